@@ -33,6 +33,7 @@ LIBS_ALL       := $(LIBS_transport) $(LIBS_snapshot) $(LIBS_base)
 
 # All C that is ours, tests included.
 C_FILES = $(sort $(shell find include $(MODULES) bindings/nccl examples/gpt tests -name '*.[ch]'))
+PY_FILES = $(sort $(shell find bindings tests -name "*.py"))
 SRC_OF  = $(sort $(shell find $(1) -name '*.c'))
 OBJ_OF  = $(patsubst %.c,$(BUILD)/%.o,$(call SRC_OF,$(1)))
 ARCHIVES := $(foreach m,$(MODULES),$(if $(call SRC_OF,$(m)),$(BUILD)/lib$(m).a))
@@ -183,7 +184,8 @@ bench-convert: all
 lint:
 	$(Q)python3 tests/runner.py lint
 format:
-	clang-format -i $(C_FILES)
+	clang-format-14 -i $(C_FILES)
+	black -q $(PY_FILES)
 install: all
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib $(DESTDIR)$(PREFIX)/include/cairn
 	install -m 755 $(BUILD)/cairn $(DESTDIR)$(PREFIX)/bin/

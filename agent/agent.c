@@ -46,8 +46,9 @@ queue_event(struct cairn_agent *agent, const struct cairn_event *event)
 
     if (!queued || event->message) {
         free(queued);
-        agent_abort(agent, 1, event->message ? "a message came in the middle of another event"
-                                             : "out of memory for an event");
+        agent_abort(agent, 1,
+                    event->message ? "a message came in the middle of another event"
+                                   : "out of memory for an event");
         return;
     }
     data = (uint8_t *)queued->data;
@@ -160,9 +161,12 @@ on_signal(void *context, int signal_number)
     struct cairn_agent *agent = context;
 
     if (agent->unkept)
-        CAIRN_LOG_AT(WARN, "agent: stops signal=%d; no keeper holds its memory, which is gone with it", signal_number);
+        CAIRN_LOG_AT(WARN,
+                     "agent: stops signal=%d; no keeper holds its memory, which is gone with it",
+                     signal_number);
     else
-        CAIRN_LOG_AT(INFO, "agent: stops signal=%d; its memory stays with the keeper", signal_number);
+        CAIRN_LOG_AT(INFO, "agent: stops signal=%d; its memory stays with the keeper",
+                     signal_number);
     agent->stopping = true;
     cairn_loop_stop(agent->loop);
 }
@@ -175,8 +179,8 @@ open_memory(struct cairn_agent *agent, struct cairn_sizes *sizes)
     const struct cairn_config *config = &agent->config;
     struct cairn_memory_options options = {.slots = config->slots,
                                            .holdings = CAIRN_HOLDINGS_MAX,
-                                           .hugepages = config->hugepages ==
-                                                        CAIRN_CONFIG_HUGEPAGES_AUTO,
+                                           .hugepages =
+                                               config->hugepages == CAIRN_CONFIG_HUGEPAGES_AUTO,
                                            .keeper = agent->keeper};
     char report[1024] = "";
     bool adopted = false;
@@ -211,12 +215,17 @@ open_catalog(struct cairn_agent *agent)
     struct stat status;
 
     if (mkdir(agent->config.dir, 0700) != 0 && errno != EEXIST) {
-        CAIRN_LOG_AT(ERROR, "agent: cannot make the state directory %s: %s: make the folder above it, writable for this "
-                            "user, or set `dir` to another path", agent->config.dir, strerror(errno));
+        CAIRN_LOG_AT(ERROR,
+                     "agent: cannot make the state directory %s: %s: make the folder above it, "
+                     "writable for this "
+                     "user, or set `dir` to another path",
+                     agent->config.dir, strerror(errno));
         return CAIRN_IO;
     }
     if (stat(agent->config.dir, &status) == 0 && !S_ISDIR(status.st_mode)) {
-        CAIRN_LOG_AT(ERROR, "agent: the state directory %s is no directory: set `dir` to another path", agent->config.dir);
+        CAIRN_LOG_AT(ERROR,
+                     "agent: the state directory %s is no directory: set `dir` to another path",
+                     agent->config.dir);
         return CAIRN_CONFIG;
     }
     snprintf(path, sizeof path, "%s/catalog", agent->config.dir);
@@ -258,22 +267,22 @@ core_options(const struct cairn_agent *agent, const char **domains, bool *spares
         domains[i] = config->nodes[i].domain[0] ? config->nodes[i].domain : NULL;
         spares[i] = config->nodes[i].spare;
     }
-    *out = (struct cairn_core_options){
-        .self = config->node,
-        .agent_count = config->node_count,
-        .domains = domains,
-        .spares = spares,
-        .parity = config->parity,
-        .group_size = cairn_sizes_group(config),
-        .slots = config->slots,
-        .every_steps = config->snapshot_every_steps,
-        .incarnation = agent->incarnation,
-        .heartbeat_interval_ns = config->heartbeat_interval_ms * CAIRN_NS_PER_MS,
-        .dead_after_ns = config->dead_after_ms * CAIRN_NS_PER_MS,
-        .repair_after_ns = config->repair_after_ms * CAIRN_NS_PER_MS,
-        .resend_after_ns = 500 * CAIRN_NS_PER_MS,
-        .claim_timeout_ns = config->dead_after_ms * CAIRN_NS_PER_MS,
-        .rebuild_timeout_ns = 600 * CAIRN_NS_PER_S};
+    *out = (struct cairn_core_options){.self = config->node,
+                                       .agent_count = config->node_count,
+                                       .domains = domains,
+                                       .spares = spares,
+                                       .parity = config->parity,
+                                       .group_size = cairn_sizes_group(config),
+                                       .slots = config->slots,
+                                       .every_steps = config->snapshot_every_steps,
+                                       .incarnation = agent->incarnation,
+                                       .heartbeat_interval_ns =
+                                           config->heartbeat_interval_ms * CAIRN_NS_PER_MS,
+                                       .dead_after_ns = config->dead_after_ms * CAIRN_NS_PER_MS,
+                                       .repair_after_ns = config->repair_after_ms * CAIRN_NS_PER_MS,
+                                       .resend_after_ns = 500 * CAIRN_NS_PER_MS,
+                                       .claim_timeout_ns = config->dead_after_ms * CAIRN_NS_PER_MS,
+                                       .rebuild_timeout_ns = 600 * CAIRN_NS_PER_S};
 }
 
 static cairn_err
@@ -300,7 +309,9 @@ open_core(struct cairn_agent *agent, const struct cairn_sizes *sizes)
 
         records[i].bytes = buffers[i];
         if (load)
-            CAIRN_LOG_AT(ERROR, "memory: the record of slot %u is damaged: its generation counts as lost here", i);
+            CAIRN_LOG_AT(
+                ERROR,
+                "memory: the record of slot %u is damaged: its generation counts as lost here", i);
         else if (cairn_core_record_is_foreign(records[i]))
             err = CAIRN_VERSION; /* it may be of a committed generation */
     }
@@ -313,7 +324,8 @@ open_core(struct cairn_agent *agent, const struct cairn_sizes *sizes)
                                 &agent->core);
     }
     if (err == CAIRN_VERSION)
-        CAIRN_LOG_AT(ERROR, "agent: another version of cairn wrote what is held here: run that version, or end this node's keeper "
+        CAIRN_LOG_AT(ERROR, "agent: another version of cairn wrote what is held here: run that "
+                            "version, or end this node's keeper "
                             "process (`cairn keeper`) to give up the generations that it holds");
     else if (err)
         CAIRN_LOG_AT(ERROR, "agent: the stored epoch cannot be used: %s", cairn_err_text(err));
@@ -466,9 +478,11 @@ cairn_agent_run(const struct cairn_config *config, const char *executable)
     err = open_all(agent);
     if (err) {
         exit_code = agent->exit_code ? agent->exit_code : exit_code_of(err);
-        CAIRN_LOG_AT(ERROR, "agent: cannot start: %s",
-                     exit_code == 69 ? "it cannot listen at its address: end what uses it, or mend `node` and `nodes`"
-                                     : cairn_err_text(err));
+        CAIRN_LOG_AT(
+            ERROR, "agent: cannot start: %s",
+            exit_code == 69
+                ? "it cannot listen at its address: end what uses it, or mend `node` and `nodes`"
+                : cairn_err_text(err));
         close_all(agent);
         free(agent);
         return exit_code;

@@ -1,5 +1,5 @@
-/* base/crc.c - the checksums: short runs and rests by ISA-L, rows of both CRC-64 by a vector kernel. The only
- * file that includes ISA-L's checksum headers. */
+/* base/crc.c - the checksums: short runs and rests by ISA-L, rows of both CRC-64 by a vector
+ * kernel. The only file that includes ISA-L's checksum headers. */
 #include "base/crc.h"
 
 #include "base/crc_x86.h"
@@ -7,7 +7,8 @@
 #include <isa-l/crc.h>
 #include <isa-l/crc64.h>
 
-/* From here on a wide kernel is faster, its last row's ordinary checksum included; more than a row. */
+/* From here on a wide kernel is faster, its last row's ordinary checksum included; more than a
+ * row. */
 enum { WIDE_BYTES_MIN = 1024 };
 
 uint64_t
@@ -64,8 +65,8 @@ multiply(uint32_t a, uint32_t b)
 }
 
 /*
- * Bytes that follow multiply what came before by x^8 each. The inversion of bits before and after cancels
- * in the sum of two checksums, so the checksums themselves can be used.
+ * Bytes that follow multiply what came before by x^8 each. The inversion of bits before and after
+ * cancels in the sum of two checksums, so the checksums themselves can be used.
  */
 uint32_t
 cairn_crc32_join(uint32_t first, uint32_t second, uint64_t second_bytes)

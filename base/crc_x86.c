@@ -29,9 +29,8 @@ fold_avx512(long long low_factor, long long high_factor, uint64_t seed, const ui
             size_t bytes, uint8_t row[CAIRN_FOLD_VECTORS * sizeof(__m512i)])
 {
     const size_t row_bytes = CAIRN_FOLD_VECTORS * sizeof(__m512i);
-    const __m512i factors =
-        _mm512_set_epi64(high_factor, low_factor, high_factor, low_factor, high_factor, low_factor,
-                         high_factor, low_factor);
+    const __m512i factors = _mm512_set_epi64(high_factor, low_factor, high_factor, low_factor,
+                                             high_factor, low_factor, high_factor, low_factor);
     __m512i remainder[CAIRN_FOLD_VECTORS];
 
     for (size_t i = 0; i < CAIRN_FOLD_VECTORS; i++)
@@ -119,10 +118,8 @@ fold_rows_jones_avx2(uint64_t seed, const uint8_t *source, size_t bytes)
 }
 
 static const struct cairn_crc_kernel kernels[] = {
-    {"avx512", CAIRN_FOLD_VECTORS * sizeof(__m512i), fold_rows_avx512,
-     fold_rows_jones_avx512},
-    {"avx2", CAIRN_FOLD_VECTORS * sizeof(__m256i), fold_rows_avx2,
-     fold_rows_jones_avx2},
+    {"avx512", CAIRN_FOLD_VECTORS * sizeof(__m512i), fold_rows_avx512, fold_rows_jones_avx512},
+    {"avx2", CAIRN_FOLD_VECTORS * sizeof(__m256i), fold_rows_avx2, fold_rows_jones_avx2},
     {0}};
 
 const struct cairn_crc_kernel *

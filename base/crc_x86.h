@@ -3,18 +3,18 @@
  * choice of a kernel.
  *
  * A kernel keeps eight vectors R0 … R7, together one row: a message that is congruent (as a
- * polynomial modulo the CRC's) to all rows read so far. A step multiplies each of their 128-bit lanes
- * by x^(row bits) and adds the next row:
+ * polynomial modulo the CRC's) to all rows read so far. A step multiplies each of their 128-bit
+ * lanes by x^(row bits) and adds the next row:
  *
  *     lane' = low(lane) * FOLD_LOW + high(lane) * FOLD_HIGH + next lane        (carry-less)
  *
  * with FOLD_LOW = reflect(x^(bits + 63) mod P) and FOLD_HIGH = reflect(x^(bits - 1) mod P),
- * bits = 8 * row_bytes, P = x^64 + 0x42f0e1eba9ea3693 (Jones': x^64 + 0xad93d23594c935a9); the -1 makes up for the product of two
- * reflected factors being one bit short. What remains is one row with the same checksum as all that
- * went in, which the ordinary CRC finishes. Method: V. Gopal et al., "Fast CRC Computation for Generic
- * Polynomials Using PCLMULQDQ Instruction", Intel, 2009. Eight vectors hide the latency of the
- * multiplication. The loops over them are unrolled by pragma, since the remainders stay in registers
- * only then.
+ * bits = 8 * row_bytes, P = x^64 + 0x42f0e1eba9ea3693 (Jones': x^64 + 0xad93d23594c935a9); the -1
+ * makes up for the product of two reflected factors being one bit short. What remains is one row
+ * with the same checksum as all that went in, which the ordinary CRC finishes. Method: V. Gopal et
+ * al., "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction", Intel, 2009.
+ * Eight vectors hide the latency of the multiplication. The loops over them are unrolled by pragma,
+ * since the remainders stay in registers only then.
  */
 #ifndef CAIRN_BASE_CRC_X86_H
 #define CAIRN_BASE_CRC_X86_H
@@ -36,8 +36,8 @@ enum { CAIRN_FOLD_VECTORS = 8 };
 #define CAIRN_FOLD_JONES_2048_LOW ((long long)0x9a8908341a6d6d52)
 #define CAIRN_FOLD_JONES_2048_HIGH ((long long)0x9471a5389095fe44)
 
-/* The CRC starts from the complement of the seed, which is added to the first 64 bits of the message,
- * and the row that is left is a message that starts from zero. */
+/* The CRC starts from the complement of the seed, which is added to the first 64 bits of the
+ * message, and the row that is left is a message that starts from zero. */
 #define CAIRN_FOLD_START(seed) ((long long)~(seed))
 #define CAIRN_FOLD_FINISH(row) cairn_crc64(~UINT64_C(0), (row), sizeof(row))
 #define CAIRN_FOLD_FINISH_JONES(row) cairn_crc64_jones(~UINT64_C(0), (row), sizeof(row))

@@ -30,10 +30,10 @@
 enum { CAIRN_FILE_PATH_BYTES_MAX = 4096 };
 
 struct cairn_file_ops {
-    const char *name;                                                        /* "os" */
-    int (*open)(int dir_fd, const char *name, int flags, mode_t mode);       /* as openat */
+    const char *name;                                                         /* "os" */
+    int (*open)(int dir_fd, const char *name, int flags, mode_t mode);        /* as openat */
     ssize_t (*readv)(int fd, const struct iovec *parts, int count, off_t at); /* as preadv */
-    ssize_t (*write)(int fd, const void *bytes, size_t bytes_len, off_t at); /* as pwrite */
+    ssize_t (*write)(int fd, const void *bytes, size_t bytes_len, off_t at);  /* as pwrite */
     int (*resize)(int fd, off_t bytes,
                   bool reserve); /* as ftruncate, or with reserve as fallocate */
     int (*sync)(int fd);         /* as fsync */
@@ -53,7 +53,7 @@ enum cairn_file_mode {
     CAIRN_FILE_CREATE = 2, /* write, created (0600), emptied where it is */
     CAIRN_FILE_CREATE_DIRECT =
         3, /* the same past the page cache; CAIRN_INVAL (not logged) where that is refused */
-    CAIRN_FILE_DIRECTORY = 4, /* a directory, for dir_fd and cairn_file_sync */
+    CAIRN_FILE_DIRECTORY = 4,  /* a directory, for dir_fd and cairn_file_sync */
     CAIRN_FILE_READ_LINKED = 5 /* read, and follow symbolic links: for what a user named */
 };
 
@@ -88,8 +88,8 @@ CAIRN_MUST_CHECK cairn_err cairn_file_size(int fd, uint64_t *bytes);
 /* Waits until the file (or the directory's names) is on the disk. Never call it again after a
  * failure. */
 CAIRN_MUST_CHECK cairn_err cairn_file_sync(int fd);
-/* Lets the disk begin with what was written there, so that a later cairn_file_sync has less to wait for.
- * A hint: it does not wait, promises nothing, and whether it failed, the sync tells. */
+/* Lets the disk begin with what was written there, so that a later cairn_file_sync has less to wait
+ * for. A hint: it does not wait, promises nothing, and whether it failed, the sync tells. */
 void cairn_file_start_sync(int fd, uint64_t at, uint64_t bytes);
 /* Closes; -1 is allowed. The descriptor is gone even on failure. The result matters for a file that
  * was written. */
@@ -99,9 +99,9 @@ CAIRN_MUST_CHECK cairn_err cairn_file_unlink(int dir_fd, const char *name);
 
 /* What the process' umask takes away. Call it while no other thread makes files. */
 mode_t cairn_file_mask(void);
-/* Gives a file, or a directory, the permissions that a new one has with that mask: what is made here is
- * for its owner alone. A directory keeps what it has of its parent's setgid. A file system that knows no
- * permissions is left as it is. */
+/* Gives a file, or a directory, the permissions that a new one has with that mask: what is made
+ * here is for its owner alone. A directory keeps what it has of its parent's setgid. A file system
+ * that knows no permissions is left as it is. */
 void cairn_file_share(int dir_fd, const char *name, bool directory, mode_t mask);
 /* The same for a file that is open. Before its last sync, which makes permissions durable, too. */
 void cairn_file_share_open(int fd, mode_t mask);
@@ -128,7 +128,8 @@ CAIRN_MUST_CHECK cairn_err cairn_file_load(int dir_fd, const char *name, size_t 
 
 /* Makes a directory (0700) and syncs its parent. One that is there is a success. */
 CAIRN_MUST_CHECK cairn_err cairn_dir_make(int dir_fd, const char *name);
-/* The same without syncing, for who makes many and syncs them in the end. *made: it was not there. */
+/* The same without syncing, for who makes many and syncs them in the end. *made: it was not
+ * there. */
 CAIRN_MUST_CHECK cairn_err cairn_dir_add(int dir_fd, const char *name, bool *made);
 /* Removes an empty directory. CAIRN_NOT_FOUND; CAIRN_AGAIN (not logged) where it is not empty. */
 CAIRN_MUST_CHECK cairn_err cairn_dir_remove(int dir_fd, const char *name);

@@ -6,11 +6,11 @@
  * read in the order in which they were written.
  *
  * Memory (little-endian, 64-byte aligned; the specification of the shared bytes is in ring.c): a
- * header with magic, version, record count and the reader's wish; the writers' position; the reader's position; the
- * count of drops; one 64-bit turn per slot; the slots. Each side takes the record count once, at
- * open, checks it against the size of its own mapping, and indexes by its private copy: whatever
- * the other side writes later, nothing outside the mapping is touched. The mapping must not be able
- * to shrink (a memfd sealed with F_SEAL_SHRINK).
+ * header with magic, version, record count and the reader's wish; the writers' position; the
+ * reader's position; the count of drops; one 64-bit turn per slot; the slots. Each side takes the
+ * record count once, at open, checks it against the size of its own mapping, and indexes by its
+ * private copy: whatever the other side writes later, nothing outside the mapping is touched. The
+ * mapping must not be able to shrink (a memfd sealed with F_SEAL_SHRINK).
  *
  * A writer that is killed between claiming a slot and publishing it leaves a hole that the reader
  * stops at; when the reader knows that all writers are dead it goes on with cairn_ring_skip.

@@ -40,7 +40,8 @@ void cairn_read_bytes(struct cairn_reader *reader, void *out, size_t bytes_len);
 /* Borrows bytes_len bytes of the input, NULL when too few are left. */
 const uint8_t *cairn_read_borrow(struct cairn_reader *reader, size_t bytes_len);
 
-/* Reads a string into out[out_bytes] and ends it with NUL; too long or holding a NUL is a failure. */
+/* Reads a string into out[out_bytes] and ends it with NUL; too long or holding a NUL is a
+ * failure. */
 void cairn_read_string(struct cairn_reader *reader, char *out, size_t out_bytes);
 
 size_t cairn_reader_left(const struct cairn_reader *reader);

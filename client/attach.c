@@ -265,8 +265,9 @@ compare_spans(const void *a, const void *b)
 }
 
 /*
- * Memory that several slices share is read for each of them, so all of them end with the last. Of slices that are joined
- * by others between them the same is said, which is later than need be, and never too early.
+ * Memory that several slices share is read for each of them, so all of them end with the last. Of
+ * slices that are joined by others between them the same is said, which is later than need be, and
+ * never too early.
  */
 static cairn_err
 join_ends(struct client_tensors *tensors)
@@ -281,7 +282,8 @@ join_ends(struct client_tensors *tensors)
         uint64_t bytes = cairn_slice_elements(slice) * cairn_dtype_bytes(slice->dtype);
 
         if (bytes)
-            spans[count++] = (struct span){(uintptr_t)slice->address, (uintptr_t)slice->address + bytes, i};
+            spans[count++] =
+                (struct span){(uintptr_t)slice->address, (uintptr_t)slice->address + bytes, i};
     }
     qsort(spans, count, sizeof *spans, compare_spans);
     for (uint32_t first = 0, next; first < count; first = next) {
@@ -290,15 +292,17 @@ join_ends(struct client_tensors *tensors)
 
         for (next = first + 1; next < count && spans[next].begin < furthest; next++) {
             furthest = spans[next].end > furthest ? spans[next].end : furthest;
-            last = tensors->ends[spans[next].slice] > last ? tensors->ends[spans[next].slice] : last;
+            last =
+                tensors->ends[spans[next].slice] > last ? tensors->ends[spans[next].slice] : last;
         }
         for (uint32_t i = first; i < next; i++)
             tensors->ends[spans[i].slice] = last;
     }
     free(spans);
     for (uint32_t i = 0; i < tensors->count; i++)
-        tensors->reaches[i] =
-            i > 0 && tensors->reaches[i - 1] > tensors->ends[i] ? tensors->reaches[i - 1] : tensors->ends[i];
+        tensors->reaches[i] = i > 0 && tensors->reaches[i - 1] > tensors->ends[i]
+                                  ? tensors->reaches[i - 1]
+                                  : tensors->ends[i];
     return CAIRN_OK;
 }
 

@@ -319,7 +319,8 @@ end(struct cairn_client *client, bool leaves)
         client_give_up(client, CAIRN_TIMEOUT, CAIRN_REASON_CLOSING);
     client->leave_wanted = leaves;
     pthread_mutex_unlock(&client->lock);
-    cairn_capture_give_up(client->capture, CLOSE_DEVICES_NS); /* a process that ends does not wait for a hung device */
+    /* a process that ends does not wait for a hung device */
+    cairn_capture_give_up(client->capture, CLOSE_DEVICES_NS);
     destroy(client, true, client->path[0] != '\0');
 }
 
@@ -335,7 +336,8 @@ cairn_client_abandon(struct cairn_client *client)
     end(client, false);
 }
 
-/* What is left of a session whose client has ended: the socket, on which the agent hears how the process ends. */
+/* What is left of a session whose client has ended: the socket, on which the agent hears how the
+ * process ends. */
 struct farewell {
     pid_t pid;
     int socket;
@@ -349,12 +351,14 @@ say_farewell(int status, void *context)
     struct cairn_session_writer writer;
     cairn_err err;
 
-    if (farewell->pid == getpid() && (status & 0xff) == 0) { /* a forked child's end is not the trainer's */
+    /* a forked child's end is not the trainer's */
+    if (farewell->pid == getpid() && (status & 0xff) == 0) {
         cairn_session_writer_init(&writer, CLIENT_QUEUE_BYTES);
         err = cairn_session_put_leave(&writer);
         if (!err)
             err = cairn_session_writer_send(&writer, farewell->socket);
-        (void)err; /* what does not get through the agent takes for a death, and there is nobody left to tell */
+        (void)err; /* what does not get through the agent takes for a death, and there is nobody
+                    * left to tell */
         cairn_session_writer_fini(&writer);
     }
     close(farewell->socket);

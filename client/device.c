@@ -1,5 +1,6 @@
 /*
- * client/device.c - the devices that tensors are on: their streams, and what follows when one fails.
+ * client/device.c - the devices that tensors are on: their streams, and what follows when one
+ * fails.
  *
  * A device that failed is opened anew by the service thread, after a second, then ever later: until
  * then no snapshot begins. Its failure is said once, and not again before a snapshot was copied.
@@ -84,8 +85,7 @@ prepare_again(struct cairn_client *client, const int32_t *devices, uint32_t devi
     cairn_err err = CAIRN_OK;
 
     for (uint32_t i = 0; i < client->slot_count; i++)
-        if (client->slots[i].map &&
-            !cairn_capture_forget(client->capture, client->slots[i].map))
+        if (client->slots[i].map && !cairn_capture_forget(client->capture, client->slots[i].map))
             return CAIRN_DEVICE; /* the client is being closed */
     for (uint32_t i = 0; i < client->slot_count; i++)
         for (uint32_t d = 0; d < device_count && client->slots[i].map && !err; d++)

@@ -29,8 +29,9 @@ struct client_fill {
     uint8_t *window;
     uint64_t window_bytes;
     uint64_t deadline_ns;
-    struct client_sink *hung; /* out: a device still copies from own and window, until this can be closed; NULL: none does */
-    uint64_t own_bytes; /* out: put into tensors from the own container */
+    struct client_sink *hung; /* out: a device still copies from own and window, until this can be
+                               * closed; NULL: none does */
+    uint64_t own_bytes;       /* out: put into tensors from the own container */
     uint64_t fetched_bytes;
 };
 

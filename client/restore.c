@@ -318,8 +318,9 @@ map_sources(struct restore *restore)
 {
     const struct client_mail *mail = &restore->client->mail;
     uint32_t own = restore->info.own_container;
-    cairn_err err = map_memory(restore->client, mail->window_fd, restore->info.window_bytes,
-                               PROT_READ | PROT_WRITE, &restore->window, &restore->window_map_bytes);
+    cairn_err err =
+        map_memory(restore->client, mail->window_fd, restore->info.window_bytes,
+                   PROT_READ | PROT_WRITE, &restore->window, &restore->window_map_bytes);
 
     if (err)
         return err;
@@ -385,8 +386,8 @@ unmap(struct client_hung *hung)
 }
 
 /*
- * Waits for a device that hung in the restore before: its late copies, of a window that is filled anew by now, would go over
- * what this one brings, on a stream of their own, after all checks.
+ * Waits for a device that hung in the restore before: its late copies, of a window that is filled
+ * anew by now, would go over what this one brings, on a stream of their own, after all checks.
  */
 static cairn_err
 await_hung(struct cairn_client *client, uint64_t deadline_ns)
@@ -398,8 +399,9 @@ await_hung(struct cairn_client *client, uint64_t deadline_ns)
     while (!client_sink_close(hung->sink)) {
         if (client_now_ns() < deadline_ns)
             continue;
-        client_say(client, CAIRN_LOG_ERROR,
-                   "client: restore failed: a device hangs, and still has copies of the restore before");
+        client_say(
+            client, CAIRN_LOG_ERROR,
+            "client: restore failed: a device hangs, and still has copies of the restore before");
         return CAIRN_TIMEOUT;
     }
     unmap(hung);
@@ -409,8 +411,8 @@ await_hung(struct cairn_client *client, uint64_t deadline_ns)
 static void
 restore_fini(struct restore *restore)
 {
-    struct client_hung had = {restore->hung, restore->window, restore->own, restore->window_map_bytes,
-                              restore->own_map_bytes};
+    struct client_hung had = {restore->hung, restore->window, restore->own,
+                              restore->window_map_bytes, restore->own_map_bytes};
 
     if (had.sink)
         restore->client->hung = had;

@@ -1,12 +1,14 @@
 /*
- * client/rings.c - finds the rings of timing records of this process, and hands each of them to the agent.
+ * client/rings.c - finds the rings of timing records of this process, and hands each of them to the
+ * agent.
  *
- * A process has as many rings as sources (cairn/timing.h), in libraries that do not know of each other: NCCL's plugin makes one
- * without libcairn. All of them are memfds of one name, so they are found among the process' own descriptors. The agent
- * checks what it gets; here a ring is told from the next by the number of its file, for as long as a connection lasts.
+ * A process has as many rings as sources (cairn/timing.h), in libraries that do not know of each
+ * other: NCCL's plugin makes one without libcairn. All of them are memfds of one name, so they are
+ * found among the process' own descriptors. The agent checks what it gets; here a ring is told from
+ * the next by the number of its file, for as long as a connection lasts.
  *
- * Looking costs about a microsecond per open descriptor, on the service thread. While nothing new is found it is done ever
- * more rarely.
+ * Looking costs about a microsecond per open descriptor, on the service thread. While nothing new
+ * is found it is done ever more rarely.
  */
 #include "client/state.h"
 
@@ -44,7 +46,8 @@ is_ring(int folder, const char *name)
     char target[sizeof link_begin];
     ssize_t got = readlinkat(folder, name, target, sizeof target);
 
-    return got >= (ssize_t)sizeof link_begin - 1 && memcmp(target, link_begin, sizeof link_begin - 1) == 0;
+    return got >= (ssize_t)sizeof link_begin - 1 &&
+           memcmp(target, link_begin, sizeof link_begin - 1) == 0;
 }
 
 /* Of a descriptor that was duplicated, the other one is in the list. */
@@ -74,7 +77,8 @@ find_rings(const struct client_rings *rings, struct found *found)
         if (!is_ring(dirfd(folder), entry->d_name))
             continue;
         fd = (int)strtol(entry->d_name, NULL, 10);
-        if (fstat(fd, &status) == 0 && !is_handed_over(rings, status.st_ino) && !is_found(found, count, status.st_ino))
+        if (fstat(fd, &status) == 0 && !is_handed_over(rings, status.st_ino) &&
+            !is_found(found, count, status.st_ino))
             found[count++] = (struct found){fd, status.st_ino};
     }
     closedir(folder);

@@ -380,7 +380,8 @@ put_coverage(struct cairn_client *client)
         client->broken = true;
 }
 
-/* What does not get through the agent takes for a death, which is said where others wait for this rank. Lock held. */
+/* What does not get through the agent takes for a death, which is said where others wait for this
+ * rank. Lock held. */
 static void
 put_leave(struct cairn_client *client)
 {
@@ -436,7 +437,8 @@ may_stop(const struct cairn_client *client, uint64_t now_ns, uint64_t *stop_unti
     if (*stop_until_ns == 0)
         *stop_until_ns = now_ns + FAREWELL_NS;
     return client->link != CLIENT_LINK_ATTACHED || now_ns >= *stop_until_ns ||
-           (!client->report.active && !client->leave_wanted && cairn_session_writer_queued(&client->writer) == 0);
+           (!client->report.active && !client->leave_wanted &&
+            cairn_session_writer_queued(&client->writer) == 0);
 }
 
 static void
@@ -463,7 +465,8 @@ turn(struct cairn_client *client, uint64_t *stop_until_ns)
         greet(client, now_ns);
     client_devices_retry(client);
     if (stats_due) {
-        client->retry_ns = 0; /* a connection that lasted: the next one is not put off for those before it */
+        client->retry_ns = 0; /* a connection that lasted: the next one is not put off for those
+                               * before it */
         client_stats_copy(client, &stats);
         client->stats_at_ns = now_ns + STATS_NS;
     }

@@ -135,8 +135,8 @@ cairn_session_reader_feed(struct cairn_session_reader *reader, const void *bytes
     return CAIRN_OK;
 }
 
-/* Takes over the descriptors of a received message. Those that did not fit, or would have been one too
- * many for this process, were closed by the kernel. */
+/* Takes over the descriptors of a received message. Those that did not fit, or would have been one
+ * too many for this process, were closed by the kernel. */
 static cairn_err
 take_control(struct cairn_session_reader *reader, struct msghdr *message)
 {

@@ -24,8 +24,10 @@
  * - RESTORE → RESTORE_INFO. If that says CAIRN_OK: FETCH → FETCHED any number of times, several at
  *   once, then RESTORED. The agent holds the generation and the window until RESTORED or the end of
  *   the connection.
- * - TIMING at any time, once for each ring of timing records of the trainer's process. The agent may let go of it as it likes.
- * - STATS and COVERAGE at any time; each replaces the one before. OPERATOR → OPERATOR_REPLY once or more, the last with `final`.
+ * - TIMING at any time, once for each ring of timing records of the trainer's process. The agent
+ *   may let go of it as it likes.
+ * - STATS and COVERAGE at any time; each replaces the one before. OPERATOR → OPERATOR_REPLY once or
+ *   more, the last with `final`.
  *
  * The end of the connection is the end of the trainer, or its detachment: it stops copying before
  * it closes. But a trainer that forked leaves its socket in the child, so an agent that wants to
@@ -41,7 +43,8 @@
 #include "cairn/client.h"
 
 enum {
-    CAIRN_SESSION_PROTOCOL = 4, /* in HELLO and WELCOME; 4: RESTORE_INFO has manifests of version 2; LEAVE */
+    CAIRN_SESSION_PROTOCOL = 4, /* in HELLO and WELCOME; 4: RESTORE_INFO has manifests of version 2;
+                                 * LEAVE */
     CAIRN_SESSION_FRAMING = 1,  /* in every header */
     CAIRN_SESSION_HEADER_BYTES = 8,
     CAIRN_SESSION_PAYLOAD_BYTES_MAX = 1 << 20,
@@ -113,8 +116,8 @@ struct cairn_session_hello {
     uint32_t world;
     uint32_t local_ranks;
     uint64_t pid;
-    uint64_t epoch; /* that this client was last welcomed under or told of, 0 at first: tells a left-over
-                       of an older one, which is not told */
+    uint64_t epoch; /* that this client was last welcomed under or told of, 0 at first: tells a
+                     * left-over of an older one, which is not told */
 };
 
 /* What the rank holds, in the order of capture. Addresses do not travel: they are NULL here. */
@@ -185,14 +188,15 @@ struct cairn_session_coverage {
     struct cairn_session_uncovered items[CAIRN_UNCOVERED_MAX];
 };
 
-/* Travels with one descriptor: a memfd, sealed at least against shrinking, that holds a ring of timing records
- * (cairn/timing.h). */
+/* Travels with one descriptor: a memfd, sealed at least against shrinking, that holds a ring of
+ * timing records (cairn/timing.h). */
 struct cairn_session_timing {
     uint32_t index; /* of the rings of this connection, from 0; below CAIRN_SESSION_RINGS_MAX */
 };
 
-/* LEAVE carries nothing: the trainer is about to end the connection, and goes on or ends as it should. A process that ends without it has
- * died. STATS carries a struct cairn_client_stats. OPERATOR carries text: */
+/* LEAVE carries nothing: the trainer is about to end the connection, and goes on or ends as it
+ * should. A process that ends without it has died. STATS carries a struct cairn_client_stats.
+ * OPERATOR carries text: */
 
 struct cairn_session_operator {
     const char *text; /* JSON; unpacked: borrowed from the frame, not ended by NUL */
@@ -316,9 +320,9 @@ void cairn_session_reader_fini(struct cairn_session_reader *reader);
 /*
  * Receives once from a non-blocking socket. CAIRN_OK: got something, ask for frames; CAIRN_AGAIN:
  * nothing there; CAIRN_PEER: the other side is gone (frames received before are still there);
- * CAIRN_CORRUPT: too many descriptors; CAIRN_NOMEM: of memory, or of descriptors that this process may
- * have, and then the stream has lost some, and stays failed. Memory grows with what arrives, never with what
- * a header promises.
+ * CAIRN_CORRUPT: too many descriptors; CAIRN_NOMEM: of memory, or of descriptors that this process
+ * may have, and then the stream has lost some, and stays failed. Memory grows with what arrives,
+ * never with what a header promises.
  */
 CAIRN_MUST_CHECK cairn_err cairn_session_reader_receive(struct cairn_session_reader *reader,
                                                         int socket);
@@ -410,7 +414,8 @@ CAIRN_SESSION_PUT(epoch, struct cairn_session_epoch);
 CAIRN_SESSION_PUT(fetched, struct cairn_session_fetched);
 CAIRN_SESSION_PUT(operator_reply, struct cairn_session_operator_reply);
 CAIRN_MUST_CHECK cairn_err cairn_session_put_timing(struct cairn_session_writer *writer,
-                                                    const struct cairn_session_timing *value, int ring_fd);
+                                                    const struct cairn_session_timing *value,
+                                                    int ring_fd);
 CAIRN_MUST_CHECK cairn_err cairn_session_put_leave(struct cairn_session_writer *writer);
 /* slot_fds[value->slot_count] */
 CAIRN_MUST_CHECK cairn_err

@@ -340,26 +340,28 @@ unpack_coverage(struct cairn_reader *reader, struct cairn_session_coverage *cove
 static void
 pack_operator(struct cairn_writer *writer, const void *value)
 {
-    const struct cairn_session_operator *operator= value;
+    const struct cairn_session_operator *request = value;
 
-    cairn_write_bytes(writer, operator->text, operator->text_bytes);
+    cairn_write_bytes(writer, request->text, request->text_bytes);
 }
 
 static void
-unpack_operator(struct cairn_reader *reader, struct cairn_session_operator *operator)
+unpack_operator(struct cairn_reader *reader, struct cairn_session_operator *request)
 {
-    operator->text_bytes = cairn_reader_left(reader);
-    operator->text =(const char *) cairn_read_borrow(reader, operator->text_bytes);
+    request->text_bytes = cairn_reader_left(reader);
+    request->text = (const char *)cairn_read_borrow(reader, request->text_bytes);
 }
 
 static void
 pack_timing(struct cairn_writer *writer, const void *value)
 {
-    write_range(writer, ((const struct cairn_session_timing *)value)->index, 0, CAIRN_SESSION_RINGS_MAX - 1);
+    write_range(writer, ((const struct cairn_session_timing *)value)->index, 0,
+                CAIRN_SESSION_RINGS_MAX - 1);
 }
 
 cairn_err
-cairn_session_put_timing(struct cairn_session_writer *writer, const struct cairn_session_timing *value, int ring_fd)
+cairn_session_put_timing(struct cairn_session_writer *writer,
+                         const struct cairn_session_timing *value, int ring_fd)
 {
     return put(writer, CAIRN_SESSION_TIMING, pack_timing, value, &ring_fd, 1);
 }

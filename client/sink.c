@@ -144,7 +144,8 @@ make_pages(uint8_t *begin, uint64_t bytes)
     begin += before;
     whole_bytes = bytes - before - (bytes - before) % page_bytes;
     if (mincore(begin, page_bytes, &is_there) == 0 && !(is_there & 1))
-        (void)madvise(begin, whole_bytes, MADV_POPULATE_WRITE); /* Linux before 5.14: the copy faults */
+        /* Linux before 5.14: the copy faults */
+        (void)madvise(begin, whole_bytes, MADV_POPULATE_WRITE);
 }
 
 cairn_err
@@ -200,10 +201,11 @@ client_sink_close(struct client_sink *sink)
         return true;
     if (until_ns < sink->deadline_ns)
         until_ns = sink->deadline_ns;
-    /* All before the first is closed: what it has pinned the copies of the others go through too. One that failed is at rest
-     * all the same. */
+    /* All before the first is closed: what it has pinned the copies of the others go through too.
+     * One that failed is at rest all the same. */
     for (uint32_t i = 0; i < sink->device_count; i++)
-        if (cairn_mem_wait(sink->devices[i]->mem, sink->devices[i]->ticket, until_ns) == CAIRN_TIMEOUT)
+        if (cairn_mem_wait(sink->devices[i]->mem, sink->devices[i]->ticket, until_ns) ==
+            CAIRN_TIMEOUT)
             return false;
     for (uint32_t i = 0; i < sink->device_count; i++) {
         cairn_mem_close(sink->devices[i]->mem);

@@ -12,9 +12,9 @@
 
 struct client_sink;
 
-/* Opens every device that the slices name; writes there wait for what its stream has been given by now.
- * slices[count] are borrowed until close. CAIRN_NOMEM, CAIRN_DEVICE; CAIRN_AGAIN while a stream is
- * captured into a CUDA graph. */
+/* Opens every device that the slices name; writes there wait for what its stream has been given by
+ * now. slices[count] are borrowed until close. CAIRN_NOMEM, CAIRN_DEVICE; CAIRN_AGAIN while a
+ * stream is captured into a CUDA graph. */
 CAIRN_MUST_CHECK cairn_err client_sink_open(const struct cairn_client *client,
                                             const struct cairn_slice *slices, uint32_t count,
                                             uint64_t deadline_ns, struct client_sink **out);
@@ -32,8 +32,9 @@ CAIRN_MUST_CHECK cairn_err client_sink_put(struct client_sink *sink, uint32_t sl
 CAIRN_MUST_CHECK cairn_err client_sink_flush(struct client_sink *sink);
 
 /*
- * Waits until no device writes any more, frees. NULL is allowed. False: a device hangs, until the deadline and for a second at
- * least. What it has is left to it then, the memory that bytes were put from must stay mapped, and this may be called again.
+ * Waits until no device writes any more, frees. NULL is allowed. False: a device hangs, until the
+ * deadline and for a second at least. What it has is left to it then, the memory that bytes were
+ * put from must stay mapped, and this may be called again.
  */
 bool client_sink_close(struct client_sink *sink);
 

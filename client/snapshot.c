@@ -25,9 +25,9 @@
 #define STOP_MARGIN_NS (100 * CAIRN_NS_PER_MS)
 
 /*
- * What is captured is told in parts of about a millisecond of copying. Where training fills all cores, each part takes
- * one of them away from it twice, for our service thread and for the agent; and what is folded next is read from memory
- * and not from a cache, however early it is told.
+ * What is captured is told in parts of about a millisecond of copying. Where training fills all
+ * cores, each part takes one of them away from it twice, for our service thread and for the agent;
+ * and what is folded next is read from memory and not from a cache, however early it is told.
  */
 #define REPORT_BLOCKS 128
 
@@ -124,7 +124,8 @@ capture_ended(void *context, cairn_err err)
     if (say_failed)
         client_devices_say_failed(client);
     if (say_works)
-        client_say(client, CAIRN_LOG_WARN, "client: the device answers again, and a snapshot was copied");
+        client_say(client, CAIRN_LOG_WARN,
+                   "client: the device answers again, and a snapshot was copied");
 }
 
 /* ---- what the agent hears. Lock held, attached ---- */
@@ -284,7 +285,8 @@ client_take_skip(struct cairn_client *client, const struct cairn_session_skip *s
 
     pthread_mutex_lock(&client->lock);
     mine = is_awaited(client, skip->step);
-    say_it = skip->reason == CAIRN_REASON_OTHER && skip->text[0] && !client->said_refused; /* late or not, it is so */
+    /* late or not, it is so */
+    say_it = skip->reason == CAIRN_REASON_OTHER && skip->text[0] && !client->said_refused;
     client->said_refused |= say_it;
     if (mine) {
         client->said_silent = false;
@@ -297,7 +299,8 @@ client_take_skip(struct cairn_client *client, const struct cairn_session_skip *s
     }
     pthread_mutex_unlock(&client->lock);
     if (say_it)
-        client_say(client, CAIRN_LOG_WARN, "client: this training is not protected: %s", skip->text);
+        client_say(client, CAIRN_LOG_WARN, "client: this training is not protected: %s",
+                   skip->text);
     else if (mine && skip->reason != CAIRN_REASON_NOT_DUE)
         client_say(client, CAIRN_LOG_DEBUG,
                    "client: snapshot of step=%llu skipped by the agent: %s",

@@ -39,9 +39,10 @@ struct client_tensors {
     struct cairn_slice *slices; /* [count], names in `names` */
     struct cairn_manifest_entry *entries;
     struct cairn_capture_run *runs; /* of the entries that are not empty */
-    uint64_t *ends; /* [count] region byte up to which each slice's memory is read, also for slices that share it; 0: it is not */
+    uint64_t *ends; /* [count] region byte up to which each slice's memory is read, also for slices
+                     * that share it; 0: it is not */
     uint64_t *reaches; /* [count] the largest end of the slices up to this one */
-    uint64_t *crcs; /* [block_count] of the running capture */
+    uint64_t *crcs;    /* [block_count] of the running capture */
     char *names;
     int32_t devices[CAIRN_RANKS_PER_NODE_MAX]; /* that the runs name, each once */
     uint32_t device_count;
@@ -119,7 +120,8 @@ struct client_rings {
     uint64_t look_at_ns, look_ns; /* when to look for more, and how long after the last look */
 };
 
-/* What a device that hung still reads of a restore that was given up, and writes into its tensors. */
+/* What a device that hung still reads of a restore that was given up, and writes into its
+ * tensors. */
 struct client_hung {
     struct client_sink *sink; /* NULL: there is none */
     uint8_t *window, *own;    /* NULL: not mapped */
@@ -185,12 +187,13 @@ struct cairn_client {
     uint32_t slot_count;
     struct client_snapshot snapshot;
     struct client_report report;
-    bool engine_busy;    /* from GRANT to the end of the copy */
+    bool engine_busy;           /* from GRANT to the end of the copy */
     atomic_bool engine_started; /* the watermark is that of the running copy, and no longer the one
                                    before */
     uint64_t capture_start_ns;
-    bool said_silent; /* that the agent does not answer */
-    bool said_refused; /* that the agent will not protect this trainer; said once per registration */
+    bool said_silent;            /* that the agent does not answer */
+    bool said_refused;           /* that the agent will not protect this trainer; said once per
+                        * registration */
     bool device_failed;          /* the service thread opens the devices anew … */
     uint64_t device_retry_at_ns; /* … from here on */
     uint64_t device_retry_ns;
@@ -199,7 +202,7 @@ struct cairn_client {
     uint32_t next_request;
     struct cairn_session_coverage *coverage; /* NULL: nothing was told */
     bool coverage_wanted;                    /* to be sent */
-    bool leave_wanted; /* it closes, and the agent is to be told */
+    bool leave_wanted;                       /* it closes, and the agent is to be told */
     struct cairn_client_stats stats;
     uint64_t fences_ns[CLIENT_FENCES_KEPT];
     struct cairn_session_piece piece; /* room to build one */
@@ -231,18 +234,19 @@ cairn_err client_slots_map(struct cairn_client *client,
                            struct cairn_session_frame *frame);
 void client_slots_unmap(struct cairn_client *client);
 /*
- * The page size of a file, which st_blksize tells for huge pages too. A mapping of these is undone, and kept from a fork,
- * in whole pages alone: its length is to be a multiple. Thread: any.
+ * The page size of a file, which st_blksize tells for huge pages too. A mapping of these is undone,
+ * and kept from a fork, in whole pages alone: its length is to be a multiple. Thread: any.
  */
 uint64_t client_page_bytes(int fd);
 
 /* device.c */
 /* The stream of a device, NULL: its default one. The trainer's thread. */
 void *client_stream_of(const struct cairn_client *client, int32_t device);
-/* Has the next copies wait for what the devices' streams were given by now. The trainer's thread, tensors
- * registered, no copy running, lock not held. Errors of cairn_capture_order. */
+/* Has the next copies wait for what the devices' streams were given by now. The trainer's thread,
+ * tensors registered, no copy running, lock not held. Errors of cairn_capture_order. */
 cairn_err client_devices_order(struct cairn_client *client);
-/* A device has failed: no snapshots before it was opened anew. True: it is to be said. Lock held. */
+/* A device has failed: no snapshots before it was opened anew. True: it is to be said. Lock
+ * held. */
 bool client_devices_fail(struct cairn_client *client);
 void client_devices_say_failed(const struct cairn_client *client); /* lock not held */
 /* A snapshot was copied. True: of a device that had failed. Lock held. */
@@ -251,7 +255,8 @@ bool client_devices_work(struct cairn_client *client);
 void client_devices_retry(struct cairn_client *client);
 
 /* rings.c. Both in the service thread, lock not held. */
-/* Queues a TIMING for each ring that the agent does not have, when it is time to look again. Attached. */
+/* Queues a TIMING for each ring that the agent does not have, when it is time to look again.
+ * Attached. */
 void client_rings_look(struct cairn_client *client, uint64_t now_ns);
 /* The connection has ended. */
 void client_rings_forget(struct cairn_client *client);

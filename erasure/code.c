@@ -136,8 +136,8 @@ kernels_wait_for_memory(void)
 static bool
 fetches_ahead(uint32_t columns, uint32_t rows)
 {
-    return rows <= ROWS_PER_PASS && columns >= AHEAD_COLUMNS_MIN &&
-           columns <= AHEAD_COLUMNS_MAX && kernels_wait_for_memory();
+    return rows <= ROWS_PER_PASS && columns >= AHEAD_COLUMNS_MIN && columns <= AHEAD_COLUMNS_MAX &&
+           kernels_wait_for_memory();
 }
 
 /*

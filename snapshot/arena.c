@@ -6,8 +6,8 @@
  *   2. every page of [0, bytes) is allocated, so no access can need a page that is not there;
  *   3. the mapping covers exactly [0, bytes) and is left out of core dumps.
  *
- * Pages are allocated by fallocate, which fails with an error where a fault would end in SIGBUS, and
- * mapped by MADV_POPULATE_WRITE (Linux 5.14) or else by touching each page.
+ * Pages are allocated by fallocate, which fails with an error where a fault would end in SIGBUS,
+ * and mapped by MADV_POPULATE_WRITE (Linux 5.14) or else by touching each page.
  */
 #include "snapshot/arena.h"
 

@@ -3,13 +3,15 @@
  *
  * Free memory is read from proc/meminfo (MemAvailable) and from every memory cgroup between this
  * process and the root, because a limit anywhere above it counts. In a cgroup, page cache on the
- * inactive list is charged but can be dropped at once, so it counts as free (as Kubernetes does it):
+ * inactive list is charged but can be dropped at once, so it counts as free (as Kubernetes does
+ * it):
  *
  *     version 2   memory.max            memory.current         memory.stat inactive_file
  *     version 1   memory.limit_in_bytes memory.usage_in_bytes  memory.stat total_inactive_file
  *
  * A path that /proc/self/cgroup names and that is not mounted here (a container without a cgroup
- * namespace) is cut from its end until a directory exists; the mount's root then is the container's.
+ * namespace) is cut from its end until a directory exists; the mount's root then is the
+ * container's.
  */
 #include "snapshot/budget.h"
 

@@ -28,9 +28,10 @@
 struct cairn_capture {
     pthread_t thread;
     pthread_mutex_t lock;
-    pthread_cond_t work;     /* to the thread: a job, or stop */
-    pthread_cond_t progress; /* to waiters: watermark moved, or the capture ended */
-    pthread_mutex_t devices_lock; /* walk.devices, between captures: order against prepare and forget */
+    pthread_cond_t work;          /* to the thread: a job, or stop */
+    pthread_cond_t progress;      /* to waiters: watermark moved, or the capture ended */
+    pthread_mutex_t devices_lock; /* walk.devices, between captures: order against prepare and
+                                   * forget */
     bool running, stop, ever;
     cairn_err result;
     struct cairn_capture_stats stats;
@@ -165,8 +166,8 @@ cairn_capture_create(const struct cairn_capture_options *options, struct cairn_c
 }
 
 /*
- * Waits for what a hung device may still copy; false when that is given up. Each gives back what it pinned
- * only when all are at rest: the pin of one serves the others.
+ * Waits for what a hung device may still copy; false when that is given up. Each gives back what it
+ * pinned only when all are at rest: the pin of one serves the others.
  */
 static bool
 rest_devices(struct cairn_capture *capture)

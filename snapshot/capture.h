@@ -9,8 +9,9 @@
  * release, so a trainer that waits for its bytes before it writes has no data race with the copy.
  *
  * One capture at a time per engine. start, wait, cancel, prepare, forget and destroy belong to one
- * trainer thread, order may come from another; the callbacks run on the engine's own thread (all signals blocked there). Nothing
- * here prints or aborts; between prepare and forget nothing is allocated.
+ * trainer thread, order may come from another; the callbacks run on the engine's own thread (all
+ * signals blocked there). Nothing here prints or aborts; between prepare and forget nothing is
+ * allocated.
  */
 #ifndef CAIRN_SNAPSHOT_CAPTURE_H
 #define CAIRN_SNAPSHOT_CAPTURE_H
@@ -51,7 +52,7 @@ typedef void cairn_capture_done_fn(void *context, cairn_err err);
 struct cairn_capture_job {
     const struct cairn_capture_run *runs; /* borrowed until the capture has ended */
     uint32_t run_count;
-    uint8_t *region; /* 64-byte aligned, borrowed until the capture has ended */
+    uint8_t *region;                    /* 64-byte aligned, borrowed until the capture has ended */
     uint64_t region_bytes;              /* a multiple of CAIRN_BLOCK_BYTES, > 0 */
     bool region_is_new;                 /* not written through this mapping yet: mapped ahead */
     cairn_capture_blocks_fn *on_blocks; /* may be NULL */
@@ -84,24 +85,26 @@ CAIRN_MUST_CHECK cairn_err cairn_capture_prepare(struct cairn_capture *capture, 
                                                  void *memory, uint64_t bytes);
 
 /*
- * Unpins memory on all devices, before it is unmapped. Cancels a running capture, and waits for what the
- * devices copy. False when that was given up: a device may still write there, and it must stay mapped.
+ * Unpins memory on all devices, before it is unmapped. Cancels a running capture, and waits for
+ * what the devices copy. False when that was given up: a device may still write there, and it must
+ * stay mapped.
  */
 bool cairn_capture_forget(struct cairn_capture *capture, void *memory);
 
 /*
- * In so many ns, no device is waited for any more, by forget and destroy too: a process that ends must not
- * hang where a device does. What such a device has is left to it. NULL is allowed. Thread: any.
+ * In so many ns, no device is waited for any more, by forget and destroy too: a process that ends
+ * must not hang where a device does. What such a device has is left to it. NULL is allowed. Thread:
+ * any.
  */
 void cairn_capture_give_up(struct cairn_capture *capture, uint64_t after_ns);
 
 /*
- * The copies of the next captures of a device wait for the work issued so far on `stream` (a CUstream
- * of that device, NULL: its default one). To be called by the thread that issues that work, at the
- * instant whose state is wanted, and not while a capture runs; apart from that at any time. Never
- * blocks for the work. CAIRN_AGAIN: the stream is being captured into a graph, or the devices are being
- * opened or let go of; CAIRN_INVAL: a device that was not prepared; CAIRN_DEVICE: the device failed,
- * now or before, and was not prepared again.
+ * The copies of the next captures of a device wait for the work issued so far on `stream` (a
+ * CUstream of that device, NULL: its default one). To be called by the thread that issues that
+ * work, at the instant whose state is wanted, and not while a capture runs; apart from that at any
+ * time. Never blocks for the work. CAIRN_AGAIN: the stream is being captured into a graph, or the
+ * devices are being opened or let go of; CAIRN_INVAL: a device that was not prepared; CAIRN_DEVICE:
+ * the device failed, now or before, and was not prepared again.
  */
 CAIRN_MUST_CHECK cairn_err cairn_capture_order(struct cairn_capture *capture, int32_t device,
                                                void *stream);
@@ -109,7 +112,8 @@ CAIRN_MUST_CHECK cairn_err cairn_capture_order(struct cairn_capture *capture, in
 /*
  * Begins a capture and returns at once. CAIRN_AGAIN: one is running; CAIRN_INVAL: the job breaks a
  * rule above (runs unsorted, overlapping, past the region; a device that was not prepared);
- * CAIRN_DEVICE: a device failed before and was not prepared again. After an error no callback comes.
+ * CAIRN_DEVICE: a device failed before and was not prepared again. After an error no callback
+ * comes.
  */
 CAIRN_MUST_CHECK cairn_err cairn_capture_start(struct cairn_capture *capture,
                                                const struct cairn_capture_job *job);

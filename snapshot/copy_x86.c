@@ -37,9 +37,8 @@ __attribute__((target("avx512f,vpclmulqdq"))) static uint64_t
 copy_rows_avx512(uint64_t seed, uint8_t *dest, const uint8_t *source, size_t bytes)
 {
     const long long low_factor = CAIRN_FOLD_4096_LOW, high_factor = CAIRN_FOLD_4096_HIGH;
-    const __m512i factors =
-        _mm512_set_epi64(high_factor, low_factor, high_factor, low_factor, high_factor, low_factor,
-                         high_factor, low_factor);
+    const __m512i factors = _mm512_set_epi64(high_factor, low_factor, high_factor, low_factor,
+                                             high_factor, low_factor, high_factor, low_factor);
     __m512i remainder[VECTORS];
     uint8_t row[sizeof remainder] __attribute__((aligned(LINE_BYTES)));
 
@@ -47,8 +46,8 @@ copy_rows_avx512(uint64_t seed, uint8_t *dest, const uint8_t *source, size_t byt
         remainder[i] = _mm512_loadu_si512(source + i * sizeof(__m512i));
         _mm512_stream_si512((void *)(dest + i * sizeof(__m512i)), remainder[i]);
     }
-    remainder[0] = _mm512_xor_si512(remainder[0],
-                                    _mm512_zextsi128_si512(_mm_cvtsi64_si128(CAIRN_FOLD_START(seed))));
+    remainder[0] = _mm512_xor_si512(
+        remainder[0], _mm512_zextsi128_si512(_mm_cvtsi64_si128(CAIRN_FOLD_START(seed))));
     for (size_t at = sizeof row; at + sizeof row <= bytes; at += sizeof row) {
 #pragma GCC unroll 8
         for (size_t i = 0; i < VECTORS; i++) {
@@ -80,8 +79,8 @@ copy_rows_avx2(uint64_t seed, uint8_t *dest, const uint8_t *source, size_t bytes
         remainder[i] = _mm256_loadu_si256((const void *)(source + i * sizeof(__m256i)));
         _mm256_stream_si256((void *)(dest + i * sizeof(__m256i)), remainder[i]);
     }
-    remainder[0] = _mm256_xor_si256(remainder[0],
-                                    _mm256_zextsi128_si256(_mm_cvtsi64_si128(CAIRN_FOLD_START(seed))));
+    remainder[0] = _mm256_xor_si256(
+        remainder[0], _mm256_zextsi128_si256(_mm_cvtsi64_si128(CAIRN_FOLD_START(seed))));
     for (size_t at = sizeof row; at + sizeof row <= bytes; at += sizeof row) {
 #pragma GCC unroll 8
         for (size_t i = 0; i < VECTORS; i++) {

@@ -35,7 +35,7 @@ enum {
 };
 
 /* X(field, symbol, arguments) */
-#define CAIRN_CUDA_LIST(X)                                                                             \
+#define CAIRN_CUDA_LIST(X)                                                                         \
     X(init, "cuInit", (unsigned flags))                                                            \
     X(error_name, "cuGetErrorName", (cu_result result, const char **text))                         \
     X(error_string, "cuGetErrorString", (cu_result result, const char **text))                     \
@@ -74,8 +74,9 @@ struct cairn_cuda_driver {
 };
 
 /*
- * Opens the driver at `path`, NULL: "libcuda.so.1". CAIRN_DEVICE where there is none, or too old a one:
- * `why` says so. It is not unloaded by dlclose of out->library: a driver has threads of its own.
+ * Opens the driver at `path`, NULL: "libcuda.so.1". CAIRN_DEVICE where there is none, or too old a
+ * one: `why` says so. It is not unloaded by dlclose of out->library: a driver has threads of its
+ * own.
  */
 CAIRN_MUST_CHECK cairn_err cairn_cuda_driver_open(const char *path, struct cairn_cuda_driver *out,
                                                   char *why, size_t why_bytes);

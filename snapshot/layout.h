@@ -102,7 +102,9 @@ void cairn_slice_share(const struct cairn_slice *slice, uint64_t *begin, uint64_
 CAIRN_MUST_CHECK cairn_err cairn_layout_check_tiling(const struct cairn_layout *layout,
                                                      bool exactly_once, char *report,
                                                      size_t report_bytes);
-/* The same, exactly once, of a layout whose containers are called `container` in the report: "rank". */
-CAIRN_MUST_CHECK cairn_err cairn_layout_check_tiling_of(const struct cairn_layout *layout, const char *container,
-                                                        char *report, size_t report_bytes);
+/* The same, exactly once, of a layout whose containers are called `container` in the report:
+ * "rank". */
+CAIRN_MUST_CHECK cairn_err cairn_layout_check_tiling_of(const struct cairn_layout *layout,
+                                                        const char *container, char *report,
+                                                        size_t report_bytes);
 #endif

@@ -25,10 +25,10 @@
  *       8  CRC-64 of the block
  *       8  CRC-64 (base/crc.h) of all bytes before it
  *
- * One manifest has one packed form. Version 2: an entry says which replica captured it. The last CRC stands in every version, so that damage is told
- * from another version. The invariants are those of manifest.h; the bytes are checked in the
- * order size, magic, CRC, version, counts against what is left (before anything is allocated for
- * them), then the rest.
+ * One manifest has one packed form. Version 2: an entry says which replica captured it. The last
+ * CRC stands in every version, so that damage is told from another version. The invariants are
+ * those of manifest.h; the bytes are checked in the order size, magic, CRC, version, counts against
+ * what is left (before anything is allocated for them), then the rest.
  */
 #include "snapshot/manifest.h"
 
@@ -141,7 +141,8 @@ table_init(struct tensor_table *table, const struct cairn_manifest *manifest)
         if (!same_tensor(&manifest->entries[order[same].index].slice,
                          &manifest->entries[order[i].index].slice))
             goto done;
-        tensor[order[i].index] = order[same].index; /* the first entry of that name; its number comes below */
+        /* the first entry of that name; its number comes below */
+        tensor[order[i].index] = order[same].index;
     }
     for (uint32_t i = 0; i < manifest->entry_count; i++) {
         if (tensor[i] == i) {

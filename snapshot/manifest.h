@@ -40,8 +40,8 @@ struct cairn_manifest_rank {
  */
 struct cairn_manifest_entry {
     /*
-     * name points into the manifest, flat range = what is held, replica numbers those of the registered slice of which it is a
-     * share; after unpack address is NULL, device -1
+     * name points into the manifest, flat range = what is held, replica numbers those of the
+     * registered slice of which it is a share; after unpack address is NULL, device -1
      */
     struct cairn_slice slice;
     uint64_t offset_bytes;

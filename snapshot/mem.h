@@ -80,8 +80,8 @@ CAIRN_MUST_CHECK cairn_err cairn_mem_open(int32_t device, const struct cairn_mem
                                           struct cairn_mem **out);
 
 /*
- * Waits for all copies, unpins, frees. NULL is allowed. A pin serves all devices: where several have
- * pinned the same memory, each is to be waited for before the first is closed or unpins.
+ * Waits for all copies, unpins, frees. NULL is allowed. A pin serves all devices: where several
+ * have pinned the same memory, each is to be waited for before the first is closed or unpins.
  */
 void cairn_mem_close(struct cairn_mem *mem);
 
@@ -96,8 +96,8 @@ void cairn_mem_unpin(struct cairn_mem *mem, void *host);
 
 /*
  * Later copies wait for the work issued so far on `stream` (a CUstream of this device, NULL: the
- * default one). From the thread that issues that work. CAIRN_AGAIN: the stream is being captured into
- * a graph, what it is given does not run now; CAIRN_DEVICE.
+ * default one). From the thread that issues that work. CAIRN_AGAIN: the stream is being captured
+ * into a graph, what it is given does not run now; CAIRN_DEVICE.
  */
 CAIRN_MUST_CHECK cairn_err cairn_mem_after(struct cairn_mem *mem, void *stream);
 
@@ -116,8 +116,8 @@ CAIRN_MUST_CHECK cairn_err cairn_mem_copy_in(struct cairn_mem *mem,
                                              uint64_t *ticket);
 
 /*
- * CAIRN_OK: this batch and all before it are done; CAIRN_AGAIN: not yet, or failed and something is still
- * in flight; CAIRN_DEVICE: failed, and nothing is in flight any more. Never blocks.
+ * CAIRN_OK: this batch and all before it are done; CAIRN_AGAIN: not yet, or failed and something is
+ * still in flight; CAIRN_DEVICE: failed, and nothing is in flight any more. Never blocks.
  */
 CAIRN_MUST_CHECK cairn_err cairn_mem_poll(struct cairn_mem *mem, uint64_t ticket);
 

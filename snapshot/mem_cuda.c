@@ -9,12 +9,12 @@
  *
  * Invariants:
  *   1. landed <= issued <= landed + CAIRN_MEM_BATCHES_MAX; flight t has place t % BATCHES_MAX.
- *   2. Every entry pushes the primary context and pops it again: the trainer's thread keeps its own.
- *      Inside, the thread's capture mode is relaxed: a trainer that captures a CUDA graph at this moment
- *      would otherwise see its capture broken by our queries and pins.
+ *   2. Every entry pushes the primary context and pops it again: the trainer's thread keeps its
+ *      own. Inside, the thread's capture mode is relaxed: a trainer that captures a CUDA graph at
+ *      this moment would otherwise see its capture broken by our queries and pins.
  *   3. The first driver error makes the object broken; every later call fails with CAIRN_DEVICE
- *      without touching the driver, but for poll, which looks until the stream is idle, and for unpin and
- *      close, which also give back.
+ *      without touching the driver, but for poll, which looks until the stream is idle, and for
+ *      unpin and close, which also give back.
  *
  * A flight whose event is not seen although the stream is idle has landed: a lost event must not
  * stop the trainer.
@@ -131,7 +131,8 @@ push_context(const struct cuda_mem *cuda, struct caller *caller)
     return result;
 }
 
-/* To give something back: tried again where it is refused, as nothing can be given back without it. */
+/* To give something back: tried again where it is refused, as nothing can be given back without
+ * it. */
 static bool
 push_to_release(const struct cuda_mem *cuda, struct caller *caller)
 {
@@ -182,7 +183,8 @@ make_stream(struct cuda_mem *cuda)
     return err;
 }
 
-/* Copies may run. Where none do the stream may wait for the trainer's work all the same, for ever if that hangs. */
+/* Copies may run. Where none do the stream may wait for the trainer's work all the same, for ever
+ * if that hangs. */
 static bool
 in_flight(const struct cuda_mem *cuda)
 {
@@ -301,8 +303,8 @@ land_finished(struct cuda_mem *cuda)
 }
 
 /*
- * What a broken object has issued may still run, and go through memory that another device has pinned. False while it
- * does: a device that hangs besides is for the caller to give up.
+ * What a broken object has issued may still run, and go through memory that another device has
+ * pinned. False while it does: a device that hangs besides is for the caller to give up.
  */
 static bool
 rest(struct cuda_mem *cuda)
@@ -346,7 +348,8 @@ cuda_close(struct cairn_mem *mem)
     struct cuda_mem *cuda = (struct cuda_mem *)mem;
     struct caller caller;
 
-    /* Ring flights that were issued are finished too: what was promised to host memory goes there. */
+    /* Ring flights that were issued are finished too: what was promised to host memory goes
+     * there. */
     if (!cuda->broken && in_flight(cuda) && enter(cuda, &caller) == CAIRN_OK) {
         if (check(cuda, "cuStreamSynchronize", cuda->driver.stream_finish(cuda->stream)) ==
             CAIRN_OK)
@@ -384,7 +387,8 @@ advice_on_pinning(cu_result result)
     case CU_NOT_SUPPORTED:
         return "let the container lock memory (memlock without limit, CAP_IPC_LOCK)";
     default:
-        return "look up the driver's code: the device or its driver failed, not the limit on locked memory";
+        return "look up the driver's code: the device or its driver failed, not the limit on "
+               "locked memory";
     }
 }
 
@@ -453,7 +457,8 @@ cuda_unpin(struct cairn_mem *mem, void *host)
     }
 }
 
-/* A graph that the trainer captures must not hold our event, nor its capture spread to our stream. */
+/* A graph that the trainer captures must not hold our event, nor its capture spread to our
+ * stream. */
 static cairn_err
 refuse_captured(struct cuda_mem *cuda, void *stream)
 {

@@ -59,8 +59,9 @@ report_overlap(struct tiling *tiling, const struct cairn_tensor *tensor,
 {
     char text[CAIRN_BOX_TEXT_BYTES];
 
-    cairn_report_add(&tiling->report, "%s: pieces in %ss %" PRIu32 " and %" PRIu32 " both hold %s", tensor->name,
-                     tiling->container, a->container, b->container, cairn_box_text(where, tensor->dims, text));
+    cairn_report_add(&tiling->report, "%s: pieces in %ss %" PRIu32 " and %" PRIu32 " both hold %s",
+                     tensor->name, tiling->container, a->container, b->container,
+                     cairn_box_text(where, tensor->dims, text));
 }
 
 static cairn_err
@@ -106,7 +107,8 @@ check_tensor(struct tiling *tiling, uint32_t t, bool exactly_once)
 }
 
 static cairn_err
-check(const struct cairn_layout *layout, bool exactly_once, const char *container, char *report, size_t report_bytes)
+check(const struct cairn_layout *layout, bool exactly_once, const char *container, char *report,
+      size_t report_bytes)
 {
     struct tiling tiling = {.layout = layout, .container = container};
     uint32_t tensor_count = cairn_layout_tensor_count(layout);
@@ -126,13 +128,15 @@ check(const struct cairn_layout *layout, bool exactly_once, const char *containe
 }
 
 cairn_err
-cairn_layout_check_tiling(const struct cairn_layout *layout, bool exactly_once, char *report, size_t report_bytes)
+cairn_layout_check_tiling(const struct cairn_layout *layout, bool exactly_once, char *report,
+                          size_t report_bytes)
 {
     return check(layout, exactly_once, "container", report, report_bytes);
 }
 
 cairn_err
-cairn_layout_check_tiling_of(const struct cairn_layout *layout, const char *container, char *report, size_t report_bytes)
+cairn_layout_check_tiling_of(const struct cairn_layout *layout, const char *container, char *report,
+                             size_t report_bytes)
 {
     return check(layout, true, container, report, report_bytes);
 }

@@ -197,8 +197,9 @@ state_of(const struct cairn_slots *slots, uint32_t slot, uint32_t copy)
 enum copy_kind { EMPTY, UNFINISHED, DAMAGED, COMPLETED };
 
 /*
- * Judges one copy. With `payload` the bytes are copied there first (capacity is payload_bytes_max or
- * what fits) and the check is of what was copied; a record longer than capacity is checked in place.
+ * Judges one copy. With `payload` the bytes are copied there first (capacity is payload_bytes_max
+ * or what fits) and the check is of what was copied; a record longer than capacity is checked in
+ * place.
  */
 static enum copy_kind
 judge_copy(const struct cairn_slots *slots, uint32_t slot, uint32_t copy, void *payload,

@@ -57,14 +57,15 @@ CAIRN_MUST_CHECK cairn_err cairn_slot_attach(void *memory, uint64_t memory_bytes
 /*
  * Replaces the record of slot `slot` by payload[payload_bytes] (0 is allowed). The old record stays
  * readable until the new one is complete, and its bytes one record longer. A damaged copy is the
- * one that is replaced; where both are, no trace of them is left. CAIRN_INVAL: no such slot, or too long. Does not allocate.
+ * one that is replaced; where both are, no trace of them is left. CAIRN_INVAL: no such slot, or too
+ * long. Does not allocate.
  */
 CAIRN_MUST_CHECK cairn_err cairn_slot_store(const struct cairn_slots *slots, uint32_t slot,
                                             const void *payload, uint64_t payload_bytes);
 
 /*
- * Reads the newest complete record of a slot into payload[payload_capacity_bytes] and checks it; payload NULL
- * only checks it, where it lies.
+ * Reads the newest complete record of a slot into payload[payload_capacity_bytes] and checks it;
+ * payload NULL only checks it, where it lies.
  * CAIRN_NOT_FOUND: nothing was ever stored (or only a first store begun, or the slot was cleared);
  * CAIRN_CORRUPT: no copy passes its check; CAIRN_FULL: the record is longer than the buffer;
  * CAIRN_AGAIN: a live writer replaced both copies while they were read, several times over. *out is

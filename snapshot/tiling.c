@@ -81,7 +81,8 @@ key_of(const char *name)
 static uint64_t
 seed_of(const struct cairn_tensor *tensor, uint64_t key)
 {
-    uint64_t seed = mix(key ^ ((uint64_t)tensor->dtype | (uint64_t)tensor->kind << 8 | (uint64_t)tensor->dims << 16));
+    uint64_t seed = mix(key ^ ((uint64_t)tensor->dtype | (uint64_t)tensor->kind << 8 |
+                               (uint64_t)tensor->dims << 16));
 
     for (uint32_t d = 0; d < tensor->dims; d++)
         seed = mix(seed ^ mix(tensor->shape[d] + d));
@@ -101,8 +102,9 @@ struct values {
 };
 
 /*
- * The sum over the indices below `end` of one dimension: of each the product of the numbers of its set bits. Where bit b of
- * `end` is set, the indices that have end's bits above b and a 0 there are a factor times all choices of the bits below.
+ * The sum over the indices below `end` of one dimension: of each the product of the numbers of its
+ * set bits. Where bit b of `end` is set, the indices that have end's bits above b and a 0 there are
+ * a factor times all choices of the bits below.
  */
 static uint64_t
 sum_below(const struct values *values, uint32_t dim, uint64_t end)
@@ -120,12 +122,14 @@ sum_below(const struct values *values, uint32_t dim, uint64_t end)
 }
 
 static uint64_t
-sum_of_box(const struct values *values, uint32_t dims, const uint64_t *start, const uint64_t *extent)
+sum_of_box(const struct values *values, uint32_t dims, const uint64_t *start,
+           const uint64_t *extent)
 {
     uint64_t product = values->weight;
 
     for (uint32_t d = 0; d < dims; d++)
-        product = multiply(product, subtract(sum_below(values, d, start[d] + extent[d]), sum_below(values, d, start[d])));
+        product = multiply(product, subtract(sum_below(values, d, start[d] + extent[d]),
+                                             sum_below(values, d, start[d])));
     return product;
 }
 
@@ -140,8 +144,8 @@ values_init(struct values *values, const struct cairn_tensor *tensor, uint64_t k
         values->dims[d].all_below[0] = 1;
         for (uint32_t bit = 0; tensor->shape[d] >> bit; bit++) {
             values->dims[d].numbers[bit] = number(seed, (uint64_t)d * INDEX_BITS + bit);
-            values->dims[d].all_below[bit + 1] =
-                multiply(values->dims[d].all_below[bit], cairn_tiling_add(1, values->dims[d].numbers[bit]));
+            values->dims[d].all_below[bit + 1] = multiply(
+                values->dims[d].all_below[bit], cairn_tiling_add(1, values->dims[d].numbers[bit]));
         }
     }
     values->whole = sum_of_box(values, tensor->dims, origin, tensor->shape);
@@ -194,12 +198,12 @@ add_replica(struct cairn_tiling *tiling, const struct cairn_manifest_entry *entr
 {
     uint32_t t = cairn_layout_tensor_find(tiling->layout, entry->slice.name);
 
-    tiling->replicas[tiling->replica_count++] =
-        (struct cairn_tiling_replica){.group = group_of(&entry->slice, cairn_layout_tensor(tiling->layout, t)),
-                                      .tensor = t,
-                                      .rank = entry->rank,
-                                      .index = entry->slice.replica_index,
-                                      .count = entry->slice.replica_count};
+    tiling->replicas[tiling->replica_count++] = (struct cairn_tiling_replica){
+        .group = group_of(&entry->slice, cairn_layout_tensor(tiling->layout, t)),
+        .tensor = t,
+        .rank = entry->rank,
+        .index = entry->slice.replica_index,
+        .count = entry->slice.replica_count};
 }
 
 /* The boxes of all entries, under the numbers of their ranks. */
@@ -214,7 +218,8 @@ collect(struct cairn_tiling *tiling, const struct cairn_manifest *manifest)
     for (uint32_t i = 0; i < manifest->entry_count && !err; i++) {
         const struct cairn_manifest_entry *entry = &manifest->entries[i];
 
-        err = cairn_layout_add(tiling->layout, entry->rank, &entry->slice, entry->slice.flat_begin, entry->slice.flat_end, 0, NULL);
+        err = cairn_layout_add(tiling->layout, entry->rank, &entry->slice, entry->slice.flat_begin,
+                               entry->slice.flat_end, 0, NULL);
         if (!err && entry->slice.replica_count > 1)
             add_replica(tiling, entry);
     }
@@ -260,7 +265,8 @@ add_tensor(struct cairn_tiling *tiling, const struct cairn_piece_table *table, u
     for (size_t p = table->begin[t]; p < table->begin[t + 1]; p++) {
         const struct cairn_piece *piece = table->piece[p];
 
-        row->sum = cairn_tiling_add(row->sum, sum_of_box(&values, tensor->dims, piece->start, piece->extent));
+        row->sum = cairn_tiling_add(row->sum,
+                                    sum_of_box(&values, tensor->dims, piece->start, piece->extent));
         if (!has_origin(tensor, piece))
             continue;
         row->sum = subtract(row->sum, values.whole);
@@ -277,7 +283,8 @@ add_replicas(struct cairn_tiling *tiling)
         const struct cairn_tiling_replica *replica = &tiling->replicas[i];
         struct cairn_tiling_row *row = &tiling->rows[replica->tensor];
 
-        row->sum = cairn_tiling_add(row->sum, number(replica->group, (replica->index + UINT64_C(1)) % replica->count));
+        row->sum = cairn_tiling_add(
+            row->sum, number(replica->group, (replica->index + UINT64_C(1)) % replica->count));
         row->sum = subtract(row->sum, number(replica->group, replica->index));
     }
 }
@@ -351,7 +358,8 @@ cairn_tiling_sum(const struct cairn_tiling *tiling)
 }
 
 void
-cairn_tiling_sums(const struct cairn_tiling *tiling, uint32_t level, uint64_t prefix, uint64_t sums[CAIRN_TILING_FAN])
+cairn_tiling_sums(const struct cairn_tiling *tiling, uint32_t level, uint64_t prefix,
+                  uint64_t sums[CAIRN_TILING_FAN])
 {
     uint32_t shift = 64 - (level + 1) * CAIRN_TILING_FAN_LOG2;
 
@@ -360,7 +368,8 @@ cairn_tiling_sums(const struct cairn_tiling *tiling, uint32_t level, uint64_t pr
         uint64_t begins = tiling->rows[i].key >> shift;
 
         if (begins >> CAIRN_TILING_FAN_LOG2 == prefix)
-            sums[begins % CAIRN_TILING_FAN] = cairn_tiling_add(sums[begins % CAIRN_TILING_FAN], tiling->rows[i].sum);
+            sums[begins % CAIRN_TILING_FAN] =
+                cairn_tiling_add(sums[begins % CAIRN_TILING_FAN], tiling->rows[i].sum);
     }
 }
 

@@ -1,27 +1,34 @@
 /*
- * snapshot/tiling.h - is every tensor of a job held exactly once? Found out from parts on many nodes, by numbers that are added
- * up, without the layouts in one place.
+ * snapshot/tiling.h - is every tensor of a job held exactly once? Found out from parts on many
+ * nodes, by numbers that are added up, without the layouts in one place.
  *
- * Every element of every tensor has a value in the field of 2^61 - 1 elements: a weight of the tensor (its name, dtype, kind and
- * shape) times, for every dimension and every bit that is set in its index there, a number of that dimension and bit. All of
- * them are hashes, the same on every node. A box's values add up in as many steps as its bounds have bits. A part's sum is
- * that of its pieces, less the whole tensor's for every piece that has the tensor's origin (its element 0, ..., 0).
+ * Every element of every tensor has a value in the field of 2^61 - 1 elements: a weight of the
+ * tensor (its name, dtype, kind and shape) times, for every dimension and every bit that is set in
+ * its index there, a number of that dimension and bit. All of them are hashes, the same on every
+ * node. A box's values add up in as many steps as its bounds have bits. A part's sum is that of its
+ * pieces, less the whole tensor's for every piece that has the tensor's origin (its element 0, ...,
+ * 0).
  *
- * The parts' sums add up to 0 when every tensor is covered evenly, as often as its origin is. Else they do with a probability
- * below 2^-54: the difference is a polynomial in those numbers, of degree 72 at most, whose monomials are distinct for
- * distinct elements. (Powers of one number per dimension would need a degree of the dimension's length.)
- * A tensor of which nobody has a piece adds nothing, and so would not be missed. It comes from replicas that number themselves wrongly:
- * of few bytes one number captures all. So every replica r of n adds a number of its box, n and r + 1 (0 behind the last), less that of r:
- * together 0 where each number is there as often as the others, which with the same certainty no other case is. Then a replica 0 has
- * captured something of the box, and what that leaves open the sum above says.
+ * The parts' sums add up to 0 when every tensor is covered evenly, as often as its origin is. Else
+ * they do with a probability below 2^-54: the difference is a polynomial in those numbers, of
+ * degree 72 at most, whose monomials are distinct for distinct elements. (Powers of one number per
+ * dimension would need a degree of the dimension's length.) A tensor of which nobody has a piece
+ * adds nothing, and so would not be missed. It comes from replicas that number themselves wrongly:
+ * of few bytes one number captures all. So every replica r of n adds a number of its box, n and r +
+ * 1 (0 behind the last), less that of r: together 0 where each number is there as often as the
+ * others, which with the same certainty no other case is. Then a replica 0 has captured something
+ * of the box, and what that leaves open the sum above says.
  *
- * What is left to know is that no origin is held twice, and no sum of fewer numbers than tensors can say it: so every part lists
- * the keys of those that it has, a hash of the name each, 8 bytes. In all parts together each tensor is listed once.
+ * What is left to know is that no origin is held twice, and no sum of fewer numbers than tensors
+ * can say it: so every part lists the keys of those that it has, a hash of the name each, 8 bytes.
+ * In all parts together each tensor is listed once.
  *
- * To find which tensors are wrong, sums of some tensors alone are taken: those whose keys begin with the same bits, divided by the
- * next ones, CAIRN_TILING_LEVELS times. Of the few that are left the pieces themselves are brought together and looked at.
+ * To find which tensors are wrong, sums of some tensors alone are taken: those whose keys begin
+ * with the same bits, divided by the next ones, CAIRN_TILING_LEVELS times. Of the few that are left
+ * the pieces themselves are brought together and looked at.
  *
- * Tensors of one name that differ in dtype, kind or shape have different values, and so are not covered. Pure.
+ * Tensors of one name that differ in dtype, kind or shape have different values, and so are not
+ * covered. Pure.
  */
 #ifndef CAIRN_SNAPSHOT_TILING_H
 #define CAIRN_SNAPSHOT_TILING_H
@@ -38,13 +45,15 @@ enum {
 struct cairn_tiling;
 
 /*
- * A number of what a packed manifest says of ranks, tensors and pieces, whatever generation it is of: equal for equal layouts,
- * and never 0. Different ones differ, but for one in 2^32.
+ * A number of what a packed manifest says of ranks, tensors and pieces, whatever generation it is
+ * of: equal for equal layouts, and never 0. Different ones differ, but for one in 2^32.
  */
 uint32_t cairn_tiling_digest(const void *manifest, size_t manifest_bytes);
 
-/* Reads a packed manifest. CAIRN_CORRUPT, CAIRN_VERSION, CAIRN_NOMEM. The caller ends *out with cairn_tiling_destroy. */
-CAIRN_MUST_CHECK cairn_err cairn_tiling_create(const void *manifest, size_t manifest_bytes, struct cairn_tiling **out);
+/* Reads a packed manifest. CAIRN_CORRUPT, CAIRN_VERSION, CAIRN_NOMEM. The caller ends *out with
+ * cairn_tiling_destroy. */
+CAIRN_MUST_CHECK cairn_err cairn_tiling_create(const void *manifest, size_t manifest_bytes,
+                                               struct cairn_tiling **out);
 void cairn_tiling_destroy(struct cairn_tiling *tiling); /* NULL is allowed */
 
 /* The sum of two sums; both are below CAIRN_TILING_FIELD. */
@@ -55,26 +64,30 @@ uint64_t cairn_tiling_add(uint64_t a, uint64_t b);
 uint64_t cairn_tiling_sum(const struct cairn_tiling *tiling);
 
 /*
- * The part's sums over the tensors whose keys begin with the level * CAIRN_TILING_FAN_LOG2 bits of `prefix`, divided by the next
- * CAIRN_TILING_FAN_LOG2 bits. level < CAIRN_TILING_LEVELS.
+ * The part's sums over the tensors whose keys begin with the level * CAIRN_TILING_FAN_LOG2 bits of
+ * `prefix`, divided by the next CAIRN_TILING_FAN_LOG2 bits. level < CAIRN_TILING_LEVELS.
  */
-void cairn_tiling_sums(const struct cairn_tiling *tiling, uint32_t level, uint64_t prefix, uint64_t sums[CAIRN_TILING_FAN]);
+void cairn_tiling_sums(const struct cairn_tiling *tiling, uint32_t level, uint64_t prefix,
+                       uint64_t sums[CAIRN_TILING_FAN]);
 
-/* The keys of the tensors whose origin the part has, ascending, once per piece that has it. Borrowed. */
+/* The keys of the tensors whose origin the part has, ascending, once per piece that has it.
+ * Borrowed. */
 const uint64_t *cairn_tiling_origins(const struct cairn_tiling *tiling, size_t *count);
 
 /* The prefix of a key after all divisions. */
 uint64_t cairn_tiling_prefix(uint64_t key);
 
 /*
- * Packs the pieces of the tensors whose keys begin with a prefix of CAIRN_TILING_LEVELS divisions into out[room], as many as fit
- * (tiling_pieces.c has the format). Returns the bytes used. `room` is at least 1.
+ * Packs the pieces of the tensors whose keys begin with a prefix of CAIRN_TILING_LEVELS divisions
+ * into out[room], as many as fit (tiling_pieces.c has the format). Returns the bytes used. `room`
+ * is at least 1.
  */
-size_t cairn_tiling_pack_pieces(const struct cairn_tiling *tiling, uint64_t prefix, uint8_t *out, size_t room);
+size_t cairn_tiling_pack_pieces(const struct cairn_tiling *tiling, uint64_t prefix, uint8_t *out,
+                                size_t room);
 
 /* A rank's word that it is one of several replicas of a box. */
 struct cairn_tiling_replica {
-    uint64_t group; /* a number of the tensor, the box and the count */
+    uint64_t group;  /* a number of the tensor, the box and the count */
     uint32_t tensor; /* in the layout */
     uint32_t rank;
     uint32_t index;
@@ -86,19 +99,20 @@ struct cairn_tiling_pieces {
     struct cairn_layout *layout; /* containers are ranks */
     struct cairn_tiling_replica *replicas;
     size_t replica_count, replica_room;
-    bool cut;                    /* there are more */
-    char fault[512];             /* ranks that do not agree what a tensor is; "" */
+    bool cut;        /* there are more */
+    char fault[512]; /* ranks that do not agree what a tensor is; "" */
 };
 
 /*
- * Adds what a part has packed. Hostile bytes give CAIRN_CORRUPT; of more pieces, replicas and tensors than 2^18 in all the rest is left out, as `cut`
- * says. CAIRN_NOMEM.
+ * Adds what a part has packed. Hostile bytes give CAIRN_CORRUPT; of more pieces, replicas and
+ * tensors than 2^18 in all the rest is left out, as `cut` says. CAIRN_NOMEM.
  */
-CAIRN_MUST_CHECK cairn_err cairn_tiling_add_pieces(struct cairn_tiling_pieces *pieces, const uint8_t *bytes, size_t bytes_len);
+CAIRN_MUST_CHECK cairn_err cairn_tiling_add_pieces(struct cairn_tiling_pieces *pieces,
+                                                   const uint8_t *bytes, size_t bytes_len);
 
 /*
- * Says in text[text_bytes] which tensors are not held exactly once, what of them is missing or doubled, and by which ranks. Puts the
- * replicas in order.
+ * Says in text[text_bytes] which tensors are not held exactly once, what of them is missing or
+ * doubled, and by which ranks. Puts the replicas in order.
  */
 void cairn_tiling_explain(struct cairn_tiling_pieces *pieces, char *text, size_t text_bytes);
 void cairn_tiling_pieces_fini(struct cairn_tiling_pieces *pieces);
@@ -110,7 +124,9 @@ struct cairn_tiling_row {
     uint32_t tensor; /* in the layout */
 };
 const struct cairn_tiling_row *cairn_tiling_rows(const struct cairn_tiling *tiling, size_t *count);
-const struct cairn_tiling_replica *cairn_tiling_replicas(const struct cairn_tiling *tiling, size_t *count); /* by tensor */
+/* by tensor */
+const struct cairn_tiling_replica *cairn_tiling_replicas(const struct cairn_tiling *tiling,
+                                                         size_t *count);
 const struct cairn_layout *cairn_tiling_layout(const struct cairn_tiling *tiling);
 
 #endif

@@ -1,9 +1,11 @@
 /*
- * snapshot/tiling_pieces.c - the pieces of a few tensors, packed by each part and brought together: what is wrong with them, in words.
+ * snapshot/tiling_pieces.c - the pieces of a few tensors, packed by each part and brought together:
+ * what is wrong with them, in words.
  *
- * Packed (little-endian): u8 1 where more did not fit, else 0; then tensor by tensor: the name (u32 bytes, the bytes), u8 dtype,
- * u8 kind, u8 dims, u64 shape, dims times, u32 count of pieces, and of each: u32 rank, u64 start, dims times, u64 extent,
- * dims times; u32 count of replicas, and of each: u64 group, u32 rank, u32 index, u32 count.
+ * Packed (little-endian): u8 1 where more did not fit, else 0; then tensor by tensor: the name (u32
+ * bytes, the bytes), u8 dtype, u8 kind, u8 dims, u64 shape, dims times, u32 count of pieces, and of
+ * each: u32 rank, u64 start, dims times, u64 extent, dims times; u32 count of replicas, and of
+ * each: u64 group, u32 rank, u32 index, u32 count.
  */
 #include "snapshot/tiling.h"
 
@@ -42,7 +44,8 @@ replicas_of(const struct cairn_tiling *tiling, uint32_t t, size_t *count)
 }
 
 static void
-write_pieces(struct cairn_writer *writer, const struct cairn_layout *layout, uint32_t t, uint32_t count)
+write_pieces(struct cairn_writer *writer, const struct cairn_layout *layout, uint32_t t,
+             uint32_t count)
 {
     uint32_t dims = cairn_layout_tensor(layout, t)->dims;
 
@@ -63,11 +66,13 @@ write_pieces(struct cairn_writer *writer, const struct cairn_layout *layout, uin
 
 /* Writes what fits of one tensor into the writer's `room` bytes; false where that is not all. */
 static bool
-write_tensor(struct cairn_writer *writer, const struct cairn_tiling *tiling, uint32_t t, size_t room)
+write_tensor(struct cairn_writer *writer, const struct cairn_tiling *tiling, uint32_t t,
+             size_t room)
 {
     const struct cairn_tensor *tensor = cairn_layout_tensor(cairn_tiling_layout(tiling), t);
     size_t head_bytes = 4 + strlen(tensor->name) + 3 + 8 * (size_t)tensor->dims + 4 + 4;
-    size_t left = room - writer->used_bytes, pieces = count_pieces(cairn_tiling_layout(tiling), t), replica_count, fit;
+    size_t left = room - writer->used_bytes, pieces = count_pieces(cairn_tiling_layout(tiling), t),
+           replica_count, fit;
     const struct cairn_tiling_replica *replicas = replicas_of(tiling, t, &replica_count);
     bool whole;
 
@@ -101,7 +106,8 @@ write_tensor(struct cairn_writer *writer, const struct cairn_tiling *tiling, uin
 }
 
 size_t
-cairn_tiling_pack_pieces(const struct cairn_tiling *tiling, uint64_t prefix, uint8_t *out, size_t room)
+cairn_tiling_pack_pieces(const struct cairn_tiling *tiling, uint64_t prefix, uint8_t *out,
+                         size_t room)
 {
     struct cairn_writer writer;
     size_t row_count;
@@ -110,12 +116,14 @@ cairn_tiling_pack_pieces(const struct cairn_tiling *tiling, uint64_t prefix, uin
     cairn_writer_init(&writer, out, room);
     cairn_write_u8(&writer, 0);
     for (size_t i = 0; i < row_count; i++)
-        if (cairn_tiling_prefix(rows[i].key) == prefix && !write_tensor(&writer, tiling, rows[i].tensor, room))
+        if (cairn_tiling_prefix(rows[i].key) == prefix &&
+            !write_tensor(&writer, tiling, rows[i].tensor, room))
             out[0] = 1;
     return writer.used_bytes;
 }
 
-/* Reads one tensor's description into slice, whose name lies in name[CAIRN_NAME_BYTES_MAX]; the count of its pieces. */
+/* Reads one tensor's description into slice, whose name lies in name[CAIRN_NAME_BYTES_MAX]; the
+ * count of its pieces. */
 static uint32_t
 read_tensor(struct cairn_reader *reader, struct cairn_slice *slice, char *name)
 {
@@ -133,14 +141,17 @@ read_tensor(struct cairn_reader *reader, struct cairn_slice *slice, char *name)
 
 /* Adds a piece, or with flat_end > 0 the tensor alone. */
 static cairn_err
-add_piece(struct cairn_tiling_pieces *pieces, uint32_t rank, const struct cairn_slice *slice, uint64_t flat_end)
+add_piece(struct cairn_tiling_pieces *pieces, uint32_t rank, const struct cairn_slice *slice,
+          uint64_t flat_end)
 {
     const char *why = NULL;
     cairn_err err;
 
     if (cairn_slice_check(slice, NULL) != CAIRN_OK)
         return CAIRN_CORRUPT;
-    if (cairn_layout_piece_count(pieces->layout) + cairn_layout_tensor_count(pieces->layout) + pieces->replica_count >= PIECES_MAX) {
+    if (cairn_layout_piece_count(pieces->layout) + cairn_layout_tensor_count(pieces->layout) +
+            pieces->replica_count >=
+        PIECES_MAX) {
         pieces->cut = true;
         return CAIRN_OK;
     }
@@ -148,13 +159,15 @@ add_piece(struct cairn_tiling_pieces *pieces, uint32_t rank, const struct cairn_
     if (err != CAIRN_INVAL)
         return err;
     if (!pieces->fault[0])
-        snprintf(pieces->fault, sizeof pieces->fault, "%s: what rank %" PRIu32 " registers of it does not fit the others': %s", slice->name, rank,
-                 why ? why : "a number is out of bounds");
+        snprintf(pieces->fault, sizeof pieces->fault,
+                 "%s: what rank %" PRIu32 " registers of it does not fit the others': %s",
+                 slice->name, rank, why ? why : "a number is out of bounds");
     return CAIRN_OK;
 }
 
 static cairn_err
-read_pieces(struct cairn_reader *reader, struct cairn_tiling_pieces *pieces, struct cairn_slice *slice, uint32_t count)
+read_pieces(struct cairn_reader *reader, struct cairn_tiling_pieces *pieces,
+            struct cairn_slice *slice, uint32_t count)
 {
     cairn_err err = CAIRN_OK;
 
@@ -189,7 +202,8 @@ add_replica(struct cairn_tiling_pieces *pieces, const struct cairn_tiling_replic
 
 /* A replica says that there is something of its tensor, though it may have no piece. */
 static cairn_err
-read_replicas(struct cairn_reader *reader, struct cairn_tiling_pieces *pieces, struct cairn_slice *slice)
+read_replicas(struct cairn_reader *reader, struct cairn_tiling_pieces *pieces,
+              struct cairn_slice *slice)
 {
     uint32_t count = cairn_read_u32(reader);
     cairn_err err = CAIRN_OK;
@@ -251,7 +265,8 @@ compare_replicas(const void *left, const void *right)
 
 /* Whether the replicas of one group, in order, have each number as often; if not, that is said. */
 static bool
-explain_group(const struct cairn_tiling_replica *replica, size_t count, const char *name, char *text, size_t text_bytes)
+explain_group(const struct cairn_tiling_replica *replica, size_t count, const char *name,
+              char *text, size_t text_bytes)
 {
     uint32_t missing = 0;
     size_t most = 0, most_at = 0, distinct = 0;
@@ -270,9 +285,11 @@ explain_group(const struct cairn_tiling_replica *replica, size_t count, const ch
         return false;
     used = snprintf(text, text_bytes, "%s: of its %" PRIu32 " replicas", name, replica->count);
     if (used > 0 && (size_t)used < text_bytes && missing < replica->count)
-        used += snprintf(text + used, text_bytes - (size_t)used, " none is number %" PRIu32 "%s", missing, most > 1 ? ", and" : "");
+        used += snprintf(text + used, text_bytes - (size_t)used, " none is number %" PRIu32 "%s",
+                         missing, most > 1 ? ", and" : "");
     if (used > 0 && (size_t)used < text_bytes && most > 1)
-        snprintf(text + used, text_bytes - (size_t)used, " ranks %" PRIu32 " and %" PRIu32 " both are number %" PRIu32,
+        snprintf(text + used, text_bytes - (size_t)used,
+                 " ranks %" PRIu32 " and %" PRIu32 " both are number %" PRIu32,
                  replica[most_at].rank, replica[most_at + 1].rank, replica[most_at].index);
     return true;
 }
@@ -285,10 +302,14 @@ explain_replicas(struct cairn_tiling_pieces *pieces, char *text, size_t text_byt
     for (size_t begin = 0, end; begin < pieces->replica_count; begin = end) {
         const struct cairn_tiling_replica *first = &pieces->replicas[begin];
 
-        for (end = begin; end < pieces->replica_count && pieces->replicas[end].tensor == first->tensor &&
-                          pieces->replicas[end].group == first->group && pieces->replicas[end].count == first->count;)
+        for (end = begin; end < pieces->replica_count &&
+                          pieces->replicas[end].tensor == first->tensor &&
+                          pieces->replicas[end].group == first->group &&
+                          pieces->replicas[end].count == first->count;)
             end++;
-        if (explain_group(first, end - begin, cairn_layout_tensor(pieces->layout, first->tensor)->name, text, text_bytes))
+        if (explain_group(first, end - begin,
+                          cairn_layout_tensor(pieces->layout, first->tensor)->name, text,
+                          text_bytes))
             return true;
     }
     return false;

@@ -10,14 +10,14 @@
  *     report   the blocks that device bytes touched are checksummed where they lie; on_blocks gets
  *              up to CAIRN_MESSAGE_BLOCKS_MAX blocks at a time
  *
- * A host span passes through all three at once. Of device spans there are always as many in flight as
- * the device takes, and what has landed is looked at before each report: the trainer waits for the
- * copies, whose checksums may lie up to CAIRN_WALK_SPANS spans behind. A device brings more than one
- * core can checksum.
+ * A host span passes through all three at once. Of device spans there are always as many in flight
+ * as the device takes, and what has landed is looked at before each report: the trainer waits for
+ * the copies, whose checksums may lie up to CAIRN_WALK_SPANS spans behind. A device brings more
+ * than one core can checksum.
  *
- * Large host runs go through the fused kernel. Small ones (a block may hold hundreds of small tensors)
- * are copied, and what lies between two large ones is checksummed at once where it landed, while it is
- * in the cache: no cost per tensor but its copy.
+ * Large host runs go through the fused kernel. Small ones (a block may hold hundreds of small
+ * tensors) are copied, and what lies between two large ones is checksummed at once where it landed,
+ * while it is in the cache: no cost per tensor but its copy.
  *
  * `landed` is called only after the sources below it were read for the last time.
  */
@@ -38,10 +38,10 @@
 enum {
     HOST_SPAN_BLOCKS = CAIRN_MESSAGE_BLOCKS_MAX,
     MAP_AHEAD_BYTES = 2 << 20, /* at a time, so that page tables and bytes are met in the cache */
-    FUSED_BYTES_MIN = 2048 /* below, starting and ending the kernel costs more than it saves */
+    FUSED_BYTES_MIN = 2048     /* below, starting and ending the kernel costs more than it saves */
 };
 
-_Static_assert(CAIRN_WALK_SPAN_BLOCKS_MAX * CAIRN_BLOCK_BYTES <= CAIRN_MEM_BATCH_BYTES_MAX,
+_Static_assert(CAIRN_WALK_SPAN_BLOCKS_MAX *CAIRN_BLOCK_BYTES <= CAIRN_MEM_BATCH_BYTES_MAX,
                "a span of one device is one batch");
 
 static const uint64_t DRAIN_NS = UINT64_C(10000000000); /* a device that takes longer hangs */
@@ -266,9 +266,8 @@ report_blocks(struct cairn_walk *walk)
         to = span->block_count;
     for (uint32_t i = from; i < to; i++)
         if (span->device_blocks >> i & 1)
-            span->crcs[i] =
-                cairn_crc64(0, job->region + (span->first_block + i) * CAIRN_BLOCK_BYTES,
-                            CAIRN_BLOCK_BYTES);
+            span->crcs[i] = cairn_crc64(
+                0, job->region + (span->first_block + i) * CAIRN_BLOCK_BYTES, CAIRN_BLOCK_BYTES);
     if (job->on_blocks)
         job->on_blocks(job->context, span->first_block + from, to - from, &span->crcs[from]);
     span->reported_blocks = to;
@@ -311,9 +310,9 @@ cairn_walk_rest(const struct cairn_walk *walk, const struct cairn_walk_device *d
  * After an error: waits until no device copy of this capture is in flight, so that sources and
  * region are at rest. A device that failed is closed, which waits for its stream; the next prepare
  * opens it anew. One that is silent for DRAIN_NS is hung, and with it all that the trainer runs on
- * it: waiting longer would only hide that. Devices are closed when all are at rest, those that failed
- * too: the pin that one of them undoes may be what the copies of another go through. So beside a hung
- * one they stay as they are, and refuse all until they are prepared again.
+ * it: waiting longer would only hide that. Devices are closed when all are at rest, those that
+ * failed too: the pin that one of them undoes may be what the copies of another go through. So
+ * beside a hung one they stay as they are, and refuse all until they are prepared again.
  */
 static void
 drain(struct cairn_walk *walk)

@@ -44,17 +44,18 @@ struct cairn_walk_batch {
 struct cairn_walk {
     struct cairn_capture_job job;
     atomic_bool cancelled;                         /* set by any thread: end soon */
-    _Atomic uint64_t give_up_ns;                   /* set by any thread: from then on no device is waited for */
+    _Atomic uint64_t give_up_ns;                   /* set by any thread: from then on no device is
+                                                    * waited for */
     void (*landed)(void *context, uint64_t bytes); /* sources below `bytes` have been read */
     void *landed_context;
     uint32_t device_count;
     struct cairn_walk_device devices[CAIRN_WALK_DEVICES_MAX];
     /* ---- the walk's own ---- */
-    uint32_t run;        /* first run that does not end before the block at hand */
-    uint64_t next_block; /* first that no span has */
+    uint32_t run;          /* first run that does not end before the block at hand */
+    uint64_t next_block;   /* first that no span has */
     uint64_t mapped_bytes; /* of the region, from its beginning: mapped ahead */
-    uint64_t open_first; /* spans [open_first, open_next) are fetched and not wholly reported */
-    uint64_t land_next;  /* the first of them that has not landed */
+    uint64_t open_first;   /* spans [open_first, open_next) are fetched and not wholly reported */
+    uint64_t land_next;    /* the first of them that has not landed */
     uint64_t open_next;
     struct cairn_walk_span spans[CAIRN_WALK_SPANS];
     struct cairn_walk_batch batch;

@@ -1,8 +1,10 @@
-"""Fuzzers that run beside other suites, on what these leave idle, each for so many seconds and at least a quarter of them on the processor.
+"""Fuzzers that run beside other suites, on what these leave idle, each for so many seconds and at
+least a quarter of them on the processor.
 
-Nothing else may notice them. They have the policy SCHED_IDLE, their session has the lowest weight (where the kernel shares the
-processor out by sessions, priorities mean nothing between two of them), and they stand still where something is measured or short
-deadlines are kept: what is idle in a virtual machine may be somebody else's time. Standing still does not count.
+Nothing else may notice them. They have the policy SCHED_IDLE, their session has the lowest weight
+(where the kernel shares the processor out by sessions, priorities mean nothing between two of
+them), and they stand still where something is measured or short deadlines are kept: what is idle in
+a virtual machine may be somebody else's time. Standing still does not count.
 """
 import contextlib
 import os
@@ -16,10 +18,11 @@ import time
 
 POLL_S = 0.5
 CPU_SHARE_MIN = 0.25  # of its seconds, whatever else keeps the processors busy
-# libFuzzer's own limit for one input is by the clock, and idle time may be long in coming. Here an input that takes
-# longer than this after its fuzzer was told to stop counts as one that never ends.
+# libFuzzer's own limit for one input is by the clock, and idle time may be long in coming. Here an
+# input that takes longer than this after its fuzzer was told to stop counts as one that never ends.
 HANG_CPU_S = 20
-# A fuzzer ends by itself after so long, and one that has not a while later stands still in an input.
+# A fuzzer ends by itself after so long, and one that has not a while later stands still in an
+# input.
 CLOCK_LIMIT_S = 7200
 STUCK_S = 600
 SHARED_MEMORY = "/dev/shm"
@@ -33,20 +36,42 @@ class Fuzzer:
         self.name, self.seconds = name, seconds
         # The kernel ends it with whoever started it, however that ends.
         die_too = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
-        self.command = [*die_too, program, "-verbosity=0", "-timeout=0", f"-max_total_time={CLOCK_LIMIT_S}",
-                        "-error_exitcode=1",  # it is 77 by default, which says "skipped" everywhere else here
-                        *arguments]
+        self.command = [
+            *die_too,
+            program,
+            "-verbosity=0",
+            "-timeout=0",
+            f"-max_total_time={CLOCK_LIMIT_S}",
+            # it is 77 by default, which says "skipped" everywhere else here
+            "-error_exitcode=1",
+            *arguments,
+        ]
         self.process, self.folder, self.began_s, self.seen_s, self.ran_s = None, None, 0.0, 0.0, 0.0
-        self.cpu_s, self.stop_cpu_s, self.told_to_stop, self.hung, self.paused = 0.0, 0.0, False, False, False
+        self.cpu_s, self.stop_cpu_s, self.told_to_stop, self.hung, self.paused = (
+            0.0,
+            0.0,
+            False,
+            False,
+            False,
+        )
         self.status, self.output = None, ""
         self._out = tempfile.TemporaryFile()
 
     def start(self, cwd):
         # Files of its inputs: libFuzzer leaves without giving programs a chance to remove them.
-        self.folder = tempfile.mkdtemp(prefix="cairn-fuzz-", dir=SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK) else None)
+        self.folder = tempfile.mkdtemp(
+            prefix="cairn-fuzz-", dir=SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK) else None
+        )
         self.began_s = self.seen_s = time.monotonic()
-        self.process = subprocess.Popen(self.command, cwd=cwd, stdin=subprocess.DEVNULL, stdout=self._out, stderr=subprocess.STDOUT,
-                                        start_new_session=True, env={**os.environ, "TMPDIR": self.folder})
+        self.process = subprocess.Popen(
+            self.command,
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=self._out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env={**os.environ, "TMPDIR": self.folder},
+        )
         give_way(self.process.pid)
 
     def poll(self):
@@ -54,14 +79,23 @@ class Fuzzer:
         if self.process.poll() is None:
             self.cpu_s = cpu_seconds(self.process.pid)
             now_s = time.monotonic()
-            self.ran_s, self.seen_s = self.ran_s + (0 if self.paused else now_s - self.seen_s), now_s
-            if self.ran_s >= self.seconds and self.cpu_s >= CPU_SHARE_MIN * self.seconds and not self.told_to_stop:
+            self.ran_s, self.seen_s = (
+                self.ran_s + (0 if self.paused else now_s - self.seen_s),
+                now_s,
+            )
+            if (
+                self.ran_s >= self.seconds
+                and self.cpu_s >= CPU_SHARE_MIN * self.seconds
+                and not self.told_to_stop
+            ):
                 self.told_to_stop, self.stop_cpu_s = True, self.cpu_s
-                self.process.send_signal(signal.SIGUSR1)  # libFuzzer ends when the input at hand is done
+                # libFuzzer ends when the input at hand is done
+                self.process.send_signal(signal.SIGUSR1)
             endless = self.told_to_stop and self.cpu_s >= self.stop_cpu_s + HANG_CPU_S
             if (endless or now_s - self.began_s > CLOCK_LIMIT_S + STUCK_S) and not self.hung:
                 self.hung = True
-                self.process.send_signal(signal.SIGABRT)  # it keeps the input at hand, as after any crash
+                # it keeps the input at hand, as after any crash
+                self.process.send_signal(signal.SIGABRT)
             return True
         self._end(self.process.returncode)
         return False
@@ -96,7 +130,8 @@ class Fuzzer:
 
 
 class Fuzzing:
-    """All fuzzers, `jobs` at a time. `collect` waits for them; `paused` keeps them off the processor meanwhile."""
+    """All fuzzers, `jobs` at a time. `collect` waits for them; `paused` keeps them off the
+    processor meanwhile."""
 
     def __init__(self, fuzzers, cwd, jobs):
         self.all, self.waiting, self.running, self.done = list(fuzzers), list(fuzzers), [], []
@@ -140,12 +175,14 @@ class Fuzzing:
                 fuzzer.pause(self.pauses > 0)
 
     def ended_cpu_seconds(self):
-        """What those that have ended had used of the processor; children_cpu_seconds counts them, too."""
+        """What those that have ended had used of the processor; children_cpu_seconds counts them,
+        too."""
         with self.lock:
             return sum(f.cpu_s for f in self.done)
 
     def collect(self, limit_s=None):
-        """All fuzzers, by name, when they have ended, or after limit_s. One without a status never did, and has failed."""
+        """All fuzzers, by name, when they have ended, or after limit_s. One without a status never
+        did, and has failed."""
         self.thread.join(limit_s)
         for fuzzer in self.all:
             if fuzzer.status is None:

@@ -1,7 +1,9 @@
-"""Runs one program of the tests: in a session of its own, for a limited time, with what it said and counted.
+"""Runs one program of the tests: in a session of its own, for a limited time, with what it said and
+counted.
 
-All programs together may have a budget, too: what is still running when it is over ends then, and what was not begun is not
-begun; both have failed. A program that hangs is shown with what its processes were doing.
+All programs together may have a budget, too: what is still running when it is over ends then, and
+what was not begun is not begun; both have failed. A program that hangs is shown with what its
+processes were doing.
 """
 import contextlib
 import glob
@@ -13,12 +15,26 @@ import tempfile
 import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-# Several times what each takes on two idle cores, and twice what it took on two busy ones; names without suffix, those that run
-# together count as the first of them.
-LIMITS_S = {"test_demo": 900, "test_agent": 1000, "test_convert_deepspeed": 800, "test_torch": 1300, "test_fsdp1": 1200,
-            "test_dcp": 900, "test_torch_more": 900, "test_convert_megatron_dist": 500, "test_convert_dcp": 500,
-            "test_torch_bad_input": 1000, "test_spill": 450, "test_losses": 400, "test_detection": 400, "test_formats": 450,
-            "test_measures": 450, "sim": 1800}
+# Several times what each takes on two idle cores, and twice what it took on two busy ones; names
+# without suffix, those that run together count as the first of them.
+LIMITS_S = {
+    "test_demo": 900,
+    "test_agent": 1000,
+    "test_convert_deepspeed": 800,
+    "test_torch": 1300,
+    "test_fsdp1": 1200,
+    "test_dcp": 900,
+    "test_torch_more": 900,
+    "test_convert_megatron_dist": 500,
+    "test_convert_dcp": 500,
+    "test_torch_bad_input": 1000,
+    "test_spill": 450,
+    "test_losses": 400,
+    "test_detection": 400,
+    "test_formats": 450,
+    "test_measures": 450,
+    "sim": 1800,
+}
 LIMIT_LEAST_S = 300  # of all others: a machine may be slow
 SHOWN_PROCESSES_MAX = 24  # of a program that hangs
 SHOWN_FRAMES_MAX = 5
@@ -40,22 +56,26 @@ def budget_left_s():
 
 
 def limit_of(name):
-    """Seconds that a program may take: name is `suite: what is run`, with paths and several programs allowed."""
+    """Seconds that a program may take: name is `suite: what is run`, with paths and several
+    programs allowed."""
     words = name.split(": ")[-1].split()
     return LIMITS_S.get(os.path.basename(words[0]).removesuffix(".py"), LIMIT_LEAST_S)
 
 
 class Result:
-    """What a program counted and said; `late`: it did not end in time, or was not begun, and is not run again."""
+    """What a program counted and said; `late`: it did not end in time, or was not begun, and is not
+    run again."""
 
-    def __init__(self, name, passed=0, failed=0, skipped=0, reasons=(), output="", seconds=0.0, late=False):
+    def __init__(
+        self, name, passed=0, failed=0, skipped=0, reasons=(), output="", seconds=0.0, late=False
+    ):
         self.name, self.passed, self.failed, self.skipped = name, passed, failed, skipped
         self.reasons, self.output, self.seconds, self.late = list(reasons), output, seconds, late
 
 
 def members_of(session, scratch):
-    """Its processes that have not ended, and those that have left it, with the program's TMPDIR in their environment: keepers, and
-    agents that `cairn run` starts, lead sessions of their own."""
+    """Its processes that have not ended, and those that have left it, with the program's TMPDIR in
+    their environment: keepers, and agents that `cairn run` starts, lead sessions of their own."""
     found, mark = [], b"TMPDIR=" + os.fsencode(scratch)
     for path in glob.glob("/proc/[0-9]*/stat"):
         try:
@@ -85,7 +105,8 @@ def end_session(session, scratch):
 
 
 def give_up():
-    """Ends all programs that run, and begins no other: of a run that is interrupted nothing stays behind."""
+    """Ends all programs that run, and begins no other: of a run that is interrupted nothing stays
+    behind."""
     begin_budget(0)
     for session, scratch in list(_running.items()):
         end_session(session, scratch)
@@ -100,22 +121,31 @@ def text_of(path):
 
 
 def what_they_do(session, scratch):
-    """A program's processes, one per line: what each is, and what it waits in in the kernel, as far as that may be seen."""
+    """A program's processes, one per line: what each is, and what it waits in in the kernel, as far
+    as that may be seen."""
     lines = []
     for pid in sorted(members_of(session, scratch))[:SHOWN_PROCESSES_MAX]:
         words = text_of(f"/proc/{pid}/cmdline").replace("\0", " ").strip()[:160]
         state = re.search(r"^State:\s+(.*)", text_of(f"/proc/{pid}/status"), re.M)
         threads = text_of(f"/proc/{pid}/status").partition("Threads:\t")[2].partition("\n")[0]
         waits = text_of(f"/proc/{pid}/wchan").strip("0\n")
-        frames = [frame.split("] ")[-1].split("+")[0] for frame in text_of(f"/proc/{pid}/stack").splitlines()[:SHOWN_FRAMES_MAX]]
+        frames = [
+            frame.split("] ")[-1].split("+")[0]
+            for frame in text_of(f"/proc/{pid}/stack").splitlines()[:SHOWN_FRAMES_MAX]
+        ]
         where = " < ".join(frames) or waits or "?"
-        lines.append(f"  {pid} {state.group(1) if state else 'gone'}, {threads} threads, in {where}: {words}")
+        lines.append(
+            f"  {pid} {state.group(1) if state else 'gone'}, {threads} threads, in {where}: {words}"
+        )
     return "\n".join(lines)
 
 
 def let_say_where(process):
-    """A Python program with faulthandler says on SIGABRT where all its threads are. Others would only leave a file."""
-    if not os.path.basename(text_of(f"/proc/{process.pid}/cmdline").partition("\0")[0]).startswith("python"):
+    """A Python program with faulthandler says on SIGABRT where all its threads are. Others would
+    only leave a file."""
+    if not os.path.basename(text_of(f"/proc/{process.pid}/cmdline").partition("\0")[0]).startswith(
+        "python"
+    ):
         return
     process.send_signal(signal.SIGABRT)
     with contextlib.suppress(subprocess.TimeoutExpired):
@@ -123,22 +153,34 @@ def let_say_where(process):
 
 
 def run(command, limit_s, env=None):
-    """Runs a command in its own session and with a TMPDIR of its own, both of which go with it; returns (exit status or None when
-    it took too long, output, with what it was doing then)."""
+    """Runs a command in its own session and with a TMPDIR of its own, both of which go with it;
+    returns (exit status or None when it took too long, output, with what it was doing then)."""
     left_s = budget_left_s()
     why, hung = f"took longer than {limit_s:.0f} s", ""
     if left_s is not None and left_s < limit_s:
         limit_s, why = left_s, "the time for all tests is over"
     if limit_s <= 0:
         return None, f"runner: not begun: {why}"
-    with tempfile.TemporaryDirectory(prefix="cairn-run-", ignore_cleanup_errors=True) as scratch, tempfile.TemporaryFile() as out:
-        process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
-                                   env={**os.environ, "TMPDIR": scratch, **(env or {})}, start_new_session=True)
+    with tempfile.TemporaryDirectory(
+        prefix="cairn-run-", ignore_cleanup_errors=True
+    ) as scratch, tempfile.TemporaryFile() as out:
+        process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "TMPDIR": scratch, **(env or {})},
+            start_new_session=True,
+        )
         _running[process.pid] = scratch
         try:
             status = process.wait(timeout=limit_s)
         except subprocess.TimeoutExpired:
-            status, hung = None, f"\nrunner: {why}; its processes were:\n{what_they_do(process.pid, scratch)}"
+            status, hung = (
+                None,
+                f"\nrunner: {why}; its processes were:\n{what_they_do(process.pid, scratch)}",
+            )
             let_say_where(process)
         end_session(process.pid, scratch)
         process.wait()
@@ -148,7 +190,8 @@ def run(command, limit_s, env=None):
 
 
 def count(name, status, output, seconds):
-    """Reads a program's own counts from what it printed. One that is made of tests and says nothing of them has not run them all."""
+    """Reads a program's own counts from what it printed. One that is made of tests and says nothing
+    of them has not run them all."""
     cmocka = re.findall(r"^\[  PASSED  \] (\d+) test", output, re.M)
     pytest = re.search(r"^(?:\d+ \w+(?:, )?)+ in [\d.]+s", output, re.M)
     unittest = re.findall(r"^Ran (\d+) tests? in", output, re.M)
@@ -157,31 +200,44 @@ def count(name, status, output, seconds):
         return Result(name, skipped=1, reasons=[lines[-1]], output=output, seconds=seconds)
     if cmocka:
         passed = sum(int(n) for n in cmocka)
-        failed = sum(int(n) for n in re.findall(r"^\[  FAILED  \] .*?(\d+) test\(s\), listed", output, re.M))
-        skipped = sum(int(n) for n in re.findall(r"^\[  SKIPPED \] .*?(\d+) test\(s\), listed", output, re.M))
+        failed = sum(
+            int(n) for n in re.findall(r"^\[  FAILED  \] .*?(\d+) test\(s\), listed", output, re.M)
+        )
+        skipped = sum(
+            int(n) for n in re.findall(r"^\[  SKIPPED \] .*?(\d+) test\(s\), listed", output, re.M)
+        )
         reasons = re.findall(r"^skip: (.*)", output, re.M)
     elif pytest:
-        passed, failed, skipped = (sum(int(n) for n in re.findall(rf"(\d+) {w}", pytest.group(0))) for w in
-                                   ("passed", "(?:failed|error)", "skipped"))
+        passed, failed, skipped = (
+            sum(int(n) for n in re.findall(rf"(\d+) {w}", pytest.group(0)))
+            for w in ("passed", "(?:failed|error)", "skipped")
+        )
         reasons = re.findall(r"^SKIPPED .*?: (.*)$", output, re.M)
         status = 0 if status == 5 else status  # all were skipped
     elif unittest:
         said = re.findall(r"^(?:OK|FAILED|NO TESTS RAN) \((.*)\)$", output, re.M)
-        counts = {what: int(n) for what, n in re.findall(r"(\w[\w ]*)=(\d+)", said[-1] if said else "")}
+        counts = {
+            what: int(n) for what, n in re.findall(r"(\w[\w ]*)=(\d+)", said[-1] if said else "")
+        }
         failed = sum(counts.get(what, 0) for what in ("failures", "errors", "unexpected successes"))
         skipped = counts.get("skipped", 0)
-        passed = max(int(unittest[-1]) - failed - skipped, 0)  # a class is skipped or fails as a whole, and part by part
+        # a class is skipped or fails as a whole, and part by part
+        passed = max(int(unittest[-1]) - failed - skipped, 0)
         reasons = re.findall(r"skipped ['\"](.*?)['\"]$", output, re.M)
         status = 0 if status == 5 and skipped else status
     else:
         if status == 0 and "test_" in name:
-            status, output = 1, output + "\nrunner: it ended well, and did not say how many tests have passed"
+            status, output = (
+                1,
+                output + "\nrunner: it ended well, and did not say how many tests have passed",
+            )
         passed, failed, skipped, reasons = int(status == 0), int(status != 0), 0, ()
     return Result(name, passed, failed or int(status != 0), skipped, reasons, output, seconds)
 
 
 def run_program(name, command, limit_s=None, env=None):
-    """Runs one program of a suite for limit_of(name) seconds at most, or the limit given, and counts what it said."""
+    """Runs one program of a suite for limit_of(name) seconds at most, or the limit given, and
+    counts what it said."""
     begin = time.monotonic()
     status, output = run(command, limit_of(name) if limit_s is None else limit_s, env)
     seconds = time.monotonic() - begin

@@ -3,18 +3,20 @@
 
     tests/runner.py [all | style unit fault asan tsan fuzz sim cluster interop gpu lint …]
 
-A suite is a list of programs. A cmocka program counts its own tests, a Python program those of unittest or pytest, any other
-counts as one: exit 0 passed, 77 skipped (its last line is the reason), else failed. A program that runs longer than its
-limit has failed, and is shown with what its processes were doing (programs.py); so has everything that has not ended, or not
-begun, when `all` has taken TEST_MINUTES (80).
+A suite is a list of programs. A cmocka program counts its own tests, a Python program those of
+unittest or pytest, any other counts as one: exit 0 passed, 77 skipped (its last line is the
+reason), else failed. A program that runs longer than its limit has failed, and is shown with what
+its processes were doing (programs.py); so has everything that has not ended, or not begun, when
+`all` has taken TEST_MINUTES (80).
 
-A program of all suites but style, sim and lint that fails is run once more, alone: machines that run tests are often busy,
-and the deadlines of real processes and real time are short. If it passes then it counts as passed, and is listed as unsteady with
-what it said the first time, so that nothing is hidden. What a sanitizer has reported is never taken back: a data race that is not
-seen again is there all the same. What has failed is shown once more at the end, where it is found. Fuzzers run in the
-background of the suites that follow (fuzzing.py).
-The last line is `N passed, N failed` with `, N skipped` where there are any; the exit status is 1 when
-anything failed. Only the standard library is used.
+A program of all suites but style, sim and lint that fails is run once more, alone: machines that
+run tests are often busy, and the deadlines of real processes and real time are short. If it passes
+then it counts as passed, and is listed as unsteady with what it said the first time, so that
+nothing is hidden. What a sanitizer has reported is never taken back: a data race that is not seen
+again is there all the same. What has failed is shown once more at the end, where it is found.
+Fuzzers run in the background of the suites that follow (fuzzing.py).
+The last line is `N passed, N failed` with `, N skipped` where there are any; the exit status is 1
+when anything failed. Only the standard library is used.
 """
 import concurrent.futures
 import contextlib
@@ -33,24 +35,67 @@ from programs import ROOT, Result, begin_budget, budget_left_s, give_up, run, ru
 JOBS = os.cpu_count() or 2
 ORDER = ["style", "unit", "fault", "gpu", "fuzz", "asan", "tsan", "sim", "cluster", "interop"]
 # Programs with threads, run under ThreadSanitizer.
-THREADED = ["base/test_loop", "base/test_worker", "base/test_ring", "snapshot/test_capture",
-            "snapshot/test_spill", "client/test_client", "client/test_trouble", "client/test_device", "client/test_fence", "client/test_restore",
-            "service/test_timing", "service/test_enforcing", "nccl/test_plugin", "engine/test_conversion"]
+THREADED = [
+    "base/test_loop",
+    "base/test_worker",
+    "base/test_ring",
+    "snapshot/test_capture",
+    "snapshot/test_spill",
+    "client/test_client",
+    "client/test_trouble",
+    "client/test_device",
+    "client/test_fence",
+    "client/test_restore",
+    "service/test_timing",
+    "service/test_enforcing",
+    "nccl/test_plugin",
+    "engine/test_conversion",
+]
 # Of cluster, where each program starts several processes of its own with short deadlines.
 CLUSTER_JOBS_MAX = 2
 # Of interop, whose programs wait for each other's starts half of the time.
 INTEROP_JOBS_MAX = 4
 # Names without their suffix.
-LONGEST_FIRST = ["test_demo", "test_agent",
-                 "test_convert_deepspeed", "test_torch", "test_fsdp1", "test_convert_megatron_dist", "test_convert_dcp", "test_dcp",
-                 "test_torch_bad_input", "test_torch_more", "test_convert_megatron", "test_detection", "test_convert_map",
-                 "test_torch_fence",
-                 "test_formats", "test_convert", "test_conversion", "test_capture", "test_device", "test_model", "test_process",
-                 "test_spill", "test_catalog", "test_transport", "test_job"]
-# Of interop: what imports the same for long, or starts the same server, runs in one process, under the name of the first.
-TOGETHER = [["test_convert_deepspeed", "test_convert_to_deepspeed", "test_convert_deepspeed_experts"],
-            ["test_torch_bad_input", "test_coverage", "test_timing", "test_torch_device"],
-            ["test_convert_dcp", "test_convert_torch", "test_convert_bad_input", "test_torch_file", "test_safetensors"]]
+LONGEST_FIRST = [
+    "test_demo",
+    "test_agent",
+    "test_convert_deepspeed",
+    "test_torch",
+    "test_fsdp1",
+    "test_convert_megatron_dist",
+    "test_convert_dcp",
+    "test_dcp",
+    "test_torch_bad_input",
+    "test_torch_more",
+    "test_convert_megatron",
+    "test_detection",
+    "test_convert_map",
+    "test_torch_fence",
+    "test_formats",
+    "test_convert",
+    "test_conversion",
+    "test_capture",
+    "test_device",
+    "test_model",
+    "test_process",
+    "test_spill",
+    "test_catalog",
+    "test_transport",
+    "test_job",
+]
+# Of interop: what imports the same for long, or starts the same server, runs in one process, under
+# the name of the first.
+TOGETHER = [
+    ["test_convert_deepspeed", "test_convert_to_deepspeed", "test_convert_deepspeed_experts"],
+    ["test_torch_bad_input", "test_coverage", "test_timing", "test_torch_device"],
+    [
+        "test_convert_dcp",
+        "test_convert_torch",
+        "test_convert_bad_input",
+        "test_torch_file",
+        "test_safetensors",
+    ],
+]
 # With which a program that hangs can be made to say where.
 PYTHON = [sys.executable, "-u", "-X", "faulthandler"]
 FUZZ_SECONDS = int(os.environ.get("FUZZ_SECONDS", "60"))  # for each fuzzer
@@ -64,21 +109,32 @@ SHOWN_AT_END_MAX = 1500  # characters of what each failed program said last
 
 
 def is_reported(output):
-    """Whether a sanitizer found a defect. A test that fails frees nothing, so what leaks then says nothing."""
-    return bool(SANITIZER_REPORT.search(output)) or (LEAK_REPORT in output and not re.search(r"^\[  (?:FAILED|ERROR)", output, re.M))
+    """Whether a sanitizer found a defect. A test that fails frees nothing, so what leaks then says
+    nothing."""
+    return bool(SANITIZER_REPORT.search(output)) or (
+        LEAK_REPORT in output and not re.search(r"^\[  (?:FAILED|ERROR)", output, re.M)
+    )
 
 
 def again_alone(results, commands, env=None):
-    """Runs what failed once more, one after the other, but for what took too long or a sanitizer reported; commands maps names to
-    command lines."""
+    """Runs what failed once more, one after the other, but for what took too long or a sanitizer
+    reported; commands maps names to command lines."""
     steady = []
     for result in results:
-        if result.failed and not result.late and result.name in commands and not is_reported(result.output):
+        if (
+            result.failed
+            and not result.late
+            and result.name in commands
+            and not is_reported(result.output)
+        ):
             with quiet():
                 second = run_program(result.name, commands[result.name], env=env)
             if not second.failed:
                 UNSTEADY.append(result)
-                print(f"unsteady {result.name}: failed, and passed when run again alone; the first time it said:", flush=True)
+                print(
+                    f"unsteady {result.name}: failed, and passed when run again alone; the first time it said:",
+                    flush=True,
+                )
                 print(result.output[-3000:], flush=True)
             else:
                 second.output = result.output + "\n---- and again, alone ----\n" + second.output
@@ -88,20 +144,30 @@ def again_alone(results, commands, env=None):
 
 
 def make(target, variables=(), limit_s=900):
-    return run(["make", "-s", f"-j{JOBS}", *variables, *([target] if isinstance(target, str) else target)], limit_s)
+    return run(
+        ["make", "-s", f"-j{JOBS}", *variables, *([target] if isinstance(target, str) else target)],
+        limit_s,
+    )
 
 
 def longest_first(programs):
     """So that none of them begins when all others have ended."""
+
     def place(program):
         name = os.path.basename(program).removesuffix(".py")
         return LONGEST_FIRST.index(name) if name in LONGEST_FIRST else len(LONGEST_FIRST)
+
     return sorted(sorted(programs), key=place)
 
 
 def run_binaries(suite, build, patterns, variables=(), target=None, env=None, only=None):
-    """Builds a make target and runs every program below the build folder that matches the patterns, those that take longest first."""
-    sources = sorted(s for pattern in patterns for s in glob.glob(os.path.join(ROOT, "tests", pattern + ".c"), recursive=True))
+    """Builds a make target and runs every program below the build folder that matches the patterns,
+    those that take longest first."""
+    sources = sorted(
+        s
+        for pattern in patterns
+        for s in glob.glob(os.path.join(ROOT, "tests", pattern + ".c"), recursive=True)
+    )
     names = longest_first(os.path.relpath(s, os.path.join(ROOT, "tests"))[:-2] for s in sources)
     if only is not None:
         names = [n for n in names if any(n.endswith(o) for o in only)]
@@ -126,7 +192,8 @@ def suite_unit():
     if status != 0:
         return [Result("unit: build", failed=1, output=output)]
     return run_binaries("unit", "build/plain", ["unit/**/test_*"]) + [
-        run_program("unit: test_programs.py", [*PYTHON, "tests/unit/test_programs.py", "-v"])]
+        run_program("unit: test_programs.py", [*PYTHON, "tests/unit/test_programs.py", "-v"])
+    ]
 
 
 def suite_fault():
@@ -140,25 +207,38 @@ def suite_gpu():
 def suite_asan():
     env = {"ASAN_OPTIONS": "abort_on_error=0:detect_leaks=1", "UBSAN_OPTIONS": "print_stacktrace=1"}
     build = "build/address-undefined"
-    return run_binaries("asan", build, ["unit/**/test_*", "fault/test_*"], ["SAN=address,undefined"], env=env)
+    return run_binaries(
+        "asan", build, ["unit/**/test_*", "fault/test_*"], ["SAN=address,undefined"], env=env
+    )
 
 
 def suite_tsan():
     env = {"TSAN_OPTIONS": "halt_on_error=1"}
-    return run_binaries("tsan", "build/thread", ["unit/**/test_*"], ["SAN=thread"], env=env, only=THREADED)
+    return run_binaries(
+        "tsan", "build/thread", ["unit/**/test_*"], ["SAN=thread"], env=env, only=THREADED
+    )
 
 
 FUZZING = None  # the fuzzers in the background
 
 
 def suite_fuzz():
-    """Builds the fuzzers and lets them run in the background, each for FUZZ_SECONDS on its corpus; see collect_fuzzers."""
+    """Builds the fuzzers and lets them run in the background, each for FUZZ_SECONDS on its corpus;
+    see collect_fuzzers."""
     global FUZZING
     clang = next((c for c in ("clang-14", "clang") if shutil.which(c)), None)
     if not clang:
-        return [Result("fuzz", skipped=1, reasons=["clang is not installed (apt-get install clang-14 libclang-rt-14-dev)"])]
+        return [
+            Result(
+                "fuzz",
+                skipped=1,
+                reasons=["clang is not installed (apt-get install clang-14 libclang-rt-14-dev)"],
+            )
+        ]
     build = "build/fuzz"
-    status, output = make("fuzz-bins", [f"CC={clang}", "SAN=fuzzer-no-link,address,undefined", f"BUILD={build}"])
+    status, output = make(
+        "fuzz-bins", [f"CC={clang}", "SAN=fuzzer-no-link,address,undefined", f"BUILD={build}"]
+    )
     if status != 0:
         return [Result("fuzz: build", failed=1, output=output)]
     fuzzers = []
@@ -167,7 +247,11 @@ def suite_fuzz():
         corpus = os.path.join(ROOT, build, "corpus", name)
         os.makedirs(corpus, exist_ok=True)
         seeds = os.path.join(ROOT, "tests", "fuzz", "corpus", name)
-        arguments = [f"-artifact_prefix={build}/{name}-", corpus, *([seeds] if os.path.isdir(seeds) else [])]
+        arguments = [
+            f"-artifact_prefix={build}/{name}-",
+            corpus,
+            *([seeds] if os.path.isdir(seeds) else []),
+        ]
         fuzzers.append(fuzzing.Fuzzer(name, f"{build}/tests/fuzz/{name}", arguments, FUZZ_SECONDS))
     # They have what is idle, so twice as many have their minute in half of the time.
     FUZZING = fuzzing.Fuzzing(fuzzers, ROOT, 2 * JOBS)
@@ -176,18 +260,30 @@ def suite_fuzz():
 
 def collect_fuzzers():
     """Waits for the fuzzers; a crash leaves its input in build/fuzz."""
-    return [Result(f"fuzz: {f.name}", passed=int(f.status == 0), failed=int(f.status != 0), output=f.output, seconds=f.cpu_s)
-            for f in FUZZING.collect(budget_left_s())]
+    return [
+        Result(
+            f"fuzz: {f.name}",
+            passed=int(f.status == 0),
+            failed=int(f.status != 0),
+            output=f.output,
+            seconds=f.cpu_s,
+        )
+        for f in FUZZING.collect(budget_left_s())
+    ]
 
 
 def quiet():
-    """While something is measured, has short deadlines, or has failed once already, nothing runs in the background."""
+    """While something is measured, has short deadlines, or has failed once already, nothing runs in
+    the background."""
     return FUZZING.paused() if FUZZING else contextlib.nullcontext()
 
 
 def suite_sim():
     result = run_program("sim", ["make", "-s", "sim"])
-    print("\n".join(line for line in result.output.splitlines() if line.startswith("sim:")), flush=True)
+    print(
+        "\n".join(line for line in result.output.splitlines() if line.startswith("sim:")),
+        flush=True,
+    )
     return [result]
 
 
@@ -197,34 +293,49 @@ def programs_of(suite):
 
 
 def suite_cluster():
-    status, output = make(["all", "cluster-bins"])  # or programs that run at the same time would both do so
+    # or programs that run at the same time would both do so
+    status, output = make(["all", "cluster-bins"])
     if status != 0:
         return [Result("cluster: build", failed=1, output=output)]
-    commands = {f"cluster: {os.path.basename(p)}": [*PYTHON, p, "-v"] for p in programs_of("cluster")}
+    commands = {
+        f"cluster: {os.path.basename(p)}": [*PYTHON, p, "-v"] for p in programs_of("cluster")
+    }
     with quiet(), concurrent.futures.ThreadPoolExecutor(min(JOBS, CLUSTER_JOBS_MAX)) as pool:
         results = list(pool.map(lambda n: run_program(n, commands[n]), commands))
     return again_alone(results, commands)
 
 
 def install_torch(python, venv):
-    """Installs PyTorch for the CPU, once; the reason where there is none. The wheels with CUDA would be several GB for nothing."""
+    """Installs PyTorch for the CPU, once; the reason where there is none. The wheels with CUDA
+    would be several GB for nothing."""
     marker = os.path.join(venv, "torch")
     if not os.path.exists(marker):
         pinned = [python, "-m", "pip", "install", "-q", "torch==2.13.0+cpu", "setuptools"]
         status, output = run(pinned, 600)
         if status != 0:
-            status, output = run([*pinned[:-2], "torch>=2.6", "setuptools", "--index-url", "https://download.pytorch.org/whl/cpu"], 900)
+            status, output = run(
+                [
+                    *pinned[:-2],
+                    "torch>=2.6",
+                    "setuptools",
+                    "--index-url",
+                    "https://download.pytorch.org/whl/cpu",
+                ],
+                900,
+            )
         if status == 0:
             status, output = run([python, "-c", "import torch"], 120)
         if status != 0:
             return "no PyTorch for the CPU: " + (output.strip().splitlines() or ["?"])[-1]
         open(marker, "w").close()
-        run([python, "-m", "pip", "install", "-q", "transformers", "accelerate"], 600)  # where they cannot be had, their test says so
+        # where they cannot be had, their test says so
+        run([python, "-m", "pip", "install", "-q", "transformers", "accelerate"], 600)
     return None
 
 
 def install_beside(torch_venv, name, what, packages, env=None):
-    """A virtual environment `build/venv-name` with some packages that shares the other's torch, once; the reason where there is none."""
+    """A virtual environment `build/venv-name` with some packages that shares the other's torch,
+    once; the reason where there is none."""
     venv = os.path.join(ROOT, "build", f"venv-{name}")
     marker = os.path.join(venv, "ready")
     if os.path.exists(marker):
@@ -232,10 +343,14 @@ def install_beside(torch_venv, name, what, packages, env=None):
     status, output = run([sys.executable, "-m", "venv", venv], 120)
     if status == 0:
         for installed in glob.glob(os.path.join(venv, "lib", "python3*", "site-packages")):
-            shared = os.path.join(torch_venv, "lib", os.path.basename(os.path.dirname(installed)), "site-packages")
+            shared = os.path.join(
+                torch_venv, "lib", os.path.basename(os.path.dirname(installed)), "site-packages"
+            )
             with open(os.path.join(installed, "shared.pth"), "w") as path:
                 path.write(shared + "\n")
-        status, output = run([os.path.join(venv, "bin", "python"), "-m", "pip", "install", "-q", *packages], 600, env)
+        status, output = run(
+            [os.path.join(venv, "bin", "python"), "-m", "pip", "install", "-q", *packages], 600, env
+        )
     if status != 0:
         shutil.rmtree(venv, ignore_errors=True)
         return f"no {what}: " + (output.strip().splitlines() or ["?"])[-1]
@@ -245,23 +360,39 @@ def install_beside(torch_venv, name, what, packages, env=None):
 
 def install_deepspeed(torch_venv):
     nothing_compiled = {"DS_BUILD_OPS": "0", "DS_ACCELERATOR": "cpu"}
-    return install_beside(torch_venv, "deepspeed", "DeepSpeed", ["deepspeed==0.19.8"], nothing_compiled)
+    return install_beside(
+        torch_venv, "deepspeed", "DeepSpeed", ["deepspeed==0.19.8"], nothing_compiled
+    )
 
 
 def install_megatron(torch_venv):
-    return install_beside(torch_venv, "megatron", "megatron-core", ["--no-deps", "megatron-core==0.16.1"])
+    return install_beside(
+        torch_venv, "megatron", "megatron-core", ["--no-deps", "megatron-core==0.16.1"]
+    )
 
 
 def install_oldest_torch():
-    """A virtual environment with the oldest PyTorch that the binding promises, for the CPU, once; the reason where there is none.
+    """A virtual environment with the oldest PyTorch that the binding promises, for the CPU, once;
+    the reason where there is none.
 
-    The wheel of the ordinary index is for CUDA: with its libraries 5 GB, more than one short test is worth.
+    The wheel of the ordinary index is for CUDA: with its libraries 5 GB, more than one short test
+    is worth.
     """
     venv = os.path.join(ROOT, "build", "venv-oldest")
     if os.path.exists(os.path.join(venv, "ready")):
         return None
     status, output = run([sys.executable, "-m", "venv", venv], 120)
-    install = [os.path.join(venv, "bin", "python"), "-m", "pip", "install", "-q", "--retries", "0", "--timeout", "20"]
+    install = [
+        os.path.join(venv, "bin", "python"),
+        "-m",
+        "pip",
+        "install",
+        "-q",
+        "--retries",
+        "0",
+        "--timeout",
+        "20",
+    ]
     for index in ([], ["--index-url", "https://download.pytorch.org/whl/cpu"]):
         if status == 0 and not os.path.exists(os.path.join(venv, "ready")):
             failed, output = run([*install, "torch==2.6.0+cpu", "numpy<3", *index], 300)
@@ -271,19 +402,29 @@ def install_oldest_torch():
         return None
     shutil.rmtree(venv, ignore_errors=True)
     lines = [line for line in output.strip().splitlines() if "ERROR" in line]
-    return "no PyTorch 2.6 for the CPU (CAIRN_OLDEST_PYTHON names a Python that has it): " + (lines or ["?"])[0]
+    return (
+        "no PyTorch 2.6 for the CPU (CAIRN_OLDEST_PYTHON names a Python that has it): "
+        + (lines or ["?"])[0]
+    )
 
 
 def interop_environment():
-    """A virtual environment with the stock tools and PyTorch: (its python or None, why there is none of it or not all)."""
+    """A virtual environment with the stock tools and PyTorch: (its python or None, why there is
+    none of it or not all)."""
     venv = os.path.join(ROOT, "build", "venv")
     python = os.path.join(venv, "bin", "python")
     if not os.path.exists(os.path.join(venv, "ready")):
         status, output = run([sys.executable, "-m", "venv", venv], 120)
         if status == 0:
-            status, output = run([python, "-m", "pip", "install", "-q", "numpy", "safetensors", "pytest"], 600)
+            status, output = run(
+                [python, "-m", "pip", "install", "-q", "numpy", "safetensors", "pytest"], 600
+            )
         if status != 0:
-            return None, "no virtual environment with numpy and safetensors: " + (output.strip().splitlines() or ["?"])[-1]
+            return (
+                None,
+                "no virtual environment with numpy and safetensors: "
+                + (output.strip().splitlines() or ["?"])[-1],
+            )
         open(os.path.join(venv, "ready"), "w").close()
     missing = install_torch(python, venv)
     return python, missing or install_deepspeed(venv) or install_megatron(venv)
@@ -306,42 +447,89 @@ def together(programs):
     """Lists of programs: of those in TOGETHER in one list, in place of the first, else each alone."""
     by_name = {os.path.basename(p).removesuffix(".py"): p for p in programs}
     groups = {name: group for group in TOGETHER for name in group}
-    return [[by_name[each] for each in groups.get(name, [name])] for name in by_name if groups.get(name, [name])[0] == name]
+    return [
+        [by_name[each] for each in groups.get(name, [name])]
+        for name in by_name
+        if groups.get(name, [name])[0] == name
+    ]
 
 
 def suite_interop():
     """Stock tools read what we write, and PyTorch trains with us."""
-    status, output = make(["all", "build/plain/tests/unit/snapshot/test_universal", "build/plain/libcairn_gated.so",
-                           "build/plain/libfakecuda.so"])
+    status, output = make(
+        [
+            "all",
+            "build/plain/tests/unit/snapshot/test_universal",
+            "build/plain/libcairn_gated.so",
+            "build/plain/libfakecuda.so",
+        ]
+    )
     if status != 0:
         return [Result("interop: build", failed=1, output=output)]
     (python, missing), no_oldest = interop_environments().result()
-    if not python and budget_left_s() != 0:  # else it is the time that was missing, and its programs have failed
+    # else it is the time that was missing, and its programs have failed
+    if not python and budget_left_s() != 0:
         return [Result("interop", skipped=1, reasons=[missing])]
     pytest = [python or sys.executable, "-m", "pytest", "-q", "-rs", "--durations=5"]
-    commands = {f"interop: {' '.join(map(os.path.basename, group))}": [*pytest, *group]
-                for group in together(programs_of("interop"))}
+    commands = {
+        f"interop: {' '.join(map(os.path.basename, group))}": [*pytest, *group]
+        for group in together(programs_of("interop"))
+    }
     alone = "interop: test_measures.py"  # it measures
     with concurrent.futures.ThreadPoolExecutor(min(JOBS + 1, INTEROP_JOBS_MAX)) as pool:
-        results = list(pool.map(lambda n: run_program(n, commands[n]), [n for n in commands if n != alone]))
+        results = list(
+            pool.map(lambda n: run_program(n, commands[n]), [n for n in commands if n != alone])
+        )
     with quiet():
         results.append(run_program(alone, commands[alone]))
     results = again_alone(results, commands)
-    return results + [Result("interop", skipped=1, reasons=[reason]) for reason in (missing, no_oldest) if reason]
+    return results + [
+        Result("interop", skipped=1, reasons=[reason]) for reason in (missing, no_oldest) if reason
+    ]
 
 
 def suite_lint():
-    sources = [f for d in ("base", "erasure", "transport", "snapshot", "client", "agent", "tools", "tools/convert", "bindings/nccl")
-               for f in sorted(glob.glob(f"{ROOT}/{d}/*.c"))]
-    return [run_program("lint: cppcheck", ["cppcheck", "-q", "--std=c11", "--error-exitcode=1", "--inline-suppr",
-                                           "--enable=warning,portability", "-I.", "-Iinclude", "--suppress=missingIncludeSystem",
-                                           *sources])]
+    sources = [
+        f
+        for d in (
+            "base",
+            "erasure",
+            "transport",
+            "snapshot",
+            "client",
+            "agent",
+            "tools",
+            "tools/convert",
+            "bindings/nccl",
+        )
+        for f in sorted(glob.glob(f"{ROOT}/{d}/*.c"))
+    ]
+    return [
+        run_program(
+            "lint: cppcheck",
+            [
+                "cppcheck",
+                "-q",
+                "--std=c11",
+                "--error-exitcode=1",
+                "--inline-suppr",
+                "--enable=warning,portability",
+                "-I.",
+                "-Iinclude",
+                "--suppress=missingIncludeSystem",
+                *sources,
+            ],
+        )
+    ]
 
 
 def show(result):
     mark = "FAIL" if result.failed else "ok"
-    print(f"{mark:4} {result.name}: {result.passed} passed, {result.failed} failed, {result.skipped} skipped"
-          f" ({result.seconds:.1f} s)", flush=True)
+    print(
+        f"{mark:4} {result.name}: {result.passed} passed, {result.failed} failed, {result.skipped} skipped"
+        f" ({result.seconds:.1f} s)",
+        flush=True,
+    )
     for reason in result.reasons:
         print(f"     skipped: {reason}", flush=True)
     if result.failed:
@@ -349,22 +537,33 @@ def show(result):
 
 
 def failure_of(result):
-    """What a program said from its first failure on, as far as it is shown at the end: a report of leaks behind it is long."""
+    """What a program said from its first failure on, as far as it is shown at the end: a report of
+    leaks behind it is long."""
     output = result.output
     if result.late:  # what it did last, and where that hung
-        return output[-2 * SHOWN_AT_END_MAX:]
-    begin = re.search(r"^\[  ERROR   \]|^\[   LINE   \]|^E  |Sanitizer: |^FAIL|runtime error", output, re.M)
-    return output[max(begin.start() - 200, 0):][:SHOWN_AT_END_MAX] if begin else output[-SHOWN_AT_END_MAX:]
+        return output[-2 * SHOWN_AT_END_MAX :]
+    begin = re.search(
+        r"^\[  ERROR   \]|^\[   LINE   \]|^E  |Sanitizer: |^FAIL|runtime error", output, re.M
+    )
+    return (
+        output[max(begin.start() - 200, 0) :][:SHOWN_AT_END_MAX]
+        if begin
+        else output[-SHOWN_AT_END_MAX:]
+    )
 
 
 def run_suite(name, suite):
-    """Runs a suite, shows what it says, and returns it; with its time on the processors, for who looks where the time goes."""
+    """Runs a suite, shows what it says, and returns it; with its time on the processors, for who
+    looks where the time goes."""
     begin, begin_cpu_s = time.monotonic(), cpu_seconds()
     print(f"== {name}", flush=True)
     results = suite()
     for result in results:
         show(result)
-    print(f"== {name} took {time.monotonic() - begin:.0f} s, and {cpu_seconds() - begin_cpu_s:.0f} s of the processors", flush=True)
+    print(
+        f"== {name} took {time.monotonic() - begin:.0f} s, and {cpu_seconds() - begin_cpu_s:.0f} s of the processors",
+        flush=True,
+    )
     return results
 
 
@@ -380,7 +579,8 @@ def interrupted(number, _frame):
 
 
 def main(arguments):
-    if any(a.startswith("-") for a in arguments):  # there are no options, and to run everything is no answer to one
+    # there are no options, and to run everything is no answer to one
+    if any(a.startswith("-") for a in arguments):
         print(__doc__)
         return 0 if set(arguments) <= {"-h", "--help"} else 64
     names = arguments or ["all"]
@@ -394,7 +594,10 @@ def main(arguments):
         for name in names:
             suite = globals().get(f"suite_{name}")
             if not suite:
-                print(f"runner: there is no suite {name}; there are {', '.join(ORDER)}, lint", file=sys.stderr)
+                print(
+                    f"runner: there is no suite {name}; there are {', '.join(ORDER)}, lint",
+                    file=sys.stderr,
+                )
                 return 64
             results += run_suite(name, suite)
         if FUZZING:
@@ -402,13 +605,18 @@ def main(arguments):
     finally:
         if FUZZING:
             FUZZING.kill()
-    passed, failed, skipped = (sum(getattr(r, k) for r in results) for k in ("passed", "failed", "skipped"))
+    passed, failed, skipped = (
+        sum(getattr(r, k) for r in results) for k in ("passed", "failed", "skipped")
+    )
     for result in UNSTEADY:
         print(f"unsteady: {result.name}", flush=True)
     for result in results:
         if result.failed:
             print(f"FAIL {result.name}, which said at last:\n{failure_of(result)}", flush=True)
-    print(f"{passed} passed, {failed} failed" + (f", {skipped} skipped" if skipped else ""), flush=True)
+    print(
+        f"{passed} passed, {failed} failed" + (f", {skipped} skipped" if skipped else ""),
+        flush=True,
+    )
     return 1 if failed else 0
 
 

@@ -54,7 +54,8 @@ check_json(const struct cairn_config *config)
     cairn_json_write_object_end(&writer);
     err = cairn_json_writer_done(&writer, &text, &text_bytes);
     if (err) {
-        cairn_tool_error("agent", "the answer could not be put together", cairn_err_text(err), NULL);
+        cairn_tool_error("agent", "the answer could not be put together", cairn_err_text(err),
+                         NULL);
         return cairn_exit_code(err);
     }
     printf("%s\n", text);
@@ -84,9 +85,10 @@ cairn_verb_agent(int argc, char **argv)
         {"sample", 0, NULL, "print a commented configuration to start from", NULL, &sample},
         {"output", 'o', "table|json", "form of what --check says", &output, NULL},
     };
-    const struct cairn_usage usage = {
-        "agent", "--config FILE [--check [-o table|json]] | --sample", about, examples,
-        flags,   sizeof flags / sizeof *flags,         false};
+    const struct cairn_usage usage = {"agent", "--config FILE [--check [-o table|json]] | --sample",
+                                      about,   examples,
+                                      flags,   sizeof flags / sizeof *flags,
+                                      false};
     char error[CAIRN_CONFIG_ERROR_BYTES], executable[CAIRN_CONFIG_PATH_BYTES_MAX];
     struct cairn_adviser *adviser = NULL;
     struct cairn_config config;
@@ -103,7 +105,9 @@ cairn_verb_agent(int argc, char **argv)
     if (!cairn_output_parse(output, &json))
         return cairn_usage_error(&usage, "-o takes table or json, not \"%s\"", output);
     if (output && !check_only)
-        return cairn_usage_error(&usage, "-o %s is for --check: a running agent prints nothing, its logs go to stderr, and a sample is YAML",
+        return cairn_usage_error(&usage,
+                                 "-o %s is for --check: a running agent prints nothing, its logs "
+                                 "go to stderr, and a sample is YAML",
                                  output);
     if (sample) {
         cairn_config_sample(stdout);
@@ -117,7 +121,8 @@ cairn_verb_agent(int argc, char **argv)
         fprintf(stderr, "cairn agent: %s\n", error);
         return err == CAIRN_NOT_FOUND ? CAIRN_EXIT_CONFIG : cairn_exit_code(err);
     }
-    err = cairn_problem_file_load(&config, &adviser, error, sizeof error); /* a wrong one is said before anything begins */
+    /* a wrong one is said before anything begins */
+    err = cairn_problem_file_load(&config, &adviser, error, sizeof error);
     cairn_adviser_destroy(adviser);
     if (!err && config.verdict_policy == CAIRN_CONFIG_ENFORCE)
         err = cairn_command_check(&config, error, sizeof error);

@@ -12,11 +12,12 @@
 /* What is asked. */
 struct cairn_question {
     const char *verb;               /* of the request: "status" */
-    const char *asker;              /* the verb under whose name it is said that nobody answers; NULL: `verb` */
+    const char *asker;              /* the verb under whose name it is said that nobody answers;
+                                     * NULL: `verb` */
     const char *socket;             /* NULL: $CAIRN_AGENT, else the default */
     struct cairn_generation wanted; /* step 0: none; the epoch as people name it */
     bool dry_run;
-    bool fresh; /* restore: begin an epoch with nothing */
+    bool fresh;           /* restore: begin an epoch with nothing */
     const char *to;       /* an absolute path, or NULL */
     uint32_t timeout_ms;  /* for the whole answer */
     const char *progress; /* shown on stderr while waiting; NULL: nothing */

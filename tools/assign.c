@@ -1,4 +1,5 @@
-/* tools/assign.c - `cairn assign`: sequences of different length to pipelines of different speed. */
+/* tools/assign.c - `cairn assign`: sequences of different length to pipelines of different
+ * speed. */
 #include "replan/assign/pack.h"
 #include "tools/common.h"
 #include "tools/planning.h"
@@ -8,11 +9,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static const char about[] =
-    "Gives each sequence of a problem file to a pipeline, so that the slowest pipeline ends as early as\n"
-    "possible; filling and draining are counted. A bound that no assignment beats comes with it. With\n"
-    "\"microbatch_tokens\" in the file sequences are packed into micro-batches, long ones cut. Exit status 4\n"
-    "where a sequence is too long for every pipeline. docs/PLANNER.md has the format and the formulas.";
+static const char about[] = "Gives each sequence of a problem file to a pipeline, so that the "
+                            "slowest pipeline ends as early as\n"
+                            "possible; filling and draining are counted. A bound that no "
+                            "assignment beats comes with it. With\n"
+                            "\"microbatch_tokens\" in the file sequences are packed into "
+                            "micro-batches, long ones cut. Exit status 4\n"
+                            "where a sequence is too long for every pipeline. docs/PLANNER.md has "
+                            "the format and the formulas.";
 static const char examples[] = "  cairn assign --problem sequences.json\n"
                                "  cairn assign --problem sequences.json -o json | jq .assignment\n";
 
@@ -39,10 +43,11 @@ pack_pipeline(const struct cairn_assign_problem *problem, const struct cairn_ass
     return err;
 }
 
-/* Writes "microbatches": of each pipeline the pieces of its sequences, each with the micro-batch it is in. */
+/* Writes "microbatches": of each pipeline the pieces of its sequences, each with the micro-batch it
+ * is in. */
 static cairn_err
-write_microbatches(const struct cairn_assign_problem *problem, const struct cairn_assignment *assignment,
-                   struct cairn_json_writer *writer)
+write_microbatches(const struct cairn_assign_problem *problem,
+                   const struct cairn_assignment *assignment, struct cairn_json_writer *writer)
 {
     uint32_t *sequences = calloc((size_t)problem->sequence_count + 1, sizeof(*sequences));
     cairn_err err = sequences ? CAIRN_OK : CAIRN_NOMEM;
@@ -111,7 +116,8 @@ print_json(const struct cairn_assign_problem *problem, const struct cairn_assign
     if (err) {
         cairn_json_writer_fini(&writer);
         cairn_tool_error("assign", "the sequences were not packed",
-                         err == CAIRN_INVAL ? "a pipeline would have more than 65536 pieces" : cairn_err_text(err),
+                         err == CAIRN_INVAL ? "a pipeline would have more than 65536 pieces"
+                                            : cairn_err_text(err),
                          err == CAIRN_INVAL ? "give a larger microbatch_tokens" : NULL);
         return cairn_exit_code(err);
     }
@@ -163,10 +169,12 @@ run(const char *path, bool json)
     err = cairn_assign(&problem, &assignment, &fault);
     if (err == CAIRN_NOT_FOUND) {
         cairn_tool_error("assign", "a sequence has no place", fault.text,
-                         "give microbatch_tokens, under which it is cut into chunks, or a pipeline that takes it");
+                         "give microbatch_tokens, under which it is cut into chunks, or a pipeline "
+                         "that takes it");
         exit_code = CAIRN_EXIT_LOST;
     } else if (err == CAIRN_INVAL) {
-        cairn_tool_error("assign", path, fault.text, "give microbatch_tokens that some pipeline takes");
+        cairn_tool_error("assign", path, fault.text,
+                         "give microbatch_tokens that some pipeline takes");
         exit_code = CAIRN_EXIT_INPUT;
     } else if (err) {
         cairn_tool_error("assign", "nothing was assigned", cairn_err_text(err), NULL);
@@ -189,8 +197,8 @@ cairn_verb_assign(int argc, char **argv)
         {"problem", 0, "FILE", "sequences, their cost, pipelines (JSON)", &path, NULL},
         {"output", 'o', "FORMAT", "table or json", &output, NULL},
     };
-    const struct cairn_usage usage = {"assign", "--problem FILE [-o table|json]", about, examples, flags,
-                                      sizeof flags / sizeof *flags, false};
+    const struct cairn_usage usage = {"assign", "--problem FILE [-o table|json]", about, examples,
+                                      flags,    sizeof flags / sizeof *flags,     false};
     int exit_code;
     bool json;
 

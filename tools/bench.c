@@ -19,20 +19,25 @@
 static const char about[] =
     "Measures one stage next to its floor, both in the same run. Stages:\n"
     "  capture    copy and checksum / the best plain copy of the same bytes\n"
-    "  device     capture from a CUDA device, by a pinned arena and a pinned ring / the driver's own copy;\n"
+    "  device     capture from a CUDA device, by a pinned arena and a pinned ring / the driver's "
+    "own copy;\n"
     "             a step beside it / the step alone. Says why where there is no device\n"
     "  erasure    encode, fold and rebuild / bare ISA-L on the same buffers\n"
     "  transport  payloads between two processes / bare TCP on loopback\n"
-    "  protect    six agents and their trainers, begin to commit: CPU seconds per GiB of state / the\n"
+    "  protect    six agents and their trainers, begin to commit: CPU seconds per GiB of state / "
+    "the\n"
     "             sum of its stages, each alone\n"
     "  restore    two of six nodes lost: CPU seconds per GiB rebuilt / decoding and moving alone\n"
     "  reshard    from one layout to another in memory / memcpy of the same bytes\n"
     "  convert    from the files of one layout to those of another / copying as many bytes\n"
-    "  timing     calls of NCCL's profiler plugin / functions that read the clock and copy the records\n"
-    "  detect     timing records of a running job to reports, and reports through the analysis / reading them alone\n"
+    "  timing     calls of NCCL's profiler plugin / functions that read the clock and copy the "
+    "records\n"
+    "  detect     timing records of a running job to reports, and reports through the analysis / "
+    "reading them alone\n"
     "  plan       steps of plans and assignments / the bounds that none beats\n"
     "  all        each of them in turn, one line per stage\n"
-    "A ratio is value / floor. Numbers are medians over the rounds, which alternate with the floor's.";
+    "A ratio is value / floor. Numbers are medians over the rounds, which alternate with the "
+    "floor's.";
 
 static const char examples[] = "  cairn bench all\n"
                                "  cairn bench capture\n"
@@ -44,11 +49,11 @@ static const struct stage {
     cairn_err (*run)(const struct cairn_bench_options *options, struct cairn_bench_report *report);
 } stages[] = {
     {"capture", cairn_bench_capture}, {"device", cairn_bench_device},
-    {"erasure", cairn_bench_erasure},
-    {"transport", cairn_bench_transport}, {"protect", cairn_bench_protect},
-    {"restore", cairn_bench_restore}, {"reshard", cairn_bench_reshard},
-    {"convert", cairn_bench_convert}, {"timing", cairn_bench_timing},
-    {"detect", cairn_bench_detect}, {"plan", cairn_bench_plan},
+    {"erasure", cairn_bench_erasure}, {"transport", cairn_bench_transport},
+    {"protect", cairn_bench_protect}, {"restore", cairn_bench_restore},
+    {"reshard", cairn_bench_reshard}, {"convert", cairn_bench_convert},
+    {"timing", cairn_bench_timing},   {"detect", cairn_bench_detect},
+    {"plan", cairn_bench_plan},
 };
 enum { STAGE_COUNT = sizeof stages / sizeof stages[0] };
 
@@ -123,7 +128,8 @@ reach(const struct cairn_bench_case *value)
     return value->at_most ? (ratio > 0 ? value->bound / ratio : 0) : ratio / value->bound;
 }
 
-/* The case that stands for the stage: of those that promise something, the one that is nearest to breaking it. */
+/* The case that stands for the stage: of those that promise something, the one that is nearest to
+ * breaking it. */
 static const struct cairn_bench_case *
 headline(const struct cairn_bench_report *report)
 {
@@ -274,15 +280,15 @@ print_table(const struct cairn_bench_report *report, const struct machine *machi
 
     (void)printf("%s on %ld cores, %s, %s\n", report->stage, machine->cores, machine->model,
                  cairn_show_bytes(machine->memory_bytes, memory));
-    (void)printf("%-38s %9s %9s %-9s %6s %-8s %10s %8s\n", "case", "value", "floor", "unit", "ratio",
-                 "promised", "bytes", "CPU s/GiB");
+    (void)printf("%-38s %9s %9s %-9s %6s %-8s %10s %8s\n", "case", "value", "floor", "unit",
+                 "ratio", "promised", "bytes", "CPU s/GiB");
     for (uint32_t i = 0; i < report->case_count; i++) {
         const struct cairn_bench_case *value = &report->cases[i];
         char bound[16] = "";
 
         if (value->bound > 0)
-            (void)snprintf(bound, sizeof bound, "%s %.2f", value->at_most ? "<=" : ">=",
-                           value->bound);
+            (void)snprintf(bound, sizeof bound, "%s %.2f",
+                           value->at_most ? "<=" : ">=", value->bound);
         (void)printf("%-38s %9.3f %9.3f %-9s %6.3f %-8s %10s %8.4f\n", value->name, value->value,
                      value->floor, value->unit, ratio_of(value), bound,
                      cairn_show_bytes(value->bytes, bytes), value->cpu_seconds_per_gib);
@@ -307,7 +313,8 @@ take_number(const char *text, uint32_t min, uint32_t max, uint32_t *out)
         return true;
     errno = 0;
     value = strtoul(text, &end, 10);
-    if (errno || end == text || *end || text[0] < '0' || text[0] > '9' || value < min || value > max)
+    if (errno || end == text || *end || text[0] < '0' || text[0] > '9' || value < min ||
+        value > max)
         return false;
     *out = (uint32_t)value;
     return true;
@@ -324,8 +331,10 @@ find_stage(const struct cairn_usage *usage, const char *name, int *exit_code)
         names[i] = stages[i].name;
     }
     near = cairn_nearest(name, names, STAGE_COUNT);
-    *exit_code = near ? cairn_usage_error(usage, "there is no stage \"%s\"; did you mean \"%s\"?", name, near)
-                      : cairn_usage_error(usage, "there is no stage \"%s\"; the help lists all", name);
+    *exit_code =
+        near
+            ? cairn_usage_error(usage, "there is no stage \"%s\"; did you mean \"%s\"?", name, near)
+            : cairn_usage_error(usage, "there is no stage \"%s\"; the help lists all", name);
     return NULL;
 }
 
@@ -418,8 +427,10 @@ cairn_verb_bench(int argc, char **argv)
         {"keep", 0, NULL, "protect, restore: leave configurations and logs", NULL, &options.keep},
         {"output", 'o', "FORMAT", "table or json", &output, NULL},
     };
-    const struct cairn_usage usage = {"bench", "STAGE [--size SIZE] [--rounds N] [-o table|json]", about,
-                                      examples, flags, sizeof flags / sizeof *flags, true};
+    const struct cairn_usage usage = {"bench", "STAGE [--size SIZE] [--rounds N] [-o table|json]",
+                                      about,   examples,
+                                      flags,   sizeof flags / sizeof *flags,
+                                      true};
     const struct stage *stage = NULL;
     int operand, exit_code;
     bool json, all;
@@ -434,7 +445,9 @@ cairn_verb_bench(int argc, char **argv)
     if (!cairn_usage_parse(&usage, argc, argv, &operand, &exit_code))
         return exit_code;
     if (operand + 1 != argc)
-        return cairn_usage_error(&usage, operand == argc ? "which stage? \"all\", or one that the help lists" : "one stage at a time");
+        return cairn_usage_error(&usage, operand == argc
+                                             ? "which stage? \"all\", or one that the help lists"
+                                             : "one stage at a time");
     all = strcmp(argv[operand], "all") == 0;
     if (!all)
         stage = find_stage(&usage, argv[operand], &exit_code);
@@ -442,17 +455,19 @@ cairn_verb_bench(int argc, char **argv)
         return exit_code;
     if (!cairn_output_parse(output, &json))
         return cairn_usage_error(&usage, "-o takes table or json, not \"%s\"", output);
-    if (size && (cairn_parse_bytes(size, &options.bytes) != CAIRN_OK ||
-                 options.bytes < 64 * (uint64_t)CAIRN_BLOCK_BYTES ||
-                 options.bytes > (uint64_t)64 << 30))
+    if (size &&
+        (cairn_parse_bytes(size, &options.bytes) != CAIRN_OK ||
+         options.bytes < 64 * (uint64_t)CAIRN_BLOCK_BYTES || options.bytes > (uint64_t)64 << 30))
         return cairn_usage_error(&usage, "--size takes 4MiB to 64GiB, not \"%s\"", size);
     if (!take_number(rounds, 1, CAIRN_BENCH_ROUNDS_MAX, &options.rounds))
-        return cairn_usage_error(&usage, "--rounds takes a number from 1 to %d, not \"%s\"", CAIRN_BENCH_ROUNDS_MAX, rounds);
+        return cairn_usage_error(&usage, "--rounds takes a number from 1 to %d, not \"%s\"",
+                                 CAIRN_BENCH_ROUNDS_MAX, rounds);
     if (!take_number(nodes, 3, 16, &options.nodes))
         return cairn_usage_error(&usage, "--nodes takes a number from 3 to 16, not \"%s\"", nodes);
     if (!take_number(parity, 1, 4, &options.parity))
         return cairn_usage_error(&usage, "--parity takes a number from 1 to 4, not \"%s\"", parity);
-    if (2 * (options.parity ? options.parity : CAIRN_BENCH_PARITY) > (options.nodes ? options.nodes : CAIRN_BENCH_NODES))
+    if (2 * (options.parity ? options.parity : CAIRN_BENCH_PARITY) >
+        (options.nodes ? options.nodes : CAIRN_BENCH_NODES))
         return cairn_usage_error(&usage, "of the nodes at most half can be --parity");
     cairn_log_setup(CAIRN_LOG_ERROR, NULL, NULL);
     return all ? run_all(&options, json) : run_one(stage, &options, json);

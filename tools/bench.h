@@ -1,9 +1,9 @@
 /*
  * tools/bench.h - what one measurement is: cases with value, floor and ratio, and further figures.
  *
- * A stage is measured next to its floor in the same run. `ratio` is always value / floor; where both are
- * speeds more is better and the promise is a lower bound, where both are CPU seconds less is better
- * and it is an upper bound.
+ * A stage is measured next to its floor in the same run. `ratio` is always value / floor; where
+ * both are speeds more is better and the promise is a lower bound, where both are CPU seconds less
+ * is better and it is an upper bound.
  */
 #ifndef CAIRN_TOOLS_BENCH_H
 #define CAIRN_TOOLS_BENCH_H
@@ -19,7 +19,8 @@ enum {
     CAIRN_BENCH_DETAILS_MAX = 64,
     CAIRN_BENCH_NAME_BYTES = 64,
     CAIRN_BENCH_ROUNDS_MAX = 31,
-    CAIRN_BENCH_NODES = 6, /* of protect and restore, where nothing else is asked for; as the next */
+    CAIRN_BENCH_NODES = 6, /* of protect and restore, where nothing else is asked for; as the
+                            * next */
     CAIRN_BENCH_PARITY = 2
 };
 
@@ -53,7 +54,8 @@ struct cairn_bench_detail {
 
 struct cairn_bench_report {
     const char *stage;   /* static */
-    const char *skipped; /* static; why this machine cannot measure it: then there are no cases. Or NULL */
+    const char *skipped; /* static; why this machine cannot measure it: then there are no cases. Or
+                          * NULL */
     uint32_t case_count;
     struct cairn_bench_case cases[CAIRN_BENCH_CASES_MAX];
     uint32_t detail_count;
@@ -65,8 +67,8 @@ void cairn_bench_add(struct cairn_bench_report *report, const struct cairn_bench
 void cairn_bench_note(struct cairn_bench_report *report, const char *name, double value);
 
 /*
- * The stages, each in its file. They block for seconds, use at most as many threads as the machine has
- * cores or what a case says, and say on stderr why they fail. CAIRN_NOMEM; CAIRN_CORRUPT when
+ * The stages, each in its file. They block for seconds, use at most as many threads as the machine
+ * has cores or what a case says, and say on stderr why they fail. CAIRN_NOMEM; CAIRN_CORRUPT when
  * what came out is wrong; others as the stage says.
  */
 CAIRN_MUST_CHECK cairn_err cairn_bench_capture(const struct cairn_bench_options *options,

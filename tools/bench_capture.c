@@ -339,8 +339,8 @@ measure(struct lane *lanes, uint32_t threads, uint32_t rounds, struct cairn_benc
 cairn_err
 cairn_bench_capture(const struct cairn_bench_options *options, struct cairn_bench_report *report)
 {
-    uint64_t bytes = (options->bytes ? options->bytes : BYTES_DEFAULT) / CAIRN_BLOCK_BYTES *
-                     CAIRN_BLOCK_BYTES;
+    uint64_t bytes =
+        (options->bytes ? options->bytes : BYTES_DEFAULT) / CAIRN_BLOCK_BYTES * CAIRN_BLOCK_BYTES;
     uint32_t rounds = options->rounds ? options->rounds : 15;
     cairn_err err = CAIRN_OK;
 

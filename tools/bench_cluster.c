@@ -292,7 +292,8 @@ await(struct cairn_bench_cluster *cluster, enum wait_for what, uint64_t step, do
     return CAIRN_OK;
 }
 
-/* Agents talk to a few neighbours and hear of the others through them: give the word time to go round. */
+/* Agents talk to a few neighbours and hear of the others through them: give the word time to go
+ * round. */
 static cairn_err
 await_all_alive(struct cairn_bench_cluster *cluster)
 {

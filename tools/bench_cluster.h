@@ -1,9 +1,9 @@
 /*
  * tools/bench_cluster.h - real agents on loopback, and one synthetic trainer beside each.
  *
- * Agents are this program's own `cairn agent`, with a configuration each in a temporary directory; trainers
- * are forked from the caller, use the public API alone, and obey one command at a time. Rank r's state
- * depends on r, the step and the place, so that a restore can be checked bit by bit.
+ * Agents are this program's own `cairn agent`, with a configuration each in a temporary directory;
+ * trainers are forked from the caller, use the public API alone, and obey one command at a time.
+ * Rank r's state depends on r, the step and the place, so that a restore can be checked bit by bit.
  */
 #ifndef CAIRN_TOOLS_BENCH_CLUSTER_H
 #define CAIRN_TOOLS_BENCH_CLUSTER_H
@@ -55,20 +55,22 @@ void cairn_bench_cluster_close(struct cairn_bench_cluster *cluster);
 CAIRN_MUST_CHECK cairn_err cairn_bench_cluster_train(struct cairn_bench_cluster *cluster);
 
 /*
- * Has every trainer write the state of `step`, begin a snapshot, train on for step_ns and fence; waits until
- * every agent has committed the generation. *seconds: the longest time of an agent from its trainer's begin
- * to the commit. *cpu: of all processes, from before the first begin to after the last commit. CAIRN_TIMEOUT.
+ * Has every trainer write the state of `step`, begin a snapshot, train on for step_ns and fence;
+ * waits until every agent has committed the generation. *seconds: the longest time of an agent from
+ * its trainer's begin to the commit. *cpu: of all processes, from before the first begin to after
+ * the last commit. CAIRN_TIMEOUT.
  */
 CAIRN_MUST_CHECK cairn_err cairn_bench_cluster_step(struct cairn_bench_cluster *cluster,
                                                     uint64_t step, uint64_t step_ns,
                                                     struct cairn_bench_cpu *cpu, double *seconds);
 
-/* Kills all trainers, and the agents of the nodes in `lost` (a set) with their memory; starts blank agents in
- * their place and waits until all agents hear each other. */
+/* Kills all trainers, and the agents of the nodes in `lost` (a set) with their memory; starts blank
+ * agents in their place and waits until all agents hear each other. */
 CAIRN_MUST_CHECK cairn_err cairn_bench_cluster_lose(struct cairn_bench_cluster *cluster,
                                                     uint64_t lost);
 
-/* Restores through the agent of node 0; *cpu and *seconds as above, from the request to its answer. */
+/* Restores through the agent of node 0; *cpu and *seconds as above, from the request to its
+ * answer. */
 CAIRN_MUST_CHECK cairn_err cairn_bench_cluster_restore(struct cairn_bench_cluster *cluster,
                                                        struct cairn_bench_cpu *cpu, double *seconds,
                                                        uint64_t *rebuilt_bytes);
@@ -78,10 +80,11 @@ CAIRN_MUST_CHECK cairn_err cairn_bench_cluster_check(struct cairn_bench_cluster 
                                                      uint64_t step);
 
 /* The last answer of a rank. */
-const struct cairn_bench_answer *cairn_bench_cluster_answer(
-    const struct cairn_bench_cluster *cluster, uint32_t rank);
+const struct cairn_bench_answer *
+cairn_bench_cluster_answer(const struct cairn_bench_cluster *cluster, uint32_t rank);
 
-/* The most resident memory that an agent had so far, its keeper's descriptors included; 0 where it is unknown. */
+/* The most resident memory that an agent had so far, its keeper's descriptors included; 0 where it
+ * is unknown. */
 uint64_t cairn_bench_cluster_agent_bytes(const struct cairn_bench_cluster *cluster, uint32_t node);
 
 #endif

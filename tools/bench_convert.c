@@ -327,9 +327,9 @@ make_source(struct bench *bench, uint64_t file_bytes)
         (void)snprintf(name, sizeof(name), "rank%" PRIu32, i);
         err = cairn_file_open(bench->source_fd, name, CAIRN_FILE_CREATE, &fd);
         for (uint64_t at = 0; !err && at < file_bytes; at += COPY_BYTES)
-            err = cairn_file_write_at(
-                fd, at, buffer,
-                file_bytes - at < COPY_BYTES ? (size_t)(file_bytes - at) : (size_t)COPY_BYTES);
+            err = cairn_file_write_at(fd, at, buffer,
+                                      file_bytes - at < COPY_BYTES ? (size_t)(file_bytes - at)
+                                                                   : (size_t)COPY_BYTES);
         if (cairn_file_close(fd) && !err)
             err = CAIRN_IO;
     }
@@ -370,10 +370,8 @@ measure_plans(struct bench *bench)
 {
     double whole_s[CAIRN_BENCH_ROUNDS_MAX], quarter_s[CAIRN_BENCH_ROUNDS_MAX];
     uint32_t pieces = PLAN_TENSORS * (SOURCE_FILES + TARGET_FILES);
-    struct cairn_bench_case value = {.unit = "M/s",
-                                     .threads = 1,
-                                     .bound = 0.80,
-                                     .command = "a quarter of the pieces"};
+    struct cairn_bench_case value = {
+        .unit = "M/s", .threads = 1, .bound = 0.80, .command = "a quarter of the pieces"};
     cairn_err err = CAIRN_OK;
 
     matrix.shape[0] = SOURCE_FILES;
@@ -423,8 +421,9 @@ cairn_bench_convert(const struct cairn_bench_options *options, struct cairn_benc
         err = measure(&bench, "columns tp8 to tp2, runs of 7168 bytes", 1, 0.50);
     if (!err)
         err = measure_plans(&bench);
-    (void)remove_files(&bench, "source", SOURCE_FILES); /* what is left is in the temporary folder */
-    (void)cairn_file_close(bench.source_fd);            /* directories */
+    /* what is left is in the temporary folder */
+    (void)remove_files(&bench, "source", SOURCE_FILES);
+    (void)cairn_file_close(bench.source_fd); /* directories */
     (void)cairn_file_close(bench.base_fd);
     (void)rmdir(bench.base);
     return err;

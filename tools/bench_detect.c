@@ -1,11 +1,12 @@
 /*
  * tools/bench_detect.c - what detection costs the agents of a running job.
  *
- *   case     reduce: the timing records of a node's 8 ranks, out of their rings, to packed reports; ns per record
- *            analyse: the reports of 256 ranks, step by step, through the whole analysis; ns per report, which is a rank's step
+ *   case     reduce: the timing records of a node's 8 ranks, out of their rings, to packed reports;
+ *            ns per record analyse: the reports of 256 ranks, step by step, through the whole
+ *            analysis; ns per report, which is a rank's step
  *   floor    reduce: reading the same records out of the rings; analyse: unpacking the same reports
- * Both are CPU time of one thread, medians over the rounds, which alternate. A step has OPERATIONS collectives, half of them of the
- * whole job and half of the node.
+ * Both are CPU time of one thread, medians over the rounds, which alternate. A step has OPERATIONS
+ * collectives, half of them of the whole job and half of the node.
  */
 #include "tools/bench.h"
 #include "tools/bench_measure.h"
@@ -53,7 +54,8 @@ pack(void *context, const struct cairn_report *report)
 
     if (STEP_BYTES_MAX - bench->packed_bytes < CAIRN_REPORT_BYTES_MAX)
         bench->packed_bytes = 0; /* the reduction's reports are only counted */
-    cairn_writer_init(&writer, bench->packed + bench->packed_bytes, STEP_BYTES_MAX - bench->packed_bytes);
+    cairn_writer_init(&writer, bench->packed + bench->packed_bytes,
+                      STEP_BYTES_MAX - bench->packed_bytes);
     cairn_report_pack(report, &writer);
     bench->packed_bytes += writer.used_bytes;
     bench->packed_total += writer.used_bytes;
@@ -62,7 +64,8 @@ pack(void *context, const struct cairn_report *report)
 
 /* Both records of an operation of a step that all ranks are in alike, but for some microseconds. */
 static void
-fill_record(const struct bench *bench, uint32_t rank, uint32_t operation, bool ended, struct cairn_timing_record *out)
+fill_record(const struct bench *bench, uint32_t rank, uint32_t operation, bool ended,
+            struct cairn_timing_record *out)
 {
     bool whole = operation % 2 == 0;
     uint64_t base_ns = bench->now_ns + operation * UINT64_C(2000000);
@@ -70,7 +73,8 @@ fill_record(const struct bench *bench, uint32_t rank, uint32_t operation, bool e
     *out = (struct cairn_timing_record){.comm = whole ? 1 : 2 + rank / NODE_RANKS,
                                         .seq = (uint64_t)bench->step * OPERATIONS + operation,
                                         .bytes = 1 << 20,
-                                        .enter_ns = base_ns + 1000000 + (rank * 7919u + bench->step * 104729u) % 20000u,
+                                        .enter_ns = base_ns + 1000000 +
+                                                    (rank * 7919u + bench->step * 104729u) % 20000u,
                                         .end_ns = ended ? base_ns + 1200000 : 0,
                                         .rank = rank,
                                         .peer = CAIRN_PEER_NONE,
@@ -91,7 +95,8 @@ open_bench(struct bench *bench)
     bench->packed = malloc(STEP_BYTES_MAX);
     err = bench->packed ? cairn_live_create(&options, &bench->live) : CAIRN_NOMEM;
     for (uint32_t rank = 0; !err && rank < WORLD; rank++) {
-        struct cairn_reduce_options reduce = {.rank = rank, .world = WORLD, .attachment = 1, .emit = pack, .context = bench};
+        struct cairn_reduce_options reduce = {
+            .rank = rank, .world = WORLD, .attachment = 1, .emit = pack, .context = bench};
 
         err = cairn_reduce_create(&reduce, &bench->reduces[rank]);
     }
@@ -119,7 +124,8 @@ close_bench(struct bench *bench)
 
 /* ---- reduction ---- */
 
-/* Fills the rings with some steps, and reads them; ns of CPU time per record. Negative: it failed. */
+/* Fills the rings with some steps, and reads them; ns of CPU time per record. Negative: it
+ * failed. */
 static double
 read_rings(struct bench *bench, bool reduces)
 {
@@ -165,7 +171,8 @@ take_step(struct bench *bench)
     for (uint32_t rank = 0; rank < WORLD; rank++)
         for (uint32_t i = 0; !err && i < 2 * OPERATIONS; i++) {
             fill_record(bench, rank, i / 2, i % 2, &record);
-            err = cairn_reduce_take(bench->reduces[rank], &record, bench->now_ns + OPERATIONS * UINT64_C(2000000));
+            err = cairn_reduce_take(bench->reduces[rank], &record,
+                                    bench->now_ns + OPERATIONS * UINT64_C(2000000));
         }
     bench->now_ns += OPERATIONS * UINT64_C(2000000);
     return err;
@@ -184,7 +191,8 @@ use_step(struct bench *bench, bool analyses, double *seconds, uint64_t *reports)
         cairn_report_unpack(&reader, &bench->report);
         err = reader.failed ? CAIRN_CORRUPT : CAIRN_OK;
         if (!err && analyses)
-            err = cairn_live_take(bench->live, bench->report.rank / NODE_RANKS, &bench->report, bench->now_ns, bench->now_ns);
+            err = cairn_live_take(bench->live, bench->report.rank / NODE_RANKS, &bench->report,
+                                  bench->now_ns, bench->now_ns);
         ++*reports;
     }
     if (!err && analyses)
@@ -216,11 +224,16 @@ analyse_steps(struct bench *bench, uint32_t steps, double *value_ns, double *flo
 /* ---- the report ---- */
 
 static void
-add_case(struct cairn_bench_report *report, const char *name, const char *unit, const char *command, double value, double floor,
-         uint64_t bytes)
+add_case(struct cairn_bench_report *report, const char *name, const char *unit, const char *command,
+         double value, double floor, uint64_t bytes)
 {
-    struct cairn_bench_case result = {
-        .value = value, .floor = floor, .unit = unit, .command = command, .at_most = true, .bytes = bytes, .threads = 1};
+    struct cairn_bench_case result = {.value = value,
+                                      .floor = floor,
+                                      .unit = unit,
+                                      .command = command,
+                                      .at_most = true,
+                                      .bytes = bytes,
+                                      .threads = 1};
 
     (void)snprintf(result.name, sizeof result.name, "%s", name);
     cairn_bench_add(report, &result);
@@ -249,11 +262,14 @@ measure(struct bench *bench, uint32_t rounds, struct cairn_bench_report *report)
         if (reduce_ns[round] < 0 || read_ns[round] < 0)
             return CAIRN_INTERNAL;
     }
-    add_case(report, "reduce", "ns/record", "reading the same records out of the rings", cairn_bench_median(reduce_ns, rounds),
-             cairn_bench_median(read_ns, rounds), (uint64_t)NODE_RANKS * RECORDS * sizeof(struct cairn_timing_record));
-    add_case(report, "analyse", "ns/report", "unpacking the same reports", cairn_bench_median(analyse_ns, rounds),
-             cairn_bench_median(unpack_ns, rounds), (uint64_t)bench->packed_bytes);
-    cairn_bench_note(report, "bytes of a report", (double)bench->packed_total / (double)bench->reports);
+    add_case(report, "reduce", "ns/record", "reading the same records out of the rings",
+             cairn_bench_median(reduce_ns, rounds), cairn_bench_median(read_ns, rounds),
+             (uint64_t)NODE_RANKS * RECORDS * sizeof(struct cairn_timing_record));
+    add_case(report, "analyse", "ns/report", "unpacking the same reports",
+             cairn_bench_median(analyse_ns, rounds), cairn_bench_median(unpack_ns, rounds),
+             (uint64_t)bench->packed_bytes);
+    cairn_bench_note(report, "bytes of a report",
+                     (double)bench->packed_total / (double)bench->reports);
     cairn_bench_note(report, "bytes of the records of a rank's step",
                      2.0 * OPERATIONS * (double)sizeof(struct cairn_timing_record));
     return CAIRN_OK;

@@ -1,16 +1,21 @@
 /*
- * tools/bench_device.c - capture from a CUDA device, against the device's own peak, and what it costs a step.
+ * tools/bench_device.c - capture from a CUDA device, against the device's own peak, and what it
+ * costs a step.
  *
- *   copy arena, ring     a capture through its thread until all is read, which is what a trainer waits for, GB/s: into
- *                        the arena pinned as a whole, or through the small ring that is taken where pinning is refused
+ *   copy arena, ring     a capture through its thread until all is read, which is what a trainer
+ *                        waits for, GB/s: into the arena pinned as a whole, or through the small
+ *                        ring that is taken where pinning is refused
  *   copy small           the same of 64 KiB tensors, into the pinned arena
- *   floor                one cuMemcpyDtoHAsync of as many bytes into memory that the driver allocated pinned
- *   step arena, ring     ms of a step that a capture runs beside; floor: the same step without a capture
- *   step idle            ms of a step without a capture while the arena is pinned; floor: before it was pinned
+ *   floor                one cuMemcpyDtoHAsync of as many bytes into memory that the driver
+ *                        allocated pinned
+ *   step arena, ring     ms of a step that a capture runs beside; floor: the same step without a
+ *                        capture
+ *   step idle            ms of a step without a capture while the arena is pinned; floor: before it
+ *                        was pinned
  *
- * A step is memory being set on the device, again and again, for twice as long as the floor's copy takes, so that
- * the copy fits. It ends when the copy and the device's work have ended. Rounds of all kinds alternate.
- * Without a device the report says why there is none.
+ * A step is memory being set on the device, again and again, for twice as long as the floor's copy
+ * takes, so that the copy fits. It ends when the copy and the device's work have ended. Rounds of
+ * all kinds alternate. Without a device the report says why there is none.
  */
 #include "tools/bench.h"
 #include "tools/bench_measure.h"
@@ -41,13 +46,12 @@ enum {
     X(release, "cuDevicePrimaryCtxRelease_v2", (int device))                                       \
     X(push, "cuCtxPushCurrent_v2", (void *context))                                                \
     X(pop, "cuCtxPopCurrent_v2", (void **context))                                                 \
-    X(alloc, "cuMemAlloc_v2", (uint64_t *region, size_t bytes))                                    \
+    X(alloc, "cuMemAlloc_v2", (uint64_t * region, size_t bytes))                                   \
     X(free, "cuMemFree_v2", (uint64_t region))                                                     \
     X(host_alloc, "cuMemHostAlloc", (void **host, size_t bytes, unsigned flags))                   \
     X(host_free, "cuMemFreeHost", (void *host))                                                    \
     X(set, "cuMemsetD8Async", (uint64_t region, uint8_t value, size_t bytes, void *stream))        \
-    X(copy_out, "cuMemcpyDtoHAsync_v2",                                                            \
-      (void *host, uint64_t region, size_t bytes, void *stream))                                   \
+    X(copy_out, "cuMemcpyDtoHAsync_v2", (void *host, uint64_t region, size_t bytes, void *stream)) \
     X(finish, "cuStreamSynchronize", (void *stream))
 
 enum path { ARENA, RING, SMALL, PATHS };
@@ -159,16 +163,18 @@ open_memory(struct bench *bench)
         if (err)
             return err;
     }
-    bench->whole = (struct cairn_capture_run){
-        .source = (const void *)(uintptr_t)bench->tensor, .bytes = bench->bytes};
+    bench->whole = (struct cairn_capture_run){.source = (const void *)(uintptr_t)bench->tensor,
+                                              .bytes = bench->bytes};
     bench->small_count = (uint32_t)(bench->bytes / TENSOR_BYTES);
     bench->small = calloc(bench->small_count, sizeof bench->small[0]);
     if (!bench->small)
         return CAIRN_NOMEM;
-    for (uint32_t i = 0; i < bench->small_count; i++) /* in another order than they lie in: no run joins two */
+    /* in another order than they lie in: no run joins two */
+    for (uint32_t i = 0; i < bench->small_count; i++)
         bench->small[i] = (struct cairn_capture_run){
-            .source = (const void *)(uintptr_t)(bench->tensor +
-                                                (uint64_t)(bench->small_count - 1 - i) * TENSOR_BYTES),
+            .source =
+                (const void *)(uintptr_t)(bench->tensor +
+                                          (uint64_t)(bench->small_count - 1 - i) * TENSOR_BYTES),
             .bytes = TENSOR_BYTES,
             .offset = (uint64_t)i * TENSOR_BYTES};
     return CAIRN_OK;
@@ -244,7 +250,8 @@ time_floor(const struct bench *bench, double *seconds)
     return code ? failed("cuMemcpyDtoHAsync", code) : CAIRN_OK;
 }
 
-/* A step of the trainer: a snapshot begins (path PATHS: none), forward and backward, the fence, the update. */
+/* A step of the trainer: a snapshot begins (path PATHS: none), forward and backward, the fence, the
+ * update. */
 static cairn_err
 time_step(const struct bench *bench, enum path path, double *seconds)
 {
@@ -295,8 +302,8 @@ check_bytes(const struct bench *bench, enum path path)
 /* ---- the report ---- */
 
 static void
-add_copy(struct cairn_bench_report *report, const struct bench *bench, enum path path, double seconds,
-         double floor_s)
+add_copy(struct cairn_bench_report *report, const struct bench *bench, enum path path,
+         double seconds, double floor_s)
 {
     struct cairn_bench_case value = {.value = (double)bench->bytes / seconds / 1e9,
                                      .floor = (double)bench->bytes / floor_s / 1e9,
@@ -311,8 +318,8 @@ add_copy(struct cairn_bench_report *report, const struct bench *bench, enum path
 }
 
 static void
-add_step(struct cairn_bench_report *report, const struct bench *bench, const char *name, double seconds,
-         double floor_s, double bound)
+add_step(struct cairn_bench_report *report, const struct bench *bench, const char *name,
+         double seconds, double floor_s, double bound)
 {
     struct cairn_bench_case value = {.value = seconds * 1e3,
                                      .floor = floor_s * 1e3,

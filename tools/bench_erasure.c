@@ -2,14 +2,14 @@
  * tools/bench_erasure.c - the code against bare ISA-L, on the same buffers in the same run.
  *
  *   case   encode: parity of whole stripes; fold: all parity rows from one source block after the
- *          other; fold_row: one row so, as a parity owner does; rebuild: m lost data shards of every
- *          stripe
+ *          other; fold_row: one row so, as a parity owner does; rebuild: m lost data shards of
+ *          every stripe
  *   floor  ec_encode_data, with tables made before; for folds memset and ec_encode_data_update,
  *          which can only accumulate; for m = 1 xor_gen
  *   GB/s   10^9 bytes of source data per second, the median of all rounds
  *   ratio  of the two medians
- * Both must have written the same bytes. The data is larger than any cache and touched before; rounds
- * alternate, and so does who goes first.
+ * Both must have written the same bytes. The data is larger than any cache and touched before;
+ * rounds alternate, and so does who goes first.
  */
 #include "tools/bench.h"
 #include "tools/bench_floor.h"
@@ -37,7 +37,11 @@ struct result {
     bool same;
 };
 
-enum { TARGETS_MAX = CAIRN_SHARDS_MAX / 2, SOURCES_MAX = CAIRN_SHARDS_MAX, BYTES_DEFAULT = 512 << 20 };
+enum {
+    TARGETS_MAX = CAIRN_SHARDS_MAX / 2,
+    SOURCES_MAX = CAIRN_SHARDS_MAX,
+    BYTES_DEFAULT = 512 << 20
+};
 
 static const char *const op_names[] = {"encode", "fold", "fold_row", "rebuild"};
 static const struct {
@@ -299,8 +303,9 @@ cairn_bench_erasure(const struct cairn_bench_options *options, struct cairn_benc
                             ? "memset and ISA-L ec_encode_data_update on the same buffers"
                         : cases[c].m == 1 ? "ISA-L xor_gen on the same buffers"
                                           : "ISA-L ec_encode_data on the same buffers";
-        (void)snprintf(value.name, sizeof value.name, "%s %" PRIu32 "+%" PRIu32 " strips of %zu KiB",
-                       op_names[cases[c].op], cases[c].k, cases[c].m, cases[c].strip_bytes / 1024);
+        (void)snprintf(value.name, sizeof value.name,
+                       "%s %" PRIu32 "+%" PRIu32 " strips of %zu KiB", op_names[cases[c].op],
+                       cases[c].k, cases[c].m, cases[c].strip_bytes / 1024);
         cairn_bench_add(report, &value);
     }
     buffers_close(&buffers);

@@ -1,12 +1,13 @@
 /*
  * tools/bench_plan.c - how near the planner comes to its own bound, and how long it takes.
  *
- *   case     plan: the predicted step of 64 and of 1,024 devices, 5 in 100 of them slow and 1 in 100 dead
- *            assign: that of 4,096 sequences of 512 to 262,144 tokens, given to 64 pipelines of mixed speed
+ *   case     plan: the predicted step of 64 and of 1,024 devices, 5 in 100 of them slow and 1 in
+ *            100 dead assign: that of 4,096 sequences of 512 to 262,144 tokens, given to 64
+ *            pipelines of mixed speed
  *   floor    the lower bound of the same problem, which provably no plan, and no assignment, beats
- * Each round has problems of its own, made from its number; value and floor are means over the rounds. A plan may take
- * LIMIT_S of CPU time of one thread; the times that were needed are further figures. `make bench-plan` has many more
- * problems, and other planners.
+ * Each round has problems of its own, made from its number; value and floor are means over the
+ * rounds. A plan may take LIMIT_S of CPU time of one thread; the times that were needed are further
+ * figures. `make bench-plan` has many more problems, and other planners.
  */
 #include "tools/bench.h"
 #include "tools/bench_measure.h"
@@ -87,7 +88,11 @@ make_problem(uint32_t devices, uint64_t seed, struct cairn_problem *out)
     for (uint32_t i = 0; i < devices; i++) {
         double lot = next_part(&seed), slow = 1.1 + 4.4 * next_part(&seed);
 
-        problem.devices[i] = (struct cairn_device){i, i / NODE_DEVICES, lot < 0.01 ? 0 : lot < 0.06 ? slow : 1, 80 * GIB};
+        problem.devices[i] = (struct cairn_device){i, i / NODE_DEVICES,
+                                                   lot < 0.01   ? 0
+                                                   : lot < 0.06 ? slow
+                                                                : 1,
+                                                   80 * GIB};
     }
     *out = problem;
     return CAIRN_OK;
@@ -174,7 +179,8 @@ assign_once(uint64_t seed, struct sums *sums)
 /* ---- the report ---- */
 
 static void
-add_case(struct cairn_bench_report *report, const char *name, struct sums *sums, const char *command, double bound)
+add_case(struct cairn_bench_report *report, const char *name, struct sums *sums,
+         const char *command, double bound)
 {
     struct cairn_bench_case result = {.value = sums->step_ms / sums->rounds,
                                       .floor = sums->bound_ms / sums->rounds,
@@ -205,11 +211,17 @@ cairn_bench_plan(const struct cairn_bench_options *options, struct cairn_bench_r
     }
     if (err)
         return err;
-    add_case(report, "plan, 64 devices", &few, "a bound that no plan for the same devices beats", 1.015);
-    add_case(report, "plan, 1,024 devices", &many, "a bound that no plan for the same devices beats", 1.015);
-    add_case(report, "assign, 4,096 sequences", &sequences, "a bound that no assignment of the same sequences beats", 1.01);
-    cairn_bench_note(report, "ms to plan 64 devices, median", cairn_bench_median(few.took_ms, few.rounds));
-    cairn_bench_note(report, "ms to plan 1,024 devices, median", cairn_bench_median(many.took_ms, many.rounds));
-    cairn_bench_note(report, "ms to assign, median", cairn_bench_median(sequences.took_ms, sequences.rounds));
+    add_case(report, "plan, 64 devices", &few, "a bound that no plan for the same devices beats",
+             1.015);
+    add_case(report, "plan, 1,024 devices", &many,
+             "a bound that no plan for the same devices beats", 1.015);
+    add_case(report, "assign, 4,096 sequences", &sequences,
+             "a bound that no assignment of the same sequences beats", 1.01);
+    cairn_bench_note(report, "ms to plan 64 devices, median",
+                     cairn_bench_median(few.took_ms, few.rounds));
+    cairn_bench_note(report, "ms to plan 1,024 devices, median",
+                     cairn_bench_median(many.took_ms, many.rounds));
+    cairn_bench_note(report, "ms to assign, median",
+                     cairn_bench_median(sequences.took_ms, sequences.rounds));
     return CAIRN_OK;
 }

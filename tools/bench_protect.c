@@ -1,9 +1,10 @@
 /*
- * tools/bench_protect.c - protect end to end: real agents and trainers on loopback, begin to commit.
+ * tools/bench_protect.c - protect end to end: real agents and trainers on loopback, begin to
+ * commit.
  *
- * The value is CPU seconds per GiB of state over all agents and trainers. The floor is the sum of the stages'
- * CPU seconds per GiB, each measured alone in the same run, before and after: with m parity rows every
- * byte of state is captured once, and sent, received, checked and folded m times.
+ * The value is CPU seconds per GiB of state over all agents and trainers. The floor is the sum of
+ * the stages' CPU seconds per GiB, each measured alone in the same run, before and after: with m
+ * parity rows every byte of state is captured once, and sent, received, checked and folded m times.
  */
 #include "tools/bench.h"
 #include "tools/bench_cluster.h"
@@ -120,14 +121,15 @@ fill_report(const struct cairn_bench_cluster_options *options, struct rounds *ro
     value.cpu_seconds_per_gib =
         cairn_bench_median(rounds->cpu_s, rounds->count) / ((double)bytes / gib);
     value.value = value.cpu_seconds_per_gib;
-    value.floor = floor->capture + options->parity * (floor->transport_sender +
-                                                      floor->transport_receiver + floor->check +
-                                                      floor->fold);
+    value.floor =
+        floor->capture + options->parity * (floor->transport_sender + floor->transport_receiver +
+                                            floor->check + floor->fold);
     (void)snprintf(value.name, sizeof value.name, "%" PRIu32 " agents, %" PRIu32 "+%" PRIu32,
                    options->nodes, options->nodes - options->parity, options->parity);
     cairn_bench_add(report, &value);
     cairn_bench_note(report, "agents_s_per_gib",
-                     cairn_bench_median(rounds->agents_cpu_s, rounds->count) / ((double)bytes / gib));
+                     cairn_bench_median(rounds->agents_cpu_s, rounds->count) /
+                         ((double)bytes / gib));
     cairn_bench_note(report, "trainers_s_per_gib",
                      cairn_bench_median(rounds->trainers_cpu_s, rounds->count) /
                          ((double)bytes / gib));

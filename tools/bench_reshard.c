@@ -4,8 +4,8 @@
  *   case     model: a transformer's parameters (BF16, shared by the data-parallel replicas at
  *            capture, whole on each of them after) and two moments (F32, flat ranges) from
  *            tp x pp x dp to another one;
- *            rows: tp 8 to tp 1 of a matrix cut in rows; flat: flat ranges of 8 ranks to those of 6;
- *            columns: the same matrix cut in columns, runs of that many bytes
+ *            rows: tp 8 to tp 1 of a matrix cut in rows; flat: flat ranges of 8 ranks to those of
+ *            6; columns: the same matrix cut in columns, runs of that many bytes
  *   value    bytes put into the target per second
  *   floor    memcpy of as many bytes between the same two regions
  * Both are medians over the rounds, which alternate. Regions are larger than the caches.
@@ -215,8 +215,8 @@ measure(const struct bench *bench, const char *name, double bound, struct side *
 }
 
 static void
-measure_model(const struct bench *bench, const char *name, struct parallel from,
-              struct parallel to, uint64_t hidden)
+measure_model(const struct bench *bench, const char *name, struct parallel from, struct parallel to,
+              uint64_t hidden)
 {
     uint64_t layer_bytes = 12 * hidden * hidden * 10;
     uint32_t layers = (uint32_t)(bench->bytes / layer_bytes);

@@ -1,12 +1,13 @@
 /*
- * tools/bench_restore.c - restore of as many lost nodes as the code bears: agents killed with their memory, blank
- * ones in their place.
+ * tools/bench_restore.c - restore of as many lost nodes as the code bears: agents killed with their
+ * memory, blank ones in their place.
  *
- * The value is CPU seconds per GiB of rebuilt bytes (data and parity) over all agents, from the request to its
- * answer. The floor is decoding those bytes and moving what decoding needs, each alone in the same run: a stripe
- * with `lost` lost chunks is decoded where one of its k sources lies, so k - 1 chunks are read from others and
- * `lost` are written to others. It is measured before each round and after the last, since the speed of a virtual
- * machine's memory changes within a run. The state that trainers then get back is compared byte by byte.
+ * The value is CPU seconds per GiB of rebuilt bytes (data and parity) over all agents, from the
+ * request to its answer. The floor is decoding those bytes and moving what decoding needs, each
+ * alone in the same run: a stripe with `lost` lost chunks is decoded where one of its k sources
+ * lies, so k - 1 chunks are read from others and `lost` are written to others. It is measured
+ * before each round and after the last, since the speed of a virtual machine's memory changes
+ * within a run. The state that trainers then get back is compared byte by byte.
  */
 #include "tools/bench.h"
 #include "tools/bench_cluster.h"
@@ -17,7 +18,8 @@
 #include <stdio.h>
 
 enum { STATE_DEFAULT = 128 << 20, ROUNDS_DEFAULT = 5 };
-static const uint64_t step_ns = 500000000; /* a trainer that fences at once skips what is not granted yet */
+static const uint64_t step_ns = 500000000; /* a trainer that fences at once skips what is not
+                                            * granted yet */
 static const double gib = 1073741824.0;
 
 struct rounds {
@@ -92,7 +94,8 @@ static cairn_err
 measure_floor(const struct cairn_bench_cluster_options *how, struct floors *floors)
 {
     struct cairn_bench_floor floor;
-    cairn_err err = cairn_bench_floor_measure(how->nodes - how->parity, how->parity, how->parity, 3, &floor);
+    cairn_err err =
+        cairn_bench_floor_measure(how->nodes - how->parity, how->parity, how->parity, 3, &floor);
 
     if (err)
         return err;
@@ -118,13 +121,15 @@ fill_report(const struct cairn_bench_cluster_options *how, struct rounds *rounds
         .at_most = true,
         .bytes = rounds->rebuilt_bytes,
         .threads = how->nodes,
-        .command = "decode + send and receive what it reads and writes, each stage alone in this run"};
+        .command =
+            "decode + send and receive what it reads and writes, each stage alone in this run"};
 
     value.value = cairn_bench_median(rounds->cpu_s_per_gib, count);
     value.cpu_seconds_per_gib = value.value;
     value.floor = decode + moved * move;
-    (void)snprintf(value.name, sizeof value.name, "%" PRIu32 " of %" PRIu32 " nodes, %" PRIu32
-                   "+%" PRIu32, how->parity, how->nodes, k, how->parity);
+    (void)snprintf(value.name, sizeof value.name,
+                   "%" PRIu32 " of %" PRIu32 " nodes, %" PRIu32 "+%" PRIu32, how->parity,
+                   how->nodes, k, how->parity);
     cairn_bench_add(report, &value);
     cairn_bench_note(report, "request_to_answer_seconds",
                      cairn_bench_median(rounds->seconds, count));
@@ -147,7 +152,8 @@ cairn_bench_restore(const struct cairn_bench_options *options, struct cairn_benc
         .parity = options->parity ? options->parity : CAIRN_BENCH_PARITY,
         .state_bytes = (options->bytes ? options->bytes : STATE_DEFAULT) >> 20 << 20,
         .keep = options->keep};
-    uint32_t k = how.nodes - how.parity, rounds = options->rounds ? options->rounds : ROUNDS_DEFAULT;
+    uint32_t k = how.nodes - how.parity,
+             rounds = options->rounds ? options->rounds : ROUNDS_DEFAULT;
     static struct rounds results;
     static struct floors floors;
     cairn_err err;

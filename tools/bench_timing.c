@@ -1,15 +1,17 @@
 /*
  * tools/bench_timing.c - what NCCL's profiler plugin costs the threads that call it.
  *
- *   case     counted: an operation of which only that it was enqueued is recorded: five calls, one record;
- *            timed: an operation of CHANNELS channels whose kernels are timed too: 1 + 3 * CHANNELS calls more, three
- *            records
+ *   case     counted: an operation of which only that it was enqueued is recorded: five calls, one
+ *            record; timed: an operation of CHANNELS channels whose kernels are timed too: 1 + 3 *
+ *            CHANNELS calls more, three records
  *   value    ns per call
- *   floor    the same calls of functions that read the clock as often and copy each record to memory
- * Both are medians over the rounds, which alternate, each of BATCH operations: few, so that most rounds pass without another process
- * in between. What an operation costs on the mean follows from the share of them that is timed by default, counted over PERIODS.
- * The plugin is opened and called as NCCL 2.28 does it
- * (version 5 of the interface); the ring of records is emptied between the rounds.
+ *   floor    the same calls of functions that read the clock as often and copy each record to
+ *            memory
+ * Both are medians over the rounds, which alternate, each of BATCH operations: few, so that most
+ * rounds pass without another process in between. What an operation costs on the mean follows from
+ * the share of them that is timed by default, counted over PERIODS. The plugin is opened and called
+ * as NCCL 2.28 does it (version 5 of the interface); the ring of records is emptied between the
+ * rounds.
  */
 #include "tools/bench.h"
 #include "tools/bench_measure.h"
@@ -30,7 +32,14 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { ROUNDS_DEFAULT = CAIRN_BENCH_ROUNDS_MAX, BATCH = 200, CHANNELS = 8, PERIOD = 4096, PERIODS = 4, QUIET_SEQ = 1024 };
+enum {
+    ROUNDS_DEFAULT = CAIRN_BENCH_ROUNDS_MAX,
+    BATCH = 200,
+    CHANNELS = 8,
+    PERIOD = 4096,
+    PERIODS = 4,
+    QUIET_SEQ = 1024
+};
 
 enum kind { COUNTED, TIMED, KINDS };
 
@@ -51,7 +60,7 @@ struct bench {
 };
 
 struct figures {
-    double ns[CAIRN_BENCH_ROUNDS_MAX];       /* per call */
+    double ns[CAIRN_BENCH_ROUNDS_MAX]; /* per call */
     uint64_t calls, timed, operations;
 };
 
@@ -149,8 +158,9 @@ run_operation(struct callee *callee, uint64_t seq, bool timed)
     if (!timed)
         return calls;
     for (unsigned i = 0; i < CHANNELS; i++) {
-        event = (struct nccl_descriptor_v5){.head = {.type64 = NCCL_KERNEL_CH, .parent = task},
-                                            .kernel_ch = {.channel = (uint8_t)i, .device_ns = 16 * seq + 16}};
+        event = (struct nccl_descriptor_v5){
+            .head = {.type64 = NCCL_KERNEL_CH, .parent = task},
+            .kernel_ch = {.channel = (uint8_t)i, .device_ns = 16 * seq + 16}};
         (void)table->start(callee->context, &kernels[i], &event);
         calls++;
     }
@@ -174,7 +184,8 @@ run_batch(struct bench *bench, struct callee *callee, enum kind kind, struct fig
     double ns;
 
     cairn_ring_set_wish(&bench->ring, kind == TIMED ? now_ns() + UINT64_C(30000000000) : 0);
-    if (callee == &bench->plugin) /* which looks at the wish when an operation begins, and uses up what it may do besides */
+    if (callee == &bench->plugin) /* which looks at the wish when an operation begins, and uses up
+                                   * what it may do besides */
         for (uint64_t i = 0; i < 200; i++)
             (void)run_operation(callee, QUIET_SEQ + i, false);
     else
@@ -253,7 +264,8 @@ open_plugin(struct bench *bench, struct cairn_bench_report *report)
         report->skipped = "libnccl-profiler-cairn.so is not installed beside this program";
         return CAIRN_OK;
     }
-    (void)bench->plugin.table->init(&bench->plugin.context, 1, &bench->plugin.mask, NULL, 1, 2, 1, NULL);
+    (void)bench->plugin.table->init(&bench->plugin.context, 1, &bench->plugin.mask, NULL, 1, 2, 1,
+                                    NULL);
     bench->floor = (struct callee){.table = &floor_table, .context = &bench->floor.mask};
     if (!bench->plugin.context || !(bench->plugin.mask & NCCL_COLL))
         return CAIRN_NOMEM;
@@ -269,20 +281,22 @@ open_plugin(struct bench *bench, struct cairn_bench_report *report)
 static void
 add_case(struct cairn_bench_report *report, enum kind kind, double value_ns, double floor_ns)
 {
-    struct cairn_bench_case value = {.value = value_ns,
-                                     .floor = floor_ns,
-                                     .unit = "ns/call",
-                                     .command = "the same calls of functions that read the clock and copy the records",
-                                     .bound = 3.5,
-                                     .at_most = true,
-                                     .bytes = (uint64_t)BATCH * sizeof(struct cairn_timing_record),
-                                     .threads = 1};
+    struct cairn_bench_case value = {
+        .value = value_ns,
+        .floor = floor_ns,
+        .unit = "ns/call",
+        .command = "the same calls of functions that read the clock and copy the records",
+        .bound = 3.5,
+        .at_most = true,
+        .bytes = (uint64_t)BATCH * sizeof(struct cairn_timing_record),
+        .threads = 1};
 
     (void)snprintf(value.name, sizeof value.name, "%s", names[kind]);
     cairn_bench_add(report, &value);
 }
 
-/* The share of operations that are timed as they come, over whole periods; false when records were dropped. */
+/* The share of operations that are timed as they come, over whole periods; false when records were
+ * dropped. */
 static bool
 count_share(struct bench *bench, double *share)
 {
@@ -309,7 +323,8 @@ measure(struct bench *bench, uint32_t rounds, struct cairn_bench_report *report)
 
     for (uint32_t round = 0; round < rounds; round++)
         for (int kind = 0; kind < KINDS; kind++) {
-            plugin[kind].ns[round] = run_batch(bench, &bench->plugin, (enum kind)kind, &plugin[kind]);
+            plugin[kind].ns[round] =
+                run_batch(bench, &bench->plugin, (enum kind)kind, &plugin[kind]);
             if (!empty_ring(bench))
                 return CAIRN_INTERNAL;
             bare[kind].ns[round] = run_batch(bench, &bench->floor, (enum kind)kind, &bare[kind]);

@@ -57,17 +57,17 @@ describe(struct state *state, const struct cairn_bench_trainer *trainer)
 
     for (uint32_t t = 0; t < TENSORS; t++) {
         (void)snprintf(state->names[t], sizeof state->names[t], "layers.%u.weight", t);
-        state->slices[t] = (struct cairn_slice){
-            .name = state->names[t],
-            .dtype = CAIRN_F32,
-            .kind = CAIRN_OPTIMIZER,
-            .dims = 1,
-            .shape = {elements * trainer->world},
-            .offset = {elements * trainer->rank},
-            .extent = {elements},
-            .replica_count = 1,
-            .address = (uint8_t *)state->words + t * elements * sizeof(float),
-            .device = -1};
+        state->slices[t] =
+            (struct cairn_slice){.name = state->names[t],
+                                 .dtype = CAIRN_F32,
+                                 .kind = CAIRN_OPTIMIZER,
+                                 .dims = 1,
+                                 .shape = {elements * trainer->world},
+                                 .offset = {elements * trainer->rank},
+                                 .extent = {elements},
+                                 .replica_count = 1,
+                                 .address = (uint8_t *)state->words + t * elements * sizeof(float),
+                                 .device = -1};
     }
 }
 

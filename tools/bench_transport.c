@@ -15,14 +15,15 @@ measure(const struct cairn_bench_options *options, size_t message_bytes, double 
 {
     struct cairn_measure_options how = {.provider = "tcp",
                                         .message_bytes = message_bytes,
-                                        .round_bytes = options->bytes ? options->bytes
-                                                                      : ROUND_BYTES_DEFAULT,
+                                        .round_bytes =
+                                            options->bytes ? options->bytes : ROUND_BYTES_DEFAULT,
                                         .rounds = options->rounds ? options->rounds : 7};
     struct cairn_bench_case value = {.unit = "GB/s",
                                      .threads = 2,
                                      .bound = bound,
                                      .bytes = how.round_bytes,
-                                     .command = "blocking send and recv on a TCP socket, same sizes"};
+                                     .command =
+                                         "blocking send and recv on a TCP socket, same sizes"};
     struct cairn_measure result;
     cairn_err err = cairn_transport_measure(&how, &result);
 

@@ -26,8 +26,8 @@ bool cairn_own_path(char *path, size_t path_bytes);
 
 enum { CAIRN_PLACES_MAX = 4, CAIRN_PLACED_PATH_BYTES = 4096 + 64 };
 
-/* The first of these folders, relative to that of this program and ended by NULL where there are fewer, that has a file of this
- * name. */
+/* The first of these folders, relative to that of this program and ended by NULL where there are
+ * fewer, that has a file of this name. */
 bool cairn_find_beside(const char *const places[CAIRN_PLACES_MAX], const char *name,
                        char path[CAIRN_PLACED_PATH_BYTES]);
 

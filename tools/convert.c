@@ -13,25 +13,31 @@
 enum { DROPS_MAX = 64, SETS_MAX = 64, RANKS_MAX = 1 << 20, MAP_HELP_BYTES = 256 };
 
 static const char about[] =
-    "Converts the checkpoint SRC into DST: its weights, its optimizer state and whatever else it holds.\n"
-    "The format of SRC is found out. Nothing of it is executed, every byte is read and written once,\n"
+    "Converts the checkpoint SRC into DST: its weights, its optimizer state and whatever else it "
+    "holds.\n"
+    "The format of SRC is found out. Nothing of it is executed, every byte is read and written "
+    "once,\n"
     "memory stays below the limit, and in the end the fingerprints of both sides are compared. A\n"
-    "conversion that was killed or failed goes on where it was when the same command is given again.\n"
+    "conversion that was killed or failed goes on where it was when the same command is given "
+    "again.\n"
     "\n"
     "DST is a directory, or for formats of one file the file (a directory where it ends in '/').";
 static const char examples[] =
     "  cairn convert ckpt/step-1000 out/ --to universal        # whole tensors, any parallelism\n"
     "  cairn convert ckpt/step-1000 model.safetensors --to safetensors --dtype BF16 --dry-run\n"
     "  cairn convert ckpt.pt zero/ --to deepspeed --zero 2 --dp 8 --dtype BF16 --job job.json\n"
-    "  cairn convert Llama-3-8B/ out/ --to torch --map llama   # Hugging Face's names to Megatron's\n";
+    "  cairn convert Llama-3-8B/ out/ --to torch --map llama   # Hugging Face's names to "
+    "Megatron's\n";
 
 struct request {
-    const char *to, *tp, *pp, *dp, *ep, *etp, *vpp, *dtype, *drop, *map, *set, *zero, *job, *threads, *memory, *output;
+    const char *to, *tp, *pp, *dp, *ep, *etp, *vpp, *dtype, *drop, *map, *set, *zero, *job,
+        *threads, *memory, *output;
     bool dry_run, json;
 };
 
 static bool
-take_ranks(const struct cairn_usage *usage, const char *name, const char *text, uint32_t *out, int *exit_code)
+take_ranks(const struct cairn_usage *usage, const char *name, const char *text, uint32_t *out,
+           int *exit_code)
 {
     char *end;
     unsigned long value;
@@ -40,7 +46,8 @@ take_ranks(const struct cairn_usage *usage, const char *name, const char *text, 
         return true;
     value = strtoul(text, &end, 10);
     if (text[0] < '0' || text[0] > '9' || *end || value < 1 || value > RANKS_MAX) {
-        *exit_code = cairn_usage_error(usage, "--%s takes a number from 1 to %d, not \"%s\"", name, RANKS_MAX, text);
+        *exit_code = cairn_usage_error(usage, "--%s takes a number from 1 to %d, not \"%s\"", name,
+                                       RANKS_MAX, text);
         return false;
     }
     *out = (uint32_t)value;
@@ -54,9 +61,9 @@ take_dtype(const char *text)
     static const struct {
         const char *name;
         enum cairn_dtype dtype;
-    } known[] = {{"F64", CAIRN_F64},      {"F32", CAIRN_F32},      {"F16", CAIRN_F16},
-                 {"BF16", CAIRN_BF16},    {"float64", CAIRN_F64},  {"float32", CAIRN_F32},
-                 {"float16", CAIRN_F16},  {"bfloat16", CAIRN_BF16}};
+    } known[] = {{"F64", CAIRN_F64},     {"F32", CAIRN_F32},      {"F16", CAIRN_F16},
+                 {"BF16", CAIRN_BF16},   {"float64", CAIRN_F64},  {"float32", CAIRN_F32},
+                 {"float16", CAIRN_F16}, {"bfloat16", CAIRN_BF16}};
 
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (strcasecmp(known[i].name, text) == 0)
@@ -107,8 +114,9 @@ find_target(const struct cairn_usage *usage, const char *name, int *exit_code)
         if (cairn_formats[i]->writes && used < sizeof(all))
             used += (size_t)snprintf(all + used, sizeof(all) - used, "%s%s", used ? ", " : "",
                                      cairn_formats[i]->name);
-    *exit_code = name ? cairn_usage_error(usage, "--to takes one of %s, not \"%s\"", all, name)
-                      : cairn_usage_error(usage, "say the target's format with --to: one of %s", all);
+    *exit_code =
+        name ? cairn_usage_error(usage, "--to takes one of %s, not \"%s\"", all, name)
+             : cairn_usage_error(usage, "say the target's format with --to: one of %s", all);
     return NULL;
 }
 
@@ -156,19 +164,21 @@ print_plan(const struct cairn_conversion *conversion)
         printf(", %" PRIu32 " of them tied to others", report->aliases);
     printf("\n");
     if (report->map.mapped)
-        printf("mapped     %" PRIu32 " tensors of %s to %" PRIu32 " of %s by %s, each element once\n",
+        printf("mapped     %" PRIu32 " tensors of %s to %" PRIu32
+               " of %s by %s, each element once\n",
                report->map.mapped, report->map.from, report->map.made, report->map.to,
                conversion->options->map);
     if (report->from_masters)
-        printf("masters    %" PRIu32 " parameters are taken from the optimizer's float32, none cast\n",
+        printf("masters    %" PRIu32
+               " parameters are taken from the optimizer's float32, none cast\n",
                report->from_masters);
     if (report->dropped)
         printf("dropped    %" PRIu32 " tensors, as asked\n", report->dropped);
     if (report->cast)
         printf("cast       %" PRIu32 " tensors to %s\n", report->cast,
                cairn_dtype_name(conversion->options->output.dtype));
-    printf("bytes      %s of tensors, %s written, %s read", cairn_show_bytes(report->source_bytes, a),
-           cairn_show_bytes(report->target_bytes, b),
+    printf("bytes      %s of tensors, %s written, %s read",
+           cairn_show_bytes(report->source_bytes, a), cairn_show_bytes(report->target_bytes, b),
            cairn_show_bytes(report->read_bytes, (char[CAIRN_SHOWN_BYTES]){0}));
     if (report->replica_bytes)
         printf(", and %s of replicas compared", cairn_show_bytes(report->replica_bytes, a));
@@ -192,8 +202,9 @@ print_result(const struct cairn_conversion *conversion)
     if (report->resumed)
         printf("resumed    %s were there from an earlier run, and verified\n",
                cairn_show_bytes(report->kept_bytes, a));
-    printf("took       %s, %s/s written\n", cairn_show_duration(report->run_ns, a),
-           cairn_show_bytes(seconds > 0 ? (uint64_t)((double)report->target_bytes / seconds) : 0, b));
+    printf(
+        "took       %s, %s/s written\n", cairn_show_duration(report->run_ns, a),
+        cairn_show_bytes(seconds > 0 ? (uint64_t)((double)report->target_bytes / seconds) : 0, b));
     printf("proof      %" PRIu32 " tensors are equal on both sides, by fingerprint\n",
            report->proved);
     if (report->cast)
@@ -211,8 +222,8 @@ write_parallelism(struct cairn_json_writer *writer, const struct cairn_paralleli
     const struct {
         const char *name;
         uint32_t value;
-    } fields[] = {{"tp", parallelism->tp},   {"pp", parallelism->pp}, {"vpp", parallelism->vpp},
-                  {"dp", parallelism->dp},   {"ep", parallelism->ep}, {"etp", parallelism->etp}};
+    } fields[] = {{"tp", parallelism->tp}, {"pp", parallelism->pp}, {"vpp", parallelism->vpp},
+                  {"dp", parallelism->dp}, {"ep", parallelism->ep}, {"etp", parallelism->etp}};
 
     cairn_json_write_key(writer, "parallelism");
     cairn_json_write_object_begin(writer);
@@ -391,14 +402,16 @@ cairn_verb_convert(int argc, char **argv)
         {"ep", 0, "N", "expert-parallel ranks of the target", &request.ep, NULL},
         {"etp", 0, "N", "tensor-parallel ranks of the target's experts", &request.etp, NULL},
         {"vpp", 0, "N", "chunks of each pipeline stage of the target", &request.vpp, NULL},
-        {"dtype", 0, "D", "cast floating parameters: F32 (masters, where SRC has them), BF16, F16, F64", &request.dtype, NULL},
+        {"dtype", 0, "D",
+         "cast floating parameters: F32 (masters, where SRC has them), BF16, F16, F64",
+         &request.dtype, NULL},
         {"drop", 0, "PATTERN", "leave tensors out, such as 'exp_avg*,rank*/rng'", &request.drop,
          NULL},
         {"map", 0, "MAP", map_help, &request.map, NULL},
         {"set", 0, "NAME=VALUE", "what the map should know, such as heads=32,norms=plain",
          &request.set, NULL},
-        {"zero", 0, "STAGE", "DeepSpeed's optimizer that shall load it: 1, 2, 3 or bf16", &request.zero,
-         NULL},
+        {"zero", 0, "STAGE", "DeepSpeed's optimizer that shall load it: 1, 2, 3 or bf16",
+         &request.zero, NULL},
         {"job", 0, "FILE", "what SRC does not say of the job: groups, buffers, scheduler (JSON)",
          &request.job, NULL},
         {"threads", 0, "N", "threads (default: the cores, at most 16)", &request.threads, NULL},
@@ -407,9 +420,8 @@ cairn_verb_convert(int argc, char **argv)
          &request.dry_run},
         {"output", 'o', "FORMAT", "table or json", &request.output, NULL},
     };
-    const struct cairn_usage usage = {
-        "convert", "SRC DST --to FORMAT [OPTIONS]", about, examples, flags,
-        sizeof flags / sizeof *flags, true};
+    const struct cairn_usage usage = {"convert", "SRC DST --to FORMAT [OPTIONS]", about, examples,
+                                      flags,     sizeof flags / sizeof *flags,    true};
     struct cairn_conversion_options options = {0};
     struct cairn_parallelism *ranks = &options.output.parallelism;
     const char *words[2], *drops[DROPS_MAX], *sets[SETS_MAX];
@@ -424,8 +436,10 @@ cairn_verb_convert(int argc, char **argv)
     options.to = find_target(&usage, request.to, &exit_code);
     if (!options.to)
         return exit_code;
-    if (!take_ranks(&usage, "tp", request.tp, &ranks->tp, &exit_code) || !take_ranks(&usage, "pp", request.pp, &ranks->pp, &exit_code) ||
-        !take_ranks(&usage, "dp", request.dp, &ranks->dp, &exit_code) || !take_ranks(&usage, "ep", request.ep, &ranks->ep, &exit_code) ||
+    if (!take_ranks(&usage, "tp", request.tp, &ranks->tp, &exit_code) ||
+        !take_ranks(&usage, "pp", request.pp, &ranks->pp, &exit_code) ||
+        !take_ranks(&usage, "dp", request.dp, &ranks->dp, &exit_code) ||
+        !take_ranks(&usage, "ep", request.ep, &ranks->ep, &exit_code) ||
         !take_ranks(&usage, "etp", request.etp, &ranks->etp, &exit_code) ||
         !take_ranks(&usage, "vpp", request.vpp, &ranks->vpp, &exit_code))
         return exit_code;
@@ -438,8 +452,9 @@ cairn_verb_convert(int argc, char **argv)
         options.to != &cairn_format_ds_universal)
         return cairn_usage_error(&usage, "--zero is for --to deepspeed and deepspeed-universal");
     if (request.job && !options.to->prepare)
-        return cairn_usage_error(&usage, "--job is for --to deepspeed, deepspeed-universal, megatron and "
-                                         "megatron-dist");
+        return cairn_usage_error(&usage,
+                                 "--job is for --to deepspeed, deepspeed-universal, megatron and "
+                                 "megatron-dist");
     options.output.job = request.job;
     if (!cairn_output_parse(request.output, &request.json))
         return cairn_usage_error(&usage, "-o takes table or json, not \"%s\"", request.output);
@@ -459,8 +474,8 @@ cairn_verb_convert(int argc, char **argv)
         exit_code = CAIRN_EXIT_FAILED;
     else if (!split_list(drop_text, drops, DROPS_MAX, &options.drop_count) ||
              !split_list(set_text, sets, SETS_MAX, &options.set_count))
-        exit_code = cairn_usage_error(&usage, "--drop takes %d patterns at most, and --set %d values",
-                                      DROPS_MAX, SETS_MAX);
+        exit_code = cairn_usage_error(
+            &usage, "--drop takes %d patterns at most, and --set %d values", DROPS_MAX, SETS_MAX);
     else
         exit_code = run(&options, &request);
     free(drop_text);

@@ -135,8 +135,8 @@ void demo_agents_look(struct demo *demo);
 /* ---- demo_fault.c ---- */
 /* Does the faults that are due; then recovers. */
 int demo_faults_do(struct demo *demo);
-/* Some are due: their step is done, and there is a generation to restore (in files, where more nodes
- * are killed at once than the parity covers and generations are spilled). */
+/* Some are due: their step is done, and there is a generation to restore (in files, where more
+ * nodes are killed at once than the parity covers and generations are spilled). */
 bool demo_faults_due(struct demo *demo);
 /* At the end of training: says which faults have not happened, and why; returns an exit code, 0 for
  * none. */

@@ -166,9 +166,8 @@ kill_due(struct demo *demo, bool *agents, bool *agent_only)
     char waited[96] = "";
 
     if (demo->faults_waited)
-        snprintf(waited, sizeof waited,
-                 " (not at step %" PRIu64 ", when no generation was %s yet)", asked,
-                 needs_files(demo, asked) ? "in files" : "committed");
+        snprintf(waited, sizeof waited, " (not at step %" PRIu64 ", when no generation was %s yet)",
+                 asked, needs_files(demo, asked) ? "in files" : "committed");
     demo->faults_waited = false;
     for (uint32_t kind = 0; kind <= DEMO_FAULT_AGENT; kind++) {
         char targets[DEMO_FAULTS_MAX * 12] = "";

@@ -1,4 +1,5 @@
-/* tools/detect.c - `cairn detect`: who is slow, who hangs, and why, from a trace of collective timing. */
+/* tools/detect.c - `cairn detect`: who is slow, who hangs, and why, from a trace of collective
+ * timing. */
 #include "base/json.h"
 #include "replan/detect/detect.h"
 #include "tools/common.h"
@@ -15,15 +16,19 @@
 enum { LIST_SHOWN = 8, RAS_WAIT_S = 10, RAS_WAIT_S_MAX = 3600 };
 
 static const char about[] =
-    "Reads the timing of collectives (JSON Lines; \"-\" reads stdin) and says which ranks or nodes are slow or\n"
-    "hang, which links, or that the plan is uneven and no device at fault: since when, by how much, how\n"
+    "Reads the timing of collectives (JSON Lines; \"-\" reads stdin) and says which ranks or nodes "
+    "are slow or\n"
+    "hang, which links, or that the plan is uneven and no device at fault: since when, by how "
+    "much, how\n"
     "sure, on what evidence. Clocks need not be synchronised. docs/DETECTION.md has the format.\n"
-    "Of a job that is not timed, NCCL's RAS port or dumps of PyTorch's Flight Recorder tell who hangs, from counts\n"
+    "Of a job that is not timed, NCCL's RAS port or dumps of PyTorch's Flight Recorder tell who "
+    "hangs, from counts\n"
     "alone; dumps are one look, so that they only mean something of a job that stands still.";
-static const char examples[] = "  cairn detect --trace job.jsonl\n"
-                               "  cairn detect --trace job.jsonl -o json | jq '.verdicts[].kind'\n"
-                               "  cairn detect --ras localhost:28028    # a running job on NCCL 2.28.7 or newer\n"
-                               "  cairn explain 1 --trace job.jsonl     # the story of the first verdict\n";
+static const char examples[] =
+    "  cairn detect --trace job.jsonl\n"
+    "  cairn detect --trace job.jsonl -o json | jq '.verdicts[].kind'\n"
+    "  cairn detect --ras localhost:28028    # a running job on NCCL 2.28.7 or newer\n"
+    "  cairn explain 1 --trace job.jsonl     # the story of the first verdict\n";
 
 static bool
 print_json(const struct cairn_detector *detector)
@@ -71,7 +76,8 @@ print_text(const struct cairn_detector *detector, uint32_t world)
     struct cairn_detector_summary summary;
 
     cairn_detector_summarize(detector, &summary);
-    printf("sees %" PRIu32 " of %" PRIu32 " ranks, %" PRIu32 " steps of %.1f ms, %" PRIu64 " operations\n",
+    printf("sees %" PRIu32 " of %" PRIu32 " ranks, %" PRIu32 " steps of %.1f ms, %" PRIu64
+           " operations\n",
            summary.ranks_seen, world, summary.steps, summary.period_ms, summary.records);
     if (verdicts->count == 0)
         printf("nothing is wrong\n");
@@ -126,7 +132,8 @@ parse_seconds(const char *text, uint32_t *out)
 
     errno = 0;
     value = strtoul(text, &end, 10);
-    if (*text < '0' || *text > '9' || *end != '\0' || errno != 0 || value < 1 || value > RAS_WAIT_S_MAX)
+    if (*text < '0' || *text > '9' || *end != '\0' || errno != 0 || value < 1 ||
+        value > RAS_WAIT_S_MAX)
         return false;
     *out = (uint32_t)value;
     return true;
@@ -144,8 +151,14 @@ cairn_verb_detect(int argc, char **argv)
         {"flight-recorder", 0, "DIR", "a folder with a JSON dump of each rank", &dumps, NULL},
         {"output", 'o', "FORMAT", "table or json", &output, NULL},
     };
-    const struct cairn_usage usage = {"detect", "--trace FILE | --ras HOST:PORT [--seconds N] | --flight-recorder DIR [-o table|json]", about, examples, flags,
-                                      sizeof flags / sizeof *flags, false};
+    const struct cairn_usage usage = {
+        "detect",
+        "--trace FILE | --ras HOST:PORT [--seconds N] | --flight-recorder DIR [-o table|json]",
+        about,
+        examples,
+        flags,
+        sizeof flags / sizeof *flags,
+        false};
     struct cairn_trace_source *source = NULL;
     struct cairn_detector *detector = NULL;
     int exit_code;
@@ -154,9 +167,12 @@ cairn_verb_detect(int argc, char **argv)
     if (!cairn_usage_parse(&usage, argc, argv, NULL, &exit_code))
         return exit_code;
     if ((path != NULL) + (ras != NULL) + (dumps != NULL) != 1)
-        return cairn_usage_error(&usage, "which trace? --trace FILE; or one of --ras and --flight-recorder");
+        return cairn_usage_error(
+            &usage, "which trace? --trace FILE; or one of --ras and --flight-recorder");
     if (seconds && (!ras || !parse_seconds(seconds, &wait_s)))
-        return cairn_usage_error(&usage, "--seconds takes a number from 1 to %d, with --ras, not \"%s\"", RAS_WAIT_S_MAX, seconds);
+        return cairn_usage_error(&usage,
+                                 "--seconds takes a number from 1 to %d, with --ras, not \"%s\"",
+                                 RAS_WAIT_S_MAX, seconds);
     if (!cairn_output_parse(output, &json))
         return cairn_usage_error(&usage, "-o takes table or json, not \"%s\"", output);
     if (ras)

@@ -1,5 +1,6 @@
 /*
- * tools/detect_counts.c - `cairn detect --ras` and `--flight-recorder`: who hangs, from counts alone, and said to be no more than that.
+ * tools/detect_counts.c - `cairn detect --ras` and `--flight-recorder`: who hangs, from counts
+ * alone, and said to be no more than that.
  */
 #include "tools/detect_counts.h"
 
@@ -18,7 +19,13 @@
 #include <string.h>
 #include <time.h>
 
-enum { LIST_SHOWN = 16, MESSAGE_BYTES = 512, PATH_BYTES = 1024, DUMP_BYTES_MAX = 256 << 20, READ_BYTES = 1 << 16 };
+enum {
+    LIST_SHOWN = 16,
+    MESSAGE_BYTES = 512,
+    PATH_BYTES = 1024,
+    DUMP_BYTES_MAX = 256 << 20,
+    READ_BYTES = 1 << 16
+};
 
 struct counts {
     struct cairn_op_count *items;
@@ -60,7 +67,8 @@ fail(cairn_err err)
 /* ---- output ---- */
 
 static bool
-print_json(const struct cairn_verdicts *verdicts, const char *source, uint32_t ranks_seen, uint32_t still)
+print_json(const struct cairn_verdicts *verdicts, const char *source, uint32_t ranks_seen,
+           uint32_t still)
 {
     struct cairn_json_writer writer;
     size_t text_bytes;
@@ -94,13 +102,17 @@ print_json(const struct cairn_verdicts *verdicts, const char *source, uint32_t r
 }
 
 static void
-print_text(const struct cairn_verdicts *verdicts, const char *source, uint32_t ranks_seen, uint32_t still)
+print_text(const struct cairn_verdicts *verdicts, const char *source, uint32_t ranks_seen,
+           uint32_t still)
 {
-    printf("counts of operations from %s, of %" PRIu32 " rank%s: they show who hangs, and never who is slow\n", source, ranks_seen,
-           ranks_seen == 1 ? "" : "s");
+    printf("counts of operations from %s, of %" PRIu32
+           " rank%s: they show who hangs, and never who is slow\n",
+           source, ranks_seen, ranks_seen == 1 ? "" : "s");
     if (still > 0)
-        printf("%" PRIu32 " communicator%s with equal counts: idle, or inside an operation that does not end\n", still,
-               still == 1 ? " stands still" : "s stand still");
+        printf(
+            "%" PRIu32
+            " communicator%s with equal counts: idle, or inside an operation that does not end\n",
+            still, still == 1 ? " stands still" : "s stand still");
     if (verdicts->count == 0)
         printf("nobody is seen to hang\n");
     for (uint32_t i = 0; i < verdicts->count; i++) {
@@ -118,7 +130,8 @@ print_text(const struct cairn_verdicts *verdicts, const char *source, uint32_t r
 }
 
 static int
-print(const struct cairn_verdicts *verdicts, const char *source, uint32_t ranks_seen, uint32_t still, bool json)
+print(const struct cairn_verdicts *verdicts, const char *source, uint32_t ranks_seen,
+      uint32_t still, bool json)
 {
     if (!json)
         print_text(verdicts, source, ranks_seen, still);
@@ -145,7 +158,8 @@ static int
 say_ras(const char *address, cairn_err err)
 {
     char what[MESSAGE_BYTES];
-    const char *fix = "name a port where NCCL listens: localhost:28028, or what NCCL_RAS_ADDR says in the job";
+    const char *fix =
+        "name a port where NCCL listens: localhost:28028, or what NCCL_RAS_ADDR says in the job";
 
     snprintf(what, sizeof what, "NCCL's RAS at %s cannot be asked", address);
     switch (err) {
@@ -158,8 +172,13 @@ say_ras(const char *address, cairn_err err)
     default:
         break;
     }
-    cairn_tool_error("detect", what, err == CAIRN_INVAL ? "HOST:PORT is expected, of a host that is known" : cairn_err_text(err), fix);
-    return err == CAIRN_INVAL ? CAIRN_EXIT_USAGE : cairn_exit_code(err == CAIRN_VERSION || err == CAIRN_CORRUPT ? CAIRN_PEER : err);
+    cairn_tool_error("detect", what,
+                     err == CAIRN_INVAL ? "HOST:PORT is expected, of a host that is known"
+                                        : cairn_err_text(err),
+                     fix);
+    return err == CAIRN_INVAL
+               ? CAIRN_EXIT_USAGE
+               : cairn_exit_code(err == CAIRN_VERSION || err == CAIRN_CORRUPT ? CAIRN_PEER : err);
 }
 
 static int
@@ -201,7 +220,8 @@ cairn_detect_ras(const char *address, uint32_t seconds, bool json)
         exit_code = ask(address, &after);
     }
     if (exit_code == CAIRN_EXIT_OK) {
-        err = cairn_stall_of_ras(before.items, before.count, after.items, after.count, &verdicts, &still);
+        err = cairn_stall_of_ras(before.items, before.count, after.items, after.count, &verdicts,
+                                 &still);
         exit_code = err ? fail(err) : print(&verdicts, "NCCL's RAS", ranks_of(&after), still, json);
     }
     cairn_verdicts_fini(&verdicts);
@@ -221,7 +241,8 @@ rank_of_name(const char *name, uint32_t *rank)
 
     if (end > 5 && strcmp(name + end - 5, ".json") == 0)
         end -= 5;
-    for (begin = end; begin > 0 && name[begin - 1] >= '0' && name[begin - 1] <= '9' && end - begin < 9; begin--)
+    for (begin = end;
+         begin > 0 && name[begin - 1] >= '0' && name[begin - 1] <= '9' && end - begin < 9; begin--)
         ;
     for (size_t i = begin; i < end; i++)
         number = number * 10 + (uint64_t)(name[i] - '0');
@@ -235,9 +256,11 @@ say_dump(const char *path, const char *why, int exit_code)
     char what[PATH_BYTES + 32];
 
     snprintf(what, sizeof what, "%.*s cannot be used", PATH_BYTES, path);
-    cairn_tool_error("detect", what, why,
-                     "name a folder with the JSON of torch._C._distributed_c10d._dump_fr_trace_json (or _dump_nccl_trace_json) of each "
-                     "rank, and the rank's number at the end of each name");
+    cairn_tool_error(
+        "detect", what, why,
+        "name a folder with the JSON of torch._C._distributed_c10d._dump_fr_trace_json (or "
+        "_dump_nccl_trace_json) of each "
+        "rank, and the rank's number at the end of each name");
     return exit_code;
 }
 
@@ -284,7 +307,10 @@ read_dump(const char *path, struct counts *counts)
     char *text = read_whole(path, &text_bytes);
 
     if (!text)
-        return say_dump(path, strerror(errno), errno == ENOENT || errno == EACCES || errno == EFBIG ? CAIRN_EXIT_INPUT : cairn_exit_code(CAIRN_IO));
+        return say_dump(path, strerror(errno),
+                        errno == ENOENT || errno == EACCES || errno == EFBIG
+                            ? CAIRN_EXIT_INPUT
+                            : cairn_exit_code(CAIRN_IO));
     err = cairn_progress_read_flight_recorder(text, text_bytes, keep, counts, &fault);
     free(text);
     if (!err && !counts->err)
@@ -321,7 +347,8 @@ cairn_detect_dumps(const char *folder, bool json)
     }
     closedir(directory);
     if (exit_code == CAIRN_EXIT_OK && dumps == 0)
-        exit_code = say_dump(folder, "no file in it has a name that ends with a number", CAIRN_EXIT_INPUT);
+        exit_code =
+            say_dump(folder, "no file in it has a name that ends with a number", CAIRN_EXIT_INPUT);
     if (exit_code == CAIRN_EXIT_OK) {
         err = cairn_stall_of_dumps(counts.items, counts.count, &verdicts);
         exit_code = err ? fail(err) : print(&verdicts, "PyTorch's Flight Recorder", dumps, 0, json);

@@ -10,8 +10,10 @@
 enum { SHAPE_BYTES = 192 };
 
 static const char about[] =
-    "Compares the tensors of the checkpoints A and B by name, element by element, whatever their formats\n"
-    "and parallelism are; pickles of opaque state by what they say. Exit status 0 only where none differs.\n"
+    "Compares the tensors of the checkpoints A and B by name, element by element, whatever their "
+    "formats\n"
+    "and parallelism are; pickles of opaque state by what they say. Exit status 0 only where none "
+    "differs.\n"
     "Without --bits numbers are compared: -0 is 0, and any NaN is any other.";
 static const char examples[] =
     "  cairn diff ckpt/step-1000 converted/\n"
@@ -206,8 +208,8 @@ run(const char *const paths[2], const struct cairn_difference_options *options, 
 
     for (int side = 0; !err && side < 2; side++) {
         err = open_side(&sides, side, paths[side], options, &complaint);
-        pair[side] = (struct cairn_difference_side){&sides.checkpoints[side],
-                                                    sides.wholes[side].layout};
+        pair[side] =
+            (struct cairn_difference_side){&sides.checkpoints[side], sides.wholes[side].layout};
     }
     if (!err)
         err = cairn_difference_find(pair, options, &answer.differences, &answer.count,
@@ -245,8 +247,8 @@ cairn_verb_diff(int argc, char **argv)
         {"memory-limit", 0, "SIZE", "memory of the process (default 1GiB)", &memory, NULL},
         {"output", 'o', "FORMAT", "table or json", &output, NULL},
     };
-    const struct cairn_usage usage = {"diff", "A B [--bits] [-o table|json]", about, examples, flags,
-                                      sizeof flags / sizeof *flags, true};
+    const struct cairn_usage usage = {"diff", "A B [--bits] [-o table|json]", about, examples,
+                                      flags,  sizeof flags / sizeof *flags,   true};
     bool json;
     int exit_code;
 

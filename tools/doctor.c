@@ -229,7 +229,8 @@ check_network(struct doctor *doctor, const struct cairn_config *config, bool age
     cairn_transport_close(transport);
 }
 
-/* What an agent looks at beside the configuration before it starts: a file that is wrong stops it. */
+/* What an agent looks at beside the configuration before it starts: a file that is wrong stops
+ * it. */
 static void
 check_files(struct doctor *doctor, const struct cairn_config *config)
 {
@@ -237,22 +238,29 @@ check_files(struct doctor *doctor, const struct cairn_config *config)
     char error[CAIRN_CONFIG_ERROR_BYTES];
 
     if (cairn_problem_file_load(config, &adviser, error, sizeof error) != CAIRN_OK)
-        doctor_find(doctor, DOCTOR_CRITICAL, "problem", "mend the file, or leave `problem` out", "%s", error);
+        doctor_find(doctor, DOCTOR_CRITICAL, "problem", "mend the file, or leave `problem` out",
+                    "%s", error);
     else if (adviser)
-        doctor_find(doctor, DOCTOR_OK, "problem", NULL, "%s can be planned for: %u devices%s", config->problem,
-                    cairn_adviser_device_count(adviser),
-                    config->verdict_policy == CAIRN_CONFIG_OBSERVE ? "; with verdict_policy observe nothing is" : "");
+        doctor_find(doctor, DOCTOR_OK, "problem", NULL, "%s can be planned for: %u devices%s",
+                    config->problem, cairn_adviser_device_count(adviser),
+                    config->verdict_policy == CAIRN_CONFIG_OBSERVE
+                        ? "; with verdict_policy observe nothing is"
+                        : "");
     cairn_adviser_destroy(adviser);
     if (config->enforce_command.count == 0)
         return;
     if (cairn_command_check(config, error, sizeof error) != CAIRN_OK)
-        doctor_find(doctor, config->verdict_policy == CAIRN_CONFIG_ENFORCE ? DOCTOR_CRITICAL : DOCTOR_WARN, "command",
-                    "put the program there, executable for the agent's user", "%s", error);
+        doctor_find(
+            doctor, config->verdict_policy == CAIRN_CONFIG_ENFORCE ? DOCTOR_CRITICAL : DOCTOR_WARN,
+            "command", "put the program there, executable for the agent's user", "%s", error);
     else if (config->verdict_policy != CAIRN_CONFIG_ENFORCE)
-        doctor_find(doctor, DOCTOR_WARN, "command", "set verdict_policy to enforce, or leave `enforce_command` out",
-                    "enforce_command %s is never run: verdict_policy is not enforce", config->enforce_command.text);
+        doctor_find(doctor, DOCTOR_WARN, "command",
+                    "set verdict_policy to enforce, or leave `enforce_command` out",
+                    "enforce_command %s is never run: verdict_policy is not enforce",
+                    config->enforce_command.text);
     else
-        doctor_find(doctor, DOCTOR_OK, "command", NULL, "enforce_command %s can be executed", config->enforce_command.text);
+        doctor_find(doctor, DOCTOR_OK, "command", NULL, "enforce_command %s can be executed",
+                    config->enforce_command.text);
 }
 
 static bool
@@ -346,11 +354,12 @@ print_table(const struct doctor *doctor)
     }
 }
 
-static const char about[] = "Looks at this node before a job does: memory against what the "
-                            "configuration reserves, limits, kernel,\n"
-                            "network, key, directories, problem, command, accelerator driver, coding speed, clock. "
-                            "Exit code 0: fine; 2: warnings; 3: an\n"
-                            "agent would not start, or not protect.";
+static const char about[] =
+    "Looks at this node before a job does: memory against what the "
+    "configuration reserves, limits, kernel,\n"
+    "network, key, directories, problem, command, accelerator driver, coding speed, clock. "
+    "Exit code 0: fine; 2: warnings; 3: an\n"
+    "agent would not start, or not protect.";
 
 int
 cairn_verb_doctor(int argc, char **argv)

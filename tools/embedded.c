@@ -79,21 +79,24 @@ cairn_embedded_socket(char *path, size_t path_bytes)
 static void
 base_of(const char *directory, const char *socket_path, char base[CAIRN_EMBEDDED_PATH_BYTES])
 {
-    snprintf(base, CAIRN_EMBEDDED_PATH_BYTES, "%.*s/agent-%016" PRIx64, CAIRN_EMBEDDED_PATH_BYTES - 64, directory,
+    snprintf(base, CAIRN_EMBEDDED_PATH_BYTES, "%.*s/agent-%016" PRIx64,
+             CAIRN_EMBEDDED_PATH_BYTES - 64, directory,
              cairn_crc64(0, socket_path, strlen(socket_path)));
 }
 
 bool
 cairn_embedded_is(const char *socket_path, const char *config_path)
 {
-    char directory[CAIRN_EMBEDDED_PATH_BYTES - 64], base[CAIRN_EMBEDDED_PATH_BYTES], path[CAIRN_EMBEDDED_PATH_BYTES + 64];
+    char directory[CAIRN_EMBEDDED_PATH_BYTES - 64], base[CAIRN_EMBEDDED_PATH_BYTES],
+        path[CAIRN_EMBEDDED_PATH_BYTES + 64];
     struct stat ours, theirs;
 
     if (!private_directory(directory, sizeof directory))
         return false;
     base_of(directory, socket_path, base);
     snprintf(path, sizeof path, "%s.yaml", base);
-    return stat(path, &ours) == 0 && stat(config_path, &theirs) == 0 && ours.st_dev == theirs.st_dev && ours.st_ino == theirs.st_ino;
+    return stat(path, &ours) == 0 && stat(config_path, &theirs) == 0 &&
+           ours.st_dev == theirs.st_dev && ours.st_ino == theirs.st_ino;
 }
 
 /* The pid in the lock file of the agent's keeper, 0 where there is none. */
@@ -224,7 +227,8 @@ await_agent(pid_t child, const char *socket_path, const char *base)
 }
 
 cairn_err
-cairn_embedded_start(const struct cairn_embedded *embedded, const char *socket_path, struct cairn_embedded_started *started)
+cairn_embedded_start(const struct cairn_embedded *embedded, const char *socket_path,
+                     struct cairn_embedded_started *started)
 {
     char directory[CAIRN_EMBEDDED_PATH_BYTES - 64], base[CAIRN_EMBEDDED_PATH_BYTES];
     char executable[CAIRN_CONFIG_PATH_BYTES_MAX], lock_path[CAIRN_EMBEDDED_PATH_BYTES + 64];
@@ -261,7 +265,8 @@ cairn_embedded_start(const struct cairn_embedded *embedded, const char *socket_p
     }
     err = await_agent(child, socket_path, base);
     if (!err)
-        *started = (struct cairn_embedded_started){.agent_pid = (uint32_t)child, .keeper_pid = keeper_pid(base)};
+        *started = (struct cairn_embedded_started){.agent_pid = (uint32_t)child,
+                                                   .keeper_pid = keeper_pid(base)};
 done:
     if (lock_fd >= 0)
         close(lock_fd);

@@ -1,9 +1,9 @@
 /*
  * tools/explain.c - `cairn explain`: a verdict as a story in seconds, with its evidence.
  *
- * Seconds are those of the clock of the first rank in the trace that names its steps; where none does, steps times
- * the period. What a verdict costs is what steps take longer while it lasts than steps of which no verdict says
- * anything.
+ * Seconds are those of the clock of the first rank in the trace that names its steps; where none
+ * does, steps times the period. What a verdict costs is what steps take longer while it lasts than
+ * steps of which no verdict says anything.
  */
 #include "base/json.h"
 #include "replan/detect/detect.h"
@@ -25,10 +25,12 @@
 
 enum { LINES_MAX = 12, LINE_BYTES = 512, LIST_SHOWN = 16, STEPS_CLEAN_MIN = 4 };
 
-static const char about[] =
-    "Tells one verdict of `cairn detect` as a story: what is slow or has stopped, when it began and was known,\n"
-    "what it has cost in seconds, who waits for it, on what evidence, and what to do. VERDICT is its number there.\n"
-    "Without --trace it is a verdict on the running job, by the number that `cairn status` gives it.";
+static const char about[] = "Tells one verdict of `cairn detect` as a story: what is slow or has "
+                            "stopped, when it began and was known,\n"
+                            "what it has cost in seconds, who waits for it, on what evidence, and "
+                            "what to do. VERDICT is its number there.\n"
+                            "Without --trace it is a verdict on the running job, by the number "
+                            "that `cairn status` gives it.";
 static const char examples[] = "  cairn explain 3                       # the running job\n"
                                "  cairn explain 1 --trace job.jsonl\n"
                                "  cairn explain 1 --trace job.jsonl -o json | jq .lost_seconds\n";
@@ -52,7 +54,8 @@ struct story {
     const struct cairn_verdict *verdict;
     uint32_t number, of;
     struct cairn_detector_summary summary;
-    double begin_s, known_s, end_s; /* since the trace's begin; end_s NaN while it lasts; all NaN: unknown */
+    double begin_s, known_s, end_s; /* since the trace's begin; end_s NaN while it lasts; all NaN:
+                                     * unknown */
     double trace_s;
     double normal_ms, slow_ms, lost_s; /* NaN where it cannot be said */
     uint32_t slow_steps;
@@ -71,7 +74,8 @@ take_step(struct steps *steps, const struct cairn_record *record)
         steps->rank = record->rank;
         steps->begin_ns = record->start_ns;
     }
-    if (record->rank != steps->rank || (steps->count > 0 && record->step < steps->ends[steps->count - 1].step))
+    if (record->rank != steps->rank ||
+        (steps->count > 0 && record->step < steps->ends[steps->count - 1].step))
         return CAIRN_OK;
     if (steps->count == 0 || record->step > steps->ends[steps->count - 1].step) {
         if (steps->count == steps->room) {
@@ -122,7 +126,8 @@ begin_of(const struct steps *steps, const struct cairn_detector_summary *summary
 static bool
 lasts_in(const struct cairn_verdict *verdict, uint32_t step)
 {
-    return step >= verdict->since_step && step <= verdict->until_step; /* while it lasts: the largest number */
+    /* while it lasts: the largest number */
+    return step >= verdict->since_step && step <= verdict->until_step;
 }
 
 /* Step i (from 1) took this long; times of operations that overlap steps never make it negative. */
@@ -186,12 +191,15 @@ name_ranks(const struct story *story, char *out, size_t out_bytes)
     const struct cairn_topology *topology = story->topology;
 
     if (ranks->count == 1 && topology->node[ranks->items[0]] != CAIRN_NODE_UNKNOWN)
-        snprintf(out, out_bytes, "rank %" PRIu32 " on node %" PRIu32 ", stage %" PRIu32 " of pipeline %" PRIu32, ranks->items[0],
-                 topology->node[ranks->items[0]], topology->stage[ranks->items[0]], topology->pipeline[ranks->items[0]]);
+        snprintf(out, out_bytes,
+                 "rank %" PRIu32 " on node %" PRIu32 ", stage %" PRIu32 " of pipeline %" PRIu32,
+                 ranks->items[0], topology->node[ranks->items[0]], topology->stage[ranks->items[0]],
+                 topology->pipeline[ranks->items[0]]);
     else if (ranks->count == 1)
         snprintf(out, out_bytes, "rank %" PRIu32, ranks->items[0]);
     else if (ranks->count == 2)
-        snprintf(out, out_bytes, "ranks %" PRIu32 " and %" PRIu32, ranks->items[0], ranks->items[1]);
+        snprintf(out, out_bytes, "ranks %" PRIu32 " and %" PRIu32, ranks->items[0],
+                 ranks->items[1]);
     else
         snprintf(out, out_bytes, "%" PRIu32 " ranks, the first of them %" PRIu32, ranks->count,
                  ranks->count > 0 ? ranks->items[0] : 0);
@@ -209,32 +217,42 @@ say_what(struct story *story)
         add_line(story, "%s, computes %.2f times as long as is normal for it.", who, verdict->rate);
         break;
     case CAIRN_SLOW_NODE:
-        add_line(story, "All ranks of node %" PRIu32 " compute %.2f times as long as is normal for them.",
+        add_line(story,
+                 "All ranks of node %" PRIu32 " compute %.2f times as long as is normal for them.",
                  verdict->nodes.count > 0 ? verdict->nodes.items[0] : 0, verdict->rate);
         break;
     case CAIRN_SLOW_LINK:
         if (verdict->nodes.count > 0)
-            add_line(story, "The network of node %" PRIu32 " carries data in %.2f times its normal time.",
+            add_line(story,
+                     "The network of node %" PRIu32 " carries data in %.2f times its normal time.",
                      verdict->nodes.items[0], verdict->rate);
         else if (verdict->links.count <= 4) /* a pair, one way or both */
-            add_line(story, "The link from rank %" PRIu32 " to rank %" PRIu32 " carries data in %.2f times its normal time.",
+            add_line(story,
+                     "The link from rank %" PRIu32 " to rank %" PRIu32
+                     " carries data in %.2f times its normal time.",
                      verdict->links.count > 1 ? verdict->links.items[0] : 0,
                      verdict->links.count > 1 ? verdict->links.items[1] : 0, verdict->rate);
         else
-            add_line(story, "One of %" PRIu32 " links, or several, carries data in %.2f times the normal time.",
+            add_line(story,
+                     "One of %" PRIu32
+                     " links, or several, carries data in %.2f times the normal time.",
                      verdict->links.count / 2, verdict->rate);
         break;
     case CAIRN_HANG_COMPUTE:
         add_line(story, "The job hangs: %s, never came to an operation that others wait in.", who);
         break;
     case CAIRN_HANG_LINK:
-        add_line(story, "The job hangs: %s, are all in one operation, and its transfer does not end.", who);
+        add_line(story,
+                 "The job hangs: %s, are all in one operation, and its transfer does not end.",
+                 who);
         break;
     case CAIRN_CRASH:
-        add_line(story, "The job hangs: %s, gave the last sign of life long before the others.", who);
+        add_line(story, "The job hangs: %s, gave the last sign of life long before the others.",
+                 who);
         break;
     case CAIRN_STRUCTURAL:
-        add_line(story, "No device is at fault; the work is uneven (%s).", verdict->pattern ? verdict->pattern : "unknown");
+        add_line(story, "No device is at fault; the work is uneven (%s).",
+                 verdict->pattern ? verdict->pattern : "unknown");
         break;
     }
 }
@@ -247,13 +265,16 @@ say_when(struct story *story)
 
     if (isnan(story->begin_s))
         return;
-    add_line(story, "+0.0 s: the trace begins; it has %" PRIu32 " steps and lasts %.1f s.", story->summary.steps,
-             story->trace_s);
+    add_line(story, "+0.0 s: the trace begins; it has %" PRIu32 " steps and lasts %.1f s.",
+             story->summary.steps, story->trace_s);
     add_line(story, "+%.1f s (step %" PRIu32 "): it begins.", story->begin_s, verdict->since_step);
     if (hang)
         return; /* how long others have waited is in the evidence */
-    add_line(story, "+%.1f s (step %" PRIu32 "): enough has been seen to say so, %.1f s later; confidence %.2f.", story->known_s,
-             verdict->detected_step, fmax(story->known_s - story->begin_s, 0), verdict->confidence);
+    add_line(story,
+             "+%.1f s (step %" PRIu32
+             "): enough has been seen to say so, %.1f s later; confidence %.2f.",
+             story->known_s, verdict->detected_step, fmax(story->known_s - story->begin_s, 0),
+             verdict->confidence);
     if (isnan(story->end_s))
         add_line(story, "+%.1f s: the trace ends, and it lasts.", story->trace_s);
     else
@@ -267,13 +288,17 @@ say_cost(struct story *story, const struct cairn_verdicts *verdicts)
 
     if (isnan(story->lost_s)) {
         if (story->verdict->kind <= CAIRN_SLOW_LINK)
-            add_line(story, "What it costs cannot be read from this trace: too few of its steps are without a verdict.");
+            add_line(story, "What it costs cannot be read from this trace: too few of its steps "
+                            "are without a verdict.");
         return;
     }
     for (uint32_t v = 0; v < verdicts->count; v++)
-        others += &verdicts->items[v] != story->verdict && verdicts->items[v].since_step <= story->verdict->until_step &&
+        others += &verdicts->items[v] != story->verdict &&
+                  verdicts->items[v].since_step <= story->verdict->until_step &&
                   verdicts->items[v].until_step >= story->verdict->since_step;
-    add_line(story, "Lost so far: %.1f s in %" PRIu32 " steps, which take %.1f ms instead of %.1f ms (%.0f %% more)%s.",
+    add_line(story,
+             "Lost so far: %.1f s in %" PRIu32
+             " steps, which take %.1f ms instead of %.1f ms (%.0f %% more)%s.",
              story->lost_s, story->slow_steps, story->slow_ms, story->normal_ms,
              100 * fmax(story->slow_ms / story->normal_ms - 1, 0),
              others > 0 ? "; other verdicts of the same time have their part in it" : "");
@@ -290,15 +315,17 @@ tell(struct story *story, const struct steps *steps, const struct cairn_verdicts
         story->trace_s = story->summary.steps * story->summary.period_ms / 1e3;
     story->begin_s = begin_of(steps, &story->summary, verdict->since_step);
     story->known_s = end_of(steps, &story->summary, verdict->detected_step);
-    story->end_s = verdict->until_step == CAIRN_STEP_NONE ? (double)NAN
-                                                          : end_of(steps, &story->summary, verdict->until_step);
+    story->end_s = verdict->until_step == CAIRN_STEP_NONE
+                       ? (double)NAN
+                       : end_of(steps, &story->summary, verdict->until_step);
     story->normal_ms = story->slow_ms = story->lost_s = (double)NAN;
     err = verdict->kind <= CAIRN_SLOW_LINK ? find_cost(story, steps, verdicts) : CAIRN_OK;
     say_what(story);
     say_when(story);
     say_cost(story, verdicts);
     add_line(story, "Evidence: %s.", verdict->evidence);
-    add_line(story, "What to do: %s.", cairn_verdict_advice(verdict->kind, verdict->pattern, verdict->victims.count > 0));
+    add_line(story, "What to do: %s.",
+             cairn_verdict_advice(verdict->kind, verdict->pattern, verdict->victims.count > 0));
     return err;
 }
 
@@ -356,7 +383,8 @@ print_text(const struct story *story)
 {
     const struct cairn_verdict *verdict = story->verdict;
 
-    printf("Verdict %" PRIu32 " of %" PRIu32 ": %s\n", story->number, story->of, cairn_verdict_kind_text(verdict->kind));
+    printf("Verdict %" PRIu32 " of %" PRIu32 ": %s\n", story->number, story->of,
+           cairn_verdict_kind_text(verdict->kind));
     for (uint32_t i = 0; i < story->line_count; i++)
         printf("  %s\n", story->lines[i]);
     if (verdict->victims.count > 0) {
@@ -369,7 +397,8 @@ print_text(const struct story *story)
 /* ---- the whole ---- */
 
 static cairn_err
-read_all(struct cairn_trace_source *source, struct cairn_detector **detector, struct steps *steps, int *exit_code)
+read_all(struct cairn_trace_source *source, struct cairn_detector **detector, struct steps *steps,
+         int *exit_code)
 {
     const struct cairn_record *records;
     uint32_t count;
@@ -393,8 +422,9 @@ check_number(uint32_t number, uint32_t count)
 
     if (number <= count)
         return true;
-    snprintf(what, sizeof what, count == 0 ? "nothing is wrong in this trace, there are no verdicts"
-                                           : "there is no verdict %" PRIu32 ", the last is %" PRIu32,
+    snprintf(what, sizeof what,
+             count == 0 ? "nothing is wrong in this trace, there are no verdicts"
+                        : "there is no verdict %" PRIu32 ", the last is %" PRIu32,
              number, count);
     cairn_tool_error("explain", what, NULL, "see `cairn detect --trace FILE`, which numbers them");
     return false;
@@ -423,7 +453,9 @@ run(uint32_t number, const char *path, bool json)
         goto done;
     }
     *story = (struct story){.topology = cairn_trace_source_topology(source),
-                            .verdict = &verdicts->items[number - 1], .number = number, .of = verdicts->count};
+                            .verdict = &verdicts->items[number - 1],
+                            .number = number,
+                            .of = verdicts->count};
     cairn_detector_summarize(detector, &story->summary);
     err = tell(story, &steps, verdicts);
     if (!err && json)
@@ -448,26 +480,36 @@ cairn_verb_explain(int argc, char **argv)
     const char *path = NULL, *agent = NULL, *output = NULL, *word = NULL;
     const struct cairn_flag flags[] = {
         {"trace", 0, "FILE", "the trace of timing; \"-\": stdin", &path, NULL},
-        {"agent", 'a', "SOCKET", "the agent of the running job (default $CAIRN_AGENT)", &agent, NULL},
+        {"agent", 'a', "SOCKET", "the agent of the running job (default $CAIRN_AGENT)", &agent,
+         NULL},
         {"output", 'o', "FORMAT", "table or json", &output, NULL},
     };
-    const struct cairn_usage usage = {"explain", "VERDICT [--trace FILE | --agent SOCKET] [-o table|json]", about, examples, flags,
-                                      sizeof flags / sizeof *flags, true};
+    const struct cairn_usage usage = {
+        "explain", "VERDICT [--trace FILE | --agent SOCKET] [-o table|json]",
+        about,     examples,
+        flags,     sizeof flags / sizeof *flags,
+        true};
     unsigned long number = 0;
     int exit_code;
     char *end;
     bool json;
 
-    if (!cairn_words_parse(&usage, argc, argv, &word, 1, "a verdict by the number that `cairn detect` or `cairn status` gives it",
+    if (!cairn_words_parse(&usage, argc, argv, &word, 1,
+                           "a verdict by the number that `cairn detect` or `cairn status` gives it",
                            &exit_code))
         return exit_code;
     errno = 0;
     number = strtoul(word, &end, 10);
-    if (*word < '0' || *word > '9' || *end != '\0' || errno != 0 || number < 1 || number > UINT32_MAX)
-        return cairn_usage_error(&usage, "VERDICT is a number from 1 on, as `cairn detect` and `cairn status` print it, not \"%s\"", word);
+    if (*word < '0' || *word > '9' || *end != '\0' || errno != 0 || number < 1 ||
+        number > UINT32_MAX)
+        return cairn_usage_error(&usage,
+                                 "VERDICT is a number from 1 on, as `cairn detect` and `cairn "
+                                 "status` print it, not \"%s\"",
+                                 word);
     if (path && agent)
         return cairn_usage_error(&usage, "--trace FILE or --agent SOCKET, not both");
     if (!cairn_output_parse(output, &json))
         return cairn_usage_error(&usage, "-o takes table or json, not \"%s\"", output);
-    return path ? run((uint32_t)number, path, json) : cairn_explain_live(agent, (uint32_t)number, json);
+    return path ? run((uint32_t)number, path, json)
+                : cairn_explain_live(agent, (uint32_t)number, json);
 }

@@ -1,7 +1,9 @@
 /*
- * tools/explain_live.c - `cairn explain VERDICT` of a running job: what the agents have kept of one of their verdicts, as a story.
+ * tools/explain_live.c - `cairn explain VERDICT` of a running job: what the agents have kept of one
+ * of their verdicts, as a story.
  *
- * Seconds are those since the agents knew of it, and before that steps times the length of a step now.
+ * Seconds are those since the agents knew of it, and before that steps times the length of a step
+ * now.
  */
 #include "replan/detect/verdict.h"
 #include "tools/ask.h"
@@ -21,9 +23,9 @@ enum { ANSWER_MS = 10000, LINES_MAX = 8, LINE_BYTES = 640, TEXT_BYTES = 400 };
 struct story {
     const struct cairn_tree *tree;
     const struct cairn_tree_value *verdict; /* of the status' "detection.verdicts" */
-    uint64_t now_ns;  /* of the wall clock, as the next two */
-    uint64_t known_ns, closed_ns; /* closed: 0 while it lasts */
-    double length_s;  /* of the time from its begin until it was known; negative: unknown */
+    uint64_t now_ns;                        /* of the wall clock, as the next two */
+    uint64_t known_ns, closed_ns;           /* closed: 0 while it lasts */
+    double length_s; /* of the time from its begin until it was known; negative: unknown */
     char lines[LINES_MAX][LINE_BYTES];
     uint32_t line_count;
 };
@@ -62,29 +64,38 @@ ago(const struct story *story, uint64_t then_ns, char out[CAIRN_SHOWN_BYTES])
 static void
 say_when(struct story *story)
 {
-    uint64_t since = number_of(story, "since_step", 0), known = number_of(story, "detected_step", 0);
+    uint64_t since = number_of(story, "since_step", 0),
+             known = number_of(story, "detected_step", 0);
     uint64_t returns = number_of(story, "returns", 0);
     char shown[CAIRN_SHOWN_BYTES], why[TEXT_BYTES];
 
     if (story->length_s >= 0)
-        add_line(story, "%s ago (step %" PRIu64 ") enough had been seen to say so, about %.1f s after it began (step %" PRIu64
-                 "); confidence %.2f.", ago(story, story->known_ns, shown), known, story->length_s, since,
+        add_line(story,
+                 "%s ago (step %" PRIu64
+                 ") enough had been seen to say so, about %.1f s after it began (step %" PRIu64
+                 "); confidence %.2f.",
+                 ago(story, story->known_ns, shown), known, story->length_s, since,
                  cairn_tree_double(story->tree, story->verdict, "confidence", 0));
     else
-        add_line(story, "%s ago (step %" PRIu64 ") enough had been seen to say so; it began with step %" PRIu64
-                 "; confidence %.2f.", ago(story, story->known_ns, shown), known, since,
+        add_line(story,
+                 "%s ago (step %" PRIu64
+                 ") enough had been seen to say so; it began with step %" PRIu64
+                 "; confidence %.2f.",
+                 ago(story, story->known_ns, shown), known, since,
                  cairn_tree_double(story->tree, story->verdict, "confidence", 0));
     if (returns > 0)
-        add_line(story, "It has ended and come back %" PRIu64 " time%s since.", returns, returns == 1 ? "" : "s");
+        add_line(story, "It has ended and come back %" PRIu64 " time%s since.", returns,
+                 returns == 1 ? "" : "s");
     if (story->closed_ns == 0) {
-        add_line(story, "It lasts, and %" PRIu64 " rank%s for it.", number_of(story, "victim_count", 0),
+        add_line(story, "It lasts, and %" PRIu64 " rank%s for it.",
+                 number_of(story, "victim_count", 0),
                  number_of(story, "victim_count", 0) == 1 ? " waits" : "s wait");
         return;
     }
     text_of(story, "closed_why", why);
     if (cairn_tree_find(story->tree, story->verdict, "until_step"))
-        add_line(story, "%s ago it was closed: %s, with step %" PRIu64 ".", ago(story, story->closed_ns, shown), why,
-                 number_of(story, "until_step", 0));
+        add_line(story, "%s ago it was closed: %s, with step %" PRIu64 ".",
+                 ago(story, story->closed_ns, shown), why, number_of(story, "until_step", 0));
     else
         add_line(story, "%s ago it was closed: %s.", ago(story, story->closed_ns, shown), why);
 }
@@ -92,7 +103,9 @@ say_when(struct story *story)
 static void
 say_evidence(struct story *story)
 {
-    const struct cairn_tree_value *list = cairn_tree_find(story->tree, story->verdict, "evidence_kinds"), *item = NULL;
+    const struct cairn_tree_value *list = cairn_tree_find(story->tree, story->verdict,
+                                                          "evidence_kinds"),
+                                  *item = NULL;
     char evidence[TEXT_BYTES], kinds[128] = "", kind[32];
     size_t used = 0;
 
@@ -114,24 +127,27 @@ say_command(struct story *story)
 
     if (!cairn_tree_find(story->tree, story->verdict, "enforcement.what"))
         return;
-    add_line(story, "The exchange was proposed, and %s ago the operator's command was started for it: %s.", ago(story, begun_ns, shown),
-             text_of(story, "enforcement.what", what));
+    add_line(story,
+             "The exchange was proposed, and %s ago the operator's command was started for it: %s.",
+             ago(story, begun_ns, shown), text_of(story, "enforcement.what", what));
 }
 
 static void
 tell(struct story *story)
 {
     uint64_t step_ns = cairn_tree_u64(story->tree, NULL, "detection.step_ns", 0);
-    uint64_t since = number_of(story, "since_step", 0), known = number_of(story, "detected_step", 0);
+    uint64_t since = number_of(story, "since_step", 0),
+             known = number_of(story, "detected_step", 0);
     char what[TEXT_BYTES], kind[TEXT_BYTES], advice[TEXT_BYTES];
 
     story->known_ns = number_of(story, "opened_wall_ns", 0);
     story->closed_ns = number_of(story, "closed_wall_ns", 0);
     text_of(story, "kind", kind);
     /* in a hang steps stand still: how long others have waited is in the evidence */
-    story->length_s = step_ns > 0 && known >= since && strncmp(kind, "hang", 4) != 0 && strcmp(kind, "crash") != 0
-                          ? (double)(known - since + 1) * (double)step_ns / 1e9
-                          : -1;
+    story->length_s =
+        step_ns > 0 && known >= since && strncmp(kind, "hang", 4) != 0 && strcmp(kind, "crash") != 0
+            ? (double)(known - since + 1) * (double)step_ns / 1e9
+            : -1;
     text_of(story, "what", what);
     add_line(story, "%s.", what);
     say_when(story);
@@ -142,7 +158,8 @@ tell(struct story *story)
     else if (story->closed_ns > 0)
         add_line(story, "What to do: nothing any more.");
     else
-        add_line(story, "What to do: nothing is proposed, since the agents only observe (verdict_policy: advise says what to do).");
+        add_line(story, "What to do: nothing is proposed, since the agents only observe "
+                        "(verdict_policy: advise says what to do).");
 }
 
 /* What is advised about the plan: it counts all that is slow, not this verdict alone. */
@@ -155,11 +172,14 @@ say_plan(struct story *story)
 
     if (story->closed_ns > 0 || !cairn_tree_find(story->tree, NULL, "replan.advice.what"))
         return;
-    add_line(story, "About the plan, for all that is slow, %s ago: %s. replan.json in the directory of node %" PRIu64
-             "'s agent is the problem to plan with.%s", ago(story, given_ns, shown),
+    add_line(story,
+             "About the plan, for all that is slow, %s ago: %s. replan.json in the directory of "
+             "node %" PRIu64 "'s agent is the problem to plan with.%s",
+             ago(story, given_ns, shown),
              cairn_tree_text(story->tree, NULL, "replan.advice.what", what, sizeof what),
              cairn_tree_u64(story->tree, NULL, "replan.node", 0),
-             strcmp(cairn_tree_text(story->tree, NULL, "detection.policy", policy, sizeof policy), "enforce") == 0
+             strcmp(cairn_tree_text(story->tree, NULL, "detection.policy", policy, sizeof policy),
+                    "enforce") == 0
                  ? " enforce_command is not run for plans: do it yourself."
                  : "");
 }
@@ -213,7 +233,8 @@ print_text(const struct story *story, uint32_t number)
 {
     char kind[TEXT_BYTES];
 
-    printf("Verdict %" PRIu32 ": %s%s\n", number, text_of(story, "kind", kind), story->closed_ns ? ", over" : "");
+    printf("Verdict %" PRIu32 ": %s%s\n", number, text_of(story, "kind", kind),
+           story->closed_ns ? ", over" : "");
     for (uint32_t i = 0; i < story->line_count; i++)
         printf("  %s\n", story->lines[i]);
 }
@@ -222,7 +243,8 @@ print_text(const struct story *story, uint32_t number)
 static void
 say_missing(const struct cairn_tree *tree, uint32_t number)
 {
-    const struct cairn_tree_value *list = cairn_tree_find(tree, NULL, "detection.verdicts"), *item = NULL;
+    const struct cairn_tree_value *list = cairn_tree_find(tree, NULL, "detection.verdicts"),
+                                  *item = NULL;
     uint64_t first = 0, last = 0;
     char what[160];
 
@@ -231,17 +253,22 @@ say_missing(const struct cairn_tree *tree, uint32_t number)
         first = first ? first : last;
     }
     if (last == 0)
-        snprintf(what, sizeof what, "the agents have no verdict %" PRIu32 ", and none at all", number);
+        snprintf(what, sizeof what, "the agents have no verdict %" PRIu32 ", and none at all",
+                 number);
     else
-        snprintf(what, sizeof what, "the agents have no verdict %" PRIu32 " (any more): they keep some from %" PRIu64 " to %" PRIu64,
+        snprintf(what, sizeof what,
+                 "the agents have no verdict %" PRIu32 " (any more): they keep some from %" PRIu64
+                 " to %" PRIu64,
                  number, first, last);
-    cairn_tool_error("explain", what, NULL, "see `cairn status -o json`, or name a trace with --trace");
+    cairn_tool_error("explain", what, NULL,
+                     "see `cairn status -o json`, or name a trace with --trace");
 }
 
 int
 cairn_explain_live(const char *socket, uint32_t number, bool json)
 {
-    struct cairn_question question = {.verb = "status", .asker = "explain", .socket = socket, .timeout_ms = ANSWER_MS};
+    struct cairn_question question = {
+        .verb = "status", .asker = "explain", .socket = socket, .timeout_ms = ANSWER_MS};
     const struct cairn_tree_value *list, *verdict = NULL;
     struct cairn_answer answer;
     struct timespec now;
@@ -265,7 +292,8 @@ cairn_explain_live(const char *socket, uint32_t number, bool json)
         return CAIRN_EXIT_USAGE;
     }
     clock_gettime(CLOCK_REALTIME, &now);
-    story = (struct story){.tree = &answer.tree, .verdict = verdict,
+    story = (struct story){.tree = &answer.tree,
+                           .verdict = verdict,
                            .now_ns = (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec};
     tell(&story);
     say_plan(&story);

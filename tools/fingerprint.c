@@ -1,5 +1,5 @@
-/* tools/fingerprint.c - `cairn fingerprint`: which state a checkpoint holds, whatever its format and
- * parallelism. */
+/* tools/fingerprint.c - `cairn fingerprint`: which state a checkpoint holds, whatever its format
+ * and parallelism. */
 #include "tools/convert/engine/fingerprints.h"
 #include "tools/convert/core/box.h"
 #include "tools/checkpoint_verbs.h"
@@ -9,14 +9,16 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-static const char about[] =
-    "Reads the checkpoint PATH whole and prints its fingerprint: the same for the same tensors, in every\n"
-    "format, parallelism and order of files. Replicas are compared, and the checkpoint's own checksums\n"
-    "are checked. Opaque state (RNG, schedulers) has a fingerprint of its own, since formats encode it\n"
-    "in their own ways.";
-static const char examples[] =
-    "  cairn fingerprint ckpt/step-1000\n"
-    "  cairn fingerprint ckpt/step-1000 -o json | jq -r '.tensors[] | .fingerprint + \" \" + .name'\n";
+static const char about[] = "Reads the checkpoint PATH whole and prints its fingerprint: the same "
+                            "for the same tensors, in every\n"
+                            "format, parallelism and order of files. Replicas are compared, and "
+                            "the checkpoint's own checksums\n"
+                            "are checked. Opaque state (RNG, schedulers) has a fingerprint of its "
+                            "own, since formats encode it\n"
+                            "in their own ways.";
+static const char examples[] = "  cairn fingerprint ckpt/step-1000\n"
+                               "  cairn fingerprint ckpt/step-1000 -o json | jq -r '.tensors[] | "
+                               ".fingerprint + \" \" + .name'\n";
 
 struct answer {
     struct cairn_fingerprint *fingerprints; /* [tensors] */
@@ -129,8 +131,8 @@ cairn_verb_fingerprint(int argc, char **argv)
         {"memory-limit", 0, "SIZE", "memory of the process (default 1GiB)", &memory, NULL},
         {"output", 'o', "FORMAT", "table or json", &output, NULL},
     };
-    const struct cairn_usage usage = {"fingerprint", "PATH [-o table|json]", about, examples, flags,
-                                      sizeof flags / sizeof *flags, true};
+    const struct cairn_usage usage = {"fingerprint", "PATH [-o table|json]",       about, examples,
+                                      flags,         sizeof flags / sizeof *flags, true};
     struct cairn_progress progress = {.what = "reading"};
     struct cairn_fingerprints_options options = {.progress = cairn_show_progress,
                                                  .context = &progress};

@@ -1,4 +1,5 @@
-/* tools/heatmap.c - `cairn heatmap`: who computes how long, as a field of pipeline stages by pipelines. */
+/* tools/heatmap.c - `cairn heatmap`: who computes how long, as a field of pipeline stages by
+ * pipelines. */
 #include "replan/views/heatmap.h"
 #include "base/json.h"
 #include "replan/detect/detect.h"
@@ -14,28 +15,39 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { COLUMNS_SHOWN = 64, ROWS_SHOWN = 32, PICTURE_PIXELS = 1024, CELL_PIXELS_MAX = 24, COLOURS = 64 };
+enum {
+    COLUMNS_SHOWN = 64,
+    ROWS_SHOWN = 32,
+    PICTURE_PIXELS = 1024,
+    CELL_PIXELS_MAX = 24,
+    COLOURS = 64
+};
 
 /* Shades by heat; the last one for all that is above. A cell of which nothing is known is '?'. */
 static const struct {
     double heat_max;
     const char *glyph, *colour;
-} shades[] = {{0.95, "-", "38;5;39"}, {1.05, "\u00b7", "38;5;250"}, {1.1, "\u2591", "38;5;229"},
-              {1.2, "\u2592", "38;5;214"}, {1.4, "\u2593", "38;5;202"}, {INFINITY, "\u2588", "38;5;196"}};
+} shades[] = {{0.95, "-", "38;5;39"},      {1.05, "\u00b7", "38;5;250"},
+              {1.1, "\u2591", "38;5;229"}, {1.2, "\u2592", "38;5;214"},
+              {1.4, "\u2593", "38;5;202"}, {INFINITY, "\u2588", "38;5;196"}};
 static const double coldest = 0.8, hottest = 1.6; /* the ends of the picture's colours */
 
-static const char about[] =
-    "Shows how long each rank has computed in the last 16 steps of a trace, pipeline stage (down) by pipeline\n"
-    "(across), and says in words what the field looks like: one hot cell is a device, a hot row a long\n"
-    "stage, a hot column longer sequences or a node that is a whole pipeline. A cell shows the slowest of its ranks.";
-static const char examples[] = "  cairn heatmap --trace job.jsonl\n"
-                               "  cairn heatmap --trace job.jsonl --png heat.png -o json | jq -r .words\n";
+static const char about[] = "Shows how long each rank has computed in the last 16 steps of a "
+                            "trace, pipeline stage (down) by pipeline\n"
+                            "(across), and says in words what the field looks like: one hot cell "
+                            "is a device, a hot row a long\n"
+                            "stage, a hot column longer sequences or a node that is a whole "
+                            "pipeline. A cell shows the slowest of its ranks.";
+static const char examples[] =
+    "  cairn heatmap --trace job.jsonl\n"
+    "  cairn heatmap --trace job.jsonl --png heat.png -o json | jq -r .words\n";
 
 /* ---- terminal ---- */
 
 /* The hottest of the cells that one character stands for; NaN where none is known. */
 static double
-hottest_of(const struct cairn_heatmap *map, uint32_t row, uint32_t rows, uint32_t column, uint32_t columns)
+hottest_of(const struct cairn_heatmap *map, uint32_t row, uint32_t rows, uint32_t column,
+           uint32_t columns)
 {
     double heat = (double)NAN;
 
@@ -65,8 +77,8 @@ print_field(const struct cairn_heatmap *map)
     uint32_t rows = (map->stages + ROWS_SHOWN - 1) / ROWS_SHOWN;
     uint32_t columns = (map->pipelines + COLUMNS_SHOWN - 1) / COLUMNS_SHOWN;
 
-    printf("%" PRIu32 " stage%s by %" PRIu32 " pipeline%s", map->stages, map->stages == 1 ? "" : "s",
-           map->pipelines, map->pipelines == 1 ? "" : "s");
+    printf("%" PRIu32 " stage%s by %" PRIu32 " pipeline%s", map->stages,
+           map->stages == 1 ? "" : "s", map->pipelines, map->pipelines == 1 ? "" : "s");
     if (rows > 1 || columns > 1)
         printf("; a character is the hottest of %" PRIu32 " by %" PRIu32 " cells", rows, columns);
     printf("; 1.00 is %.1f ms of computation a step\n", map->middle_ns / 1e6);
@@ -123,7 +135,8 @@ draw(const struct cairn_heatmap *map, const char *path)
     uint32_t most = map->pipelines > map->stages ? map->pipelines : map->stages;
     uint32_t joined = (most + CAIRN_PNG_SIDE_MAX - 1) / CAIRN_PNG_SIDE_MAX;
     uint32_t side = PICTURE_PIXELS / most;
-    uint32_t rows = (map->stages + joined - 1) / joined, columns = (map->pipelines + joined - 1) / joined;
+    uint32_t rows = (map->stages + joined - 1) / joined,
+             columns = (map->pipelines + joined - 1) / joined;
     uint8_t colours[COLOURS + 2][3], *pixels;
     cairn_err err;
 
@@ -137,10 +150,12 @@ draw(const struct cairn_heatmap *map, const char *path)
 
             pixels[(size_t)y * columns * side + x] =
                 edge ? COLOURS + 1
-                     : colour_of(hottest_of(map, y / side * joined, joined, x / side * joined, joined));
+                     : colour_of(
+                           hottest_of(map, y / side * joined, joined, x / side * joined, joined));
         }
     make_colours(colours);
-    err = cairn_png_write(path, pixels, columns * side, rows * side, (const uint8_t (*)[3])colours, COLOURS + 2);
+    err = cairn_png_write(path, pixels, columns * side, rows * side, (const uint8_t(*)[3])colours,
+                          COLOURS + 2);
     free(pixels);
     return err;
 }
@@ -158,7 +173,8 @@ write_field(struct cairn_json_writer *writer, const struct cairn_heatmap *map, b
         for (uint32_t column = 0; column < map->pipelines; column++) {
             const struct cairn_heat_cell *cell = &map->cells[row * map->pipelines + column];
 
-            cairn_json_write_double(writer, heat ? cell->heat : cell->compute_ns / 1e6); /* NaN: null */
+            /* NaN: null */
+            cairn_json_write_double(writer, heat ? cell->heat : cell->compute_ns / 1e6);
         }
         cairn_json_write_array_end(writer);
     }
@@ -245,7 +261,8 @@ run(const char *path, const char *picture, bool json)
             print_field(&map);
     }
     if (err == CAIRN_FULL)
-        cairn_tool_error("heatmap", "the field has too many cells", "stages times pipelines are above 16,777,216",
+        cairn_tool_error("heatmap", "the field has too many cells",
+                         "stages times pipelines are above 16,777,216",
                          "see the communicators that begin with pp and dp in the trace's header");
     else if (err)
         cairn_tool_error("heatmap", cairn_err_text(err), NULL, NULL);
@@ -255,7 +272,8 @@ run(const char *path, const char *picture, bool json)
         err = draw(&map, picture);
         if (err) {
             cairn_tool_error("heatmap", "the picture could not be written",
-                             err == CAIRN_IO ? strerror(errno) : cairn_err_text(err), "see --png FILE");
+                             err == CAIRN_IO ? strerror(errno) : cairn_err_text(err),
+                             "see --png FILE");
             exit_code = cairn_exit_code(err);
         }
     }
@@ -273,8 +291,10 @@ cairn_verb_heatmap(int argc, char **argv)
         {"png", 0, "FILE", "draw the field as a picture too", &picture, NULL},
         {"output", 'o', "FORMAT", "table or json", &output, NULL},
     };
-    const struct cairn_usage usage = {"heatmap", "--trace FILE [--png FILE] [-o table|json]", about, examples,
-                                      flags, sizeof flags / sizeof *flags, false};
+    const struct cairn_usage usage = {"heatmap", "--trace FILE [--png FILE] [-o table|json]",
+                                      about,     examples,
+                                      flags,     sizeof flags / sizeof *flags,
+                                      false};
     int exit_code;
     bool json;
 

@@ -13,13 +13,14 @@ enum {
     LISTED_MAX = 1000 /* in the table, which people read */
 };
 
-static const char about[] =
-    "Says what the checkpoint PATH is: its format, who wrote it, its parallelism, and its tensors with\n"
-    "type and shape: in the table the first 1000, with -o json every one and where its parts lie. Only\n"
-    "metadata is read, and nothing of it is executed.";
-static const char examples[] =
-    "  cairn inspect ckpt/step-1000\n"
-    "  cairn inspect ckpt/step-1000 -o json | jq '.tensors[] | select(.kind == \"optimizer\").name'\n";
+static const char about[] = "Says what the checkpoint PATH is: its format, who wrote it, its "
+                            "parallelism, and its tensors with\n"
+                            "type and shape: in the table the first 1000, with -o json every one "
+                            "and where its parts lie. Only\n"
+                            "metadata is read, and nothing of it is executed.";
+static const char examples[] = "  cairn inspect ckpt/step-1000\n"
+                               "  cairn inspect ckpt/step-1000 -o json | jq '.tensors[] | "
+                               "select(.kind == \"optimizer\").name'\n";
 
 /* A checkpoint, and what of it belongs to which tensor. */
 struct view {
@@ -255,8 +256,8 @@ cairn_verb_inspect(int argc, char **argv)
     const struct cairn_flag flags[] = {
         {"output", 'o', "FORMAT", "table or json", &output, NULL},
     };
-    const struct cairn_usage usage = {"inspect", "PATH [-o table|json]", about, examples, flags,
-                                      sizeof flags / sizeof *flags, true};
+    const struct cairn_usage usage = {"inspect", "PATH [-o table|json]",       about, examples,
+                                      flags,     sizeof flags / sizeof *flags, true};
     struct cairn_complaint complaint = {""};
     struct cairn_checkpoint checkpoint = {.place.dir_fd = -1};
     struct view view = {0};

@@ -28,16 +28,17 @@ static const struct cairn_verb verbs[] = {
     {"convert", "any checkpoint format and parallelism to any other, proven equal",
      cairn_verb_convert},
     {"diff", "the tensors that differ between two checkpoints", cairn_verb_diff},
-    {"fingerprint", "what state a checkpoint holds, whatever its format",
-     cairn_verb_fingerprint},
+    {"fingerprint", "what state a checkpoint holds, whatever its format", cairn_verb_fingerprint},
     {"detect", "who is slow, who hangs, and why, from a trace of collective timing",
      cairn_verb_detect},
     {"explain", "a verdict of detect as a story in seconds, with its evidence", cairn_verb_explain},
     {"heatmap", "who computes how long, pipeline stage by pipeline, for the terminal and as PNG",
      cairn_verb_heatmap},
     {"trace", "the last steps of all ranks as a timeline for Perfetto", cairn_verb_trace},
-    {"profile", "a problem with the times and rates that a trace of timing shows", cairn_verb_profile},
-    {"plan", "pipelines for the devices that are left, and how good they are at most", cairn_verb_plan},
+    {"profile", "a problem with the times and rates that a trace of timing shows",
+     cairn_verb_profile},
+    {"plan", "pipelines for the devices that are left, and how good they are at most",
+     cairn_verb_plan},
     {"simulate", "a plan's step, replayed operation by operation", cairn_verb_simulate},
     {"assign", "sequences of different length to pipelines of different speed", cairn_verb_assign},
     {"doctor", "preflight of this node, each finding with its fix", cairn_verb_doctor},
@@ -95,7 +96,8 @@ int
 main(int argc, char **argv)
 {
     signal(SIGPIPE, SIG_IGN);
-    signal(SIGCHLD, SIG_DFL); /* whoever starts us may ignore it, and then nobody learns how a child of ours ended */
+    signal(SIGCHLD, SIG_DFL); /* whoever starts us may ignore it, and then nobody learns how a child
+                               * of ours ended */
     if (argc < 2) {
         print_help(stderr);
         return CAIRN_EXIT_USAGE;
@@ -106,7 +108,8 @@ main(int argc, char **argv)
         return finish(CAIRN_EXIT_OK);
     }
     if (strcmp(argv[1], "--version") == 0) {
-        printf("cairn %s (protocols: session %d, agents %d)\n", release, CAIRN_SESSION_PROTOCOL, CAIRN_MESSAGE_VERSION);
+        printf("cairn %s (protocols: session %d, agents %d)\n", release, CAIRN_SESSION_PROTOCOL,
+               CAIRN_MESSAGE_VERSION);
         return finish(CAIRN_EXIT_OK);
     }
     for (size_t i = 0; i < sizeof verbs / sizeof *verbs; i++)

@@ -1,6 +1,7 @@
 /*
- * tools/metrics.h - a status as metrics in Prometheus' text format, for node_exporter's textfile collector or whatever else
- * runs a command: base units, a name that begins with cairn_, labels of bounded number.
+ * tools/metrics.h - a status as metrics in Prometheus' text format, for node_exporter's textfile
+ * collector or whatever else runs a command: base units, a name that begins with cairn_, labels of
+ * bounded number.
  */
 #ifndef CAIRN_TOOLS_METRICS_H
 #define CAIRN_TOOLS_METRICS_H

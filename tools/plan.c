@@ -1,4 +1,5 @@
-/* tools/plan.c - `cairn plan`: pipelines for the devices that are left, and how good they are at most. */
+/* tools/plan.c - `cairn plan`: pipelines for the devices that are left, and how good they are at
+ * most. */
 #include "replan/search/answer.h"
 #include "tools/common.h"
 #include "tools/plan_view.h"
@@ -11,12 +12,15 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char about[] =
-    "Plans pipelines for the devices of a problem file: groups, stages, layers, micro-batches, and who is\n"
-    "left out; with the predicted time of a step and a time that provably no plan for these devices beats.\n"
-    "Exit status 4 where nothing fits, with what lacks. docs/PLANNER.md has the formats and the formulas.";
-static const char examples[] = "  cairn plan --problem problem.json --explain\n"
-                               "  cairn plan --problem problem.json --time-limit 200 -o json > plan.json\n";
+static const char about[] = "Plans pipelines for the devices of a problem file: groups, stages, "
+                            "layers, micro-batches, and who is\n"
+                            "left out; with the predicted time of a step and a time that provably "
+                            "no plan for these devices beats.\n"
+                            "Exit status 4 where nothing fits, with what lacks. docs/PLANNER.md "
+                            "has the formats and the formulas.";
+static const char examples[] =
+    "  cairn plan --problem problem.json --explain\n"
+    "  cairn plan --problem problem.json --time-limit 200 -o json > plan.json\n";
 
 static void
 write_number(struct cairn_json_writer *writer, const char *key, double value)
@@ -69,7 +73,8 @@ write_infeasible(struct cairn_json_writer *writer, const struct cairn_infeasible
 }
 
 static int
-print_json(const struct cairn_problem *problem, const struct cairn_answer_plan *answer, double plan_ms)
+print_json(const struct cairn_problem *problem, const struct cairn_answer_plan *answer,
+           double plan_ms)
 {
     struct cairn_json_writer writer;
     cairn_err err = CAIRN_OK;
@@ -107,11 +112,13 @@ print_move(const struct cairn_answer_plan *answer)
 }
 
 static void
-print_table(const struct cairn_problem *problem, const struct cairn_answer_plan *answer, double plan_ms)
+print_table(const struct cairn_problem *problem, const struct cairn_answer_plan *answer,
+            double plan_ms)
 {
     const struct cairn_plan *plan = answer->plan;
 
-    printf("%-9s %-13s %-6s %s\n", "pipeline", "micro-batches", "stages", "layers (devices) of each stage");
+    printf("%-9s %-13s %-6s %s\n", "pipeline", "micro-batches", "stages",
+           "layers (devices) of each stage");
     for (uint32_t i = 0; i < plan->pipeline_count; i++) {
         const struct cairn_plan_pipeline *pipeline = &plan->pipelines[i];
 
@@ -124,10 +131,11 @@ print_table(const struct cairn_problem *problem, const struct cairn_answer_plan 
     }
     printf("%" PRIu32 " of %" PRIu32 " devices are in use\n", plan->device_count,
            problem->device_count);
-    printf("a step takes %.1f ms; no plan takes less than %.1f ms (%.2f %% less)", answer->step_ms, answer->bound_ms,
-           100 * (1 - answer->bound_ms / answer->step_ms));
+    printf("a step takes %.1f ms; no plan takes less than %.1f ms (%.2f %% less)", answer->step_ms,
+           answer->bound_ms, 100 * (1 - answer->bound_ms / answer->step_ms));
     if (answer->schedule_ms < answer->step_ms * 0.999)
-        printf("; its 1F1B schedule, which is not what the bound is of, ends after %.1f ms", answer->schedule_ms);
+        printf("; its 1F1B schedule, which is not what the bound is of, ends after %.1f ms",
+               answer->schedule_ms);
     if (answer->healthy_ms < INFINITY)
         printf("; healthy: %.1f ms", answer->healthy_ms);
     printf("\n");
@@ -136,9 +144,12 @@ print_table(const struct cairn_problem *problem, const struct cairn_answer_plan 
     if (answer->payback_steps > 0)
         printf("the move has paid for itself after %" PRIu64 " steps\n", answer->payback_steps);
     if (answer->slow_layers > 0)
-        printf("%" PRIu32 " layers are reduced over pipelines by links that slow_links names\n", answer->slow_layers);
+        printf("%" PRIu32 " layers are reduced over pipelines by links that slow_links names\n",
+               answer->slow_layers);
     printf("planned in %.1f ms%s\n", plan_ms,
-           answer->complete ? "" : ", cut short by --time-limit: a longer one may find a better plan, or a better bound");
+           answer->complete ? ""
+                            : ", cut short by --time-limit: a longer one may find a better plan, "
+                              "or a better bound");
 }
 
 struct options {
@@ -206,13 +217,16 @@ cairn_verb_plan(int argc, char **argv)
     const struct cairn_flag flags[] = {
         {"problem", 0, "FILE", "what to plan for (JSON)", &options.problem, NULL},
         {"time-limit", 0, "MS", "how long to search at most (default 1000)", &limit, NULL},
-        {"explain", 0, NULL, "draw the pipelines: stages, layers, who is slow, where the time goes", NULL,
-         &options.explain},
+        {"explain", 0, NULL, "draw the pipelines: stages, layers, who is slow, where the time goes",
+         NULL, &options.explain},
         {"svg", 0, "FILE", "draw them into a file", &options.svg, NULL},
         {"output", 'o', "FORMAT", "table or json", &output, NULL},
     };
-    const struct cairn_usage usage = {"plan", "--problem FILE [--time-limit MS] [--explain] [--svg FILE] [-o table|json]", about,
-                                      examples, flags, sizeof flags / sizeof *flags, false};
+    const struct cairn_usage usage = {
+        "plan", "--problem FILE [--time-limit MS] [--explain] [--svg FILE] [-o table|json]",
+        about,  examples,
+        flags,  sizeof flags / sizeof *flags,
+        false};
     struct cairn_deadline deadline;
     int exit_code;
 
@@ -223,7 +237,7 @@ cairn_verb_plan(int argc, char **argv)
     if (!cairn_output_parse(output, &options.json))
         return cairn_usage_error(&usage, "-o takes table or json, not \"%s\"", output);
     if (!cairn_deadline_parse(limit, &deadline))
-        return cairn_usage_error(&usage, "--time-limit takes milliseconds from 1 to 3600000, not \"%s\"",
-                                 limit);
+        return cairn_usage_error(
+            &usage, "--time-limit takes milliseconds from 1 to 3600000, not \"%s\"", limit);
     return run(&options, &deadline);
 }

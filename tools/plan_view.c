@@ -10,7 +10,8 @@
 
 enum {
     BAR_COLUMNS = 40,
-    SHOWN_PIPELINES_MAX = 64, /* of a plan of thousands the first are shown, and that there are more */
+    SHOWN_PIPELINES_MAX = 64, /* of a plan of thousands the first are shown, and that there are
+                               * more */
     SHOWN_IDLE_MAX = 100,     /* devices in no stage, of each kind */
     BAR_PIXELS = 600,
     ROW_PIXELS = 18,
@@ -91,7 +92,8 @@ explain_stage(const struct cairn_problem *problem, const struct cairn_plan *plan
     memset(bar, '#', BAR_COLUMNS);
     bar[columns < 1 ? 1 : columns] = '\0';
     if (slowest->rate > 1)
-        (void)snprintf(slow, sizeof(slow), ", device %" PRIu64 " at rate %.3g", slowest->id, slowest->rate);
+        (void)snprintf(slow, sizeof(slow), ", device %" PRIu64 " at rate %.3g", slowest->id,
+                       slowest->rate);
     fprintf(out, "  stage %-3" PRIu32 " ", j);
     if (slowest->rate > 1)
         cairn_print_coloured(out, "33", bar);
@@ -145,7 +147,8 @@ explain_unused(const struct cairn_problem *problem, const struct cairn_plan *pla
 }
 
 void
-cairn_plan_explain(const struct cairn_problem *problem, const struct cairn_answer_plan *answer, FILE *out)
+cairn_plan_explain(const struct cairn_problem *problem, const struct cairn_answer_plan *answer,
+                   FILE *out)
 {
     const struct cairn_plan *plan = answer->plan;
     double scale_ms = longest_stage_ms(problem, plan), longest_ms = 0, fill_ms = 0;
@@ -169,10 +172,13 @@ cairn_plan_explain(const struct cairn_problem *problem, const struct cairn_answe
             explain_stage(problem, plan, i, j, scale_ms, out);
     }
     if (plan->pipeline_count > SHOWN_PIPELINES_MAX)
-        fprintf(out, "and %" PRIu32 " pipelines more\n", plan->pipeline_count - SHOWN_PIPELINES_MAX);
+        fprintf(out, "and %" PRIu32 " pipelines more\n",
+                plan->pipeline_count - SHOWN_PIPELINES_MAX);
     explain_unused(problem, plan, out);
-    fprintf(out, "the longest is pipeline %" PRIu32 ": %.1f ms at the pace of its slowest stage, %.1f ms to fill "
-                 "and drain\n",
+    fprintf(out,
+            "the longest is pipeline %" PRIu32
+            ": %.1f ms at the pace of its slowest stage, %.1f ms to fill "
+            "and drain\n",
             longest, longest_ms - fill_ms, fill_ms);
 }
 
@@ -180,8 +186,8 @@ static void
 draw_pipeline(const struct cairn_problem *problem, const struct cairn_plan *plan, uint32_t pipeline,
               double scale_ms, uint32_t top, FILE *out)
 {
-    fprintf(out, "<text x=\"4\" y=\"%" PRIu32 "\">%" PRIu32 ": %" PRIu32 " mb</text>\n", top + 13, pipeline,
-            plan->pipelines[pipeline].microbatches);
+    fprintf(out, "<text x=\"4\" y=\"%" PRIu32 "\">%" PRIu32 ": %" PRIu32 " mb</text>\n", top + 13,
+            pipeline, plan->pipelines[pipeline].microbatches);
     for (uint32_t j = 0; j < plan->pipelines[pipeline].stage_count; j++) {
         const struct cairn_plan_stage *stage = stage_of(plan, pipeline, j);
         double own_ms = cairn_plan_stage_ms(plan, problem, pipeline, j);
@@ -189,10 +195,11 @@ draw_pipeline(const struct cairn_problem *problem, const struct cairn_plan *plan
 
         fprintf(out,
                 "<rect x=\"%d\" y=\"%" PRIu32 "\" width=\"%.1f\" height=\"%d\" fill=\"%s\"/>"
-                "<text x=\"%d\" y=\"%" PRIu32 "\">%" PRIu32 " layers on %" PRIu32 ", %.1f ms</text>\n",
+                "<text x=\"%d\" y=\"%" PRIu32 "\">%" PRIu32 " layers on %" PRIu32
+                ", %.1f ms</text>\n",
                 LABEL_PIXELS, y, own_ms / scale_ms * BAR_PIXELS, ROW_PIXELS - 3,
-                slowest_device(problem, plan, stage)->rate > 1 ? "#e8a33d" : "#7fb2d9", LABEL_PIXELS + 4, y + 12,
-                stage->layer_count, stage->device_count, own_ms);
+                slowest_device(problem, plan, stage)->rate > 1 ? "#e8a33d" : "#7fb2d9",
+                LABEL_PIXELS + 4, y + 12, stage->layer_count, stage->device_count, own_ms);
     }
 }
 
@@ -230,7 +237,8 @@ cairn_plan_draw(const struct cairn_problem *problem, const struct cairn_answer_p
     const struct cairn_plan *plan = answer->plan;
     double scale_ms = longest_stage_ms(problem, plan);
     uint32_t top = 2 * ROW_PIXELS, idle = problem->device_count - plan->device_count;
-    uint32_t idle_rows = ((idle < SHOWN_IDLE_MAX ? idle : SHOWN_IDLE_MAX) + IDLE_PER_ROW - 1) / IDLE_PER_ROW;
+    uint32_t idle_rows =
+        ((idle < SHOWN_IDLE_MAX ? idle : SHOWN_IDLE_MAX) + IDLE_PER_ROW - 1) / IDLE_PER_ROW;
     bool *used = find_used(problem, plan);
     FILE *out = used ? fopen(path, "we") : NULL;
     bool failed;
@@ -242,11 +250,12 @@ cairn_plan_draw(const struct cairn_problem *problem, const struct cairn_answer_p
     fprintf(out,
             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%" PRIu32
             "\" font-family=\"sans-serif\" font-size=\"11\">\n"
-            "<text x=\"4\" y=\"14\">a step takes %.1f ms, no plan less than %.1f ms; orange: slow devices; "
+            "<text x=\"4\" y=\"14\">a step takes %.1f ms, no plan less than %.1f ms; orange: slow "
+            "devices; "
             "grey: left out; black: dead</text>\n",
             LABEL_PIXELS + BAR_PIXELS + 20,
-            top + (plan->stage_count + plan->pipeline_count + idle_rows) * ROW_PIXELS, answer->step_ms,
-            answer->bound_ms);
+            top + (plan->stage_count + plan->pipeline_count + idle_rows) * ROW_PIXELS,
+            answer->step_ms, answer->bound_ms);
     for (uint32_t i = 0; i < plan->pipeline_count; i++) {
         draw_pipeline(problem, plan, i, scale_ms, top, out);
         top += (plan->pipelines[i].stage_count + 1) * ROW_PIXELS;

@@ -6,8 +6,8 @@
 
 #include <stdio.h>
 
-/* Each stage as a bar as long as one micro-batch takes in it, with its layers, devices, and who is slow; what is
- * unused; and where the time of the longest pipeline goes. */
+/* Each stage as a bar as long as one micro-batch takes in it, with its layers, devices, and who is
+ * slow; what is unused; and where the time of the longest pipeline goes. */
 void cairn_plan_explain(const struct cairn_problem *problem, const struct cairn_answer_plan *answer,
                         FILE *out);
 

@@ -53,17 +53,19 @@ cairn_planning_load(const char *verb, const char *path, uint8_t **text, size_t *
                     read_errno == EACCES ? CAIRN_EXIT_DENIED : CAIRN_EXIT_INPUT, exit_code);
     if (used > FILE_BYTES_MAX) {
         (void)fclose(file);
-        return fail(verb, path, "it is larger than 64 MiB", "a problem of 65536 devices takes 6 MiB",
-                    CAIRN_EXIT_INPUT, exit_code);
+        return fail(verb, path, "it is larger than 64 MiB",
+                    "a problem of 65536 devices takes 6 MiB", CAIRN_EXIT_INPUT, exit_code);
     }
     read_errno = ferror(file) ? read_errno : ENOMEM;
     (void)fclose(file);
-    return fail(verb, path, strerror(read_errno), read_errno == EISDIR ? "name a file that can be read" : NULL,
+    return fail(verb, path, strerror(read_errno),
+                read_errno == EISDIR ? "name a file that can be read" : NULL,
                 read_errno == EISDIR ? CAIRN_EXIT_INPUT : CAIRN_EXIT_IO, exit_code);
 }
 
 bool
-cairn_planning_problem(const char *verb, const char *path, struct cairn_problem *out, int *exit_code)
+cairn_planning_problem(const char *verb, const char *path, struct cairn_problem *out,
+                       int *exit_code)
 {
     struct cairn_fault fault = {""};
     uint8_t *text = NULL;
@@ -77,8 +79,8 @@ cairn_planning_problem(const char *verb, const char *path, struct cairn_problem 
     if (!err)
         return true;
     return fail(verb, path, err == CAIRN_CORRUPT ? fault.text : cairn_err_text(err),
-                err == CAIRN_CORRUPT ? "docs/PLANNER.md has the format" : NULL, cairn_exit_code(err),
-                exit_code);
+                err == CAIRN_CORRUPT ? "docs/PLANNER.md has the format" : NULL,
+                cairn_exit_code(err), exit_code);
 }
 
 bool

@@ -1,11 +1,12 @@
 /*
  * tools/png.c - a PNG file (ISO/IEC 15948) with a palette.
  *
- * After eight fixed bytes come chunks: length (32 bits, the most significant byte first, of the data
- * alone), type, data, and the CRC-32 of type and data. IHDR has the sizes, PLTE the colours, IDAT the
- * rows, each after a byte that says "no filter", as a zlib stream (RFC 1950) of stored blocks of
- * deflate (RFC 1951): a byte that is 1 in the last block, the length and its complement in 16 bits, the least
- * significant byte first, and the bytes as they are. Adler-32 of all rows ends the stream.
+ * After eight fixed bytes come chunks: length (32 bits, the most significant byte first, of the
+ * data alone), type, data, and the CRC-32 of type and data. IHDR has the sizes, PLTE the colours,
+ * IDAT the rows, each after a byte that says "no filter", as a zlib stream (RFC 1950) of stored
+ * blocks of deflate (RFC 1951): a byte that is 1 in the last block, the length and its complement
+ * in 16 bits, the least significant byte first, and the bytes as they are. Adler-32 of all rows
+ * ends the stream.
  */
 #include "tools/png.h"
 
@@ -19,7 +20,13 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { STORED_MAX = 65535, STORED_HEAD = 5, ADLER_MODULUS = 65521, COLOUR_BITS = 8, COLOUR_PALETTE = 3 };
+enum {
+    STORED_MAX = 65535,
+    STORED_HEAD = 5,
+    ADLER_MODULUS = 65521,
+    COLOUR_BITS = 8,
+    COLOUR_PALETTE = 3
+};
 
 static void
 put_u32(uint8_t *out, uint32_t value)
@@ -91,7 +98,8 @@ cairn_png_write(const char *path, const uint8_t *pixels, uint32_t width, uint32_
     FILE *file = NULL;
     bool failed;
 
-    CAIRN_ASSERT(width >= 1 && width <= CAIRN_PNG_SIDE_MAX && height >= 1 && height <= CAIRN_PNG_SIDE_MAX);
+    CAIRN_ASSERT(width >= 1 && width <= CAIRN_PNG_SIDE_MAX && height >= 1 &&
+                 height <= CAIRN_PNG_SIDE_MAX);
     CAIRN_ASSERT(colour_count >= 1 && colour_count <= CAIRN_PNG_COLOURS_MAX);
     rows = calloc(rows_bytes, 1);
     if (!rows)

@@ -1,4 +1,5 @@
-/* tools/profile.c - `cairn profile`: a problem with the times, rates, links and memory that a trace shows. */
+/* tools/profile.c - `cairn profile`: a problem with the times, rates, links and memory that a trace
+ * shows. */
 #include "replan/profile/profile.h"
 #include "replan/detect/detect.h"
 #include "replan/profile/links.h"
@@ -16,14 +17,18 @@
 
 #define OFF_NOTED 0.05 /* of a device's memory */
 
-static const char about[] =
-    "Measures what `cairn plan` needs: prints the problem again, with the time of a layer, the vocabulary's weight and the\n"
-    "devices' rates as the last 16 steps of a trace show them, the links as its last transfers do, and what layers hold from lines\n"
-    "with \"memory_bytes\". The problem's \"current\" is the plan that ran then, and the ids of its devices are the ranks of the\n"
-    "trace. How well all that fits, and what is not determined and stays as the problem says, is said on stderr; times that say\n"
-    "nothing are refused.";
-static const char examples[] = "  cairn profile --problem problem.json --trace job.jsonl > measured.json\n"
-                               "  cairn plan --problem measured.json --explain\n";
+static const char about[] = "Measures what `cairn plan` needs: prints the problem again, with the "
+                            "time of a layer, the vocabulary's weight and the\n"
+                            "devices' rates as the last 16 steps of a trace show them, the links "
+                            "as its last transfers do, and what layers hold from lines\n"
+                            "with \"memory_bytes\". The problem's \"current\" is the plan that ran "
+                            "then, and the ids of its devices are the ranks of the\n"
+                            "trace. How well all that fits, and what is not determined and stays "
+                            "as the problem says, is said on stderr; times that say\n"
+                            "nothing are refused.";
+static const char examples[] =
+    "  cairn profile --problem problem.json --trace job.jsonl > measured.json\n"
+    "  cairn plan --problem measured.json --explain\n";
 
 /* What a trace says; of the one who asked, who ends it with end_measured. */
 struct measured {
@@ -41,7 +46,8 @@ end_measured(struct measured *measured)
     free(measured->loads);
 }
 
-/* Reads the trace to its end: what ranks computed in the last steps, and what transfers took. The exit code. */
+/* Reads the trace to its end: what ranks computed in the last steps, and what transfers took. The
+ * exit code. */
 static int
 read_trace(const char *path, struct measured *measured)
 {
@@ -84,21 +90,28 @@ static void
 say_times(const struct cairn_problem *problem, const struct cairn_profiled *profiled)
 {
     (void)fprintf(stderr,
-                  "a layer takes %.3f ms, first stages %.2f layers more, last ones %.2f; the times of %" PRIu32 " of %" PRIu32
+                  "a layer takes %.3f ms, first stages %.2f layers more, last ones %.2f; the times "
+                  "of %" PRIu32 " of %" PRIu32
                   " stages are %.1f %% off that (root mean square); %" PRIu32 " devices are slow\n",
-                  problem->layer_ms, problem->embed_layers, problem->head_layers, profiled->fit.used, profiled->stages,
-                  100 * profiled->fit.error_rms, profiled->slow_devices);
+                  problem->layer_ms, problem->embed_layers, problem->head_layers,
+                  profiled->fit.used, profiled->stages, 100 * profiled->fit.error_rms,
+                  profiled->slow_devices);
     if (profiled->vocabulary_kept)
-        (void)fprintf(stderr, "not determined: the vocabulary's weight, since the stages are too much alike, or too few, to tell it apart from "
+        (void)fprintf(stderr, "not determined: the vocabulary's weight, since the stages are too "
+                              "much alike, or too few, to tell it apart from "
                               "layers: it is what the problem said\n");
     if (profiled->first_open)
-        (void)fprintf(stderr, "not determined: whether the device of the only first stage is slow: it counts as healthy, and embed_layers has "
+        (void)fprintf(stderr, "not determined: whether the device of the only first stage is slow: "
+                              "it counts as healthy, and embed_layers has "
                               "what it takes longer: look at that before you plan with it\n");
     if (profiled->last_open)
-        (void)fprintf(stderr, "not determined: whether the device of the only last stage is slow: it counts as healthy, and head_layers has "
+        (void)fprintf(stderr, "not determined: whether the device of the only last stage is slow: "
+                              "it counts as healthy, and head_layers has "
                               "what it takes longer: look at that before you plan with it\n");
     if (profiled->kept_devices)
-        (void)fprintf(stderr, "not determined: the rates of %" PRIu32 " devices, which were not measured: they are what the problem said\n",
+        (void)fprintf(stderr,
+                      "not determined: the rates of %" PRIu32
+                      " devices, which were not measured: they are what the problem said\n",
                       profiled->kept_devices);
 }
 
@@ -118,32 +131,47 @@ say_links(const struct cairn_problem *problem, const struct cairn_profiled_links
         bool is_said = (i == CAIRN_LINK_INTRA ? problem->intra_gbps : problem->inter_gbps) > 0;
 
         if (link->told)
-            (void)fprintf(stderr, "%s a device gets %.1f Gb/s, by %" PRIu32 " transfers of %s\n", places[i], link->gbps,
-                          link->transfers, ops[link->op]);
+            (void)fprintf(stderr, "%s a device gets %.1f Gb/s, by %" PRIu32 " transfers of %s\n",
+                          places[i], link->gbps, link->transfers, ops[link->op]);
         else
-            (void)fprintf(stderr, "not determined: link_gbps.%s, since too few transfers %s %s: %s\n", keys[i], places[i],
-                          link->at_odds ? "can be used" : "were seen from begin to end",
-                          is_said ? "it is what the problem said" : "the problem does not say it either");
+            (void)fprintf(
+                stderr, "not determined: link_gbps.%s, since too few transfers %s %s: %s\n",
+                keys[i], places[i], link->at_odds ? "can be used" : "were seen from begin to end",
+                is_said ? "it is what the problem said" : "the problem does not say it either");
         if (link->at_odds)
-            (void)fprintf(stderr, "not used: all_gather and reduce_scatter %s, which contradict each other: is \"bytes\" what each rank gives?\n",
+            (void)fprintf(stderr,
+                          "not used: all_gather and reduce_scatter %s, which contradict each "
+                          "other: is \"bytes\" what each rank gives?\n",
                           places[i]);
     }
     if (links->unpaired)
-        (void)fprintf(stderr, "not used: the bandwidth %s, since link_gbps needs both: give link_gbps in the problem\n",
+        (void)fprintf(stderr,
+                      "not used: the bandwidth %s, since link_gbps needs both: give link_gbps in "
+                      "the problem\n",
                       places[links->scopes[CAIRN_LINK_INTER].told]);
     if (links->node_pairs)
         (void)fprintf(stderr, "%" PRIu32 " of %" PRIu32 " pairs of nodes have slow links\n",
-                      links->slow_links + links->passed_links + links->unknown_links, links->node_pairs);
+                      links->slow_links + links->passed_links + links->unknown_links,
+                      links->node_pairs);
     else
-        (void)fprintf(stderr, "not determined: slow_links, since less than three pairs of nodes have comparable channels of their own\n");
+        (void)fprintf(stderr, "not determined: slow_links, since less than three pairs of nodes "
+                              "have comparable channels of their own\n");
     if (links->unknown_links)
-        (void)fprintf(stderr, "not used: the slow links of %" PRIu32 " pairs of nodes, since the bandwidth between nodes is not known: give link_gbps "
-                              "in the problem\n", links->unknown_links);
+        (void)fprintf(
+            stderr,
+            "not used: the slow links of %" PRIu32
+            " pairs of nodes, since the bandwidth between nodes is not known: give link_gbps "
+            "in the problem\n",
+            links->unknown_links);
     if (links->kept_links)
-        (void)fprintf(stderr, "not determined: %" PRIu32 " slow links that the problem names: they are as it said\n", links->kept_links);
+        (void)fprintf(stderr,
+                      "not determined: %" PRIu32
+                      " slow links that the problem names: they are as it said\n",
+                      links->kept_links);
     if (links->passed_links)
-        (void)fprintf(stderr, "left out: %" PRIu32 " slow links beyond the %d that a problem may have\n", links->passed_links,
-                      CAIRN_PROBLEM_SLOW_LINKS_MAX);
+        (void)fprintf(stderr,
+                      "left out: %" PRIu32 " slow links beyond the %d that a problem may have\n",
+                      links->passed_links, CAIRN_PROBLEM_SLOW_LINKS_MAX);
 }
 
 static void
@@ -152,23 +180,35 @@ say_memory(const struct cairn_problem *problem, const struct cairn_profiled_memo
     const struct cairn_memory_told *told = &memory->told;
 
     if (memory->outside)
-        (void)fprintf(stderr, "not used: the memory of %" PRIu32 " ranks that are in no stage of the plan\n", memory->outside);
+        (void)fprintf(
+            stderr, "not used: the memory of %" PRIu32 " ranks that are in no stage of the plan\n",
+            memory->outside);
     if (memory->devices == 0) {
-        (void)fprintf(stderr, "not measured: memory, of which no line of the trace tells (\"memory_bytes\"): it is what the problem said\n");
+        (void)fprintf(stderr, "not measured: memory, of which no line of the trace tells "
+                              "(\"memory_bytes\"): it is what the problem said\n");
         return;
     }
-    (void)fprintf(stderr, "layer_bytes %" PRIu64 " (%s), activation_bytes %" PRIu64 " (%s), reserved_bytes %" PRIu64 " (%s): at most %.1f %% "
-                          "%s what %" PRIu32 " devices held\n",
-                  problem->layer_bytes, told->layer ? "measured" : "as the problem said", problem->activation_bytes,
-                  told->activation ? "measured" : "as the problem said", problem->reserved_bytes,
-                  told->reserved ? "measured" : "as the problem said", 100 * fabs(memory->off_worst),
-                  memory->off_worst < 0 ? "below" : "above", memory->devices);
+    (void)fprintf(stderr,
+                  "layer_bytes %" PRIu64 " (%s), activation_bytes %" PRIu64
+                  " (%s), reserved_bytes %" PRIu64 " (%s): at most %.1f %% "
+                  "%s what %" PRIu32 " devices held\n",
+                  problem->layer_bytes, told->layer ? "measured" : "as the problem said",
+                  problem->activation_bytes, told->activation ? "measured" : "as the problem said",
+                  problem->reserved_bytes, told->reserved ? "measured" : "as the problem said",
+                  100 * fabs(memory->off_worst), memory->off_worst < 0 ? "below" : "above",
+                  memory->devices);
     if (memory->contradicts)
-        (void)fprintf(stderr, "not determined: memory, since by what was measured layers hold nothing: it is what the problem said\n");
+        (void)fprintf(stderr, "not determined: memory, since by what was measured layers hold "
+                              "nothing: it is what the problem said\n");
     else if (!told->layer || !told->activation || !told->reserved)
-        (void)fprintf(stderr, "not determined: the sizes that are as the problem said, since the stages are too much alike to tell them apart%s\n",
-                      fabs(memory->off_worst) > OFF_NOTED ? ": with them the problem does not say what was measured, so look at that before "
-                                                            "you plan with it" : "");
+        (void)fprintf(
+            stderr,
+            "not determined: the sizes that are as the problem said, since the stages are too much "
+            "alike to tell them apart%s\n",
+            fabs(memory->off_worst) > OFF_NOTED
+                ? ": with them the problem does not say what was measured, so look at that before "
+                  "you plan with it"
+                : "");
 }
 
 /* Changes the problem to what was measured, and says how well that is known. The exit code. */
@@ -180,16 +220,19 @@ take(struct cairn_problem *problem, const struct measured *measured)
     struct cairn_profiled_links links;
     struct cairn_profiled_memory memory;
     struct cairn_fault fault = {""};
-    cairn_err err = cairn_profile_take(problem, measured->loads, measured->rank_count, &profiled, &fault);
+    cairn_err err =
+        cairn_profile_take(problem, measured->loads, measured->rank_count, &profiled, &fault);
 
     if (err) {
-        cairn_tool_error("profile", "no times were found", err == CAIRN_INVAL ? fault.text : cairn_err_text(err),
+        cairn_tool_error("profile", "no times were found",
+                         err == CAIRN_INVAL ? fault.text : cairn_err_text(err),
                          err == CAIRN_INVAL ? "docs/PLANNER.md says what is measured" : NULL);
         return err == CAIRN_INVAL ? CAIRN_EXIT_INPUT : cairn_exit_code(err);
     }
     err = cairn_profile_links(problem, topology, measured->transfers, &links);
     if (!err)
-        err = cairn_profile_memory(problem, cairn_trace_source_memory(measured->source), measured->rank_count, &memory);
+        err = cairn_profile_memory(problem, cairn_trace_source_memory(measured->source),
+                                   measured->rank_count, &memory);
     if (err) {
         cairn_tool_error("profile", cairn_err_text(err), NULL, NULL);
         return cairn_exit_code(err);
@@ -210,7 +253,8 @@ print(const struct cairn_problem *problem)
     err = cairn_problem_write(problem, &writer);
     if (err) {
         cairn_json_writer_fini(&writer);
-        cairn_tool_error("profile", "the problem could not be put together", cairn_err_text(err), NULL);
+        cairn_tool_error("profile", "the problem could not be put together", cairn_err_text(err),
+                         NULL);
         return cairn_exit_code(err);
     }
     return cairn_planning_print("profile", &writer);
@@ -240,18 +284,21 @@ cairn_verb_profile(int argc, char **argv)
 {
     const char *problem = NULL, *trace = NULL, *output = NULL;
     const struct cairn_flag flags[] = {
-        {"problem", 0, "FILE", "what is planned for, with the plan that ran as \"current\" (JSON)", &problem, NULL},
+        {"problem", 0, "FILE", "what is planned for, with the plan that ran as \"current\" (JSON)",
+         &problem, NULL},
         {"trace", 0, "FILE", "the trace of timing; \"-\": stdin", &trace, NULL},
         {"output", 'o', "json", "the only form there is", &output, NULL},
     };
-    const struct cairn_usage usage = {"profile", "--problem FILE --trace FILE", about, examples, flags, sizeof flags / sizeof *flags,
-                                      false};
+    const struct cairn_usage usage = {"profile", "--problem FILE --trace FILE", about, examples,
+                                      flags,     sizeof flags / sizeof *flags,  false};
     int exit_code;
 
     if (!cairn_usage_parse(&usage, argc, argv, NULL, &exit_code))
         return exit_code;
     if (output && strcmp(output, "json") != 0)
-        return cairn_usage_error(&usage, "-o takes json alone, not \"%s\": a problem is what `cairn plan` reads", output);
+        return cairn_usage_error(
+            &usage, "-o takes json alone, not \"%s\": a problem is what `cairn plan` reads",
+            output);
     if (!problem || !trace)
         return cairn_usage_error(&usage, "%s FILE is missing", problem ? "--trace" : "--problem");
     return run(problem, trace);

@@ -1,7 +1,9 @@
 /*
- * tools/ras.c - the text protocol of NCCL's RAS: a line asks, a line answers, and the report runs to the end of the connection.
+ * tools/ras.c - the text protocol of NCCL's RAS: a line asks, a line answers, and the report runs
+ * to the end of the connection.
  *
- * Whoever listens on the port may be anything: what it says is bounded in time and size, and not looked into here.
+ * Whoever listens on the port may be anything: what it says is bounded in time and size, and not
+ * looked into here.
  */
 #include "tools/ras.h"
 
@@ -58,7 +60,8 @@ connect_to(struct link *link, const struct addrinfo *at)
     socklen_t error_bytes = sizeof error;
     cairn_err err;
 
-    link->fd = socket(at->ai_family, at->ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, at->ai_protocol);
+    link->fd =
+        socket(at->ai_family, at->ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, at->ai_protocol);
     if (link->fd < 0)
         return CAIRN_PEER;
     if (connect(link->fd, at->ai_addr, at->ai_addrlen) != 0 && errno != EINPROGRESS) {

@@ -108,19 +108,22 @@ static const char restore_about[] =
     "trainers.\n"
     "Exit code 4: nothing restorable; 75: another restore is under way, or too few agents answer.";
 
-/* The flags that restore and verify share; 0, or the exit code of a flag that is wrong and was said. */
+/* The flags that restore and verify share; 0, or the exit code of a flag that is wrong and was
+ * said. */
 static int
-parse_flags(const struct cairn_usage *usage, const char *output, const char *generation, const char *timeout,
-            struct cairn_question *question, bool *json)
+parse_flags(const struct cairn_usage *usage, const char *output, const char *generation,
+            const char *timeout, struct cairn_question *question, bool *json)
 {
     if (!cairn_output_parse(output, json))
         return cairn_usage_error(usage, "-o takes table or json, not \"%s\"", output);
     if (generation &&
         (!cairn_generation_parse(generation, &question->wanted) || question->wanted.step == 0))
         return cairn_usage_error(
-            usage, "--generation takes EPOCH:STEP as `cairn snapshots` prints it, not \"%s\"", generation);
+            usage, "--generation takes EPOCH:STEP as `cairn snapshots` prints it, not \"%s\"",
+            generation);
     if (!parse_timeout(timeout, RESTORE_SECONDS, &question->timeout_ms))
-        return cairn_usage_error(usage, "--timeout takes a time such as 90s or 10m, not \"%s\"", timeout);
+        return cairn_usage_error(usage, "--timeout takes a time such as 90s or 10m, not \"%s\"",
+                                 timeout);
     return 0;
 }
 
@@ -161,7 +164,8 @@ cairn_verb_restore(int argc, char **argv)
     if (to && !cairn_absolute_path(to, absolute, sizeof absolute))
         return cairn_usage_error(&usage, "--to \"%s\" is no path that can be used", to);
     if (fresh && (generation || to || dry_run))
-        return cairn_usage_error(&usage, "--fresh restores nothing: it goes with no --generation, --to or --dry-run");
+        return cairn_usage_error(
+            &usage, "--fresh restores nothing: it goes with no --generation, --to or --dry-run");
     question.socket = agent;
     question.dry_run = dry_run;
     question.fresh = fresh;
@@ -178,7 +182,8 @@ cairn_verb_restore(int argc, char **argv)
     else if (exit_code)
         say_not_restored(&answer);
     else if (!json && fresh)
-        printf("a fresh epoch: the next trainers begin with nothing; what was held until now goes with their first "
+        printf("a fresh epoch: the next trainers begin with nothing; what was held until now goes "
+               "with their first "
                "committed generation\n");
     else if (!json)
         print_restored(&answer.tree);
@@ -227,7 +232,8 @@ print_verified(const struct cairn_tree *tree, int exit_code)
            cairn_tree_u64(tree, NULL, "repaired_blocks", 0),
            cairn_tree_u64(tree, NULL, "still_bad_blocks", 0));
     if (cairn_tree_u64(tree, NULL, "mended_records", 0))
-        printf("records    %" PRIu64 " of the generations' records were damaged and are written anew: test the memory of the "
+        printf("records    %" PRIu64 " of the generations' records were damaged and are written "
+               "anew: test the memory of the "
                "nodes whose logs name them\n",
                cairn_tree_u64(tree, NULL, "mended_records", 0));
     if (cairn_tree_u64(tree, NULL, "lost_members", 0))
@@ -257,12 +263,13 @@ print_foreseen(const struct cairn_tree *tree)
     print_considered(stdout, tree);
 }
 
-static const char verify_about[] = "Checksums every block of data and parity on all nodes and "
-                                   "repairs what is damaged from the others, and\nthe records "
-                                   "beside them, which are written anew; reads every byte of the newest "
-                                   "spilled generation (or of --generation)\nand the asked agent's catalog.\n"
-                                   "Exit code 0: all good; 2: damage was found and repaired; 3: "
-                                   "loss found; 4: there is nothing to verify.";
+static const char verify_about[] =
+    "Checksums every block of data and parity on all nodes and "
+    "repairs what is damaged from the others, and\nthe records "
+    "beside them, which are written anew; reads every byte of the newest "
+    "spilled generation (or of --generation)\nand the asked agent's catalog.\n"
+    "Exit code 0: all good; 2: damage was found and repaired; 3: "
+    "loss found; 4: there is nothing to verify.";
 
 int
 cairn_verb_verify(int argc, char **argv)

@@ -4,9 +4,9 @@
  * Whatever goes wrong on our side is said, and the command runs: protection is never worth a
  * training run. The command gets CAIRN_AGENT, CAIRN_JOB, with --resume CAIRN_RESUME=1, the folder
  * on PYTHONPATH by which Python loads the binding (it acts when torch is imported), and where
- * CAIRN_TIMING=1 asks for it NCCL_PROFILER_PLUGIN, with the user's own chained. Signals are handed on; if we are
- * killed, so is the command. But SIGUSR1, by which people ask for a snapshot, ends a command that has no use for it, as a
- * shell or a launcher has none: then it is answered here.
+ * CAIRN_TIMING=1 asks for it NCCL_PROFILER_PLUGIN, with the user's own chained. Signals are handed
+ * on; if we are killed, so is the command. But SIGUSR1, by which people ask for a snapshot, ends a
+ * command that has no use for it, as a shell or a launcher has none: then it is answered here.
  *
  * A command none of whose processes ever attaches would train unprotected in silence, so that is
  * said: after a while, else at its end. The agent's count of trainers tells.
@@ -37,9 +37,9 @@ enum {
     SNAPSHOT_MS = 5000,
     RESTORE_MS = 3600 * 1000,
     TRIES_MAX = 120,
-    UNATTACHED_SECONDS = 600, /* a first step may take minutes */
+    UNATTACHED_SECONDS = 600,   /* a first step may take minutes */
     STATE_BYTES_MIN = 64 << 10, /* as the configuration's state_bytes, which is what it becomes */
-    CANNOT_START = 126,       /* exit codes of a shell, of a command that did not run */
+    CANNOT_START = 126,         /* exit codes of a shell, of a command that did not run */
     NOT_FOUND = 127
 };
 static const uint64_t STATE_BYTES_MAX = UINT64_C(64) << 40;
@@ -48,8 +48,9 @@ static const uint64_t STATE_BYTES_MAX = UINT64_C(64) << 40;
 
 /* What the agent of this node says of itself. */
 struct look {
-    char job[CAIRN_CONFIG_JOB_BYTES_MAX]; /* that it serves, which is what the trainer must ask for */
-    uint64_t attached; /* trainers since its start; UINT64_MAX: unknown */
+    char job[CAIRN_CONFIG_JOB_BYTES_MAX]; /* that it serves, which is what the trainer must ask
+                                           * for */
+    uint64_t attached;                    /* trainers since its start; UINT64_MAX: unknown */
 };
 
 /* All unknown where the agent does not answer. */
@@ -101,9 +102,14 @@ say_unattached(const struct attachment *attachment, const char *when)
     else if (off && strcmp(off, "0") == 0)
         why = "CAIRN_PYTHON=0 turns PyTorch's hooks off";
     else
-        why = "a PyTorch script attaches with its second step, unless it has no torch.optim optimizer, or Python was started "
-              "with -I, -E or -S and so does not read PYTHONPATH (then call cairn.attach); any other trainer must use libcairn";
-    fprintf(stderr, "cairn run: %s no process of the command has attached: it is NOT protected. Likely: %s\n", when, why);
+        why = "a PyTorch script attaches with its second step, unless it has no torch.optim "
+              "optimizer, or Python was started "
+              "with -I, -E or -S and so does not read PYTHONPATH (then call cairn.attach); any "
+              "other trainer must use libcairn";
+    fprintf(
+        stderr,
+        "cairn run: %s no process of the command has attached: it is NOT protected. Likely: %s\n",
+        when, why);
     return true;
 }
 
@@ -145,7 +151,8 @@ resume(const char *socket_path)
                     cairn_tree_text(&answer.tree, NULL, "error", text, sizeof text));
         else if (exit_code == CAIRN_EXIT_AGAIN && !said_again) {
             said_again = true;
-            fprintf(stderr, "cairn run: nothing can be restored yet, and is tried again for a while: %s\n",
+            fprintf(stderr,
+                    "cairn run: nothing can be restored yet, and is tried again for a while: %s\n",
                     cairn_tree_text(&answer.tree, NULL, "error", text, sizeof text));
         }
         cairn_answer_fini(&answer);
@@ -156,8 +163,8 @@ resume(const char *socket_path)
             nanosleep(&pause, NULL);
         }
     }
-    fprintf(stderr,
-            "cairn run: no restore has come to its end in time: the trainer starts and sees for itself\n");
+    fprintf(stderr, "cairn run: no restore has come to its end in time: the trainer starts and "
+                    "sees for itself\n");
 }
 
 /* ---- the command ---- */
@@ -171,7 +178,8 @@ set(const char *name, const char *value)
 }
 
 /*
- * NCCL's plugin, where CAIRN_TIMING=1 asks for timing. NCCL loads one alone, so the one that the user has named, or else NCCL's own default, is loaded by ours. "none" stays.
+ * NCCL's plugin, where CAIRN_TIMING=1 asks for timing. NCCL loads one alone, so the one that the
+ * user has named, or else NCCL's own default, is loaded by ours. "none" stays.
  */
 static void
 set_plugin(void)
@@ -182,7 +190,8 @@ set_plugin(void)
     if (!timing || strcmp(timing, "1") != 0 || (named && strcmp(named, "none") == 0))
         return;
     if (!cairn_find_library("libnccl-profiler-cairn.so", path)) {
-        fprintf(stderr, "cairn run: CAIRN_TIMING=1, but libnccl-profiler-cairn.so is not installed beside this program: "
+        fprintf(stderr, "cairn run: CAIRN_TIMING=1, but libnccl-profiler-cairn.so is not installed "
+                        "beside this program: "
                         "NCCL's collectives are not timed\n");
         return;
     }
@@ -193,13 +202,13 @@ set_plugin(void)
     set("NCCL_PROFILER_PLUGIN", path);
 }
 
-/* Python runs the sitecustomize of our folder at its start; the folder is put before those that are there. False where it is
- * not found. */
+/* Python runs the sitecustomize of our folder at its start; the folder is put before those that are
+ * there. False where it is not found. */
 static bool
 set_python(void)
 {
-    static const char *const packages[CAIRN_PLACES_MAX] = {"/bindings/python/", "/../../bindings/python/",
-                                                     "/../lib/cairn/python/"};
+    static const char *const packages[CAIRN_PLACES_MAX] = {
+        "/bindings/python/", "/../../bindings/python/", "/../lib/cairn/python/"};
     static const char file[] = "/sitecustomize.py";
     const char *before = getenv("PYTHONPATH");
     char path[CAIRN_PLACED_PATH_BYTES], *all;
@@ -218,8 +227,8 @@ set_python(void)
     return true;
 }
 
-/* Whether the process does anything but end when the signal comes: it catches or ignores it. That it blocks it may be for a moment,
- * as shells do while they start a command. */
+/* Whether the process does anything but end when the signal comes: it catches or ignores it. That
+ * it blocks it may be for a moment, as shells do while they start a command. */
 static bool
 takes_signal(pid_t pid, int signal_number)
 {
@@ -230,7 +239,8 @@ takes_signal(pid_t pid, int signal_number)
     snprintf(path, sizeof path, "/proc/%ld/status", (long)pid);
     file = fopen(path, "re");
     while (file && fgets(line, sizeof line, file))
-        if (sscanf(line, "SigIgn: %" SCNx64, &mask) == 1 || sscanf(line, "SigCgt: %" SCNx64, &mask) == 1)
+        if (sscanf(line, "SigIgn: %" SCNx64, &mask) == 1 ||
+            sscanf(line, "SigCgt: %" SCNx64, &mask) == 1)
             taken |= mask;
     if (file)
         fclose(file);
@@ -241,11 +251,13 @@ takes_signal(pid_t pid, int signal_number)
 static void
 ask_for_snapshot(const struct attachment *attachment)
 {
-    struct cairn_question question = {.verb = "snapshot", .asker = "run", .timeout_ms = SNAPSHOT_MS};
+    struct cairn_question question = {
+        .verb = "snapshot", .asker = "run", .timeout_ms = SNAPSHOT_MS};
     struct cairn_answer answer;
 
     if (!attachment) {
-        fprintf(stderr, "cairn run: SIGUSR1 asks for a snapshot, but the command runs without an agent\n");
+        fprintf(stderr,
+                "cairn run: SIGUSR1 asks for a snapshot, but the command runs without an agent\n");
         return;
     }
     question.socket = attachment->socket_path;
@@ -257,7 +269,8 @@ ask_for_snapshot(const struct attachment *attachment)
     cairn_answer_fini(&answer);
 }
 
-/* What the terminal sends (SI_KERNEL) has reached the command already: it is in our process group. */
+/* What the terminal sends (SI_KERNEL) has reached the command already: it is in our process
+ * group. */
 static void
 hand_on(pid_t child, const siginfo_t *info, const struct attachment *attachment)
 {
@@ -269,8 +282,8 @@ hand_on(pid_t child, const siginfo_t *info, const struct attachment *attachment)
         kill(child, info->si_signo);
 }
 
-/* Waits for the command while the signals in `held` are blocked, and tells once where it is not protected. `attachment` NULL: that
- * was said. */
+/* Waits for the command while the signals in `held` are blocked, and tells once where it is not
+ * protected. `attachment` NULL: that was said. */
 static int
 wait_command(pid_t child, const sigset_t *held, const struct attachment *attachment)
 {
@@ -303,7 +316,8 @@ wait_command(pid_t child, const sigset_t *held, const struct attachment *attachm
 static int
 run_command(char **command, const struct attachment *attachment)
 {
-    static const int signals[] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGALRM, SIGCHLD};
+    static const int signals[] = {SIGTERM, SIGINT,  SIGHUP,  SIGQUIT,
+                                  SIGUSR1, SIGUSR2, SIGALRM, SIGCHLD};
     pid_t parent = getpid(), child;
     sigset_t held, before;
 
@@ -339,16 +353,22 @@ is_number(const char *text)
 }
 
 static const char about[] =
-    "Starts a trainer with everything attached (CAIRN_AGENT, CAIRN_JOB, PyTorch's hooks; with CAIRN_TIMING=1 NCCL's profiler plugin). Where no agent\n"
-    "answers on this node one is started with the embedded default: a single node, without parity; it stays after the trainer, and is ended by\n"
-    "`kill` and the process numbers that are printed. It is not started in the place of an agent of yours that has ended, where its socket was\n"
-    "named: then it is said which one that was. With --resume the newest restorable generation is made ready first. The exit code is the\n"
-    "command's (128 + signal where one ended it). Where the agent fails, that is said, and the command runs without it.";
+    "Starts a trainer with everything attached (CAIRN_AGENT, CAIRN_JOB, PyTorch's hooks; with "
+    "CAIRN_TIMING=1 NCCL's profiler plugin). Where no agent\n"
+    "answers on this node one is started with the embedded default: a single node, without parity; "
+    "it stays after the trainer, and is ended by\n"
+    "`kill` and the process numbers that are printed. It is not started in the place of an agent "
+    "of yours that has ended, where its socket was\n"
+    "named: then it is said which one that was. With --resume the newest restorable generation is "
+    "made ready first. The exit code is the\n"
+    "command's (128 + signal where one ended it). Where the agent fails, that is said, and the "
+    "command runs without it.";
 
 int
 cairn_verb_run(int argc, char **argv)
 {
-    const char *agent = NULL, *every = NULL, *state = NULL, *output = NULL, *named = getenv("CAIRN_JOB");
+    const char *agent = NULL, *every = NULL, *state = NULL, *output = NULL,
+               *named = getenv("CAIRN_JOB");
     bool resumed = false, dry_run = false;
     const struct cairn_flag flags[] = {
         {"agent", 'a', "SOCKET", "this node's agent (default $CAIRN_AGENT)", &agent, NULL},
@@ -379,15 +399,19 @@ cairn_verb_run(int argc, char **argv)
     if (!cairn_usage_parse(&usage, argc, argv, &operand, &exit_code))
         return exit_code;
     if (output)
-        return cairn_usage_error(&usage, "-o %s: what is printed is the command's own; where the option is for the command, give it after --",
+        return cairn_usage_error(&usage,
+                                 "-o %s: what is printed is the command's own; where the option is "
+                                 "for the command, give it after --",
                                  output);
     if (operand >= argc)
         return cairn_usage_error(&usage, "which command? Give it after --");
     if (every && !is_number(every))
         return cairn_usage_error(&usage, "--every takes a number of steps from 1 on, not \"%s\"",
                                  every);
-    if (state && (cairn_parse_bytes(state, &state_bytes) != CAIRN_OK || state_bytes < STATE_BYTES_MIN || state_bytes > STATE_BYTES_MAX))
-        return cairn_usage_error(&usage, "--state takes a size such as 4GiB, from 64KiB to 64TiB, not \"%s\"", state);
+    if (state && (cairn_parse_bytes(state, &state_bytes) != CAIRN_OK ||
+                  state_bytes < STATE_BYTES_MIN || state_bytes > STATE_BYTES_MAX))
+        return cairn_usage_error(
+            &usage, "--state takes a size such as 4GiB, from 64KiB to 64TiB, not \"%s\"", state);
     if (dry_run) {
         cairn_run_agent_foresee(agent, plan, sizeof plan);
         printf("would run %s%s: %s\n", argv[operand], resumed ? " after a restore" : "", plan);

@@ -12,7 +12,12 @@
 #include <sys/stat.h>
 #include <time.h>
 
-enum { HELLO_MS = 2000, STARTING_SECONDS = 10, POLL_MS = 100, SHOWN_BYTES = CAIRN_CONFIG_PATH_BYTES_MAX };
+enum {
+    HELLO_MS = 2000,
+    STARTING_SECONDS = 10,
+    POLL_MS = 100,
+    SHOWN_BYTES = CAIRN_CONFIG_PATH_BYTES_MAX
+};
 
 /* It was configured by whoever started it. */
 static void
@@ -31,13 +36,15 @@ is_named(const char *given)
     return (given && given[0]) || (getenv("CAIRN_AGENT") && getenv("CAIRN_AGENT")[0]);
 }
 
-/* Whether an agent that nobody here can replace served the socket: who it was, and what to do, in text. */
+/* Whether an agent that nobody here can replace served the socket: who it was, and what to do, in
+ * text. */
 static bool
 is_of_another(const char *socket_path, char *text, size_t text_bytes)
 {
     struct cairn_served served;
     struct stat status;
-    char who[64] = "an agent", start[SHOWN_BYTES + 128] = "start it again", state[96] = "it has ended";
+    char who[64] = "an agent", start[SHOWN_BYTES + 128] = "start it again",
+         state[96] = "it has ended";
     bool known = cairn_served_look(socket_path, &served);
 
     if (!known && lstat(socket_path, &status) != 0)
@@ -45,18 +52,26 @@ is_of_another(const char *socket_path, char *text, size_t text_bytes)
     if (known && cairn_embedded_is(socket_path, served.config))
         return false;
     if (!known && !S_ISSOCK(status.st_mode)) {
-        snprintf(text, text_bytes, "%s is no socket\n  what to do: name an agent's socket, or a path where nothing is", socket_path);
+        snprintf(
+            text, text_bytes,
+            "%s is no socket\n  what to do: name an agent's socket, or a path where nothing is",
+            socket_path);
         return true;
     }
     if (known && served.node_count > 1)
-        snprintf(who, sizeof who, "the agent of node %" PRIu32 " in a cluster of %" PRIu32, served.node, served.node_count);
+        snprintf(who, sizeof who, "the agent of node %" PRIu32 " in a cluster of %" PRIu32,
+                 served.node, served.node_count);
     if (known && served.config[0])
         snprintf(start, sizeof start, "start it again: `cairn agent --config %s`", served.config);
     if (known && served.lives)
-        snprintf(state, sizeof state, "its process %" PRIu32 " is there and does not answer: look at its log, or end it", served.pid);
+        snprintf(state, sizeof state,
+                 "its process %" PRIu32 " is there and does not answer: look at its log, or end it",
+                 served.pid);
     snprintf(text, text_bytes,
-             "%s served %s, and nobody answers: %s. No other agent is started in its place, for that would know nothing of its snapshots\n"
-             "  what to do: %s; or name another socket; or, where that agent is not to come back, remove %s and %s.lock",
+             "%s served %s, and nobody answers: %s. No other agent is started in its place, for "
+             "that would know nothing of its snapshots\n"
+             "  what to do: %s; or name another socket; or, where that agent is not to come back, "
+             "remove %s and %s.lock",
              who, socket_path, state, start, socket_path, socket_path);
     return true;
 }
@@ -72,7 +87,8 @@ await_starting(const char *socket_path)
 
     if (!cairn_served_look(socket_path, &served) || !served.lives)
         return false;
-    fprintf(stderr, "cairn run: waits for the agent of %s to answer, for at most %d s\n", socket_path, STARTING_SECONDS);
+    fprintf(stderr, "cairn run: waits for the agent of %s to answer, for at most %d s\n",
+            socket_path, STARTING_SECONDS);
     while (cairn_clock_now_ns(&clock) < end_ns) {
         nanosleep(&pause, NULL);
         if (cairn_agent_answers(socket_path, POLL_MS))
@@ -90,14 +106,16 @@ say_started(const char *socket_path, const struct cairn_embedded_started *starte
     if (started->keeper_pid)
         snprintf(keeper, sizeof keeper, " %" PRIu32, started->keeper_pid);
     fprintf(stderr,
-            "cairn run: no agent answered on this node: one was started at %s. It stays after the trainer; `kill %" PRIu32
-            "%s` ends it%s. It covers dead trainers and a dead agent; a lost node is not covered: for that run `cairn agent` on "
+            "cairn run: no agent answered on this node: one was started at %s. It stays after the "
+            "trainer; `kill %" PRIu32 "%s` ends it%s. It covers dead trainers and a dead agent; a "
+            "lost node is not covered: for that run `cairn agent` on "
             "several nodes\n",
             socket_path, started->agent_pid, keeper, keeper[0] ? " and frees its memory" : "");
 }
 
 bool
-cairn_run_agent_attach(const char *given, const struct cairn_embedded *embedded, char *socket_path, size_t socket_bytes)
+cairn_run_agent_attach(const char *given, const struct cairn_embedded *embedded, char *socket_path,
+                       size_t socket_bytes)
 {
     struct cairn_embedded_started started = {0};
     char text[CAIRN_RUN_AGENT_TEXT_BYTES];
@@ -136,5 +154,6 @@ cairn_run_agent_foresee(const char *given, char *text, size_t text_bytes)
     if (cairn_agent_answers(socket_path, HELLO_MS))
         snprintf(text, text_bytes, "with the agent that answers");
     else if (!is_named(given) || !is_of_another(socket_path, text, text_bytes))
-        snprintf(text, text_bytes, "with an agent that would be started (a lost node is not covered)");
+        snprintf(text, text_bytes,
+                 "with an agent that would be started (a lost node is not covered)");
 }

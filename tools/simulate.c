@@ -9,13 +9,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static const char about[] =
-    "Replays one step of a plan under the 1F1B schedule, operation by operation and independently of the\n"
-    "formula that the planner uses: the step's time, how long each stage stands still, what it holds. The plan is\n"
-    "what `cairn plan -o json` printed for that problem; one that does not fit it is refused (exit status 65).";
-static const char examples[] =
-    "  cairn simulate --problem problem.json --plan plan.json\n"
-    "  cairn simulate --problem problem.json --plan plan.json -o json | jq '.simulated_ms / .step_ms'\n";
+static const char about[] = "Replays one step of a plan under the 1F1B schedule, operation by "
+                            "operation and independently of the\n"
+                            "formula that the planner uses: the step's time, how long each stage "
+                            "stands still, what it holds. The plan is\n"
+                            "what `cairn plan -o json` printed for that problem; one that does not "
+                            "fit it is refused (exit status 65).";
+static const char examples[] = "  cairn simulate --problem problem.json --plan plan.json\n"
+                               "  cairn simulate --problem problem.json --plan plan.json -o json | "
+                               "jq '.simulated_ms / .step_ms'\n";
 
 struct files {
     struct cairn_problem problem;
@@ -54,7 +56,8 @@ print_json(const struct files *files, const struct cairn_simulated *simulated, d
             cairn_json_write_object_begin(&writer);
             cairn_json_write_key(&writer, "busy_ms");
             cairn_json_write_double(&writer, stage->busy_ms);
-            cairn_json_write_key(&writer, "bubble"); /* the share of the step in which it stands still */
+            /* the share of the step in which it stands still */
+            cairn_json_write_key(&writer, "bubble");
             cairn_json_write_double(&writer, 1 - stage->busy_ms / simulated->step_ms);
             cairn_json_write_key(&writer, "in_flight");
             cairn_json_write_u64(&writer, stage->in_flight);
@@ -84,12 +87,14 @@ print_table(const struct files *files, const struct cairn_simulated *simulated, 
             uint32_t at = plan->pipelines[i].first_stage + j;
             const struct cairn_simulated_stage *stage = &simulated->stages[at];
 
-            printf("%-9" PRIu32 " %-6" PRIu32 " %-8" PRIu32 " %9.1f ms %7.1f %% %10" PRIu32 " %12s\n", i,
-                   j, plan->stages[at].device_count, stage->busy_ms,
+            printf("%-9" PRIu32 " %-6" PRIu32 " %-8" PRIu32 " %9.1f ms %7.1f %% %10" PRIu32
+                   " %12s\n",
+                   i, j, plan->stages[at].device_count, stage->busy_ms,
                    100 * (1 - stage->busy_ms / simulated->step_ms), stage->in_flight,
                    cairn_show_bytes(stage->device_bytes, shown));
         }
-    printf("a step takes %.1f ms; the formula of the schedule says %.1f ms (%+.2f %%), the simpler one that plans are compared by "
+    printf("a step takes %.1f ms; the formula of the schedule says %.1f ms (%+.2f %%), the simpler "
+           "one that plans are compared by "
            "%.1f ms (%+.2f %%)\n",
            simulated->step_ms, schedule_ms, 100 * (schedule_ms / simulated->step_ms - 1), step_ms,
            100 * (step_ms / simulated->step_ms - 1));
@@ -166,8 +171,10 @@ cairn_verb_simulate(int argc, char **argv)
         {"plan", 0, "FILE", "the plan to replay (JSON)", &plan, NULL},
         {"output", 'o', "FORMAT", "table or json", &output, NULL},
     };
-    const struct cairn_usage usage = {"simulate", "--problem FILE --plan FILE [-o table|json]", about,
-                                      examples, flags, sizeof flags / sizeof *flags, false};
+    const struct cairn_usage usage = {"simulate", "--problem FILE --plan FILE [-o table|json]",
+                                      about,      examples,
+                                      flags,      sizeof flags / sizeof *flags,
+                                      false};
     int exit_code;
     bool json;
 

@@ -9,7 +9,13 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { SCREEN_LINES = 24, CHECKS_SHOWN = 4, UNCOVERED_SHOWN = 3, NODE_LINES_MIN = 2, ANSWER_MS = 10000 };
+enum {
+    SCREEN_LINES = 24,
+    CHECKS_SHOWN = 4,
+    UNCOVERED_SHOWN = 3,
+    NODE_LINES_MIN = 2,
+    ANSWER_MS = 10000
+};
 
 /* ---- status ---- */
 
@@ -159,7 +165,8 @@ print_uncovered_item(const struct cairn_tree *tree, const struct cairn_tree_valu
                cairn_tree_text(tree, item, "name", name, sizeof name), where, reason);
 }
 
-/* What the job's snapshots hold and what not, in at most `room` (3 or more) lines; returns how many they are. */
+/* What the job's snapshots hold and what not, in at most `room` (3 or more) lines; returns how many
+ * they are. */
 static uint32_t
 print_coverage(const struct cairn_tree *tree, uint32_t room)
 {
@@ -198,7 +205,8 @@ print_coverage(const struct cairn_tree *tree, uint32_t room)
 static uint32_t
 print_speed(const struct cairn_tree *tree)
 {
-    const struct cairn_tree_value *list = cairn_tree_find(tree, NULL, "detection.verdicts"), *item = NULL;
+    const struct cairn_tree_value *list = cairn_tree_find(tree, NULL, "detection.verdicts"),
+                                  *item = NULL;
     uint64_t world = cairn_tree_u64(tree, NULL, "detection.world", 0);
     uint64_t step_ns = cairn_tree_u64(tree, NULL, "detection.step_ns", 0);
     uint32_t open = 0;
@@ -211,12 +219,14 @@ print_speed(const struct cairn_tree *tree)
     printf("speed      ");
     if (step_ns)
         printf("steps of %s, ", cairn_show_duration(step_ns, shown));
-    printf("seen on %" PRIu64 " of %" PRIu64 " ranks: ", cairn_tree_u64(tree, NULL, "detection.ranks_seen", 0), world);
+    printf("seen on %" PRIu64 " of %" PRIu64 " ranks: ",
+           cairn_tree_u64(tree, NULL, "detection.ranks_seen", 0), world);
     if (open)
         printf("%" PRIu32 " verdict%s below\n", open, open == 1 ? "" : "s");
     else
-        printf("%s\n", cairn_tree_bool(tree, NULL, "detection.calibrated", false) ? "nothing is slow"
-                                                                                  : "what is normal is being learned");
+        printf("%s\n", cairn_tree_bool(tree, NULL, "detection.calibrated", false)
+                           ? "nothing is slow"
+                           : "what is normal is being learned");
     return 1;
 }
 
@@ -228,7 +238,8 @@ print_advice(const struct cairn_tree *tree)
 
     if (!cairn_tree_find(tree, NULL, "replan.advice.what"))
         return 0;
-    printf("plan       advice: %s\n", cairn_tree_text(tree, NULL, "replan.advice.what", what, sizeof what));
+    printf("plan       advice: %s\n",
+           cairn_tree_text(tree, NULL, "replan.advice.what", what, sizeof what));
     return 1;
 }
 
@@ -344,13 +355,17 @@ cairn_verb_status(int argc, char **argv)
     const struct cairn_flag flags[] = {
         {"job", 'j', "JOB", "only if the agent serves this job", &job, NULL},
         {"agent", 'a', "SOCKET", "the agent to ask (default $CAIRN_AGENT)", &agent, NULL},
-        {"output", 'o', "table|json|metrics", "form of the output; metrics: Prometheus' text", &output, NULL},
+        {"output", 'o', "table|json|metrics", "form of the output; metrics: Prometheus' text",
+         &output, NULL},
     };
     const struct cairn_usage usage = {
-        "status",     "[--job JOB] [--agent SOCKET] [-o table|json|metrics]",
-        status_about, "  cairn status\n  cairn status -o json | python3 -m json.tool\n"
-                      "  cairn status -o metrics > /var/lib/node_exporter/cairn.prom\n",
-        flags,        sizeof flags / sizeof *flags,
+        "status",
+        "[--job JOB] [--agent SOCKET] [-o table|json|metrics]",
+        status_about,
+        "  cairn status\n  cairn status -o json | python3 -m json.tool\n"
+        "  cairn status -o metrics > /var/lib/node_exporter/cairn.prom\n",
+        flags,
+        sizeof flags / sizeof *flags,
         false};
     struct cairn_question question = {.verb = "status", .timeout_ms = ANSWER_MS};
     struct cairn_answer answer;

@@ -1,11 +1,11 @@
 /*
  * tools/trace.c - `cairn trace`: the last steps of all ranks as a timeline for a viewer.
  *
- * The output is the JSON of trace events that Perfetto and chrome://tracing read. A node is a process; a
- * rank has one track of what it did and, below it, one of what it would do with nothing slow. Slices of
- * one track must not overlap but nest, so sends that go on by themselves, and other operations that
- * begin inside of one, have tracks of their own. The parts of a collective, or of a pair, are joined by
- * arrows from the first that arrived to the last, for whom the others wait.
+ * The output is the JSON of trace events that Perfetto and chrome://tracing read. A node is a
+ * process; a rank has one track of what it did and, below it, one of what it would do with nothing
+ * slow. Slices of one track must not overlap but nest, so sends that go on by themselves, and other
+ * operations that begin inside of one, have tracks of their own. The parts of a collective, or of a
+ * pair, are joined by arrows from the first that arrived to the last, for whom the others wait.
  */
 #include "replan/views/timeline.h"
 #include "tools/common.h"
@@ -28,15 +28,19 @@ static const char *const op_names[CAIRN_OPS] = {
     CAIRN_COLLECTIVE_LIST(OP_NAME)
 #undef OP_NAME
 };
-static const double rounding_ns = 1; /* by which a gap may seem to begin before what it follows ends */
+static const double rounding_ns = 1; /* by which a gap may seem to begin before what it follows
+                                      * ends */
 
-static const char about[] =
-    "Writes the last steps of all ranks as a timeline (JSON) that https://ui.perfetto.dev opens: a track of\n"
-    "each rank's operations and of the computation between them, below it the same with nothing slow, and\n"
-    "arrows through each operation from the first rank that arrived to the last. Clocks are aligned by\n"
-    "what ends together.";
-static const char examples[] = "  cairn trace --trace job.jsonl > steps.json\n"
-                               "  cairn trace --trace job.jsonl --steps 10 | gzip > steps.json.gz\n";
+static const char about[] = "Writes the last steps of all ranks as a timeline (JSON) that "
+                            "https://ui.perfetto.dev opens: a track of\n"
+                            "each rank's operations and of the computation between them, below it "
+                            "the same with nothing slow, and\n"
+                            "arrows through each operation from the first rank that arrived to the "
+                            "last. Clocks are aligned by\n"
+                            "what ends together.";
+static const char examples[] =
+    "  cairn trace --trace job.jsonl > steps.json\n"
+    "  cairn trace --trace job.jsonl --steps 10 | gzip > steps.json.gz\n";
 
 /* A rank's part in an operation, to be sorted. */
 struct part {
@@ -49,9 +53,9 @@ struct view {
     const struct cairn_topology *topology;
     const struct cairn_span *spans;
     size_t count;
-    uint8_t *lanes[2];      /* [count] of each span, measured and ideal */
-    double *least_ns;       /* [operations] of the last to arrive */
-    struct part *parts;     /* [count] by operation, in the order of their starts */
+    uint8_t *lanes[2];  /* [count] of each span, measured and ideal */
+    double *least_ns;   /* [operations] of the last to arrive */
+    struct part *parts; /* [count] by operation, in the order of their starts */
     bool sends_aside, comma;
 };
 
@@ -69,8 +73,8 @@ end_of(const struct cairn_span *span, bool ideal)
 
 /* ---- lanes ---- */
 
-/* Puts each span where it does not overlap the one before in its lane; what fits nowhere (three at a
- * time) stays in the overlap lane, cut where the viewer cuts it. */
+/* Puts each span where it does not overlap the one before in its lane; what fits nowhere (three at
+ * a time) stays in the overlap lane, cut where the viewer cuts it. */
 static void
 choose_lanes(struct view *view, bool ideal)
 {
@@ -136,13 +140,15 @@ name_tracks(struct view *view, uint32_t rank, uint32_t used)
         if (!(used >> track & 1))
             continue;
         begin_event(view);
-        printf("{\"ph\":\"M\",\"pid\":%" PRIu64 ",\"tid\":%" PRIu64 ",\"name\":\"thread_name\",\"args\":{\"name\":"
+        printf("{\"ph\":\"M\",\"pid\":%" PRIu64 ",\"tid\":%" PRIu64
+               ",\"name\":\"thread_name\",\"args\":{\"name\":"
                "\"rank %" PRIu32 "%s%s (stage %" PRIu32 ", pipeline %" PRIu32 ")\"}}",
                process_of(view, rank), track_of(rank, track % LANES, track >= LANES), rank,
                track >= LANES ? " ideal" : "", lane_names[track % LANES], topology->stage[rank],
                topology->pipeline[rank]);
         begin_event(view);
-        printf("{\"ph\":\"M\",\"pid\":%" PRIu64 ",\"tid\":%" PRIu64 ",\"name\":\"thread_sort_index\",\"args\":"
+        printf("{\"ph\":\"M\",\"pid\":%" PRIu64 ",\"tid\":%" PRIu64
+               ",\"name\":\"thread_sort_index\",\"args\":"
                "{\"sort_index\":%" PRIu64 "}}",
                process_of(view, rank), track_of(rank, track % LANES, track >= LANES),
                track_of(rank, track % LANES, track >= LANES));
@@ -166,7 +172,9 @@ print_names(struct view *view)
         if (!named[process]) {
             named[process] = true;
             begin_event(view);
-            printf("{\"ph\":\"M\",\"pid\":%" PRIu64 ",\"name\":\"process_name\",\"args\":{\"name\":\"", process);
+            printf("{\"ph\":\"M\",\"pid\":%" PRIu64
+                   ",\"name\":\"process_name\",\"args\":{\"name\":\"",
+                   process);
             if (process > 0)
                 printf("node %" PRIu64, process - 1);
             else
@@ -186,15 +194,16 @@ print_slice(struct view *view, const struct cairn_span *span, uint32_t lane, boo
     bool pair = span->op == CAIRN_SEND || span->op == CAIRN_RECV;
 
     begin_event(view);
-    printf("{\"ph\":\"X\",\"pid\":%" PRIu64 ",\"tid\":%" PRIu64 ",\"ts\":%.3f,\"dur\":%.3f,\"cat\":\"%s\",\"name\":\"%s ",
+    printf("{\"ph\":\"X\",\"pid\":%" PRIu64 ",\"tid\":%" PRIu64
+           ",\"ts\":%.3f,\"dur\":%.3f,\"cat\":\"%s\",\"name\":\"%s ",
            process_of(view, span->rank), track_of(span->rank, lane, ideal), begin_ns / 1e3,
            (end_ns - begin_ns) / 1e3, pair ? "pair" : "collective", op_names[span->op]);
     if (pair)
         printf("%s %" PRIu32, span->op == CAIRN_SEND ? "to" : "from", span->peer);
     else
         print_text(view->topology->comms[span->comm].name);
-    printf("%s\",\"args\":{\"step\":%" PRIu32 ",\"bytes\":%" PRIu64, span->open ? ", not ended" : "",
-           span->step, span->bytes);
+    printf("%s\",\"args\":{\"step\":%" PRIu32 ",\"bytes\":%" PRIu64,
+           span->open ? ", not ended" : "", span->step, span->bytes);
     if (!ideal && !span->open)
         printf(",\"waits_ms\":%.3f", (end_ns - begin_ns - view->least_ns[span->operation]) / 1e6);
     printf("}}");
@@ -204,7 +213,8 @@ static void
 print_computation(struct view *view, const struct cairn_span *span, bool ideal, double gap_ns)
 {
     begin_event(view);
-    printf("{\"ph\":\"X\",\"pid\":%" PRIu64 ",\"tid\":%" PRIu64 ",\"ts\":%.3f,\"dur\":%.3f,\"cat\":\"computation\","
+    printf("{\"ph\":\"X\",\"pid\":%" PRIu64 ",\"tid\":%" PRIu64
+           ",\"ts\":%.3f,\"dur\":%.3f,\"cat\":\"computation\","
            "\"name\":\"computes\",\"args\":{\"step\":%" PRIu32 "}}",
            process_of(view, span->rank), track_of(span->rank, LANE_MAIN, ideal),
            (begin_of(span, ideal) - gap_ns) / 1e3, gap_ns / 1e3, span->step);
@@ -223,7 +233,8 @@ print_track(struct view *view, bool ideal)
             free_ns = 0;
         if (isnan(begin_of(span, ideal)) || isnan(end_of(span, ideal)))
             continue;
-        if (span->before != UINT32_MAX && gap_ns > 0 && begin_of(span, ideal) - gap_ns + rounding_ns >= free_ns)
+        if (span->before != UINT32_MAX && gap_ns > 0 &&
+            begin_of(span, ideal) - gap_ns + rounding_ns >= free_ns)
             print_computation(view, span, ideal, gap_ns);
         print_slice(view, span, view->lanes[ideal][i], ideal);
         if (view->lanes[ideal][i] == LANE_MAIN)
@@ -243,7 +254,10 @@ print_flow(struct view *view, const struct part *parts, size_t count)
         begin_event(view);
         printf("{\"ph\":\"%s\",\"id\":%" PRIu32 ",\"pid\":%" PRIu64 ",\"tid\":%" PRIu64
                ",\"ts\":%.3f,\"cat\":\"flow\",\"name\":\"waits for\"%s}",
-               i == 0 ? "s" : i + 1 < count ? "t" : "f", span->operation, process_of(view, span->rank),
+               i == 0          ? "s"
+               : i + 1 < count ? "t"
+                               : "f",
+               span->operation, process_of(view, span->rank),
                track_of(span->rank, view->lanes[0][parts[i].span], false),
                (span->start_ns + span->end_ns) / 2e3, i > 0 ? ",\"bp\":\"e\"" : "");
     }
@@ -266,7 +280,8 @@ print_flows(struct view *view)
         view->parts[i] = (struct part){view->spans[i].operation, view->spans[i].start_ns, i};
     qsort(view->parts, view->count, sizeof *view->parts, compare_parts);
     for (size_t i = 0, next; i < view->count; i = next) {
-        for (next = i + 1; next < view->count && view->parts[next].operation == view->parts[i].operation;)
+        for (next = i + 1;
+             next < view->count && view->parts[next].operation == view->parts[i].operation;)
             next++;
         if (next - i > 1)
             print_flow(view, view->parts + i, next - i);
@@ -304,7 +319,9 @@ say_summary(const struct view *view)
     if (view->count == 0)
         fprintf(stderr, "cairn trace: the trace has no operations\n");
     else
-        fprintf(stderr, "cairn trace: steps %" PRIu32 " to %" PRIu32 ", %zu operations: %.1f ms, and %.1f ms with nothing slow\n",
+        fprintf(stderr,
+                "cairn trace: steps %" PRIu32 " to %" PRIu32
+                ", %zu operations: %.1f ms, and %.1f ms with nothing slow\n",
                 first, last, view->count, measured_ns / 1e6, ideal_ns / 1e6);
 }
 
@@ -382,8 +399,8 @@ cairn_verb_trace(int argc, char **argv)
         {"steps", 0, "N", "how many of the last steps, 1 to 64 (4)", &text, NULL},
         {"output", 'o', "json", "the only form there is", &output, NULL},
     };
-    const struct cairn_usage usage = {"trace", "--trace FILE [--steps N]", about, examples, flags,
-                                      sizeof flags / sizeof *flags, false};
+    const struct cairn_usage usage = {"trace", "--trace FILE [--steps N]",   about, examples,
+                                      flags,   sizeof flags / sizeof *flags, false};
     unsigned long steps = STEPS_DEFAULT;
     int exit_code;
     char *end;
@@ -391,13 +408,16 @@ cairn_verb_trace(int argc, char **argv)
     if (!cairn_usage_parse(&usage, argc, argv, NULL, &exit_code))
         return exit_code;
     if (output && strcmp(output, "json") != 0)
-        return cairn_usage_error(&usage, "-o takes json alone, not \"%s\": a timeline is drawn by a viewer", output);
+        return cairn_usage_error(
+            &usage, "-o takes json alone, not \"%s\": a timeline is drawn by a viewer", output);
     if (!path)
         return cairn_usage_error(&usage, "which trace? --trace FILE");
     if (text) {
         steps = strtoul(text, &end, 10);
-        if (*text < '0' || *text > '9' || *end != '\0' || steps < 1 || steps > CAIRN_TIMELINE_STEPS_MAX)
-            return cairn_usage_error(&usage, "--steps takes a number from 1 to 64, not \"%s\"", text);
+        if (*text < '0' || *text > '9' || *end != '\0' || steps < 1 ||
+            steps > CAIRN_TIMELINE_STEPS_MAX)
+            return cairn_usage_error(&usage, "--steps takes a number from 1 to 64, not \"%s\"",
+                                     text);
     }
     return run(path, (uint32_t)steps);
 }

@@ -68,7 +68,8 @@ static cairn_err
 take_memory(struct cairn_trace_source *source, const struct cairn_record *record)
 {
     if (source->memory_bytes[record->rank] > 0) {
-        source->fault = (struct cairn_trace_fault){"the rank's memory_bytes has been given before: write it once, at the end", 0};
+        source->fault = (struct cairn_trace_fault){
+            "the rank's memory_bytes has been given before: write it once, at the end", 0};
         return CAIRN_CORRUPT;
     }
     source->memory_bytes[record->rank] = record->memory_bytes;
@@ -89,8 +90,8 @@ fill(struct cairn_trace_source *source, struct batch *batch)
             batch->last = true;
             return;
         }
-        source->err =
-            cairn_trace_read_line(source->topology, source->line, line_bytes, record, &source->fault);
+        source->err = cairn_trace_read_line(source->topology, source->line, line_bytes, record,
+                                            &source->fault);
         if (!source->err && record->memory_bytes > 0)
             source->err = take_memory(source, record);
         else if (!source->err)
@@ -140,7 +141,8 @@ cairn_trace_source_result(const struct cairn_trace_source *source)
         cairn_tool_error(source->verb, what, NULL,
                          "mend or leave out the line; docs/DETECTION.md has the format");
     } else if (source->err == CAIRN_IO) {
-        cairn_tool_error(source->verb, "the trace could not be read to its end", source->path, NULL);
+        cairn_tool_error(source->verb, "the trace could not be read to its end", source->path,
+                         NULL);
     } else if (source->err) {
         cairn_tool_error(source->verb, cairn_err_text(source->err), NULL, NULL);
     }
@@ -160,13 +162,15 @@ read_header(struct cairn_trace_source *source)
         if (!source->err && !source->memory_bytes)
             source->err = CAIRN_NOMEM;
     } else if (!source->err) {
-        source->fault = (struct cairn_trace_fault){"the trace is empty: its first line must be a header", 0};
+        source->fault =
+            (struct cairn_trace_fault){"the trace is empty: its first line must be a header", 0};
         source->line_number = 1;
         source->err = CAIRN_CORRUPT;
     }
 }
 
-/* The file, or NULL, said: a folder opens too, and is found out by its first read, which would be called a disk's failure. */
+/* The file, or NULL, said: a folder opens too, and is found out by its first read, which would be
+ * called a disk's failure. */
 static FILE *
 open_file(const char *verb, const char *path, int *exit_code)
 {
@@ -183,7 +187,8 @@ open_file(const char *verb, const char *path, int *exit_code)
         return file;
     *exit_code = errno == EACCES ? CAIRN_EXIT_DENIED : CAIRN_EXIT_INPUT;
     snprintf(what, sizeof what, "the trace %s cannot be opened", path);
-    cairn_tool_error(verb, what, strerror(errno), "name a file that can be read with --trace, or \"-\" for stdin");
+    cairn_tool_error(verb, what, strerror(errno),
+                     "name a file that can be read with --trace, or \"-\" for stdin");
     return NULL;
 }
 

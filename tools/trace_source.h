@@ -1,8 +1,9 @@
 /*
- * tools/trace_source.h - a trace of collective timing, read and checked by a thread of its own while its
- * user works on the records read before.
+ * tools/trace_source.h - a trace of collective timing, read and checked by a thread of its own
+ * while its user works on the records read before.
  *
- * docs/DETECTION.md has the format. Two batches of records exist at a time, whatever the trace's size.
+ * docs/DETECTION.md has the format. Two batches of records exist at a time, whatever the trace's
+ * size.
  */
 #ifndef CAIRN_TOOLS_TRACE_SOURCE_H
 #define CAIRN_TOOLS_TRACE_SOURCE_H
@@ -12,25 +13,26 @@
 
 struct cairn_trace_source;
 
-/* Opens a trace ("-": stdin) and reads its header. Returns CAIRN_EXIT_OK with *out, which the caller ends
- * with cairn_trace_source_close; any other exit code says what is wrong, and it has been said on stderr in
- * the name of `verb`. Both texts are borrowed until the close. */
+/* Opens a trace ("-": stdin) and reads its header. Returns CAIRN_EXIT_OK with *out, which the
+ * caller ends with cairn_trace_source_close; any other exit code says what is wrong, and it has
+ * been said on stderr in the name of `verb`. Both texts are borrowed until the close. */
 int cairn_trace_source_open(const char *verb, const char *path, struct cairn_trace_source **out);
 
 /* The job; borrowed until the close. */
 const struct cairn_topology *cairn_trace_source_topology(const struct cairn_trace_source *source);
 
-/* The next records[count] in the order of the trace, borrowed until the next call. False at the end, and
- * where a line could not be read. */
+/* The next records[count] in the order of the trace, borrowed until the next call. False at the
+ * end, and where a line could not be read. */
 bool cairn_trace_source_next(struct cairn_trace_source *source, const struct cairn_record **records,
                              uint32_t *count);
 
-/* How the reading has ended, once cairn_trace_source_next is false: CAIRN_EXIT_OK, or another exit code
- * where a line was refused or the file not readable, which is then said on stderr. */
+/* How the reading has ended, once cairn_trace_source_next is false: CAIRN_EXIT_OK, or another exit
+ * code where a line was refused or the file not readable, which is then said on stderr. */
 int cairn_trace_source_result(const struct cairn_trace_source *source);
 
-/* The most that the device of each rank held, memory_bytes[world], 0 where no line has said it; once
- * cairn_trace_source_next is false, borrowed until the close. Lines that say it are no records. */
+/* The most that the device of each rank held, memory_bytes[world], 0 where no line has said it;
+ * once cairn_trace_source_next is false, borrowed until the close. Lines that say it are no
+ * records. */
 const uint64_t *cairn_trace_source_memory(const struct cairn_trace_source *source);
 
 /* NULL is allowed. */

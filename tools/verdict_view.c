@@ -76,31 +76,40 @@ cairn_verdict_advice(enum cairn_verdict_kind kind, const char *pattern, bool two
 {
     switch (kind) {
     case CAIRN_SLOW_COMPUTE:
-        return two_kinds_agree ? "look at the device's clocks, temperature and power, and at what else runs on its host; if it "
+        return two_kinds_agree ? "look at the device's clocks, temperature and power, and at what "
+                                 "else runs on its host; if it "
                                  "stays, give `cairn plan` the device with this rate, or replace it"
-                               : "look at the device's clocks, temperature and power, and at what else runs on its host; there is one "
+                               : "look at the device's clocks, temperature and power, and at what "
+                                 "else runs on its host; there is one "
                                  "kind of evidence alone, do not replace it yet";
     case CAIRN_SLOW_NODE:
-        return two_kinds_agree ? "look at what its ranks share: power, cooling, host memory, other jobs; if it stays, replace the "
+        return two_kinds_agree ? "look at what its ranks share: power, cooling, host memory, other "
+                                 "jobs; if it stays, replace the "
                                  "node or give `cairn plan` its devices with this rate"
-                               : "look at what its ranks share: power, cooling, host memory, other jobs; there is one kind of "
+                               : "look at what its ranks share: power, cooling, host memory, other "
+                                 "jobs; there is one kind of "
                                  "evidence alone, do not replace it yet";
     case CAIRN_SLOW_LINK:
-        return "look at error counters and speeds of the NICs and cables named, and at other traffic on them";
+        return "look at error counters and speeds of the NICs and cables named, and at other "
+               "traffic on them";
     case CAIRN_HANG_COMPUTE:
-        return "look at the stacks of the ranks named (py-spy dump, gdb), then restart them; `cairn restore` has the last "
+        return "look at the stacks of the ranks named (py-spy dump, gdb), then restart them; "
+               "`cairn restore` has the last "
                "generation";
     case CAIRN_HANG_LINK:
-        return "look at the NICs and switches between the ranks named; restart the job from the last generation if it does "
+        return "look at the NICs and switches between the ranks named; restart the job from the "
+               "last generation if it does "
                "not end";
     case CAIRN_CRASH:
-        return "look at the kernel log and the exit code of the ranks named; `cairn restore` rebuilds what they held";
+        return "look at the kernel log and the exit code of the ranks named; `cairn restore` "
+               "rebuilds what they held";
     case CAIRN_STRUCTURAL:
         break;
     }
     if (pattern && strcmp(pattern, "sequence_length") == 0)
         return "deal the sequences by their cost (`cairn assign`)";
     if (pattern && strcmp(pattern, "garbage_collection") == 0)
-        return "collect garbage on all ranks in the same step (gc.disable, and gc.collect every so many steps)";
+        return "collect garbage on all ranks in the same step (gc.disable, and gc.collect every so "
+               "many steps)";
     return "move layers from the stage named to others (`cairn plan`)";
 }

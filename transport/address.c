@@ -48,7 +48,8 @@ host_is_name(const char *host)
     char number[HOST_BYTES];
     struct in6_addr v6;
 
-    snprintf(number, sizeof number, "%.*s", (int)strcspn(host, "%"), host); /* fe80::1%eth0 has its scope behind it */
+    /* fe80::1%eth0 has its scope behind it */
+    snprintf(number, sizeof number, "%.*s", (int)strcspn(host, "%"), host);
     return inet_pton(AF_INET, host, &v4) != 1 && inet_pton(AF_INET6, number, &v6) != 1;
 }
 
@@ -64,7 +65,8 @@ cairn_address_is_name(const char *text)
 cairn_err
 cairn_address_resolve(const char *text, int family, struct sockaddr_storage *out, const char **why)
 {
-    struct addrinfo hints = {.ai_family = family, .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
+    struct addrinfo hints = {
+        .ai_family = family, .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
     struct addrinfo *found = NULL;
     char host[HOST_BYTES];
     char port[PORT_BYTES];
@@ -116,7 +118,8 @@ cairn_address_is_loopback(const struct sockaddr_storage *address)
 socklen_t
 cairn_address_len(const struct sockaddr_storage *address)
 {
-    return address->ss_family == AF_INET6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in);
+    return address->ss_family == AF_INET6 ? sizeof(struct sockaddr_in6)
+                                          : sizeof(struct sockaddr_in);
 }
 
 unsigned

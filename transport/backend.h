@@ -28,8 +28,8 @@ struct cairn_backend_remote {
 struct cairn_backend;
 
 /*
- * One send or write in flight, inside the caller's own struct. The scratch is the backend's while it
- * is in flight (libfabric's contexts).
+ * One send or write in flight, inside the caller's own struct. The scratch is the backend's while
+ * it is in flight (libfabric's contexts).
  */
 struct cairn_backend_part {
     uint64_t scratch[8];
@@ -66,8 +66,8 @@ struct cairn_transport_ops {
     /*
      * Closes the connection to one node, so that its operations are reported soon (CAIRN_PEER) and
      * it writes nothing more into this node's regions. CAIRN_AGAIN when the backend cannot do that
-     * for one node. CAIRN_BACKEND_ALL always works, reports nothing and ends all operations at once;
-     * CAIRN_IO only if the endpoint could not be opened again: try later.
+     * for one node. CAIRN_BACKEND_ALL always works, reports nothing and ends all operations at
+     * once; CAIRN_IO only if the endpoint could not be opened again: try later.
      */
     cairn_err (*disconnect)(struct cairn_backend *backend, uint32_t node);
     /*
@@ -87,7 +87,7 @@ struct cairn_backend {
 
 struct cairn_backend_options {
     const struct cairn_transport_options *transport;
-    uint8_t *pool;         /* buffer_count buffers of CAIRN_BULK_BYTES_MAX, page aligned */
+    uint8_t *pool; /* buffer_count buffers of CAIRN_BULK_BYTES_MAX, page aligned */
     uint32_t buffer_count;
     uint32_t operation_count;
     struct cairn_backend_events events;

@@ -8,9 +8,9 @@
 #include <stddef.h>
 
 /*
- * The versions under which the symbols are asked for. Structs have grown between them, so that those
- * that take one must be of the version of the headers that we are compiled with, as if the library
- * had been linked: the Makefile reads it from the library beside these headers.
+ * The versions under which the symbols are asked for. Structs have grown between them, so that
+ * those that take one must be of the version of the headers that we are compiled with, as if the
+ * library had been linked: the Makefile reads it from the library beside these headers.
  */
 #ifndef FABRIC_ABI
 #error "FABRIC_ABI is not defined: build with make, and install libfabric-dev"

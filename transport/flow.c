@@ -2,11 +2,11 @@
  * transport/flow.c - credits: who may write a payload into which receive buffer.
  *
  * A sender asks (`wanted`) for as many buffers as fill its window, and again when half of them are
- * used, so that a steady stream never waits for a grant. A receiver grants from its pool in turn. One
- * peer gets at most `window`, and of the pool at most half of what is free plus one, so that a peer
- * without any buffer finds one. When none is left for such a peer, an unused grant is asked back
- * (`revoked`) from the peer that has the most. All of this travels in flow frames, one at a time per
- * peer; what is to be said waits in counters and lists of fixed length.
+ * used, so that a steady stream never waits for a grant. A receiver grants from its pool in turn.
+ * One peer gets at most `window`, and of the pool at most half of what is free plus one, so that a
+ * peer without any buffer finds one. When none is left for such a peer, an unused grant is asked
+ * back (`revoked`) from the peer that has the most. All of this travels in flow frames, one at a
+ * time per peer; what is to be said waits in counters and lists of fixed length.
  */
 #include "transport/internal.h"
 
@@ -99,8 +99,8 @@ grant_find(const struct peer *peer, uint32_t buffer_index)
 {
     uint32_t at = 0;
 
-    while (at < peer->granted_count && (peer->granted[at].buffer_index != buffer_index ||
-                                        !peer->granted[at].announced))
+    while (at < peer->granted_count &&
+           (peer->granted[at].buffer_index != buffer_index || !peer->granted[at].announced))
         at++;
     return at;
 }

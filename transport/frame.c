@@ -1,4 +1,5 @@
-/* transport/frame.c - packs and parses frames: see frame.h for the layout. Pure: bytes in, values out. */
+/* transport/frame.c - packs and parses frames: see frame.h for the layout. Pure: bytes in, values
+ * out. */
 #include "transport/frame.h"
 
 #include "base/crc.h"
@@ -6,10 +7,7 @@
 
 #include <string.h>
 
-enum {
-    CHECKSUM_AT = 56,
-    KNOWN_FLAGS = CAIRN_FRAME_PAYLOAD_CHECKED
-};
+enum { CHECKSUM_AT = 56, KNOWN_FLAGS = CAIRN_FRAME_PAYLOAD_CHECKED };
 
 static const uint32_t magic = 0xa74e5243u; /* 'C' 'R' 'N' 0xa7 */
 
@@ -47,8 +45,8 @@ cairn_frame_pack(const struct cairn_frame *frame, const void *payload, uint8_t *
     cairn_write_u32(&writer, frame->payload_len);
     cairn_write_u32(&writer, frame->buffer_index);
     cairn_write_u32(&writer, 0);
-    cairn_write_u64(&writer, checksum(out, frame->body_len, payload,
-                                      checked ? frame->payload_len : 0));
+    cairn_write_u64(&writer,
+                    checksum(out, frame->body_len, payload, checked ? frame->payload_len : 0));
 }
 
 static bool
@@ -63,7 +61,8 @@ header_is_sane(const struct cairn_frame *frame, uint32_t reserved, uint16_t vers
 {
     if (reserved != 0 || (frame->flags & ~KNOWN_FLAGS) != 0)
         return false;
-    if (frame->kind != CAIRN_FRAME_BULK && (frame->payload_len || frame->buffer_index || frame->flags))
+    if (frame->kind != CAIRN_FRAME_BULK &&
+        (frame->payload_len || frame->buffer_index || frame->flags))
         return false;
     if (kind_is_handshake(frame->kind))
         return frame->token == 0 && frame->sequence == 0 &&
@@ -203,7 +202,8 @@ cairn_frame_flow_parse(const uint8_t *body, size_t body_len, struct cairn_frame_
     flow.revoked = cairn_read_u16(&reader);
     flow.grant_count = cairn_read_u16(&reader);
     flow.return_count = cairn_read_u16(&reader);
-    if (flow.urgent > 1 || flow.wanted > CAIRN_TRANSPORT_WINDOW_MAX || flow.revoked > CAIRN_TRANSPORT_WINDOW_MAX ||
+    if (flow.urgent > 1 || flow.wanted > CAIRN_TRANSPORT_WINDOW_MAX ||
+        flow.revoked > CAIRN_TRANSPORT_WINDOW_MAX ||
         flow.grant_count > CAIRN_TRANSPORT_WINDOW_MAX ||
         flow.return_count > CAIRN_TRANSPORT_WINDOW_MAX)
         return CAIRN_CORRUPT;

@@ -38,9 +38,9 @@
  *      confirm(nonces i and r, proof "confirm") ->
  *
  * A proof is HMAC-SHA256 under the job's key of the proof's name and the transcript: version, job,
- * initiator, responder, both incarnations, both nonces. The session token is the first 8 bytes of the
- * proof named "session". Without a key proofs are zero and the token is a CRC-64 of the transcript.
- * Both sides may call at once: then the lower node is the initiator.
+ * initiator, responder, both incarnations, both nonces. The session token is the first 8 bytes of
+ * the proof named "session". Without a key proofs are zero and the token is a CRC-64 of the
+ * transcript. Both sides may call at once: then the lower node is the initiator.
  */
 #ifndef CAIRN_TRANSPORT_FRAME_H
 #define CAIRN_TRANSPORT_FRAME_H
@@ -119,9 +119,7 @@ struct cairn_frame_flow {
     uint32_t returns[CAIRN_TRANSPORT_WINDOW_MAX];
 };
 
-enum {
-    CAIRN_FRAME_FLOW_BYTES_MAX = 12 + CAIRN_TRANSPORT_WINDOW_MAX * 24
-};
+enum { CAIRN_FRAME_FLOW_BYTES_MAX = 12 + CAIRN_TRANSPORT_WINDOW_MAX * 24 };
 
 /*
  * Packs the header in front of a body that is already at out + CAIRN_FRAME_HEADER_BYTES. With
@@ -131,12 +129,12 @@ void cairn_frame_pack(const struct cairn_frame *frame, const void *payload, uint
 
 /*
  * Parses any bytes. CAIRN_CORRUPT unless they are one whole frame with the right magic, lengths in
- * range, a known kind (handshakes of every version, others of this one) and, when the payload is not
- * part of it, the right checksum. With CAIRN_FRAME_PAYLOAD_CHECKED the caller checks it later with
- * cairn_frame_check_payload. out->body points into `bytes`.
+ * range, a known kind (handshakes of every version, others of this one) and, when the payload is
+ * not part of it, the right checksum. With CAIRN_FRAME_PAYLOAD_CHECKED the caller checks it later
+ * with cairn_frame_check_payload. out->body points into `bytes`.
  */
-CAIRN_MUST_CHECK cairn_err cairn_frame_parse(const uint8_t *bytes, size_t bytes_len, uint16_t version,
-                                             struct cairn_frame *out);
+CAIRN_MUST_CHECK cairn_err cairn_frame_parse(const uint8_t *bytes, size_t bytes_len,
+                                             uint16_t version, struct cairn_frame *out);
 
 /* Checks a frame's checksum with its payload. CAIRN_OK or CAIRN_CORRUPT. */
 CAIRN_MUST_CHECK cairn_err cairn_frame_check_payload(const uint8_t *bytes, size_t bytes_len,

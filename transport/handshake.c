@@ -1,9 +1,9 @@
 /*
  * transport/handshake.c - the four frames before a session; frame.h specifies them.
  *
- * What an unproved sender can cause: an answer of 176 bytes, and for a peer that is not up a refusal
- * that slows the next try. It cannot end a session: a session is replaced only by a handshake that is
- * proved to its end.
+ * What an unproved sender can cause: an answer of 176 bytes, and for a peer that is not up a
+ * refusal that slows the next try. It cannot end a session: a session is replaced only by a
+ * handshake that is proved to its end.
  */
 #include "transport/internal.h"
 
@@ -45,7 +45,8 @@ refusal_log(struct cairn_transport *t, struct peer *peer, enum cairn_refusal ref
         break;
     default:
         CAIRN_LOG_AT(ERROR,
-                     "transport: peer node=%" PRIu32 " does not hold this job's key: give all agents "
+                     "transport: peer node=%" PRIu32
+                     " does not hold this job's key: give all agents "
                      "of the job the same key",
                      peer->node);
         break;
@@ -106,8 +107,7 @@ static void
 hello_received(struct cairn_transport *t, struct peer *peer, const struct cairn_frame *frame,
                const struct cairn_frame_handshake *hello)
 {
-    struct cairn_frame_handshake welcome = {.incarnation = t->incarnation,
-                                            .keyed = t->key_len > 0};
+    struct cairn_frame_handshake welcome = {.incarnation = t->incarnation, .keyed = t->key_len > 0};
     struct cairn_transcript transcript;
 
     if (frame->version != t->version) {
@@ -155,8 +155,7 @@ static void
 welcome_received(struct cairn_transport *t, struct peer *peer, const struct cairn_frame *frame,
                  const struct cairn_frame_handshake *welcome)
 {
-    struct cairn_frame_handshake confirm = {.incarnation = t->incarnation,
-                                            .keyed = t->key_len > 0};
+    struct cairn_frame_handshake confirm = {.incarnation = t->incarnation, .keyed = t->key_len > 0};
     struct cairn_transcript transcript;
     uint64_t token;
     cairn_err err;

@@ -1,21 +1,24 @@
 /*
- * transport/internal.h - the state that transport.c, peer.c and flow.c share. Not for other folders.
+ * transport/internal.h - the state that transport.c, peer.c and flow.c share. Not for other
+ * folders.
  *
  * Life of a peer (peer.c, handshake.c):
  *
  *     IDLE --send, connect, hello--> CONNECTING --welcome, confirm--> UP
  *     CONNECTING --no answer--> DOWN      UP --lost, timeout, disconnect--> DOWN
- *     DOWN --backoff--> calls again --> UP          any but UP --refused--> DENIED, VERSION (slow retry)
+ *     DOWN --backoff--> calls again --> UP          any but UP --refused--> DENIED, VERSION (slow
+ *     retry)
  *
- * Life of an operation (flow.c): free -> queued at its peer -> with the backend (posted > 0) -> free.
- * A payload is written first and its frame sent behind it; over a backend without order the frame
- * waits until the write is reported. An operation that its peer's end has overtaken stays with the
- * backend until that reports it (backend.h, the rule about memory).
+ * Life of an operation (flow.c): free -> queued at its peer -> with the backend (posted > 0) ->
+ * free. A payload is written first and its frame sent behind it; over a backend without order the
+ * frame waits until the write is reported. An operation that its peer's end has overtaken stays
+ * with the backend until that reports it (backend.h, the rule about memory).
  *
- * Life of a receive buffer (flow.c): FREE -> GRANTED to a peer -> HELD by the receiver -> FREE. Each
- * grant opens the buffer under a fresh key; the key dies when the payload is delivered or the peer
- * goes down. Over a backend that cannot close one peer's connection, what was GRANTED is then DOUBTFUL
- * until the endpoint is opened anew, which half a pool of such buffers is reason enough for.
+ * Life of a receive buffer (flow.c): FREE -> GRANTED to a peer -> HELD by the receiver -> FREE.
+ * Each grant opens the buffer under a fresh key; the key dies when the payload is delivered or the
+ * peer goes down. Over a backend that cannot close one peer's connection, what was GRANTED is then
+ * DOUBTFUL until the endpoint is opened anew, which half a pool of such buffers is reason enough
+ * for.
  *
  * Invariants:
  *   1. peer->posted counts the parts with the backend, and is 0 after a reset.
@@ -30,12 +33,7 @@
 #include "transport/frame.h"
 #include "transport/transport.h"
 
-enum class_of_frame {
-    CLASS_MESSAGE,
-    CLASS_BULK,
-    CLASS_FLOW,
-    CLASS_COUNT
-};
+enum class_of_frame { CLASS_MESSAGE, CLASS_BULK, CLASS_FLOW, CLASS_COUNT };
 
 enum operation_stage {
     STAGE_WRITE,   /* the payload is to be written */
@@ -120,8 +118,8 @@ struct peer {
     /* operations */
     struct operation *queue; /* not yet (wholly) with the backend, in order */
     struct operation **queue_end;
-    uint32_t operation_count; /* the user's, queued or posted */
-    uint32_t posted;          /* parts with the backend, of all kinds */
+    uint32_t operation_count;  /* the user's, queued or posted */
+    uint32_t posted;           /* parts with the backend, of all kinds */
     uint64_t waiting_since_ns; /* since when work is outstanding without progress; 0: none */
     uint64_t ended_ns;         /* when the session ended while parts were posted; 0: none are */
     uint64_t retry_ns;         /* after CAIRN_AGAIN of the backend */
@@ -211,13 +209,13 @@ struct cairn_transport {
     bool attention_fresh;   /* one was added since the last poll */
     struct peer *wanting;   /* peers that want buffers, in order */
     struct peer **wanting_end;
-    struct peer *blocked;   /* peers whose sender was told CAIRN_AGAIN */
-    bool more;              /* the backend had more events than a poll takes */
+    struct peer *blocked; /* peers whose sender was told CAIRN_AGAIN */
+    bool more;            /* the backend had more events than a poll takes */
     bool reset_wanted;
     bool reset_running;
-    uint64_t reset_ns;      /* not before */
-    uint64_t now_ns;        /* of the running or last poll */
-    uint64_t timer_ns;      /* no peer's deadline is before this */
+    uint64_t reset_ns; /* not before */
+    uint64_t now_ns;   /* of the running or last poll */
+    uint64_t timer_ns; /* no peer's deadline is before this */
     struct cairn_transport_stats stats;
 };
 

@@ -1,4 +1,5 @@
-/* transport/lookup.c - see lookup.h. Caller and thread both own it; whoever is the second to let go frees it. */
+/* transport/lookup.c - see lookup.h. Caller and thread both own it; whoever is the second to let go
+ * frees it. */
 #include "transport/lookup.h"
 
 #include "transport/address.h"

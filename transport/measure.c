@@ -1,6 +1,7 @@
 /*
- * transport/measure.c - see measure.h. Both kinds warm up with as many bytes as the receive pool has,
- * then time the round: from the first timed message to the receiver's word that it has the last.
+ * transport/measure.c - see measure.h. Both kinds warm up with as many bytes as the receive pool
+ * has, then time the round: from the first timed message to the receiver's word that it has the
+ * last.
  */
 #include "transport/measure.h"
 
@@ -191,7 +192,8 @@ done:
 
 /* ---- the transport ---- */
 
-/* One end of a round. The receiver answers the warm-up's and the round's last payload, and pings. */
+/* One end of a round. The receiver answers the warm-up's and the round's last payload, and
+ * pings. */
 struct end {
     struct cairn_transport *transport;
     const struct round *round;
@@ -199,8 +201,8 @@ struct end {
     uint64_t sent;
     uint64_t acknowledged; /* by on_sent */
     uint64_t received;
-    uint64_t cpu_ns;       /* receiver: at the end of the warm-up */
-    uint32_t answers;      /* sender: of the receiver */
+    uint64_t cpu_ns;  /* receiver: at the end of the warm-up */
+    uint32_t answers; /* sender: of the receiver */
     uint8_t answer[64];
     uint32_t unanswered; /* receiver: answers that the transport would not take yet */
     size_t answer_len;
@@ -255,8 +257,8 @@ receiver_message(void *context, uint32_t from, const void *body, size_t body_len
             end->answer_len = sizeof report;
         }
     }
-    if (end->answer_len &&
-        cairn_transport_send(end->transport, 0, end->answer, end->answer_len, NULL, 0, 0) != CAIRN_OK)
+    if (end->answer_len && cairn_transport_send(end->transport, 0, end->answer, end->answer_len,
+                                                NULL, 0, 0) != CAIRN_OK)
         end->unanswered++;
 }
 
@@ -336,9 +338,10 @@ payloads_send(struct end *end, const uint8_t *buffer, uint64_t count)
 
     while (end->answers == answers) {
         while (sent < count) {
-            cairn_err err = cairn_transport_send(
-                end->transport, 1, &sent, sizeof sent,
-                buffer + (sent % slots) * end->round->message_bytes, end->round->message_bytes, sent);
+            cairn_err err =
+                cairn_transport_send(end->transport, 1, &sent, sizeof sent,
+                                     buffer + (sent % slots) * end->round->message_bytes,
+                                     end->round->message_bytes, sent);
 
             if (err == CAIRN_AGAIN)
                 break;

@@ -1,6 +1,6 @@
 /*
- * transport/measure.h - how fast payloads travel between two processes of this machine, next to bare
- * TCP with the same sizes in the same run.
+ * transport/measure.h - how fast payloads travel between two processes of this machine, next to
+ * bare TCP with the same sizes in the same run.
  */
 #ifndef CAIRN_TRANSPORT_MEASURE_H
 #define CAIRN_TRANSPORT_MEASURE_H
@@ -11,10 +11,10 @@
 #include <stdint.h>
 
 struct cairn_measure_options {
-    const char *provider;     /* NULL: tcp */
-    size_t message_bytes;     /* payload of one message, 1 … CAIRN_BULK_BYTES_MAX; 0: the maximum */
-    uint64_t round_bytes;     /* sent in one round; 0: 2 GiB */
-    uint32_t rounds;          /* of each kind, alternating; 0: 5. At most 64 */
+    const char *provider; /* NULL: tcp */
+    size_t message_bytes; /* payload of one message, 1 … CAIRN_BULK_BYTES_MAX; 0: the maximum */
+    uint64_t round_bytes; /* sent in one round; 0: 2 GiB */
+    uint32_t rounds;      /* of each kind, alternating; 0: 5. At most 64 */
 };
 
 /* One kind's median round. */
@@ -30,7 +30,7 @@ struct cairn_measure {
     double ratio;                   /* median of transport / bare of each pair of rounds */
     double ratio_min;
     double ratio_max;
-    double half_round_trip_ns;      /* of a message of 64 bytes, median */
+    double half_round_trip_ns; /* of a message of 64 bytes, median */
 };
 
 /*

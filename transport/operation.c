@@ -11,16 +11,12 @@
 
 #include <string.h>
 
-enum {
-    RETRY_NS_MIN = 1000000,
-    RETRY_NS_MAX = 100000000
-};
+enum { RETRY_NS_MIN = 1000000, RETRY_NS_MAX = 100000000 };
 
 bool
 operation_available(const struct cairn_transport *t, const struct peer *peer)
 {
-    return t->free_operation_count > 0 &&
-           peer->operation_count < 2 + t->free_operation_count / 4;
+    return t->free_operation_count > 0 && peer->operation_count < 2 + t->free_operation_count / 4;
 }
 
 static void
@@ -165,7 +161,8 @@ retry_later(struct cairn_transport *t, struct peer *peer)
     transport_arm(t, peer->retry_ns);
 }
 
-/* Posts what can be posted. A frame of a payload waits for those before it; see transport.h, rule 2. */
+/* Posts what can be posted. A frame of a payload waits for those before it; see transport.h, rule
+ * 2. */
 static cairn_err
 queue_pump(struct cairn_transport *t, struct peer *peer)
 {
@@ -198,7 +195,8 @@ queue_pump(struct cairn_transport *t, struct peer *peer)
     return CAIRN_OK;
 }
 
-/* Posts handshake, flow and queue, in this order. Calls no callback; a lost connection is marked. */
+/* Posts handshake, flow and queue, in this order. Calls no callback; a lost connection is
+ * marked. */
 void
 operation_pump(struct cairn_transport *t, struct peer *peer)
 {

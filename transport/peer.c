@@ -15,9 +15,9 @@ const uint64_t refused_ns = 5000000000u; /* between tries of a peer that was ref
 enum {
     BACKOFF_MS_MIN = 100,
     BACKOFF_MS_MAX = 1000,
-    SILENT_MS = 1000,       /* without a valid frame, before a strange token makes us call */
-    FIRST_CALL_MS = 250,    /* then 5 times the pause before it, at most t->call_timeout_ns */
-    GRACE_MS = 1000         /* for the backend to report what a lost peer's operations came to */
+    SILENT_MS = 1000,    /* without a valid frame, before a strange token makes us call */
+    FIRST_CALL_MS = 250, /* then 5 times the pause before it, at most t->call_timeout_ns */
+    GRACE_MS = 1000      /* for the backend to report what a lost peer's operations came to */
 };
 
 void
@@ -97,9 +97,9 @@ peer_call(struct cairn_transport *t, struct peer *peer)
 }
 
 /*
- * Where one peer's connection can be closed, the first call is given up early: when both sides connect at once ofi_rxm can leave
- * both without a connection and without an error, and only a new one helps. Later calls are given more time, for peers and
- * networks that are slow.
+ * Where one peer's connection can be closed, the first call is given up early: when both sides
+ * connect at once ofi_rxm can leave both without a connection and without an error, and only a new
+ * one helps. Later calls are given more time, for peers and networks that are slow.
  */
 static uint64_t
 call_time_ns(const struct cairn_transport *t, const struct peer *peer)
@@ -129,8 +129,8 @@ peer_break(struct cairn_transport *t, struct peer *peer, const char *why)
 }
 
 /*
- * Ends what belongs to the session. Its queue ends with on_sent, its grants are taken back; the state
- * is the caller's to set before, for the callbacks may send.
+ * Ends what belongs to the session. Its queue ends with on_sent, its grants are taken back; the
+ * state is the caller's to set before, for the callbacks may send.
  */
 static void
 session_end(struct cairn_transport *t, struct peer *peer, bool isolated)
@@ -148,7 +148,8 @@ session_end(struct cairn_transport *t, struct peer *peer, bool isolated)
 }
 
 void
-peer_down(struct cairn_transport *t, struct peer *peer, enum cairn_peer_state state, const char *why)
+peer_down(struct cairn_transport *t, struct peer *peer, enum cairn_peer_state state,
+          const char *why)
 {
     bool was_up = peer->state == CAIRN_PEER_UP;
     bool isolated = true;
@@ -160,8 +161,7 @@ peer_down(struct cairn_transport *t, struct peer *peer, enum cairn_peer_state st
     peer->backoff_ns = peer->backoff_ns ? peer->backoff_ns * 2 : BACKOFF_MS_MIN * millisecond_ns;
     if (peer->backoff_ns > BACKOFF_MS_MAX * millisecond_ns)
         peer->backoff_ns = BACKOFF_MS_MAX * millisecond_ns;
-    peer->next_call_ns =
-        t->now_ns + (state == CAIRN_PEER_DOWN ? peer->backoff_ns : refused_ns);
+    peer->next_call_ns = t->now_ns + (state == CAIRN_PEER_DOWN ? peer->backoff_ns : refused_ns);
     transport_arm(t, peer->next_call_ns);
     if (!t->reset_running && t->backend->ops->disconnect(t->backend, peer->node) != CAIRN_OK)
         isolated = false;

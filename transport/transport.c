@@ -1,6 +1,6 @@
 /*
- * transport/transport.c - opening, polling and the public calls; the rules are in peer.c, operation.c
- * and flow.c, the bytes in the backends.
+ * transport/transport.c - opening, polling and the public calls; the rules are in peer.c,
+ * operation.c and flow.c, the bytes in the backends.
  */
 #include "transport/internal.h"
 
@@ -97,22 +97,24 @@ options_check(const struct cairn_transport_options *options)
         return CAIRN_INVAL;
     if (options->node_count == 0 || options->node_count > CAIRN_NODES_MAX ||
         options->node >= options->node_count) {
-        CAIRN_LOG_AT(ERROR,
-                     "transport: node %" PRIu32 " of %" PRIu32 " nodes is out of range (at most %d)",
-                     options->node, options->node_count, CAIRN_NODES_MAX);
+        CAIRN_LOG_AT(
+            ERROR, "transport: node %" PRIu32 " of %" PRIu32 " nodes is out of range (at most %d)",
+            options->node, options->node_count, CAIRN_NODES_MAX);
         return CAIRN_CONFIG;
     }
     if ((options->key || options->key_len) &&
         (!options->key || options->key_len < CAIRN_TRANSPORT_KEY_BYTES_MIN ||
          options->key_len > CAIRN_TRANSPORT_KEY_BYTES_MAX)) {
         CAIRN_LOG_AT(ERROR, "transport: the key has %zu bytes, and must have %d to %d",
-                     options->key_len, CAIRN_TRANSPORT_KEY_BYTES_MIN, CAIRN_TRANSPORT_KEY_BYTES_MAX);
+                     options->key_len, CAIRN_TRANSPORT_KEY_BYTES_MIN,
+                     CAIRN_TRANSPORT_KEY_BYTES_MAX);
         return CAIRN_CONFIG;
     }
     if (options->window > CAIRN_TRANSPORT_WINDOW_MAX || options->buffer_count > 65536 ||
         options->operation_count > 65536) {
-        CAIRN_LOG_AT(ERROR, "transport: window=%" PRIu32 " buffers=%" PRIu32 " operations=%" PRIu32
-                            " is out of range (at most %d, 65536, 65536)",
+        CAIRN_LOG_AT(ERROR,
+                     "transport: window=%" PRIu32 " buffers=%" PRIu32 " operations=%" PRIu32
+                     " is out of range (at most %d, 65536, 65536)",
                      options->window, options->buffer_count, options->operation_count,
                      CAIRN_TRANSPORT_WINDOW_MAX);
         return CAIRN_CONFIG;
@@ -120,11 +122,13 @@ options_check(const struct cairn_transport_options *options)
     return CAIRN_OK;
 }
 
-/* Maps the pages of the pool now: a fault per page while payloads come in costs a third of receiving them. */
+/* Maps the pages of the pool now: a fault per page while payloads come in costs a third of
+ * receiving them. */
 static void
 pool_populate(struct cairn_transport *t)
 {
-    (void)madvise(t->pool, t->pool_bytes, MADV_DONTDUMP); /* the job's state stays out of core files */
+    /* the job's state stays out of core files */
+    (void)madvise(t->pool, t->pool_bytes, MADV_DONTDUMP);
     (void)madvise(t->pool, t->pool_bytes, MADV_HUGEPAGE);
     if (madvise(t->pool, t->pool_bytes, MADV_POPULATE_WRITE) != 0)
         for (size_t at = 0; at < t->pool_bytes; at += 4096)
@@ -251,7 +255,8 @@ cairn_transport_fd(const struct cairn_transport *t)
 uint64_t
 cairn_transport_due(struct cairn_transport *t, uint64_t now_ns)
 {
-    static const uint64_t blind_ns = 1000000; /* a backend without a descriptor is asked this often */
+    static const uint64_t blind_ns = 1000000; /* a backend without a descriptor is asked this
+                                               * often */
 
     if (t->attention_fresh || t->more)
         return 0;
@@ -285,7 +290,8 @@ attention_pump(struct cairn_transport *t)
         }
         if (outstanding && peer->state == CAIRN_PEER_UP)
             transport_arm(t, peer->waiting_since_ns + t->timeout_ns);
-        if ((peer->pending_kind && !peer->handshake_operation.posted) || peer->retry_ns > t->now_ns) {
+        if ((peer->pending_kind && !peer->handshake_operation.posted) ||
+            peer->retry_ns > t->now_ns) {
             bool fresh = t->attention_fresh;
 
             transport_attend(t, peer); /* to be tried again: at retry_ns, or at an event before */
@@ -316,7 +322,8 @@ blocked_wake(struct cairn_transport *t)
     t->blocked = NULL;
     while (peer) {
         struct peer *next = peer->blocked_next;
-        bool ready = operation_available(t, peer) && (!peer->blocked_on_credit || peer->credit_count);
+        bool ready =
+            operation_available(t, peer) && (!peer->blocked_on_credit || peer->credit_count);
 
         peer->blocked = false;
         if (peer->state == CAIRN_PEER_UP && !ready) {

@@ -22,10 +22,10 @@
  *   6. The liveness of a silent peer is not decided here (heartbeats above do that); an operation
  *      that makes no progress for timeout_ns is, and takes the peer down.
  *
- * Threads: a transport belongs to the loop thread that opened it. It has no thread of its own, but for one that asks for the
- * name of a peer that cannot be reached, and touches nothing else.
- * Callbacks are called from cairn_transport_poll only. They may call cairn_transport_send, _release,
- * _connect and _disconnect, but not _poll or _close.
+ * Threads: a transport belongs to the loop thread that opened it. It has no thread of its own, but
+ * for one that asks for the name of a peer that cannot be reached, and touches nothing else.
+ * Callbacks are called from cairn_transport_poll only. They may call cairn_transport_send,
+ * _release, _connect and _disconnect, but not _poll or _close.
  */
 #ifndef CAIRN_TRANSPORT_TRANSPORT_H
 #define CAIRN_TRANSPORT_TRANSPORT_H
@@ -38,20 +38,22 @@
 #include <stdint.h>
 
 enum {
-    CAIRN_TRANSPORT_VERSION = 1,          /* of the frames: transport/frame.h; whoever speaks through them has its own */
+    CAIRN_TRANSPORT_VERSION = 1, /* of the frames: transport/frame.h; whoever speaks
+                                           * through them has its own */
     CAIRN_TRANSPORT_BODY_BYTES_MAX = 4096,
     CAIRN_TRANSPORT_KEY_BYTES_MIN = 16,
     CAIRN_TRANSPORT_KEY_BYTES_MAX = 256,
-    CAIRN_TRANSPORT_WINDOW_MAX = 16       /* payload buffers that one peer may be granted at once */
+    CAIRN_TRANSPORT_WINDOW_MAX = 16 /* payload buffers that one peer may be granted at once */
 };
 
 enum cairn_peer_state {
     CAIRN_PEER_IDLE,       /* nobody has asked for it yet */
     CAIRN_PEER_CONNECTING, /* first attempt */
     CAIRN_PEER_UP,
-    CAIRN_PEER_DOWN,       /* lost or never reached; being tried again in the background */
-    CAIRN_PEER_DENIED,     /* holds another key, belongs to another job or is not the node it should be */
-    CAIRN_PEER_VERSION     /* speaks another version */
+    CAIRN_PEER_DOWN,   /* lost or never reached; being tried again in the background */
+    CAIRN_PEER_DENIED, /* holds another key, belongs to another job or is not the node it should
+                            * be */
+    CAIRN_PEER_VERSION /* speaks another version */
 };
 
 struct cairn_transport;
@@ -76,36 +78,38 @@ typedef void cairn_transport_peer_fn(void *context, uint32_t node, bool up, uint
 typedef void cairn_transport_writable_fn(void *context, uint32_t node);
 
 struct cairn_transport_options {
-    const char *provider;          /* "tcp" (NULL means it), "tcp;ofi_rxm", "net", "shm", … or "loop" */
-    const char *bind_address;      /* "host:port", "[v6]:port"; port 0 is not allowed */
-    uint32_t node;                 /* of this agent, < node_count */
-    uint32_t node_count;           /* 1 … CAIRN_NODES_MAX */
-    const char *const *addresses;  /* [node_count], "host:port" each; one's own entry is not used */
+    const char *provider;         /* "tcp" (NULL means it), "tcp;ofi_rxm", "net", "shm", … or
+                                    * "loop" */
+    const char *bind_address;     /* "host:port", "[v6]:port"; port 0 is not allowed */
+    uint32_t node;                /* of this agent, < node_count */
+    uint32_t node_count;          /* 1 … CAIRN_NODES_MAX */
+    const char *const *addresses; /* [node_count], "host:port" each; one's own entry is not used */
     uint64_t job_id;
-    uint64_t incarnation;          /* of this process; differs after every restart */
-    const void *key;               /* the job's key, NULL: none, which is allowed on loopback only */
-    size_t key_len;                /* CAIRN_TRANSPORT_KEY_BYTES_MIN … _MAX, 0 without a key */
-    uint16_t version;              /* 0 means CAIRN_TRANSPORT_VERSION */
-    bool checksum_payload;         /* payloads that are sent carry a checksum here as well */
-    uint32_t buffer_count;         /* receive buffers of CAIRN_BULK_BYTES_MAX; 0 means 64 */
-    uint32_t window;               /* of them, granted to one peer at most; 0 means 8 */
-    uint32_t operation_count;      /* sends in flight over all peers; 0 means 1024 */
-    uint64_t timeout_ns;           /* without progress of an operation; 0 means 10 s */
+    uint64_t incarnation;            /* of this process; differs after every restart */
+    const void *key;                 /* the job's key, NULL: none, which is allowed on loopback
+                                    * only */
+    size_t key_len;                  /* CAIRN_TRANSPORT_KEY_BYTES_MIN … _MAX, 0 without a key */
+    uint16_t version;                /* 0 means CAIRN_TRANSPORT_VERSION */
+    bool checksum_payload;           /* payloads that are sent carry a checksum here as well */
+    uint32_t buffer_count;           /* receive buffers of CAIRN_BULK_BYTES_MAX; 0 means 64 */
+    uint32_t window;                 /* of them, granted to one peer at most; 0 means 8 */
+    uint32_t operation_count;        /* sends in flight over all peers; 0 means 1024 */
+    uint64_t timeout_ns;             /* without progress of an operation; 0 means 10 s */
     struct cairn_transport_hub *hub; /* provider "loop" only: where the others are */
     cairn_transport_message_fn *on_message;
     cairn_transport_sent_fn *on_sent;
     cairn_transport_peer_fn *on_peer;
     cairn_transport_writable_fn *on_writable;
-    void *context;                 /* first argument of the callbacks */
+    void *context; /* first argument of the callbacks */
 };
 
 struct cairn_transport_peer {
     enum cairn_peer_state state;
-    uint64_t incarnation;      /* of its current or last session, 0: none yet */
-    uint32_t operations;       /* sends that have not ended */
-    uint32_t credits;          /* payloads that may be sent now */
-    uint32_t buffers_granted;  /* of this node's buffers, waiting for its payloads */
-    uint32_t buffers_held;     /* of this node's buffers, holding its payloads until released */
+    uint64_t incarnation;     /* of its current or last session, 0: none yet */
+    uint32_t operations;      /* sends that have not ended */
+    uint32_t credits;         /* payloads that may be sent now */
+    uint32_t buffers_granted; /* of this node's buffers, waiting for its payloads */
+    uint32_t buffers_held;    /* of this node's buffers, holding its payloads until released */
 };
 
 /* Counters since open. */
@@ -117,9 +121,9 @@ struct cairn_transport_stats {
     uint64_t dropped_malformed;       /* frames that are no frames: length, magic, checksum */
     uint64_t dropped_unauthenticated; /* of a peer without a session, or with another token */
     uint64_t refused_handshakes;
-    uint64_t sessions;                /* that came up */
+    uint64_t sessions; /* that came up */
     uint64_t timeouts;
-    uint64_t resets;                  /* of the whole endpoint: README.md */
+    uint64_t resets; /* of the whole endpoint: README.md */
     uint32_t buffers_free;
     uint32_t operations_free;
 };
@@ -127,9 +131,11 @@ struct cairn_transport_stats {
 /*
  * Opens a transport and listens. `options` and all it points to are borrowed for the call (the hub
  * and the context until close). CAIRN_DENIED: bind_address is not loopback and there is no key.
- * CAIRN_CONFIG: an address or the provider is wrong (a peer's name that has no address is not: it is asked for again; the log says what is wrong and lists the
- * providers there are), or a number is out of range. CAIRN_IO: the address cannot be bound, such as
- * a port in use. CAIRN_NOT_FOUND: libfabric is not installed. CAIRN_NOMEM. On success the caller owns *out and ends it with cairn_transport_close.
+ * CAIRN_CONFIG: an address or the provider is wrong (a peer's name that has no address is not: it
+ * is asked for again; the log says what is wrong and lists the providers there are), or a number is
+ * out of range. CAIRN_IO: the address cannot be bound, such as a port in use. CAIRN_NOT_FOUND:
+ * libfabric is not installed. CAIRN_NOMEM. On success the caller owns *out and ends it with
+ * cairn_transport_close.
  */
 CAIRN_MUST_CHECK cairn_err cairn_transport_open(const struct cairn_transport_options *options,
                                                 struct cairn_transport **out);
@@ -140,7 +146,8 @@ CAIRN_MUST_CHECK cairn_err cairn_transport_open(const struct cairn_transport_opt
  */
 void cairn_transport_close(struct cairn_transport *transport);
 
-/* A descriptor that becomes readable when poll has work; -1 where the provider has none: poll by due. */
+/* A descriptor that becomes readable when poll has work; -1 where the provider has none: poll by
+ * due. */
 int cairn_transport_fd(const struct cairn_transport *transport);
 
 /*
@@ -150,17 +157,17 @@ int cairn_transport_fd(const struct cairn_transport *transport);
 uint64_t cairn_transport_due(struct cairn_transport *transport, uint64_t now_ns);
 
 /*
- * Makes progress and calls the callbacks, for a bounded amount of work. now_ns is a monotonic clock.
- * Does not block.
+ * Makes progress and calls the callbacks, for a bounded amount of work. now_ns is a monotonic
+ * clock. Does not block.
  */
 void cairn_transport_poll(struct cairn_transport *transport, uint64_t now_ns);
 
 /*
  * Sends a message. body[body_len] is copied; payload[payload_len] (NULL and 0: none) is borrowed
- * until on_sent with this ticket. CAIRN_OK: accepted, on_sent will be called exactly once unless the
- * transport is closed first. CAIRN_AGAIN: no credit, no free operation, or the first connection is
- * still being made; on_writable or on_peer says when to try again. CAIRN_PEER: the peer is not up;
- * it is being tried in the background. CAIRN_DENIED, CAIRN_VERSION: see cairn_peer_state.
+ * until on_sent with this ticket. CAIRN_OK: accepted, on_sent will be called exactly once unless
+ * the transport is closed first. CAIRN_AGAIN: no credit, no free operation, or the first connection
+ * is still being made; on_writable or on_peer says when to try again. CAIRN_PEER: the peer is not
+ * up; it is being tried in the background. CAIRN_DENIED, CAIRN_VERSION: see cairn_peer_state.
  * CAIRN_INVAL: too long, or no such node, or one's own. Calls no callback, allocates nothing.
  */
 CAIRN_MUST_CHECK cairn_err cairn_transport_send(struct cairn_transport *transport, uint32_t node,

@@ -1,9 +1,9 @@
 /*
  * transport/transport_loop.c - the backend `loop`: transports of one process, for tests.
  *
- * A link holds what one node has sent to another and the other has not yet taken. Moving an item off
- * a link gives it back to its sender as done. Frames are copied when they are sent; a payload is
- * copied when it is taken, so that it is truly borrowed until then.
+ * A link holds what one node has sent to another and the other has not yet taken. Moving an item
+ * off a link gives it back to its sender as done. Frames are copied when they are sent; a payload
+ * is copied when it is taken, so that it is truly borrowed until then.
  */
 #include "transport/transport_loop.h"
 
@@ -20,11 +20,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-enum {
-    HUB_NODES_MAX = 256,
-    LINK_ITEMS_MAX = 256,
-    EVENTS_PER_POLL = 256
-};
+enum { HUB_NODES_MAX = 256, LINK_ITEMS_MAX = 256, EVENTS_PER_POLL = 256 };
 
 struct item {
     struct item *next;
@@ -202,7 +198,8 @@ cairn_transport_hub_cut(struct cairn_transport_hub *hub, uint32_t from, uint32_t
 }
 
 void
-cairn_transport_hub_drop(struct cairn_transport_hub *hub, uint32_t from, uint32_t to, uint32_t count)
+cairn_transport_hub_drop(struct cairn_transport_hub *hub, uint32_t from, uint32_t to,
+                         uint32_t count)
 {
     pthread_mutex_lock(&hub->lock);
     link_of(hub, from, to)->drop = count;
@@ -329,7 +326,8 @@ write_take(struct loop *loop, const struct item *item)
     return CAIRN_OK;
 }
 
-/* Takes one item; gives the bytes of a frame (the caller's to free), NULL for a write or nothing. */
+/* Takes one item; gives the bytes of a frame (the caller's to free), NULL for a write or
+ * nothing. */
 static struct item *
 item_take(struct loop *loop, bool *any)
 {

@@ -2,9 +2,9 @@
  * transport/transport_loop.h - the hub through which the `loop` backend's transports of one process
  * reach each other, and the hooks by which a test makes it fail.
  *
- * A hub has a place per node. Frames and writes travel on the link from a node to a node, a queue of
- * bounded length that is emptied when the receiving transport is polled. Threads: any, a lock in the
- * hub guards it all; transports of one hub may be polled by different threads.
+ * A hub has a place per node. Frames and writes travel on the link from a node to a node, a queue
+ * of bounded length that is emptied when the receiving transport is polled. Threads: any, a lock in
+ * the hub guards it all; transports of one hub may be polled by different threads.
  */
 #ifndef CAIRN_TRANSPORT_LOOP_H
 #define CAIRN_TRANSPORT_LOOP_H
@@ -13,14 +13,16 @@
 
 struct cairn_transport_hub;
 
-/* Makes a hub of node_count places. CAIRN_INVAL, CAIRN_NOMEM. Ended by cairn_transport_hub_destroy. */
+/* Makes a hub of node_count places. CAIRN_INVAL, CAIRN_NOMEM. Ended by
+ * cairn_transport_hub_destroy. */
 CAIRN_MUST_CHECK cairn_err cairn_transport_hub_create(uint32_t node_count,
                                                       struct cairn_transport_hub **out);
 
 /* All its transports must be closed before. NULL is allowed. */
 void cairn_transport_hub_destroy(struct cairn_transport_hub *hub);
 
-/* Cuts or mends the link from one node to another: what is on it stays there, neither lost nor done. */
+/* Cuts or mends the link from one node to another: what is on it stays there, neither lost nor
+ * done. */
 void cairn_transport_hub_cut(struct cairn_transport_hub *hub, uint32_t from, uint32_t to, bool cut);
 
 /* Loses the next `count` frames on a link; the sender is told that they went well. */

@@ -4,23 +4,26 @@
  *
  * Why a payload is an RMA write and a frame behind it, and not a write with remote completion data:
  * the data would save the frame, but with tcp;ofi_rxm 1.17 closing a connection while such a write
- * is half received reports an error without a context, which rxm then follows (tcpx_ep_flush_all_queues,
- * rxm_handle_comp_error). A plain write is internal to the provider and is dropped silently.
+ * is half received reports an error without a context, which rxm then follows
+ * (tcpx_ep_flush_all_queues, rxm_handle_comp_error). A plain write is internal to the provider and
+ * is dropped silently.
  *
  * Why not messages of 1 MiB: beyond rxm's eager limit they are a rendezvous, whose buffer on the
  * sending side is never reported when the peer dies between the offer and the read.
  *
- * Taking memory back. fi_cancel does not reach sends. With ofi_rxm and FI_AV_REMOVE_CLEANUP, taking a
- * peer's address out of the vector closes its connection: what is in flight is reported as cancelled,
- * and nothing more comes in from it. Other providers have no such thing (`isolates` is false) and the
- * whole endpoint is closed and opened again.
+ * Taking memory back. fi_cancel does not reach sends. With ofi_rxm and FI_AV_REMOVE_CLEANUP, taking
+ * a peer's address out of the vector closes its connection: what is in flight is reported as
+ * cancelled, and nothing more comes in from it. Other providers have no such thing (`isolates` is
+ * false) and the whole endpoint is closed and opened again.
  *
- * Names of peers. A node that is gone may have no name any more (a pod, a host that is being replaced), and come back
- * under another address. So a peer whose name has none is unreachable and no more, and the name of a peer that was lost
- * or not reached is asked for again, one at a time, in the background.
+ * Names of peers. A node that is gone may have no name any more (a pod, a host that is being
+ * replaced), and come back under another address. So a peer whose name has none is unreachable and
+ * no more, and the name of a peer that was lost or not reached is asked for again, one at a time,
+ * in the background.
  *
- * Errors of completions: any error takes the peer of its context down. An entry may have no context,
- * or a negative code; without a context the peer is found by the deadline of its operations.
+ * Errors of completions: any error takes the peer of its context down. An entry may have no
+ * context, or a negative code; without a context the peer is found by the deadline of its
+ * operations.
  */
 #include "transport/backend.h"
 
@@ -52,7 +55,8 @@ enum {
     NAME_BYTES = 64      /* of an endpoint with a name instead of an address */
 };
 
-_Static_assert(sizeof(struct fi_context2) <= sizeof(struct cairn_backend_part), "room for a context");
+_Static_assert(sizeof(struct fi_context2) <= sizeof(struct cairn_backend_part),
+               "room for a context");
 
 struct receive {
     struct fi_context2 context; /* first: it is what a completion points to */
@@ -68,16 +72,17 @@ struct ofi {
     uint32_t buffer_count;
     uint32_t operation_count;
     struct sockaddr_storage *addresses; /* [node_count] */
-    fi_addr_t *peers;                   /* [node_count], FI_ADDR_UNSPEC for this node and without an address */
+    fi_addr_t *peers;                   /* [node_count], FI_ADDR_UNSPEC for this node and without an
+                                         * address */
     char **names;                       /* [node_count], NULL where the address is a number */
     bool *ask;                          /* [node_count], its name is to be asked for again */
     bool asking;                        /* some of them */
     bool *moved;                        /* [node_count], its address is not that of `peers` */
     struct cairn_lookup *lookup;        /* of node `looked_up`, NULL: none runs */
     uint32_t looked_up;
-    struct fid_mr **regions;            /* [buffer_count], NULL: closed */
-    struct receive *receives;           /* [RECEIVE_COUNT] */
-    bool *unposted;                     /* [RECEIVE_COUNT], to be posted again */
+    struct fid_mr **regions;  /* [buffer_count], NULL: closed */
+    struct receive *receives; /* [RECEIVE_COUNT] */
+    bool *unposted;           /* [RECEIVE_COUNT], to be posted again */
     uint32_t unposted_count;
     uint64_t keys[KEY_COUNT];
     uint32_t keys_left;
@@ -103,7 +108,8 @@ ofi_of(struct cairn_backend *backend)
 static cairn_err
 translate(ssize_t code)
 {
-    return code == -FI_EAGAIN || code == -FI_ENOMEM || code == -FI_ENOBUFS ? CAIRN_AGAIN : CAIRN_PEER;
+    return code == -FI_EAGAIN || code == -FI_ENOMEM || code == -FI_ENOBUFS ? CAIRN_AGAIN
+                                                                           : CAIRN_PEER;
 }
 
 /* ---- opening ---- */
@@ -208,7 +214,8 @@ provider_exists(const struct ofi *ofi, const char *provider)
 {
     struct fi_info *hints = hints_make(ofi, provider, 0);
     struct fi_info *list = NULL;
-    bool exists = hints && ofi->library.getinfo(FI_VERSION(1, 17), NULL, NULL, 0, hints, &list) == 0;
+    bool exists =
+        hints && ofi->library.getinfo(FI_VERSION(1, 17), NULL, NULL, 0, hints, &list) == 0;
 
     if (list)
         ofi->library.freeinfo(list);
@@ -379,8 +386,9 @@ endpoint_open(struct ofi *ofi)
     int code = endpoint_steps(ofi, &step);
 
     if (code) {
-        CAIRN_LOG_AT(ERROR, "transport: cannot listen on %s: %s (provider %s, %s)", ofi->bind_address,
-                     ofi->library.strerror(-code), ofi->info->fabric_attr->prov_name, step);
+        CAIRN_LOG_AT(ERROR, "transport: cannot listen on %s: %s (provider %s, %s)",
+                     ofi->bind_address, ofi->library.strerror(-code),
+                     ofi->info->fabric_attr->prov_name, step);
         endpoint_close(ofi);
         return code == -FI_ENOMEM ? CAIRN_NOMEM : CAIRN_IO;
     }
@@ -490,7 +498,8 @@ names_ask(struct ofi *ofi)
         cairn_lookup_end(ofi->lookup);
         ofi->lookup = NULL;
         if (!err && memcmp(&address, &ofi->addresses[node], sizeof address) != 0) {
-            CAIRN_LOG_AT(INFO, "transport: %s has another address now node=%" PRIu32, ofi->names[node], node);
+            CAIRN_LOG_AT(INFO, "transport: %s has another address now node=%" PRIu32,
+                         ofi->names[node], node);
             ofi->addresses[node] = address;
             ofi->moved[node] = true; /* taken when no session uses the old one: ofi_disconnect */
             if (ofi->peers[node] == FI_ADDR_UNSPEC)
@@ -504,7 +513,8 @@ names_ask(struct ofi *ofi)
             continue;
         ofi->ask[next] = false;
         ofi->looked_up = next;
-        if (cairn_lookup_start(ofi->names[next], ofi->addresses[ofi->node].ss_family, &ofi->lookup) != CAIRN_OK)
+        if (cairn_lookup_start(ofi->names[next], ofi->addresses[ofi->node].ss_family,
+                               &ofi->lookup) != CAIRN_OK)
             ofi->lookup = NULL; /* the peer's next failure asks again */
         return;
     }
@@ -558,11 +568,8 @@ ofi_write(struct cairn_backend *backend, uint32_t node, const void *bytes, size_
     struct ofi *ofi = ofi_of(backend);
     struct iovec local;
     struct fi_rma_iov target = {.addr = remote.address, .len = bytes_len, .key = remote.key};
-    struct fi_msg_rma message = {.msg_iov = &local,
-                                 .iov_count = 1,
-                                 .rma_iov = &target,
-                                 .rma_iov_count = 1,
-                                 .context = part};
+    struct fi_msg_rma message = {
+        .msg_iov = &local, .iov_count = 1, .rma_iov = &target, .rma_iov_count = 1, .context = part};
     ssize_t code;
 
     if (!ofi->ep || ofi->peers[node] == FI_ADDR_UNSPEC)
@@ -571,14 +578,16 @@ ofi_write(struct cairn_backend *backend, uint32_t node, const void *bytes, size_
     local.iov_len = bytes_len;
     message.addr = ofi->peers[node];
     /* Without order the frame that follows must find the bytes in place. */
-    code = fi_writemsg(ofi->ep, &message, FI_COMPLETION | (backend->ordered ? 0 : FI_DELIVERY_COMPLETE));
+    code = fi_writemsg(ofi->ep, &message,
+                       FI_COMPLETION | (backend->ordered ? 0 : FI_DELIVERY_COMPLETE));
     return code ? translate(code) : CAIRN_OK;
 }
 
 /*
- * Whether there is a connection, or the beginning of one, that removing the peer would close. Where a connection could not even
- * be begun (no route, no port), libfabric 1.17 keeps an entry without one, and crashes when that is removed
- * (rxm_close_conn); nothing is in flight on it. The empty frame asks: it begins a connection where there is none.
+ * Whether there is a connection, or the beginning of one, that removing the peer would close. Where
+ * a connection could not even be begun (no route, no port), libfabric 1.17 keeps an entry without
+ * one, and crashes when that is removed (rxm_close_conn); nothing is in flight on it. The empty
+ * frame asks: it begins a connection where there is none.
  */
 static bool
 may_remove(struct ofi *ofi, uint32_t node)
@@ -680,8 +689,9 @@ static const struct cairn_transport_ops ofi_ops = {
 };
 
 /*
- * libfabric reads its settings when it is loaded, and at its first call. The trainer's (for NCCL's network, say) are not ours:
- * they would print to our stderr or hide the provider that was asked for.
+ * libfabric reads its settings when it is loaded, and at its first call. The trainer's (for NCCL's
+ * network, say) are not ours: they would print to our stderr or hide the provider that was asked
+ * for.
  */
 static void
 environment_set(void)
@@ -693,11 +703,13 @@ environment_set(void)
     done = true;
     unsetenv("FI_LOG_LEVEL");
     unsetenv("FI_PROVIDER");
-    setenv("FI_AV_REMOVE_CLEANUP", "1", 1); /* see the top */
-    setenv("FI_OFI_RXM_MSG_RX_SIZE", "512", 1); /* its own 4096 buffers of 16 KiB would be 64 MiB for frames of 4 */
+    setenv("FI_AV_REMOVE_CLEANUP", "1", 1);     /* see the top */
+    setenv("FI_OFI_RXM_MSG_RX_SIZE", "512", 1); /* its own 4096 buffers of 16 KiB would be 64 MiB
+                                                 * for frames of 4 */
 }
 
-/* A peer's address, of this node's family; a name without one leaves it empty, to be asked for again. */
+/* A peer's address, of this node's family; a name without one leaves it empty, to be asked for
+ * again. */
 static cairn_err
 peer_find(struct ofi *ofi, uint32_t node, const struct cairn_transport_options *options)
 {
@@ -707,19 +719,24 @@ peer_find(struct ofi *ofi, uint32_t node, const struct cairn_transport_options *
 
     if (cairn_address_is_name(text) && !(ofi->names[node] = strdup(text)))
         return CAIRN_NOMEM;
-    err = cairn_address_resolve(text, ofi->addresses[ofi->node].ss_family, &ofi->addresses[node], &why);
+    err = cairn_address_resolve(text, ofi->addresses[ofi->node].ss_family, &ofi->addresses[node],
+                                &why);
     if (!err)
         return CAIRN_OK;
     if (err == CAIRN_CONFIG && cairn_address_resolve(text, AF_UNSPEC, &other, &why) == CAIRN_OK) {
-        CAIRN_LOG_AT(ERROR, "transport: %s and %s are not of one kind: all IPv4, or all IPv6", text, options->bind_address);
+        CAIRN_LOG_AT(ERROR, "transport: %s and %s are not of one kind: all IPv4, or all IPv6", text,
+                     options->bind_address);
         return CAIRN_CONFIG;
     }
     if (err == CAIRN_CONFIG) {
         CAIRN_LOG_AT(ERROR, "transport: cannot resolve \"%s\": %s", text, why);
         return err;
     }
-    CAIRN_LOG_AT(WARN, "transport: cannot resolve \"%s\" node=%" PRIu32 ": %s: this node cannot be reached until it has an %s "
-                       "address; it is asked for again", text, node, why,
+    CAIRN_LOG_AT(WARN,
+                 "transport: cannot resolve \"%s\" node=%" PRIu32
+                 ": %s: this node cannot be reached until it has an %s "
+                 "address; it is asked for again",
+                 text, node, why,
                  ofi->addresses[ofi->node].ss_family == AF_INET6 ? "IPv6" : "IPv4");
     return CAIRN_OK;
 }
@@ -756,8 +773,8 @@ memory_make(struct ofi *ofi, const char *bind_address)
     ofi->receives = calloc(RECEIVE_COUNT, sizeof *ofi->receives);
     ofi->unposted = calloc(RECEIVE_COUNT, sizeof *ofi->unposted);
     ofi->bind_address = strdup(bind_address);
-    if (!ofi->addresses || !ofi->peers || !ofi->names || !ofi->ask || !ofi->moved || !ofi->regions || !ofi->receives || !ofi->unposted ||
-        !ofi->bind_address)
+    if (!ofi->addresses || !ofi->peers || !ofi->names || !ofi->ask || !ofi->moved ||
+        !ofi->regions || !ofi->receives || !ofi->unposted || !ofi->bind_address)
         return CAIRN_NOMEM;
     for (uint32_t i = 0; i < ofi->node_count; i++)
         ofi->peers[i] = FI_ADDR_UNSPEC;

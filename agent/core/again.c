@@ -1,16 +1,19 @@
 /*
  * agent/core/again.c - what is sent again at once, because it is known to be lost.
  *
- * A flow notices by silence that its blocks were lost, and waits resend_after for that. Two losses are known sooner, and at a
- * snapshot every step they are the rule: a generation's first blocks reach a member that has no slot free yet, since it has not
- * heard that the one before is committed; and what was sent to an agent while there was no connection to it. In the first case
- * the member tells its group once it has opened its part (OPENED), in the second the driver tells when the connection is there.
+ * A flow notices by silence that its blocks were lost, and waits resend_after for that. Two losses
+ * are known sooner, and at a snapshot every step they are the rule: a generation's first blocks
+ * reach a member that has no slot free yet, since it has not heard that the one before is
+ * committed; and what was sent to an agent while there was no connection to it. In the first case
+ * the member tells its group once it has opened its part (OPENED), in the second the driver tells
+ * when the connection is there.
  */
 #include "agent/core/core_state.h"
 
 /*
- * One per slot is enough: a member of the group has no more parts under way than slots, and begins no newer one before an older
- * one of them is settled. More than these have come only where some are settled, which are the oldest.
+ * One per slot is enough: a member of the group has no more parts under way than slots, and begins
+ * no newer one before an older one of them is settled. More than these have come only where some
+ * are settled, which are the oldest.
  */
 void
 again_turned_away(struct cairn_core *core, struct cairn_generation generation)
@@ -22,7 +25,8 @@ again_turned_away(struct cairn_core *core, struct cairn_generation generation)
     for (uint32_t i = 0; i < CAIRN_OWN_SLOTS_MAX; i++) {
         if (generation_is(core->turned_away[i], generation))
             return;
-        if (cairn_generation_compare(core->turned_away[i], *oldest) < 0) /* an unused one is older than any */
+        /* an unused one is older than any */
+        if (cairn_generation_compare(core->turned_away[i], *oldest) < 0)
             oldest = &core->turned_away[i];
     }
     if (cairn_generation_compare(generation, *oldest) > 0)
@@ -112,7 +116,8 @@ again_message(struct cairn_core *core, const struct cairn_message *message)
     if (message->epoch != core->active || !holding || !save_sends(core, holding) ||
         message->member >= holding->table->member_count || message->member == holding->member ||
         holding->table->members[message->member].agent != message->from ||
-        holding->table->members[message->member].group != holding->table->members[holding->member].group)
+        holding->table->members[message->member].group !=
+            holding->table->members[holding->member].group)
         return;
     send_again(core, holding, holding->table->members[message->member].position);
 }

@@ -1,4 +1,5 @@
-/* agent/core/bitset.h - a set of members or agents of one job, as 64-bit words sized by the caller. */
+/* agent/core/bitset.h - a set of members or agents of one job, as 64-bit words sized by the
+ * caller. */
 #ifndef CAIRN_AGENT_CORE_BITSET_H
 #define CAIRN_AGENT_CORE_BITSET_H
 

@@ -5,8 +5,9 @@
  * part is there when some agent reports a complete holding of it: data, parity and the seals of the
  * whole group, compared with their checksums. A complete holding exists only after every rank of
  * that node captured the same step, and parity is complete only with the seals of all its members,
- * so what can be decoded is one consistent step of the whole job, committed or not. One that certainly never was committed
- * is passed over when an older one is whole: a trainer that died in its capture costs a step, and no network.
+ * so what can be decoded is one consistent step of the whole job, committed or not. One that
+ * certainly never was committed is passed over when an older one is whole: a trainer that died in
+ * its capture costs a step, and no network.
  */
 #include "agent/core/core_state.h"
 
@@ -110,13 +111,12 @@ known_refused(const struct inventory *inventories, uint32_t agent_count, uint64_
 }
 
 /*
- * True when the parts of all groups together hold every rank of the job, and every tensor evenly, and nobody knows that they do not
- * fit together; else says what is missing.
+ * True when the parts of all groups together hold every rank of the job, and every tensor evenly,
+ * and nobody knows that they do not fit together; else says what is missing.
  */
 static bool
 covers_job(const struct inventory *inventories, uint32_t agent_count,
-             struct cairn_generation generation, const struct cairn_roster *table,
-             struct text *text)
+           struct cairn_generation generation, const struct cairn_roster *table, struct text *text)
 {
     uint64_t ranks = 0, tiling_sum = 0, combination = 0;
     uint32_t world = 0;
@@ -143,14 +143,18 @@ covers_job(const struct inventory *inventories, uint32_t agent_count,
         combination = tiling_with_group(combination, group_layout);
     }
     if (world != 0 && ranks != world) {
-        say(text, "epoch %" PRIu64 " step %" PRIu64 ": not restorable: it holds %" PRIu64 " of the job's %u ranks\n",
+        say(text,
+            "epoch %" PRIu64 " step %" PRIu64 ": not restorable: it holds %" PRIu64
+            " of the job's %u ranks\n",
             generation.epoch >> EPOCH_CLAIMANT_BITS, generation.step, ranks, world);
         return false;
     }
     tiled = tiling_sum == 0 && (known_committed(inventories, agent_count, generation) ||
                                 !known_refused(inventories, agent_count, combination));
     if (!tiled)
-        say(text, "epoch %" PRIu64 " step %" PRIu64 ": not restorable: its ranks do not hold every element of every tensor exactly once\n",
+        say(text,
+            "epoch %" PRIu64 " step %" PRIu64
+            ": not restorable: its ranks do not hold every element of every tensor exactly once\n",
             generation.epoch >> EPOCH_CLAIMANT_BITS, generation.step);
     return tiled;
 }
@@ -205,9 +209,10 @@ is_excluded(const struct choice *choice, struct cairn_generation generation)
 }
 
 /*
- * True when the generation certainly never was committed: each of its missing parts belongs to an agent that answered and still holds
- * its part of an older generation of the same epoch, so it never said yes to this one: a yes needs the part, and the part stays,
- * unless its record was damaged, and then the agent knows up to which step it may have forgotten.
+ * True when the generation certainly never was committed: each of its missing parts belongs to an
+ * agent that answered and still holds its part of an older generation of the same epoch, so it
+ * never said yes to this one: a yes needs the part, and the part stays, unless its record was
+ * damaged, and then the agent knows up to which step it may have forgotten.
  */
 static bool
 never_committed(const struct inventory *inventories, uint32_t agent_count,
@@ -234,17 +239,20 @@ never_committed(const struct inventory *inventories, uint32_t agent_count,
     return !known_committed(inventories, agent_count, generation);
 }
 
-/* The first of these generations, all older, of which no part is missing; NULL when there is none. */
+/* The first of these generations, all older, of which no part is missing; NULL when there is
+ * none. */
 static const struct cairn_generation *
 find_whole(const struct inventory *inventories, uint32_t agent_count, const struct choice *choice,
-           const struct cairn_generation *generations, struct cairn_roster *const *tables, uint32_t count)
+           const struct cairn_generation *generations, struct cairn_roster *const *tables,
+           uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++) {
         struct text silent = {NULL, 0, 0};
         uint32_t lost_members;
 
         if (!is_excluded(choice, generations[i]) &&
-            restorable(inventories, agent_count, generations[i], tables[i], &lost_members, &silent) &&
+            restorable(inventories, agent_count, generations[i], tables[i], &lost_members,
+                       &silent) &&
             lost_members == 0)
             return &generations[i];
     }

@@ -1,4 +1,5 @@
-/* agent/core/core.c - the composition of the protocol's parts: creation, dispatch, and the invariants.
+/* agent/core/core.c - the composition of the protocol's parts: creation, dispatch, and the
+ * invariants.
  */
 #include "agent/core/core_state.h"
 
@@ -280,7 +281,8 @@ cairn_core_step(struct cairn_core *core, const struct cairn_event *event,
     if (event->now_ns > core->now_ns)
         core->now_ns = event->now_ns;
     liveness_awake(core);
-    if (!core->announced) /* before anything may overwrite a slot: what was damaged there must be known first */
+    if (!core->announced) /* before anything may overwrite a slot: what was damaged there must be
+                           * known first */
         announce(core);
     switch (event->type) {
     case CAIRN_EVENT_TICK:

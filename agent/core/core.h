@@ -7,8 +7,10 @@
  * feeds the same code from a seeded scheduler (tests/sim). The parts, each in its file:
  *
  *   liveness.c  who is alive: heartbeat counters, gossiped along log2(n) fingers
- *   save.c      one generation: open, capture, stream to the parity owners, fold, seal, finish; save_begin.c which steps are granted
- *   facts.c     the members' yes and no to a generation; what is committed, and what dropped; facts_tell.c spreads it
+ *   save.c      one generation: open, capture, stream to the parity owners, fold, seal, finish;
+ *               save_begin.c which steps are granted
+ *   facts.c     the members' yes and no to a generation; what is committed, and what dropped;
+ *               facts_tell.c spreads it
  *   tiling.c    do all parts together hold every tensor exactly once
  *   epoch.c     claims, promises, inventories, activation: the fence
  *   restore.c   the coordinator of a restore or a self-repair; choose.c picks the generation
@@ -74,7 +76,8 @@ enum cairn_event_type {
     CAIRN_EVENT_TICK,    /* time has passed */
     CAIRN_EVENT_MESSAGE, /* message, payload_ok */
     CAIRN_EVENT_RANKS,  /* the local trainers' tensors are known: blocks = data blocks of the shard,
-                           count = ranks; 0: gone; world = ranks of the whole job, 0: unknown; same_trainers */
+                         * count = ranks; 0: gone; world = ranks of the whole job, 0: unknown;
+                         * same_trainers */
     CAIRN_EVENT_BEGIN,  /* rank, step: that update is done */
     CAIRN_EVENT_BLOCKS, /* generation, first_block, count, crcs: captured blocks of the shard */
     CAIRN_EVENT_DONE,   /* generation, rank: that rank's region is captured */
@@ -82,14 +85,15 @@ enum cairn_event_type {
     CAIRN_EVENT_SEALED, /* holding, bytes: the packed manifest (the answer to SEAL) */
     CAIRN_EVENT_FINISHED, /* holding, crcs, count: checksums of all parity blocks (answer to FINISH)
                            */
-    CAIRN_EVENT_VERIFIED, /* holding, bad, count, record_damaged, err (it could not be looked at): answer to VERIFY
-                             (positions are filled in by the core) */
+    CAIRN_EVENT_VERIFIED, /* holding, bad, count, record_damaged, err (it could not be looked at):
+                           * answer to VERIFY (positions are filled in by the core) */
     CAIRN_EVENT_DECODED,  /* item: answer to DECODE */
     CAIRN_EVENT_OPENED,   /* holding, err: answer to OPEN of memory for a hosted holding */
     CAIRN_EVENT_OPERATOR, /* operation, request, generation, flags */
     CAIRN_EVENT_PIN,      /* generation, count: 1 keep it until 0 (a spill reads it) */
     CAIRN_EVENT_SPILLED,  /* generation: the newest one that is whole on durable storage */
-    CAIRN_EVENT_CONNECTED /* agent: what was sent to it before may be lost, and what is sent now arrives */
+    CAIRN_EVENT_CONNECTED /* agent: what was sent to it before may be lost, and what is sent now
+                           * arrives */
 };
 
 enum cairn_operation {
@@ -135,8 +139,9 @@ enum cairn_action_type {
     CAIRN_ACTION_FOLD,  /* payload of the event, from its block `skip` on → parity of (holding,
                            stripe, row): source, first_block, count, fresh */
     CAIRN_ACTION_WRITE, /* payload of the event → (holding, area, stripe, first_block, count) */
-    CAIRN_ACTION_STAGE, /* payload of the event → item's shard `source`. Of an agent's own blocks it may stay
-                           where it is: the core releases the item before it closes that holding */
+    CAIRN_ACTION_STAGE, /* payload of the event → item's shard `source`. Of an agent's own blocks it
+                         * may stay where it is: the core releases the item before it closes that
+                         * holding */
     CAIRN_ACTION_DECODE,  /* item: rebuild shards `lost` of `count` blocks from shards `sources`;
                              answer DECODED */
     CAIRN_ACTION_RELEASE, /* item: its scratch is free again */
@@ -149,12 +154,13 @@ enum cairn_action_type {
     CAIRN_ACTION_CLOSE, /* the holding's memory is free (hosted: given back) */
     CAIRN_ACTION_SEAL, /* holding: pack the manifest from registered tensors and crcs; answer SEALED
                         */
-    CAIRN_ACTION_FINISH, /* holding: checksum the parity; answer FINISHED */
-    CAIRN_ACTION_VERIFY, /* holding: compare data, parity and record with their checksums; answer VERIFIED
-                          */
-    CAIRN_ACTION_GRANT,  /* rank, step, generation, holding: the trainer may copy */
-    CAIRN_ACTION_SKIP,   /* rank, step, reason; until_step; generation that is restorable, or none */
-    CAIRN_ACTION_DROP,   /* generation: local trainers stop copying it */
+    CAIRN_ACTION_FINISH,    /* holding: checksum the parity; answer FINISHED */
+    CAIRN_ACTION_VERIFY,    /* holding: compare data, parity and record with their checksums; answer
+                          * VERIFIED / */
+    CAIRN_ACTION_GRANT,     /* rank, step, generation, holding: the trainer may copy */
+    CAIRN_ACTION_SKIP,      /* rank, step, reason; until_step; generation that is restorable, or
+                          * none */
+    CAIRN_ACTION_DROP,      /* generation: local trainers stop copying it */
     CAIRN_ACTION_COMMITTED, /* generation, holding */
     CAIRN_ACTION_ACTIVATED, /* generation (ready, or none): a new epoch; restart: trainers of older
                                epochs are refused, and the core has forgotten them: RANKS comes
@@ -166,8 +172,9 @@ enum cairn_skip {
     CAIRN_SKIP_NOT_DUE = 1,
     CAIRN_SKIP_BUSY = 2,
     CAIRN_SKIP_NOT_READY = 3,
-    CAIRN_SKIP_STALE = 4, /* the job holds a later generation: the trainer began anew without restoring it */
-    CAIRN_SKIP_BEGUN = 5, /* trainers that are gone had begun the step too */
+    CAIRN_SKIP_STALE = 4,  /* the job holds a later generation: the trainer began anew without
+                           * restoring it */
+    CAIRN_SKIP_BEGUN = 5,  /* trainers that are gone had begun the step too */
     CAIRN_SKIP_UNTILED = 6 /* the one before was given up: its tensors are not held exactly once */
 };
 
@@ -195,8 +202,9 @@ struct cairn_action {
     uint64_t blocks;
     struct cairn_generation generation;
     enum cairn_skip reason;
-    uint64_t until_step; /* SKIP: the last step that is skipped for this reason, where that is known; else 0 */
-    uint64_t request; /* REPLY: the operator's; else to be repeated in the answer */
+    uint64_t until_step; /* SKIP: the last step that is skipped for this reason, where that is
+                          * known; else 0 */
+    uint64_t request;    /* REPLY: the operator's; else to be repeated in the answer */
     cairn_err err;
     const uint8_t *bytes; /* owned by the action list */
     size_t bytes_len;
@@ -241,7 +249,8 @@ CAIRN_MUST_CHECK cairn_err cairn_core_create(const struct cairn_core_options *op
                                              uint64_t now_ns, struct cairn_bytes epoch_record,
                                              const struct cairn_bytes records[CAIRN_HOLDINGS_MAX],
                                              uint32_t *dropped, struct cairn_core **out);
-/* True of a record that is whole (its checksum is the caller's) but that another version of cairn wrote. */
+/* True of a record that is whole (its checksum is the caller's) but that another version of cairn
+ * wrote. */
 bool cairn_core_record_is_foreign(struct cairn_bytes record);
 void cairn_core_destroy(struct cairn_core *core);
 
@@ -300,7 +309,8 @@ struct cairn_core_view {
     bool met;             /* has heard of the others since the start, and is in their epoch */
     bool frozen;          /* promised a newer epoch that is not active yet */
     bool busy;            /* coordinates a restore or repair */
-    const char *refusal;  /* why generations are given up: which tensor is not held exactly once; "" */
+    const char *refusal;  /* why generations are given up: which tensor is not held exactly once;
+                           * "" */
 };
 
 void cairn_core_look(const struct cairn_core *core, struct cairn_core_view *out);

@@ -13,11 +13,11 @@
 #include "erasure/stripe.h"
 
 enum {
-    FACTS_MAX = 8,      /* generations voted about at the same time */
-    FACTS_GIVEN_UP = 1, /* offset of a FACTS message that says so without sets */
+    FACTS_MAX = 8,            /* generations voted about at the same time */
+    FACTS_GIVEN_UP = 1,       /* offset of a FACTS message that says so without sets */
     FACTS_VOTE_BYTES = 2 + 4, /* of each yes in one: ranks and layout */
-    VETOES_MAX = 64,    /* given up and forgotten but for that */
-    WINDOW_BLOCKS = 64, /* of one flow, sent and not acknowledged */
+    VETOES_MAX = 64,          /* given up and forgotten but for that */
+    WINDOW_BLOCKS = 64,       /* of one flow, sent and not acknowledged */
     SEAL_PART_BYTES = 49152,
     REBUILD_ITEMS_MAX = 4, /* decoded at the same time by one agent */
     BAD_BLOCKS_MAX = 256,  /* listed per holding; more make the holding lost */
@@ -28,8 +28,10 @@ enum {
     STRIDE_LOG2_MAX = 6,
     STRIDE_NS_MAX = 100000000, /* generations are never thinned out beyond one in this time */
     STRIDE_SHORTEN_AFTER = 16, /* commits in a row */
-    SILENCE_FACTOR = 3, /* of dead_after: so long may a host hold up an agent before what it holds is decoded again */
-    JOIN_PATIENCE_LOG2_MAX = 3, /* an agent that is no member asks to be one ever more rarely, up to so much */
+    SILENCE_FACTOR = 3, /* of dead_after: so long may a host hold up an agent before what it holds
+                         * is decoded again */
+    JOIN_PATIENCE_LOG2_MAX = 3, /* an agent that is no member asks to be one ever more rarely, up to
+                                 * so much */
     FETCH_SOURCES_MAX = CAIRN_SHARDS_MAX
 };
 
@@ -53,12 +55,14 @@ enum cairn_planted_bug {
     BUG_ACTIVATE_EARLY,     /* a restore is activated before everything is rebuilt */
     BUG_REUSE_SLOT,         /* a slot's record is not erased when its holding is dropped */
     BUG_STORE_LATE,         /* the yes leaves before the record is stored */
-    BUG_HASTY_REBUILD,      /* what an agent holds that is silent for a moment is rebuilt elsewhere */
+    BUG_HASTY_REBUILD,      /* what an agent holds that is silent for a moment is rebuilt
+                             * elsewhere */
     BUG_NEVER_JOINS,        /* an agent that a restore did not hear stays outside */
     BUG_JOIN_RESTARTS,      /* an epoch that takes an agent in refuses the trainers that run */
     BUG_TILING_UNSEEN,      /* whether the parts hold every tensor exactly once is not looked at */
     BUG_ASKS_ONCE,          /* a step that was due and was given up is not tried again */
-    BUG_BEGIN_REMEMBERS,    /* any step that is begun counts as proof that nothing later was promised before; heartbeats do not tell */
+    BUG_BEGIN_REMEMBERS,    /* any step that is begun counts as proof that nothing later was
+                             * promised before; heartbeats do not tell */
     BUG_LAST
 };
 
@@ -128,9 +132,9 @@ struct holding {
     /* being rebuilt, or damaged */
     struct cairn_bad_block *bad; /* [bad_count] of a COMPLETE holding, positions filled in */
     size_t bad_count;
-    bool verified;     /* since the last claim or verify */
+    bool verified;      /* since the last claim or verify */
     bool record_mended; /* by the last of them */
-    uint64_t *missing; /* bitset over data blocks then parity area blocks; NULL when none */
+    uint64_t *missing;  /* bitset over data blocks then parity area blocks; NULL when none */
     uint64_t missing_count;
     uint64_t written_blocks;
     uint64_t verify_epoch; /* epoch or query, and attempt, that it was verified for */
@@ -141,10 +145,10 @@ struct facts {
     struct cairn_generation generation; /* step 0: unused */
     uint64_t *yes;
     uint64_t *no;
-    uint16_t *ranks; /* by member: how many ranks its yes stands for */
+    uint16_t *ranks;   /* by member: how many ranks its yes stands for */
     uint32_t *layouts; /* by member: the digest of its part's layout; 0: no yes yet */
-    uint32_t world;  /* how many there must be in all; 0: unknown */
-    uint32_t rounds; /* fingers that were told */
+    uint32_t world;    /* how many there must be in all; 0: unknown */
+    uint32_t rounds;   /* fingers that were told */
     bool committed;
     bool vetoed;
     bool told_no;
@@ -238,7 +242,8 @@ struct inventory_holding {
     uint32_t group_ranks; /* captured in all parts of its group */
     uint32_t world;       /* ranks of the whole job; 0: unknown */
     uint64_t tiling_sum;  /* of all parts of its group */
-    uint64_t layout;      /* of all parts of its group: tiling_of_group; 0 of one that is known committed */
+    uint64_t layout;      /* of all parts of its group: tiling_of_group; 0 of one that is known
+                           * committed */
     struct cairn_roster *table;
 };
 
@@ -246,14 +251,16 @@ struct inventory {
     bool known;
     uint64_t promised;
     uint64_t active;
-    uint64_t forgotten_before; /* to steps of `active` below it this agent may have said yes and not know it */
+    uint64_t forgotten_before; /* to steps of `active` below it this agent may have said yes and not
+                                * know it */
     struct cairn_generation spilled;
     struct cairn_generation ready;
     uint32_t ranks;  /* attached trainers */
     uint32_t world;  /* ranks of the whole job, as they say; 0: unknown */
     uint64_t blocks; /* of their shard */
     uint32_t refused_count;
-    uint64_t refused[TILINGS_KNOWN]; /* combinations of layouts that are known not to fit together */
+    uint64_t refused[TILINGS_KNOWN]; /* combinations of layouts that are known not to fit
+                                      * together */
     uint32_t holding_count;
     struct inventory_holding holdings[CAIRN_HOLDINGS_MAX];
 };
@@ -281,12 +288,14 @@ struct restore {
     bool want_all;             /* a generation is beyond repair with what was heard */
     uint64_t patient_until_ns; /* bad news is believed only then, or when everyone was heard */
     uint64_t silence_until_ns; /* nor before, while an agent is silent that is not given up */
-    bool joining; /* by itself, to become a member: nothing that the epoch began with is decided anew */
-    uint64_t attempt;          /* of gathering inventories */
+    bool joining;     /* by itself, to become a member: nothing that the epoch began with is decided
+                   * anew */
+    uint64_t attempt; /* of gathering inventories */
     uint32_t corrupt_count;
-    uint64_t sync_ns;  /* when a newer epoch's record was asked for */
-    uint64_t *no_room; /* bitset of agents that could not host a part */
-    uint64_t *answered; /* bitset of agents that answered the query: alive, though no beat may have come */
+    uint64_t sync_ns;   /* when a newer epoch's record was asked for */
+    uint64_t *no_room;  /* bitset of agents that could not host a part */
+    uint64_t *answered; /* bitset of agents that answered the query: alive, though no beat may have
+                         * come */
     uint64_t request;
     uint64_t epoch;
     uint64_t started_ns;
@@ -340,27 +349,35 @@ struct cairn_core {
     uint32_t own_world; /* ranks of the whole job, as the local trainers say; 0: unknown */
     uint64_t last_step;
     struct pending_begin pending[CAIRN_RANKS_PER_NODE_MAX];
-    struct cairn_generation turned_away[CAIRN_OWN_SLOTS_MAX]; /* step 0: unused; whose blocks or seals came when no slot was free */
-    uint64_t passed_step; /* trainers that are gone may have begun up to here, as far as this agent or one that it heard has seen them */
-    bool is_back; /* this start found the epoch there: earlier ones of this agent were in it, and what they saw of trainers is forgotten */
-    bool heard;           /* some other agent, since the start */
+    /* step 0: unused; whose blocks or seals came when no slot was free */
+    struct cairn_generation turned_away[CAIRN_OWN_SLOTS_MAX];
+    uint64_t passed_step; /* trainers that are gone may have begun up to here, as far as this agent
+                           * or one that it heard has seen them */
+    bool is_back; /* this start found the epoch there: earlier ones of this agent were in it, and
+                   * what they saw of trainers is forgotten */
+    bool heard;   /* some other agent, since the start */
     uint64_t epoch_heard; /* the newest epoch that another agent was in */
-    bool began_anew;      /* the trainers began below what is ready, without restoring it: nothing of theirs is captured */
+    bool began_anew;      /* the trainers began below what is ready, without restoring it: nothing
+                           * of theirs is captured */
     uint64_t
-        first_step; /* of the first BEGIN since the start or the last activation; 0: none yet */
-    uint64_t begun_ns;   /* when last_step was begun first, 0: not here */
-    uint64_t step_ns;    /* between the last two begins of different steps */
+        first_step;    /* of the first BEGIN since the start or the last activation; 0: none yet */
+    uint64_t begun_ns; /* when last_step was begun first, 0: not here */
+    uint64_t step_ns;  /* between the last two begins of different steps */
     uint32_t given_up_in_row; /* generations, without one that was committed in between */
     uint32_t committed_in_row;
-    uint32_t stride_log2;      /* see widen_stride */
-    uint64_t step_before; /* the one begun before last_step, 0: none */
-    uint64_t owed_step;   /* the newest that was due; 0: a generation of it or of a later one is committed, or was refused */
-    uint64_t asked_step;  /* the newest that operators asked for; 0: a generation of it or of a later one is committed */
-    bool asked_here;      /* of this agent, which tells the others */
-    bool said_asked;      /* that it is tried again */
-    uint64_t said_too_large;   /* the epoch in which that was said */
-    uint64_t forgotten_before; /* to steps below it an earlier start, whose memory is gone, may have said yes, or this one, whose part
-                                  was damaged and is rebuilt; UINT64_MAX: to any. In one epoch it falls once, from there (save_begin.c) */
+    uint32_t stride_log2;    /* see widen_stride */
+    uint64_t step_before;    /* the one begun before last_step, 0: none */
+    uint64_t owed_step;      /* the newest that was due; 0: a generation of it or of a later one is
+                           * committed, or was refused */
+    uint64_t asked_step;     /* the newest that operators asked for; 0: a generation of it or of a
+                           * later one is committed */
+    bool asked_here;         /* of this agent, which tells the others */
+    bool said_asked;         /* that it is tried again */
+    uint64_t said_too_large; /* the epoch in which that was said */
+    /* to steps below it an earlier start, whose memory is gone, may have said yes, or this one,
+     * whose part was damaged and is rebuilt; UINT64_MAX: to any. In one epoch it falls once, from
+     * there (save_begin.c) */
+    uint64_t forgotten_before;
 
     /* facts.c */
     struct facts facts[FACTS_MAX];
@@ -430,11 +447,13 @@ bool agent_alive(const struct cairn_core *core, uint32_t agent);
 bool agent_maybe_alive(const struct cairn_core *core,
                        uint32_t agent); /* alive, or not heard of yet and start-up is young */
 /*
- * Nothing is waited for from it any more: it has been silent for SILENCE_FACTOR times as long as makes it dead. Before that it may
- * only stand still, since its host holds it up, with all that it holds.
+ * Nothing is waited for from it any more: it has been silent for SILENCE_FACTOR times as long as
+ * makes it dead. Before that it may only stand still, since its host holds it up, with all that it
+ * holds.
  */
 bool agent_given_up(const struct cairn_core *core, uint32_t agent);
-/* Before every event: time in which this agent stood still is nobody else's silence, and no deadline's. */
+/* Before every event: time in which this agent stood still is nobody else's silence, and no
+ * deadline's. */
 void liveness_awake(struct cairn_core *core);
 /* A message of its own has come. */
 void liveness_spoke(struct cairn_core *core, uint32_t agent);
@@ -468,7 +487,8 @@ void save_give_up(struct cairn_core *core, struct cairn_generation generation, c
 
 /* ---- save_begin.c ---- */
 void save_begin(struct cairn_core *core, const struct cairn_event *event);
-/* The newest step of the active epoch of which a part is known to be whole, at this agent or another, of its group or of any. */
+/* The newest step of the active epoch of which a part is known to be whole, at this agent or
+ * another, of its group or of any. */
 uint64_t save_newest_whole(const struct cairn_core *core, bool of_group);
 /* Grants what waits for a slot, as far as there is one. */
 void save_grant_pending(struct cairn_core *core);
@@ -489,12 +509,14 @@ uint64_t due_ask(struct cairn_core *core);
 void due_message(struct cairn_core *core, const struct cairn_message *message);
 /* The first begin of a step that is later than all before. */
 void due_new_step(struct cairn_core *core, uint64_t step);
-/* Whether a generation is to be taken of a step that is begun; *thinned_out: it would be, were steps not so fast. */
+/* Whether a generation is to be taken of a step that is begun; *thinned_out: it would be, were
+ * steps not so fast. */
 bool due_is(struct cairn_core *core, uint64_t step, bool *thinned_out);
 /* How a generation of the active epoch ended. */
 void due_committed(struct cairn_core *core, struct cairn_generation generation);
 void due_given_up(struct cairn_core *core, struct cairn_generation generation);
-/* It was complete, and what the ranks registered does not fit together: the same again would end the same, so it is not owed. */
+/* It was complete, and what the ranks registered does not fit together: the same again would end
+ * the same, so it is not owed. */
 void due_refused(struct cairn_core *core, struct cairn_generation generation);
 /* Trainers begin anew: nothing is owed any more. */
 void due_forget(struct cairn_core *core);
@@ -562,18 +584,23 @@ bool facts_stuck(const struct cairn_core *core);
 bool facts_vetoed(const struct cairn_core *core, struct cairn_generation generation);
 /* Decides what all have said yes to, as far as it can be decided now. */
 void facts_settle_full(struct cairn_core *core);
-/* Whether a generation is remembered as given up, though its votes are forgotten; NULL where not. */
-const struct veto *facts_find_veto(const struct cairn_core *core, struct cairn_generation generation);
-/* A later own part is complete here, so an earlier start may have said yes to this one and dropped it for a commit. */
+/* Whether a generation is remembered as given up, though its votes are forgotten; NULL where
+ * not. */
+const struct veto *facts_find_veto(const struct cairn_core *core,
+                                   struct cairn_generation generation);
+/* A later own part is complete here, so an earlier start may have said yes to this one and dropped
+ * it for a commit. */
 bool facts_holds_later(const struct cairn_core *core, struct cairn_generation generation);
 
 /* ---- facts_tell.c ---- */
 void facts_send(struct cairn_core *core, struct facts *facts, uint32_t to_agent);
 /* A no, or what was not heard of for a while: to all fingers. */
 void facts_tell_fingers(struct cairn_core *core, struct facts *facts);
-/* Tells the next fingers for as long as the members that end with this one are all known to have said yes. */
+/* Tells the next fingers for as long as the members that end with this one are all known to have
+ * said yes. */
 void facts_pump_rounds(struct cairn_core *core, struct facts *facts);
-/* The other side does not know yet that a later generation is committed: all yes of the newest one says it. */
+/* The other side does not know yet that a later generation is committed: all yes of the newest one
+ * says it. */
 void facts_answer_committed(struct cairn_core *core, uint32_t to_agent);
 /* Tells an agent that is still busy with a settled generation how it ended. */
 void facts_answer(struct cairn_core *core, struct cairn_generation generation, uint32_t to_agent);
@@ -650,21 +677,25 @@ CAIRN_MUST_CHECK cairn_err restore_pack_unsettled(struct cairn_core *core);
 CAIRN_MUST_CHECK cairn_err restore_pack_settled(struct cairn_core *core);
 
 /* ---- restore_join.c ---- */
-/* Trainers are attached here, but the epoch has no place for them, and all its members are alive. */
+/* Trainers are attached here, but the epoch has no place for them, and all its members are
+ * alive. */
 bool join_called_for(const struct cairn_core *core);
 uint64_t join_patience_ns(const struct cairn_core *core);
 /*
- * What was heard says that with the agents that are no members, but have trainers of the same job, all members have answered and
- * all ranks of the job are attached to them: with these as members generations can be committed. Writes them in ascending
- * order to late[agent_count]; 0: not so, or there are none.
+ * What was heard says that with the agents that are no members, but have trainers of the same job,
+ * all members have answered and all ranks of the job are attached to them: with these as members
+ * generations can be committed. Writes them in ascending order to late[agent_count]; 0: not so, or
+ * there are none.
  */
 uint32_t join_late_agents(const struct cairn_core *core, uint32_t *late);
 bool join_possible(const struct cairn_core *core);
 /* Blocks of the largest part that the attached trainers have. */
 uint64_t join_largest_part(const struct cairn_core *core);
-/* An operator began the epoch with nothing, and by what was chosen nothing was protected since: there is nothing to restore. */
+/* An operator began the epoch with nothing, and by what was chosen nothing was protected since:
+ * there is nothing to restore. */
 bool join_from_nothing(const struct cairn_core *core);
-/* The trainers began with a spilled generation of which no agent that answers knows any more, and nothing is protected since. */
+/* The trainers began with a spilled generation of which no agent that answers knows any more, and
+ * nothing is protected since. */
 bool join_keeps_files(const struct cairn_core *core);
 
 /* ---- restore_watch.c ---- */

@@ -1,18 +1,23 @@
 /*
  * agent/core/due.c - which steps become generations.
  *
- * Due are the multiples of every_steps, and the step that an operator asked for. A begin whose snapshot is then given up
- * (the trainer's fence came before the grant, a copy failed, a member had no room), or that never came, leaves its step owed:
+ * Due are the multiples of every_steps, and the step that an operator asked for. A begin whose
+ * snapshot is then given up (the trainer's fence came before the grant, a copy failed, a member had
+ * no room), or that never came, leaves its step owed:
  *
- *   nothing owed --a step is due, or asked for--> owed --a generation of that step or a later one is committed--> nothing owed
- *                                                 owed --one is refused, for what the ranks registered (tiling.c)--> nothing owed,
+ *   nothing owed --a step is due, or asked for--> owed --a generation of that step or a later one
+ *   is committed--> nothing owed
+ *                                                 owed --one is refused, for what the ranks
+ *                                                 registered (tiling.c)--> nothing owed,
  *                                                        but for what was asked for
  *
- * While a step is owed and no generation of it or of a later one may still be committed, steps after it are due too: each of the
- * first fifteen, then every second, every fourth, …, so that a snapshot that can never be taken costs a job ever less. Which ones
- * follows from the owed step and from the steps begun, so all agents open the same ones without a word; who is late in learning
- * that one was given up joins the next, or the one after. An agent whom the news of a request has not reached hears it again from the
- * one that was asked, each time that a generation is given up for want of it.
+ * While a step is owed and no generation of it or of a later one may still be committed, steps
+ * after it are due too: each of the first fifteen, then every second, every fourth, …, so that a
+ * snapshot that can never be taken costs a job ever less. Which ones follows from the owed step and
+ * from the steps begun, so all agents open the same ones without a word; who is late in learning
+ * that one was given up joins the next, or the one after. An agent whom the news of a request has
+ * not reached hears it again from the one that was asked, each time that a generation is given up
+ * for want of it.
  */
 #include "agent/core/core_state.h"
 
@@ -50,10 +55,12 @@ is_thinned_out(const struct cairn_core *core, uint64_t multiple)
 }
 
 /*
- * Where steps take less time than the news of a commit, agents whose slots get free at slightly different times open different
- * steps, and each gives up what the others opened: then for ever. So after generations that were given up only every second, fourth, …
- * due step is opened, by everyone the same ones as soon as their strides are equal, and long enough after the one before that all are
- * ready. After STRIDE_SHORTEN_AFTER commits in a row the stride is halved. Slow steps are never thinned out.
+ * Where steps take less time than the news of a commit, agents whose slots get free at slightly
+ * different times open different steps, and each gives up what the others opened: then for ever. So
+ * after generations that were given up only every second, fourth, … due step is opened, by everyone
+ * the same ones as soon as their strides are equal, and long enough after the one before that all
+ * are ready. After STRIDE_SHORTEN_AFTER commits in a row the stride is halved. Slow steps are never
+ * thinned out.
  */
 static void
 widen_stride(struct cairn_core *core)
@@ -91,7 +98,8 @@ tell_asked(struct cairn_core *core)
 uint64_t
 due_ask(struct cairn_core *core)
 {
-    uint64_t step = core->last_step + 2; /* which the trainers of others, a step ahead at most, can still make */
+    uint64_t step = core->last_step + 2; /* which the trainers of others, a step ahead at most, can
+                                          * still make */
 
     if (step > core->asked_step)
         core->asked_step = step;
@@ -132,7 +140,8 @@ due_given_up(struct cairn_core *core, struct cairn_generation generation)
         return;
     if (!core->said_asked)
         CAIRN_LOG_AT(INFO,
-                     "save: step=%" PRIu64 " was given up, and is what a snapshot was asked for: it is tried again at "
+                     "save: step=%" PRIu64
+                     " was given up, and is what a snapshot was asked for: it is tried again at "
                      "the steps that follow, until one is committed (said once)",
                      generation.step);
     core->said_asked = true;
@@ -150,9 +159,11 @@ void
 due_forget(struct cairn_core *core)
 {
     if (core->asked_here)
-        CAIRN_LOG_AT(WARN, "save: the snapshot that was asked for at step=%" PRIu64
-                           " is not taken: a restore has begun a new epoch; ask again once the trainers run",
-                     core->asked_step);
+        CAIRN_LOG_AT(
+            WARN,
+            "save: the snapshot that was asked for at step=%" PRIu64
+            " is not taken: a restore has begun a new epoch; ask again once the trainers run",
+            core->asked_step);
     core->asked_step = core->owed_step = core->step_before = 0;
     core->asked_here = false;
 }
@@ -160,8 +171,9 @@ due_forget(struct cairn_core *core)
 /* ---- the steps ---- */
 
 /*
- * Steps that jump further than the widest stride are no training loop's: a job was resumed, or names its
- * saves by the time of day. The pace of the steps before says nothing about them, nor how far away one is that is owed.
+ * Steps that jump further than the widest stride are no training loop's: a job was resumed, or
+ * names its saves by the time of day. The pace of the steps before says nothing about them, nor how
+ * far away one is that is owed.
  */
 static void
 forget_pace_at_jump(struct cairn_core *core, uint64_t step)
@@ -179,8 +191,9 @@ forget_pace_at_jump(struct cairn_core *core, uint64_t step)
 }
 
 /*
- * The begin of that multiple has never come: the trainer was still copying; or it came to an earlier start of this agent, and the
- * others may owe it: they wait in vain for one that does not. What is there of it, or is committed, is known, or heard soon.
+ * The begin of that multiple has never come: the trainer was still copying; or it came to an
+ * earlier start of this agent, and the others may owe it: they wait in vain for one that does not.
+ * What is there of it, or is committed, is known, or heard soon.
  */
 static bool
 is_passed_over(const struct cairn_core *core, uint64_t multiple, uint64_t step)
@@ -196,7 +209,8 @@ owe_multiple(struct cairn_core *core, uint64_t step)
 {
     uint64_t every = core->options.every_steps, multiple = every ? step - step % every : 0;
 
-    if (every && (multiple == step || is_passed_over(core, multiple, step)) && !is_thinned_out(core, multiple))
+    if (every && (multiple == step || is_passed_over(core, multiple, step)) &&
+        !is_thinned_out(core, multiple))
         core->owed_step = multiple;
 }
 
@@ -228,7 +242,8 @@ is_under_way(const struct cairn_core *core, uint64_t step)
     return false;
 }
 
-/* Steps may be begun with gaps, so it is the first one begun of each `gap` that is tried, not its multiple. */
+/* Steps may be begun with gaps, so it is the first one begun of each `gap` that is tried, not its
+ * multiple. */
 static bool
 is_retry(const struct cairn_core *core, uint64_t step)
 {
@@ -245,7 +260,8 @@ is_retry(const struct cairn_core *core, uint64_t step)
 bool
 due_is(struct cairn_core *core, uint64_t step, bool *thinned_out)
 {
-    struct holding *opened = holding_find(core, (struct cairn_generation){core->active, step}, core->self_member);
+    struct holding *opened =
+        holding_find(core, (struct cairn_generation){core->active, step}, core->self_member);
     bool multiple = is_multiple(core, step);
 
     *thinned_out = multiple && is_thinned_out(core, step);

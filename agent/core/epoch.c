@@ -318,7 +318,8 @@ take_claim(struct cairn_core *core, const struct cairn_message *message)
     inventory_when_verified(core);
 }
 
-/* The record beside the memory is what the next agent knows of it: this one still knows all of it, and writes it anew. */
+/* The record beside the memory is what the next agent knows of it: this one still knows all of it,
+ * and writes it anew. */
 static void
 mend_record(struct cairn_core *core, struct holding *holding)
 {
@@ -340,7 +341,8 @@ epoch_verified(struct cairn_core *core, const struct cairn_event *event)
         !answer_is(event->request, holding->asked_verify) ||
         !generation_is(holding->generation, event->generation))
         return;
-    if (event->err) { /* what could not be looked at is not verified: it is looked at again when it is asked for again */
+    if (event->err) { /* what could not be looked at is not verified: it is looked at again when it
+                       * is asked for again */
         holding->verify_epoch = 0;
         return;
     }
@@ -359,7 +361,7 @@ epoch_verified(struct cairn_core *core, const struct cairn_event *event)
         CAIRN_LOG_AT(ERROR,
                      "verify: damaged memory epoch=%" PRIu64 " step=%" PRIu64
                      " member=%u blocks=%" PRIu64 " (it will be rebuilt from the other nodes where "
-                                                  "enough is left; test this node's memory)",
+                     "enough is left; test this node's memory)",
                      holding->generation.epoch >> EPOCH_CLAIMANT_BITS, holding->generation.step,
                      holding->member, event->count);
     }
@@ -373,8 +375,9 @@ epoch_verified(struct cairn_core *core, const struct cairn_event *event)
 /* ---- activation ---- */
 
 /*
- * Which of two holdings is rather kept where nothing in memory is ready. An epoch that nobody asked for has found all that was
- * made since the trainers began to be of no use; what is older is what an operator may still go back to.
+ * Which of two holdings is rather kept where nothing in memory is ready. An epoch that nobody asked
+ * for has found all that was made since the trainers began to be of no use; what is older is what
+ * an operator may still go back to.
  */
 static bool
 is_better(const struct cairn_core *core, const struct holding *a, const struct holding *b)
@@ -383,7 +386,8 @@ is_better(const struct cairn_core *core, const struct holding *a, const struct h
     bool a_before = by_itself && a->generation.epoch < core->restart_epoch;
     bool b_before = by_itself && b->generation.epoch < core->restart_epoch;
 
-    return a_before == b_before ? cairn_generation_compare(a->generation, b->generation) >= 0 : a_before;
+    return a_before == b_before ? cairn_generation_compare(a->generation, b->generation) >= 0
+                                : a_before;
 }
 
 /*
@@ -453,7 +457,8 @@ enter(struct cairn_core *core, struct epoch_record *record)
     core->stride_log2 = 0;
     core->given_up_in_row = 0;
     core->committed_in_row = 0;
-    if (core->forgotten_before != UINT64_MAX) /* one that knows nothing may have lost its epoch too, and have been in this one */
+    if (core->forgotten_before != UINT64_MAX) /* one that knows nothing may have lost its epoch too,
+                                               * and have been in this one */
         core->forgotten_before = 0;
     memset(core->pending, 0, sizeof core->pending);
     return restart;

@@ -1,15 +1,17 @@
 /*
  * agent/core/facts.c - votes: "member i has protected its part of g", and "member i never will".
  *
- * Both are said once and never taken back, so the sets of them only grow and merging is a bitwise or: a message
- * may be lost, repeated or late. g is committed when every member said yes, and given up when any said no; as no
- * member says both, it cannot be both. How votes spread: facts_tell.c.
+ * Both are said once and never taken back, so the sets of them only grow and merging is a bitwise
+ * or: a message may be lost, repeated or late. g is committed when every member said yes, and given
+ * up when any said no; as no member says both, it cannot be both. How votes spread: facts_tell.c.
  *
- * A yes also says how many ranks it stands for. When all are in and the sum is not the job's world (a rank trains on a node
- * that is no member), the generation would miss a part of the job: it is given up by everyone alike instead of committed.
- * And it says the digest of its part's layout: those whose parts do not hold every tensor exactly once are given up too (tiling.c).
+ * A yes also says how many ranks it stands for. When all are in and the sum is not the job's world
+ * (a rank trains on a node that is no member), the generation would miss a part of the job: it is
+ * given up by everyone alike instead of committed. And it says the digest of its part's layout:
+ * those whose parts do not hold every tensor exactly once are given up too (tiling.c).
  *
- * Retention: a complete holding is dropped only when a later generation is known committed or it was given up.
+ * Retention: a complete holding is dropped only when a later generation is known committed or it
+ * was given up.
  */
 #include "agent/core/core_state.h"
 
@@ -73,7 +75,8 @@ facts_clear(struct cairn_core *core)
     memset(core->vetoes, 0, sizeof core->vetoes);
 }
 
-/* Of an entry that makes room, what is still asked about by those who have not heard: that it was given up. */
+/* Of an entry that makes room, what is still asked about by those who have not heard: that it was
+ * given up. */
 static void
 remember_veto(struct cairn_core *core, const struct facts *facts)
 {
@@ -87,8 +90,9 @@ remember_veto(struct cairn_core *core, const struct facts *facts)
 }
 
 /*
- * An entry for a generation of the active epoch; makes room by forgetting the oldest that is settled, but for an older one
- * only when it is for an own vote or an own part: what was forgotten would be learnt, told and forgotten again for ever.
+ * An entry for a generation of the active epoch; makes room by forgetting the oldest that is
+ * settled, but for an older one only when it is for an own vote or an own part: what was forgotten
+ * would be learnt, told and forgotten again for ever.
  */
 static struct facts *
 facts_open(struct cairn_core *core, struct cairn_generation generation, bool own)
@@ -123,7 +127,8 @@ facts_open(struct cairn_core *core, struct cairn_generation generation, bool own
     victim->ranks = calloc(member_count(core), sizeof(uint16_t));
     victim->layouts = calloc(member_count(core), sizeof(uint32_t));
     if (!victim->yes || !victim->no || !victim->ranks || !victim->layouts) {
-        core->actions->failed |= own; /* a vote that is lost would leave its generation open for ever */
+        core->actions->failed |= own; /* a vote that is lost would leave its generation open for
+                                       * ever */
         facts_free(victim);
         return NULL;
     }
@@ -135,7 +140,8 @@ facts_open(struct cairn_core *core, struct cairn_generation generation, bool own
 void
 facts_retain(struct cairn_core *core)
 {
-    /* A repair of what was replaced or given up is of no use any more, and must not keep its slot. */
+    /* A repair of what was replaced or given up is of no use any more, and must not keep its
+     * slot. */
     if (core->repair.active &&
         (cairn_generation_compare(core->repair.generation, core->committed) < 0 ||
          facts_vetoed(core, core->repair.generation)))
@@ -193,8 +199,8 @@ facts_learn_committed(struct cairn_core *core, struct cairn_generation generatio
     core->tiling.refused = (struct cairn_generation){0, 0};
     due_committed(core, generation);
     set_ready(core, generation);
-    holding = core->self_member == UINT32_MAX ? NULL
-                                              : holding_find(core, generation, core->self_member);
+    holding =
+        core->self_member == UINT32_MAX ? NULL : holding_find(core, generation, core->self_member);
     action = action_add(core, CAIRN_ACTION_COMMITTED);
     if (action) {
         action->generation = generation;
@@ -214,8 +220,11 @@ covers_world(const struct cairn_core *core, const struct facts *facts)
         ranks += facts->ranks[m];
     if (facts->world == 0 || ranks == facts->world)
         return true;
-    CAIRN_LOG_AT(WARN, "save: step=%" PRIu64 " is given up: the members of this epoch captured %" PRIu64 " of the job's %u ranks; the others "
-                 "train on nodes that are no members, which are taken in once all agents are up and all ranks attached",
+    CAIRN_LOG_AT(WARN,
+                 "save: step=%" PRIu64 " is given up: the members of this epoch captured %" PRIu64
+                 " of the job's %u ranks; the others "
+                 "train on nodes that are no members, which are taken in once all agents are up "
+                 "and all ranks attached",
                  facts->generation.step, ranks, facts->world);
     return false;
 }
@@ -263,7 +272,8 @@ settle(struct cairn_core *core, struct facts *facts)
             break;
         }
     }
-    if (!facts->committed && !facts->vetoed && (yes == n || (CAIRN_PLANTED(core, BUG_COUNT_ONE_LESS) && yes + 1 == n)))
+    if (!facts->committed && !facts->vetoed &&
+        (yes == n || (CAIRN_PLANTED(core, BUG_COUNT_ONE_LESS) && yes + 1 == n)))
         facts_learn_committed(core, facts->generation);
 }
 
@@ -271,7 +281,8 @@ void
 facts_settle_full(struct cairn_core *core)
 {
     for (uint32_t i = 0; i < FACTS_MAX; i++)
-        if (core->facts[i].generation.step != 0 && !core->facts[i].vetoed && !core->facts[i].committed &&
+        if (core->facts[i].generation.step != 0 && !core->facts[i].vetoed &&
+            !core->facts[i].committed &&
             cairn_generation_compare(core->facts[i].generation, core->committed) > 0 &&
             cairn_bitset_full(core->facts[i].yes, member_count(core)))
             settle(core, &core->facts[i]);
@@ -312,7 +323,8 @@ facts_vote(struct cairn_core *core, struct cairn_generation generation, bool yes
         const struct seal *seal = holding ? &holding->seals[holding->position] : NULL;
 
         facts->ranks[core->self_member] = seal ? (uint16_t)seal->ranks : 0;
-        facts->layouts[core->self_member] = seal ? cairn_tiling_digest(seal->manifest, seal->manifest_len) : 0;
+        facts->layouts[core->self_member] =
+            seal ? cairn_tiling_digest(seal->manifest, seal->manifest_len) : 0;
         if (seal && seal->world > facts->world)
             facts->world = seal->world;
     }
@@ -428,7 +440,8 @@ facts_message(struct cairn_core *core, const struct cairn_message *message)
     }
     if (message->total <= UINT32_MAX && message->total > facts->world)
         facts->world = (uint32_t)message->total;
-    /* Whoever tells of a generation late is told what is known, once: that is how a lost message is made up for. */
+    /* Whoever tells of a generation late is told what is known, once: that is how a lost message is
+     * made up for. */
     if (theirs_lacks && message->request == 0 && (facts->vetoed || facts->committed))
         facts_send(core, facts, message->from);
     if (grown)

@@ -2,10 +2,11 @@
  * agent/core/facts_tell.c - who tells whom of the votes (facts.c), when.
  *
  * Spreading is the dissemination barrier: members stand in a ring, finger j of member i is member
- * i + 2^j; a member tells finger j once it knows that the 2^j members up to itself all said yes. So after
- * ceil(log2 n) messages sent by each member everyone knows, without a relay whose death would matter (Hensgen,
- * Finkel and Manber, Two algorithms for barrier synchronization, 1988). A no goes to all fingers at once. What
- * is not settled is told again after a while, and heartbeats carry the newest committed generation.
+ * i + 2^j; a member tells finger j once it knows that the 2^j members up to itself all said yes. So
+ * after ceil(log2 n) messages sent by each member everyone knows, without a relay whose death would
+ * matter (Hensgen, Finkel and Manber, Two algorithms for barrier synchronization, 1988). A no goes
+ * to all fingers at once. What is not settled is told again after a while, and heartbeats carry the
+ * newest committed generation.
  */
 #include "agent/core/core_state.h"
 
@@ -115,8 +116,9 @@ facts_answer_committed(struct cairn_core *core, uint32_t to_agent)
 }
 
 /*
- * Tells that a generation is given up without naming who said no: a veto that is forgotten here. That it was one is certain: it is
- * not committed, the trainers here are past it, and had this member said yes, it would still hold its part.
+ * Tells that a generation is given up without naming who said no: a veto that is forgotten here.
+ * That it was one is certain: it is not committed, the trainers here are past it, and had this
+ * member said yes, it would still hold its part.
  */
 static bool
 is_gone(struct cairn_core *core, struct cairn_generation generation)
@@ -159,7 +161,8 @@ facts_answer(struct cairn_core *core, struct cairn_generation generation, uint32
         send_given_up(core, generation, to_agent);
 }
 
-/* A part that is captured and waits in vain for the others' asks whether they have given it up: their word may have been lost. */
+/* A part that is captured and waits in vain for the others' asks whether they have given it up:
+ * their word may have been lost. */
 static void
 ask_about_open(struct cairn_core *core, uint64_t patience_ns)
 {

@@ -1,6 +1,6 @@
 /*
- * agent/core/holding.c - one member's part of one generation in this agent's memory: its life, and its
- * record.
+ * agent/core/holding.c - one member's part of one generation in this agent's memory: its life, and
+ * its record.
  *
  * The record is what makes memory describe itself: it is stored when the holding is complete,
  * erased before its slot is filled again, and read by the agent that adopts the memory after a

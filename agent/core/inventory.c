@@ -1,11 +1,13 @@
 /*
  * agent/core/inventory.c - what an agent holds, packed for a coordinator.
  *
- * Packed (little-endian): u64 promised, u64 active, u64 forgotten before (of the active epoch), the spilled and the ready generation, u32 ranks
- * that are attached, u32 ranks of the job as they say, u64 blocks of their shard, u32 count of combinations of layouts that are known
- * not to fit together and the u64 name of each, u32 count of complete holdings, and per holding: generation, u32 member, u8 committed,
- * u64 bad blocks, u32 ranks of its group, u32 ranks of the job, u64 sum of its group's tiling, u64 its group's layouts (0: it is known
- * committed), u32 listed bad blocks (u8 area, u64 block in the area, each), the roster it was made under.
+ * Packed (little-endian): u64 promised, u64 active, u64 forgotten before (of the active epoch), the
+ * spilled and the ready generation, u32 ranks that are attached, u32 ranks of the job as they say,
+ * u64 blocks of their shard, u32 count of combinations of layouts that are known not to fit
+ * together and the u64 name of each, u32 count of complete holdings, and per holding: generation,
+ * u32 member, u8 committed, u64 bad blocks, u32 ranks of its group, u32 ranks of the job, u64 sum
+ * of its group's tiling, u64 its group's layouts (0: it is known committed), u32 listed bad blocks
+ * (u8 area, u64 block in the area, each), the roster it was made under.
  */
 #include "agent/core/core_state.h"
 
@@ -17,7 +19,8 @@ write_holding(const struct cairn_core *core, const struct holding *holding,
               struct cairn_writer *writer)
 {
     uint32_t listed = (uint32_t)min_u64(holding->bad_count, BAD_BLOCKS_MAX);
-    bool committed = generation_is(holding->generation, core->committed) || generation_is(holding->generation, core->ready);
+    bool committed = generation_is(holding->generation, core->committed) ||
+                     generation_is(holding->generation, core->ready);
     uint32_t digests[CAIRN_SHARDS_MAX];
     uint64_t tiling_sum = 0;
     uint32_t group_ranks = 0;
@@ -31,7 +34,8 @@ write_holding(const struct cairn_core *core, const struct holding *holding,
         group_ranks += holding->seals[p].ranks;
         tiling_sum = cairn_tiling_add(tiling_sum, holding->seals[p].tiling_sum);
         if (!committed)
-            digests[p] = cairn_tiling_digest(holding->seals[p].manifest, holding->seals[p].manifest_len);
+            digests[p] =
+                cairn_tiling_digest(holding->seals[p].manifest, holding->seals[p].manifest_len);
     }
     cairn_write_u32(writer, group_ranks);
     cairn_write_u32(writer, holding->seals[holding->position].world);
@@ -127,7 +131,8 @@ read_holding(struct cairn_reader *reader, struct inventory_holding *out)
     out->tiling_sum = cairn_read_u64(reader);
     out->layout = cairn_read_u64(reader);
     out->bad_listed = cairn_read_u32(reader);
-    if (out->tiling_sum >= CAIRN_TILING_FIELD || out->bad_listed > BAD_BLOCKS_MAX || out->bad_listed > out->bad_count)
+    if (out->tiling_sum >= CAIRN_TILING_FIELD || out->bad_listed > BAD_BLOCKS_MAX ||
+        out->bad_listed > out->bad_count)
         return CAIRN_CORRUPT;
     if (out->bad_listed) {
         out->bad = calloc(out->bad_listed, sizeof *out->bad);

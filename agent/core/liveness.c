@@ -121,9 +121,10 @@ beat(struct cairn_core *core)
 /*
  * After a pause of this agent (SIGSTOP, a stalled machine) everyone else's silence is its own: the
  * gap does not count, or it would take all for dead and judge a restore by the few that it has
- * heard already. Ticks come every interval, so without any event for two of them it stood still; the
- * first event after that may be a message, and must not find deadlines passed. Half an interval of each
- * gap counts all the same, or an agent whose every turn is late would take nobody for dead, and wait for ever.
+ * heard already. Ticks come every interval, so without any event for two of them it stood still;
+ * the first event after that may be a message, and must not find deadlines passed. Half an interval
+ * of each gap counts all the same, or an agent whose every turn is late would take nobody for dead,
+ * and wait for ever.
  */
 void
 liveness_awake(struct cairn_core *core)

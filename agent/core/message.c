@@ -1,4 +1,5 @@
-/* agent/core/message.c - packing of messages: all fields in the struct's order, little-endian, then `bytes`. */
+/* agent/core/message.c - packing of messages: all fields in the struct's order, little-endian, then
+ * `bytes`. */
 #include "agent/core/message.h"
 
 #include "base/limits.h"

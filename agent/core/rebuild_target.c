@@ -1,6 +1,6 @@
 /*
- * agent/core/rebuild_target.c - taking part in a repair as target: a lost part gets its seals, then its
- * memory, then its blocks; a damaged one gets the blocks that are bad.
+ * agent/core/rebuild_target.c - taking part in a repair as target: a lost part gets its seals, then
+ * its memory, then its blocks; a damaged one gets the blocks that are bad.
  *
  * Every data block is compared with its member's seal before it is kept, and a mended parity block
  * with the checksum that was stored for it, so a wrong decode is never taken. Writing a block twice
@@ -137,8 +137,8 @@ rebuild_finished(struct cairn_core *core, struct holding *holding, cairn_err err
 }
 
 /*
- * Drops a part that is too damaged to be counted, to be rebuilt. Its yes may have been said: until it is whole again nothing here would
- * show that, neither to who restores nor to the next start.
+ * Drops a part that is too damaged to be counted, to be rebuilt. Its yes may have been said: until
+ * it is whole again nothing here would show that, neither to who restores nor to the next start.
  */
 static void
 drop_damaged(struct cairn_core *core, struct holding *holding)

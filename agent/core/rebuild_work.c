@@ -94,7 +94,8 @@ begin_item(struct cairn_core *core, uint32_t index, uint32_t worker_index,
     item->worker = worker_index;
     item->request = ++core->next_request & 0xffffffffffffff;
     item->plan = *plan;
-    item->needed = plan->reads; /* its own too: they are compared with their checksums on the way, as all are */
+    item->needed = plan->reads; /* its own too: they are compared with their checksums on the way,
+                                 * as all are */
     item->unwritten = plan->rebuild;
     send_reads(core, index);
     decode_when_staged(core, index);

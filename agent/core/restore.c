@@ -245,8 +245,9 @@ gather_again(struct cairn_core *core, cairn_err err, const char *text)
 }
 
 /*
- * Whoever promises is frozen until an epoch is active, and no epoch is without a majority. So a restore that nobody asked for
- * claims nothing where too few have answered: what they protect among themselves would stop until others come back.
+ * Whoever promises is frozen until an epoch is active, and no epoch is without a majority. So a
+ * restore that nobody asked for claims nothing where too few have answered: what they protect among
+ * themselves would stop until others come back.
  */
 static void
 claim(struct cairn_core *core)

@@ -1,6 +1,6 @@
 /*
- * agent/core/restore_ask.c - the first half of a restore: who holds what, has everyone been heard, and
- * what is chosen from it.
+ * agent/core/restore_ask.c - the first half of a restore: who holds what, has everyone been heard,
+ * and what is chosen from it.
  *
  * Good news is acted on as soon as everyone who seems alive has answered. Bad news (something is
  * lost, or must come from files) is believed only when all have answered, or claim_timeout has
@@ -36,7 +36,8 @@ restore_start(struct cairn_core *core, enum cairn_operation operation, bool by_i
     restore->done = calloc(cairn_bitset_words(CAIRN_NODES_MAX), sizeof(uint64_t));
     restore->no_room = calloc(cairn_bitset_words(n), sizeof(uint64_t));
     restore->answered = calloc(cairn_bitset_words(n), sizeof(uint64_t));
-    if (!restore->inventories || !restore->promised || !restore->done || !restore->no_room || !restore->answered) {
+    if (!restore->inventories || !restore->promised || !restore->done || !restore->no_room ||
+        !restore->answered) {
         restore_fini(restore);
         return CAIRN_NOMEM;
     }
@@ -91,8 +92,9 @@ restore_operator(struct cairn_core *core, const struct cairn_event *event)
 }
 
 /*
- * An operator starts the agents of new machines and restores at once: whoever is configured gets until the deadline to answer,
- * though the others still take it for dead. Who misses it is no member of the new epoch, and what trains on it not protected.
+ * An operator starts the agents of new machines and restores at once: whoever is configured gets
+ * until the deadline to answer, though the others still take it for dead. Who misses it is no
+ * member of the new epoch, and what trains on it not protected.
  */
 static bool
 may_be_new(const struct cairn_core *core, uint32_t agent)
@@ -158,7 +160,8 @@ say_unheard(struct cairn_core *core)
         restore_say(core, text);
 }
 
-/* From a few agents nobody can tell what the others hold: with no majority of answers nothing is called lost. */
+/* From a few agents nobody can tell what the others hold: with no majority of answers nothing is
+ * called lost. */
 static void
 call_lost_or_unknown(struct cairn_core *core)
 {
@@ -172,7 +175,8 @@ call_lost_or_unknown(struct cairn_core *core)
         return;
     restore->choice.err = CAIRN_AGAIN;
     snprintf(text, sizeof text,
-             "only %u of the job's %u agents answered: start the others, or new ones in their place, and try again; "
+             "only %u of the job's %u agents answered: start the others, or new ones in their "
+             "place, and try again; "
              "whether anything is lost can be told when more than half answer",
              known, core->options.agent_count);
     restore_say(core, text);
@@ -201,8 +205,8 @@ restore_may_be_answered(const struct cairn_core *core)
 /*
  * That something is lost, or must come from files, is said for good only when all have answered or
  * have had time to: an agent that has just started is taken for dead by those that have not heard
- * its first beats. Nor is anything rebuilt while an agent that is silent may still have it: a host that holds it up for some
- * seconds would cost the network what a dead node costs.
+ * its first beats. Nor is anything rebuilt while an agent that is silent may still have it: a host
+ * that holds it up for some seconds would cost the network what a dead node costs.
  */
 bool
 restore_must_wait(const struct cairn_core *core)
@@ -265,11 +269,13 @@ restore_choose(struct cairn_core *core)
     }
     core->outcome.generation = restore->choice.generation;
     core->outcome.lost_members = restore->choice.lost_members;
-    /* Only an operator goes back to less than what is committed; whoever is down for a while comes back with it. */
+    /* Only an operator goes back to less than what is committed; whoever is down for a while comes
+     * back with it. */
     if (restore->by_itself && !restore->choice.err && !restore_heard_everyone(core) &&
         ((restore->choice.from_files && !restore->joining) || restore->choice.passed_committed)) {
         restore->choice.err = CAIRN_LOST;
-        restore_say(core, "a repair that nobody asked for does not go back to it while agents are silent");
+        restore_say(
+            core, "a repair that nobody asked for does not go back to it while agents are silent");
     }
     if (restore->choice.err)
         say_unheard(core);

@@ -1,6 +1,6 @@
 /*
- * agent/core/restore_claim.c - claiming a new epoch: promised by a majority, and by everyone else who
- * seems alive in time.
+ * agent/core/restore_claim.c - claiming a new epoch: promised by a majority, and by everyone else
+ * who seems alive in time.
  */
 #include "agent/core/core_state.h"
 

@@ -1,6 +1,6 @@
 /*
- * agent/core/restore_plan.c - who gets a lost part, the body of REBUILD, and the record of the epoch
- * that a restore ends in.
+ * agent/core/restore_plan.c - who gets a lost part, the body of REBUILD, and the record of the
+ * epoch that a restore ends in.
  */
 #include "agent/core/core_state.h"
 
@@ -193,8 +193,9 @@ restore_rebuilt(const struct restore *restore)
 }
 
 /*
- * Blocks of a member's part when `count` members share the job's state: as many as in the generation that is restored, the largest part taken
- * for the average. What is not known here is taken to fill its slot.
+ * Blocks of a member's part when `count` members share the job's state: as many as in the
+ * generation that is restored, the largest part taken for the average. What is not known here is
+ * taken to fill its slot.
  */
 static uint64_t
 expected_part_blocks(const struct cairn_core *core, uint32_t count)
@@ -218,7 +219,8 @@ expected_part_blocks(const struct cairn_core *core, uint32_t count)
     return min_u64(expected, core->options.slot_blocks);
 }
 
-/* Whether the parity of such parts fits the memory that every agent reserved for it at its start. */
+/* Whether the parity of such parts fits the memory that every agent reserved for it at its
+ * start. */
 static bool
 parity_fits(const struct cairn_core *core, const struct cairn_roster *table, uint64_t part_blocks)
 {
@@ -229,8 +231,9 @@ parity_fits(const struct cairn_core *core, const struct cairn_roster *table, uin
 }
 
 /*
- * Lays the members out in groups. Fewer nodes make smaller groups, which need more memory per parity row than was reserved: then there
- * is less parity, since a job that survives one loss is better off than one whose generations never fit.
+ * Lays the members out in groups. Fewer nodes make smaller groups, which need more memory per
+ * parity row than was reserved: then there is less parity, since a job that survives one loss is
+ * better off than one whose generations never fit.
  */
 static cairn_err
 lay_out(struct cairn_core *core, const uint32_t *agents, const char *const *domains, uint32_t count,
@@ -253,10 +256,11 @@ lay_out(struct cairn_core *core, const uint32_t *agents, const char *const *doma
     }
     if (parity < core->options.parity) {
         snprintf(text, sizeof text,
-                 "with %u nodes only %u loss%s of a group can be survived, not %u: %s", count, parity,
-                 parity == 1 ? "" : "es", core->options.parity,
-                 parity < wanted ? "the memory reserved for parity holds no more until nodes are back"
-                                 : "there must be more nodes than losses");
+                 "with %u nodes only %u loss%s of a group can be survived, not %u: %s", count,
+                 parity, parity == 1 ? "" : "es", core->options.parity,
+                 parity < wanted
+                     ? "the memory reserved for parity holds no more until nodes are back"
+                     : "there must be more nodes than losses");
         restore_say(core, text);
     }
     return CAIRN_OK;
@@ -297,7 +301,8 @@ next_table(struct cairn_core *core, struct cairn_roster **out)
     return err;
 }
 
-/* The members of an epoch that nobody asked for: those that there are, in their order, and behind them who was late. */
+/* The members of an epoch that nobody asked for: those that there are, in their order, and behind
+ * them who was late. */
 static cairn_err
 same_table(struct cairn_core *core, struct cairn_roster **out)
 {
@@ -370,13 +375,13 @@ restore_pack_settled(struct cairn_core *core)
             restore->holders[m] = restore->targets[m];
     err = restore->by_itself ? same_table(core, &table) : next_table(core, &table);
     if (!err)
-        err = epoch_pack(restore->epoch, restore->choice.generation, restore->choice.from_files,
-                         true,
-                         restore->by_itself && !(restore->joining && CAIRN_PLANTED(core, BUG_JOIN_RESTARTS))
-                             ? core->restart_epoch
-                             : restore->epoch,
-                         in_memory ? restore->table : NULL, restore->holders, table,
-                         &restore->record, &restore->record_len);
+        err = epoch_pack(
+            restore->epoch, restore->choice.generation, restore->choice.from_files, true,
+            restore->by_itself && !(restore->joining && CAIRN_PLANTED(core, BUG_JOIN_RESTARTS))
+                ? core->restart_epoch
+                : restore->epoch,
+            in_memory ? restore->table : NULL, restore->holders, table, &restore->record,
+            &restore->record_len);
     cairn_roster_drop(table);
     return err;
 }

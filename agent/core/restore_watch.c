@@ -1,6 +1,7 @@
 /*
- * agent/core/restore_watch.c - why an agent starts a restore that nobody asked for: a part is missing, a
- * restore was left unfinished or failed, a vote does not come, or a restore did not hear this agent.
+ * agent/core/restore_watch.c - why an agent starts a restore that nobody asked for: a part is
+ * missing, a restore was left unfinished or failed, a vote does not come, or a restore did not hear
+ * this agent.
  */
 #include "agent/core/core_state.h"
 
@@ -67,7 +68,8 @@ restore_called_for(const struct cairn_core *core)
     } else if (core->frozen) {
         return call;
     } else if (!core->settled && core->committed.step == 0 && !join_called_for(core)) {
-        /* A late agent decides the same by joining, and leaves the rest to the members, who are alive. */
+        /* A late agent decides the same by joining, and leaves the rest to the members, who are
+         * alive. */
         call.reason = "a restore that failed";
         call.patience_ns *= 2;
     } else if (facts_stuck(core)) {
@@ -104,7 +106,8 @@ restore_watch(struct cairn_core *core)
     if (restore_start(core, CAIRN_OP_RESTORE, true, 0) == CAIRN_OK) {
         core->restore.unfreeze = core->frozen;
         /* A late agent leaves that to the members, where these repair by themselves. */
-        core->restore.may_begin_anew = !core->frozen && core->own_ranks > 0 && !(call.joining && core->options.repair_after_ns != 0);
+        core->restore.may_begin_anew = !core->frozen && core->own_ranks > 0 &&
+                                       !(call.joining && core->options.repair_after_ns != 0);
         core->restore.joining = call.joining;
         core->joins_tried += call.joining;
         core->repair_wait_ns = core->now_ns;

@@ -31,8 +31,8 @@ save_own_part(const struct cairn_core *core, const struct holding *holding)
 bool
 save_sends(const struct cairn_core *core, const struct holding *holding)
 {
-    return save_own_part(core, holding) && holding->state != CAIRN_HOLDING_REBUILDING && holding->captured &&
-           cairn_generation_compare(holding->generation, core->committed) > 0;
+    return save_own_part(core, holding) && holding->state != CAIRN_HOLDING_REBUILDING &&
+           holding->captured && cairn_generation_compare(holding->generation, core->committed) > 0;
 }
 
 bool
@@ -112,7 +112,8 @@ too_large(struct cairn_core *core)
     if (core->said_too_large != core->active)
         CAIRN_LOG_AT(WARN,
                      "save: nothing is protected: this node's part of %" PRIu64
-                     " blocks needs more parity than %u+%u nodes have reserved memory for: bring nodes back and "
+                     " blocks needs more parity than %u+%u nodes have reserved memory for: bring "
+                     "nodes back and "
                      "run cairn restore, or start the agents with a larger state_bytes",
                      core->own_blocks, group->count - group->parity, group->parity);
     core->said_too_large = core->active;
@@ -167,9 +168,11 @@ save_give_up(struct cairn_core *core, struct cairn_generation generation, const 
 }
 
 /*
- * Up to where the trainers that are gone may have begun, of whom this agent knows its own alone. Steps are begun in lockstep, so the others may
- * be at the next one, and it may be whole in other groups, by a yes that nobody here has heard. The own group cannot have it without this part.
- * Where steps are left out, the next one may have any number: what is whole elsewhere is heard of long before there are other trainers.
+ * Up to where the trainers that are gone may have begun, of whom this agent knows its own alone.
+ * Steps are begun in lockstep, so the others may be at the next one, and it may be whole in other
+ * groups, by a yes that nobody here has heard. The own group cannot have it without this part.
+ * Where steps are left out, the next one may have any number: what is whole elsewhere is heard of
+ * long before there are other trainers.
  */
 static uint64_t
 begun_before(const struct cairn_core *core)
@@ -180,8 +183,9 @@ begun_before(const struct cairn_core *core)
 }
 
 /*
- * What trainers have captured goes on without them, and is mostly committed before others are here. With others it ends: a member whose trainers
- * died before they began that step would capture it of the new ones, and where it was committed late, these would be taken to be behind it.
+ * What trainers have captured goes on without them, and is mostly committed before others are here.
+ * With others it ends: a member whose trainers died before they began that step would capture it of
+ * the new ones, and where it was committed late, these would be taken to be behind it.
  */
 void
 save_ranks(struct cairn_core *core, const struct cairn_event *event)
@@ -191,12 +195,14 @@ save_ranks(struct cairn_core *core, const struct cairn_event *event)
     if (event->blocks != core->own_blocks || event->count != core->own_ranks)
         for (uint32_t i = 0; i < CAIRN_HOLDINGS_MAX; i++)
             if (save_own_part(core, &core->holdings[i]) &&
-                core->holdings[i].state == CAIRN_HOLDING_OPEN && (others || !core->holdings[i].seal_asked))
+                core->holdings[i].state == CAIRN_HOLDING_OPEN &&
+                (others || !core->holdings[i].seal_asked))
                 save_give_up(core, core->holdings[i].generation, "the trainers changed");
     if (core->own_ranks == 0)
         core->began_anew = false;
     if (core->own_ranks == 0) /* new trainers: what they begin again is not what the old ones had */
-        core->passed_step = max_u64(core->passed_step, event->same_trainers ? core->last_step : begun_before(core));
+        core->passed_step =
+            max_u64(core->passed_step, event->same_trainers ? core->last_step : begun_before(core));
     core->tiling.refused = (struct cairn_generation){0, 0}; /* they may fit together now */
     if (event->count == 0)
         core->tiling.refusal[0] = '\0';
@@ -379,7 +385,8 @@ save_cancel(struct cairn_core *core, const struct cairn_event *event)
         core->pending[event->rank].waiting = false;
     holding = holding_find(core, generation, core->self_member);
     if (!waited && !holding && !facts_find(core, generation))
-        return; /* it was not due, which the trainer had not heard yet: there is nothing to vote about */
+        return; /* it was not due, which the trainer had not heard yet: there is nothing to vote
+                 * about */
     if (holding && (holding->done & (UINT64_C(1) << event->rank)))
         return;
     if (cairn_generation_compare(generation, core->committed) > 0)
@@ -403,11 +410,11 @@ save_sealed(struct cairn_core *core, const struct cairn_event *event)
     if (!err)
         err = tiling_sum_of(core, event->bytes, event->bytes_len, &tiling_sum);
     if (!err)
-        err = seal_pack(
-            holding->generation, holding->member,
-            (struct seal_ranks){(uint32_t)__builtin_popcountll(holding->done), holding->world, tiling_sum},
-            holding->data_blocks, holding->crcs, event->bytes, event->bytes_len,
-            &holding->seals[holding->position]);
+        err = seal_pack(holding->generation, holding->member,
+                        (struct seal_ranks){(uint32_t)__builtin_popcountll(holding->done),
+                                            holding->world, tiling_sum},
+                        holding->data_blocks, holding->crcs, event->bytes, event->bytes_len,
+                        &holding->seals[holding->position]);
     if (err) {
         save_give_up(core, holding->generation, cairn_err_text(err));
         return;

@@ -1,6 +1,6 @@
 /*
- * agent/core/save_begin.c - a local trainer begins a step: whether it is captured, now or when there is a slot, and what the first begin tells of
- * earlier starts of this agent.
+ * agent/core/save_begin.c - a local trainer begins a step: whether it is captured, now or when
+ * there is a slot, and what the first begin tells of earlier starts of this agent.
  */
 #include "agent/core/core_state.h"
 
@@ -72,7 +72,8 @@ try_begin(struct cairn_core *core, uint32_t rank, uint64_t step)
     if (!holding && !facts_vetoed(core, generation))
         return; /* until a slot is free, or the trainer cancels */
     core->pending[rank].waiting = false;
-    if (holding && holding->state == CAIRN_HOLDING_OPEN && !(holding->granted & (UINT64_C(1) << rank)))
+    if (holding && holding->state == CAIRN_HOLDING_OPEN &&
+        !(holding->granted & (UINT64_C(1) << rank)))
         grant(core, holding, rank);
     else
         reply_skip(core, rank, step, CAIRN_SKIP_BUSY);
@@ -102,16 +103,19 @@ save_newest_whole(const struct cairn_core *core, bool of_group)
     uint64_t newest = core->committed.step; /* of the active epoch, or none */
 
     for (uint32_t i = 0; i < CAIRN_HOLDINGS_MAX; i++)
-        if (core->holdings[i].state == CAIRN_HOLDING_COMPLETE && core->holdings[i].generation.epoch == core->active &&
+        if (core->holdings[i].state == CAIRN_HOLDING_COMPLETE &&
+            core->holdings[i].generation.epoch == core->active &&
             core->holdings[i].generation.step > newest)
             newest = core->holdings[i].generation.step;
     for (uint32_t a = 0; a < core->options.agent_count; a++)
-        if (core->peers[a].holds_epoch == core->active && core->peers[a].holds > newest && (!of_group || is_in_group(core, a)))
+        if (core->peers[a].holds_epoch == core->active && core->peers[a].holds > newest &&
+            (!of_group || is_in_group(core, a)))
             newest = core->peers[a].holds;
     return newest;
 }
 
-/* Whether all that may have seen trainers go have been heard of, be it by others, or are not there. */
+/* Whether all that may have seen trainers go have been heard of, be it by others, or are not
+ * there. */
 static bool
 has_heard_members(const struct cairn_core *core)
 {
@@ -130,18 +134,21 @@ has_heard_members(const struct cairn_core *core)
 }
 
 /*
- * What the first begin proves to an agent that has just started, or is in a new epoch. Trainers begin their steps in order, and in
- * lockstep with those of other nodes:
+ * What the first begin proves to an agent that has just started, or is in a new epoch. Trainers
+ * begin their steps in order, and in lockstep with those of other nodes:
  *
- *   nothing is whole beyond it   they are the ones that were here before, or the first: no yes was said here to this step or to later ones
- *   something is                 they began anew, without a restore. Whatever is whole was said yes to, perhaps here too, and
- *                                may not be mixed with what they capture: to them these steps are passed
+ *   nothing is whole beyond it   they are the ones that were here before, or the first: no yes was
+ *   said here to this step or to later ones
+ *   something is                 they began anew, without a restore. Whatever is whole was said yes
+ *                                to, perhaps here too, and may not be mixed with what they capture:
+ *                                to them these steps are passed
  *
- * The step itself may be whole in another group already. In the own one it is not before this node's part was captured, so trainers that begin
- * it now are others.
+ * The step itself may be whole in another group already. In the own one it is not before this
+ * node's part was captured, so trainers that begin it now are others.
  *
- * That is the only time at which forgotten_before falls, and it falls from UINT64_MAX, which is to know nothing. A limit that is known
- * stays for the epoch: no later begin brings back what was forgotten, and the steps of the next run of trainers start again from 1.
+ * That is the only time at which forgotten_before falls, and it falls from UINT64_MAX, which is to
+ * know nothing. A limit that is known stays for the epoch: no later begin brings back what was
+ * forgotten, and the steps of the next run of trainers start again from 1.
  */
 static void
 begin_first(struct cairn_core *core, uint64_t step)

@@ -1,10 +1,11 @@
 /*
- * agent/core/seal.c - a member's seal: the checksums of all blocks of its part and its packed manifest.
+ * agent/core/seal.c - a member's seal: the checksums of all blocks of its part and its packed
+ * manifest.
  *
  * Sent to every other member of the group, so that whoever holds parity for a member also holds
  * what is needed to know and check its part. Packed: u64 epoch, u64 step, u32 member, u32 ranks,
- * u32 world, u64 sum of its tiling, u64 blocks, u32 manifest bytes, the manifest, one u64 CRC-64 per block, and a CRC-64
- * of all before it. It travels in parts, in order, go-back-N.
+ * u32 world, u64 sum of its tiling, u64 blocks, u32 manifest bytes, the manifest, one u64 CRC-64
+ * per block, and a CRC-64 of all before it. It travels in parts, in order, go-back-N.
  */
 #include "agent/core/core_state.h"
 

@@ -1,19 +1,27 @@
 /*
- * agent/core/tiling.c - before a generation is committed: do all parts together hold every tensor exactly once?
+ * agent/core/tiling.c - before a generation is committed: do all parts together hold every tensor
+ * exactly once?
  *
- * Each yes says the digest of its part's layout (facts.c), so that whoever knows all votes knows the combination of layouts. Whether
- * one tiles all tensors never changes, so a verdict on it is true for every generation of it and for whoever says it. Known verdicts
- * cost nothing; a new combination is audited once, by the first member, whose yes a commit needs anyway like everybody's:
+ * Each yes says the digest of its part's layout (facts.c), so that whoever knows all votes knows
+ * the combination of layouts. Whether one tiles all tensors never changes, so a verdict on it is
+ * true for every generation of it and for whoever says it. Known verdicts cost nothing; a new
+ * combination is audited once, by the first member, whose yes a commit needs anyway like
+ * everybody's:
  *
- *   first member  settle: all yes, combination unknown ── LAYOUT_ASK ──► each member, for its part of that generation
- *   member        ── LAYOUT ──► 64 sums over its tensors (snapshot/tiling.h), and the keys of the tensors whose origin it has
- *   first member  all sums 0, no key twice → it is good. Else it asks for the sums of the tensors in one 64th, CAIRN_TILING_LEVELS
- *                 times, then for the pieces of the few that are left, and looks at those: it is bad, and the text has names
- *   first member  ── TILED ──► each member. One that waits in vain asks by the same message (CAIRN_AGAIN)
+ *   first member  settle: all yes, combination unknown ── LAYOUT_ASK ──► each member, for its part
+ *                 of that generation
+ *   member        ── LAYOUT ──► 64 sums over its tensors (snapshot/tiling.h), and the keys of the
+ *                 tensors whose origin it has
+ *   first member  all sums 0, no key twice → it is good. Else it asks for the sums of the tensors
+ *                 in one 64th, CAIRN_TILING_LEVELS times, then for the pieces of the few that are
+ *                 left, and looks at those: it is bad, and the text has names
+ *   first member  ── TILED ──► each member. One that waits in vain asks by the same message
+ *                 (CAIRN_AGAIN)
  *
- * What is not answered is asked again. Members answer from the manifest that they have sealed, so they keep no state, and a first
- * member that has restarted begins anew. A generation of a bad combination is given up by everyone alike; the next due step
- * is skipped, and its trainers are told why; the one after that is tried again, for they may have registered anew.
+ * What is not answered is asked again. Members answer from the manifest that they have sealed, so
+ * they keep no state, and a first member that has restarted begins anew. A generation of a bad
+ * combination is given up by everyone alike; the next due step is skipped, and its trainers are
+ * told why; the one after that is tried again, for they may have registered anew.
  */
 #include "agent/core/core_state.h"
 
@@ -99,7 +107,8 @@ tiling_remember(struct cairn_core *core, uint64_t combination, bool good, const 
 }
 
 void
-tiling_send_verdict(struct cairn_core *core, uint32_t to, struct cairn_generation generation, const struct tiling_verdict *verdict)
+tiling_send_verdict(struct cairn_core *core, uint32_t to, struct cairn_generation generation,
+                    const struct tiling_verdict *verdict)
 {
     struct cairn_message message = message_new(core, CAIRN_MSG_TILED, core->active);
 
@@ -114,7 +123,8 @@ tiling_send_verdict(struct cairn_core *core, uint32_t to, struct cairn_generatio
 /* ---- the own part ---- */
 
 cairn_err
-tiling_own(struct cairn_core *core, const uint8_t *manifest, size_t len, const struct cairn_tiling **out)
+tiling_own(struct cairn_core *core, const uint8_t *manifest, size_t len,
+           const struct cairn_tiling **out)
 {
     struct tiling_state *state = &core->tiling;
     uint32_t digest = cairn_tiling_digest(manifest, len);
@@ -145,8 +155,8 @@ tiling_sum_of(struct cairn_core *core, const uint8_t *manifest, size_t len, uint
 }
 
 void
-tiling_answer(const struct cairn_core *core, const struct cairn_message *ask, const struct cairn_tiling *tiling, uint8_t *bytes,
-            struct cairn_message *answer)
+tiling_answer(const struct cairn_core *core, const struct cairn_message *ask,
+              const struct cairn_tiling *tiling, uint8_t *bytes, struct cairn_message *answer)
 {
     uint64_t sums[CAIRN_TILING_FAN] = {0};
     const uint64_t *origins = NULL;
@@ -163,7 +173,9 @@ tiling_answer(const struct cairn_core *core, const struct cairn_message *ask, co
     answer->bytes = bytes;
     if (ask->stripe >= CAIRN_TILING_LEVELS) {
         bytes[0] = 0;
-        answer->bytes_len = tiling ? (uint32_t)cairn_tiling_pack_pieces(tiling, ask->first_block, bytes, PIECES_BYTES_MAX) : 1;
+        answer->bytes_len = tiling ? (uint32_t)cairn_tiling_pack_pieces(tiling, ask->first_block,
+                                                                        bytes, PIECES_BYTES_MAX)
+                                   : 1;
         return;
     }
     if (tiling)
@@ -184,7 +196,8 @@ tiling_own_seal(struct cairn_core *core, struct cairn_generation generation)
 {
     const struct holding *holding = holding_find(core, generation, core->self_member);
 
-    return holding && holding->seals[holding->position].whole ? &holding->seals[holding->position] : NULL;
+    return holding && holding->seals[holding->position].whole ? &holding->seals[holding->position]
+                                                              : NULL;
 }
 
 static void
@@ -204,7 +217,8 @@ take_ask(struct cairn_core *core, const struct cairn_message *ask)
         facts_answer(core, ask->generation, ask->from);
         return;
     }
-    if (ask->member != core->self_member || tiling_own(core, seal->manifest, seal->manifest_len, &tiling) != CAIRN_OK ||
+    if (ask->member != core->self_member ||
+        tiling_own(core, seal->manifest, seal->manifest_len, &tiling) != CAIRN_OK ||
         core->tiling.own_digest != ask->request)
         return;
     tiling_answer(core, ask, tiling, bytes, &answer);
@@ -244,7 +258,8 @@ tiling_look(struct cairn_core *core, const struct facts *facts)
     if (verdict)
         return verdict->good ? TILING_GOOD : TILING_BAD;
     if (!state->awaited)
-        state->asked_ns = core->now_ns; /* the first member says it by itself, but needs some time */
+        state->asked_ns = core->now_ns; /* the first member says it by itself, but needs some
+                                         * time */
     state->awaited = state->unknown = true;
     if (core->self_member != 0 && core->self_member != UINT32_MAX)
         question(core, facts->generation, combination);
@@ -254,11 +269,13 @@ tiling_look(struct cairn_core *core, const struct facts *facts)
 void
 tiling_refused(struct cairn_core *core, const struct facts *facts)
 {
-    const struct tiling_verdict *verdict = tiling_verdict_on(core, combine(core->table, facts->layouts));
+    const struct tiling_verdict *verdict =
+        tiling_verdict_on(core, combine(core->table, facts->layouts));
     const char *text = verdict ? verdict->text : "";
 
     if (strcmp(core->tiling.refusal, text) != 0)
-        CAIRN_LOG_AT(WARN, "save: step=%" PRIu64 " is given up, as will be all like it: %s", facts->generation.step, text);
+        CAIRN_LOG_AT(WARN, "save: step=%" PRIu64 " is given up, as will be all like it: %s",
+                     facts->generation.step, text);
     cairn_text_clean(core->tiling.refusal, sizeof core->tiling.refusal, text);
     core->tiling.refused = facts->generation;
     core->tiling.told = 0;
@@ -270,7 +287,8 @@ tiling_skips(struct cairn_core *core, uint32_t rank, uint64_t step)
     struct tiling_state *state = &core->tiling;
     uint64_t bit = UINT64_C(1) << rank;
 
-    if (state->refused.step == 0 || state->refused.epoch != core->active || step <= state->refused.step || (state->told & bit))
+    if (state->refused.step == 0 || state->refused.epoch != core->active ||
+        step <= state->refused.step || (state->told & bit))
         return false;
     state->told |= bit;
     return true;
@@ -303,8 +321,8 @@ take_tiled(struct cairn_core *core, const struct cairn_message *message)
 void
 tiling_message(struct cairn_core *core, const struct cairn_message *message)
 {
-    if (message->epoch != core->active || message->generation.epoch != message->epoch || core->frozen ||
-        core->self_member == UINT32_MAX)
+    if (message->epoch != core->active || message->generation.epoch != message->epoch ||
+        core->frozen || core->self_member == UINT32_MAX)
         return;
     if (message->type == CAIRN_MSG_LAYOUT_ASK) {
         take_ask(core, message);

@@ -1,6 +1,7 @@
 /*
- * agent/core/tiling.h - before a generation is committed: do all parts together hold every tensor exactly once? The state of it in
- * the core, and what the core's files call. tiling.c has the whole way.
+ * agent/core/tiling.h - before a generation is committed: do all parts together hold every tensor
+ * exactly once? The state of it in the core, and what the core's files call. tiling.c has the whole
+ * way.
  */
 #ifndef CAIRN_AGENT_CORE_TILING_H
 #define CAIRN_AGENT_CORE_TILING_H
@@ -49,26 +50,31 @@ struct tiling_state {
     bool unknown;      /* so it was when it was looked at last */
     uint64_t asked_ns; /* when the first member was asked last, or that began */
     uint32_t own_digest;
-    struct cairn_tiling *own; /* of the part with that digest; NULL: it has no manifest */
-    struct cairn_generation refused; /* newest that was given up for its tiling since the last commit; step 0: none */
-    uint64_t told; /* local ranks that have heard of it */
+    struct cairn_tiling *own;        /* of the part with that digest; NULL: it has no manifest */
+    struct cairn_generation refused; /* newest that was given up for its tiling since the last
+                                      * commit; step 0: none */
+    uint64_t told;                   /* local ranks that have heard of it */
     char refusal[TILING_TEXT_BYTES]; /* why, until something is committed */
     struct tiling_audit audit;
 };
 
 /* ---- tiling.c ---- */
-/* The name of the layouts of a group's parts, by position; and of a combination of layouts, from 0 on group after group. Never 0. */
+/* The name of the layouts of a group's parts, by position; and of a combination of layouts, from 0
+ * on group after group. Never 0. */
 uint64_t tiling_of_group(const uint32_t *digests, uint32_t count);
 uint64_t tiling_with_group(uint64_t combination, uint64_t group);
 enum tiling_word { TILING_UNKNOWN = 0, TILING_GOOD, TILING_BAD };
-/* Whether the parts of a generation, to which all said yes, hold every tensor exactly once. Where it is not known it is found out. */
+/* Whether the parts of a generation, to which all said yes, hold every tensor exactly once. Where
+ * it is not known it is found out. */
 enum tiling_word tiling_look(struct cairn_core *core, const struct facts *facts);
 /* A generation is given up for its tiling. */
 void tiling_refused(struct cairn_core *core, const struct facts *facts);
-/* A step that is not captured here, because one before it was given up for its tiling: the next due one of each local rank, which is told why. */
+/* A step that is not captured here, because one before it was given up for its tiling: the next due
+ * one of each local rank, which is told why. */
 bool tiling_skips(struct cairn_core *core, uint32_t rank, uint64_t step);
 /* The sum of a packed manifest of the own part; 0 of what is none. CAIRN_NOMEM. */
-CAIRN_MUST_CHECK cairn_err tiling_sum_of(struct cairn_core *core, const uint8_t *manifest, size_t len, uint64_t *sum);
+CAIRN_MUST_CHECK cairn_err tiling_sum_of(struct cairn_core *core, const uint8_t *manifest,
+                                         size_t len, uint64_t *sum);
 void tiling_message(struct cairn_core *core, const struct cairn_message *message);
 void tiling_tick(struct cairn_core *core);
 /* A new epoch: what is under way ends. Verdicts stay true. */
@@ -83,15 +89,17 @@ void tiling_send_verdict(struct cairn_core *core, uint32_t to, struct cairn_gene
                          const struct tiling_verdict *verdict);
 /* The own sealed part of a generation, NULL where there is none. */
 const struct seal *tiling_own_seal(struct cairn_core *core, struct cairn_generation generation);
-/* What the own part with that manifest holds; NULL of a manifest that is none. CAIRN_NOMEM: it may be tried again. */
-CAIRN_MUST_CHECK cairn_err tiling_own(struct cairn_core *core, const uint8_t *manifest, size_t len, const struct cairn_tiling **out);
+/* What the own part with that manifest holds; NULL of a manifest that is none. CAIRN_NOMEM: it may
+ * be tried again. */
+CAIRN_MUST_CHECK cairn_err tiling_own(struct cairn_core *core, const uint8_t *manifest, size_t len,
+                                      const struct cairn_tiling **out);
 /* The answer to a question about the own part, with bytes[CAIRN_MESSAGE_PART_BYTES_MAX]. */
-void tiling_answer(const struct cairn_core *core, const struct cairn_message *ask, const struct cairn_tiling *tiling,
-                   uint8_t *bytes, struct cairn_message *answer);
+void tiling_answer(const struct cairn_core *core, const struct cairn_message *ask,
+                   const struct cairn_tiling *tiling, uint8_t *bytes, struct cairn_message *answer);
 bool tiling_audit_runs(const struct tiling_audit *audit);
 /*
- * Begins to find out about a combination that has no verdict, unless another generation is being looked at. One whose members do not answer
- * makes way for a newer one.
+ * Begins to find out about a combination that has no verdict, unless another generation is being
+ * looked at. One whose members do not answer makes way for a newer one.
  */
 void tiling_audit_begin(struct cairn_core *core, const struct facts *facts, uint64_t combination);
 void tiling_audit_end(struct tiling_audit *audit);

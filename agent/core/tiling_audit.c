@@ -1,9 +1,11 @@
 /*
- * agent/core/tiling_audit.c - the first member's audit of one combination of layouts: questions to all members, until the sums say that it
- * is good, or pieces of a few tensors what is wrong with them. tiling.c has the whole way.
+ * agent/core/tiling_audit.c - the first member's audit of one combination of layouts: questions to
+ * all members, until the sums say that it is good, or pieces of a few tensors what is wrong with
+ * them. tiling.c has the whole way.
  *
- * Every question is answered by all members before the next is asked. What arrives is counted against the question, the digest
- * that the member voted with and the keys received so far, so that repeats and late answers change nothing.
+ * Every question is answered by all members before the next is asked. What arrives is counted
+ * against the question, the digest that the member voted with and the keys received so far, so that
+ * repeats and late answers change nothing.
  */
 #include "agent/core/core_state.h"
 
@@ -14,7 +16,8 @@
 #include <string.h>
 
 enum {
-    ORIGINS_MAX = 1 << 21, /* of all parts: of more no double one is looked for, so that sorting them holds nothing up for long */
+    ORIGINS_MAX = 1 << 21, /* of all parts: of more no double one is looked for, so that sorting
+                            * them holds nothing up for long */
     SUMS_BYTES = 8 * CAIRN_TILING_FAN
 };
 
@@ -53,11 +56,12 @@ conclude(struct cairn_core *core, bool good, const char *text)
     struct tiling_audit *audit = &core->tiling.audit;
 
     tiling_remember(core, audit->combination, good, text);
-    CAIRN_LOG_AT(DEBUG, "save: step=%" PRIu64 " is the first with its layouts, of %zu tensors: %s", audit->generation.step,
-                 audit->origin_count, good ? "they fit together" : text);
+    CAIRN_LOG_AT(DEBUG, "save: step=%" PRIu64 " is the first with its layouts, of %zu tensors: %s",
+                 audit->generation.step, audit->origin_count, good ? "they fit together" : text);
     for (uint32_t m = 0; m < member_count(core); m++)
         if (m != core->self_member)
-            tiling_send_verdict(core, agent_of(core, m), audit->generation, tiling_verdict_on(core, audit->combination));
+            tiling_send_verdict(core, agent_of(core, m), audit->generation,
+                                tiling_verdict_on(core, audit->combination));
     tiling_audit_end(audit);
 }
 
@@ -137,13 +141,16 @@ take_part(struct cairn_core *core, const struct cairn_message *answer)
         return;
     before = audit->received[answer->member];
     if (audit->level == CAIRN_TILING_LEVELS) {
-        if (cairn_tiling_add_pieces(&audit->pieces, answer->bytes, answer->bytes_len) != CAIRN_NOMEM)
+        if (cairn_tiling_add_pieces(&audit->pieces, answer->bytes, answer->bytes_len) !=
+            CAIRN_NOMEM)
             cairn_bitset_add(audit->answered, answer->member);
-    } else if (answer->bytes_len >= SUMS_BYTES && answer->bytes_len % 8 == 0 && answer->total <= UINT32_MAX &&
-               answer->offset == audit->received[answer->member] && answer->offset <= answer->total) {
+    } else if (answer->bytes_len >= SUMS_BYTES && answer->bytes_len % 8 == 0 &&
+               answer->total <= UINT32_MAX && answer->offset == audit->received[answer->member] &&
+               answer->offset <= answer->total) {
         take_sums(audit, answer);
     }
-    if (audit->received[answer->member] != before || cairn_bitset_has(audit->answered, answer->member))
+    if (audit->received[answer->member] != before ||
+        cairn_bitset_has(audit->answered, answer->member))
         audit->progress_ns = core->now_ns;
 }
 
@@ -165,7 +172,8 @@ answer_own(struct cairn_core *core)
         before = audit->received[core->self_member];
         tiling_answer(core, &ask, tiling, bytes, &answer);
         take_part(core, &answer);
-    } while (audit->received[core->self_member] != before && !cairn_bitset_has(audit->answered, core->self_member));
+    } while (audit->received[core->self_member] != before &&
+             !cairn_bitset_has(audit->answered, core->self_member));
 }
 
 /* Asks every member that has not answered yet. */
@@ -229,14 +237,19 @@ advance(struct cairn_core *core)
         audit->prefix = audit->prefix << CAIRN_TILING_FAN_LOG2 | division;
         audit->level++;
     } else if (audit->level > 0) {
-        conclude(core, false, "a tensor is not held exactly once, and the ranks contradict themselves about which");
+        conclude(
+            core, false,
+            "a tensor is not held exactly once, and the ranks contradict themselves about which");
         return;
     } else if (find_double(audit, &key)) {
         audit->prefix = cairn_tiling_prefix(key);
         audit->level = CAIRN_TILING_LEVELS;
     } else {
         if (audit->uncounted)
-            CAIRN_LOG_AT(WARN, "save: there are more than %d tensors: none is looked for that two ranks hold whole", ORIGINS_MAX);
+            CAIRN_LOG_AT(WARN,
+                         "save: there are more than %d tensors: none is looked for that two ranks "
+                         "hold whole",
+                         ORIGINS_MAX);
         conclude(core, true, "");
         return;
     }
@@ -266,8 +279,8 @@ is_moot(struct cairn_core *core, struct cairn_generation generation)
 }
 
 /*
- * A member has said yes and does not answer: its agent has restarted without that part, say. It may have all parts of a newer generation, and
- * only the commit of that ends the wait for this one.
+ * A member has said yes and does not answer: its agent has restarted without that part, say. It may
+ * have all parts of a newer generation, and only the commit of that ends the wait for this one.
  */
 static bool
 makes_way(const struct cairn_core *core, struct cairn_generation newer)
@@ -284,7 +297,8 @@ tiling_audit_begin(struct cairn_core *core, const struct facts *facts, uint64_t 
     struct tiling_audit *audit = &core->tiling.audit;
     uint32_t n = member_count(core);
 
-    if (tiling_audit_runs(audit) && !is_moot(core, audit->generation) && !makes_way(core, facts->generation))
+    if (tiling_audit_runs(audit) && !is_moot(core, audit->generation) &&
+        !makes_way(core, facts->generation))
         return; /* one after the other */
     tiling_audit_end(audit);
     audit->layouts = calloc(n, sizeof *audit->layouts);
@@ -312,7 +326,8 @@ tiling_audit_message(struct cairn_core *core, const struct cairn_message *messag
         return;
     before = audit->received[message->member];
     take_part(core, message);
-    if (audit->received[message->member] != before && !cairn_bitset_has(audit->answered, message->member)) {
+    if (audit->received[message->member] != before &&
+        !cairn_bitset_has(audit->answered, message->member)) {
         struct cairn_message ask = ask_of(core, message->member);
 
         send_message(core, agent_of(core, message->member), &ask); /* the keys that are left */

@@ -1,5 +1,6 @@
 /*
- * agent/process/agent_state.h - what the files of the agent process share: the state behind struct cairn_agent.
+ * agent/process/agent_state.h - what the files of the agent process share: the state behind struct
+ * cairn_agent.
  *
  *   agent.c     start, run, stop; timers
  *   carry.c     carries out the core's actions: memory, disk, messages, trainers
@@ -9,15 +10,17 @@
  *   mail.c      messages to and from peers over the transport, with bounded queues
  *   session.c   the Unix socket: trainers
  *   operator.c  the Unix socket: operators' requests, answered in JSON
- *   fetch.c     blocks and manifests of a generation for trainers, spill and export, wherever they lie
+ *   fetch.c     blocks and manifests of a generation for trainers, spill and export, wherever they
+ *               lie
  *   spill.c     writing a generation to durable storage
  *   replanning.c  what to do about the plan while ranks are slow
  *
  * Everything is owned by the loop's thread. Words: `holding` is an index of the core's holdings.
  *
- * One event at a time: what arises while an event's actions are carried out waits until all of them are (agent_step).
- * And no session ends inside somebody's callback: session_flush marks it, sessions_reap ends it when nobody is in the
- * middle of anything. So carrying out an action never changes what the next action of the same event is about.
+ * One event at a time: what arises while an event's actions are carried out waits until all of them
+ * are (agent_step). And no session ends inside somebody's callback: session_flush marks it,
+ * sessions_reap ends it when nobody is in the middle of anything. So carrying out an action never
+ * changes what the next action of the same event is about.
  */
 #ifndef CAIRN_AGENT_PROCESS_AGENT_STATE_H
 #define CAIRN_AGENT_PROCESS_AGENT_STATE_H
@@ -40,8 +43,10 @@ enum {
     SESSIONS_MAX = 128,
     MAIL_BUFFERS = 32,     /* payloads under way to this node or being used here */
     MAIL_WINDOW = 8,       /* of them, those of one peer */
-    MAIL_QUEUED_MAX = 512, /* messages waiting for one peer; more are dropped, and sent again by the core */
-    MAIL_OWNED_BYTES_MAX = 64 << 20, /* copied payloads that wait or are under way, over all peers */
+    MAIL_QUEUED_MAX = 512, /* messages waiting for one peer; more are dropped, and sent again by the
+                            * core */
+    MAIL_OWNED_BYTES_MAX = 64 << 20, /* copied payloads that wait or are under way, over all
+                                      * peers */
     JOBS_MAX = 1024,                 /* of workers; FILE_JOBS_MAX of them may be reads of files */
     FILE_JOBS_MAX = 512,
     SCRATCH_ITEMS_MAX = 4,
@@ -55,8 +60,8 @@ struct letter {
     struct letter *next;
     struct letter **link; /* what points to it in the list of flying letters */
     uint32_t to;
-    uint32_t holding;   /* whose memory the payload borrows, UINT32_MAX none */
-    uint8_t *owned;     /* payload that is freed with the letter, or NULL */
+    uint32_t holding;    /* whose memory the payload borrows, UINT32_MAX none */
+    uint8_t *owned;      /* payload that is freed with the letter, or NULL */
     struct space *space; /* decoding space that the payload lies in, or NULL */
     const uint8_t *payload;
     size_t payload_len;
@@ -72,7 +77,8 @@ struct mailbox {
     bool alive; /* its heartbeats arrived, when they were last looked at */
 };
 
-/* A shard that is decoded from where it came: a buffer of the transport, or this node's own memory. */
+/* A shard that is decoded from where it came: a buffer of the transport, or this node's own
+ * memory. */
 struct kept_payload {
     uint8_t *bytes;
     uint64_t buffer;  /* of the transport; 0: none */
@@ -88,8 +94,9 @@ struct scratch {
 };
 
 /*
- * NEW until HELLO, then WELCOME. CLOSING: what is queued is still sent, nothing is taken any more. DRAINING: a trainer that
- * we have shown out but that may still be copying into a slot; it is waited for until its end of the socket closes.
+ * NEW until HELLO, then WELCOME. CLOSING: what is queued is still sent, nothing is taken any more.
+ * DRAINING: a trainer that we have shown out but that may still be copying into a slot; it is
+ * waited for until its end of the socket closes.
  */
 enum session_state { SESSION_NEW = 0, SESSION_WELCOME, SESSION_CLOSING, SESSION_DRAINING };
 
@@ -104,10 +111,11 @@ struct session {
     struct cairn_session_hello hello;
     uint64_t since_ns;   /* when it connected */
     uint64_t closing_ns; /* when CLOSING was first seen, 0: not */
-    int pid_fd;        /* readable when the trainer's process has ended, though a child keeps its socket; or -1 */
-    bool ending;       /* to be ended by sessions_reap */
+    int pid_fd;          /* readable when the trainer's process has ended, though a child keeps its
+                        * socket; or -1 */
+    bool ending;         /* to be ended by sessions_reap */
     bool trainer;
-    bool stale; /* of an older epoch: it is refused everything */
+    bool stale;  /* of an older epoch: it is refused everything */
     bool leaves; /* its trainer has said so */
 
     /* a registered trainer */
@@ -119,7 +127,8 @@ struct session {
     struct cairn_session_register slices;
     struct cairn_generation granted;      /* being captured, step 0: none */
     uint32_t writing;                     /* slots (a bit each) that it may be copying into */
-    struct cairn_session_grant held_back; /* a grant for a slot that a left-over may still write; step 0: none */
+    struct cairn_session_grant held_back; /* a grant for a slot that a left-over may still write;
+                                           * step 0: none */
     uint64_t held_back_ns;                /* since when */
     struct cairn_client_stats stats;
     struct cairn_session_coverage *coverage; /* owned; NULL: it has told nothing */
@@ -153,7 +162,8 @@ struct cairn_agent {
     struct cairn_keeper *keeper;
     struct cairn_memory *memory;
     bool memory_adopted; /* from an earlier agent, with what its records say */
-    bool memory_marked;  /* the catalog says that memory may be new, and the epoch's record not know it */
+    bool memory_marked;  /* the catalog says that memory may be new, and the epoch's record not know
+                          * it */
     struct cairn_catalog *catalog;
     struct cairn_transport *transport;
     struct cairn_core *core;
@@ -169,17 +179,19 @@ struct cairn_agent {
     bool transport_watched;
     struct cairn_loop_source transport_source;
     struct cairn_timer mail_timer;
-    uint64_t mail_due_ns; /* of that timer, 0: none */
+    uint64_t mail_due_ns;    /* of that timer, 0: none */
     uint64_t seal_bytes_max; /* the longest seal that a record has room for */
     uint64_t seal_warned_ns;
 
     struct scratch scratch[SCRATCH_ITEMS_MAX];
     struct space *unused_spaces;
-    uint32_t arriving_from;   /* the message being delivered came from this node, */
-    uint64_t arriving_buffer; /* its payload lies in this buffer; 0: none, or it is kept */
-    uint32_t arriving_holding; /* its payload lies in this node's own memory; UINT32_MAX: it does not */
-    uint32_t kept_buffers;    /* of the transport, until what is in them is decoded */
-    struct cairn_code *codes[CAIRN_SHARDS_MAX + 1][CAIRN_SHARDS_MAX + 1]; /* by k and m, made when needed */
+    uint32_t arriving_from;    /* the message being delivered came from this node, */
+    uint64_t arriving_buffer;  /* its payload lies in this buffer; 0: none, or it is kept */
+    uint32_t arriving_holding; /* its payload lies in this node's own memory; UINT32_MAX: it does
+                                * not */
+    uint32_t kept_buffers;     /* of the transport, until what is in them is decoded */
+    /* by k and m, made when needed */
+    struct cairn_code *codes[CAIRN_SHARDS_MAX + 1][CAIRN_SHARDS_MAX + 1];
     bool stepping; /* actions are being carried out */
     struct queued_event *events_head, *events_tail;
     uint64_t hosting[CAIRN_HOLDINGS_MAX]; /* serial of the reservation under way, 0: none */
@@ -190,7 +202,7 @@ struct cairn_agent {
     bool listen_paused; /* out of descriptors: tried again at the next tick */
     struct session sessions[SESSIONS_MAX];
     uint64_t next_serial;
-    uint64_t shard_blocks; /* of all registered regions */
+    uint64_t shard_blocks;     /* of all registered regions */
     uint64_t layout_bytes_max; /* of names and shapes in one member's manifest */
     uint32_t registered_ranks;
     uint64_t attached_total; /* trainers since the start */
@@ -221,10 +233,12 @@ struct arrival {
 /* ---- agent.c ---- */
 uint64_t agent_now_ns(const struct cairn_agent *agent);
 /*
- * Takes one event: steps the core and carries out what it says. While that goes on, further events are copied and wait
- * for their turn; they carry no message and no arrival. Ends with sessions_reap.
+ * Takes one event: steps the core and carries out what it says. While that goes on, further events
+ * are copied and wait for their turn; they carry no message and no arrival. Ends with
+ * sessions_reap.
  */
-void agent_step(struct cairn_agent *agent, struct cairn_event *event, const struct arrival *arrival);
+void agent_step(struct cairn_agent *agent, struct cairn_event *event,
+                const struct arrival *arrival);
 /* Stops the agent at once with a message: after a failed store nothing may be said any more. */
 void agent_abort(struct cairn_agent *agent, int exit_code, const char *what);
 const struct cairn_code *agent_code(struct cairn_agent *agent, uint32_t k, uint32_t m);
@@ -235,18 +249,22 @@ void carry_out(struct cairn_agent *agent, const struct arrival *arrival,
 
 /* ---- carry_jobs.c: each is answered by an event, at the latest when its worker is done ---- */
 void carry_decode(struct cairn_agent *agent, const struct cairn_action *action);
-/* Checksums a holding: its parity alone after a save, its data too after a rebuild; with verify against what is on record. */
+/* Checksums a holding: its parity alone after a save, its data too after a rebuild; with verify
+ * against what is on record. */
 void carry_check(struct cairn_agent *agent, const struct cairn_action *action, bool verify);
 /* Makes room for another node's part. */
 void carry_open(struct cairn_agent *agent, const struct cairn_action *action);
 
 /* ---- keeping.c ---- */
-/* Starts and connects the keeper, and watches it from then on. Without one in the configuration it does nothing. */
+/* Starts and connects the keeper, and watches it from then on. Without one in the configuration it
+ * does nothing. */
 CAIRN_MUST_CHECK cairn_err keeping_open(struct cairn_agent *agent);
-void keeping_started(struct cairn_agent *agent); /* the loop begins: what asks the keeper must be short now */
+void keeping_started(struct cairn_agent *agent); /* the loop begins: what asks the keeper must be
+                                                  * short now */
 void keeping_tick(struct cairn_agent *agent);
 void keeping_close(struct cairn_agent *agent);
-/* Before memory is taken or made. True in *was_marked: an earlier start made it, and may have stored nothing of it. */
+/* Before memory is taken or made. True in *was_marked: an earlier start made it, and may have
+ * stored nothing of it. */
 CAIRN_MUST_CHECK cairn_err keeping_mark_memory(struct cairn_agent *agent, bool *was_marked);
 /* What memory means is stored with the epoch's record. */
 CAIRN_MUST_CHECK cairn_err keeping_memory_is_known(struct cairn_agent *agent);
@@ -255,8 +273,9 @@ CAIRN_MUST_CHECK cairn_err keeping_memory_is_known(struct cairn_agent *agent);
 /* Where a shard of an item goes, which counts as staged from now on; NULL without memory. */
 uint8_t *scratch_stage(struct cairn_agent *agent, uint32_t item, uint32_t shard);
 /*
- * Keeps the payload that is arriving as a shard of an item where it is: where the transport put it, or in this node's own memory.
- * False, and nothing is done, when so many buffers of the transport are kept that others would not find room: then it is to be copied.
+ * Keeps the payload that is arriving as a shard of an item where it is: where the transport put it,
+ * or in this node's own memory. False, and nothing is done, when so many buffers of the transport
+ * are kept that others would not find room: then it is to be copied.
  */
 bool scratch_keep(struct cairn_agent *agent, uint32_t item, uint32_t shard, const uint8_t *payload);
 /* Where a staged shard is. */
@@ -264,7 +283,8 @@ uint8_t *scratch_shard(struct cairn_agent *agent, uint32_t item, uint32_t shard)
 /* Hands what is kept over to the caller: payloads[CAIRN_SHARDS_MAX]; returns how many. */
 uint32_t scratch_take_kept(struct cairn_agent *agent, uint32_t item, struct kept_payload *payloads);
 /* Gives buffers back to the transport, and lets go of memory. */
-void scratch_give_back(struct cairn_agent *agent, const struct kept_payload *payloads, uint32_t count);
+void scratch_give_back(struct cairn_agent *agent, const struct kept_payload *payloads,
+                       uint32_t count);
 /* The item is free again. */
 void scratch_release(struct cairn_agent *agent, uint32_t item);
 /* Frees all space; nobody uses any. */
@@ -280,16 +300,18 @@ void space_drop(struct cairn_agent *agent, struct space *space);
 CAIRN_MUST_CHECK cairn_err mail_open(struct cairn_agent *agent);
 void mail_close(struct cairn_agent *agent);
 /*
- * Sends a message; payload (may be NULL) is blocks of `holding` (UINT32_MAX: of nobody) or lies in decoding space (NULL: it
- * does not), which it holds until it is sent. What cannot be sent now is queued, beyond MAIL_QUEUED_MAX dropped.
+ * Sends a message; payload (may be NULL) is blocks of `holding` (UINT32_MAX: of nobody) or lies in
+ * decoding space (NULL: it does not), which it holds until it is sent. What cannot be sent now is
+ * queued, beyond MAIL_QUEUED_MAX dropped.
  */
 void mail_send(struct cairn_agent *agent, const struct cairn_message *message,
                const uint8_t *payload, size_t payload_len, uint32_t holding, struct space *space);
 /* Delivers what this agent sent to itself. */
 void mail_deliver_self(struct cairn_agent *agent);
 /*
- * Ends the connections to agents whose heartbeats have stopped. TCP would go on for many minutes with a connection that was cut, and
- * try it again ever more rarely, long after the way is free again; a new one is made as soon as the peer can be reached.
+ * Ends the connections to agents whose heartbeats have stopped. TCP would go on for many minutes
+ * with a connection that was cut, and try it again ever more rarely, long after the way is free
+ * again; a new one is made as soon as the peer can be reached.
  */
 void mail_end_silent(struct cairn_agent *agent);
 /* True when the checksums in the message are those of its payload. */
@@ -350,14 +372,16 @@ void timing_session_ended(struct cairn_agent *agent, const struct session *sessi
 void timing_message(struct cairn_agent *agent, const struct cairn_message *message);
 /* This node's numbers, for operators. */
 void timing_fill(const struct cairn_agent *agent, struct operator_node *out);
-/* The verdicts as this agent knows them; NULL before it has opened. Borrowed until the next event. */
+/* The verdicts as this agent knows them; NULL before it has opened. Borrowed until the next
+ * event. */
 const struct cairn_ledger *timing_ledger(const struct cairn_agent *agent);
 
 /* ---- replanning.c ---- */
 /* Reads the configuration's problem, if there is one; CAIRN_CONFIG, said, where it is wrong. */
 CAIRN_MUST_CHECK cairn_err replanning_open(struct cairn_agent *agent);
 void replanning_close(struct cairn_agent *agent);
-/* How long training stands still, beside moving state, when the plan changes or ranks are exchanged. */
+/* How long training stands still, beside moving state, when the plan changes or ranks are
+ * exchanged. */
 uint64_t replanning_standstill_ns(const struct cairn_agent *agent);
 /* What is advised, for operators. */
 void replanning_fill(const struct cairn_agent *agent, struct operator_node *out);

@@ -1,8 +1,9 @@
 /*
  * agent/process/carry.c - carries out the core's actions, in their order.
  *
- * Folding, writing and staging are done at once, on the payload that is still in cache; what takes longer is a worker's job
- * (carry_jobs.c). A store that fails stops the agent: what it would have said next must not be said.
+ * Folding, writing and staging are done at once, on the payload that is still in cache; what takes
+ * longer is a worker's job (carry_jobs.c). A store that fails stops the agent: what it would have
+ * said next must not be said.
  */
 #include "agent/process/agent_state.h"
 
@@ -145,19 +146,22 @@ carry_store_epoch(struct cairn_agent *agent, const struct cairn_action *action)
         agent_abort(agent, 1, "out of memory to store the epoch durably");
     else if (err)
         agent_abort(agent, 74,
-                    "the epoch could not be stored durably: an agent that forgets a promise could break one; mend "
+                    "the epoch could not be stored durably: an agent that forgets a promise could "
+                    "break one; mend "
                     "the disk of the state directory (`dir`) and start the agent again");
 }
 
 static void
 carry_store_holding(struct cairn_agent *agent, const struct cairn_action *action)
 {
-    cairn_err err = cairn_memory_record_store(agent->memory, action->holding, action->bytes,
-                                              action->bytes_len);
+    cairn_err err =
+        cairn_memory_record_store(agent->memory, action->holding, action->bytes, action->bytes_len);
 
     if (err)
-        agent_abort(agent, 1, "a generation's record does not fit its memory: state_bytes is too small for the "
-                              "number of tensors, raise it");
+        agent_abort(
+            agent, 1,
+            "a generation's record does not fit its memory: state_bytes is too small for the "
+            "number of tensors, raise it");
 }
 
 static uint64_t
@@ -185,10 +189,10 @@ carry_committed(struct cairn_agent *agent, const struct cairn_action *action)
     commit->bytes = action->holding == UINT32_MAX ? 0 : generation_bytes(agent, action->holding);
     commit->protect_ns = timed ? agent_now_ns(agent) - agent->first_grant_ns : 0;
     agent->commit_count++;
-    CAIRN_LOG_AT(DEBUG, "save: committed epoch=%" PRIu64 " step=%" PRIu64 " bytes=%" PRIu64
-                        " protect_ns=%" PRIu64,
-                 action->generation.epoch >> 16, action->generation.step, commit->bytes,
-                 commit->protect_ns);
+    CAIRN_LOG_AT(
+        DEBUG,
+        "save: committed epoch=%" PRIu64 " step=%" PRIu64 " bytes=%" PRIu64 " protect_ns=%" PRIu64,
+        action->generation.epoch >> 16, action->generation.step, commit->bytes, commit->protect_ns);
     cairn_writer_init(&writer, key, sizeof key);
     cairn_write_u64(&writer, __builtin_bswap64(action->generation.epoch)); /* big-endian: sorted */
     cairn_write_u64(&writer, __builtin_bswap64(action->generation.step));
@@ -196,7 +200,8 @@ carry_committed(struct cairn_agent *agent, const struct cairn_action *action)
     cairn_write_u64(&writer, commit->wall_ns);
     cairn_write_u64(&writer, commit->bytes);
     cairn_write_u64(&writer, commit->protect_ns);
-    if (agent->commit_count % 16 == 1 && /* history for people; the memory's own records are the truth */
+    if (agent->commit_count % 16 == 1 && /* history for people; the memory's own records are the
+                                          * truth */
         cairn_catalog_put(agent->catalog, CAIRN_TABLE_GENERATIONS, key, sizeof key, value,
                           writer.used_bytes) != CAIRN_OK)
         CAIRN_LOG_AT(WARN, "catalog: the history of generations is not written any more");

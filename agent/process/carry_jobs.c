@@ -1,9 +1,9 @@
 /*
- * agent/process/carry_jobs.c - the core's actions that are workers' jobs: decoding, checksumming and verifying whole holdings,
- * reserving memory for another node's part.
+ * agent/process/carry_jobs.c - the core's actions that are workers' jobs: decoding, checksumming
+ * and verifying whole holdings, reserving memory for another node's part.
  *
- * Each answers with an event. Jobs name their holding's generation, so that a late answer about memory that has been
- * filled anew is recognised by the core.
+ * Each answers with an event. Jobs name their holding's generation, so that a late answer about
+ * memory that has been filled anew is recognised by the core.
  */
 #include "agent/process/agent_state.h"
 
@@ -22,7 +22,7 @@ struct decode_job {
     size_t bytes;
     const struct cairn_code *code;
     uint8_t *shards[CAIRN_SHARDS_MAX];
-    struct space *space; /* held, as the buffers are: the item may be released meanwhile */
+    struct space *space;    /* held, as the buffers are: the item may be released meanwhile */
     uint32_t payload_count; /* so are its sources */
     struct kept_payload payloads[CAIRN_SHARDS_MAX];
     cairn_err err;
@@ -36,7 +36,8 @@ decode_run(struct cairn_job *job)
     decode->err = cairn_code_rebuild_some(decode->code, decode->bytes, decode->sources,
                                           decode->lost, decode->shards);
     for (uint32_t s = 0; !decode->err && s < CAIRN_SHARDS_MAX; s++)
-        for (size_t at = 0; ((decode->lost >> s) & 1) && at < decode->bytes; at += CAIRN_BLOCK_BYTES)
+        for (size_t at = 0; ((decode->lost >> s) & 1) && at < decode->bytes;
+             at += CAIRN_BLOCK_BYTES)
             space_crcs(decode->space, s)[at / CAIRN_BLOCK_BYTES] =
                 cairn_crc64(0, decode->shards[s] + at, CAIRN_BLOCK_BYTES);
 }
@@ -46,9 +47,8 @@ decode_done(struct cairn_job *job)
 {
     struct decode_job *decode = (struct decode_job *)job;
     struct cairn_agent *agent = decode->agent;
-    struct cairn_event event = {.type = CAIRN_EVENT_DECODED,
-                                .item = decode->item,
-                                .request = decode->request};
+    struct cairn_event event = {
+        .type = CAIRN_EVENT_DECODED, .item = decode->item, .request = decode->request};
 
     space_drop(agent, decode->space);
     scratch_give_back(agent, decode->payloads, decode->payload_count);
@@ -100,14 +100,15 @@ carry_decode(struct cairn_agent *agent, const struct cairn_action *action)
     submit(agent, &decode->job);
 }
 
-/* Checksums a holding: parity alone (a save), everything and its record (verify), or data and parity (a rebuild). */
+/* Checksums a holding: parity alone (a save), everything and its record (verify), or data and
+ * parity (a rebuild). */
 struct check_job {
     struct cairn_job job;
     struct cairn_agent *agent;
     uint32_t holding;
     uint64_t request;
     struct cairn_generation generation;
-    bool verify;       /* answer VERIFIED, else FINISHED */
+    bool verify; /* answer VERIFIED, else FINISHED */
     bool check_data;
     bool record_damaged;
     uint64_t data_blocks;
@@ -155,8 +156,8 @@ check_run(struct cairn_job *job)
             note_bad(check, CAIRN_AREA_DATA, b);
     for (uint32_t slot = 0; slot < check->parity_slots; slot++)
         for (uint64_t b = 0; b < check->parity_blocks[slot]; b++, index++) {
-            uint64_t crc = cairn_crc64(0, check->parity[slot] + b * CAIRN_BLOCK_BYTES,
-                                       CAIRN_BLOCK_BYTES);
+            uint64_t crc =
+                cairn_crc64(0, check->parity[slot] + b * CAIRN_BLOCK_BYTES, CAIRN_BLOCK_BYTES);
 
             if (!check->verify)
                 check->parity_crcs[index] = crc;
@@ -200,7 +201,8 @@ check_done(struct cairn_job *job)
 }
 
 static cairn_err
-fill_check(struct cairn_agent *agent, struct check_job *check, const struct cairn_holding_view *view)
+fill_check(struct cairn_agent *agent, struct check_job *check,
+           const struct cairn_holding_view *view)
 {
     const struct cairn_roster_group *group = cairn_roster_group_of(view->table, view->member);
     uint64_t at = 0;
@@ -321,7 +323,8 @@ carry_open(struct cairn_agent *agent, const struct cairn_action *action)
                                     .err = host ? CAIRN_FULL : CAIRN_NOMEM};
 
         if (host)
-            CAIRN_LOG_AT(ERROR, "memory: a lost part is larger than this node's slots: state_bytes must be the same on all "
+            CAIRN_LOG_AT(ERROR, "memory: a lost part is larger than this node's slots: state_bytes "
+                                "must be the same on all "
                                 "nodes");
 
         free(host);

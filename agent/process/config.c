@@ -1,5 +1,6 @@
 /*
- * agent/process/config.c - reads a configuration through the table of options, and checks it as a whole.
+ * agent/process/config.c - reads a configuration through the table of options, and checks it as a
+ * whole.
  *
  * Order: defaults from the table, then the file, then `parity` where the file leaves it open, then
  * the rules between options. Nothing is handed out before all of it has passed.
@@ -247,31 +248,39 @@ take_nodes(const struct parse *parse, const struct cairn_yaml_node *list)
 }
 
 static cairn_err
-take_command(const struct parse *parse, const struct cairn_option *option, const struct cairn_yaml_node *list)
+take_command(const struct parse *parse, const struct cairn_option *option,
+             const struct cairn_yaml_node *list)
 {
-    struct cairn_config_command *command = (struct cairn_config_command *)(void *)((char *)parse->config + option->offset);
+    struct cairn_config_command *command =
+        (struct cairn_config_command *)(void *)((char *)parse->config + option->offset);
     uint32_t count = list->kind == CAIRN_YAML_LIST ? count_children(parse->yaml, list) : 0;
     size_t used = 0;
 
     if (list->kind != CAIRN_YAML_LIST || count > option->max)
         return refuse(&parse->error, list->line,
-                      "%s must be a list of at most %u texts, the program and its arguments: write \"%s: [/path/to/program, argument]\"",
+                      "%s must be a list of at most %u texts, the program and its arguments: write "
+                      "\"%s: [/path/to/program, argument]\"",
                       option->name, (uint32_t)option->max, option->name);
     for (const struct cairn_yaml_node *entry = cairn_yaml_child(parse->yaml, list); entry;
          entry = cairn_yaml_next(parse->yaml, entry)) {
-        const char *text = entry->kind == CAIRN_YAML_SCALAR ? cairn_yaml_text(parse->yaml, entry) : "";
+        const char *text =
+            entry->kind == CAIRN_YAML_SCALAR ? cairn_yaml_text(parse->yaml, entry) : "";
         size_t text_bytes = strlen(text) + 1;
 
         if (entry->kind != CAIRN_YAML_SCALAR || (!text[0] && !entry->quoted))
-            return refuse(&parse->error, entry->line, "an entry of %s is no text: write each argument as one, in quotes where it is empty",
+            return refuse(&parse->error, entry->line,
+                          "an entry of %s is no text: write each argument as one, in quotes where "
+                          "it is empty",
                           option->name);
         if (used == 0 && text[0] != '/')
             return refuse(&parse->error, entry->line,
-                          "%s begins with \"%.64s\", which is no absolute path: no shell looks for it, so name the program as /path/to/program",
+                          "%s begins with \"%.64s\", which is no absolute path: no shell looks for "
+                          "it, so name the program as /path/to/program",
                           option->name, text);
         if (text_bytes > sizeof command->text - used)
-            return refuse(&parse->error, entry->line, "%s is longer than %zu bytes: put what is long into a script", option->name,
-                          sizeof command->text);
+            return refuse(&parse->error, entry->line,
+                          "%s is longer than %zu bytes: put what is long into a script",
+                          option->name, sizeof command->text);
         memcpy(command->text + used, text, text_bytes);
         used += text_bytes;
     }
@@ -297,9 +306,10 @@ take_options(const struct parse *parse)
         if (err)
             return err;
         parse->config->lines[option - cairn_options] = node->line;
-        err = option->type == CAIRN_OPTION_NODES     ? take_nodes(parse, node)
-              : option->type == CAIRN_OPTION_COMMAND ? take_command(parse, option, node)
-                                                     : take_value(parse, option, node, parse->config);
+        err = option->type == CAIRN_OPTION_NODES ? take_nodes(parse, node)
+              : option->type == CAIRN_OPTION_COMMAND
+                  ? take_command(parse, option, node)
+                  : take_value(parse, option, node, parse->config);
         if (err)
             return err;
     }

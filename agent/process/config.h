@@ -1,5 +1,6 @@
 /*
- * agent/process/config.h - the configuration of an agent: one YAML file, one table of options behind it.
+ * agent/process/config.h - the configuration of an agent: one YAML file, one table of options
+ * behind it.
  *
  * The table in config.c gives each option its name (with its unit), type, bounds, default, place in
  * the struct and one line of help; the parser, the help text, the sample file and docs/CONFIG.md
@@ -36,7 +37,11 @@ enum {
 enum cairn_config_hugepages { CAIRN_CONFIG_HUGEPAGES_AUTO = 0, CAIRN_CONFIG_HUGEPAGES_NEVER = 1 };
 
 /* What follows from a verdict on a slow or hanging rank. */
-enum cairn_config_policy { CAIRN_CONFIG_OBSERVE = 0, CAIRN_CONFIG_ADVISE = 1, CAIRN_CONFIG_ENFORCE = 2 };
+enum cairn_config_policy {
+    CAIRN_CONFIG_OBSERVE = 0,
+    CAIRN_CONFIG_ADVISE = 1,
+    CAIRN_CONFIG_ENFORCE = 2
+};
 
 struct cairn_config_node {
     char address[CAIRN_CONFIG_ADDRESS_BYTES_MAX]; /* "host:port", an IPv6 host in brackets */
@@ -48,7 +53,8 @@ struct cairn_config_node {
 /* A program and its arguments. */
 struct cairn_config_command {
     uint32_t count;                            /* 0: none */
-    char text[CAIRN_CONFIG_COMMAND_BYTES_MAX]; /* one behind the other, each ended by NUL; the first is an absolute path */
+    char text[CAIRN_CONFIG_COMMAND_BYTES_MAX]; /* one behind the other, each ended by NUL; the first
+                                                * is an absolute path */
 };
 
 /* A plain value, but for `nodes`, which it owns: ended by cairn_config_fini. */
@@ -76,11 +82,11 @@ struct cairn_config {
     bool keeper;
     uint32_t keeper_linger_s; /* 0: for ever */
     uint32_t workers;
-    uint32_t verdict_policy; /* enum cairn_config_policy */
+    uint32_t verdict_policy;    /* enum cairn_config_policy */
     uint32_t exchanges_per_day; /* that may be proposed */
     struct cairn_config_command enforce_command;
     char problem[CAIRN_CONFIG_PATH_BYTES_MAX]; /* what plans are made for; empty: none are */
-    uint32_t log_level; /* enum cairn_log_level */
+    uint32_t log_level;                        /* enum cairn_log_level */
 
     char source[CAIRN_CONFIG_PATH_BYTES_MAX]; /* name of the file; empty: built in */
     uint32_t lines[CAIRN_CONFIG_OPTIONS_MAX]; /* per option, where the file sets it; 0: default */

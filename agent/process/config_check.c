@@ -216,7 +216,8 @@ check_rest(const struct cairn_config *config, uint32_t *line, char *why)
     *line = cairn_config_line(config, "verdict_policy");
     if (config->verdict_policy == CAIRN_CONFIG_ENFORCE && config->enforce_command.count == 0) {
         snprintf(why, WHY_BYTES,
-                 "verdict_policy is enforce, but there is nothing to run: set enforce_command to a program that takes ranks' "
+                 "verdict_policy is enforce, but there is nothing to run: set enforce_command to a "
+                 "program that takes ranks' "
                  "nodes out of the cluster's use, or verdict_policy to advise");
         return CAIRN_CONFIG;
     }

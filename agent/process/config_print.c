@@ -1,4 +1,5 @@
-/* agent/process/config_print.c - the table of options as help, as a sample file and as docs/CONFIG.md. */
+/* agent/process/config_print.c - the table of options as help, as a sample file and as
+ * docs/CONFIG.md. */
 #include "agent/process/config_table.h"
 
 #include <stdlib.h>
@@ -117,7 +118,8 @@ cairn_config_markdown(FILE *out)
     fprintf(out,
             "# Configuration\n\n"
             "An agent reads one YAML file: `cairn agent --config FILE`. This page is made from "
-            "the table in\n`agent/process/config_table.c`, from which the parser and `--help` come too; "
+            "the table in\n`agent/process/config_table.c`, from which the parser and `--help` come "
+            "too; "
             "a test compares them.\n\n"
             "Unknown names, names given twice and values out of bounds stop the start, with "
             "the file, the line, the\nreason and what to do. Anchors, aliases and tags of YAML "

@@ -276,7 +276,8 @@ cairn_option_describe(const struct cairn_option *option, char *out, size_t out_b
                  (unsigned long long)option->max);
         break;
     case CAIRN_OPTION_COMMAND:
-        snprintf(out, out_bytes, "a list of at most %llu texts, the first an absolute path, of %d bytes in all",
+        snprintf(out, out_bytes,
+                 "a list of at most %llu texts, the first an absolute path, of %d bytes in all",
                  (unsigned long long)option->max, CAIRN_CONFIG_COMMAND_BYTES_MAX);
         break;
     }

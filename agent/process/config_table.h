@@ -1,5 +1,6 @@
 /*
- * agent/process/config_table.h - the table of options behind agent/process/config.h, for the files that read it.
+ * agent/process/config_table.h - the table of options behind agent/process/config.h, for the files
+ * that read it.
  *
  * There are two: the options of the file, and those of each entry of `nodes`. Everything that is
  * said about an option (its bounds in an error, its line in the help, its row in docs/CONFIG.md)
@@ -46,7 +47,8 @@ const struct cairn_option *cairn_option_nearest(const struct cairn_option *optio
                                                 const char *name);
 
 /* Sets the option's field in the struct at `base` from a text. False: why[why_bytes] says what it
- * must be, as in "must be a whole number from 1 to 9". Not for lists: CAIRN_OPTION_NODES, CAIRN_OPTION_COMMAND. */
+ * must be, as in "must be a whole number from 1 to 9". Not for lists: CAIRN_OPTION_NODES,
+ * CAIRN_OPTION_COMMAND. */
 bool cairn_option_set(const struct cairn_option *option, const char *text, void *base, char *why,
                       size_t why_bytes);
 

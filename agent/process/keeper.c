@@ -345,7 +345,8 @@ take_lock(struct keeper *keeper)
         if (fstat(keeper->lock_fd, &ours) == 0 && stat(keeper->lock_path, &named) == 0 &&
             ours.st_dev == named.st_dev && ours.st_ino == named.st_ino) {
             (void)!ftruncate(keeper->lock_fd, 0);
-            (void)!dprintf(keeper->lock_fd, "pid %ld\n", (long)getpid()); /* for who wants to end it */
+            /* for who wants to end it */
+            (void)!dprintf(keeper->lock_fd, "pid %ld\n", (long)getpid());
             return CAIRN_OK;
         }
         close(keeper->lock_fd);

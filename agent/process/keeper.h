@@ -1,12 +1,13 @@
 /*
- * agent/process/keeper.h - the keeper: a tiny process that holds the arenas' descriptors, so that the
- * memory outlives the agent, and the calls by which an agent talks to it.
+ * agent/process/keeper.h - the keeper: a tiny process that holds the arenas' descriptors, so that
+ * the memory outlives the agent, and the calls by which an agent talks to it.
  *
  * The keeper never maps or reads what it holds. It serves one Unix socket (mode 0600, and only
  * peers of its own user), holds up to CAIRN_KEEPER_ITEMS_MAX named descriptors, and exits, which
  * frees the memory, when told to, on SIGTERM, or when no agent was connected for the linger time.
  * It has its own session, ignores SIGINT, SIGHUP and SIGPIPE, and keeps no descriptor, terminal or
- * directory of the agent that started it. The file of its lock, the socket's path and ".lock", says its pid.
+ * directory of the agent that started it. The file of its lock, the socket's path and ".lock", says
+ * its pid.
  *
  * Protocol: SOCK_SEQPACKET, one request packet, one reply packet; the bytes are specified in
  * keeper.c. Anything malformed ends that connection and nothing else.

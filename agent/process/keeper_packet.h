@@ -1,5 +1,6 @@
 /*
- * agent/process/keeper_packet.h - one packet between an agent and its keeper: bytes and descriptors.
+ * agent/process/keeper_packet.h - one packet between an agent and its keeper: bytes and
+ * descriptors.
  *
  * Little-endian by base/wire.h, one packet per sendmsg on a SOCK_SEQPACKET socket.
  *   request:  magic u32, version u16, type u16, body

@@ -1,10 +1,12 @@
 /*
- * agent/process/keeping.c - watches the keeper that holds the agent's memory, and replaces it when it has died.
+ * agent/process/keeping.c - watches the keeper that holds the agent's memory, and replaces it when
+ * it has died.
  *
- * A keeper that dies takes nothing with it as long as the agent lives, for the agent maps the memory too; but a crash of
- * the agent would then lose a node's parts though the node is up. So a worker asks the keeper every second whether it
- * lives. Where it is gone, the worker starts a new one, and the loop hands it every descriptor. A keeper that is alive
- * but does not answer still holds what it has: that is said, and nothing else is done.
+ * A keeper that dies takes nothing with it as long as the agent lives, for the agent maps the
+ * memory too; but a crash of the agent would then lose a node's parts though the node is up. So a
+ * worker asks the keeper every second whether it lives. Where it is gone, the worker starts a new
+ * one, and the loop hands it every descriptor. A keeper that is alive but does not answer still
+ * holds what it has: that is said, and nothing else is done.
  */
 #include "agent/process/agent_state.h"
 
@@ -51,9 +53,9 @@ ask(struct cairn_job *job)
     }
     if (keeping->err == CAIRN_PEER) {
         keeping->lost = true;
-        keeping->err = cairn_keeper_spawn(keeping->agent->executable, keeping->path,
-                                          keeping->agent->config.keeper_linger_s,
-                                          START_TIMEOUT_MS, NULL);
+        keeping->err =
+            cairn_keeper_spawn(keeping->agent->executable, keeping->path,
+                               keeping->agent->config.keeper_linger_s, START_TIMEOUT_MS, NULL);
     }
     if (!keeping->err || keeping->err == CAIRN_TIMEOUT)
         keeping->err = cairn_keeper_connect(keeping->path, PING_TIMEOUT_MS, &keeping->watched);
@@ -95,12 +97,15 @@ answered(struct cairn_job *job)
     }
     agent->unkept = keeping->lost;
     if (err == CAIRN_TIMEOUT && !keeping->lost && !keeping->silent)
-        CAIRN_LOG_AT(WARN, "keeper: does not answer at %s; it still holds the memory", keeping->path);
+        CAIRN_LOG_AT(WARN, "keeper: does not answer at %s; it still holds the memory",
+                     keeping->path);
     keeping->silent = err == CAIRN_TIMEOUT && !keeping->lost;
     if (keeping->lost && !keeping->failed)
         CAIRN_LOG_AT(ERROR,
-                     "keeper: is gone, and no new one holds the memory: %s: what this node protects is lost if its agent "
-                     "dies; check that %s can be written and that processes can be started; tried again every second",
+                     "keeper: is gone, and no new one holds the memory: %s: what this node "
+                     "protects is lost if its agent "
+                     "dies; check that %s can be written and that processes can be started; tried "
+                     "again every second",
                      cairn_err_text(err), agent->config.dir);
     keeping->failed = keeping->lost;
 }
@@ -128,7 +133,9 @@ keeping_open(struct cairn_agent *agent)
     if (!err)
         err = cairn_keeper_connect(keeping->path, START_TIMEOUT_MS, &agent->keeper);
     if (err)
-        CAIRN_LOG_AT(ERROR, "keeper: cannot be started at %s: %s: check `dir`, or set keeper: false to live without one",
+        CAIRN_LOG_AT(ERROR,
+                     "keeper: cannot be started at %s: %s: check `dir`, or set keeper: false to "
+                     "live without one",
                      keeping->path, cairn_err_text(err));
     return err;
 }
@@ -167,21 +174,24 @@ keeping_close(struct cairn_agent *agent)
 static const char memory_key[] = "memory";
 
 /*
- * Memory that is made for this start outlives it, but what it means (nothing is known of what was promised before) is stored only with the first
- * record of the epoch: whoever ends in between, on a full disk, say, leaves a next start that takes the memory for one it knows. So a mark
- * stands in the catalog from before it is made until then.
+ * Memory that is made for this start outlives it, but what it means (nothing is known of what was
+ * promised before) is stored only with the first record of the epoch: whoever ends in between, on a
+ * full disk, say, leaves a next start that takes the memory for one it knows. So a mark stands in
+ * the catalog from before it is made until then.
  */
 cairn_err
 keeping_mark_memory(struct cairn_agent *agent, bool *was_marked)
 {
     uint8_t *stored = NULL;
     size_t stored_len = 0;
-    cairn_err err = cairn_catalog_get(agent->catalog, CAIRN_TABLE_EPOCHS, memory_key, sizeof memory_key - 1, &stored, &stored_len);
+    cairn_err err = cairn_catalog_get(agent->catalog, CAIRN_TABLE_EPOCHS, memory_key,
+                                      sizeof memory_key - 1, &stored, &stored_len);
 
     free(stored);
     *was_marked = err == CAIRN_OK;
     if (err == CAIRN_NOT_FOUND)
-        err = cairn_catalog_put(agent->catalog, CAIRN_TABLE_EPOCHS, memory_key, sizeof memory_key - 1, "", 0);
+        err = cairn_catalog_put(agent->catalog, CAIRN_TABLE_EPOCHS, memory_key,
+                                sizeof memory_key - 1, "", 0);
     agent->memory_marked = err == CAIRN_OK;
     return err;
 }
@@ -192,5 +202,6 @@ keeping_memory_is_known(struct cairn_agent *agent)
     if (!agent->memory_marked)
         return CAIRN_OK;
     agent->memory_marked = false;
-    return cairn_catalog_delete(agent->catalog, CAIRN_TABLE_EPOCHS, memory_key, sizeof memory_key - 1);
+    return cairn_catalog_delete(agent->catalog, CAIRN_TABLE_EPOCHS, memory_key,
+                                sizeof memory_key - 1);
 }

@@ -1,9 +1,10 @@
 /*
  * agent/process/mail.c - messages between agents over the transport.
  *
- * A message travels as one byte of kind, then agent/core/message.c's bytes, in the transport's body; blocks are its
- * payload. A message that is longer than a body (a seal's part, an inventory) travels as the payload itself. Per peer
- * there are two queues, control before bulk, since bulk waits for the peer's buffers and control must not.
+ * A message travels as one byte of kind, then agent/core/message.c's bytes, in the transport's
+ * body; blocks are its payload. A message that is longer than a body (a seal's part, an inventory)
+ * travels as the payload itself. Per peer there are two queues, control before bulk, since bulk
+ * waits for the peer's buffers and control must not.
  */
 #include "agent/process/agent_state.h"
 
@@ -66,7 +67,8 @@ mail_payload_ok(const struct cairn_message *message, const uint8_t *payload, siz
     return true;
 }
 
-/* A seal that no record here has room for is not let in: the generation would have to be stored with it. */
+/* A seal that no record here has room for is not let in: the generation would have to be stored
+ * with it. */
 static bool
 seal_fits(struct cairn_agent *agent, const struct cairn_message *message)
 {
@@ -76,8 +78,10 @@ seal_fits(struct cairn_agent *agent, const struct cairn_message *message)
         return true;
     if (agent->seal_warned_ns == 0 || now_ns - agent->seal_warned_ns > warn_interval_ns) {
         agent->seal_warned_ns = now_ns;
-        CAIRN_LOG_AT(ERROR, "mail: node %u seals a generation with %llu bytes of checksums and names, room here is for %llu: "
-                            "no generation can be protected; give all nodes the same state_bytes",
+        CAIRN_LOG_AT(ERROR,
+                     "mail: node %u seals a generation with %llu bytes of checksums and names, "
+                     "room here is for %llu: "
+                     "no generation can be protected; give all nodes the same state_bytes",
                      message->from, (unsigned long long)message->total,
                      (unsigned long long)agent->seal_bytes_max);
     }
@@ -167,7 +171,8 @@ enqueue(struct letter **head, struct letter **tail, struct letter *letter)
     *tail = letter;
 }
 
-/* Packs the message into the letter's body, or into an owned payload where it is too long for one. */
+/* Packs the message into the letter's body, or into an owned payload where it is too long for
+ * one. */
 static cairn_err
 fill_letter(struct letter *letter, const struct cairn_message *message)
 {
@@ -227,8 +232,8 @@ mail_send(struct cairn_agent *agent, const struct cairn_message *message, const 
         return;
     }
     box = &agent->mailboxes[message->to];
-    err = (letter->bulk ? box->bulk_head : box->control_head) ? CAIRN_AGAIN
-                                                              : try_send(agent, letter);
+    err =
+        (letter->bulk ? box->bulk_head : box->control_head) ? CAIRN_AGAIN : try_send(agent, letter);
     if (err == CAIRN_OK) {
         letter_fly(agent, letter);
         return;
@@ -326,7 +331,8 @@ on_peer(void *context, uint32_t node, bool up, uint64_t incarnation)
                  (unsigned long long)incarnation);
     flush_mailbox(agent, node);
     if (up)
-        agent_step(agent, &(struct cairn_event){.type = CAIRN_EVENT_CONNECTED, .agent = node}, NULL);
+        agent_step(agent, &(struct cairn_event){.type = CAIRN_EVENT_CONNECTED, .agent = node},
+                   NULL);
 }
 
 void
@@ -337,8 +343,10 @@ mail_end_silent(struct cairn_agent *agent)
         bool alive = cairn_core_alive(agent->core, node);
 
         if (box->alive && !alive) {
-            CAIRN_LOG_AT(WARN, "peer: silent node=%u: no heartbeat for %llu ms, its connection is ended and made anew", node,
-                         (unsigned long long)agent->config.dead_after_ms);
+            CAIRN_LOG_AT(WARN,
+                         "peer: silent node=%u: no heartbeat for %llu ms, its connection is ended "
+                         "and made anew",
+                         node, (unsigned long long)agent->config.dead_after_ms);
             cairn_transport_disconnect(agent->transport, node);
         }
         box->alive = alive;
@@ -381,7 +389,8 @@ transport_pending(void *context)
 
     if (due_ns <= now_ns)
         return true;
-    if (due_ns != agent->mail_due_ns) { /* its own timeouts, and all it does where it has no descriptor */
+    if (due_ns != agent->mail_due_ns) { /* its own timeouts, and all it does where it has no
+                                         * descriptor */
         agent->mail_due_ns = due_ns;
         if (due_ns == UINT64_MAX)
             cairn_timer_stop(agent->loop, &agent->mail_timer);
@@ -454,8 +463,7 @@ mail_open(struct cairn_agent *agent)
     err = cairn_transport_open(&options, &agent->transport);
     if (err)
         goto done;
-    agent->transport_source =
-        (struct cairn_loop_source){transport_pending, poll_transport, agent};
+    agent->transport_source = (struct cairn_loop_source){transport_pending, poll_transport, agent};
     cairn_timer_init(&agent->mail_timer, poll_transport, agent);
     err = cairn_loop_source_add(agent->loop, &agent->transport_source);
     agent->transport_watched = !err;

@@ -15,7 +15,8 @@
 enum { HOLDINGS_LIMIT = 32, MEMORY_NAME_BYTES = 64 };
 
 #define SIZES_ADVICE                                                                               \
-    "set state_bytes, slots, parity, group_size and the nodes back to what they were, or end this node's keeper "          \
+    "set state_bytes, slots, parity, group_size and the nodes back to what they were, or end "     \
+    "this node's keeper "                                                                          \
     "process (`cairn keeper`) to give up the generations that it holds"
 
 struct part {
@@ -54,9 +55,8 @@ static cairn_err
 take_arena(struct cairn_memory *memory, const char *name, uint64_t bytes, struct cairn_arena **out,
            bool *adopted, char *report, size_t report_bytes)
 {
-    struct cairn_arena_options options = {.hugepages = memory->options.hugepages
-                                                           ? CAIRN_HUGEPAGES_TRY
-                                                           : CAIRN_HUGEPAGES_NEVER};
+    struct cairn_arena_options options = {
+        .hugepages = memory->options.hugepages ? CAIRN_HUGEPAGES_TRY : CAIRN_HUGEPAGES_NEVER};
     struct cairn_keeper_item *kept = find_kept(memory, name);
     cairn_err err;
 
@@ -64,7 +64,8 @@ take_arena(struct cairn_memory *memory, const char *name, uint64_t bytes, struct
     if (kept) {
         if (kept->bytes < bytes || kept->bytes - bytes >= (UINT64_C(2) << 20)) {
             snprintf(report, report_bytes,
-                     "the keeper holds %s of %" PRIu64 " bytes from an earlier agent, but the configuration asks for %" PRIu64
+                     "the keeper holds %s of %" PRIu64
+                     " bytes from an earlier agent, but the configuration asks for %" PRIu64
                      ": " SIZES_ADVICE,
                      name, kept->bytes, bytes);
             return CAIRN_CONFIG;
@@ -108,8 +109,9 @@ give_back_arena(struct cairn_memory *memory, const char *name, struct cairn_aren
 }
 
 /*
- * Finds the store of records in an adopted arena, or makes an empty one. Memory whose agent died before it had formatted it
- * holds no generation; records of another version or shape are refused, for they may describe committed generations.
+ * Finds the store of records in an adopted arena, or makes an empty one. Memory whose agent died
+ * before it had formatted it holds no generation; records of another version or shape are refused,
+ * for they may describe committed generations.
  */
 static cairn_err
 attach_records(const struct cairn_arena *arena, uint32_t count, uint64_t record_bytes, bool adopted,
@@ -121,19 +123,22 @@ attach_records(const struct cairn_arena *arena, uint32_t count, uint64_t record_
         err = cairn_slot_attach(cairn_arena_base(arena), cairn_arena_bytes(arena), out);
     if (err == CAIRN_OK && (out->slot_count != count || out->payload_bytes_max < record_bytes)) {
         snprintf(report, report_bytes,
-                 "the keeper holds records for %u slots of %" PRIu64 " bytes from an earlier agent, but the "
+                 "the keeper holds records for %u slots of %" PRIu64
+                 " bytes from an earlier agent, but the "
                  "configuration asks for %u of %" PRIu64 ": " SIZES_ADVICE,
                  out->slot_count, out->payload_bytes_max, count, record_bytes);
         return CAIRN_CONFIG;
     }
     if (err == CAIRN_VERSION)
         snprintf(report, report_bytes,
-                 "the keeper holds records that another version of cairn wrote: run that version, or end this node's keeper "
+                 "the keeper holds records that another version of cairn wrote: run that version, "
+                 "or end this node's keeper "
                  "process (`cairn keeper`) to give up the generations that it holds");
     if (err == CAIRN_OK || err == CAIRN_VERSION)
         return err;
     if (err == CAIRN_CORRUPT)
-        CAIRN_LOG_AT(ERROR, "memory: the store of records is damaged: what this node held counts as lost");
+        CAIRN_LOG_AT(ERROR,
+                     "memory: the store of records is damaged: what this node held counts as lost");
     return cairn_slot_format(cairn_arena_base(arena), cairn_arena_bytes(arena), count, record_bytes,
                              out);
 }
@@ -194,8 +199,9 @@ open_slots(struct cairn_memory *memory, char *report, size_t report_bytes)
 }
 
 /*
- * A hosted part is as large as its arenas, which are longer than what was asked for where huge pages back them: an
- * agent that adopts it knows no other size, and where each parity row begins follows from it.
+ * A hosted part is as large as its arenas, which are longer than what was asked for where huge
+ * pages back them: an agent that adopts it knows no other size, and where each parity row begins
+ * follows from it.
  */
 static void
 measure_hosted(struct part *part)
@@ -226,8 +232,7 @@ adopt_hosted(struct cairn_memory *memory)
             continue;
         if (take_arena(memory, record->name, record->bytes, &part->record, &adopted, report,
                        sizeof report) ||
-            attach_records(part->record, 1, 1, true, &part->record_store, report,
-                           sizeof report) ||
+            attach_records(part->record, 1, 1, true, &part->record_store, report, sizeof report) ||
             take_arena(memory, data->name, data->bytes, &part->data, &adopted, report,
                        sizeof report) ||
             (parity && take_arena(memory, parity->name, parity->bytes, &part->parity, &adopted,
@@ -241,8 +246,9 @@ adopt_hosted(struct cairn_memory *memory)
 }
 
 /*
- * What the keeper holds beyond that: own slots of a configuration with more of them, which may be committed, are refused;
- * pieces of a hosted part whose agent died before all of it was there are given back.
+ * What the keeper holds beyond that: own slots of a configuration with more of them, which may be
+ * committed, are refused; pieces of a hosted part whose agent died before all of it was there are
+ * given back.
  */
 static cairn_err
 settle_rest(struct cairn_memory *memory, char *report, size_t report_bytes)
@@ -254,7 +260,8 @@ settle_rest(struct cairn_memory *memory, char *report, size_t report_bytes)
             continue;
         if (strncmp(kept->name, "cairn-slot", 10) == 0) {
             snprintf(report, report_bytes,
-                     "the keeper holds %s from an earlier agent, for which the configuration has no place: " SIZES_ADVICE,
+                     "the keeper holds %s from an earlier agent, for which the configuration has "
+                     "no place: " SIZES_ADVICE,
                      kept->name);
             return CAIRN_CONFIG;
         }
@@ -439,14 +446,14 @@ cairn_err
 cairn_memory_reserve(const struct cairn_memory *memory, uint64_t data_blocks,
                      uint64_t parity_blocks, struct cairn_memory_reserved *reserved)
 {
-    struct cairn_arena_options options = {.hugepages = memory->options.hugepages
-                                                           ? CAIRN_HUGEPAGES_TRY
-                                                           : CAIRN_HUGEPAGES_NEVER};
+    struct cairn_arena_options options = {
+        .hugepages = memory->options.hugepages ? CAIRN_HUGEPAGES_TRY : CAIRN_HUGEPAGES_NEVER};
     struct cairn_memory_reserved fresh = {0};
     char report[CAIRN_ARENA_REPORT_BYTES] = "";
     cairn_err err = CAIRN_INVAL;
 
-    if (data_blocks <= UINT64_MAX / CAIRN_BLOCK_BYTES && parity_blocks <= UINT64_MAX / CAIRN_BLOCK_BYTES)
+    if (data_blocks <= UINT64_MAX / CAIRN_BLOCK_BYTES &&
+        parity_blocks <= UINT64_MAX / CAIRN_BLOCK_BYTES)
         err = cairn_arena_create("cairn-hosted-record",
                                  cairn_slot_memory_bytes(1, memory->options.record_bytes), &options,
                                  &fresh.record, report, sizeof report);

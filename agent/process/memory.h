@@ -1,14 +1,17 @@
 /*
- * agent/process/memory.h - the agent's memory: arenas of its own slots, of hosted parts, and their records.
+ * agent/process/memory.h - the agent's memory: arenas of its own slots, of hosted parts, and their
+ * records.
  *
- * Everything is reserved and pre-faulted at start, after the sum was compared with what is free: `slots` times
- * (data + parity), and one small arena of records. The keeper, where there is one, holds every descriptor; an agent
- * that finds arenas of the right sizes there adopts them with what is in them. Hosted parts (of lost members, during and
- * after a repair) are reserved when they are needed.
+ * Everything is reserved and pre-faulted at start, after the sum was compared with what is free:
+ * `slots` times (data + parity), and one small arena of records. The keeper, where there is one,
+ * holds every descriptor; an agent that finds arenas of the right sizes there adopts them with what
+ * is in them. Hosted parts (of lost members, during and after a repair) are reserved when they are
+ * needed.
  *
- * Blocks are CAIRN_BLOCK_BYTES. A holding index below `slots` is an own slot, others are hosted. Parity slot i of a
- * holding with m parity slots begins at block i * (parity_blocks / m) of its parity arena. Thread: loop; workers may read
- * and write through pointers that they were given while the holding is held (cairn_memory_hold).
+ * Blocks are CAIRN_BLOCK_BYTES. A holding index below `slots` is an own slot, others are hosted.
+ * Parity slot i of a holding with m parity slots begins at block i * (parity_blocks / m) of its
+ * parity arena. Thread: loop; workers may read and write through pointers that they were given
+ * while the holding is held (cairn_memory_hold).
  */
 #ifndef CAIRN_AGENT_PROCESS_MEMORY_H
 #define CAIRN_AGENT_PROCESS_MEMORY_H
@@ -37,8 +40,9 @@ struct cairn_memory_options {
 };
 
 /*
- * Reserves or adopts. CAIRN_NOMEM: it does not fit; CAIRN_CONFIG: the keeper holds arenas of other sizes; report[] says the
- * sum, or what to do. *adopted tells whether memory was taken over from an earlier agent.
+ * Reserves or adopts. CAIRN_NOMEM: it does not fit; CAIRN_CONFIG: the keeper holds arenas of other
+ * sizes; report[] says the sum, or what to do. *adopted tells whether memory was taken over from an
+ * earlier agent.
  */
 CAIRN_MUST_CHECK cairn_err cairn_memory_open(const struct cairn_memory_options *options,
                                              struct cairn_memory **out, bool *adopted, char *report,
@@ -47,8 +51,9 @@ CAIRN_MUST_CHECK cairn_err cairn_memory_open(const struct cairn_memory_options *
 void cairn_memory_close(struct cairn_memory *memory);
 
 /*
- * Goes on with another keeper (kept until close), which is handed every arena: the one before has died. The first error of a
- * put; what it did not take is then not kept, and the call may be repeated.
+ * Goes on with another keeper (kept until close), which is handed every arena: the one before has
+ * died. The first error of a put; what it did not take is then not kept, and the call may be
+ * repeated.
  */
 CAIRN_MUST_CHECK cairn_err cairn_memory_keeper_set(struct cairn_memory *memory,
                                                    struct cairn_keeper *keeper);
@@ -67,23 +72,26 @@ uint8_t *cairn_memory_parity(const struct cairn_memory *memory, uint32_t holding
                              uint32_t parity_slot, uint32_t parity_slots, uint64_t line,
                              uint64_t count);
 
-/* Stores (or with len 0 erases) a holding's record, so that a death at any instruction leaves the old or the new. */
+/* Stores (or with len 0 erases) a holding's record, so that a death at any instruction leaves the
+ * old or the new. */
 CAIRN_MUST_CHECK cairn_err cairn_memory_record_store(struct cairn_memory *memory, uint32_t holding,
                                                      const void *bytes, size_t len);
-/* Loads a record; *bytes is NULL where there is none. CAIRN_CORRUPT when no copy passes its check. Freed by the caller. */
+/* Loads a record; *bytes is NULL where there is none. CAIRN_CORRUPT when no copy passes its check.
+ * Freed by the caller. */
 CAIRN_MUST_CHECK cairn_err cairn_memory_record_load(struct cairn_memory *memory, uint32_t holding,
                                                     uint8_t **bytes, size_t *len);
 /*
- * False where the record of a holding that has one is gone, or one of its copies fails its check: storing it anew mends
- * that. Thread: any, beside stores too, while the holding is held.
+ * False where the record of a holding that has one is gone, or one of its copies fails its check:
+ * storing it anew mends that. Thread: any, beside stores too, while the holding is held.
  */
 bool cairn_memory_record_is_whole(const struct cairn_memory *memory, uint32_t holding);
 
 /*
- * Memory for a hosted holding, in two steps, for reserving takes seconds per ten gigabytes: reserve (in a worker; `memory`
- * is read only), then host (in the loop), which takes over what *reserved holds. cairn_memory_unreserve gives back what was
- * not hosted; all zero is allowed. CAIRN_NOMEM with the sum in the log; CAIRN_INVAL where the holding is no hosted one or has
- * memory already. A keeper that does not take it is said in the log, and no failure.
+ * Memory for a hosted holding, in two steps, for reserving takes seconds per ten gigabytes: reserve
+ * (in a worker; `memory` is read only), then host (in the loop), which takes over what *reserved
+ * holds. cairn_memory_unreserve gives back what was not hosted; all zero is allowed. CAIRN_NOMEM
+ * with the sum in the log; CAIRN_INVAL where the holding is no hosted one or has memory already. A
+ * keeper that does not take it is said in the log, and no failure.
  */
 struct cairn_memory_reserved {
     struct cairn_arena *data, *parity, *record;
@@ -95,10 +103,12 @@ CAIRN_MUST_CHECK cairn_err cairn_memory_host(struct cairn_memory *memory, uint32
                                              struct cairn_memory_reserved *reserved);
 void cairn_memory_unreserve(struct cairn_memory_reserved *reserved);
 
-/* A user (a message in flight, a worker's job) of a holding's bytes; hosted memory is given back after the last. */
+/* A user (a message in flight, a worker's job) of a holding's bytes; hosted memory is given back
+ * after the last. */
 void cairn_memory_hold(struct cairn_memory *memory, uint32_t holding);
 void cairn_memory_unhold(struct cairn_memory *memory, uint32_t holding);
-/* The holding is free: hosted memory is given back as soon as nobody holds it. Own slots stay reserved. */
+/* The holding is free: hosted memory is given back as soon as nobody holds it. Own slots stay
+ * reserved. */
 void cairn_memory_free(struct cairn_memory *memory, uint32_t holding);
 
 #endif

@@ -1,15 +1,19 @@
 /*
- * agent/process/scratch.c - decoding space: where the shards of a repair item are gathered and the lost ones come out.
+ * agent/process/scratch.c - decoding space: where the shards of a repair item are gathered and the
+ * lost ones come out.
  *
- * A space has room for every shard of an item, side by side, and one checksum per block of what was decoded. It has users:
- * the item it was staged for, a worker's job that decodes in it, and each letter that sends from it. An item that is released
- * while others still use its space leaves the space to them and gets another one next time; a space without users waits in a
- * list to be used again, so that its pages stay mapped. Pages are touched as far as shards are used.
+ * A space has room for every shard of an item, side by side, and one checksum per block of what was
+ * decoded. It has users: the item it was staged for, a worker's job that decodes in it, and each
+ * letter that sends from it. An item that is released while others still use its space leaves the
+ * space to them and gets another one next time; a space without users waits in a list to be used
+ * again, so that its pages stay mapped. Pages are touched as far as shards are used.
  *
- * A shard is not copied there but decoded from where it came. That of a peer lies in a buffer of the transport, which is kept until
- * then. Half of all buffers and half of one peer's window at most are kept, so that there is always room for what else is sent,
- * and no item waits for a payload that has no room because of those of other waiting items; what comes beyond is copied. A shard
- * of this node lies in its own memory, which is held; the core releases the item before it gives that memory up.
+ * A shard is not copied there but decoded from where it came. That of a peer lies in a buffer of
+ * the transport, which is kept until then. Half of all buffers and half of one peer's window at
+ * most are kept, so that there is always room for what else is sent, and no item waits for a
+ * payload that has no room because of those of other waiting items; what comes beyond is copied. A
+ * shard of this node lies in its own memory, which is held; the core releases the item before it
+ * gives that memory up.
  */
 #include "agent/process/agent_state.h"
 
@@ -90,8 +94,8 @@ scratch_keep(struct cairn_agent *agent, uint32_t item, uint32_t shard, const uin
         agent->kept_buffers++;
     }
     scratch->kept |= UINT64_C(1) << shard;
-    scratch->payloads[shard] = (struct kept_payload){(uint8_t *)(uintptr_t)payload, agent->arriving_buffer,
-                                                     agent->arriving_holding};
+    scratch->payloads[shard] = (struct kept_payload){
+        (uint8_t *)(uintptr_t)payload, agent->arriving_buffer, agent->arriving_holding};
     agent->arriving_buffer = 0;
     return true;
 }

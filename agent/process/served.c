@@ -28,9 +28,10 @@ write_who(int fd, const struct cairn_config *config)
     char *source = config->source[0] ? realpath(config->source, NULL) : NULL;
 
     if (ftruncate(fd, 0) != 0 ||
-        dprintf(fd, "pid %ld\nnode %" PRIu32 " of %" PRIu32 "\nconfig %s\n", (long)getpid(), config->node,
-                config->node_count, source ? source : "") < 0)
-        CAIRN_LOG_AT(WARN, "session: %s.lock does not say who serves it: %s", config->socket, strerror(errno));
+        dprintf(fd, "pid %ld\nnode %" PRIu32 " of %" PRIu32 "\nconfig %s\n", (long)getpid(),
+                config->node, config->node_count, source ? source : "") < 0)
+        CAIRN_LOG_AT(WARN, "session: %s.lock does not say who serves it: %s", config->socket,
+                     strerror(errno));
     free(source);
 }
 
@@ -38,20 +39,27 @@ cairn_err
 cairn_served_claim(const struct cairn_config *config, int *lock_fd)
 {
     char path[LOCK_PATH_BYTES];
-    int fd = lock_path_of(config->socket, path) ? open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600) : -1;
+    int fd = lock_path_of(config->socket, path)
+                 ? open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600)
+                 : -1;
 
     if (fd < 0) {
-        CAIRN_LOG_AT(ERROR, "session: cannot make %s: %s: check that its folder exists and is ours", path, strerror(errno));
+        CAIRN_LOG_AT(ERROR, "session: cannot make %s: %s: check that its folder exists and is ours",
+                     path, strerror(errno));
         return CAIRN_IO;
     }
     if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
-        CAIRN_LOG_AT(ERROR, "session: another agent serves %s: stop it, or set `socket` to another path", config->socket);
+        CAIRN_LOG_AT(ERROR,
+                     "session: another agent serves %s: stop it, or set `socket` to another path",
+                     config->socket);
         close(fd);
         return CAIRN_AGAIN;
     }
-    /* For those who look: this one can be asked for without being taken, so that they never stand in the way of a start. */
+    /* For those who look: this one can be asked for without being taken, so that they never stand
+     * in the way of a start. */
     if (fcntl(fd, F_OFD_SETLK, &(struct flock){.l_type = F_WRLCK}) != 0)
-        CAIRN_LOG_AT(WARN, "session: %s cannot be locked for who looks at it: %s", path, strerror(errno));
+        CAIRN_LOG_AT(WARN, "session: %s cannot be locked for who looks at it: %s", path,
+                     strerror(errno));
     write_who(fd, config);
     *lock_fd = fd;
     return CAIRN_OK;
@@ -73,7 +81,8 @@ cairn_served_look(const char *socket_path, struct cairn_served *out)
     while (fgets(line, sizeof line, file)) {
         line[strcspn(line, "\n")] = '\0';
         if (strncmp(line, "config ", 7) == 0)
-            snprintf(served.config, sizeof served.config, "%.*s", CAIRN_CONFIG_PATH_BYTES_MAX - 1, line + 7);
+            snprintf(served.config, sizeof served.config, "%.*s", CAIRN_CONFIG_PATH_BYTES_MAX - 1,
+                     line + 7);
         else if (sscanf(line, "pid %" SCNu32, &served.pid) != 1)
             (void)sscanf(line, "node %" SCNu32 " of %" SCNu32, &served.node, &served.node_count);
     }

@@ -1,8 +1,10 @@
 /*
- * agent/process/session.c - the Unix socket of the node: trainers and operators; what is sent to them, and their end.
+ * agent/process/session.c - the Unix socket of the node: trainers and operators; what is sent to
+ * them, and their end.
  *
- * The socket is 0600 and every peer's user is checked. A trainer says hello, registers, and then begins a snapshot after
- * every step; the core decides. Sessions end between events only (sessions_reap).
+ * The socket is 0600 and every peer's user is checked. A trainer says hello, registers, and then
+ * begins a snapshot after every step; the core decides. Sessions end between events only
+ * (sessions_reap).
  */
 #include "agent/process/served.h"
 #include "agent/process/session_state.h"
@@ -23,8 +25,10 @@
 #include <unistd.h>
 
 enum { SESSION_QUEUE_BYTES = 4 << 20, BEGUN_STEPS_SAID = 8 };
-static const uint64_t hello_deadline_ns = 10 * CAIRN_NS_PER_S;   /* of who connects and says nothing */
-static const uint64_t closing_deadline_ns = 5 * CAIRN_NS_PER_S;  /* of who is shown out and does not read */
+/* of who connects and says nothing */
+static const uint64_t hello_deadline_ns = 10 * CAIRN_NS_PER_S;
+/* of who is shown out and does not read */
+static const uint64_t closing_deadline_ns = 5 * CAIRN_NS_PER_S;
 static const uint64_t held_back_max_ns = 10 * CAIRN_NS_PER_S;
 
 /* Lets go of all but the socket. */
@@ -70,8 +74,9 @@ session_end(struct cairn_agent *agent, struct session *session)
 }
 
 /*
- * Ends a session whose other end is still there. A trainer that may be copying into a slot is shown out, and its end of the
- * socket is waited for: it closes that when its copying has stopped, and the kernel does when it has died.
+ * Ends a session whose other end is still there. A trainer that may be copying into a slot is shown
+ * out, and its end of the socket is waited for: it closes that when its copying has stopped, and
+ * the kernel does when it has died.
  */
 void
 session_show_out(struct cairn_agent *agent, struct session *session)
@@ -199,17 +204,16 @@ put_grant(struct cairn_agent *agent, struct session *session,
 }
 
 /*
- * A trainer that was told to stop copying into a slot and has not said that it did would write into what comes there
- * next. Bounded, for a stopped left-over must not end the protection of the job; what it then damages is found by its
- * checksums and repaired.
+ * A trainer that was told to stop copying into a slot and has not said that it did would write into
+ * what comes there next. Bounded, for a stopped left-over must not end the protection of the job;
+ * what it then damages is found by its checksums and repaired.
  */
 void
 session_grant(struct cairn_agent *agent, const struct cairn_action *action)
 {
     struct session *session = find_rank(agent, action->rank);
-    struct cairn_session_grant grant = {.step = action->step,
-                                        .generation = action->generation,
-                                        .slot = action->holding};
+    struct cairn_session_grant grant = {
+        .step = action->step, .generation = action->generation, .slot = action->holding};
 
     if (!session)
         return;
@@ -236,13 +240,15 @@ session_release_grants(struct cairn_agent *agent)
             (written_by_others(agent, session, grant.slot) && !overdue))
             continue;
         if (overdue)
-            CAIRN_LOG_AT(WARN, "session: a left-over trainer does not stop: its slot is used again; end it");
+            CAIRN_LOG_AT(
+                WARN, "session: a left-over trainer does not stop: its slot is used again; end it");
         session->held_back.step = 0;
         put_grant(agent, session, &grant);
     }
 }
 
-/* A trainer that was resumed passes the few steps that its predecessors had begun unprotected, as it should; not so many of them. */
+/* A trainer that was resumed passes the few steps that its predecessors had begun unprotected, as
+ * it should; not so many of them. */
 static bool
 is_said(const struct cairn_agent *agent, const struct cairn_action *action)
 {
@@ -254,12 +260,10 @@ is_said(const struct cairn_agent *agent, const struct cairn_action *action)
 void
 session_skip(struct cairn_agent *agent, const struct cairn_action *action)
 {
-    static const uint32_t reasons[] = {[CAIRN_SKIP_NOT_DUE] = CAIRN_REASON_NOT_DUE,
-                                       [CAIRN_SKIP_BUSY] = CAIRN_REASON_BUSY,
-                                       [CAIRN_SKIP_NOT_READY] = CAIRN_REASON_NOT_READY,
-                                       [CAIRN_SKIP_STALE] = CAIRN_REASON_OTHER,
-                                       [CAIRN_SKIP_BEGUN] = CAIRN_REASON_BUSY,
-                                       [CAIRN_SKIP_UNTILED] = CAIRN_REASON_OTHER};
+    static const uint32_t reasons[] = {
+        [CAIRN_SKIP_NOT_DUE] = CAIRN_REASON_NOT_DUE,     [CAIRN_SKIP_BUSY] = CAIRN_REASON_BUSY,
+        [CAIRN_SKIP_NOT_READY] = CAIRN_REASON_NOT_READY, [CAIRN_SKIP_STALE] = CAIRN_REASON_OTHER,
+        [CAIRN_SKIP_BEGUN] = CAIRN_REASON_BUSY,          [CAIRN_SKIP_UNTILED] = CAIRN_REASON_OTHER};
     struct session *session = find_rank(agent, action->rank);
     struct cairn_session_skip skip = {.step = action->step, .reason = reasons[action->reason]};
 
@@ -267,34 +271,43 @@ session_skip(struct cairn_agent *agent, const struct cairn_action *action)
         return;
     if (action->reason == CAIRN_SKIP_NOT_READY)
         snprintf(skip.text, sizeof skip.text,
-                 "a restore is under way, or this node is no member: a spare, or not found by the last restore and not yet taken in");
+                 "a restore is under way, or this node is no member: a spare, or not found by the "
+                 "last restore and not yet taken in");
     if (action->reason == CAIRN_SKIP_BUSY)
-        snprintf(skip.text, sizeof skip.text, "an earlier generation is still being protected, or steps follow faster than commits");
+        snprintf(
+            skip.text, sizeof skip.text,
+            "an earlier generation is still being protected, or steps follow faster than commits");
     if (action->reason == CAIRN_SKIP_BEGUN)
         snprintf(skip.text, sizeof skip.text,
-                 "the trainers before this one had begun this step too, and parts of theirs may not be mixed with its own: the "
+                 "the trainers before this one had begun this step too, and parts of theirs may "
+                 "not be mixed with its own: the "
                  "first step after theirs is taken again");
     if (action->reason == CAIRN_SKIP_BEGUN && is_said(agent, action)) {
         skip.reason = CAIRN_REASON_OTHER;
         snprintf(skip.text, sizeof skip.text,
-                 "the trainers before this one had begun all steps up to %" PRIu64 ", and parts of theirs may not be mixed with its "
+                 "the trainers before this one had begun all steps up to %" PRIu64
+                 ", and parts of theirs may not be mixed with its "
                  "own: snapshots begin after that step%s",
                  action->until_step,
                  action->generation.step ? ""
-                                         : ". They left nothing to restore: to have snapshots at once end the trainers, `cairn "
+                                         : ". They left nothing to restore: to have snapshots at "
+                                           "once end the trainers, `cairn "
                                            "restore --fresh`, and start them again");
     }
     if (action->reason == CAIRN_SKIP_STALE)
         snprintf(skip.text, sizeof skip.text,
-                 "the job holds a later generation than this step: restore it before training (--resume), or give it up "
+                 "the job holds a later generation than this step: restore it before training "
+                 "(--resume), or give it up "
                  "with `cairn restore --fresh`");
     if (action->reason == CAIRN_SKIP_UNTILED) {
         struct cairn_core_view view;
 
         cairn_core_look(agent->core, &view);
         snprintf(skip.text, sizeof skip.text,
-                 "%s: snapshots are refused until the ranks register every element of every tensor once; those that hold "
-                 "the same number themselves as replicas", view.refusal);
+                 "%s: snapshots are refused until the ranks register every element of every tensor "
+                 "once; those that hold "
+                 "the same number themselves as replicas",
+                 view.refusal);
     }
     if (cairn_session_put_skip(&session->writer, &skip) != CAIRN_OK)
         session->state = SESSION_CLOSING;
@@ -319,11 +332,13 @@ session_drop(struct cairn_agent *agent, struct cairn_generation generation)
 
         if (!session_is_rank(session))
             continue;
-        if (session->held_back.step && session_same_generation(session->held_back.generation, generation)) {
+        if (session->held_back.step &&
+            session_same_generation(session->held_back.generation, generation)) {
             session->held_back.step = 0;
             err = cairn_session_put_skip(&session->writer, &skip);
         } else if (session_same_generation(session->granted, generation)) {
-            session->granted = (struct cairn_generation){0, 0}; /* `writing` stays, until it says so */
+            /* `writing` stays, until it says so */
+            session->granted = (struct cairn_generation){0, 0};
             err = cairn_session_put_drop(&session->writer, &drop);
         } else {
             continue;
@@ -346,11 +361,13 @@ session_epoch(struct cairn_agent *agent, uint64_t epoch, bool restart)
         if (!session->used || !session->trainer)
             continue;
         if (restart && session->registered && !session->stale) {
-            session->stale = true; /* a trainer of before the restore may not write into the new epoch */
+            session->stale = true; /* a trainer of before the restore may not write into the new
+                                    * epoch */
             any = true;
         }
         if (session->stale)
-            continue; /* nor hear its number, by which the next agent would take it for one of that epoch */
+            continue; /* nor hear its number, by which the next agent would take it for one of that
+                       * epoch */
         if (cairn_session_put_epoch(&session->writer, &value) != CAIRN_OK)
             session->state = SESSION_CLOSING;
         session_flush(agent, session);
@@ -411,7 +428,8 @@ listen_ready(void *context, int fd, uint32_t ready)
         }
         if (errno == EINTR || errno == ECONNABORTED)
             continue;
-        if (errno != EAGAIN) { /* out of descriptors: the backlog stays, so do not ask again at once */
+        if (errno != EAGAIN) { /* out of descriptors: the backlog stays, so do not ask again at
+                                * once */
             CAIRN_LOG_AT(WARN, "session: cannot accept: %m");
             agent->listen_paused = cairn_loop_fd_set(agent->loop, fd, 0) == CAIRN_OK;
         }
@@ -459,7 +477,8 @@ sessions_open(struct cairn_agent *agent)
 
     snprintf(address.sun_path, sizeof address.sun_path, "%s", path);
     if (lstat(path, &status) == 0 && !S_ISSOCK(status.st_mode)) {
-        CAIRN_LOG_AT(ERROR, "session: %s is there and is no socket: set `socket` to another path", path);
+        CAIRN_LOG_AT(ERROR, "session: %s is there and is no socket: set `socket` to another path",
+                     path);
         return CAIRN_CONFIG;
     }
     unlink(path); /* of an agent that died: the lock says that none lives */
@@ -467,7 +486,8 @@ sessions_open(struct cairn_agent *agent)
     mask = umask(0177);
     if (fd < 0 || bind(fd, (struct sockaddr *)&address, sizeof address) != 0 ||
         listen(fd, SESSIONS_MAX) != 0) {
-        CAIRN_LOG_AT(ERROR, "session: cannot listen on %s: %s: check that its folder exists and is ours",
+        CAIRN_LOG_AT(ERROR,
+                     "session: cannot listen on %s: %s: check that its folder exists and is ours",
                      path, strerror(errno));
         umask(mask);
         if (fd >= 0)

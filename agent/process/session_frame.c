@@ -33,9 +33,10 @@ check_hello(const struct cairn_agent *agent, const struct cairn_session_hello *h
 
     cairn_core_look(agent->core, &view);
     if (hello->protocol != CAIRN_SESSION_PROTOCOL) {
-        snprintf(text, text_bytes,
-                 "libcairn speaks version %u of the session protocol, this agent %u: upgrade the older",
-                 hello->protocol, CAIRN_SESSION_PROTOCOL);
+        snprintf(
+            text, text_bytes,
+            "libcairn speaks version %u of the session protocol, this agent %u: upgrade the older",
+            hello->protocol, CAIRN_SESSION_PROTOCOL);
         return CAIRN_VERSION;
     }
     if (hello->role != CAIRN_ROLE_TRAINER)
@@ -48,17 +49,22 @@ check_hello(const struct cairn_agent *agent, const struct cairn_session_hello *h
     if (hello->local_ranks == 0 || hello->local_ranks > CAIRN_RANKS_PER_NODE_MAX ||
         hello->rank >= hello->world || hello->local_ranks > hello->world) {
         snprintf(text, text_bytes,
-                 "rank %u of %u with %u ranks on this node cannot be: ranks count from 0, and a node has 1 to %u of them",
+                 "rank %u of %u with %u ranks on this node cannot be: ranks count from 0, and a "
+                 "node has 1 to %u of them",
                  hello->rank, hello->world, hello->local_ranks, CAIRN_RANKS_PER_NODE_MAX);
         return CAIRN_INVAL;
     }
-    if (!view.met) { /* it may be an epoch behind: a trainer would be shown out as soon as it hears of that */
-        snprintf(text, text_bytes, "this agent has just started and has not met the job's other agents yet");
+    if (!view.met) { /* it may be an epoch behind: a trainer would be shown out as soon as it hears
+                      * of that */
+        snprintf(text, text_bytes,
+                 "this agent has just started and has not met the job's other agents yet");
         return CAIRN_AGAIN;
     }
-    if (hello->epoch != 0 && hello->epoch < view.restart_epoch) { /* repairs since then make it no younger */
+    if (hello->epoch != 0 && hello->epoch < view.restart_epoch) {
+        /* repairs since then make it no younger */
         snprintf(text, text_bytes,
-                 "this trainer belongs to epoch %" PRIu64 "; a restore has begun epoch %" PRIu64 ": end it",
+                 "this trainer belongs to epoch %" PRIu64 "; a restore has begun epoch %" PRIu64
+                 ": end it",
                  hello->epoch >> 16, view.restart_epoch >> 16);
         return CAIRN_STALE;
     }
@@ -70,7 +76,8 @@ has_unread(const struct session *session)
 {
     char byte;
 
-    return session->state != SESSION_CLOSING && recv(session->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) > 0;
+    return session->state != SESSION_CLOSING &&
+           recv(session->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) > 0;
 }
 
 /* A trainer that forked leaves its socket in the child, so its process is watched too. */
@@ -78,11 +85,13 @@ static void
 pid_ready(void *context, int fd, uint32_t ready)
 {
     struct session *session = context;
-    struct cairn_agent *agent = session_agent(session); /* an ended session does not know it any more */
+    /* an ended session does not know it any more */
+    struct cairn_agent *agent = session_agent(session);
 
     (void)fd;
     (void)ready;
-    for (uint32_t i = 0; i < LAST_READS_MAX && session->used && session->pid_fd >= 0 && has_unread(session); i++)
+    for (uint32_t i = 0;
+         i < LAST_READS_MAX && session->used && session->pid_fd >= 0 && has_unread(session); i++)
         session_ready(session, session->fd, CAIRN_LOOP_READ); /* what it said last */
     if (session->used) {
         session->writing = 0;
@@ -97,7 +106,8 @@ watch_process(struct cairn_agent *agent, struct session *session)
     struct ucred peer;
     socklen_t peer_len = sizeof peer;
 
-    /* The kernel's number of the process, not the trainer's, which may live in another namespace. */
+    /* The kernel's number of the process, not the trainer's, which may live in another
+     * namespace. */
     if (getsockopt(session->fd, SOL_SOCKET, SO_PEERCRED, &peer, &peer_len) != 0 || peer.pid <= 0)
         return;
     session->pid_fd = (int)syscall(SYS_pidfd_open, peer.pid, 0);
@@ -146,14 +156,16 @@ take_hello(struct cairn_agent *agent, struct session *session,
                  hello.world, hello.pid);
 }
 
-/* A trainer of the same rank that is still attached is a left-over whose end the kernel has not told yet. */
+/* A trainer of the same rank that is still attached is a left-over whose end the kernel has not
+ * told yet. */
 static void
 replace_rank(struct cairn_agent *agent, const struct session *fresh)
 {
     for (uint32_t i = 0; i < SESSIONS_MAX; i++) {
         struct session *session = &agent->sessions[i];
 
-        if (session != fresh && session_is_rank(session) && session->hello.rank == fresh->hello.rank)
+        if (session != fresh && session_is_rank(session) &&
+            session->hello.rank == fresh->hello.rank)
             session_show_out(agent, session);
     }
 }
@@ -179,7 +191,8 @@ take_register(struct cairn_agent *agent, struct session *session,
     }
     if (session->stale) { /* whoever has its rank now is the right one */
         err = CAIRN_STALE;
-        snprintf(text, sizeof text, "a restore has begun a new epoch: this trainer is a left-over, end it");
+        snprintf(text, sizeof text,
+                 "a restore has begun a new epoch: this trainer is a left-over, end it");
     } else {
         replace_rank(agent, session);
         err = session_plan_region(agent, session, text, sizeof text);
@@ -260,7 +273,8 @@ take_step(struct cairn_agent *agent, struct session *session,
         err = cairn_session_take_begin(frame, &begin);
         event.type = CAIRN_EVENT_BEGIN;
         event.step = err ? 0 : begin.step;
-        if (!err && (!session_is_rank(session) || agent->registered_ranks != session->hello.local_ranks)) {
+        if (!err &&
+            (!session_is_rank(session) || agent->registered_ranks != session->hello.local_ranks)) {
             struct cairn_session_skip skip = {.step = begin.step, .reason = CAIRN_REASON_NOT_READY};
 
             snprintf(skip.text, sizeof skip.text, "%s",
@@ -281,8 +295,8 @@ take_step(struct cairn_agent *agent, struct session *session,
         event.type = CAIRN_EVENT_CANCEL;
         event.step = err ? 0 : cancel.step;
         if (!err)
-            CAIRN_LOG_AT(DEBUG, "session: rank=%u gives up step=%" PRIu64 " why=%s", session->hello.rank, cancel.step,
-                         reason_text(cancel.reason));
+            CAIRN_LOG_AT(DEBUG, "session: rank=%u gives up step=%" PRIu64 " why=%s",
+                         session->hello.rank, cancel.step, reason_text(cancel.reason));
     }
     if (err) {
         session->state = SESSION_CLOSING;
@@ -337,7 +351,8 @@ take_coverage(struct session *session, const struct cairn_session_frame *frame)
     struct cairn_session_coverage *coverage = malloc(sizeof *coverage);
     bool refused_before = session->coverage && session->coverage->refusal[0];
 
-    if (!session->trainer || !coverage || cairn_session_take_coverage(frame, coverage) != CAIRN_OK) {
+    if (!session->trainer || !coverage ||
+        cairn_session_take_coverage(frame, coverage) != CAIRN_OK) {
         free(coverage);
         session->state = SESSION_CLOSING;
         return;

@@ -1,9 +1,9 @@
 /*
  * agent/process/session_region.c - which blocks of the node's shard belong to which trainer.
  *
- * Each trainer's capture plan gets a run of blocks, first fit; when all local ranks are registered the core is told. A
- * hole between regions (a trainer that came back smaller) is filled with zero blocks, so that a shard has no block without
- * a checksum.
+ * Each trainer's capture plan gets a run of blocks, first fit; when all local ranks are registered
+ * the core is told. A hole between regions (a trainer that came back smaller) is filled with zero
+ * blocks, so that a shard has no block without a checksum.
  */
 #include "agent/process/session_state.h"
 #include "agent/process/sizes.h"
@@ -120,7 +120,8 @@ pack_manifest(const struct cairn_agent *agent, struct cairn_manifest *manifest, 
         for (uint32_t e = 0; e < session->slices.count; e++) {
             struct cairn_manifest_entry *entry = &manifest->entries[manifest->entry_count];
 
-            /* A replica whose share is nothing is told of all the same: tiling.h needs its number. */
+            /* A replica whose share is nothing is told of all the same: tiling.h needs its
+             * number. */
             if (cairn_slice_elements(&session->slices.slices[e]) == 0)
                 continue;
             *entry = session->entries[e];
@@ -158,7 +159,8 @@ session_manifest(struct cairn_agent *agent, const struct cairn_action *action, u
     return pack_manifest(agent, &manifest, bytes, len);
 }
 
-/* Says which tensor ranks of this node describe differently, and how; where there is none, nothing. */
+/* Says which tensor ranks of this node describe differently, and how; where there is none,
+ * nothing. */
 static void
 say_disagreement(const struct cairn_agent *agent, char *text, size_t text_bytes)
 {
@@ -172,23 +174,25 @@ say_disagreement(const struct cairn_agent *agent, char *text, size_t text_bytes)
         for (uint32_t e = 0; session_is_rank(session) && e < session->slices.count && !err; e++) {
             const struct cairn_slice *slice = &session->entries[e].slice;
 
-            err = cairn_layout_add(layout, session->hello.rank, slice, slice->flat_begin, slice->flat_end, 0, &why);
+            err = cairn_layout_add(layout, session->hello.rank, slice, slice->flat_begin,
+                                   slice->flat_end, 0, &why);
             if (err == CAIRN_INVAL)
-                snprintf(text, text_bytes, "%s: what rank %u registers does not fit another rank's of this node: %s", slice->name,
-                         session->hello.rank, why ? why : cairn_err_text(err));
+                snprintf(text, text_bytes,
+                         "%s: what rank %u registers does not fit another rank's of this node: %s",
+                         slice->name, session->hello.rank, why ? why : cairn_err_text(err));
         }
     }
     cairn_layout_destroy(layout);
 }
 
-/* A generation's record must hold the names and shapes of all tensors: found out now, not when the first is made. */
+/* A generation's record must hold the names and shapes of all tensors: found out now, not when the
+ * first is made. */
 static cairn_err
 check_record(struct cairn_agent *agent, struct session *session, char *text, size_t text_bytes)
 {
     uint64_t blocks = session->region_block + session->region_blocks;
-    struct cairn_manifest manifest = {.job_id = agent->job_id,
-                                      .generation = {1, 1},
-                                      .container_count = 1};
+    struct cairn_manifest manifest = {
+        .job_id = agent->job_id, .generation = {1, 1}, .container_count = 1};
     uint8_t *bytes = NULL;
     uint64_t layout_bytes;
     size_t len = 0;
@@ -208,7 +212,8 @@ check_record(struct cairn_agent *agent, struct session *session, char *text, siz
     session->registered = true;
     err = pack_manifest(agent, &manifest, &bytes, &len);
     if (err) {
-        snprintf(text, text_bytes, "the tensors of rank %u and of this node's other ranks do not go together: %s",
+        snprintf(text, text_bytes,
+                 "the tensors of rank %u and of this node's other ranks do not go together: %s",
                  session->hello.rank, cairn_err_text(err));
         say_disagreement(agent, text, text_bytes);
     }
@@ -221,8 +226,10 @@ check_record(struct cairn_agent *agent, struct session *session, char *text, siz
     if (layout_bytes <= agent->layout_bytes_max)
         return CAIRN_OK;
     snprintf(text, text_bytes,
-             "the names and shapes of the %u tensors of rank %u, with those of this node's other ranks, take %.1f KiB; "
-             "records have room for %.1f KiB: set state_bytes to at least %.0fMiB, or register fewer and larger tensors",
+             "the names and shapes of the %u tensors of rank %u, with those of this node's other "
+             "ranks, take %.1f KiB; "
+             "records have room for %.1f KiB: set state_bytes to at least %.0fMiB, or register "
+             "fewer and larger tensors",
              session->slices.count, session->hello.rank, (double)layout_bytes / 1024.0,
              (double)agent->layout_bytes_max / 1024.0,
              (double)layout_bytes * CAIRN_LAYOUT_SHARE / 1048576.0 + 1);
@@ -230,7 +237,8 @@ check_record(struct cairn_agent *agent, struct session *session, char *text, siz
 }
 
 cairn_err
-session_plan_region(struct cairn_agent *agent, struct session *session, char *text, size_t text_bytes)
+session_plan_region(struct cairn_agent *agent, struct session *session, char *text,
+                    size_t text_bytes)
 {
     uint64_t capacity = 0, region_bytes = 0;
     const char *why = NULL;
@@ -243,7 +251,8 @@ session_plan_region(struct cairn_agent *agent, struct session *session, char *te
             (other->hello.local_ranks != session->hello.local_ranks ||
              other->hello.world != session->hello.world)) {
             snprintf(text, text_bytes,
-                     "rank %u says %u ranks on this node of %u in all, rank %u says %u of %u: a job has one shape; end the "
+                     "rank %u says %u ranks on this node of %u in all, rank %u says %u of %u: a "
+                     "job has one shape; end the "
                      "left-over",
                      session->hello.rank, session->hello.local_ranks, session->hello.world,
                      other->hello.rank, other->hello.local_ranks, other->hello.world);
@@ -256,7 +265,8 @@ session_plan_region(struct cairn_agent *agent, struct session *session, char *te
     err = cairn_capture_plan(session->slices.slices, session->slices.count, session->entries,
                              &region_bytes, &why);
     if (err) {
-        snprintf(text, text_bytes, "a registered tensor is wrong: %s", why ? why : cairn_err_text(err));
+        snprintf(text, text_bytes, "a registered tensor is wrong: %s",
+                 why ? why : cairn_err_text(err));
         return err;
     }
     session->region_blocks = region_bytes / CAIRN_BLOCK_BYTES;
@@ -265,11 +275,14 @@ session_plan_region(struct cairn_agent *agent, struct session *session, char *te
     if (session->region_block + session->region_blocks <= capacity)
         return check_record(agent, session, text, text_bytes);
     snprintf(text, text_bytes,
-             "rank %u registers %.1f MiB to capture, %.1f MiB of this node's state_bytes (%.1f MiB) are taken by its other "
+             "rank %u registers %.1f MiB to capture, %.1f MiB of this node's state_bytes (%.1f "
+             "MiB) are taken by its other "
              "ranks: set state_bytes to at least %.0fMiB",
              session->hello.rank, (double)region_bytes / 1048576.0,
              (double)session->region_block * CAIRN_BLOCK_BYTES / 1048576.0,
              (double)agent->config.state_bytes / 1048576.0,
-             (double)(session->region_block + session->region_blocks) * CAIRN_BLOCK_BYTES / 1048576.0 + 1);
+             (double)(session->region_block + session->region_blocks) * CAIRN_BLOCK_BYTES /
+                     1048576.0 +
+                 1);
     return CAIRN_NOMEM;
 }

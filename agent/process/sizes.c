@@ -32,7 +32,8 @@ measure_groups(const struct cairn_roster *roster, struct cairn_sizes *out, uint3
     out->data_count = 1;
     *members = 1;
     for (uint32_t g = 0; g < roster->group_count; g++) {
-        uint32_t parity_count = roster->groups[g].parity, data_count = roster->groups[g].count - parity_count;
+        uint32_t parity_count = roster->groups[g].parity,
+                 data_count = roster->groups[g].count - parity_count;
         uint64_t blocks = parity_count * ((out->slot_blocks + data_count - 1) / data_count);
 
         if (blocks >= out->parity_blocks) {
@@ -55,14 +56,16 @@ cairn_sizes_of(const struct cairn_config *config, struct cairn_sizes *out)
     struct cairn_roster *roster = NULL;
     cairn_err err = agents && domains ? CAIRN_OK : CAIRN_NOMEM;
 
-    *out = (struct cairn_sizes){.slot_blocks = (config->state_bytes + CAIRN_BLOCK_BYTES - 1) / CAIRN_BLOCK_BYTES};
+    *out = (struct cairn_sizes){.slot_blocks = (config->state_bytes + CAIRN_BLOCK_BYTES - 1) /
+                                               CAIRN_BLOCK_BYTES};
     for (uint32_t i = 0; !err && i < config->node_count; i++)
         if (!config->nodes[i].spare) {
             agents[count] = i;
             domains[count++] = config->nodes[i].domain;
         }
     if (!err)
-        err = cairn_roster_build(agents, domains, count, parity, cairn_sizes_group(config), &roster);
+        err =
+            cairn_roster_build(agents, domains, count, parity, cairn_sizes_group(config), &roster);
     if (!err)
         measure_groups(roster, out, &members);
     out->layout_bytes_max = config->state_bytes / CAIRN_LAYOUT_SHARE;

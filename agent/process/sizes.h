@@ -1,17 +1,21 @@
 /*
- * agent/process/sizes.h - how much memory a configuration asks for: of state, parity and records, per slot. The agent reserves it, and
- * `cairn doctor` says beforehand whether it fits.
+ * agent/process/sizes.h - how much memory a configuration asks for: of state, parity and records,
+ * per slot. The agent reserves it, and `cairn doctor` says beforehand whether it fits.
  */
 #ifndef CAIRN_AGENT_PROCESS_SIZES_H
 #define CAIRN_AGENT_PROCESS_SIZES_H
 
 #include "agent/process/config.h"
 
-enum { CAIRN_LAYOUT_SHARE = 2048 /* room for names and shapes is this part of state_bytes, 256 KiB at least */ };
+enum {
+    CAIRN_LAYOUT_SHARE =
+        2048 /* room for names and shapes is this part of state_bytes, 256 KiB at least */
+};
 
 struct cairn_sizes {
     uint64_t slot_blocks;   /* of one generation's state */
-    uint64_t parity_blocks; /* of all parity slots of one generation, in the smallest group, which has the largest share */
+    uint64_t parity_blocks; /* of all parity slots of one generation, in the smallest group, which
+                             * has the largest share */
     uint32_t data_count;    /* k of that group */
     uint32_t parity_count;  /* m of that group */
     uint64_t layout_bytes_max; /* of names and shapes in one member's manifest */
@@ -19,10 +23,13 @@ struct cairn_sizes {
     uint64_t record_bytes;     /* of one generation's record */
 };
 
-/* Members of a group that is full: the configured number or 10, at least one more than the parity, at most all active nodes. */
+/* Members of a group that is full: the configured number or 10, at least one more than the parity,
+ * at most all active nodes. */
 uint32_t cairn_sizes_group(const struct cairn_config *config);
 
-/* CAIRN_NOMEM, or what cairn_roster_build says where the nodes cannot be laid out in groups. Pure. Thread: any. */
-CAIRN_MUST_CHECK cairn_err cairn_sizes_of(const struct cairn_config *config, struct cairn_sizes *out);
+/* CAIRN_NOMEM, or what cairn_roster_build says where the nodes cannot be laid out in groups. Pure.
+ * Thread: any. */
+CAIRN_MUST_CHECK cairn_err cairn_sizes_of(const struct cairn_config *config,
+                                          struct cairn_sizes *out);
 
 #endif

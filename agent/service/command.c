@@ -16,7 +16,8 @@
 #include <unistd.h>
 
 enum { LOOK_MS = 100, READS_MAX = 64, READ_BYTES = 4096 };
-static const uint64_t killed_within_ns = 5 * CAIRN_NS_PER_S; /* what does not end then is not waited for */
+/* what does not end then is not waited for */
+static const uint64_t killed_within_ns = 5 * CAIRN_NS_PER_S;
 
 extern char **environ;
 
@@ -36,8 +37,11 @@ cairn_command_check(const struct cairn_config *config, char *error, size_t error
         why = "the agent's user may not execute it";
     if (!why)
         return CAIRN_OK;
-    (void)snprintf(error, error_bytes, "%s:%u: enforce_command %s: %s: name a program that is on every node and can be executed there, "
-                   "or set verdict_policy to advise", config->source[0] ? config->source : "configuration",
+    (void)snprintf(error, error_bytes,
+                   "%s:%u: enforce_command %s: %s: name a program that is on every node and can be "
+                   "executed there, "
+                   "or set verdict_policy to advise",
+                   config->source[0] ? config->source : "configuration",
                    cairn_config_line(config, "enforce_command"), program, why);
     return CAIRN_CONFIG;
 }
@@ -77,7 +81,8 @@ sets_same_name(const char *const *settings, const char *variable)
     return false;
 }
 
-/* The settings, and this process' environment but for what they set; freed by the caller, the strings stay. NULL without memory. */
+/* The settings, and this process' environment but for what they set; freed by the caller, the
+ * strings stay. NULL without memory. */
 static char **
 make_environment(const char *const *settings)
 {
@@ -99,7 +104,8 @@ make_environment(const char *const *settings)
 
 /* 0 or an errno. */
 static int
-spawn(const struct cairn_command *command, char *const *arguments, char *const *environment, int input_fd, int output_fd, pid_t *out)
+spawn(const struct cairn_command *command, char *const *arguments, char *const *environment,
+      int input_fd, int output_fd, pid_t *out)
 {
     posix_spawn_file_actions_t actions;
     posix_spawnattr_t attributes;
@@ -115,7 +121,8 @@ spawn(const struct cairn_command *command, char *const *arguments, char *const *
     }
     sigemptyset(&none);
     sigfillset(&all);
-    failed = posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+    failed = posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK |
+                                                       POSIX_SPAWN_SETSIGDEF);
     if (!failed)
         failed = posix_spawnattr_setsigmask(&attributes, &none);
     if (!failed)
@@ -129,7 +136,8 @@ spawn(const struct cairn_command *command, char *const *arguments, char *const *
     if (!failed)
         failed = posix_spawn_file_actions_addclosefrom_np(&actions, 3);
     if (!failed)
-        failed = posix_spawn(out, command->what->text, &actions, &attributes, arguments, environment);
+        failed =
+            posix_spawn(out, command->what->text, &actions, &attributes, arguments, environment);
     posix_spawnattr_destroy(&attributes);
     posix_spawn_file_actions_destroy(&actions);
     return failed;
@@ -137,7 +145,8 @@ spawn(const struct cairn_command *command, char *const *arguments, char *const *
 
 /* ---- until its end ---- */
 
-/* Reads what is there; what has no room is dropped. The descriptor is -1 afterwards where nothing more comes. */
+/* Reads what is there; what has no room is dropped. The descriptor is -1 afterwards where nothing
+ * more comes. */
 static void
 take_output(struct cairn_command *command, int *fd)
 {
@@ -195,11 +204,13 @@ await(struct cairn_command *command, pid_t pid, int *output_fd)
         if (ended == pid && !is_killed)
             take_status(command, status);
         if (ended == pid || (ended < 0 && errno != EINTR))
-            return; /* in the second case somebody has arranged that nobody learns how it ended: unknown */
+            return; /* in the second case somebody has arranged that nobody learns how it ended:
+                     * unknown */
         now_ns = cairn_clock_now_ns(&clock);
         if (!is_killed && (is_closing || now_ns >= until_ns)) {
             (void)kill(-pid, SIGKILL); /* the group is there as long as it is not waited for */
-            command->end = now_ns >= until_ns ? CAIRN_ENFORCEMENT_TIMEOUT : CAIRN_ENFORCEMENT_UNKNOWN;
+            command->end =
+                now_ns >= until_ns ? CAIRN_ENFORCEMENT_TIMEOUT : CAIRN_ENFORCEMENT_UNKNOWN;
             is_killed = true;
             until_ns = now_ns + killed_within_ns;
         } else if (is_killed && now_ns >= until_ns) {
@@ -211,7 +222,9 @@ await(struct cairn_command *command, pid_t pid, int *output_fd)
 void
 cairn_command_run(struct cairn_command *command)
 {
-    char *arguments[CAIRN_CONFIG_ARGUMENTS_MAX + 1] = {NULL}, **environment = make_environment(command->settings);
+    char *arguments[CAIRN_CONFIG_ARGUMENTS_MAX + 1] = {NULL},
+                                                 **environment =
+                                                     make_environment(command->settings);
     const char *at = command->what->text;
     int input_fd = -1, output_fds[2] = {-1, -1}, failed = environment ? 0 : ENOMEM;
     pid_t pid = -1;
@@ -224,7 +237,8 @@ cairn_command_run(struct cairn_command *command)
         arguments[i] = (char *)at;
     if (!failed && (input_fd = make_input(command->input, command->input_bytes)) < 0)
         failed = errno;
-    if (!failed && (pipe2(output_fds, O_CLOEXEC) != 0 || fcntl(output_fds[0], F_SETFL, O_NONBLOCK) != 0))
+    if (!failed &&
+        (pipe2(output_fds, O_CLOEXEC) != 0 || fcntl(output_fds[0], F_SETFL, O_NONBLOCK) != 0))
         failed = errno;
     if (!failed)
         failed = spawn(command, arguments, environment, input_fd, output_fds[1], &pid);
@@ -259,12 +273,14 @@ whole_characters(const char *text, size_t len)
 }
 
 bool
-cairn_command_next_piece(const struct cairn_command *command, size_t *at, struct cairn_command_piece *out)
+cairn_command_next_piece(const struct cairn_command *command, size_t *at,
+                         struct cairn_command_piece *out)
 {
     const char *text = command->output + *at;
     size_t len = strcspn(text, "\n");
 
-    while (*at < command->output_bytes && len == 0) { /* behind the end of a line, or a zero that it wrote */
+    /* behind the end of a line, or a zero that it wrote */
+    while (*at < command->output_bytes && len == 0) {
         text = command->output + ++*at;
         len = strcspn(text, "\n");
     }

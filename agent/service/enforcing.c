@@ -1,10 +1,12 @@
 /*
- * agent/service/enforcing.c - the operator's command for verdicts whose exchange is proposed, where verdict_policy is enforce and this agent
- * analyses the job; replan/live/enforce.h decides for which.
+ * agent/service/enforcing.c - the operator's command for verdicts whose exchange is proposed, where
+ * verdict_policy is enforce and this agent analyses the job; replan/live/enforce.h decides for
+ * which.
  *
- * That it is run is stored and told to the other agents before it is started, so that after a crash nobody runs it again; how it ended
- * is kept with the verdict in the same way. A worker of its own waits for the command: neither the loop nor the protection does. It is
- * the command that decides what becomes of the job: the agent does nothing to a trainer.
+ * That it is run is stored and told to the other agents before it is started, so that after a crash
+ * nobody runs it again; how it ended is kept with the verdict in the same way. A worker of its own
+ * waits for the command: neither the loop nor the protection does. It is the command that decides
+ * what becomes of the job: the agent does nothing to a trainer.
  */
 #include "agent/process/agent_state.h"
 #include "agent/service/command.h"
@@ -18,7 +20,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SETTINGS = 4, SETTING_BYTES = 5120, LISTED_MAX = CAIRN_LEDGER_RANKS_MAX + CAIRN_LEDGER_NODES_MAX };
+enum {
+    SETTINGS = 4,
+    SETTING_BYTES = 5120,
+    LISTED_MAX = CAIRN_LEDGER_RANKS_MAX + CAIRN_LEDGER_NODES_MAX
+};
 
 struct enforcing_state {
     struct cairn_job job;
@@ -29,7 +35,7 @@ struct enforcing_state {
     bool is_running;
     uint64_t number, began_ns;      /* the verdict whose command runs, or ran last */
     struct cairn_enforcement ended; /* how the last one did; NONE: it runs, or there was none */
-    char *input;               /* owned, while it runs */
+    char *input;                    /* owned, while it runs */
     char settings[SETTINGS][SETTING_BYTES];
     const char *setting_list[SETTINGS + 1];
     struct cairn_command command;
@@ -52,7 +58,8 @@ find_entry(const struct cairn_ledger *ledger, uint64_t number)
     return NULL;
 }
 
-/* The nodes that a verdict is about: those that it names, or else those that its listed ranks run on, each once. Returns how many. */
+/* The nodes that a verdict is about: those that it names, or else those that its listed ranks run
+ * on, each once. Returns how many. */
 static uint32_t
 nodes_of(const struct cairn_agent *agent, const struct cairn_ledger_entry *entry, uint32_t *out)
 {
@@ -60,7 +67,8 @@ nodes_of(const struct cairn_agent *agent, const struct cairn_ledger_entry *entry
 
     for (uint32_t i = 0; i < entry->node_count && i < CAIRN_LEDGER_NODES_MAX; i++)
         out[count++] = entry->nodes[i];
-    for (uint32_t i = 0; entry->node_count == 0 && i < entry->rank_count && i < CAIRN_LEDGER_RANKS_MAX; i++) {
+    for (uint32_t i = 0;
+         entry->node_count == 0 && i < entry->rank_count && i < CAIRN_LEDGER_RANKS_MAX; i++) {
         uint32_t node = timing_analysis_node_of(agent, entry->ranks[i]), at = 0;
 
         while (at < count && out[at] != node)
@@ -78,10 +86,12 @@ set_numbers(char *setting, const char *name, const uint32_t *items, uint32_t cou
     size_t used = (size_t)snprintf(setting, SETTING_BYTES, "%s=", name);
 
     for (uint32_t i = 0; i < count && used < SETTING_BYTES; i++)
-        used += (size_t)snprintf(setting + used, SETTING_BYTES - used, "%s%u", i ? " " : "", items[i]);
+        used +=
+            (size_t)snprintf(setting + used, SETTING_BYTES - used, "%s%u", i ? " " : "", items[i]);
 }
 
-/* The hosts of the nodes' addresses, which is what a cluster's own commands know: without port, and without the brackets of IPv6. */
+/* The hosts of the nodes' addresses, which is what a cluster's own commands know: without port, and
+ * without the brackets of IPv6. */
 static void
 set_hosts(const struct cairn_agent *agent, char *setting, const uint32_t *nodes, uint32_t count)
 {
@@ -89,13 +99,15 @@ set_hosts(const struct cairn_agent *agent, char *setting, const uint32_t *nodes,
     const char *between = "";
 
     for (uint32_t i = 0; i < count && used < SETTING_BYTES; i++) {
-        const char *address = nodes[i] < agent->config.node_count ? agent->config.nodes[nodes[i]].address : "";
+        const char *address =
+            nodes[i] < agent->config.node_count ? agent->config.nodes[nodes[i]].address : "";
         const char *end = strrchr(address, ':');
         size_t skip = address[0] == '[', host_len = end ? (size_t)(end - address) - 2 * skip : 0;
 
         if (host_len == 0)
             continue;
-        used += (size_t)snprintf(setting + used, SETTING_BYTES - used, "%s%.*s", between, (int)host_len, address + skip);
+        used += (size_t)snprintf(setting + used, SETTING_BYTES - used, "%s%.*s", between,
+                                 (int)host_len, address + skip);
         between = " ";
     }
 }
@@ -103,7 +115,8 @@ set_hosts(const struct cairn_agent *agent, char *setting, const uint32_t *nodes,
 static void
 make_settings(struct enforcing_state *state, const struct cairn_ledger_entry *entry)
 {
-    uint32_t ranks = entry->rank_count < CAIRN_LEDGER_RANKS_MAX ? entry->rank_count : CAIRN_LEDGER_RANKS_MAX;
+    uint32_t ranks =
+        entry->rank_count < CAIRN_LEDGER_RANKS_MAX ? entry->rank_count : CAIRN_LEDGER_RANKS_MAX;
     uint32_t nodes[LISTED_MAX] = {0}, node_count = nodes_of(state->agent, entry, nodes);
 
     (void)snprintf(state->settings[0], SETTING_BYTES, "CAIRN_VERDICT=%" PRIu64, entry->number);
@@ -118,7 +131,8 @@ make_settings(struct enforcing_state *state, const struct cairn_ledger_entry *en
 static cairn_err
 make_input(struct enforcing_state *state, const struct cairn_ledger_entry *entry)
 {
-    struct operator_job job = {.config = &state->agent->config, .ledger = &state->agent->timing->ledger};
+    struct operator_job job = {.config = &state->agent->config,
+                               .ledger = &state->agent->timing->ledger};
     struct cairn_json_writer writer;
     cairn_err err;
 
@@ -139,11 +153,13 @@ say_output(const struct enforcing_state *state)
     size_t at = 0;
 
     while (cairn_command_next_piece(&state->command, &at, &piece))
-        CAIRN_LOG_AT(INFO, "enforce: verdict=%" PRIu64 " says%s: %.*s%s", state->number, piece.is_continuing ? " on" : "", (int)piece.len,
-                     piece.text, piece.is_continued ? " ..." : "");
+        CAIRN_LOG_AT(INFO, "enforce: verdict=%" PRIu64 " says%s: %.*s%s", state->number,
+                     piece.is_continuing ? " on" : "", (int)piece.len, piece.text,
+                     piece.is_continued ? " ..." : "");
     if (state->command.is_cut)
-        CAIRN_LOG_AT(INFO, "enforce: verdict=%" PRIu64 " said more than %d bytes: the rest is left out", state->number,
-                     CAIRN_COMMAND_OUTPUT_BYTES);
+        CAIRN_LOG_AT(INFO,
+                     "enforce: verdict=%" PRIu64 " said more than %d bytes: the rest is left out",
+                     state->number, CAIRN_COMMAND_OUTPUT_BYTES);
 }
 
 bool
@@ -152,8 +168,8 @@ enforcing_say_end(struct cairn_agent *agent)
     const struct enforcing_state *state = agent->enforcing;
 
     return state && state->ended.state != CAIRN_ENFORCEMENT_NONE &&
-           cairn_enforce_end(&agent->timing->ledger, &state->by, state->number, state->ended.state, state->ended.value,
-                             state->ended.ended_wall_ns);
+           cairn_enforce_end(&agent->timing->ledger, &state->by, state->number, state->ended.state,
+                             state->ended.value, state->ended.ended_wall_ns);
 }
 
 /* Keeps how it ended, and says so. */
@@ -174,7 +190,8 @@ end(struct enforcing_state *state, enum cairn_enforcement_state how, uint32_t va
     CAIRN_LOG_AT(WARN, "enforce: verdict=%" PRIu64 ": %s; took_ms=%" PRIu64, state->number, text,
                  (agent_now_ns(agent) - state->began_ns) / CAIRN_NS_PER_MS);
     if (!enforcing_say_end(agent))
-        return; /* the list is another agent's by now, and does not have it: said again when one comes that has */
+        return; /* the list is another agent's by now, and does not have it: said again when one
+                 * comes that has */
     (void)timing_store(agent);
     if (!agent->stopping)
         timing_tell_changes(agent);
@@ -201,8 +218,9 @@ start(struct enforcing_state *state, const struct cairn_ledger_entry *entry)
     state->by.running = entry->number;
     state->ended = (struct cairn_enforcement){.state = CAIRN_ENFORCEMENT_NONE};
     make_settings(state, entry);
-    CAIRN_LOG_AT(WARN, "enforce: verdict=%" PRIu64 ": runs %s; %s %s %s", state->number, agent->config.enforce_command.text,
-                 state->settings[1], state->settings[2], state->settings[3]);
+    CAIRN_LOG_AT(WARN, "enforce: verdict=%" PRIu64 ": runs %s; %s %s %s", state->number,
+                 agent->config.enforce_command.text, state->settings[1], state->settings[2],
+                 state->settings[3]);
     if (make_input(state, entry) != CAIRN_OK) {
         end(state, CAIRN_ENFORCEMENT_NOT_STARTED, ENOMEM);
         return;
@@ -223,18 +241,22 @@ enforcing_turn(struct cairn_agent *agent)
 {
     struct enforcing_state *state = agent->enforcing;
     struct timing_state *timing = agent->timing;
-    const struct cairn_enforcer here = {.node = agent->config.node, .incarnation = agent->incarnation};
+    const struct cairn_enforcer here = {.node = agent->config.node,
+                                        .incarnation = agent->incarnation};
     uint64_t wall_ns = cairn_clock_wall_ns(&agent->clock), number;
 
     if (agent->stopping)
         return;
-    if (cairn_enforce_settle(&timing->ledger, state ? &state->by : &here, timing->eligible, agent->config.node_count, wall_ns))
+    if (cairn_enforce_settle(&timing->ledger, state ? &state->by : &here, timing->eligible,
+                             agent->config.node_count, wall_ns))
         timing_tell_changes(agent);
     if (!state)
         return;
     state->by.first_run = timing->first_run;
     state->by.exchange_ns = replanning_standstill_ns(agent);
-    number = state->is_running ? 0 : cairn_enforce_next(&timing->ledger, &state->by, agent->config.exchanges_per_day, wall_ns);
+    number = state->is_running ? 0
+                               : cairn_enforce_next(&timing->ledger, &state->by,
+                                                    agent->config.exchanges_per_day, wall_ns);
     if (number != 0)
         start(state, find_entry(&timing->ledger, number));
 }
@@ -244,15 +266,18 @@ enforcing_turn(struct cairn_agent *agent)
 cairn_err
 enforcing_open(struct cairn_agent *agent)
 {
-    const struct cairn_enforcer by = {.node = agent->config.node, .incarnation = agent->incarnation};
+    const struct cairn_enforcer by = {.node = agent->config.node,
+                                      .incarnation = agent->incarnation};
     char error[CAIRN_CONFIG_ERROR_BYTES];
     struct enforcing_state *state;
     cairn_err err;
 
-    (void)cairn_enforce_settle(&agent->timing->ledger, &by, NULL, 0, cairn_clock_wall_ns(&agent->clock));
+    (void)cairn_enforce_settle(&agent->timing->ledger, &by, NULL, 0,
+                               cairn_clock_wall_ns(&agent->clock));
     if (agent->config.verdict_policy != CAIRN_CONFIG_ENFORCE) {
         if (agent->config.enforce_command.count > 0)
-            CAIRN_LOG_AT(WARN, "agent: there is an enforce_command, but verdict_policy is not enforce: it is never run");
+            CAIRN_LOG_AT(WARN, "agent: there is an enforce_command, but verdict_policy is not "
+                               "enforce: it is never run");
         return CAIRN_OK;
     }
     err = cairn_command_check(&agent->config, error, sizeof error);

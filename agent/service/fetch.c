@@ -1,4 +1,5 @@
-/* agent/service/fetch.c - the life of a fetcher, and the manifests that it gathers first; see fetch.h. */
+/* agent/service/fetch.c - the life of a fetcher, and the manifests that it gathers first; see
+ * fetch.h. */
 #include "agent/service/fetch_state.h"
 
 #include "base/file.h"
@@ -55,8 +56,8 @@ fetch_open(struct cairn_agent *agent)
 /* ---- lookups ---- */
 
 bool
-fetch_find_holding(const struct cairn_agent *agent, struct cairn_generation generation, uint32_t member,
-             uint32_t *index, struct cairn_holding_view *out)
+fetch_find_holding(const struct cairn_agent *agent, struct cairn_generation generation,
+                   uint32_t member, uint32_t *index, struct cairn_holding_view *out)
 {
     for (uint32_t i = 0; i < CAIRN_HOLDINGS_MAX; i++)
         if (cairn_core_look_holding(agent->core, i, out) && out->state == CAIRN_HOLDING_COMPLETE &&
@@ -77,13 +78,15 @@ fetch_ask_for_repair(struct cairn_agent *agent)
     if (agent->fetches->repair_ns && now_ns - agent->fetches->repair_ns < repair_pause_ns)
         return;
     agent->fetches->repair_ns = now_ns;
-    CAIRN_LOG_AT(ERROR, "fetch: damaged blocks were found while a generation is read: the job's memory is verified and repaired");
+    CAIRN_LOG_AT(ERROR, "fetch: damaged blocks were found while a generation is read: the job's "
+                        "memory is verified and repaired");
     agent_step(agent, &event, NULL);
 }
 
 /* ---- manifests ---- */
 
-/* Calls `ready` when the last manifest is here; true when it did, and then the fetcher may have ended. */
+/* Calls `ready` when the last manifest is here; true when it did, and then the fetcher may have
+ * ended. */
 bool
 fetch_gathered(struct fetcher *fetcher)
 {
@@ -148,8 +151,8 @@ manifest_from_own(struct fetcher *fetcher, uint32_t member)
     return false;
 }
 
-/* Who holds a member's part now, or did when the reading began: a pinned generation stays where it is after it is no
- * longer the ready one. */
+/* Who holds a member's part now, or did when the reading began: a pinned generation stays where it
+ * is after it is no longer the ready one. */
 uint32_t
 fetch_holder_of(const struct fetcher *fetcher, uint32_t member)
 {
@@ -176,8 +179,9 @@ fetch_ask_manifest(struct fetcher *fetcher, uint32_t member)
         mail_send(agent, &message, NULL, 0, UINT32_MAX, NULL);
 }
 
-/* The members of the generation: of the core's ready one, or of an own holding that was kept (pinned) while newer
- * ones were committed: its members' own agents hold those. 0 where it is neither. */
+/* The members of the generation: of the core's ready one, or of an own holding that was kept
+ * (pinned) while newer ones were committed: its members' own agents hold those. 0 where it is
+ *          neither. */
 static uint32_t
 count_members(const struct fetcher *fetcher, const struct cairn_roster **table)
 {
@@ -216,9 +220,9 @@ fetch_start_memory(struct fetcher *fetcher)
         return CAIRN_NOMEM;
     fetcher->container_count = count;
     for (uint32_t m = 0; m < count; m++)
-        fetcher->holders[m] =
-            table ? table->members[m].agent
-                  : cairn_core_holder(fetcher->agent->core, fetcher->generation, m);
+        fetcher->holders[m] = table
+                                  ? table->members[m].agent
+                                  : cairn_core_holder(fetcher->agent->core, fetcher->generation, m);
     for (uint32_t m = 0; m < count; m++)
         if (!manifest_from_own(fetcher, m))
             fetch_ask_manifest(fetcher, m);
@@ -242,7 +246,8 @@ static void
 open_run(struct cairn_job *job)
 {
     struct open_job *opening = (struct open_job *)job;
-    cairn_err err = cairn_file_open(AT_FDCWD, opening->path, CAIRN_FILE_DIRECTORY, &opening->dir_fd);
+    cairn_err err =
+        cairn_file_open(AT_FDCWD, opening->path, CAIRN_FILE_DIRECTORY, &opening->dir_fd);
 
     if (!err)
         err = cairn_universal_dir_open(opening->dir_fd, &opening->universal, opening->report,

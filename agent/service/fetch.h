@@ -1,10 +1,12 @@
 /*
- * agent/service/fetch.h - reading a generation wherever it lies: own memory, other nodes' memory, spilled files.
+ * agent/service/fetch.h - reading a generation wherever it lies: own memory, other nodes' memory,
+ * spilled files.
  *
- * A fetcher first gathers the manifests of all containers of one generation (those of its own group are in its
- * holding's seals, others are asked for), then reads runs of blocks into the caller's memory. Every block is compared with the
- * checksum in its manifest before it is handed out; a damaged one is repaired (a verify of the job is started) and
- * read again, until the deadline. Used by restoring trainers, by spill, and by export. Thread: loop.
+ * A fetcher first gathers the manifests of all containers of one generation (those of its own group
+ * are in its holding's seals, others are asked for), then reads runs of blocks into the caller's
+ * memory. Every block is compared with the checksum in its manifest before it is handed out; a
+ * damaged one is repaired (a verify of the job is started) and read again, until the deadline. Used
+ * by restoring trainers, by spill, and by export. Thread: loop.
  */
 #ifndef CAIRN_AGENT_SERVICE_FETCH_H
 #define CAIRN_AGENT_SERVICE_FETCH_H
@@ -16,7 +18,8 @@ struct fetcher;
 typedef void fetcher_ready_fn(void *context, cairn_err err, const char *text);
 typedef void fetcher_done_fn(void *context, uint64_t tag, cairn_err err);
 
-/* A run of blocks wanted at `target` (count * CAIRN_BLOCK_BYTES long, valid until done is called or the fetcher ends). */
+/* A run of blocks wanted at `target` (count * CAIRN_BLOCK_BYTES long, valid until done is called or
+ * the fetcher ends). */
 struct fetcher_run {
     uint32_t container;
     uint32_t count;
@@ -25,9 +28,9 @@ struct fetcher_run {
 };
 
 /*
- * Starts on a generation: in memory (the core's ready one, or one that an own complete holding keeps pinned), or in the
- * files of its directory below spill_dir. `ready` is called once, from the loop, maybe at once. CAIRN_NOT_FOUND: it is
- * none of these; CAIRN_NOMEM.
+ * Starts on a generation: in memory (the core's ready one, or one that an own complete holding
+ * keeps pinned), or in the files of its directory below spill_dir. `ready` is called once, from the
+ * loop, maybe at once. CAIRN_NOT_FOUND: it is none of these; CAIRN_NOMEM.
  */
 CAIRN_MUST_CHECK cairn_err fetcher_start(struct cairn_agent *agent,
                                          struct cairn_generation generation, bool from_files,
@@ -40,7 +43,8 @@ void fetcher_end(struct fetcher *fetcher);
 uint32_t fetcher_container_count(const struct fetcher *fetcher);
 const struct cairn_manifest *fetcher_manifest(const struct fetcher *fetcher, uint32_t container);
 
-/* Reads runs[count] (copied); `done` is called once, with `tag`, maybe at once. CAIRN_INVAL: blocks that are not there. */
+/* Reads runs[count] (copied); `done` is called once, with `tag`, maybe at once. CAIRN_INVAL: blocks
+ * that are not there. */
 CAIRN_MUST_CHECK cairn_err fetcher_read(struct fetcher *fetcher, const struct fetcher_run *runs,
                                         uint32_t count, uint64_t tag, fetcher_done_fn *done,
                                         void *context);

@@ -1,4 +1,5 @@
-/* agent/service/fetch_answer.c - answers to other agents' FETCH, what they answer to ours, and asking again. */
+/* agent/service/fetch_answer.c - answers to other agents' FETCH, what they answer to ours, and
+ * asking again. */
 #include "agent/service/fetch_state.h"
 
 #include "base/log.h"
@@ -48,8 +49,7 @@ answer_blocks(struct cairn_agent *agent, const struct cairn_message *ask, uint32
     answer.err = payload ? CAIRN_OK : CAIRN_NOT_FOUND;
     answer.bytes = NULL;
     answer.bytes_len = 0;
-    mail_send(agent, &answer, payload,
-              payload ? (size_t)ask->block_count * CAIRN_BLOCK_BYTES : 0,
+    mail_send(agent, &answer, payload, payload ? (size_t)ask->block_count * CAIRN_BLOCK_BYTES : 0,
               payload ? holding : UINT32_MAX, NULL);
 }
 
@@ -107,7 +107,8 @@ take_manifest_part(struct fetcher *fetcher, const struct cairn_message *message)
         return;
     }
     if (fetch_take_manifest(fetcher, message->member, container->packed, container->packed_len))
-        CAIRN_LOG_AT(WARN, "fetch: the manifest of part %u came damaged from node %u: asked for again",
+        CAIRN_LOG_AT(WARN,
+                     "fetch: the manifest of part %u came damaged from node %u: asked for again",
                      message->member, message->from);
 }
 

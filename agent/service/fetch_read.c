@@ -1,4 +1,5 @@
-/* agent/service/fetch_read.c - reading runs of blocks: from own memory, from another node, from a spilled file. */
+/* agent/service/fetch_read.c - reading runs of blocks: from own memory, from another node, from a
+ * spilled file. */
 #include "agent/service/fetch_state.h"
 
 #include "base/crc.h"
@@ -31,7 +32,7 @@ fetch_end_read(struct fetcher *fetcher, struct read *read, cairn_err err)
 
 bool
 fetch_blocks_good(const struct cairn_manifest *manifest, uint64_t first_block, uint32_t count,
-            const uint8_t *bytes)
+                  const uint8_t *bytes)
 {
     for (uint32_t i = 0; i < count; i++) {
         uint64_t at = (first_block + i) * CAIRN_BLOCK_BYTES;
@@ -92,7 +93,7 @@ file_run(struct cairn_job *job)
         len = data->data_bytes - at;
     file->err = cairn_spill_read(file->fetcher->dir_fd, data, at, file->bytes, len);
     if (!file->err && !fetch_blocks_good(&file->fetcher->containers[file->file].manifest,
-                                   file->first_block, file->count, file->bytes))
+                                         file->first_block, file->count, file->bytes))
         file->err = CAIRN_CORRUPT;
 }
 
@@ -179,7 +180,8 @@ fetch_read_remote(struct fetcher *fetcher, struct read *read)
         mail_send(agent, &message, NULL, 0, UINT32_MAX, NULL);
 }
 
-/* Asks for the next reads, as many as may be in flight. One that is settled at once may change the list, and call back. */
+/* Asks for the next reads, as many as may be in flight. One that is settled at once may change the
+ * list, and call back. */
 void
 fetch_pump(struct fetcher *fetcher)
 {
@@ -220,20 +222,19 @@ make_reads(struct fetcher *fetcher, const struct fetcher_run *runs, uint32_t cou
             return CAIRN_INVAL;
         for (uint32_t at = 0; at < runs[r].count; at += CAIRN_MESSAGE_BLOCKS_MAX) {
             uint32_t left = runs[r].count - at;
-            struct read *read = fetcher->read_count + batch->left < READS_MAX
-                                    ? calloc(1, sizeof *read)
-                                    : NULL;
+            struct read *read =
+                fetcher->read_count + batch->left < READS_MAX ? calloc(1, sizeof *read) : NULL;
 
             if (!read)
                 return CAIRN_NOMEM;
-            *read = (struct read){.batch = batch,
-                                  .id = ++fetcher->agent->fetches->next_id,
-                                  .container = runs[r].container,
-                                  .count = left < CAIRN_MESSAGE_BLOCKS_MAX ? left
-                                                                           : CAIRN_MESSAGE_BLOCKS_MAX,
-                                  .first_block = runs[r].first_block + at,
-                                  .target = runs[r].target + (size_t)at * CAIRN_BLOCK_BYTES,
-                                  .started_ns = agent_now_ns(fetcher->agent)};
+            *read = (struct read){
+                .batch = batch,
+                .id = ++fetcher->agent->fetches->next_id,
+                .container = runs[r].container,
+                .count = left < CAIRN_MESSAGE_BLOCKS_MAX ? left : CAIRN_MESSAGE_BLOCKS_MAX,
+                .first_block = runs[r].first_block + at,
+                .target = runs[r].target + (size_t)at * CAIRN_BLOCK_BYTES,
+                .started_ns = agent_now_ns(fetcher->agent)};
             *tail = read;
             tail = &read->next;
             batch->left++;

@@ -1,4 +1,5 @@
-/* agent/service/fetch_restore.c - the restore of a trainer: manifests, the window, and blocks into it. */
+/* agent/service/fetch_restore.c - the restore of a trainer: manifests, the window, and blocks into
+ * it. */
 #include "agent/service/fetch_state.h"
 
 #include "base/log.h"
@@ -36,7 +37,8 @@ refuse_restore(struct cairn_agent *agent, struct session *session, uint32_t requ
     send_info(agent, session, &info, -1);
 }
 
-/* The container that lies in one of this node's slots, so that the trainer can read it without a copy. */
+/* The container that lies in one of this node's slots, so that the trainer can read it without a
+ * copy. */
 static void
 find_own_container(const struct fetcher *fetcher, struct cairn_session_restore_info *info)
 {
@@ -56,8 +58,8 @@ find_own_container(const struct fetcher *fetcher, struct cairn_session_restore_i
 }
 
 /*
- * The window's pages are made before the trainer hears of it, and it waits for that. Where everything
- * lies in this node's slot only blocks that are damaged there come through it.
+ * The window's pages are made before the trainer hears of it, and it waits for that. Where
+ * everything lies in this node's slot only blocks that are damaged there come through it.
  */
 static uint32_t
 window_blocks(const struct fetcher *fetcher, const struct cairn_session_restore_info *info)
@@ -180,8 +182,7 @@ fetch_blocks(struct cairn_agent *agent, struct session *session,
         uint64_t window_bytes = cairn_arena_bytes(fetcher->window);
 
         if (item->block_count > window_bytes / CAIRN_BLOCK_BYTES ||
-            item->window_offset >
-                window_bytes - (uint64_t)item->block_count * CAIRN_BLOCK_BYTES)
+            item->window_offset > window_bytes - (uint64_t)item->block_count * CAIRN_BLOCK_BYTES)
             err = CAIRN_INVAL;
         else
             runs[i] = (struct fetcher_run){item->container, item->block_count, item->first_block,
@@ -199,7 +200,9 @@ void
 fetch_restored(struct cairn_agent *agent, struct session *session,
                const struct cairn_session_restored *restored)
 {
-    CAIRN_LOG_AT(INFO, "restore: trainer rank=%u epoch=%" PRIu64 " step=%" PRIu64 " bytes=%" PRIu64 " result=\"%s\"",
+    CAIRN_LOG_AT(INFO,
+                 "restore: trainer rank=%u epoch=%" PRIu64 " step=%" PRIu64 " bytes=%" PRIu64
+                 " result=\"%s\"",
                  session->hello.rank, restored->generation.epoch >> 16, restored->generation.step,
                  restored->bytes, cairn_err_text(restored->err));
     fetch_forget(agent, session);

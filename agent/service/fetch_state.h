@@ -1,5 +1,6 @@
 /*
- * agent/service/fetch_state.h - what the files of fetching share: a fetcher, its containers and its reads.
+ * agent/service/fetch_state.h - what the files of fetching share: a fetcher, its containers and its
+ * reads.
  *
  *   fetch.c          the life of a fetcher, and the manifests that it gathers first
  *   fetch_read.c     reading runs of blocks: from own memory, from another node, from a spilled

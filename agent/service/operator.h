@@ -47,54 +47,54 @@ struct operator_holding {
 
 /* One agent's view of itself: numbers by name, so that agents of two versions understand what both
  * know. */
-#define OPERATOR_NODE_LIST(X)                                                                      \
-    X(member) /* UINT32_MAX: a spare */                                                            \
-    X(uptime_ns)                                                                                   \
-    X(promised)                                                                                    \
-    X(active)                                                                                      \
-    X(frozen)                                                                                      \
-    X(busy)                                                                                        \
-    X(unkept)       /* no keeper holds its memory */                                               \
-    X(denied_peers) /* that hold another key, belong to another job or are not who they should be */ \
-    X(trainers)    /* attached and registered */                                                   \
-    X(attached_total) /* trainers since the agent's start */                                       \
-    X(local_ranks) /* that the job runs on this node, 0 unknown */                                 \
-    X(last_step)                                                                                   \
-    X(committed_epoch)                                                                             \
-    X(committed_step)                                                                              \
-    X(ready_epoch)                                                                                 \
-    X(ready_step)                                                                                  \
-    X(ready_from_files)                                                                            \
-    X(protect_ns)     /* of the newest commit: from the first grant on; 0 unknown */               \
-    X(reserved_bytes) /* memory of this agent */                                                   \
-    X(mended_records) /* of generations, that the last verify found damaged */                    \
-    X(state_bytes)    /* of this node's part of a generation, 0 before trainers register */        \
-    X(captured)       /* snapshots, over this node's trainers, as the next four */                 \
-    X(skipped)                                                                                     \
-    X(failed)                                                                                      \
-    X(fence_count)                                                                                 \
-    X(fence_ns_total)                                                                              \
-    X(fence_ns_p50) /* of the slowest trainer, as the next two */                                  \
-    X(fence_ns_p99)                                                                                \
-    X(fence_ns_max)                                                                                \
-    X(timing_rings)   /* of timing records that are read here */                                   \
-    X(timing_records) /* read since the agent's start, as the next two */                          \
-    X(timing_lost)    /* dropped by full rings, or beyond what is kept apart */                    \
-    X(timing_refused) /* that cannot be */                                                         \
+#define OPERATOR_NODE_LIST(X)                                                                                             \
+    X(member) /* UINT32_MAX: a spare */                                                                                   \
+    X(uptime_ns)                                                                                                          \
+    X(promised)                                                                                                           \
+    X(active)                                                                                                             \
+    X(frozen)                                                                                                             \
+    X(busy)                                                                                                               \
+    X(unkept)       /* no keeper holds its memory */                                                                      \
+    X(denied_peers) /* that hold another key, belong to another job or are not who they should be */                      \
+    X(trainers)     /* attached and registered */                                                                         \
+    X(attached_total) /* trainers since the agent's start */                                                              \
+    X(local_ranks)    /* that the job runs on this node, 0 unknown */                                                     \
+    X(last_step)                                                                                                          \
+    X(committed_epoch)                                                                                                    \
+    X(committed_step)                                                                                                     \
+    X(ready_epoch)                                                                                                        \
+    X(ready_step)                                                                                                         \
+    X(ready_from_files)                                                                                                   \
+    X(protect_ns)     /* of the newest commit: from the first grant on; 0 unknown */                                      \
+    X(reserved_bytes) /* memory of this agent */                                                                          \
+    X(mended_records) /* of generations, that the last verify found damaged */                                            \
+    X(state_bytes)    /* of this node's part of a generation, 0 before trainers register */                               \
+    X(captured)       /* snapshots, over this node's trainers, as the next four */                                        \
+    X(skipped)                                                                                                            \
+    X(failed)                                                                                                             \
+    X(fence_count)                                                                                                        \
+    X(fence_ns_total)                                                                                                     \
+    X(fence_ns_p50) /* of the slowest trainer, as the next two */                                                         \
+    X(fence_ns_p99)                                                                                                       \
+    X(fence_ns_max)                                                                                                       \
+    X(timing_rings)   /* of timing records that are read here */                                                          \
+    X(timing_records) /* read since the agent's start, as the next two */                                                 \
+    X(timing_lost)    /* dropped by full rings, or beyond what is kept apart */                                           \
+    X(timing_refused) /* that cannot be */                                                                                \
     X(timing_dropped) /* parcels of reports: the analysis here had no room for them, or it did not take them from here */ \
-    X(analyses)       /* this agent analyses the timing of the job; else the next are 0 */         \
-    X(analysis_world)                                                                              \
-    X(analysis_ranks) /* that report */                                                            \
-    X(analysis_steps) /* analysed since it began */                                                \
-    X(analysis_last_step)                                                                          \
-    X(analysis_step_ns) /* median time of the last steps, 0 unknown */                             \
-    X(analysis_calibrated) /* each rank's normal is known */                                       \
-    X(plans_made)          /* for changes of rates; by the analyst, as the next */                 \
-    X(advice_action)       /* enum cairn_replan_action and 1; 0: none is given */                  \
-    X(advice_current_ns)   /* a step of the plan that runs; OPERATOR_UNKNOWN: it cannot go on */   \
-    X(advice_step_ns)      /* a step after it */                                                   \
-    X(advice_cost_ns)      /* training stands still for that long */                               \
-    X(advice_payback_steps)                                                                        \
+    X(analyses)       /* this agent analyses the timing of the job; else the next are 0 */                                \
+    X(analysis_world)                                                                                                     \
+    X(analysis_ranks) /* that report */                                                                                   \
+    X(analysis_steps) /* analysed since it began */                                                                       \
+    X(analysis_last_step)                                                                                                 \
+    X(analysis_step_ns)    /* median time of the last steps, 0 unknown */                                                 \
+    X(analysis_calibrated) /* each rank's normal is known */                                                              \
+    X(plans_made)          /* for changes of rates; by the analyst, as the next */                                        \
+    X(advice_action)       /* enum cairn_replan_action and 1; 0: none is given */                                         \
+    X(advice_current_ns)   /* a step of the plan that runs; OPERATOR_UNKNOWN: it cannot go on */                          \
+    X(advice_step_ns)      /* a step after it */                                                                          \
+    X(advice_cost_ns)      /* training stands still for that long */                                                      \
+    X(advice_payback_steps)                                                                                               \
     X(advice_given_wall_ns)
 
 enum {

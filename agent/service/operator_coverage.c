@@ -1,9 +1,10 @@
 /*
- * agent/service/operator_coverage.c - what the ranks cover of the job, and what not with the reason: of one node out of its
- * sessions, between agents as JSON, and of the whole job for operators.
+ * agent/service/operator_coverage.c - what the ranks cover of the job, and what not with the
+ * reason: of one node out of its sessions, between agents as JSON, and of the whole job for
+ * operators.
  *
- * Ranks that say the same are one entry, since a job of many ranks mostly has the same to say on each. All but
- * operator_coverage_fill is pure.
+ * Ranks that say the same are one entry, since a job of many ranks mostly has the same to say on
+ * each. All but operator_coverage_fill is pure.
  */
 #include "agent/service/operator.h"
 
@@ -15,8 +16,8 @@
 
 enum { RANK_NUMBERS = 4 + 2 * (OPERATOR_KINDS - 1) };
 
-static const char *const kind_names[OPERATOR_KINDS] = {
-    NULL, "parameter", "optimizer", "buffer", "opaque"};
+static const char *const kind_names[OPERATOR_KINDS] = {NULL, "parameter", "optimizer", "buffer",
+                                                       "opaque"};
 
 /* ---- lists ---- */
 
@@ -143,8 +144,7 @@ rank_number(struct operator_rank *rank, uint32_t n)
     if (n < 4)
         return first[n];
     n -= 4;
-    return n < OPERATOR_KINDS - 1 ? &rank->tensors[1 + n]
-                                  : &rank->bytes[2 + n - OPERATOR_KINDS];
+    return n < OPERATOR_KINDS - 1 ? &rank->tensors[1 + n] : &rank->bytes[2 + n - OPERATOR_KINDS];
 }
 
 static void

@@ -1,5 +1,5 @@
-/* agent/service/operator_files.c - reading the directory of spilled generations for status, snapshots and
- * verify. Runs in a worker. */
+/* agent/service/operator_files.c - reading the directory of spilled generations for status,
+ * snapshots and verify. Runs in a worker. */
 #include "agent/service/operator.h"
 
 #include "base/file.h"

@@ -1,7 +1,7 @@
 /*
- * agent/service/operator_gather.c - what a request asks others for: the other agents' views of themselves,
- * and what lies in the spill directory. Both come back as calls in the loop, which take the request
- * on.
+ * agent/service/operator_gather.c - what a request asks others for: the other agents' views of
+ * themselves, and what lies in the spill directory. Both come back as calls in the loop, which take
+ * the request on.
  */
 #include "agent/service/operator_state.h"
 

@@ -1,6 +1,6 @@
 /*
- * agent/service/operator_health.c - what all nodes' views say together: protected against what, what would
- * be lost now, what is wrong and what to do about it. Pure.
+ * agent/service/operator_health.c - what all nodes' views say together: protected against what,
+ * what would be lost now, what is wrong and what to do about it. Pure.
  *
  * A part of a generation is there when a node that answered holds it complete. A group of k + m
  * members with `missing` parts gone survives m - missing further losses; the job survives what its
@@ -18,7 +18,8 @@
 
 enum { STEPS_BEHIND_FACTOR = 4, NODES_NAMED_MAX = 8, VERDICTS_NAMED_MAX = 6 };
 
-/* A job whose newest generation is younger loses nothing worth a warning, however many of its steps fit in that time. */
+/* A job whose newest generation is younger loses nothing worth a warning, however many of its steps
+ * fit in that time. */
 static const uint64_t FRESH_NS = 1000000000;
 
 struct cairn_generation
@@ -240,20 +241,27 @@ check_nodes(const struct operator_job *job, struct operator_health *health)
                   names, silent > named ? ", ..." : "");
     if (denied)
         add_check(health, OPERATOR_WARN, "peers-denied",
-                  "give all nodes of the job the same `job`, `nodes` and key_file, then restart the agents that differ",
-                  "%u node%s refuse%s an agent that holds another key, belongs to another job, or is not the node it says", denied,
-                  denied == 1 ? "" : "s", denied == 1 ? "s" : "");
+                  "give all nodes of the job the same `job`, `nodes` and key_file, then restart "
+                  "the agents that differ",
+                  "%u node%s refuse%s an agent that holds another key, belongs to another job, or "
+                  "is not the node it says",
+                  denied, denied == 1 ? "" : "s", denied == 1 ? "s" : "");
     if (outside)
-        add_check(health, OPERATOR_CRITICAL, "not-a-member",
-                  "wait some seconds: they are taken in once all agents are up and all ranks attached; where they are not, stop "
-                  "the trainers, run `cairn restore` with all agents up, and start the trainers again",
-                  "trainers run on %u node%s that the last restore did not find, and so nothing is committed", outside,
-                  outside == 1 ? "" : "s");
+        add_check(
+            health, OPERATOR_CRITICAL, "not-a-member",
+            "wait some seconds: they are taken in once all agents are up and all ranks attached; "
+            "where they are not, stop "
+            "the trainers, run `cairn restore` with all agents up, and start the trainers again",
+            "trainers run on %u node%s that the last restore did not find, and so nothing is "
+            "committed",
+            outside, outside == 1 ? "" : "s");
     health->unkept = unkept;
     if (unkept)
         add_check(health, OPERATOR_WARN, "memory-unkept",
-                  "set `keeper: true` where it is off, and restart the agent there at a moment when no other node is missing",
-                  "on %u node%s no keeper holds the memory: it would be lost with its agent", unkept, unkept == 1 ? "" : "s");
+                  "set `keeper: true` where it is off, and restart the agent there at a moment "
+                  "when no other node is missing",
+                  "on %u node%s no keeper holds the memory: it would be lost with its agent",
+                  unkept, unkept == 1 ? "" : "s");
     if (frozen)
         add_check(health, OPERATOR_WARN, "restore-running",
                   "wait for it; `cairn restore` takes an unfinished one over",
@@ -302,11 +310,13 @@ check_generation(const struct operator_job *job, struct operator_health *health)
     if (health->parity == 0)
         add_check(health, OPERATOR_WARN, "no-parity",
                   "set `parity` to 1 or more, with more than that many nodes",
-                  "a lost node is not covered: m = 0; the death of trainers%s is", health->unkept ? "" : " and of the agent");
+                  "a lost node is not covered: m = 0; the death of trainers%s is",
+                  health->unkept ? "" : " and of the agent");
     else if (health->parity < job->config->parity)
         add_check(health, OPERATOR_WARN, "less-parity",
                   "start the missing agents and run `cairn restore`",
-                  "a group survives %u lost node%s, not the %u of the configuration: there are too few nodes for more",
+                  "a group survives %u lost node%s, not the %u of the configuration: there are too "
+                  "few nodes for more",
                   health->parity, health->parity == 1 ? "" : "s", job->config->parity);
     else if (!health->survives_domain && health->missing == 0)
         add_check(health, OPERATOR_WARN, "domain-not-covered",
@@ -345,13 +355,15 @@ check_rest(const struct operator_job *job, struct operator_health *health)
                   cairn_err_text(job->files->err));
 }
 
-/* What is slow or hangs. A job that stands still is as bad as one that is lost; the verdicts have it all. */
+/* What is slow or hangs. A job that stands still is as bad as one that is lost; the verdicts have
+ * it all. */
 static void
 check_verdicts(const struct operator_job *job, struct operator_health *health)
 {
     static const char *const codes[] = {
-        [CAIRN_SLOW_COMPUTE] = "slow-rank", [CAIRN_SLOW_NODE] = "slow-node", [CAIRN_SLOW_LINK] = "slow-link",
-        [CAIRN_HANG_COMPUTE] = "rank-hangs", [CAIRN_HANG_LINK] = "transfer-hangs", [CAIRN_CRASH] = "rank-gone",
+        [CAIRN_SLOW_COMPUTE] = "slow-rank",   [CAIRN_SLOW_NODE] = "slow-node",
+        [CAIRN_SLOW_LINK] = "slow-link",      [CAIRN_HANG_COMPUTE] = "rank-hangs",
+        [CAIRN_HANG_LINK] = "transfer-hangs", [CAIRN_CRASH] = "rank-gone",
         [CAIRN_STRUCTURAL] = "plan-uneven"};
     uint32_t named = 0;
 
@@ -366,15 +378,19 @@ check_verdicts(const struct operator_job *job, struct operator_health *health)
         cairn_ledger_describe(entry, what, sizeof what);
         if (entry->enforcement.state != CAIRN_ENFORCEMENT_NONE)
             cairn_enforce_describe(&entry->enforcement, command, sizeof command);
-        cairn_ledger_advise(job->ledger, entry, job->config->exchanges_per_day, job->config->verdict_policy == CAIRN_CONFIG_ENFORCE,
-                            advice, sizeof advice);
+        cairn_ledger_advise(job->ledger, entry, job->config->exchanges_per_day,
+                            job->config->verdict_policy == CAIRN_CONFIG_ENFORCE, advice,
+                            sizeof advice);
         add_check(health, hangs ? OPERATOR_CRITICAL : OPERATOR_WARN, codes[entry->kind],
-                  job->config->verdict_policy == CAIRN_CONFIG_OBSERVE ? "`cairn status -o json` has the evidence" : advice,
+                  job->config->verdict_policy == CAIRN_CONFIG_OBSERVE
+                      ? "`cairn status -o json` has the evidence"
+                      : advice,
                   "%s%s%s", what, command[0] ? "; " : "", command);
     }
 }
 
-/* What a rank takes along into no snapshot is gone after a failure: of the model that is a warning, of the rest worth knowing. */
+/* What a rank takes along into no snapshot is gone after a failure: of the model that is a warning,
+ * of the rest worth knowing. */
 static void
 check_coverage(struct operator_health *health)
 {
@@ -393,14 +409,16 @@ check_coverage(struct operator_health *health)
         count++;
     }
     if (refusal)
-        add_check(health, OPERATOR_WARN, "snapshots-refused",
-                  "mend what the reason names; the README of bindings/python says what can be covered",
-                  "%u rank%s take%s no snapshots; rank %" PRIu64 ": %s", health->ranks_refusing,
-                  health->ranks_refusing == 1 ? "" : "s", health->ranks_refusing == 1 ? "s" : "",
-                  refusal->rank, refusal->reason);
+        add_check(
+            health, OPERATOR_WARN, "snapshots-refused",
+            "mend what the reason names; the README of bindings/python says what can be covered",
+            "%u rank%s take%s no snapshots; rank %" PRIu64 ": %s", health->ranks_refusing,
+            health->ranks_refusing == 1 ? "" : "s", health->ranks_refusing == 1 ? "s" : "",
+            refusal->rank, refusal->reason);
     if (model)
         add_check(health, OPERATOR_WARN, "not-covered",
-                  "mend what the reason names: what is not covered does not come back; `cairn status -o json` lists it all",
+                  "mend what the reason names: what is not covered does not come back; `cairn "
+                  "status -o json` lists it all",
                   "%u%s tensor%s of model or optimizer %s not covered; %.100s: %s", count,
                   health->uncovered.left_out ? " or more" : "", count == 1 ? "" : "s",
                   count == 1 ? "is" : "are", model->name, model->reason);

@@ -1,11 +1,13 @@
-/* agent/service/operator_replan.c - the status' "replan": what is advised about the plan, as the agent that analyses the job sees it. Pure. */
+/* agent/service/operator_replan.c - the status' "replan": what is advised about the plan, as the
+ * agent that analyses the job sees it. Pure. */
 #include "agent/service/operator.h"
 
 #include "replan/advise/adviser.h"
 
 #include <math.h>
 
-static const char *const action_names[CAIRN_REPLAN_COUNT] = {[CAIRN_REPLAN_MICROBATCHES] = "microbatches",
+static const char *const action_names[CAIRN_REPLAN_COUNT] = {[CAIRN_REPLAN_MICROBATCHES] =
+                                                                 "microbatches",
                                                              [CAIRN_REPLAN_LAYERS] = "layers",
                                                              [CAIRN_REPLAN_GROUPS] = "groups",
                                                              [CAIRN_REPLAN_RESTART] = "restart"};
@@ -29,7 +31,8 @@ ms_of(uint64_t ns)
 static void
 put_advice(struct cairn_json_writer *writer, const struct operator_node *node)
 {
-    const struct cairn_advice advice = {.action = (enum cairn_replan_action)(node->advice_action - 1),
+    const struct cairn_advice advice = {.action =
+                                            (enum cairn_replan_action)(node->advice_action - 1),
                                         .current_ms = ms_of(node->advice_current_ns),
                                         .step_ms = ms_of(node->advice_step_ns),
                                         .cost_ms = ms_of(node->advice_cost_ns),
@@ -65,7 +68,8 @@ operator_replan_report(struct cairn_json_writer *writer, const struct operator_j
         cairn_json_write_string(writer, job->config->problem);
     else
         cairn_json_write_null(writer);
-    cairn_json_write_key(writer, "node"); /* whose agent plans, and has replan.json in its directory */
+    cairn_json_write_key(writer, "node"); /* whose agent plans, and has replan.json in its
+                                           * directory */
     if (analyst && job->config->problem[0])
         cairn_json_write_u64(writer, index);
     else

@@ -1,5 +1,5 @@
-/* agent/service/operator_report.c - the JSON of the answers to operators. Pure. Ages and durations that
- * nobody knows are null. */
+/* agent/service/operator_report.c - the JSON of the answers to operators. Pure. Ages and durations
+ * that nobody knows are null. */
 #include "agent/service/operator.h"
 
 #include <stdio.h>

@@ -1,4 +1,5 @@
-/* agent/service/operator_restore.c - the stages of a restore, its export, and a verify; see operator.c. */
+/* agent/service/operator_restore.c - the stages of a restore, its export, and a verify; see
+ * operator.c. */
 #include "agent/service/operator_state.h"
 
 #include "agent/service/spill.h"
@@ -228,7 +229,8 @@ verify_exit_code(const struct operator_verified *verified)
     if (outcome->err)
         return request_exit_code(outcome->err);
     return outcome->bad_blocks || outcome->lost_members || verified->missing_parts ||
-                   outcome->repaired_blocks || verified->other_bad_blocks || verified->mended_records
+                   outcome->repaired_blocks || verified->other_bad_blocks ||
+                   verified->mended_records
                ? 2
                : 0;
 }

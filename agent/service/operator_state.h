@@ -1,5 +1,6 @@
 /*
- * agent/service/operator_state.h - an operator's request on its way through its stages; see operator.c.
+ * agent/service/operator_state.h - an operator's request on its way through its stages; see
+ * operator.c.
  */
 #ifndef CAIRN_AGENT_SERVICE_OPERATOR_STATE_H
 #define CAIRN_AGENT_SERVICE_OPERATOR_STATE_H

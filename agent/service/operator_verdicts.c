@@ -1,4 +1,5 @@
-/* agent/service/operator_verdicts.c - the status' "detection": who analyses what, and the verdicts. Pure. */
+/* agent/service/operator_verdicts.c - the status' "detection": who analyses what, and the verdicts.
+ * Pure. */
 #include "agent/service/operator.h"
 
 #include "replan/live/enforce.h"
@@ -6,7 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char *const evidence_names[] = {"computation", "waiting", "transfers", "progress", "process"};
+static const char *const evidence_names[] = {"computation", "waiting", "transfers", "progress",
+                                             "process"};
 
 static void
 put_u64(struct cairn_json_writer *writer, const char *key, uint64_t value)
@@ -41,7 +43,8 @@ put_step(struct cairn_json_writer *writer, const char *key, uint32_t step)
 }
 
 static void
-put_items(struct cairn_json_writer *writer, const char *key, const uint32_t *items, uint32_t count, uint32_t listed_max)
+put_items(struct cairn_json_writer *writer, const char *key, const uint32_t *items, uint32_t count,
+          uint32_t listed_max)
 {
     cairn_json_write_key(writer, key);
     cairn_json_write_array_begin(writer);
@@ -90,7 +93,8 @@ put_enforcement(struct cairn_json_writer *writer, const struct cairn_enforcement
     }
     cairn_enforce_describe(enforcement, text, sizeof text);
     cairn_json_write_object_begin(writer);
-    put_text(writer, "result", result == CAIRN_ENFORCED_RESULTS ? "running" : cairn_enforce_result_text(result));
+    put_text(writer, "result",
+             result == CAIRN_ENFORCED_RESULTS ? "running" : cairn_enforce_result_text(result));
     put_text(writer, "what", text);
     put_u64(writer, "node", enforcement->node);
     if (enforcement->state == CAIRN_ENFORCEMENT_EXITED)
@@ -119,7 +123,8 @@ put_enforcements(struct cairn_json_writer *writer, const struct cairn_ledger *le
 }
 
 void
-operator_verdict_write(struct cairn_json_writer *writer, const struct operator_job *job, const struct cairn_ledger_entry *entry)
+operator_verdict_write(struct cairn_json_writer *writer, const struct operator_job *job,
+                       const struct cairn_ledger_entry *entry)
 {
     bool is_open = entry->closed_wall_ns == 0;
     char text[512];
@@ -132,8 +137,8 @@ operator_verdict_write(struct cairn_json_writer *writer, const struct operator_j
     cairn_ledger_describe(entry, text, sizeof text);
     put_text(writer, "what", text);
     if (is_open && job->config->verdict_policy != CAIRN_CONFIG_OBSERVE) {
-        cairn_ledger_advise(job->ledger, entry, job->config->exchanges_per_day, job->config->verdict_policy == CAIRN_CONFIG_ENFORCE,
-                            text, sizeof text);
+        cairn_ledger_advise(job->ledger, entry, job->config->exchanges_per_day,
+                            job->config->verdict_policy == CAIRN_CONFIG_ENFORCE, text, sizeof text);
         put_text(writer, "advice", text);
     }
     put_enforcement(writer, &entry->enforcement);

@@ -14,8 +14,11 @@ enum { FILE_BYTES_MAX = 64 << 20 }; /* 65,536 devices take 6 MiB */
 static cairn_err
 refuse(const struct cairn_config *config, const char *why, char *error, size_t error_bytes)
 {
-    (void)snprintf(error, error_bytes, "%s:%u: problem %s: %s: mend the file (docs/PLANNER.md has the format) or leave `problem` out",
-                   config->source[0] ? config->source : "configuration", cairn_config_line(config, "problem"), config->problem, why);
+    (void)snprintf(error, error_bytes,
+                   "%s:%u: problem %s: %s: mend the file (docs/PLANNER.md has the format) or leave "
+                   "`problem` out",
+                   config->source[0] ? config->source : "configuration",
+                   cairn_config_line(config, "problem"), config->problem, why);
     return CAIRN_CONFIG;
 }
 
@@ -23,7 +26,8 @@ refuse(const struct cairn_config *config, const char *why, char *error, size_t e
 static cairn_err
 read_whole(const char *path, char **out, size_t *out_bytes, const char **why)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY); /* O_NONBLOCK: a named pipe must not hold up the start */
+    /* O_NONBLOCK: a named pipe must not hold up the start */
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     struct stat status = {0};
     char *bytes = NULL;
     size_t used = 0;
@@ -60,7 +64,8 @@ read_whole(const char *path, char **out, size_t *out_bytes, const char **why)
 }
 
 cairn_err
-cairn_problem_file_load(const struct cairn_config *config, struct cairn_adviser **out, char *error, size_t error_bytes)
+cairn_problem_file_load(const struct cairn_config *config, struct cairn_adviser **out, char *error,
+                        size_t error_bytes)
 {
     struct cairn_problem problem = {0};
     struct cairn_fault fault = {""};

@@ -1,10 +1,12 @@
 /*
- * agent/service/replanning.c - what to do about the plan while ranks are slow: where this agent analyses the job, rates from open verdicts go to an
- * adviser twice a second while steps are made, and the offers that it wants are made by a worker.
+ * agent/service/replanning.c - what to do about the plan while ranks are slow: where this agent
+ * analyses the job, rates from open verdicts go to an adviser twice a second while steps are made,
+ * and the offers that it wants are made by a worker.
  *
- * The worker is one thread of its own, of low priority, with a limit of time: neither the loop nor the protection waits for a plan,
- * and trainers keep their processors. What it plans for is also written to `replan.json` in the agent's directory, so that `cairn plan
- * --problem` shows the plan that is meant. Nothing is changed in the job.
+ * The worker is one thread of its own, of low priority, with a limit of time: neither the loop nor
+ * the protection waits for a plan, and trainers keep their processors. What it plans for is also
+ * written to `replan.json` in the agent's directory, so that `cairn plan --problem` shows the plan
+ * that is meant. Nothing is changed in the job.
  */
 #include "agent/process/agent_state.h"
 #include "agent/service/operator.h"
@@ -23,7 +25,8 @@
 
 enum { ROUND_MS = 500, PLAN_LIMIT_MS = 1000, PLAN_NICE = 10 };
 static const char advice_key[] = "advice";
-static const uint64_t standstill_ns_min = 10 * CAIRN_NS_PER_S; /* also where no restore has been measured */
+/* also where no restore has been measured */
+static const uint64_t standstill_ns_min = 10 * CAIRN_NS_PER_S;
 
 uint64_t
 replanning_standstill_ns(const struct cairn_agent *agent)
@@ -57,7 +60,8 @@ struct replanning_state {
     uint64_t fingerprint; /* of the problem */
     uint64_t plans_made;
     uint64_t steps_before; /* that the analysis had at the last round */
-    cairn_err said_err; /* why no plans could be made, when that was said last; CAIRN_OK: they could since */
+    cairn_err said_err; /* why no plans could be made, when that was said last; CAIRN_OK: they could
+                         * since */
     bool was_analysing, said_unknown, said_unwritten;
 };
 
@@ -68,10 +72,12 @@ is_over(void *context)
 {
     const struct offering *offering = context;
 
-    return atomic_load(&offering->agent->replanning->is_closing) || cairn_clock_now_ns(&offering->clock) >= offering->until_ns;
+    return atomic_load(&offering->agent->replanning->is_closing) ||
+           cairn_clock_now_ns(&offering->clock) >= offering->until_ns;
 }
 
-/* Writes the problem beside its place and moves it there: whoever reads sees all of one. 0, or errno. */
+/* Writes the problem beside its place and moves it there: whoever reads sees all of one. 0, or
+ * errno. */
 static int
 write_problem(const struct cairn_problem *problem, const char *path)
 {
@@ -83,7 +89,8 @@ write_problem(const struct cairn_problem *problem, const char *path)
 
     (void)snprintf(beside, sizeof beside, "%s.new", path);
     cairn_json_writer_init(&writer);
-    if (cairn_problem_write(problem, &writer) == CAIRN_OK && cairn_json_writer_done(&writer, &text, &text_bytes) == CAIRN_OK) {
+    if (cairn_problem_write(problem, &writer) == CAIRN_OK &&
+        cairn_json_writer_done(&writer, &text, &text_bytes) == CAIRN_OK) {
         file = fopen(beside, "we");
         failed = file ? 0 : errno;
         if (file && fwrite(text, 1, text_bytes, file) != text_bytes)
@@ -104,10 +111,12 @@ run_offering(struct cairn_job *job)
     struct offering *offering = (struct offering *)job;
     struct cairn_stop stop = {is_over, offering};
 
-    (void)setpriority(PRIO_PROCESS, (id_t)gettid(), PLAN_NICE); /* of this thread; where it cannot be, the limit of time is still there */
+    /* of this thread; where it cannot be, the limit of time is still there */
+    (void)setpriority(PRIO_PROCESS, (id_t)gettid(), PLAN_NICE);
     offering->until_ns = cairn_clock_now_ns(&offering->clock) + PLAN_LIMIT_MS * CAIRN_NS_PER_MS;
     offering->write_errno = write_problem(&offering->problem, offering->path);
-    offering->err = cairn_offers_make(&offering->problem, &offering->costs, &stop, &offering->offers);
+    offering->err =
+        cairn_offers_make(&offering->problem, &offering->costs, &stop, &offering->offers);
 }
 
 /* ---- in the loop ---- */
@@ -119,15 +128,18 @@ offering_done(struct cairn_job *job)
     struct replanning_state *state = offering->agent->replanning;
 
     if (offering->write_errno && !state->said_unwritten) {
-        CAIRN_LOG_AT(WARN, "replan: cannot write %s: %s: advice comes without the file to plan with", offering->path,
-                     strerror(offering->write_errno));
+        CAIRN_LOG_AT(WARN,
+                     "replan: cannot write %s: %s: advice comes without the file to plan with",
+                     offering->path, strerror(offering->write_errno));
         state->said_unwritten = true;
     }
-    if (offering->err && offering->err != state->said_err) /* they are tried again with each round */
+    /* they are tried again with each round */
+    if (offering->err && offering->err != state->said_err)
         CAIRN_LOG_AT(WARN, "replan: no plans could be made: %s", cairn_err_text(offering->err));
     state->said_err = offering->err;
     state->plans_made += !offering->err;
-    cairn_adviser_offered(state->adviser, offering->number, offering->err ? NULL : &offering->offers);
+    cairn_adviser_offered(state->adviser, offering->number,
+                          offering->err ? NULL : &offering->offers);
     free(offering->problem.devices);
     free(offering);
 }
@@ -147,7 +159,8 @@ make_offers(struct cairn_agent *agent)
     offering->job = (struct cairn_job){.run = run_offering, .done = offering_done};
     offering->agent = agent;
     offering->clock = agent->clock;
-    offering->costs = (struct cairn_offer_costs){(double)replanning_standstill_ns(agent) / 1e6, INFINITY};
+    offering->costs =
+        (struct cairn_offer_costs){(double)replanning_standstill_ns(agent) / 1e6, INFINITY};
     (void)snprintf(offering->path, sizeof offering->path, "%s/replan.json", agent->config.dir);
     if (cairn_workers_submit(state->worker, &offering->job) != CAIRN_OK) {
         cairn_adviser_offered(state->adviser, offering->number, NULL);
@@ -167,12 +180,14 @@ store_advice(struct cairn_agent *agent)
 
     cairn_writer_init(&writer, bytes, sizeof bytes);
     cairn_advice_pack(&kept, &writer);
-    if (cairn_writer_done(&writer) != CAIRN_OK || cairn_catalog_put(agent->catalog, CAIRN_TABLE_VERDICTS, advice_key, sizeof advice_key - 1,
-                                                                   bytes, writer.used_bytes) != CAIRN_OK)
+    if (cairn_writer_done(&writer) != CAIRN_OK ||
+        cairn_catalog_put(agent->catalog, CAIRN_TABLE_VERDICTS, advice_key, sizeof advice_key - 1,
+                          bytes, writer.used_bytes) != CAIRN_OK)
         CAIRN_LOG_AT(WARN, "catalog: advice is not written any more");
 }
 
-/* Takes up what the agent before this one advised about the same problem, where verdicts that were kept still say that something is slow. */
+/* Takes up what the agent before this one advised about the same problem, where verdicts that were
+ * kept still say that something is slow. */
 static void
 load_advice(struct cairn_agent *agent)
 {
@@ -185,8 +200,11 @@ load_advice(struct cairn_agent *agent)
     (void)cairn_adviser_rates(state->adviser, &agent->timing->ledger, state->rates);
     for (uint32_t i = 0; i < cairn_adviser_device_count(state->adviser); i++)
         is_slow |= state->rates[i] > 1;
-    if (is_slow && cairn_catalog_get(agent->catalog, CAIRN_TABLE_VERDICTS, advice_key, sizeof advice_key - 1, &bytes, &bytes_len) == CAIRN_OK &&
-        cairn_advice_unpack(bytes, bytes_len, &kept) == CAIRN_OK && kept.fingerprint == state->fingerprint && kept.fingerprint != 0) {
+    if (is_slow &&
+        cairn_catalog_get(agent->catalog, CAIRN_TABLE_VERDICTS, advice_key, sizeof advice_key - 1,
+                          &bytes, &bytes_len) == CAIRN_OK &&
+        cairn_advice_unpack(bytes, bytes_len, &kept) == CAIRN_OK &&
+        kept.fingerprint == state->fingerprint && kept.fingerprint != 0) {
         cairn_adviser_resume(state->adviser, &kept.advice);
         state->advice = kept.advice;
         state->given_wall_ns = kept.given_wall_ns;
@@ -201,7 +219,8 @@ say_change(struct cairn_agent *agent, enum cairn_advice_change change)
     char text[CAIRN_ADVICE_BYTES];
 
     if (change == CAIRN_ADVICE_WITHDRAWN)
-        CAIRN_LOG_AT(INFO, "replan: the advice is withdrawn: the plan that runs is good enough again");
+        CAIRN_LOG_AT(INFO,
+                     "replan: the advice is withdrawn: the plan that runs is good enough again");
     if (change == CAIRN_ADVICE_GIVEN)
         state->given_wall_ns = cairn_clock_wall_ns(&agent->clock);
     if (change != CAIRN_ADVICE_SAME)
@@ -209,8 +228,11 @@ say_change(struct cairn_agent *agent, enum cairn_advice_change change)
     if (change != CAIRN_ADVICE_GIVEN)
         return;
     cairn_advice_describe(&state->advice, text, sizeof text);
-    CAIRN_LOG_AT(WARN, "replan: advice: %s; `cairn plan --problem %s/replan.json` shows the plan%s", text, agent->config.dir,
-                 agent->config.verdict_policy == CAIRN_CONFIG_ENFORCE ? "; enforce_command is not run for plans: do it yourself" : "");
+    CAIRN_LOG_AT(WARN, "replan: advice: %s; `cairn plan --problem %s/replan.json` shows the plan%s",
+                 text, agent->config.dir,
+                 agent->config.verdict_policy == CAIRN_CONFIG_ENFORCE
+                     ? "; enforce_command is not run for plans: do it yourself"
+                     : "");
 }
 
 static void
@@ -220,18 +242,22 @@ take_round(struct cairn_agent *agent, const struct cairn_live_view *view)
     uint64_t steps;
     uint32_t unknown;
 
-    steps = state->was_analysing && view->steps > state->steps_before ? view->steps - state->steps_before : 0;
+    steps = state->was_analysing && view->steps > state->steps_before
+                ? view->steps - state->steps_before
+                : 0;
     state->steps_before = view->steps;
     state->was_analysing = true;
     if (steps == 0)
         return; /* the job stands, or begins: nothing is measured */
     unknown = cairn_adviser_rates(state->adviser, &agent->timing->ledger, state->rates);
     if (unknown > 0 && !state->said_unknown) {
-        CAIRN_LOG_AT(WARN, "replan: %u slow ranks are no device's id in %s: nothing is advised about them", unknown,
-                     agent->config.problem);
+        CAIRN_LOG_AT(
+            WARN, "replan: %u slow ranks are no device's id in %s: nothing is advised about them",
+            unknown, agent->config.problem);
         state->said_unknown = true;
     }
-    say_change(agent, cairn_adviser_round(state->adviser, state->rates, (uint32_t)steps, &state->advice));
+    say_change(agent,
+               cairn_adviser_round(state->adviser, state->rates, (uint32_t)steps, &state->advice));
     make_offers(agent);
 }
 
@@ -247,7 +273,8 @@ on_timer(void *context)
     else
         state->was_analysing = false;
     if (!agent->stopping)
-        cairn_timer_start(agent->loop, &state->timer, agent_now_ns(agent) + ROUND_MS * CAIRN_NS_PER_MS);
+        cairn_timer_start(agent->loop, &state->timer,
+                          agent_now_ns(agent) + ROUND_MS * CAIRN_NS_PER_MS);
 }
 
 void
@@ -264,7 +291,8 @@ replanning_fill(const struct cairn_agent *agent, struct operator_node *out)
     if (advice->action == CAIRN_REPLAN_NONE)
         return;
     out->advice_action = (uint64_t)advice->action + 1;
-    out->advice_current_ns = advice->current_ms < INFINITY ? (uint64_t)(advice->current_ms * 1e6) : OPERATOR_UNKNOWN;
+    out->advice_current_ns =
+        advice->current_ms < INFINITY ? (uint64_t)(advice->current_ms * 1e6) : OPERATOR_UNKNOWN;
     out->advice_step_ns = (uint64_t)(advice->step_ms * 1e6);
     out->advice_cost_ns = (uint64_t)(advice->cost_ms * 1e6);
     out->advice_payback_steps = advice->payback_steps;
@@ -285,7 +313,8 @@ replanning_open(struct cairn_agent *agent)
     if (err)
         CAIRN_LOG_AT(ERROR, "agent: %s", error);
     if (!err && adviser && agent->config.verdict_policy == CAIRN_CONFIG_OBSERVE)
-        CAIRN_LOG_AT(INFO, "agent: there is a problem to plan for, but verdict_policy is observe: nothing is planned");
+        CAIRN_LOG_AT(INFO, "agent: there is a problem to plan for, but verdict_policy is observe: "
+                           "nothing is planned");
     if (err || !adviser || agent->config.verdict_policy == CAIRN_CONFIG_OBSERVE) {
         cairn_adviser_destroy(adviser);
         return err;

@@ -1,5 +1,5 @@
-/* agent/service/spill.c - spilling: start and end, who reads what (pins), and the part of a member; see
- * spill_state.h. */
+/* agent/service/spill.c - spilling: start and end, who reads what (pins), and the part of a member;
+ * see spill_state.h. */
 #include "agent/service/spill_state.h"
 
 #include "base/log.h"

@@ -1,5 +1,6 @@
 /*
- * agent/service/spill.h - exporting the ready generation as a universal checkpoint, for an operator.
+ * agent/service/spill.h - exporting the ready generation as a universal checkpoint, for an
+ * operator.
  *
  * Spilling by itself (spill_dir, spill_every_generations) needs no calls but those of
  * agent_state.h.

@@ -1,6 +1,6 @@
 /*
- * agent/service/spill_export.c - one agent writes the whole ready generation as a universal checkpoint; see
- * spill.h.
+ * agent/service/spill_export.c - one agent writes the whole ready generation as a universal
+ * checkpoint; see spill.h.
  *
  *   PIN     every holder of a part keeps the generation while it is read, and says so; the
  * directory is made or found empty (disk thread) WRITE   spill_run.h, all files by this agent; the

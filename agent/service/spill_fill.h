@@ -1,6 +1,6 @@
 /*
- * agent/service/spill_fill.h - fills the buffers of one target container from blocks of the sources, in
- * bounded memory.
+ * agent/service/spill_fill.h - fills the buffers of one target container from blocks of the
+ * sources, in bounded memory.
  *
  * The moves of a reshard plan say where every byte of a file comes from. A buffer (a range of the
  * file) is filled in passes: a pass takes as many of the buffer's runs as their source blocks fit a

@@ -1,6 +1,6 @@
 /*
- * agent/service/spill_lead.c - the leader of a spill: begins it, gathers checksums, commits, gives up; see
- * spill_state.h.
+ * agent/service/spill_lead.c - the leader of a spill: begins it, gathers checksums, commits, gives
+ * up; see spill_state.h.
  *
  *   NONE ─ N-th commit ─► BEGIN ─ directory made ─► WRITE ─ every file's checksums ─► COMMIT ─► END
  * ─ all told ─► NONE └──────── anything fails, no progress for SPILL_PATIENCE_NS ────────►┘ (with

@@ -1,6 +1,6 @@
 /*
- * agent/service/spill_run.h - writes the files of one generation, all or those of one writer, in the
- * universal form.
+ * agent/service/spill_run.h - writes the files of one generation, all or those of one writer, in
+ * the universal form.
  *
  *   GATHER  the manifests of all containers (fetch.h)
  *   PLAN    layouts, files, moves: computed alike by every agent            (disk thread)

@@ -1,9 +1,10 @@
 /*
  * agent/service/timing.c - detection in the agent: the timer, and the verdicts.
  *
- * The ledger of verdicts is the same on all agents but for moments: the analyst changes it, tells it with each change, and
- * again every ten seconds while something lasts; a newer version replaces an older one, but for what the older one knows better of the
- * operator's command. Each agent stores what it has, at most once a second, so that whoever analyses next goes on with it.
+ * The ledger of verdicts is the same on all agents but for moments: the analyst changes it, tells
+ * it with each change, and again every ten seconds while something lasts; a newer version replaces
+ * an older one, but for what the older one knows better of the operator's command. Each agent
+ * stores what it has, at most once a second, so that whoever analyses next goes on with it.
  */
 #include "agent/service/timing_state.h"
 
@@ -24,23 +25,27 @@ static const uint64_t store_every_ns = CAIRN_NS_PER_S;
 /* ---- verdicts ---- */
 
 void
-timing_say_change(const struct cairn_agent *agent, const struct cairn_ledger_entry *entry, enum cairn_ledger_change change)
+timing_say_change(const struct cairn_agent *agent, const struct cairn_ledger_entry *entry,
+                  enum cairn_ledger_change change)
 {
-    static const char *const changes[] = {
-        [CAIRN_LEDGER_OPENED] = "opened", [CAIRN_LEDGER_RETURNED] = "is back", [CAIRN_LEDGER_CLOSED] = "closed"};
+    static const char *const changes[] = {[CAIRN_LEDGER_OPENED] = "opened",
+                                          [CAIRN_LEDGER_RETURNED] = "is back",
+                                          [CAIRN_LEDGER_CLOSED] = "closed"};
     char text[512], advice[256] = "";
 
     cairn_ledger_describe(entry, text, sizeof text);
     if (change == CAIRN_LEDGER_CLOSED) {
-        CAIRN_LOG_AT(INFO, "detect: verdict=%" PRIu64 " %s (%s): %s", entry->number, changes[change], entry->closed_why,
-                     text);
+        CAIRN_LOG_AT(INFO, "detect: verdict=%" PRIu64 " %s (%s): %s", entry->number,
+                     changes[change], entry->closed_why, text);
         return;
     }
     if (agent->config.verdict_policy != CAIRN_CONFIG_OBSERVE)
         cairn_ledger_advise(&agent->timing->ledger, entry, agent->config.exchanges_per_day,
-                            agent->config.verdict_policy == CAIRN_CONFIG_ENFORCE, advice, sizeof advice);
-    CAIRN_LOG_AT(WARN, "detect: verdict=%" PRIu64 " %s: %s; confidence=%.2f; %s%s%s", entry->number, changes[change], text,
-                 entry->confidence, entry->evidence, advice[0] ? "; do: " : "", advice);
+                            agent->config.verdict_policy == CAIRN_CONFIG_ENFORCE, advice,
+                            sizeof advice);
+    CAIRN_LOG_AT(WARN, "detect: verdict=%" PRIu64 " %s: %s; confidence=%.2f; %s%s%s", entry->number,
+                 changes[change], text, entry->confidence, entry->evidence,
+                 advice[0] ? "; do: " : "", advice);
 }
 
 /* Packs the ledger into timing->ledger_bytes; 0 where that fails, which it cannot. */
@@ -89,8 +94,9 @@ timing_store(struct cairn_agent *agent)
 
     timing->stored_version = timing->ledger.version;
     timing->stored_ns = agent_now_ns(agent);
-    if (bytes_len > 0 && cairn_catalog_put(agent->catalog, CAIRN_TABLE_VERDICTS, ledger_key, sizeof ledger_key - 1,
-                                           timing->ledger_bytes, bytes_len) == CAIRN_OK)
+    if (bytes_len > 0 &&
+        cairn_catalog_put(agent->catalog, CAIRN_TABLE_VERDICTS, ledger_key, sizeof ledger_key - 1,
+                          timing->ledger_bytes, bytes_len) == CAIRN_OK)
         return true;
     CAIRN_LOG_AT(WARN, "catalog: verdicts are not written any more");
     return false;
@@ -104,10 +110,12 @@ load_ledger(struct cairn_agent *agent)
     size_t bytes_len = 0;
 
     cairn_ledger_init(&timing->ledger);
-    if (cairn_catalog_get(agent->catalog, CAIRN_TABLE_VERDICTS, ledger_key, sizeof ledger_key - 1, &bytes, &bytes_len) ==
-            CAIRN_OK &&
+    if (cairn_catalog_get(agent->catalog, CAIRN_TABLE_VERDICTS, ledger_key, sizeof ledger_key - 1,
+                          &bytes, &bytes_len) == CAIRN_OK &&
         cairn_ledger_unpack(bytes, bytes_len, &timing->ledger) != CAIRN_OK)
-        CAIRN_LOG_AT(WARN, "catalog: the stored verdicts are of another version, or damaged: they are forgotten");
+        CAIRN_LOG_AT(
+            WARN,
+            "catalog: the stored verdicts are of another version, or damaged: they are forgotten");
     free(bytes);
     timing->told_version = timing->stored_version = timing->ledger.version;
 }
@@ -127,7 +135,7 @@ take_ledger(struct cairn_agent *agent, const struct cairn_message *message)
             knows_better |= cairn_enforce_keep_budget(arrived, &timing->ledger);
             timing->ledger = *arrived;
             timing->told_version = version; /* whoever changed it tells it */
-        } else { /* an older one may still tell how a command ended */
+        } else {                            /* an older one may still tell how a command ended */
             knows_better = cairn_enforce_keep(&timing->ledger, arrived);
         }
         knows_better |= enforcing_say_end(agent);
@@ -215,11 +223,16 @@ say_unsent(struct timing_state *timing, uint64_t now_ns)
 {
     struct cairn_watch_view view = cairn_watch_look(timing->watch);
 
-    if (view.overflows == timing->unsent_said || (timing->unsent_said > 0 && now_ns < timing->unsent_said_ns + SAY_DROPPED_S * CAIRN_NS_PER_S))
+    if (view.overflows == timing->unsent_said ||
+        (timing->unsent_said > 0 &&
+         now_ns < timing->unsent_said_ns + SAY_DROPPED_S * CAIRN_NS_PER_S))
         return;
-    CAIRN_LOG_AT(WARN, "detect: reports of this node are dropped: node %u, which analyses, has not taken %d parcels that wait here, or there is no "
-                 "memory for more; this node begins anew; dropped=%" PRIu64 " since this agent's start", view.analyst, CAIRN_WATCH_PARTS_MAX,
-                 view.dropped);
+    CAIRN_LOG_AT(WARN,
+                 "detect: reports of this node are dropped: node %u, which analyses, has not taken "
+                 "%d parcels that wait here, or there is no "
+                 "memory for more; this node begins anew; dropped=%" PRIu64
+                 " since this agent's start",
+                 view.analyst, CAIRN_WATCH_PARTS_MAX, view.dropped);
     timing->unsent_said = view.overflows;
     timing->unsent_said_ns = now_ns;
 }
@@ -235,12 +248,15 @@ on_timer(void *context)
 
     timing_rings_read(agent, now_ns);
     find_eligible(agent);
-    say_unsent(timing, now_ns); /* of the analyst that did not take them: the tick may choose another */
+    say_unsent(timing, now_ns); /* of the analyst that did not take them: the tick may choose
+                                 * another */
     cairn_watch_tick(timing->watch, timing->eligible, now_ns);
-    if (timing_analysis_look(agent, &view) && cairn_ledger_open_count(&timing->ledger) > 0 && now_ns > timing->told_ns + tell_again_ns)
+    if (timing_analysis_look(agent, &view) && cairn_ledger_open_count(&timing->ledger) > 0 &&
+        now_ns > timing->told_ns + tell_again_ns)
         tell_ledger(agent, now_ns);
     timing_analysis_turn(agent, now_ns);
-    if (timing->ledger.version != timing->stored_version && now_ns > timing->stored_ns + store_every_ns)
+    if (timing->ledger.version != timing->stored_version &&
+        now_ns > timing->stored_ns + store_every_ns)
         (void)timing_store(agent);
     is_busy = timing->ring_count > 0 || (timing_analysis_look(agent, &view) && timing->has_reports);
     if (!agent->stopping)

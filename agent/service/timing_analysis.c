@@ -1,10 +1,13 @@
 /*
- * agent/service/timing_analysis.c - the analysis of the job in a thread of its own, where this agent does it; see timing_state.h.
+ * agent/service/timing_analysis.c - the analysis of the job in a thread of its own, where this
+ * agent does it; see timing_state.h.
  *
- * Of 16,384 ranks a step takes some 75 ms to analyse, and a look for hangs as long: in the loop heartbeats and blocks that are being
- * protected would wait for it. So what other agents report waits here, is handed to a worker with the next turn of the timer, and the
- * worker owns the analysis and a copy of the ledger until it is done. What it has changed becomes the agent's ledger then, unless a
- * newer one has arrived meanwhile: the verdicts that last are merged into that one with the next turn.
+ * Of 16,384 ranks a step takes some 75 ms to analyse, and a look for hangs as long: in the loop
+ * heartbeats and blocks that are being protected would wait for it. So what other agents report
+ * waits here, is handed to a worker with the next turn of the timer, and the worker owns the
+ * analysis and a copy of the ledger until it is done. What it has changed becomes the agent's
+ * ledger then, unless a newer one has arrived meanwhile: the verdicts that last are merged into
+ * that one with the next turn.
  */
 #include "agent/service/timing_state.h"
 
@@ -42,10 +45,11 @@ struct timing_analysis {
     struct cairn_job job;
     struct cairn_agent *agent;
     struct cairn_workers *worker;
-    struct cairn_live *live;   /* NULL: another agent analyses */
+    struct cairn_live *live; /* NULL: another agent analyses */
     struct bytes waiting;
-    bool has_lost;             /* reports, since there was no room for them */
-    uint64_t dropped, dropped_said, dropped_said_ns; /* deliveries; what of them was said, and when */
+    bool has_lost; /* reports, since there was no room for them */
+    /* deliveries; what of them was said, and when */
+    uint64_t dropped, dropped_said, dropped_said_ns;
     bool is_running;
     struct cairn_live_view view;
     bool said_malformed, said_no_memory, said_large;
@@ -53,7 +57,7 @@ struct timing_analysis {
     /* the worker's while it runs */
     struct cairn_live *running; /* may be `live` no longer */
     struct cairn_ledger ledger;
-    uint64_t base_version;     /* of the agent's ledger when it was copied */
+    uint64_t base_version; /* of the agent's ledger when it was copied */
     struct bytes taken;
     uint64_t now_ns, wall_ns;
     struct cairn_report report; /* room to unpack one */
@@ -76,7 +80,8 @@ keep_change(void *context, const struct cairn_ledger_entry *entry, enum cairn_le
 }
 
 static void
-take_reports(struct timing_analysis *analysis, const struct delivery *delivery, const uint8_t *bytes)
+take_reports(struct timing_analysis *analysis, const struct delivery *delivery,
+             const uint8_t *bytes)
 {
     struct cairn_reader reader;
 
@@ -89,7 +94,8 @@ take_reports(struct timing_analysis *analysis, const struct delivery *delivery, 
         }
         if (analysis->report.world > CAIRN_LIVE_WORLD_MAX)
             analysis->large_world = analysis->report.world;
-        if (cairn_live_take(analysis->running, delivery->from, &analysis->report, delivery->now_ns, analysis->wall_ns) != CAIRN_OK)
+        if (cairn_live_take(analysis->running, delivery->from, &analysis->report, delivery->now_ns,
+                            analysis->wall_ns) != CAIRN_OK)
             analysis->lacks_memory = true; /* the report is lost, as it may be on its way */
     }
 }
@@ -118,10 +124,14 @@ say_troubles(struct timing_analysis *analysis)
     if (analysis->lacks_memory && !analysis->said_no_memory)
         CAIRN_LOG_AT(WARN, "detect: out of memory: steps are left out of the analysis");
     if (analysis->malformed_from != UINT32_MAX && !analysis->said_malformed)
-        CAIRN_LOG_AT(WARN, "detect: node %u sends reports that are malformed, or of another version", analysis->malformed_from);
+        CAIRN_LOG_AT(WARN,
+                     "detect: node %u sends reports that are malformed, or of another version",
+                     analysis->malformed_from);
     if (analysis->large_world > 0 && !analysis->said_large)
-        CAIRN_LOG_AT(WARN, "detect: the job has %u ranks, and at most %d are analysed: nobody is called slow", analysis->large_world,
-                     CAIRN_LIVE_WORLD_MAX);
+        CAIRN_LOG_AT(
+            WARN,
+            "detect: the job has %u ranks, and at most %d are analysed: nobody is called slow",
+            analysis->large_world, CAIRN_LIVE_WORLD_MAX);
     analysis->said_no_memory |= analysis->lacks_memory;
     analysis->said_malformed |= analysis->malformed_from != UINT32_MAX;
     analysis->said_large |= analysis->large_world > 0;
@@ -146,7 +156,8 @@ done(struct cairn_job *job)
         timing->ledger = analysis->ledger;
     if (!agent->stopping)
         timing_tell_changes(agent);
-    for (uint32_t i = 0; is_taken && i < analysis->change_count; i++) /* else the numbers are of other verdicts; said with the next turn */
+    /* else the numbers are of other verdicts; said with the next turn */
+    for (uint32_t i = 0; is_taken && i < analysis->change_count; i++)
         timing_say_change(agent, &analysis->changes[i].entry, analysis->changes[i].change);
     say_troubles(analysis);
     if (analysis->wants_announcements)
@@ -159,8 +170,10 @@ void
 timing_analysis_begin(struct cairn_agent *agent, uint64_t first_run)
 {
     struct timing_analysis *analysis = agent->timing->analysis;
-    struct cairn_live_options options = {
-        .ledger = &analysis->ledger, .first_run = first_run, .said = keep_change, .context = analysis};
+    struct cairn_live_options options = {.ledger = &analysis->ledger,
+                                         .first_run = first_run,
+                                         .said = keep_change,
+                                         .context = analysis};
 
     analysis->waiting.used = 0;
     analysis->has_lost = false;
@@ -186,17 +199,22 @@ timing_analysis_end(struct cairn_agent *agent)
 static void
 say_dropped(struct timing_analysis *analysis, uint64_t now_ns)
 {
-    if (analysis->dropped_said > 0 && now_ns < analysis->dropped_said_ns + SAY_DROPPED_S * CAIRN_NS_PER_S)
+    if (analysis->dropped_said > 0 &&
+        now_ns < analysis->dropped_said_ns + SAY_DROPPED_S * CAIRN_NS_PER_S)
         return;
-    CAIRN_LOG_AT(WARN, "detect: reports are dropped: %zu MiB of them wait for the analysis, which is slower than they come, or there is no memory "
-                 "for more; all nodes are asked to begin anew; dropped=%" PRIu64 " since this agent's start", analysis->waiting.used >> 20,
-                 analysis->dropped);
+    CAIRN_LOG_AT(WARN,
+                 "detect: reports are dropped: %zu MiB of them wait for the analysis, which is "
+                 "slower than they come, or there is no memory "
+                 "for more; all nodes are asked to begin anew; dropped=%" PRIu64
+                 " since this agent's start",
+                 analysis->waiting.used >> 20, analysis->dropped);
     analysis->dropped_said = analysis->dropped;
     analysis->dropped_said_ns = now_ns;
 }
 
 void
-timing_analysis_take(struct cairn_agent *agent, uint32_t from, const uint8_t *bytes, size_t bytes_len)
+timing_analysis_take(struct cairn_agent *agent, uint32_t from, const uint8_t *bytes,
+                     size_t bytes_len)
 {
     struct timing_analysis *analysis = agent->timing->analysis;
     struct bytes *waiting = &analysis->waiting;
@@ -298,7 +316,8 @@ timing_analysis_close(struct cairn_agent *agent)
 
     if (!analysis)
         return;
-    cairn_workers_stop(analysis->worker); /* its turn is done, and what it changed is in the ledger */
+    cairn_workers_stop(analysis->worker); /* its turn is done, and what it changed is in the
+                                           * ledger */
     cairn_live_destroy(analysis->live);
     free(analysis->waiting.data);
     free(analysis->taken.data);

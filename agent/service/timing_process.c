@@ -9,7 +9,8 @@
 
 enum { STAT_BYTES = 1024 };
 
-/* Its state's letter and its start, in ticks since the machine's; false where there is no such process. */
+/* Its state's letter and its start, in ticks since the machine's; false where there is no such
+ * process. */
 static bool
 read_stat(int64_t pid, char *state, uint64_t *start_ticks)
 {
@@ -28,8 +29,10 @@ read_stat(int64_t pid, char *state, uint64_t *start_ticks)
         return false;
     text[got] = '\0';
     at = strrchr(text, ')'); /* the name before it may hold anything */
-    return at && sscanf(at + 1, " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %" SCNu64, state,
-                        start_ticks) == 2;
+    return at && sscanf(at + 1,
+                        " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d "
+                        "%*d %" SCNu64,
+                        state, start_ticks) == 2;
 }
 
 bool

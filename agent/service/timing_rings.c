@@ -1,8 +1,10 @@
 /*
- * agent/service/timing_rings.c - rings of timing records that trainers handed over: taken, read, let go of; see timing_state.h.
+ * agent/service/timing_rings.c - rings of timing records that trainers handed over: taken, read,
+ * let go of; see timing_state.h.
  *
- * A ring is read from its mapping alone, by base/ring.h, which believes nothing in it; the file cannot shrink. When a
- * process has ended its rings are read to their ends, over the holes that a killed writer may have left.
+ * A ring is read from its mapping alone, by base/ring.h, which believes nothing in it; the file
+ * cannot shrink. When a process has ended its rings are read to their ends, over the holes that a
+ * killed writer may have left.
  */
 #include "agent/service/timing_state.h"
 
@@ -20,7 +22,8 @@
 enum { BATCH = 128 };
 static const uint64_t look_every_ns = 500 * CAIRN_NS_PER_MS;
 static const uint64_t remember_gone_ns = 60 * CAIRN_NS_PER_S;
-static const uint64_t wish_ns = 10 * CAIRN_NS_PER_S; /* for all operations to be seen in full, while somebody is suspected */
+/* for all operations to be seen in full, while somebody is suspected */
+static const uint64_t wish_ns = 10 * CAIRN_NS_PER_S;
 
 /* ---- ranks ---- */
 
@@ -69,7 +72,8 @@ same_process(const struct timing_rank *rank, const struct timing_process *proces
     return rank->process.pid == process->pid && rank->process.start_ticks == process->start_ticks;
 }
 
-/* The entry of a session's process, made where there is none: one of the same rank before it is let go of. NULL: no room. */
+/* The entry of a session's process, made where there is none: one of the same rank before it is let
+ * go of. NULL: no room. */
 static struct timing_rank *
 rank_of(struct cairn_agent *agent, const struct session *session)
 {
@@ -96,7 +100,8 @@ rank_of(struct cairn_agent *agent, const struct session *session)
     for (uint32_t i = 0; i < TIMING_RANKS_MAX && !rank; i++)
         if (!timing->ranks[i].used)
             rank = &timing->ranks[i];
-    /* The same for as long as the process lives, whoever asks: an agent that starts anew takes nothing for a new trainer. */
+    /* The same for as long as the process lives, whoever asks: an agent that starts anew takes
+     * nothing for a new trainer. */
     options.attachment = process.pid ? process.start_ticks << 22 ^ (uint64_t)process.pid
                                      : cairn_clock_wall_ns(&agent->clock);
     if (!rank || cairn_reduce_create(&options, &rank->reduce) != CAIRN_OK)
@@ -115,7 +120,8 @@ static struct timing_ring *
 find_ring(struct timing_state *timing, const struct stat *status)
 {
     for (uint32_t i = 0; i < TIMING_RINGS_MAX; i++)
-        if (timing->rings[i].memory && timing->rings[i].device == status->st_dev && timing->rings[i].inode == status->st_ino)
+        if (timing->rings[i].memory && timing->rings[i].device == status->st_dev &&
+            timing->rings[i].inode == status->st_ino)
             return &timing->rings[i];
     return NULL;
 }
@@ -126,7 +132,8 @@ count_rings(const struct timing_state *timing, const struct timing_rank *rank)
     uint32_t count = 0;
 
     for (uint32_t i = 0; i < TIMING_RINGS_MAX; i++)
-        count += timing->rings[i].memory && timing->rings[i].rank == (uint32_t)(rank - timing->ranks);
+        count +=
+            timing->rings[i].memory && timing->rings[i].rank == (uint32_t)(rank - timing->ranks);
     return count;
 }
 
@@ -177,7 +184,8 @@ timing_take_ring(struct cairn_agent *agent, const struct session *session, int r
     else
         rank = rank_of(agent, session);
     slot = find_ring(timing, &status);
-    if (rank && slot) { /* its trainer has come back, or it was inherited by a child with a session of its own */
+    if (rank && slot) { /* its trainer has come back, or it was inherited by a child with a session
+                         * of its own */
         close(ring_fd);
         return;
     }
@@ -197,7 +205,8 @@ timing_take_ring(struct cairn_agent *agent, const struct session *session, int r
     ring.inode = status.st_ino;
     ring.rank = (uint32_t)(rank - timing->ranks);
     *slot = ring;
-    if (!cairn_ring_is_unread(&ring.ring)) /* this agent, or its trainer's session, is not the first */
+    if (!cairn_ring_is_unread(&ring.ring)) /* this agent, or its trainer's session, is not the
+                                            * first */
         cairn_reduce_begin_late(rank->reduce);
     timing->ring_count++;
     CAIRN_LOG_AT(INFO, "timing: reads rank=%u records=%" PRIu64, rank->rank, ring.ring.mask + 1);
@@ -234,7 +243,8 @@ read_ring(struct cairn_agent *agent, struct timing_ring *ring)
     return total;
 }
 
-/* Nobody writes any more: what is there is read, and holes are stepped over. At most a round, whatever the head says. */
+/* Nobody writes any more: what is there is read, and holes are stepped over. At most a round,
+ * whatever the head says. */
 static void
 read_to_the_end(struct cairn_agent *agent, struct timing_ring *ring)
 {
@@ -258,7 +268,8 @@ has_session(const struct cairn_agent *agent, uint64_t serial)
     return false;
 }
 
-/* What this agent ends itself says nothing of how the trainer ends, nor does a trainer that says that it leaves. */
+/* What this agent ends itself says nothing of how the trainer ends, nor does a trainer that says
+ * that it leaves. */
 void
 timing_session_ended(struct cairn_agent *agent, const struct session *session)
 {
@@ -266,7 +277,8 @@ timing_session_ended(struct cairn_agent *agent, const struct session *session)
 
     for (uint32_t i = 0; timing && i < TIMING_RANKS_MAX; i++)
         if (timing->ranks[i].used && timing->ranks[i].serial == session->serial) {
-            timing->ranks[i].is_cut = session->state == SESSION_WELCOME && !session->leaves && !session->stale && !agent->stopping;
+            timing->ranks[i].is_cut = session->state == SESSION_WELCOME && !session->leaves &&
+                                      !session->stale && !agent->stopping;
             if (timing->ranks[i].is_cut && timing->ranks[i].presence == CAIRN_PRESENCE_GONE)
                 cairn_reduce_die(timing->ranks[i].reduce);
         }
@@ -282,7 +294,8 @@ look_at_rank(struct cairn_agent *agent, struct timing_rank *rank, uint64_t now_n
         if (now_ns > rank->gone_ns + remember_gone_ns)
             rank_release(timing, rank);
         else
-            cairn_reduce_stand(rank->reduce, rank->presence, now_ns); /* where a new analyst has not heard of it */
+            /* where a new analyst has not heard of it */
+            cairn_reduce_stand(rank->reduce, rank->presence, now_ns);
         return;
     }
     rank->presence = rank->process.pid                  ? timing_process_look(&rank->process)

@@ -8,8 +8,9 @@
  *   timing_process.c  how a trainer's process fares
  *   watch.c           who analyses, and the reports' way there (pure)
  *
- * All else runs in the loop, from one timer. A trainer's process is what counts here, not its session: a trainer that has lost its
- * agent and comes back is the same, and its ring is read all the while.
+ * All else runs in the loop, from one timer. A trainer's process is what counts here, not its
+ * session: a trainer that has lost its agent and comes back is the same, and its ring is read all
+ * the while.
  */
 #ifndef CAIRN_AGENT_SERVICE_TIMING_STATE_H
 #define CAIRN_AGENT_SERVICE_TIMING_STATE_H
@@ -42,7 +43,7 @@ struct timing_rank {
     struct timing_process process;
     enum cairn_presence presence;
     uint64_t gone_ns; /* when it was found gone, 0: it was not */
-    bool is_cut; /* its session ended, and nobody had said that it would */
+    bool is_cut;      /* its session ended, and nobody had said that it would */
     struct cairn_reduce *reduce;
 };
 
@@ -64,23 +65,24 @@ struct timing_state {
     struct timing_rank ranks[TIMING_RANKS_MAX];
     struct timing_ring rings[TIMING_RINGS_MAX];
     uint32_t ring_count;
-    uint64_t looked_ns; /* when processes were last looked at */
+    uint64_t looked_ns;                                   /* when processes were last looked at */
     uint64_t lost_before, refused_before, records_before; /* of ranks that are forgotten */
 
     struct timing_analysis *analysis;
-    uint64_t lives;          /* of analyses, begun */
-    uint64_t first_run;      /* of the present one, or the last */
+    uint64_t lives;                       /* of analyses, begun */
+    uint64_t first_run;                   /* of the present one, or the last */
     uint64_t unsent_said, unsent_said_ns; /* of the watch's overflows, what was said, and when */
-    bool has_reports;        /* some have come at some time: the job is timed */
+    bool has_reports;                     /* some have come at some time: the job is timed */
     struct cairn_ledger ledger;
-    uint64_t told_version, told_ns;    /* to the other agents */
+    uint64_t told_version, told_ns;     /* to the other agents */
     uint64_t stored_version, stored_ns; /* in the catalog */
 
     uint8_t packed[CAIRN_WATCH_REPORT_BYTES_MAX];
     uint8_t ledger_bytes[CAIRN_LEDGER_BYTES_MAX];
 };
 
-_Static_assert((int)CAIRN_REPORT_BYTES_MAX <= (int)CAIRN_WATCH_REPORT_BYTES_MAX, "every report fits on its way");
+_Static_assert((int)CAIRN_REPORT_BYTES_MAX <= (int)CAIRN_WATCH_REPORT_BYTES_MAX,
+               "every report fits on its way");
 
 /* ---- timing.c ---- */
 /* Tells the other agents of the ledger, where it has changed since they were told last. */
@@ -88,7 +90,8 @@ void timing_tell_changes(struct cairn_agent *agent);
 /* Stores the ledger now. False, said: it is not stored. */
 bool timing_store(struct cairn_agent *agent);
 /* Says in the log what has become of a verdict. */
-void timing_say_change(const struct cairn_agent *agent, const struct cairn_ledger_entry *entry, enum cairn_ledger_change change);
+void timing_say_change(const struct cairn_agent *agent, const struct cairn_ledger_entry *entry,
+                       enum cairn_ledger_change change);
 
 /* ---- timing_analysis.c ---- */
 /* CAIRN_NOMEM, CAIRN_AGAIN: no thread. timing_analysis_close is called in both cases. */
@@ -97,22 +100,26 @@ void timing_analysis_close(struct cairn_agent *agent);
 /* This agent analyses from here on, or no longer. */
 void timing_analysis_begin(struct cairn_agent *agent, uint64_t first_run);
 void timing_analysis_end(struct cairn_agent *agent);
-/* Packed reports of an agent; copied. Beyond 64 MiB that no turn has taken all agents are asked to begin anew. */
-void timing_analysis_take(struct cairn_agent *agent, uint32_t from, const uint8_t *bytes, size_t bytes_len);
+/* Packed reports of an agent; copied. Beyond 64 MiB that no turn has taken all agents are asked to
+ * begin anew. */
+void timing_analysis_take(struct cairn_agent *agent, uint32_t from, const uint8_t *bytes,
+                          size_t bytes_len);
 /* Hands what has come to the worker, unless it still has the turn before. */
 void timing_analysis_turn(struct cairn_agent *agent, uint64_t now_ns);
 /* What the last turn saw. False: this agent does not analyse. */
 bool timing_analysis_look(const struct cairn_agent *agent, struct cairn_live_view *out);
 /* Deliveries that were dropped, since there was no room for them, while this agent analysed. */
 uint64_t timing_analysis_dropped(const struct cairn_agent *agent);
-/* The node that a rank runs on; UINT32_MAX unknown. Only from enforcing_turn: no turn is under way then. */
+/* The node that a rank runs on; UINT32_MAX unknown. Only from enforcing_turn: no turn is under way
+ * then. */
 uint32_t timing_analysis_node_of(const struct cairn_agent *agent, uint32_t rank);
 
 /* ---- enforcing.c ---- */
-/* A turn of the analysis is done, and the ledger is up to date: runs the command where it is due. */
+/* A turn of the analysis is done, and the ledger is up to date: runs the command where it is
+ * due. */
 void enforcing_turn(struct cairn_agent *agent);
-/* The ledger is another agent's by now: says how the command that ran here last has ended, where that one has it and does not know. True: it
- * is a newer version then. */
+/* The ledger is another agent's by now: says how the command that ran here last has ended, where
+ * that one has it and does not know. True: it is a newer version then. */
 bool enforcing_say_end(struct cairn_agent *agent);
 
 /* ---- timing_rings.c ---- */

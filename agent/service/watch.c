@@ -27,9 +27,9 @@ struct cairn_watch {
 
     /* to the analyst */
     uint64_t stream, streams, dropped, overflows;
-    uint64_t acked, next; /* parts acked … next - 1 are in `parts` */
+    uint64_t acked, next;                     /* parts acked … next - 1 are in `parts` */
     struct part parts[CAIRN_WATCH_PARTS_MAX]; /* by number modulo the size */
-    uint8_t *gathered; /* [CAIRN_WATCH_PART_BYTES] */
+    uint8_t *gathered;                        /* [CAIRN_WATCH_PART_BYTES] */
     size_t gathered_bytes;
     bool broken;       /* a part is missing: a new stream must begin */
     uint64_t began_ns; /* the stream */
@@ -105,7 +105,8 @@ pump(struct cairn_watch *watch)
     bool again = watch->acked < watch->next && first->sent_ns != 0 &&
                  watch->now_ns >= first->sent_ns + watch->options.resend_after_ns;
 
-    for (uint64_t number = watch->acked; number < watch->next && number < watch->acked + CAIRN_WATCH_FLYING_MAX; number++)
+    for (uint64_t number = watch->acked;
+         number < watch->next && number < watch->acked + CAIRN_WATCH_FLYING_MAX; number++)
         if (again || watch->parts[number % CAIRN_WATCH_PARTS_MAX].sent_ns == 0)
             send_part(watch, number);
 }
@@ -138,7 +139,8 @@ close_part(struct cairn_watch *watch)
     if (watch->analyst == CAIRN_WATCH_NOBODY || watch->broken)
         return;
     if (watch->analyst == watch->options.self) {
-        watch->options.deliver(watch->options.context, watch->options.self, watch->gathered, bytes_len);
+        watch->options.deliver(watch->options.context, watch->options.self, watch->gathered,
+                               bytes_len);
         return;
     }
     bytes = watch->next - watch->acked < CAIRN_WATCH_PARTS_MAX ? malloc(bytes_len) : NULL;
@@ -241,7 +243,8 @@ take_part(struct cairn_watch *watch, const struct cairn_message *message)
     }
     if (message->offset == source->taken) {
         source->taken++;
-        watch->options.deliver(watch->options.context, message->from, message->bytes, message->bytes_len);
+        watch->options.deliver(watch->options.context, message->from, message->bytes,
+                               message->bytes_len);
     }
     answer(watch, message->from, message->request, source->taken);
 }
@@ -279,5 +282,6 @@ cairn_watch_message(struct cairn_watch *watch, const struct cairn_message *messa
 struct cairn_watch_view
 cairn_watch_look(const struct cairn_watch *watch)
 {
-    return (struct cairn_watch_view){watch->analyst, watch->streams, watch->dropped, watch->overflows};
+    return (struct cairn_watch_view){watch->analyst, watch->streams, watch->dropped,
+                                     watch->overflows};
 }

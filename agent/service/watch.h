@@ -1,14 +1,17 @@
 /*
- * agent/service/watch.h - who analyses the timing of the job, and how the reports of all nodes get there: a pure state machine.
+ * agent/service/watch.h - who analyses the timing of the job, and how the reports of all nodes get
+ * there: a pure state machine.
  *
- * The analyst is the lowest agent that is eligible (a live member). Each agent sends it a stream of parts, numbered from 0, each
- * some packed reports (replan/live/report.h). The analyst takes them in order and says how many it has; what it has not said for a
- * while is sent again from there on. A stream begins with everything that the node has to announce, so that an analyst that is
- * new, or has forgotten a stream, asks for a new one. Where more than CAIRN_WATCH_PARTS_MAX parts are not acknowledged they are dropped
- * and a new stream begins: detection may lose steps, never hold anything up.
+ * The analyst is the lowest agent that is eligible (a live member). Each agent sends it a stream of
+ * parts, numbered from 0, each some packed reports (replan/live/report.h). The analyst takes them
+ * in order and says how many it has; what it has not said for a while is sent again from there on.
+ * A stream begins with everything that the node has to announce, so that an analyst that is new, or
+ * has forgotten a stream, asks for a new one. Where more than CAIRN_WATCH_PARTS_MAX parts are not
+ * acknowledged they are dropped and a new stream begins: detection may lose steps, never hold
+ * anything up.
  *
- * No clock, no I/O: time comes with calls, what is to be done goes out by the functions in the options. They may call back
- * only where that is said.
+ * No clock, no I/O: time comes with calls, what is to be done goes out by the functions in the
+ * options. They may call back only where that is said.
  */
 #ifndef CAIRN_AGENT_SERVICE_WATCH_H
 #define CAIRN_AGENT_SERVICE_WATCH_H
@@ -36,33 +39,38 @@ struct cairn_watch_options {
     void (*announce)(void *context); /* a stream begins: say all again, by cairn_watch_report */
     void (*begin)(void *context);    /* this agent analyses from here on */
     void (*end)(void *context);      /* … and no longer */
-    void (*deliver)(void *context, uint32_t from, const uint8_t *bytes, size_t bytes_len); /* a part, to the analyst */
+    /* a part, to the analyst */
+    void (*deliver)(void *context, uint32_t from, const uint8_t *bytes, size_t bytes_len);
 };
 
 struct cairn_watch;
 
 struct cairn_watch_view {
-    uint32_t analyst; /* CAIRN_WATCH_NOBODY */
-    uint64_t streams; /* begun */
-    uint64_t dropped; /* parts that never arrived, as far as is known */
+    uint32_t analyst;   /* CAIRN_WATCH_NOBODY */
+    uint64_t streams;   /* begun */
+    uint64_t dropped;   /* parts that never arrived, as far as is known */
     uint64_t overflows; /* streams that ended since there was no room for another part */
 };
 
 /* CAIRN_NOMEM. The caller ends *out with cairn_watch_destroy, which calls nothing. */
-CAIRN_MUST_CHECK cairn_err cairn_watch_create(const struct cairn_watch_options *options, struct cairn_watch **out);
+CAIRN_MUST_CHECK cairn_err cairn_watch_create(const struct cairn_watch_options *options,
+                                              struct cairn_watch **out);
 void cairn_watch_destroy(struct cairn_watch *watch); /* NULL is allowed */
 
-/* Time has passed; eligible[agent_count] is as this agent sees it now. Sends what has gathered, and again what got lost. */
+/* Time has passed; eligible[agent_count] is as this agent sees it now. Sends what has gathered, and
+ * again what got lost. */
 void cairn_watch_tick(struct cairn_watch *watch, const bool *eligible, uint64_t now_ns);
 
-/* A packed report of this node (at most CAIRN_WATCH_REPORT_BYTES_MAX), which goes out with the next tick or when a part is full. */
+/* A packed report of this node (at most CAIRN_WATCH_REPORT_BYTES_MAX), which goes out with the next
+ * tick or when a part is full. */
 void cairn_watch_report(struct cairn_watch *watch, const void *bytes, size_t bytes_len);
 
 /* The analyst has forgotten what was announced: all streams begin anew. */
 void cairn_watch_ask_anew(struct cairn_watch *watch);
 
 /* A TIMING or TIMING_ACK has arrived. */
-void cairn_watch_message(struct cairn_watch *watch, const struct cairn_message *message, uint64_t now_ns);
+void cairn_watch_message(struct cairn_watch *watch, const struct cairn_message *message,
+                         uint64_t now_ns);
 
 struct cairn_watch_view cairn_watch_look(const struct cairn_watch *watch);
 

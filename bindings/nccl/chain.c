@@ -1,9 +1,10 @@
 /*
- * bindings/nccl/chain.c - another profiler plugin that goes on working although NCCL loads only one.
+ * bindings/nccl/chain.c - another profiler plugin that goes on working although NCCL loads only
+ * one.
  *
- * Entry n mod CAIRN_CHAIN_ENTRIES is that of the n-th pair; its owner word is 2 n + 1 while the event runs and 2 n when it has been
- * stopped. Their handle may still be asked for then, as the parent of what comes later. A reader looks at the owner before
- * and after it reads.
+ * Entry n mod CAIRN_CHAIN_ENTRIES is that of the n-th pair; its owner word is 2 n + 1 while the
+ * event runs and 2 n when it has been stopped. Their handle may still be asked for then, as the
+ * parent of what comes later. A reader looks at the owner before and after it reads.
  */
 #include "bindings/nccl/chain.h"
 
@@ -78,11 +79,14 @@ cairn_chain_open(const char *name, int version, const void *own, nccl_logger *lo
     library = open_library(name);
     if (library)
         find_table(library, version);
-    if (table == own || (table && (!table->init || !table->start || !table->stop || !table->record || !table->finalize)))
+    if (table == own || (table && (!table->init || !table->start || !table->stop ||
+                                   !table->record || !table->finalize)))
         table = NULL;
     else if (!table && logger && (library || strcmp(name, NCCL_DEFAULT) != 0))
         logger(NCCL_LOG_WARN, NCCL_LOG_INIT, __FILE__, __LINE__,
-               "cairn: the profiler plugin %s %s: it gets no events. CAIRN_NCCL_PROFILER_CHAIN names it", name,
+               "cairn: the profiler plugin %s %s: it gets no events. CAIRN_NCCL_PROFILER_CHAIN "
+               "names it",
+               name,
                library ? "has no table of the version that this NCCL speaks" : "cannot be opened");
 }
 
@@ -103,19 +107,20 @@ cairn_chain_init_v3(void **theirs)
 }
 
 void
-cairn_chain_init_v4(void **theirs, uint64_t comm_hash, const char *comm_name, int nodes, int ranks, int rank,
-                    nccl_logger *logger)
+cairn_chain_init_v4(void **theirs, uint64_t comm_hash, const char *comm_name, int nodes, int ranks,
+                    int rank, nccl_logger *logger)
 {
     const void *any = table;
     const struct nccl_profiler_v4 *v4 = any;
 
-    if (speaks(4) && v4->init(theirs, &their_mask, comm_name, comm_hash, nodes, ranks, rank, logger) != 0)
+    if (speaks(4) &&
+        v4->init(theirs, &their_mask, comm_name, comm_hash, nodes, ranks, rank, logger) != 0)
         *theirs = NULL;
 }
 
 void
-cairn_chain_init_v5(void **theirs, int version, uint64_t comm_hash, const char *comm_name, int nodes, int ranks,
-                    int rank, nccl_logger *logger)
+cairn_chain_init_v5(void **theirs, int version, uint64_t comm_hash, const char *comm_name,
+                    int nodes, int ranks, int rank, nccl_logger *logger)
 {
     if (speaks(version) &&
         table->init(theirs, comm_hash, &their_mask, comm_name, nodes, ranks, rank, logger) != 0)
@@ -149,7 +154,8 @@ cairn_chain_wants(uint64_t type)
         return false;
     switch (type) {
     case NCCL_GROUP_API:
-        return asked & (NCCL_GROUP_API | NCCL_COLL_API | NCCL_P2P_API | NCCL_KERNEL_LAUNCH | NCCL_GROUP | tasks);
+        return asked & (NCCL_GROUP_API | NCCL_COLL_API | NCCL_P2P_API | NCCL_KERNEL_LAUNCH |
+                        NCCL_GROUP | tasks);
     case NCCL_COLL_API:
         return asked & (NCCL_COLL_API | NCCL_COLL | transport | COPY_ENGINES);
     case NCCL_P2P_API:
@@ -196,8 +202,8 @@ cairn_chain_pair_up(struct cairn_chain_pair pair)
         uint64_t former = atomic_load_explicit(&entry->owner, memory_order_relaxed);
 
         if (former % 2 != 0 || former > 2 * number ||
-            !atomic_compare_exchange_strong_explicit(&entry->owner, &former, 2 * number + 1, memory_order_acq_rel,
-                                                     memory_order_relaxed))
+            !atomic_compare_exchange_strong_explicit(&entry->owner, &former, 2 * number + 1,
+                                                     memory_order_acq_rel, memory_order_relaxed))
             continue;
         atomic_store_explicit(&entry->ours, pair.ours, memory_order_release);
         atomic_store_explicit(&entry->theirs, pair.theirs, memory_order_release);
@@ -240,7 +246,8 @@ cairn_chain_stop(uint64_t handle)
     void *theirs = cairn_chain_look_up(handle).theirs;
     uint64_t running = 2 * (handle & ~CAIRN_CHAIN_HANDLE) + 1;
 
-    if (theirs && atomic_compare_exchange_strong_explicit(&entry_of(running / 2)->owner, &running, running - 1,
-                                                          memory_order_acq_rel, memory_order_relaxed))
+    if (theirs && atomic_compare_exchange_strong_explicit(&entry_of(running / 2)->owner, &running,
+                                                          running - 1, memory_order_acq_rel,
+                                                          memory_order_relaxed))
         (void)table->stop(theirs);
 }

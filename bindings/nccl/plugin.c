@@ -1,17 +1,21 @@
 /*
- * bindings/nccl/plugin.c - what NCCL loads: the tables of versions 3 to 6, and what each of their calls means.
+ * bindings/nccl/plugin.c - what NCCL loads: the tables of versions 3 to 6, and what each of their
+ * calls means.
  *
- * Read are Coll and P2p events (an operation was enqueued: its start and its stop come within microseconds of each other and
- * say nothing of the device) and, for sampled operations, KernelCh events (a channel of its kernel started or stopped on the
- * device). Whatever else NCCL calls for is handed on to a chained plugin, or ignored.
+ * Read are Coll and P2p events (an operation was enqueued: its start and its stop come within
+ * microseconds of each other and say nothing of the device) and, for sampled operations, KernelCh
+ * events (a channel of its kernel started or stopped on the device). Whatever else NCCL calls for
+ * is handed on to a chained plugin, or ignored.
  *
- * What a handle of ours says, 0 being none; nothing is ever reached through it but a slot whose generation agrees:
+ * What a handle of ours says, 0 being none; nothing is ever reached through it but a slot whose
+ * generation agrees:
  *     bits 0-3 kind   4-11 channel (KERNEL)   12-62 the operation's number (TASK, KERNEL)
  *
- * NCCL up to 2.27 (v3, v4) tells of operations only in groups that have a handle. From 2.28 on (v5, v6) groups need none, and
- * must not have one: operations that were captured into a CUDA graph would be numbered where their kernels are timed and not
- * elsewhere, and numbers of different ranks would not agree any more. For the same reason the call of a captured
- * operation gets no handle; that of any other gets one, so a Coll without is a graph's replay, which has no number of its own
+ * NCCL up to 2.27 (v3, v4) tells of operations only in groups that have a handle. From 2.28 on (v5,
+ * v6) groups need none, and must not have one: operations that were captured into a CUDA graph
+ * would be numbered where their kernels are timed and not elsewhere, and numbers of different ranks
+ * would not agree any more. For the same reason the call of a captured operation gets no handle;
+ * that of any other gets one, so a Coll without is a graph's replay, which has no number of its own
  * and is not recorded.
  */
 #include "bindings/nccl/chain.h"
@@ -27,15 +31,17 @@
 
 enum { KIND_TASK = 1, KIND_KERNEL = 2, KIND_MARK = 3 };
 enum { KIND_MASK = 0xf, CHANNEL_SHIFT = 4, CHANNEL_MASK = 0xff, OPERATION_SHIFT = 12 };
-/* NCCL's proxies, which timed kernels need, allocate in /dev/shm, and NCCL ends in a crash where that is full. */
+/* NCCL's proxies, which timed kernels need, allocate in /dev/shm, and NCCL ends in a crash where
+ * that is full. */
 #define SHARED_BYTES_MIN (UINT64_C(64) << 20)
 
-/* Calls may still come while finalize runs and after it: each reads `comm` and `theirs` once, and finds NULL from then on. */
+/* Calls may still come while finalize runs and after it: each reads `comm` and `theirs` once, and
+ * finds NULL from then on. */
 struct context {
     _Atomic bool used;
     struct cairn_probe_comm *_Atomic comm; /* NULL: nothing of it is recorded */
     void *_Atomic theirs;                  /* of a chained plugin */
-    int *mask;                     /* NCCL's word for the whole process; lives as long as NCCL */
+    int *mask; /* NCCL's word for the whole process; lives as long as NCCL */
 };
 
 static struct context contexts[CAIRN_PROBE_COMMS_MAX];
@@ -79,15 +85,17 @@ kernel_percent(nccl_logger *logger)
         percent = CAIRN_SAMPLER_PERCENT_DEFAULT;
         if (text && logger)
             logger(NCCL_LOG_WARN, NCCL_LOG_INIT, __FILE__, __LINE__,
-                   "cairn: CAIRN_NCCL_KERNEL_PERCENT takes a whole number from 0 to 100, not \"%s\": it is %u", text,
-                   percent);
+                   "cairn: CAIRN_NCCL_KERNEL_PERCENT takes a whole number from 0 to 100, not "
+                   "\"%s\": it is %u",
+                   text, percent);
     }
     if (percent > 0 && statvfs("/dev/shm", &shared) == 0 &&
         (uint64_t)shared.f_bavail * shared.f_frsize < SHARED_BYTES_MIN) {
         percent = 0;
         if (logger)
             logger(NCCL_LOG_WARN, NCCL_LOG_INIT, __FILE__, __LINE__,
-                   "cairn: kernels are not timed: /dev/shm has less than 64 MiB left, and NCCL needs it for that (give "
+                   "cairn: kernels are not timed: /dev/shm has less than 64 MiB left, and NCCL "
+                   "needs it for that (give "
                    "the container a larger one, such as --shm-size=1g)");
     }
     return percent;
@@ -120,10 +128,12 @@ open_context(void **out, int *mask, int version, const void *table, nccl_logger 
     if (!out || !mask)
         return NULL;
     if (!cairn_probe_enabled()) {
-        options = (struct cairn_probe_options){.kernel_percent = kernel_percent(logger), .rank = launched_rank()};
+        options = (struct cairn_probe_options){.kernel_percent = kernel_percent(logger),
+                                               .rank = launched_rank()};
         if (!cairn_probe_open(&options) && logger)
             logger(NCCL_LOG_WARN, NCCL_LOG_INIT, __FILE__, __LINE__,
-                   "cairn: collectives are not timed: there is no memory or descriptor for the ring of records");
+                   "cairn: collectives are not timed: there is no memory or descriptor for the "
+                   "ring of records");
     }
     cairn_chain_open(chained, version, table, logger);
     for (size_t i = 0; i < CAIRN_PROBE_COMMS_MAX && !context; i++)
@@ -139,7 +149,8 @@ static void
 join(struct context *context, uint64_t hash, int ranks, int rank)
 {
     if (cairn_probe_enabled())
-        atomic_store_explicit(&context->comm, cairn_probe_join(hash, ranks, rank), memory_order_release);
+        atomic_store_explicit(&context->comm, cairn_probe_join(hash, ranks, rank),
+                              memory_order_release);
 }
 
 static int
@@ -220,11 +231,12 @@ begin_kernel(uint64_t parent, uint32_t channel, uint64_t device_ns)
     return operation << OPERATION_SHIFT | (uint64_t)channel << CHANNEL_SHIFT | KIND_KERNEL;
 }
 
-/* Hands the beginning of an event on, with its parents as the other plugin knows them, and makes one handle of both. `group` is
- * the descriptor's second parent, or NULL. NCCL's descriptor is as before afterwards. */
+/* Hands the beginning of an event on, with its parents as the other plugin knows them, and makes
+ * one handle of both. `group` is the descriptor's second parent, or NULL. NCCL's descriptor is as
+ * before afterwards. */
 static void
-chain_start(const struct context *context, void **handle, uint64_t ours, uint64_t type, struct nccl_descriptor *head,
-            void **group)
+chain_start(const struct context *context, void **handle, uint64_t ours, uint64_t type,
+            struct nccl_descriptor *head, void **group)
 {
     struct cairn_chain_pair pair = {.ours = ours};
     void *theirs = atomic_load_explicit(&context->theirs, memory_order_acquire);
@@ -269,7 +281,8 @@ start_v3(void *opaque, void **handle, void *descriptor)
                                                               .peer = event->p2p.peer,
                                                               .point_to_point = true});
     else if (event->head.type8 == NCCL_KERNEL_CH)
-        ours = begin_kernel(cairn_chain_look_up(number_of_handle(event->head.parent)).ours, event->kernel_ch.channel, 0);
+        ours = begin_kernel(cairn_chain_look_up(number_of_handle(event->head.parent)).ours,
+                            event->kernel_ch.channel, 0);
     else if (event->head.type8 == NCCL_GROUP)
         ours = KIND_MARK;
     chain_start(context, handle, ours, event->head.type8, &event->head, NULL);
@@ -302,8 +315,8 @@ start_v4(void *opaque, void **handle, void *descriptor)
                                                               .peer = event->p2p.peer,
                                                               .point_to_point = true});
     else if (event->head.type8 == NCCL_KERNEL_CH)
-        ours = begin_kernel(cairn_chain_look_up(number_of_handle(event->head.parent)).ours, event->kernel_ch.channel,
-                            event->kernel_ch.device_ns);
+        ours = begin_kernel(cairn_chain_look_up(number_of_handle(event->head.parent)).ours,
+                            event->kernel_ch.channel, event->kernel_ch.device_ns);
     else if (event->head.type8 == NCCL_GROUP)
         ours = KIND_MARK;
     chain_start(context, handle, ours, event->head.type8, &event->head, NULL);
@@ -326,12 +339,13 @@ start_v5(void *opaque, void **handle, void *descriptor)
     case NCCL_COLL:
         group = &event->coll.parent_group;
         if (cairn_chain_look_up(number_of_handle(event->head.parent)).ours == KIND_MARK)
-            ours = begin_task(context, &(struct cairn_probe_task){.func = event->coll.func,
-                                                                  .datatype = event->coll.datatype,
-                                                                  .seq = event->coll.seq,
-                                                                  .count = event->coll.count,
-                                                                  .rank = event->head.rank,
-                                                                  .channels = event->coll.channels});
+            ours =
+                begin_task(context, &(struct cairn_probe_task){.func = event->coll.func,
+                                                               .datatype = event->coll.datatype,
+                                                               .seq = event->coll.seq,
+                                                               .count = event->coll.count,
+                                                               .rank = event->head.rank,
+                                                               .channels = event->coll.channels});
         break;
     case NCCL_P2P:
         group = &event->p2p.parent_group;
@@ -344,8 +358,8 @@ start_v5(void *opaque, void **handle, void *descriptor)
                                                               .point_to_point = true});
         break;
     case NCCL_KERNEL_CH:
-        ours = begin_kernel(cairn_chain_look_up(number_of_handle(event->head.parent)).ours, event->kernel_ch.channel,
-                            event->kernel_ch.device_ns);
+        ours = begin_kernel(cairn_chain_look_up(number_of_handle(event->head.parent)).ours,
+                            event->kernel_ch.channel, event->kernel_ch.device_ns);
         break;
     case NCCL_COLL_API:
         ours = event->coll_api.captured ? 0 : KIND_MARK;
@@ -372,7 +386,8 @@ record(void *handle, int state, void *arguments)
     const union nccl_state *timer = arguments;
 
     if (state == NCCL_STATE_KERNEL_CH_STOP && timer && (ours & KIND_MASK) == KIND_KERNEL)
-        cairn_probe_kernel_stop(operation_of(ours, KIND_KERNEL), channel_of(ours), timer->device_ns);
+        cairn_probe_kernel_stop(operation_of(ours, KIND_KERNEL), channel_of(ours),
+                                timer->device_ns);
     cairn_chain_record(number_of_handle(handle), state, arguments);
     return 0;
 }
@@ -391,21 +406,25 @@ stop(void *handle)
 /* ---- the tables ---- */
 
 static int init_v3(void **context, int *mask);
-static int init_v4(void **context, int *mask, const char *comm_name, uint64_t comm_hash, int nodes, int ranks, int rank,
-                   nccl_logger *logger);
-static int init_v5(void **context, uint64_t comm_hash, int *mask, const char *comm_name, int nodes, int ranks, int rank,
-                   nccl_logger *logger);
-static int init_v6(void **context, uint64_t comm_hash, int *mask, const char *comm_name, int nodes, int ranks, int rank,
-                   nccl_logger *logger);
+static int init_v4(void **context, int *mask, const char *comm_name, uint64_t comm_hash, int nodes,
+                   int ranks, int rank, nccl_logger *logger);
+static int init_v5(void **context, uint64_t comm_hash, int *mask, const char *comm_name, int nodes,
+                   int ranks, int rank, nccl_logger *logger);
+static int init_v6(void **context, uint64_t comm_hash, int *mask, const char *comm_name, int nodes,
+                   int ranks, int rank, nccl_logger *logger);
 
 /* The only symbols of this library. */
 extern const struct nccl_profiler_v3 ncclProfiler_v3;
 extern const struct nccl_profiler_v4 ncclProfiler_v4;
 extern const struct nccl_profiler_v5 ncclProfiler_v5, ncclProfiler_v6;
-const struct nccl_profiler_v3 ncclProfiler_v3 = {"cairn", init_v3, start_v3, stop, record_untimed, finalize};
-const struct nccl_profiler_v4 ncclProfiler_v4 = {"cairn", init_v4, start_v4, stop, record, finalize};
-const struct nccl_profiler_v5 ncclProfiler_v5 = {"cairn", init_v5, start_v5, stop, record, finalize};
-const struct nccl_profiler_v5 ncclProfiler_v6 = {"cairn", init_v6, start_v5, stop, record, finalize};
+const struct nccl_profiler_v3 ncclProfiler_v3 = {"cairn", init_v3,        start_v3,
+                                                 stop,    record_untimed, finalize};
+const struct nccl_profiler_v4 ncclProfiler_v4 = {"cairn", init_v4, start_v4,
+                                                 stop,    record,  finalize};
+const struct nccl_profiler_v5 ncclProfiler_v5 = {"cairn", init_v5, start_v5,
+                                                 stop,    record,  finalize};
+const struct nccl_profiler_v5 ncclProfiler_v6 = {"cairn", init_v6, start_v5,
+                                                 stop,    record,  finalize};
 
 static int
 init_v3(void **out, int *mask)
@@ -427,8 +446,8 @@ init_v3(void **out, int *mask)
 }
 
 static int
-init_v4(void **out, int *mask, const char *comm_name, uint64_t comm_hash, int nodes, int ranks, int rank,
-        nccl_logger *logger)
+init_v4(void **out, int *mask, const char *comm_name, uint64_t comm_hash, int nodes, int ranks,
+        int rank, nccl_logger *logger)
 {
     struct context *context;
     void *theirs = NULL;
@@ -447,8 +466,8 @@ init_v4(void **out, int *mask, const char *comm_name, uint64_t comm_hash, int no
 }
 
 static void
-init_later(void **out, int version, const void *table, uint64_t comm_hash, int *mask, const char *comm_name, int nodes,
-           int ranks, int rank, nccl_logger *logger)
+init_later(void **out, int version, const void *table, uint64_t comm_hash, int *mask,
+           const char *comm_name, int nodes, int ranks, int rank, nccl_logger *logger)
 {
     struct context *context;
     void *theirs = NULL;
@@ -466,16 +485,16 @@ init_later(void **out, int version, const void *table, uint64_t comm_hash, int *
 }
 
 static int
-init_v5(void **out, uint64_t comm_hash, int *mask, const char *comm_name, int nodes, int ranks, int rank,
-        nccl_logger *logger)
+init_v5(void **out, uint64_t comm_hash, int *mask, const char *comm_name, int nodes, int ranks,
+        int rank, nccl_logger *logger)
 {
     init_later(out, 5, &ncclProfiler_v5, comm_hash, mask, comm_name, nodes, ranks, rank, logger);
     return 0;
 }
 
 static int
-init_v6(void **out, uint64_t comm_hash, int *mask, const char *comm_name, int nodes, int ranks, int rank,
-        nccl_logger *logger)
+init_v6(void **out, uint64_t comm_hash, int *mask, const char *comm_name, int nodes, int ranks,
+        int rank, nccl_logger *logger)
 {
     init_later(out, 6, &ncclProfiler_v6, comm_hash, mask, comm_name, nodes, ranks, rank, logger);
     return 0;

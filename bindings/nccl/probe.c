@@ -1,8 +1,9 @@
 /*
  * bindings/nccl/probe.c - from NCCL's events to timing records.
  *
- * An operation's number n lives in slot n mod CAIRN_PROBE_SLOTS. The slot's owner word is 2 n, or 2 n + 1 while a thread has it;
- * taking it is one compare-and-exchange from the even value, giving it back one store.
+ * An operation's number n lives in slot n mod CAIRN_PROBE_SLOTS. The slot's owner word is 2 n, or 2
+ * n + 1 while a thread has it; taking it is one compare-and-exchange from the even value, giving it
+ * back one store.
  */
 #include "bindings/nccl/probe.h"
 
@@ -27,11 +28,12 @@ struct cairn_probe_comm {
     _Atomic uint64_t transfers;  /* point-to-point operations, which NCCL does not number */
 };
 
-/* NCCL looks at its mask when a group of operations begins, we at each of them: after kernels were last wanted, so many
- * operations may still have theirs timed. */
+/* NCCL looks at its mask when a group of operations begins, we at each of them: after kernels were
+ * last wanted, so many operations may still have theirs timed. */
 enum { LINGER_OPERATIONS = 64 };
 
-/* A membership is said again after this, with the next operation: a reader that begins late has not seen the first. */
+/* A membership is said again after this, with the next operation: a reader that begins late has not
+ * seen the first. */
 static const uint64_t say_again_ns = UINT64_C(10000000000);
 
 struct slot {
@@ -39,10 +41,11 @@ struct slot {
     struct cairn_probe_comm *comm;
     struct cairn_timing_record record;
     uint64_t started;         /* a bit per channel */
-    _Atomic uint64_t stopped;  /* the same; looked at without the slot too */
+    _Atomic uint64_t stopped; /* the same; looked at without the slot too */
     uint64_t first_start_ns, last_stop_ns;
     uint32_t channels; /* expected; 0: not known */
-    bool on_host;      /* the two times are of the host's clock, as long as the device's are not known */
+    bool on_host;      /* the two times are of the host's clock, as long as the device's are not
+                        * known */
     bool over;         /* its last record is written */
 };
 
@@ -71,9 +74,15 @@ static const struct {
     const char *name;
     uint16_t op;
 } operations[] = {
-    {"AllReduce", CAIRN_ALL_REDUCE}, {"AllGather", CAIRN_ALL_GATHER}, {"ReduceScatter", CAIRN_REDUCE_SCATTER},
-    {"Send", CAIRN_SEND},            {"Recv", CAIRN_RECV},            {"Broadcast", CAIRN_BROADCAST},
-    {"Reduce", CAIRN_REDUCE},        {"AlltoAll", CAIRN_ALL_TO_ALL},  {"Gather", CAIRN_GATHER},
+    {"AllReduce", CAIRN_ALL_REDUCE},
+    {"AllGather", CAIRN_ALL_GATHER},
+    {"ReduceScatter", CAIRN_REDUCE_SCATTER},
+    {"Send", CAIRN_SEND},
+    {"Recv", CAIRN_RECV},
+    {"Broadcast", CAIRN_BROADCAST},
+    {"Reduce", CAIRN_REDUCE},
+    {"AlltoAll", CAIRN_ALL_TO_ALL},
+    {"Gather", CAIRN_GATHER},
     {"Scatter", CAIRN_SCATTER},
 };
 
@@ -87,14 +96,15 @@ operation_of(const char *func)
     return 0;
 }
 
-/* The bytes of an element. NCCL up to 2.30 has no name for its type of unsigned bytes, which is all that lacks one. */
+/* The bytes of an element. NCCL up to 2.30 has no name for its type of unsigned bytes, which is all
+ * that lacks one. */
 static uint64_t
 element_bytes(const char *datatype)
 {
     static const struct {
         const char *name;
         uint8_t bytes;
-    } types[] = {{"Bfloat16", 2}, {"Float32", 4}, {"Float16", 2}, {"Int8", 1},   {"Int64", 8},
+    } types[] = {{"Bfloat16", 2}, {"Float32", 4}, {"Float16", 2}, {"Int8", 1},  {"Int64", 8},
                  {"Int32", 4},    {"Float64", 8}, {"Uint32", 4},  {"Uint64", 8}};
 
     if (!datatype || strncmp(datatype, "nccl", 4) != 0)
@@ -153,13 +163,14 @@ static void
 say_membership(struct cairn_probe_comm *comm, uint64_t time_ns)
 {
     atomic_store_explicit(&comm->said_ns, time_ns, memory_order_relaxed);
-    (void)cairn_timing_write(timing, &(struct cairn_timing_record){
-                                         .comm = comm->hash,
-                                         .enter_ns = time_ns,
-                                         .rank = atomic_load_explicit(&process_rank, memory_order_relaxed),
-                                         .peer = (uint32_t)comm->rank,
-                                         .ranks = comm->ranks,
-                                         .op = CAIRN_TIMING_MEMBER});
+    (void)cairn_timing_write(timing,
+                             &(struct cairn_timing_record){
+                                 .comm = comm->hash,
+                                 .enter_ns = time_ns,
+                                 .rank = atomic_load_explicit(&process_rank, memory_order_relaxed),
+                                 .peer = (uint32_t)comm->rank,
+                                 .ranks = comm->ranks,
+                                 .op = CAIRN_TIMING_MEMBER});
 }
 
 struct cairn_probe_comm *
@@ -182,8 +193,8 @@ cairn_probe_join(uint64_t hash, int32_t ranks, int32_t rank)
     atomic_store_explicit(&comm->last_timed, 0, memory_order_relaxed);
     atomic_store_explicit(&comm->transfers, 0, memory_order_relaxed);
     if (rank >= 0) {
-        atomic_compare_exchange_strong_explicit(&process_rank, &unknown, (uint32_t)rank, memory_order_relaxed,
-                                                memory_order_relaxed);
+        atomic_compare_exchange_strong_explicit(&process_rank, &unknown, (uint32_t)rank,
+                                                memory_order_relaxed, memory_order_relaxed);
         say_membership(comm, now());
     }
     return comm;
@@ -204,8 +215,9 @@ take(uint64_t operation)
     struct slot *slot = slot_of(operation);
     uint64_t expected = 2 * operation;
 
-    if (operation == 0 || !atomic_compare_exchange_strong_explicit(&slot->owner, &expected, expected + 1,
-                                                                   memory_order_acquire, memory_order_relaxed))
+    if (operation == 0 ||
+        !atomic_compare_exchange_strong_explicit(&slot->owner, &expected, expected + 1,
+                                                 memory_order_acquire, memory_order_relaxed))
         return NULL;
     return slot;
 }
@@ -222,7 +234,8 @@ host_ns(const struct slot *slot, uint64_t time_ns)
     return slot->on_host ? time_ns : cairn_device_clock_host_ns(&slot->comm->clock, time_ns);
 }
 
-/* The last record of an operation of whose kernel all that started has stopped; otherwise nothing. */
+/* The last record of an operation of whose kernel all that started has stopped; otherwise
+ * nothing. */
 static void
 end(struct slot *slot)
 {
@@ -254,16 +267,19 @@ cairn_probe_leave(struct cairn_probe_comm *comm)
     atomic_store_explicit(&comm->used, false, memory_order_release);
 }
 
-/* A slot for an operation whose kernels may be timed; what its former one still has to say is said. */
+/* A slot for an operation whose kernels may be timed; what its former one still has to say is
+ * said. */
 static uint64_t
-open_slot(struct cairn_probe_comm *comm, const struct cairn_probe_task *task, const struct cairn_timing_record *record)
+open_slot(struct cairn_probe_comm *comm, const struct cairn_probe_task *task,
+          const struct cairn_timing_record *record)
 {
     uint64_t operation = atomic_fetch_add_explicit(&last_operation, 1, memory_order_relaxed) + 1;
     struct slot *slot = slot_of(operation);
     uint64_t former = atomic_load_explicit(&slot->owner, memory_order_relaxed);
 
-    if (former % 2 != 0 || former > 2 * operation || !atomic_compare_exchange_strong_explicit(&slot->owner, &former, former + 1,
-                                                                    memory_order_acquire, memory_order_relaxed))
+    if (former % 2 != 0 || former > 2 * operation ||
+        !atomic_compare_exchange_strong_explicit(&slot->owner, &former, former + 1,
+                                                 memory_order_acquire, memory_order_relaxed))
         return 0;
     end(slot);
     slot->comm = comm;
@@ -298,13 +314,14 @@ uint64_t
 cairn_probe_enter(struct cairn_probe_comm *comm, const struct cairn_probe_task *task)
 {
     uint64_t time_ns = now();
-    struct cairn_timing_record record = {.comm = task->comm_hash ? task->comm_hash : comm->hash,
-                                         .seq = task->point_to_point ? 0 : task->seq + 1,
-                                         .enter_ns = time_ns,
-                                         .rank = atomic_load_explicit(&process_rank, memory_order_relaxed),
-                                         .peer = task->point_to_point ? (uint32_t)task->peer : CAIRN_PEER_NONE,
-                                         .ranks = comm->ranks,
-                                         .op = operation_of(task->func)};
+    struct cairn_timing_record record = {
+        .comm = task->comm_hash ? task->comm_hash : comm->hash,
+        .seq = task->point_to_point ? 0 : task->seq + 1,
+        .enter_ns = time_ns,
+        .rank = atomic_load_explicit(&process_rank, memory_order_relaxed),
+        .peer = task->point_to_point ? (uint32_t)task->peer : CAIRN_PEER_NONE,
+        .ranks = comm->ranks,
+        .op = operation_of(task->func)};
     uint64_t next_number;
     bool timed;
 
@@ -314,15 +331,17 @@ cairn_probe_enter(struct cairn_probe_comm *comm, const struct cairn_probe_task *
         cairn_probe_disable();
         return 0;
     }
-    if (comm->rank >= 0 && time_ns > atomic_load_explicit(&comm->said_ns, memory_order_relaxed) + say_again_ns)
+    if (comm->rank >= 0 &&
+        time_ns > atomic_load_explicit(&comm->said_ns, memory_order_relaxed) + say_again_ns)
         say_membership(comm, time_ns); /* two threads at once say it twice, which is as good */
     record.bytes = task->count * element_bytes(task->datatype);
     if (record.op == CAIRN_REDUCE_SCATTER && comm->ranks) /* NCCL counts what a rank gets */
         record.bytes *= comm->ranks;
     (void)cairn_timing_write(timing, &record);
     timed = may_be_timed();
-    next_number = task->point_to_point ? atomic_fetch_add_explicit(&comm->transfers, 1, memory_order_relaxed) + 1
-                                       : task->seq + 1;
+    next_number = task->point_to_point
+                      ? atomic_fetch_add_explicit(&comm->transfers, 1, memory_order_relaxed) + 1
+                      : task->seq + 1;
     atomic_store_explicit(
         &kernels_wanted,
         cairn_sampler_next(&sampler, next_number, time_ns, cairn_timing_wanted_until_ns(timing)),
@@ -333,8 +352,9 @@ cairn_probe_enter(struct cairn_probe_comm *comm, const struct cairn_probe_task *
 /* ---- kernels ---- */
 
 /*
- * The clock is read at the first start and the last stop of an operation alone: it is what these calls cost most, and one
- * look at each end says as much of the distance of the clocks as one per channel.
+ * The clock is read at the first start and the last stop of an operation alone: it is what these
+ * calls cost most, and one look at each end says as much of the distance of the clocks as one per
+ * channel.
  */
 void
 cairn_probe_kernel_start(uint64_t operation, uint32_t channel, uint64_t device_ns)
@@ -364,7 +384,8 @@ cairn_probe_kernel_start(uint64_t operation, uint32_t channel, uint64_t device_n
         slot->first_start_ns = device_ns;
     }
     give_back(slot, operation);
-    if (former != operation) /* the kernels of a communicator follow one another: that one has ended */
+    if (former != operation) /* the kernels of a communicator follow one another: that one has
+                              * ended */
         settle(former);
 }
 
@@ -378,7 +399,8 @@ stop_channel(struct slot *slot, uint64_t bit, uint64_t device_ns)
     atomic_store_explicit(&slot->stopped, stopped, memory_order_relaxed);
     if (slot->on_host)
         device_ns = now();
-    else if (device_ns == 0) /* known by the host's clock alone, which is another: it has not stopped before it started */
+    else if (device_ns == 0) /* known by the host's clock alone, which is another: it has not
+                              * stopped before it started */
         device_ns = slot->first_start_ns;
     else if (is_last)
         cairn_device_clock_observe(&slot->comm->clock, device_ns, now());
@@ -397,12 +419,14 @@ cairn_probe_kernel_stop(uint64_t operation, uint32_t channel, uint64_t device_ns
     if (channel >= NCCL_CHANNELS_MAX)
         return;
     bit = UINT64_C(1) << channel;
-    if (atomic_load_explicit(&slot->stopped, memory_order_relaxed) & bit) /* NCCL says it twice: nothing to take it for */
+    /* NCCL says it twice: nothing to take it for */
+    if (atomic_load_explicit(&slot->stopped, memory_order_relaxed) & bit)
         return;
     slot = take(operation);
     if (!slot)
         return;
-    if (!slot->over && (slot->started & bit) && !(atomic_load_explicit(&slot->stopped, memory_order_relaxed) & bit))
+    if (!slot->over && (slot->started & bit) &&
+        !(atomic_load_explicit(&slot->stopped, memory_order_relaxed) & bit))
         stop_channel(slot, bit, device_ns);
     give_back(slot, operation);
 }

@@ -1,16 +1,20 @@
 /*
- * bindings/nccl/probe.h - from NCCL's events to timing records: communicators, operations under way, the device's clock.
+ * bindings/nccl/probe.h - from NCCL's events to timing records: communicators, operations under
+ * way, the device's clock.
  *
- * Knows nothing of versions of NCCL's interface (plugin.c) or of other plugins (chain.c). All state is static and is never
- * freed: NCCL calls back after an operation's stop, after finalize, and after the library is closed.
+ * Knows nothing of versions of NCCL's interface (plugin.c) or of other plugins (chain.c). All state
+ * is static and is never freed: NCCL calls back after an operation's stop, after finalize, and
+ * after the library is closed.
  *
- * Apart from open and join, which NCCL calls while it makes a communicator, nothing here locks, allocates, makes a
- * system call or logs. (The clock is read without a system call where the kernel's clock source allows that, as it
- * does on all machines with a usable TSC or an arm64 counter.)
+ * Apart from open and join, which NCCL calls while it makes a communicator, nothing here locks,
+ * allocates, makes a system call or logs. (The clock is read without a system call where the
+ * kernel's clock source allows that, as it does on all machines with a usable TSC or an arm64
+ * counter.)
  *
- * An operation whose kernels may be timed has a slot. Slots are taken in turn; an operation is named by its number, which says
- * the slot and its generation, so that whatever comes late for a slot's former operation is recognised and ignored. Who touches
- * a slot sets a bit in its owner word first; who finds it set goes away: nobody waits, and what is lost is one operation's times.
+ * An operation whose kernels may be timed has a slot. Slots are taken in turn; an operation is
+ * named by its number, which says the slot and its generation, so that whatever comes late for a
+ * slot's former operation is recognised and ignored. Who touches a slot sets a bit in its owner
+ * word first; who finds it set goes away: nobody waits, and what is lost is one operation's times.
  */
 #ifndef CAIRN_NCCL_PROBE_H
 #define CAIRN_NCCL_PROBE_H
@@ -24,7 +28,8 @@ struct cairn_probe_comm; /* one membership in a communicator */
 
 struct cairn_probe_options {
     uint32_t kernel_percent; /* of the operations, 0 to 100: sampler.h */
-    uint32_t rank;           /* of this process in the job; UINT32_MAX: that in its first communicator */
+    uint32_t rank;           /* of this process in the job; UINT32_MAX: that in its first
+                              * communicator */
 };
 
 /* An operation, as NCCL describes it. Strings are borrowed for the call. */
@@ -40,13 +45,14 @@ struct cairn_probe_task {
     bool point_to_point;
 };
 
-/* Makes the ring, once; later calls change nothing. False: there is no memory for it. May block. Thread: any. */
+/* Makes the ring, once; later calls change nothing. False: there is no memory for it. May block.
+ * Thread: any. */
 bool cairn_probe_open(const struct cairn_probe_options *options);
 
 /*
- * A membership; ranks and rank are -1 and hash 0 where the version of NCCL does not say them. NULL when
- * CAIRN_PROBE_COMMS_MAX are in use, or the values are none that a communicator can have. The caller ends it with
- * cairn_probe_leave.
+ * A membership; ranks and rank are -1 and hash 0 where the version of NCCL does not say them. NULL
+ * when CAIRN_PROBE_COMMS_MAX are in use, or the values are none that a communicator can have. The
+ * caller ends it with cairn_probe_leave.
  */
 struct cairn_probe_comm *cairn_probe_join(uint64_t hash, int32_t ranks, int32_t rank);
 void cairn_probe_leave(struct cairn_probe_comm *comm);
@@ -55,15 +61,15 @@ void cairn_probe_leave(struct cairn_probe_comm *comm);
 bool cairn_probe_wants_kernels(void);
 
 /*
- * An operation has been enqueued: one record. Returns its number, never 0, for the calls below; 0 where its kernels are not
- * timed, or the operation is none that records have. Wait-free.
+ * An operation has been enqueued: one record. Returns its number, never 0, for the calls below; 0
+ * where its kernels are not timed, or the operation is none that records have. Wait-free.
  */
 uint64_t cairn_probe_enter(struct cairn_probe_comm *comm, const struct cairn_probe_task *task);
 
 /*
- * A channel of the operation's kernel has started or stopped, at device_ns of the device's clock (0: not known, then now).
- * Repeated calls, and calls for operations that are over, change nothing. The last expected stop writes the operation's last
- * record. Thread: any; wait-free.
+ * A channel of the operation's kernel has started or stopped, at device_ns of the device's clock
+ * (0: not known, then now). Repeated calls, and calls for operations that are over, change nothing.
+ * The last expected stop writes the operation's last record. Thread: any; wait-free.
  */
 void cairn_probe_kernel_start(uint64_t operation, uint32_t channel, uint64_t device_ns);
 void cairn_probe_kernel_stop(uint64_t operation, uint32_t channel, uint64_t device_ns);

@@ -1,12 +1,15 @@
 /*
- * bindings/nccl/profiler_abi.h - what NCCL and a profiler plugin hand each other, versions 3 to 6, on 64-bit Linux.
+ * bindings/nccl/profiler_abi.h - what NCCL and a profiler plugin hand each other, versions 3 to 6,
+ * on 64-bit Linux.
  *
- * NCCL looks up the data symbols ncclProfiler_v6, _v5, _v4, _v3 in this order and takes the first that it knows: v3 in
- * NCCL 2.26, v4 in 2.27, v5 in 2.28, v6 from 2.29 on. Each is a table of a name and five functions. Events are named by one
- * bit, the same in all versions; a descriptor says which event begins, and what of. v5 and v6 have one layout for
- * everything they share; of v6's own events (copy engines) nothing is read here.
+ * NCCL looks up the data symbols ncclProfiler_v6, _v5, _v4, _v3 in this order and takes the first
+ * that it knows: v3 in NCCL 2.26, v4 in 2.27, v5 in 2.28, v6 from 2.29 on. Each is a table of a
+ * name and five functions. Events are named by one bit, the same in all versions; a descriptor says
+ * which event begins, and what of. v5 and v6 have one layout for everything they share; of v6's own
+ * events (copy engines) nothing is read here.
  *
- * The fields are those that are read or changed; the others are room. Sizes and offsets are asserted below.
+ * The fields are those that are read or changed; the others are room. Sizes and offsets are
+ * asserted below.
  */
 #ifndef CAIRN_NCCL_PROFILER_ABI_H
 #define CAIRN_NCCL_PROFILER_ABI_H
@@ -162,7 +165,8 @@ union nccl_state {
 };
 
 /* subsystem and level as above; printf's conversions. */
-typedef void nccl_logger(int level, unsigned long subsystem, const char *file, int line, const char *format, ...);
+typedef void nccl_logger(int level, unsigned long subsystem, const char *file, int line,
+                         const char *format, ...);
 
 /* Results are 0; NCCL reads that of init alone. A context is NULL where init failed. */
 struct nccl_profiler_v3 {
@@ -176,8 +180,8 @@ struct nccl_profiler_v3 {
 
 struct nccl_profiler_v4 {
     const char *name;
-    int (*init)(void **context, int *mask, const char *comm_name, uint64_t comm_hash, int nodes, int ranks, int rank,
-                nccl_logger *logger);
+    int (*init)(void **context, int *mask, const char *comm_name, uint64_t comm_hash, int nodes,
+                int ranks, int rank, nccl_logger *logger);
     int (*start)(void *context, void **handle, void *descriptor);
     int (*stop)(void *handle);
     int (*record)(void *handle, int state, void *arguments);
@@ -187,8 +191,8 @@ struct nccl_profiler_v4 {
 /* v5 and v6; hash and mask have changed places. */
 struct nccl_profiler_v5 {
     const char *name;
-    int (*init)(void **context, uint64_t comm_hash, int *mask, const char *comm_name, int nodes, int ranks, int rank,
-                nccl_logger *logger);
+    int (*init)(void **context, uint64_t comm_hash, int *mask, const char *comm_name, int nodes,
+                int ranks, int rank, nccl_logger *logger);
     int (*start)(void *context, void **handle, void *descriptor);
     int (*stop)(void *handle);
     int (*record)(void *handle, int state, void *arguments);

@@ -1,9 +1,10 @@
 /*
  * bindings/nccl/sampler.c - which operations have their kernels timed.
  *
- * Half of the share goes to the windows at the beginnings of periods. The other half is for what cannot be told apart
- * from them: NCCL is told by one word for the whole process, so operations of other communicators that come between
- * are timed too, and the word stays set for HOLD operations after the last one that was meant.
+ * Half of the share goes to the windows at the beginnings of periods. The other half is for what
+ * cannot be told apart from them: NCCL is told by one word for the whole process, so operations of
+ * other communicators that come between are timed too, and the word stays set for HOLD operations
+ * after the last one that was meant.
  */
 #include "bindings/nccl/sampler.h"
 
@@ -13,7 +14,8 @@ enum {
     TIME_CREDIT_OPERATIONS_MAX = 64, /* a step's bucket of collectives after a long computation */
     OPERATION_NS = 1000000000 / CAIRN_SAMPLER_PER_SECOND
 };
-/* A wish lasts no longer than this from the moment at which it is read: a reader that dies leaves nothing switched on. */
+/* A wish lasts no longer than this from the moment at which it is read: a reader that dies leaves
+ * nothing switched on. */
 #define WISH_MAX_NS (60 * UINT64_C(1000000000))
 
 void
@@ -39,7 +41,8 @@ take_time_credit(struct cairn_sampler *sampler, uint64_t now_ns)
 
     credit_ns = gap_ns > max_ns || credit_ns + gap_ns > max_ns ? max_ns : credit_ns + gap_ns;
     taken = credit_ns >= OPERATION_NS;
-    atomic_store_explicit(&sampler->time_credit_ns, taken ? credit_ns - OPERATION_NS : credit_ns, memory_order_relaxed);
+    atomic_store_explicit(&sampler->time_credit_ns, taken ? credit_ns - OPERATION_NS : credit_ns,
+                          memory_order_relaxed);
     return taken;
 }
 
@@ -47,7 +50,8 @@ take_time_credit(struct cairn_sampler *sampler, uint64_t now_ns)
 static bool
 take_share_credit(struct cairn_sampler *sampler, bool wanted)
 {
-    int64_t credit = atomic_load_explicit(&sampler->share_credit, memory_order_relaxed) + sampler->percent;
+    int64_t credit =
+        atomic_load_explicit(&sampler->share_credit, memory_order_relaxed) + sampler->percent;
     bool taken = wanted && credit >= 100;
 
     if (taken)
@@ -59,7 +63,8 @@ take_share_credit(struct cairn_sampler *sampler, bool wanted)
 }
 
 bool
-cairn_sampler_next(struct cairn_sampler *sampler, uint64_t next_number, uint64_t now_ns, uint64_t wanted_until_ns)
+cairn_sampler_next(struct cairn_sampler *sampler, uint64_t next_number, uint64_t now_ns,
+                   uint64_t wanted_until_ns)
 {
     uint64_t operation, window;
     bool slow, meant;

@@ -184,12 +184,12 @@ KERNEL(matmul)(size_t rows, size_t columns, size_t depth, struct gpt_matrix a, c
                 }
                 for (; i + KERNEL_ROWS <= bottom; i += KERNEL_ROWS)
                     KERNEL(tile)
-                    (KERNEL_ROWS, depth_part, at + i * a.row, a.row, a.column, panel,
-                     c + i * c_row + j, c_row, add);
+                (KERNEL_ROWS, depth_part, at + i * a.row, a.row, a.column, panel, c + i * c_row + j,
+                 c_row, add);
                 for (; i < bottom; i++)
                     KERNEL(tile)
-                    (1, depth_part, at + i * a.row, a.row, a.column, panel, c + i * c_row + j,
-                     c_row, add);
+                (1, depth_part, at + i * a.row, a.row, a.column, panel, c + i * c_row + j, c_row,
+                 add);
             }
         }
     }
@@ -202,9 +202,8 @@ KERNEL(add)(float *target, const float *source, size_t count)
 
     for (; i + KERNEL_WIDTH <= count; i += KERNEL_WIDTH)
         KERNEL(store)
-        (target + i,
-         KERNEL(load)(target + i, KERNEL_WIDTH) + KERNEL(load)(source + i, KERNEL_WIDTH),
-         KERNEL_WIDTH);
+    (target + i, KERNEL(load)(target + i, KERNEL_WIDTH) + KERNEL(load)(source + i, KERNEL_WIDTH),
+     KERNEL_WIDTH);
     for (; i < count; i++)
         target[i] += source[i];
 }

@@ -6,12 +6,12 @@
  *   cairn_timing_write   when a collective is entered, and when it has ended
  *   cairn_timing_close
  *
- * A process has as many rings as sources: the hooks on torch.distributed and NCCL's plugin, each with
- * its own names for communicators. A ring is a memfd named "cairn-timing", sealed against changes of
- * its size and laid out as base/ring.c says. A process that has an open client (cairn/client.h) hands
- * its rings to the agent by itself; otherwise whoever knows its pid and runs as its user finds them
- * among /proc/PID/fd. Writing never waits, locks, allocates or makes a system call: when the ring is
- * full the new record is dropped and counted.
+ * A process has as many rings as sources: the hooks on torch.distributed and NCCL's plugin, each
+ * with its own names for communicators. A ring is a memfd named "cairn-timing", sealed against
+ * changes of its size and laid out as base/ring.c says. A process that has an open client
+ * (cairn/client.h) hands its rings to the agent by itself; otherwise whoever knows its pid and runs
+ * as its user finds them among /proc/PID/fd. Writing never waits, locks, allocates or makes a
+ * system call: when the ring is full the new record is dropped and counted.
  */
 #ifndef CAIRN_TIMING_H
 #define CAIRN_TIMING_H
@@ -49,15 +49,17 @@ enum { CAIRN_PEER_NONE = 0xffffffffu, CAIRN_COMM_RANKS_MAX = 0xffff };
 
 /*
  * In place of an operation: a rank says which place it has in a communicator (`peer`), before it
- * uses it and now and then again. Where a source writes such records, and only there, the peers of send and recv are
- * such places, and seq counts every operation of a communicator for itself, as NCCL does.
+ * uses it and now and then again. Where a source writes such records, and only there, the peers of
+ * send and recv are such places, and seq counts every operation of a communicator for itself, as
+ * NCCL does.
  */
 enum { CAIRN_TIMING_MEMBER = 0x100 };
 
 /*
- * In place of an operation: how much this rank has to compute in the step, in `bytes`, in any unit that
- * is the same on all ranks (tokens, FLOPs); with rank and step. Several in one step add up. A rank is
- * then called slow for what it takes per unit, and not judged in a step of which it says none, having done so before.
+ * In place of an operation: how much this rank has to compute in the step, in `bytes`, in any unit
+ * that is the same on all ranks (tokens, FLOPs); with rank and step. Several in one step add up. A
+ * rank is then called slow for what it takes per unit, and not judged in a step of which it says
+ * none, having done so before.
  */
 enum { CAIRN_TIMING_WORK = 0x101 };
 
@@ -65,8 +67,8 @@ enum { CAIRN_TIMING_WORK = 0x101 };
  * One rank's part in one collective; 64 bytes, little-endian. It is written with the same comm, op
  * and seq when it is entered, with end_ns 0; by a source that sees the device once more when it
  * starts there, with start_ns; and when it has ended, whole. Each replaces the one before it. A
- * source that cannot see the end, or did not look, writes the first alone. Of send and recv, which have
- * no seq, the same enter_ns tells. Times are CLOCK_MONOTONIC of this machine, 0 where unknown.
+ * source that cannot see the end, or did not look, writes the first alone. Of send and recv, which
+ * have no seq, the same enter_ns tells. Times are CLOCK_MONOTONIC of this machine, 0 where unknown.
  */
 struct cairn_timing_record {
     uint64_t comm;     /* a hash that names the communicator, equal on all its ranks */
@@ -75,11 +77,12 @@ struct cairn_timing_record {
     uint64_t enter_ns; /* the host called it */
     uint64_t start_ns; /* the device's stream reached it */
     uint64_t end_ns;
-    uint32_t rank;     /* global */
-    uint32_t peer;     /* global, of send and recv; CAIRN_PEER_NONE */
-    uint32_t step;     /* updates done by then, 0 where unknown */
-    uint16_t ranks;    /* of the communicator, CAIRN_COMM_RANKS_MAX for that or more, 0 where unknown */
-    uint16_t op;       /* enum cairn_collective, CAIRN_TIMING_MEMBER, CAIRN_TIMING_WORK */
+    uint32_t rank;  /* global */
+    uint32_t peer;  /* global, of send and recv; CAIRN_PEER_NONE */
+    uint32_t step;  /* updates done by then, 0 where unknown */
+    uint16_t ranks; /* of the communicator, CAIRN_COMM_RANKS_MAX for that or more, 0 where
+                        * unknown */
+    uint16_t op;    /* enum cairn_collective, CAIRN_TIMING_MEMBER, CAIRN_TIMING_WORK */
 };
 
 struct cairn_timing;
@@ -95,9 +98,9 @@ CAIRN_MUST_CHECK cairn_err cairn_timing_open(uint32_t record_count, struct cairn
 bool cairn_timing_write(struct cairn_timing *timing, const struct cairn_timing_record *record);
 
 /*
- * Until when (CLOCK_MONOTONIC) the reader wishes every operation to be seen in full, by a source that
- * otherwise looks at the device only now and then; 0: it has no wish. The reader writes it into the
- * ring (base/ring.h). Thread: any. Wait-free.
+ * Until when (CLOCK_MONOTONIC) the reader wishes every operation to be seen in full, by a source
+ * that otherwise looks at the device only now and then; 0: it has no wish. The reader writes it
+ * into the ring (base/ring.h). Thread: any. Wait-free.
  */
 uint64_t cairn_timing_wanted_until_ns(const struct cairn_timing *timing);
 

@@ -1,6 +1,6 @@
 /*
- * cairn/types.h - the plain values that every part of Cairn speaks in: data types, kinds of tensors,
- * slices, generation names. Values are small, copied, and have no end function.
+ * cairn/types.h - the plain values that every part of Cairn speaks in: data types, kinds of
+ * tensors, slices, generation names. Values are small, copied, and have no end function.
  */
 #ifndef CAIRN_TYPES_H
 #define CAIRN_TYPES_H
@@ -48,27 +48,29 @@ enum cairn_kind {
     CAIRN_PARAM = 1,     /* a parameter */
     CAIRN_OPTIMIZER = 2, /* an optimizer moment or master weight */
     CAIRN_BUFFER = 3,    /* other tensor state, such as running statistics */
-    CAIRN_OPAQUE = 4     /* bytes that mean something to the trainer alone: RNG state, data cursor */
+    CAIRN_OPAQUE = 4     /* bytes that mean something to the trainer alone: RNG state, data
+                          * cursor */
 };
 
 /*
  * The part of a tensor that one rank holds: an N-d box of the tensor, contiguous and row-major at
  * `address`, optionally cut to the flat range [flat_begin, flat_end) of the row-major box, counted
  * in elements (ZeRO, FSDP1 and Megatron's distributed optimizer hold such ranges).
- * flat_begin = flat_end = 0 means the whole box. With a flat range, `address` is that of the range's
- * first element.
+ * flat_begin = flat_end = 0 means the whole box. With a flat range, `address` is that of the
+ * range's first element.
  *
  * An opaque blob is a CAIRN_U8 tensor of one dimension and kind CAIRN_OPAQUE.
  *
- * Replicas: ranks that hold the same slice of the same tensor number themselves 0 … replica_count-1.
- * Each captures its 1/replica_count of the bytes, of few bytes one of them all; so two of the same number would lose what nobody
- * captures: while they say so no generation is committed, and the ranks are told which. replica_count = 1 (or 0) where there is none.
+ * Replicas: ranks that hold the same slice of the same tensor number themselves 0 …
+ * replica_count-1. Each captures its 1/replica_count of the bytes, of few bytes one of them all; so
+ * two of the same number would lose what nobody captures: while they say so no generation is
+ * committed, and the ranks are told which. replica_count = 1 (or 0) where there is none.
  */
 struct cairn_slice {
     const char *name; /* of the tensor, the same on all ranks; UTF-8, < CAIRN_NAME_BYTES_MAX */
     enum cairn_dtype dtype;
     enum cairn_kind kind;
-    uint32_t dims; /* 0 (a scalar) … CAIRN_DIMS_MAX */
+    uint32_t dims;                   /* 0 (a scalar) … CAIRN_DIMS_MAX */
     uint64_t shape[CAIRN_DIMS_MAX];  /* of the whole tensor, in elements */
     uint64_t offset[CAIRN_DIMS_MAX]; /* of the box, in elements */
     uint64_t extent[CAIRN_DIMS_MAX]; /* of the box, in elements */
@@ -76,9 +78,10 @@ struct cairn_slice {
     uint64_t flat_end;
     uint32_t replica_index;
     uint32_t replica_count;
-    void *address;      /* where this rank keeps it; host memory, or device memory with device >= 0 */
-    int32_t device;     /* -1 host, else the CUDA device's ordinal */
-    uint32_t reserved;  /* 0 */
+    void *address;     /* where this rank keeps it; host memory, or device memory with device >=
+                         * 0 */
+    int32_t device;    /* -1 host, else the CUDA device's ordinal */
+    uint32_t reserved; /* 0 */
 };
 
 /* The name of a generation. Ordered by epoch, then step. All zero: none. */

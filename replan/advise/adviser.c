@@ -15,12 +15,12 @@ struct cairn_adviser {
     struct cairn_problem problem; /* owned; rates as in its file */
     struct cairn_decider *decider;
     struct cairn_offers offers;
-    bool has_offers; /* at the present rates */
-    bool are_offers_new; /* the advice that stands is still of earlier ones */
-    bool is_asked;   /* somebody makes offers */
-    bool is_given;   /* the advice is one of these offers */
-    uint32_t unsettled;    /* rounds in which resumed advice stands whatever the rates are */
-    uint64_t rates_number; /* grows as settled rates change */
+    bool has_offers;        /* at the present rates */
+    bool are_offers_new;    /* the advice that stands is still of earlier ones */
+    bool is_asked;          /* somebody makes offers */
+    bool is_given;          /* the advice is one of these offers */
+    uint32_t unsettled;     /* rounds in which resumed advice stands whatever the rates are */
+    uint64_t rates_number;  /* grows as settled rates change */
     uint64_t steps_waiting; /* made since rates changed, not weighed yet */
     struct cairn_advice advice;
     struct cairn_advice told; /* the same as it was last given: its figures may have been others */
@@ -29,13 +29,15 @@ struct cairn_adviser {
 static const struct cairn_advice no_advice = {.action = CAIRN_REPLAN_NONE};
 
 cairn_err
-cairn_adviser_create(struct cairn_problem *problem, struct cairn_adviser **out, struct cairn_fault *fault)
+cairn_adviser_create(struct cairn_problem *problem, struct cairn_adviser **out,
+                     struct cairn_fault *fault)
 {
     struct cairn_adviser *adviser;
     cairn_err err;
 
     if (!problem->current) {
-        (void)snprintf(fault->text, sizeof fault->text, "it has no \"current\": without the plan that runs nothing can be advised");
+        (void)snprintf(fault->text, sizeof fault->text,
+                       "it has no \"current\": without the plan that runs nothing can be advised");
         return CAIRN_INVAL;
     }
     err = cairn_plan_check(problem->current, problem, fault);
@@ -74,7 +76,8 @@ cairn_adviser_device_count(const struct cairn_adviser *adviser)
 }
 
 uint32_t
-cairn_adviser_rates(const struct cairn_adviser *adviser, const struct cairn_ledger *ledger, double *rates)
+cairn_adviser_rates(const struct cairn_adviser *adviser, const struct cairn_ledger *ledger,
+                    double *rates)
 {
     uint32_t count = adviser->problem.device_count, unknown = 0;
 
@@ -83,7 +86,8 @@ cairn_adviser_rates(const struct cairn_adviser *adviser, const struct cairn_ledg
     for (uint32_t e = 0; e < ledger->count; e++) {
         const struct cairn_ledger_entry *entry = &ledger->entries[e];
 
-        if (entry->closed_wall_ns != 0 || (entry->kind != CAIRN_SLOW_COMPUTE && entry->kind != CAIRN_SLOW_NODE))
+        if (entry->closed_wall_ns != 0 ||
+            (entry->kind != CAIRN_SLOW_COMPUTE && entry->kind != CAIRN_SLOW_NODE))
             continue;
         for (uint32_t i = 0; i < entry->rank_count && i < CAIRN_LEDGER_RANKS_MAX; i++) {
             uint32_t device = cairn_problem_device_find(&adviser->problem, entry->ranks[i]);
@@ -112,7 +116,8 @@ any_is_off(const struct cairn_adviser *adviser)
 static bool
 gains(const struct cairn_adviser *adviser, enum cairn_replan_action action)
 {
-    return adviser->offers.offers[action].step_ms * (1 + CAIRN_DECIDER_WORTH_WHILE) < adviser->offers.current_ms;
+    return adviser->offers.offers[action].step_ms * (1 + CAIRN_DECIDER_WORTH_WHILE) <
+           adviser->offers.current_ms;
 }
 
 /* Whether offers are made of: some action does. */
@@ -140,9 +145,11 @@ static struct cairn_advice
 advice_of(const struct cairn_adviser *adviser, enum cairn_replan_action action)
 {
     const struct cairn_offer *offer = &adviser->offers.offers[action];
-    uint64_t payback_steps = cairn_migration_payback(offer->cost_ms, adviser->offers.current_ms - offer->step_ms);
+    uint64_t payback_steps =
+        cairn_migration_payback(offer->cost_ms, adviser->offers.current_ms - offer->step_ms);
 
-    return (struct cairn_advice){action, adviser->offers.current_ms, offer->step_ms, offer->cost_ms, payback_steps};
+    return (struct cairn_advice){action, adviser->offers.current_ms, offer->step_ms, offer->cost_ms,
+                                 payback_steps};
 }
 
 static enum cairn_advice_change
@@ -150,15 +157,18 @@ give(struct cairn_adviser *adviser, enum cairn_replan_action action)
 {
     struct cairn_advice advice = advice_of(adviser, action);
     const struct cairn_advice *told = &adviser->told;
-    bool same = told->action == action && told->step_ms <= advice.step_ms && told->step_ms >= advice.step_ms &&
-                told->cost_ms <= advice.cost_ms && told->cost_ms >= advice.cost_ms;
+    bool same = told->action == action && told->step_ms <= advice.step_ms &&
+                told->step_ms >= advice.step_ms && told->cost_ms <= advice.cost_ms &&
+                told->cost_ms >= advice.cost_ms;
 
     adviser->advice = adviser->told = advice;
     adviser->is_given = true;
-    return same ? CAIRN_ADVICE_SAME : CAIRN_ADVICE_GIVEN; /* the same once more, of offers that were made anew */
+    /* the same once more, of offers that were made anew */
+    return same ? CAIRN_ADVICE_SAME : CAIRN_ADVICE_GIVEN;
 }
 
-/* Offers at other rates have come: the advice that stands has their figures, or ends where it gains nothing at these rates. */
+/* Offers at other rates have come: the advice that stands has their figures, or ends where it gains
+ * nothing at these rates. */
 static enum cairn_advice_change
 refresh(struct cairn_adviser *adviser)
 {
@@ -173,13 +183,15 @@ refresh(struct cairn_adviser *adviser)
     return CAIRN_ADVICE_SAME;
 }
 
-/* Advice that was given counts as taken, whether it is followed or not: what gains more than that may still come to be due, and it is
- * not due again itself, which would cost patience and take back what others have gathered. */
+/* Advice that was given counts as taken, whether it is followed or not: what gains more than that
+ * may still come to be due, and it is not due again itself, which would cost patience and take back
+ * what others have gathered. */
 static enum cairn_advice_change
 weigh(struct cairn_adviser *adviser)
 {
     double current_ms = adviser->is_given ? adviser->advice.step_ms : adviser->offers.current_ms;
-    uint32_t steps = adviser->steps_waiting < UINT32_MAX ? (uint32_t)adviser->steps_waiting : UINT32_MAX;
+    uint32_t steps =
+        adviser->steps_waiting < UINT32_MAX ? (uint32_t)adviser->steps_waiting : UINT32_MAX;
     enum cairn_replan_action action =
         cairn_decider_weigh(adviser->decider, steps, current_ms, adviser->offers.offers);
 
@@ -201,7 +213,8 @@ rest(struct cairn_adviser *adviser, uint32_t steps)
 }
 
 enum cairn_advice_change
-cairn_adviser_round(struct cairn_adviser *adviser, const double *rates, uint32_t steps, struct cairn_advice *advice)
+cairn_adviser_round(struct cairn_adviser *adviser, const double *rates, uint32_t steps,
+                    struct cairn_advice *advice)
 {
     enum cairn_advice_change change = CAIRN_ADVICE_SAME;
 
@@ -217,7 +230,8 @@ cairn_adviser_round(struct cairn_adviser *adviser, const double *rates, uint32_t
     } else if (!any_is_off(adviser)) {
         change = rest(adviser, steps);
     } else if (adviser->has_offers) {
-        enum cairn_advice_change refreshed = adviser->are_offers_new ? refresh(adviser) : CAIRN_ADVICE_SAME;
+        enum cairn_advice_change refreshed =
+            adviser->are_offers_new ? refresh(adviser) : CAIRN_ADVICE_SAME;
 
         change = weigh(adviser);
         change = change == CAIRN_ADVICE_SAME ? refreshed : change;
@@ -242,7 +256,8 @@ cairn_adviser_fingerprint(const struct cairn_adviser *adviser)
     char *text = NULL;
 
     cairn_json_writer_init(&writer);
-    if (cairn_problem_write(&adviser->problem, &writer) == CAIRN_OK && cairn_json_writer_done(&writer, &text, &text_bytes) == CAIRN_OK)
+    if (cairn_problem_write(&adviser->problem, &writer) == CAIRN_OK &&
+        cairn_json_writer_done(&writer, &text, &text_bytes) == CAIRN_OK)
         fingerprint = cairn_crc64(0, text, text_bytes);
     cairn_json_writer_fini(&writer);
     free(text);
@@ -260,7 +275,8 @@ cairn_adviser_wants(struct cairn_adviser *adviser, uint64_t *number, struct cair
     problem.devices = malloc(problem.device_count * sizeof *problem.devices);
     if (!problem.devices)
         return false;
-    memcpy(problem.devices, adviser->problem.devices, problem.device_count * sizeof *problem.devices);
+    memcpy(problem.devices, adviser->problem.devices,
+           problem.device_count * sizeof *problem.devices);
     for (uint32_t i = 0; i < problem.device_count; i++)
         problem.devices[i].rate *= settled[i];
     adviser->is_asked = true;
@@ -351,11 +367,12 @@ cairn_advice_unpack(const void *bytes, size_t bytes_len, struct cairn_advice_kep
 const char *
 cairn_advice_text(enum cairn_replan_action action)
 {
-    static const char *const texts[] = {[CAIRN_REPLAN_MICROBATCHES] = "give slow pipelines fewer micro-batches",
-                                        [CAIRN_REPLAN_LAYERS] = "give slow stages fewer layers",
-                                        [CAIRN_REPLAN_GROUPS] = "form other groups and pipelines",
-                                        [CAIRN_REPLAN_RESTART] = "restart from the newest generation with other devices",
-                                        [CAIRN_REPLAN_NONE] = "nothing"};
+    static const char *const texts[] = {
+        [CAIRN_REPLAN_MICROBATCHES] = "give slow pipelines fewer micro-batches",
+        [CAIRN_REPLAN_LAYERS] = "give slow stages fewer layers",
+        [CAIRN_REPLAN_GROUPS] = "form other groups and pipelines",
+        [CAIRN_REPLAN_RESTART] = "restart from the newest generation with other devices",
+        [CAIRN_REPLAN_NONE] = "nothing"};
 
     return texts[action];
 }
@@ -368,12 +385,15 @@ cairn_advice_describe(const struct cairn_advice *advice, char *out, size_t out_b
     if (advice->action == CAIRN_REPLAN_NONE)
         (void)snprintf(out, out_bytes, "%s", what);
     else if (!(advice->current_ms < INFINITY))
-        (void)snprintf(out, out_bytes, "%s: the plan that runs cannot go on; steps of %.4g ms then, for %.3g s of standing still", what,
-                       advice->step_ms, advice->cost_ms / 1e3);
+        (void)snprintf(out, out_bytes,
+                       "%s: the plan that runs cannot go on; steps of %.4g ms then, for %.3g s of "
+                       "standing still",
+                       what, advice->step_ms, advice->cost_ms / 1e3);
     else
         (void)snprintf(out, out_bytes,
-                       "%s: steps of %.4g ms instead of %.4g as planned (%.1f %% less), for %.3g s of standing still, paid back after %" PRIu64
-                       " steps",
-                       what, advice->step_ms, advice->current_ms, 100 * (1 - advice->step_ms / advice->current_ms),
-                       advice->cost_ms / 1e3, advice->payback_steps);
+                       "%s: steps of %.4g ms instead of %.4g as planned (%.1f %% less), for %.3g s "
+                       "of standing still, paid back after %" PRIu64 " steps",
+                       what, advice->step_ms, advice->current_ms,
+                       100 * (1 - advice->step_ms / advice->current_ms), advice->cost_ms / 1e3,
+                       advice->payback_steps);
 }

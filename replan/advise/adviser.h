@@ -1,10 +1,12 @@
 /*
- * replan/advise/adviser.h - what to do about the plan of a job while it trains: rates in, advice out.
+ * replan/advise/adviser.h - what to do about the plan of a job while it trains: rates in, advice
+ * out.
  *
- * (rounds of rates, steps made, offers) -> (whether offers are wanted, advice). Whether a rate has changed, and whether a change of plan
- * is worth its price, is decided as replan/advise/decide.h says; the offers take long, so the caller makes them (replan/advise/offers.h), somewhere
- * else, whenever they are wanted. Advice stands until nothing is slower than the problem has it, or the plan that runs is as good as
- * others again. Pure: no clock, no I/O, no threads.
+ * (rounds of rates, steps made, offers) -> (whether offers are wanted, advice). Whether a rate has
+ * changed, and whether a change of plan is worth its price, is decided as replan/advise/decide.h
+ * says; the offers take long, so the caller makes them (replan/advise/offers.h), somewhere else,
+ * whenever they are wanted. Advice stands until nothing is slower than the problem has it, or the
+ * plan that runs is as good as others again. Pure: no clock, no I/O, no threads.
  */
 #ifndef CAIRN_REPLAN_ADVISE_ADVISER_H
 #define CAIRN_REPLAN_ADVISE_ADVISER_H
@@ -35,31 +37,37 @@ enum cairn_advice_change { CAIRN_ADVICE_SAME, CAIRN_ADVICE_GIVEN, CAIRN_ADVICE_W
 
 struct cairn_adviser;
 
-/* For a problem with a current plan, which is taken over; devices are as fast as it says while their rates are 1. CAIRN_INVAL with
- * *fault where there is no current plan, or it is none for these devices: the problem stays the caller's then, as it does with
- * CAIRN_NOMEM. The caller ends *out. */
-CAIRN_MUST_CHECK cairn_err cairn_adviser_create(struct cairn_problem *problem, struct cairn_adviser **out, struct cairn_fault *fault);
+/* For a problem with a current plan, which is taken over; devices are as fast as it says while
+ * their rates are 1. CAIRN_INVAL with *fault where there is no current plan, or it is none for
+ * these devices: the problem stays the caller's then, as it does with CAIRN_NOMEM. The caller ends
+ * *out. */
+CAIRN_MUST_CHECK cairn_err cairn_adviser_create(struct cairn_problem *problem,
+                                                struct cairn_adviser **out,
+                                                struct cairn_fault *fault);
 void cairn_adviser_destroy(struct cairn_adviser *adviser); /* NULL is allowed */
 
 uint32_t cairn_adviser_device_count(const struct cairn_adviser *adviser);
 
 /*
- * What open verdicts say of devices, whose ids are ranks: rates[device_count], the largest that a slow rank or node is said to have, 1
- * where none is. Of a verdict those ranks that the ledger lists. Returns how many listed ranks have no device. Hangs and deaths are not
- * told here: they need more than another plan, and what comes back is as it was.
+ * What open verdicts say of devices, whose ids are ranks: rates[device_count], the largest that a
+ * slow rank or node is said to have, 1 where none is. Of a verdict those ranks that the ledger
+ * lists. Returns how many listed ranks have no device. Hangs and deaths are not told here: they
+ * need more than another plan, and what comes back is as it was.
  */
-uint32_t cairn_adviser_rates(const struct cairn_adviser *adviser, const struct cairn_ledger *ledger, double *rates);
+uint32_t cairn_adviser_rates(const struct cairn_adviser *adviser, const struct cairn_ledger *ledger,
+                             double *rates);
 
 /*
- * A round: rates[device_count] by index, how many times longer than normal each takes now; NAN not measured. `steps` were made since
- * the last one. *advice is what stands afterwards.
+ * A round: rates[device_count] by index, how many times longer than normal each takes now; NAN not
+ * measured. `steps` were made since the last one. *advice is what stands afterwards.
  */
-enum cairn_advice_change cairn_adviser_round(struct cairn_adviser *adviser, const double *rates, uint32_t steps,
-                                             struct cairn_advice *advice);
+enum cairn_advice_change cairn_adviser_round(struct cairn_adviser *adviser, const double *rates,
+                                             uint32_t steps, struct cairn_advice *advice);
 
 /*
- * Advice that an earlier adviser for the same problem gave, which stands until this one can tell: rates settle after some rounds, and
- * then it gets the figures of new offers, or ends. Before the first round.
+ * Advice that an earlier adviser for the same problem gave, which stands until this one can tell:
+ * rates settle after some rounds, and then it gets the figures of new offers, or ends. Before the
+ * first round.
  */
 void cairn_adviser_resume(struct cairn_adviser *adviser, const struct cairn_advice *advice);
 
@@ -67,18 +75,22 @@ void cairn_adviser_resume(struct cairn_adviser *adviser, const struct cairn_advi
 uint64_t cairn_adviser_fingerprint(const struct cairn_adviser *adviser);
 
 /*
- * Where offers are wanted that are not being made yet: true, with *number for the offers, and *out the problem at the present rates. What it
- * points to but its devices is the adviser's; the caller frees out->devices and ends nothing else. False also without memory: it
- * is wanted again then.
+ * Where offers are wanted that are not being made yet: true, with *number for the offers, and *out
+ * the problem at the present rates. What it points to but its devices is the adviser's; the caller
+ * frees out->devices and ends nothing else. False also without memory: it is wanted again then.
  */
-bool cairn_adviser_wants(struct cairn_adviser *adviser, uint64_t *number, struct cairn_problem *out);
+bool cairn_adviser_wants(struct cairn_adviser *adviser, uint64_t *number,
+                         struct cairn_problem *out);
 
-/* Takes offers over, which are not kept where rates have changed since, and are wanted again then. NULL: they could not be made. */
-void cairn_adviser_offered(struct cairn_adviser *adviser, uint64_t number, struct cairn_offers *offers);
+/* Takes offers over, which are not kept where rates have changed since, and are wanted again then.
+ * NULL: they could not be made. */
+void cairn_adviser_offered(struct cairn_adviser *adviser, uint64_t number,
+                           struct cairn_offers *offers);
 
 void cairn_advice_pack(const struct cairn_advice_kept *kept, struct cairn_writer *writer);
 /* CAIRN_CORRUPT: it is none, *out is untouched. */
-CAIRN_MUST_CHECK cairn_err cairn_advice_unpack(const void *bytes, size_t bytes_len, struct cairn_advice_kept *out);
+CAIRN_MUST_CHECK cairn_err cairn_advice_unpack(const void *bytes, size_t bytes_len,
+                                               struct cairn_advice_kept *out);
 
 /* What to do, as a few words without a stop. */
 const char *cairn_advice_text(enum cairn_replan_action action);

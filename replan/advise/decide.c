@@ -9,8 +9,10 @@ enum {
     QUIET_STEPS = 2000, /* after an action, until another one is as cheap as the first was */
     PATIENCE_MAX = 64
 };
-#define CHANGED 0.1      /* of a rate: below that it is noise. Five rounds in a row that scatter by 3 % leave it once in 10^17 */
-#define NEARLY 1.02      /* actions that lead to steps this near to the best are as good */
+#define CHANGED                                                                                    \
+    0.1 /* of a rate: below that it is noise. Five rounds in a row that scatter by 3 % leave it once
+         * in 10^17 */
+#define NEARLY 1.02 /* actions that lead to steps this near to the best are as good */
 
 struct device {
     double last[ROUNDS]; /* a ring */
@@ -92,8 +94,8 @@ have_left(const struct device *device, double settled)
     return above == ROUNDS || below == ROUNDS;
 }
 
-/* The rate that a device is settled at after another round. The first of the rounds may have been slow in part: hence
- * the median. */
+/* The rate that a device is settled at after another round. The first of the rounds may have been
+ * slow in part: hence the median. */
 static double
 settle(struct device *device, double settled, double rate)
 {
@@ -140,11 +142,13 @@ cheapest(const struct cairn_offer *offers, const bool *considered)
     return best;
 }
 
-/* Flickering devices: each action soon after another doubles what has to be lost before the next; quiet takes it back. */
+/* Flickering devices: each action soon after another doubles what has to be lost before the next;
+ * quiet takes it back. */
 static void
 count_action(struct cairn_decider *decider)
 {
-    if (decider->has_acted && decider->steps_since_action < QUIET_STEPS && decider->patience < PATIENCE_MAX)
+    if (decider->has_acted && decider->steps_since_action < QUIET_STEPS &&
+        decider->patience < PATIENCE_MAX)
         decider->patience *= 2;
     decider->has_acted = true;
     decider->steps_since_action = 0;
@@ -160,7 +164,8 @@ cairn_decider_weigh(struct cairn_decider *decider, uint32_t steps, double curren
     enum cairn_replan_action action;
 
     decider->steps_since_action += steps;
-    for (; decider->steps_since_action >= QUIET_STEPS && decider->patience > 1; decider->patience /= 2)
+    for (; decider->steps_since_action >= QUIET_STEPS && decider->patience > 1;
+         decider->patience /= 2)
         decider->steps_since_action -= QUIET_STEPS;
     for (int i = 0; i < CAIRN_REPLAN_COUNT; i++) {
         double gained_ms = current_ms - offers[i].step_ms;
@@ -172,7 +177,8 @@ cairn_decider_weigh(struct cairn_decider *decider, uint32_t steps, double curren
             continue;
         }
         decider->lost_ms[i] += steps * gained_ms; /* INFINITY where nothing can go on */
-        /* What costs nothing by itself costs a step: it has to reach all ranks, and is undone as often as it is done. */
+        /* What costs nothing by itself costs a step: it has to reach all ranks, and is undone as
+         * often as it is done. */
         considered[i] =
             decider->lost_ms[i] >= (offers[i].cost_ms + offers[i].step_ms) * decider->patience;
     }

@@ -1,12 +1,12 @@
 /*
  * replan/advise/decide.h - when to act on devices that became slow, fast again, or died.
  *
- * Two questions, apart. Has a rate changed? Measured rates scatter, so a device keeps the rate that it is
- * planned with until several rounds in a row have clearly left it. Is a change worth its price?
- * Renting skis, one buys them when the rent paid has come to their price: what staying costs is added up
- * step by step, for each action that would help, and an action is taken once that has come to its cost. No rule that cannot see
- * the future is sure to lose less: at most twice what the best would have lost. Devices that flicker raise that
- * price for a while, each time to the double.
+ * Two questions, apart. Has a rate changed? Measured rates scatter, so a device keeps the rate that
+ * it is planned with until several rounds in a row have clearly left it. Is a change worth its
+ * price? Renting skis, one buys them when the rent paid has come to their price: what staying costs
+ * is added up step by step, for each action that would help, and an action is taken once that has
+ * come to its cost. No rule that cannot see the future is sure to lose less: at most twice what the
+ * best would have lost. Devices that flicker raise that price for a while, each time to the double.
  *
  * Pure: rounds and steps come from the caller, time is what it says.
  */
@@ -18,7 +18,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { CAIRN_DECIDER_ROUNDS = 5 }; /* in a row that must have left a rate before it counts as changed */
+enum {
+    CAIRN_DECIDER_ROUNDS = 5
+}; /* in a row that must have left a rate before it counts as
+                                    * changed */
 
 /* What can be done, the cheapest kind first. */
 enum cairn_replan_action {
@@ -46,8 +49,9 @@ CAIRN_MUST_CHECK cairn_err cairn_decider_create(uint32_t device_count, struct ca
 void cairn_decider_destroy(struct cairn_decider *decider); /* NULL is allowed */
 
 /*
- * Takes what one round measured: rates[device_count], 1 healthy, 2 twice as slow, 0 dead (at once), NAN not measured this time.
- * True where a settled rate has changed: the caller then makes new offers from cairn_decider_rates.
+ * Takes what one round measured: rates[device_count], 1 healthy, 2 twice as slow, 0 dead (at once),
+ * NAN not measured this time. True where a settled rate has changed: the caller then makes new
+ * offers from cairn_decider_rates.
  */
 bool cairn_decider_measured(struct cairn_decider *decider, const double *rates);
 
@@ -55,11 +59,12 @@ bool cairn_decider_measured(struct cairn_decider *decider, const double *rates);
 const double *cairn_decider_rates(const struct cairn_decider *decider);
 
 /*
- * Takes that `steps` steps were made at the present settled rates, each of current_ms (INFINITY: the plan that runs
- * cannot go on), while the actions would have led to offers[CAIRN_REPLAN_COUNT]. Returns the action to take now, or
- * CAIRN_REPLAN_NONE. An action that was returned counts as taken.
+ * Takes that `steps` steps were made at the present settled rates, each of current_ms (INFINITY:
+ * the plan that runs cannot go on), while the actions would have led to offers[CAIRN_REPLAN_COUNT].
+ * Returns the action to take now, or CAIRN_REPLAN_NONE. An action that was returned counts as
+ * taken.
  */
-enum cairn_replan_action cairn_decider_weigh(struct cairn_decider *decider, uint32_t steps, double current_ms,
-                                      const struct cairn_offer *offers);
+enum cairn_replan_action cairn_decider_weigh(struct cairn_decider *decider, uint32_t steps,
+                                             double current_ms, const struct cairn_offer *offers);
 
 #endif

@@ -5,8 +5,8 @@
 
 /* Takes a plan as what an action leads to; the cost is that of moving state, and a pause. */
 static cairn_err
-offer(const struct cairn_problem *problem, enum cairn_replan_action action, struct cairn_plan *plan, double step_ms,
-      double pause_ms, struct cairn_offers *out)
+offer(const struct cairn_problem *problem, enum cairn_replan_action action, struct cairn_plan *plan,
+      double step_ms, double pause_ms, struct cairn_offers *out)
 {
     struct cairn_migration migration = {0};
     cairn_err err = CAIRN_OK;
@@ -16,7 +16,8 @@ offer(const struct cairn_problem *problem, enum cairn_replan_action action, stru
     out->plans[action] = plan;
     if (action != CAIRN_REPLAN_MICROBATCHES)
         err = cairn_migration_of(problem, problem->current, plan, &migration);
-    /* Without links the time of a move is not known, and taken as nothing: the pause is measured. */
+    /* Without links the time of a move is not known, and taken as nothing: the pause is
+     * measured. */
     out->offers[action] = (struct cairn_offer){
         step_ms, pause_ms + (migration.migrate_ms > 0 ? migration.migrate_ms : 0)};
     return err;

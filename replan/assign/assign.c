@@ -8,16 +8,19 @@
 
 enum {
     PACKINGS = 6,
-    SEARCH_BUDGET = 100000, /* steps of all searches for places of the longest: some three milliseconds */
+    SEARCH_BUDGET = 100000, /* steps of all searches for places of the longest: some three
+                             * milliseconds */
     SEARCH_WORK = 30000,    /* of one */
     TRADE_WORK = 200,       /* what a trade costs, in such steps, */
     PACKING_WORK = 4000,    /* and filling up */
-    BORDERS_MAX = 4,        /* numbers of sequences that some pipelines do not take, of those that are tried */
+    BORDERS_MAX = 4,        /* numbers of sequences that some pipelines do not take, of those that
+                             * are tried */
     COUNTS_MAX = 8          /* such numbers in all */
 };
 #define VERY_NEAR 1e-4
-#define NEAR_ENOUGH 5e-3    /* to the bound: no more is looked for */
-#define SETTLED 0.4         /* of what lies between bound and time: no more is looked for with so many kinds */
+#define NEAR_ENOUGH 5e-3 /* to the bound: no more is looked for */
+#define SETTLED                                                                                    \
+    0.4 /* of what lies between bound and time: no more is looked for with so many kinds */
 
 /* What a pipeline has. */
 struct filled {
@@ -29,8 +32,8 @@ struct assigner {
     const struct cairn_assign_problem *problem;
     struct cairn_sequence *sequences; /* the most costly first */
     struct cairn_filling *filling;
-    struct filled *filled;      /* by pipeline */
-    uint32_t *chosen; /* by the present packing, per sequence of `sequences` */
+    struct filled *filled; /* by pipeline */
+    uint32_t *chosen;      /* by the present packing, per sequence of `sequences` */
 };
 
 void
@@ -75,14 +78,17 @@ longest_taken(const struct cairn_assign_problem *problem)
 struct cairn_sequence *
 cairn_sequences_sorted(const struct cairn_assign_problem *problem)
 {
-    struct cairn_sequence *sequences = calloc((size_t)problem->sequence_count + 1, sizeof(*sequences));
+    struct cairn_sequence *sequences =
+        calloc((size_t)problem->sequence_count + 1, sizeof(*sequences));
     uint64_t limit = longest_taken(problem);
 
     if (!sequences)
         return NULL;
-    for (uint32_t i = 0; i < problem->sequence_count; i++) /* one that is cut fits where the longest do */
-        sequences[i] = (struct cairn_sequence){cost_ms(problem, problem->tokens[i]),
-                                               problem->tokens[i] < limit ? problem->tokens[i] : limit, i};
+    /* one that is cut fits where the longest do */
+    for (uint32_t i = 0; i < problem->sequence_count; i++)
+        sequences[i] =
+            (struct cairn_sequence){cost_ms(problem, problem->tokens[i]),
+                                    problem->tokens[i] < limit ? problem->tokens[i] : limit, i};
     qsort(sequences, problem->sequence_count, sizeof(*sequences), most_costly_first);
     return sequences;
 }
@@ -102,7 +108,8 @@ longest_ms(const struct cairn_assign_problem *problem, const struct filled *fill
     for (uint32_t i = 0; i < problem->pipeline_count; i++) {
         const struct cairn_assign_pipeline *own = &problem->pipelines[i];
 
-        longest = fmax(longest, (filled[i].sum_ms + (own->stages - 1) * filled[i].largest_ms) * own->time_scale);
+        longest = fmax(longest, (filled[i].sum_ms + (own->stages - 1) * filled[i].largest_ms) *
+                                    own->time_scale);
     }
     return longest;
 }
@@ -134,8 +141,8 @@ take(const struct assigner *assigner, struct cairn_assignment *out)
     out->step_ms = longest_ms(assigner->problem, assigner->filled);
 }
 
-/* The least time that a rule keeps, between the bound and where each sequence in turn goes to the pipeline that then ends
- * first. CAIRN_NOMEM. */
+/* The least time that a rule keeps, between the bound and where each sequence in turn goes to the
+ * pipeline that then ends first. CAIRN_NOMEM. */
 static cairn_err
 find_packing(struct assigner *assigner, struct cairn_assignment *out)
 {
@@ -145,7 +152,8 @@ find_packing(struct assigner *assigner, struct cairn_assignment *out)
     if (!cairn_fill(assigner->filling, 0, 0, CAIRN_FILL_EARLY, assigner->chosen))
         return CAIRN_INTERNAL; /* every sequence has a pipeline that takes it */
     take(assigner, out);
-    /* Near the bound first: mostly that is enough, and where it is not the bound is raised, and the rest halved. */
+    /* Near the bound first: mostly that is enough, and where it is not the bound is raised, and the
+     * rest halved. */
     if (!is_near(out) && pack(assigner, out->bound_ms * (1 + VERY_NEAR)))
         take(assigner, out);
     low = out->bound_ms;
@@ -162,14 +170,17 @@ find_packing(struct assigner *assigner, struct cairn_assignment *out)
 
 /* ---- the longest sequences ---- */
 
-/* How many of the longest sequences may be what decides: all, where they are few; those that are too long for some pipelines; and those
- * that cost at least a part of the longest. counts[COUNTS_MAX]; how many guesses. */
+/* How many of the longest sequences may be what decides: all, where they are few; those that are
+ * too long for some pipelines; and those that cost at least a part of the longest.
+ * counts[COUNTS_MAX]; how many guesses. */
 static uint32_t
 list_counts(const struct assigner *assigner, uint32_t *counts)
 {
     static const double parts[] = {0.5, 0.35, 0.7};
     const struct cairn_assign_problem *problem = assigner->problem;
-    uint32_t most = problem->sequence_count < CAIRN_SLOTS_SEQUENCES_MAX ? problem->sequence_count : CAIRN_SLOTS_SEQUENCES_MAX, found = 0;
+    uint32_t most = problem->sequence_count < CAIRN_SLOTS_SEQUENCES_MAX ? problem->sequence_count
+                                                                        : CAIRN_SLOTS_SEQUENCES_MAX,
+             found = 0;
 
     if (problem->sequence_count <= CAIRN_SLOTS_SEQUENCES_MAX)
         counts[found++] = problem->sequence_count;
@@ -184,7 +195,8 @@ list_counts(const struct assigner *assigner, uint32_t *counts)
         uint32_t count = 1;
         bool known = false;
 
-        while (count < most && assigner->sequences[count].cost_ms >= parts[k] * assigner->sequences[0].cost_ms)
+        while (count < most &&
+               assigner->sequences[count].cost_ms >= parts[k] * assigner->sequences[0].cost_ms)
             count++;
         for (uint32_t i = 0; i < found; i++)
             known |= counts[i] == count;
@@ -205,19 +217,22 @@ time_of(const struct assigner *assigner, uint32_t count)
     return longest_ms(assigner->problem, assigner->filled);
 }
 
-/* Halves what lies between the bound and what there is, as far as so many kinds of so many sequences settle it. */
+/* Halves what lies between the bound and what there is, as far as so many kinds of so many
+ * sequences settle it. */
 static void
-settle_kinds(struct assigner *assigner, struct cairn_slots *slots, uint32_t count, uint32_t kinds, uint64_t *budget,
-             struct cairn_assignment *out)
+settle_kinds(struct assigner *assigner, struct cairn_slots *slots, uint32_t count, uint32_t kinds,
+             uint64_t *budget, struct cairn_assignment *out)
 {
     double high_ms = out->step_ms;
 
     if (!cairn_slots_cut(slots, count, kinds))
         return;
-    while (*budget > 0 && !is_near(out) && high_ms - out->bound_ms > SETTLED * (out->step_ms - out->bound_ms)) {
+    while (*budget > 0 && !is_near(out) &&
+           high_ms - out->bound_ms > SETTLED * (out->step_ms - out->bound_ms)) {
         double middle_ms = out->bound_ms + (high_ms - out->bound_ms) / 2, least_ms;
         uint64_t work = SEARCH_WORK < *budget ? SEARCH_WORK : *budget, given = work;
-        enum cairn_slots_answer answer = cairn_slots_place(slots, middle_ms, &work, assigner->chosen);
+        enum cairn_slots_answer answer =
+            cairn_slots_place(slots, middle_ms, &work, assigner->chosen);
 
         *budget -= given - work;
         if (answer == CAIRN_SLOTS_NONE) {
@@ -227,17 +242,20 @@ settle_kinds(struct assigner *assigner, struct cairn_slots *slots, uint32_t coun
         high_ms = middle_ms;
         if (answer == CAIRN_SLOTS_UNKNOWN)
             continue;
-        given = TRADE_WORK * (1 + cairn_trade(assigner->problem, assigner->sequences, count, assigner->chosen));
+        given = TRADE_WORK *
+                (1 + cairn_trade(assigner->problem, assigner->sequences, count, assigner->chosen));
         *budget -= given < *budget ? given : *budget;
         least_ms = fmax(middle_ms, time_of(assigner, count) * (1 + VERY_NEAR));
-        if (least_ms < out->step_ms && cairn_fill(assigner->filling, least_ms, count, CAIRN_FILL_CHEAP, assigner->chosen)) {
+        if (least_ms < out->step_ms &&
+            cairn_fill(assigner->filling, least_ms, count, CAIRN_FILL_CHEAP, assigner->chosen)) {
             *budget -= PACKING_WORK < *budget ? PACKING_WORK : *budget;
             take(assigner, out);
         }
     }
 }
 
-/* Where the rules alone end far from the bound, a few long sequences decide: in few kinds first, since that is soon known. */
+/* Where the rules alone end far from the bound, a few long sequences decide: in few kinds first,
+ * since that is soon known. */
 static cairn_err
 settle_longest(struct assigner *assigner, struct cairn_assignment *out)
 {
@@ -267,7 +285,8 @@ check_lengths(const struct cairn_assign_problem *problem, struct cairn_fault *fa
 
     if (problem->microbatch_tokens > limit) {
         (void)snprintf(fault->text, sizeof(fault->text),
-                       "microbatch_tokens is %" PRIu64 ", and no pipeline takes more than %" PRIu64 " tokens",
+                       "microbatch_tokens is %" PRIu64 ", and no pipeline takes more than %" PRIu64
+                       " tokens",
                        problem->microbatch_tokens, limit);
         return CAIRN_INVAL;
     }

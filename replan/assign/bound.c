@@ -1,10 +1,11 @@
 /*
  * replan/assign/bound.c - the lower bound on the time of an assignment.
  *
- * A time T is refused by looking at the k most costly sequences, of cost at least s, for growing k. A pipeline
- * that holds any of them loses (stages - 1) s, and the more the longer its longest one is. Going down from
- * the longest, what pipelines lose between two lengths is at least what the least harmful set of them loses that
- * could hold all that is longer. docs/PLANNER.md has the proof.
+ * A time T is refused by looking at the k most costly sequences, of cost at least s, for growing k.
+ * A pipeline that holds any of them loses (stages - 1) s, and the more the longer its longest one
+ * is. Going down from the longest, what pipelines lose between two lengths is at least what the
+ * least harmful set of them loses that could hold all that is longer. docs/PLANNER.md has the
+ * proof.
  */
 #include "replan/assign/assigner.h"
 
@@ -19,15 +20,15 @@ enum { SINGLY = 96, HALVINGS = 30, DOUBLINGS_MAX = 64 };
 /* A pipeline as the host of sequences that cost at least the present one. */
 struct host {
     const struct cairn_assign_pipeline *pipeline;
-    double own_ms; /* what it can do besides filling and draining */
-    double places; /* sequences that it can hold */
+    double own_ms;  /* what it can do besides filling and draining */
+    double places;  /* sequences that it can hold */
     double room_ms; /* of them: own_ms, and not more than that many of the most costly */
 };
 
 struct bound {
     const struct cairn_assign_problem *problem;
     const struct cairn_sequence *sequences;
-    struct host *hosts;     /* [pipeline_count]; the first host_count are hosts */
+    struct host *hosts; /* [pipeline_count]; the first host_count are hosts */
     uint32_t host_count;
     double own_ms; /* of all hosts; so the next two */
     double places;
@@ -38,11 +39,12 @@ struct bound {
 static bool
 loses_less(const struct host *left, const struct host *right)
 {
-    return (left->pipeline->stages - 1) * right->room_ms < (right->pipeline->stages - 1) * left->room_ms;
+    return (left->pipeline->stages - 1) * right->room_ms <
+           (right->pipeline->stages - 1) * left->room_ms;
 }
 
-/* Finds the hosts for sequences of one cost, those that lose least for their work first. They are nearly in order from
- * the last time. */
+/* Finds the hosts for sequences of one cost, those that lose least for their work first. They are
+ * nearly in order from the last time. */
 static void
 find_hosts(struct bound *bound, const struct cairn_sequence *least, double step_ms)
 {
@@ -75,7 +77,8 @@ find_hosts(struct bound *bound, const struct cairn_sequence *least, double step_
     bound->host_count = found;
 }
 
-/* The least that hosts lose, per unit of cost, when they hold that much work: whole pipelines, so a whole number. */
+/* The least that hosts lose, per unit of cost, when they hold that much work: whole pipelines, so a
+ * whole number. */
 static double
 least_loss(const struct bound *bound, double work_ms)
 {
@@ -84,7 +87,8 @@ least_loss(const struct bound *bound, double work_ms)
     for (uint32_t i = 0; i < bound->host_count && work_ms > 0; i++) {
         const struct host *host = &bound->hosts[i];
 
-        loss += (work_ms < host->room_ms ? work_ms / host->room_ms : 1) * (host->pipeline->stages - 1);
+        loss +=
+            (work_ms < host->room_ms ? work_ms / host->room_ms : 1) * (host->pipeline->stages - 1);
         work_ms -= host->room_ms;
     }
     return ceil(loss - ROUNDING);
@@ -102,10 +106,12 @@ out_of_reach(struct bound *bound, double step_ms)
         work_ms += sequences[i].cost_ms;
         if (i + 1 < count && (i < next || sequences[i + 1].cost_ms >= sequences[i].cost_ms))
             continue; /* the last of those that cost the same says most */
-        next = i < SINGLY ? i + 1 : i + 1 + i / 8; /* the longest one by one, then in growing steps */
+        /* the longest one by one, then in growing steps */
+        next = i < SINGLY ? i + 1 : i + 1 + i / 8;
         find_hosts(bound, &sequences[i], step_ms);
         lost_ms += (above_ms - sequences[i].cost_ms) * loss;
-        if (bound->places < i + 1 || fmin(bound->own_ms - lost_ms, bound->room_ms) * (1 + MARGIN) < work_ms)
+        if (bound->places < i + 1 ||
+            fmin(bound->own_ms - lost_ms, bound->room_ms) * (1 + MARGIN) < work_ms)
             return true;
         above_ms = sequences[i].cost_ms;
         loss = fmax(loss, least_loss(bound, work_ms)); /* who holds a longer one loses here, too */
@@ -114,8 +120,8 @@ out_of_reach(struct bound *bound, double step_ms)
 }
 
 cairn_err
-cairn_assign_bound_ms(const struct cairn_assign_problem *problem, const struct cairn_sequence *sequences,
-                      double *bound_ms)
+cairn_assign_bound_ms(const struct cairn_assign_problem *problem,
+                      const struct cairn_sequence *sequences, double *bound_ms)
 {
     struct bound bound = {.problem = problem, .sequences = sequences};
     double low = 0, high = 0, speed = 0;

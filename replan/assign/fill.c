@@ -1,28 +1,30 @@
 /*
  * replan/assign/fill.c - sequences into pipelines by rules of thumb, the most costly first.
  *
- * For thousands of sequences and each of several times to keep, every pipeline is looked at: so what is looked at lies in plain
- * arrays, one value per pipeline, those first that lose least time by a long sequence.
+ * For thousands of sequences and each of several times to keep, every pipeline is looked at: so
+ * what is looked at lies in plain arrays, one value per pipeline, those first that lose least time
+ * by a long sequence.
  */
 #include "replan/assign/assigner.h"
 
 #include <math.h>
 #include <stdlib.h>
 
-enum { LONG_ONES = 256 }; /* that rules with a price place; the others just fill up */
+enum { LONG_ONES = 256 };   /* that rules with a price place; the others just fill up */
 #define NEARLY_NOTHING 1e-6 /* settles between pipelines that lose the same */
 
 struct cairn_filling {
     const struct cairn_assign_problem *problem;
     const struct cairn_sequence *sequences;
-    uint64_t taken_by_all;  /* tokens */
-    uint32_t *pipeline;     /* in the problem, by place in the order of loss; so all below */
-    uint32_t *place;        /* by pipeline */
+    uint64_t taken_by_all; /* tokens */
+    uint32_t *pipeline;    /* in the problem, by place in the order of loss; so all below */
+    uint32_t *place;       /* by pipeline */
     double *time_scale;
-    double *left_ms;        /* what the time to keep leaves, at time_scale 1 */
-    double *lost_times;     /* stages - 1 while it is empty, then 0: the first sequence is the most costly */
+    double *left_ms;    /* what the time to keep leaves, at time_scale 1 */
+    double *lost_times; /* stages - 1 while it is empty, then 0: the first sequence is the most
+                             * costly */
     uint64_t *max_tokens;
-    double *values;         /* owns time_scale, left_ms, lost_times */
+    double *values; /* owns time_scale, left_ms, lost_times */
 };
 
 static double
@@ -41,7 +43,9 @@ sort_by_loss(struct cairn_filling *filling)
     for (uint32_t i = 0; i < count; i++) {
         uint32_t at = i;
 
-        for (; at > 0 && loss_rate(&pipelines[filling->pipeline[at - 1]]) > loss_rate(&pipelines[i]); at--)
+        for (;
+             at > 0 && loss_rate(&pipelines[filling->pipeline[at - 1]]) > loss_rate(&pipelines[i]);
+             at--)
             filling->pipeline[at] = filling->pipeline[at - 1];
         filling->pipeline[at] = i;
     }
@@ -52,13 +56,14 @@ sort_by_loss(struct cairn_filling *filling)
         filling->place[filling->pipeline[at]] = at;
         filling->time_scale[at] = own->time_scale;
         filling->max_tokens[at] = own->max_tokens;
-        filling->taken_by_all = own->max_tokens < filling->taken_by_all ? own->max_tokens : filling->taken_by_all;
+        filling->taken_by_all =
+            own->max_tokens < filling->taken_by_all ? own->max_tokens : filling->taken_by_all;
     }
 }
 
 cairn_err
-cairn_filling_create(const struct cairn_assign_problem *problem, const struct cairn_sequence *sequences,
-                     struct cairn_filling **out)
+cairn_filling_create(const struct cairn_assign_problem *problem,
+                     const struct cairn_sequence *sequences, struct cairn_filling **out)
 {
     struct cairn_filling *filling = calloc(1, sizeof(*filling));
     size_t count = (size_t)problem->pipeline_count + 1;
@@ -107,7 +112,8 @@ place_tight(const struct cairn_filling *filling, const struct cairn_sequence *se
     for (uint32_t i = 0; i < count; i++) {
         double left_ms = filling->left_ms[i] - sequence->cost_ms * (1 + filling->lost_times[i]);
 
-        if (left_ms >= 0 && left_ms < least_ms && (any || sequence->tokens <= filling->max_tokens[i])) {
+        if (left_ms >= 0 && left_ms < least_ms &&
+            (any || sequence->tokens <= filling->max_tokens[i])) {
             place = i;
             least_ms = left_ms;
         }
@@ -135,7 +141,8 @@ place_together(const struct cairn_filling *filling, const struct cairn_sequence 
 
 /* Where it loses the least part of what is left. */
 static uint32_t
-place_cheap(const struct cairn_filling *filling, const struct cairn_sequence *sequence, double step_ms)
+place_cheap(const struct cairn_filling *filling, const struct cairn_sequence *sequence,
+            double step_ms)
 {
     uint32_t count = filling->problem->pipeline_count, place = count;
     double least = INFINITY;
@@ -163,7 +170,8 @@ place_early(const struct cairn_filling *filling, const struct cairn_sequence *se
     double least_ms = INFINITY;
 
     for (uint32_t i = 0; i < count; i++) {
-        double end_ms = (sequence->cost_ms * (1 + filling->lost_times[i]) - filling->left_ms[i]) * filling->time_scale[i];
+        double end_ms = (sequence->cost_ms * (1 + filling->lost_times[i]) - filling->left_ms[i]) *
+                        filling->time_scale[i];
 
         if (end_ms < least_ms && sequence->tokens <= filling->max_tokens[i]) {
             place = i;
@@ -174,7 +182,8 @@ place_early(const struct cairn_filling *filling, const struct cairn_sequence *se
 }
 
 static uint32_t
-place_by(const struct cairn_filling *filling, uint32_t sequence, double step_ms, enum cairn_fill_rule rule)
+place_by(const struct cairn_filling *filling, uint32_t sequence, double step_ms,
+         enum cairn_fill_rule rule)
 {
     const struct cairn_sequence *own = &filling->sequences[sequence];
 
@@ -182,7 +191,8 @@ place_by(const struct cairn_filling *filling, uint32_t sequence, double step_ms,
     case CAIRN_FILL_TIGHT:
         return place_tight(filling, own);
     case CAIRN_FILL_CHEAP:
-        return sequence < LONG_ONES ? place_cheap(filling, own, step_ms) : place_together(filling, own);
+        return sequence < LONG_ONES ? place_cheap(filling, own, step_ms)
+                                    : place_together(filling, own);
     case CAIRN_FILL_EARLY:
         return place_early(filling, own);
     default:
@@ -191,7 +201,8 @@ place_by(const struct cairn_filling *filling, uint32_t sequence, double step_ms,
 }
 
 bool
-cairn_fill(struct cairn_filling *filling, double step_ms, uint32_t placed, enum cairn_fill_rule rule, uint32_t *chosen)
+cairn_fill(struct cairn_filling *filling, double step_ms, uint32_t placed,
+           enum cairn_fill_rule rule, uint32_t *chosen)
 {
     const struct cairn_assign_problem *problem = filling->problem;
 
@@ -201,7 +212,8 @@ cairn_fill(struct cairn_filling *filling, double step_ms, uint32_t placed, enum 
     }
     for (uint32_t i = 0; i < problem->sequence_count; i++) {
         double cost_ms = filling->sequences[i].cost_ms;
-        uint32_t place = i < placed ? filling->place[chosen[i]] : place_by(filling, i, step_ms, rule);
+        uint32_t place =
+            i < placed ? filling->place[chosen[i]] : place_by(filling, i, step_ms, rule);
 
         if (place == problem->pipeline_count)
             return false;

@@ -15,7 +15,8 @@ struct batch {
     double cost_ms;
 };
 
-/* What a sequence's tokens [first, end) cost: attention to all before them included, the constant with the first. */
+/* What a sequence's tokens [first, end) cost: attention to all before them included, the constant
+ * with the first. */
 static double
 cost_of(const struct cairn_assign_problem *cost, uint64_t first_token, uint64_t end_token)
 {
@@ -54,7 +55,8 @@ count_pieces(const uint64_t *tokens, uint32_t sequence_count, uint64_t cap_token
     return true;
 }
 
-/* Cuts sequences; chunks of the whole cap get micro-batches of their own, the other pieces are listed. Their count. */
+/* Cuts sequences; chunks of the whole cap get micro-batches of their own, the other pieces are
+ * listed. Their count. */
 static uint32_t
 cut(const struct cairn_assign_problem *cost, const uint64_t *tokens, uint32_t sequence_count,
     uint64_t cap_tokens, struct cairn_packing *packing, struct loose *loose)
@@ -63,7 +65,8 @@ cut(const struct cairn_assign_problem *cost, const uint64_t *tokens, uint32_t se
 
     for (uint32_t i = 0; i < sequence_count; i++)
         for (uint64_t first = 0; first < tokens[i]; first += cap_tokens) {
-            uint64_t left = tokens[i] - first, end = left < cap_tokens ? tokens[i] : first + cap_tokens;
+            uint64_t left = tokens[i] - first,
+                     end = left < cap_tokens ? tokens[i] : first + cap_tokens;
             double cost_ms = cost_of(cost, first, end);
             struct cairn_packed_piece *piece = &packing->pieces[packing->piece_count];
 
@@ -83,8 +86,8 @@ cut(const struct cairn_assign_problem *cost, const uint64_t *tokens, uint32_t se
     return loose_count;
 }
 
-/* Whether all loose pieces fit so many micro-batches, the most costly first, each to the one that costs least and has room;
- * places[loose_count] then says where. */
+/* Whether all loose pieces fit so many micro-batches, the most costly first, each to the one that
+ * costs least and has room; places[loose_count] then says where. */
 static bool
 fill(const struct loose *loose, uint32_t loose_count, uint64_t cap_tokens, struct batch *batches,
      uint32_t batch_count, uint32_t *places)
@@ -107,7 +110,8 @@ fill(const struct loose *loose, uint32_t loose_count, uint64_t cap_tokens, struc
     return true;
 }
 
-/* Fewer than that cannot hold the loose pieces: all their tokens, and two of more than half the cap never share one. */
+/* Fewer than that cannot hold the loose pieces: all their tokens, and two of more than half the cap
+ * never share one. */
 static uint32_t
 fewest(const struct loose *loose, uint32_t loose_count, uint64_t cap_tokens)
 {
@@ -128,8 +132,8 @@ fewest(const struct loose *loose, uint32_t loose_count, uint64_t cap_tokens)
 }
 
 static void
-pack_loose(struct cairn_packing *packing, struct loose *loose, uint32_t loose_count, uint64_t cap_tokens,
-           struct batch *batches, uint32_t *places)
+pack_loose(struct cairn_packing *packing, struct loose *loose, uint32_t loose_count,
+           uint64_t cap_tokens, struct batch *batches, uint32_t *places)
 {
     uint32_t count = fewest(loose, loose_count, cap_tokens);
 

@@ -1,10 +1,10 @@
 /*
  * replan/assign/pack.h - the sequences of one pipeline into micro-batches under a cap of tokens.
  *
- * A sequence longer than the cap is cut into chunks of the cap, which attend to those before them: they stand in
- * micro-batches of their own, in order, before all others, and what is left of it in a later one. The rest is packed
- * whole. There are as few micro-batches as are found, and among those the costs are made equal: filling and draining
- * takes (stages - 1) times the largest.
+ * A sequence longer than the cap is cut into chunks of the cap, which attend to those before them:
+ * they stand in micro-batches of their own, in order, before all others, and what is left of it in
+ * a later one. The rest is packed whole. There are as few micro-batches as are found, and among
+ * those the costs are made equal: filling and draining takes (stages - 1) times the largest.
  */
 #ifndef CAIRN_REPLAN_ASSIGN_PACK_H
 #define CAIRN_REPLAN_ASSIGN_PACK_H
@@ -31,13 +31,14 @@ struct cairn_packing {
 };
 
 /*
- * Packs sequences of the given tokens (each at least 1); `cost` gives what they cost, its sequences and pipelines are not
- * looked at. A chunk costs what it adds to its sequence. CAIRN_INVAL: cap_tokens is 0, a sequence has no token, or there would be
- * more than CAIRN_PACK_PIECES_MAX pieces. CAIRN_NOMEM. The caller ends *out with cairn_packing_fini.
+ * Packs sequences of the given tokens (each at least 1); `cost` gives what they cost, its sequences
+ * and pipelines are not looked at. A chunk costs what it adds to its sequence. CAIRN_INVAL:
+ * cap_tokens is 0, a sequence has no token, or there would be more than CAIRN_PACK_PIECES_MAX
+ * pieces. CAIRN_NOMEM. The caller ends *out with cairn_packing_fini.
  */
-CAIRN_MUST_CHECK cairn_err cairn_pack(const struct cairn_assign_problem *cost, const uint64_t *tokens,
-                                      uint32_t sequence_count, uint64_t cap_tokens,
-                                      struct cairn_packing *out);
+CAIRN_MUST_CHECK cairn_err cairn_pack(const struct cairn_assign_problem *cost,
+                                      const uint64_t *tokens, uint32_t sequence_count,
+                                      uint64_t cap_tokens, struct cairn_packing *out);
 void cairn_packing_fini(struct cairn_packing *packing);
 
 #endif

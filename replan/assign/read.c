@@ -84,8 +84,8 @@ read_pipeline(struct cairn_json_reader *reader, struct cairn_assign_pipeline *pi
         uint64_t stages;
 
         if (which == 0) {
-            pipeline->time_scale =
-                cairn_field_number(reader, 1e-6, SCALE_MAX, "a time_scale must be from 1e-6 to 1e6");
+            pipeline->time_scale = cairn_field_number(reader, 1e-6, SCALE_MAX,
+                                                      "a time_scale must be from 1e-6 to 1e6");
         } else if (which == 1) {
             stages = cairn_json_read_u64(reader, UINT64_MAX);
             if (stages < 1 || stages > CAIRN_PROBLEM_LAYERS_MAX)

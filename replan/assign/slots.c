@@ -1,11 +1,13 @@
 /*
  * replan/assign/slots.c - places for the longest sequences, pipeline after pipeline, in few kinds.
  *
- * The longest sequences are cut into few kinds of nearly the same cost, of which each counts with the least. One pipeline after
- * the other is filled with numbers of each kind, all ways that nothing surpasses; what remains is a vector of small numbers, so that
- * what led nowhere before is seen again. Tables over the pipelines that are still empty tell, for kinds put together to four sorts,
- * what they have room for. Where there is no way, no assignment keeps the time; where there is one, sequences are given the
- * places that were counted for them, which may take a little longer.
+ * The longest sequences are cut into few kinds of nearly the same cost, of which each counts with
+ * the least. One pipeline after the other is filled with numbers of each kind, all ways that
+ * nothing surpasses; what remains is a vector of small numbers, so that what led nowhere before is
+ * seen again. Tables over the pipelines that are still empty tell, for kinds put together to four
+ * sorts, what they have room for. Where there is no way, no assignment keeps the time; where there
+ * is one, sequences are given the places that were counted for them, which may take a little
+ * longer.
  */
 #include "replan/assign/assigner.h"
 #include "replan/assign/table.h"
@@ -32,7 +34,7 @@ struct host {
 
 /* Where the search stands for one pipeline. */
 struct level {
-    uint8_t left[CAIRN_SLOTS_KINDS_MAX];  /* before it is filled */
+    uint8_t left[CAIRN_SLOTS_KINDS_MAX]; /* before it is filled */
     uint8_t here[CAIRN_SLOTS_KINDS_MAX];
     double slack_ms; /* of all pipelines, before */
     bool begun, over;
@@ -44,7 +46,8 @@ struct name {
     uint64_t low, high;
 };
 
-/* From this state there is no way with so much time left over in all pipelines, nor with less; INFINITY: whatever is left over. */
+/* From this state there is no way with so much time left over in all pipelines, nor with less;
+ * INFINITY: whatever is left over. */
 struct failure {
     struct name name;
     double slack_ms;
@@ -54,26 +57,27 @@ struct cairn_slots {
     const struct cairn_assign_problem *problem;
     const struct cairn_sequence *sequences;
     double total_ms;
-    uint32_t count;                  /* of the longest sequences */
+    uint32_t count; /* of the longest sequences */
     uint32_t kind_count;
-    uint32_t ends[CAIRN_SLOTS_KINDS_MAX];        /* kind i ends before this sequence */
-    double cost_ms[CAIRN_SLOTS_KINDS_MAX];       /* the least of each */
-    double per_ms[CAIRN_SLOTS_KINDS_MAX];        /* of those, rounded up a little */
-    uint32_t sort_of[CAIRN_SLOTS_KINDS_MAX];     /* in the tables */
-    struct cairn_cuts cuts;          /* of the tables */
+    uint32_t ends[CAIRN_SLOTS_KINDS_MAX];    /* kind i ends before this sequence */
+    double cost_ms[CAIRN_SLOTS_KINDS_MAX];   /* the least of each */
+    double per_ms[CAIRN_SLOTS_KINDS_MAX];    /* of those, rounded up a little */
+    uint32_t sort_of[CAIRN_SLOTS_KINDS_MAX]; /* in the tables */
+    struct cairn_cuts cuts;                  /* of the tables */
     uint32_t strides[CAIRN_SORTS_MAX];
     uint32_t host_count;
     struct host hosts[HOSTS_MAX];
     struct level levels[HOSTS_MAX + 1];
-    uint64_t searches; /* so far: names of one search mean nothing in another */
+    uint64_t searches;                  /* so far: names of one search mean nothing in another */
     struct failure failed[FAILED_ROOM]; /* later ones replace earlier ones */
-    bool said[HOSTS_MAX + 1];        /* whether there is a table from this pipeline on */
+    bool said[HOSTS_MAX + 1];           /* whether there is a table from this pipeline on */
     struct cairn_table table;
     int8_t room[HOSTS_MAX + 1][CAIRN_TABLE_STATES_MAX]; /* of the pipelines from this one on */
 };
 
 cairn_err
-cairn_slots_create(const struct cairn_assign_problem *problem, const struct cairn_sequence *sequences, struct cairn_slots **out)
+cairn_slots_create(const struct cairn_assign_problem *problem,
+                   const struct cairn_sequence *sequences, struct cairn_slots **out)
 {
     struct cairn_slots *slots = calloc(1, sizeof(*slots));
 
@@ -93,8 +97,8 @@ cairn_slots_destroy(struct cairn_slots *slots)
     free(slots);
 }
 
-/* Marks before which sequences there may be a cut that tells more: where a less costly one follows. `border`: some pipeline takes
- * that one and not the one before. How many of these. */
+/* Marks before which sequences there may be a cut that tells more: where a less costly one follows.
+ * `border`: some pipeline takes that one and not the one before. How many of these. */
 static uint32_t
 mark_ends(const struct cairn_slots *slots, bool *may_end, bool *border)
 {
@@ -104,19 +108,24 @@ mark_ends(const struct cairn_slots *slots, bool *may_end, bool *border)
         const struct cairn_sequence *before = &slots->sequences[i - 1], *after = before + 1;
 
         may_end[i] = i == slots->count || after->cost_ms < before->cost_ms;
-        for (uint32_t p = 0; may_end[i] && i < slots->count && !border[i] && p < slots->problem->pipeline_count; p++)
-            border[i] = slots->problem->pipelines[p].max_tokens < before->tokens && slots->problem->pipelines[p].max_tokens >= after->tokens;
+        for (uint32_t p = 0;
+             may_end[i] && i < slots->count && !border[i] && p < slots->problem->pipeline_count;
+             p++)
+            border[i] = slots->problem->pipelines[p].max_tokens < before->tokens &&
+                        slots->problem->pipelines[p].max_tokens >= after->tokens;
         found += border[i];
     }
     return found;
 }
 
-/* Cuts the sequences into at most `parts`, at all borders and where `may_end` says, such that least cost is lost by counting each with
- * the least of its part. ends[parts]; how many. */
+/* Cuts the sequences into at most `parts`, at all borders and where `may_end` says, such that least
+ * cost is lost by counting each with the least of its part. ends[parts]; how many. */
 static uint32_t
-cut_least(const struct cairn_slots *slots, const bool *may_end, const bool *border, uint32_t parts, uint32_t *ends)
+cut_least(const struct cairn_slots *slots, const bool *may_end, const bool *border, uint32_t parts,
+          uint32_t *ends)
 {
-    double lost_ms[CAIRN_SLOTS_KINDS_MAX + 1][CAIRN_SLOTS_SEQUENCES_MAX + 1], sums[CAIRN_SLOTS_SEQUENCES_MAX + 1] = {0};
+    double lost_ms[CAIRN_SLOTS_KINDS_MAX + 1][CAIRN_SLOTS_SEQUENCES_MAX + 1],
+        sums[CAIRN_SLOTS_SEQUENCES_MAX + 1] = {0};
     uint8_t from[CAIRN_SLOTS_KINDS_MAX + 1][CAIRN_SLOTS_SEQUENCES_MAX + 1] = {{0}};
     uint32_t found = 0, part = parts;
 
@@ -126,7 +135,8 @@ cut_least(const struct cairn_slots *slots, const bool *may_end, const bool *bord
         for (uint32_t i = 0; i <= slots->count; i++) {
             lost_ms[p][i] = i == 0 ? 0 : INFINITY;
             for (uint32_t k = p > 0 && i > 0 && may_end[i] ? i : 0; k-- > 0;) {
-                double lost = lost_ms[p - 1][k] + sums[i] - sums[k] - (i - k) * slots->sequences[i - 1].cost_ms;
+                double lost = lost_ms[p - 1][k] + sums[i] - sums[k] -
+                              (i - k) * slots->sequences[i - 1].cost_ms;
 
                 if (lost < lost_ms[p][i]) {
                     lost_ms[p][i] = lost;
@@ -155,7 +165,8 @@ cairn_slots_cut(struct cairn_slots *slots, uint32_t count, uint32_t kinds)
         return false;
     slots->count = count;
     borders = mark_ends(slots, may_end, border);
-    slots->kind_count = cut_least(slots, may_end, borders < kinds ? border : no_border, kinds, slots->ends);
+    slots->kind_count =
+        cut_least(slots, may_end, borders < kinds ? border : no_border, kinds, slots->ends);
     memset(may_end, 0, sizeof(may_end));
     for (uint32_t i = 0; i < slots->kind_count; i++) {
         slots->cost_ms[i] = slots->sequences[slots->ends[i] - 1].cost_ms;
@@ -164,7 +175,9 @@ cairn_slots_cut(struct cairn_slots *slots, uint32_t count, uint32_t kinds)
     }
     do
         slots->cuts.count = cut_least(slots, may_end, no_border, sorts, slots->cuts.at);
-    while (slots->cuts.count >= 2 && cairn_sorts_of(slots->sequences, &slots->cuts).states > CAIRN_TABLE_STATES_MAX && --sorts >= 2);
+    while (slots->cuts.count >= 2 &&
+           cairn_sorts_of(slots->sequences, &slots->cuts).states > CAIRN_TABLE_STATES_MAX &&
+           --sorts >= 2);
     for (uint32_t i = 0, sort = 0; i < slots->kind_count; i++) {
         slots->sort_of[i] = sort;
         sort += slots->ends[i] == slots->cuts.at[sort];
@@ -182,11 +195,13 @@ find_hosts(struct cairn_slots *slots, double step_ms, double *slack_ms)
     *slack_ms = -slots->total_ms;
     for (uint32_t i = 0; i < slots->problem->pipeline_count; i++) {
         const struct cairn_assign_pipeline *pipeline = &slots->problem->pipelines[i];
-        struct host host = {step_ms / pipeline->time_scale * (1 + MARGIN), pipeline->stages - 1, 0, i};
+        struct host host = {step_ms / pipeline->time_scale * (1 + MARGIN), pipeline->stages - 1, 0,
+                            i};
         uint32_t at = slots->host_count;
 
         *slack_ms += host.holds_ms;
-        if (pipeline->max_tokens < least->tokens || host.holds_ms < pipeline->stages * slots->cost_ms[slots->kind_count - 1])
+        if (pipeline->max_tokens < least->tokens ||
+            host.holds_ms < pipeline->stages * slots->cost_ms[slots->kind_count - 1])
             continue;
         if (slots->host_count == HOSTS_MAX)
             return false;
@@ -228,7 +243,8 @@ make_tables(struct cairn_slots *slots, double step_ms, uint64_t *looked_at)
         uint32_t options = 0;
 
         if (said)
-            options = cairn_table_list(&slots->table, &sorts, &slots->problem->pipelines[slots->hosts[p].index], step_ms);
+            options = cairn_table_list(&slots->table, &sorts,
+                                       &slots->problem->pipelines[slots->hosts[p].index], step_ms);
         said = options > 0;
         slots->said[p] = said;
         if (said)
@@ -282,7 +298,10 @@ find_failure(struct cairn_slots *slots, const struct name *name, double slack_ms
 {
     const struct failure *there = failure_at(slots, name);
 
-    return there->name.low == name->low && there->name.high == name->high && there->slack_ms >= slack_ms ? there : NULL;
+    return there->name.low == name->low && there->name.high == name->high &&
+                   there->slack_ms >= slack_ms
+               ? there
+               : NULL;
 }
 
 static void
@@ -291,12 +310,15 @@ remember(struct cairn_slots *slots, uint32_t at)
     const struct level *level = &slots->levels[at];
     struct name name = name_of(slots, at, level->left);
 
-    *failure_at(slots, &name) = (struct failure){name, level->is_short ? level->slack_ms : INFINITY};
+    *failure_at(slots, &name) =
+        (struct failure){name, level->is_short ? level->slack_ms : INFINITY};
 }
 
-/* Fills kinds from `kind` on as full as goes, the most costly first; what is then left, and the first kind that is there. */
+/* Fills kinds from `kind` on as full as goes, the most costly first; what is then left, and the
+ * first kind that is there. */
 static double
-fill_from(const struct cairn_slots *slots, const struct host *host, struct level *level, uint32_t kind)
+fill_from(const struct cairn_slots *slots, const struct host *host, struct level *level,
+          uint32_t kind)
 {
     double left_ms = host->holds_ms;
     bool any = false;
@@ -308,7 +330,9 @@ fill_from(const struct cairn_slots *slots, const struct host *host, struct level
             double room_ms = left_ms - (any ? 0 : host->lost_times * each_ms);
             double count = level->left[i] == 0 || i < host->first ? 0 : room_ms * slots->per_ms[i];
 
-            level->here[i] = count >= level->left[i] ? level->left[i] : count > 0 ? (uint8_t)count : 0;
+            level->here[i] = count >= level->left[i] ? level->left[i]
+                             : count > 0             ? (uint8_t)count
+                                                     : 0;
         }
         if (level->here[i] > 0) {
             left_ms -= level->here[i] * each_ms + (any ? 0 : host->lost_times * each_ms);
@@ -318,7 +342,8 @@ fill_from(const struct cairn_slots *slots, const struct host *host, struct level
     return left_ms;
 }
 
-/* Whether one more of a kind, or one of a more costly kind in place of another, leaves the rest as it is: then that is better. */
+/* Whether one more of a kind, or one of a more costly kind in place of another, leaves the rest as
+ * it is: then that is better. */
 static bool
 is_surpassed(const struct cairn_slots *slots, const struct level *level, double left_ms)
 {
@@ -356,7 +381,8 @@ used_ms(const struct cairn_slots *slots, uint32_t at)
     return sum_ms;
 }
 
-/* The next way to fill a pipeline that nothing surpasses, in lexicographic order downwards. False: there is none. */
+/* The next way to fill a pipeline that nothing surpasses, in lexicographic order downwards. False:
+ * there is none. */
 static bool
 next_way(struct cairn_slots *slots, uint32_t at, uint64_t *looked_at)
 {
@@ -383,7 +409,8 @@ next_way(struct cairn_slots *slots, uint32_t at, uint64_t *looked_at)
     return true;
 }
 
-/* Goes on with the next pipeline, where what is left may have room. False: it has none. *all: nothing is left. */
+/* Goes on with the next pipeline, where what is left may have room. False: it has none. *all:
+ * nothing is left. */
 static bool
 enter_next(struct cairn_slots *slots, uint32_t at, bool *all)
 {
@@ -414,8 +441,8 @@ enter_next(struct cairn_slots *slots, uint32_t at, bool *all)
     return !failure;
 }
 
-/* Gives sequences the places that were counted: of each kind the more costly ones where a larger part is left over. False: one is
- * longer than the least of its kind, and too long for all. */
+/* Gives sequences the places that were counted: of each kind the more costly ones where a larger
+ * part is left over. False: one is longer than the least of its kind, and too long for all. */
 static bool
 give_places(struct cairn_slots *slots, uint32_t *places)
 {
@@ -429,8 +456,10 @@ give_places(struct cairn_slots *slots, uint32_t *places)
         kind += i == slots->ends[kind];
         for (uint32_t p = 0; p < slots->host_count; p++)
             if (slots->levels[p].here[kind] > 0 &&
-                slots->sequences[i].tokens <= slots->problem->pipelines[slots->hosts[p].index].max_tokens &&
-                (best == slots->host_count || left_ms[p] / slots->hosts[p].holds_ms > left_ms[best] / slots->hosts[best].holds_ms))
+                slots->sequences[i].tokens <=
+                    slots->problem->pipelines[slots->hosts[p].index].max_tokens &&
+                (best == slots->host_count || left_ms[p] / slots->hosts[p].holds_ms >
+                                                  left_ms[best] / slots->hosts[best].holds_ms))
                 best = p;
         if (best == slots->host_count)
             return false;

@@ -1,7 +1,8 @@
 /*
  * replan/assign/table.c - how many long sequences pipelines have room for, by sorts of cost.
  *
- * All ways to divide the numbers of each sort over the pipelines are looked at, one pipeline after the other.
+ * All ways to divide the numbers of each sort over the pipelines are looked at, one pipeline after
+ * the other.
  */
 #include "replan/assign/table.h"
 
@@ -30,10 +31,11 @@ cairn_sorts_of(const struct cairn_sequence *sequences, const struct cairn_cuts *
     return sorts;
 }
 
-/* How many of the last sort a pipeline has room for beside so many of the others; below 0: not even for those. Rounding is on the
- * safe side. */
+/* How many of the last sort a pipeline has room for beside so many of the others; below 0: not even
+ * for those. Rounding is on the safe side. */
 static int32_t
-count_beside(const struct cairn_sorts *sorts, const struct cairn_assign_pipeline *own, double holds_ms, const uint32_t *here)
+count_beside(const struct cairn_sorts *sorts, const struct cairn_assign_pipeline *own,
+             double holds_ms, const uint32_t *here)
 {
     uint32_t last = sorts->count - 1, first = last;
     double taken_ms = 0, count;
@@ -51,12 +53,14 @@ count_beside(const struct cairn_sorts *sorts, const struct cairn_assign_pipeline
     if (holds_ms < taken_ms)
         return -1;
     count = floor((holds_ms - taken_ms) / sorts->cost_ms[last] * (1 + MARGIN));
-    return count < sorts->all[CAIRN_SORTS_MAX - 1] ? (int32_t)count : (int32_t)sorts->all[CAIRN_SORTS_MAX - 1];
+    return count < sorts->all[CAIRN_SORTS_MAX - 1] ? (int32_t)count
+                                                   : (int32_t)sorts->all[CAIRN_SORTS_MAX - 1];
 }
 
 /* Whether one more of some sort leaves as much room: then that option is the better one. */
 static bool
-is_surpassed(const struct cairn_sorts *sorts, const struct cairn_assign_pipeline *own, double holds_ms, const struct cairn_option *option)
+is_surpassed(const struct cairn_sorts *sorts, const struct cairn_assign_pipeline *own,
+             double holds_ms, const struct cairn_option *option)
 {
     for (uint32_t i = 0; i + 1 < sorts->count; i++) {
         uint32_t here[CAIRN_SORTS_MAX - 1];
@@ -69,7 +73,8 @@ is_surpassed(const struct cairn_sorts *sorts, const struct cairn_assign_pipeline
 }
 
 uint32_t
-cairn_table_list(struct cairn_table *table, const struct cairn_sorts *sorts, const struct cairn_assign_pipeline *own, double step_ms)
+cairn_table_list(struct cairn_table *table, const struct cairn_sorts *sorts,
+                 const struct cairn_assign_pipeline *own, double step_ms)
 {
     double holds_ms = step_ms / own->time_scale * (1 + MARGIN);
     struct cairn_option option = {.here = {0}};
@@ -84,7 +89,8 @@ cairn_table_list(struct cairn_table *table, const struct cairn_sorts *sorts, con
                 return 0;
             table->options[count++] = option;
         }
-        /* The next: one more of the first sort; where there is no room for it none of that, and one more of the second; and so on. */
+        /* The next: one more of the first sort; where there is no room for it none of that, and one
+         * more of the second; and so on. */
         at = 0;
         if (last < 0)
             while (at + 1 < sorts->count && option.here[at] == 0)
@@ -97,16 +103,18 @@ cairn_table_list(struct cairn_table *table, const struct cairn_sorts *sorts, con
     return count;
 }
 
-/* Takes what one pipeline may hold into the table: to[n] is the most of the last sort beside at least n of each of the others. */
+/* Takes what one pipeline may hold into the table: to[n] is the most of the last sort beside at
+ * least n of each of the others. */
 static void
-add_option(const struct cairn_sorts *sorts, const struct cairn_option *option, const int8_t *from, int8_t *to)
+add_option(const struct cairn_sorts *sorts, const struct cairn_option *option, const int8_t *from,
+           int8_t *to)
 {
     uint32_t row = sorts->all[0] + 1, plane = row * (sorts->all[1] + 1), skip = option->here[0];
 
     for (uint32_t k = 0; k <= sorts->all[2]; k++)
         for (uint32_t j = 0; j <= sorts->all[1]; j++) {
             const int8_t *source = from + (k > option->here[2] ? k - option->here[2] : 0) * plane +
-                                    (j > option->here[1] ? j - option->here[1] : 0) * row;
+                                   (j > option->here[1] ? j - option->here[1] : 0) * row;
             int8_t *target = to + k * plane + j * row;
             int8_t sum = (int8_t)(source[0] + option->last);
 
@@ -120,13 +128,15 @@ add_option(const struct cairn_sorts *sorts, const struct cairn_option *option, c
 }
 
 void
-cairn_table_add(const struct cairn_table *table, const struct cairn_sorts *sorts, uint32_t option_count, const int8_t *from, int8_t *to)
+cairn_table_add(const struct cairn_table *table, const struct cairn_sorts *sorts,
+                uint32_t option_count, const int8_t *from, int8_t *to)
 {
     for (uint32_t i = 0; i < sorts->states; i++)
         to[i] = CAIRN_TABLE_NO_ROOM;
     for (uint32_t i = 0; i < option_count; i++)
         add_option(sorts, &table->options[i], from, to);
-    for (uint32_t i = 0; i < sorts->states; i++) { /* more than enough, or less than nothing, says no more */
+    /* more than enough, or less than nothing, says no more */
+    for (uint32_t i = 0; i < sorts->states; i++) {
         to[i] = to[i] > CAIRN_TABLE_COUNT_MAX ? CAIRN_TABLE_COUNT_MAX : to[i];
         to[i] = to[i] < 0 ? CAIRN_TABLE_NO_ROOM : to[i];
     }

@@ -5,10 +5,11 @@
  * x = T / (W y) micro-batches. docs/PLANNER.md shows that a pipeline within T does at most
  *   (A) the sum over its groups of floor(x), and
  *   (B) the sum over its groups of max(0, x - 1) + the share of the layers that it can hold,
- * and that (B) stays true when the pipelines of equal, fastest groups are counted with whole layers and
- * whole micro-batches (C), and (A) when groups that cannot hold the model alone count for less (D), or all count in whole
- * parts of a micro-batch (E, bound/parts.h). The best grouping for each sum is known exactly (group.h); where even that is below
- * the micro-batches that there are, T cannot be reached. (F), which needs a plan to aim at, is bound/raise.h.
+ * and that (B) stays true when the pipelines of equal, fastest groups are counted with whole layers
+ * and whole micro-batches (C), and (A) when groups that cannot hold the model alone count for less
+ * (D), or all count in whole parts of a micro-batch (E, bound/parts.h). The best grouping for each
+ * sum is known exactly (group.h); where even that is below the micro-batches that there are, T
+ * cannot be reached. (F), which needs a plan to aim at, is bound/raise.h.
  */
 #include "replan/bound/bound.h"
 
@@ -30,10 +31,11 @@ enum { DOUBLINGS_MAX = 400, STAGES_MAX = 512, PART_WAYS = 12 };
 struct uniform {
     uint32_t size_index;
     double layer_ms;
-    double share;          /* of the model that one group can hold, at most 1 */
-    uint32_t stages_max;   /* as many as there can be groups */
-    uint32_t stages_known; /* slowest_ms[0 … stages_known - 1] are filled */
-    double slowest_ms[STAGES_MAX];      /* [s - 1] with the memory of s micro-batches; INFINITY: does not fit */
+    double share;                       /* of the model that one group can hold, at most 1 */
+    uint32_t stages_max;                /* as many as there can be groups */
+    uint32_t stages_known;              /* slowest_ms[0 … stages_known - 1] are filled */
+    double slowest_ms[STAGES_MAX];      /* [s - 1] with the memory of s micro-batches; INFINITY:
+                                         * does not fit */
     double slowest_free_ms[STAGES_MAX]; /* without limits of memory */
     double value;                       /* of one group at the present T */
     double lost;                        /* (B) minus value */
@@ -46,7 +48,8 @@ struct sums {
     const struct uniform *uniform;
     double rate_min;
     double spare;        /* of (D), 0 to 1 */
-    double dependent_ms; /* per layer of the fastest groups that cannot hold the model alone; INFINITY: there are none */
+    double dependent_ms; /* per layer of the fastest groups that cannot hold the model alone;
+                          * INFINITY: there are none */
 };
 
 static double
@@ -95,21 +98,23 @@ worth_shared(const void *context, uint32_t size_index, double rate, uint64_t mem
            (uniform->share > 0 ? uniform->lost / uniform->share : 0);
 }
 
-/* The share of the layers that a group may have in a pipeline within T of groups that take fastest_ms per layer or more: what it
- * has beyond takes longer than there. */
+/* The share of the layers that a group may have in a pipeline within T of groups that take
+ * fastest_ms per layer or more: what it has beyond takes longer than there. */
 static double
 share_in_time(const struct sums *sums, double layer_ms, double fastest_ms, double share)
 {
     double spare_ms = sums->step_ms * (1 + MARGIN) - sums->work_layers * fastest_ms;
-    double layers = layer_ms > fastest_ms ? floor(spare_ms / (layer_ms - fastest_ms) * (1 + MARGIN)) : INFINITY;
+    double layers =
+        layer_ms > fastest_ms ? floor(spare_ms / (layer_ms - fastest_ms) * (1 + MARGIN)) : INFINITY;
 
     if (layers <= 0)
         return 0;
     return layers < share * sums->problem->layers ? layers / sums->problem->layers : share;
 }
 
-/* (D): what is left over of a whole micro-batch, from 1 - `spare` on, counts for groups that hold the model; those that do
- * not count with their fraction, and with what they hold or 1 - `spare`. */
+/* (D): what is left over of a whole micro-batch, from 1 - `spare` on, counts for groups that hold
+ * the model; those that do not count with their fraction, and with what they hold or 1 -
+ * `spare`. */
 static double
 worth_dependent(const void *context, uint32_t size_index, double rate, uint64_t memory_bytes)
 {
@@ -131,8 +136,8 @@ worth_dependent(const void *context, uint32_t size_index, double rate, uint64_t 
 
 /* The slowest stages of pipelines of equal groups, up to `stages`. */
 static void
-know_stages(struct uniform *uniform, struct cairn_divider *divider, struct cairn_divider *free_divider,
-            struct cairn_group *groups, uint32_t stages)
+know_stages(struct uniform *uniform, struct cairn_divider *divider,
+            struct cairn_divider *free_divider, struct cairn_group *groups, uint32_t stages)
 {
     struct cairn_pipeline_lines lines;
 
@@ -146,9 +151,9 @@ know_stages(struct uniform *uniform, struct cairn_divider *divider, struct cairn
     }
 }
 
-/* What one group of pipelines of equal groups does at most: the best number of stages, with whole layers
- * and whole micro-batches. Fewer micro-batches than stages need less memory: those are counted without
- * its limits. */
+/* What one group of pipelines of equal groups does at most: the best number of stages, with whole
+ * layers and whole micro-batches. Fewer micro-batches than stages need less memory: those are
+ * counted without its limits. */
 static double
 best_uniform(struct uniform *uniform, const struct sums *sums, struct cairn_divider *divider,
              struct cairn_divider *free_divider, struct cairn_group *groups)
@@ -164,8 +169,8 @@ best_uniform(struct uniform *uniform, const struct sums *sums, struct cairn_divi
         if (1.0 / stages + alone - 1 <= best)
             return best;
         know_stages(uniform, divider, free_divider, groups, stages);
-        whole = floor((1 + (sums->step_ms - sum_ms) / uniform->slowest_ms[stages - 1]) *
-                      (1 + MARGIN));
+        whole =
+            floor((1 + (sums->step_ms - sum_ms) / uniform->slowest_ms[stages - 1]) * (1 + MARGIN));
         few = floor((1 + (sums->step_ms - sum_ms) / uniform->slowest_free_ms[stages - 1]) *
                     (1 + MARGIN));
         if (uniform->slowest_ms[stages - 1] == INFINITY || whole < stages)
@@ -214,7 +219,8 @@ begin_uniform(struct bound *bound, uint32_t size_index)
     uint32_t groups_max = bound->fleet->device_count / size;
 
     uniform->size_index = size_index;
-    uniform->layer_ms = problem->layer_ms * problem->sizes[size_index].cost * bound->fleet->rate_min;
+    uniform->layer_ms =
+        problem->layer_ms * problem->sizes[size_index].cost * bound->fleet->rate_min;
     uniform->share = share_of(problem, size, bound->fleet->memory_bytes_max);
     uniform->stages_max = groups_max < problem->layers ? groups_max : problem->layers;
     if (uniform->stages_max > STAGES_MAX)
@@ -234,7 +240,8 @@ set_uniform(struct bound *bound, struct sums *sums, uint32_t size_index)
         bound->groups[i] = (struct cairn_group){uniform->layer_ms, bytes};
     more = more > 0 ? more : 0;
     shared = more + uniform->share;
-    uniform->value = best_uniform(uniform, sums, bound->divider, bound->free_divider, bound->groups);
+    uniform->value =
+        best_uniform(uniform, sums, bound->divider, bound->free_divider, bound->groups);
     if (uniform->value > shared)
         uniform->value = shared;
     if (uniform->value < more) /* the proof needs lost <= share */
@@ -249,8 +256,13 @@ static cairn_err
 out_of_reach(struct bound *bound, double step_ms, bool *out)
 {
     const struct cairn_problem *problem = bound->fleet->problem;
-    struct sums sums = {problem, cairn_problem_work_layers(problem), step_ms, NULL,
-                        bound->fleet->rate_min, 0, bound->dependent_ms};
+    struct sums sums = {problem,
+                        cairn_problem_work_layers(problem),
+                        step_ms,
+                        NULL,
+                        bound->fleet->rate_min,
+                        0,
+                        bound->dependent_ms};
     static const double spares[] = {0.1, 0.25, 0.5, 0.75, 0.9};
     uint32_t all = (1u << problem->size_count) - 1;
     double needed = problem->microbatches * (1 - MARGIN), total;
@@ -274,7 +286,8 @@ out_of_reach(struct bound *bound, double step_ms, bool *out)
     return err;
 }
 
-/* Half the time that all devices would take together, each as fast as in its best group, if nothing were ever waited for. */
+/* Half the time that all devices would take together, each as fast as in its best group, if nothing
+ * were ever waited for. */
 static double
 guess_ms(const struct cairn_fleet *fleet)
 {
@@ -285,7 +298,8 @@ guess_ms(const struct cairn_fleet *fleet)
         best = fmax(best, 1 / (problem->sizes[i].cost * problem->sizes[i].size));
     for (uint32_t i = 0; i < fleet->device_count; i++)
         speed += best / problem->devices[fleet->order[i]].rate;
-    return 0.5 * problem->microbatches * cairn_problem_work_layers(problem) * problem->layer_ms / speed;
+    return 0.5 * problem->microbatches * cairn_problem_work_layers(problem) * problem->layer_ms /
+           speed;
 }
 
 /* Every `low` is out of reach by itself, however the sums behave in between. */
@@ -360,12 +374,23 @@ out_of_reach_in_parts(const struct cairn_fleet *fleet, struct cairn_parts *parts
     return err;
 }
 
-/* Raises a bound by (E), which takes more work: step by step, each longer where the last one was possible, else shorter. */
+/* Raises a bound by (E), which takes more work: step by step, each longer where the last one was
+ * possible, else shorter. */
 static cairn_err
 tighten(const struct cairn_fleet *fleet, const struct cairn_stop *stop, double *step_ms)
 {
-    struct part_ways ways = {{{1, 2, 0}, {1, 2, 1}, {1, 2, 0.8125}, {1, 2, 0.5}, {1, 2, 0.1875}, {2, 2, 0.5}, {2, 2, 0}, {1, 1, 0.5}, {1, 3, 0},
-                               {2, 3, 0}, {1, 3, 0.5}, {1, 4, 0.375}},
+    struct part_ways ways = {{{1, 2, 0},
+                              {1, 2, 1},
+                              {1, 2, 0.8125},
+                              {1, 2, 0.5},
+                              {1, 2, 0.1875},
+                              {2, 2, 0.5},
+                              {2, 2, 0},
+                              {1, 1, 0.5},
+                              {1, 3, 0},
+                              {2, 3, 0},
+                              {1, 3, 0.5},
+                              {1, 4, 0.375}},
                              {0}};
     struct cairn_parts *parts = NULL;
     double step = TIGHTENED_FIRST;

@@ -7,8 +7,8 @@
 #include "replan/fleet/group.h"
 #include "replan/search/pipelines.h"
 
-/* The bound, INFINITY where the devices hold no pipeline at all. `stop` ends the search for the largest one: what it
- * has then holds all the same, and is above 0. CAIRN_NOMEM. */
+/* The bound, INFINITY where the devices hold no pipeline at all. `stop` ends the search for the
+ * largest one: what it has then holds all the same, and is above 0. CAIRN_NOMEM. */
 CAIRN_MUST_CHECK cairn_err cairn_bound_step_ms(const struct cairn_fleet *fleet,
                                                const struct cairn_stop *stop, double *step_ms);
 

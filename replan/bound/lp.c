@@ -14,7 +14,8 @@ struct activity {
     bool in_basis;
 };
 
-/* Activities from limit_count on are those that were added; those before are what is left of each limit. */
+/* Activities from limit_count on are those that were added; those before are what is left of each
+ * limit. */
 struct cairn_lp {
     uint32_t limit_count;
     uint32_t activity_count;
@@ -79,7 +80,8 @@ cairn_lp_destroy(struct cairn_lp *lp)
 }
 
 cairn_err
-cairn_lp_add(struct cairn_lp *lp, double gain, const struct cairn_lp_entry *entries, uint32_t entry_count)
+cairn_lp_add(struct cairn_lp *lp, double gain, const struct cairn_lp_entry *entries,
+             uint32_t entry_count)
 {
     if (lp->activity_count == lp->activity_room) {
         uint32_t room = lp->activity_room ? 2 * lp->activity_room : 64;
@@ -101,7 +103,8 @@ cairn_lp_add(struct cairn_lp *lp, double gain, const struct cairn_lp_entry *entr
     }
     if (entry_count > 0)
         memcpy(lp->entries + lp->entry_count, entries, entry_count * sizeof(*entries));
-    lp->activities[lp->activity_count++] = (struct activity){gain, lp->entry_count, entry_count, false};
+    lp->activities[lp->activity_count++] =
+        (struct activity){gain, lp->entry_count, entry_count, false};
     lp->entry_count += entry_count;
     return CAIRN_OK;
 }
@@ -141,7 +144,8 @@ choose(const struct cairn_lp *lp)
     return chosen;
 }
 
-/* What one of an activity takes from each of the basis. The row that is used up first; limit_count: none is. */
+/* What one of an activity takes from each of the basis. The row that is used up first; limit_count:
+ * none is. */
 static uint32_t
 set_column(struct cairn_lp *lp, uint32_t chosen)
 {
@@ -170,7 +174,8 @@ set_column(struct cairn_lp *lp, uint32_t chosen)
 static void
 exchange(struct cairn_lp *lp, uint32_t chosen, uint32_t leaving)
 {
-    double *pivot = lp->inverse + (size_t)leaving * lp->limit_count, scale = 1 / lp->column[leaving];
+    double *pivot = lp->inverse + (size_t)leaving * lp->limit_count,
+           scale = 1 / lp->column[leaving];
 
     for (uint32_t i = 0; i < lp->limit_count; i++)
         pivot[i] *= scale;

@@ -1,10 +1,13 @@
 /*
  * replan/bound/parts.c - prices of groups in whole parts of a micro-batch.
  *
- * Groups that hold the model alone (owners) cost what they could do by themselves, rounded down to parts; those that need others
- * (dependents) what they add to a pipeline, rounded up. What an owner does beyond its price may make a whole micro-batch with what
- * dependents add, and pipelines of dependents alone do one micro-batch more than they add up to. By a table of what every sum
- * of prices can add at most, pipelines are found that would do more than they cost, and one of their groups costs more from then on.
+ * Groups that hold the model alone (owners) cost what they could do by themselves, rounded down to
+ * parts; those that need others
+ * (dependents) what they add to a pipeline, rounded up. What an owner does beyond its price may
+ *              make a whole micro-batch with what
+ * dependents add, and pipelines of dependents alone do one micro-batch more than they add up to. By
+ * a table of what every sum of prices can add at most, pipelines are found that would do more than
+ * they cost, and one of their groups costs more from then on.
  */
 #include "replan/bound/parts.h"
 
@@ -15,21 +18,26 @@
 #include <string.h>
 
 #define MARGIN 1e-9
-#define STEEP 4.0 /* how much less slow groups count that are slower than helps on average; any number above 0 is right */
+#define STEEP                                                                                      \
+    4.0 /* how much less slow groups count that are slower than helps on average; any number above 0
+         * is right */
 enum {
     COVER = 32,        /* levels of the part of the layers that groups hold together */
-    MICROBATCHES = 32, /* of a pipeline of dependents that is looked at: those that would do more cost enough */
+    MICROBATCHES = 32, /* of a pipeline of dependents that is looked at: those that would do more
+                        * cost enough */
     UNITS_MAX = 2 * CAIRN_PARTS_MAX * MICROBATCHES,
     LEVELS = CAIRN_PARTS_MAX * MICROBATCHES + 2,
     RAISES_MAX = 40
 };
-#define WORK_PER_DEVICE 375e3 /* places of the table that are looked at: ten milliseconds for 64 devices, and at most four times that */
+#define WORK_PER_DEVICE                                                                            \
+    375e3 /* places of the table that are looked at: ten milliseconds for 64 devices, and at most
+           * four times that */
 
 /* Dependents of one size that add the same, rounded up. */
 struct level {
-    double adds;     /* the most of them */
-    uint32_t cover;  /* of COVER, rounded up; 0: there are none */
-    uint32_t price;  /* in units */
+    double adds;    /* the most of them */
+    uint32_t cover; /* of COVER, rounded up; 0: there are none */
+    uint32_t price; /* in units */
 };
 
 /* A kind of group that may form. */
@@ -51,10 +59,13 @@ struct cairn_parts {
     uint32_t owner_parts;
     uint32_t parts;
     uint32_t enough;    /* of COVER: who holds that much is taken to hold all layers */
-    double beyond_most; /* what owners may do beyond their price: more, and they cost half a part more */
-    double beyond[2 * CAIRN_PARTS_MAX]; /* by the half parts of a micro-batch in their price: the most; below 0: there are none */
+    double beyond_most; /* what owners may do beyond their price: more, and they cost half a part
+                         * more */
+    double beyond[2 * CAIRN_PARTS_MAX]; /* by the half parts of a micro-batch in their price: the
+                                         * most; below 0: there are none */
     struct level levels[CAIRN_PROBLEM_SIZES_MAX][LEVELS];
-    double table[UNITS_MAX + 1][COVER + 1]; /* what groups of a price that hold a part of the layers add at most; below 0: there are none */
+    double table[UNITS_MAX + 1][COVER + 1]; /* what groups of a price that hold a part of the layers
+                                             * add at most; below 0: there are none */
 };
 
 /* Units are half parts, so that prices can be raised by less than a part. */
@@ -83,8 +94,8 @@ by_size_and_time(const void *left, const void *right)
     return a->cover > b->cover ? -1 : a->cover < b->cover;
 }
 
-/* Every rate of a node's devices may be a group's worst. Of one size and time the dependent that holds
- * most is enough, and one owner. */
+/* Every rate of a node's devices may be a group's worst. Of one size and time the dependent that
+ * holds most is enough, and one owner. */
 static cairn_err
 list_kinds(struct cairn_parts *parts)
 {
@@ -92,14 +103,16 @@ list_kinds(struct cairn_parts *parts)
     const struct cairn_problem *problem = fleet->problem;
     uint32_t count = 0, kept = 0;
 
-    parts->kinds = calloc((size_t)fleet->device_count * problem->size_count + 1, sizeof(*parts->kinds));
+    parts->kinds =
+        calloc((size_t)fleet->device_count * problem->size_count + 1, sizeof(*parts->kinds));
     if (!parts->kinds)
         return CAIRN_NOMEM;
     parts->fastest_ms = INFINITY;
     for (uint32_t node = 0; node < fleet->node_count; node++)
         for (uint32_t i = 0; fleet->node_alike[node] == node && i < problem->size_count; i++) {
             uint32_t layers = layers_max(problem, i, fleet->node_memory_bytes[node]);
-            uint32_t cover = (uint32_t)(((uint64_t)layers * COVER + problem->layers - 1) / problem->layers);
+            uint32_t cover =
+                (uint32_t)(((uint64_t)layers * COVER + problem->layers - 1) / problem->layers);
             bool owner = layers == problem->layers;
 
             for (uint32_t at = fleet->node_first[node];
@@ -194,8 +207,8 @@ set_owners(struct cairn_parts *parts)
         if (kind->cover > 0 || alone < 1 || fastest_ms[kind->size_index] > 0)
             continue;
         fastest_ms[kind->size_index] = kind->layer_ms;
-        parts->beyond_most =
-            fmax(parts->beyond_most, alone - floor(alone * parts->owner_parts) / parts->owner_parts);
+        parts->beyond_most = fmax(parts->beyond_most,
+                                  alone - floor(alone * parts->owner_parts) / parts->owner_parts);
     }
     for (uint32_t i = 0; i < 2 * parts->owner_parts; i++)
         parts->beyond[i] = -1;
@@ -210,7 +223,8 @@ set_owners(struct cairn_parts *parts)
     }
 }
 
-/* The dependents of each level at their first prices; false where they do too much to be looked at. */
+/* The dependents of each level at their first prices; false where they do too much to be looked
+ * at. */
 static bool
 set_levels(struct cairn_parts *parts)
 {
@@ -254,7 +268,8 @@ add_level(const struct level *level, const double *from, double *to)
     to[COVER] = most;
 }
 
-/* For every sum of prices, and every part of the layers that is held, the most that dependents add. */
+/* For every sum of prices, and every part of the layers that is held, the most that dependents
+ * add. */
 static void
 fill_table(struct cairn_parts *parts)
 {
@@ -275,22 +290,25 @@ fill_table(struct cairn_parts *parts)
         }
 }
 
-/* Whether dependents that add so much, at that price, make some owner do more than both cost. One owner is the worst: each more
- * does less beyond its price than the micro-batch that it is counted for. */
+/* Whether dependents that add so much, at that price, make some owner do more than both cost. One
+ * owner is the worst: each more does less beyond its price than the micro-batch that it is counted
+ * for. */
 static bool
 too_cheap_for_owner(const struct cairn_parts *parts, double adds, double price)
 {
     for (uint32_t i = 0; i < 2 * parts->owner_parts; i++) {
         double rest = i / (2.0 * parts->owner_parts);
 
-        if (parts->beyond[i] >= 0 && floor(rest + parts->beyond[i] + adds + MARGIN) > rest + price + MARGIN)
+        if (parts->beyond[i] >= 0 &&
+            floor(rest + parts->beyond[i] + adds + MARGIN) > rest + price + MARGIN)
             return true;
     }
     return false;
 }
 
-/* The first pipeline that does more than it costs: the place of its dependents in the table; false where there is none. Dependents
- * alone that hold far from all layers need slow groups, which cost half a micro-batch together. */
+/* The first pipeline that does more than it costs: the place of its dependents in the table; false
+ * where there is none. Dependents alone that hold far from all layers need slow groups, which cost
+ * half a micro-batch together. */
 static bool
 find_too_cheap(const struct cairn_parts *parts, uint32_t *price, uint32_t *cover)
 {
@@ -312,8 +330,9 @@ find_too_cheap(const struct cairn_parts *parts, uint32_t *price, uint32_t *cover
     return false;
 }
 
-/* The level of one of the groups that an entry of the table is of, and in *before what the others hold. The same sum was made when the
- * table was filled, so that it is found again to the bit; NULL: the entry is of no groups. */
+/* The level of one of the groups that an entry of the table is of, and in *before what the others
+ * hold. The same sum was made when the table was filled, so that it is found again to the bit;
+ * NULL: the entry is of no groups. */
 static struct level *
 find_level(struct cairn_parts *parts, uint32_t price, uint32_t cover, uint32_t *before)
 {
@@ -323,9 +342,11 @@ find_level(struct cairn_parts *parts, uint32_t price, uint32_t cover, uint32_t *
         for (uint32_t l = 1; l < LEVELS; l++) {
             struct level *level = &parts->levels[size][l];
             uint32_t first = cover > level->cover ? cover - level->cover : 0;
-            uint32_t last = cover == COVER ? COVER : first; /* all layers are held: perhaps they were before */
+            /* all layers are held: perhaps they were before */
+            uint32_t last = cover == COVER ? COVER : first;
 
-            if (level->cover == 0 || level->price > price || (cover < level->cover && cover < COVER))
+            if (level->cover == 0 || level->price > price ||
+                (cover < level->cover && cover < COVER))
                 continue;
             for (uint32_t c = first; c <= last; c++)
                 if (parts->table[price - level->price][c] + level->adds >= adds) {
@@ -393,14 +414,16 @@ cairn_parts_set_prices(struct cairn_parts *parts, double step_ms, const struct c
 }
 
 /*
- * A slow group: it is of use only in pipelines of dependents, for layers that these cannot hold. The time that there is beyond all
- * layers at the dependents' pace is for what those layers take more. Where that many lack, a group that takes more time than
- * there is for them on average counts less, and one that takes less counts more.
+ * A slow group: it is of use only in pipelines of dependents, for layers that these cannot hold.
+ * The time that there is beyond all layers at the dependents' pace is for what those layers take
+ * more. Where that many lack, a group that takes more time than there is for them on average counts
+ * less, and one that takes less counts more.
  */
 static double
 slow_worth(const struct cairn_parts *parts, double layer_ms, uint32_t layers)
 {
-    double lacking = fmax(1, parts->fleet->problem->layers * (1 - (double)(parts->enough - 1) / COVER));
+    double lacking =
+        fmax(1, parts->fleet->problem->layers * (1 - (double)(parts->enough - 1) / COVER));
     double spare_ms = parts->step_ms * (1 + MARGIN) - parts->work_layers * parts->fastest_ms;
     double more_ms = layer_ms - parts->fastest_ms, weight;
 
@@ -408,7 +431,8 @@ slow_worth(const struct cairn_parts *parts, double layer_ms, uint32_t layers)
         return 0;
     if (more_ms <= 0)
         return 0.5;
-    weight = (1 + STEEP - STEEP * more_ms * lacking / spare_ms) * fmin(layers, spare_ms / more_ms) / lacking * (1 + MARGIN);
+    weight = (1 + STEEP - STEEP * more_ms * lacking / spare_ms) * fmin(layers, spare_ms / more_ms) /
+             lacking * (1 + MARGIN);
     return weight <= 0 ? 0 : weight < 1 ? 0.5 * weight : 0.5;
 }
 

@@ -1,8 +1,10 @@
 /*
- * replan/bound/pipelines.c - what helpers the mains of one pipeline need at least, to do as many micro-batches as they can.
+ * replan/bound/pipelines.c - what helpers the mains of one pipeline need at least, to do as many
+ * micro-batches as they can.
  *
- * Everything that is not looked at closely is taken at its best: helpers hold what they can hold without others, all of them are as fast as the
- * fastest, and parts of layers count where that lets more fit.
+ * Everything that is not looked at closely is taken at its best: helpers hold what they can hold
+ * without others, all of them are as fast as the fastest, and parts of layers count where that lets
+ * more fit.
  */
 #include "replan/bound/pricer.h"
 
@@ -13,8 +15,8 @@
 /* ---- helpers ---- */
 
 /*
- * A helper with n layers in a pipeline of m micro-batches whose fastest main takes y per layer: its own m times n layers, and all other
- * layers once at y or more, are within the time.
+ * A helper with n layers in a pipeline of m micro-batches whose fastest main takes y per layer: its
+ * own m times n layers, and all other layers once at y or more, are within the time.
  */
 static void
 fill_helpers(const struct cairn_prices *prices, struct cairn_helpers *helpers)
@@ -27,14 +29,18 @@ fill_helpers(const struct cairn_prices *prices, struct cairn_helpers *helpers)
         double most = spare_ms / (helpers->microbatches * kind->layer_ms - helpers->fastest_ms);
 
         most = most * (1 + CAIRN_PRICER_MARGIN) + CAIRN_PRICER_MARGIN;
-        helpers->most[i] = kind->alone >= 1 ? 0 : most < kind->layers ? (uint32_t)most : kind->layers;
+        helpers->most[i] = kind->alone >= 1      ? 0
+                           : most < kind->layers ? (uint32_t)most
+                                                 : kind->layers;
     }
     helpers->price[0] = 0;
     for (uint32_t n = 1; n <= layers; n++) {
         helpers->price[n] = INFINITY;
         for (uint32_t i = 0; i < prices->kind_count; i++) {
             uint32_t most = helpers->most[i];
-            double price = most > 0 ? prices->kinds[i].price + helpers->price[n > most ? n - most : 0] : INFINITY;
+            double price = most > 0
+                               ? prices->kinds[i].price + helpers->price[n > most ? n - most : 0]
+                               : INFINITY;
 
             if (price < helpers->price[n]) {
                 helpers->price[n] = price;
@@ -52,7 +58,8 @@ helpers_for(struct cairn_prices *prices, uint32_t microbatches, double fastest_m
 
     for (uint32_t i = 0; i < prices->table_count; i++) {
         own = &prices->tables[i];
-        if (own->microbatches == microbatches && own->fastest_ms >= fastest_ms && own->fastest_ms <= fastest_ms)
+        if (own->microbatches == microbatches && own->fastest_ms >= fastest_ms &&
+            own->fastest_ms <= fastest_ms)
             return own;
     }
     if (prices->table_count == CAIRN_PRICER_TABLES_MAX)
@@ -67,8 +74,8 @@ helpers_for(struct cairn_prices *prices, uint32_t microbatches, double fastest_m
 /* ---- one pipeline ---- */
 
 /*
- * What mains hold together at most. Stages before others hold more micro-batches in flight: those with most memory last is best, where parts
- * of layers count.
+ * What mains hold together at most. Stages before others hold more micro-batches in flight: those
+ * with most memory last is best, where parts of layers count.
  */
 static uint32_t
 layers_held(const struct cairn_prices *prices, const uint32_t *chosen, uint32_t chosen_count)
@@ -85,7 +92,8 @@ layers_held(const struct cairn_prices *prices, const uint32_t *chosen, uint32_t 
     }
     for (uint32_t i = 0; i < chosen_count; i++) {
         double in_flight = fmin(i + 1, prices->microbatches);
-        double layer_bytes = (double)problem->layer_bytes + in_flight * (double)problem->activation_bytes;
+        double layer_bytes =
+            (double)problem->layer_bytes + in_flight * (double)problem->activation_bytes;
 
         held += layer_bytes > 0 ? fmin(problem->layers, bytes[i] / layer_bytes) : problem->layers;
     }
@@ -93,9 +101,11 @@ layers_held(const struct cairn_prices *prices, const uint32_t *chosen, uint32_t 
     return held < problem->layers ? (uint32_t)held : problem->layers;
 }
 
-/* The parts of a choice of mains, the fastest first; one main of the kind `holder`, if any, is a part of its own, with the vocabulary. */
+/* The parts of a choice of mains, the fastest first; one main of the kind `holder`, if any, is a
+ * part of its own, with the vocabulary. */
 static void
-set_parts(struct cairn_prices *prices, const uint32_t *chosen, uint32_t chosen_count, uint32_t holder, double vocabulary)
+set_parts(struct cairn_prices *prices, const uint32_t *chosen, uint32_t chosen_count,
+          uint32_t holder, double vocabulary)
 {
     bool held = false;
 
@@ -116,7 +126,8 @@ set_parts(struct cairn_prices *prices, const uint32_t *chosen, uint32_t chosen_c
                 continue;
             }
         }
-        for (at = prices->part_count++; at > 0 && prices->parts[at - 1].kind->layer_ms > part.kind->layer_ms; at--)
+        for (at = prices->part_count++;
+             at > 0 && prices->parts[at - 1].kind->layer_ms > part.kind->layer_ms; at--)
             prices->parts[at] = prices->parts[at - 1];
         prices->parts[at] = part;
     }
@@ -130,14 +141,16 @@ longest_ms(const struct cairn_prices *prices)
 
     for (uint32_t i = 0; i < prices->part_count; i++)
         if (prices->parts[i].layers > 0)
-            longest = fmax(longest, (prices->parts[i].layers + prices->parts[i].vocabulary) * prices->parts[i].kind->layer_ms);
+            longest = fmax(longest, (prices->parts[i].layers + prices->parts[i].vocabulary) *
+                                        prices->parts[i].kind->layer_ms);
     return longest;
 }
 
-/* The layers that helpers must hold where stages take no longer than `longest`, and what is then left of the time, below 0 where it takes
- * too long. */
+/* The layers that helpers must hold where stages take no longer than `longest`, and what is then
+ * left of the time, below 0 where it takes too long. */
 static double
-spare_with(const struct cairn_prices *prices, double longest, double vocabulary_ms, uint32_t least, uint32_t *left)
+spare_with(const struct cairn_prices *prices, double longest, double vocabulary_ms, uint32_t least,
+           uint32_t *left)
 {
     uint32_t layers = prices->fleet->problem->layers, room = 0;
     double spare_ms = prices->step_ms - (prices->microbatches - 1) * longest - vocabulary_ms;
@@ -172,9 +185,11 @@ limit_layers(struct cairn_prices *prices, double longest)
 }
 
 /*
- * The fewest layers on helpers with which the pipeline can do its micro-batches, up to `most`; above `most` where it cannot. Only the mains'
- * whole layers matter for the longest stage, so it is lowered from one of these to the next. What is too long by some time is so until
- * the longest stage, which counts m - 1 times, is shorter by at least its part of that: shorter stages make all of them together no shorter.
+ * The fewest layers on helpers with which the pipeline can do its micro-batches, up to `most`;
+ * above `most` where it cannot. Only the mains' whole layers matter for the longest stage, so it is
+ * lowered from one of these to the next. What is too long by some time is so until the longest
+ * stage, which counts m - 1 times, is shorter by at least its part of that: shorter stages make all
+ * of them together no shorter.
  */
 static uint32_t
 fewest_left(struct cairn_prices *prices, double vocabulary_ms, uint32_t least, uint32_t most)
@@ -183,7 +198,8 @@ fewest_left(struct cairn_prices *prices, double vocabulary_ms, uint32_t least, u
     double limit_ms = INFINITY;
 
     if (prices->microbatches > 1)
-        limit_ms = (prices->step_ms - prices->work_layers * prices->parts[0].kind->layer_ms) / (prices->microbatches - 1);
+        limit_ms = (prices->step_ms - prices->work_layers * prices->parts[0].kind->layer_ms) /
+                   (prices->microbatches - 1);
     limit_layers(prices, limit_ms);
     for (;;) {
         double longest = longest_ms(prices), spare_ms;
@@ -198,16 +214,18 @@ fewest_left(struct cairn_prices *prices, double vocabulary_ms, uint32_t least, u
             return left;
         if (prices->microbatches <= 1)
             return layers + 1;
-        limit_layers(prices, fmin(longest * (1 - 4 * CAIRN_PRICER_MARGIN), longest + spare_ms / (prices->microbatches - 1)));
+        limit_layers(prices, fmin(longest * (1 - 4 * CAIRN_PRICER_MARGIN),
+                                  longest + spare_ms / (prices->microbatches - 1)));
     }
 }
 
 bool
-cairn_pricer_help(struct cairn_prices *prices, const uint32_t *chosen, uint32_t chosen_count, double enough, double *price,
-                  uint32_t *left)
+cairn_pricer_help(struct cairn_prices *prices, const uint32_t *chosen, uint32_t chosen_count,
+                  double enough, double *price, uint32_t *left)
 {
     const struct cairn_problem *problem = prices->fleet->problem;
-    double vocabulary = fmax(problem->embed_layers, problem->head_layers), fastest_ms = INFINITY, other_ms;
+    double vocabulary = fmax(problem->embed_layers, problem->head_layers), fastest_ms = INFINITY,
+           other_ms;
     const struct cairn_helpers *helpers = NULL;
     uint32_t most = 0, fewest = problem->layers + 1;
 
@@ -230,8 +248,8 @@ cairn_pricer_help(struct cairn_prices *prices, const uint32_t *chosen, uint32_t 
         double holder_ms = helped ? prices->helper_ms : prices->kinds[chosen[i]].layer_ms;
         uint32_t own;
 
-        if ((i > 0 && i < chosen_count && chosen[i] == chosen[i - 1]) || (helped && (most == 0 || vocabulary <= 0)) ||
-            (i > 0 && vocabulary <= 0))
+        if ((i > 0 && i < chosen_count && chosen[i] == chosen[i - 1]) ||
+            (helped && (most == 0 || vocabulary <= 0)) || (i > 0 && vocabulary <= 0))
             continue;
         set_parts(prices, chosen, chosen_count, helped ? UINT32_MAX : chosen[i], vocabulary);
         own = fewest_left(prices, vocabulary * holder_ms + other_ms, helped, most);
@@ -249,7 +267,8 @@ cairn_pricer_count_helpers(struct cairn_prices *prices, uint32_t left, uint16_t 
     const struct cairn_helpers *helpers = NULL;
 
     if (left > 0)
-        helpers = helpers_for(prices, (uint32_t)prices->microbatches, prices->parts[0].kind->layer_ms);
+        helpers =
+            helpers_for(prices, (uint32_t)prices->microbatches, prices->parts[0].kind->layer_ms);
     while (helpers && left > 0) {
         uint32_t kind = helpers->kind[left];
 

@@ -1,5 +1,6 @@
 /*
- * replan/bound/pricer.h - the parts of bound/prices.h that its two files share: prices of kinds of groups, and one pipeline of them.
+ * replan/bound/pricer.h - the parts of bound/prices.h that its two files share: prices of kinds of
+ * groups, and one pipeline of them.
  */
 #ifndef CAIRN_REPLAN_BOUND_PRICER_H
 #define CAIRN_REPLAN_BOUND_PRICER_H
@@ -19,12 +20,14 @@ struct cairn_kind {
     double layer_ms;
     double alone;    /* x */
     double bytes;    /* of the group */
-    uint32_t layers; /* that it holds at most, with one micro-batch in flight; 0: such groups are in no pipeline */
+    uint32_t layers; /* that it holds at most, with one micro-batch in flight; 0: such groups are in
+                      * no pipeline */
     double price;
     double excess; /* of a main */
 };
 
-/* For pipelines of so many micro-batches with that fastest main: the least price of helpers that hold n layers, n = 0 … layers. */
+/* For pipelines of so many micro-batches with that fastest main: the least price of helpers that
+ * hold n layers, n = 0 … layers. */
 struct cairn_helpers {
     uint32_t microbatches;
     double fastest_ms;
@@ -44,7 +47,7 @@ struct cairn_mains {
 struct cairn_prices {
     const struct cairn_fleet *fleet;
     double work_layers;
-    double step_ms; /* with the margin */
+    double step_ms;                       /* with the margin */
     double rates[CAIRN_PRICES_RATES_MAX]; /* the least of each range, ascending */
     uint32_t rate_count;
     uint32_t kind_count;
@@ -54,7 +57,8 @@ struct cairn_prices {
     double helper_ms; /* per layer of the fastest helper; INFINITY: there are none */
     uint32_t table_count;
     struct cairn_helpers tables[CAIRN_PRICER_TABLES_MAX];
-    struct cairn_mains parts[CAIRN_PRICER_MAINS_MAX + 1]; /* of the pipeline that is looked at, the fastest first */
+    /* of the pipeline that is looked at, the fastest first */
+    struct cairn_mains parts[CAIRN_PRICER_MAINS_MAX + 1];
     uint32_t part_count;
     uint32_t holds; /* what its mains hold together, at most */
     double microbatches;
@@ -62,11 +66,12 @@ struct cairn_prices {
 };
 
 /*
- * The least price of helpers with which the mains that were chosen (kinds, equal ones beside each other) do prices->microbatches; INFINITY from
- * `enough` on. *left: the layers on helpers. False where there was too much to look at.
+ * The least price of helpers with which the mains that were chosen (kinds, equal ones beside each
+ * other) do prices->microbatches; INFINITY from `enough` on. *left: the layers on helpers. False
+ * where there was too much to look at.
  */
-bool cairn_pricer_help(struct cairn_prices *prices, const uint32_t *chosen, uint32_t chosen_count, double enough, double *price,
-                       uint32_t *left);
+bool cairn_pricer_help(struct cairn_prices *prices, const uint32_t *chosen, uint32_t chosen_count,
+                       double enough, double *price, uint32_t *left);
 
 /* Counts the helpers that are meant by that, by kind. */
 void cairn_pricer_count_helpers(struct cairn_prices *prices, uint32_t left, uint16_t *count);

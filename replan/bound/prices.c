@@ -1,9 +1,11 @@
 /*
  * replan/bound/prices.c - prices checked on all pipelines that there can be.
  *
- * A main's price is more than x - 1; what it is more is its excess. A pipeline does at most 1 + the sum of x - 1 over its mains, so one that
- * does more than it costs has mains whose excesses sum to less than 1: there are not many, and all are looked at, each with the least price of
- * helpers that it may do with. As many micro-batches as that bound says are the only number that can be more than the price.
+ * A main's price is more than x - 1; what it is more is its excess. A pipeline does at most 1 + the
+ * sum of x - 1 over its mains, so one that does more than it costs has mains whose excesses sum to
+ * less than 1: there are not many, and all are looked at, each with the least price of helpers that
+ * it may do with. As many micro-batches as that bound says are the only number that can be more
+ * than the price.
  */
 #include "replan/bound/pricer.h"
 
@@ -17,11 +19,13 @@
 #define BAD 1.02 /* times what they cost that some pipeline does */
 #define RANGE_PRECISION 1e-3
 enum {
-    MICROBATCHES_MAX = 64, /* of a pipeline that is looked at: those that would do more cost enough */
+    MICROBATCHES_MAX = 64, /* of a pipeline that is looked at: those that would do more cost
+                            * enough */
     LOOK = 20,             /* the work of a look at a choice of mains; that of a choice is 1 */
     WORK_MAX = 1200000,    /* of looking for cheap pipelines once */
     WORK_ALL = 12000000,   /* of one fleet's prices */
-    WORK_ASK = 200,        /* after which `stop` is asked: ten looks, each of which may fill a table */
+    WORK_ASK = 200,        /* after which `stop` is asked: ten looks, each of which may fill a
+                            * table */
     WORK_BAD = 40000       /* after which prices that are BAD are looked at no more */
 };
 
@@ -33,8 +37,8 @@ ascending(const void *left, const void *right)
     return a < b ? -1 : a > b;
 }
 
-/* Ranges of rates, each up to `factor` times its least; the fastest devices, which most are, have one for themselves. How many there are, as
- * far as there is room; one more: there are too many. */
+/* Ranges of rates, each up to `factor` times its least; the fastest devices, which most are, have
+ * one for themselves. How many there are, as far as there is room; one more: there are too many. */
 static uint32_t
 cut_rates(struct cairn_prices *prices, const double *rates, double factor)
 {
@@ -103,13 +107,14 @@ cairn_prices_create(const struct cairn_fleet *fleet, struct cairn_prices **out)
     }
     for (uint32_t size = 0; size < problem->size_count; size++)
         for (uint32_t i = 0; i < prices->rate_count; i++) {
-            uint64_t bytes = cairn_cost_group_bytes(problem, problem->sizes[size].size, fleet->memory_bytes_max);
+            uint64_t bytes =
+                cairn_cost_group_bytes(problem, problem->sizes[size].size, fleet->memory_bytes_max);
 
-            prices->kinds[prices->kind_count++] =
-                (struct cairn_kind){.size_index = size,
-                              .layer_ms = problem->layer_ms * problem->sizes[size].cost * prices->rates[i],
-                              .bytes = (double)bytes,
-                              .layers = cairn_cost_layers_max(problem, bytes, 1)};
+            prices->kinds[prices->kind_count++] = (struct cairn_kind){
+                .size_index = size,
+                .layer_ms = problem->layer_ms * problem->sizes[size].cost * prices->rates[i],
+                .bytes = (double)bytes,
+                .layers = cairn_cost_layers_max(problem, bytes, 1)};
         }
     *out = prices;
     return CAIRN_OK;
@@ -217,8 +222,8 @@ cairn_prices_worth(const void *context, uint32_t size_index, double rate, uint64
 
 /* Keeps a pipeline among the worst. */
 static void
-keep(struct cairn_prices *prices, struct cairn_priced_pipeline *found, uint32_t *found_count, const uint32_t *chosen,
-     uint32_t chosen_count, double price, uint32_t left)
+keep(struct cairn_prices *prices, struct cairn_priced_pipeline *found, uint32_t *found_count,
+     const uint32_t *chosen, uint32_t chosen_count, double price, uint32_t left)
 {
     struct cairn_priced_pipeline own = {.microbatches = prices->microbatches, .price = price};
     uint32_t at = *found_count;
@@ -233,16 +238,18 @@ keep(struct cairn_prices *prices, struct cairn_priced_pipeline *found, uint32_t 
     for (uint32_t i = 0; i < chosen_count; i++)
         own.count[chosen[i]]++;
     cairn_pricer_count_helpers(prices, left, own.count);
-    for (; at > 0 && found[at - 1].microbatches * price < own.microbatches * found[at - 1].price; at--)
+    for (; at > 0 && found[at - 1].microbatches * price < own.microbatches * found[at - 1].price;
+         at--)
         found[at] = found[at - 1];
     found[at] = own;
 }
 
 bool
-cairn_prices_find_cheap(struct cairn_prices *prices, const struct cairn_stop *stop, struct cairn_priced_pipeline *found,
-                        uint32_t *found_count, double *times)
+cairn_prices_find_cheap(struct cairn_prices *prices, const struct cairn_stop *stop,
+                        struct cairn_priced_pipeline *found, uint32_t *found_count, double *times)
 {
-    uint32_t at[CAIRN_PRICER_MAINS_MAX], chosen[CAIRN_PRICER_MAINS_MAX], depth = 0, next = 0, work = 0, asked = 0;
+    uint32_t at[CAIRN_PRICER_MAINS_MAX], chosen[CAIRN_PRICER_MAINS_MAX], depth = 0, next = 0,
+                                                                         work = 0, asked = 0;
     double excess[CAIRN_PRICER_MAINS_MAX + 1] = {0}, price[CAIRN_PRICER_MAINS_MAX + 1] = {0};
     bool done = false;
 
@@ -253,7 +260,8 @@ cairn_prices_find_cheap(struct cairn_prices *prices, const struct cairn_stop *st
         uint32_t left = 0;
 
         if (next == prices->main_count || depth == CAIRN_PRICER_MAINS_MAX ||
-            excess[depth] + prices->kinds[prices->mains[next]].excess >= 1) { /* so do those after it */
+            excess[depth] + prices->kinds[prices->mains[next]].excess >= 1) {
+            /* so do those after it */
             done = depth == 0;
             if (done)
                 break;
@@ -273,16 +281,21 @@ cairn_prices_find_cheap(struct cairn_prices *prices, const struct cairn_stop *st
         excess[depth + 1] = excess[depth] + prices->kinds[chosen[depth]].excess;
         price[depth + 1] = price[depth] + prices->kinds[chosen[depth]].price;
         depth++;
-        prices->microbatches = fmin(floor((1 + price[depth] - excess[depth]) * (1 + CAIRN_PRICER_MARGIN) + CAIRN_PRICER_MARGIN),
-                                    prices->fleet->problem->microbatches);
+        prices->microbatches =
+            fmin(floor((1 + price[depth] - excess[depth]) * (1 + CAIRN_PRICER_MARGIN) +
+                       CAIRN_PRICER_MARGIN),
+                 prices->fleet->problem->microbatches);
         if (price[depth] >= prices->microbatches - UNNOTICED)
             continue;
         work += LOOK;
-        if (!cairn_pricer_help(prices, chosen, depth, prices->microbatches - UNNOTICED - price[depth], &helpers_price, &left))
+        if (!cairn_pricer_help(prices, chosen, depth,
+                               prices->microbatches - UNNOTICED - price[depth], &helpers_price,
+                               &left))
             break;
         if (price[depth] + helpers_price < prices->microbatches - UNNOTICED)
             keep(prices, found, found_count, chosen, depth, price[depth] + helpers_price, left);
-        if (work >= WORK_BAD && *found_count == CAIRN_PRICES_FOUND_MAX && found[0].microbatches > BAD * found[0].price)
+        if (work >= WORK_BAD && *found_count == CAIRN_PRICES_FOUND_MAX &&
+            found[0].microbatches > BAD * found[0].price)
             break;
     }
     prices->work_left -= work < prices->work_left ? work : prices->work_left;

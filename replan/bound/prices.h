@@ -1,9 +1,11 @@
 /*
- * replan/bound/prices.h - prices of groups such that no pipeline within a time does more micro-batches than its groups cost, checked on all
- * pipelines that there can be: docs/PLANNER.md, (F).
+ * replan/bound/prices.h - prices of groups such that no pipeline within a time does more
+ * micro-batches than its groups cost, checked on all pipelines that there can be: docs/PLANNER.md,
+ * (F).
  *
- * Groups are of kinds: a size, and a range of rates, all of which count as the fastest of it. Those of x >= 1 (docs/PLANNER.md) are the
- * mains of a pipeline; the others are its helpers, which hold layers.
+ * Groups are of kinds: a size, and a range of rates, all of which count as the fastest of it. Those
+ * of x >= 1 (docs/PLANNER.md) are the mains of a pipeline; the others are its helpers, which hold
+ * layers.
  */
 #ifndef CAIRN_REPLAN_BOUND_PRICES_H
 #define CAIRN_REPLAN_BOUND_PRICES_H
@@ -28,8 +30,10 @@ struct cairn_priced_pipeline {
     uint16_t count[CAIRN_PRICES_KINDS_MAX]; /* of groups */
 };
 
-/* The fleet is borrowed. CAIRN_NOMEM. CAIRN_NOT_FOUND: such problems are not looked at (too many layers). */
-CAIRN_MUST_CHECK cairn_err cairn_prices_create(const struct cairn_fleet *fleet, struct cairn_prices **out);
+/* The fleet is borrowed. CAIRN_NOMEM. CAIRN_NOT_FOUND: such problems are not looked at (too many
+ * layers). */
+CAIRN_MUST_CHECK cairn_err cairn_prices_create(const struct cairn_fleet *fleet,
+                                               struct cairn_prices **out);
 void cairn_prices_destroy(struct cairn_prices *prices); /* NULL is allowed */
 
 uint32_t cairn_prices_kind_count(const struct cairn_prices *prices);
@@ -40,7 +44,8 @@ double cairn_prices_alone(const struct cairn_prices *prices, uint32_t kind);
 
 void cairn_prices_set_time(struct cairn_prices *prices, double step_ms);
 
-/* Less than that the price of a kind is never; and of a size, faster kinds, which come first, never cost less than slower ones. */
+/* Less than that the price of a kind is never; and of a size, faster kinds, which come first, never
+ * cost less than slower ones. */
 double cairn_prices_least(const struct cairn_prices *prices, uint32_t kind);
 bool cairn_prices_same_size(const struct cairn_prices *prices, uint32_t left, uint32_t right);
 
@@ -49,13 +54,16 @@ void cairn_prices_set(struct cairn_prices *prices, const double *price);
 double cairn_prices_get(const struct cairn_prices *prices, uint32_t kind);
 
 /*
- * Finds pipelines that do more than they cost: the worst of them, and how many times more any pipeline does at most (1 where none does).
- * Prices times that are such that no pipeline does more than it costs. False where there was too much to look at, or `stop` ended it.
+ * Finds pipelines that do more than they cost: the worst of them, and how many times more any
+ * pipeline does at most (1 where none does). Prices times that are such that no pipeline does more
+ * than it costs. False where there was too much to look at, or `stop` ended it.
  */
-bool cairn_prices_find_cheap(struct cairn_prices *prices, const struct cairn_stop *stop, struct cairn_priced_pipeline *found,
-                             uint32_t *found_count, double *times);
+bool cairn_prices_find_cheap(struct cairn_prices *prices, const struct cairn_stop *stop,
+                             struct cairn_priced_pipeline *found, uint32_t *found_count,
+                             double *times);
 
 /* The price of a group, for cairn_group_best with the prices as its context. */
-double cairn_prices_worth(const void *prices, uint32_t size_index, double rate, uint64_t memory_bytes);
+double cairn_prices_worth(const void *prices, uint32_t size_index, double rate,
+                          uint64_t memory_bytes);
 
 #endif

@@ -1,9 +1,10 @@
 /*
  * replan/bound/raise.c - prices on groups that refuse as much time as they can.
  *
- * For a time, a linear program over the pipelines and the groupings of nodes that are known has prices for kinds of groups, and those tell
- * which pipelines and groupings it lacks (column generation). Whether its prices are good decides how high the bound gets, never whether it
- * holds: that is checked on all pipelines (bound/prices.h), and on all groupings (group.h).
+ * For a time, a linear program over the pipelines and the groupings of nodes that are known has
+ * prices for kinds of groups, and those tell which pipelines and groupings it lacks (column
+ * generation). Whether its prices are good decides how high the bound gets, never whether it holds:
+ * that is checked on all pipelines (bound/prices.h), and on all groupings (group.h).
  */
 #include "replan/bound/raise.h"
 
@@ -17,7 +18,9 @@
 #define MARGIN 1e-9
 #define PRECISION 2e-4 /* of the time, that the bound is left below what might be proved */
 #define NEARNESS 0.5   /* of prices to the best that are known: the program's own leap about */
-#define UNEVEN 1e-7    /* of a group, that each kind is given, each another part, so that steps of the program lead on */
+#define UNEVEN                                                                                     \
+    1e-7 /* of a group, that each kind is given, each another part, so that steps of the program
+          * lead on */
 enum {
     ROUNDS_MAX = 60,  /* for one time */
     STEPS_MAX = 2000, /* of the linear program, in a round */
@@ -37,9 +40,11 @@ struct raise {
     struct cairn_prices *prices;
     struct pool pool;
     struct cairn_lp *lp;
-    double *limits;       /* of the program: what there is of each kind, which is groups that are formed, and of each sort of nodes */
+    double *limits; /* of the program: what there is of each kind, which is groups that are
+                           * formed, and of each sort of nodes */
     uint32_t limit_count;
-    uint32_t *node_limit; /* [node_count] of the first of a sort of nodes: the limit that stands for them; 0: of others */
+    uint32_t *node_limit; /* [node_count] of the first of a sort of nodes: the limit that stands for
+                           * them; 0: of others */
     struct cairn_group_place *places;
     struct cairn_priced_pipeline *found;
     double price[CAIRN_PRICES_KINDS_MAX]; /* the best for this time, which hold */
@@ -78,8 +83,9 @@ add_groupings(struct raise *raise, uint32_t place_count)
 
             while (problem->sizes[size_index].size != place->size)
                 size_index++;
-            formed[cairn_prices_kind_of(raise->prices, size_index,
-                                        problem->devices[fleet->order[place->first + place->size - 1]].rate)]++;
+            formed[cairn_prices_kind_of(
+                raise->prices, size_index,
+                problem->devices[fleet->order[place->first + place->size - 1]].rate)]++;
         }
         if (raise->node_limit[node] == 0)
             continue;
@@ -110,7 +116,8 @@ add_rules(struct raise *raise)
     return err;
 }
 
-/* The kinds of a node's devices, as a number. Where two nodes had the same by chance, prices would be worse, and hold all the same. */
+/* The kinds of a node's devices, as a number. Where two nodes had the same by chance, prices would
+ * be worse, and hold all the same. */
 static uint64_t
 name_of(const struct raise *raise, uint32_t node)
 {
@@ -118,12 +125,14 @@ name_of(const struct raise *raise, uint32_t node)
     uint64_t name = UINT64_C(14695981039346656037);
 
     for (uint32_t i = fleet->node_first[node]; i < fleet->node_first[node + 1]; i++)
-        name = (name ^ cairn_prices_kind_of(raise->prices, 0, fleet->problem->devices[fleet->order[i]].rate)) *
+        name = (name ^ cairn_prices_kind_of(raise->prices, 0,
+                                            fleet->problem->devices[fleet->order[i]].rate)) *
                UINT64_C(1099511628211);
     return name;
 }
 
-/* One limit for each kind, and for each sort of nodes. Far too many of them are left alone: the program would take too long. */
+/* One limit for each kind, and for each sort of nodes. Far too many of them are left alone: the
+ * program would take too long. */
 static cairn_err
 list_limits(struct raise *raise)
 {
@@ -167,8 +176,9 @@ begin(struct raise *raise)
     return err;
 }
 
-/* Looks at prices between those of the program and the best that are known. *refused: they say that the time cannot be kept. *on: they were
- * better than those that are known, or pipelines were found. */
+/* Looks at prices between those of the program and the best that are known. *refused: they say that
+ * the time cannot be kept. *on: they were better than those that are known, or pipelines were
+ * found. */
 static cairn_err
 look(struct raise *raise, double needed, double nearness, bool *refused, bool *on)
 {
@@ -180,7 +190,8 @@ look(struct raise *raise, double needed, double nearness, bool *refused, bool *o
     for (uint32_t i = 0; i < kinds; i++)
         price[i] = nearness * raise->price[i] + (1 - nearness) * cairn_lp_price(raise->lp, i);
     cairn_prices_set(raise->prices, price);
-    err = cairn_group_best(raise->fleet, all, cairn_prices_worth, raise->prices, &total, raise->places, &place_count);
+    err = cairn_group_best(raise->fleet, all, cairn_prices_worth, raise->prices, &total,
+                           raise->places, &place_count);
     if (!err)
         err = add_groupings(raise, place_count);
     if (err)
@@ -215,8 +226,10 @@ out_of_reach(struct raise *raise, double step_ms, bool *out)
     for (uint32_t i = 0; i < cairn_prices_kind_count(raise->prices); i++)
         raise->price[i] = floor(cairn_prices_alone(raise->prices, i));
     err = begin(raise);
-    for (uint32_t i = 0; !err && on && i < ROUNDS_MAX && !raise->stop->over(raise->stop->context); i++) {
-        if (cairn_lp_solve(raise->lp, STEPS_MAX, raise->stop) >= needed) /* pipelines that are known do as much: no prices refuse that */
+    for (uint32_t i = 0; !err && on && i < ROUNDS_MAX && !raise->stop->over(raise->stop->context);
+         i++) {
+        /* pipelines that are known do as much: no prices refuse that */
+        if (cairn_lp_solve(raise->lp, STEPS_MAX, raise->stop) >= needed)
             break;
         err = look(raise, needed, i == 0 ? 1 : NEARNESS, out, &on);
         if (!err && !on)
@@ -233,7 +246,8 @@ search(struct raise *raise, double plan_ms, double *bound_ms)
     double high_ms = plan_ms;
     cairn_err err = CAIRN_OK;
 
-    while (!err && high_ms > *bound_ms * (1 + PRECISION) && !raise->stop->over(raise->stop->context)) {
+    while (!err && high_ms > *bound_ms * (1 + PRECISION) &&
+           !raise->stop->over(raise->stop->context)) {
         double middle_ms = *bound_ms + (high_ms - *bound_ms) / 2;
         uint32_t known = raise->pool.count;
         bool beyond;
@@ -250,7 +264,8 @@ search(struct raise *raise, double plan_ms, double *bound_ms)
 }
 
 cairn_err
-cairn_bound_raise(const struct cairn_fleet *fleet, double plan_ms, const struct cairn_stop *stop, double *bound_ms)
+cairn_bound_raise(const struct cairn_fleet *fleet, double plan_ms, const struct cairn_stop *stop,
+                  double *bound_ms)
 {
     struct raise *raise;
     cairn_err err;
@@ -267,7 +282,10 @@ cairn_bound_raise(const struct cairn_fleet *fleet, double plan_ms, const struct 
     raise->node_limit = calloc((size_t)fleet->node_count + 1, sizeof(*raise->node_limit));
     raise->places = calloc((size_t)fleet->device_count + 1, sizeof(*raise->places));
     raise->found = calloc(CAIRN_PRICES_FOUND_MAX, sizeof(*raise->found));
-    err = raise->pool.pipelines && raise->limits && raise->node_limit && raise->places && raise->found ? CAIRN_OK : CAIRN_NOMEM;
+    err =
+        raise->pool.pipelines && raise->limits && raise->node_limit && raise->places && raise->found
+            ? CAIRN_OK
+            : CAIRN_NOMEM;
     if (!err)
         err = cairn_prices_create(fleet, &raise->prices);
     if (!err)

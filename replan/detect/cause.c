@@ -1,10 +1,10 @@
 /*
  * replan/detect/cause.c - from channels that are slow to what makes them so.
  *
- * A node most of whose channels to other nodes are hot has a slow NIC; a hot pair that no node explains
- * is a slow link, several pairs between the same two nodes one too. A ring is as slow as its slowest
- * link: a hot ring of more than two ranks that nothing else narrows down names all its links, and the
- * nodes one of whose NICs it may be.
+ * A node most of whose channels to other nodes are hot has a slow NIC; a hot pair that no node
+ * explains is a slow link, several pairs between the same two nodes one too. A ring is as slow as
+ * its slowest link: a hot ring of more than two ranks that nothing else narrows down names all its
+ * links, and the nodes one of whose NICs it may be.
  */
 #include "replan/detect/detector.h"
 
@@ -15,10 +15,16 @@
 
 static const double sibling_score_min = 4.5, sibling_size_min = 0.175; /* ln(1.19): nearly hot */
 static const double node_share_min = 0.75; /* of a node's channels to others that are hot */
-static const double like_share = 0.5, unlike_share = 0.25; /* of a shift, that others show or do not */
+/* of a shift, that others show or do not */
+static const double like_share = 0.5, unlike_share = 0.25;
 static const double like_errors = 2.5; /* standard errors that they must show it by */
-enum { STEPS_MIN = 4, NODES_SHOWN = 6, NODE_BYTES = 48, OTHERS_STEPS = 32,
-       ONSET_STEPS = 8 /* by which noise may move the onset of a shift */ };
+enum {
+    STEPS_MIN = 4,
+    NODES_SHOWN = 6,
+    NODE_BYTES = 48,
+    OTHERS_STEPS = 32,
+    ONSET_STEPS = 8 /* by which noise may move the onset of a shift */
+};
 
 static bool
 between_nodes(const struct cairn_topology *topology, const struct cairn_channel *channel)
@@ -115,7 +121,8 @@ best_node(const struct cairn_detector *detector, const bool *open, struct tally 
     for (uint32_t node = 0; node < detector->topology->node_count; node++) {
         const struct tally *tally = &tallies[node];
 
-        if (tally->hot < 2 || !tally->several_paths || tally->hot < node_share_min * tally->touching)
+        if (tally->hot < 2 || !tally->several_paths ||
+            tally->hot < node_share_min * tally->touching)
             continue;
         if (tally->hot > best_hot) {
             best_hot = tally->hot;
@@ -141,7 +148,8 @@ add_link(struct cairn_verdict *verdict, uint32_t source, uint32_t target)
     return err;
 }
 
-/* Names a channel's links in a verdict: of a ring those that touch the node, or all between nodes. */
+/* Names a channel's links in a verdict: of a ring those that touch the node, or all between
+ * nodes. */
 static cairn_err
 add_links(const struct cairn_topology *topology, const struct cairn_channel *channel, uint32_t node,
           struct cairn_verdict *verdict)
@@ -166,7 +174,8 @@ add_links(const struct cairn_topology *topology, const struct cairn_channel *cha
 }
 
 struct cause {
-    uint32_t node, source, target; /* a node's NIC, or the pair (either way), or one channel alone */
+    uint32_t node, source, target; /* a node's NIC, or the pair (either way), or one channel
+                                    * alone */
     uint32_t channel;
 };
 
@@ -177,9 +186,10 @@ between_same_nodes(const struct cairn_topology *topology, const struct cairn_cha
 {
     const uint32_t *node = topology->node;
 
-    return between_nodes(topology, channel) &&
-           ((node[channel->source] == node[cause->source] && node[channel->target] == node[cause->target]) ||
-            (node[channel->source] == node[cause->target] && node[channel->target] == node[cause->source]));
+    return between_nodes(topology, channel) && ((node[channel->source] == node[cause->source] &&
+                                                 node[channel->target] == node[cause->target]) ||
+                                                (node[channel->source] == node[cause->target] &&
+                                                 node[channel->target] == node[cause->source]));
 }
 
 static bool
@@ -220,7 +230,8 @@ others_shift(const struct cairn_detector *detector, uint32_t node, uint32_t inde
         double sigma = detector->classes[channel->class_index].sigma;
 
         if (isnan(channel->normal) || channel->verdict == index || channel->shift.used < steps ||
-            !between_nodes(detector->topology, channel) || !touches(detector->topology, channel, node))
+            !between_nodes(detector->topology, channel) ||
+            !touches(detector->topology, channel, node))
             continue;
         sum += cairn_shift_recent(&channel->shift, steps) - channel->base;
         squares += sigma * sigma * (1.0 / steps + 1 / channel->normal_steps);
@@ -232,15 +243,16 @@ others_shift(const struct cairn_detector *detector, uint32_t node, uint32_t inde
 }
 
 /*
- * Several pairs of ranks between two nodes are one cause: what they share. It is the NIC of that node whose
- * channels to third nodes, too noisy each to be called slow, are late as well in the mean, while those
- * of the other are not. When more is known it is said anew.
+ * Several pairs of ranks between two nodes are one cause: what they share. It is the NIC of that
+ * node whose channels to third nodes, too noisy each to be called slow, are late as well in the
+ * mean, while those of the other are not. When more is known it is said anew.
  */
 static cairn_err
 join_pairs(struct cairn_detector *detector, uint32_t index, const struct cause *cause)
 {
     struct cairn_verdict *verdict = &detector->verdicts.items[index];
-    const uint32_t ends[] = {detector->topology->node[cause->source], detector->topology->node[cause->target]};
+    const uint32_t ends[] = {detector->topology->node[cause->source],
+                             detector->topology->node[cause->target]};
     uint32_t steps = detector->channels[cause->channel].found.steps;
     double size = log(verdict->rate);
     struct mean_shift shift[2];
@@ -250,12 +262,14 @@ join_pairs(struct cairn_detector *detector, uint32_t index, const struct cause *
     for (uint32_t i = 0; i < detector->channel_count; i++)
         if (detector->channels[i].verdict == index)
             detector->channels[i].vague = true;
-    snprintf(verdict->evidence, sizeof verdict->evidence,
-             "transfers between node %u and node %u take %.2f times their normal time per byte, whoever "
-             "arrives last, those of several pairs of ranks alike: what they share",
-             ends[0], ends[1], verdict->rate);
+    snprintf(
+        verdict->evidence, sizeof verdict->evidence,
+        "transfers between node %u and node %u take %.2f times their normal time per byte, whoever "
+        "arrives last, those of several pairs of ranks alike: what they share",
+        ends[0], ends[1], verdict->rate);
     for (int i = 0; i < 2; i++)
-        shift[i] = others_shift(detector, ends[i], index, steps < OTHERS_STEPS ? steps : OTHERS_STEPS);
+        shift[i] =
+            others_shift(detector, ends[i], index, steps < OTHERS_STEPS ? steps : OTHERS_STEPS);
     for (int i = 0; i < 2; i++) {
         size_t used = strlen(verdict->evidence);
 
@@ -263,7 +277,8 @@ join_pairs(struct cairn_detector *detector, uint32_t index, const struct cause *
               shift[1 - i].size <= unlike_share * size))
             continue;
         snprintf(verdict->evidence + used, sizeof verdict->evidence - used,
-                 "; channels of node %u to others take %.2f times their normal time, those of node %u %.2f times: its NIC",
+                 "; channels of node %u to others take %.2f times their normal time, those of node "
+                 "%u %.2f times: its NIC",
                  ends[i], exp(shift[i].size), ends[1 - i], exp(shift[1 - i].size));
         return cairn_list_add(&verdict->nodes, ends[i]);
     }
@@ -313,19 +328,21 @@ say(struct cairn_detector *detector, bool *open, const struct cause *cause)
     if (cause->node != CAIRN_NODE_UNKNOWN) {
         if (!err)
             err = cairn_list_add(&verdict->nodes, cause->node);
-        snprintf(verdict->evidence, sizeof verdict->evidence,
-                 "%u channels between node %u and others take %.2f times their normal time per byte, "
-                 "while others keep theirs: the NIC, or what it is plugged into",
-                 count, cause->node, verdict->rate);
+        snprintf(
+            verdict->evidence, sizeof verdict->evidence,
+            "%u channels between node %u and others take %.2f times their normal time per byte, "
+            "while others keep theirs: the NIC, or what it is plugged into",
+            count, cause->node, verdict->rate);
     } else {
         if (rings > 0)
             verdict->confidence *= 0.5; /* one of several links, and nothing says which */
         snprintf(verdict->evidence, sizeof verdict->evidence,
                  "transfers take %.2f times their normal time per byte, whoever arrives last%s",
                  verdict->rate,
-                 rings > 0 ? "; a ring of more than two ranks is as slow as its slowest link, and no "
-                             "other channel tells which"
-                           : "");
+                 rings > 0
+                     ? "; a ring of more than two ranks is as slow as its slowest link, and no "
+                       "other channel tells which"
+                     : "");
         if (!err && detector->channels[cause->channel].members == 2)
             err = join_pairs(detector, index, cause);
     }
@@ -333,11 +350,13 @@ say(struct cairn_detector *detector, bool *open, const struct cause *cause)
 }
 
 /*
- * Adds to the evidence of a verdict on rings the nodes one of whose NICs it may be: those that nearly all
- * of its rings go over, and hardly any channel that keeps its time. `mine` and `tallies` are scratch.
+ * Adds to the evidence of a verdict on rings the nodes one of whose NICs it may be: those that
+ * nearly all of its rings go over, and hardly any channel that keeps its time. `mine` and `tallies`
+ * are scratch.
  */
 static void
-name_candidates(const struct cairn_detector *detector, uint32_t index, bool *mine, struct tally *tallies)
+name_candidates(const struct cairn_detector *detector, uint32_t index, bool *mine,
+                struct tally *tallies)
 {
     const struct cairn_topology *topology = detector->topology;
     char *text = detector->verdicts.items[index].evidence;
@@ -365,8 +384,8 @@ name_candidates(const struct cairn_detector *detector, uint32_t index, bool *min
         (void)snprintf(text + used, CAIRN_EVIDENCE_BYTES - used, ", or of %u more", more);
 }
 
-/* True where a pair was said to be slow, and something else that goes over one of its nodes has been slow since the same time: it may be
- * that node's NIC after all. */
+/* True where a pair was said to be slow, and something else that goes over one of its nodes has
+ * been slow since the same time: it may be that node's NIC after all. */
 static bool
 is_in_doubt(const struct cairn_detector *detector, const struct cairn_channel *pair)
 {
@@ -381,20 +400,23 @@ is_in_doubt(const struct cairn_detector *detector, const struct cairn_channel *p
         if (channel->hot && channel->verdict == UINT32_MAX && between_nodes(topology, channel) &&
             channel->found.since_step <= pair->found.since_step + ONSET_STEPS &&
             pair->found.since_step <= channel->found.since_step + ONSET_STEPS &&
-            (touches(topology, channel, topology->node[pair->source]) || touches(topology, channel, topology->node[pair->target])))
+            (touches(topology, channel, topology->node[pair->source]) ||
+             touches(topology, channel, topology->node[pair->target])))
             return true;
     }
     return false;
 }
 
-/* What was said of rings without naming a link is said anew, with what is known by now; so is a pair that may be part of more. */
+/* What was said of rings without naming a link is said anew, with what is known by now; so is a
+ * pair that may be part of more. */
 static void
 take_back_vague(struct cairn_detector *detector)
 {
     for (uint32_t i = 0; i < detector->channel_count; i++) {
         uint32_t index = detector->channels[i].verdict;
 
-        if (index == UINT32_MAX || (!detector->channels[i].vague && !is_in_doubt(detector, &detector->channels[i])))
+        if (index == UINT32_MAX ||
+            (!detector->channels[i].vague && !is_in_doubt(detector, &detector->channels[i])))
             continue;
         for (uint32_t k = 0; k < detector->channel_count; k++)
             if (detector->channels[k].verdict == index)
@@ -443,7 +465,8 @@ cairn_detect_link_causes(struct cairn_detector *detector)
     join_known(detector, open);
     while (!err && (node = best_node(detector, open, tallies)) != CAIRN_NODE_UNKNOWN)
         err = say(detector, open, &(struct cause){.node = node});
-    for (int pairs = 1; pairs >= 0; pairs--) /* pairs first: a ring may only go over the same link */
+    for (int pairs = 1; pairs >= 0; pairs--) /* pairs first: a ring may only go over the same
+                                              * link */
         for (uint32_t i = 0; !err && i < detector->channel_count; i++) {
             const struct cairn_channel *channel = &detector->channels[i];
             struct cause cause = {CAIRN_NODE_UNKNOWN, channel->source, channel->target, i};
@@ -460,4 +483,3 @@ done:
     free(tallies);
     return err;
 }
-

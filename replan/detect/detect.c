@@ -28,17 +28,20 @@ cairn_detector_create(const struct cairn_topology *topology, uint32_t steps_in_f
     detector->now.aside_ns = calloc(world, sizeof *detector->now.aside_ns);
     detector->now.work = calloc(world, sizeof *detector->now.work);
     detector->now.wait_ns = calloc(world, sizeof *detector->now.wait_ns);
-    detector->calibrate = calloc((size_t)world * CAIRN_CALIBRATE_STEPS * CAIRN_KEPT, sizeof *detector->calibrate);
-    detector->scratch = calloc((size_t)world * (CAIRN_CALIBRATE_STEPS + 1), sizeof *detector->scratch);
+    detector->calibrate =
+        calloc((size_t)world * CAIRN_CALIBRATE_STEPS * CAIRN_KEPT, sizeof *detector->calibrate);
+    detector->scratch =
+        calloc((size_t)world * (CAIRN_CALIBRATE_STEPS + 1), sizeof *detector->scratch);
     detector->value = calloc(world, sizeof *detector->value);
     detector->value_aside = calloc(world, sizeof *detector->value_aside);
     detector->pauses = calloc(world, sizeof *detector->pauses);
     detector->pauses_now = calloc((size_t)world * 2, sizeof *detector->pauses_now);
     detector->pipeline_common = calloc(topology->pipeline_count, sizeof *detector->pipeline_common);
-    if (!detector->intakes || !detector->rank_step || !detector->seen || !detector->left_out || !detector->ranks ||
-        !detector->now.compute_ns || !detector->now.aside_ns || !detector->now.work || !detector->now.wait_ns ||
-        !detector->calibrate || !detector->scratch || !detector->value || !detector->value_aside || !detector->pauses || !detector->pauses_now ||
-        !detector->pipeline_common) {
+    if (!detector->intakes || !detector->rank_step || !detector->seen || !detector->left_out ||
+        !detector->ranks || !detector->now.compute_ns || !detector->now.aside_ns ||
+        !detector->now.work || !detector->now.wait_ns || !detector->calibrate ||
+        !detector->scratch || !detector->value || !detector->value_aside || !detector->pauses ||
+        !detector->pauses_now || !detector->pipeline_common) {
         cairn_detector_destroy(detector);
         return CAIRN_NOMEM;
     }
@@ -201,7 +204,8 @@ analyse_whole(struct cairn_detector *detector)
     }
     while (!err && detector->flight_count > 0 &&
            (detector->flights[0].step < slowest ||
-            (detector->flights[0].step < fastest && fastest - detector->flights[0].step > detector->steps_in_flight_max)))
+            (detector->flights[0].step < fastest &&
+             fastest - detector->flights[0].step > detector->steps_in_flight_max)))
         err = analyse_first(detector);
     return err;
 }
@@ -238,7 +242,8 @@ see(struct cairn_detector *detector, uint32_t rank)
 }
 
 cairn_err
-cairn_detector_take_step(struct cairn_detector *detector, uint32_t rank, struct cairn_rank_step *summary, uint64_t end_ns)
+cairn_detector_take_step(struct cairn_detector *detector, uint32_t rank,
+                         struct cairn_rank_step *summary, uint64_t end_ns)
 {
     struct cairn_intake *intake = &detector->intakes[rank];
     cairn_err err;
@@ -266,7 +271,8 @@ cairn_detector_take_step(struct cairn_detector *detector, uint32_t rank, struct 
 }
 
 void
-cairn_detector_take_standing(struct cairn_detector *detector, uint32_t rank, const struct cairn_standing *standing)
+cairn_detector_take_standing(struct cairn_detector *detector, uint32_t rank,
+                             const struct cairn_standing *standing)
 {
     struct cairn_intake *intake = &detector->intakes[rank];
 
@@ -295,7 +301,8 @@ take_numbered(struct cairn_detector *detector, const struct cairn_record *record
 
     detector->rank_step[record->rank] = detector->intakes[record->rank].step;
     err = done ? hand_in(detector, record->rank, done) : CAIRN_OK;
-    if (!err && detector->arrivals >= detector->ranks_seen) { /* once a step or so, not every time */
+    if (!err && detector->arrivals >= detector->ranks_seen) {
+        /* once a step or so, not every time */
         detector->arrivals = 0;
         err = analyse_whole(detector);
     }

@@ -1,9 +1,10 @@
 /*
- * replan/detect/detect.h - the detector: fed one record after the other, it says who is slow, who hangs, and
- * why.
+ * replan/detect/detect.h - the detector: fed one record after the other, it says who is slow, who
+ * hangs, and why.
  *
- * Pure: no clock, no I/O, no threads; the same records give the same verdicts. Records of one rank come
- * in that rank's order, those of different ranks in any. Clocks are never compared between ranks.
+ * Pure: no clock, no I/O, no threads; the same records give the same verdicts. Records of one rank
+ * come in that rank's order, those of different ranks in any. Clocks are never compared between
+ * ranks.
  *
  * A step is analysed when every rank of the job has gone past it, or when some rank is
  * steps_in_flight_max ahead of it, and then forgotten. Memory: 2.2 KiB per rank and 16 bytes per
@@ -27,7 +28,7 @@ struct cairn_detector_summary {
     uint64_t ignored; /* that came after their step was over */
     uint32_t steps;   /* analysed */
     uint32_t ranks_seen;
-    double period_ms; /* median time of the last steps; 0 where unknown */
+    double period_ms;   /* median time of the last steps; 0 where unknown */
     bool is_calibrated; /* each rank's normal is known */
 };
 
@@ -38,38 +39,44 @@ CAIRN_MUST_CHECK cairn_err cairn_detector_create(const struct cairn_topology *to
                                                  struct cairn_detector **out);
 void cairn_detector_destroy(struct cairn_detector *detector); /* NULL is allowed */
 
-/* Takes a record (its rank and communicator are the topology's). CAIRN_NOMEM: the record may be lost,
- * the detector is whole. */
+/* Takes a record (its rank and communicator are the topology's). CAIRN_NOMEM: the record may be
+ * lost, the detector is whole. */
 CAIRN_MUST_CHECK cairn_err cairn_detector_feed(struct cairn_detector *detector,
                                                const struct cairn_record *record);
 
 /*
- * The same for records that were reduced elsewhere: a rank's whole step, which is taken over in every case, and where it stands.
- * A detector takes either records or these. CAIRN_NOMEM: the step is lost.
+ * The same for records that were reduced elsewhere: a rank's whole step, which is taken over in
+ * every case, and where it stands. A detector takes either records or these. CAIRN_NOMEM: the step
+ * is lost.
  */
 struct cairn_standing {
-    uint64_t life_ns; /* the last sign of life, on the rank's clock as the next two */
-    uint64_t end_ns;  /* the last end of an operation */
+    uint64_t life_ns;              /* the last sign of life, on the rank's clock as the next two */
+    uint64_t end_ns;               /* the last end of an operation */
     const struct cairn_open *open; /* [open_count], at most CAIRN_INTAKE_OPEN */
     uint32_t open_count;
     uint32_t step;
     bool is_stopped, is_gone; /* its process is: it counts as in no operation */
 };
 CAIRN_MUST_CHECK cairn_err cairn_detector_take_step(struct cairn_detector *detector, uint32_t rank,
-                                                    struct cairn_rank_step *summary, uint64_t end_ns);
-void cairn_detector_take_standing(struct cairn_detector *detector, uint32_t rank, const struct cairn_standing *standing);
+                                                    struct cairn_rank_step *summary,
+                                                    uint64_t end_ns);
+void cairn_detector_take_standing(struct cairn_detector *detector, uint32_t rank,
+                                  const struct cairn_standing *standing);
 
 /* A rank of which nothing comes (any more) is not waited for, until a step of it comes. */
 void cairn_detector_leave_out(struct cairn_detector *detector, uint32_t rank);
 
-/* Says what hangs as of what was fed so far, and ends the verdicts of a hang that is over. CAIRN_NOMEM. */
+/* Says what hangs as of what was fed so far, and ends the verdicts of a hang that is over.
+ * CAIRN_NOMEM. */
 CAIRN_MUST_CHECK cairn_err cairn_detector_check_hangs(struct cairn_detector *detector);
 
-/* Analyses what is still in flight and looks for hangs; nothing may be fed afterwards. CAIRN_NOMEM. */
+/* Analyses what is still in flight and looks for hangs; nothing may be fed afterwards.
+ * CAIRN_NOMEM. */
 CAIRN_MUST_CHECK cairn_err cairn_detector_finish(struct cairn_detector *detector);
 
 /* What a rank computed in the last steps in which it was compared, 16 at most. */
-void cairn_detector_load(const struct cairn_detector *detector, uint32_t rank, struct cairn_load *out);
+void cairn_detector_load(const struct cairn_detector *detector, uint32_t rank,
+                         struct cairn_load *out);
 
 /* The verdicts so far, those that ended included; borrowed until the next call. */
 const struct cairn_verdicts *cairn_detector_verdicts(const struct cairn_detector *detector);

@@ -1,10 +1,11 @@
 /*
  * replan/detect/detector.h - the state of a detector, for its own files (detect*.c).
  *
- * detect.c takes records and decides when a step is whole; detect/step.c matches the ranks' parts of
- * each operation; detect/normal.c knows what is normal, detect/slow.c judges ranks, detect/node.c joins
- * those of one node, detect/whole.c judges nodes that are whole pipelines, detect/link.c channels,
- * detect/cause.c what makes them slow, detect/structure.c the plan, detect/hang.c what has stopped.
+ * detect.c takes records and decides when a step is whole; detect/step.c matches the ranks' parts
+ * of each operation; detect/normal.c knows what is normal, detect/slow.c judges ranks,
+ * detect/node.c joins those of one node, detect/whole.c judges nodes that are whole pipelines,
+ * detect/link.c channels, detect/cause.c what makes them slow, detect/structure.c the plan,
+ * detect/hang.c what has stopped.
  */
 #ifndef CAIRN_REPLAN_DETECT_DETECTOR_H
 #define CAIRN_REPLAN_DETECT_DETECTOR_H
@@ -15,17 +16,19 @@
 #include "replan/trace/period.h"
 #include "replan/detect/shift.h"
 
-/* A score by what the job has shown before is a bound, lower than that of normal noise is: it counts for so much more. */
+/* A score by what the job has shown before is a bound, lower than that of normal noise is: it
+ * counts for so much more. */
 #define CAIRN_HISTORY_GAIN 1.1
 
 enum {
-    CAIRN_CALIBRATE_STEPS = 12, /* the first steps, from which each rank's and channel's normal comes */
+    CAIRN_CALIBRATE_STEPS = 12, /* the first steps, from which each rank's and channel's normal
+                                 * comes */
     CAIRN_SPANS = 32,
     CAIRN_JUMPS = 5
 };
 
-/* What is kept of each rank in the first steps: ln(compute / work), waits, and ln(compute / work) as it is
- * if sends go on by themselves. */
+/* What is kept of each rank in the first steps: ln(compute / work), waits, and ln(compute / work)
+ * as it is if sends go on by themselves. */
 enum { CAIRN_KEPT_COMPUTE, CAIRN_KEPT_WAIT, CAIRN_KEPT_ASIDE, CAIRN_KEPT };
 
 /* A step that is not analysed yet. */
@@ -44,16 +47,16 @@ struct cairn_observation {
 };
 
 struct cairn_rank_state {
-    struct cairn_shift shift;           /* of ln(compute / normal) */
-    float wait_ns[CAIRN_SHIFT_WINDOW];  /* of the same steps, in the same slots */
+    struct cairn_shift shift;          /* of ln(compute / normal) */
+    float wait_ns[CAIRN_SHIFT_WINDOW]; /* of the same steps, in the same slots */
     float compute_ns[CAIRN_SHIFT_WINDOW];
-    double normal;  /* ln of the rank's own normal computation; NaN until calibrated */
+    double normal;       /* ln of the rank's own normal computation; NaN until calibrated */
     double normal_aside; /* the same of the other reading of sends */
     double normal_steps; /* how many steps that is as good as */
-    double base;    /* correction of the normal by later quiet steps */
-    double excess;  /* how much the normal is above the peers' */
+    double base;         /* correction of the normal by later quiet steps */
+    double excess;       /* how much the normal is above the peers' */
     double sigma;
-    uint32_t verdict; /* index of its open verdict, UINT32_MAX */
+    uint32_t verdict;    /* index of its open verdict, UINT32_MAX */
     uint32_t slow_steps; /* of the open verdict, */
     double slow_base;    /* … and what is normal by all that stands before it */
 };
@@ -77,11 +80,13 @@ struct cairn_slot {
 
 struct cairn_channel {
     uint64_t key;
-    uint32_t comm; /* CAIRN_COMM_NONE of pairs */
+    uint32_t comm;           /* CAIRN_COMM_NONE of pairs */
     uint32_t source, target; /* of pairs, and of communicators of two */
     uint32_t members;
-    uint64_t path; /* equal for channels over the same links: those of a pair of ranks, or all rings over the same nodes */
-    uint64_t nodes; /* a bit for each node that it touches, shared by many where there are more than 64 */
+    uint64_t path; /* equal for channels over the same links: those of a pair of ranks, or all rings
+                    * over the same nodes */
+    uint64_t nodes; /* a bit for each node that it touches, shared by many where there are more than
+                     * 64 */
     uint32_t class_index; /* of channels that may be compared */
     uint32_t seq_base;
     struct cairn_slot *slots;
@@ -93,26 +98,27 @@ struct cairn_channel {
     uint32_t first_count;
     double normal, normal_steps, base, excess; /* as of a rank */
     bool hot;
-    bool warm; /* nearly hot in this step */
+    bool warm;                      /* nearly hot in this step */
     struct cairn_shift_found found; /* where hot or warm */
-    uint32_t said_step; /* when it first was part of a verdict */
-    bool vague;         /* a ring in a verdict that does not say which of its links is slow */
-    uint32_t verdict;   /* UINT32_MAX */
+    uint32_t said_step;             /* when it first was part of a verdict */
+    bool vague;       /* a ring in a verdict that does not say which of its links is slow */
+    uint32_t verdict; /* UINT32_MAX */
 };
 
 /* What is kept of a run of steps that were watched for uneven data and for pauses. */
 struct cairn_watched {
-    uint32_t steps, pauses;                 /* judged; lone late steps of any rank in them */
+    uint32_t steps, pauses; /* judged; lone late steps of any rank in them */
     uint32_t pause_first_step, first_step;
-    uint32_t length_steps, uneven;          /* steps in which pipelines were compared, and differed */
+    uint32_t length_steps, uneven; /* steps in which pipelines were compared, and
+                                             * differed */
     uint32_t uneven_first_step, length_first_step;
-    double largest_sum;                     /* of the longest pipeline over the mean */
+    double largest_sum; /* of the longest pipeline over the mean */
 };
 
 /* Channels that may be compared with each other. */
 struct cairn_class {
-    double sigma;  /* noise of one step; 0: to be found */
-    double middle; /* of their normals; NaN where they are too few */
+    double sigma;    /* noise of one step; 0: to be found */
+    double middle;   /* of their normals; NaN where they are too few */
     uint32_t values; /* that the noise is known from */
 };
 
@@ -124,11 +130,12 @@ struct cairn_detector {
     uint32_t *rank_step;          /* [world] the step a rank is in */
     bool *seen;                   /* [world] */
     bool *left_out;               /* [world] not waited for */
-    bool by_reports;              /* somebody else sums up the ranks' steps, and knows which of them are heard of */
+    bool by_reports;              /* somebody else sums up the ranks' steps, and knows which of them
+                                   * are heard of */
     uint32_t ranks_seen;
     struct cairn_flight *flights; /* in the order of steps */
     uint32_t flight_count, flight_room;
-    uint32_t arrivals;            /* of summaries, since the last look for whole steps */
+    uint32_t arrivals; /* of summaries, since the last look for whole steps */
     struct cairn_observation now;
     uint32_t steps, last_step;
     double spans_ns[CAIRN_SPANS];
@@ -141,19 +148,21 @@ struct cairn_detector {
     uint32_t calibrate_step[CAIRN_CALIBRATE_STEPS];
     uint32_t calibrate_count;
     bool calibrated;
-    bool sends_aside;  /* sends go on while their ranks compute */
-    bool sends_unsure; /* that may or may not be: the computation is read both ways */
-    bool by_pipeline; /* each pipeline's own common variation is taken out … */
-    bool by_pairs;    /* … and that is the smaller of two ranks' */
+    bool sends_aside;                /* sends go on while their ranks compute */
+    bool sends_unsure;               /* that may or may not be: the computation is read both ways */
+    bool by_pipeline;                /* each pipeline's own common variation is taken out … */
+    bool by_pairs;                   /* … and that is the smaller of two ranks' */
     double *pipeline_common;         /* [pipeline_count] … and was this in the last step */
     struct cairn_whole_node *wholes; /* [node_count] where by_pipeline, else NULL */
     double whole_sigma;
     double sigma;
-    float jumps[CAIRN_JUMPS]; /* of the last steps, by how much the ranks' deviations differ from the step before: the median */
+    float jumps[CAIRN_JUMPS]; /* of the last steps, by how much the ranks' deviations differ from
+                               * the step before: the median */
     uint32_t jump_count;
-    double noise_growth; /* how much noisier all ranks are, or were a while ago, than in the first steps; 1 or more */
-    float *scratch; /* [world] */
-    double *value;  /* [world] */
+    double noise_growth; /* how much noisier all ranks are, or were a while ago, than in the first
+                          * steps; 1 or more */
+    float *scratch;      /* [world] */
+    double *value;       /* [world] */
     double *value_aside; /* [world] the same by the other reading of sends */
 
     /* channels */
@@ -168,10 +177,10 @@ struct cairn_detector {
     /* structure */
     uint32_t *pauses; /* [world] lone late steps, of all steps that were judged */
     uint32_t pause_count, watched_steps;
-    uint32_t *pauses_now; /* [2][world] lone late steps in … */
+    uint32_t *pauses_now;            /* [2][world] lone late steps in … */
     struct cairn_watched watched[2]; /* the present run of steps, and the one before */
     bool hang_said, stop_said;
-    double hang_longest_ns; /* that somebody has waited in the hang that was said */
+    double hang_longest_ns;  /* that somebody has waited in the hang that was said */
     double hang_outlived_ns; /* … in one that went on by itself: such waits are no news any more */
 
     struct cairn_verdicts verdicts;
@@ -182,15 +191,16 @@ void cairn_detect_drop(struct cairn_detector *detector, uint32_t index);
 /* detect/step.c: fills detector->now and the channels' transfers. */
 CAIRN_MUST_CHECK cairn_err cairn_detect_match(struct cairn_detector *detector,
                                               const struct cairn_flight *flight);
-/* detect/normal.c: takes out of value[world] what all ranks, or those of each pipeline, have in common;
- * sigma is their noise. */
+/* detect/normal.c: takes out of value[world] what all ranks, or those of each pipeline, have in
+ * common; sigma is their noise. */
 void cairn_detect_remove_common(struct cairn_detector *detector, double *value, bool by_pipeline,
                                 double sigma);
 /* What a block keeps of a rank in the first step `index`. */
 float *cairn_detect_kept(const struct cairn_detector *detector, uint32_t block, uint32_t index,
                          uint32_t rank);
-/* From ln(computation / work) by both readings of sends, in detector->value and ->value_aside, to the deviations from the ranks' normals and
- * from what is common, in detector->value; NaN where it is not known. */
+/* From ln(computation / work) by both readings of sends, in detector->value and ->value_aside, to
+ * the deviations from the ranks' normals and from what is common, in detector->value; NaN where it
+ * is not known. */
 void cairn_detect_deviations(struct cairn_detector *detector, bool by_pipeline, double sigma);
 /* The deviations of the kept first step `index`, in detector->value. */
 void cairn_detect_first_values(struct cairn_detector *detector, uint32_t index, bool by_pipeline,
@@ -200,7 +210,8 @@ void cairn_detect_learn_normals(struct cairn_detector *detector);
 /* detect/slow.c */
 CAIRN_MUST_CHECK cairn_err cairn_detect_ranks(struct cairn_detector *detector);
 CAIRN_MUST_CHECK cairn_err cairn_detect_slow_finish(struct cairn_detector *detector);
-/* detect/whole.c: where pipelines vary each by itself; first once, with the noise of the first steps. */
+/* detect/whole.c: where pipelines vary each by itself; first once, with the noise of the first
+ * steps. */
 CAIRN_MUST_CHECK cairn_err cairn_detect_wholes_learn(struct cairn_detector *detector);
 CAIRN_MUST_CHECK cairn_err cairn_detect_wholes(struct cairn_detector *detector);
 bool cairn_detect_any_whole_slow(const struct cairn_detector *detector);
@@ -209,20 +220,25 @@ CAIRN_MUST_CHECK cairn_err cairn_detect_nodes(struct cairn_detector *detector, b
 /* detect/link.c */
 CAIRN_MUST_CHECK cairn_err cairn_detect_links(struct cairn_detector *detector);
 CAIRN_MUST_CHECK cairn_err cairn_detect_links_finish(struct cairn_detector *detector);
-/* Whether a channel's last steps are a shift, by normal noise and by what channels like it have shown before. */
-bool cairn_detect_link_shifted(const struct cairn_detector *detector, const struct cairn_channel *channel,
-                               const struct cairn_shift_limits *limits, struct cairn_shift_found *found);
-/* How much longer the hot channels of a verdict take than normal, each weighted by how well that is known; 1 without any. */
+/* Whether a channel's last steps are a shift, by normal noise and by what channels like it have
+ * shown before. */
+bool cairn_detect_link_shifted(const struct cairn_detector *detector,
+                               const struct cairn_channel *channel,
+                               const struct cairn_shift_limits *limits,
+                               struct cairn_shift_found *found);
+/* How much longer the hot channels of a verdict take than normal, each weighted by how well that is
+ * known; 1 without any. */
 double cairn_detect_link_rate(const struct cairn_detector *detector, uint32_t verdict);
 /* detect/cause.c: says what makes the hot channels slow that no verdict explains yet. */
 CAIRN_MUST_CHECK cairn_err cairn_detect_link_causes(struct cairn_detector *detector);
 /* detect/structure.c */
 CAIRN_MUST_CHECK cairn_err cairn_detect_stages(struct cairn_detector *detector);
 CAIRN_MUST_CHECK cairn_err cairn_detect_data(struct cairn_detector *detector);
-/* Counts the lone late steps of each rank, one step after they were pushed. What is uneven is asked of the last one or two runs of
- * steps, so that it may begin late, and end. */
+/* Counts the lone late steps of each rank, one step after they were pushed. What is uneven is asked
+ * of the last one or two runs of steps, so that it may begin late, and end. */
 void cairn_detect_count_pauses(struct cairn_detector *detector);
-/* True where pauses as often as the other ranks' could have met on a rank and look like this shift. */
+/* True where pauses as often as the other ranks' could have met on a rank and look like this
+ * shift. */
 bool cairn_detect_may_be_pauses(const struct cairn_detector *detector, uint32_t rank,
                                 const struct cairn_shift_found *found);
 

@@ -1,12 +1,13 @@
 /*
  * replan/detect/hang.c - who has stopped, from progress alone.
  *
- * A rank waits when one of its operations has been open for hang_ns on its own clock. If every member
- * of such an operation is in it, the transfer has stopped (hang_link). Otherwise somebody is missing:
- * whoever waits in another operation is a victim too; whoever waits in none and still gives signs of
- * life never arrives (hang_compute), and so does one whose process is stopped; one whose signs of life end long before the others' is gone
- * (crash), whatever it was doing. Where ranks report (detector->by_reports) it is known which of them are not heard of, and one
- * that is busy with something else while others wait for it is not gone.
+ * A rank waits when one of its operations has been open for hang_ns on its own clock. If every
+ * member of such an operation is in it, the transfer has stopped (hang_link). Otherwise somebody is
+ * missing: whoever waits in another operation is a victim too; whoever waits in none and still
+ * gives signs of life never arrives (hang_compute), and so does one whose process is stopped; one
+ * whose signs of life end long before the others' is gone (crash), whatever it was doing. Where
+ * ranks report (detector->by_reports) it is known which of them are not heard of, and one that is
+ * busy with something else while others wait for it is not gone.
  */
 #include "replan/detect/detector.h"
 
@@ -15,13 +16,13 @@
 #include <stdlib.h>
 
 static const double hang_ns = 8e9; /* above pauses of a few seconds; below what people wait for */
-static const double hang_periods = 4; /* and of long steps */
-static const double outlived_factor = 1.5; /* above the longest wait that was none, */
+static const double hang_periods = 4;         /* and of long steps */
+static const double outlived_factor = 1.5;    /* above the longest wait that was none, */
 static const double outlived_ns_max = 1.2e11; /* up to here */
-static const double silent_ns = 3e9;  /* by which the dead fall behind the living */
+static const double silent_ns = 3e9;          /* by which the dead fall behind the living */
 
 struct standing {
-    double idle_ns;  /* from the last thing done to the last sign of life */
+    double idle_ns;                /* from the last thing done to the last sign of life */
     const struct cairn_open *open; /* the oldest open operation, NULL */
     bool dead;
 };
@@ -74,7 +75,8 @@ is_in(const struct cairn_intake *intake, uint32_t rank, const struct cairn_open 
             if (rank == wanted->peer && open->peer == other && open->op != wanted->op &&
                 (open->op == CAIRN_SEND || open->op == CAIRN_RECV))
                 return true;
-        } else if (open->comm == wanted->comm && open->op == wanted->op && open->seq == wanted->seq) {
+        } else if (open->comm == wanted->comm && open->op == wanted->op &&
+                   open->seq == wanted->seq) {
             return true;
         }
     }
@@ -174,11 +176,13 @@ say_ranks(struct cairn_detector *detector, const struct standing *standings, boo
     if (verdict->ranks.count > 1)
         snprintf(others, sizeof others, " and %u others", verdict->ranks.count - 1);
     snprintf(verdict->evidence, sizeof verdict->evidence,
-             dead ? "the last sign of life of rank %u%s came long before that of the rest, which has waited for "
+             dead ? "the last sign of life of rank %u%s came long before that of the rest, which "
+                    "has waited for "
                     "%.1f s"
              : detector->intakes[verdict->ranks.items[0]].is_stopped
                  ? "the process of rank %u%s is stopped, and those that wait have waited for %.1f s"
-                 : "rank %u%s gave signs of life and was in no operation, while those that wait for them have "
+                 : "rank %u%s gave signs of life and was in no operation, while those that wait "
+                   "for them have "
                    "waited for %.1f s",
              verdict->ranks.items[0], others, longest_ns / 1e9);
     return add_victims(detector, standings, limit_ns, verdict);
@@ -242,19 +246,20 @@ say_links(struct cairn_detector *detector, const struct standing *standings, dou
         if (err)
             break;
         set_steps(detector, open->step, verdict);
-        snprintf(verdict->evidence, sizeof verdict->evidence,
-                 "all %u ranks have been in the same operation of %s for %.1f s and it does not end",
-                 verdict->ranks.count,
-                 open->comm == CAIRN_COMM_NONE ? "a pair" : detector->topology->comms[open->comm].name,
-                 standings[rank].idle_ns / 1e9);
+        snprintf(
+            verdict->evidence, sizeof verdict->evidence,
+            "all %u ranks have been in the same operation of %s for %.1f s and it does not end",
+            verdict->ranks.count,
+            open->comm == CAIRN_COMM_NONE ? "a pair" : detector->topology->comms[open->comm].name,
+            standings[rank].idle_ns / 1e9);
         err = add_victims(detector, standings, limit_ns, verdict);
     }
     return err;
 }
 
 /*
- * Nobody waits that long any more. Somebody who saves a checkpoint while the others wait for it will do so again: that is said once. A
- * process that was stopped says nothing of what is usual.
+ * Nobody waits that long any more. Somebody who saves a checkpoint while the others wait for it
+ * will do so again: that is said once. A process that was stopped says nothing of what is usual.
  */
 static void
 end_hangs(struct cairn_detector *detector)
@@ -267,7 +272,8 @@ end_hangs(struct cairn_detector *detector)
 
         if (!is_hang || verdict->until_step != CAIRN_STEP_NONE)
             continue;
-        verdict->until_step = verdict->since_step > detector->last_step ? verdict->since_step : detector->last_step;
+        verdict->until_step =
+            verdict->since_step > detector->last_step ? verdict->since_step : detector->last_step;
         was_stopped |= detector->stop_said;
     }
     if (!was_stopped && detector->hang_longest_ns > detector->hang_outlived_ns)

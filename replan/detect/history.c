@@ -1,18 +1,26 @@
-/* replan/detect/history.c - how likely a shift is by chance, by what the job has shown before it. */
+/* replan/detect/history.c - how likely a shift is by chance, by what the job has shown before
+ * it. */
 #include "replan/detect/history.h"
 
 #include <math.h>
 #include <string.h>
 
 static const double doubted_share = 0.35; /* of the series keep less */
-static const double kept_error = 0.65; /* of what is kept, times the root of the values */
+static const double kept_error = 0.65;    /* of what is kept, times the root of the values */
 static const double fades_slowly = 0.1, fades_fast = 0.3; /* of what is kept, from step to step */
-enum { VALUES_MIN = 8, STEPS_MIN = 8, SEARCH_ROUNDS = 40, FAR_MAX = 4 /* steps between values that are compared */, BINS = CAIRN_HISTORY_BINS };
+enum {
+    VALUES_MIN = 8,
+    STEPS_MIN = 8,
+    SEARCH_ROUNDS = 40,
+    FAR_MAX = 4 /* steps between values that are compared */,
+    BINS = CAIRN_HISTORY_BINS
+};
 
 void
 cairn_history_start(struct cairn_history *history, double reach, bool doubted)
 {
-    *history = (struct cairn_history){.reach = reach, .doubted = doubted, .fades = doubted ? fades_slowly : fades_fast};
+    *history = (struct cairn_history){
+        .reach = reach, .doubted = doubted, .fades = doubted ? fades_slowly : fades_fast};
 }
 
 static uint32_t
@@ -29,8 +37,8 @@ value_of(const struct cairn_history *history, uint32_t bin)
     return (2.0 * bin / (BINS - 1) - 1) * history->reach;
 }
 
-/* The sum of the correlations of values up to n apart, each weighted by how many pairs of n values are so far apart, where all that a value says
- * of the next stays but for a part per step. */
+/* The sum of the correlations of values up to n apart, each weighted by how many pairs of n values
+ * are so far apart, where all that a value says of the next stays but for a part per step. */
 static double
 sum_kept(double fades, double n)
 {
@@ -40,18 +48,22 @@ sum_kept(double fades, double n)
 }
 
 /*
- * What values have in common with the next ones, as a share of their variance: of squares about the mean of `steps` values, and of products of
- * those up to FAR_MAX apart. Some of it may stay long and the rest not at all, so it is the sum over several distances that
- * tells it. About the mean of few steps that looks smaller than it is, by what the mean itself varies.
+ * What values have in common with the next ones, as a share of their variance: of squares about the
+ * mean of `steps` values, and of products of those up to FAR_MAX apart. Some of it may stay long
+ * and the rest not at all, so it is the sum over several distances that tells it. About the mean of
+ * few steps that looks smaller than it is, by what the mean itself varies.
  */
 static double
 kept_of(double fades, double products, double squares, double steps)
 {
-    double sum = squares > 0 ? products / squares : 0, stays = 0, shrunk = 2 * sum_kept(fades, steps) / steps;
+    double sum = squares > 0 ? products / squares : 0, stays = 0,
+           shrunk = 2 * sum_kept(fades, steps) / steps;
 
     for (uint32_t far = 1; far <= FAR_MAX; far++)
         stays += pow(1 - fades, far);
-    return squares > 0 ? (sum * (1 - 1 / steps) + FAR_MAX / steps) / fmax(stays - FAR_MAX * shrunk + sum * shrunk, 0.1) : 0;
+    return squares > 0 ? (sum * (1 - 1 / steps) + FAR_MAX / steps) /
+                             fmax(stays - FAR_MAX * shrunk + sum * shrunk, 0.1)
+                       : 0;
 }
 
 static void
@@ -71,7 +83,8 @@ add_kept(struct cairn_history *history, const double *values, uint32_t count, do
 }
 
 void
-cairn_history_add(struct cairn_history *history, const struct cairn_shift *shift, double base, uint32_t before_step)
+cairn_history_add(struct cairn_history *history, const struct cairn_shift *shift, double base,
+                  uint32_t before_step)
 {
     double values[CAIRN_SHIFT_WINDOW], mean = 0;
     uint32_t count = 0;
@@ -100,7 +113,8 @@ cairn_history_kept(const struct cairn_history *history)
         return 0;
     memcpy(values, history->kept, history->kept_count * sizeof *values);
     kept = history->doubted ? (double)cairn_quantile(values, history->kept_count, doubted_share)
-                            : kept_of(history->fades, history->products, history->squares, (double)history->kept_values / history->kept_count);
+                            : kept_of(history->fades, history->products, history->squares,
+                                      (double)history->kept_values / history->kept_count);
     return fmax(fmin(kept - kept_error / sqrt(history->values), 1), 0);
 }
 
@@ -111,7 +125,8 @@ spread_of(double fades, double kept, double steps)
     return 1 + 2 * kept * sum_kept(fades, steps);
 }
 
-/* The exponent of Chernoff's bound for one value, at a. As many values as say the same count once: so many may have been as high as can be. */
+/* The exponent of Chernoff's bound for one value, at a. As many values as say the same count once:
+ * so many may have been as high as can be. */
 static double
 exponent_at(const struct cairn_history *history, double mean, double unseen, double a)
 {
@@ -126,7 +141,8 @@ exponent_at(const struct cairn_history *history, double mean, double unseen, dou
 double
 cairn_history_score(const struct cairn_history *history, double mean, uint32_t steps)
 {
-    double kept = cairn_history_kept(history), known, unseen, low = 0, high = 200 / history->reach, exponent;
+    double kept = cairn_history_kept(history), known, unseen, low = 0, high = 200 / history->reach,
+           exponent;
 
     if (history->values < VALUES_MIN)
         return (double)INFINITY;
@@ -142,10 +158,11 @@ cairn_history_score(const struct cairn_history *history, double mean, uint32_t s
     }
     exponent = fmax(exponent_at(history, mean, unseen, low), 0);
     if (kept > 0) {
-        /* wandering makes the mean of the shift less certain, and the normal, which some of these steps gave; and about that normal they
-         * vary by less than they do in the long run */
+        /* wandering makes the mean of the shift less certain, and the normal, which some of these
+         * steps gave; and about that normal they vary by less than they do in the long run */
         exponent *= fmax(1 - spread_of(history->fades, kept, known) / known, 0.1);
-        exponent /= spread_of(history->fades, kept, steps) + steps * (spread_of(history->fades, kept, known) - 1) / known;
+        exponent /= spread_of(history->fades, kept, steps) +
+                    steps * (spread_of(history->fades, kept, known) - 1) / known;
     }
     return sqrt(2 * exponent * steps);
 }

@@ -1,41 +1,50 @@
 /*
- * replan/detect/history.h - what a job has shown while nothing was wrong, as evidence against a shift.
+ * replan/detect/history.h - what a job has shown while nothing was wrong, as evidence against a
+ * shift.
  *
- * The score of a shift takes its values for normal noise, each by itself. Two things are not: now and then a
- * value far above the others (congestion, few long sequences), and values that stay for many steps what
- * they are (lengths that wander). Both are seen in the values before the shift, of the series itself and
- * of others like it. With them, the chance that so many values in a row have such a mean is bounded by
- * Chernoff's inequality, min over a of E[exp(a x)]^n exp(-a n mean), where n is less the more a value says of the next.
+ * The score of a shift takes its values for normal noise, each by itself. Two things are not: now
+ * and then a value far above the others (congestion, few long sequences), and values that stay for
+ * many steps what they are (lengths that wander). Both are seen in the values before the shift, of
+ * the series itself and of others like it. With them, the chance that so many values in a row have
+ * such a mean is bounded by Chernoff's inequality, min over a of E[exp(a x)]^n exp(-a n mean),
+ * where n is less the more a value says of the next.
  */
 #ifndef CAIRN_REPLAN_DETECT_HISTORY_H
 #define CAIRN_REPLAN_DETECT_HISTORY_H
 
 #include "replan/detect/shift.h"
 
-enum { CAIRN_HISTORY_BINS = 65, CAIRN_HISTORY_SERIES_MAX = 256 /* of those that are like it, so many say enough */ };
+enum {
+    CAIRN_HISTORY_BINS = 65,
+    CAIRN_HISTORY_SERIES_MAX = 256 /* of those that are like it, so many say enough */
+};
 
 struct cairn_history {
     bool doubted;
-    double fades; /* of what a value says of the next, from step to step */
-    double reach; /* what is further from normal counts as so far away */
+    double fades;                      /* of what a value says of the next, from step to step */
+    double reach;                      /* what is further from normal counts as so far away */
     uint32_t bins[CAIRN_HISTORY_BINS]; /* values, from -reach to reach */
     uint32_t values, series;
-    float kept[CAIRN_HISTORY_SERIES_MAX]; /* of the first series that are long enough: the correlation of a value with the next */
+    float kept[CAIRN_HISTORY_SERIES_MAX]; /* of the first series that are long enough: the
+                                           * correlation of a value with the next */
     uint32_t kept_count;
     double squares, products; /* … and of what that comes from, of all of these */
     uint32_t kept_values;
 };
 
-/* Empties it. reach > 0. doubted: some of the series may be in a shift of their own, and what is kept is what most of them show; else
- * what they show together, as times of congestion are rare, and short: it fades faster. */
+/* Empties it. reach > 0. doubted: some of the series may be in a shift of their own, and what is
+ * kept is what most of them show; else what they show together, as times of congestion are rare,
+ * and short: it fades faster. */
 void cairn_history_start(struct cairn_history *history, double reach, bool doubted);
 /* Adds what a series, whose normal is base, has shown before a step. */
-void cairn_history_add(struct cairn_history *history, const struct cairn_shift *shift, double base, uint32_t before_step);
+void cairn_history_add(struct cairn_history *history, const struct cairn_shift *shift, double base,
+                       uint32_t before_step);
 /* How much a value says of the next, 0 to 1; 0 where that may be chance. */
 double cairn_history_kept(const struct cairn_history *history);
 /*
- * The same as a score: how many standard errors above normal would be as unlikely as that `steps` values in a
- * row have this mean (over the base, none of them more than reach). INFINITY where too little is known.
+ * The same as a score: how many standard errors above normal would be as unlikely as that `steps`
+ * values in a row have this mean (over the base, none of them more than reach). INFINITY where too
+ * little is known.
  */
 double cairn_history_score(const struct cairn_history *history, double mean, uint32_t steps);
 

@@ -1,10 +1,10 @@
 /*
  * replan/detect/link.c - which channels carry their data more slowly than is normal for them.
  *
- * A channel is a pair of ranks in one direction, or a communicator with an operation. Its transfer is
- * what the last rank to arrive needed, per byte. It is compared with the channel's own first steps, or
- * with the channels of its class where it was slow from the beginning. A channel whose transfers stay
- * longer is hot; detect/cause.c finds out why.
+ * A channel is a pair of ranks in one direction, or a communicator with an operation. Its transfer
+ * is what the last rank to arrive needed, per byte. It is compared with the channel's own first
+ * steps, or with the channels of its class where it was slow from the beginning. A channel whose
+ * transfers stay longer is hot; detect/cause.c finds out why.
  */
 #include "replan/detect/detector.h"
 
@@ -12,11 +12,24 @@
 #include <stdlib.h>
 
 static const double score_min = 7, sigma_floor = 0.02;
-static const double warm_score_min = 4.5, together_score_min = 8; /* of one among several, and of those */
-static const double jump_of_noise = 0.954;  /* the median distance of two values, in their standard deviation */
-static const double end_sure_min = 12;     /* of an end, as the logarithm of how much likelier it is */
+/* of one among several, and of those */
+static const double warm_score_min = 4.5, together_score_min = 8;
+static const double jump_of_noise = 0.954; /* the median distance of two values, in their standard
+                                             * deviation */
+static const double end_sure_min = 12;     /* of an end, as the logarithm of how much likelier it
+                                            * is */
 static const double excess_min = 0.35;     /* over the class, from the first step on: ln(1.42) */
-enum { FEW_VALUES = 100, JUMPS_MIN = 12, STEPS_MIN = 4, QUIET_STEPS = 8, ONSET_STEPS = 8, GATHER_STEPS = 3, CLASS_MIN = 4, NORMAL_STEPS_MAX = 256, CLASSES = 2 + 16 * 2 * 64 };
+enum {
+    FEW_VALUES = 100,
+    JUMPS_MIN = 12,
+    STEPS_MIN = 4,
+    QUIET_STEPS = 8,
+    ONSET_STEPS = 8,
+    GATHER_STEPS = 3,
+    CLASS_MIN = 4,
+    NORMAL_STEPS_MAX = 256,
+    CLASSES = 2 + 16 * 2 * 64
+};
 
 /* The least shift that counts: ln(1.3). */
 static const double size_min = 0.2624;
@@ -87,12 +100,14 @@ find_class(struct cairn_detector *detector, uint32_t class_index)
     uint32_t count = 0;
 
     for (uint32_t i = 0; i < detector->channel_count; i++)
-        if (detector->channels[i].class_index == class_index && !isnan(detector->channels[i].normal))
+        if (detector->channels[i].class_index == class_index &&
+            !isnan(detector->channels[i].normal))
             count += detector->channels[i].first_count;
     detector->classes[class_index].values = count;
     detector->classes[class_index].sigma =
         isnan(spread) ? 1 : fmax(1.6 * (1 + 2 / sqrt(count)) * spread, sigma_floor);
-    detector->classes[class_index].middle = class_quantile(detector, class_index, false, 0.35, CLASS_MIN);
+    detector->classes[class_index].middle =
+        class_quantile(detector, class_index, false, 0.35, CLASS_MIN);
 }
 
 /* A channel that was slow from the beginning, among the others of its class. */
@@ -125,53 +140,62 @@ refine(const struct cairn_detector *detector, struct cairn_channel *channel)
 }
 
 /*
- * The noise of one step of a channel. Of a class of one or two channels the first steps may show too little of it by chance, and a job
- * without anything wrong would be told of slow links again and again: there the channel's own later steps have a say. From one step to
- * the next a slow channel stays what it is, so that a shift adds nothing.
+ * The noise of one step of a channel. Of a class of one or two channels the first steps may show
+ * too little of it by chance, and a job without anything wrong would be told of slow links again
+ * and again: there the channel's own later steps have a say. From one step to the next a slow
+ * channel stays what it is, so that a shift adds nothing.
  */
 static double
 noise_of(const struct cairn_detector *detector, const struct cairn_channel *channel)
 {
-    const struct cairn_class *class = &detector->classes[channel->class_index];
+    const struct cairn_class *channel_class = &detector->classes[channel->class_index];
     uint32_t jumps = channel->shift.used > 0 ? channel->shift.used - 1 : 0;
     float values[CAIRN_SHIFT_WINDOW];
 
-    if (class->values >= FEW_VALUES || jumps < JUMPS_MIN)
-        return class->sigma;
+    if (channel_class->values >= FEW_VALUES || jumps < JUMPS_MIN)
+        return channel_class->sigma;
     for (uint32_t i = 0; i < jumps; i++)
-        values[i] = (float)fabs(cairn_shift_value(&channel->shift, i) - cairn_shift_value(&channel->shift, i + 1));
-    return fmax(class->sigma, (double)cairn_quantile(values, jumps, 0.5) / jump_of_noise);
+        values[i] = (float)fabs(cairn_shift_value(&channel->shift, i) -
+                                cairn_shift_value(&channel->shift, i + 1));
+    return fmax(channel_class->sigma, (double)cairn_quantile(values, jumps, 0.5) / jump_of_noise);
 }
 
 static bool
 crosses(const struct cairn_detector *detector, const struct cairn_channel *channel)
 {
-    return channel->comm == CAIRN_COMM_NONE ? cairn_topology_apart(detector->topology, channel->source, channel->target)
-                                            : detector->topology->comms[channel->comm].crosses;
+    return channel->comm == CAIRN_COMM_NONE
+               ? cairn_topology_apart(detector->topology, channel->source, channel->target)
+               : detector->topology->comms[channel->comm].crosses;
 }
 
-/* Adds what the channels like one have shown before a step: those of its class, or where these are few, all that leave a node or all that
- * do not. Where little is known before it (early), others tell by what came later too, but for those that share a node: what makes
- * this one slow may be that node's NIC. */
+/* Adds what the channels like one have shown before a step: those of its class, or where these are
+ * few, all that leave a node or all that do not. Where little is known before it (early), others
+ * tell by what came later too, but for those that share a node: what makes this one slow may be
+ * that node's NIC. */
 static void
-add_history(const struct cairn_detector *detector, const struct cairn_channel *channel, uint32_t before_step, bool early,
-            struct cairn_history *history)
+add_history(const struct cairn_detector *detector, const struct cairn_channel *channel,
+            uint32_t before_step, bool early, struct cairn_history *history)
 {
-    bool few = detector->classes[channel->class_index].values < FEW_VALUES, far = crosses(detector, channel);
+    bool few = detector->classes[channel->class_index].values < FEW_VALUES,
+         far = crosses(detector, channel);
     uint32_t stride = 1 + detector->channel_count / CAIRN_HISTORY_SERIES_MAX;
 
-    for (uint32_t i = (uint32_t)(channel - detector->channels) % stride; i < detector->channel_count; i += stride) {
+    for (uint32_t i = (uint32_t)(channel - detector->channels) % stride;
+         i < detector->channel_count; i += stride) {
         const struct cairn_channel *other = &detector->channels[i];
         uint32_t before = early && !(other->nodes & channel->nodes) ? UINT32_MAX : before_step;
         bool slow = other->hot && other->found.since_step < before;
 
-        if (!isnan(other->normal) && (few ? crosses(detector, other) == far : other->class_index == channel->class_index))
-            cairn_history_add(history, &other->shift, other->base, slow ? other->found.since_step : before);
+        if (!isnan(other->normal) &&
+            (few ? crosses(detector, other) == far : other->class_index == channel->class_index))
+            cairn_history_add(history, &other->shift, other->base,
+                              slow ? other->found.since_step : before);
     }
 }
 
 bool
-cairn_detect_link_shifted(const struct cairn_detector *detector, const struct cairn_channel *channel,
+cairn_detect_link_shifted(const struct cairn_detector *detector,
+                          const struct cairn_channel *channel,
                           const struct cairn_shift_limits *limits, struct cairn_shift_found *found)
 {
     double reach = cairn_shift_reach(limits), mean;
@@ -184,12 +208,14 @@ cairn_detect_link_shifted(const struct cairn_detector *detector, const struct ca
     early = channel->shift.used - found->steps < CAIRN_CALIBRATE_STEPS;
     add_history(detector, channel, found->since_step, early, &history);
     mean = cairn_shift_mean(&channel->shift, found->base, reach, found->steps);
-    found->score = fmin(found->score, CAIRN_HISTORY_GAIN * cairn_history_score(&history, mean, found->steps));
+    found->score =
+        fmin(found->score, CAIRN_HISTORY_GAIN * cairn_history_score(&history, mean, found->steps));
     return found->score >= limits->score_min;
 }
 
-/* How much slower a hot channel is, as well as can be told: by all of its steps since the onset but the last `tail`, over all of
- * those before it. It stays what it was where none of these is left. */
+/* How much slower a hot channel is, as well as can be told: by all of its steps since the onset but
+ * the last `tail`, over all of those before it. It stays what it was where none of these is
+ * left. */
 static void
 measure(const struct cairn_detector *detector, struct cairn_channel *channel, uint32_t tail)
 {
@@ -197,7 +223,8 @@ measure(const struct cairn_detector *detector, struct cairn_channel *channel, ui
 
     if (tail >= channel->found.steps || tail >= channel->shift.used)
         return;
-    size = cairn_shift_height(&channel->shift, tail, channel->found.steps - tail, sigma) - channel->found.base;
+    size = cairn_shift_height(&channel->shift, tail, channel->found.steps - tail, sigma) -
+           channel->found.base;
     if (size > 0)
         channel->found.size = size;
 }
@@ -210,7 +237,8 @@ cairn_detect_link_rate(const struct cairn_detector *detector, uint32_t verdict)
     for (uint32_t i = 0; i < detector->channel_count; i++) {
         const struct cairn_channel *channel = &detector->channels[i];
         double sigma = detector->classes[channel->class_index].sigma, weight;
-        uint32_t steps = channel->found.steps < CAIRN_SHIFT_WINDOW ? channel->found.steps : CAIRN_SHIFT_WINDOW;
+        uint32_t steps =
+            channel->found.steps < CAIRN_SHIFT_WINDOW ? channel->found.steps : CAIRN_SHIFT_WINDOW;
 
         if (!channel->hot || channel->verdict != verdict)
             continue;
@@ -221,7 +249,8 @@ cairn_detect_link_rate(const struct cairn_detector *detector, uint32_t verdict)
     return weights > 0 ? exp(sum / weights) : 1;
 }
 
-/* Whether a hot channel is over. One that has faded is judged as the least that counts, else nothing would ever tell it from noise. */
+/* Whether a hot channel is over. One that has faded is judged as the least that counts, else
+ * nothing would ever tell it from noise. */
 static void
 follow(struct cairn_detector *detector, struct cairn_channel *channel)
 {
@@ -230,8 +259,9 @@ follow(struct cairn_detector *detector, struct cairn_channel *channel)
     uint32_t tail;
 
     channel->found.steps++;
-    tail = cairn_shift_tail(&channel->shift, channel->found.base, fmax(channel->found.size, size_min), noise_of(detector, channel),
-                            channel->found.steps, &sure);
+    tail =
+        cairn_shift_tail(&channel->shift, channel->found.base, fmax(channel->found.size, size_min),
+                         noise_of(detector, channel), channel->found.steps, &sure);
     if (tail < QUIET_STEPS || sure < end_sure_min) {
         measure(detector, channel, tail);
         return;
@@ -240,7 +270,8 @@ follow(struct cairn_detector *detector, struct cairn_channel *channel)
     for (uint32_t i = 0; i < detector->channel_count; i++)
         others |= detector->channels[i].hot && detector->channels[i].verdict == channel->verdict;
     if (channel->verdict != UINT32_MAX && !others && channel->shift.used > tail)
-        detector->verdicts.items[channel->verdict].until_step = cairn_shift_step(&channel->shift, tail);
+        detector->verdicts.items[channel->verdict].until_step =
+            cairn_shift_step(&channel->shift, tail);
     channel->verdict = UINT32_MAX;
     channel->excess = 0;
     cairn_shift_clear(&channel->shift);
@@ -306,8 +337,8 @@ goes_with(const struct cairn_channel *first, const struct cairn_channel *channel
 }
 
 /*
- * Rings between nodes that are no evidence each are some together, where they have been slow since the same time: they go over the
- * same links. Their scores add up as those of independent noise do.
+ * Rings between nodes that are no evidence each are some together, where they have been slow since
+ * the same time: they go over the same links. Their scores add up as those of independent noise do.
  */
 static void
 heat_together(struct cairn_detector *detector)
@@ -316,7 +347,8 @@ heat_together(struct cairn_detector *detector)
         const struct cairn_channel *first = &detector->channels[i];
         double squares = 0;
 
-        if (!first->warm || first->hot || first->comm == CAIRN_COMM_NONE || !detector->topology->comms[first->comm].crosses)
+        if (!first->warm || first->hot || first->comm == CAIRN_COMM_NONE ||
+            !detector->topology->comms[first->comm].crosses)
             continue;
         for (uint32_t k = 0; k < detector->channel_count; k++)
             if (goes_with(first, &detector->channels[k]))
@@ -367,7 +399,8 @@ cairn_detect_links(struct cairn_detector *detector)
     }
     heat_together(detector);
     follow_rates(detector);
-    if (detector->links_pending && detector->now.step - detector->links_pending_step >= GATHER_STEPS)
+    if (detector->links_pending &&
+        detector->now.step - detector->links_pending_step >= GATHER_STEPS)
         return cairn_detect_link_causes(detector);
     return CAIRN_OK;
 }

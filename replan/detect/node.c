@@ -28,9 +28,9 @@ slow_alike(struct cairn_detector *detector, uint32_t rank, const struct cairn_ve
         const struct cairn_verdict *other = &detector->verdicts.items[state->verdict];
 
         return other->kind == CAIRN_SLOW_COMPUTE &&
-               (other->since_step > verdict->since_step ? other->since_step - verdict->since_step
-                                                        : verdict->since_step - other->since_step) <=
-                   ONSET_SPREAD &&
+               (other->since_step > verdict->since_step
+                    ? other->since_step - verdict->since_step
+                    : verdict->since_step - other->since_step) <= ONSET_SPREAD &&
                fabs(log(other->rate) - size) <= fmax(rate_spread * size, 0.05);
     }
     return last && cairn_shift_find(&state->shift, &limits, &found) &&
@@ -80,10 +80,11 @@ merge_node(struct cairn_detector *detector, uint32_t node)
         err = cairn_list_add(&detector->verdicts.items[kept].ranks, rank);
     }
     verdict = &detector->verdicts.items[kept];
-    snprintf(verdict->evidence, sizeof verdict->evidence,
-             "all %u ranks of node %u compute %.2f times as long as is normal for them since about the "
-             "same step",
-             verdict->ranks.count, node, verdict->rate);
+    snprintf(
+        verdict->evidence, sizeof verdict->evidence,
+        "all %u ranks of node %u compute %.2f times as long as is normal for them since about the "
+        "same step",
+        verdict->ranks.count, node, verdict->rate);
     return err;
 }
 

@@ -1,6 +1,6 @@
 /*
- * replan/detect/normal.c - what is normal: for each rank, from the first steps and its peers, and for all
- * of them in one step.
+ * replan/detect/normal.c - what is normal: for each rank, from the first steps and its peers, and
+ * for all of them in one step.
  *
  * What ranks have in common is a low quantile and not the median, so that it stays normal while a
  * whole node of two is slow; for normal noise that quantile lies common_bias sigmas below the mean.
@@ -10,21 +10,31 @@
 #include <math.h>
 
 static const double common_share = 0.35, common_bias = 0.385;
-static const double pair_bias = 0.564;  /* sigmas by which the smaller of two values lies below their mean */
-static const double pair_spread = 1.43; /* sigmas in what is seen of them: half of the values over the smaller one are 0 */
-static const double few_spread = 0.6, few_deviation = 0.3; /* what is common of few is one of their values, or nearly: of k ranks that
-                                                              * vary for themselves the middle of the deviations is narrower by 1 + 0.6 / k
-                                                              * than their standard deviation, which is 1 - 0.3 / k */
+static const double pair_bias = 0.564;  /* sigmas by which the smaller of two values lies below
+                                         * their mean */
+static const double pair_spread = 1.43; /* sigmas in what is seen of them: half of the values over
+                                         * the smaller one are 0 */
+/* what is common of few is one of their values, or nearly: of k ranks that vary for themselves the
+ * middle of the deviations is narrower by 1 + 0.6 / k than their standard deviation, which is 1 -
+ * 0.3 / k */
+static const double few_spread = 0.6, few_deviation = 0.3;
 static const double sigma_floor = 0.005;
 static const double first_steps_gain = 1.08;
-static const double sends_gain = 0.95; /* of the noise at most is left where sends are read rightly */
-static const double pipeline_gain = 0.8;  /* of the noise at most is left where what pipelines vary by is taken out … */
+static const double sends_gain = 0.95;    /* of the noise at most is left where sends are read
+                                        * rightly */
+static const double pipeline_gain = 0.8;  /* of the noise at most is left where what pipelines vary
+                                           * by is taken out … */
 static const double pair_gain = 0.6;      /* … of pairs, of whose noise less is known */
 static const double spread_floor = 0.006; /* of healthy devices of one kind */
 static const double excess_min = 0.06;    /* over the peers, from the first step on */
-enum { STEPS_MIN = 4, PEERS_MIN = 3, PIPELINE_RANKS_MIN = 4 /* else they are pairs, or nearly so */ };
+enum {
+    STEPS_MIN = 4,
+    PEERS_MIN = 3,
+    PIPELINE_RANKS_MIN = 4 /* else they are pairs, or nearly so */
+};
 
-/* True where pipelines have so few ranks that what is common of one can only be the smaller of two values. */
+/* True where pipelines have so few ranks that what is common of one can only be the smaller of two
+ * values. */
 static bool
 are_pairs(const struct cairn_topology *topology)
 {
@@ -37,17 +47,19 @@ ranks_of_pipeline(const struct cairn_topology *topology)
     return (double)topology->world / topology->pipeline_count;
 }
 
-/* The share of the noise that may be left at most where what pipelines have in common is taken out. */
+/* The share of the noise that may be left at most where what pipelines have in common is taken
+ * out. */
 static double
 gain_of(const struct cairn_topology *topology)
 {
-    return are_pairs(topology) ? pair_gain : pipeline_gain * (1 - few_deviation / ranks_of_pipeline(topology));
+    return are_pairs(topology) ? pair_gain
+                               : pipeline_gain * (1 - few_deviation / ranks_of_pipeline(topology));
 }
 
 /* The quantile of value[] over ranks[count] that have one; NaN for too few. */
 static double
-common_of(struct cairn_detector *detector, const double *value, const uint32_t *ranks, uint32_t count,
-          double sigma, bool by_pipeline)
+common_of(struct cairn_detector *detector, const double *value, const uint32_t *ranks,
+          uint32_t count, double sigma, bool by_pipeline)
 {
     uint32_t known = 0;
 
@@ -75,7 +87,8 @@ cairn_detect_remove_common(struct cairn_detector *detector, double *value, bool 
         double common = common_of(detector, value, ranks, end - begin, sigma, by_pipeline);
 
         for (uint32_t i = 0; i < end - begin && (by_pipeline || !isnan(common)); i++)
-            value[ranks[i]] -= common; /* of a pipeline without others to compare with nothing is known */
+            value[ranks[i]] -= common; /* of a pipeline without others to compare with nothing is
+                                        * known */
         if (by_pipeline)
             detector->pipeline_common[group] = isnan(common) ? 0 : common;
     }
@@ -100,7 +113,8 @@ median_of_first(const struct cairn_detector *detector, uint32_t block, uint32_t 
 }
 
 float *
-cairn_detect_kept(const struct cairn_detector *detector, uint32_t block, uint32_t index, uint32_t rank)
+cairn_detect_kept(const struct cairn_detector *detector, uint32_t block, uint32_t index,
+                  uint32_t rank)
 {
     return detector->calibrate +
            ((size_t)block * CAIRN_CALIBRATE_STEPS + index) * detector->topology->world + rank;
@@ -116,7 +130,8 @@ cairn_detect_deviations(struct cairn_detector *detector, bool by_pipeline, doubl
     for (uint32_t rank = 0; rank < world; rank++) {
         value[rank] -= detector->ranks[rank].normal;
         other[rank] -= detector->ranks[rank].normal_aside;
-        if (detector->sends_unsure && !by_reading && !isnan(value[rank])) /* NaN of the other is passed over */
+        /* NaN of the other is passed over */
+        if (detector->sends_unsure && !by_reading && !isnan(value[rank]))
             value[rank] = fmin(value[rank], other[rank]);
     }
     cairn_detect_remove_common(detector, value, by_pipeline, sigma);
@@ -133,8 +148,10 @@ cairn_detect_first_values(struct cairn_detector *detector, uint32_t index, bool 
                           double sigma)
 {
     for (uint32_t rank = 0; rank < detector->topology->world; rank++) {
-        detector->value[rank] = (double)*cairn_detect_kept(detector, CAIRN_KEPT_COMPUTE, index, rank);
-        detector->value_aside[rank] = (double)*cairn_detect_kept(detector, CAIRN_KEPT_ASIDE, index, rank);
+        detector->value[rank] =
+            (double)*cairn_detect_kept(detector, CAIRN_KEPT_COMPUTE, index, rank);
+        detector->value_aside[rank] =
+            (double)*cairn_detect_kept(detector, CAIRN_KEPT_ASIDE, index, rank);
     }
     cairn_detect_deviations(detector, by_pipeline, sigma);
 }
@@ -156,14 +173,16 @@ first_sigma(struct cairn_detector *detector, bool by_pipeline)
         return 1;
     double middle = (double)cairn_quantile(all, count, 0.5), sigma;
 
-    /* what is common of few ranks is nearly one of their values, and a heap of zeros in the middle hides
-     * half of the noise from a median: so the outer quantiles have a say too */
+    /* what is common of few ranks is nearly one of their values, and a heap of zeros in the middle
+     * hides half of the noise from a median: so the outer quantiles have a say too */
     sigma = (double)(cairn_quantile(all, count, 0.84) - cairn_quantile(all, count, 0.16)) / 2;
     for (uint32_t i = 0; i < count; i++)
         all[i] = fabsf(all[i] - (float)middle);
     sigma = fmax(sigma, 1.4826 * (double)cairn_quantile(all, count, 0.5));
     if (by_pipeline)
-        sigma *= are_pairs(detector->topology) ? pair_spread : 1 + few_spread / ranks_of_pipeline(detector->topology);
+        sigma *= are_pairs(detector->topology)
+                     ? pair_spread
+                     : 1 + few_spread / ranks_of_pipeline(detector->topology);
     /* the normals come from the same few steps, hence a little more */
     return fmax(first_steps_gain * (1 + 1 / sqrt(count)) * sigma, sigma_floor);
 }
@@ -186,8 +205,9 @@ own_sigma(struct cairn_detector *detector, uint32_t rank)
                : 0;
 }
 
-/* What the pipelines have in common does not tell their ranks' normals apart. Of pairs it is the mean: where one rank's normal is by
- * chance too low, both ranks' deviations are wrong by half of that, each in its direction. */
+/* What the pipelines have in common does not tell their ranks' normals apart. Of pairs it is the
+ * mean: where one rank's normal is by chance too low, both ranks' deviations are wrong by half of
+ * that, each in its direction. */
 static void
 level_normals(struct cairn_detector *detector, double *normal)
 {
@@ -203,7 +223,8 @@ level_normals(struct cairn_detector *detector, double *normal)
     }
     for (uint32_t pipeline = 0; pipeline < topology->pipeline_count; pipeline++) {
         const uint32_t *ranks = topology->ranks_of_pipeline + topology->pipeline_begin[pipeline];
-        uint32_t count = topology->pipeline_begin[pipeline + 1] - topology->pipeline_begin[pipeline];
+        uint32_t count =
+            topology->pipeline_begin[pipeline + 1] - topology->pipeline_begin[pipeline];
         double sum = 0;
 
         for (uint32_t i = 0; i < count; i++)
@@ -215,9 +236,10 @@ level_normals(struct cairn_detector *detector, double *normal)
 }
 
 /*
- * Draws the normals of a stage's ranks towards each other as far as their differences can be chance:
- * with noise sigma, the median of k steps is known to 1.25 sigma / sqrt(k), and what the ranks differ
- * by beyond that is real. A rank far above its peers keeps theirs, and the distance is its excess.
+ * Draws the normals of a stage's ranks towards each other as far as their differences can be
+ * chance: with noise sigma, the median of k steps is known to 1.25 sigma / sqrt(k), and what the
+ * ranks differ by beyond that is real. A rank far above its peers keeps theirs, and the distance is
+ * its excess.
  */
 static void
 join_peers(struct cairn_detector *detector, const double *normal, uint32_t stage)
@@ -234,7 +256,8 @@ join_peers(struct cairn_detector *detector, const double *normal, uint32_t stage
         return;
     middle = (double)cairn_quantile(detector->scratch, count, 0.5);
     spread = ((double)cairn_quantile(detector->scratch, count, 0.84) -
-              (double)cairn_quantile(detector->scratch, count, 0.16)) / 2;
+              (double)cairn_quantile(detector->scratch, count, 0.16)) /
+             2;
     real = fmax(sqrt(fmax(spread * spread - chance * chance, 0)), spread_floor);
     weight = real * real / (real * real + chance * chance);
     for (uint32_t rank = 0; rank < topology->world; rank++) {
@@ -244,7 +267,8 @@ join_peers(struct cairn_detector *detector, const double *normal, uint32_t stage
         if (topology->stage[rank] != stage || isnan(above))
             continue;
         if (above > fmax(excess_min, 5 * chance)) {
-            state->excess = detector->by_pairs ? 2 * above : above; /* half of it has gone into the pair's mean */
+            /* half of it has gone into the pair's mean */
+            state->excess = detector->by_pairs ? 2 * above : above;
             continue;
         }
         state->base = (weight - 1) * above; /* values are relative to the rank's own median */
@@ -252,8 +276,8 @@ join_peers(struct cairn_detector *detector, const double *normal, uint32_t stage
     }
 }
 
-/* Takes the computation as it is where sends go on by themselves for the computation, and the other way
- * round. */
+/* Takes the computation as it is where sends go on by themselves for the computation, and the other
+ * way round. */
 static void
 swap_readings(struct cairn_detector *detector)
 {
@@ -275,9 +299,9 @@ swap_readings(struct cairn_detector *detector)
 }
 
 /*
- * Where no operation has begun inside of a send, its time is computation (the send goes on by itself) or
- * waiting (the rank is in it). Sends take as long as their receivers let them, so the wrong reading is the
- * noisier one. Where both are alike, only what both say is believed.
+ * Where no operation has begun inside of a send, its time is computation (the send goes on by
+ * itself) or waiting (the rank is in it). Sends take as long as their receivers let them, so the
+ * wrong reading is the noisier one. Where both are alike, only what both say is believed.
  */
 static void
 choose_reading(struct cairn_detector *detector)
@@ -308,8 +332,7 @@ cairn_detect_learn_normals(struct cairn_detector *detector)
     choose_reading(detector);
     detector->sigma = first_sigma(detector, false);
     sigma = first_sigma(detector, true);
-    if (topology->pipeline_count > 1 &&
-        topology->pipeline_count * 2 <= topology->world &&
+    if (topology->pipeline_count > 1 && topology->pipeline_count * 2 <= topology->world &&
         sigma < gain_of(topology) * detector->sigma) {
         detector->by_pipeline = true;
         detector->by_pairs = are_pairs(topology);
@@ -317,7 +340,8 @@ cairn_detect_learn_normals(struct cairn_detector *detector)
     }
     for (uint32_t rank = 0; rank < topology->world; rank++) {
         detector->ranks[rank].sigma = fmax(detector->sigma, own_sigma(detector, rank));
-        detector->ranks[rank].normal_steps = CAIRN_CALIBRATE_STEPS / 1.57; /* a median's efficiency */
+        /* a median's efficiency */
+        detector->ranks[rank].normal_steps = CAIRN_CALIBRATE_STEPS / 1.57;
     }
     level_normals(detector, detector->value);
     for (uint32_t stage = 0; stage < topology->stage_count; stage++)

@@ -1,4 +1,5 @@
-/* replan/detect/shift.c - the last values of a series, and whether they have been shifted upwards. */
+/* replan/detect/shift.c - the last values of a series, and whether they have been shifted
+ * upwards. */
 #include "replan/detect/shift.h"
 
 #include <math.h>
@@ -113,7 +114,8 @@ cairn_shift_height(const struct cairn_shift *shift, uint32_t skip, uint32_t coun
 }
 
 uint32_t
-cairn_shift_tail(const struct cairn_shift *shift, double base, double size, double sigma, uint32_t steps, double *sure)
+cairn_shift_tail(const struct cairn_shift *shift, double base, double size, double sigma,
+                 uint32_t steps, double *sure)
 {
     double sum = 0, best = 0;
     uint32_t tail = 0;
@@ -131,7 +133,8 @@ cairn_shift_tail(const struct cairn_shift *shift, double base, double size, doub
 
 /* The base with what stands before the last `steps` values. */
 static struct base
-base_at(const struct cairn_shift *shift, const struct cairn_shift_limits *limits, uint32_t steps, double clip)
+base_at(const struct cairn_shift *shift, const struct cairn_shift_limits *limits, uint32_t steps,
+        double clip)
 {
     double sum = 0;
 
@@ -149,7 +152,8 @@ cairn_shift_find(const struct cairn_shift *shift, const struct cairn_shift_limit
     uint32_t best_steps = 0;
     struct base before;
 
-    if (shift->used < limits->steps_min || cairn_shift_recent(shift, limits->steps_min) <= limits->base)
+    if (shift->used < limits->steps_min ||
+        cairn_shift_recent(shift, limits->steps_min) <= limits->base)
         return false;
     for (uint32_t n = 0; n < shift->used; n++)
         whole += fmin(cairn_shift_value(shift, n) - limits->base, clip);
@@ -159,7 +163,8 @@ cairn_shift_find(const struct cairn_shift *shift, const struct cairn_shift_limit
 
         sum += fmin(cairn_shift_value(shift, n - 1) - limits->base, clip);
         base = base_before(limits, whole - sum, shift->used - n);
-        score = (sum / n - (base.value - limits->base)) / (limits->sigma * sqrt(1.0 / n + 1 / base.values));
+        score = (sum / n - (base.value - limits->base)) /
+                (limits->sigma * sqrt(1.0 / n + 1 / base.values));
         if (n >= limits->steps_min && score > best) {
             best = score;
             best_steps = n;
@@ -167,12 +172,11 @@ cairn_shift_find(const struct cairn_shift *shift, const struct cairn_shift_limit
     }
     if (best < limits->score_min)
         return false;
-    /* clipped values cannot tell a large shift from a smaller one before it: those in front that are
-     * not half as high as the last are not part of it */
+    /* clipped values cannot tell a large shift from a smaller one before it: those in front that
+     * are not half as high as the last are not part of it */
     double latest = cairn_shift_median(shift, limits->steps_min) - limits->base;
 
-    while (best_steps > 1 &&
-           cairn_shift_value(shift, best_steps - 1) - limits->base < latest / 2)
+    while (best_steps > 1 && cairn_shift_value(shift, best_steps - 1) - limits->base < latest / 2)
         best_steps--;
     before = base_at(shift, limits, best_steps, clip);
     found->base = before.value;

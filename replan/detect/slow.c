@@ -2,10 +2,10 @@
  * replan/detect/slow.c - which ranks compute longer than is normal for them.
  *
  * A rank's deviation in a step is ln(computation / work), less the rank's own normal, less what all
- * ranks have in common in that step. Its normal is the median of its first steps, unless that is far
- * above its peers' of the same stage: then theirs holds. Where the ranks of a pipeline vary together
- * (sequence lengths that nobody reported), that variation is taken out too. A deviation that lasts
- * is a shift (replan/detect/shift.h). What is normal is detect/normal.c's.
+ * ranks have in common in that step. Its normal is the median of its first steps, unless that is
+ * far above its peers' of the same stage: then theirs holds. Where the ranks of a pipeline vary
+ * together (sequence lengths that nobody reported), that variation is taken out too. A deviation
+ * that lasts is a shift (replan/detect/shift.h). What is normal is detect/normal.c's.
  */
 #include "replan/detect/detector.h"
 
@@ -15,13 +15,22 @@
 
 static const double score_min = 7;
 static const double share_of_wait = 0.25;  /* of the culprit's delay that a victim waits longer */
-static const double jump_of_noise = 0.954; /* the median distance of two values, in their standard deviation */
-static const double jump_of_pairs = 0.554;  /* the same of what is over the smaller of two ranks' values, which often is 0 */
+static const double jump_of_noise = 0.954; /* the median distance of two values, in their standard
+                                            * deviation */
+static const double jump_of_pairs = 0.554; /* the same of what is over the smaller of two ranks'
+                                             * values, which often is 0 */
 static const double noise_of_pairs = 1.42; /* of the slow one over the other: both vary */
 static const double end_sure_min = 12;  /* of an end, as the logarithm of how much likelier it is */
 static const double growth_min = 1.5;   /* less may be chance */
 static const double growth_kept = 0.95; /* of it, from step to step, while old values are judged */
-enum { NOISE_RANKS_MIN = 3, STEPS_MIN = 4, QUIET_STEPS = 6, WINDOW = CAIRN_SHIFT_WINDOW, NORMAL_STEPS_MAX = 256, LOAD_STEPS = 16 };
+enum {
+    NOISE_RANKS_MIN = 3,
+    STEPS_MIN = 4,
+    QUIET_STEPS = 6,
+    WINDOW = CAIRN_SHIFT_WINDOW,
+    NORMAL_STEPS_MAX = 256,
+    LOAD_STEPS = 16
+};
 
 /* The least shift that counts: ln(1.06). */
 static const double size_min = 0.0583;
@@ -67,11 +76,12 @@ find_victims(struct cairn_detector *detector, uint32_t culprit, uint32_t steps,
         if (err)
             return err;
     }
-    snprintf(verdict->evidence, sizeof verdict->evidence,
-             "rank %u computes %.1f ms a step where %.1f ms is normal for it and its peers in stage %u; "
-             "it waits %.1f ms for others, %u ranks that wait longer since then wait %.1f ms",
-             culprit, (normal + extra_ns) / 1e6, normal / 1e6, detector->topology->stage[culprit],
-             own_wait_ns / 1e6, victims, victims ? peer_wait_ns / victims / 1e6 : 0);
+    snprintf(
+        verdict->evidence, sizeof verdict->evidence,
+        "rank %u computes %.1f ms a step where %.1f ms is normal for it and its peers in stage %u; "
+        "it waits %.1f ms for others, %u ranks that wait longer since then wait %.1f ms",
+        culprit, (normal + extra_ns) / 1e6, normal / 1e6, detector->topology->stage[culprit],
+        own_wait_ns / 1e6, victims, victims ? peer_wait_ns / victims / 1e6 : 0);
     return CAIRN_OK;
 }
 
@@ -103,21 +113,25 @@ open_verdict(struct cairn_detector *detector, uint32_t rank, const struct cairn_
     return err ? err : find_victims(detector, rank, found->steps, verdict);
 }
 
-/* Follows an open verdict: its rate, and whether it is over. One that has faded is judged as the least that counts, else nothing would
- * ever tell it from noise. */
+/* Follows an open verdict: its rate, and whether it is over. One that has faded is judged as the
+ * least that counts, else nothing would ever tell it from noise. */
 static void
 follow(struct cairn_detector *detector, struct cairn_rank_state *state)
 {
     struct cairn_verdict *verdict = &detector->verdicts.items[state->verdict];
-    double sigma = state->sigma * detector->noise_growth * (detector->by_pairs ? noise_of_pairs : 1), size, sure;
+    double sigma =
+               state->sigma * detector->noise_growth * (detector->by_pairs ? noise_of_pairs : 1),
+           size, sure;
     uint32_t tail;
 
     state->slow_steps++;
-    tail = cairn_shift_tail(&state->shift, state->slow_base, fmax(log(verdict->rate), size_min), sigma, state->slow_steps, &sure);
+    tail = cairn_shift_tail(&state->shift, state->slow_base, fmax(log(verdict->rate), size_min),
+                            sigma, state->slow_steps, &sure);
     if (tail < QUIET_STEPS || sure < end_sure_min) {
         if (verdict->ranks.count > 1 || tail >= state->slow_steps || tail >= state->shift.used)
             return; /* it is the node's, or none of its steps is left */
-        size = cairn_shift_height(&state->shift, tail, state->slow_steps - tail, sigma) - state->slow_base;
+        size = cairn_shift_height(&state->shift, tail, state->slow_steps - tail, sigma) -
+               state->slow_base;
         if (size > 0)
             verdict->rate = exp(size);
         return;
@@ -130,11 +144,11 @@ follow(struct cairn_detector *detector, struct cairn_rank_state *state)
     cairn_shift_clear(&state->shift);
 }
 
-/* Where ranks stay longer or shorter for many steps with nothing wrong, as with lengths that wander, one is slow only where chance would not
- * make it so. */
+/* Where ranks stay longer or shorter for many steps with nothing wrong, as with lengths that
+ * wander, one is slow only where chance would not make it so. */
 static bool
-is_no_wandering(const struct cairn_detector *detector, uint32_t rank, const struct cairn_shift_limits *limits,
-                struct cairn_shift_found *found)
+is_no_wandering(const struct cairn_detector *detector, uint32_t rank,
+                const struct cairn_shift_limits *limits, struct cairn_shift_found *found)
 {
     const uint32_t *node = detector->topology->node; /* its other ranks may be slow with it */
     uint32_t world = detector->topology->world, stride = 1 + world / CAIRN_HISTORY_SERIES_MAX;
@@ -143,12 +157,15 @@ is_no_wandering(const struct cairn_detector *detector, uint32_t rank, const stru
 
     cairn_history_start(&history, reach, true);
     for (uint32_t i = rank % stride; i < world; i += stride)
-        if (detector->ranks[i].verdict == UINT32_MAX && (node[i] == CAIRN_NODE_UNKNOWN || node[i] != node[rank]))
-            cairn_history_add(&history, &detector->ranks[i].shift, detector->ranks[i].base, UINT32_MAX);
+        if (detector->ranks[i].verdict == UINT32_MAX &&
+            (node[i] == CAIRN_NODE_UNKNOWN || node[i] != node[rank]))
+            cairn_history_add(&history, &detector->ranks[i].shift, detector->ranks[i].base,
+                              UINT32_MAX);
     if (cairn_history_kept(&history) <= 0)
         return true;
     mean = cairn_shift_mean(&detector->ranks[rank].shift, found->base, reach, found->steps);
-    found->score = fmin(found->score, CAIRN_HISTORY_GAIN * cairn_history_score(&history, mean, found->steps));
+    found->score =
+        fmin(found->score, CAIRN_HISTORY_GAIN * cairn_history_score(&history, mean, found->steps));
     return found->score >= limits->score_min;
 }
 
@@ -170,7 +187,8 @@ judge(struct cairn_detector *detector, uint32_t rank)
         return CAIRN_OK;
     }
     if (!cairn_shift_find(&state->shift, &limits, &found) ||
-        cairn_detect_may_be_pauses(detector, rank, &found) || !is_no_wandering(detector, rank, &limits, &found))
+        cairn_detect_may_be_pauses(detector, rank, &found) ||
+        !is_no_wandering(detector, rank, &limits, &found))
         return CAIRN_OK;
     return open_verdict(detector, rank, &found);
 }
@@ -192,8 +210,9 @@ refine(struct cairn_rank_state *state)
 }
 
 /*
- * All ranks may get noisier long after the first steps, as where the data changes; each of them would then be called slow in turn. From
- * one step to the next a slow rank stays what it is, and what starts in one step does not move a median over several.
+ * All ranks may get noisier long after the first steps, as where the data changes; each of them
+ * would then be called slow in turn. From one step to the next a slow rank stays what it is, and
+ * what starts in one step does not move a median over several.
  */
 static void
 note_noise(struct cairn_detector *detector)
@@ -205,13 +224,14 @@ note_noise(struct cairn_detector *detector)
         const struct cairn_rank_state *state = &detector->ranks[rank];
 
         if (!isnan(detector->value[rank]) && state->shift.used > 0)
-            detector->scratch[known++] =
-                (float)fabs(detector->value[rank] + state->excess - cairn_shift_value(&state->shift, 0));
+            detector->scratch[known++] = (float)fabs(detector->value[rank] + state->excess -
+                                                     cairn_shift_value(&state->shift, 0));
     }
     detector->noise_growth = 1 + (detector->noise_growth - 1) * growth_kept;
     if (known < NOISE_RANKS_MIN)
         return;
-    detector->jumps[detector->jump_count++ % CAIRN_JUMPS] = cairn_quantile(detector->scratch, known, 0.5);
+    detector->jumps[detector->jump_count++ % CAIRN_JUMPS] =
+        cairn_quantile(detector->scratch, known, 0.5);
     if (detector->jump_count < CAIRN_JUMPS)
         return;
     memcpy(detector->scratch, detector->jumps, sizeof detector->jumps);
@@ -260,7 +280,8 @@ push_first(struct cairn_detector *detector, uint32_t index)
     for (uint32_t rank = 0; rank < detector->topology->world; rank++) {
         detector->now.compute_ns[rank] =
             exp((double)*cairn_detect_kept(detector, CAIRN_KEPT_COMPUTE, index, rank));
-        detector->now.wait_ns[rank] = (double)*cairn_detect_kept(detector, CAIRN_KEPT_WAIT, index, rank);
+        detector->now.wait_ns[rank] =
+            (double)*cairn_detect_kept(detector, CAIRN_KEPT_WAIT, index, rank);
     }
     cairn_detect_first_values(detector, index, detector->by_pipeline, detector->sigma);
     push_values(detector, detector->calibrate_step[index]);
@@ -286,7 +307,8 @@ calibrate(struct cairn_detector *detector)
         cairn_shift_clear(&detector->ranks[rank].shift);
     for (uint32_t i = 0; !err && i < detector->calibrate_count; i++) {
         push_first(detector, i);
-        err = judge_all(detector, i + 1 == detector->calibrate_count); /* ranks by all of them: fewer do not show what wanders */
+        /* ranks by all of them: fewer do not show what wanders */
+        err = judge_all(detector, i + 1 == detector->calibrate_count);
     }
     detector->now.step = step;
     for (uint32_t i = 0; i < detector->verdicts.count; i++)
@@ -384,7 +406,8 @@ cairn_detector_load(const struct cairn_detector *detector, uint32_t rank, struct
         double value_ns = (double)NAN;
 
         if (detector->calibrated && back < state->shift.used)
-            value_ns = (double)state->compute_ns[(state->shift.next + 2 * WINDOW - 1 - back) % WINDOW];
+            value_ns =
+                (double)state->compute_ns[(state->shift.next + 2 * WINDOW - 1 - back) % WINDOW];
         else if (!detector->calibrated && back < detector->calibrate_count)
             value_ns = exp((double)*cairn_detect_kept(detector, CAIRN_KEPT_COMPUTE, back, rank));
         if (isnan(value_ns))

@@ -7,7 +7,8 @@
 #include <string.h>
 
 /* How sure a hang is that counts alone show. */
-static const double sure_dead = 0.9, sure_silent = 0.6, sure_behind = 0.9, sure_link = 0.6, sure_dump = 0.7;
+static const double sure_dead = 0.9, sure_silent = 0.6, sure_behind = 0.9, sure_link = 0.6,
+                    sure_dump = 0.7;
 
 static int
 compare(const void *left, const void *right)
@@ -36,7 +37,8 @@ sorted(const struct cairn_op_count *from, size_t count)
 }
 
 static cairn_err
-begin(struct cairn_verdicts *out, enum cairn_verdict_kind kind, double confidence, struct cairn_verdict **verdict)
+begin(struct cairn_verdicts *out, enum cairn_verdict_kind kind, double confidence,
+      struct cairn_verdict **verdict)
 {
     uint32_t index;
     cairn_err err = cairn_verdicts_add(out, kind, &index);
@@ -91,14 +93,17 @@ say_missing(const struct cairn_op_count *ranks, size_t count, struct cairn_verdi
     if (dead > 0)
         verdict->confidence = sure_dead;
     snprintf(verdict->evidence, sizeof verdict->evidence,
-             "%" PRIu32 " of %" PRIu32 " ranks of communicator %s do not answer NCCL's RAS, %" PRIu32 " of them NCCL considers dead",
+             "%" PRIu32 " of %" PRIu32
+             " ranks of communicator %s do not answer NCCL's RAS, %" PRIu32
+             " of them NCCL considers dead",
              verdict->ranks.count, ranks[0].ranks, ranks[0].comm, dead);
     return CAIRN_OK;
 }
 
 /* True where each count of a communicator is what it was, and somebody has counted. */
 static bool
-stands_still(const struct cairn_op_count *before, size_t before_count, const struct cairn_op_count *after, size_t after_count)
+stands_still(const struct cairn_op_count *before, size_t before_count,
+             const struct cairn_op_count *after, size_t after_count)
 {
     bool any = false;
 
@@ -117,7 +122,8 @@ stands_still(const struct cairn_op_count *before, size_t before_count, const str
 
 /* Adds who is behind and who is ahead in one operation of a communicator. */
 static cairn_err
-compare_counts(const struct cairn_op_count *ranks, size_t count, struct cairn_verdict *verdict, uint64_t *furthest)
+compare_counts(const struct cairn_op_count *ranks, size_t count, struct cairn_verdict *verdict,
+               uint64_t *furthest)
 {
     uint64_t least = UINT64_MAX, most = 0;
     cairn_err err = CAIRN_OK;
@@ -130,13 +136,15 @@ compare_counts(const struct cairn_op_count *ranks, size_t count, struct cairn_ve
         return CAIRN_OK;
     *furthest = most - least > *furthest ? most - least : *furthest;
     for (size_t i = 0; !err && i < count; i++)
-        err = cairn_list_add(ranks[i].entered < most ? &verdict->ranks : &verdict->victims, ranks[i].rank);
+        err = cairn_list_add(ranks[i].entered < most ? &verdict->ranks : &verdict->victims,
+                             ranks[i].rank);
     return err;
 }
 
 /* Those behind in a communicator that stands still; *behind: there are some. */
 static cairn_err
-say_behind(const struct cairn_op_count *ranks, size_t count, struct cairn_verdicts *out, bool *behind)
+say_behind(const struct cairn_op_count *ranks, size_t count, struct cairn_verdicts *out,
+           bool *behind)
 {
     struct cairn_verdict found = {.kind = CAIRN_HANG_COMPUTE}, *verdict;
     uint64_t furthest = 0;
@@ -160,15 +168,17 @@ say_behind(const struct cairn_op_count *ranks, size_t count, struct cairn_verdic
     verdict->victims = found.victims;
     settle(verdict);
     snprintf(verdict->evidence, sizeof verdict->evidence,
-             "in communicator %s of %" PRIu32 " ranks no count moves, and that of rank %" PRIu32 "%s is up to %" PRIu64
-             " operations behind the others'",
-             ranks[0].comm, ranks[0].ranks, verdict->ranks.items[0], verdict->ranks.count > 1 ? " and others" : "", furthest);
+             "in communicator %s of %" PRIu32 " ranks no count moves, and that of rank %" PRIu32
+             "%s is up to %" PRIu64 " operations behind the others'",
+             ranks[0].comm, ranks[0].ranks, verdict->ranks.items[0],
+             verdict->ranks.count > 1 ? " and others" : "", furthest);
     return CAIRN_OK;
 }
 
 cairn_err
-cairn_stall_of_ras(const struct cairn_op_count *before, size_t before_count, const struct cairn_op_count *after,
-                   size_t after_count, struct cairn_verdicts *out, uint32_t *still)
+cairn_stall_of_ras(const struct cairn_op_count *before, size_t before_count,
+                   const struct cairn_op_count *after, size_t after_count,
+                   struct cairn_verdicts *out, uint32_t *still)
 {
     struct cairn_op_count *was = sorted(before, before_count), *is = sorted(after, after_count);
     uint32_t first = out->count, behind_comms = 0;
@@ -199,7 +209,8 @@ cairn_stall_of_ras(const struct cairn_op_count *before, size_t before_count, con
 static bool
 is_inside(const struct cairn_op_count *dump)
 {
-    return dump->entered != CAIRN_PROGRESS_UNKNOWN && (dump->completed == CAIRN_PROGRESS_UNKNOWN || dump->completed < dump->entered);
+    return dump->entered != CAIRN_PROGRESS_UNKNOWN &&
+           (dump->completed == CAIRN_PROGRESS_UNKNOWN || dump->completed < dump->entered);
 }
 
 static bool
@@ -211,10 +222,12 @@ is_inside_any(const struct cairn_op_count *dumps, size_t count, uint32_t rank)
     return false;
 }
 
-/* One group: who is behind and inside nothing joins *found; a group that is inside as a whole is said by itself. */
+/* One group: who is behind and inside nothing joins *found; a group that is inside as a whole is
+ * said by itself. */
 static cairn_err
-look_at_group(const struct cairn_op_count *group, size_t group_count, const struct cairn_op_count *dumps, size_t count,
-              struct cairn_verdict *found, struct cairn_verdicts *out)
+look_at_group(const struct cairn_op_count *group, size_t group_count,
+              const struct cairn_op_count *dumps, size_t count, struct cairn_verdict *found,
+              struct cairn_verdicts *out)
 {
     struct cairn_verdict *verdict;
     uint64_t most = 0;
@@ -240,8 +253,9 @@ look_at_group(const struct cairn_op_count *group, size_t group_count, const stru
             if (!err) {
                 settle(verdict);
                 snprintf(verdict->evidence, sizeof verdict->evidence,
-                         "all %zu ranks seen of group %s are inside operation %" PRIu64 ", which does not end", group_count,
-                         group[0].comm, most);
+                         "all %zu ranks seen of group %s are inside operation %" PRIu64
+                         ", which does not end",
+                         group_count, group[0].comm, most);
             }
             return err;
         }
@@ -278,8 +292,8 @@ cairn_stall_of_dumps(const struct cairn_op_count *dumps, size_t count, struct ca
     verdict->victims = found.victims;
     settle(verdict);
     snprintf(verdict->evidence, sizeof verdict->evidence,
-             "rank %" PRIu32 "%s inside no operation, and behind others that wait inside one", verdict->ranks.items[0],
-             verdict->ranks.count > 1 ? " and others are" : " is");
+             "rank %" PRIu32 "%s inside no operation, and behind others that wait inside one",
+             verdict->ranks.items[0], verdict->ranks.count > 1 ? " and others are" : " is");
     free(all);
     return CAIRN_OK;
 }

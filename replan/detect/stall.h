@@ -1,9 +1,11 @@
 /*
- * replan/detect/stall.h - who hangs, from counts of operations alone (progress.h): of jobs whose collectives are not timed.
+ * replan/detect/stall.h - who hangs, from counts of operations alone (progress.h): of jobs whose
+ * collectives are not timed.
  *
- * Counts say who has come how far, and nothing of time: who is slow cannot be told from them, and one look cannot tell a hang from an
- * operation under way. So NCCL's counts are looked at twice, and what moved in between is left alone. Dumps of the Flight
- * Recorder are one look, at a job of which somebody knows that it stands still.
+ * Counts say who has come how far, and nothing of time: who is slow cannot be told from them, and
+ * one look cannot tell a hang from an operation under way. So NCCL's counts are looked at twice,
+ * and what moved in between is left alone. Dumps of the Flight Recorder are one look, at a job of
+ * which somebody knows that it stands still.
  *
  * Pure. Lists of communicators and ranks are taken in any order.
  */
@@ -14,21 +16,27 @@
 #include "replan/detect/verdict.h"
 
 /*
- * From two answers of NCCL's RAS, some seconds apart. A rank in a verdict is the rank in the communicator that its evidence
- * names. Ranks that do not answer the second time are a crash; where counts stand still and differ, those behind hang
- * (hang_compute), and those that are ahead wait for them. Where ranks are behind in several communicators, some of
- * them wait in another themselves, which nobody can tell here: that is said, and halves the confidence. *still counts the communicators that
- * stand still with equal counts. CAIRN_NOMEM: *out may have some of it. Verdicts are added to *out.
+ * From two answers of NCCL's RAS, some seconds apart. A rank in a verdict is the rank in the
+ * communicator that its evidence names. Ranks that do not answer the second time are a crash; where
+ * counts stand still and differ, those behind hang (hang_compute), and those that are ahead wait
+ * for them. Where ranks are behind in several communicators, some of them wait in another
+ * themselves, which nobody can tell here: that is said, and halves the confidence. *still counts
+ * the communicators that stand still with equal counts. CAIRN_NOMEM: *out may have some of it.
+ * Verdicts are added to *out.
  */
-CAIRN_MUST_CHECK cairn_err cairn_stall_of_ras(const struct cairn_op_count *before, size_t before_count,
-                                              const struct cairn_op_count *after, size_t after_count, struct cairn_verdicts *out,
+CAIRN_MUST_CHECK cairn_err cairn_stall_of_ras(const struct cairn_op_count *before,
+                                              size_t before_count,
+                                              const struct cairn_op_count *after,
+                                              size_t after_count, struct cairn_verdicts *out,
                                               uint32_t *still);
 
 /*
- * From dumps of the Flight Recorder, `rank` being the job's. Ranks that are behind in a group while others are inside, and are inside
- * nothing themselves, hang (hang_compute). A group of which all ranks that were seen are inside the same operation has a
- * transfer that does not end (hang_link). CAIRN_NOMEM as above.
+ * From dumps of the Flight Recorder, `rank` being the job's. Ranks that are behind in a group while
+ * others are inside, and are inside nothing themselves, hang (hang_compute). A group of which all
+ * ranks that were seen are inside the same operation has a transfer that does not end (hang_link).
+ * CAIRN_NOMEM as above.
  */
-CAIRN_MUST_CHECK cairn_err cairn_stall_of_dumps(const struct cairn_op_count *dumps, size_t count, struct cairn_verdicts *out);
+CAIRN_MUST_CHECK cairn_err cairn_stall_of_dumps(const struct cairn_op_count *dumps, size_t count,
+                                                struct cairn_verdicts *out);
 
 #endif

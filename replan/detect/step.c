@@ -1,9 +1,9 @@
 /*
  * replan/detect/step.c - puts the ranks' parts of one step together.
  *
- * Whoever arrives last at an operation waits least, so the shortest part of any rank is the transfer
- * itself and what the others have beyond it is waiting. This holds whatever the clocks show, since
- * only durations are compared.
+ * Whoever arrives last at an operation waits least, so the shortest part of any rank is the
+ * transfer itself and what the others have beyond it is waiting. This holds whatever the clocks
+ * show, since only durations are compared.
  */
 #include "replan/detect/detector.h"
 
@@ -11,9 +11,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A step's numbers lie close together. Reports hold the first few of a lane, and whoever writes others makes nobody's memory grow. */
-enum { SLOTS_MAX = 65536, SLOTS_OF_REPORTS_MAX = 64, SLOT_SLACK = 8, HASH_FIRST = 256,
-       SLOTS_LOOKED_AT = 64, SLOTS_FOR_MOST = 3 };
+/* A step's numbers lie close together. Reports hold the first few of a lane, and whoever writes
+ * others makes nobody's memory grow. */
+enum {
+    SLOTS_MAX = 65536,
+    SLOTS_OF_REPORTS_MAX = 64,
+    SLOT_SLACK = 8,
+    HASH_FIRST = 256,
+    SLOTS_LOOKED_AT = 64,
+    SLOTS_FOR_MOST = 3
+};
 static const double held_up = 1.5;
 
 static uint64_t
@@ -63,8 +70,8 @@ grow(struct cairn_detector *detector)
     return CAIRN_OK;
 }
 
-/* Classes: pairs within a node and between nodes; collectives by kind of communicator, operation, and
- * whether they leave a node. */
+/* Classes: pairs within a node and between nodes; collectives by kind of communicator, operation,
+ * and whether they leave a node. */
 static uint32_t
 class_of(const struct cairn_topology *topology, const struct cairn_channel *channel)
 {
@@ -81,12 +88,14 @@ path_of(const struct cairn_topology *topology, const struct cairn_channel *chann
     uint64_t path = 0;
 
     if (channel->comm == CAIRN_COMM_NONE)
-        return channel->source < channel->target ? (uint64_t)channel->source << 32 | channel->target
-                                                 : (uint64_t)channel->target << 32 | channel->source;
+        return channel->source < channel->target
+                   ? (uint64_t)channel->source << 32 | channel->target
+                   : (uint64_t)channel->target << 32 | channel->source;
     for (uint32_t i = 0; i < topology->comms[channel->comm].count; i++) {
         uint32_t node = topology->node[topology->comms[channel->comm].ranks[i]];
 
-        path |= (node * 0x9e3779b97f4a7c15ull) | 1ull << 63; /* a set: how many ranks does not matter */
+        /* a set: how many ranks does not matter */
+        path |= (node * 0x9e3779b97f4a7c15ull) | 1ull << 63;
     }
     return path;
 }
@@ -98,7 +107,8 @@ nodes_of(const struct cairn_topology *topology, const struct cairn_channel *chan
     uint64_t nodes = 0;
 
     if (channel->comm == CAIRN_COMM_NONE)
-        return 1ull << topology->node[channel->source] % 64 | 1ull << topology->node[channel->target] % 64;
+        return 1ull << topology->node[channel->source] % 64 |
+               1ull << topology->node[channel->target] % 64;
     for (uint32_t i = 0; i < topology->comms[channel->comm].count; i++)
         nodes |= 1ull << topology->node[topology->comms[channel->comm].ranks[i]] % 64;
     return nodes;
@@ -126,8 +136,8 @@ find_channel(struct cairn_detector *detector, uint32_t rank, uint32_t lane,
     }
     channel = &detector->channels[detector->channel_count++];
     detector->channel_index[at] = detector->channel_count;
-    *channel = (struct cairn_channel){.key = key, .comm = CAIRN_COMM_NONE, .members = 2,
-                                      .normal = NAN, .verdict = UINT32_MAX};
+    *channel = (struct cairn_channel){
+        .key = key, .comm = CAIRN_COMM_NONE, .members = 2, .normal = NAN, .verdict = UINT32_MAX};
     if (key >> 63) {
         channel->source = (uint32_t)(key >> 24 & 0xffffff);
         channel->target = (uint32_t)(key & 0xffffff);
@@ -146,10 +156,11 @@ find_channel(struct cairn_detector *detector, uint32_t rank, uint32_t lane,
     return CAIRN_OK;
 }
 
-/* The slot of a sample; NULL where its number is far from those around it. *nth counts the samples of
- * a lane that have no number. */
+/* The slot of a sample; NULL where its number is far from those around it. *nth counts the samples
+ * of a lane that have no number. */
 static struct cairn_slot *
-slot_of(struct cairn_channel *channel, const struct cairn_sample *sample, uint32_t nth, uint32_t slots_max)
+slot_of(struct cairn_channel *channel, const struct cairn_sample *sample, uint32_t nth,
+        uint32_t slots_max)
 {
     uint32_t at = nth;
 
@@ -177,7 +188,8 @@ slot_of(struct cairn_channel *channel, const struct cairn_sample *sample, uint32
     return &channel->slots[at];
 }
 
-/* How many samples of the same lane stand before one of a rank. Lanes of a step are few and repeat. */
+/* How many samples of the same lane stand before one of a rank. Lanes of a step are few and
+ * repeat. */
 struct lanes {
     uint32_t lane[64], count[64], used;
 };
@@ -195,8 +207,8 @@ count_lane(struct lanes *lanes, uint32_t lane)
     return 0;
 }
 
-/* Adds a rank's part to the channels. From then on its samples say the channel and the slot in it in
- * place of the lane and the number, CAIRN_SEQ_NONE where they have no slot. */
+/* Adds a rank's part to the channels. From then on its samples say the channel and the slot in it
+ * in place of the lane and the number, CAIRN_SEQ_NONE where they have no slot. */
 static cairn_err
 take_parts(struct cairn_detector *detector, uint32_t rank, struct cairn_rank_step *part)
 {
@@ -249,7 +261,8 @@ compare_floats(const void *left, const void *right)
     return (a > b) - (a < b);
 }
 
-/* The most that a transfer takes per byte that is not held up alone: by far more than most others of its step. */
+/* The most that a transfer takes per byte that is not held up alone: by far more than most others
+ * of its step. */
 static double
 most_of(const struct cairn_channel *channel)
 {
@@ -274,7 +287,8 @@ finish_channel(struct cairn_channel *channel)
 
     for (uint32_t i = 0; i < channel->slot_count; i++)
         if (channel->slots[i].parts == channel->members) {
-            least_ns += fmin((double)channel->slots[i].least_ns, most * fmax((double)channel->slots[i].bytes, 1));
+            least_ns += fmin((double)channel->slots[i].least_ns,
+                             most * fmax((double)channel->slots[i].bytes, 1));
             bytes += (double)channel->slots[i].bytes;
             count++;
         }
@@ -294,10 +308,12 @@ leave_out_lossy(struct cairn_detector *detector, const struct cairn_flight *flig
 
     memset(most, 0, topology->world * sizeof *most);
     for (uint32_t rank = 0; rank < topology->world; rank++)
-        if (flight->ranks[rank] && (float)flight->ranks[rank]->sample_count > most[topology->stage[rank]])
+        if (flight->ranks[rank] &&
+            (float)flight->ranks[rank]->sample_count > most[topology->stage[rank]])
             most[topology->stage[rank]] = (float)flight->ranks[rank]->sample_count;
     for (uint32_t rank = 0; rank < topology->world; rank++)
-        if (flight->ranks[rank] && (float)flight->ranks[rank]->sample_count < most[topology->stage[rank]])
+        if (flight->ranks[rank] &&
+            (float)flight->ranks[rank]->sample_count < most[topology->stage[rank]])
             detector->now.compute_ns[rank] = (double)NAN;
 }
 
@@ -330,9 +346,10 @@ cairn_detect_match(struct cairn_detector *detector, const struct cairn_flight *f
 
         detector->now.compute_ns[rank] =
             part && part->compute_ns[gaps] > 0 ? part->compute_ns[gaps] : (double)NAN;
-        detector->now.aside_ns[rank] = part && !detector->sends_aside && part->compute_ns[CAIRN_GAPS_SENDS_ASIDE] > 0
-                                           ? part->compute_ns[CAIRN_GAPS_SENDS_ASIDE]
-                                           : (double)NAN;
+        detector->now.aside_ns[rank] =
+            part && !detector->sends_aside && part->compute_ns[CAIRN_GAPS_SENDS_ASIDE] > 0
+                ? part->compute_ns[CAIRN_GAPS_SENDS_ASIDE]
+                : (double)NAN;
         detector->now.work[rank] = part ? part->work : 0;
         detector->now.wait_ns[rank] = 0;
         if (part)

@@ -1,7 +1,7 @@
 /*
- * replan/detect/structure.c - what is uneven though no device is at fault: a stage that is longer than
- * the others, sequences that load the pipelines differently step by step, pauses that wander over
- * the ranks (a collector of garbage).
+ * replan/detect/structure.c - what is uneven though no device is at fault: a stage that is longer
+ * than the others, sequences that load the pipelines differently step by step, pauses that wander
+ * over the ranks (a collector of garbage).
  */
 #include "replan/detect/detector.h"
 
@@ -13,9 +13,17 @@ static const double stage_size_min = 0.14; /* ln(1.15) */
 static const double uneven_spread_min = 0.14, uneven_steps_share = 0.45, uneven_mean_min = 1.12;
 static const double pause_size_min = 0.1, pause_share_min = 0.12;
 static const double chance_max = 1e-3; /* of pauses that meet on a rank, in the whole job */
-static const double over_share = 0.5; /* of the two shares: below that, in so many steps of the present run, it is over */
-enum { WATCH_STEPS = 20, WATCH_STEPS_PAUSES = 24, PAUSES_MIN = 6, PAUSE_RANKS_MIN = 3, STAGES_MAX = 1024,
-       RUN_STEPS = 128, OVER_STEPS = 64 };
+static const double over_share = 0.5;  /* of the two shares: below that, in so many steps of the
+                                       * present run, it is over */
+enum {
+    WATCH_STEPS = 20,
+    WATCH_STEPS_PAUSES = 24,
+    PAUSES_MIN = 6,
+    PAUSE_RANKS_MIN = 3,
+    STAGES_MAX = 1024,
+    RUN_STEPS = 128,
+    OVER_STEPS = 64
+};
 
 static cairn_err
 say(struct cairn_detector *detector, const char *pattern, uint32_t since_step, double rate,
@@ -35,7 +43,8 @@ say(struct cairn_detector *detector, const char *pattern, uint32_t since_step, d
     return CAIRN_OK;
 }
 
-/* The normals of a stage's ranks: a low quantile, which all but a few of them reach. NaN: unknown. */
+/* The normals of a stage's ranks: a low quantile, which all but a few of them reach. NaN:
+ * unknown. */
 static double
 stage_normal(struct cairn_detector *detector, uint32_t stage, double share)
 {
@@ -75,7 +84,8 @@ cairn_detect_stages(struct cairn_detector *detector)
         if (!(size > stage_size_min))
             continue;
         err = say(detector, stage + 1 == stages ? "last_stage" : "long_stage",
-                  detector->calibrate_step[0], exp(stage_normal(detector, stage, 0.5) - middle), &index);
+                  detector->calibrate_step[0], exp(stage_normal(detector, stage, 0.5) - middle),
+                  &index);
         if (err)
             return err;
         verdict = &detector->verdicts.items[index];
@@ -84,10 +94,11 @@ cairn_detect_stages(struct cairn_detector *detector)
                 err = cairn_list_add(&verdict->ranks, rank);
         if (err)
             return err;
-        snprintf(verdict->evidence, sizeof verdict->evidence,
-                 "the ranks of stage %u of %u compute %.2f times as long a step as those of the other "
-                 "stages, from the first step on and all of them: the plan is uneven, not a device",
-                 stage, stages, verdict->rate);
+        snprintf(
+            verdict->evidence, sizeof verdict->evidence,
+            "the ranks of stage %u of %u compute %.2f times as long a step as those of the other "
+            "stages, from the first step on and all of them: the plan is uneven, not a device",
+            stage, stages, verdict->rate);
     }
     return CAIRN_OK;
 }
@@ -107,7 +118,8 @@ pipelines_of(struct cairn_detector *detector, double *spread, double *largest)
     for (uint32_t i = 0; i < topology->pipeline_count; i++)
         load[i] = 0;
     for (uint32_t rank = 0; rank < topology->world; rank++)
-        load[topology->pipeline[rank]] += detector->now.compute_ns[rank]; /* NaN spoils its pipeline */
+        /* NaN spoils its pipeline */
+        load[topology->pipeline[rank]] += detector->now.compute_ns[rank];
     for (uint32_t i = 0; i < topology->pipeline_count; i++)
         if (!isnan(load[i])) {
             detector->scratch[count++] = (float)load[i];
@@ -120,8 +132,9 @@ pipelines_of(struct cairn_detector *detector, double *spread, double *largest)
     high = (double)cairn_quantile(detector->scratch, count, 0.75);
     middle = (double)cairn_quantile(detector->scratch, count, 0.5);
     /* quartiles, so that a few late ranks do not count; of two or three there are none */
-    *spread = count < 4 ? (double)(detector->scratch[count - 1] - detector->scratch[0]) / 1.41 / middle
-                        : (high - low) / 1.35 / middle;
+    *spread = count < 4
+                  ? (double)(detector->scratch[count - 1] - detector->scratch[0]) / 1.41 / middle
+                  : (high - low) / 1.35 / middle;
     *largest = most / (sum / count);
     return true;
 }
@@ -143,7 +156,8 @@ lasting(struct cairn_detector *detector, const char *pattern)
     for (uint32_t i = 0; i < detector->verdicts.count; i++) {
         struct cairn_verdict *verdict = &detector->verdicts.items[i];
 
-        if (verdict->kind == CAIRN_STRUCTURAL && verdict->until_step == CAIRN_STEP_NONE && strcmp(verdict->pattern, pattern) == 0)
+        if (verdict->kind == CAIRN_STRUCTURAL && verdict->until_step == CAIRN_STEP_NONE &&
+            strcmp(verdict->pattern, pattern) == 0)
             return verdict;
     }
     return NULL;
@@ -186,7 +200,8 @@ watch_lengths(struct cairn_detector *detector)
     count_lengths(detector, spread, largest);
     verdict = lasting(detector, pattern);
     if (verdict) {
-        if (now->length_steps >= OVER_STEPS && now->uneven < over_share * uneven_steps_share * now->length_steps)
+        if (now->length_steps >= OVER_STEPS &&
+            now->uneven < over_share * uneven_steps_share * now->length_steps)
             verdict->until_step = now->length_first_step;
         return CAIRN_OK;
     }
@@ -194,9 +209,11 @@ watch_lengths(struct cairn_detector *detector)
         before = &none; /* the present run is enough */
     steps = now->length_steps + before->length_steps;
     mean = (now->largest_sum + before->largest_sum) / steps;
-    if (steps < WATCH_STEPS || mean < uneven_mean_min || now->uneven + before->uneven < uneven_steps_share * steps)
+    if (steps < WATCH_STEPS || mean < uneven_mean_min ||
+        now->uneven + before->uneven < uneven_steps_share * steps)
         return CAIRN_OK;
-    err = say(detector, pattern, before->uneven ? before->uneven_first_step : now->uneven_first_step, mean, &index);
+    err = say(detector, pattern,
+              before->uneven ? before->uneven_first_step : now->uneven_first_step, mean, &index);
     if (err)
         return err;
     verdict = &detector->verdicts.items[index];
@@ -236,7 +253,8 @@ cairn_detect_count_pauses(struct cairn_detector *detector)
         before->steps = now->steps;
         before->pauses = now->pauses;
         before->pause_first_step = now->pause_first_step;
-        memcpy(detector->pauses_now + world, detector->pauses_now, world * sizeof *detector->pauses_now);
+        memcpy(detector->pauses_now + world, detector->pauses_now,
+               world * sizeof *detector->pauses_now);
         memset(detector->pauses_now, 0, world * sizeof *detector->pauses_now);
         now->steps = now->pauses = 0;
     }
@@ -255,9 +273,10 @@ cairn_detect_count_pauses(struct cairn_detector *detector)
 }
 
 /*
- * A shift most of whose values are pauses is compared with how often the others pause. With p the share
- * of a rank's steps that are, k of the last n are by chance in about C(n, k) p^k of the places where
- * they could be; what is expected less than chance_max times in the whole job so far is no chance.
+ * A shift most of whose values are pauses is compared with how often the others pause. With p the
+ * share of a rank's steps that are, k of the last n are by chance in about C(n, k) p^k of the
+ * places where they could be; what is expected less than chance_max times in the whole job so far
+ * is no chance.
  */
 bool
 cairn_detect_may_be_pauses(const struct cairn_detector *detector, uint32_t rank,
@@ -285,7 +304,8 @@ watch_pauses(struct cairn_detector *detector)
     const struct cairn_watched *now = &detector->watched[0], *before = &detector->watched[1];
     uint32_t steps = now->steps + before->steps, pauses = now->pauses + before->pauses;
     uint32_t world = detector->topology->world, ranks = 0, most = 0, index;
-    bool is_over = now->steps >= OVER_STEPS && now->pauses < over_share * pause_share_min * now->steps;
+    bool is_over =
+        now->steps >= OVER_STEPS && now->pauses < over_share * pause_share_min * now->steps;
     struct cairn_verdict *verdict = lasting(detector, pattern);
     cairn_err err;
 
@@ -294,7 +314,8 @@ watch_pauses(struct cairn_detector *detector)
             verdict->until_step = now->first_step;
         return CAIRN_OK;
     }
-    if (is_over || steps < WATCH_STEPS_PAUSES || pauses < PAUSES_MIN || pauses < pause_share_min * steps)
+    if (is_over || steps < WATCH_STEPS_PAUSES || pauses < PAUSES_MIN ||
+        pauses < pause_share_min * steps)
         return CAIRN_OK;
     for (uint32_t rank = 0; rank < world; rank++) {
         uint32_t count = detector->pauses_now[rank] + detector->pauses_now[world + rank];
@@ -304,14 +325,16 @@ watch_pauses(struct cairn_detector *detector)
     }
     if (ranks < PAUSE_RANKS_MIN || most * 2 > pauses)
         return CAIRN_OK;
-    err = say(detector, pattern, before->pauses ? before->pause_first_step : now->pause_first_step, 1, &index);
+    err = say(detector, pattern, before->pauses ? before->pause_first_step : now->pause_first_step,
+              1, &index);
     if (err)
         return err;
     verdict = &detector->verdicts.items[index];
-    snprintf(verdict->evidence, sizeof verdict->evidence,
-             "%u pauses of single steps wandered over %u ranks in %u steps: a collector of garbage, or "
-             "the like, that each process runs at its own time",
-             pauses, ranks, steps);
+    snprintf(
+        verdict->evidence, sizeof verdict->evidence,
+        "%u pauses of single steps wandered over %u ranks in %u steps: a collector of garbage, or "
+        "the like, that each process runs at its own time",
+        pauses, ranks, steps);
     return CAIRN_OK;
 }
 

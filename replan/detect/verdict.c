@@ -23,7 +23,8 @@ cairn_verdict_kind_of(const char *text)
 {
     int kind = 0;
 
-    while (kind < CAIRN_STRUCTURAL && strcmp(text, cairn_verdict_kind_text((enum cairn_verdict_kind)kind)) != 0)
+    while (kind < CAIRN_STRUCTURAL &&
+           strcmp(text, cairn_verdict_kind_text((enum cairn_verdict_kind)kind)) != 0)
         kind++;
     return (enum cairn_verdict_kind)kind;
 }

@@ -40,8 +40,8 @@ struct cairn_verdict {
     enum cairn_verdict_kind kind;
     struct cairn_u32_list ranks, links, nodes, victims;
     uint32_t since_step, until_step, detected_step; /* until_step: CAIRN_STEP_NONE while it lasts */
-    double rate;        /* the culprit's time over what is normal for it */
-    double confidence;  /* 0 … 1 */
+    double rate;         /* the culprit's time over what is normal for it */
+    double confidence;   /* 0 … 1 */
     const char *pattern; /* of structural; NULL */
     char evidence[CAIRN_EVIDENCE_BYTES];
 };

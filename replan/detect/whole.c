@@ -1,12 +1,12 @@
 /*
  * replan/detect/whole.c - slow nodes that are whole pipelines.
  *
- * Where the ranks of a pipeline vary together (sequence lengths that nobody reported), what they have in
- * common is taken out of their deviations (detect/normal.c), and with it a node that all of a pipeline
- * runs on. So that is watched by itself: for each node that holds nothing but whole pipelines, the mean
- * of what they have in common, over the median of all pipelines. Sequences come anew in every step; what
- * lasts is the node. Few of them may be very long, of which the first steps show nothing: what steps as late
- * as other nodes' could look like by chance has to go on.
+ * Where the ranks of a pipeline vary together (sequence lengths that nobody reported), what they
+ * have in common is taken out of their deviations (detect/normal.c), and with it a node that all of
+ * a pipeline runs on. So that is watched by itself: for each node that holds nothing but whole
+ * pipelines, the mean of what they have in common, over the median of all pipelines. Sequences come
+ * anew in every step; what lasts is the node. Few of them may be very long, of which the first
+ * steps show nothing: what steps as late as other nodes' could look like by chance has to go on.
  */
 #include "replan/detect/detector.h"
 
@@ -15,7 +15,7 @@
 #include <stdlib.h>
 
 static const double score_min = 7, size_min = 0.0583 /* ln(1.06) */, sigma_floor = 0.01;
-static const double spread = 0.01; /* of healthy nodes of one kind */
+static const double spread = 0.01;     /* of healthy nodes of one kind */
 static const double chance_max = 1e-3; /* of long sequences that meet on a node, in the whole job */
 enum { STEPS_MIN = 4, OVER_STEPS = 12, PIPELINES_MIN = 3, BASE_VALUES_MAX = 256 };
 
@@ -35,7 +35,8 @@ ranks_of(const struct cairn_topology *topology, uint32_t pipeline, uint32_t *cou
     return topology->ranks_of_pipeline + topology->pipeline_begin[pipeline];
 }
 
-/* Counts the pipelines of each node that none of whose ranks shares a pipeline with another node. */
+/* Counts the pipelines of each node that none of whose ranks shares a pipeline with another
+ * node. */
 static void
 find_wholes(struct cairn_detector *detector)
 {
@@ -96,19 +97,21 @@ find_noise(struct cairn_detector *detector)
         sum_pipelines(detector);
         for (uint32_t node = 0; node < topology->node_count; node++)
             if (detector->wholes[node].pipelines > 0)
-                all[count++] = fabsf((float)(detector->wholes[node].sum / detector->wholes[node].pipelines));
+                all[count++] =
+                    fabsf((float)(detector->wholes[node].sum / detector->wholes[node].pipelines));
     }
     if (count > 0)
-        detector->whole_sigma =
-            fmax(1.6 * (1 + 1 / sqrt(count)) * (double)cairn_quantile(all, count, 0.5), sigma_floor);
+        detector->whole_sigma = fmax(
+            1.6 * (1 + 1 / sqrt(count)) * (double)cairn_quantile(all, count, 0.5), sigma_floor);
     free(all);
     return CAIRN_OK;
 }
 
 /*
- * detector->pipeline_common is that of the ranks' normals. A node that is above or below the others by no
- * more than chance is taken to be like them, which is known much better than its own few first steps;
- * one that differs by more (longer sequences by plan, another kind of device) keeps its own.
+ * detector->pipeline_common is that of the ranks' normals. A node that is above or below the others
+ * by no more than chance is taken to be like them, which is known much better than its own few
+ * first steps; one that differs by more (longer sequences by plan, another kind of device) keeps
+ * its own.
  */
 cairn_err
 cairn_detect_wholes_learn(struct cairn_detector *detector)
@@ -143,7 +146,8 @@ cairn_detect_wholes_learn(struct cairn_detector *detector)
     return err;
 }
 
-/* How many of the values from `skip` to `end` back are above the base by more than half of a size. */
+/* How many of the values from `skip` to `end` back are above the base by more than half of a
+ * size. */
 static uint32_t
 count_late(const struct cairn_whole_node *whole, uint32_t skip, uint32_t end, double size)
 {
@@ -154,11 +158,14 @@ count_late(const struct cairn_whole_node *whole, uint32_t skip, uint32_t end, do
     return late;
 }
 
-/* A shift is compared with how often nodes are as late while nothing lasts, as cairn_detect_may_be_pauses does with pauses. */
+/* A shift is compared with how often nodes are as late while nothing lasts, as
+ * cairn_detect_may_be_pauses does with pauses. */
 static bool
-may_be_lengths(const struct cairn_detector *detector, uint32_t node, const struct cairn_shift_found *found)
+may_be_lengths(const struct cairn_detector *detector, uint32_t node,
+               const struct cairn_shift_found *found)
 {
-    uint32_t late = count_late(&detector->wholes[node], 0, found->steps, found->size), values = 0, others = 0, nodes = 0;
+    uint32_t late = count_late(&detector->wholes[node], 0, found->steps, found->size), values = 0,
+             others = 0, nodes = 0;
     double chance;
 
     for (uint32_t i = 0; i < detector->topology->node_count; i++) {
@@ -175,15 +182,16 @@ may_be_lengths(const struct cairn_detector *detector, uint32_t node, const struc
     }
     if (others == 0)
         return false;
-    chance = log((double)nodes * detector->watched_steps) + late * log((double)others / values) + lgamma(found->steps + 1.0) -
-             lgamma(late + 1.0) - lgamma(found->steps - late + 1.0);
+    chance = log((double)nodes * detector->watched_steps) + late * log((double)others / values) +
+             lgamma(found->steps + 1.0) - lgamma(late + 1.0) - lgamma(found->steps - late + 1.0);
     return chance > log(chance_max);
 }
 
-/* Lengths that stay what they are for many steps look like a slow node until they have gone: so what nodes have wandered by before counts. */
+/* Lengths that stay what they are for many steps look like a slow node until they have gone: so
+ * what nodes have wandered by before counts. */
 static bool
-is_no_wandering(const struct cairn_detector *detector, uint32_t node, const struct cairn_shift_limits *limits,
-                struct cairn_shift_found *found)
+is_no_wandering(const struct cairn_detector *detector, uint32_t node,
+                const struct cairn_shift_limits *limits, struct cairn_shift_found *found)
 {
     double reach = cairn_shift_reach(limits), mean;
     struct cairn_history history;
@@ -191,10 +199,12 @@ is_no_wandering(const struct cairn_detector *detector, uint32_t node, const stru
     cairn_history_start(&history, reach, true);
     for (uint32_t i = 0; i < detector->topology->node_count; i++)
         if (detector->wholes[i].pipelines > 0 && detector->wholes[i].verdict == UINT32_MAX)
-            cairn_history_add(&history, &detector->wholes[i].shift, detector->wholes[i].base, i == node ? found->since_step : UINT32_MAX);
+            cairn_history_add(&history, &detector->wholes[i].shift, detector->wholes[i].base,
+                              i == node ? found->since_step : UINT32_MAX);
     mean = cairn_shift_mean(&detector->wholes[node].shift, found->base, reach, found->steps);
     if (cairn_history_kept(&history) > 0)
-        found->score = fmin(found->score, CAIRN_HISTORY_GAIN * cairn_history_score(&history, mean, found->steps));
+        found->score = fmin(found->score,
+                            CAIRN_HISTORY_GAIN * cairn_history_score(&history, mean, found->steps));
     return found->score >= limits->score_min;
 }
 
@@ -220,10 +230,12 @@ say(struct cairn_detector *detector, uint32_t node, const struct cairn_shift_fou
     for (uint32_t rank = 0; !err && rank < topology->world; rank++)
         if (topology->node[rank] == node && detector->seen[rank])
             err = cairn_list_add(&verdict->ranks, rank);
-    snprintf(verdict->evidence, sizeof verdict->evidence,
-             "all %u ranks of node %u, which are %u whole pipeline%s, compute %.2f times as long as is "
-             "normal beside the other pipelines, and that lasts while the sequences change",
-             verdict->ranks.count, node, whole->pipelines, whole->pipelines == 1 ? "" : "s", verdict->rate);
+    snprintf(
+        verdict->evidence, sizeof verdict->evidence,
+        "all %u ranks of node %u, which are %u whole pipeline%s, compute %.2f times as long as is "
+        "normal beside the other pipelines, and that lasts while the sequences change",
+        verdict->ranks.count, node, whole->pipelines, whole->pipelines == 1 ? "" : "s",
+        verdict->rate);
     return err;
 }
 
@@ -238,7 +250,8 @@ follow(struct cairn_detector *detector, struct cairn_whole_node *whole)
         verdict->rate = exp(cairn_shift_median(&whole->shift, whole->slow_steps) - whole->base);
         return;
     }
-    verdict->until_step = cairn_shift_step(&whole->shift, steps / 2); /* about half of these are quiet */
+    /* about half of these are quiet */
+    verdict->until_step = cairn_shift_step(&whole->shift, steps / 2);
     whole->verdict = UINT32_MAX;
     cairn_shift_clear(&whole->shift);
 }
@@ -267,7 +280,8 @@ cairn_detect_wholes(struct cairn_detector *detector)
         cairn_shift_push(&whole->shift, detector->now.step, whole->sum / whole->pipelines);
         if (whole->verdict != UINT32_MAX)
             follow(detector, whole);
-        else if (cairn_shift_find(&whole->shift, &limits, &found) && !may_be_lengths(detector, node, &found) &&
+        else if (cairn_shift_find(&whole->shift, &limits, &found) &&
+                 !may_be_lengths(detector, node, &found) &&
                  is_no_wandering(detector, node, &limits, &found))
             err = say(detector, node, &found);
     }

@@ -36,8 +36,7 @@ layer_bytes(const struct cairn_problem *problem, uint32_t in_flight)
 }
 
 uint32_t
-cairn_cost_layers_max(const struct cairn_problem *problem, uint64_t group_bytes,
-                      uint32_t in_flight)
+cairn_cost_layers_max(const struct cairn_problem *problem, uint64_t group_bytes, uint32_t in_flight)
 {
     uint64_t bytes = layer_bytes(problem, in_flight);
     uint64_t layers = bytes > 0 ? group_bytes / bytes : group_bytes > 0 ? problem->layers : 0;

@@ -1,6 +1,6 @@
 /*
- * replan/fleet/cost.h - the cost formulas, each in one place: a group's time per layer, the layers that fit,
- * a pipeline's time. docs/PLANNER.md states them; nothing else computes them again.
+ * replan/fleet/cost.h - the cost formulas, each in one place: a group's time per layer, the layers
+ * that fit, a pipeline's time. docs/PLANNER.md states them; nothing else computes them again.
  */
 #ifndef CAIRN_REPLAN_FLEET_COST_H
 #define CAIRN_REPLAN_FLEET_COST_H
@@ -10,8 +10,9 @@
 /* tp_cost of a size; 0 where a group may not have that size. */
 double cairn_cost_of_size(const struct cairn_problem *problem, uint32_t size);
 
-/* Bytes that a whole group has for layers and activations: `size` times what its smallest device has
- * beyond the reserve; 0 where it has not even that. Where layers take none, 1 if it has the reserve. */
+/* Bytes that a whole group has for layers and activations: `size` times what its smallest device
+ * has beyond the reserve; 0 where it has not even that. Where layers take none, 1 if it has the
+ * reserve. */
 uint64_t cairn_cost_group_bytes(const struct cairn_problem *problem, uint32_t size,
                                 uint64_t memory_bytes_min);
 

@@ -9,7 +9,7 @@
 /* Layers are compared with this much tolerance, since limits are computed from them and back. */
 #define LAYER_TOLERANCE 1e-9
 enum {
-    STEPS_MAX = 65536,        /* limits tried for one pipeline: far beyond what real ones need */
+    STEPS_MAX = 65536,          /* limits tried for one pipeline: far beyond what real ones need */
     WORK_MAX = 16 * 1024 * 1024 /* steps times stages; bounds the time of absurd inputs */
 };
 
@@ -23,10 +23,10 @@ struct divider_stage {
 struct cairn_divider {
     const struct cairn_problem *problem;
     uint32_t stage_count;
-    double fixed_ms;             /* one layer per stage and the vocabulary: every division has it */
-    double least_sum_ms;         /* without any limit */
+    double fixed_ms;     /* one layer per stage and the vocabulary: every division has it */
+    double least_sum_ms; /* without any limit */
     struct divider_stage *stages; /* [layers] */
-    uint32_t *by_speed;          /* [layers] stages, fastest first */
+    uint32_t *by_speed;           /* [layers] stages, fastest first */
 };
 
 cairn_err
@@ -80,8 +80,8 @@ least_sum_ms(const struct cairn_divider *divider)
     return sum_ms;
 }
 
-/* Sorts by_speed; insertion, since callers give groups that are nearly in order. Slowest first is the
- * usual order of a pipeline, so it starts from behind. */
+/* Sorts by_speed; insertion, since callers give groups that are nearly in order. Slowest first is
+ * the usual order of a pipeline, so it starts from behind. */
 static void
 sort_by_speed(struct cairn_divider *divider)
 {
@@ -254,7 +254,8 @@ cairn_divide_layers(struct cairn_divider *divider, const struct cairn_group *gro
 }
 
 /* Adds a line with a larger slowest_ms and a smaller sum_ms; takes out those that it makes useless:
- * whose place on the lower hull is above the chord from its neighbour. False when there is no room. */
+ * whose place on the lower hull is above the chord from its neighbour. False when there is no
+ * room. */
 static bool
 add_line(struct cairn_pipeline_lines *lines, double slowest_ms, double sum_ms)
 {

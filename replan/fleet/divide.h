@@ -1,13 +1,13 @@
 /*
  * replan/fleet/divide.h - layers and micro-batches for given groups: exact, without a solver.
  *
- * With the groups of every pipeline and their order given, what is left are two min-max problems with
- * monotone cost. Layers: for a limit o on the slowest stage, each stage may have up to
+ * With the groups of every pipeline and their order given, what is left are two min-max problems
+ * with monotone cost. Layers: for a limit o on the slowest stage, each stage may have up to
  * min(floor(o / layer_ms - vocabulary), what fits) layers; the least sum under that limit gives the
- * fastest groups as many as they may have. Only the values o = layer_ms * (l + vocabulary) matter, and
- * (m - 1) * o + sum is tried for them upwards from the least o that holds all layers, until no larger
- * one can be better. Micro-batches: the time of a pipeline grows with their number, so handing each to
- * the pipeline that would then be fastest gives the least longest time.
+ * fastest groups as many as they may have. Only the values o = layer_ms * (l + vocabulary) matter,
+ * and (m - 1) * o + sum is tried for them upwards from the least o that holds all layers, until no
+ * larger one can be better. Micro-batches: the time of a pipeline grows with their number, so
+ * handing each to the pipeline that would then be fastest gives the least longest time.
  */
 #ifndef CAIRN_REPLAN_FLEET_DIVIDE_H
 #define CAIRN_REPLAN_FLEET_DIVIDE_H
@@ -23,14 +23,15 @@ struct cairn_group {
 struct cairn_divider; /* working memory for one problem; one thread at a time */
 
 CAIRN_MUST_CHECK cairn_err cairn_divider_create(const struct cairn_problem *problem,
-                                                struct cairn_divider **out); /* the problem is borrowed */
+                                                /* the problem is borrowed */
+                                                struct cairn_divider **out);
 uint32_t cairn_divider_microbatches(const struct cairn_divider *divider); /* of the whole problem */
-void cairn_divider_destroy(struct cairn_divider *divider); /* NULL is allowed */
+void cairn_divider_destroy(struct cairn_divider *divider);                /* NULL is allowed */
 
 /*
- * The least time of a pipeline with these groups in this order and that many micro-batches (at least
- * 1), INFINITY where its layers do not fit; layers[stage_count] (NULL: not wanted) as they then are, untouched where
- * nothing fits. Never less for more micro-batches.
+ * The least time of a pipeline with these groups in this order and that many micro-batches (at
+ * least 1), INFINITY where its layers do not fit; layers[stage_count] (NULL: not wanted) as they
+ * then are, untouched where nothing fits. Never less for more micro-batches.
  */
 double cairn_divide_layers(struct cairn_divider *divider, const struct cairn_group *groups,
                            uint32_t stage_count, uint32_t microbatches, uint32_t *layers);
@@ -52,8 +53,9 @@ struct cairn_pipeline_lines {
 void cairn_divide_lines(struct cairn_divider *divider, const struct cairn_group *groups,
                         uint32_t stage_count, struct cairn_pipeline_lines *out);
 
-/* How many micro-batches a pipeline does in that time, fractions included; at most `most`. 0 where it
- * does not even one. Pipelines that would do fewer than their stages are taken with the memory of m = stages. */
+/* How many micro-batches a pipeline does in that time, fractions included; at most `most`. 0 where
+ * it does not even one. Pipelines that would do fewer than their stages are taken with the memory
+ * of m = stages. */
 double cairn_lines_microbatches(const struct cairn_pipeline_lines *lines, double step_ms,
                                 double most);
 

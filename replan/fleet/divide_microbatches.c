@@ -38,7 +38,8 @@ sink(struct candidate *heap, uint32_t count, uint32_t at)
     }
 }
 
-/* Pipelines while micro-batches are given out. Those that are alike share what was last asked of the first of them. */
+/* Pipelines while micro-batches are given out. Those that are alike share what was last asked of
+ * the first of them. */
 struct sharing {
     struct cairn_divider *divider;
     const struct cairn_group *groups;
@@ -61,7 +62,8 @@ same_groups(const struct sharing *sharing, uint32_t left, uint32_t right)
     if (sharing->stage_counts[left] != sharing->stage_counts[right])
         return false;
     for (uint32_t i = 0; i < sharing->stage_counts[left]; i++)
-        if (a[i].layer_ms < b[i].layer_ms || a[i].layer_ms > b[i].layer_ms || a[i].bytes != b[i].bytes)
+        if (a[i].layer_ms < b[i].layer_ms || a[i].layer_ms > b[i].layer_ms ||
+            a[i].bytes != b[i].bytes)
             return false;
     return true;
 }
@@ -140,8 +142,9 @@ most_within(struct sharing *sharing, uint32_t pipeline, double step_ms)
     return low;
 }
 
-/* Gives out those that all fit in a time that is too short for all: the same that one after the other would get. Where
- * there are very many micro-batches that saves most of them. Returns how many were given out. */
+/* Gives out those that all fit in a time that is too short for all: the same that one after the
+ * other would get. Where there are very many micro-batches that saves most of them. Returns how
+ * many were given out. */
 static uint64_t
 give_many(struct sharing *sharing, uint32_t *microbatches)
 {
@@ -164,8 +167,8 @@ give_many(struct sharing *sharing, uint32_t *microbatches)
             high_ms = middle_ms;
     }
     for (uint32_t i = 0; i < sharing->pipeline_count; i++) {
-        microbatches[i] =
-            sharing->alike[i] == i ? most_within(sharing, i, low_ms) : microbatches[sharing->alike[i]];
+        microbatches[i] = sharing->alike[i] == i ? most_within(sharing, i, low_ms)
+                                                 : microbatches[sharing->alike[i]];
         given += microbatches[i];
     }
     return given;
@@ -215,7 +218,8 @@ cairn_divide(struct cairn_divider *divider, const struct cairn_group *groups,
              const uint32_t *stage_counts, uint32_t pipeline_count, uint32_t *microbatches,
              uint32_t *layers)
 {
-    struct sharing sharing = {divider, groups, stage_counts, pipeline_count, NULL, NULL, NULL, NULL, NULL, 0};
+    struct sharing sharing = {divider, groups, stage_counts, pipeline_count, NULL,
+                              NULL,    NULL,   NULL,         NULL,           0};
     double step_ms = INFINITY;
 
     if (pipeline_count == 0 || pipeline_count > cairn_divider_microbatches(divider))
@@ -229,8 +233,8 @@ cairn_divide(struct cairn_divider *divider, const struct cairn_group *groups,
         find_alike(&sharing))
         step_ms = give_out(&sharing, microbatches);
     for (uint32_t i = 0; i < pipeline_count && step_ms < INFINITY; i++)
-        (void)cairn_divide_layers(divider, groups + sharing.first[i], stage_counts[i], microbatches[i],
-                                  layers + sharing.first[i]);
+        (void)cairn_divide_layers(divider, groups + sharing.first[i], stage_counts[i],
+                                  microbatches[i], layers + sharing.first[i]);
     free(sharing.heap);
     free(sharing.first);
     free(sharing.alike);

@@ -4,8 +4,8 @@
 #include <string.h>
 
 uint32_t
-cairn_field_key(struct cairn_json_reader *reader, const char *name, const char *const *names, uint32_t count,
-                uint32_t *seen)
+cairn_field_key(struct cairn_json_reader *reader, const char *name, const char *const *names,
+                uint32_t count, uint32_t *seen)
 {
     for (uint32_t i = 0; i < count; i++)
         if (strcmp(name, names[i]) == 0) {

@@ -147,7 +147,8 @@ create(const struct cairn_problem *problem, bool by_memory, struct cairn_fleet *
     for (uint32_t i = 0; i < problem->device_count; i++)
         if (problem->devices[i].rate > 0)
             placed[fleet->device_count++] = (struct placed){&problem->devices[i], i};
-    qsort(placed, fleet->device_count, sizeof(*placed), by_memory ? by_node_and_memory : by_node_and_rate);
+    qsort(placed, fleet->device_count, sizeof(*placed),
+          by_memory ? by_node_and_memory : by_node_and_rate);
     fill(fleet, placed);
     err = find_alike(fleet);
     if (err)
@@ -252,8 +253,8 @@ cairn_group_best(const struct cairn_fleet *fleet, uint32_t sizes, cairn_group_wo
             own->first_place = placed;
             while (places && end > 0) {
                 if (best[end].size > 0)
-                    places[placed++] = (struct cairn_group_place){first + end - best[end].size,
-                                                                  best[end].size};
+                    places[placed++] =
+                        (struct cairn_group_place){first + end - best[end].size, best[end].size};
                 end -= best[end].size > 0 ? best[end].size : 1;
             }
             own->place_count = placed - own->first_place;

@@ -1,11 +1,11 @@
 /*
  * replan/fleet/group.h - groups of devices within nodes: those that are worth most.
  *
- * Among devices of equal memory, the best plan may be taken to group each node's devices in order of
- * their rate: of its groups sorted by their slowest device, the first i have at least as many devices
- * as their sizes say, all of them at most as slow as the i-th group's slowest, so giving the fastest
- * devices to the first groups makes no group slower. What is left is the order of sizes, which a table
- * over prefixes settles.
+ * Among devices of equal memory, the best plan may be taken to group each node's devices in order
+ * of their rate: of its groups sorted by their slowest device, the first i have at least as many
+ * devices as their sizes say, all of them at most as slow as the i-th group's slowest, so giving
+ * the fastest devices to the first groups makes no group slower. What is left is the order of
+ * sizes, which a table over prefixes settles.
  */
 #ifndef CAIRN_REPLAN_FLEET_GROUP_H
 #define CAIRN_REPLAN_FLEET_GROUP_H
@@ -21,7 +21,8 @@ struct cairn_fleet {
     uint32_t device_count;
     uint32_t *node_first; /* [node_count + 1] places in order */
     uint32_t node_count;
-    uint32_t *node_alike; /* [node_count] the first node whose devices have the same rates and memory */
+    uint32_t *node_alike; /* [node_count] the first node whose devices have the same rates and
+                           * memory */
     uint64_t *node_memory_bytes; /* [node_count] of the device with most memory */
     double rate_min;
     uint64_t memory_bytes_max;
@@ -31,8 +32,9 @@ struct cairn_fleet {
 CAIRN_MUST_CHECK cairn_err cairn_fleet_create(const struct cairn_problem *problem,
                                               struct cairn_fleet **out);
 
-/* The same with the devices of each node in order of memory, the most first, then of rate: the groups that hold most. For the
- * search where devices of a node differ in memory and nothing fits otherwise; bounds need the order of rates. */
+/* The same with the devices of each node in order of memory, the most first, then of rate: the
+ * groups that hold most. For the search where devices of a node differ in memory and nothing fits
+ * otherwise; bounds need the order of rates. */
 CAIRN_MUST_CHECK cairn_err cairn_fleet_create_by_memory(const struct cairn_problem *problem,
                                                         struct cairn_fleet **out);
 void cairn_fleet_destroy(struct cairn_fleet *fleet); /* NULL is allowed */
@@ -49,9 +51,9 @@ typedef double cairn_group_worth(const void *context, uint32_t size_index, doubl
 
 /*
  * The most that groups of these sizes (a bit per index of problem->sizes) can be worth together.
- * places[device_count] and *place_count get such groups; with places NULL every device counts with the
- * memory of the largest of its node, so that what comes out bounds what the groups of a best plan are worth.
- * CAIRN_NOMEM.
+ * places[device_count] and *place_count get such groups; with places NULL every device counts with
+ * the memory of the largest of its node, so that what comes out bounds what the groups of a best
+ * plan are worth. CAIRN_NOMEM.
  */
 CAIRN_MUST_CHECK cairn_err cairn_group_best(const struct cairn_fleet *fleet, uint32_t sizes,
                                             cairn_group_worth *worth, const void *context,

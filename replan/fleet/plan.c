@@ -62,51 +62,61 @@ check_stage(const struct cairn_plan *plan, const struct cairn_problem *problem, 
     uint64_t memory_bytes = UINT64_MAX, held_bytes, node = 0;
 
     if (cairn_cost_of_size(problem, group->device_count) == 0)
-        return wrong(fault, "pipeline %u, stage %u: a group of %u devices, a size that tp_cost does not have",
-                     pipeline, stage, group->device_count);
+        return wrong(
+            fault,
+            "pipeline %u, stage %u: a group of %u devices, a size that tp_cost does not have",
+            pipeline, stage, group->device_count);
     for (uint32_t i = 0; i < group->device_count; i++) {
         uint64_t id = plan->devices[group->first_device + i];
         uint32_t at = cairn_problem_device_find(problem, id);
 
         if (at == problem->device_count)
-            return wrong(fault, "pipeline %u, stage %u: the problem has no device %" PRIu64, pipeline,
-                         stage, id);
+            return wrong(fault, "pipeline %u, stage %u: the problem has no device %" PRIu64,
+                         pipeline, stage, id);
         if (problem->devices[at].rate <= 0)
-            return wrong(fault, "pipeline %u, stage %u: device %" PRIu64 " is dead", pipeline, stage, id);
+            return wrong(fault, "pipeline %u, stage %u: device %" PRIu64 " is dead", pipeline,
+                         stage, id);
         if (used[at])
             return wrong(fault, "pipeline %u, stage %u: device %" PRIu64 " is used twice", pipeline,
                          stage, id);
         used[at] = true;
         if (i > 0 && problem->devices[at].node != node)
-            return wrong(fault, "pipeline %u, stage %u: device %" PRIu64 " is of another node than its group",
+            return wrong(fault,
+                         "pipeline %u, stage %u: device %" PRIu64
+                         " is of another node than its group",
                          pipeline, stage, id);
         node = problem->devices[at].node;
         if (problem->devices[at].memory_bytes < memory_bytes)
             memory_bytes = problem->devices[at].memory_bytes;
     }
-    held_bytes = cairn_cost_device_bytes(problem, group->device_count, group->layer_count,
-                                         cairn_cost_in_flight(stage, in->stage_count, in->microbatches));
+    held_bytes =
+        cairn_cost_device_bytes(problem, group->device_count, group->layer_count,
+                                cairn_cost_in_flight(stage, in->stage_count, in->microbatches));
     if (held_bytes > memory_bytes)
-        return wrong(fault, "pipeline %u, stage %u does not fit: %" PRIu64 " bytes per device, %" PRIu64
-                     " too many", pipeline, stage, held_bytes, held_bytes - memory_bytes);
+        return wrong(fault,
+                     "pipeline %u, stage %u does not fit: %" PRIu64 " bytes per device, %" PRIu64
+                     " too many",
+                     pipeline, stage, held_bytes, held_bytes - memory_bytes);
     return CAIRN_OK;
 }
 
 static cairn_err
-check_pipeline(const struct cairn_plan *plan, const struct cairn_problem *problem, uint32_t pipeline,
-               bool *used, struct cairn_fault *fault)
+check_pipeline(const struct cairn_plan *plan, const struct cairn_problem *problem,
+               uint32_t pipeline, bool *used, struct cairn_fault *fault)
 {
     const struct cairn_plan_pipeline *in = &plan->pipelines[pipeline];
     uint32_t next_layer = 0;
 
     if (in->stage_count == 0 || in->microbatches == 0)
-        return wrong(fault, "pipeline %u has no %s", pipeline, in->stage_count ? "micro-batch" : "stage");
+        return wrong(fault, "pipeline %u has no %s", pipeline,
+                     in->stage_count ? "micro-batch" : "stage");
     for (uint32_t j = 0; j < in->stage_count; j++) {
         const struct cairn_plan_stage *stage = &plan->stages[in->first_stage + j];
         cairn_err err;
 
         if (stage->layer_count == 0 || stage->first_layer != next_layer)
-            return wrong(fault, "pipeline %u, stage %u: its layers do not follow those before it", pipeline, j);
+            return wrong(fault, "pipeline %u, stage %u: its layers do not follow those before it",
+                         pipeline, j);
         next_layer += stage->layer_count;
         err = check_stage(plan, problem, pipeline, j, used, fault);
         if (err)
@@ -133,8 +143,8 @@ cairn_plan_check(const struct cairn_plan *plan, const struct cairn_problem *prob
         microbatches += plan->pipelines[i].microbatches;
     }
     if (!err && microbatches != problem->microbatches)
-        err = wrong(fault, "the pipelines have %" PRIu64 " micro-batches, the problem %u", microbatches,
-                    problem->microbatches);
+        err = wrong(fault, "the pipelines have %" PRIu64 " micro-batches, the problem %u",
+                    microbatches, problem->microbatches);
     free(used);
     return err;
 }

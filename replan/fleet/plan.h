@@ -1,9 +1,10 @@
 /*
- * replan/fleet/plan.h - a plan: which devices form which stages of which pipelines, with which layers and
- * how many micro-batches.
+ * replan/fleet/plan.h - a plan: which devices form which stages of which pipelines, with which
+ * layers and how many micro-batches.
  *
- * A plan names devices by their ids and stands by itself; cairn_plan_check says whether it is one for
- * a problem. Stages of a pipeline and devices of a stage lie one after the other in the flat arrays.
+ * A plan names devices by their ids and stands by itself; cairn_plan_check says whether it is one
+ * for a problem. Stages of a pipeline and devices of a stage lie one after the other in the flat
+ * arrays.
  */
 #ifndef CAIRN_REPLAN_FLEET_PLAN_H
 #define CAIRN_REPLAN_FLEET_PLAN_H
@@ -39,17 +40,17 @@ CAIRN_MUST_CHECK cairn_err cairn_plan_create(uint32_t pipelines_max, uint32_t st
 void cairn_plan_destroy(struct cairn_plan *plan); /* NULL is allowed */
 
 /*
- * CAIRN_OK where the plan is one for these devices: every layer of every pipeline exactly once and in
- * order, every micro-batch given out, groups of one node and of a size that tp_cost has, no device
- * twice, none dead or unknown, and everything fits in memory. Else CAIRN_INVAL with *fault: what, where,
- * and for memory by how many bytes. CAIRN_NOMEM.
+ * CAIRN_OK where the plan is one for these devices: every layer of every pipeline exactly once and
+ * in order, every micro-batch given out, groups of one node and of a size that tp_cost has, no
+ * device twice, none dead or unknown, and everything fits in memory. Else CAIRN_INVAL with *fault:
+ * what, where, and for memory by how many bytes. CAIRN_NOMEM.
  */
 CAIRN_MUST_CHECK cairn_err cairn_plan_check(const struct cairn_plan *plan,
                                             const struct cairn_problem *problem,
                                             struct cairn_fault *fault);
 
-/* One micro-batch's time in a stage, forward and backward, vocabulary included. The devices must be in
- * the problem, and alive. */
+/* One micro-batch's time in a stage, forward and backward, vocabulary included. The devices must be
+ * in the problem, and alive. */
 double cairn_plan_stage_ms(const struct cairn_plan *plan, const struct cairn_problem *problem,
                            uint32_t pipeline, uint32_t stage);
 
@@ -57,9 +58,9 @@ double cairn_plan_stage_ms(const struct cairn_plan *plan, const struct cairn_pro
 double cairn_plan_step_ms(const struct cairn_plan *plan, const struct cairn_problem *problem);
 
 /*
- * Reads one plan, the answer of `cairn plan` or the "current" of a problem: its "pipelines"; what else
- * the answer carries is passed over. CAIRN_CORRUPT makes the reader fail (cairn_json_reader_fail);
- * CAIRN_NOMEM. On success the caller owns *out.
+ * Reads one plan, the answer of `cairn plan` or the "current" of a problem: its "pipelines"; what
+ * else the answer carries is passed over. CAIRN_CORRUPT makes the reader fail
+ * (cairn_json_reader_fail); CAIRN_NOMEM. On success the caller owns *out.
  */
 CAIRN_MUST_CHECK cairn_err cairn_plan_read(struct cairn_json_reader *reader,
                                            struct cairn_plan **out);

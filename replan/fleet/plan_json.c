@@ -1,4 +1,5 @@
-/* replan/fleet/plan_json.c - plans as JSON: the "pipelines" and "unused" of `cairn plan`, both ways. */
+/* replan/fleet/plan_json.c - plans as JSON: the "pipelines" and "unused" of `cairn plan`, both
+ * ways. */
 #include "replan/fleet/plan.h"
 
 #include <stdio.h>
@@ -13,8 +14,9 @@ enum {
 
 /* What an answer carries beside its pipelines; read by people, not here. */
 static const char *const passed_over[] = {
-    "schema", "unused", "step_ms", "schedule_ms", "lower_bound_ms", "gap", "healthy_ms", "moved_bytes",
-    "migrate_ms", "payback_steps", "plan_ms", "complete", "current_ms", "slow_reduction_layers"};
+    "schema",  "unused",     "step_ms",     "schedule_ms",          "lower_bound_ms",
+    "gap",     "healthy_ms", "moved_bytes", "migrate_ms",           "payback_steps",
+    "plan_ms", "complete",   "current_ms",  "slow_reduction_layers"};
 
 /* Room for one more of a flat array. */
 static cairn_err
@@ -174,8 +176,9 @@ cairn_plan_read(struct cairn_json_reader *reader, struct cairn_plan **out)
         } else if (is_passed_over(key)) {
             cairn_json_skip(reader);
         } else {
-            cairn_json_reader_fail(reader, pipelines ? "an unknown key of a plan, or one that stands here twice"
-                                                     : "an unknown key of a plan");
+            cairn_json_reader_fail(
+                reader, pipelines ? "an unknown key of a plan, or one that stands here twice"
+                                  : "an unknown key of a plan");
         }
     }
     if (!err && (!pipelines || plan->pipeline_count == 0))

@@ -26,14 +26,17 @@ const uint32_t cairn_model_shape_count = sizeof(cairn_model_shapes) / sizeof(*ca
 
 /* Links count in one direction: half of what the sheets call bidirectional. */
 const struct cairn_device_sheet cairn_device_sheets[] = {
-    {"a100-80g", 312, 80 * GIB, 2400, 200, "NVIDIA A100 80GB SXM data sheet; one 200 Gb/s adapter per device"},
-    {"h100-sxm", 989, 80 * GIB, 3600, 400, "NVIDIA H100 SXM data sheet; one 400 Gb/s adapter per device"},
+    {"a100-80g", 312, 80 * GIB, 2400, 200,
+     "NVIDIA A100 80GB SXM data sheet; one 200 Gb/s adapter per device"},
+    {"h100-sxm", 989, 80 * GIB, 3600, 400,
+     "NVIDIA H100 SXM data sheet; one 400 Gb/s adapter per device"},
     {"h200-sxm", 989, 141 * UINT64_C(1000000000), 3600, 400,
      "NVIDIA H200 SXM data sheet; one 400 Gb/s adapter per device"},
     {"b200-sxm", 2250, 180 * UINT64_C(1000000000), 7200, 400,
      "NVIDIA DGX B200 data sheet, an eighth of a node; one 400 Gb/s adapter per device"},
 };
-const uint32_t cairn_device_sheet_count = sizeof(cairn_device_sheets) / sizeof(*cairn_device_sheets);
+const uint32_t cairn_device_sheet_count =
+    sizeof(cairn_device_sheets) / sizeof(*cairn_device_sheets);
 
 const struct cairn_model_shape *
 cairn_model_shape_find(const char *name)
@@ -60,11 +63,14 @@ cairn_preset_apply(const struct cairn_preset *preset, uint32_t tp, struct cairn_
     double width = model->width, tokens = preset->sequence_tokens;
     double parameters = width * (2.0 * model->width + 2.0 * model->key_width +
                                  (double)model->matrices * model->inner_width);
-    /* Forward and backward: 6 operations per parameter and token, and 12 per width and token attended to. */
-    double layer_work = 6 * parameters + 12 * width * tokens, head_work = 6 * width * model->vocabulary;
+    /* Forward and backward: 6 operations per parameter and token, and 12 per width and token
+     * attended to. */
+    double layer_work = 6 * parameters + 12 * width * tokens,
+           head_work = 6 * width * model->vocabulary;
 
     problem->layers = model->layers;
-    problem->layer_ms = layer_work * tokens / (preset->device->peak_tflops * 1e9 * preset->reached * tp);
+    problem->layer_ms =
+        layer_work * tokens / (preset->device->peak_tflops * 1e9 * preset->reached * tp);
     problem->embed_layers = 0; /* a look-up */
     problem->head_layers = head_work / layer_work;
     problem->tp = tp;

@@ -1,6 +1,6 @@
 /*
- * replan/fleet/problem.h - what a plan is made for: the model's costs, the devices that are left, the
- * links between them, and what runs now.
+ * replan/fleet/problem.h - what a plan is made for: the model's costs, the devices that are left,
+ * the links between them, and what runs now.
  *
  * Plain values in the units of the problem file (docs/PLANNER.md): milliseconds, layers, bytes.
  * Everything here is pure: no clock, no I/O.
@@ -58,12 +58,14 @@ struct cairn_problem {
     double embed_layers; /* the vocabulary's weight on a pipeline's first stage */
     double head_layers;  /* and on its last */
     uint32_t microbatches;
-    uint32_t tp;                                            /* the size layer_ms was measured with */
+    /* the size layer_ms was measured with */
+    uint32_t tp;
     struct cairn_group_size sizes[CAIRN_PROBLEM_SIZES_MAX]; /* ascending by size */
     uint32_t size_count;
-    uint64_t layer_bytes;      /* all its state, over the whole group */
-    uint64_t activation_bytes; /* of one layer and one micro-batch in flight, over the whole group */
-    uint64_t reserved_bytes;   /* of every device */
+    uint64_t layer_bytes;         /* all its state, over the whole group */
+    uint64_t activation_bytes;    /* of one layer and one micro-batch in flight, over the whole
+                                * group */
+    uint64_t reserved_bytes;      /* of every device */
     struct cairn_device *devices; /* owned; ascending by id */
     uint32_t device_count;
     double intra_gbps; /* 10^9 bits per second into one device, from its own node */
@@ -88,12 +90,12 @@ uint32_t cairn_problem_device_find(const struct cairn_problem *problem, uint64_t
  * CAIRN_NOMEM. *out is untouched on failure. Thread: any.
  */
 CAIRN_MUST_CHECK cairn_err cairn_problem_read(const void *text, size_t text_bytes,
-                                              struct cairn_problem *out,
-                                              struct cairn_fault *fault);
+                                              struct cairn_problem *out, struct cairn_fault *fault);
 
 struct cairn_json_writer;
 
-/* Writes a problem as a file that says all itself: cairn_problem_read gives the same again. CAIRN_NOMEM. */
+/* Writes a problem as a file that says all itself: cairn_problem_read gives the same again.
+ * CAIRN_NOMEM. */
 CAIRN_MUST_CHECK cairn_err cairn_problem_write(const struct cairn_problem *problem,
                                                struct cairn_json_writer *writer);
 

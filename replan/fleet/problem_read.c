@@ -1,4 +1,5 @@
-/* replan/fleet/problem_read.c - problem files: JSON with every key known, every number in its range. */
+/* replan/fleet/problem_read.c - problem files: JSON with every key known, every number in its
+ * range. */
 #include "replan/fleet/problem.h"
 
 #include "replan/fleet/field.h"
@@ -11,7 +12,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { KEY_BYTES = 32, NAME_BYTES = 64, DEVICES_ROOM_MIN = 64, PRESET_TP = 8, PRESET_TOKENS_MAX = 1 << 24 };
+enum {
+    KEY_BYTES = 32,
+    NAME_BYTES = 64,
+    DEVICES_ROOM_MIN = 64,
+    PRESET_TP = 8,
+    PRESET_TOKENS_MAX = 1 << 24
+};
 #define TIME_MS_MAX 1e9
 #define RATE_MAX 1e6
 #define RATE_MIN 1e-6
@@ -19,25 +26,41 @@ enum { KEY_BYTES = 32, NAME_BYTES = 64, DEVICES_ROOM_MIN = 64, PRESET_TP = 8, PR
 #define GBPS_MAX 1e9
 
 static const char *const keys[] = {
-    "layers",        "layer_ms",         "embed_layers",   "head_layers", "microbatches", "tp",     "tp_cost",
-    "layer_bytes",   "activation_bytes", "reserved_bytes", "devices",     "link_gbps",    "current",
-    "preset",        "slow_links"};
+    "layers",  "layer_ms",  "embed_layers", "head_layers",      "microbatches",
+    "tp",      "tp_cost",   "layer_bytes",  "activation_bytes", "reserved_bytes",
+    "devices", "link_gbps", "current",      "preset",           "slow_links"};
 enum key {
-    LAYERS, LAYER_MS, EMBED_LAYERS, HEAD_LAYERS, MICROBATCHES, TP, TP_COST,
-    LAYER_BYTES, ACTIVATION_BYTES, RESERVED_BYTES, DEVICES, LINK_GBPS, CURRENT, PRESET, SLOW_LINKS, KEY_COUNT
+    LAYERS,
+    LAYER_MS,
+    EMBED_LAYERS,
+    HEAD_LAYERS,
+    MICROBATCHES,
+    TP,
+    TP_COST,
+    LAYER_BYTES,
+    ACTIVATION_BYTES,
+    RESERVED_BYTES,
+    DEVICES,
+    LINK_GBPS,
+    CURRENT,
+    PRESET,
+    SLOW_LINKS,
+    KEY_COUNT
 };
 /* What a problem must say; the others are 0, or nothing, where they are left out. */
-static const uint32_t required = 1u << LAYERS | 1u << LAYER_MS | 1u << MICROBATCHES | 1u << TP_COST |
-                                 1u << LAYER_BYTES | 1u << DEVICES;
+static const uint32_t required = 1u << LAYERS | 1u << LAYER_MS | 1u << MICROBATCHES |
+                                 1u << TP_COST | 1u << LAYER_BYTES | 1u << DEVICES;
 /* What a preset says where the problem does not. */
-static const uint32_t preset_says = 1u << LAYERS | 1u << LAYER_MS | 1u << EMBED_LAYERS | 1u << HEAD_LAYERS | 1u << TP |
-                                    1u << TP_COST | 1u << LAYER_BYTES | 1u << ACTIVATION_BYTES |
+static const uint32_t preset_says = 1u << LAYERS | 1u << LAYER_MS | 1u << EMBED_LAYERS |
+                                    1u << HEAD_LAYERS | 1u << TP | 1u << TP_COST |
+                                    1u << LAYER_BYTES | 1u << ACTIVATION_BYTES |
                                     1u << RESERVED_BYTES | 1u << LINK_GBPS;
 
 static double
 read_milliseconds(struct cairn_json_reader *reader)
 {
-    return cairn_field_number(reader, 1e-9, TIME_MS_MAX, "a time must be above 0 ms and at most 1e9 ms");
+    return cairn_field_number(reader, 1e-9, TIME_MS_MAX,
+                              "a time must be above 0 ms and at most 1e9 ms");
 }
 
 static uint32_t
@@ -72,7 +95,8 @@ read_sizes(struct cairn_json_reader *reader, struct cairn_problem *problem)
         uint32_t at = problem->size_count;
 
         if (size < 1 || size > CAIRN_PROBLEM_GROUP_MAX || *end != '\0')
-            cairn_json_reader_fail(reader, "a size of groups must be a whole number from 1 to 1024");
+            cairn_json_reader_fail(reader,
+                                   "a size of groups must be a whole number from 1 to 1024");
         else if (at == CAIRN_PROBLEM_SIZES_MAX)
             cairn_json_reader_fail(reader, "there are more than 16 sizes of groups");
         else if (cairn_json_reader_failed(reader))
@@ -111,8 +135,9 @@ read_device(struct cairn_json_reader *reader, struct cairn_device *device)
             break;
         case 2:
             if (!cairn_json_read_null(reader))
-                device->rate = cairn_field_number(reader, RATE_MIN, RATE_MAX,
-                                           "a rate must be from 1e-6 to 1e6, or null for a dead device");
+                device->rate = cairn_field_number(
+                    reader, RATE_MIN, RATE_MAX,
+                    "a rate must be from 1e-6 to 1e6, or null for a dead device");
             break;
         case 3:
             device->memory_bytes = read_bytes(reader);
@@ -195,7 +220,8 @@ read_slow_link(struct cairn_json_reader *reader, struct cairn_slow_link *link)
                     cairn_json_reader_fail(reader, "a slow link joins two nodes");
             }
         } else if (which == 1) {
-            link->gbps = cairn_field_number(reader, 1e-6, GBPS_MAX, "gbps must be from 1e-6 to 1e9");
+            link->gbps =
+                cairn_field_number(reader, 1e-6, GBPS_MAX, "gbps must be from 1e-6 to 1e9");
         }
     }
     if (seen != 3)
@@ -223,7 +249,8 @@ read_slow_links(struct cairn_json_reader *reader, struct cairn_problem *problem)
     return CAIRN_OK;
 }
 
-/* {"model": "llama3-70b", "gpu": "h100-sxm", "sequence_tokens": 8192, "reached": 0.4}; the last may be left out. */
+/* {"model": "llama3-70b", "gpu": "h100-sxm", "sequence_tokens": 8192, "reached": 0.4}; the last may
+ * be left out. */
 static void
 read_preset(struct cairn_json_reader *reader, struct cairn_preset *preset)
 {
@@ -239,20 +266,23 @@ read_preset(struct cairn_json_reader *reader, struct cairn_preset *preset)
             cairn_json_read_string(reader, name, sizeof(name));
             preset->model = cairn_model_shape_find(name);
             if (!preset->model)
-                cairn_json_reader_fail(reader, "no model of that name is known: docs/PLANNER.md lists them");
+                cairn_json_reader_fail(
+                    reader, "no model of that name is known: docs/PLANNER.md lists them");
             break;
         case 1:
             cairn_json_read_string(reader, name, sizeof(name));
             preset->device = cairn_device_sheet_find(name);
             if (!preset->device)
-                cairn_json_reader_fail(reader, "no gpu of that name is known: docs/PLANNER.md lists them");
+                cairn_json_reader_fail(reader,
+                                       "no gpu of that name is known: docs/PLANNER.md lists them");
             break;
         case 2:
             preset->sequence_tokens =
                 read_count(reader, PRESET_TOKENS_MAX, "sequence_tokens must be from 1 to 2^24");
             break;
         case 3:
-            preset->reached = cairn_field_number(reader, 1e-3, 1, "reached must be from 0.001 to 1");
+            preset->reached =
+                cairn_field_number(reader, 1e-3, 1, "reached must be from 0.001 to 1");
             break;
         default:
             break;
@@ -288,7 +318,8 @@ apply_preset(const struct cairn_preset *preset, uint32_t *seen, struct cairn_pro
     problem->layer_bytes = *seen >> LAYER_BYTES & 1 ? problem->layer_bytes : said.layer_bytes;
     problem->activation_bytes =
         *seen >> ACTIVATION_BYTES & 1 ? problem->activation_bytes : said.activation_bytes;
-    problem->reserved_bytes = *seen >> RESERVED_BYTES & 1 ? problem->reserved_bytes : said.reserved_bytes;
+    problem->reserved_bytes =
+        *seen >> RESERVED_BYTES & 1 ? problem->reserved_bytes : said.reserved_bytes;
     if (!(*seen >> LINK_GBPS & 1)) {
         problem->intra_gbps = said.intra_gbps;
         problem->inter_gbps = said.inter_gbps;
@@ -305,7 +336,8 @@ read_field(struct cairn_json_reader *reader, uint32_t key, struct cairn_problem 
 
     switch (key) {
     case LAYERS:
-        problem->layers = read_count(reader, CAIRN_PROBLEM_LAYERS_MAX, "layers must be from 1 to 10000");
+        problem->layers =
+            read_count(reader, CAIRN_PROBLEM_LAYERS_MAX, "layers must be from 1 to 10000");
         break;
     case LAYER_MS:
         problem->layer_ms = read_milliseconds(reader);
@@ -392,7 +424,8 @@ check_slow_links(const struct cairn_problem *problem, struct cairn_fault *fault)
         for (uint32_t j = 0; j < i; j++)
             if (join_the_same(&problem->slow_links[i], &problem->slow_links[j])) {
                 (void)snprintf(fault->text, sizeof(fault->text),
-                               "slow_links names the link of nodes %" PRIu64 " and %" PRIu64 " twice",
+                               "slow_links names the link of nodes %" PRIu64 " and %" PRIu64
+                               " twice",
                                problem->slow_links[i].nodes[0], problem->slow_links[i].nodes[1]);
                 return CAIRN_CORRUPT;
             }
@@ -434,7 +467,8 @@ cairn_problem_read(const void *text, size_t text_bytes, struct cairn_problem *ou
     cairn_json_reader_init(&reader, text, text_bytes);
     cairn_json_object_begin(&reader);
     while (!err && cairn_json_object_next(&reader, key, sizeof(key)))
-        err = read_field(&reader, cairn_field_key(&reader, key, keys, KEY_COUNT, &seen), &problem, &preset);
+        err = read_field(&reader, cairn_field_key(&reader, key, keys, KEY_COUNT, &seen), &problem,
+                         &preset);
     if (!err)
         err = cairn_json_reader_done(&reader);
     if (err == CAIRN_CORRUPT)

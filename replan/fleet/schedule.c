@@ -8,13 +8,14 @@
 #define FORWARD (1.0 / 3)
 
 struct stage {
-    double ms;          /* of one micro-batch, forward and backward */
-    double free_at_ms;  /* the end of its last operation so far */
-    double forward_ms;  /* the end of its last forward so far */
-    uint32_t warm_up;   /* forwards before the first backward */
+    double ms;         /* of one micro-batch, forward and backward */
+    double free_at_ms; /* the end of its last operation so far */
+    double forward_ms; /* the end of its last forward so far */
+    uint32_t warm_up;  /* forwards before the first backward */
 };
 
-/* The forwards before the first backward of each stage. row[stage_count]: scratch, when the stage before ended each. */
+/* The forwards before the first backward of each stage. row[stage_count]: scratch, when the stage
+ * before ended each. */
 static void
 warm_up(struct stage *stages, uint32_t stage_count, double *row)
 {
@@ -29,8 +30,9 @@ warm_up(struct stage *stages, uint32_t stage_count, double *row)
 }
 
 /*
- * Round i: stage j does forward i + warm_up, then backward i. The stage before did that forward one round earlier, as it has one
- * forward more to begin with; so forwards need nothing of their own round, and backwards only that of the stage after.
+ * Round i: stage j does forward i + warm_up, then backward i. The stage before did that forward one
+ * round earlier, as it has one forward more to begin with; so forwards need nothing of their own
+ * round, and backwards only that of the stage after.
  */
 static void
 run_round(struct stage *stages, uint32_t stage_count, uint32_t microbatches, uint32_t i)
@@ -42,7 +44,8 @@ run_round(struct stage *stages, uint32_t stage_count, uint32_t microbatches, uin
 
         if (i + stage->warm_up >= microbatches)
             continue;
-        stage->free_at_ms = fmax(stage->free_at_ms, j > 0 ? stages[j - 1].forward_ms : 0) + stage->ms * FORWARD;
+        stage->free_at_ms =
+            fmax(stage->free_at_ms, j > 0 ? stages[j - 1].forward_ms : 0) + stage->ms * FORWARD;
         stage->forward_ms = stage->free_at_ms;
     }
     after_ms = stages[stage_count - 1].forward_ms;
@@ -53,11 +56,13 @@ run_round(struct stage *stages, uint32_t stage_count, uint32_t microbatches, uin
 }
 
 static cairn_err
-pipeline_ms(const struct cairn_plan *plan, const struct cairn_problem *problem, uint32_t pipeline, double *out)
+pipeline_ms(const struct cairn_plan *plan, const struct cairn_problem *problem, uint32_t pipeline,
+            double *out)
 {
     const struct cairn_plan_pipeline *in = &plan->pipelines[pipeline];
-    uint32_t microbatches = in->microbatches < CAIRN_SCHEDULE_MICROBATCHES_MAX ? in->microbatches
-                                                                              : CAIRN_SCHEDULE_MICROBATCHES_MAX;
+    uint32_t microbatches = in->microbatches < CAIRN_SCHEDULE_MICROBATCHES_MAX
+                                ? in->microbatches
+                                : CAIRN_SCHEDULE_MICROBATCHES_MAX;
     struct stage *stages = calloc((size_t)in->stage_count + 1, sizeof(*stages));
     double *row = calloc((size_t)in->stage_count + 1, sizeof(*row)), slowest_ms = 0;
     cairn_err err = stages && row ? CAIRN_OK : CAIRN_NOMEM;
@@ -81,7 +86,8 @@ pipeline_ms(const struct cairn_plan *plan, const struct cairn_problem *problem, 
 }
 
 cairn_err
-cairn_plan_schedule_ms(const struct cairn_plan *plan, const struct cairn_problem *problem, double *schedule_ms)
+cairn_plan_schedule_ms(const struct cairn_plan *plan, const struct cairn_problem *problem,
+                       double *schedule_ms)
 {
     double longest_ms = 0, own_ms;
     cairn_err err = CAIRN_OK;

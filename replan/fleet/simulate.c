@@ -20,7 +20,7 @@ struct replay {
     uint32_t stage_count;
     uint32_t microbatches;
     struct stage *stages;
-    double *forward_ms;  /* [stage][micro-batch] when it ended */
+    double *forward_ms; /* [stage][micro-batch] when it ended */
     double *backward_ms;
 };
 
@@ -87,8 +87,8 @@ run_stage(struct replay *replay, uint32_t j, struct cairn_simulated_stage *out)
 }
 
 static cairn_err
-replay_pipeline(const struct cairn_plan *plan, const struct cairn_problem *problem, uint32_t pipeline,
-                struct cairn_simulated *out)
+replay_pipeline(const struct cairn_plan *plan, const struct cairn_problem *problem,
+                uint32_t pipeline, struct cairn_simulated *out)
 {
     const struct cairn_plan_pipeline *in = &plan->pipelines[pipeline];
     size_t operations = (size_t)in->stage_count * in->microbatches;
@@ -124,8 +124,8 @@ replay_pipeline(const struct cairn_plan *plan, const struct cairn_problem *probl
             err = CAIRN_INTERNAL; /* a schedule that stops half-way */
         if (replay.stages[j].free_at_ms > out->pipeline_ms[pipeline])
             out->pipeline_ms[pipeline] = replay.stages[j].free_at_ms;
-        stage->device_bytes = cairn_cost_device_bytes(problem, group->device_count, group->layer_count,
-                                                      stage->in_flight);
+        stage->device_bytes = cairn_cost_device_bytes(problem, group->device_count,
+                                                      group->layer_count, stage->in_flight);
     }
 done:
     free(replay.stages);
@@ -141,7 +141,8 @@ cairn_simulate(const struct cairn_plan *plan, const struct cairn_problem *proble
     struct cairn_simulated simulated = {0};
     cairn_err err = CAIRN_NOMEM;
 
-    simulated.pipeline_ms = calloc((size_t)plan->pipeline_count + 1, sizeof(*simulated.pipeline_ms));
+    simulated.pipeline_ms =
+        calloc((size_t)plan->pipeline_count + 1, sizeof(*simulated.pipeline_ms));
     simulated.stages = calloc((size_t)plan->stage_count + 1, sizeof(*simulated.stages));
     if (simulated.pipeline_ms && simulated.stages)
         err = CAIRN_OK;

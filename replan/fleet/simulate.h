@@ -1,11 +1,12 @@
 /*
  * replan/fleet/simulate.h - a plan's step replayed operation by operation, without the formula.
  *
- * Each stage runs its operations in the order of the 1F1B schedule: as many forwards as there are stages
- * after it (the micro-batches, if fewer), then a forward and a backward in turn, then the backwards that are left. An
- * operation begins when its stage is free and what it needs is there: a forward the same forward
- * of the stage before, a backward the same backward of the stage after, or in the last stage its own forward. A forward
- * takes a third of a stage's time per micro-batch, a backward two; sending takes none.
+ * Each stage runs its operations in the order of the 1F1B schedule: as many forwards as there are
+ * stages after it (the micro-batches, if fewer), then a forward and a backward in turn, then the
+ * backwards that are left. An operation begins when its stage is free and what it needs is there: a
+ * forward the same forward of the stage before, a backward the same backward of the stage after, or
+ * in the last stage its own forward. A forward takes a third of a stage's time per micro-batch, a
+ * backward two; sending takes none.
  */
 #ifndef CAIRN_REPLAN_FLEET_SIMULATE_H
 #define CAIRN_REPLAN_FLEET_SIMULATE_H
@@ -20,7 +21,7 @@ struct cairn_simulated_stage {
 
 struct cairn_simulated {
     double step_ms;
-    double *pipeline_ms;                   /* [plan->pipeline_count] */
+    double *pipeline_ms;                  /* [plan->pipeline_count] */
     struct cairn_simulated_stage *stages; /* [plan->stage_count] */
 };
 

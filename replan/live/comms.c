@@ -1,4 +1,5 @@
-/* replan/live/comms.c - the communicators of a running job, as they become known; see live/state.h. */
+/* replan/live/comms.c - the communicators of a running job, as they become known; see
+ * live/state.h. */
 #include "replan/live/state.h"
 
 #include <stdio.h>
@@ -28,7 +29,8 @@ live_comms_find(const struct live_comms *comms, uint64_t hash)
 {
     if (comms->count == 0)
         return NULL;
-    for (uint32_t at = slot_of(hash, comms->name_room); comms->names[at]; at = (at + 1) & (comms->name_room - 1))
+    for (uint32_t at = slot_of(hash, comms->name_room); comms->names[at];
+         at = (at + 1) & (comms->name_room - 1))
         if (comms->items[comms->names[at] - 1].hash == hash)
             return &comms->items[comms->names[at] - 1];
     return NULL;
@@ -106,7 +108,8 @@ add_member(struct live_comm *comm, uint32_t rank, uint32_t place)
         comm->members = members;
         comm->member_room = room;
     }
-    memmove(&comm->members[at + 1], &comm->members[at], (comm->member_count - at) * sizeof *comm->members);
+    memmove(&comm->members[at + 1], &comm->members[at],
+            (comm->member_count - at) * sizeof *comm->members);
     comm->members[at] = (struct live_member){rank, place};
     comm->member_count++;
     return CAIRN_OK;
@@ -125,7 +128,8 @@ live_comms_join(struct live_comms *comms, uint32_t world, const struct cairn_rep
         if (err)
             return err;
         comm = &comms->items[comms->count];
-        *comm = (struct live_comm){.hash = report->comm, .ranks = report->comm_ranks, .index = CAIRN_COMM_NONE};
+        *comm = (struct live_comm){
+            .hash = report->comm, .ranks = report->comm_ranks, .index = CAIRN_COMM_NONE};
         name_insert(comms, comms->count++);
     }
     if (comm->member_count == 0)
@@ -164,7 +168,8 @@ live_comms_leave(struct live_comms *comms, uint32_t rank)
         if (at == comm->member_count || comm->members[at].rank != rank)
             continue;
         comm->member_count--;
-        memmove(&comm->members[at], &comm->members[at + 1], (comm->member_count - at) * sizeof *comm->members);
+        memmove(&comm->members[at], &comm->members[at + 1],
+                (comm->member_count - at) * sizeof *comm->members);
         comm->steps = comm->last_step = 0;
     }
     forget_empty(comms);
@@ -199,9 +204,11 @@ is_within_node(const struct cairn_live *live, const struct live_comm *comm)
     return true;
 }
 
-/* Names as topology.h reads them: the first two letters are the role, the number at the end tells those of one kind apart. */
+/* Names as topology.h reads them: the first two letters are the role, the number at the end tells
+ * those of one kind apart. */
 static void
-name_comm(const struct cairn_live *live, const struct live_comm *comm, uint32_t number, char *out, size_t out_bytes)
+name_comm(const struct cairn_live *live, const struct live_comm *comm, uint32_t number, char *out,
+          size_t out_bytes)
 {
     const uint32_t transfers = 1u << CAIRN_SEND | 1u << CAIRN_RECV;
     uint32_t stride = comm->member_count > 1 ? comm->members[1].rank - comm->members[0].rank : 0;
@@ -211,10 +218,12 @@ name_comm(const struct cairn_live *live, const struct live_comm *comm, uint32_t 
     else if (comm->ranks == live->world)
         snprintf(out, out_bytes, "all%u", number);
     else
-        snprintf(out, out_bytes, "%s-%u-every-%u-n%u", is_within_node(live, comm) ? "tp" : "dp", comm->ranks, stride, number);
+        snprintf(out, out_bytes, "%s-%u-every-%u-n%u", is_within_node(live, comm) ? "tp" : "dp",
+                 comm->ranks, stride, number);
 }
 
-/* ranks[comm->ranks] in the order of places where those are known, else of ranks. Of one that is the whole job all are known. */
+/* ranks[comm->ranks] in the order of places where those are known, else of ranks. Of one that is
+ * the whole job all are known. */
 static void
 order_ranks(const struct live_comm *comm, uint32_t *ranks)
 {

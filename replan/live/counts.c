@@ -13,7 +13,8 @@ struct live_wait {
     bool is_running; /* the device was seen to begin it, and not to end */
 };
 
-static const uint64_t recent_ns = 8000000000; /* no rank goes on so long behind an operation that does not end */
+static const uint64_t recent_ns = 8000000000; /* no rank goes on so long behind an operation that
+                                               * does not end */
 
 /* ---- what ranks have said ---- */
 
@@ -48,7 +49,8 @@ live_take_counts(struct live_rank *rank, const struct cairn_report *report)
             return CAIRN_NOMEM;
     }
     if (report->count_count > progress->room) {
-        struct cairn_report_count *counts = realloc(progress->counts, report->count_count * sizeof *counts);
+        struct cairn_report_count *counts =
+            realloc(progress->counts, report->count_count * sizeof *counts);
 
         if (!counts)
             return CAIRN_NOMEM;
@@ -87,7 +89,8 @@ rank_of(const struct live_look *look, uint32_t rank)
 static bool
 is_dead(const struct live_look *look, uint32_t rank)
 {
-    return rank_of(look, rank)->presence == CAIRN_PRESENCE_GONE || live_is_silent(rank_of(look, rank), look->now_ns);
+    return rank_of(look, rank)->presence == CAIRN_PRESENCE_GONE ||
+           live_is_silent(rank_of(look, rank), look->now_ns);
 }
 
 static bool
@@ -95,7 +98,8 @@ has_stood(const struct live_look *look, uint32_t rank, double for_ns)
 {
     const struct live_progress *progress = rank_of(look, rank)->progress;
 
-    return progress && progress->entered == progress->counted && (double)progress->quiet_ns >= for_ns;
+    return progress && progress->entered == progress->counted &&
+           (double)progress->quiet_ns >= for_ns;
 }
 
 static const struct cairn_report_count *
@@ -105,7 +109,8 @@ count_in(const struct live_look *look, uint32_t rank, uint64_t comm, uint8_t op,
     struct cairn_report_count wanted = {.lane = {.comm = comm, .peer = peer, .op = op}};
 
     return progress && progress->count_count > 0
-               ? bsearch(&wanted, progress->counts, progress->count_count, sizeof wanted, compare_counts)
+               ? bsearch(&wanted, progress->counts, progress->count_count, sizeof wanted,
+                         compare_counts)
                : NULL;
 }
 
@@ -119,7 +124,8 @@ is_running(const struct cairn_report_count *count)
 static uint64_t
 waits_for(const struct live_look *look, uint32_t rank, const struct cairn_report_count *count)
 {
-    if (!count || !count->is_known || is_dead(look, rank) || rank_of(look, rank)->presence != CAIRN_PRESENCE_RUNS ||
+    if (!count || !count->is_known || is_dead(look, rank) ||
+        rank_of(look, rank)->presence != CAIRN_PRESENCE_RUNS ||
         !has_stood(look, rank, look->limit_ns) || count->age_ns > recent_ns)
         return 0;
     if (look->sights[rank].marks & LIVE_RUNNING)
@@ -127,11 +133,14 @@ waits_for(const struct live_look *look, uint32_t rank, const struct cairn_report
     return count->count;
 }
 
-/* How many operations of a lane a rank has entered. False: nobody knows, or it is about to enter more. */
+/* How many operations of a lane a rank has entered. False: nobody knows, or it is about to enter
+ * more. */
 static bool
-has_entered(const struct live_look *look, uint32_t rank, const struct cairn_report_count *count, uint64_t *out)
+has_entered(const struct live_look *look, uint32_t rank, const struct cairn_report_count *count,
+            uint64_t *out)
 {
-    if (!has_stood(look, rank, look->limit_ns / 2) || !(count ? count->is_known : rank_of(look, rank)->progress->is_whole))
+    if (!has_stood(look, rank, look->limit_ns / 2) ||
+        !(count ? count->is_known : rank_of(look, rank)->progress->is_whole))
         return false;
     *out = count ? count->count : 0;
     return true;
@@ -139,20 +148,23 @@ has_entered(const struct live_look *look, uint32_t rank, const struct cairn_repo
 
 /* ---- one communicator ---- */
 
-/* True where a process that is gone has entered all that somebody else has: it may have finished, while the other saves. One that
- * has not said that it leaves has not. */
+/* True where a process that is gone has entered all that somebody else has: it may have finished,
+ * while the other saves. One that has not said that it leaves has not. */
 static bool
-may_have_finished(const struct live_look *look, uint32_t rank, const struct cairn_report_count *count, uint64_t needed)
+may_have_finished(const struct live_look *look, uint32_t rank,
+                  const struct cairn_report_count *count, uint64_t needed)
 {
     const struct live_rank *gone = rank_of(look, rank);
 
-    return gone->presence == CAIRN_PRESENCE_GONE && !gone->has_died && count && count->is_known && count->count >= needed &&
-           gone->progress->entered == gone->progress->counted;
+    return gone->presence == CAIRN_PRESENCE_GONE && !gone->has_died && count && count->is_known &&
+           count->count >= needed && gone->progress->entered == gone->progress->counted;
 }
 
-/* Of a rank that somebody waits for, in an operation that was seen to begin or in any. True where that is why he waits. */
+/* Of a rank that somebody waits for, in an operation that was seen to begin or in any. True where
+ * that is why he waits. */
 static bool
-look_at_awaited(struct live_look *look, uint32_t rank, const struct live_wait *wait, uint64_t *entered)
+look_at_awaited(struct live_look *look, uint32_t rank, const struct live_wait *wait,
+                uint64_t *entered)
 {
     const struct cairn_report_count *count =
         count_in(look, rank, look->live->comms.items[wait->comm].hash, wait->op, wait->peer);
@@ -195,7 +207,8 @@ look_at_collective(struct live_look *look, uint32_t index, uint8_t op)
 
     for (uint32_t i = 0; i < comm->member_count; i++) {
         uint32_t rank = comm->members[i].rank;
-        const struct cairn_report_count *count = count_in(look, rank, comm->hash, op, CAIRN_PEER_NONE);
+        const struct cairn_report_count *count =
+            count_in(look, rank, comm->hash, op, CAIRN_PEER_NONE);
         uint64_t own = waits_for(look, rank, count);
 
         needed = own > needed ? own : needed;
@@ -204,7 +217,11 @@ look_at_collective(struct live_look *look, uint32_t index, uint8_t op)
     }
     if (running > 0) /* what has been entered behind it waits for it */
         needed = running;
-    wait = (struct live_wait){.comm = index, .op = op, .peer = CAIRN_PEER_NONE, .needed = needed, .is_running = running > 0};
+    wait = (struct live_wait){.comm = index,
+                              .op = op,
+                              .peer = CAIRN_PEER_NONE,
+                              .needed = needed,
+                              .is_running = running > 0};
     for (uint32_t i = 0; needed > 0 && i < comm->member_count; i++) {
         uint64_t entered;
 
@@ -221,7 +238,8 @@ look_at_collective(struct live_look *look, uint32_t index, uint8_t op)
     }
     if (running == 0 || !all_arrived)
         return;
-    for (uint32_t i = 0; i < comm->member_count; i++) /* for the transfer, which is nobody's fault */
+    /* for the transfer, which is nobody's fault */
+    for (uint32_t i = 0; i < comm->member_count; i++)
         look->sights[comm->members[i].rank].marks |= LIVE_WAITS;
     if (look->link_comm == UINT32_MAX) {
         look->link_comm = index;
@@ -263,7 +281,8 @@ ops_of(const struct live_look *look, const struct live_comm *comm)
 
     for (uint32_t i = 0; i < comm->member_count; i++)
         for (uint8_t op = 1; op < CAIRN_SEND; op++)
-            if (!(ops & 1u << op) && count_in(look, comm->members[i].rank, comm->hash, op, CAIRN_PEER_NONE))
+            if (!(ops & 1u << op) &&
+                count_in(look, comm->members[i].rank, comm->hash, op, CAIRN_PEER_NONE))
                 ops |= 1u << op;
     return ops;
 }
@@ -279,8 +298,9 @@ live_look_at_comm(struct live_look *look, uint32_t index)
     if (!live_comm_is_complete(comm)) { /* who else is in it may be who is waited for */
         for (uint32_t i = 0; i < comm->member_count; i++)
             for (uint8_t op = 1; op < CAIRN_SEND; op++)
-                if (waits_for(look, comm->members[i].rank,
-                              count_in(look, comm->members[i].rank, comm->hash, op, CAIRN_PEER_NONE))) {
+                if (waits_for(
+                        look, comm->members[i].rank,
+                        count_in(look, comm->members[i].rank, comm->hash, op, CAIRN_PEER_NONE))) {
                     look->sights[comm->members[i].rank].marks |= LIVE_WAITS;
                     look->has_unknown = true;
                 }
@@ -342,7 +362,8 @@ live_look_is_level(const struct live_look *look, const struct live_comm *comm)
     for (uint32_t i = 0; i < comm->member_count; i++) {
         const struct cairn_report_count *last = last_used(look, comm->members[i].rank);
 
-        if (!last || last->lane.comm != comm->hash || last->lane.op >= CAIRN_SEND || !last->is_known)
+        if (!last || last->lane.comm != comm->hash || last->lane.op >= CAIRN_SEND ||
+            !last->is_known)
             return false;
         first = first ? first : last;
         if (last->lane.op != first->lane.op || last->count != first->count)

@@ -1,5 +1,6 @@
 /*
- * replan/live/counts.h - counts of operations of all ranks, looked at while some stand still: who waits, and for whom; see live/hang.c.
+ * replan/live/counts.h - counts of operations of all ranks, looked at while some stand still: who
+ * waits, and for whom; see live/hang.c.
  */
 #ifndef CAIRN_REPLAN_LIVE_COUNTS_H
 #define CAIRN_REPLAN_LIVE_COUNTS_H
@@ -18,7 +19,8 @@ struct live_sight {
 struct live_look {
     const struct cairn_live *live;
     uint64_t now_ns;
-    double limit_ns, waited_ns; /* after which a rank waits; the longest that one has who waits for another */
+    double limit_ns, waited_ns; /* after which a rank waits; the longest that one has who waits for
+                                 * another */
     struct live_sight *sights;  /* [world] */
     bool has_unknown;           /* of some communicator not all is known */
     uint32_t link_comm;         /* the index of one in which a transfer has stopped, UINT32_MAX */

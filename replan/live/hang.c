@@ -1,18 +1,23 @@
 /*
- * replan/live/hang.c - who hangs in a running job, from how many operations each rank has entered (replan/live/tally.h).
+ * replan/live/hang.c - who hangs in a running job, from how many operations each rank has entered
+ * (replan/live/tally.h).
  *
- * For jobs whose operations are mostly not seen to end, as NCCL's: that one is entered says nothing of when it is over, and a rank
- * that waits cannot be told from one that computes. But when ranks stand still and their counts of a communicator differ, those with more
- * wait for those with less, whatever they do. Who is waited for and waits for nobody is the cause; who is waited for and waits
- * himself is a victim. Where the causes are all members of a communicator, and have entered the same operation of it last, it is that
- * which does not end. Otherwise a transfer that has stopped with everybody in it is only seen where the device was looked at: equal
- * counts are what a job looks like, too, that loads data, or saves. A process that has died is missed at equal counts as well: its
- * node knows that it has not left its session as one that finishes does.
+ * For jobs whose operations are mostly not seen to end, as NCCL's: that one is entered says nothing
+ * of when it is over, and a rank that waits cannot be told from one that computes. But when ranks
+ * stand still and their counts of a communicator differ, those with more wait for those with less,
+ * whatever they do. Who is waited for and waits for nobody is the cause; who is waited for and
+ * waits himself is a victim. Where the causes are all members of a communicator, and have entered
+ * the same operation of it last, it is that which does not end. Otherwise a transfer that has
+ * stopped with everybody in it is only seen where the device was looked at: equal counts are what a
+ * job looks like, too, that loads data, or saves. A process that has died is missed at equal counts
+ * as well: its node knows that it has not left its session as one that finishes does.
  *
- * Only lanes count that a rank has used shortly before it fell quiet: a communicator that was given up with unequal counts
- * is nobody's reason to wait. Where a member is not known, moves, or lost records, its communicator says nothing but that its members may
- * wait for that one. Counts of different communicators are never compared. A process that is gone and has entered all that others have may
- * have finished, while another saves what came of it: unless it has died it is missed only where an operation was seen to begin and not to end.
+ * Only lanes count that a rank has used shortly before it fell quiet: a communicator that was given
+ * up with unequal counts is nobody's reason to wait. Where a member is not known, moves, or lost
+ * records, its communicator says nothing but that its members may wait for that one. Counts of
+ * different communicators are never compared. A process that is gone and has entered all that
+ * others have may have finished, while another saves what came of it: unless it has died it is
+ * missed only where an operation was seen to begin and not to end.
  */
 #include "replan/live/counts.h"
 
@@ -21,11 +26,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static const double hang_ns = 8e9;       /* above pauses of a few seconds; below what people wait for */
+static const double hang_ns = 8e9;       /* above pauses of a few seconds; below what people wait
+                                          * for */
 static const double hang_periods = 4;    /* and of long steps */
-static const double hang_gaps = 2;       /* the same where nobody names steps: above the longest time in which nothing began */
-static const double young_ns = 3e10;     /* a job that has not been busy for longer compiles, and loads data … */
-static const double longest_ns = 1.2e11; /* … which may take this long; what was waited for longer is no measure either */
+static const double hang_gaps = 2;       /* the same where nobody names steps: above the longest
+                                          * time in which nothing began */
+static const double young_ns = 3e10;     /* a job that has not been busy for longer compiles, and
+                                          * loads data … */
+static const double longest_ns = 1.2e11; /* … which may take this long; what was waited for longer
+                                          * is no measure either */
 static const double outlived_factor = 1.5;
 static const uint64_t look_every_ns = 500000000;
 static const double sure_behind = 0.9, sure_link = 0.9, sure_level = 0.6, sure_cycle = 0.5;
@@ -34,7 +43,8 @@ static double
 limit_of(const struct cairn_live *live)
 {
     struct cairn_detector_summary summary = {0};
-    double gap_ns = 0, active_ns = 0, limit_ns = fmax(hang_ns, outlived_factor * live->hang.outlived_ns);
+    double gap_ns = 0, active_ns = 0,
+           limit_ns = fmax(hang_ns, outlived_factor * live->hang.outlived_ns);
 
     if (live->detector)
         cairn_detector_summarize(live->detector, &summary);
@@ -95,15 +105,18 @@ say_dead(const struct live_look *look, struct cairn_verdict *verdict)
     tell_others(verdict->ranks.count, others, sizeof others);
     snprintf(verdict->evidence, sizeof verdict->evidence,
              look->live->ranks[verdict->ranks.items[0]].has_died
-                 ? "the process of rank %" PRIu32 "%s has ended without a word, and those that have entered operations with it have waited "
+                 ? "the process of rank %" PRIu32 "%s has ended without a word, and those that "
+                   "have entered operations with it have waited "
                    "for %.1f s"
-                 : "rank %" PRIu32 "%s is gone or not heard of any more, and those that have entered operations with it have waited for "
+                 : "rank %" PRIu32 "%s is gone or not heard of any more, and those that have "
+                   "entered operations with it have waited for "
                    "%.1f s",
              verdict->ranks.items[0], others, look->waited_ns / 1e9);
     return list_ranks(look, LIVE_WAITS | LIVE_DEAD, LIVE_WAITS, &verdict->victims);
 }
 
-/* The communicator all of whose members are in a verdict, and have entered the same operation of it last; NULL. */
+/* The communicator all of whose members are in a verdict, and have entered the same operation of it
+ * last; NULL. */
 static const struct live_comm *
 level_comm(const struct live_look *look, const struct cairn_verdict *verdict)
 {
@@ -111,7 +124,8 @@ level_comm(const struct live_look *look, const struct cairn_verdict *verdict)
         const struct live_comm *comm = &look->live->comms.items[i];
         bool is_theirs = comm->member_count == verdict->ranks.count;
 
-        for (uint32_t k = 0; is_theirs && k < comm->member_count; k++) /* both are in the order of ranks */
+        /* both are in the order of ranks */
+        for (uint32_t k = 0; is_theirs && k < comm->member_count; k++)
             is_theirs = comm->members[k].rank == verdict->ranks.items[k];
         if (is_theirs && live_look_is_level(look, comm))
             return comm;
@@ -125,7 +139,8 @@ list_ring(const struct live_comm *comm, struct cairn_verdict *verdict)
     cairn_err err = CAIRN_OK;
 
     for (uint32_t i = 0; !err && i < comm->ranks; i++) {
-        uint32_t rank = live_comm_rank_at(comm, i), next = live_comm_rank_at(comm, (i + 1) % comm->ranks);
+        uint32_t rank = live_comm_rank_at(comm, i),
+                 next = live_comm_rank_at(comm, (i + 1) % comm->ranks);
 
         if (rank == UINT32_MAX || next == UINT32_MAX)
             continue; /* two that say the same place */
@@ -156,23 +171,30 @@ say_behind(const struct live_look *look, struct cairn_verdict *verdict)
     verdict->confidence = in_a_circle ? sure_cycle : sure_behind;
     tell_others(verdict->ranks.count, others, sizeof others);
     if (look->live->ranks[verdict->ranks.items[0]].presence == CAIRN_PRESENCE_STOPPED)
-        snprintf(verdict->evidence, sizeof verdict->evidence,
-                 "the process of rank %" PRIu32 "%s is stopped, and those that have entered operations with it have waited for %.1f s",
-                 verdict->ranks.items[0], others, look->waited_ns / 1e9);
+        snprintf(
+            verdict->evidence, sizeof verdict->evidence,
+            "the process of rank %" PRIu32
+            "%s is stopped, and those that have entered operations with it have waited for %.1f s",
+            verdict->ranks.items[0], others, look->waited_ns / 1e9);
     else
         snprintf(verdict->evidence, sizeof verdict->evidence,
-                 "rank %" PRIu32 "%s has entered %" PRIu64 " operations %s of a communicator of %" PRIu32 " ranks, those that wait %" PRIu64
+                 "rank %" PRIu32 "%s has entered %" PRIu64
+                 " operations %s of a communicator of %" PRIu32 " ranks, those that wait %" PRIu64
                  ", and nothing has begun or ended on them for %.1f s%s",
-                 verdict->ranks.items[0], others, sight->count, op_text(sight->op), look->live->comms.items[sight->comm].ranks,
-                 sight->needed, look->waited_ns / 1e9,
-                 in_a_circle ? "; each waits for another: they may call operations in different orders" : "");
+                 verdict->ranks.items[0], others, sight->count, op_text(sight->op),
+                 look->live->comms.items[sight->comm].ranks, sight->needed, look->waited_ns / 1e9,
+                 in_a_circle
+                     ? "; each waits for another: they may call operations in different orders"
+                     : "");
     level = in_a_circle ? NULL : level_comm(look, verdict);
     if (level) {
         verdict->kind = CAIRN_HANG_LINK;
         verdict->confidence = sure_level;
         snprintf(verdict->evidence, sizeof verdict->evidence,
-                 "all %" PRIu32 " ranks of a communicator have last entered the same operation of it, and nothing has begun or ended on them "
-                 "since, while others have waited for them for %.1f s", level->ranks, look->waited_ns / 1e9);
+                 "all %" PRIu32 " ranks of a communicator have last entered the same operation of "
+                 "it, and nothing has begun or ended on them "
+                 "since, while others have waited for them for %.1f s",
+                 level->ranks, look->waited_ns / 1e9);
         err = list_ring(level, verdict);
     }
     return err || in_a_circle ? err : list_ranks(look, LIVE_WAITS, LIVE_WAITS, &verdict->victims);
@@ -237,11 +259,13 @@ find_hang(struct cairn_live *live, struct live_look *look)
     return err;
 }
 
-/* For how long those have waited of whom that was said; 0: they go on. What others do is nothing to it, nor is who has died meanwhile. */
+/* For how long those have waited of whom that was said; 0: they go on. What others do is nothing to
+ * it, nor is who has died meanwhile. */
 static double
 waited_ns(const struct live_look *look, const struct cairn_verdict *verdict)
 {
-    const struct cairn_u32_list *waiting = verdict->victims.count > 0 ? &verdict->victims : &verdict->ranks;
+    const struct cairn_u32_list *waiting =
+        verdict->victims.count > 0 ? &verdict->victims : &verdict->ranks;
     double longest = 0;
     bool lives = false;
 
@@ -258,8 +282,8 @@ waited_ns(const struct live_look *look, const struct cairn_verdict *verdict)
     return lives ? longest : look->live->hang.longest_ns;
 }
 
-/* Somebody who waited goes on. What ended by itself was no hang, and will be waited for again; a process that was stopped
- * says nothing of what is usual. */
+/* Somebody who waited goes on. What ended by itself was no hang, and will be waited for again; a
+ * process that was stopped says nothing of what is usual. */
 static void
 end_hang(struct cairn_live *live)
 {
@@ -295,8 +319,11 @@ live_hang_check(struct cairn_live *live, uint64_t now_ns)
         hang->longest_ns = fmax(hang->longest_ns, look.waited_ns);
     else if (live_look_for_waiting(&look))
         err = find_hang(live, &look);
-    for (uint32_t i = 0; hang->is_said && hang->verdict.until_step == CAIRN_STEP_NONE && i < hang->verdict.ranks.count; i++)
-        hang->was_stopped |= live->ranks[hang->verdict.ranks.items[i]].presence == CAIRN_PRESENCE_STOPPED;
+    for (uint32_t i = 0; hang->is_said && hang->verdict.until_step == CAIRN_STEP_NONE &&
+                         i < hang->verdict.ranks.count;
+         i++)
+        hang->was_stopped |=
+            live->ranks[hang->verdict.ranks.items[i]].presence == CAIRN_PRESENCE_STOPPED;
     free(look.sights);
     return err;
 }

@@ -7,7 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const uint64_t return_ns = 60000000000; /* that a cause may be away and still be the same verdict */
+static const uint64_t return_ns = 60000000000; /* that a cause may be away and still be the same
+                                                * verdict */
 static const double rate_news = 0.1;           /* by how much a rate must change to be told */
 
 void
@@ -30,20 +31,24 @@ copy_list(const struct cairn_u32_list *list, uint32_t unit, uint32_t units_max, 
 }
 
 static bool
-same_list(const struct cairn_u32_list *list, uint32_t unit, uint32_t units_max, const uint32_t *items, uint32_t count)
+same_list(const struct cairn_u32_list *list, uint32_t unit, uint32_t units_max,
+          const uint32_t *items, uint32_t count)
 {
     uint32_t units = list->count / unit, listed = units < units_max ? units : units_max;
 
-    return units == count && (listed == 0 || memcmp(list->items, items, listed * unit * sizeof *items) == 0);
+    return units == count &&
+           (listed == 0 || memcmp(list->items, items, listed * unit * sizeof *items) == 0);
 }
 
-/* True where a verdict's links and an entry's have one in common: slow ones are found one after the other. */
+/* True where a verdict's links and an entry's have one in common: slow ones are found one after the
+ * other. */
 static bool
 shares_link(const struct cairn_ledger_entry *entry, const struct cairn_verdict *verdict)
 {
     for (uint32_t i = 0; i < entry->link_count && i < CAIRN_LEDGER_LINKS_MAX; i++)
         for (uint32_t k = 0; k + 1 < verdict->links.count; k += 2)
-            if (entry->links[2 * i] == verdict->links.items[k] && entry->links[2 * i + 1] == verdict->links.items[k + 1])
+            if (entry->links[2 * i] == verdict->links.items[k] &&
+                entry->links[2 * i + 1] == verdict->links.items[k + 1])
                 return true;
     return false;
 }
@@ -65,9 +70,12 @@ same_cause(const struct cairn_ledger_entry *entry, const struct cairn_verdict *v
 double
 cairn_ledger_lost_ns(const struct cairn_ledger_entry *entry, uint64_t wall_ns)
 {
-    uint64_t since_ns = wall_ns > entry->lost_until_wall_ns && entry->closed_wall_ns == 0 ? wall_ns - entry->lost_until_wall_ns : 0;
+    uint64_t since_ns = wall_ns > entry->lost_until_wall_ns && entry->closed_wall_ns == 0
+                            ? wall_ns - entry->lost_until_wall_ns
+                            : 0;
 
-    return (double)entry->lost_ns + (entry->rate > 1 ? (double)since_ns * (1 - 1 / entry->rate) : 0);
+    return (double)entry->lost_ns +
+           (entry->rate > 1 ? (double)since_ns * (1 - 1 / entry->rate) : 0);
 }
 
 /* Before the rate changes, or the entry is closed. */
@@ -82,11 +90,13 @@ settle_loss(struct cairn_ledger_entry *entry, uint64_t wall_ns)
 
 /* Copies what the detector says now. True where that is news. */
 static bool
-update(struct cairn_ledger_entry *entry, const struct cairn_verdict *verdict, uint32_t evidence_kinds, uint64_t run, uint64_t wall_ns)
+update(struct cairn_ledger_entry *entry, const struct cairn_verdict *verdict,
+       uint32_t evidence_kinds, uint64_t run, uint64_t wall_ns)
 {
-    bool news = fabs(entry->rate - verdict->rate) > rate_news * entry->rate || entry->run != run ||
-                entry->evidence_kinds != evidence_kinds ||
-                !same_list(&verdict->links, 2, CAIRN_LEDGER_LINKS_MAX, entry->links, entry->link_count);
+    bool news =
+        fabs(entry->rate - verdict->rate) > rate_news * entry->rate || entry->run != run ||
+        entry->evidence_kinds != evidence_kinds ||
+        !same_list(&verdict->links, 2, CAIRN_LEDGER_LINKS_MAX, entry->links, entry->link_count);
 
     if (!news)
         return false;
@@ -123,7 +133,8 @@ cairn_ledger_remember_exchanges(struct cairn_ledger *ledger, const struct cairn_
         list[at] = list[at - 1];
         at--;
     }
-    list[at] = (struct cairn_ledger_exchanges){wall_ns, count, entry->enforcement.state != CAIRN_ENFORCEMENT_NONE ? count : 0};
+    list[at] = (struct cairn_ledger_exchanges){
+        wall_ns, count, entry->enforcement.state != CAIRN_ENFORCEMENT_NONE ? count : 0};
     if (ledger->exchanges_count < CAIRN_LEDGER_EXCHANGES_MAX)
         ledger->exchanges_count++;
 }
@@ -168,8 +179,8 @@ append(struct cairn_ledger *ledger, bool *touched)
 }
 
 static void
-close_entry(struct cairn_ledger *ledger, struct cairn_ledger_entry *entry, uint32_t until_step, uint64_t wall_ns,
-            const char *why, cairn_ledger_change_fn *said, void *context)
+close_entry(struct cairn_ledger *ledger, struct cairn_ledger_entry *entry, uint32_t until_step,
+            uint64_t wall_ns, const char *why, cairn_ledger_change_fn *said, void *context)
 {
     settle_loss(entry, wall_ns);
     entry->until_step = until_step;
@@ -180,10 +191,11 @@ close_entry(struct cairn_ledger *ledger, struct cairn_ledger_entry *entry, uint3
         said(context, entry, CAIRN_LEDGER_CLOSED);
 }
 
-/* The entry of a verdict that lasts: the open one, or else one that was closed a short while ago. One that another verdict has taken
- * in this round is not it. */
+/* The entry of a verdict that lasts: the open one, or else one that was closed a short while ago.
+ * One that another verdict has taken in this round is not it. */
 static uint32_t
-find_entry(const struct cairn_ledger *ledger, const struct cairn_verdict *verdict, uint64_t wall_ns, const bool *touched)
+find_entry(const struct cairn_ledger *ledger, const struct cairn_verdict *verdict, uint64_t wall_ns,
+           const bool *touched)
 {
     uint32_t found = UINT32_MAX;
 
@@ -201,12 +213,15 @@ find_entry(const struct cairn_ledger *ledger, const struct cairn_verdict *verdic
 }
 
 static void
-merge_lasting(struct cairn_ledger *ledger, const struct cairn_verdict *verdict, uint32_t evidence_kinds, uint64_t run,
-              uint64_t wall_ns, bool *touched, cairn_ledger_change_fn *said, void *context)
+merge_lasting(struct cairn_ledger *ledger, const struct cairn_verdict *verdict,
+              uint32_t evidence_kinds, uint64_t run, uint64_t wall_ns, bool *touched,
+              cairn_ledger_change_fn *said, void *context)
 {
     uint32_t at = find_entry(ledger, verdict, wall_ns, touched);
-    struct cairn_ledger_entry *entry = at == UINT32_MAX ? append(ledger, touched) : &ledger->entries[at];
-    enum cairn_ledger_change change = at == UINT32_MAX ? CAIRN_LEDGER_OPENED : CAIRN_LEDGER_RETURNED;
+    struct cairn_ledger_entry *entry =
+        at == UINT32_MAX ? append(ledger, touched) : &ledger->entries[at];
+    enum cairn_ledger_change change =
+        at == UINT32_MAX ? CAIRN_LEDGER_OPENED : CAIRN_LEDGER_RETURNED;
     bool news;
 
     if (!entry)
@@ -233,12 +248,14 @@ merge_lasting(struct cairn_ledger *ledger, const struct cairn_verdict *verdict, 
         said(context, entry, change);
 }
 
-/* How a verdict ended. While one rank is waited for nobody can tell a pause from a hang, so that what was said is taken back here. */
+/* How a verdict ended. While one rank is waited for nobody can tell a pause from a hang, so that
+ * what was said is taken back here. */
 static void
 tell_end(const struct cairn_ledger_entry *entry, uint64_t wall_ns, char *out, size_t out_bytes)
 {
     bool is_hang = entry->kind == CAIRN_HANG_COMPUTE || entry->kind == CAIRN_HANG_LINK;
-    uint64_t lasted_s = wall_ns > entry->opened_wall_ns ? (wall_ns - entry->opened_wall_ns) / 1000000000 : 0;
+    uint64_t lasted_s =
+        wall_ns > entry->opened_wall_ns ? (wall_ns - entry->opened_wall_ns) / 1000000000 : 0;
 
     if (!is_hang)
         snprintf(out, out_bytes, "it is over");
@@ -247,13 +264,15 @@ tell_end(const struct cairn_ledger_entry *entry, uint64_t wall_ns, char *out, si
     else if (entry->returns > 0)
         snprintf(out, out_bytes, "it went on by itself: a pause, no hang");
     else
-        snprintf(out, out_bytes, "it went on by itself %" PRIu64 " s after this was said: a pause, no hang", lasted_s);
+        snprintf(out, out_bytes,
+                 "it went on by itself %" PRIu64 " s after this was said: a pause, no hang",
+                 lasted_s);
 }
 
 /* A verdict that the detector has ended. One that was never seen to last is not worth an entry. */
 static void
-merge_ended(struct cairn_ledger *ledger, const struct cairn_verdict *verdict, uint64_t run, uint64_t wall_ns, bool *touched,
-            cairn_ledger_change_fn *said, void *context)
+merge_ended(struct cairn_ledger *ledger, const struct cairn_verdict *verdict, uint64_t run,
+            uint64_t wall_ns, bool *touched, cairn_ledger_change_fn *said, void *context)
 {
     char why[CAIRN_LEDGER_WHY_BYTES];
 
@@ -270,26 +289,28 @@ merge_ended(struct cairn_ledger *ledger, const struct cairn_verdict *verdict, ui
 }
 
 void
-cairn_ledger_merge(struct cairn_ledger *ledger, const struct cairn_verdicts *verdicts, const uint32_t *evidence_kinds,
-                   uint64_t run, uint64_t wall_ns, cairn_ledger_change_fn *said, void *context)
+cairn_ledger_merge(struct cairn_ledger *ledger, const struct cairn_verdicts *verdicts,
+                   const uint32_t *evidence_kinds, uint64_t run, uint64_t wall_ns,
+                   cairn_ledger_change_fn *said, void *context)
 {
     bool touched[CAIRN_LEDGER_MAX + 1] = {false};
 
     for (uint32_t i = 0; i < verdicts->count; i++)
         if (verdicts->items[i].until_step == CAIRN_STEP_NONE)
-            merge_lasting(ledger, &verdicts->items[i], evidence_kinds[i], run, wall_ns, touched, said, context);
+            merge_lasting(ledger, &verdicts->items[i], evidence_kinds[i], run, wall_ns, touched,
+                          said, context);
     for (uint32_t i = 0; i < verdicts->count; i++)
         if (verdicts->items[i].until_step != CAIRN_STEP_NONE)
             merge_ended(ledger, &verdicts->items[i], run, wall_ns, touched, said, context);
     for (uint32_t i = 0; i < ledger->count; i++)
         if (!touched[i] && ledger->entries[i].closed_wall_ns == 0 && ledger->entries[i].run == run)
-            close_entry(ledger, &ledger->entries[i], CAIRN_STEP_NONE, wall_ns, "it is part of another verdict now, or no longer supported",
-                        said, context);
+            close_entry(ledger, &ledger->entries[i], CAIRN_STEP_NONE, wall_ns,
+                        "it is part of another verdict now, or no longer supported", said, context);
 }
 
 void
-cairn_ledger_close_others(struct cairn_ledger *ledger, uint64_t run, uint64_t wall_ns, const char *why,
-                          cairn_ledger_change_fn *said, void *context)
+cairn_ledger_close_others(struct cairn_ledger *ledger, uint64_t run, uint64_t wall_ns,
+                          const char *why, cairn_ledger_change_fn *said, void *context)
 {
     for (uint32_t i = 0; i < ledger->count; i++)
         if (ledger->entries[i].closed_wall_ns == 0 && ledger->entries[i].run != run)
@@ -339,7 +360,8 @@ read_double(struct cairn_reader *reader)
 }
 
 static void
-write_items(struct cairn_writer *writer, const uint32_t *items, uint32_t count, uint32_t unit, uint32_t units_max)
+write_items(struct cairn_writer *writer, const uint32_t *items, uint32_t count, uint32_t unit,
+            uint32_t units_max)
 {
     cairn_write_u32(writer, count);
     for (uint32_t i = 0; i < (count < units_max ? count : units_max) * unit; i++)

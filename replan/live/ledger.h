@@ -1,10 +1,12 @@
 /*
- * replan/live/ledger.h - the verdicts on a running job: numbered, one entry per cause, what is over for a while too.
+ * replan/live/ledger.h - the verdicts on a running job: numbered, one entry per cause, what is over
+ * for a while too.
  *
- * A detector's list changes with every step and ends with the detector. The ledger outlives both: it is packed, stored, and
- * handed to whoever analyses next. A verdict of the same kind on the same culprits as an entry is that entry; one that comes
- * back within a minute continues it. Each detector has a number (a run), so that what an earlier one said can be told from what
- * the present one confirms.
+ * A detector's list changes with every step and ends with the detector. The ledger outlives both:
+ * it is packed, stored, and handed to whoever analyses next. A verdict of the same kind on the same
+ * culprits as an entry is that entry; one that comes back within a minute continues it. Each
+ * detector has a number (a run), so that what an earlier one said can be told from what the present
+ * one confirms.
  *
  * What the operator's command did about an entry is kept with it (replan/live/enforce.h).
  *
@@ -47,8 +49,8 @@ enum cairn_enforcement_state {
     CAIRN_ENFORCEMENT_UNKNOWN,     /* its agent ended before it did */
     CAIRN_ENFORCEMENT_NOT_STARTED, /* value: errno */
     CAIRN_ENFORCEMENT_TIMEOUT,
-    CAIRN_ENFORCEMENT_SIGNALLED,   /* value: the signal */
-    CAIRN_ENFORCEMENT_EXITED       /* value: the exit status */
+    CAIRN_ENFORCEMENT_SIGNALLED, /* value: the signal */
+    CAIRN_ENFORCEMENT_EXITED     /* value: the exit status */
 };
 
 /* What that comes to. */
@@ -79,21 +81,25 @@ struct cairn_ledger_entry {
     uint32_t ranks[CAIRN_LEDGER_RANKS_MAX];
     uint32_t nodes[CAIRN_LEDGER_NODES_MAX];
     uint32_t links[2 * CAIRN_LEDGER_LINKS_MAX]; /* pairs: source, target */
-    uint32_t since_step, until_step, detected_step; /* until_step: CAIRN_STEP_NONE while it lasts, or where nobody knows */
-    uint32_t run_since_step; /* as the detector's verdict has it, which may be a return of the same cause */
+    /* until_step: CAIRN_STEP_NONE while it lasts, or where nobody knows */
+    uint32_t since_step, until_step, detected_step;
+    uint32_t run_since_step; /* as the detector's verdict has it, which may be a return of the same
+                              * cause */
     uint32_t returns;        /* how often it came back */
     double rate, confidence;
     uint32_t evidence_kinds;
     uint64_t opened_wall_ns;
     uint64_t closed_wall_ns; /* 0: it lasts */
-    uint64_t lost_ns;        /* to a rate above 1 while it was open, until lost_until_wall_ns: since then the present rate holds */
+    uint64_t lost_ns;        /* to a rate above 1 while it was open, until lost_until_wall_ns: since
+                              * then the present rate holds */
     uint64_t lost_until_wall_ns;
     char evidence[CAIRN_EVIDENCE_BYTES];
     char closed_why[CAIRN_LEDGER_WHY_BYTES];
     struct cairn_enforcement enforcement;
 };
 
-/* What entries that had to make room would have had exchanged. Beyond the bound two are one, at the later time. */
+/* What entries that had to make room would have had exchanged. Beyond the bound two are one, at the
+ * later time. */
 struct cairn_ledger_exchanges {
     uint64_t wall_ns;
     uint32_t count;
@@ -106,64 +112,74 @@ struct cairn_ledger {
     uint32_t count;
     struct cairn_ledger_entry entries[CAIRN_LEDGER_MAX]; /* by number */
     uint32_t exchanges_count;
-    struct cairn_ledger_exchanges exchanges[CAIRN_LEDGER_EXCHANGES_MAX]; /* in the order of time; the last 24 hours' are whole */
+    /* in the order of time; the last 24 hours' are whole */
+    struct cairn_ledger_exchanges exchanges[CAIRN_LEDGER_EXCHANGES_MAX];
     uint64_t enforced_before[CAIRN_ENFORCED_RESULTS]; /* of entries that are not kept any more */
 };
 
 enum cairn_ledger_change { CAIRN_LEDGER_OPENED, CAIRN_LEDGER_RETURNED, CAIRN_LEDGER_CLOSED };
 
-typedef void cairn_ledger_change_fn(void *context, const struct cairn_ledger_entry *entry, enum cairn_ledger_change change);
+typedef void cairn_ledger_change_fn(void *context, const struct cairn_ledger_entry *entry,
+                                    enum cairn_ledger_change change);
 
 /* An empty one. */
 void cairn_ledger_init(struct cairn_ledger *ledger);
 
 /*
- * Takes over what the detector of a run says now; evidence_kinds[verdicts->count]. Entries of that run that it does not say any
- * more are closed. `said` (may be NULL) is told of each change. Where there are CAIRN_LEDGER_MAX entries, the oldest closed one
- * goes; where none is closed, a new verdict waits.
+ * Takes over what the detector of a run says now; evidence_kinds[verdicts->count]. Entries of that
+ * run that it does not say any more are closed. `said` (may be NULL) is told of each change. Where
+ * there are CAIRN_LEDGER_MAX entries, the oldest closed one goes; where none is closed, a new
+ * verdict waits.
  */
-void cairn_ledger_merge(struct cairn_ledger *ledger, const struct cairn_verdicts *verdicts, const uint32_t *evidence_kinds,
-                        uint64_t run, uint64_t wall_ns, cairn_ledger_change_fn *said, void *context);
+void cairn_ledger_merge(struct cairn_ledger *ledger, const struct cairn_verdicts *verdicts,
+                        const uint32_t *evidence_kinds, uint64_t run, uint64_t wall_ns,
+                        cairn_ledger_change_fn *said, void *context);
 
 /* Closes what other runs than this one left open, with a reason. */
-void cairn_ledger_close_others(struct cairn_ledger *ledger, uint64_t run, uint64_t wall_ns, const char *why,
-                               cairn_ledger_change_fn *said, void *context);
+void cairn_ledger_close_others(struct cairn_ledger *ledger, uint64_t run, uint64_t wall_ns,
+                               const char *why, cairn_ledger_change_fn *said, void *context);
 
 uint32_t cairn_ledger_open_count(const struct cairn_ledger *ledger);
 
-/* True where an open entry blames a rank, a node or a link. An uneven plan is nobody's fault, lasts as long as the job, and is no
- * reason to look more closely at a price. */
+/* True where an open entry blames a rank, a node or a link. An uneven plan is nobody's fault, lasts
+ * as long as the job, and is no reason to look more closely at a price. */
 bool cairn_ledger_suspects(const struct cairn_ledger *ledger);
 
-/* What an entry would have exchanged: ranks, or nodes; 0 where that is no cure, or there is one kind of evidence alone. Where the
- * command was run for it, what that was for. */
+/* What an entry would have exchanged: ranks, or nodes; 0 where that is no cure, or there is one
+ * kind of evidence alone. Where the command was run for it, what that was for. */
 uint32_t cairn_ledger_exchanges_of(const struct cairn_ledger_entry *entry);
 
 /*
- * True where an entry's exchange is proposed: it would have one, and it is within the day's. Those that were proposed before and got well again
- * count, since nobody knows what was done about them; with `enforced` that is known, and they do not where the command was not run.
+ * True where an entry's exchange is proposed: it would have one, and it is within the day's. Those
+ * that were proposed before and got well again count, since nobody knows what was done about them;
+ * with `enforced` that is known, and they do not where the command was not run.
  */
-bool cairn_ledger_proposes(const struct cairn_ledger *ledger, const struct cairn_ledger_entry *entry, uint32_t exchanges_per_day,
+bool cairn_ledger_proposes(const struct cairn_ledger *ledger,
+                           const struct cairn_ledger_entry *entry, uint32_t exchanges_per_day,
                            bool enforced);
 
-/* What an entry has cost until now: of each second that it was open with a rank that takes `rate` times as long, 1 - 1 / rate. */
+/* What an entry has cost until now: of each second that it was open with a rank that takes `rate`
+ * times as long, 1 - 1 / rate. */
 double cairn_ledger_lost_ns(const struct cairn_ledger_entry *entry, uint64_t wall_ns);
 
 /* Counts what an entry had exchanged, that is about to be forgotten. */
-void cairn_ledger_remember_exchanges(struct cairn_ledger *ledger, const struct cairn_ledger_entry *entry);
+void cairn_ledger_remember_exchanges(struct cairn_ledger *ledger,
+                                     const struct cairn_ledger_entry *entry);
 
 /* One sentence: who, what, how much, since when. */
 void cairn_ledger_describe(const struct cairn_ledger_entry *entry, char *out, size_t out_bytes);
 
-/* What to do about an entry of the ledger: ranks and nodes are proposed for exchange only on two kinds of evidence, and only
- * exchanges_per_day of them within 24 hours, as cairn_ledger_proposes counts. Those that the command was run for are proposed. */
-void cairn_ledger_advise(const struct cairn_ledger *ledger, const struct cairn_ledger_entry *entry, uint32_t exchanges_per_day,
-                         bool enforced, char *out, size_t out_bytes);
+/* What to do about an entry of the ledger: ranks and nodes are proposed for exchange only on two
+ * kinds of evidence, and only exchanges_per_day of them within 24 hours, as cairn_ledger_proposes
+ * counts. Those that the command was run for are proposed. */
+void cairn_ledger_advise(const struct cairn_ledger *ledger, const struct cairn_ledger_entry *entry,
+                         uint32_t exchanges_per_day, bool enforced, char *out, size_t out_bytes);
 
 /* Packs; what does not fit is the writer's failure. */
 void cairn_ledger_pack(const struct cairn_ledger *ledger, struct cairn_writer *writer);
 
 /* Unpacks a whole one. CAIRN_CORRUPT: it is none, *out is untouched. CAIRN_NOMEM. */
-CAIRN_MUST_CHECK cairn_err cairn_ledger_unpack(const void *bytes, size_t bytes_len, struct cairn_ledger *out);
+CAIRN_MUST_CHECK cairn_err cairn_ledger_unpack(const void *bytes, size_t bytes_len,
+                                               struct cairn_ledger *out);
 
 #endif

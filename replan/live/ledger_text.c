@@ -28,7 +28,8 @@ say(struct text *text, const char *format, ...)
 }
 
 static void
-say_list(struct text *text, const char *noun, const uint32_t *items, uint32_t count, uint32_t listed_max)
+say_list(struct text *text, const char *noun, const uint32_t *items, uint32_t count,
+         uint32_t listed_max)
 {
     say(text, "%s%s", noun, count == 1 ? "" : "s");
     for (uint32_t i = 0; i < count && i < listed_max; i++)
@@ -72,8 +73,8 @@ cairn_ledger_describe(const struct cairn_ledger_entry *entry, char *out, size_t 
         break;
     case CAIRN_SLOW_NODE:
         say_nodes(&text, entry);
-        say(&text, " compute%s %.2f times as long as is normal, on all ranks", entry->node_count == 1 ? "s" : "",
-            entry->rate);
+        say(&text, " compute%s %.2f times as long as is normal, on all ranks",
+            entry->node_count == 1 ? "s" : "", entry->rate);
         break;
     case CAIRN_SLOW_LINK:
         if (entry->node_count > 0) {
@@ -135,36 +136,42 @@ cairn_ledger_exchanges_of(const struct cairn_ledger_entry *entry)
     return 0;
 }
 
-/* The exchanges proposed in the day that ends with this entry, its own included; with `enforced` without those that ended before anything
- * was run for them. */
+/* The exchanges proposed in the day that ends with this entry, its own included; with `enforced`
+ * without those that ended before anything was run for them. */
 static uint64_t
-exchanges_until(const struct cairn_ledger *ledger, const struct cairn_ledger_entry *entry, bool enforced)
+exchanges_until(const struct cairn_ledger *ledger, const struct cairn_ledger_entry *entry,
+                bool enforced)
 {
     uint64_t total = 0;
 
     for (uint32_t i = 0; i < ledger->exchanges_count; i++)
-        if (ledger->exchanges[i].wall_ns <= entry->opened_wall_ns && ledger->exchanges[i].wall_ns + day_ns > entry->opened_wall_ns)
+        if (ledger->exchanges[i].wall_ns <= entry->opened_wall_ns &&
+            ledger->exchanges[i].wall_ns + day_ns > entry->opened_wall_ns)
             total += enforced ? ledger->exchanges[i].begun : ledger->exchanges[i].count;
     for (uint32_t i = 0; i < ledger->count; i++) {
         const struct cairn_ledger_entry *earlier = &ledger->entries[i];
 
-        if (enforced && earlier->closed_wall_ns != 0 && earlier->enforcement.state == CAIRN_ENFORCEMENT_NONE)
+        if (enforced && earlier->closed_wall_ns != 0 &&
+            earlier->enforcement.state == CAIRN_ENFORCEMENT_NONE)
             continue;
-        if (earlier->number <= entry->number && earlier->opened_wall_ns + day_ns > entry->opened_wall_ns)
+        if (earlier->number <= entry->number &&
+            earlier->opened_wall_ns + day_ns > entry->opened_wall_ns)
             total += cairn_ledger_exchanges_of(earlier);
     }
     return total;
 }
 
 bool
-cairn_ledger_proposes(const struct cairn_ledger *ledger, const struct cairn_ledger_entry *entry, uint32_t exchanges_per_day, bool enforced)
+cairn_ledger_proposes(const struct cairn_ledger *ledger, const struct cairn_ledger_entry *entry,
+                      uint32_t exchanges_per_day, bool enforced)
 {
-    return cairn_ledger_exchanges_of(entry) > 0 && exchanges_until(ledger, entry, enforced) <= exchanges_per_day;
+    return cairn_ledger_exchanges_of(entry) > 0 &&
+           exchanges_until(ledger, entry, enforced) <= exchanges_per_day;
 }
 
 void
-cairn_ledger_advise(const struct cairn_ledger *ledger, const struct cairn_ledger_entry *entry, uint32_t exchanges_per_day,
-                    bool enforced, char *out, size_t out_bytes)
+cairn_ledger_advise(const struct cairn_ledger *ledger, const struct cairn_ledger_entry *entry,
+                    uint32_t exchanges_per_day, bool enforced, char *out, size_t out_bytes)
 {
     struct text text = {out, out_bytes, 0};
     bool sure = cairn_ledger_exchanges_of(entry) > 0;
@@ -176,14 +183,17 @@ cairn_ledger_advise(const struct cairn_ledger *ledger, const struct cairn_ledger
     case CAIRN_SLOW_NODE:
         say(&text, "look for other load, heat and clocks there");
         if (proposed)
-            say(&text, "; where it lasts, exchange the %s", entry->kind == CAIRN_SLOW_NODE ? "node" : "rank's device");
+            say(&text, "; where it lasts, exchange the %s",
+                entry->kind == CAIRN_SLOW_NODE ? "node" : "rank's device");
         break;
     case CAIRN_SLOW_LINK:
-        say(&text, "look at the counters of errors and the speed of the links' ports, and at what else uses them");
+        say(&text, "look at the counters of errors and the speed of the links' ports, and at what "
+                   "else uses them");
         return;
     case CAIRN_HANG_COMPUTE:
         if (!(entry->evidence_kinds & CAIRN_EVIDENCE_PROCESS))
-            say(&text, "a rank that saves or evaluates while the others wait looks the same until it goes on; ");
+            say(&text, "a rank that saves or evaluates while the others wait looks the same until "
+                       "it goes on; ");
         say(&text, "look at what these processes do (py-spy dump, a debugger, the kernel's log)");
         if (proposed)
             say(&text, "; end the job, exchange the rank, and resume");
@@ -194,7 +204,8 @@ cairn_ledger_advise(const struct cairn_ledger *ledger, const struct cairn_ledger
             say(&text, "; end the job, exchange the rank, and resume");
         break;
     case CAIRN_HANG_LINK:
-        say(&text, "look at the network between these ranks; end the job and resume where it does not come back");
+        say(&text, "look at the network between these ranks; end the job and resume where it does "
+                   "not come back");
         return;
     case CAIRN_STRUCTURAL:
         say(&text, "give the long part less to do: cairn plan, cairn assign");
@@ -203,5 +214,8 @@ cairn_ledger_advise(const struct cairn_ledger *ledger, const struct cairn_ledger
     if (!sure)
         say(&text, "; there is one kind of evidence alone: do not exchange anything yet");
     else if (!proposed)
-        say(&text, "; no more than %u are proposed for exchange in a day (exchanges_per_day): look for what the ill ones share", exchanges_per_day);
+        say(&text,
+            "; no more than %u are proposed for exchange in a day (exchanges_per_day): look for "
+            "what the ill ones share",
+            exchanges_per_day);
 }

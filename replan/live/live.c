@@ -1,12 +1,13 @@
-/* replan/live/live.c - the analysis of a job while it trains: reports in, and when a detector begins anew; see live.h. */
+/* replan/live/live.c - the analysis of a job while it trains: reports in, and when a detector
+ * begins anew; see live.h. */
 #include "replan/live/state.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 enum {
-    USED_STEPS_MIN = 4,      /* of a communicator before it counts */
-    PARTIAL_STEPS_MIN = 20,  /* … where not all of its ranks report, and nothing else has begun */
+    USED_STEPS_MIN = 4,     /* of a communicator before it counts */
+    PARTIAL_STEPS_MIN = 20, /* … where not all of its ranks report, and nothing else has begun */
     STEPS_IN_FLIGHT_MAX = 256 /* by which reports of different nodes may be apart */
 };
 static const uint64_t silent_ns = 10000000000; /* after which a rank is not waited for */
@@ -97,8 +98,9 @@ adopt_world(struct cairn_live *live, uint32_t world, uint64_t wall_ns)
         return CAIRN_NOMEM;
     live->wants_announcements = live->world != 0;
     if (live->world != 0)
-        cairn_ledger_close_others(live->options.ledger, ++live->run, wall_ns, "a job of another size has taken its place",
-                                  live->options.said, live->options.context);
+        cairn_ledger_close_others(live->options.ledger, ++live->run, wall_ns,
+                                  "a job of another size has taken its place", live->options.said,
+                                  live->options.context);
     live_end_run(live);
     live_hang_forget(live);
     live_comms_fini(&live->comms);
@@ -113,15 +115,18 @@ adopt_world(struct cairn_live *live, uint32_t world, uint64_t wall_ns)
 
 /* A rank's process is new: what was known of the one before is over, and so is what was said. */
 static void
-adopt_rank(struct cairn_live *live, uint32_t node, const struct cairn_report *report, uint64_t wall_ns)
+adopt_rank(struct cairn_live *live, uint32_t node, const struct cairn_report *report,
+           uint64_t wall_ns)
 {
     struct live_rank *rank = &live->ranks[report->rank];
     bool replaces = rank->known;
 
     live->ranks_with_steps -= rank->has_steps;
     live_progress_destroy(rank->progress);
-    *rank = (struct live_rank){
-        .known = true, .node = node, .attachment = report->attachment, .presence = CAIRN_PRESENCE_RUNS};
+    *rank = (struct live_rank){.known = true,
+                               .node = node,
+                               .attachment = report->attachment,
+                               .presence = CAIRN_PRESENCE_RUNS};
     if (!replaces)
         return;
     live_comms_leave(&live->comms, report->rank);
@@ -129,7 +134,8 @@ adopt_rank(struct cairn_live *live, uint32_t node, const struct cairn_report *re
     live_hang_forget(live);
     live->run++;
     live->newest_step = 0;
-    cairn_ledger_close_others(live->options.ledger, live->run, wall_ns, "trainers were started anew", live->options.said,
+    cairn_ledger_close_others(live->options.ledger, live->run, wall_ns,
+                              "trainers were started anew", live->options.said,
                               live->options.context);
 }
 
@@ -141,7 +147,8 @@ is_of_job(struct cairn_live *live, const struct cairn_report *report, uint64_t n
         return false;
     if (report->world == live->world)
         live->world_heard_ns = now_ns;
-    return report->world == live->world || live->world == 0 || now_ns > live->world_heard_ns + silent_ns;
+    return report->world == live->world || live->world == 0 ||
+           now_ns > live->world_heard_ns + silent_ns;
 }
 
 /* ---- steps ---- */
@@ -159,14 +166,17 @@ note_use(struct cairn_live *live, const struct cairn_report *report)
             comm->last_step = report->step;
             comm->steps++;
         }
-        if (live->detector ? live_comm_is_complete(comm) && comm->steps >= USED_STEPS_MIN && comm->index == CAIRN_COMM_NONE
-                           : comm->steps >= (live_comm_is_complete(comm) ? (uint32_t)USED_STEPS_MIN : (uint32_t)PARTIAL_STEPS_MIN))
+        if (live->detector
+                ? live_comm_is_complete(comm) && comm->steps >= USED_STEPS_MIN &&
+                      comm->index == CAIRN_COMM_NONE
+                : comm->steps >= (live_comm_is_complete(comm) ? (uint32_t)USED_STEPS_MIN
+                                                              : (uint32_t)PARTIAL_STEPS_MIN))
             live->is_due = true;
     }
 }
 
-/* A rank has reported a step. What is normal for it is learned in the first steps of a run alone, so that after a run that lacked
- * ranks another begins when all of them report. */
+/* A rank has reported a step. What is normal for it is learned in the first steps of a run alone,
+ * so that after a run that lacked ranks another begins when all of them report. */
 static void
 note_rank(struct cairn_live *live, struct live_rank *rank)
 {
@@ -226,8 +236,10 @@ take_step(struct cairn_live *live, const struct cairn_report *report)
     step = malloc(sizeof *step + report->sample_count * sizeof *step->samples);
     if (!step)
         return CAIRN_NOMEM;
-    *step = (struct cairn_rank_step){
-        .step = report->step, .sends_aside = report->sends_aside, .span_ns = report->span_ns, .work = report->work};
+    *step = (struct cairn_rank_step){.step = report->step,
+                                     .sends_aside = report->sends_aside,
+                                     .span_ns = report->span_ns,
+                                     .work = report->work};
     memcpy(step->compute_ns, report->compute_ns, sizeof step->compute_ns);
     for (uint32_t i = 0; i < report->lane_count; i++)
         lanes[i] = lane_number(live, &report->lanes[i]);
@@ -235,20 +247,24 @@ take_step(struct cairn_live *live, const struct cairn_report *report)
         const struct cairn_report_sample *sample = &report->samples[i];
 
         if (lanes[sample->lane] != UINT32_MAX)
-            step->samples[step->sample_count++] = (struct cairn_sample){
-                .lane = lanes[sample->lane], .seq = sample->seq, .duration_ns = sample->duration_ns, .bytes = sample->bytes};
+            step->samples[step->sample_count++] =
+                (struct cairn_sample){.lane = lanes[sample->lane],
+                                      .seq = sample->seq,
+                                      .duration_ns = sample->duration_ns,
+                                      .bytes = sample->bytes};
     }
     return cairn_detector_take_step(live->detector, report->rank, step, report->end_ns);
 }
 
 /* ---- standings ---- */
 
-/* True where a standing says that a process lives, and nothing of what it does: it has done nothing yet, or its agent has just begun. */
+/* True where a standing says that a process lives, and nothing of what it does: it has done nothing
+ * yet, or its agent has just begun. */
 static bool
 says_little(const struct cairn_report *standing)
 {
-    return standing->presence == CAIRN_PRESENCE_RUNS && standing->step == 0 && standing->end_ns == 0 && standing->entered == 0 &&
-           standing->open_count == 0;
+    return standing->presence == CAIRN_PRESENCE_RUNS && standing->step == 0 &&
+           standing->end_ns == 0 && standing->entered == 0 && standing->open_count == 0;
 }
 
 static void
@@ -274,12 +290,13 @@ take_standing(struct cairn_live *live, const struct cairn_report *report)
 
         if (comm == UINT32_MAX)
             continue;
-        open[standing.open_count++] = (struct cairn_open){.seq = from->seq,
-                                                          .start_ns = from->start_ns,
-                                                          .comm = from->lane.op >= CAIRN_SEND ? CAIRN_COMM_NONE : comm,
-                                                          .peer = peer,
-                                                          .step = report->step,
-                                                          .op = from->lane.op};
+        open[standing.open_count++] =
+            (struct cairn_open){.seq = from->seq,
+                                .start_ns = from->start_ns,
+                                .comm = from->lane.op >= CAIRN_SEND ? CAIRN_COMM_NONE : comm,
+                                .peer = peer,
+                                .step = report->step,
+                                .op = from->lane.op};
     }
     cairn_detector_take_standing(live->detector, report->rank, &standing);
     if (standing.is_gone)
@@ -287,8 +304,8 @@ take_standing(struct cairn_live *live, const struct cairn_report *report)
 }
 
 cairn_err
-cairn_live_take(struct cairn_live *live, uint32_t node, const struct cairn_report *report, uint64_t now_ns,
-                uint64_t wall_ns)
+cairn_live_take(struct cairn_live *live, uint32_t node, const struct cairn_report *report,
+                uint64_t now_ns, uint64_t wall_ns)
 {
     struct live_rank *rank;
     cairn_err err = CAIRN_OK;
@@ -363,7 +380,8 @@ cairn_live_look(const struct cairn_live *live, uint64_t now_ns, struct cairn_liv
                                     .runs = live->runs,
                                     .ignored = live->ignored};
     for (uint32_t rank = 0; rank < live->world; rank++)
-        out->ranks_reporting += live->ranks[rank].known && live->ranks[rank].presence != CAIRN_PRESENCE_GONE &&
+        out->ranks_reporting += live->ranks[rank].known &&
+                                live->ranks[rank].presence != CAIRN_PRESENCE_GONE &&
                                 now_ns <= live->ranks[rank].heard_ns + silent_ns;
     for (uint32_t i = 0; i < live->comms.count; i++) {
         const struct live_comm *comm = &live->comms.items[i];

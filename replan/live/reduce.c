@@ -1,11 +1,12 @@
-/* replan/live/reduce.c - one rank's timing records: which are believed, and what each of them says; see reduce.h. */
+/* replan/live/reduce.c - one rank's timing records: which are believed, and what each of them says;
+ * see reduce.h. */
 #include "replan/live/reduce_state.h"
 
 #include "replan/trace/topology.h"
 
 #include <stdlib.h>
 
-enum { OUTSTANDING_MAX = 64 }; /* with more of a lane under way its ends are not being looked at */
+enum { OUTSTANDING_MAX = 64 };  /* with more of a lane under way its ends are not being looked at */
 #define RANK_UNKNOWN UINT32_MAX /* of a source that has not learned it */
 
 cairn_err
@@ -43,7 +44,8 @@ comm_of(struct cairn_reduce *reduce, const struct cairn_timing_record *record)
     if (at == reduce->comm_count) {
         if (at == CAIRN_REDUCE_COMMS_MAX)
             return at;
-        reduce->comms[reduce->comm_count++] = (struct reduce_comm){.hash = record->comm, .ranks = ranks, .place = CAIRN_PLACE_NONE};
+        reduce->comms[reduce->comm_count++] =
+            (struct reduce_comm){.hash = record->comm, .ranks = ranks, .place = CAIRN_PLACE_NONE};
         if (record->op != CAIRN_TIMING_MEMBER)
             reduce_emit_member(reduce, &reduce->comms[at]);
     } else if (reduce->comms[at].ranks == 0 && ranks > 0) {
@@ -60,8 +62,9 @@ pair_of(struct cairn_reduce *reduce, uint32_t comm, uint32_t peer)
     bool is_place = reduce->comms[comm].place != CAIRN_PLACE_NONE;
     uint32_t at = 0;
 
-    while (at < reduce->pair_count && (reduce->pairs[at].comm != comm || reduce->pairs[at].peer != peer ||
-                                       reduce->pairs[at].is_place != is_place))
+    while (at < reduce->pair_count &&
+           (reduce->pairs[at].comm != comm || reduce->pairs[at].peer != peer ||
+            reduce->pairs[at].is_place != is_place))
         at++;
     if (at == reduce->pair_count && at < CAIRN_REDUCE_PAIRS_MAX)
         reduce->pairs[reduce->pair_count++] = (struct reduce_pair){comm, peer, is_place};
@@ -80,7 +83,8 @@ leave_out(struct cairn_reduce *reduce, uint64_t count)
 
 /* False where a record cannot be one of this rank's. */
 static bool
-is_possible(const struct cairn_reduce *reduce, const struct cairn_timing_record *record, uint64_t now_ns)
+is_possible(const struct cairn_reduce *reduce, const struct cairn_timing_record *record,
+            uint64_t now_ns)
 {
     if (record->rank != reduce->options.rank && record->rank != RANK_UNKNOWN)
         return false;
@@ -94,22 +98,26 @@ is_possible(const struct cairn_reduce *reduce, const struct cairn_timing_record 
         return false;
     if (record->op >= CAIRN_SEND && record->peer >= reduce->options.world)
         return false;
-    return record->enter_ns > 0 && record->enter_ns <= now_ns && record->start_ns <= now_ns && record->end_ns <= now_ns &&
+    return record->enter_ns > 0 && record->enter_ns <= now_ns && record->start_ns <= now_ns &&
+           record->end_ns <= now_ns &&
            (record->end_ns == 0 || record->end_ns >= record->enter_ns) &&
            (record->end_ns == 0 || record->start_ns == 0 || record->end_ns >= record->start_ns);
 }
 
 /*
- * Whether the rank may have waited in a lane of which nobody sees the ends: some of its communicator do end, or it is a transfer, and
- * of no transfer an end is seen. (Otherwise it is what the host sees of a device, whose ends another source sees.)
+ * Whether the rank may have waited in a lane of which nobody sees the ends: some of its
+ * communicator do end, or it is a transfer, and of no transfer an end is seen. (Otherwise it is
+ * what the host sees of a device, whose ends another source sees.)
  */
 static bool
 hides_waiting(const struct cairn_reduce *reduce, uint32_t number)
 {
-    return number < REDUCE_COLLECTIVE_LANES ? reduce->comms[number / 16].shows_ends : !reduce->pairs_show_ends;
+    return number < REDUCE_COLLECTIVE_LANES ? reduce->comms[number / 16].shows_ends
+                                            : !reduce->pairs_show_ends;
 }
 
-/* Whether the step under way, which is over now, has an end for each operation that the rank may have waited in. */
+/* Whether the step under way, which is over now, has an end for each operation that the rank may
+ * have waited in. */
 static bool
 close_step(struct cairn_reduce *reduce)
 {
@@ -127,7 +135,8 @@ close_step(struct cairn_reduce *reduce)
     return whole;
 }
 
-/* True where a record is to be taken in: its operation has ended, or is open and its end will be seen. */
+/* True where a record is to be taken in: its operation has ended, or is open and its end will be
+ * seen. */
 static bool
 is_telling(const struct reduce_lane *lane, const struct cairn_timing_record *record)
 {
@@ -152,7 +161,8 @@ count_to_lane(struct reduce_lane *lane, const struct cairn_timing_record *record
     }
 }
 
-/* Operations that are open because their end was lost: one of the same lane that began later has ended, or the job has gone on. */
+/* Operations that are open because their end was lost: one of the same lane that began later has
+ * ended, or the job has gone on. */
 static void
 forget_passed(struct cairn_intake *intake, const struct cairn_record *record)
 {
@@ -223,7 +233,8 @@ note_work(struct cairn_reduce *reduce, const struct cairn_timing_record *record)
 }
 
 cairn_err
-cairn_reduce_take(struct cairn_reduce *reduce, const struct cairn_timing_record *record, uint64_t now_ns)
+cairn_reduce_take(struct cairn_reduce *reduce, const struct cairn_timing_record *record,
+                  uint64_t now_ns)
 {
     struct cairn_record value = {.start_ns = record->start_ns ? record->start_ns : record->enter_ns,
                                  .end_ns = record->end_ns,

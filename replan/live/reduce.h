@@ -1,17 +1,22 @@
 /*
- * replan/live/reduce.h - one rank's timing records, as its rings give them, become reports (replan/live/report.h).
+ * replan/live/reduce.h - one rank's timing records, as its rings give them, become reports
+ * (replan/live/report.h).
  *
- * What a ring holds was written by a trainer and is believed no more than that: records of another rank, with times to come,
- * with unknown operations or steps that cannot be, are counted and left out, and so is what is beyond the bounds below.
+ * What a ring holds was written by a trainer and is believed no more than that: records of another
+ * rank, with times to come, with unknown operations or steps that cannot be, are counted and left
+ * out, and so is what is beyond the bounds below.
  *
- * An operation counts as open only where its end would be seen. On a device that is where the record of its start there has come; on the
- * host where its lane has shown an end before. So the records of a source that never sees an end (or now and then looks at the
- * device) neither hang a job nor make its steps wrong: of a step in which an end is missing, and of the one after it, computation is
- * unknown. It is so too where some operations of a communicator are seen to end and others never are, or sends and receives
- * never are: the rank may have waited in those, and must not be called slow for it. A record without a step belongs to the last step that any of the rank's rings named.
+ * An operation counts as open only where its end would be seen. On a device that is where the
+ * record of its start there has come; on the host where its lane has shown an end before. So the
+ * records of a source that never sees an end (or now and then looks at the device) neither hang a
+ * job nor make its steps wrong: of a step in which an end is missing, and of the one after it,
+ * computation is unknown. It is so too where some operations of a communicator are seen to end and
+ * others never are, or sends and receives never are: the rank may have waited in those, and must
+ * not be called slow for it. A record without a step belongs to the last step that any of the
+ * rank's rings named.
  *
- * Operations that name no step are counted all the same (replan/live/tally.h), so that a job of which NCCL's
- * plugin alone writes can be said to hang.
+ * Operations that name no step are counted all the same (replan/live/tally.h), so that a job of
+ * which NCCL's plugin alone writes can be said to hang.
  *
  * Pure: no clock, no I/O. About 180 KiB per rank, and 16 bytes per operation of the step under way.
  */
@@ -46,28 +51,35 @@ struct cairn_reduce_counts {
 };
 
 /* CAIRN_NOMEM. The caller ends *out with cairn_reduce_destroy. */
-CAIRN_MUST_CHECK cairn_err cairn_reduce_create(const struct cairn_reduce_options *options, struct cairn_reduce **out);
+CAIRN_MUST_CHECK cairn_err cairn_reduce_create(const struct cairn_reduce_options *options,
+                                               struct cairn_reduce **out);
 void cairn_reduce_destroy(struct cairn_reduce *reduce); /* NULL is allowed */
 
-/* Takes a record that was read at now_ns, on the clock of the records. What it completes is emitted. CAIRN_NOMEM: it is lost. */
-CAIRN_MUST_CHECK cairn_err cairn_reduce_take(struct cairn_reduce *reduce, const struct cairn_timing_record *record,
+/* Takes a record that was read at now_ns, on the clock of the records. What it completes is
+ * emitted. CAIRN_NOMEM: it is lost. */
+CAIRN_MUST_CHECK cairn_err cairn_reduce_take(struct cairn_reduce *reduce,
+                                             const struct cairn_timing_record *record,
                                              uint64_t now_ns);
 
 /* Records were lost: the step under way says nothing of computation. */
 void cairn_reduce_lose(struct cairn_reduce *reduce, uint64_t count);
 
-/* Records from before this moment were read by somebody else: what is counted from here on is not all. */
+/* Records from before this moment were read by somebody else: what is counted from here on is not
+ * all. */
 void cairn_reduce_begin_late(struct cairn_reduce *reduce);
 
-/* Says what the rank waits in, when that is worth saying: it has been quiet for two seconds, its process does not run, or
- * the opposite was said before; and when it is busy and nothing was said of it for two seconds, since it is in a long step and
- * nobody else could tell that from an end; so it is where this reader began late and the rank has done nothing since. */
+/* Says what the rank waits in, when that is worth saying: it has been quiet for two seconds, its
+ * process does not run, or the opposite was said before; and when it is busy and nothing was said
+ * of it for two seconds, since it is in a long step and nobody else could tell that from an end; so
+ * it is where this reader began late and the rank has done nothing since. */
 void cairn_reduce_stand(struct cairn_reduce *reduce, enum cairn_presence presence, uint64_t now_ns);
 
-/* The rank's process ends, or has ended, without having said that it would: standings say so once it is gone. */
+/* The rank's process ends, or has ended, without having said that it would: standings say so once
+ * it is gone. */
 void cairn_reduce_die(struct cairn_reduce *reduce);
 
-/* Emits MEMBER of every communicator, and forgets what was said of the rank's standing: for somebody who has heard nothing yet. */
+/* Emits MEMBER of every communicator, and forgets what was said of the rank's standing: for
+ * somebody who has heard nothing yet. */
 void cairn_reduce_announce(struct cairn_reduce *reduce);
 
 struct cairn_reduce_counts cairn_reduce_count(const struct cairn_reduce *reduce);

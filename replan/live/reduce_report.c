@@ -1,4 +1,5 @@
-/* replan/live/reduce_report.c - what is said of one rank: its communicators, steps, standings and counts; see reduce.h. */
+/* replan/live/reduce_report.c - what is said of one rank: its communicators, steps, standings and
+ * counts; see reduce.h. */
 #include "replan/live/reduce_state.h"
 
 #include <math.h>
@@ -40,23 +41,28 @@ lane_named(const struct cairn_reduce *reduce, uint32_t comm, uint8_t op, uint32_
     const struct reduce_pair *pair;
 
     if (op < CAIRN_SEND)
-        return (struct cairn_report_lane){.comm = reduce->comms[comm].hash, .peer = CAIRN_PEER_NONE, .op = op};
+        return (struct cairn_report_lane){
+            .comm = reduce->comms[comm].hash, .peer = CAIRN_PEER_NONE, .op = op};
     pair = &reduce->pairs[peer];
-    return (struct cairn_report_lane){
-        .comm = reduce->comms[pair->comm].hash, .peer = pair->peer, .op = op, .is_place = pair->is_place};
+    return (struct cairn_report_lane){.comm = reduce->comms[pair->comm].hash,
+                                      .peer = pair->peer,
+                                      .op = op,
+                                      .is_place = pair->is_place};
 }
 
 static struct cairn_report_lane
 lane_of_sample(const struct cairn_reduce *reduce, uint32_t lane)
 {
     if (lane & CAIRN_LANE_PAIR)
-        return lane_named(reduce, 0, lane & CAIRN_LANE_SEND ? CAIRN_SEND : CAIRN_RECV, lane & CAIRN_LANE_PEER);
+        return lane_named(reduce, 0, lane & CAIRN_LANE_SEND ? CAIRN_SEND : CAIRN_RECV,
+                          lane & CAIRN_LANE_PEER);
     return lane_named(reduce, lane / 16, (uint8_t)(lane % 16), 0);
 }
 
 /* Copies the first samples of each lane. */
 static void
-fill_samples(const struct cairn_reduce *reduce, const struct cairn_rank_step *done, struct cairn_report *report)
+fill_samples(const struct cairn_reduce *reduce, const struct cairn_rank_step *done,
+             struct cairn_report *report)
 {
     uint32_t lanes[CAIRN_REPORT_LANES_MAX], counts[CAIRN_REPORT_LANES_MAX] = {0};
 
@@ -75,8 +81,11 @@ fill_samples(const struct cairn_reduce *reduce, const struct cairn_rank_step *do
         }
         if (counts[at]++ >= CAIRN_REPORT_LANE_SAMPLES_MAX)
             continue;
-        report->samples[report->sample_count++] = (struct cairn_report_sample){
-            .lane = at, .seq = sample->seq, .duration_ns = sample->duration_ns, .bytes = sample->bytes};
+        report->samples[report->sample_count++] =
+            (struct cairn_report_sample){.lane = at,
+                                         .seq = sample->seq,
+                                         .duration_ns = sample->duration_ns,
+                                         .bytes = sample->bytes};
     }
 }
 
@@ -89,12 +98,14 @@ work_in(const struct cairn_reduce *reduce, uint32_t step)
 }
 
 void
-reduce_emit_step(struct cairn_reduce *reduce, const struct cairn_rank_step *done, bool known, uint64_t end_ns)
+reduce_emit_step(struct cairn_reduce *reduce, const struct cairn_rank_step *done, bool known,
+                 uint64_t end_ns)
 {
     struct cairn_report *report = begin_report(reduce, CAIRN_REPORT_STEP);
     double work = work_in(reduce, done->step);
 
-    known = known && (work > 0 || !reduce->has_work); /* computation for nobody knows how much is no measure */
+    /* computation for nobody knows how much is no measure */
+    known = known && (work > 0 || !reduce->has_work);
     report->step = done->step;
     report->end_ns = end_ns;
     for (int i = 0; i < CAIRN_GAPS; i++)
@@ -117,7 +128,8 @@ cairn_reduce_announce(struct cairn_reduce *reduce)
 
 /* ---- standings ---- */
 
-/* Before the standing that says that the rank is quiet, so that it is known what its counts are when that is. */
+/* Before the standing that says that the rank is quiet, so that it is known what its counts are
+ * when that is. */
 static void
 emit_counts(struct cairn_reduce *reduce)
 {
@@ -155,9 +167,11 @@ cairn_reduce_stand(struct cairn_reduce *reduce, enum cairn_presence presence, ui
         reduce->said_ns = now_ns;
         reduce->has_said = reduce->has_taken = false;
     }
-    busy = (reduce->has_taken || (reduce->tally.is_late && reduce->last_ns == 0)) && now_ns > reduce->said_ns + quiet_ns;
-    if (presence == CAIRN_PRESENCE_GONE ? reduce->said == CAIRN_PRESENCE_GONE
-                                        : presence == CAIRN_PRESENCE_RUNS && !quiet && !busy && reduce->said == 0)
+    busy = (reduce->has_taken || (reduce->tally.is_late && reduce->last_ns == 0)) &&
+           now_ns > reduce->said_ns + quiet_ns;
+    if (presence == CAIRN_PRESENCE_GONE
+            ? reduce->said == CAIRN_PRESENCE_GONE
+            : presence == CAIRN_PRESENCE_RUNS && !quiet && !busy && reduce->said == 0)
         return;
     if (presence != CAIRN_PRESENCE_GONE)
         reduce->gone_ns = 0;
@@ -175,8 +189,10 @@ cairn_reduce_stand(struct cairn_reduce *reduce, enum cairn_presence presence, ui
     for (uint32_t i = 0; i < report->open_count; i++) {
         const struct cairn_open *open = &reduce->intake.open[i];
 
-        report->open[i] = (struct cairn_report_open){
-            .lane = lane_named(reduce, open->comm, open->op, open->peer), .seq = open->seq, .start_ns = open->start_ns};
+        report->open[i] =
+            (struct cairn_report_open){.lane = lane_named(reduce, open->comm, open->op, open->peer),
+                                       .seq = open->seq,
+                                       .start_ns = open->start_ns};
     }
     reduce->said = presence == CAIRN_PRESENCE_RUNS && !quiet ? 0 : presence;
     reduce->options.emit(reduce->options.context, report);

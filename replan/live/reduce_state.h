@@ -56,18 +56,20 @@ struct cairn_reduce {
     struct reduce_lane lanes[REDUCE_LANES];
     uint16_t used_lanes[REDUCE_LANES]; /* [used_count] those that a record has named */
     uint32_t used_count;
-    bool lossy;        /* the step under way has lost records */
-    bool before_whole; /* the step before it had not */
-    uint64_t last_ns;  /* when something was last done */
+    bool lossy;               /* the step under way has lost records */
+    bool before_whole;        /* the step before it had not */
+    uint64_t last_ns;         /* when something was last done */
     enum cairn_presence said; /* in the last standing, 0: none was worth it */
-    bool has_said, has_taken; /* a report was made, a record taken, since it was last looked at what the rank does */
+    bool has_said, has_taken; /* a report was made, a record taken, since it was last looked at what
+                               * the rank does */
     uint64_t said_ns;         /* when that was seen of a report */
     uint64_t gone_ns;
     bool has_died;
-    struct reduce_work work[REDUCE_WORK_STEPS]; /* by step modulo the size: threads may speak of several in turn */
-    bool has_work;       /* it was said at all */
+    struct reduce_work work[REDUCE_WORK_STEPS]; /* by step modulo the size: threads may speak of
+                                                 * several in turn */
+    bool has_work;                              /* it was said at all */
     struct cairn_tally tally;
-    bool said_counts; /* nothing was taken since */
+    bool said_counts;           /* nothing was taken since */
     struct cairn_report report; /* room to make one */
 };
 
@@ -75,6 +77,7 @@ struct cairn_reduce {
 /* Says that the rank takes part in a communicator, where it is known how many do. */
 void reduce_emit_member(struct cairn_reduce *reduce, const struct reduce_comm *comm);
 /* `known`: its computation can be told; end_ns is that of its last operation. */
-void reduce_emit_step(struct cairn_reduce *reduce, const struct cairn_rank_step *done, bool known, uint64_t end_ns);
+void reduce_emit_step(struct cairn_reduce *reduce, const struct cairn_rank_step *done, bool known,
+                      uint64_t end_ns);
 
 #endif

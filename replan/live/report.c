@@ -1,4 +1,5 @@
-/* replan/live/report.c - packing of reports. A peer is believed no more than a trainer: every number is checked. */
+/* replan/live/report.c - packing of reports. A peer is believed no more than a trainer: every
+ * number is checked. */
 #include "replan/live/report.h"
 
 #include "replan/trace/topology.h"

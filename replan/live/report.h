@@ -1,13 +1,16 @@
 /*
- * replan/live/report.h - what a node says of one of its ranks to whoever analyses the job: one report is a value, and a run of bytes.
+ * replan/live/report.h - what a node says of one of its ranks to whoever analyses the job: one
+ * report is a value, and a run of bytes.
  *
- * Four kinds. MEMBER: the rank takes part in a communicator. STEP: what it did in a step (replan/trace/intake.h), its operations by lane.
- * STANDING: what it waits in, and how its process fares. COUNTS: how many operations it has entered (replan/live/tally.h), said when it falls
- * quiet, before the STANDING that says so. Times are on the clock of the rank's node and are compared with
- * nothing but each other. Communicators go by their hashes, since no node knows all of them.
+ * Four kinds. MEMBER: the rank takes part in a communicator. STEP: what it did in a step
+ * (replan/trace/intake.h), its operations by lane. STANDING: what it waits in, and how its process
+ * fares. COUNTS: how many operations it has entered (replan/live/tally.h), said when it falls
+ * quiet, before the STANDING that says so. Times are on the clock of the rank's node and are
+ * compared with nothing but each other. Communicators go by their hashes, since no node knows all
+ * of them.
  *
- * Packed by base/wire.h: u8 kind, u32 rank, u32 world, u64 attachment, then the kind's fields in the order of the struct; doubles and
- * floats as their bits.
+ * Packed by base/wire.h: u8 kind, u32 rank, u32 world, u64 attachment, then the kind's fields in
+ * the order of the struct; doubles and floats as their bits.
  */
 #ifndef CAIRN_REPLAN_LIVE_REPORT_H
 #define CAIRN_REPLAN_LIVE_REPORT_H
@@ -20,14 +23,20 @@
 
 enum {
     CAIRN_REPORT_LANES_MAX = 64,
-    CAIRN_REPORT_LANE_SAMPLES_MAX = 16, /* of a lane, in one step: the first ones, the same on all ranks */
+    CAIRN_REPORT_LANE_SAMPLES_MAX = 16, /* of a lane, in one step: the first ones, the same on all
+                                         * ranks */
     CAIRN_REPORT_SAMPLES_MAX = CAIRN_REPORT_LANES_MAX * CAIRN_REPORT_LANE_SAMPLES_MAX,
-    CAIRN_REPORT_COUNTS_MAX = 64, /* lanes: those that were used last */
+    CAIRN_REPORT_COUNTS_MAX = 64,     /* lanes: those that were used last */
     CAIRN_REPORT_BYTES_MAX = 24 << 10 /* of one that is packed */
 };
 #define CAIRN_PLACE_NONE UINT32_MAX
 
-enum cairn_report_kind { CAIRN_REPORT_MEMBER = 1, CAIRN_REPORT_STEP = 2, CAIRN_REPORT_STANDING = 3, CAIRN_REPORT_COUNTS = 4 };
+enum cairn_report_kind {
+    CAIRN_REPORT_MEMBER = 1,
+    CAIRN_REPORT_STEP = 2,
+    CAIRN_REPORT_STANDING = 3,
+    CAIRN_REPORT_COUNTS = 4
+};
 
 /* How a rank's process fares, as its node sees it. */
 enum cairn_presence {
@@ -56,13 +65,15 @@ struct cairn_report_open {
     uint64_t seq, start_ns;
 };
 
-/* How far a rank has come in a lane; its peers are places. Ages are counted back from the rank's last record of any kind. */
+/* How far a rank has come in a lane; its peers are places. Ages are counted back from the rank's
+ * last record of any kind. */
 struct cairn_report_count {
     struct cairn_report_lane lane;
     bool is_known;        /* else the count is not to be relied on */
     uint64_t count;       /* entered */
     uint64_t age_ns;      /* of the lane's last record */
-    uint64_t running_seq; /* the operation that was seen to begin on the device and not to end, 0: none */
+    uint64_t running_seq; /* the operation that was seen to begin on the device and not to end, 0:
+                           * none */
     uint64_t running_age_ns;
 };
 
@@ -92,8 +103,8 @@ struct cairn_report {
 
     /* STANDING */
     enum cairn_presence presence;
-    bool has_died; /* it is gone, and has not said that it would be: it cannot have finished */
-    uint64_t life_ns; /* the last sign of life */
+    bool has_died;     /* it is gone, and has not said that it would be: it cannot have finished */
+    uint64_t life_ns;  /* the last sign of life */
     uint64_t quiet_ns; /* for how long nothing of it has begun or ended, 0: less than two seconds */
     uint32_t open_count;
     struct cairn_report_open open[CAIRN_INTAKE_OPEN];
@@ -112,8 +123,8 @@ struct cairn_report {
 /* Packs; what does not fit is the writer's failure. */
 void cairn_report_pack(const struct cairn_report *report, struct cairn_writer *writer);
 
-/* Unpacks the next report into *out. Counts, ranks, operations and numbers out of bounds are the reader's failure, and
- * *out is then of no use. */
+/* Unpacks the next report into *out. Counts, ranks, operations and numbers out of bounds are the
+ * reader's failure, and *out is then of no use. */
 void cairn_report_unpack(struct cairn_reader *reader, struct cairn_report *out);
 
 #endif

@@ -3,7 +3,8 @@
  *
  *   live.c       reports in, and when a detector begins anew
  *   live/verdicts.c verdicts out, and when they are over
- *   live/comms.c which communicators there are, who is in them, and what that says of the job's shape
+ *   live/comms.c which communicators there are, who is in them, and what that says of the job's
+ *   shape
  *   live/counts.c, live/hang.c  who has stopped, from counts of operations
  */
 #ifndef CAIRN_REPLAN_LIVE_STATE_H
@@ -34,10 +35,12 @@ struct live_comms {
     uint32_t name_room;
 };
 
-/* How many operations a rank has entered, as it said last, in the order of communicator, operation and peer. */
+/* How many operations a rank has entered, as it said last, in the order of communicator, operation
+ * and peer. */
 struct live_progress {
-    uint64_t quiet_ns; /* as struct cairn_report has these; 0: it goes on */
-    uint64_t entered, counted; /* by its last standing, and when it counted: counts hold where they are equal */
+    uint64_t quiet_ns;         /* as struct cairn_report has these; 0: it goes on */
+    uint64_t entered, counted; /* by its last standing, and when it counted: counts hold where they
+                                * are equal */
     uint64_t active_ns, gap_ns;
     bool is_whole;
     uint32_t count_count, room;
@@ -92,7 +95,9 @@ void live_end_run(struct cairn_live *live); /* of the detector, where there is o
 
 /* ---- live/counts.c ---- */
 void live_progress_destroy(struct live_progress *progress); /* NULL is allowed */
-CAIRN_MUST_CHECK cairn_err live_take_counts(struct live_rank *rank, const struct cairn_report *report); /* CAIRN_NOMEM */
+/* CAIRN_NOMEM */
+CAIRN_MUST_CHECK cairn_err live_take_counts(struct live_rank *rank,
+                                            const struct cairn_report *report);
 void live_take_quiet(struct live_rank *rank, const struct cairn_report *standing);
 
 /* ---- live/hang.c ---- */
@@ -104,14 +109,18 @@ void live_hang_forget(struct cairn_live *live);
 void live_comms_fini(struct live_comms *comms);
 /* NULL where there is none. */
 struct live_comm *live_comms_find(const struct live_comms *comms, uint64_t hash);
-/* CAIRN_NOMEM; CAIRN_FULL: there are too many communicators, or another size of this one was said. */
-CAIRN_MUST_CHECK cairn_err live_comms_join(struct live_comms *comms, uint32_t world, const struct cairn_report *report);
-/* A rank's process is another now, which has joined nothing. What live_comms_find has given is void. */
+/* CAIRN_NOMEM; CAIRN_FULL: there are too many communicators, or another size of this one was
+ * said. */
+CAIRN_MUST_CHECK cairn_err live_comms_join(struct live_comms *comms, uint32_t world,
+                                           const struct cairn_report *report);
+/* A rank's process is another now, which has joined nothing. What live_comms_find has given is
+ * void. */
 void live_comms_leave(struct live_comms *comms, uint32_t rank);
 bool live_comm_is_complete(const struct live_comm *comm);
 /* The global rank at a place, UINT32_MAX where it is not known. */
 uint32_t live_comm_rank_at(const struct live_comm *comm, uint32_t place);
-/* Makes the topology of all complete communicators that were used, and numbers them. CAIRN_NOMEM. */
+/* Makes the topology of all complete communicators that were used, and numbers them.
+ * CAIRN_NOMEM. */
 CAIRN_MUST_CHECK cairn_err live_topology(struct cairn_live *live, struct cairn_topology **out);
 
 #endif

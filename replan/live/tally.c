@@ -19,7 +19,9 @@ static struct cairn_tally_lane *
 lane_of(struct cairn_tally *tally, const struct cairn_timing_record *record)
 {
     uint32_t peer = record->op >= CAIRN_SEND ? record->peer : CAIRN_PEER_NONE;
-    uint32_t first = (uint32_t)((record->comm ^ (uint64_t)peer << 8 ^ record->op) * UINT64_C(0x9e3779b97f4a7c15) >> 56);
+    uint32_t first = (uint32_t)((record->comm ^ (uint64_t)peer << 8 ^ record->op) *
+                                    UINT64_C(0x9e3779b97f4a7c15) >>
+                                56);
     struct cairn_tally_lane *oldest = NULL;
 
     for (uint32_t i = 0; i < CAIRN_TALLY_LANES_MAX; i++) {
@@ -33,11 +35,13 @@ lane_of(struct cairn_tally *tally, const struct cairn_timing_record *record)
             break;
     }
     tally->has_forgotten |= oldest->comm != 0;
-    *oldest = (struct cairn_tally_lane){.comm = record->comm, .peer = peer, .op = record->op, .is_anew = tally->has_forgotten};
+    *oldest = (struct cairn_tally_lane){
+        .comm = record->comm, .peer = peer, .op = record->op, .is_anew = tally->has_forgotten};
     return oldest;
 }
 
-/* The longest time in which a rank begins nothing is what its steps look like, where nobody names them. At first it compiles. */
+/* The longest time in which a rank begins nothing is what its steps look like, where nobody names
+ * them. At first it compiles. */
 static void
 note_gap(struct cairn_tally *tally, uint64_t time_ns)
 {
@@ -68,7 +72,8 @@ cairn_tally_take(struct cairn_tally *tally, const struct cairn_timing_record *re
     if (record->seq > lane->count)
         lane->count = record->seq;
     if (is_entry) {
-        if (lane->entered == 0 && tally->is_late && record->seq > 0) /* what began and ended before it was entered before, too */
+        /* what began and ended before it was entered before, too */
+        if (lane->entered == 0 && tally->is_late && record->seq > 0)
             lane->before = record->seq - 1;
         tally->entered++;
         lane->entered++;
@@ -121,14 +126,19 @@ cairn_tally_fill(const struct cairn_tally *tally, struct cairn_report *report)
     report->entered = tally->entered;
     report->active_ns = before(tally->first_ns, tally->last_ns);
     report->gap_ns = tally->gap_ns[0] > tally->gap_ns[1] ? tally->gap_ns[0] : tally->gap_ns[1];
-    report->counts_whole = !tally->is_late && tally->lost == 0 && !tally->has_forgotten && used_count <= CAIRN_REPORT_COUNTS_MAX;
-    report->count_count = used_count < CAIRN_REPORT_COUNTS_MAX ? used_count : CAIRN_REPORT_COUNTS_MAX;
+    report->counts_whole = !tally->is_late && tally->lost == 0 && !tally->has_forgotten &&
+                           used_count <= CAIRN_REPORT_COUNTS_MAX;
+    report->count_count =
+        used_count < CAIRN_REPORT_COUNTS_MAX ? used_count : CAIRN_REPORT_COUNTS_MAX;
     for (uint32_t i = 0; i < report->count_count; i++) {
         const struct cairn_tally_lane *lane = used[i];
         bool is_transfer = lane->op >= CAIRN_SEND;
 
         report->counts[i] = (struct cairn_report_count){
-            .lane = {.comm = lane->comm, .peer = lane->peer, .op = (uint8_t)lane->op, .is_place = is_transfer},
+            .lane = {.comm = lane->comm,
+                     .peer = lane->peer,
+                     .op = (uint8_t)lane->op,
+                     .is_place = is_transfer},
             .count = lane->count,
             .is_known = is_transfer ? !tally->is_late && !lane->is_anew && tally->lost == 0
                                     : !lane->is_stale && !lane->repeats && lane->entered > 0 &&

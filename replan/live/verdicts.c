@@ -1,6 +1,7 @@
 /*
- * replan/live/verdicts.c - what the detector says and what counts show become the ledger; and when a job's verdicts are
- * over, since it has ended or another analysis does not confirm them; see live.h.
+ * replan/live/verdicts.c - what the detector says and what counts show become the ledger; and when
+ * a job's verdicts are over, since it has ended or another analysis does not confirm them; see
+ * live.h.
  */
 #include "replan/live/state.h"
 
@@ -11,9 +12,12 @@ enum {
     CONFIRM_STEPS = 24, /* within which a new run must say what an older one has said */
     VERDICTS_MAX = 256  /* of one run, those that ended included */
 };
-static const uint64_t confirm_ns = 150000000000; /* the same of a job without steps: above all waits that are no hang */
-static const uint64_t away_ns = 5000000000;  /* whoever has not looked for longer was stopped himself */
-static const uint64_t absent_ns = 30000000000; /* after which verdicts on a job that nobody reports of are closed */
+static const uint64_t confirm_ns = 150000000000; /* the same of a job without steps: above all waits
+                                                  * that are no hang */
+static const uint64_t away_ns = 5000000000;      /* whoever has not looked for longer was stopped
+                                              * himself */
+static const uint64_t absent_ns = 30000000000; /* after which verdicts on a job that nobody reports
+                                                * of are closed */
 
 #define RUN_NONE 0 /* no detector's */
 
@@ -52,7 +56,8 @@ static bool
 detector_says_hang(const struct cairn_verdicts *verdicts)
 {
     for (uint32_t i = 0; i < verdicts->count; i++)
-        if (verdicts->items[i].kind >= CAIRN_HANG_COMPUTE && verdicts->items[i].kind <= CAIRN_CRASH &&
+        if (verdicts->items[i].kind >= CAIRN_HANG_COMPUTE &&
+            verdicts->items[i].kind <= CAIRN_CRASH &&
             verdicts->items[i].until_step == CAIRN_STEP_NONE)
             return true;
     return false;
@@ -63,8 +68,10 @@ static cairn_err
 merge(struct cairn_live *live, uint64_t wall_ns)
 {
     static const struct cairn_verdicts none;
-    const struct cairn_verdicts *verdicts = live->detector ? cairn_detector_verdicts(live->detector) : &none;
-    struct cairn_verdicts all = {.items = malloc((verdicts->count + 1) * sizeof *all.items), .count = verdicts->count};
+    const struct cairn_verdicts *verdicts =
+        live->detector ? cairn_detector_verdicts(live->detector) : &none;
+    struct cairn_verdicts all = {.items = malloc((verdicts->count + 1) * sizeof *all.items),
+                                 .count = verdicts->count};
     uint32_t *kinds = malloc((verdicts->count + 1) * sizeof *kinds);
     bool is_merged = all.items && kinds;
 
@@ -75,7 +82,8 @@ merge(struct cairn_live *live, uint64_t wall_ns)
             all.items[all.count++] = live->hang.verdict; /* borrowed, as the others are */
         for (uint32_t i = 0; i < all.count; i++)
             kinds[i] = evidence_of(live, &all.items[i]);
-        cairn_ledger_merge(live->options.ledger, &all, kinds, live->run, wall_ns, live->options.said, live->options.context);
+        cairn_ledger_merge(live->options.ledger, &all, kinds, live->run, wall_ns,
+                           live->options.said, live->options.context);
     }
     free(kinds);
     free(all.items);
@@ -86,7 +94,8 @@ merge(struct cairn_live *live, uint64_t wall_ns)
 static void
 forgive_absence(struct cairn_live *live, uint64_t now_ns)
 {
-    uint64_t since_ns = live->checked_ns > 0 && now_ns > live->checked_ns + away_ns ? now_ns - live->checked_ns : 0;
+    uint64_t since_ns =
+        live->checked_ns > 0 && now_ns > live->checked_ns + away_ns ? now_ns - live->checked_ns : 0;
 
     live->checked_ns = now_ns;
     for (uint32_t rank = 0; since_ns > 0 && rank < live->world; rank++) {
@@ -118,7 +127,8 @@ has_ended(struct cairn_live *live, uint64_t now_ns, uint64_t wall_ns)
     if (live->detector)
         live_end_run(live); /* a further report of use begins another */
     live_hang_forget(live);
-    cairn_ledger_close_others(live->options.ledger, RUN_NONE, wall_ns, "its trainers have ended, or are not seen any more",
+    cairn_ledger_close_others(live->options.ledger, RUN_NONE, wall_ns,
+                              "its trainers have ended, or are not seen any more",
                               live->options.said, live->options.context);
     return true;
 }
@@ -132,7 +142,8 @@ may_confirm(struct cairn_live *live, uint64_t now_ns)
     if (live->begun_ns == 0)
         live->begun_ns = now_ns;
     if (!live->detector) /* in a job that names no steps */
-        return now_ns > live->begun_ns + confirm_ns && live->newest_step == 0 && !live->hang.is_said;
+        return now_ns > live->begun_ns + confirm_ns && live->newest_step == 0 &&
+               !live->hang.is_said;
     cairn_detector_summarize(live->detector, &summary);
     return summary.steps >= CONFIRM_STEPS;
 }
@@ -146,7 +157,8 @@ cairn_live_check(struct cairn_live *live, uint64_t now_ns, uint64_t wall_ns)
     if (has_ended(live, now_ns, wall_ns))
         return CAIRN_OK;
     for (uint32_t rank = 0; live->detector && rank < live->world; rank++)
-        if (live_is_silent(&live->ranks[rank], now_ns) || (live->ranks[rank].is_idle && !live->ranks[rank].has_steps))
+        if (live_is_silent(&live->ranks[rank], now_ns) ||
+            (live->ranks[rank].is_idle && !live->ranks[rank].has_steps))
             cairn_detector_leave_out(live->detector, rank);
     err = live_hang_check(live, now_ns);
     if (!err && live->detector)
@@ -155,8 +167,8 @@ cairn_live_check(struct cairn_live *live, uint64_t now_ns, uint64_t wall_ns)
         err = merge(live, wall_ns);
     if (may_confirm(live, now_ns))
         cairn_ledger_close_others(live->options.ledger, live->run, wall_ns,
-                                  "the analysis that began since does not confirm it", live->options.said,
-                                  live->options.context);
+                                  "the analysis that began since does not confirm it",
+                                  live->options.said, live->options.context);
     if (live->detector && cairn_detector_verdicts(live->detector)->count > VERDICTS_MAX)
         live->is_due = true;
     return err;

@@ -7,9 +7,9 @@
 #include <string.h>
 
 enum { UNKNOWNS_MAX = 3 };
-#define FAR_OFF 5.0      /* times the median error: such samples are left out */
-#define ERROR_MIN 1e-3   /* but none that is this near */
-#define OPEN 1e-9        /* a pivot of that part of the largest: the samples leave its unknown open */
+#define FAR_OFF 5.0    /* times the median error: such samples are left out */
+#define ERROR_MIN 1e-3 /* but none that is this near */
+#define OPEN 1e-9      /* a pivot of that part of the largest: the samples leave its unknown open */
 
 /* measured = sum of part[i] * unknown[i] */
 struct equation {
@@ -18,7 +18,8 @@ struct equation {
     bool left_out;
 };
 
-/* Solves the normal equations of those that are not left out, each over what it measured. False where an unknown is open. */
+/* Solves the normal equations of those that are not left out, each over what it measured. False
+ * where an unknown is open. */
 static bool
 solve(const struct equation *equations, uint32_t count, uint32_t unknowns, double *out)
 {
@@ -98,7 +99,8 @@ fit_equations(struct equation *equations, uint32_t count, uint32_t unknowns, dou
         qsort(errors, count, sizeof(*errors), ascending);
         median = errors[count / 2];
         for (uint32_t e = 0; e < count; e++)
-            equations[e].left_out = error_of(&equations[e], unknowns, out) > fmax(FAR_OFF * median, ERROR_MIN);
+            equations[e].left_out =
+                error_of(&equations[e], unknowns, out) > fmax(FAR_OFF * median, ERROR_MIN);
         if (!solve(equations, count, unknowns, out))
             err = CAIRN_INVAL; /* what was left out said it alone */
     }
@@ -128,8 +130,8 @@ equations_of(uint32_t count)
 }
 
 cairn_err
-cairn_fit_stages(const struct cairn_stage_sample *samples, uint32_t count, struct cairn_problem *problem,
-                 struct cairn_fit *fit, struct cairn_fault *fault)
+cairn_fit_stages(const struct cairn_stage_sample *samples, uint32_t count,
+                 struct cairn_problem *problem, struct cairn_fit *fit, struct cairn_fault *fault)
 {
     struct equation *equations = equations_of(count);
     double found[UNKNOWNS_MAX] = {0};
@@ -139,7 +141,8 @@ cairn_fit_stages(const struct cairn_stage_sample *samples, uint32_t count, struc
 
     for (uint32_t i = 0; !err && i < count; i++) {
         if (!(samples[i].ms > 0) || samples[i].ms == INFINITY || samples[i].layers == 0)
-            err = open_unknown(fault, "a stage sample needs at least one layer and a time above 0 ms");
+            err = open_unknown(fault,
+                               "a stage sample needs at least one layer and a time above 0 ms");
         has_first = has_first || samples[i].first;
         has_last = has_last || samples[i].last;
     }
@@ -156,12 +159,15 @@ cairn_fit_stages(const struct cairn_stage_sample *samples, uint32_t count, struc
     if (!err) {
         err = fit_equations(equations, count, 1u + has_first + has_last, found, fit);
         if (err == CAIRN_INVAL)
-            (void)open_unknown(fault, "the samples of stages leave a time open: measure a stage without vocabulary, or "
-                                      "first and last stages of several numbers of layers");
+            (void)open_unknown(
+                fault,
+                "the samples of stages leave a time open: measure a stage without vocabulary, or "
+                "first and last stages of several numbers of layers");
     }
     free(equations);
     if (!err && !(found[0] > 0))
-        err = open_unknown(fault, "by these samples a layer takes no time: they contradict each other");
+        err = open_unknown(fault,
+                           "by these samples a layer takes no time: they contradict each other");
     if (err)
         return err;
     problem->layer_ms = found[0];
@@ -173,8 +179,8 @@ cairn_fit_stages(const struct cairn_stage_sample *samples, uint32_t count, struc
 }
 
 cairn_err
-cairn_fit_link(const struct cairn_link_sample *samples, uint32_t count, double *gbps, double *latency_ms,
-               struct cairn_fit *fit, struct cairn_fault *fault)
+cairn_fit_link(const struct cairn_link_sample *samples, uint32_t count, double *gbps,
+               double *latency_ms, struct cairn_fit *fit, struct cairn_fault *fault)
 {
     struct equation *equations = equations_of(count);
     double found[UNKNOWNS_MAX] = {0};
@@ -190,11 +196,13 @@ cairn_fit_link(const struct cairn_link_sample *samples, uint32_t count, double *
     if (!err) {
         err = fit_equations(equations, count, 2, found, fit);
         if (err == CAIRN_INVAL)
-            (void)open_unknown(fault, "the transfers leave bandwidth and latency open: measure several sizes");
+            (void)open_unknown(
+                fault, "the transfers leave bandwidth and latency open: measure several sizes");
     }
     free(equations);
     if (!err && !(found[0] > 0))
-        err = open_unknown(fault, "by these transfers more bytes take no longer: measure larger ones");
+        err = open_unknown(fault,
+                           "by these transfers more bytes take no longer: measure larger ones");
     if (err)
         return err;
     *gbps = 8e-6 / found[0];
@@ -236,7 +244,8 @@ is_independent(const struct equation *all, uint32_t count, unsigned set, struct 
     return count >= columns && solve(chosen, count, columns, found);
 }
 
-/* Those unknowns whose column is no sum of the others'. *basis: as many as can be fitted, these among them. */
+/* Those unknowns whose column is no sum of the others'. *basis: as many as can be fitted, these
+ * among them. */
 static unsigned
 told_unknowns(const struct equation *all, uint32_t count, struct equation *chosen, unsigned *basis)
 {
@@ -258,14 +267,16 @@ told_unknowns(const struct equation *all, uint32_t count, struct equation *chose
     return told;
 }
 
-/* Fits the unknowns of the set; what would be below nothing is nothing, and the others are fitted without it. */
+/* Fits the unknowns of the set; what would be below nothing is nothing, and the others are fitted
+ * without it. */
 static cairn_err
-fit_not_negative(const struct equation *all, uint32_t count, unsigned set, struct equation *chosen, double *found,
-                 struct cairn_fit *fit)
+fit_not_negative(const struct equation *all, uint32_t count, unsigned set, struct equation *chosen,
+                 double *found, struct cairn_fit *fit)
 {
     for (;;) {
         double values[UNKNOWNS_MAX] = {0}, least = 0;
-        uint32_t columns = choose_columns(all, count, set, chosen), column = 0, worst = UNKNOWNS_MAX;
+        uint32_t columns = choose_columns(all, count, set, chosen), column = 0,
+                 worst = UNKNOWNS_MAX;
         cairn_err err = set ? fit_equations(chosen, count, columns, values, fit) : CAIRN_INVAL;
 
         if (err)
@@ -284,8 +295,9 @@ fit_not_negative(const struct equation *all, uint32_t count, unsigned set, struc
 }
 
 cairn_err
-cairn_fit_memory(const struct cairn_memory_sample *samples, uint32_t count, struct cairn_problem *problem,
-                 struct cairn_memory_told *told, struct cairn_fit *fit, struct cairn_fault *fault)
+cairn_fit_memory(const struct cairn_memory_sample *samples, uint32_t count,
+                 struct cairn_problem *problem, struct cairn_memory_told *told,
+                 struct cairn_fit *fit, struct cairn_fault *fault)
 {
     struct equation *equations = equations_of(count), *chosen = equations_of(count);
     double found[UNKNOWNS_MAX] = {0};
@@ -295,12 +307,15 @@ cairn_fit_memory(const struct cairn_memory_sample *samples, uint32_t count, stru
     if (!err && count == 0)
         err = open_unknown(fault, "there are no samples of memory");
     for (uint32_t i = 0; !err && i < count; i++) {
-        if (samples[i].group_size == 0 || samples[i].layers == 0 || samples[i].in_flight == 0 || samples[i].device_bytes == 0) {
-            err = open_unknown(fault, "a memory sample needs layers, a micro-batch, and a group of at least one device, which holds something");
+        if (samples[i].group_size == 0 || samples[i].layers == 0 || samples[i].in_flight == 0 ||
+            samples[i].device_bytes == 0) {
+            err = open_unknown(fault, "a memory sample needs layers, a micro-batch, and a group of "
+                                      "at least one device, which holds something");
             break;
         }
         equations[i].part[0] = (double)samples[i].layers / samples[i].group_size;
-        equations[i].part[1] = (double)samples[i].layers * samples[i].in_flight / samples[i].group_size;
+        equations[i].part[1] =
+            (double)samples[i].layers * samples[i].in_flight / samples[i].group_size;
         equations[i].part[2] = 1;
         equations[i].measured = (double)samples[i].device_bytes;
     }
@@ -319,7 +334,8 @@ cairn_fit_memory(const struct cairn_memory_sample *samples, uint32_t count, stru
         return err;
     *told = (struct cairn_memory_told){known & 1u, known & 2u, known & 4u};
     problem->layer_bytes = told->layer ? whole_bytes(found[0]) : problem->layer_bytes;
-    problem->activation_bytes = told->activation ? whole_bytes(found[1]) : problem->activation_bytes;
+    problem->activation_bytes =
+        told->activation ? whole_bytes(found[1]) : problem->activation_bytes;
     problem->reserved_bytes = told->reserved ? whole_bytes(found[2]) : problem->reserved_bytes;
     return CAIRN_OK;
 }

@@ -1,8 +1,10 @@
 /*
- * replan/profile/fit.h - a profile's coefficients from what was measured: times of stages, of transfers, and memory held.
+ * replan/profile/fit.h - a profile's coefficients from what was measured: times of stages, of
+ * transfers, and memory held.
  *
- * Least squares of the formulas of docs/PLANNER.md, every sample weighed by its size, so that what is made small is the relative
- * error. Samples that are far off all the others (a pause, a checkpoint) are left out once. Pure.
+ * Least squares of the formulas of docs/PLANNER.md, every sample weighed by its size, so that what
+ * is made small is the relative error. Samples that are far off all the others (a pause, a
+ * checkpoint) are left out once. Pure.
  */
 #ifndef CAIRN_REPLAN_PROFILE_FIT_H
 #define CAIRN_REPLAN_PROFILE_FIT_H
@@ -24,12 +26,13 @@ struct cairn_stage_sample {
 };
 
 /*
- * Sets layer_ms, embed_layers and head_layers; the latter two stay as they are where no sample has such a stage.
- * CAIRN_INVAL with *fault: too few samples, or alike ones, which leave a coefficient open; what to measure. CAIRN_NOMEM.
+ * Sets layer_ms, embed_layers and head_layers; the latter two stay as they are where no sample has
+ * such a stage. CAIRN_INVAL with *fault: too few samples, or alike ones, which leave a coefficient
+ * open; what to measure. CAIRN_NOMEM.
  */
-CAIRN_MUST_CHECK cairn_err cairn_fit_stages(const struct cairn_stage_sample *samples, uint32_t count,
-                                            struct cairn_problem *problem, struct cairn_fit *fit,
-                                            struct cairn_fault *fault);
+CAIRN_MUST_CHECK cairn_err cairn_fit_stages(const struct cairn_stage_sample *samples,
+                                            uint32_t count, struct cairn_problem *problem,
+                                            struct cairn_fit *fit, struct cairn_fault *fault);
 
 /* A transfer into one device. */
 struct cairn_link_sample {
@@ -38,14 +41,14 @@ struct cairn_link_sample {
 };
 
 /* The bandwidth, and what each transfer takes besides. Errors as above. */
-CAIRN_MUST_CHECK cairn_err cairn_fit_link(const struct cairn_link_sample *samples, uint32_t count, double *gbps,
-                                          double *latency_ms, struct cairn_fit *fit,
+CAIRN_MUST_CHECK cairn_err cairn_fit_link(const struct cairn_link_sample *samples, uint32_t count,
+                                          double *gbps, double *latency_ms, struct cairn_fit *fit,
                                           struct cairn_fault *fault);
 
 /* The most that a device of a stage held. */
 struct cairn_memory_sample {
     uint32_t layers;
-    uint32_t in_flight;    /* micro-batches whose activations were held at once */
+    uint32_t in_flight; /* micro-batches whose activations were held at once */
     uint32_t group_size;
     uint64_t device_bytes;
 };
@@ -56,12 +59,15 @@ struct cairn_memory_told {
 };
 
 /*
- * Sets those of layer_bytes, activation_bytes and reserved_bytes that the samples tell apart from the others, none below nothing: stages
- * with as many layers per device each, say, tell activations alone, and what layers and the reserve come to together. The others stay as they
- * are. Of the fit nothing is said where nothing is told. CAIRN_INVAL with *fault: no samples, or a sample that cannot be. CAIRN_NOMEM.
+ * Sets those of layer_bytes, activation_bytes and reserved_bytes that the samples tell apart from
+ * the others, none below nothing: stages with as many layers per device each, say, tell activations
+ * alone, and what layers and the reserve come to together. The others stay as they are. Of the fit
+ * nothing is said where nothing is told. CAIRN_INVAL with *fault: no samples, or a sample that
+ * cannot be. CAIRN_NOMEM.
  */
-CAIRN_MUST_CHECK cairn_err cairn_fit_memory(const struct cairn_memory_sample *samples, uint32_t count,
-                                            struct cairn_problem *problem, struct cairn_memory_told *told,
-                                            struct cairn_fit *fit, struct cairn_fault *fault);
+CAIRN_MUST_CHECK cairn_err cairn_fit_memory(const struct cairn_memory_sample *samples,
+                                            uint32_t count, struct cairn_problem *problem,
+                                            struct cairn_memory_told *told, struct cairn_fit *fit,
+                                            struct cairn_fault *fault);
 
 #endif

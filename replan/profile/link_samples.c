@@ -1,4 +1,5 @@
-/* replan/profile/link_samples.c - where a channel's ranks are, how many bytes come into a device, and what that takes. */
+/* replan/profile/link_samples.c - where a channel's ranks are, how many bytes come into a device,
+ * and what that takes. */
 #include "replan/profile/link_samples.h"
 
 #include <math.h>
@@ -6,9 +7,10 @@
 
 enum { GROUP_MIN = 4 }; /* transfers of one channel and size, for a sample */
 #define NS_PER_MS 1e6
-#define BYTES_MAX 0x1p62    /* that come into a device: a trace may say any, and each rank of a ring gives as many */
-#define SIZE_SPREAD 1.25    /* sizes that near to each other are one */
-#define SIZES_APART 2.0     /* the largest over the smallest, for latency to be told from bandwidth */
+#define BYTES_MAX                                                                                  \
+    0x1p62 /* that come into a device: a trace may say any, and each rank of a ring gives as many */
+#define SIZE_SPREAD 1.25 /* sizes that near to each other are one */
+#define SIZES_APART 2.0  /* the largest over the smallest, for latency to be told from bandwidth */
 #define FIT_ERROR_MAX 0.25  /* beyond, they are not: the largest transfers say the bandwidth */
 #define MAD_SIGMA 1.4826    /* a standard deviation over the median deviation */
 #define MEDIAN_SIGMA 1.2533 /* a median's standard error over the mean's */
@@ -67,7 +69,8 @@ find_nodes(struct cairn_link_samples *work)
     for (uint32_t rank = 0; rank < work->topology->world; rank++) {
         uint32_t at = cairn_problem_device_find(problem, rank);
         const uint64_t *id = at < problem->device_count
-                                 ? bsearch(&problem->devices[at].node, ids, work->node_count, sizeof *ids, ascending_ids)
+                                 ? bsearch(&problem->devices[at].node, ids, work->node_count,
+                                           sizeof *ids, ascending_ids)
                                  : NULL;
 
         work->node_of[rank] = id ? (uint32_t)(id - ids) : CAIRN_LINK_NODE_NONE;
@@ -112,7 +115,8 @@ place_of(struct cairn_link_samples *work, const uint32_t *ranks, uint32_t count)
 
 /* ---- samples ---- */
 
-/* What comes into each device, over the bytes that a record says (cairn/timing.h); 0 where the operation's way is not known. */
+/* What comes into each device, over the bytes that a record says (cairn/timing.h); 0 where the
+ * operation's way is not known. */
 static double
 part_in(uint8_t op, uint32_t ranks)
 {
@@ -133,10 +137,12 @@ part_in(uint8_t op, uint32_t ranks)
 }
 
 static cairn_err
-find_kind(struct cairn_link_samples *work, const struct cairn_transfer_channel *channel, bool crosses, uint32_t *out)
+find_kind(struct cairn_link_samples *work, const struct cairn_transfer_channel *channel,
+          bool crosses, uint32_t *out)
 {
-    uint32_t comm_kind =
-        channel->comm == CAIRN_COMM_NONE ? CAIRN_COMM_NONE : work->topology->comms[channel->comm].kind;
+    uint32_t comm_kind = channel->comm == CAIRN_COMM_NONE
+                             ? CAIRN_COMM_NONE
+                             : work->topology->comms[channel->comm].kind;
 
     for (*out = 0; *out < work->kind_count; ++*out) {
         const struct cairn_link_kind *kind = &work->kinds[*out];
@@ -153,13 +159,15 @@ find_kind(struct cairn_link_samples *work, const struct cairn_transfer_channel *
         work->kinds = kinds;
         work->kind_room = room;
     }
-    work->kinds[work->kind_count++] = (struct cairn_link_kind){.of = *channel, .comm_kind = comm_kind, .crosses = crosses};
+    work->kinds[work->kind_count++] =
+        (struct cairn_link_kind){.of = *channel, .comm_kind = comm_kind, .crosses = crosses};
     return CAIRN_OK;
 }
 
 /* Adds transfers[count], which are of about one size, times[count] being scratch. */
 static cairn_err
-add_sample(struct cairn_link_samples *work, struct cairn_link_group sample, double part, const struct cairn_transfer *transfers, double *times)
+add_sample(struct cairn_link_samples *work, struct cairn_link_group sample, double part,
+           const struct cairn_transfer *transfers, double *times)
 {
     struct cairn_link_kind *kind = &work->kinds[sample.kind];
     double bytes = 0;
@@ -183,14 +191,16 @@ add_sample(struct cairn_link_samples *work, struct cairn_link_group sample, doub
     sample.ms = cairn_link_median(times, sample.count);
     for (uint32_t i = 0; i < sample.count; i++)
         times[i] = fabs(log(times[i] / sample.ms));
-    sample.error = fmax(ERROR_MIN, MEDIAN_SIGMA * MAD_SIGMA * cairn_link_median(times, sample.count) / sqrt(sample.count));
+    sample.error = fmax(ERROR_MIN, MEDIAN_SIGMA * MAD_SIGMA *
+                                       cairn_link_median(times, sample.count) / sqrt(sample.count));
     kind->bytes_max = fmax(kind->bytes_max, sample.bytes);
     work->samples[work->sample_count++] = sample;
     return CAIRN_OK;
 }
 
 static cairn_err
-add_channel(struct cairn_link_samples *work, const struct cairn_transfer_channel *channel, struct cairn_transfer *transfers, uint32_t count)
+add_channel(struct cairn_link_samples *work, const struct cairn_transfer_channel *channel,
+            struct cairn_transfer *transfers, uint32_t count)
 {
     bool pair = channel->comm == CAIRN_COMM_NONE;
     const uint32_t *ranks = pair ? channel->ends : work->topology->comms[channel->comm].ranks;
@@ -211,7 +221,8 @@ add_channel(struct cairn_link_samples *work, const struct cairn_transfer_channel
     }
     qsort(transfers, count, sizeof *transfers, ascending_bytes);
     for (uint32_t first = 0, end; !err && first < count; first = end) {
-        for (end = first + 1; end < count && (double)transfers[end].bytes <= SIZE_SPREAD * (double)transfers[first].bytes;)
+        for (end = first + 1; end < count && (double)transfers[end].bytes <=
+                                                 SIZE_SPREAD * (double)transfers[first].bytes;)
             end++;
         sample.count = end - first;
         if (sample.count >= GROUP_MIN)
@@ -253,7 +264,8 @@ fit_kind(struct cairn_link_samples *work, uint32_t index)
         return err;
     for (uint32_t i = 0; i < count; i++)
         if ((double)work->fitted[i].bytes * SIZES_APART >= most)
-            work->values[large++] = CAIRN_LINK_GBPS_OF * (double)work->fitted[i].bytes / work->fitted[i].ms;
+            work->values[large++] =
+                CAIRN_LINK_GBPS_OF * (double)work->fitted[i].bytes / work->fitted[i].ms;
     kind->gbps = cairn_link_median(work->values, large);
     kind->latency_ms = 0;
     return CAIRN_OK;
@@ -287,7 +299,8 @@ add_channels(struct cairn_link_samples *work, const struct cairn_transfers *tran
 }
 
 cairn_err
-cairn_link_samples_make(struct cairn_link_samples *work, const struct cairn_problem *problem, const struct cairn_topology *topology,
+cairn_link_samples_make(struct cairn_link_samples *work, const struct cairn_problem *problem,
+                        const struct cairn_topology *topology,
                         const struct cairn_transfers *transfers)
 {
     cairn_err err;

@@ -1,5 +1,6 @@
 /*
- * replan/profile/link_samples.h - transfers as samples per channel and size, of kinds that are comparable, and the bandwidth of each kind.
+ * replan/profile/link_samples.h - transfers as samples per channel and size, of kinds that are
+ * comparable, and the bandwidth of each kind.
  */
 #ifndef CAIRN_REPLAN_PROFILE_LINK_SAMPLES_H
 #define CAIRN_REPLAN_PROFILE_LINK_SAMPLES_H
@@ -13,11 +14,12 @@
 /* The transfers of one size on a channel. */
 struct cairn_link_group {
     uint32_t kind;
-    uint32_t nodes[2]; /* ascending; CAIRN_LINK_NODE_NONE where it does not tell of one pair of nodes */
+    uint32_t nodes[2]; /* ascending; CAIRN_LINK_NODE_NONE where it does not tell of one pair of
+                        * nodes */
     uint32_t count;
-    double bytes;      /* into one device */
-    double ms;         /* their median */
-    double error;      /* the standard error of its logarithm */
+    double bytes; /* into one device */
+    double ms;    /* their median */
+    double error; /* the standard error of its logarithm */
     bool slow;
 };
 
@@ -48,8 +50,10 @@ struct cairn_link_samples {
     struct cairn_link_sample *fitted; /* [sample_count + 1] */
 };
 
-/* Fills an empty one; both are borrowed until the fini. CAIRN_NOMEM: it is to be ended all the same. */
-CAIRN_MUST_CHECK cairn_err cairn_link_samples_make(struct cairn_link_samples *samples, const struct cairn_problem *problem,
+/* Fills an empty one; both are borrowed until the fini. CAIRN_NOMEM: it is to be ended all the
+ * same. */
+CAIRN_MUST_CHECK cairn_err cairn_link_samples_make(struct cairn_link_samples *samples,
+                                                   const struct cairn_problem *problem,
                                                    const struct cairn_topology *topology,
                                                    const struct cairn_transfers *transfers);
 void cairn_link_samples_fini(struct cairn_link_samples *samples);

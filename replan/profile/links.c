@@ -1,4 +1,5 @@
-/* replan/profile/links.c - pairs of nodes that are slower than the others, then one bandwidth for the rest. */
+/* replan/profile/links.c - pairs of nodes that are slower than the others, then one bandwidth for
+ * the rest. */
 #include "replan/profile/links.h"
 
 #include "replan/profile/link_samples.h"
@@ -10,7 +11,7 @@ enum {
     TRANSFERS_MIN = 8, /* of a kind, for a bandwidth */
     PAIRS_MIN = 3      /* of nodes, for some to be slower than the others */
 };
-#define GBPS_MIN 1e-6       /* what a problem's file may say */
+#define GBPS_MIN 1e-6 /* what a problem's file may say */
 #define GBPS_MAX 1e9
 #define AT_ODDS 1.5         /* between two operations that carry the same over the same links */
 #define SLOW_MIN 0.26236    /* ln(1.3) */
@@ -86,8 +87,10 @@ list_pairs(struct work *work, const struct cairn_link_group *samples, uint32_t c
         struct node_pair *pair = &work->pairs[work->pair_count];
         double weight = 0;
 
-        for (end = first; end < count && same_nodes(samples[end].nodes, samples[first].nodes); end++) {
-            double expected_ms = kind->latency_ms + CAIRN_LINK_GBPS_OF * samples[end].bytes / kind->gbps;
+        for (end = first; end < count && same_nodes(samples[end].nodes, samples[first].nodes);
+             end++) {
+            double expected_ms =
+                kind->latency_ms + CAIRN_LINK_GBPS_OF * samples[end].bytes / kind->gbps;
 
             work->values[end - first] = log(samples[end].ms / expected_ms);
             weight += 1 / (samples[end].error * samples[end].error);
@@ -103,7 +106,8 @@ list_pairs(struct work *work, const struct cairn_link_group *samples, uint32_t c
     }
 }
 
-/* Compares the pairs of nodes of each kind, and leaves one of each pair, as the kind with the largest transfers sees it. */
+/* Compares the pairs of nodes of each kind, and leaves one of each pair, as the kind with the
+ * largest transfers sees it. */
 static void
 find_slow(struct work *work)
 {
@@ -111,11 +115,13 @@ find_slow(struct work *work)
 
     if (work->samples.sample_count == 0)
         return;
-    qsort(work->samples.samples, work->samples.sample_count, sizeof *work->samples.samples, by_kind);
+    qsort(work->samples.samples, work->samples.sample_count, sizeof *work->samples.samples,
+          by_kind);
     for (uint32_t first = 0, end; first < work->samples.sample_count; first = end) {
         double typical;
 
-        for (end = first; end < work->samples.sample_count && work->samples.samples[end].kind == work->samples.samples[first].kind;)
+        for (end = first; end < work->samples.sample_count &&
+                          work->samples.samples[end].kind == work->samples.samples[first].kind;)
             end++;
         if (!work->samples.kinds[work->samples.samples[first].kind].crosses)
             continue;
@@ -131,7 +137,8 @@ find_slow(struct work *work)
         typical = work->values[(uint32_t)(TYPICAL_SHARE * (work->pair_count - begin - 1))];
         for (uint32_t i = begin; i < work->pair_count; i++) {
             work->pairs[i].over = work->pairs[i].excess - typical;
-            work->pairs[i].slow = work->pairs[i].over > fmax(SLOW_MIN, SLOW_ERRORS * work->pairs[i].error);
+            work->pairs[i].slow =
+                work->pairs[i].over > fmax(SLOW_MIN, SLOW_ERRORS * work->pairs[i].error);
         }
     }
     qsort(work->pairs, work->pair_count, sizeof *work->pairs, by_nodes);
@@ -155,7 +162,8 @@ pair_of(const struct work *work, const uint32_t *nodes)
         else
             high = middle;
     }
-    return low < work->pair_count && same_nodes(work->pairs[low].nodes, nodes) ? &work->pairs[low] : NULL;
+    return low < work->pair_count && same_nodes(work->pairs[low].nodes, nodes) ? &work->pairs[low]
+                                                                               : NULL;
 }
 
 /* Samples of slow pairs say nothing of the others' bandwidth. */
@@ -164,7 +172,8 @@ mark_slow(struct work *work)
 {
     for (uint32_t i = 0; i < work->samples.sample_count; i++) {
         struct cairn_link_group *sample = &work->samples.samples[i];
-        const struct node_pair *pair = sample->nodes[0] == CAIRN_LINK_NODE_NONE ? NULL : pair_of(work, sample->nodes);
+        const struct node_pair *pair =
+            sample->nodes[0] == CAIRN_LINK_NODE_NONE ? NULL : pair_of(work, sample->nodes);
 
         sample->slow = pair && pair->slow;
     }
@@ -179,8 +188,9 @@ is_known(const struct cairn_link_kind *kind)
     return kind->transfers >= TRANSFERS_MIN && kind->gbps >= GBPS_MIN && kind->gbps <= GBPS_MAX;
 }
 
-/* Whoever writes the bytes of the whole buffer where one rank's are meant makes a ring of n ranks n times as fast in all_gather. In
- * reduce_scatter both are the same, and whoever has one has the other. */
+/* Whoever writes the bytes of the whole buffer where one rank's are meant makes a ring of n ranks n
+ * times as fast in all_gather. In reduce_scatter both are the same, and whoever has one has the
+ * other. */
 static bool
 is_at_odds(const struct work *work, const struct cairn_link_kind *kind)
 {
@@ -191,7 +201,8 @@ is_at_odds(const struct work *work, const struct cairn_link_kind *kind)
     for (uint32_t i = 0; i < work->samples.kind_count; i++) {
         const struct cairn_link_kind *twin = &work->samples.kinds[i];
 
-        if (twin->of.op == other && twin->comm_kind == kind->comm_kind && twin->crosses == kind->crosses && is_known(twin))
+        if (twin->of.op == other && twin->comm_kind == kind->comm_kind &&
+            twin->crosses == kind->crosses && is_known(twin))
             return fmax(twin->gbps / kind->gbps, kind->gbps / twin->gbps) > AT_ODDS;
     }
     return false;
@@ -222,8 +233,8 @@ tell_scope(const struct work *work, int scope, struct cairn_profiled_link *link)
 }
 
 static void
-add_link(struct cairn_slow_link *links, uint32_t *count, const struct cairn_slow_link *link, uint32_t *counted,
-         uint32_t *passed)
+add_link(struct cairn_slow_link *links, uint32_t *count, const struct cairn_slow_link *link,
+         uint32_t *counted, uint32_t *passed)
 {
     if (*count == CAIRN_PROBLEM_SLOW_LINKS_MAX) {
         ++*passed;
@@ -233,11 +244,12 @@ add_link(struct cairn_slow_link *links, uint32_t *count, const struct cairn_slow
     ++*counted;
 }
 
-/* What was compared is as it was found; what the problem says of other pairs stays. How slow a slow pair is is known by factor alone: without
- * a bandwidth between nodes it is not put into numbers, which would be made up. */
+/* What was compared is as it was found; what the problem says of other pairs stays. How slow a slow
+ * pair is is known by factor alone: without a bandwidth between nodes it is not put into numbers,
+ * which would be made up. */
 static void
-list_slow(const struct work *work, double inter_gbps, struct cairn_slow_link *links, uint32_t *count,
-          struct cairn_profiled_links *out)
+list_slow(const struct work *work, double inter_gbps, struct cairn_slow_link *links,
+          uint32_t *count, struct cairn_profiled_links *out)
 {
     const struct cairn_problem *problem = work->samples.problem;
     const uint64_t *ids = work->samples.node_ids;
@@ -261,7 +273,8 @@ list_slow(const struct work *work, double inter_gbps, struct cairn_slow_link *li
 
             if (work->pairs[k].slow && !(inter_gbps > 0))
                 continue;
-            compared = (link->nodes[0] == low && link->nodes[1] == high) || (link->nodes[0] == high && link->nodes[1] == low);
+            compared = (link->nodes[0] == low && link->nodes[1] == high) ||
+                       (link->nodes[0] == high && link->nodes[1] == low);
         }
         if (!compared)
             add_link(links, count, link, &out->kept_links, &out->passed_links);
@@ -270,9 +283,11 @@ list_slow(const struct work *work, double inter_gbps, struct cairn_slow_link *li
 
 /* links[CAIRN_PROBLEM_SLOW_LINKS_MAX] become the problem's. */
 static void
-set_links(struct cairn_problem *problem, const struct work *work, struct cairn_slow_link *links, struct cairn_profiled_links *out)
+set_links(struct cairn_problem *problem, const struct work *work, struct cairn_slow_link *links,
+          struct cairn_profiled_links *out)
 {
-    const struct cairn_profiled_link *intra = &out->scopes[CAIRN_LINK_INTRA], *inter = &out->scopes[CAIRN_LINK_INTER];
+    const struct cairn_profiled_link *intra = &out->scopes[CAIRN_LINK_INTRA],
+                                     *inter = &out->scopes[CAIRN_LINK_INTER];
     double intra_gbps = intra->told ? intra->gbps : problem->intra_gbps;
     double inter_gbps = inter->told ? inter->gbps : problem->inter_gbps;
     uint32_t count = 0;
@@ -296,7 +311,8 @@ cairn_profile_links(struct cairn_problem *problem, const struct cairn_topology *
     struct cairn_slow_link *links = calloc(CAIRN_PROBLEM_SLOW_LINKS_MAX, sizeof *links);
     struct cairn_profiled_links profiled = {.node_pairs = 0};
     struct work work = {.pair_count = 0};
-    cairn_err err = links ? cairn_link_samples_make(&work.samples, problem, topology, transfers) : CAIRN_NOMEM;
+    cairn_err err =
+        links ? cairn_link_samples_make(&work.samples, problem, topology, transfers) : CAIRN_NOMEM;
 
     if (!err) {
         work.pairs = calloc((size_t)work.samples.sample_count + 1, sizeof *work.pairs);

@@ -25,15 +25,18 @@ ascending(const void *left, const void *right)
 }
 
 static double
-work_layers(const struct cairn_problem *problem, const struct cairn_plan_pipeline *pipeline, uint32_t stage)
+work_layers(const struct cairn_problem *problem, const struct cairn_plan_pipeline *pipeline,
+            uint32_t stage)
 {
     return problem->current->stages[pipeline->first_stage + stage].layer_count +
            cairn_cost_vocabulary_layers(problem, stage, pipeline->stage_count);
 }
 
-/* The lower median of what the ranks of a stage compute in a step; NaN where none is known. times[device_count]: scratch. */
+/* The lower median of what the ranks of a stage compute in a step; NaN where none is known.
+ * times[device_count]: scratch. */
 static double
-stage_ns(const struct cairn_plan *plan, const struct cairn_plan_stage *stage, const struct cairn_load *loads, double *times)
+stage_ns(const struct cairn_plan *plan, const struct cairn_plan_stage *stage,
+         const struct cairn_load *loads, double *times)
 {
     uint32_t known = 0;
 
@@ -56,7 +59,8 @@ check(const struct cairn_problem *problem, uint32_t rank_count, struct cairn_fau
 
     if (!plan) {
         (void)snprintf(fault->text, sizeof(fault->text),
-                       "the problem has no \"current\": give there the plan that ran while the timing was taken");
+                       "the problem has no \"current\": give there the plan that ran while the "
+                       "timing was taken");
         return CAIRN_INVAL;
     }
     for (uint32_t i = 0; i < plan->device_count; i++) {
@@ -68,14 +72,17 @@ check(const struct cairn_problem *problem, uint32_t rank_count, struct cairn_fau
             return CAIRN_INVAL;
         }
         if (cairn_problem_device_find(problem, plan->devices[i]) == problem->device_count) {
-            (void)snprintf(fault->text, sizeof(fault->text), "the plan names device %" PRIu64 ", which the problem does not have",
+            (void)snprintf(fault->text, sizeof(fault->text),
+                           "the plan names device %" PRIu64 ", which the problem does not have",
                            plan->devices[i]);
             return CAIRN_INVAL;
         }
     }
     for (uint32_t i = 0; i < plan->stage_count; i++)
         if (cairn_cost_of_size(problem, plan->stages[i].device_count) <= 0) {
-            (void)snprintf(fault->text, sizeof(fault->text), "the plan has a group of %" PRIu32 " devices, a size that tp_cost does not have",
+            (void)snprintf(fault->text, sizeof(fault->text),
+                           "the plan has a group of %" PRIu32
+                           " devices, a size that tp_cost does not have",
                            plan->stages[i].device_count);
             return CAIRN_INVAL;
         }
@@ -84,7 +91,8 @@ check(const struct cairn_problem *problem, uint32_t rank_count, struct cairn_fau
 
 /* Stages' times for one micro-batch of a group of `tp` devices. */
 static uint32_t
-list_samples(const struct cairn_problem *problem, const struct cairn_load *loads, double *times, struct cairn_stage_sample *samples)
+list_samples(const struct cairn_problem *problem, const struct cairn_load *loads, double *times,
+             struct cairn_stage_sample *samples)
 {
     const struct cairn_plan *plan = problem->current;
     uint32_t count = 0;
@@ -100,7 +108,8 @@ list_samples(const struct cairn_problem *problem, const struct cairn_load *loads
                 continue;
             samples[count++] = (struct cairn_stage_sample){
                 stage->layer_count, j == 0, j + 1 == pipeline->stage_count,
-                ns / NS_PER_MS / pipeline->microbatches / cairn_cost_of_size(problem, stage->device_count)};
+                ns / NS_PER_MS / pipeline->microbatches /
+                    cairn_cost_of_size(problem, stage->device_count)};
         }
     }
     return count;
@@ -109,13 +118,15 @@ list_samples(const struct cairn_problem *problem, const struct cairn_load *loads
 static double
 sample_layers(const struct cairn_problem *problem, const struct cairn_stage_sample *sample)
 {
-    return sample->layers + (sample->first ? problem->embed_layers : 0) + (sample->last ? problem->head_layers : 0);
+    return sample->layers + (sample->first ? problem->embed_layers : 0) +
+           (sample->last ? problem->head_layers : 0);
 }
 
-/* The layers' time alone, the vocabulary's weight being what the problem says: the lower median over stages. times[count]: scratch. */
+/* The layers' time alone, the vocabulary's weight being what the problem says: the lower median
+ * over stages. times[count]: scratch. */
 static void
-fit_layers(struct cairn_problem *problem, const struct cairn_stage_sample *samples, uint32_t count, double *times,
-           struct cairn_fit *fit)
+fit_layers(struct cairn_problem *problem, const struct cairn_stage_sample *samples, uint32_t count,
+           double *times, struct cairn_fit *fit)
 {
     double sum = 0;
 
@@ -141,10 +152,11 @@ fits_anything(const struct cairn_stage_sample *samples, uint32_t count, const st
     return fit->used <= 1u + any_first + any_last;
 }
 
-/* Fits the times of layers and of the vocabulary, or of layers alone where the vocabulary cannot be told. times[count]: scratch. */
+/* Fits the times of layers and of the vocabulary, or of layers alone where the vocabulary cannot be
+ * told. times[count]: scratch. */
 static cairn_err
-fit_times(struct cairn_problem *problem, const struct cairn_stage_sample *samples, double *times, struct cairn_profiled *profiled,
-          struct cairn_fault *fault)
+fit_times(struct cairn_problem *problem, const struct cairn_stage_sample *samples, double *times,
+          struct cairn_profiled *profiled, struct cairn_fault *fault)
 {
     const double embed_layers = problem->embed_layers, head_layers = problem->head_layers;
     cairn_err err = cairn_fit_stages(samples, profiled->stages, problem, &profiled->fit, fault);
@@ -157,12 +169,17 @@ fit_times(struct cairn_problem *problem, const struct cairn_stage_sample *sample
         err = CAIRN_OK;
     }
     for (uint32_t i = 0; !err && i < profiled->stages; i++)
-        profiled->near_stages += fabs(problem->layer_ms * sample_layers(problem, &samples[i]) / samples[i].ms - 1) < NEAR;
+        profiled->near_stages +=
+            fabs(problem->layer_ms * sample_layers(problem, &samples[i]) / samples[i].ms - 1) <
+            NEAR;
     if (!err && 2 * profiled->near_stages < profiled->stages) {
-        (void)snprintf(fault->text, sizeof(fault->text),
-                       "the times of %" PRIu32 " of %" PRIu32 " stages are more than 10 %% off any fit: layers and slow devices cannot be told "
-                       "apart; take the timing of a plan with more than one device per stage, or with the vocabulary's weight in the problem",
-                       profiled->stages - profiled->near_stages, profiled->stages);
+        (void)snprintf(
+            fault->text, sizeof(fault->text),
+            "the times of %" PRIu32 " of %" PRIu32
+            " stages are more than 10 %% off any fit: layers and slow devices cannot be told "
+            "apart; take the timing of a plan with more than one device per stage, or with the "
+            "vocabulary's weight in the problem",
+            profiled->stages - profiled->near_stages, profiled->stages);
         err = CAIRN_INVAL;
     }
     return err;
@@ -170,7 +187,8 @@ fit_times(struct cairn_problem *problem, const struct cairn_stage_sample *sample
 
 /* What the measurement leaves open. */
 static void
-find_open(const struct cairn_problem *problem, const struct cairn_load *loads, struct cairn_profiled *profiled)
+find_open(const struct cairn_problem *problem, const struct cairn_load *loads,
+          struct cairn_profiled *profiled)
 {
     const struct cairn_plan *plan = problem->current;
     uint32_t firsts = 0, lasts = 0, measured_alive = 0, alive = 0;
@@ -211,13 +229,15 @@ set_rates(struct cairn_problem *problem, const struct cairn_load *loads)
 
         for (uint32_t j = 0; j < pipeline->stage_count; j++) {
             const struct cairn_plan_stage *stage = &plan->stages[pipeline->first_stage + j];
-            double healthy_ns = NS_PER_MS * problem->layer_ms * cairn_cost_of_size(problem, stage->device_count) *
+            double healthy_ns = NS_PER_MS * problem->layer_ms *
+                                cairn_cost_of_size(problem, stage->device_count) *
                                 work_layers(problem, pipeline, j) * pipeline->microbatches;
 
             for (uint32_t k = 0; k < stage->device_count; k++) {
                 uint64_t id = plan->devices[stage->first_device + k];
                 const struct cairn_load *load = &loads[id];
-                struct cairn_device *device = &problem->devices[cairn_problem_device_find(problem, id)];
+                struct cairn_device *device =
+                    &problem->devices[cairn_problem_device_find(problem, id)];
                 double rate = load->compute_ns / healthy_ns, error = load->error_ns / healthy_ns;
 
                 if (!(rate > 0) || isinf(rate) || !(device->rate > 0))
@@ -233,8 +253,8 @@ set_rates(struct cairn_problem *problem, const struct cairn_load *loads)
 }
 
 cairn_err
-cairn_profile_take(struct cairn_problem *problem, const struct cairn_load *loads, uint32_t rank_count,
-                   struct cairn_profiled *out, struct cairn_fault *fault)
+cairn_profile_take(struct cairn_problem *problem, const struct cairn_load *loads,
+                   uint32_t rank_count, struct cairn_profiled *out, struct cairn_fault *fault)
 {
     struct cairn_profiled profiled = {.stages = 0};
     struct cairn_stage_sample *samples = NULL;

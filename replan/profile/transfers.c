@@ -1,7 +1,8 @@
 /*
- * replan/profile/transfers.c - the operations with the highest numbers of each channel. They are found by their number, whichever rank says
- * it first: a trace may give one rank after the other, and the last operations of each are put together. Which numbers a channel has
- * does not matter: a communicator counts all that it does, so those of one kind of operation may be 32 apart, always.
+ * replan/profile/transfers.c - the operations with the highest numbers of each channel. They are
+ * found by their number, whichever rank says it first: a trace may give one rank after the other,
+ * and the last operations of each are put together. Which numbers a channel has does not matter: a
+ * communicator counts all that it does, so those of one kind of operation may be 32 apart, always.
  */
 #include "replan/profile/transfers.h"
 
@@ -24,7 +25,8 @@ struct channel {
 
 struct cairn_transfers {
     const struct cairn_topology *topology;
-    uint64_t *next; /* [sum of all communicators' ranks][CAIRN_OPS]: the number of a rank's next operation */
+    uint64_t *next; /* [sum of all communicators' ranks][CAIRN_OPS]: the number of a rank's next
+                     * operation */
     struct channel **channels;
     uint32_t channel_count, channel_room;
     uint32_t *table; /* open hash of keys: index of a channel plus 1, 0 for none */
@@ -165,11 +167,12 @@ static cairn_err
 take_pair(struct cairn_transfers *transfers, const struct cairn_record *record)
 {
     bool send = record->op == CAIRN_SEND;
-    uint32_t source = send ? record->rank : record->peer, target = send ? record->peer : record->rank;
+    uint32_t source = send ? record->rank : record->peer,
+             target = send ? record->peer : record->rank;
     struct channel *channel;
-    cairn_err err = find_channel(transfers, pair_bit | (uint64_t)source << 24 | target,
-                                 (struct cairn_transfer_channel){{source, target}, CAIRN_COMM_NONE, CAIRN_SEND},
-                                 &channel);
+    cairn_err err = find_channel(
+        transfers, pair_bit | (uint64_t)source << 24 | target,
+        (struct cairn_transfer_channel){{source, target}, CAIRN_COMM_NONE, CAIRN_SEND}, &channel);
 
     if (!err)
         add_part(channel, channel->ended[!send]++, record);
@@ -185,7 +188,8 @@ take_collective(struct cairn_transfers *transfers, const struct cairn_record *re
     uint64_t number, *next;
     cairn_err err;
 
-    while (topology->comms_of_rank[at] != record->comm) /* it is one: cairn_trace_read_line has checked */
+    /* it is one: cairn_trace_read_line has checked */
+    while (topology->comms_of_rank[at] != record->comm)
         at++;
     next = &transfers->next[(size_t)at * CAIRN_OPS + record->op];
     number = record->has_seq ? record->seq : *next;
@@ -204,8 +208,9 @@ cairn_transfers_feed(struct cairn_transfers *transfers, const struct cairn_recor
 {
     if (record->op == 0 || record->end_ns == 0)
         return CAIRN_OK;
-    return record->op == CAIRN_SEND || record->op == CAIRN_RECV ? take_pair(transfers, record)
-                                                                : take_collective(transfers, record);
+    return record->op == CAIRN_SEND || record->op == CAIRN_RECV
+               ? take_pair(transfers, record)
+               : take_collective(transfers, record);
 }
 
 uint32_t
@@ -227,8 +232,8 @@ cairn_transfers_of(const struct cairn_transfers *transfers, uint32_t index,
     for (uint32_t i = 0; i < CAIRN_TRANSFERS_KEPT; i++) {
         const struct operation *operation = &channel->operations[i];
 
-        if (operation->number > 0 && operation->parts == parts && !operation->differs && operation->bytes > 0 &&
-            operation->ns > 0)
+        if (operation->number > 0 && operation->parts == parts && !operation->differs &&
+            operation->bytes > 0 && operation->ns > 0)
             out[count++] = (struct cairn_transfer){operation->bytes, operation->ns};
     }
     *what = channel->what;

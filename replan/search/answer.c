@@ -9,7 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Knows whether anybody was told to stop: what was then left out is left out of the answer, be it of the bound or of the plan. */
+/* Knows whether anybody was told to stop: what was then left out is left out of the answer, be it
+ * of the bound or of the plan. */
 struct watched_stop {
     const struct cairn_stop *stop;
     bool said;
@@ -24,7 +25,8 @@ is_over(void *context)
     return watched->said;
 }
 
-/* Groups of the devices of each node with most memory hold a pipeline, and the fastest with each other do not. */
+/* Groups of the devices of each node with most memory hold a pipeline, and the fastest with each
+ * other do not. */
 static cairn_err
 plan_by_memory(const struct cairn_problem *problem, const struct cairn_stop *stop,
                struct cairn_answer_plan *out)
@@ -109,8 +111,8 @@ take(struct cairn_answer_plan *answer, struct cairn_plan *plan, double step_ms)
 
 /* Takes the groups that run, divided anew, unless the answer's plan moves less; owns the plan. */
 static cairn_err
-take_lighter(const struct cairn_problem *problem, struct cairn_answer_plan *answer, struct cairn_plan *redivided,
-             double redivided_ms)
+take_lighter(const struct cairn_problem *problem, struct cairn_answer_plan *answer,
+             struct cairn_plan *redivided, double redivided_ms)
 {
     struct cairn_migration best = {0}, own = {0};
     cairn_err err = cairn_migration_settle(problem, problem->current, answer->plan);
@@ -134,13 +136,15 @@ price_move(const struct cairn_problem *problem, struct cairn_answer_plan *answer
 {
     cairn_err err = cairn_migration_of(problem, problem->current, answer->plan, &answer->migration);
 
-    answer->payback_steps =
-        err ? 0 : cairn_migration_payback(answer->migration.migrate_ms, answer->current_ms - answer->step_ms);
+    answer->payback_steps = err ? 0
+                                : cairn_migration_payback(answer->migration.migrate_ms,
+                                                          answer->current_ms - answer->step_ms);
     return err;
 }
 
-/* Of what is nearly as fast as the answer's plan, takes what moves least: the plan that runs, its stages with other numbers
- * of micro-batches, its groups divided anew; else lets alike groups of the answer's plan keep what they hold. */
+/* Of what is nearly as fast as the answer's plan, takes what moves least: the plan that runs, its
+ * stages with other numbers of micro-batches, its groups divided anew; else lets alike groups of
+ * the answer's plan keep what they hold. */
 static cairn_err
 prefer_near(const struct cairn_problem *problem, struct cairn_answer_plan *answer)
 {
@@ -172,7 +176,8 @@ prefer_near(const struct cairn_problem *problem, struct cairn_answer_plan *answe
     return err;
 }
 
-/* Looks at the plan from what runs now: what moves least among what is nearly as fast, and its price. */
+/* Looks at the plan from what runs now: what moves least among what is nearly as fast, and its
+ * price. */
 static cairn_err
 migrate(const struct cairn_problem *problem, struct cairn_answer_plan *answer)
 {
@@ -187,8 +192,8 @@ migrate(const struct cairn_problem *problem, struct cairn_answer_plan *answer)
     return err ? err : price_move(problem, answer);
 }
 
-/* Groups change places where the reduction is then off slow links. A plan that moves nothing stays: its price is a
- * move, and the time that slow links take is not known. */
+/* Groups change places where the reduction is then off slow links. A plan that moves nothing stays:
+ * its price is a move, and the time that slow links take is not known. */
 static cairn_err
 settle_links(const struct cairn_problem *problem, struct cairn_answer_plan *answer)
 {
@@ -244,7 +249,8 @@ cairn_answer_plan_make(const struct cairn_problem *problem, const struct cairn_s
     err = cairn_answer_plan_best(problem, stop, &answer);
     if (!err && answer.plan && !is_healthy(problem)) {
         err = plan_healthy(problem, stop_healthy, &answer.healthy_ms);
-        /* What slow devices do, healthy ones do as well: a search that was cut short may not have seen it. */
+        /* What slow devices do, healthy ones do as well: a search that was cut short may not have
+         * seen it. */
         if (answer.healthy_ms > answer.step_ms && !is_faster(problem))
             answer.healthy_ms = answer.step_ms;
     }

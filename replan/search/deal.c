@@ -38,8 +38,8 @@ deal_one(struct dealt *heap, uint32_t count, double more)
     return to;
 }
 
-/* Deals as many units to each pipeline: the slowest first, each to the pipeline whose places have lost least speed so
- * far. owner[unit_count]. CAIRN_NOMEM. */
+/* Deals as many units to each pipeline: the slowest first, each to the pipeline whose places have
+ * lost least speed so far. owner[unit_count]. CAIRN_NOMEM. */
 static cairn_err
 deal_evenly(const struct cairn_unit *units, uint32_t unit_count, uint32_t count, uint32_t *owner)
 {
@@ -62,8 +62,7 @@ deal_evenly(const struct cairn_unit *units, uint32_t unit_count, uint32_t count,
             heap[0] = heap[--heap_count];
             (void)deal_one(heap, heap_count, 0);
         } else {
-            (void)deal_one(heap, heap_count,
-                           (fastest - 1 / units[unit].group.layer_ms) / places);
+            (void)deal_one(heap, heap_count, (fastest - 1 / units[unit].group.layer_ms) / places);
         }
     }
     free(heap);
@@ -71,11 +70,11 @@ deal_evenly(const struct cairn_unit *units, uint32_t unit_count, uint32_t count,
     return err;
 }
 
-/* Groups that hold the model alone are pipelines by themselves; of the others, in order of speed, as few together as hold it. What is
- * left at the end goes to the last. */
+/* Groups that hold the model alone are pipelines by themselves; of the others, in order of speed,
+ * as few together as hold it. What is left at the end goes to the last. */
 static void
-deal_apart(const struct cairn_problem *problem, const struct cairn_unit *units, uint32_t unit_count, uint32_t count,
-           uint32_t *owner)
+deal_apart(const struct cairn_problem *problem, const struct cairn_unit *units, uint32_t unit_count,
+           uint32_t count, uint32_t *owner)
 {
     uint32_t next = 0, stages = 0, last = count - 1;
     uint64_t least_bytes = UINT64_MAX;
@@ -91,8 +90,10 @@ deal_apart(const struct cairn_problem *problem, const struct cairn_unit *units, 
         owner[unit] = next < count ? next : last;
         least_bytes = bytes < least_bytes ? bytes : least_bytes;
         stages++;
-        /* As if all had the memory of the least, and as many micro-batches in flight as there are stages. */
-        if ((uint64_t)stages * cairn_cost_layers_max(problem, least_bytes, stages) < problem->layers)
+        /* As if all had the memory of the least, and as many micro-batches in flight as there are
+         * stages. */
+        if ((uint64_t)stages * cairn_cost_layers_max(problem, least_bytes, stages) <
+            problem->layers)
             continue;
         next += next < count;
         stages = 0;
@@ -101,8 +102,9 @@ deal_apart(const struct cairn_problem *problem, const struct cairn_unit *units, 
 }
 
 cairn_err
-cairn_deal_units(const struct cairn_problem *problem, const struct cairn_unit *units, uint32_t unit_count,
-                 uint32_t pipeline_count, enum cairn_deal deal, uint32_t *owner)
+cairn_deal_units(const struct cairn_problem *problem, const struct cairn_unit *units,
+                 uint32_t unit_count, uint32_t pipeline_count, enum cairn_deal deal,
+                 uint32_t *owner)
 {
     struct dealt *heap;
 
@@ -120,10 +122,11 @@ cairn_deal_units(const struct cairn_problem *problem, const struct cairn_unit *u
     for (uint32_t unit = 0; unit < unit_count; unit++) {
         const struct cairn_group *group = &units[unit].group;
 
-        owner[unit] = deal == CAIRN_DEAL_ALIKE
-                          ? (uint32_t)((uint64_t)unit * pipeline_count / unit_count)
-                          : deal_one(heap, pipeline_count,
-                                     deal == CAIRN_DEAL_SPEED ? 1 / group->layer_ms : (double)group->bytes);
+        owner[unit] =
+            deal == CAIRN_DEAL_ALIKE
+                ? (uint32_t)((uint64_t)unit * pipeline_count / unit_count)
+                : deal_one(heap, pipeline_count,
+                           deal == CAIRN_DEAL_SPEED ? 1 / group->layer_ms : (double)group->bytes);
     }
     free(heap);
     return CAIRN_OK;

@@ -82,17 +82,18 @@ fill_groups(struct exhaust *exhaust)
             size++;
             one_node = one_node && device->node == first->node;
             rate = device->rate > rate ? device->rate : rate;
-            memory_bytes = device->memory_bytes < memory_bytes ? device->memory_bytes : memory_bytes;
+            memory_bytes =
+                device->memory_bytes < memory_bytes ? device->memory_bytes : memory_bytes;
         }
         if (one_node)
-            exhaust->group[subset] = (struct cairn_group){
-                problem->layer_ms * cairn_cost_of_size(problem, size) * rate,
-                cairn_cost_group_bytes(problem, size, memory_bytes)};
+            exhaust->group[subset] =
+                (struct cairn_group){problem->layer_ms * cairn_cost_of_size(problem, size) * rate,
+                                     cairn_cost_group_bytes(problem, size, memory_bytes)};
     }
 }
 
-/* The most micro-batches of a sequence of groups within the time; only asked where more than `known` may
- * come out, as the fluid limit of docs/PLANNER.md tells. */
+/* The most micro-batches of a sequence of groups within the time; only asked where more than
+ * `known` may come out, as the fluid limit of docs/PLANNER.md tells. */
 static uint32_t
 microbatches_of(struct exhaust *exhaust, const uint8_t *subsets, uint32_t stages, uint32_t known)
 {
@@ -121,8 +122,8 @@ microbatches_of(struct exhaust *exhaust, const uint8_t *subsets, uint32_t stages
     return low;
 }
 
-/* The best sequence of all devices of a subset: each stage steps through the subsets of what is left,
- * downwards; 0 stands before the first. */
+/* The best sequence of all devices of a subset: each stage steps through the subsets of what is
+ * left, downwards; 0 stands before the first. */
 static void
 find_sequence(struct exhaust *exhaust, uint32_t subset, struct sequence *best)
 {
@@ -157,7 +158,8 @@ find_sequence(struct exhaust *exhaust, uint32_t subset, struct sequence *best)
     }
 }
 
-/* The most micro-batches within the time; false where that is not all of them, or `stop` says so. */
+/* The most micro-batches within the time; false where that is not all of them, or `stop` says
+ * so. */
 static bool
 beat(struct exhaust *exhaust)
 {
@@ -185,8 +187,8 @@ beat(struct exhaust *exhaust)
     return exhaust->total[all] >= exhaust->problem->microbatches;
 }
 
-/* The devices of a sequence's group, a subset in first form, among those of the actual subset: the i-th of
- * one stands for the i-th of the other, since both take devices that are alike in order. */
+/* The devices of a sequence's group, a subset in first form, among those of the actual subset: the
+ * i-th of one stands for the i-th of the other, since both take devices that are alike in order. */
 static uint32_t
 actual_group(uint32_t group, uint32_t form, uint32_t subset)
 {
@@ -209,7 +211,8 @@ take_plan(struct exhaust *exhaust, struct cairn_plan **plan, double *step_ms)
     struct cairn_plan *made = NULL;
     cairn_err err;
 
-    for (; exhaust->part[left] != 0 && exhaust->total[left] > 0; left &= ~(uint32_t)exhaust->part[left]) {
+    for (; exhaust->part[left] != 0 && exhaust->total[left] > 0;
+         left &= ~(uint32_t)exhaust->part[left]) {
         uint32_t part = exhaust->part[left], form = first_form(exhaust, part);
         const struct sequence *best = &exhaust->best[form];
 
@@ -219,10 +222,12 @@ take_plan(struct exhaust *exhaust, struct cairn_plan **plan, double *step_ms)
             groups[at] = exhaust->group[best->groups[i]];
         }
     }
-    /* More than are needed may have been counted: then there can be more pipelines than micro-batches. */
+    /* More than are needed may have been counted: then there can be more pipelines than
+     * micro-batches. */
     for (; pipeline_count > exhaust->problem->microbatches; pipeline_count--)
         at -= stage_counts[pipeline_count - 1];
-    *step_ms = cairn_divide(exhaust->divider, groups, stage_counts, pipeline_count, microbatches, layers);
+    *step_ms =
+        cairn_divide(exhaust->divider, groups, stage_counts, pipeline_count, microbatches, layers);
     err = cairn_plan_create(pipeline_count, at, DEVICES_MAX, &made);
     for (uint32_t i = 0, stage = 0; !err && i < pipeline_count; i++) {
         uint32_t first_layer = 0;

@@ -15,9 +15,10 @@ downwards(const void *left, const void *right)
     return a > b ? -1 : a < b;
 }
 
-/* Whether one pipeline of groups of one size holds all layers when every device has more_bytes more: the
- * devices of a node with most memory are grouped with each other, and of the groups the largest stand
- * last, where a layer has the fewest activations. groups[device_count] is working memory. */
+/* Whether one pipeline of groups of one size holds all layers when every device has more_bytes
+ * more: the devices of a node with most memory are grouped with each other, and of the groups the
+ * largest stand last, where a layer has the fewest activations. groups[device_count] is working
+ * memory. */
 static bool
 fits(const struct cairn_fleet *fleet, uint32_t size, uint64_t more_bytes, uint64_t *memory,
      uint64_t *groups)
@@ -44,7 +45,8 @@ fits(const struct cairn_fleet *fleet, uint32_t size, uint64_t more_bytes, uint64
 
 /* The least memory more per device with which groups of some size fit. */
 static uint64_t
-least_more_bytes(const struct cairn_fleet *fleet, uint64_t *memory, uint64_t *groups, uint32_t *size)
+least_more_bytes(const struct cairn_fleet *fleet, uint64_t *memory, uint64_t *groups,
+                 uint32_t *size)
 {
     const struct cairn_problem *problem = fleet->problem;
     uint64_t least = UINT64_MAX;
@@ -93,10 +95,11 @@ cairn_infeasible_why(const struct cairn_fleet *fleet, struct cairn_infeasible *o
     }
     if (most < problem->sizes[0].size) {
         out->constraint = "groups";
-        (void)snprintf(out->would_fit, sizeof(out->would_fit),
-                       "no node has more than %u live devices: a size of at most %u in tp_cost, or %u of "
-                       "them in one node",
-                       most, most, problem->sizes[0].size);
+        (void)snprintf(
+            out->would_fit, sizeof(out->would_fit),
+            "no node has more than %u live devices: a size of at most %u in tp_cost, or %u of "
+            "them in one node",
+            most, most, problem->sizes[0].size);
         return CAIRN_OK;
     }
     memory = calloc(fleet->device_count, sizeof(*memory));
@@ -105,13 +108,16 @@ cairn_infeasible_why(const struct cairn_fleet *fleet, struct cairn_infeasible *o
         out->constraint = "memory";
         out->short_by_bytes = least_more_bytes(fleet, memory, groups, &size);
         (void)snprintf(out->would_fit, sizeof(out->would_fit),
-                       "%" PRIu64 " bytes more on every device, or reserved_bytes lower by as much: then one "
+                       "%" PRIu64
+                       " bytes more on every device, or reserved_bytes lower by as much: then one "
                        "pipeline of groups of %u fits",
                        out->short_by_bytes, size);
         if (out->short_by_bytes == 0)
             (void)snprintf(out->would_fit, sizeof(out->would_fit),
-                           "one pipeline of groups of %u should fit, and was not found: that is the planner's fault, so report it with "
-                           "the problem's file", size);
+                           "one pipeline of groups of %u should fit, and was not found: that is "
+                           "the planner's fault, so report it with "
+                           "the problem's file",
+                           size);
         if (out->short_by_bytes == UINT64_MAX)
             (void)snprintf(out->would_fit, sizeof(out->would_fit),
                            "no memory that devices have would do: fewer layers, or smaller ones");

@@ -20,16 +20,17 @@ struct place {
     uint32_t pipeline;
     uint32_t first_layer;
     uint32_t layer_end;
-    uint64_t node;       /* of the group */
+    uint64_t node; /* of the group */
     struct cairn_stage_kind kind;
-    uint32_t slow_node;  /* the node's place among the ends of slow links, or NO_SLOW_LINK */
+    uint32_t slow_node; /* the node's place among the ends of slow links, or NO_SLOW_LINK */
 };
 
 struct links {
     const struct cairn_problem *problem;
     struct cairn_plan *plan;
     struct place *places; /* [stage_count] */
-    double *prices;       /* [end_count * end_count] of a layer reduced between two nodes; 0: their link is as fast as others */
+    double *prices;       /* [end_count * end_count] of a layer reduced between two nodes; 0: their
+                           * link is as fast as others */
     uint32_t end_count;   /* of slow links */
     uint64_t work_left;
 };
@@ -52,7 +53,8 @@ prices_of(const struct cairn_problem *problem)
 
     for (uint32_t i = 0; prices && i < problem->slow_link_count; i++) {
         const struct cairn_slow_link *link = &problem->slow_links[i];
-        uint32_t left = slow_node_of(problem, link->nodes[0]), right = slow_node_of(problem, link->nodes[1]);
+        uint32_t left = slow_node_of(problem, link->nodes[0]),
+                 right = slow_node_of(problem, link->nodes[1]);
 
         prices[(size_t)left * ends + right] = prices[(size_t)right * ends + left] = 1 / link->gbps;
     }
@@ -62,7 +64,8 @@ prices_of(const struct cairn_problem *problem)
 static uint32_t
 shared_layers(const struct place *left, const struct place *right)
 {
-    uint32_t first = left->first_layer > right->first_layer ? left->first_layer : right->first_layer;
+    uint32_t first =
+        left->first_layer > right->first_layer ? left->first_layer : right->first_layer;
     uint32_t end = left->layer_end < right->layer_end ? left->layer_end : right->layer_end;
 
     return left->pipeline != right->pipeline && end > first ? end - first : 0;
@@ -77,7 +80,8 @@ places_of(const struct cairn_problem *problem, const struct cairn_plan *plan)
         for (uint32_t j = 0; j < plan->pipelines[i].stage_count; j++) {
             uint32_t at = plan->pipelines[i].first_stage + j;
             const struct cairn_plan_stage *stage = &plan->stages[at];
-            uint32_t device = cairn_problem_device_find(problem, plan->devices[stage->first_device]);
+            uint32_t device =
+                cairn_problem_device_find(problem, plan->devices[stage->first_device]);
 
             places[at] = (struct place){.pipeline = i,
                                         .first_layer = stage->first_layer,
@@ -91,16 +95,21 @@ places_of(const struct cairn_problem *problem, const struct cairn_plan *plan)
 
 /* Which pipeline holds each layer on a node: its number and 1, 0: none, or SEVERAL. */
 static void
-find_holders(const struct place *places, uint32_t stage_count, uint32_t slow_node, uint32_t layers, uint32_t *holders)
+find_holders(const struct place *places, uint32_t stage_count, uint32_t slow_node, uint32_t layers,
+             uint32_t *holders)
 {
     memset(holders, 0, layers * sizeof(*holders));
     for (uint32_t i = 0; i < stage_count; i++)
-        for (uint32_t k = places[i].first_layer; places[i].slow_node == slow_node && k < places[i].layer_end; k++)
-            holders[k] = holders[k] == 0 || holders[k] == places[i].pipeline + 1 ? places[i].pipeline + 1 : SEVERAL;
+        for (uint32_t k = places[i].first_layer;
+             places[i].slow_node == slow_node && k < places[i].layer_end; k++)
+            holders[k] = holders[k] == 0 || holders[k] == places[i].pipeline + 1
+                             ? places[i].pipeline + 1
+                             : SEVERAL;
 }
 
 cairn_err
-cairn_links_slow_layers(const struct cairn_problem *problem, const struct cairn_plan *plan, uint32_t *layers)
+cairn_links_slow_layers(const struct cairn_problem *problem, const struct cairn_plan *plan,
+                        uint32_t *layers)
 {
     struct place *places = places_of(problem, plan);
     uint32_t *left = calloc((size_t)problem->layers + 1, sizeof(*left));
@@ -112,10 +121,13 @@ cairn_links_slow_layers(const struct cairn_problem *problem, const struct cairn_
     for (uint32_t i = 0; !err && i < problem->slow_link_count; i++) {
         const struct cairn_slow_link *link = &problem->slow_links[i];
 
-        find_holders(places, plan->stage_count, slow_node_of(problem, link->nodes[0]), problem->layers, left);
-        find_holders(places, plan->stage_count, slow_node_of(problem, link->nodes[1]), problem->layers, right);
+        find_holders(places, plan->stage_count, slow_node_of(problem, link->nodes[0]),
+                     problem->layers, left);
+        find_holders(places, plan->stage_count, slow_node_of(problem, link->nodes[1]),
+                     problem->layers, right);
         for (uint32_t k = 0; k < problem->layers; k++) /* two pipelines, one on each side */
-            slow[k] = slow[k] || (left[k] != 0 && right[k] != 0 && (left[k] == SEVERAL || left[k] != right[k]));
+            slow[k] = slow[k] || (left[k] != 0 && right[k] != 0 &&
+                                  (left[k] == SEVERAL || left[k] != right[k]));
     }
     for (uint32_t i = 0; !err && i < problem->layers; i++)
         *layers += slow[i];
@@ -132,7 +144,8 @@ price_between(const struct links *links, const struct place *left, const struct 
 {
     if (left->slow_node == NO_SLOW_LINK || right->slow_node == NO_SLOW_LINK)
         return 0;
-    return shared_layers(left, right) * links->prices[(size_t)left->slow_node * links->end_count + right->slow_node];
+    return shared_layers(left, right) *
+           links->prices[(size_t)left->slow_node * links->end_count + right->slow_node];
 }
 
 /* The same of two places' groups, with all others and with one another. */
@@ -144,7 +157,8 @@ price_of_pair(const struct links *links, uint32_t left, uint32_t right)
 
     for (uint32_t i = 0; i < links->plan->stage_count; i++)
         if (i != left && i != right)
-            price += price_between(links, &places[left], &places[i]) + price_between(links, &places[right], &places[i]);
+            price += price_between(links, &places[left], &places[i]) +
+                     price_between(links, &places[right], &places[i]);
     return price;
 }
 
@@ -174,15 +188,16 @@ are_alike(const struct links *links, uint32_t left, uint32_t right)
            !(a->rate < b->rate) && !(b->rate < a->rate) && a->memory_bytes == b->memory_bytes;
 }
 
-/* Gives a group that reduces over a slow link the place where least is; false where none is better, or the work is done that is
- * allowed for. */
+/* Gives a group that reduces over a slow link the place where least is; false where none is better,
+ * or the work is done that is allowed for. */
 static bool
 move(struct links *links, uint32_t at)
 {
     uint32_t best = at, tried = 0;
     double most_saved = 1e-12;
 
-    for (uint32_t i = 0; i < links->plan->stage_count && tried < CANDIDATES_MAX && links->work_left > 0; i++) {
+    for (uint32_t i = 0;
+         i < links->plan->stage_count && tried < CANDIDATES_MAX && links->work_left > 0; i++) {
         uint64_t work = 2 * (uint64_t)links->plan->stage_count;
         double before, after;
 
@@ -209,7 +224,10 @@ move(struct links *links, uint32_t at)
 cairn_err
 cairn_links_settle(const struct cairn_problem *problem, struct cairn_plan *plan)
 {
-    struct links links = {.problem = problem, .plan = plan, .end_count = 2 * problem->slow_link_count, .work_left = WORK_MAX};
+    struct links links = {.problem = problem,
+                          .plan = plan,
+                          .end_count = 2 * problem->slow_link_count,
+                          .work_left = WORK_MAX};
     bool moved = true;
 
     if (problem->slow_link_count == 0 || plan->stage_count > STAGES_MAX)

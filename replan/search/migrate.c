@@ -17,8 +17,8 @@ struct holding {
     uint32_t size; /* 0: nothing */
 };
 
-/* What every device of the problem holds under a plan, [device_count + 1] by index; devices that the problem lacks
- * share the last place, which nobody reads. */
+/* What every device of the problem holds under a plan, [device_count + 1] by index; devices that
+ * the problem lacks share the last place, which nobody reads. */
 static struct holding *
 holdings_of(const struct cairn_problem *problem, const struct cairn_plan *plan)
 {
@@ -39,7 +39,8 @@ holdings_of(const struct cairn_problem *problem, const struct cairn_plan *plan)
 static double
 shared_layers(const struct holding *left, const struct holding *right)
 {
-    uint32_t first = left->first_layer > right->first_layer ? left->first_layer : right->first_layer;
+    uint32_t first =
+        left->first_layer > right->first_layer ? left->first_layer : right->first_layer;
     uint32_t end = left->layer_end < right->layer_end ? left->layer_end : right->layer_end;
     double low, high;
 
@@ -111,7 +112,8 @@ cairn_stage_kind_of(const struct cairn_problem *problem, const struct cairn_plan
     return kind;
 }
 
-/* How many layers of a stage the devices of a group hold, each device's counted; their parts are settled afterwards. */
+/* How many layers of a stage the devices of a group hold, each device's counted; their parts are
+ * settled afterwards. */
 static uint64_t
 group_holds(const struct holding *group, uint32_t count, const struct cairn_plan_stage *stage)
 {
@@ -119,7 +121,8 @@ group_holds(const struct holding *group, uint32_t count, const struct cairn_plan
     uint64_t held = 0;
 
     for (uint32_t i = 0; i < count; i++) {
-        uint32_t first = group[i].first_layer > stage->first_layer ? group[i].first_layer : stage->first_layer;
+        uint32_t first =
+            group[i].first_layer > stage->first_layer ? group[i].first_layer : stage->first_layer;
         uint32_t end = group[i].layer_end < stage_end ? group[i].layer_end : stage_end;
 
         held += group[i].size > 0 && end > first ? end - first : 0;
@@ -162,7 +165,8 @@ cairn_migration_settle(const struct cairn_problem *problem, const struct cairn_p
 {
     struct holding *was = holdings_of(problem, from);
     struct cairn_stage_kind *kinds = calloc((size_t)plan->stage_count + 1, sizeof(*kinds));
-    struct holding *held = calloc((size_t)plan->device_count + 1, sizeof(*held)); /* by the place in plan->devices */
+    /* by the place in plan->devices */
+    struct holding *held = calloc((size_t)plan->device_count + 1, sizeof(*held));
     uint32_t count = plan->stage_count <= SETTLED_STAGES_MAX ? plan->stage_count : 0;
 
     if (!was || !kinds || !held) {
@@ -184,9 +188,8 @@ cairn_migration_settle(const struct cairn_problem *problem, const struct cairn_p
             const struct cairn_plan_stage *group = &plan->stages[j];
             uint64_t group_held;
 
-            if (group->device_count != stage->device_count ||
-                kinds[j].rate > kinds[i].rate || kinds[j].rate < kinds[i].rate ||
-                kinds[j].memory_bytes != kinds[i].memory_bytes)
+            if (group->device_count != stage->device_count || kinds[j].rate > kinds[i].rate ||
+                kinds[j].rate < kinds[i].rate || kinds[j].memory_bytes != kinds[i].memory_bytes)
                 continue;
             group_held = group_holds(held + group->first_device, group->device_count, stage);
             if (group_held > best_held) {
@@ -210,7 +213,8 @@ cairn_migration_settle(const struct cairn_problem *problem, const struct cairn_p
 static cairn_err
 copy(const struct cairn_plan *from, struct cairn_plan **out)
 {
-    cairn_err err = cairn_plan_create(from->pipeline_count, from->stage_count, from->device_count, out);
+    cairn_err err =
+        cairn_plan_create(from->pipeline_count, from->stage_count, from->device_count, out);
 
     if (err)
         return err;
@@ -234,7 +238,8 @@ groups_of(const struct cairn_problem *problem, const struct cairn_plan *plan,
         struct cairn_stage_kind kind;
 
         for (uint32_t j = 0; j < stage->device_count; j++) {
-            uint32_t at = cairn_problem_device_find(problem, plan->devices[stage->first_device + j]);
+            uint32_t at =
+                cairn_problem_device_find(problem, plan->devices[stage->first_device + j]);
 
             if (at == problem->device_count || problem->devices[at].rate <= 0)
                 return false;
@@ -270,8 +275,8 @@ cairn_migration_redivide(const struct cairn_problem *problem, const struct cairn
     if (!err && groups_of(problem, from, groups)) {
         for (uint32_t i = 0; i < from->pipeline_count; i++)
             stage_counts[i] = from->pipelines[i].stage_count;
-        *step_ms = cairn_divide(divider, groups, stage_counts, from->pipeline_count, microbatches,
-                                layers);
+        *step_ms =
+            cairn_divide(divider, groups, stage_counts, from->pipeline_count, microbatches, layers);
     }
     for (uint32_t i = 0, at = 0; !err && *step_ms < INFINITY && i < plan->pipeline_count; i++) {
         uint32_t next_layer = 0;
@@ -300,7 +305,8 @@ cairn_migration_redivide(const struct cairn_problem *problem, const struct cairn
     return err;
 }
 
-/* What a pipeline of given stages takes: first_ms with one micro-batch, slowest_ms more for each other. */
+/* What a pipeline of given stages takes: first_ms with one micro-batch, slowest_ms more for each
+ * other. */
 struct pace {
     double first_ms;
     double slowest_ms;
@@ -320,8 +326,8 @@ pace_of(const struct cairn_problem *problem, const struct cairn_plan *plan, uint
     return pace;
 }
 
-/* Gives out micro-batches, at least one to each pipeline, in the least time that holds them all. It is found by halving,
- * since there may be a million of them; `paces` has one for each pipeline. */
+/* Gives out micro-batches, at least one to each pipeline, in the least time that holds them all. It
+ * is found by halving, since there may be a million of them; `paces` has one for each pipeline. */
 static void
 shift(const struct pace *paces, uint32_t total, struct cairn_plan *plan)
 {
@@ -345,7 +351,8 @@ shift(const struct pace *paces, uint32_t total, struct cairn_plan *plan)
             total, 1 + floor(fmax(0, high_ms - paces[i].first_ms) / paces[i].slowest_ms));
         given += plan->pipelines[i].microbatches;
     }
-    for (uint32_t i = plan->pipeline_count; i-- > 0;) { /* those that end at the same time may be too many */
+    /* those that end at the same time may be too many */
+    for (uint32_t i = plan->pipeline_count; i-- > 0;) {
         uint64_t spare = plan->pipelines[i].microbatches - 1;
         uint64_t less = given - total < spare ? given - total : spare;
 

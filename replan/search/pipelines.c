@@ -24,8 +24,8 @@ insert(const struct cairn_division *division, struct cairn_pipeline *pipeline, u
 {
     uint32_t at = pipeline->member_count++;
 
-    for (; at > 0 && stands_before(&division->units[unit],
-                                   &division->units[pipeline->members[at - 1]]);
+    for (; at > 0 &&
+           stands_before(&division->units[unit], &division->units[pipeline->members[at - 1]]);
          at--)
         pipeline->members[at] = pipeline->members[at - 1];
     pipeline->members[at] = unit;
@@ -47,7 +47,8 @@ cairn_division_stages(const struct cairn_division *division, const struct cairn_
         const struct cairn_unit *unit = &division->units[pipeline->members[i]];
         uint32_t at = i;
 
-        for (; at > 0 && goes_before(pipeline->order, unit->group.bytes, groups[at - 1].bytes); at--) {
+        for (; at > 0 && goes_before(pipeline->order, unit->group.bytes, groups[at - 1].bytes);
+             at--) {
             groups[at] = groups[at - 1];
             if (units)
                 units[at] = units[at - 1];
@@ -76,8 +77,8 @@ microbatches_within(struct cairn_division *division, const struct cairn_pipeline
         return count;
     cairn_division_stages(division, pipeline, groups, NULL);
     low = (uint32_t)count;
-    high = stages - 1 < division->problem->microbatches ? stages - 1
-                                                        : division->problem->microbatches;
+    high =
+        stages - 1 < division->problem->microbatches ? stages - 1 : division->problem->microbatches;
     while (low < high) { /* low can be done, high + 1 not */
         uint32_t middle = high - (high - low) / 2;
 
@@ -112,8 +113,8 @@ are_alike(const struct cairn_division *division, const struct cairn_pipeline *le
     return true;
 }
 
-/* For each pipeline the first one with the same kinds of groups; most are alike in a large cluster, and what is found for
- * one holds for all. NULL: out of memory. */
+/* For each pipeline the first one with the same kinds of groups; most are alike in a large cluster,
+ * and what is found for one holds for all. NULL: out of memory. */
 static uint32_t *
 find_alike(const struct cairn_division *division)
 {
@@ -184,7 +185,8 @@ deal_units(struct cairn_division *division, enum cairn_deal deal)
     cairn_err err = owner && counts ? CAIRN_OK : CAIRN_NOMEM;
 
     if (!err)
-        err = cairn_deal_units(division->problem, division->units, unit_count, pipeline_count, deal, owner);
+        err = cairn_deal_units(division->problem, division->units, unit_count, pipeline_count, deal,
+                               owner);
     for (uint32_t unit = 0; !err && unit < unit_count; unit++)
         counts[owner[unit]]++;
     for (uint32_t i = 0; !err && i <= pipeline_count; i++) {
@@ -266,16 +268,19 @@ cairn_division_set_target(struct cairn_division *division, double target_ms)
     free(alike);
 }
 
-/* The whole micro-batches that all pipelines do within a time. alike: as above, or NULL; counts[pipeline_count]: scratch. */
+/* The whole micro-batches that all pipelines do within a time. alike: as above, or NULL;
+ * counts[pipeline_count]: scratch. */
 static uint64_t
-count_within(struct cairn_division *division, double step_ms, const uint32_t *alike, uint64_t *counts)
+count_within(struct cairn_division *division, double step_ms, const uint32_t *alike,
+             uint64_t *counts)
 {
     uint64_t total = 0;
 
     for (uint32_t i = 0; i < division->pipeline_count; i++) {
-        uint64_t own = alike && counts && alike[i] != i
-                           ? counts[alike[i]]
-                           : (uint64_t)microbatches_within(division, &division->pipelines[i], step_ms);
+        uint64_t own =
+            alike && counts && alike[i] != i
+                ? counts[alike[i]]
+                : (uint64_t)microbatches_within(division, &division->pipelines[i], step_ms);
 
         if (counts)
             counts[i] = own;
@@ -313,7 +318,8 @@ cairn_division_step_ms(struct cairn_division *division, double low_ms, double hi
 
 enum { LOOKED_AT_MAX = 24, NONE = UINT32_MAX };
 
-/* Pipelines that differ in kind, two of each, beginning at another one each time; the unused come last. */
+/* Pipelines that differ in kind, two of each, beginning at another one each time; the unused come
+ * last. */
 static uint32_t
 look_at(const struct cairn_division *division, uint32_t begin, uint32_t *looked)
 {
@@ -335,8 +341,8 @@ look_at(const struct cairn_division *division, uint32_t begin, uint32_t *looked)
     return count;
 }
 
-/* Whether what two pipelines do is better than what they did: more whole micro-batches, or fractions
- * nearer to a whole one. */
+/* Whether what two pipelines do is better than what they did: more whole micro-batches, or
+ * fractions nearer to a whole one. */
 static bool
 is_better(const struct cairn_pipeline *was[2], const struct cairn_pipeline *now)
 {
@@ -403,7 +409,8 @@ try_move(struct cairn_division *division, const struct move *move, struct cairn_
 
 /* The next place of another kind; NONE comes after the last. */
 static uint32_t
-next_member(const struct cairn_division *division, const struct cairn_pipeline *pipeline, uint32_t at)
+next_member(const struct cairn_division *division, const struct cairn_pipeline *pipeline,
+            uint32_t at)
 {
     uint32_t kind = division->units[pipeline->members[at]].kind;
 

@@ -1,10 +1,12 @@
 /*
- * replan/search/pipelines.h - groups divided over pipelines, and moves that make the division better.
+ * replan/search/pipelines.h - groups divided over pipelines, and moves that make the division
+ * better.
  *
  * A division is judged at a target time: how many micro-batches all its pipelines can do within it.
- * The groups of a pipeline stand slowest first, since early stages hold more activations per layer and
- * slow ones get fewer layers. Where groups differ in memory two more orders are tried: most memory first,
- * for stages of equal layers, and most memory last, which holds most layers altogether.
+ * The groups of a pipeline stand slowest first, since early stages hold more activations per layer
+ * and slow ones get fewer layers. Where groups differ in memory two more orders are tried: most
+ * memory first, for stages of equal layers, and most memory last, which holds most layers
+ * altogether.
  */
 #ifndef CAIRN_REPLAN_SEARCH_PIPELINES_H
 #define CAIRN_REPLAN_SEARCH_PIPELINES_H
@@ -54,7 +56,8 @@ enum cairn_deal {
     CAIRN_DEAL_MEMORY, /* each to the one with least memory: for when that is what lacks */
     CAIRN_DEAL_EVEN,   /* as many to each, slow ones to where they slow least */
     CAIRN_DEAL_ALIKE,  /* in order of speed: slow units together, pipelines of different speed */
-    CAIRN_DEAL_APART,  /* what holds the model alone by itself, the others as few together as hold it */
+    CAIRN_DEAL_APART,  /* what holds the model alone by itself, the others as few together as hold
+                        * it */
     CAIRN_DEAL_COUNT
 };
 
@@ -70,16 +73,16 @@ void cairn_division_destroy(struct cairn_division *division); /* NULL is allowed
 /* The whole micro-batches that all pipelines do within a time. */
 uint64_t cairn_division_microbatches(struct cairn_division *division, double step_ms);
 
-/* The least time between `low_ms` and `high_ms` in which all micro-batches are done, to 1e-7 of itself;
- * high_ms must be enough. */
+/* The least time between `low_ms` and `high_ms` in which all micro-batches are done, to 1e-7 of
+ * itself; high_ms must be enough. */
 double cairn_division_step_ms(struct cairn_division *division, double low_ms, double high_ms);
 
 /* Judges all pipelines at another target. */
 void cairn_division_set_target(struct cairn_division *division, double target_ms);
 
 /*
- * Moves and swaps units between pipelines until the target is reached (true), no move helps, `moves_max`
- * were tried, or `stop` says so.
+ * Moves and swaps units between pipelines until the target is reached (true), no move helps,
+ * `moves_max` were tried, or `stop` says so.
  */
 bool cairn_division_improve(struct cairn_division *division, uint32_t moves_max,
                             const struct cairn_stop *stop);

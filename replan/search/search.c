@@ -18,10 +18,12 @@ enum {
     MOVES_BRIEFLY = 1000,  /* the same, where a division is only sounded */
     PARTS = 4,
     PARTS_BRIEFLY = 2,
-    RAISED_AFTER = 12000   /* moves: a plan first, then the bound */
+    RAISED_AFTER = 12000 /* moves: a plan first, then the bound */
 };
 #define ENOUGH 1.0005 /* how far from the bound a plan is not improved */
-#define FOR_EVER 1e40 /* times the bound, is longer than any plan takes: rates, and costs of sizes, may differ by 10^12 each */
+#define FOR_EVER                                                                                   \
+    1e40 /* times the bound, is longer than any plan takes: rates, and costs of sizes, may differ by
+          * 10^12 each */
 #define NEAR 1.01 /* how far from the best a division may be to be kept for improvement */
 
 struct search {
@@ -32,7 +34,8 @@ struct search {
     double bound_ms;
     double work_layers;
     bool raised; /* the bound */
-    bool tried; /* a division of many pipelines: before that a plan may be of a handful of devices, and time does not count */
+    bool tried;  /* a division of many pipelines: before that a plan may be of a handful of devices,
+                 * and time does not count */
     struct cairn_unit_sets sets;
     struct cairn_division *kept[KEPT_MAX]; /* the best first */
     double kept_ms[KEPT_MAX];
@@ -43,8 +46,8 @@ struct search {
 
 /* ---- plans ---- */
 
-/* The pipelines of a division that do something in that time, divided exactly; kept where it is the best
- * so far. */
+/* The pipelines of a division that do something in that time, divided exactly; kept where it is the
+ * best so far. */
 static cairn_err
 take_plan(struct search *search, struct cairn_division *division, double step_ms)
 {
@@ -55,7 +58,8 @@ take_plan(struct search *search, struct cairn_division *division, double step_ms
     uint32_t *stage_counts = calloc((size_t)unit_count + 1, sizeof(*stage_counts));
     uint32_t *microbatches = calloc((size_t)unit_count + 1, sizeof(*microbatches));
     struct cairn_plan *plan = NULL;
-    cairn_err err = groups && units && layers && stage_counts && microbatches ? CAIRN_OK : CAIRN_NOMEM;
+    cairn_err err =
+        groups && units && layers && stage_counts && microbatches ? CAIRN_OK : CAIRN_NOMEM;
     double exact_ms = INFINITY;
 
     if (err)
@@ -70,7 +74,8 @@ take_plan(struct search *search, struct cairn_division *division, double step_ms
         stage_counts[pipeline_count++] = pipeline->member_count;
         at += pipeline->member_count;
     }
-    exact_ms = cairn_divide(search->divider, groups, stage_counts, pipeline_count, microbatches, layers);
+    exact_ms =
+        cairn_divide(search->divider, groups, stage_counts, pipeline_count, microbatches, layers);
     if (!(exact_ms < search->step_ms))
         goto done;
     err = cairn_plan_create(pipeline_count, at, search->problem->device_count, &plan);
@@ -87,8 +92,7 @@ take_plan(struct search *search, struct cairn_division *division, double step_ms
                 (struct cairn_plan_stage){devices, unit->size, first_layer, layers[at]};
             first_layer += layers[at];
             for (uint32_t k = unit->first; k < unit->first + unit->size; k++)
-                plan->devices[devices++] =
-                    search->problem->devices[search->fleet->order[k]].id;
+                plan->devices[devices++] = search->problem->devices[search->fleet->order[k]].id;
         }
     }
     if (err)
@@ -151,7 +155,8 @@ enough_ms(const struct search *search, struct cairn_division *division)
     double high_ms = search->bound_ms * FOR_EVER; /* does it fit at all? */
 
     if (cairn_division_microbatches(division, high_ms) < search->problem->microbatches) {
-        cairn_division_set_target(division, high_ms); /* near the bound no order of stages did anything; another one may fit */
+        /* near the bound no order of stages did anything; another one may fit */
+        cairn_division_set_target(division, high_ms);
         if (cairn_division_microbatches(division, high_ms) < search->problem->microbatches)
             return INFINITY;
     }
@@ -165,7 +170,8 @@ static cairn_err
 try_division(struct search *search, const struct cairn_unit_set *set, uint32_t pipeline_count,
              enum cairn_deal deal)
 {
-    double limit_ms = search->step_ms < INFINITY ? search->step_ms * NEAR : search->bound_ms, step_ms;
+    double limit_ms = search->step_ms < INFINITY ? search->step_ms * NEAR : search->bound_ms,
+           step_ms;
     struct cairn_division *division = NULL;
     cairn_err err;
 
@@ -187,8 +193,9 @@ try_division(struct search *search, const struct cairn_unit_set *set, uint32_t p
     return err;
 }
 
-/* How many pipelines the units of a set may form at most: each needs as many as hold all layers, were all as large as
- * the largest. Pipelines of fewer micro-batches than stages might do with less, and are left to chance. */
+/* How many pipelines the units of a set may form at most: each needs as many as hold all layers,
+ * were all as large as the largest. Pipelines of fewer micro-batches than stages might do with
+ * less, and are left to chance. */
 static uint32_t
 pipelines_max(const struct search *search, const struct cairn_unit_set *set)
 {
@@ -208,22 +215,24 @@ pipelines_max(const struct search *search, const struct cairn_unit_set *set)
     return most < problem->microbatches ? most : problem->microbatches;
 }
 
-/* A set at every number of pipelines that may still be better than the best: the fewer, the longer they
- * are, the more time goes to filling and draining them. */
+/* A set at every number of pipelines that may still be better than the best: the fewer, the longer
+ * they are, the more time goes to filling and draining them. */
 static cairn_err
 try_set(struct search *search, const struct cairn_unit_set *set)
 {
     uint32_t step = 1, tried = 0;
     cairn_err err = CAIRN_OK;
 
-    for (uint32_t count = pipelines_max(search, set); !err && count >= 1 && !over(search); tried++) {
+    for (uint32_t count = pipelines_max(search, set); !err && count >= 1 && !over(search);
+         tried++) {
         double fluid_ms = (search->problem->microbatches + (double)set->unit_count - count) *
                           search->work_layers / set->speed;
 
         if (search->plan && fluid_ms >= search->step_ms * NEAR)
             break;
         for (int deal = 0; !err && deal < CAIRN_DEAL_COUNT && !over(search); deal++) {
-            if (deal == CAIRN_DEAL_APART && tried > 0) /* the same for every number of pipelines that is enough */
+            /* the same for every number of pipelines that is enough */
+            if (deal == CAIRN_DEAL_APART && tried > 0)
                 continue;
             err = try_division(search, set, count, (enum cairn_deal)deal);
             search->tried = true;
@@ -245,8 +254,9 @@ by_memory(const void *left, const void *right)
     return cairn_unit_by_speed_and_memory(left, right);
 }
 
-/* One pipeline of as few groups of a set as hold all layers: those with most memory, the largest last,
- * where a layer has fewest activations. What the other ways pass over where hardly anything fits. */
+/* One pipeline of as few groups of a set as hold all layers: those with most memory, the largest
+ * last, where a layer has fewest activations. What the other ways pass over where hardly anything
+ * fits. */
 static cairn_err
 try_shortest(struct search *search, const struct cairn_unit_set *set)
 {
@@ -279,7 +289,8 @@ try_shortest(struct search *search, const struct cairn_unit_set *set)
 static cairn_err
 raise_bound(struct search *search)
 {
-    bool may = !search->raised && search->plan && !search->fleet->by_memory; /* bounds rest on the order of rates */
+    /* bounds rest on the order of rates */
+    bool may = !search->raised && search->plan && !search->fleet->by_memory;
 
     search->raised = true;
     if (!may)
@@ -287,7 +298,8 @@ raise_bound(struct search *search)
     return cairn_bound_raise(search->fleet, search->step_ms, search->stop, &search->bound_ms);
 }
 
-/* Aims nearer to the bound, and less so each of the part_count times that it may fail, with so many moves at once; on one of those kept. */
+/* Aims nearer to the bound, and less so each of the part_count times that it may fail, with so many
+ * moves at once; on one of those kept. */
 static cairn_err
 improve(struct search *search, uint32_t at, uint32_t part_count, uint32_t at_once, uint32_t *moves)
 {
@@ -297,7 +309,7 @@ improve(struct search *search, uint32_t at, uint32_t part_count, uint32_t at_onc
     uint32_t part = 0;
     cairn_err err = CAIRN_OK;
 
-    while (!err && part < part_count && *moves > 0 && search->step_ms > search->bound_ms * ENOUGH &&
+    while (!err && part<part_count && * moves> 0 && search->step_ms > search->bound_ms * ENOUGH &&
            !over(search)) {
         double target_ms;
         uint32_t now = *moves < at_once ? *moves : at_once;
@@ -339,8 +351,9 @@ sort_kept(struct search *search)
     }
 }
 
-/* All that were kept, until the bound says that nothing better is to be found: the best, then a little of each, since one that leads on does so
- * within few moves, and nobody sees before which one that is. */
+/* All that were kept, until the bound says that nothing better is to be found: the best, then a
+ * little of each, since one that leads on does so within few moves, and nobody sees before which
+ * one that is. */
 static cairn_err
 improve_all(struct search *search)
 {
@@ -357,7 +370,8 @@ improve_all(struct search *search)
     return err ? err : raise_bound(search);
 }
 
-/* A handful of devices: everything that the search passed over, too. The bound comes last: a time limit is better spent on the plan. */
+/* A handful of devices: everything that the search passed over, too. The bound comes last: a time
+ * limit is better spent on the plan. */
 static cairn_err
 exhaust(struct search *search)
 {

@@ -29,7 +29,8 @@ worth_of(const void *context, uint32_t size_index, double rate, uint64_t memory_
     const struct cairn_group_size *size = &problem->sizes[size_index];
     uint64_t bytes = cairn_cost_group_bytes(problem, size->size, memory_bytes);
     uint32_t layers = cairn_cost_layers_max(problem, bytes, 1);
-    double alone = worth->step_ms / (worth->sets->work_layers * problem->layer_ms * size->cost * rate);
+    double alone =
+        worth->step_ms / (worth->sets->work_layers * problem->layer_ms * size->cost * rate);
 
     if (layers == 0)
         return 0;
@@ -110,12 +111,14 @@ cairn_unit_sets_take(struct cairn_unit_sets *sets, struct cairn_unit_set set)
 
 /* The groups of some sizes that are worth most together. */
 static cairn_err
-add_best(struct cairn_unit_sets *sets, uint32_t sizes, cairn_group_worth *worth, const void *context)
+add_best(struct cairn_unit_sets *sets, uint32_t sizes, cairn_group_worth *worth,
+         const void *context)
 {
     struct cairn_unit_set set = {0};
     uint32_t count = 0;
     double total;
-    struct cairn_group_place *places = calloc((size_t)sets->fleet->device_count + 1, sizeof(*places));
+    struct cairn_group_place *places =
+        calloc((size_t)sets->fleet->device_count + 1, sizeof(*places));
     cairn_err err = CAIRN_NOMEM;
 
     set.units = calloc((size_t)sets->fleet->device_count + 1, sizeof(*set.units));
@@ -149,7 +152,8 @@ add_priced_sets(struct cairn_unit_sets *sets)
     struct cairn_parts *parts = NULL;
     cairn_err err = cairn_parts_create(sets->fleet, &parts);
 
-    for (uint32_t i = 0; !err && cairn_parts_matter(parts) && i < sizeof(times) / sizeof(*times); i++)
+    for (uint32_t i = 0; !err && cairn_parts_matter(parts) && i < sizeof(times) / sizeof(*times);
+         i++)
         if (cairn_parts_set_prices(parts, sets->bound_ms * times[i] * (1 + 1e-6), &way))
             err = add_best(sets, (1u << sets->problem->size_count) - 1, cairn_parts_worth, parts);
     cairn_parts_destroy(parts);

@@ -1,6 +1,6 @@
 /*
- * replan/search/sets.h - sets of groups that a search begins with: what is worth most for several aims, at several times near the
- * bound. For replan/search*.c alone.
+ * replan/search/sets.h - sets of groups that a search begins with: what is worth most for several
+ * aims, at several times near the bound. For replan/search*.c alone.
  */
 #ifndef CAIRN_REPLAN_SEARCH_SETS_H
 #define CAIRN_REPLAN_SEARCH_SETS_H
@@ -14,7 +14,10 @@ struct cairn_unit_set {
     double speed; /* sum of 1 / layer_ms */
 };
 
-enum { CAIRN_UNIT_SETS_MAX = 320 }; /* 13 for each size of groups, and as many again of one pipeline */
+enum {
+    CAIRN_UNIT_SETS_MAX = 320
+}; /* 13 for each size of groups, and as many again of one
+                                     * pipeline */
 
 struct cairn_unit_sets {
     const struct cairn_fleet *fleet; /* these five are given, and borrowed */

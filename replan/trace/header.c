@@ -50,7 +50,8 @@ read_comms(struct cairn_json_reader *reader, struct cairn_topology *topology, ui
             break;
         err = cairn_topology_add(topology, name, *list, count);
         if (err == CAIRN_INVAL || err == CAIRN_FULL) {
-            cairn_json_reader_fail(reader, "a communicator is empty, named twice, or names a rank twice");
+            cairn_json_reader_fail(reader,
+                                   "a communicator is empty, named twice, or names a rank twice");
             err = CAIRN_OK;
         }
     }
@@ -93,7 +94,8 @@ find_world(struct cairn_json_reader reader, struct cairn_trace_fault *fault)
     if (cairn_json_reader_done(&reader))
         *fault = (struct cairn_trace_fault){reader.why, reader.at};
     else if (version != 1)
-        *fault = (struct cairn_trace_fault){"the first line must be a header with \"cairn_trace\": 1", 0};
+        *fault = (struct cairn_trace_fault){
+            "the first line must be a header with \"cairn_trace\": 1", 0};
     else if (world == 0)
         *fault = (struct cairn_trace_fault){"the header lacks \"world\", the number of ranks", 0};
     else

@@ -111,9 +111,12 @@ note_open(struct cairn_intake *intake, const struct cairn_record *record)
         i = CAIRN_INTAKE_OPEN - 1;
     else if (i == intake->open_count)
         intake->open_count++;
-    intake->open[i] = (struct cairn_open){.seq = record->seq, .start_ns = record->start_ns,
-                                          .comm = record->comm, .peer = record->peer,
-                                          .step = record->step, .op = record->op};
+    intake->open[i] = (struct cairn_open){.seq = record->seq,
+                                          .start_ns = record->start_ns,
+                                          .comm = record->comm,
+                                          .peer = record->peer,
+                                          .step = record->step,
+                                          .op = record->op};
 }
 
 static cairn_err
@@ -131,7 +134,7 @@ add_sample(struct cairn_intake *intake, const struct cairn_record *record)
     intake->samples[intake->sample_count++] = (struct cairn_sample){
         .lane = lane_of(record),
         .seq = record->has_seq && (uint32_t)record->seq != CAIRN_SEQ_NONE ? (uint32_t)record->seq
-                                                                         : CAIRN_SEQ_NONE,
+                                                                          : CAIRN_SEQ_NONE,
         .duration_ns = (float)(record->end_ns - record->start_ns),
         .bytes = (float)record->bytes};
     return CAIRN_OK;

@@ -1,12 +1,14 @@
 /*
- * replan/trace/intake.h - what one rank reports, reduced to one summary per step, on that rank's clock alone.
+ * replan/trace/intake.h - what one rank reports, reduced to one summary per step, on that rank's
+ * clock alone.
  *
  * A summary holds the time that the rank computed in the step and the duration of each operation.
  * Computation is the sum of the gaps before operations: from the last moment at which something is
  * known to have begun or ended up to the start of the operation. An operation that another one
  * starts inside of (a send that goes on by itself, gradients reduced behind the backward pass) did
  * not keep the rank from computing, and hides no gap. Whether a send keeps its rank
- * waiting depends on the job, so both sums are kept: with sends that do, and with sends that do not.
+ * waiting depends on the job, so both sums are kept: with sends that do, and with sends that do
+ * not.
  */
 #ifndef CAIRN_REPLAN_TRACE_INTAKE_H
 #define CAIRN_REPLAN_TRACE_INTAKE_H
@@ -39,9 +41,9 @@ struct cairn_rank_step {
     uint32_t step;
     uint32_t sample_count;
     double compute_ns[CAIRN_GAPS]; /* NaN where it cannot be known: the first step seen */
-    bool sends_aside; /* operations began inside of sends: nobody waits in one */
-    double span_ns;    /* from the end of the step before to this one's */
-    double work;       /* 0 where unknown */
+    bool sends_aside;              /* operations began inside of sends: nobody waits in one */
+    double span_ns;                /* from the end of the step before to this one's */
+    double work;                   /* 0 where unknown */
     struct cairn_sample samples[];
 };
 
@@ -61,10 +63,10 @@ struct cairn_gaps {
 
 struct cairn_intake {
     struct cairn_gaps gaps[CAIRN_GAPS];
-    uint64_t end_ns;       /* the last end */
-    uint64_t step_end_ns;  /* the last end of the step before; 0: none */
-    uint64_t life_ns;      /* the last sign of life, of any kind */
-    uint64_t life_marks;   /* signs of life that were no operation */
+    uint64_t end_ns;      /* the last end */
+    uint64_t step_end_ns; /* the last end of the step before; 0: none */
+    uint64_t life_ns;     /* the last sign of life, of any kind */
+    uint64_t life_marks;  /* signs of life that were no operation */
     struct cairn_open open[CAIRN_INTAKE_OPEN];
     uint32_t open_count;
     uint32_t step;
@@ -82,8 +84,8 @@ void cairn_intake_fini(struct cairn_intake *intake);
 
 /*
  * Takes a record whose step is known. When it begins a new step, the summary of the one before is
- * handed over in *done (the caller frees it), else *done is NULL. A record of a step that is over is
- * counted and left out. CAIRN_NOMEM.
+ * handed over in *done (the caller frees it), else *done is NULL. A record of a step that is over
+ * is counted and left out. CAIRN_NOMEM.
  */
 CAIRN_MUST_CHECK cairn_err cairn_intake_take(struct cairn_intake *intake,
                                              const struct cairn_record *record,

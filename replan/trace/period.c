@@ -102,7 +102,8 @@ choose_anchor(struct cairn_period *period)
         if (symbol_of(&period->kept[i]) == period->anchor) {
             period->anchor_numbered = period->kept[i].has_seq;
             period->anchor_seq = period->kept[i].seq;
-            if (period->anchor_numbered && period->anchor_count == 1) { /* or it counts others too */
+            if (period->anchor_numbered && period->anchor_count == 1) {
+                /* or it counts others too */
                 for (uint32_t k = i + 1; k < period->kept_count; k++)
                     if (symbol_of(&period->kept[k]) == period->anchor) {
                         period->anchor_numbered = period->kept[k].seq == period->anchor_seq + 1;

@@ -1,10 +1,11 @@
 /*
- * replan/trace/period.h - the steps of a rank whose records name none, from the sequence of its operations.
+ * replan/trace/period.h - the steps of a rank whose records name none, from the sequence of its
+ * operations.
  *
- * The first records are kept back until the sequence has repeated three times; the shortest distance
- * at which it repeats, for rare operations as for frequent ones, is a step. Steps then end with the
- * last operation that is rarest in the sequence, counted by its sequence number where it has one, so
- * that a lost record does not move them. Steps are numbered from 0.
+ * The first records are kept back until the sequence has repeated three times; the shortest
+ * distance at which it repeats, for rare operations as for frequent ones, is a step. Steps then end
+ * with the last operation that is rarest in the sequence, counted by its sequence number where it
+ * has one, so that a lost record does not move them. Steps are numbered from 0.
  */
 #ifndef CAIRN_REPLAN_TRACE_PERIOD_H
 #define CAIRN_REPLAN_TRACE_PERIOD_H
@@ -13,8 +14,8 @@
 
 #include "cairn/err.h"
 
-/* The micro-batches of a step repeat too: enough records that its end is among them. All ranks of a job
- * together keep at most CAIRN_PERIOD_RECORDS_TOTAL (2 GiB), but four times the least each. */
+/* The micro-batches of a step repeat too: enough records that its end is among them. All ranks of a
+ * job together keep at most CAIRN_PERIOD_RECORDS_TOTAL (2 GiB), but four times the least each. */
 enum {
     CAIRN_PERIOD_RECORDS_MIN = 512,
     CAIRN_PERIOD_RECORDS_MAX = 8192,
@@ -25,8 +26,8 @@ struct cairn_period {
     struct cairn_record *kept;
     uint32_t kept_count, kept_room, tried_count;
     uint32_t kept_max;
-    uint32_t period; /* operations of a step; 0 while unknown */
-    uint64_t anchor; /* the operation that ends a step */
+    uint32_t period;       /* operations of a step; 0 while unknown */
+    uint64_t anchor;       /* the operation that ends a step */
     uint32_t anchor_count; /* how many of it there are in a step */
     uint64_t anchor_seq;   /* of its first */
     uint64_t anchors;      /* seen so far, where it has no number */
@@ -42,7 +43,8 @@ void cairn_period_fini(struct cairn_period *period);
  * included, are then to be numbered and used in order. CAIRN_NOMEM. */
 CAIRN_MUST_CHECK cairn_err cairn_period_keep(struct cairn_period *period,
                                              const struct cairn_record *record, bool *known);
-/* At the end of the records: looks once more, and takes what is kept as one step if nothing repeats. */
+/* At the end of the records: looks once more, and takes what is kept as one step if nothing
+ * repeats. */
 void cairn_period_settle(struct cairn_period *period);
 /* Lets go of the kept records. */
 void cairn_period_release(struct cairn_period *period);

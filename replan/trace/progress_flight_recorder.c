@@ -1,9 +1,10 @@
 /*
  * replan/trace/progress_flight_recorder.c - counts from a dump of PyTorch's Flight Recorder.
  *
- * { …, "pg_status": { "0": { "last_enqueued_collective": "5", "last_started_collective": "-1", "last_completed_collective": "5" }, … },
- * "version": "2.10" }. Numbers are texts; -1 says that the backend does not keep it. What "entries" holds beside that is the
- * past of the same operations, with times that are a watchdog's.
+ * { …, "pg_status": { "0": { "last_enqueued_collective": "5", "last_started_collective": "-1",
+ * "last_completed_collective": "5" }, … }, "version": "2.10" }. Numbers are texts; -1 says that the
+ * backend does not keep it. What "entries" holds beside that is the past of the same operations,
+ * with times that are a watchdog's.
  */
 #include "replan/trace/progress.h"
 
@@ -50,8 +51,8 @@ read_group(struct cairn_json_reader *json, struct cairn_op_count *progress)
 }
 
 cairn_err
-cairn_progress_read_flight_recorder(const char *text, size_t text_bytes, cairn_progress_sink *sink, void *context,
-                                    struct cairn_progress_fault *fault)
+cairn_progress_read_flight_recorder(const char *text, size_t text_bytes, cairn_progress_sink *sink,
+                                    void *context, struct cairn_progress_fault *fault)
 {
     struct cairn_json_reader json;
     char key[KEY_BYTES];
@@ -81,7 +82,8 @@ cairn_progress_read_flight_recorder(const char *text, size_t text_bytes, cairn_p
         }
     }
     if (!found)
-        cairn_json_reader_fail(&json, "this is no dump of PyTorch's Flight Recorder: it has no \"pg_status\"");
+        cairn_json_reader_fail(
+            &json, "this is no dump of PyTorch's Flight Recorder: it has no \"pg_status\"");
     err = cairn_json_reader_done(&json);
     if (err)
         *fault = (struct cairn_progress_fault){json.why, json.at};

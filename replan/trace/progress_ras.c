@@ -1,9 +1,10 @@
 /*
  * replan/trace/progress_ras.c - launch counters from NCCL's RAS.
  *
- * { …, "communicators": [ { "hash": "0x…", "size": N, "ranks": [ { "rank": R, "collective_counts": { "AllReduce": C, … }, … } ],
- * "missing_ranks": [ { "rank": R, "status": { "unresponsive": B, "considered_dead": B }, … } ], … } ], … }. NCCL writes a
- * communicator's name and size before its ranks, and that order is required; in a rank's object there is none.
+ * { …, "communicators": [ { "hash": "0x…", "size": N, "ranks": [ { "rank": R, "collective_counts":
+ * { "AllReduce": C, … }, … } ], "missing_ranks": [ { "rank": R, "status": { "unresponsive": B,
+ * "considered_dead": B }, … } ], … } ], … }. NCCL writes a communicator's name and size before its
+ * ranks, and that order is required; in a rank's object there is none.
  */
 #include "replan/trace/progress.h"
 
@@ -30,8 +31,9 @@ operation_of(const char *name)
         const char *name;
         uint16_t op;
     } operations[] = {
-        {"Broadcast", CAIRN_BROADCAST},          {"Reduce", CAIRN_REDUCE},         {"AllGather", CAIRN_ALL_GATHER},
-        {"ReduceScatter", CAIRN_REDUCE_SCATTER}, {"AllReduce", CAIRN_ALL_REDUCE},
+        {"Broadcast", CAIRN_BROADCAST},  {"Reduce", CAIRN_REDUCE},
+        {"AllGather", CAIRN_ALL_GATHER}, {"ReduceScatter", CAIRN_REDUCE_SCATTER},
+        {"AllReduce", CAIRN_ALL_REDUCE},
     };
 
     for (size_t i = 0; i < sizeof operations / sizeof *operations; i++)
@@ -85,7 +87,8 @@ read_bool(struct cairn_json_reader *json)
     size_t begin = json->at;
 
     cairn_json_skip(json);
-    while (begin < json->at && (is_space(json->text[begin]) || json->text[begin] == ':' || json->text[begin] == ','))
+    while (begin < json->at &&
+           (is_space(json->text[begin]) || json->text[begin] == ':' || json->text[begin] == ','))
         begin++;
     if (json->at - begin == 4 && memcmp(json->text + begin, "true", 4) == 0)
         return true;
@@ -222,7 +225,8 @@ cairn_progress_read_ras(char *text, size_t text_bytes, cairn_progress_sink *sink
         }
     }
     if (!found)
-        cairn_json_reader_fail(&reading.json, "this is no answer of NCCL's RAS: it has no \"communicators\"");
+        cairn_json_reader_fail(&reading.json,
+                               "this is no answer of NCCL's RAS: it has no \"communicators\"");
     err = cairn_json_reader_done(&reading.json);
     if (err)
         *fault = (struct cairn_progress_fault){reading.json.why, reading.json.at};

@@ -1,5 +1,6 @@
-/* replan/trace/read.c - one line of a trace at a time: what is not well formed or cannot be is refused
- * with the reason and the column. Lines are flat objects, scanned by hand since there are many millions. */
+/* replan/trace/read.c - one line of a trace at a time: what is not well formed or cannot be is
+ * refused with the reason and the column. Lines are flat objects, scanned by hand since there are
+ * many millions. */
 #include "replan/trace/read.h"
 
 #include "base/json.h"
@@ -120,8 +121,9 @@ read_number(struct scan *scan, uint64_t value_max)
     return value;
 }
 
-/* A number of few digits with a point and no exponent, as nearly all are: the quotient of two doubles that are exact is what strtod
- * says, in a tenth of its time. False: it is another, and nothing was read. */
+/* A number of few digits with a point and no exponent, as nearly all are: the quotient of two
+ * doubles that are exact is what strtod says, in a tenth of its time. False: it is another, and
+ * nothing was read. */
 static bool
 read_decimal(struct scan *scan, double *out)
 {

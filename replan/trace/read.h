@@ -3,8 +3,8 @@
  *
  * The first line is a header:
  *     {"cairn_trace": 1, "world": 4, "nodes": [0,0,1,1], "comms": {"dp0": [0,1,2,3]}, "roles": {…}}
- * each other line a rank's part in an operation, or a sign of life {"rank": 3, "now_ns": T}, or the most that its
- * device held {"rank": 3, "memory_bytes": B}:
+ * each other line a rank's part in an operation, or a sign of life {"rank": 3, "now_ns": T}, or the
+ * most that its device held {"rank": 3, "memory_bytes": B}:
  *     {"rank": 3, "comm": "dp0", "seq": 17, "op": "all_reduce", "bytes": 8, "step": 12,
  *      "enter_ns": 1, "start_ns": 2, "end_ns": 9, "work": 1.0}
  * Keys that are not known are passed over; a key given twice takes its last value. Names of
@@ -25,8 +25,8 @@ enum { CAIRN_TRACE_LINE_BYTES_MAX = 16384 }; /* of any line but the header */
 
 /* What is wrong with a line, and where. */
 struct cairn_trace_fault {
-    const char *why;  /* static */
-    size_t column;    /* bytes from the line's begin */
+    const char *why; /* static */
+    size_t column;   /* bytes from the line's begin */
 };
 
 /* Reads a header line[line_bytes] (without its newline). The caller owns *out. CAIRN_CORRUPT with

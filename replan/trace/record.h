@@ -1,5 +1,6 @@
 /*
- * replan/trace/record.h - one line of a trace as a value: a rank's part in an operation, a sign of life, or what its device held.
+ * replan/trace/record.h - one line of a trace as a value: a rank's part in an operation, a sign of
+ * life, or what its device held.
  *
  * Times are on the rank's own clock, which is not synchronised with any other; what is compared
  * between ranks is durations alone.
@@ -15,12 +16,14 @@
 enum { CAIRN_OPS = CAIRN_RECV + 1 };
 
 struct cairn_record {
-    uint64_t start_ns; /* arrival: the stream reached it, or the host called it; of a sign of life: now */
+    uint64_t start_ns; /* arrival: the stream reached it, or the host called it; of a sign of life:
+                        * now */
     uint64_t end_ns;   /* 0: still open */
     uint64_t seq;      /* where has_seq */
     uint64_t bytes;    /* 0 where unknown */
     double work;       /* 0 where unknown */
-    uint64_t memory_bytes; /* 0, but of a line that says this alone: whoever judges times is not given such */
+    uint64_t memory_bytes; /* 0, but of a line that says this alone: whoever judges times is not
+                            * given such */
     uint32_t rank;
     uint32_t comm; /* index in the topology; CAIRN_COMM_NONE for send and recv without one */
     uint32_t peer; /* of send and recv, else CAIRN_PEER_NONE */

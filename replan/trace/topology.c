@@ -1,4 +1,5 @@
-/* replan/trace/topology.c - ranks, nodes and communicators of a job, and the roles that follow from them. */
+/* replan/trace/topology.c - ranks, nodes and communicators of a job, and the roles that follow from
+ * them. */
 #include "replan/trace/topology.h"
 
 #include <ctype.h>
@@ -69,7 +70,8 @@ cairn_topology_find(const struct cairn_topology *topology, const char *name, siz
 {
     uint32_t mask = topology->name_room - 1;
 
-    for (uint32_t at = name_hash(name, name_bytes) & mask; topology->names[at]; at = (at + 1) & mask) {
+    for (uint32_t at = name_hash(name, name_bytes) & mask; topology->names[at];
+         at = (at + 1) & mask) {
         const struct cairn_comm *comm = &topology->comms[topology->names[at] - 1];
 
         if (memcmp(comm->name, name, name_bytes) == 0 && comm->name[name_bytes] == '\0')

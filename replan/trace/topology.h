@@ -1,11 +1,13 @@
 /*
- * replan/trace/topology.h - who takes part in a job: ranks, the nodes they run on, the communicators they
- * share, and the role of each rank (its pipeline stage, and which pipeline it belongs to).
+ * replan/trace/topology.h - who takes part in a job: ranks, the nodes they run on, the
+ * communicators they share, and the role of each rank (its pipeline stage, and which pipeline it
+ * belongs to).
  *
- * A plain description, made once from a trace's header and never changed. Roles are derived from the
- * communicators: a stage is a place in the chain of a communicator whose name begins with "pp"; a
- * pipeline is what remains connected when the communicators that begin with "dp" and those of the
- * whole job are taken away. Without such names there is one stage, and each rank is its own pipeline.
+ * A plain description, made once from a trace's header and never changed. Roles are derived from
+ * the communicators: a stage is a place in the chain of a communicator whose name begins with "pp";
+ * a pipeline is what remains connected when the communicators that begin with "dp" and those of the
+ * whole job are taken away. Without such names there is one stage, and each rank is its own
+ * pipeline.
  */
 #ifndef CAIRN_REPLAN_TRACE_TOPOLOGY_H
 #define CAIRN_REPLAN_TRACE_TOPOLOGY_H
@@ -28,8 +30,8 @@ struct cairn_comm {
     char name[CAIRN_TOPOLOGY_NAME_BYTES];
     uint32_t *ranks; /* in the order of the ring */
     uint32_t count;
-    uint32_t kind;    /* equal for names that differ in their number alone: "tp0" and "tp1" */
-    bool crosses;     /* its ranks are on more than one node */
+    uint32_t kind; /* equal for names that differ in their number alone: "tp0" and "tp1" */
+    bool crosses;  /* its ranks are on more than one node */
 };
 
 struct cairn_topology {
@@ -55,8 +57,8 @@ struct cairn_topology {
 CAIRN_MUST_CHECK cairn_err cairn_topology_create(uint32_t world, struct cairn_topology **out);
 void cairn_topology_destroy(struct cairn_topology *topology); /* NULL is allowed */
 
-/* Adds a communicator; ranks[count] are copied. CAIRN_INVAL: the name is taken or too long, count is
- * 0, or a rank is out of range or named twice. CAIRN_FULL beyond CAIRN_TOPOLOGY_COMMS_MAX. */
+/* Adds a communicator; ranks[count] are copied. CAIRN_INVAL: the name is taken or too long, count
+ * is 0, or a rank is out of range or named twice. CAIRN_FULL beyond CAIRN_TOPOLOGY_COMMS_MAX. */
 CAIRN_MUST_CHECK cairn_err cairn_topology_add(struct cairn_topology *topology, const char *name,
                                               const uint32_t *ranks, uint32_t count);
 

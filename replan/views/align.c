@@ -1,9 +1,9 @@
 /*
  * replan/views/align.c - the parts of each operation, and from them the ranks' clocks.
  *
- * Two ranks' clocks differ by what their ends of the same operations do, in the median. An operation's
- * first rank is compared with each of its others; ranks so compared are joined to trees, by collectives
- * before pairs; and in a tree all times are brought to the clock of its root.
+ * Two ranks' clocks differ by what their ends of the same operations do, in the median. An
+ * operation's first rank is compared with each of its others; ranks so compared are joined to
+ * trees, by collectives before pairs; and in a tree all times are brought to the clock of its root.
  */
 #include "replan/views/timeline.h"
 
@@ -16,11 +16,13 @@ is_pair(const struct cairn_span *span)
     return span->op == CAIRN_SEND || span->op == CAIRN_RECV;
 }
 
-/* Orders the parts of one operation next to each other: by communicator, or by source and target. */
+/* Orders the parts of one operation next to each other: by communicator, or by source and
+ * target. */
 static int
 compare_operations(const void *left, const void *right)
 {
-    const struct cairn_span *a = *(struct cairn_span *const *)left, *b = *(struct cairn_span *const *)right;
+    const struct cairn_span *a = *(struct cairn_span *const *)left,
+                            *b = *(struct cairn_span *const *)right;
     uint64_t keys[2][5];
 
     for (int i = 0; i < 2; i++) {
@@ -66,7 +68,8 @@ cairn_spans_match(struct cairn_span *spans, size_t count, struct cairn_span **or
     return count > 0 ? operation + 1 : 0;
 }
 
-/* A rank's clock: what to add to its times to get to those of `parent`; a tree with its root in itself. */
+/* A rank's clock: what to add to its times to get to those of `parent`; a tree with its root in
+ * itself. */
 struct clock {
     uint32_t parent;
     double ahead_ns;

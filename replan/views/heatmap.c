@@ -1,9 +1,10 @@
 /*
  * replan/views/heatmap.c - cells, then rows, then columns, then what is left.
  *
- * What a row has in common is its lower median, which one hot cell does not move, nor half of the cells;
- * a row is hot where that is above the rows' own low quantile. Rows are divided out, then the same is
- * done with columns, and a cell is hot by what is left. Hot means more than the noise explains.
+ * What a row has in common is its lower median, which one hot cell does not move, nor half of the
+ * cells; a row is hot where that is above the rows' own low quantile. Rows are divided out, then
+ * the same is done with columns, and a cell is hot by what is left. Hot means more than the noise
+ * explains.
  */
 #include "replan/views/heatmap.h"
 
@@ -15,18 +16,17 @@
 #include <string.h>
 
 static const double threshold_least = 0.08;
-static const double threshold_errors = 5;  /* standard errors of a cell's mean */
-static const double rows_share = 0.35;     /* the quantile of rows, and of columns, that is normal */
+static const double threshold_errors = 5; /* standard errors of a cell's mean */
+static const double rows_share = 0.35;    /* the quantile of rows, and of columns, that is
+                                            * normal */
 
 const char *
 cairn_heat_pattern_text(enum cairn_heat_pattern pattern)
 {
-    static const char *const texts[] = {[CAIRN_HEAT_UNKNOWN] = "nothing to compare",
-                                        [CAIRN_HEAT_EVEN] = "an even field",
-                                        [CAIRN_HEAT_CELL] = "one hot cell",
-                                        [CAIRN_HEAT_ROW] = "a hot row",
-                                        [CAIRN_HEAT_COLUMN] = "a hot column",
-                                        [CAIRN_HEAT_SEVERAL] = "several hot things"};
+    static const char *const texts[] = {
+        [CAIRN_HEAT_UNKNOWN] = "nothing to compare", [CAIRN_HEAT_EVEN] = "an even field",
+        [CAIRN_HEAT_CELL] = "one hot cell",          [CAIRN_HEAT_ROW] = "a hot row",
+        [CAIRN_HEAT_COLUMN] = "a hot column",        [CAIRN_HEAT_SEVERAL] = "several hot things"};
 
     return texts[pattern];
 }
@@ -90,8 +90,8 @@ fill_cells(struct field *field, const struct cairn_load *loads)
     for (uint32_t i = 0; i < cells; i++)
         map->cells[i] = (struct cairn_heat_cell){(double)NAN, (double)NAN, UINT32_MAX};
     for (uint32_t rank = 0; rank < field->topology->world; rank++) {
-        struct cairn_heat_cell *cell =
-            &map->cells[field->topology->stage[rank] * map->pipelines + field->topology->pipeline[rank]];
+        struct cairn_heat_cell *cell = &map->cells[field->topology->stage[rank] * map->pipelines +
+                                                   field->topology->pipeline[rank]];
 
         if (isnan(loads[rank].compute_ns) || loads[rank].compute_ns <= 0)
             continue;
@@ -103,7 +103,8 @@ fill_cells(struct field *field, const struct cairn_load *loads)
     }
     map->threshold = threshold_least;
     if (known > 0)
-        map->threshold = fmax(threshold_least, threshold_errors * lower_median(field->scratch, known));
+        map->threshold =
+            fmax(threshold_least, threshold_errors * lower_median(field->scratch, known));
     for (uint32_t i = 0; i < cells; i++)
         field->scratch[i] = (float)map->cells[i].compute_ns;
     map->middle_ns = lower_median(field->scratch, cells);
@@ -113,7 +114,8 @@ fill_cells(struct field *field, const struct cairn_load *loads)
         map->cells[i].heat = map->cells[i].compute_ns / map->middle_ns;
 }
 
-/* Rows, and what of them is left in columns. Of a field of one row or one column there is but cells. */
+/* Rows, and what of them is left in columns. Of a field of one row or one column there is but
+ * cells. */
 static void
 find_rows_and_columns(struct field *field)
 {
@@ -156,11 +158,11 @@ say_row(struct field *field, uint32_t row)
 
     if (field->map->hot_rows++ >= CAIRN_HEATMAP_NAMED_MAX)
         return;
-    snprintf(text, sizeof text,
-             "A hot row: stage %u of %u computes %.2f times as long as the others%s.", row,
-             field->map->stages, field->rows[row] / field->row_normal,
-             field->map->pipelines > 1 ? ", in all pipelines: the plan is uneven, not a device"
-                                       : "; of one pipeline a long stage and a slow device look alike");
+    snprintf(
+        text, sizeof text, "A hot row: stage %u of %u computes %.2f times as long as the others%s.",
+        row, field->map->stages, field->rows[row] / field->row_normal,
+        field->map->pipelines > 1 ? ", in all pipelines: the plan is uneven, not a device"
+                                  : "; of one pipeline a long stage and a slow device look alike");
     add_words(field->map, text);
 }
 
@@ -169,7 +171,8 @@ static uint32_t
 node_of_pipeline(const struct cairn_topology *topology, uint32_t pipeline)
 {
     const uint32_t *ranks = topology->ranks_of_pipeline;
-    uint32_t first = topology->pipeline_begin[pipeline], end = topology->pipeline_begin[pipeline + 1];
+    uint32_t first = topology->pipeline_begin[pipeline],
+             end = topology->pipeline_begin[pipeline + 1];
 
     for (uint32_t i = first; i < end; i++)
         if (topology->node[ranks[i]] != topology->node[ranks[first]])
@@ -188,7 +191,8 @@ say_column(struct field *field, uint32_t column)
     if (node != CAIRN_NODE_UNKNOWN)
         snprintf(where, sizeof where, "node %u, which it is all of, or longer sequences", node);
     snprintf(text, sizeof text,
-             "A hot column: pipeline %u of %u computes %.2f times as long as the others, in all stages: %s.",
+             "A hot column: pipeline %u of %u computes %.2f times as long as the others, in all "
+             "stages: %s.",
              column, field->map->pipelines, field->columns[column] / field->column_normal, where);
     add_words(field->map, text);
 }
@@ -205,7 +209,8 @@ say_cell(struct field *field, uint32_t row, uint32_t column, double excess)
     if (node != CAIRN_NODE_UNKNOWN)
         snprintf(on, sizeof on, " on node %u", node);
     snprintf(text, sizeof text,
-             "A hot cell: stage %u of pipeline %u, rank %u%s, computes %.2f times as long as its row and "
+             "A hot cell: stage %u of pipeline %u, rank %u%s, computes %.2f times as long as its "
+             "row and "
              "column say: a device or its host.",
              row, column, cell->rank, on, excess);
     add_words(field->map, text);
@@ -262,7 +267,8 @@ find_pattern(struct field *field)
                                       : CAIRN_HEAT_CELL;
     if (kinds > 0)
         return;
-    snprintf(text, sizeof text, "An even field: nothing is more than %.0f %% above what is normal in its place.",
+    snprintf(text, sizeof text,
+             "An even field: nothing is more than %.0f %% above what is normal in its place.",
              100 * map->threshold);
     add_words(map, text);
 }
@@ -275,7 +281,8 @@ cairn_heatmap_make(const struct cairn_topology *topology, const struct cairn_loa
     uint64_t cells = (uint64_t)topology->stage_count * topology->pipeline_count;
     cairn_err err = CAIRN_NOMEM;
 
-    *out = (struct cairn_heatmap){.stages = topology->stage_count, .pipelines = topology->pipeline_count};
+    *out = (struct cairn_heatmap){.stages = topology->stage_count,
+                                  .pipelines = topology->pipeline_count};
     if (cells > CAIRN_HEATMAP_CELLS_MAX)
         return CAIRN_FULL;
     out->cells = calloc(cells, sizeof *out->cells);

@@ -1,10 +1,10 @@
 /*
- * replan/views/heatmap.h - who computes how long, as a field of pipeline stages (rows) by pipelines (columns),
- * and what that field looks like in words.
+ * replan/views/heatmap.h - who computes how long, as a field of pipeline stages (rows) by pipelines
+ * (columns), and what that field looks like in words.
  *
- * A cell holds the ranks of a stage in a pipeline (those of its tensor parallelism) and shows the slowest
- * of them. A long stage is a hot row, a slow device a hot cell, a node that is a whole pipeline or longer
- * sequences a hot column.
+ * A cell holds the ranks of a stage in a pipeline (those of its tensor parallelism) and shows the
+ * slowest of them. A long stage is a hot row, a slow device a hot cell, a node that is a whole
+ * pipeline or longer sequences a hot column.
  */
 #ifndef CAIRN_REPLAN_VIEWS_HEATMAP_H
 #define CAIRN_REPLAN_VIEWS_HEATMAP_H
@@ -12,7 +12,11 @@
 #include "replan/trace/load.h"
 #include "replan/trace/topology.h"
 
-enum { CAIRN_HEATMAP_CELLS_MAX = 1 << 24, CAIRN_HEATMAP_WORDS_BYTES = 1024, CAIRN_HEATMAP_NAMED_MAX = 4 };
+enum {
+    CAIRN_HEATMAP_CELLS_MAX = 1 << 24,
+    CAIRN_HEATMAP_WORDS_BYTES = 1024,
+    CAIRN_HEATMAP_NAMED_MAX = 4
+};
 
 struct cairn_heat_cell {
     double compute_ns; /* of the slowest rank; NaN: none is known */
@@ -33,7 +37,8 @@ struct cairn_heatmap {
     uint32_t stages, pipelines;
     struct cairn_heat_cell *cells; /* [stages][pipelines] */
     double middle_ns;              /* the median of all cells; 0 where none is known */
-    double threshold;              /* what counts as hot: this much more than is normal there (0.08: 8 %) */
+    double threshold;              /* what counts as hot: this much more than is normal there (0.08:
+                                    * 8 %) */
     uint32_t hot_rows, hot_columns, hot_cells;
     enum cairn_heat_pattern pattern;
     char words[CAIRN_HEATMAP_WORDS_BYTES]; /* sentences, the hottest things first */

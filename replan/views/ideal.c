@@ -2,9 +2,9 @@
  * replan/views/ideal.c - the operations of a timeline replayed as if nothing were slow.
  *
  * A gap takes the lower median of the gaps in the same place of a step, over the steps and over the
- * ranks of the stage; a transfer that of its kind: the same kind of communicator, operation and size.
- * Then every operation begins when what it followed has begun or ended, and ends when the last has
- * come and the transfer is over.
+ * ranks of the stage; a transfer that of its kind: the same kind of communicator, operation and
+ * size. Then every operation begins when what it followed has begun or ended, and ends when the
+ * last has come and the transfer is over.
  */
 #include "replan/views/timeline.h"
 
@@ -63,11 +63,11 @@ level_gaps(const struct cairn_topology *topology, struct cairn_span *spans, size
         bool first = spans[i].before == UINT32_MAX;
 
         place = first || spans[i].step != spans[i - 1].step ? 0 : place + 1;
-        samples[i] = (struct sample){
-            .key = (uint64_t)topology->stage[spans[i].rank] << 40 | (uint64_t)(place & 0xffffff) << 8 |
-                   (uint64_t)first << 7 | spans[i].op,
-            .value_ns = first ? spans[i].start_ns : spans[i].gap_ns,
-            .index = i};
+        samples[i] = (struct sample){.key = (uint64_t)topology->stage[spans[i].rank] << 40 |
+                                            (uint64_t)(place & 0xffffff) << 8 |
+                                            (uint64_t)first << 7 | spans[i].op,
+                                     .value_ns = first ? spans[i].start_ns : spans[i].gap_ns,
+                                     .index = i};
     }
     level(samples, count);
     for (size_t i = 0; i < count; i++)
@@ -105,11 +105,11 @@ level_transfers(const struct cairn_topology *topology, const struct cairn_span *
 
 struct replay {
     struct cairn_span *spans;
-    size_t *rank_next, *rank_end;    /* [world] of its spans */
-    size_t *part_begin, *parts;      /* spans of operation i: parts[part_begin[i] …] */
-    uint32_t *missing;               /* parts that have not begun */
-    double *last_ns, *transfer_ns;   /* of each operation */
-    uint32_t *ready;                 /* ranks that may go on */
+    size_t *rank_next, *rank_end;  /* [world] of its spans */
+    size_t *part_begin, *parts;    /* spans of operation i: parts[part_begin[i] …] */
+    uint32_t *missing;             /* parts that have not begun */
+    double *last_ns, *transfer_ns; /* of each operation */
+    uint32_t *ready;               /* ranks that may go on */
     size_t ready_count;
 };
 
@@ -138,7 +138,8 @@ go_on(struct replay *replay, uint32_t rank)
         if (isnan(point_ns))
             return;
         span->ideal_start_ns = point_ns + span->ideal_gap_ns;
-        replay->last_ns[span->operation] = fmax(replay->last_ns[span->operation], span->ideal_start_ns);
+        replay->last_ns[span->operation] =
+            fmax(replay->last_ns[span->operation], span->ideal_start_ns);
         replay->rank_next[rank]++;
         if (--replay->missing[span->operation] == 0)
             end_operation(replay, span->operation);

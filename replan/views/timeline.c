@@ -9,7 +9,8 @@
 #include <string.h>
 
 enum { ROOM_FIRST = 64, REOPENED_MAX = 8 };
-static const uint64_t apart_ns = 2000; /* operations that are begun together start less than this apart */
+static const uint64_t apart_ns = 2000; /* operations that are begun together start less than this
+                                        * apart */
 
 /* What is kept of one rank. */
 struct kept {
@@ -31,7 +32,8 @@ struct cairn_timeline {
 };
 
 cairn_err
-cairn_timeline_create(const struct cairn_topology *topology, uint32_t steps, struct cairn_timeline **out)
+cairn_timeline_create(const struct cairn_topology *topology, uint32_t steps,
+                      struct cairn_timeline **out)
 {
     struct cairn_timeline *timeline = calloc(1, sizeof *timeline);
 
@@ -202,7 +204,8 @@ compare_starts(const void *left, const void *right)
     return a->start_ns > b->start_ns ? 1 : a->start_ns < b->start_ns ? -1 : 0;
 }
 
-/* Numbers what has no number by its place among those of its kind in the rank's step. Spans of a rank. */
+/* Numbers what has no number by its place among those of its kind in the rank's step. Spans of a
+ * rank. */
 static void
 number_spans(struct cairn_span *spans, size_t count)
 {
@@ -238,9 +241,16 @@ spans_of(const struct kept *kept, uint32_t rank, uint32_t first_step, struct cai
         spans[count++] = (struct cairn_span){
             .start_ns = (double)(record->start_ns - begin_ns),
             .end_ns = (double)((end_ns > record->start_ns ? end_ns : record->start_ns) - begin_ns),
-            .seq = record->seq, .bytes = record->bytes, .rank = rank, .comm = record->comm,
-            .peer = record->peer, .step = record->step, .before = UINT32_MAX, .op = record->op,
-            .has_seq = record->has_seq, .open = record->end_ns == 0};
+            .seq = record->seq,
+            .bytes = record->bytes,
+            .rank = rank,
+            .comm = record->comm,
+            .peer = record->peer,
+            .step = record->step,
+            .before = UINT32_MAX,
+            .op = record->op,
+            .has_seq = record->has_seq,
+            .open = record->end_ns == 0};
     }
     qsort(spans, count, sizeof *spans, compare_starts);
     number_spans(spans, count);
@@ -305,7 +315,8 @@ find_gaps(struct cairn_timeline *timeline)
         span->before = (uint32_t)(i - 1);
         span->after_start = true;
         point_ns = span[-1].start_ns;
-        for (size_t k = i; k-- > 0 && i - k <= CAIRN_INTAKE_PENDING && timeline->spans[k].rank == span->rank;) {
+        for (size_t k = i;
+             k-- > 0 && i - k <= CAIRN_INTAKE_PENDING && timeline->spans[k].rank == span->rank;) {
             const struct cairn_span *other = &timeline->spans[k];
 
             if (other->end_ns > span->start_ns || other->end_ns < point_ns ||
@@ -333,7 +344,8 @@ cairn_timeline_finish(struct cairn_timeline *timeline)
     if (!order)
         return CAIRN_NOMEM;
     timeline->operation_count = cairn_spans_match(timeline->spans, timeline->span_count, order);
-    err = cairn_spans_align(timeline->topology->world, timeline->spans, timeline->span_count, order);
+    err =
+        cairn_spans_align(timeline->topology->world, timeline->spans, timeline->span_count, order);
     free(order);
     if (err)
         return err;

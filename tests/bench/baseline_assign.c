@@ -49,8 +49,8 @@ list_items(const struct cairn_assign_problem *problem)
     return items;
 }
 
-/* Places items in their order, each where the slowest pipeline's time grows least; of equals the least loaded one. The step's
- * time, INFINITY where one has no place. */
+/* Places items in their order, each where the slowest pipeline's time grows least; of equals the
+ * least loaded one. The step's time, INFINITY where one has no place. */
 static double
 place_all(const struct cairn_assign_problem *problem, const struct item *items, struct load *loads,
           uint32_t *pipelines)
@@ -90,7 +90,8 @@ place_all(const struct cairn_assign_problem *problem, const struct item *items, 
 }
 
 cairn_err
-cairn_baseline_longest_first(const struct cairn_assign_problem *problem, uint32_t *pipelines, double *step_ms)
+cairn_baseline_longest_first(const struct cairn_assign_problem *problem, uint32_t *pipelines,
+                             double *step_ms)
 {
     struct item *items = list_items(problem);
     struct load *loads = calloc((size_t)problem->pipeline_count + 1, sizeof(*loads));
@@ -104,7 +105,8 @@ cairn_baseline_longest_first(const struct cairn_assign_problem *problem, uint32_
 }
 
 cairn_err
-cairn_baseline_hydraulis(const struct cairn_assign_problem *problem, uint32_t *pipelines, double *step_ms)
+cairn_baseline_hydraulis(const struct cairn_assign_problem *problem, uint32_t *pipelines,
+                         double *step_ms)
 {
     struct item *items = list_items(problem);
     struct load *loads = calloc((size_t)problem->pipeline_count + 1, sizeof(*loads));

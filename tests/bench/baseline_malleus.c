@@ -52,8 +52,7 @@ form_groups(struct attempt *attempt)
 {
     const struct cairn_problem *problem = attempt->problem;
     uint32_t all = (1u << problem->size_count) - 1;
-    struct cairn_group_place *places =
-        calloc((size_t)problem->device_count + 1, sizeof(*places));
+    struct cairn_group_place *places = calloc((size_t)problem->device_count + 1, sizeof(*places));
     double total;
     cairn_err err = places ? CAIRN_OK : CAIRN_NOMEM;
 
@@ -69,7 +68,8 @@ form_groups(struct attempt *attempt)
                 &problem->devices[attempt->fleet->order[places[i].first + k]];
 
             rate = fmax(rate, device->rate);
-            memory_bytes = device->memory_bytes < memory_bytes ? device->memory_bytes : memory_bytes;
+            memory_bytes =
+                device->memory_bytes < memory_bytes ? device->memory_bytes : memory_bytes;
         }
         attempt->groups[i].place = places[i];
         attempt->groups[i].group = (struct cairn_group){
@@ -82,7 +82,8 @@ form_groups(struct attempt *attempt)
     return err;
 }
 
-/* Deals groups from `first` on: each straggler to the pipeline with room that stays the fastest, then the others in turn. */
+/* Deals groups from `first` on: each straggler to the pipeline with room that stays the fastest,
+ * then the others in turn. */
 static void
 deal(const struct attempt *attempt, uint32_t first, uint32_t pipelines)
 {
@@ -117,7 +118,8 @@ deal(const struct attempt *attempt, uint32_t first, uint32_t pipelines)
 
 /* Each micro-batch to the pipeline whose slowest stage would then have worked least. */
 static void
-give_microbatches(const struct cairn_problem *problem, const double *slowest_ms, struct cairn_plan *plan)
+give_microbatches(const struct cairn_problem *problem, const double *slowest_ms,
+                  struct cairn_plan *plan)
 {
     for (uint32_t given = plan->pipeline_count; given < problem->microbatches; given++) {
         uint32_t to = 0;
@@ -144,7 +146,8 @@ add_pipeline(const struct attempt *attempt, uint32_t first, uint32_t pipeline, d
         if (attempt->owner[i] == pipeline)
             groups[stages++] = attempt->groups[i].group;
     if (groups && layers && stages > 0 && stages <= attempt->problem->layers)
-        fits = cairn_divide_layers(attempt->divider, groups, stages, MANY_MICROBATCHES, layers) < INFINITY;
+        fits = cairn_divide_layers(attempt->divider, groups, stages, MANY_MICROBATCHES, layers) <
+               INFINITY;
     if (fits)
         plan->pipelines[plan->pipeline_count++] =
             (struct cairn_plan_pipeline){1, plan->stage_count, stages};
@@ -159,8 +162,10 @@ add_pipeline(const struct attempt *attempt, uint32_t first, uint32_t pipeline, d
         for (uint32_t k = 0; k < place->size; k++)
             plan->devices[plan->device_count++] =
                 attempt->problem->devices[attempt->fleet->order[place->first + k]].id;
-        *slowest_ms = fmax(*slowest_ms, groups[at].layer_ms *
-                                            (layers[at] + cairn_cost_vocabulary_layers(attempt->problem, at, stages)));
+        *slowest_ms =
+            fmax(*slowest_ms,
+                 groups[at].layer_ms *
+                     (layers[at] + cairn_cost_vocabulary_layers(attempt->problem, at, stages)));
         next_layer += layers[at++];
     }
     free(groups);
@@ -168,7 +173,8 @@ add_pipeline(const struct attempt *attempt, uint32_t first, uint32_t pipeline, d
     return fits;
 }
 
-/* A plan of so many pipelines without the slowest `first` groups; *out NULL where it does not fit. */
+/* A plan of so many pipelines without the slowest `first` groups; *out NULL where it does not
+ * fit. */
 static cairn_err
 plan_of(const struct attempt *attempt, uint32_t first, uint32_t pipelines, struct cairn_plan **out)
 {
@@ -179,7 +185,8 @@ plan_of(const struct attempt *attempt, uint32_t first, uint32_t pipelines, struc
     cairn_err err = slowest_ms ? CAIRN_OK : CAIRN_NOMEM;
 
     if (!err)
-        err = cairn_plan_create(pipelines, attempt->group_count, attempt->problem->device_count, &plan);
+        err = cairn_plan_create(pipelines, attempt->group_count, attempt->problem->device_count,
+                                &plan);
     if (!err)
         deal(attempt, first, pipelines);
     for (uint32_t i = 0; !err && fits && i < pipelines; i++)
@@ -197,14 +204,16 @@ plan_of(const struct attempt *attempt, uint32_t first, uint32_t pipelines, struc
     return err;
 }
 
-/* All numbers of pipelines, with the slowest groups suspended one after the other as long as they straggle. */
+/* All numbers of pipelines, with the slowest groups suspended one after the other as long as they
+ * straggle. */
 static cairn_err
 try_all(const struct attempt *attempt, struct cairn_plan **out)
 {
     double best_ms = INFINITY;
     cairn_err err = CAIRN_OK;
 
-    for (uint32_t first = 0; !err && first <= DROPPED_MAX && first < attempt->group_count; first++) {
+    for (uint32_t first = 0; !err && first <= DROPPED_MAX && first < attempt->group_count;
+         first++) {
         uint32_t count = attempt->group_count - first;
 
         for (uint32_t pipelines = 1; !err && pipelines <= count; pipelines++) {

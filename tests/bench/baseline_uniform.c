@@ -1,4 +1,5 @@
-/* tests/bench/baseline_uniform.c - plans of equal pipelines, with and without micro-batches moved. */
+/* tests/bench/baseline_uniform.c - plans of equal pipelines, with and without micro-batches
+ * moved. */
 #include "tests/bench/baseline.h"
 
 #include "replan/search/migrate.h"
@@ -9,9 +10,11 @@
 
 #define SLOW 1.1
 
-/* Groups of `size` devices of one node, in order, all of them alive. groups[device_count]: the first device's index. */
+/* Groups of `size` devices of one node, in order, all of them alive. groups[device_count]: the
+ * first device's index. */
 static uint32_t
-form_groups(const struct cairn_problem *problem, uint32_t size, const bool *dropped, uint32_t *groups)
+form_groups(const struct cairn_problem *problem, uint32_t size, const bool *dropped,
+            uint32_t *groups)
 {
     uint32_t count = 0;
 
@@ -28,19 +31,22 @@ form_groups(const struct cairn_problem *problem, uint32_t size, const bool *drop
     return count;
 }
 
-/* Equal pipelines of the first groups; those in front have the layer and the micro-batch that are over. */
+/* Equal pipelines of the first groups; those in front have the layer and the micro-batch that are
+ * over. */
 static cairn_err
 make_plan(const struct cairn_problem *problem, const uint32_t *groups, uint32_t size,
           uint32_t pipelines, uint32_t stages, struct cairn_plan **out)
 {
-    cairn_err err = cairn_plan_create(pipelines, pipelines * stages, pipelines * stages * size, out);
+    cairn_err err =
+        cairn_plan_create(pipelines, pipelines * stages, pipelines * stages * size, out);
     struct cairn_plan *plan = *out;
 
     for (uint32_t i = 0; !err && i < pipelines; i++) {
         uint32_t next_layer = 0;
 
         plan->pipelines[plan->pipeline_count++] = (struct cairn_plan_pipeline){
-            problem->microbatches / pipelines + (i < problem->microbatches % pipelines), i * stages, stages};
+            problem->microbatches / pipelines + (i < problem->microbatches % pipelines), i * stages,
+            stages};
         for (uint32_t j = 0; j < stages; j++) {
             uint32_t layers = problem->layers / stages + (j < problem->layers % stages);
 
@@ -48,7 +54,8 @@ make_plan(const struct cairn_problem *problem, const uint32_t *groups, uint32_t 
                 (struct cairn_plan_stage){plan->device_count, size, next_layer, layers};
             next_layer += layers;
             for (uint32_t k = 0; k < size; k++)
-                plan->devices[plan->device_count++] = problem->devices[groups[i * stages + j] + k].id;
+                plan->devices[plan->device_count++] =
+                    problem->devices[groups[i * stages + j] + k].id;
         }
     }
     return err;

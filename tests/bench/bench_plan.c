@@ -1,8 +1,9 @@
 /*
  * tests/bench/bench_plan.c - what the planner reaches, beside a proven bound and other planners.
  *
- * Every row is made from seeds, so that each run shows the same problems. Times are those of one thread. The
- * baselines are described in tests/bench/baseline.h. `make bench-plan` runs it; --full takes all problems, some minutes.
+ * Every row is made from seeds, so that each run shows the same problems. Times are those of one
+ * thread. The baselines are described in tests/bench/baseline.h. `make bench-plan` runs it; --full
+ * takes all problems, some minutes.
  */
 #include "replan/search/answer.h"
 #include "replan/fleet/simulate.h"
@@ -20,8 +21,7 @@ enum { VALUES_MAX = 4096, BASELINES = 4 };
 #define GIB (UINT64_C(1) << 30)
 #define MIB (UINT64_C(1) << 20)
 
-static void __attribute__((noreturn, format(printf, 1, 2)))
-fail(const char *format, ...)
+static void __attribute__((noreturn, format(printf, 1, 2))) fail(const char *format, ...)
 {
     va_list args;
 
@@ -82,7 +82,8 @@ quantile(struct values *values, double part)
     return values->count == 0 ? NAN : values->value[at < 1 ? 0 : (uint32_t)ceil(at) - 1];
 }
 
-/* Plans within a time, and checks the plan by the rules. Ends with fail() where nothing fits: all problems here have plans. */
+/* Plans within a time, and checks the plan by the rules. Ends with fail() where nothing fits: all
+ * problems here have plans. */
 static struct cairn_answer_plan
 plan(const struct cairn_problem *problem, double limit_ms, double *took_ms)
 {
@@ -102,7 +103,8 @@ plan(const struct cairn_problem *problem, double limit_ms, double *took_ms)
     return answer;
 }
 
-/* What random clusters are like: how much memory layers take, and how many micro-batches there are. */
+/* What random clusters are like: how much memory layers take, and how many micro-batches there
+ * are. */
 struct model {
     const char *name;
     uint64_t layer_bytes;
@@ -121,8 +123,12 @@ enum { MODELS = sizeof(models) / sizeof(*models) };
 static struct cairn_problem
 make(const struct model *model, uint32_t devices, uint64_t seed)
 {
-    struct cairn_made_cluster cluster = {devices, devices / 64 * model->microbatches_per_64,
-                                         model->layer_bytes, model->activation_bytes, 0.05, 0.01};
+    struct cairn_made_cluster cluster = {devices,
+                                         devices / 64 * model->microbatches_per_64,
+                                         model->layer_bytes,
+                                         model->activation_bytes,
+                                         0.05,
+                                         0.01};
     struct cairn_problem problem;
 
     if (cairn_made_problem(&cluster, seed, &problem))
@@ -138,7 +144,8 @@ row_gap(bool full)
     static const uint32_t sizes[] = {64, 256, 1024};
 
     printf("\ngap to the bound, limit 1 s, 5 %% of devices slow (1.1 to 5.5), 1 %% dead\n");
-    printf("%-50s %8s %6s %8s %8s %8s %10s\n", "model", "devices", "plans", "median", "p95", "worst", "median ms");
+    printf("%-50s %8s %6s %8s %8s %8s %10s\n", "model", "devices", "plans", "median", "p95",
+           "worst", "median ms");
     for (uint32_t m = 0; m < MODELS; m++)
         for (uint32_t s = 0; s < sizeof(sizes) / sizeof(*sizes); s++) {
             uint32_t seeds = full ? 100 : sizes[s] > 256 ? 2 : 10;
@@ -155,9 +162,9 @@ row_gap(bool full)
                 cairn_answer_plan_fini(&answer);
                 cairn_problem_fini(&problem);
             }
-            printf("%-50s %8u %6u %7.2f%% %7.2f%% %7.2f%% %10.1f\n", models[m].name, sizes[s], seeds,
-                   100 * quantile(&gaps, 0.5), 100 * quantile(&gaps, 0.95), 100 * quantile(&gaps, 1),
-                   quantile(&times, 0.5));
+            printf("%-50s %8u %6u %7.2f%% %7.2f%% %7.2f%% %10.1f\n", models[m].name, sizes[s],
+                   seeds, 100 * quantile(&gaps, 0.5), 100 * quantile(&gaps, 0.95),
+                   100 * quantile(&gaps, 1), quantile(&times, 0.5));
         }
 }
 
@@ -168,7 +175,8 @@ row_time(bool full)
     static const double limits_ms[] = {1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000};
 
     printf("\ntime to a plan within 2 %% of what 5 s find, and how well a limit is kept\n");
-    printf("%-50s %8s %12s %10s %14s\n", "model", "devices", "limit (ms)", "took (ms)", "gap after 5 s");
+    printf("%-50s %8s %12s %10s %14s\n", "model", "devices", "limit (ms)", "took (ms)",
+           "gap after 5 s");
     for (uint32_t s = 0; s < sizeof(sizes) / sizeof(*sizes); s++)
         for (uint32_t m = 0; m < MODELS; m += full ? 1 : 2) {
             struct cairn_problem problem = make(&models[m], sizes[s], 1);
@@ -180,15 +188,16 @@ row_time(bool full)
                 continue;
             }
             best = plan(&problem, 5000, &took_ms);
-            for (uint32_t i = 0; i < sizeof(limits_ms) / sizeof(*limits_ms) && limit_ms == INFINITY; i++) {
+            for (uint32_t i = 0; i < sizeof(limits_ms) / sizeof(*limits_ms) && limit_ms == INFINITY;
+                 i++) {
                 struct cairn_answer_plan answer = plan(&problem, limits_ms[i], &took_ms);
 
                 if (answer.step_ms <= best.step_ms * 1.02)
                     limit_ms = limits_ms[i];
                 cairn_answer_plan_fini(&answer);
             }
-            printf("%-50s %8u %12.0f %10.1f %13.2f%%\n", models[m].name, sizes[s], limit_ms, took_ms,
-                   100 * (best.step_ms / best.bound_ms - 1));
+            printf("%-50s %8u %12.0f %10.1f %13.2f%%\n", models[m].name, sizes[s], limit_ms,
+                   took_ms, 100 * (best.step_ms / best.bound_ms - 1));
             (void)fflush(stdout);
             cairn_answer_plan_fini(&best);
             cairn_problem_fini(&problem);
@@ -251,13 +260,16 @@ row_rivals(bool full)
             cairn_answer_plan_fini(&answer);
             cairn_problem_fini(&problem);
         }
-    printf("\nthe baseline's step over ours, %u problems of 64 devices; ours is slower than the best of them on %u\n", problems,
-           slower);
-    printf("%-50s %8s %8s %8s %8s %8s %8s\n", "baseline", "plans", "least", "p5", "median", "p95", "most");
+    printf("\nthe baseline's step over ours, %u problems of 64 devices; ours is slower than the "
+           "best of them on %u\n",
+           problems, slower);
+    printf("%-50s %8s %8s %8s %8s %8s %8s\n", "baseline", "plans", "least", "p5", "median", "p95",
+           "most");
     for (uint32_t b = 0; b <= BASELINES; b++)
-        printf("%-50s %8u %8.3f %8.3f %8.3f %8.3f %8.3f\n", b < BASELINES ? rivals[b].name : "the best of them",
-               ratios[b].count, quantile(&ratios[b], 0), quantile(&ratios[b], 0.05),
-               quantile(&ratios[b], 0.5), quantile(&ratios[b], 0.95), quantile(&ratios[b], 1));
+        printf("%-50s %8u %8.3f %8.3f %8.3f %8.3f %8.3f\n",
+               b < BASELINES ? rivals[b].name : "the best of them", ratios[b].count,
+               quantile(&ratios[b], 0), quantile(&ratios[b], 0.05), quantile(&ratios[b], 0.5),
+               quantile(&ratios[b], 0.95), quantile(&ratios[b], 1));
 }
 
 /* Slow devices of one of Malleus's situations. */
@@ -280,8 +292,10 @@ row_malleus(void)
         {"3 in three nodes, 2.6, 3.8 and 5.4", 3, {0, 8, 16}, {2.6, 3.8, 5.4}},
     };
 
-    printf("\nMalleus's situations, 64 devices, 6 GiB layers, 256 micro-batches: step over healthy x N / sum of 1/rate\n");
-    printf("%-50s %8s %8s %8s %8s %8s %8s\n", "situation", "ours", "bound", "Malleus", "moved", "uniform", "dropped");
+    printf("\nMalleus's situations, 64 devices, 6 GiB layers, 256 micro-batches: step over healthy "
+           "x N / sum of 1/rate\n");
+    printf("%-50s %8s %8s %8s %8s %8s %8s\n", "situation", "ours", "bound", "Malleus", "moved",
+           "uniform", "dropped");
     for (uint32_t i = 0; i < sizeof(situations) / sizeof(*situations); i++) {
         const struct situation *situation = &situations[i];
         struct cairn_problem problem = make(&models[3], 64, 0);
@@ -296,7 +310,8 @@ row_malleus(void)
             speed += 1 / problem.devices[k].rate;
         ideal_ms = healthy.step_ms * problem.device_count / speed;
         answer = plan(&problem, 1000, &took_ms);
-        printf("%-50s %8.3f %8.3f", situation->name, answer.step_ms / ideal_ms, answer.bound_ms / ideal_ms);
+        printf("%-50s %8.3f %8.3f", situation->name, answer.step_ms / ideal_ms,
+               answer.bound_ms / ideal_ms);
         for (uint32_t b = BASELINES; b-- > 0;) {
             static const uint32_t order[BASELINES] = {2, 0, 1, 3};
 
@@ -322,7 +337,8 @@ row_simulation(bool full)
             struct cairn_answer_plan answer;
             double took_ms;
 
-            problem.microbatches /= seed % 2 ? 1 : 4; /* few of them are where the formulas differ */
+            /* few of them are where the formulas differ */
+            problem.microbatches /= seed % 2 ? 1 : 4;
             answer = plan(&problem, 50, &took_ms);
             if (cairn_simulate(answer.plan, &problem, &simulated))
                 fail("a plan could not be simulated");
@@ -333,8 +349,10 @@ row_simulation(bool full)
             cairn_answer_plan_fini(&answer);
             cairn_problem_fini(&problem);
         }
-    printf("\nsimulated step, %u plans: at most %.2g %% off schedule_ms; under step_ms %u by at most 2 %%, median %.3f %%, most %.3f %%\n",
-           under.count, 100 * quantile(&off, 1), near, 100 * quantile(&under, 0.5), 100 * quantile(&under, 1));
+    printf("\nsimulated step, %u plans: at most %.2g %% off schedule_ms; under step_ms %u by at "
+           "most 2 %%, median %.3f %%, most %.3f %%\n",
+           under.count, 100 * quantile(&off, 1), near, 100 * quantile(&under, 0.5),
+           100 * quantile(&under, 1));
 }
 
 static void
@@ -344,11 +362,14 @@ row_assign(bool full)
     uint32_t seeds = full ? 200 : 20;
     static uint32_t scratch[4096];
 
-    printf("\n4,096 sequences of 512 to 262,144 tokens to 64 pipelines of mixed speed, %u seeds: gap to the bound\n", seeds);
-    printf("%-26s %8s %8s %8s %10s %10s %22s %22s\n", "cost of s tokens", "median", "p90", "p99", "median ms", "most ms",
-           "longest first, median", "Hydraulis, median");
+    printf("\n4,096 sequences of 512 to 262,144 tokens to 64 pipelines of mixed speed, %u seeds: "
+           "gap to the bound\n",
+           seeds);
+    printf("%-26s %8s %8s %8s %10s %10s %22s %22s\n", "cost of s tokens", "median", "p90", "p99",
+           "median ms", "most ms", "longest first, median", "Hydraulis, median");
     for (uint32_t a = 0; a < sizeof(squares) / sizeof(*squares); a++) {
-        struct values gaps = {.count = 0}, times = {.count = 0}, longest = {.count = 0}, random = {.count = 0};
+        struct values gaps = {.count = 0}, times = {.count = 0}, longest = {.count = 0},
+                      random = {.count = 0};
 
         for (uint64_t seed = 0; seed < seeds; seed++) {
             struct cairn_assign_problem problem;
@@ -375,10 +396,10 @@ row_assign(bool full)
             free(assignment.pipelines);
             cairn_assign_problem_fini(&problem);
         }
-        printf("%.0e s^2 + 0.18 s%10s %7.2f%% %7.2f%% %7.2f%% %10.1f %10.1f %21.2f%% %21.2f%%\n", squares[a], "",
-               100 * quantile(&gaps, 0.5), 100 * quantile(&gaps, 0.9), 100 * quantile(&gaps, 0.99),
-               quantile(&times, 0.5), quantile(&times, 1), 100 * quantile(&longest, 0.5),
-               100 * quantile(&random, 0.5));
+        printf("%.0e s^2 + 0.18 s%10s %7.2f%% %7.2f%% %7.2f%% %10.1f %10.1f %21.2f%% %21.2f%%\n",
+               squares[a], "", 100 * quantile(&gaps, 0.5), 100 * quantile(&gaps, 0.9),
+               100 * quantile(&gaps, 0.99), quantile(&times, 0.5), quantile(&times, 1),
+               100 * quantile(&longest, 0.5), 100 * quantile(&random, 0.5));
     }
 }
 

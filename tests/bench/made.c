@@ -31,7 +31,8 @@ cairn_made_part(uint64_t *state)
 }
 
 cairn_err
-cairn_made_problem(const struct cairn_made_cluster *cluster, uint64_t seed, struct cairn_problem *out)
+cairn_made_problem(const struct cairn_made_cluster *cluster, uint64_t seed,
+                   struct cairn_problem *out)
 {
     struct cairn_problem problem = {.layers = 80,
                                     .layer_ms = 10,

@@ -1,7 +1,8 @@
 """What the cluster tests share: agents, trainers and commands as real processes on loopback.
 
-Every wait polls and has a deadline. Children die with the test (PR_SET_PDEATHSIG); keepers, which are nobody's children,
-are killed by Cluster.close, and linger only for a minute should even that not come. CLUSTER_KEEP=1 keeps the directories.
+Every wait polls and has a deadline. Children die with the test (PR_SET_PDEATHSIG); keepers, which
+are nobody's children, are killed by Cluster.close, and linger only for a minute should even that
+not come. CLUSTER_KEEP=1 keeps the directories.
 """
 import contextlib
 import ctypes
@@ -25,16 +26,34 @@ TRAINER = os.path.join(BUILD, "tests", "cluster", "trainer")
 LIBC = ctypes.CDLL(None, use_errno=True)
 PR_SET_PDEATHSIG = 1
 
-OK, WARN, CRITICAL, LOST, USAGE, INPUT, PEER, IO, AGAIN, DENIED, CONFIG = 0, 2, 3, 4, 64, 65, 69, 74, 75, 77, 78
+OK, WARN, CRITICAL, LOST, USAGE, INPUT, PEER, IO, AGAIN, DENIED, CONFIG = (
+    0,
+    2,
+    3,
+    4,
+    64,
+    65,
+    69,
+    74,
+    75,
+    77,
+    78,
+)
 
 TORN = 3  # of the trainer
-PATIENCE = 5  # times what an idle machine takes at most: tests run on machines that have other things to do
+# times what an idle machine takes at most: tests run on machines that have other things to do
+PATIENCE = 5
 
 
 def build():
     """Builds what the tests run, where it is not there yet."""
-    make = subprocess.run(["make", "-s", "-j2", "BUILD=" + os.path.relpath(BUILD, ROOT), "all", "cluster-bins"], cwd=ROOT,
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    make = subprocess.run(
+        ["make", "-s", "-j2", "BUILD=" + os.path.relpath(BUILD, ROOT), "all", "cluster-bins"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
     if make.returncode:
         sys.exit(f"the programs under test do not build:\n{make.stdout}")
 
@@ -44,7 +63,8 @@ def say(text):
 
 
 def wait_for(what, condition, seconds=30.0):
-    """Polls until condition() gives something true, and returns it; for PATIENCE times as many seconds at most."""
+    """Polls until condition() gives something true, and returns it; for PATIENCE times as many
+    seconds at most."""
     seconds *= PATIENCE
     deadline = time.monotonic() + seconds
     while True:
@@ -79,8 +99,13 @@ def die_with_parent():
 
 def spawn(command, log, stdout=None, prefix=()):
     with open(log, "ab") as err:
-        return subprocess.Popen([*prefix, *command], stdin=subprocess.DEVNULL, stdout=stdout if stdout else err, stderr=err,
-                                preexec_fn=die_with_parent)
+        return subprocess.Popen(
+            [*prefix, *command],
+            stdin=subprocess.DEVNULL,
+            stdout=stdout if stdout else err,
+            stderr=err,
+            preexec_fn=die_with_parent,
+        )
 
 
 def text_of(path):
@@ -93,8 +118,15 @@ def text_of(path):
 
 def cairn(*words, seconds=60 * PATIENCE, env=None):
     """Runs a verb with -o json; returns (exit code, JSON or None, stderr)."""
-    done = subprocess.run([CAIRN, *words, "-o", "json"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                          text=True, timeout=seconds, env={**os.environ, **(env or {})})
+    done = subprocess.run(
+        [CAIRN, *words, "-o", "json"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=seconds,
+        env={**os.environ, **(env or {})},
+    )
     try:
         return done.returncode, json.loads(done.stdout), done.stderr
     except ValueError:
@@ -120,8 +152,16 @@ def pids_with(*arguments):
 class Cluster:
     """Agents on loopback, one per node, in a temporary directory."""
 
-    def __init__(self, nodes=6, parity=2, state="2MiB", options="", addresses=None, prefixes=None,
-                 dead_after_ms=1000):
+    def __init__(
+        self,
+        nodes=6,
+        parity=2,
+        state="2MiB",
+        options="",
+        addresses=None,
+        prefixes=None,
+        dead_after_ms=1000,
+    ):
         self.dir = tempfile.mkdtemp(prefix="cairn-test-")
         self.nodes = nodes
         self.agents = [None] * nodes
@@ -131,10 +171,13 @@ class Cluster:
         addresses = addresses or [f"127.0.0.1:{port}" for port in free_ports(nodes)]
         for i in range(nodes):
             with open(self.path(f"node{i}.yaml"), "w") as file:
-                file.write(f"job: cluster\nnode: {i}\nsocket: {self.socket(i)}\ndir: {self.state(i)}\nparity: {parity}\n"
-                           f"state_bytes: {state}\nheartbeat_interval_ms: 100\ndead_after_ms: {dead_after_ms}\nkeeper_linger_s: 60\n"
-                           # A test that takes long to bring a node back finds it lost, and not repaired by the others.
-                           f"repair_after_ms: 600000\nlog_level: debug\n{options}\nnodes:\n")
+                file.write(
+                    f"job: cluster\nnode: {i}\nsocket: {self.socket(i)}\ndir: {self.state(i)}\nparity: {parity}\n"
+                    f"state_bytes: {state}\nheartbeat_interval_ms: 100\ndead_after_ms: {dead_after_ms}\nkeeper_linger_s: 60\n"
+                    # A test that takes long to bring a node back finds it lost, and not
+                    # repaired by the others.
+                    f"repair_after_ms: 600000\nlog_level: debug\n{options}\nnodes:\n"
+                )
                 file.writelines(f'  - {{address: "{address}"}}\n' for address in addresses)
 
     def path(self, name):
@@ -153,12 +196,20 @@ class Cluster:
         nodes = nodes or range(self.nodes)
         marks = {i: self.log(i).count("agent: serves") for i in nodes}
         for i in nodes:
-            self.agents[i] = spawn([CAIRN, "agent", "--config", self.path(f"node{i}.yaml")], self.path(f"node{i}.log"),
-                                   prefix=self.prefixes[i])
+            self.agents[i] = spawn(
+                [CAIRN, "agent", "--config", self.path(f"node{i}.yaml")],
+                self.path(f"node{i}.log"),
+                prefix=self.prefixes[i],
+            )
         for i in nodes if wait else ():
-            wait_for(f"agent {i} serves",
-                     lambda i=i: self.log(i).count("agent: serves") > marks[i] or self.ended(i), 60)
-            assert not self.ended(i), f"agent {i} ended with {self.agents[i].returncode}:\n{self.log(i)[-2000:]}"
+            wait_for(
+                f"agent {i} serves",
+                lambda i=i: self.log(i).count("agent: serves") > marks[i] or self.ended(i),
+                60,
+            )
+            assert not self.ended(
+                i
+            ), f"agent {i} ended with {self.agents[i].returncode}:\n{self.log(i)[-2000:]}"
         return self
 
     def ended(self, node):
@@ -195,24 +246,36 @@ class Cluster:
         return newest
 
     def wait_committed(self, after, seconds=30):
-        return wait_for(f"a generation after {after} is committed",
-                        lambda: self.committed() > after and self.committed(), seconds)
+        return wait_for(
+            f"a generation after {after} is committed",
+            lambda: self.committed() > after and self.committed(),
+            seconds,
+        )
 
     def runs(self, node):
         """An agent's process is there, and not stopped."""
         if not self.agents[node] or self.ended(node):
             return False
-        return re.search(r"^State:\s+[Tt]", text_of(f"/proc/{self.agents[node].pid}/status"), re.M) is None
+        return (
+            re.search(r"^State:\s+[Tt]", text_of(f"/proc/{self.agents[node].pid}/status"), re.M)
+            is None
+        )
 
     def wait_met(self, node):
-        """Until an agent hears all others that run: one that is met late, as on a busy machine, is lost to a restore."""
+        """Until an agent hears all others that run: one that is met late, as on a busy machine, is
+        lost to a restore."""
+
         def met():
             _, answer, _ = cairn("status", "--agent", self.socket(node))
-            return answer and answer.get("nodes_answering", 0) >= sum(map(self.runs, range(self.nodes)))
+            return answer and answer.get("nodes_answering", 0) >= sum(
+                map(self.runs, range(self.nodes))
+            )
+
         wait_for(f"agent {node} hears all others", met)
 
     def restore(self, node=0, *words, seconds=60 * PATIENCE):
-        """cairn restore; tries again while it says so (another restore, or a repair, may be under way)."""
+        """cairn restore; tries again while it says so (another restore, or a repair, may be under
+        way)."""
         self.wait_met(node)
         deadline = time.monotonic() + seconds
         while True:
@@ -229,21 +292,37 @@ class Cluster:
         if os.path.exists(barrier):
             os.remove(barrier)
         self.elements = options.setdefault("elements", 20000)
-        self.trainers = [Trainer(self, rank, world, barrier, resume=resume, **options) for rank in range(world)]
+        self.trainers = [
+            Trainer(self, rank, world, barrier, resume=resume, **options) for rank in range(world)
+        ]
         return self.trainers
 
     def check(self, node=0, world=1, parts=None, seconds=60 * PATIENCE, restore_ms=8000):
-        """Restores everything into one process, which compares every byte: (exit code, (epoch, step))."""
+        """Restores everything into one process, which compares every byte: (exit code, (epoch,
+        step))."""
         deadline = time.monotonic() + seconds
         while True:  # an agent that is behind says "try again", as any launcher would
-            trainer = Trainer(self, 0, world, self.path("barrier-check"), check=True, node=node, parts=parts or self.nodes,
-                              elements=self.elements, restore_ms=restore_ms)
+            trainer = Trainer(
+                self,
+                0,
+                world,
+                self.path("barrier-check"),
+                check=True,
+                node=node,
+                parts=parts or self.nodes,
+                elements=self.elements,
+                restore_ms=restore_ms,
+            )
             code = trainer.process.wait(timeout=60 * PATIENCE)
             if code != AGAIN or time.monotonic() > deadline:
                 break
             time.sleep(0.1)
         found = re.findall(r"restored (\d+) (\d+)", trainer.out())
-        return code, (int(found[-1][0]), int(found[-1][1])) if found else None, trainer.out() + trainer.err()
+        return (
+            code,
+            (int(found[-1][0]), int(found[-1][1])) if found else None,
+            trainer.out() + trainer.err(),
+        )
 
     def stop_trainers(self):
         for trainer in self.trainers:
@@ -272,17 +351,50 @@ class Cluster:
 
 class Trainer:
     """A tests/cluster/trainer process."""
+
     count = 0
 
-    def __init__(self, cluster, rank, world, barrier, resume=False, check=False, node=None, parts=None, elements=20000, step_us=2000,
-                 steps=None, restore_ms=60000, timing=False, misplaced=None):
+    def __init__(
+        self,
+        cluster,
+        rank,
+        world,
+        barrier,
+        resume=False,
+        check=False,
+        node=None,
+        parts=None,
+        elements=20000,
+        step_us=2000,
+        steps=None,
+        restore_ms=60000,
+        timing=False,
+        misplaced=None,
+    ):
         Trainer.count += 1
         self.agent = rank if node is None else node
         self.rank = rank
         self.out_path = cluster.path(f"trainer-{Trainer.count}.out")
         self.err_path = cluster.path(f"trainer-{Trainer.count}.err")
-        command = [TRAINER, "--rank", rank, "--world", world, "--parts", parts or world, "--agent", cluster.socket(self.agent),
-                   "--barrier", barrier, "--elements", elements, "--step-us", step_us, "--restore-ms", restore_ms]
+        command = [
+            TRAINER,
+            "--rank",
+            rank,
+            "--world",
+            world,
+            "--parts",
+            parts or world,
+            "--agent",
+            cluster.socket(self.agent),
+            "--barrier",
+            barrier,
+            "--elements",
+            elements,
+            "--step-us",
+            step_us,
+            "--restore-ms",
+            restore_ms,
+        ]
         command += ["--steps", steps] if steps else []
         command += ["--resume"] if resume else []
         command += ["--check"] if check else []

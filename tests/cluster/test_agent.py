@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Agents and keepers die, stop, run out of disk and memory: training goes on, and what was committed is still there."""
+"""Agents and keepers die, stop, run out of disk and memory: training goes on, and what was
+committed is still there."""
 import json
 import os
 import random
@@ -9,7 +10,21 @@ import subprocess
 import time
 import unittest
 
-from harness import CRITICAL, GPT, IO, OK, PATIENCE, Cluster, build, cairn, free_ports, say, spawn, text_of, wait_for
+from harness import (
+    CRITICAL,
+    GPT,
+    IO,
+    OK,
+    PATIENCE,
+    Cluster,
+    build,
+    cairn,
+    free_ports,
+    say,
+    spawn,
+    text_of,
+    wait_for,
+)
 
 STEPS, DP, PP = 40, 2, 2
 
@@ -21,17 +36,34 @@ def gpt_losses(events):
 
 
 class Gpt:
-    """A training job of DP x PP ranks, one per node of a cluster; without agents where cluster is None."""
+    """A training job of DP x PP ranks, one per node of a cluster; without agents where cluster is
+    None."""
 
     def __init__(self, cluster, folder, steps=STEPS):
         peers = ",".join(f"127.0.0.1:{port}" for port in free_ports(DP * PP))
         self.events = os.path.join(folder, f"events-{time.monotonic_ns()}.jsonl")
         self.processes = []
         for rank in range(DP * PP):
-            command = [GPT, "--rank", rank, "--dp", DP, "--pp", PP, "--peers", peers, "--steps", steps, "--events", self.events]
+            command = [
+                GPT,
+                "--rank",
+                rank,
+                "--dp",
+                DP,
+                "--pp",
+                PP,
+                "--peers",
+                peers,
+                "--steps",
+                steps,
+                "--events",
+                self.events,
+            ]
             if cluster:
                 command += ["--agent", cluster.socket(rank), "--job", "cluster"]
-            self.processes.append(spawn([str(word) for word in command], os.path.join(folder, f"gpt-{rank}.log")))
+            self.processes.append(
+                spawn([str(word) for word in command], os.path.join(folder, f"gpt-{rank}.log"))
+            )
 
     def running(self):
         return all(process.poll() is None for process in self.processes)
@@ -85,7 +117,9 @@ class Agents(unittest.TestCase):
                 code, answer, error = cluster.restore()
                 self.assertEqual(code, OK, error)
                 self.assertEqual(answer["lost_members"], 0)
-                self.assertGreaterEqual((answer["generation"]["epoch"], answer["generation"]["step"]), newest)
+                self.assertGreaterEqual(
+                    (answer["generation"]["epoch"], answer["generation"]["step"]), newest
+                )
             finally:
                 job.stop()
 
@@ -117,7 +151,9 @@ class Agents(unittest.TestCase):
             code, answer, error = cluster.restore()
             self.assertEqual(code, OK, error)
             self.assertEqual((answer["lost_members"], answer["rebuilt_bytes"]), (0, 0))
-            self.assertGreaterEqual((answer["generation"]["epoch"], answer["generation"]["step"]), before)
+            self.assertGreaterEqual(
+                (answer["generation"]["epoch"], answer["generation"]["step"]), before
+            )
             code, found, text = cluster.check()
             self.assertEqual(code, OK, text)
 
@@ -127,7 +163,9 @@ class Agents(unittest.TestCase):
             os.rename(cluster.state(0), cluster.state(0) + ".away")
             for pid in cluster.keeper(0):
                 os.kill(pid, signal.SIGKILL)
-            wait_for("it is said", lambda: "is gone, and no new one holds the memory" in cluster.log(0))
+            wait_for(
+                "it is said", lambda: "is gone, and no new one holds the memory" in cluster.log(0)
+            )
             cluster.train()
             cluster.wait_committed((0, 2))
             os.rename(cluster.state(0) + ".away", cluster.state(0))
@@ -141,26 +179,35 @@ class Agents(unittest.TestCase):
             cluster.stop_trainers()
             for agent in cluster.agents:
                 agent.terminate()
-            self.assertEqual([agent.wait(timeout=30 * PATIENCE) for agent in cluster.agents], [0, 0, 0])
+            self.assertEqual(
+                [agent.wait(timeout=30 * PATIENCE) for agent in cluster.agents], [0, 0, 0]
+            )
             self.assertFalse(os.path.exists(cluster.socket(0)))
             newest = cluster.committed()
             cluster.start()
             code, answer, error = cluster.restore()
             self.assertEqual(code, OK, error)
             self.assertEqual((answer["lost_members"], answer["rebuilt_bytes"]), (0, 0))
-            self.assertGreaterEqual((answer["generation"]["epoch"], answer["generation"]["step"]), newest)
+            self.assertGreaterEqual(
+                (answer["generation"]["epoch"], answer["generation"]["step"]), newest
+            )
 
     def test_a_full_disk_stops_the_agent_alone(self):
         with Cluster(4, 1, state="16MiB") as cluster:
             os.mkdir(cluster.state(1))
-            mount = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "none", cluster.state(1)], capture_output=True, text=True,
-                                   check=False)
+            mount = subprocess.run(
+                ["mount", "-t", "tmpfs", "-o", "size=4m", "none", cluster.state(1)],
+                capture_output=True,
+                text=True,
+                check=False,
+            )
             if mount.returncode:
                 self.skipTest(f"no tmpfs can be mounted here: {mount.stderr.strip()}")
             job = None
             try:
                 with open(os.path.join(cluster.state(1), "ballast"), "wb") as ballast:
-                    ballast.write(bytes(3600 << 10))  # so that the catalog's log cannot reserve megabytes in advance
+                    # so that the catalog's log cannot reserve megabytes in advance
+                    ballast.write(bytes(3600 << 10))
                 cluster.start()
                 job = Gpt(cluster, cluster.dir)
                 cluster.wait_committed((0, 1))
@@ -171,7 +218,9 @@ class Agents(unittest.TestCase):
                     except OSError:
                         pass
 
-                def claim():  # a new epoch must be promised durably; the first may still fit what is there already
+                # a new epoch must be promised durably; the first may still fit what is there
+                # already
+                def claim():
                     cairn("restore", "--agent", cluster.socket(0))
                     return cluster.ended(1)
 
@@ -190,16 +239,24 @@ class Agents(unittest.TestCase):
     def test_another_key_is_refused(self):
         with Cluster(2, 1) as cluster:
             for node in range(2):
-                with open(cluster.path(f"key{node}"), "w", opener=lambda path, flags: os.open(path, flags, 0o600)) as key:
+                with open(
+                    cluster.path(f"key{node}"),
+                    "w",
+                    opener=lambda path, flags: os.open(path, flags, 0o600),
+                ) as key:
                     key.write(f"the key of node {node}: {'k' * 32}")
                 with open(cluster.path(f"node{node}.yaml"), "a") as config:
                     config.write(f"key_file: {cluster.path(f'key{node}')}\n")
             cluster.start()
-            wait_for("one of them says so", lambda: "does not hold this job's key" in cluster.log(0) + cluster.log(1))
+            wait_for(
+                "one of them says so",
+                lambda: "does not hold this job's key" in cluster.log(0) + cluster.log(1),
+            )
             time.sleep(3)
             for node in range(2):
                 said = [line for line in cluster.log(node).splitlines() if "job's key" in line]
-                self.assertLessEqual(len(said), 1, "\n".join(said))  # once, and not at every attempt
+                # once, and not at every attempt
+                self.assertLessEqual(len(said), 1, "\n".join(said))
                 self.assertNotIn("peer: up", cluster.log(node))
             code, answer, error = cairn("status", "--agent", cluster.socket(0))
             self.assertEqual(code, CRITICAL, f"{answer} {error}")
@@ -213,7 +270,12 @@ class Agents(unittest.TestCase):
                 bound = 2 * (1 + 1 / 3) * 16 + 128
                 for node in range(4):
                     status = text_of(f"/proc/{cluster.agents[node].pid}/status")
-                    found = {key: int(value) / 1024 for key, value in re.findall(r"(VmHWM|RssAnon|RssShmem|RssFile):\s+(\d+)", status)}
+                    found = {
+                        key: int(value) / 1024
+                        for key, value in re.findall(
+                            r"(VmHWM|RssAnon|RssShmem|RssFile):\s+(\d+)", status
+                        )
+                    }
                     say(f"node {node}: {found} MiB, bound {bound:.0f}")
                     self.assertLess(found["VmHWM"], bound)
             finally:

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The command's verbs against real agents: output, exit codes, and what bad input and bad luck come to."""
+"""The command's verbs against real agents: output, exit codes, and what bad input and bad luck come
+to."""
 import json
 import os
 import re
@@ -11,14 +12,43 @@ import tempfile
 import time
 import unittest
 
-from harness import (AGAIN, CAIRN, CONFIG, CRITICAL, Cluster, DENIED, INPUT, IO, LOST, OK, PATIENCE, PEER, ROOT, TRAINER, USAGE, WARN,
-                     build, cairn, free_ports, spawn, text_of, wait_for)
+from harness import (
+    AGAIN,
+    CAIRN,
+    CONFIG,
+    CRITICAL,
+    Cluster,
+    DENIED,
+    INPUT,
+    IO,
+    LOST,
+    OK,
+    PATIENCE,
+    PEER,
+    ROOT,
+    TRAINER,
+    USAGE,
+    WARN,
+    build,
+    cairn,
+    free_ports,
+    spawn,
+    text_of,
+    wait_for,
+)
 
 
 def run(*words, seconds=60 * PATIENCE, env=None):
     """(exit code, stdout, stderr) of a verb, as a person calls it."""
-    done = subprocess.run([CAIRN, *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                          timeout=seconds, env={**os.environ, **(env or {})})
+    done = subprocess.run(
+        [CAIRN, *words],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=seconds,
+        env={**os.environ, **(env or {})},
+    )
     return done.returncode, done.stdout, done.stderr
 
 
@@ -27,8 +57,30 @@ def codes(answer):
 
 
 class Usage(unittest.TestCase):
-    VERBS = ("demo", "agent", "run", "snapshot", "status", "snapshots", "restore", "verify", "doctor", "bench", "plan", "profile", "simulate",
-             "assign", "detect", "explain", "heatmap", "trace", "inspect", "convert", "diff", "fingerprint")
+    VERBS = (
+        "demo",
+        "agent",
+        "run",
+        "snapshot",
+        "status",
+        "snapshots",
+        "restore",
+        "verify",
+        "doctor",
+        "bench",
+        "plan",
+        "profile",
+        "simulate",
+        "assign",
+        "detect",
+        "explain",
+        "heatmap",
+        "trace",
+        "inspect",
+        "convert",
+        "diff",
+        "fingerprint",
+    )
 
     def test_help_has_a_synopsis_and_two_examples(self):
         for verb in self.VERBS:
@@ -42,27 +94,42 @@ class Usage(unittest.TestCase):
         self.assertNotIn("keeper", out)
 
     def test_version(self):
-        """Of the release that the binding names, with the protocols that a refusal of "another version" is about."""
+        """Of the release that the binding names, with the protocols that a refusal of "another
+        version" is about."""
         with open(os.path.join(ROOT, "bindings", "python", "pyproject.toml")) as project:
             release = re.search(r'^version = "(.*)"$', project.read(), re.M).group(1)
         code, out, err = run("--version")
         self.assertEqual((code, err), (OK, ""))
-        self.assertRegex(out, rf"^cairn {re.escape(release)} \(protocols: session \d+, agents \d+\)\n$")
+        self.assertRegex(
+            out, rf"^cairn {re.escape(release)} \(protocols: session \d+, agents \d+\)\n$"
+        )
 
     def test_mistakes_end_with_64_and_the_nearest_name(self):
-        for words, said in ((("statsu",), 'did you mean "status"?'), (("status", "--agnet", "x"), "did you mean --agent?"),
-                            (("status", "-o", "xml"), "-o takes table or json"), (("restore", "--generation", "30"), "EPOCH:STEP"),
-                            (("restore", "--timeout", "soon"), "--timeout"), (("snapshots", "extra"), "one word too many"),
-                            (("run",), "which command?"), (("run", "--every", "0", "--", "true"), "--every"),
-                            (("agent",), "--config"), (("restore", "--to"), "needs a value"),
-                            (("bench", "protect", "--nodes", "4", "--parity", "4"), "at most half"),
-                            (("bench", "capture", "--rounds", "0"), '--rounds takes a number from 1 to 31, not "0"'),
-                            (("bench",), "which stage?"), (("run", "--state", "0", "--", "true"), "from 64KiB to 64TiB"),
-                            (("convert", "a", "b", "--to", "dcp", "--tp", "0"), '--tp takes a number from 1 to'),
-                            (("run", "-o", "json", "--", "true"), "the command's own"),
-                            (("trace", "-o", "table"), "json alone"), (("profile", "-o", "table"), "json alone"),
-                            (("agent", "-o", "json", "--sample"), "is for --check"),
-                            (("demo", "--kill", "1,1@9"), "node 1 is named twice")):
+        for words, said in (
+            (("statsu",), 'did you mean "status"?'),
+            (("status", "--agnet", "x"), "did you mean --agent?"),
+            (("status", "-o", "xml"), "-o takes table or json"),
+            (("restore", "--generation", "30"), "EPOCH:STEP"),
+            (("restore", "--timeout", "soon"), "--timeout"),
+            (("snapshots", "extra"), "one word too many"),
+            (("run",), "which command?"),
+            (("run", "--every", "0", "--", "true"), "--every"),
+            (("agent",), "--config"),
+            (("restore", "--to"), "needs a value"),
+            (("bench", "protect", "--nodes", "4", "--parity", "4"), "at most half"),
+            (
+                ("bench", "capture", "--rounds", "0"),
+                '--rounds takes a number from 1 to 31, not "0"',
+            ),
+            (("bench",), "which stage?"),
+            (("run", "--state", "0", "--", "true"), "from 64KiB to 64TiB"),
+            (("convert", "a", "b", "--to", "dcp", "--tp", "0"), "--tp takes a number from 1 to"),
+            (("run", "-o", "json", "--", "true"), "the command's own"),
+            (("trace", "-o", "table"), "json alone"),
+            (("profile", "-o", "table"), "json alone"),
+            (("agent", "-o", "json", "--sample"), "is for --check"),
+            (("demo", "--kill", "1,1@9"), "node 1 is named twice"),
+        ):
             code, out, err = run(*words)
             self.assertEqual((code, out), (USAGE, ""), words)
             self.assertIn(said, err)
@@ -74,11 +141,20 @@ class Usage(unittest.TestCase):
 
     def test_a_file_that_is_none_is_65_and_named(self):
         with tempfile.TemporaryDirectory() as folder:
-            for bad, why in ((os.path.join(folder, "none"), "No such file or directory"), (folder, "Is a directory")):
-                for words in (("detect", "--trace", bad), ("explain", "1", "--trace", bad), ("heatmap", "--trace", bad),
-                              ("trace", "-o", "json", "--trace", bad), ("plan", "--problem", bad), ("assign", "--problem", bad),
-                              ("simulate", "--problem", bad, "--plan", bad),
-                              ("profile", "-o", "json", "--problem", bad, "--trace", bad)):
+            for bad, why in (
+                (os.path.join(folder, "none"), "No such file or directory"),
+                (folder, "Is a directory"),
+            ):
+                for words in (
+                    ("detect", "--trace", bad),
+                    ("explain", "1", "--trace", bad),
+                    ("heatmap", "--trace", bad),
+                    ("trace", "-o", "json", "--trace", bad),
+                    ("plan", "--problem", bad),
+                    ("assign", "--problem", bad),
+                    ("simulate", "--problem", bad, "--plan", bad),
+                    ("profile", "-o", "json", "--problem", bad, "--trace", bad),
+                ):
                     code, out, err = run(*words)
                     self.assertEqual((code, out), (INPUT, ""), words)
                     self.assertIn(f"{bad}", err)
@@ -87,12 +163,19 @@ class Usage(unittest.TestCase):
 
     def test_only_agents_load_libfabric(self):
         """Its load takes 0.2 s, which every start of every verb would pay for."""
-        listed = subprocess.run([CAIRN], env={**os.environ, "LD_TRACE_LOADED_OBJECTS": "1"}, stdout=subprocess.PIPE, text=True)
+        listed = subprocess.run(
+            [CAIRN],
+            env={**os.environ, "LD_TRACE_LOADED_OBJECTS": "1"},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         self.assertIn("librocksdb", listed.stdout)
         self.assertNotIn("libfabric", listed.stdout)
 
     def test_a_crash_ends_the_agent_and_leaves_no_file(self):
-        with tempfile.TemporaryDirectory() as folder, Cluster(nodes=1, parity=0, prefixes=[("env", "-C", folder)]) as cluster:
+        with tempfile.TemporaryDirectory() as folder, Cluster(
+            nodes=1, parity=0, prefixes=[("env", "-C", folder)]
+        ) as cluster:
             agent = cluster.start().agents[0]
             self.assertIn("libfabric", text_of(f"/proc/{agent.pid}/maps"))
             self.assertEqual(os.readlink(f"/proc/{agent.pid}/cwd"), folder)
@@ -102,14 +185,18 @@ class Usage(unittest.TestCase):
 
     def test_no_agent_is_69_and_says_what_to_do(self):
         for verb in ("status", "snapshots", "snapshot", "restore", "verify", "explain"):
-            code, out, err = run(verb, *(("1",) if verb == "explain" else ()), "--agent", "/nonexistent/agent.sock")
+            code, out, err = run(
+                verb, *(("1",) if verb == "explain" else ()), "--agent", "/nonexistent/agent.sock"
+            )
             self.assertEqual((code, out), (PEER, ""), verb)
             self.assertIn(f"cairn {verb}: no agent answers at /nonexistent/agent.sock", err)
             self.assertIn("what to do", err)
 
     def test_a_full_disk_is_not_success(self):
         with open("/dev/full", "w") as full:
-            code = subprocess.run([CAIRN, "agent", "--sample"], stdout=full, stderr=subprocess.DEVNULL, check=False).returncode
+            code = subprocess.run(
+                [CAIRN, "agent", "--sample"], stdout=full, stderr=subprocess.DEVNULL, check=False
+            ).returncode
         self.assertEqual(code, IO)
 
 
@@ -145,14 +232,18 @@ class Start(unittest.TestCase):
                 self.assertNotIn("disk", err)
                 code, answer, _ = cairn("doctor", "--config", cluster.path("node0.yaml"))
                 self.assertEqual(code, CRITICAL)
-                self.assertIn("port", {f["code"] for f in answer["findings"] if f["level"] == "CRITICAL"})
+                self.assertIn(
+                    "port", {f["code"] for f in answer["findings"] if f["level"] == "CRITICAL"}
+                )
 
     def test_wrong_configurations(self):
         with Cluster(1, parity=0) as cluster:
             path = cluster.path("node0.yaml")
             self.assertEqual(run("agent", "--config", path, "--check")[0], OK)
             code, out, _ = run("agent", "--config", path, "--check", "-o", "json")
-            self.assertEqual((code, json.loads(out)["schema"], json.loads(out)["config"]), (OK, 1, path))
+            self.assertEqual(
+                (code, json.loads(out)["schema"], json.loads(out)["config"]), (OK, 1, path)
+            )
             self.rewrite(cluster, lambda text: text + "sloots: 3\n")
             code, _, err = run("agent", "--config", path, "--check")
             self.assertEqual(code, CONFIG)
@@ -166,10 +257,15 @@ class Start(unittest.TestCase):
     def test_wrong_problems(self):
         with Cluster(1, parity=0) as cluster:
             path, problem = cluster.path("node0.yaml"), cluster.path("problem.json")
-            self.rewrite(cluster, lambda text: text.replace("nodes:\n", f"problem: {problem}\nnodes:\n"))
+            self.rewrite(
+                cluster, lambda text: text.replace("nodes:\n", f"problem: {problem}\nnodes:\n")
+            )
             with open(path) as file:
                 place = f"{path}:{file.read().splitlines().index(f'problem: {problem}') + 1}: problem {problem}: "
-            for text, why in ((None, "No such file"), ('{"layers": 4,\n "layer_ms": -1}', "line 2, ")):
+            for text, why in (
+                (None, "No such file"),
+                ('{"layers": 4,\n "layer_ms": -1}', "line 2, "),
+            ):
                 if text:
                     with open(problem, "w") as file:
                         file.write(text)
@@ -182,14 +278,20 @@ class Start(unittest.TestCase):
 
     def found_by_doctor(self, path, code, why, level="CRITICAL"):
         _, answer, err = cairn("doctor", "--config", path)
-        found, = [each for each in answer["findings"] if each["code"] == code]
+        (found,) = [each for each in answer["findings"] if each["code"] == code]
         self.assertEqual(found["level"], level, err)
         self.assertIn(why, found["what"])
 
     def test_wrong_commands(self):
         with Cluster(1, parity=0) as cluster:
             path, command = cluster.path("node0.yaml"), cluster.path("drain")
-            self.rewrite(cluster, lambda text: text.replace("nodes:\n", f"verdict_policy: enforce\nenforce_command: [{command}, -v]\nnodes:\n"))
+            self.rewrite(
+                cluster,
+                lambda text: text.replace(
+                    "nodes:\n",
+                    f"verdict_policy: enforce\nenforce_command: [{command}, -v]\nnodes:\n",
+                ),
+            )
             with open(path) as file:
                 place = f"{path}:{file.read().splitlines().index(f'enforce_command: [{command}, -v]') + 1}: enforce_command {command}: "
             for why in ("No such file", "may not execute it"):
@@ -203,7 +305,10 @@ class Start(unittest.TestCase):
             os.chmod(command, 0o700)
             self.assertEqual(run("agent", "--config", path, "--check")[0], OK)
             self.found_by_doctor(path, "command", "can be executed", "OK")
-            self.rewrite(cluster, lambda text: text.replace("verdict_policy: enforce", "verdict_policy: advise"))
+            self.rewrite(
+                cluster,
+                lambda text: text.replace("verdict_policy: enforce", "verdict_policy: advise"),
+            )
             self.assertEqual(run("agent", "--config", path, "--check")[0], OK)
             self.found_by_doctor(path, "command", "is never run", "WARN")
 
@@ -263,30 +368,43 @@ class Job(unittest.TestCase):
         self.cluster = Cluster(3, parity=1).start()
         self.addCleanup(self.cluster.close)
         self.agent = ("--agent", self.cluster.socket(0))
-        wait_for("all nodes answer", lambda: cairn("status", *self.agent)[1]["nodes_answering"] == 3)
+        wait_for(
+            "all nodes answer", lambda: cairn("status", *self.agent)[1]["nodes_answering"] == 3
+        )
 
     def train(self, **options):
         self.cluster.train(**options)
         return self.cluster.wait_committed(self.cluster.committed())
 
     def stop_trainers(self):
-        """Ends them; returns when every agent knows, and what they have not finished is settled among the agents."""
+        """Ends them; returns when every agent knows, and what they have not finished is settled
+        among the agents."""
         self.cluster.stop_trainers()
-        wait_for("the agents know", lambda: all(
-            self.cluster.log(i).count("trainer attached") == self.cluster.log(i).count("trainer left") for i in range(3)))
+        wait_for(
+            "the agents know",
+            lambda: all(
+                self.cluster.log(i).count("trainer attached")
+                == self.cluster.log(i).count("trainer left")
+                for i in range(3)
+            ),
+        )
 
         def settled():
-            """What was never committed may be half written yet. What was is never repaired here, unseen."""
+            """What was never committed may be half written yet. What was is never repaired here,
+            unseen."""
             code, answer, _ = cairn("verify", *self.agent)
             self.assertEqual((answer or {}).get("bad_blocks", 0), 0, answer)
             return code == OK
+
         wait_for("all is settled", settled)
 
     def healthy(self):
         """The status as soon as nothing is wrong with it."""
+
         def look():
             code, answer, _ = cairn("status", *self.agent)
             return code == OK and answer
+
         return wait_for("a healthy job", look)
 
     def test_before_the_first_commit(self):
@@ -309,9 +427,16 @@ class Job(unittest.TestCase):
         self.assertTrue(answer["protection"]["survives_any_one_domain"])
         self.assertEqual((answer["trainers"], len(answer["nodes"])), (3, 3))
         coverage = answer["coverage"]  # of the other nodes too
-        self.assertEqual([coverage[f"ranks_{which}"] for which in ("known", "reporting", "refusing")], [3, 3, 0])
-        self.assertEqual(coverage["tensors"], {"parameter": 3, "optimizer": 3, "buffer": 0, "opaque": 3})
-        self.assertEqual((coverage["uncovered"], sorted(rank["rank"] for rank in coverage["ranks"])), ([], [0, 1, 2]))
+        self.assertEqual(
+            [coverage[f"ranks_{which}"] for which in ("known", "reporting", "refusing")], [3, 3, 0]
+        )
+        self.assertEqual(
+            coverage["tensors"], {"parameter": 3, "optimizer": 3, "buffer": 0, "opaque": 3}
+        )
+        self.assertEqual(
+            (coverage["uncovered"], sorted(rank["rank"] for rank in coverage["ranks"])),
+            ([], [0, 1, 2]),
+        )
         self.assertEqual(coverage["bytes"]["optimizer"], 8 * 5000)  # what all hold is captured once
         self.assertGreater(answer["newest"]["bytes"], 0)
         self.assertTrue(0 < answer["newest"]["age_ns"] < 600e9, answer["newest"])
@@ -348,7 +473,10 @@ class Job(unittest.TestCase):
         self.assertEqual(code, OK, err)
         self.assertEqual((answer["directory"], answer["rebuilt_bytes"]), (target, 0))
         self.assertTrue(os.path.exists(os.path.join(target, "COMMIT")))
-        wait_for("training goes on", lambda: all(t.step() > b + 5 for t, b in zip(self.cluster.trainers, before)))
+        wait_for(
+            "training goes on",
+            lambda: all(t.step() > b + 5 for t, b in zip(self.cluster.trainers, before)),
+        )
         self.assertEqual(cairn("status", *self.agent)[1]["epoch"], answer["epoch"])
         code, _, err = cairn("restore", "--to", target, *self.agent)  # it is not empty now
         self.assertNotEqual(code, OK)
@@ -359,7 +487,9 @@ class Job(unittest.TestCase):
         self.healthy()
         self.stop_trainers()  # what a restore takes no longer changes
         self.cluster.kill_node(2)
-        wait_for("the loss is seen", lambda: "nodes-silent" in codes(cairn("status", *self.agent)[1]))
+        wait_for(
+            "the loss is seen", lambda: "nodes-silent" in codes(cairn("status", *self.agent)[1])
+        )
         code, foreseen, _ = cairn("restore", "--dry-run", *self.agent)
         self.assertEqual((code, foreseen["lost_members"], foreseen["dry_run"]), (OK, 1, True))
         name = f"{foreseen['generation']['epoch']}:{foreseen['generation']['step']}"
@@ -378,13 +508,24 @@ class Job(unittest.TestCase):
         self.train()
         self.healthy()
         self.cluster.stop_trainers()
-        begun = [subprocess.Popen([CAIRN, "restore", "-o", "json", "--agent", self.cluster.socket(i % 3)], stdout=subprocess.PIPE,
-                                  stderr=subprocess.DEVNULL, text=True) for i in range(6)]
-        answers = [(process.communicate(timeout=60 * PATIENCE)[0], process.returncode) for process in begun]
+        begun = [
+            subprocess.Popen(
+                [CAIRN, "restore", "-o", "json", "--agent", self.cluster.socket(i % 3)],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+            )
+            for i in range(6)
+        ]
+        answers = [
+            (process.communicate(timeout=60 * PATIENCE)[0], process.returncode) for process in begun
+        ]
         self.assertTrue({code for _, code in answers} <= {OK, AGAIN}, answers)
         won = [json.loads(text) for text, code in answers if code == OK]
         self.assertTrue(won)
-        self.assertEqual(len({answer["epoch"] for answer in won}), len(won), "two restores had one epoch")
+        self.assertEqual(
+            len({answer["epoch"] for answer in won}), len(won), "two restores had one epoch"
+        )
         code, answer, _ = cairn("status", *self.agent)
         self.assertEqual(answer["epoch"], max(one["epoch"] for one in won))
 
@@ -394,7 +535,10 @@ class Job(unittest.TestCase):
         self.cluster.stop_trainers()
         self.cluster.kill_node(1)
         self.cluster.kill_node(2)
-        wait_for("the losses are seen", lambda: {"no-majority", "not-restorable"} <= codes(cairn("status", *self.agent)[1]))
+        wait_for(
+            "the losses are seen",
+            lambda: {"no-majority", "not-restorable"} <= codes(cairn("status", *self.agent)[1]),
+        )
         code, answer, _ = cairn("status", *self.agent)
         self.assertEqual((code, answer["nodes_answering"]), (CRITICAL, 1))
         code, answer, err = cairn("restore", *self.agent)
@@ -415,7 +559,10 @@ class Job(unittest.TestCase):
         self.assertEqual((code, answer["verdict"], answer["bad_blocks"]), (OK, "good", 0))
         self.assertGreater(answer["checked_bytes"], 0)
         code, foreseen, _ = cairn("verify", "--dry-run", *self.agent)
-        self.assertEqual((code, foreseen["dry_run"], foreseen["checked_bytes"]), (OK, True, answer["checked_bytes"]))
+        self.assertEqual(
+            (code, foreseen["dry_run"], foreseen["checked_bytes"]),
+            (OK, True, answer["checked_bytes"]),
+        )
         self.assertEqual(answer["catalog"]["result"], "CAIRN_OK")
 
     def flip(self, node, kind):
@@ -440,11 +587,18 @@ class Job(unittest.TestCase):
             self.flip(1, kind)
             code, answer, _ = cairn("verify", *self.agent)
             self.assertEqual((code, answer["verdict"]), (WARN, "repaired"), (kind, answer))
-            self.assertEqual((answer["bad_blocks"], answer["repaired_blocks"], answer["still_bad_blocks"]), (1, 1, 0), answer)
+            self.assertEqual(
+                (answer["bad_blocks"], answer["repaired_blocks"], answer["still_bad_blocks"]),
+                (1, 1, 0),
+                answer,
+            )
             code, answer, _ = cairn("verify", *self.agent)
             self.assertEqual(answer["bad_blocks"], 0, answer)
-            if any("was never committed" in line for line in answer["considered"]):  # nothing can repair what the trainers left unfinished
-                self.assertIn((code, answer["other_bad_blocks"] > 0), ((OK, False), (WARN, True)), answer)
+            # nothing can repair what the trainers left unfinished
+            if any("was never committed" in line for line in answer["considered"]):
+                self.assertIn(
+                    (code, answer["other_bad_blocks"] > 0), ((OK, False), (WARN, True)), answer
+                )
             else:
                 self.assertEqual((code, answer["other_bad_blocks"]), (OK, 0), answer)
 
@@ -470,7 +624,9 @@ class Job(unittest.TestCase):
     def test_another_node_does_not_answer(self):
         self.cluster.agents[2].send_signal(signal.SIGSTOP)
         try:
-            wait_for("the others answer", lambda: cairn("status", *self.agent)[1]["nodes_answering"] == 2)
+            wait_for(
+                "the others answer", lambda: cairn("status", *self.agent)[1]["nodes_answering"] == 2
+            )
             self.assertIn("nodes-silent", codes(cairn("status", *self.agent)[1]))
         finally:
             self.cluster.agents[2].send_signal(signal.SIGCONT)
@@ -488,33 +644,52 @@ class Spill(unittest.TestCase):
             cluster.start()
             agent = ("--agent", cluster.socket(0))
             cluster.train(step_us=20000)
-            listed = wait_for("a spilled generation", lambda: [g for g in cairn("snapshots", *agent)[1]["generations"]
-                                                               if g["state"] == "spilled"])
+            listed = wait_for(
+                "a spilled generation",
+                lambda: [
+                    g
+                    for g in cairn("snapshots", *agent)[1]["generations"]
+                    if g["state"] == "spilled"
+                ],
+            )
             cluster.stop_trainers()
             self.assertEqual(listed[0]["where"], folder)
             found = []
 
             def settled():
-                """Two looks of all agents at all that there is, with a second between them, find the same."""
+                """Two looks of all agents at all that there is, with a second between them, find
+                the same."""
                 time.sleep(1)
                 found.append((*cairn("verify", *agent)[:2], sorted(os.listdir(folder))))
-                return len(found) > 1 and all(code == OK for code, _, _ in found[-2:]) and all(
-                    answer["files"]["generation"] == found[-1][1]["files"]["generation"] and names == found[-1][2]
-                    for _, answer, names in found[-2:])
+                return (
+                    len(found) > 1
+                    and all(code == OK for code, _, _ in found[-2:])
+                    and all(
+                        answer["files"]["generation"] == found[-1][1]["files"]["generation"]
+                        and names == found[-1][2]
+                        for _, answer, names in found[-2:]
+                    )
+                )
+
             wait_for("the last spill ends", settled)
             answer = found[-1][1]
             self.assertTrue(answer["files"]["checked"], answer)
             self.assertIsNotNone(cairn("status", *agent)[1]["spilled"])
             generation = answer["files"]["generation"]
             sub = [d for d in os.listdir(folder) if d.endswith(f"-s{generation['step']}")][0]
-            data = [f for f in os.listdir(os.path.join(folder, sub)) if f.endswith(".safetensors")][0]
+            data = [f for f in os.listdir(os.path.join(folder, sub)) if f.endswith(".safetensors")][
+                0
+            ]
             with open(os.path.join(folder, sub, data), "r+b") as file:
                 file.seek(-3, os.SEEK_END)
                 byte = file.read(1)
                 file.seek(-3, os.SEEK_END)
                 file.write(bytes([byte[0] ^ 1]))
             code, answer, _ = cairn("verify", *agent)
-            self.assertEqual((code, answer["verdict"], answer["files"]["result"]), (CRITICAL, "loss", "CAIRN_CORRUPT"))
+            self.assertEqual(
+                (code, answer["verdict"], answer["files"]["result"]),
+                (CRITICAL, "loss", "CAIRN_CORRUPT"),
+            )
             self.assertIn(data, answer["files"]["report"])
 
 
@@ -532,7 +707,8 @@ class Run(unittest.TestCase):
         os.environ.pop("CAIRN_JOB", None)
 
     def end_embedded(self):
-        """The agents that `cairn run` started and their keepers, and what is on its way to become one: all have our environment."""
+        """The agents that `cairn run` started and their keepers, and what is on its way to become
+        one: all have our environment."""
         mark = f"XDG_RUNTIME_DIR={self.runtime}".encode()
         for name in filter(str.isdigit, os.listdir("/proc")):
             try:
@@ -563,14 +739,17 @@ class Run(unittest.TestCase):
         self.assertEqual(job, "default")
         code, answer, _ = cairn("status", "--agent", path)
         self.assertEqual(code, WARN)
-        code, out, err = run("run", "--resume", "--every", "3", "--", *show, env=self.env)  # the same agent goes on
+        # the same agent goes on
+        code, out, err = run("run", "--resume", "--every", "3", "--", *show, env=self.env)
         self.assertEqual((code, out.split()), (7, [path, "default", "1"]), err)
         self.assertIn("nothing to resume from", err)
         self.assertNotIn("one was started", err)
         self.assertIn("--every and --state change nothing", err)
 
     def test_what_it_started_is_ended_as_it_says(self):
-        _, out, err = run("run", "--state", "1MiB", "--", "sh", "-c", "echo $CAIRN_AGENT", env=self.env)
+        _, out, err = run(
+            "run", "--state", "1MiB", "--", "sh", "-c", "echo $CAIRN_AGENT", env=self.env
+        )
         said = re.search(r"`kill (\d+) (\d+)` ends it and frees its memory", err)
         self.assertIsNotNone(said, err)
         pids = [int(pid) for pid in said.groups()]
@@ -580,7 +759,10 @@ class Run(unittest.TestCase):
         for pid in pids:
             wait_for(f"{pid} ends", lambda pid=pid: not text_of(f"/proc/{pid}/cmdline"))
         self.assertEqual(run("status", "--agent", out.strip())[0], PEER)
-        code, _, err = run("run", "--state", "1MiB", "--agent", out.strip(), "--", "true", env=self.env)  # it was its own
+        # it was its own
+        code, _, err = run(
+            "run", "--state", "1MiB", "--agent", out.strip(), "--", "true", env=self.env
+        )
         self.assertEqual(code, 0)
         self.assertIn("one was started", err)
 
@@ -589,7 +771,8 @@ class Run(unittest.TestCase):
         self.addCleanup(cluster.close)
         cluster.start()
         agent = ("--agent", cluster.socket(0))
-        cluster.agents[0].send_signal(signal.SIGSTOP)  # as one that is just starting, it does not answer yet
+        # as one that is just starting, it does not answer yet
+        cluster.agents[0].send_signal(signal.SIGSTOP)
         path = cluster.path("run.err")
         process = spawn([CAIRN, "run", *agent, "--", "true"], path)
         wait_for("it waits", lambda: "waits for the agent of" in text_of(path))
@@ -602,11 +785,14 @@ class Run(unittest.TestCase):
             said = out + err
             self.assertEqual(code, 0, said)
             self.assertIn("the agent of node 0 in a cluster of 2 served", said)
-            self.assertIn(f"`cairn agent --config {os.path.realpath(cluster.path('node0.yaml'))}`", said)
+            self.assertIn(
+                f"`cairn agent --config {os.path.realpath(cluster.path('node0.yaml'))}`", said
+            )
         self.assertEqual(out, "trained\n")
         self.assertIn("WITHOUT protection", err)
         self.assertEqual(run("status", *agent)[0], PEER)
-        self.assertEqual([file for _, _, files in os.walk(self.runtime) for file in files], [])  # none was started
+        # none was started
+        self.assertEqual([file for _, _, files in os.walk(self.runtime) for file in files], [])
 
     def test_a_file_is_no_socket(self):
         path = self.cluster.path("file")
@@ -617,8 +803,15 @@ class Run(unittest.TestCase):
         self.assertIn(f"{path} is no socket", err)
 
     def test_many_at_once_get_one_agent(self):
-        begun = [subprocess.Popen([CAIRN, "run", "--state", "1MiB", "--", "true"], env={**os.environ, **self.env},
-                                  stderr=subprocess.PIPE, text=True) for _ in range(4)]
+        begun = [
+            subprocess.Popen(
+                [CAIRN, "run", "--state", "1MiB", "--", "true"],
+                env={**os.environ, **self.env},
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for _ in range(4)
+        ]
         for process in begun:
             _, err = process.communicate(timeout=60 * PATIENCE)
             self.assertEqual(process.returncode, 0, err)
@@ -628,34 +821,63 @@ class Run(unittest.TestCase):
         self.cluster.start()
         agent = ("--agent", self.cluster.socket(0))
         self.assertEqual(run("run", *agent, "--", "sh", "-c", "kill -9 $$")[0], 128 + 9)
-        process = spawn([CAIRN, "run", *agent, "--", "sh", "-c", "trap 'exit 5' TERM; echo ready; while :; do sleep 0.05; done"],
-                        self.cluster.path("run.out"))
+        process = spawn(
+            [
+                CAIRN,
+                "run",
+                *agent,
+                "--",
+                "sh",
+                "-c",
+                "trap 'exit 5' TERM; echo ready; while :; do sleep 0.05; done",
+            ],
+            self.cluster.path("run.out"),
+        )
         wait_for("the command runs", lambda: "ready" in text_of(self.cluster.path("run.out")))
         process.terminate()
         self.assertEqual(process.wait(timeout=60 * PATIENCE), 5)
 
     def test_a_snapshot_is_asked_for_by_signal(self):
-        """Who has no use for SIGUSR1 would end by it: `cairn run` answers it itself, and hands it to others."""
+        """Who has no use for SIGUSR1 would end by it: `cairn run` answers it itself, and hands it
+        to others."""
         self.cluster.start()
         for number, (trap, code) in enumerate((("", 3), ("trap 'exit 6' USR1; ", 6))):
             out, go = self.cluster.path(f"usr1-{number}.out"), self.cluster.path(f"go{number}")
-            process = spawn([CAIRN, "run", "--agent", self.cluster.socket(0), "--", "sh", "-c",
-                             f"{trap}echo ready; while ! test -e {go}; do sleep 0.05; done; exit 3"], out)
+            process = spawn(
+                [
+                    CAIRN,
+                    "run",
+                    "--agent",
+                    self.cluster.socket(0),
+                    "--",
+                    "sh",
+                    "-c",
+                    f"{trap}echo ready; while ! test -e {go}; do sleep 0.05; done; exit 3",
+                ],
+                out,
+            )
             wait_for("the command runs", lambda: "ready" in text_of(out))
             process.send_signal(signal.SIGUSR1)
             if not trap:
-                wait_for("the answer", lambda: "snapshot" in text_of(out) or process.poll() is not None)
+                wait_for(
+                    "the answer", lambda: "snapshot" in text_of(out) or process.poll() is not None
+                )
                 open(go, "w").close()
             self.assertEqual(process.wait(timeout=60 * PATIENCE), code, text_of(out))
 
     def test_who_ignores_the_ends_of_children_hears_of_the_commands(self):
         self.cluster.start()
-        done = subprocess.run([CAIRN, "run", "--agent", self.cluster.socket(0), "--", "sh", "-c", "exit 7"], check=False,
-                              stderr=subprocess.DEVNULL, preexec_fn=lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN))
+        done = subprocess.run(
+            [CAIRN, "run", "--agent", self.cluster.socket(0), "--", "sh", "-c", "exit 7"],
+            check=False,
+            stderr=subprocess.DEVNULL,
+            preexec_fn=lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN),
+        )
         self.assertEqual(done.returncode, 7)
 
     def test_who_never_attaches_is_told(self):
-        """Whoever wraps a command that does not attach hears of it: while it runs, or when it has ended; its exit code stays."""
+        """Whoever wraps a command that does not attach hears of it: while it runs, or when it has
+        ended; its exit code stays."""
         self.cluster.start()
         agent = ("--agent", self.cluster.socket(0))
         code, out, err = run("run", *agent, "--", "sh", "-c", "echo trained; exit 3")
@@ -666,18 +888,36 @@ class Run(unittest.TestCase):
         self.assertEqual(code, 0)
         self.assertIn("CAIRN_PYTHON=0", err)
         path = self.cluster.path("run.err")
-        process = spawn([CAIRN, "run", *agent, "--", "sh", "-c", "echo ready; while :; do sleep 0.05; done"], path)
+        process = spawn(
+            [CAIRN, "run", *agent, "--", "sh", "-c", "echo ready; while :; do sleep 0.05; done"],
+            path,
+        )
         wait_for("the command runs", lambda: "ready" in text_of(path))
         process.send_signal(signal.SIGALRM)  # the time after which it looks
-        wait_for("it is said", lambda: "so far no process of the command has attached" in text_of(path))
+        wait_for(
+            "it is said", lambda: "so far no process of the command has attached" in text_of(path)
+        )
         process.terminate()
         self.assertEqual(process.wait(timeout=60 * PATIENCE), 128 + signal.SIGTERM)
         self.assertEqual(text_of(path).count("has attached"), 1)  # and not again
 
     def test_who_attaches_is_not_told(self):
         self.cluster.start()
-        trainer = [TRAINER, "--rank", "0", "--world", "1", "--parts", "1", "--agent", self.cluster.socket(0), "--barrier",
-                   self.cluster.path("barrier"), "--steps", "3"]
+        trainer = [
+            TRAINER,
+            "--rank",
+            "0",
+            "--world",
+            "1",
+            "--parts",
+            "1",
+            "--agent",
+            self.cluster.socket(0),
+            "--barrier",
+            self.cluster.path("barrier"),
+            "--steps",
+            "3",
+        ]
         code, out, err = run("run", "--agent", self.cluster.socket(0), "--", *trainer)
         self.assertEqual(code, 0, err)
         self.assertIn("begun 3", out)
@@ -685,8 +925,19 @@ class Run(unittest.TestCase):
         self.cluster.kill_agent(0)  # nor where nobody can tell
         self.cluster.start()
         path, go = self.cluster.path("late.err"), self.cluster.path("go")
-        process = spawn([CAIRN, "run", "--agent", self.cluster.socket(0), "--", "sh", "-c",
-                         f"echo ready; while ! test -e {go}; do sleep 0.05; done"], path)
+        process = spawn(
+            [
+                CAIRN,
+                "run",
+                "--agent",
+                self.cluster.socket(0),
+                "--",
+                "sh",
+                "-c",
+                f"echo ready; while ! test -e {go}; do sleep 0.05; done",
+            ],
+            path,
+        )
         wait_for("the command runs", lambda: "ready" in text_of(path))
         self.cluster.kill_agent(0)
         open(go, "w").close()
@@ -705,10 +956,13 @@ class Run(unittest.TestCase):
         show = ("sh", "-c", "echo ${NCCL_PROFILER_PLUGIN-unset} ${CAIRN_NCCL_PROFILER_CHAIN-unset}")
         agent = ("--agent", os.path.join(self.runtime, "no-agent"))
         plugin = os.path.join(os.path.dirname(os.path.realpath(CAIRN)), "libnccl-profiler-cairn.so")
-        for asked, expected in (({}, ["unset", "unset"]), ({"NCCL_PROFILER_PLUGIN": "other"}, ["other", "unset"]),
-                                ({"CAIRN_TIMING": "1"}, [plugin, "libnccl-profiler.so"]),
-                                ({"CAIRN_TIMING": "1", "NCCL_PROFILER_PLUGIN": "other"}, [plugin, "other"]),
-                                ({"CAIRN_TIMING": "1", "NCCL_PROFILER_PLUGIN": "none"}, ["none", "unset"])):
+        for asked, expected in (
+            ({}, ["unset", "unset"]),
+            ({"NCCL_PROFILER_PLUGIN": "other"}, ["other", "unset"]),
+            ({"CAIRN_TIMING": "1"}, [plugin, "libnccl-profiler.so"]),
+            ({"CAIRN_TIMING": "1", "NCCL_PROFILER_PLUGIN": "other"}, [plugin, "other"]),
+            ({"CAIRN_TIMING": "1", "NCCL_PROFILER_PLUGIN": "none"}, ["none", "unset"]),
+        ):
             code, out, err = run("run", *agent, "--", *show, env={**self.env, **asked})
             self.assertEqual((code, out.split()), (0, expected), err)
 

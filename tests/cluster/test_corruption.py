@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Corruption is found: a flipped byte in an arena, a parity, a record or the catalog is reported, and repaired where enough is left."""
+"""Corruption is found: a flipped byte in an arena, a parity, a record or the catalog is reported,
+and repaired where enough is left."""
 import os
 import random
 import re
@@ -67,7 +68,8 @@ class Corruption(unittest.TestCase):
         self.assertIsNotNone(found, text)
 
     def flip_everywhere(self, kind, nodes):
-        """One byte of the first block of each such memory of these nodes: whichever slot the newest generation is in."""
+        """One byte of the first block of each such memory of these nodes: whichever slot the newest
+        generation is in."""
         for node in nodes:
             paths = memories(self.cluster.agents[node].pid, kind)
             self.assertEqual(len(paths), 2, paths)
@@ -143,7 +145,11 @@ class Corruption(unittest.TestCase):
         self.assertNotIn("counts as lost", self.cluster.log(2))
         code, answer, error = self.cluster.restore(3)
         self.assertEqual(code, OK, f"{answer} {error}")
-        self.assertEqual((answer["lost_members"], answer["rebuilt_bytes"]), (0, 0), "the next agent reads what was mended")
+        self.assertEqual(
+            (answer["lost_members"], answer["rebuilt_bytes"]),
+            (0, 0),
+            "the next agent reads what was mended",
+        )
         self.check()
 
     def test_catalog(self):
@@ -151,20 +157,26 @@ class Corruption(unittest.TestCase):
         folder = os.path.join(cluster.state(1), "catalog")
         cluster.agents[1].send_signal(signal.SIGTERM)
         cluster.agents[1].wait(timeout=30 * PATIENCE)
-        names = ["SIDE"] + ["db/" + name for name in sorted(os.listdir(os.path.join(folder, "db")))
-                            if re.match(r"\d+\.(log|sst)$|MANIFEST|CURRENT", name)]
+        names = ["SIDE"] + [
+            "db/" + name
+            for name in sorted(os.listdir(os.path.join(folder, "db")))
+            if re.match(r"\d+\.(log|sst)$|MANIFEST|CURRENT", name)
+        ]
         for name in names:
             path = os.path.join(folder, name)
             size = os.stat(path).st_size
             if size < 8:
                 continue
             at = size // 2
-            if name == "SIDE":  # two slots of 512 bytes, written in turn: the newer one counts, and both are hit here
+            # two slots of 512 bytes, written in turn: the newer one counts, and both are hit here
+            if name == "SIDE":
                 at = 16
                 flip(path, at + 512)
             flip(path, at)
             cluster.start(1, wait=False)
-            code = wait_for(f"the agent refuses a flipped byte of {name}", lambda: cluster.agents[1].poll(), 20)
+            code = wait_for(
+                f"the agent refuses a flipped byte of {name}", lambda: cluster.agents[1].poll(), 20
+            )
             last = [line for line in cluster.log(1).splitlines() if " error " in line][-1]
             say(f"{name}: exit {code}: {last[:160]}")
             self.assertNotEqual(code, OK)

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""A kill is invisible in the result: cairn demo with different faults prints the same losses and the same state."""
+"""A kill is invisible in the result: cairn demo with different faults prints the same losses and
+the same state."""
 import os
 import signal
 import subprocess
@@ -51,7 +52,8 @@ class Demo(unittest.TestCase):
         return answer, talk
 
     def compare(self, answer):
-        """With a run without faults, one for all: a demo that is compared needs no reference of its own."""
+        """With a run without faults, one for all: a demo that is compared needs no reference of its
+        own."""
         result = answer["loss_sha256"], answer["state_sha256"]
         self.assertTrue(all(result), answer)
         if Demo.expected is None:
@@ -69,15 +71,19 @@ class Demo(unittest.TestCase):
         self.assertEqual(answer["schema"], 1)
         self.assertEqual((answer["faults"], answer["restores"], answer["replans"]), ([], [], []))
         self.assertTrue(answer["bit_identical"])
-        self.assertGreater(answer["generations_committed"], 1, "generations are committed while training goes on")
+        self.assertGreater(
+            answer["generations_committed"], 1, "generations are committed while training goes on"
+        )
         self.assertGreater(answer["overhead_ratio"], 0)
         self.assertLess(answer["loss_last"], answer["loss_first"] - 1, "the loss must fall")
 
     def test_two_nodes_at_once(self):
         answer, talk = self.quick("--kill", "1,4@30")
         self.compare(answer)
-        self.assertEqual([(f["kind"], f["target"]) for f in answer["faults"]], [("node", 1), ("node", 4)])
-        step, = {fault["step"] for fault in answer["faults"]}
+        self.assertEqual(
+            [(f["kind"], f["target"]) for f in answer["faults"]], [("node", 1), ("node", 4)]
+        )
+        (step,) = {fault["step"] for fault in answer["faults"]}
         self.assertGreaterEqual(step, 30)
         self.assertEqual(len(answer["restores"]), 1)
         restore = answer["restores"][0]
@@ -94,7 +100,8 @@ class Demo(unittest.TestCase):
         self.assertEqual(answer["steps"], 60)
 
     def test_different_steps(self):
-        """Both before the first commit, as a rule: the first waits for it, the second for the way back from the first."""
+        """Both before the first commit, as a rule: the first waits for it, the second for the way
+        back from the first."""
         answer, talk = self.quick("--kill", "1@1", "--kill", "3,5@2", "--no-reference")
         self.compare(answer)
         self.assertEqual([fault["target"] for fault in answer["faults"]], [1, 3, 5])
@@ -108,12 +115,24 @@ class Demo(unittest.TestCase):
     def test_trainer_only(self):
         answer, talk = self.quick("--kill", "trainer:2@20", "--no-reference")
         self.compare(answer)
-        self.assertEqual([restore["rebuilt_bytes"] for restore in answer["restores"]], [0], f"{answer['restores']}\n{talk}")
+        self.assertEqual(
+            [restore["rebuilt_bytes"] for restore in answer["restores"]],
+            [0],
+            f"{answer['restores']}\n{talk}",
+        )
 
     def test_agent_only(self):
         with tempfile.TemporaryDirectory(prefix="cairn-test-") as directory:
-            answer, talk = self.demo("--quick", "--steps", "600", "--kill", "agent:2@20", "--no-reference", "--dir",
-                                     os.path.join(directory, "demo"))
+            answer, talk = self.demo(
+                "--quick",
+                "--steps",
+                "600",
+                "--kill",
+                "agent:2@20",
+                "--no-reference",
+                "--dir",
+                os.path.join(directory, "demo"),
+            )
             log = text_of(os.path.join(directory, "demo", "node2.log"))
         self.assertEqual(answer["restores"], [], "a dead agent costs nothing")
         self.assertIn("adopted the memory", talk)
@@ -123,11 +142,15 @@ class Demo(unittest.TestCase):
 
     def test_other_shapes(self):
         for nodes, parity in ((2, 1), (4, 2), (5, 1)):
-            answer, _ = self.quick("--nodes", str(nodes), "--parity", str(parity), "--kill", "1@40", "--no-reference")
+            answer, _ = self.quick(
+                "--nodes", str(nodes), "--parity", str(parity), "--kill", "1@40", "--no-reference"
+            )
             self.compare(answer)  # training is the same for every division
 
     def test_too_many(self):
-        answer, talk = self.demo("--quick", "--steps", "300", "--kill", "0,1,2@30", "--no-reference", code=LOST)
+        answer, talk = self.demo(
+            "--quick", "--steps", "300", "--kill", "0,1,2@30", "--no-reference", code=LOST
+        )
         self.assertTrue(any("not restorable" in line for line in answer["considered"]), answer)
         self.assertIn("nothing can be restored", talk)
 
@@ -137,12 +160,20 @@ class Demo(unittest.TestCase):
         self.assertEqual([restore["from"] for restore in answer["restores"]], ["files"])
 
     def test_bad_arguments(self):
-        for words, code, text in ((("--kill", "9@30"), USAGE, "no node 9"), (("--kill", "1@99"), USAGE, "not within the run"),
-                                  (("--kill", "1,x@9"), USAGE, "is not"), (("--kill", "gpu:1@9"), USAGE, "is not"),
-                                  (("--slow", "1:2@3"), USAGE, "not there yet"), (("--nodes", "0"), USAGE, "from 1 to"),
-                                  (("--parity", "6"), USAGE, "less than the nodes"), (("--steps", "x"), USAGE, "is needed"),
-                                  (("--kill", "1@9", "--no-faults"), USAGE, "exclude"), (("--nods", "4"), USAGE, "--nodes"),
-                                  (("--text", "/nowhere/text"), INPUT, "/nowhere/text"), (("--dir", "/proc"), USAGE, "/proc")):
+        for words, code, text in (
+            (("--kill", "9@30"), USAGE, "no node 9"),
+            (("--kill", "1@99"), USAGE, "not within the run"),
+            (("--kill", "1,x@9"), USAGE, "is not"),
+            (("--kill", "gpu:1@9"), USAGE, "is not"),
+            (("--slow", "1:2@3"), USAGE, "not there yet"),
+            (("--nodes", "0"), USAGE, "from 1 to"),
+            (("--parity", "6"), USAGE, "less than the nodes"),
+            (("--steps", "x"), USAGE, "is needed"),
+            (("--kill", "1@9", "--no-faults"), USAGE, "exclude"),
+            (("--nods", "4"), USAGE, "--nodes"),
+            (("--text", "/nowhere/text"), INPUT, "/nowhere/text"),
+            (("--dir", "/proc"), USAGE, "/proc"),
+        ):
             got, _, talk = cairn("demo", *words)
             self.assertEqual(got, code, (words, talk))
             self.assertIn(text, talk, words)
@@ -158,8 +189,12 @@ class Demo(unittest.TestCase):
             with tempfile.TemporaryDirectory(prefix="cairn-test-") as directory:
                 log = os.path.join(directory, "log")
                 with open(log, "wb") as out:
-                    process = subprocess.Popen([CAIRN, "demo", "--quick", "--steps", "100000", "--no-faults"], stderr=out,
-                                               stdout=subprocess.DEVNULL, env={**os.environ, "TMPDIR": directory})
+                    process = subprocess.Popen(
+                        [CAIRN, "demo", "--quick", "--steps", "100000", "--no-faults"],
+                        stderr=out,
+                        stdout=subprocess.DEVNULL,
+                        env={**os.environ, "TMPDIR": directory},
+                    )
                 self.addCleanup(end, process)
                 wait_for("training has begun", lambda: "training begins" in text_of(log))
                 wait_for("trainers run", lambda: len(below(directory)) >= 18)

@@ -1,12 +1,24 @@
 #!/usr/bin/env python3
-"""The examples of examples/deploy: the Slurm scripts run as Slurm runs them, with a stand-in for scontrol; systemd's unit verified."""
+"""The examples of examples/deploy: the Slurm scripts run as Slurm runs them, with a stand-in for
+scontrol; systemd's unit verified."""
 import os
 import shutil
 import subprocess
 import tempfile
 import unittest
 
-from harness import CAIRN, OK, PATIENCE, ROOT, build, cairn, free_ports, pids_with, text_of, wait_for
+from harness import (
+    CAIRN,
+    OK,
+    PATIENCE,
+    ROOT,
+    build,
+    cairn,
+    free_ports,
+    pids_with,
+    text_of,
+    wait_for,
+)
 
 DEPLOY = os.path.join(ROOT, "examples", "deploy")
 
@@ -21,8 +33,15 @@ class Deploy(unittest.TestCase):
         self.addCleanup(shutil.rmtree, self.dir, ignore_errors=True)
 
     def script(self, name, env):
-        return subprocess.run([os.path.join(DEPLOY, name)], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                              timeout=60 * PATIENCE, check=False)
+        return subprocess.run(
+            [os.path.join(DEPLOY, name)],
+            env=env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=60 * PATIENCE,
+            check=False,
+        )
 
     def test_slurm(self):
         commands, etc = os.path.join(self.dir, "bin"), os.path.join(self.dir, "etc")
@@ -32,12 +51,22 @@ class Deploy(unittest.TestCase):
         with open(os.path.join(commands, "scontrol"), "w") as file:
             file.write('#!/bin/sh\n[ "$*" = "show hostnames localhost" ] && echo localhost\n')
         os.chmod(os.path.join(commands, "scontrol"), 0o755)
-        with open(os.open(os.path.join(etc, "job.key"), os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
+        with open(
+            os.open(os.path.join(etc, "job.key"), os.O_WRONLY | os.O_CREAT, 0o600), "wb"
+        ) as file:
             file.write(os.urandom(32))
         with open(os.path.join(etc, "agent.yaml.in"), "w") as file:
             file.write("state_bytes: 1MiB\nkeeper_linger_s: 60\n")
-        env = {**os.environ, "PATH": f"{commands}:{os.environ['PATH']}", "CAIRN_ETC": etc, "CAIRN_RUN": self.dir,
-               "CAIRN_PORT": str(free_ports(1)[0]), "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "localhost", "SLURMD_NODENAME": "localhost"}
+        env = {
+            **os.environ,
+            "PATH": f"{commands}:{os.environ['PATH']}",
+            "CAIRN_ETC": etc,
+            "CAIRN_RUN": self.dir,
+            "CAIRN_PORT": str(free_ports(1)[0]),
+            "SLURM_JOB_ID": "7",
+            "SLURM_JOB_NODELIST": "localhost",
+            "SLURMD_NODENAME": "localhost",
+        }
         run = os.path.join(self.dir, "job-7")
         self.addCleanup(self.script, "slurm-epilog.sh", env)
         prolog = self.script("slurm-prolog.sh", env)
@@ -49,8 +78,11 @@ class Deploy(unittest.TestCase):
         epilog = self.script("slurm-epilog.sh", env)
         self.assertEqual((epilog.returncode, epilog.stdout), (OK, ""))
         self.assertFalse(os.path.exists(run))
-        wait_for("no process is left", lambda: not pids_with("agent", os.path.join(run, "agent.yaml")) and
-                 not pids_with("keeper", os.path.join(run, "state", "keeper.sock")))
+        wait_for(
+            "no process is left",
+            lambda: not pids_with("agent", os.path.join(run, "agent.yaml"))
+            and not pids_with("keeper", os.path.join(run, "state", "keeper.sock")),
+        )
 
     def test_slurm_agent_is_gone(self):
         """The numbers of an agent and a keeper that ended before the job belong to others by now."""
@@ -60,10 +92,15 @@ class Deploy(unittest.TestCase):
             self.addCleanup(other.kill)
         run = os.path.join(self.dir, "job-8")
         os.makedirs(os.path.join(run, "state"))
-        for name, text in ("agent.pid", f"{others[0].pid}\n"), ("state/keeper.sock.lock", f"pid {others[1].pid}\n"):
+        for name, text in ("agent.pid", f"{others[0].pid}\n"), (
+            "state/keeper.sock.lock",
+            f"pid {others[1].pid}\n",
+        ):
             with open(os.path.join(run, name), "w") as file:
                 file.write(text)
-        epilog = self.script("slurm-epilog.sh", {**os.environ, "CAIRN_RUN": self.dir, "SLURM_JOB_ID": "8"})
+        epilog = self.script(
+            "slurm-epilog.sh", {**os.environ, "CAIRN_RUN": self.dir, "SLURM_JOB_ID": "8"}
+        )
         self.assertEqual((epilog.returncode, epilog.stdout), (OK, ""))
         self.assertEqual([other.poll() for other in others], [None, None])
         self.assertFalse(os.path.exists(run))
@@ -75,8 +112,16 @@ class Deploy(unittest.TestCase):
         self.assertIn("/usr/local/bin/cairn ", text)
         with open(unit, "w") as file:
             file.write(text.replace("/usr/local/bin/cairn ", CAIRN + " "))
-        verified = subprocess.run(["systemd-analyze", "verify", "--man=no", unit], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
-        self.assertEqual([line for line in verified.stdout.splitlines() if "cairn-agent" in line], [])
+        verified = subprocess.run(
+            ["systemd-analyze", "verify", "--man=no", unit],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        self.assertEqual(
+            [line for line in verified.stdout.splitlines() if "cairn-agent" in line], []
+        )
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""A rank that becomes slow, is stopped or is gone under a running job is named in `cairn status`, and no more when it is well."""
+"""A rank that becomes slow, is stopped or is gone under a running job is named in `cairn status`,
+and no more when it is well."""
 import json
 import os
 import signal
@@ -8,12 +9,27 @@ import tempfile
 import time
 import unittest
 
-from harness import CAIRN, CRITICAL, OK, PATIENCE, USAGE, WARN, Cluster, build, cairn, say, text_of, wait_for
+from harness import (
+    CAIRN,
+    CRITICAL,
+    OK,
+    PATIENCE,
+    USAGE,
+    WARN,
+    Cluster,
+    build,
+    cairn,
+    say,
+    text_of,
+    wait_for,
+)
 
 NODES = 4
 STEP_US = 40000
 HANGS = ("hang_compute", "hang_link", "crash")
-FAULT_RATE_MIN = 2.0  # a rank that is made slow takes four times as long; what a busy machine adds to all steps makes that less
+# a rank that is made slow takes four times as long; what a busy machine adds to all steps makes
+# that less
+FAULT_RATE_MIN = 2.0
 SHORT_S = 5
 HANG_S = 8  # after so long a rank that stands still is said to hang
 
@@ -40,8 +56,13 @@ class Detection(unittest.TestCase):
 
     def shown(self, cluster, *words):
         """The status as text."""
-        return subprocess.run([CAIRN, "status", "--agent", cluster.socket(0), *words], stdout=subprocess.PIPE, text=True,
-                              timeout=30 * PATIENCE, check=False).stdout
+        return subprocess.run(
+            [CAIRN, "status", "--agent", cluster.socket(0), *words],
+            stdout=subprocess.PIPE,
+            text=True,
+            timeout=30 * PATIENCE,
+            check=False,
+        ).stdout
 
     def seen(self, cluster, node=0):
         """The status' "detection"."""
@@ -49,18 +70,40 @@ class Detection(unittest.TestCase):
         return (answer or {}).get("detection", {})
 
     def open(self, cluster, node=0):
-        """Open verdicts on ranks that hang or are slow by what the tests do to them. A machine with much to do makes ranks and
-        transfers slower, and pauses them at random, which is rightly said as well."""
-        return [each for each in self.seen(cluster, node).get("verdicts", [])
-                if each["open"] and (each["kind"] in HANGS or each["kind"] == "slow_compute" and each["rate"] >= FAULT_RATE_MIN)]
+        """Open verdicts on ranks that hang or are slow by what the tests do to them. A machine with
+        much to do makes ranks and transfers slower, and pauses them at random, which is rightly
+        said as well."""
+        return [
+            each
+            for each in self.seen(cluster, node).get("verdicts", [])
+            if each["open"]
+            and (
+                each["kind"] in HANGS
+                or each["kind"] == "slow_compute"
+                and each["rate"] >= FAULT_RATE_MIN
+            )
+        ]
 
     def problem_file(self):
         """A problem of which each rank is a device, and a pipeline by itself."""
-        problem = {"layers": 8, "layer_ms": 5, "microbatches": 32, "tp_cost": {"1": 1}, "layer_bytes": 1 << 20,
-                   "devices": [{"id": rank, "node": rank, "rate": 1, "memory_bytes": 1 << 30} for rank in range(NODES)],
-                   "link_gbps": {"intra": 100, "inter": 10},
-                   "current": {"pipelines": [{"microbatches": 8, "stages": [{"devices": [rank], "layers": [0, 8]}]}
-                                             for rank in range(NODES)]}}
+        problem = {
+            "layers": 8,
+            "layer_ms": 5,
+            "microbatches": 32,
+            "tp_cost": {"1": 1},
+            "layer_bytes": 1 << 20,
+            "devices": [
+                {"id": rank, "node": rank, "rate": 1, "memory_bytes": 1 << 30}
+                for rank in range(NODES)
+            ],
+            "link_gbps": {"intra": 100, "inter": 10},
+            "current": {
+                "pipelines": [
+                    {"microbatches": 8, "stages": [{"devices": [rank], "layers": [0, 8]}]}
+                    for rank in range(NODES)
+                ]
+            },
+        }
         with tempfile.NamedTemporaryFile("w", suffix=".json", delete=False) as file:
             json.dump(problem, file)
         self.addCleanup(os.unlink, file.name)
@@ -84,16 +127,32 @@ class Detection(unittest.TestCase):
     def advised(self, cluster, number):
         """The slow rank's pipeline should get fewer micro-batches, which moves nothing."""
         advice = wait_for("advice about the plan", lambda: self.advice(cluster), 20)
-        self.assertEqual((advice["action"], advice["cost_ms"], advice["payback_steps"]), ("microbatches", 0, 0), advice)
+        self.assertEqual(
+            (advice["action"], advice["cost_ms"], advice["payback_steps"]),
+            ("microbatches", 0, 0),
+            advice,
+        )
         self.assertLess(advice["step_ms"], 0.8 * advice["current_ms"])
-        self.assertIn("plan       advice: give slow pipelines fewer micro-batches: steps of ", self.shown(cluster))
-        self.assertIn('cairn_replan_advised{job="cluster",action="microbatches"} 1\n', self.shown(cluster, "-o", "metrics"))
+        self.assertIn(
+            "plan       advice: give slow pipelines fewer micro-batches: steps of ",
+            self.shown(cluster),
+        )
+        self.assertIn(
+            'cairn_replan_advised{job="cluster",action="microbatches"} 1\n',
+            self.shown(cluster, "-o", "metrics"),
+        )
         self.assertIn("replan: advice: give slow pipelines fewer micro-batches", cluster.log(0))
         self.assertIn("; enforce_command is not run for plans: do it yourself", cluster.log(0))
-        self.explained(cluster, number, "give slow pipelines fewer micro-batches", "enforce_command is not run for plans: do it yourself.")
+        self.explained(
+            cluster,
+            number,
+            "give slow pipelines fewer micro-batches",
+            "enforce_command is not run for plans: do it yourself.",
+        )
         code, plan, talk = cairn("plan", "--problem", os.path.join(cluster.state(0), "replan.json"))
         self.assertEqual(code, OK, talk)
-        self.assertAlmostEqual(plan["current_ms"] / advice["current_ms"], 1, 6)  # it has the rates that the advice is for
+        # it has the rates that the advice is for
+        self.assertAlmostEqual(plan["current_ms"] / advice["current_ms"], 1, 6)
 
     def command_file(self, then="echo drained"):
         """A command of the operator's, and the file that it adds a line to whenever it is run."""
@@ -101,65 +160,112 @@ class Detection(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         command, runs = os.path.join(folder.name, "drain"), os.path.join(folder.name, "runs")
         with open(command, "w") as file:
-            file.write(f'#!/bin/sh\nprintf "%s ranks %s nodes %s %s\\n" "$1 $CAIRN_VERDICT" "$CAIRN_RANKS" "$CAIRN_NODES" "$(cat)" >>{runs}\n'
-                       f"{then}\n")
+            file.write(
+                f'#!/bin/sh\nprintf "%s ranks %s nodes %s %s\\n" "$1 $CAIRN_VERDICT" "$CAIRN_RANKS" "$CAIRN_NODES" "$(cat)" >>{runs}\n'
+                f"{then}\n"
+            )
         os.chmod(command, 0o700)
         return command, runs
 
     def enforced(self, cluster, verdict, runs):
-        """The operator's command was run, once, and any node says how it ended. (On a busy machine other ranks may have their own.)"""
+        """The operator's command was run, once, and any node says how it ended. (On a busy machine
+        other ranks may have their own.)"""
         number = verdict["verdict"]
 
         def ended():
-            return [each for each in self.seen(cluster, 3).get("verdicts", [])
-                    if each["verdict"] == number and (each["enforcement"] or {}).get("result") == "succeeded"]
-        self.assertEqual(wait_for("another agent tells how it ended", ended)[0]["enforcement"]["node"], 0)
+            return [
+                each
+                for each in self.seen(cluster, 3).get("verdicts", [])
+                if each["verdict"] == number
+                and (each["enforcement"] or {}).get("result") == "succeeded"
+            ]
+
+        self.assertEqual(
+            wait_for("another agent tells how it ended", ended)[0]["enforcement"]["node"], 0
+        )
         with open(runs) as file:
             lines = [line for line in file if line.startswith(f"drain {number} ")]
         self.assertEqual(len(lines), 1, lines)
         ranks, given = lines[0].split(" ranks ", 1)[1].split(" {", 1)
         self.assertEqual(ranks, "2 nodes 2")
-        self.assertEqual([json.loads("{" + given)[key] for key in ("verdict", "kind", "ranks")], [number, "slow_compute", [2]])
+        self.assertEqual(
+            [json.loads("{" + given)[key] for key in ("verdict", "kind", "ranks")],
+            [number, "slow_compute", [2]],
+        )
         self.assertIn(f"enforce: verdict={number} says: drained", cluster.log(0))
-        self.assertRegex(self.shown(cluster, "-o", "metrics"), r'cairn_enforcements_total{job="cluster",result="succeeded"} [1-9]')
-        self.explained(cluster, number, "the operator's command was started for it: enforce_command succeeded on node 0.")
+        self.assertRegex(
+            self.shown(cluster, "-o", "metrics"),
+            r'cairn_enforcements_total{job="cluster",result="succeeded"} [1-9]',
+        )
+        self.explained(
+            cluster,
+            number,
+            "the operator's command was started for it: enforce_command succeeded on node 0.",
+        )
 
     def test_slow_rank(self):
         command, runs = self.command_file()
-        cluster = self.job(f"verdict_policy: enforce\nexchanges_per_day: 100000\nenforce_command: [{command}, drain]\n"
-                           f"problem: {self.problem_file()}")
+        cluster = self.job(
+            f"verdict_policy: enforce\nexchanges_per_day: 100000\nenforce_command: [{command}, drain]\n"
+            f"problem: {self.problem_file()}"
+        )
         rank = cluster.trainers[2]
         at_step = rank.step()
         rank.process.send_signal(signal.SIGUSR1)
-        verdict, = wait_for("a verdict, with all that wait", lambda: [
-            each for each in self.open(cluster) if each["victim_count"] == NODES - 1], 20)
+        (verdict,) = wait_for(
+            "a verdict, with all that wait",
+            lambda: [each for each in self.open(cluster) if each["victim_count"] == NODES - 1],
+            20,
+        )
         self.assertEqual((verdict["kind"], verdict["ranks"]), ("slow_compute", [2]), verdict)
-        say(f"slow from step {at_step}: since {verdict['since_step']}, known at {verdict['detected_step']}, "
-            f"rate {verdict['rate']:.2f}")
+        say(
+            f"slow from step {at_step}: since {verdict['since_step']}, known at {verdict['detected_step']}, "
+            f"rate {verdict['rate']:.2f}"
+        )
         self.assertGreaterEqual(verdict["detected_step"], at_step)
         self.assertIn("advice", verdict)
 
         def told():  # any agent knows it
             code, answer, _ = self.status(cluster, 3)
             return code == WARN and [
-                each for each in answer["checks"] if each["code"] == "slow-rank" and "rank 2 " in each["what"]]
+                each
+                for each in answer["checks"]
+                if each["code"] == "slow-rank" and "rank 2 " in each["what"]
+            ]
+
         self.assertEqual(len(wait_for("another agent tells it", told)), 1)
         self.assertIn("rank 2 computes", self.shown(cluster))
-        self.assertRegex(self.shown(cluster, "-o", "metrics"), r'cairn_verdicts_open{job="cluster",kind="slow_compute"} [1-4]\n')
+        self.assertRegex(
+            self.shown(cluster, "-o", "metrics"),
+            r'cairn_verdicts_open{job="cluster",kind="slow_compute"} [1-4]\n',
+        )
         self.assertIn(f"detect: verdict={verdict['verdict']} opened: rank 2", cluster.log(0))
-        self.explained(cluster, verdict["verdict"], "rank 2 computes", "It lasts, and 3 ranks wait for it.",
-                       "Evidence (computation, waiting): ", "What to do: look for other load")
+        self.explained(
+            cluster,
+            verdict["verdict"],
+            "rank 2 computes",
+            "It lasts, and 3 ranks wait for it.",
+            "Evidence (computation, waiting): ",
+            "What to do: look for other load",
+        )
         self.enforced(cluster, verdict, runs)
         self.advised(cluster, verdict["verdict"])
         rank.process.send_signal(signal.SIGUSR2)
         self.well_again(cluster)
         wait_for("the advice is withdrawn", lambda: not self.advice(cluster), 30)
-        self.explained(cluster, verdict["verdict"], "rank 2 computes", "ago it was closed: it is over, with step ",
-                       "What to do: nothing any more.")
+        self.explained(
+            cluster,
+            verdict["verdict"],
+            "rank 2 computes",
+            "ago it was closed: it is over, with step ",
+            "What to do: nothing any more.",
+        )
         code, _, talk = cairn("explain", "99", "--agent", cluster.socket(0))
         self.assertEqual((code, "no verdict 99" in talk), (USAGE, True), talk)
         closed = self.seen(cluster)["verdicts"]
-        self.assertIn((verdict["verdict"], False), [(each["verdict"], each["open"]) for each in closed])
+        self.assertIn(
+            (verdict["verdict"], False), [(each["verdict"], each["open"]) for each in closed]
+        )
         self.assertIn(f"detect: verdict={verdict['verdict']} closed", cluster.log(0))
 
     def test_advice_is_kept(self):
@@ -173,7 +279,10 @@ class Detection(unittest.TestCase):
             given = wait_for("it stands", lambda: self.advice(cluster))["given_wall_ns"]
             cluster.kill_agent(0)
             cluster.start(0)
-            again = wait_for("it is given again", lambda: self.seen(cluster).get("analyst") == 0 and self.advice(cluster, 0))
+            again = wait_for(
+                "it is given again",
+                lambda: self.seen(cluster).get("analyst") == 0 and self.advice(cluster, 0),
+            )
             self.assertEqual(again["given_wall_ns"], given)
         finally:
             for trainer in cluster.trainers:
@@ -185,14 +294,23 @@ class Detection(unittest.TestCase):
         began = time.monotonic()
         os.kill(stopped, signal.SIGSTOP)
         try:
-            verdict, = wait_for("a verdict of both kinds of evidence", lambda: [
-                each for each in self.open(cluster) if len(each["evidence_kinds"]) > 1], 20)
+            (verdict,) = wait_for(
+                "a verdict of both kinds of evidence",
+                lambda: [each for each in self.open(cluster) if len(each["evidence_kinds"]) > 1],
+                20,
+            )
             took = time.monotonic() - began
-            say(f"stopped: {verdict['kind']} of rank {verdict['ranks']} after {took:.1f} s: {verdict['evidence']}")
+            say(
+                f"stopped: {verdict['kind']} of rank {verdict['ranks']} after {took:.1f} s: {verdict['evidence']}"
+            )
             self.assertEqual((verdict["kind"], verdict["ranks"]), ("hang_compute", [1]), verdict)
             self.assertEqual(verdict["evidence_kinds"], ["progress", "process"])
             self.assertNotIn("advice", verdict)  # the policy is to observe
-            self.explained(cluster, verdict["verdict"], "What to do: nothing is proposed, since the agents only observe")
+            self.explained(
+                cluster,
+                verdict["verdict"],
+                "What to do: nothing is proposed, since the agents only observe",
+            )
             self.assertEqual(self.status(cluster)[0], CRITICAL)
         finally:
             os.kill(stopped, signal.SIGCONT)
@@ -201,26 +319,42 @@ class Detection(unittest.TestCase):
         wait_for("training goes on", lambda: cluster.trainers[1].step() > begun + 5)
 
     def test_a_command_whose_agent_dies(self):
-        """The next analyst has been told that it runs, says that nobody knows what came of it, and does not run it again."""
+        """The next analyst has been told that it runs, says that nobody knows what came of it, and
+        does not run it again."""
         command, runs = self.command_file(then="echo $$ >$0.pid; exec sleep 1000")
         cluster = self.job(f"verdict_policy: enforce\nenforce_command: [{command}, drain]")
         stopped = cluster.trainers[2].process.pid
         os.kill(stopped, signal.SIGSTOP)
 
         def enforced(node, result):
-            return [each for each in self.seen(cluster, node).get("verdicts", [])
-                    if each["ranks"] == [2] and (each["enforcement"] or {}).get("result") == result]
-        number = wait_for("another agent knows that it runs", lambda: enforced(3, "running"), 30)[0]["verdict"]
+            return [
+                each
+                for each in self.seen(cluster, node).get("verdicts", [])
+                if each["ranks"] == [2] and (each["enforcement"] or {}).get("result") == result
+            ]
+
+        number = wait_for("another agent knows that it runs", lambda: enforced(3, "running"), 30)[
+            0
+        ]["verdict"]
         pid = int(wait_for("it runs", lambda: text_of(command + ".pid").strip()))
         cluster.kill_agent(0)
         try:
             wait_for("another agent analyses, and does not know", lambda: enforced(3, "unknown"))
             self.assertEqual(enforced(3, "unknown")[0]["verdict"], number)
-            wait_for("it has said it itself", lambda: self.seen(cluster, 1).get("analyst") == 1 and enforced(1, "unknown"))
-            self.explained(cluster, number, "unknown: the agent of node 0 ended before it said what came of it; it is not run again")
+            wait_for(
+                "it has said it itself",
+                lambda: self.seen(cluster, 1).get("analyst") == 1 and enforced(1, "unknown"),
+            )
+            self.explained(
+                cluster,
+                number,
+                "unknown: the agent of node 0 ended before it said what came of it; it is not run again",
+            )
             cluster.start(0)
             wait_for("it has learned it", lambda: enforced(0, "unknown"))
-            self.assertEqual([line.split()[1] for line in text_of(runs).splitlines()].count(str(number)), 1)
+            self.assertEqual(
+                [line.split()[1] for line in text_of(runs).splitlines()].count(str(number)), 1
+            )
         finally:
             os.kill(pid, signal.SIGKILL)
             os.kill(stopped, signal.SIGCONT)
@@ -241,7 +375,9 @@ class Detection(unittest.TestCase):
             took = time.monotonic() - began
             wait_for("training goes on", lambda: cluster.trainers[3].step() > begun + 40)
             if took < HANG_S - 1:  # else the machine has made a long one of it
-                new = [each for each in self.seen(cluster)["verdicts"] if each["verdict"] not in known]
+                new = [
+                    each for each in self.seen(cluster)["verdicts"] if each["verdict"] not in known
+                ]
                 self.assertEqual([each["what"] for each in new if "hang" in each["kind"]], [])
                 break
         else:
@@ -251,28 +387,45 @@ class Detection(unittest.TestCase):
         """A rank that is killed is named as gone; trainers that start anew end the verdict."""
         cluster = self.job()
         cluster.trainers[0].kill()
-        verdict, = wait_for("a verdict", lambda: [each for each in self.open(cluster) if each["kind"] in HANGS], 20)
+        (verdict,) = wait_for(
+            "a verdict", lambda: [each for each in self.open(cluster) if each["kind"] in HANGS], 20
+        )
         self.assertEqual((verdict["kind"], verdict["ranks"]), ("crash", [0]), verdict)
         cluster.train(timing=True, step_us=STEP_US, elements=2000, resume=True)
         self.well_again(cluster)
-        closed, = [each for each in self.seen(cluster)["verdicts"] if each["verdict"] == verdict["verdict"]]
+        (closed,) = [
+            each for each in self.seen(cluster)["verdicts"] if each["verdict"] == verdict["verdict"]
+        ]
         say(f"closed: {closed['closed_why']}")
         self.assertFalse(closed["open"])
 
     def test_analyst_dies(self):
-        """The next agent goes on with the verdicts that the dead one has said, and ends them when the rank is well."""
+        """The next agent goes on with the verdicts that the dead one has said, and ends them when
+        the rank is well."""
         cluster = self.job()
         cluster.trainers[2].process.send_signal(signal.SIGUSR1)
-        verdict, = wait_for("a verdict", lambda: [each for each in self.open(cluster, 1) if each["ranks"] == [2]], 20)
+        (verdict,) = wait_for(
+            "a verdict",
+            lambda: [each for each in self.open(cluster, 1) if each["ranks"] == [2]],
+            20,
+        )
         cluster.kill_agent(0)
         wait_for("another agent analyses", lambda: self.seen(cluster, 1).get("analyst") == 1, 20)
-        self.assertIn((verdict["verdict"], [2]), [(each["verdict"], each["ranks"]) for each in self.seen(cluster, 1)["verdicts"]])
+        self.assertIn(
+            (verdict["verdict"], [2]),
+            [(each["verdict"], each["ranks"]) for each in self.seen(cluster, 1)["verdicts"]],
+        )
         cluster.trainers[2].process.send_signal(signal.SIGUSR2)
         self.well_again(cluster, 1)
-        cluster.start(0)  # it has the ledger from its catalog and from the others, and analyses again
-        wait_for("the first agent analyses again", lambda: self.seen(cluster).get("analyst") == 0, 20)
+        # it has the ledger from its catalog and from the others, and analyses again
+        cluster.start(0)
+        wait_for(
+            "the first agent analyses again", lambda: self.seen(cluster).get("analyst") == 0, 20
+        )
         wait_for("all ranks are seen", lambda: self.seen(cluster).get("ranks_seen") == NODES, 30)
-        self.assertIn(verdict["verdict"], [each["verdict"] for each in self.seen(cluster)["verdicts"]])
+        self.assertIn(
+            verdict["verdict"], [each["verdict"] for each in self.seen(cluster)["verdicts"]]
+        )
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Left-overs and pauses: a trainer of an older epoch is refused, a stopped agent stops nobody and comes back, a killed one is replaced."""
+"""Left-overs and pauses: a trainer of an older epoch is refused, a stopped agent stops nobody and
+comes back, a killed one is replaced."""
 import os
 import signal
 import time
@@ -22,18 +23,30 @@ class Fencing(unittest.TestCase):
         cluster = self.cluster
         old = cluster.train()
         cluster.wait_committed((1, 3))
-        code, answer, error = cluster.restore(2)  # nobody died: the old trainers go on, of an older epoch now
+        # nobody died: the old trainers go on, of an older epoch now
+        code, answer, error = cluster.restore(2)
         self.assertEqual(code, OK, error)
         restored = (answer["generation"]["epoch"], answer["generation"]["step"])
         mark = [trainer.step() for trainer in old]
-        wait_for("the old trainers train on", lambda: all(t.step() > m for t, m in zip(old, mark)) or
-                 all("newer epoch" in t.err() or "stale" in t.err().lower() for t in old))
+        wait_for(
+            "the old trainers train on",
+            lambda: all(t.step() > m for t, m in zip(old, mark))
+            or all("newer epoch" in t.err() or "stale" in t.err().lower() for t in old),
+        )
         say(f"an old trainer heard: {old[0].err().strip().splitlines()[-1]}")
-        self.assertTrue(all(trainer.process.poll() is None for trainer in old), "a left-over is refused, never killed")
-        self.assertEqual(cluster.committed()[0], restored[0], "a trainer of an older epoch made a generation")
+        self.assertTrue(
+            all(trainer.process.poll() is None for trainer in old),
+            "a left-over is refused, never killed",
+        )
+        self.assertEqual(
+            cluster.committed()[0], restored[0], "a trainer of an older epoch made a generation"
+        )
         cluster.kill_agent(1)
         cluster.start(1)
-        wait_for("the next agent knows its old trainer for what it is", lambda: "belongs to epoch" in old[1].err())
+        wait_for(
+            "the next agent knows its old trainer for what it is",
+            lambda: "belongs to epoch" in old[1].err(),
+        )
         code, found, text = cluster.check()
         self.assertEqual((code, found), (OK, restored), text)
         cluster.train(resume=True)
@@ -46,11 +59,18 @@ class Fencing(unittest.TestCase):
         before = cluster.wait_committed((1, 3))
         os.kill(cluster.agents[1].pid, signal.SIGSTOP)
         steps = [trainer.step() for trainer in trainers]
-        time.sleep(3)  # what is shown is that it lasts: far longer than an agent takes to count as dead
+        # what is shown is that it lasts: far longer than an agent takes to count as dead
+        time.sleep(3)
         gained = [trainer.step() - step for trainer, step in zip(trainers, steps)]
-        seen = wait_for("the others count it as dead", lambda: cairn("status", "--agent", cluster.socket(0))[1])
-        say(f"3 s with a stopped agent: {max(t.step() for t in trainers)} steps; status: {str(seen)[:160]}")
-        self.assertTrue(all(trainer.process.poll() is None for trainer in trainers), "training was ended")
+        seen = wait_for(
+            "the others count it as dead", lambda: cairn("status", "--agent", cluster.socket(0))[1]
+        )
+        say(
+            f"3 s with a stopped agent: {max(t.step() for t in trainers)} steps; status: {str(seen)[:160]}"
+        )
+        self.assertTrue(
+            all(trainer.process.poll() is None for trainer in trainers), "training was ended"
+        )
         self.assertTrue(all(trainer.err().count("torn") == 0 for trainer in trainers))
         os.kill(cluster.agents[1].pid, signal.SIGCONT)
         after = cluster.wait_committed(max(before, cluster.committed()), 60)
@@ -66,8 +86,12 @@ class Fencing(unittest.TestCase):
         before = cluster.wait_committed((1, 3))
         cluster.kill_agent(2)
         mark = trainers[0].step()
-        wait_for("training goes on without", lambda: trainers[2].step() >= 0 and all(
-            t.process.poll() is None for t in trainers) and trainers[0].step() > mark + 2)
+        wait_for(
+            "training goes on without",
+            lambda: trainers[2].step() >= 0
+            and all(t.process.poll() is None for t in trainers)
+            and trainers[0].step() > mark + 2,
+        )
         cluster.start(2)
         self.assertIn("adopted from the keeper", cluster.log(2))
         after = cluster.wait_committed(max(before, cluster.committed()), 60)
@@ -75,7 +99,9 @@ class Fencing(unittest.TestCase):
         cluster.stop_trainers()
         code, answer, error = cluster.restore(2)
         self.assertEqual((code, answer["rebuilt_bytes"]), (OK, 0), f"{answer} {error}")
-        self.assertGreaterEqual((answer["generation"]["epoch"], answer["generation"]["step"]), after)
+        self.assertGreaterEqual(
+            (answer["generation"]["epoch"], answer["generation"]["step"]), after
+        )
         self.assertEqual(cluster.check()[0], OK)
 
     def test_beginning_anew_replaces_nothing(self):
@@ -86,8 +112,13 @@ class Fencing(unittest.TestCase):
         cluster.stop_trainers()
         kept, last = cluster.committed(), max(trainer.step() for trainer in first)
         again = cluster.train(step_us=20000)  # from step 1, without --resume
-        wait_for("the second job is far beyond the first", lambda: min(t.step() for t in again) > 2 * last + 20)
-        self.assertLessEqual(cluster.committed(), (1, last), "a job that began anew replaced what the first had")
+        wait_for(
+            "the second job is far beyond the first",
+            lambda: min(t.step() for t in again) > 2 * last + 20,
+        )
+        self.assertLessEqual(
+            cluster.committed(), (1, last), "a job that began anew replaced what the first had"
+        )
         self.assertIn("restore --fresh", again[0].err())
         cluster.stop_trainers()
         code, answer, error = cairn("restore", "--fresh", "--agent", cluster.socket(0))

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Agents that stand still around a restore: nothing is rebuilt for one that comes back soon, and one that comes too late is taken in."""
+"""Agents that stand still around a restore: nothing is rebuilt for one that comes back soon, and
+one that comes too late is taken in."""
 import json
 import os
 import signal
@@ -9,7 +10,8 @@ import unittest
 
 from harness import CAIRN, CRITICAL, OK, PATIENCE, Cluster, Trainer, build, cairn, say, wait_for
 
-# A restore waits three times as long for a silent agent: those of a busy machine, too, answer within what is left of that.
+# A restore waits three times as long for a silent agent: those of a busy machine, too, answer
+# within what is left of that.
 STOPPED_DEAD_AFTER_S = 4
 STOPPED_S = 1.25 * STOPPED_DEAD_AFTER_S
 LATE_DEAD_AFTER_S = 2
@@ -33,14 +35,23 @@ class Late(unittest.TestCase):
         os.kill(self.cluster.agents[node].pid, number)
 
     def restore_begun(self, node):
-        return subprocess.Popen([CAIRN, "restore", "--agent", self.cluster.socket(node), "-o", "json"], stdin=subprocess.DEVNULL,
-                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        return subprocess.Popen(
+            [CAIRN, "restore", "--agent", self.cluster.socket(node), "-o", "json"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
 
     def status(self):
         """Exit code, names of the checks, and the epoch that each node is in."""
         code, answer, error = cairn("status", "--agent", self.cluster.socket(0))
         self.assertIsNotNone(answer, error)
-        return code, [check["code"] for check in answer["checks"]], [node.get("epoch") for node in answer["nodes"]]
+        return (
+            code,
+            [check["code"] for check in answer["checks"]],
+            [node.get("epoch") for node in answer["nodes"]],
+        )
 
     def is_critical(self, check):
         code, checks, _ = self.status()
@@ -48,9 +59,11 @@ class Late(unittest.TestCase):
 
     def one_epoch(self, what):
         """The epoch that all four nodes are in, as soon as they answer and are."""
+
         def epochs():
             found = set(self.status()[2])
             return len(found) == 1 and found.pop()
+
         return wait_for(what, epochs)
 
     def check_restored(self, answer, at_least):
@@ -59,7 +72,8 @@ class Late(unittest.TestCase):
         self.assertEqual(self.cluster.check()[:2], (OK, found))
 
     def test_a_stopped_agent_costs_no_rebuild(self):
-        """A trainer dies, and a host holds up an agent for longer than makes it dead: another one, and the one that is asked."""
+        """A trainer dies, and a host holds up an agent for longer than makes it dead: another one,
+        and the one that is asked."""
         cluster = self.begin(STOPPED_DEAD_AFTER_S)
         cluster.trainers[2].kill()
         cluster.stop_trainers()
@@ -69,7 +83,9 @@ class Late(unittest.TestCase):
             begun = time.monotonic()
             with self.restore_begun(0) as waits:
                 while time.monotonic() < begun + STOPPED_S:
-                    self.assertIsNone(waits.poll(), "it did not wait for an agent that was there a moment ago")
+                    self.assertIsNone(
+                        waits.poll(), "it did not wait for an agent that was there a moment ago"
+                    )
                     time.sleep(0.01)
                 self.signal(held_up, signal.SIGCONT)
                 out, error = waits.communicate(timeout=60 * PATIENCE)
@@ -80,7 +96,8 @@ class Late(unittest.TestCase):
             say(f"agent {held_up} stood still for {STOPPED_S} s: nothing is rebuilt")
 
     def test_a_late_agent_becomes_a_member(self):
-        """It misses a restore, trainers start on its node too: they are protected without an operator, and go on."""
+        """It misses a restore, trainers start on its node too: they are protected without an
+        operator, and go on."""
         cluster = self.begin(LATE_DEAD_AFTER_S)
         cluster.stop_trainers()
         self.newest = max(self.newest, cluster.committed())
@@ -94,20 +111,29 @@ class Late(unittest.TestCase):
         self.signal(3, signal.SIGCONT)
         restored = self.one_epoch("it has heard of the epoch")
         barrier = cluster.path("barrier-late")
-        cluster.trainers = [Trainer(cluster, 3, 4, barrier, resume=True)]  # taken in when all ranks are attached, and not before
+        # taken in when all ranks are attached, and not before
+        cluster.trainers = [Trainer(cluster, 3, 4, barrier, resume=True)]
         wait_for("its trainer is seen to be outside", lambda: self.is_critical("not-a-member"))
-        trainers = cluster.trainers + [Trainer(cluster, rank, 4, barrier, resume=True) for rank in range(3)]
+        trainers = cluster.trainers + [
+            Trainer(cluster, rank, 4, barrier, resume=True) for rank in range(3)
+        ]
         cluster.trainers = trainers
         begun = time.monotonic()
         newest = cluster.wait_committed((restored, 1 << 32), 60)
-        say(f"taken in after {time.monotonic() - begun:.1f} s: epoch {newest[0]} step {newest[1]} is committed")
-        self.assertEqual([trainer.process.poll() for trainer in trainers], [None] * 4, "a trainer was stopped")
+        say(
+            f"taken in after {time.monotonic() - begun:.1f} s: epoch {newest[0]} step {newest[1]} is committed"
+        )
+        self.assertEqual(
+            [trainer.process.poll() for trainer in trainers], [None] * 4, "a trainer was stopped"
+        )
         wait_for("the status is no longer critical", lambda: self.status()[0] != CRITICAL)
         self.assertNotIn("not-a-member", self.status()[1])
         joined = self.one_epoch("all are in the new epoch")
         silences = cluster.log(0).count("peer: silent node=3")
         self.signal(3, signal.SIGSTOP)  # it comes and goes: no epoch for that
-        wait_for("it is taken for dead", lambda: cluster.log(0).count("peer: silent node=3") > silences)
+        wait_for(
+            "it is taken for dead", lambda: cluster.log(0).count("peer: silent node=3") > silences
+        )
         self.signal(3, signal.SIGCONT)
         newest = cluster.wait_committed(cluster.committed(), 60)
         self.assertEqual(self.one_epoch("it is heard again"), joined)

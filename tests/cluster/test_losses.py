@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Any two of six nodes may be lost, and not three: every pair, and what is said when it is too much."""
+"""Any two of six nodes may be lost, and not three: every pair, and what is said when it is too
+much."""
 import itertools
 import os
 import signal
@@ -42,7 +43,9 @@ class Losses(unittest.TestCase):
                 self.check_restored(cluster, answer)
                 code, answer, error = cairn("verify", "--agent", cluster.socket(pair[0]))
                 self.assertEqual(code, OK, f"{pair}: {answer} {error}")
-                say(f"nodes {pair}: epoch {generation[0]} step {generation[1]} is back, every byte right")
+                say(
+                    f"nodes {pair}: epoch {generation[0]} step {generation[1]} is back, every byte right"
+                )
 
     def test_three_are_too_many(self):
         with Cluster(6, 2) as cluster:
@@ -86,10 +89,13 @@ class Losses(unittest.TestCase):
             self.check_restored(cluster, answer)
             say(f"from files: {answer['considered'][-1].strip()}")
             cluster.train(resume=True)
-            cluster.wait_committed((answer["generation"]["epoch"] + 1, answer["generation"]["step"] + 1))
+            cluster.wait_committed(
+                (answer["generation"]["epoch"] + 1, answer["generation"]["step"] + 1)
+            )
 
     def test_fewer_nodes_than_before(self):
-        """Two of two data shards became one of three: the parity of large parts does not fit twice, so once it is."""
+        """Two of two data shards became one of three: the parity of large parts does not fit twice,
+        so once it is."""
         with Cluster(4, 2) as cluster:
             cluster.start()
             cluster.train(elements=110000)
@@ -98,16 +104,26 @@ class Losses(unittest.TestCase):
             cluster.stop_trainers()
             code, answer, error = cluster.restore(0)
             self.assertEqual(code, OK, f"{answer} {error}")
-            self.assertTrue(any("with 3 nodes only 1 loss of a group can be survived" in line for line in answer["considered"]), answer)
+            self.assertTrue(
+                any(
+                    "with 3 nodes only 1 loss of a group can be survived" in line
+                    for line in answer["considered"]
+                ),
+                answer,
+            )
             cluster.train(world=3, parts=4, resume=True, elements=110000)
-            newest = cluster.wait_committed((answer["generation"]["epoch"] + 1, answer["generation"]["step"] + 3))
+            newest = cluster.wait_committed(
+                (answer["generation"]["epoch"] + 1, answer["generation"]["step"] + 3)
+            )
             say(f"three of four nodes go on: epoch {newest[0]} step {newest[1]} is committed")
             cluster.kill_node(1)
             cluster.stop_trainers()
             cluster.start(1)
             code, answer, error = cluster.restore(0)
             self.assertEqual(code, OK, f"{answer} {error}")
-            self.assertGreaterEqual((answer["generation"]["epoch"], answer["generation"]["step"]), newest)
+            self.assertGreaterEqual(
+                (answer["generation"]["epoch"], answer["generation"]["step"]), newest
+            )
             code, found, text = cluster.check(parts=4)
             self.assertEqual(code, OK, text)
             self.assertEqual(found, (answer["generation"]["epoch"], answer["generation"]["step"]))
@@ -115,8 +131,13 @@ class Losses(unittest.TestCase):
     def wait_spilled(self, cluster):
         def newest():
             code, answer, _ = cairn("snapshots", "--agent", cluster.socket(0))
-            steps = [g["step"] for g in (answer or {}).get("generations", []) if g.get("state") == "spilled"]
+            steps = [
+                g["step"]
+                for g in (answer or {}).get("generations", [])
+                if g.get("state") == "spilled"
+            ]
             return max(steps, default=0) if code == OK else 0
+
         return wait_for("a generation is spilled", newest, 60)
 
     def test_two_restores_at_once(self):
@@ -130,9 +151,17 @@ class Losses(unittest.TestCase):
             cluster.start(1, 4)
             rounds = 0
             for _ in range(20):
-                os.kill(cluster.agents[2].pid, signal.SIGSTOP)  # both wait for its answer, and so meet
-                both = [subprocess.Popen([CAIRN, "restore", "--agent", cluster.socket(node), "-o", "json"], text=True,
-                                         stdout=subprocess.PIPE, stderr=subprocess.PIPE) for node in (0, 5)]
+                # both wait for its answer, and so meet
+                os.kill(cluster.agents[2].pid, signal.SIGSTOP)
+                both = [
+                    subprocess.Popen(
+                        [CAIRN, "restore", "--agent", cluster.socket(node), "-o", "json"],
+                        text=True,
+                        stdout=subprocess.PIPE,
+                        stderr=subprocess.PIPE,
+                    )
+                    for node in (0, 5)
+                ]
                 time.sleep(0.2)
                 os.kill(cluster.agents[2].pid, signal.SIGCONT)
                 for process in both:

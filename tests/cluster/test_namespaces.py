@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Two nodes in network namespaces of their own, joined by a link that is cut and healed; off loopback every agent needs the key."""
+"""Two nodes in network namespaces of their own, joined by a link that is cut and healed; off
+loopback every agent needs the key."""
 import os
 import shutil
 import subprocess
@@ -11,7 +12,9 @@ NAMES = [f"cairn{os.getpid()}a", f"cairn{os.getpid()}b"]
 
 
 def ip(*words):
-    return subprocess.run(["ip", *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return subprocess.run(
+        ["ip", *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
 
 
 def why_not():
@@ -38,16 +41,38 @@ class Namespaces(unittest.TestCase):
         self.addCleanup(lambda: [ip("netns", "del", name) for name in NAMES])
         for name in NAMES:
             self.assertEqual(ip("netns", "add", name).returncode, 0)
-        made = ip("link", "add", "link0", "netns", NAMES[0], "type", "veth", "peer", "name", "link0", "netns", NAMES[1])
+        made = ip(
+            "link",
+            "add",
+            "link0",
+            "netns",
+            NAMES[0],
+            "type",
+            "veth",
+            "peer",
+            "name",
+            "link0",
+            "netns",
+            NAMES[1],
+        )
         if made.returncode:
             self.skipTest(f"no link between namespaces can be made: {made.stdout.strip()}")
         for i, name in enumerate(NAMES):
-            for words in (("addr", "add", f"10.77.0.{i + 1}/24", "dev", "link0"), ("link", "set", "dev", "link0", "up"), ("link", "set", "dev", "lo", "up")):
+            for words in (
+                ("addr", "add", f"10.77.0.{i + 1}/24", "dev", "link0"),
+                ("link", "set", "dev", "link0", "up"),
+                ("link", "set", "dev", "lo", "up"),
+            ):
                 self.assertEqual(ip("-n", name, *words).returncode, 0)
 
     def cluster(self, options):
-        cluster = Cluster(2, 1, options=options, addresses=["10.77.0.1:7431", "10.77.0.2:7431"],
-                          prefixes=[("ip", "netns", "exec", name) for name in NAMES])
+        cluster = Cluster(
+            2,
+            1,
+            options=options,
+            addresses=["10.77.0.1:7431", "10.77.0.2:7431"],
+            prefixes=[("ip", "netns", "exec", name) for name in NAMES],
+        )
         self.addCleanup(cluster.close)
         return cluster
 

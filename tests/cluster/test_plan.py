@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The planner's verbs as a script uses them: files in, JSON out, exit codes; plans are checked by the rules of docs/PLANNER.md, written again here."""
+"""The planner's verbs as a script uses them: files in, JSON out, exit codes; plans are checked by
+the rules of docs/PLANNER.md, written again here."""
 import json
 import os
 import random
@@ -26,10 +27,25 @@ def problem(devices=64, seed=0, layer_bytes=1610612736, layers=80, microbatches=
     def rate():
         chance = rng.random()
         return None if chance < 0.01 else round(rng.uniform(1.1, 5.5), 2) if chance < 0.07 else 1.0
-    return {"layers": layers, "layer_ms": 10.0, "embed_layers": 0.0, "head_layers": 5.4, "microbatches": microbatches, "tp": 8,
-            "tp_cost": TP_COST, "layer_bytes": layer_bytes, "activation_bytes": 201326592, "reserved_bytes": 4294967296,
-            "devices": [{"id": i, "node": i // 8, "rate": rate(), "memory_bytes": 85899345920} for i in range(devices)],
-            "link_gbps": {"intra": 3600, "inter": 400}, "current": None}
+
+    return {
+        "layers": layers,
+        "layer_ms": 10.0,
+        "embed_layers": 0.0,
+        "head_layers": 5.4,
+        "microbatches": microbatches,
+        "tp": 8,
+        "tp_cost": TP_COST,
+        "layer_bytes": layer_bytes,
+        "activation_bytes": 201326592,
+        "reserved_bytes": 4294967296,
+        "devices": [
+            {"id": i, "node": i // 8, "rate": rate(), "memory_bytes": 85899345920}
+            for i in range(devices)
+        ],
+        "link_gbps": {"intra": 3600, "inter": 400},
+        "current": None,
+    }
 
 
 class Planner(unittest.TestCase):
@@ -45,12 +61,21 @@ class Planner(unittest.TestCase):
         return path
 
     def run_verb(self, *words):
-        done = subprocess.run([CAIRN, *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                              timeout=120, check=False)
+        done = subprocess.run(
+            [CAIRN, *words],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=120,
+            check=False,
+        )
         return done.returncode, done.stdout, done.stderr
 
     def plan(self, what, *words):
-        code, out, err = self.run_verb("plan", "--problem", self.file("problem.json", what), "-o", "json", *words)
+        code, out, err = self.run_verb(
+            "plan", "--problem", self.file("problem.json", what), "-o", "json", *words
+        )
         self.assertEqual(code, OK, err)
         return json.loads(out)
 
@@ -72,10 +97,20 @@ class Planner(unittest.TestCase):
                 used |= {d["id"] for d in group}
                 self.assertTrue(all(d["rate"] is not None for d in group))
                 layers, t = end - first, len(group)
-                held = (layers * (what["layer_bytes"] + min(len(stages) - j, m) * what["activation_bytes"])) / t + what["reserved_bytes"]
+                held = (
+                    layers
+                    * (what["layer_bytes"] + min(len(stages) - j, m) * what["activation_bytes"])
+                ) / t + what["reserved_bytes"]
                 self.assertLessEqual(held, min(d["memory_bytes"] for d in group))
-                vocabulary = what["embed_layers"] * (j == 0) + what["head_layers"] * (j == len(stages) - 1)
-                costs.append((layers + vocabulary) * what["layer_ms"] * what["tp_cost"][str(t)] * max(d["rate"] for d in group))
+                vocabulary = what["embed_layers"] * (j == 0) + what["head_layers"] * (
+                    j == len(stages) - 1
+                )
+                costs.append(
+                    (layers + vocabulary)
+                    * what["layer_ms"]
+                    * what["tp_cost"][str(t)]
+                    * max(d["rate"] for d in group)
+                )
             self.assertEqual(at, what["layers"])
             step = max(step, (m - 1) * max(costs) + sum(costs))
         self.assertEqual(given, what["microbatches"])
@@ -87,14 +122,25 @@ class Planner(unittest.TestCase):
             what = problem(seed=seed, layer_bytes=layer_bytes)
             plan = self.plan(what)
             self.assertEqual(plan["schema"], 1)
-            self.assertAlmostEqual(plan["step_ms"], self.step_ms(what, plan), delta=1e-6 * plan["step_ms"])
+            self.assertAlmostEqual(
+                plan["step_ms"], self.step_ms(what, plan), delta=1e-6 * plan["step_ms"]
+            )
             self.assertLessEqual(plan["lower_bound_ms"], plan["step_ms"])
-            self.assertAlmostEqual(plan["gap"], plan["step_ms"] / plan["lower_bound_ms"] - 1, places=9)
+            self.assertAlmostEqual(
+                plan["gap"], plan["step_ms"] / plan["lower_bound_ms"] - 1, places=9
+            )
             self.assertLess(plan["gap"], 0.1)
             self.assertLessEqual(plan["healthy_ms"], plan["step_ms"])
             self.assertEqual(plan["moved_bytes"], 0)
-            code, out, err = self.run_verb("simulate", "--problem", os.path.join(self.folder, "problem.json"), "--plan",
-                                           self.file("plan.json", plan), "-o", "json")
+            code, out, err = self.run_verb(
+                "simulate",
+                "--problem",
+                os.path.join(self.folder, "problem.json"),
+                "--plan",
+                self.file("plan.json", plan),
+                "-o",
+                "json",
+            )
             self.assertEqual(code, OK, err)
             self.assertLessEqual(json.loads(out)["simulated_ms"], plan["step_ms"] * (1 + 1e-9))
 
@@ -111,35 +157,58 @@ class Planner(unittest.TestCase):
         healthy = self.plan(what)
         what["current"] = healthy
         kept = self.plan(what)
-        self.assertEqual((kept["pipelines"], kept["moved_bytes"], kept["payback_steps"]), (healthy["pipelines"], 0, 0))
+        self.assertEqual(
+            (kept["pipelines"], kept["moved_bytes"], kept["payback_steps"]),
+            (healthy["pipelines"], 0, 0),
+        )
         what["devices"][5]["rate"] = 2.6
         moved = self.plan(what)
         self.assertLess(moved["step_ms"], moved["current_ms"])
         self.assertGreater(moved["moved_bytes"], 0)
         self.assertGreater(moved["migrate_ms"], 0)
         self.assertGreaterEqual(moved["payback_steps"], 1)
-        self.assertAlmostEqual(moved["step_ms"], self.step_ms(what, moved), delta=1e-6 * moved["step_ms"])
+        self.assertAlmostEqual(
+            moved["step_ms"], self.step_ms(what, moved), delta=1e-6 * moved["step_ms"]
+        )
 
     def test_the_picture_names_who_is_slow_left_out_and_dead(self):
         what = problem(16, layer_bytes=6 << 30)
         for device in what["devices"]:
-            device["rate"] = {3: 1.2, 5: 5000.0, 9: None}.get(device["id"], 1.0)  # 5: a layer would take longer than any step
+            # 5: a layer would take longer than any step
+            device["rate"] = {3: 1.2, 5: 5000.0, 9: None}.get(device["id"], 1.0)
         svg = os.path.join(self.folder, "plan.svg")
-        code, out, err = self.run_verb("plan", "--problem", self.file("problem.json", what), "--explain", "--svg", svg)
+        code, out, err = self.run_verb(
+            "plan", "--problem", self.file("problem.json", what), "--explain", "--svg", svg
+        )
         self.assertEqual(code, OK, err)
         self.assertRegex(out, r"(?m)^left out:.*\b5 \(rate 5e\+03\)")
         self.assertRegex(out, r"(?m)^dead: 9$")
         self.assertIn("to fill and drain", out)
         with open(svg, encoding="utf-8") as drawing:
             drawn = drawing.read()
-        boxes = {int(e.text): e.get("fill") for e in ElementTree.fromstring(drawn) if e.tag.endswith("text") and (e.text or "").isdigit()}
+        boxes = {
+            int(e.text): e.get("fill")
+            for e in ElementTree.fromstring(drawn)
+            if e.tag.endswith("text") and (e.text or "").isdigit()
+        }
         self.assertEqual((boxes[5], boxes[9]), ("black", "white"))
 
     def trace(self, name, compute_ms, steps=40, transfer_ns=lambda op: 100000, more_lines=()):
-        """Two pipelines of four stages, rank = pipeline * 4 + stage; each rank computes so long for each of four micro-batches."""
+        """Two pipelines of four stages, rank = pipeline * 4 + stage; each rank computes so long for
+        each of four micro-batches."""
         rng = random.Random(7)
-        lines = [{"cairn_trace": 1, "world": 8, "nodes": [0] * 4 + [1] * 4,
-                  "comms": {"pp0": [0, 1, 2, 3], "pp1": [4, 5, 6, 7], **{f"dp{i}": [i, i + 4] for i in range(4)}}}]
+        lines = [
+            {
+                "cairn_trace": 1,
+                "world": 8,
+                "nodes": [0] * 4 + [1] * 4,
+                "comms": {
+                    "pp0": [0, 1, 2, 3],
+                    "pp1": [4, 5, 6, 7],
+                    **{f"dp{i}": [i, i + 4] for i in range(4)},
+                },
+            }
+        ]
         for rank in range(8):
             now, stage = rank * 1000000007, rank % 4
             pp, dp = f"pp{rank // 4}", f"dp{stage}"
@@ -147,8 +216,20 @@ class Planner(unittest.TestCase):
             def operation(op, comm, step, **more):
                 nonlocal now
                 end = now + transfer_ns(op)
-                lines.append({"rank": rank, "comm": comm, "op": op, "bytes": 1 << 20, "step": step, "start_ns": now, "end_ns": end, **more})
+                lines.append(
+                    {
+                        "rank": rank,
+                        "comm": comm,
+                        "op": op,
+                        "bytes": 1 << 20,
+                        "step": step,
+                        "start_ns": now,
+                        "end_ns": end,
+                        **more,
+                    }
+                )
                 now = end
+
             for step in range(steps):
                 for _ in range(4):
                     if stage > 0:
@@ -161,13 +242,35 @@ class Planner(unittest.TestCase):
 
     def test_a_trace_gives_times_and_rates(self):
         what = problem(8, layers=20, microbatches=8)
-        what.update({"layer_ms": 1.0, "head_layers": 0.0, "tp": 1, "tp_cost": {"1": 1.0}, "current": {"pipelines": [
-            {"microbatches": 4, "stages": [{"devices": [4 * i + j], "layers": [5 * j, 5 * j + 5]} for j in range(4)]} for i in range(2)]}})
+        what.update(
+            {
+                "layer_ms": 1.0,
+                "head_layers": 0.0,
+                "tp": 1,
+                "tp_cost": {"1": 1.0},
+                "current": {
+                    "pipelines": [
+                        {
+                            "microbatches": 4,
+                            "stages": [
+                                {"devices": [4 * i + j], "layers": [5 * j, 5 * j + 5]}
+                                for j in range(4)
+                            ],
+                        }
+                        for i in range(2)
+                    ]
+                },
+            }
+        )
         for device in what["devices"]:
             device["rate"] = 1.0
         layers = [5.5, 5, 5, 7] * 2
-        trace = self.trace("trace.jsonl", [layers[r] * 3.0 * (1.8 if r == 5 else 1) for r in range(8)])
-        code, out, err = self.run_verb("profile", "--problem", self.file("problem.json", what), "--trace", trace)
+        trace = self.trace(
+            "trace.jsonl", [layers[r] * 3.0 * (1.8 if r == 5 else 1) for r in range(8)]
+        )
+        code, out, err = self.run_verb(
+            "profile", "--problem", self.file("problem.json", what), "--trace", trace
+        )
         self.assertEqual(code, OK, err)
         measured = json.loads(out)
         self.assertAlmostEqual(measured["layer_ms"], 3.0, delta=0.06)
@@ -178,7 +281,9 @@ class Planner(unittest.TestCase):
         plan = self.plan(measured)  # the answer is a problem
         self.assertLess(plan["step_ms"], plan["current_ms"])
         del what["current"]
-        code, out, err = self.run_verb("profile", "--problem", self.file("problem.json", what), "--trace", trace)
+        code, out, err = self.run_verb(
+            "profile", "--problem", self.file("problem.json", what), "--trace", trace
+        )
         self.assertEqual((code, out), (INPUT, ""))
         self.assertIn('no "current"', err)
 
@@ -186,42 +291,89 @@ class Planner(unittest.TestCase):
         layers = [3, 7, 5, 5]
         begins = [sum(layers[:j]) for j in range(5)]
         what = problem(8, layers=20, microbatches=8)
-        what.update({"layer_ms": 1.0, "head_layers": 0.0, "tp": 1, "tp_cost": {"1": 1.0}, "current": {"pipelines": [
-            {"microbatches": 4, "stages": [{"devices": [4 * i + j], "layers": [begins[j], begins[j + 1]]} for j in range(4)]} for i in range(2)]}})
+        what.update(
+            {
+                "layer_ms": 1.0,
+                "head_layers": 0.0,
+                "tp": 1,
+                "tp_cost": {"1": 1.0},
+                "current": {
+                    "pipelines": [
+                        {
+                            "microbatches": 4,
+                            "stages": [
+                                {"devices": [4 * i + j], "layers": [begins[j], begins[j + 1]]}
+                                for j in range(4)
+                            ],
+                        }
+                        for i in range(2)
+                    ]
+                },
+            }
+        )
         for device in what["devices"]:
             device.update({"rate": 1.0, "node": device["id"] // 4})
         times = [layers[r % 4] * 3.0 for r in range(8)]
-        transfer_ns = {"send": 50000, "recv": 70000, "all_reduce": 200000}.__getitem__  # whoever arrives last waits least
-        held = [{"rank": r, "memory_bytes": layers[r % 4] * (1 << 30) + min(4 - r % 4, 4) * layers[r % 4] * (300 << 20) + (2 << 30)} for r in range(8)]
+        # whoever arrives last waits least
+        transfer_ns = {"send": 50000, "recv": 70000, "all_reduce": 200000}.__getitem__
+        held = [
+            {
+                "rank": r,
+                "memory_bytes": layers[r % 4] * (1 << 30)
+                + min(4 - r % 4, 4) * layers[r % 4] * (300 << 20)
+                + (2 << 30),
+            }
+            for r in range(8)
+        ]
         trace = self.trace("trace.jsonl", times, transfer_ns=transfer_ns, more_lines=held)
-        code, out, err = self.run_verb("profile", "--problem", self.file("problem.json", what), "--trace", trace)
+        code, out, err = self.run_verb(
+            "profile", "--problem", self.file("problem.json", what), "--trace", trace
+        )
         self.assertEqual(code, OK, err)
         measured = json.loads(out)
         self.assertAlmostEqual(measured["layer_ms"], 3.0, delta=0.06)
         self.assertAlmostEqual(measured["link_gbps"]["intra"], (8 << 20) / 50000, delta=0.1)
-        self.assertAlmostEqual(measured["link_gbps"]["inter"], (8 << 20) / 200000, delta=0.1)  # a ring of two: each gets what it gives
-        for key, expected in (("layer_bytes", 1 << 30), ("activation_bytes", 300 << 20), ("reserved_bytes", 2 << 30)):
+        # a ring of two: each gets what it gives
+        self.assertAlmostEqual(measured["link_gbps"]["inter"], (8 << 20) / 200000, delta=0.1)
+        for key, expected in (
+            ("layer_bytes", 1 << 30),
+            ("activation_bytes", 300 << 20),
+            ("reserved_bytes", 2 << 30),
+        ):
             self.assertAlmostEqual(measured[key] / expected, 1, delta=0.001)
         self.assertIn("by 128 transfers of all_reduce", err)
         self.assertRegex(err, "not determined: slow_links")
         plan = self.plan(measured)
-        self.assertAlmostEqual(plan["step_ms"], self.step_ms(measured, plan), delta=1e-6 * plan["step_ms"])
-        code, out, err = self.run_verb("profile", "--problem", self.file("problem.json", what), "--trace", self.trace("bare.jsonl", times))
+        self.assertAlmostEqual(
+            plan["step_ms"], self.step_ms(measured, plan), delta=1e-6 * plan["step_ms"]
+        )
+        code, out, err = self.run_verb(
+            "profile",
+            "--problem",
+            self.file("problem.json", what),
+            "--trace",
+            self.trace("bare.jsonl", times),
+        )
         self.assertEqual(code, OK, err)
         self.assertIn("not measured: memory", err)
         self.assertEqual(json.loads(out)["layer_bytes"], what["layer_bytes"])
         with open(os.path.join(self.folder, "bare.jsonl"), encoding="utf-8") as bare:
             trace = self.file("unsized.jsonl", bare.read().replace('"bytes": 1048576, ', ""))
         for who in ("it is what the problem said", "the problem does not say it either"):
-            code, out, err = self.run_verb("profile", "--problem", self.file("problem.json", what), "--trace", trace)
+            code, out, err = self.run_verb(
+                "profile", "--problem", self.file("problem.json", what), "--trace", trace
+            )
             self.assertEqual(code, OK, err)
             self.assertEqual(json.loads(out).get("link_gbps"), what.pop("link_gbps", None))
             self.assertEqual(len(re.findall(f"not determined: link_gbps.*: {who}", err)), 2, err)
 
     def test_memory_of_a_trace_that_cannot_be(self):
         what = problem(8)
-        for lines, why in (([{"rank": 8, "memory_bytes": 5}], "out of range"), ([{"rank": 0, "memory_bytes": -5}], "whole number"),
-                           ([{"rank": 0, "memory_bytes": 5}] * 2, "given before")):
+        for lines, why in (
+            ([{"rank": 8, "memory_bytes": 5}], "out of range"),
+            ([{"rank": 0, "memory_bytes": -5}], "whole number"),
+            ([{"rank": 0, "memory_bytes": 5}] * 2, "given before"),
+        ):
             trace = self.trace("trace.jsonl", [1.0] * 8, steps=1, more_lines=lines)
             for words in (("profile", "--problem", self.file("problem.json", what)), ("detect",)):
                 code, out, err = self.run_verb(*words, "--trace", trace)
@@ -229,40 +381,86 @@ class Planner(unittest.TestCase):
                 with open(trace, encoding="utf-8") as file:
                     self.assertIn(f"trace.jsonl:{len(file.readlines())}:", err)
                 self.assertIn(why, err)
-        code, _, err = self.run_verb("detect", "--trace", self.trace("good.jsonl", [1.0] * 8, steps=1, more_lines=[{"rank": 7, "memory_bytes": 5}]))
+        code, _, err = self.run_verb(
+            "detect",
+            "--trace",
+            self.trace(
+                "good.jsonl", [1.0] * 8, steps=1, more_lines=[{"rank": 7, "memory_bytes": 5}]
+            ),
+        )
         self.assertEqual(code, OK, err)
 
     def test_nothing_fits(self):
-        for change, constraint in (({"layer_bytes": 200 << 30}, "memory"), ({"devices": []}, "devices"), ({"tp_cost": {"16": 1.0}}, "groups")):
-            code, out, err = self.run_verb("plan", "--problem", self.file("problem.json", {**problem(), **change}), "-o", "json")
+        for change, constraint in (
+            ({"layer_bytes": 200 << 30}, "memory"),
+            ({"devices": []}, "devices"),
+            ({"tp_cost": {"16": 1.0}}, "groups"),
+        ):
+            code, out, err = self.run_verb(
+                "plan",
+                "--problem",
+                self.file("problem.json", {**problem(), **change}),
+                "-o",
+                "json",
+            )
             self.assertEqual(code, LOST, err)
             infeasible = json.loads(out)["infeasible"]
             self.assertEqual(infeasible["constraint"], constraint)
             self.assertEqual(infeasible["short_by_bytes"] > 0, constraint == "memory")
             self.assertIn(infeasible["would_fit"], err)
-        code, out, err = self.run_verb("plan", "--problem", self.file("problem.json", {**problem(), "layer_bytes": 1 << 50}), "-o", "json")
+        code, out, err = self.run_verb(
+            "plan",
+            "--problem",
+            self.file("problem.json", {**problem(), "layer_bytes": 1 << 50}),
+            "-o",
+            "json",
+        )
         self.assertEqual(code, LOST, err)
         self.assertIsNone(json.loads(out)["infeasible"]["short_by_bytes"])
         self.assertIn("no memory that devices have would do", err)
 
     def test_bad_input(self):
-        for text in ("", "{", "[]", json.dumps({**problem(8), "layers": 0}), json.dumps({**problem(8), "colour": 1}),
-                     json.dumps({**problem(8), "layer_ms": float("nan")})):
+        for text in (
+            "",
+            "{",
+            "[]",
+            json.dumps({**problem(8), "layers": 0}),
+            json.dumps({**problem(8), "colour": 1}),
+            json.dumps({**problem(8), "layer_ms": float("nan")}),
+        ):
             for verb in ("plan", "assign"):
                 code, out, err = self.run_verb(verb, "--problem", self.file("bad.json", text))
                 self.assertEqual((code, out), (INPUT, ""), text[:60])
                 self.assertIn("what to do", err)
-        other = self.file("plan.json", {"pipelines": [{"microbatches": 64, "stages": [{"devices": [99], "layers": [0, 80]}]}]})
-        code, out, err = self.run_verb("simulate", "--problem", self.file("problem.json", problem(8)), "--plan", other)
+        other = self.file(
+            "plan.json",
+            {"pipelines": [{"microbatches": 64, "stages": [{"devices": [99], "layers": [0, 80]}]}]},
+        )
+        code, out, err = self.run_verb(
+            "simulate", "--problem", self.file("problem.json", problem(8)), "--plan", other
+        )
         self.assertEqual((code, out), (INPUT, ""))
         self.assertIn("no device 99", err)
-        for words in (("plan",), ("simulate", "--problem", "x"), ("assign",), ("plan", "--problem", "x", "--time-limit", "0")):
+        for words in (
+            ("plan",),
+            ("simulate", "--problem", "x"),
+            ("assign",),
+            ("plan", "--problem", "x", "--time-limit", "0"),
+        ):
             self.assertEqual(self.run_verb(*words)[0], USAGE, words)
 
     def test_sequences(self):
-        what = {"sequences": [512, 131072, 4096] * 20, "cost": {"a": 5e-6, "b": 0.18, "c": 0.0},
-                "pipelines": [{"time_scale": 1.0, "stages": 4, "max_tokens": 262144}, {"time_scale": 2.0, "stages": 2, "max_tokens": 8192}]}
-        code, out, err = self.run_verb("assign", "--problem", self.file("sequences.json", what), "-o", "json")
+        what = {
+            "sequences": [512, 131072, 4096] * 20,
+            "cost": {"a": 5e-6, "b": 0.18, "c": 0.0},
+            "pipelines": [
+                {"time_scale": 1.0, "stages": 4, "max_tokens": 262144},
+                {"time_scale": 2.0, "stages": 2, "max_tokens": 8192},
+            ],
+        }
+        code, out, err = self.run_verb(
+            "assign", "--problem", self.file("sequences.json", what), "-o", "json"
+        )
         self.assertEqual(code, OK, err)
         answer = json.loads(out)
         worst = 0.0

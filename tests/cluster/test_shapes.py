@@ -1,16 +1,29 @@
 #!/usr/bin/env python3
-"""Another shape: a generation of dp 2 x pp 3 restores into dp 3 x pp 2 and into one process, bit-identically, from memory."""
+"""Another shape: a generation of dp 2 x pp 3 restores into dp 3 x pp 2 and into one process,
+bit-identically, from memory."""
 import json
 import unittest
 
 from harness import GPT, OK, Cluster, build, free_ports, say, spawn, text_of, wait_for
 
-MODEL = ["--d-model", "32", "--heads", "2", "--context", "32", "--micro-batch-size", "4", "--log-every", "0"]
+MODEL = [
+    "--d-model",
+    "32",
+    "--heads",
+    "2",
+    "--context",
+    "32",
+    "--micro-batch-size",
+    "4",
+    "--log-every",
+    "0",
+]
 STEPS = 200
 
 
 class Job:
     """A gpt job with its ranks on the first nodes."""
+
     count = 0
 
     def __init__(self, cluster, dp, pp, resume, agents=True):
@@ -19,14 +32,36 @@ class Job:
         peers = ",".join(f"127.0.0.1:{port}" for port in free_ports(dp * pp))
         self.ranks = []
         for rank in range(dp * pp):
-            words = [GPT, "--rank", rank, "--dp", dp, "--pp", pp, "--peers", peers, "--events", self.events_path, "--job", "cluster",
-                     "--steps", STEPS, *MODEL]
+            words = [
+                GPT,
+                "--rank",
+                rank,
+                "--dp",
+                dp,
+                "--pp",
+                pp,
+                "--peers",
+                peers,
+                "--events",
+                self.events_path,
+                "--job",
+                "cluster",
+                "--steps",
+                STEPS,
+                *MODEL,
+            ]
             words += ["--agent", cluster.socket(rank)] if agents else []
             words += ["--resume"] if resume else []
-            self.ranks.append(spawn([str(word) for word in words], cluster.path(f"gpt-{Job.count}-{rank}.log")))
+            self.ranks.append(
+                spawn([str(word) for word in words], cluster.path(f"gpt-{Job.count}-{rank}.log"))
+            )
 
     def events(self, name):
-        lines = [json.loads(line) for line in text_of(self.events_path).splitlines() if line.endswith("}")]
+        lines = [
+            json.loads(line)
+            for line in text_of(self.events_path).splitlines()
+            if line.endswith("}")
+        ]
         return [line for line in lines if line["event"] == name]
 
     def wait(self):
@@ -65,15 +100,23 @@ class Shapes(unittest.TestCase):
                 self.assertGreaterEqual(answer["generation"]["step"], newest[1])
                 other = Job(cluster, dp, pp, True)
                 self.addCleanup(other.kill)
-                self.assertEqual(other.wait(), [OK] * dp * pp, text_of(cluster.path(f"gpt-{Job.count}-0.log")))
+                self.assertEqual(
+                    other.wait(), [OK] * dp * pp, text_of(cluster.path(f"gpt-{Job.count}-0.log"))
+                )
                 restored = other.events("restored")
                 self.assertEqual(len(restored), dp * pp)
                 self.assertTrue(all(event["file_bytes"] == 0 for event in restored))
-                self.assertEqual({event["generation_step"] for event in restored}, {answer["generation"]["step"]})
+                self.assertEqual(
+                    {event["generation_step"] for event in restored}, {answer["generation"]["step"]}
+                )
                 self.assertEqual(plain.wait(), [OK])
                 self.assertEqual(other.result(), plain.result())
-                local = sum(event["local_bytes"] for event in restored) / sum(event["bytes"] for event in restored)
-                say(f"dp 2 x pp 3, step {answer['generation']['step']} -> dp {dp} x pp {pp}: the same bits; {local:.0%} were on the node")
+                local = sum(event["local_bytes"] for event in restored) / sum(
+                    event["bytes"] for event in restored
+                )
+                say(
+                    f"dp 2 x pp 3, step {answer['generation']['step']} -> dp {dp} x pp {pp}: the same bits; {local:.0%} were on the node"
+                )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Spilled generations and exports: every byte is read back from the files without our code, and compared with what the
-trainers' state is known to have been. Killed agents, a full disk, a directory that is not shared, an earlier run's files."""
+"""Spilled generations and exports: every byte is read back from the files without our code, and
+compared with what the trainers' state is known to have been. Killed agents, a full disk, a
+directory that is not shared, an earlier run's files."""
 import array
 import json
 import os
@@ -24,12 +25,12 @@ SHARED = 5000
 
 def values(step, tensor, count):
     """What trainer.c's value() gives for elements 0 … count - 1."""
-    base = (step * 0x9e3779b97f4a7c15 + tensor * 0xd1342543de82ef95) & MASK
+    base = (step * 0x9E3779B97F4A7C15 + tensor * 0xD1342543DE82EF95) & MASK
     out = array.array("Q")
     for index in range(count):
         z = (base + index) & MASK
-        z = ((z ^ (z >> 30)) * 0xbf58476d1ce4e5b9) & MASK
-        z = ((z ^ (z >> 27)) * 0x94d049bb133111eb) & MASK
+        z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+        z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & MASK
         out.append(z ^ (z >> 31))
     return out.tobytes()
 
@@ -39,27 +40,35 @@ def read_safetensors(path):
     with open(path, "rb") as file:
         blob = file.read()
     (header_bytes,) = struct.unpack_from("<Q", blob)
-    header = json.loads(blob[8:8 + header_bytes])
-    data = memoryview(blob)[8 + header_bytes:]
+    header = json.loads(blob[8 : 8 + header_bytes])
+    data = memoryview(blob)[8 + header_bytes :]
     header.pop("__metadata__", None)
     ends = sorted(tuple(entry["data_offsets"]) for entry in header.values())
     assert ends[0][0] == 0 and ends[-1][1] == len(data), f"{path}: the tensors do not fill the file"
     assert all(a[1] == b[0] for a, b in zip(ends, ends[1:])), f"{path}: a gap between two tensors"
-    return {name: bytes(data[entry["data_offsets"][0]:entry["data_offsets"][1]]) for name, entry in header.items()}
+    return {
+        name: bytes(data[entry["data_offsets"][0] : entry["data_offsets"][1]])
+        for name, entry in header.items()
+    }
 
 
 def check_files(directory, step, elements=ELEMENTS):
     """Every tensor is there once, whole, and of this step."""
     found = {}
     for name in sorted(os.listdir(directory)):
-        assert not name.endswith(".part") and not name.endswith(".new"), f"{directory}/{name} was left"
+        assert not name.endswith(".part") and not name.endswith(
+            ".new"
+        ), f"{directory}/{name} was left"
         if name.endswith(".safetensors"):
             for tensor, data in read_safetensors(os.path.join(directory, name)).items():
                 assert tensor not in found, f"{tensor} is in two files"
                 found[tensor] = (name, data)
     total = sum(elements + elements // 4 * (part % 3) for part in range(PARTS))
-    expected = {"divided": values(step, 0, total), "shared": values(step, 1, SHARED),
-                "progress": struct.pack("<Q", step) + values(step, 2, 1)}
+    expected = {
+        "divided": values(step, 0, total),
+        "shared": values(step, 1, SHARED),
+        "progress": struct.pack("<Q", step) + values(step, 2, 1),
+    }
     assert set(found) == set(expected), f"{directory} holds {sorted(found)}"
     for tensor, data in expected.items():
         assert found[tensor][1] == data, f"{directory}: {tensor} is not that of step {step}"
@@ -75,7 +84,9 @@ def spilled(directory):
     for name in os.listdir(directory) if os.path.isdir(directory) else ():
         match = re.fullmatch(r"e(\d+)-s(\d+)", name)
         if match:
-            out[int(match[1]), int(match[2])] = os.path.exists(os.path.join(directory, name, "COMMIT"))
+            out[int(match[1]), int(match[2])] = os.path.exists(
+                os.path.join(directory, name, "COMMIT")
+            )
     return out
 
 
@@ -97,30 +108,53 @@ class Spill(unittest.TestCase):
         self.addCleanup(shutil.rmtree, self.spill, ignore_errors=True)
 
     def cluster(self, every=2, keep=2, state="2MiB", slots=3):
-        return Cluster(PARTS, 1, state=state, options=f"spill_dir: {self.spill}\nspill_every_generations: {every}\n"
-                                                      f"spill_keep: {keep}\nslots: {slots}\n")
+        return Cluster(
+            PARTS,
+            1,
+            state=state,
+            options=f"spill_dir: {self.spill}\nspill_every_generations: {every}\n"
+            f"spill_keep: {keep}\nslots: {slots}\n",
+        )
 
     def wait_spilled(self, after=(0, 0), step=0, seconds=30):
         def newest():
             found = (whole(self.spill) or [(0, 0)])[-1]
             return found > after and found[1] >= step and found
-        return wait_for(f"a generation after {after} from step {step} on is spilled", newest, seconds)
+
+        return wait_for(
+            f"a generation after {after} from step {step} on is spilled", newest, seconds
+        )
 
     def wait_epoch(self, cluster):
-        """All agents are in the same, newest epoch: from then on trainers may restore from any of them."""
+        """All agents are in the same, newest epoch: from then on trainers may restore from any of
+        them."""
+
         def epochs():
-            return {(re.findall(r"epoch: active epoch=(\d+)", cluster.log(node)) or ["0"])[-1] for node in range(PARTS)}
+            return {
+                (re.findall(r"epoch: active epoch=(\d+)", cluster.log(node)) or ["0"])[-1]
+                for node in range(PARTS)
+            }
+
         wait_for("all agents are in one epoch", lambda: len(epochs()) == 1)
 
     def wait_quiet(self, cluster):
-        """No spill runs any more (the trainers are gone): nothing changes while all agents that run answer several times."""
+        """No spill runs any more (the trainers are gone): nothing changes while all agents that run
+        answer several times."""
+
         def size():
-            return sum(log.count("spill: committed") + log.count("spill: given up") + log.count("save: committed")
-                       for log in map(cluster.log, range(PARTS))), tuple(sorted(spilled(self.spill).items()))
+            return sum(
+                log.count("spill: committed")
+                + log.count("spill: given up")
+                + log.count("save: committed")
+                for log in map(cluster.log, range(PARTS))
+            ), tuple(sorted(spilled(self.spill).items()))
+
         asked = next(node for node in range(PARTS) if cluster.runs(node))
         last, since, answers = size(), time.monotonic(), 0
         # One that is not ended may never be.
-        while answers < 3 or time.monotonic() - since < (0.7 if all(spilled(self.spill).values()) else 5):
+        while answers < 3 or time.monotonic() - since < (
+            0.7 if all(spilled(self.spill).values()) else 5
+        ):
             cluster.wait_met(asked)
             answers += 1
             time.sleep(0.05)
@@ -143,7 +177,9 @@ class Spill(unittest.TestCase):
             for generation in generations:
                 check_files(name_of(self.spill, generation), generation[1])
             lines = re.findall(r"spill: committed epoch=\d+ step=(\d+) dir=(\S+)", cluster.log(0))
-            self.assertEqual(lines[-1], (str(generations[-1][1]), name_of(self.spill, generations[-1])))
+            self.assertEqual(
+                lines[-1], (str(generations[-1][1]), name_of(self.spill, generations[-1]))
+            )
             for node in (1, 2):
                 self.assertNotIn("spill: committed", cluster.log(node))
             code, answer, error = cairn("verify", "--agent", cluster.socket(1))
@@ -178,7 +214,9 @@ class Spill(unittest.TestCase):
             self.wait_quiet(cluster)
             for generation in whole(self.spill):
                 check_files(name_of(self.spill, generation), generation[1])
-            say(f"all nodes lost: step {last[1]} is back from the files, and step {newer[1]} was spilled after it")
+            say(
+                f"all nodes lost: step {last[1]} is back from the files, and step {newer[1]} was spilled after it"
+            )
 
     def test_export_while_it_trains(self):
         with self.cluster(every=0) as cluster:
@@ -194,14 +232,22 @@ class Spill(unittest.TestCase):
                 self.assertEqual(code, OK, f"{answer} {error}")
                 steps.append(answer["generation"]["step"])
                 check_files(target, steps[-1])
-            before = sorted((name, os.stat(os.path.join(target, name)).st_mtime_ns) for name in os.listdir(target))
+            before = sorted(
+                (name, os.stat(os.path.join(target, name)).st_mtime_ns)
+                for name in os.listdir(target)
+            )
             code, answer, error = cairn("restore", "--agent", cluster.socket(0), "--to", target)
             self.assertIn(code, (1, USAGE, INPUT), f"{answer} {error}")
             self.assertIn("not empty", error + json.dumps(answer))
-            after = sorted((name, os.stat(os.path.join(target, name)).st_mtime_ns) for name in os.listdir(target))
+            after = sorted(
+                (name, os.stat(os.path.join(target, name)).st_mtime_ns)
+                for name in os.listdir(target)
+            )
             self.assertEqual(before, after)
             self.assertFalse(spilled(self.spill))
-            say(f"steps {steps} exported while training went on; a directory that is not empty was left alone")
+            say(
+                f"steps {steps} exported while training went on; a directory that is not empty was left alone"
+            )
 
     def test_killed_in_mid_spill(self):
         seed = int(os.environ.get("SEED", random.SystemRandom().randrange(1 << 32)))
@@ -227,9 +273,12 @@ class Spill(unittest.TestCase):
                 asked = (node + 1) % PARTS
                 met = cluster.log(asked).count(f"peer: up node={node} ")
                 cluster.start(node)
-                # A restore that does not see the new agent yet goes on without it, and its rank with it.
-                wait_for("the others have met the new agent",
-                         lambda: cluster.log(asked).count(f"peer: up node={node} ") > met)
+                # A restore that does not see the new agent yet goes on without it, and its rank
+                # with it.
+                wait_for(
+                    "the others have met the new agent",
+                    lambda: cluster.log(asked).count(f"peer: up node={node} ") > met,
+                )
                 code, answer, error = cluster.restore(asked)
                 self.assertEqual(code, OK, f"seed {seed}: {answer} {error}")
                 self.wait_epoch(cluster)
@@ -241,12 +290,20 @@ class Spill(unittest.TestCase):
                 check_files(name_of(self.spill, generation), generation[1], elements)
                 checked.add(generation)
             for generation, committed in spilled(self.spill).items():
-                self.assertTrue(committed or generation > whole(self.spill)[-1], f"seed {seed}: {generation} was left")
-            say(f"8 kills (seed {seed}), {unfinished} of them met a spill that was unfinished; {len(checked)} committed, all right")
+                self.assertTrue(
+                    committed or generation > whole(self.spill)[-1],
+                    f"seed {seed}: {generation} was left",
+                )
+            say(
+                f"8 kills (seed {seed}), {unfinished} of them met a spill that was unfinished; {len(checked)} committed, all right"
+            )
 
     def test_full_disk(self):
-        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", self.spill], stderr=subprocess.PIPE,
-                                 text=True)
+        mounted = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", self.spill],
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         if mounted.returncode:
             self.skipTest(f"a small disk cannot be mounted here: {mounted.stderr.strip()}")
         self.addCleanup(subprocess.run, ["umount", "-l", self.spill])
@@ -258,7 +315,8 @@ class Spill(unittest.TestCase):
             start = cluster.committed()
             newest = cluster.wait_committed((start[0], start[1] + 30), 60)
             said = re.findall(r"spill: given up.*", cluster.log(0))
-            self.assertLessEqual(len(said), 1 + (time.monotonic() - begun + 30) // 60, said)  # it is tried again every 60 s
+            # it is tried again every 60 s
+            self.assertLessEqual(len(said), 1 + (time.monotonic() - begun + 30) // 60, said)
             self.assertIn("no space is left", said[0])
             wait_for("what was written is removed", lambda: all(spilled(self.spill).values()), 20)
             for generation in whole(self.spill):  # one that fitted
@@ -282,7 +340,11 @@ class Spill(unittest.TestCase):
                 file.write(text.replace(f"spill_dir: {self.spill}", f"spill_dir: {own}"))
             cluster.start()
             cluster.train(step_us=20000)
-            wait_for("it is said", lambda: "must be one directory that all nodes share" in cluster.log(0), 30)
+            wait_for(
+                "it is said",
+                lambda: "must be one directory that all nodes share" in cluster.log(0),
+                30,
+            )
             self.assertIn("is not there on node 2", cluster.log(0))
             cluster.wait_committed(cluster.committed())
             self.assertFalse(whole(self.spill) + whole(own))

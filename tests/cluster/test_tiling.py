@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Ranks whose tensors do not fit together: nothing of theirs is committed, it is said with names, and what was committed stays."""
+"""Ranks whose tensors do not fit together: nothing of theirs is committed, it is said with names,
+and what was committed stays."""
 import signal
 import unittest
 
@@ -17,12 +18,19 @@ class Tiling(unittest.TestCase):
         self.cluster.start()
 
     def refusals(self):
-        """What `cairn status` says of refused snapshots: (its check, ranks that it is about, reasons)."""
+        """What `cairn status` says of refused snapshots: (its check, ranks that it is about,
+        reasons)."""
         _, answer, error = cairn("status", "--agent", self.cluster.socket(3))
         self.assertIsNotNone(answer, error)
-        checks = [check["what"] for check in answer["checks"] if check["code"] == "snapshots-refused"]
+        checks = [
+            check["what"] for check in answer["checks"] if check["code"] == "snapshots-refused"
+        ]
         coverage = answer["coverage"]
-        return (checks or [""])[0], coverage["ranks_refusing"], [item["reason"] for item in coverage["refusals"]]
+        return (
+            (checks or [""])[0],
+            coverage["ranks_refusing"],
+            [item["reason"] for item in coverage["refusals"]],
+        )
 
     def restored(self, node):
         """Ends the trainers and restores: what every byte is compared with."""
@@ -53,11 +61,17 @@ class Tiling(unittest.TestCase):
             self.assertIn("divided: pieces in ranks 0 and 2 both hold [0:", said)
         self.assertIn("divided: no piece holds [", reasons[0])
         for trainer in trainers:
-            wait_for(f"rank {trainer.rank} is told", lambda rank=trainer: "both hold [0:" in rank.err())
+            wait_for(
+                f"rank {trainer.rank} is told", lambda rank=trainer: "both hold [0:" in rank.err()
+            )
         begun = trainers[0].step()
         wait_for("the trainers go on", lambda: trainers[0].step() > begun + 50)
-        self.assertEqual([trainer.process.poll() for trainer in trainers], [None] * 4, "a trainer was stopped")
-        self.assertEqual(cluster.committed(), newest, "parts that do not fit together were committed")
+        self.assertEqual(
+            [trainer.process.poll() for trainer in trainers], [None] * 4, "a trainer was stopped"
+        )
+        self.assertEqual(
+            cluster.committed(), newest, "parts that do not fit together were committed"
+        )
         self.assertEqual(self.restored(3), good, "the good generation is not there any more")
         self.refused()[2].process.send_signal(signal.SIGHUP)
         newest = cluster.wait_committed(newest)

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Torn is impossible: kills at random instants of a snapshot, and what is restored is one committed step, whole.
+"""Torn is impossible: kills at random instants of a snapshot, and what is restored is one committed
+step, whole.
 
 KILLS=200 sets their number (30 by default), SEED=N repeats the choice of instants and victims.
 """
@@ -29,7 +30,8 @@ class Torn(unittest.TestCase):
             for number in range(KILLS):
                 cluster.train(resume=newest > (0, 0), elements=60000, step_us=1000)
                 newest = cluster.wait_committed((newest[0], newest[1] + 1), 60)
-                time.sleep(dice.random() * 0.05)  # the instant: somewhere in a step, a capture or a commit
+                # the instant: somewhere in a step, a capture or a commit
+                time.sleep(dice.random() * 0.05)
                 victim = dice.randrange(4)
                 kind = dice.choice(["trainer", "trainer", "agent", "both", "node"])
                 kinds[kind] += 1
@@ -49,7 +51,9 @@ class Torn(unittest.TestCase):
                 where = f"kill {number} ({kind} {victim}, SEED={SEED})"
                 self.assertEqual(code, OK, f"{where}: {answer} {error}")
                 generation = (answer["generation"]["epoch"], answer["generation"]["step"])
-                self.assertGreaterEqual(generation, newest, f"{where}: a committed generation was lost")
+                self.assertGreaterEqual(
+                    generation, newest, f"{where}: a committed generation was lost"
+                )
                 self.assertLessEqual(generation[1], begun + 1, f"{where}: a step that nobody made")
                 code, found, text = cluster.check(dice.randrange(4))
                 self.assertEqual(code, OK, f"{where}: {text}")

@@ -13,8 +13,9 @@
  * P is the number of ranks that train: the size of the tensor follows from it, and with W = P the
  * uneven parts. --check restores, compares, and ends. Lines on stdout: "begun S" after a snapshot
  * was begun, "restored E S" (the epoch as people name it), "fresh", "torn …". Exit: 0 done, 3 torn,
- * 75 an error of the client, 64 wrong usage. SIGTERM ends it in good order. With --timing the wait for the others is timed as a
- * collective; SIGUSR1 makes the rank's steps four times as long, SIGUSR2 as long as before.
+ * 75 an error of the client, 64 wrong usage. SIGTERM ends it in good order. With --timing the wait
+ * for the others is timed as a collective; SIGUSR1 makes the rank's steps four times as long,
+ * SIGUSR2 as long as before.
  */
 #include "cairn/client.h"
 #include "cairn/timing.h"
@@ -57,7 +58,8 @@ struct trainer {
     uint64_t step_us;
     uint64_t restore_ms;
     bool resume, check, timed;
-    bool misplaced; /* it registers its part of the divided tensor as the first rank's; a SIGHUP ends that */
+    bool misplaced; /* it registers its part of the divided tensor as the first rank's; a SIGHUP
+                     * ends that */
 
     uint64_t total, begin, count; /* of the divided tensor: all, and this rank's part */
     uint64_t *divided;
@@ -65,7 +67,7 @@ struct trainer {
     struct progress progress;
     struct cairn_client *client;
     struct cairn_timing *timing; /* NULL: nothing is timed */
-    _Atomic uint64_t *board; /* [RANKS_MAX]: the step that each rank has done */
+    _Atomic uint64_t *board;     /* [RANKS_MAX]: the step that each rank has done */
 };
 
 static volatile sig_atomic_t ended, slow, mended;
@@ -336,7 +338,8 @@ run(struct trainer *trainer)
     if (!err)
         err = register_all(trainer);
     if (!err)
-        err = cairn_client_report_coverage(trainer->client, NULL, NULL, 0); /* that is all there is */
+        /* that is all there is */
+        err = cairn_client_report_coverage(trainer->client, NULL, NULL, 0);
     if (err == CAIRN_NOMEM && trainer->check)
         err = CAIRN_OK; /* it wants to read, not to be protected */
     if (err) {

@@ -1,9 +1,9 @@
 /*
- * tests/fault/test_agent.c - a trainer attaches, registers, has a generation made and asks to restore it, with the agent's n-th
- * allocation failing, for every n, once and three times in a row.
+ * tests/fault/test_agent.c - a trainer attaches, registers, has a generation made and asks to
+ * restore it, with the agent's n-th allocation failing, for every n, once and three times in a row.
  *
- * Whatever fails: the agent goes on, or ends itself with exit 1 and a message; it never crashes and never hangs; and
- * when memory is back, the next trainer has a generation made.
+ * Whatever fails: the agent goes on, or ends itself with exit 1 and a message; it never crashes and
+ * never hangs; and when memory is back, the next trainer has a generation made.
  */
 #include "tests/unit/agent/one_agent.h"
 
@@ -18,7 +18,7 @@ static struct {
     atomic_long left; /* allocations until one fails; negative: none does */
     atomic_int in_a_row;
     atomic_int failures;
-} *faults;
+} * faults;
 
 static bool
 fails(void)
@@ -92,10 +92,12 @@ is_gone(const struct node *node)
 {
     siginfo_t info = {.si_pid = 0};
 
-    return waitid(P_PID, (id_t)node->pid, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0;
+    return waitid(P_PID, (id_t)node->pid, &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+           info.si_pid != 0;
 }
 
-/* One trainer's life, as far as it comes: an agent may end itself just when it has begun to serve. */
+/* One trainer's life, as far as it comes: an agent may end itself just when it has begun to
+ * serve. */
 static void
 live(const struct node *node, uint64_t step)
 {
@@ -110,7 +112,8 @@ live(const struct node *node, uint64_t step)
             return;
         assert_true(now_ms() < end);
     }
-    if (cairn_session_put_hello(&trainer.writer, &hello) != CAIRN_OK || hear(&trainer) != CAIRN_SESSION_WELCOME)
+    if (cairn_session_put_hello(&trainer.writer, &hello) != CAIRN_OK ||
+        hear(&trainer) != CAIRN_SESSION_WELCOME)
         goto done;
     ask_register(&trainer, 0, 1, TENSOR_BYTES, 40);
     if (hear(&trainer) != CAIRN_SESSION_REGISTERED ||
@@ -143,7 +146,8 @@ ended(const struct node *node, int *exit_code)
     return true;
 }
 
-/* Starts the agent again where it has ended; returns when one listens. Counts what it had to start. */
+/* Starts the agent again where it has ended; returns when one listens. Counts what it had to
+ * start. */
 static void
 await_agent(struct node *node, int *restarts)
 {
@@ -191,7 +195,8 @@ test_every_allocation(void **state)
             faults->left = -1;
         }
         assert_in_range(n, 10, ROUNDS_MAX - 1);
-        printf("%ld allocations failed %d at a time; the agent ended itself %d times\n", n, in_a_row, restarts);
+        printf("%ld allocations failed %d at a time; the agent ended itself %d times\n", n,
+               in_a_row, restarts);
         step += 10;
         for (uint64_t end = now_ms() + TIMEOUT_MS;;) { /* memory is back: so is protection */
             bool there = false;

@@ -1,7 +1,7 @@
 /*
- * tests/fault/test_convert.c - a conversion whose n-th allocation or file operation fails, for every
- * n until none does, once and for good: it says so, leaves nothing that looks complete, and the same
- * conversion afterwards comes out right.
+ * tests/fault/test_convert.c - a conversion whose n-th allocation or file operation fails, for
+ * every n until none does, once and for good: it says so, leaves nothing that looks complete, and
+ * the same conversion afterwards comes out right.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,6 +1,6 @@
 /*
- * tests/fault/test_formats.c - conversions from and to every format of frameworks, and through a map,
- * whose n-th allocation or file operation fails: each says so, leaves nothing that reads as a
+ * tests/fault/test_formats.c - conversions from and to every format of frameworks, and through a
+ * map, whose n-th allocation or file operation fails: each says so, leaves nothing that reads as a
  * checkpoint and is none, and comes out byte for byte the same when it is run again. And with a bit
  * of a tensor turned in what they read, and turned back.
  *
@@ -145,8 +145,8 @@ convert(size_t index, const char *to, struct cairn_complaint *complaint)
     return convert_from(index, source, to, complaint);
 }
 
-/* Whether the target has all files that the conversion makes when nothing fails, as it makes them. Where
- * the last call of all failed a journal may lie beside them. */
+/* Whether the target has all files that the conversion makes when nothing fails, as it makes them.
+ * Where the last call of all failed a journal may lie beside them. */
 static bool
 is_right(void)
 {
@@ -174,7 +174,8 @@ reads_as_checkpoint(size_t index)
     return err == CAIRN_OK;
 }
 
-/* One conversion with a fault, and the same one after it. False: there were fewer calls than that. */
+/* One conversion with a fault, and the same one after it. False: there were fewer calls than
+ * that. */
 static bool
 fail_once(size_t index, enum kind kind, int64_t n)
 {
@@ -275,7 +276,8 @@ first_read(const struct cairn_checkpoint *checkpoint, bool from_masters)
         const struct cairn_piece *piece = cairn_layout_piece(checkpoint->layout, i);
         const char *name = cairn_layout_tensor(checkpoint->layout, piece->tensor)->name;
 
-        if (checkpoint->containers[piece->container].path && (!from_masters || strncmp(name, "fp32.", 5) == 0))
+        if (checkpoint->containers[piece->container].path &&
+            (!from_masters || strncmp(name, "fp32.", 5) == 0))
             return piece;
     }
     fail_msg("%s has no tensor", checkpoint->place.path);
@@ -283,7 +285,8 @@ first_read(const struct cairn_checkpoint *checkpoint, bool from_masters)
 }
 
 /* A tensor of each format's fixture: refused with its name and the file's, and nothing that looks
- * complete is left; nor anything that another copy of the file would go on with, or be refused for. */
+ * complete is left; nor anything that another copy of the file would go on with, or be refused
+ * for. */
 static void
 flipped_bits_are_refused(void **state)
 {
@@ -299,7 +302,8 @@ flipped_bits_are_refused(void **state)
 
         remove_path(source);
         remove_target();
-        (void)snprintf(command, sizeof(command), "cp -r '" FIXTURES "%s' '%s'", cases[i].source, source);
+        (void)snprintf(command, sizeof(command), "cp -r '" FIXTURES "%s' '%s'", cases[i].source,
+                       source);
         assert_int_equal(system(command), 0);
         assert_int_equal(cairn_checkpoint_open(source, NULL, &checkpoint, &complaint), CAIRN_OK);
         piece = first_read(&checkpoint, cases[i].dtype == CAIRN_F32);
@@ -307,8 +311,8 @@ flipped_bits_are_refused(void **state)
         flip(&checkpoint, piece);
         file = strrchr(checkpoint.containers[piece->container].path, '/');
         file = file ? file + 1 : checkpoint.containers[piece->container].path;
-        if (convert_from(i, source, target, &complaint) != CAIRN_CORRUPT || !strstr(complaint.text, file) ||
-            (!cases[i].map && !strstr(complaint.text, name)))
+        if (convert_from(i, source, target, &complaint) != CAIRN_CORRUPT ||
+            !strstr(complaint.text, file) || (!cases[i].map && !strstr(complaint.text, name)))
             fail_msg("%s, %s in %s: %s", cases[i].source, name, file, complaint.text);
         assert_int_not_equal(access(target, F_OK), 0);
         flip(&checkpoint, piece);
@@ -317,7 +321,8 @@ flipped_bits_are_refused(void **state)
             assert_int_equal(system(command), 0);
         }
         remove_path(expected);
-        if (convert(i, expected, &complaint) || convert_from(i, source, target, &complaint) || !is_right())
+        if (convert(i, expected, &complaint) || convert_from(i, source, target, &complaint) ||
+            !is_right())
             fail_msg("%s, with another copy: %s", cases[i].source, complaint.text);
         cairn_checkpoint_close(&checkpoint);
     }

@@ -1,6 +1,7 @@
 /*
- * tests/fault/test_live.c - the analysis of a running job whose n-th allocation fails, for many n until none does: it loses a step or
- * begins later, never crashes or leaks, and names the slow rank all the same.
+ * tests/fault/test_live.c - the analysis of a running job whose n-th allocation fails, for many n
+ * until none does: it loses a step or begins later, never crashes or leaks, and names the slow rank
+ * all the same.
  */
 #include "replan/live/live.h"
 #include "replan/live/reduce.h"
@@ -15,7 +16,16 @@
 
 #include "tests/support/failing_calls.h"
 
-enum { WORLD = 4, STEPS = 90, SLOW_STEP = 60, SLOW = 2, STRIDE = 7, ATTEMPTS_MAX = 20000, COUNTED = 40, MS = 1000000 };
+enum {
+    WORLD = 4,
+    STEPS = 90,
+    SLOW_STEP = 60,
+    SLOW = 2,
+    STRIDE = 7,
+    ATTEMPTS_MAX = 20000,
+    COUNTED = 40,
+    MS = 1000000
+};
 
 struct job {
     struct cairn_ledger ledger;
@@ -44,7 +54,8 @@ start(struct job *job)
     if (cairn_live_create(&options, &job->live) != CAIRN_OK)
         return false;
     for (uint32_t rank = 0; rank < WORLD; rank++) {
-        struct cairn_reduce_options reduce = {.rank = rank, .world = WORLD, .attachment = 3, .emit = take, .context = job};
+        struct cairn_reduce_options reduce = {
+            .rank = rank, .world = WORLD, .attachment = 3, .emit = take, .context = job};
 
         if (cairn_reduce_create(&reduce, &job->reduces[rank]) != CAIRN_OK)
             return false;
@@ -65,9 +76,16 @@ step(struct job *job, uint32_t number)
     job->now_ns = last_ns + MS;
     for (uint32_t rank = 0; rank < WORLD; rank++)
         for (int ended = 0; ended < 2; ended++) {
-            struct cairn_timing_record record = {.comm = 5, .seq = number, .bytes = 64, .enter_ns = enter_ns[rank],
-                                                 .end_ns = ended ? job->now_ns : 0, .rank = rank, .peer = CAIRN_PEER_NONE,
-                                                 .step = number, .ranks = WORLD, .op = CAIRN_ALL_REDUCE};
+            struct cairn_timing_record record = {.comm = 5,
+                                                 .seq = number,
+                                                 .bytes = 64,
+                                                 .enter_ns = enter_ns[rank],
+                                                 .end_ns = ended ? job->now_ns : 0,
+                                                 .rank = rank,
+                                                 .peer = CAIRN_PEER_NONE,
+                                                 .step = number,
+                                                 .ranks = WORLD,
+                                                 .op = CAIRN_ALL_REDUCE};
             cairn_err err = cairn_reduce_take(job->reduces[rank], &record, job->now_ns);
 
             assert_true(err == CAIRN_OK || err == CAIRN_NOMEM);
@@ -76,13 +94,18 @@ step(struct job *job, uint32_t number)
         }
 }
 
-/* An operation of a job of which NCCL's plugin alone writes; one rank enters only what is before the last. */
+/* An operation of a job of which NCCL's plugin alone writes; one rank enters only what is before
+ * the last. */
 static void
 enter(struct job *job, uint64_t number)
 {
     job->now_ns += 1000 * (uint64_t)MS;
     for (uint32_t rank = 0; rank < WORLD; rank++) {
-        struct cairn_timing_record record = {.comm = 5, .seq = number, .enter_ns = job->now_ns, .rank = rank, .ranks = WORLD,
+        struct cairn_timing_record record = {.comm = 5,
+                                             .seq = number,
+                                             .enter_ns = job->now_ns,
+                                             .rank = rank,
+                                             .ranks = WORLD,
                                              .peer = number ? CAIRN_PEER_NONE : rank,
                                              .op = number ? CAIRN_ALL_REDUCE : CAIRN_TIMING_MEMBER};
 
@@ -137,7 +160,8 @@ run_hang(struct job *job)
     return started;
 }
 
-/* Where a membership or the counts of a rank were lost nothing can be said; that nobody else is blamed is the rule. */
+/* Where a membership or the counts of a rank were lost nothing can be said; that nobody else is
+ * blamed is the rule. */
 static void
 test_one_allocation_fails_in_a_hang(void **state)
 {
@@ -188,7 +212,8 @@ test_one_allocation_fails(void **state)
 int
 main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_one_allocation_fails), cmocka_unit_test(test_one_allocation_fails_in_a_hang)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_one_allocation_fails),
+                                       cmocka_unit_test(test_one_allocation_fails_in_a_hang)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

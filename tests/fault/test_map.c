@@ -59,7 +59,8 @@ add(struct cairn_checkpoint *checkpoint, const char *name, enum cairn_kind kind,
     uint32_t tensor;
 
     assert_int_equal(cairn_checkpoint_add_tensor(checkpoint, name, CAIRN_F32, kind,
-                                                 rows == 0 ? 0 : 2, shape, &tensor, NULL), 0);
+                                                 rows == 0 ? 0 : 2, shape, &tensor, NULL),
+                     0);
     assert_int_equal(cairn_checkpoint_add_box(checkpoint, tensor, 0, NULL, NULL, 0, NULL, NULL), 0);
 }
 
@@ -105,18 +106,26 @@ make(struct cairn_checkpoint *checkpoint)
             (void)strcat(strcpy(name, keys[kind]), parameter);
             *strstr(name, "q_proj") = parts[part][0];
             add(checkpoint, name, kind ? CAIRN_OPTIMIZER : CAIRN_PARAM,
-                kind == 2 ? 0 : part == 0 ? 16 : 8, 4);
+                kind == 2   ? 0
+                : part == 0 ? 16
+                            : 8,
+                4);
         }
     }
     for (int e = 0; e < 2; e++) {
-        add(checkpoint, e ? "model.layers.0.mlp.experts.1.gate_proj.weight"
-                          : "model.layers.0.mlp.experts.0.gate_proj.weight", CAIRN_PARAM, 6, 4);
-        add(checkpoint, e ? "model.layers.0.mlp.experts.1.up_proj.weight"
-                          : "model.layers.0.mlp.experts.0.up_proj.weight", CAIRN_PARAM, 6, 4);
+        add(checkpoint,
+            e ? "model.layers.0.mlp.experts.1.gate_proj.weight"
+              : "model.layers.0.mlp.experts.0.gate_proj.weight",
+            CAIRN_PARAM, 6, 4);
+        add(checkpoint,
+            e ? "model.layers.0.mlp.experts.1.up_proj.weight"
+              : "model.layers.0.mlp.experts.0.up_proj.weight",
+            CAIRN_PARAM, 6, 4);
     }
     assert_int_equal(cairn_param_groups_pack(values, 1, NULL, 0, &bytes, &bytes_len), 0);
-    assert_int_equal(cairn_checkpoint_add_opaque(checkpoint, CAIRN_PARAM_GROUPS_NAME, bytes,
-                                                 bytes_len, NULL), 0);
+    assert_int_equal(
+        cairn_checkpoint_add_opaque(checkpoint, CAIRN_PARAM_GROUPS_NAME, bytes, bytes_len, NULL),
+        0);
     free(bytes);
 }
 

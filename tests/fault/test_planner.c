@@ -1,10 +1,11 @@
 /*
- * tests/fault/test_planner.c - reading, planning, offers, links and memory measured, assigning and packing with the n-th allocation failing, once and
- * from there on.
+ * tests/fault/test_planner.c - reading, planning, offers, links and memory measured, assigning and
+ * packing with the n-th allocation failing, once and from there on.
  *
- * Every run must end in CAIRN_OK or CAIRN_NOMEM, with nothing allocated that was not before. The linker wraps malloc,
- * calloc and realloc. The allocator counts freed blocks that it keeps for reuse as used, so each case runs until that
- * has settled: what then still grows with each run is a leak.
+ * Every run must end in CAIRN_OK or CAIRN_NOMEM, with nothing allocated that was not before. The
+ * linker wraps malloc, calloc and realloc. The allocator counts freed blocks that it keeps for
+ * reuse as used, so each case runs until that has settled: what then still grows with each run is a
+ * leak.
  */
 #include "replan/advise/offers.h"
 #include "replan/assign/pack.h"
@@ -84,15 +85,21 @@ never(void *context)
 
 /* Nine devices in two nodes, one of them slow: too many for a search of all plans. */
 static const char problem_text[] =
-    "{\"layers\": 6, \"layer_ms\": 2, \"head_layers\": 0.5, \"microbatches\": 5, \"tp\": 2, \"tp_cost\": {\"1\": 2, \"2\": 1},"
+    "{\"layers\": 6, \"layer_ms\": 2, \"head_layers\": 0.5, \"microbatches\": 5, \"tp\": 2, "
+    "\"tp_cost\": {\"1\": 2, \"2\": 1},"
     " \"layer_bytes\": 10, \"activation_bytes\": 1, \"link_gbps\": {\"intra\": 100, \"inter\": 10},"
     " \"slow_links\": [{\"nodes\": [0, 1], \"gbps\": 1}], \"devices\": ["
-    "{\"id\": 0, \"node\": 0, \"rate\": 3, \"memory_bytes\": 40}, {\"id\": 1, \"node\": 0, \"rate\": 1, \"memory_bytes\": 40},"
-    "{\"id\": 2, \"node\": 0, \"rate\": 1, \"memory_bytes\": 40}, {\"id\": 3, \"node\": 0, \"rate\": 1, \"memory_bytes\": 40},"
-    "{\"id\": 4, \"node\": 1, \"rate\": 1, \"memory_bytes\": 40}, {\"id\": 5, \"node\": 1, \"rate\": 1, \"memory_bytes\": 40},"
-    "{\"id\": 6, \"node\": 1, \"rate\": 1, \"memory_bytes\": 40}, {\"id\": 7, \"node\": 1, \"rate\": 1, \"memory_bytes\": 40},"
+    "{\"id\": 0, \"node\": 0, \"rate\": 3, \"memory_bytes\": 40}, {\"id\": 1, \"node\": 0, "
+    "\"rate\": 1, \"memory_bytes\": 40},"
+    "{\"id\": 2, \"node\": 0, \"rate\": 1, \"memory_bytes\": 40}, {\"id\": 3, \"node\": 0, "
+    "\"rate\": 1, \"memory_bytes\": 40},"
+    "{\"id\": 4, \"node\": 1, \"rate\": 1, \"memory_bytes\": 40}, {\"id\": 5, \"node\": 1, "
+    "\"rate\": 1, \"memory_bytes\": 40},"
+    "{\"id\": 6, \"node\": 1, \"rate\": 1, \"memory_bytes\": 40}, {\"id\": 7, \"node\": 1, "
+    "\"rate\": 1, \"memory_bytes\": 40},"
     "{\"id\": 8, \"node\": 1, \"rate\": 1, \"memory_bytes\": 40}],"
-    " \"current\": {\"pipelines\": [{\"microbatches\": 5, \"stages\": [{\"devices\": [0, 1], \"layers\": [0, 3]},"
+    " \"current\": {\"pipelines\": [{\"microbatches\": 5, \"stages\": [{\"devices\": [0, 1], "
+    "\"layers\": [0, 3]},"
     " {\"devices\": [2, 3], \"layers\": [3, 6]}]}]}}";
 
 static cairn_err
@@ -129,8 +136,13 @@ feed_pairs(struct cairn_transfers *transfers, uint32_t ranks)
     for (uint32_t i = 0; i < 16; i++)
         for (uint32_t pair = 0; !err && pair < ranks * ranks; pair++) {
             uint32_t source = pair / ranks, target = pair % ranks;
-            struct cairn_record send = {.start_ns = 1, .end_ns = 1000 + 9000 * (i % 2), .bytes = 1000 + 9000 * (i % 2),
-                                        .rank = source, .peer = target, .comm = CAIRN_COMM_NONE, .op = CAIRN_SEND};
+            struct cairn_record send = {.start_ns = 1,
+                                        .end_ns = 1000 + 9000 * (i % 2),
+                                        .bytes = 1000 + 9000 * (i % 2),
+                                        .rank = source,
+                                        .peer = target,
+                                        .comm = CAIRN_COMM_NONE,
+                                        .op = CAIRN_SEND};
             struct cairn_record receive = send;
 
             receive.rank = target;
@@ -181,7 +193,8 @@ run_profile(void)
 
 /* Long sequences decide, so that the search for their places runs as well. */
 static const char assign_text[] =
-    "{\"sequences\": [900, 800, 800, 700, 640, 600, 510, 90, 80, 70, 60, 50], \"cost\": {\"a\": 0.001, \"b\": 1, \"c\": 0},"
+    "{\"sequences\": [900, 800, 800, 700, 640, 600, 510, 90, 80, 70, 60, 50], \"cost\": {\"a\": "
+    "0.001, \"b\": 1, \"c\": 0},"
     " \"pipelines\": [{\"time_scale\": 1, \"stages\": 2, \"max_tokens\": 1000},"
     " {\"time_scale\": 1.5, \"stages\": 1, \"max_tokens\": 900},"
     " {\"time_scale\": 1, \"stages\": 4, \"max_tokens\": 700}]}";
@@ -240,7 +253,8 @@ fail_each(cairn_err (*run)(void))
             if (err != CAIRN_OK && err != CAIRN_NOMEM)
                 fail_msg("allocation %u of %u: %d", (unsigned)at, (unsigned)total, err);
             if (after > before)
-                fail_msg("allocation %u of %u: %zu bytes are left", (unsigned)at, (unsigned)total, after - before);
+                fail_msg("allocation %u of %u: %zu bytes are left", (unsigned)at, (unsigned)total,
+                         after - before);
         }
     armed = false;
     print_message("%u allocations\n", (unsigned)total);

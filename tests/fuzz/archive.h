@@ -1,6 +1,7 @@
 /*
- * tests/fuzz/archive.h - an archive as torch.save makes it around any pickle: without checksums, which no
- * mutation would get right, and with storages of zeros, enough and large enough for small fixtures.
+ * tests/fuzz/archive.h - an archive as torch.save makes it around any pickle: without checksums,
+ * which no mutation would get right, and with storages of zeros, enough and large enough for small
+ * fixtures.
  */
 #ifndef CAIRN_TESTS_FUZZ_ARCHIVE_H
 #define CAIRN_TESTS_FUZZ_ARCHIVE_H
@@ -33,7 +34,8 @@ fuzz_put(uint8_t *to, size_t *used, uint64_t value, size_t value_bytes)
         to[(*used)++] = (uint8_t)(value >> (8 * i));
 }
 
-/* What local header and directory have in common: from the version to the lengths of name and extra. */
+/* What local header and directory have in common: from the version to the lengths of name and
+ * extra. */
 static inline void
 fuzz_put_common(uint8_t *to, size_t *used, size_t name_bytes, size_t bytes_len)
 {
@@ -75,8 +77,8 @@ fuzz_archive_add(struct fuzz_archive *archive, const char *name, const uint8_t *
     archive->count++;
 }
 
-/* The whole archive; what is in *archive is overwritten. pickle[pickle_bytes <= FUZZ_PICKLE_BYTES_MAX];
- * storage_bytes <= FUZZ_STORAGE_BYTES_MAX. */
+/* The whole archive; what is in *archive is overwritten. pickle[pickle_bytes <=
+ * FUZZ_PICKLE_BYTES_MAX]; storage_bytes <= FUZZ_STORAGE_BYTES_MAX. */
 static inline void
 fuzz_archive_make(struct fuzz_archive *archive, const uint8_t *pickle, size_t pickle_bytes,
                   size_t storage_bytes)

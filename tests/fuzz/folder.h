@@ -1,14 +1,16 @@
 /*
  * tests/fuzz/folder.h - a folder of files made of one input, for checkpoints that are folders.
  *
- *     byte 0   which format it is laid out as again, of those that are written; bit 7: through a map
- *     byte 1   what it is laid out for: bit 0: two tensor-parallel ranks, bit 1: two stages, bits 2, 3:
- *              data-parallel ranks less 1, bits 4 to 6: enum cairn_zero, bit 7: two expert-parallel ranks, else as it was
+ *     byte 0   which format it is laid out as again, of those that are written; bit 7: through a
+ *              map
+ *     byte 1   what it is laid out for: bit 0: two tensor-parallel ranks, bit 1: two stages, bits
+ *              2, 3: data-parallel ranks less 1, bits 4 to 6: enum cairn_zero, bit 7: two
+ *              expert-parallel ranks, else as it was
  *     then     files: "\n=== <path>\n", and what is in it up to the next of these lines
  *
- * Lines and not lengths, so that a longer file moves what comes behind it and breaks nothing. A file
- * whose name ends in ".pt" and that is no archive is the pickle of one (archive.h), and "job.json" is what
- * the user says of the job (--job). Where TMPDIR is set
+ * Lines and not lengths, so that a longer file moves what comes behind it and breaks nothing. A
+ * file whose name ends in ".pt" and that is no archive is the pickle of one (archive.h), and
+ * "job.json" is what the user says of the job (--job). Where TMPDIR is set
  * the folder is in there: whoever set it removes it, also when a fuzzer ends without cleaning up.
  */
 #ifndef CAIRN_TESTS_FUZZ_FOLDER_H
@@ -25,7 +27,12 @@
 #include "tools/convert/core/format.h"
 #include "tools/convert/maps/map.h"
 
-enum { STORAGE_BYTES = 5120, FUZZ_FILES_MAX = 64, FUZZ_PATH_BYTES_MAX = 128, FUZZ_INPUT_BYTES_MAX = 1 << 18 };
+enum {
+    STORAGE_BYTES = 5120,
+    FUZZ_FILES_MAX = 64,
+    FUZZ_PATH_BYTES_MAX = 128,
+    FUZZ_INPUT_BYTES_MAX = 1 << 18
+};
 
 #define FUZZ_JOB "job.json"
 
@@ -69,8 +76,8 @@ fuzz_folder_init(void)
     fuzz_require(fuzz_folder_fd >= 0 && atexit(fuzz_folder_remove) == 0);
 }
 
-/* A file of the folder, with the pickle in an archive where `archived`. False where a folder or a file
- * is in its way. */
+/* A file of the folder, with the pickle in an archive where `archived`. False where a folder or a
+ * file is in its way. */
 static inline bool
 fuzz_folder_write(const char *path, const uint8_t *bytes, size_t bytes_len, bool archived)
 {
@@ -109,7 +116,8 @@ fuzz_each_parent(const char *path, bool inner_first, void (*each)(const char *fo
 static inline void
 fuzz_make_folder(const char *folder)
 {
-    (void)mkdirat(fuzz_folder_fd, folder, 0700); /* what is there already is seen by the open that follows */
+    (void)mkdirat(fuzz_folder_fd, folder, 0700); /* what is there already is seen by the open that
+                                                  * follows */
 }
 
 static inline void
@@ -155,15 +163,16 @@ fuzz_folder_parse(const uint8_t *bytes, size_t bytes_len, struct fuzz_file *file
     return count;
 }
 
-/* Lays a checkpoint out as another format: refused with a complaint, or literals inside of their files. */
+/* Lays a checkpoint out as another format: refused with a complaint, or literals inside of their
+ * files. */
 static inline void
-fuzz_lay_out(struct cairn_checkpoint *checkpoint, const struct cairn_format *format,
-             uint32_t ranks)
+fuzz_lay_out(struct cairn_checkpoint *checkpoint, const struct cairn_format *format, uint32_t ranks)
 {
-    struct cairn_output_options options = {
-        .parallelism = {.tp = 1 + ranks % 2, .pp = 1 + ranks / 2 % 2, .dp = 1 + ranks / 4 % 4,
-                        .ep = ranks / 128 % 2 * 2},
-        .zero = (enum cairn_zero)(ranks / 16 % 8)};
+    struct cairn_output_options options = {.parallelism = {.tp = 1 + ranks % 2,
+                                                           .pp = 1 + ranks / 2 % 2,
+                                                           .dp = 1 + ranks / 4 % 4,
+                                                           .ep = ranks / 128 % 2 * 2},
+                                           .zero = (enum cairn_zero)(ranks / 16 % 8)};
     struct cairn_output output = {.format = format};
     struct cairn_complaint complaint = {""};
     char job[sizeof(fuzz_folder) + sizeof(FUZZ_JOB)];
@@ -187,8 +196,8 @@ fuzz_lay_out(struct cairn_checkpoint *checkpoint, const struct cairn_format *for
     cairn_output_fini(&output);
 }
 
-/* The folder is refused with a complaint, or read (as `format`, or NULL: as what it looks like), and
- * laid out again or refused then. */
+/* The folder is refused with a complaint, or read (as `format`, or NULL: as what it looks like),
+ * and laid out again or refused then. */
 static inline void
 fuzz_folder_try(const struct cairn_format *format, const uint8_t *bytes, size_t bytes_len)
 {

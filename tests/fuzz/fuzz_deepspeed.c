@@ -1,9 +1,10 @@
 /*
- * tests/fuzz/fuzz_deepspeed.c - any objects in the files of a DeepSpeed checkpoint of one rank: refused with
- * a complaint, or a checkpoint that can be laid out again for another number of ranks, or is refused then.
+ * tests/fuzz/fuzz_deepspeed.c - any objects in the files of a DeepSpeed checkpoint of one rank:
+ * refused with a complaint, or a checkpoint that can be laid out again for another number of ranks,
+ * or is refused then.
  *
- *     byte 0       bit 0: there is an optim_states, bit 1: a layer's file, bit 2: the names are those of
- *                  ZeRO 3; the rest: ranks to lay out for
+ *     byte 0       bit 0: there is an optim_states, bit 1: a layer's file, bit 2: the names are
+ *                  those of ZeRO 3; the rest: ranks to lay out for
  *     bytes 1, 2   length of the model_states' pickle, little-endian
  *     bytes 3, 4   length of the optim_states' pickle
  *     then         the pickles of model_states, optim_states and the layer
@@ -75,8 +76,7 @@ set_up(void)
     if (base_fd >= 0)
         return;
     cairn_log_setup(CAIRN_LOG_ERROR, drop_line, NULL);
-    (void)snprintf(base, sizeof(base), "%s/cairn-fuzz-XXXXXX",
-                   folder ? folder : "/dev/shm");
+    (void)snprintf(base, sizeof(base), "%s/cairn-fuzz-XXXXXX", folder ? folder : "/dev/shm");
     require(mkdtemp(base) != NULL);
     base_fd = open(base, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     require(base_fd >= 0 && atexit(clean_up) == 0);

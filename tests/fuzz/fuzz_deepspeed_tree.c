@@ -1,6 +1,7 @@
 /*
- * tests/fuzz/fuzz_deepspeed_tree.c - any files in a folder as a checkpoint of several ranks of DeepSpeed:
- * names of files, parts of tensor parallelism, experts, and what they are laid out as again.
+ * tests/fuzz/fuzz_deepspeed_tree.c - any files in a folder as a checkpoint of several ranks of
+ * DeepSpeed: names of files, parts of tensor parallelism, experts, and what they are laid out as
+ * again.
  */
 #include "tests/fuzz/folder.h"
 

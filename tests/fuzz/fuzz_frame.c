@@ -1,10 +1,11 @@
 /*
- * tests/fuzz/fuzz_frame.c - any bytes at the parsers of frames, and at a transport that holds a key.
+ * tests/fuzz/fuzz_frame.c - any bytes at the parsers of frames, and at a transport that holds a
+ * key.
  *
  * The first byte chooses: even, the bytes go to the parsers as they are; odd, the header's magic,
  * lengths and checksum are made right first, and the frame goes to a transport, so that what lies
- * behind the checksum is reached too. With CAIRN_FUZZ_REPLAY defined there is a main that replays the
- * files it is given.
+ * behind the checksum is reached too. With CAIRN_FUZZ_REPLAY defined there is a main that replays
+ * the files it is given.
  */
 #include "transport/frame.h"
 #include "transport/transport_loop.h"
@@ -127,7 +128,8 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (cairn_frame_flow_parse(data + 1, size - 1, &flow) == CAIRN_OK) {
         uint8_t again[CAIRN_FRAME_FLOW_BYTES_MAX];
 
-        if (cairn_frame_flow_pack(&flow, again) != size - 1 || memcmp(again, data + 1, size - 1) != 0)
+        if (cairn_frame_flow_pack(&flow, again) != size - 1 ||
+            memcmp(again, data + 1, size - 1) != 0)
             abort();
     }
     if (cairn_frame_handshake_parse(data + 1, size - 1, &handshake) == CAIRN_OK &&

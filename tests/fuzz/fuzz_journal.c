@@ -1,6 +1,6 @@
 /*
- * tests/fuzz/fuzz_journal.c - any bytes as the journal of a killed conversion: refused with a complaint,
- * or records that are found, one more of which can be added and is found the next time.
+ * tests/fuzz/fuzz_journal.c - any bytes as the journal of a killed conversion: refused with a
+ * complaint, or records that are found, one more of which can be added and is found the next time.
  *
  * Bytes are tried as they are, and behind the header that the plan asks for, with the checksums of
  * records made right, since no mutation finds a CRC-64 by itself.
@@ -34,7 +34,8 @@ open_journal(bool *found)
     struct cairn_journal *journal = NULL;
     cairn_err err = cairn_journal_open(fuzz_folder_fd, NAME, digest, &journal, found, &complaint);
 
-    fuzz_require(err == CAIRN_OK ? journal != NULL : complaint.text[0] != '\0' && err != CAIRN_INTERNAL);
+    fuzz_require(err == CAIRN_OK ? journal != NULL
+                                 : complaint.text[0] != '\0' && err != CAIRN_INTERNAL);
     return journal;
 }
 

@@ -20,11 +20,16 @@ static const struct {
     uint32_t dims;
     uint64_t shape[3];
 } tensors[] = {
-    {"q", CAIRN_PARAM, 2, {12, 4}},            {"k", CAIRN_PARAM, 2, {6, 4}},
-    {"l.0.w", CAIRN_PARAM, 1, {5}},            {"l.1.w", CAIRN_PARAM, 1, {5}},
-    {"stack", CAIRN_PARAM, 3, {2, 6, 4}},      {"exp_avg.q", CAIRN_OPTIMIZER, 2, {12, 4}},
-    {"exp_avg.k", CAIRN_OPTIMIZER, 2, {6, 4}}, {"step.q", CAIRN_OPTIMIZER, 0, {0}},
-    {"step.k", CAIRN_OPTIMIZER, 0, {0}},       {"rng", CAIRN_OPAQUE, 1, {3}},
+    {"q", CAIRN_PARAM, 2, {12, 4}},
+    {"k", CAIRN_PARAM, 2, {6, 4}},
+    {"l.0.w", CAIRN_PARAM, 1, {5}},
+    {"l.1.w", CAIRN_PARAM, 1, {5}},
+    {"stack", CAIRN_PARAM, 3, {2, 6, 4}},
+    {"exp_avg.q", CAIRN_OPTIMIZER, 2, {12, 4}},
+    {"exp_avg.k", CAIRN_OPTIMIZER, 2, {6, 4}},
+    {"step.q", CAIRN_OPTIMIZER, 0, {0}},
+    {"step.k", CAIRN_OPTIMIZER, 0, {0}},
+    {"rng", CAIRN_OPAQUE, 1, {3}},
 };
 
 /* All tensors lie one after the other in one container. */
@@ -50,9 +55,8 @@ make(struct cairn_checkpoint *checkpoint)
         for (uint32_t d = 0; d < tensors[i].dims; d++)
             bytes *= tensors[i].shape[d];
         CAIRN_ASSERT(cairn_checkpoint_add_tensor(checkpoint, tensors[i].name, CAIRN_U8,
-                                                 tensors[i].kind, tensors[i].dims,
-                                                 tensors[i].shape, &tensor,
-                                                 &complaint) == CAIRN_OK);
+                                                 tensors[i].kind, tensors[i].dims, tensors[i].shape,
+                                                 &tensor, &complaint) == CAIRN_OK);
         CAIRN_ASSERT(cairn_checkpoint_add_box(checkpoint, tensor, 0, NULL, NULL, used, NULL,
                                               &complaint) == CAIRN_OK);
         used += bytes;

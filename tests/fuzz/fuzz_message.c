@@ -3,10 +3,10 @@
  * adopted memory.
  *
  * The first byte chooses: 0 a message, 1 a roster, 2 an epoch record, 3 an inventory, 4 a seal, 5 a
- * holding's record, 8 pieces of tensors, 9 a manifest whose tensors are added up; 6 and the others: messages
- * and events given to a core of four agents (odd: to the first of them) one after the other, REBUILD bodies,
- * votes, layouts and activations among them, with numbers that mean something to it.
- * Nothing may break an assertion, and what is taken must pack to the same bytes.
+ * holding's record, 8 pieces of tensors, 9 a manifest whose tensors are added up; 6 and the others:
+ * messages and events given to a core of four agents (odd: to the first of them) one after the
+ * other, REBUILD bodies, votes, layouts and activations among them, with numbers that mean
+ * something to it. Nothing may break an assertion, and what is taken must pack to the same bytes.
  */
 #include "agent/core/core_state.h"
 #include "base/log.h"

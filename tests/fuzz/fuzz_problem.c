@@ -1,6 +1,7 @@
 /*
- * tests/fuzz/fuzz_problem.c - any bytes as a problem, a plan or an assignment: refused with a reason, or
- * read; a plan that was read is written and read again the same, and checked against any problem.
+ * tests/fuzz/fuzz_problem.c - any bytes as a problem, a plan or an assignment: refused with a
+ * reason, or read; a plan that was read is written and read again the same, and checked against any
+ * problem.
  */
 #include "replan/assign/assign.h"
 #include "replan/fleet/plan.h"

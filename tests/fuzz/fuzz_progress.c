@@ -1,5 +1,5 @@
-/* tests/fuzz/fuzz_progress.c - answers of NCCL's RAS and dumps of PyTorch's Flight Recorder: any bytes are read or refused with a
- * reason, and every count that comes out is named. */
+/* tests/fuzz/fuzz_progress.c - answers of NCCL's RAS and dumps of PyTorch's Flight Recorder: any
+ * bytes are read or refused with a reason, and every count that comes out is named. */
 #include "replan/trace/progress.h"
 
 #include <stdlib.h>
@@ -14,7 +14,8 @@ check(void *context, const struct cairn_op_count *progress)
 {
     (void)context;
     CAIRN_ASSERT(memchr(progress->comm, '\0', sizeof progress->comm) != NULL);
-    CAIRN_ASSERT(progress->presence == CAIRN_PRESENT || progress->entered == CAIRN_PROGRESS_UNKNOWN);
+    CAIRN_ASSERT(progress->presence == CAIRN_PRESENT ||
+                 progress->entered == CAIRN_PROGRESS_UNKNOWN);
     return true;
 }
 

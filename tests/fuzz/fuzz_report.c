@@ -1,6 +1,7 @@
 /*
- * tests/fuzz/fuzz_report.c - reports and ledgers as a hostile peer may send them: refused, or values within their bounds that pack
- * to the same bytes; and an analysis takes whatever was not refused.
+ * tests/fuzz/fuzz_report.c - reports and ledgers as a hostile peer may send them: refused, or
+ * values within their bounds that pack to the same bytes; and an analysis takes whatever was not
+ * refused.
  */
 #include "base/assert.h"
 #include "replan/live/enforce.h"
@@ -23,7 +24,8 @@ try_commands(struct cairn_ledger *ledger)
 
     older = *ledger;
     (void)cairn_enforce_settle(ledger, &by, NULL, 0, 1);
-    for (uint32_t i = 0; i <= CAIRN_LEDGER_MAX && (number = cairn_enforce_next(ledger, &by, 4, 2)) != 0; i++) {
+    for (uint32_t i = 0;
+         i <= CAIRN_LEDGER_MAX && (number = cairn_enforce_next(ledger, &by, 4, 2)) != 0; i++) {
         CAIRN_ASSERT(number > before && cairn_enforce_next(ledger, &by, UINT32_MAX, 2) == 0);
         CAIRN_ASSERT(cairn_enforce_end(ledger, &by, number, CAIRN_ENFORCEMENT_EXITED, 0, 3));
         before = number;
@@ -77,7 +79,8 @@ try_reports(const uint8_t *data, size_t size)
         CAIRN_ASSERT(report.rank < report.world);
         now_ns += 1000000;
         if (report.world <= WORLD_MAX) /* larger ones are as right, and slow */
-            CAIRN_ASSERT(cairn_live_take(live, report.rank % 3, &report, now_ns, now_ns) == CAIRN_OK);
+            CAIRN_ASSERT(cairn_live_take(live, report.rank % 3, &report, now_ns, now_ns) ==
+                         CAIRN_OK);
     }
     CAIRN_ASSERT(cairn_live_check(live, now_ns, now_ns) == CAIRN_OK);
     cairn_live_destroy(live);

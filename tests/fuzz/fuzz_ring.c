@@ -1,9 +1,10 @@
 /*
- * tests/fuzz/fuzz_ring.c - a ring of timing records that a hostile trainer writes to: any bytes, also while it is read, give
- * records within the ring's bounds, and whatever those say ends as reports that an analysis can take.
+ * tests/fuzz/fuzz_ring.c - a ring of timing records that a hostile trainer writes to: any bytes,
+ * also while it is read, give records within the ring's bounds, and whatever those say ends as
+ * reports that an analysis can take.
  *
- * The first byte is the size of the ring, the second which half of the ring's memory is overwritten again between reads. What follows
- * is laid over a formatted ring from its first byte on.
+ * The first byte is the size of the ring, the second which half of the ring's memory is overwritten
+ * again between reads. What follows is laid over a formatted ring from its first byte on.
  */
 #include "base/assert.h"
 #include "base/ring.h"
@@ -58,7 +59,8 @@ read_all(struct cairn_ring *ring, struct cairn_reduce *reduce, uint64_t record_c
 int
 LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    struct cairn_reduce_options reduce_options = {.rank = 1, .world = WORLD, .attachment = 7, .emit = take};
+    struct cairn_reduce_options reduce_options = {
+        .rank = 1, .world = WORLD, .attachment = 7, .emit = take};
     static struct cairn_ledger ledger;
     struct cairn_live_options live_options = {.ledger = &ledger, .first_run = 1};
     struct cairn_reduce *reduce;
@@ -88,9 +90,11 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
             read_all(&ring, reduce, ring.mask + 1);
             if (data[1] & 2 && size - 2 > from)
-                memcpy(memory + from, data + 2 + from, size - 2 - from < length ? size - 2 - from : length);
+                memcpy(memory + from, data + 2 + from,
+                       size - 2 - from < length ? size - 2 - from : length);
             now_ns += NOW_SLACK;
-            cairn_reduce_stand(reduce, i % 2 ? CAIRN_PRESENCE_STOPPED : CAIRN_PRESENCE_RUNS, now_ns);
+            cairn_reduce_stand(reduce, i % 2 ? CAIRN_PRESENCE_STOPPED : CAIRN_PRESENCE_RUNS,
+                               now_ns);
             CAIRN_ASSERT(cairn_live_check(live, now_ns, now_ns) == CAIRN_OK);
         }
         cairn_reduce_destroy(reduce);

@@ -1,5 +1,5 @@
-/* tests/fuzz/fuzz_safetensors.c - headers of safetensors files: any bytes are refused or read, and what
- * is read tiles the data and packs to a header that reads the same. */
+/* tests/fuzz/fuzz_safetensors.c - headers of safetensors files: any bytes are refused or read, and
+ * what is read tiles the data and packs to a header that reads the same. */
 #include "tools/convert/safetensors/safetensors.h"
 
 #include <stdlib.h>

@@ -67,9 +67,9 @@ try_up(const struct cairn_session_frame *frame)
             require(coverage.count <= CAIRN_UNCOVERED_MAX);
             require(cairn_text_plain(coverage.refusal, strlen(coverage.refusal)));
             for (uint32_t i = 0; i < coverage.count; i++)
-                require(cairn_text_plain(coverage.items[i].name, strlen(coverage.items[i].name)) &&
-                        cairn_text_plain(coverage.items[i].reason,
-                                         strlen(coverage.items[i].reason)));
+                require(
+                    cairn_text_plain(coverage.items[i].name, strlen(coverage.items[i].name)) &&
+                    cairn_text_plain(coverage.items[i].reason, strlen(coverage.items[i].reason)));
             require(cairn_session_put_coverage(&writer, &coverage) == CAIRN_OK);
             same_again(frame, &writer);
         }

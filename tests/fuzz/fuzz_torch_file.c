@@ -39,7 +39,8 @@ check_tensor(const struct cairn_torch_file *file, const struct cairn_torch_tenso
     const struct cairn_torch_view *view = &tensor->view;
     uint64_t last = tensor->at;
 
-    require(tensor->storage < file->storage_count && strlen(tensor->name) < CAIRN_TORCH_NAME_BYTES_MAX);
+    require(tensor->storage < file->storage_count &&
+            strlen(tensor->name) < CAIRN_TORCH_NAME_BYTES_MAX);
     require(view->dims <= CAIRN_DIMS_MAX && tensor->at <= bytes_len);
     for (uint32_t d = 0; d < view->dims && tensor->bytes > 0; d++)
         last += (view->shape[d] - 1) * view->stride[d] * view->dtype->element_bytes;

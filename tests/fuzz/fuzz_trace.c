@@ -1,7 +1,8 @@
 /*
- * tests/fuzz/fuzz_trace.c - any bytes as a trace: each line refused with a reason and a column, or taken; and a
- * detector that is fed all that was taken ends with verdicts whose ranks are the job's, a timeline with spans that end
- * after they begin, a heat map with words, and links that are numbers a problem's file may have.
+ * tests/fuzz/fuzz_trace.c - any bytes as a trace: each line refused with a reason and a column, or
+ * taken; and a detector that is fed all that was taken ends with verdicts whose ranks are the
+ * job's, a timeline with spans that end after they begin, a heat map with words, and links that are
+ * numbers a problem's file may have.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -48,9 +49,11 @@ check_timeline(const struct cairn_timeline *timeline, uint32_t world)
     const struct cairn_span *spans = cairn_timeline_spans(timeline, &count);
 
     for (size_t i = 0; i < count; i++) {
-        require(spans[i].rank < world && spans[i].end_ns >= spans[i].start_ns && spans[i].gap_ns >= 0);
+        require(spans[i].rank < world && spans[i].end_ns >= spans[i].start_ns &&
+                spans[i].gap_ns >= 0);
         require(spans[i].operation < cairn_timeline_operation_count(timeline));
-        require(spans[i].before == UINT32_MAX || (spans[i].before < i && spans[spans[i].before].rank == spans[i].rank));
+        require(spans[i].before == UINT32_MAX ||
+                (spans[i].before < i && spans[spans[i].before].rank == spans[i].rank));
         require(isnan(spans[i].ideal_end_ns) || spans[i].ideal_end_ns >= spans[i].ideal_start_ns);
     }
 }
@@ -73,13 +76,17 @@ static void
 check_links(const struct cairn_transfers *transfers, const struct cairn_topology *topology)
 {
     struct cairn_device devices[WORLD_MAX];
-    struct cairn_problem problem = {.devices = devices, .device_count = (topology->world + 1) / 2, .intra_gbps = 1, .inter_gbps = 1};
+    struct cairn_problem problem = {.devices = devices,
+                                    .device_count = (topology->world + 1) / 2,
+                                    .intra_gbps = 1,
+                                    .inter_gbps = 1};
     struct cairn_profiled_links links;
 
     for (uint32_t i = 0; i < problem.device_count; i++)
         devices[i] = (struct cairn_device){i, i / 2, 1, 1};
     require(cairn_profile_links(&problem, topology, transfers, &links) == CAIRN_OK);
-    require(problem.intra_gbps >= 1e-6 && problem.intra_gbps <= 1e9 && problem.inter_gbps >= 1e-6 && problem.inter_gbps <= 1e9);
+    require(problem.intra_gbps >= 1e-6 && problem.intra_gbps <= 1e9 && problem.inter_gbps >= 1e-6 &&
+            problem.inter_gbps <= 1e9);
     for (uint32_t i = 0; i < problem.slow_link_count; i++)
         require(problem.slow_links[i].gbps >= 1e-6 && problem.slow_links[i].gbps <= 1e9 &&
                 problem.slow_links[i].nodes[0] < problem.slow_links[i].nodes[1]);
@@ -117,7 +124,8 @@ LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t bytes_len)
                 require(cairn_transfers_feed(transfers, &record) == CAIRN_OK);
             }
         }
-        require(err == CAIRN_OK || (err == CAIRN_CORRUPT && fault.why && fault.column <= line_bytes));
+        require(err == CAIRN_OK ||
+                (err == CAIRN_CORRUPT && fault.why && fault.column <= line_bytes));
         if (err && !topology)
             break;
         at += line_bytes + 1;

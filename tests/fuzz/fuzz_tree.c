@@ -1,6 +1,6 @@
 /*
- * tests/fuzz/fuzz_tree.c - any bytes as an agent's answer: refused, or a tree of which every value can
- * be reached once, lies inside of the text, and can be asked for.
+ * tests/fuzz/fuzz_tree.c - any bytes as an agent's answer: refused, or a tree of which every value
+ * can be reached once, lies inside of the text, and can be asked for.
  */
 #include "tools/tree.h"
 

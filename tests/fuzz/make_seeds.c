@@ -1,6 +1,6 @@
 /*
- * tests/fuzz/make_seeds.c - the seeds of fuzz_frame, fuzz_manifest and fuzz_message: what agents and
- * trainers pack themselves, in the form that each fuzzer takes it.
+ * tests/fuzz/make_seeds.c - the seeds of fuzz_frame, fuzz_manifest and fuzz_message: what agents
+ * and trainers pack themselves, in the form that each fuzzer takes it.
  *
  *     make build/plain/tests/fuzz/make_seeds && build/plain/tests/fuzz/make_seeds tests/fuzz/corpus
  */
@@ -72,14 +72,15 @@ make_frames(void)
         for (uint8_t kind = CAIRN_FRAME_HELLO; kind <= CAIRN_FRAME_CONFIRM; kind++)
             write_frame(names[injected][kind - CAIRN_FRAME_HELLO], injected,
                         (struct cairn_frame){.kind = kind, .from = 1}, body, sizeof(body));
-        write_frame(names[injected][3], injected,
-                    (struct cairn_frame){
-                        .kind = CAIRN_FRAME_MESSAGE, .from = 1, .token = 6, .sequence = 1},
-                    "a message", 9);
+        write_frame(
+            names[injected][3], injected,
+            (struct cairn_frame){.kind = CAIRN_FRAME_MESSAGE, .from = 1, .token = 6, .sequence = 1},
+            "a message", 9);
     }
-    write_frame("flow_frame", 0,
-                (struct cairn_frame){.kind = CAIRN_FRAME_FLOW, .from = 2, .token = 6, .sequence = 4},
-                packed, (uint32_t)packed_len);
+    write_frame(
+        "flow_frame", 0,
+        (struct cairn_frame){.kind = CAIRN_FRAME_FLOW, .from = 2, .token = 6, .sequence = 4},
+        packed, (uint32_t)packed_len);
     write_seed("fuzz_frame", "flow", 0, packed, packed_len);
     write_seed("fuzz_frame", "handshake", 0, body, sizeof(body));
 }
@@ -181,8 +182,8 @@ make_seal(void)
     static const uint8_t manifest[4] = {1, 2, 3, 4}; /* carried unread by a seal */
     struct seal seal = {0};
 
-    if (seal_pack((struct cairn_generation){1, 1}, 0, (struct seal_ranks){1, 1, 77}, 3, crcs, manifest,
-                  sizeof(manifest), &seal) != CAIRN_OK) {
+    if (seal_pack((struct cairn_generation){1, 1}, 0, (struct seal_ranks){1, 1, 77}, 3, crcs,
+                  manifest, sizeof(manifest), &seal) != CAIRN_OK) {
         fprintf(stderr, "make_seeds: no seal\n");
         exit(1);
     }
@@ -195,21 +196,21 @@ static void
 make_talk(void)
 {
     enum { HEAD = 22 };
-    static const uint8_t types[] = {CAIRN_MSG_HEARTBEAT, CAIRN_MSG_DATA,     CAIRN_MSG_SEAL,
-                                    CAIRN_MSG_FACTS,     CAIRN_MSG_CLAIM,    CAIRN_MSG_QUERY,
-                                    CAIRN_MSG_REBUILD,   CAIRN_MSG_ACTIVATE, CAIRN_MSG_FETCH,
-                                    CAIRN_MSG_LAYOUT_ASK, CAIRN_MSG_LAYOUT, CAIRN_MSG_TILED};
+    static const uint8_t types[] = {CAIRN_MSG_HEARTBEAT,  CAIRN_MSG_DATA,     CAIRN_MSG_SEAL,
+                                    CAIRN_MSG_FACTS,      CAIRN_MSG_CLAIM,    CAIRN_MSG_QUERY,
+                                    CAIRN_MSG_REBUILD,    CAIRN_MSG_ACTIVATE, CAIRN_MSG_FETCH,
+                                    CAIRN_MSG_LAYOUT_ASK, CAIRN_MSG_LAYOUT,   CAIRN_MSG_TILED};
     uint8_t bytes[sizeof(types) * HEAD] = {0};
 
     for (size_t i = 0; i < sizeof(types); i++) {
         uint8_t *head = bytes + i * HEAD;
 
-        head[1] = 1 << 2;                                   /* with a payload that is right */
+        head[1] = 1 << 2;                                    /* with a payload that is right */
         head[2] = (uint8_t)(types[i] - CAIRN_MSG_HEARTBEAT); /* type */
-        head[3] = (uint8_t)(i % 4);                         /* from */
-        head[4] = i % 2 ? 0xa0 : 0;                         /* epoch */
-        head[6] = 3;                                        /* step */
-        head[12] = 1;                                       /* a block */
+        head[3] = (uint8_t)(i % 4);                          /* from */
+        head[4] = i % 2 ? 0xa0 : 0;                          /* epoch */
+        head[6] = 3;                                         /* step */
+        head[12] = 1;                                        /* a block */
     }
     write_seed("fuzz_message", "talk", 6, bytes, sizeof(bytes));
     write_seed("fuzz_message", "talk_to_first", 7, bytes, sizeof(bytes));
@@ -233,8 +234,8 @@ make_messages(void)
                                                  .first_block = 4,
                                                  .block_count = 3,
                                                  .request = 77});
-    write_message("failed", (struct cairn_message){.type = CAIRN_MSG_REBUILD_FAILED,
-                                                   .err = CAIRN_CORRUPT});
+    write_message("failed",
+                  (struct cairn_message){.type = CAIRN_MSG_REBUILD_FAILED, .err = CAIRN_CORRUPT});
     make_roster();
     make_seal();
     make_talk();

@@ -8,14 +8,16 @@ from typing import Dict, List
 
 
 class Clocks:
-    """CPU seconds so far, by who spent them. The kernel counts nanoseconds; time that others take from a core is not in them."""
+    """CPU seconds so far, by who spent them. The kernel counts nanoseconds; time that others take
+    from a core is not in them."""
 
     def __init__(self, agent_pid: int) -> None:
         self._agent = [agent_pid, *descendants(agent_pid)] if agent_pid else []
         self.look()
 
     def look(self) -> None:
-        """For the processes and threads of this trainer: before what is measured, since it takes milliseconds."""
+        """For the processes and threads of this trainer: before what is measured, since it takes
+        milliseconds."""
         self._children = descendants(os.getpid())
         self._threads = {}
         for task in os.listdir("/proc/self/task"):
@@ -23,7 +25,8 @@ class Clocks:
                 self._threads[task] = file.read().strip()
 
     def read(self) -> Dict[str, float]:
-        """trainer: this whole process; copy and client: threads of it that are Cairn's; children: processes that it started."""
+        """trainer: this whole process; copy and client: threads of it that are Cairn's; children:
+        processes that it started."""
         threads = {"cairn-capture": 0.0, "cairn-client": 0.0}
         for task, name in self._threads.items():
             if name in threads:
@@ -39,7 +42,8 @@ class Clocks:
 
 
 def process_cpu_seconds(pid: int) -> float:
-    return time.clock_gettime(~pid << 3 | 2)  # the clock of a process, as clock_getcpuclockid(3) gives it
+    # the clock of a process, as clock_getcpuclockid(3) gives it
+    return time.clock_gettime(~pid << 3 | 2)
 
 
 def descendants(pid: int) -> List[int]:

@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
-"""What converting checkpoints costs: Cairn beside the frameworks' own tools, on the same checkpoints, in one run on one machine.
+"""What converting checkpoints costs: Cairn beside the frameworks' own tools, on the same
+checkpoints, in one run on one machine.
 
     bench_convert.py [--small] [--rounds N] [--folder FOLDER] [--only WORD] [--json]
 
-Checkpoints of more than 1 GiB (--small: a few MB, to see that it runs) that DeepSpeed and PyTorch saved, in a temporary
-directory. The programs take turns; times are medians of whole processes, Cairn's with the fingerprints of both sides and
-syncing, which the others do without. Memory is the largest sum over a program's
-processes (Pss), and written is what they wrote, more than once where there are temporary files. Needs 12 GiB of disk and a build (make). `make bench-convert` sees to everything.
+Checkpoints of more than 1 GiB (--small: a few MB, to see that it runs) that DeepSpeed and PyTorch
+saved, in a temporary directory. The programs take turns; times are medians of whole processes,
+Cairn's with the fingerprints of both sides and syncing, which the others do without. Memory is the
+largest sum over a program's processes (Pss), and written is what they wrote, more than once where
+there are temporary files. Needs 12 GiB of disk and a build (make). `make bench-convert` sees to
+everything.
 """
 
 from __future__ import annotations
@@ -78,7 +81,9 @@ def memory_bytes(pids: list[int]) -> int:
     for pid in pids:
         try:
             with open(f"/proc/{pid}/smaps_rollup") as file:
-                total += sum(int(line.split()[1]) * 1024 for line in file if line.startswith("Pss:"))
+                total += sum(
+                    int(line.split()[1]) * 1024 for line in file if line.startswith("Pss:")
+                )
         except (OSError, ValueError):
             continue
     return total
@@ -96,7 +101,9 @@ def measure(words: list[Any], **env: str) -> Run:
     with tempfile.TemporaryFile() as said:
         begin = time.perf_counter()
         command = [str(word) for word in words]
-        process = subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT, env={**os.environ, **env})
+        process = subprocess.Popen(
+            command, stdout=said, stderr=subprocess.STDOUT, env={**os.environ, **env}
+        )
         peak = 0
         while True:
             pid, status, usage = os.wait4(process.pid, os.WNOHANG)
@@ -124,7 +131,11 @@ def remove(path: pathlib.Path) -> None:
 
 
 def bytes_below(path: pathlib.Path) -> int:
-    return sum(file.stat().st_size for file in ([path] if path.is_file() else path.rglob("*")) if file.is_file())
+    return sum(
+        file.stat().st_size
+        for file in ([path] if path.is_file() else path.rglob("*"))
+        if file.is_file()
+    )
 
 
 def make_state(python: Any, *words: Any, ranks: int = RANKS) -> None:
@@ -133,10 +144,26 @@ def make_state(python: Any, *words: Any, ranks: int = RANKS) -> None:
         port = str(listener.getsockname()[1])
     processes = []
     for rank in range(ranks):
-        env = dict(os.environ, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(ranks), LOCAL_SIZE=str(ranks),
-                   MASTER_ADDR="127.0.0.1", MASTER_PORT=port, OMP_NUM_THREADS="1", DS_ACCELERATOR="cpu")
-        processes.append(subprocess.Popen([str(python), str(STATES), *map(str, words)], env=env, text=True,
-                                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT))
+        env = dict(
+            os.environ,
+            RANK=str(rank),
+            LOCAL_RANK=str(rank),
+            WORLD_SIZE=str(ranks),
+            LOCAL_SIZE=str(ranks),
+            MASTER_ADDR="127.0.0.1",
+            MASTER_PORT=port,
+            OMP_NUM_THREADS="1",
+            DS_ACCELERATOR="cpu",
+        )
+        processes.append(
+            subprocess.Popen(
+                [str(python), str(STATES), *map(str, words)],
+                env=env,
+                text=True,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+            )
+        )
     outputs = [process.communicate()[0] for process in processes]
     for process, output in zip(processes, outputs):
         if process.returncode != 0:
@@ -145,6 +172,7 @@ def make_state(python: Any, *words: Any, ranks: int = RANKS) -> None:
 
 class Case(NamedTuple):
     """One checkpoint and two programs that make the same of it."""
+
     name: str
     source: pathlib.Path
     peer: str
@@ -179,13 +207,41 @@ class Bench:
         self.progress(f"DeepSpeed saves with ZeRO-{stage}")
         make_state(DEEPSPEED, "deepspeed", stage, *self.size.deepspeed, source)
         tag = source / "global_step1"
-        universal = [DEEPSPEED, "-m", "deepspeed.checkpoint.ds_to_universal", "--inject_missing_state", "--input_folder", tag,
-                     "--output_folder"]
+        universal = [
+            DEEPSPEED,
+            "-m",
+            "deepspeed.checkpoint.ds_to_universal",
+            "--inject_missing_state",
+            "--input_folder",
+            tag,
+            "--output_folder",
+        ]
         fp32 = [DEEPSPEED, source / "zero_to_fp32.py", "--safe_serialization", source]
         weights = ["--to", "safetensors", "--drop", "layers.*,exp_avg.*,exp_avg_sq.*,step.*"]
-        return [Case(names[0], source, "ds_to_universal.py", lambda target: [*universal, target / "universal"],
-                     ["--to", "deepspeed-universal"], "out", 10.0, 4.0, True),
-                Case(names[1], source, "zero_to_fp32.py", lambda target: [*fp32, target], weights, "out", 5.0, None, False)]
+        return [
+            Case(
+                names[0],
+                source,
+                "ds_to_universal.py",
+                lambda target: [*universal, target / "universal"],
+                ["--to", "deepspeed-universal"],
+                "out",
+                10.0,
+                4.0,
+                True,
+            ),
+            Case(
+                names[1],
+                source,
+                "zero_to_fp32.py",
+                lambda target: [*fp32, target],
+                weights,
+                "out",
+                5.0,
+                None,
+                False,
+            ),
+        ]
 
     def cases_of_dcp(self) -> list[Case]:
         names = ["dcp to torch", "dcp weights to safetensors"]
@@ -194,16 +250,43 @@ class Bench:
             self.progress("PyTorch saves a distributed checkpoint")
             source = self.folder / "dcp"
             make_state(sys.executable, "dcp", "-", *self.size.dcp, source)
-            words = [sys.executable, "-m", "torch.distributed.checkpoint.format_utils", "dcp_to_torch", source]
-            cases.append(Case(names[0], source, "format_utils dcp_to_torch", lambda target: [*words, target], ["--to", "torch"],
-                              "out.pt", 3.0, None, False))
+            words = [
+                sys.executable,
+                "-m",
+                "torch.distributed.checkpoint.format_utils",
+                "dcp_to_torch",
+                source,
+            ]
+            cases.append(
+                Case(
+                    names[0],
+                    source,
+                    "format_utils dcp_to_torch",
+                    lambda target: [*words, target],
+                    ["--to", "torch"],
+                    "out.pt",
+                    3.0,
+                    None,
+                    False,
+                )
+            )
         if self.wanted(names[1]):
             self.progress("PyTorch saves sharded weights")
             source = self.folder / "weights"
             make_state(sys.executable, "weights", "-", *self.size.weights, source)
-            cases.append(Case(names[1], source / "dcp", "consolidate_safetensors_files, 2 threads, 2 files",
-                              lambda target: [sys.executable, "-c", CONSOLIDATE, source / "hf", target], ["--to", "safetensors"],
-                              "out", 3.0, None, False))
+            cases.append(
+                Case(
+                    names[1],
+                    source / "dcp",
+                    "consolidate_safetensors_files, 2 threads, 2 files",
+                    lambda target: [sys.executable, "-c", CONSOLIDATE, source / "hf", target],
+                    ["--to", "safetensors"],
+                    "out",
+                    3.0,
+                    None,
+                    False,
+                )
+            )
         return cases
 
     def run_case(self, case: Case) -> None:
@@ -225,14 +308,25 @@ class Bench:
                 os.sync()  # what others wrote is not waited for in this one's time
                 found[who].append(measure(words, DS_ACCELERATOR="cpu"))
                 sizes[who] = bytes_below(target)
-                self.progress(f"{case.name}: round {number + 1} of {self.rounds}: {who}: {found[who][-1].seconds:.2f} s")
+                self.progress(
+                    f"{case.name}: round {number + 1} of {self.rounds}: {who}: {found[who][-1].seconds:.2f} s"
+                )
         remove(target)
-        row: dict[str, Any] = {"name": case.name, "program": case.peer, "source_bytes": bytes_below(case.source)}
+        row: dict[str, Any] = {
+            "name": case.name,
+            "program": case.peer,
+            "source_bytes": bytes_below(case.source),
+        }
         for who, runs in found.items():
-            row[who] = {"seconds": statistics.median(run.seconds for run in runs),
-                        "peak_bytes": max(run.peak_bytes for run in runs),
-                        "written_bytes": statistics.median(run.written_bytes for run in runs), "target_bytes": sizes[who]}
-        row["faster"] = statistics.median(peer.seconds / cairn.seconds for peer, cairn in zip(found["peer"], found["cairn"]))
+            row[who] = {
+                "seconds": statistics.median(run.seconds for run in runs),
+                "peak_bytes": max(run.peak_bytes for run in runs),
+                "written_bytes": statistics.median(run.written_bytes for run in runs),
+                "target_bytes": sizes[who],
+            }
+        row["faster"] = statistics.median(
+            peer.seconds / cairn.seconds for peer, cairn in zip(found["peer"], found["cairn"])
+        )
         row["leaner"] = row["peer"]["peak_bytes"] / row["cairn"]["peak_bytes"]
         row["checks"] = {"faster": (row["faster"], case.faster, row["faster"] >= case.faster)}
         if case.leaner:
@@ -254,15 +348,37 @@ class Bench:
         make_state(sys.executable, "many", "-", self.size.tensors, self.size.files, source, ranks=1)
         for words in ([], ["-o", "json"]):
             runs = [measure([CAIRN, "inspect", source, *words]) for _ in range(self.rounds)]
-            seconds, peak = statistics.median(run.seconds for run in runs), max(run.peak_bytes for run in runs)
-            name = " ".join(["inspect", *words]) + f", {self.size.tensors} tensors in {self.size.files} files"
-            self.singles.append({"name": name, "seconds": seconds, "peak_bytes": peak, "met": seconds <= 2 and peak <= 256 * MIB})
+            seconds, peak = statistics.median(run.seconds for run in runs), max(
+                run.peak_bytes for run in runs
+            )
+            name = (
+                " ".join(["inspect", *words])
+                + f", {self.size.tensors} tensors in {self.size.files} files"
+            )
+            self.singles.append(
+                {
+                    "name": name,
+                    "seconds": seconds,
+                    "peak_bytes": peak,
+                    "met": seconds <= 2 and peak <= 256 * MIB,
+                }
+            )
         remove(source)
 
     def run_stage(self) -> None:
         if not self.wanted("stage"):
             return
-        words = [CAIRN, "bench", "convert", "--rounds", max(3, self.rounds), "--size", self.size.bench_bytes, "-o", "json"]
+        words = [
+            CAIRN,
+            "bench",
+            "convert",
+            "--rounds",
+            max(3, self.rounds),
+            "--size",
+            self.size.bench_bytes,
+            "-o",
+            "json",
+        ]
         found = json.loads(measure(words, TMPDIR=str(self.folder)).text)
         self.stages = found["cases"]
 
@@ -279,11 +395,23 @@ class Bench:
         self.run_stage()
 
     def outcome(self) -> dict[str, Any]:
-        starts = {"torch": [sys.executable, "-c", "import torch.distributed.checkpoint"],
-                  "deepspeed": [DEEPSPEED, "-c", "import deepspeed"]}
-        return {"machine": machine(), "kernel": platform.release(), "file_system": str(self.folder.parent), "rounds": self.rounds,
-                "load": os.getloadavg()[0], "cases": self.rows, "singles": self.singles, "stages": self.stages,
-                "import_s": {name: measure(words, DS_ACCELERATOR="cpu").seconds for name, words in starts.items()}}
+        starts = {
+            "torch": [sys.executable, "-c", "import torch.distributed.checkpoint"],
+            "deepspeed": [DEEPSPEED, "-c", "import deepspeed"],
+        }
+        return {
+            "machine": machine(),
+            "kernel": platform.release(),
+            "file_system": str(self.folder.parent),
+            "rounds": self.rounds,
+            "load": os.getloadavg()[0],
+            "cases": self.rows,
+            "singles": self.singles,
+            "stages": self.stages,
+            "import_s": {
+                name: measure(words, DS_ACCELERATOR="cpu").seconds for name, words in starts.items()
+            },
+        }
 
 
 CONSOLIDATE = """
@@ -315,45 +443,85 @@ def table(*rows: tuple[str, ...]) -> str:
 
 def show(found: dict[str, Any]) -> None:
     """The outcome as tables, what is promised beside it."""
-    print(f"{found['machine']}, Linux {found['kernel']}, load average {found['load']:.3g}; rounds: {found['rounds']}")
-    print("Importing alone takes " + ", ".join(f"{name} {each:.1f} s" for name, each in found["import_s"].items()) + "\n")
-    rows: list[tuple[str, ...]] = [("conversion", "against", "bytes", "time", "peak memory", "written", "faster", "leaner",
-                                    "under 256 MiB")]
+    print(
+        f"{found['machine']}, Linux {found['kernel']}, load average {found['load']:.3g}; rounds: {found['rounds']}"
+    )
+    print(
+        "Importing alone takes "
+        + ", ".join(f"{name} {each:.1f} s" for name, each in found["import_s"].items())
+        + "\n"
+    )
+    rows: list[tuple[str, ...]] = [
+        (
+            "conversion",
+            "against",
+            "bytes",
+            "time",
+            "peak memory",
+            "written",
+            "faster",
+            "leaner",
+            "under 256 MiB",
+        )
+    ]
     for each in found["cases"]:
         sides = [each["peer"], each["cairn"]]
-        verdicts = {name: f"{value:.1f}, promised {bound:g}: {'met' if met else 'MISSED'}"
-                    for name, (value, bound, met) in each["checks"].items()}
+        verdicts = {
+            name: f"{value:.1f}, promised {bound:g}: {'met' if met else 'MISSED'}"
+            for name, (value, bound, met) in each["checks"].items()
+        }
         limited, held = each["limited"], "met" if each["checks"]["limit"][2] else "MISSED"
         written = " / ".join(f"{side['written_bytes'] / MIB:.0f}" for side in sides)
-        rows.append((each["name"], each["program"], f"{each['source_bytes'] / MIB:.0f} MiB",
-                     " / ".join(f"{side['seconds']:.2f} s" for side in sides),
-                     " / ".join(f"{side['peak_bytes'] / MIB:.0f} MiB" for side in sides),
-                     f"{written} of {each['cairn']['target_bytes'] / MIB:.0f} MiB",
-                     verdicts["faster"], verdicts.get("leaner", f"{each['leaner']:.1f}"),
-                     f"{limited['seconds']:.2f} s, {limited['peak_bytes'] / MIB:.0f} MiB: {held}"))
+        rows.append(
+            (
+                each["name"],
+                each["program"],
+                f"{each['source_bytes'] / MIB:.0f} MiB",
+                " / ".join(f"{side['seconds']:.2f} s" for side in sides),
+                " / ".join(f"{side['peak_bytes'] / MIB:.0f} MiB" for side in sides),
+                f"{written} of {each['cairn']['target_bytes'] / MIB:.0f} MiB",
+                verdicts["faster"],
+                verdicts.get("leaner", f"{each['leaner']:.1f}"),
+                f"{limited['seconds']:.2f} s, {limited['peak_bytes'] / MIB:.0f} MiB: {held}",
+            )
+        )
     if found["cases"]:
         print("Theirs / Cairn's:\n" + table(*rows))
     for each in found["singles"]:
-        print(f"{each['name']}: {each['seconds']:.2f} s, {each['peak_bytes'] / MIB:.0f} MiB, promised 2 s and 256 MiB: "
-              f"{'met' if each['met'] else 'MISSED'}")
+        print(
+            f"{each['name']}: {each['seconds']:.2f} s, {each['peak_bytes'] / MIB:.0f} MiB, promised 2 s and 256 MiB: "
+            f"{'met' if each['met'] else 'MISSED'}"
+        )
     for each in found["stages"]:
-        print(f"{each['case']}: {each['value']:.3g} of {each['floor']:.3g} {each['unit']} ({each['command']}), "
-              f"ratio {each['ratio']:.2f}, promised {each['bound']:g}: {'met' if each['ratio'] >= each['bound'] else 'MISSED'}")
+        print(
+            f"{each['case']}: {each['value']:.3g} of {each['floor']:.3g} {each['unit']} ({each['command']}), "
+            f"ratio {each['ratio']:.2f}, promised {each['bound']:g}: {'met' if each['ratio'] >= each['bound'] else 'MISSED'}"
+        )
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--small", action="store_true", help="checkpoints of a few MB")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--folder", default=None, help="where the checkpoints go (default: the directory for temporary files)")
-    parser.add_argument("--only", default="", metavar="WORD", help="of the cases only those whose name has the word")
+    parser.add_argument(
+        "--folder",
+        default=None,
+        help="where the checkpoints go (default: the directory for temporary files)",
+    )
+    parser.add_argument(
+        "--only", default="", metavar="WORD", help="of the cases only those whose name has the word"
+    )
     parser.add_argument("--json", action="store_true", help="the outcome as JSON instead of tables")
     options = parser.parse_args()
     if not CAIRN.exists():
         sys.exit(f"bench_convert: {CAIRN} is not built: run make")
     folder = pathlib.Path(tempfile.mkdtemp(prefix="cairn-bench-", dir=options.folder))
     try:
-        bench = Bench(SMALL if options.small else FULL, max(1, options.rounds), folder, options.only)
+        bench = Bench(
+            SMALL if options.small else FULL, max(1, options.rounds), folder, options.only
+        )
         bench.run()
         found = bench.outcome()
     finally:

@@ -1,9 +1,14 @@
-"""Checkpoints for bench_convert.py, saved by the frameworks themselves: as a program, one rank of the job that does it.
+"""Checkpoints for bench_convert.py, saved by the frameworks themselves: as a program, one rank of
+the job that does it.
 
-    bench_convert_states.py deepspeed STAGE LAYERS WIDTH FOLDER      with DeepSpeed's environment, one step trained in bf16
-    bench_convert_states.py dcp       -     LAYERS WIDTH FOLDER      FSDP2 with AdamW in float32, one step trained
-    bench_convert_states.py weights   -     LAYERS WIDTH FOLDER      sharded float32 weights alone: FOLDER/dcp and FOLDER/hf
-    bench_convert_states.py many      -     TENSORS FILES FOLDER     one process: a distributed checkpoint of many small tensors
+    bench_convert_states.py deepspeed STAGE LAYERS WIDTH FOLDER      with DeepSpeed's environment,
+    one step trained in bf16
+    bench_convert_states.py dcp       -     LAYERS WIDTH FOLDER      FSDP2 with AdamW in float32,
+                                      one step trained
+    bench_convert_states.py weights   -     LAYERS WIDTH FOLDER      sharded float32 weights alone:
+                                      FOLDER/dcp and FOLDER/hf
+    bench_convert_states.py many      -     TENSORS FILES FOLDER     one process: a distributed
+                                      checkpoint of many small tensors
 
 The ranks find each other by RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT.
 """
@@ -57,14 +62,21 @@ class Net(torch.nn.Module):
 def save_deepspeed(stage: int, layers: int, width: int, folder: str) -> None:
     import deepspeed
 
-    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # or it is compiled first, for minutes
+    # or it is compiled first, for minutes
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     deepspeed.init_distributed("gloo")
-    config: dict[str, Any] = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": stage},
-                              "zero_allow_untested_optimizer": True, "bf16": {"enabled": True}}
+    config: dict[str, Any] = {
+        "train_micro_batch_size_per_gpu": 1,
+        "zero_optimization": {"stage": stage},
+        "zero_allow_untested_optimizer": True,
+        "bf16": {"enabled": True},
+    }
     torch.manual_seed(1)
     with deepspeed.zero.Init(config_dict_or_path=config, enabled=stage == 3):
         model = Net(layers, width)
-    engine, _, _, _ = deepspeed.initialize(model=model, optimizer=torch.optim.AdamW(model.parameters(), lr=1e-3), config=config)
+    engine, _, _, _ = deepspeed.initialize(
+        model=model, optimizer=torch.optim.AdamW(model.parameters(), lr=1e-3), config=config
+    )
     engine.backward(engine(torch.randn(4, width, dtype=torch.bfloat16)))
     engine.step()
     engine.save_checkpoint(folder)
@@ -95,16 +107,26 @@ def save_weights(layers: int, width: int, folder: str) -> None:
     torch.manual_seed(1)
     mesh = init_device_mesh("cpu", (WORLD,))
     whole = dict(Net(layers, width).named_parameters())
-    weights = {name: distribute_tensor(tensor.detach(), mesh, [Shard(0)]) for name, tensor in whole.items()}
+    weights = {
+        name: distribute_tensor(tensor.detach(), mesh, [Shard(0)]) for name, tensor in whole.items()
+    }
     dcp.save(weights, checkpoint_id=folder + "/dcp")
-    dcp.save(weights, storage_writer=HuggingFaceStorageWriter(folder + "/hf", save_distributed=True))
+    dcp.save(
+        weights, storage_writer=HuggingFaceStorageWriter(folder + "/hf", save_distributed=True)
+    )
 
 
 def make_many(tensors: int, files: int, folder: str) -> None:
-    """As many ranks' files with small tensors, one chunk each. What PyTorch writes of one such tensor stands for all."""
+    """As many ranks' files with small tensors, one chunk each. What PyTorch writes of one such
+    tensor stands for all."""
     from torch.distributed.checkpoint.filesystem import _StorageInfo
-    from torch.distributed.checkpoint.metadata import (ChunkStorageMetadata, Metadata, MetadataIndex, TensorProperties,
-                                                       TensorStorageMetadata)
+    from torch.distributed.checkpoint.metadata import (
+        ChunkStorageMetadata,
+        Metadata,
+        MetadataIndex,
+        TensorProperties,
+        TensorStorageMetadata,
+    )
 
     place, blob = pathlib.Path(folder), io.BytesIO()
     place.mkdir()
@@ -117,7 +139,9 @@ def make_many(tensors: int, files: int, folder: str) -> None:
         (place / f"__{file}_0.distcp").write_bytes(item * len(names))
         for at, name in enumerate(names):
             state[name] = TensorStorageMetadata(TensorProperties(), torch.Size([64]), [chunk])
-            storage[MetadataIndex(name, torch.Size([0]), 0)] = _StorageInfo(f"__{file}_0.distcp", at * len(item), len(item))
+            storage[MetadataIndex(name, torch.Size([0]), 0)] = _StorageInfo(
+                f"__{file}_0.distcp", at * len(item), len(item)
+            )
     (place / ".metadata").write_bytes(pickle.dumps(Metadata(state, storage_data=storage)))
 
 

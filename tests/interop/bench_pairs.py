@@ -1,8 +1,10 @@
-"""What a saver adds to steps, from pairs taken next to each other on a machine whose speed wanders: medians with an interval.
+"""What a saver adds to steps, from pairs taken next to each other on a machine whose speed wanders:
+medians with an interval.
 
-A group is one control step, an episode of saving, one control step, all in one process; see bench_worker.py. The difference
-between an episode and its own two control steps is free of what changes slower than a group, and of what changes evenly over it.
-Groups share no step, so that their differences are independent, and the interval of their median needs no assumption on how they
+A group is one control step, an episode of saving, one control step, all in one process; see
+bench_worker.py. The difference between an episode and its own two control steps is free of what
+changes slower than a group, and of what changes evenly over it. Groups share no step, so that their
+differences are independent, and the interval of their median needs no assumption on how they
 scatter.
 """
 
@@ -15,7 +17,8 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 COVERAGE = 0.95  # of an interval, where there are values enough: six
 COVERAGE_MIN = 0.9  # for a verdict: five
 
-Group = Dict[str, Any]  # {"control": [part, part], "episode": part}; part: wall_s, cpu_s by what, steps, saves, blocked
+# {"control": [part, part], "episode": part}; part: wall_s, cpu_s by what, steps, saves, blocked
+Group = Dict[str, Any]
 
 
 class Estimate(NamedTuple):
@@ -32,11 +35,13 @@ class Estimate(NamedTuple):
 
 
 def estimate(values: Sequence[float]) -> Estimate:
-    """The interval lies between the k-th smallest and the k-th largest value, k as large as COVERAGE lets it."""
+    """The interval lies between the k-th smallest and the k-th largest value, k as large as
+    COVERAGE lets it."""
     if not values:
         raise ValueError("nothing was measured")
     ordered, count = sorted(values), len(values)
-    outside, tail, at = 1.0, 0.5**count, 0  # outside: the probability that the median lies beyond ordered[at] or its mirror
+    # outside: the probability that the median lies beyond ordered[at] or its mirror
+    outside, tail, at = 1.0, 0.5**count, 0
     for k in range((count + 1) // 2):
         if k and 2 * tail > 1 - COVERAGE:
             break
@@ -46,7 +51,8 @@ def estimate(values: Sequence[float]) -> Estimate:
 
 
 class Ratio(NamedTuple):
-    """Of two medians, with all that their intervals allow; None where the denominator may be nothing, or they say too little."""
+    """Of two medians, with all that their intervals allow; None where the denominator may be
+    nothing, or they say too little."""
 
     value: Optional[float]
     low: Optional[float]
@@ -73,15 +79,22 @@ def control_s(group: Group) -> float:
 
 
 def per_step(groups: Sequence[Group], always_s: float = 0.0) -> Estimate:
-    """Seconds that a step takes longer while saves go on. always_s: what each step pays that the controls pay too."""
-    return estimate([each["episode"]["wall_s"] / each["episode"]["steps"] - control_s(each) + always_s for each in groups])
+    """Seconds that a step takes longer while saves go on. always_s: what each step pays that the
+    controls pay too."""
+    return estimate(
+        [
+            each["episode"]["wall_s"] / each["episode"]["steps"] - control_s(each) + always_s
+            for each in groups
+        ]
+    )
 
 
 def per_save(groups: Sequence[Group], always_s: float = 0.0) -> Estimate:
     """Seconds that training takes longer for each state that is saved."""
     return estimate(
         [
-            (each["episode"]["wall_s"] - each["episode"]["steps"] * (control_s(each) - always_s)) / each["episode"]["saves"]
+            (each["episode"]["wall_s"] - each["episode"]["steps"] * (control_s(each) - always_s))
+            / each["episode"]["saves"]
             for each in groups
         ]
     )
@@ -93,7 +106,8 @@ def cpu_per_save(groups: Sequence[Group], of: Callable[[Dict[str, float]], float
         [
             (
                 of(each["episode"]["cpu_s"])
-                - each["episode"]["steps"] * statistics.fmean(of(part["cpu_s"]) / part["steps"] for part in each["control"])
+                - each["episode"]["steps"]
+                * statistics.fmean(of(part["cpu_s"]) / part["steps"] for part in each["control"])
             )
             / each["episode"]["saves"]
             for each in groups
@@ -102,8 +116,16 @@ def cpu_per_save(groups: Sequence[Group], of: Callable[[Dict[str, float]], float
 
 
 def control_scatter(groups: Sequence[Group]) -> Dict[str, float]:
-    """Steps without saving: median, quartiles, and by how much the two of one group differ (median)."""
-    steps: List[float] = [part["wall_s"] / part["steps"] for each in groups for part in each["control"]]
+    """Steps without saving: median, quartiles, and by how much the two of one group differ
+    (median)."""
+    steps: List[float] = [
+        part["wall_s"] / part["steps"] for each in groups for part in each["control"]
+    ]
     quarters = statistics.quantiles(steps, n=4, method="inclusive")
     apart = [abs(each["control"][0]["wall_s"] - each["control"][1]["wall_s"]) for each in groups]
-    return {"median_s": quarters[1], "low_s": quarters[0], "high_s": quarters[2], "apart_s": statistics.median(apart)}
+    return {
+        "median_s": quarters[1],
+        "low_s": quarters[0],
+        "high_s": quarters[2],
+        "apart_s": statistics.median(apart),
+    }

@@ -1,11 +1,14 @@
 """The trainer that bench_peers.py measures: one model with AdamW, and whatever saves its state.
 
-    bench_worker.py train LAYERS WIDTH TOKENS FOLDER AGENT   obeys the lines on standard input, answers each with a line of JSON;
-                                                             AGENT: the process id of Cairn's agent, 0 without
+    bench_worker.py train LAYERS WIDTH TOKENS FOLDER AGENT   obeys the lines on standard input,
+    answers each with a line of JSON;
+                                                             AGENT: the process id of Cairn's agent,
+                                                             0 without
     bench_worker.py restore KIND LAYERS WIDTH TOKENS FOLDER
     bench_worker.py startup                              what Cairn adds to the start of a trainer
 
-With Cairn it runs under `cairn run --`, and the script does nothing for it. All times are seconds of time.perf_counter.
+With Cairn it runs under `cairn run --`, and the script does nothing for it. All times are seconds
+of time.perf_counter.
 """
 
 from __future__ import annotations
@@ -30,7 +33,9 @@ import torch.nn.functional as F  # noqa: E402
 
 IMPORTED = time.perf_counter()
 VOCABULARY = 256
-SETTLING_STEPS = 2  # not timed, while memory that other savers' turns have cooled comes back: as many as an agent has slots
+# not timed, while memory that other savers' turns have cooled comes back: as many as an agent has
+# slots
+SETTLING_STEPS = 2
 
 LEFT_OUT_MAX = 5  # groups of a block
 
@@ -49,12 +54,20 @@ class Model(nn.Module):
         self.embed, self.position = nn.Embedding(VOCABULARY, width), nn.Embedding(tokens, width)
         self.layers = nn.ModuleList(
             nn.TransformerEncoderLayer(
-                width, max(1, width // 64), 4 * width, dropout=0.0, activation=F.gelu, batch_first=True, norm_first=True
+                width,
+                max(1, width // 64),
+                4 * width,
+                dropout=0.0,
+                activation=F.gelu,
+                batch_first=True,
+                norm_first=True,
             )
             for _ in range(layers)
         )
         self.head = nn.Linear(width, VOCABULARY, bias=False)
-        self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(tokens), persistent=False)
+        self.register_buffer(
+            "mask", nn.Transformer.generate_square_subsequent_mask(tokens), persistent=False
+        )
 
     def forward(self, text: torch.Tensor) -> torch.Tensor:
         x = self.embed(text) + self.position.weight
@@ -69,7 +82,9 @@ def build(layers: int, width: int, tokens: int) -> Tuple[Model, torch.optim.Opti
     return model, torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.1)
 
 
-def train_step(model: Model, optimizer: torch.optim.Optimizer, before_update: Callable[[], None] = lambda: None) -> None:
+def train_step(
+    model: Model, optimizer: torch.optim.Optimizer, before_update: Callable[[], None] = lambda: None
+) -> None:
     tokens = model.position.num_embeddings
     text = torch.randint(0, VOCABULARY, (1, tokens + 1))
     loss = F.cross_entropy(model(text[:, :-1]).flatten(0, 1), text[:, 1:].flatten())
@@ -85,9 +100,15 @@ def fingerprint(model: Model, optimizer: torch.optim.Optimizer) -> int:
     with torch.no_grad():
         for i, parameter in enumerate(model.parameters()):
             for j, each in enumerate(
-                (parameter, optimizer.state[parameter]["exp_avg"], optimizer.state[parameter]["exp_avg_sq"])
+                (
+                    parameter,
+                    optimizer.state[parameter]["exp_avg"],
+                    optimizer.state[parameter]["exp_avg_sq"],
+                )
             ):
-                total += (3 * i + j + 1) * int(each.detach().view(torch.int32).sum(dtype=torch.int64))
+                total += (3 * i + j + 1) * int(
+                    each.detach().view(torch.int32).sum(dtype=torch.int64)
+                )
     return total
 
 
@@ -102,9 +123,12 @@ def private_memory_bytes() -> int:
 
 
 class Saver:
-    """What the savers have in common. An episode is a number of steps of a training that saves as often as it can."""
+    """What the savers have in common. An episode is a number of steps of a training that saves as
+    often as it can."""
 
-    def __init__(self, folder: str, model: Model, optimizer: torch.optim.Optimizer, hooks: "Hooks") -> None:
+    def __init__(
+        self, folder: str, model: Model, optimizer: torch.optim.Optimizer, hooks: "Hooks"
+    ) -> None:
         self.path, self.model, self.optimizer = os.path.join(folder, "checkpoint"), model, optimizer
         self.hooks = hooks
 
@@ -139,7 +163,8 @@ class Nothing(Saver):
 
 
 class Cairn(Saver):
-    """A snapshot in each step, for as many steps as an agent has slots. It begins in the forward, and the update waits for it."""
+    """A snapshot in each step, for as many steps as an agent has slots. It begins in the forward,
+    and the update waits for it."""
 
     def settle(self) -> None:
         self.hooks.pause(False)
@@ -168,11 +193,13 @@ class TorchSave(Saver):
 
 
 class AsyncSave(Saver):
-    """torch.distributed.checkpoint.async_save, from the instant it is called until the first step after which the save has ended:
-    then as often as it can, the next one would be called. Training never waits for a file.
+    """torch.distributed.checkpoint.async_save, from the instant it is called until the first step
+    after which the save has ended: then as often as it can, the next one would be called. Training
+    never waits for a file.
 
-    Behind: its stager is kept, so that its memory is there already, and it copies in a thread behind forward and backward; the
-    update waits for it. That is the most that async_save can do for tensors on the CPU.
+    Behind: its stager is kept, so that its memory is there already, and it copies in a thread
+    behind forward and backward; the update waits for it. That is the most that async_save can do
+    for tensors on the CPU.
     """
 
     def __init__(self, *given: Any, process: bool, behind: bool) -> None:
@@ -181,27 +208,42 @@ class AsyncSave(Saver):
         from torch.distributed.checkpoint import staging
         from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
 
-        self.save, self.kind = checkpoint.async_save, AsyncCheckpointerType.PROCESS if process else AsyncCheckpointerType.THREAD
+        self.save, self.kind = (
+            checkpoint.async_save,
+            AsyncCheckpointerType.PROCESS if process else AsyncCheckpointerType.THREAD,
+        )
         self.writer = lambda: checkpoint.FileSystemWriter(self.path, sync_files=False)
         self.ends_process = process
         self.stager = (
             staging.DefaultStager(
                 staging.StagingOptions(
-                    use_pinned_memory=False, use_shared_memory=process, use_async_staging=True, use_non_blocking_copy=False
+                    use_pinned_memory=False,
+                    use_shared_memory=process,
+                    use_async_staging=True,
+                    use_non_blocking_copy=False,
                 )
             )
             if behind
             else None
         )
-        if process:  # it is started here; it ends with the block, as it would keep its copy of everything until the next save
-            self.save({"it": torch.zeros(1)}, storage_writer=self.writer(), async_checkpointer_type=self.kind).result()
+        # it is started here; it ends with the block, as it would keep its copy of everything until
+        # the next save
+        if process:
+            self.save(
+                {"it": torch.zeros(1)},
+                storage_writer=self.writer(),
+                async_checkpointer_type=self.kind,
+            ).result()
         if self.stager:
             self.stager.stage(self.state()).result()
 
     def episode(self) -> Episode:
         begin = time.perf_counter()
         given = self.save(
-            self.state(), storage_writer=self.writer(), async_checkpointer_type=self.kind, async_stager=self.stager
+            self.state(),
+            storage_writer=self.writer(),
+            async_checkpointer_type=self.kind,
+            async_stager=self.stager,
         )
         blocked = [time.perf_counter() - begin]
         written = given.upload_completion if self.stager else given
@@ -246,7 +288,8 @@ SAVERS: Dict[str, Callable[..., Saver]] = {
 
 
 class Hooks:
-    """The time that training spends in Cairn's hooks; they take no snapshot while they are paused, as at the beginning."""
+    """The time that training spends in Cairn's hooks; they take no snapshot while they are paused,
+    as at the beginning."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -287,9 +330,12 @@ class Hooks:
 
 
 def train(layers: int, width: int, tokens: int, folder: str, agent_pid: int) -> None:
-    """Blocks of groups: `block SAVER GROUPS`, then `finish`, after which the process waits to be killed."""
+    """Blocks of groups: `block SAVER GROUPS`, then `finish`, after which the process waits to be
+    killed."""
     hooks, clocks = Hooks(), Clocks(agent_pid)
-    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/rendezvous-{os.getpid()}", rank=0, world_size=1)
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{folder}/rendezvous-{os.getpid()}", rank=0, world_size=1
+    )
     model, optimizer = build(layers, width, tokens)
     answer(
         {
@@ -308,7 +354,9 @@ def train(layers: int, width: int, tokens: int, folder: str, agent_pid: int) -> 
             found = groups_of(saver, int(groups), hooks, clocks)
             saver.close()
             saver.clean()
-            answer({"groups": found, "stats": hooks.stats(), "memory_bytes": private_memory_bytes()})
+            answer(
+                {"groups": found, "stats": hooks.stats(), "memory_bytes": private_memory_bytes()}
+            )
         elif command == "finish":
             answer(finish(model, optimizer, folder, hooks))
 
@@ -321,13 +369,17 @@ def groups_of(saver: Saver, count: int, hooks: Hooks, clocks: Clocks) -> List[Di
         found += [one] if one else []
         if len(found) == count:
             return found
-    sys.exit(f"bench_worker: {LEFT_OUT_MAX + 1} groups of {count + LEFT_OUT_MAX} had snapshots that were not captured")
+    sys.exit(
+        f"bench_worker: {LEFT_OUT_MAX + 1} groups of {count + LEFT_OUT_MAX} had snapshots that were not captured"
+    )
 
 
 def group(saver: Saver, hooks: Hooks, clocks: Clocks) -> Optional[Dict[str, Any]]:
-    """A control step, an episode, a step while what it left is cleaned up and settles, a control step.
+    """A control step, an episode, a step while what it left is cleaned up and settles, a control
+    step.
 
-    None where a snapshot of the episode was skipped (the machine was too slow for the one before): it would cost nothing.
+    None where a snapshot of the episode was skipped (the machine was too slow for the one before):
+    it would cost nothing.
     """
 
     def control() -> Episode:
@@ -343,11 +395,14 @@ def group(saver: Saver, hooks: Hooks, clocks: Clocks) -> Optional[Dict[str, Any]
     train_step(saver.model, saver.optimizer)
     after = timed(control, clocks)
     begun, captured = (
-        hooks.stats().get(name, 0) - begin.get(name, 0) for name in ("snapshots_begun", "snapshots_captured")
+        hooks.stats().get(name, 0) - begin.get(name, 0)
+        for name in ("snapshots_begun", "snapshots_captured")
     )
     wanted = episode["saves"] if isinstance(saver, Cairn) else 0
     if begun > wanted:
-        sys.exit(f"bench_worker: {begun} snapshots were begun in a group of {type(saver).__name__} instead of {wanted}")
+        sys.exit(
+            f"bench_worker: {begun} snapshots were begun in a group of {type(saver).__name__} instead of {wanted}"
+        )
     return {"control": [before, after], "episode": episode} if captured == wanted else None
 
 
@@ -364,15 +419,25 @@ def timed(run: Callable[[], Episode], clocks: Clocks) -> Dict[str, Any]:
     }
 
 
-def finish(model: Model, optimizer: torch.optim.Optimizer, folder: str, hooks: Hooks) -> Dict[str, Any]:
+def finish(
+    model: Model, optimizer: torch.optim.Optimizer, folder: str, hooks: Hooks
+) -> Dict[str, Any]:
     """Leaves the present state complete in all three ways, for the restores; its fingerprint."""
     from torch.distributed import checkpoint
     from torch.distributed.checkpoint.state_dict import get_state_dict
 
-    found = {"fingerprint": fingerprint(model, optimizer), "step": hooks.job.step if hooks.job else 0}
-    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, os.path.join(folder, "torch.pt"))
+    found = {
+        "fingerprint": fingerprint(model, optimizer),
+        "step": hooks.job.step if hooks.job else 0,
+    }
+    torch.save(
+        {"model": model.state_dict(), "optimizer": optimizer.state_dict()},
+        os.path.join(folder, "torch.pt"),
+    )
     parameters, moments = get_state_dict(model, optimizer)
-    checkpoint.save({"model": parameters, "optimizer": moments}, checkpoint_id=os.path.join(folder, "dcp"))
+    checkpoint.save(
+        {"model": parameters, "optimizer": moments}, checkpoint_id=os.path.join(folder, "dcp")
+    )
     del parameters, moments
     hooks.pause(False)
     if hooks.job:
@@ -385,7 +450,8 @@ def finish(model: Model, optimizer: torch.optim.Optimizer, folder: str, hooks: H
 
 
 def restore(kind: str, layers: int, width: int, tokens: int, folder: str) -> None:
-    """A new process until its first steps have run. KIND: cairn, torch.load, dcp.load, or nothing (to restore)."""
+    """A new process until its first steps have run. KIND: cairn, torch.load, dcp.load, or nothing
+    (to restore)."""
     begin = time.perf_counter()
     model, optimizer = build(layers, width, tokens)
     built = time.perf_counter()
@@ -402,7 +468,9 @@ def restore(kind: str, layers: int, width: int, tokens: int, folder: str) -> Non
         from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
         parameters, moments = get_state_dict(model, optimizer)
-        checkpoint.load({"model": parameters, "optimizer": moments}, checkpoint_id=os.path.join(folder, "dcp"))
+        checkpoint.load(
+            {"model": parameters, "optimizer": moments}, checkpoint_id=os.path.join(folder, "dcp")
+        )
         set_state_dict(model, optimizer, model_state_dict=parameters, optim_state_dict=moments)
     restored = time.perf_counter()
     found_print = fingerprint(model, optimizer) if os.environ.get("BENCH_FINGERPRINT") else None
@@ -426,7 +494,8 @@ def restore(kind: str, layers: int, width: int, tokens: int, folder: str) -> Non
 
 
 def startup() -> None:
-    """Import and attach in a process that has imported torch and built a small job. Not under `cairn run`."""
+    """Import and attach in a process that has imported torch and built a small job. Not under
+    `cairn run`."""
     model, optimizer = build(1, 64, 16)
     begin = time.perf_counter()
     import cairn

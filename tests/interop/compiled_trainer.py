@@ -1,11 +1,14 @@
-"""The trainer of test_torch_compiled.py: a script that knows nothing of Cairn, and compiles its model in one of the ways there are.
+"""The trainer of test_torch_compiled.py: a script that knows nothing of Cairn, and compiles its
+model in one of the ways there are.
 
     compiled_trainer.py HOW STEPS [--attach]
 
-HOW: wrapped (torch.compile of the model, which is evaluated first), inplace (model.compile), function (of a function that calls the
-model), graph (the same without graph breaks), parts (two modules without a root, whose blocks are compiled without graph breaks, as stages of a pipeline are), pair (two
-models, each compiled without graph breaks, with an optimizer each), step (the optimizer's step). Prints `step N LOSS` (the loss as a hexadecimal
-float) for each update, and at the end `state SHA256`.
+HOW: wrapped (torch.compile of the model, which is evaluated first), inplace (model.compile),
+function (of a function that calls the model), graph (the same without graph breaks), parts (two
+modules without a root, whose blocks are compiled without graph breaks, as stages of a pipeline
+are), pair (two models, each compiled without graph breaks, with an optimizer each), step (the
+optimizer's step). Prints `step N LOSS` (the loss as a hexadecimal float) for each update, and at
+the end `state SHA256`.
 """
 import hashlib
 import os
@@ -86,7 +89,9 @@ def main():
 
     held = [parts[0].parameters(), parts[1].parameters()] if how == "pair" else [whole.parameters()]
     optimizers = [torch.optim.AdamW(each, lr=1e-2) for each in held]
-    take = [torch.compile(each.step, **COMPILED) if how == "step" else each.step for each in optimizers]
+    take = [
+        torch.compile(each.step, **COMPILED) if how == "step" else each.step for each in optimizers
+    ]
     if "--attach" in sys.argv:
         cairn.attach(whole, optimizers)
     if how == "wrapped":
@@ -105,9 +110,18 @@ def main():
             update()
         print(f"step {step} {loss.item().hex()}", flush=True)
     tensors = [*whole.state_dict().values()]
-    tensors += [value for optimizer in optimizers for each in optimizer.state.values() for value in each.values()]
+    tensors += [
+        value
+        for optimizer in optimizers
+        for each in optimizer.state.values()
+        for value in each.values()
+    ]
     torch.export.export(whole, (x,))  # in which the model's hooks see stand-ins
-    print("state", hashlib.sha256(b"".join(each.numpy().tobytes() for each in tensors)).hexdigest(), flush=True)
+    print(
+        "state",
+        hashlib.sha256(b"".join(each.numpy().tobytes() for each in tensors)).hexdigest(),
+        flush=True,
+    )
 
 
 main()

@@ -1,5 +1,5 @@
-"""Where no TMPDIR is given (tests/runner.py gives one), all temporary folders of a run lie in one, which goes with it: what
-killed trainers, launchers and data loaders leave is in there, too."""
+"""Where no TMPDIR is given (tests/runner.py gives one), all temporary folders of a run lie in one,
+which goes with it: what killed trainers, launchers and data loaders leave is in there, too."""
 import os
 import shutil
 import tempfile

@@ -2,10 +2,12 @@
 
     coverage_trainer.py WHAT SECONDS
 
-WHAT: whole (all is covered), buffer (a buffer of a type that cannot be captured), loose (a parameter of no module), lbfgs (an
-optimizer that keeps one state), extra (an extra that is no plain data), other (an optimizer that cairn.attach was not given),
-between (a parameter is written to behind the optimizer's back), raise (a hook of ours fails in the middle), dcp (the script saves
-with torch.distributed.checkpoint and does not attach). With `plain-` before it the script does not call cairn.attach.
+WHAT: whole (all is covered), buffer (a buffer of a type that cannot be captured), loose (a
+parameter of no module), lbfgs (an optimizer that keeps one state), extra (an extra that is no plain
+data), other (an optimizer that cairn.attach was not given), between (a parameter is written to
+behind the optimizer's back), raise (a hook of ours fails in the middle), dcp (the script saves with
+torch.distributed.checkpoint and does not attach). With `plain-` before it the script does not call
+cairn.attach.
 
 Trains until the seconds are over, and then prints `step N`, how many updates that were.
 """
@@ -51,6 +53,7 @@ def main():
             _state.Layout.prepare = fail
     end, step = time.monotonic() + seconds, 0
     while time.monotonic() < end:
+
         def closure():
             optimizer.zero_grad()
             loss = (model(torch.ones(2, 8)) * loose).sum()
@@ -73,7 +76,11 @@ def main():
 
             import cairn.dcp
 
-            dcp.save({"model": model.state_dict()}, checkpoint_id=str(step), storage_writer=cairn.dcp.Writer())
+            dcp.save(
+                {"model": model.state_dict()},
+                checkpoint_id=str(step),
+                storage_writer=cairn.dcp.Writer(),
+            )
         time.sleep(0.01)
     print(f"step {step}", flush=True)
 

@@ -1,10 +1,12 @@
-"""The trainer of test_dcp.py: trains a few steps, saves or loads with torch.distributed.checkpoint on Cairn, trains on.
+"""The trainer of test_dcp.py: trains a few steps, saves or loads with torch.distributed.checkpoint
+on Cairn, trains on.
 
     dcp_trainer.py KIND ACTION...      KIND: plain ddp fsdp
 
-Actions, in order: `train N`, `save HOW` (sync, async, cached, process), `load`, `id N` (the checkpoint_id of what follows; 0 for
-none), `wider` (rebuild with other shapes), `more` (ask for a tensor that was not saved), `strange` (a tensor that cannot be
-captured), `sleep`, `rank N` (the next action on that rank alone). Prints `state SHA256` of the whole state, gathered, after each
+Actions, in order: `train N`, `save HOW` (sync, async, cached, process), `load`, `id N` (the
+checkpoint_id of what follows; 0 for none), `wider` (rebuild with other shapes), `more` (ask for a
+tensor that was not saved), `strange` (a tensor that cannot be captured), `sleep`, `rank N` (the
+next action on that rank alone). Prints `state SHA256` of the whole state, gathered, after each
 action that changes or saves it, and `loss N LOSS` (hexadecimal) for each step.
 """
 import hashlib
@@ -30,8 +32,13 @@ class Job:
     def __init__(self, kind, seed, width=50):
         torch.manual_seed(seed)
         self.kind, self.step = kind, 0
-        self.model = nn.Sequential(nn.Embedding(32, 48), nn.Linear(48, width), nn.GELU(), nn.LayerNorm(width),
-                                   nn.Linear(width, 33))
+        self.model = nn.Sequential(
+            nn.Embedding(32, 48),
+            nn.Linear(48, width),
+            nn.GELU(),
+            nn.LayerNorm(width),
+            nn.Linear(width, 33),
+        )
         if kind == "ddp":
             self.model = nn.parallel.DistributedDataParallel(self.model)
         if kind == "fsdp":
@@ -43,13 +50,18 @@ class Job:
                 fully_shard(layer, mesh=mesh)
             fully_shard(self.model, mesh=mesh)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=3e-3)
-        self.extra = {"ints": torch.arange(7) + seed, "odd": torch.arange(12.0).reshape(3, 4).t() * seed,
-                      "half": torch.full((), seed / 3, dtype=torch.bfloat16), "none": torch.empty(0, 5),
-                      "words": {"a": [seed, "ä"], "b": (1.5, None)}}
+        self.extra = {
+            "ints": torch.arange(7) + seed,
+            "odd": torch.arange(12.0).reshape(3, 4).t() * seed,
+            "half": torch.full((), seed / 3, dtype=torch.bfloat16),
+            "none": torch.empty(0, 5),
+            "words": {"a": [seed, "ä"], "b": (1.5, None)},
+        }
 
     def train(self, steps):
         for _ in range(steps):
-            tokens = torch.arange(24) * (self.step + 1) % 32  # the same on all ranks: so is the result, whatever their number
+            # the same on all ranks: so is the result, whatever their number
+            tokens = torch.arange(24) * (self.step + 1) % 32
             loss = F.cross_entropy(self.model(tokens), (tokens * 7 + 3) % 32)
             self.optimizer.zero_grad()
             loss.backward()
@@ -85,14 +97,20 @@ def save(state, how, checkpoint_id, group):
         dcp.save(state, storage_writer=cairn.dcp.Writer(), checkpoint_id=checkpoint_id)
     elif how == "cached":
         planner = dcp.DefaultSavePlanner(enable_plan_caching=True)
-        dcp.save(state, storage_writer=cairn.dcp.Writer(), checkpoint_id=checkpoint_id, planner=planner)
+        dcp.save(
+            state, storage_writer=cairn.dcp.Writer(), checkpoint_id=checkpoint_id, planner=planner
+        )
     else:
         kinds = {"async": "THREAD", "process": "PROCESS"}
         from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
 
-        return dcp.async_save(state, storage_writer=cairn.dcp.Writer(), checkpoint_id=checkpoint_id,
-                              process_group=group if how == "async" else None,
-                              async_checkpointer_type=getattr(AsyncCheckpointerType, kinds[how]))
+        return dcp.async_save(
+            state,
+            storage_writer=cairn.dcp.Writer(),
+            checkpoint_id=checkpoint_id,
+            process_group=group if how == "async" else None,
+            async_checkpointer_type=getattr(AsyncCheckpointerType, kinds[how]),
+        )
     return None
 
 
@@ -103,8 +121,11 @@ def main():
     if WORLD > 1:
         torch.distributed.init_process_group("gloo")
     elif kind == "fsdp":
-        torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
-    # An asynchronous save runs its collectives in a thread of its own, which must not meet those of the training in one group.
+        torch.distributed.init_process_group(
+            "gloo", store=torch.distributed.HashStore(), rank=0, world_size=1
+        )
+    # An asynchronous save runs its collectives in a thread of its own, which must not meet those of
+    # the training in one group.
     group = torch.distributed.new_group(backend="gloo") if WORLD > 1 else None
     job, checkpoint_id, pending = Job(kind, seed=5), None, None
     while words:
@@ -138,7 +159,12 @@ def main():
                 job.train(1)  # an optimizer's state exists after a step only
                 state = job.state()
                 dcp.load(state, storage_reader=cairn.dcp.Reader(), checkpoint_id=checkpoint_id)
-                set_state_dict(job.model, job.optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+                set_state_dict(
+                    job.model,
+                    job.optimizer,
+                    model_state_dict=state["model"],
+                    optim_state_dict=state["optimizer"],
+                )
                 job.extra, job.step = state["extra"], state["step"]
                 print(f"loaded {job.step}\nstate {job.digest()}", flush=True)
             elif word == "sleep":

@@ -1,11 +1,12 @@
-"""A tiny DeepSpeed job on the CPU: trains, saves a checkpoint with DeepSpeed's own writer, or loads one with its own loader, and
-writes down what each parameter and moment then is.
+"""A tiny DeepSpeed job on the CPU: trains, saves a checkpoint with DeepSpeed's own writer, or loads
+one with its own loader, and writes down what each parameter and moment then is.
 
-One process per rank, started by convert_deepspeed helpers of test_convert_deepspeed.py with RANK, WORLD_SIZE, MASTER_ADDR and
-MASTER_PORT set: deepspeed_trainer.py save|load JSON, where JSON is
-{"stage": 0..3, "dtype": "fp32"|"bf16"|"fp16", "dir": CHECKPOINT, "truth": FILE, "steps": N, "universal": bool, "options": {...}, "config": {...},
-"client": false where the checkpoint has no client state of this trainer}.
-Rank 0 writes {"module": {name: tensor}, "fp32": …, "exp_avg": …, "exp_avg_sq": …, "step": int, "lr": float} to `truth`.
+One process per rank, started by convert_deepspeed helpers of test_convert_deepspeed.py with RANK,
+WORLD_SIZE, MASTER_ADDR and MASTER_PORT set: deepspeed_trainer.py save|load JSON, where JSON is
+{"stage": 0..3, "dtype": "fp32"|"bf16"|"fp16", "dir": CHECKPOINT, "truth": FILE, "steps": N,
+"universal": bool, "options": {...}, "config": {...}, "client": false where the checkpoint has no
+client state of this trainer}. Rank 0 writes {"module": {name: tensor}, "fp32": …, "exp_avg": …,
+"exp_avg_sq": …, "step": int, "lr": float} to `truth`.
 """
 
 import json
@@ -18,7 +19,9 @@ os.environ.setdefault("DS_ACCELERATOR", "cpu")
 import torch
 import torch.distributed
 import deepspeed
-deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # or it is compiled first, for minutes
+
+# or it is compiled first, for minutes
+deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
 from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state
 
 WIDTH = 14  # not a multiple of any number of ranks used here, so that shards are uneven
@@ -26,7 +29,8 @@ VOCABULARY = 11
 
 
 class Net(torch.nn.Module):
-    """Tied weights, a frozen parameter, buffers of two types, one element alone, two parameter groups, and sizes that divide by nothing."""
+    """Tied weights, a frozen parameter, buffers of two types, one element alone, two parameter
+    groups, and sizes that divide by nothing."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,8 +57,15 @@ def groups_of(model: Net) -> list[dict[str, Any]]:
     """The usual two groups: matrices with weight decay, everything else without."""
     trained = [p for p in model.parameters() if p.requires_grad]
     return [
-        {"params": [p for p in trained if getattr(p, "ds_shape", p.shape).numel() > WIDTH * 2], "weight_decay": 0.1},
-        {"params": [p for p in trained if getattr(p, "ds_shape", p.shape).numel() <= WIDTH * 2], "weight_decay": 0.0, "lr": 3e-3},
+        {
+            "params": [p for p in trained if getattr(p, "ds_shape", p.shape).numel() > WIDTH * 2],
+            "weight_decay": 0.1,
+        },
+        {
+            "params": [p for p in trained if getattr(p, "ds_shape", p.shape).numel() <= WIDTH * 2],
+            "weight_decay": 0.0,
+            "lr": 3e-3,
+        },
     ]
 
 
@@ -63,7 +74,10 @@ def engine_of(job: dict[str, Any]) -> Any:
         "train_micro_batch_size_per_gpu": 1,
         "zero_optimization": {"stage": job["stage"], **job.get("options", {})},
         "zero_allow_untested_optimizer": True,
-        "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 10, "warmup_max_lr": 1e-2}},
+        "scheduler": {
+            "type": "WarmupLR",
+            "params": {"warmup_num_steps": 10, "warmup_max_lr": 1e-2},
+        },
         "checkpoint": {"load_universal": bool(job.get("universal"))},
     }
     if job["dtype"] == "bf16":
@@ -86,7 +100,9 @@ def train(engine: Any, steps: int) -> None:
     generator = torch.Generator().manual_seed(100 + torch.distributed.get_rank())
     for _ in range(steps):
         tokens = torch.randint(0, VOCABULARY, (6, 3), generator=generator)
-        loss = torch.nn.functional.cross_entropy(engine(tokens).float().flatten(0, 1), tokens.flatten())
+        loss = torch.nn.functional.cross_entropy(
+            engine(tokens).float().flatten(0, 1), tokens.flatten()
+        )
         engine.backward(loss)
         engine.step()
     engine.module.running.add_(steps + torch.arange(7).to(engine.module.running.dtype))
@@ -98,7 +114,8 @@ def job_stage(engine: Any) -> int:
 
 
 def add_flat_moments(engine: Any, truth: dict[str, Any]) -> None:
-    """The moments of ZeRO 1 and 2 from the live buffers of all ranks: DeepSpeed's accessors find none after torch's own AdamW."""
+    """The moments of ZeRO 1 and 2 from the live buffers of all ranks: DeepSpeed's accessors find
+    none after torch's own AdamW."""
     optimizer = engine.optimizer
     groups = getattr(optimizer, "round_robin_bit16_groups", None) or optimizer.bf16_groups
     for flat, group in zip([g["params"][0] for g in optimizer.optimizer.param_groups], groups):
@@ -108,8 +125,10 @@ def add_flat_moments(engine: Any, truth: dict[str, Any]) -> None:
             torch.distributed.all_gather(parts, mine.contiguous())
             whole = torch.cat(parts)
             for parameter in group:
-                truth[key][engine.param_names[parameter]] = whole[: parameter.numel()].reshape(parameter.shape).clone()
-                whole = whole[parameter.numel():]
+                truth[key][engine.param_names[parameter]] = (
+                    whole[: parameter.numel()].reshape(parameter.shape).clone()
+                )
+                whole = whole[parameter.numel() :]
 
 
 def truth_of(engine: Any) -> dict[str, Any]:
@@ -120,16 +139,32 @@ def truth_of(engine: Any) -> dict[str, Any]:
             truth["module"][name] = parameter.detach().clone()
         if not parameter.requires_grad:
             continue
-        truth["fp32"][name] = safe_get_full_fp32_param(parameter).detach().clone().reshape(truth["module"][name].shape)
+        truth["fp32"][name] = (
+            safe_get_full_fp32_param(parameter)
+            .detach()
+            .clone()
+            .reshape(truth["module"][name].shape)
+        )
         for key in ("exp_avg", "exp_avg_sq") if job_stage(engine) == 3 else ():
-            truth[key][name] = safe_get_full_optimizer_state(parameter, key).detach().clone().reshape(truth["fp32"][name].shape)
+            truth[key][name] = (
+                safe_get_full_optimizer_state(parameter, key)
+                .detach()
+                .clone()
+                .reshape(truth["fp32"][name].shape)
+            )
     if job_stage(engine) in (1, 2):
         add_flat_moments(engine, truth)
     for name, buffer in engine.module.named_buffers():
         truth["module"][name] = buffer.detach().clone()
     truth["step"] = engine.global_steps
     truth["lr"] = [group["lr"] for group in engine.optimizer.param_groups]
-    truth["optimizer_step"] = sorted({float(state["step"]) for state in engine.optimizer.optimizer.state.values() if "step" in state})
+    truth["optimizer_step"] = sorted(
+        {
+            float(state["step"])
+            for state in engine.optimizer.optimizer.state.values()
+            if "step" in state
+        }
+    )
     return truth
 
 

@@ -1,9 +1,11 @@
-"""The trainer of test_detection.py: a small model under DistributedDataParallel over gloo, with a device that computes for a while.
+"""The trainer of test_detection.py: a small model under DistributedDataParallel over gloo, with a
+device that computes for a while.
 
-Prints `step N MS` after each update, with how long the step has computed, by the clock; ends when it is told to. SIGUSR2 makes
-the rank compute SLOWER times as long in each step from the next one on, and again as long as before: `pace N` is the step it begins
-with. The device is a clock, as a GPU is to the processors: were it a processor, then a machine with other things to do would make
-all ranks slower at random, by more than some are made slower here.
+Prints `step N MS` after each update, with how long the step has computed, by the clock; ends when
+it is told to. SIGUSR2 makes the rank compute SLOWER times as long in each step from the next one
+on, and again as long as before: `pace N` is the step it begins with. The device is a clock, as a
+GPU is to the processors: were it a processor, then a machine with other things to do would make all
+ranks slower at random, by more than some are made slower here.
 """
 import os
 import signal

@@ -1,14 +1,18 @@
-"""The trainer of test_torch_device.py: tensors in the memory of two fake CUDA devices, written by kernels that run later.
+"""The trainer of test_torch_device.py: tensors in the memory of two fake CUDA devices, written by
+kernels that run later.
 
     device_trainer.py STEPS [--plain] [--record STEP] [--wrong-stream]
 
-PyTorch for the CPU has no device tensors. Here a parameter is a CPU tensor over the fake driver's own view of device memory, and
-what the binding asks about it is answered as for one on a device: `_torch.ordinal` and `_torch.addresses`, the two functions that
-say where a tensor lies, and the few of torch.cuda that it calls. All else is the product: hooks, job, library, agent, and
-copies by the driver's calls. The optimizer issues its writes to a side stream per device, where they wait for some milliseconds:
-who reads a tensor without waiting for that stream reads what was there before the update.
+PyTorch for the CPU has no device tensors. Here a parameter is a CPU tensor over the fake driver's
+own view of device memory, and what the binding asks about it is answered as for one on a device:
+`_torch.ordinal` and `_torch.addresses`, the two functions that say where a tensor lies, and the few
+of torch.cuda that it calls. All else is the product: hooks, job, library, agent, and copies by the
+driver's calls. The optimizer issues its writes to a side stream per device, where they wait for
+some milliseconds: who reads a tensor without waiting for that stream reads what was there before
+the update.
 
-Prints `step N LOSS` for each update and at the end `state SHA256` and `misuses N`, what the fake driver saw of wrong use.
+Prints `step N LOSS` for each update and at the end `state SHA256` and `misuses N`, what the fake
+driver saw of wrong use.
 """
 
 import argparse
@@ -27,7 +31,13 @@ driver = ctypes.CDLL(str(ROOT / "build" / "plain" / "libfakecuda.so"))
 driver.fakecuda_view.restype = ctypes.c_void_p
 driver.fakecuda_view.argtypes = [ctypes.c_uint64]
 driver.fakecuda_alloc.argtypes = [ctypes.c_int, ctypes.POINTER(ctypes.c_uint64), ctypes.c_size_t]
-driver.fakecuda_write.argtypes = [ctypes.c_void_p, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint64]
+driver.fakecuda_write.argtypes = [
+    ctypes.c_void_p,
+    ctypes.c_uint64,
+    ctypes.c_void_p,
+    ctypes.c_size_t,
+    ctypes.c_uint64,
+]
 driver.cuStreamSynchronize.argtypes = [ctypes.c_void_p]
 driver.cuCtxPushCurrent_v2.argtypes = [ctypes.c_void_p]
 
@@ -40,9 +50,23 @@ from cairn import _torch  # noqa: E402
 class State(ctypes.Structure):
     """struct fakecuda_state."""
 
-    _fields_ = [(name, ctypes.c_int64) for name in (
-        "contexts", "streams", "events", "registered", "host_allocated", "device_allocated", "register_calls", "pageable_copies",
-        "async_copies", "copied_bytes", "context_creations", "misuses")]
+    _fields_ = [
+        (name, ctypes.c_int64)
+        for name in (
+            "contexts",
+            "streams",
+            "events",
+            "registered",
+            "host_allocated",
+            "device_allocated",
+            "register_calls",
+            "pageable_copies",
+            "async_copies",
+            "copied_bytes",
+            "context_creations",
+            "misuses",
+        )
+    ]
 
 
 def check(code):
@@ -67,12 +91,18 @@ class Device:
         check(driver.fakecuda_alloc(self.number, ctypes.byref(address), size))
         view = driver.fakecuda_view(address.value)
         self.blocks.append((view, address.value, size))
-        return torch.frombuffer((ctypes.c_char * size).from_address(view), dtype=torch.float32).view(shape)
+        return torch.frombuffer(
+            (ctypes.c_char * size).from_address(view), dtype=torch.float32
+        ).view(shape)
 
     def write(self, tensor, value, delay_us):
         """A kernel: so long after it was issued the tensor has the value."""
         value = value.detach().contiguous()
-        check(driver.fakecuda_write(self.stream, address_of(tensor), value.data_ptr(), value.nbytes, delay_us))
+        check(
+            driver.fakecuda_write(
+                self.stream, address_of(tensor), value.data_ptr(), value.nbytes, delay_us
+            )
+        )
 
     def finish(self):
         check(driver.cuStreamSynchronize(self.stream))
@@ -116,7 +146,9 @@ class Cuda:
         torch.cuda.is_available = torch.cuda.is_initialized = lambda: True
         torch.cuda.device_count = lambda: len(DEVICES)
         torch.cuda.current_device = lambda: 0
-        torch.cuda.current_stream = lambda device=0: Stream(None if self.wrong_stream else DEVICES[device].stream.value)
+        torch.cuda.current_stream = lambda device=0: Stream(
+            None if self.wrong_stream else DEVICES[device].stream.value
+        )
         torch.cuda.is_current_stream_capturing = lambda: self.is_recording
         torch.cuda.get_rng_state_all = lambda: [each.clone() for each in self.generators]
         torch.cuda.set_rng_state = lambda state, device=0: self.generators[device].copy_(state)
@@ -133,7 +165,11 @@ class Model(nn.Module):
         for parameter in self.parameters():
             found = block_of(parameter)
             if found:
-                found[0].write(parameter, torch.randn(parameter.shape) / 50, LONG_US if parameter.dim() > 1 else 0)
+                found[0].write(
+                    parameter,
+                    torch.randn(parameter.shape) / 50,
+                    LONG_US if parameter.dim() > 1 else 0,
+                )
 
     def forward(self, x):
         for device in DEVICES:
@@ -213,7 +249,10 @@ def main():
     print(f"state {digest(model, optimizer, cuda.generators)}", flush=True)
     seen = State()
     driver.fakecuda_state(ctypes.byref(seen))
-    print(f"misuses {seen.misuses} pageable {seen.pageable_copies} async {seen.async_copies}", flush=True)
+    print(
+        f"misuses {seen.misuses} pageable {seen.pageable_copies} async {seen.async_copies}",
+        flush=True,
+    )
 
 
 main()

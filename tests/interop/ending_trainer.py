@@ -2,8 +2,9 @@
 
     ending_trainer.py WHERE HOW
 
-WHERE: main, or spawn or fork for a child of multiprocessing that is started so. HOW: return; 0, 1 or words for sys.exit with that;
-raise; group (a process group that is destroyed while an exception is at work, which is then caught).
+WHERE: main, or spawn or fork for a child of multiprocessing that is started so. HOW: return; 0, 1
+or words for sys.exit with that; raise; group (a process group that is destroyed while an exception
+is at work, which is then caught).
 """
 import sys
 
@@ -20,7 +21,9 @@ def end(how):
 def train(how):
     torch.set_num_threads(1)
     if how == "group":
-        torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+        torch.distributed.init_process_group(
+            "gloo", store=torch.distributed.HashStore(), rank=0, world_size=1
+        )
     model = torch.nn.Linear(8, 8)
     optimizer = torch.optim.AdamW(model.parameters())
     for _ in range(3):

@@ -1,14 +1,17 @@
-"""The trainer of test_fsdp1.py: a small model in FSDP1's flat parameters, each step determined by its number and the state.
+"""The trainer of test_fsdp1.py: a small model in FSDP1's flat parameters, each step determined by
+its number and the state.
 
     fsdp1_trainer.py KIND STEPS [whole]
 
-KIND: orig (use_orig_params), flat (without), mixed (bfloat16 while it computes), adagrad (state that is there from the start),
-thaw (a part of a unit is
-frozen, and joins the optimizer at step 3 or at once where that is over), thaw_flat (the same of a whole unit, without use_orig_params),
-and FSDP1's strategies grad_op, no_shard and hybrid (half of the ranks hold what the other half does).
+KIND: orig (use_orig_params), flat (without), mixed (bfloat16 while it computes), adagrad (state
+that is there from the start), thaw (a part of a unit is
+frozen, and joins the optimizer at step 3 or at once where that is over), thaw_flat (the same of a
+whole unit, without use_orig_params), and FSDP1's strategies grad_op, no_shard and hybrid (half of
+the ranks hold what the other half does).
 
-Prints `step N LOSS` (the loss as a hexadecimal float) for each update and at the end `state SHA256` of all that trains on this
-rank. With `whole` it prints first `whole STEP SHA256` of the parameters and the optimizer's state as they are without any shards.
+Prints `step N LOSS` (the loss as a hexadecimal float) for each update and at the end `state SHA256`
+of all that trains on this rank. With `whole` it prints first `whole STEP SHA256` of the parameters
+and the optimizer's state as they are without any shards.
 """
 import hashlib
 import os
@@ -30,8 +33,11 @@ import forking
 forking.become_a_rank()
 RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 PAUSE_S = float(os.environ.get("TRAINER_PAUSE_S", "0"))
-STRATEGIES = {"grad_op": ShardingStrategy.SHARD_GRAD_OP, "no_shard": ShardingStrategy.NO_SHARD,
-              "hybrid": ShardingStrategy.HYBRID_SHARD}
+STRATEGIES = {
+    "grad_op": ShardingStrategy.SHARD_GRAD_OP,
+    "no_shard": ShardingStrategy.NO_SHARD,
+    "hybrid": ShardingStrategy.HYBRID_SHARD,
+}
 
 
 class Block(nn.Module):
@@ -39,7 +45,11 @@ class Block(nn.Module):
 
     def __init__(self, width):
         super().__init__()
-        self.norm, self.inner, self.drop = nn.BatchNorm1d(width), nn.Linear(width, 2 * width + 1), nn.Dropout(0.1)
+        self.norm, self.inner, self.drop = (
+            nn.BatchNorm1d(width),
+            nn.Linear(width, 2 * width + 1),
+            nn.Dropout(0.1),
+        )
         self.mix = nn.Conv1d(1, 3, 5, padding=2)
         self.outer = nn.Linear(2 * width + 1, width, bias=False)
 
@@ -69,11 +79,23 @@ def build(kind):
         model.blocks[1].requires_grad_(False)
     elif kind not in ("orig", "flat"):  # flat parameters are trained as a whole
         model.blocks[1].norm.requires_grad_(False)
-    mesh = init_device_mesh("cpu", (2, WORLD // 2), mesh_dim_names=("replicas", "shards")) if kind == "hybrid" else None
-    precision = MixedPrecision(torch.bfloat16, torch.float32, torch.bfloat16) if kind == "mixed" else None
+    mesh = (
+        init_device_mesh("cpu", (2, WORLD // 2), mesh_dim_names=("replicas", "shards"))
+        if kind == "hybrid"
+        else None
+    )
+    precision = (
+        MixedPrecision(torch.bfloat16, torch.float32, torch.bfloat16) if kind == "mixed" else None
+    )
     return FullyShardedDataParallel(
-        model, auto_wrap_policy=ModuleWrapPolicy({Block}), use_orig_params="flat" not in kind, device_mesh=mesh,
-        sharding_strategy=STRATEGIES.get(kind), mixed_precision=precision, device_id=torch.device("cpu"))
+        model,
+        auto_wrap_policy=ModuleWrapPolicy({Block}),
+        use_orig_params="flat" not in kind,
+        device_mesh=mesh,
+        sharding_strategy=STRATEGIES.get(kind),
+        mixed_precision=precision,
+        device_id=torch.device("cpu"),
+    )
 
 
 def batch(step):
@@ -104,7 +126,9 @@ def digest(model, optimizer):
 
 
 def digest_of_whole(model, optimizer):
-    tensors, state = get_state_dict(model, optimizer, options=StateDictOptions(full_state_dict=True))
+    tensors, state = get_state_dict(
+        model, optimizer, options=StateDictOptions(full_state_dict=True)
+    )
     sha = hashlib.sha256()
     for name, tensor in sorted(tensors.items()):
         if "running_" not in name:  # which are each rank's own
@@ -133,7 +157,9 @@ def main():
     if kind == "adagrad":
         optimizer = torch.optim.Adagrad(model.parameters(), lr=1e-2)
     else:
-        optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad or "thaw" not in kind], lr=4e-3)
+        optimizer = torch.optim.AdamW(
+            [p for p in model.parameters() if p.requires_grad or "thaw" not in kind], lr=4e-3
+        )
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 40)
     job = cairn.attach(model, optimizer, scheduler=scheduler)
     if "whole" in sys.argv:

@@ -1,7 +1,9 @@
-"""The trainer of test_torch_fence.py: its capture is stopped half-way, under libcairn_gated.so, while the optimizer updates.
+"""The trainer of test_torch_fence.py: its capture is stopped half-way, under libcairn_gated.so,
+while the optimizer updates.
 
-    gated_trainer.py half     prints `state STEP SHA256` of what the half captured snapshot must hold, `updated ...` of what the
-                              update had written to while it waited, then `held`, and waits to be killed
+    gated_trainer.py half     prints `state STEP SHA256` of what the half captured snapshot must
+                              hold, `updated ...` of what the update had written to while it waited,
+                              then `held`, and waits to be killed
     gated_trainer.py show     prints `state STEP SHA256` of what it resumed from
 
 Six layers of 2 MiB with two moments each: 36 MiB, captured and updated layer by layer.
@@ -26,7 +28,10 @@ ALL = 2**64 - 1
 def tensors(model, optimizer):
     """Of each layer its parameter and moments."""
     return [
-        [parameter.detach(), *(optimizer.state[parameter][key] for key in ("exp_avg", "exp_avg_sq"))]
+        [
+            parameter.detach(),
+            *(optimizer.state[parameter][key] for key in ("exp_avg", "exp_avg_sq")),
+        ]
         for parameter in model.parameters()
     ]
 
@@ -52,7 +57,9 @@ def waits(gate, seconds):
 
 def half(model, optimizer, job):
     gate = ctypes.CDLL(os.environ["CAIRN_LIBRARY"])
-    gate.cairn_test_gate.argtypes, gate.cairn_test_gate_waits.restype = [ctypes.c_uint64], ctypes.c_bool
+    gate.cairn_test_gate.argtypes, gate.cairn_test_gate_waits.restype = [
+        ctypes.c_uint64
+    ], ctypes.c_bool
     gate.cairn_test_gate.restype = None
     for step in range(40):
         if step >= 3:
@@ -68,14 +75,22 @@ def half(model, optimizer, job):
     print(wanted, flush=True)
 
     def changed():
-        return [[not torch.equal(*pair) for pair in zip(*layers)] for layers in zip(before, tensors(model, optimizer))]
+        return [
+            [not torch.equal(*pair) for pair in zip(*layers)]
+            for layers in zip(before, tensors(model, optimizer))
+        ]
 
     def look_and_open():
         until = time.monotonic() + 40
         while not all(changed()[1]) and time.monotonic() < until:
             time.sleep(0.05)
         time.sleep(0.3)  # time to go wrong in
-        print("updated", "".join(str(sum(layer)) for layer in changed()), "waits" if waits(gate, 0) else "", flush=True)
+        print(
+            "updated",
+            "".join(str(sum(layer)) for layer in changed()),
+            "waits" if waits(gate, 0) else "",
+            flush=True,
+        )
         gate.cairn_test_gate(ALL)
 
     looking = threading.Thread(target=look_and_open)
@@ -93,7 +108,10 @@ def main():
     torch.set_num_threads(1)
     torch.manual_seed(1)
     model = torch.nn.Sequential(
-        *(torch.nn.Linear(512 if i % 2 == 0 else 1024, 1024 if i % 2 == 0 else 512, bias=False) for i in range(LAYERS))
+        *(
+            torch.nn.Linear(512 if i % 2 == 0 else 1024, 1024 if i % 2 == 0 else 512, bias=False)
+            for i in range(LAYERS)
+        )
     )
     optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
     job = cairn.attach(model, optimizer)

@@ -1,10 +1,11 @@
-"""The trainer of test_torch_more.py for Hugging Face's Trainer: a small GPT-2, randomly initialised, on the bytes of this
-project's licence.
+"""The trainer of test_torch_more.py for Hugging Face's Trainer: a small GPT-2, randomly
+initialised, on the bytes of this project's licence.
 
     hf_trainer.py FOLDER STEPS
 
-Prints `step N LOSS` (hexadecimal) for each update, and `state SHA256` of parameters and moments at the end. A callback attaches
-Cairn when the Trainer has built everything; from then on the data are those of the resumed step.
+Prints `step N LOSS` (hexadecimal) for each update, and `state SHA256` of parameters and moments at
+the end. A callback attaches Cairn when the Trainer has built everything; from then on the data are
+those of the resumed step.
 """
 import hashlib
 import os
@@ -27,7 +28,9 @@ class Text(Dataset):
     """Consecutive pieces of the text, from the batch of step `first` on."""
 
     def __init__(self):
-        self.bytes = torch.tensor(list((pathlib.Path(__file__).resolve().parents[2] / "LICENSE").read_bytes()))
+        self.bytes = torch.tensor(
+            list((pathlib.Path(__file__).resolve().parents[2] / "LICENSE").read_bytes())
+        )
         self.first = 0
 
     def __len__(self):
@@ -35,14 +38,19 @@ class Text(Dataset):
 
     def __getitem__(self, index):
         start = WORDS * (BATCH * self.first + index) % (len(self.bytes) - WORDS)
-        return {"input_ids": self.bytes[start:start + WORDS], "labels": self.bytes[start:start + WORDS]}
+        return {
+            "input_ids": self.bytes[start : start + WORDS],
+            "labels": self.bytes[start : start + WORDS],
+        }
 
 
 class Attached(TrainerCallback):
     def __init__(self, data):
         self.data, self.step, self.loss = data, 0, None
 
-    def on_train_begin(self, args, state, control, model=None, optimizer=None, lr_scheduler=None, **_others):
+    def on_train_begin(
+        self, args, state, control, model=None, optimizer=None, lr_scheduler=None, **_others
+    ):
         self.step = self.data.first = cairn.attach(model, optimizer, scheduler=lr_scheduler).step
 
     def on_step_end(self, args, state, control, **_others):
@@ -68,16 +76,40 @@ class Printing(Trainer):
 def main():
     torch.set_num_threads(1)
     torch.manual_seed(3)
-    model = GPT2LMHeadModel(GPT2Config(vocab_size=256, n_positions=WORDS, n_embd=32, n_layer=2, n_head=2, bos_token_id=0,
-                                       eos_token_id=0))
-    settings = TrainingArguments(output_dir=sys.argv[1], max_steps=STEPS, per_device_train_batch_size=BATCH, learning_rate=3e-3,
-                                 warmup_steps=3, use_cpu=True, report_to=[], save_strategy="no", logging_strategy="no",
-                                 disable_tqdm=True, seed=3)
-    trainer = Printing(model=model, args=settings, train_dataset=attached.data, callbacks=[attached])
+    model = GPT2LMHeadModel(
+        GPT2Config(
+            vocab_size=256,
+            n_positions=WORDS,
+            n_embd=32,
+            n_layer=2,
+            n_head=2,
+            bos_token_id=0,
+            eos_token_id=0,
+        )
+    )
+    settings = TrainingArguments(
+        output_dir=sys.argv[1],
+        max_steps=STEPS,
+        per_device_train_batch_size=BATCH,
+        learning_rate=3e-3,
+        warmup_steps=3,
+        use_cpu=True,
+        report_to=[],
+        save_strategy="no",
+        logging_strategy="no",
+        disable_tqdm=True,
+        seed=3,
+    )
+    trainer = Printing(
+        model=model, args=settings, train_dataset=attached.data, callbacks=[attached]
+    )
     trainer.train()
     sha = hashlib.sha256()
     for parameter in model.parameters():
-        for tensor in (parameter, *(value for _, value in sorted(trainer.optimizer.state[parameter].items()))):
+        for tensor in (
+            parameter,
+            *(value for _, value in sorted(trainer.optimizer.state[parameter].items())),
+        ):
             sha.update(tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     print(f"state {sha.hexdigest()}", flush=True)
 

@@ -1,15 +1,16 @@
-"""Megatron-LM jobs on the CPU, made of megatron-core's own models, DistributedDataParallel and optimizers: they save a
-checkpoint as Megatron-LM's `ckpt_format torch` does, or load one with megatron-core's loaders and hold every element against
-what it must be.
+"""Megatron-LM jobs on the CPU, made of megatron-core's own models, DistributedDataParallel and
+optimizers: they save a checkpoint as Megatron-LM's `ckpt_format torch` does, or load one with
+megatron-core's loaders and hold every element against what it must be.
 
     megatron_trainer.py FILE       FILE: JSON, a list of jobs that are run one after the other
 
-A job is {"mode": "save"|"load", "dir": …, "tp": 1, "pp": 1, "vpp": 1, "ep": 1, "etp": null, "dp": 1} and what the model shall
-be (DEFAULTS). Its ranks are forked from this process, so torch and megatron-core are imported once.
+A job is {"mode": "save"|"load", "dir": …, "tp": 1, "pp": 1, "vpp": 1, "ep": 1, "etp": null, "dp":
+1} and what the model shall be (DEFAULTS). Its ranks are forked from this process, so torch and
+megatron-core are imported once.
 
-What a tensor holds is a function of its global name and of the place of each element in the unsharded tensor (`logical`);
-which part of it a rank has is `shard_of`, written without looking at the converter. After loading, all of it is compared
-exactly, padding of the vocabulary being 0.
+What a tensor holds is a function of its global name and of the place of each element in the
+unsharded tensor (`logical`); which part of it a rank has is `shard_of`, written without looking at
+the converter. After loading, all of it is compared exactly, padding of the vocabulary being 0.
 """
 
 import argparse
@@ -39,7 +40,8 @@ def without_a_gpu() -> None:
     torch.Tensor.type = lambda self, *to, **how: (  # type: ignore[assignment]
         typename(self, *to, **how) if to else typename(self).replace("torch.", "torch.cuda.")
     )
-    torch.tensor = lambda *values, device=None, **how: tensor(*values, device="cpu", **how)  # type: ignore[assignment]
+    # type: ignore[assignment]
+    torch.tensor = lambda *values, device=None, **how: tensor(*values, device="cpu", **how)
 
 
 without_a_gpu()
@@ -134,7 +136,8 @@ def world_of(job: dict[str, Any]) -> int:
 
 @functools.lru_cache(maxsize=None)
 def logical(kind: str, name: str, shape: tuple[int, ...]) -> torch.Tensor:
-    """All elements of a whole tensor; each is its own, and is not changed by being stored as bfloat16 only for kind "param"."""
+    """All elements of a whole tensor; each is its own, and is not changed by being stored as
+    bfloat16 only for kind "param"."""
     seed = int.from_bytes(hashlib.sha256(f"{kind} {name}".encode()).digest()[:4], "little")
     count = int(numpy.prod(shape))
     marks = (torch.arange(count, dtype=torch.int64) * 7 + seed) % 16000057
@@ -147,9 +150,15 @@ class Rank:
 
     def __init__(self) -> None:
         self.tp = (mpu.get_tensor_model_parallel_rank(), mpu.get_tensor_model_parallel_world_size())
-        self.etp = (mpu.get_expert_tensor_parallel_rank(), mpu.get_expert_tensor_parallel_world_size())
+        self.etp = (
+            mpu.get_expert_tensor_parallel_rank(),
+            mpu.get_expert_tensor_parallel_world_size(),
+        )
         self.ep = (mpu.get_expert_model_parallel_rank(), mpu.get_expert_model_parallel_world_size())
-        self.pp = (mpu.get_pipeline_model_parallel_rank(), mpu.get_pipeline_model_parallel_world_size())
+        self.pp = (
+            mpu.get_pipeline_model_parallel_rank(),
+            mpu.get_pipeline_model_parallel_world_size(),
+        )
 
 
 def global_name(job: dict[str, Any], rank: Rank, chunk: int, name: str) -> str:
@@ -170,12 +179,16 @@ def first_layer(job: dict[str, Any], stage: int, chunk: int) -> int:
     if first or last:  # without interleaving
         counts = [first] if first else []
         inner = pp - bool(first) - bool(last)
-        counts += [(job["layers"] - (first or 0) - (last or 0)) // max(inner, 1)] * inner + ([last] if last else [])
+        counts += [(job["layers"] - (first or 0) - (last or 0)) // max(inner, 1)] * inner + (
+            [last] if last else []
+        )
         return sum(counts[:stage])
     return chunk * (job["layers"] // vpp) + stage * (job["layers"] // pp // vpp)
 
 
-def shard_of(job: dict[str, Any], rank: Rank, name: str, kind: str, shape: tuple[int, ...]) -> torch.Tensor:
+def shard_of(
+    job: dict[str, Any], rank: Rank, name: str, kind: str, shape: tuple[int, ...]
+) -> torch.Tensor:
     """What a rank has of a tensor whose own part has this shape."""
     index, count = rank.etp if "local_experts" in name else rank.tp
     if name.endswith(("word_embeddings.weight", "output_layer.weight")):
@@ -188,7 +201,11 @@ def shard_of(job: dict[str, Any], rank: Rank, name: str, kind: str, shape: tuple
     if ".linear_fc1." in name or ".linear_qkv." in name:
         return logical(kind, name, (shape[0] * count, *shape[1:])).chunk(count)[index]
     if name.endswith((".linear_proj.weight", ".linear_fc2.weight")):
-        return logical(kind, name, (shape[0], shape[1] * count)).chunk(count, dim=1)[index].contiguous()
+        return (
+            logical(kind, name, (shape[0], shape[1] * count))
+            .chunk(count, dim=1)[index]
+            .contiguous()
+        )
     return logical(kind, name, shape)
 
 
@@ -286,8 +303,8 @@ def each_parameter(job: dict[str, Any], rank: Rank, chunks: list[Any]) -> list[t
 
 
 def states_of(optimizer: Any, parameter: Any) -> dict[str, torch.Tensor] | None:
-    """The rank's own part of a parameter's master weights and moments, flat, to be changed in place, and where it begins;
-    None: another's."""
+    """The rank's own part of a parameter's master weights and moments, flat, to be changed in
+    place, and where it begins; None: another's."""
     for part in getattr(optimizer, "chained_optimizers", [optimizer]):
         if hasattr(part, "model_param_group_index_map"):
             if parameter in part.model_param_group_index_map:
@@ -304,8 +321,8 @@ def states_of(optimizer: Any, parameter: Any) -> dict[str, torch.Tensor] | None:
 
 
 def step(chunks: list[Any], optimizer: Any) -> None:
-    """The optimizer's own steps, so that it has all the state that it has in training; but for the norm of gradients, which
-    needs CUDA."""
+    """The optimizer's own steps, so that it has all the state that it has in training; but for the
+    norm of gradients, which needs CUDA."""
     for _ in range(STEP):
         for chunk in chunks:
             for parameter in chunk.parameters():
@@ -324,10 +341,19 @@ def mark(job: dict[str, Any], rank: Rank, chunks: list[Any], optimizer: Any, poi
             for kind in ("fp32", "exp_avg", "exp_avg_sq") if states else ():
                 if states[kind] is not parameter:
                     flat = expected(job, rank, name, kind, shape, poison).flatten()
-                    states[kind].copy_(flat[states["begin"] :][: states[kind].numel()].reshape(states[kind].shape))
+                    states[kind].copy_(
+                        flat[states["begin"] :][: states[kind].numel()].reshape(states[kind].shape)
+                    )
 
 
-def expected(job: dict[str, Any], rank: Rank, name: str, kind: str, shape: tuple[int, ...], poison: bool = False) -> torch.Tensor:
+def expected(
+    job: dict[str, Any],
+    rank: Rank,
+    name: str,
+    kind: str,
+    shape: tuple[int, ...],
+    poison: bool = False,
+) -> torch.Tensor:
     if kind == "fp32" and (job["dtype"] == "fp32" or job["own_masters"]):
         kind = "param"  # one and the same
     part = shard_of(job, rank, name, kind, shape).clone()
@@ -383,17 +409,28 @@ def save(job: dict[str, Any], rank: Rank, chunks: list[Any], optimizer: Any) -> 
     torch.manual_seed(torch.distributed.get_rank())
     state = {"args": arguments(job), "checkpoint_version": 3.0, "iteration": STEP}
     for number, chunk in enumerate(chunks):
-        state["model" if len(chunks) == 1 else f"model{number}"] = chunk.state_dict_for_save_checkpoint()
+        state[
+            "model" if len(chunks) == 1 else f"model{number}"
+        ] = chunk.state_dict_for_save_checkpoint()
     if not job["no_optim"]:
         state["optimizer"] = optimizer.state_dict()
-    state["opt_param_scheduler"] = {"max_lr": 1e-3, "num_steps": STEP * 8, "lr_decay_style": "cosine", "start_wd": 0.1}
+    state["opt_param_scheduler"] = {
+        "max_lr": 1e-3,
+        "num_steps": STEP * 8,
+        "lr_decay_style": "cosine",
+        "start_wd": 0.1,
+    }
     state["rng_state"] = [
         {
             "random_rng_state": random.getstate(),
             "np_rng_state": numpy.random.get_state(),
             "torch_rng_state": torch.get_rng_state(),
             "cuda_rng_state": torch.get_rng_state()[:16].clone(),
-            "rng_tracker_states": {"model-parallel-rng": torch.full((16,), torch.distributed.get_rank(), dtype=torch.uint8)},
+            "rng_tracker_states": {
+                "model-parallel-rng": torch.full(
+                    (16,), torch.distributed.get_rank(), dtype=torch.uint8
+                )
+            },
         }
     ]
     state["num_floating_point_operations_so_far"] = 1 << 70
@@ -433,19 +470,31 @@ def load(job: dict[str, Any], rank: Rank, chunks: list[Any], optimizer: Any) -> 
             "decoder_first_pipeline_num_layers",
             "decoder_last_pipeline_num_layers",
         ):
-            assert ours[key] == theirs[key], f"args.{key} is {theirs[key]} and should be {ours[key]}"
+            assert (
+                ours[key] == theirs[key]
+            ), f"args.{key} is {theirs[key]} and should be {ours[key]}"
         assert state["iteration"] == STEP and state["checkpoint_version"] == 3.0
-        assert state["opt_param_scheduler"]["num_steps"] == STEP * 8 and state["num_floating_point_operations_so_far"] == 1 << 70
-        assert len(state["rng_state"]) == 1 and state["rng_state"][0]["torch_rng_state"].numel() > 100
+        assert (
+            state["opt_param_scheduler"]["num_steps"] == STEP * 8
+            and state["num_floating_point_operations_so_far"] == 1 << 70
+        )
+        assert (
+            len(state["rng_state"]) == 1 and state["rng_state"][0]["torch_rng_state"].numel() > 100
+        )
     for number, chunk in enumerate(chunks):
         chunk.load_state_dict(state["model" if len(chunks) == 1 else f"model{number}"], strict=True)
     if job["no_optim"]:
         return
     optimizer.load_state_dict(state["optimizer"])
-    every = [states for part in getattr(optimizer, "chained_optimizers", [optimizer]) for states in part.optimizer.state.values()]
+    every = [
+        states
+        for part in getattr(optimizer, "chained_optimizers", [optimizer])
+        for states in part.optimizer.state.values()
+    ]
     steps = {float(states["step"]) for states in every}
     if job["distributed_optimizer"]:
-        for states in every:  # torch's AdamW has a step for each parameter, which this loader would look for in the file
+        # torch's AdamW has a step for each parameter, which this loader would look for in the file
+        for states in every:
             del states["step"]
         optimizer.load_parameter_state(str(folder / "distrib_optim.pt"))
     assert steps <= {float(STEP)}, f"the optimizer is at steps {steps}"
@@ -454,7 +503,9 @@ def load(job: dict[str, Any], rank: Rank, chunks: list[Any], optimizer: Any) -> 
 def run_rank(number: int, job: dict[str, Any], store: str) -> None:
     torch.set_num_threads(1)
     os.environ.update(RANK=str(number), WORLD_SIZE=str(world_of(job)), LOCAL_RANK=str(number))
-    torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=number, world_size=world_of(job))
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{store}", rank=number, world_size=world_of(job)
+    )
     mpu.initialize_model_parallel(
         job["tp"],
         job["pp"],

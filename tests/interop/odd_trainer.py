@@ -1,14 +1,18 @@
-"""The trainer of test_torch_odd.py: unchanged scripts, and optimizers that keep their state where others do not.
+"""The trainer of test_torch_odd.py: unchanged scripts, and optimizers that keep their state where
+others do not.
 
     odd_trainer.py KIND STEPS
 
-KIND: group (an optimizer that counts in its groups, as schedule-free ones do), beside (one that keeps something beside its
-parameters' state), two (two models that take turns, each called first after the other was updated), half (the same, but the second
-is never called as a module: its layers' tensors are used), loose (a parameter of no module), compiled (a model compiled in place
-as one graph), function (the model is called in a compiled function, which may be in pieces), late (attached after a forward, with
-a scheduler and a parameter of no module), raising (attached, with a scheduler whose state cannot be loaded).
+KIND: group (an optimizer that counts in its groups, as schedule-free ones do), beside (one that
+keeps something beside its parameters' state), two (two models that take turns, each called first
+after the other was updated), half (the same, but the second is never called as a module: its
+layers' tensors are used), loose (a parameter of no module), compiled (a model compiled in place as
+one graph), function (the model is called in a compiled function, which may be in pieces), late
+(attached after a forward, with a scheduler and a parameter of no module), raising (attached, with a
+scheduler whose state cannot be loaded).
 
-Data are the same in every step, so that a resumed run continues the reference. Prints `step N LOSS` (hexadecimal) for each update.
+Data are the same in every step, so that a resumed run continues the reference. Prints `step N LOSS`
+(hexadecimal) for each update.
 """
 import os
 import sys
@@ -22,7 +26,8 @@ PAUSE_S = float(os.environ.get("TRAINER_PAUSE_S", "0"))
 
 
 class Counting(torch.optim.Optimizer):
-    """Averages, over a number of steps that it counts: in its groups, beside the parameters, and of each parameter."""
+    """Averages, over a number of steps that it counts: in its groups, beside the parameters, and of
+    each parameter."""
 
     def __init__(self, parameters, where):
         super().__init__(parameters, {"lr": 0.05, "steps": 0})
@@ -36,7 +41,9 @@ class Counting(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure=None):
         if self.where == "beside":
-            self.state["all"] = {"steps": self.state["all"]["steps"] + 1 if "all" in self.state else 1}
+            self.state["all"] = {
+                "steps": self.state["all"]["steps"] + 1 if "all" in self.state else 1
+            }
         for group in self.param_groups:
             group["steps"] += self.where == "group"
             for parameter in group["params"]:
@@ -75,13 +82,23 @@ def main():
     if kind in ("group", "beside"):
         optimizers = [Counting(models[0].parameters(), kind)]
     else:
-        optimizers = [torch.optim.AdamW([*models[0].parameters(), *([loose] if kind in ("loose", "late") else [])], lr=3e-3)]
+        optimizers = [
+            torch.optim.AdamW(
+                [*models[0].parameters(), *([loose] if kind in ("loose", "late") else [])], lr=3e-3
+            )
+        ]
     if len(models) == 2:
         optimizers.append(Counting(models[1].parameters(), "parameter"))
     if kind == "compiled":
         models[0].compile(fullgraph=True, backend="eager")
-    calls = torch.compile(lambda model: model(tokens), backend="eager") if kind == "function" else lambda model: model(tokens)
-    scheduler = (Raising if kind == "raising" else torch.optim.lr_scheduler.StepLR)(optimizers[0], 2)
+    calls = (
+        torch.compile(lambda model: model(tokens), backend="eager")
+        if kind == "function"
+        else lambda model: model(tokens)
+    )
+    scheduler = (Raising if kind == "raising" else torch.optim.lr_scheduler.StepLR)(
+        optimizers[0], 2
+    )
     if kind in ("late", "raising"):
         import cairn
 
@@ -93,7 +110,9 @@ def main():
         for model, optimizer in zip(models, optimizers):
             optimizer.zero_grad()
             if kind == "half" and model is models[1]:
-                inner = F.linear(F.embedding(tokens, model[0].weight), model[1].weight, model[1].bias)
+                inner = F.linear(
+                    F.embedding(tokens, model[0].weight), model[1].weight, model[1].bias
+                )
                 out = F.linear(inner, model[3].weight, model[3].bias)
             else:
                 out = calls(model)

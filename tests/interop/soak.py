@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Many steps with a snapshot each: no growth of memory, descriptors or threads, in the trainer and in its agent.
+"""Many steps with a snapshot each: no growth of memory, descriptors or threads, in the trainer and
+in its agent.
 
     soak.py [--steps N]      1000 unless told
 
-A small model with a scheduler under `cairn run`, with an agent of its own on loopback. Prints what was measured, and ends with 1
-where something grew or where snapshots were not captured. A build (make) and torch are needed.
+A small model with a scheduler under `cairn run`, with an agent of its own on loopback. Prints what
+was measured, and ends with 1 where something grew or where snapshots were not captured. A build
+(make) and torch are needed.
 """
 
 from __future__ import annotations
@@ -25,9 +27,14 @@ sys.path.insert(0, str(ROOT / "tests" / "cluster"))
 import harness  # noqa: E402
 
 SAMPLES = 40
-GROWTH_BYTES_MAX = 2 << 20  # from one part of the run to the next: what allocators keep settles, a leak does not
+# from one part of the run to the next: what allocators keep settles, a leak does not
+GROWTH_BYTES_MAX = 2 << 20
 PAUSE_S = 0.005  # in each step, so that the agent may commit behind it
-CLEAN = {name: value for name, value in os.environ.items() if not name.startswith("CAIRN_") and name != "PYTHONPATH"}
+CLEAN = {
+    name: value
+    for name, value in os.environ.items()
+    if not name.startswith("CAIRN_") and name != "PYTHONPATH"
+}
 
 
 def measure(pid: int) -> Dict[str, int]:
@@ -47,7 +54,9 @@ def trainer(steps: int) -> None:
     import torch.nn as nn
 
     torch.manual_seed(3)
-    model = nn.Sequential(nn.Linear(64, 256), nn.BatchNorm1d(256), nn.GELU(), nn.Dropout(0.1), nn.Linear(256, 64))
+    model = nn.Sequential(
+        nn.Linear(64, 256), nn.BatchNorm1d(256), nn.GELU(), nn.Dropout(0.1), nn.Linear(256, 64)
+    )
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     for step in range(1, steps + 1):
@@ -60,22 +69,31 @@ def trainer(steps: int) -> None:
         optimizer.zero_grad()
         if step % (steps // SAMPLES) == 0:
             job = sys.modules["cairn._job"].current()
-            print(json.dumps({"step": step, "pid": os.getpid(), "stats": dict(job.stats())}), flush=True)
+            print(
+                json.dumps({"step": step, "pid": os.getpid(), "stats": dict(job.stats())}),
+                flush=True,
+            )
             sys.stdin.readline()  # the parent measures while nothing runs
 
 
 def grew(name: str, values: List[int], allowed: int) -> Tuple[str, bool]:
     """Compares the second and the last quarter of the run; the first is warming up."""
     quarter = len(values) // 4
-    middle, end = statistics.median(values[quarter : 2 * quarter]), statistics.median(values[-quarter:])
+    middle, end = statistics.median(values[quarter : 2 * quarter]), statistics.median(
+        values[-quarter:]
+    )
     unit, scale = (" in MiB", 1 << 20) if "memory" in name else ("", 1)
     shown = {"start": values[0], "second quarter": middle, "last quarter": end, "most": max(values)}
-    line = f"{name}{unit}: " + ", ".join(f"{when} {value / scale:.6g}" for when, value in shown.items())
+    line = f"{name}{unit}: " + ", ".join(
+        f"{when} {value / scale:.6g}" for when, value in shown.items()
+    )
     return line, end - middle > allowed
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--trainer", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -122,7 +140,11 @@ def main() -> int:
             process.stdin.write("\n")
             process.stdin.flush()
         code = process.wait()
-        harness.wait_for("the last step is committed", lambda: cluster.committed()[1] >= options.steps or code, 30)
+        harness.wait_for(
+            "the last step is committed",
+            lambda: cluster.committed()[1] >= options.steps or code,
+            30,
+        )
         said = harness.text_of(cluster.path("trainer.err"))
     if code or not series:
         print(said, file=sys.stderr)
@@ -139,7 +161,11 @@ def main() -> int:
         f"begun {stats['snapshots_begun']}, captured {stats['snapshots_captured']}, "
         f"skipped {stats['snapshots_skipped']}, failed {stats['snapshots_failed']}"
     )
-    if stats["snapshots_failed"] or ended < last["step"] - 2 or stats["snapshots_captured"] < last["step"] // 10:
+    if (
+        stats["snapshots_failed"]
+        or ended < last["step"] - 2
+        or stats["snapshots_captured"] < last["step"] // 10
+    ):
         print("soak: too few snapshots were captured")
         failed = True
     print("soak: something grew, or was not captured" if failed else "soak: nothing grew")

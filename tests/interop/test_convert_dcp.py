@@ -1,5 +1,5 @@
-"""`cairn convert` against torch.distributed.checkpoint: what real ranks of FSDP2 saved is read, and what is written dcp.load reads,
-every tensor and object equal.
+"""`cairn convert` against torch.distributed.checkpoint: what real ranks of FSDP2 saved is read, and
+what is written dcp.load reads, every tensor and object equal.
 
 Needs the command of a build (BUILD=folder, build/plain by default).
 """
@@ -38,8 +38,13 @@ def files(folder: pathlib.Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("world, kind", KINDS)
 @pytest.mark.parametrize("ranks", [1, 3])
-def test_resharded(checkpoints: Callable[[int, str], pathlib.Path], tmp_path: pathlib.Path, world: int, kind: str,
-                   ranks: int) -> None:
+def test_resharded(
+    checkpoints: Callable[[int, str], pathlib.Path],
+    tmp_path: pathlib.Path,
+    world: int,
+    kind: str,
+    ranks: int,
+) -> None:
     source = checkpoints(world, kind)
     cairn("convert", source, tmp_path / "out", "--to", "dcp", "--dp", ranks)
     same(load_dcp(source), load_dcp(tmp_path / "out"))
@@ -49,12 +54,15 @@ def test_resharded(checkpoints: Callable[[int, str], pathlib.Path], tmp_path: pa
 
 
 def test_many(tmp_path: pathlib.Path) -> None:
-    """Enough tensors for several threads: each has its own elements, and of several damaged ones the first in the file is named."""
+    """Enough tensors for several threads: each has its own elements, and of several damaged ones
+    the first in the file is named."""
     state = {f"layers.{i}.weight": torch.full((3, i % 4 + 1), float(i)) for i in range(1200)}
     torch.distributed.checkpoint.save(state, checkpoint_id=tmp_path / "many", no_dist=True)
     cairn("convert", tmp_path / "many", tmp_path / "out.pt", "--to", "torch")
     model = torch.load(tmp_path / "out.pt")["model"]
-    assert model.keys() == state.keys() and all(torch.equal(model[name], state[name]) for name in state)
+    assert model.keys() == state.keys() and all(
+        torch.equal(model[name], state[name]) for name in state
+    )
     (path,) = (tmp_path / "many").glob("*.distcp")
     whole = path.read_bytes()
     starts = [found.start() for found in re.finditer(rb"PK\x05\x06", whole)]  # an archive's end
@@ -64,13 +72,18 @@ def test_many(tmp_path: pathlib.Path) -> None:
     path.write_bytes(damaged)
     said = cairn("inspect", tmp_path / "many", status=65).stderr
     index = pickle.loads((tmp_path / "many" / ".metadata").read_bytes()).storage_data
-    (name,) = (key.fqn for key, info in index.items() if info.offset <= starts[700] < info.offset + info.length)
+    (name,) = (
+        key.fqn
+        for key, info in index.items()
+        if info.offset <= starts[700] < info.offset + info.length
+    )
     assert f"({name}) is no whole archive" in said, said
 
 
 @pytest.mark.parametrize("world, kind", KINDS)
-def test_through_universal(checkpoints: Callable[[int, str], pathlib.Path], tmp_path: pathlib.Path, world: int,
-                           kind: str) -> None:
+def test_through_universal(
+    checkpoints: Callable[[int, str], pathlib.Path], tmp_path: pathlib.Path, world: int, kind: str
+) -> None:
     """The way through another format ends at the same bytes as the direct one."""
     source = checkpoints(world, kind)
     cairn("convert", source, tmp_path / "direct", "--to", "dcp", "--dp", 2)
@@ -86,7 +99,9 @@ def broken(source: pathlib.Path, target: pathlib.Path) -> pathlib.Path:
     return target
 
 
-def test_missing_and_cut(checkpoints: Callable[[int, str], pathlib.Path], tmp_path: pathlib.Path) -> None:
+def test_missing_and_cut(
+    checkpoints: Callable[[int, str], pathlib.Path], tmp_path: pathlib.Path
+) -> None:
     source = checkpoints(2, "nested")
     missing = broken(source, tmp_path / "missing")
     (missing / "__1_0.distcp").unlink()
@@ -98,7 +113,9 @@ def test_missing_and_cut(checkpoints: Callable[[int, str], pathlib.Path], tmp_pa
     assert "truncated" in cairn("convert", cut, tmp_path / "out", "--to", "dcp", status=65).stderr
     damaged = broken(source, tmp_path / "damaged")
     (damaged / ".metadata").write_bytes((source / ".metadata").read_bytes()[:-50])
-    assert ".metadata" in cairn("convert", damaged, tmp_path / "out", "--to", "dcp", status=65).stderr
+    assert (
+        ".metadata" in cairn("convert", damaged, tmp_path / "out", "--to", "dcp", status=65).stderr
+    )
     assert not (tmp_path / "out").exists()
 
 
@@ -109,7 +126,9 @@ def change(folder: pathlib.Path, edit: Callable[[object], None]) -> pathlib.Path
     return folder
 
 
-def test_contradictions(checkpoints: Callable[[int, str], pathlib.Path], tmp_path: pathlib.Path) -> None:
+def test_contradictions(
+    checkpoints: Callable[[int, str], pathlib.Path], tmp_path: pathlib.Path
+) -> None:
     """A .metadata that says what cannot be: refused with the tensor's name, and nothing is written."""
     source = checkpoints(2, "nested")
     name = "model.up.weight"
@@ -126,7 +145,9 @@ def test_contradictions(checkpoints: Callable[[int, str], pathlib.Path], tmp_pat
             info.relative_path = "../" + info.relative_path
 
     def forget(metadata: object) -> None:
-        metadata.storage_data = {key: info for key, info in metadata.storage_data.items() if key.fqn != name}
+        metadata.storage_data = {
+            key: info for key, info in metadata.storage_data.items() if key.fqn != name
+        }
 
     def swap(metadata: object) -> None:
         key = next(key for key in metadata.storage_data if key.fqn == name)
@@ -137,14 +158,24 @@ def test_contradictions(checkpoints: Callable[[int, str], pathlib.Path], tmp_pat
         for info in metadata.storage_data.values():
             info.transform_descriptors = ["zstd"]
 
-    for edit, words in [(drop_chunk, "up.weight"), (overlap, "up.weight"), (escape, "outside of the checkpoint"),
-                        (forget, name), (swap, name), (squeeze, "transformed")]:
+    for edit, words in [
+        (drop_chunk, "up.weight"),
+        (overlap, "up.weight"),
+        (escape, "outside of the checkpoint"),
+        (forget, name),
+        (swap, name),
+        (squeeze, "transformed"),
+    ]:
         folder = change(broken(source, tmp_path / edit.__name__), edit)
-        assert words in cairn("convert", folder, tmp_path / "out", "--to", "dcp", status=65).stderr, edit.__name__
+        assert (
+            words in cairn("convert", folder, tmp_path / "out", "--to", "dcp", status=65).stderr
+        ), edit.__name__
         assert not (tmp_path / "out").exists()
 
 
-def test_nothing_runs(checkpoints: Callable[[int, str], pathlib.Path], tmp_path: pathlib.Path) -> None:
+def test_nothing_runs(
+    checkpoints: Callable[[int, str], pathlib.Path], tmp_path: pathlib.Path
+) -> None:
     """A .metadata that would run a command when it is unpickled: nothing of it happens."""
     folder = broken(checkpoints(1, "nested"), tmp_path / "hostile")
     mark = tmp_path / "ran"

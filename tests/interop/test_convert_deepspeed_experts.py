@@ -1,5 +1,6 @@
-"""Checkpoints of DeepSpeed's MoE layers, whose experts are spread over ranks: every expert's weights, masters and moments
-are compared bit for bit with what each rank held, and DeepSpeed's own engine loads what is made for other ranks, and for another spread.
+"""Checkpoints of DeepSpeed's MoE layers, whose experts are spread over ranks: every expert's
+weights, masters and moments are compared bit for bit with what each rank held, and DeepSpeed's own
+engine loads what is made for other ranks, and for another spread.
 """
 
 import json
@@ -23,7 +24,9 @@ pytestmark = deepspeed.pytestmark
 def run(mode: str, ranks: int, folder: pathlib.Path, **job: Any) -> dict[str, torch.Tensor]:
     """What all ranks of a job held, by canonical name; where several held the same, it was equal."""
     truth = folder.with_name(f"{folder.name}.{mode}")
-    deepspeed.run_ranks(ranks, EXPERTS, mode, json.dumps({**job, "dir": str(folder), "truth": str(truth)}))
+    deepspeed.run_ranks(
+        ranks, EXPERTS, mode, json.dumps({**job, "dir": str(folder), "truth": str(truth)})
+    )
     held: dict[str, torch.Tensor] = {}
     for rank in range(ranks):
         found = torch.load(truth / f"{rank}.pt", weights_only=False)
@@ -61,7 +64,9 @@ def assert_same_files(left: pathlib.Path, right: pathlib.Path, tag: str = "globa
     names = sorted(path.name for path in left.glob(f"{tag}/*.pt"))
     assert names == sorted(path.name for path in right.glob(f"{tag}/*.pt"))
     for name in names:
-        compare(*[torch.load(folder / tag / name, weights_only=False) for folder in (left, right)], name)
+        compare(
+            *[torch.load(folder / tag / name, weights_only=False) for folder in (left, right)], name
+        )
 
 
 @pytest.fixture(scope="module")
@@ -72,9 +77,17 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def test_spread(tmp_path: pathlib.Path, saved: dict[str, Any]) -> None:
-    """Each expert is what its ranks held, and DeepSpeed loads the same for fewer ranks, experts not spread; by way of another
-    format, and by way of another spread, the files are those that DeepSpeed wrote."""
-    deepspeed.convert(saved["folder"], tmp_path / "a.safetensors", "--to", "safetensors", "--drop", "*deepspeed/*,step.*")
+    """Each expert is what its ranks held, and DeepSpeed loads the same for fewer ranks, experts not
+    spread; by way of another format, and by way of another spread, the files are those that
+    DeepSpeed wrote."""
+    deepspeed.convert(
+        saved["folder"],
+        tmp_path / "a.safetensors",
+        "--to",
+        "safetensors",
+        "--drop",
+        "*deepspeed/*,step.*",
+    )
     assert_equal(saved["held"], safetensors.torch.load_file(tmp_path / "a.safetensors"))
     deepspeed.convert(saved["folder"], tmp_path / "t", "--to", "torch")
     model = torch.load(tmp_path / "t", weights_only=False)["model"]
@@ -84,17 +97,39 @@ def test_spread(tmp_path: pathlib.Path, saved: dict[str, Any]) -> None:
     deepspeed.convert(tmp_path / "u", tmp_path / "b", "--to", "deepspeed", "--dp", 2, "--ep", 1)
     assert_equal(saved["held"], run("load", 2, tmp_path / "b", stage=2, dtype="bf16", experts=1))
     for source in ("u", "b"):
-        deepspeed.convert(tmp_path / source, tmp_path / f"{source}_back", "--to", "deepspeed", "--dp", 4, "--ep", 2)
+        deepspeed.convert(
+            tmp_path / source,
+            tmp_path / f"{source}_back",
+            "--to",
+            "deepspeed",
+            "--dp",
+            4,
+            "--ep",
+            2,
+        )
         assert_same_files(saved["folder"], tmp_path / f"{source}_back")
     for ranks, spread in ((8, 4), (1, 1)):
-        deepspeed.convert(tmp_path / "b", tmp_path / f"c{ranks}", "--to", "deepspeed", "--dp", ranks, "--ep", spread)
+        deepspeed.convert(
+            tmp_path / "b",
+            tmp_path / f"c{ranks}",
+            "--to",
+            "deepspeed",
+            "--dp",
+            ranks,
+            "--ep",
+            spread,
+        )
         same = deepspeed.cairn("diff", saved["folder"], tmp_path / f"c{ranks}", "--bits")
         assert same.returncode == 0, same.stdout + same.stderr
 
 
 def test_other_ranks(tmp_path: pathlib.Path) -> None:
-    """BF16_Optimizer, with the ranks of the same experts next to each other: from one rank to four, experts spread over two."""
-    config = {"data_types": {"grad_accum_dtype": "fp32"}, "use_data_before_expert_parallelism": True}
+    """BF16_Optimizer, with the ranks of the same experts next to each other: from one rank to four,
+    experts spread over two."""
+    config = {
+        "data_types": {"grad_accum_dtype": "fp32"},
+        "use_data_before_expert_parallelism": True,
+    }
     job = {"stage": 1, "dtype": "bf16", "config": config}
     held = run("save", 1, tmp_path / "a", experts=1, **job)
     deepspeed.convert(tmp_path / "a", tmp_path / "b", "--to", "deepspeed", "--dp", 4, "--ep", 2)
@@ -104,10 +139,13 @@ def test_other_ranks(tmp_path: pathlib.Path) -> None:
 
 
 def test_pipeline(tmp_path: pathlib.Path) -> None:
-    """Two stages with experts each, which are spread over two ranks: for ranks that have all experts, and back, the files are those
-    that DeepSpeed wrote; it loads those that were made, and saves the same state again."""
+    """Two stages with experts each, which are spread over two ranks: for ranks that have all
+    experts, and back, the files are those that DeepSpeed wrote; it loads those that were made, and
+    saves the same state again."""
     deepspeed.run_ranks(4, deepspeed.PIPELINE, "save", 2, tmp_path / "a")
-    deepspeed.convert(tmp_path / "a", tmp_path / "a.safetensors", "--to", "safetensors", "--drop", "*deepspeed/*")
+    deepspeed.convert(
+        tmp_path / "a", tmp_path / "a.safetensors", "--to", "safetensors", "--drop", "*deepspeed/*"
+    )
     found = safetensors.torch.load_file(tmp_path / "a.safetensors")
     (tag,) = [child for child in (tmp_path / "a").iterdir() if child.is_dir()]
     files = sorted(tag.glob("layer_*"))
@@ -115,26 +153,36 @@ def test_pipeline(tmp_path: pathlib.Path) -> None:
     for path in files:
         for name, tensor in torch.load(path).items():
             assert torch.equal(tensor, found[name]), name
-            assert ".scale" in name or ".seen" in name or torch.equal(tensor, found[f"fp32.{name}"].bfloat16()), name
+            assert (
+                ".scale" in name
+                or ".seen" in name
+                or torch.equal(tensor, found[f"fp32.{name}"].bfloat16())
+            ), name
     deepspeed.convert(tmp_path / "a", tmp_path / "u", "--to", "universal")
     deepspeed.convert(tmp_path / "u", tmp_path / "b", "--to", "deepspeed", "--dp", 1, "--ep", 1)
     deepspeed.convert(tmp_path / "b", tmp_path / "back", "--to", "deepspeed", "--dp", 2, "--ep", 2)
     assert_same_files(tmp_path / "a", tmp_path / "back", tag.name)
     deepspeed.run_ranks(2, deepspeed.PIPELINE, "load", 1, tmp_path / "b", tmp_path / "c")
     report = deepspeed.cairn("diff", tmp_path / "a", tmp_path / "c", "--bits").stdout
-    assert all("deepspeed/" in line for line in report.splitlines()[:-1]), report  # what counts samples and ranks
-    refused = deepspeed.cairn("convert", tmp_path / "a", tmp_path / "out", "--to", "deepspeed", "--dp", 3, "--ep", 2)
+    # what counts samples and ranks
+    assert all("deepspeed/" in line for line in report.splitlines()[:-1]), report
+    refused = deepspeed.cairn(
+        "convert", tmp_path / "a", tmp_path / "out", "--to", "deepspeed", "--dp", 3, "--ep", 2
+    )
     assert refused.returncode == 64 and "a multiple of --ep" in refused.stderr
 
 
 def test_refused(tmp_path: pathlib.Path, saved: dict[str, Any]) -> None:
-    """What is missing, does not fit together, or cannot be loaded as it is asked for is refused by name, and nothing is written."""
+    """What is missing, does not fit together, or cannot be loaded as it is asked for is refused by
+    name, and nothing is written."""
 
     def attempt(code: int, said: str, change: Callable[[pathlib.Path], Any], *words: Any) -> None:
         shutil.rmtree(tmp_path / "broken", ignore_errors=True)
         shutil.copytree(saved["folder"], tmp_path / "broken")
         change(tmp_path / "broken")
-        done = deepspeed.cairn("convert", tmp_path / "broken", tmp_path / "out", "--to", *(words or ["torch"]))
+        done = deepspeed.cairn(
+            "convert", tmp_path / "broken", tmp_path / "out", "--to", *(words or ["torch"])
+        )
         assert done.returncode == code and said in done.stderr, done.stderr
         assert not (tmp_path / "out").exists()
 
@@ -143,27 +191,75 @@ def test_refused(tmp_path: pathlib.Path, saved: dict[str, Any]) -> None:
             state = torch.load(folder / "global_step3" / name, weights_only=False)
             change(state)
             torch.save(state, folder / "global_step3" / name)
+
         return apply
 
     model, optim = "mp_rank_00_model_states.pt", "bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt"
     expert = "second.deepspeed_moe.experts.deepspeed_experts.7.up.weight"
-    attempt(65, "expert 3 of layer 1 is missing", lambda f: (f / SECOND.replace("expert_7", "expert_3")).unlink())
+    attempt(
+        65,
+        "expert 3 of layer 1 is missing",
+        lambda f: (f / SECOND.replace("expert_7", "expert_3")).unlink(),
+    )
     attempt(65, "num_experts", lambda f: (f / SECOND).unlink())
     attempt(65, "num_experts", edit(model, lambda s: s["num_experts"].__setitem__(0, 8)))
     attempt(65, "not as many layers", edit(model, lambda s: s["num_experts"].pop()))
-    attempt(65, "partition_count", edit(optim, lambda s: s["optimizer_state_dict"].__setitem__("partition_count", [4] * 4)))
+    attempt(
+        65,
+        "partition_count",
+        edit(optim, lambda s: s["optimizer_state_dict"].__setitem__("partition_count", [4] * 4)),
+    )
     attempt(65, expert, edit(pathlib.Path(SECOND).name, lambda s: s.pop(expert)))
-    attempt(65, "has experts and other parameters",
-            edit(model, lambda s: s["param_shapes"][2].update(s["param_shapes"][1])))
-    attempt(65, "as many experts each",
-            edit(model, lambda s: s["param_shapes"][2].pop("first.deepspeed_moe.experts.deepspeed_experts.1.up.weight")
-                 and [s["param_shapes"][g].pop(n) for g in (2, 3) for n in list(s["param_shapes"][g]) if "experts.3." in n]))
-    attempt(65, "tied parameter of an expert", edit(model, lambda s: s["shared_params"].update({expert: "between.weight"})))
-    attempt(65, "frozen parameter of an expert",
-            edit(model, lambda s: [s[key].update({expert: torch.ones(2)}) for key in ("frozen_param_shapes", "frozen_param_fragments")]))
-    attempt(65, "without ZeRO", lambda f: (f / "global_step3" / "expp_rank_0_mp_rank_00_optim_states.pt").touch())
-    attempt(65, "expert 0 of layer 0 is missing", lambda f: (f / FIRST).rename(f / FIRST.replace("rank_00", "rank_01")))
+    attempt(
+        65,
+        "has experts and other parameters",
+        edit(model, lambda s: s["param_shapes"][2].update(s["param_shapes"][1])),
+    )
+    attempt(
+        65,
+        "as many experts each",
+        edit(
+            model,
+            lambda s: s["param_shapes"][2].pop(
+                "first.deepspeed_moe.experts.deepspeed_experts.1.up.weight"
+            )
+            and [
+                s["param_shapes"][g].pop(n)
+                for g in (2, 3)
+                for n in list(s["param_shapes"][g])
+                if "experts.3." in n
+            ],
+        ),
+    )
+    attempt(
+        65,
+        "tied parameter of an expert",
+        edit(model, lambda s: s["shared_params"].update({expert: "between.weight"})),
+    )
+    attempt(
+        65,
+        "frozen parameter of an expert",
+        edit(
+            model,
+            lambda s: [
+                s[key].update({expert: torch.ones(2)})
+                for key in ("frozen_param_shapes", "frozen_param_fragments")
+            ],
+        ),
+    )
+    attempt(
+        65,
+        "without ZeRO",
+        lambda f: (f / "global_step3" / "expp_rank_0_mp_rank_00_optim_states.pt").touch(),
+    )
+    attempt(
+        65,
+        "expert 0 of layer 0 is missing",
+        lambda f: (f / FIRST).rename(f / FIRST.replace("rank_00", "rank_01")),
+    )
     attempt(64, "a multiple of --ep", lambda f: None, "deepspeed", "--dp", 3, "--ep", 2)
     attempt(64, "spread evenly", lambda f: None, "deepspeed", "--dp", 8, "--ep", 8)
     attempt(64, "universal form", lambda f: None, "deepspeed-universal")
-    attempt(65, "without dropping", lambda f: None, "deepspeed", "--zero", 2, "--drop", "*deepspeed/*")
+    attempt(
+        65, "without dropping", lambda f: None, "deepspeed", "--zero", 2, "--drop", "*deepspeed/*"
+    )

@@ -1,5 +1,5 @@
-"""torch.distributed.checkpoint on the agents' memory: saved, killed, loaded in new processes and in another number of ranks, bit
-for bit."""
+"""torch.distributed.checkpoint on the agents' memory: saved, killed, loaded in new processes and in
+another number of ranks, bit for bit."""
 import re
 import signal
 
@@ -21,7 +21,9 @@ class Dcp(Run):
             return all(len(self.said(word, rank)) >= count for rank in range(self.world))
 
         try:
-            harness.wait_for(f"{count} times {word}", lambda: enough() or self.process.poll() is not None)
+            harness.wait_for(
+                f"{count} times {word}", lambda: enough() or self.process.poll() is not None
+            )
             assert enough(), self.errors() + self.text()
         except AssertionError:
             self.kill()
@@ -36,20 +38,35 @@ def losses(run):
     return dict(line.split() for line in run.said("loss"))
 
 
-@pytest.mark.parametrize("kind, ranks, kind_after, ranks_after", [
-    ("plain", 1, "plain", 1), ("ddp", 2, "ddp", 2), ("ddp", 2, "plain", 1), ("fsdp", 2, "fsdp", 2), ("fsdp", 2, "plain", 1),
-    ("fsdp", 1, "fsdp", 2)])
+@pytest.mark.parametrize(
+    "kind, ranks, kind_after, ranks_after",
+    [
+        ("plain", 1, "plain", 1),
+        ("ddp", 2, "ddp", 2),
+        ("ddp", 2, "plain", 1),
+        ("fsdp", 2, "fsdp", 2),
+        ("fsdp", 2, "plain", 1),
+        ("fsdp", 1, "fsdp", 2),
+    ],
+)
 def test_saved_killed_loaded(cluster, tmp_path, kind, ranks, kind_after, ranks_after):  # noqa: F811
-    """The state that was saved comes back, and training goes on as if nothing had been. All ranks see the same data: so does any
-    number of them."""
-    start = "forked" if (kind, kind_after) == ("fsdp", "plain") else "warm"  # of these one process imports all after the hooks are in
-    first = Dcp(tmp_path, f"{kind} train 3 save sync train 2 sleep", ranks, under(cluster), start=start)
+    """The state that was saved comes back, and training goes on as if nothing had been. All ranks
+    see the same data: so does any number of them."""
+    # of these one process imports all after the hooks are in
+    start = "forked" if (kind, kind_after) == ("fsdp", "plain") else "warm"
+    first = Dcp(
+        tmp_path, f"{kind} train 3 save sync train 2 sleep", ranks, under(cluster), start=start
+    )
     first.await_said("loss", 5)
     first.kill(signal.SIGKILL)
-    second = Dcp(tmp_path, f"{kind_after} fresh load train 2", ranks_after, under(cluster), start=start).done()
+    second = Dcp(
+        tmp_path, f"{kind_after} fresh load train 2", ranks_after, under(cluster), start=start
+    ).done()
     assert second.said("loaded") == ["3"], first.errors() + second.errors()
     for rank in range(ranks_after):
-        assert second.said("state", rank) == first.said("state"), "what was loaded differs from what was saved"
+        assert second.said("state", rank) == first.said(
+            "state"
+        ), "what was loaded differs from what was saved"
     assert [losses(second)[step] for step in "45"] == [losses(first)[step] for step in "45"]
     assert "NOT protected" not in first.errors() + second.errors()
 
@@ -66,22 +83,28 @@ def test_async(cluster, tmp_path, how, kind, ranks):  # noqa: F811
 
 
 def test_many_saves(cluster, tmp_path):  # noqa: F811
-    """Each replaces the one before, also of a planner that plans once; the step is that of checkpoint_id."""
+    """Each replaces the one before, also of a planner that plans once; the step is that of
+    checkpoint_id."""
     words = "fsdp train 1 save cached train 1 save cached train 1 id 4000000000 save cached id 3 save sync train 1 sleep"
     first = Dcp(tmp_path, words, 2, under(cluster))
     first.await_said("loss", 4)
     first.kill(signal.SIGKILL)
-    assert first.said("saved") == ["1", "2", "3"] and first.said("failed") == ["save"], first.errors()
+    assert first.said("saved") == ["1", "2", "3"] and first.said("failed") == [
+        "save"
+    ], first.errors()
     assert "checkpoint_id 3 is not larger than 4000000000" in first.errors()
     assert cluster.committed()[1] == 4000000000
     second = Dcp(tmp_path, "fsdp fresh id 17 load id 4000000000 load", 2, under(cluster)).done()
-    assert "checkpoint_id is 17, but the agents hold the snapshot of step 4000000000" in second.errors()
+    assert (
+        "checkpoint_id is 17, but the agents hold the snapshot of step 4000000000"
+        in second.errors()
+    )
     assert second.said("loaded") == ["3"] and second.said("state")[-1] == first.said("state")[2]
 
 
 def test_hooks_give_way(cluster, tmp_path):  # noqa: F811
-    """The snapshots after each update end with the first save, which is said; the run --resume after it does not take DCP's for
-    its own."""
+    """The snapshots after each update end with the first save, which is said; the run --resume
+    after it does not take DCP's for its own."""
     run = Dcp(tmp_path, "plain train 4 save sync train 3", 1, under(cluster)).done()
     assert "snapshots are taken by cairn.dcp from here on" in run.errors()
     kept = cluster.committed()
@@ -95,11 +118,21 @@ def test_bad_input(cluster, tmp_path):  # noqa: F811
     """Each is an exception with a message on every rank, and leaves the snapshot that was there."""
     empty = Dcp(tmp_path, "plain load", 1, under(cluster)).done()
     assert "the agents hold no snapshot to load" in empty.errors()
-    first = Dcp(tmp_path, "fsdp train 2 save sync rank 1 strange save sync", 2, under(cluster)).done()
-    assert first.said("saved", 1) == ["2"] and first.said("failed", 0) == first.said("failed", 1) == ["save"], first.errors()
+    first = Dcp(
+        tmp_path, "fsdp train 2 save sync rank 1 strange save sync", 2, under(cluster)
+    ).done()
+    assert first.said("saved", 1) == ["2"] and first.said("failed", 0) == first.said(
+        "failed", 1
+    ) == ["save"], first.errors()
     other = Dcp(tmp_path, "plain wider load fresh more load fresh load", 1, under(cluster)).done()
-    assert other.said("failed") == ["load", "load"] and other.said("state")[-1] == first.said("state")[0], other.errors()
-    assert "ize mismatch" in other.errors() and "Missing key in checkpoint state_dict: extra.unknown" in other.errors()
+    assert (
+        other.said("failed") == ["load", "load"]
+        and other.said("state")[-1] == first.said("state")[0]
+    ), other.errors()
+    assert (
+        "ize mismatch" in other.errors()
+        and "Missing key in checkpoint state_dict: extra.unknown" in other.errors()
+    )
 
 
 def test_state_of_the_hooks(cluster, tmp_path):  # noqa: F811
@@ -113,12 +146,23 @@ def test_state_of_the_hooks(cluster, tmp_path):  # noqa: F811
 def test_too_little_memory(tmp_path, state):
     with harness.Cluster(nodes=1, parity=0, state=state) as small:
         run = Dcp(tmp_path, "plain train 1 save sync train 1", 1, under(small.start())).done()
-    assert "does not take this rank's" in run.errors() and run.said("failed") == ["save"] and len(run.said("loss")) == 2
+    assert (
+        "does not take this rank's" in run.errors()
+        and run.said("failed") == ["save"]
+        and len(run.said("loss")) == 2
+    )
 
 
 def test_not_due(tmp_path):
-    with harness.Cluster(nodes=1, parity=0, state="4MiB", options="snapshot_every_steps: 10") as cluster_of_tens:
-        run = Dcp(tmp_path, "plain train 1 id 7 save sync id 20 save sync", 1, under(cluster_of_tens.start())).done()
+    with harness.Cluster(
+        nodes=1, parity=0, state="4MiB", options="snapshot_every_steps: 10"
+    ) as cluster_of_tens:
+        run = Dcp(
+            tmp_path,
+            "plain train 1 id 7 save sync id 20 save sync",
+            1,
+            under(cluster_of_tens.start()),
+        ).done()
     assert "the agent takes no snapshot of step 7" in run.errors()
     assert run.said("failed") == ["save"] and run.said("saved") == ["1"], run.errors()
 
@@ -128,4 +172,6 @@ def test_without_agent(tmp_path, agent):
     env = {} if agent == "none" else {"CAIRN_AGENT": str(tmp_path / "socket")}
     run = Dcp(tmp_path, "plain train 1 save sync load", 1, env=env).done()
     assert run.said("failed") == ["save", "load"]
-    assert ("CAIRN_AGENT names no agent" if agent == "none" else "no agent answers at") in run.errors()
+    assert (
+        "CAIRN_AGENT names no agent" if agent == "none" else "no agent answers at"
+    ) in run.errors()

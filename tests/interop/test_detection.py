@@ -1,5 +1,5 @@
-"""A real PyTorch job over gloo, four ranks: one that computes for longer, or that is stopped, is named in `cairn status`, and no
-more when it is well."""
+"""A real PyTorch job over gloo, four ranks: one that computes for longer, or that is stopped, is
+named in `cairn status`, and no more when it is well."""
 import json
 import os
 import re
@@ -16,12 +16,18 @@ RATE_MIN = 2.0
 
 @pytest.fixture
 def job(tmp_path):
-    with harness.Cluster(nodes=1, parity=0, state="4MiB", options="snapshot_every_steps: 100") as cluster:
+    with harness.Cluster(
+        nodes=1, parity=0, state="4MiB", options="snapshot_every_steps: 100"
+    ) as cluster:
         cluster.start()
-        run = Run(tmp_path, [], WORLD, wrapper=under(cluster), script=SCRIPT, env={"CAIRN_TIMING": "1"})
+        run = Run(
+            tmp_path, [], WORLD, wrapper=under(cluster), script=SCRIPT, env={"CAIRN_TIMING": "1"}
+        )
         try:
-            harness.wait_for("the ranks' normal is known",
-                             lambda: seen(cluster).get("calibrated") or run.process.poll() is not None)
+            harness.wait_for(
+                "the ranks' normal is known",
+                lambda: seen(cluster).get("calibrated") or run.process.poll() is not None,
+            )
             assert run.process.poll() is None, run.errors()
             yield cluster, run
         finally:
@@ -34,10 +40,18 @@ def seen(cluster):
 
 
 def is_open(cluster):
-    """Open verdicts on ranks that hang or are slow by what the tests do to them. A machine with much to do makes ranks and
-    transfers slower at random, which is said as well."""
-    return [each for each in seen(cluster).get("verdicts", []) if each["open"] and
-            (each["kind"] in ("hang_compute", "hang_link", "crash") or each["kind"] == "slow_compute" and each["rate"] >= RATE_MIN)]
+    """Open verdicts on ranks that hang or are slow by what the tests do to them. A machine with
+    much to do makes ranks and transfers slower at random, which is said as well."""
+    return [
+        each
+        for each in seen(cluster).get("verdicts", [])
+        if each["open"]
+        and (
+            each["kind"] in ("hang_compute", "hang_link", "crash")
+            or each["kind"] == "slow_compute"
+            and each["rate"] >= RATE_MIN
+        )
+    ]
 
 
 def pid_of(run, rank):
@@ -63,12 +77,18 @@ def change_pace(run, rank):
 
 def look(cluster, run):
     """What the detector sees, and what there was to see, for who has to find out why a test failed."""
-    computed = [" ".join(re.findall(r"^step \d+ (\d+)$", run.text(rank), re.M)[-60:]) for rank in range(WORLD)]
+    computed = [
+        " ".join(re.findall(r"^step \d+ (\d+)$", run.text(rank), re.M)[-60:])
+        for rank in range(WORLD)
+    ]
     return "\n".join(
         [
             json.dumps(seen(cluster), indent=1),
             *[line for line in cluster.log(0).splitlines() if "detect: " in line][-40:],
-            *[f"rank {rank} computed in its last steps, in ms: {each}" for rank, each in enumerate(computed)],
+            *[
+                f"rank {rank} computed in its last steps, in ms: {each}"
+                for rank, each in enumerate(computed)
+            ],
         ]
     )
 
@@ -87,7 +107,9 @@ def test_slow(job):
     shown_wait(cluster, run, "no verdict is open", lambda: not is_open(cluster))
     begun = change_pace(run, SLOW)
     verdict = shown_wait(cluster, run, "a verdict", lambda: is_open(cluster))[0]
-    print(f"\n    slow from step {begun} on: {verdict['what']}, known at step {verdict['detected_step']}")
+    print(
+        f"\n    slow from step {begun} on: {verdict['what']}, known at step {verdict['detected_step']}"
+    )
     assert (verdict["kind"], verdict["ranks"]) == ("slow_compute", [SLOW]), look(cluster, run)
     assert verdict["detected_step"] >= begun, look(cluster, run)
     change_pace(run, SLOW)

@@ -1,5 +1,5 @@
-"""How a trainer ends is what its agent takes it for: in good order with an exit status of 0 alone, also in a child of multiprocessing,
-where the last snapshot is another one's, too."""
+"""How a trainer ends is what its agent takes it for: in good order with an exit status of 0 alone,
+also in a child of multiprocessing, where the last snapshot is another one's, too."""
 import re
 
 import pytest
@@ -21,10 +21,18 @@ def ended(cluster, tmp_path, where, how):  # noqa: F811
     return status == 0, left() == ["1"], run
 
 
-@pytest.mark.parametrize("where, how, good", [
-    ("main", "0", True), ("main", "1", False), ("main", "words", False),
-    ("spawn", "return", True), ("spawn", "raise", False), ("fork", "return", True), ("fork", "1", False),
-])
+@pytest.mark.parametrize(
+    "where, how, good",
+    [
+        ("main", "0", True),
+        ("main", "1", False),
+        ("main", "words", False),
+        ("spawn", "return", True),
+        ("spawn", "raise", False),
+        ("fork", "return", True),
+        ("fork", "1", False),
+    ],
+)
 def test_the_agent_knows(cluster, tmp_path, where, how, good):  # noqa: F811
     succeeded, said, run = ended(cluster, tmp_path, where, how)
     assert succeeded == said == good, run.errors()
@@ -35,4 +43,6 @@ def test_the_agent_knows(cluster, tmp_path, where, how, good):  # noqa: F811
 def test_a_group_that_ends_with_an_exception(cluster, tmp_path):  # noqa: F811
     """A script that cleans up after an error gets no last snapshot where it ends its process group."""
     succeeded, said, run = ended(cluster, tmp_path, "main", "group")
-    assert not succeeded and not said and re.search(r"^last -1$", run.text(), re.M), run.text() + run.errors()
+    assert not succeeded and not said and re.search(r"^last -1$", run.text(), re.M), (
+        run.text() + run.errors()
+    )

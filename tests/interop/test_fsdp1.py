@@ -1,5 +1,5 @@
-"""FSDP1 (FullyShardedDataParallel) under `cairn run`: its flat parameters under the names of the parameters in them, killed and
-resumed bit for bit, and in another number of ranks."""
+"""FSDP1 (FullyShardedDataParallel) under `cairn run`: its flat parameters under the names of the
+parameters in them, killed and resumed bit for bit, and in another number of ranks."""
 import random
 import re
 import sys
@@ -18,16 +18,37 @@ from torch.testing._internal.distributed.fake_pg import FakeStore  # noqa: E402
 SCRIPT = str(ROOT / "tests" / "interop" / "fsdp1_trainer.py")
 
 
-@pytest.mark.parametrize("kind, world", [("orig", 2), ("flat", 3), ("mixed", 2), ("adagrad", 2), ("grad_op", 2), ("no_shard", 2),
-                                         ("hybrid", 4), ("thaw", 2), ("thaw_flat", 3)])
+@pytest.mark.parametrize(
+    "kind, world",
+    [
+        ("orig", 2),
+        ("flat", 3),
+        ("mixed", 2),
+        ("adagrad", 2),
+        ("grad_op", 2),
+        ("no_shard", 2),
+        ("hybrid", 4),
+        ("thaw", 2),
+        ("thaw_flat", 3),
+    ],
+)
 def test_killed_and_resumed(cluster, tmp_path, kind, world):  # noqa: F811
-    start = "forked" if kind == "orig" else "warm"  # of these FSDP1 is imported after the hooks are in
+    # of these FSDP1 is imported after the hooks are in
+    start = "forked" if kind == "orig" else "warm"
     killed_and_resumed(cluster, tmp_path, "fsdp1_trainer.py", [kind, STEPS], world, start)
 
 
 def whole(cluster, tmp_path, kind, world):  # noqa: F811
-    """(step, digest of everything without shards) that a resumed job of so many ranks finds, the same on all that know it."""
-    run = Run(tmp_path, [kind, 0, "whole"], world, under(cluster, "--resume"), script=SCRIPT, distributed=True)
+    """(step, digest of everything without shards) that a resumed job of so many ranks finds, the
+    same on all that know it."""
+    run = Run(
+        tmp_path,
+        [kind, 0, "whole"],
+        world,
+        under(cluster, "--resume"),
+        script=SCRIPT,
+        distributed=True,
+    )
     assert run.wait() == 0, run.errors()
     (found,) = re.findall(r"^whole (\d+) (\S+)$", run.text(), re.M)
     return int(found[0]), found[1], run.errors()
@@ -35,7 +56,8 @@ def whole(cluster, tmp_path, kind, world):  # noqa: F811
 
 @pytest.mark.parametrize("first, others", [("orig", ("flat", "no_shard")), ("flat", ("orig",))])
 def test_other_number_of_ranks(cluster, tmp_path, first, others):  # noqa: F811
-    """What two ranks held comes back whole on one and on three, and to those who shard in another way."""
+    """What two ranks held comes back whole on one and on three, and to those who shard in another
+    way."""
     run = Run(tmp_path, [first, STEPS], 2, under(cluster), script=SCRIPT, hold_at=STEPS - 2)
     run.kill_at(8, cluster)
     committed = newest(cluster)
@@ -47,14 +69,24 @@ def test_other_number_of_ranks(cluster, tmp_path, first, others):  # noqa: F811
 
 
 def a_model(chosen):
-    """Layers of chance in units of chance, one of them in an order of memory of its own; the values are 1, 2, 3 and so on."""
-    layers = [torch.nn.Conv2d(chosen.randint(1, 3), chosen.randint(1, 4), 3).to(memory_format=torch.channels_last)]
-    layers += [torch.nn.Linear(chosen.randint(1, 9), chosen.randint(1, 9)) for _ in range(chosen.randint(1, 4))]
+    """Layers of chance in units of chance, one of them in an order of memory of its own; the values
+    are 1, 2, 3 and so on."""
+    layers = [
+        torch.nn.Conv2d(chosen.randint(1, 3), chosen.randint(1, 4), 3).to(
+            memory_format=torch.channels_last
+        )
+    ]
+    layers += [
+        torch.nn.Linear(chosen.randint(1, 9), chosen.randint(1, 9))
+        for _ in range(chosen.randint(1, 4))
+    ]
     value = 1
     for layer in layers:
         for parameter in layer.parameters():
             with torch.no_grad():
-                parameter.copy_(torch.arange(value, value + parameter.numel()).reshape(parameter.shape))
+                parameter.copy_(
+                    torch.arange(value, value + parameter.numel()).reshape(parameter.shape)
+                )
             value += parameter.numel()
     units = chosen.sample(range(len(layers)), chosen.randint(0, len(layers) - 1))
     return torch.nn.Sequential(*layers), units
@@ -63,6 +95,7 @@ def a_model(chosen):
 @pytest.fixture
 def ranks():
     """Makes this process one rank of many; what they send each other does not arrive."""
+
     def become(rank, world):
         if dist.is_initialized():
             dist.destroy_process_group()
@@ -86,59 +119,93 @@ def test_every_element_once(ranks, seed):
     for rank in range(world):
         ranks(rank, world)
         model, units = a_model(random.Random(seed))
-        options = {"use_orig_params": use_orig_params, "device_id": torch.device("cpu"),
-                   "sharding_strategy": ShardingStrategy.FULL_SHARD if sharded else ShardingStrategy.NO_SHARD}
+        options = {
+            "use_orig_params": use_orig_params,
+            "device_id": torch.device("cpu"),
+            "sharding_strategy": ShardingStrategy.FULL_SHARD
+            if sharded
+            else ShardingStrategy.NO_SHARD,
+        }
         for unit in units:
             model[unit] = FullyShardedDataParallel(model[unit], **options)
         model = FullyShardedDataParallel(model, **options)
-        optimizer = torch.optim.Adagrad(model.parameters(), initial_accumulator_value=float(rank + 1))
+        optimizer = torch.optim.Adagrad(
+            model.parameters(), initial_accumulator_value=float(rank + 1)
+        )
         parts, problems = _fsdp1.parts_of(model, "", world)
-        assert problems == [] and parts.keys() == {id(parameter) for parameter in model.parameters()}
+        assert problems == [] and parts.keys() == {
+            id(parameter) for parameter in model.parameters()
+        }
         for parameter in model.parameters():
             for part in parts[id(parameter)]:
                 count = part.end - part.begin
                 assert part.shape == tuple(whole[part.name].shape)
-                values = part.memory().detach().reshape(-1)[part.at:part.at + count]
-                assert torch.equal(values, whole[part.name].reshape(-1)[part.begin:part.end])
+                values = part.memory().detach().reshape(-1)[part.at : part.at + count]
+                assert torch.equal(values, whole[part.name].reshape(-1)[part.begin : part.end])
                 if not part.is_empty:
                     numbers[part.name].add(part.of(optimizer.state[parameter]["step"]).replica)
-                found[part.name][part.begin:part.end] += 1 / part.replica[1]
+                found[part.name][part.begin : part.end] += 1 / part.replica[1]
                 moment = part.of(optimizer.state[parameter]["sum"])
                 here = moment.memory()
-                kept = here.as_strided((here.numel(),), (1,))[moment.at:moment.at + count]
+                kept = here.as_strided((here.numel(),), (1,))[moment.at : moment.at + count]
                 assert moment.shape == part.shape and kept.numel() == count
-        layout = _state.collect({"": model}, [_state.Known(lambda: optimizer, 0)], _state.Place(rank, world, 1),
-                                _state.Problems(), set())
+        layout = _state.collect(
+            {"": model},
+            [_state.Known(lambda: optimizer, 0)],
+            _state.Place(rank, world, 1),
+            _state.Problems(),
+            set(),
+        )
         assert {entry.name for entry in layout.entries if entry.name in whole} == set(whole)
     for name in whole:
         assert torch.allclose(found[name], torch.ones(())), name
-        assert len(numbers[name]) == {count for _, count in numbers[name]}.pop(), "each holder has a number of its own"
+        assert (
+            len(numbers[name]) == {count for _, count in numbers[name]}.pop()
+        ), "each holder has a number of its own"
 
 
 def test_what_is_refused(ranks):
-    """Units that are spread over a part of the job, and state of another shape than the parameter's."""
+    """Units that are spread over a part of the job, and state of another shape than the
+    parameter's."""
     ranks(0, 4)
     half = dist.new_group([0, 1])
-    model = FullyShardedDataParallel(torch.nn.Linear(4, 4), process_group=half, use_orig_params=True,
-                                     device_id=torch.device("cpu"))
+    model = FullyShardedDataParallel(
+        torch.nn.Linear(4, 4),
+        process_group=half,
+        use_orig_params=True,
+        device_id=torch.device("cpu"),
+    )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     problems = _state.Problems()
-    _state.collect({"": model}, [_state.Known(lambda: optimizer, 0)], _state.Place(0, 4, 4), problems, set())
-    assert problems.lines == ["weight and what FSDP1 keeps with it cannot be captured: its process groups are of 2 ranks, and "
-                              "the job of 4"]
-    model = FullyShardedDataParallel(torch.nn.Linear(4, 4), use_orig_params=True, device_id=torch.device("cpu"))
+    _state.collect(
+        {"": model}, [_state.Known(lambda: optimizer, 0)], _state.Place(0, 4, 4), problems, set()
+    )
+    assert problems.lines == [
+        "weight and what FSDP1 keeps with it cannot be captured: its process groups are of 2 ranks, and "
+        "the job of 4"
+    ]
+    model = FullyShardedDataParallel(
+        torch.nn.Linear(4, 4), use_orig_params=True, device_id=torch.device("cpu")
+    )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     optimizer.state[model.weight] = {"row": torch.zeros(2, 2)}
     problems = _state.Problems()
-    _state.collect({"": model}, [_state.Known(lambda: optimizer, 0)], _state.Place(0, 4, 4), problems, set())
-    assert problems.lines == ["row.weight cannot be captured: FSDP1 holds [5] of its parameter, and it has the shape [2, 2]"]
+    _state.collect(
+        {"": model}, [_state.Known(lambda: optimizer, 0)], _state.Place(0, 4, 4), problems, set()
+    )
+    assert problems.lines == [
+        "row.weight cannot be captured: FSDP1 holds [5] of its parameter, and it has the shape [2, 2]"
+    ]
 
 
 @pytest.mark.parametrize("use_orig_params", [True, False])
 def test_changes_are_found(ranks, use_orig_params):
-    """Writes by the optimizer's way and by that of FSDP1, but nothing that a forward and a backward do."""
+    """Writes by the optimizer's way and by that of FSDP1, but nothing that a forward and a backward
+    do."""
     ranks(0, 2)
-    model = FullyShardedDataParallel(torch.nn.Linear(4, 4), use_orig_params=use_orig_params, device_id=torch.device("cpu"))
+    model = FullyShardedDataParallel(
+        torch.nn.Linear(4, 4), use_orig_params=use_orig_params, device_id=torch.device("cpu")
+    )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     model(torch.ones(2, 4)).sum().backward()
     optimizer.step()

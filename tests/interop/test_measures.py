@@ -1,4 +1,5 @@
-"""The programs that measure run, on a small model and for few steps; what they find there is no promise."""
+"""The programs that measure run, on a small model and for few steps; what they find there is no
+promise."""
 
 import json
 import os
@@ -36,25 +37,46 @@ def run(*words, seconds):
 
 def group(before_s, episode_s, after_s, steps=1, saves=1):
     def part(wall_s, steps, saves):
-        return {"wall_s": wall_s, "cpu_s": {"trainer": 2 * wall_s}, "steps": steps, "saves": saves, "blocked": [0.0] * saves}
+        return {
+            "wall_s": wall_s,
+            "cpu_s": {"trainer": 2 * wall_s},
+            "steps": steps,
+            "saves": saves,
+            "blocked": [0.0] * saves,
+        }
 
-    return {"control": [part(before_s, 1, 0), part(after_s, 1, 0)], "episode": part(episode_s, steps, saves)}
+    return {
+        "control": [part(before_s, 1, 0), part(after_s, 1, 0)],
+        "episode": part(episode_s, steps, saves),
+    }
 
 
 def test_the_interval_of_a_median_is_that_of_its_order_statistics():
-    """For 9 values the second and the eighth: the median lies outside with the probability 2 * (1 + 9) / 2**9."""
+    """For 9 values the second and the eighth: the median lies outside with the probability 2 * (1 +
+    9) / 2**9."""
     found = bench_pairs.estimate([9, 1, 8, 2, 7, 3, 6, 4, 5])
-    assert (found.median, found.low, found.high) == (5, 2, 8) and found.coverage == pytest.approx(1 - 20 / 512)
+    assert (found.median, found.low, found.high) == (5, 2, 8) and found.coverage == pytest.approx(
+        1 - 20 / 512
+    )
     assert bench_pairs.estimate(range(6)) == (2.5, 0, 5, 1 - 2 / 64)
-    assert bench_pairs.estimate([3.0]) == (3.0, 3.0, 3.0, 0.0) and not bench_pairs.estimate([3.0]).is_resolved()
+    assert (
+        bench_pairs.estimate([3.0]) == (3.0, 3.0, 3.0, 0.0)
+        and not bench_pairs.estimate([3.0]).is_resolved()
+    )
 
 
 def test_a_machine_that_slows_down_evenly_changes_no_difference():
     """Each step takes 0.1 s longer than the one before; a save takes 0.5 s, whenever it comes."""
-    groups = [group(1 + at, 1 + at + 0.1 + 0.5, 1 + at + 0.2) for at in (0.0, 0.3, 0.6, 0.9, 1.2, 1.5)]
+    groups = [
+        group(1 + at, 1 + at + 0.1 + 0.5, 1 + at + 0.2) for at in (0.0, 0.3, 0.6, 0.9, 1.2, 1.5)
+    ]
     found = bench_pairs.per_step(groups)
-    assert (found.median, found.low, found.high) == pytest.approx((0.5, 0.5, 0.5)) and found.is_resolved()
-    assert bench_pairs.cpu_per_save(groups, lambda each: each["trainer"]).median == pytest.approx(1.0)
+    assert (found.median, found.low, found.high) == pytest.approx(
+        (0.5, 0.5, 0.5)
+    ) and found.is_resolved()
+    assert bench_pairs.cpu_per_save(groups, lambda each: each["trainer"]).median == pytest.approx(
+        1.0
+    )
     assert bench_pairs.per_step(groups, always_s=0.01).median == pytest.approx(0.51)
 
 
@@ -63,13 +85,25 @@ def test_a_save_that_spans_steps_is_told_per_step_and_per_state():
     assert bench_pairs.per_step(groups).median == pytest.approx(0.5)
     assert bench_pairs.per_save(groups).median == pytest.approx(2.0)
     assert bench_pairs.per_save(groups, always_s=0.25).median == pytest.approx(3.0)
-    assert bench_pairs.per_save([group(1.0, 3.0, 1.0, steps=2, saves=2)]).median == pytest.approx(0.5)
+    assert bench_pairs.per_save([group(1.0, 3.0, 1.0, steps=2, saves=2)]).median == pytest.approx(
+        0.5
+    )
 
 
 def test_a_ratio_is_decided_by_all_that_the_intervals_allow():
     clear, bound = bench_pairs.estimate([1.0] * 6), 1 / 3
-    assert bench_pairs.ratio(bench_pairs.estimate([0.1, 0.2, 0.2, 0.2, 0.2, 0.3]), clear).is_at_most(bound) is True
-    assert bench_pairs.ratio(bench_pairs.estimate([0.4, 0.5, 0.5, 0.5, 0.5, 0.6]), clear).is_at_most(bound) is False
+    assert (
+        bench_pairs.ratio(bench_pairs.estimate([0.1, 0.2, 0.2, 0.2, 0.2, 0.3]), clear).is_at_most(
+            bound
+        )
+        is True
+    )
+    assert (
+        bench_pairs.ratio(bench_pairs.estimate([0.4, 0.5, 0.5, 0.5, 0.5, 0.6]), clear).is_at_most(
+            bound
+        )
+        is False
+    )
     wide = bench_pairs.ratio(bench_pairs.estimate([0.1, 0.2, 0.2, 0.2, 0.2, 0.9]), clear)
     assert wide.value == pytest.approx(0.2) and wide.is_at_most(bound) is None
     unresolved = bench_pairs.estimate([-0.1, 0.3, 0.3, 0.3, 0.3, 0.5])
@@ -102,8 +136,15 @@ def test_bench_peers():
         assert each["blocked_s"] > 0 and 0 < each["saves_per_step"] <= 1
         copied = each["cpu_s_per_save"]["Cairn's copy"]["median"]
         assert copied > 0 if name == "cairn" else copied == pytest.approx(0, abs=0.001)
-    assert found["savers"]["async_save, process"]["cpu_s_per_save"]["the saver's own process"]["median"] > 0
-    assert found["snapshots"]["snapshots_captured"] > 0 and found["snapshots"]["snapshots_failed"] == 0
+    assert (
+        found["savers"]["async_save, process"]["cpu_s_per_save"]["the saver's own process"][
+            "median"
+        ]
+        > 0
+    )
+    assert (
+        found["snapshots"]["snapshots_captured"] > 0 and found["snapshots"]["snapshots_failed"] == 0
+    )
     assert set(found["restore"]) == {"cairn", "dcp.load", "torch.load"}
 
 

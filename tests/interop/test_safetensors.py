@@ -1,6 +1,8 @@
-"""A universal checkpoint, read without Cairn: by the rules of the format in plain Python, and by the safetensors package.
+"""A universal checkpoint, read without Cairn: by the rules of the format in plain Python, and by
+the safetensors package.
 
-Needs the program tests/unit/snapshot/test_universal of a build (BUILD=folder, build/plain by default), which writes the checkpoint.
+Needs the program tests/unit/snapshot/test_universal of a build (BUILD=folder, build/plain by
+default), which writes the checkpoint.
 """
 
 import json
@@ -14,8 +16,24 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = ROOT / os.environ.get("BUILD", "build/plain")
 WRITER = BUILD / "tests/unit/snapshot/test_universal"
 
-ELEMENT_BYTES = {"BOOL": 1, "U8": 1, "I8": 1, "F8_E5M2": 1, "F8_E4M3": 1, "I16": 2, "U16": 2, "F16": 2, "BF16": 2,
-                 "I32": 4, "U32": 4, "F32": 4, "I64": 8, "U64": 8, "F64": 8, "C64": 8}
+ELEMENT_BYTES = {
+    "BOOL": 1,
+    "U8": 1,
+    "I8": 1,
+    "F8_E5M2": 1,
+    "F8_E4M3": 1,
+    "I16": 2,
+    "U16": 2,
+    "F16": 2,
+    "BF16": 2,
+    "I32": 4,
+    "U32": 4,
+    "F32": 4,
+    "I64": 8,
+    "U64": 8,
+    "F64": 8,
+    "C64": 8,
+}
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +52,8 @@ def no_duplicates(pairs):
 
 
 def read_strictly(path):
-    """The header as the format's own description demands it; gives (metadata, tensors, start of the data, file size)."""
+    """The header as the format's own description demands it; gives (metadata, tensors, start of the
+    data, file size)."""
     data = path.read_bytes()
     length = int.from_bytes(data[:8], "little")
     assert length <= 100_000_000 and 8 + length <= len(data)
@@ -83,14 +102,19 @@ def test_weight_map(checkpoint):
     weight_map = json.loads((checkpoint / "model.safetensors.index.json").read_text())
     index = json.loads((checkpoint / "index.json").read_text())
     names = [file["name"] for file in index["files"]]
-    expected = {t["name"]: names[t["file"]] for t in index["tensors"] if t["kind"] in ("param", "buffer")}
+    expected = {
+        t["name"]: names[t["file"]] for t in index["tensors"] if t["kind"] in ("param", "buffer")
+    }
     assert weight_map["weight_map"] == expected
     assert weight_map["metadata"]["total_size"] == sum(
-        t["bytes"] for t in index["tensors"] if t["kind"] in ("param", "buffer"))
+        t["bytes"] for t in index["tensors"] if t["kind"] in ("param", "buffer")
+    )
 
 
 def test_safetensors_package(checkpoint):
-    safetensors = pytest.importorskip("safetensors", reason="the safetensors package is not installed")
+    safetensors = pytest.importorskip(
+        "safetensors", reason="the safetensors package is not installed"
+    )
     index = json.loads((checkpoint / "index.json").read_text())
     for number, file in enumerate(index["files"]):
         listed = {t["name"]: t for t in index["tensors"] if t["file"] == number}
@@ -100,4 +124,6 @@ def test_safetensors_package(checkpoint):
             assert list(tensor["shape"]) == listed[name]["shape"]
             assert tensor["dtype"] == listed[name]["dtype"]
             begin = listed[name]["offset"]
-            assert bytes(tensor["data"]) == expected_bytes(index, number, begin, begin + listed[name]["bytes"])
+            assert bytes(tensor["data"]) == expected_bytes(
+                index, number, begin, begin + listed[name]["bytes"]
+            )

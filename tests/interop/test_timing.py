@@ -1,5 +1,5 @@
-"""Timing records of collectives: found and read from outside, in order, with the right bytes; results and errors are those
-without them."""
+"""Timing records of collectives: found and read from outside, in order, with the right bytes;
+results and errors are those without them."""
 import mmap
 import os
 import re
@@ -10,11 +10,20 @@ from test_torch import ROOT, Run, built, harness  # noqa: F401: fixtures
 
 SCRIPT = str(ROOT / "tests" / "interop" / "timing_trainer.py")
 RECORD = struct.Struct("<6Q3I2H")
-NAMES = {1: "all_reduce", 2: "broadcast", 4: "all_gather", 5: "reduce_scatter", 6: "all_to_all", 9: "barrier", 10: "send"}
+NAMES = {
+    1: "all_reduce",
+    2: "broadcast",
+    4: "all_gather",
+    5: "reduce_scatter",
+    6: "all_to_all",
+    9: "barrier",
+    10: "send",
+}
 
 
 def read_ring(pid):
-    """(records as dicts in the order of writing, dropped) of the ring of a process, laid out as base/ring.c says."""
+    """(records as dicts in the order of writing, dropped) of the ring of a process, laid out as
+    base/ring.c says."""
     folder = f"/proc/{pid}/fd"
     for name in os.listdir(folder):
         if os.readlink(f"{folder}/{name}").startswith("/memfd:cairn-timing"):
@@ -29,9 +38,25 @@ def read_ring(pid):
         head, tail, dropped = (struct.unpack_from("<Q", memory, at)[0] for at in (64, 128, 192))
         assert tail == 0
         slots = 256 + 8 * count
-        assert all(struct.unpack_from("<Q", memory, 256 + 8 * i)[0] == i + 1 for i in range(head)), "a record is not published"
-        keys = ("comm", "seq", "bytes", "enter_ns", "start_ns", "end_ns", "rank", "peer", "step", "ranks", "op")
-        return [dict(zip(keys, RECORD.unpack_from(memory, slots + 64 * i))) for i in range(head)], dropped
+        assert all(
+            struct.unpack_from("<Q", memory, 256 + 8 * i)[0] == i + 1 for i in range(head)
+        ), "a record is not published"
+        keys = (
+            "comm",
+            "seq",
+            "bytes",
+            "enter_ns",
+            "start_ns",
+            "end_ns",
+            "rank",
+            "peer",
+            "step",
+            "ranks",
+            "op",
+        )
+        return [
+            dict(zip(keys, RECORD.unpack_from(memory, slots + 64 * i))) for i in range(head)
+        ], dropped
 
 
 def trainer_pids(run):
@@ -39,7 +64,9 @@ def trainer_pids(run):
     found = {}
     for pid in harness.pids_with(SCRIPT, "stay"):
         with open(f"/proc/{pid}/environ", "rb") as file:
-            environment = dict(each.split(b"=", 1) for each in file.read().split(b"\0") if b"=" in each)
+            environment = dict(
+                each.split(b"=", 1) for each in file.read().split(b"\0") if b"=" in each
+            )
         if os.getpgid(pid) == run.process.pid and b"RANK" in environment:
             found[int(environment[b"RANK"])] = pid
     return found
@@ -52,10 +79,19 @@ def lines(run, rank, word):
 def test_records(tmp_path):
     plain = Run(tmp_path, [], 2, script=SCRIPT)
     assert plain.wait() == 0, plain.errors()
-    hooks = {"CAIRN_TIMING": "1", "CAIRN_AGENT": str(tmp_path / "no-agent"), "PYTHONPATH": str(ROOT / "bindings" / "python" / "cairn" / "autoload")}
-    run = Run(tmp_path, ["stay"], 2, env=hooks, script=SCRIPT, start="cold")  # its processes are found by their own words
+    hooks = {
+        "CAIRN_TIMING": "1",
+        "CAIRN_AGENT": str(tmp_path / "no-agent"),
+        "PYTHONPATH": str(ROOT / "bindings" / "python" / "cairn" / "autoload"),
+    }
+    # its processes are found by their own words
+    run = Run(tmp_path, ["stay"], 2, env=hooks, script=SCRIPT, start="cold")
     try:
-        harness.wait_for("ready", lambda: all("ready" in run.text(rank) for rank in range(2)) or run.process.poll() is not None)
+        harness.wait_for(
+            "ready",
+            lambda: all("ready" in run.text(rank) for rank in range(2))
+            or run.process.poll() is not None,
+        )
         pids = trainer_pids(run)
         assert sorted(pids) == [0, 1], run.errors()
         records, dropped = zip(*(read_ring(pids[rank]) for rank in range(2)))
@@ -63,19 +99,26 @@ def test_records(tmp_path):
         run.kill()
     for rank in range(2):
         for word in ("result", "error"):
-            assert lines(run, rank, word) == lines(plain, rank, word) != [], f"{word} of rank {rank}: {run.errors()}"
+            assert (
+                lines(run, rank, word) == lines(plain, rank, word) != []
+            ), f"{word} of rank {rank}: {run.errors()}"
     assert dropped == (0, 0)
     assert "not timed" not in run.errors(), run.errors()
     check(records)
     costs = [int(lines(each, rank, "cost")[0]) / 1000 for each in (plain, run) for rank in range(2)]
     added = min(costs[2:]) - min(costs[:2])
-    print(f"\n    an all_reduce of 24 bytes within one rank: {min(costs[:2]):.1f} us without, {min(costs[2:]):.1f} us with, "
-          f"{added:.1f} us added")
+    print(
+        f"\n    an all_reduce of 24 bytes within one rank: {min(costs[:2]):.1f} us without, {min(costs[2:]):.1f} us with, "
+        f"{added:.1f} us added"
+    )
 
 
 def check(records):
     works = [[each for each in of if each["op"] == 0x101] for of in records]
-    assert [[(each["rank"], each["bytes"]) for each in of] for of in works] == [[(0, 1000)], [(1, 1001)]]
+    assert [[(each["rank"], each["bytes"]) for each in of] for of in works] == [
+        [(0, 1000)],
+        [(1, 1001)],
+    ]
     records = [[each for each in of if each["op"] != 0x101] for of in records]
     entered = [[each for each in of if each["end_ns"] == 0] for of in records]
     world = [[each for each in of if each["ranks"] == 2] for of in entered]
@@ -85,15 +128,27 @@ def check(records):
         together = [each for each in of if each["op"] < 10]
         assert [each["seq"] for each in together] == list(range(1, len(together) + 1))
     # Both ranks name the communicator, and number what they do in it, alike.
-    keys = [[(each["comm"], each["seq"], each["op"]) for each in of if each["op"] < 10] for of in world]
+    keys = [
+        [(each["comm"], each["seq"], each["op"]) for each in of if each["op"] < 10] for of in world
+    ]
     assert keys[0] == keys[1] and len({key[0] for key in keys[0]}) == 1
     first = [(NAMES[each["op"]], each["bytes"]) for each in world[0]]
-    assert first[:7] == [("all_reduce", 24), ("broadcast", 24), ("all_gather", 24), ("reduce_scatter", 24), ("all_to_all", 24),
-                         ("send", 8), ("barrier", 0)]
+    assert first[:7] == [
+        ("all_reduce", 24),
+        ("broadcast", 24),
+        ("all_gather", 24),
+        ("reduce_scatter", 24),
+        ("all_to_all", 24),
+        ("send", 8),
+        ("barrier", 0),
+    ]
     assert first[7] == ("all_reduce", 10)  # the functional one, of bfloat16 and in inference mode
     assert ("all_reduce", 4 * (8 * 4 + 4)) in first[8:]  # DDP's bucket: weight and bias
     sent, received = (next(each for each in of if each["op"] in (10, 11)) for of in world)
-    assert (sent["op"], sent["peer"], sent["seq"]) == (10, 1, 0) and (received["op"], received["peer"]) == (11, 0)
+    assert (sent["op"], sent["peer"], sent["seq"]) == (10, 1, 0) and (
+        received["op"],
+        received["peer"],
+    ) == (11, 0)
     # A group of one rank has another name on each.
     own = [{each["comm"] for each in of if each["ranks"] == 1} for of in entered]
     assert len(own[0]) == len(own[1]) == 1 and own[0] != own[1]
@@ -102,7 +157,10 @@ def check(records):
         for each in of:
             if each["end_ns"] == 0 and each["op"] in (1, 2, 4, 6, 9) and each["seq"] < 8:
                 end = ended[each["comm"], each["seq"]]
-                assert end["end_ns"] > end["enter_ns"] == each["enter_ns"] and end["bytes"] == each["bytes"]
+                assert (
+                    end["end_ns"] > end["enter_ns"] == each["enter_ns"]
+                    and end["bytes"] == each["bytes"]
+                )
 
 
 @pytest.mark.parametrize("amount", [0, -1, 0.5, float("nan"), float("inf"), 1 << 64])

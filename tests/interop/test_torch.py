@@ -1,6 +1,8 @@
-"""PyTorch jobs under `cairn run`: killed at random steps, resumed, and compared bit for bit with the run that was not killed.
+"""PyTorch jobs under `cairn run`: killed at random steps, resumed, and compared bit for bit with
+the run that was not killed.
 
-Real agents on loopback (tests/cluster/harness.py), CPU and gloo. A job's ranks are separate processes, as torchrun makes them.
+Real agents on loopback (tests/cluster/harness.py), CPU and gloo. A job's ranks are separate
+processes, as torchrun makes them.
 """
 
 import importlib.util
@@ -24,14 +26,19 @@ sys.path.insert(0, str(ROOT / "tests" / "cluster"))
 import harness  # noqa: E402
 import warm_start  # noqa: E402
 
-if importlib.util.find_spec("torch") is None:  # the trainers import it: this process has no use for it
+# the trainers import it: this process has no use for it
+if importlib.util.find_spec("torch") is None:
     pytest.skip("torch is not installed here", allow_module_level=True)
 
 SCRIPT = str(ROOT / "tests" / "interop" / "torch_trainer.py")
 PYTHON = sys.executable
 STEPS = 24
 RANDOM = random.Random(os.environ.get("SEED") or None)
-CLEAN = {name: value for name, value in os.environ.items() if not name.startswith("CAIRN_") and name != "PYTHONPATH"}
+CLEAN = {
+    name: value
+    for name, value in os.environ.items()
+    if not name.startswith("CAIRN_") and name != "PYTHONPATH"
+}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -57,14 +64,24 @@ def lead_a_group():
 
 
 class Run:
-    """A job of `world` ranks in a process group of its own; `wrapper` goes before the shell that starts them. `start`: "warm", which
-    is quicker (warm_start.py); "cold", each rank a new process of `python`; "forked", the ranks forks of one (forking.py). Before
-    the step `hold_at` all ranks stand still: a job that is to be killed does not end before a test that looks late."""
+    """A job of `world` ranks in a process group of its own; `wrapper` goes before the shell that
+    starts them. `start`: "warm", which is quicker (warm_start.py); "cold", each rank a new process
+    of `python`; "forked", the ranks forks of one (forking.py). Before the step `hold_at` all ranks
+    stand still: a job that is to be killed does not end before a test that looks late."""
 
     started: List["Run"] = []
 
     def __init__(
-        self, folder, words, world=1, wrapper=(), env=None, distributed=False, script=SCRIPT, python=PYTHON, start="warm",
+        self,
+        folder,
+        words,
+        world=1,
+        wrapper=(),
+        env=None,
+        distributed=False,
+        script=SCRIPT,
+        python=PYTHON,
+        start="warm",
         hold_at=None,
     ):
         self.world = world
@@ -74,8 +91,14 @@ class Run:
         self.scratch = tempfile.mkdtemp(prefix="cairn-run-")  # what killed processes leave behind
         distributed = distributed or world > 1
         port = harness.free_ports(1)[0] if distributed else 0
-        ranks = f"MASTER_ADDR=127.0.0.1 MASTER_PORT={port} WORLD_SIZE={world} LOCAL_WORLD_SIZE={world}"
-        command = warm_start.server().command(script, *words) if start == "warm" else [python, "-u", script, *map(str, words)]
+        ranks = (
+            f"MASTER_ADDR=127.0.0.1 MASTER_PORT={port} WORLD_SIZE={world} LOCAL_WORLD_SIZE={world}"
+        )
+        command = (
+            warm_start.server().command(script, *words)
+            if start == "warm"
+            else [python, "-u", script, *map(str, words)]
+        )
         line = " ".join(command)
         if not distributed:
             shell = f"exec {line} > {self.out[0]}"
@@ -83,7 +106,11 @@ class Run:
             shell = f"RANK_OUTPUTS={':'.join(self.out)} {ranks} exec {line}"
         else:
             shell = (
-                "".join(f"RANK={rank} LOCAL_RANK={rank} {ranks} {line} > {out} & " for rank, out in enumerate(self.out)) + "wait"
+                "".join(
+                    f"RANK={rank} LOCAL_RANK={rank} {ranks} {line} > {out} & "
+                    for rank, out in enumerate(self.out)
+                )
+                + "wait"
             )
         with open(self.err, "wb") as err:
             self.process = subprocess.Popen(
@@ -111,7 +138,10 @@ class Run:
 
     def steps(self, rank=0):
         """Loss by step."""
-        return {int(step): loss for step, loss in re.findall(r"^step (\d+) (\S+)$", self.text(rank), re.M)}
+        return {
+            int(step): loss
+            for step, loss in re.findall(r"^step (\d+) (\S+)$", self.text(rank), re.M)
+        }
 
     def state(self):
         return [re.findall(r"^state (.*)$", self.text(rank), re.M) for rank in range(self.world)]
@@ -131,9 +161,14 @@ class Run:
         shutil.rmtree(self.scratch, ignore_errors=True)
 
     def kill_at(self, step, cluster, after=0):
-        """kill -9 of everything a moment after a step has ended, and a snapshot later than of step `after` is committed."""
-        harness.wait_for(f"step {step}", lambda: step in self.steps() or self.process.poll() is not None)
-        harness.wait_for("a snapshot", lambda: newest(cluster) > after or self.process.poll() is not None)
+        """kill -9 of everything a moment after a step has ended, and a snapshot later than of step
+        `after` is committed."""
+        harness.wait_for(
+            f"step {step}", lambda: step in self.steps() or self.process.poll() is not None
+        )
+        harness.wait_for(
+            "a snapshot", lambda: newest(cluster) > after or self.process.poll() is not None
+        )
         assert self.process.poll() is None, self.errors()
         time.sleep(RANDOM.uniform(0, 0.03))
         self.kill()
@@ -158,7 +193,8 @@ REFERENCES = {}
 
 
 def start_reference(folder, kind, world=1):
-    """Starts the run that is not killed, without Cairn, where there was none; reference() waits for it."""
+    """Starts the run that is not killed, without Cairn, where there was none; reference() waits for
+    it."""
     if (kind, world) not in REFERENCES:
         REFERENCES[kind, world] = Run(folder, [kind, STEPS], world)
 
@@ -174,7 +210,17 @@ def reference(folder, kind, world=1):
 
 @pytest.mark.parametrize(
     "kind, world",
-    [("mlp", 1), ("gan", 1), ("accumulate", 1), ("closure", 1), ("moe", 1), ("ddp", 2), ("zero", 2), ("fsdp", 2), ("tp", 2)],
+    [
+        ("mlp", 1),
+        ("gan", 1),
+        ("accumulate", 1),
+        ("closure", 1),
+        ("moe", 1),
+        ("ddp", 2),
+        ("zero", 2),
+        ("fsdp", 2),
+        ("tp", 2),
+    ],
 )
 def test_killed_and_resumed(cluster, tmp_path, kind, world):
     start_reference(tmp_path, kind, world)
@@ -182,13 +228,22 @@ def test_killed_and_resumed(cluster, tmp_path, kind, world):
     seen, committed = 0, 0
     for round_number, hold_at in enumerate((14, STEPS - 2) if kind == "mlp" else (STEPS - 2,)):
         wrapper = under(cluster, "--resume") if round_number else under(cluster)
-        run = Run(tmp_path, [kind, STEPS], world, wrapper, start="warm" if round_number else start, hold_at=hold_at)
+        run = Run(
+            tmp_path,
+            [kind, STEPS],
+            world,
+            wrapper,
+            start="warm" if round_number else start,
+            hold_at=hold_at,
+        )
         run.kill_at(RANDOM.randrange(seen + 3, hold_at - 1), cluster, committed)
         states, losses = reference(tmp_path, kind, world)
         for rank in range(world):
             for step, loss in run.steps(rank).items():
                 assert loss == losses[rank][step], f"step {step} of rank {rank}: {run.errors()}"
-        assert "NOT protected" not in run.errors() and "no snapshots are taken" not in run.errors(), run.errors()
+        assert (
+            "NOT protected" not in run.errors() and "no snapshots are taken" not in run.errors()
+        ), run.errors()
         seen = max(run.steps())
         committed = newest(cluster)
     last = Run(tmp_path, [kind, STEPS], world, under(cluster, "--resume"), start=start)
@@ -197,16 +252,25 @@ def test_killed_and_resumed(cluster, tmp_path, kind, world):
     assert committed <= first <= seen + 1, last.errors()
     assert f"the state after update {first}" in last.errors()
     for rank in range(world):
-        assert last.steps(rank) == {step: loss for step, loss in losses[rank].items() if step >= first}
+        assert last.steps(rank) == {
+            step: loss for step, loss in losses[rank].items() if step >= first
+        }
     harness.wait_for("the end is committed", lambda: newest(cluster) == STEPS, 10)
 
 
 @pytest.mark.parametrize("kind, world", [("mlp", 1), ("ddp", 2), ("fsdp", 2)])
 def test_what_comes_back_is_recent(cluster, tmp_path, kind, world):
-    """A kill loses the update under way and the one before it: what is committed by then is at most one update old, and that, not
-    something older, is what comes back."""
+    """A kill loses the update under way and the one before it: what is committed by then is at most
+    one update old, and that, not something older, is what comes back."""
     start_reference(tmp_path, kind, world)
-    run = Run(tmp_path, [kind, STEPS], world, under(cluster), env={"TRAINER_RECENT_FROM": "8"}, hold_at=STEPS - 1)
+    run = Run(
+        tmp_path,
+        [kind, STEPS],
+        world,
+        under(cluster),
+        env={"TRAINER_RECENT_FROM": "8"},
+        hold_at=STEPS - 1,
+    )
 
     def held():
         return re.search(r"^holds after (\d+)$", run.text(), re.M)
@@ -221,26 +285,40 @@ def test_what_comes_back_is_recent(cluster, tmp_path, kind, world):
     for rank in range(world):
         first = min(last.steps(rank))
         assert done - 1 <= first <= done, last.errors()
-        assert last.steps(rank) == {step: loss for step, loss in losses[rank].items() if step >= first}
+        assert last.steps(rank) == {
+            step: loss for step, loss in losses[rank].items() if step >= first
+        }
 
 
 def test_group_added_in_mid_training(cluster, tmp_path):
-    """A layer that the script thaws at step 6, and again at once where it resumes later: its moments come back with its group's
-    learning rate, which the scheduler has changed since. A script that does not thaw it is told."""
+    """A layer that the script thaws at step 6, and again at once where it resumes later: its
+    moments come back with its group's learning rate, which the scheduler has changed since. A
+    script that does not thaw it is told."""
     whole = Run(tmp_path, ["thaw", STEPS])
     run = Run(tmp_path, ["thaw", STEPS], 1, under(cluster), hold_at=STEPS - 2)
     run.kill_at(RANDOM.randrange(10, STEPS - 6), cluster, 10)
-    assert "NOT protected" not in run.errors() and "no snapshots are taken" not in run.errors(), run.errors()
-    states, losses, seen, committed = finished(whole), whole.steps(), max(run.steps()), newest(cluster)
+    assert (
+        "NOT protected" not in run.errors() and "no snapshots are taken" not in run.errors()
+    ), run.errors()
+    states, losses, seen, committed = (
+        finished(whole),
+        whole.steps(),
+        max(run.steps()),
+        newest(cluster),
+    )
     last = Run(tmp_path, ["thaw", STEPS], 1, under(cluster, "--resume"))
     assert finished(last) == states, last.errors()
     first = min(last.steps())
     assert committed <= first <= seen + 1, last.errors()
-    assert last.steps() == {step: loss for step, loss in losses.items() if step >= first}, last.errors()
+    assert last.steps() == {
+        step: loss for step, loss in losses.items() if step >= first
+    }, last.errors()
     harness.wait_for("the end is committed", lambda: newest(cluster) == STEPS, 10)
     other = Run(tmp_path, ["mlp", STEPS + 1], 1, under(cluster, "--resume"))
     finished(other)
-    assert "has moments of frozen.bias, frozen.weight, which no optimizer has now" in other.errors(), other.errors()
+    assert (
+        "has moments of frozen.bias, frozen.weight, which no optimizer has now" in other.errors()
+    ), other.errors()
 
 
 def test_other_number_of_ranks(cluster, tmp_path):
@@ -249,7 +327,13 @@ def test_other_number_of_ranks(cluster, tmp_path):
     run.kill_at(8, cluster)
     committed, wholes = newest(cluster), []
     for world in (2, 1, 3):
-        resumed = Run(tmp_path, ["fsdp", 0, "--mischief", "whole"], world, under(cluster, "--resume"), distributed=True)
+        resumed = Run(
+            tmp_path,
+            ["fsdp", 0, "--mischief", "whole"],
+            world,
+            under(cluster, "--resume"),
+            distributed=True,
+        )
         assert resumed.wait() == 0, resumed.errors()
         wholes += [re.findall(r"^whole (.*)$", resumed.text(rank), re.M) for rank in range(world)]
     assert int(wholes[0][0].split()[0]) >= committed
@@ -257,13 +341,16 @@ def test_other_number_of_ranks(cluster, tmp_path):
 
 
 def test_unchanged_script(cluster, tmp_path):
-    """A script that knows nothing of Cairn, with a compiled model, continues where it was, its own count of steps aside."""
+    """A script that knows nothing of Cairn, with a compiled model, continues where it was, its own
+    count of steps aside."""
     whole = Run(tmp_path, ["compile", STEPS, "--plain"])
     run = Run(tmp_path, ["compile", STEPS, "--plain"], 1, under(cluster), hold_at=STEPS - 2)
     run.kill_at(9, cluster)
     committed = newest(cluster)
     finished(whole)
-    resumed = Run(tmp_path, ["compile", STEPS, "--plain"], 1, under(cluster, "--resume"), start="cold")
+    resumed = Run(
+        tmp_path, ["compile", STEPS, "--plain"], 1, under(cluster, "--resume"), start="cold"
+    )
     finished(resumed)
     done = int(re.search(r"the state after update (\d+)", resumed.errors()).group(1))
     assert committed <= done <= max(run.steps()) + 1
@@ -272,7 +359,8 @@ def test_unchanged_script(cluster, tmp_path):
 
 
 def test_evaluates_a_part_before_it_trains(cluster, tmp_path):
-    """What trains is covered, not what was called first: the ranks of DDP share the copying, though one has called the module inside."""
+    """What trains is covered, not what was called first: the ranks of DDP share the copying, though
+    one has called the module inside."""
     words = ["ddp", STEPS, "--plain", "--mischief", "evaluate"]
     whole = Run(tmp_path, words, 2)
     run = Run(tmp_path, words, 2, under(cluster), hold_at=STEPS - 2)
@@ -285,15 +373,31 @@ def test_evaluates_a_part_before_it_trains(cluster, tmp_path):
     assert committed <= done <= max(run.steps()) + 1
     for step in range(STEPS - done):
         assert resumed.steps()[step] == whole.steps()[step + done], step
-    assert "each rank's own is captured" not in run.errors() + resumed.errors(), run.errors() + resumed.errors()
+    assert "each rank's own is captured" not in run.errors() + resumed.errors(), (
+        run.errors() + resumed.errors()
+    )
 
 
 def torchrun(cluster, folder, ranks, *words):
     go = pathlib.Path(folder) / "go"
     started = subprocess.Popen(
-        [*under(cluster), PYTHON, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), *words],
-        env={**CLEAN, "PYTHONPATH": str(ROOT / "bindings" / "python"), "TRAINER_PAUSE_S": "0.02", "TMPDIR": str(folder),
-             "TRAINER_GO": str(go)},
+        [
+            *under(cluster),
+            PYTHON,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc-per-node",
+            str(ranks),
+            *words,
+        ],
+        env={
+            **CLEAN,
+            "PYTHONPATH": str(ROOT / "bindings" / "python"),
+            "TRAINER_PAUSE_S": "0.02",
+            "TMPDIR": str(folder),
+            "TRAINER_GO": str(go),
+        },
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -315,15 +419,28 @@ def test_torchrun(cluster, tmp_path):
     start_reference(tmp_path, "ddp", 2)
     out, _ = torchrun(cluster, tmp_path, 2, SCRIPT, "ddp", str(STEPS))
     states, _ = reference(tmp_path, "ddp", 2)
-    found = re.findall(r"state ([0-9a-f]{64} \d+)", out)  # two workers write to one pipe: a line may begin behind another
+    # two workers write to one pipe: a line may begin behind another
+    found = re.findall(r"state ([0-9a-f]{64} \d+)", out)
     assert sorted(found) == sorted(state for each in states for state in each)
 
 
 def test_torchrun_restarts(cluster, tmp_path):
-    """A worker dies, torchrun starts it again, and it goes on from memory with nobody asking for it. (One worker: several of a
-    restarted group read each other's former addresses at times, with and without Cairn: PyTorch 2.13 does not empty its store.)"""
+    """A worker dies, torchrun starts it again, and it goes on from memory with nobody asking for
+    it. (One worker: several of a restarted group read each other's former addresses at times, with
+    and without Cairn: PyTorch 2.13 does not empty its store.)"""
     start_reference(tmp_path, "mlp")
-    out, error = torchrun(cluster, tmp_path, 1, "--max-restarts", "1", SCRIPT, "mlp", str(STEPS), "--mischief", "crash")
+    out, error = torchrun(
+        cluster,
+        tmp_path,
+        1,
+        "--max-restarts",
+        "1",
+        SCRIPT,
+        "mlp",
+        str(STEPS),
+        "--mischief",
+        "crash",
+    )
     states, _ = reference(tmp_path, "mlp")
     assert re.findall(r"^state (.*)$", out, re.M) == states[0]
     assert 1 <= int(re.search(r"the state after update (\d+)", error).group(1)) <= 10, error
@@ -333,7 +450,10 @@ def test_terminated(cluster, tmp_path):
     """SIGTERM ends the trainer at once, and the last complete step is there."""
     start_reference(tmp_path, "mlp")
     run = Run(tmp_path, ["mlp", STEPS], 1, under(cluster), start="cold", hold_at=STEPS - 2)
-    harness.wait_for("step 8 and a snapshot", lambda: (8 in run.steps() and newest(cluster)) or run.process.poll() is not None)
+    harness.wait_for(
+        "step 8 and a snapshot",
+        lambda: (8 in run.steps() and newest(cluster)) or run.process.poll() is not None,
+    )
     assert run.process.poll() is None, run.errors()
     run.kill(signal.SIGTERM)
     committed = newest(cluster)
@@ -343,8 +463,11 @@ def test_terminated(cluster, tmp_path):
 
 
 def test_snapshot_now(tmp_path):
-    """SIGUSR1 to `cairn run` takes a snapshot at one of the next steps, however rarely they are due."""
-    with harness.Cluster(nodes=1, parity=0, state="4MiB", options="snapshot_every_steps: 1000") as cluster:
+    """SIGUSR1 to `cairn run` takes a snapshot at one of the next steps, however rarely they are
+    due."""
+    with harness.Cluster(
+        nodes=1, parity=0, state="4MiB", options="snapshot_every_steps: 1000"
+    ) as cluster:
         cluster.start()
         run = Run(tmp_path, ["mlp", 900], 1, under(cluster), start="cold")
         harness.wait_for("step 8", lambda: 8 in run.steps() or run.process.poll() is not None)
@@ -361,16 +484,27 @@ def test_changed_behind_the_optimizer(cluster, tmp_path):
     assert "changed inner.bias" in run.errors()
     refused = int(re.search(r"^refused (\d+)", run.text(), re.M).group(1))
     assert refused > 0, run.text()
-    committed = [int(step) for step in re.findall(r"committed epoch=\d+ step=(\d+)", cluster.log(0))]
+    committed = [
+        int(step) for step in re.findall(r"committed epoch=\d+ step=(\d+)", cluster.log(0))
+    ]
     assert committed and all(
         step % 2 == 0 for step in committed
     ), committed  # after update N the step N + 1 writes when it is odd
 
 
-@pytest.mark.parametrize("before, after, named", [
-    ([], ["--mischief", "wider"], ["extra.weight is not in the snapshot", "inner.bias"]),
-    (["--mischief", "more"], [], ["it lacks parameters; the snapshot has, and the model has not: extra.bias, extra.weight"]),
-])
+@pytest.mark.parametrize(
+    "before, after, named",
+    [
+        ([], ["--mischief", "wider"], ["extra.weight is not in the snapshot", "inner.bias"]),
+        (
+            ["--mischief", "more"],
+            [],
+            [
+                "it lacks parameters; the snapshot has, and the model has not: extra.bias, extra.weight"
+            ],
+        ),
+    ],
+)
 def test_other_model(cluster, tmp_path, before, after, named):
     first = Run(tmp_path, ["mlp", 8, *before], 1, under(cluster))
     finished(first)
@@ -393,7 +527,8 @@ def test_forks(cluster, tmp_path, how):
 
 
 def test_raises_in_the_update(cluster, tmp_path):
-    """A script that raises in mid-step leaves the last whole step, and its own traceback and exit code."""
+    """A script that raises in mid-step leaves the last whole step, and its own traceback and exit
+    code."""
     states, _ = reference(tmp_path, "mlp")
     run = Run(tmp_path, ["mlp", STEPS, "--mischief", "raise"], 1, under(cluster))
     assert run.wait() == 1
@@ -408,7 +543,9 @@ def test_moments_missing(cluster, tmp_path):
     """Moments that vanish: refused, by name."""
     run = Run(tmp_path, ["mlp", STEPS, "--mischief", "lose"], 1, under(cluster))
     run.wait()
-    assert "updated inner.weight, but holds no moments of it, or only some" in run.errors(), run.errors()
+    assert (
+        "updated inner.weight, but holds no moments of it, or only some" in run.errors()
+    ), run.errors()
     assert newest(cluster) <= 3
 
 
@@ -419,7 +556,13 @@ def test_without_agent(tmp_path, agent):
     path = tmp_path / "socket"
     if agent == "a file":
         path.write_text("no socket")
-    run = Run(tmp_path, ["mlp", STEPS], 1, env={"CAIRN_AGENT": str(path)}, start="cold" if agent == "none" else "warm")
+    run = Run(
+        tmp_path,
+        ["mlp", STEPS],
+        1,
+        env={"CAIRN_AGENT": str(path)},
+        start="cold" if agent == "none" else "warm",
+    )
     assert finished(run) == states
     assert "no agent answers" in run.errors()
 
@@ -428,14 +571,25 @@ def test_no_optimizer(cluster, tmp_path):
     """A script without an optimizer is left alone."""
     code = "import torch; m = torch.nn.Linear(2, 2); m(torch.ones(1, 2)); print('ran')"
     done = subprocess.run(
-        [*under(cluster), PYTHON, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=300, env=CLEAN
+        [*under(cluster), PYTHON, "-c", code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=300,
+        env=CLEAN,
     )
-    assert done.returncode == 0 and done.stdout == "ran\n" and "cairn:" not in done.stderr, done.stderr
-    assert "it is NOT protected" in done.stderr and "unless it has no torch.optim optimizer" in done.stderr, done.stderr
+    assert (
+        done.returncode == 0 and done.stdout == "ran\n" and "cairn:" not in done.stderr
+    ), done.stderr
+    assert (
+        "it is NOT protected" in done.stderr
+        and "unless it has no torch.optim optimizer" in done.stderr
+    ), done.stderr
 
 
 def test_costs_nothing_without_torch(cluster, tmp_path):
-    """A Python process that never imports torch loads neither the library nor torch, and another sitecustomize still runs."""
+    """A Python process that never imports torch loads neither the library nor torch, and another
+    sitecustomize still runs."""
     (tmp_path / "sitecustomize.py").write_text("print('mine')")
     code = "import sys; print(sorted(m for m in sys.modules if m in ('torch', 'ctypes', 'cairn._lib')))"
     done = subprocess.run(

@@ -1,16 +1,30 @@
-"""What a PyTorch job can meet that cannot be protected: each is said, with what to do, and the training is the same."""
+"""What a PyTorch job can meet that cannot be protected: each is said, with what to do, and the
+training is the same."""
 import re
 import socket
 import struct
 import threading
 
 import pytest
-from test_torch import (STEPS, Run, built, cluster, finished, harness, newest, reference, start_reference,  # noqa: F401: fixtures
-                        under)
+
+# noqa: F401: fixtures
+from test_torch import (
+    STEPS,
+    Run,
+    built,
+    cluster,
+    finished,
+    harness,
+    newest,
+    reference,
+    start_reference,
+    under,
+)
 
 
 class OtherAgent:
-    """Answers every connection at `path` with the same bytes, as an agent of another version does, or no agent at all."""
+    """Answers every connection at `path` with the same bytes, as an agent of another version does,
+    or no agent at all."""
 
     def __init__(self, path, answer):
         self.socket, self.answer = socket.socket(socket.AF_UNIX), answer
@@ -31,7 +45,11 @@ class OtherAgent:
 @pytest.mark.parametrize(
     "answer, said",
     [
-        (struct.pack("<IHBB", 0, 64, 99, 0), "the agent speaks another version: upgrade one of them"),  # the header's version
+        # the header's version
+        (
+            struct.pack("<IHBB", 0, 64, 99, 0),
+            "the agent speaks another version: upgrade one of them",
+        ),
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "NOT protected"),
     ],
 )
@@ -48,39 +66,61 @@ def test_too_little_memory(cluster, tmp_path):  # noqa: F811
     """The sum is said that the agent would need, and the model trains as ever."""
     run = Run(tmp_path, ["large", 6], 1, under(cluster))
     assert finished(run) == finished(Run(tmp_path, ["large", 6]))
-    assert re.search(r"\d+ MiB", run.errors()) and "no snapshots are taken" in run.errors(), run.errors()
+    assert (
+        re.search(r"\d+ MiB", run.errors()) and "no snapshots are taken" in run.errors()
+    ), run.errors()
     assert newest(cluster) == 0
 
 
 @pytest.mark.parametrize("resume", [False, True])
 def test_exec(cluster, tmp_path, resume):  # noqa: F811
-    """A trainer that replaces itself begins anew, is told so, and leaves what is there; or it resumes where asked to."""
+    """A trainer that replaces itself begins anew, is told so, and leaves what is there; or it
+    resumes where asked to."""
     states, _ = reference(tmp_path, "mlp")
     go = tmp_path / "go"
-    run = Run(tmp_path, ["mlp", STEPS, "--mischief", "exec"], 1, under(cluster, *(["--resume"] if resume else [])),
-              env={"TRAINER_GO": str(go)})
-    harness.wait_for("a snapshot is committed", lambda: newest(cluster) or run.process.poll() is not None)
+    run = Run(
+        tmp_path,
+        ["mlp", STEPS, "--mischief", "exec"],
+        1,
+        under(cluster, *(["--resume"] if resume else [])),
+        env={"TRAINER_GO": str(go)},
+    )
+    harness.wait_for(
+        "a snapshot is committed", lambda: newest(cluster) or run.process.poll() is not None
+    )
     go.touch()
     assert finished(run) == states, run.errors()
     if resume:
-        assert re.search(r"resumed: the state after update [1-6]$", run.errors(), re.M), run.errors()
+        assert re.search(
+            r"resumed: the state after update [1-6]$", run.errors(), re.M
+        ), run.errors()
         harness.wait_for("the end is committed", lambda: newest(cluster) == STEPS, 10)
     else:
-        assert "the job holds a later generation than this step: restore it before training (--resume)" in run.errors()
+        assert (
+            "the job holds a later generation than this step: restore it before training (--resume)"
+            in run.errors()
+        )
         assert 1 <= newest(cluster) <= 6
 
 
 def test_refused_optimizer(cluster, tmp_path):  # noqa: F811
-    """One whose state cannot be told apart by parameters: the reason is said, and it trains as ever."""
+    """One whose state cannot be told apart by parameters: the reason is said, and it trains as
+    ever."""
     whole = Run(tmp_path, ["lbfgs", 4])
     run = Run(tmp_path, ["lbfgs", 4], 1, under(cluster))
     assert finished(run) == finished(whole)
-    assert run.errors().count("no snapshots are taken: LBFGS keeps the state of all its parameters as one") == 1, run.errors()
+    assert (
+        run.errors().count(
+            "no snapshots are taken: LBFGS keeps the state of all its parameters as one"
+        )
+        == 1
+    ), run.errors()
     assert newest(cluster) == 0
 
 
 def test_each_rank_has_its_own(cluster, tmp_path):  # noqa: F811
-    """Plain tensors that nothing declares equal come back in as many ranks, and in another number on none of them."""
+    """Plain tensors that nothing declares equal come back in as many ranks, and in another number
+    on none of them."""
     start_reference(tmp_path, "mlp", 2)
     run = Run(tmp_path, ["mlp", STEPS], 2, under(cluster), hold_at=STEPS - 2)
     run.kill_at(8, cluster)
@@ -89,8 +129,13 @@ def test_each_rank_has_its_own(cluster, tmp_path):  # noqa: F811
         other = Run(tmp_path, ["mlp", 2], world, under(cluster, "--resume"), distributed=True)
         finished(other)
         assert all(min(other.steps(rank)) == 0 for rank in range(world))
-        said = other.errors().count("each of its 2 ranks has embed.weight, frozen.bias, frozen.weight, inner.bias and ")
-        assert said == world and f"this job has {world}: it can be resumed in 2 ranks only" in other.errors(), other.errors()
+        said = other.errors().count(
+            "each of its 2 ranks has embed.weight, frozen.bias, frozen.weight, inner.bias and "
+        )
+        assert (
+            said == world
+            and f"this job has {world}: it can be resumed in 2 ranks only" in other.errors()
+        ), other.errors()
         assert newest(cluster) == step
     last = Run(tmp_path, ["mlp", STEPS], 2, under(cluster, "--resume"))
     assert finished(last) == reference(tmp_path, "mlp", 2)[0], last.errors()
@@ -99,18 +144,25 @@ def test_each_rank_has_its_own(cluster, tmp_path):  # noqa: F811
 
 @pytest.mark.parametrize("words", [[], ["--plain"]])
 def test_all_ranks_resume_or_none(cluster, tmp_path, words):  # noqa: F811
-    """A rank whose agent is gone begins anew, and no other may go on beside it from where the job was: with attach all begin anew, and
-    an unchanged script is stopped before its first update."""
+    """A rank whose agent is gone begins anew, and no other may go on beside it from where the job
+    was: with attach all begin anew, and an unchanged script is stopped before its first update."""
     run = Run(tmp_path, ["ddp", STEPS, *words], 2, under(cluster), hold_at=STEPS - 2)
     run.kill_at(8, cluster)
     step = newest(cluster)
-    other = Run(tmp_path, ["ddp", 4, *words, "--mischief", "agentless"], 2, under(cluster, "--resume"))
+    other = Run(
+        tmp_path, ["ddp", 4, *words, "--mischief", "agentless"], 2, under(cluster, "--resume")
+    )
     if words:
         other.wait()
-        assert "rank 0 has resumed from step" in other.errors() and "but not so rank 1 (step 0)" in other.errors(), other.errors()
+        assert (
+            "rank 0 has resumed from step" in other.errors()
+            and "but not so rank 1 (step 0)" in other.errors()
+        ), other.errors()
         assert not other.steps(0) and len(other.steps(1)) <= 1, other.errors()
     else:
         finished(other)
         assert min(other.steps(0)) == min(other.steps(1)) == 0, other.errors()
-        assert f"nothing was restored: rank 1 cannot resume from step {step}" in other.errors(), other.errors()
+        assert (
+            f"nothing was restored: rank 1 cannot resume from step {step}" in other.errors()
+        ), other.errors()
     assert newest(cluster) == step

@@ -1,7 +1,8 @@
-"""What an update waits for while a snapshot is being captured: a capture that copies nothing before a fence asks for it.
+"""What an update waits for while a snapshot is being captured: a capture that copies nothing before
+a fence asks for it.
 
-So a tensor that is overwritten before its fence is torn for certain, and what a fence waits for can be counted. The hooks, the
-job and torch are real; agent and library are replaced by that capture.
+So a tensor that is overwritten before its fence is torn for certain, and what a fence waits for can
+be counted. The hooks, the job and torch are real; agent and library are replaced by that capture.
 """
 
 import ctypes
@@ -23,7 +24,8 @@ STEPS = 4
 
 
 class LazyCapture:
-    """The client of a job; begins a copy of everything registered, and copies what a fence asks for when it does."""
+    """The client of a job; begins a copy of everything registered, and copies what a fence asks for
+    when it does."""
 
     def __init__(self):
         self.pieces, self.truth, self.copy = [], None, []
@@ -61,7 +63,11 @@ class LazyCapture:
         return True
 
     def captured(self):
-        return len(self.copy) if self.running and self.result == _lib.OK and len(self.copy) < len(self.pieces) else _lib.FENCE_ALL
+        return (
+            len(self.copy)
+            if self.running and self.result == _lib.OK and len(self.copy) < len(self.pieces)
+            else _lib.FENCE_ALL
+        )
 
     def catch_up(self):
         """The copy comes to its end by itself."""
@@ -76,7 +82,9 @@ class LazyCapture:
         if self.result == _lib.OK:
             upto = min(index + 1, len(self.pieces))
             if len(self.copy) < upto:
-                changed = sum(self.read(piece) != was for piece, was in zip(self.pieces, self.truth))
+                changed = sum(
+                    self.read(piece) != was for piece, was in zip(self.pieces, self.truth)
+                )
                 self.fences.append((index, changed))
             while len(self.copy) < upto:
                 self.copy.append(self.read(self.pieces[len(self.copy)]))
@@ -95,7 +103,12 @@ class LazyCapture:
         return True
 
     def stats(self):
-        return {"attached": 0, "snapshots_captured": 0, "snapshots_skipped": 0, "snapshots_failed": 0}
+        return {
+            "attached": 0,
+            "snapshots_captured": 0,
+            "snapshots_skipped": 0,
+            "snapshots_failed": 0,
+        }
 
     def close(self):
         pass
@@ -149,7 +162,11 @@ def train(model, optimizers, steps=STEPS, closure=False, between=lambda step: No
 
 def partial(capture):
     """Fences of single pieces that waited while others had been overwritten already."""
-    return [changed for index, changed in capture.fences if index not in (0, _lib.FENCE_ALL) and changed > 0]
+    return [
+        changed
+        for index, changed in capture.fences
+        if index not in (0, _lib.FENCE_ALL) and changed > 0
+    ]
 
 
 ALL_OPTIMIZERS = [
@@ -172,11 +189,16 @@ ALL_OPTIMIZERS = [
 @pytest.mark.parametrize("how", ["loop", "foreach", "fused"])
 @pytest.mark.parametrize("kind, options", ALL_OPTIMIZERS)
 def test_never_torn(job, kind, options, how):
-    """Every optimizer of torch, however it updates: what is confirmed holds the bytes of the beginning; the wait is in parts."""
-    if how == "fused" and (kind not in (torch.optim.AdamW, torch.optim.Adam, torch.optim.SGD, torch.optim.Adagrad)):
+    """Every optimizer of torch, however it updates: what is confirmed holds the bytes of the
+    beginning; the wait is in parts."""
+    if how == "fused" and (
+        kind not in (torch.optim.AdamW, torch.optim.Adam, torch.optim.SGD, torch.optim.Adagrad)
+    ):
         pytest.skip("it has no fused kernel")
     model = model_of()
-    optimizer = kind(model.parameters(), **options, **({how: True} if how != "loop" else {"foreach": False}))
+    optimizer = kind(
+        model.parameters(), **options, **({how: True} if how != "loop" else {"foreach": False})
+    )
     capture = train(model, [optimizer])
     assert capture.good == [1, 2, 3, 4] and capture.bad == [], (capture.good, capture.bad, job.said)
     if how == "loop":
@@ -197,7 +219,8 @@ def test_torn_without_fences(job, monkeypatch):
 
 
 def test_unseen_writes_are_refused(job, monkeypatch):
-    """An update that the watch does not see leaves a snapshot that is refused, by the version counters."""
+    """An update that the watch does not see leaves a snapshot that is refused, by the version
+    counters."""
     monkeypatch.setattr(_torch, "_writes_of", lambda function: ())
     model = model_of()
     optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
@@ -209,12 +232,17 @@ def test_unseen_writes_are_refused(job, monkeypatch):
 
 
 def test_first_tensors_are_updated_while_the_last_are_captured(job):
-    """By the fence of the last parameter all others have been updated, and nothing is waited for twice."""
+    """By the fence of the last parameter all others have been updated, and nothing is waited for
+    twice."""
     model = model_of(8)
     capture = train(model, [torch.optim.SGD(model.parameters(), lr=0.1, foreach=False)], steps=2)
-    one_by_one = [(index, changed) for index, changed in capture.fences if 0 < index < _lib.FENCE_ALL]
+    one_by_one = [
+        (index, changed) for index, changed in capture.fences if 0 < index < _lib.FENCE_ALL
+    ]
     assert one_by_one == [(1 + i, i) for i in range(16)], capture.fences
-    assert capture.registered[-1][1:] == [f"{i}.{name}" for i in range(8) for name in ("weight", "bias")]
+    assert capture.registered[-1][1:] == [
+        f"{i}.{name}" for i in range(8) for name in ("weight", "bias")
+    ]
 
 
 def test_nothing_is_added_when_all_is_captured(job, monkeypatch):
@@ -231,7 +259,10 @@ def test_little_left_is_waited_for(job, monkeypatch):
     monkeypatch.setattr(_torch, "watch", lambda fence: pytest.fail("watched"))
     model = model_of()
     capture = train(model, [torch.optim.AdamW(model.parameters())])
-    assert capture.good == [1, 2, 3, 4] and {index for index, _ in capture.fences} == {0, _lib.FENCE_ALL}
+    assert capture.good == [1, 2, 3, 4] and {index for index, _ in capture.fences} == {
+        0,
+        _lib.FENCE_ALL,
+    }
 
 
 def test_closure(job):
@@ -242,7 +273,8 @@ def test_closure(job):
 
 
 def test_optimizer_in_backward(job):
-    """One optimizer per parameter, stepped by hooks of backward: each waits for its own tensors, in the order of backward."""
+    """One optimizer per parameter, stepped by hooks of backward: each waits for its own tensors, in
+    the order of backward."""
     model = model_of()
     optimizers = {p: torch.optim.AdamW([p], foreach=False) for p in model.parameters()}
 
@@ -257,11 +289,13 @@ def test_optimizer_in_backward(job):
     model(torch.ones(2, 6))
     job._finish()
     capture = job.client
-    assert capture.good == [2, 3, 4], (capture.good, capture.bad, job.said)  # the first round shows which optimizers there are
+    # the first round shows which optimizers there are
+    assert capture.good == [2, 3, 4], (capture.good, capture.bad, job.said)
     names = [name for name in capture.registered[-1] if "." in name and name[0].isdigit()]
     assert names[0].startswith("4.") and names[-1].startswith("0."), names
     waited = [changed for index, changed in capture.fences if 0 < index < _lib.FENCE_ALL]
-    # Ten parameters: at each one's fence those before it have been updated, with their three moments.
+    # Ten parameters: at each one's fence those before it have been updated, with their three
+    # moments.
     assert waited == [4 * i for i in range(10)] * 2, capture.fences
 
 
@@ -274,19 +308,33 @@ def test_two_optimizers_out_of_order(job):
     )
     capture = train(model, [second, first])
     assert capture.good == [2, 3, 4] and capture.bad == []
-    assert [name[0] for name in capture.registered[-1][1:]] == ["2", "2", "3", "3", "0", "0", "1", "1"]
-    assert [changed for index, changed in capture.fences if 0 < index < _lib.FENCE_ALL] == list(range(8)) * 2
+    assert [name[0] for name in capture.registered[-1][1:]] == [
+        "2",
+        "2",
+        "3",
+        "3",
+        "0",
+        "0",
+        "1",
+        "1",
+    ]
+    assert [changed for index, changed in capture.fences if 0 < index < _lib.FENCE_ALL] == list(
+        range(8)
+    ) * 2
 
 
 def test_order_is_learned(job):
-    """foreach goes through all tensors of a kind at once: seen in the first snapshot that waits, and captured so from then on."""
+    """foreach goes through all tensors of a kind at once: seen in the first snapshot that waits,
+    and captured so from then on."""
     model = model_of()
     capture = train(model, [torch.optim.AdamW(model.parameters(), foreach=True)], steps=6)
     assert capture.good == [1, 2, 3, 4, 5, 6]
     kinds = [name.split(".")[0] for name in capture.registered[-1][1:]]
     order = [kind for i, kind in enumerate(kinds) if i % 10 == 0]
     assert order[0] == "step" and len(order) == 4, capture.registered[-1]
-    assert all(len(set(kinds[i : i + 10])) == 1 for i in range(0, 40, 10) if not kinds[i].isdigit()), kinds
+    assert all(
+        len(set(kinds[i : i + 10])) == 1 for i in range(0, 40, 10) if not kinds[i].isdigit()
+    ), kinds
     assert len(capture.registered) == 2
 
 
@@ -294,16 +342,29 @@ def test_groups(job):
     """Groups that are updated in another order than that of the model."""
     model = model_of(3)
     weights, biases = [layer.weight for layer in model], [layer.bias for layer in model]
-    optimizer = torch.optim.SGD([{"params": biases}, {"params": weights, "lr": 0.01}], lr=0.1, foreach=False)
+    optimizer = torch.optim.SGD(
+        [{"params": biases}, {"params": weights, "lr": 0.01}], lr=0.1, foreach=False
+    )
     capture = train(model, [optimizer], steps=2)
-    assert capture.registered[-1][1:] == ["0.bias", "1.bias", "2.bias", "0.weight", "1.weight", "2.weight"]
-    assert [changed for index, changed in capture.fences if 0 < index < _lib.FENCE_ALL] == list(range(6))
+    assert capture.registered[-1][1:] == [
+        "0.bias",
+        "1.bias",
+        "2.bias",
+        "0.weight",
+        "1.weight",
+        "2.weight",
+    ]
+    assert [changed for index, changed in capture.fences if 0 < index < _lib.FENCE_ALL] == list(
+        range(6)
+    )
 
 
 def fence_of(job, parameters):
     """(capture, what a write waits for and what is found changed)"""
     optimizer = torch.optim.SGD(parameters, lr=0.1)
-    layout = _state.collect({}, [_state.Known(lambda: optimizer, 0)], job.place, _state.Problems(), set())
+    layout = _state.collect(
+        {}, [_state.Known(lambda: optimizer, 0)], job.place, _state.Problems(), set()
+    )
     layout.grow_blob(64)
     capture = LazyCapture()
     capture.register(layout.capture_pieces())
@@ -321,7 +382,9 @@ def fence_of(job, parameters):
             finally:
                 _torch.unwatch()
         code, changed = fence.end()
-        assert code == _lib.OK and all(was == copied for was, copied in zip(capture.truth, capture.copy))
+        assert code == _lib.OK and all(
+            was == copied for was, copied in zip(capture.truth, capture.copy)
+        )
         assert changed == [], [entry.name for entry in changed]
         return [index for index, _ in capture.fences if index != _lib.FENCE_ALL]
 
@@ -331,34 +394,43 @@ def fence_of(job, parameters):
 def test_views(job):
     """Writers that take other views of the parameters' memory, or of parts of several."""
     block = torch.zeros(60).numpy()
-    parameters = [torch.nn.Parameter(torch.from_numpy(block[20 * i : 20 * i + 20])) for i in range(3)]
+    parameters = [
+        torch.nn.Parameter(torch.from_numpy(block[20 * i : 20 * i + 20])) for i in range(3)
+    ]
     whole = torch.from_numpy(block)
     waited_for = fence_of(job, parameters)
     assert waited_for(lambda: whole[5:15].add_(1)) == [1]
     assert waited_for(lambda: whole.view(3, 20)[1].mul_(2)) == [2]
     assert waited_for(lambda: whole[15:45].add_(1)) == [3]
     assert waited_for(lambda: whole[::25].add_(1)) == [3]
-    assert waited_for(lambda: torch._foreach_add_([parameters[1].data, parameters[0].data], 1.0)) == [2]
+    assert waited_for(
+        lambda: torch._foreach_add_([parameters[1].data, parameters[0].data], 1.0)
+    ) == [2]
     assert waited_for(lambda: torch.add(parameters[0], 1, out=parameters[0].data)) == [1]
     assert waited_for(lambda: parameters[1].data.view(4, 5).t()[2:4].fill_(3)) == [2]
     assert waited_for(lambda: torch.nn.init.uniform_(parameters[0])) == [1]
     assert waited_for(lambda: parameters[0].data.copy_(whole[40:])) == [1]
     assert waited_for(lambda: whole.clone().add_(1)) == []
     assert waited_for(lambda: whole[20:20].add_(1)) == []
-    assert waited_for(lambda: torch.eye(3).to_sparse().mul_(2)) == [3]  # nobody knows where: everything
+    # nobody knows where: everything
+    assert waited_for(lambda: torch.eye(3).to_sparse().mul_(2)) == [3]
 
 
 def test_one_block(job):
-    """Parameters that are views of one tensor have one version counter: a write to one is a write to all."""
+    """Parameters that are views of one tensor have one version counter: a write to one is a write
+    to all."""
     flat = torch.zeros(60)
-    parameters = [torch.nn.Parameter(flat[20 * i : 20 * i + 20]) for i in range(3)] + [torch.nn.Parameter(torch.ones(7))]
+    parameters = [torch.nn.Parameter(flat[20 * i : 20 * i + 20]) for i in range(3)] + [
+        torch.nn.Parameter(torch.ones(7))
+    ]
     waited_for = fence_of(job, parameters)
     assert waited_for(lambda: flat[5:15].add_(1)) == [3]
     assert waited_for(lambda: parameters[3].data.add_(1)) == [4]
 
 
 def test_changed_before_its_fence(job):
-    """Changed behind the optimizer's back while the copy was under way: refused, although the update was fenced."""
+    """Changed behind the optimizer's back while the copy was under way: refused, although the
+    update was fenced."""
     model = model_of()
 
     def between(step):
@@ -372,7 +444,8 @@ def test_changed_before_its_fence(job):
 
 
 def test_memory_that_is_replaced(job):
-    """A parameter that gets other memory while its own is being copied: refused, and the old memory is there until then."""
+    """A parameter that gets other memory while its own is being copied: refused, and the old memory
+    is there until then."""
     model = model_of()
     held = []
 
@@ -380,7 +453,10 @@ def test_memory_that_is_replaced(job):
         if step == 2:
             model[3].weight.data = torch.zeros(6, 6)
             held.extend(torch.full((6, 6), 7.0) for _ in range(1000))  # in what was freed
-            assert job.client.read(next(p for p in job.client.pieces if p.name == "3.weight")) in job.client.truth
+            assert (
+                job.client.read(next(p for p in job.client.pieces if p.name == "3.weight"))
+                in job.client.truth
+            )
 
     capture = train(model, [torch.optim.AdamW(model.parameters(), foreach=False)], between=between)
     assert capture.good == [1, 3, 4] and capture.bad == [2]
@@ -431,7 +507,10 @@ def test_in_doubt_everything_is_waited_for(job, what):
         optimizer.register_step_pre_hook(lambda *_: None)
     if what == "compiled":
         step = torch.compile(optimizer.step, backend="eager")
-        capture = train(model, [type("Stepper", (), {"zero_grad": optimizer.zero_grad, "step": staticmethod(step)})])
+        capture = train(
+            model,
+            [type("Stepper", (), {"zero_grad": optimizer.zero_grad, "step": staticmethod(step)})],
+        )
     elif what == "other mode":
 
         class Passing(torch.utils._python_dispatch.TorchDispatchMode):
@@ -460,23 +539,31 @@ class Queued(torch.nn.Sequential):
         return super().forward(x)
 
 
-@pytest.mark.parametrize("rank, replicates, refused", [(0, False, [1]), (1, False, [1]), (0, True, [1]), (1, True, [])])
+@pytest.mark.parametrize(
+    "rank, replicates, refused", [(0, False, [1]), (1, False, [1]), (0, True, [1]), (1, True, [])]
+)
 def test_a_large_buffer_that_forward_writes_to(job, monkeypatch, rank, replicates, refused):
-    """It is captured from a copy from the second snapshot on, on every rank; of one that another rank captures nothing is refused."""
+    """It is captured from a copy from the second snapshot on, on every rank; of one that another
+    rank captures nothing is refused."""
     job.place, published = _state.Place(rank, 2, 2), {}
-    monkeypatch.setattr(_torch, "publish", lambda key, value, here: published.__setitem__(key, value))
+    monkeypatch.setattr(
+        _torch, "publish", lambda key, value, here: published.__setitem__(key, value)
+    )
     monkeypatch.setattr(_torch, "gather", lambda key, here: [published[key]] * 2)
     monkeypatch.setattr(_torch, "replicates", lambda module: replicates)
     job.client.always_captured = True
     model = Queued(torch.nn.Linear(6, 6), torch.nn.Linear(6, 6))
     capture = train(model, [torch.optim.AdamW(model.parameters())])
-    assert capture.bad == refused and capture.good == [step for step in (1, 2, 3, 4) if step not in refused], job.said
+    assert capture.bad == refused and capture.good == [
+        step for step in (1, 2, 3, 4) if step not in refused
+    ], job.said
     names = [name for name in capture.registered[-1] if "queue" in name]
     assert names == (["queue"] if rank == 0 else [] if replicates else ["rank1/queue"])
 
 
 def test_not_granted_is_given_up(job):
-    """A snapshot for which there was no memory by the update is given up rather than waited for, as ever."""
+    """A snapshot for which there was no memory by the update is given up rather than waited for, as
+    ever."""
     job.client.refuses = True
     model = model_of()
     capture = train(model, [torch.optim.AdamW(model.parameters(), foreach=False)])
@@ -484,7 +571,8 @@ def test_not_granted_is_given_up(job):
 
 
 def test_frozen_weights_are_not_waited_for(job):
-    """What nobody overwrites is captured behind further updates; a snapshot that would interrupt it is left out."""
+    """What nobody overwrites is captured behind further updates; a snapshot that would interrupt it
+    is left out."""
     model = model_of(4)
     for layer in model[:3]:
         layer.requires_grad_(False)
@@ -498,7 +586,9 @@ def test_frozen_weights_are_not_waited_for(job):
 def mesh(tmp_path):
     from torch.distributed.device_mesh import init_device_mesh
 
-    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/rendezvous", rank=0, world_size=1)
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{tmp_path}/rendezvous", rank=0, world_size=1
+    )
     yield init_device_mesh("cpu", (1,))
     torch.distributed.destroy_process_group()
 
@@ -512,7 +602,9 @@ def test_fully_sharded(job, mesh, how):
     for layer in model:
         fully_shard(layer, mesh=mesh)
     fully_shard(model, mesh=mesh)
-    optimizer = torch.optim.AdamW(model.parameters(), **({how: True} if how != "loop" else {"foreach": False}))
+    optimizer = torch.optim.AdamW(
+        model.parameters(), **({how: True} if how != "loop" else {"foreach": False})
+    )
     capture = train(model, [optimizer])
     assert capture.good == [1, 2, 3, 4] and capture.bad == [], (capture.good, capture.bad, job.said)
     if how == "loop":
@@ -536,14 +628,20 @@ def test_the_same_bits(job):
 
 @pytest.mark.skipif(not GATED.exists(), reason=f"{GATED} is not built")
 def test_half_captured(tmp_path):
-    """With the real library and agent: the first layers are updated while the last are not captured, and it comes back whole."""
+    """With the real library and agent: the first layers are updated while the last are not
+    captured, and it comes back whole."""
     with harness.Cluster(nodes=1, parity=0, state="64MiB") as cluster:
         cluster.start()
-        run = Run(tmp_path, ["half"], 1, under(cluster), env={"CAIRN_LIBRARY": str(GATED)}, script=TRAINER)
-        harness.wait_for("the update", lambda: "held" in run.text() or run.process.poll() is not None)
+        run = Run(
+            tmp_path, ["half"], 1, under(cluster), env={"CAIRN_LIBRARY": str(GATED)}, script=TRAINER
+        )
+        harness.wait_for(
+            "the update", lambda: "held" in run.text() or run.process.poll() is not None
+        )
         said = run.text() + run.errors()
         step = int(re.search(r"^state (\d+)", run.text(), re.M).group(1))
-        # Two layers and a half were captured: two are updated, of the third the parameter at most, of the rest nothing.
+        # Two layers and a half were captured: two are updated, of the third the parameter at most,
+        # of the rest nothing.
         assert re.search(r"^updated 33[01]000 waits$", run.text(), re.M), said
         assert "updated 333333 in the end" in run.text(), said
         harness.wait_for("the snapshot is committed", lambda: newest(cluster) >= step, 20)

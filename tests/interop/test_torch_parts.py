@@ -1,4 +1,5 @@
-"""The parts of the PyTorch binding that need no agent: plain state as bytes, the forms of tensors, names, what is refused."""
+"""The parts of the PyTorch binding that need no agent: plain state as bytes, the forms of tensors,
+names, what is refused."""
 
 import collections
 import copy
@@ -19,7 +20,8 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed here")
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "bindings" / "python"))
 
-from cairn import _blob, _coverage, _late, _lib, _models, _moments, _names, _resume, _state, _torch  # noqa: E402
+# noqa: E402
+from cairn import _blob, _coverage, _late, _lib, _models, _moments, _names, _resume, _state, _torch
 
 HERE = _state.Place(0, 1, 1)
 
@@ -27,16 +29,42 @@ HERE = _state.Place(0, 1, 1)
 def test_torch_is_imported_in_one_file():
     """So that what does not need it can be imported where it is not, or not yet."""
     package = pathlib.Path(_lib.__file__).parent
-    importing = [path.name for path in package.rglob("*.py") if re.search(r"^\s*(import torch|from torch)", path.read_text(), re.M)]
+    importing = [
+        path.name
+        for path in package.rglob("*.py")
+        if re.search(r"^\s*(import torch|from torch)", path.read_text(), re.M)
+    ]
     assert importing == ["_torch.py"]
 
 
 def test_pip_installs_it_from_the_tree(tmp_path):
-    """Without a compiler and without a network; all files of the package are there, and import from where they are."""
+    """Without a compiler and without a network; all files of the package are there, and import from
+    where they are."""
     source = pathlib.Path(_lib.__file__).parents[1]
-    shutil.copytree(source, tmp_path / "source", ignore=shutil.ignore_patterns("__pycache__", "build", "*.egg-info"))
-    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-index", "--no-build-isolation", "--target", "installed"]
-    done = subprocess.run([*pip, "./source"], cwd=tmp_path, env={**os.environ, "CC": "false"}, capture_output=True, text=True)
+    shutil.copytree(
+        source,
+        tmp_path / "source",
+        ignore=shutil.ignore_patterns("__pycache__", "build", "*.egg-info"),
+    )
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "-q",
+        "--no-deps",
+        "--no-index",
+        "--no-build-isolation",
+        "--target",
+        "installed",
+    ]
+    done = subprocess.run(
+        [*pip, "./source"],
+        cwd=tmp_path,
+        env={**os.environ, "CC": "false"},
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr
 
     def files(root):
@@ -44,9 +72,17 @@ def test_pip_installs_it_from_the_tree(tmp_path):
 
     assert files(tmp_path / "installed") == files(source)
     code = "import cairn, cairn.autoload, sys; print(cairn.__file__, 'torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path / "installed", capture_output=True, text=True,
-                          env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"})
-    assert done.stdout.split() == [str(tmp_path / "installed" / "cairn" / "__init__.py"), "False"], done.stderr
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path / "installed",
+        capture_output=True,
+        text=True,
+        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+    )
+    assert done.stdout.split() == [
+        str(tmp_path / "installed" / "cairn" / "__init__.py"),
+        "False",
+    ], done.stderr
 
 
 def again(value):
@@ -61,13 +97,26 @@ def test_plain_state_comes_back():
         "e": b"",
     }
     assert again(value) == value
-    assert type(again(collections.Counter({3: 2}))) is collections.Counter  # a scheduler relies on its missing keys
+    # a scheduler relies on its missing keys
+    assert type(again(collections.Counter({3: 2}))) is collections.Counter
     counts = again({"seen": collections.defaultdict(int, {"a": 2}), "raw": bytearray(b"12")})
-    assert counts == {"seen": {"a": 2}, "raw": bytearray(b"12")} and type(counts["raw"]) is bytearray
+    assert (
+        counts == {"seen": {"a": 2}, "raw": bytearray(b"12")} and type(counts["raw"]) is bytearray
+    )
     counts["seen"]["b"] += 1  # a script relies on that
     assert type(again(collections.defaultdict(lambda: 0, {1: 2}))) is dict
-    assert again(-0.0).hex() == (-0.0).hex() and math.isnan(again(math.nan)) and again(math.inf) == math.inf and again(0.1) == 0.1
-    for tensor in (torch.randn(3, 4, dtype=torch.bfloat16), torch.tensor(3), torch.empty(0, 2), torch.randn(2, 3).t()):
+    assert (
+        again(-0.0).hex() == (-0.0).hex()
+        and math.isnan(again(math.nan))
+        and again(math.inf) == math.inf
+        and again(0.1) == 0.1
+    )
+    for tensor in (
+        torch.randn(3, 4, dtype=torch.bfloat16),
+        torch.tensor(3),
+        torch.empty(0, 2),
+        torch.randn(2, 3).t(),
+    ):
         assert torch.equal(again(tensor), tensor) and again(tensor).dtype == tensor.dtype
 
 
@@ -95,15 +144,21 @@ def test_random_generators():
 
 
 @pytest.mark.parametrize(
-    "devices, here, wanted", [(2, 1, {0: 10, 1: 11}), (2, 0, {0: 11, 1: 10}), (4, 3, {0: 10, 3: 11}), (1, 0, {0: 11})]
+    "devices, here, wanted",
+    [(2, 1, {0: 10, 1: 11}), (2, 0, {0: 11, 1: 10}), (4, 3, {0: 10, 3: 11}), (1, 0, {0: 11})],
 )
 def test_random_generators_of_other_devices(monkeypatch, devices, here, wanted):
-    """The device that a rank computes on takes over the generator of the one before: it was the second of two."""
+    """The device that a rank computes on takes over the generator of the one before: it was the
+    second of two."""
     came = {}
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "get_rng_state_all", lambda: [torch.tensor([10]), torch.tensor([11])])
-    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda state, device: came.update({device: int(state)}))
+    monkeypatch.setattr(
+        torch.cuda, "get_rng_state_all", lambda: [torch.tensor([10]), torch.tensor([11])]
+    )
+    monkeypatch.setattr(
+        torch.cuda, "set_rng_state", lambda state, device: came.update({device: int(state)})
+    )
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
     state = again(_torch.random_state())
     monkeypatch.setattr(torch.cuda, "current_device", lambda: here)
@@ -115,14 +170,23 @@ def test_random_generators_of_other_devices(monkeypatch, devices, here, wanted):
 def test_forms_of_tensors():
     image = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)
     assert _torch.uncovered(image) is None and _torch.box(image)[0] == (2, 4, 5, 3)
-    made = _torch.make_state(image, {}, _lib.Listed(_lib.DTYPES["F32"], _lib.OPTIMIZER, (2, 4, 5, 3)))
+    made = _torch.make_state(
+        image, {}, _lib.Listed(_lib.DTYPES["F32"], _lib.OPTIMIZER, (2, 4, 5, 3))
+    )
     assert made.shape == image.shape and made.stride() == image.stride()
-    assert _torch.make_state(image, {}, _lib.Listed(_lib.DTYPES["F32"], _lib.OPTIMIZER, ())).shape == ()
+    assert (
+        _torch.make_state(image, {}, _lib.Listed(_lib.DTYPES["F32"], _lib.OPTIMIZER, ())).shape
+        == ()
+    )
     assert _torch.uncovered(torch.randn(4, 6)[:, ::2]) == "it is not contiguous"
     assert _torch.uncovered(torch.randn(4).expand(3, 4)) == "it is not contiguous"
     assert _torch.uncovered(torch.empty(2, device="meta")) == "it is on the meta device"
-    assert _torch.uncovered(torch.zeros(2, dtype=torch.complex128)) == "its type is torch.complex128"
-    assert _torch.uncovered(torch.nn.LazyLinear(2).weight) == "it gets its shape in the first forward"
+    assert (
+        _torch.uncovered(torch.zeros(2, dtype=torch.complex128)) == "its type is torch.complex128"
+    )
+    assert (
+        _torch.uncovered(torch.nn.LazyLinear(2).weight) == "it gets its shape in the first forward"
+    )
     assert _torch.uncovered(torch.eye(2).to_sparse()) == "its layout is torch.sparse_coo"
 
 
@@ -134,7 +198,9 @@ def layout_of(model, optimizer):
 
 
 def trained(optimizer_class=torch.optim.AdamW, **options):
-    model = torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.BatchNorm1d(5), torch.nn.Linear(5, 2))
+    model = torch.nn.Sequential(
+        torch.nn.Linear(4, 5), torch.nn.BatchNorm1d(5), torch.nn.Linear(5, 2)
+    )
     optimizer = optimizer_class(model.parameters(), **options)
     model(torch.randn(3, 4)).sum().backward()
     optimizer.step()
@@ -175,15 +241,23 @@ def test_optimizers_are_covered(optimizer, options):
     model, trained_optimizer = trained(optimizer, **options)
     layout, problems = layout_of(model, trained_optimizer)
     assert problems.lines == []
-    listed = {e.name: _lib.Listed(_torch.DTYPES[e.tensor.dtype], e.kind, _torch.box(e.tensor)[0]) for e in layout.entries}
+    listed = {
+        e.name: _lib.Listed(_torch.DTYPES[e.tensor.dtype], e.kind, _torch.box(e.tensor)[0])
+        for e in layout.entries
+    }
     fresh = optimizer(model.parameters(), **options)
     known = _state.Known(lambda: fresh, 0)
-    known.make_state({id(p): name for name, p in model.named_parameters()}, listed, HERE, unnamed_too=False)
+    known.make_state(
+        {id(p): name for name, p in model.named_parameters()}, listed, HERE, unnamed_too=False
+    )
     for parameter in model.parameters():
         before, after = trained_optimizer.state.get(parameter, {}), fresh.state.get(parameter, {})
         tensors = {key: value for key, value in before.items() if torch.is_tensor(value)}
         assert tensors.keys() == {key for key, value in after.items() if torch.is_tensor(value)}
-        assert all((after[k].shape, after[k].dtype, after[k].device) == (v.shape, v.dtype, v.device) for k, v in tensors.items())
+        assert all(
+            (after[k].shape, after[k].dtype, after[k].device) == (v.shape, v.dtype, v.device)
+            for k, v in tensors.items()
+        )
 
 
 def test_names_are_known_before_the_rest():
@@ -202,7 +276,9 @@ def test_names_are_known_before_the_rest():
 def test_what_is_incomplete_is_named():
     model, optimizer = trained()
     del optimizer.state[model[2].bias]
-    assert layout_of(model, optimizer)[1].lines == ["the optimizer has updated 2.bias, but holds no moments of it, or only some"]
+    assert layout_of(model, optimizer)[1].lines == [
+        "the optimizer has updated 2.bias, but holds no moments of it, or only some"
+    ]
     model, optimizer = trained()
     for parameter in model.parameters():
         optimizer.state[parameter]["history"] = [torch.zeros(2)]
@@ -211,12 +287,19 @@ def test_what_is_incomplete_is_named():
     assert "history.0.weight cannot be captured" in layout_of(model, optimizer)[1].lines[0]
     model.register_parameter("lazy", torch.nn.Parameter(torch.empty(3, device="meta")))
     assert any(
-        "parameter lazy cannot be captured: it is on the meta device" in line for line in layout_of(model, optimizer)[1].lines
+        "parameter lazy cannot be captured: it is on the meta device" in line
+        for line in layout_of(model, optimizer)[1].lines
     )
 
 
 def test_unused_and_frozen_parameters():
-    model = torch.nn.ModuleDict({"used": torch.nn.Linear(2, 2), "unused": torch.nn.Linear(2, 2), "frozen": torch.nn.Linear(2, 2)})
+    model = torch.nn.ModuleDict(
+        {
+            "used": torch.nn.Linear(2, 2),
+            "unused": torch.nn.Linear(2, 2),
+            "frozen": torch.nn.Linear(2, 2),
+        }
+    )
     model["frozen"].requires_grad_(False)
     optimizer = torch.optim.AdamW(p for p in model.parameters() if p.requires_grad)
     model["used"](torch.ones(1, 2)).sum().backward()
@@ -225,13 +308,17 @@ def test_unused_and_frozen_parameters():
     assert problems.lines == [] and "frozen.weight" in [entry.name for entry in layout.entries]
     model["unused"](torch.ones(1, 2)).sum().backward()
     optimizer.step()
-    assert layout.grown([_state.Known(lambda: optimizer, 0)])  # its first moments: everything is looked at anew
+    # its first moments: everything is looked at anew
+    assert layout.grown([_state.Known(lambda: optimizer, 0)])
 
 
 def test_what_differs_is_named():
     model, optimizer = trained()
     layout, _ = layout_of(model, optimizer)
-    listed = {e.name: _lib.Listed(_torch.DTYPES[e.tensor.dtype], e.kind, _torch.box(e.tensor)[0]) for e in layout.entries}
+    listed = {
+        e.name: _lib.Listed(_torch.DTYPES[e.tensor.dtype], e.kind, _torch.box(e.tensor)[0])
+        for e in layout.entries
+    }
     listed["cairn.rank0"] = _lib.Listed(_lib.DTYPES["U8"], _lib.OPAQUE, (8,))
     todo, problems = layout.match(listed, set(), HERE)
     assert problems == [] and len(todo) == len(layout.entries)
@@ -252,12 +339,21 @@ def test_a_module_that_was_called_before_it_had_an_optimizer():
         first, second = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
         one = torch.optim.SGD(first.parameters(), lr=0.1)
         models.add_optimizer(one)
-        assert not models.saw_forward(second) and models.saw_forward(first) and not models.saw_forward(first)
+        assert (
+            not models.saw_forward(second)
+            and models.saw_forward(first)
+            and not models.saw_forward(first)
+        )
         two = torch.optim.SGD(second.parameters(), lr=0.1)
         models.add_optimizer(two)
-        assert not models.saw_forward(first) and models.saw_forward(second) and not models.saw_forward(second)
+        assert (
+            not models.saw_forward(first)
+            and models.saw_forward(second)
+            and not models.saw_forward(second)
+        )
         assert list(models.roots) == ["", "model1."]
-        models.add_root(torch.nn.Sequential(first))  # the first one lies in it: its name is free again, the second's is not
+        # the first one lies in it: its name is free again, the second's is not
+        models.add_root(torch.nn.Sequential(first))
         assert set(models.roots) == {"", "model1."} and models.roots["model1."] is second
         models.add_root(torch.nn.Linear(1, 1))
         assert set(models.roots) == {"", "model1.", "model2."}
@@ -267,7 +363,8 @@ def test_a_module_that_was_called_before_it_had_an_optimizer():
 
 @pytest.mark.parametrize("trained", ["all", "the encoder"])
 def test_a_part_that_is_evaluated_before_the_whole_trains(trained):
-    """Modules are watched until one that holds all that is trained is called in training, so that the root is what trains."""
+    """Modules are watched until one that holds all that is trained is called in training, so that
+    the root is what trains."""
     models = _models.Models(lambda: None, lambda _: None)
     try:
         whole = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
@@ -275,7 +372,11 @@ def test_a_part_that_is_evaluated_before_the_whole_trains(trained):
         models.add_optimizer(optimizer)
         with torch.no_grad():
             assert models.saw_forward(whole[0]) and list(models.roots.values()) == [whole[0]]
-            assert models.saw_forward(whole) and models.roots == {"": whole} and models._stop_watching is not None
+            assert (
+                models.saw_forward(whole)
+                and models.roots == {"": whole}
+                and models._stop_watching is not None
+            )
         assert not models.saw_forward(whole) and models._stop_watching is None
     finally:
         models.unwatch()
@@ -285,14 +386,23 @@ def test_a_part_that_is_evaluated_before_the_whole_trains(trained):
 def test_versions_whose_compiler_has_other_names(monkeypatch, names):
     """A hook is a hook all the same: at worst it is compiled."""
     skipped = []
-    monkeypatch.setattr(torch._C._dynamo, "eval_frame", types.SimpleNamespace(**{name: skipped.append for name in names}))
+    monkeypatch.setattr(
+        torch._C._dynamo,
+        "eval_frame",
+        types.SimpleNamespace(**{name: skipped.append for name in names}),
+    )
     hook = _torch._quiet(lambda job: None)
     assert callable(hook) and len(skipped) == ("skip_code" in names)
 
 
 def test_what_ddp_does_not_keep_alike():
-    """Ranks share the copying of what DDP keeps alike on all, and of nothing else: half of one rank's and half of another's is nobody's."""
-    from torch.distributed.algorithms.ddp_comm_hooks import debugging_hooks, default_hooks, powerSGD_hook
+    """Ranks share the copying of what DDP keeps alike on all, and of nothing else: half of one
+    rank's and half of another's is nobody's."""
+    from torch.distributed.algorithms.ddp_comm_hooks import (
+        debugging_hooks,
+        default_hooks,
+        powerSGD_hook,
+    )
 
     def module():
         layers = torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.BatchNorm1d(5))
@@ -306,18 +416,26 @@ def test_what_ddp_does_not_keep_alike():
 
     def wrapped(*ignored, hook=None, state=None):
         layers = module()
-        torch.nn.parallel.DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(layers, list(ignored))
+        torch.nn.parallel.DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(
+            layers, list(ignored)
+        )
         parallel = torch.nn.parallel.DistributedDataParallel(layers)
         if hook is not None:
             parallel.register_comm_hook(state, hook)
         return parallel
 
-    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    torch.distributed.init_process_group(
+        "gloo", store=torch.distributed.HashStore(), rank=0, world_size=1
+    )
     try:
         assert _torch.replicates(wrapped()) and not _torch.replicates(module())
-        assert _torch.replicates(wrapped("no.such.name")) and _torch._reduces(default_hooks.bf16_compress_hook, None)
+        assert _torch.replicates(wrapped("no.such.name")) and _torch._reduces(
+            default_hooks.bf16_compress_hook, None
+        )
         for hook in (default_hooks.allreduce_hook, default_hooks.fp16_compress_hook):
-            assert _torch.replicates(wrapped(hook=hook)) and _torch.replicates(wrapped(hook=hook, state=torch.distributed.group.WORLD))
+            assert _torch.replicates(wrapped(hook=hook)) and _torch.replicates(
+                wrapped(hook=hook, state=torch.distributed.group.WORLD)
+            )
         layers = module()
         late = [("0.weight", layers[0].weight)]  # reduced, but at the end
         sinks = {"delay_all_reduce_named_params": late, "param_to_hook_all_reduce": layers[0].bias}
@@ -326,12 +444,20 @@ def test_what_ddp_does_not_keep_alike():
             assert not _torch.replicates(other)
         power = powerSGD_hook.PowerSGDState(None), powerSGD_hook.powerSGD_hook
         wrapper = default_hooks.fp16_compress_wrapper(allreduce_hook)
-        for state, hook in ((None, debugging_hooks.noop_hook), (None, allreduce_hook), (None, wrapper), power):
+        for state, hook in (
+            (None, debugging_hooks.noop_hook),
+            (None, allreduce_hook),
+            (None, wrapper),
+            power,
+        ):
             parallel = wrapped(hook=hook, state=state)
             assert not _torch.replicates(parallel)
             problems = layout_of(parallel, torch.optim.SGD(parallel.parameters()))[1]
             (note,) = problems.notes
-            assert f"communication hook {hook.__qualname__} keeps for itself is not covered" in note and problems.lines == []
+            assert (
+                f"communication hook {hook.__qualname__} keeps for itself is not covered" in note
+                and problems.lines == []
+            )
         model, beside = wrapped(), torch.nn.Parameter(torch.randn(40))
         optimizer = torch.optim.AdamW([*model.parameters(), beside])
         for parameter in (*model.parameters(), beside):
@@ -343,27 +469,41 @@ def test_what_ddp_does_not_keep_alike():
         _names.Names(models).agree(layout, place, 1)
         own = {entry.name: entry.replica for entry in layout.entries if entry.kind != _lib.BUFFER}
         assert own["0.weight"] == own["exp_avg.0.weight"] == (1, 2)
-        assert own["rank1/optimizer0.group0.4"] == own["rank1/exp_avg.optimizer0.group0.4"] == (0, 1)
+        assert (
+            own["rank1/optimizer0.group0.4"] == own["rank1/exp_avg.optimizer0.group0.4"] == (0, 1)
+        )
     finally:
         torch.distributed.destroy_process_group()
 
 
-@pytest.mark.parametrize("change, moment, steps, alike", [
-    (0.0, 0.0, (3, 3), True), (1.0, 0.0, (3, 3), False), (0.0, 1.0, (3, 3), False), (1.0, 1.0, (3, 4), True),
-])
+@pytest.mark.parametrize(
+    "change, moment, steps, alike",
+    [
+        (0.0, 0.0, (3, 3), True),
+        (1.0, 0.0, (3, 3), False),
+        (0.0, 1.0, (3, 3), False),
+        (1.0, 1.0, (3, 4), True),
+    ],
+)
 def test_replicas_are_compared_before_they_are_confirmed(change, moment, steps, alike):
-    """What two ranks share may be confirmed once both have told some of it, and it is the same; else each has its own from then on."""
+    """What two ranks share may be confirmed once both have told some of it, and it is the same;
+    else each has its own from then on."""
     ranks, places = [], [_state.Place(rank, 2, 2) for rank in range(2)]
-    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    torch.distributed.init_process_group(
+        "gloo", store=torch.distributed.HashStore(), rank=0, world_size=1
+    )
     try:
         torch.manual_seed(3)
-        layers = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Conv2d(2, 3, 3).to(memory_format=torch.channels_last))
+        layers = torch.nn.Sequential(
+            torch.nn.Linear(3, 2), torch.nn.Conv2d(2, 3, 3).to(memory_format=torch.channels_last)
+        )
         for rank in range(2):
             model = torch.nn.parallel.DistributedDataParallel(copy.deepcopy(layers))
             with torch.no_grad():
                 model.module[1].weight[2, 1, 2, 2] += change * rank
             optimizer = torch.optim.SGD(model.parameters())
-            for each in model.parameters():  # all that differs after an update whose learning rate was 0
+            # all that differs after an update whose learning rate was 0
+            for each in model.parameters():
                 optimizer.state[each] = {"momentum_buffer": torch.full_like(each, moment * rank)}
             models = _models.Models(lambda: None, lambda _: None)
             models.roots = {"": model}
@@ -373,9 +513,12 @@ def test_replicas_are_compared_before_they_are_confirmed(change, moment, steps, 
             names.agree(layout, places[rank], steps[rank])
             assert {entry.replica for entry in layout.entries} == {(rank, 2)}
             if rank == 0:
-                assert not names.may_be_confirmed(places[0]) and not names.may_be_confirmed(places[0], 0.01)
+                assert not names.may_be_confirmed(places[0]) and not names.may_be_confirmed(
+                    places[0], 0.01
+                )
             ranks.append((names, model, optimizer))
-        for rank, (names, model, optimizer) in enumerate(ranks):  # the first waits for nothing of the other, which has not looked yet
+        # the first waits for nothing of the other, which has not looked yet
+        for rank, (names, model, optimizer) in enumerate(ranks):
             assert names.may_be_confirmed(places[rank]) == alike
             layout = layout_of(model, optimizer)[0]
             names.agree(layout, places[rank], 5)
@@ -387,9 +530,12 @@ def test_replicas_are_compared_before_they_are_confirmed(change, moment, steps, 
 
 
 def test_a_rank_that_shares_nothing_tells_so():
-    """A rank that took the module inside DDP for the root, as it evaluated that first, has its own: so have all others then."""
+    """A rank that took the module inside DDP for the root, as it evaluated that first, has its own:
+    so have all others then."""
     places = [_state.Place(rank, 2, 2) for rank in range(2)]
-    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    torch.distributed.init_process_group(
+        "gloo", store=torch.distributed.HashStore(), rank=0, world_size=1
+    )
     try:
         model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 2))
         optimizer = torch.optim.SGD(model.parameters())
@@ -406,9 +552,13 @@ def test_a_rank_that_shares_nothing_tells_so():
             ranks.append(_names.Names(models))
         shared = agreed(ranks[1], 1, 1)
         assert shared == {"weight", "bias"} and not ranks[1].may_be_confirmed(places[1])
-        assert agreed(ranks[0], 0, 1) == {f"rank0/{name}" for name in shared} and ranks[0].may_be_confirmed(places[0])
+        assert agreed(ranks[0], 0, 1) == {f"rank0/{name}" for name in shared} and ranks[
+            0
+        ].may_be_confirmed(places[0])
         assert not ranks[1].may_be_confirmed(places[1]) and ranks[1].differ()
-        assert agreed(ranks[1], 1, 2) == {f"rank1/{name}" for name in shared} and ranks[1].may_be_confirmed(places[1])
+        assert agreed(ranks[1], 1, 2) == {f"rank1/{name}" for name in shared} and ranks[
+            1
+        ].may_be_confirmed(places[1])
         ranks[0]._models.roots = {"": model}
         assert agreed(ranks[0], 0, 3) == {f"rank0/{name}" for name in shared}
     finally:
@@ -430,8 +580,12 @@ def test_plain_state_of_what_has_no_name_comes_back():
     value = again(_state.Known(lambda: optimizer, 0).plain(layout))
     fresh = torch.optim.SGD([{"params": layer.parameters()}, {"params": [beside]}], lr=0.1)
     known = _state.Known(lambda: fresh, 0)
-    known.load_plain(value, known.all_names({id(layer.weight): "weight", id(layer.bias): "bias"}), groups_from=0)
-    assert [fresh.state[parameter]["count"] for parameter in (layer.weight, layer.bias, beside)] == [5, 6, 7]
+    known.load_plain(
+        value, known.all_names({id(layer.weight): "weight", id(layer.bias): "bias"}), groups_from=0
+    )
+    assert [
+        fresh.state[parameter]["count"] for parameter in (layer.weight, layer.bias, beside)
+    ] == [5, 6, 7]
 
 
 def test_moments_of_long_names_are_found():
@@ -444,10 +598,15 @@ def test_moments_of_long_names_are_found():
         layer(torch.randn(3, 4)).sum().backward()
         optimizer.step()
         layout, _ = layout_of(model, optimizer)
-        listed = {e.name: _lib.Listed(_torch.DTYPES[e.tensor.dtype], e.kind, _torch.box(e.tensor)[0]) for e in layout.entries}
+        listed = {
+            e.name: _lib.Listed(_torch.DTYPES[e.tensor.dtype], e.kind, _torch.box(e.tensor)[0])
+            for e in layout.entries
+        }
         assert len(listed) == 4
         fresh = torch.optim.AdamW([layer.weight])
-        _state.Known(lambda: fresh, 0).make_state({id(layer.weight): name}, listed, HERE, unnamed_too=False)
+        _state.Known(lambda: fresh, 0).make_state(
+            {id(layer.weight): name}, listed, HERE, unnamed_too=False
+        )
         assert set(fresh.state[layer.weight]) == {"step", "exp_avg", "exp_avg_sq"}
         layout, _ = layout_of(model, fresh)
         todo, problems = layout.match(listed, set(), HERE)
@@ -455,8 +614,11 @@ def test_moments_of_long_names_are_found():
 
 
 def test_moments_of_another_ranks_shape():
-    """Ranks that have something else each under one name, as stages of a pipeline do, get their own moments back."""
-    listed = {f"cairn.rank{rank}": _lib.Listed(_lib.DTYPES["U8"], _lib.OPAQUE, (8,)) for rank in range(2)}
+    """Ranks that have something else each under one name, as stages of a pipeline do, get their own
+    moments back."""
+    listed = {
+        f"cairn.rank{rank}": _lib.Listed(_lib.DTYPES["U8"], _lib.OPAQUE, (8,)) for rank in range(2)
+    }
     for rank, shape in enumerate(((3, 4), (5, 4))):
         listed[f"rank{rank}/weight"] = _lib.Listed(_lib.DTYPES["F32"], _lib.PARAM, shape)
         for key, of in (("step", ()), ("exp_avg", shape), ("exp_avg_sq", shape)):
@@ -468,32 +630,53 @@ def test_moments_of_another_ranks_shape():
         known = _state.Known(lambda: optimizer, 0)
         late = _late.Late({"weight": model.weight}, [], listed, place)
         assert {(entry.shape(), name) for entry, name in late.entries} == {
-            (listed[name].shape, name) for name in listed if name.startswith(f"rank{rank}/") and "." in name}
+            (listed[name].shape, name)
+            for name in listed
+            if name.startswith(f"rank{rank}/") and "." in name
+        }
         known.make_state({id(model.weight): "weight"}, listed, place, unnamed_too=False)
         layout = _state.collect({"": model}, [known], place, _state.Problems(), set())
         todo, problems = layout.match(listed, set(), place)
-        assert problems == [] and len(todo) == 4 and all(name.startswith(f"rank{rank}/") for _, name in todo)
+        assert (
+            problems == []
+            and len(todo) == 4
+            and all(name.startswith(f"rank{rank}/") for _, name in todo)
+        )
 
 
 def test_keys_with_dots():
-    """What is kept under "a.b" of a parameter w is not what is kept under "a" of b.w, and both come back."""
+    """What is kept under "a.b" of a parameter w is not what is kept under "a" of b.w, and both come
+    back."""
+
     def made():
         model = torch.nn.ModuleDict({"b": torch.nn.PReLU(2)})
         model.register_parameter("weight", torch.nn.Parameter(torch.ones(2, 2)))
         return model, torch.optim.SGD(model.parameters(), lr=0.1)
 
     model, optimizer = made()
-    optimizer.state[model.weight] = {"a.b": torch.full((2, 2), 1.0), "a%2Eb": torch.full((2, 2), 2.0)}
+    optimizer.state[model.weight] = {
+        "a.b": torch.full((2, 2), 1.0),
+        "a%2Eb": torch.full((2, 2), 2.0),
+    }
     optimizer.state[model["b"].weight] = {"a": torch.full((2,), 3.0)}
     layout, problems = layout_of(model, optimizer)
     assert problems.lines == [] and len({entry.name for entry in layout.entries}) == 5
-    listed = {e.name: _lib.Listed(_torch.DTYPES[e.tensor.dtype], e.kind, _torch.box(e.tensor)[0]) for e in layout.entries}
+    listed = {
+        e.name: _lib.Listed(_torch.DTYPES[e.tensor.dtype], e.kind, _torch.box(e.tensor)[0])
+        for e in layout.entries
+    }
     for rank in ("", "rank0/"):
         model, fresh = made()
         of_rank = {rank + name: each for name, each in listed.items()}
-        _state.Known(lambda: fresh, 0).make_state({id(p): n for n, p in model.named_parameters()}, of_rank, HERE, unnamed_too=False)
-        assert set(fresh.state[model.weight]) == {"a.b", "a%2Eb"} and set(fresh.state[model["b"].weight]) == {"a"}
-        assert {name for _, name in layout_of(model, fresh)[0].match(of_rank, set(), HERE)[0]} == set(of_rank)
+        _state.Known(lambda: fresh, 0).make_state(
+            {id(p): n for n, p in model.named_parameters()}, of_rank, HERE, unnamed_too=False
+        )
+        assert set(fresh.state[model.weight]) == {"a.b", "a%2Eb"} and set(
+            fresh.state[model["b"].weight]
+        ) == {"a"}
+        assert {
+            name for _, name in layout_of(model, fresh)[0].match(of_rank, set(), HERE)[0]
+        } == set(of_rank)
 
 
 def test_keys_that_are_no_text():
@@ -503,30 +686,50 @@ def test_keys_that_are_no_text():
     optimizer.state[parameter] = {0: torch.ones(2), 1: 5}
     problems = _state.Problems()
     _state.collect({}, [_state.Known(lambda: optimizer, 0)], HERE, problems, set())
-    assert problems.lines == ["0.optimizer0.group0.0 cannot be captured: its key is no text but the int 0"]
+    assert problems.lines == [
+        "0.optimizer0.group0.0 cannot be captured: its key is no text but the int 0"
+    ]
 
 
 def test_late_moments_go_to_the_optimizer_that_had_them():
-    """Not to the one that has its place in the order meanwhile, since one that came before it is gone or was not there yet."""
+    """Not to the one that has its place in the order meanwhile, since one that came before it is
+    gone or was not there yet."""
     layer = torch.nn.Linear(2, 2)
-    first, second = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1), torch.optim.SGD([layer.weight], lr=0.2)
+    first, second = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1), torch.optim.SGD(
+        [layer.weight], lr=0.2
+    )
     known = [_state.Known(lambda: first, 0), _state.Known(lambda: second, 1)]
     listed = {"momentum_buffer.bias": _lib.Listed(_lib.DTYPES["F32"], _lib.OPTIMIZER, (2,))}
     late = _late.Late({"weight": layer.weight, "bias": layer.bias}, known, listed, HERE)
-    plain = [{"groups": [{"lr": 1.0}] * 2, "state": {}}, {"groups": [{"lr": 2.0}, {"lr": 3.0}], "state": {"bias": {"count": 7}}}]
+    plain = [
+        {"groups": [{"lr": 1.0}] * 2, "state": {}},
+        {"groups": [{"lr": 2.0}, {"lr": 3.0}], "state": {"bias": {"count": 7}}},
+    ]
     late.keep(plain, known)
     second.add_param_group({"params": [layer.bias]})
     late.give(known[1:])
-    assert second.state[layer.bias]["count"] == 7 and "momentum_buffer" in second.state[layer.bias] and late.names() == []
-    assert [group["lr"] for group in second.param_groups] == [0.2, 3.0] and first.param_groups[0]["lr"] == 0.1
+    assert (
+        second.state[layer.bias]["count"] == 7
+        and "momentum_buffer" in second.state[layer.bias]
+        and late.names() == []
+    )
+    assert [group["lr"] for group in second.param_groups] == [0.2, 3.0] and first.param_groups[0][
+        "lr"
+    ] == 0.1
 
 
 def test_what_a_model_lacks_is_named_as_in_the_model():
-    """Of what each rank has of its own, a rank lacks neither what is here without its rank's name nor what is another rank's."""
+    """Of what each rank has of its own, a rank lacks neither what is here without its rank's name
+    nor what is another rank's."""
     model, optimizer = trained()
     layout, _ = layout_of(model, optimizer)
     of = _lib.Listed(_lib.DTYPES["F32"], _lib.PARAM, (2,))
-    own = {f"rank{rank}/{entry.name}": of for rank in range(2) for entry in layout.entries if entry.kind == _lib.PARAM}
+    own = {
+        f"rank{rank}/{entry.name}": of
+        for rank in range(2)
+        for entry in layout.entries
+        if entry.kind == _lib.PARAM
+    }
     place = _state.Place(1, 2, 2)
     assert layout.lacks(own, set(), place) == []
     more = {**own, "rank0/its": of, "rank1/mine": of, "shared": of, "done": of, "0.weight": of}
@@ -550,7 +753,8 @@ def test_changes_are_found():
 
 
 def test_what_is_not_covered_is_listed():
-    """Everything that is refused or noted has its kind, name and reason for the agent, each time that it is looked at."""
+    """Everything that is refused or noted has its kind, name and reason for the agent, each time
+    that it is looked at."""
     model, optimizer = trained()
     del optimizer.state[model[2].bias]
     model.register_buffer("phase", torch.zeros(2, dtype=torch.complex128))
@@ -562,20 +766,34 @@ def test_what_is_not_covered_is_listed():
         problems = _state.Problems()
         _state.collect({"": model}, known, HERE, problems, set())
     found = {(each.kind, each.name): each.reason for each in problems.uncovered}
-    assert found.pop((_lib.OPAQUE, "the hyperparameter callback of optimizer 0")).endswith("plain data")
+    assert found.pop((_lib.OPAQUE, "the hyperparameter callback of optimizer 0")).endswith(
+        "plain data"
+    )
     assert found == {
-        (_lib.OPTIMIZER, "2.bias"): "the optimizer has updated it, but holds no moments of it, or only some",
+        (
+            _lib.OPTIMIZER,
+            "2.bias",
+        ): "the optimizer has updated it, but holds no moments of it, or only some",
         (_lib.PARAM, "lazy"): "it is on the meta device",
         (_lib.BUFFER, "phase"): "its type is torch.complex128",
     }
 
 
-@pytest.mark.parametrize("what, failed", [
-    (None, False), (SystemExit(), False), (SystemExit(0), False), (SystemExit(3), True), (SystemExit("no"), True),
-    (KeyboardInterrupt(), True), (ValueError(), True),
-])
+@pytest.mark.parametrize(
+    "what, failed",
+    [
+        (None, False),
+        (SystemExit(), False),
+        (SystemExit(0), False),
+        (SystemExit(3), True),
+        (SystemExit("no"), True),
+        (KeyboardInterrupt(), True),
+        (ValueError(), True),
+    ],
+)
 def test_how_a_process_ends(monkeypatch, what, failed):
-    """By an exception, be it seen while it is at work, as in a child of multiprocessing, or after it was printed."""
+    """By an exception, be it seen while it is at work, as in a child of multiprocessing, or after
+    it was printed."""
     monkeypatch.setattr(sys, "last_type", None, raising=False)
 
     def ends():
@@ -589,7 +807,8 @@ def test_how_a_process_ends(monkeypatch, what, failed):
     assert ends() == failed
     monkeypatch.setattr(sys, "last_type", ValueError)
     assert _lib.ends_by_an_error()
-    monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)  # a notebook goes on after an exception that it has shown
+    # a notebook goes on after an exception that it has shown
+    monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
     assert ends() == failed
 
 
@@ -654,11 +873,15 @@ def test_coverage_is_told_when_it_changes():
         lambda optimizer, p: optimizer.state[p]["exp_avg"],
         lambda optimizer, p: optimizer.state.get(p)["exp_avg"],
         lambda optimizer, p: dict(optimizer.state.items())[p]["exp_avg"],
-        lambda optimizer, p: [p in optimizer.state, len(optimizer.state), optimizer.state[p]][2]["exp_avg"],
+        lambda optimizer, p: [p in optimizer.state, len(optimizer.state), optimizer.state[p]][2][
+            "exp_avg"
+        ],
         lambda optimizer, p: optimizer.state_dict()["state"][0]["exp_avg"],
         lambda optimizer, p: list(copy.deepcopy(optimizer.state).values())[0]["exp_avg"],
         lambda optimizer, p: list(copy.copy(optimizer.state).values())[0]["exp_avg"],
-        lambda optimizer, p: list(pickle.loads(pickle.dumps(optimizer.state)).values())[0]["exp_avg"],
+        lambda optimizer, p: list(pickle.loads(pickle.dumps(optimizer.state)).values())[0][
+            "exp_avg"
+        ],
         lambda optimizer, p: next(iter(copy.deepcopy(optimizer).state.values()))["exp_avg"],
     ],
 )

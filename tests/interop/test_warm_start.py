@@ -1,4 +1,5 @@
-"""That a warm start (warm_start.py) is a start: what the script finds, how it ends, and that neither outlives the other."""
+"""That a warm start (warm_start.py) is a start: what the script finds, how it ends, and that
+neither outlives the other."""
 
 import os
 import signal
@@ -39,7 +40,8 @@ def is_alive(pid):
         return False
 
 
-SLEEP = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"  # longer than any wait for its end
+# longer than any wait for its end
+SLEEP = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
 LOOK = """
 import os, sys
 print(__name__, __file__, sys.argv, os.getcwd(), sys.path[:2], dict(os.environ), "array" in sys.modules)
@@ -55,17 +57,27 @@ def test_what_the_script_finds(server, tmp_path):
     warm = start(server, tmp_path, LOOK, "a b", "", env=env)
     said, errors = warm.communicate("in")
     assert warm.returncode == 0 and errors == "in\n", errors
-    cold = subprocess.run([sys.executable, tmp_path / "script.py", "a b", ""], cwd=tmp_path, env=env, input="in", text=True,
-                          stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    cold = subprocess.run(
+        [sys.executable, tmp_path / "script.py", "a b", ""],
+        cwd=tmp_path,
+        env=env,
+        input="in",
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
     assert said.replace("True", "False") == cold.stdout
 
 
-@pytest.mark.parametrize("code, status, said", [
-    ("", 0, ""),
-    ("import sys; sys.exit(7)", 7, ""),
-    ("import atexit; atexit.register(print, 'ended'); 1 // 0", 1, "ended\n"),
-    ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL, ""),
-])
+@pytest.mark.parametrize(
+    "code, status, said",
+    [
+        ("", 0, ""),
+        ("import sys; sys.exit(7)", 7, ""),
+        ("import atexit; atexit.register(print, 'ended'); 1 // 0", 1, "ended\n"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL, ""),
+    ],
+)
 def test_how_it_ends(server, tmp_path, code, status, said):
     client = start(server, tmp_path, code)
     assert client.communicate()[0] == said
@@ -94,7 +106,10 @@ time.sleep(60)
     assert client.wait(timeout=30) == 3
 
 
-@pytest.mark.parametrize("end, status", [(warm_start.Server.close, 0), (lambda server: server.process.kill(), -signal.SIGKILL)])
+@pytest.mark.parametrize(
+    "end, status",
+    [(warm_start.Server.close, 0), (lambda server: server.process.kill(), -signal.SIGKILL)],
+)
 def test_all_end_with_the_server(tmp_path, end, status):
     server = warm_start.Server([])
     client = start(server, tmp_path, SLEEP)

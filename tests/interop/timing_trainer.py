@@ -1,7 +1,8 @@
-"""The trainer of test_timing.py: collectives of every kind on two ranks, then what they gave, then a wait until it is killed.
+"""The trainer of test_timing.py: collectives of every kind on two ranks, then what they gave, then
+a wait until it is killed.
 
-Prints `result NAME VALUE` for each, `error TYPE TEXT` of one that must fail, `cost NS` of one small all_reduce within a group of
-this rank alone, and `ready`.
+Prints `result NAME VALUE` for each, `error TYPE TEXT` of one that must fail, `cost NS` of one small
+all_reduce within a group of this rank alone, and `ready`.
 """
 import os
 import sys
@@ -47,7 +48,10 @@ def main():
         show("recv", parts[1][:2])
     dist.barrier()
     with torch.inference_mode():
-        show("functional", functional.all_reduce(torch.ones(5, dtype=torch.bfloat16), "sum", dist.group.WORLD) + 0)
+        show(
+            "functional",
+            functional.all_reduce(torch.ones(5, dtype=torch.bfloat16), "sum", dist.group.WORLD) + 0,
+        )
     try:
         dist.all_reduce(torch.ones(2, dtype=torch.bool), op=dist.ReduceOp.AVG)
     except Exception as error:

@@ -1,10 +1,11 @@
-"""The trainer of test_torch.py: small models whose every step is determined by its number and the restored state.
+"""The trainer of test_torch.py: small models whose every step is determined by its number and the
+restored state.
 
     torch_trainer.py KIND STEPS [--plain] [--mischief WHAT]
 
-Prints `step N LOSS` (the loss as a hexadecimal float) for each update, and at the end `state SHA256` of all that trains on this
-rank. With --plain the script knows nothing of Cairn: its data are the same in every step, so that a resumed run continues the
-reference.
+Prints `step N LOSS` (the loss as a hexadecimal float) for each update, and at the end `state
+SHA256` of all that trains on this rank. With --plain the script knows nothing of Cairn: its data
+are the same in every step, so that a resumed run continues the reference.
 """
 
 import argparse
@@ -26,12 +27,14 @@ import forking
 forking.become_a_rank()
 RANK, WORLD = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 PAUSE_S = float(os.environ.get("TRAINER_PAUSE_S", "0"))  # in each step, as if the model were larger
-SCALER = torch.amp.GradScaler("cpu", init_scale=2.0**126, growth_interval=3)  # of kind scaler: overflows every few steps
+# of kind scaler: overflows every few steps
+SCALER = torch.amp.GradScaler("cpu", init_scale=2.0**126, growth_interval=3)
 SHARD = 0 if "tp" in sys.argv else RANK  # of the data: tensor parallel ranks see the same
 
 
 class Model(nn.Module):
-    """Dropout for the generators, batch normalisation for buffers, tied weights, a frozen layer, experts of uneven use."""
+    """Dropout for the generators, batch normalisation for buffers, tied weights, a frozen layer,
+    experts of uneven use."""
 
     def __init__(self, width=48, experts=0):
         super().__init__()
@@ -73,7 +76,9 @@ def build(kind):
     if kind in ("fsdp", "tp"):
         from torch.distributed.device_mesh import init_device_mesh
 
-        model = nn.Sequential(nn.Embedding(32, 48), nn.Linear(48, 50), nn.GELU(), nn.LayerNorm(50), nn.Linear(50, 32))
+        model = nn.Sequential(
+            nn.Embedding(32, 48), nn.Linear(48, 50), nn.GELU(), nn.LayerNorm(50), nn.Linear(50, 32)
+        )
         mesh = init_device_mesh("cpu", (WORLD,))
         if kind == "fsdp":
             from torch.distributed.fsdp import fully_shard
@@ -82,9 +87,15 @@ def build(kind):
                 fully_shard(layer, mesh=mesh)
             fully_shard(model, mesh=mesh)
         else:
-            from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+            from torch.distributed.tensor.parallel import (
+                ColwiseParallel,
+                RowwiseParallel,
+                parallelize_module,
+            )
 
-            model = nn.Sequential(nn.Embedding(32, 48), nn.Linear(48, 64), nn.GELU(), nn.Linear(64, 32))
+            model = nn.Sequential(
+                nn.Embedding(32, 48), nn.Linear(48, 64), nn.GELU(), nn.Linear(64, 32)
+            )
             parallelize_module(model, mesh, {"1": ColwiseParallel(), "3": RowwiseParallel()})
     if kind in ("ddp", "zero"):
         model = nn.parallel.DistributedDataParallel(model, find_unused_parameters=False)
@@ -99,7 +110,10 @@ def build(kind):
     if kind == "lbfgs":
         return [model], [torch.optim.LBFGS(decayed + others, lr=0.1, max_iter=4)]
     return [model], [
-        torch.optim.AdamW([{"params": decayed, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}], lr=3e-3)
+        torch.optim.AdamW(
+            [{"params": decayed, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}],
+            lr=3e-3,
+        )
     ]
 
 
@@ -170,7 +184,8 @@ def digest(models, optimizers, whole=False):
         for group in optimizer.param_groups:
             sha.update(repr(sorted((k, v) for k, v in group.items() if k != "params")).encode())
             for parameter in group["params"]:
-                state = getattr(optimizer, "optim", optimizer).state  # ZeroRedundancyOptimizer holds another one with this rank's
+                # ZeroRedundancyOptimizer holds another one with this rank's
+                state = getattr(optimizer, "optim", optimizer).state
                 for _, value in sorted(state.get(parameter, {}).items()):
                     if torch.is_tensor(value):
                         add(value)
@@ -184,12 +199,20 @@ def wait_to_go():
 
 
 def hold_once_recent(done):
-    """From the update TRAINER_RECENT_FROM on rank 0 stands still, and all others with it, once `cairn status` says that the update
-    before the last is committed. A busy machine may leave a snapshot out: then after another step."""
+    """From the update TRAINER_RECENT_FROM on rank 0 stands still, and all others with it, once
+    `cairn status` says that the update before the last is committed. A busy machine may leave a
+    snapshot out: then after another step."""
     begin = os.environ.get("TRAINER_RECENT_FROM")
     if begin is None or done < int(begin) or RANK > 0:
         return
-    words = [os.environ["CAIRN_COMMAND"], "status", "--agent", os.environ["CAIRN_AGENT"], "-o", "json"]
+    words = [
+        os.environ["CAIRN_COMMAND"],
+        "status",
+        "--agent",
+        os.environ["CAIRN_AGENT"],
+        "-o",
+        "json",
+    ]
     for _ in range(20):
         told = subprocess.run(words, stdout=subprocess.PIPE, check=False).stdout
         committed = (json.loads(told)["newest"] or {"step": 0})["step"]
@@ -231,13 +254,17 @@ def main():
             scheduler=schedulers,
             extra={"counts": counts, "scaler": SCALER},
         )
-        first = counts["steps"] if options.kind == "scaler" else job.step  # which does not count steps that are skipped
+        # which does not count steps that are skipped
+        first = counts["steps"] if options.kind == "scaler" else job.step
     if options.mischief == "whole":
         print(f"whole {first} {digest(models, optimizers, whole=True)}", flush=True)
     if options.mischief == "moments":
         for name, parameter in models[0].named_parameters():
             for key, value in sorted(optimizers[0].optim.state.get(parameter, {}).items()):
-                print(f"moment {key}.{name} {hashlib.sha256(value.numpy().tobytes()).hexdigest()}", flush=True)
+                print(
+                    f"moment {key}.{name} {hashlib.sha256(value.numpy().tobytes()).hexdigest()}",
+                    flush=True,
+                )
     if options.mischief == "evaluate" and RANK == 0:  # on this rank alone, hence not by way of DDP
         with torch.no_grad():
             models[0].module.eval()(batch(0)[0])
@@ -254,13 +281,22 @@ def main():
             os.execv(sys.executable, [sys.executable, "-u", *sys.argv])
         if options.mischief == "loader":
             if step % 8 == 0:  # workers are forked in the middle of the training
-                workers = iter(torch.utils.data.DataLoader(range(64), num_workers=2, generator=torch.Generator()))
+                workers = iter(
+                    torch.utils.data.DataLoader(
+                        range(64), num_workers=2, generator=torch.Generator()
+                    )
+                )
             next(workers)
-        if options.kind == "thaw" and step >= 6 and len(optimizers[0].param_groups) == 2:  # of a job that resumes later, too
+        # of a job that resumes later, too
+        if options.kind == "thaw" and step >= 6 and len(optimizers[0].param_groups) == 2:
             models[0].frozen.requires_grad_(True)
-            optimizers[0].add_param_group({"params": models[0].frozen.parameters(), "lr": 1e-3, "weight_decay": 0.2})
+            optimizers[0].add_param_group(
+                {"params": models[0].frozen.parameters(), "lr": 1e-3, "weight_decay": 0.2}
+            )
         scale = SCALER.get_scale()
-        loss = update(options.kind, models, optimizers, 0 if options.plain else step, options.mischief)
+        loss = update(
+            options.kind, models, optimizers, 0 if options.plain else step, options.mischief
+        )
         if not options.plain:
             for scheduler in schedulers:
                 scheduler.step()
@@ -278,10 +314,17 @@ def main():
             optimizers[0].state[models[0].inner.weight].pop("exp_avg_sq")
             sys.exit(0 if not first else 1)
         print(f"step {step} {loss.item().hex()}", flush=True)
-        if options.mischief == "crash" and step == 9 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        if (
+            options.mischief == "crash"
+            and step == 9
+            and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+        ):
             wait_to_go()
             os.kill(os.getpid(), signal.SIGKILL)
-    print(f"state {digest(models, optimizers)} {counts['tokens'] if not options.plain else ''}", flush=True)
+    print(
+        f"state {digest(models, optimizers)} {counts['tokens'] if not options.plain else ''}",
+        flush=True,
+    )
     if options.mischief in ("between",) and not options.plain:
         print(f"refused {job.snapshots_refused} {job.stats()}", flush=True)
     if options.mischief == "late" and RANK == 1:

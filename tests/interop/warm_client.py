@@ -1,4 +1,5 @@
-"""Starts a trainer in a fork of a server (warm_start.py) and stands for it: it ends as the trainer does, and the trainer with it.
+"""Starts a trainer in a fork of a server (warm_start.py) and stands for it: it ends as the trainer
+does, and the trainer with it.
 
     warm_client.py SERVER SCRIPT WORD...      SERVER: the name of its socket
 
@@ -13,12 +14,20 @@ import sys
 
 
 def answer(connection: socket.socket) -> bytes:
-    return connection.recv(64) or sys.exit("warm_client: the server has ended, and the trainer with it")
+    return connection.recv(64) or sys.exit(
+        "warm_client: the server has ended, and the trainer with it"
+    )
 
 
 def main() -> int:
     server, script, *words = sys.argv[1:]
-    request = {"script": script, "words": words, "environment": dict(os.environ), "folder": os.getcwd(), "group": os.getpgrp()}
+    request = {
+        "script": script,
+        "words": words,
+        "environment": dict(os.environ),
+        "folder": os.getcwd(),
+        "group": os.getpgrp(),
+    }
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
         connection.connect("\0" + server)
         socket.send_fds(connection, [json.dumps(request).encode()], [0, 1, 2])

@@ -1,14 +1,17 @@
-"""Trainers that start warm: a process that has imported PyTorch, and nothing of Cairn, forks one for each client that asks.
+"""Trainers that start warm: a process that has imported PyTorch, and nothing of Cairn, forks one
+for each client that asks.
 
-Importing torch takes longer than the jobs of these tests do. What `cairn run` starts is then warm_client.py, which hands its
-arguments, environment, folder, process group and standard files over. The fork takes them on, does what Python's start does with
-such an environment (so the hooks come in by PYTHONPATH and sitecustomize as ever), and runs the script as __main__. It ends when
-its client does, and the client ends as it did. What differs from a cold start: torch is there when sitecustomize runs, the
-trainer is no child of `cairn run`, and /proc/PID/cmdline and environ are those of the server. So of each way to start some tests
-start cold.
+Importing torch takes longer than the jobs of these tests do. What `cairn run` starts is then
+warm_client.py, which hands its arguments, environment, folder, process group and standard files
+over. The fork takes them on, does what Python's start does with such an environment (so the hooks
+come in by PYTHONPATH and sitecustomize as ever), and runs the script as __main__. It ends when its
+client does, and the client ends as it did. What differs from a cold start: torch is there when
+sitecustomize runs, the trainer is no child of `cairn run`, and /proc/PID/cmdline and environ are
+those of the server. So of each way to start some tests start cold.
 
-    warm_start.py LISTENER MODULE...    the server, which imports the modules. LISTENER: the number of an inherited descriptor.
-                                        It ends with its standard input, and all trainers with it.
+    warm_start.py LISTENER MODULE...    the server, which imports the modules. LISTENER: the number
+                                        of an inherited descriptor. It ends with its standard input,
+                                        and all trainers with it.
 """
 
 import atexit
@@ -32,7 +35,8 @@ from typing import Any, Dict, List, Sequence, Tuple
 CLIENT = pathlib.Path(__file__).resolve().parent / "warm_client.py"
 REQUEST_BYTES_MAX = 1 << 20
 PR_SET_PDEATHSIG = 1
-# What trainers import, and what torch itself does only when the first optimizer or the first sharded model is made.
+# What trainers import, and what torch itself does only when the first optimizer or the first
+# sharded model is made.
 PRELOADED = (
     "torch",
     "torch._dynamo",
@@ -56,7 +60,11 @@ class Server:
                 [sys.executable, __file__, str(listener.fileno()), *modules],
                 stdin=subprocess.PIPE,
                 pass_fds=[listener.fileno()],
-                env={name: value for name, value in os.environ.items() if not name.startswith("CAIRN_") and name != "PYTHONPATH"},
+                env={
+                    name: value
+                    for name, value in os.environ.items()
+                    if not name.startswith("CAIRN_") and name != "PYTHONPATH"
+                },
             )
 
         atexit.register(self.close)
@@ -70,7 +78,8 @@ class Server:
     def command(self, script: object, *words: object) -> List[str]:
         """The command line by which the script starts warm with these arguments.
 
-        It must run in a process group of this process's session: only there the trainer can join it.
+        It must run in a process group of this process's session: only there the trainer can join
+        it.
         """
         return [sys.executable, "-I", "-S", str(CLIENT), self.name, str(script), *map(str, words)]
 
@@ -107,7 +116,8 @@ def end_of(trainers: Dict[socket.socket, int]) -> None:
 
 
 def serve(listener: socket.socket) -> Tuple[Dict[str, Any], List[int]]:
-    """Forks a trainer for each client. Returns in the trainers alone, each with its request and its client's standard files."""
+    """Forks a trainer for each client. Returns in the trainers alone, each with its request and its
+    client's standard files."""
     woken, wake = os.pipe()
     os.set_blocking(wake, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -150,7 +160,8 @@ def serve(listener: socket.socket) -> Tuple[Dict[str, Any], List[int]]:
 
 
 def become(main: types.ModuleType, request: Dict[str, Any], files: List[int]) -> Any:
-    """Makes this process what Python's start would have made of it, with `main` for __main__; returns the script's code."""
+    """Makes this process what Python's start would have made of it, with `main` for __main__;
+    returns the script's code."""
     try:
         os.setpgid(0, request["group"])
     except PermissionError:  # the group has ended, and with it the client
@@ -180,8 +191,9 @@ def become(main: types.ModuleType, request: Dict[str, Any], files: List[int]) ->
 
 
 def leave(main: types.ModuleType) -> None:
-    """The end of a script that has returned, but for the destruction of all objects: that copies what the fork shares with the server,
-    which takes longer than the rest. Registered before all others, it is what atexit calls last."""
+    """The end of a script that has returned, but for the destruction of all objects: that copies
+    what the fork shares with the server, which takes longer than the rest. Registered before all
+    others, it is what atexit calls last."""
     if hasattr(main, "__warm_returned__"):
         sys.stdout.flush()
         sys.stderr.flush()

@@ -5,8 +5,8 @@
  * and none said no. From then until a later one is committed (or restored), the agent that is to
  * hold a member's part may lose it by a fault alone, and a restore may never end with less TORN
  * what a record or an activation describes equals, byte for byte, what the trainers had at exactly
- * that step; parity is computed again from that truth and compared too; a step at which the ranks' tensors do not fit
- * together is never committed OTHER  votes are said once,
+ * that step; parity is computed again from that truth and compared too; a step at which the ranks'
+ * tensors do not fit together is never committed OTHER  votes are said once,
  * promises and epochs only grow, one epoch has one table and one success, nothing is granted or
  * voted while a newer epoch is promised, and the job goes on when the faults end
  *
@@ -87,14 +87,16 @@ judge_grant(struct world *world, struct node *node, const struct cairn_action *a
         return; /* granted long after all others gave it up */
     if (!truth)
         truth = truth_new(world, action->generation, node->life, view.table);
-    if (truth->life != node->life && !world->setup.careless) /* there it is looked at when it is stored */
+    /* there it is looked at when it is stored */
+    if (truth->life != node->life && !world->setup.careless)
         judge_fail(world, VERDICT_TORN, "generation %llx.%llu is captured in two lives of the job",
                    (unsigned long long)action->generation.epoch,
                    (unsigned long long)action->generation.step);
 }
 
 static void
-remember_record(struct node *node, uint32_t holding, const struct cairn_holding_view *view, bool rebuilt)
+remember_record(struct node *node, uint32_t holding, const struct cairn_holding_view *view,
+                bool rebuilt)
 {
     struct stored *stored = &node->stored[holding];
     const struct cairn_roster_group *group = cairn_roster_group_of(view->table, view->member);
@@ -310,8 +312,10 @@ epoch_begins(struct world *world, const struct node *node, const struct cairn_co
               view->settled ? "" : " (given up)");
     world->newest_epoch = view->active;
     world->counters.repairs += view->restart_epoch != view->active;
-    if (view->restart_epoch == view->active && !asked_lately(world, (uint32_t)(view->active & 0xffff)))
-        judge_fail(world, VERDICT_OTHER, "epoch %llx stops the trainers, though nobody asked for a restore",
+    if (view->restart_epoch == view->active &&
+        !asked_lately(world, (uint32_t)(view->active & 0xffff)))
+        judge_fail(world, VERDICT_OTHER,
+                   "epoch %llx stops the trainers, though nobody asked for a restore",
                    (unsigned long long)view->active);
     if (!view->settled)
         return; /* nothing was decided, so nothing may go */
@@ -332,7 +336,8 @@ epoch_begins(struct world *world, const struct node *node, const struct cairn_co
     if (members == 0 || !truth)
         return;
     if (truth->layout == LAYOUT_UNEVEN || truth->layout == LAYOUT_UNNUMBERED)
-        judge_fail(world, VERDICT_TORN, "epoch %llx begins with step %llu, of which nobody holds some elements",
+        judge_fail(world, VERDICT_TORN,
+                   "epoch %llx begins with step %llu, of which nobody holds some elements",
                    (unsigned long long)view->active, (unsigned long long)view->ready.step);
     holders = some_zeros(members, sizeof *holders);
     for (uint32_t m = 0; m < members; m++) {

@@ -1,10 +1,13 @@
 /*
- * tests/sim/layout.c - which tensors the ranks register, and the manifests of what they captured of them.
+ * tests/sim/layout.c - which tensors the ranks register, and the manifests of what they captured of
+ * them.
  *
- * Every rank that has blocks holds 2 elements of "w", a quarter of "p" (as replicas that share the copying: a flat range), a blob
- * of its own, and is a replica of the scalar "r", which the first one captures; that holds the scalar "s" too. At some steps of some
- * schedules, the second holds what the first does of "w", so that nobody holds its own elements; or "s", which is then there twice; or
- * the first says that it is the second replica of "r" too, which nobody captures then. Such a step may never be committed.
+ * Every rank that has blocks holds 2 elements of "w", a quarter of "p" (as replicas that share the
+ * copying: a flat range), a blob of its own, and is a replica of the scalar "r", which the first
+ * one captures; that holds the scalar "s" too. At some steps of some schedules, the second holds
+ * what the first does of "w", so that nobody holds its own elements; or "s", which is then there
+ * twice; or the first says that it is the second replica of "r" too, which nobody captures then.
+ * Such a step may never be committed.
  */
 #include "tests/sim/sim.h"
 
@@ -47,15 +50,19 @@ add_entry(struct cairn_manifest *manifest, const char *name, uint64_t offset_byt
     struct cairn_manifest_entry *entry = &manifest->entries[manifest->entry_count++];
 
     *entry = (struct cairn_manifest_entry){.offset_bytes = offset_bytes, .rank = rank};
-    entry->slice = (struct cairn_slice){
-        .name = name, .dtype = CAIRN_F32, .kind = CAIRN_PARAM, .dims = 1, .device = -1, .replica_count = 1};
+    entry->slice = (struct cairn_slice){.name = name,
+                                        .dtype = CAIRN_F32,
+                                        .kind = CAIRN_PARAM,
+                                        .dims = 1,
+                                        .device = -1,
+                                        .replica_count = 1};
     return entry;
 }
 
 /* What one rank captured; `holder` of `holders` ranks that have blocks. */
 static void
-add_rank(struct cairn_manifest *manifest, const struct truth *truth, uint32_t rank, uint64_t holder, uint64_t holders,
-         uint64_t at_bytes, char *name)
+add_rank(struct cairn_manifest *manifest, const struct truth *truth, uint32_t rank, uint64_t holder,
+         uint64_t holders, uint64_t at_bytes, char *name)
 {
     struct cairn_slice *slice = &add_entry(manifest, "w", at_bytes, rank)->slice;
 
@@ -84,7 +91,8 @@ add_rank(struct cairn_manifest *manifest, const struct truth *truth, uint32_t ra
 }
 
 bool
-layout_manifest(const struct world *world, const struct truth *truth, uint32_t member, uint8_t **bytes, size_t *len)
+layout_manifest(const struct world *world, const struct truth *truth, uint32_t member,
+                uint8_t **bytes, size_t *len)
 {
     uint64_t blocks = gang_blocks(world, truth->life, member), holders, at = 0;
     struct cairn_manifest manifest = {.job_id = 1,
@@ -108,12 +116,13 @@ layout_manifest(const struct world *world, const struct truth *truth, uint32_t m
 
         if (count == 0)
             continue;
-        ranks[manifest.rank_count++] = (struct cairn_manifest_rank){.rank = rank,
-                                                                    .world = truth->gang_members * world->setup.ranks,
-                                                                    .region_offset = at * CAIRN_BLOCK_BYTES,
-                                                                    .region_bytes = count * CAIRN_BLOCK_BYTES};
-        add_rank(&manifest, truth, rank, holders_before(world, truth->life, member, r), holders, at * CAIRN_BLOCK_BYTES,
-                 names[r]);
+        ranks[manifest.rank_count++] =
+            (struct cairn_manifest_rank){.rank = rank,
+                                         .world = truth->gang_members * world->setup.ranks,
+                                         .region_offset = at * CAIRN_BLOCK_BYTES,
+                                         .region_bytes = count * CAIRN_BLOCK_BYTES};
+        add_rank(&manifest, truth, rank, holders_before(world, truth->life, member, r), holders,
+                 at * CAIRN_BLOCK_BYTES, names[r]);
         at += count;
     }
     err = cairn_manifest_pack(&manifest, bytes, len);

@@ -6,7 +6,8 @@
  * bugs; then message counts sim --seed S                   that schedule alone, event by event sim
  * --seed S --bug B           the same with planted bug B (agent/core/core_state.h)
  *
- * With --hard 1 each schedule has more of everything (setup_harden), and another meaning than without.
+ * With --hard 1 each schedule has more of everything (setup_harden), and another meaning than
+ * without.
  *
  * The last line is the result: exit 0 only when nothing was lost, nothing torn, no other check
  * failed, every planted bug was caught, messages grow no faster than log2 of the nodes, and memory
@@ -331,7 +332,9 @@ main(int argc, char **argv)
         else if (strcmp(argv[i], "--bug") == 0 && value < BUG_LAST)
             bug = (uint32_t)value;
         else {
-            fprintf(stderr, "usage: sim [--seeds N] [--first S] [--hard 1] | --seed S [--bug B] [--hard 1]\n");
+            fprintf(
+                stderr,
+                "usage: sim [--seeds N] [--first S] [--hard 1] | --seed S [--bug B] [--hard 1]\n");
             return 64;
         }
     }

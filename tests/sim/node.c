@@ -505,7 +505,8 @@ node_answer(struct world *world, struct sim_event *sim_event)
         cairn_core_look(node->core, &view);
         if (truth && view.self_member < truth->member_count &&
             !layout_manifest(world, truth, view.self_member, &manifest, &event.bytes_len))
-            judge_fail(world, VERDICT_OTHER, "the manifest of agent %u cannot be packed", node->number);
+            judge_fail(world, VERDICT_OTHER, "the manifest of agent %u cannot be packed",
+                       node->number);
         event.bytes = manifest;
     } else if (answer->type == CAIRN_EVENT_DECODED) {
         struct scratch *scratch = &node->scratch[answer->item];

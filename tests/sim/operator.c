@@ -48,39 +48,40 @@ operator_ask_aside(struct world *world)
     /* A restore restarts the trainers, so it is asked for only while they are down: two at once. */
     if (operation == CAIRN_OP_RESTORE && world->gang.state == GANG_RUNNING)
         operation = CAIRN_OP_VERIFY;
-    ask(world, node, operation, (UINT64_C(1) << 32) + ++world->operator.side_request);
+    ask(world, node, operation, (UINT64_C(1) << 32) + ++world->admin.side_request);
 }
 
 /* Whoever was asked may have forgotten it: it has died, or the trainers have begun anew. */
 static bool
 snapshot_is_excused(const struct world *world)
 {
-    const struct operator* operator= & world->operator;
-    const struct node *asked = &world->nodes[operator->snapshot_agent];
+    const struct admin *admin = &world->admin;
+    const struct node *asked = &world->nodes[admin->snapshot_agent];
 
-    return !asked->running || asked->incarnation != operator->snapshot_incarnation ||
-           world->gang.life != operator->snapshot_life;
+    return !asked->running || asked->incarnation != admin->snapshot_incarnation ||
+           world->gang.life != admin->snapshot_life;
 }
 
 /* Asks for a generation, and never again before there is one: no agent that lives may forget it. */
 static void
 ask_for_snapshot(struct world *world)
 {
-    struct operator* operator= & world->operator;
+    struct admin *admin = &world->admin;
     struct node *node;
 
     if (world->gang.state != GANG_RUNNING ||
-        (operator->snapshot_request && operator->snapshot_commits == world->counters.commits && !snapshot_is_excused(world)))
+        (admin->snapshot_request && admin->snapshot_commits == world->counters.commits &&
+         !snapshot_is_excused(world)))
         return;
     node = some_agent(world);
     if (!node || !node->registered)
         return;
-    operator->snapshot_request = (UINT64_C(1) << 33) + ++operator->side_request;
-    operator->snapshot_agent = node->number;
-    operator->snapshot_incarnation = node->incarnation;
-    operator->snapshot_life = world->gang.life;
-    operator->snapshot_commits = world->counters.commits;
-    ask(world, node, CAIRN_OP_SNAPSHOT, operator->snapshot_request);
+    admin->snapshot_request = (UINT64_C(1) << 33) + ++admin->side_request;
+    admin->snapshot_agent = node->number;
+    admin->snapshot_incarnation = node->incarnation;
+    admin->snapshot_life = world->gang.life;
+    admin->snapshot_commits = world->counters.commits;
+    ask(world, node, CAIRN_OP_SNAPSHOT, admin->snapshot_request);
 }
 
 static bool
@@ -117,13 +118,13 @@ replace_some(struct world *world)
             replace(world, &world->nodes[i], random_below(&world->random, 5 * SECOND_NS));
 }
 
-/* The job is started again as at first, or from a checkpoint of its own of a step near the last, and in the epoch that is there: what it had is
- * not replaced by steps that are not newer. */
+/* The job is started again as at first, or from a checkpoint of its own of a step near the last,
+ * and in the epoch that is there: what it had is not replaced by steps that are not newer. */
 static void
 start_anew(struct world *world)
 {
     uint64_t step = 0;
-    struct operator* operator= & world->operator;
+    struct admin *admin = &world->admin;
     struct node *node;
     struct cairn_core_view view;
 
@@ -135,9 +136,9 @@ start_anew(struct world *world)
     if (!node)
         return;
     world_say(world, "operator: starts the trainers without a restore");
-    operator->anew = true;
-    operator->state = OPERATOR_WATCHING;
-    operator->until_ns = world->now_ns + random_between(&world->random, 5 * SECOND_NS, 90 * SECOND_NS);
+    admin->anew = true;
+    admin->state = OPERATOR_WATCHING;
+    admin->until_ns = world->now_ns + random_between(&world->random, 5 * SECOND_NS, 90 * SECOND_NS);
     cairn_core_look(node->core, &view);
     gang_start(world, view.table, step, view.active);
 }
@@ -145,34 +146,34 @@ start_anew(struct world *world)
 static void
 begin_restore(struct world *world)
 {
-    struct operator* operator= & world->operator;
+    struct admin *admin = &world->admin;
     struct node *node;
 
     gang_kill(world);
-    operator->anew = false;
+    admin->anew = false;
     replace_some(world);
     node = some_agent(world);
     if (!node)
         return;
-    operator->state = OPERATOR_ASKED;
-    operator->asked = node->number;
-    operator->incarnation = node->incarnation;
-    operator->attempts++;
-    operator->until_ns =
+    admin->state = OPERATOR_ASKED;
+    admin->asked = node->number;
+    admin->incarnation = node->incarnation;
+    admin->attempts++;
+    admin->until_ns =
         world->now_ns + 4 * world->setup.rebuild_timeout_ns + 4 * world->setup.claim_timeout_ns;
     /* What is lost is lost: whoever has been told so twice gives it up and begins anew. */
-    if (operator->lost_answers >= 2 && world->kept.generation.step == 0 &&
+    if (admin->lost_answers >= 2 && world->kept.generation.step == 0 &&
         random_chance(&world->random, 700))
-        ask(world, node, CAIRN_OP_FRESH, ++operator->request);
+        ask(world, node, CAIRN_OP_FRESH, ++admin->request);
     else
-        ask(world, node, CAIRN_OP_RESTORE, ++operator->request);
+        ask(world, node, CAIRN_OP_RESTORE, ++admin->request);
 }
 
 void
 operator_go(struct world *world)
 {
-    struct operator* operator= & world->operator;
-    struct node *asked = &world->nodes[operator->asked];
+    struct admin *admin = &world->admin;
+    struct node *asked = &world->nodes[admin->asked];
 
     if (world->healed &&
         random_chance(&world->random, 100)) /* dead machines are replaced in the end */
@@ -181,32 +182,32 @@ operator_go(struct world *world)
                 replace(world, &world->nodes[i], SECOND_NS);
     if (world->setup.asked_for)
         ask_for_snapshot(world);
-    switch (operator->state) {
+    switch (admin->state) {
     case OPERATOR_WATCHING:
-        if (gang_whole(world) && !(operator->anew && (world->healed || world->now_ns >= operator->until_ns)))
+        if (gang_whole(world) &&
+            !(admin->anew && (world->healed || world->now_ns >= admin->until_ns)))
             break;
         world_say(world, "operator: trainers are dead");
-        operator->state = OPERATOR_WAITING;
-        operator->until_ns =
-            world->now_ns + random_between(&world->random, SECOND_NS, 20 * SECOND_NS);
+        admin->state = OPERATOR_WAITING;
+        admin->until_ns = world->now_ns + random_between(&world->random, SECOND_NS, 20 * SECOND_NS);
         if (random_chance(&world->random, 100)) /* sometimes a self-repair comes first */
-            operator->until_ns += 2 * world->setup.repair_after_ns + 60 * SECOND_NS;
+            admin->until_ns += 2 * world->setup.repair_after_ns + 60 * SECOND_NS;
         break;
     case OPERATOR_WAITING:
-        if (world->now_ns < operator->until_ns)
+        if (world->now_ns < admin->until_ns)
             break;
-        if (world->setup.careless && !world->healed && world->kept.generation.step != 0 && random_chance(&world->random, 700))
+        if (world->setup.careless && !world->healed && world->kept.generation.step != 0 &&
+            random_chance(&world->random, 700))
             start_anew(world);
         else
             begin_restore(world);
         break;
     case OPERATOR_ASKED:
-        if (asked->running &&
-            asked->incarnation == operator->incarnation && world->now_ns<operator->until_ns)
+        if (asked->running && asked->incarnation == admin->incarnation &&
+            world->now_ns < admin->until_ns)
             break;
-        operator->state = OPERATOR_WAITING;
-        operator->until_ns =
-            world->now_ns + random_between(&world->random, SECOND_NS, 10 * SECOND_NS);
+        admin->state = OPERATOR_WAITING;
+        admin->until_ns = world->now_ns + random_between(&world->random, SECOND_NS, 10 * SECOND_NS);
         break;
     }
 }
@@ -218,32 +219,32 @@ restored(struct world *world, struct node *node, uint64_t step)
     struct cairn_core_view view;
 
     cairn_core_look(node->core, &view);
-    world->operator.state = OPERATOR_WATCHING;
-    world->operator.attempts = 0;
-    world->operator.lost_answers = 0;
+    world->admin.state = OPERATOR_WATCHING;
+    world->admin.attempts = 0;
+    world->admin.lost_answers = 0;
     gang_start(world, view.table, step, view.active);
 }
 
 void
 operator_reply(struct world *world, struct node *node, const struct cairn_action *action)
 {
-    struct operator* operator= & world->operator;
+    struct admin *admin = &world->admin;
 
     world_say(world, "operator: agent %u answers request %llu: %s: %s", node->number,
               (unsigned long long)action->request, cairn_err_name(action->err),
               action->bytes ? (const char *)action->bytes : "");
-    if (action->request == operator->snapshot_request && action->err)
-        operator->snapshot_request = 0; /* nobody trains there, or not now */
-    if (operator->state != OPERATOR_ASKED || action->request != operator->request)
+    if (action->request == admin->snapshot_request && action->err)
+        admin->snapshot_request = 0; /* nobody trains there, or not now */
+    if (admin->state != OPERATOR_ASKED || action->request != admin->request)
         return;
     if (action->err == CAIRN_OK) {
         restored(world, node, action->generation.step);
         return;
     }
-    operator->lost_answers = action->err == CAIRN_LOST ? operator->lost_answers + 1 : 0;
-    if (world->healed && operator->lost_answers >= 4 &&
-                         world->now_ns> world->setup.faults_end_ns + 60 * SECOND_NS)
-        operator->gave_up = true;
-    operator->state = OPERATOR_WAITING;
-    operator->until_ns = world->now_ns + random_between(&world->random, SECOND_NS, 15 * SECOND_NS);
+    admin->lost_answers = action->err == CAIRN_LOST ? admin->lost_answers + 1 : 0;
+    if (world->healed && admin->lost_answers >= 4 &&
+        world->now_ns > world->setup.faults_end_ns + 60 * SECOND_NS)
+        admin->gave_up = true;
+    admin->state = OPERATOR_WAITING;
+    admin->until_ns = world->now_ns + random_between(&world->random, SECOND_NS, 15 * SECOND_NS);
 }

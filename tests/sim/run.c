@@ -146,7 +146,7 @@ check(struct world *world)
             fault_heal(world);
         return;
     }
-    if (world->operator.gave_up) {
+    if (world->admin.gave_up) {
         if (world->kept.generation.step != 0)
             judge_fail(world, VERDICT_LOST,
                        "a restore ends with LOST, though nothing is beyond repair");
@@ -179,12 +179,14 @@ check(struct world *world)
         judge_fail(world, VERDICT_OTHER, "restores follow one another and nothing is committed");
 }
 
-/* Connections break and are made again at any time, between any two agents, with or without loss. */
+/* Connections break and are made again at any time, between any two agents, with or without
+ * loss. */
 static void
 connect_one(struct world *world, struct node *node)
 {
-    struct cairn_event event = {.type = CAIRN_EVENT_CONNECTED,
-                                .agent = (uint32_t)random_below(&world->random, world->setup.agent_count)};
+    struct cairn_event event = {
+        .type = CAIRN_EVENT_CONNECTED,
+        .agent = (uint32_t)random_below(&world->random, world->setup.agent_count)};
 
     node_event(world, node, &event, NULL);
 }

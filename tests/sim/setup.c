@@ -119,7 +119,8 @@ setup_harden(struct setup *setup)
     if (setup->agent_count > 64)
         return; /* the large jobs are there for their size */
     setup->hard = true;
-    /* All agents started again forget at once how far the trainers before had begun, and nothing stands for it where others begin without a restore. */
+    /* All agents started again forget at once how far the trainers before had begun, and nothing
+     * stands for it where others begin without a restore. */
     setup->careless = setup->own_checkpoints = false;
     setup->fault_count = (uint32_t)random_between(&random, 15, 40);
     setup->faults_end_ns = random_between(&random, 60, 180) * SECOND_NS;

@@ -57,7 +57,7 @@ enum fault_kind {
     FAULT_RECORD,
     FAULT_DAMAGE, /* payloads in flight */
     FAULT_DISK,
-    FAULT_OPERATOR, /* somebody asks for something without need */
+    FAULT_OPERATOR,    /* somebody asks for something without need */
     FAULT_RESTART_ALL, /* all agents die at once, and are started again; only in hard schedules */
     FAULT_KINDS
 };
@@ -92,18 +92,22 @@ struct setup {
     bool beyond;                /* more may be lost than the configuration survives */
     bool spills;
     bool everywhere; /* trainers start on all nodes that are up, members or not */
-    bool asked_for;  /* no step is due: generations are those that the operator asks for, and each ask must lead to one */
-    bool exam; /* ends with a loss of all that may be lost, and a restore */
-    bool careless; /* dead trainers are sometimes started again from nothing, in the same epoch, before a restore is thought of */
-    bool own_checkpoints; /* careless; and they may begin near the step that they died at, and die between two steps */
+    bool asked_for;  /* no step is due: generations are those that the operator asks for, and each
+                      * ask must lead to one */
+    bool exam;       /* ends with a loss of all that may be lost, and a restore */
+    bool careless;   /* dead trainers are sometimes started again from nothing, in the same epoch,
+                    * before a restore is thought of */
+    bool own_checkpoints; /* careless; and they may begin near the step that they died at, and die
+                           * between two steps */
     bool hard;            /* setup_harden */
-    bool untiled; /* at some steps the ranks' tensors do not fit together */
+    bool untiled;         /* at some steps the ranks' tensors do not fit together */
     uint64_t
         generations_wanted; /* without faults: stop after so many (scale.c); 0: the usual end */
 };
 
 void setup_from_seed(uint64_t seed, struct setup *out);
-/* The same seed with more of everything: faults of each kind closely after one another, and links that are slow and lose messages throughout. */
+/* The same seed with more of everything: faults of each kind closely after one another, and links
+ * that are slow and lose messages throughout. */
 void setup_harden(struct setup *setup);
 void setup_print(const struct setup *setup);
 
@@ -279,9 +283,10 @@ struct node {
 
 enum layout_kind {
     LAYOUT_GOOD = 0,
-    LAYOUT_UNEVEN, /* some elements are held twice, others by nobody */
-    LAYOUT_DOUBLE, /* a whole tensor is held twice */
-    LAYOUT_UNNUMBERED /* a small tensor is held by nobody: two replicas say that they are the second one */
+    LAYOUT_UNEVEN,    /* some elements are held twice, others by nobody */
+    LAYOUT_DOUBLE,    /* a whole tensor is held twice */
+    LAYOUT_UNNUMBERED /* a small tensor is held by nobody: two replicas say that they are the second
+                       * one */
 };
 
 /* One generation as it was captured. */
@@ -297,7 +302,8 @@ struct truth {
     uint32_t stored_count;
     uint32_t gang_members;
     enum layout_kind layout;
-    bool whole; /* the members are the whole job, and hold every tensor once: else no number of yes makes it a generation of it */
+    bool whole; /* the members are the whole job, and hold every tensor once: else no number of yes
+                 * makes it a generation of it */
     bool committed;
     bool given_up; /* said without a name, by one that never said yes */
 };
@@ -356,14 +362,13 @@ struct gang {
     uint32_t arrived;
     uint32_t member_count;
     uint32_t roster_count; /* of these, members when they started: the others' agents are late */
-    uint64_t epoch; /* agents must have it before trainers register */
+    uint64_t epoch;        /* agents must have it before trainers register */
     uint64_t started_ns;
 };
 
 enum operator_state { OPERATOR_WATCHING, OPERATOR_WAITING, OPERATOR_ASKED };
 
-struct operator
-{
+struct admin {
     enum operator_state state;
     uint64_t request; /* newest */
     uint32_t asked;   /* agent */
@@ -371,12 +376,14 @@ struct operator
     uint64_t until_ns;
     uint32_t attempts;
     uint64_t lost_answers; /* in a row */
-    bool anew;             /* the trainers run from nothing: until `until_ns`, when the mistake is seen */
+    bool anew;             /* the trainers run from nothing: until `until_ns`, when the mistake is
+                            * seen */
     bool gave_up;          /* told LOST after everything had healed */
     uint64_t side_request; /* one that nobody waits for */
     uint64_t snapshot_request; /* for a generation, which is waited for; 0: none */
     uint32_t snapshot_agent;   /* who was asked for it, */
-    uint64_t snapshot_incarnation, snapshot_life, snapshot_commits; /* and what was so at that time */
+    /* and what was so at that time */
+    uint64_t snapshot_incarnation, snapshot_life, snapshot_commits;
 };
 
 enum verdict { VERDICT_GOOD = 0, VERDICT_LOST, VERDICT_TORN, VERDICT_OTHER };
@@ -393,7 +400,7 @@ struct world {
     bool *spares;
     struct cairn_actions actions;
     struct gang gang;
-    struct operator operator;
+    struct admin admin;
 
     /* the network */
     uint8_t *cut; /* [agent_count * agent_count]: from → to is cut */
@@ -401,7 +408,7 @@ struct world {
     uint32_t repeat_per_thousand;
     uint32_t damage_per_thousand;
     uint64_t delay_ns_max;
-    bool cuts; /* any */
+    bool cuts;              /* any */
     uint64_t unreliable_ns; /* until when messages may have been lost or late */
     uint32_t faults_done;
     bool healed;
@@ -495,9 +502,11 @@ void trainer_local(struct world *world, struct node *node, const struct cairn_ev
 
 /* ---- layout.c ---- */
 /* How the tensors of a life's ranks, on so many members, fit together at a step. */
-enum layout_kind layout_kind(const struct world *world, uint64_t life, uint64_t step, uint32_t members);
+enum layout_kind layout_kind(const struct world *world, uint64_t life, uint64_t step,
+                             uint32_t members);
 /* The packed manifest of a member's part; the caller frees *bytes. */
-bool layout_manifest(const struct world *world, const struct truth *truth, uint32_t member, uint8_t **bytes, size_t *len);
+bool layout_manifest(const struct world *world, const struct truth *truth, uint32_t member,
+                     uint8_t **bytes, size_t *len);
 
 /* ---- operator.c ---- */
 void operator_go(struct world *world);

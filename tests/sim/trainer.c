@@ -98,7 +98,8 @@ begin_step(struct world *world, struct node *node, uint32_t r)
          world->setup.step_ns / 2 + random_below(&world->random, world->setup.step_ns));
 }
 
-/* The trainers of a whole group die as a step is over: the others begin the next one, which they never see. */
+/* The trainers of a whole group die as a step is over: the others begin the next one, which they
+ * never see. */
 static void
 die_between_steps(struct world *world)
 {
@@ -330,8 +331,8 @@ trainer_agent_died(struct world *world, struct node *node)
     }
 }
 
-/* Opens the sessions of a node's trainers, once its agent has met others and is of the epoch that they were restored
- * in. An agent that the restore did not hear has no place for them yet. */
+/* Opens the sessions of a node's trainers, once its agent has met others and is of the epoch that
+ * they were restored in. An agent that the restore did not hear has no place for them yet. */
 void
 trainer_register(struct world *world, struct node *node)
 {
@@ -346,7 +347,8 @@ trainer_register(struct world *world, struct node *node)
             return;
     cairn_core_look(node->core, &view);
     if (!view.met || view.active < world->gang.epoch || view.restart_epoch > world->gang.epoch ||
-        (view.self_member != node->member && !(view.self_member == UINT32_MAX && node->member >= world->gang.roster_count)))
+        (view.self_member != node->member &&
+         !(view.self_member == UINT32_MAX && node->member >= world->gang.roster_count)))
         return;
     node->registered = true;
     ranks.blocks = gang_blocks(world, node->life, node->member);
@@ -394,7 +396,8 @@ gang_start(struct world *world, const struct cairn_roster *table, uint64_t step,
     gang->rank_count = gang->member_count * world->setup.ranks;
     gang->started_ns = world->now_ns;
     world_say(world, "the trainers start: life %llu, %u members and %u nodes more, from step %llu",
-              (unsigned long long)gang->life, gang->roster_count, gang->member_count - gang->roster_count, (unsigned long long)step);
+              (unsigned long long)gang->life, gang->roster_count,
+              gang->member_count - gang->roster_count, (unsigned long long)step);
     for (uint32_t i = 0; i < world->setup.agent_count; i++) {
         struct node *node = &world->nodes[i];
         uint32_t m = node->member;

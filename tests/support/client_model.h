@@ -1,5 +1,6 @@
 /*
- * tests/support/client_model.h - a client of the stand-in agent, a few tensors, and what the client said.
+ * tests/support/client_model.h - a client of the stand-in agent, a few tensors, and what the client
+ * said.
  *
  * In a header as the stand-in agent is, and for the same reason.
  */

@@ -1,6 +1,6 @@
 /*
- * tests/support/failing_calls.h - the n-th allocation or file operation of a program fails. For fault tests,
- * for which the linker wraps malloc, calloc and realloc.
+ * tests/support/failing_calls.h - the n-th allocation or file operation of a program fails. For
+ * fault tests, for which the linker wraps malloc, calloc and realloc.
  */
 #ifndef CAIRN_TESTS_FAILING_CALLS_H
 #define CAIRN_TESTS_FAILING_CALLS_H
@@ -17,7 +17,8 @@
 
 enum kind { NONE, MEMORY, FILES };
 
-/* Call fail_at of the kind fails, and with for_good all later ones; files with this errno. Workers count, too. */
+/* Call fail_at of the kind fails, and with for_good all later ones; files with this errno. Workers
+ * count, too. */
 static enum kind failing_kind;
 static int64_t fail_at, calls;
 static bool for_good;

@@ -73,8 +73,8 @@ struct fake_agent {
     atomic_int cancel_reason, restored_err;
     atomic_uint last_slot; /* granted */
     atomic_int coverages;
-    atomic_int rings; /* of timing records, handed over */
-    atomic_int leaves; /* trainers that have said so */
+    atomic_int rings;         /* of timing records, handed over */
+    atomic_int leaves;        /* trainers that have said so */
     atomic_ullong ring_inode; /* of the last one */
     pthread_mutex_t coverage_lock;
     struct cairn_session_coverage coverage; /* the last one */
@@ -512,7 +512,8 @@ fake_agent_create(size_t window_bytes)
 
     if (agent == MAP_FAILED)
         abort();
-    snprintf(agent->directory, sizeof agent->directory, "%s/cairn-fake-XXXXXX", getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
+    snprintf(agent->directory, sizeof agent->directory, "%s/cairn-fake-XXXXXX",
+             getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
     if (!mkdtemp(agent->directory))
         abort();
     snprintf(agent->path, sizeof agent->path, "%s/agent", agent->directory);

@@ -6,8 +6,8 @@
  * loaded it by path gets it wherever the driver is opened by that name, so that whole trainers run
  * with it too.
  *
- * It is stricter than hardware where hardware forgives by luck. What would be a bug on a real device
- * and cannot be answered with an error is counted as a misuse, and said on stderr.
+ * It is stricter than hardware where hardware forgives by luck. What would be a bug on a real
+ * device and cannot be answered with an error is counted as a misuse, and said on stderr.
  */
 #ifndef FAKECUDA_H
 #define FAKECUDA_H

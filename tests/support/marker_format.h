@@ -2,10 +2,10 @@
  * tests/support/marker_format.h - a checkpoint of random shards whose every element says where it
  * belongs, and a format that reads it and lays it out in another random way.
  *
- * An element's bytes are a hash of its tensor and its own row-major index, so that any other element
- * in its place is seen. The layouts are made by a seed: boxes of a grid, flat ranges, columns,
- * transposes and interleaved parts, with replicas and gaps. Everything is checked element by element
- * with plain loops that share nothing with what is tested.
+ * An element's bytes are a hash of its tensor and its own row-major index, so that any other
+ * element in its place is seen. The layouts are made by a seed: boxes of a grid, flat ranges,
+ * columns, transposes and interleaved parts, with replicas and gaps. Everything is checked element
+ * by element with plain loops that share nothing with what is tested.
  */
 #ifndef CAIRN_TESTS_MARKER_FORMAT_H
 #define CAIRN_TESTS_MARKER_FORMAT_H
@@ -65,7 +65,8 @@ marker_elements(const struct cairn_tensor *tensor)
     return elements;
 }
 
-/* Calls `visit` for every element of a piece with its index in the tensor and its place in the file. */
+/* Calls `visit` for every element of a piece with its index in the tensor and its place in the
+ * file. */
 static inline void
 marker_visit(const struct cairn_tensor *tensor, const struct cairn_piece *piece,
              void (*visit)(void *context, uint64_t element, uint64_t offset), void *context)
@@ -148,8 +149,8 @@ marker_cut_boxes(struct marker *marker, struct marker_side *side, uint32_t t, bo
             order[other] = kept;
         }
         start[cut] = at;
-        extent[cut] = left < 3 || marker_random(marker, 4) == 0 ? left
-                                                               : 1 + marker_random(marker, left);
+        extent[cut] =
+            left < 3 || marker_random(marker, 4) == 0 ? left : 1 + marker_random(marker, left);
         marker_add_box(marker, side, t, start, extent, order);
         at += extent[cut];
     }
@@ -190,7 +191,8 @@ marker_cut_flat(struct marker *marker, struct marker_side *side, uint32_t t)
 
     while (at < elements) {
         uint64_t left = elements - at, bytes = cairn_dtype_bytes(tensor->dtype);
-        uint64_t end = at + (marker_random(marker, 4) == 0 ? left : 1 + marker_random(marker, left));
+        uint64_t end =
+            at + (marker_random(marker, 4) == 0 ? left : 1 + marker_random(marker, left));
         uint32_t file = (uint32_t)marker_random(marker, MARKER_FILES);
         struct cairn_slice slice = {.name = "t",
                                     .dtype = tensor->dtype,
@@ -335,8 +337,8 @@ marker_write(const struct marker *marker, const char *directory)
     }
 }
 
-/* Counts wrong elements, and bytes that are not zero though no piece has them; UINT64_MAX: a file is
- * missing or of another size. */
+/* Counts wrong elements, and bytes that are not zero though no piece has them; UINT64_MAX: a file
+ * is missing or of another size. */
 static inline uint64_t
 marker_check(const struct marker *marker, const char *directory)
 {
@@ -417,10 +419,9 @@ marker_read(struct cairn_checkpoint *checkpoint, struct cairn_complaint *complai
         err = cairn_checkpoint_add_file(checkpoint, name, &container, complaint);
     }
     for (uint32_t t = 0; !err && t < MARKER_TENSORS; t++)
-        err = cairn_checkpoint_add_tensor(checkpoint, marker->tensors[t].name,
-                                          marker->tensors[t].dtype, CAIRN_PARAM,
-                                          marker->tensors[t].dims, marker->tensors[t].shape,
-                                          &index[t], complaint);
+        err = cairn_checkpoint_add_tensor(
+            checkpoint, marker->tensors[t].name, marker->tensors[t].dtype, CAIRN_PARAM,
+            marker->tensors[t].dims, marker->tensors[t].shape, &index[t], complaint);
     for (uint32_t i = 0; !err && i < marker->source.piece_count; i++) {
         const struct cairn_piece *piece = &marker->source.pieces[i];
 

@@ -1,20 +1,25 @@
 #!/usr/bin/env python3
-"""Generates labelled traces, runs `cairn detect` over each as a user would, and prints what was found.
+"""Generates labelled traces, runs `cairn detect` over each as a user would, and prints what was
+found.
 
-    bench.py [--build DIR] [--traces N] [--seed N] [--case NAME] [--quiet-steps N] [--spikes F] [--log FILE] [--json] [--verbose]
-    bench.py --scale 1024,4096,16384 [--steps N] [--seed N]     what the command costs on jobs of so many ranks, piped into it
+    bench.py [--build DIR] [--traces N] [--seed N] [--case NAME] [--quiet-steps N] [--spikes F]
+    [--log FILE] [--json] [--verbose] bench.py --scale 1024,4096,16384 [--steps N] [--seed
+    N]     what the command costs on jobs of so many ranks, piped into it
 
-Each row is a case of tests/traces/generate.c. "found" says that a verdict of the right kind was given for the fault, "right"
-that it names the right rank, node, link or ranks, "rate" that its rate is within 10 % of the truth, "delay" the steps from the
-onset to the detected step (median and 99th percentile). A verdict that no fault explains is false; a victim that is
-named as a cause is one of those. A slow NIC whose node is crossed by the very channels that cross another node is a row of its own,
-`nic_anywhere`: no record depends on which of them it is, and right is there who names its links and no node. Jobs
-whose transfers are much longer now and then have rows of their own, `.. spiky`. Quiet jobs run for --quiet-steps steps in all, and a tenth of that each
-where transfers are spiky (`quiet_spikes`) and where the lengths of pipelines wander unreported (`quiet_kept`). --spikes gives all jobs
-a share of such transfers; 0: none. The exit status is 0 whatever the figures are.
+Each row is a case of tests/traces/generate.c. "found" says that a verdict of the right kind was
+given for the fault, "right" that it names the right rank, node, link or ranks, "rate" that its rate
+is within 10 % of the truth, "delay" the steps from the onset to the detected step (median and 99th
+percentile). A verdict that no fault explains is false; a victim that is named as a cause is one of
+those. A slow NIC whose node is crossed by the very channels that cross another node is a row of its
+own, `nic_anywhere`: no record depends on which of them it is, and right is there who names its
+links and no node. Jobs whose transfers are much longer now and then have rows of their own, `..
+spiky`. Quiet jobs run for --quiet-steps steps in all, and a tenth of that each where transfers are
+spiky (`quiet_spikes`) and where the lengths of pipelines wander unreported (`quiet_kept`). --spikes
+gives all jobs a share of such transfers; 0: none. The exit status is 0 whatever the figures are.
 
-The whole takes hours on a small machine. With --log each trace's result is a line of that file as soon as it is known, and the
-same command begun again (with the same --seed) goes on behind what is there; the table is of all lines of the file.
+The whole takes hours on a small machine. With --log each trace's result is a line of that file as
+soon as it is known, and the same command begun again (with the same --seed) goes on behind what is
+there; the table is of all lines of the file.
 """
 import argparse
 import json
@@ -26,9 +31,29 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional, Set, Tuple
 
-CASES = ["slow", "slow_2pct", "slow_slight", "node", "link", "nic", "nic_rings", "hang_rank", "hang_link", "crash", "pause",
-         "several", "long_stage", "last_stage", "lengths", "collector"]
-QUIET_CASES: Dict[str, List[str]] = {"quiet": [], "quiet_spikes": ["--spikes", "0.15"], "quiet_kept": ["--kept", "0.9"]}
+CASES = [
+    "slow",
+    "slow_2pct",
+    "slow_slight",
+    "node",
+    "link",
+    "nic",
+    "nic_rings",
+    "hang_rank",
+    "hang_link",
+    "crash",
+    "pause",
+    "several",
+    "long_stage",
+    "last_stage",
+    "lengths",
+    "collector",
+]
+QUIET_CASES: Dict[str, List[str]] = {
+    "quiet": [],
+    "quiet_spikes": ["--spikes", "0.15"],
+    "quiet_kept": ["--kept", "0.9"],
+}
 QUIET_STEPS_OF_ONE = 1000
 Fault = Dict[str, Any]
 Verdict = Dict[str, Any]
@@ -37,6 +62,7 @@ Verdict = Dict[str, Any]
 @dataclass
 class Row:
     """Sums over traces, or one trace's part of them: then the row of a table adds it."""
+
     traces: int = 0
     faults: int = 0
     found: int = 0
@@ -55,26 +81,43 @@ class Row:
 
 
 class Log:
-    """What is known of each trace: (case, seed) -> (row of the table, its figures, seconds of `cairn detect`)."""
+    """What is known of each trace: (case, seed) -> (row of the table, its figures, seconds of
+    `cairn detect`)."""
 
     def __init__(self, path: Optional[str]) -> None:
         self.known: Dict[Tuple[str, int], Tuple[str, Row, float]] = {}
         lines: List[str] = []
         if path and os.path.exists(path):
             with open(path, encoding="utf-8") as file:
-                lines = file.read().split("\n")[:-1]  # a run that was ended may have left half a line
+                # a run that was ended may have left half a line
+                lines = file.read().split("\n")[:-1]
             with open(path, "w", encoding="utf-8") as file:
                 file.writelines(line + "\n" for line in lines)
         for line in lines:
             each = json.loads(line)
-            self.known[each["case"], each["seed"]] = each["row"], Row(**each["figures"]), each["seconds"]
+            self.known[each["case"], each["seed"]] = (
+                each["row"],
+                Row(**each["figures"]),
+                each["seconds"],
+            )
         self.file = open(path, "a", encoding="utf-8") if path else None
 
     def add(self, case: str, seed: int, row: str, figures: Row, seconds: float) -> None:
         self.known[case, seed] = row, figures, seconds
         if self.file:
-            print(json.dumps({"case": case, "seed": seed, "row": row, "seconds": round(seconds, 3), "figures": vars(figures)}),
-                  file=self.file, flush=True)
+            print(
+                json.dumps(
+                    {
+                        "case": case,
+                        "seed": seed,
+                        "row": row,
+                        "seconds": round(seconds, 3),
+                        "figures": vars(figures),
+                    }
+                ),
+                file=self.file,
+                flush=True,
+            )
 
     def rows(self) -> Dict[str, Row]:
         rows: Dict[str, Row] = {}
@@ -107,14 +150,21 @@ def is_right(verdict: Verdict, fault: Fault, labels: Dict[str, Any]) -> bool:
         return verdict["ranks"] == [fault["rank"]]
     if fault["nic"] and not labels["placeable"]:
         per_node = labels["ranks_per_node"]
-        return not verdict["nodes"] and fault["node"] in {rank // per_node for link in verdict["links"] for rank in link}
+        return not verdict["nodes"] and fault["node"] in {
+            rank // per_node for link in verdict["links"] for rank in link
+        }
     if kind == "slow_node" or fault["nic"]:
         return verdict["nodes"] == [fault["node"]]
     a, b = pair_of(fault)
-    if kind == "hang_link":  # all that were in the operation, among them the two between which it stopped
+    # all that were in the operation, among them the two between which it stopped
+    if kind == "hang_link":
         return {(a, b), (b, a)} & set(links_of(verdict)) != set()
     if kind == "slow_link":
-        return not verdict["nodes"] and set(links_of(verdict)) <= {(a, b), (b, a)} and bool(verdict["links"])
+        return (
+            not verdict["nodes"]
+            and set(links_of(verdict)) <= {(a, b), (b, a)}
+            and bool(verdict["links"])
+        )
     if fault["pattern"] in ("long_stage", "last_stage"):
         per_stage = labels["world"] // labels["pp"]
         return len(verdict["ranks"]) == per_stage
@@ -122,7 +172,8 @@ def is_right(verdict: Verdict, fault: Fault, labels: Dict[str, Any]) -> bool:
 
 
 def is_placeable(header: Dict[str, Any], node: int) -> bool:
-    """Whether a node's channels to others are not just those of another node, so that its NIC can be told from that one's."""
+    """Whether a node's channels to others are not just those of another node, so that its NIC can
+    be told from that one's."""
     nodes = header.get("nodes")
     crossing: Dict[int, Set[Tuple[str, int, int]]] = {}
     for name, ranks in header["comms"].items() if nodes else []:
@@ -133,7 +184,9 @@ def is_placeable(header: Dict[str, Any], node: int) -> bool:
         for channel, touched in channels:
             for each in touched if len(touched) > 1 else ():
                 crossing.setdefault(each, set()).add(channel)
-    return node in crossing and all(crossing[each] != crossing[node] for each in crossing if each != node)
+    return node in crossing and all(
+        crossing[each] != crossing[node] for each in crossing if each != node
+    )
 
 
 def judge(row: Row, labels: Dict[str, Any], answer: Dict[str, Any]) -> bool:
@@ -144,7 +197,9 @@ def judge(row: Row, labels: Dict[str, Any], answer: Dict[str, Any]) -> bool:
     right_here = 0
     for fault in labels["faults"]:
         row.faults += 1
-        mine = [v for v in left if is_right(v, fault, labels)] or [v for v in left if is_found(v, fault) and touches(v, fault)]
+        mine = [v for v in left if is_right(v, fault, labels)] or [
+            v for v in left if is_found(v, fault) and touches(v, fault)
+        ]
         if not mine:
             continue
         verdict = mine[0]
@@ -173,9 +228,16 @@ def touches(verdict: Verdict, fault: Fault) -> bool:
 
 
 def detect(cairn: str, trace: str) -> Dict[str, Any]:
-    done = subprocess.run([cairn, "detect", "--trace", trace, "-o", "json"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [cairn, "detect", "--trace", trace, "-o", "json"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if done.returncode != 0:
-        raise SystemExit(f"bench: cairn detect failed with {done.returncode}: {done.stderr.strip()}")
+        raise SystemExit(
+            f"bench: cairn detect failed with {done.returncode}: {done.stderr.strip()}"
+        )
     answer: Dict[str, Any] = json.loads(done.stdout)
     return answer
 
@@ -185,21 +247,42 @@ def row_of(case: str, labels: Dict[str, Any]) -> str:
     return f"{row} spiky" if labels["spikes"] > 0 and case not in QUIET_CASES else row
 
 
-def run_one(build: str, directory: str, name: str, seed: int, log: Log, more: List[str], verbose: bool) -> None:
+def run_one(
+    build: str, directory: str, name: str, seed: int, log: Log, more: List[str], verbose: bool
+) -> None:
     if (name, seed) in log.known:
         return
-    trace, labels_path = os.path.join(directory, "trace.jsonl"), os.path.join(directory, "labels.json")
-    real = "slow" if name == "slow_2pct" else name.partition("_")[0] if name in QUIET_CASES else name
+    trace, labels_path = os.path.join(directory, "trace.jsonl"), os.path.join(
+        directory, "labels.json"
+    )
+    real = (
+        "slow" if name == "slow_2pct" else name.partition("_")[0] if name in QUIET_CASES else name
+    )
     more = [*more, *QUIET_CASES.get(name, [])]
     if name == "slow_2pct":
         more = [*more, "--noise", "0.02"]
-    subprocess.run([f"{build}/tests/traces/generate", "--seed", str(seed), "--case", real, "--trace", trace, "--labels",
-                    labels_path, *more], check=True)
+    subprocess.run(
+        [
+            f"{build}/tests/traces/generate",
+            "--seed",
+            str(seed),
+            "--case",
+            real,
+            "--trace",
+            trace,
+            "--labels",
+            labels_path,
+            *more,
+        ],
+        check=True,
+    )
     with open(labels_path, encoding="utf-8") as file:
         labels = json.load(file)
     with open(trace, encoding="utf-8") as file:
         header = json.loads(file.readline())
-    labels["placeable"] = all(is_placeable(header, fault["node"]) for fault in labels["faults"] if fault["nic"])
+    labels["placeable"] = all(
+        is_placeable(header, fault["node"]) for fault in labels["faults"] if fault["nic"]
+    )
     begin = time.monotonic()
     answer = detect(f"{build}/cairn", trace)
     seconds = time.monotonic() - begin
@@ -223,11 +306,19 @@ def quantile(values: List[int], share: float) -> Optional[int]:
 
 
 def summary(row: Row) -> Dict[str, Any]:
-    return {"traces": row.traces, "steps": row.steps, "faults": row.faults, "found_%": percent(row.found, row.faults),
-            "right_%": percent(row.right, row.faults), "rate_%": percent(row.rate, row.rated),
-            "all_right_%": percent(row.named_all, row.traces), "false_verdicts": row.false,
-            "traces_with_false": row.traces_false, "delay_p50": quantile(row.delays, 0.5),
-            "delay_p99": quantile(row.delays, 0.99)}
+    return {
+        "traces": row.traces,
+        "steps": row.steps,
+        "faults": row.faults,
+        "found_%": percent(row.found, row.faults),
+        "right_%": percent(row.right, row.faults),
+        "rate_%": percent(row.rate, row.rated),
+        "all_right_%": percent(row.named_all, row.traces),
+        "false_verdicts": row.false,
+        "traces_with_false": row.traces_false,
+        "delay_p50": quantile(row.delays, 0.5),
+        "delay_p99": quantile(row.delays, 0.99),
+    }
 
 
 def show(value: Any) -> str:
@@ -235,7 +326,8 @@ def show(value: Any) -> str:
 
 
 def thread_seconds(pid: int) -> Dict[str, float]:
-    """CPU time of each thread of a process that has not been waited for; without those that have ended."""
+    """CPU time of each thread of a process that has not been waited for; without those that have
+    ended."""
     seconds: Dict[str, float] = {}
     try:
         for thread in os.listdir(f"/proc/{pid}/task"):
@@ -247,17 +339,35 @@ def thread_seconds(pid: int) -> Dict[str, float]:
 
 
 def scale(build: str, ranks: int, steps: int, seed: int) -> Dict[str, Any]:
-    """One job with a slow device, generated into the command's stdin: the clock shows the time of the slower of the two.
+    """One job with a slow device, generated into the command's stdin: the clock shows the time of
+    the slower of the two.
 
-    What the command alone would take is at least what the busier of its two threads takes, and little more on two free cores.
+    What the command alone would take is at least what the busier of its two threads takes, and
+    little more on two free cores.
     """
     begin = time.monotonic()
-    generate = [f"{build}/tests/traces/generate", "--seed", str(seed), "--case", "slow", "--ranks", str(ranks), "--steps",
-                str(steps), "--trace", "/dev/stdout", "--labels", "/dev/null"]
+    generate = [
+        f"{build}/tests/traces/generate",
+        "--seed",
+        str(seed),
+        "--case",
+        "slow",
+        "--ranks",
+        str(ranks),
+        "--steps",
+        str(steps),
+        "--trace",
+        "/dev/stdout",
+        "--labels",
+        "/dev/null",
+    ]
     detecting = [f"{build}/cairn", "detect", "--trace", "-", "-o", "json"]
     threads: Dict[str, float] = {}
-    with subprocess.Popen(generate, stdout=subprocess.PIPE) as generator, tempfile.TemporaryFile() as out, \
-            subprocess.Popen(detecting, stdin=generator.stdout, stdout=out) as command:
+    with subprocess.Popen(
+        generate, stdout=subprocess.PIPE
+    ) as generator, tempfile.TemporaryFile() as out, subprocess.Popen(
+        detecting, stdin=generator.stdout, stdout=out
+    ) as command:
         done = 0
         while not done:
             threads.update(thread_seconds(command.pid))
@@ -267,10 +377,17 @@ def scale(build: str, ranks: int, steps: int, seed: int) -> Dict[str, Any]:
         out.seek(0)
         answer = json.load(out)
     cpu = used.ru_utime + used.ru_stime
-    return {"ranks": ranks, "steps": answer["steps"], "operations": answer["records"], "cpu_s": round(cpu, 1),
-            "busier_thread_s": round(max(threads.values(), default=0), 1),
-            "us_per_operation": round(1e6 * cpu / max(answer["records"], 1), 2), "peak_mib": round(used.ru_maxrss / 1024, 1),
-            "seconds": round(time.monotonic() - begin, 1), "verdicts": len(answer["verdicts"])}
+    return {
+        "ranks": ranks,
+        "steps": answer["steps"],
+        "operations": answer["records"],
+        "cpu_s": round(cpu, 1),
+        "busier_thread_s": round(max(threads.values(), default=0), 1),
+        "us_per_operation": round(1e6 * cpu / max(answer["records"], 1), 2),
+        "peak_mib": round(used.ru_maxrss / 1024, 1),
+        "seconds": round(time.monotonic() - begin, 1),
+        "verdicts": len(answer["verdicts"]),
+    }
 
 
 def main() -> int:
@@ -283,7 +400,9 @@ def main() -> int:
     parser.add_argument("--case")
     parser.add_argument("--quiet-steps", type=int, default=1_000_000)
     parser.add_argument("--ranks", default="0")
-    parser.add_argument("--spikes", help="share of the transfers that take up to three times as long")
+    parser.add_argument(
+        "--spikes", help="share of the transfers that take up to three times as long"
+    )
     parser.add_argument("--log", help="file of results, to go on from")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--verbose", action="store_true")
@@ -294,22 +413,54 @@ def main() -> int:
             print(" ".join(f"{key}={value}" for key, value in figures.items()), flush=True)
         return 0
     log = Log(options.log)
-    cases = [options.case] if options.case and options.case not in QUIET_CASES else [] if options.case else CASES
+    cases = (
+        [options.case]
+        if options.case and options.case not in QUIET_CASES
+        else []
+        if options.case
+        else CASES
+    )
     spikes = ["--spikes", options.spikes] if options.spikes else []
     with tempfile.TemporaryDirectory() as directory:
         for i in range(options.traces if cases else 0):
             name = cases[i % len(cases)]
-            run_one(options.build, directory, name, options.seed + i, log, ["--ranks", options.ranks, *spikes], options.verbose)
-        for name in [options.case] if options.case in QUIET_CASES else [] if options.case else QUIET_CASES:
-            steps = options.quiet_steps if name in (options.case, "quiet") else options.quiet_steps // 10
+            run_one(
+                options.build,
+                directory,
+                name,
+                options.seed + i,
+                log,
+                ["--ranks", options.ranks, *spikes],
+                options.verbose,
+            )
+        for name in (
+            [options.case] if options.case in QUIET_CASES else [] if options.case else QUIET_CASES
+        ):
+            steps = (
+                options.quiet_steps
+                if name in (options.case, "quiet")
+                else options.quiet_steps // 10
+            )
             for quiet in range((steps + QUIET_STEPS_OF_ONE - 1) // QUIET_STEPS_OF_ONE):
                 ranks = "16" if quiet % 8 else "64"
-                run_one(options.build, directory, name, options.seed + 10_000_000 + quiet, log,
-                        ["--steps", str(QUIET_STEPS_OF_ONE), "--ranks", ranks, *spikes], options.verbose)
+                run_one(
+                    options.build,
+                    directory,
+                    name,
+                    options.seed + 10_000_000 + quiet,
+                    log,
+                    ["--steps", str(QUIET_STEPS_OF_ONE), "--ranks", ranks, *spikes],
+                    options.verbose,
+                )
     results = {name: summary(row) for name, row in log.rows().items()}
     seconds = sum(each[2] for each in log.known.values())
     if options.json:
-        print(json.dumps({"seed": options.seed, "detect_seconds": round(seconds, 1), "cases": results}, indent=1))
+        print(
+            json.dumps(
+                {"seed": options.seed, "detect_seconds": round(seconds, 1), "cases": results},
+                indent=1,
+            )
+        )
         return 0
     keys = list(next(iter(results.values())))
     print(f"seed {options.seed}; cairn detect ran for {seconds:.0f} s")

@@ -1,13 +1,15 @@
 /*
  * tests/traces/generate.c - writes one labelled trace of a simulated job from a seed.
  *
- *     generate --seed N --case NAME [--ranks N] [--steps N] [--noise F] [--spikes F] [--kept F] --trace FILE --labels FILE
+ *     generate --seed N --case NAME [--ranks N] [--steps N] [--noise F] [--spikes F] [--kept F]
+ *     --trace FILE --labels FILE
  *
- * Cases: quiet slow slow_slight node link nic nic_rings hang_rank hang_link crash pause several long_stage
- * last_stage lengths collector. The shape of the job, the size, the onset and the place of what is
- * wrong come from the seed. Of the jobs with something wrong, one in four has transfers that are much longer now and then (of a
- * share of 5 to 20 %, up to 1.5 to 3 times); --spikes gives any job a share of them, up to three times as long, or none. --kept gives
- * pipelines lengths that nobody reports and that wander: what each has from one step to the next is correlated by so much.
+ * Cases: quiet slow slow_slight node link nic nic_rings hang_rank hang_link crash pause several
+ * long_stage last_stage lengths collector. The shape of the job, the size, the onset and the place
+ * of what is wrong come from the seed. Of the jobs with something wrong, one in four has transfers
+ * that are much longer now and then (of a share of 5 to 20 %, up to 1.5 to 3 times); --spikes gives
+ * any job a share of them, up to three times as long, or none. --kept gives pipelines lengths that
+ * nobody reports and that wander: what each has from one step to the next is correlated by so much.
  */
 #include "tests/traces/job.h"
 
@@ -16,14 +18,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const kinds[] = {
-    [FAULT_SLOW_RANK] = "slow_compute", [FAULT_SLOW_NODE] = "slow_node", [FAULT_SLOW_LINK] = "slow_link",
-    [FAULT_SLOW_NIC] = "slow_link",     [FAULT_HANG_RANK] = "hang_compute", [FAULT_HANG_LINK] = "hang_link",
-    [FAULT_CRASH] = "crash",            [FAULT_PAUSE] = "pause",         [FAULT_LONG_STAGE] = "structural",
-    [FAULT_LENGTHS] = "structural",     [FAULT_PAUSES] = "structural"};
+static const char *const kinds[] = {[FAULT_SLOW_RANK] = "slow_compute",
+                                    [FAULT_SLOW_NODE] = "slow_node",
+                                    [FAULT_SLOW_LINK] = "slow_link",
+                                    [FAULT_SLOW_NIC] = "slow_link",
+                                    [FAULT_HANG_RANK] = "hang_compute",
+                                    [FAULT_HANG_LINK] = "hang_link",
+                                    [FAULT_CRASH] = "crash",
+                                    [FAULT_PAUSE] = "pause",
+                                    [FAULT_LONG_STAGE] = "structural",
+                                    [FAULT_LENGTHS] = "structural",
+                                    [FAULT_PAUSES] = "structural"};
 
-/* True where data between stages leaves nodes. Where only the rings of the gradients do, every one of
- * them goes over every node, and nothing tells whose NIC is slow (the case nic_rings). */
+/* True where data between stages leaves nodes. Where only the rings of the gradients do, every one
+ * of them goes over every node, and nothing tells whose NIC is slow (the case nic_rings). */
 static bool
 stages_cross(const struct job *job)
 {
@@ -44,11 +52,13 @@ draw_shape(struct job *job, struct random *random, uint32_t ranks, const char *n
         job->tp = 1u << random_below(random, 4);
         job->pp = 1u << random_below(random, 4);
         job->dp = job->world / (job->tp * job->pp);
-    } while (job->tp * job->pp * 2 > job->world || job->tp > job->ranks_per_node || job->dp > 1024 ||
-             (pipelines && job->pp < 4) || (strcmp(name, "nic") == 0 && !stages_cross(job)));
+    } while (job->tp * job->pp * 2 > job->world || job->tp > job->ranks_per_node ||
+             job->dp > 1024 || (pipelines && job->pp < 4) ||
+             (strcmp(name, "nic") == 0 && !stages_cross(job)));
     job->tree = random_below(random, 3) == 0;
     job->sharded = random_below(random, 2);
-    job->microbatches = job->pp > 1 ? job->pp + random_below(random, 3) : 1 + random_below(random, 3);
+    job->microbatches =
+        job->pp > 1 ? job->pp + random_below(random, 3) : 1 + random_below(random, 3);
     job->steps_named = random_below(random, 10) > 0;
     job->forward_ns = random_between(random, 5e6, 20e6);
     job->optimizer_ns = random_between(random, 2e6, 8e6);
@@ -69,7 +79,8 @@ add_fault(struct job *job, struct random *random, enum fault_kind kind)
 {
     struct fault *fault = &job->faults[job->fault_count++];
 
-    *fault = (struct fault){.kind = kind, .rank = random_below(random, job->world), .until = UINT32_MAX};
+    *fault =
+        (struct fault){.kind = kind, .rank = random_below(random, job->world), .until = UINT32_MAX};
     fault->node = fault->rank / job->ranks_per_node;
     fault->since = 14 + random_below(random, job->steps > 60 ? job->steps - 50 : 10);
     if (random_below(random, 3) == 0)
@@ -85,7 +96,8 @@ choose_pair(const struct job *job, struct random *random, struct fault *fault)
     uint32_t stage = job_stage(job, fault->rank);
 
     if (job->pp == 1) {
-        fault->peer = job_rank(job, fault->rank % job->tp, 0, (job_pipeline(job, fault->rank) + 1) % job->dp);
+        fault->peer =
+            job_rank(job, fault->rank % job->tp, 0, (job_pipeline(job, fault->rank) + 1) % job->dp);
         return;
     }
     if (stage + 1 == job->pp || (stage > 0 && random_below(random, 2)))
@@ -125,7 +137,8 @@ add_one(struct job *job, struct random *random, const char *name)
         add_fault(job, random, FAULT_PAUSE);
     } else if (strcmp(name, "long_stage") == 0 || strcmp(name, "last_stage") == 0) {
         fault = add_fault(job, random, FAULT_LONG_STAGE);
-        fault->stage = strcmp(name, "last_stage") == 0 ? job->pp - 1 : random_below(random, job->pp - 1);
+        fault->stage =
+            strcmp(name, "last_stage") == 0 ? job->pp - 1 : random_below(random, job->pp - 1);
         fault->factor = random_between(random, 1.25, 2);
     } else if (strcmp(name, "lengths") == 0) {
         fault = add_fault(job, random, FAULT_LENGTHS);
@@ -138,7 +151,8 @@ add_one(struct job *job, struct random *random, const char *name)
         exit(64);
     }
     if (job->fault_count > 0 && job->faults[job->fault_count - 1].kind >= FAULT_LONG_STAGE) {
-        job->faults[job->fault_count - 1].since = 0; /* the plan and the data are uneven from the start */
+        /* the plan and the data are uneven from the start */
+        job->faults[job->fault_count - 1].since = 0;
         job->faults[job->fault_count - 1].until = UINT32_MAX;
     }
 }
@@ -182,25 +196,32 @@ write_labels(const struct job *job, const char *name, FILE *out)
 {
     bool first = true;
 
-    fprintf(out, "{\"case\":\"%s\",\"world\":%" PRIu32 ",\"tp\":%" PRIu32 ",\"pp\":%" PRIu32 ",\"dp\":%" PRIu32
-                 ",\"ranks_per_node\":%" PRIu32 ",\"steps\":%" PRIu32 ",\"noise\":%.4f,\"noise_far\":%.4f,\"lengths\":%.3f,"
-                 "\"spikes\":%.3f,\"spike_steps\":%" PRIu32 ",\"kept\":%.3f,\"work\":%s,\"named\":%s,\"faults\":[",
-            name, job->world, job->tp, job->pp, job->dp, job->ranks_per_node, job->steps, job->noise, job->noise_far,
-            job->length_spread, job->spikes.share, job->spikes.steps, job->length_kept, job->work_named ? "true" : "false", job->steps_named ? "true" : "false");
+    fprintf(out,
+            "{\"case\":\"%s\",\"world\":%" PRIu32 ",\"tp\":%" PRIu32 ",\"pp\":%" PRIu32
+            ",\"dp\":%" PRIu32 ",\"ranks_per_node\":%" PRIu32 ",\"steps\":%" PRIu32
+            ",\"noise\":%.4f,\"noise_far\":%.4f,\"lengths\":%.3f,"
+            "\"spikes\":%.3f,\"spike_steps\":%" PRIu32
+            ",\"kept\":%.3f,\"work\":%s,\"named\":%s,\"faults\":[",
+            name, job->world, job->tp, job->pp, job->dp, job->ranks_per_node, job->steps,
+            job->noise, job->noise_far, job->length_spread, job->spikes.share, job->spikes.steps,
+            job->length_kept, job->work_named ? "true" : "false",
+            job->steps_named ? "true" : "false");
     for (uint32_t i = 0; i < job->fault_count; i++) {
         const struct fault *fault = &job->faults[i];
-        const char *pattern = fault->kind == FAULT_LENGTHS       ? "sequence_length"
-                              : fault->kind == FAULT_PAUSES      ? "garbage_collection"
-                              : fault->kind != FAULT_LONG_STAGE  ? ""
-                              : fault->stage + 1 == job->pp      ? "last_stage"
-                                                                 : "long_stage";
+        const char *pattern = fault->kind == FAULT_LENGTHS      ? "sequence_length"
+                              : fault->kind == FAULT_PAUSES     ? "garbage_collection"
+                              : fault->kind != FAULT_LONG_STAGE ? ""
+                              : fault->stage + 1 == job->pp     ? "last_stage"
+                                                                : "long_stage";
 
         if (fault->kind == FAULT_PAUSE)
             continue;
-        fprintf(out, "%s{\"kind\":\"%s\",\"pattern\":\"%s\",\"rank\":%" PRIu32 ",\"peer\":%" PRIu32 ",\"node\":%" PRIu32
-                     ",\"nic\":%s,\"since_step\":%" PRIu32 ",\"until_step\":%" PRId64 ",\"rate\":%.4f}",
-                first ? "" : ",", kinds[fault->kind], pattern, fault->rank, fault->peer, fault->node,
-                fault->kind == FAULT_SLOW_NIC ? "true" : "false", fault->since,
+        fprintf(out,
+                "%s{\"kind\":\"%s\",\"pattern\":\"%s\",\"rank\":%" PRIu32 ",\"peer\":%" PRIu32
+                ",\"node\":%" PRIu32 ",\"nic\":%s,\"since_step\":%" PRIu32
+                ",\"until_step\":%" PRId64 ",\"rate\":%.4f}",
+                first ? "" : ",", kinds[fault->kind], pattern, fault->rank, fault->peer,
+                fault->node, fault->kind == FAULT_SLOW_NIC ? "true" : "false", fault->since,
                 fault->until == UINT32_MAX ? (int64_t)-1 : (int64_t)fault->until, fault->factor);
         first = false;
     }

@@ -16,7 +16,7 @@ struct random {
     uint64_t state;
 };
 uint64_t random_next(struct random *random);
-double random_unit(struct random *random);                            /* 0 … 1 */
+double random_unit(struct random *random); /* 0 … 1 */
 double random_between(struct random *random, double low, double high);
 uint32_t random_below(struct random *random, uint32_t limit);
 double random_normal(struct random *random);
@@ -44,9 +44,10 @@ struct fault {
 
 /* Transfers that now and then take much longer, with nothing wrong: congestion. */
 struct spikes {
-    double share; /* of the transfers; 0: none */
-    double most;  /* times as long as else, at most */
-    uint32_t steps; /* 0: each transfer by itself; else a channel's transfers for so many steps in the mean */
+    double share;   /* of the transfers; 0: none */
+    double most;    /* times as long as else, at most */
+    uint32_t steps; /* 0: each transfer by itself; else a channel's transfers for so many steps in
+                     * the mean */
     bool near;      /* within nodes too */
 };
 
@@ -59,13 +60,15 @@ struct job {
     double forward_ns, optimizer_ns, tp_ns, pair_ns, dp_ns; /* normal times */
     double noise, noise_near, noise_far; /* coefficients of variation: computation, links */
     double length_spread;                /* of the sequences of a step, per pipeline */
-    double length_kept;                  /* of a pipeline's length from one step to the next: their correlation */
+    double length_kept;                  /* of a pipeline's length from one step to the next: their
+                                          * correlation */
     struct spikes spikes;
     struct fault faults[FAULTS_MAX];
     uint32_t fault_count;
 };
 
-/* Simulates the job and writes its trace. Spikes have random numbers of their own: without them a seed's job is the same. */
+/* Simulates the job and writes its trace. Spikes have random numbers of their own: without them a
+ * seed's job is the same. */
 void job_simulate(const struct job *job, struct random *random, struct random *spikes, FILE *out);
 
 uint32_t job_rank(const struct job *job, uint32_t tp, uint32_t pp, uint32_t dp);

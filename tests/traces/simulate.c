@@ -1,6 +1,6 @@
 /*
- * tests/traces/simulate.c - one job of hybrid parallelism, step by step, in true time; each rank writes
- * what it sees on a clock of its own that is seconds off and drifts.
+ * tests/traces/simulate.c - one job of hybrid parallelism, step by step, in true time; each rank
+ * writes what it sees on a clock of its own that is seconds off and drifts.
  *
  * Each rank has a program per step: forward and backward of each micro-batch in the order of 1F1B,
  * with a collective of its tensor-parallel group in each, data from and to its neighbours, then the
@@ -89,7 +89,8 @@ struct world {
 uint32_t
 job_rank(const struct job *job, uint32_t tp, uint32_t pp, uint32_t dp)
 {
-    return job->data_before_stages ? tp + job->tp * (dp + job->dp * pp) : tp + job->tp * (pp + job->pp * dp);
+    return job->data_before_stages ? tp + job->tp * (dp + job->dp * pp)
+                                   : tp + job->tp * (pp + job->pp * dp);
 }
 
 uint32_t
@@ -235,7 +236,8 @@ spike(struct world *world, struct spell *spell, bool far)
         spell->left--;
     if (spikes->steps == 0)
         spell->left = 0;
-    if (spell->left == 0 && random_unit(world->spikes) < spikes->share / (steps * (1 - spikes->share) + spikes->share)) {
+    if (spell->left == 0 && random_unit(world->spikes) <
+                                spikes->share / (steps * (1 - spikes->share) + spikes->share)) {
         spell->left = 1 + random_below(world->spikes, 2 * steps - 1);
         spell->factor = random_between(world->spikes, 1, spikes->most);
     }
@@ -291,7 +293,8 @@ group_ns(struct world *world, struct group *group, double ns)
             (fault->kind == FAULT_SLOW_NIC && far && on_node(job, group, fault->node)))
             factor = fmax(factor, fault->factor);
     }
-    return vary(world, ns * rounds * factor, far ? job->noise_far : job->noise_near) * spike(world, &group->spell, far);
+    return vary(world, ns * rounds * factor, far ? job->noise_far : job->noise_near) *
+           spike(world, &group->spell, far);
 }
 
 static struct mailbox *
@@ -317,7 +320,8 @@ pair_ns(struct world *world, uint32_t source, uint32_t target)
              (node_of(job, source) == fault->node || node_of(job, target) == fault->node)))
             factor = fmax(factor, fault->factor);
     }
-    return vary(world, job->pair_ns * (far ? 1 : 0.3) * factor, far ? job->noise_far : job->noise_near) *
+    return vary(world, job->pair_ns * (far ? 1 : 0.3) * factor,
+                far ? job->noise_far : job->noise_near) *
            spike(world, &box_of(world, source, target)->spell, far);
 }
 
@@ -350,7 +354,8 @@ transfer_stops(const struct world *world, uint32_t rank, uint32_t peer)
         const struct fault *fault = &world->job->faults[i];
 
         if (fault->kind == FAULT_HANG_LINK && fault->since == world->step &&
-            ((fault->rank == rank && fault->peer == peer) || (fault->rank == peer && fault->peer == rank)))
+            ((fault->rank == rank && fault->peer == peer) ||
+             (fault->rank == peer && fault->peer == rank)))
             return true;
     }
     return false;
@@ -451,8 +456,8 @@ run(struct world *world, uint32_t rank)
             join(world, rank, worker->tp_group, "all_reduce", job->tp_ns, 16 << 20);
             return; /* where it was the last, it is in the list of the ready */
         case ITEM_GRADIENTS:
-            join(world, rank, worker->dp_group, job->sharded ? "reduce_scatter" : "all_reduce", job->dp_ns,
-                 256 << 20);
+            join(world, rank, worker->dp_group, job->sharded ? "reduce_scatter" : "all_reduce",
+                 job->dp_ns, 256 << 20);
             return;
         case ITEM_PARAMETERS:
             join(world, rank, worker->dp_group, "all_gather", job->dp_ns, 256 << 20);
@@ -560,8 +565,8 @@ write_header(const struct world *world)
             fprintf(out, "%s%" PRIu32, k ? "," : "", group->ranks[k]);
         fputc(']', out);
     }
-    fprintf(out, "},\"roles\":{\"tp\":%" PRIu32 ",\"pp\":%" PRIu32 ",\"dp\":%" PRIu32 "}}\n", job->tp, job->pp,
-            job->dp);
+    fprintf(out, "},\"roles\":{\"tp\":%" PRIu32 ",\"pp\":%" PRIu32 ",\"dp\":%" PRIu32 "}}\n",
+            job->tp, job->pp, job->dp);
 }
 
 /* Signs of life, once a second, of those that still live. */
@@ -581,7 +586,8 @@ write_life(struct world *world)
         double end_ns = worker->dead ? worker->stopped_ns : last_ns + wait_ns;
 
         for (double at_ns = worker->now_ns + 0.5e9; at_ns < end_ns; at_ns += 1e9)
-            fprintf(world->out, "{\"rank\":%" PRIu32 ",\"now_ns\":%" PRIu64 "}\n", rank, own_clock(worker, at_ns));
+            fprintf(world->out, "{\"rank\":%" PRIu32 ",\"now_ns\":%" PRIu64 "}\n", rank,
+                    own_clock(worker, at_ns));
     }
 }
 
@@ -609,8 +615,9 @@ make_groups(struct world *world)
                 struct worker *worker = &world->workers[rank];
 
                 group->ranks[group->count++] = rank;
-                *(kind == 0 ? &worker->tp_group : kind == 1 ? &worker->pp_group : &worker->dp_group) =
-                    world->group_count;
+                *(kind == 0   ? &worker->tp_group
+                  : kind == 1 ? &worker->pp_group
+                              : &worker->dp_group) = world->group_count;
             }
             world->group_count++;
         }
@@ -622,7 +629,8 @@ kept_length(struct world *world, uint32_t pipeline, double spread)
 {
     double kept = world->step > 0 ? world->job->length_kept : 0;
 
-    world->kept[pipeline] = kept * world->kept[pipeline] + sqrt(1 - kept * kept) * random_normal(world->random);
+    world->kept[pipeline] =
+        kept * world->kept[pipeline] + sqrt(1 - kept * kept) * random_normal(world->random);
     return fmax(0.2, exp(spread * world->kept[pipeline] - spread * spread / 2));
 }
 
@@ -636,7 +644,8 @@ draw_lengths(struct world *world)
         if (job->faults[i].kind == FAULT_LENGTHS && active(&job->faults[i], world->step))
             spread = job->faults[i].factor;
     for (uint32_t i = 0; i < job->dp; i++)
-        world->lengths[i] = job->length_kept > 0 ? kept_length(world, i, spread) : vary(world, 1, spread);
+        world->lengths[i] =
+            job->length_kept > 0 ? kept_length(world, i, spread) : vary(world, 1, spread);
 }
 
 /* Something has stopped: whoever was through with the step goes on until it waits for it too. */
@@ -648,7 +657,8 @@ run_into_stop(struct world *world)
 
         draw_lengths(world);
         for (uint32_t rank = 0; rank < world->job->world; rank++)
-            if (!world->workers[rank].blocked && world->workers[rank].at == world->workers[rank].item_count) {
+            if (!world->workers[rank].blocked &&
+                world->workers[rank].at == world->workers[rank].item_count) {
                 make_program(world, rank);
                 world->moving[count++] = rank;
                 world->ready[world->ready_count++] = rank;

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Tests of tests/programs.py and of what tests/runner.py does with it: programs that hang, a budget that is over, and what is counted."""
+"""Tests of tests/programs.py and of what tests/runner.py does with it: programs that hang, a budget
+that is over, and what is counted."""
 import contextlib
 import glob
 import io
@@ -17,7 +18,8 @@ sys.path.insert(0, os.path.join(ROOT, "tests"))
 import programs
 import runner
 
-# It hangs beside a child that leads a process group of its own, and one that leads a session, as a keeper does.
+# It hangs beside a child that leads a process group of its own, and one that leads a session, as a
+# keeper does.
 HANGS = """
 import subprocess, sys, time
 def stand_still():
@@ -30,16 +32,37 @@ CMOCKA = "[==========] Running 3 test(s).\n[  PASSED  ] %d test(s).\n"
 # What a program is called, its exit status, what it says: passed, failed, skipped.
 COUNTS = [
     ("unit: base/test_x", 0, CMOCKA % 3, (3, 0, 0)),
-    ("unit: base/test_x", 1, CMOCKA % 2 + "[  FAILED  ] all: 1 test(s), listed below:\n", (2, 1, 0)),
-    ("unit: base/test_x", 0, CMOCKA % 2 + "[  SKIPPED ] all: 1 test(s), listed below:\n", (2, 0, 1)),
-    ("unit: base/test_x", 77, CMOCKA % 0 + "[  FAILED  ] all: 77 test(s), listed below:\n", (0, 77, 0)),
+    (
+        "unit: base/test_x",
+        1,
+        CMOCKA % 2 + "[  FAILED  ] all: 1 test(s), listed below:\n",
+        (2, 1, 0),
+    ),
+    (
+        "unit: base/test_x",
+        0,
+        CMOCKA % 2 + "[  SKIPPED ] all: 1 test(s), listed below:\n",
+        (2, 0, 1),
+    ),
+    (
+        "unit: base/test_x",
+        77,
+        CMOCKA % 0 + "[  FAILED  ] all: 77 test(s), listed below:\n",
+        (0, 77, 0),
+    ),
     ("unit: base/test_x", -11, CMOCKA % 3, (3, 1, 0)),
-    ("unit: base/test_x", 0, "[==========] Running 3 test(s).\n", (0, 1, 0)),  # it ended in the middle
+    # it ended in the middle
+    ("unit: base/test_x", 0, "[==========] Running 3 test(s).\n", (0, 1, 0)),
     ("unit: base/test_x", 0, "", (0, 1, 0)),
     ("gpu: test_x", 77, "no device", (0, 0, 1)),
     ("style: layers", 0, "", (1, 0, 0)),
     ("cluster: test_x.py", 0, "agent: errors=7 skipped=9\nRan 4 tests in 1s\n\nOK\n", (4, 0, 0)),
-    ("cluster: test_x.py", 1, "Ran 4 tests in 1s\n\nFAILED (failures=1, errors=1, skipped=1)\n", (1, 2, 1)),
+    (
+        "cluster: test_x.py",
+        1,
+        "Ran 4 tests in 1s\n\nFAILED (failures=1, errors=1, skipped=1)\n",
+        (1, 2, 1),
+    ),
     ("cluster: test_x.py", 0, "Ran 0 tests in 1s\n\nOK (skipped=1)\n", (0, 0, 1)),  # a whole class
     ("cluster: test_x.py", 5, "Ran 0 tests in 1s\n\nNO TESTS RAN (skipped=1)\n", (0, 0, 1)),
     ("cluster: test_x.py", 1, "Ran 0 tests in 1s\n\nFAILED (errors=1)\n", (0, 1, 0)),
@@ -77,17 +100,23 @@ class Programs(unittest.TestCase):
         self.assertIn("sleep 601", shown, "what it waited beside")
         self.assertIn("sleep 602", shown, "what has left its session")
         for child in said.split()[1:3]:
-            self.assertNotIn("sleep", programs.text_of(f"/proc/{int(child)}/cmdline"), "a child lives on")
+            self.assertNotIn(
+                "sleep", programs.text_of(f"/proc/{int(child)}/cmdline"), "a child lives on"
+            )
 
     def test_what_a_program_leaves_is_ended(self):
         leaves = "import subprocess; print(subprocess.Popen(['sleep', '603'], start_new_session=True).pid)"
         result = programs.run_program("some: program", [sys.executable, "-c", leaves])
         self.assertEqual(result.failed, 0, result.output)
-        self.assertNotIn("sleep", programs.text_of(f"/proc/{int(result.output)}/cmdline"), "it lives on")
+        self.assertNotIn(
+            "sleep", programs.text_of(f"/proc/{int(result.output)}/cmdline"), "it lives on"
+        )
 
     def test_an_interrupted_run_leaves_nothing(self):
         results = []
-        thread = threading.Thread(target=lambda: results.append(programs.run_program("some: program", ["sleep", "604"])))
+        thread = threading.Thread(
+            target=lambda: results.append(programs.run_program("some: program", ["sleep", "604"]))
+        )
         thread.start()
         while not programs._running:
             time.sleep(0.01)
@@ -98,13 +127,21 @@ class Programs(unittest.TestCase):
 
     def test_the_runner_passes_its_end_on(self):
         code = "import runner; runner.give_up = lambda: print('given up', flush=True); runner.interrupted(15, None)"
-        ended = subprocess.run([sys.executable, "-c", code], cwd=f"{ROOT}/tests", stdout=subprocess.PIPE, text=True, check=False)
+        ended = subprocess.run(
+            [sys.executable, "-c", code],
+            cwd=f"{ROOT}/tests",
+            stdout=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
         self.assertEqual((ended.returncode, ended.stdout), (143, "given up\n"))
 
     def test_counts(self):
         for name, status, output, expected in COUNTS:
             result = programs.count(name, status, output, 0.0)
-            self.assertEqual((result.passed, result.failed, result.skipped), expected, (name, status, output))
+            self.assertEqual(
+                (result.passed, result.failed, result.skipped), expected, (name, status, output)
+            )
 
     def test_a_hang_is_not_run_again(self):
         result = self.hangs()
@@ -113,7 +150,7 @@ class Programs(unittest.TestCase):
         self.assertFalse(os.path.exists(self.marker))
         failed = programs.Result(result.name, failed=1)
         with contextlib.redirect_stdout(io.StringIO()):
-            steady, = runner.again_alone([failed], again)
+            (steady,) = runner.again_alone([failed], again)
         self.addCleanup(runner.UNSTEADY.remove, failed)
         self.assertEqual((steady.failed, os.path.exists(self.marker)), (0, True))
 
@@ -125,7 +162,9 @@ class Programs(unittest.TestCase):
     def test_nothing_begins_when_the_budget_is_over(self):
         programs.begin_budget(0)
         result = programs.run_program("some: program", ["sh", "-c", f"echo begun >> {self.marker}"])
-        self.assertEqual((result.failed, result.late, os.path.exists(self.marker)), (1, True, False))
+        self.assertEqual(
+            (result.failed, result.late, os.path.exists(self.marker)), (1, True, False)
+        )
         self.assertIn("not begun: the time for all tests is over", result.output)
 
     def test_what_runs_ends_with_the_budget(self):
@@ -138,9 +177,14 @@ class Programs(unittest.TestCase):
         self.assertEqual(programs.limit_of("cluster: test_demo.py"), programs.LIMITS_S["test_demo"])
         together = "interop: test_convert_dcp.py test_torch_file.py"
         self.assertEqual(programs.limit_of(together), programs.LIMITS_S["test_convert_dcp"])
-        self.assertEqual(programs.limit_of("asan: fault/test_formats"), programs.LIMITS_S["test_formats"])
+        self.assertEqual(
+            programs.limit_of("asan: fault/test_formats"), programs.LIMITS_S["test_formats"]
+        )
         self.assertEqual(programs.limit_of("unit: unit/base/test_wire"), programs.LIMIT_LEAST_S)
-        there = {os.path.basename(path).split(".")[0] for path in glob.glob(f"{ROOT}/tests/**/test_*", recursive=True)}
+        there = {
+            os.path.basename(path).split(".")[0]
+            for path in glob.glob(f"{ROOT}/tests/**/test_*", recursive=True)
+        }
         self.assertEqual(set(programs.LIMITS_S) - there, {"sim"}, "a name that no program has")
 
 

@@ -1,7 +1,7 @@
 """Cairn for PyTorch: snapshots of a training job in memory, every step, restored bit for bit.
 
-Under `cairn run -- python train.py` nothing has to be called. For exact resumption of schedulers, data and the loop's own state
-a script calls `attach` once and starts its loop at `job.step`:
+Under `cairn run -- python train.py` nothing has to be called. For exact resumption of schedulers,
+data and the loop's own state a script calls `attach` once and starts its loop at `job.step`:
 
     job = cairn.attach(model, optimizer, scheduler=scheduler)
     for step in range(job.step, steps):
@@ -34,24 +34,34 @@ def __getattr__(name: str) -> Any:
 
 
 def attach(
-    model: Any, optimizer: Any, scheduler: Any = None, dataloader: Any = None, extra: Optional[Mapping[str, Any]] = None
+    model: Any,
+    optimizer: Any,
+    scheduler: Any = None,
+    dataloader: Any = None,
+    extra: Optional[Mapping[str, Any]] = None,
 ) -> "Job":
-    """Protects a job, and resumes it where `cairn run --resume` says so; returns the job: `job.step` updates have been done.
+    """Protects a job, and resumes it where `cairn run --resume` says so; returns the job:
+    `job.step` updates have been done.
 
-    model: a module, or a mapping from names to modules. optimizer: one, or a sequence of them. Call it after the optimizers are
-    built and the model is on its device, sharded and wrapped, and before the first step; again replaces what was attached before.
-    scheduler, dataloader: objects with state_dict and load_state_dict, or sequences of them. extra: further such objects,
-    `torch.Generator`s, or plain mutable mappings and lists, which are restored in place. Random generators (torch, numpy, random)
-    are always included. What they hold must be plain data (numbers, text, bytes, lists, mappings, tensors, numpy arrays): nothing
-    is pickled; what is not plain is named and left out.
+    model: a module, or a mapping from names to modules. optimizer: one, or a sequence of them. Call
+    it after the optimizers are built and the model is on its device, sharded and wrapped, and
+    before the first step; again replaces what was attached before. scheduler, dataloader: objects
+    with state_dict and load_state_dict, or sequences of them. extra: further such objects,
+    `torch.Generator`s, or plain mutable mappings and lists, which are restored in place. Random
+    generators (torch, numpy, random) are always included. What they hold must be plain data
+    (numbers, text, bytes, lists, mappings, tensors, numpy arrays): nothing is pickled; what is not
+    plain is named and left out.
 
-    Generators and the data loader are captured as they are right after an update, the rest as it is when the next forward begins.
+    Generators and the data loader are captured as they are right after an update, the rest as it is
+    when the next forward begins.
 
-    When resuming, all of it has its restored values on return, and `job.step` is the step of the snapshot; else it is 0 and
-    nothing was touched. Moments on the CPU are still coming in then, behind the first forward and backward: whoever looks at
-    `optimizer.state` waits for them, and so does the first update. A model that does not fit the snapshot is said, by name, and starts afresh. Without an agent it returns a
-    job that protects nothing, and says so. Raises TypeError for a model or optimizer that is none, and RuntimeError when the
-    snapshot turned out to be damaged after tensors had been overwritten (of moments: where they are first waited for).
+    When resuming, all of it has its restored values on return, and `job.step` is the step of the
+    snapshot; else it is 0 and nothing was touched. Moments on the CPU are still coming in then,
+    behind the first forward and backward: whoever looks at `optimizer.state` waits for them, and so
+    does the first update. A model that does not fit the snapshot is said, by name, and starts
+    afresh. Without an agent it returns a job that protects nothing, and says so. Raises TypeError
+    for a model or optimizer that is none, and RuntimeError when the snapshot turned out to be
+    damaged after tensors had been overwritten (of moments: where they are first waited for).
     """
     from . import _torch
 
@@ -59,9 +69,10 @@ def attach(
 
 
 def note_work(amount: float) -> None:
-    """Says how much this rank computes in the step under way, in a unit that is the same on all ranks (tokens, FLOPs): with
-    `CAIRN_TIMING=1` a rank is then called slow for what it takes per unit, and not for longer sequences. Several in one step add up.
-    Any thread; nothing where collectives are not timed. Raises ValueError for less than 1, and for 2**64 or more."""
+    """Says how much this rank computes in the step under way, in a unit that is the same on all
+    ranks (tokens, FLOPs): with `CAIRN_TIMING=1` a rank is then called slow for what it takes per
+    unit, and not for longer sequences. Several in one step add up. Any thread; nothing where
+    collectives are not timed. Raises ValueError for less than 1, and for 2**64 or more."""
     if not 1 <= amount < 2**64:
         raise ValueError(f"the amount of work is at least 1 and below 2**64, not {amount}")
     import sys

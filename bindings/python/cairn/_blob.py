@@ -1,8 +1,9 @@
 """Plain data to bytes and back without executing anything: the opaque blobs of a snapshot.
 
-A blob is u32 length of the JSON, the JSON, and the raw bytes that it refers to. In the JSON an object is always a tag:
-{"$": "map", "of": [[key, value], ...]} and so on, so that every type comes back as it was. Types of other libraries (tensors,
-arrays) are brought in by `pack`, which turns one into (tag, plain value), and `unpack`, which turns it back.
+A blob is u32 length of the JSON, the JSON, and the raw bytes that it refers to. In the JSON an
+object is always a tag: {"$": "map", "of": [[key, value], ...]} and so on, so that every type comes
+back as it was. Types of other libraries (tensors, arrays) are brought in by `pack`, which turns one
+into (tag, plain value), and `unpack`, which turns it back.
 """
 
 from __future__ import annotations
@@ -15,9 +16,16 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 Pack = Callable[[Any], Optional[Tuple[str, Any]]]
 Unpack = Callable[[str, Any], Any]
 
-_MAPPINGS: Dict[type, str] = {dict: "map", collections.OrderedDict: "ordered", collections.Counter: "counter"}
+_MAPPINGS: Dict[type, str] = {
+    dict: "map",
+    collections.OrderedDict: "ordered",
+    collections.Counter: "counter",
+}
 _MAKERS: Dict[str, Callable[[Any], Any]] = {name: kind for kind, name in _MAPPINGS.items()}
-_FACTORIES: Dict[str, type] = {kind.__name__: kind for kind in (int, float, str, bool, list, dict, set)}  # of a defaultdict
+# of a defaultdict
+_FACTORIES: Dict[str, type] = {
+    kind.__name__: kind for kind in (int, float, str, bool, list, dict, set)
+}
 
 
 def encode(value: Any, pack: Pack = lambda value: None) -> bytes:
@@ -39,16 +47,22 @@ def encode(value: Any, pack: Pack = lambda value: None) -> bytes:
         if kind is list:
             return [plain(each, f"{path}[{i}]") for i, each in enumerate(item)]
         if kind in (tuple, set, frozenset, collections.deque):
-            return {"$": kind.__name__, "of": [plain(each, f"{path}[{i}]") for i, each in enumerate(item)]}
+            return {
+                "$": kind.__name__,
+                "of": [plain(each, f"{path}[{i}]") for i, each in enumerate(item)],
+            }
         if isinstance(item, dict) and (kind in _MAPPINGS or kind is collections.defaultdict):
             pairs = [[plain(k, path), plain(v, f"{path}[{k!r}]")] for k, v in item.items()]
             factory = getattr(item, "default_factory", None)
             if factory in _FACTORIES.values():
                 return {"$": "defaultdict", "of": [factory.__name__, pairs]}
-            return {"$": _MAPPINGS.get(kind, "map"), "of": pairs}  # of a function's defaultdict the mapping alone
+            # of a function's defaultdict the mapping alone
+            return {"$": _MAPPINGS.get(kind, "map"), "of": pairs}
         packed = pack(item)
         if packed is None:
-            raise TypeError(f"{path} is of type {kind.__module__}.{kind.__qualname__}, which is not plain data")
+            raise TypeError(
+                f"{path} is of type {kind.__module__}.{kind.__qualname__}, which is not plain data"
+            )
         return {"$": packed[0], "of": plain(packed[1], path)}
 
     text = json.dumps(plain(value, "it"), separators=(",", ":")).encode()
@@ -75,11 +89,18 @@ def decode(blob: bytes, unpack: Unpack = lambda tag, value: None) -> Any:
             found = blob[start + of[0] : start + of[0] + of[1]]
             return found if tag == "bytes" else bytearray(found)
         if tag == "defaultdict":
-            return collections.defaultdict(_FACTORIES[of[0]], {value_of(key): value_of(each) for key, each in of[1]})
+            return collections.defaultdict(
+                _FACTORIES[of[0]], {value_of(key): value_of(each) for key, each in of[1]}
+            )
         if tag in _MAKERS:
             return _MAKERS[tag]({value_of(key): value_of(each) for key, each in of})
         values = value_of(of)
-        makers: Dict[str, Callable[[Any], Any]] = {"tuple": tuple, "set": set, "frozenset": frozenset, "deque": collections.deque}
+        makers: Dict[str, Callable[[Any], Any]] = {
+            "tuple": tuple,
+            "set": set,
+            "frozenset": frozenset,
+            "deque": collections.deque,
+        }
         return makers[tag](values) if tag in makers else unpack(tag, values)
 
     try:

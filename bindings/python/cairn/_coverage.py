@@ -1,6 +1,8 @@
-"""What of the job no snapshot holds, and why none are taken where that is so: kept here, and told to the agent for its status.
+"""What of the job no snapshot holds, and why none are taken where that is so: kept here, and told
+to the agent for its status.
 
-What is found when everything is looked at anew replaces what was found before; what shows itself while the script runs stays.
+What is found when everything is looked at anew replaces what was found before; what shows itself
+while the script runs stays.
 """
 
 from __future__ import annotations

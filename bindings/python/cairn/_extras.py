@@ -8,14 +8,19 @@ from . import _lib
 
 
 class Extras:
-    """What a script names beside model and optimizer: objects with state_dict, generators, mappings and lists."""
+    """What a script names beside model and optimizer: objects with state_dict, generators, mappings
+    and lists."""
 
     def __init__(self, scheduler: Any, dataloader: Any, extra: Optional[Mapping[str, Any]]) -> None:
         from_sequence: Callable[[Any], List[Any]] = lambda value: (
             [] if value is None else list(value) if isinstance(value, (list, tuple)) else [value]
         )
-        self._late: Dict[str, Any] = {f"scheduler{i}": each for i, each in enumerate(from_sequence(scheduler))}
-        self._early: Dict[str, Any] = {f"dataloader{i}": each for i, each in enumerate(from_sequence(dataloader))}
+        self._late: Dict[str, Any] = {
+            f"scheduler{i}": each for i, each in enumerate(from_sequence(scheduler))
+        }
+        self._early: Dict[str, Any] = {
+            f"dataloader{i}": each for i, each in enumerate(from_sequence(dataloader))
+        }
         for name, each in (extra or {}).items():
             early = each.__class__.__name__ == "Generator" and hasattr(each, "get_state")
             (self._early if early else self._late)[f"extra.{name}"] = each
@@ -63,7 +68,9 @@ class Extras:
 
         values = {**self._early, **self._late}
         for name in sorted(set(states) ^ set(values)):
-            job.say(f"{name} is in the {'snapshot' if name in states else 'script'} alone, and is not restored")
+            job.say(
+                f"{name} is in the {'snapshot' if name in states else 'script'} alone, and is not restored"
+            )
         for name in set(states) & set(values):
             state, value = _blob.decode(states[name], _torch.unpack), values[name]
             if hasattr(value, "load_state_dict"):

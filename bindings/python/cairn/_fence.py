@@ -1,8 +1,10 @@
-"""What of a running snapshot may be overwritten: each tensor is fenced before its first write, and no other is waited for.
+"""What of a running snapshot may be overwritten: each tensor is fenced before its first write, and
+no other is waited for.
 
-A tensor is *closed* when it has been seen unchanged since the snapshot began and its bytes are captured. Writes to it after that
-do not matter to the snapshot. Whoever writes to a tensor that is not closed has written behind our back: its version counter
-tells so at the end, and the snapshot is refused. So a writer that is not fenced costs a snapshot, and never makes a torn one.
+A tensor is *closed* when it has been seen unchanged since the snapshot began and its bytes are
+captured. Writes to it after that do not matter to the snapshot. Whoever writes to a tensor that is
+not closed has written behind our back: its version counter tells so at the end, and the snapshot is
+refused. So a writer that is not fenced costs a snapshot, and never makes a torn one.
 
 Positions count the tensors that are captured in place, in the order in which they are captured.
 """
@@ -27,16 +29,22 @@ class Fence:
         self._slices = layout.slices
         self._left = list(accumulate([0, *reversed(layout.slice_bytes)]))[::-1]
         # By address: (begin, end, position), the begins alone, and the largest end up to each.
-        self._spans = sorted((address, address + size, i) for i, (address, size) in enumerate(layout.spans()) if size)
+        self._spans = sorted(
+            (address, address + size, i) for i, (address, size) in enumerate(layout.spans()) if size
+        )
         self._begins = [begin for begin, _, _ in self._spans]
         self._furthest = list(accumulate((end for _, end, _ in self._spans), max))
         apart = all(end <= begin for end, begin in zip(self._furthest, self._begins[1:]))
-        self._whole = {(begin, end): (position,) for begin, end, position in self._spans} if apart else {}
+        self._whole = (
+            {(begin, end): (position,) for begin, end, position in self._spans} if apart else {}
+        )
         blocks: Dict[int, List[int]] = {}
         for position, storage in enumerate(layout.storages()):
             blocks.setdefault(storage, []).append(position)
         # A write to one view of a block moves the version of all: they are closed together.
-        self._together = {position: block for block in blocks.values() if len(block) > 1 for position in block}
+        self._together = {
+            position: block for block in blocks.values() if len(block) > 1 for position in block
+        }
         self._aside = [position for position, entry in enumerate(self._entries) if entry.aside]
         self._by_parameter: Dict[int, List[int]] = {}
         for position in range(len(self._entries)):
@@ -44,7 +52,8 @@ class Fence:
         self.begin()
 
     def begin(self, learns: bool = False) -> None:
-        """A snapshot begins: nothing is closed. learns: an order of writes that is not that of the capture is of interest."""
+        """A snapshot begins: nothing is closed. learns: an order of writes that is not that of the
+        capture is of interest."""
         self._learns = learns
         self._closed = bytearray(len(self._entries))
         self._changed: List[Entry] = []
@@ -52,7 +61,8 @@ class Fence:
         self._captured = 0
 
     def watches(self) -> bool:
-        """Writes are still to be fenced, or their order is to be seen. What is captured by now is closed with that."""
+        """Writes are still to be fenced, or their order is to be seen. What is captured by now is
+        closed with that."""
         if not self.has_captured_all():
             return True
         self.close_all()
@@ -73,7 +83,11 @@ class Fence:
 
     def positions_of(self, parameters: Iterable[Any]) -> List[int]:
         """Those of the parameters, and of the moments that belong to them."""
-        return [position for parameter in parameters for position in self._by_parameter.get(id(parameter), ())]
+        return [
+            position
+            for parameter in parameters
+            for position in self._by_parameter.get(id(parameter), ())
+        ]
 
     def overlapping(self, begin: int, end: int) -> Sequence[int]:
         """The tensors that have bytes in the addresses [begin, end)."""
@@ -95,7 +109,8 @@ class Fence:
         self._close(positions)
 
     def close_aside(self) -> None:
-        """An update ends: what the script may write to after it, be it by `.data`, which no version counter tells."""
+        """An update ends: what the script may write to after it, be it by `.data`, which no version
+        counter tells."""
         self._close(self._aside)
 
     def close_all(self) -> None:
@@ -104,7 +119,9 @@ class Fence:
 
     def _close(self, positions: Iterable[int]) -> None:
         if self._together:
-            positions = {each for position in positions for each in self._together.get(position, (position,))}
+            positions = {
+                each for position in positions for each in self._together.get(position, (position,))
+            }
         opened = [position for position in positions if not self._closed[position]]
         self._changed += self._layout.changed_of(opened)
         for position in opened:
@@ -112,7 +129,8 @@ class Fence:
         self._await([self._slices[position] for position in opened])
 
     def _await(self, slices: Iterable[int]) -> None:
-        # From the last: when that is captured so are the others, unless this rank captures nothing of it.
+        # From the last: when that is captured so are the others, unless this rank captures nothing
+        # of it.
         for number in sorted(slices, reverse=True):
             if number < self._captured:
                 return
@@ -120,7 +138,8 @@ class Fence:
             self._captured = self._client.captured()
 
     def end(self) -> Tuple[int, List[Entry]]:
-        """Waits for all that is left. (cairn_err of the snapshot, what was changed before it was captured)."""
+        """Waits for all that is left. (cairn_err of the snapshot, what was changed before it was
+        captured)."""
         code = self._client.fence()
         if code != _lib.OK:
             return code, []
@@ -130,10 +149,15 @@ class Fence:
         return code, self._changed + self._layout.changed_of(opened)
 
     def order(self) -> List[Entry]:
-        """What was closed one by one, in that order; empty where the capture goes from parameter to parameter in the same."""
+        """What was closed one by one, in that order; empty where the capture goes from parameter to
+        parameter in the same."""
         entries = [self._entries[position] for position in self._updated]
         turns = zip(list(self._updated), list(self._updated)[1:])
-        return entries if any(b < a and self._parameter_of(a) != self._parameter_of(b) for a, b in turns) else []
+        return (
+            entries
+            if any(b < a and self._parameter_of(a) != self._parameter_of(b) for a, b in turns)
+            else []
+        )
 
     def _parameter_of(self, position: int) -> int:
         entry = self._entries[position]

@@ -1,11 +1,14 @@
-"""FSDP1 (torch.distributed.fsdp.FullyShardedDataParallel): which part of which parameter lies in this rank's shard.
+"""FSDP1 (torch.distributed.fsdp.FullyShardedDataParallel): which part of which parameter lies in
+this rank's shard.
 
-A unit of FSDP1 lays its parameters one after the other into a flat one, of which each rank keeps an equal range, its shard. An
-optimizer holds that flat parameter, or with use_orig_params=True one view of the shard per parameter, empty where the shard has
-nothing of it. Both ways each parameter, and each moment, is captured under its own name as a flat range of its whole shape, so
-that a restore needs neither the same number of ranks nor FSDP1.
+A unit of FSDP1 lays its parameters one after the other into a flat one, of which each rank keeps an
+equal range, its shard. An optimizer holds that flat parameter, or with use_orig_params=True one
+view of the shard per parameter, empty where the shard has nothing of it. Both ways each parameter,
+and each moment, is captured under its own name as a flat range of its whole shape, so that a
+restore needs neither the same number of ranks nor FSDP1.
 
-Where the shard lies is asked each time: parameters point to gathered copies while their unit computes.
+Where the shard lies is asked each time: parameters point to gathered copies while their unit
+computes.
 """
 
 from __future__ import annotations
@@ -18,7 +21,8 @@ Numbered = Tuple[int, int]  # index, count
 
 
 class Part(NamedTuple):
-    """What this rank holds of a parameter, or of a tensor of the optimizer's state beside it. Ranges and places in elements."""
+    """What this rank holds of a parameter, or of a tensor of the optimizer's state beside it.
+    Ranges and places in elements."""
 
     name: str  # of the parameter
     shape: Tuple[int, ...]  # of the whole, in the order of its memory
@@ -36,22 +40,27 @@ class Part(NamedTuple):
         return self.begin == self.end
 
     def of(self, value: Any) -> Optional["Part"]:
-        """The part of a tensor of the optimizer's state: of one number, which all holders have, or laid out like the parameter.
+        """The part of a tensor of the optimizer's state: of one number, which all holders have, or
+        laid out like the parameter.
 
         None where its shape is neither.
         """
         if value.dim() == 0:
-            return self._replace(shape=(), begin=0, end=1, memory=lambda: value, at=0, replica=self.holder)
+            return self._replace(
+                shape=(), begin=0, end=1, memory=lambda: value, at=0, replica=self.holder
+            )
         if tuple(value.shape) == self.held_shape:
             return self._replace(memory=lambda: value, at=self.held_at)
         return None
 
 
-Parts = Dict[int, List[Part]]  # by the id of what an optimizer holds: a parameter, or a flat one of several
+# by the id of what an optimizer holds: a parameter, or a flat one of several
+Parts = Dict[int, List[Part]]
 
 
 def parts_of(root: Any, prefix: str, world: int) -> Tuple[Parts, List[str]]:
-    """(the parts of all units in a root module, why some cannot be named); both empty where nothing is FSDP1's."""
+    """(the parts of all units in a root module, why some cannot be named); both empty where nothing
+    is FSDP1's."""
     from . import _torch
 
     parts: Parts = {}
@@ -63,11 +72,15 @@ def parts_of(root: Any, prefix: str, world: int) -> Tuple[Parts, List[str]]:
             names = [_name(prefix, paths, info) for info in flat._param_infos]
             why = _refusal(unit, world)
             if why:
-                problems.append(f"{names[0]} and what FSDP1 keeps with it cannot be captured: {why}")
+                problems.append(
+                    f"{names[0]} and what FSDP1 keeps with it cannot be captured: {why}"
+                )
             else:
                 parts.update(_parts_of_unit(unit, names))
         except (AttributeError, KeyError) as error:
-            problems.append(f"this version of torch describes FSDP1's flat parameters in a way that is not known here: {error!r}")
+            problems.append(
+                f"this version of torch describes FSDP1's flat parameters in a way that is not known here: {error!r}"
+            )
     return parts, problems
 
 
@@ -118,7 +131,9 @@ def _parts_of_unit(unit: Any, names: List[str]) -> Parts:
         if params is None:
             held_shape, held_at = (shard_size,), at
         else:
-            held_shape, held_at = (count,) if unit._handle.uses_sharded_strategy else tuple(flat._shapes[number]), 0
+            held_shape, held_at = (count,) if unit._handle.uses_sharded_strategy else tuple(
+                flat._shapes[number]
+            ), 0
         part = Part(
             name,
             _torch.shape_in_memory(flat._shapes[number], flat._strides[number]),

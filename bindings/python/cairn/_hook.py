@@ -1,4 +1,5 @@
-"""Loads the binding when, and only when, torch is imported: a process without it pays for one look at each top-level import.
+"""Loads the binding when, and only when, torch is imported: a process without it pays for one look
+at each top-level import.
 
 Called by autoload/sitecustomize.py, which `cairn run` puts on PYTHONPATH.
 """
@@ -9,7 +10,8 @@ import importlib.machinery
 import os
 import sys
 
-TYPE_CHECKING = False  # every Python process of the job runs this: typing, which torch imports anyway, is half of its cost
+# every Python process of the job runs this: typing, which torch imports anyway, is half of its cost
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any, Optional, Sequence
@@ -21,13 +23,19 @@ def _torch_is_there() -> None:
 
         _torch.install()
     except Exception as error:  # protection is never worth a training run
-        print(f"cairn: this process is NOT protected: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        print(
+            f"cairn: this process is NOT protected: {type(error).__name__}: {error}",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 class _Finder:
     """Finds nothing itself: it adds a call after the import of torch."""
 
-    def find_spec(self, name: str, path: Optional[Sequence[str]] = None, target: Optional[ModuleType] = None) -> Any:
+    def find_spec(
+        self, name: str, path: Optional[Sequence[str]] = None, target: Optional[ModuleType] = None
+    ) -> Any:
         if name != "torch":
             return None
         sys.meta_path.remove(self)  # type: ignore[arg-type]

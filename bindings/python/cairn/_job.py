@@ -3,15 +3,19 @@
 One update of a job (of all its optimizers, once each) is a round. The life of its snapshot:
 
     after_step      the round ends: `step` grows, random generators and data loaders are staged
-    before_forward  the next training forward: everything the script did after the update (schedulers, clamps) is in place. The
-                    rest is staged, the snapshot begins, and is copied behind forward and backward
-    before_update   the next update: compares the version counters with those at the beginning, and confirms the snapshot, or
-                    refuses it where something was changed behind the optimizer's back. Where it is still being copied the update
-                    waits for what it is about to write to (see _fence.py), and the rest of this follows when the copy is done
+    before_forward  the next training forward: everything the script did after the update
+                    (schedulers, clamps) is in place. The rest is staged, the snapshot begins, and
+                    is copied behind forward and backward
+    before_update   the next update: compares the version counters with those at the beginning, and
+                    confirms the snapshot, or refuses it where something was changed behind the
+                    optimizer's back. Where it is still being copied the update waits for what it is
+                    about to write to (see _fence.py), and the rest of this follows when the copy is
+                    done
 
-An optimizer that is given a closure runs forward and backward inside its step: the update begins when the closure has returned.
-Where a round has no forward between two updates (models that are no modules) it begins in after_step from then on.
-A forward without gradients (an evaluation) does not begin one: weights may be swapped for it.
+An optimizer that is given a closure runs forward and backward inside its step: the update begins
+when the closure has returned. Where a round has no forward between two updates (models that are no
+modules) it begins in after_step from then on. A forward without gradients (an evaluation) does not
+begin one: weights may be swapped for it.
 
 How a job comes back is in _resume.py.
 
@@ -38,21 +42,28 @@ from ._state import Layout, Place, Problems, collect, few
 LAST_GRANT_MS = 500  # that the end of a process waits for the agent,
 LAST_MEETING_S = 5.0  # for the other ranks to have done the same,
 LAST_LINGER_MS = 300  # and for the agents to commit it
-NEVER_WITHOUT_ATTACH = "schedulers, data loaders and the script's own state", "the script does not call cairn.attach"
+NEVER_WITHOUT_ATTACH = (
+    "schedulers, data loaders and the script's own state",
+    "the script does not call cairn.attach",
+)
 CHANGED_BEHIND = "something other than the optimizer changes it between two updates: snapshots of such steps are refused"
 ONLY_ATTACHED = "it belongs to no module that was called: it is captured, but comes back only where the script calls cairn.attach"
 DIFFERENT_REPLICAS = (
     "the ranks' copies of what DistributedDataParallel keeps alike differ, or not all ranks know it as that (one has given cairn.attach "
     "the wrapped module, say): each rank's own is captured, and they come back in the same number of ranks only"
 )
-STEP_IN_A_GRAPH = "the optimizer's step is recorded into a CUDA graph, and no hook sees when that is replayed"
+STEP_IN_A_GRAPH = (
+    "the optimizer's step is recorded into a CUDA graph, and no hook sees when that is replayed"
+)
 COPY_LONGEST_S = 60.0  # a copy that takes longer is not left running behind further updates
-WATCHED_BYTES_MIN = 1 << 20  # per parameter: with less to be captured it is quicker to wait than to look at each write
+# per parameter: with less to be captured it is quicker to wait than to look at each write
+WATCHED_BYTES_MIN = 1 << 20
 ORDERS_LEARNED_MAX = 4
 
 
 class Job:
-    """The job of this process. `step` is the number of updates done, counted through all resumptions."""
+    """The job of this process. `step` is the number of updates done, counted through all
+    resumptions."""
 
     def __init__(self, resume: bool) -> None:
         self.step = 0
@@ -81,7 +92,8 @@ class Job:
         self._layout: Optional[Layout] = None
         self._fence: Optional[Fence] = None
         self._begun_s = 0.0
-        self._order: Dict[int, int] = {}  # id of a tensor → when it is updated, where that was seen to differ from the layout
+        # id of a tensor → when it is updated, where that was seen to differ from the layout
+        self._order: Dict[int, int] = {}
         self._orders_learned = 0
         self._refused = False  # the layout is incomplete: no snapshots are taken
         self.staged_always: Set[str] = set()
@@ -116,7 +128,8 @@ class Job:
         self._coverage.refuse(why)
 
     def end(self, why: str) -> None:
-        """Stops protecting, and says so: training goes on. The session stays, so that `cairn status` shows it."""
+        """Stops protecting, and says so: training goes on. The session stays, so that `cairn
+        status` shows it."""
         if self._ended:
             return
         self.say(f"this training is NOT protected from here on: {why}")
@@ -134,7 +147,8 @@ class Job:
                 pass  # a left-over of an older epoch, or too late: the library has said it
 
     def hand_over(self, to: str) -> None:
-        """The script takes its snapshots with something else from here on: none are taken after updates."""
+        """The script takes its snapshots with something else from here on: none are taken after
+        updates."""
         if not self._ended and self.models.known:
             self.say(f"snapshots are taken by {to} from here on, and no more after each update")
         self._leave()
@@ -197,7 +211,8 @@ class Job:
     # ---- the round ----
 
     def before_step(self, optimizer: Any, has_closure: bool) -> bool:
-        """The step of an optimizer begins. True: before_update is to be called when its closure has returned for the first time."""
+        """The step of an optimizer begins. True: before_update is to be called when its closure has
+        returned for the first time."""
         from . import _torch
 
         if self._ended:
@@ -277,7 +292,8 @@ class Job:
             _torch.watch(fence)
 
     def _finish(self, unknown: bool = False) -> None:
-        """Waits for all of what is being captured, and tells whether it is good. Unknown: it may have been overwritten."""
+        """Waits for all of what is being captured, and tells whether it is good. Unknown: it may
+        have been overwritten."""
         if not self._begun or self.client is None:
             return
         self._begun = False
@@ -294,8 +310,11 @@ class Job:
         if not changed:
             return
         self.snapshots_refused += 1
-        movable = {entry.called for entry in changed if entry.kind == _lib.BUFFER or entry.stageable}
-        if movable:  # a large buffer or an average that forward writes to: captured from a copy from now on
+        movable = {
+            entry.called for entry in changed if entry.kind == _lib.BUFFER or entry.stageable
+        }
+        # a large buffer or an average that forward writes to: captured from a copy from now on
+        if movable:
             self.staged_always |= movable
             self._layout = None
         behind = [entry for entry in changed if entry.called not in movable]
@@ -403,7 +422,8 @@ class Job:
         self._begun_s = time.monotonic()
 
     def _is_being_copied(self) -> bool:
-        """The snapshot before is, of what nothing has written to since: it goes on, and a new one is left out, not waited for."""
+        """The snapshot before is, of what nothing has written to since: it goes on, and a new one
+        is left out, not waited for."""
         return (
             self._fence is not None
             and self._layout is not None
@@ -471,14 +491,21 @@ class Job:
         """Looks at everything anew, and declares it where it is complete."""
         assert self.place is not None
         problems = Problems()
-        in_turn = sorted(self.models.live(), key=lambda known: self._turns.get(id(known.optimizer()), len(self._turns)))
-        layout = collect(self.models.roots, in_turn, self.place, problems, self.staged_always, order=self._order)
+        in_turn = sorted(
+            self.models.live(),
+            key=lambda known: self._turns.get(id(known.optimizer()), len(self._turns)),
+        )
+        layout = collect(
+            self.models.roots, in_turn, self.place, problems, self.staged_always, order=self._order
+        )
         self._refused = bool(problems.lines)
         self._layout = layout
         for note in problems.notes:
             self.say(note)
         if not self.attached:
-            problems.uncovered += [_lib.Uncovered(_lib.PARAM, name, ONLY_ATTACHED) for name in problems.unnamed]
+            problems.uncovered += [
+                _lib.Uncovered(_lib.PARAM, name, ONLY_ATTACHED) for name in problems.unnamed
+            ]
             problems.uncovered.append(_lib.Uncovered(_lib.OPAQUE, *NEVER_WITHOUT_ATTACH))
         self._coverage.found(problems.uncovered)
         if not layout.entries and not problems.lines:
@@ -495,7 +522,11 @@ class Job:
         assert self.client is not None
         self._fence = Fence(self.client, layout)
         if self.place.rank == 0 and self.stats()["attached"]:
-            without = "" if self.attached else f"; not {NEVER_WITHOUT_ATTACH[0]}: {NEVER_WITHOUT_ATTACH[1]}"
+            without = (
+                ""
+                if self.attached
+                else f"; not {NEVER_WITHOUT_ATTACH[0]}: {NEVER_WITHOUT_ATTACH[1]}"
+            )
             self.say(f"covers {layout.summary()}{without}")
 
     # ---- restore ----
@@ -532,7 +563,8 @@ class Job:
         return self.client.stats() if self.client else {}
 
     def _await_copy(self) -> None:
-        """Gives the agent the time to take a snapshot that no step follows; a fence at once would give it up."""
+        """Gives the agent the time to take a snapshot that no step follows; a fence at once would
+        give it up."""
         ended = ("snapshots_captured", "snapshots_skipped", "snapshots_failed")
         before = sum(self.stats()[name] for name in ended)
         for _ in range(LAST_GRANT_MS // 5):
@@ -541,8 +573,9 @@ class Job:
             threading.Event().wait(0.005)
 
     def before_the_end(self) -> None:
-        """Nothing more is expected to be trained: the last update is worth a snapshot too. Not where an exception is at work, as
-        in a `finally:` that ends the process group: what follows an update may be done by half."""
+        """Nothing more is expected to be trained: the last update is worth a snapshot too. Not
+        where an exception is at work, as in a `finally:` that ends the process group: what follows
+        an update may be done by half."""
         if self._ended or self.client is None or self.place is None:
             return
         if _lib.ends_by_an_error():
@@ -593,7 +626,10 @@ def start() -> Job:
     global _current
     if _current is None:
         # A worker that torchrun started again goes on from where its job was.
-        resume = os.environ.get("CAIRN_RESUME") == "1" or os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
+        resume = (
+            os.environ.get("CAIRN_RESUME") == "1"
+            or os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
+        )
         _current = Job(resume)
     return _current
 
@@ -603,7 +639,8 @@ def current() -> Optional[Job]:
 
 
 def forget() -> None:
-    """In a forked child: a job that has begun is the parent's; before that the child may be the one that trains."""
+    """In a forked child: a job that has begun is the parent's; before that the child may be the one
+    that trains."""
     global _current
     if _current is not None and _current.has_begun():
         _current = None

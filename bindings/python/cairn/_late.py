@@ -1,7 +1,8 @@
-"""Moments of parameters that no optimizer has yet: a script that adds a group in mid-training does so again when it has resumed.
+"""Moments of parameters that no optimizer has yet: a script that adds a group in mid-training does
+so again when it has resumed.
 
-They wait here from cairn.attach to the first update. Whoever has been added by then gets its moments, and its group the
-hyperparameters that it had.
+They wait here from cairn.attach to the first update. Whoever has been added by then gets its
+moments, and its group the hyperparameters that it had.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ from ._state import Entry, Known, Place, keys_of, moment_name, moments_of
 
 
 class Late:
-    """What a snapshot has of named parameters that are in none of these optimizers; its tensors are still to be filled.
+    """What a snapshot has of named parameters that are in none of these optimizers; its tensors are
+    still to be filled.
 
-    named: what an optimizer may hold. parts: which parts of which parameters these are, of those that are FSDP1's.
+    named: what an optimizer may hold. parts: which parts of which parameters these are, of those
+    that are FSDP1's.
     """
 
     def __init__(
@@ -39,7 +42,14 @@ class Late:
             state: Dict[str, Any] = {}
             for part in (parts or {}).get(id(parameter), [None]):
                 part_name = name if part is None else part.name
-                self._add(part_name, parameter, part, moments_of(listed, keys, part_name, place), state, group)
+                self._add(
+                    part_name,
+                    parameter,
+                    part,
+                    moments_of(listed, keys, part_name, place),
+                    state,
+                    group,
+                )
             if state:
                 self._waiting[id(parameter)] = name, state
 
@@ -54,25 +64,34 @@ class Late:
     ) -> None:
         from . import _torch
 
-        if _torch.uncovered(parameter if part is None else part.memory()) or (part is not None and part.is_empty):
+        if _torch.uncovered(parameter if part is None else part.memory()) or (
+            part is not None and part.is_empty
+        ):
             return
         for key, named, each in moments:
             made = state[key] if key in state else _torch.make_state(parameter, group, each, part)
             of = None if part is None else part.of(made)
-            if part is None or of is not None:  # FSDP1 has no place for moments of other shapes, and snapshots with them are refused
+            # FSDP1 has no place for moments of other shapes, and snapshots with them are refused
+            if part is None or of is not None:
                 state[key] = made  # in which several parts may lie
-                entry = Entry(moment_name(key, name), _lib.OPTIMIZER, made, state, key, parameter, part=of)
+                entry = Entry(
+                    moment_name(key, name), _lib.OPTIMIZER, made, state, key, parameter, part=of
+                )
                 self.entries.append((entry, named))
 
     def names(self) -> List[str]:
         return sorted(name for name, _ in self._waiting.values())
 
     def keep(self, plains: Sequence[Mapping[str, Any]], known: Sequence[Known]) -> None:
-        """The plain state of these optimizers in the snapshot, which was given to the groups that they have."""
-        self._kept = [(each, len(each.optimizer().param_groups), plain) for each, plain in zip(known, plains)]
+        """The plain state of these optimizers in the snapshot, which was given to the groups that
+        they have."""
+        self._kept = [
+            (each, len(each.optimizer().param_groups), plain) for each, plain in zip(known, plains)
+        ]
 
     def give(self, known: Sequence[Known]) -> None:
-        """An update begins: to the parameters that these optimizers have by now. What is left waits for nobody any more.
+        """An update begins: to the parameters that these optimizers have by now. What is left waits
+        for nobody any more.
 
         Others may have been made, or be gone, since `keep`.
         """

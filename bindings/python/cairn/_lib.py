@@ -1,7 +1,8 @@
 """libcairn.so through ctypes: the calls of include/cairn/client.h, with Python's values in and out.
 
-The library is looked for at $CAIRN_LIBRARY, beside this package, in the folders of the source tree and of an installation, and on
-the loader's path. Every call releases the interpreter's lock while it runs.
+The library is looked for at $CAIRN_LIBRARY, beside this package, in the folders of the source tree
+and of an installation, and on the loader's path. Every call releases the interpreter's lock while
+it runs.
 """
 
 from __future__ import annotations
@@ -26,7 +27,24 @@ ERROR, WARN, INFO, DEBUG = 0, 1, 2, 3
 DTYPES = {
     name: value
     for value, name in enumerate(
-        ("BOOL", "U8", "I8", "F8_E5M2", "F8_E4M3", "I16", "U16", "F16", "BF16", "I32", "U32", "F32", "I64", "U64", "F64", "C64"),
+        (
+            "BOOL",
+            "U8",
+            "I8",
+            "F8_E5M2",
+            "F8_E4M3",
+            "I16",
+            "U16",
+            "F16",
+            "BF16",
+            "I32",
+            "U32",
+            "F32",
+            "I64",
+            "U64",
+            "F64",
+            "C64",
+        ),
         1,
     )
 }
@@ -43,9 +61,11 @@ class CairnError(Exception):
 
 
 class Piece(NamedTuple):
-    """The part of a tensor that this rank holds at `address`: a row-major box, or a range of its elements.
+    """The part of a tensor that this rank holds at `address`: a row-major box, or a range of its
+    elements.
 
-    Shapes, offsets and the range (flat_begin, flat_end) are in elements; without a range it is the whole box.
+    Shapes, offsets and the range (flat_begin, flat_end) are in elements; without a range it is the
+    whole box.
     """
 
     name: str
@@ -150,7 +170,13 @@ _TIMING_RECORD = struct.Struct("<6Q3I2H")  # struct cairn_timing_record
 
 _LogFn = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p)
 _ListFn = ctypes.CFUNCTYPE(
-    None, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int, ctypes.c_int, ctypes.c_uint32, ctypes.POINTER(ctypes.c_uint64)
+    None,
+    ctypes.c_void_p,
+    ctypes.c_char_p,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_uint32,
+    ctypes.POINTER(ctypes.c_uint64),
 )
 
 
@@ -178,13 +204,19 @@ _SIGNATURES = {
     "cairn_client_close_at_exit": (None, [_Client]),
     "cairn_client_register": (ctypes.c_int, [_Client, ctypes.POINTER(_Slice), ctypes.c_uint32]),
     "cairn_client_restore": (ctypes.c_int, [_Client, ctypes.POINTER(_Restored)]),
-    "cairn_client_list": (ctypes.c_int, [_Client, _ListFn, ctypes.c_void_p, ctypes.POINTER(_Generation)]),
+    "cairn_client_list": (
+        ctypes.c_int,
+        [_Client, _ListFn, ctypes.c_void_p, ctypes.POINTER(_Generation)],
+    ),
     "cairn_snapshot_begin_held": (ctypes.c_int, [_Client, ctypes.c_uint64]),
     "cairn_snapshot_confirm": (ctypes.c_int, [_Client, ctypes.c_bool]),
     "cairn_snapshot_fence": (ctypes.c_int, [_Client, ctypes.c_uint32]),
     "cairn_snapshot_captured": (ctypes.c_uint32, [_Client]),
     "cairn_client_set_stream": (ctypes.c_int, [_Client, ctypes.c_int32, ctypes.c_void_p]),
-    "cairn_client_report_coverage": (ctypes.c_int, [_Client, ctypes.c_char_p, ctypes.POINTER(_Uncovered), ctypes.c_uint32]),
+    "cairn_client_report_coverage": (
+        ctypes.c_int,
+        [_Client, ctypes.c_char_p, ctypes.POINTER(_Uncovered), ctypes.c_uint32],
+    ),
     "cairn_client_stats_read": (None, [_Client, ctypes.POINTER(_Stats)]),
     "cairn_timing_open": (ctypes.c_int, [ctypes.c_uint32, ctypes.POINTER(ctypes.c_void_p)]),
     "cairn_timing_write": (ctypes.c_bool, [ctypes.c_void_p, ctypes.c_char_p]),
@@ -205,7 +237,8 @@ def library_paths() -> List[str]:
 
 
 def library() -> ctypes.CDLL:
-    """The loaded library. OSError, with every place that was tried, where it cannot be loaded or is of another version."""
+    """The loaded library. OSError, with every place that was tried, where it cannot be loaded or is
+    of another version."""
     global _library
     if _library is not None:
         return _library
@@ -221,12 +254,15 @@ def library() -> ctypes.CDLL:
             continue
         _library = loaded
         return loaded
-    raise OSError("libcairn.so cannot be loaded (set CAIRN_LIBRARY to its path): " + "; ".join(reasons))
+    raise OSError(
+        "libcairn.so cannot be loaded (set CAIRN_LIBRARY to its path): " + "; ".join(reasons)
+    )
 
 
 def ends_by_an_error() -> bool:
-    """The process, or what a child of multiprocessing was made for, ends by an exception that the script has not caught, or is at an
-    exception now. False is no proof: of sys.exit in the main script an exit handler sees nothing (see Client.close_with_the_process)."""
+    """The process, or what a child of multiprocessing was made for, ends by an exception that the
+    script has not caught, or is at an exception now. False is no proof: of sys.exit in the main
+    script an exit handler sees nothing (see Client.close_with_the_process)."""
     error = sys.exc_info()[1]
     if isinstance(error, SystemExit):
         return error.code not in (None, 0)
@@ -237,8 +273,8 @@ def ends_by_an_error() -> bool:
 
 
 def at_exit(function: Callable[[], None]) -> None:
-    """Calls it when the process ends, in a child of multiprocessing when what that was made for does: before its exception is caught,
-    and where it was forked atexit is not called at all."""
+    """Calls it when the process ends, in a child of multiprocessing when what that was made for
+    does: before its exception is caught, and where it was forked atexit is not called at all."""
     atexit.register(function)
     if _is_child_of_multiprocessing():
         from multiprocessing import util
@@ -261,10 +297,19 @@ def _row(values: Sequence[int]) -> "ctypes.Array[ctypes.c_uint64]":
 
 
 class Client:
-    """A session with the agent of this node. The memory of registered pieces must stay valid until the next register or close."""
+    """A session with the agent of this node. The memory of registered pieces must stay valid until
+    the next register or close."""
 
-    def __init__(self, rank: int, world: int, local_ranks: int, log: LogFunction, agent_socket: Optional[str] = None) -> None:
-        """Opens it; CairnError where the agent refuses this trainer. `log` gets (level, line), from any thread."""
+    def __init__(
+        self,
+        rank: int,
+        world: int,
+        local_ranks: int,
+        log: LogFunction,
+        agent_socket: Optional[str] = None,
+    ) -> None:
+        """Opens it; CairnError where the agent refuses this trainer. `log` gets (level, line), from
+        any thread."""
         self._library = library()
 
         def said(_context: Optional[int], level: int, line: bytes) -> None:
@@ -279,7 +324,9 @@ class Client:
             log=self._log,
         )
         self._handle = _Client()
-        self._check(self._library.cairn_client_open(ctypes.byref(options), ctypes.byref(self._handle)))
+        self._check(
+            self._library.cairn_client_open(ctypes.byref(options), ctypes.byref(self._handle))
+        )
 
     @staticmethod
     def _check(code: int) -> None:
@@ -287,27 +334,35 @@ class Client:
             raise CairnError(code, error_text(code))
 
     def register(self, pieces: Sequence[Piece]) -> None:
-        """Declares what this rank holds, replacing what was declared before. CairnError; the log then says which and why."""
+        """Declares what this rank holds, replacing what was declared before. CairnError; the log
+        then says which and why."""
         slices = (_Slice * max(len(pieces), 1))()
         for into, piece in zip(slices, pieces):
             into.name = piece.name.encode()
             into.dtype, into.kind, into.dims = piece.dtype, piece.kind, len(piece.shape)
-            into.shape, into.offset, into.extent = _row(piece.shape), _row(piece.offset), _row(piece.extent)
+            into.shape, into.offset, into.extent = (
+                _row(piece.shape),
+                _row(piece.offset),
+                _row(piece.extent),
+            )
             into.replica_index, into.replica_count = piece.replica_index, piece.replica_count
             into.flat_begin, into.flat_end = piece.flat_begin, piece.flat_end
             into.address, into.device = piece.address, piece.device
         self._check(self._library.cairn_client_register(self._handle, slices, len(pieces)))
 
     def begin(self, step: int) -> bool:
-        """Begins a held snapshot of the state after update `step`; False when none can be begun now."""
+        """Begins a held snapshot of the state after update `step`; False when none can be begun
+        now."""
         return self._library.cairn_snapshot_begin_held(self._handle, step) == OK
 
     def fence(self, index: int = FENCE_ALL) -> int:
-        """Waits until a registered piece, or everything, may be overwritten; the cairn_err of the snapshot."""
+        """Waits until a registered piece, or everything, may be overwritten; the cairn_err of the
+        snapshot."""
         return self._library.cairn_snapshot_fence(self._handle, index)
 
     def captured(self) -> int:
-        """How many of the registered pieces may be overwritten now, from the first; FENCE_ALL: all. Does not wait."""
+        """How many of the registered pieces may be overwritten now, from the first; FENCE_ALL: all.
+        Does not wait."""
         return self._library.cairn_snapshot_captured(self._handle)
 
     def confirm(self, good: bool) -> bool:
@@ -315,39 +370,63 @@ class Client:
         return self._library.cairn_snapshot_confirm(self._handle, good) == OK
 
     def list(self) -> Tuple[int, Dict[str, Listed]]:
-        """(step, tensors by name) of the generation that a restore would take. CairnError, NOT_FOUND where there is none."""
+        """(step, tensors by name) of the generation that a restore would take. CairnError,
+        NOT_FOUND where there is none."""
         found: Dict[str, Listed] = {}
         generation = _Generation()
 
         def each(
-            _context: Optional[int], name: bytes, dtype: int, kind: int, dims: int, shape: "ctypes._Pointer[ctypes.c_uint64]"
+            _context: Optional[int],
+            name: bytes,
+            dtype: int,
+            kind: int,
+            dims: int,
+            shape: "ctypes._Pointer[ctypes.c_uint64]",
         ) -> None:
             found[name.decode()] = Listed(dtype, kind, tuple(shape[i] for i in range(dims)))
 
-        self._check(self._library.cairn_client_list(self._handle, _ListFn(each), None, ctypes.byref(generation)))
+        self._check(
+            self._library.cairn_client_list(
+                self._handle, _ListFn(each), None, ctypes.byref(generation)
+            )
+        )
         return generation.step, found
 
     def restore(self) -> Restored:
         """Fills what is registered. CairnError; INVAL and NOT_FOUND leave everything untouched."""
         out = _Restored()
         self._check(self._library.cairn_client_restore(self._handle, ctypes.byref(out)))
-        return Restored(out.generation.epoch, out.generation.step, out.bytes, out.local_bytes, out.remote_bytes, out.file_bytes)
+        return Restored(
+            out.generation.epoch,
+            out.generation.step,
+            out.bytes,
+            out.local_bytes,
+            out.remote_bytes,
+            out.file_bytes,
+        )
 
     def set_stream(self, device: int, stream: int) -> None:
-        """The CUDA stream (its address, 0: the default one) of a device, after whose work snapshots read and restores write."""
+        """The CUDA stream (its address, 0: the default one) of a device, after whose work snapshots
+        read and restores write."""
         self._library.cairn_client_set_stream(self._handle, device, stream)
 
     def report_coverage(self, refusal: str, items: Sequence[Uncovered]) -> None:
-        """Tells the agent what is not covered, instead of what it was told before; `refusal`: why no snapshots are taken, or "".
+        """Tells the agent what is not covered, instead of what it was told before; `refusal`: why
+        no snapshots are taken, or "".
 
-        The library cuts what is too long and counts what is too much. Without an agent it is kept for the one that comes.
+        The library cuts what is too long and counts what is too much. Without an agent it is kept
+        for the one that comes.
         """
         array = (_Uncovered * max(len(items), 1))()
         for into, item in zip(array, items):
             into.kind = item.kind
-            into.name, into.reason = item.name.encode("utf-8", "replace"), item.reason.encode("utf-8", "replace")
+            into.name, into.reason = item.name.encode("utf-8", "replace"), item.reason.encode(
+                "utf-8", "replace"
+            )
         why = refusal.encode("utf-8", "replace")
-        self._check(self._library.cairn_client_report_coverage(self._handle, why, array, len(items)))
+        self._check(
+            self._library.cairn_client_report_coverage(self._handle, why, array, len(items))
+        )
 
     def stats(self) -> Dict[str, int]:
         """The counters of struct cairn_client_stats, by name."""
@@ -356,12 +435,14 @@ class Client:
         return {name: getattr(out, name) for name, *_ in _Stats._fields_ if name != "reserved"}
 
     def close(self) -> None:
-        """Ends the session; waits for a running copy. Calling it again is allowed, any other call is not."""
+        """Ends the session; waits for a running copy. Calling it again is allowed, any other call
+        is not."""
         self._end(self._library.cairn_client_close)
 
     def close_with_the_process(self) -> None:
-        """The same, at the end of the process: the agent is told that this rank leaves as it should where that is known to be so,
-        or else when the exit status is known, in a child of multiprocessing that of what it was made for."""
+        """The same, at the end of the process: the agent is told that this rank leaves as it should
+        where that is known to be so, or else when the exit status is known, in a child of
+        multiprocessing that of what it was made for."""
         if ends_by_an_error():
             self._end(self._library.cairn_client_abandon)
         elif _is_child_of_multiprocessing():  # which may end by os._exit
@@ -387,6 +468,12 @@ class TimingRing:
         self._write = library().cairn_timing_write
 
     def write(self, record: Tuple[int, ...], end_ns: int) -> None:
-        """Appends (comm, seq, bytes, enter_ns, rank, peer, step, ranks, op); dropped and counted in a full ring. Any thread."""
+        """Appends (comm, seq, bytes, enter_ns, rank, peer, step, ranks, op); dropped and counted in
+        a full ring. Any thread."""
         comm, seq, size_bytes, enter_ns, rank, peer, step, ranks, op = record
-        self._write(self._handle, _TIMING_RECORD.pack(comm, seq, size_bytes, enter_ns, 0, end_ns, rank, peer, step, ranks, op))
+        self._write(
+            self._handle,
+            _TIMING_RECORD.pack(
+                comm, seq, size_bytes, enter_ns, 0, end_ns, rank, peer, step, ranks, op
+            ),
+        )

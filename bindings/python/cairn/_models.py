@@ -1,4 +1,5 @@
-"""The modules and optimizers of a job: those that a script names, or those that are seen in its forwards and steps."""
+"""The modules and optimizers of a job: those that a script names, or those that are seen in its
+forwards and steps."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ from ._state import Known
 
 
 class Models:
-    """`changed` is called when something was added; `forgotten`, with its id, when an optimizer is gone."""
+    """`changed` is called when something was added; `forgotten`, with its id, when an optimizer is
+    gone."""
 
     def __init__(self, changed: Callable[[], None], forgotten: Callable[[int], None]) -> None:
         self._changed, self._forgotten = changed, forgotten
@@ -38,12 +40,16 @@ class Models:
         from . import _torch
 
         number = id(optimizer)
-        known = Known(weakref.ref(optimizer, lambda _: self._forget_optimizer(number)), len(self.known))
+        known = Known(
+            weakref.ref(optimizer, lambda _: self._forget_optimizer(number)), len(self.known)
+        )
         self.known.append(known)
         self.alive[number] = known
         _torch.guard_step(optimizer)
         # What was called before may hold parameters of this one.
-        self._seen = weakref.WeakSet(module for root in self.roots.values() for module in root.modules())
+        self._seen = weakref.WeakSet(
+            module for root in self.roots.values() for module in root.modules()
+        )
         self._changed()
         self._watch()
 
@@ -72,11 +78,16 @@ class Models:
             self._stop_watching = None
 
     def refusals(self) -> List[str]:
-        """Why optimizers cannot be covered; to be said before the first step, for of one whose steps are not seen it never would be."""
+        """Why optimizers cannot be covered; to be said before the first step, for of one whose
+        steps are not seen it never would be."""
         from . import _torch
 
         world = _torch.place().world
-        return [why for why in (_torch.refusal(known.optimizer(), world) for known in self.live()) if why]
+        return [
+            why
+            for why in (_torch.refusal(known.optimizer(), world) for known in self.live())
+            if why
+        ]
 
     def wanted(self) -> Set[int]:
         """The ids of all parameters of the optimizers."""
@@ -85,8 +96,9 @@ class Models:
     def saw_forward(self, module: Any) -> bool:
         """Some module's forward begins. True: it is a root, and was not known.
 
-        Nothing is watched any more once a root that holds all that is trained is called in training. In an evaluation it may be a part of
-        the whole: a script evaluates its encoder, or the module inside DDP, before it trains.
+        Nothing is watched any more once a root that holds all that is trained is called in
+        training. In an evaluation it may be a part of the whole: a script evaluates its encoder, or
+        the module inside DDP, before it trains.
         """
         from . import _torch
 
@@ -96,14 +108,20 @@ class Models:
                 self._seen.update(module.modules())
                 return False
             self.add_root(module)
-        if _torch.is_training() and module.training and any(module is root for root in self.roots.values()):
+        if (
+            _torch.is_training()
+            and module.training
+            and any(module is root for root in self.roots.values())
+        ):
             self.unwatch_if_complete()
         return not known
 
     def unwatch_if_complete(self) -> None:
         if self._stop_watching is None:
             return
-        if self.wanted() <= {id(parameter) for root in self.roots.values() for parameter in root.parameters()}:
+        if self.wanted() <= {
+            id(parameter) for root in self.roots.values() for parameter in root.parameters()
+        }:
             self.unwatch()
 
     def add_root(self, module: Any, prefix: Optional[str] = None) -> None:
@@ -113,7 +131,11 @@ class Models:
         for name in [name for name, root in self.roots.items() if id(root) in inside]:
             del self.roots[name]  # it was called on its own before the module that holds it
         if prefix is None:
-            prefix = next(each for each in ("", *(f"model{count}." for count in range(1, len(self.roots) + 1))) if each not in self.roots)
+            prefix = next(
+                each
+                for each in ("", *(f"model{count}." for count in range(1, len(self.roots) + 1)))
+                if each not in self.roots
+            )
         self.roots[prefix] = module
         self._seen.update(module.modules())
         self._handles.append(_torch.watch_root(module))

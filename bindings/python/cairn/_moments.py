@@ -1,7 +1,8 @@
-"""Moments that are restored while the script goes on: a first forward and backward read the parameters alone.
+"""Moments that are restored while the script goes on: a first forward and backward read the
+parameters alone.
 
-Nobody sees them half-filled. Until they are complete something else stands in the `state` of their optimizers; whoever uses that,
-waits. It then goes: no optimizer ever steps with it.
+Nobody sees them half-filled. Until they are complete something else stands in the `state` of their
+optimizers; whoever uses that, waits. It then goes: no optimizer ever steps with it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from typing import Any, Callable, Dict, Iterable, Iterator, MutableMapping, Opti
 
 
 class Awaited(MutableMapping[Any, Any]):
-    """Stands for `real`, the state of an optimizer that is being filled. `finish` returns when it is complete, or raises."""
+    """Stands for `real`, the state of an optimizer that is being filled. `finish` returns when it
+    is complete, or raises."""
 
     def __init__(self, real: MutableMapping[Any, Any], finish: Callable[[], None]) -> None:
         self._real, self._finish = real, finish
@@ -56,7 +58,8 @@ class Awaited(MutableMapping[Any, Any]):
 
 
 class Filling:
-    """Runs `fill` in a thread, and keeps what it fills, the states of these optimizers, from view until it has returned."""
+    """Runs `fill` in a thread, and keeps what it fills, the states of these optimizers, from view
+    until it has returned."""
 
     def __init__(self, fill: Callable[[], None], optimizers: Iterable[Any]) -> None:
         self._error: Optional[BaseException] = None
@@ -66,7 +69,9 @@ class Filling:
             self._hidden.append((optimizer, awaited, optimizer.state))
             optimizer.state = awaited
         # Not a daemon: the interpreter must not take down tensors that are being written to.
-        self._thread: Optional[threading.Thread] = threading.Thread(target=self._run, args=(fill,), name="cairn-restore")
+        self._thread: Optional[threading.Thread] = threading.Thread(
+            target=self._run, args=(fill,), name="cairn-restore"
+        )
         try:
             self._thread.start()
         except RuntimeError:  # the system has none to give

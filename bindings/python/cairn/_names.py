@@ -1,4 +1,5 @@
-"""Which tensors of several ranks are one and the same: what the ranks of a job tell each other of their names."""
+"""Which tensors of several ranks are one and the same: what the ranks of a job tell each other of
+their names."""
 
 from __future__ import annotations
 
@@ -16,17 +17,22 @@ OWN = b"own"  # told instead of what is compared: this rank shares nothing
 class Names:
     def __init__(self, models: Models) -> None:
         self._models = models
-        self._published: Optional[List[str]] = None  # the names of plain parameters that the other ranks have been told
+        # the names of plain parameters that the other ranks have been told
+        self._published: Optional[List[str]] = None
         self._agreed: Tuple[Optional[List[str]], Dict[str, Tuple[str, int, int]]] = (None, {})
-        self._compares = False  # what is shared was told to the other ranks, and it is not known yet whether they have the same
-        self._alike: Optional[bool] = None  # what DDP should keep so. None: was never looked at; False: no rank shares it any more
+        # what is shared was told to the other ranks, and it is not known yet whether they have the
+        # same
+        self._compares = False
+        # what DDP should keep so. None: was never looked at; False: no rank shares it any more
+        self._alike: Optional[bool] = None
 
     def agree(self, layout: Layout, here: Place, step: int) -> None:
         """Which plain tensors are the same on which ranks: those share the copying.
 
-        Only DDP says so of plain tensors, and is not believed where may_be_confirmed finds otherwise. That they are equal now does
-        not mean that they stay so, and a snapshot half from one rank and half from another would be nobody's state: where nothing
-        says so each rank keeps its own, under its rank's name.
+        Only DDP says so of plain tensors, and is not believed where may_be_confirmed finds
+        otherwise. That they are equal now does not mean that they stay so, and a snapshot half from
+        one rank and half from another would be nobody's state: where nothing says so each rank
+        keeps its own, under its rank's name.
         """
         from . import _torch
 
@@ -34,17 +40,29 @@ class Names:
             return
         if self._is_replicated():
             # What an optimizer has beside the modules is each rank's own.
-            held = {id(each) for root in self._models.roots.values() for _, each in _torch.named_parameters(root)}
+            held = {
+                id(each)
+                for root in self._models.roots.values()
+                for _, each in _torch.named_parameters(root)
+            }
             shared = {
-                name: (name, here.rank, here.world) if id(each) in held else (f"rank{here.rank}/{name}", 0, 1)
+                name: (name, here.rank, here.world)
+                if id(each) in held
+                else (f"rank{here.rank}/{name}", 0, 1)
                 for name, each in layout.plain_parameters().items()
             }
             layout.share(shared, here, buffers_of_rank_0=True)
             if self._alike is None and not self._compares and _torch.has_store():
-                alike = [each for _, each in sorted(layout.plain_parameters().items()) if id(each) in held and each.requires_grad]
+                alike = [
+                    each
+                    for _, each in sorted(layout.plain_parameters().items())
+                    if id(each) in held and each.requires_grad
+                ]
                 some = alike[:: -(-len(alike) // COMPARED_MAX) or 1]
-                some += layout.states_of(some)  # which differ even after an update whose learning rate was 0
-                # Whoever is first to see a difference asks for the names, and may be waited for by those who have not looked yet.
+                # which differ even after an update whose learning rate was 0
+                some += layout.states_of(some)
+                # Whoever is first to see a difference asks for the names, and may be waited for by
+                # those who have not looked yet.
                 self._publish(sorted(layout.plain_parameters()), here)
                 _torch.publish(ALIKE_KEY, f"{step} {_torch.sample_digest(some)}".encode(), here)
                 self._compares = True
@@ -57,7 +75,9 @@ class Names:
                 self._alike, self._compares = False, False
             others = [json.loads(each) for each in _torch.gather(NAMES_KEY, here)]
             alone = {name for name in plain if sum(name in each for each in others) == 1}
-            self._agreed = plain, {name: (name if name in alone else f"rank{here.rank}/{name}", 0, 1) for name in plain}
+            self._agreed = plain, {
+                name: (name if name in alone else f"rank{here.rank}/{name}", 0, 1) for name in plain
+            }
         layout.share(self._agreed[1], here, buffers_of_rank_0=False)
 
     def _is_replicated(self) -> bool:
@@ -67,10 +87,12 @@ class Names:
         return bool(roots) and self._alike is not False and all(map(_torch.replicates, roots))
 
     def may_be_confirmed(self, here: Place, wait_s: float = 0.0) -> bool:
-        """Whether a snapshot that the ranks share is one state: before the first is confirmed each has told some of what it holds.
+        """Whether a snapshot that the ranks share is one state: before the first is confirmed each
+        has told some of what it holds.
 
-        False where they differ, and then once: from the next `agree` on each rank has its own. False, too, while not all have told,
-        and nobody is waited for longer than that. Those who were not at the same step can not be compared.
+        False where they differ, and then once: from the next `agree` on each rank has its own.
+        False, too, while not all have told, and nobody is waited for longer than that. Those who
+        were not at the same step can not be compared.
         """
         from . import _torch
 
@@ -81,7 +103,9 @@ class Names:
             return not _torch.has_store()
         self._compares = False
         by_step: Dict[bytes, bytes] = {}
-        self._alike = OWN not in told and all(by_step.setdefault(*each.split()) == each.split()[1] for each in told)
+        self._alike = OWN not in told and all(
+            by_step.setdefault(*each.split()) == each.split()[1] for each in told
+        )
         if not self._alike:
             self.publish_early()
         return self._alike
@@ -91,8 +115,9 @@ class Names:
         return self._alike is False
 
     def publish_early(self) -> None:
-        """Right after an update: where the ranks are the stages of a pipeline a rank's next forward begins only when the one before
-        has sent something to it, which would then be waiting for these names."""
+        """Right after an update: where the ranks are the stages of a pipeline a rank's next forward
+        begins only when the one before has sent something to it, which would then be waiting for
+        these names."""
         from . import _torch
 
         here = _torch.place()
@@ -100,7 +125,8 @@ class Names:
             self._publish(plain_names(self._models.roots, self._models.live(), here.world), here)
 
     def _publish(self, plain: List[str], here: Place) -> None:
-        """Where it has changed. All ranks publish before they gather: of two that have a name in common one at least sees it."""
+        """Where it has changed. All ranks publish before they gather: of two that have a name in
+        common one at least sees it."""
         from . import _torch
 
         if self._published != plain:

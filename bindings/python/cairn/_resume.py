@@ -1,10 +1,13 @@
-"""How a job comes back: what there is to restore, whether it fits and all ranks can, and the restore itself.
+"""How a job comes back: what there is to restore, whether it fits and all ranks can, and the
+restore itself.
 
-It returns when a forward can run. Moments on the CPU come in behind it (_moments.py), and the first update waits for them.
-What an unchanged script's modules hold comes back when they are called first, and an optimizer's update waits for all that it has;
-where a part cannot come back that others have got, the process stops: nobody trains on a mixture.
-Either all ranks of a job resume from a step or none does: in attach they tell each other beforehand whether they can; an unchanged
-script's ranks look before the first update, since the first forward of one may wait for that of another.
+It returns when a forward can run. Moments on the CPU come in behind it (_moments.py), and the first
+update waits for them. What an unchanged script's modules hold comes back when they are called
+first, and an optimizer's update waits for all that it has; where a part cannot come back that
+others have got, the process stops: nobody trains on a mixture. Either all ranks of a job resume
+from a step or none does: in attach they tell each other beforehand whether they can; an unchanged
+script's ranks look before the first update, since the first forward of one may wait for that of
+another.
 """
 
 from __future__ import annotations
@@ -15,7 +18,18 @@ from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Set, Tupl
 from . import _blob, _lib
 from ._late import Late
 from ._moments import Filling
-from ._state import Entry, Known, Layout, Place, Problems, collect, devices_of, few, named, positional_of
+from ._state import (
+    Entry,
+    Known,
+    Layout,
+    Place,
+    Problems,
+    collect,
+    devices_of,
+    few,
+    named,
+    positional_of,
+)
 
 if TYPE_CHECKING:
     from ._job import Job
@@ -37,7 +51,8 @@ class Resume:
         self._listed: Optional[Dict[str, _lib.Listed]] = None
         self._listed_step = 0
         self._restored: Set[str] = set()
-        self._came: Set[int] = set()  # ids of the parameters that have come back, with all their state
+        # ids of the parameters that have come back, with all their state
+        self._came: Set[int] = set()
         self._plains: List[Dict[str, Any]] = []  # the plain state of the optimizers in the snapshot
         self._tried: List[int] = []  # the ids of what was known when a restore was tried last
         self._filling: Optional[Filling] = None  # moments, behind the first forward and backward
@@ -60,14 +75,18 @@ class Resume:
                 if error.code == _lib.AGAIN and attempt < 119:
                     threading.Event().wait(0.5)
                     continue
-                why = "there is nothing to restore" if error.code == _lib.NOT_FOUND else f"nothing was restored: {error}"
+                why = (
+                    "there is nothing to restore"
+                    if error.code == _lib.NOT_FOUND
+                    else f"nothing was restored: {error}"
+                )
                 self._job.say(f"{why}: a fresh start")
                 return False
         return False
 
     def attempt(self, final: bool, asks: bool = False) -> None:
-        """Restores what is known by now and was not restored yet. Final: what differs is said, and nothing more is tried.
-        Asks: only where all ranks can."""
+        """Restores what is known by now and was not restored yet. Final: what differs is said, and
+        nothing more is tried. Asks: only where all ranks can."""
         known = [*map(id, self._job.models.roots.values()), *map(id, self._job.models.known)]
         if not final and known == self._tried:
             return
@@ -97,18 +116,19 @@ class Resume:
             self._forget_state()
 
     def forget(self) -> None:
-        """Names are others now: cairn.attach gave them, or a module was called that holds what was taken for a root. What has come
-        back comes again, with all that is named now."""
+        """Names are others now: cairn.attach gave them, or a module was called that holds what was
+        taken for a root. What has come back comes again, with all that is named now."""
         self._restored, self._came, self._plains, self._tried = set(), set(), [], []
 
     def before_update(self, known: Optional[Known]) -> None:
-        """This optimizer is about to write. Those whose modules were not called yet have until their own first update, or the first
-        snapshot."""
+        """This optimizer is about to write. Those whose modules were not called yet have until
+        their own first update, or the first snapshot."""
         held = {id(parameter) for parameter in known.parameters()} if known is not None else set()
         self.attempt(final=not held <= self._came or self._job.models.wanted() <= self._came)
 
     def _has_what_none_can_name(self, final: bool) -> bool:
-        """An unchanged script cannot find parameters of no module again: nothing comes back, before anything has."""
+        """An unchanged script cannot find parameters of no module again: nothing comes back, before
+        anything has."""
         assert self._listed is not None and self._job.place is not None
         unnamed = [] if self._job.attached else positional_of(self._listed, self._job.place)
         if unnamed and final:
@@ -123,16 +143,28 @@ class Resume:
             known.forget_state()
 
     def _look_for_what_fits(self, final: bool) -> Tuple[Layout, Optional[List[Tuple[Entry, str]]]]:
-        """(layout, what of it is to be restored under which names); None, and said where it is final: the snapshot does not fit."""
+        """(layout, what of it is to be restored under which names); None, and said where it is
+        final: the snapshot does not fit."""
         assert self._listed is not None and self._job.place is not None
         names, parts, _ = named(self._job.models.roots, self._job.place.world)
         for known in self._job.models.live():
             known.make_state(names, self._listed, self._job.place, unnamed_too=final, parts=parts)
         uncovered = Problems()
-        layout = collect(self._job.models.roots, self._job.models.live(), self._job.place, uncovered, self._job.staged_always, unnamed_too=final)
+        layout = collect(
+            self._job.models.roots,
+            self._job.models.live(),
+            self._job.place,
+            uncovered,
+            self._job.staged_always,
+            unnamed_too=final,
+        )
         todo, differences = layout.match(self._listed, self._restored, self._job.place)
         problems = differences + uncovered.lines
-        late = [entry.name for entry, _ in todo if entry.kind == _lib.PARAM] if final and not self._job.attached else []
+        late = (
+            [entry.name for entry, _ in todo if entry.kind == _lib.PARAM]
+            if final and not self._job.attached
+            else []
+        )
         if final and self._restored and (late or problems):
             raise Damaged(
                 f"cairn: only a part of step {self._listed_step} came back, as modules were called: not {few(late or problems)}. To go on "
@@ -145,7 +177,8 @@ class Resume:
             )
             return layout, None
         lacking = layout.lacks(self._listed, self._restored, self._job.place)
-        if final and lacking and self._job.attached and self._job.place.world == 1:  # of several ranks others may have them
+        # of several ranks others may have them
+        if final and lacking and self._job.attached and self._job.place.world == 1:
             problems = problems or ["it lacks parameters"]
         if problems:
             if final:
@@ -153,23 +186,35 @@ class Resume:
                 self._job.say(
                     f"the model differs from the snapshot of step {self._listed_step}, which stays as it is, and starts afresh: "
                     + "; ".join(problems[:6])
-                    + (f"; the snapshot has, and the model has not: {few(lacking)}" if lacking else "")
+                    + (
+                        f"; the snapshot has, and the model has not: {few(lacking)}"
+                        if lacking
+                        else ""
+                    )
                 )
             return layout, None
         if final:
-            self._late = Late(self._named(names), self._job.models.live(), self._listed, self._job.place, parts)
+            self._late = Late(
+                self._named(names), self._job.models.live(), self._listed, self._job.place, parts
+            )
             todo += self._late.entries if self._job.attached else []
         return layout, todo
 
     def _named(self, names: Dict[int, str]) -> Dict[str, Any]:
-        """All parameters of the modules by their names; of FSDP1 what an optimizer may hold of them."""
+        """All parameters of the modules by their names; of FSDP1 what an optimizer may hold of
+        them."""
         from . import _torch
 
-        held = (parameter for root in self._job.models.roots.values() for _, parameter in _torch.named_parameters(root))
+        held = (
+            parameter
+            for root in self._job.models.roots.values()
+            for _, parameter in _torch.named_parameters(root)
+        )
         return {names[id(parameter)]: parameter for parameter in held}
 
     def give_late(self) -> None:
-        """The first update begins: parameters that were added since the restore get what the snapshot has of them."""
+        """The first update begins: parameters that were added since the restore get what the
+        snapshot has of them."""
         late, self._late = self._late, None
         if late is None:
             return
@@ -182,8 +227,8 @@ class Resume:
             )
 
     def all_can(self, able: bool) -> bool:
-        """In attach, which all ranks call: whether each of them can restore the same step. Where one cannot, none does: the others
-        would go on from elsewhere."""
+        """In attach, which all ranks call: whether each of them can restore the same step. Where
+        one cannot, none does: the others would go on from elsewhere."""
         from . import _torch
 
         here = _torch.place()
@@ -196,7 +241,9 @@ class Resume:
         try:
             steps = _torch.gather(ABLE_KEY, here)
         except RuntimeError:
-            self._job.say(f"waits for the other ranks to know whether they can resume from step {self._listed_step}")
+            self._job.say(
+                f"waits for the other ranks to know whether they can resume from step {self._listed_step}"
+            )
             try:
                 steps = _torch.gather(ABLE_KEY, here, _torch.RESUME_TIMEOUT)
             except RuntimeError:
@@ -210,7 +257,8 @@ class Resume:
         return not unlike
 
     def tell_start(self) -> Optional[Place]:
-        """Tells the other ranks, once, from which step this one goes on; None where there is nobody to tell."""
+        """Tells the other ranks, once, from which step this one goes on; None where there is nobody
+        to tell."""
         from . import _torch
 
         here = _torch.place()
@@ -221,7 +269,8 @@ class Resume:
         return here
 
     def compare_starts(self) -> None:
-        """Before the first update, once: a rank that goes on beside one that began afresh would train on a mixture of both."""
+        """Before the first update, once: a rank that goes on beside one that began afresh would
+        train on a mixture of both."""
         from . import _torch
 
         here = self.tell_start()
@@ -236,7 +285,11 @@ class Resume:
                 "they run under `cairn run --resume` too"
             )
             return
-        unlike = [f"{rank} (step {int(step)})" for rank, step in enumerate(steps) if int(step) != self._listed_step]
+        unlike = [
+            f"{rank} (step {int(step)})"
+            for rank, step in enumerate(steps)
+            if int(step) != self._listed_step
+        ]
         if unlike:
             raise Damaged(
                 f"cairn: rank {here.rank} has resumed from step {self._listed_step}, but not so rank {few(unlike)}: together they "
@@ -246,18 +299,31 @@ class Resume:
     def _fill(self, layout: Layout, todo: List[Tuple[Entry, str]]) -> None:
         from . import _torch
 
-        assert self._job.client is not None and self._listed is not None and self._job.place is not None
+        assert (
+            self._job.client is not None
+            and self._listed is not None
+            and self._job.place is not None
+        )
         first = not self._restored
         blob = layout.blob_to_restore(self._listed, self._job.place) if first else None
-        later = {name for entry, name in todo if entry.kind == _lib.OPTIMIZER and entry.is_on_host()}
-        pieces = {name: entry.piece(self._job.place, as_named=name, into_staged=False) for entry, name in todo}
-        now = [piece for name, piece in pieces.items() if piece and name not in later] + ([blob[1]] if blob else [])
+        later = {
+            name for entry, name in todo if entry.kind == _lib.OPTIMIZER and entry.is_on_host()
+        }
+        pieces = {
+            name: entry.piece(self._job.place, as_named=name, into_staged=False)
+            for entry, name in todo
+        }
+        now = [piece for name, piece in pieces.items() if piece and name not in later] + (
+            [blob[1]] if blob else []
+        )
         self._job.send(now)
-        _torch.set_streams(self._job.client, devices_of(now))  # which may still have to initialise what is filled
+        # which may still have to initialise what is filled
+        _torch.set_streams(self._job.client, devices_of(now))
         self._restore()
         try:
             self._take(layout, todo, later, blob[0] if blob else None)
-        except Exception as error:  # a scheduler's load_state_dict, say: some of its tensors hold nothing yet
+        # a scheduler's load_state_dict, say: some of its tensors hold nothing yet
+        except Exception as error:
             raise self._damaged(f"{type(error).__name__}: {error}") from error
         moments = [piece for name, piece in pieces.items() if piece and name in later]
         if moments:
@@ -266,7 +332,9 @@ class Resume:
         if first and self._job.place.rank == 0:
             self._job.say(f"resumed: the state after update {self._job.step}")
 
-    def _take(self, layout: Layout, todo: List[Tuple[Entry, str]], later: Set[str], blob: Any) -> None:
+    def _take(
+        self, layout: Layout, todo: List[Tuple[Entry, str]], later: Set[str], blob: Any
+    ) -> None:
         """What has come, with the plain state of it and, where this is the blob, that of the job."""
         from . import _torch
 

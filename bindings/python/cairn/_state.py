@@ -1,8 +1,9 @@
-"""What a job consists of: its tensors under their names, its optimizers, its plain state; and whether that is all of it.
+"""What a job consists of: its tensors under their names, its optimizers, its plain state; and
+whether that is all of it.
 
-Names: a parameter has that of the root module's named_parameters (with the root's prefix where there are several), a moment
-`<key>.<parameter>` as in `exp_avg.layer.weight` (a dot in the key is %2E), what differs from rank to rank `rank<r>/<name>`, and
-the blob of plain state `cairn.rank<r>`.
+Names: a parameter has that of the root module's named_parameters (with the root's prefix where
+there are several), a moment `<key>.<parameter>` as in `exp_avg.layer.weight` (a dot in the key is
+%2E), what differs from rank to rank `rank<r>/<name>`, and the blob of plain state `cairn.rank<r>`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,20 @@ import hashlib
 import math
 import operator
 import re
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Iterable,
+    Iterator,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Set,
+    Tuple,
+)
 
 from . import _lib
 from ._fsdp1 import Part, Parts, parts_of
@@ -37,7 +51,8 @@ class Problems:
         self.lines: List[str] = []
         self.notes: List[str] = []
         self.uncovered: List[_lib.Uncovered] = []  # of both, for the agent
-        self.unnamed: List[str] = []  # parameters of no module: captured, but not found again without cairn.attach
+        # parameters of no module: captured, but not found again without cairn.attach
+        self.unnamed: List[str] = []
 
     def refuse(self, kind: int, name: str, why: str, line: str) -> None:
         self.lines.append(line)
@@ -58,17 +73,35 @@ def fitting(name: str) -> str:
     data = name.encode()
     if len(data) < _lib.NAME_BYTES_MAX:
         return name
-    return data[: _lib.NAME_BYTES_MAX - 40].decode("utf-8", "ignore") + "#" + hashlib.sha256(data).hexdigest()[:24]
+    return (
+        data[: _lib.NAME_BYTES_MAX - 40].decode("utf-8", "ignore")
+        + "#"
+        + hashlib.sha256(data).hexdigest()[:24]
+    )
 
 
 class Entry:
-    """One tensor of the job. `staged` is the copy that is captured in its stead, where there is one.
+    """One tensor of the job. `staged` is the copy that is captured in its stead, where there is
+    one.
 
-    Where `part` is given, it says what is captured, and where that lies: the tensor is FSDP1's, and may hold several.
+    Where `part` is given, it says what is captured, and where that lies: the tensor is FSDP1's, and
+    may hold several.
     """
 
     __slots__ = (
-        "name", "called", "kind", "tensor", "owner", "key", "parameter", "staged", "replica", "captured", "part", "alone", "aside",
+        "name",
+        "called",
+        "kind",
+        "tensor",
+        "owner",
+        "key",
+        "parameter",
+        "staged",
+        "replica",
+        "captured",
+        "part",
+        "alone",
+        "aside",
         "stageable",
     )
 
@@ -86,7 +119,8 @@ class Entry:
     ) -> None:
         from . import _torch
 
-        self.part, self.alone = part, alone  # alone: no other rank has it, though all have its parameter
+        # alone: no other rank has it, though all have its parameter
+        self.part, self.alone = part, alone
         self.name, self.kind, self.tensor, self.owner, self.key, self.parameter = (
             fitting(name),
             kind,
@@ -99,12 +133,16 @@ class Entry:
         self.staged: Any = _torch.staging_like(tensor) if staged else None
         self.replica = (0, 1)
         self.captured = True  # by this rank; all ranks restore it
-        # A parameter that no optimizer has: may be captured from a copy; and which is no frozen one of a model that trains, so that
-        # the script itself may update it (a copy in lower precision, an average).
+        # A parameter that no optimizer has: may be captured from a copy; and which is no frozen one
+        # of a model that trains, so that the script itself may update it (a copy in lower
+        # precision, an average).
         self.stageable = self.aside = False
 
-    def piece(self, place: Place, as_named: Optional[str] = None, into_staged: bool = True) -> Optional[_lib.Piece]:
-        """What this rank holds of it; None where that is nothing. For a restore replicas only say how little is captured."""
+    def piece(
+        self, place: Place, as_named: Optional[str] = None, into_staged: bool = True
+    ) -> Optional[_lib.Piece]:
+        """What this rank holds of it; None where that is nothing. For a restore replicas only say
+        how little is captured."""
         from . import _torch
 
         if self.part is not None:
@@ -165,7 +203,9 @@ class Entry:
         from . import _torch
 
         memory = self.memory()
-        return _torch.addresses([memory])[0] + (0 if self.part is None else self.part.at * int(memory.element_size()))
+        return _torch.addresses([memory])[0] + (
+            0 if self.part is None else self.part.at * int(memory.element_size())
+        )
 
     def shape(self) -> Tuple[int, ...]:
         """Of the whole, in the order of its memory."""
@@ -176,15 +216,22 @@ class Entry:
     def _box(self) -> Tuple[Tuple[int, ...], Tuple[int, ...], Tuple[int, ...], int, int]:
         from . import _torch
 
-        return _torch.box(self.tensor if self.staged is None or _torch.is_sharded(self.tensor) else self.staged)
+        return _torch.box(
+            self.tensor if self.staged is None or _torch.is_sharded(self.tensor) else self.staged
+        )
 
     def size_bytes(self) -> int:
         """Of what lies here."""
         memory = self.memory()
-        return int(memory.nbytes) if self.part is None else (self.part.end - self.part.begin) * int(memory.element_size())
+        return (
+            int(memory.nbytes)
+            if self.part is None
+            else (self.part.end - self.part.begin) * int(memory.element_size())
+        )
 
     def takes_narrower(self, found: _lib.Listed) -> bool:
-        """A buffer can come back from a narrower type: FSDP1's mixed precision gives it that only at the first forward."""
+        """A buffer can come back from a narrower type: FSDP1's mixed precision gives it that only
+        at the first forward."""
         from . import _torch
 
         if self.kind == found.kind == _lib.BUFFER and not _torch.is_sharded(self.tensor):
@@ -206,11 +253,14 @@ class Known:
 
     def __init__(self, optimizer: Callable[[], Any], number: int) -> None:
         self.optimizer, self.number = optimizer, number
-        self.without_moments: List[Any] = []  # parameters that were updated and have none, though others have
+        # parameters that were updated and have none, though others have
+        self.without_moments: List[Any] = []
         self._made: List[Tuple[Dict[str, Any], str]] = []
         self._left_out: Dict[str, str] = {}  # keys of the groups that hold no plain data, and why
         self._marks: List[Dict[str, Any]] = []  # of the groups, before the update under way
-        self._own: Set[str] = set()  # keys of the groups that updates change: they are state, as schedule-free optimizers have it
+        # keys of the groups that updates change: they are state, as schedule-free optimizers have
+        # it
+        self._own: Set[str] = set()
 
     def holder(self) -> Any:
         """The optimizer that has the state; not always for all parameters of this one."""
@@ -234,7 +284,11 @@ class Known:
 
     def parameters(self) -> Iterable[Any]:
         optimizer = self.optimizer()
-        return [parameter for group in optimizer.param_groups for parameter in group["params"]] if optimizer is not None else []
+        return (
+            [parameter for group in optimizer.param_groups for parameter in group["params"]]
+            if optimizer is not None
+            else []
+        )
 
     def count(self) -> Tuple[int, int]:
         """Grows with parameters that are added and with state that appears."""
@@ -251,44 +305,62 @@ class Known:
         from . import _torch
 
         for before, after in zip(self._marks, _torch.group_marks(self.optimizer())):
-            self._own |= {key for key, mark in after.items() if key not in before or before[key] != mark}
+            self._own |= {
+                key for key, mark in after.items() if key not in before or before[key] != mark
+            }
 
     def beside(self) -> Dict[Any, Any]:
         """What it keeps in its state under other keys than its parameters."""
         from . import _torch
 
-        return {key: value for key, value in self.holder().state.items() if not _torch.is_tensor(key)}
+        return {
+            key: value for key, value in self.holder().state.items() if not _torch.is_tensor(key)
+        }
 
     def note_missing(self) -> None:
         """Right after the update, while the gradients are there."""
         holder = self.holder()
         state = holder.state
-        updated = [each for group in holder.param_groups for each in group["params"] if each.grad is not None]
+        updated = [
+            each
+            for group in holder.param_groups
+            for each in group["params"]
+            if each.grad is not None
+        ]
         lacking = [parameter for parameter in updated if not state.get(parameter)]
-        self.without_moments = lacking if len(lacking) < len(updated) else []  # some optimizers have no state at all
+        # some optimizers have no state at all
+        self.without_moments = lacking if len(lacking) < len(updated) else []
 
     def incomplete(self) -> List[Any]:
         """Parameters that were updated and have no moments, or have lost some that their like have.
 
-        Their like: the parameters of as many dimensions in the same group, as some optimizers keep other moments of matrices than
-        of vectors.
+        Their like: the parameters of as many dimensions in the same group, as some optimizers keep
+        other moments of matrices than of vectors.
         """
         optimizer = self.holder()
         found = list(self.without_moments)
         for group in optimizer.param_groups:
             states = [(parameter, optimizer.state.get(parameter)) for parameter in group["params"]]
-            states = [(parameter, state) for parameter, state in states if state]  # none: it may not even have a shape yet
+            # none: it may not even have a shape yet
+            states = [(parameter, state) for parameter, state in states if state]
             counts: Dict[int, int] = {}
             for parameter, state in states:
                 counts[parameter.dim()] = max(counts.get(parameter.dim(), 0), len(state))
-            found += [parameter for parameter, state in states if len(state) < counts[parameter.dim()]]
+            found += [
+                parameter for parameter, state in states if len(state) < counts[parameter.dim()]
+            ]
         return found
 
     def plain(self, layout: "Layout") -> Dict[str, Any]:
-        """Hyperparameters of the groups, which of them are state, and the state that is no tensor, by parameter name."""
+        """Hyperparameters of the groups, which of them are state, and the state that is no tensor,
+        by parameter name."""
         optimizer = self.optimizer()
         groups = [
-            {key: value for key, value in group.items() if key != "params" and key not in self._left_out}
+            {
+                key: value
+                for key, value in group.items()
+                if key != "params" and key not in self._left_out
+            }
             for group in optimizer.param_groups
         ]
         values = {
@@ -303,11 +375,16 @@ class Known:
         from . import _torch
 
         places = _torch.grouped(self.holder())
-        return {id(each): names.get(id(each)) or positional(self.number, number, index) for number, index, _, each in places}
+        return {
+            id(each): names.get(id(each)) or positional(self.number, number, index)
+            for number, index, _, each in places
+        }
 
-    def load_plain(self, value: Mapping[str, Any], names: Mapping[int, str], groups_from: int) -> None:
-        """What `plain` gave: the state of these parameters, and the hyperparameters of all groups from that one on; of those before
-        it what is state."""
+    def load_plain(
+        self, value: Mapping[str, Any], names: Mapping[int, str], groups_from: int
+    ) -> None:
+        """What `plain` gave: the state of these parameters, and the hyperparameters of all groups
+        from that one on; of those before it what is state."""
         from . import _torch
 
         holder = self.holder()
@@ -316,11 +393,14 @@ class Known:
             if found:
                 holder.state[parameter].update(found)
         holder.state.update(value.get("beside", {}))
-        for number, (group, saved) in enumerate(zip(self.optimizer().param_groups, value["groups"])):
+        for number, (group, saved) in enumerate(
+            zip(self.optimizer().param_groups, value["groups"])
+        ):
             for key in saved if number >= groups_from else value.get("own", ()):
                 each = saved[key]
                 if hasattr(group.get(key), "copy_") and hasattr(each, "dtype"):
-                    group[key].copy_(each)  # a learning rate that is a tensor is shared with compiled code
+                    # a learning rate that is a tensor is shared with compiled code
+                    group[key].copy_(each)
                 else:
                     group[key] = each
 
@@ -332,7 +412,8 @@ class Known:
         unnamed_too: bool,
         parts: Optional[Parts] = None,
     ) -> None:
-        """The tensors of the state that a first step would make, where the snapshot has them and they are not there. Not yet filled."""
+        """The tensors of the state that a first step would make, where the snapshot has them and
+        they are not there. Not yet filled."""
         from . import _torch
 
         keys, of = keys_of(listed), self.all_names(names)
@@ -345,7 +426,9 @@ class Known:
                     continue
                 name = of[id(parameter)] if part is None else part.name
                 for key, _, each in moments_of(listed, keys, name, place):
-                    if optimizer.state.get(parameter, {}).get(key) is None and not _torch.uncovered(parameter):
+                    if optimizer.state.get(parameter, {}).get(key) is None and not _torch.uncovered(
+                        parameter
+                    ):
                         state = optimizer.state[parameter]
                         state[key] = _torch.make_state(parameter, group, each, part)
                         self._made.append((state, key))
@@ -361,27 +444,38 @@ class Known:
 
 
 def of_rank(name: str) -> Tuple[Optional[int], str]:
-    """(the rank that alone has a tensor of a snapshot, None for all others; its name in the model, if that is not cut)"""
+    """(the rank that alone has a tensor of a snapshot, None for all others; its name in the model,
+    if that is not cut)"""
     rank, slash, rest = name.partition("/")
-    return (int(rank[4:]), rest) if slash and rank.startswith("rank") and rank[4:].isdigit() else (None, name)
+    return (
+        (int(rank[4:]), rest)
+        if slash and rank.startswith("rank") and rank[4:].isdigit()
+        else (None, name)
+    )
 
 
 def moment_name(key: Any, parameter: str) -> str:
-    """The name of what an optimizer keeps of a parameter under a key: up to its first dot it is the key, whatever that holds."""
+    """The name of what an optimizer keeps of a parameter under a key: up to its first dot it is the
+    key, whatever that holds."""
     return f"{str(key).replace('%', '%25').replace('.', '%2E')}.{parameter}"
 
 
 def keys_of(listed: Mapping[str, _lib.Listed]) -> List[str]:
     """The keys under which optimizers keep tensors of their state, of all parameters of a snapshot."""
-    first = (of_rank(name)[1].partition(".")[0] for name, each in listed.items() if each.kind == _lib.OPTIMIZER)
+    first = (
+        of_rank(name)[1].partition(".")[0]
+        for name, each in listed.items()
+        if each.kind == _lib.OPTIMIZER
+    )
     return list(dict.fromkeys(key.replace("%2E", ".").replace("%25", "%") for key in first))
 
 
 def moments_of(
     listed: Mapping[str, _lib.Listed], keys: Iterable[str], name: str, place: Place
 ) -> Iterator[Tuple[str, str, _lib.Listed]]:
-    """(key, name in the snapshot, tensor) of a parameter's state: what this rank has of its own, where it does. What another rank
-    has under that name may be of another shape. Names are put together, not taken apart: a long one is cut."""
+    """(key, name in the snapshot, tensor) of a parameter's state: what this rank has of its own,
+    where it does. What another rank has under that name may be of another shape. Names are put
+    together, not taken apart: a long one is cut."""
     for key in keys:
         moment = fitting(moment_name(key, name))
         for each in (fitting(f"rank{place.rank}/{moment}"), moment):
@@ -398,13 +492,16 @@ def positional(optimizer: int, group: int, index: int) -> str:
 def positional_of(listed: Mapping[str, _lib.Listed], place: Place) -> List[str]:
     """The parameters of a snapshot that belong to no module, of those that this rank has."""
     names = (of_rank(name) for name, each in listed.items() if each.kind == _lib.PARAM)
-    return sorted(name for rank, name in names if rank in (None, place.rank) and POSITIONAL.fullmatch(name))
+    return sorted(
+        name for rank, name in names if rank in (None, place.rank) and POSITIONAL.fullmatch(name)
+    )
 
 
 class Layout:
     """All entries of a job, in the order in which they are captured, and the blob of plain state.
 
-    A job may have thousands of entries, and is looked at twice in every step: that is done list by list.
+    A job may have thousands of entries, and is looked at twice in every step: that is done list by
+    list.
     """
 
     def __init__(self, place: Place) -> None:
@@ -414,7 +511,8 @@ class Layout:
         self._plain: List[Tuple[int, str, Dict[str, Any], Set[str]]] = []
         self._counts: Dict[int, Tuple[int, int]] = {}
         self.in_place: List[Entry] = []
-        self.slices: List[int] = []  # of each entry in place its index among the registered pieces, -1 for none
+        # of each entry in place its index among the registered pieces, -1 for none
+        self.slices: List[int] = []
         self.slice_bytes: List[int] = []  # of each registered piece
         self.devices: Set[int] = set()  # that registered pieces are on
         self._staged: List[Entry] = []
@@ -422,9 +520,11 @@ class Layout:
         self._keys: List[str] = []  # under these keys,
         self._owned: List[Any] = []  # and what they held
         self._memory: List[Any] = []  # in which the entries in place lie
-        self._moving: List[int] = []  # which of them are DTensors or parts: their memory may be another tensor each time
+        # which of them are DTensors or parts: their memory may be another tensor each time
+        self._moving: List[int] = []
         self._in_parts: List[int] = []
-        self._storages: List[Any] = []  # held: a script may replace a parameter's memory (`.data`) while it is being copied
+        # held: a script may replace a parameter's memory (`.data`) while it is being copied
+        self._storages: List[Any] = []
         self._addresses: List[int] = []
         self._versions: List[int] = []
 
@@ -432,7 +532,9 @@ class Layout:
         self._plain.append((optimizer, fitting(name), state, keys))
 
     def plain_of(self, optimizer: int) -> Iterable[Tuple[str, Dict[str, Any], Set[str]]]:
-        return ((name, state, keys) for number, name, state, keys in self._plain if number == optimizer)
+        return (
+            (name, state, keys) for number, name, state, keys in self._plain if number == optimizer
+        )
 
     def arrange(self, order: Mapping[int, int]) -> None:
         """Sorts by the rank of the tensors' ids; what has none stays behind what it was behind."""
@@ -455,7 +557,9 @@ class Layout:
         self._memory = [entry.memory() for entry in self.in_place]
         self._in_parts = [i for i, entry in enumerate(self.in_place) if entry.part is not None]
         self._moving = [
-            i for i, entry in enumerate(self.in_place) if entry.part is not None or _torch.is_sharded(entry.tensor)
+            i
+            for i, entry in enumerate(self.in_place)
+            if entry.part is not None or _torch.is_sharded(entry.tensor)
         ]
         self._addresses = _torch.addresses(self._memory)
         self._storages = _torch.storages(self._memory)
@@ -466,8 +570,11 @@ class Layout:
             self._memory[i] = self.in_place[i].memory()
         return self._memory
 
-    def _counters(self, memory: Sequence[Any], positions: Sequence[int], in_parts: Sequence[int]) -> List[int]:
-        """The version counters of entries in place, and which of them are parts: those can be written to through the shard, too."""
+    def _counters(
+        self, memory: Sequence[Any], positions: Sequence[int], in_parts: Sequence[int]
+    ) -> List[int]:
+        """The version counters of entries in place, and which of them are parts: those can be
+        written to through the shard, too."""
         from . import _torch
 
         counters = _torch.versions(memory)
@@ -498,7 +605,8 @@ class Layout:
         )
 
     def prepare(self) -> None:
-        """Just before a snapshot begins: fills the copies, and notes the state of what is captured in place."""
+        """Just before a snapshot begins: fills the copies, and notes the state of what is captured
+        in place."""
         from . import _torch
 
         for entry in self._staged:
@@ -511,7 +619,10 @@ class Layout:
         from . import _torch
 
         memory = self._look()
-        if self._all_counters(memory) == self._versions and _torch.addresses(memory) == self._addresses:
+        if (
+            self._all_counters(memory) == self._versions
+            and _torch.addresses(memory) == self._addresses
+        ):
             return []
         return self.changed_of(range(len(memory)))
 
@@ -520,13 +631,20 @@ class Layout:
         from . import _torch
 
         memory = [self.in_place[position].memory() for position in positions]
-        in_parts = [i for i, position in enumerate(positions) if self.in_place[position].part is not None]
+        in_parts = [
+            i for i, position in enumerate(positions) if self.in_place[position].part is not None
+        ]
         now = zip(positions, self._counters(memory, positions, in_parts), _torch.addresses(memory))
-        moved = (self.in_place[i] for i, version, at in now if version != self._versions[i] or at != self._addresses[i])
+        moved = (
+            self.in_place[i]
+            for i, version, at in now
+            if version != self._versions[i] or at != self._addresses[i]
+        )
         return [entry for entry in moved if entry.captured]
 
     def storages(self) -> List[int]:
-        """Where the block of memory begins that each entry in place is a part of: views of one block have one version counter."""
+        """Where the block of memory begins that each entry in place is a part of: views of one
+        block have one version counter."""
         return [storage.data_ptr() for storage in self._storages]
 
     def spans(self) -> List[Tuple[int, int]]:
@@ -543,10 +661,16 @@ class Layout:
         return _lib.Piece(name, _lib.DTYPES["U8"], _lib.OPAQUE, size, (0,), size, buffer.data_ptr())
 
     def capture_pieces(self) -> List[_lib.Piece]:
-        """What is registered: first the copies, which the next snapshot overwrites, then what is captured in place."""
+        """What is registered: first the copies, which the next snapshot overwrites, then what is
+        captured in place."""
         pieces = [self.blob_piece(self.blob, f"cairn.rank{self.place.rank}")]
-        pieces += [each for each in (entry.piece(self.place) for entry in self._staged if entry.captured) if each]
-        self.slice_bytes = [math.prod(piece.extent) for piece in pieces]  # small: as if elements were bytes
+        pieces += [
+            each
+            for each in (entry.piece(self.place) for entry in self._staged if entry.captured)
+            if each
+        ]
+        # small: as if elements were bytes
+        self.slice_bytes = [math.prod(piece.extent) for piece in pieces]
         self.slices = []
         for entry in self.in_place:
             piece = entry.piece(self.place) if entry.captured else None
@@ -557,8 +681,11 @@ class Layout:
         self.devices = devices_of(pieces)
         return pieces
 
-    def blob_to_restore(self, listed: Mapping[str, _lib.Listed], place: Place) -> Optional[Tuple[Any, _lib.Piece]]:
-        """(buffer, piece) of this rank's blob, or where the job had fewer ranks of one that is there."""
+    def blob_to_restore(
+        self, listed: Mapping[str, _lib.Listed], place: Place
+    ) -> Optional[Tuple[Any, _lib.Piece]]:
+        """(buffer, piece) of this rank's blob, or where the job had fewer ranks of one that is
+        there."""
         from . import _torch
 
         ranks = ranks_of(listed)[0]
@@ -575,21 +702,32 @@ class Layout:
         return {
             entry.name: entry.tensor
             for entry in self.entries
-            if entry.kind == _lib.PARAM and entry.part is None and not _torch.is_sharded(entry.tensor)
+            if entry.kind == _lib.PARAM
+            and entry.part is None
+            and not _torch.is_sharded(entry.tensor)
         }
 
     def states_of(self, parameters: Iterable[Any]) -> List[Any]:
         """What optimizers keep of these, where each rank that has them keeps it, by name."""
         of = set(map(id, parameters))
-        found = (each for each in self.entries if each.kind == _lib.OPTIMIZER and id(each.parameter) in of and not each.alone)
+        found = (
+            each
+            for each in self.entries
+            if each.kind == _lib.OPTIMIZER and id(each.parameter) in of and not each.alone
+        )
         return [entry.tensor for entry in sorted(found, key=lambda entry: entry.called)]
 
-    def share(self, agreed: Mapping[str, Tuple[str, int, int]], place: Place, buffers_of_rank_0: bool) -> None:
-        """Takes over which plain tensors are replicas of each other: name → (name in the snapshot, number, count)."""
+    def share(
+        self, agreed: Mapping[str, Tuple[str, int, int]], place: Place, buffers_of_rank_0: bool
+    ) -> None:
+        """Takes over which plain tensors are replicas of each other: name → (name in the snapshot,
+        number, count)."""
         from . import _torch
 
         by_parameter = {
-            id(entry.tensor): agreed[entry.name] for entry in self.entries if entry.name in agreed and entry.kind == _lib.PARAM
+            id(entry.tensor): agreed[entry.name]
+            for entry in self.entries
+            if entry.name in agreed and entry.kind == _lib.PARAM
         }
         for entry in self.entries:
             if entry.part is not None or _torch.is_sharded(entry.tensor):
@@ -601,19 +739,24 @@ class Layout:
             elif entry.parameter is not None and _torch.is_sharded(entry.parameter):
                 entry.replica = _torch.mesh_replica(entry.parameter)
             else:
-                name, index, count = by_parameter[id(entry.tensor if entry.parameter is None else entry.parameter)]
+                name, index, count = by_parameter[
+                    id(entry.tensor if entry.parameter is None else entry.parameter)
+                ]
                 entry.replica = (0, 1) if entry.alone else (index, count)
                 if of_rank(name)[0] is not None:
                     entry.name = fitting(f"rank{of_rank(name)[0]}/{entry.name}")
 
-    def match(self, listed: Mapping[str, _lib.Listed], done: Set[str], place: Place) -> Tuple[List[Tuple[Entry, str]], List[str]]:
+    def match(
+        self, listed: Mapping[str, _lib.Listed], done: Set[str], place: Place
+    ) -> Tuple[List[Tuple[Entry, str]], List[str]]:
         """(entries with the names of the snapshot that they come from, what does not fit)."""
         from . import _torch
 
         todo: List[Tuple[Entry, str]] = []
         problems: List[str] = []
         ranks, own_of_each = ranks_of(listed)
-        if own_of_each and ranks != place.world:  # every rank of this job sees it, so that none of them resumes alone
+        # every rank of this job sees it, so that none of them resumes alone
+        if own_of_each and ranks != place.world:
             problems.append(
                 f"each of its {ranks} ranks has {few(own_of_each)} of its own, and this job has {place.world}: it can be resumed "
                 f"in {ranks} ranks only"
@@ -629,21 +772,35 @@ class Layout:
             if found is None:
                 problems.append(f"{entry.name} is not in the snapshot")
             elif found.shape != shape:
-                problems.append(f"{entry.name} has the shape {list(shape)}, in the snapshot {list(found.shape)}")
-            elif (found.dtype, found.kind) != (dtype, entry.kind) and not entry.takes_narrower(found):
+                problems.append(
+                    f"{entry.name} has the shape {list(shape)}, in the snapshot {list(found.shape)}"
+                )
+            elif (found.dtype, found.kind) != (dtype, entry.kind) and not entry.takes_narrower(
+                found
+            ):
                 problems.append(f"{entry.name} has another type or kind in the snapshot")
             else:
                 todo.append((entry, name))
         return todo, problems
 
     def lacks(self, listed: Mapping[str, _lib.Listed], done: Set[str], place: Place) -> List[str]:
-        """Parameters that the snapshot has for this rank, of its own or of all, and that are not here: by their names in the model."""
-        here = {each for entry in self.entries for each in (entry.name, fitting(f"rank{place.rank}/{entry.name}"))}
-        unused = (of_rank(name) for name in set(listed) - here - done if listed[name].kind == _lib.PARAM)
+        """Parameters that the snapshot has for this rank, of its own or of all, and that are not
+        here: by their names in the model."""
+        here = {
+            each
+            for entry in self.entries
+            for each in (entry.name, fitting(f"rank{place.rank}/{entry.name}"))
+        }
+        unused = (
+            of_rank(name) for name in set(listed) - here - done if listed[name].kind == _lib.PARAM
+        )
         return sorted({name for rank, name in unused if rank in (None, place.rank)})
 
     def summary(self) -> str:
-        kinds = [sum(entry.kind == kind for entry in self.entries) for kind in (_lib.PARAM, _lib.OPTIMIZER, _lib.BUFFER)]
+        kinds = [
+            sum(entry.kind == kind for entry in self.entries)
+            for kind in (_lib.PARAM, _lib.OPTIMIZER, _lib.BUFFER)
+        ]
         size = sum(entry.size_bytes() for entry in self.entries)
         return (
             f"{kinds[0]} parameters, {kinds[1]} tensors of optimizer state and {kinds[2]} buffers "
@@ -664,7 +821,12 @@ def ranks_of(listed: Mapping[str, _lib.Listed]) -> Tuple[int, List[str]]:
 
 
 def _add_parameter(
-    layout: Layout, name: str, tensor: Any, part: Optional[Part], problems: Problems, staged: bool = False
+    layout: Layout,
+    name: str,
+    tensor: Any,
+    part: Optional[Part],
+    problems: Problems,
+    staged: bool = False,
 ) -> Optional[Entry]:
     from . import _torch
 
@@ -678,7 +840,13 @@ def _add_parameter(
 
 
 def _add_what_no_optimizer_has(
-    layout: Layout, prefix: str, root: Any, parts: Parts, added: Set[int], problems: Problems, staged_always: Set[str]
+    layout: Layout,
+    prefix: str,
+    root: Any,
+    parts: Parts,
+    added: Set[int],
+    problems: Problems,
+    staged_always: Set[str],
 ) -> None:
     """The other parameters of a root: frozen ones, and those that the script updates itself."""
     from . import _torch
@@ -693,12 +861,19 @@ def _add_what_no_optimizer_has(
             staged = part is None and fitting(full) in staged_always
             entry = _add_parameter(layout, full, parameter, part, problems, staged)
             if entry is not None and part is None:
-                entry.stageable = bool(_torch.local(parameter).is_contiguous())  # in another order its copy had another shape
+                # in another order its copy had another shape
+                entry.stageable = bool(_torch.local(parameter).is_contiguous())
                 entry.aside = parameter.requires_grad or not trains
 
 
 def _add_state(
-    layout: Layout, known: Known, name: str, parameter: Any, part: Optional[Part], taken: Set[str], problems: Problems
+    layout: Layout,
+    known: Known,
+    name: str,
+    parameter: Any,
+    part: Optional[Part],
+    taken: Set[str],
+    problems: Problems,
 ) -> None:
     from . import _blob, _torch
 
@@ -712,28 +887,39 @@ def _add_state(
                 plain.add(key)
             except TypeError as error:
                 moment = moment_name(key, name)
-                problems.refuse(_lib.OPTIMIZER, moment, str(error), f"{moment} cannot be captured: {error}")
+                problems.refuse(
+                    _lib.OPTIMIZER, moment, str(error), f"{moment} cannot be captured: {error}"
+                )
             continue
         if part is not None and part.is_empty:
             continue
         of = part.of(value) if part is not None else None
-        why = _torch.uncovered(value) if isinstance(key, str) else f"its key is no text but the {type(key).__name__} {key}"
+        why = (
+            _torch.uncovered(value)
+            if isinstance(key, str)
+            else f"its key is no text but the {type(key).__name__} {key}"
+        )
         if part is not None and of is None:
             why = f"FSDP1 holds {list(part.held_shape)} of its parameter, and it has the shape {list(value.shape)}"
         moment = moment_name(key, name)
         if why:
             problems.refuse(_lib.OPTIMIZER, moment, why, f"{moment} cannot be captured: {why}")
         elif moment in taken:
-            problems.refuse(_lib.OPTIMIZER, moment, "two optimizers have it", f"two optimizers have {moment}")
+            problems.refuse(
+                _lib.OPTIMIZER, moment, "two optimizers have it", f"two optimizers have {moment}"
+            )
         else:
             taken.add(moment)
-            layout.entries.append(Entry(moment, _lib.OPTIMIZER, value, state, key, parameter, part=of, alone=alone))
+            layout.entries.append(
+                Entry(moment, _lib.OPTIMIZER, value, state, key, parameter, part=of, alone=alone)
+            )
     if plain:
         layout.add_plain(known.number, name, state, plain)
 
 
 def named(roots: Mapping[str, Any], world: int) -> Tuple[Dict[int, str], Parts, List[str]]:
-    """(names by the ids of parameters, FSDP1's parts of them, why some have no name). A flat one has the name of its first."""
+    """(names by the ids of parameters, FSDP1's parts of them, why some have no name). A flat one
+    has the name of its first."""
     from . import _torch
 
     names: Dict[int, str] = {}
@@ -755,7 +941,11 @@ def plain_names(roots: Mapping[str, Any], known: Sequence[Known], world: int) ->
 
     names, parts, _ = named(roots, world)
     held = [parameter for root in roots.values() for _, parameter in _torch.named_parameters(root)]
-    found = {names[id(parameter)] for parameter in held if id(parameter) not in parts and not _torch.is_sharded(parameter)}
+    found = {
+        names[id(parameter)]
+        for parameter in held
+        if id(parameter) not in parts and not _torch.is_sharded(parameter)
+    }
     for each in known:
         for number, index, _group, parameter in _torch.grouped(each.optimizer()):
             if id(parameter) not in names and not _torch.is_sharded(parameter):
@@ -772,9 +962,11 @@ def collect(
     unnamed_too: bool = True,
     order: Optional[Mapping[int, int]] = None,
 ) -> Layout:
-    """Everything that the job holds: parameters and moments in the order of the updates, then what is left, then buffers.
+    """Everything that the job holds: parameters and moments in the order of the updates, then what
+    is left, then buffers.
 
-    known: in the order in which they step. order: ranks of tensors by their id, where the order of updates is known better.
+    known: in the order in which they step. order: ranks of tensors by their id, where the order of
+    updates is known better.
     """
     from . import _torch
 
@@ -798,10 +990,15 @@ def collect(
                 unnamed.append(name)
             for part in parts.get(id(parameter), [None]):
                 part_name = name if part is None else part.name
-                if id(parameter) in added or _add_parameter(layout, part_name, parameter, part, problems):
+                if id(parameter) in added or _add_parameter(
+                    layout, part_name, parameter, part, problems
+                ):
                     _add_state(layout, each, part_name, parameter, part, taken, problems)
             added.add(id(parameter))
-        missing = [names.get(id(parameter), "a parameter without a name") for parameter in each.incomplete()]
+        missing = [
+            names.get(id(parameter), "a parameter without a name")
+            for parameter in each.incomplete()
+        ]
         if missing:
             why = "but holds no moments of it, or only some"
             problems.lines.append(f"the optimizer has updated {few(missing)}, {why}")
@@ -815,7 +1012,9 @@ def collect(
     for prefix, root in roots.items():
         for hook in _torch.unknown_hooks(root):
             name = f"what DDP's communication hook {hook} keeps for itself"
-            problems.note(_lib.OPAQUE, name, UNKNOWN_HOOK, f"{name} is not covered, and {UNKNOWN_HOOK}")
+            problems.note(
+                _lib.OPAQUE, name, UNKNOWN_HOOK, f"{name} is not covered, and {UNKNOWN_HOOK}"
+            )
         _add_what_no_optimizer_has(layout, prefix, root, parts, added, problems, staged_always)
         for name, buffer in _torch.named_buffers(root):
             full = prefix + name
@@ -823,7 +1022,11 @@ def collect(
             if why and why != "it is not contiguous":
                 problems.note(_lib.BUFFER, full, why, f"buffer {full} is not covered: {why}")
                 continue
-            staged = bool(why) or _torch.local(buffer).nbytes <= STAGED_BYTES_MAX or fitting(full) in staged_always
+            staged = (
+                bool(why)
+                or _torch.local(buffer).nbytes <= STAGED_BYTES_MAX
+                or fitting(full) in staged_always
+            )
             layout.entries.append(Entry(full, _lib.BUFFER, buffer, staged=staged))
     layout.arrange(order or {})
     layout.seal(known)

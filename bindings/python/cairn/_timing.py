@@ -1,11 +1,12 @@
-"""Timing of collectives for every backend: a record when one is entered, and another when it has ended, into the ring of
-cairn/timing.h.
+"""Timing of collectives for every backend: a record when one is entered, and another when it has
+ended, into the ring of cairn/timing.h.
 
-A kernel of our own is put before the backends' kernels in the dispatcher's c10d operators, through which torch.distributed's
-functions, the buckets of DDP, FSDP and the collectives of DTensor all go. It notes the time, calls what would have been called,
-and hands on what that returned or raised. The end is seen through the work's future where the tensors are on the CPU. On a device
-the host only sees that the work was enqueued: there the first record is alone, and NCCL's profiler plugin sees the rest. So it is
-of sends, receives and other works without a future.
+A kernel of our own is put before the backends' kernels in the dispatcher's c10d operators, through
+which torch.distributed's functions, the buckets of DDP, FSDP and the collectives of DTensor all go.
+It notes the time, calls what would have been called, and hands on what that returned or raised. The
+end is seen through the work's future where the tensors are on the CPU. On a device the host only
+sees that the work was enqueued: there the first record is alone, and NCCL's profiler plugin sees
+the rest. So it is of sends, receives and other works without a future.
 
 What fails here ends the timing, is said once, and never reaches the collective.
 """
@@ -22,12 +23,26 @@ from ._torch import torch
 
 RING_RECORDS = 1 << 14  # 1.1 MiB
 
-ALL_REDUCE, BROADCAST, REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL, GATHER, SCATTER, BARRIER, SEND, RECV = range(1, 12)
+(
+    ALL_REDUCE,
+    BROADCAST,
+    REDUCE,
+    ALL_GATHER,
+    REDUCE_SCATTER,
+    ALL_TO_ALL,
+    GATHER,
+    SCATTER,
+    BARRIER,
+    SEND,
+    RECV,
+) = range(1, 12)
 WORK = 0x101  # in place of an operation
 
 
 class _Operator(NamedTuple):
-    """How a c10d operator is read: the argument that holds what this rank gives, and of send and receive the peer."""
+    """How a c10d operator is read: the argument that holds what this rank gives, and of send and
+    receive the peer."""
+
     operation: int
     tensors: str
     peer: str = ""
@@ -58,7 +73,8 @@ _OPERATORS: Dict[str, _Operator] = {
 
 
 class _Communicator:
-    """A process group as the records name it. It holds no reference to the group, whose end its owner decides."""
+    """A process group as the records name it. It holds no reference to the group, whose end its
+    owner decides."""
 
     __slots__ = ("comm", "ranks", "numbers", "rank")
 
@@ -66,7 +82,8 @@ class _Communicator:
         self.ranks: List[int] = torch.distributed.get_process_group_ranks(group)
         name = f"{group.group_name}:{self.ranks}"
         self.comm = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little")
-        self.numbers = itertools.count(1)  # next() is atomic: DDP's collectives come from the thread of backward
+        # next() is atomic: DDP's collectives come from the thread of backward
+        self.numbers = itertools.count(1)
         self.rank = torch.distributed.get_rank()
 
 
@@ -78,12 +95,15 @@ class _Timing:
         self._library = torch.library.Library("c10d", "IMPL")  # the kernels live as long as it
         self._communicators: Dict[Tuple[str, int, int], Optional[_Communicator]] = {}
         self._ended = False
-        key = torch._C.DispatchKey.BackendSelect  # before the backends; modes that only trace come earlier
+        # before the backends; modes that only trace come earlier
+        key = torch._C.DispatchKey.BackendSelect
         self._after = torch._C._dispatch_keyset_full_after(key)
         for name, operator in _OPERATORS.items():
             if hasattr(torch.ops.c10d, name):
                 overload = getattr(torch.ops.c10d, name).default
-                self._library.impl(name, self._kernel(overload, operator), key.name, with_keyset=True)
+                self._library.impl(
+                    name, self._kernel(overload, operator), key.name, with_keyset=True
+                )
 
     def _end(self, error: Exception) -> None:
         if not self._ended:
@@ -109,7 +129,9 @@ class _Timing:
                 if operator.operation == BARRIER:
                     size_bytes = 0
                 peer = arguments[peer_at] if peer_at >= 0 else None
-                record = self._entered(arguments[group_at], operator.operation, size_bytes, peer, enter_ns)
+                record = self._entered(
+                    arguments[group_at], operator.operation, size_bytes, peer, enter_ns
+                )
             except Exception as error:
                 self._end(error)
             result = redispatch(keyset & after, *arguments, **options)
@@ -124,7 +146,8 @@ class _Timing:
         if key not in self._communicators:
             try:
                 self._communicators[key] = _Communicator(group)
-            except (KeyError, ValueError):  # torch.distributed does not know its ranks: nobody could tell whose records these are
+            # torch.distributed does not know its ranks: nobody could tell whose records these are
+            except (KeyError, ValueError):
                 self._communicators[key] = None
         return self._communicators[key]
 
@@ -132,26 +155,51 @@ class _Timing:
         """Groups may have ended, and their names come again."""
         self._communicators = {}
 
-    def _entered(self, boxed: Any, operation: int, size_bytes: int, peer: Optional[int],
-                 enter_ns: int) -> Optional[Tuple[int, ...]]:
+    def _entered(
+        self, boxed: Any, operation: int, size_bytes: int, peer: Optional[int], enter_ns: int
+    ) -> Optional[Tuple[int, ...]]:
         known = self._communicator(torch._C._distributed_c10d.ProcessGroup.unbox(boxed))
         if known is None:
             return None
         sequence = next(known.numbers) if operation < SEND else 0
         job = _job.current()
-        record = (known.comm, sequence, size_bytes, enter_ns, known.rank, _lib.PEER_NONE if peer is None else known.ranks[peer],
-                  job.step if job is not None else 0, min(len(known.ranks), 0xFFFF), operation)
+        record = (
+            known.comm,
+            sequence,
+            size_bytes,
+            enter_ns,
+            known.rank,
+            _lib.PEER_NONE if peer is None else known.ranks[peer],
+            job.step if job is not None else 0,
+            min(len(known.ranks), 0xFFFF),
+            operation,
+        )
         self._ring.write(record, 0)
         return record
 
     def note_work(self, amount: int) -> None:
         job = _job.current()
         step = job.step if job is not None else 0
-        self._ring.write((0, 0, amount, time.monotonic_ns(), torch.distributed.get_rank(), _lib.PEER_NONE, step, 0, WORK), 0)
+        self._ring.write(
+            (
+                0,
+                0,
+                amount,
+                time.monotonic_ns(),
+                torch.distributed.get_rank(),
+                _lib.PEER_NONE,
+                step,
+                0,
+                WORK,
+            ),
+            0,
+        )
 
     def _watch(self, result: Any, record: Tuple[int, ...]) -> None:
         try:
-            work = torch._C._distributed_c10d.Work.unbox(result[-1] if isinstance(result, (tuple, list)) else result)
+            work = torch._C._distributed_c10d.Work.unbox(
+                result[-1] if isinstance(result, (tuple, list)) else result
+            )
             work.get_future().add_done_callback(functools.partial(self._done, record))
         except (RuntimeError, TypeError):
             pass  # no work, or one without a future, such as gloo's reduce_scatter
@@ -180,8 +228,8 @@ def note_work(amount: int) -> None:
 
 
 def install() -> None:
-    """Times the collectives of this process from here on; to be called whenever a default group has been made. Raises where this
-    torch lacks what it takes."""
+    """Times the collectives of this process from here on; to be called whenever a default group has
+    been made. Raises where this torch lacks what it takes."""
     global _timing
     if _timing is None:
         _timing = _Timing()

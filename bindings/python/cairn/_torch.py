@@ -1,7 +1,9 @@
-"""Everything that touches torch: hooks, names, tensors as pieces, random generators. The one file that imports it.
+"""Everything that touches torch: hooks, names, tensors as pieces, random generators. The one file
+that imports it.
 
-Hooks: a global one before and after every optimizer's step, one on every module's forward until the roots (the outermost modules
-that hold parameters of an optimizer) are found, and one on the forward of each root. What they do is decided in _job.py.
+Hooks: a global one before and after every optimizer's step, one on every module's forward until the
+roots (the outermost modules that hold parameters of an optimizer) are found, and one on the forward
+of each root. What they do is decided in _job.py.
 """
 
 from __future__ import annotations
@@ -21,7 +23,10 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optio
 import torch
 from torch.optim import Optimizer
 from torch.optim import optimizer as optimizer_module
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -33,13 +38,19 @@ from ._job import Job
 from ._resume import Damaged
 from ._state import Place
 
-# Private names, for watching what an update writes to. A version that lacks one has updates wait for the whole copy.
+# Private names, for watching what an update writes to. A version that lacks one has updates wait
+# for the whole copy.
 try:
     from torch._C._dynamo.eval_frame import get_eval_frame_callback as compiling_callback
     from torch._C._dynamo.eval_frame import set_eval_frame
-    from torch.utils._python_dispatch import _get_current_dispatch_mode, _get_current_dispatch_mode_stack
+    from torch.utils._python_dispatch import (
+        _get_current_dispatch_mode,
+        _get_current_dispatch_mode_stack,
+    )
 except ImportError:
-    compiling_callback = set_eval_frame = _get_current_dispatch_mode = _get_current_dispatch_mode_stack = None
+    compiling_callback = (
+        set_eval_frame
+    ) = _get_current_dispatch_mode = _get_current_dispatch_mode_stack = None
 
 Tensor = torch.Tensor
 
@@ -67,10 +78,18 @@ DTYPES: Dict[torch.dtype, int] = {
 }
 FROM_DTYPE = {value: dtype for dtype, value in DTYPES.items()}
 EXCHANGE_TIMEOUT = datetime.timedelta(seconds=30)
-RESUME_TIMEOUT = datetime.timedelta(minutes=15)  # a rank may wait as long for the restore of its agents
+# a rank may wait as long for the restore of its agents
+RESUME_TIMEOUT = datetime.timedelta(minutes=15)
 SAMPLE_ELEMENTS = 4096
-LOCAL_RANKS = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_NTASKS_PER_NODE")
-WRAPPER_KEEPS = "the optimizer in it is captured: name in `extra` what else is to come back, a loss scaler say"
+LOCAL_RANKS = (
+    "LOCAL_WORLD_SIZE",
+    "OMPI_COMM_WORLD_LOCAL_SIZE",
+    "MPI_LOCALNRANKS",
+    "SLURM_NTASKS_PER_NODE",
+)
+WRAPPER_KEEPS = (
+    "the optimizer in it is captured: name in `extra` what else is to come back, a loss scaler say"
+)
 WRAPPERS = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
 
 
@@ -78,7 +97,8 @@ WRAPPERS = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module."
 
 
 def place() -> Place:
-    """Rank, world and ranks on this node, of torch.distributed where it is initialised, else of the environment (torchrun)."""
+    """Rank, world and ranks on this node, of torch.distributed where it is initialised, else of the
+    environment (torchrun)."""
     distributed = torch.distributed
     if distributed.is_available() and distributed.is_initialized():
         rank, world = distributed.get_rank(), distributed.get_world_size()
@@ -94,15 +114,16 @@ def has_store() -> bool:
 
 
 def publish(key: str, value: bytes, here: Place) -> None:
-    """Gives the other ranks what they may `gather` under the key, instead of what this rank gave before. Waits for nobody."""
+    """Gives the other ranks what they may `gather` under the key, instead of what this rank gave
+    before. Waits for nobody."""
     from torch.distributed.distributed_c10d import _get_default_store
 
     _get_default_store().set(f"cairn/{key}/{here.rank}", value.decode())
 
 
 def gather(key: str, here: Place, timeout: datetime.timedelta = EXCHANGE_TIMEOUT) -> List[bytes]:
-    """What each rank published under the key last, by rank, without a collective. Waits for each to have done so; RuntimeError on
-    timeout."""
+    """What each rank published under the key last, by rank, without a collective. Waits for each to
+    have done so; RuntimeError on timeout."""
     from torch.distributed.distributed_c10d import _get_default_store
 
     store = _get_default_store()
@@ -114,7 +135,8 @@ def gather(key: str, here: Place, timeout: datetime.timedelta = EXCHANGE_TIMEOUT
 
 
 def gather_if_there(key: str, here: Place, wait_s: float) -> Optional[List[bytes]]:
-    """What `gather` gives where all ranks have published within so many seconds, which may be 0; else None."""
+    """What `gather` gives where all ranks have published within so many seconds, which may be 0;
+    else None."""
     from torch.distributed.distributed_c10d import _get_default_store
 
     keys = [f"cairn/{key}/{rank}" for rank in range(here.world)]
@@ -133,7 +155,8 @@ def exchange(key: str, value: bytes, here: Place) -> List[bytes]:
 
 
 def meet(key: str, here: Place, timeout_s: float) -> None:
-    """Says that this rank has come, and waits for the others; not without a store, nor longer than the timeout."""
+    """Says that this rank has come, and waits for the others; not without a store, nor longer than
+    the timeout."""
     if not has_store():
         return
     from torch.distributed.distributed_c10d import _get_default_store
@@ -142,8 +165,13 @@ def meet(key: str, here: Place, timeout_s: float) -> None:
         store = _get_default_store()
         store.set(f"cairn/{key}/{here.rank}", "")
         if timeout_s > 0:
-            store.wait([f"cairn/{key}/{rank}" for rank in range(here.world)], datetime.timedelta(seconds=timeout_s))
-    except RuntimeError:  # the time is over, or the rank that has the store left, which it does after all others have come
+            store.wait(
+                [f"cairn/{key}/{rank}" for rank in range(here.world)],
+                datetime.timedelta(seconds=timeout_s),
+            )
+    # the time is over, or the rank that has the store left, which it does after all others have
+    # come
+    except RuntimeError:
         return
 
 
@@ -170,7 +198,8 @@ _version_of = operator.attrgetter("_version")
 
 
 def versions(here: Sequence[Tensor]) -> List[int]:
-    """The version counters of local tensors: they grow with every write that goes through torch and not through .data."""
+    """The version counters of local tensors: they grow with every write that goes through torch and
+    not through .data."""
     try:
         return list(map(_version_of, here))
     except RuntimeError:  # a tensor of inference mode has none
@@ -193,7 +222,8 @@ def ordinal(tensor: Tensor) -> int:
 
 
 def memory_order(tensor: Tensor) -> Optional[Tuple[int, ...]]:
-    """The order of dimensions in which the tensor is contiguous, outermost first; None where it has holes or overlaps."""
+    """The order of dimensions in which the tensor is contiguous, outermost first; None where it has
+    holes or overlaps."""
     if tensor.is_contiguous():
         return tuple(range(tensor.dim()))
     order = tuple(sorted(range(tensor.dim()), key=lambda i: (-tensor.stride()[i], i)))
@@ -230,7 +260,8 @@ def uncovered(tensor: Tensor) -> Optional[str]:
 
 
 def box(tensor: Tensor) -> Tuple[Tuple[int, ...], Tuple[int, ...], Tuple[int, ...], int, int]:
-    """(shape, offset, extent, replica index, replica count) of what lies here of a tensor; a plain one is its only replica."""
+    """(shape, offset, extent, replica index, replica count) of what lies here of a tensor; a plain
+    one is its only replica."""
     if not is_sharded(tensor):
         order = memory_order(tensor) or tuple(range(tensor.dim()))
         shape = tuple(tensor.shape[i] for i in order)
@@ -245,7 +276,9 @@ def box(tensor: Tensor) -> Tuple[Tuple[int, ...], Tuple[int, ...], Tuple[int, ..
             index, count = index * mesh.size(dim) + mesh.get_local_rank(dim), count * mesh.size(dim)
     here = tuple(local(tensor).shape)
     if here != tuple(extent):
-        raise ValueError(f"the part that lies here has the shape {here} where its placement says {tuple(extent)}")
+        raise ValueError(
+            f"the part that lies here has the shape {here} where its placement says {tuple(extent)}"
+        )
     return tuple(tensor.shape), tuple(offset), here, index, count
 
 
@@ -255,7 +288,8 @@ def shape_in_memory(shape: Sequence[int], stride: Sequence[int]) -> Tuple[int, .
 
 
 def mesh_replica(tensor: Tensor) -> Tuple[int, int]:
-    """(index, count) of a plain tensor that belongs to a DTensor and is the same on every rank of its mesh."""
+    """(index, count) of a plain tensor that belongs to a DTensor and is the same on every rank of
+    its mesh."""
     mesh = tensor.device_mesh  # type: ignore[attr-defined]
     index = 0
     for dim in range(mesh.ndim):
@@ -269,7 +303,8 @@ def staging_like(tensor: Tensor) -> Tensor:
 
 
 def staging_of_narrower(tensor: Tensor, dtype: int) -> Optional[Tensor]:
-    """Row-major memory of the same shape and device for values of a type that the tensor's own can hold; None for any other."""
+    """Row-major memory of the same shape and device for values of a type that the tensor's own can
+    hold; None for any other."""
     here, other = local(tensor), FROM_DTYPE[dtype]
     if not (here.is_floating_point() and torch.promote_types(here.dtype, other) == here.dtype):
         return None
@@ -286,7 +321,8 @@ def sample_digest(tensors: Iterable[Tensor]) -> str:
     found = 0
     for tensor in tensors:
         here = local(tensor).detach()
-        flat = here.as_strided((here.numel(),), (1,))  # in the order of its memory, which has no holes
+        # in the order of its memory, which has no holes
+        flat = here.as_strided((here.numel(),), (1,))
         some = flat[:: max(1, flat.numel() // SAMPLE_ELEMENTS)].cpu().contiguous()
         found = zlib.crc32(read_bytes(some.view(torch.uint8)), found)
     return f"{found:08x}"
@@ -319,7 +355,8 @@ def is_training() -> bool:
 
 
 def set_streams(client: _lib.Client, devices: Iterable[int]) -> None:
-    """Has the next snapshot and restore wait for what this thread has issued on its current stream of each of these devices."""
+    """Has the next snapshot and restore wait for what this thread has issued on its current stream
+    of each of these devices."""
     for device in devices:
         client.set_stream(device, torch.cuda.current_stream(device).cuda_stream)
 
@@ -340,12 +377,15 @@ def strip(name: str) -> str:
 
 def unwrap(module: Any) -> Any:
     """Without what only wraps: data parallelism, torch.compile."""
-    while isinstance(module, (torch.nn.parallel.DistributedDataParallel, torch.nn.DataParallel)) or hasattr(module, "_orig_mod"):
+    while isinstance(
+        module, (torch.nn.parallel.DistributedDataParallel, torch.nn.DataParallel)
+    ) or hasattr(module, "_orig_mod"):
         module = module._orig_mod if hasattr(module, "_orig_mod") else module.module
     return module
 
 
-# Those of torch's communication hooks for DDP that give each rank the average of all: module and name.
+# Those of torch's communication hooks for DDP that give each rank the average of all: module and
+# name.
 REDUCING_HOOKS = (
     ("default_hooks", "allreduce_hook"),
     ("default_hooks", "fp16_compress_hook"),
@@ -355,11 +395,16 @@ REDUCING_HOOKS = (
 
 
 def _reduces(hook: Any, state: Any) -> bool:
-    """A communication hook is known to leave the same gradients on all ranks. By what it is, not what it is called."""
-    if isinstance(state, torch.distributed.ProcessGroup) and state.size() != torch.distributed.get_world_size():
+    """A communication hook is known to leave the same gradients on all ranks. By what it is, not
+    what it is called."""
+    if (
+        isinstance(state, torch.distributed.ProcessGroup)
+        and state.size() != torch.distributed.get_world_size()
+    ):
         return False
     for module, name in REDUCING_HOOKS:
-        there = sys.modules.get(f"torch.distributed.algorithms.ddp_comm_hooks.{module}")  # as it is where it is used
+        # as it is where it is used
+        there = sys.modules.get(f"torch.distributed.algorithms.ddp_comm_hooks.{module}")
         if hook is getattr(there, name, ""):
             return True
     return False
@@ -372,21 +417,32 @@ def _parallel(module: torch.nn.Module) -> Optional[torch.nn.parallel.Distributed
 
 
 def unknown_hooks(module: torch.nn.Module) -> List[str]:
-    """The names of the communication hooks of a root under DDP of which nobody knows that they keep the ranks alike."""
+    """The names of the communication hooks of a root under DDP of which nobody knows that they keep
+    the ranks alike."""
     parallel = _parallel(module)
     hooks = [] if parallel is None else parallel._comm_hooks
-    return [str(getattr(hook, "__qualname__", hook)) for hook, state in hooks if not _reduces(hook, state)]
+    return [
+        str(getattr(hook, "__qualname__", hook))
+        for hook, state in hooks
+        if not _reduces(hook, state)
+    ]
 
 
 def _leaves_nothing_out(module: torch.nn.parallel.DistributedDataParallel) -> bool:
     """It reduces all that it holds."""
     delayed = {id(parameter) for parameter in getattr(module, "_delay_all_reduce_params", ())}
-    held = [*module.module.named_parameters(remove_duplicate=False), *module.module.named_buffers(remove_duplicate=False)]
-    return not any(name in module.parameters_to_ignore and id(tensor) not in delayed for name, tensor in held)
+    held = [
+        *module.module.named_parameters(remove_duplicate=False),
+        *module.module.named_buffers(remove_duplicate=False),
+    ]
+    return not any(
+        name in module.parameters_to_ignore and id(tensor) not in delayed for name, tensor in held
+    )
 
 
 def replicates(module: torch.nn.Module) -> bool:
-    """Its parameters are the same on all ranks of the world, and its buffers are sent from rank 0 before each forward."""
+    """Its parameters are the same on all ranks of the world, and its buffers are sent from rank 0
+    before each forward."""
     parallel = _parallel(module)
     return (
         parallel is not None
@@ -404,12 +460,15 @@ def named_parameters(module: torch.nn.Module) -> Iterator[Tuple[str, Tensor]]:
 
 def module_paths(root: torch.nn.Module) -> Dict[int, str]:
     """The paths of all modules by their ids, as they stand in the names of parameters."""
-    return {id(module): strip(path + ".").rstrip(".") for path, module in unwrap(root).named_modules()}
+    return {
+        id(module): strip(path + ".").rstrip(".") for path, module in unwrap(root).named_modules()
+    }
 
 
 def fsdp1_units(root: torch.nn.Module) -> Iterator[Any]:
     """The modules that FSDP1 has wrapped and that have parameters of their own."""
-    fsdp = sys.modules.get("torch.distributed.fsdp")  # which takes long to import, and is there where it is used
+    # which takes long to import, and is there where it is used
+    fsdp = sys.modules.get("torch.distributed.fsdp")
     if fsdp is None:
         return
     for module in root.modules():
@@ -448,26 +507,31 @@ def _is_zero(optimizer: Any) -> bool:
 
 
 def holder(optimizer: Any) -> Any:
-    """The optimizer that has the state: of a ZeroRedundancyOptimizer the one in it, for the parameters of this rank alone."""
+    """The optimizer that has the state: of a ZeroRedundancyOptimizer the one in it, for the
+    parameters of this rank alone."""
     return getattr(optimizer, "optim", optimizer) if _is_zero(optimizer) else optimizer
 
 
-_deepspeeds: "weakref.WeakKeyDictionary[Optimizer, str]" = weakref.WeakKeyDictionary()  # which part of DeepSpeed steps it; "": none
+# which part of DeepSpeed steps it; "": none
+_deepspeeds: "weakref.WeakKeyDictionary[Optimizer, str]" = weakref.WeakKeyDictionary()
 
 
 def look_who_steps(optimizer: Optimizer) -> None:
-    """In the first step of an optimizer: notes whether one of DeepSpeed's optimizers calls it. Nothing else tells them apart."""
+    """In the first step of an optimizer: notes whether one of DeepSpeed's optimizers calls it.
+    Nothing else tells them apart."""
     if "deepspeed" not in sys.modules or optimizer in _deepspeeds:
         return
     frame: Any = sys._getframe(1)
     while frame is not None and not str(frame.f_globals.get("__name__")).startswith("deepspeed."):
         frame = frame.f_back
     caller = "" if frame is None else frame.f_globals["__name__"]
-    _deepspeeds[optimizer] = "" if caller == "deepspeed.runtime.engine" else caller  # which steps what the script has given it
+    # which steps what the script has given it
+    _deepspeeds[optimizer] = "" if caller == "deepspeed.runtime.engine" else caller
 
 
 def refusal(optimizer: Any, world: int) -> Optional[str]:
-    """Why an optimizer cannot be covered; None where it can, as far as that is known before its state is looked at."""
+    """Why an optimizer cannot be covered; None where it can, as far as that is known before its
+    state is looked at."""
     if isinstance(optimizer, torch.optim.LBFGS):
         return "LBFGS keeps the state of all its parameters as one"
     if _deepspeeds.get(optimizer):
@@ -486,23 +550,33 @@ def is_tensor(value: Any) -> bool:
     return isinstance(value, Tensor)
 
 
-def make_state(parameter: Tensor, group: Mapping[str, Any], listed: _lib.Listed, part: Optional[Part] = None) -> Tensor:
-    """A tensor of an optimizer's state as its first step would have made it: like the parameter, or a scalar beside it.
+def make_state(
+    parameter: Tensor, group: Mapping[str, Any], listed: _lib.Listed, part: Optional[Part] = None
+) -> Tensor:
+    """A tensor of an optimizer's state as its first step would have made it: like the parameter, or
+    a scalar beside it.
 
-    Its values are what the memory held: zeros would be written only to be overwritten. Not so beside FSDP1's flat parameters,
-    which have padding that no restore writes to.
+    Its values are what the memory held: zeros would be written only to be overwritten. Not so
+    beside FSDP1's flat parameters, which have padding that no restore writes to.
     """
     dtype = FROM_DTYPE[listed.dtype]
     if part is not None and listed.shape == part.shape:
-        return torch.zeros_like(parameter, dtype=dtype, memory_format=torch.preserve_format, requires_grad=False)
+        return torch.zeros_like(
+            parameter, dtype=dtype, memory_format=torch.preserve_format, requires_grad=False
+        )
     if listed.shape == box(parameter)[0]:
-        return torch.empty_like(parameter, dtype=dtype, memory_format=torch.preserve_format, requires_grad=False)
+        return torch.empty_like(
+            parameter, dtype=dtype, memory_format=torch.preserve_format, requires_grad=False
+        )
     on_device = bool(group.get("capturable") or group.get("fused")) or bool(listed.shape)
-    return torch.empty(listed.shape, dtype=dtype, device=local(parameter).device if on_device else "cpu")
+    return torch.empty(
+        listed.shape, dtype=dtype, device=local(parameter).device if on_device else "cpu"
+    )
 
 
 def group_marks(optimizer: Optimizer) -> List[Dict[str, Any]]:
-    """What shows that an update has changed hyperparameters of its groups; of none for torch's own optimizers, which do not."""
+    """What shows that an update has changed hyperparameters of its groups; of none for torch's own
+    optimizers, which do not."""
     if _is_torchs_own(type(optimizer)):
         return []
     return [
@@ -519,11 +593,16 @@ def group_marks(optimizer: Optimizer) -> List[Dict[str, Any]]:
 
 
 def random_state() -> Dict[str, Any]:
-    """The states of all generators that this process has used: torch's, Python's, numpy's where it is loaded."""
+    """The states of all generators that this process has used: torch's, Python's, numpy's where it
+    is loaded."""
     kind, words, gauss = random.getstate()
-    state: Dict[str, Any] = {"cpu": torch.get_rng_state(), "python": (kind, array("Q", words).tobytes(), gauss)}
+    state: Dict[str, Any] = {
+        "cpu": torch.get_rng_state(),
+        "python": (kind, array("Q", words).tobytes(), gauss),
+    }
     if torch.cuda.is_initialized():
-        state["cuda"] = torch.cuda.get_rng_state_all()  # they are kept on the host: nothing waits for a device
+        # they are kept on the host: nothing waits for a device
+        state["cuda"] = torch.cuda.get_rng_state_all()
         state["cuda_device"] = torch.cuda.current_device()
     numpy = sys.modules.get("numpy")
     if numpy is not None and hasattr(numpy, "random"):
@@ -539,7 +618,9 @@ def set_random_state(state: Mapping[str, Any]) -> None:
     random.setstate((kind, tuple(array("Q", words)), gauss))
     if "cuda" in state and torch.cuda.is_available():
         states, here, there = list(state["cuda"]), torch.cuda.current_device(), state["cuda_device"]
-        if here != there:  # this rank computes on another device now: that goes on with the generator of the one before
+        # this rank computes on another device now: that goes on with the generator of the one
+        # before
+        if here != there:
             states += [None] * (here + 1 - len(states))
             states[here], states[there] = states[there], states[here]
         for device, each in enumerate(states[: torch.cuda.device_count()]):
@@ -571,7 +652,11 @@ def pack(value: Any) -> Optional[Tuple[str, Any]]:
 
 def unpack(tag: str, of: Any) -> Any:
     if tag == "tensor":
-        data = torch.frombuffer(bytearray(of[2]), dtype=torch.uint8) if of[2] else torch.empty(0, dtype=torch.uint8)
+        data = (
+            torch.frombuffer(bytearray(of[2]), dtype=torch.uint8)
+            if of[2]
+            else torch.empty(0, dtype=torch.uint8)
+        )
         return data.view(FROM_DTYPE[of[0]]).reshape(of[1])
     if tag in ("scalar", "array"):
         import numpy
@@ -586,7 +671,8 @@ def unpack(tag: str, of: Any) -> Any:
 
 # ---- what an update writes to ----
 
-# .steps: the optimizers whose guarded step runs in this thread; .in_compiled: a hook runs that may return to what is compiled
+# .steps: the optimizers whose guarded step runs in this thread; .in_compiled: a hook runs that may
+# return to what is compiled
 _guarded = threading.local()
 
 
@@ -595,7 +681,8 @@ def _is_torchs_own(kind: type) -> bool:
 
 
 def guard_step(optimizer: Optimizer) -> None:
-    """Sees to it that a watch of this kind of optimizer's updates ends with the step, also with one that raises."""
+    """Sees to it that a watch of this kind of optimizer's updates ends with the step, also with one
+    that raises."""
     kind = type(optimizer)
     step = kind.step
     if not _is_torchs_own(kind) or hasattr(step, "_cairn_guards"):
@@ -609,7 +696,8 @@ def guard_step(optimizer: Optimizer) -> None:
             return step(self, *arguments, **options)
         except BaseException as error:
             if error.__traceback__ is not None:
-                error.__traceback__ = error.__traceback__.tb_next  # the script's own, without this frame
+                # the script's own, without this frame
+                error.__traceback__ = error.__traceback__.tb_next
             raise
         finally:
             steps.pop()
@@ -620,18 +708,33 @@ def guard_step(optimizer: Optimizer) -> None:
 
 
 def writes_are_known(optimizer: Optimizer) -> bool:
-    """Its step writes to its own tensors alone, and through torch's dispatcher, where a watch sees it.
+    """Its step writes to its own tensors alone, and through torch's dispatcher, where a watch sees
+    it.
 
-    That is known of torch's own optimizers. Others may use kernels that nothing sees, compiled code calls its kernels itself, and
-    nobody knows what a hook of the script does.
+    That is known of torch's own optimizers. Others may use kernels that nothing sees, compiled code
+    calls its kernels itself, and nobody knows what a hook of the script does.
     """
     steps = getattr(_guarded, "steps", None)
-    if compiling_callback is None or not _is_torchs_own(type(optimizer)) or not steps or steps[-1] is not optimizer:
+    if (
+        compiling_callback is None
+        or not _is_torchs_own(type(optimizer))
+        or not steps
+        or steps[-1] is not optimizer
+    ):
         return False
-    hooks = [getattr(optimizer_module, f"_global_optimizer_{when}_hooks", None) for when in ("pre", "post")]
-    if None in hooks or sum(map(len, hooks)) > 2 or optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
+    hooks = [
+        getattr(optimizer_module, f"_global_optimizer_{when}_hooks", None)
+        for when in ("pre", "post")
+    ]
+    if (
+        None in hooks
+        or sum(map(len, hooks)) > 2
+        or optimizer._optimizer_step_pre_hooks
+        or optimizer._optimizer_step_post_hooks
+    ):
         return False
-    # The first is true where this very function is being compiled, the second where what it returns to may be.
+    # The first is true where this very function is being compiled, the second where what it returns
+    # to may be.
     in_compiled = compiling_callback() is not None or getattr(_guarded, "in_compiled", False)
     return not torch.compiler.is_compiling() and not in_compiled
 
@@ -645,17 +748,22 @@ def _writes_of(function: Any) -> Optional[Tuple[Tuple[int, str], ...]]:
         return _written[function]
     except KeyError:
         schema = getattr(function, "_schema", None)
-        found = None if schema is None else tuple(
-            (index, argument.name)
-            for index, argument in enumerate(schema.arguments)
-            if argument.alias_info is not None and argument.alias_info.is_write
+        found = (
+            None
+            if schema is None
+            else tuple(
+                (index, argument.name)
+                for index, argument in enumerate(schema.arguments)
+                if argument.alias_info is not None and argument.alias_info.is_write
+            )
         )
         _written[function] = found
         return found
 
 
 def _span(tensor: Tensor) -> Optional[Tuple[int, int]]:
-    """The addresses [begin, end) of what lies here of a tensor; None where that is not one block of memory."""
+    """The addresses [begin, end) of what lies here of a tensor; None where that is not one block of
+    memory."""
     here = local(tensor)
     if type(here) not in (Tensor, torch.nn.Parameter) or here.layout is not torch.strided:
         return None
@@ -677,7 +785,9 @@ class _Watch(TorchDispatchMode):
     def _should_skip_dynamo(cls) -> bool:
         return False  # it never runs in compiled code, and would pay for that in every operator
 
-    def __torch_dispatch__(self, function: Any, _types: Any, args: Tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, function: Any, _types: Any, args: Tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
         kwargs = kwargs or {}
         if self.fence is not None:
             _before_write(self, self.fence, function, args, kwargs)
@@ -707,8 +817,8 @@ _installed = False
 
 
 def _quiet(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A hook that never stops training, and that torch.compile leaves alone: where it is called from code that is compiled piece by
-    piece, nothing in it is."""
+    """A hook that never stops training, and that torch.compile leaves alone: where it is called
+    from code that is compiled piece by piece, nothing in it is."""
 
     def run(*arguments: Any) -> Any:
         job = _job.current()
@@ -741,15 +851,20 @@ def _quiet(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _never_compiled(function: Any) -> None:
-    """torch.compile does not take it for a function of the script's; what is compiled and calls it may have it inside. Without Dynamo,
-    whose import takes as long as torch's own."""
+    """torch.compile does not take it for a function of the script's; what is compiled and calls it
+    may have it inside. Without Dynamo, whose import takes as long as torch's own."""
     try:
         from torch._C._dynamo import eval_frame
     except ImportError:
         return  # a version without Dynamo
-    if all(hasattr(eval_frame, name) for name in ("set_code_exec_strategy", "_FrameExecStrategy", "_FrameAction")):
+    if all(
+        hasattr(eval_frame, name)
+        for name in ("set_code_exec_strategy", "_FrameExecStrategy", "_FrameAction")
+    ):
         actions = eval_frame._FrameAction
-        eval_frame.set_code_exec_strategy(function.__code__, eval_frame._FrameExecStrategy(actions.SKIP, actions.DEFAULT))
+        eval_frame.set_code_exec_strategy(
+            function.__code__, eval_frame._FrameExecStrategy(actions.SKIP, actions.DEFAULT)
+        )
     elif hasattr(eval_frame, "skip_code"):  # until 2.6
         eval_frame.skip_code(function.__code__)
 
@@ -760,7 +875,8 @@ def _before_update(job: Job, optimizer: Optimizer) -> None:
 
 
 def _fenced(closure: Callable[[], Any], optimizer: Optimizer) -> Callable[[], Any]:
-    """The closure of an optimizer's step, with the fence after its first call: no optimizer writes before that."""
+    """The closure of an optimizer's step, with the fence after its first call: no optimizer writes
+    before that."""
     calls = 0
 
     @functools.wraps(closure)
@@ -776,14 +892,23 @@ def _fenced(closure: Callable[[], Any], optimizer: Optimizer) -> Callable[[], An
 
 
 @_quiet
-def _before_write(_job: Job, watch: _Watch, fence: Fence, function: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> None:
+def _before_write(
+    _job: Job,
+    watch: _Watch,
+    fence: Fence,
+    function: Any,
+    args: Tuple[Any, ...],
+    kwargs: Dict[str, Any],
+) -> None:
     written = _writes_of(function)
     if written == ():
         return
     positions: List[int] = []
     for index, name in written or ():
         value = args[index] if index < len(args) else kwargs.get(name)
-        for each in value if isinstance(value, (list, tuple)) else () if value is None else (value,):
+        for each in (
+            value if isinstance(value, (list, tuple)) else () if value is None else (value,)
+        ):
             span = _span(each)
             if span is None:
                 written = None
@@ -798,7 +923,9 @@ def _before_write(_job: Job, watch: _Watch, fence: Fence, function: Any, args: T
 
 
 @_quiet
-def _before_step(job: Job, optimizer: Optimizer, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Any:
+def _before_step(
+    job: Job, optimizer: Optimizer, args: Tuple[Any, ...], kwargs: Dict[str, Any]
+) -> Any:
     look_who_steps(optimizer)
     closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
     if not job.before_step(optimizer, callable(closure)):
@@ -813,7 +940,8 @@ def _after_step(job: Job, optimizer: Optimizer, _args: Any, _kwargs: Any) -> Non
     job.after_step(optimizer)
 
 
-_whole_graphs = False  # the script compiles with fullgraph=True, where a hook that leaves the graph is an error
+# the script compiles with fullgraph=True, where a hook that leaves the graph is an error
+_whole_graphs = False
 
 
 def _is_exporting() -> bool:
@@ -822,7 +950,8 @@ def _is_exporting() -> bool:
 
 
 def _outside_whole_graphs(hook: Callable[..., Any]) -> Callable[[torch.nn.Module, Any], Any]:
-    """A forward's hook that compiled code leaves itself for, but not where that is an error: there it is not called."""
+    """A forward's hook that compiled code leaves itself for, but not where that is an error: there
+    it is not called."""
 
     def call(module: torch.nn.Module, arguments: Any) -> Any:
         if torch.compiler.is_compiling() and (_whole_graphs or _is_exporting()):
@@ -851,8 +980,8 @@ def _compiled_forward(job: Job, module: torch.nn.Module) -> None:
 
 
 def _see_whole_graphs() -> None:
-    """Learns whether the script compiles with fullgraph=True, and sees forwards of modules that are compiled in place so: their
-    hooks are inside."""
+    """Learns whether the script compiles with fullgraph=True, and sees forwards of modules that are
+    compiled in place so: their hooks are inside."""
     compiles, compiles_in_place = torch.compile, torch.nn.Module.compile
 
     @functools.wraps(compiles)
@@ -884,7 +1013,8 @@ def watch_forwards() -> Callable[[], None]:
 
 
 def watch_root(module: torch.nn.Module) -> Callable[[], None]:
-    """Calls the job before every forward of this module, and before its other hooks: parameters are still sharded then."""
+    """Calls the job before every forward of this module, and before its other hooks: parameters are
+    still sharded then."""
     return module.register_forward_pre_hook(_root_forward, prepend=True).remove
 
 
@@ -927,7 +1057,8 @@ def _time_collectives() -> None:
 
 
 def _time_collectives_of_groups() -> None:
-    """Times the collectives of jobs that make a process group, where CAIRN_TIMING=1 asks for it: nobody pays for what nobody reads."""
+    """Times the collectives of jobs that make a process group, where CAIRN_TIMING=1 asks for it:
+    nobody pays for what nobody reads."""
     if os.environ.get("CAIRN_TIMING") != "1" or not torch.distributed.is_available():
         return
     if torch.distributed.is_initialized():
@@ -940,7 +1071,11 @@ def _time_collectives_of_groups() -> None:
         _time_collectives()
         return result
 
-    for name in ("torch.distributed", "torch.distributed.distributed_c10d", "torch.distributed.device_mesh"):
+    for name in (
+        "torch.distributed",
+        "torch.distributed.distributed_c10d",
+        "torch.distributed.device_mesh",
+    ):
         if getattr(sys.modules.get(name), "init_process_group", None) is initialise:
             sys.modules[name].init_process_group = init_process_group  # type: ignore[attr-defined]
 
@@ -951,7 +1086,8 @@ def _before_the_group_ends(job: Job) -> None:
 
 
 def _end_with_the_group() -> None:
-    """Takes the last snapshot while the ranks can wait for each other: most scripts end their process group, then themselves."""
+    """Takes the last snapshot while the ranks can wait for each other: most scripts end their
+    process group, then themselves."""
     if not torch.distributed.is_available():
         return
     destroy = torch.distributed.destroy_process_group
@@ -964,15 +1100,16 @@ def _end_with_the_group() -> None:
 
     for name in ("torch.distributed", "torch.distributed.distributed_c10d"):
         if getattr(sys.modules.get(name), "destroy_process_group", None) is destroy:
-            sys.modules[name].destroy_process_group = destroy_process_group  # type: ignore[attr-defined]
+            # type: ignore[attr-defined]
+            sys.modules[name].destroy_process_group = destroy_process_group
 
 
 STATELESS_WRAPPERS = ("accelerate", "lightning", "pytorch_lightning")  # by their packages
 
 
 def _inner(optimizer: Any, kept: List[str]) -> Any:
-    """What a wrapper (of Hugging Face's accelerate, say) wraps: its step is the one whose hooks run. kept: the kinds of wrappers
-    that may keep something themselves."""
+    """What a wrapper (of Hugging Face's accelerate, say) wraps: its step is the one whose hooks
+    run. kept: the kinds of wrappers that may keep something themselves."""
     while isinstance(getattr(optimizer, "optimizer", None), Optimizer):
         package = type(optimizer).__module__.partition(".")[0]
         if package == "deepspeed":
@@ -983,20 +1120,31 @@ def _inner(optimizer: Any, kept: List[str]) -> Any:
     return optimizer
 
 
-def attach(model: Any, optimizer: Any, scheduler: Any, dataloader: Any, extra: Optional[Mapping[str, Any]]) -> Job:
+def attach(
+    model: Any, optimizer: Any, scheduler: Any, dataloader: Any, extra: Optional[Mapping[str, Any]]
+) -> Job:
     """See cairn.attach."""
     models = dict(model) if isinstance(model, Mapping) else {"": model}
     kept: List[str] = []
-    optimizers = [_inner(each, kept) for each in (optimizer if isinstance(optimizer, (list, tuple)) else [optimizer])]
+    optimizers = [
+        _inner(each, kept)
+        for each in (optimizer if isinstance(optimizer, (list, tuple)) else [optimizer])
+    ]
     for name, each in models.items():
         if not isinstance(each, torch.nn.Module):
-            raise TypeError(f"cairn.attach: the model {name!r} is a {type(each).__name__}, not a torch.nn.Module")
+            raise TypeError(
+                f"cairn.attach: the model {name!r} is a {type(each).__name__}, not a torch.nn.Module"
+            )
     for each in optimizers:
         if not isinstance(each, Optimizer):
-            raise TypeError(f"cairn.attach: the optimizer is a {type(each).__name__}, not a torch.optim.Optimizer")
+            raise TypeError(
+                f"cairn.attach: the optimizer is a {type(each).__name__}, not a torch.optim.Optimizer"
+            )
     install()
     job = _job.start()
     job.attach(models, optimizers, Extras(scheduler, dataloader, extra))
     for name in kept:
-        job.leave_out(_lib.OPAQUE, f"what the {name} around an optimizer keeps itself", WRAPPER_KEEPS)
+        job.leave_out(
+            _lib.OPAQUE, f"what the {name} around an optimizer keeps itself", WRAPPER_KEEPS
+        )
     return job

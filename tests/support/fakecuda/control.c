@@ -158,11 +158,10 @@ fakecuda_fill(void *handle, uint64_t region, uint8_t value, size_t bytes, uint64
 
     if (!view || !stream)
         return INVALID_VALUE;
-    return fake_enqueue(stream, (struct fake_op){.kind = FAKE_FILL,
-                                                 .to = view,
-                                                 .bytes = bytes,
-                                                 .number = value,
-                                                 .delay_us = delay_us});
+    return fake_enqueue(
+        stream,
+        (struct fake_op){
+            .kind = FAKE_FILL, .to = view, .bytes = bytes, .number = value, .delay_us = delay_us});
 }
 
 int

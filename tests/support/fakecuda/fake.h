@@ -1,8 +1,9 @@
 /*
- * tests/support/fakecuda/fake.h - what the files of the fake driver share: contexts, streams, events,
- * ranges of memory, and the faults that a test asks for.
+ * tests/support/fakecuda/fake.h - what the files of the fake driver share: contexts, streams,
+ * events, ranges of memory, and the faults that a test asks for.
  *
- * driver.c holds the entry points, stream.c the queues, memory.c the memory, control.c what tests call.
+ * driver.c holds the entry points, stream.c the queues, memory.c the memory, control.c what tests
+ * call.
  */
 #ifndef FAKECUDA_FAKE_H
 #define FAKECUDA_FAKE_H
@@ -94,7 +95,8 @@ void fake_speed_set(uint64_t bytes_per_s, uint64_t delay_us);
 void fake_hold_set(bool on);
 struct fake_stream *fake_stream_make(struct fake_context *context);
 void fake_stream_drop(struct fake_stream *stream);
-/* The stream of a handle, NULL being the default one of the current context; NULL: there is none. */
+/* The stream of a handle, NULL being the default one of the current context; NULL: there is
+ * none. */
 struct fake_stream *fake_stream_of(void *handle);
 bool fake_stream_is_idle(struct fake_stream *stream);
 void fake_stream_finish(struct fake_stream *stream);

@@ -276,9 +276,9 @@ DRIVER(cuMemsetD8Async, uint64_t region, uint8_t value, size_t bytes, void *hand
     if (code || !view)
         return code ? code : INVALID_VALUE;
     stream = fake_stream_of(handle);
-    return !stream ? INVALID_HANDLE
-                   : fake_enqueue(stream, (struct fake_op){.kind = FAKE_FILL,
-                                                           .to = view,
-                                                           .bytes = bytes,
-                                                           .number = value});
+    return !stream
+               ? INVALID_HANDLE
+               : fake_enqueue(stream,
+                              (struct fake_op){
+                                  .kind = FAKE_FILL, .to = view, .bytes = bytes, .number = value});
 }

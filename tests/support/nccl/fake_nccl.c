@@ -117,7 +117,7 @@ void *
 fake_start(const struct fake_nccl *nccl, void *context, void *descriptor)
 {
     const struct nccl_profiler_v5 *table = nccl->table;
-    void *handle = (void *)(uintptr_t)0xdead; /* always to be written */
+    void *handle = (void *)(uintptr_t)0xdead;          /* always to be written */
     uint8_t before[sizeof(struct nccl_descriptor_v4)]; /* the smallest */
 
     memcpy(before, descriptor, sizeof before);
@@ -148,7 +148,8 @@ fake_record(const struct fake_nccl *nccl, void *handle, int state, void *argumen
 static int
 function_number(const char *func)
 {
-    static const char *const names[5] = {"Broadcast", "Reduce", "AllGather", "ReduceScatter", "AllReduce"};
+    static const char *const names[5] = {"Broadcast", "Reduce", "AllGather", "ReduceScatter",
+                                         "AllReduce"};
 
     for (int i = 0; i < 5; i++)
         if (strcmp(func, names[i]) == 0)
@@ -244,7 +245,8 @@ start_call(struct fake_comm *comm, const struct fake_task *task, void *group_cal
 }
 
 static void *
-start_task_v5(struct fake_comm *comm, const struct fake_task *task, void *call, void *group, uint64_t seq)
+start_task_v5(struct fake_comm *comm, const struct fake_task *task, void *call, void *group,
+              uint64_t seq)
 {
     struct nccl_descriptor_v5 event;
 
@@ -303,7 +305,8 @@ fake_enqueue(struct fake_comm *comm, const struct fake_task *task)
     struct fake_operation operation = {.comm = comm};
 
     if (mask & (NCCL_COLL | NCCL_P2P | NCCL_KERNEL_CH))
-        operation = comm->nccl->version < 5 ? enqueue_old(comm, task, mask, seq) : enqueue_new(comm, task, mask, seq);
+        operation = comm->nccl->version < 5 ? enqueue_old(comm, task, mask, seq)
+                                            : enqueue_new(comm, task, mask, seq);
     if (number >= 0 && !task->replayed)
         comm->seq[number]++;
     return operation;
@@ -356,7 +359,8 @@ fake_kernel_stop(struct fake_comm *comm, void *handle, uint64_t device_ns)
 }
 
 void
-fake_kernel(const struct fake_operation *operation, int channels, uint64_t start_ns, uint64_t stop_ns)
+fake_kernel(const struct fake_operation *operation, int channels, uint64_t start_ns,
+            uint64_t stop_ns)
 {
     void *handles[NCCL_CHANNELS_MAX];
 
@@ -409,7 +413,8 @@ fake_read(struct cairn_ring *ring, struct cairn_timing_record *records, uint32_t
 }
 
 uint32_t
-fake_read_operations(struct cairn_ring *ring, struct cairn_timing_record *records, uint32_t records_max)
+fake_read_operations(struct cairn_ring *ring, struct cairn_timing_record *records,
+                     uint32_t records_max)
 {
     uint32_t count = fake_read(ring, records, records_max), kept = 0;
 
@@ -447,7 +452,8 @@ fake_in_child(void (*body)(int version), int version, const char *percent)
     if (child < 0 || waitpid(child, &status, 0) != child)
         return false;
     if (status != 0)
-        fprintf(stderr, "version %d: the process of the test ended with status 0x%x\n", version, (unsigned)status);
+        fprintf(stderr, "version %d: the process of the test ended with status 0x%x\n", version,
+                (unsigned)status);
     return status == 0;
 }
 

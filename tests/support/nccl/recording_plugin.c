@@ -1,8 +1,8 @@
-/* tests/support/nccl/recording_plugin.c - a profiler plugin that checks and counts what it is handed. */
+/* tests/support/nccl/recording_plugin.c - a profiler plugin that checks and counts what it is
+ * handed. */
 #include "tests/support/nccl/recording_plugin.h"
 
 #include "bindings/nccl/profiler_abi.h"
-
 
 enum { OBJECTS_MAX = 1 << 17 };
 
@@ -44,16 +44,16 @@ init_v3(void **context, int *mask)
 }
 
 static int
-init_v4(void **context, int *mask, const char *comm_name, uint64_t comm_hash, int nodes, int ranks, int rank,
-        nccl_logger *logger)
+init_v4(void **context, int *mask, const char *comm_name, uint64_t comm_hash, int nodes, int ranks,
+        int rank, nccl_logger *logger)
 {
     (void)comm_name, (void)comm_hash, (void)nodes, (void)ranks, (void)rank, (void)logger;
     return join(context, mask);
 }
 
 static int
-init_v5(void **context, uint64_t comm_hash, int *mask, const char *comm_name, int nodes, int ranks, int rank,
-        nccl_logger *logger)
+init_v5(void **context, uint64_t comm_hash, int *mask, const char *comm_name, int nodes, int ranks,
+        int rank, nccl_logger *logger)
 {
     (void)comm_name, (void)comm_hash, (void)nodes, (void)ranks, (void)rank, (void)logger;
     return join(context, mask);
@@ -65,7 +65,8 @@ begin(void *context, void **handle, const struct nccl_descriptor *head, uint64_t
     struct object *object = &objects[objects_used++];
     int bit = type ? __builtin_ctzll(type) : 14;
 
-    recording.wrong += context != &context_object || bit > 14 || (head->parent && !is_object(head->parent));
+    recording.wrong +=
+        context != &context_object || bit > 14 || (head->parent && !is_object(head->parent));
     recording.started[bit]++;
     recording.with_parent[bit] += head->parent != NULL;
     object->bit = bit + 1;
@@ -119,6 +120,9 @@ finalize(void *context)
     return 0;
 }
 
-const struct nccl_profiler_v3 ncclProfiler_v3 = {"recording", init_v3, start_old, stop, record, finalize};
-const struct nccl_profiler_v4 ncclProfiler_v4 = {"recording", init_v4, start_old, stop, record, finalize};
-const struct nccl_profiler_v5 ncclProfiler_v5 = {"recording", init_v5, start_new, stop, record, finalize};
+const struct nccl_profiler_v3 ncclProfiler_v3 = {"recording", init_v3, start_old,
+                                                 stop,        record,  finalize};
+const struct nccl_profiler_v4 ncclProfiler_v4 = {"recording", init_v4, start_old,
+                                                 stop,        record,  finalize};
+const struct nccl_profiler_v5 ncclProfiler_v5 = {"recording", init_v5, start_new,
+                                                 stop,        record,  finalize};

@@ -1,8 +1,10 @@
 /*
- * tests/support/nccl/recording_plugin.h - another profiler plugin, libnccl-profiler-recording.so, that checks and counts.
+ * tests/support/nccl/recording_plugin.h - another profiler plugin, libnccl-profiler-recording.so,
+ * that checks and counts.
  *
- * It has tables of versions 3 to 5. Each event is an object of its own; what it is handed as context, parent or handle
- * must be one of its objects, and an event ends once. Which events it asks for is its mask's matter.
+ * It has tables of versions 3 to 5. Each event is an object of its own; what it is handed as
+ * context, parent or handle must be one of its objects, and an event ends once. Which events it
+ * asks for is its mask's matter.
  */
 #ifndef RECORDING_PLUGIN_H
 #define RECORDING_PLUGIN_H

@@ -1,6 +1,7 @@
 /*
- * one_agent.h - a whole agent of a job of one node as a real process, and trainers that speak to it frame by frame. A program
- * that includes this is also the keeper's executable: main calls keeper_main first.
+ * one_agent.h - a whole agent of a job of one node as a real process, and trainers that speak to it
+ * frame by frame. A program that includes this is also the keeper's executable: main calls
+ * keeper_main first.
  */
 #ifndef ONE_AGENT_H
 #define ONE_AGENT_H
@@ -35,7 +36,12 @@
 
 #define HELPER __attribute__((unused)) static
 
-enum { TIMEOUT_MS = 60000, STATE_BYTES = 1 << 20, TENSOR_BYTES = 3 * CAIRN_BLOCK_BYTES, REGION_BLOCKS = 3 };
+enum {
+    TIMEOUT_MS = 60000,
+    STATE_BYTES = 1 << 20,
+    TENSOR_BYTES = 3 * CAIRN_BLOCK_BYTES,
+    REGION_BLOCKS = 3
+};
 
 static char executable[512];
 
@@ -104,7 +110,8 @@ show_log(const struct node *node)
 {
     char bytes[4096];
     int fd = open(node->log_path, O_RDONLY | O_CLOEXEC);
-    off_t length = fd < 0 ? 0 : lseek(fd, 0, SEEK_END), begin = length > (off_t)sizeof bytes ? length - (off_t)sizeof bytes : 0;
+    off_t length = fd < 0 ? 0 : lseek(fd, 0, SEEK_END),
+          begin = length > (off_t)sizeof bytes ? length - (off_t)sizeof bytes : 0;
     ssize_t len = fd < 0 ? 0 : pread(fd, bytes, sizeof bytes, begin);
 
     if (fd >= 0)
@@ -129,7 +136,8 @@ make_node(void **state)
     struct cairn_config *config;
 
     assert_non_null(node);
-    snprintf(node->dir, sizeof node->dir, "%s/cairn-agent-XXXXXX", getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
+    snprintf(node->dir, sizeof node->dir, "%s/cairn-agent-XXXXXX",
+             getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
     assert_non_null(mkdtemp(node->dir));
     snprintf(node->log_path, sizeof node->log_path, "%s/log", node->dir);
     config = &node->config;
@@ -346,7 +354,8 @@ enlist(struct trainer *trainer, uint32_t rank)
 {
     ask_register(trainer, rank, 1, TENSOR_BYTES, 40);
     expect(trainer, CAIRN_SESSION_REGISTERED);
-    assert_int_equal(cairn_session_take_registered(&trainer->frame, &trainer->registered), CAIRN_OK);
+    assert_int_equal(cairn_session_take_registered(&trainer->frame, &trainer->registered),
+                     CAIRN_OK);
     assert_int_equal(trainer->registered.region_bytes, TENSOR_BYTES);
     for (uint32_t i = 0; i < trainer->registered.slot_count; i++) {
         trainer->slot_fds[i] = trainer->frame.fds[i];

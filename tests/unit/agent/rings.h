@@ -1,5 +1,6 @@
 /*
- * rings.h - rings of timing records for a whole agent (one_agent.h), and what its status says of them.
+ * rings.h - rings of timing records for a whole agent (one_agent.h), and what its status says of
+ * them.
  */
 #ifndef RINGS_H
 #define RINGS_H
@@ -71,13 +72,14 @@ HELPER void
 ask_status(const struct node *node, char *text, size_t text_bytes)
 {
     static const char question[] = "{\"verb\":\"status\"}";
-    struct cairn_session_hello hello = {.protocol = CAIRN_SESSION_PROTOCOL, .role = CAIRN_ROLE_OPERATOR};
+    struct cairn_session_hello hello = {.protocol = CAIRN_SESSION_PROTOCOL,
+                                        .role = CAIRN_ROLE_OPERATOR};
     struct cairn_session_operator request = {.text = question, .text_bytes = sizeof question - 1};
     struct cairn_session_operator_reply reply = {0};
     struct trainer operator;
     size_t used = 0;
 
-    greet(node, &operator, &hello);
+    greet(node, &operator, & hello);
     expect(&operator, CAIRN_SESSION_WELCOME);
     assert_int_equal(cairn_session_put_operator(&operator.writer, &request), CAIRN_OK);
     while (!reply.final) {

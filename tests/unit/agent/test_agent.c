@@ -1,7 +1,7 @@
 /*
- * tests/unit/agent/test_agent.c - a whole agent of a job of one node, as a real process, and trainers that speak to it frame
- * by frame: also such as no libcairn would say. This program is also the keeper's executable, when its first argument is
- * "keeper".
+ * tests/unit/agent/test_agent.c - a whole agent of a job of one node, as a real process, and
+ * trainers that speak to it frame by frame: also such as no libcairn would say. This program is
+ * also the keeper's executable, when its first argument is "keeper".
  */
 #include "base/wire.h"
 #include "snapshot/catalog.h"
@@ -56,8 +56,10 @@ test_what_does_not_fit_is_refused_at_register(void **state)
     ask_register(&other, 1, 1, STATE_BYTES - TENSOR_BYTES + 1, 20);
     expect_refused(&other, CAIRN_NOMEM, "taken by its other ranks");
     ask_register(&other, 0, 1, 64, 40); /* the first rank's name */
-    expect_refused(&other, CAIRN_INVAL, "000000000000: what rank 1 registers does not fit another rank's of this node: the tensor is known with "
-                                        "another shape");
+    expect_refused(&other, CAIRN_INVAL,
+                   "000000000000: what rank 1 registers does not fit another rank's of this node: "
+                   "the tensor is known with "
+                   "another shape");
     enlist(&other, 1);
     assert_int_equal(other.registered.region_offset, TENSOR_BYTES);
     hang_up(&other);
@@ -129,7 +131,8 @@ stored_forgotten_before(struct cairn_catalog *catalog)
     struct cairn_reader reader;
     uint64_t value;
 
-    assert_int_equal(cairn_catalog_get(catalog, CAIRN_TABLE_EPOCHS, "epoch", 5, &bytes, &bytes_len), CAIRN_OK);
+    assert_int_equal(cairn_catalog_get(catalog, CAIRN_TABLE_EPOCHS, "epoch", 5, &bytes, &bytes_len),
+                     CAIRN_OK);
     cairn_reader_init(&reader, bytes, bytes_len);
     cairn_read_bytes(&reader, before, sizeof before);
     value = cairn_read_u64(&reader);
@@ -146,7 +149,8 @@ kill_agent(struct node *node)
     assert_int_equal(unlink(node->log_path), 0);
 }
 
-/* One start made the memory and ended before it stored that it knows nothing: the next one adopts it, and is told by the mark. */
+/* One start made the memory and ended before it stored that it knows nothing: the next one adopts
+ * it, and is told by the mark. */
 static void
 test_new_memory_stays_new_until_it_is_stored(void **state)
 {
@@ -166,7 +170,8 @@ test_new_memory_stays_new_until_it_is_stored(void **state)
     hang_up(&trainer);
     catalog = open_catalog(node);
     assert_int_equal(stored_forgotten_before(catalog), 5);
-    assert_int_equal(cairn_catalog_get(catalog, CAIRN_TABLE_EPOCHS, "memory", 6, &mark, &mark_len), CAIRN_NOT_FOUND);
+    assert_int_equal(cairn_catalog_get(catalog, CAIRN_TABLE_EPOCHS, "memory", 6, &mark, &mark_len),
+                     CAIRN_NOT_FOUND);
     assert_int_equal(cairn_catalog_put(catalog, CAIRN_TABLE_EPOCHS, "memory", 6, "", 0), CAIRN_OK);
     cairn_catalog_close(catalog);
     node->pid = start_process(node);
@@ -175,7 +180,8 @@ test_new_memory_stays_new_until_it_is_stored(void **state)
     kill_agent(node);
     catalog = open_catalog(node);
     assert_true(stored_forgotten_before(catalog) == UINT64_MAX);
-    assert_int_equal(cairn_catalog_get(catalog, CAIRN_TABLE_EPOCHS, "memory", 6, &mark, &mark_len), CAIRN_NOT_FOUND);
+    assert_int_equal(cairn_catalog_get(catalog, CAIRN_TABLE_EPOCHS, "memory", 6, &mark, &mark_len),
+                     CAIRN_NOT_FOUND);
     cairn_catalog_close(catalog);
     node->pid = start_process(node);
     await_log(node, "agent: serves");
@@ -192,7 +198,8 @@ test_frames_out_of_place(void **state)
 
     attach(*state, &trainer, 0, 1);
     piece.generation = (struct cairn_generation){1, 77};
-    assert_int_equal(cairn_session_put_piece(&trainer.writer, &piece), CAIRN_OK); /* not registered */
+    /* not registered */
+    assert_int_equal(cairn_session_put_piece(&trainer.writer, &piece), CAIRN_OK);
     assert_int_equal(cairn_session_put_done(&trainer.writer, &done), CAIRN_OK);
     enlist(&trainer, 0);
     assert_int_equal(cairn_session_put_piece(&trainer.writer, &piece), CAIRN_OK); /* not granted */
@@ -237,7 +244,8 @@ test_noise_ends_its_own_session_alone(void **state)
         hang_up(&noisy);
     }
     dial(*state, &noisy); /* a frame before HELLO */
-    assert_int_equal(cairn_session_put_begin(&noisy.writer, &(struct cairn_session_begin){1}), CAIRN_OK);
+    assert_int_equal(cairn_session_put_begin(&noisy.writer, &(struct cairn_session_begin){1}),
+                     CAIRN_OK);
     assert_int_equal(receive(&noisy), 0);
     hang_up(&noisy);
     grant = begin(&trainer, 9);
@@ -280,8 +288,8 @@ test_a_dead_trainer_whose_child_lives(void **state)
 }
 
 /*
- * A trainer that was granted a slot and is shown out before it has stopped copying: the slot is not granted to the next
- * one until the old one's end of the socket closes.
+ * A trainer that was granted a slot and is shown out before it has stopped copying: the slot is not
+ * granted to the next one until the old one's end of the socket closes.
  */
 static void
 test_a_slot_waits_for_its_old_writer(void **state)
@@ -325,8 +333,8 @@ expect_skip(struct trainer *trainer, uint64_t step, uint32_t reason, const char 
         fail_msg("skipped with \"%s\", which does not say \"%s\"", skip.text, text);
 }
 
-/* The steps between the restored one and the last that its predecessors had begun are told from those of a trainer that
- * restored nothing. */
+/* The steps between the restored one and the last that its predecessors had begun are told from
+ * those of a trainer that restored nothing. */
 static void
 test_steps_that_were_begun_before(void **state)
 {
@@ -380,13 +388,15 @@ test_many_steps_that_were_begun_before(void **state)
 static void
 ask(const struct node *node, const char *question, char *text, size_t text_bytes)
 {
-    struct cairn_session_hello hello = {.protocol = CAIRN_SESSION_PROTOCOL, .role = CAIRN_ROLE_OPERATOR};
-    struct cairn_session_operator request = {.text = question, .text_bytes = (uint32_t)strlen(question)};
+    struct cairn_session_hello hello = {.protocol = CAIRN_SESSION_PROTOCOL,
+                                        .role = CAIRN_ROLE_OPERATOR};
+    struct cairn_session_operator request = {.text = question,
+                                             .text_bytes = (uint32_t)strlen(question)};
     struct cairn_session_operator_reply reply = {0};
     struct trainer operator;
     size_t used = 0;
 
-    greet(node, &operator, &hello);
+    greet(node, &operator, & hello);
     expect(&operator, CAIRN_SESSION_WELCOME);
     assert_int_equal(cairn_session_put_operator(&operator.writer, &request), CAIRN_OK);
     while (!reply.final) {
@@ -401,8 +411,8 @@ ask(const struct node *node, const char *question, char *text, size_t text_bytes
 }
 
 /*
- * A trainer of before a restore hears nothing of the new epoch, by whose number the next agent would take it for one that
- * belongs to it, and does not push aside whoever has its rank now.
+ * A trainer of before a restore hears nothing of the new epoch, by whose number the next agent
+ * would take it for one that belongs to it, and does not push aside whoever has its rank now.
  */
 static void
 test_left_overs_of_a_restore(void **state)
@@ -461,22 +471,37 @@ static void
 enlist_as_replica(struct trainer *trainer, uint32_t rank, uint32_t index)
 {
     char name[16];
-    struct cairn_slice slices[2] = {
-        {.name = name, .dtype = CAIRN_U8, .kind = CAIRN_PARAM, .dims = 1, .shape = {TENSOR_BYTES - 64}, .extent = {TENSOR_BYTES - 64}, .device = -1},
-        {.name = "bias", .dtype = CAIRN_F32, .kind = CAIRN_PARAM, .dims = 1, .shape = {4}, .extent = {4}, .device = -1, .replica_index = index, .replica_count = 2}};
+    struct cairn_slice slices[2] = {{.name = name,
+                                     .dtype = CAIRN_U8,
+                                     .kind = CAIRN_PARAM,
+                                     .dims = 1,
+                                     .shape = {TENSOR_BYTES - 64},
+                                     .extent = {TENSOR_BYTES - 64},
+                                     .device = -1},
+                                    {.name = "bias",
+                                     .dtype = CAIRN_F32,
+                                     .kind = CAIRN_PARAM,
+                                     .dims = 1,
+                                     .shape = {4},
+                                     .extent = {4},
+                                     .device = -1,
+                                     .replica_index = index,
+                                     .replica_count = 2}};
     const struct cairn_session_register request = {.request = 7, .count = 2, .slices = slices};
 
     snprintf(name, sizeof name, "own%u", rank);
     assert_int_equal(cairn_session_put_register(&trainer->writer, &request), CAIRN_OK);
     expect(trainer, CAIRN_SESSION_REGISTERED);
-    assert_int_equal(cairn_session_take_registered(&trainer->frame, &trainer->registered), CAIRN_OK);
+    assert_int_equal(cairn_session_take_registered(&trainer->frame, &trainer->registered),
+                     CAIRN_OK);
     for (uint32_t i = 0; i < trainer->registered.slot_count; i++) {
         trainer->slot_fds[i] = trainer->frame.fds[i];
         trainer->frame.fds[i] = -1;
     }
 }
 
-/* Of few bytes replica 0 captures all: where both are number 1 nobody has them, and no checksum and no sum of bytes tells. */
+/* Of few bytes replica 0 captures all: where both are number 1 nobody has them, and no checksum and
+ * no sum of bytes tells. */
 static void
 test_replicas_of_one_number_are_refused(void **state)
 {
@@ -492,7 +517,8 @@ test_replicas_of_one_number_are_refused(void **state)
         capture(&trainers[rank], &grant, 0x11);
     }
     await_status(*state, "bias: of its 2 replicas none is number 0", true);
-    expect_skip(&trainers[0], 6, CAIRN_REASON_OTHER, "bias: of its 2 replicas none is number 0, and ranks 0 and 1 both are number 1");
+    expect_skip(&trainers[0], 6, CAIRN_REASON_OTHER,
+                "bias: of its 2 replicas none is number 0, and ranks 0 and 1 both are number 1");
     expect_skip(&trainers[1], 6, CAIRN_REASON_OTHER, "bias: of its 2 replicas");
     for (uint32_t rank = 0; rank < 2; rank++)
         enlist_as_replica(&trainers[rank], rank, rank);
@@ -509,18 +535,25 @@ static void
 test_what_is_not_covered_is_in_the_status(void **state)
 {
     struct cairn_session_coverage coverage = {
-        "", 2, 2, {{CAIRN_OPTIMIZER, "exp_avg.w", "its layout is sparse"}, {CAIRN_BUFFER, "mask \xc3\xbc", "meta"}}};
+        "",
+        2,
+        2,
+        {{CAIRN_OPTIMIZER, "exp_avg.w", "its layout is sparse"},
+         {CAIRN_BUFFER, "mask \xc3\xbc", "meta"}}};
     struct trainer trainer;
 
     attach(*state, &trainer, 0, 1);
     enlist(&trainer, 0);
     await_status(*state, "\"reports\":false", true);
-    await_status(*state, "\"tensors\":{\"parameter\":1,\"optimizer\":0,\"buffer\":0,\"opaque\":0},"
-                         "\"bytes\":{\"parameter\":196608,",
+    await_status(*state,
+                 "\"tensors\":{\"parameter\":1,\"optimizer\":0,\"buffer\":0,\"opaque\":0},"
+                 "\"bytes\":{\"parameter\":196608,",
                  true);
     assert_int_equal(cairn_session_put_coverage(&trainer.writer, &coverage), CAIRN_OK);
     assert_int_equal(cairn_session_writer_send(&trainer.writer, trainer.fd), CAIRN_OK);
-    await_status(*state, "{\"kind\":\"optimizer\",\"name\":\"exp_avg.w\",\"reason\":\"its layout is sparse\"", true);
+    await_status(
+        *state,
+        "{\"kind\":\"optimizer\",\"name\":\"exp_avg.w\",\"reason\":\"its layout is sparse\"", true);
     await_status(*state, "\"left_out\":2", true);
     await_status(*state, "\"not-covered\"", true);
     await_status(*state, "\"snapshots-refused\"", false);
@@ -543,8 +576,14 @@ test_hostile_coverage_ends_its_session(void **state)
     static const struct {
         const char *refusal;
         uint32_t says, bytes;
-    } hostile[] = {{"\x1b]0;owned\x07", 10, 10}, {"a\0b", 3, 3},       {"\xff\xff", 2, 2},
-                   {"x", 1 << 30, 1},           {"\xc2\x9b" "2J", 4, 4}, {"two\nlines", 9, 9}};
+    } hostile[] = {{"\x1b]0;owned\x07", 10, 10},
+                   {"a\0b", 3, 3},
+                   {"\xff\xff", 2, 2},
+                   {"x", 1 << 30, 1},
+                   {"\xc2\x9b"
+                    "2J",
+                    4, 4},
+                   {"two\nlines", 9, 9}};
 
     for (size_t i = 0; i < sizeof hostile / sizeof *hostile; i++) {
         uint8_t payload[64] = {0};
@@ -617,21 +656,29 @@ main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_who_does_not_belong_is_refused, start_node, end_node),
-        cmocka_unit_test_setup_teardown(test_a_rank_registers_anew_and_larger, start_node, end_node),
+        cmocka_unit_test_setup_teardown(test_a_rank_registers_anew_and_larger, start_node,
+                                        end_node),
         cmocka_unit_test_setup_teardown(test_what_does_not_fit_is_refused_at_register, start_node,
                                         end_node),
         cmocka_unit_test_setup_teardown(test_a_generation_outlives_the_agent, start_node, end_node),
-        cmocka_unit_test_setup_teardown(test_new_memory_stays_new_until_it_is_stored, start_node, end_node),
+        cmocka_unit_test_setup_teardown(test_new_memory_stays_new_until_it_is_stored, start_node,
+                                        end_node),
         cmocka_unit_test_setup_teardown(test_frames_out_of_place, start_node, end_node),
-        cmocka_unit_test_setup_teardown(test_noise_ends_its_own_session_alone, start_node, end_node),
-        cmocka_unit_test_setup_teardown(test_a_dead_trainer_whose_child_lives, start_node, end_node),
+        cmocka_unit_test_setup_teardown(test_noise_ends_its_own_session_alone, start_node,
+                                        end_node),
+        cmocka_unit_test_setup_teardown(test_a_dead_trainer_whose_child_lives, start_node,
+                                        end_node),
         cmocka_unit_test_setup_teardown(test_a_slot_waits_for_its_old_writer, start_node, end_node),
         cmocka_unit_test_setup_teardown(test_steps_that_were_begun_before, start_node, end_node),
         cmocka_unit_test_setup_teardown(test_left_overs_of_a_restore, start_node, end_node),
-        cmocka_unit_test_setup_teardown(test_replicas_of_one_number_are_refused, start_node, end_node),
-        cmocka_unit_test_setup_teardown(test_many_steps_that_were_begun_before, start_node, end_node),
-        cmocka_unit_test_setup_teardown(test_what_is_not_covered_is_in_the_status, start_node, end_node),
-        cmocka_unit_test_setup_teardown(test_hostile_coverage_ends_its_session, start_node, end_node),
+        cmocka_unit_test_setup_teardown(test_replicas_of_one_number_are_refused, start_node,
+                                        end_node),
+        cmocka_unit_test_setup_teardown(test_many_steps_that_were_begun_before, start_node,
+                                        end_node),
+        cmocka_unit_test_setup_teardown(test_what_is_not_covered_is_in_the_status, start_node,
+                                        end_node),
+        cmocka_unit_test_setup_teardown(test_hostile_coverage_ends_its_session, start_node,
+                                        end_node),
         cmocka_unit_test_setup_teardown(test_one_agent_per_socket, start_node, end_node),
         cmocka_unit_test_setup_teardown(test_what_stops_the_start, make_node, end_node),
     };

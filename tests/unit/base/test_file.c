@@ -354,7 +354,8 @@ test_sizes_and_messages(void **state)
     assert_int_equal(cairn_file_read_at(fd, 1, path, 100, &got), CAIRN_OK);
     assert_int_equal(got, 2);
     err = cairn_file_reserve(fd, UINT64_MAX / 4);
-    assert_true(err == CAIRN_IO || err == CAIRN_FULL); /* EFBIG, or ENOSPC of a file system in memory */
+    /* EFBIG, or ENOSPC of a file system in memory */
+    assert_true(err == CAIRN_IO || err == CAIRN_FULL);
     assert_int_equal(cairn_file_size(root_fd, &bytes), CAIRN_INVAL);
     cairn_file_path(root_fd, "x", path);
     (void)snprintf(expected, sizeof(expected), "%s/x", root);

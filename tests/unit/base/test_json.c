@@ -280,8 +280,9 @@ test_round_trip(void **state)
 static void
 test_numbers(void **state)
 {
-    static const char *const bad[] = {"",   "-",   "+1",  ".5",   "1.",   "01",   "1e",  "1e+", "0x10",
-                                      "nan", "NaN", "inf", "1e999", "-01", "true", "\"1\"", "1,"};
+    static const char *const bad[] = {"",      "-",   "+1",   ".5",    "1.",  "01",
+                                      "1e",    "1e+", "0x10", "nan",   "NaN", "inf",
+                                      "1e999", "-01", "true", "\"1\"", "1,"};
     static const char good[] = "[0, -0.5, 1e3, 2.5E-1, 123456789, null, nul]";
     struct cairn_json_reader reader;
 
@@ -311,10 +312,10 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_numbers),        cmocka_unit_test(test_writer),         cmocka_unit_test(test_doubles),
-        cmocka_unit_test(test_writer_misuse),  cmocka_unit_test(test_reader),
-        cmocka_unit_test(test_reader_refuses), cmocka_unit_test(test_depth),
-        cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(test_numbers), cmocka_unit_test(test_writer),
+        cmocka_unit_test(test_doubles), cmocka_unit_test(test_writer_misuse),
+        cmocka_unit_test(test_reader),  cmocka_unit_test(test_reader_refuses),
+        cmocka_unit_test(test_depth),   cmocka_unit_test(test_round_trip),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

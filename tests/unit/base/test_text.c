@@ -14,9 +14,11 @@
 static void
 test_plain(void **state)
 {
-    static const char *const plain[] = {"", "layer.0.weight", "\xc3\xbc", "\xe2\x82\xac", "\xf0\x9f\x9a\x80", "\xc2\xa0"};
-    static const char *const not_plain[] = {"\n", "a\x1b[31m", "\x7f", "\xc2\x9b", "\xc2\x80", "\xff", "\xc3", "\xc0\x80",
-                                            "\xed\xa0\x80", "\xf4\x90\x80\x80", "a\xe2\x82"};
+    static const char *const plain[] = {
+        "", "layer.0.weight", "\xc3\xbc", "\xe2\x82\xac", "\xf0\x9f\x9a\x80", "\xc2\xa0"};
+    static const char *const not_plain[] = {
+        "\n",   "a\x1b[31m", "\x7f",         "\xc2\x9b",         "\xc2\x80", "\xff",
+        "\xc3", "\xc0\x80",  "\xed\xa0\x80", "\xf4\x90\x80\x80", "a\xe2\x82"};
 
     (void)state;
     for (size_t i = 0; i < sizeof plain / sizeof *plain; i++)

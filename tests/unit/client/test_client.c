@@ -198,7 +198,8 @@ end_as_child(const char *path, int begin, int exit_status)
     exit(exit_status);
 }
 
-/* To be called while this process has no threads. The last one made is the first to begin: it holds the others' pipes. */
+/* To be called while this process has no threads. The last one made is the first to begin: it holds
+ * the others' pipes. */
 static struct child
 make_child(const char *path, int exit_status)
 {
@@ -234,7 +235,8 @@ test_leave_at_exit(void **state)
 {
     struct fake_agent *agent = fake_agent_create(CAIRN_BLOCK_BYTES);
     struct child good = make_child(agent->path, 0), failed = make_child(agent->path, 1),
-                 cut = make_child(agent->path, BY_UNDERSCORE_EXIT), closed = make_child(agent->path, WITHOUT_THE_LIBRARY);
+                 cut = make_child(agent->path, BY_UNDERSCORE_EXIT),
+                 closed = make_child(agent->path, WITHOUT_THE_LIBRARY);
     struct cairn_client_options options = options_for(NULL);
     struct cairn_client *client = NULL;
 
@@ -382,8 +384,10 @@ test_coverage(void **state)
     memset(huge, 'y', sizeof huge - 1);
     huge[sizeof huge - 1] = '\0';
     for (uint32_t i = 0; i < CAIRN_UNCOVERED_MAX + 8; i++)
-        items[i] = (struct cairn_uncovered){i < 10 ? CAIRN_BUFFER : CAIRN_PARAM, huge, "\x1b[2J\xff\n"};
-    assert_int_equal(cairn_client_report_coverage(client, huge, items, CAIRN_UNCOVERED_MAX + 8), CAIRN_OK);
+        items[i] =
+            (struct cairn_uncovered){i < 10 ? CAIRN_BUFFER : CAIRN_PARAM, huge, "\x1b[2J\xff\n"};
+    assert_int_equal(cairn_client_report_coverage(client, huge, items, CAIRN_UNCOVERED_MAX + 8),
+                     CAIRN_OK);
     told = await_coverage(agent, 2);
     assert_int_equal(told.count, CAIRN_UNCOVERED_MAX);
     assert_int_equal(told.left_out, 8);

@@ -1,7 +1,7 @@
 /*
- * tests/unit/client/test_device.c - tensors on devices through the calls of client.h: captured, fenced,
- * overwritten and restored, against the fake driver; what a step's streams order, and what a driver that
- * fails at any call leaves of training.
+ * tests/unit/client/test_device.c - tensors on devices through the calls of client.h: captured,
+ * fenced, overwritten and restored, against the fake driver; what a step's streams order, and what
+ * a driver that fails at any call leaves of training.
  */
 #include "cairn/client.h"
 
@@ -194,7 +194,8 @@ attach(struct trainer *trainer, uint32_t fence_timeout_ms)
     fake_agent_start(trainer->agent);
     assert_int_equal(cairn_client_open(&options, &trainer->client), CAIRN_OK);
     for (int d = 0; d < 2; d++)
-        assert_int_equal(cairn_client_set_stream(trainer->client, d, trainer->streams[d]), CAIRN_OK);
+        assert_int_equal(cairn_client_set_stream(trainer->client, d, trainer->streams[d]),
+                         CAIRN_OK);
     return cairn_client_register(trainer->client, trainer->slices, trainer->count);
 }
 
@@ -232,7 +233,8 @@ end(struct trainer *trainer)
     assert_int_equal(fake_depth(), 0);
 }
 
-/* The slot that was granted last holds, with the right checksums, what `expected` says of each slice. */
+/* The slot that was granted last holds, with the right checksums, what `expected` says of each
+ * slice. */
 static void
 check_slot(struct trainer *trainer, const uint8_t *const *expected)
 {
@@ -241,9 +243,11 @@ check_slot(struct trainer *trainer, const uint8_t *const *expected)
     uint64_t region_bytes;
 
     assert_int_equal(
-        cairn_capture_plan(trainer->slices, trainer->count, entries, &region_bytes, NULL), CAIRN_OK);
+        cairn_capture_plan(trainer->slices, trainer->count, entries, &region_bytes, NULL),
+        CAIRN_OK);
     for (uint32_t i = 0; i < trainer->count; i++)
-        if (memcmp(region + entries[i].offset_bytes, expected[i], trainer->slices[i].extent[0]) != 0)
+        if (memcmp(region + entries[i].offset_bytes, expected[i], trainer->slices[i].extent[0]) !=
+            0)
             fail_msg("slice %u is not what it was", i);
     for (uint64_t b = 0; b < region_bytes / CAIRN_BLOCK_BYTES; b++)
         assert_int_equal(trainer->agent->crcs[0][b],
@@ -277,7 +281,8 @@ begin_copying(struct trainer *trainer, uint64_t step)
     assert_true(fake_reaches(&trainer->agent->begins, begins + 1));
 }
 
-/* Waits until a device has been given something to copy: a fence before that gives the snapshot up. */
+/* Waits until a device has been given something to copy: a fence before that gives the snapshot
+ * up. */
 static void
 await_copies(void)
 {
@@ -290,8 +295,8 @@ await_copies(void)
 
 /* ---- the tests ---- */
 
-/* Both devices and the host in one snapshot, dozens of small tensors among them; what follows a fence
- * is not in it. With the memory pinned, and through the ring where that is refused. */
+/* Both devices and the host in one snapshot, dozens of small tensors among them; what follows a
+ * fence is not in it. With the memory pinned, and through the ring where that is refused. */
 static void
 test_captured_and_overwritten(void **state)
 {
@@ -329,8 +334,8 @@ test_captured_and_overwritten(void **state)
     }
 }
 
-/* A snapshot is the state after the work that each device's own stream had been given at begin, however
- * late the grant comes; what the stream is given after that is not waited for. */
+/* A snapshot is the state after the work that each device's own stream had been given at begin,
+ * however late the grant comes; what the stream is given after that is not waited for. */
 static void
 test_ordered_after_the_streams(void **state)
 {
@@ -368,8 +373,8 @@ test_ordered_after_the_streams(void **state)
     end(&trainer);
 }
 
-/* A device that does nothing any more: no fence says that its tensors may be overwritten, and none waits
- * for longer than it may; snapshots go on when the device does. */
+/* A device that does nothing any more: no fence says that its tensors may be overwritten, and none
+ * waits for longer than it may; snapshots go on when the device does. */
 static void
 test_silent_device(void **state)
 {
@@ -387,7 +392,8 @@ test_silent_device(void **state)
     assert_int_equal(cairn_snapshot_fence(trainer.client, 0), CAIRN_TIMEOUT);
     assert_true(fake_now_ms() - start_ms < 3000);
     assert_int_equal(cairn_snapshot_fence(trainer.client, CAIRN_FENCE_ALL), CAIRN_TIMEOUT);
-    assert_int_equal(cairn_snapshot_begin(trainer.client, 2), CAIRN_AGAIN); /* it is still being read */
+    /* it is still being read */
+    assert_int_equal(cairn_snapshot_begin(trainer.client, 2), CAIRN_AGAIN);
     fake_hold(0);
     assert_true(fake_reaches(&trainer.agent->cancels, 1));
     assert_int_equal(trainer.agent->dones, 0);
@@ -425,8 +431,8 @@ close_while_a_device_hangs(bool fails)
     _exit(0); /* what the driver has is its own */
 }
 
-/* A process whose device hangs for ever can end: the client is closed all the same. A fork would not do: threads of the driver that
- * earlier tests left may hold a lock at that moment. */
+/* A process whose device hangs for ever can end: the client is closed all the same. A fork would
+ * not do: threads of the driver that earlier tests left may hold a lock at that moment. */
 static void
 closes(const char *how)
 {
@@ -446,7 +452,8 @@ test_closed_while_a_device_hangs(void **state)
     closes(hanging);
 }
 
-/* So it can where the driver reports an error while the copies hang, as of a tensor that was freed behind a collective that waits. */
+/* So it can where the driver reports an error while the copies hang, as of a tensor that was freed
+ * behind a collective that waits. */
 static void
 test_closed_while_a_failed_device_hangs(void **state)
 {
@@ -454,8 +461,8 @@ test_closed_while_a_failed_device_hangs(void **state)
     closes(failing);
 }
 
-/* While the trainer captures a CUDA graph no snapshot begins, and no thread of ours disturbs it: not when
- * it pins either, as an agent that comes back has it do. */
+/* While the trainer captures a CUDA graph no snapshot begins, and no thread of ours disturbs it:
+ * not when it pins either, as an agent that comes back has it do. */
 static void
 test_graph_capture(void **state)
 {
@@ -471,7 +478,8 @@ test_graph_capture(void **state)
     assert_true(fake_reaches(&trainer.agent->dones, 1));
     assert_int_equal(cairn_snapshot_fence(trainer.client, CAIRN_FENCE_ALL), CAIRN_OK);
     assert_int_equal(cairn_snapshot_begin(trainer.client, 2), CAIRN_AGAIN);
-    assert_int_equal(cairn_client_register(trainer.client, trainer.slices, trainer.count), CAIRN_OK);
+    assert_int_equal(cairn_client_register(trainer.client, trainer.slices, trainer.count),
+                     CAIRN_OK);
     assert_int_equal(fake_capture(trainer.streams[0], 0), 0);
     begin_copying(&trainer, 3);
     assert_true(fake_reaches(&trainer.agent->dones, 2));
@@ -483,15 +491,24 @@ test_graph_capture(void **state)
     end(&trainer);
 }
 
-/* The n-th call of each entry point fails: registration or a snapshot fails, which is said in at most one
- * line of cause and one of effect; the steps go on; nothing is left behind, and no torn snapshot. */
+/* The n-th call of each entry point fails: registration or a snapshot fails, which is said in at
+ * most one line of cause and one of effect; the steps go on; nothing is left behind, and no torn
+ * snapshot. */
 static void
 test_every_driver_error(void **state)
 {
-    static const char *const symbols[] = {
-        "cuInit",         "cuDeviceGet",          "cuDevicePrimaryCtxRetain", "cuCtxPushCurrent_v2",
-        "cuEventCreate",  "cuMemcpyDtoHAsync_v2", "cuStreamCreateWithPriority", "cuStreamWaitEvent",
-        "cuEventRecord",  "cuEventQuery",         "cuStreamIsCapturing",        "cuMemHostAlloc"};
+    static const char *const symbols[] = {"cuInit",
+                                          "cuDeviceGet",
+                                          "cuDevicePrimaryCtxRetain",
+                                          "cuCtxPushCurrent_v2",
+                                          "cuEventCreate",
+                                          "cuMemcpyDtoHAsync_v2",
+                                          "cuStreamCreateWithPriority",
+                                          "cuStreamWaitEvent",
+                                          "cuEventRecord",
+                                          "cuEventQuery",
+                                          "cuStreamIsCapturing",
+                                          "cuMemHostAlloc"};
     static const uint64_t turns[] = {1, 3};
     struct trainer trainer;
 
@@ -512,12 +529,14 @@ test_every_driver_error(void **state)
 
                 assert_true(begun == CAIRN_OK || begun == CAIRN_AGAIN);
                 while (begun == CAIRN_OK && cairn_snapshot_captured(trainer.client) == 0)
-                    nanosleep(&(struct timespec){0, 100000}, NULL); /* a fence before the grant gives it up */
+                    /* a fence before the grant gives it up */
+                    nanosleep(&(struct timespec){0, 100000}, NULL);
                 (void)cairn_snapshot_fence(trainer.client, CAIRN_FENCE_ALL);
             }
             assert_true(registered == CAIRN_OK || registered == CAIRN_DEVICE ||
                         registered == CAIRN_NOMEM);
-            assert_true(line_count - lines_with("device answers again, and") <= 2); /* on a slow machine */
+            /* on a slow machine */
+            assert_true(line_count - lines_with("device answers again, and") <= 2);
             if (turns[n] == 1)
                 assert_int_equal(lines_with("cuda: "), 1);
             assert_true(lines_with("code=999") <= 1);
@@ -528,7 +547,8 @@ test_every_driver_error(void **state)
         }
 }
 
-/* A device that failed is opened anew by itself: two lines when it fails, one when it works again. */
+/* A device that failed is opened anew by itself: two lines when it fails, one when it works
+ * again. */
 static void
 test_failed_device_comes_back(void **state)
 {
@@ -562,7 +582,8 @@ test_failed_device_comes_back(void **state)
     end(&trainer);
 }
 
-/* Tensors that are registered while a device fails are refused with its reason, which was said before. */
+/* Tensors that are registered while a device fails are refused with its reason, which was said
+ * before. */
 static void
 test_registered_while_a_device_fails(void **state)
 {
@@ -576,10 +597,12 @@ test_registered_while_a_device_fails(void **state)
     assert_true(fake_reaches(&trainer.agent->cancels, 1));
     assert_int_equal(cairn_snapshot_fence(trainer.client, CAIRN_FENCE_ALL), CAIRN_DEVICE);
     assert_int_equal(lines_with("code=700"), 1);
-    assert_int_equal(cairn_client_register(trainer.client, trainer.slices, trainer.count), CAIRN_DEVICE);
+    assert_int_equal(cairn_client_register(trainer.client, trainer.slices, trainer.count),
+                     CAIRN_DEVICE);
     assert_int_equal(lines_with("code=700"), 2);
     fake_reset();
-    assert_int_equal(cairn_client_register(trainer.client, trainer.slices, trainer.count), CAIRN_OK);
+    assert_int_equal(cairn_client_register(trainer.client, trainer.slices, trainer.count),
+                     CAIRN_OK);
     begin_copying(&trainer, 2);
     assert_true(fake_reaches(&trainer.agent->dones, 1));
     check_slot(&trainer, copy_of_all(&trainer));
@@ -644,9 +667,9 @@ store(struct fake_agent *agent, uint32_t index, uint8_t *matrix, uint64_t from, 
 }
 
 /*
- * What two ranks captured comes into one rank with three parts on two devices. The streams have still to
- * initialise the targets when the restore is asked for: what is restored comes after that. Every driver
- * call of the restore may fail: then it says so, and another try brings everything.
+ * What two ranks captured comes into one rank with three parts on two devices. The streams have
+ * still to initialise the targets when the restore is asked for: what is restored comes after that.
+ * Every driver call of the restore may fail: then it says so, and another try brings everything.
  */
 static void
 test_restored_into_other_ranks(void **state)
@@ -679,8 +702,8 @@ test_restored_into_other_ranks(void **state)
                trainer.agent->container_bytes[0]);
         assert_int_equal(attach(&trainer, 5000), CAIRN_OK);
         for (int d = 0; d < 2; d++)
-            assert_int_equal(fake_fill(trainer.streams[d], trainer.large[d], 0x99, LARGE_BYTES, 80000),
-                             0);
+            assert_int_equal(
+                fake_fill(trainer.streams[d], trainer.large[d], 0x99, LARGE_BYTES, 80000), 0);
         fake_fail(symbols[f], 1, 999);
         err = cairn_client_restore(trainer.client, &restored);
         if (f > 0) {
@@ -737,7 +760,8 @@ restore_while_a_device_hangs(void)
     if (cairn_client_restore(trainer.client, &restored) != CAIRN_TIMEOUT)
         return 4;
     /* The next one does not even ask while copies of this one may come. */
-    if (cairn_client_restore(trainer.client, &restored) != CAIRN_TIMEOUT || atomic_load(&trainer.agent->restores) != 1)
+    if (cairn_client_restore(trainer.client, &restored) != CAIRN_TIMEOUT ||
+        atomic_load(&trainer.agent->restores) != 1)
         return 5;
     fake_hold(0); /* what it may still read is there */
     while (peek(trainer.large[0]) != 7)
@@ -756,7 +780,8 @@ restore_while_a_device_hangs(void)
     _exit(0);
 }
 
-/* A restore returns when its time is over, although a device hangs; the next one waits for what it left. */
+/* A restore returns when its time is over, although a device hangs; the next one waits for what it
+ * left. */
 static void
 test_restored_while_a_device_hangs(void **state)
 {

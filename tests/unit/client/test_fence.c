@@ -431,7 +431,7 @@ test_hanging_device(void **state)
     start_ms = fake_now_ms();
     assert_int_equal(cairn_snapshot_fence(trainer.client, CAIRN_FENCE_ALL), CAIRN_TIMEOUT);
     assert_true(fake_now_ms() - start_ms < 2 * MARGIN_MS); /* it is waited for once */
-    for (uint64_t step = 2; step < 10; step++) { /* training goes on, without snapshots */
+    for (uint64_t step = 2; step < 10; step++) {           /* training goes on, without snapshots */
         assert_int_equal(cairn_snapshot_begin(trainer.client, step), CAIRN_AGAIN);
         assert_int_equal(cairn_snapshot_fence(trainer.client, CAIRN_FENCE_ALL), CAIRN_OK);
     }
@@ -518,7 +518,8 @@ test_given_up_while_waiting(void **state)
     teardown(&trainer);
 }
 
-/* A held snapshot is known as good when the trainer says so, whether the copy has ended by then or not, and never otherwise. */
+/* A held snapshot is known as good when the trainer says so, whether the copy has ended by then or
+ * not, and never otherwise. */
 static void
 test_held(void **state)
 {
@@ -538,7 +539,8 @@ test_held(void **state)
             engine_copies(SLICES * SLICE_BYTES);
             engine_end(CAIRN_OK);
         }
-        assert_int_equal(cairn_snapshot_fence(trainer.client, CAIRN_FENCE_ALL), step == 2 ? CAIRN_INVAL : CAIRN_OK);
+        assert_int_equal(cairn_snapshot_fence(trainer.client, CAIRN_FENCE_ALL),
+                         step == 2 ? CAIRN_INVAL : CAIRN_OK);
         if (step == 3 || step == 5) { /* after the fence; 4 is left without a word */
             nanosleep(&(struct timespec){0, 20000000}, NULL); /* time to go wrong in */
             assert_int_equal(trainer.agent->dones, step == 3 ? 1 : 2);
@@ -546,15 +548,19 @@ test_held(void **state)
             assert_int_equal(cairn_snapshot_confirm(trainer.client, true), CAIRN_NOT_FOUND);
         }
         if (step != 4)
-            assert_true(fake_reaches(step == 2 || step == 5 ? &trainer.agent->cancels : &trainer.agent->dones,
-                                     step == 1 || step == 2 ? 1 : step == 3 ? 2 : 3));
+            assert_true(fake_reaches(step == 2 || step == 5 ? &trainer.agent->cancels
+                                                            : &trainer.agent->dones,
+                                     step == 1 || step == 2 ? 1
+                                     : step == 3            ? 2
+                                                            : 3));
     }
     assert_int_equal(stats_of(&trainer).snapshots_captured, 2);
     assert_int_equal(stats_of(&trainer).snapshots_failed, 3);
     teardown(&trainer);
 }
 
-/* Two slices of one memory: it is read twice, and may be overwritten after the second time alone, whichever of them is asked for. */
+/* Two slices of one memory: it is read twice, and may be overwritten after the second time alone,
+ * whichever of them is asked for. */
 static void
 test_slices_that_share_memory(void **state)
 {
@@ -565,18 +571,22 @@ test_slices_that_share_memory(void **state)
     (void)state;
     setup(&trainer, 10000);
     for (int i = 0; i < SLICES; i++)
-        slices[i] = (struct cairn_slice){.name = i == 0 ? "whole" : i == 1 ? "apart" : "its second half",
-                                         .dtype = CAIRN_U8,
-                                         .kind = CAIRN_BUFFER,
-                                         .dims = 1,
-                                         .shape = {SLICE_BYTES},
-                                         .extent = {SLICE_BYTES},
-                                         .address = trainer.bytes + (i == 1 ? 2 * SLICE_BYTES : i * SLICE_BYTES / 4),
-                                         .device = -1};
+        slices[i] = (struct cairn_slice){
+            .name = i == 0   ? "whole"
+                    : i == 1 ? "apart"
+                             : "its second half",
+            .dtype = CAIRN_U8,
+            .kind = CAIRN_BUFFER,
+            .dims = 1,
+            .shape = {SLICE_BYTES},
+            .extent = {SLICE_BYTES},
+            .address = trainer.bytes + (i == 1 ? 2 * SLICE_BYTES : i * SLICE_BYTES / 4),
+            .device = -1};
     assert_int_equal(cairn_client_register(trainer.client, slices, SLICES), CAIRN_OK);
     begin_running(&trainer, 1);
     engine_copies(2 * SLICE_BYTES);
-    assert_int_equal(cairn_snapshot_fence(trainer.client, 1), CAIRN_OK); /* read for the last time */
+    /* read for the last time */
+    assert_int_equal(cairn_snapshot_fence(trainer.client, 1), CAIRN_OK);
     assert_int_equal(cairn_snapshot_captured(trainer.client), 0);
     fence_start(&fencing, &trainer, 0);
     engine_until(NULL, &engine.waiting);

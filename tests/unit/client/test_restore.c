@@ -705,7 +705,8 @@ test_huge_pages_are_let_go_of(void **state)
     }
 }
 
-/* While a restore is under way: every descriptor of this process that a program it starts would get. */
+/* While a restore is under way: every descriptor of this process that a program it starts would
+ * get. */
 static void *
 count_inherited(void *argument)
 {
@@ -724,7 +725,8 @@ count_inherited(void *argument)
     return count;
 }
 
-/* What the trainer starts meanwhile gets nothing of it: not the agent's memory, which it would keep alive. */
+/* What the trainer starts meanwhile gets nothing of it: not the agent's memory, which it would keep
+ * alive. */
 static void
 test_nothing_is_inherited(void **state)
 {
@@ -761,26 +763,34 @@ struct listing {
 };
 
 static void
-note_tensor(void *context, const char *name, enum cairn_dtype dtype, enum cairn_kind kind, uint32_t dims, const uint64_t *shape)
+note_tensor(void *context, const char *name, enum cairn_dtype dtype, enum cairn_kind kind,
+            uint32_t dims, const uint64_t *shape)
 {
     struct listing *listing = context;
 
-    if (strcmp(name, "matrix") == 0 && dtype == CAIRN_U32 && kind == CAIRN_PARAM && dims == 2 && shape[0] == ROWS && shape[1] == COLUMNS)
+    if (strcmp(name, "matrix") == 0 && dtype == CAIRN_U32 && kind == CAIRN_PARAM && dims == 2 &&
+        shape[0] == ROWS && shape[1] == COLUMNS)
         listing->matrices++;
-    else if (strcmp(name, "vector") == 0 && dtype == CAIRN_U32 && kind == CAIRN_OPTIMIZER && dims == 1 && shape[0] == LENGTH)
+    else if (strcmp(name, "vector") == 0 && dtype == CAIRN_U32 && kind == CAIRN_OPTIMIZER &&
+             dims == 1 && shape[0] == LENGTH)
         listing->vectors++;
-    else if (strcmp(name, "blob") == 0 && dtype == CAIRN_U8 && kind == CAIRN_OPAQUE && dims == 1 && shape[0] == BLOB)
+    else if (strcmp(name, "blob") == 0 && dtype == CAIRN_U8 && kind == CAIRN_OPAQUE && dims == 1 &&
+             shape[0] == BLOB)
         listing->blobs++;
     else
         listing->others++;
 }
 
-/* What three nodes hold parts of is listed once, whole, before anything is registered; and a restore works after it. */
+/* What three nodes hold parts of is listed once, whole, before anything is registered; and a
+ * restore works after it. */
 static void
 test_list(void **state)
 {
     struct stored stored = store_all(8 * CAIRN_BLOCK_BYTES, true);
-    struct cairn_client_options options = {.agent_socket = stored.agent->path, .world = 3, .connect_timeout_ms = 3000, .log = note_line};
+    struct cairn_client_options options = {.agent_socket = stored.agent->path,
+                                           .world = 3,
+                                           .connect_timeout_ms = 3000,
+                                           .log = note_line};
     struct listing listing = {0};
     struct cairn_generation generation;
     struct rank rank = {.count = 0};
@@ -792,7 +802,8 @@ test_list(void **state)
     assert_int_equal(cairn_client_list(client, NULL, NULL, NULL), CAIRN_INVAL);
     assert_int_equal(cairn_client_list(client, note_tensor, &listing, &generation), CAIRN_OK);
     assert_true(generation.epoch == 2 && generation.step == 40);
-    assert_true(listing.matrices == 1 && listing.vectors == 1 && listing.blobs == 1 && listing.others == 0);
+    assert_true(listing.matrices == 1 && listing.vectors == 1 && listing.blobs == 1 &&
+                listing.others == 0);
     stored.agent->generation.step++; /* manifests of another one */
     assert_int_equal(cairn_client_list(client, note_tensor, &listing, NULL), CAIRN_CORRUPT);
     stored.agent->generation.step--;
@@ -810,13 +821,20 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_same_layout),       cmocka_unit_test(test_other_layout),
-        cmocka_unit_test(test_prefers_own),       cmocka_unit_test(test_whole_state),
-        cmocka_unit_test(test_pipelined),         cmocka_unit_test(test_damage_repaired),
-        cmocka_unit_test(test_damage_everywhere), cmocka_unit_test(test_does_not_fit),
-        cmocka_unit_test(test_answers),           cmocka_unit_test(test_hostile_manifests),
-        cmocka_unit_test(test_without_slots),     cmocka_unit_test(test_list),
-        cmocka_unit_test(test_nothing_is_inherited), cmocka_unit_test(test_huge_pages_are_let_go_of),
+        cmocka_unit_test(test_same_layout),
+        cmocka_unit_test(test_other_layout),
+        cmocka_unit_test(test_prefers_own),
+        cmocka_unit_test(test_whole_state),
+        cmocka_unit_test(test_pipelined),
+        cmocka_unit_test(test_damage_repaired),
+        cmocka_unit_test(test_damage_everywhere),
+        cmocka_unit_test(test_does_not_fit),
+        cmocka_unit_test(test_answers),
+        cmocka_unit_test(test_hostile_manifests),
+        cmocka_unit_test(test_without_slots),
+        cmocka_unit_test(test_list),
+        cmocka_unit_test(test_nothing_is_inherited),
+        cmocka_unit_test(test_huge_pages_are_let_go_of),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -262,7 +262,8 @@ static void
 test_leave(void **state)
 {
     uint8_t payload[1] = {0};
-    struct cairn_session_frame frame = {.type = CAIRN_SESSION_LEAVE, .payload = payload, .payload_bytes = 1};
+    struct cairn_session_frame frame = {
+        .type = CAIRN_SESSION_LEAVE, .payload = payload, .payload_bytes = 1};
     struct cairn_session_writer writer;
 
     (void)state;
@@ -282,7 +283,8 @@ static void
 test_timing(void **state)
 {
     uint8_t payload[5] = {CAIRN_SESSION_RINGS_MAX - 1, 0, 0, 0, 0};
-    struct cairn_session_frame frame = {.type = CAIRN_SESSION_TIMING, .payload = payload, .payload_bytes = 4, .fd_count = 1};
+    struct cairn_session_frame frame = {
+        .type = CAIRN_SESSION_TIMING, .payload = payload, .payload_bytes = 4, .fd_count = 1};
     struct cairn_session_timing out = {.index = 77}, value = {.index = CAIRN_SESSION_RINGS_MAX};
     struct cairn_session_writer writer;
 
@@ -807,8 +809,15 @@ test_hostile_coverage(void **state)
     static const struct {
         const char *text;
         uint32_t bytes;
-    } hostile[] = {{"a\0b", 3},     {"\x1b]0;title\x07", 10}, {"\x1b[2J", 4}, {"line\nbreak", 10},
-                   {"\xff\xfe", 2}, {"\xc3", 1},              {"\xc2\x9b" "31m", 5}};
+    } hostile[] = {{"a\0b", 3},
+                   {"\x1b]0;title\x07", 10},
+                   {"\x1b[2J", 4},
+                   {"line\nbreak", 10},
+                   {"\xff\xfe", 2},
+                   {"\xc3", 1},
+                   {"\xc2\x9b"
+                    "31m",
+                    5}};
     static struct cairn_session_coverage value;
     struct cairn_session_writer writer;
     char longest[CAIRN_NAME_BYTES_MAX];

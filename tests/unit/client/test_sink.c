@@ -1,4 +1,5 @@
-/* What is put into a tensor lies there and nowhere else, whether its memory was touched before or not. */
+/* What is put into a tensor lies there and nowhere else, whether its memory was touched before or
+ * not. */
 #include "client/sink.h"
 
 #include "base/limits.h"
@@ -35,7 +36,8 @@ static void
 put(uint64_t offset, uint64_t bytes_len, size_t touched)
 {
     size_t page_bytes = (size_t)sysconf(_SC_PAGESIZE);
-    uint8_t *memory = mmap(NULL, MEMORY_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    uint8_t *memory =
+        mmap(NULL, MEMORY_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     uint8_t *bytes = malloc(bytes_len);
     struct cairn_slice slice = {.address = memory, .device = -1};
     struct client_sink *sink = NULL;

@@ -21,7 +21,8 @@ enum { RECORDS = 8 };
 
 static int interruptions;
 
-/* In the place of the C library's, which returns when a signal comes, as a profiler's or a job manager's do all the time. */
+/* In the place of the C library's, which returns when a signal comes, as a profiler's or a job
+ * manager's do all the time. */
 int
 posix_fallocate(int fd, off_t offset, off_t bytes)
 {

@@ -82,7 +82,8 @@ test_agent_killed(void **state)
     for (uint64_t step = 60; step < 70; step++) {
         uint64_t start_ms;
 
-        begin_soon(client, step); /* the copy of the one before may be a few instructions from its end */
+        begin_soon(client, step); /* the copy of the one before may be a few instructions from its
+                                   * end */
         start_ms = fake_now_ms();
         assert_int_equal(cairn_snapshot_fence(client, CAIRN_FENCE_ALL), CAIRN_AGAIN);
         assert_true(fake_now_ms() - start_ms < FENCE_TIMEOUT_MS / 2);
@@ -127,7 +128,8 @@ test_agent_silent(void **state)
     start_ms = fake_now_ms();
     assert_int_equal(cairn_client_register(client, model.slices, TENSORS), CAIRN_OK);
     assert_true(fake_now_ms() - start_ms >= SHORT_MS);
-    assert_true(fake_now_ms() - start_ms < options.fence_timeout_ms); /* it is not any longer wait */
+    /* it is not any longer wait */
+    assert_true(fake_now_ms() - start_ms < options.fence_timeout_ms);
     assert_int_equal(count_lines("in the background"), 1);
     assert_int_equal(cairn_snapshot_begin(client, 1), CAIRN_AGAIN);
     agent->hold_registered = 0;
@@ -177,7 +179,8 @@ test_hostile_agent(void **state)
     }
 }
 
-/* An agent that is at odds with us for good is asked ever more rarely, and so is not said ever again at once. */
+/* An agent that is at odds with us for good is asked ever more rarely, and so is not said ever
+ * again at once. */
 static void
 test_damage_is_asked_again_rarely(void **state)
 {
@@ -203,7 +206,8 @@ test_damage_is_asked_again_rarely(void **state)
     fake_agent_destroy(agent);
 }
 
-/* A trainer that has as many descriptors as it may is told so, not that the agent is damaged; and is protected when it has fewer. */
+/* A trainer that has as many descriptors as it may is told so, not that the agent is damaged; and
+ * is protected when it has fewer. */
 static void
 test_no_descriptors_left(void **state)
 {
@@ -285,7 +289,8 @@ test_forked_child(void **state)
     model_fini(&model);
 }
 
-/* Why nothing is protected is said once, and again to who registers anew: what is refused then may be another tensor. */
+/* Why nothing is protected is said once, and again to who registers anew: what is refused then may
+ * be another tensor. */
 static void
 test_refusal_is_said(void **state)
 {

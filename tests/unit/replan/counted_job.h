@@ -1,6 +1,7 @@
 /*
- * tests/unit/replan/counted_job.h - a job of which NCCL's plugin alone writes: operations are entered, none is seen to end, no step is
- * named. Records go through each rank's reducer, its reports through their bytes, into one analysis.
+ * tests/unit/replan/counted_job.h - a job of which NCCL's plugin alone writes: operations are
+ * entered, none is seen to end, no step is named. Records go through each rank's reducer, its
+ * reports through their bytes, into one analysis.
  */
 #ifndef CAIRN_TESTS_REPLAN_COUNTED_JOB_H
 #define CAIRN_TESTS_REPLAN_COUNTED_JOB_H
@@ -17,7 +18,15 @@
 #include "replan/live/live.h"
 #include "replan/live/reduce.h"
 
-enum { WORLD = 4, MS = 1000000, ALL = 0xa0, TENSOR = 0xb0, DATA = 0xd0, ONCE = 0xe0, ALL_RANKS = 0xf };
+enum {
+    WORLD = 4,
+    MS = 1000000,
+    ALL = 0xa0,
+    TENSOR = 0xb0,
+    DATA = 0xd0,
+    ONCE = 0xe0,
+    ALL_RANKS = 0xf
+};
 static const uint64_t S = 1000000000;
 
 struct job {
@@ -62,7 +71,9 @@ carry(void *context, const struct cairn_report *report)
     cairn_report_unpack(&reader, &arrived);
     assert_int_equal(cairn_reader_done(&reader), CAIRN_OK);
     if (!current->is_mute[report->rank])
-        assert_int_equal(cairn_live_take(current->live, report->rank / 2, &arrived, current->now_ns, current->now_ns), CAIRN_OK);
+        assert_int_equal(cairn_live_take(current->live, report->rank / 2, &arrived, current->now_ns,
+                                         current->now_ns),
+                         CAIRN_OK);
 }
 
 /* ---- the ranks ---- */
@@ -78,7 +89,9 @@ take(struct job *job, uint32_t rank, struct cairn_timing_record record)
 static inline void
 join(struct job *job, uint32_t rank, uint64_t comm, uint32_t place, uint16_t ranks)
 {
-    take(job, rank, (struct cairn_timing_record){.comm = comm, .peer = place, .ranks = ranks, .op = CAIRN_TIMING_MEMBER});
+    take(job, rank,
+         (struct cairn_timing_record){
+             .comm = comm, .peer = place, .ranks = ranks, .op = CAIRN_TIMING_MEMBER});
 }
 
 static inline uint16_t
@@ -90,31 +103,45 @@ ranks_of(uint64_t comm)
 static inline void
 enter(struct job *job, uint32_t rank, uint64_t comm, uint16_t op)
 {
-    take(job, rank, (struct cairn_timing_record){.comm = comm, .seq = ++job->entered[rank][comm & 0xff][op], .bytes = 64,
-                                                 .peer = CAIRN_PEER_NONE, .ranks = ranks_of(comm), .op = op});
+    take(job, rank,
+         (struct cairn_timing_record){.comm = comm,
+                                      .seq = ++job->entered[rank][comm & 0xff][op],
+                                      .bytes = 64,
+                                      .peer = CAIRN_PEER_NONE,
+                                      .ranks = ranks_of(comm),
+                                      .op = op});
 }
 
 /* A transfer with the other rank of a communicator of two. */
 static inline void
 transfer(struct job *job, uint32_t rank, uint64_t comm, uint16_t op, uint32_t place)
 {
-    take(job, rank, (struct cairn_timing_record){.comm = comm, .bytes = 64, .peer = place, .ranks = 2, .op = op});
+    take(job, rank,
+         (struct cairn_timing_record){
+             .comm = comm, .bytes = 64, .peer = place, .ranks = 2, .op = op});
 }
 
 /* The device is seen to begin an operation that was entered last, or to end it. */
 static inline void
 run(struct job *job, uint32_t rank, uint64_t comm, uint16_t op, bool ends)
 {
-    take(job, rank, (struct cairn_timing_record){.comm = comm, .seq = job->entered[rank][comm & 0xff][op], .bytes = 64,
-                                                 .enter_ns = job->now_ns - 2 * MS, .start_ns = job->now_ns - MS,
-                                                 .end_ns = ends ? job->now_ns : 0, .peer = CAIRN_PEER_NONE,
-                                                 .ranks = ranks_of(comm), .op = op});
+    take(job, rank,
+         (struct cairn_timing_record){.comm = comm,
+                                      .seq = job->entered[rank][comm & 0xff][op],
+                                      .bytes = 64,
+                                      .enter_ns = job->now_ns - 2 * MS,
+                                      .start_ns = job->now_ns - MS,
+                                      .end_ns = ends ? job->now_ns : 0,
+                                      .peer = CAIRN_PEER_NONE,
+                                      .ranks = ranks_of(comm),
+                                      .op = op});
 }
 
 static inline void
 start(struct job *job)
 {
-    struct cairn_live_options options = {.ledger = &job->ledger, .first_run = 1000, .said = said, .context = job};
+    struct cairn_live_options options = {
+        .ledger = &job->ledger, .first_run = 1000, .said = said, .context = job};
 
     memset(job, 0, sizeof *job);
     current = job;
@@ -122,7 +149,8 @@ start(struct job *job)
     cairn_ledger_init(&job->ledger);
     assert_int_equal(cairn_live_create(&options, &job->live), CAIRN_OK);
     for (uint32_t rank = 0; rank < WORLD; rank++) {
-        struct cairn_reduce_options of = {.rank = rank, .world = WORLD, .attachment = 1, .emit = carry};
+        struct cairn_reduce_options of = {
+            .rank = rank, .world = WORLD, .attachment = 1, .emit = carry};
 
         assert_int_equal(cairn_reduce_create(&of, &job->reduces[rank]), CAIRN_OK);
         job->presence[rank] = CAIRN_PRESENCE_RUNS;
@@ -136,7 +164,8 @@ start(struct job *job)
 static inline void
 begin_anew(struct job *job, uint32_t rank)
 {
-    struct cairn_reduce_options options = {.rank = rank, .world = WORLD, .attachment = 1, .emit = carry};
+    struct cairn_reduce_options options = {
+        .rank = rank, .world = WORLD, .attachment = 1, .emit = carry};
 
     cairn_reduce_destroy(job->reduces[rank]);
     assert_int_equal(cairn_reduce_create(&options, &job->reduces[rank]), CAIRN_OK);
@@ -163,8 +192,8 @@ pass(struct job *job, uint64_t for_ns)
     }
 }
 
-/* What a step enters on a rank, up to the operation number `until`, before which it hangs; -1: all of it. The numbers of
- * operations differ by communicator. */
+/* What a step enters on a rank, up to the operation number `until`, before which it hangs; -1: all
+ * of it. The numbers of operations differ by communicator. */
 static inline void
 step_of(struct job *job, uint32_t rank, int until)
 {
@@ -191,7 +220,8 @@ steps(struct job *job, uint32_t count)
     }
 }
 
-/* A step in which one rank hangs before its operation `until`; what its peers can enter they enter. */
+/* A step in which one rank hangs before its operation `until`; what its peers can enter they
+ * enter. */
 static inline void
 hang(struct job *job, uint32_t culprit, int until)
 {

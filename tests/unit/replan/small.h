@@ -1,5 +1,5 @@
-/* tests/unit/replan/small.h - small problems from a seed, and the cost formulas written again, plainly,
- * for the tests alone. */
+/* tests/unit/replan/small.h - small problems from a seed, and the cost formulas written again,
+ * plainly, for the tests alone. */
 #ifndef CAIRN_TESTS_REPLAN_SMALL_H
 #define CAIRN_TESTS_REPLAN_SMALL_H
 
@@ -101,7 +101,8 @@ exhaustive_layers_ms(const struct cairn_problem *problem, uint32_t stages, const
         for (uint32_t i = 0; i < stages; i++)
             sum += layers[i];
         if (sum == problem->layers)
-            best = fmin(best, plain_pipeline_ms(problem, stages, layer_ms, bytes, layers, microbatches));
+            best = fmin(best,
+                        plain_pipeline_ms(problem, stages, layer_ms, bytes, layers, microbatches));
         while (j < stages && layers[j] == problem->layers)
             layers[j++] = 1;
         if (j == stages)

@@ -58,7 +58,7 @@ static struct {
     cairn_err result;
     uint64_t pause_us;        /* per on_blocks */
     _Atomic uint64_t hold_at; /* on_blocks of this block or a later one waits; 0: none does */
-    bool check_region; /* the reported blocks must lie complete in the region */
+    bool check_region;        /* the reported blocks must lie complete in the region */
 } seen;
 
 static void
@@ -78,7 +78,8 @@ on_blocks(void *context, uint64_t first_block, uint32_t count, const uint64_t *c
     seen.next_block = first_block + count;
     if (seen.pause_us)
         usleep((useconds_t)seen.pause_us);
-    for (uint64_t at = atomic_load(&seen.hold_at); at && first_block >= at; at = atomic_load(&seen.hold_at))
+    for (uint64_t at = atomic_load(&seen.hold_at); at && first_block >= at;
+         at = atomic_load(&seen.hold_at))
         usleep(100);
 }
 
@@ -544,7 +545,8 @@ test_cancel(void **state)
         assert_int_equal(err, seen.result);
         assert_true(err == CAIRN_OK || err == CAIRN_AGAIN);
         waited = cairn_capture_wait(capture, 200 * BLOCK, 0);
-        /* Between the last copy and its report, cancel finds everything copied and nothing complete. */
+        /* Between the last copy and its report, cancel finds everything copied and nothing
+         * complete. */
         assert_true(waited == err || (waited == CAIRN_OK && err == CAIRN_AGAIN));
         assert_int_equal(seen.next_block == 200, err == CAIRN_OK);
     }
@@ -663,9 +665,9 @@ test_device_error(void **state)
 }
 
 /*
- * Two devices fail at once, and the copies of the second still run through memory that the first has pinned:
- * it is not let go of before they have ended. None of them ends before both are in flight and the first has failed, or the
- * calls that fail would be others.
+ * Two devices fail at once, and the copies of the second still run through memory that the first
+ * has pinned: it is not let go of before they have ended. None of them ends before both are in
+ * flight and the first has failed, or the calls that fail would be others.
  */
 static void
 test_devices_fail_together(void **state)
@@ -678,7 +680,8 @@ test_devices_fail_together(void **state)
     add_run(1, 0, 192 * BLOCK, 64 * BLOCK);
     fake_speed(0, 20000);
     fake_hold(1);
-    fake_fail("cuEventQuery", 8, 999); /* that of device 0, with one batch here and three there in flight, */
+    fake_fail("cuEventQuery", 8, 999); /* that of device 0, with one batch here and three there in
+                                        * flight, */
     fake_fail("cuEventQuery", 9, 999); /* and the first of device 1 after it */
     start(256);
     do
@@ -717,11 +720,12 @@ test_order(void **state)
     assert_int_equal(cairn_capture_prepare(capture, 0, region, REGION_BYTES_MAX), CAIRN_OK);
     assert_int_equal(retain(&context, 0), 0);
     assert_int_equal(push(context), 0);
-    runs[run_count++] = (struct cairn_capture_run){.source = (const void *)(uintptr_t)tensor,
-                                                   .bytes = 8 * BLOCK};
+    runs[run_count++] =
+        (struct cairn_capture_run){.source = (const void *)(uintptr_t)tensor, .bytes = 8 * BLOCK};
     assert_int_equal(fake_fill(NULL, tensor, 0x11, 8 * BLOCK, 20000), 0);
     assert_int_equal(cairn_capture_order(capture, 0, NULL), CAIRN_OK);
-    assert_int_equal(fake_fill(NULL, tensor + 8 * BLOCK, 0x22, BLOCK, 1000000), 0); /* not waited for */
+    /* not waited for */
+    assert_int_equal(fake_fill(NULL, tensor + 8 * BLOCK, 0x22, BLOCK, 1000000), 0);
     memset(expected, 0x11, 8 * BLOCK);
     capture_and_check(8);
     assert_int_equal(query(NULL), 600); /* not ready */
@@ -818,7 +822,8 @@ test_stats(void **state)
     assert_true(stats.capture_ns > 0);
 }
 
-/* Faults of this process while a capture goes into a mapping that it has not touched, of pages that exist. */
+/* Faults of this process while a capture goes into a mapping that it has not touched, of pages that
+ * exist. */
 static long
 faults_of_a_capture(uint64_t blocks, bool region_is_new)
 {
@@ -863,7 +868,8 @@ test_new_region_is_mapped_ahead(void **state)
     skip();
 #endif
     add_run(-1, 0, BLOCKS * BLOCK - 100, 0);
-    assert_int_equal(faults_of_a_capture(BLOCKS, false) > 0, true); /* and the sources are mapped now */
+    /* and the sources are mapped now */
+    assert_int_equal(faults_of_a_capture(BLOCKS, false) > 0, true);
     one_by_one = faults_of_a_capture(BLOCKS, false);
     ahead = faults_of_a_capture(BLOCKS, true);
     if (one_by_one < pages / 2 || madvise(region, BLOCK, MADV_POPULATE_READ) != 0) {

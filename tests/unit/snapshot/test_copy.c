@@ -152,9 +152,9 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_the_fastest_is_used), cmocka_unit_test(test_every_short_length), cmocka_unit_test(test_long_lengths),
-        cmocka_unit_test(test_random), cmocka_unit_test(test_continues_a_checksum),
-        cmocka_unit_test(test_every_bit_counts)};
+        cmocka_unit_test(test_the_fastest_is_used),  cmocka_unit_test(test_every_short_length),
+        cmocka_unit_test(test_long_lengths),         cmocka_unit_test(test_random),
+        cmocka_unit_test(test_continues_a_checksum), cmocka_unit_test(test_every_bit_counts)};
 
     return cmocka_run_group_tests(tests, fill, NULL);
 }

@@ -375,7 +375,8 @@ test_byte_lies(void **state)
     byte_lie(second + 8, 2 * CAIRN_BLOCK_BYTES - 7, 8, CAIRN_CORRUPT); /* leaves its region */
     byte_lie(second + 8, UINT64_MAX, 8, CAIRN_CORRUPT);
     byte_lie(third + 8, 4 * CAIRN_BLOCK_BYTES - 12771, 8, CAIRN_CORRUPT); /* leaves the container */
-    byte_lie(second + 16, 1, 4, CAIRN_OK);                                /* a replica's number, and their count */
+    /* a replica's number, and their count */
+    byte_lie(second + 16, 1, 4, CAIRN_OK);
     byte_lie(second + 16, 2, 4, CAIRN_CORRUPT);
     byte_lie(second + 20, UINT32_MAX, 4, CAIRN_OK);
     byte_lie(third + 24, 3201, 8, CAIRN_CORRUPT); /* the flat range */

@@ -125,7 +125,8 @@ piece(size_t index)
     return (struct cairn_mem_copy){host + index * PIECE, region + index * PIECE, PIECE};
 }
 
-/* Copies all of the device out in batches of `count` pieces with as many in flight as there may be. */
+/* Copies all of the device out in batches of `count` pieces with as many in flight as there may
+ * be. */
 static void
 copy_all_out(struct cairn_mem *mem, uint32_t count)
 {
@@ -262,7 +263,10 @@ test_unpinned_says_what_to_do(void **state)
     static const struct {
         int code;
         const char *fix;
-    } cases[] = {{2, "raise memlock"}, {800, "let the container"}, {801, "let the container"}, {719, "look up the driver's code"}};
+    } cases[] = {{2, "raise memlock"},
+                 {800, "let the container"},
+                 {801, "let the container"},
+                 {719, "look up the driver's code"}};
 
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {

@@ -1,4 +1,5 @@
-/* tests/unit/snapshot/test_slot.c - records are old or new, never torn, and every damage is found. */
+/* tests/unit/snapshot/test_slot.c - records are old or new, never torn, and every damage is
+ * found. */
 #include "snapshot/slot.h"
 
 #include <sched.h>
@@ -262,7 +263,8 @@ test_store_replaces_the_damaged_copy(void **state)
     }
 }
 
-/* Where both copies are damaged the next store leaves one that is whole, and nothing to complain of. */
+/* Where both copies are damaged the next store leaves one that is whole, and nothing to complain
+ * of. */
 static void
 test_store_after_both_are_damaged(void **state)
 {
@@ -272,7 +274,8 @@ test_store_after_both_are_damaged(void **state)
     assert_int_equal(cairn_slot_clear(&slots, 0), CAIRN_OK);
     store(0, 10);
     store(0, 11);
-    assert_int_equal(cairn_slot_load(&slots, 0, NULL, PAYLOAD_BYTES, &info), CAIRN_OK); /* checked where it lies */
+    /* checked where it lies */
+    assert_int_equal(cairn_slot_load(&slots, 0, NULL, PAYLOAD_BYTES, &info), CAIRN_OK);
     for (uint64_t copy = 0; copy < 2; copy++)
         memory[128 + copy * slots.copy_bytes + 64 + 3] ^= 4;
     assert_int_equal(load_error(0), CAIRN_CORRUPT);
@@ -348,7 +351,8 @@ test_writer_is_killed(void **state)
     assert_true(between > KILLS / 20); /* the kills did hit stores */
 }
 
-/* A reader in another process runs beside the writer and never sees a torn or a going-back record. */
+/* A reader in another process runs beside the writer and never sees a torn or a going-back
+ * record. */
 static void
 test_read_beside_a_writer(void **state)
 {

@@ -1,6 +1,7 @@
 /*
- * tests/unit/snapshot/test_tiling.c - sums and keys of parts say the same as cairn_layout_check_tiling of all pieces in one place:
- * over random tilings, with each kind of defect; and the tensors that are wrong are found, and named.
+ * tests/unit/snapshot/test_tiling.c - sums and keys of parts say the same as
+ * cairn_layout_check_tiling of all pieces in one place: over random tilings, with each kind of
+ * defect; and the tensors that are wrong are found, and named.
  */
 #include "snapshot/tiling.h"
 
@@ -18,7 +19,8 @@
 
 enum { PARTS = 3, ENTRIES_MAX = 400, NAMES = 8, ROUNDS = 400 };
 
-static const char *const names[NAMES] = {"a", "layers.0.weight", "layers.1.weight", "b", "scalar", "moment.a", "x", "y"};
+static const char *const names[NAMES] = {
+    "a", "layers.0.weight", "layers.1.weight", "b", "scalar", "moment.a", "x", "y"};
 static uint64_t seed;
 
 static uint64_t
@@ -42,8 +44,12 @@ struct job {
 static struct cairn_slice
 slice_of(const char *name, uint32_t dims, const uint64_t *shape)
 {
-    struct cairn_slice slice = {
-        .name = name, .dtype = CAIRN_U8, .kind = CAIRN_PARAM, .dims = dims, .device = -1, .replica_count = 1};
+    struct cairn_slice slice = {.name = name,
+                                .dtype = CAIRN_U8,
+                                .kind = CAIRN_PARAM,
+                                .dims = dims,
+                                .device = -1,
+                                .replica_count = 1};
 
     memcpy(slice.shape, shape, dims * sizeof *shape);
     return slice;
@@ -56,8 +62,10 @@ add(struct job *job, uint32_t p, const struct cairn_slice *slice)
     struct cairn_manifest_entry *entry = &part->entries[part->count];
 
     assert_true(part->count < ENTRIES_MAX);
-    *entry = (struct cairn_manifest_entry){.slice = *slice, .offset_bytes = part->used_bytes, .rank = p};
-    part->used_bytes += (cairn_slice_elements(slice) * cairn_dtype_bytes(slice->dtype) + 63) / 64 * 64;
+    *entry =
+        (struct cairn_manifest_entry){.slice = *slice, .offset_bytes = part->used_bytes, .rank = p};
+    part->used_bytes +=
+        (cairn_slice_elements(slice) * cairn_dtype_bytes(slice->dtype) + 63) / 64 * 64;
     part->count++;
 }
 
@@ -119,7 +127,8 @@ static void
 pack(const struct part *part, uint32_t p, uint64_t step, uint8_t **bytes, size_t *len)
 {
     uint64_t blocks = part->used_bytes / CAIRN_BLOCK_BYTES + 1;
-    struct cairn_manifest_rank rank = {.rank = p, .world = PARTS, .region_bytes = blocks * CAIRN_BLOCK_BYTES};
+    struct cairn_manifest_rank rank = {
+        .rank = p, .world = PARTS, .region_bytes = blocks * CAIRN_BLOCK_BYTES};
     struct cairn_manifest manifest = {.job_id = 1,
                                       .generation = {1, step},
                                       .container = p,
@@ -128,7 +137,8 @@ pack(const struct part *part, uint32_t p, uint64_t step, uint8_t **bytes, size_t
                                       .ranks = &rank,
                                       .rank_count = 1,
                                       .entry_count = part->count,
-                                      .entries = (struct cairn_manifest_entry *)(uintptr_t)part->entries,
+                                      .entries =
+                                          (struct cairn_manifest_entry *)(uintptr_t)part->entries,
                                       .block_count = blocks};
 
     manifest.block_crcs = calloc(blocks, sizeof(uint64_t));
@@ -236,7 +246,8 @@ is_tiled(const struct job *job)
         for (uint32_t i = 0; i < job->parts[p].count; i++) {
             const struct cairn_slice *slice = &job->parts[p].entries[i].slice;
 
-            agree &= cairn_layout_add(layout, p, slice, slice->flat_begin, slice->flat_end, 0, NULL) == CAIRN_OK;
+            agree &= cairn_layout_add(layout, p, slice, slice->flat_begin, slice->flat_end, 0,
+                                      NULL) == CAIRN_OK;
         }
     tiled = agree && cairn_layout_check_tiling(layout, true, NULL, 0) == CAIRN_OK;
     cairn_layout_destroy(layout);
@@ -271,7 +282,8 @@ put_in_again(struct job *job)
     add(job, (uint32_t)below(PARTS), &slice);
 }
 
-/* A rank that registers another rank's box instead of its own, as large: no count of elements tells. */
+/* A rank that registers another rank's box instead of its own, as large: no count of elements
+ * tells. */
 static void
 take_out_and_put_in(struct job *job)
 {
@@ -298,7 +310,8 @@ double_tensor(struct job *job)
                 add(job, p, &before.parts[p].entries[i].slice);
 }
 
-/* One part says something else of all that it has of a tensor; where it has all there is, that is no defect. */
+/* One part says something else of all that it has of a tensor; where it has all there is, that is
+ * no defect. */
 static void
 disagree(struct job *job, bool shape)
 {
@@ -384,7 +397,8 @@ static void
 every_defect_is_found(void **state)
 {
     (void)state;
-    assert_true(compare(take_out) > ROUNDS / 2); /* with its only piece a tensor is gone for everyone */
+    assert_true(compare(take_out) > ROUNDS / 2); /* with its only piece a tensor is gone for
+                                                  * everyone */
     assert_int_equal(compare(put_in_again), ROUNDS);
     assert_int_equal(compare(take_out_and_put_in), ROUNDS);
     assert_int_equal(compare(double_tensor), ROUNDS);
@@ -408,15 +422,17 @@ names_and_ranks_are_said(void **state)
     open_tilings(job, tilings);
     assert_true(find_wrong(tilings, &prefix));
     explain(tilings, prefix, text, sizeof text);
-    assert_string_equal(text,
-                        "misplaced: pieces in ranks 1 and 2 both hold [4:6]; misplaced: 2 of 6 elements are in no piece, such as [2:4]");
+    assert_string_equal(text, "misplaced: pieces in ranks 1 and 2 both hold [4:6]; misplaced: 2 of "
+                              "6 elements are in no piece, such as [2:4]");
     close_tilings(tilings);
     free(job);
 }
 
-/* Every rank says that it is one of as many replicas as there are; of few bytes one number captures all. */
+/* Every rank says that it is one of as many replicas as there are; of few bytes one number captures
+ * all. */
 static void
-replicate(struct job *job, const char *name, uint64_t elements, const uint32_t numbers[PARTS], uint32_t count)
+replicate(struct job *job, const char *name, uint64_t elements, const uint32_t numbers[PARTS],
+          uint32_t count)
 {
     for (uint32_t p = 0; p < PARTS; p++) {
         struct cairn_slice slice = slice_of(name, 1, &elements);
@@ -446,7 +462,8 @@ replicas_are_numbered_once_each(void **state)
     for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
         for (uint32_t combination = 0; combination < PARTS * PARTS * PARTS; combination++) {
             const uint32_t numbers[PARTS] = {combination / 9, combination / 3 % 3, combination % 3};
-            bool good = numbers[0] != numbers[1] && numbers[1] != numbers[2] && numbers[0] != numbers[2];
+            bool good =
+                numbers[0] != numbers[1] && numbers[1] != numbers[2] && numbers[0] != numbers[2];
 
             memset(job, 0, sizeof *job);
             replicate(job, "bias", sizes[s], numbers, PARTS);
@@ -461,7 +478,8 @@ replicas_are_numbered_once_each(void **state)
     free(job);
 }
 
-/* Replicas in words: a number that is missing, one that is there twice, and a count that not all agree on. */
+/* Replicas in words: a number that is missing, one that is there twice, and a count that not all
+ * agree on. */
 static void
 replicas_are_said(void **state)
 {
@@ -469,8 +487,12 @@ replicas_are_said(void **state)
         uint32_t numbers[PARTS], count;
         const char *text;
     } cases[] = {
-        {{1, 1, 2}, 3, "bias: of its 3 replicas none is number 0, and ranks 0 and 1 both are number 1"},
-        {{1, 1, 1}, 2, "bias: of its 2 replicas none is number 0, and ranks 0 and 1 both are number 1"},
+        {{1, 1, 2},
+         3,
+         "bias: of its 3 replicas none is number 0, and ranks 0 and 1 both are number 1"},
+        {{1, 1, 1},
+         2,
+         "bias: of its 2 replicas none is number 0, and ranks 0 and 1 both are number 1"},
         {{0, 1, 1}, 2, "bias: of its 2 replicas ranks 1 and 2 both are number 1"},
         {{0, 1, 3}, 4, "bias: of its 4 replicas none is number 2"},
     };
@@ -545,12 +567,14 @@ large_shapes(void **state)
         assert_int_equal(cairn_layout_add(pieces.layout, 0, &left, 0, 0, 0, NULL), CAIRN_OK);
         assert_int_equal(cairn_layout_add(pieces.layout, 1, &right, 0, 0, 0, NULL), CAIRN_OK);
         cairn_tiling_explain(&pieces, text, sizeof text);
-        assert_non_null(strstr(text, off ? "are in no piece, such as [0:2147483648, 12345:12346]" : "not every element"));
+        assert_non_null(strstr(text, off ? "are in no piece, such as [0:2147483648, 12345:12346]"
+                                         : "not every element"));
         cairn_tiling_pieces_fini(&pieces);
     }
 }
 
-/* Of more pieces than can be brought together nobody knows which tensor it is: none is blamed alone. */
+/* Of more pieces than can be brought together nobody knows which tensor it is: none is blamed
+ * alone. */
 static void
 pieces_that_are_cut_off(void **state)
 {
@@ -568,7 +592,9 @@ pieces_that_are_cut_off(void **state)
     assert_string_equal(text, "whole: not every element of it is registered by exactly one rank");
     assert_int_equal(cairn_layout_add(pieces.layout, 0, &half, 0, 0, 0, NULL), CAIRN_OK);
     cairn_tiling_explain(&pieces, text, sizeof text);
-    assert_string_equal(text, "whole, or one of 1 others: not every element of it is registered by exactly one rank");
+    assert_string_equal(
+        text,
+        "whole, or one of 1 others: not every element of it is registered by exactly one rank");
     cairn_tiling_pieces_fini(&pieces);
 }
 
@@ -581,15 +607,28 @@ processor_ms(void)
     return 1e3 * (double)now.tv_sec + 1e-6 * (double)now.tv_nsec;
 }
 
-/* The node with the most ranks there can be, of a job of 10,000 ranks that divide 1,000 tensors: what a new layout costs there. */
+/* The node with the most ranks there can be, of a job of 10,000 ranks that divide 1,000 tensors:
+ * what a new layout costs there. */
 static void
 a_large_node(void **state)
 {
-    enum { RANKS = 64, TENSORS = 1000, WORLD = 10000, SHARE = 4096, REGION = (TENSORS * SHARE / CAIRN_BLOCK_BYTES + 1) * CAIRN_BLOCK_BYTES };
+    enum {
+        RANKS = 64,
+        TENSORS = 1000,
+        WORLD = 10000,
+        SHARE = 4096,
+        REGION = (TENSORS * SHARE / CAIRN_BLOCK_BYTES + 1) * CAIRN_BLOCK_BYTES
+    };
     struct cairn_manifest_entry *entries = calloc((size_t)RANKS * TENSORS, sizeof *entries);
     struct cairn_manifest_rank ranks[RANKS];
-    struct cairn_manifest manifest = {.job_id = 1, .generation = {1, 1}, .container_count = 157, .container_bytes = (uint64_t)RANKS * REGION,
-                                      .ranks = ranks, .rank_count = RANKS, .entry_count = RANKS * TENSORS, .entries = entries,
+    struct cairn_manifest manifest = {.job_id = 1,
+                                      .generation = {1, 1},
+                                      .container_count = 157,
+                                      .container_bytes = (uint64_t)RANKS * REGION,
+                                      .ranks = ranks,
+                                      .rank_count = RANKS,
+                                      .entry_count = RANKS * TENSORS,
+                                      .entries = entries,
                                       .block_count = (uint64_t)RANKS * REGION / CAIRN_BLOCK_BYTES};
     static char labels[TENSORS][32];
     struct cairn_tiling *tiling = NULL;
@@ -605,10 +644,14 @@ a_large_node(void **state)
         uint32_t rank = i / TENSORS, t = i % TENSORS;
 
         snprintf(labels[t], sizeof labels[t], "model.layers.%u.weight", t);
-        ranks[rank] = (struct cairn_manifest_rank){
-            .rank = rank, .world = WORLD, .region_offset = (uint64_t)rank * REGION, .region_bytes = REGION};
+        ranks[rank] = (struct cairn_manifest_rank){.rank = rank,
+                                                   .world = WORLD,
+                                                   .region_offset = (uint64_t)rank * REGION,
+                                                   .region_bytes = REGION};
         entries[i] = (struct cairn_manifest_entry){
-            .slice = slice_of(labels[t], 2, (uint64_t[]){SHARE, WORLD}), .offset_bytes = (uint64_t)rank * REGION + t * SHARE, .rank = rank};
+            .slice = slice_of(labels[t], 2, (uint64_t[]){SHARE, WORLD}),
+            .offset_bytes = (uint64_t)rank * REGION + t * SHARE,
+            .rank = rank};
         memcpy(entries[i].slice.extent, entries[i].slice.shape, sizeof entries[i].slice.extent);
         entries[i].slice.flat_begin = (uint64_t)rank * SHARE;
         entries[i].slice.flat_end = (rank + UINT64_C(1)) * SHARE;
@@ -621,14 +664,17 @@ a_large_node(void **state)
     added = processor_ms();
     (void)cairn_tiling_origins(tiling, &origins);
     assert_int_equal(origins, TENSORS);
-    print_message("%d ranks of %d tensors: %.2f ms of processor time to name the layout, %.1f ms to add it up\n", RANKS, TENSORS, named - begin, added - named);
+    print_message("%d ranks of %d tensors: %.2f ms of processor time to name the layout, %.1f ms "
+                  "to add it up\n",
+                  RANKS, TENSORS, named - begin, added - named);
     cairn_tiling_destroy(tiling);
     free(bytes);
     free(manifest.block_crcs);
     free(entries);
 }
 
-/* Packed pieces that are cut off, or have any byte changed, are taken or refused, and nothing else. */
+/* Packed pieces that are cut off, or have any byte changed, are taken or refused, and nothing
+ * else. */
 static void
 hostile_pieces(void **state)
 {
@@ -679,10 +725,16 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(tilings_are_good), cmocka_unit_test(every_defect_is_found), cmocka_unit_test(names_and_ranks_are_said),
-        cmocka_unit_test(digests),          cmocka_unit_test(large_shapes),          cmocka_unit_test(hostile_pieces),
-        cmocka_unit_test(a_large_node),     cmocka_unit_test(pieces_that_are_cut_off),
-        cmocka_unit_test(replicas_are_numbered_once_each), cmocka_unit_test(replicas_are_said),
+        cmocka_unit_test(tilings_are_good),
+        cmocka_unit_test(every_defect_is_found),
+        cmocka_unit_test(names_and_ranks_are_said),
+        cmocka_unit_test(digests),
+        cmocka_unit_test(large_shapes),
+        cmocka_unit_test(hostile_pieces),
+        cmocka_unit_test(a_large_node),
+        cmocka_unit_test(pieces_that_are_cut_off),
+        cmocka_unit_test(replicas_are_numbered_once_each),
+        cmocka_unit_test(replicas_are_said),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

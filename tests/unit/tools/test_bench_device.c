@@ -1,4 +1,5 @@
-/* tests/unit/tools/test_bench_device.c - `cairn bench device` without a device, and with the fake driver's. */
+/* tests/unit/tools/test_bench_device.c - `cairn bench device` without a device, and with the fake
+ * driver's. */
 #include "tools/bench.h"
 
 #include <dlfcn.h>

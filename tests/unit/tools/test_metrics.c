@@ -35,16 +35,20 @@ static void
 test_a_status(void **state)
 {
     char *page = page_of(
-        "{\"job\":\"a \\\"job\\\"\",\"health\":\"WARN\",\"checks\":[{\"code\":\"not-covered\"},{\"code\":\"no-parity\"}],"
+        "{\"job\":\"a "
+        "\\\"job\\\"\",\"health\":\"WARN\",\"checks\":[{\"code\":\"not-covered\"},{\"code\":\"no-"
+        "parity\"}],"
         "\"newest\":{\"step\":30,\"age_ns\":2500000000},\"lost_now\":{\"steps\":1},"
         "\"protection\":{\"survives_nodes_per_group\":-1},"
         "\"stall\":{\"snapshots_captured\":30,\"snapshots_skipped\":2,\"snapshots_failed\":0},"
         "\"coverage\":{\"ranks_known\":2,\"ranks_reporting\":1,\"ranks_refusing\":1,"
         "\"bytes\":{\"parameter\":4294967297,\"optimizer\":8,\"buffer\":0,\"opaque\":9},"
         "\"tensors\":{\"parameter\":4,\"optimizer\":12,\"buffer\":0,\"opaque\":1},"
-        "\"uncovered\":[{\"kind\":\"optimizer\"},{\"kind\":\"optimizer\"},{\"kind\":\"buffer\"}],\"left_out\":7},"
+        "\"uncovered\":[{\"kind\":\"optimizer\"},{\"kind\":\"optimizer\"},{\"kind\":\"buffer\"}],"
+        "\"left_out\":7},"
         "\"detection\":{\"ranks_seen\":3,\"records\":1000,\"records_lost\":2,\"reports_dropped\":5,"
-        "\"enforcements\":{\"succeeded\":2,\"failed\":0,\"timeout\":1,\"not_started\":0,\"unknown\":0},\"verdicts\":["
+        "\"enforcements\":{\"succeeded\":2,\"failed\":0,\"timeout\":1,\"not_started\":0,"
+        "\"unknown\":0},\"verdicts\":["
         "{\"kind\":\"slow_compute\",\"open\":true,\"ranks\":[2],\"rate\":1.75},"
         "{\"kind\":\"slow_compute\",\"open\":false,\"ranks\":[1],\"rate\":3},"
         "{\"kind\":\"slow_node\",\"open\":true,\"ranks\":[2,3],\"rate\":1.5},"
@@ -65,7 +69,8 @@ test_a_status(void **state)
     has(page, "cairn_verdicts_open{job=\"a \\\"job\\\"\",kind=\"crash\"} 0\n");
     has(page, "cairn_straggling_rate{job=\"a \\\"job\\\"\",rank=\"2\"} 1.75\n");
     has(page, "cairn_straggling_rate{job=\"a \\\"job\\\"\",rank=\"3\"} 1.5\n");
-    assert_null(strstr(page, "cairn_straggling_rate{job=\"a \\\"job\\\"\",rank=\"1\"}")); /* it is over */
+    /* it is over */
+    assert_null(strstr(page, "cairn_straggling_rate{job=\"a \\\"job\\\"\",rank=\"1\"}"));
     assert_null(strstr(page, "rank=\"2\"} 1.5\n")); /* a sample comes once */
     has(page, "cairn_timing_reports_dropped_total{job=\"a \\\"job\\\"\"} 5\n");
     has(page, "cairn_enforcements_total{job=\"a \\\"job\\\"\",result=\"succeeded\"} 2\n");
@@ -76,12 +81,15 @@ test_a_status(void **state)
     free(page);
 }
 
-/* Two slow ranks are two findings of one code: Prometheus refuses a page that says one sample twice. */
+/* Two slow ranks are two findings of one code: Prometheus refuses a page that says one sample
+ * twice. */
 static void
 test_findings_of_one_code(void **state)
 {
-    char *page = page_of("{\"job\":\"j\",\"health\":\"CRITICAL\",\"checks\":[{\"code\":\"slow-rank\"},{\"code\":\"rank-gone\"},"
-                         "{\"code\":\"slow-rank\"},{\"code\":\"slow-rank\"}],\"newest\":null,\"protection\":null}");
+    char *page = page_of(
+        "{\"job\":\"j\",\"health\":\"CRITICAL\",\"checks\":[{\"code\":\"slow-rank\"},{\"code\":"
+        "\"rank-gone\"},"
+        "{\"code\":\"slow-rank\"},{\"code\":\"slow-rank\"}],\"newest\":null,\"protection\":null}");
     const char *first = strstr(page, "cairn_check{job=\"j\",code=\"slow-rank\"}");
 
     (void)state;
@@ -96,7 +104,8 @@ test_findings_of_one_code(void **state)
 static void
 test_nothing_yet(void **state)
 {
-    char *page = page_of("{\"job\":\"j\",\"health\":\"OK\",\"checks\":[],\"newest\":null,\"protection\":null}");
+    char *page = page_of(
+        "{\"job\":\"j\",\"health\":\"OK\",\"checks\":[],\"newest\":null,\"protection\":null}");
 
     (void)state;
     has(page, "cairn_health{job=\"j\"} 0\n");
@@ -110,7 +119,9 @@ test_nothing_yet(void **state)
 int
 main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_a_status), cmocka_unit_test(test_findings_of_one_code), cmocka_unit_test(test_nothing_yet)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_a_status),
+                                       cmocka_unit_test(test_findings_of_one_code),
+                                       cmocka_unit_test(test_nothing_yet)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,5 @@
-/* tests/unit/tools/test_png.c - a picture is written as its format says: chunks, checksums, and the pixels as they were. */
+/* tests/unit/tools/test_png.c - a picture is written as its format says: chunks, checksums, and the
+ * pixels as they were. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -21,7 +22,8 @@ get_u32(const uint8_t *bytes)
     return (uint32_t)bytes[0] << 24 | (uint32_t)bytes[1] << 16 | (uint32_t)bytes[2] << 8 | bytes[3];
 }
 
-/* The stored blocks of a zlib stream into rows[rows_bytes]; all of them, and the checksum behind. */
+/* The stored blocks of a zlib stream into rows[rows_bytes]; all of them, and the checksum
+ * behind. */
 static void
 unpack(const uint8_t *stream, size_t stream_bytes, uint8_t *rows, size_t rows_bytes)
 {
@@ -109,13 +111,15 @@ test_no_place(void **state)
     const uint8_t colours[1][3] = {{0, 0, 0}}, pixel = 0;
 
     (void)state;
-    assert_int_equal(cairn_png_write("/nonexistent/folder/heat.png", &pixel, 1, 1, colours, 1), CAIRN_IO);
+    assert_int_equal(cairn_png_write("/nonexistent/folder/heat.png", &pixel, 1, 1, colours, 1),
+                     CAIRN_IO);
 }
 
 int
 main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_picture), cmocka_unit_test(test_no_place)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_picture),
+                                       cmocka_unit_test(test_no_place)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -245,7 +245,8 @@ ends_turn(void)
             continue;
         due_of_end_ns = cairn_transport_due(ends[i].transport, now_ns);
         due_ns = due_of_end_ns < due_ns ? due_of_end_ns : due_ns;
-        fds[count++] = (struct pollfd){.fd = cairn_transport_fd(ends[i].transport), .events = POLLIN};
+        fds[count++] =
+            (struct pollfd){.fd = cairn_transport_fd(ends[i].transport), .events = POLLIN};
     }
     if (due_ns > now_ns)
         wait.tv_nsec = (long)(due_ns - now_ns);
@@ -261,7 +262,7 @@ enum { PATIENCE = 5 };
 /* Turns until the condition holds, for PATIENCE times as many seconds at most. */
 #define TURN_UNTIL(condition, seconds)                                                             \
     do {                                                                                           \
-        uint64_t until_ns = clock_now_ns() + (uint64_t)((seconds) * PATIENCE * 1e9);             \
+        uint64_t until_ns = clock_now_ns() + (uint64_t)((seconds)*PATIENCE * 1e9);                 \
         while (!(condition) && clock_now_ns() < until_ns)                                          \
             ends_turn();                                                                           \
         assert_true(condition);                                                                    \

@@ -60,10 +60,10 @@ sample_pack(uint8_t kind)
 static void
 test_layout(void **state)
 {
-    static const uint8_t head[] = {'C', 'R', 'N', 0xa7, 1, 0, 6, 0, 8, 7, 6, 5, 4, 3, 2, 1,
-                                   3,   0,   0,   0,    4, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0,
-                                   6,   0,   0,   0,    0, 0, 0, 0, 20, 0, 0, 0, 0xe8, 3, 0, 0,
-                                   9,   0,   0,   0,    0, 0, 0, 0};
+    static const uint8_t head[] = {'C', 'R', 'N',  0xa7, 1, 0, 6, 0, 8, 7, 6, 5, 4,  3,
+                                   2,   1,   3,    0,    0, 0, 4, 0, 0, 0, 5, 0, 0,  0,
+                                   0,   0,   0,    0,    6, 0, 0, 0, 0, 0, 0, 0, 20, 0,
+                                   0,   0,   0xe8, 3,    0, 0, 9, 0, 0, 0, 0, 0, 0,  0};
 
     (void)state;
     (void)sample_pack(CAIRN_FRAME_BULK);
@@ -113,7 +113,8 @@ test_damage_is_seen(void **state)
             assert_int_equal(cairn_frame_parse(bytes, bytes_len, 1, &got),
                              checked_flag ? CAIRN_OK : CAIRN_CORRUPT);
             if (checked_flag)
-                assert_int_equal(cairn_frame_check_payload(bytes, bytes_len, "x", 1), CAIRN_CORRUPT);
+                assert_int_equal(cairn_frame_check_payload(bytes, bytes_len, "x", 1),
+                                 CAIRN_CORRUPT);
             bytes[bit / 8] ^= (uint8_t)(1u << (bit % 8));
         }
         for (size_t other = 0; other < sizeof bytes; other++)
@@ -169,7 +170,8 @@ test_payload_checksum(void **state)
     frame.flags = CAIRN_FRAME_PAYLOAD_CHECKED;
     cairn_frame_pack(&frame, payload, bytes);
     assert_int_equal(cairn_frame_parse(bytes, bytes_len, 1, &got), CAIRN_OK);
-    assert_int_equal(cairn_frame_check_payload(bytes, bytes_len, payload, sizeof payload), CAIRN_OK);
+    assert_int_equal(cairn_frame_check_payload(bytes, bytes_len, payload, sizeof payload),
+                     CAIRN_OK);
     for (size_t i = 0; i < sizeof payload; i += 7) {
         payload[i] ^= 1;
         assert_int_equal(cairn_frame_check_payload(bytes, bytes_len, payload, sizeof payload),
@@ -285,7 +287,8 @@ test_proofs(void **state)
     assert_memory_equal(proof, zero, sizeof zero);
 }
 
-/* Computed apart, in Python. A change of the transcript's bytes locks out agents of the same version. */
+/* Computed apart, in Python. A change of the transcript's bytes locks out agents of the same
+ * version. */
 static void
 test_transcript_is_stable(void **state)
 {
@@ -316,10 +319,14 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_layout),         cmocka_unit_test(test_round_trip),
-        cmocka_unit_test(test_damage_is_seen), cmocka_unit_test(test_lies_are_seen),
-        cmocka_unit_test(test_payload_checksum), cmocka_unit_test(test_random_bytes),
-        cmocka_unit_test(test_flow),           cmocka_unit_test(test_proofs),
+        cmocka_unit_test(test_layout),
+        cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(test_damage_is_seen),
+        cmocka_unit_test(test_lies_are_seen),
+        cmocka_unit_test(test_payload_checksum),
+        cmocka_unit_test(test_random_bytes),
+        cmocka_unit_test(test_flow),
+        cmocka_unit_test(test_proofs),
         cmocka_unit_test(test_transcript_is_stable),
     };
 

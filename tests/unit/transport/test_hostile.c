@@ -292,10 +292,10 @@ static void
 test_stranger_over_libfabric(void **state)
 {
     struct cairn_transport_options options;
-    struct cairn_backend_options backend_options = {.buffer_count = 1,
-                                                    .operation_count = 64,
-                                                    .events = {.done = stranger_part_done,
-                                                               .received = stranger_received}};
+    struct cairn_backend_options backend_options = {
+        .buffer_count = 1,
+        .operation_count = 64,
+        .events = {.done = stranger_part_done, .received = stranger_received}};
     struct cairn_backend *stranger = NULL;
     struct cairn_backend_part part;
     static uint8_t bytes[CAIRN_FRAME_BYTES_MAX];
@@ -358,16 +358,23 @@ test_stranger_over_libfabric(void **state)
     assert_true(ends[1].intact);
 }
 
-#define OVER(backend, function) {#backend ": " #function, function, use_##backend, ends_close, NULL}
+#define OVER(backend, function)                                                                    \
+    {                                                                                              \
+#backend ": " #function, function, use_##backend, ends_close, NULL                         \
+    }
 
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        OVER(loop, test_lost_frame),          OVER(loop, test_damaged_frame),
-        OVER(loop, test_damaged_payload),     OVER(loop, test_cut_link),
-        OVER(loop, test_late_poll),           OVER(tcp, test_late_poll),
-        OVER(loop, test_hostile_frames),      OVER(loop, test_replayed_handshake),
+        OVER(loop, test_lost_frame),
+        OVER(loop, test_damaged_frame),
+        OVER(loop, test_damaged_payload),
+        OVER(loop, test_cut_link),
+        OVER(loop, test_late_poll),
+        OVER(tcp, test_late_poll),
+        OVER(loop, test_hostile_frames),
+        OVER(loop, test_replayed_handshake),
         OVER(tcp, test_stranger_over_libfabric),
     };
 

@@ -1,6 +1,7 @@
 /*
- * tests/unit/transport/test_names.c - peers with names: that have no address at first, and that come back under another one.
- * The name service is ours: getaddrinfo is defined here, and asks the real one for all but one name.
+ * tests/unit/transport/test_names.c - peers with names: that have no address at first, and that
+ * come back under another one. The name service is ours: getaddrinfo is defined here, and asks the
+ * real one for all but one name.
  */
 #include "ends.h"
 
@@ -13,7 +14,8 @@ static atomic_uint asked;
 static char host[LOOPBACK_TEXT_BYTES]; /* where node 1 is */
 
 int
-getaddrinfo(const char *node, const char *service, const struct addrinfo *hints, struct addrinfo **found)
+getaddrinfo(const char *node, const char *service, const struct addrinfo *hints,
+            struct addrinfo **found)
 {
     int (*real)(const char *, const char *, const struct addrinfo *, struct addrinfo **);
 
@@ -79,8 +81,9 @@ test_a_name_that_moves(void **state)
 int
 main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test_teardown(test_a_name_that_is_known_later, ends_close),
-                                       cmocka_unit_test_teardown(test_a_name_that_moves, ends_close)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_teardown(test_a_name_that_is_known_later, ends_close),
+        cmocka_unit_test_teardown(test_a_name_that_moves, ends_close)};
 
     cairn_log_setup(CAIRN_LOG_INFO, log_keep, NULL);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,6 +1,7 @@
 /*
- * Peers that are other processes: killed, stopped and started again in the middle of payloads. Every
- * wait is bounded by a deadline of the transport, and none of them is a sleep that must be long enough.
+ * Peers that are other processes: killed, stopped and started again in the middle of payloads.
+ * Every wait is bounded by a deadline of the transport, and none of them is a sleep that must be
+ * long enough.
  */
 #include "ends.h"
 
@@ -10,7 +11,8 @@
 
 enum { SENDS_MAX = 4 };
 
-/* libfabric 1.17 itself leaks a few hundred bytes with every connection whose other end is killed. */
+/* libfabric 1.17 itself leaks a few hundred bytes with every connection whose other end is
+ * killed. */
 const char *__lsan_default_suppressions(void);
 const char *
 __lsan_default_suppressions(void)
@@ -40,14 +42,15 @@ child_run(uint32_t node)
         }
         if (!ends[node].intact)
             _exit(4);
-        while (sent < to_send && end_send(node, 0, 0, payloads[0], CAIRN_BULK_BYTES_MAX) == CAIRN_OK)
+        while (sent < to_send &&
+               end_send(node, 0, 0, payloads[0], CAIRN_BULK_BYTES_MAX) == CAIRN_OK)
             sent++;
     }
 }
 
 /*
- * Starts this program anew as a peer, with none of the descriptors of the transport that is open here:
- * "child node incarnation provider address …".
+ * Starts this program anew as a peer, with none of the descriptors of the transport that is open
+ * here: "child node incarnation provider address …".
  */
 static void
 child_exec(uint32_t node)
@@ -206,8 +209,8 @@ test_killed_while_receiving(void **state)
 }
 
 /*
- * A stopped peer goes down by the deadline, once the kernel's buffers (which may take tens of MiB in its
- * name) are full; another one is served all the time; continued, it is back.
+ * A stopped peer goes down by the deadline, once the kernel's buffers (which may take tens of MiB
+ * in its name) are full; another one is served all the time; continued, it is back.
  */
 static void
 test_stopped_while_receiving(void **state)
@@ -223,14 +226,15 @@ test_stopped_while_receiving(void **state)
     }
     kill(children[1], SIGSTOP);
     stopped_ns = clock_now_ns();
-    while (state_of(0, 1) == CAIRN_PEER_UP && clock_now_ns() - stopped_ns < PATIENCE * 10000000000u) {
+    while (state_of(0, 1) == CAIRN_PEER_UP &&
+           clock_now_ns() - stopped_ns < PATIENCE * 10000000000u) {
         uint64_t before;
 
         sent_to_stopped += pour(1, 8);
         for (int i = 0; i < 1000; i++)
-            sent_to_stopped += cairn_transport_send(ends[0].transport, 1, payloads[0],
-                                                    CAIRN_TRANSPORT_BODY_BYTES_MAX, NULL, 0,
-                                                    0) == CAIRN_OK;
+            sent_to_stopped +=
+                cairn_transport_send(ends[0].transport, 1, payloads[0],
+                                     CAIRN_TRANSPORT_BODY_BYTES_MAX, NULL, 0, 0) == CAIRN_OK;
         before = ends[0].ended_of[2];
         begin_ns = clock_now_ns();
         /* Down for a moment where the whole endpoint is opened anew: providers without rxm. */
@@ -242,7 +246,8 @@ test_stopped_while_receiving(void **state)
         held_up += clock_now_ns() - begin_ns > 500000000u;
     }
     assert_int_equal(state_of(0, 1) == CAIRN_PEER_UP, false);
-    assert_true(held_up <= sent / 2); /* a machine that is busy holds some up, a peer that is stopped all */
+    assert_true(held_up <= sent / 2); /* a machine that is busy holds some up, a peer that is
+                                       * stopped all */
     assert_int_equal(stats_of(0).timeouts, 1);
     /* Within the grace every send has ended, though the process still exists. */
     TURN_UNTIL(ended() == sent + sent_to_stopped, 3);
@@ -334,16 +339,22 @@ test_closed_in_the_middle(void **state)
     assert_true(ends[0].intact);
 }
 
-#define OVER_TCP(function) {"tcp: " #function, function, use_tcp, stop, NULL}
-#define OVER_NET(function) {"net: " #function, function, use_net, stop, NULL}
+#define OVER_TCP(function)                                                                         \
+    {                                                                                              \
+        "tcp: " #function, function, use_tcp, stop, NULL                                           \
+    }
+#define OVER_NET(function)                                                                         \
+    {                                                                                              \
+        "net: " #function, function, use_net, stop, NULL                                           \
+    }
 
 int
 main(int count, char **arguments)
 {
     const struct CMUnitTest tests[] = {
-        OVER_TCP(test_killed_while_receiving), OVER_TCP(test_stopped_while_receiving),
-        OVER_TCP(test_sender_stopped),         OVER_TCP(test_sender_killed),
-        OVER_TCP(test_closed_in_the_middle),   OVER_NET(test_killed_while_receiving),
+        OVER_TCP(test_killed_while_receiving),  OVER_TCP(test_stopped_while_receiving),
+        OVER_TCP(test_sender_stopped),          OVER_TCP(test_sender_killed),
+        OVER_TCP(test_closed_in_the_middle),    OVER_NET(test_killed_while_receiving),
         OVER_NET(test_stopped_while_receiving),
     };
 

@@ -1,4 +1,5 @@
-/* What transport.h promises, over both backends: `loop`, and libfabric's tcp between ends of one process. */
+/* What transport.h promises, over both backends: `loop`, and libfabric's tcp between ends of one
+ * process. */
 #include "ends.h"
 
 static uint8_t payloads[4][CAIRN_BULK_BYTES_MAX];
@@ -74,9 +75,9 @@ test_bodies_of_every_length(void **state)
     assert_int_equal(cairn_transport_send(ends[0].transport, 2, body, 1, NULL, 0, 0), CAIRN_INVAL);
     assert_int_equal(cairn_transport_send(ends[0].transport, 0, body, 1, NULL, 0, 0), CAIRN_INVAL);
     assert_int_equal(cairn_transport_send(ends[0].transport, 1, body, 1, NULL, 5, 0), CAIRN_INVAL);
-    assert_int_equal(cairn_transport_send(ends[0].transport, 1, body, 1, body,
-                                          CAIRN_BULK_BYTES_MAX + 1, 0),
-                     CAIRN_INVAL);
+    assert_int_equal(
+        cairn_transport_send(ends[0].transport, 1, body, 1, body, CAIRN_BULK_BYTES_MAX + 1, 0),
+        CAIRN_INVAL);
 }
 
 static void
@@ -204,7 +205,8 @@ test_back_pressure(void **state)
     assert_true(ends[1].intact);
 }
 
-/* With fewer buffers than senders each of them still gets its turn: unused grants are asked back. */
+/* With fewer buffers than senders each of them still gets its turn: unused grants are asked
+ * back. */
 static void
 test_few_buffers_many_senders(void **state)
 {
@@ -280,7 +282,8 @@ test_right_key(void **state)
     assert_true(ends[1].intact);
 }
 
-/* Each of these ends in its state on both sides, with one line that says why, and nothing delivered. */
+/* Each of these ends in its state on both sides, with one line that says why, and nothing
+ * delivered. */
 static void
 refused_pair(enum cairn_peer_state expected, cairn_err send_err, const char *line)
 {
@@ -358,7 +361,8 @@ test_restart(void **state)
         ends[1].options.incarnation = 200 + life;
         end_open(1);
         reopened_ns = clock_now_ns();
-        while (ends[0].incarnation_up != 200 + life && clock_now_ns() - reopened_ns < PATIENCE * 2500000000u) {
+        while (ends[0].incarnation_up != 200 + life &&
+               clock_now_ns() - reopened_ns < PATIENCE * 2500000000u) {
             cairn_err err = end_send(0, 1, 2, NULL, 0);
 
             assert_true(err == CAIRN_OK || err == CAIRN_PEER || err == CAIRN_AGAIN);
@@ -417,8 +421,9 @@ test_peer_that_is_not_there(void **state)
 }
 
 /*
- * No way leads to the peer, so connecting fails at once instead of after a while; libfabric 1.17 then has an entry of it without a
- * connection, which it cannot remove without reading address 0. (From a loopback address the kernel refuses any address off loopback.)
+ * No way leads to the peer, so connecting fails at once instead of after a while; libfabric 1.17
+ * then has an entry of it without a connection, which it cannot remove without reading address 0.
+ * (From a loopback address the kernel refuses any address off loopback.)
  */
 static void
 test_no_way_to_peer(void **state)
@@ -478,10 +483,9 @@ open_fails(cairn_err expected, const char *line)
 static void
 test_what_cannot_be_opened(void **state)
 {
-    static const char *const malformed[] = {"",          "host",       "127.0.0.1:",
-                                            ":80",       "1.2.3.4:0",  "1.2.3.4:65536",
-                                            "1.2.3.4:x", "::1:80",     "[::1]80",
-                                            "[]:80",     "1.2.3.4:1x", "1.2.3.4:-1"};
+    static const char *const malformed[] = {
+        "",          "host",   "127.0.0.1:", ":80",   "1.2.3.4:0",  "1.2.3.4:65536",
+        "1.2.3.4:x", "::1:80", "[::1]80",    "[]:80", "1.2.3.4:1x", "1.2.3.4:-1"};
 
     (void)state;
     ends_prepare(2);
@@ -546,7 +550,8 @@ test_addresses_of_other_kinds(void **state)
     (void)state;
     ends_prepare(2);
     for (uint32_t i = 0; i < 2; i++) {
-        unsigned port = (unsigned)strtoul(strchr(addresses[i], ':') + 1, NULL, 10); /* no other program listens at ::1 */
+        /* no other program listens at ::1 */
+        unsigned port = (unsigned)strtoul(strchr(addresses[i], ':') + 1, NULL, 10);
 
         snprintf(addresses[i], sizeof addresses[i], "[::1]:%u", port);
     }
@@ -558,7 +563,9 @@ test_addresses_of_other_kinds(void **state)
 
 #define BOTH(function)                                                                             \
     {"loop: " #function, function, use_loop, ends_close, NULL},                                    \
-    {"tcp: " #function, function, use_tcp, ends_close, NULL}
+    {                                                                                              \
+        "tcp: " #function, function, use_tcp, ends_close, NULL                                     \
+    }
 
 int
 main(void)

@@ -248,8 +248,8 @@ take_tile(void *context, const struct cairn_tile *tile, struct cairn_complaint *
             high = middle;
     }
     for (; !err && low < comparing->count && comparing->base[low] < tile->end; low++) {
-        const struct cairn_tensor *tensor = cairn_layout_tensor(comparing->sides[0].layout,
-                                                                comparing->differences[low].left);
+        const struct cairn_tensor *tensor =
+            cairn_layout_tensor(comparing->sides[0].layout, comparing->differences[low].left);
         size_t element = cairn_dtype_bytes(tensor->dtype);
         uint64_t base = comparing->base[low], end = base + cairn_tensor_bytes(tensor);
         uint64_t from = base > tile->begin ? base : tile->begin;
@@ -290,10 +290,9 @@ match(struct comparing *comparing, struct cairn_difference *out, size_t *out_cou
         uint64_t end;
 
         b = found == UINT32_MAX ? NULL : cairn_layout_tensor(right, found);
-        difference.kind = !b                      ? CAIRN_ONLY_LEFT
+        difference.kind = !b                     ? CAIRN_ONLY_LEFT
                           : a->dtype != b->dtype ? CAIRN_OTHER_DTYPE
-                          : a->dims != b->dims ||
-                                  memcmp(a->shape, b->shape, sizeof(a->shape)) != 0
+                          : a->dims != b->dims || memcmp(a->shape, b->shape, sizeof(a->shape)) != 0
                               ? CAIRN_OTHER_SHAPE
                               : CAIRN_SAME;
         if (difference.kind != CAIRN_SAME) {
@@ -324,8 +323,8 @@ plan_side(struct comparing *comparing, int side, char *report)
 
     err = cairn_layout_create(&target);
     for (uint32_t i = 0; !err && i < comparing->count; i++) {
-        const struct cairn_tensor *tensor = cairn_layout_tensor(comparing->sides[0].layout,
-                                                                comparing->differences[i].left);
+        const struct cairn_tensor *tensor =
+            cairn_layout_tensor(comparing->sides[0].layout, comparing->differences[i].left);
         struct cairn_slice slice = {.name = tensor->name,
                                     .dtype = tensor->dtype,
                                     .kind = tensor->kind,

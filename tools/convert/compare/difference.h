@@ -1,5 +1,6 @@
 /*
- * tools/convert/compare/difference.h - which elements differ between two checkpoints, of whatever formats.
+ * tools/convert/compare/difference.h - which elements differ between two checkpoints, of whatever
+ * formats.
  */
 #ifndef CAIRN_TOOLS_CONVERT_COMPARE_DIFFERENCE_H
 #define CAIRN_TOOLS_CONVERT_COMPARE_DIFFERENCE_H
@@ -21,7 +22,8 @@ struct cairn_difference {
     uint32_t left, right; /* tensors of the layouts; UINT32_MAX where there is none */
     uint64_t count;       /* of elements that differ, where elements were compared */
     uint64_t first;       /* the first of them, counted row-major */
-    double largest;       /* the largest difference of numbers; infinite where one side is not finite */
+    double largest;       /* the largest difference of numbers; infinite where one side is not
+                           * finite */
     char *path;           /* owned: of the first value of a pickle that differs; else NULL */
 };
 
@@ -40,16 +42,18 @@ struct cairn_difference_options {
 
 /*
  * Compares; the differences (kind is never CAIRN_SAME) are in the order of the left side's tensors,
- * then those that only the right side has. Pickles of opaque state are compared by what they say (difference_opaque.h).
- * The caller ends *out with cairn_differences_free. `compared` gets the tensors whose
- * elements were read, `bytes` theirs. Both sides' own checksums are held against what is read.
- * Complained about: CAIRN_NOMEM, CAIRN_CORRUPT, CAIRN_INVAL (the memory limit), errors of reading.
+ * then those that only the right side has. Pickles of opaque state are compared by what they say
+ * (difference_opaque.h). The caller ends *out with cairn_differences_free. `compared` gets the
+ * tensors whose elements were read, `bytes` theirs. Both sides' own checksums are held against what
+ * is read. Complained about: CAIRN_NOMEM, CAIRN_CORRUPT, CAIRN_INVAL (the memory limit), errors of
+ * reading.
  */
 CAIRN_MUST_CHECK cairn_err cairn_difference_find(const struct cairn_difference_side sides[2],
                                                  const struct cairn_difference_options *options,
                                                  struct cairn_difference **out, size_t *count,
                                                  uint32_t *compared, uint64_t *bytes,
                                                  struct cairn_complaint *complaint);
-void cairn_differences_free(struct cairn_difference *differences, size_t count); /* NULL is allowed */
+/* NULL is allowed */
+void cairn_differences_free(struct cairn_difference *differences, size_t count);
 
 #endif

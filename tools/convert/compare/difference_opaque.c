@@ -29,8 +29,8 @@ tensor_of(const struct cairn_difference_side sides[2], const struct cairn_differ
 
 /* Compares one pickle that both sides have. */
 static cairn_err
-compare(const struct cairn_difference_side sides[2], bool bits, const char *name, struct cairn_difference *difference,
-        bool *same, struct cairn_complaint *complaint)
+compare(const struct cairn_difference_side sides[2], bool bits, const char *name,
+        struct cairn_difference *difference, bool *same, struct cairn_complaint *complaint)
 {
     struct cairn_opaque_tree left, right = {.bytes = NULL};
     char path[PATH_BYTES] = "";
@@ -42,7 +42,8 @@ compare(const struct cairn_difference_side sides[2], bool bits, const char *name
     if (err == CAIRN_CORRUPT || err == CAIRN_VERSION) {
         err = CAIRN_OK; /* it is called so and is no pickle: its bytes differ, and that is all */
     } else if (!err && left.whole && right.whole) {
-        err = cairn_pickle_compare(&left.tree, left.root, right.root, bits, path, sizeof(path), same);
+        err =
+            cairn_pickle_compare(&left.tree, left.root, right.root, bits, path, sizeof(path), same);
         if (!err && !*same) {
             difference->kind = CAIRN_OTHER_VALUE;
             difference->path = strdup(path);
@@ -54,16 +55,19 @@ compare(const struct cairn_difference_side sides[2], bool bits, const char *name
     return err;
 }
 
-/* What a reader keeps to write the same container again, and all of whose values have names of their own. */
+/* What a reader keeps to write the same container again, and all of whose values have names of
+ * their own. */
 static bool
 is_nesting(const char *name)
 {
-    return strcmp(name, CAIRN_TORCH_TREE) == 0 || ends_with(name, CAIRN_DCP_NAMES) || ends_with(name, CAIRN_DCP_NAMES ".pickle");
+    return strcmp(name, CAIRN_TORCH_TREE) == 0 || ends_with(name, CAIRN_DCP_NAMES) ||
+           ends_with(name, CAIRN_DCP_NAMES ".pickle");
 }
 
 cairn_err
-cairn_difference_opaque(const struct cairn_difference_side sides[2], bool bits, struct cairn_difference *differences,
-                        size_t *count, struct cairn_complaint *complaint)
+cairn_difference_opaque(const struct cairn_difference_side sides[2], bool bits,
+                        struct cairn_difference *differences, size_t *count,
+                        struct cairn_complaint *complaint)
 {
     size_t kept = 0;
     cairn_err err = CAIRN_OK;
@@ -77,15 +81,19 @@ cairn_difference_opaque(const struct cairn_difference_side sides[2], bool bits, 
             err = compare(sides, bits, tensor->name, difference, &same, complaint);
         } else if (!err && tensor->kind == CAIRN_OPAQUE && !both && is_nesting(tensor->name)) {
             same = true;
-            err = cairn_checkpoint_warn(sides[difference->left == UINT32_MAX].checkpoint,
-                                        "%s says how the files of %s nest what is compared by name; the other side has no such "
-                                        "files",
-                                        tensor->name, sides[difference->left == UINT32_MAX].checkpoint->place.path);
-        } else if (!err && tensor->kind == CAIRN_OPAQUE && !both && strcmp(tensor->name, CAIRN_SAFETENSORS_NOTES) == 0) {
+            err = cairn_checkpoint_warn(
+                sides[difference->left == UINT32_MAX].checkpoint,
+                "%s says how the files of %s nest what is compared by name; the other side has no "
+                "such "
+                "files",
+                tensor->name, sides[difference->left == UINT32_MAX].checkpoint->place.path);
+        } else if (!err && tensor->kind == CAIRN_OPAQUE && !both &&
+                   strcmp(tensor->name, CAIRN_SAFETENSORS_NOTES) == 0) {
             same = true;
-            err = cairn_checkpoint_warn(sides[difference->left == UINT32_MAX].checkpoint,
-                                        "%s has notes (__metadata__ of safetensors files), and the other side has none",
-                                        sides[difference->left == UINT32_MAX].checkpoint->place.path);
+            err = cairn_checkpoint_warn(
+                sides[difference->left == UINT32_MAX].checkpoint,
+                "%s has notes (__metadata__ of safetensors files), and the other side has none",
+                sides[difference->left == UINT32_MAX].checkpoint->place.path);
         }
         if (!same)
             differences[kept++] = *difference;

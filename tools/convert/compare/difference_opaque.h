@@ -1,5 +1,6 @@
 /*
- * tools/convert/compare/difference_opaque.h - opaque state that differs in bytes and says the same: pickles compared by what they say.
+ * tools/convert/compare/difference_opaque.h - opaque state that differs in bytes and says the same:
+ * pickles compared by what they say.
  */
 #ifndef CAIRN_TOOLS_CONVERT_COMPARE_DIFFERENCE_OPAQUE_H
 #define CAIRN_TOOLS_CONVERT_COMPARE_DIFFERENCE_OPAQUE_H
@@ -7,13 +8,15 @@
 #include "tools/convert/compare/difference.h"
 
 /*
- * Takes out of differences[*count] those of pickles that say the same on both sides; the others of pickles become
- * CAIRN_OTHER_VALUE with the path to the first value that differs. What says only how one side's container nests tensors that
- * have names of their own, and notes in headers that one side alone has, is taken out too, with a warning at that side's checkpoint. Complained about: CAIRN_NOMEM, errors of
- * reading.
+ * Takes out of differences[*count] those of pickles that say the same on both sides; the others of
+ * pickles become CAIRN_OTHER_VALUE with the path to the first value that differs. What says only
+ * how one side's container nests tensors that have names of their own, and notes in headers that
+ * one side alone has, is taken out too, with a warning at that side's checkpoint. Complained about:
+ * CAIRN_NOMEM, errors of reading.
  */
-CAIRN_MUST_CHECK cairn_err cairn_difference_opaque(const struct cairn_difference_side sides[2], bool bits,
-                                                   struct cairn_difference *differences, size_t *count,
+CAIRN_MUST_CHECK cairn_err cairn_difference_opaque(const struct cairn_difference_side sides[2],
+                                                   bool bits, struct cairn_difference *differences,
+                                                   size_t *count,
                                                    struct cairn_complaint *complaint);
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * tools/convert/core/box.h - boxes of tensors in a layout, as readers, writers and everything between
- * them add and measure them.
+ * tools/convert/core/box.h - boxes of tensors in a layout, as readers, writers and everything
+ * between them add and measure them.
  */
 #ifndef CAIRN_TOOLS_CONVERT_CORE_BOX_H
 #define CAIRN_TOOLS_CONVERT_CORE_BOX_H

@@ -27,7 +27,8 @@ warn_of_unsummed(struct cairn_checkpoint *checkpoint)
     return cairn_checkpoint_warn(
         checkpoint,
         "%" PRIu64 " tensors or objects, the first in %.200s, were saved without checksums (after "
-        "torch.serialization.set_crc32_options(False), in the form of before PyTorch 1.6, or as plain bytes): "
+        "torch.serialization.set_crc32_options(False), in the form of before PyTorch 1.6, or as "
+        "plain bytes): "
         "damage of their data cannot be seen",
         checkpoint->unsummed_count,
         cairn_checkpoint_container_name(checkpoint, checkpoint->unsummed_first));
@@ -59,8 +60,9 @@ cairn_checkpoint_open(const char *path, const struct cairn_format *format,
 }
 
 cairn_err
-cairn_checkpoint_open_threads(const char *path, const struct cairn_format *format, uint32_t thread_count,
-                              struct cairn_checkpoint *out, struct cairn_complaint *complaint)
+cairn_checkpoint_open_threads(const char *path, const struct cairn_format *format,
+                              uint32_t thread_count, struct cairn_checkpoint *out,
+                              struct cairn_complaint *complaint)
 {
     struct cairn_checkpoint checkpoint = {.place.dir_fd = -1, .thread_count = thread_count};
     cairn_err err;
@@ -148,23 +150,28 @@ cairn_file_mark_take(int fd, struct cairn_file_mark *out)
     if (!S_ISREG(found.st_mode))
         return CAIRN_CORRUPT;
     out->bytes = (uint64_t)found.st_size;
-    out->modified_ns = (uint64_t)found.st_mtim.tv_sec * 1000000000u + (uint64_t)found.st_mtim.tv_nsec;
-    out->changed_ns = (uint64_t)found.st_ctim.tv_sec * 1000000000u + (uint64_t)found.st_ctim.tv_nsec;
+    out->modified_ns =
+        (uint64_t)found.st_mtim.tv_sec * 1000000000u + (uint64_t)found.st_mtim.tv_nsec;
+    out->changed_ns =
+        (uint64_t)found.st_ctim.tv_sec * 1000000000u + (uint64_t)found.st_ctim.tv_nsec;
     return CAIRN_OK;
 }
 
 bool
 cairn_file_mark_equal(const struct cairn_file_mark *a, const struct cairn_file_mark *b)
 {
-    return a->bytes == b->bytes && a->modified_ns == b->modified_ns && a->changed_ns == b->changed_ns;
+    return a->bytes == b->bytes && a->modified_ns == b->modified_ns &&
+           a->changed_ns == b->changed_ns;
 }
 
 cairn_err
-cairn_checkpoint_complain_changed(const struct cairn_checkpoint *checkpoint, const char *path, struct cairn_complaint *complaint)
+cairn_checkpoint_complain_changed(const struct cairn_checkpoint *checkpoint, const char *path,
+                                  struct cairn_complaint *complaint)
 {
-    return cairn_complain(complaint, CAIRN_CORRUPT,
-                          "%s/%s has changed since its metadata was read; is a job still writing there?", checkpoint->place.path,
-                          path);
+    return cairn_complain(
+        complaint, CAIRN_CORRUPT,
+        "%s/%s has changed since its metadata was read; is a job still writing there?",
+        checkpoint->place.path, path);
 }
 
 cairn_err
@@ -265,8 +272,8 @@ cairn_checkpoint_add_alias_as(struct cairn_checkpoint *checkpoint, const char *n
         checkpoint->aliases = grown;
         checkpoint->alias_room = room;
     }
-    err = cairn_checkpoint_add_tensor(checkpoint, name, known.dtype, kind, known.dims,
-                                      known.shape, &tensor, complaint);
+    err = cairn_checkpoint_add_tensor(checkpoint, name, known.dtype, kind, known.dims, known.shape,
+                                      &tensor, complaint);
     if (!err)
         checkpoint->aliases[checkpoint->alias_count++] = (struct cairn_alias){tensor, of};
     return err;
@@ -324,8 +331,8 @@ cairn_checkpoint_add_storage_sum(struct cairn_checkpoint *checkpoint, uint32_t c
     if (bytes == 0)
         return CAIRN_OK;
     if (crc32 != 0)
-        return cairn_checkpoint_add_sums(checkpoint, container, CAIRN_SUM_CRC32, offset_bytes, bytes,
-                                         bytes, &value, complaint);
+        return cairn_checkpoint_add_sums(checkpoint, container, CAIRN_SUM_CRC32, offset_bytes,
+                                         bytes, bytes, &value, complaint);
     if (checkpoint->unsummed_count++ == 0)
         checkpoint->unsummed_first = container;
     return CAIRN_OK;

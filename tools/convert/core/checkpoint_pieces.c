@@ -54,12 +54,11 @@ check_pieces(const struct cairn_checkpoint *checkpoint, size_t first,
         const struct cairn_container *container = &checkpoint->containers[piece->container];
 
         if (cairn_box_end(known, piece) > container->bytes)
-            return cairn_complain(
-                complaint, CAIRN_CORRUPT,
-                "%s: tensor %s ends at byte %" PRIu64 " and the file has %" PRIu64
-                "; it is truncated, take another copy",
-                cairn_checkpoint_container_name(checkpoint, piece->container), known->name, cairn_box_end(known, piece),
-                container->bytes);
+            return cairn_complain(complaint, CAIRN_CORRUPT,
+                                  "%s: tensor %s ends at byte %" PRIu64 " and the file has %" PRIu64
+                                  "; it is truncated, take another copy",
+                                  cairn_checkpoint_container_name(checkpoint, piece->container),
+                                  known->name, cairn_box_end(known, piece), container->bytes);
     }
     return CAIRN_OK;
 }
@@ -79,7 +78,8 @@ cairn_checkpoint_add_box(struct cairn_checkpoint *checkpoint, uint32_t tensor, u
         return cairn_complain(complaint, CAIRN_INTERNAL, "%s: a piece of nothing",
                               checkpoint->place.path);
     known = cairn_layout_tensor(checkpoint->layout, tensor);
-    if (!cairn_box_make(known, tensor, container, start, extent, offset_bytes, stride_bytes, &piece))
+    if (!cairn_box_make(known, tensor, container, start, extent, offset_bytes, stride_bytes,
+                        &piece))
         return CAIRN_OK;
     err = cairn_layout_add_piece(checkpoint->layout, &piece);
     if (err == CAIRN_INVAL)
@@ -113,8 +113,8 @@ cairn_checkpoint_add_flat(struct cairn_checkpoint *checkpoint, uint32_t tensor, 
     if (err == CAIRN_INVAL)
         return cairn_complain(complaint, CAIRN_CORRUPT,
                               "%s: elements %" PRIu64 " to %" PRIu64 " of tensor %s: %s",
-                              cairn_checkpoint_container_name(checkpoint, container), flat_begin, flat_end,
-                              cairn_layout_tensor(checkpoint->layout, tensor)->name, why);
+                              cairn_checkpoint_container_name(checkpoint, container), flat_begin,
+                              flat_end, cairn_layout_tensor(checkpoint->layout, tensor)->name, why);
     if (err)
         return cairn_complain(complaint, err, "%s: no memory for %zu pieces of tensors",
                               checkpoint->place.path, first);

@@ -73,7 +73,8 @@ enum {
     CAIRN_CONVERT_CONTAINERS_MAX = 1 << 22, /* files and blobs of a checkpoint */
     CAIRN_CONVERT_TENSORS_MAX = 1 << 24,
     CAIRN_CONVERT_PIECES_MAX = 1 << 26,
-    CAIRN_CONVERT_METADATA_BYTES_MAX = 1 << 30, /* of one file of metadata, read into memory whole */
+    CAIRN_CONVERT_METADATA_BYTES_MAX = 1 << 30, /* of one file of metadata, read into memory
+                                                 * whole */
     CAIRN_COMPLAINT_BYTES_MAX = 1024
 };
 
@@ -91,9 +92,9 @@ cairn_err cairn_complain(struct cairn_complaint *complaint, cairn_err err, const
 /* ---- where a checkpoint is: a directory, or one file ---- */
 
 struct cairn_place {
-    char *path;     /* as the user said it, for messages */
-    int dir_fd;     /* of the directory, or of the one that the file is in */
-    char *name;     /* of the file in dir_fd; NULL: the place is a directory */
+    char *path; /* as the user said it, for messages */
+    int dir_fd; /* of the directory, or of the one that the file is in */
+    char *name; /* of the file in dir_fd; NULL: the place is a directory */
 };
 
 /* Opens a place that must be there. CAIRN_NOT_FOUND, CAIRN_DENIED, CAIRN_IO, CAIRN_NOMEM, said in
@@ -134,15 +135,17 @@ struct cairn_parallelism {
 };
 
 /*
- * What a file is known by again. Nobody sets a ctime back, and what is put in a file's place has another one. The number of its inode
- * is not looked at: file systems of networks and of user space may have another one for the same file when it is opened again.
+ * What a file is known by again. Nobody sets a ctime back, and what is put in a file's place has
+ * another one. The number of its inode is not looked at: file systems of networks and of user space
+ * may have another one for the same file when it is opened again.
  */
 struct cairn_file_mark {
     uint64_t bytes;
     uint64_t modified_ns, changed_ns; /* since 1970 */
 };
 
-/* That of an open file, to be taken before it is read. CAIRN_CORRUPT where it is no regular file, CAIRN_IO. */
+/* That of an open file, to be taken before it is read. CAIRN_CORRUPT where it is no regular file,
+ * CAIRN_IO. */
 CAIRN_MUST_CHECK cairn_err cairn_file_mark_take(int fd, struct cairn_file_mark *out);
 bool cairn_file_mark_equal(const struct cairn_file_mark *a, const struct cairn_file_mark *b);
 
@@ -181,10 +184,11 @@ struct cairn_format;
 struct cairn_checkpoint {
     const struct cairn_format *format;
     struct cairn_place place; /* owned */
-    uint32_t thread_count;    /* a reader starts no more than these, itself among them; 0: not said */
+    uint32_t thread_count;    /* a reader starts no more than these, itself among them; 0: not
+                               * said */
     char framework[128];      /* who wrote it, for people: "PyTorch 2.13"; "": it does not say */
     bool step_known;
-    uint64_t step;            /* iteration or global step */
+    uint64_t step; /* iteration or global step */
     struct cairn_parallelism parallelism;
     struct cairn_layout *layout;
     struct cairn_container *containers; /* [container_count]; pieces name them by index */
@@ -198,19 +202,22 @@ struct cairn_checkpoint {
     uint32_t sum_room;
     uint64_t unsummed_count; /* storages and objects whose writer took no checksums */
     uint32_t unsummed_first; /* the container with the first of them */
-    char **warnings; /* what the user should hear, one line each */
+    char **warnings;         /* what the user should hear, one line each */
     uint32_t warning_count;
 };
 
 /* Finds the format that knows the place (`format` NULL: ask all of them) and reads its metadata. On
  * success the caller ends *out with cairn_checkpoint_close. CAIRN_NOT_FOUND: no such place, or no
  * format knows it; else the errors of `read`. */
-CAIRN_MUST_CHECK cairn_err cairn_checkpoint_open(const char *path, const struct cairn_format *format,
+CAIRN_MUST_CHECK cairn_err cairn_checkpoint_open(const char *path,
+                                                 const struct cairn_format *format,
                                                  struct cairn_checkpoint *out,
                                                  struct cairn_complaint *complaint);
 /* The same on at most so many threads. */
-CAIRN_MUST_CHECK cairn_err cairn_checkpoint_open_threads(const char *path, const struct cairn_format *format,
-                                                         uint32_t thread_count, struct cairn_checkpoint *out,
+CAIRN_MUST_CHECK cairn_err cairn_checkpoint_open_threads(const char *path,
+                                                         const struct cairn_format *format,
+                                                         uint32_t thread_count,
+                                                         struct cairn_checkpoint *out,
                                                          struct cairn_complaint *complaint);
 void cairn_checkpoint_close(struct cairn_checkpoint *checkpoint);
 
@@ -230,8 +237,8 @@ CAIRN_MUST_CHECK cairn_err cairn_checkpoint_add_file(struct cairn_checkpoint *ch
                                                      const char *path, uint32_t *container,
                                                      struct cairn_complaint *complaint);
 /* CAIRN_CORRUPT, with what is to be said of a file that has another mark than it had. */
-cairn_err cairn_checkpoint_complain_changed(const struct cairn_checkpoint *checkpoint, const char *path,
-                                            struct cairn_complaint *complaint);
+cairn_err cairn_checkpoint_complain_changed(const struct cairn_checkpoint *checkpoint,
+                                            const char *path, struct cairn_complaint *complaint);
 
 /* A tensor without pieces; adding one again gives its index. dims <= CAIRN_DIMS_MAX. */
 CAIRN_MUST_CHECK cairn_err cairn_checkpoint_add_tensor(struct cairn_checkpoint *checkpoint,
@@ -372,7 +379,8 @@ struct cairn_output {
     uint32_t literal_count, literal_room;
     struct cairn_output_sum *sums;
     uint32_t sum_count, sum_room;
-    struct cairn_output_small *smalls; /* in the order in which they are written; the last is the marker */
+    struct cairn_output_small *smalls; /* in the order in which they are written; the last is the
+                                        * marker */
     uint32_t small_count, small_room;
     uint64_t small_bytes; /* about what `finish` will add to them, for the room on the disk */
     uint32_t *carried; /* source tensors that are in literals or small files, not in the layout */
@@ -407,9 +415,9 @@ CAIRN_MUST_CHECK cairn_err cairn_output_add_small(struct cairn_output *output, c
  * neither said so, nor in the layout, nor an alias stops the conversion as forgotten. */
 CAIRN_MUST_CHECK cairn_err cairn_output_add_carried(struct cairn_output *output, uint32_t tensor);
 
-/* Says that a tensor of the source (its index) is not written, because the format keeps it and `of`, which
- * is written, once: both are read and compared before anything is written, and must be equal, or the
- * first of type BF16 or F16 and what the second, of type F32, rounds to. */
+/* Says that a tensor of the source (its index) is not written, because the format keeps it and
+ * `of`, which is written, once: both are read and compared before anything is written, and must be
+ * equal, or the first of type BF16 or F16 and what the second, of type F32, rounds to. */
 CAIRN_MUST_CHECK cairn_err cairn_output_add_equal(struct cairn_output *output, uint32_t tensor,
                                                   uint32_t of);
 
@@ -451,8 +459,9 @@ struct cairn_format {
      * cairn_checkpoint_close. */
     cairn_err (*read)(struct cairn_checkpoint *checkpoint, struct cairn_complaint *complaint);
 
-    /* Adds to a source what the target keeps apart and the source does not have so: opaque state, and
-     * aliases. Comes before the source is proved whole. NULL: nothing to add. Errors as `plan`. */
+    /* Adds to a source what the target keeps apart and the source does not have so: opaque state,
+     * and aliases. Comes before the source is proved whole. NULL: nothing to add. Errors as
+     * `plan`. */
     cairn_err (*prepare)(struct cairn_checkpoint *checkpoint,
                          const struct cairn_output_options *options,
                          struct cairn_complaint *complaint);

@@ -18,7 +18,8 @@ cairn_number_take(const char **text, uint64_t max, uint64_t *out)
     if (*at < '0' || *at > '9' || (*at == '0' && at[1] >= '0' && at[1] <= '9'))
         return false;
     for (; *at >= '0' && *at <= '9'; at++)
-        if (__builtin_mul_overflow(value, 10, &value) || __builtin_add_overflow(value, (uint64_t)(*at - '0'), &value))
+        if (__builtin_mul_overflow(value, 10, &value) ||
+            __builtin_add_overflow(value, (uint64_t)(*at - '0'), &value))
             return false;
     if (value > max)
         return false;
@@ -56,15 +57,16 @@ cairn_number_after(const char **text, const char *word, uint32_t *out)
 }
 
 cairn_err
-cairn_numbers_load(const struct cairn_checkpoint *checkpoint, const char *name, uint64_t max, uint64_t *numbers, size_t count,
-                   struct cairn_complaint *complaint)
+cairn_numbers_load(const struct cairn_checkpoint *checkpoint, const char *name, uint64_t max,
+                   uint64_t *numbers, size_t count, struct cairn_complaint *complaint)
 {
     char shown[NOTE_BYTES_MAX + 1] = "";
     uint8_t *bytes = NULL;
     size_t bytes_len = 0;
     const char *at;
     bool good;
-    cairn_err err = cairn_checkpoint_load_opaque(checkpoint, name, NOTE_BYTES_MAX, &bytes, &bytes_len, complaint);
+    cairn_err err = cairn_checkpoint_load_opaque(checkpoint, name, NOTE_BYTES_MAX, &bytes,
+                                                 &bytes_len, complaint);
 
     if (err)
         return err;
@@ -79,7 +81,9 @@ cairn_numbers_load(const struct cairn_checkpoint *checkpoint, const char *name, 
     if (good)
         return CAIRN_OK;
     return cairn_complain(complaint, CAIRN_CORRUPT,
-                          "%s: %s says \"%s\", and should say %s of at most %" PRIu64 "; convert the checkpoint that it was "
+                          "%s: %s says \"%s\", and should say %s of at most %" PRIu64
+                          "; convert the checkpoint that it was "
                           "made of once more",
-                          checkpoint->place.path, name, shown, count == 1 ? "a number" : "two numbers", max);
+                          checkpoint->place.path, name, shown,
+                          count == 1 ? "a number" : "two numbers", max);
 }

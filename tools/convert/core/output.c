@@ -54,8 +54,8 @@ cairn_output_fini(struct cairn_output *output)
 cairn_err
 cairn_output_add_file(struct cairn_output *output, const char *path, uint32_t *file)
 {
-    cairn_err err = grow(&output->files, output->file_count, &output->file_room,
-                         sizeof(*output->files));
+    cairn_err err =
+        grow(&output->files, output->file_count, &output->file_room, sizeof(*output->files));
     char *copy = err ? NULL : strdup(path);
 
     if (!copy)
@@ -118,8 +118,8 @@ cairn_err
 cairn_output_add_small(struct cairn_output *output, const char *path, uint8_t *bytes,
                        size_t bytes_len)
 {
-    cairn_err err = grow(&output->smalls, output->small_count, &output->small_room,
-                         sizeof(*output->smalls));
+    cairn_err err =
+        grow(&output->smalls, output->small_count, &output->small_room, sizeof(*output->smalls));
     char *copy = err ? NULL : strdup(path);
 
     if (!copy) {
@@ -144,8 +144,8 @@ cairn_output_add_carried(struct cairn_output *output, uint32_t tensor)
 cairn_err
 cairn_output_add_equal(struct cairn_output *output, uint32_t tensor, uint32_t of)
 {
-    cairn_err err = grow(&output->equals, output->equal_count, &output->equal_room,
-                         sizeof(*output->equals));
+    cairn_err err =
+        grow(&output->equals, output->equal_count, &output->equal_room, sizeof(*output->equals));
 
     if (err)
         return err;
@@ -176,9 +176,9 @@ cairn_output_add_tensor(struct cairn_output *output, const struct cairn_output_o
     if (!output->layout)
         err = cairn_layout_create(&output->layout);
     if (!err)
-        err = cairn_box_add_tensor(output->layout, tensor->name,
-                                   cairn_output_dtype(options, tensor), tensor->kind, tensor->dims,
-                                   tensor->shape, index, NULL);
+        err =
+            cairn_box_add_tensor(output->layout, tensor->name, cairn_output_dtype(options, tensor),
+                                 tensor->kind, tensor->dims, tensor->shape, index, NULL);
     return err == CAIRN_INVAL ? CAIRN_INTERNAL : err;
 }
 

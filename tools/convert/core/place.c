@@ -1,5 +1,6 @@
-/* tools/convert/core/place.c - where a checkpoint is: a directory or one file, and reading small files
- * of it. Symbolic links are followed: hubs keep checkpoints as links into a store of blobs. */
+/* tools/convert/core/place.c - where a checkpoint is: a directory or one file, and reading small
+ * files of it. Symbolic links are followed: hubs keep checkpoints as links into a store of
+ * blobs. */
 #include "tools/convert/core/format.h"
 
 #include <errno.h>
@@ -28,7 +29,8 @@ cairn_complain(struct cairn_complaint *complaint, cairn_err err, const char *for
     va_start(arguments, format);
     (void)vsnprintf(text, sizeof(text), format, arguments);
     va_end(arguments);
-    cairn_text_clean(complaint->text, sizeof(complaint->text), text); /* names in it are what a file says */
+    /* names in it are what a file says */
+    cairn_text_clean(complaint->text, sizeof(complaint->text), text);
     return err;
 }
 
@@ -132,8 +134,10 @@ cairn_place_open_file(const struct cairn_place *place, const char *name, int *fd
                               name);
     if (name[0] && place->name)
         return CAIRN_NOT_FOUND; /* a single file has nothing below it */
-    if (fstatat(place->dir_fd, opened, &stat_of, 0) == 0 && S_ISFIFO(stat_of.st_mode)) /* opening it would wait for a writer */
-        return cairn_complain(complaint, CAIRN_CORRUPT, "%s is no regular file", spoken(place, name, shown, sizeof(shown)));
+    /* opening it would wait for a writer */
+    if (fstatat(place->dir_fd, opened, &stat_of, 0) == 0 && S_ISFIFO(stat_of.st_mode))
+        return cairn_complain(complaint, CAIRN_CORRUPT, "%s is no regular file",
+                              spoken(place, name, shown, sizeof(shown)));
     err = cairn_file_open(place->dir_fd, opened, CAIRN_FILE_READ_LINKED, fd);
     if (err && err != CAIRN_NOT_FOUND)
         (void)cairn_complain(complaint, err, "%s cannot be opened: %s",

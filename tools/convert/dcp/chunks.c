@@ -1,7 +1,7 @@
 /*
- * tools/convert/dcp/chunks.c - chunks of tensors in a distributed checkpoint: each is an archive that
- * says where its elements lie. There may be a hundred thousand, and opening them is most of the work of
- * reading such a checkpoint, so threads open a batch ahead of who adds them in order.
+ * tools/convert/dcp/chunks.c - chunks of tensors in a distributed checkpoint: each is an archive
+ * that says where its elements lie. There may be a hundred thousand, and opening them is most of
+ * the work of reading such a checkpoint, so threads open a batch ahead of who adds them in order.
  */
 #include "tools/convert/dcp/dcp.h"
 
@@ -26,7 +26,8 @@ struct hand {
     struct cairn_dcp_chunks *chunks;
     size_t begin, end; /* of the wants */
     size_t done;       /* [begin, done) are open */
-    cairn_err err;     /* of item `done`; CAIRN_OK: its file could not be opened, which the taker says */
+    cairn_err err;     /* of item `done`; CAIRN_OK: its file could not be opened, which the taker
+                        * says */
     struct cairn_complaint complaint;
     pthread_t thread;
 };
@@ -190,7 +191,8 @@ cairn_dcp_chunks_open(const struct cairn_checkpoint *checkpoint,
                       const struct cairn_dcp_wants *wants, struct cairn_dcp_chunks **out)
 {
     struct cairn_dcp_chunks *chunks = calloc(1, sizeof(*chunks));
-    long threads = checkpoint->thread_count > 0 ? (long)checkpoint->thread_count : sysconf(_SC_NPROCESSORS_ONLN);
+    long threads = checkpoint->thread_count > 0 ? (long)checkpoint->thread_count
+                                                : sysconf(_SC_NPROCESSORS_ONLN);
 
     *out = chunks;
     if (!chunks)
@@ -226,7 +228,8 @@ cairn_dcp_chunks_take(struct cairn_dcp_chunks *chunks, size_t index,
         return cairn_complain(complaint, hand->err, "%s", hand->complaint.text);
     if (index >= hand->done) /* its file was not there then, and is now */
         err = open_chunk(chunks, source, &chunks->wants->items[index], opened, complaint);
-    if (!err && !cairn_file_mark_equal(&opened->mark, &checkpoint->containers[source->container].mark))
+    if (!err &&
+        !cairn_file_mark_equal(&opened->mark, &checkpoint->containers[source->container].mark))
         err = cairn_checkpoint_complain_changed(checkpoint, source->name, complaint);
     if (!err)
         err = cairn_checkpoint_add_storage_sum(checkpoint, source->container, opened->stored_at,

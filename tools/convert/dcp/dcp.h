@@ -1,6 +1,6 @@
 /*
- * tools/convert/dcp/dcp.h - what the reader and the writer of PyTorch Distributed Checkpoints share;
- * for dcp/format.c, dcp/items.c and dcp/write.c.
+ * tools/convert/dcp/dcp.h - what the reader and the writer of PyTorch Distributed Checkpoints
+ * share; for dcp/format.c, dcp/items.c and dcp/write.c.
  *
  * Names that canonical names do not give back are kept in the opaque state "dcp/names.pickle", a
  * list of tuples (canonical name, name in the checkpoint, path of keys or None). It is left out
@@ -9,7 +9,8 @@
  *   parameter or buffer   model.<name>                      ("model", name)
  *   optimizer state       optim.state.<parameter>.<key>     ("optim", "state", parameter, key)
  *   parameter groups      optim.param_groups.<i>.<key>      ("optim", "param_groups", i, key)
- *   state by numbers      its name                          the same, cut at the dots, and the groups beside "state"
+ *   state by numbers      its name                          the same, cut at the dots, and the
+ *                         groups beside "state"
  *   opaque state          its name without ".pickle"        the same, cut at the dots
  *
  * For parameter groups the tuple is (their opaque name, "flat" or "", path of the optimizer's
@@ -37,8 +38,8 @@ bool cairn_dcp_default_path(const struct cairn_checkpoint *checkpoint, uint32_t 
                             char text[CAIRN_STATE_NAME_BYTES_MAX], struct cairn_state_path *path);
 
 /* What the writer would choose to stand before "param_groups", with strings in `text`. */
-void cairn_dcp_default_prefix(const struct cairn_checkpoint *checkpoint, char text[CAIRN_STATE_NAME_BYTES_MAX],
-                              struct cairn_state_path *path);
+void cairn_dcp_default_prefix(const struct cairn_checkpoint *checkpoint,
+                              char text[CAIRN_STATE_NAME_BYTES_MAX], struct cairn_state_path *path);
 
 /* ---- items: dcp/items.c ---- */
 
@@ -64,13 +65,15 @@ struct cairn_dcp_wants {
 /* Adds the items of a tensor's chunks that are not empty, or of a bytes object. CAIRN_NOMEM, and
  * the errors of cairn_dcp_find_item. */
 CAIRN_MUST_CHECK cairn_err cairn_dcp_want_entry(const struct cairn_checkpoint *checkpoint,
-                                                struct cairn_dcp_metadata *metadata,
-                                                uint32_t entry, struct cairn_dcp_wants *wants,
+                                                struct cairn_dcp_metadata *metadata, uint32_t entry,
+                                                struct cairn_dcp_wants *wants,
                                                 struct cairn_complaint *complaint);
 
-/* Sorts by file and offset. CAIRN_CORRUPT, complained about, where two items have the same bytes. */
+/* Sorts by file and offset. CAIRN_CORRUPT, complained about, where two items have the same
+ * bytes. */
 CAIRN_MUST_CHECK cairn_err cairn_dcp_wants_sort(const struct cairn_checkpoint *checkpoint,
-                                                const struct cairn_dcp_metadata *metadata, struct cairn_dcp_wants *wants,
+                                                const struct cairn_dcp_metadata *metadata,
+                                                struct cairn_dcp_wants *wants,
                                                 struct cairn_complaint *complaint);
 
 /* An open file of the checkpoint. */
@@ -130,17 +133,17 @@ struct cairn_dcp_chunk {
 
 struct cairn_dcp_chunks;
 
-/* What opens the chunks of all `wants`, which are sorted and are asked for in this order. Borrows its
- * arguments. The caller ends it with cairn_dcp_chunks_close (NULL is allowed). CAIRN_NOMEM. */
+/* What opens the chunks of all `wants`, which are sorted and are asked for in this order. Borrows
+ * its arguments. The caller ends it with cairn_dcp_chunks_close (NULL is allowed). CAIRN_NOMEM. */
 CAIRN_MUST_CHECK cairn_err cairn_dcp_chunks_open(const struct cairn_checkpoint *checkpoint,
                                                  const struct cairn_dcp_metadata *metadata,
                                                  const struct cairn_dcp_wants *wants,
                                                  struct cairn_dcp_chunks **out);
 void cairn_dcp_chunks_close(struct cairn_dcp_chunks *chunks);
 
-/* The chunk of wants->items[index], a tensor's, whose file `source` has selected: valid until the next
- * call. Its checksum goes to the checkpoint. CAIRN_CORRUPT, also where the file was another one when the chunk was opened,
- * CAIRN_IO, CAIRN_NOMEM; complained about. */
+/* The chunk of wants->items[index], a tensor's, whose file `source` has selected: valid until the
+ * next call. Its checksum goes to the checkpoint. CAIRN_CORRUPT, also where the file was another
+ * one when the chunk was opened, CAIRN_IO, CAIRN_NOMEM; complained about. */
 CAIRN_MUST_CHECK cairn_err cairn_dcp_chunks_take(struct cairn_dcp_chunks *chunks, size_t index,
                                                  struct cairn_checkpoint *checkpoint,
                                                  const struct cairn_dcp_source *source,

@@ -130,8 +130,7 @@ name_tensors(struct reading *reading, bool moments, uint32_t *model_count)
             bool parameter = place.in_model && is_floating(entry->dtype);
 
             *model_count += parameter;
-            err = add_tensor(reading, i, place.parameter,
-                             parameter ? CAIRN_PARAM : CAIRN_BUFFER);
+            err = add_tensor(reading, i, place.parameter, parameter ? CAIRN_PARAM : CAIRN_BUFFER);
         }
     }
     return err;
@@ -214,13 +213,13 @@ add_chunk(struct reading *reading, struct cairn_dcp_chunks *chunks, size_t index
 
     return err ? err
                : cairn_checkpoint_add_box(reading->checkpoint, reading->named[entry].tensor,
-                                          source->container, chunk->start, chunk->extent,
-                                          chunk->at, chunk->stride_bytes, reading->complaint);
+                                          source->container, chunk->start, chunk->extent, chunk->at,
+                                          chunk->stride_bytes, reading->complaint);
 }
 
 static cairn_err
-read_item(struct reading *reading, struct cairn_dcp_source *source,
-          struct cairn_dcp_chunks *chunks, size_t index, bool groups_again)
+read_item(struct reading *reading, struct cairn_dcp_source *source, struct cairn_dcp_chunks *chunks,
+          size_t index, bool groups_again)
 {
     const struct cairn_dcp_wanted *wanted = &reading->wants.items[index];
     const struct cairn_dcp_entry *entry = &reading->metadata.entries[wanted->entry];
@@ -259,14 +258,13 @@ read_items(struct reading *reading, bool groups_again)
 {
     struct cairn_dcp_source source = {.fd = -1};
     struct cairn_dcp_chunks *chunks = NULL;
-    cairn_err err = cairn_dcp_chunks_open(reading->checkpoint, &reading->metadata,
-                                          &reading->wants, &chunks);
+    cairn_err err =
+        cairn_dcp_chunks_open(reading->checkpoint, &reading->metadata, &reading->wants, &chunks);
 
     for (size_t i = 0; i < reading->wants.count && !err; i++) {
         uint32_t entry = reading->wants.items[i].entry;
 
-        if (!groups_again ||
-            (reading->grouped[entry] && !reading->metadata.entries[entry].tensor))
+        if (!groups_again || (reading->grouped[entry] && !reading->metadata.entries[entry].tensor))
             err = read_item(reading, &source, chunks, i, groups_again);
     }
     cairn_dcp_chunks_close(chunks);
@@ -294,8 +292,7 @@ same_path(const struct cairn_state_path *a, const struct cairn_state_path *b)
     if (a->count != b->count)
         return false;
     for (uint32_t i = 0; i < a->count; i++)
-        if (a->keys[i].number != b->keys[i].number ||
-            strcmp(a->keys[i].text, b->keys[i].text) != 0)
+        if (a->keys[i].number != b->keys[i].number || strcmp(a->keys[i].text, b->keys[i].text) != 0)
             return false;
     return true;
 }
@@ -358,9 +355,11 @@ keep_names(struct reading *reading, bool groups_packed)
                                   : cairn_pickle_none(&pickle));
     }
     free(order);
-    /* where something has a name of its own, what is usual may be another place once tensors were dropped or have another order */
-    if (groups_packed && (reading->roots.flat || !same_path(prefix, &usual) ||
-                          (count > 0 && (prefix->count != 1 || strcmp(prefix->keys[0].text, "optim") != 0))))
+    /* where something has a name of its own, what is usual may be another place once tensors were
+     * dropped or have another order */
+    if (groups_packed &&
+        (reading->roots.flat || !same_path(prefix, &usual) ||
+         (count > 0 && (prefix->count != 1 || strcmp(prefix->keys[0].text, "optim") != 0))))
         add_line(&pickle, list, CAIRN_PARAM_GROUPS_NAME, reading->roots.flat ? "flat" : "",
                  cairn_dcp_path_node(&pickle, prefix));
     err = cairn_pickle_done(&pickle);
@@ -425,7 +424,8 @@ read_all(struct reading *reading)
     if (!err)
         err = note_groups(reading);
     if (!err)
-        err = cairn_dcp_wants_sort(reading->checkpoint, &reading->metadata, &reading->wants, reading->complaint);
+        err = cairn_dcp_wants_sort(reading->checkpoint, &reading->metadata, &reading->wants,
+                                   reading->complaint);
     if (err)
         return err;
     reading->groups_plain = true;

@@ -40,10 +40,9 @@ _Static_assert(WORD_COUNT == sizeof(((struct cairn_dcp_index *)0)->words) / size
                "one node per word");
 
 static const char *const words[WORD_COUNT] = {
-    [OFFSETS] = "offsets",    [SIZES] = "sizes",
-    [FQN] = "fqn",            [OFFSET] = "offset",
-    [INDEX_HINT] = "index",   [RELATIVE_PATH] = "relative_path",
-    [LENGTH] = "length",      [SIZE] = "size",
+    [OFFSETS] = "offsets", [SIZES] = "sizes",      [FQN] = "fqn",
+    [OFFSET] = "offset",   [INDEX_HINT] = "index", [RELATIVE_PATH] = "relative_path",
+    [LENGTH] = "length",   [SIZE] = "size",
 };
 
 /* ---- nodes ---- */
@@ -95,10 +94,10 @@ properties(struct cairn_dcp_index *index, const struct cairn_torch_dtype *dtype)
 
     if (!index->layout) {
         argument = cairn_pickle_text(pickle, "torch.strided");
-        index->layout = cairn_pickle_object(
-            pickle, CAIRN_PICKLE_REDUCE,
-            cairn_pickle_global(pickle, "torch.serialization", "_get_layout"),
-            tuple(index, &argument, 1));
+        index->layout =
+            cairn_pickle_object(pickle, CAIRN_PICKLE_REDUCE,
+                                cairn_pickle_global(pickle, "torch.serialization", "_get_layout"),
+                                tuple(index, &argument, 1));
         argument = cairn_pickle_int(pickle, 0); /* contiguous */
         index->memory_format = cairn_pickle_object(
             pickle, CAIRN_PICKLE_REDUCE,
@@ -241,8 +240,7 @@ cairn_dcp_index_pack(struct cairn_dcp_index *index, uint8_t **bytes, size_t *byt
                          cairn_pickle_none(pickle));
     cairn_pickle_put(pickle, save, cairn_pickle_text(pickle, "modules"),
                      cairn_pickle_sequence(pickle, CAIRN_PICKLE_LIST, NULL, 0));
-    cairn_pickle_put(pickle, state, cairn_pickle_text(pickle, "state_dict_metadata"),
-                     index->state);
+    cairn_pickle_put(pickle, state, cairn_pickle_text(pickle, "state_dict_metadata"), index->state);
     cairn_pickle_put(pickle, state, cairn_pickle_text(pickle, "planner_data"), index->planner);
     cairn_pickle_put(pickle, state, cairn_pickle_text(pickle, "storage_data"), index->storage);
     cairn_pickle_put(pickle, state, cairn_pickle_text(pickle, "storage_meta"),

@@ -30,8 +30,8 @@ cairn_dcp_metadata_load(const struct cairn_checkpoint *checkpoint, struct cairn_
     cairn_err err;
 
     (void)snprintf(path, sizeof(path), "%s/" CAIRN_DCP_METADATA, checkpoint->place.path);
-    err = cairn_place_load(&checkpoint->place, CAIRN_DCP_METADATA,
-                           CAIRN_CONVERT_METADATA_BYTES_MAX, &bytes, &bytes_len, complaint);
+    err = cairn_place_load(&checkpoint->place, CAIRN_DCP_METADATA, CAIRN_CONVERT_METADATA_BYTES_MAX,
+                           &bytes, &bytes_len, complaint);
     return err ? err : cairn_dcp_metadata_parse(bytes, bytes_len, path, out, complaint);
 }
 
@@ -61,8 +61,9 @@ compare_wanted(const void *left, const void *right)
 }
 
 cairn_err
-cairn_dcp_wants_sort(const struct cairn_checkpoint *checkpoint, const struct cairn_dcp_metadata *metadata,
-                     struct cairn_dcp_wants *wants, struct cairn_complaint *complaint)
+cairn_dcp_wants_sort(const struct cairn_checkpoint *checkpoint,
+                     const struct cairn_dcp_metadata *metadata, struct cairn_dcp_wants *wants,
+                     struct cairn_complaint *complaint)
 {
     if (wants->count > 0)
         qsort(wants->items, wants->count, sizeof(*wants->items), compare_wanted);
@@ -74,11 +75,12 @@ cairn_dcp_wants_sort(const struct cairn_checkpoint *checkpoint, const struct cai
             b->item.offset_bytes - a->item.offset_bytes >= a->item.bytes)
             continue;
         (void)cairn_pickle_copy_text(b->item.path, name, sizeof(name));
-        return cairn_complain(complaint, CAIRN_CORRUPT,
-                              "%s/.metadata says that items of %s and of %s lie over each other at byte %" PRIu64
-                              " of %s, so one of them is elsewhere; take another copy",
-                              checkpoint->place.path, metadata->entries[a->entry].name, metadata->entries[b->entry].name,
-                              b->item.offset_bytes, name);
+        return cairn_complain(
+            complaint, CAIRN_CORRUPT,
+            "%s/.metadata says that items of %s and of %s lie over each other at byte %" PRIu64
+            " of %s, so one of them is elsewhere; take another copy",
+            checkpoint->place.path, metadata->entries[a->entry].name,
+            metadata->entries[b->entry].name, b->item.offset_bytes, name);
     }
     return CAIRN_OK;
 }
@@ -90,7 +92,8 @@ keep_path(struct cairn_pickle *kept, const struct cairn_dcp_wants *wants,
 {
     uint8_t *copy;
 
-    if (wants->count > 0 && cairn_dcp_compare_paths(wants->items[wants->count - 1].item.path, path) == 0)
+    if (wants->count > 0 &&
+        cairn_dcp_compare_paths(wants->items[wants->count - 1].item.path, path) == 0)
         return wants->items[wants->count - 1].item.path;
     copy = cairn_pickle_alloc(kept, (uint64_t)path->count + 1);
     if (!copy)
@@ -139,9 +142,9 @@ add_wanted(struct cairn_dcp_metadata *metadata, uint32_t index, uint32_t chunk,
 }
 
 cairn_err
-cairn_dcp_want_entry(const struct cairn_checkpoint *checkpoint,
-                     struct cairn_dcp_metadata *metadata, uint32_t index,
-                     struct cairn_dcp_wants *wants, struct cairn_complaint *complaint)
+cairn_dcp_want_entry(const struct cairn_checkpoint *checkpoint, struct cairn_dcp_metadata *metadata,
+                     uint32_t index, struct cairn_dcp_wants *wants,
+                     struct cairn_complaint *complaint)
 {
     const struct cairn_dcp_entry *entry = &metadata->entries[index];
     uint64_t start[CAIRN_DIMS_MAX], extent[CAIRN_DIMS_MAX];
@@ -196,7 +199,8 @@ cairn_dcp_source_select(struct cairn_checkpoint *checkpoint, struct cairn_dcp_so
         source->mark = checkpoint->containers[source->container].mark;
         source->path = item->path;
     }
-    if (item->offset_bytes > source->mark.bytes || item->bytes > source->mark.bytes - item->offset_bytes)
+    if (item->offset_bytes > source->mark.bytes ||
+        item->bytes > source->mark.bytes - item->offset_bytes)
         return cairn_complain(complaint, CAIRN_CORRUPT,
                               "%s/%s: %.200s ends at byte %" PRIu64 " and the file has %" PRIu64
                               "; it is truncated, take another copy",
@@ -238,8 +242,7 @@ find_plain_pickle(const struct cairn_dcp_source *source, const struct cairn_dcp_
     if (err)
         return err;
     for (uint32_t i = 0; i < zip.entry_count; i++)
-        storages = storages ||
-                   strncmp(zip.entries[i].name + strlen(zip.folder), "data/", 5) == 0;
+        storages = storages || strncmp(zip.entries[i].name + strlen(zip.folder), "data/", 5) == 0;
     found = cairn_zip_find(&zip, "data.pkl");
     if (found && !storages)
         *entry = *found;
@@ -351,25 +354,27 @@ add_mixed_object(struct cairn_checkpoint *checkpoint, const struct cairn_dcp_sou
     if (!err)
         err = cairn_torch_has_storage(&file.tree, file.root, &storage);
     if (!err && storage)
-        err = cairn_complain(complaint, CAIRN_INVAL, CAIRN_TORCH_STORAGE_LEFT, checkpoint->place.path, name);
+        err = cairn_complain(complaint, CAIRN_INVAL, CAIRN_TORCH_STORAGE_LEFT,
+                             checkpoint->place.path, name);
     if (!err)
         err = cairn_pickle_write(&file.tree, file.root, &bytes, &bytes_len);
     if (!err)
         err = cairn_checkpoint_add_opaque(checkpoint, final_name, bytes, bytes_len, complaint);
     free(bytes);
     cairn_torch_close(&file);
-    return err ? cairn_complain(complaint, err, "%s cannot be read: %s", where,
-                                cairn_err_text(err))
+    return err ? cairn_complain(complaint, err, "%s cannot be read: %s", where, cairn_err_text(err))
                : CAIRN_OK;
 }
 
 /*
- * An object that is no archive: bytes as they lie there, of which nothing says that they are as they were. An archive with a damaged
- * beginning is none of these: PyTorch ends each with the same 22 bytes but for numbers.
+ * An object that is no archive: bytes as they lie there, of which nothing says that they are as
+ * they were. An archive with a damaged beginning is none of these: PyTorch ends each with the same
+ * 22 bytes but for numbers.
  */
 static cairn_err
-add_raw_object(struct cairn_checkpoint *checkpoint, const struct cairn_dcp_source *source, const struct cairn_dcp_item *item,
-               const char *name, const char *where, struct cairn_complaint *complaint)
+add_raw_object(struct cairn_checkpoint *checkpoint, const struct cairn_dcp_source *source,
+               const struct cairn_dcp_item *item, const char *name, const char *where,
+               struct cairn_complaint *complaint)
 {
     enum { END_BYTES = 22 };
     static const uint8_t end[4] = {'P', 'K', 5, 6};
@@ -378,16 +383,21 @@ add_raw_object(struct cairn_checkpoint *checkpoint, const struct cairn_dcp_sourc
     cairn_err err = CAIRN_OK;
 
     if (item->bytes >= END_BYTES)
-        err = cairn_file_read_at(source->fd, item->offset_bytes + item->bytes - END_BYTES, last, sizeof(last), &got);
+        err = cairn_file_read_at(source->fd, item->offset_bytes + item->bytes - END_BYTES, last,
+                                 sizeof(last), &got);
     if (err)
         return cairn_complain(complaint, err, "%s cannot be read: %s", where, cairn_err_text(err));
     if (memcmp(last, end, sizeof(end)) == 0)
         return cairn_complain(complaint, CAIRN_CORRUPT,
-                              "%s: the item of %s ends as an archive of torch.save and does not begin as one; it is damaged: take "
+                              "%s: the item of %s ends as an archive of torch.save and does not "
+                              "begin as one; it is damaged: take "
                               "another copy",
                               checkpoint->place.path, where);
-    err = cairn_checkpoint_add_storage_sum(checkpoint, source->container, item->offset_bytes, item->bytes, 0, complaint);
-    return err ? err : add_opaque_piece(checkpoint, source, name, item->offset_bytes, item->bytes, complaint);
+    err = cairn_checkpoint_add_storage_sum(checkpoint, source->container, item->offset_bytes,
+                                           item->bytes, 0, complaint);
+    return err ? err
+               : add_opaque_piece(checkpoint, source, name, item->offset_bytes, item->bytes,
+                                  complaint);
 }
 
 cairn_err
@@ -404,9 +414,9 @@ cairn_dcp_add_object(struct cairn_checkpoint *checkpoint, const struct cairn_dcp
     cairn_err err;
 
     cairn_dcp_say_where(source, item, name, where);
-    err = cairn_file_read_at(source->fd, item->offset_bytes, first,
-                             item->bytes < sizeof(first) ? (size_t)item->bytes : sizeof(first),
-                             &got);
+    err =
+        cairn_file_read_at(source->fd, item->offset_bytes, first,
+                           item->bytes < sizeof(first) ? (size_t)item->bytes : sizeof(first), &got);
     archive = !err && cairn_zip_probe(first, got);
     if (snprintf(final_name, CAIRN_NAME_BYTES_MAX, "%s%s", name, archive ? ".pickle" : "") >=
         CAIRN_NAME_BYTES_MAX)
@@ -422,7 +432,8 @@ cairn_dcp_add_object(struct cairn_checkpoint *checkpoint, const struct cairn_dcp
         err = cairn_checkpoint_add_storage_sum(checkpoint, source->container, entry.at, entry.bytes,
                                                entry.crc32, complaint);
         return err ? err
-                   : add_opaque_piece(checkpoint, source, final_name, entry.at, entry.bytes, complaint);
+                   : add_opaque_piece(checkpoint, source, final_name, entry.at, entry.bytes,
+                                      complaint);
     }
     return add_mixed_object(checkpoint, source, wanted, name, final_name, where, complaint);
 }

@@ -105,8 +105,7 @@ index_storage(struct cairn_dcp_metadata *metadata, const struct cairn_pickle_nod
             return cairn_complain(complaint, CAIRN_CORRUPT,
                                   "%s: key %" PRIu32 " of storage_data names no item", where, i);
         *find_slot(metadata, name->bytes, name->count, offsets, dims, !is_none(offset)) =
-            (struct cairn_dcp_slot){name, is_none(offset) ? NULL : offset,
-                                    pairs->items[2 * i + 1]};
+            (struct cairn_dcp_slot){name, is_none(offset) ? NULL : offset, pairs->items[2 * i + 1]};
     }
     return CAIRN_OK;
 }
@@ -120,8 +119,8 @@ lookup(const struct cairn_dcp_metadata *metadata, const struct cairn_dcp_entry *
     const struct cairn_dcp_slot *slot;
     bool first = true;
 
-    slot = find_slot(metadata, entry->name, name_bytes, start, start ? entry->dims : 0,
-                     start != NULL);
+    slot =
+        find_slot(metadata, entry->name, name_bytes, start, start ? entry->dims : 0, start != NULL);
     for (uint32_t d = 0; start && d < entry->dims; d++)
         first = first && start[d] == 0;
     if (!slot->name && start && first)
@@ -154,8 +153,7 @@ cairn_dcp_find_item(const struct cairn_dcp_metadata *metadata, const struct cair
         !cairn_pickle_u64(cairn_pickle_attribute(slot->info, "length"), &item->bytes) ||
         item->offset_bytes > (uint64_t)INT64_MAX - item->bytes)
         return cairn_complain(complaint, CAIRN_CORRUPT,
-                              ".metadata names no file, offset and length for %.300s",
-                              entry->name);
+                              ".metadata names no file, offset and length for %.300s", entry->name);
     return CAIRN_OK;
 }
 
@@ -176,8 +174,8 @@ read_properties(const struct cairn_pickle_node *properties)
 }
 
 static cairn_err
-read_tensor(const struct cairn_pickle_node *value, const char *where,
-            struct cairn_dcp_entry *entry, struct cairn_complaint *complaint)
+read_tensor(const struct cairn_pickle_node *value, const char *where, struct cairn_dcp_entry *entry,
+            struct cairn_complaint *complaint)
 {
     const struct cairn_pickle_node *size = cairn_pickle_attribute(value, "size");
     const struct cairn_torch_dtype *dtype;
@@ -427,8 +425,8 @@ cairn_dcp_metadata_parse(uint8_t *bytes, size_t bytes_len, const char *where,
     cairn_err err;
 
     memset(out, 0, sizeof(*out));
-    cairn_pickle_init(&metadata.pickle, (uint64_t)CAIRN_PICKLE_ARENA_FACTOR *
-                                            ((uint64_t)bytes_len + 4096));
+    cairn_pickle_init(&metadata.pickle,
+                      (uint64_t)CAIRN_PICKLE_ARENA_FACTOR * ((uint64_t)bytes_len + 4096));
     cairn_pickle_init(&metadata.kept, metadata.pickle.limit_bytes);
     err = cairn_pickle_read(&metadata.pickle, where, bytes, bytes_len, &root, &taken_bytes);
     if (!err && !cairn_pickle_is_call(root, METADATA_MODULE, "Metadata") &&

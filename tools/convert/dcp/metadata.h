@@ -12,8 +12,9 @@
  * A chunk is an item: one archive of torch.save at [offset, offset + length) of a file. Nothing
  * here opens a file of the checkpoint.
  *
- * The tree takes several times the memory of the file. Names, keys and whatever a reader copies into
- * `kept` stay when the tree is forgotten, which one does before it lays out what the tree said.
+ * The tree takes several times the memory of the file. Names, keys and whatever a reader copies
+ * into `kept` stay when the tree is forgotten, which one does before it lays out what the tree
+ * said.
  */
 #ifndef CAIRN_TOOLS_CONVERT_DCP_METADATA_H
 #define CAIRN_TOOLS_CONVERT_DCP_METADATA_H
@@ -24,11 +25,11 @@
 
 /* A tensor or a bytes object. Strings are in `kept`, nodes in the tree. */
 struct cairn_dcp_entry {
-    const char *name;                       /* as the state dict was flattened: "model.0.weight" */
-    const struct cairn_state_key *keys;     /* [key_count]: what leads to it in the state dict */
+    const char *name;                   /* as the state dict was flattened: "model.0.weight" */
+    const struct cairn_state_key *keys; /* [key_count]: what leads to it in the state dict */
     uint32_t key_count;
-    bool keys_said; /* false: the one key is the name */
-    bool tensor;    /* false: a bytes object */
+    bool keys_said;                         /* false: the one key is the name */
+    bool tensor;                            /* false: a bytes object */
     const struct cairn_pickle_node *chunks; /* list; NULL: a bytes object, or forgotten */
     enum cairn_dtype dtype;
     uint32_t dims;
@@ -50,10 +51,10 @@ struct cairn_dcp_metadata {
     uint8_t *bytes;                  /* owned: strings of the tree lie in it */
     struct cairn_dcp_entry *entries; /* in the order of the state dict, where that is known */
     uint32_t entry_count;
-    struct cairn_dcp_slot *slots; /* storage_data by name and offsets */
-    uint64_t slot_count;          /* a power of 2, or 0 */
+    struct cairn_dcp_slot *slots;               /* storage_data by name and offsets */
+    uint64_t slot_count;                        /* a power of 2, or 0 */
     const struct cairn_pickle_node *mcore_data; /* what Megatron-Core adds; NULL: nothing */
-    char version[32];             /* of the format; "": before it was written down */
+    char version[32];                           /* of the format; "": before it was written down */
 };
 
 /*

@@ -68,22 +68,26 @@ cut(const char *name, size_t bytes, char text[CAIRN_STATE_NAME_BYTES_MAX],
     return true;
 }
 
-/* Makes text of the number in [<prefix>.]state.<number>.<key> where the optimizer's tensors lie there, whose numbers are: PyTorch does
- * not load a dict that has keys of both kinds. */
+/* Makes text of the number in [<prefix>.]state.<number>.<key> where the optimizer's tensors lie
+ * there, whose numbers are: PyTorch does not load a dict that has keys of both kinds. */
 static void
-name_as_tensors(const struct cairn_checkpoint *checkpoint, const char *name, struct cairn_state_path *path)
+name_as_tensors(const struct cairn_checkpoint *checkpoint, const char *name,
+                struct cairn_state_path *path)
 {
     uint32_t state = path->count - 3;
     size_t bytes = 0;
 
-    if (path->count < 3 || !path->keys[state + 1].number || strcmp(path->keys[state].text, "state") != 0)
+    if (path->count < 3 || !path->keys[state + 1].number ||
+        strcmp(path->keys[state].text, "state") != 0)
         return;
     for (uint32_t i = 0; i <= state; i++)
         bytes += strlen(path->keys[i].text) + 1;
-    for (uint32_t i = 0; i < cairn_layout_tensor_count(checkpoint->layout) && path->keys[state + 1].number; i++) {
+    for (uint32_t i = 0;
+         i < cairn_layout_tensor_count(checkpoint->layout) && path->keys[state + 1].number; i++) {
         const struct cairn_tensor *tensor = cairn_layout_tensor(checkpoint->layout, i);
 
-        path->keys[state + 1].number = tensor->kind != CAIRN_OPTIMIZER || strncmp(tensor->name, name, bytes) != 0;
+        path->keys[state + 1].number =
+            tensor->kind != CAIRN_OPTIMIZER || strncmp(tensor->name, name, bytes) != 0;
     }
 }
 
@@ -114,7 +118,8 @@ cairn_dcp_default_path(const struct cairn_checkpoint *checkpoint, uint32_t tenso
     if (cairn_checkpoint_parameter_of(checkpoint, tensor, &key_bytes) == UINT32_MAX) {
         if (!cut(known->name, bytes, text, path))
             return false;
-        for (uint32_t i = 1; i < path->count; i++) /* a parameter's number is the key of a dict, which PyTorch makes text */
+        /* a parameter's number is the key of a dict, which PyTorch makes text */
+        for (uint32_t i = 1; i < path->count; i++)
             if (strcmp(path->keys[i - 1].text, "state") == 0)
                 path->keys[i].number = false;
         return true;
@@ -126,16 +131,19 @@ cairn_dcp_default_path(const struct cairn_checkpoint *checkpoint, uint32_t tenso
 }
 
 void
-cairn_dcp_default_prefix(const struct cairn_checkpoint *checkpoint, char text[CAIRN_STATE_NAME_BYTES_MAX],
-                         struct cairn_state_path *path)
+cairn_dcp_default_prefix(const struct cairn_checkpoint *checkpoint,
+                         char text[CAIRN_STATE_NAME_BYTES_MAX], struct cairn_state_path *path)
 {
     struct cairn_state_roots roots = {0};
 
-    for (uint32_t i = 0; i < cairn_layout_tensor_count(checkpoint->layout) && !roots.optimizer_known; i++)
+    for (uint32_t i = 0;
+         i < cairn_layout_tensor_count(checkpoint->layout) && !roots.optimizer_known; i++)
         if (cairn_layout_tensor(checkpoint->layout, i)->kind == CAIRN_OPTIMIZER &&
             cairn_dcp_default_path(checkpoint, i, text, path))
             cairn_state_roots_see(&roots, path);
-    *path = roots.optimizer_known ? roots.optimizer : (struct cairn_state_path){.count = 1, .keys = {{"optim", false}}};
+    *path = roots.optimizer_known
+                ? roots.optimizer
+                : (struct cairn_state_path){.count = 1, .keys = {{"optim", false}}};
 }
 
 /* ---- as they were ---- */
@@ -218,8 +226,8 @@ cairn_dcp_names_load(const struct cairn_checkpoint *checkpoint, struct cairn_dcp
             continue;
         kept->canonical = keep_text(names, line->items[0]);
         kept->name = keep_text(names, line->items[1]);
-        names->kept_count += kept->canonical && kept->name &&
-                             read_path(names, line->items[2], &kept->path);
+        names->kept_count +=
+            kept->canonical && kept->name && read_path(names, line->items[2], &kept->path);
     }
     qsort(names->kept, names->kept_count, sizeof(*names->kept), compare_kept);
     return CAIRN_OK;
@@ -239,16 +247,16 @@ cairn_dcp_names_find(const struct cairn_dcp_names *names, const char *canonical)
 {
     struct cairn_dcp_name wanted = {.canonical = canonical};
 
-    return names->kept_count > 0 ? bsearch(&wanted, names->kept, names->kept_count,
-                                           sizeof(wanted), compare_kept)
-                                 : NULL;
+    return names->kept_count > 0
+               ? bsearch(&wanted, names->kept, names->kept_count, sizeof(wanted), compare_kept)
+               : NULL;
 }
 
 bool
 cairn_dcp_names_choose(const struct cairn_dcp_names *names,
                        const struct cairn_checkpoint *checkpoint, uint32_t tensor,
-                       char text[CAIRN_STATE_NAME_BYTES_MAX],
-                       char name[CAIRN_STATE_NAME_BYTES_MAX], struct cairn_state_path *path)
+                       char text[CAIRN_STATE_NAME_BYTES_MAX], char name[CAIRN_STATE_NAME_BYTES_MAX],
+                       struct cairn_state_path *path)
 {
     const struct cairn_dcp_name *kept =
         cairn_dcp_names_find(names, cairn_layout_tensor(checkpoint->layout, tensor)->name);

@@ -71,9 +71,8 @@ add_plain_object(struct cairn_dcp_output *dcp, uint32_t tensor, const struct cai
         frame.head = NULL;
     }
     if (!err) {
-        err = cairn_output_add_literal(dcp->output, file,
-                                       spot.offset_bytes + frame.hole_end, frame.tail,
-                                       (size_t)(spot.bytes - frame.hole_end));
+        err = cairn_output_add_literal(dcp->output, file, spot.offset_bytes + frame.hole_end,
+                                       frame.tail, (size_t)(spot.bytes - frame.hole_end));
         frame.tail = NULL;
     }
     if (!err)
@@ -120,8 +119,8 @@ place_storages(struct cairn_dcp_output *dcp, const struct cairn_torch_refs *refs
 
 static cairn_err
 add_mixed_object(struct cairn_dcp_output *dcp, const struct cairn_torch_refs *refs,
-                 struct cairn_pickle *tree, const struct cairn_pickle_node *root,
-                 const char *name, const struct cairn_state_path *path)
+                 struct cairn_pickle *tree, const struct cairn_pickle_node *root, const char *name,
+                 const struct cairn_state_path *path)
 {
     struct cairn_dcp_kept *state = dcp->kept;
     struct cairn_dcp_mixed *grown =
@@ -137,11 +136,11 @@ add_mixed_object(struct cairn_dcp_output *dcp, const struct cairn_torch_refs *re
     mixed = &grown[state->mixed_count++];
     memset(mixed, 0, sizeof(*mixed));
     cairn_torch_builder_init(&builder, tree);
-    err = cairn_torch_refs_plan(dcp->source->layout, dcp->options, refs, &builder, root,
-                                "archive", &mixed->plan);
+    err = cairn_torch_refs_plan(dcp->source->layout, dcp->options, refs, &builder, root, "archive",
+                                &mixed->plan);
     if (!err)
-        err = cairn_dcp_take_place(dcp, 0, cairn_torch_plan_bytes(&mixed->plan), &spot,
-                                   &mixed->file);
+        err =
+            cairn_dcp_take_place(dcp, 0, cairn_torch_plan_bytes(&mixed->plan), &spot, &mixed->file);
     if (err)
         return err;
     mixed->begin = spot.offset_bytes;

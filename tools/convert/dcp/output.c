@@ -46,7 +46,7 @@ put_in_frame(void *context, uint64_t at, const void *bytes, size_t bytes_len)
 
 cairn_err
 cairn_dcp_frame_make(struct cairn_torch_plan *plan, const struct cairn_zip_planned *hole,
-           struct cairn_dcp_frame *frame)
+                     struct cairn_dcp_frame *frame)
 {
     uint64_t bytes = cairn_torch_plan_bytes(plan);
 
@@ -149,10 +149,10 @@ add_chunk(struct cairn_dcp_output *dcp, uint32_t rank, uint32_t target, const ui
           const uint64_t *box_extent)
 {
     struct cairn_output *output = dcp->output;
-    struct cairn_dcp_open_chunk chunk = {
-        .dtype = cairn_layout_tensor(output->layout, target)->dtype,
-        .dims = box_dims,
-        .sum = UINT32_MAX};
+    struct cairn_dcp_open_chunk chunk = {.dtype =
+                                             cairn_layout_tensor(output->layout, target)->dtype,
+                                         .dims = box_dims,
+                                         .sum = UINT32_MAX};
     struct cairn_torch_plan plan = {0};
     struct cairn_dcp_frame frame = {0};
     struct cairn_zip_planned *data;
@@ -327,9 +327,9 @@ finish_chunk(struct cairn_output *output, const struct cairn_dcp_open_chunk *chu
         data->crc32 = (uint32_t)output->sums[chunk->sum].values[0];
     err = cairn_dcp_frame_make(&plan, data, &frame);
     if (!err) {
-        err = cairn_output_add_literal(output, chunk->file, chunk->begin + frame.hole_end,
-                                       frame.tail,
-                                       (size_t)(cairn_torch_plan_bytes(&plan) - frame.hole_end));
+        err =
+            cairn_output_add_literal(output, chunk->file, chunk->begin + frame.hole_end, frame.tail,
+                                     (size_t)(cairn_torch_plan_bytes(&plan) - frame.hole_end));
         frame.tail = NULL;
     }
     free(frame.head);

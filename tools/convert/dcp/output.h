@@ -27,7 +27,8 @@ struct cairn_dcp_output {
     struct cairn_dcp_index index;
     struct cairn_dcp_rank_file *ranks;
     uint32_t rank_count;
-    uint64_t chunk_bytes_min; /* what is not larger is not cut, and is the next rank's; 0: all are cut */
+    uint64_t chunk_bytes_min; /* what is not larger is not cut, and is the next rank's; 0: all are
+                               * cut */
     uint32_t next_rank;
     bool *inside; /* [tensors of the source]: it lies in an object, and gets no item of its own */
     struct cairn_complaint *complaint;
@@ -80,14 +81,12 @@ CAIRN_MUST_CHECK cairn_err cairn_dcp_output_literal(struct cairn_dcp_output *dcp
 CAIRN_MUST_CHECK cairn_err cairn_dcp_output_object(struct cairn_dcp_output *dcp, uint32_t tensor,
                                                    const uint8_t *bytes, size_t bytes_len,
                                                    const char *name,
-                                                   const struct cairn_state_path *path,
-                                                   bool *done);
+                                                   const struct cairn_state_path *path, bool *done);
 
 /* An object of a pickle that is not the source's own, but whose tensors are: they lie in it and get
  * no items of their own. CAIRN_NOT_FOUND where one of them is not there. */
-CAIRN_MUST_CHECK cairn_err cairn_dcp_output_made(struct cairn_dcp_output *dcp,
-                                                 const uint8_t *bytes, size_t bytes_len,
-                                                 const char *name,
+CAIRN_MUST_CHECK cairn_err cairn_dcp_output_made(struct cairn_dcp_output *dcp, const uint8_t *bytes,
+                                                 size_t bytes_len, const char *name,
                                                  const struct cairn_state_path *path);
 
 /* Makes `.metadata`, after all else. */

@@ -57,7 +57,8 @@ add_groups(struct planning *planning, const struct cairn_param_groups *groups)
         cairn_dcp_names_find(&planning->names, CAIRN_PARAM_GROUPS_NAME);
     bool flat = kept && strcmp(kept->name, "flat") == 0;
     struct cairn_state_path path;
-    char number[16], text[CAIRN_STATE_NAME_BYTES_MAX], name[CAIRN_STATE_NAME_BYTES_MAX], key[CAIRN_STATE_NAME_BYTES_MAX];
+    char number[16], text[CAIRN_STATE_NAME_BYTES_MAX], name[CAIRN_STATE_NAME_BYTES_MAX],
+        key[CAIRN_STATE_NAME_BYTES_MAX];
     char member[CAIRN_STATE_NAME_BYTES_MAX], joined[2 * CAIRN_STATE_NAME_BYTES_MAX + 16];
     uint32_t prefix_count;
     cairn_err err = CAIRN_OK;
@@ -98,7 +99,7 @@ add_groups(struct planning *planning, const struct cairn_param_groups *groups)
                 if (!cairn_state_join(&path, name, sizeof(name)))
                     return CAIRN_INVAL;
                 err = cairn_dcp_output_literal(&planning->dcp, name, &path, &groups->pickle,
-                                         dict->items[2 * k + 1]);
+                                               dict->items[2 * k + 1]);
             }
             if (err)
                 return err;
@@ -175,8 +176,7 @@ cairn_dcp_plan(const struct cairn_checkpoint *checkpoint,
                const struct cairn_output_options *options, struct cairn_output *output,
                struct cairn_complaint *complaint)
 {
-    struct planning planning = {
-        .source = checkpoint, .output = output, .complaint = complaint};
+    struct planning planning = {.source = checkpoint, .output = output, .complaint = complaint};
     struct cairn_dcp_kept *kept = NULL;
     cairn_err err;
 

@@ -1,6 +1,6 @@
 /*
- * tools/convert/deepspeed/carried.c - what DeepSpeed has no place for, in the first rank's model_states: put there
- * when files are written, and found there when they are read.
+ * tools/convert/deepspeed/carried.c - what DeepSpeed has no place for, in the first rank's
+ * model_states: put there when files are written, and found there when they are read.
  */
 #include "tools/convert/deepspeed/make.h"
 #include "tools/convert/deepspeed/plan.h"
@@ -146,10 +146,11 @@ take_kind(struct cairn_checkpoint *checkpoint, struct cairn_torch_source *source
 
         if (!tensor || !cairn_pickle_copy_text(pairs->items[2 * i], name, sizeof(name)) ||
             (kind == CAIRN_OPAQUE && cairn_deepspeed_is_own(name)))
-            return cairn_complain(complaint, CAIRN_CORRUPT,
-                                  "%s/%s: %s does not map names to tensors; it was changed since it was "
-                                  "written",
-                                  checkpoint->place.path, source->path, CAIRN_DEEPSPEED_CARRIED);
+            return cairn_complain(
+                complaint, CAIRN_CORRUPT,
+                "%s/%s: %s does not map names to tensors; it was changed since it was "
+                "written",
+                checkpoint->place.path, source->path, CAIRN_DEEPSPEED_CARRIED);
         err = cairn_torch_source_add(checkpoint, source, tensor, name, kind, complaint);
     }
     return err;

@@ -20,7 +20,8 @@ add_pattern(struct cairn_deepspeed_cuts *cuts, enum category category,
 {
     char python[CAIRN_DEEPSPEED_PATTERN_BYTES_MAX];
 
-    *why = "a pattern in universal_checkpoint_info is no regular expression that is understood here, or there are too many";
+    *why = "a pattern in universal_checkpoint_info is no regular expression that is understood "
+           "here, or there are too many";
     if (!cairn_pickle_copy_text(node, python, sizeof(python)))
         return CAIRN_VERSION;
     return cairn_deepspeed_patterns_add(&cuts->patterns, category, python);
@@ -80,7 +81,8 @@ cairn_deepspeed_cuts_read(const struct cairn_pickle_node *info, struct cairn_dee
     for (size_t i = 0; i < sizeof(lists) / sizeof(*lists) && !err; i++)
         err = add_list(out, lists[i].category, cairn_pickle_get(info, lists[i].key), why);
     if (!err && ((refused && !unsupported) || (subs && !is_list(subs)))) {
-        *why = "what universal_checkpoint_info has under a key of patterns is not what DeepSpeed writes";
+        *why = "what universal_checkpoint_info has under a key of patterns is not what DeepSpeed "
+               "writes";
         err = CAIRN_VERSION;
     }
     for (uint32_t i = 0; subs && i < subs->count && !err; i++) {
@@ -136,10 +138,11 @@ cut_halves(uint32_t dims, const uint64_t *shape, uint32_t ranks, uint32_t rank,
     return NULL;
 }
 
-/* A part whose categories are known. `vocabulary`: rows of the embedding without padding; 0: not said. */
+/* A part whose categories are known. `vocabulary`: rows of the embedding without padding; 0: not
+ * said. */
 static const char *
-cut_as(uint32_t categories, uint64_t vocabulary, uint32_t dims, const uint64_t *shape, uint32_t ranks, uint32_t rank,
-       struct cairn_deepspeed_cut *out)
+cut_as(uint32_t categories, uint64_t vocabulary, uint32_t dims, const uint64_t *shape,
+       uint32_t ranks, uint32_t rank, struct cairn_deepspeed_cut *out)
 {
     struct cairn_deepspeed_cut_box *box = &out->boxes[0];
     uint32_t along;
@@ -150,7 +153,8 @@ cut_as(uint32_t categories, uint64_t vocabulary, uint32_t dims, const uint64_t *
     out->box_count = 1;
     if (categories & IS(UNSUPPORTED))
         return "DeepSpeed itself says that it cannot be put together";
-    if (categories & (IS(REPLICATED) | IS(AVERAGED))) /* where averaged ones differ, the comparison of replicas says so */
+    /* where averaged ones differ, the comparison of replicas says so */
+    if (categories & (IS(REPLICATED) | IS(AVERAGED)))
         return NULL;
     if (categories & IS(SUB_PARAMETERS))
         return "it is several parameters in one (parameter_with_sub_params), which is not read";
@@ -158,8 +162,9 @@ cut_as(uint32_t categories, uint64_t vocabulary, uint32_t dims, const uint64_t *
     if (dims <= along)
         return "it has not the dimension that it is cut along";
     if (categories & IS(HALVES))
-        return categories & (IS(VOCABULARY) | IS(COLUMNS)) ? "two of its patterns contradict each other"
-                                                           : cut_halves(dims, shape, ranks, rank, out);
+        return categories & (IS(VOCABULARY) | IS(COLUMNS))
+                   ? "two of its patterns contradict each other"
+                   : cut_halves(dims, shape, ranks, rank, out);
     if (__builtin_mul_overflow(shape[along], ranks, &out->shape[along]))
         return TOO_LARGE;
     box->start[along] = shape[along] * rank;
@@ -183,7 +188,8 @@ cairn_deepspeed_cut(struct cairn_deepspeed_cuts *cuts, const char *path, uint32_
                     const uint64_t *shape, uint32_t ranks, uint32_t rank,
                     struct cairn_deepspeed_cut *out)
 {
-    return cut_as(cairn_deepspeed_patterns_match(&cuts->patterns, path), cuts->vocabulary, dims, shape, ranks, rank, out);
+    return cut_as(cairn_deepspeed_patterns_match(&cuts->patterns, path), cuts->vocabulary, dims,
+                  shape, ranks, rank, out);
 }
 
 static bool
@@ -198,8 +204,9 @@ is_too_large(uint32_t dims, const uint64_t *shape)
 }
 
 const char *
-cairn_deepspeed_cut_whole(struct cairn_deepspeed_cuts *cuts, const char *path, uint32_t dims, const uint64_t *whole,
-                          uint64_t padded_rows, uint32_t ranks, uint32_t rank, uint64_t part[CAIRN_DIMS_MAX],
+cairn_deepspeed_cut_whole(struct cairn_deepspeed_cuts *cuts, const char *path, uint32_t dims,
+                          const uint64_t *whole, uint64_t padded_rows, uint32_t ranks,
+                          uint32_t rank, uint64_t part[CAIRN_DIMS_MAX],
                           struct cairn_deepspeed_cut *out)
 {
     uint32_t categories = cairn_deepspeed_patterns_match(&cuts->patterns, path);
@@ -213,9 +220,9 @@ cairn_deepspeed_cut_whole(struct cairn_deepspeed_cuts *cuts, const char *path, u
         if (categories & IS(VOCABULARY) && along == 0 && padded_rows > total)
             total = padded_rows;
         if (total % ((uint64_t)ranks * (categories & IS(HALVES) ? 2 : 1)) != 0)
-            return categories & IS(VOCABULARY)
-                       ? "its rows, with the padding that they had, cannot be divided evenly among so many ranks"
-                       : "it cannot be divided evenly among so many ranks";
+            return categories & IS(VOCABULARY) ? "its rows, with the padding that they had, cannot "
+                                                 "be divided evenly among so many ranks"
+                                               : "it cannot be divided evenly among so many ranks";
         part[along] = total / ranks;
     }
     if (is_too_large(dims, part)) /* rows of padding are as many as any file says */
@@ -242,13 +249,15 @@ read_sizes(const struct cairn_pickle_node *node, uint64_t sizes[CAIRN_DIMS_MAX],
 
 /* Whether [offset, strides] is where a box begins that lies row-major in this shape. */
 static bool
-lies_at(const struct cairn_pickle_node *place, uint32_t dims, const uint64_t *shape, const uint64_t *extent, uint64_t offset)
+lies_at(const struct cairn_pickle_node *place, uint32_t dims, const uint64_t *shape,
+        const uint64_t *extent, uint64_t offset)
 {
     uint64_t strides[CAIRN_DIMS_MAX], said, stride = 1;
     uint32_t count = 0;
 
-    if (!place || !is_list(place) || place->count != 2 || !cairn_pickle_u64(place->items[0], &said) ||
-        said != offset || !read_sizes(place->items[1], strides, &count) || count != dims)
+    if (!place || !is_list(place) || place->count != 2 ||
+        !cairn_pickle_u64(place->items[0], &said) || said != offset ||
+        !read_sizes(place->items[1], strides, &count) || count != dims)
         return false;
     for (uint32_t d = dims; d-- > 0; stride *= shape[d])
         if (strides[d] != stride && extent[d] > 1)
@@ -262,13 +271,15 @@ is_unscaled(const struct cairn_pickle_node *scale)
 {
     uint64_t number;
 
-    return !scale || (scale->kind == CAIRN_PICKLE_FLOAT ? scale->real == 1.0
-                                                        : cairn_pickle_u64(scale, &number) && number == 1);
+    return !scale ||
+           (scale->kind == CAIRN_PICKLE_FLOAT ? scale->real == 1.0
+                                              : cairn_pickle_u64(scale, &number) && number == 1);
 }
 
 /* Whether the pieces of a rank are the boxes of its part. */
 static bool
-has_pieces(const struct cairn_pickle_node *pieces, uint32_t dims, const uint64_t *part, const struct cairn_deepspeed_cut *cut)
+has_pieces(const struct cairn_pickle_node *pieces, uint32_t dims, const uint64_t *part,
+           const struct cairn_deepspeed_cut *cut)
 {
     if (!pieces || !is_list(pieces) || pieces->count != cut->box_count)
         return false;
@@ -315,8 +326,8 @@ read_literal(const struct cairn_pickle_node *node, char name[CAIRN_NAME_BYTES_MA
 }
 
 bool
-cairn_deepspeed_cuts_agree(struct cairn_deepspeed_cuts *cuts, const struct cairn_pickle_node *info, uint32_t ranks,
-                           uint32_t rank, char name[CAIRN_NAME_BYTES_MAX])
+cairn_deepspeed_cuts_agree(struct cairn_deepspeed_cuts *cuts, const struct cairn_pickle_node *info,
+                           uint32_t ranks, uint32_t rank, char name[CAIRN_NAME_BYTES_MAX])
 {
     const struct cairn_pickle_node *said = cairn_pickle_get(info, "affine_map");
     const struct cairn_pickle_node *version = cairn_pickle_get(said, "version");
@@ -327,7 +338,8 @@ cairn_deepspeed_cuts_agree(struct cairn_deepspeed_cuts *cuts, const struct cairn
     if (version && (!cairn_pickle_u64(version, &known) || known > AFFINE_VERSION_MAX))
         return false; /* it may say more than is looked at here */
     for (uint32_t i = 0; maps && i < maps->count; i++) {
-        const struct cairn_pickle_node *by_rank = cairn_pickle_pairs(cairn_pickle_get(maps->items[2 * i + 1], "ranks"));
+        const struct cairn_pickle_node *by_rank =
+            cairn_pickle_pairs(cairn_pickle_get(maps->items[2 * i + 1], "ranks"));
         const struct cairn_pickle_node *own = NULL;
         struct cairn_deepspeed_cut cut;
         uint64_t part[CAIRN_DIMS_MAX] = {0}, number;

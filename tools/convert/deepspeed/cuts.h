@@ -1,7 +1,7 @@
 /*
- * tools/convert/deepspeed/cuts.h - how tensor parallelism cut a parameter, as `universal_checkpoint_info` in
- * DeepSpeed's files tells it: lists of regular expressions over names. A parameter that is in none of them is cut along
- * its first dimension.
+ * tools/convert/deepspeed/cuts.h - how tensor parallelism cut a parameter, as
+ * `universal_checkpoint_info` in DeepSpeed's files tells it: lists of regular expressions over
+ * names. A parameter that is in none of them is cut along its first dimension.
  */
 #ifndef CAIRN_TOOLS_CONVERT_DEEPSPEED_CUTS_H
 #define CAIRN_TOOLS_CONVERT_DEEPSPEED_CUTS_H
@@ -30,33 +30,37 @@ struct cairn_deepspeed_cut {
     uint64_t padded_rows; /* of an embedding with padding, in all parts; else 0 */
 };
 
-/* CAIRN_VERSION, with *why (static), for patterns that are not understood; CAIRN_NOMEM. The caller ends *out with
- * cairn_deepspeed_cuts_fini in any case. */
+/* CAIRN_VERSION, with *why (static), for patterns that are not understood; CAIRN_NOMEM. The caller
+ * ends *out with cairn_deepspeed_cuts_fini in any case. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_cuts_read(const struct cairn_pickle_node *info,
                                                      struct cairn_deepspeed_cuts *out,
                                                      const char **why);
 void cairn_deepspeed_cuts_fini(struct cairn_deepspeed_cuts *cuts);
 
-/* A pattern that no parameter was asked for so far has; NULL: there is none. DeepSpeed's own converter stops then. */
+/* A pattern that no parameter was asked for so far has; NULL: there is none. DeepSpeed's own
+ * converter stops then. */
 const char *cairn_deepspeed_cuts_unmet(const struct cairn_deepspeed_cuts *cuts);
 
-/* The part of rank `rank` of `ranks`, which has this shape, and is as large as the others'. NULL, or why that cannot be told
- * (static). */
+/* The part of rank `rank` of `ranks`, which has this shape, and is as large as the others'. NULL,
+ * or why that cannot be told (static). */
 const char *cairn_deepspeed_cut(struct cairn_deepspeed_cuts *cuts, const char *path, uint32_t dims,
                                 const uint64_t *shape, uint32_t ranks, uint32_t rank,
                                 struct cairn_deepspeed_cut *out);
 
 /*
- * The same the other way around: the part of a rank of what has the shape `whole`, and the part's shape. `padded_rows`: what an
- * embedding shall have in all parts, 0 for no padding. NULL, or why it cannot be cut so (static).
+ * The same the other way around: the part of a rank of what has the shape `whole`, and the part's
+ * shape. `padded_rows`: what an embedding shall have in all parts, 0 for no padding. NULL, or why
+ * it cannot be cut so (static).
  */
-const char *cairn_deepspeed_cut_whole(struct cairn_deepspeed_cuts *cuts, const char *path, uint32_t dims,
-                                      const uint64_t *whole, uint64_t padded_rows, uint32_t ranks, uint32_t rank,
-                                      uint64_t part[CAIRN_DIMS_MAX], struct cairn_deepspeed_cut *out);
+const char *cairn_deepspeed_cut_whole(struct cairn_deepspeed_cuts *cuts, const char *path,
+                                      uint32_t dims, const uint64_t *whole, uint64_t padded_rows,
+                                      uint32_t ranks, uint32_t rank, uint64_t part[CAIRN_DIMS_MAX],
+                                      struct cairn_deepspeed_cut *out);
 
-/* Newer versions also say place by place where a rank's elements belong (affine_map): whether that is what the patterns make
- * it; false with the name of a parameter for which it is not. */
-bool cairn_deepspeed_cuts_agree(struct cairn_deepspeed_cuts *cuts, const struct cairn_pickle_node *info, uint32_t ranks,
-                                uint32_t rank, char name[CAIRN_NAME_BYTES_MAX]);
+/* Newer versions also say place by place where a rank's elements belong (affine_map): whether that
+ * is what the patterns make it; false with the name of a parameter for which it is not. */
+bool cairn_deepspeed_cuts_agree(struct cairn_deepspeed_cuts *cuts,
+                                const struct cairn_pickle_node *info, uint32_t ranks, uint32_t rank,
+                                char name[CAIRN_NAME_BYTES_MAX]);
 
 #endif

@@ -1,6 +1,7 @@
 /*
- * tools/convert/deepspeed/expert_read.c - what the files of a job say of its experts: the layers that they are of, how
- * they are spread over ranks, and the objects as those of a job that does not spread them.
+ * tools/convert/deepspeed/expert_read.c - what the files of a job say of its experts: the layers
+ * that they are of, how they are spread over ranks, and the objects as those of a job that does not
+ * spread them.
  */
 #include "tools/convert/deepspeed/state.h"
 
@@ -11,9 +12,11 @@
 #include "tools/convert/deepspeed/files.h"
 
 static cairn_err
-refuse(const struct cairn_checkpoint *checkpoint, const char *where, struct cairn_complaint *complaint, const char *why)
+refuse(const struct cairn_checkpoint *checkpoint, const char *where,
+       struct cairn_complaint *complaint, const char *why)
 {
-    return cairn_complain(complaint, CAIRN_CORRUPT, "%s/%s: %s", checkpoint->place.path, where, why);
+    return cairn_complain(complaint, CAIRN_CORRUPT, "%s/%s: %s", checkpoint->place.path, where,
+                          why);
 }
 
 /* What a layer's experts are called in the module, as the file of one says. */
@@ -30,18 +33,22 @@ read_layer(struct cairn_checkpoint *checkpoint, const char *path, uint32_t exper
     cairn_err err = cairn_torch_source_open(checkpoint, path, &source, complaint);
 
     pairs = err ? NULL : cairn_pickle_pairs(source.torch.root);
-    if (!err && (!pairs || pairs->count == 0 || !cairn_pickle_copy_text(pairs->items[0], key, sizeof(key))))
-        err = cairn_complain(complaint, CAIRN_CORRUPT, "%s/%s holds no tensors of an expert by name",
-                             checkpoint->place.path, path);
+    if (!err &&
+        (!pairs || pairs->count == 0 || !cairn_pickle_copy_text(pairs->items[0], key, sizeof(key))))
+        err =
+            cairn_complain(complaint, CAIRN_CORRUPT, "%s/%s holds no tensors of an expert by name",
+                           checkpoint->place.path, path);
     name = err ? NULL : cairn_deepspeed_canonical(key);
     if (!err && !cairn_deepspeed_expert_in(name, &begin, &end, &number))
-        err = cairn_complain(complaint, CAIRN_VERSION,
-                             "%s/%s: %s is no name of an expert of DeepSpeed's MoE layers, which alone are read",
-                             checkpoint->place.path, path, key);
+        err = cairn_complain(
+            complaint, CAIRN_VERSION,
+            "%s/%s: %s is no name of an expert of DeepSpeed's MoE layers, which alone are read",
+            checkpoint->place.path, path, key);
     if (!err && cairn_deepspeed_layer_find(layers, name, begin))
-        err = cairn_complain(complaint, CAIRN_CORRUPT,
-                             "%s/%s is of the same layer as the file of another; take all of one checkpoint",
-                             checkpoint->place.path, path);
+        err = cairn_complain(
+            complaint, CAIRN_CORRUPT,
+            "%s/%s is of the same layer as the file of another; take all of one checkpoint",
+            checkpoint->place.path, path);
     if (!err)
         err = cairn_deepspeed_layer_add(layers, name, begin, experts);
     cairn_torch_source_close(&source);
@@ -49,8 +56,9 @@ read_layer(struct cairn_checkpoint *checkpoint, const char *path, uint32_t exper
 }
 
 cairn_err
-cairn_deepspeed_experts_in_files(struct cairn_checkpoint *checkpoint, const struct cairn_deepspeed_files *files,
-                                 uint32_t part, struct cairn_deepspeed_layers *layers,
+cairn_deepspeed_experts_in_files(struct cairn_checkpoint *checkpoint,
+                                 const struct cairn_deepspeed_files *files, uint32_t part,
+                                 struct cairn_deepspeed_layers *layers,
                                  struct cairn_complaint *complaint)
 {
     const struct cairn_deepspeed_expert_file *experts = files->experts;
@@ -58,7 +66,8 @@ cairn_deepspeed_experts_in_files(struct cairn_checkpoint *checkpoint, const stru
 
     if (files->expert_count > 0 && files->model_by_rank)
         return cairn_complain(complaint, CAIRN_CORRUPT,
-                              "%s: %s is of a job with experts, and %s of one with ZeRO 3, with which DeepSpeed does not train "
+                              "%s: %s is of a job with experts, and %s of one with ZeRO 3, with "
+                              "which DeepSpeed does not train "
                               "its MoE layers: they are of two checkpoints; separate them",
                               checkpoint->place.path, experts[0].path, files->models[0]);
     for (uint32_t i = 0, next; i < files->expert_count && !err; i = next) {
@@ -72,14 +81,16 @@ cairn_deepspeed_experts_in_files(struct cairn_checkpoint *checkpoint, const stru
 }
 
 cairn_err
-cairn_deepspeed_experts_in_model(const struct cairn_checkpoint *checkpoint, struct cairn_deepspeed_state *state,
+cairn_deepspeed_experts_in_model(const struct cairn_checkpoint *checkpoint,
+                                 struct cairn_deepspeed_state *state,
                                  const struct cairn_pickle_node *root, const char *where,
                                  struct cairn_complaint *complaint)
 {
     const struct cairn_pickle_node *counts = cairn_pickle_get(root, "num_experts");
     const struct cairn_pickle_node *first =
         cairn_pickle_get(cairn_pickle_get(root, "ds_config"), "use_data_before_expert_parallelism");
-    const struct cairn_pickle_node *shared = cairn_pickle_pairs(cairn_pickle_get(root, "shared_params"));
+    const struct cairn_pickle_node *shared =
+        cairn_pickle_pairs(cairn_pickle_get(root, "shared_params"));
     char name[CAIRN_NAME_BYTES_MAX];
     const char *why = NULL;
     size_t begin, end;
@@ -88,30 +99,35 @@ cairn_deepspeed_experts_in_model(const struct cairn_checkpoint *checkpoint, stru
     cairn_err err;
 
     if (state->layers.count > 0 && (!counts || counts->kind != CAIRN_PICKLE_LIST))
-        return refuse(checkpoint, where, complaint, "it is beside files of experts and does not say num_experts");
+        return refuse(checkpoint, where, complaint,
+                      "it is beside files of experts and does not say num_experts");
     if (counts && counts->kind == CAIRN_PICKLE_LIST && counts->count != state->layers.count)
-        return refuse(checkpoint, where, complaint, "it has not as many layers of experts as there are layer_…_expert_… files "
+        return refuse(checkpoint, where, complaint,
+                      "it has not as many layers of experts as there are layer_…_expert_… files "
                       "of; copy those that are missing from the nodes that wrote them");
     for (uint32_t i = 0; i < state->layers.count; i++)
         if (!cairn_pickle_u64(counts->items[i], &count) || count != state->layers.layers[i].experts)
-            return refuse(checkpoint, where, complaint, "its num_experts are not as many as there are layer_…_expert_… files of "
+            return refuse(checkpoint, where, complaint,
+                          "its num_experts are not as many as there are layer_…_expert_… files of "
                           "each layer; "
-                                   "copy those that are missing from the nodes that wrote them");
+                          "copy those that are missing from the nodes that wrote them");
     for (uint32_t i = 0; shared && i < shared->count; i++)
         if (cairn_pickle_copy_text(shared->items[2 * i], name, sizeof(name)) &&
             cairn_deepspeed_expert_in(cairn_deepspeed_canonical(name), &begin, &end, &number))
-            return cairn_complain(complaint, CAIRN_VERSION,
-                                  "%s/%s: %s is a tied parameter of an expert, which is said of the first rank's "
-                                  "experts alone and not read",
-                                  checkpoint->place.path, where, name);
+            return cairn_complain(
+                complaint, CAIRN_VERSION,
+                "%s/%s: %s is a tied parameter of an expert, which is said of the first rank's "
+                "experts alone and not read",
+                checkpoint->place.path, where, name);
     state->groups.data_first = first && first->kind == CAIRN_PICKLE_BOOL && first->truth;
     err = cairn_deepspeed_experts_place(&state->groups, &state->layers, state->ranks, &why);
     return err == CAIRN_CORRUPT ? refuse(checkpoint, where, complaint, why) : err;
 }
 
 cairn_err
-cairn_deepspeed_experts_gather(struct cairn_checkpoint *checkpoint, struct cairn_deepspeed_state *state,
-                               struct cairn_pickle *tree, struct cairn_pickle_node *root, const char *where,
+cairn_deepspeed_experts_gather(struct cairn_checkpoint *checkpoint,
+                               struct cairn_deepspeed_state *state, struct cairn_pickle *tree,
+                               struct cairn_pickle_node *root, const char *where,
                                struct cairn_complaint *complaint)
 {
     struct cairn_deepspeed_spreading *spreading = state->spreading;
@@ -130,16 +146,18 @@ cairn_deepspeed_experts_gather(struct cairn_checkpoint *checkpoint, struct cairn
         if (whole.groups[i].count > 0 && whole.parameters[whole.groups[i].first].own_experts > 0 &&
             whole.groups[i].elements > CAIRN_DEEPSPEED_EXPERT_GROUP_ELEMENTS_MAX)
             spreading->split = true;
-    spreading->mixed = spreading->mixed || mixed || (spreading->ranks > 0 && spreading->ranks != spread);
+    spreading->mixed =
+        spreading->mixed || mixed || (spreading->ranks > 0 && spreading->ranks != spread);
     spreading->ranks = spread > spreading->ranks ? spread : spreading->ranks;
     cairn_deepspeed_groups_fini(&whole);
-    return err == CAIRN_VERSION ? cairn_complain(complaint, err, "%s/%s: %s",
-                                                 checkpoint->place.path, where, why)
-                                : err;
+    return err == CAIRN_VERSION
+               ? cairn_complain(complaint, err, "%s/%s: %s", checkpoint->place.path, where, why)
+               : err;
 }
 
 cairn_err
-cairn_deepspeed_experts_end(struct cairn_checkpoint *checkpoint, const struct cairn_deepspeed_spreading *spreading,
+cairn_deepspeed_experts_end(struct cairn_checkpoint *checkpoint,
+                            const struct cairn_deepspeed_spreading *spreading,
                             struct cairn_complaint *complaint)
 {
     char text[16];
@@ -148,5 +166,6 @@ cairn_deepspeed_experts_end(struct cairn_checkpoint *checkpoint, const struct ca
     if (!spreading->split && !spreading->mixed)
         return CAIRN_OK;
     (void)snprintf(text, sizeof(text), "%" PRIu32, spreading->mixed ? 0 : spreading->ranks);
-    return cairn_checkpoint_add_opaque(checkpoint, CAIRN_DEEPSPEED_EXPERT_RANKS, text, strlen(text), complaint);
+    return cairn_checkpoint_add_opaque(checkpoint, CAIRN_DEEPSPEED_EXPERT_RANKS, text, strlen(text),
+                                       complaint);
 }

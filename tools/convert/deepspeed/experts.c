@@ -34,10 +34,12 @@ cairn_deepspeed_expert_in(const char *name, size_t *begin, size_t *end, uint32_t
 /* ---- layers ---- */
 
 const struct cairn_deepspeed_layer *
-cairn_deepspeed_layer_find(const struct cairn_deepspeed_layers *layers, const char *prefix, size_t bytes)
+cairn_deepspeed_layer_find(const struct cairn_deepspeed_layers *layers, const char *prefix,
+                           size_t bytes)
 {
     for (uint32_t i = layers->count; i-- > 0;) /* mostly the last one */
-        if (strncmp(layers->layers[i].prefix, prefix, bytes) == 0 && layers->layers[i].prefix[bytes] == '\0')
+        if (strncmp(layers->layers[i].prefix, prefix, bytes) == 0 &&
+            layers->layers[i].prefix[bytes] == '\0')
             return &layers->layers[i];
     return NULL;
 }
@@ -59,7 +61,8 @@ cairn_deepspeed_layer_add(struct cairn_deepspeed_layers *layers, const char *pre
 }
 
 cairn_err
-cairn_deepspeed_layers_of(const struct cairn_deepspeed_groups *groups, struct cairn_deepspeed_layers *out)
+cairn_deepspeed_layers_of(const struct cairn_deepspeed_groups *groups,
+                          struct cairn_deepspeed_layers *out)
 {
     struct cairn_deepspeed_layer *layer = NULL;
     cairn_err err = CAIRN_OK;
@@ -104,13 +107,15 @@ count_own(const struct cairn_deepspeed_groups *groups, const struct cairn_deepsp
 
     *why = "it has more layers of experts than any model";
     for (uint32_t i = 0; i < own->count && !err; i++) {
-        const struct cairn_deepspeed_layer *whole =
-            cairn_deepspeed_layer_find(layers, own->layers[i].prefix, strlen(own->layers[i].prefix));
+        const struct cairn_deepspeed_layer *whole = cairn_deepspeed_layer_find(
+            layers, own->layers[i].prefix, strlen(own->layers[i].prefix));
 
-        *why = "it has experts that are in no layer_…_expert_… file; copy these from the nodes that wrote them";
+        *why = "it has experts that are in no layer_…_expert_… file; copy these from the nodes "
+               "that wrote them";
         if (!whole)
             return CAIRN_CORRUPT;
-        *why = "its ranks cannot have as many experts each as it says: layer_…_expert_… files are missing, or of "
+        *why = "its ranks cannot have as many experts each as it says: layer_…_expert_… files are "
+               "missing, or of "
                "another checkpoint";
         if (whole->experts % own->layers[i].experts != 0)
             return CAIRN_CORRUPT;
@@ -120,7 +125,8 @@ count_own(const struct cairn_deepspeed_groups *groups, const struct cairn_deepsp
 
 static cairn_err
 place_group(struct cairn_deepspeed_groups *groups, struct cairn_deepspeed_group *group,
-            const struct cairn_deepspeed_layers *layers, const struct cairn_deepspeed_layers *own, const char **why)
+            const struct cairn_deepspeed_layers *layers, const struct cairn_deepspeed_layers *own,
+            const char **why)
 {
     uint32_t experts = 0;
 
@@ -135,8 +141,10 @@ place_group(struct cairn_deepspeed_groups *groups, struct cairn_deepspeed_group 
         experts++;
         mine = cairn_deepspeed_layer_find(own, parameter->name, begin);
         parameter->own_experts = mine->experts;
-        spread = cairn_deepspeed_layer_find(layers, parameter->name, begin)->experts / mine->experts;
-        *why = "a group of its optimizer has layers whose experts are spread over different numbers of ranks";
+        spread =
+            cairn_deepspeed_layer_find(layers, parameter->name, begin)->experts / mine->experts;
+        *why = "a group of its optimizer has layers whose experts are spread over different "
+               "numbers of ranks";
         if (experts > 1 && spread != group->spread)
             return CAIRN_CORRUPT;
         group->spread = spread;
@@ -146,8 +154,9 @@ place_group(struct cairn_deepspeed_groups *groups, struct cairn_deepspeed_group 
 }
 
 cairn_err
-cairn_deepspeed_experts_place(struct cairn_deepspeed_groups *groups, const struct cairn_deepspeed_layers *layers,
-                              uint32_t ranks, const char **why)
+cairn_deepspeed_experts_place(struct cairn_deepspeed_groups *groups,
+                              const struct cairn_deepspeed_layers *layers, uint32_t ranks,
+                              const char **why)
 {
     struct cairn_deepspeed_layers own = {0};
     cairn_err err = count_own(groups, layers, &own, why);
@@ -164,7 +173,8 @@ cairn_deepspeed_experts_place(struct cairn_deepspeed_groups *groups, const struc
 }
 
 struct cairn_deepspeed_share
-cairn_deepspeed_share(const struct cairn_deepspeed_groups *groups, uint32_t group, uint32_t ranks, uint32_t rank)
+cairn_deepspeed_share(const struct cairn_deepspeed_groups *groups, uint32_t group, uint32_t ranks,
+                      uint32_t rank)
 {
     uint32_t spread = groups->groups[group].spread, among = ranks / spread;
 
@@ -173,8 +183,8 @@ cairn_deepspeed_share(const struct cairn_deepspeed_groups *groups, uint32_t grou
 }
 
 cairn_err
-cairn_deepspeed_state_name(const char *key, const struct cairn_deepspeed_parameter *parameter, uint32_t expert_rank,
-                           char name[CAIRN_NAME_BYTES_MAX])
+cairn_deepspeed_state_name(const char *key, const struct cairn_deepspeed_parameter *parameter,
+                           uint32_t expert_rank, char name[CAIRN_NAME_BYTES_MAX])
 {
     const char *dot = key ? "." : "";
     size_t begin = 0, end = 0;
@@ -182,9 +192,11 @@ cairn_deepspeed_state_name(const char *key, const struct cairn_deepspeed_paramet
     int bytes;
 
     key = key ? key : "";
-    if (parameter->own_experts > 0 && cairn_deepspeed_expert_in(parameter->name, &begin, &end, &number))
-        bytes = snprintf(name, CAIRN_NAME_BYTES_MAX, "%s%s%.*s%" PRIu64 "%s", key, dot, (int)begin, parameter->name,
-                         number + (uint64_t)expert_rank * parameter->own_experts, parameter->name + end);
+    if (parameter->own_experts > 0 &&
+        cairn_deepspeed_expert_in(parameter->name, &begin, &end, &number))
+        bytes = snprintf(name, CAIRN_NAME_BYTES_MAX, "%s%s%.*s%" PRIu64 "%s", key, dot, (int)begin,
+                         parameter->name, number + (uint64_t)expert_rank * parameter->own_experts,
+                         parameter->name + end);
     else
         bytes = snprintf(name, CAIRN_NAME_BYTES_MAX, "%s%s%s", key, dot, parameter->name);
     return bytes >= 0 && bytes < CAIRN_NAME_BYTES_MAX ? CAIRN_OK : CAIRN_VERSION;
@@ -209,7 +221,8 @@ cairn_deepspeed_spread(const struct cairn_deepspeed_groups *groups, bool *mixed)
 
 /* ---- another spread ---- */
 
-/* Parameters of one layer in a row: experts 0, 1, …, each with as many parameters of the same rests. */
+/* Parameters of one layer in a row: experts 0, 1, …, each with as many parameters of the same
+ * rests. */
 struct run {
     uint32_t first, count, experts;
     size_t begin; /* of the number in names */
@@ -250,8 +263,8 @@ is_by_number(const struct cairn_deepspeed_groups *groups, const struct run *run)
 
         if (each == 0 || run->count % run->experts != 0 ||
             !cairn_deepspeed_expert_in(name, &begin, &end, &number) ||
-            !cairn_deepspeed_expert_in(first, &first_begin, &first_end, &first_number) || number != i / each ||
-            strcmp(name + end, first + first_end) != 0)
+            !cairn_deepspeed_expert_in(first, &first_begin, &first_end, &first_number) ||
+            number != i / each || strcmp(name + end, first + first_end) != 0)
             return false;
     }
     return true;
@@ -291,32 +304,37 @@ copy_parameter(struct cairn_deepspeed_groups *out, struct cairn_deepspeed_group 
 /* Parameters of a run for `experts` of them. */
 static cairn_err
 spread_run(const struct cairn_deepspeed_groups *from, const struct run *run, uint32_t experts,
-           struct cairn_deepspeed_groups *out, struct cairn_deepspeed_group *group, const char **why)
+           struct cairn_deepspeed_groups *out, struct cairn_deepspeed_group *group,
+           const char **why)
 {
     uint32_t each = run->count / run->experts;
     struct cairn_deepspeed_parameter *grown;
     cairn_err err = CAIRN_OK;
 
-    *why = "the experts of a group of its optimizer do not follow one another by number, each with the same parameters, so "
+    *why = "the experts of a group of its optimizer do not follow one another by number, each with "
+           "the same parameters, so "
            "their order on other ranks cannot be told";
     if (!is_by_number(from, run))
         return CAIRN_VERSION;
     *why = "it has more experts than any model";
     if ((uint64_t)experts * each + out->parameter_count > PARAMETERS_MAX)
         return CAIRN_VERSION;
-    grown = realloc(out->parameters, ((size_t)experts * each + out->parameter_count + from->parameter_count + 1) *
-                                         sizeof(*grown));
+    grown = realloc(out->parameters,
+                    ((size_t)experts * each + out->parameter_count + from->parameter_count + 1) *
+                        sizeof(*grown));
     if (!grown)
         return CAIRN_NOMEM;
     out->parameters = grown;
     for (uint32_t i = 0; i < experts * each && !err; i++)
-        err = copy_parameter(out, group, &from->parameters[run->first + i % run->count], i / each, experts);
+        err = copy_parameter(out, group, &from->parameters[run->first + i % run->count], i / each,
+                             experts);
     return err;
 }
 
 cairn_err
-cairn_deepspeed_experts_spread(const struct cairn_deepspeed_groups *from, const struct cairn_deepspeed_layers *layers,
-                               uint32_t spread, struct cairn_deepspeed_groups *out, const char **why)
+cairn_deepspeed_experts_spread(const struct cairn_deepspeed_groups *from,
+                               const struct cairn_deepspeed_layers *layers, uint32_t spread,
+                               struct cairn_deepspeed_groups *out, const char **why)
 {
     cairn_err err = CAIRN_OK;
 
@@ -337,7 +355,9 @@ cairn_deepspeed_experts_spread(const struct cairn_deepspeed_groups *from, const 
         for (uint32_t i = known->first; i < end && !err;) {
             struct run run = find_run(from, i, end);
             const struct cairn_deepspeed_layer *layer =
-                run.experts > 0 ? cairn_deepspeed_layer_find(layers, from->parameters[i].name, run.begin) : NULL;
+                run.experts > 0
+                    ? cairn_deepspeed_layer_find(layers, from->parameters[i].name, run.begin)
+                    : NULL;
 
             if (run.experts > 0 && (!layer || layer->experts % spread != 0)) {
                 *why = "the experts of its layers cannot be spread evenly over so many ranks";
@@ -369,7 +389,8 @@ cairn_deepspeed_shapes_node(const struct cairn_deepspeed_groups *groups, struct 
         struct cairn_pickle_node *shapes = cairn_torch_ordered_dict(&builder);
 
         for (uint32_t i = 0; i < groups->groups[g].count; i++) {
-            const struct cairn_deepspeed_parameter *parameter = &groups->parameters[groups->groups[g].first + i];
+            const struct cairn_deepspeed_parameter *parameter =
+                &groups->parameters[groups->groups[g].first + i];
 
             cairn_pickle_put(tree, shapes, cairn_pickle_text(tree, parameter->path),
                              cairn_torch_size(&builder, parameter->shape, parameter->dims));
@@ -380,8 +401,9 @@ cairn_deepspeed_shapes_node(const struct cairn_deepspeed_groups *groups, struct 
 }
 
 cairn_err
-cairn_deepspeed_names_spread(struct cairn_pickle *tree, struct cairn_pickle_node *dict, const char *key,
-                             const struct cairn_deepspeed_layers *layers, uint32_t spread, const char **why)
+cairn_deepspeed_names_spread(struct cairn_pickle *tree, struct cairn_pickle_node *dict,
+                             const char *key, const struct cairn_deepspeed_layers *layers,
+                             uint32_t spread, const char **why)
 {
     const struct cairn_pickle_node *known = cairn_pickle_get(dict, key);
     struct cairn_deepspeed_groups names = {0}, made = {0};
@@ -461,7 +483,8 @@ cairn_deepspeed_optim_spread(struct cairn_pickle *tree, struct cairn_pickle_node
         cairn_pickle_get(cairn_pickle_get(optimizer, "base_optimizer_state"), "param_groups");
 
     spread_gaps(tree, optimizer, groups);
-    for (uint32_t i = 0; settings && settings->kind == CAIRN_PICKLE_LIST && i < settings->count; i++) {
+    for (uint32_t i = 0; settings && settings->kind == CAIRN_PICKLE_LIST && i < settings->count;
+         i++) {
         const struct cairn_pickle_node *known = cairn_pickle_get(settings->items[i], "name");
         char name[CAIRN_NAME_BYTES_MAX];
 

@@ -1,5 +1,5 @@
-/* tools/convert/deepspeed/facts.c - what a rank's model_states say of the job: ranks, step, groups of parameters,
- * and how tensor parallelism cuts them. */
+/* tools/convert/deepspeed/facts.c - what a rank's model_states say of the job: ranks, step, groups
+ * of parameters, and how tensor parallelism cuts them. */
 #include "tools/convert/deepspeed/facts.h"
 
 #include <inttypes.h>
@@ -12,19 +12,20 @@ cairn_deepspeed_reading_refuse(const struct cairn_deepspeed_reading *reading, co
                           reading->checkpoint->place.path, reading->where, why);
 }
 
-
 static cairn_err
 refuse_tensor(const struct cairn_deepspeed_reading *reading, const char *why)
 {
-    return cairn_complain(reading->complaint, CAIRN_VERSION,
-                          "%s/%s is of a job with tensor parallelism, and %s; merge it with the framework "
-                          "that wrote it",
-                          reading->checkpoint->place.path, reading->where, why);
+    return cairn_complain(
+        reading->complaint, CAIRN_VERSION,
+        "%s/%s is of a job with tensor parallelism, and %s; merge it with the framework "
+        "that wrote it",
+        reading->checkpoint->place.path, reading->where, why);
 }
 
 /* How tensor parallelism cut the parameters, where it alone made the parts. */
 static cairn_err
-read_cuts(struct cairn_deepspeed_reading *reading, const struct cairn_pickle_node *root, uint64_t tensor)
+read_cuts(struct cairn_deepspeed_reading *reading, const struct cairn_pickle_node *root,
+          uint64_t tensor)
 {
     const struct cairn_pickle_node *info = cairn_pickle_get(root, "universal_checkpoint_info");
     struct cairn_deepspeed_state *state = reading->state;
@@ -36,7 +37,8 @@ read_cuts(struct cairn_deepspeed_reading *reading, const struct cairn_pickle_nod
         return refuse_tensor(reading, "does not say how its parameters are cut (it has no "
                                       "universal_checkpoint_info)");
     if (state->layers.count > 0)
-        return refuse_tensor(reading, "with DeepSpeed's MoE layers too, which are not read together");
+        return refuse_tensor(reading,
+                             "with DeepSpeed's MoE layers too, which are not read together");
     if (tensor != state->part_count || state->has_layers)
         return refuse_tensor(reading, "with pipeline parallelism too, which is not read together");
     state->cut = true;
@@ -45,8 +47,10 @@ read_cuts(struct cairn_deepspeed_reading *reading, const struct cairn_pickle_nod
         return err == CAIRN_VERSION ? refuse_tensor(reading, why) : err;
     if (!cairn_deepspeed_cuts_agree(&state->cuts, info, state->part_count, state->part, name))
         return cairn_complain(reading->complaint, CAIRN_VERSION,
-                              "%s/%s: affine_map in universal_checkpoint_info says of %s that it is cut otherwise than in equal "
-                              "parts along one dimension, or scaled, which is not read; merge it with the framework that "
+                              "%s/%s: affine_map in universal_checkpoint_info says of %s that it "
+                              "is cut otherwise than in equal "
+                              "parts along one dimension, or scaled, which is not read; merge it "
+                              "with the framework that "
                               "wrote it",
                               reading->checkpoint->place.path, reading->where, name);
     return CAIRN_OK;
@@ -85,10 +89,11 @@ check_experts(const struct cairn_deepspeed_reading *reading, const struct cairn_
 
         if (said && said->kind != CAIRN_PICKLE_NONE &&
             !(said->kind == CAIRN_PICKLE_LIST && said->count == 0))
-            return cairn_complain(reading->complaint, CAIRN_VERSION,
-                                  "%s/%s is of a job with expert parallelism (%s), which is not read; merge "
-                                  "it with the framework that wrote it",
-                                  reading->checkpoint->place.path, reading->where, keys[i]);
+            return cairn_complain(
+                reading->complaint, CAIRN_VERSION,
+                "%s/%s is of a job with expert parallelism (%s), which is not read; merge "
+                "it with the framework that wrote it",
+                reading->checkpoint->place.path, reading->where, keys[i]);
     }
     return CAIRN_OK;
 }
@@ -123,7 +128,8 @@ cut_parameters(struct cairn_deepspeed_reading *reading)
 }
 
 cairn_err
-cairn_deepspeed_facts_read(struct cairn_deepspeed_reading *reading, const struct cairn_pickle_node *root)
+cairn_deepspeed_facts_read(struct cairn_deepspeed_reading *reading,
+                           const struct cairn_pickle_node *root)
 {
     const struct cairn_pickle_node *shapes = cairn_pickle_get(root, "param_shapes");
     struct cairn_deepspeed_state *state = reading->state;
@@ -132,7 +138,8 @@ cairn_deepspeed_facts_read(struct cairn_deepspeed_reading *reading, const struct
     cairn_err err;
 
     if (!cairn_pickle_pairs(root))
-        return cairn_deepspeed_reading_refuse(reading, "it is no dict, as DeepSpeed's model_states are");
+        return cairn_deepspeed_reading_refuse(reading,
+                                              "it is no dict, as DeepSpeed's model_states are");
     if (!cairn_pickle_u64(cairn_pickle_get(root, "dp_world_size"), &ranks) || ranks == 0 ||
         ranks > UINT32_MAX)
         return cairn_deepspeed_reading_refuse(reading, "it does not say dp_world_size");
@@ -146,8 +153,9 @@ cairn_deepspeed_facts_read(struct cairn_deepspeed_reading *reading, const struct
     reading->checkpoint->step_known =
         cairn_pickle_u64(cairn_pickle_get(root, "global_steps"), &reading->checkpoint->step);
     if (state->part > 0 && step != reading->checkpoint->step)
-        return cairn_deepspeed_reading_refuse(reading, "its global_steps is not that of mp_rank_00's file, so they are of "
-                               "different checkpoints; take all of one");
+        return cairn_deepspeed_reading_refuse(
+            reading, "its global_steps is not that of mp_rank_00's file, so they are of "
+                     "different checkpoints; take all of one");
     (void)cairn_pickle_copy_text(cairn_pickle_get(root, "ds_version"), state->version,
                                  sizeof(state->version));
     state->has_groups = shapes && shapes->kind != CAIRN_PICKLE_NONE;
@@ -156,7 +164,8 @@ cairn_deepspeed_facts_read(struct cairn_deepspeed_reading *reading, const struct
     err = cairn_deepspeed_groups_read(shapes, &state->groups, &why);
     if (err)
         return err == CAIRN_CORRUPT ? cairn_deepspeed_reading_refuse(reading, why) : err;
-    err = cairn_deepspeed_experts_in_model(reading->checkpoint, state, root, reading->where, reading->complaint);
+    err = cairn_deepspeed_experts_in_model(reading->checkpoint, state, root, reading->where,
+                                           reading->complaint);
     return !err && state->cut ? cut_parameters(reading) : err;
 }
 
@@ -168,11 +177,13 @@ cairn_deepspeed_facts_compare(const struct cairn_deepspeed_reading *reading,
 
     if (!cairn_pickle_u64(cairn_pickle_get(root, "dp_world_size"), &ranks) ||
         ranks != reading->state->ranks)
-        return cairn_deepspeed_reading_refuse(reading, "its dp_world_size is not that of rank 0's file");
+        return cairn_deepspeed_reading_refuse(reading,
+                                              "its dp_world_size is not that of rank 0's file");
     if (reading->checkpoint->step_known &&
         (!cairn_pickle_u64(cairn_pickle_get(root, "global_steps"), &step) ||
          step != reading->checkpoint->step))
-        return cairn_deepspeed_reading_refuse(reading, "its global_steps is not that of rank 0's file, so they are of "
-                               "different checkpoints; take all of one");
+        return cairn_deepspeed_reading_refuse(
+            reading, "its global_steps is not that of rank 0's file, so they are of "
+                     "different checkpoints; take all of one");
     return CAIRN_OK;
 }

@@ -10,13 +10,21 @@
 
 enum { MARKER_BYTES_MAX = 1024 };
 
-enum part { PART_NONE, PART_MODEL, PART_RANK_MODEL, PART_OPTIM, PART_LAYER, PART_EXPERT, PART_OTHER_EXPERT };
+enum part {
+    PART_NONE,
+    PART_MODEL,
+    PART_RANK_MODEL,
+    PART_OPTIM,
+    PART_LAYER,
+    PART_EXPERT,
+    PART_OTHER_EXPERT
+};
 
 struct parsed {
     enum part part;
     bool bf16;
-    bool cut; /* a layer of tensor parallelism */
-    uint32_t rank; /* of a layer or an expert: its number */
+    bool cut;       /* a layer of tensor parallelism */
+    uint32_t rank;  /* of a layer or an expert: its number */
     uint32_t layer; /* of an expert */
     uint32_t mp_rank;
 };
@@ -45,7 +53,8 @@ take_number(const char **at, uint32_t *number)
     return *at != begin && *number < CAIRN_DEEPSPEED_RANKS_MAX && (**at < '0' || **at > '9');
 }
 
-/* "layer_03-model_states.pt", "layer_03-model_00-model_states.pt" with tensor parallelism of 1 or more. */
+/* "layer_03-model_states.pt", "layer_03-model_00-model_states.pt" with tensor parallelism of 1 or
+ * more. */
 static bool
 take_layer(const char *name, struct parsed *parsed)
 {
@@ -182,7 +191,8 @@ take_paths(const char *folder, const struct ranked *ranked, uint32_t count, char
     return CAIRN_OK;
 }
 
-/* The files of ranks 0, 1, 2, … of parts 0, 1, …, each once, as paths; all parts have as many ranks. */
+/* The files of ranks 0, 1, 2, … of parts 0, 1, …, each once, as paths; all parts have as many
+ * ranks. */
 static cairn_err
 take_ranks(const struct cairn_place *place, const char *folder, const char *what,
            struct ranked *ranked, uint32_t count, char ***paths, uint32_t *path_count,
@@ -195,7 +205,8 @@ take_ranks(const struct cairn_place *place, const char *folder, const char *what
     qsort(ranked, count, sizeof(*ranked), by_rank);
     while (ranks < count && ranked[ranks].part == 0)
         ranks++;
-    for (uint32_t i = 0; i <= count; i++) { /* the last round: what the last part should still have */
+    for (uint32_t i = 0; i <= count; i++) { /* the last round: what the last part should still
+                                             * have */
         struct ranked wanted = {.part = ranks ? i / ranks : 0, .rank = ranks ? i % ranks : 0};
         const struct ranked *last = &ranked[i < count ? i : count - 1];
 
@@ -249,15 +260,17 @@ sort_name(const struct cairn_place *place, const char *name, struct sorting *sor
     if (parsed.part == PART_NONE)
         return CAIRN_OK;
     if (parsed.cut)
-        return cairn_complain(complaint, CAIRN_VERSION,
-                              "%s: %s is of a job with tensor and pipeline parallelism, which is not read; merge it "
-                              "with the framework that wrote it",
-                              place->path, name);
+        return cairn_complain(
+            complaint, CAIRN_VERSION,
+            "%s: %s is of a job with tensor and pipeline parallelism, which is not read; merge it "
+            "with the framework that wrote it",
+            place->path, name);
     if (parsed.part == PART_OTHER_EXPERT)
-        return cairn_complain(complaint, CAIRN_VERSION,
-                              "%s: %s is of a job with experts and without ZeRO, or of DeepSpeed before 0.5.4, which "
-                              "is not read; load it with DeepSpeed and save it with ZeRO 1 or 2",
-                              place->path, name);
+        return cairn_complain(
+            complaint, CAIRN_VERSION,
+            "%s: %s is of a job with experts and without ZeRO, or of DeepSpeed before 0.5.4, which "
+            "is not read; load it with DeepSpeed and save it with ZeRO 1 or 2",
+            place->path, name);
     if (parsed.part == PART_EXPERT)
         sorting->experts[sorting->expert_count++] =
             (struct expert){parsed.mp_rank, parsed.layer, parsed.rank, name};
@@ -290,15 +303,17 @@ take_layers(const struct cairn_place *place, const char *folder, struct sorting 
     for (uint32_t i = 0; i < sorting->layer_count; i++) {
         out->layer_numbers[i] = sorting->layers[i].rank;
         if (i > 0 && out->layer_numbers[i] == out->layer_numbers[i - 1])
-            return cairn_complain(complaint, CAIRN_CORRUPT,
-                                  "%s: %s and %s are the same layer; remove the one of the other run",
-                                  place->path, sorting->layers[i - 1].name, sorting->layers[i].name);
+            return cairn_complain(
+                complaint, CAIRN_CORRUPT,
+                "%s: %s and %s are the same layer; remove the one of the other run", place->path,
+                sorting->layers[i - 1].name, sorting->layers[i].name);
     }
     return take_paths(folder, sorting->layers, sorting->layer_count, &out->layers,
                       &out->layer_count);
 }
 
-/* Experts 0, 1, … of layers 0, 1, … of each part, each once: a stage of a pipeline counts its own layers. */
+/* Experts 0, 1, … of layers 0, 1, … of each part, each once: a stage of a pipeline counts its own
+ * layers. */
 static cairn_err
 take_experts(const struct cairn_place *place, const char *folder, struct sorting *sorting,
              struct cairn_deepspeed_files *out, struct cairn_complaint *complaint)
@@ -315,14 +330,16 @@ take_experts(const struct cairn_place *place, const char *folder, struct sorting
         return CAIRN_NOMEM;
     for (uint32_t i = 0; i < sorting->expert_count; i++, out->expert_count++) {
         if (i > 0 && by_expert(&found[i], &found[i - 1]) == 0)
-            return cairn_complain(complaint, CAIRN_CORRUPT,
-                                  "%s: %s and %s are the same expert; remove the one of the other run",
-                                  place->path, found[i - 1].name, found[i].name);
+            return cairn_complain(
+                complaint, CAIRN_CORRUPT,
+                "%s: %s and %s are the same expert; remove the one of the other run", place->path,
+                found[i - 1].name, found[i].name);
         if (i > 0 && found[i].part == wanted.part && found[i].layer == wanted.layer)
             wanted.number++;
         else
-            wanted = (struct expert){.part = found[i].part,
-                                     .layer = i > 0 && found[i].part == wanted.part ? wanted.layer + 1 : 0};
+            wanted = (struct expert){
+                .part = found[i].part,
+                .layer = i > 0 && found[i].part == wanted.part ? wanted.layer + 1 : 0};
         if (by_expert(&found[i], &wanted) != 0)
             return cairn_complain(complaint, CAIRN_CORRUPT,
                                   "%s: %s is there, but expert %" PRIu32 " of layer %" PRIu32
@@ -330,7 +347,8 @@ take_experts(const struct cairn_place *place, const char *folder, struct sorting
                                   place->path, found[i].name, wanted.number, wanted.layer);
         if (cairn_deepspeed_path(folder, found[i].name, path, sizeof(path)) != CAIRN_OK)
             return CAIRN_INVAL;
-        out->experts[i] = (struct cairn_deepspeed_expert_file){strdup(path), found[i].part, found[i].layer};
+        out->experts[i] =
+            (struct cairn_deepspeed_expert_file){strdup(path), found[i].part, found[i].layer};
         if (!out->experts[i].path)
             return CAIRN_NOMEM;
     }
@@ -349,7 +367,8 @@ sort_names(const struct cairn_place *place, const char *folder, char *const *nam
     sorting.optims = calloc(count + 1, sizeof(*sorting.optims));
     sorting.layers = calloc(count + 1, sizeof(*sorting.layers));
     sorting.experts = calloc(count + 1, sizeof(*sorting.experts));
-    if (sorting.models && sorting.rank_models && sorting.optims && sorting.layers && sorting.experts) {
+    if (sorting.models && sorting.rank_models && sorting.optims && sorting.layers &&
+        sorting.experts) {
         err = CAIRN_OK;
         for (size_t i = 0; i < count && !err; i++)
             err = sort_name(place, names[i], &sorting, complaint);

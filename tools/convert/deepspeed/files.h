@@ -5,11 +5,12 @@
  *     zero_pp_rank_<rank>_mp_rank_<part>_model_states.pt      the module of a rank, ZeRO 3
  *     [bf16_]zero_pp_rank_<rank>_mp_rank_<part>_optim_states.pt   a rank's part of the optimizer
  *     layer_<number>-model_states.pt                          a layer of a pipeline's module
- *     layer_<layer>_expert_<number>_mp_rank_<part>_model_states.pt   one expert of a layer of the part, ZeRO 1 and 2
+ *     layer_<layer>_expert_<number>_mp_rank_<part>_model_states.pt   one expert of a layer of the
+ *     part, ZeRO 1 and 2
  *
- * "pp_rank" is the data-parallel rank, a number without leading zeros: names do not sort as ranks do. A
- * part is what model parallelism makes of the module: a stage of a pipeline, or a rank's share of tensor
- * parallelism; 0 without it.
+ * "pp_rank" is the data-parallel rank, a number without leading zeros: names do not sort as ranks
+ * do. A part is what model parallelism makes of the module: a stage of a pipeline, or a rank's
+ * share of tensor parallelism; 0 without it.
  */
 #ifndef CAIRN_TOOLS_CONVERT_DEEPSPEED_FILES_H
 #define CAIRN_TOOLS_CONVERT_DEEPSPEED_FILES_H
@@ -31,17 +32,18 @@ struct cairn_deepspeed_files {
     bool model_by_rank; /* ZeRO 3 */
     char **optims;      /* by part and rank, as many ranks in each part */
     uint32_t optim_count;
-    bool bf16; /* optims have the prefix */
+    bool bf16;     /* optims have the prefix */
     char **layers; /* by number */
     uint32_t *layer_numbers;
     uint32_t layer_count;
-    struct cairn_deepspeed_expert_file *experts; /* by part, layer and number, as many as each layer has */
+    struct cairn_deepspeed_expert_file *experts; /* by part, layer and number, as many as each layer
+                                                  * has */
     uint32_t expert_count;
     uint32_t part_count; /* >= 1 */
 };
 
-/* The folder that `marker` ("latest") names in the place, "" where there is no such file and the place
- * itself is the folder. CAIRN_CORRUPT for a name that is no plain one, or of nothing. */
+/* The folder that `marker` ("latest") names in the place, "" where there is no such file and the
+ * place itself is the folder. CAIRN_CORRUPT for a name that is no plain one, or of nothing. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_folder(const struct cairn_place *place,
                                                   const char *marker,
                                                   char folder[CAIRN_NAME_BYTES_MAX],
@@ -55,8 +57,8 @@ CAIRN_MUST_CHECK cairn_err cairn_deepspeed_path(const char *folder, const char *
                                                 size_t path_bytes);
 
 /*
- * Lists a folder. The caller ends *out with cairn_deepspeed_files_fini in any case. CAIRN_CORRUPT where
- * a rank's file is missing or there twice; CAIRN_VERSION for layers or experts cut by tensor
+ * Lists a folder. The caller ends *out with cairn_deepspeed_files_fini in any case. CAIRN_CORRUPT
+ * where a rank's file is missing or there twice; CAIRN_VERSION for layers or experts cut by tensor
  * parallelism, and for forms of experts that are not read; CAIRN_NOMEM, CAIRN_IO. Complained about.
  */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_files_list(const struct cairn_place *place,

@@ -9,7 +9,8 @@
 
 #define TIED "tied_modules." /* what a pipeline calls parameters of several of its stages */
 
-/* ---- what a word stands for; identities: tensors, fragments of them, flat buffers, empties, scalars of groups ---- */
+/* ---- what a word stands for; identities: tensors, fragments of them, flat buffers, empties,
+ * scalars of groups ---- */
 
 enum { EMPTIES = 64 }; /* more than there are dtypes */
 
@@ -59,7 +60,9 @@ fill_tensor(const struct cairn_deepspeed_target *target, const char *name,
         index = of;
     out->dtype = cairn_torch_dtype_of(dtype);
     out->dims = tensor->dims;
-    memcpy(out->shape, target->cut_at && target->cut_at[index] ? target->pieces[target->cut_at[index] - 1].shape : tensor->shape,
+    memcpy(out->shape,
+           target->cut_at && target->cut_at[index] ? target->pieces[target->cut_at[index] - 1].shape
+                                                   : tensor->shape,
            sizeof(out->shape));
     out->identity = index;
     return out->dtype ? CAIRN_OK : CAIRN_INTERNAL;
@@ -96,7 +99,8 @@ key_index(struct cairn_deepspeed_target *target, const char *key)
     return target->key_count++;
 }
 
-/* The state of the first parameter of a group stands for its dtype, or for the group's where it is one. */
+/* The state of the first parameter of a group stands for its dtype, or for the group's where it is
+ * one. */
 static cairn_err
 name_first(const struct cairn_deepspeed_target *target, const char *key, uint32_t group,
            char name[CAIRN_NAME_BYTES_MAX])
@@ -180,9 +184,9 @@ add_flat(struct cairn_deepspeed_target *target, uint32_t tensor, uint32_t file, 
          uint64_t end, uint64_t at)
 {
     uint32_t index = 0;
-    cairn_err err = cairn_output_add_tensor(
-        target->output, target->options,
-        cairn_layout_tensor(target->checkpoint->layout, tensor), &index);
+    cairn_err err =
+        cairn_output_add_tensor(target->output, target->options,
+                                cairn_layout_tensor(target->checkpoint->layout, tensor), &index);
 
     return err ? err
                : cairn_output_add_flat(target->output, index, file, NULL, NULL, begin, end, at);
@@ -196,9 +200,10 @@ same_shape(const struct cairn_tensor *tensor, const struct cairn_deepspeed_param
 }
 
 /*
- * Where a buffer of any part cuts a parameter next behind element `at`. Tied parameters are in the buffers of
- * several stages, cut at other places in each; cut at the places of all, their pieces are the same boxes. A
- * part that has the parameter in another shape is refused when its own turn comes.
+ * Where a buffer of any part cuts a parameter next behind element `at`. Tied parameters are in the
+ * buffers of several stages, cut at other places in each; cut at the places of all, their pieces
+ * are the same boxes. A part that has the parameter in another shape is refused when its own turn
+ * comes.
  */
 static uint64_t
 next_cut(const struct cairn_deepspeed_target *target, const char *name,
@@ -251,14 +256,15 @@ add_cut(struct cairn_deepspeed_target *target, const char *parameter, uint32_t t
 
 /* Whether a tensor has the shape that the files are made for. */
 static bool
-has_shape(const struct cairn_deepspeed_target *target, uint32_t parameter, const struct cairn_tensor *tensor)
+has_shape(const struct cairn_deepspeed_target *target, uint32_t parameter,
+          const struct cairn_tensor *tensor)
 {
     const struct cairn_deepspeed_parameter *known = &target->groups.parameters[parameter];
 
     if (target->tensor_ranks == 1)
         return same_shape(tensor, known);
-    return tensor->dims == known->dims &&
-           memcmp(tensor->shape, target->cut_of[parameter].shape, known->dims * sizeof(uint64_t)) == 0;
+    return tensor->dims == known->dims && memcmp(tensor->shape, target->cut_of[parameter].shape,
+                                                 known->dims * sizeof(uint64_t)) == 0;
 }
 
 /* All parameters of a group in a rank's buffer at `at`. */
@@ -283,14 +289,15 @@ add_buffer(struct cairn_deepspeed_target *target, uint32_t key, uint32_t group, 
         uint64_t begin, end, offset, at_part;
         uint32_t index;
 
-        cairn_deepspeed_part(parameter, target->stage3, share.ranks, share.rank, partition, &begin, &end,
-                             &offset);
+        cairn_deepspeed_part(parameter, target->stage3, share.ranks, share.rank, partition, &begin,
+                             &end, &offset);
         if (target->stage3)
             offset = walked;
         walked += parameter->elements / share.ranks + (parameter->elements % share.ranks != 0);
         if (begin == end && share.rank > 0)
             continue;
-        if (cairn_deepspeed_state_name(target->keys[key], parameter, share.expert_rank, name) != CAIRN_OK)
+        if (cairn_deepspeed_state_name(target->keys[key], parameter, share.expert_rank, name) !=
+            CAIRN_OK)
             return unknown(target, parameter->name);
         index = cairn_deepspeed_target_find(target, name);
         if (index == UINT32_MAX)
@@ -305,7 +312,8 @@ add_buffer(struct cairn_deepspeed_target *target, uint32_t key, uint32_t group, 
         dtype = tensor->dtype;
         at_part = at + offset * cairn_dtype_bytes(dtype);
         err = target->tensor_ranks > 1
-                  ? cairn_deepspeed_tensor_add_flat(target, known->first + i, index, file, begin, end, at_part)
+                  ? cairn_deepspeed_tensor_add_flat(target, known->first + i, index, file, begin,
+                                                    end, at_part)
                   : add_cut(target, parameter->name, index, file, begin, end, at_part);
     }
     return err;
@@ -325,7 +333,8 @@ add_storage(void *context, uint32_t identity, uint32_t file, uint64_t at)
         identity -= scalars_begin(target);
         err = name_first(target, target->keys[identity / target->groups.group_count],
                          identity % target->groups.group_count, first);
-        identity = err ? 0 : cairn_deepspeed_target_find(target, first); /* it was found for its shape */
+        /* it was found for its shape */
+        identity = err ? 0 : cairn_deepspeed_target_find(target, first);
         if (err)
             return err;
     }
@@ -356,7 +365,8 @@ cairn_err
 cairn_deepspeed_target_add(struct cairn_deepspeed_target *target, const char *path,
                            struct cairn_pickle *tree, struct cairn_pickle_node *root)
 {
-    struct cairn_torch_fill fill = {.tree = tree, .root = root, .resolve = resolve, .context = target};
+    struct cairn_torch_fill fill = {
+        .tree = tree, .root = root, .resolve = resolve, .context = target};
     cairn_err err = cairn_pickle_done(tree);
 
     if (!cairn_place_name_check(path)) /* of what is carried, which any file may say */
@@ -364,7 +374,9 @@ cairn_deepspeed_target_add(struct cairn_deepspeed_target *target, const char *pa
                               "%s: \"%.200s\" is no name of a file in a checkpoint; refused",
                               target->checkpoint->place.path, path);
     if (err)
-        return cairn_complain(target->complaint, err, "%s cannot be laid out: %s", path, cairn_err_text(err));
-    fill.identity_count = scalars_begin(target) + CAIRN_DEEPSPEED_KEYS_MAX * target->groups.group_count;
+        return cairn_complain(target->complaint, err, "%s cannot be laid out: %s", path,
+                              cairn_err_text(err));
+    fill.identity_count =
+        scalars_begin(target) + CAIRN_DEEPSPEED_KEYS_MAX * target->groups.group_count;
     return cairn_torch_output_fill(target->output, path, &fill, add_storage, target->complaint);
 }

@@ -1,14 +1,14 @@
 /*
- * tools/convert/deepspeed/format.c - DeepSpeed's own checkpoints: ZeRO 0 to 3 and the BF16 optimizer, and
- * pipelines.
+ * tools/convert/deepspeed/format.c - DeepSpeed's own checkpoints: ZeRO 0 to 3 and the BF16
+ * optimizer, and pipelines.
  *
  *     latest                  the name of the newest folder
  *     global_step<N>/         deepspeed/files.h says which file is whose
  *
  * The place is the directory with `latest`, or one of the folders. What the files hold is
- * deepspeed/state.h's, where parameters lie in flat buffers deepspeed/groups.h's, and how files are laid
- * out for another number of ranks deepspeed/plan.c's. Written with the ZeRO stage that the source had, or,
- * where it did not come from DeepSpeed, with what deepspeed/make.h makes of it.
+ * deepspeed/state.h's, where parameters lie in flat buffers deepspeed/groups.h's, and how files are
+ * laid out for another number of ranks deepspeed/plan.c's. Written with the ZeRO stage that the
+ * source had, or, where it did not come from DeepSpeed, with what deepspeed/make.h makes of it.
  */
 #include "tools/convert/deepspeed/plan.h"
 
@@ -29,8 +29,8 @@ probe(const struct cairn_place *place)
     char **names = NULL;
     size_t count = 0;
     bool found = false;
-    cairn_err err = place->name ? CAIRN_NOT_FOUND
-                                : cairn_deepspeed_folder(place, "latest", folder, &unsaid);
+    cairn_err err =
+        place->name ? CAIRN_NOT_FOUND : cairn_deepspeed_folder(place, "latest", folder, &unsaid);
 
     if (err == CAIRN_CORRUPT) /* nobody else has such a file: reading says what is wrong with it */
         return true;
@@ -41,7 +41,8 @@ probe(const struct cairn_place *place)
     cairn_dir_list_free(names, count);
     /* a universal checkpoint has copies of the model_states beside its folder "zero" */
     return found &&
-           cairn_deepspeed_path(folder, "zero/optimizer_state.pt", path, sizeof(path)) == CAIRN_OK &&
+           cairn_deepspeed_path(folder, "zero/optimizer_state.pt", path, sizeof(path)) ==
+               CAIRN_OK &&
            !cairn_place_has_file(place, path);
 }
 
@@ -50,24 +51,22 @@ check_counts(const struct cairn_checkpoint *checkpoint, const struct cairn_deeps
              const struct cairn_deepspeed_state *state, struct cairn_complaint *complaint)
 {
     if (state->has_groups && files->optim_count != files->part_count * (uint64_t)state->ranks)
-        return cairn_complain(complaint, CAIRN_CORRUPT,
-                              "%s: %s says that %" PRIu32
-                              " ranks wrote the checkpoint, and there are %" PRIu32
-                              " optim_states files; copy the others from the nodes that wrote them",
-                              checkpoint->place.path, files->models[0], state->ranks,
-                              files->optim_count);
+        return cairn_complain(
+            complaint, CAIRN_CORRUPT,
+            "%s: %s says that %" PRIu32 " ranks wrote the checkpoint, and there are %" PRIu32
+            " optim_states files; copy the others from the nodes that wrote them",
+            checkpoint->place.path, files->models[0], state->ranks, files->optim_count);
     if (!state->has_groups && files->optim_count > 0)
         return cairn_complain(complaint, CAIRN_CORRUPT,
                               "%s: %s has no param_shapes, without which the optim_states files "
                               "cannot be cut into parameters; take the checkpoint's own",
                               checkpoint->place.path, files->models[0]);
     if (files->model_by_rank && files->model_count != files->part_count * (uint64_t)state->ranks)
-        return cairn_complain(complaint, CAIRN_CORRUPT,
-                              "%s: %s says that %" PRIu32
-                              " ranks wrote the checkpoint, and there are %" PRIu32
-                              " model_states files; copy the others from the nodes that wrote them",
-                              checkpoint->place.path, files->models[0], state->ranks,
-                              files->model_count);
+        return cairn_complain(
+            complaint, CAIRN_CORRUPT,
+            "%s: %s says that %" PRIu32 " ranks wrote the checkpoint, and there are %" PRIu32
+            " model_states files; copy the others from the nodes that wrote them",
+            checkpoint->place.path, files->models[0], state->ranks, files->model_count);
     return CAIRN_OK;
 }
 
@@ -140,7 +139,8 @@ read_all(struct cairn_checkpoint *checkpoint, struct cairn_complaint *complaint)
     if (!err)
         err = cairn_deepspeed_layers_read(checkpoint, &files, complaint);
     if (!err && files.bf16) /* what the loader looks for first, where the job trains in bf16 */
-        err = cairn_checkpoint_add_opaque(checkpoint, CAIRN_DEEPSPEED_PREFIX, "bf16_", 5, complaint);
+        err =
+            cairn_checkpoint_add_opaque(checkpoint, CAIRN_DEEPSPEED_PREFIX, "bf16_", 5, complaint);
     cairn_deepspeed_files_fini(&files);
     return err;
 }

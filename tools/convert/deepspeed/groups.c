@@ -9,7 +9,8 @@ enum {
     GAP_ELEMENTS_MAX = 1024
 };
 
-static const uint64_t ELEMENTS_MAX = INT64_MAX / 16; /* so that bytes and sums of two do not overflow */
+/* so that bytes and sums of two do not overflow */
+static const uint64_t ELEMENTS_MAX = INT64_MAX / 16;
 
 const char *
 cairn_deepspeed_canonical(const char *path)

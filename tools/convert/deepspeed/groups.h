@@ -2,10 +2,11 @@
  * tools/convert/deepspeed/groups.h - the order of parameters in DeepSpeed's flat buffers, and where
  * each lies in them.
  *
- * ZeRO 1, 2 and BF16: per group, the parameters follow one another (with gaps, where the job asked for
- * alignment); the whole is padded to a multiple of 2 * ranks and cut into equal parts. ZeRO 3: each
- * parameter alone is cut into parts of ceil(elements / ranks), and a rank's buffer is its parts of
- * all parameters of the group one after the other; what the last parts have too much is padding.
+ * ZeRO 1, 2 and BF16: per group, the parameters follow one another (with gaps, where the job asked
+ * for alignment); the whole is padded to a multiple of 2 * ranks and cut into equal parts. ZeRO 3:
+ * each parameter alone is cut into parts of ceil(elements / ranks), and a rank's buffer is its
+ * parts of all parameters of the group one after the other; what the last parts have too much is
+ * padding.
  */
 #ifndef CAIRN_TOOLS_CONVERT_DEEPSPEED_GROUPS_H
 #define CAIRN_TOOLS_CONVERT_DEEPSPEED_GROUPS_H
@@ -19,8 +20,9 @@ struct cairn_deepspeed_parameter {
     uint32_t dims;
     uint64_t shape[CAIRN_DIMS_MAX];
     uint64_t elements;
-    uint64_t begin; /* in the group's flat buffer, ZeRO 1 and 2 */
-    uint32_t own_experts; /* of its layer on a rank, where it is of one; else 0 (deepspeed/experts.h) */
+    uint64_t begin;       /* in the group's flat buffer, ZeRO 1 and 2 */
+    uint32_t own_experts; /* of its layer on a rank, where it is of one; else 0
+                           * (deepspeed/experts.h) */
 };
 
 struct cairn_deepspeed_group {
@@ -41,13 +43,13 @@ struct cairn_deepspeed_groups {
 /* A name without what wrappers of modules put in front of it; points into `path`. */
 const char *cairn_deepspeed_canonical(const char *path);
 
-/* Reads `param_shapes` (a list of {name: torch.Size}), without gaps. CAIRN_CORRUPT with *why (static),
- * CAIRN_NOMEM. The caller ends *out in any case. */
+/* Reads `param_shapes` (a list of {name: torch.Size}), without gaps. CAIRN_CORRUPT with *why
+ * (static), CAIRN_NOMEM. The caller ends *out in any case. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_groups_read(const struct cairn_pickle_node *shapes,
                                                        struct cairn_deepspeed_groups *out,
                                                        const char **why);
-/* Sets the elements left free behind each parameter of a group, one of `param_alignment_paddings`; false
- * where the list does not fit the group. */
+/* Sets the elements left free behind each parameter of a group, one of `param_alignment_paddings`;
+ * false where the list does not fit the group. */
 bool cairn_deepspeed_groups_set_gaps(struct cairn_deepspeed_groups *groups, uint32_t group,
                                      const struct cairn_pickle_node *gaps);
 void cairn_deepspeed_groups_fini(struct cairn_deepspeed_groups *groups);
@@ -57,9 +59,9 @@ uint64_t cairn_deepspeed_partition(const struct cairn_deepspeed_groups *groups, 
                                    bool stage3, uint32_t ranks);
 
 /*
- * The part of a parameter that a rank, of those that cut its group, holds: its elements [*begin, *end), and where the first
- * of them is in the rank's buffer (ZeRO 1 and 2; in ZeRO 3 the caller adds up parts of ceil(elements / ranks)).
- * Empty: *begin = *end.
+ * The part of a parameter that a rank, of those that cut its group, holds: its elements [*begin,
+ * *end), and where the first of them is in the rank's buffer (ZeRO 1 and 2; in ZeRO 3 the caller
+ * adds up parts of ceil(elements / ranks)). Empty: *begin = *end.
  */
 void cairn_deepspeed_part(const struct cairn_deepspeed_parameter *parameter, bool stage3,
                           uint32_t ranks, uint32_t rank, uint64_t partition, uint64_t *begin,

@@ -21,7 +21,8 @@ load_text(const char *path, uint8_t **text, size_t *bytes_len, struct cairn_comp
     if (!err && !place.name)
         err = cairn_complain(complaint, CAIRN_INVAL, "--job takes a file, and %s is none", path);
     if (!err)
-        err = cairn_place_load(&place, "", CAIRN_DEEPSPEED_JOB_BYTES_MAX, text, bytes_len, complaint);
+        err =
+            cairn_place_load(&place, "", CAIRN_DEEPSPEED_JOB_BYTES_MAX, text, bytes_len, complaint);
     cairn_place_close(&place);
     return err;
 }
@@ -41,8 +42,13 @@ is_names(const struct cairn_pickle_node *node)
 static const char *
 find_fault(const struct cairn_pickle_node *root)
 {
-    static const char *const known[] = {"param_groups", "frozen",       "buffers", "shared",
-                                        "lr_scheduler", "global_steps", "universal_checkpoint_info"};
+    static const char *const known[] = {"param_groups",
+                                        "frozen",
+                                        "buffers",
+                                        "shared",
+                                        "lr_scheduler",
+                                        "global_steps",
+                                        "universal_checkpoint_info"};
     const struct cairn_pickle_node *groups = cairn_pickle_get(root, "param_groups");
     const struct cairn_pickle_node *shared = cairn_pickle_get(root, "shared");
     uint64_t step;
@@ -55,7 +61,8 @@ find_fault(const struct cairn_pickle_node *root)
         for (size_t k = 0; k < sizeof(known) / sizeof(*known); k++)
             found = found || cairn_pickle_is_text(root->items[2 * i], known[k]);
         if (!found)
-            return "it has a key that is none of param_groups, frozen, buffers, shared, lr_scheduler, "
+            return "it has a key that is none of param_groups, frozen, buffers, shared, "
+                   "lr_scheduler, "
                    "global_steps and universal_checkpoint_info";
     }
     if (groups && groups->kind != CAIRN_PICKLE_LIST)
@@ -93,7 +100,8 @@ read_file(const char *path, struct cairn_deepspeed_job *job, struct cairn_compla
     cairn_err err = load_text(path, &job->text, &bytes_len, complaint);
 
     if (err)
-        return err == CAIRN_NOT_FOUND ? cairn_complain(complaint, err, "%s: no such file", path) : err;
+        return err == CAIRN_NOT_FOUND ? cairn_complain(complaint, err, "%s: no such file", path)
+                                      : err;
     err = cairn_json_tree_read(&job->tree, (const char *)job->text, bytes_len, &root, &why, &at);
     if (err)
         return cairn_complain(complaint, err, "%s: at byte %zu: %s", path, at,
@@ -126,16 +134,16 @@ read_own(const struct cairn_checkpoint *checkpoint, struct cairn_deepspeed_job *
          struct cairn_pickle_node **own, struct cairn_complaint *complaint)
 {
     size_t bytes_len = 0, taken = 0;
-    cairn_err err =
-        cairn_checkpoint_load_opaque(checkpoint, CAIRN_PARAM_GROUPS_NAME, CAIRN_PARAM_GROUPS_BYTES_MAX,
-                                     &job->groups_bytes, &bytes_len, complaint);
+    cairn_err err = cairn_checkpoint_load_opaque(checkpoint, CAIRN_PARAM_GROUPS_NAME,
+                                                 CAIRN_PARAM_GROUPS_BYTES_MAX, &job->groups_bytes,
+                                                 &bytes_len, complaint);
 
     *own = NULL;
     if (err == CAIRN_NOT_FOUND)
         return CAIRN_OK;
     if (!err)
-        err = cairn_pickle_read(&job->tree, CAIRN_PARAM_GROUPS_NAME, job->groups_bytes, bytes_len, own,
-                                &taken);
+        err = cairn_pickle_read(&job->tree, CAIRN_PARAM_GROUPS_NAME, job->groups_bytes, bytes_len,
+                                own, &taken);
     if (!err && (*own)->kind != CAIRN_PICKLE_LIST)
         err = CAIRN_CORRUPT;
     for (uint32_t i = 0; !err && i < (*own)->count; i++)
@@ -146,7 +154,8 @@ read_own(const struct cairn_checkpoint *checkpoint, struct cairn_deepspeed_job *
                : CAIRN_OK;
 }
 
-/* A group of the file that is nothing but names gets the hyperparameters that the source has for the first. */
+/* A group of the file that is nothing but names gets the hyperparameters that the source has for
+ * the first. */
 static void
 complete_groups(struct cairn_deepspeed_job *job, const struct cairn_pickle_node *own)
 {
@@ -165,7 +174,8 @@ complete_groups(struct cairn_deepspeed_job *job, const struct cairn_pickle_node 
                 continue;
             for (uint32_t k = 0; k < known->count; k++)
                 if (!cairn_pickle_is_text(known->items[2 * k], "params"))
-                    cairn_pickle_put(&job->tree, group, known->items[2 * k], known->items[2 * k + 1]);
+                    cairn_pickle_put(&job->tree, group, known->items[2 * k],
+                                     known->items[2 * k + 1]);
             break;
         }
     }

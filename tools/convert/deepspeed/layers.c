@@ -1,10 +1,12 @@
 /*
- * tools/convert/deepspeed/layers.c - the layers of a pipeline's module, or the experts of a module, a file each.
+ * tools/convert/deepspeed/layers.c - the layers of a pipeline's module, or the experts of a module,
+ * a file each.
  *
- * A file holds what the layer's own state_dict has, so its names are without the layer's: tensor "up.weight"
- * of layer 3 is "3.up.weight" in the module. A layer that shares its weights is "tied_modules.<key>" there,
- * and which key is not in the file: it is the tied parameter of the same ending and shape. An expert's tensors have
- * the names that they have in the module, with the number of the expert over all ranks.
+ * A file holds what the layer's own state_dict has, so its names are without the layer's: tensor
+ * "up.weight" of layer 3 is "3.up.weight" in the module. A layer that shares its weights is
+ * "tied_modules.<key>" there, and which key is not in the file: it is the tied parameter of the
+ * same ending and shape. An expert's tensors have the names that they have in the module, with the
+ * number of the expert over all ranks.
  */
 #include "tools/convert/deepspeed/state.h"
 
@@ -85,8 +87,9 @@ ends_with(const char *text, const char *end)
            strcmp(text + bytes - end_bytes, end) == 0;
 }
 
-/* The tied parameter that a tensor of a layer is; NULL where there is none, or no file may say which.
- * Each layer that shares it has a file with a copy, and the copies are held against each other. */
+/* The tied parameter that a tensor of a layer is; NULL where there is none, or no file may say
+ * which. Each layer that shares it has a file with a copy, and the copies are held against each
+ * other. */
 static cairn_err
 find_tied(const struct cairn_checkpoint *checkpoint, const struct cairn_torch_source *source,
           const char *key, const struct cairn_torch_tensor *tensor, const char **found,
@@ -102,10 +105,11 @@ find_tied(const struct cairn_checkpoint *checkpoint, const struct cairn_torch_so
             memcmp(known->shape, tensor->view.shape, known->dims * sizeof(*known->shape)) != 0)
             continue;
         if (*found)
-            return cairn_complain(complaint, CAIRN_VERSION,
-                                  "%s/%s: %s is %s or %s, and nothing says which; tied layers of one "
-                                  "shape are not told apart",
-                                  checkpoint->place.path, source->path, key, *found, name);
+            return cairn_complain(
+                complaint, CAIRN_VERSION,
+                "%s/%s: %s is %s or %s, and nothing says which; tied layers of one "
+                "shape are not told apart",
+                checkpoint->place.path, source->path, key, *found, name);
         *found = name;
     }
     return CAIRN_OK;
@@ -129,14 +133,16 @@ add_tensor(struct cairn_checkpoint *checkpoint, struct cairn_torch_source *sourc
     (void)snprintf(master, sizeof(master), MASTER "%s", own);
     buffer = buffers->count > 0 && bsearch(&wanted, buffers->names, buffers->count,
                                            sizeof(*buffers->names), by_bytes) != NULL;
-    if (!buffer && number != EXPERT && cairn_layout_tensor_find(checkpoint->layout, master) == UINT32_MAX &&
+    if (!buffer && number != EXPERT &&
+        cairn_layout_tensor_find(checkpoint->layout, master) == UINT32_MAX &&
         cairn_layout_tensor_find(checkpoint->layout, own) == UINT32_MAX) /* else it is frozen */
         err = find_tied(checkpoint, source, key, tensor, &tied, complaint);
     if (err)
         return err;
     if (snprintf(name, sizeof(name), "%s", tied ? tied : own) >= (int)sizeof(name))
-        return cairn_complain(complaint, CAIRN_VERSION, "%s/%s: the name %s is longer than %d bytes",
-                              checkpoint->place.path, source->path, own, CAIRN_NAME_BYTES_MAX - 1);
+        return cairn_complain(complaint, CAIRN_VERSION,
+                              "%s/%s: the name %s is longer than %d bytes", checkpoint->place.path,
+                              source->path, own, CAIRN_NAME_BYTES_MAX - 1);
     return cairn_torch_source_add(checkpoint, source, tensor, name,
                                   buffer ? CAIRN_BUFFER : CAIRN_PARAM, complaint);
 }
@@ -173,8 +179,8 @@ read_layer(struct cairn_checkpoint *checkpoint, const char *path, uint32_t numbe
     return err;
 }
 
-/* Layers without parameters have no file, so that a number which is left out says nothing: the optimizer
- * says what should be there. */
+/* Layers without parameters have no file, so that a number which is left out says nothing: the
+ * optimizer says what should be there. */
 static cairn_err
 check_whole(const struct cairn_checkpoint *checkpoint, const char *path,
             struct cairn_complaint *complaint)
@@ -184,17 +190,19 @@ check_whole(const struct cairn_checkpoint *checkpoint, const char *path,
 
         if (strncmp(name, MASTER, strlen(MASTER)) == 0 &&
             cairn_layout_tensor_find(checkpoint->layout, name + strlen(MASTER)) == UINT32_MAX)
-            return cairn_complain(complaint, CAIRN_CORRUPT,
-                                  "%s: the optimizer has state of %s, which is in no layer's file beside "
-                                  "%s; copy the layer_… file that is missing from the node "
-                                  "that wrote it",
-                                  checkpoint->place.path, name + strlen(MASTER), path);
+            return cairn_complain(
+                complaint, CAIRN_CORRUPT,
+                "%s: the optimizer has state of %s, which is in no layer's file beside "
+                "%s; copy the layer_… file that is missing from the node "
+                "that wrote it",
+                checkpoint->place.path, name + strlen(MASTER), path);
     }
     return CAIRN_OK;
 }
 
 cairn_err
-cairn_deepspeed_layers_read(struct cairn_checkpoint *checkpoint, const struct cairn_deepspeed_files *files,
+cairn_deepspeed_layers_read(struct cairn_checkpoint *checkpoint,
+                            const struct cairn_deepspeed_files *files,
                             struct cairn_complaint *complaint)
 {
     struct names buffers = {0};
@@ -209,7 +217,11 @@ cairn_deepspeed_layers_read(struct cairn_checkpoint *checkpoint, const struct ca
     for (uint32_t i = 0; i < files->expert_count && !err; i++)
         err = read_layer(checkpoint, files->experts[i].path, EXPERT, &buffers, complaint);
     for (uint32_t i = 0; i < files->layer_count && !err; i++)
-        err = read_layer(checkpoint, files->layers[i], files->layer_numbers[i], &buffers, complaint);
+        err =
+            read_layer(checkpoint, files->layers[i], files->layer_numbers[i], &buffers, complaint);
     names_fini(&buffers);
-    return err ? err : check_whole(checkpoint, files->layer_count ? files->layers[0] : files->experts[0].path, complaint);
+    return err ? err
+               : check_whole(checkpoint,
+                             files->layer_count ? files->layers[0] : files->experts[0].path,
+                             complaint);
 }

@@ -1,5 +1,5 @@
-/* tools/convert/deepspeed/make.c - what a checkpoint of another framework has of what ZeRO needs: which tensor is
- * what to the job. */
+/* tools/convert/deepspeed/make.c - what a checkpoint of another framework has of what ZeRO needs:
+ * which tensor is what to the job. */
 #include "tools/convert/deepspeed/make.h"
 
 #include <inttypes.h>
@@ -50,15 +50,17 @@ add_member(struct cairn_deepspeed_make *make, uint32_t group, const struct cairn
     uint32_t tensor;
 
     if (!cairn_pickle_copy_text(node, name, sizeof(name)))
-        return cairn_complain(make->complaint, CAIRN_INVAL,
-                              "%s: its optimizer's groups count parameters and do not name them; say "
-                              "their names with --job FILE",
-                              place);
+        return cairn_complain(
+            make->complaint, CAIRN_INVAL,
+            "%s: its optimizer's groups count parameters and do not name them; say "
+            "their names with --job FILE",
+            place);
     tensor = cairn_deepspeed_make_find(make, name);
     if (tensor == UINT32_MAX || tensor_at(make, tensor)->kind != CAIRN_PARAM ||
         !is_floating(tensor_at(make, tensor)->dtype))
         return cairn_complain(make->complaint, CAIRN_CORRUPT,
-                              "%s: group %" PRIu32 " of the optimizer has %s, which is no parameter "
+                              "%s: group %" PRIu32
+                              " of the optimizer has %s, which is no parameter "
                               "of the checkpoint; see cairn inspect for its names",
                               place, group, name);
     if (make->roles[tensor] == CAIRN_DEEPSPEED_TRAINED)
@@ -69,8 +71,8 @@ add_member(struct cairn_deepspeed_make *make, uint32_t group, const struct cairn
     return CAIRN_OK;
 }
 
-/* Adds the buffers of a group whose members are the last ones. ZeRO 3 starts a new one as soon as one holds
- * SUB_GROUP_ELEMENTS of a rank's. */
+/* Adds the buffers of a group whose members are the last ones. ZeRO 3 starts a new one as soon as
+ * one holds SUB_GROUP_ELEMENTS of a rank's. */
 static void
 cut_group(struct cairn_deepspeed_make *make, uint32_t group, uint32_t first)
 {
@@ -99,8 +101,7 @@ read_groups(struct cairn_deepspeed_make *make)
     cairn_err err = CAIRN_OK;
 
     make->members = calloc((size_t)make->tensor_count + 1, sizeof(*make->members));
-    make->slabs =
-        calloc((size_t)make->tensor_count + groups->count + 1, sizeof(*make->slabs));
+    make->slabs = calloc((size_t)make->tensor_count + groups->count + 1, sizeof(*make->slabs));
     if (!make->members || !make->slabs)
         return CAIRN_NOMEM;
     for (uint32_t g = 0; g < groups->count && !err; g++) {
@@ -109,12 +110,14 @@ read_groups(struct cairn_deepspeed_make *make)
 
         if (!names || names->kind != CAIRN_PICKLE_LIST || names->count == 0)
             return cairn_complain(make->complaint, CAIRN_CORRUPT,
-                                  "%s: group %" PRIu32 " of the optimizer has no parameters; leave it "
+                                  "%s: group %" PRIu32
+                                  " of the optimizer has no parameters; leave it "
                                   "out of the groups with --job FILE",
                                   make->checkpoint->place.path, g);
         if (!cairn_pickle_get(groups->items[g], "lr"))
             return cairn_complain(make->complaint, CAIRN_INVAL,
-                                  "%s: nothing says the lr of group %" PRIu32 " of the optimizer; say "
+                                  "%s: nothing says the lr of group %" PRIu32
+                                  " of the optimizer; say "
                                   "it and its other hyperparameters with --job FILE",
                                   make->checkpoint->place.path, g);
         for (uint32_t i = 0; i < names->count && !err; i++)
@@ -150,7 +153,8 @@ count_added(struct cairn_deepspeed_make *make)
     return CAIRN_OK;
 }
 
-/* Whether a tensor came with an object, below whose name it then has its own: state of a random generator. */
+/* Whether a tensor came with an object, below whose name it then has its own: state of a random
+ * generator. */
 static bool
 is_of_object(const struct cairn_deepspeed_make *make, const char *name)
 {
@@ -172,12 +176,13 @@ role_of(const struct cairn_deepspeed_make *make, uint32_t tensor)
 
     if (make->roles[tensor] != CAIRN_DEEPSPEED_BESIDE)
         return make->roles[tensor];
-    if ((known->kind != CAIRN_PARAM && known->kind != CAIRN_BUFFER) || is_of_object(make, known->name))
+    if ((known->kind != CAIRN_PARAM && known->kind != CAIRN_BUFFER) ||
+        is_of_object(make, known->name))
         return CAIRN_DEEPSPEED_BESIDE;
     if (cairn_deepspeed_job_lists(make->job.buffers, known->name))
         return CAIRN_DEEPSPEED_BUFFER;
-    if (parameter && (make->alias_of[tensor] != tensor ||
-                      cairn_pickle_get(make->job.shared, known->name)))
+    if (parameter &&
+        (make->alias_of[tensor] != tensor || cairn_pickle_get(make->job.shared, known->name)))
         return CAIRN_DEEPSPEED_SHARED;
     if (parameter)
         return CAIRN_DEEPSPEED_FROZEN;
@@ -193,11 +198,12 @@ tell_roles(struct cairn_deepspeed_make *make)
         make->roles[i] = (uint8_t)role_of(make, i);
         if (make->roles[i] == CAIRN_DEEPSPEED_FROZEN && make->stage == 3 &&
             !cairn_deepspeed_job_lists(make->job.frozen, tensor->name))
-            return cairn_complain(make->complaint, CAIRN_INVAL,
-                                  "%s: %s is not trained, and ZeRO 3 cuts frozen parameters into parts and "
-                                  "leaves buffers whole: say with --job FILE which it is: {\"frozen\": "
-                                  "[names], \"buffers\": [names], \"shared\": {name: first name}}",
-                                  make->checkpoint->place.path, tensor->name);
+            return cairn_complain(
+                make->complaint, CAIRN_INVAL,
+                "%s: %s is not trained, and ZeRO 3 cuts frozen parameters into parts and "
+                "leaves buffers whole: say with --job FILE which it is: {\"frozen\": "
+                "[names], \"buffers\": [names], \"shared\": {name: first name}}",
+                make->checkpoint->place.path, tensor->name);
     }
     return CAIRN_OK;
 }
@@ -217,15 +223,17 @@ check_shared(const struct cairn_deepspeed_make *make)
             tensor = cairn_deepspeed_make_find(make, of);
         if (tensor == UINT32_MAX || (make->roles[tensor] != CAIRN_DEEPSPEED_TRAINED &&
                                      make->roles[tensor] != CAIRN_DEEPSPEED_FROZEN))
-            return cairn_complain(make->complaint, CAIRN_INVAL,
-                                  "%s: --job says that \"%s\" is tied to \"%s\", which is no parameter "
-                                  "under a name of its own; see cairn inspect for its names",
-                                  make->checkpoint->place.path, name, of);
+            return cairn_complain(
+                make->complaint, CAIRN_INVAL,
+                "%s: --job says that \"%s\" is tied to \"%s\", which is no parameter "
+                "under a name of its own; see cairn inspect for its names",
+                make->checkpoint->place.path, name, of);
     }
     return CAIRN_OK;
 }
 
-/* What the reader of the plan should know before DeepSpeed, which compares no names, loads by it. */
+/* What the reader of the plan should know before DeepSpeed, which compares no names, loads by
+ * it. */
 static cairn_err
 tell_order(struct cairn_deepspeed_make *make)
 {
@@ -236,7 +244,8 @@ tell_order(struct cairn_deepspeed_make *make)
 
         err = cairn_checkpoint_warn(
             make->checkpoint,
-            "group %" PRIu32 " of DeepSpeed's optimizer shall have %" PRIu32 " parameters, from %s to %s; "
+            "group %" PRIu32 " of DeepSpeed's optimizer shall have %" PRIu32
+            " parameters, from %s to %s; "
             "DeepSpeed compares no names, so the job must have them in this order",
             slab->group, slab->count, tensor_at(make, make->members[slab->first])->name,
             tensor_at(make, make->members[slab->first + slab->count - 1])->name);
@@ -250,14 +259,16 @@ check_request(struct cairn_deepspeed_make *make)
     const struct cairn_parallelism *wanted = &make->options->parallelism;
 
     if (make->options->zero == 0)
-        return cairn_complain(make->complaint, CAIRN_INVAL,
-                              "%s did not come from DeepSpeed: say with --zero which optimizer shall load "
-                              "it: 1, 2 or 3, or bf16 for BF16_Optimizer",
-                              make->checkpoint->place.path);
+        return cairn_complain(
+            make->complaint, CAIRN_INVAL,
+            "%s did not come from DeepSpeed: say with --zero which optimizer shall load "
+            "it: 1, 2 or 3, or bf16 for BF16_Optimizer",
+            make->checkpoint->place.path);
     if (wanted->pp > 1 || wanted->ep > 1)
-        return cairn_complain(make->complaint, CAIRN_INVAL,
-                              "DeepSpeed's files are made for data and tensor parallelism alone: leave out --pp "
-                              "and --ep");
+        return cairn_complain(
+            make->complaint, CAIRN_INVAL,
+            "DeepSpeed's files are made for data and tensor parallelism alone: leave out --pp "
+            "and --ep");
     make->bf16_optimizer = make->options->zero == CAIRN_ZERO_BF16;
     make->stage = make->bf16_optimizer ? 1 : (uint32_t)make->options->zero;
     make->ranks = wanted->dp ? wanted->dp : make->checkpoint->parallelism.dp;
@@ -274,14 +285,15 @@ check_left(const struct cairn_checkpoint *checkpoint, struct cairn_complaint *co
         const struct cairn_tensor *tensor = cairn_layout_tensor(checkpoint->layout, i);
 
         if (tensor->kind == CAIRN_OPAQUE && cairn_deepspeed_is_own(tensor->name))
-            return cairn_complain(complaint, CAIRN_INVAL,
-                                  "%s: %s is left of what DeepSpeed said of its own files, and of them "
-                                  "nothing is in those that are made: leave it out too, with --drop "
-                                  "'%s" CAIRN_DEEPSPEED_SCOPE "*'",
-                                  checkpoint->place.path, tensor->name,
-                                  strncmp(tensor->name, "part", 4) == 0   ? "part*/"
-                                  : strncmp(tensor->name, "rank", 4) == 0 ? "rank*/"
-                                                                          : "");
+            return cairn_complain(
+                complaint, CAIRN_INVAL,
+                "%s: %s is left of what DeepSpeed said of its own files, and of them "
+                "nothing is in those that are made: leave it out too, with --drop "
+                "'%s" CAIRN_DEEPSPEED_SCOPE "*'",
+                checkpoint->place.path, tensor->name,
+                strncmp(tensor->name, "part", 4) == 0   ? "part*/"
+                : strncmp(tensor->name, "rank", 4) == 0 ? "rank*/"
+                                                        : "");
     }
     return CAIRN_OK;
 }
@@ -295,21 +307,24 @@ check_experts(const struct cairn_deepspeed_make *make)
         size_t begin, end;
         uint32_t number;
 
-        if (tensor->kind == CAIRN_PARAM && cairn_deepspeed_expert_in(tensor->name, &begin, &end, &number))
+        if (tensor->kind == CAIRN_PARAM &&
+            cairn_deepspeed_expert_in(tensor->name, &begin, &end, &number))
             return cairn_complain(make->complaint, CAIRN_VERSION,
-                                  "%s: %s is of an expert of DeepSpeed's MoE layers, whose files are made of what DeepSpeed "
+                                  "%s: %s is of an expert of DeepSpeed's MoE layers, whose files "
+                                  "are made of what DeepSpeed "
                                   "itself said of them alone: convert without dropping deepspeed/*",
                                   make->checkpoint->place.path, tensor->name);
     }
     return CAIRN_OK;
 }
 
-/* Ranks have parts of parameters where ZeRO 3 begins a new buffer, and which of them are whole is not known here. */
+/* Ranks have parts of parameters where ZeRO 3 begins a new buffer, and which of them are whole is
+ * not known here. */
 static cairn_err
 check_slabs(const struct cairn_deepspeed_make *make)
 {
     uint32_t wanted = make->options->parallelism.tp;
-    uint32_t ranks = wanted          ? wanted /* as cairn_deepspeed_tensor_plan has it */
+    uint32_t ranks = wanted           ? wanted /* as cairn_deepspeed_tensor_plan has it */
                      : make->job.cuts ? make->checkpoint->parallelism.tp
                                       : 1;
 
@@ -317,7 +332,8 @@ check_slabs(const struct cairn_deepspeed_make *make)
         return CAIRN_OK;
     return cairn_complain(make->complaint, CAIRN_INVAL,
                           "%s has a group of more than %" PRIu64
-                          " elements per data-parallel rank, which ZeRO 3 splits, and that is not made with --tp: say a larger --dp, or --zero 1 or 2",
+                          " elements per data-parallel rank, which ZeRO 3 splits, and that is not "
+                          "made with --tp: say a larger --dp, or --zero 1 or 2",
                           make->checkpoint->place.path, SUB_GROUP_ELEMENTS);
 }
 
@@ -366,7 +382,8 @@ prepare(struct cairn_deepspeed_make *make)
 }
 
 cairn_err
-cairn_deepspeed_prepare(struct cairn_checkpoint *checkpoint, const struct cairn_output_options *options,
+cairn_deepspeed_prepare(struct cairn_checkpoint *checkpoint,
+                        const struct cairn_output_options *options,
                         struct cairn_complaint *complaint)
 {
     struct cairn_deepspeed_make make = {
@@ -376,11 +393,12 @@ cairn_deepspeed_prepare(struct cairn_checkpoint *checkpoint, const struct cairn_
     if (cairn_layout_tensor_find(checkpoint->layout, CAIRN_DEEPSPEED_MODEL) != UINT32_MAX) {
         if (options->zero == 0 && !options->job)
             return CAIRN_OK;
-        return cairn_complain(complaint, CAIRN_INVAL,
-                              "%s came from DeepSpeed and is written with the stage and groups that it "
-                              "had: leave out --zero and --job, or make it anew without what DeepSpeed "
-                              "said of it: --drop '*deepspeed/*'",
-                              checkpoint->place.path);
+        return cairn_complain(
+            complaint, CAIRN_INVAL,
+            "%s came from DeepSpeed and is written with the stage and groups that it "
+            "had: leave out --zero and --job, or make it anew without what DeepSpeed "
+            "said of it: --drop '*deepspeed/*'",
+            checkpoint->place.path);
     }
     err = check_left(checkpoint, complaint);
     if (!err)

@@ -1,12 +1,13 @@
 /*
- * tools/convert/deepspeed/make.h - what DeepSpeed's files hold beside tensors, made for a checkpoint that did
- * not come from DeepSpeed.
+ * tools/convert/deepspeed/make.h - what DeepSpeed's files hold beside tensors, made for a
+ * checkpoint that did not come from DeepSpeed.
  *
- * The checkpoint gets what it would carry had DeepSpeed saved it (deepspeed/state.h), and for each trained
- * parameter a master: where the source has none, because it trained in float32, "fp32.<parameter>" is an alias
- * of the parameter. From there on it is written as any other. What ZeRO has no place for (EMA weights, state of
- * loaders) lies under CAIRN_DEEPSPEED_CARRIED in the first rank's model_states, which DeepSpeed gives back to who
- * loads it as part of the client state.
+ * The checkpoint gets what it would carry had DeepSpeed saved it (deepspeed/state.h), and for each
+ * trained parameter a master: where the source has none, because it trained in float32,
+ * "fp32.<parameter>" is an alias of the parameter. From there on it is written as any other. What
+ * ZeRO has no place for (EMA weights, state of loaders) lies under CAIRN_DEEPSPEED_CARRIED in the
+ * first rank's model_states, which DeepSpeed gives back to who loads it as part of the client
+ * state.
  */
 #ifndef CAIRN_TOOLS_CONVERT_DEEPSPEED_MAKE_H
 #define CAIRN_TOOLS_CONVERT_DEEPSPEED_MAKE_H
@@ -52,7 +53,8 @@ struct cairn_deepspeed_make {
     uint32_t ranks;
     uint32_t tensor_count; /* before masters were added */
     uint8_t *roles;        /* [tensor_count] of enum cairn_deepspeed_role */
-    uint32_t *order;       /* [tensor_count]: by name, so that the same state makes the same files */
+    uint32_t *order;       /* [tensor_count]: by name, so that the same state makes the same
+                            * files */
     uint32_t *alias_of;    /* [tensor_count]: itself where it is no alias */
     uint32_t *members;     /* trained parameters, group after group */
     uint32_t member_count;
@@ -65,8 +67,9 @@ struct cairn_deepspeed_make {
 };
 
 /*
- * As `prepare` of struct cairn_format. Does nothing where the source came from DeepSpeed. CAIRN_INVAL where
- * something has to be said with a flag; CAIRN_CORRUPT where the source lacks what ZeRO needs, with its name.
+ * As `prepare` of struct cairn_format. Does nothing where the source came from DeepSpeed.
+ * CAIRN_INVAL where something has to be said with a flag; CAIRN_CORRUPT where the source lacks what
+ * ZeRO needs, with its name.
  */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_prepare(struct cairn_checkpoint *checkpoint,
                                                    const struct cairn_output_options *options,
@@ -76,33 +79,38 @@ CAIRN_MUST_CHECK cairn_err cairn_deepspeed_prepare(struct cairn_checkpoint *chec
 uint32_t cairn_deepspeed_make_find(const struct cairn_deepspeed_make *make, const char *name);
 
 /*
- * deepspeed/moments.c, in the order of their use. CAIRN_CORRUPT and CAIRN_INVAL for what is not there; complained about.
- * Where the source counts parameters, its state gets the names that the job says, as aliases.
+ * deepspeed/moments.c, in the order of their use. CAIRN_CORRUPT and CAIRN_INVAL for what is not
+ * there; complained about. Where the source counts parameters, its state gets the names that the
+ * job says, as aliases.
  */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_make_names(struct cairn_deepspeed_make *make);
 /* The keys of state, by those of the first parameter. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_make_keys(struct cairn_deepspeed_make *make);
 /* That a parameter has state under all keys. */
-CAIRN_MUST_CHECK cairn_err cairn_deepspeed_make_moments(struct cairn_deepspeed_make *make, uint32_t member);
+CAIRN_MUST_CHECK cairn_err cairn_deepspeed_make_moments(struct cairn_deepspeed_make *make,
+                                                        uint32_t member);
 /* A parameter's master; an alias of it where it is float32 itself. */
-CAIRN_MUST_CHECK cairn_err cairn_deepspeed_make_master(struct cairn_deepspeed_make *make, uint32_t member);
+CAIRN_MUST_CHECK cairn_err cairn_deepspeed_make_master(struct cairn_deepspeed_make *make,
+                                                       uint32_t member);
 /* How many steps the job has made, and the optimizer. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_make_step(struct cairn_deepspeed_make *make);
 
 /* The tensors of a layout, sorted by name, freed by the caller; NULL: no memory. */
 uint32_t *cairn_deepspeed_sorted(const struct cairn_layout *layout);
 
-/* Whether opaque state is of these formats themselves: then it is in their files, or said not to fit. */
+/* Whether opaque state is of these formats themselves: then it is in their files, or said not to
+ * fit. */
 bool cairn_deepspeed_is_own(const char *name);
 
-/* Puts the source's opaque state that is not DeepSpeed's into a model_states object: deepspeed/carried.c, as the next
- * two. CAIRN_NOMEM. */
-CAIRN_MUST_CHECK cairn_err cairn_deepspeed_carried_put(const struct cairn_checkpoint *checkpoint, struct cairn_pickle *tree,
-                                 struct cairn_pickle_node *root);
+/* Puts the source's opaque state that is not DeepSpeed's into a model_states object:
+ * deepspeed/carried.c, as the next two. CAIRN_NOMEM. */
+CAIRN_MUST_CHECK cairn_err cairn_deepspeed_carried_put(const struct cairn_checkpoint *checkpoint,
+                                                       struct cairn_pickle *tree,
+                                                       struct cairn_pickle_node *root);
 /* Takes the key out of an object, with what is under it. */
 void cairn_deepspeed_carried_remove(struct cairn_pickle_node *root);
-/* Adds what lies there in a file to the checkpoint. Errors of cairn_torch_source_add; CAIRN_CORRUPT; complained
- * about. */
+/* Adds what lies there in a file to the checkpoint. Errors of cairn_torch_source_add;
+ * CAIRN_CORRUPT; complained about. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_carried_take(struct cairn_checkpoint *checkpoint,
                                                         struct cairn_torch_source *source,
                                                         struct cairn_complaint *complaint);

@@ -1,4 +1,5 @@
-/* tools/convert/deepspeed/model.c - a rank's model_states: the module, and all that is no optimizer's. */
+/* tools/convert/deepspeed/model.c - a rank's model_states: the module, and all that is no
+ * optimizer's. */
 #include "tools/convert/deepspeed/facts.h"
 
 #include <inttypes.h>
@@ -57,8 +58,8 @@ tensor_at(const struct cairn_deepspeed_reading *reading, const struct cairn_pick
 
 /* Whether a tensor of the module is what shared_params says another one is. */
 static bool
-is_shared(const struct cairn_deepspeed_reading *reading, const struct cairn_pickle_node *root, const char *path,
-          const struct cairn_torch_tensor *tensor)
+is_shared(const struct cairn_deepspeed_reading *reading, const struct cairn_pickle_node *root,
+          const char *path, const struct cairn_torch_tensor *tensor)
 {
     const struct cairn_pickle_node *stored =
         cairn_pickle_get(cairn_pickle_get(root, "shared_params"), path);
@@ -73,7 +74,8 @@ is_shared(const struct cairn_deepspeed_reading *reading, const struct cairn_pick
 
 /* ZeRO 3 leaves nothing of a parameter in the module but its name and dtype. */
 static bool
-is_placeholder(const struct cairn_deepspeed_reading *reading, const struct cairn_torch_tensor *tensor, bool buffer)
+is_placeholder(const struct cairn_deepspeed_reading *reading,
+               const struct cairn_torch_tensor *tensor, bool buffer)
 {
     return reading->state->stage3 && !buffer && tensor->view.dims == 1 &&
            tensor->view.shape[0] == 0;
@@ -81,7 +83,8 @@ is_placeholder(const struct cairn_deepspeed_reading *reading, const struct cairn
 
 /* One tensor object under a second name of the module. */
 static cairn_err
-add_twin(struct cairn_deepspeed_reading *reading, const struct cairn_pickle_node *node, const char *name)
+add_twin(struct cairn_deepspeed_reading *reading, const struct cairn_pickle_node *node,
+         const char *name)
 {
     char first[CAIRN_NAME_BYTES_MAX];
     uint32_t of;
@@ -113,8 +116,8 @@ is_tied(const struct cairn_deepspeed_reading *reading, const char *name)
 
 /* A tensor of the module, whole or a part of it. */
 static cairn_err
-add_tensor(struct cairn_deepspeed_reading *reading, const struct cairn_torch_tensor *tensor, const char *path,
-           enum cairn_kind kind)
+add_tensor(struct cairn_deepspeed_reading *reading, const struct cairn_torch_tensor *tensor,
+           const char *path, enum cairn_kind kind)
 {
     const struct cairn_torch_view *view = &tensor->view;
     const char *name = cairn_deepspeed_canonical(path), *why;
@@ -125,11 +128,12 @@ add_tensor(struct cairn_deepspeed_reading *reading, const struct cairn_torch_ten
 
     if (is_tied(reading, name)) {
         /* the tree is this source's own to change, as below */
-        cairn_torch_carry_out(&reading->source.torch.tree, (struct cairn_pickle_node *)tensor->node, "tensor", name);
+        cairn_torch_carry_out(&reading->source.torch.tree, (struct cairn_pickle_node *)tensor->node,
+                              "tensor", name);
         return CAIRN_OK;
     }
-    if (!reading->state->cut || kind == CAIRN_BUFFER || view->dtype->dtype == 0 || view->conjugate ||
-        view->negate)
+    if (!reading->state->cut || kind == CAIRN_BUFFER || view->dtype->dtype == 0 ||
+        view->conjugate || view->negate)
         return cairn_torch_source_add(reading->checkpoint, &reading->source, tensor, name, kind,
                                       reading->complaint);
     why = cairn_deepspeed_cut(&reading->state->cuts, path, view->dims, view->shape,
@@ -138,13 +142,13 @@ add_tensor(struct cairn_deepspeed_reading *reading, const struct cairn_torch_ten
         return cairn_deepspeed_reading_refuse_cut(reading, path, why);
     for (uint32_t d = 0; d < view->dims; d++)
         strides[d] = view->stride[d] * view->dtype->element_bytes;
-    err = cairn_checkpoint_add_tensor(reading->checkpoint, name, view->dtype->dtype, kind, view->dims,
-                                      cut.shape, &index, reading->complaint);
+    err = cairn_checkpoint_add_tensor(reading->checkpoint, name, view->dtype->dtype, kind,
+                                      view->dims, cut.shape, &index, reading->complaint);
     for (uint32_t b = 0; b < cut.box_count && !err; b++)
-        err = cairn_checkpoint_add_box(reading->checkpoint, index, reading->source.container,
-                                       cut.boxes[b].start, cut.boxes[b].extent,
-                                       tensor->at + (view->dims > 0 ? cut.boxes[b].row * strides[0] : 0),
-                                       strides, reading->complaint);
+        err = cairn_checkpoint_add_box(
+            reading->checkpoint, index, reading->source.container, cut.boxes[b].start,
+            cut.boxes[b].extent, tensor->at + (view->dims > 0 ? cut.boxes[b].row * strides[0] : 0),
+            strides, reading->complaint);
     if (!err) /* the tree is this source's own to change, only its walkers have no need to */
         cairn_torch_carry_out(&reading->source.torch.tree, (struct cairn_pickle_node *)tensor->node,
                               "tensor", name);
@@ -154,8 +158,7 @@ add_tensor(struct cairn_deepspeed_reading *reading, const struct cairn_torch_ten
 static cairn_err
 read_module(struct cairn_deepspeed_reading *reading, struct cairn_pickle_node *root)
 {
-    const struct cairn_pickle_node *pairs =
-        cairn_pickle_pairs(cairn_pickle_get(root, "module"));
+    const struct cairn_pickle_node *pairs = cairn_pickle_pairs(cairn_pickle_get(root, "module"));
     struct cairn_pickle *tree = &reading->source.torch.tree;
     char **buffers = NULL;
     uint32_t buffer_count = 0, seen_buffers = 0;
@@ -164,15 +167,15 @@ read_module(struct cairn_deepspeed_reading *reading, struct cairn_pickle_node *r
     err = read_buffer_names(cairn_pickle_get(root, "buffer_names"), &buffers, &buffer_count);
     for (uint32_t i = 0; !err && pairs && i < pairs->count; i++) {
         struct cairn_pickle_node *node = pairs->items[2 * i + 1];
-        const struct cairn_torch_tensor *tensor =
-            cairn_torch_source_tensor(&reading->source, node);
+        const struct cairn_torch_tensor *tensor = cairn_torch_source_tensor(&reading->source, node);
         char path[CAIRN_NAME_BYTES_MAX], *key = path;
         bool buffer;
 
         if (!tensor_at(reading, node))
             continue; /* extra state of a module, which is carried as it is */
         if (!cairn_pickle_copy_text(pairs->items[2 * i], path, sizeof(path)) || !path[0]) {
-            err = cairn_deepspeed_reading_refuse(reading, "a tensor of the module has no name of at most 255 bytes");
+            err = cairn_deepspeed_reading_refuse(
+                reading, "a tensor of the module has no name of at most 255 bytes");
             break;
         }
         if (!tensor) {
@@ -200,8 +203,8 @@ read_module(struct cairn_deepspeed_reading *reading, struct cairn_pickle_node *r
 /* ---- frozen parameters ---- */
 
 static cairn_err
-add_fragment(struct cairn_deepspeed_reading *reading, struct cairn_pickle_node *node, const char *path,
-             const struct cairn_pickle_node *size)
+add_fragment(struct cairn_deepspeed_reading *reading, struct cairn_pickle_node *node,
+             const char *path, const struct cairn_pickle_node *size)
 {
     struct cairn_deepspeed_parameter frozen = {.elements = 1};
     const struct cairn_torch_tensor *tensor = cairn_torch_source_tensor(&reading->source, node);
@@ -213,13 +216,14 @@ add_fragment(struct cairn_deepspeed_reading *reading, struct cairn_pickle_node *
 
     if (!tensor || !tensor->contiguous || tensor->view.dims != 1 ||
         !cairn_torch_read_size(size, frozen.shape, &frozen.dims))
-        return cairn_deepspeed_reading_refuse(reading, "a frozen parameter has no shape, or no flat part of it");
+        return cairn_deepspeed_reading_refuse(
+            reading, "a frozen parameter has no shape, or no flat part of it");
     for (uint32_t d = 0; d < frozen.dims; d++)
         if (__builtin_mul_overflow(frozen.elements, frozen.shape[d], &frozen.elements) ||
             frozen.elements > INT64_MAX / 16)
-            return cairn_deepspeed_reading_refuse(reading, "a frozen parameter is larger than any memory");
-    part = frozen.elements / reading->state->ranks +
-           (frozen.elements % reading->state->ranks != 0);
+            return cairn_deepspeed_reading_refuse(reading,
+                                                  "a frozen parameter is larger than any memory");
+    part = frozen.elements / reading->state->ranks + (frozen.elements % reading->state->ranks != 0);
     if (tensor->view.shape[0] != part)
         return cairn_complain(reading->complaint, CAIRN_CORRUPT,
                               "%s/%s: frozen parameter %s has a part of %" PRIu64
@@ -228,8 +232,8 @@ add_fragment(struct cairn_deepspeed_reading *reading, struct cairn_pickle_node *
                               tensor->view.shape[0], reading->state->ranks, part);
     cairn_deepspeed_part(&frozen, true, reading->state->ranks, reading->rank, 0, &begin, &end, &at);
     if (reading->state->cut) {
-        why = cairn_deepspeed_cut(&reading->state->cuts, path, frozen.dims, frozen.shape, reading->state->part_count,
-                                  reading->state->part, &cut);
+        why = cairn_deepspeed_cut(&reading->state->cuts, path, frozen.dims, frozen.shape,
+                                  reading->state->part_count, reading->state->part, &cut);
         if (!why && memcmp(cut.shape, frozen.shape, frozen.dims * sizeof(*frozen.shape)) != 0)
             why = "it is frozen, and with ZeRO 3 only its first part would be read";
         if (why)
@@ -260,18 +264,19 @@ read_frozen(struct cairn_deepspeed_reading *reading, struct cairn_pickle_node *r
 
     for (uint32_t i = 0; pairs && i < pairs->count && !err; i++) {
         struct cairn_pickle_node *node = pairs->items[2 * i + 1];
-        const struct cairn_torch_tensor *tensor =
-            cairn_torch_source_tensor(&reading->source, node);
+        const struct cairn_torch_tensor *tensor = cairn_torch_source_tensor(&reading->source, node);
         char path[CAIRN_NAME_BYTES_MAX];
 
         if (!cairn_pickle_copy_text(pairs->items[2 * i], path, sizeof(path)) || !sizes ||
             i >= sizes->count || !cairn_pickle_is_text(sizes->items[2 * i], path))
-            return cairn_deepspeed_reading_refuse(reading, "frozen_param_fragments does not fit frozen_param_shapes");
+            return cairn_deepspeed_reading_refuse(
+                reading, "frozen_param_fragments does not fit frozen_param_shapes");
         if (cairn_deepspeed_expert_in(cairn_deepspeed_canonical(path), &begin, &end, &number))
-            return cairn_complain(reading->complaint, CAIRN_VERSION,
-                                  "%s/%s: %s is a frozen parameter of an expert, of which ZeRO 2 saves the first "
-                                  "rank's alone; save with exclude_frozen_parameters, or with ZeRO 1",
-                                  reading->checkpoint->place.path, reading->where, path);
+            return cairn_complain(
+                reading->complaint, CAIRN_VERSION,
+                "%s/%s: %s is a frozen parameter of an expert, of which ZeRO 2 saves the first "
+                "rank's alone; save with exclude_frozen_parameters, or with ZeRO 1",
+                reading->checkpoint->place.path, reading->where, path);
         if (reading->state->stage3)
             err = add_fragment(reading, node, path, sizes->items[2 * i + 1]);
         else if (tensor)
@@ -288,11 +293,12 @@ tell_unmet(const struct cairn_deepspeed_reading *reading)
                             ? cairn_deepspeed_cuts_unmet(&reading->state->cuts)
                             : NULL;
 
-    return unmet ? cairn_checkpoint_warn(reading->checkpoint,
-                                         "universal_checkpoint_info has the pattern %s, and no parameter "
-                                         "is called so; a parameter without a pattern is put together "
-                                         "along its first dimension",
-                                         unmet)
+    return unmet ? cairn_checkpoint_warn(
+                       reading->checkpoint,
+                       "universal_checkpoint_info has the pattern %s, and no parameter "
+                       "is called so; a parameter without a pattern is put together "
+                       "along its first dimension",
+                       unmet)
                  : CAIRN_OK;
 }
 
@@ -322,7 +328,8 @@ cairn_deepspeed_model_read(struct cairn_checkpoint *checkpoint, struct cairn_dee
     if (!err && rank > 0)
         cairn_deepspeed_carried_remove(root);
     if (!err && state->layers.count > 0 && state->has_groups)
-        err = cairn_deepspeed_experts_gather(checkpoint, state, &reading.source.torch.tree, root, path, complaint);
+        err = cairn_deepspeed_experts_gather(checkpoint, state, &reading.source.torch.tree, root,
+                                             path, complaint);
     if (!err && state->cut && rank == 0 && state->part == 0)
         err = cairn_deepspeed_tensor_rows(checkpoint, state, complaint);
     if (!err && state->cut)

@@ -1,5 +1,5 @@
-/* tools/convert/deepspeed/moments.c - the optimizer's state in a checkpoint of another framework: the keys that all
- * trained parameters have, their masters, and the step. */
+/* tools/convert/deepspeed/moments.c - the optimizer's state in a checkpoint of another framework:
+ * the keys that all trained parameters have, their masters, and the step. */
 #include "tools/convert/deepspeed/make.h"
 
 #include <inttypes.h>
@@ -34,7 +34,8 @@ same_shape(const struct cairn_tensor *a, const struct cairn_tensor *b)
     return a->dims == b->dims && memcmp(a->shape, b->shape, a->dims * sizeof(*a->shape)) == 0;
 }
 
-/* The number and key in "<prefix>state.<number>.<key>", as torch.optim counts parameters; false for other names. */
+/* The number and key in "<prefix>state.<number>.<key>", as torch.optim counts parameters; false for
+ * other names. */
 static bool
 split_numbered(const char *name, uint32_t *number, const char **key)
 {
@@ -78,8 +79,8 @@ is_counted_alike(const struct cairn_deepspeed_job *job)
     return alike;
 }
 
-/* Where the source counts parameters and --job names them, its state gets their names: the optimizer counts through
- * all groups. */
+/* Where the source counts parameters and --job names them, its state gets their names: the
+ * optimizer counts through all groups. */
 cairn_err
 cairn_deepspeed_make_names(struct cairn_deepspeed_make *make)
 {
@@ -100,10 +101,11 @@ cairn_deepspeed_make_names(struct cairn_deepspeed_make *make)
                                   " parameters: they are not those of this optimizer",
                                   make->checkpoint->place.path, tensor->name, make->member_count);
         if (!is_counted_alike(&make->job))
-            return cairn_complain(make->complaint, CAIRN_INVAL,
-                                  "%s has %s, counted through the groups of its optimizer, and those of "
-                                  "--job are of other sizes: say the same groups in the same order",
-                                  make->checkpoint->place.path, tensor->name);
+            return cairn_complain(
+                make->complaint, CAIRN_INVAL,
+                "%s has %s, counted through the groups of its optimizer, and those of "
+                "--job are of other sizes: say the same groups in the same order",
+                make->checkpoint->place.path, tensor->name);
         if (snprintf(name, sizeof(name), "%s.%s", key,
                      tensor_at(make, make->members[number])->name) >= (int)sizeof(name) ||
             cairn_deepspeed_make_find(make, name) != UINT32_MAX)
@@ -126,7 +128,8 @@ by_key(const void *left, const void *right)
     return strcmp(a->name, b->name);
 }
 
-/* The keys that the first parameter has state under; each is a vector as the parameter, or one number. */
+/* The keys that the first parameter has state under; each is a vector as the parameter, or one
+ * number. */
 cairn_err
 cairn_deepspeed_make_keys(struct cairn_deepspeed_make *make)
 {
@@ -141,18 +144,20 @@ cairn_deepspeed_make_keys(struct cairn_deepspeed_make *make)
             strncmp(tensor->name, MASTER, strlen(MASTER)) == 0)
             continue;
         if (make->key_count == CAIRN_DEEPSPEED_STATE_KEYS_MAX || key_bytes >= sizeof(key->name))
-            return cairn_complain(make->complaint, CAIRN_CORRUPT,
-                                  "%s: %s is one of too many moments of a parameter, or its key is too "
-                                  "long for DeepSpeed's files",
-                                  make->checkpoint->place.path, tensor->name);
+            return cairn_complain(
+                make->complaint, CAIRN_CORRUPT,
+                "%s: %s is one of too many moments of a parameter, or its key is too "
+                "long for DeepSpeed's files",
+                make->checkpoint->place.path, tensor->name);
         memcpy(key->name, tensor->name, key_bytes);
         key->scalar = strcmp(key->name, "step") == 0 || !same_shape(tensor, parameter);
         key->dtype = tensor->dtype;
         if (key->scalar && tensor->dims > 0)
-            return cairn_complain(make->complaint, CAIRN_CORRUPT,
-                                  "%s: %s has not the shape of its parameter: state that is not "
-                                  "elementwise cannot be cut as ZeRO cuts it; leave it out with --drop",
-                                  make->checkpoint->place.path, tensor->name);
+            return cairn_complain(
+                make->complaint, CAIRN_CORRUPT,
+                "%s: %s has not the shape of its parameter: state that is not "
+                "elementwise cannot be cut as ZeRO cuts it; leave it out with --drop",
+                make->checkpoint->place.path, tensor->name);
         make->has_step = make->has_step || strcmp(key->name, "step") == 0;
         make->key_count++;
     }
@@ -160,11 +165,12 @@ cairn_deepspeed_make_keys(struct cairn_deepspeed_make *make)
     for (uint32_t k = 0; k < make->key_count; k++)
         if (!make->keys[k].scalar)
             return CAIRN_OK;
-    return cairn_complain(make->complaint, CAIRN_CORRUPT,
-                          "%s has no exp_avg.%s, nor any other moment of %s: ZeRO's files are those of an "
-                          "optimizer; convert a checkpoint that has its state, or convert the weights "
-                          "alone to torch and load them before deepspeed.initialize",
-                          make->checkpoint->place.path, parameter->name, parameter->name);
+    return cairn_complain(
+        make->complaint, CAIRN_CORRUPT,
+        "%s has no exp_avg.%s, nor any other moment of %s: ZeRO's files are those of an "
+        "optimizer; convert a checkpoint that has its state, or convert the weights "
+        "alone to torch and load them before deepspeed.initialize",
+        make->checkpoint->place.path, parameter->name, parameter->name);
 }
 
 cairn_err
@@ -178,18 +184,21 @@ cairn_deepspeed_make_moments(struct cairn_deepspeed_make *make, uint32_t member)
         const struct cairn_tensor *found;
 
         if (state == UINT32_MAX)
-            return cairn_complain(make->complaint, CAIRN_CORRUPT,
-                                  "%s has no %s.%s, and other parameters of the optimizer have their "
-                                  "%s; a parameter that is not trained is left out of the groups with "
-                                  "--job FILE, and %s of all parameters with --drop '%s.*'",
-                                  make->checkpoint->place.path, key->name, parameter->name, key->name,
-                                  key->name, key->name);
+            return cairn_complain(
+                make->complaint, CAIRN_CORRUPT,
+                "%s has no %s.%s, and other parameters of the optimizer have their "
+                "%s; a parameter that is not trained is left out of the groups with "
+                "--job FILE, and %s of all parameters with --drop '%s.*'",
+                make->checkpoint->place.path, key->name, parameter->name, key->name, key->name,
+                key->name);
         found = tensor_at(make, state);
-        if (found->dtype != key->dtype || (key->scalar ? found->dims > 0 : !same_shape(found, parameter)))
-            return cairn_complain(make->complaint, CAIRN_CORRUPT,
-                                  "%s: %s has not the shape of its parameter, or not the type of other "
-                                  "parameters' %s",
-                                  make->checkpoint->place.path, found->name, key->name);
+        if (found->dtype != key->dtype ||
+            (key->scalar ? found->dims > 0 : !same_shape(found, parameter)))
+            return cairn_complain(
+                make->complaint, CAIRN_CORRUPT,
+                "%s: %s has not the shape of its parameter, or not the type of other "
+                "parameters' %s",
+                make->checkpoint->place.path, found->name, key->name);
         make->roles[state] = CAIRN_DEEPSPEED_MOMENT;
     }
     return CAIRN_OK;
@@ -204,7 +213,8 @@ cairn_deepspeed_make_master(struct cairn_deepspeed_make *make, uint32_t member)
     char name[CAIRN_NAME_BYTES_MAX];
 
     if (master != UINT32_MAX) {
-        if (tensor_at(make, master)->dtype != CAIRN_F32 || !same_shape(tensor_at(make, master), parameter))
+        if (tensor_at(make, master)->dtype != CAIRN_F32 ||
+            !same_shape(tensor_at(make, master), parameter))
             return cairn_complain(make->complaint, CAIRN_CORRUPT,
                                   "%s: %s is not of type F32, or not of the shape of its parameter",
                                   make->checkpoint->place.path, tensor_at(make, master)->name);
@@ -212,12 +222,13 @@ cairn_deepspeed_make_master(struct cairn_deepspeed_make *make, uint32_t member)
         return CAIRN_OK;
     }
     if (parameter->dtype != CAIRN_F32)
-        return cairn_complain(make->complaint, CAIRN_CORRUPT,
-                              "%s has no fp32.%s, and %s is %s: ZeRO keeps each parameter in float32 too; "
-                              "where the job trained without, convert to universal with --dtype F32 "
-                              "first, and that to deepspeed with --dtype %s",
-                              make->checkpoint->place.path, parameter->name, parameter->name,
-                              cairn_dtype_name(parameter->dtype), cairn_dtype_name(parameter->dtype));
+        return cairn_complain(
+            make->complaint, CAIRN_CORRUPT,
+            "%s has no fp32.%s, and %s is %s: ZeRO keeps each parameter in float32 too; "
+            "where the job trained without, convert to universal with --dtype F32 "
+            "first, and that to deepspeed with --dtype %s",
+            make->checkpoint->place.path, parameter->name, parameter->name,
+            cairn_dtype_name(parameter->dtype), cairn_dtype_name(parameter->dtype));
     if (snprintf(name, sizeof(name), MASTER "%s", parameter->name) >= (int)sizeof(name))
         return cairn_complain(make->complaint, CAIRN_CORRUPT, "%s: the name %s is too long",
                               make->checkpoint->place.path, parameter->name);
@@ -236,19 +247,21 @@ read_group_step(const struct cairn_deepspeed_make *make, uint64_t *step)
     uint64_t found;
 
     for (uint32_t g = 0; g < groups->count && known; g++) {
-        known = cairn_steps_read(cairn_pickle_get(groups->items[g], "step"), &found) && (g == 0 || found == *step);
+        known = cairn_steps_read(cairn_pickle_get(groups->items[g], "step"), &found) &&
+                (g == 0 || found == *step);
         *step = found;
     }
     return known;
 }
 
-/* Steps of the job: as it is said, or else those of the optimizer. Those of the optimizer: its own, or else the job's. */
+/* Steps of the job: as it is said, or else those of the optimizer. Those of the optimizer: its own,
+ * or else the job's. */
 cairn_err
 cairn_deepspeed_make_step(struct cairn_deepspeed_make *make)
 {
-    uint32_t step =
-        state_of(make, "step", tensor_at(make, make->members[0])->name);
-    bool known = step != UINT32_MAX && cairn_steps_load(make->checkpoint, make->alias_of[step], &make->step);
+    uint32_t step = state_of(make, "step", tensor_at(make, make->members[0])->name);
+    bool known =
+        step != UINT32_MAX && cairn_steps_load(make->checkpoint, make->alias_of[step], &make->step);
     cairn_err err = CAIRN_OK;
 
     if (!make->has_step)

@@ -1,5 +1,5 @@
-/* tools/convert/deepspeed/objects.c - the object of model_states for a checkpoint that did not come from
- * DeepSpeed, and both objects among the tensors. */
+/* tools/convert/deepspeed/objects.c - the object of model_states for a checkpoint that did not come
+ * from DeepSpeed, and both objects among the tensors. */
 #include "tools/convert/deepspeed/objects.h"
 
 #include <inttypes.h>
@@ -45,10 +45,12 @@ build_module(struct cairn_deepspeed_objects *objects)
         if (make->roles[i] == CAIRN_DEEPSPEED_BESIDE || make->roles[i] == CAIRN_DEEPSPEED_MOMENT)
             continue;
         if (make->stage == 3 && make->roles[i] != CAIRN_DEEPSPEED_BUFFER)
-            cairn_deepspeed_objects_put(objects, module, tensor->name,
+            cairn_deepspeed_objects_put(
+                objects, module, tensor->name,
                 cairn_pickle_named(&objects->tree, "empty", cairn_torch_dtype_of(dtype)->name));
         else
-            cairn_deepspeed_objects_put(objects, module, tensor->name, cairn_pickle_tensor(&objects->tree, tensor->name));
+            cairn_deepspeed_objects_put(objects, module, tensor->name,
+                                        cairn_pickle_tensor(&objects->tree, tensor->name));
     }
     return module;
 }
@@ -80,14 +82,16 @@ build_shapes(struct cairn_deepspeed_objects *objects)
         for (uint32_t i = 0; i < make->slabs[s].count; i++) {
             uint32_t member = make->members[make->slabs[s].first + i];
 
-            cairn_deepspeed_objects_put(objects, shapes, tensor_at(objects, member)->name, size_of(objects, member));
+            cairn_deepspeed_objects_put(objects, shapes, tensor_at(objects, member)->name,
+                                        size_of(objects, member));
         }
         cairn_pickle_append(&objects->tree, list, shapes);
     }
     return list;
 }
 
-/* Shapes of frozen parameters, or what is saved of them; None with ZeRO 1, which saves them in the module alone. */
+/* Shapes of frozen parameters, or what is saved of them; None with ZeRO 1, which saves them in the
+ * module alone. */
 static struct cairn_pickle_node *
 build_frozen(struct cairn_deepspeed_objects *objects, bool shapes)
 {
@@ -102,10 +106,11 @@ build_frozen(struct cairn_deepspeed_objects *objects, bool shapes)
         const char *name = tensor_at(objects, i)->name;
 
         if (make->roles[i] == CAIRN_DEEPSPEED_FROZEN)
-            cairn_deepspeed_objects_put(objects, dict, name,
+            cairn_deepspeed_objects_put(
+                objects, dict, name,
                 shapes ? size_of(objects, i)
-                       : cairn_pickle_named(&objects->tree, make->stage == 3 ? "fragment" : "tensor",
-                                            name));
+                       : cairn_pickle_named(&objects->tree,
+                                            make->stage == 3 ? "fragment" : "tensor", name));
     }
     return dict;
 }
@@ -141,7 +146,8 @@ build_shared(struct cairn_deepspeed_objects *objects)
 
         if (alias->tensor < make->tensor_count && saved != UINT32_MAX &&
             make->roles[alias->tensor] == CAIRN_DEEPSPEED_SHARED)
-            cairn_deepspeed_objects_put(objects, dict, tensor_at(objects, alias->tensor)->name,
+            cairn_deepspeed_objects_put(
+                objects, dict, tensor_at(objects, alias->tensor)->name,
                 cairn_pickle_text(&objects->tree, tensor_at(objects, saved)->name));
     }
     for (uint32_t i = 0; make->job.shared && i < make->job.shared->count; i++) {
@@ -176,7 +182,8 @@ read_scheduler(struct cairn_deepspeed_objects *objects, struct cairn_pickle_node
             name_bytes <= strlen(SCHEDULER) + strlen(end) ||
             strcmp(name + name_bytes - strlen(end), end) != 0)
             continue;
-        (void)snprintf(key, sizeof(key), "%.*s", (int)(name_bytes - strlen(SCHEDULER) - strlen(end)),
+        (void)snprintf(key, sizeof(key), "%.*s",
+                       (int)(name_bytes - strlen(SCHEDULER) - strlen(end)),
                        name + strlen(SCHEDULER));
         err = cairn_checkpoint_load_opaque(make->checkpoint, name, CAIRN_CONVERT_METADATA_BYTES_MAX,
                                            &loaded, &bytes_len, make->complaint);
@@ -196,8 +203,8 @@ read_scheduler(struct cairn_deepspeed_objects *objects, struct cairn_pickle_node
     return CAIRN_OK;
 }
 
-/* The scheduler's state: as said, or as the source has it, or what DeepSpeed's own schedulers and those of torch
- * go on by. */
+/* The scheduler's state: as said, or as the source has it, or what DeepSpeed's own schedulers and
+ * those of torch go on by. */
 static cairn_err
 build_scheduler(struct cairn_deepspeed_objects *objects, struct cairn_pickle_node **dict)
 {
@@ -214,12 +221,15 @@ build_scheduler(struct cairn_deepspeed_objects *objects, struct cairn_pickle_nod
         return err;
     if (!*dict)
         *dict = cairn_pickle_dict(tree);
-    if (!cairn_pickle_get(*dict, "last_batch_iteration") && !cairn_pickle_get(*dict, "last_epoch")) {
+    if (!cairn_pickle_get(*dict, "last_batch_iteration") &&
+        !cairn_pickle_get(*dict, "last_epoch")) {
         cairn_deepspeed_objects_put(objects, *dict, "last_epoch", cairn_pickle_int(tree, step));
-        cairn_deepspeed_objects_put(objects, *dict, "_step_count", cairn_pickle_int(tree, step + 1));
+        cairn_deepspeed_objects_put(objects, *dict, "_step_count",
+                                    cairn_pickle_int(tree, step + 1));
     }
     if (!cairn_pickle_get(*dict, "last_batch_iteration"))
-        cairn_deepspeed_objects_put(objects, *dict, "last_batch_iteration", cairn_pickle_int(tree, step - 1));
+        cairn_deepspeed_objects_put(objects, *dict, "last_batch_iteration",
+                                    cairn_pickle_int(tree, step - 1));
     return CAIRN_OK;
 }
 
@@ -245,7 +255,8 @@ build_carried(struct cairn_deepspeed_objects *objects)
                 continue;
             if (!dict)
                 dict = cairn_pickle_dict(&objects->tree);
-            cairn_deepspeed_objects_put(objects, dict, tensor->name, cairn_pickle_tensor(&objects->tree, tensor->name));
+            cairn_deepspeed_objects_put(objects, dict, tensor->name,
+                                        cairn_pickle_tensor(&objects->tree, tensor->name));
         }
         if (dict && !carried)
             carried = cairn_pickle_dict(&objects->tree);
@@ -269,7 +280,8 @@ static cairn_err
 build_model(struct cairn_deepspeed_objects *objects, struct cairn_pickle_node **root)
 {
     struct cairn_pickle *tree = &objects->tree;
-    struct cairn_pickle_node *dict = *root = cairn_pickle_dict(tree), *scheduler, *carried, *cuts = NULL;
+    struct cairn_pickle_node *dict = *root = cairn_pickle_dict(tree), *scheduler, *carried,
+                             *cuts = NULL;
     cairn_err err = build_scheduler(objects, &scheduler);
 
     if (err)
@@ -280,19 +292,24 @@ build_model(struct cairn_deepspeed_objects *objects, struct cairn_pickle_node **
     cairn_deepspeed_objects_put(objects, dict, "param_shapes", build_shapes(objects));
     cairn_deepspeed_objects_put(objects, dict, "frozen_param_shapes", build_frozen(objects, true));
     cairn_deepspeed_objects_put(objects, dict, "shared_params", build_shared(objects));
-    cairn_deepspeed_objects_put(objects, dict, "frozen_param_fragments", build_frozen(objects, false));
+    cairn_deepspeed_objects_put(objects, dict, "frozen_param_fragments",
+                                build_frozen(objects, false));
     cairn_deepspeed_objects_put(objects, dict, "lr_scheduler", scheduler);
     cairn_deepspeed_objects_put(objects, dict, "data_sampler", cairn_pickle_none(tree));
     cairn_deepspeed_objects_put(objects, dict, "random_ltd", cairn_pickle_none(tree));
     cairn_deepspeed_objects_put(objects, dict, "skipped_steps", cairn_pickle_int(tree, 0));
-    cairn_deepspeed_objects_put(objects, dict, "global_steps", cairn_pickle_int(tree, (int64_t)objects->make->job.step));
+    cairn_deepspeed_objects_put(objects, dict, "global_steps",
+                                cairn_pickle_int(tree, (int64_t)objects->make->job.step));
     cairn_deepspeed_objects_put(objects, dict, "dp_world_size", cairn_pickle_int(tree, 1));
     cairn_deepspeed_objects_put(objects, dict, "mp_world_size", cairn_pickle_int(tree, 1));
-    cairn_deepspeed_objects_put(objects, dict, "checkpoint_parallel_dimensions", build_degrees(objects));
+    cairn_deepspeed_objects_put(objects, dict, "checkpoint_parallel_dimensions",
+                                build_degrees(objects));
     cairn_deepspeed_objects_put(objects, dict, "ds_config", cairn_pickle_dict(tree));
-    cairn_deepspeed_objects_put(objects, dict, "ds_version", cairn_pickle_text(tree, CAIRN_DEEPSPEED_FORM_VERSION));
+    cairn_deepspeed_objects_put(objects, dict, "ds_version",
+                                cairn_pickle_text(tree, CAIRN_DEEPSPEED_FORM_VERSION));
     if (objects->make->job.cuts) {
-        err = cairn_deepspeed_objects_copy(objects, &objects->make->job.tree, objects->make->job.cuts, &cuts);
+        err = cairn_deepspeed_objects_copy(objects, &objects->make->job.tree,
+                                           objects->make->job.cuts, &cuts);
         if (err)
             return err;
         cairn_torch_carry_remove(cuts, "affine_map"); /* of the job that it was taken from */
@@ -308,7 +325,8 @@ build_model(struct cairn_deepspeed_objects *objects, struct cairn_pickle_node **
 
 static cairn_err
 add_object(struct cairn_deepspeed_make *make, const char *name,
-           cairn_err (*build)(struct cairn_deepspeed_objects *objects, struct cairn_pickle_node **root))
+           cairn_err (*build)(struct cairn_deepspeed_objects *objects,
+                              struct cairn_pickle_node **root))
 {
     struct cairn_deepspeed_objects objects = {.make = make};
     struct cairn_pickle_node *root = NULL;
@@ -322,7 +340,8 @@ add_object(struct cairn_deepspeed_make *make, const char *name,
     if (!err)
         err = cairn_pickle_write(&objects.tree, root, &bytes, &bytes_len);
     if (!err)
-        err = cairn_checkpoint_add_opaque(make->checkpoint, name, bytes, bytes_len, make->complaint);
+        err =
+            cairn_checkpoint_add_opaque(make->checkpoint, name, bytes, bytes_len, make->complaint);
     free(bytes);
     cairn_pickle_fini(&objects.tree);
     return err ? cairn_complain(make->complaint, err, "%s: %s cannot be made: %s",
@@ -340,10 +359,11 @@ cairn_deepspeed_make_objects(struct cairn_deepspeed_make *make)
 
     make->scaled = cairn_output_dtype(make->options, parameter) == CAIRN_F16;
     if (make->scaled && make->stage == 3)
-        return cairn_complain(make->complaint, CAIRN_INVAL,
-                              "%s: ZeRO 3 with float16 needs the state of a loss scale, which only "
-                              "DeepSpeed's own checkpoints have; write BF16 or F32 with --dtype, or ZeRO 2",
-                              make->checkpoint->place.path);
+        return cairn_complain(
+            make->complaint, CAIRN_INVAL,
+            "%s: ZeRO 3 with float16 needs the state of a loss scale, which only "
+            "DeepSpeed's own checkpoints have; write BF16 or F32 with --dtype, or ZeRO 2",
+            make->checkpoint->place.path);
     err = add_object(make, CAIRN_DEEPSPEED_MODEL, build_model);
     if (!err)
         err = add_object(make, CAIRN_DEEPSPEED_OPTIM, cairn_deepspeed_objects_optim);

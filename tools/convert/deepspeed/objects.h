@@ -1,5 +1,5 @@
-/* tools/convert/deepspeed/objects.h - what the objects of DeepSpeed's files are made with, for a checkpoint that
- * did not come from it; for deepspeed/objects.c and deepspeed/optim_object.c. */
+/* tools/convert/deepspeed/objects.h - what the objects of DeepSpeed's files are made with, for a
+ * checkpoint that did not come from it; for deepspeed/objects.c and deepspeed/optim_object.c. */
 #ifndef CAIRN_TOOLS_CONVERT_DEEPSPEED_OBJECTS_H
 #define CAIRN_TOOLS_CONVERT_DEEPSPEED_OBJECTS_H
 
@@ -14,8 +14,9 @@ struct cairn_deepspeed_objects {
     struct cairn_torch_builder builder;
 };
 
-void cairn_deepspeed_objects_put(struct cairn_deepspeed_objects *objects, struct cairn_pickle_node *dict,
-                                 const char *key, struct cairn_pickle_node *value);
+void cairn_deepspeed_objects_put(struct cairn_deepspeed_objects *objects,
+                                 struct cairn_pickle_node *dict, const char *key,
+                                 struct cairn_pickle_node *value);
 struct cairn_pickle_node *cairn_deepspeed_objects_list(struct cairn_deepspeed_objects *objects);
 
 /* A copy of what a tree of plain data holds: nodes of two trees are not mixed. CAIRN_NOMEM. */

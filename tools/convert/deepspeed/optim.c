@@ -29,7 +29,8 @@ refuse(const struct reading *reading, const char *why)
 static struct cairn_deepspeed_share
 share_of(const struct reading *reading, uint32_t group)
 {
-    return cairn_deepspeed_share(&reading->state->groups, group, reading->state->ranks, reading->rank);
+    return cairn_deepspeed_share(&reading->state->groups, group, reading->state->ranks,
+                                 reading->rank);
 }
 
 /* Elements of the rank's part that are no padding at the end (ZeRO 1 and 2). */
@@ -46,8 +47,9 @@ lean_elements(const struct reading *reading, uint32_t group, uint64_t partition)
 
 /* The name of a parameter's state. */
 static cairn_err
-name_state(const struct reading *reading, const char *key, const struct cairn_deepspeed_parameter *parameter,
-           uint32_t expert_rank, char name[CAIRN_NAME_BYTES_MAX])
+name_state(const struct reading *reading, const char *key,
+           const struct cairn_deepspeed_parameter *parameter, uint32_t expert_rank,
+           char name[CAIRN_NAME_BYTES_MAX])
 {
     if (cairn_deepspeed_state_name(key, parameter, expert_rank, name) != CAIRN_OK)
         return cairn_complain(reading->complaint, CAIRN_VERSION,
@@ -57,7 +59,8 @@ name_state(const struct reading *reading, const char *key, const struct cairn_de
     return CAIRN_OK;
 }
 
-/* Tied parameters are in several stages of a pipeline, cut at other places in each: the first's are read. */
+/* Tied parameters are in several stages of a pipeline, cut at other places in each: the first's are
+ * read. */
 static bool
 is_of_another_part(const struct reading *reading, const char *name)
 {
@@ -77,10 +80,11 @@ check_tied(const struct reading *reading, const char *name, enum cairn_dtype dty
     if (known->dtype == dtype && known->dims == parameter->dims &&
         memcmp(known->shape, parameter->shape, known->dims * sizeof(*known->shape)) == 0)
         return CAIRN_OK;
-    return cairn_complain(reading->complaint, CAIRN_CORRUPT,
-                          "%s/%s: %s has another type or shape here than in an earlier stage, so the "
-                          "files are of different checkpoints; take all of one",
-                          reading->checkpoint->place.path, reading->path, name);
+    return cairn_complain(
+        reading->complaint, CAIRN_CORRUPT,
+        "%s/%s: %s has another type or shape here than in an earlier stage, so the "
+        "files are of different checkpoints; take all of one",
+        reading->checkpoint->place.path, reading->path, name);
 }
 
 /* Elements [begin, end) of a part of a parameter, which lie at `at`. */
@@ -90,7 +94,8 @@ add_cut(struct reading *reading, uint32_t tensor, uint32_t parameter, uint64_t b
 {
     const struct cairn_deepspeed_cut *cut = &reading->state->cut_of[parameter];
     const struct cairn_deepspeed_parameter *part = &reading->state->groups.parameters[parameter];
-    uint64_t row_elements = part->dims > 0 && part->shape[0] > 0 ? part->elements / part->shape[0] : 0;
+    uint64_t row_elements =
+        part->dims > 0 && part->shape[0] > 0 ? part->elements / part->shape[0] : 0;
     cairn_err err = CAIRN_OK;
 
     for (uint32_t b = 0; b < cut->box_count && !err; b++) {
@@ -102,9 +107,9 @@ add_cut(struct reading *reading, uint32_t tensor, uint32_t parameter, uint64_t b
         from = begin > first ? begin : first;
         to = end < first + count ? end : first + count;
         if (from < to)
-            err = cairn_checkpoint_add_flat(reading->checkpoint, tensor, reading->source.container,
-                                            box->start, box->extent, from - first, to - first,
-                                            at + (from - begin) * element_bytes, reading->complaint);
+            err = cairn_checkpoint_add_flat(
+                reading->checkpoint, tensor, reading->source.container, box->start, box->extent,
+                from - first, to - first, at + (from - begin) * element_bytes, reading->complaint);
     }
     return err;
 }
@@ -129,7 +134,8 @@ cut_buffer(struct reading *reading, const char *key, uint32_t group,
         char name[CAIRN_NAME_BYTES_MAX];
         uint32_t index = 0;
 
-        cairn_deepspeed_part(parameter, stage3, share.ranks, share.rank, partition, &begin, &end, &at);
+        cairn_deepspeed_part(parameter, stage3, share.ranks, share.rank, partition, &begin, &end,
+                             &at);
         if (stage3)
             at = walked;
         walked += part;
@@ -141,17 +147,19 @@ cut_buffer(struct reading *reading, const char *key, uint32_t group,
             continue;
         }
         if (!err)
-            err = cairn_checkpoint_add_tensor(
-                reading->checkpoint, name, buffer->view.dtype->dtype, CAIRN_OPTIMIZER, parameter->dims,
-                reading->state->cut ? reading->state->cut_of[known->first + i].shape : parameter->shape,
-                &index, reading->complaint);
+            err = cairn_checkpoint_add_tensor(reading->checkpoint, name, buffer->view.dtype->dtype,
+                                              CAIRN_OPTIMIZER, parameter->dims,
+                                              reading->state->cut
+                                                  ? reading->state->cut_of[known->first + i].shape
+                                                  : parameter->shape,
+                                              &index, reading->complaint);
         if (!err && reading->state->cut)
             err = add_cut(reading, index, known->first + i, begin, end,
                           buffer->at + at * element_bytes, element_bytes);
         else if (!err)
             err = cairn_checkpoint_add_flat(reading->checkpoint, index, reading->source.container,
-                                            NULL, NULL, begin, end,
-                                            buffer->at + at * element_bytes, reading->complaint);
+                                            NULL, NULL, begin, end, buffer->at + at * element_bytes,
+                                            reading->complaint);
     }
     return err;
 }
@@ -172,8 +180,8 @@ read_buffer(struct reading *reading, const char *key, uint32_t group,
         return cairn_complain(
             reading->complaint, CAIRN_CORRUPT,
             "%s/%s: the %s of group %" PRIu32 " has %" PRIu64
-            " elements, and param_shapes in %" PRIu32 " ranks makes %" PRIu64
-            " (%" PRIu64 " without padding); the file is of another checkpoint, or of an optimizer "
+            " elements, and param_shapes in %" PRIu32 " ranks makes %" PRIu64 " (%" PRIu64
+            " without padding); the file is of another checkpoint, or of an optimizer "
             "whose state is not elementwise",
             reading->checkpoint->place.path, reading->path, key, group, buffer->view.shape[0],
             reading->state->ranks, partition, lean);
@@ -196,8 +204,8 @@ load_value(const struct reading *reading, const struct cairn_torch_tensor *tenso
 
     if (bytes > 16)
         return CAIRN_INVAL;
-    err = cairn_place_open_file(&reading->checkpoint->place, reading->path, &fd,
-                                reading->complaint);
+    err =
+        cairn_place_open_file(&reading->checkpoint->place, reading->path, &fd, reading->complaint);
     if (!err)
         err = cairn_file_read_at(fd, tensor->at, value, bytes, &got);
     (void)cairn_file_close(fd); /* only read; -1 is allowed */
@@ -261,8 +269,7 @@ read_group_state(struct reading *reading, uint32_t group, const struct cairn_pic
 
     for (uint32_t i = 0; pairs && i < pairs->count && !err; i++) {
         struct cairn_pickle_node *node = pairs->items[2 * i + 1];
-        const struct cairn_torch_tensor *tensor =
-            cairn_torch_source_tensor(&reading->source, node);
+        const struct cairn_torch_tensor *tensor = cairn_torch_source_tensor(&reading->source, node);
         char key[CAIRN_DEEPSPEED_KEY_BYTES_MAX];
         uint64_t number;
 
@@ -299,7 +306,8 @@ counts_ranks(const struct reading *reading, const struct cairn_pickle_node *coun
         if (!cairn_pickle_u64(count->items[i], &number) ||
             number != (i < groups->group_count ? share_of(reading, i).ranks : ranks))
             return false;
-    return count->kind == CAIRN_PICKLE_LIST || (cairn_pickle_u64(count, &number) && number == ranks);
+    return count->kind == CAIRN_PICKLE_LIST ||
+           (cairn_pickle_u64(count, &number) && number == ranks);
 }
 
 /* What the file says of its own padding must be what the shapes make it. BF16_Optimizer (without a
@@ -314,15 +322,14 @@ check_paddings(const struct reading *reading)
         paddings->kind != CAIRN_PICKLE_LIST)
         return CAIRN_OK;
     for (uint32_t i = 0; i < paddings->count && i < reading->state->groups.group_count; i++) {
-        uint64_t partition = cairn_deepspeed_partition(&reading->state->groups, i, false,
-                                                       reading->state->ranks);
+        uint64_t partition =
+            cairn_deepspeed_partition(&reading->state->groups, i, false, reading->state->ranks);
         uint64_t padding = partition - lean_elements(reading, i, partition), said;
 
         if (!cairn_pickle_u64(paddings->items[i], &said) || said != padding)
             return cairn_complain(reading->complaint, CAIRN_CORRUPT,
-                                  "%s/%s: group_paddings of group %" PRIu32
-                                  " is not the %" PRIu64 " that param_shapes in %" PRIu32
-                                  " ranks makes it",
+                                  "%s/%s: group_paddings of group %" PRIu32 " is not the %" PRIu64
+                                  " that param_shapes in %" PRIu32 " ranks makes it",
                                   reading->checkpoint->place.path, reading->path, i, padding,
                                   reading->state->ranks);
     }
@@ -395,10 +402,12 @@ read_layout(struct reading *reading)
 
         if (!cairn_deepspeed_groups_set_gaps(groups, i, gaps->items[i]))
             return refuse(reading, "param_alignment_paddings does not fit param_shapes");
-        if (groups->groups[i].count > 0 && groups->parameters[groups->groups[i].first].own_experts > 0 &&
+        if (groups->groups[i].count > 0 &&
+            groups->parameters[groups->groups[i].first].own_experts > 0 &&
             groups->groups[i].elements != lean)
             return cairn_complain(reading->complaint, CAIRN_VERSION,
-                                  "%s/%s was saved with parameter_alignment, which is not read of experts; load it with "
+                                  "%s/%s was saved with parameter_alignment, which is not read of "
+                                  "experts; load it with "
                                   "DeepSpeed and save it without",
                                   reading->checkpoint->place.path, reading->path);
     }
@@ -411,7 +420,8 @@ gather_experts(struct reading *reading)
 {
     struct cairn_deepspeed_groups whole = {0};
     const char *why = NULL;
-    cairn_err err = cairn_deepspeed_experts_spread(&reading->state->groups, &reading->state->layers, 1, &whole, &why);
+    cairn_err err = cairn_deepspeed_experts_spread(&reading->state->groups, &reading->state->layers,
+                                                   1, &whole, &why);
 
     if (!err)
         cairn_deepspeed_optim_spread(&reading->source.torch.tree, reading->optimizer, &whole);
@@ -437,8 +447,10 @@ cairn_deepspeed_optim_read(struct cairn_checkpoint *checkpoint, struct cairn_dee
     if (!err)
         err = read_layout(&reading);
     if (!err && !counts_ranks(&reading, cairn_pickle_get(reading.optimizer, "partition_count")))
-        err = refuse(&reading, "its partition_count is not dp_world_size, or for experts the ranks that have the same "
-                               "ones: the file is of a job with another number of ranks");
+        err = refuse(
+            &reading,
+            "its partition_count is not dp_world_size, or for experts the ranks that have the same "
+            "ones: the file is of a job with another number of ranks");
     if (!err)
         err = check_paddings(&reading);
     if (!err)

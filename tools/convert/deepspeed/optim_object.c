@@ -1,5 +1,6 @@
-/* tools/convert/deepspeed/optim_object.c - the object of optim_states for a checkpoint that did not come from
- * DeepSpeed: keys in the order in which DeepSpeed writes them; and what both objects are made with. */
+/* tools/convert/deepspeed/optim_object.c - the object of optim_states for a checkpoint that did not
+ * come from DeepSpeed: keys in the order in which DeepSpeed writes them; and what both objects are
+ * made with. */
 #include "tools/convert/deepspeed/objects.h"
 
 #include <inttypes.h>
@@ -25,8 +26,9 @@ cairn_deepspeed_objects_list(struct cairn_deepspeed_objects *objects)
 }
 
 cairn_err
-cairn_deepspeed_objects_copy(struct cairn_deepspeed_objects *objects, const struct cairn_pickle *from,
-                             const struct cairn_pickle_node *node, struct cairn_pickle_node **out)
+cairn_deepspeed_objects_copy(struct cairn_deepspeed_objects *objects,
+                             const struct cairn_pickle *from, const struct cairn_pickle_node *node,
+                             struct cairn_pickle_node **out)
 {
     uint8_t *bytes = NULL, *kept;
     size_t bytes_len = 0, taken = 0;
@@ -83,12 +85,14 @@ build_state(struct cairn_deepspeed_objects *objects)
         struct cairn_pickle_node *entry = cairn_pickle_dict(tree);
 
         if (!make->has_step)
-            cairn_deepspeed_objects_put(objects, entry, "step", cairn_pickle_int(tree, (int64_t)make->step));
+            cairn_deepspeed_objects_put(objects, entry, "step",
+                                        cairn_pickle_int(tree, (int64_t)make->step));
         for (uint32_t k = 0; k < make->key_count; k++) {
             char name[CAIRN_DEEPSPEED_KEY_BYTES_MAX + 16];
 
             (void)snprintf(name, sizeof(name), "%s/%" PRIu32, make->keys[k].name, s);
-            cairn_deepspeed_objects_put(objects, entry, make->keys[k].name,
+            cairn_deepspeed_objects_put(
+                objects, entry, make->keys[k].name,
                 cairn_pickle_named(tree, make->keys[k].scalar ? "scalar" : "flat", name));
         }
         cairn_pickle_put(tree, state, cairn_pickle_int(tree, s), entry);
@@ -108,7 +112,8 @@ build_groups(struct cairn_deepspeed_objects *objects, struct cairn_pickle_node *
     *list = cairn_deepspeed_objects_list(objects);
     for (uint32_t g = 0; g < groups->count; g++) {
         const struct cairn_pickle_node *group = groups->items[g];
-        struct cairn_pickle_node *made = cairn_pickle_dict(tree), *numbers = cairn_deepspeed_objects_list(objects);
+        struct cairn_pickle_node *made = cairn_pickle_dict(tree),
+                                 *numbers = cairn_deepspeed_objects_list(objects);
 
         for (uint32_t k = 0; k < group->count && !err; k++) {
             const struct cairn_pickle_node *key = group->items[2 * k];
@@ -118,7 +123,8 @@ build_groups(struct cairn_deepspeed_objects *objects, struct cairn_pickle_node *
             if (cairn_pickle_is_text(key, "params") || cairn_pickle_is_text(key, "param_names") ||
                 !cairn_pickle_copy_text(key, text, sizeof(text)))
                 continue;
-            err = cairn_deepspeed_objects_copy(objects, &make->job.tree, group->items[2 * k + 1], &value);
+            err = cairn_deepspeed_objects_copy(objects, &make->job.tree, group->items[2 * k + 1],
+                                               &value);
             if (!err)
                 cairn_deepspeed_objects_put(objects, made, text, value);
         }
@@ -158,11 +164,13 @@ build_counts(struct cairn_deepspeed_objects *objects)
 }
 
 cairn_err
-cairn_deepspeed_objects_optim(struct cairn_deepspeed_objects *objects, struct cairn_pickle_node **root)
+cairn_deepspeed_objects_optim(struct cairn_deepspeed_objects *objects,
+                              struct cairn_pickle_node **root)
 {
     const struct cairn_deepspeed_make *make = objects->make;
     struct cairn_pickle *tree = &objects->tree;
-    struct cairn_pickle_node *dict = cairn_pickle_dict(tree), *base = cairn_pickle_dict(tree), *groups;
+    struct cairn_pickle_node *dict = cairn_pickle_dict(tree), *base = cairn_pickle_dict(tree),
+                             *groups;
     cairn_err err = build_groups(objects, &groups);
 
     if (err)
@@ -173,7 +181,8 @@ cairn_deepspeed_objects_optim(struct cairn_deepspeed_objects *objects, struct ca
         cairn_deepspeed_objects_put(objects, dict, "zero_stage", build_stage(objects));
     if (!make->bf16_optimizer && !make->scaled) { /* else the job's own scale stays what it is */
         cairn_deepspeed_objects_put(objects, dict, "loss_scaler", build_scaler(objects));
-        cairn_deepspeed_objects_put(objects, dict, "dynamic_loss_scale", cairn_pickle_bool(tree, false));
+        cairn_deepspeed_objects_put(objects, dict, "dynamic_loss_scale",
+                                    cairn_pickle_bool(tree, false));
         cairn_deepspeed_objects_put(objects, dict, "overflow", cairn_pickle_bool(tree, false));
     }
     if (make->stage == 3) {
@@ -182,17 +191,20 @@ cairn_deepspeed_objects_optim(struct cairn_deepspeed_objects *objects, struct ca
         cairn_deepspeed_objects_put(objects, dict, "fp32_flat_groups", build_masters(objects));
     } else {
         cairn_deepspeed_objects_put(objects, dict, "base_optimizer_state", base);
-        cairn_deepspeed_objects_put(objects, dict, "single_partition_of_fp32_groups", build_masters(objects));
+        cairn_deepspeed_objects_put(objects, dict, "single_partition_of_fp32_groups",
+                                    build_masters(objects));
         if (!make->bf16_optimizer)
             cairn_deepspeed_objects_put(objects, dict, "zero_stage", build_stage(objects));
         cairn_deepspeed_objects_put(objects, dict, "group_paddings", cairn_pickle_none(tree));
         cairn_deepspeed_objects_put(objects, dict, "partition_count", build_counts(objects));
-        cairn_deepspeed_objects_put(objects, dict, "ds_version", cairn_pickle_text(tree, CAIRN_DEEPSPEED_FORM_VERSION));
+        cairn_deepspeed_objects_put(objects, dict, "ds_version",
+                                    cairn_pickle_text(tree, CAIRN_DEEPSPEED_FORM_VERSION));
         cairn_deepspeed_objects_put(objects, dict, "param_slice_mappings", cairn_pickle_none(tree));
     }
     *root = cairn_pickle_dict(tree);
     cairn_deepspeed_objects_put(objects, *root, "optimizer_state_dict", dict);
     cairn_deepspeed_objects_put(objects, *root, "ds_config", cairn_pickle_dict(tree));
-    cairn_deepspeed_objects_put(objects, *root, "ds_version", cairn_pickle_text(tree, CAIRN_DEEPSPEED_FORM_VERSION));
+    cairn_deepspeed_objects_put(objects, *root, "ds_version",
+                                cairn_pickle_text(tree, CAIRN_DEEPSPEED_FORM_VERSION));
     return cairn_pickle_done(tree);
 }

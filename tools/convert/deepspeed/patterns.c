@@ -23,8 +23,8 @@ struct cairn_deepspeed_pattern {
 enum word { NOTHING, ATOM, GROUP, REPEAT };
 
 /*
- * Whether a *, +, ? or {n,m} at `at` is one that both know. Compiled, what a + or {n,m} repeats is there several
- * times, and that again for each around it: groups that are doubled are counted.
+ * Whether a *, +, ? or {n,m} at `at` is one that both know. Compiled, what a + or {n,m} repeats is
+ * there several times, and that again for each around it: groups that are doubled are counted.
  */
 static bool
 may_repeat(const char *at, enum word last, uint32_t *doubled)
@@ -57,8 +57,8 @@ is_plain_bracket(const char *at, bool inside)
     return *at != '[' || (at[1] != ']' && !(at[1] == '^' && at[2] == ']'));
 }
 
-/* Python's re.match as a POSIX expression: bound to the beginning, \d spelled out. False where it says more than POSIX
- * can. */
+/* Python's re.match as a POSIX expression: bound to the beginning, \d spelled out. False where it
+ * says more than POSIX can. */
 static bool
 translate(const char *python, char *posix, size_t posix_bytes)
 {
@@ -89,7 +89,8 @@ translate(const char *python, char *posix, size_t posix_bytes)
             if (*at == '\0' || (isalnum((unsigned char)*at) && *at != 'd' && *at != 'w'))
                 return false;
             add = *at == 'd' ? "[0-9]" : *at == 'w' ? "[A-Za-z0-9_]" : one;
-            if (add == one && !strchr("\\.^$*+?()[]{}|", *at)) { /* an escape of what is nothing special */
+            if (add == one && !strchr("\\.^$*+?()[]{}|", *at)) {
+                /* an escape of what is nothing special */
                 one[0] = *at;
                 one[1] = '\0';
             }
@@ -106,7 +107,8 @@ translate(const char *python, char *posix, size_t posix_bytes)
     return true;
 }
 
-/* The name that a pattern begins with, letter by letter; *whole: it has this name alone, "^name$". */
+/* The name that a pattern begins with, letter by letter; *whole: it has this name alone,
+ * "^name$". */
 static void
 find_name(const char *python, char name[CAIRN_DEEPSPEED_PATTERN_BYTES_MAX], bool *whole)
 {
@@ -118,7 +120,8 @@ find_name(const char *python, char name[CAIRN_DEEPSPEED_PATTERN_BYTES_MAX], bool
     for (const char *bar = python; *bar; bar += *bar == '\\' && bar[1] ? 2 : 1)
         if (*bar == '|')
             return; /* others may begin otherwise */
-    while (*at && (*at == '\\' ? !isalnum((unsigned char)at[1]) && at[1] : !strchr("^$.*+?()[]{}|", *at))) {
+    while (*at && (*at == '\\' ? !isalnum((unsigned char)at[1]) && at[1]
+                               : !strchr("^$.*+?()[]{}|", *at))) {
         at += *at == '\\';
         name[used++] = *at++;
     }
@@ -134,7 +137,8 @@ make(struct cairn_deepspeed_pattern *pattern, uint32_t category, const char *pyt
     char posix[3 * CAIRN_DEEPSPEED_PATTERN_BYTES_MAX], name[CAIRN_DEEPSPEED_PATTERN_BYTES_MAX];
 
     memset(pattern, 0, sizeof(*pattern));
-    if (strlen(python) >= CAIRN_DEEPSPEED_PATTERN_BYTES_MAX || !translate(python, posix, sizeof(posix)))
+    if (strlen(python) >= CAIRN_DEEPSPEED_PATTERN_BYTES_MAX ||
+        !translate(python, posix, sizeof(posix)))
         return CAIRN_VERSION;
     find_name(python, name, whole);
     if (!*whole && regcomp(&pattern->regex, posix, REG_EXTENDED | REG_NOSUB) != 0)
@@ -157,7 +161,8 @@ end(struct cairn_deepspeed_pattern *pattern)
 }
 
 cairn_err
-cairn_deepspeed_patterns_add(struct cairn_deepspeed_patterns *patterns, uint32_t category, const char *python)
+cairn_deepspeed_patterns_add(struct cairn_deepspeed_patterns *patterns, uint32_t category,
+                             const char *python)
 {
     struct cairn_deepspeed_pattern made, *grown;
     bool whole = false;
@@ -174,7 +179,8 @@ cairn_deepspeed_patterns_add(struct cairn_deepspeed_patterns *patterns, uint32_t
         err = grown ? CAIRN_OK : CAIRN_NOMEM;
     }
     if (!err && !whole) {
-        grown = realloc(patterns->expressions, ((size_t)patterns->expression_count + 1) * sizeof(*grown));
+        grown = realloc(patterns->expressions,
+                        ((size_t)patterns->expression_count + 1) * sizeof(*grown));
         patterns->expressions = grown ? grown : patterns->expressions;
         err = grown ? CAIRN_OK : CAIRN_NOMEM;
     }
@@ -223,14 +229,16 @@ cairn_deepspeed_patterns_match(struct cairn_deepspeed_patterns *patterns, const 
     if (!patterns->sorted && patterns->name_count > 1)
         qsort(patterns->names, patterns->name_count, sizeof(*patterns->names), by_name);
     patterns->sorted = true;
-    for (uint32_t i = find(patterns, name); i < patterns->name_count && strcmp(patterns->names[i].name, name) == 0; i++) {
+    for (uint32_t i = find(patterns, name);
+         i < patterns->name_count && strcmp(patterns->names[i].name, name) == 0; i++) {
         patterns->names[i].met = true;
         categories |= UINT32_C(1) << patterns->names[i].category;
     }
     for (uint32_t i = 0; i < patterns->expression_count; i++) {
         struct cairn_deepspeed_pattern *pattern = &patterns->expressions[i];
 
-        if (strncmp(pattern->name, name, pattern->name_bytes) != 0 || regexec(&pattern->regex, name, 0, NULL, 0) != 0)
+        if (strncmp(pattern->name, name, pattern->name_bytes) != 0 ||
+            regexec(&pattern->regex, name, 0, NULL, 0) != 0)
             continue;
         pattern->met = true;
         categories |= UINT32_C(1) << pattern->category;

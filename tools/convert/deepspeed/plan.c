@@ -8,13 +8,13 @@
 
 #include "tools/convert/deepspeed/make.h"
 
-/* Padding at the end of the rank's part; BF16_Optimizer counts all of the group's at the last rank. */
+/* Padding at the end of the rank's part; BF16_Optimizer counts all of the group's at the last
+ * rank. */
 static uint64_t
 padding_of(const struct cairn_deepspeed_target *target, uint32_t group)
 {
     uint64_t all = target->groups.groups[group].elements;
-    uint64_t partition =
-        cairn_deepspeed_partition(&target->groups, group, false, target->ranks);
+    uint64_t partition = cairn_deepspeed_partition(&target->groups, group, false, target->ranks);
     struct cairn_deepspeed_share share =
         cairn_deepspeed_share(&target->groups, group, target->ranks, target->rank);
     uint64_t begin = partition * share.rank;
@@ -36,8 +36,7 @@ set_paddings(const struct cairn_deepspeed_target *target, struct cairn_pickle *t
         return;
     list = cairn_pickle_sequence(tree, CAIRN_PICKLE_LIST, NULL, 0);
     for (uint32_t i = 0; i < target->groups.group_count; i++)
-        cairn_pickle_append(tree, list,
-                            cairn_pickle_int(tree, (int64_t)padding_of(target, i)));
+        cairn_pickle_append(tree, list, cairn_pickle_int(tree, (int64_t)padding_of(target, i)));
     cairn_torch_carry_replace(optimizer, "group_paddings", list);
 }
 
@@ -58,8 +57,7 @@ set_mappings(const struct cairn_deepspeed_target *target, struct cairn_pickle *t
     start = cairn_pickle_text(tree, "start");
     for (uint32_t g = 0; g < target->groups.group_count; g++) {
         const struct cairn_deepspeed_group *group = &target->groups.groups[g];
-        uint64_t partition =
-            cairn_deepspeed_partition(&target->groups, g, false, target->ranks);
+        uint64_t partition = cairn_deepspeed_partition(&target->groups, g, false, target->ranks);
         struct cairn_deepspeed_share share =
             cairn_deepspeed_share(&target->groups, g, target->ranks, target->rank);
         struct cairn_pickle_node *mapping = cairn_torch_ordered_dict(&builder);
@@ -70,7 +68,8 @@ set_mappings(const struct cairn_deepspeed_target *target, struct cairn_pickle *t
             struct cairn_pickle_node *address, *state;
             uint64_t begin, end, at;
 
-            cairn_deepspeed_part(parameter, false, share.ranks, share.rank, partition, &begin, &end, &at);
+            cairn_deepspeed_part(parameter, false, share.ranks, share.rank, partition, &begin, &end,
+                                 &at);
             if (begin == end)
                 continue;
             state = cairn_pickle_dict(tree);
@@ -102,7 +101,9 @@ set_counts(const struct cairn_deepspeed_target *target, struct cairn_pickle *tre
     for (uint32_t i = 0; i < target->groups.group_count; i++)
         cairn_pickle_append(
             tree, list,
-            cairn_pickle_int(tree, cairn_deepspeed_share(&target->groups, i, target->ranks, target->rank).ranks));
+            cairn_pickle_int(
+                tree,
+                cairn_deepspeed_share(&target->groups, i, target->ranks, target->rank).ranks));
     cairn_torch_carry_replace(optimizer, "partition_count", list);
 }
 
@@ -115,11 +116,14 @@ set_experts(const struct cairn_deepspeed_target *target, struct cairn_deepspeed_
 
     if (target->layers.count == 0)
         return CAIRN_OK;
-    cairn_torch_carry_replace(object->root, "param_shapes", cairn_deepspeed_shapes_node(&target->groups, &object->tree));
-    err = cairn_deepspeed_names_spread(&object->tree, object->root, "buffer_names", &target->layers, target->spread, &why);
-    return err == CAIRN_VERSION ? cairn_complain(target->complaint, CAIRN_INVAL, "%s: buffer_names: %s",
-                                                 target->checkpoint->place.path, why)
-                                : err;
+    cairn_torch_carry_replace(object->root, "param_shapes",
+                              cairn_deepspeed_shapes_node(&target->groups, &object->tree));
+    err = cairn_deepspeed_names_spread(&object->tree, object->root, "buffer_names", &target->layers,
+                                       target->spread, &why);
+    return err == CAIRN_VERSION
+               ? cairn_complain(target->complaint, CAIRN_INVAL, "%s: buffer_names: %s",
+                                target->checkpoint->place.path, why)
+               : err;
 }
 
 cairn_err
@@ -139,8 +143,10 @@ cairn_deepspeed_plan_model(struct cairn_deepspeed_target *target, const char *fo
     if (!err) {
         cairn_deepspeed_set_ranks(&object.tree, object.root, "dp_world_size", target->ranks);
         if (target->setting_of)
-            cairn_torch_carry_replace(object.root, "param_shapes", cairn_deepspeed_shapes_node(&target->groups, &object.tree));
-        err = target->tensor_ranks > 1 ? cairn_deepspeed_tensor_object(target, &object) : set_experts(target, &object);
+            cairn_torch_carry_replace(object.root, "param_shapes",
+                                      cairn_deepspeed_shapes_node(&target->groups, &object.tree));
+        err = target->tensor_ranks > 1 ? cairn_deepspeed_tensor_object(target, &object)
+                                       : set_experts(target, &object);
     }
     if (!err) {
         if (target->rank == 0 && target->part == 0)

@@ -1,9 +1,10 @@
 /*
- * tools/convert/deepspeed/rest.c - what DeepSpeed's files keep once and other formats for each parameter.
+ * tools/convert/deepspeed/rest.c - what DeepSpeed's files keep once and other formats for each
+ * parameter.
  *
- * A group has one step, and with ZeRO 3 a parameter is nowhere but in its fp32 master, and a tied one only
- * under one of its names. What comes back from a format that knows no ties has them apart: they are left
- * out as equal to what is written.
+ * A group has one step, and with ZeRO 3 a parameter is nowhere but in its fp32 master, and a tied
+ * one only under one of its names. What comes back from a format that knows no ties has them apart:
+ * they are left out as equal to what is written.
  */
 #include "tools/convert/deepspeed/plan.h"
 
@@ -50,8 +51,7 @@ leave_out(struct cairn_deepspeed_target *target, const char *name, const char *o
     uint32_t written = cairn_deepspeed_target_find(target, of);
 
     if (tensor == UINT32_MAX || written == UINT32_MAX || tensor == written ||
-        is_written(target, tensor) || !is_written(target, written) ||
-        target->left_out[tensor])
+        is_written(target, tensor) || !is_written(target, written) || target->left_out[tensor])
         return CAIRN_OK;
     target->left_out[tensor] = true;
     return cairn_output_add_equal(target->output, tensor, written);
@@ -69,8 +69,8 @@ leave_out_scalars(struct cairn_deepspeed_target *target, const struct keys *keys
         if (cairn_deepspeed_state_name(keys->keys[k], parameters, 0, first) != CAIRN_OK)
             continue; /* no tensor is called so */
         for (uint64_t i = 1; i < (uint64_t)group->count * group->spread && !err; i++)
-            if (cairn_deepspeed_state_name(keys->keys[k], &parameters[i % group->count], (uint32_t)(i / group->count),
-                                           name) == CAIRN_OK)
+            if (cairn_deepspeed_state_name(keys->keys[k], &parameters[i % group->count],
+                                           (uint32_t)(i / group->count), name) == CAIRN_OK)
                 err = leave_out(target, name, first);
     }
     return err;
@@ -105,7 +105,8 @@ is_carried(const struct cairn_output *output, uint32_t tensor)
     return false;
 }
 
-/* Whether a name is of a part of the module that is not written: there are fewer tensor-parallel ranks now. */
+/* Whether a name is of a part of the module that is not written: there are fewer tensor-parallel
+ * ranks now. */
 static bool
 is_of_no_part(const struct cairn_deepspeed_target *target, const char *name)
 {
@@ -131,11 +132,12 @@ refuse_own_objects(const struct cairn_deepspeed_target *target)
         if ((strncmp(name, scope, strlen(scope)) == 0 || is_of_no_part(target, name)) &&
             (strstr(name, "/" CAIRN_DEEPSPEED_MODEL) || strstr(name, "/" CAIRN_DEEPSPEED_OPTIM)) &&
             !is_carried(target->output, i))
-            return cairn_complain(target->complaint, CAIRN_INVAL,
-                                  "%s: %s is of a rank's own, which is in none of the files of %" PRIu32
-                                  " ranks; leave it out with --drop '%.*s/*'",
-                                  target->checkpoint->place.path, name, target->ranks,
-                                  (int)(strstr(name, "/" CAIRN_DEEPSPEED_SCOPE) - name), name);
+            return cairn_complain(
+                target->complaint, CAIRN_INVAL,
+                "%s: %s is of a rank's own, which is in none of the files of %" PRIu32
+                " ranks; leave it out with --drop '%.*s/*'",
+                target->checkpoint->place.path, name, target->ranks,
+                (int)(strstr(name, "/" CAIRN_DEEPSPEED_SCOPE) - name), name);
     }
     return CAIRN_OK;
 }

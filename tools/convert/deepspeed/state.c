@@ -75,7 +75,8 @@ cairn_deepspeed_stage(const struct cairn_pickle_node *node, uint32_t *stage)
     uint64_t number;
 
     if (node && node->kind == CAIRN_PICKLE_OBJECT) {
-        const struct cairn_pickle_node *member = cairn_pickle_arg(node, 1); /* getattr(class, name) */
+        /* getattr(class, name) */
+        const struct cairn_pickle_node *member = cairn_pickle_arg(node, 1);
 
         for (uint32_t i = 0; i < 4; i++)
             if (cairn_pickle_is_text(member, names[i])) {
@@ -147,14 +148,17 @@ keep_common(struct cairn_deepspeed_state *state, struct cairn_torch_source *sour
 /* A later part's first rank's object, which is carried where it differs from the first part's. */
 static cairn_err
 carry_part(struct cairn_checkpoint *checkpoint, struct cairn_deepspeed_state *state,
-           struct cairn_torch_source *source, int which, const char *own, struct cairn_complaint *complaint)
+           struct cairn_torch_source *source, int which, const char *own,
+           struct cairn_complaint *complaint)
 {
     cairn_err err = keep_common(state, source, which);
 
     if (err || (state->carried_bytes[which] == state->first->carried_bytes[which] &&
-                memcmp(state->carried[which], state->first->carried[which], state->carried_bytes[which]) == 0))
+                memcmp(state->carried[which], state->first->carried[which],
+                       state->carried_bytes[which]) == 0))
         return err;
-    return cairn_checkpoint_add_opaque(checkpoint, own, state->carried[which], state->carried_bytes[which], complaint);
+    return cairn_checkpoint_add_opaque(checkpoint, own, state->carried[which],
+                                       state->carried_bytes[which], complaint);
 }
 
 cairn_err
@@ -270,7 +274,8 @@ add_order(struct cairn_checkpoint *checkpoint, const struct cairn_deepspeed_stat
     if (state->first || state->stage3 || !cairn_deepspeed_takes_turns(model))
         return CAIRN_OK;
     (void)snprintf(text, sizeof(text), "%" PRIu32, state->ranks);
-    return cairn_checkpoint_add_opaque(checkpoint, CAIRN_DEEPSPEED_ORDER_RANKS, text, strlen(text), complaint);
+    return cairn_checkpoint_add_opaque(checkpoint, CAIRN_DEEPSPEED_ORDER_RANKS, text, strlen(text),
+                                       complaint);
 }
 
 cairn_err
@@ -294,11 +299,10 @@ cairn_deepspeed_state_end(struct cairn_checkpoint *checkpoint, struct cairn_deep
     if (!err)
         err = cairn_deepspeed_subgroups_note(checkpoint, state, model.root, complaint);
     cairn_opaque_tree_close(&model);
-    checkpoint->parallelism =
-        (struct cairn_parallelism){.tp = state->cut ? state->part_count : 1,
-                                   .pp = state->cut ? 1 : state->part_count,
-                                   .dp = state->ranks,
-                                   .ep = 1};
+    checkpoint->parallelism = (struct cairn_parallelism){.tp = state->cut ? state->part_count : 1,
+                                                         .pp = state->cut ? 1 : state->part_count,
+                                                         .dp = state->ranks,
+                                                         .ep = 1};
     (void)snprintf(checkpoint->framework, sizeof(checkpoint->framework), "DeepSpeed%s%s",
                    state->version[0] ? " " : "", state->version);
     if (state->stage_known) {

@@ -1,24 +1,26 @@
 /*
  * tools/convert/deepspeed/state.h - what DeepSpeed's files hold, as both of its formats read it.
  *
- * Canonical tensors: each entry of `module` under its name; fp32.<parameter> and <key>.<parameter> for
- * each buffer of the optimizer; <key>.<first parameter of a group> for what it has once per group
- * (step), which is the others' by alias. With ZeRO 3 the module's parameters are nowhere but in
- * the fp32 buffers: <parameter> is an alias of fp32.<parameter> then.
+ * Canonical tensors: each entry of `module` under its name; fp32.<parameter> and <key>.<parameter>
+ * for each buffer of the optimizer; <key>.<first parameter of a group> for what it has once per
+ * group (step), which is the others' by alias. With ZeRO 3 the module's parameters are nowhere but
+ * in the fp32 buffers: <parameter> is an alias of fp32.<parameter> then.
  *
- * Carried, as torch/carry.h has it: deepspeed/model_states.pickle and deepspeed/optim_states.pickle, the
- * objects of rank 0's files, and rank<N>/… of those ranks whose objects differ; with part<N>/ in front those
- * of the later stages of a pipeline, and deepspeed/layer_<number>-model_states.pickle of its layers, or
- * deepspeed/layer_<layer>_expert_<number>_mp_rank_<part>_model_states.pickle of experts. Words besides "tensor":
+ * Carried, as torch/carry.h has it: deepspeed/model_states.pickle and
+ * deepspeed/optim_states.pickle, the objects of rank 0's files, and rank<N>/… of those ranks whose
+ * objects differ; with part<N>/ in front those of the later stages of a pipeline, and
+ * deepspeed/layer_<number>-model_states.pickle of its layers, or
+ * deepspeed/layer_<layer>_expert_<number>_mp_rank_<part>_model_states.pickle of experts. Words
+ * besides "tensor":
  *   ("flat", "<key>/<group>")    a rank's buffer of a group
  *   ("scalar", "<key>/<group>")  a tensor of one element that all ranks have
  *   ("fragment", parameter)      a rank's part of a frozen parameter, ZeRO 3
  *   ("empty", dtype)             a parameter's place in a module of ZeRO 3
  *   ("line", name)               a tensor without its shape (never carried, only written)
- * What depends on the number of ranks is as good as left out, so that the same state is the same bytes: parts of tensor
- * parallelism carry what those of a job without would, and nothing where it is what the first part has;
- * group_paddings and param_slice_mappings are None, dp_world_size and partition_count 1, and experts are
- * those of a job that spreads them over one rank.
+ * What depends on the number of ranks is as good as left out, so that the same state is the same
+ * bytes: parts of tensor parallelism carry what those of a job without would, and nothing where it
+ * is what the first part has; group_paddings and param_slice_mappings are None, dp_world_size and
+ * partition_count 1, and experts are those of a job that spreads them over one rank.
  */
 #ifndef CAIRN_TOOLS_CONVERT_DEEPSPEED_STATE_H
 #define CAIRN_TOOLS_CONVERT_DEEPSPEED_STATE_H
@@ -29,21 +31,27 @@
 
 #define CAIRN_DEEPSPEED_MODEL "deepspeed/model_states.pickle"
 #define CAIRN_DEEPSPEED_OPTIM "deepspeed/optim_states.pickle"
-/* The rows of an embedding with the padding that it had in all tensor-parallel parts, text; not there without padding. */
+/* The rows of an embedding with the padding that it had in all tensor-parallel parts, text; not
+ * there without padding. */
 #define CAIRN_DEEPSPEED_VOCABULARY_ROWS "deepspeed/vocabulary_rows"
-/* The ranks that experts are spread over, where the groups hold for this number alone: text, "0" for several numbers. */
+/* The ranks that experts are spread over, where the groups hold for this number alone: text, "0"
+ * for several numbers. */
 #define CAIRN_DEEPSPEED_EXPERT_RANKS "deepspeed/expert_ranks"
-/* The ranks that the order of parameters holds for, where it is theirs (round_robin_gradients): text. */
+/* The ranks that the order of parameters holds for, where it is theirs (round_robin_gradients):
+ * text. */
 #define CAIRN_DEEPSPEED_ORDER_RANKS "deepspeed/order_ranks"
-/* With ZeRO 3, the elements of a rank at which a group of the optimizer is split into buffers, where they are split so: text. */
+/* With ZeRO 3, the elements of a rank at which a group of the optimizer is split into buffers,
+ * where they are split so: text. */
 #define CAIRN_DEEPSPEED_SUB_GROUP_SIZE "deepspeed/sub_group_size"
-/* The data-parallel and the tensor-parallel ranks that the buffers hold for, where they are not: text, two numbers. */
+/* The data-parallel and the tensor-parallel ranks that the buffers hold for, where they are not:
+ * text, two numbers. */
 #define CAIRN_DEEPSPEED_SUB_GROUP_RANKS "deepspeed/sub_group_ranks"
 #define CAIRN_DEEPSPEED_SCOPE "deepspeed/"
 
 enum { CAIRN_DEEPSPEED_KEY_BYTES_MAX = 64 };
 
-/* Over how many ranks the experts of all parts that were read are spread. All zero where there are none. */
+/* Over how many ranks the experts of all parts that were read are spread. All zero where there are
+ * none. */
 struct cairn_deepspeed_spreading {
     uint32_t ranks; /* the most of any */
     bool mixed;     /* layers have other numbers */
@@ -60,11 +68,14 @@ struct cairn_deepspeed_scalar {
 /* All zero is the empty value, but for part_count. */
 struct cairn_deepspeed_state {
     uint32_t part, part_count; /* which part of the module this is of */
-    uint32_t first_tensor;     /* of this part in the layout: tied parameters are in several parts */
+    uint32_t first_tensor;     /* of this part in the layout: tied parameters are in several
+                                * parts */
     bool has_layers;           /* a pipeline's files */
-    struct cairn_deepspeed_layers layers; /* of experts of this part; borrowed */
-    struct cairn_deepspeed_spreading *spreading; /* of the experts of all parts; borrowed, NULL where there are none */
-    bool cut;                  /* parts are those of tensor parallelism, else stages of a pipeline */
+    struct cairn_deepspeed_layers layers;        /* of experts of this part; borrowed */
+    struct cairn_deepspeed_spreading *spreading; /* of the experts of all parts; borrowed, NULL
+                                                  * where there are none */
+    bool cut; /* parts are those of tensor parallelism, else stages of a
+                                * pipeline */
     struct cairn_deepspeed_cuts cuts;
     struct cairn_deepspeed_cut *cut_of; /* [groups.parameter_count] where `cut` */
     struct cairn_deepspeed_groups groups;
@@ -75,7 +86,8 @@ struct cairn_deepspeed_state {
     uint32_t ranks;
     uint8_t *carried[2]; /* rank 0's pickles: model, optim; as other ranks would have them */
     size_t carried_bytes[2];
-    const struct cairn_deepspeed_state *first; /* the first part's, where this is a later one; borrowed */
+    const struct cairn_deepspeed_state *first; /* the first part's, where this is a later one;
+                                                * borrowed */
     struct cairn_deepspeed_scalar *scalars;
     uint32_t scalar_count;
     char version[32];
@@ -83,7 +95,8 @@ struct cairn_deepspeed_state {
 
 void cairn_deepspeed_state_fini(struct cairn_deepspeed_state *state);
 
-/* deepspeed/subgroups.c: carries how ZeRO 3 splits groups into buffers, after the first part's objects, of which this is the model's. */
+/* deepspeed/subgroups.c: carries how ZeRO 3 splits groups into buffers, after the first part's
+ * objects, of which this is the model's. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_subgroups_note(struct cairn_checkpoint *checkpoint,
                                                           const struct cairn_deepspeed_state *state,
                                                           const struct cairn_pickle_node *model,
@@ -95,37 +108,43 @@ void cairn_deepspeed_scoped(uint32_t part, uint32_t rank, const char *what,
 
 struct cairn_deepspeed_files;
 
-/* Reads the layers of a pipeline and the experts of a module, after all parts: each tensor under the name that it has in the
- * module. CAIRN_CORRUPT also where the optimizer has state of what is in no file. */
+/* Reads the layers of a pipeline and the experts of a module, after all parts: each tensor under
+ * the name that it has in the module. CAIRN_CORRUPT also where the optimizer has state of what is
+ * in no file. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_layers_read(struct cairn_checkpoint *checkpoint,
                                                        const struct cairn_deepspeed_files *files,
                                                        struct cairn_complaint *complaint);
 
-/* deepspeed/expert_read.c: the layers of a part of which there are files of experts. CAIRN_CORRUPT, CAIRN_VERSION; complained
- * about. The caller ends *layers in any case. */
-CAIRN_MUST_CHECK cairn_err cairn_deepspeed_experts_in_files(struct cairn_checkpoint *checkpoint,
-                                                            const struct cairn_deepspeed_files *files, uint32_t part,
-                                                            struct cairn_deepspeed_layers *layers,
-                                                            struct cairn_complaint *complaint);
-/* After all parts: how experts were spread, which is carried where another number would make other groups. */
-CAIRN_MUST_CHECK cairn_err cairn_deepspeed_experts_end(struct cairn_checkpoint *checkpoint,
-                                                       const struct cairn_deepspeed_spreading *spreading,
-                                                       struct cairn_complaint *complaint);
-/* Which groups of the state are of experts, as a model_states object tells it, which must say as many as there are. */
-CAIRN_MUST_CHECK cairn_err cairn_deepspeed_experts_in_model(const struct cairn_checkpoint *checkpoint,
-                                                            struct cairn_deepspeed_state *state,
-                                                            const struct cairn_pickle_node *root, const char *where,
-                                                            struct cairn_complaint *complaint);
-/* The model_states object becomes that of a job whose experts are not spread, and *state->spreading says how they were. */
+/* deepspeed/expert_read.c: the layers of a part of which there are files of experts. CAIRN_CORRUPT,
+ * CAIRN_VERSION; complained about. The caller ends *layers in any case. */
+CAIRN_MUST_CHECK cairn_err cairn_deepspeed_experts_in_files(
+    struct cairn_checkpoint *checkpoint, const struct cairn_deepspeed_files *files, uint32_t part,
+    struct cairn_deepspeed_layers *layers, struct cairn_complaint *complaint);
+/* After all parts: how experts were spread, which is carried where another number would make other
+ * groups. */
+CAIRN_MUST_CHECK cairn_err cairn_deepspeed_experts_end(
+    struct cairn_checkpoint *checkpoint, const struct cairn_deepspeed_spreading *spreading,
+    struct cairn_complaint *complaint);
+/* Which groups of the state are of experts, as a model_states object tells it, which must say as
+ * many as there are. */
+CAIRN_MUST_CHECK cairn_err cairn_deepspeed_experts_in_model(
+    const struct cairn_checkpoint *checkpoint, struct cairn_deepspeed_state *state,
+    const struct cairn_pickle_node *root, const char *where, struct cairn_complaint *complaint);
+/* The model_states object becomes that of a job whose experts are not spread, and *state->spreading
+ * says how they were. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_experts_gather(struct cairn_checkpoint *checkpoint,
                                                           struct cairn_deepspeed_state *state,
-                                                          struct cairn_pickle *tree, struct cairn_pickle_node *root,
-                                                          const char *where, struct cairn_complaint *complaint);
+                                                          struct cairn_pickle *tree,
+                                                          struct cairn_pickle_node *root,
+                                                          const char *where,
+                                                          struct cairn_complaint *complaint);
 
-/* deepspeed/tensor_read.c: a model_states object becomes that of a job without tensor parallelism. Failures are the tree's. */
+/* deepspeed/tensor_read.c: a model_states object becomes that of a job without tensor parallelism.
+ * Failures are the tree's. */
 void cairn_deepspeed_tensor_gather(struct cairn_deepspeed_state *state, struct cairn_pickle *tree,
                                    struct cairn_pickle_node *root);
-/* Leaves out where each rank's elements belong, which the patterns in universal_checkpoint_info say too. */
+/* Leaves out where each rank's elements belong, which the patterns in universal_checkpoint_info say
+ * too. */
 void cairn_deepspeed_tensor_forget(struct cairn_pickle_node *dict);
 /* Carries CAIRN_DEEPSPEED_VOCABULARY_ROWS where there is padding. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_tensor_rows(struct cairn_checkpoint *checkpoint,
@@ -149,8 +168,8 @@ CAIRN_MUST_CHECK cairn_err cairn_deepspeed_state_end(struct cairn_checkpoint *ch
                                                      struct cairn_deepspeed_state *state,
                                                      struct cairn_complaint *complaint);
 
-/* What a dict has under a key, a number or a list of them, becomes the count of ranks. Values of a tree may
- * be shared, so their places are given new ones. */
+/* What a dict has under a key, a number or a list of them, becomes the count of ranks. Values of a
+ * tree may be shared, so their places are given new ones. */
 void cairn_deepspeed_set_ranks(struct cairn_pickle *tree, struct cairn_pickle_node *dict,
                                const char *key, uint32_t ranks);
 
@@ -158,19 +177,21 @@ void cairn_deepspeed_set_ranks(struct cairn_pickle *tree, struct cairn_pickle_no
 void cairn_deepspeed_forget(struct cairn_pickle *tree, struct cairn_pickle_node *dict,
                             const char *key);
 
-/* Carries what is left of a rank's object, where it differs from rank 0's (which: 0 model, 1 optim). */
+/* Carries what is left of a rank's object, where it differs from rank 0's (which: 0 model, 1
+ * optim). */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_carry(struct cairn_checkpoint *checkpoint,
                                                  struct cairn_deepspeed_state *state,
                                                  struct cairn_torch_source *source, int which,
                                                  uint32_t rank, struct cairn_complaint *complaint);
 
-/* The stage of `zero_stage`: a number, or ZeroStageEnum in either of its pickled forms; false where it is
- * none of them. */
+/* The stage of `zero_stage`: a number, or ZeroStageEnum in either of its pickled forms; false where
+ * it is none of them. */
 bool cairn_deepspeed_stage(const struct cairn_pickle_node *node, uint32_t *stage);
 /* Whether a model_states object is of a job with round_robin_gradients. */
 bool cairn_deepspeed_takes_turns(const struct cairn_pickle_node *model);
 
-/* Notes rank 0's value of a scalar, or compares another rank's with it. CAIRN_CORRUPT where they differ. */
+/* Notes rank 0's value of a scalar, or compares another rank's with it. CAIRN_CORRUPT where they
+ * differ. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_agree(struct cairn_deepspeed_state *state,
                                                  const char *where, uint32_t rank,
                                                  const struct cairn_deepspeed_scalar *scalar,

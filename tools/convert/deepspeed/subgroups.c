@@ -1,6 +1,7 @@
 /*
- * tools/convert/deepspeed/subgroups.c - ZeRO 3 splits a group of the optimizer into buffers by what a rank has of it
- * (sub_group_size), so another number of ranks has other ones, and the objects that are carried are changed to say these.
+ * tools/convert/deepspeed/subgroups.c - ZeRO 3 splits a group of the optimizer into buffers by what
+ * a rank has of it (sub_group_size), so another number of ranks has other ones, and the objects
+ * that are carried are changed to say these.
  */
 #include "tools/convert/deepspeed/target.h"
 
@@ -33,7 +34,8 @@ find_size(const struct cairn_pickle_node *model)
 
 /* Whether buffers [first, first + count) are what DeepSpeed makes of their parameters. */
 static bool
-fits(const struct cairn_deepspeed_groups *groups, uint32_t first, uint32_t count, uint64_t size, uint32_t ranks)
+fits(const struct cairn_deepspeed_groups *groups, uint32_t first, uint32_t count, uint64_t size,
+     uint32_t ranks)
 {
     uint64_t all = 0;
 
@@ -58,8 +60,9 @@ fits(const struct cairn_deepspeed_groups *groups, uint32_t first, uint32_t count
 }
 
 bool
-cairn_deepspeed_subgroups_fit(const struct cairn_deepspeed_groups *groups, const struct cairn_pickle_node *settings,
-                              uint64_t size, uint32_t ranks, bool *known)
+cairn_deepspeed_subgroups_fit(const struct cairn_deepspeed_groups *groups,
+                              const struct cairn_pickle_node *settings, uint64_t size,
+                              uint32_t ranks, bool *known)
 {
     uint32_t first = 0;
     bool alike = true;
@@ -90,8 +93,10 @@ settings_in(const struct cairn_pickle_node *object)
 }
 
 cairn_err
-cairn_deepspeed_subgroups_note(struct cairn_checkpoint *checkpoint, const struct cairn_deepspeed_state *state,
-                               const struct cairn_pickle_node *model, struct cairn_complaint *complaint)
+cairn_deepspeed_subgroups_note(struct cairn_checkpoint *checkpoint,
+                               const struct cairn_deepspeed_state *state,
+                               const struct cairn_pickle_node *model,
+                               struct cairn_complaint *complaint)
 {
     struct cairn_opaque_tree optim;
     uint64_t size = find_size(model);
@@ -102,21 +107,26 @@ cairn_deepspeed_subgroups_note(struct cairn_checkpoint *checkpoint, const struct
     if (!state->stage3 || !state->has_groups)
         return CAIRN_OK;
     err = cairn_opaque_tree_open(checkpoint, CAIRN_DEEPSPEED_OPTIM, &optim, complaint);
-    if (!err && cairn_deepspeed_subgroups_fit(&state->groups, settings_in(optim.root), size, state->ranks, &known)) {
+    if (!err && cairn_deepspeed_subgroups_fit(&state->groups, settings_in(optim.root), size,
+                                              state->ranks, &known)) {
         (void)snprintf(text, sizeof(text), "%" PRIu64, size);
-        err = cairn_checkpoint_add_opaque(checkpoint, CAIRN_DEEPSPEED_SUB_GROUP_SIZE, text, strlen(text), complaint);
+        err = cairn_checkpoint_add_opaque(checkpoint, CAIRN_DEEPSPEED_SUB_GROUP_SIZE, text,
+                                          strlen(text), complaint);
     } else if (!err) {
-        (void)snprintf(text, sizeof(text), "%" PRIu32 " %" PRIu32, state->ranks, state->cut ? state->part_count : 1);
-        err = cairn_checkpoint_add_opaque(checkpoint, CAIRN_DEEPSPEED_SUB_GROUP_RANKS, text, strlen(text), complaint);
+        (void)snprintf(text, sizeof(text), "%" PRIu32 " %" PRIu32, state->ranks,
+                       state->cut ? state->part_count : 1);
+        err = cairn_checkpoint_add_opaque(checkpoint, CAIRN_DEEPSPEED_SUB_GROUP_RANKS, text,
+                                          strlen(text), complaint);
     }
     cairn_opaque_tree_close(&optim);
     return err == CAIRN_NOT_FOUND ? CAIRN_OK : err;
 }
 
-/* Cuts the parameters [first, end), those of one of the optimizer's groups, into buffers behind the `count` that there are. */
+/* Cuts the parameters [first, end), those of one of the optimizer's groups, into buffers behind the
+ * `count` that there are. */
 static uint32_t
-cut_setting(struct cairn_deepspeed_target *target, uint32_t setting, uint32_t first, uint32_t end, uint64_t size,
-            struct cairn_deepspeed_group *made, uint32_t count)
+cut_setting(struct cairn_deepspeed_target *target, uint32_t setting, uint32_t first, uint32_t end,
+            uint64_t size, struct cairn_deepspeed_group *made, uint32_t count)
 {
     const struct cairn_deepspeed_parameter *parameters = target->groups.parameters;
     uint32_t ranks = target->ranks;
@@ -139,9 +149,11 @@ cut_setting(struct cairn_deepspeed_target *target, uint32_t setting, uint32_t fi
     return count;
 }
 
-/* The buffers that this many ranks have: the parameters stay in their order, and only the ends of groups are others. */
+/* The buffers that this many ranks have: the parameters stay in their order, and only the ends of
+ * groups are others. */
 static cairn_err
-split_anew(struct cairn_deepspeed_target *target, const struct cairn_pickle_node *settings, uint64_t size)
+split_anew(struct cairn_deepspeed_target *target, const struct cairn_pickle_node *settings,
+           uint64_t size)
 {
     struct cairn_deepspeed_groups *groups = &target->groups;
     struct cairn_deepspeed_group *made = calloc((size_t)groups->parameter_count + 1, sizeof(*made));
@@ -154,10 +166,12 @@ split_anew(struct cairn_deepspeed_target *target, const struct cairn_pickle_node
     }
     for (uint32_t s = 0; s < settings->count; s++) {
         uint32_t buffers = cairn_pickle_get(settings->items[s], "params")->count;
-        const struct cairn_deepspeed_group *last = &groups->groups[buffer + buffers - (buffers > 0)];
+        const struct cairn_deepspeed_group *last =
+            &groups->groups[buffer + buffers - (buffers > 0)];
 
         if (buffers > 0)
-            count = cut_setting(target, s, groups->groups[buffer].first, last->first + last->count, size, made, count);
+            count = cut_setting(target, s, groups->groups[buffer].first, last->first + last->count,
+                                size, made, count);
         buffer += buffers;
     }
     free(groups->groups);
@@ -168,9 +182,11 @@ split_anew(struct cairn_deepspeed_target *target, const struct cairn_pickle_node
 
 /* The numbers that are carried under a name; *said (may be NULL): they are there. */
 static cairn_err
-load_numbers(struct cairn_deepspeed_target *target, const char *name, uint64_t max, uint64_t *numbers, size_t count, bool *said)
+load_numbers(struct cairn_deepspeed_target *target, const char *name, uint64_t max,
+             uint64_t *numbers, size_t count, bool *said)
 {
-    cairn_err err = cairn_numbers_load(target->checkpoint, name, max, numbers, count, target->complaint);
+    cairn_err err =
+        cairn_numbers_load(target->checkpoint, name, max, numbers, count, target->complaint);
 
     if (said)
         *said = err == CAIRN_OK;
@@ -179,7 +195,8 @@ load_numbers(struct cairn_deepspeed_target *target, const char *name, uint64_t m
     return err ? err : cairn_deepspeed_target_carried(target, name);
 }
 
-/* The buffers are others than so many ranks have, and by which size they were split is not known. */
+/* The buffers are others than so many ranks have, and by which size they were split is not
+ * known. */
 static cairn_err
 keep_buffers(struct cairn_deepspeed_target *target, const uint64_t had[2], bool flat)
 {
@@ -188,24 +205,28 @@ keep_buffers(struct cairn_deepspeed_target *target, const uint64_t had[2], bool 
 
     if (ranks == 0)
         return cairn_complain(target->complaint, CAIRN_INVAL,
-                              "%s does not say where ZeRO 3 splits the optimizer's groups (sub_group_size), and it was not for %" PRIu32
+                              "%s does not say where ZeRO 3 splits the optimizer's groups "
+                              "(sub_group_size), and it was not for %" PRIu32
                               " ranks: convert what DeepSpeed saved once more",
                               path, target->ranks);
     if (!flat) {
-        target->ranks = ranks; /* any may load that form, and its objects say whose buffers they have */
+        target->ranks = ranks; /* any may load that form, and its objects say whose buffers they
+                                * have */
         return CAIRN_OK;
     }
     if (ranks == target->ranks && tensor_ranks == target->tensor_ranks)
         return CAIRN_OK;
     return cairn_complain(target->complaint, CAIRN_INVAL,
-                          "%s has other buffers of ZeRO 3 than its sub_group_size makes, so they hold for its %" PRIu32
-                          " data-parallel and %" PRIu32 " tensor-parallel ranks alone, and not for %" PRIu32 " and %" PRIu32
+                          "%s has other buffers of ZeRO 3 than its sub_group_size makes, so they "
+                          "hold for its %" PRIu32 " data-parallel and %" PRIu32
+                          " tensor-parallel ranks alone, and not for %" PRIu32 " and %" PRIu32
                           "; convert it to deepspeed-universal, which any number of ranks loads",
                           path, ranks, tensor_ranks, target->ranks, target->tensor_ranks);
 }
 
 cairn_err
-cairn_deepspeed_subgroups_plan(struct cairn_deepspeed_target *target, const struct cairn_pickle_node *model, bool flat)
+cairn_deepspeed_subgroups_plan(struct cairn_deepspeed_target *target,
+                               const struct cairn_pickle_node *model, bool flat)
 {
     const struct cairn_pickle_node *settings;
     struct cairn_deepspeed_object object;
@@ -216,17 +237,21 @@ cairn_deepspeed_subgroups_plan(struct cairn_deepspeed_target *target, const stru
     if (!err)
         err = load_numbers(target, CAIRN_DEEPSPEED_SUB_GROUP_SIZE, INT64_MAX, &said, 1, &has_size);
     if (!err)
-        err = load_numbers(target, CAIRN_DEEPSPEED_SUB_GROUP_RANKS, CAIRN_DEEPSPEED_RANKS_MAX, ranks, 2, NULL);
+        err = load_numbers(target, CAIRN_DEEPSPEED_SUB_GROUP_RANKS, CAIRN_DEEPSPEED_RANKS_MAX,
+                           ranks, 2, NULL);
     settings = err ? NULL : settings_in(object.root);
     if (!err && has_size)
         size = said;
-    if (!err && !cairn_deepspeed_subgroups_fit(&target->groups, settings, size, target->ranks, &known))
-        err = known && has_size ? split_anew(target, settings, size) : keep_buffers(target, ranks, flat);
+    if (!err &&
+        !cairn_deepspeed_subgroups_fit(&target->groups, settings, size, target->ranks, &known))
+        err = known && has_size ? split_anew(target, settings, size)
+                                : keep_buffers(target, ranks, flat);
     cairn_deepspeed_object_fini(&object);
     return err;
 }
 
-/* What one of the optimizer's groups has for a buffer, for buffer `number`: the words in it name the buffer. */
+/* What one of the optimizer's groups has for a buffer, for buffer `number`: the words in it name
+ * the buffer. */
 static struct cairn_pickle_node *
 copy_state(struct cairn_pickle *tree, const struct cairn_pickle_node *state, uint32_t number)
 {
@@ -235,7 +260,8 @@ copy_state(struct cairn_pickle *tree, const struct cairn_pickle_node *state, uin
 
     for (uint32_t i = 0; pairs && i < pairs->count; i++) {
         struct cairn_pickle_node *value = pairs->items[2 * i + 1];
-        const struct cairn_pickle_node *named = value->kind == CAIRN_PICKLE_PERSISTENT ? value->items[0] : NULL;
+        const struct cairn_pickle_node *named =
+            value->kind == CAIRN_PICKLE_PERSISTENT ? value->items[0] : NULL;
         char word[16], key[CAIRN_DEEPSPEED_KEY_BYTES_MAX], name[CAIRN_DEEPSPEED_KEY_BYTES_MAX + 16];
 
         if (named && named->kind == CAIRN_PICKLE_TUPLE && named->count == 2 &&
@@ -251,11 +277,12 @@ copy_state(struct cairn_pickle *tree, const struct cairn_pickle_node *state, uin
 }
 
 void
-cairn_deepspeed_subgroups_apply(const struct cairn_deepspeed_target *target, struct cairn_pickle *tree,
-                                struct cairn_pickle_node *optimizer)
+cairn_deepspeed_subgroups_apply(const struct cairn_deepspeed_target *target,
+                                struct cairn_pickle *tree, struct cairn_pickle_node *optimizer)
 {
     struct cairn_pickle_node *base = cairn_pickle_get(optimizer, "optimizer_state_dict");
-    const struct cairn_pickle_node *settings = cairn_pickle_get(base, "param_groups"), *states = cairn_pickle_get(base, "state");
+    const struct cairn_pickle_node *settings = cairn_pickle_get(base, "param_groups"),
+                                   *states = cairn_pickle_get(base, "state");
     struct cairn_pickle_node *masters = cairn_pickle_sequence(tree, CAIRN_PICKLE_LIST, NULL, 0);
     struct cairn_pickle_node *made = cairn_pickle_dict(tree);
     uint32_t number = 0;
@@ -268,7 +295,8 @@ cairn_deepspeed_subgroups_apply(const struct cairn_deepspeed_target *target, str
         struct cairn_pickle_node *numbers = cairn_pickle_sequence(tree, CAIRN_PICKLE_LIST, NULL, 0);
         uint64_t first = 0;
 
-        if (!known || known->kind != CAIRN_PICKLE_LIST || known->count == 0 || !cairn_pickle_u64(known->items[0], &first))
+        if (!known || known->kind != CAIRN_PICKLE_LIST || known->count == 0 ||
+            !cairn_pickle_u64(known->items[0], &first))
             continue; /* it had no buffer and has none */
         for (; number < target->groups.group_count && target->setting_of[number] == s; number++) {
             (void)snprintf(name, sizeof(name), "fp32/%" PRIu32, number);

@@ -1,5 +1,5 @@
-/* tools/convert/deepspeed/target.c - what a checkpoint carries of DeepSpeed, for those who write its
- * files. */
+/* tools/convert/deepspeed/target.c - what a checkpoint carries of DeepSpeed, for those who write
+ * its files. */
 #include "tools/convert/deepspeed/target.h"
 
 #include <inttypes.h>
@@ -21,10 +21,11 @@ load_carried(struct cairn_deepspeed_target *target, int which, const char *what)
 
     cairn_deepspeed_scoped(target->part, 0, what, name);
     if (cairn_layout_tensor_find(target->checkpoint->layout, name) == UINT32_MAX)
-        cairn_deepspeed_scoped(0, 0, what, name); /* a tensor-parallel rank that says what the first says */
-    err = cairn_checkpoint_load_opaque(
-        target->checkpoint, name, CAIRN_CONVERT_METADATA_BYTES_MAX, &target->carried[which],
-        &target->carried_bytes[which], target->complaint);
+        /* a tensor-parallel rank that says what the first says */
+        cairn_deepspeed_scoped(0, 0, what, name);
+    err = cairn_checkpoint_load_opaque(target->checkpoint, name, CAIRN_CONVERT_METADATA_BYTES_MAX,
+                                       &target->carried[which], &target->carried_bytes[which],
+                                       target->complaint);
     if (err == CAIRN_NOT_FOUND)
         return CAIRN_OK;
     return err ? err : cairn_deepspeed_target_carried(target, name);
@@ -139,8 +140,7 @@ read_optimizer(struct cairn_deepspeed_target *target)
     cairn_err err = cairn_deepspeed_object_load(target, 1, 0, &object);
 
     optimizer = err ? NULL : cairn_pickle_get(object.root, "optimizer_state_dict");
-    target->stage_known =
-        cairn_deepspeed_stage(cairn_pickle_get(optimizer, "zero_stage"), &stage);
+    target->stage_known = cairn_deepspeed_stage(cairn_pickle_get(optimizer, "zero_stage"), &stage);
     target->stage3 = stage == 3;
     base = cairn_pickle_get(optimizer, "base_optimizer_state");
     target->elastic = base && base->kind == CAIRN_PICKLE_LIST;
@@ -148,10 +148,11 @@ read_optimizer(struct cairn_deepspeed_target *target)
     for (uint32_t i = 0; !err && gaps && gaps->kind == CAIRN_PICKLE_LIST && i < gaps->count; i++)
         if (i >= target->groups.group_count ||
             !cairn_deepspeed_groups_set_gaps(&target->groups, i, gaps->items[i]))
-            err = cairn_complain(target->complaint, CAIRN_CORRUPT,
-                                 "%s: carried from DeepSpeed: param_alignment_paddings does not fit "
-                                 "param_shapes",
-                                 target->checkpoint->place.path);
+            err =
+                cairn_complain(target->complaint, CAIRN_CORRUPT,
+                               "%s: carried from DeepSpeed: param_alignment_paddings does not fit "
+                               "param_shapes",
+                               target->checkpoint->place.path);
     cairn_deepspeed_object_fini(&object);
     return err;
 }
@@ -162,7 +163,8 @@ choose_spread(struct cairn_deepspeed_target *target, uint32_t wanted)
 {
     const char *path = target->checkpoint->place.path;
     uint64_t bound;
-    cairn_err err = cairn_numbers_load(target->checkpoint, CAIRN_DEEPSPEED_EXPERT_RANKS, CAIRN_DEEPSPEED_RANKS_MAX, &bound, 1, target->complaint);
+    cairn_err err = cairn_numbers_load(target->checkpoint, CAIRN_DEEPSPEED_EXPERT_RANKS,
+                                       CAIRN_DEEPSPEED_RANKS_MAX, &bound, 1, target->complaint);
 
     if (err && err != CAIRN_NOT_FOUND)
         return err;
@@ -172,14 +174,17 @@ choose_spread(struct cairn_deepspeed_target *target, uint32_t wanted)
         return CAIRN_OK;
     if (bound == 0)
         return cairn_complain(target->complaint, CAIRN_INVAL,
-                              "%s has layers whose experts were spread over different numbers of ranks, which are read "
+                              "%s has layers whose experts were spread over different numbers of "
+                              "ranks, which are read "
                               "and not written",
                               path);
     target->spread = wanted ? wanted : (uint32_t)bound;
     if (target->spread != bound)
         return cairn_complain(target->complaint, CAIRN_INVAL,
-                              "%s has groups of experts so large that DeepSpeed splits them by the number of ranks that "
-                              "they are spread over, which was %" PRIu64 " and stays so: say --ep %" PRIu64,
+                              "%s has groups of experts so large that DeepSpeed splits them by the "
+                              "number of ranks that "
+                              "they are spread over, which was %" PRIu64
+                              " and stays so: say --ep %" PRIu64,
                               path, bound, bound);
     return cairn_deepspeed_target_carried(target, CAIRN_DEEPSPEED_EXPERT_RANKS);
 }
@@ -199,10 +204,11 @@ has_experts(const struct cairn_layout *layout)
 
 /* The groups as a rank of the target has them. */
 static cairn_err
-spread_experts(struct cairn_deepspeed_target *target, const struct cairn_pickle_node *model, uint32_t wanted, bool flat)
+spread_experts(struct cairn_deepspeed_target *target, const struct cairn_pickle_node *model,
+               uint32_t wanted, bool flat)
 {
-    const struct cairn_pickle_node *first =
-        cairn_pickle_get(cairn_pickle_get(model, "ds_config"), "use_data_before_expert_parallelism");
+    const struct cairn_pickle_node *first = cairn_pickle_get(cairn_pickle_get(model, "ds_config"),
+                                                             "use_data_before_expert_parallelism");
     struct cairn_deepspeed_groups local = {0};
     const char *why = NULL;
     cairn_err err = cairn_deepspeed_layers_of(&target->groups, &target->layers);
@@ -212,11 +218,13 @@ spread_experts(struct cairn_deepspeed_target *target, const struct cairn_pickle_
         return wanted <= 1 || has_experts(target->checkpoint->layout)
                    ? CAIRN_OK
                    : cairn_complain(target->complaint, CAIRN_INVAL,
-                                    "%s has no layers of experts that DeepSpeed spread over ranks: leave out --ep",
+                                    "%s has no layers of experts that DeepSpeed spread over ranks: "
+                                    "leave out --ep",
                                     target->checkpoint->place.path);
     if (!err && !flat)
         return cairn_complain(target->complaint, CAIRN_INVAL,
-                              "%s has experts, which DeepSpeed does not load from its universal form; write deepspeed, "
+                              "%s has experts, which DeepSpeed does not load from its universal "
+                              "form; write deepspeed, "
                               "with the --dp and --ep of the job that shall load it",
                               target->checkpoint->place.path);
     if (!err)
@@ -228,7 +236,8 @@ spread_experts(struct cairn_deepspeed_target *target, const struct cairn_pickle_
                               target->spread, target->ranks);
     target->groups.data_first = first && first->kind == CAIRN_PICKLE_BOOL && first->truth;
     if (!err)
-        err = cairn_deepspeed_experts_spread(&target->groups, &target->layers, target->spread, &local, &why);
+        err = cairn_deepspeed_experts_spread(&target->groups, &target->layers, target->spread,
+                                             &local, &why);
     if (err == CAIRN_VERSION)
         err = cairn_complain(target->complaint, CAIRN_INVAL, "%s, for --ep %" PRIu32 ": %s",
                              target->checkpoint->place.path, target->spread, why);
@@ -243,9 +252,10 @@ spread_experts(struct cairn_deepspeed_target *target, const struct cairn_pickle_
 }
 
 /*
- * With round_robin_gradients the order in the buffers of ZeRO 1 and 2 depends on the number of ranks, and
- * DeepSpeed's loader does not look at the order that the files tell. The number is the source's own, wherever it came through:
- * `parallelism` is of those who wrote the files that are read.
+ * With round_robin_gradients the order in the buffers of ZeRO 1 and 2 depends on the number of
+ * ranks, and DeepSpeed's loader does not look at the order that the files tell. The number is the
+ * source's own, wherever it came through: `parallelism` is of those who wrote the files that are
+ * read.
  */
 static cairn_err
 check_order(struct cairn_deepspeed_target *target, const struct cairn_pickle_node *model, bool flat)
@@ -256,12 +266,15 @@ check_order(struct cairn_deepspeed_target *target, const struct cairn_pickle_nod
 
     if (target->stage3 || !cairn_deepspeed_takes_turns(model))
         return CAIRN_OK;
-    err = cairn_numbers_load(target->checkpoint, CAIRN_DEEPSPEED_ORDER_RANKS, CAIRN_DEEPSPEED_RANKS_MAX, &ranks, 1, target->complaint);
+    err = cairn_numbers_load(target->checkpoint, CAIRN_DEEPSPEED_ORDER_RANKS,
+                             CAIRN_DEEPSPEED_RANKS_MAX, &ranks, 1, target->complaint);
     if (err && err != CAIRN_NOT_FOUND)
         return err;
     if (!flat && ranks > 0)
-        target->ranks = (uint32_t)ranks; /* any may load that form, and its object says whose order it has */
-    if (!flat || (target->ranks == ranks && (target->layers.count == 0 || target->spread == target->checkpoint->parallelism.ep)))
+        target->ranks = (uint32_t)ranks; /* any may load that form, and its object says whose order
+                                          * it has */
+    if (!flat || (target->ranks == ranks && (target->layers.count == 0 ||
+                                             target->spread == target->checkpoint->parallelism.ep)))
         return cairn_deepspeed_target_carried(target, CAIRN_DEEPSPEED_ORDER_RANKS);
     if (ranks > 0)
         (void)snprintf(had, sizeof(had), "its %" PRIu64, ranks);
@@ -269,7 +282,8 @@ check_order(struct cairn_deepspeed_target *target, const struct cairn_pickle_nod
                           "%s was saved with round_robin_gradients, so the order of its parameters "
                           "holds for %s ranks%s and not for these %" PRIu32
                           "; convert it to deepspeed-universal, and load that without the option",
-                          target->checkpoint->place.path, had, ranks > 0 ? "" : " that it does not say", target->ranks);
+                          target->checkpoint->place.path, had,
+                          ranks > 0 ? "" : " that it does not say", target->ranks);
 }
 
 static uint32_t
@@ -285,8 +299,9 @@ count_parts(const struct cairn_checkpoint *checkpoint)
 }
 
 /*
- * Whether a parameter and its master are one tensor of the source, which the files keep apart: ZeRO 1 and 2 have
- * both, and in flat buffers a master is cut in other places than a parameter in the module.
+ * Whether a parameter and its master are one tensor of the source, which the files keep apart: ZeRO
+ * 1 and 2 have both, and in flat buffers a master is cut in other places than a parameter in the
+ * module.
  */
 static bool
 is_apart(const struct cairn_deepspeed_target *target, const struct cairn_alias *alias)
@@ -318,7 +333,8 @@ note_aliases(struct cairn_deepspeed_target *target)
     return CAIRN_OK;
 }
 
-/* How many parts a pipeline has: objects of later tensor-parallel ranks are there only where they say something else. */
+/* How many parts a pipeline has: objects of later tensor-parallel ranks are there only where they
+ * say something else. */
 static uint32_t
 count_stages(const struct cairn_deepspeed_target *target, const struct cairn_pickle_node *model)
 {
@@ -326,7 +342,8 @@ count_stages(const struct cairn_deepspeed_target *target, const struct cairn_pic
     const struct cairn_layout *layout = target->checkpoint->layout;
     uint64_t degree;
 
-    if (cairn_pickle_u64(cairn_pickle_get(cairn_pickle_get(model, "checkpoint_parallel_dimensions"), "pp_degree"),
+    if (cairn_pickle_u64(cairn_pickle_get(cairn_pickle_get(model, "checkpoint_parallel_dimensions"),
+                                          "pp_degree"),
                          &degree))
         return degree > 1 ? target->part_count : 1;
     for (uint32_t i = 0; i < cairn_layout_tensor_count(layout); i++)
@@ -339,7 +356,8 @@ count_stages(const struct cairn_deepspeed_target *target, const struct cairn_pic
 static bool
 is_old(const struct cairn_pickle_node *model)
 {
-    const struct cairn_pickle_node *degrees = cairn_pickle_get(model, "checkpoint_parallel_dimensions");
+    const struct cairn_pickle_node *degrees =
+        cairn_pickle_get(model, "checkpoint_parallel_dimensions");
     uint64_t degree;
 
     return cairn_pickle_u64(cairn_pickle_get(degrees, "tp_degree"), &degree) && degree > 1;
@@ -380,21 +398,26 @@ cairn_deepspeed_target_init(struct cairn_deepspeed_target *target,
     if (!err)
         target->part_count = count_stages(target, object.root);
     if (!err && wanted->pp > 0 && wanted->pp != target->part_count)
-        err = cairn_complain(complaint, CAIRN_INVAL,
-                             "DeepSpeed's files are written with the pipeline that they had, here of %" PRIu32
-                             ": leave out --pp",
-                             target->part_count);
+        err = cairn_complain(
+            complaint, CAIRN_INVAL,
+            "DeepSpeed's files are written with the pipeline that they had, here of %" PRIu32
+            ": leave out --pp",
+            target->part_count);
     if (!err && target->part_count > 1 && wanted->tp > 1)
-        err = cairn_complain(complaint, CAIRN_INVAL,
-                             "%s has a pipeline, which is not written with tensor parallelism: leave out --tp",
-                             checkpoint->place.path);
+        err = cairn_complain(
+            complaint, CAIRN_INVAL,
+            "%s has a pipeline, which is not written with tensor parallelism: leave out --tp",
+            checkpoint->place.path);
     if (!err && is_old(object.root))
-        err = cairn_complain(complaint, CAIRN_INVAL,
-                             "%s says of tensor parallelism what cannot be used any more: convert what DeepSpeed saved once "
-                             "more, or make its files anew: --drop '*deepspeed/*' with --zero and --job",
-                             checkpoint->place.path);
+        err = cairn_complain(
+            complaint, CAIRN_INVAL,
+            "%s says of tensor parallelism what cannot be used any more: convert what DeepSpeed "
+            "saved once "
+            "more, or make its files anew: --drop '*deepspeed/*' with --zero and --job",
+            checkpoint->place.path);
     shapes = err ? NULL : cairn_pickle_get(object.root, "param_shapes");
-    if ((checkpoint->step_known && checkpoint->step > 0) || /* a form that always has one has 0 where it was not known */
+    /* a form that always has one has 0 where it was not known */
+    if ((checkpoint->step_known && checkpoint->step > 0) ||
         !cairn_pickle_u64(cairn_pickle_get(object.root, "global_steps"), &target->step))
         target->step = checkpoint->step;
     if (!err && target->carried[1])
@@ -404,7 +427,8 @@ cairn_deepspeed_target_init(struct cairn_deepspeed_target *target,
     if (!err)
         err = spread_experts(target, object.root, wanted->ep, flat);
     if (!err)
-        err = cairn_deepspeed_tensor_plan(target, object.root, target->part_count > 1 ? 1 : wanted->tp, flat);
+        err = cairn_deepspeed_tensor_plan(target, object.root,
+                                          target->part_count > 1 ? 1 : wanted->tp, flat);
     if (!err)
         err = note_aliases(target);
     if (!err)
@@ -437,9 +461,8 @@ cairn_deepspeed_target_find(const struct cairn_deepspeed_target *target, const c
 {
     uint32_t tensor = cairn_layout_tensor_find(target->checkpoint->layout, name);
 
-    return tensor != UINT32_MAX && target->alias_of[tensor] != UINT32_MAX
-               ? target->alias_of[tensor]
-               : tensor;
+    return tensor != UINT32_MAX && target->alias_of[tensor] != UINT32_MAX ? target->alias_of[tensor]
+                                                                          : tensor;
 }
 
 uint64_t
@@ -449,11 +472,11 @@ cairn_deepspeed_target_saved(const struct cairn_deepspeed_target *target, uint32
     uint64_t all = target->groups.groups[group].elements, begin;
     bool padded = master ? !target->stage_known : !target->elastic;
 
-    *partition =
-        cairn_deepspeed_partition(&target->groups, group, target->stage3, target->ranks);
+    *partition = cairn_deepspeed_partition(&target->groups, group, target->stage3, target->ranks);
     if (target->stage3 || padded)
         return *partition;
-    begin = *partition * cairn_deepspeed_share(&target->groups, group, target->ranks, target->rank).rank;
+    begin = *partition *
+            cairn_deepspeed_share(&target->groups, group, target->ranks, target->rank).rank;
     if (begin >= all)
         return 0;
     return all - begin < *partition ? all - begin : *partition;

@@ -24,18 +24,21 @@ struct cairn_deepspeed_target {
     struct cairn_complaint *complaint;
     struct cairn_deepspeed_groups groups; /* as a rank of the target has them */
     struct cairn_deepspeed_layers layers; /* of experts */
-    uint32_t spread; /* ranks that they are spread over */
-    uint32_t *setting_of; /* [groups.group_count]: the optimizer's group of a buffer of ZeRO 3, where they are split anew; else NULL */
+    uint32_t spread;                      /* ranks that they are spread over */
+    uint32_t *setting_of; /* [groups.group_count]: the optimizer's group of a buffer of ZeRO 3,
+                           * where they are split anew; else NULL */
     bool has_groups, stage_known, stage3;
-    bool elastic; /* the optimizer's state is saved without padding */
-    uint32_t ranks, rank; /* of the target; whose file is being made */
-    uint64_t step; /* of the checkpoint, or as it is carried */
-    uint32_t part, part_count; /* of the module: stages of a pipeline, as the source had them, or tensor-parallel ranks */
+    bool elastic;              /* the optimizer's state is saved without padding */
+    uint32_t ranks, rank;      /* of the target; whose file is being made */
+    uint64_t step;             /* of the checkpoint, or as it is carried */
+    uint32_t part, part_count; /* of the module: stages of a pipeline, as the source had them, or
+                                * tensor-parallel ranks */
     uint32_t tensor_ranks;     /* 1: no tensor parallelism, and the next five are not used */
     struct cairn_deepspeed_cuts cuts;
     uint64_t padded_rows;               /* of embeddings, in all parts; 0: no padding */
     struct cairn_deepspeed_cut *cut_of; /* [groups.parameter_count] */
-    uint32_t *cut_at;                   /* [tensors]: 0, or 1 + which of the next ones a tensor of the module is written as */
+    uint32_t *cut_at;                   /* [tensors]: 0, or 1 + which of the next ones a tensor of
+                                         * the module is written as */
     struct cairn_deepspeed_piece *pieces;
     const struct cairn_deepspeed_target *parts; /* [part_count], this one among them; NULL: one */
     char keys[CAIRN_DEEPSPEED_KEYS_MAX][CAIRN_DEEPSPEED_KEY_BYTES_MAX]; /* of flat buffers */
@@ -53,9 +56,9 @@ struct cairn_deepspeed_object {
     uint8_t *bytes; /* owned: what the tree borrows from */
 };
 
-/* Reads what the checkpoint carries of one part (0: the first). CAIRN_INVAL where it carries nothing of DeepSpeed, or where `flat` buffers
- * for this number of ranks cannot be made of it; complained about, as all here. The caller ends *target in
- * any case. */
+/* Reads what the checkpoint carries of one part (0: the first). CAIRN_INVAL where it carries
+ * nothing of DeepSpeed, or where `flat` buffers for this number of ranks cannot be made of it;
+ * complained about, as all here. The caller ends *target in any case. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_target_init(struct cairn_deepspeed_target *target,
                                                        const struct cairn_checkpoint *checkpoint,
                                                        const struct cairn_output_options *options,
@@ -64,8 +67,8 @@ CAIRN_MUST_CHECK cairn_err cairn_deepspeed_target_init(struct cairn_deepspeed_ta
                                                        struct cairn_complaint *complaint);
 void cairn_deepspeed_target_fini(struct cairn_deepspeed_target *target);
 
-/* The object of a rank (which: 0 model, 1 optim): its own where it has one, else rank 0's. The caller ends
- * *object in any case. */
+/* The object of a rank (which: 0 model, 1 optim): its own where it has one, else rank 0's. The
+ * caller ends *object in any case. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_object_load(struct cairn_deepspeed_target *target,
                                                        int which, uint32_t rank,
                                                        struct cairn_deepspeed_object *object);
@@ -76,36 +79,45 @@ CAIRN_MUST_CHECK cairn_err cairn_deepspeed_object_named(struct cairn_deepspeed_t
 void cairn_deepspeed_object_fini(struct cairn_deepspeed_object *object);
 
 /*
- * deepspeed/tensor_write.c. How many tensor-parallel ranks there shall be (`wanted`, 0: as the source), and the groups as
- * one of them has them. CAIRN_INVAL where that is not said, or does not go.
+ * deepspeed/tensor_write.c. How many tensor-parallel ranks there shall be (`wanted`, 0: as the
+ * source), and the groups as one of them has them. CAIRN_INVAL where that is not said, or does not
+ * go.
  */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_tensor_plan(struct cairn_deepspeed_target *target,
-                                                       const struct cairn_pickle_node *model, uint32_t wanted,
-                                                       bool flat);
-/* A model_states object becomes that of a tensor-parallel rank, and the tensors of its module are noted. */
+                                                       const struct cairn_pickle_node *model,
+                                                       uint32_t wanted, bool flat);
+/* A model_states object becomes that of a tensor-parallel rank, and the tensors of its module are
+ * noted. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_tensor_object(struct cairn_deepspeed_target *target,
                                                          struct cairn_deepspeed_object *object);
-/* Elements [begin, end) of the rank's part of a parameter of a group, which lie at `at` of a file. */
-CAIRN_MUST_CHECK cairn_err cairn_deepspeed_tensor_add_flat(struct cairn_deepspeed_target *target, uint32_t parameter,
-                                                           uint32_t tensor, uint32_t file, uint64_t begin, uint64_t end,
-                                                           uint64_t at);
+/* Elements [begin, end) of the rank's part of a parameter of a group, which lie at `at` of a
+ * file. */
+CAIRN_MUST_CHECK cairn_err cairn_deepspeed_tensor_add_flat(struct cairn_deepspeed_target *target,
+                                                           uint32_t parameter, uint32_t tensor,
+                                                           uint32_t file, uint64_t begin,
+                                                           uint64_t end, uint64_t at);
 /* The rank's part of a tensor that is noted, at `at` of a file. */
-CAIRN_MUST_CHECK cairn_err cairn_deepspeed_tensor_add(struct cairn_deepspeed_target *target, uint32_t tensor, uint32_t file,
-                                                      uint64_t at);
+CAIRN_MUST_CHECK cairn_err cairn_deepspeed_tensor_add(struct cairn_deepspeed_target *target,
+                                                      uint32_t tensor, uint32_t file, uint64_t at);
 
 /*
- * deepspeed/subgroups.c. Whether ZeRO 3 makes these buffers of the optimizer's groups (`settings`, its param_groups with the
- * numbers of buffers) where it splits them at `size` elements of one of so many ranks. *known: whether all buffers are in
- * them, without which it is false.
+ * deepspeed/subgroups.c. Whether ZeRO 3 makes these buffers of the optimizer's groups (`settings`,
+ * its param_groups with the numbers of buffers) where it splits them at `size` elements of one of
+ * so many ranks. *known: whether all buffers are in them, without which it is false.
  */
-bool cairn_deepspeed_subgroups_fit(const struct cairn_deepspeed_groups *groups, const struct cairn_pickle_node *settings,
-                                   uint64_t size, uint32_t ranks, bool *known);
-/* Where the size is known, the groups become those that the target's ranks have. CAIRN_INVAL where it is not, and the target's ranks,
- * for `flat` buffers, are others than the source's; complained about. */
+bool cairn_deepspeed_subgroups_fit(const struct cairn_deepspeed_groups *groups,
+                                   const struct cairn_pickle_node *settings, uint64_t size,
+                                   uint32_t ranks, bool *known);
+/* Where the size is known, the groups become those that the target's ranks have. CAIRN_INVAL where
+ * it is not, and the target's ranks, for `flat` buffers, are others than the source's; complained
+ * about. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_subgroups_plan(struct cairn_deepspeed_target *target,
-                                                          const struct cairn_pickle_node *model, bool flat);
-/* An optimizer_state_dict gets these buffers, where they are others than it has. Failures are the tree's. */
-void cairn_deepspeed_subgroups_apply(const struct cairn_deepspeed_target *target, struct cairn_pickle *tree,
+                                                          const struct cairn_pickle_node *model,
+                                                          bool flat);
+/* An optimizer_state_dict gets these buffers, where they are others than it has. Failures are the
+ * tree's. */
+void cairn_deepspeed_subgroups_apply(const struct cairn_deepspeed_target *target,
+                                     struct cairn_pickle *tree,
                                      struct cairn_pickle_node *optimizer);
 
 /* Adds a file with a tree (target->rank says whose), and the pieces of the tensors in it. */
@@ -117,7 +129,8 @@ CAIRN_MUST_CHECK cairn_err cairn_deepspeed_target_add(struct cairn_deepspeed_tar
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_target_carried(struct cairn_deepspeed_target *target,
                                                           const char *name);
 
-/* After the last file: tied tensors are carried by those that they are tied to, where a file has these. */
+/* After the last file: tied tensors are carried by those that they are tied to, where a file has
+ * these. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_target_tied(struct cairn_deepspeed_target *target);
 
 /* The index of a tensor of the source, an alias' target where `name` is one; UINT32_MAX. */

@@ -1,6 +1,7 @@
 /*
- * tools/convert/deepspeed/tensor_read.c - the objects of a job with tensor parallelism as those of one without: shapes are
- * those of whole parameters, and what says how ranks hold them is left out, but for the patterns.
+ * tools/convert/deepspeed/tensor_read.c - the objects of a job with tensor parallelism as those of
+ * one without: shapes are those of whole parameters, and what says how ranks hold them is left out,
+ * but for the patterns.
  */
 #include "tools/convert/deepspeed/state.h"
 
@@ -13,7 +14,8 @@
 
 /* Shapes of whole parameters for those of parts; a name that cannot be cut keeps its own. */
 static struct cairn_pickle_node *
-whole_shapes(struct cairn_deepspeed_state *state, struct cairn_pickle *tree, const struct cairn_pickle_node *shapes)
+whole_shapes(struct cairn_deepspeed_state *state, struct cairn_pickle *tree,
+             const struct cairn_pickle_node *shapes)
 {
     const struct cairn_pickle_node *pairs = cairn_pickle_pairs(shapes);
     struct cairn_torch_builder builder;
@@ -30,7 +32,8 @@ whole_shapes(struct cairn_deepspeed_state *state, struct cairn_pickle *tree, con
 
         if (cairn_pickle_copy_text(pairs->items[2 * i], path, sizeof(path)) &&
             cairn_torch_read_size(size, shape, &dims) &&
-            !cairn_deepspeed_cut(&state->cuts, path, dims, shape, state->part_count, state->part, &cut))
+            !cairn_deepspeed_cut(&state->cuts, path, dims, shape, state->part_count, state->part,
+                                 &cut))
             size = cairn_torch_size(&builder, cut.shape, dims);
         cairn_pickle_put(tree, made, pairs->items[2 * i], size);
     }
@@ -38,7 +41,8 @@ whole_shapes(struct cairn_deepspeed_state *state, struct cairn_pickle *tree, con
 }
 
 static void
-gather_groups(struct cairn_deepspeed_state *state, struct cairn_pickle *tree, struct cairn_pickle_node *root)
+gather_groups(struct cairn_deepspeed_state *state, struct cairn_pickle *tree,
+              struct cairn_pickle_node *root)
 {
     const struct cairn_pickle_node *groups = cairn_pickle_get(root, "param_shapes");
     struct cairn_pickle_node *list;
@@ -73,7 +77,8 @@ cairn_deepspeed_tensor_gather(struct cairn_deepspeed_state *state, struct cairn_
 }
 
 cairn_err
-cairn_deepspeed_tensor_rows(struct cairn_checkpoint *checkpoint, const struct cairn_deepspeed_state *state,
+cairn_deepspeed_tensor_rows(struct cairn_checkpoint *checkpoint,
+                            const struct cairn_deepspeed_state *state,
                             struct cairn_complaint *complaint)
 {
     uint64_t rows = 0;
@@ -84,5 +89,6 @@ cairn_deepspeed_tensor_rows(struct cairn_checkpoint *checkpoint, const struct ca
     if (rows == 0)
         return CAIRN_OK;
     (void)snprintf(text, sizeof(text), "%" PRIu64, rows);
-    return cairn_checkpoint_add_opaque(checkpoint, CAIRN_DEEPSPEED_VOCABULARY_ROWS, text, strlen(text), complaint);
+    return cairn_checkpoint_add_opaque(checkpoint, CAIRN_DEEPSPEED_VOCABULARY_ROWS, text,
+                                       strlen(text), complaint);
 }

@@ -1,4 +1,5 @@
-/* tools/convert/deepspeed/tensor_write.c - files of tensor-parallel ranks, cut as universal_checkpoint_info says. */
+/* tools/convert/deepspeed/tensor_write.c - files of tensor-parallel ranks, cut as
+ * universal_checkpoint_info says. */
 #include "tools/convert/deepspeed/target.h"
 
 #include <inttypes.h>
@@ -25,7 +26,8 @@ load_rows(struct cairn_deepspeed_target *target, uint64_t *rows)
     cairn_err err;
 
     *rows = 0;
-    err = cairn_numbers_load(target->checkpoint, CAIRN_DEEPSPEED_VOCABULARY_ROWS, INT64_MAX, rows, 1, target->complaint);
+    err = cairn_numbers_load(target->checkpoint, CAIRN_DEEPSPEED_VOCABULARY_ROWS, INT64_MAX, rows,
+                             1, target->complaint);
     if (err == CAIRN_NOT_FOUND)
         return CAIRN_OK;
     return err ? err : cairn_deepspeed_target_carried(target, CAIRN_DEEPSPEED_VOCABULARY_ROWS);
@@ -47,10 +49,10 @@ cut_groups(struct cairn_deepspeed_target *target)
             uint32_t index = groups->groups[g].first + i;
             struct cairn_deepspeed_parameter *parameter = &groups->parameters[index];
             uint64_t part[CAIRN_DIMS_MAX] = {0};
-            const char *why =
-                cairn_deepspeed_cut_whole(&target->cuts, parameter->path, parameter->dims, parameter->shape,
-                                          target->padded_rows, target->tensor_ranks, target->part, part,
-                                          &target->cut_of[index]);
+            const char *why = cairn_deepspeed_cut_whole(&target->cuts, parameter->path,
+                                                        parameter->dims, parameter->shape,
+                                                        target->padded_rows, target->tensor_ranks,
+                                                        target->part, part, &target->cut_of[index]);
 
             if (why)
                 return refuse(target, parameter->path, why);
@@ -62,7 +64,8 @@ cut_groups(struct cairn_deepspeed_target *target)
             parameter->begin = elements;
             elements += parameter->elements;
             if (elements > INT64_MAX / 16)
-                return refuse(target, parameter->path, "the parts of its group are larger than any memory");
+                return refuse(target, parameter->path,
+                              "the parts of its group are larger than any memory");
         }
         if (whole != groups->groups[g].elements)
             return refuse(target, "param_alignment_paddings",
@@ -73,8 +76,8 @@ cut_groups(struct cairn_deepspeed_target *target)
 }
 
 cairn_err
-cairn_deepspeed_tensor_plan(struct cairn_deepspeed_target *target, const struct cairn_pickle_node *model, uint32_t wanted,
-                            bool flat)
+cairn_deepspeed_tensor_plan(struct cairn_deepspeed_target *target,
+                            const struct cairn_pickle_node *model, uint32_t wanted, bool flat)
 {
     const struct cairn_pickle_node *info = cairn_pickle_get(model, "universal_checkpoint_info");
     const char *path = target->checkpoint->place.path, *why = NULL;
@@ -85,21 +88,25 @@ cairn_deepspeed_tensor_plan(struct cairn_deepspeed_target *target, const struct 
         info = NULL;
     target->tensor_ranks = wanted ? wanted : info && had ? had : 1;
     if (!flat && info && (had > 1 || wanted > 1))
-        return cairn_complain(target->complaint, CAIRN_INVAL,
-                              "%s was saved with tensor parallelism, with which no universal form is written; make "
-                              "DeepSpeed's own (--to deepspeed --tp 1), and this of them",
-                              path);
+        return cairn_complain(
+            target->complaint, CAIRN_INVAL,
+            "%s was saved with tensor parallelism, with which no universal form is written; make "
+            "DeepSpeed's own (--to deepspeed --tp 1), and this of them",
+            path);
     if (target->tensor_ranks == 1)
         return CAIRN_OK;
     if (!info)
-        return cairn_complain(target->complaint, CAIRN_INVAL,
-                              "%s does not say how tensor parallelism cuts its parameters (it has no "
-                              "universal_checkpoint_info): leave out --tp, or make its files anew with --job FILE that has "
-                              "\"universal_checkpoint_info\"",
-                              path);
+        return cairn_complain(
+            target->complaint, CAIRN_INVAL,
+            "%s does not say how tensor parallelism cuts its parameters (it has no "
+            "universal_checkpoint_info): leave out --tp, or make its files anew with --job FILE "
+            "that has "
+            "\"universal_checkpoint_info\"",
+            path);
     if (!flat || target->layers.count > 0)
-        return cairn_complain(target->complaint, CAIRN_INVAL, "%s: %s is not written with tensor parallelism: leave out --tp",
-                              path, flat ? "what has experts" : "DeepSpeed's universal form");
+        return cairn_complain(target->complaint, CAIRN_INVAL,
+                              "%s: %s is not written with tensor parallelism: leave out --tp", path,
+                              flat ? "what has experts" : "DeepSpeed's universal form");
     target->part_count = target->tensor_ranks;
     err = cairn_deepspeed_cuts_read(info, &target->cuts, &why);
     if (err)
@@ -116,14 +123,16 @@ tensor_of(const struct cairn_deepspeed_target *target, const struct cairn_pickle
 {
     char name[CAIRN_NAME_BYTES_MAX];
 
-    if (!node || node->kind != CAIRN_PICKLE_PERSISTENT || node->items[0]->kind != CAIRN_PICKLE_TUPLE ||
-        node->items[0]->count != 2 || !cairn_pickle_is_text(node->items[0]->items[0], "tensor") ||
+    if (!node || node->kind != CAIRN_PICKLE_PERSISTENT ||
+        node->items[0]->kind != CAIRN_PICKLE_TUPLE || node->items[0]->count != 2 ||
+        !cairn_pickle_is_text(node->items[0]->items[0], "tensor") ||
         !cairn_pickle_copy_text(node->items[0]->items[1], name, sizeof(name)))
         return UINT32_MAX;
     return cairn_layout_tensor_find(target->checkpoint->layout, name);
 }
 
-/* Notes which tensors are parameters of the module, and their parts. Tied ones are what they are tied to. */
+/* Notes which tensors are parameters of the module, and their parts. Tied ones are what they are
+ * tied to. */
 static cairn_err
 note_module(struct cairn_deepspeed_target *target, const struct cairn_pickle_node *root)
 {
@@ -144,13 +153,16 @@ note_module(struct cairn_deepspeed_target *target, const struct cairn_pickle_nod
         char path[CAIRN_NAME_BYTES_MAX];
         const char *why;
 
-        if (index == UINT32_MAX || target->alias_of[index] != UINT32_MAX || target->cut_at[index] > 0 ||
+        if (index == UINT32_MAX || target->alias_of[index] != UINT32_MAX ||
+            target->cut_at[index] > 0 ||
             !cairn_pickle_copy_text(pairs->items[2 * i], path, sizeof(path)) ||
-            (buffers && buffers->kind == CAIRN_PICKLE_LIST && cairn_deepspeed_job_lists(buffers, path)))
+            (buffers && buffers->kind == CAIRN_PICKLE_LIST &&
+             cairn_deepspeed_job_lists(buffers, path)))
             continue;
         tensor = cairn_layout_tensor(target->checkpoint->layout, index);
-        why = cairn_deepspeed_cut_whole(&target->cuts, path, tensor->dims, tensor->shape, target->padded_rows,
-                                        target->tensor_ranks, target->part, piece->shape, &piece->cut);
+        why = cairn_deepspeed_cut_whole(&target->cuts, path, tensor->dims, tensor->shape,
+                                        target->padded_rows, target->tensor_ranks, target->part,
+                                        piece->shape, &piece->cut);
         if (why)
             return refuse(target, path, why);
         target->cut_at[index] = ++count;
@@ -158,12 +170,14 @@ note_module(struct cairn_deepspeed_target *target, const struct cairn_pickle_nod
     return CAIRN_OK;
 }
 
-/* Shapes of frozen parameters for those of a rank. With ZeRO 3 ranks have parts of them by element, which do not go together with
- * parts by dimension here. */
+/* Shapes of frozen parameters for those of a rank. With ZeRO 3 ranks have parts of them by element,
+ * which do not go together with parts by dimension here. */
 static cairn_err
-cut_frozen(struct cairn_deepspeed_target *target, struct cairn_pickle *tree, struct cairn_pickle_node *root)
+cut_frozen(struct cairn_deepspeed_target *target, struct cairn_pickle *tree,
+           struct cairn_pickle_node *root)
 {
-    const struct cairn_pickle_node *pairs = cairn_pickle_pairs(cairn_pickle_get(root, "frozen_param_shapes"));
+    const struct cairn_pickle_node *pairs =
+        cairn_pickle_pairs(cairn_pickle_get(root, "frozen_param_shapes"));
     struct cairn_torch_builder builder;
     struct cairn_pickle_node *made;
 
@@ -178,8 +192,8 @@ cut_frozen(struct cairn_deepspeed_target *target, struct cairn_pickle *tree, str
 
         if (cairn_pickle_copy_text(pairs->items[2 * i], path, sizeof(path)) &&
             cairn_torch_read_size(pairs->items[2 * i + 1], whole, &dims))
-            why = cairn_deepspeed_cut_whole(&target->cuts, path, dims, whole, target->padded_rows, target->tensor_ranks,
-                                            target->part, part, &cut);
+            why = cairn_deepspeed_cut_whole(&target->cuts, path, dims, whole, target->padded_rows,
+                                            target->tensor_ranks, target->part, part, &cut);
         if (!why && target->stage3 && memcmp(whole, part, dims * sizeof(*whole)) != 0)
             why = "it is frozen, which is not written with ZeRO 3";
         if (why)
@@ -192,7 +206,8 @@ cut_frozen(struct cairn_deepspeed_target *target, struct cairn_pickle *tree, str
 }
 
 cairn_err
-cairn_deepspeed_tensor_object(struct cairn_deepspeed_target *target, struct cairn_deepspeed_object *object)
+cairn_deepspeed_tensor_object(struct cairn_deepspeed_target *target,
+                              struct cairn_deepspeed_object *object)
 {
     struct cairn_pickle_node *ranks = cairn_pickle_int(&object->tree, target->tensor_ranks);
     cairn_err err = note_module(target, object->root);
@@ -203,20 +218,23 @@ cairn_deepspeed_tensor_object(struct cairn_deepspeed_target *target, struct cair
         cairn_torch_carry_replace(object->root, "param_shapes",
                                   cairn_deepspeed_shapes_node(&target->groups, &object->tree));
     cairn_torch_carry_replace(object->root, "mp_world_size", ranks);
-    cairn_torch_carry_replace(cairn_pickle_get(object->root, "checkpoint_parallel_dimensions"), "tp_degree", ranks);
+    cairn_torch_carry_replace(cairn_pickle_get(object->root, "checkpoint_parallel_dimensions"),
+                              "tp_degree", ranks);
     return err;
 }
 
 /* ---- pieces ---- */
 
 cairn_err
-cairn_deepspeed_tensor_add_flat(struct cairn_deepspeed_target *target, uint32_t parameter, uint32_t tensor, uint32_t file,
-                                uint64_t begin, uint64_t end, uint64_t at)
+cairn_deepspeed_tensor_add_flat(struct cairn_deepspeed_target *target, uint32_t parameter,
+                                uint32_t tensor, uint32_t file, uint64_t begin, uint64_t end,
+                                uint64_t at)
 {
     const struct cairn_tensor *known = cairn_layout_tensor(target->checkpoint->layout, tensor);
     const struct cairn_deepspeed_parameter *part = &target->groups.parameters[parameter];
     const struct cairn_deepspeed_cut *cut = &target->cut_of[parameter];
-    uint64_t row_elements = part->dims > 0 && part->shape[0] > 0 ? part->elements / part->shape[0] : 0;
+    uint64_t row_elements =
+        part->dims > 0 && part->shape[0] > 0 ? part->elements / part->shape[0] : 0;
     uint32_t index = 0;
     cairn_err err = cairn_output_add_tensor(target->output, target->options, known, &index);
 
@@ -229,18 +247,21 @@ cairn_deepspeed_tensor_add_flat(struct cairn_deepspeed_target *target, uint32_t 
         from = begin > first ? begin : first;
         to = end < first + count ? end : first + count;
         if (from < to)
-            err = cairn_output_add_flat(target->output, index, file, box->start, box->extent, from - first, to - first,
+            err = cairn_output_add_flat(target->output, index, file, box->start, box->extent,
+                                        from - first, to - first,
                                         at + (from - begin) * cairn_dtype_bytes(known->dtype));
     }
     return err;
 }
 
 cairn_err
-cairn_deepspeed_tensor_add(struct cairn_deepspeed_target *target, uint32_t tensor, uint32_t file, uint64_t at)
+cairn_deepspeed_tensor_add(struct cairn_deepspeed_target *target, uint32_t tensor, uint32_t file,
+                           uint64_t at)
 {
     const struct cairn_tensor *known = cairn_layout_tensor(target->checkpoint->layout, tensor);
     const struct cairn_deepspeed_piece *piece = &target->pieces[target->cut_at[tensor] - 1];
-    uint64_t strides[CAIRN_DIMS_MAX], stride = cairn_dtype_bytes(cairn_output_dtype(target->options, known));
+    uint64_t strides[CAIRN_DIMS_MAX],
+        stride = cairn_dtype_bytes(cairn_output_dtype(target->options, known));
     uint32_t index = 0;
     cairn_err err = cairn_output_add_tensor(target->output, target->options, known, &index);
 

@@ -8,9 +8,9 @@
  *     zero/optimizer_state.pt      what all parameters share
  *     …model_states.pt             copies of what the ranks had
  *
- * The place is the directory with `latest_universal`, or the folder. Shapes come from param_shapes in
- * the model_states. Read into the same canonical names and carried objects as DeepSpeed's own checkpoints
- * (deepspeed/state.h), so that either can be made of the other.
+ * The place is the directory with `latest_universal`, or the folder. Shapes come from param_shapes
+ * in the model_states. Read into the same canonical names and carried objects as DeepSpeed's own
+ * checkpoints (deepspeed/state.h), so that either can be made of the other.
  */
 #include "tools/convert/deepspeed/universal.h"
 
@@ -37,7 +37,8 @@ probe(const struct cairn_place *place)
     if (err == CAIRN_CORRUPT) /* nobody else has such a file: reading says what is wrong with it */
         return true;
     return err == CAIRN_OK &&
-           cairn_deepspeed_path(folder, "zero/optimizer_state.pt", path, sizeof(path)) == CAIRN_OK &&
+           cairn_deepspeed_path(folder, "zero/optimizer_state.pt", path, sizeof(path)) ==
+               CAIRN_OK &&
            cairn_place_has_file(place, path);
 }
 
@@ -54,9 +55,8 @@ tensor_of(const struct cairn_torch_source *source)
 }
 
 static cairn_err
-read_tensor(struct cairn_ds_universal_reading *reading,
-            const struct cairn_torch_source *source, const char *key,
-            const struct cairn_deepspeed_parameter *parameter)
+read_tensor(struct cairn_ds_universal_reading *reading, const struct cairn_torch_source *source,
+            const char *key, const struct cairn_deepspeed_parameter *parameter)
 {
     const struct cairn_torch_tensor *tensor = tensor_of(source);
     char name[CAIRN_NAME_BYTES_MAX + CAIRN_DEEPSPEED_KEY_BYTES_MAX];
@@ -72,10 +72,11 @@ read_tensor(struct cairn_ds_universal_reading *reading,
              memcmp(tensor->view.shape, parameter->shape,
                     parameter->dims * sizeof(*parameter->shape)) == 0;
     if (!shaped && (tensor->view.dims != 1 || tensor->view.shape[0] != parameter->elements))
-        return cairn_complain(reading->complaint, CAIRN_CORRUPT,
-                              "%s/%s has not the shape that param_shapes gives %s; the files are of "
-                              "different checkpoints, or of a job with tensor parallelism",
-                              reading->checkpoint->place.path, source->path, parameter->path);
+        return cairn_complain(
+            reading->complaint, CAIRN_CORRUPT,
+            "%s/%s has not the shape that param_shapes gives %s; the files are of "
+            "different checkpoints, or of a job with tensor parallelism",
+            reading->checkpoint->place.path, source->path, parameter->path);
     (void)snprintf(name, sizeof(name), "%s.%s", key, parameter->name);
     err = cairn_checkpoint_add_tensor(reading->checkpoint, name, tensor->view.dtype->dtype,
                                       CAIRN_OPTIMIZER, parameter->dims, parameter->shape, &index,
@@ -87,8 +88,8 @@ read_tensor(struct cairn_ds_universal_reading *reading,
 
 /* A step that is a tensor: the first parameter's is the group's, the others must be equal. */
 static cairn_err
-read_step(struct cairn_ds_universal_reading *reading, const struct cairn_torch_source *source, uint32_t group,
-          const struct cairn_deepspeed_parameter *parameter)
+read_step(struct cairn_ds_universal_reading *reading, const struct cairn_torch_source *source,
+          uint32_t group, const struct cairn_deepspeed_parameter *parameter)
 {
     const struct cairn_deepspeed_parameter *first =
         &reading->state.groups.parameters[reading->state.groups.groups[group].first];
@@ -114,8 +115,7 @@ read_step(struct cairn_ds_universal_reading *reading, const struct cairn_torch_s
         return cairn_complain(reading->complaint, CAIRN_CORRUPT,
                               "%s/%s is no tensor of one element", reading->checkpoint->place.path,
                               source->path);
-    err = cairn_place_open_file(&reading->checkpoint->place, source->path, &fd,
-                                reading->complaint);
+    err = cairn_place_open_file(&reading->checkpoint->place, source->path, &fd, reading->complaint);
     if (!err)
         err = cairn_file_read_at(fd, tensor->at, scalar.value, (size_t)tensor->bytes, &got);
     (void)cairn_file_close(fd); /* only read; -1 is allowed */
@@ -153,8 +153,8 @@ read_key(struct cairn_ds_universal_reading *reading, uint32_t group,
     return err;
 }
 
-/* A file of state in a parameter's folder. The keys are those of the first parameter; what another one
- * lacks is complained about when it is read, what only another one has is here. */
+/* A file of state in a parameter's folder. The keys are those of the first parameter; what another
+ * one lacks is complained about when it is read, what only another one has is here. */
 static cairn_err
 see_key(struct cairn_ds_universal_reading *reading, const char *directory, const char *name)
 {
@@ -237,8 +237,8 @@ warn_of_others(struct cairn_ds_universal_reading *reading)
     cairn_err err = cairn_deepspeed_path(reading->folder, "zero", path, sizeof(path));
 
     if (!err)
-        err = cairn_place_list(&reading->checkpoint->place, path, &names, &count,
-                               reading->complaint);
+        err =
+            cairn_place_list(&reading->checkpoint->place, path, &names, &count, reading->complaint);
     if (!err && count > (size_t)reading->state.groups.parameter_count + 1)
         err = cairn_checkpoint_warn(reading->checkpoint,
                                     "%zu tensors in %s belong to no trained parameter: they are "
@@ -255,7 +255,8 @@ note_prefix(struct cairn_ds_universal_reading *reading)
 {
     const struct cairn_pickle_node *config, *bf16, *enabled;
     struct cairn_opaque_tree model;
-    cairn_err err = cairn_opaque_tree_open(reading->checkpoint, CAIRN_DEEPSPEED_MODEL, &model, reading->complaint);
+    cairn_err err = cairn_opaque_tree_open(reading->checkpoint, CAIRN_DEEPSPEED_MODEL, &model,
+                                           reading->complaint);
 
     config = err ? NULL : cairn_pickle_get(model.root, "ds_config");
     bf16 = cairn_pickle_get(config, "bf16");
@@ -278,18 +279,20 @@ read_all(struct cairn_checkpoint *checkpoint, struct cairn_complaint *complaint)
     if (!err)
         err = cairn_deepspeed_files_list(&checkpoint->place, reading.folder, &files, complaint);
     if (!err && (files.part_count > 1 || files.layer_count > 0))
-        err = cairn_complain(complaint, CAIRN_VERSION,
-                             "%s is of a job with model parallelism, which is not read in this form; "
-                             "convert the checkpoint that it was made of",
-                             checkpoint->place.path);
+        err =
+            cairn_complain(complaint, CAIRN_VERSION,
+                           "%s is of a job with model parallelism, which is not read in this form; "
+                           "convert the checkpoint that it was made of",
+                           checkpoint->place.path);
     reading.state.stage3 = files.model_by_rank;
     reading.state.part_count = files.part_count;
     for (uint32_t i = 0; i < files.model_count && !err; i++)
         err = cairn_deepspeed_model_read(checkpoint, &reading.state, files.models[i], i, complaint);
     if (!err && !reading.state.has_groups)
-        err = cairn_complain(complaint, CAIRN_CORRUPT,
-                             "%s: %s has no param_shapes, without which the parameters are not known",
-                             checkpoint->place.path, files.models[0]);
+        err =
+            cairn_complain(complaint, CAIRN_CORRUPT,
+                           "%s: %s has no param_shapes, without which the parameters are not known",
+                           checkpoint->place.path, files.models[0]);
     if (!err)
         err = read_parameters(&reading);
     if (!err)
@@ -313,10 +316,10 @@ prepare(struct cairn_checkpoint *checkpoint, const struct cairn_output_options *
     cairn_err err = cairn_deepspeed_prepare(checkpoint, options, complaint);
 
     if (!err && options->zero == CAIRN_ZERO_3)
-        err = cairn_checkpoint_warn(checkpoint,
-                                    "where groups of the optimizer differ, set their hyperparameters after "
-                                    "loading: with ZeRO 3 DeepSpeed gives all groups those of the first "
-                                    "when it loads a universal checkpoint");
+        err = cairn_checkpoint_warn(
+            checkpoint, "where groups of the optimizer differ, set their hyperparameters after "
+                        "loading: with ZeRO 3 DeepSpeed gives all groups those of the first "
+                        "when it loads a universal checkpoint");
     return err;
 }
 

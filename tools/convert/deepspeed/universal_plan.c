@@ -127,8 +127,9 @@ plan_parameter(struct writing *writing, uint32_t group,
 /* ---- what all parameters share ---- */
 
 /*
- * zero/optimizer_state.pt: ZeRO 1 and 2 look for param_groups and ds_version in it, ZeRO 3 for the step and
- * the param_groups in an optimizer_state_dict of its own. Both are given, so that either can load.
+ * zero/optimizer_state.pt: ZeRO 1 and 2 look for param_groups and ds_version in it, ZeRO 3 for the
+ * step and the param_groups in an optimizer_state_dict of its own. Both are given, so that either
+ * can load.
  */
 static cairn_err
 plan_optimizer_state(struct writing *writing)
@@ -216,15 +217,17 @@ cairn_ds_universal_plan(const struct cairn_checkpoint *checkpoint,
     (void)snprintf(writing.folder, sizeof(writing.folder), "global_step%" PRIu64 "_universal",
                    writing.target.step);
     if (!err && writing.target.part_count > 1)
-        err = cairn_complain(complaint, CAIRN_INVAL,
-                             "%s is of a pipeline, whose stages a universal checkpoint is not made of "
-                             "here; convert it to deepspeed, or to another format",
-                             checkpoint->place.path);
+        err = cairn_complain(
+            complaint, CAIRN_INVAL,
+            "%s is of a pipeline, whose stages a universal checkpoint is not made of "
+            "here; convert it to deepspeed, or to another format",
+            checkpoint->place.path);
     if (!err && !writing.target.has_groups)
-        err = cairn_complain(complaint, CAIRN_INVAL,
-                             "%s has no ZeRO optimizer, and a universal checkpoint is made of one's "
-                             "state",
-                             checkpoint->place.path);
+        err =
+            cairn_complain(complaint, CAIRN_INVAL,
+                           "%s has no ZeRO optimizer, and a universal checkpoint is made of one's "
+                           "state",
+                           checkpoint->place.path);
     if (!err)
         err = cairn_deepspeed_target_carried(&writing.target, CAIRN_DEEPSPEED_PREFIX);
     if (!err)
@@ -236,8 +239,8 @@ cairn_ds_universal_plan(const struct cairn_checkpoint *checkpoint,
         cairn_deepspeed_subgroups_apply(&writing.target, &writing.optim.tree, writing.optimizer);
         base = cairn_pickle_get(writing.optimizer, writing.target.stage3 ? "optimizer_state_dict"
                                                                          : "base_optimizer_state");
-        writing.states = base && base->kind == CAIRN_PICKLE_LIST ? base
-                                                                 : cairn_pickle_get(base, "state");
+        writing.states =
+            base && base->kind == CAIRN_PICKLE_LIST ? base : cairn_pickle_get(base, "state");
         writing.bare = !takes_dicts(&writing);
         err = cairn_pickle_pairs(writing.optimizer) ? plan_all(&writing) : CAIRN_CORRUPT;
     }
@@ -247,7 +250,7 @@ cairn_ds_universal_plan(const struct cairn_checkpoint *checkpoint,
         return cairn_complain(complaint, err, "%s: cannot be laid out: %s", checkpoint->place.path,
                               cairn_err_text(err));
     latest = (uint8_t *)strdup(writing.folder);
-    return latest ? cairn_output_add_small(output, "latest_universal", latest,
-                                           strlen(writing.folder))
-                  : CAIRN_NOMEM;
+    return latest
+               ? cairn_output_add_small(output, "latest_universal", latest, strlen(writing.folder))
+               : CAIRN_NOMEM;
 }

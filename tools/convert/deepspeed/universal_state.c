@@ -1,5 +1,5 @@
-/* tools/convert/deepspeed/universal_state.c - zero/optimizer_state.pt: what all parameters of a universal checkpoint
- * share, made into the object of a rank's optim_states again. */
+/* tools/convert/deepspeed/universal_state.c - zero/optimizer_state.pt: what all parameters of a
+ * universal checkpoint share, made into the object of a rank's optim_states again. */
 #include "tools/convert/deepspeed/universal.h"
 
 #include <inttypes.h>
@@ -41,11 +41,11 @@ make_states(struct cairn_ds_universal_reading *reading, struct cairn_pickle *tre
         for (uint32_t i = 0; pairs && i < pairs->count; i++)
             if (cairn_pickle_u64(pairs->items[2 * i], &number) && number == g)
                 own = pairs->items[2 * i + 1];
-        (void)snprintf(name, sizeof(name), "step.%s",
-                       reading->state.groups.groups[g].count
-                           ? reading->state.groups.parameters[reading->state.groups.groups[g].first]
-                                 .name
-                           : "");
+        (void)snprintf(
+            name, sizeof(name), "step.%s",
+            reading->state.groups.groups[g].count
+                ? reading->state.groups.parameters[reading->state.groups.groups[g].first].name
+                : "");
         if (cairn_layout_tensor_find(reading->checkpoint->layout, name) != UINT32_MAX)
             put_mark(tree, state, cairn_pickle_text(tree, "step"), "scalar", "step", g);
         else if (cairn_pickle_get(own, "step"))
@@ -60,8 +60,8 @@ make_states(struct cairn_ds_universal_reading *reading, struct cairn_pickle *tre
 }
 
 /*
- * From optimizer_state.pt the object of a rank's optim_states: what the universal form has taken apart
- * stands in it again as words.
+ * From optimizer_state.pt the object of a rank's optim_states: what the universal form has taken
+ * apart stands in it again as words.
  */
 static void
 make_optimizer(struct cairn_ds_universal_reading *reading, struct cairn_torch_source *source)
@@ -97,14 +97,13 @@ make_optimizer(struct cairn_ds_universal_reading *reading, struct cairn_torch_so
         if (keep)
             cairn_pickle_put(tree, optimizer, pairs->items[2 * i], pairs->items[2 * i + 1]);
     }
-    cairn_pickle_put(tree, optimizer,
-                     cairn_pickle_text(tree, stage3 ? "optimizer_state_dict"
-                                                    : "base_optimizer_state"),
-                     base);
-    cairn_pickle_put(tree, optimizer,
-                     cairn_pickle_text(tree, stage3 ? "fp32_flat_groups"
-                                                    : "single_partition_of_fp32_groups"),
-                     masters);
+    cairn_pickle_put(
+        tree, optimizer,
+        cairn_pickle_text(tree, stage3 ? "optimizer_state_dict" : "base_optimizer_state"), base);
+    cairn_pickle_put(
+        tree, optimizer,
+        cairn_pickle_text(tree, stage3 ? "fp32_flat_groups" : "single_partition_of_fp32_groups"),
+        masters);
     if (!stage3)
         cairn_pickle_put(tree, optimizer, cairn_pickle_text(tree, "param_slice_mappings"),
                          cairn_pickle_none(tree));
@@ -139,8 +138,8 @@ leave_out_buffers(struct cairn_torch_source *source)
 static cairn_err
 read_inner_steps(struct cairn_ds_universal_reading *reading, struct cairn_torch_source *source)
 {
-    const struct cairn_pickle_node *pairs = cairn_pickle_pairs(cairn_pickle_get(
-        cairn_pickle_get(source->torch.root, "optimizer_state_dict"), "state"));
+    const struct cairn_pickle_node *pairs = cairn_pickle_pairs(
+        cairn_pickle_get(cairn_pickle_get(source->torch.root, "optimizer_state_dict"), "state"));
     struct cairn_deepspeed_groups *groups = &reading->state.groups;
     cairn_err err = CAIRN_OK;
 
@@ -166,8 +165,7 @@ read_inner_steps(struct cairn_ds_universal_reading *reading, struct cairn_torch_
                 continue;
             }
             err = cairn_checkpoint_add_tensor(reading->checkpoint, name, tensor->view.dtype->dtype,
-                                              CAIRN_OPTIMIZER, 0, NULL, &index,
-                                              reading->complaint);
+                                              CAIRN_OPTIMIZER, 0, NULL, &index, reading->complaint);
             if (!err)
                 err = cairn_checkpoint_add_box(reading->checkpoint, index, source->container, NULL,
                                                NULL, tensor->at, NULL, reading->complaint);
@@ -183,8 +181,8 @@ cairn_ds_universal_read_state(struct cairn_ds_universal_reading *reading)
 {
     struct cairn_torch_source source = {0};
     char path[CAIRN_FILE_PATH_BYTES_MAX];
-    cairn_err err = cairn_deepspeed_path(reading->folder, "zero/optimizer_state.pt", path,
-                                         sizeof(path));
+    cairn_err err =
+        cairn_deepspeed_path(reading->folder, "zero/optimizer_state.pt", path, sizeof(path));
 
     if (!err)
         err = cairn_torch_source_open(reading->checkpoint, path, &source, reading->complaint);

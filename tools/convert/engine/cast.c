@@ -1,5 +1,5 @@
-/* tools/convert/engine/cast.c - see cast.h. Each element goes by way of a float; the compiler makes the
- * common pairs into straight loops. */
+/* tools/convert/engine/cast.c - see cast.h. Each element goes by way of a float; the compiler makes
+ * the common pairs into straight loops. */
 #include "tools/convert/engine/cast.h"
 
 #include <string.h>

@@ -1,5 +1,6 @@
 /*
- * tools/convert/engine/cast.h - floating-point elements of one type as another: F64, F32, F16, BF16.
+ * tools/convert/engine/cast.h - floating-point elements of one type as another: F64, F32, F16,
+ * BF16.
  *
  * Rounds to nearest, ties to even, as PyTorch does (F64 goes by way of F32). What is too large
  * becomes infinite; NaN stays NaN. Pure. Thread: any.

@@ -23,8 +23,8 @@ push_clip(struct cairn_move *clips, size_t *count, const struct cairn_move *move
 }
 
 void
-cairn_clip_move(const struct cairn_move *move, uint64_t begin, uint64_t end, struct cairn_move *clips,
-          size_t *count)
+cairn_clip_move(const struct cairn_move *move, uint64_t begin, uint64_t end,
+                struct cairn_move *clips, size_t *count)
 {
     uint64_t stride = move->target_stride, run = 0, last = move->run_count - 1;
 

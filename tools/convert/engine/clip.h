@@ -1,5 +1,6 @@
 /*
- * tools/convert/engine/clip.h - the part of a move that is in a tile: a range of the target container.
+ * tools/convert/engine/clip.h - the part of a move that is in a tile: a range of the target
+ * container.
  */
 #ifndef CAIRN_TOOLS_CONVERT_ENGINE_CLIP_H
 #define CAIRN_TOOLS_CONVERT_ENGINE_CLIP_H

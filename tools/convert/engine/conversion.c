@@ -1,5 +1,6 @@
 /*
- * tools/convert/engine/conversion.c - planning a conversion, and the order in which a run does things.
+ * tools/convert/engine/conversion.c - planning a conversion, and the order in which a run does
+ * things.
  *
  * Order of a run: the target is opened (it is empty, or ours); replicas are compared, so that a
  * source that contradicts itself fails before a byte is written; tiles; fingerprints of what tiles
@@ -96,8 +97,8 @@ plan_moves(struct cairn_conversion *conversion, struct cairn_complaint *complain
                              &conversion->moves, text, sizeof(text));
     if (err)
         return cairn_complain(complaint, err == CAIRN_NOMEM ? err : CAIRN_INTERNAL,
-                              "the plan of the conversion fails: %s%s%s", text,
-                              text[0] ? "; " : "", cairn_err_text(err));
+                              "the plan of the conversion fails: %s%s%s", text, text[0] ? "; " : "",
+                              cairn_err_text(err));
     cairn_execute_sort(&conversion->moves);
     report->move_count = conversion->moves.count;
     report->read_bytes = conversion->moves.bytes;
@@ -137,7 +138,7 @@ fit(struct cairn_conversion *conversion, struct cairn_execution *execution,
                                           .stretch_count = conversion->regions.stretch_count,
                                           .thread_count = conversion->options->thread_count};
     err = cairn_memory_limit_fit(execution, conversion->options->memory_limit_bytes,
-                           spare_per_tile(conversion), complaint);
+                                 spare_per_tile(conversion), complaint);
     conversion->report.tile_bytes = execution->tile_bytes;
     conversion->report.thread_count = execution->thread_count;
     return err;
@@ -150,8 +151,8 @@ check_memory(const struct cairn_conversion *conversion, struct cairn_complaint *
     size_t pieces = cairn_layout_piece_count(conversion->source.layout);
 
     return cairn_memory_limit_check(conversion->options->memory_limit_bytes,
-                                    cairn_memory_limit_plan_bytes(pieces, 0),
-                                    "checking the source", complaint);
+                                    cairn_memory_limit_plan_bytes(pieces, 0), "checking the source",
+                                    complaint);
 }
 
 cairn_err
@@ -162,7 +163,8 @@ cairn_conversion_open(const struct cairn_conversion_options *options, struct cai
     cairn_err err;
 
     *out = (struct cairn_conversion){.options = options, .source.place.dir_fd = -1};
-    err = cairn_checkpoint_open_threads(options->source, options->from, options->thread_count, &out->source, complaint);
+    err = cairn_checkpoint_open_threads(options->source, options->from, options->thread_count,
+                                        &out->source, complaint);
     if (!err && (options->output.dtype == CAIRN_F32 || options->output.dtype == CAIRN_F64))
         err = cairn_checkpoint_take_masters(&out->source, &out->report.from_masters, complaint);
     if (!err) /* masters may be left out then */
@@ -194,7 +196,7 @@ cairn_conversion_open(const struct cairn_conversion_options *options, struct cai
         err = cairn_memory_limit_check(
             options->memory_limit_bytes,
             cairn_memory_limit_plan_bytes(cairn_layout_piece_count(out->whole.layout),
-                                    cairn_layout_piece_count(out->output.layout)),
+                                          cairn_layout_piece_count(out->output.layout)),
             "planning", complaint);
     if (!err)
         err = cairn_regions_init(&out->output, out->whole.layout, &out->regions, complaint);
@@ -235,10 +237,9 @@ digest_plan(const struct cairn_conversion *conversion, uint8_t digest[CAIRN_SHA2
     cairn_sha256_update(sha, output->format->name, strlen(output->format->name) + 1);
     for (uint32_t c = 0; c < conversion->source.container_count; c++) {
         const struct cairn_container *container = &conversion->source.containers[c];
-        uint64_t numbers[4] = {container->bytes, container->mark.modified_ns, container->mark.changed_ns,
-                               container->literal
-                                   ? cairn_crc64(0, container->literal, (size_t)container->bytes)
-                                   : 0};
+        uint64_t numbers[4] = {
+            container->bytes, container->mark.modified_ns, container->mark.changed_ns,
+            container->literal ? cairn_crc64(0, container->literal, (size_t)container->bytes) : 0};
 
         if (container->path)
             cairn_sha256_update(sha, container->path, strlen(container->path) + 1);
@@ -279,21 +280,24 @@ finish(struct cairn_conversion *conversion, struct cairn_target *target,
 
     err = output->format->finish(&conversion->source, output, complaint);
     for (uint32_t i = before; !err && i < output->literal_count; i++)
-        err = cairn_target_write(target, output->literals[i].file,
-                                 output->literals[i].offset_bytes, output->literals[i].bytes,
-                                 (size_t)output->literals[i].bytes_len, complaint);
+        err = cairn_target_write(target, output->literals[i].file, output->literals[i].offset_bytes,
+                                 output->literals[i].bytes, (size_t)output->literals[i].bytes_len,
+                                 complaint);
     return err;
 }
 
 /*
- * Holds the source's checksums against what was read. Where they do not fit, what was written of it is not to be gone on with, not even
- * with another copy of the source, which may well have the same size and time.
+ * Holds the source's checksums against what was read. Where they do not fit, what was written of it
+ * is not to be gone on with, not even with another copy of the source, which may well have the same
+ * size and time.
  */
 static cairn_err
 check_sums(const struct cairn_conversion *conversion, struct cairn_source_sums *sums,
-           struct cairn_handles *handles, struct cairn_target *target, struct cairn_complaint *complaint)
+           struct cairn_handles *handles, struct cairn_target *target,
+           struct cairn_complaint *complaint)
 {
-    cairn_err err = cairn_source_sums_check(sums, &conversion->source, handles, complaint), forgotten;
+    cairn_err err = cairn_source_sums_check(sums, &conversion->source, handles, complaint),
+              forgotten;
 
     if (err != CAIRN_CORRUPT)
         return err;
@@ -304,8 +308,10 @@ check_sums(const struct cairn_conversion *conversion, struct cairn_source_sums *
         struct cairn_complaint cause = *complaint;
 
         complaint->text[0] = '\0';
-        (void)cairn_complain(complaint, err, "%.800s; and remove what is unfinished in %.100s, which cannot be marked as such: %s",
-                             cause.text, cairn_target_directory(target), cairn_err_text(forgotten));
+        (void)cairn_complain(
+            complaint, err,
+            "%.800s; and remove what is unfinished in %.100s, which cannot be marked as such: %s",
+            cause.text, cairn_target_directory(target), cairn_err_text(forgotten));
     }
     return err;
 }
@@ -326,9 +332,9 @@ cairn_conversion_run(struct cairn_conversion *conversion, struct cairn_complaint
 
     err = digest_plan(conversion, digest);
     if (!err)
-        err = cairn_target_open(conversion->options->target, &conversion->output,
-                                conversion->options->output.single_file, digest, &target,
-                                complaint);
+        err =
+            cairn_target_open(conversion->options->target, &conversion->output,
+                              conversion->options->output.single_file, digest, &target, complaint);
     if (!err)
         err = cairn_handles_create(conversion->source.container_count, cairn_execute_open,
                                    &conversion->source, &handles);

@@ -1,5 +1,6 @@
 /*
- * tools/convert/engine/conversion.h - one conversion: from two paths and a format to files and a proof.
+ * tools/convert/engine/conversion.h - one conversion: from two paths and a format to files and a
+ * proof.
  *
  * Open reads metadata, proves that the source is whole, lays the target out and plans; nothing is
  * written. Run compares replicas, writes, fingerprints both sides and commits. A conversion that
@@ -20,7 +21,7 @@ struct cairn_conversion_options {
     struct cairn_output_options output;
     const char *const *drops; /* [drop_count] patterns of names (fnmatch) that are left out */
     size_t drop_count;
-    const char *map; /* map.h; NULL: names and layouts stay what they are */
+    const char *map;         /* map.h; NULL: names and layouts stay what they are */
     const char *const *sets; /* [set_count]: what the map is told, "heads=32" */
     size_t set_count;
     uint32_t thread_count;
@@ -33,12 +34,12 @@ struct cairn_conversion_options {
 struct cairn_conversion_report {
     uint32_t parameters, buffers, optimizer, opaque; /* tensors of the source */
     uint32_t aliases, dropped, cast;
-    uint32_t from_masters; /* parameters that are what the optimizer has in float32 */
+    uint32_t from_masters;       /* parameters that are what the optimizer has in float32 */
     struct cairn_map_report map; /* all zero without a map; tensors above are counted behind it */
-    uint64_t source_bytes;  /* of all tensors */
-    uint64_t target_bytes;  /* of all files */
-    uint64_t read_bytes;    /* by the plan */
-    uint64_t replica_bytes; /* compared */
+    uint64_t source_bytes;       /* of all tensors */
+    uint64_t target_bytes;       /* of all files */
+    uint64_t read_bytes;         /* by the plan */
+    uint64_t replica_bytes;      /* compared */
     uint64_t move_count, run_count;
     uint64_t tile_bytes;
     uint32_t thread_count;
@@ -46,7 +47,7 @@ struct cairn_conversion_report {
     bool resumed;
     uint64_t kept_bytes; /* found written by an earlier run, and verified */
     uint64_t run_ns;
-    uint32_t proved;      /* tensors whose fingerprints are equal on both sides */
+    uint32_t proved; /* tensors whose fingerprints are equal on both sides */
     char source_state[65], target_state[65];   /* digests of all but opaque state */
     char source_opaque[65], target_opaque[65]; /* and of opaque state; carried tensors left out */
     uint32_t carried; /* tensors that are written in another encoding, in headers or small files */

@@ -35,7 +35,8 @@ number_tensors(const struct cairn_checkpoint *checkpoint, const char *const *pat
     return CAIRN_OK;
 }
 
-/* heirs[tensor]: the first alias that is kept of a tensor that is not, which then has its elements; else UINT32_MAX. */
+/* heirs[tensor]: the first alias that is kept of a tensor that is not, which then has its elements;
+ * else UINT32_MAX. */
 static void
 find_heirs(const struct cairn_checkpoint *checkpoint, const uint32_t *numbers, uint32_t *heirs)
 {
@@ -80,7 +81,8 @@ copy_kept(const struct cairn_layout *from, const uint32_t *numbers, const uint32
 }
 
 static void
-renumber_aliases(struct cairn_checkpoint *checkpoint, const uint32_t *numbers, const uint32_t *heirs)
+renumber_aliases(struct cairn_checkpoint *checkpoint, const uint32_t *numbers,
+                 const uint32_t *heirs)
 {
     uint32_t kept = 0;
 
@@ -108,8 +110,8 @@ cairn_checkpoint_drop(struct cairn_checkpoint *checkpoint, const char *const *pa
     *dropped = 0;
     if (pattern_count == 0)
         return CAIRN_OK;
-    numbers = malloc((2 * (size_t)cairn_layout_tensor_count(checkpoint->layout) + 1) *
-                     sizeof(*numbers));
+    numbers =
+        malloc((2 * (size_t)cairn_layout_tensor_count(checkpoint->layout) + 1) * sizeof(*numbers));
     if (!numbers)
         return CAIRN_NOMEM;
     heirs = numbers + cairn_layout_tensor_count(checkpoint->layout);

@@ -34,15 +34,17 @@ check_forms(const struct cairn_conversion *conversion, struct cairn_complaint *c
             cairn_layout_tensor(conversion->source.layout, output->equals[i].of);
 
         if (!same_form(tensor, of))
-            return cairn_complain(complaint, CAIRN_INVAL,
-                                  "%s is not of the type and shape of %s, and the format %s keeps one "
-                                  "for both; leave it out with --drop",
-                                  tensor->name, of->name, output->format->name);
+            return cairn_complain(
+                complaint, CAIRN_INVAL,
+                "%s is not of the type and shape of %s, and the format %s keeps one "
+                "for both; leave it out with --drop",
+                tensor->name, of->name, output->format->name);
     }
     return CAIRN_OK;
 }
 
-/* One side of each pair: what is left out, or what it shall equal; of those that are (or are not) rounded to `dtype`. */
+/* One side of each pair: what is left out, or what it shall equal; of those that are (or are not)
+ * rounded to `dtype`. */
 static void
 choose(const struct cairn_conversion *conversion, enum cairn_dtype dtype, bool *wanted, bool *any)
 {
@@ -84,15 +86,17 @@ compare(const struct cairn_conversion *conversion, enum cairn_dtype dtype,
             continue;
         if (!cairn_fingerprint_equal(of_tensors[cairn_layout_tensor_find(layout, tensor->name)],
                                      of_others[cairn_layout_tensor_find(layout, of->name)]))
-            return dtype ? cairn_complain(complaint, CAIRN_INVAL,
-                                          "%s has other elements than %s when these are rounded, and the "
-                                          "format %s would keep those alone; choose a form of it that has "
-                                          "both, such as another stage of ZeRO",
-                                          tensor->name, of->name, output->format->name)
-                         : cairn_complain(complaint, CAIRN_INVAL,
-                                          "%s has other elements than %s, and the format %s keeps one for "
-                                          "both; leave it out with --drop",
-                                          tensor->name, of->name, output->format->name);
+            return dtype ? cairn_complain(
+                               complaint, CAIRN_INVAL,
+                               "%s has other elements than %s when these are rounded, and the "
+                               "format %s would keep those alone; choose a form of it that has "
+                               "both, such as another stage of ZeRO",
+                               tensor->name, of->name, output->format->name)
+                         : cairn_complain(
+                               complaint, CAIRN_INVAL,
+                               "%s has other elements than %s, and the format %s keeps one for "
+                               "both; leave it out with --drop",
+                               tensor->name, of->name, output->format->name);
     }
     return CAIRN_OK;
 }
@@ -104,9 +108,9 @@ cairn_equals_check(struct cairn_conversion *conversion, struct cairn_handles *ha
     static const enum cairn_dtype rounded[] = {CAIRN_BF16, CAIRN_F16};
     const struct cairn_layout *layout = conversion->whole.layout;
     size_t count = cairn_layout_tensor_count(layout);
-    struct cairn_fingerprints_options options = {
-        .thread_count = conversion->report.thread_count,
-        .memory_limit_bytes = conversion->options->memory_limit_bytes};
+    struct cairn_fingerprints_options options = {.thread_count = conversion->report.thread_count,
+                                                 .memory_limit_bytes =
+                                                     conversion->options->memory_limit_bytes};
     struct cairn_fingerprint *found, *cast;
     bool *wanted, any = false;
     cairn_err err = CAIRN_OK;
@@ -133,7 +137,8 @@ cairn_equals_check(struct cairn_conversion *conversion, struct cairn_handles *ha
         if (!any)
             continue;
         options.cast = rounded[i];
-        err = cairn_fingerprints_read(&conversion->source, layout, handles, &options, cast, complaint);
+        err = cairn_fingerprints_read(&conversion->source, layout, handles, &options, cast,
+                                      complaint);
         if (!err)
             err = compare(conversion, rounded[i], found, cast, complaint);
     }

@@ -24,9 +24,9 @@ enum { PROGRESS_NS = 100000000 };
 /* Where the sweep stands. */
 struct sweep {
     size_t stretch;
-    uint64_t at;      /* in the stretch */
-    size_t next;      /* first move that was not yet active */
-    size_t *active;   /* indices of moves */
+    uint64_t at;    /* in the stretch */
+    size_t next;    /* first move that was not yet active */
+    size_t *active; /* indices of moves */
     size_t active_count;
 };
 
@@ -70,12 +70,15 @@ cairn_execute_open(void *context, uint32_t container, int *fd, struct cairn_comp
         return CAIRN_OK;
     (void)cairn_file_close(*fd); /* only looked at */
     *fd = -1;
-    return err == CAIRN_IO ? cairn_complain(complaint, err, "%s/%s cannot be looked at", checkpoint->place.path, expected->path)
-                           : cairn_checkpoint_complain_changed(checkpoint, expected->path, complaint);
+    return err == CAIRN_IO
+               ? cairn_complain(complaint, err, "%s/%s cannot be looked at", checkpoint->place.path,
+                                expected->path)
+               : cairn_checkpoint_complain_changed(checkpoint, expected->path, complaint);
 }
 
 cairn_err
-cairn_execute_check_unchanged(const struct cairn_checkpoint *checkpoint, struct cairn_complaint *complaint)
+cairn_execute_check_unchanged(const struct cairn_checkpoint *checkpoint,
+                              struct cairn_complaint *complaint)
 {
     cairn_err err = CAIRN_OK;
 
@@ -209,8 +212,8 @@ run_tile(struct worker *worker, struct cairn_tile *tile, size_t active_count,
     size_t count = 0;
 
     for (size_t i = 0; i < active_count; i++)
-        cairn_clip_move(&execution->moves[worker->active[i]], tile->begin, tile->end,
-                        worker->clips, &count);
+        cairn_clip_move(&execution->moves[worker->active[i]], tile->begin, tile->end, worker->clips,
+                        &count);
     for (size_t i = 0; i < count; i++)
         covered += worker->clips[i].run_bytes * worker->clips[i].run_count;
     tile->bytes = worker->bytes;

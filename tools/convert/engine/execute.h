@@ -1,5 +1,6 @@
 /*
- * tools/convert/engine/execute.h - runs moves from a checkpoint's files into tiles, several at once.
+ * tools/convert/engine/execute.h - runs moves from a checkpoint's files into tiles, several at
+ * once.
  *
  * Driven by the output: a tile is a range of a target container, filled in memory by one gather and
  * then handed to whoever wants it (a file, a comparison, a fingerprint). Every byte of the source
@@ -36,7 +37,7 @@ struct cairn_tile {
 
 struct cairn_execution {
     const struct cairn_checkpoint *source;
-    struct cairn_handles *handles; /* of the source's containers */
+    struct cairn_handles *handles;  /* of the source's containers */
     const struct cairn_move *moves; /* sorted by cairn_execute_sort */
     size_t move_count;
     const struct cairn_stretch *stretches;
@@ -76,7 +77,8 @@ CAIRN_MUST_CHECK cairn_err cairn_execute(const struct cairn_execution *execution
 cairn_err cairn_execute_open(void *checkpoint, uint32_t container, int *fd,
                              struct cairn_complaint *complaint);
 
-/* After all was read: CAIRN_CORRUPT where a file is not any more what it was when it was opened first; complained about. */
+/* After all was read: CAIRN_CORRUPT where a file is not any more what it was when it was opened
+ * first; complained about. */
 CAIRN_MUST_CHECK cairn_err cairn_execute_check_unchanged(const struct cairn_checkpoint *checkpoint,
                                                          struct cairn_complaint *complaint);
 

@@ -1,6 +1,6 @@
 /*
- * tools/convert/engine/fingerprint.h - what a tensor's elements are, in 128 bits, whatever layout and
- * format they lie in.
+ * tools/convert/engine/fingerprint.h - what a tensor's elements are, in 128 bits, whatever layout
+ * and format they lie in.
  *
  * The fingerprint of a tensor is two CRC-64 (ECMA-182 and Jones) of its canonical bytes: all its
  * elements in row-major order, little-endian, no padding. CRCs can be put together from parts in
@@ -46,8 +46,8 @@ struct cairn_fingerprint_walk {
 
 void cairn_fingerprint_walk_init(struct cairn_fingerprint_walk *walk, uint64_t total_bytes);
 /* Adds a part: its fingerprint, where it begins in the canonical bytes, and its length (> 0). */
-void cairn_fingerprint_walk_add(struct cairn_fingerprint_walk *walk,
-                                struct cairn_fingerprint part, uint64_t begin, uint64_t bytes);
+void cairn_fingerprint_walk_add(struct cairn_fingerprint_walk *walk, struct cairn_fingerprint part,
+                                uint64_t begin, uint64_t bytes);
 /* What the parts add, to be combined with other walks' by exclusive or. */
 struct cairn_fingerprint cairn_fingerprint_walk_end(struct cairn_fingerprint_walk *walk);
 

@@ -24,10 +24,11 @@ struct reading {
 
 /* Adds bytes [begin, end) of a tensor to its walk, as they are or cast. */
 static void
-walk_over(const struct reading *reading, enum cairn_dtype dtype, const uint8_t *bytes, uint64_t begin,
-          uint64_t end, struct cairn_fingerprint_walk *walk)
+walk_over(const struct reading *reading, enum cairn_dtype dtype, const uint8_t *bytes,
+          uint64_t begin, uint64_t end, struct cairn_fingerprint_walk *walk)
 {
-    uint64_t from_bytes = cairn_dtype_bytes(dtype), to_bytes = cairn_dtype_bytes(reading->options->cast);
+    uint64_t from_bytes = cairn_dtype_bytes(dtype),
+             to_bytes = cairn_dtype_bytes(reading->options->cast);
     uint8_t cast[CAST_ELEMENTS * sizeof(double)];
 
     if (!reading->options->cast) {
@@ -63,8 +64,7 @@ take_tile(void *context, const struct cairn_tile *tile, struct cairn_complaint *
         uint64_t begin = base > tile->begin ? base : tile->begin;
         uint64_t end = base + total < tile->end ? base + total : tile->end;
         struct cairn_fingerprint *sum = &reading->out[reading->tensors[low]], part;
-        enum cairn_dtype dtype =
-            cairn_layout_tensor(reading->layout, reading->tensors[low])->dtype;
+        enum cairn_dtype dtype = cairn_layout_tensor(reading->layout, reading->tensors[low])->dtype;
         struct cairn_fingerprint_walk walk;
 
         if (begin == end)
@@ -75,7 +75,8 @@ take_tile(void *context, const struct cairn_tile *tile, struct cairn_complaint *
         if (reading->options->cast)
             total = total / cairn_dtype_bytes(dtype) * cairn_dtype_bytes(reading->options->cast);
         cairn_fingerprint_walk_init(&walk, total);
-        walk_over(reading, dtype, tile->bytes + (begin - tile->begin), begin - base, end - base, &walk);
+        walk_over(reading, dtype, tile->bytes + (begin - tile->begin), begin - base, end - base,
+                  &walk);
         part = cairn_fingerprint_walk_end(&walk);
         (void)__atomic_fetch_xor(&sum->ecma, part.ecma, __ATOMIC_RELAXED);
         (void)__atomic_fetch_xor(&sum->jones, part.jones, __ATOMIC_RELAXED);
@@ -152,12 +153,13 @@ cairn_fingerprints_read(const struct cairn_checkpoint *checkpoint,
 
     err = cairn_layout_create(&target);
     if (!err)
-        err = cairn_memory_limit_check(options->memory_limit_bytes,
-                                 cairn_memory_limit_plan_bytes(cairn_layout_piece_count(layout),
-                                                         cairn_layout_tensor_count(layout)) +
-                                     cairn_layout_tensor_count(layout) *
-                                         (sizeof(struct cairn_tensor) + sizeof(struct cairn_piece)),
-                                 "planning", complaint);
+        err = cairn_memory_limit_check(
+            options->memory_limit_bytes,
+            cairn_memory_limit_plan_bytes(cairn_layout_piece_count(layout),
+                                          cairn_layout_tensor_count(layout)) +
+                cairn_layout_tensor_count(layout) *
+                    (sizeof(struct cairn_tensor) + sizeof(struct cairn_piece)),
+            "planning", complaint);
     if (!err)
         err = lay_out(layout, &reading, target);
     if (!err)

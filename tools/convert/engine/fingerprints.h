@@ -1,6 +1,6 @@
 /*
- * tools/convert/engine/fingerprints.h - the fingerprints of a checkpoint's tensors, found by reading them
- * in the order of their elements.
+ * tools/convert/engine/fingerprints.h - the fingerprints of a checkpoint's tensors, found by
+ * reading them in the order of their elements.
  */
 #ifndef CAIRN_TOOLS_CONVERT_ENGINE_FINGERPRINTS_H
 #define CAIRN_TOOLS_CONVERT_ENGINE_FINGERPRINTS_H
@@ -11,8 +11,9 @@
 struct cairn_fingerprints_options {
     uint32_t thread_count;
     uint64_t memory_limit_bytes;
-    const bool *wanted; /* [tensors of the layout]; NULL: all */
-    enum cairn_dtype cast; /* 0, or: of the elements cast to this type; then those wanted are of one type */
+    const bool *wanted;    /* [tensors of the layout]; NULL: all */
+    enum cairn_dtype cast; /* 0, or: of the elements cast to this type; then those wanted are of one
+                            * type */
     struct cairn_source_sums *sums; /* gets what is read; may be NULL */
     void (*progress)(void *context, uint64_t done_bytes, uint64_t total_bytes); /* may be NULL */
     void *context;

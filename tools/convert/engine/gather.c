@@ -149,8 +149,7 @@ read_entries(struct cairn_gather *gather, struct cairn_complaint *complaint)
 }
 
 static cairn_err
-add_entry(struct cairn_gather *gather, const struct entry *entry,
-          struct cairn_complaint *complaint)
+add_entry(struct cairn_gather *gather, const struct entry *entry, struct cairn_complaint *complaint)
 {
     if (gather->entry_count == ENTRIES_MAX) {
         cairn_err err = read_entries(gather, complaint);
@@ -316,11 +315,11 @@ cairn_gather_run(struct cairn_gather *gather, struct cairn_move *moves, size_t c
         qsort(moves, count, sizeof(*moves), compare_short);
     for (; i < count && !is_short(&moves[i]) && !err; i++)
         for (uint64_t run = 0; run < moves[i].run_count && !err; run++) {
-            struct entry entry = {
-                .container = moves[i].source_container,
-                .offset = moves[i].source_offset + run * moves[i].source_stride,
-                .bytes = moves[i].run_bytes,
-                .to = target + moves[i].target_offset + run * moves[i].target_stride};
+            struct entry entry = {.container = moves[i].source_container,
+                                  .offset = moves[i].source_offset + run * moves[i].source_stride,
+                                  .bytes = moves[i].run_bytes,
+                                  .to = target + moves[i].target_offset +
+                                        run * moves[i].target_stride};
 
             err = add_entry(gather, &entry, complaint);
         }

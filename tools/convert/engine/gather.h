@@ -1,5 +1,6 @@
 /*
- * tools/convert/engine/gather.h - reads what moves say into a tile, in as few and as long reads as it can.
+ * tools/convert/engine/gather.h - reads what moves say into a tile, in as few and as long reads as
+ * it can.
  *
  * One gather belongs to one thread. Long runs go straight to their place in the tile: sorted by
  * where they lie, those that follow one another (or nearly) are one preadv. Short runs (transposes,

@@ -1,5 +1,5 @@
-/* tools/convert/engine/handles.c - see handles.h. One lock guards everything; it is never held during
- * reads and writes. */
+/* tools/convert/engine/handles.c - see handles.h. One lock guards everything; it is never held
+ * during reads and writes. */
 #include "tools/convert/engine/handles.h"
 
 #include <pthread.h>
@@ -46,7 +46,8 @@ open_limit(void)
     /* Half of them: sources and targets have handles of their own. */
     if (limit.rlim_cur > 4 * OPEN_RESERVED)
         return (uint32_t)(limit.rlim_cur / 2 - OPEN_RESERVED);
-    /* A shell with a small limit: slower, and it works. Below that the files that threads use at once decide. */
+    /* A shell with a small limit: slower, and it works. Below that the files that threads use at
+     * once decide. */
     return limit.rlim_cur > 2 * OPEN_FEW ? (uint32_t)(limit.rlim_cur - OPEN_FEW) / 3 : 1;
 }
 
@@ -101,8 +102,7 @@ close_one(struct cairn_handles *handles)
     for (uint32_t i = 0; i < handles->count; i++) {
         struct handle *handle = &handles->handles[i];
 
-        if (handle->fd >= 0 && handle->users == 0 &&
-            (!oldest || handle->used_at < oldest->used_at))
+        if (handle->fd >= 0 && handle->users == 0 && (!oldest || handle->used_at < oldest->used_at))
             oldest = handle;
     }
     if (!oldest)

@@ -1,6 +1,6 @@
 /*
- * tools/convert/engine/handles.h - open files by number, however many there are: opened when first used,
- * closed again when the limit of open files is near.
+ * tools/convert/engine/handles.h - open files by number, however many there are: opened when first
+ * used, closed again when the limit of open files is near.
  */
 #ifndef CAIRN_TOOLS_CONVERT_ENGINE_HANDLES_H
 #define CAIRN_TOOLS_CONVERT_ENGINE_HANDLES_H

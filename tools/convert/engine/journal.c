@@ -76,9 +76,8 @@ take_records(struct cairn_journal *journal, const uint8_t *bytes, size_t bytes_l
 
         if (cairn_crc64(0, from, RECORD_BYTES - 8) != get_u64(from + RECORD_BYTES - 8))
             break;
-        journal->records[kept] = (struct record){
-            (uint32_t)get_u64(from), get_u64(from + 8), get_u64(from + 16), get_u64(from + 24),
-            kept};
+        journal->records[kept] = (struct record){(uint32_t)get_u64(from), get_u64(from + 8),
+                                                 get_u64(from + 16), get_u64(from + 24), kept};
         kept++;
     }
     journal->at = HEADER_BYTES + kept * RECORD_BYTES;

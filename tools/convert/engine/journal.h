@@ -1,5 +1,6 @@
 /*
- * tools/convert/engine/journal.h - which tiles of a conversion are written, so that a killed one goes on.
+ * tools/convert/engine/journal.h - which tiles of a conversion are written, so that a killed one
+ * goes on.
  *
  * A file of a header and records, each with a checksum. A record says the CRC-64 of a tile's bytes
  * as written. Nothing is synced: what a crash of the machine took is found by reading the tile and
@@ -33,7 +34,8 @@ bool cairn_journal_find(const struct cairn_journal *journal, uint32_t container,
 CAIRN_MUST_CHECK cairn_err cairn_journal_add(struct cairn_journal *journal, uint32_t container,
                                              uint64_t begin, uint64_t end, uint64_t crc);
 
-/* Forgets all records, for good: the next run makes every tile again. No other call may be running. The errors of base/file.h. */
+/* Forgets all records, for good: the next run makes every tile again. No other call may be running.
+ * The errors of base/file.h. */
 CAIRN_MUST_CHECK cairn_err cairn_journal_forget(struct cairn_journal *journal);
 
 #endif

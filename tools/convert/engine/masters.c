@@ -31,7 +31,8 @@ find_master(const struct cairn_layout *layout, uint32_t index)
                : NONE;
 }
 
-/* masters[tensor], NONE where it stays what it is; returns how many are not. originals[tensor]: scratch, whose elements it has. */
+/* masters[tensor], NONE where it stays what it is; returns how many are not. originals[tensor]:
+ * scratch, whose elements it has. */
 static uint32_t
 find_masters(const struct cairn_checkpoint *checkpoint, uint32_t *masters, uint32_t *originals)
 {
@@ -68,9 +69,8 @@ copy_layout(const struct cairn_layout *from, const uint32_t *masters, struct cai
         const struct cairn_tensor *tensor = cairn_layout_tensor(from, t);
         uint32_t index;
 
-        err = cairn_box_add_tensor(to, tensor->name,
-                                   masters[t] == NONE ? tensor->dtype : CAIRN_F32, tensor->kind,
-                                   tensor->dims, tensor->shape, &index, NULL);
+        err = cairn_box_add_tensor(to, tensor->name, masters[t] == NONE ? tensor->dtype : CAIRN_F32,
+                                   tensor->kind, tensor->dims, tensor->shape, &index, NULL);
     }
     for (size_t i = 0; !err && i < cairn_layout_piece_count(from); i++)
         if (masters[cairn_layout_piece(from, i)->tensor] == NONE)
@@ -99,7 +99,8 @@ cairn_checkpoint_take_masters(struct cairn_checkpoint *checkpoint, uint32_t *tak
                               struct cairn_complaint *complaint)
 {
     size_t count = cairn_layout_tensor_count(checkpoint->layout);
-    uint32_t *masters = malloc((2 * count + 1) * sizeof(*masters)); /* and the scratch behind them */
+    /* and the scratch behind them */
+    uint32_t *masters = malloc((2 * count + 1) * sizeof(*masters));
     struct cairn_alias *aliases = NULL;
     struct cairn_layout *layout = NULL;
     cairn_err err = masters ? CAIRN_OK : CAIRN_NOMEM;

@@ -37,9 +37,10 @@ resident_bytes(uint64_t *bytes, struct cairn_complaint *complaint)
     if (!err && sscanf(text, "%llu %llu", &total, &resident) != 2)
         err = CAIRN_IO;
     if (err)
-        return cairn_complain(complaint, CAIRN_IO,
-                              "/proc/self/statm cannot be read, so the memory limit cannot be held; "
-                              "mount /proc");
+        return cairn_complain(
+            complaint, CAIRN_IO,
+            "/proc/self/statm cannot be read, so the memory limit cannot be held; "
+            "mount /proc");
     *bytes = (uint64_t)resident * (uint64_t)sysconf(_SC_PAGESIZE);
     return CAIRN_OK;
 }
@@ -52,7 +53,7 @@ cairn_memory_limit_plan_bytes(size_t source_pieces, size_t target_pieces)
 
 cairn_err
 cairn_memory_limit_check(uint64_t limit_bytes, uint64_t wanted_bytes, const char *what,
-                   struct cairn_complaint *complaint)
+                         struct cairn_complaint *complaint)
 {
     char limit[CAIRN_SHOWN_BYTES], have[CAIRN_SHOWN_BYTES], want[CAIRN_SHOWN_BYTES];
     uint64_t resident = 0;
@@ -71,8 +72,8 @@ cairn_memory_limit_check(uint64_t limit_bytes, uint64_t wanted_bytes, const char
 }
 
 cairn_err
-cairn_memory_limit_fit(struct cairn_execution *execution, uint64_t limit_bytes, uint64_t spare_per_tile,
-                 struct cairn_complaint *complaint)
+cairn_memory_limit_fit(struct cairn_execution *execution, uint64_t limit_bytes,
+                       uint64_t spare_per_tile, struct cairn_complaint *complaint)
 {
     uint64_t resident = 0, each = 0, left;
     cairn_err err;

@@ -35,8 +35,8 @@ open_written(const struct cairn_conversion *conversion, const struct cairn_targe
 struct proof {
     struct cairn_fingerprint *source; /* [tensors of the output] */
     struct cairn_fingerprint *target;
-    bool *left_out_source; /* [tensors of whole.layout] */
-    bool *left_out_target; /* [tensors of the output] */
+    bool *left_out_source;         /* [tensors of whole.layout] */
+    bool *left_out_target;         /* [tensors of the output] */
     struct cairn_fingerprint *all; /* [tensors of whole.layout]: scratch of the source's */
 };
 
@@ -70,13 +70,12 @@ proof_init(const struct cairn_conversion *conversion, struct proof *proof)
 /* Reads what the tally left out again, on both sides. */
 static cairn_err
 read_left_out(struct cairn_conversion *conversion, const struct cairn_target *target,
-              struct cairn_handles *handles, struct proof *proof,
-              struct cairn_complaint *complaint)
+              struct cairn_handles *handles, struct proof *proof, struct cairn_complaint *complaint)
 {
-    struct cairn_fingerprints_options options = {
-        .thread_count = conversion->report.thread_count,
-        .memory_limit_bytes = conversion->options->memory_limit_bytes,
-        .wanted = proof->left_out_source};
+    struct cairn_fingerprints_options options = {.thread_count = conversion->report.thread_count,
+                                                 .memory_limit_bytes =
+                                                     conversion->options->memory_limit_bytes,
+                                                 .wanted = proof->left_out_source};
     const struct cairn_layout *output = conversion->output.layout;
     struct cairn_checkpoint written = {.place.dir_fd = -1};
     struct cairn_handles *written_handles = NULL;
@@ -114,8 +113,7 @@ conclude(struct cairn_conversion *conversion, const struct proof *proof,
     for (uint32_t t = 0; t < cairn_layout_tensor_count(output); t++) {
         const struct cairn_tensor *tensor = cairn_layout_tensor(output, t);
         uint32_t from = cairn_layout_tensor_find(conversion->whole.layout, tensor->name);
-        bool cast =
-            cairn_layout_tensor(conversion->whole.layout, from)->dtype != tensor->dtype;
+        bool cast = cairn_layout_tensor(conversion->whole.layout, from)->dtype != tensor->dtype;
 
         if (!cast && !cairn_fingerprint_equal(proof->source[t], proof->target[t]))
             return cairn_complain(complaint, CAIRN_INTERNAL,
@@ -128,8 +126,8 @@ conclude(struct cairn_conversion *conversion, const struct proof *proof,
     /* The source's digest is over the same tensors with the source's dtypes: regions.layout has
      * them.
      */
-    err = cairn_fingerprints_digest(conversion->regions.layout, proof->source,
-                                    report->source_state, report->source_opaque);
+    err = cairn_fingerprints_digest(conversion->regions.layout, proof->source, report->source_state,
+                                    report->source_opaque);
     if (!err)
         err = cairn_fingerprints_digest(output, proof->target, report->target_state,
                                         report->target_opaque);

@@ -1,6 +1,6 @@
 /*
- * tools/convert/engine/proof.h - the proof that ends a conversion: every tensor has the same fingerprint
- * in the source and in what was written.
+ * tools/convert/engine/proof.h - the proof that ends a conversion: every tensor has the same
+ * fingerprint in the source and in what was written.
  */
 #ifndef CAIRN_TOOLS_CONVERT_ENGINE_PROOF_H
 #define CAIRN_TOOLS_CONVERT_ENGINE_PROOF_H

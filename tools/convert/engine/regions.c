@@ -107,13 +107,13 @@ make_regions(const struct cairn_output *output, struct entry *entries, size_t co
                                   tensor->name);
         } else if (entry->from) {
             open = entry->region = regions->region_count++;
-            regions->regions[open] = (struct cairn_region){
-                .file = entry->piece->container,
-                .from = entry->from,
-                .to = entry->to,
-                .from_bytes = cairn_dtype_bytes(entry->from),
-                .to_bytes = cairn_dtype_bytes(entry->to),
-                .file_offset = entry->piece->offset_bytes};
+            regions->regions[open] =
+                (struct cairn_region){.file = entry->piece->container,
+                                      .from = entry->from,
+                                      .to = entry->to,
+                                      .from_bytes = cairn_dtype_bytes(entry->from),
+                                      .to_bytes = cairn_dtype_bytes(entry->to),
+                                      .file_offset = entry->piece->offset_bytes};
             ends[open] = entry->end;
         }
         if (entry->from && entry->end > ends[entry->region])
@@ -169,8 +169,8 @@ scale_layout(const struct cairn_output *output, const struct cairn_layout *sourc
     for (uint32_t t = 0; !err && t < tensor_count; t++) {
         const struct cairn_tensor *tensor = cairn_layout_tensor(output->layout, t);
         uint32_t found = cairn_layout_tensor_find(source, tensor->name);
-        enum cairn_dtype dtype = found == UINT32_MAX ? tensor->dtype
-                                                     : cairn_layout_tensor(source, found)->dtype;
+        enum cairn_dtype dtype =
+            found == UINT32_MAX ? tensor->dtype : cairn_layout_tensor(source, found)->dtype;
         uint32_t index;
 
         err = cairn_box_add_tensor(regions->owned, tensor->name, dtype, tensor->kind, tensor->dims,
@@ -182,8 +182,8 @@ scale_layout(const struct cairn_output *output, const struct cairn_layout *sourc
 
         piece.container = entries[i].region;
         if (entries[i].from) {
-            piece.offset_bytes = (piece.offset_bytes - region->file_offset) / region->to_bytes *
-                                 region->from_bytes;
+            piece.offset_bytes =
+                (piece.offset_bytes - region->file_offset) / region->to_bytes * region->from_bytes;
             for (uint32_t d = 0; d < CAIRN_DIMS_MAX; d++)
                 piece.stride_bytes[d] =
                     piece.stride_bytes[d] / region->to_bytes * region->from_bytes;
@@ -216,8 +216,7 @@ cairn_regions_init(const struct cairn_output *output, const struct cairn_layout 
     }
     if (!err) {
         for (uint32_t f = 0; f < output->file_count; f++)
-            regions.regions[f] =
-                (struct cairn_region){.file = f, .from_bytes = 1, .to_bytes = 1};
+            regions.regions[f] = (struct cairn_region){.file = f, .from_bytes = 1, .to_bytes = 1};
         regions.region_count = output->file_count;
         if (casts)
             err = make_regions(output, entries, count, &regions, ends, complaint);

@@ -13,7 +13,7 @@
 
 struct cairn_region {
     uint32_t file;
-    enum cairn_dtype from, to; /* 0: nothing is cast */
+    enum cairn_dtype from, to;     /* 0: nothing is cast */
     uint64_t from_bytes, to_bytes; /* of an element; 1 where nothing is cast */
     uint64_t file_offset;
 };

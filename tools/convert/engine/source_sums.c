@@ -109,7 +109,8 @@ mark(uint64_t offset)
     return offset ^ offset >> 31;
 }
 
-/* Whether a block's parts are all of it, each byte once: then, and only then, begins and ends cancel but for the block's own. */
+/* Whether a block's parts are all of it, each byte once: then, and only then, begins and ends
+ * cancel but for the block's own. */
 static bool
 is_read_once(const struct cairn_source_sum *sum, uint64_t index, const struct block *block)
 {
@@ -142,7 +143,8 @@ close_part(struct cairn_source_sums *sums, struct open_part *part)
         crc = cairn_crc_multiply(crc_kind(sum), crc, cairn_crc_factor(crc_kind(sum), after));
     (void)__atomic_fetch_xor(&block->crc, crc, __ATOMIC_RELAXED);
     (void)__atomic_fetch_add(&block->bytes, part->bytes, __ATOMIC_RELAXED);
-    (void)__atomic_fetch_add(&block->ends, mark(part->end - part->bytes) - mark(part->end), __ATOMIC_RELAXED);
+    (void)__atomic_fetch_add(&block->ends, mark(part->end - part->bytes) - mark(part->end),
+                             __ATOMIC_RELAXED);
     part->sum = UINT32_MAX;
 }
 
@@ -318,7 +320,8 @@ sort_pieces(const struct cairn_layout *layout, size_t *count)
     return spans;
 }
 
-/* The first of the sorted pieces that ends behind an offset, or lies behind it, where none of them overlap. */
+/* The first of the sorted pieces that ends behind an offset, or lies behind it, where none of them
+ * overlap. */
 static size_t
 first_span(const struct span *spans, size_t count, uint32_t container, uint64_t offset)
 {
@@ -333,12 +336,14 @@ first_span(const struct span *spans, size_t count, uint32_t container, uint64_t 
         else
             high = middle;
     }
-    return low > 0 && spans[low - 1].container == container && spans[low - 1].end > offset ? low - 1 : low;
+    return low > 0 && spans[low - 1].container == container && spans[low - 1].end > offset ? low - 1
+                                                                                           : low;
 }
 
 /*
- * Adds to what was read of a block what lies between the pieces in it, by reading that. Where pieces overlap, or something else
- * was read, that does not make it whole: is_read_once says so. Nothing is said of errors, for then the whole block is read.
+ * Adds to what was read of a block what lies between the pieces in it, by reading that. Where
+ * pieces overlap, or something else was read, that does not make it whole: is_read_once says so.
+ * Nothing is said of errors, for then the whole block is read.
  */
 static void
 add_gaps(const struct cairn_checkpoint *checkpoint, struct cairn_handles *handles,
@@ -358,7 +363,8 @@ add_gaps(const struct cairn_checkpoint *checkpoint, struct cairn_handles *handle
             if (read_range(checkpoint, handles, sum, at, next, buffer, &part, &unheard))
                 return;
             if (end > next)
-                part = cairn_crc_multiply(crc_kind(sum), part, cairn_crc_factor(crc_kind(sum), end - next));
+                part = cairn_crc_multiply(crc_kind(sum), part,
+                                          cairn_crc_factor(crc_kind(sum), end - next));
             block->crc ^= part;
             block->bytes += next - at;
             block->ends += mark(at) - mark(next);
@@ -379,8 +385,8 @@ complain_of_block(const struct cairn_checkpoint *checkpoint, const struct cairn_
     return cairn_complain(complaint, CAIRN_CORRUPT,
                           "%s%s%s is damaged between byte %" PRIu64 " and %" PRIu64
                           ", which hold %s: their checksum does not fit; take another copy%s",
-                          checkpoint->place.path, path && path[0] ? "/" : "", path ? path : "", begin,
-                          end, holds,
+                          checkpoint->place.path, path && path[0] ? "/" : "", path ? path : "",
+                          begin, end, holds,
                           sum->kind == CAIRN_SUM_CRC32
                               ? ", or, where they were changed in place on purpose, load it in "
                                 "PyTorch and save it anew"
@@ -394,15 +400,17 @@ complain_of_reading(const struct cairn_checkpoint *checkpoint, const struct cair
 {
     const char *path = checkpoint->containers[sum->container].path;
 
-    return cairn_complain(complaint, CAIRN_CORRUPT,
-                          "%s%s%s does not fit its checksum between byte %" PRIu64 " and %" PRIu64
-                          " as it was read before, and does now: it was changed, or read wrongly; run the "
-                          "same command again",
-                          checkpoint->place.path, path && path[0] ? "/" : "", path ? path : "",
-                          block_begin(sum, block), block_end(sum, block));
+    return cairn_complain(
+        complaint, CAIRN_CORRUPT,
+        "%s%s%s does not fit its checksum between byte %" PRIu64 " and %" PRIu64
+        " as it was read before, and does now: it was changed, or read wrongly; run the "
+        "same command again",
+        checkpoint->place.path, path && path[0] ? "/" : "", path ? path : "",
+        block_begin(sum, block), block_end(sum, block));
 }
 
-/* What the pieces are and where, for blocks that were read in part; made when it is first needed. */
+/* What the pieces are and where, for blocks that were read in part; made when it is first
+ * needed. */
 struct gaps {
     struct span *spans;
     size_t count;
@@ -429,13 +437,14 @@ check_block(const struct cairn_source_sums *sums, const struct cairn_checkpoint 
     }
     if (block.crc == sum->values[b] && is_read_once(sum, b, &block))
         return CAIRN_OK;
-    err = read_range(checkpoint, handles, sum, block_begin(sum, b), block_end(sum, b), gaps->buffer, &crc,
-                     complaint);
+    err = read_range(checkpoint, handles, sum, block_begin(sum, b), block_end(sum, b), gaps->buffer,
+                     &crc, complaint);
     if (err)
         return err;
     if (crc != sum->values[b])
         return complain_of_block(checkpoint, sum, b, complaint);
-    return is_read_once(sum, b, &block) ? complain_of_reading(checkpoint, sum, b, complaint) : CAIRN_OK;
+    return is_read_once(sum, b, &block) ? complain_of_reading(checkpoint, sum, b, complaint)
+                                        : CAIRN_OK;
 }
 
 cairn_err

@@ -1,6 +1,6 @@
 /*
- * tools/convert/engine/source_sums.h - a checkpoint's own checksums, held against what is read, as it is
- * read.
+ * tools/convert/engine/source_sums.h - a checkpoint's own checksums, held against what is read, as
+ * it is read.
  *
  * Runs come in any order, so the checksum of a block is joined from its parts (crc_join.h). A
  * block of which only parts were read has the rest read in the end. Where each byte was read once,

@@ -1,5 +1,5 @@
-/* tools/convert/engine/tally.c - see tally.h. Sums are joined by exclusive or, with atomic operations:
- * which thread comes first does not matter. */
+/* tools/convert/engine/tally.c - see tally.h. Sums are joined by exclusive or, with atomic
+ * operations: which thread comes first does not matter. */
 #include "tools/convert/engine/tally.h"
 
 #include <inttypes.h>
@@ -93,9 +93,8 @@ visit_begin(struct visit *visit, uint32_t tensor)
 
     visit->tensor = tensor;
     visit->bytes = 0;
-    cairn_fingerprint_walk_init(
-        &visit->source,
-        cairn_tensor_bytes(cairn_layout_tensor(tally->source, tally->source_tensor[tensor])));
+    cairn_fingerprint_walk_init(&visit->source, cairn_tensor_bytes(cairn_layout_tensor(
+                                                    tally->source, tally->source_tensor[tensor])));
     cairn_fingerprint_walk_init(&visit->target,
                                 cairn_tensor_bytes(cairn_layout_tensor(tally->target, tensor)));
 }
@@ -117,8 +116,7 @@ visit_end(struct visit *visit)
         return;
     source = cairn_fingerprint_walk_end(&visit->source);
     join(&sums->source, source);
-    join(&sums->target,
-         visit->region->from ? cairn_fingerprint_walk_end(&visit->target) : source);
+    join(&sums->target, visit->region->from ? cairn_fingerprint_walk_end(&visit->target) : source);
     (void)__atomic_fetch_add(&sums->bytes, visit->bytes, __ATOMIC_RELAXED);
 }
 
@@ -132,8 +130,7 @@ visit_run(struct visit *visit, uint32_t container, uint64_t source_offset, uint6
     uint64_t from_bytes = region->from_bytes, to_bytes = region->to_bytes;
 
     for (uint64_t done = 0, bytes; done < run_bytes; done += bytes) {
-        uint64_t file_offset =
-            cairn_region_file_offset(region, visit->tile->begin + at + done);
+        uint64_t file_offset = cairn_region_file_offset(region, visit->tile->begin + at + done);
         struct cairn_spot from, to;
 
         if (!cairn_locate(tally->source_locator, tally->source_tensor[visit->tensor], container,
@@ -153,10 +150,9 @@ visit_run(struct visit *visit, uint32_t container, uint64_t source_offset, uint6
             bytes = to.run_bytes / to_bytes * from_bytes;
         if (cairn_locator_is_replica(tally->target_locator, to.piece))
             continue;
-        cairn_fingerprint_walk_add(&visit->source,
-                                   cairn_fingerprint_of(visit->tile->bytes + at + done,
-                                                        (size_t)bytes),
-                                   from.position_bytes, bytes);
+        cairn_fingerprint_walk_add(
+            &visit->source, cairn_fingerprint_of(visit->tile->bytes + at + done, (size_t)bytes),
+            from.position_bytes, bytes);
         if (region->from) {
             uint64_t written_at = (at + done) / from_bytes * to_bytes;
             uint64_t written_bytes = bytes / from_bytes * to_bytes;
@@ -192,10 +188,9 @@ cairn_tally_tile(struct cairn_tally *tally, const struct cairn_tile *tile, const
             visit_begin(&visit, clip->tensor);
         }
         for (uint64_t run = 0; !err && run < clip->run_count; run++)
-            err = visit_run(&visit, clip->source_container,
-                            clip->source_offset + run * clip->source_stride,
-                            clip->target_offset + run * clip->target_stride, clip->run_bytes,
-                            complaint);
+            err = visit_run(
+                &visit, clip->source_container, clip->source_offset + run * clip->source_stride,
+                clip->target_offset + run * clip->target_stride, clip->run_bytes, complaint);
     }
     if (!err)
         visit_end(&visit);

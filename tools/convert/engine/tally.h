@@ -1,6 +1,6 @@
 /*
- * tools/convert/engine/tally.h - the fingerprints of both sides of a conversion, taken from the tiles as
- * they pass by.
+ * tools/convert/engine/tally.h - the fingerprints of both sides of a conversion, taken from the
+ * tiles as they pass by.
  *
  * For each run of bytes the place in the tensor is found twice: from the pieces of the source,
  * where it was read, and from those of the output, where it is written. If they are not the same,

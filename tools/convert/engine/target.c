@@ -80,12 +80,14 @@ cairn_target_discard(struct cairn_target *target)
 
     for (uint32_t f = 0; f < target->output->file_count; f++)
         if (target->named[f])
-            return; /* a run that had come as far as that: with an empty journal, all is made again in place */
+            return; /* a run that had come as far as that: with an empty journal, all is made again
+                     * in place */
     for (uint32_t f = 0; f < target->output->file_count; f++) {
         if (cairn_target_part_name(target, f, name, sizeof(name)) != CAIRN_OK)
             continue;
         (void)!unlinkat(target->dir_fd, name, 0);
-        while ((slash = strrchr(name, '/'))) { /* those with another file in them stay until that is gone */
+        while ((slash = strrchr(name, '/'))) { /* those with another file in them stay until that is
+                                                * gone */
             *slash = '\0';
             (void)!unlinkat(target->dir_fd, name, AT_REMOVEDIR);
         }
@@ -162,8 +164,8 @@ open_part(void *context, uint32_t file, int *fd, struct cairn_complaint *complai
     if (!err)
         err = cairn_file_open(target->dir_fd, name, CAIRN_FILE_UPDATE, fd);
     if (err)
-        return cairn_complain(complaint, err, "%s/%s cannot be opened: %s", target->directory,
-                              name, cairn_err_text(err));
+        return cairn_complain(complaint, err, "%s/%s cannot be opened: %s", target->directory, name,
+                              cairn_err_text(err));
     if (target->sized[file])
         return CAIRN_OK;
     err = size_part(target, file, *fd, complaint);
@@ -312,9 +314,10 @@ cairn_target_open(const char *path, const struct cairn_output *output, bool sing
     target->sized = calloc((size_t)output->file_count + 1, sizeof(bool));
     err = target->named && target->sized ? split_path(target, path, single_file) : CAIRN_NOMEM;
     if (!err && !single_file && output->file_count > 0 && output->files[0].path[0] == '\0')
-        err = cairn_complain(complaint, CAIRN_INVAL,
-                             "%s is a directory, and %s is one file: say its name, %s/model for example",
-                             path, output->format->name, path);
+        err = cairn_complain(
+            complaint, CAIRN_INVAL,
+            "%s is a directory, and %s is one file: say its name, %s/model for example", path,
+            output->format->name, path);
     if (!err)
         err = open_directory(target, complaint);
     if (!err && cairn_target_journal_name(target, journal, sizeof(journal)) != CAIRN_OK)

@@ -1,11 +1,12 @@
 /*
- * tools/convert/engine/target.h - the files of a conversion on the disk, from temporary names to the
- * marker.
+ * tools/convert/engine/target.h - the files of a conversion on the disk, from temporary names to
+ * the marker.
  *
  * Everything is written as "<name>.cairn-part" in the directory where it will be, with a journal
  * beside it. Only when all bytes are written and synced do the files get their names, and the
  * marker comes last. A run that ends before leaves parts and journal, so that the same command
- * goes on there; it never leaves anything that looks complete. One that finds its source damaged leaves nothing.
+ * goes on there; it never leaves anything that looks complete. One that finds its source damaged
+ * leaves nothing.
  */
 #ifndef CAIRN_TOOLS_CONVERT_ENGINE_TARGET_H
 #define CAIRN_TOOLS_CONVERT_ENGINE_TARGET_H
@@ -32,8 +33,9 @@ void cairn_target_close(struct cairn_target *target); /* NULL is allowed; files 
 bool cairn_target_resumed(const struct cairn_target *target);
 struct cairn_journal *cairn_target_journal(struct cairn_target *target);
 
-/* Removes what this run and those before it wrote, where the journal has been made to forget it: nothing is to be gone on with,
- * and another copy of the source must not be taken for another conversion. Then only cairn_target_close is left to call. */
+/* Removes what this run and those before it wrote, where the journal has been made to forget it:
+ * nothing is to be gone on with, and another copy of the source must not be taken for another
+ * conversion. Then only cairn_target_close is left to call. */
 void cairn_target_discard(struct cairn_target *target);
 
 /* Makes the part files that no write has made. Errors as open. */
@@ -42,15 +44,15 @@ CAIRN_MUST_CHECK cairn_err cairn_target_create(struct cairn_target *target,
 
 /* Reads and writes a part file. A read gives fewer bytes only at the end of the file. Complained
  * about. Thread: any. */
-CAIRN_MUST_CHECK cairn_err cairn_target_read(struct cairn_target *target, uint32_t file, uint64_t at,
-                                             void *bytes, size_t bytes_len, size_t *got,
-                                             struct cairn_complaint *complaint);
+CAIRN_MUST_CHECK cairn_err cairn_target_read(struct cairn_target *target, uint32_t file,
+                                             uint64_t at, void *bytes, size_t bytes_len,
+                                             size_t *got, struct cairn_complaint *complaint);
 CAIRN_MUST_CHECK cairn_err cairn_target_write(struct cairn_target *target, uint32_t file,
                                               uint64_t at, const void *bytes, size_t bytes_len,
                                               struct cairn_complaint *complaint);
 
-/* The temporary name of a file (the final one, where an earlier run has given it that), in the place that cairn_place_open finds at
- * cairn_target_directory. */
+/* The temporary name of a file (the final one, where an earlier run has given it that), in the
+ * place that cairn_place_open finds at cairn_target_directory. */
 cairn_err cairn_target_part_name(const struct cairn_target *target, uint32_t file, char *name,
                                  size_t name_bytes);
 const char *cairn_target_directory(const struct cairn_target *target);

@@ -1,6 +1,6 @@
 /*
- * tools/convert/engine/target_commit.c - makes what was written final: contents on the disk, then names,
- * then the small files, of which the last is the marker.
+ * tools/convert/engine/target_commit.c - makes what was written final: contents on the disk, then
+ * names, then the small files, of which the last is the marker.
  */
 #include <stdio.h>
 #include <string.h>

@@ -17,8 +17,9 @@ struct cairn_target {
     bool made;    /* the directory was made here */
     bool created; /* part files may be there */
     bool resumed;
-    bool *named;  /* [file_count]: a run that was killed while it finished gave the file its final name */
-    bool *sized;  /* [file_count]: the part file has its length; under the lock of `handles` */
+    bool *named; /* [file_count]: a run that was killed while it finished gave the file its final
+                   * name */
+    bool *sized; /* [file_count]: the part file has its length; under the lock of `handles` */
     struct cairn_journal *journal;
     struct cairn_handles *handles;
 };

@@ -299,9 +299,9 @@ show_number(enum cairn_dtype dtype, const uint8_t *bytes, char out[NUMBER_TEXT_B
         int64_t i64;
     } value;
 
-    memcpy(&value, bytes, (size_t)cairn_dtype_bytes(dtype) <= sizeof(value)
-                              ? (size_t)cairn_dtype_bytes(dtype)
-                              : sizeof(value));
+    memcpy(&value, bytes,
+           (size_t)cairn_dtype_bytes(dtype) <= sizeof(value) ? (size_t)cairn_dtype_bytes(dtype)
+                                                             : sizeof(value));
     if (dtype == CAIRN_F32)
         (void)snprintf(out, NUMBER_TEXT_BYTES, "%.9g", (double)value.f32);
     else if (dtype == CAIRN_F64)
@@ -369,12 +369,12 @@ compare_run(const struct comparison *comparison, const struct cairn_tile *tile,
         cairn_layout_tensor(comparison->whole->replicas, clip->tensor);
     uint64_t at = clip->target_offset + run * clip->target_stride, byte = 0;
     bool number = is_number(tensor) && clip->run_bytes == cairn_dtype_bytes(tensor->dtype);
-    struct difference difference = {
-        .tensor = tensor,
-        .replica = comparison->whole->replica_containers[tile->container],
-        .read = clip->source_container,
-        .replica_bytes = number ? tile->spare + at : NULL,
-        .read_bytes = number ? tile->bytes + at : NULL};
+    struct difference difference = {.tensor = tensor,
+                                    .replica =
+                                        comparison->whole->replica_containers[tile->container],
+                                    .read = clip->source_container,
+                                    .replica_bytes = number ? tile->spare + at : NULL,
+                                    .read_bytes = number ? tile->bytes + at : NULL};
 
     if (memcmp(tile->bytes + at, tile->spare + at, (size_t)clip->run_bytes) == 0)
         return CAIRN_OK;

@@ -1,5 +1,6 @@
 /*
- * tools/convert/engine/whole.h - a checkpoint's tensors are whole, and what is there twice is the same.
+ * tools/convert/engine/whole.h - a checkpoint's tensors are whole, and what is there twice is the
+ * same.
  *
  * Splits the pieces of a checkpoint into those that are read, which tile every tensor exactly once
  * (proved), and replicas of them. Aliases get the pieces of what they are an alias of, so behind

@@ -64,8 +64,7 @@ check_ranges(const struct cairn_writing *writing)
         if (sum->offset_bytes > files[sum->file].bytes ||
             sum->bytes > files[sum->file].bytes - sum->offset_bytes ||
             (i > 0 && sum->file == writing->sums[i - 1]->file &&
-             sum->offset_bytes <
-                 writing->sums[i - 1]->offset_bytes + writing->sums[i - 1]->bytes))
+             sum->offset_bytes < writing->sums[i - 1]->offset_bytes + writing->sums[i - 1]->bytes))
             return CAIRN_INTERNAL;
     }
     return CAIRN_OK;
@@ -158,8 +157,8 @@ first_literal(const struct cairn_writing *writing, uint32_t file, uint64_t offse
         uint32_t middle = low + (high - low) / 2;
         const struct cairn_output_literal *literal = writing->literals[middle];
 
-        if (literal->file < file || (literal->file == file &&
-                                     literal->offset_bytes + literal->bytes_len <= offset))
+        if (literal->file < file ||
+            (literal->file == file && literal->offset_bytes + literal->bytes_len <= offset))
             low = middle + 1;
         else
             high = middle;
@@ -179,8 +178,8 @@ put_literals(const struct cairn_writing *writing, const struct span *span)
             break;
         begin = begin < span->begin ? span->begin : begin;
         end = end > span->end ? span->end : end;
-        memcpy(span->bytes + (begin - span->begin), literal->bytes + (begin - literal->offset_bytes),
-               (size_t)(end - begin));
+        memcpy(span->bytes + (begin - span->begin),
+               literal->bytes + (begin - literal->offset_bytes), (size_t)(end - begin));
     }
 }
 
@@ -190,9 +189,9 @@ add_to_block(struct cairn_output_sum *sum, uint64_t block, uint64_t begin, uint6
              const uint8_t *bytes)
 {
     uint64_t block_end = (block + 1) * sum->block_bytes;
-    uint64_t after = (block_end > sum->bytes || block_end < sum->block_bytes ? sum->bytes
-                                                                            : block_end) +
-                     sum->offset_bytes - end;
+    uint64_t after =
+        (block_end > sum->bytes || block_end < sum->block_bytes ? sum->bytes : block_end) +
+        sum->offset_bytes - end;
     bool zip = sum->kind == CAIRN_SUM_CRC32;
     enum cairn_crc_kind kind = zip ? CAIRN_CRC_ZIP : CAIRN_CRC_ECMA;
     uint64_t crc = zip ? cairn_crc32(0, bytes, (size_t)(end - begin))

@@ -1,7 +1,7 @@
 /*
- * tools/convert/engine/writing.h - what a conversion does with a tile: cast, fingerprint, put literals in,
- * checksum, write, note in the journal. A tile that an earlier run wrote is read back instead of
- * gathered, and everything but the writing is done with what was read.
+ * tools/convert/engine/writing.h - what a conversion does with a tile: cast, fingerprint, put
+ * literals in, checksum, write, note in the journal. A tile that an earlier run wrote is read back
+ * instead of gathered, and everything but the writing is done with what was read.
  */
 #ifndef CAIRN_TOOLS_CONVERT_ENGINE_WRITING_H
 #define CAIRN_TOOLS_CONVERT_ENGINE_WRITING_H

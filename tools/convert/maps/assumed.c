@@ -1,7 +1,7 @@
 /*
- * tools/convert/maps/assumed.c - what a mapping took for granted: 4 heads of 64 rows and 8 heads of 32 are
- * the same shapes, so that a number of the user's that is wrong by a factor makes another one wrong, and
- * no shape contradicts.
+ * tools/convert/maps/assumed.c - what a mapping took for granted: 4 heads of 64 rows and 8 heads of
+ * 32 are the same shapes, so that a number of the user's that is wrong by a factor makes another
+ * one wrong, and no shape contradicts.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -26,8 +26,7 @@ mark_said(const struct cairn_map *map, const struct cairn_map_settings *before,
 
 /* Whether one dimension of any tensor has the number and one that was said. */
 static bool
-follows_in(const struct cairn_map_dim *dim, uint32_t symbol,
-           const bool said[CAIRN_MAP_SYMBOLS_MAX])
+follows_in(const struct cairn_map_dim *dim, uint32_t symbol, const bool said[CAIRN_MAP_SYMBOLS_MAX])
 {
     bool itself = false, other = false;
 
@@ -80,13 +79,14 @@ cairn_map_assumed_tell(struct cairn_map_stage *stage, const struct cairn_map_set
 
         if (before->values[symbol] == 0 && stage->settings.values[symbol] != 0 &&
             follows(map, symbol, said))
-            err = cairn_checkpoint_warn(stage->checkpoint,
-                                        "%s is %" PRIu64 " by the shapes, given %s, and neither a config.json "
-                                        "nor arguments say it: were those wrong by one factor, it would be "
-                                        "too, and rows would come out in a wrong order; compare it with the "
-                                        "model's, or say it with --set %s=N",
-                                        map->symbols[symbol].name, stage->settings.values[symbol], given,
-                                        map->symbols[symbol].name);
+            err = cairn_checkpoint_warn(
+                stage->checkpoint,
+                "%s is %" PRIu64 " by the shapes, given %s, and neither a config.json "
+                "nor arguments say it: were those wrong by one factor, it would be "
+                "too, and rows would come out in a wrong order; compare it with the "
+                "model's, or say it with --set %s=N",
+                map->symbols[symbol].name, stage->settings.values[symbol], given,
+                map->symbols[symbol].name);
     }
     return err;
 }

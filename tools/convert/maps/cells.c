@@ -68,8 +68,8 @@ join(const struct placement *source, const struct placement *target, const uint6
                 from = &source->axes[k];
         if (!from)
             return false;
-        axes[i] = (struct cairn_map_stride){values[to->symbol], from->dim, to->dim, from->step,
-                                            to->step};
+        axes[i] =
+            (struct cairn_map_stride){values[to->symbol], from->dim, to->dim, from->step, to->step};
     }
     return source->count == target->count;
 }

@@ -1,6 +1,6 @@
 /*
- * tools/convert/maps/cells.h - one part of a rule as boxes of the target tensor, each of which is an
- * affine image of elements of the source tensor.
+ * tools/convert/maps/cells.h - one part of a rule as boxes of the target tensor, each of which is
+ * an affine image of elements of the source tensor.
  *
  * Every axis of a part has a dimension and a step in both tensors. Axes that run along one
  * dimension of the target without gaps, and evenly along one of the source, make the box; the

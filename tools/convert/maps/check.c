@@ -75,8 +75,7 @@ collect(const struct cairn_map *map, const struct cairn_map_rule *rule,
             for (uint32_t a = 0; a < term->count; a++)
                 once = add_axis(map, axes, term->axes[a]) && once;
         }
-    return once ? CAIRN_OK
-                : fail(rule, complaint, "an axis is there twice in ", tensor->name.text);
+    return once ? CAIRN_OK : fail(rule, complaint, "an axis is there twice in ", tensor->name.text);
 }
 
 static cairn_err
@@ -139,8 +138,8 @@ check_captures(const struct cairn_map_rule *rule, struct cairn_complaint *compla
             for (uint32_t k = 0; k < name->capture_count; k++)
                 same = same && cairn_map_name_has(first, name->captures[k]);
             if (!same)
-                return fail(rule, complaint, "a name has other numbers than the first: ",
-                            name->text);
+                return fail(rule, complaint,
+                            "a name has other numbers than the first: ", name->text);
         }
         for (uint32_t k = 0; k < rule->sides[s].tensors[0].name.capture_count; k++)
             alone += !cairn_map_name_has(&rule->sides[1 - s].tensors[0].name,

@@ -1,6 +1,6 @@
 /*
- * tools/convert/maps/groups.c - parameter groups name their members: each becomes what it was mapped
- * to, in the group of its parts.
+ * tools/convert/maps/groups.c - parameter groups name their members: each becomes what it was
+ * mapped to, in the group of its parts.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -80,10 +80,8 @@ rename_groups(struct renaming *renaming)
     cairn_err err = CAIRN_OK;
 
     for (uint32_t g = 0; g < renaming->groups.list->count && !err; g++) {
-        const struct cairn_pickle_node *members =
-            cairn_param_group_members(&renaming->groups, g);
-        struct cairn_pickle_node *list =
-            cairn_pickle_sequence(pickle, CAIRN_PICKLE_LIST, NULL, 0);
+        const struct cairn_pickle_node *members = cairn_param_group_members(&renaming->groups, g);
+        struct cairn_pickle_node *list = cairn_pickle_sequence(pickle, CAIRN_PICKLE_LIST, NULL, 0);
 
         if (!members)
             continue;

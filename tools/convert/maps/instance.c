@@ -71,8 +71,8 @@ gather(struct cairn_map_instance *instance, uint32_t first)
         instance->captures[instance->gathered] = instance->stack;
         return say_missing(instance, &instance->source->tensors[0].name, first);
     }
-    instance->sources = malloc((size_t)instance->source->count * instance->stack *
-                               sizeof(*instance->sources));
+    instance->sources =
+        malloc((size_t)instance->source->count * instance->stack * sizeof(*instance->sources));
     if (!instance->sources)
         return CAIRN_NOMEM;
     for (uint32_t i = 0; i < instance->source->count; i++)
@@ -81,17 +81,16 @@ gather(struct cairn_map_instance *instance, uint32_t first)
 
             if (instance->gathered != CAIRN_MAP_NO_SYMBOL)
                 instance->captures[instance->gathered] = e;
-            *found = cairn_map_source_find(stage, &instance->source->tensors[i].name,
-                                           instance->key, instance->captures);
+            *found = cairn_map_source_find(stage, &instance->source->tensors[i].name, instance->key,
+                                           instance->captures);
             if (*found == UINT32_MAX)
                 return say_missing(instance, &instance->source->tensors[i].name, first);
             if (stage->used[*found])
-                return cairn_complain(stage->complaint, CAIRN_CORRUPT,
-                                      "%s: two rules of the map want tensor %s (%s, line %" PRIu32
-                                      " is the second)",
-                                      stage->checkpoint->place.path,
-                                      cairn_layout_tensor(stage->from, *found)->name,
-                                      instance->rule->file, instance->rule->line);
+                return cairn_complain(
+                    stage->complaint, CAIRN_CORRUPT,
+                    "%s: two rules of the map want tensor %s (%s, line %" PRIu32 " is the second)",
+                    stage->checkpoint->place.path, cairn_layout_tensor(stage->from, *found)->name,
+                    instance->rule->file, instance->rule->line);
         }
     return CAIRN_OK;
 }
@@ -218,13 +217,12 @@ shape_target(const struct cairn_map_instance *instance, const struct cairn_map_t
             continue;
         padded = instance->stage->settings.values[dim->padded_to];
         if (padded < shape[d])
-            return cairn_complain(instance->stage->complaint, CAIRN_INVAL,
-                                  "%s needs %" PRIu64 " in dimension %" PRIu32
-                                  ", and %s is %" PRIu64 " (%s, line %" PRIu32
-                                  "); say the right number with --set",
-                                  target->name.text, shape[d], d,
-                                  instance->stage->map->symbols[dim->padded_to].name, padded,
-                                  instance->rule->file, instance->rule->line);
+            return cairn_complain(
+                instance->stage->complaint, CAIRN_INVAL,
+                "%s needs %" PRIu64 " in dimension %" PRIu32 ", and %s is %" PRIu64
+                " (%s, line %" PRIu32 "); say the right number with --set",
+                target->name.text, shape[d], d, instance->stage->map->symbols[dim->padded_to].name,
+                padded, instance->rule->file, instance->rule->line);
         shape[d] = padded;
     }
     return CAIRN_OK;
@@ -253,9 +251,8 @@ make_target(struct cairn_map_instance *instance, uint32_t index, uint32_t *ordin
         for (uint32_t e = 0; e < instance->stack && !err; e++) {
             if (instance->gathered != CAIRN_MAP_NO_SYMBOL)
                 instance->captures[instance->gathered] = e;
-            err = cairn_map_part_add(instance, part,
-                                     instance->sources[from * instance->stack + e], target,
-                                     instance->captures, is_fixed);
+            err = cairn_map_part_add(instance, part, instance->sources[from * instance->stack + e],
+                                     target, instance->captures, is_fixed);
         }
     }
     if (!err)
@@ -313,7 +310,8 @@ make_scalars(struct cairn_map_instance *instance, uint64_t spread_count, uint32_
     return err;
 }
 
-/* A number is the whole model's: what one tensor's shape says of it, all others are held against. */
+/* A number is the whole model's: what one tensor's shape says of it, all others are held
+ * against. */
 static void
 keep_numbers(struct cairn_map_stage *stage, const uint64_t *values)
 {
@@ -359,10 +357,9 @@ count_spread(const struct cairn_map_instance *instance, uint64_t *count)
     *count = instance->spread == CAIRN_MAP_NO_SYMBOL ? 1 : instance->values[instance->spread];
     if (*count <= STACKED_MAX)
         return CAIRN_OK;
-    return cairn_complain(instance->stage->complaint, CAIRN_INVAL,
-                          "%s would become more than %d tensors",
-                          cairn_layout_tensor(instance->stage->from, instance->sources[0])->name,
-                          STACKED_MAX);
+    return cairn_complain(
+        instance->stage->complaint, CAIRN_INVAL, "%s would become more than %d tensors",
+        cairn_layout_tensor(instance->stage->from, instance->sources[0])->name, STACKED_MAX);
 }
 
 static cairn_err
@@ -401,8 +398,7 @@ spread_of_parameter(struct cairn_map_instance *instance, uint64_t *count)
         parameter.sources[i] = cairn_map_source_find(
             instance->stage, &instance->source->tensors[i].name, "", instance->captures);
         if (parameter.sources[i] == UINT32_MAX)
-            err = say_missing(&parameter, &instance->source->tensors[i].name,
-                              instance->sources[0]);
+            err = say_missing(&parameter, &instance->source->tensors[i].name, instance->sources[0]);
     }
     if (!err)
         err = find_sizes(&parameter);

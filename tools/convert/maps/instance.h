@@ -1,5 +1,5 @@
-/* tools/convert/maps/instance.h - a rule with the tensors that it is applied to; what maps/instance.c
- * and maps/pieces.c share. */
+/* tools/convert/maps/instance.h - a rule with the tensors that it is applied to; what
+ * maps/instance.c and maps/pieces.c share. */
 #ifndef CAIRN_TOOLS_CONVERT_MAPS_INSTANCE_H
 #define CAIRN_TOOLS_CONVERT_MAPS_INSTANCE_H
 

@@ -96,7 +96,7 @@ struct cairn_map_rule {
     struct {
         int32_t choice, value; /* CAIRN_MAP_NONE: none */
     } when[2];                 /* by the side whose choice it is */
-    int32_t given_side;              /* CAIRN_MAP_NONE: none */
+    int32_t given_side;        /* CAIRN_MAP_NONE: none */
     struct cairn_map_name given;
 };
 

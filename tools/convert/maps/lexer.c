@@ -151,10 +151,9 @@ cairn_err
 cairn_map_lexer_take(struct cairn_map_lexer *lexer, const char *word)
 {
     if (!cairn_map_lexer_is(lexer, word))
-        return cairn_map_lexer_fail(lexer, "%s where \"%s\" should be%s", shown(lexer), word,
-                                    lexer->kind == CAIRN_MAP_END
-                                        ? "; further lines of a statement are indented"
-                                        : "");
+        return cairn_map_lexer_fail(
+            lexer, "%s where \"%s\" should be%s", shown(lexer), word,
+            lexer->kind == CAIRN_MAP_END ? "; further lines of a statement are indented" : "");
     return cairn_map_lexer_next(lexer);
 }
 

@@ -1,5 +1,5 @@
-/* tools/convert/maps/lexer.h - the words of a map file, with the line and column of each; inner part
- * of maps/parse.c. */
+/* tools/convert/maps/lexer.h - the words of a map file, with the line and column of each; inner
+ * part of maps/parse.c. */
 #ifndef CAIRN_TOOLS_CONVERT_MAPS_LEXER_H
 #define CAIRN_TOOLS_CONVERT_MAPS_LEXER_H
 

@@ -1,6 +1,6 @@
 /*
- * tools/convert/maps/map.c - see map.h: finding the direction, taking the source's tensors one after the
- * other.
+ * tools/convert/maps/map.c - see map.h: finding the direction, taking the source's tensors one
+ * after the other.
  *
  * Aliases come last, so that what they are an alias of is there already and they can stay one.
  */
@@ -404,8 +404,8 @@ replace(struct cairn_map_stage *stage)
 
 cairn_err
 cairn_checkpoint_map_by(struct cairn_checkpoint *checkpoint, const struct cairn_map *map,
-                        const char *const *sets, size_t set_count,
-                        struct cairn_map_report *report, struct cairn_complaint *complaint)
+                        const char *const *sets, size_t set_count, struct cairn_map_report *report,
+                        struct cairn_complaint *complaint)
 {
     struct cairn_map_stage stage = {.map = map,
                                     .checkpoint = checkpoint,
@@ -418,8 +418,7 @@ cairn_checkpoint_map_by(struct cairn_checkpoint *checkpoint, const struct cairn_
     memset(report, 0, sizeof(*report));
     err = stage_init(&stage);
     if (!err)
-        err = cairn_map_settings_find(map, checkpoint, sets, set_count, &stage.settings,
-                                      complaint);
+        err = cairn_map_settings_find(map, checkpoint, sets, set_count, &stage.settings, complaint);
     before = stage.settings;
     if (!err)
         err = find_side(&stage);

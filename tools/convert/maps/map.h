@@ -1,6 +1,6 @@
 /*
- * tools/convert/maps/map.h - a checkpoint under other names and in another layout: a stage between the
- * reader and the writer of a conversion.
+ * tools/convert/maps/map.h - a checkpoint under other names and in another layout: a stage between
+ * the reader and the writer of a conversion.
  *
  * No byte is touched. The mapped checkpoint has new tensors, whose pieces are boxes of the source's
  * pieces with offsets and strides; so fused, split, stacked and transposed tensors cost what any
@@ -14,16 +14,16 @@
 #include "tools/convert/core/format.h"
 
 struct cairn_map_report {
-    char from[48], to[48];     /* the sides */
-    uint32_t mapped, made;     /* tensors of the source, and what they became */
-    uint32_t dropped;          /* tensors that the map leaves out */
+    char from[48], to[48]; /* the sides */
+    uint32_t mapped, made; /* tensors of the source, and what they became */
+    uint32_t dropped;      /* tensors that the map leaves out */
 };
 
 /*
  * Maps the checkpoint in place: `map` is a preset's name, or a file's; the side that knows more of
- * the tensors' names is the source's. sets[set_count]: maps/numbers.h. CAIRN_INVAL where a tensor is
- * unknown to the map, shapes contradict it, or a number is missing; CAIRN_CORRUPT where the map is
- * no map, or a part of a fused tensor is missing; CAIRN_NOT_FOUND: no such map; CAIRN_NOMEM.
+ * the tensors' names is the source's. sets[set_count]: maps/numbers.h. CAIRN_INVAL where a tensor
+ * is unknown to the map, shapes contradict it, or a number is missing; CAIRN_CORRUPT where the map
+ * is no map, or a part of a fused tensor is missing; CAIRN_NOT_FOUND: no such map; CAIRN_NOMEM.
  * Complained about; the checkpoint is then only to be closed.
  */
 CAIRN_MUST_CHECK cairn_err cairn_checkpoint_map(struct cairn_checkpoint *checkpoint,

@@ -1,4 +1,5 @@
-/* tools/convert/maps/names.c - names of tensors with captures, matched and made (maps/language.h). */
+/* tools/convert/maps/names.c - names of tensors with captures, matched and made
+ * (maps/language.h). */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>

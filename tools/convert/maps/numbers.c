@@ -170,11 +170,9 @@ read_arguments(const struct cairn_checkpoint *checkpoint, struct facts *facts,
     if (!err && cairn_pickle_get(root, "args"))
         root = cairn_pickle_get(root, "args");
     for (uint32_t i = 0; !err && i < facts->count; i++) {
-        const struct cairn_pickle_node *node =
-            cairn_pickle_attribute(root, facts->facts[i].key);
+        const struct cairn_pickle_node *node = cairn_pickle_attribute(root, facts->facts[i].key);
 
-        learn_argument(&facts->facts[i],
-                       node ? node : cairn_pickle_get(root, facts->facts[i].key));
+        learn_argument(&facts->facts[i], node ? node : cairn_pickle_get(root, facts->facts[i].key));
     }
     cairn_pickle_fini(&pickle);
     free(bytes);

@@ -9,8 +9,8 @@
 
 /* What is known: before any shape is looked at, and then what shapes said. */
 struct cairn_map_settings {
-    uint64_t values[CAIRN_MAP_SYMBOLS_MAX]; /* by symbol; 0: not known */
-    bool said[CAIRN_MAP_SYMBOLS_MAX];       /* by symbol: the user set it */
+    uint64_t values[CAIRN_MAP_SYMBOLS_MAX];  /* by symbol; 0: not known */
+    bool said[CAIRN_MAP_SYMBOLS_MAX];        /* by symbol: the user set it */
     uint32_t choices[CAIRN_MAP_CHOICES_MAX]; /* the chosen value of each */
 };
 

@@ -73,8 +73,8 @@ parse_sides(struct parser *parser, struct cairn_map_lexer *lexer)
     if (parser->map->sides[0][0] && memcmp(sides, parser->map->sides, sizeof(sides)) != 0 &&
         (strcmp(sides[0], parser->map->sides[0]) != 0 ||
          strcmp(sides[1], parser->map->sides[1]) != 0))
-        return cairn_map_lexer_fail(lexer, "the sides are %s and %s already",
-                                    parser->map->sides[0], parser->map->sides[1]);
+        return cairn_map_lexer_fail(lexer, "the sides are %s and %s already", parser->map->sides[0],
+                                    parser->map->sides[1]);
     memcpy(parser->map->sides, sides, sizeof(sides));
     return CAIRN_OK;
 }
@@ -250,7 +250,8 @@ parse_statement(struct parser *parser)
         if (!err)
             err = statements[i].parse(parser, lexer);
         if (!err && lexer->kind != CAIRN_MAP_END)
-            err = cairn_map_lexer_fail(lexer, "\"%s\" is too much for a statement \"%s\"; the next "
+            err = cairn_map_lexer_fail(lexer,
+                                       "\"%s\" is too much for a statement \"%s\"; the next "
                                        "statement begins in the first column",
                                        lexer->word, statements[i].word);
         return err;

@@ -1,6 +1,6 @@
 /*
- * tools/convert/maps/pieces.c - the pieces of a rule's targets: the source's pieces cut by the boxes
- * of each part, padding, and the proof that every element went somewhere once.
+ * tools/convert/maps/pieces.c - the pieces of a rule's targets: the source's pieces cut by the
+ * boxes of each part, padding, and the proof that every element went somewhere once.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -54,8 +54,8 @@ cut_piece(const struct cairn_map_cells *cells, const struct cairn_map_cell *cell
         out->start[d] += first;
         out->extent[d] = last - first;
         out->stride_bytes[d] = run->source_step * piece->stride_bytes[run->source_dim];
-        out->offset_bytes += (begin + first * run->source_step - low) *
-                             piece->stride_bytes[run->source_dim];
+        out->offset_bytes +=
+            (begin + first * run->source_step - low) * piece->stride_bytes[run->source_dim];
     }
     for (uint32_t d = 0; d < cells->source_dims; d++) {
         if (runs[d])
@@ -70,7 +70,8 @@ cut_piece(const struct cairn_map_cells *cells, const struct cairn_map_cell *cell
 
 cairn_err
 cairn_map_part_add(struct cairn_map_instance *instance, uint32_t part, uint32_t source,
-         const struct cairn_map_tensor *target, const uint64_t *fixed, const bool *is_fixed)
+                   const struct cairn_map_tensor *target, const uint64_t *fixed,
+                   const bool *is_fixed)
 {
     struct cairn_map_stage *stage = instance->stage;
     const struct cairn_map_tensor *pattern =
@@ -128,7 +129,7 @@ need_zeros(struct cairn_map_stage *stage)
 /* A box for each padded dimension; those of earlier dimensions take the corners. */
 cairn_err
 cairn_map_padding_add(struct cairn_map_instance *instance, const struct cairn_map_tensor *target,
-            const uint64_t *shape)
+                      const uint64_t *shape)
 {
     cairn_err err = CAIRN_OK;
 
@@ -188,8 +189,7 @@ count_left_out(struct cairn_map_instance *instance)
 
     for (uint32_t i = 0; i < instance->source->count * instance->stack && !err; i++) {
         const struct cairn_map_tensor *pattern = &instance->source->tensors[i / instance->stack];
-        const struct cairn_tensor *tensor =
-            cairn_layout_tensor(stage->from, instance->sources[i]);
+        const struct cairn_tensor *tensor = cairn_layout_tensor(stage->from, instance->sources[i]);
         uint64_t length[CAIRN_DIMS_MAX];
         size_t count;
         const struct cairn_piece **pieces =
@@ -236,11 +236,11 @@ cairn_map_places_check(struct cairn_map_instance *instance)
     count_before(instance);
     err = count_left_out(instance);
     if (!err && !cairn_map_places_equal(&instance->before, &instance->after))
-        err = cairn_complain(instance->stage->complaint, CAIRN_INTERNAL,
-                             "the map (%s, line %" PRIu32 ") would not move each element of %s "
-                             "once: a defect, please report it; nothing was written",
-                             instance->rule->file, instance->rule->line,
-                             cairn_layout_tensor(instance->stage->from,
-                                                 instance->sources[0])->name);
+        err =
+            cairn_complain(instance->stage->complaint, CAIRN_INTERNAL,
+                           "the map (%s, line %" PRIu32 ") would not move each element of %s "
+                           "once: a defect, please report it; nothing was written",
+                           instance->rule->file, instance->rule->line,
+                           cairn_layout_tensor(instance->stage->from, instance->sources[0])->name);
     return err;
 }

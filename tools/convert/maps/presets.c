@@ -6,7 +6,7 @@
 /* The file's bytes between two symbols of this object. Paths count from the root of the tree, where
  * the compiler is run. */
 #define PRESET(symbol, name)                                                                       \
-    __asm__(".pushsection .rodata\n" #symbol "_begin: .incbin \"tools/convert/maps/presets/" name       \
+    __asm__(".pushsection .rodata\n" #symbol "_begin: .incbin \"tools/convert/maps/presets/" name  \
             ".map\"\n" #symbol "_end:\n.popsection\n");                                            \
     extern const char symbol##_begin[] __attribute__((visibility("hidden")));                      \
     extern const char symbol##_end[] __attribute__((visibility("hidden")))

@@ -65,8 +65,8 @@ cairn_map_places_add(struct cairn_map_places *places, const struct cairn_piece *
 
         for (uint32_t d = 0; d < dims; d++)
             if (piece->extent[d] > 1)
-                sum = multiply(sum, series(power(points[i], piece->stride_bytes[d]),
-                                           piece->extent[d]));
+                sum = multiply(sum,
+                               series(power(points[i], piece->stride_bytes[d]), piece->extent[d]));
         places->sums[i] = add(places->sums[i], sum);
     }
 }

@@ -271,8 +271,10 @@ parse_condition(const struct cairn_map *map, struct cairn_map_lexer *lexer,
         return cairn_map_lexer_fail(lexer, "%s is no value of the choice %s", lexer->word,
                                     choice->name);
     }
-    return cairn_map_lexer_fail(lexer, "there is no choice \"%s\"; declare it before: choice %s "
-                                "NAME = VALUE VALUE", lexer->word, map->sides[1]);
+    return cairn_map_lexer_fail(lexer,
+                                "there is no choice \"%s\"; declare it before: choice %s "
+                                "NAME = VALUE VALUE",
+                                lexer->word, map->sides[1]);
 }
 
 static cairn_err
@@ -297,7 +299,7 @@ parse_conditions(struct cairn_map *map, struct cairn_map_lexer *lexer, struct ca
         for (uint32_t i = 0; !err && i < rule->given.capture_count; i++)
             if (!cairn_map_name_has(&rule->sides[side].tensors[0].name, rule->given.captures[i]))
                 err = cairn_map_lexer_fail(lexer, "what is given has a number that the rule's "
-                                           "tensors do not have");
+                                                  "tensors do not have");
     }
     return err;
 }

@@ -16,8 +16,7 @@ CAIRN_MUST_CHECK cairn_err cairn_map_symbol_take(struct cairn_map *map,
 CAIRN_MUST_CHECK cairn_err cairn_map_side_take(const struct cairn_map *map,
                                                struct cairn_map_lexer *lexer, uint32_t *side);
 /* The name of a tensor. */
-CAIRN_MUST_CHECK cairn_err cairn_map_name_take(struct cairn_map *map,
-                                               struct cairn_map_lexer *lexer,
+CAIRN_MUST_CHECK cairn_err cairn_map_name_take(struct cairn_map *map, struct cairn_map_lexer *lexer,
                                                struct cairn_map_name *name);
 /* A whole rule, to its end. On success *rule is the caller's to end with cairn_map_rule_fini; also
  * CAIRN_NOMEM. */

@@ -119,7 +119,10 @@ show_dim(const struct cairn_map *map, const struct cairn_map_dim *dim, char out[
         append(out, &used, f ? "*" : "", factor->count > 1 ? "(" : "");
         for (uint32_t t = 0; t < factor->count; t++)
             for (uint32_t i = 0; i < factor->terms[t].count; i++) {
-                append(out, &used, i ? "*" : t ? " + " : "",
+                append(out, &used,
+                       i   ? "*"
+                       : t ? " + "
+                           : "",
                        map->symbols[factor->terms[t].axes[i]].name);
             }
         append(out, &used, "", factor->count > 1 ? ")" : "");
@@ -181,8 +184,8 @@ say_misfit(const struct cairn_map *map, const struct cairn_map_rule *rule,
                           known, rule->file, rule->line);
 }
 
-/* What to say of a number that is not known: the operand that is missing where it is calculated, and itself
- * where that would not help (shapes may have told the operands, too late for it). */
+/* What to say of a number that is not known: the operand that is missing where it is calculated,
+ * and itself where that would not help (shapes may have told the operands, too late for it). */
 static uint32_t
 missing_of(const struct cairn_map_number *number, const uint64_t *values)
 {

@@ -1,5 +1,5 @@
-/* tools/convert/maps/sizes.h - the sizes of a rule's axes, found from shapes and from what is known,
- * and shapes from the sizes. Pure. */
+/* tools/convert/maps/sizes.h - the sizes of a rule's axes, found from shapes and from what is
+ * known, and shapes from the sizes. Pure. */
 #ifndef CAIRN_TOOLS_CONVERT_MAPS_SIZES_H
 #define CAIRN_TOOLS_CONVERT_MAPS_SIZES_H
 
@@ -16,13 +16,12 @@ struct cairn_map_shape {
 /*
  * Finds the size of every axis that shapes[count] have: values[] (by symbol) come with what is
  * known (0: not), and go with all of them. Every dimension must then be its product (a padded one
- * at least that). CAIRN_INVAL where one is not, or an axis cannot be told; complained about with the
- * tensor, its shape, the rule and what to do.
+ * at least that). CAIRN_INVAL where one is not, or an axis cannot be told; complained about with
+ * the tensor, its shape, the rule and what to do.
  */
 CAIRN_MUST_CHECK cairn_err cairn_map_sizes_find(const struct cairn_map *map,
                                                 const struct cairn_map_rule *rule,
-                                                const struct cairn_map_shape *shapes,
-                                                size_t count,
+                                                const struct cairn_map_shape *shapes, size_t count,
                                                 uint64_t values[CAIRN_MAP_SYMBOLS_MAX],
                                                 struct cairn_complaint *complaint);
 

@@ -36,8 +36,8 @@ struct cairn_map_stage {
 
 /*
  * Makes the target's tensors of the rule of which tensor `first` is a part: its name, without `key`
- * and a dot, fits a pattern with the captures in captures[] (by symbol). Where all parts are aliases
- * and `aliases` is false, nothing is done. Errors of
+ * and a dot, fits a pattern with the captures in captures[] (by symbol). Where all parts are
+ * aliases and `aliases` is false, nothing is done. Errors of
  * cairn_checkpoint_map.
  */
 CAIRN_MUST_CHECK cairn_err cairn_map_instance_make(struct cairn_map_stage *stage,
@@ -60,8 +60,8 @@ CAIRN_MUST_CHECK cairn_err cairn_map_target_add(struct cairn_map_stage *stage, c
 CAIRN_MUST_CHECK cairn_err cairn_map_scratch_add(struct cairn_map_stage *stage,
                                                  const struct cairn_piece *piece);
 
-/* Warns of each number that nothing but shapes said, where it follows from what the user set (as `before`
- * has it): maps/assumed.c. CAIRN_NOMEM. */
+/* Warns of each number that nothing but shapes said, where it follows from what the user set (as
+ * `before` has it): maps/assumed.c. CAIRN_NOMEM. */
 CAIRN_MUST_CHECK cairn_err cairn_map_assumed_tell(struct cairn_map_stage *stage,
                                                   const struct cairn_map_settings *before);
 

@@ -85,10 +85,13 @@ cairn_megatron_args_spec(const struct cairn_checkpoint *checkpoint, bool *local,
 
     bool loaded = args.bytes != NULL;
 
-    *local = !err && cairn_pickle_is_text(cairn_pickle_attribute(args.root, "transformer_impl"), "local");
+    *local = !err &&
+             cairn_pickle_is_text(cairn_pickle_attribute(args.root, "transformer_impl"), "local");
     cairn_opaque_tree_close(&args);
     /* what is no pickle says nothing; what cannot be loaded is not known to be none */
-    return err == CAIRN_NOT_FOUND || (loaded && (err == CAIRN_CORRUPT || err == CAIRN_VERSION)) ? CAIRN_OK : err;
+    return err == CAIRN_NOT_FOUND || (loaded && (err == CAIRN_CORRUPT || err == CAIRN_VERSION))
+               ? CAIRN_OK
+               : err;
 }
 
 uint64_t

@@ -24,9 +24,10 @@ enum { FIRST_KEY_COUNT = sizeof(first_keys) / sizeof(first_keys[0]) };
 static cairn_err
 refuse(const struct cairn_megatron_target *target, cairn_err err, const char *name)
 {
-    return err ? cairn_complain(target->complaint, err, "%s: %s cannot be read as a value of "
-                                "Megatron-Core's: %s", target->checkpoint->place.path, name,
-                                cairn_err_text(err))
+    return err ? cairn_complain(target->complaint, err,
+                                "%s: %s cannot be read as a value of "
+                                "Megatron-Core's: %s",
+                                target->checkpoint->place.path, name, cairn_err_text(err))
                : CAIRN_OK;
 }
 
@@ -155,7 +156,8 @@ cairn_megatron_join(struct cairn_megatron_target *target)
             cairn_pickle_put(&tree, root, cairn_pickle_text(&tree, "model"),
                              cairn_pickle_none(&tree));
     }
-    if (!err && !cairn_pickle_get(root, "checkpoint_version")) /* without it, Megatron-LM reorders qkv */
+    /* without it, Megatron-LM reorders qkv */
+    if (!err && !cairn_pickle_get(root, "checkpoint_version"))
         cairn_pickle_put(&tree, root, cairn_pickle_text(&tree, "checkpoint_version"),
                          cairn_pickle_float(&tree, 3.0));
     if (!err) /* each rank's own is put there later */

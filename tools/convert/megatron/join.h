@@ -1,7 +1,7 @@
 /*
- * tools/convert/megatron/join.h - the object of Megatron-LM's ranks (megatron/state.h) put together of
- * what a distributed checkpoint of Megatron-Core has: the values of its common.pt, and RNG states of
- * "rng_state/shard_<pp>.<tp>_<all pp>.<all tp>.pickle".
+ * tools/convert/megatron/join.h - the object of Megatron-LM's ranks (megatron/state.h) put together
+ * of what a distributed checkpoint of Megatron-Core has: the values of its common.pt, and RNG
+ * states of "rng_state/shard_<pp>.<tp>_<all pp>.<all tp>.pickle".
  */
 #ifndef CAIRN_TOOLS_CONVERT_MEGATRON_JOIN_H
 #define CAIRN_TOOLS_CONVERT_MEGATRON_JOIN_H
@@ -19,8 +19,8 @@ CAIRN_MUST_CHECK cairn_err cairn_megatron_join_states(struct cairn_megatron_targ
                                                       struct cairn_pickle *tree,
                                                       struct cairn_pickle_node *root);
 
-/* What a distributed checkpoint has as the extra state of a module, by its name in the layout; *value
- * stays NULL where it has nothing. Complained about. */
+/* What a distributed checkpoint has as the extra state of a module, by its name in the layout;
+ * *value stays NULL where it has nothing. Complained about. */
 CAIRN_MUST_CHECK cairn_err cairn_megatron_join_extra(struct cairn_megatron_target *target,
                                                      const char *canonical,
                                                      struct cairn_pickle *tree,

@@ -1,5 +1,5 @@
-/* tools/convert/megatron/keys.c - which keys a Megatron-LM checkpoint that shall be written has, in which
- * order: as it is carried, or by the table. */
+/* tools/convert/megatron/keys.c - which keys a Megatron-LM checkpoint that shall be written has, in
+ * which order: as it is carried, or by the table. */
 #include "tools/convert/megatron/target.h"
 
 #include <stdio.h>
@@ -34,7 +34,8 @@ take_split(struct cairn_megatron_target *target, const char *text)
     uint32_t chunks = target->sizes.pp * target->sizes.vpp;
     uint64_t pp, vpp, layers, next = 0;
 
-    if (!cairn_number_take(&text, UINT32_MAX, &pp) || *text++ != ' ' || !cairn_number_take(&text, UINT32_MAX, &vpp))
+    if (!cairn_number_take(&text, UINT32_MAX, &pp) || *text++ != ' ' ||
+        !cairn_number_take(&text, UINT32_MAX, &vpp))
         return CAIRN_CORRUPT;
     if (pp != target->sizes.pp || vpp != target->sizes.vpp)
         return CAIRN_OK;
@@ -63,7 +64,9 @@ read_keys(struct cairn_megatron_target *target, char *text)
         else
             err = add_key(target, line[0], line + 2);
     }
-    return err == CAIRN_CORRUPT ? cairn_megatron_target_refuse(target, CAIRN_MEGATRON_KEYS " is damaged") : err;
+    return err == CAIRN_CORRUPT
+               ? cairn_megatron_target_refuse(target, CAIRN_MEGATRON_KEYS " is damaged")
+               : err;
 }
 
 struct found {
@@ -139,17 +142,19 @@ order_of(const char *name, bool local)
         local && cairn_megatron_norm_rename(name, false, plain, sizeof(plain)) ? plain : name);
 }
 
-/* Whether the table says where a parameter registers among all others, by which the optimizer's buffers go. */
+/* Whether the table says where a parameter registers among all others, by which the optimizer's
+ * buffers go. */
 static bool
 is_order_known(const struct found *found)
 {
-    static const char *const places[] = {"embedding.", "decoder.layers.", "decoder.final_layernorm.",
-                                         "output_layer."};
+    static const char *const places[] = {"embedding.", "decoder.layers.",
+                                         "decoder.final_layernorm.", "output_layer."};
     bool placed = false;
 
     for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++)
         placed = placed || strncmp(found->name, places[i], strlen(places[i])) == 0;
-    return placed && cairn_megatron_rule_of(found->name) && !strstr(found->name, "cross_attention.");
+    return placed && cairn_megatron_rule_of(found->name) &&
+           !strstr(found->name, "cross_attention.");
 }
 
 static cairn_err
@@ -159,11 +164,12 @@ check_order(const struct cairn_megatron_target *target, const struct found *foun
         return CAIRN_OK;
     for (uint32_t i = 0; i < count; i++)
         if (!is_order_known(&found[i]))
-            return cairn_complain(target->complaint, CAIRN_INVAL,
-                                  "%s: the buffers of Megatron-LM's optimizer name no parameters, and "
-                                  "where %s is in their order is not known; write it as megatron-dist, or "
-                                  "leave the optimizer out with --drop 'fp32.*,exp_avg.*,exp_avg_sq.*'",
-                                  target->checkpoint->place.path, found[i].name);
+            return cairn_complain(
+                target->complaint, CAIRN_INVAL,
+                "%s: the buffers of Megatron-LM's optimizer name no parameters, and "
+                "where %s is in their order is not known; write it as megatron-dist, or "
+                "leave the optimizer out with --drop 'fp32.*,exp_avg.*,exp_avg_sq.*'",
+                target->checkpoint->place.path, found[i].name);
     return CAIRN_OK;
 }
 
@@ -221,9 +227,10 @@ cairn_megatron_target_keys(struct cairn_megatron_target *target)
     cairn_err err;
 
     if (cairn_megatron_target_find(target, CAIRN_MEGATRON_EMBEDDING) == UINT32_MAX)
-        return cairn_megatron_target_refuse(target, "it has no " CAIRN_MEGATRON_EMBEDDING
-                              ": its tensors have not the names that Megatron-LM has; map them "
-                              "with a preset or --map");
+        return cairn_megatron_target_refuse(
+            target, "it has no " CAIRN_MEGATRON_EMBEDDING
+                    ": its tensors have not the names that Megatron-LM has; map them "
+                    "with a preset or --map");
     if (carried == UINT32_MAX)
         return make_keys(target);
     err = cairn_checkpoint_load_opaque(target->checkpoint, CAIRN_MEGATRON_KEYS,

@@ -1,9 +1,9 @@
 /*
- * tools/convert/megatron/make.c - what Megatron-LM keeps of an optimizer beside its state, made for a
- * checkpoint of another framework: parameter groups, and the step in them.
+ * tools/convert/megatron/make.c - what Megatron-LM keeps of an optimizer beside its state, made for
+ * a checkpoint of another framework: parameter groups, and the step in them.
  *
- * Megatron-LM groups parameters by what is decayed: vectors and biases are not, all others are. It finds
- * groups by their multipliers, whatever parameters are in them.
+ * Megatron-LM groups parameters by what is decayed: vectors and biases are not, all others are. It
+ * finds groups by their multipliers, whatever parameters are in them.
  */
 #include "tools/convert/megatron/plan.h"
 
@@ -41,8 +41,8 @@ has(const struct cairn_checkpoint *checkpoint, const char *name)
 
 /* ---- masters ---- */
 
-/* A parameter that was trained in float32 is its own master, unless it is cast: then the master stays as it
- * was, under a name of its own. */
+/* A parameter that was trained in float32 is its own master, unless it is cast: then the master
+ * stays as it was, under a name of its own. */
 static cairn_err
 add_masters(struct make *make)
 {
@@ -74,8 +74,7 @@ decay_of(const struct cairn_tensor *parameter)
 {
     size_t bytes = strlen(parameter->name);
 
-    return parameter->dims <= 1 ||
-                   (bytes >= 5 && strcmp(parameter->name + bytes - 5, ".bias") == 0)
+    return parameter->dims <= 1 || (bytes >= 5 && strcmp(parameter->name + bytes - 5, ".bias") == 0)
                ? NOT_DECAYED
                : DECAYED;
 }
@@ -140,15 +139,17 @@ choose(struct make *make, uint32_t group, const struct cairn_pickle_node *member
     cairn_err err = CAIRN_OK;
 
     if (!cairn_pickle_copy_text(member, name, sizeof(name)))
-        return cairn_complain(make->complaint, CAIRN_INVAL,
-                              "%s: its optimizer's groups count parameters and do not name them; say "
-                              "their names with --job FILE",
-                              make->checkpoint->place.path);
+        return cairn_complain(
+            make->complaint, CAIRN_INVAL,
+            "%s: its optimizer's groups count parameters and do not name them; say "
+            "their names with --job FILE",
+            make->checkpoint->place.path);
     tensor = cairn_layout_tensor_find(make->checkpoint->layout, name);
     if (tensor == UINT32_MAX ||
         cairn_layout_tensor(make->checkpoint->layout, tensor)->kind != CAIRN_PARAM)
         return cairn_complain(make->complaint, CAIRN_CORRUPT,
-                              "%s: group %" PRIu32 " of the optimizer has %s, which is no parameter of "
+                              "%s: group %" PRIu32
+                              " of the optimizer has %s, which is no parameter of "
                               "what is written; see --dry-run for its names",
                               make->checkpoint->place.path, group, name);
     decay = decay_of(cairn_layout_tensor(make->checkpoint->layout, tensor));
@@ -157,11 +158,12 @@ choose(struct make *make, uint32_t group, const struct cairn_pickle_node *member
     if (make->chosen[decay] != known)
         err = compare_groups(&make->job.tree, make->chosen[decay], known, &same);
     if (!err && !same)
-        err = cairn_complain(make->complaint, CAIRN_INVAL,
-                             "%s: group %" PRIu32 " of the optimizer, that of %s, has other "
-                             "hyperparameters than a group before it, and Megatron-LM has one group of "
-                             "matrices and one of vectors and biases: say groups that fit with --job FILE",
-                             make->checkpoint->place.path, group, name);
+        err = cairn_complain(
+            make->complaint, CAIRN_INVAL,
+            "%s: group %" PRIu32 " of the optimizer, that of %s, has other "
+            "hyperparameters than a group before it, and Megatron-LM has one group of "
+            "matrices and one of vectors and biases: say groups that fit with --job FILE",
+            make->checkpoint->place.path, group, name);
     return err;
 }
 
@@ -176,39 +178,43 @@ choose_groups(struct make *make)
 
         if (!members || members->kind != CAIRN_PICKLE_LIST)
             return cairn_complain(make->complaint, CAIRN_CORRUPT,
-                                  "%s: group %" PRIu32 " of the optimizer has no list of parameters",
+                                  "%s: group %" PRIu32
+                                  " of the optimizer has no list of parameters",
                                   make->checkpoint->place.path, g);
         for (uint32_t i = 0; i < members->count && !err; i++)
             err = choose(make, g, members->items[i]);
     }
     if (!err && !make->chosen[DECAYED])
-        err = cairn_complain(make->complaint, CAIRN_INVAL,
-                             "%s: the groups of the optimizer have no matrix of the model; say its groups "
-                             "with --job FILE",
-                             make->checkpoint->place.path);
+        err = cairn_complain(
+            make->complaint, CAIRN_INVAL,
+            "%s: the groups of the optimizer have no matrix of the model; say its groups "
+            "with --job FILE",
+            make->checkpoint->place.path);
     for (int decay = 0; decay < DECAYS && !err; decay++)
         if (make->chosen[decay] && !cairn_pickle_get(make->chosen[decay], "lr"))
-            err = cairn_complain(make->complaint, CAIRN_INVAL,
-                                 "%s: nothing says the lr of the optimizer's %s; say it with --job FILE",
-                                 make->checkpoint->place.path,
-                                 decay == DECAYED ? "matrices" : "vectors and biases");
+            err = cairn_complain(
+                make->complaint, CAIRN_INVAL,
+                "%s: nothing says the lr of the optimizer's %s; say it with --job FILE",
+                make->checkpoint->place.path, decay == DECAYED ? "matrices" : "vectors and biases");
     return err;
 }
 
-/* What Megatron-LM sets anew each step, so that a source that did it otherwise trains on in another way. */
+/* What Megatron-LM sets anew each step, so that a source that did it otherwise trains on in another
+ * way. */
 static cairn_err
 tell_decay(const struct make *make)
 {
     const struct cairn_pickle_node *decay =
-        make->chosen[NOT_DECAYED] ? cairn_pickle_get(make->chosen[NOT_DECAYED], "weight_decay") : NULL;
+        make->chosen[NOT_DECAYED] ? cairn_pickle_get(make->chosen[NOT_DECAYED], "weight_decay")
+                                  : NULL;
 
-    if (!decay || (decay->kind == CAIRN_PICKLE_FLOAT   ? decay->real == 0
+    if (!decay || (decay->kind == CAIRN_PICKLE_FLOAT ? decay->real == 0
                    : decay->kind == CAIRN_PICKLE_INT ? decay->integer == 0
                                                      : false))
         return CAIRN_OK;
-    return cairn_checkpoint_warn(make->checkpoint,
-                                 "vectors and biases were trained with weight decay; Megatron-LM loads "
-                                 "their group, and does not decay them from then on");
+    return cairn_checkpoint_warn(
+        make->checkpoint, "vectors and biases were trained with weight decay; Megatron-LM loads "
+                          "their group, and does not decay them from then on");
 }
 
 /* ---- the object ---- */
@@ -259,7 +265,8 @@ add_object(struct make *make)
     put(tree, root, "model", cairn_pickle_none(tree)); /* put there later */
     put(tree, root, "optimizer", settings);
     if (make->job.lr_scheduler)
-        put(tree, root, "opt_param_scheduler", (struct cairn_pickle_node *)(uintptr_t)make->job.lr_scheduler);
+        put(tree, root, "opt_param_scheduler",
+            (struct cairn_pickle_node *)(uintptr_t)make->job.lr_scheduler);
     err = cairn_pickle_done(tree);
     if (!err)
         err = cairn_pickle_write(tree, root, &bytes, &bytes_len);
@@ -289,13 +296,15 @@ find_step(struct make *make)
     if (!known)
         known = read_group_step(make, &make->step);
     if (!known && !make->job.step_known)
-        return cairn_complain(make->complaint, CAIRN_INVAL,
-                              "%s does not say how many steps it has trained; say it with --job FILE: "
-                              "{\"global_steps\": N}",
-                              make->checkpoint->place.path);
+        return cairn_complain(
+            make->complaint, CAIRN_INVAL,
+            "%s does not say how many steps it has trained; say it with --job FILE: "
+            "{\"global_steps\": N}",
+            make->checkpoint->place.path);
     if (!known)
         make->step = make->job.step;
-    make->checkpoint->step = make->job.step_known && make->job.step > 0 ? make->job.step : make->step;
+    make->checkpoint->step =
+        make->job.step_known && make->job.step > 0 ? make->job.step : make->step;
     make->checkpoint->step_known = true;
     return CAIRN_OK;
 }
@@ -304,7 +313,8 @@ static cairn_err
 make_object(struct make *make)
 {
     struct cairn_checkpoint *checkpoint = make->checkpoint;
-    cairn_err err = cairn_deepspeed_job_open(checkpoint, make->options->job, &make->job, make->complaint);
+    cairn_err err =
+        cairn_deepspeed_job_open(checkpoint, make->options->job, &make->job, make->complaint);
 
     if (!err)
         err = choose_groups(make);
@@ -313,15 +323,16 @@ make_object(struct make *make)
     if (!err)
         err = tell_decay(make);
     if (!err && !make->job.lr_scheduler)
-        err = cairn_checkpoint_warn(checkpoint,
-                                    "%s has no scheduler of Megatron-LM's (opt_param_scheduler), without "
-                                    "which Megatron-LM itself does not load the optimizer: say its state "
-                                    "with --job FILE: {\"lr_scheduler\": {…}}",
-                                    checkpoint->place.path);
+        err = cairn_checkpoint_warn(
+            checkpoint,
+            "%s has no scheduler of Megatron-LM's (opt_param_scheduler), without "
+            "which Megatron-LM itself does not load the optimizer: say its state "
+            "with --job FILE: {\"lr_scheduler\": {…}}",
+            checkpoint->place.path);
     if (!err)
-        err = cairn_checkpoint_warn(checkpoint,
-                                    "it has neither Megatron-LM's arguments nor its random states: start "
-                                    "the job with the arguments that the model needs, and --no-load-rng");
+        err = cairn_checkpoint_warn(
+            checkpoint, "it has neither Megatron-LM's arguments nor its random states: start "
+                        "the job with the arguments that the model needs, and --no-load-rng");
     return err ? err : add_object(make);
 }
 
@@ -329,7 +340,8 @@ make_object(struct make *make)
 
 cairn_err
 cairn_megatron_prepare(struct cairn_checkpoint *checkpoint,
-                       const struct cairn_output_options *options, struct cairn_complaint *complaint)
+                       const struct cairn_output_options *options,
+                       struct cairn_complaint *complaint)
 {
     static const char *const own[] = {CAIRN_MEGATRON_COMMON, "args.pickle", "optimizer.pickle",
                                       CAIRN_MEGATRON_CONTENT ".pickle"};
@@ -340,22 +352,24 @@ cairn_megatron_prepare(struct cairn_checkpoint *checkpoint,
     for (size_t i = 0; i < sizeof(own) / sizeof(own[0]); i++)
         foreign = foreign && !has(checkpoint, own[i]);
     if (options->job && (!foreign || !has(checkpoint, MOMENT CAIRN_MEGATRON_EMBEDDING)))
-        return cairn_complain(complaint, CAIRN_INVAL,
-                              foreign ? "%s has no state of an optimizer under Megatron-LM's names, which is "
-                                        "what --job speaks of: leave it out, or map its names with --map"
-                                      : "%s came from Megatron and says itself what --job would: leave it out",
-                              checkpoint->place.path);
+        return cairn_complain(
+            complaint, CAIRN_INVAL,
+            foreign ? "%s has no state of an optimizer under Megatron-LM's names, which is "
+                      "what --job speaks of: leave it out, or map its names with --map"
+                    : "%s came from Megatron and says itself what --job would: leave it out",
+            checkpoint->place.path);
     if (!has(checkpoint, MOMENT CAIRN_MEGATRON_EMBEDDING))
         return CAIRN_OK;
     err = add_masters(&make);
     if (err || !foreign)
         return err;
     if (!options->job && !has(checkpoint, CAIRN_PARAM_GROUPS_NAME))
-        return cairn_checkpoint_warn(checkpoint,
-                                     "%s does not say the groups of its optimizer, without which Megatron-LM "
-                                     "loads the weights alone; its state is carried beside them. Say them "
-                                     "with --job FILE: {\"param_groups\": [{\"params\": [names], \"lr\": …}, …]}",
-                                     checkpoint->place.path);
+        return cairn_checkpoint_warn(
+            checkpoint,
+            "%s does not say the groups of its optimizer, without which Megatron-LM "
+            "loads the weights alone; its state is carried beside them. Say them "
+            "with --job FILE: {\"param_groups\": [{\"params\": [names], \"lr\": …}, …]}",
+            checkpoint->place.path);
     err = make_object(&make);
     cairn_deepspeed_job_fini(&make.job);
     return err;

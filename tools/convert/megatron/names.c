@@ -195,8 +195,8 @@ cairn_megatron_name_group(const char *name, char out[CAIRN_NAME_BYTES_MAX])
         snprintf(word, sizeof(word), "%s%" PRIu32, at + 1, number) >= (int)sizeof(word) ||
         !ends_grouped(word, &none, &word_bytes) || word_bytes != strlen(at + 1))
         return false;
-    return snprintf(out, CAIRN_NAME_BYTES_MAX, "%.*s" EXPERTS "%s", (int)(local - name), name, word) <
-           CAIRN_NAME_BYTES_MAX;
+    return snprintf(out, CAIRN_NAME_BYTES_MAX, "%.*s" EXPERTS "%s", (int)(local - name), name,
+                    word) < CAIRN_NAME_BYTES_MAX;
 }
 
 static bool
@@ -243,8 +243,8 @@ cairn_megatron_norm_rename(const char *name, bool fused, char *out, size_t out_b
         const char *rest = at ? at + strlen(from) : NULL;
 
         if (rest && (strcmp(rest, "weight") == 0 || strcmp(rest, "bias") == 0))
-            return snprintf(out, out_bytes, "%.*s%s%s", (int)(at - name), name,
-                            spellings[i][fused], rest) < (int)out_bytes;
+            return snprintf(out, out_bytes, "%.*s%s%s", (int)(at - name), name, spellings[i][fused],
+                            rest) < (int)out_bytes;
     }
     return false;
 }

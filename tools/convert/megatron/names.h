@@ -58,12 +58,13 @@ bool cairn_megatron_name_parse(const char *text, struct cairn_megatron_name *nam
 bool cairn_megatron_name_print(const struct cairn_megatron_name *name, bool as_stored,
                                char text[CAIRN_NAME_BYTES_MAX]);
 
-/* The spelling of an expert's parameter in a grouped module for the one with "local_experts.<expert>.", whatever stands
- * before it; false where the name is no such parameter's, or does not fit. */
+/* The spelling of an expert's parameter in a grouped module for the one with
+ * "local_experts.<expert>.", whatever stands before it; false where the name is no such
+ * parameter's, or does not fit. */
 bool cairn_megatron_name_group(const char *name, char out[CAIRN_NAME_BYTES_MAX]);
 
-/* The rule of a name in either spelling; NULL where it is unknown. GLU: ROWS becomes HALVES where the caller finds it
- * so. */
+/* The rule of a name in either spelling; NULL where it is unknown. GLU: ROWS becomes HALVES where
+ * the caller finds it so. */
 const struct cairn_megatron_rule *cairn_megatron_rule_of(const char *name);
 
 /* Where a name stands among others of its layer, in the order in which modules register; unknown

@@ -198,8 +198,8 @@ cairn_megatron_target_object(struct cairn_megatron_target *target,
             continue;
         }
         if (cairn_pickle_is_text(key, "optimizer")) {
-            value = cairn_megatron_settings_for(
-                tree, value, target->sizes.ep > 1 && target->expert_count > 0);
+            value = cairn_megatron_settings_for(tree, value,
+                                                target->sizes.ep > 1 && target->expert_count > 0);
             if (target->plain_state)
                 err = cairn_megatron_plain_make(target, tree, value);
         }

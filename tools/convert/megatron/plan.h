@@ -6,9 +6,9 @@
 #include "tools/convert/core/format.h"
 
 /*
- * As `prepare` of struct cairn_format. An optimizer's state that came neither from Megatron-LM nor from
- * Megatron-Core gets the object that such ranks would have carried (CAIRN_MEGATRON_COMMON), with the
- * parameter groups that the source or --job says, as Megatron-LM groups parameters.
+ * As `prepare` of struct cairn_format. An optimizer's state that came neither from Megatron-LM nor
+ * from Megatron-Core gets the object that such ranks would have carried (CAIRN_MEGATRON_COMMON),
+ * with the parameter groups that the source or --job says, as Megatron-LM groups parameters.
  */
 CAIRN_MUST_CHECK cairn_err cairn_megatron_prepare(struct cairn_checkpoint *checkpoint,
                                                   const struct cairn_output_options *options,

@@ -1,6 +1,6 @@
 /*
- * tools/convert/megatron/settings.h - the settings of an optimizer (parameter groups, loss scale) as
- * Megatron-LM's own files have them, and as common.pt of a distributed checkpoint has them whose
+ * tools/convert/megatron/settings.h - the settings of an optimizer (parameter groups, loss scale)
+ * as Megatron-LM's own files have them, and as common.pt of a distributed checkpoint has them whose
  * optimizer is fully reshardable:
  *
  *     {"optimizer": {"param_groups": […]}, "grad_scaler": …}                a list of those where
@@ -21,13 +21,13 @@
 
 /* New nodes of `tree`, whose failures are the arena's; what is no such settings stays as it is. */
 struct cairn_pickle_node *cairn_megatron_settings_reshardable(struct cairn_pickle *tree,
-                                                           struct cairn_pickle_node *settings);
+                                                              struct cairn_pickle_node *settings);
 struct cairn_pickle_node *cairn_megatron_settings_plain(struct cairn_pickle *tree,
-                                                     struct cairn_pickle_node *settings);
+                                                        struct cairn_pickle_node *settings);
 
 /*
- * The settings of Megatron-LM's own files for a job whose experts have an optimizer of their own, which
- * they have with expert parallelism: a list of two; or for one without: those of the first.
+ * The settings of Megatron-LM's own files for a job whose experts have an optimizer of their own,
+ * which they have with expert parallelism: a list of two; or for one without: those of the first.
  */
 struct cairn_pickle_node *cairn_megatron_settings_for(struct cairn_pickle *tree,
                                                       struct cairn_pickle_node *settings, bool two);

@@ -27,8 +27,8 @@
 /* In the object of rank (0, 0, 0): what has no place of its own in this format, by kind and name.
  */
 #define CAIRN_MEGATRON_CARRIED "cairn_carried"
-/* In each object of a checkpoint without args: a dict of the parallelism, which folders alone do not
- * tell: {"tp", "pp", "ep", "etp"}. */
+/* In each object of a checkpoint without args: a dict of the parallelism, which folders alone do
+ * not tell: {"tp", "pp", "ep", "etp"}. */
 #define CAIRN_MEGATRON_SIZES "cairn_sizes"
 
 enum { CAIRN_MEGATRON_CHUNKS_MAX = 4096, CAIRN_MEGATRON_KEY_BYTES_MAX = 64 };

@@ -76,11 +76,12 @@ find_sizes(struct cairn_megatron_target *target)
         sizes->vpp = 1; /* one stage is not interleaved */
     if (sizes->pp > CAIRN_MEGATRON_CHUNKS_MAX || sizes->vpp > CAIRN_MEGATRON_CHUNKS_MAX ||
         sizes->tp > CAIRN_MEGATRON_CHUNKS_MAX || sizes->ep > CAIRN_MEGATRON_CHUNKS_MAX)
-        return cairn_megatron_target_refuse(target, "more ranks were asked for than can be written");
-    if (sizes->tp % sizes->etp != 0)
         return cairn_megatron_target_refuse(target,
-                      "--etp has to divide --tp: files are named by tensor-parallel rank, so "
-                      "those of experts would overwrite one another");
+                                            "more ranks were asked for than can be written");
+    if (sizes->tp % sizes->etp != 0)
+        return cairn_megatron_target_refuse(
+            target, "--etp has to divide --tp: files are named by tensor-parallel rank, so "
+                    "those of experts would overwrite one another");
     if (sizes->vpp > 1 && sizes->pp == 1)
         return cairn_megatron_target_refuse(target, "--vpp needs --pp of at least 2");
     target->first_layer = calloc((size_t)sizes->pp * sizes->vpp + 1, sizeof(*target->first_layer));
@@ -126,7 +127,8 @@ split_layers(struct cairn_megatron_target *target)
         for (uint32_t i = 0; i < chunks; i++)
             fits = fits && target->first_layer[i] <= target->first_layer[i + 1];
         return fits ? CAIRN_OK
-                    : cairn_megatron_target_refuse(target, "what it carries of its layers' split is damaged");
+                    : cairn_megatron_target_refuse(
+                          target, "what it carries of its layers' split is damaged");
     }
     if (all % chunks != 0)
         return cairn_complain(target->complaint, CAIRN_INVAL,
@@ -171,12 +173,12 @@ check_plain_state(struct cairn_megatron_target *target, const struct cairn_pickl
         named = named || (tensor->kind == CAIRN_OPTIMIZER && !strchr(tensor->name, '/'));
     }
     if (found && named) /* of a rank whose state has names, its groups were kept without them */
-        return cairn_megatron_target_refuse(target,
-                      "its optimizer is not the distributed one, and which state is which "
-                      "parameter's could be told on some of its ranks only, so it is not written; "
-                      "for the weights alone add --drop 'megatron/optimizer*,"
-                      "rank*/megatron/optimizer*,fp32.*,exp_avg*,max_exp_avg*,step.*,"
-                      "momentum_buffer.*'");
+        return cairn_megatron_target_refuse(
+            target, "its optimizer is not the distributed one, and which state is which "
+                    "parameter's could be told on some of its ranks only, so it is not written; "
+                    "for the weights alone add --drop 'megatron/optimizer*,"
+                    "rank*/megatron/optimizer*,fp32.*,exp_avg*,max_exp_avg*,step.*,"
+                    "momentum_buffer.*'");
     if (!found && cairn_megatron_plain(optimizer)) {
         target->plain_state = target->has_optim;
         target->omit_optimizer = !target->has_optim || (states && states->count > 0);
@@ -184,10 +186,10 @@ check_plain_state(struct cairn_megatron_target *target, const struct cairn_pickl
     }
     if (found && (sizes->tp != said->tp || sizes->pp != said->pp || sizes->ep != said->ep ||
                   sizes->etp != (said->etp ? said->etp : said->tp) || sizes->vpp != vpp))
-        return cairn_megatron_target_refuse(target,
-                      "its optimizer is not the distributed one, and its state is only written "
-                      "for the parallelism that it was saved with; for the weights alone add "
-                      "--drop 'megatron/optimizer*,rank*/megatron/optimizer*'");
+        return cairn_megatron_target_refuse(
+            target, "its optimizer is not the distributed one, and its state is only written "
+                    "for the parallelism that it was saved with; for the weights alone add "
+                    "--drop 'megatron/optimizer*,rank*/megatron/optimizer*'");
     return CAIRN_OK;
 }
 
@@ -218,14 +220,16 @@ load_common(struct cairn_megatron_target *target)
                             &root, &taken);
     if (!err)
         cairn_megatron_args_read(cairn_pickle_get(root, "args"), &target->args);
-    if (!err && target->step == 0 && !cairn_pickle_u64(cairn_pickle_get(root, "iteration"), &target->step))
+    if (!err && target->step == 0 &&
+        !cairn_pickle_u64(cairn_pickle_get(root, "iteration"), &target->step))
         target->step = 0;
     if (!err) /* without the optimizer's groups Megatron-LM loads none of its tensors */
         target->has_optim = target->has_optim && cairn_pickle_get(root, "optimizer") != NULL;
-    if (target->joined) /* another optimizer's state has no place in distrib_optim.pt: it is carried */
+    if (target->joined) /* another optimizer's state has no place in distrib_optim.pt: it is
+                         * carried */
         target->has_optim =
-            target->has_optim &&
-            cairn_megatron_target_find(target, "exp_avg_sq." CAIRN_MEGATRON_EMBEDDING) != UINT32_MAX;
+            target->has_optim && cairn_megatron_target_find(
+                                     target, "exp_avg_sq." CAIRN_MEGATRON_EMBEDDING) != UINT32_MAX;
     if (err)
         err = cairn_megatron_target_refuse(target, CAIRN_MEGATRON_COMMON " is damaged");
     if (!err)

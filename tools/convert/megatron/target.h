@@ -41,8 +41,10 @@ struct cairn_megatron_target {
     bool omit_optimizer; /* the groups of an optimizer whose state was dropped */
     bool *placed;        /* [tensors of the source] */
     uint32_t *alias_of;  /* [tensors]: UINT32_MAX where it is none */
-    uint64_t step;       /* of the checkpoint, or what is carried says; 0: neither, and Megatron-LM has no such iteration */
-    char folder[32];     /* of the iteration; "release" where there is none, of which Megatron-LM loads the weights alone */
+    uint64_t step;       /* of the checkpoint, or what is carried says; 0: neither, and Megatron-LM
+                          * has no such iteration */
+    char folder[32];     /* of the iteration; "release" where there is none, of which Megatron-LM
+                          * loads the weights alone */
     /* of the file that is being made */
     struct cairn_megatron_part *parts;
     uint32_t *part_tensor; /* [part_count]: of the source */
@@ -64,7 +66,8 @@ cairn_err cairn_megatron_target_refuse(const struct cairn_megatron_target *targe
 /* Fills in target->keys, once its sizes are known: megatron/keys.c. Complained about. */
 CAIRN_MUST_CHECK cairn_err cairn_megatron_target_keys(struct cairn_megatron_target *target);
 
-/* A tensor of the source by name; of an expert's parameter, also where it has the spelling of grouped modules. UINT32_MAX. */
+/* A tensor of the source by name; of an expert's parameter, also where it has the spelling of
+ * grouped modules. UINT32_MAX. */
 uint32_t cairn_megatron_target_named(const struct cairn_megatron_target *target, const char *name);
 /* The same, an alias' target where it is one. */
 uint32_t cairn_megatron_target_find(const struct cairn_megatron_target *target, const char *name);

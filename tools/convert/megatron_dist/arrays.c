@@ -64,13 +64,15 @@ name_member(const struct cairn_checkpoint *source, uint32_t tensor, struct named
     struct cairn_megatron_name parts;
 
     /* of grouped modules, as files of ranks have them: no job looks for such a key here */
-    if (source->format != &cairn_format_megatron_dist && cairn_megatron_name_parse(known->name, &parts) &&
-        parts.has_layer && parts.grouped)
-        return cairn_complain(complaint, CAIRN_INVAL,
-                              "tensor %s is an expert under the name that files of ranks have for grouped modules; a "
-                              "checkpoint of Megatron-Core has all experts under the names of local ones, which jobs with "
-                              "grouped modules load too: map with --set expert_modules=local",
-                              known->name);
+    if (source->format != &cairn_format_megatron_dist &&
+        cairn_megatron_name_parse(known->name, &parts) && parts.has_layer && parts.grouped)
+        return cairn_complain(
+            complaint, CAIRN_INVAL,
+            "tensor %s is an expert under the name that files of ranks have for grouped modules; a "
+            "checkpoint of Megatron-Core has all experts under the names of local ones, which jobs "
+            "with "
+            "grouped modules load too: map with --set expert_modules=local",
+            known->name);
     named->member.tensor = tensor;
     named->name = malloc(sizeof(*named->name));
     if (!named->name)

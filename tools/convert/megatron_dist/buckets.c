@@ -71,12 +71,13 @@ parse_bucket(const char *key, struct bucket *out)
         return false;
     if (!cairn_number_after(&key, "optimizer.distributed.dp_group_idx_", &out->group) ||
         !cairn_number_after(&key, ".gbuf_idx_", &out->buffer) ||
-        sscanf(key, ".dtype_(%31[a-z0-9_.], %*31[a-z0-9_.])%n", out->dtype, &used) != 1 || used == 0)
+        sscanf(key, ".dtype_(%31[a-z0-9_.], %*31[a-z0-9_.])%n", out->dtype, &used) != 1 ||
+        used == 0)
         return false;
     key += used;
     used = 0;
-    return cairn_number_after(&key, ".bucket_idx_", &out->number) && sscanf(key, ".%63[a-z0-9_]%n", out->state, &used) == 1 &&
-           key[used] == '\0';
+    return cairn_number_after(&key, ".bucket_idx_", &out->number) &&
+           sscanf(key, ".%63[a-z0-9_]%n", out->state, &used) == 1 && key[used] == '\0';
 }
 
 /* Buckets of a buffer come one after the other, states apart. */
@@ -230,11 +231,11 @@ add_part(struct finding *finding, const struct bucket *bucket, uint32_t tensor, 
         uint64_t to = chunk->end < end ? chunk->end : end;
 
         if (from < to)
-            err = cairn_checkpoint_add_flat(
-                reading->checkpoint, tensor, chunk->container, clipped.start, clipped.extent,
-                from - begin, to - begin,
-                chunk->at + (from - chunk->begin) * cairn_dtype_bytes(known->dtype),
-                reading->complaint);
+            err = cairn_checkpoint_add_flat(reading->checkpoint, tensor, chunk->container,
+                                            clipped.start, clipped.extent, from - begin, to - begin,
+                                            chunk->at + (from - chunk->begin) *
+                                                            cairn_dtype_bytes(known->dtype),
+                                            reading->complaint);
     }
     return err;
 }
@@ -271,10 +272,9 @@ add_state(struct finding *finding, const struct bucket *bucket,
         return refuse(finding, "parameters do not begin and end where the parts of a bucket do");
     if (parameter->tied)
         return CAIRN_OK; /* the first stage has it */
-    err = cairn_checkpoint_add_tensor(reading->checkpoint, name,
-                                      reading->metadata.entries[bucket->entry].dtype,
-                                      CAIRN_OPTIMIZER, model->dims, model->shape, &tensor,
-                                      reading->complaint);
+    err = cairn_checkpoint_add_tensor(
+        reading->checkpoint, name, reading->metadata.entries[bucket->entry].dtype, CAIRN_OPTIMIZER,
+        model->dims, model->shape, &tensor, reading->complaint);
     for (uint32_t i = 0; i < part_count && !err; i++) {
         err = add_part(finding, bucket, tensor, array->rows, &parts[i], begin);
         begin += parts[i].elements;
@@ -320,8 +320,8 @@ fill_buffer(struct finding *finding, const struct bucket *buckets, uint32_t coun
         err = add_state(finding, &buckets[at], parameter, parts, part_count, begin);
         cursor = end;
     }
-    if (!err && (at + 1 != count ||
-                 cursor != reading->metadata.entries[buckets[at].entry].shape[0]))
+    if (!err &&
+        (at + 1 != count || cursor != reading->metadata.entries[buckets[at].entry].shape[0]))
         err = refuse(finding, "its buckets are more than its parameters");
     return err;
 }
@@ -374,8 +374,8 @@ list_buckets(struct finding *finding)
         if (reading->metadata.entries[bucket->entry].dims != 1 ||
             !parse_bucket(reading->metadata.entries[bucket->entry].name, bucket))
             return refuse(finding, "its buckets have other names than Megatron-Core's");
-        for (; at < reading->bucket_chunk_count &&
-               reading->bucket_chunks[at].entry == bucket->entry;
+        for (;
+             at < reading->bucket_chunk_count && reading->bucket_chunks[at].entry == bucket->entry;
              at++)
             bucket->count++;
     }

@@ -1,6 +1,6 @@
 /*
- * tools/convert/megatron_dist/buckets.h - the optimizer's state as Megatron-Core's distributed optimizer
- * holds it (dp_reshardable): flat buckets of parameters that no key names.
+ * tools/convert/megatron_dist/buckets.h - the optimizer's state as Megatron-Core's distributed
+ * optimizer holds it (dp_reshardable): flat buckets of parameters that no key names.
  *
  * A bucket is the array
  * "optimizer.distributed.dp_group_idx_<group>.gbuf_idx_<buffer>.dtype_<dtypes>.

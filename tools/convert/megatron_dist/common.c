@@ -1,6 +1,6 @@
 /*
- * tools/convert/megatron_dist/common.c - reads common.pt of a checkpoint of Megatron-Core: a dict of what
- * is no array (arguments, iteration, schedules), each value of which is opaque state.
+ * tools/convert/megatron_dist/common.c - reads common.pt of a checkpoint of Megatron-Core: a dict
+ * of what is no array (arguments, iteration, schedules), each value of which is opaque state.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -34,13 +34,13 @@ note_args(struct cairn_mdist_reading *reading, const struct cairn_pickle_node *r
         cairn_pickle_u64(cairn_pickle_get(root, "iteration"), &checkpoint->step);
     if (!args)
         return;
-    checkpoint->parallelism = (struct cairn_parallelism){
-        .tp = argument(args, "tensor_model_parallel_size"),
-        .pp = argument(args, "pipeline_model_parallel_size"),
-        .vpp = argument(args, "virtual_pipeline_model_parallel_size"),
-        .dp = argument(args, "data_parallel_size"),
-        .ep = argument(args, "expert_model_parallel_size"),
-        .etp = argument(args, "expert_tensor_parallel_size")};
+    checkpoint->parallelism =
+        (struct cairn_parallelism){.tp = argument(args, "tensor_model_parallel_size"),
+                                   .pp = argument(args, "pipeline_model_parallel_size"),
+                                   .vpp = argument(args, "virtual_pipeline_model_parallel_size"),
+                                   .dp = argument(args, "data_parallel_size"),
+                                   .ep = argument(args, "expert_model_parallel_size"),
+                                   .etp = argument(args, "expert_tensor_parallel_size")};
     cairn_megatron_args_read(args, &known);
     reading->args.vocabulary = known.vocabulary;
     reading->args.padded_vocabulary = argument(args, "padded_vocab_size");
@@ -155,7 +155,8 @@ read_object(struct cairn_mdist_reading *reading, uint32_t index)
     if (!err && !bytes)
         err = cairn_complain(reading->complaint, CAIRN_VERSION,
                              "%s: " CAIRN_MDIST_COMMON_KEY " has tensors in it, which are read "
-                             "only from " CAIRN_MDIST_COMMON, reading->checkpoint->place.path);
+                             "only from " CAIRN_MDIST_COMMON,
+                             reading->checkpoint->place.path);
     if (!err)
         err = cairn_pickle_read(&tree, CAIRN_MDIST_COMMON_KEY, bytes, bytes_len, &list, &taken);
     if (!err && (list->kind != CAIRN_PICKLE_LIST || list->count != 1 ||
@@ -183,10 +184,9 @@ read_file(struct cairn_mdist_reading *reading)
     err = cairn_torch_source_open(reading->checkpoint, CAIRN_MDIST_COMMON, &source,
                                   reading->complaint);
     if (!err && !cairn_pickle_pairs(source.torch.root))
-        err = cairn_complain(reading->complaint, CAIRN_CORRUPT,
-                             "%s/" CAIRN_MDIST_COMMON " holds no dict, but a %s",
-                             reading->checkpoint->place.path,
-                             cairn_pickle_kind_name(source.torch.root));
+        err = cairn_complain(
+            reading->complaint, CAIRN_CORRUPT, "%s/" CAIRN_MDIST_COMMON " holds no dict, but a %s",
+            reading->checkpoint->place.path, cairn_pickle_kind_name(source.torch.root));
     if (!err) {
         note_args(reading, source.torch.root);
         err = add_tensors(reading, &source);

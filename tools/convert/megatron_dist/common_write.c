@@ -102,8 +102,8 @@ cairn_err
 cairn_mdist_common_add(const struct cairn_checkpoint *source,
                        const struct cairn_output_options *options, const uint32_t *values,
                        uint32_t count, const struct cairn_mdist_made *made, uint32_t made_count,
-                       bool *inside, struct cairn_output *output,
-                       struct cairn_torch_output *out, struct cairn_complaint *complaint)
+                       bool *inside, struct cairn_output *output, struct cairn_torch_output *out,
+                       struct cairn_complaint *complaint)
 {
     struct filling filling = {source, options};
     struct cairn_torch_fill fill = {.identity_count = cairn_layout_tensor_count(source->layout),

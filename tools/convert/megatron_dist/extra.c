@@ -59,16 +59,15 @@ cairn_mdist_extra_name(const char *logical, uint32_t stacked, const uint64_t *ex
                                         "%s%" PRIu64, shape_bytes > 0 ? "." : "", extents[d]);
     }
     return snprintf(out, CAIRN_NAME_BYTES_MAX, "%s/shard_%s_%s", key,
-                    offset_bytes > 0 ? offsets : "0", shape_bytes > 0 ? shape : "1") <
-           CAIRN_NAME_BYTES_MAX;
+                    offset_bytes > 0 ? offsets : "0",
+                    shape_bytes > 0 ? shape : "1") < CAIRN_NAME_BYTES_MAX;
 }
 
 bool
 cairn_mdist_extra_there(const struct cairn_checkpoint *source)
 {
     return cairn_layout_tensor_find(source->layout, "args.pickle") != UINT32_MAX ||
-           cairn_layout_tensor_find(source->layout, CAIRN_MEGATRON_CONTENT ".pickle") !=
-               UINT32_MAX;
+           cairn_layout_tensor_find(source->layout, CAIRN_MEGATRON_CONTENT ".pickle") != UINT32_MAX;
 }
 
 void
@@ -86,8 +85,9 @@ cairn_mdist_extra_claim(struct cairn_dcp_output *dcp, bool *dissolved)
         if (strncmp(tensor->name, CAIRN_MEGATRON_EXTRA, strlen(CAIRN_MEGATRON_EXTRA)) != 0)
             continue;
         end = strstr(state, ENDING);
-        if (!end || snprintf(name, sizeof(name), "%.*s.weight", (int)(end - state), state) >=
-                        (int)sizeof(name) ||
+        if (!end ||
+            snprintf(name, sizeof(name), "%.*s.weight", (int)(end - state), state) >=
+                (int)sizeof(name) ||
             cairn_layout_tensor_find(layout, name) == UINT32_MAX || !cairn_mdist_extra_of(name))
             continue;
         if (tensor->kind != CAIRN_OPAQUE && strcmp(end, ENDING) == 0)

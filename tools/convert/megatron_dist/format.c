@@ -35,9 +35,11 @@ read_checkpoint(struct cairn_checkpoint *checkpoint, struct cairn_complaint *com
                : CAIRN_OK;
 }
 
-/* Whether the ranks of Megatron-LM that saved the source had an optimizer that is not distributed. */
+/* Whether the ranks of Megatron-LM that saved the source had an optimizer that is not
+ * distributed. */
 static cairn_err
-find_plain(const struct cairn_checkpoint *checkpoint, bool *plain, struct cairn_complaint *complaint)
+find_plain(const struct cairn_checkpoint *checkpoint, bool *plain,
+           struct cairn_complaint *complaint)
 {
     struct cairn_opaque_tree common;
     cairn_err err = cairn_opaque_tree_open(checkpoint, CAIRN_MEGATRON_COMMON, &common, complaint);
@@ -46,8 +48,10 @@ find_plain(const struct cairn_checkpoint *checkpoint, bool *plain, struct cairn_
     cairn_opaque_tree_close(&common);
     if (err == CAIRN_NOT_FOUND)
         return CAIRN_OK;
-    return err ? cairn_complain(complaint, err, "%s: the carried object " CAIRN_MEGATRON_COMMON
-                                " cannot be read: %s", checkpoint->place.path, cairn_err_text(err))
+    return err ? cairn_complain(complaint, err,
+                                "%s: the carried object " CAIRN_MEGATRON_COMMON
+                                " cannot be read: %s",
+                                checkpoint->place.path, cairn_err_text(err))
                : CAIRN_OK;
 }
 
@@ -71,12 +75,15 @@ prepare(struct cairn_checkpoint *checkpoint, const struct cairn_output_options *
     if (!err)
         err = find_plain(checkpoint, &plain, complaint);
     if (!err && plain && has_moments(checkpoint->layout))
-        return cairn_complain(complaint, CAIRN_INVAL,
-                              "%s has an optimizer that is not the distributed one, whose state Megatron-Core does not load from "
-                              "this format as it is: to load it into a distributed one, make its settings anew: --drop "
-                              "'megatron/*,rank*/megatron/*' with --job FILE; or take the weights alone: --drop "
-                              "'fp32.*,exp_avg*,step.*'",
-                              checkpoint->place.path);
+        return cairn_complain(
+            complaint, CAIRN_INVAL,
+            "%s has an optimizer that is not the distributed one, whose state Megatron-Core does "
+            "not load from "
+            "this format as it is: to load it into a distributed one, make its settings anew: "
+            "--drop "
+            "'megatron/*,rank*/megatron/*' with --job FILE; or take the weights alone: --drop "
+            "'fp32.*,exp_avg*,step.*'",
+            checkpoint->place.path);
     return err;
 }
 

@@ -1,6 +1,6 @@
 /*
- * tools/convert/megatron_dist/keep.c - keeps what the canonical names of a checkpoint of Megatron-Core do
- * not give back: keys that are not those by default, and what is not stacked.
+ * tools/convert/megatron_dist/keep.c - keeps what the canonical names of a checkpoint of
+ * Megatron-Core do not give back: keys that are not those by default, and what is not stacked.
  */
 #include <stdio.h>
 #include <stdlib.h>

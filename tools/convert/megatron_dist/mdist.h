@@ -1,7 +1,8 @@
 /*
- * tools/convert/megatron_dist/mdist.h - Megatron-Core's distributed checkpoints (torch_dist): a distributed
- * checkpoint of PyTorch with keys of its own (megatron_dist/names.h), common.pt with what is no array, and
- * metadata.json, the commit marker. For megatron_dist/format.c and the files behind it.
+ * tools/convert/megatron_dist/mdist.h - Megatron-Core's distributed checkpoints (torch_dist): a
+ * distributed checkpoint of PyTorch with keys of its own (megatron_dist/names.h), common.pt with
+ * what is no array, and metadata.json, the commit marker. For megatron_dist/format.c and the files
+ * behind it.
  *
  * Canonical is what all of its forms agree in: a tensor per layer and expert, GLU's linear_fc1 as
  * [gates; ups], the vocabulary without padding where the arguments say how large it is, the
@@ -21,7 +22,8 @@
 #include "tools/convert/megatron_dist/names.h"
 
 #define CAIRN_MDIST_COMMON "common.pt"
-#define CAIRN_MDIST_COMMON_KEY "common_state/shard_0_1" /* of Megatron-Core 0.19: common.pt's dict */
+#define CAIRN_MDIST_COMMON_KEY                                                                     \
+    "common_state/shard_0_1" /* of Megatron-Core 0.19: common.pt's dict */
 #define CAIRN_MDIST_MARKER "metadata.json"
 #define CAIRN_MDIST_KEYS "megatron-dist/keys.pickle"
 /* Opaque state that Megatron-Core has no place for lies in byte arrays of this prefix. */
@@ -35,9 +37,9 @@ enum cairn_mdist_half { CAIRN_MDIST_WHOLE, CAIRN_MDIST_GATE, CAIRN_MDIST_UP };
 
 /* An array of .metadata and the logical tensors that it holds. */
 struct cairn_mdist_array {
-    bool known;    /* false: an object, or a bucket */
-    bool flat;     /* chunks are flat ranges of boxes of it (fully_sharded_model_space) */
-    bool carried;  /* opaque state */
+    bool known;   /* false: an object, or a bucket */
+    bool flat;    /* chunks are flat ranges of boxes of it (fully_sharded_model_space) */
+    bool carried; /* opaque state */
     enum cairn_mdist_half half;
     struct cairn_mdist_name name;
     uint32_t dims; /* of the array, and its shape */
@@ -106,8 +108,8 @@ CAIRN_MUST_CHECK cairn_err cairn_mdist_keep_keys(struct cairn_mdist_reading *rea
 cairn_err cairn_mdist_plan(const struct cairn_checkpoint *checkpoint,
                            const struct cairn_output_options *options, struct cairn_output *output,
                            struct cairn_complaint *complaint);
-cairn_err cairn_mdist_finish(const struct cairn_checkpoint *checkpoint,
-                             struct cairn_output *output, struct cairn_complaint *complaint);
+cairn_err cairn_mdist_finish(const struct cairn_checkpoint *checkpoint, struct cairn_output *output,
+                             struct cairn_complaint *complaint);
 void cairn_mdist_release(void *state);
 
 #endif

@@ -130,8 +130,9 @@ list_objects(const struct taking *taking, struct object **objects, uint32_t *cou
         if (tensor->kind != CAIRN_OPAQUE)
             continue;
         if (strcmp(at, CAIRN_MEGATRON_COMMON) != 0 &&
-            (!cairn_number_after(&at, "rank", &rank.tp) || !cairn_number_after(&at, "_", &rank.pp) ||
-             !cairn_number_after(&at, "_", &rank.ep) || strcmp(at, "/" CAIRN_MEGATRON_COMMON) != 0))
+            (!cairn_number_after(&at, "rank", &rank.tp) ||
+             !cairn_number_after(&at, "_", &rank.pp) || !cairn_number_after(&at, "_", &rank.ep) ||
+             strcmp(at, "/" CAIRN_MEGATRON_COMMON) != 0))
             continue;
         object->rank = rank;
         object->tensor = i;
@@ -172,7 +173,8 @@ settle(const struct taking *taking, struct cairn_pickle *tree, struct cairn_pick
     return cairn_megatron_settings_reshardable(tree, settings);
 }
 
-/* Whether settings are of state that is written by parameter: that of other encodings lies as it was. */
+/* Whether settings are of state that is written by parameter: that of other encodings lies as it
+ * was. */
 static bool
 is_reshardable(const struct cairn_pickle_node *settings)
 {
@@ -184,9 +186,9 @@ is_reshardable(const struct cairn_pickle_node *settings)
         return cairn_pickle_is_text(cairn_pickle_get(settings, CAIRN_MEGATRON_SETTINGS_TYPE),
                                     CAIRN_MEGATRON_RESHARDABLE);
     for (uint32_t i = 0; i < pairs->count; i++)
-        all = all && cairn_pickle_is_text(cairn_pickle_get(pairs->items[2 * i + 1],
-                                                           CAIRN_MEGATRON_SETTINGS_TYPE),
-                                          CAIRN_MEGATRON_RESHARDABLE);
+        all = all && cairn_pickle_is_text(
+                         cairn_pickle_get(pairs->items[2 * i + 1], CAIRN_MEGATRON_SETTINGS_TYPE),
+                         CAIRN_MEGATRON_RESHARDABLE);
     return all;
 }
 
@@ -204,8 +206,8 @@ retake_settings(struct taking *taking)
         return CAIRN_OK;
     err = load_object(taking, &object);
     if (!err && is_reshardable(object.root)) {
-        settings = settle(taking, &object.tree,
-                          cairn_megatron_settings_plain(&object.tree, object.root));
+        settings =
+            settle(taking, &object.tree, cairn_megatron_settings_plain(&object.tree, object.root));
         err = cairn_pickle_done(&object.tree);
         if (!err)
             err = add_made(&out->values, &out->value_count, &out->value_room, "optimizer",
@@ -224,16 +226,15 @@ take_value(struct taking *taking, struct object *first, const char *key,
     char name[CAIRN_NAME_BYTES_MAX + sizeof(".pickle")];
 
     (void)snprintf(name, sizeof(name), "%s.pickle", key);
-    if (strchr(key, '/') ||
-        cairn_layout_tensor_find(taking->source->layout, name) != UINT32_MAX)
-        return cairn_complain(taking->complaint, CAIRN_INVAL,
-                              "%s: %s of the first rank's object cannot be a value of "
-                              CAIRN_MDIST_COMMON "; leave it out with --drop",
-                              taking->source->place.path, key);
+    if (strchr(key, '/') || cairn_layout_tensor_find(taking->source->layout, name) != UINT32_MAX)
+        return cairn_complain(
+            taking->complaint, CAIRN_INVAL,
+            "%s: %s of the first rank's object cannot be a value of " CAIRN_MDIST_COMMON
+            "; leave it out with --drop",
+            taking->source->place.path, key);
     if (strcmp(key, "optimizer") == 0)
         value = settle(taking, &first->tree, value);
-    return add_made(&out->values, &out->value_count, &out->value_room, key, &first->tree,
-                    value);
+    return add_made(&out->values, &out->value_count, &out->value_room, key, &first->tree, value);
 }
 
 static cairn_err
@@ -334,8 +335,8 @@ take_rest(struct taking *taking, struct object *object, const uint8_t *first, si
     rest = rest_of(object);
     err = cairn_pickle_done(&object->tree);
     return err ? err
-               : add_made(&out->objects, &out->object_count, &out->object_room, name,
-                          &object->tree, rest);
+               : add_made(&out->objects, &out->object_count, &out->object_room, name, &object->tree,
+                          rest);
 }
 
 static cairn_err

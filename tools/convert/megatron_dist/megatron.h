@@ -28,8 +28,9 @@ struct cairn_mdist_megatron {
 
 /*
  * Where the source has no such object, or has values of a common.pt already, only the optimizer's
- * settings are made anew for another expert parallelism. The source outlives *out, which the caller ends in any case. CAIRN_CORRUPT where the object is
- * damaged, CAIRN_NOMEM, errors of reading; complained about.
+ * settings are made anew for another expert parallelism. The source outlives *out, which the caller
+ * ends in any case. CAIRN_CORRUPT where the object is damaged, CAIRN_NOMEM, errors of reading;
+ * complained about.
  */
 CAIRN_MUST_CHECK cairn_err cairn_mdist_megatron_take(const struct cairn_checkpoint *source,
                                                      const struct cairn_output_options *options,

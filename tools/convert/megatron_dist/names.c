@@ -206,8 +206,7 @@ cairn_mdist_pattern_of(const char *logical, uint32_t state_bytes, struct cairn_m
         if (digits > 0 && text[digits] == '.') {
             if (out->stars == CAIRN_MDIST_STARS_MAX)
                 return false;
-            numbers[out->stars++] =
-                *text == '*' ? CAIRN_MDIST_DIMENSION : strtoull(text, NULL, 10);
+            numbers[out->stars++] = *text == '*' ? CAIRN_MDIST_DIMENSION : strtoull(text, NULL, 10);
             if (!put(out->pattern, &at, "*.", 2))
                 return false;
             text += digits + 1;

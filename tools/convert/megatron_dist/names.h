@@ -1,5 +1,6 @@
 /*
- * tools/convert/megatron_dist/names.h - what the keys of Megatron-Core's distributed checkpoints stand for.
+ * tools/convert/megatron_dist/names.h - what the keys of Megatron-Core's distributed checkpoints
+ * stand for.
  *
  * A key names an array of which logical tensors are parts. Layers that are all alike share a key
  * without a number, and the array has their number as a first dimension; so have experts, behind
@@ -7,7 +8,8 @@
  *
  *   decoder.layers.mlp.linear_fc2.weight [L, …]         decoder.layers.<n>.mlp.linear_fc2.weight
  *   decoder.layers.3.mlp.linear_fc2.weight              the same name
- *   …experts.experts.linear_fc1.weight [(L,) E, …]      …experts.local_experts.<e>.linear_fc1.weight
+ *   …experts.experts.linear_fc1.weight [(L,) E,
+ *   …]      …experts.local_experts.<e>.linear_fc1.weight
  *   …experts.experts.5.linear_fc1.weight                …experts.local_experts.5.linear_fc1.weight
  *   optimizer.state.exp_avg.<key>                       exp_avg.<name>
  *   optimizer.state.param.<key>, …fp32_param.<key>      fp32.<name>
@@ -27,7 +29,7 @@ enum { CAIRN_MDIST_NAME_BYTES_MAX = 512, CAIRN_MDIST_STARS_MAX = 4 };
 #define CAIRN_MDIST_DIMENSION UINT64_MAX
 
 struct cairn_mdist_name {
-    char state[64];                           /* "exp_avg", "fp32", …; "": a parameter or buffer */
+    char state[64]; /* "exp_avg", "fp32", …; "": a parameter or buffer */
     char pattern[CAIRN_MDIST_NAME_BYTES_MAX]; /* without the state */
     uint32_t stars;
 };
@@ -36,8 +38,7 @@ struct cairn_mdist_name {
 bool cairn_mdist_name_of_key(const char *key, struct cairn_mdist_name *out);
 
 /* The key that Megatron-Core gives a pattern; false where it is too long. */
-bool cairn_mdist_key_of(const struct cairn_mdist_name *name,
-                        char key[CAIRN_MDIST_NAME_BYTES_MAX]);
+bool cairn_mdist_key_of(const struct cairn_mdist_name *name, char key[CAIRN_MDIST_NAME_BYTES_MAX]);
 
 /* The logical tensor's name, with its state in front and a number for each star; false where it has
  * CAIRN_NAME_BYTES_MAX bytes or more. */
@@ -48,8 +49,7 @@ bool cairn_mdist_expand(const struct cairn_mdist_name *name, const uint64_t *num
  * every number that may be a dimension as a star. numbers get their values,
  * CAIRN_MDIST_DIMENSION where there was a star already. False where it is too long, has more
  * than CAIRN_MDIST_STARS_MAX of them, or a star elsewhere. */
-bool cairn_mdist_pattern_of(const char *logical, uint32_t state_bytes,
-                            struct cairn_mdist_name *out,
+bool cairn_mdist_pattern_of(const char *logical, uint32_t state_bytes, struct cairn_mdist_name *out,
                             uint64_t numbers[CAIRN_MDIST_STARS_MAX]);
 
 /* Puts numbers back in the place of the stars that `keep` does not have a bit for. */

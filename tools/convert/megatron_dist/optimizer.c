@@ -1,7 +1,7 @@
 /*
- * tools/convert/megatron_dist/optimizer.c - the settings of Megatron-Core's optimizer (parameter groups,
- * loss scale). With a fully reshardable optimizer they lie in common.pt; with the other encodings
- * each group of data-parallel ranks saves its own as objects. Both become the former.
+ * tools/convert/megatron_dist/optimizer.c - the settings of Megatron-Core's optimizer (parameter
+ * groups, loss scale). With a fully reshardable optimizer they lie in common.pt; with the other
+ * encodings each group of data-parallel ranks saves its own as objects. Both become the former.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,7 +33,8 @@ cairn_mdist_is_object(const char *key, struct cairn_mdist_object *out)
     out->chained = UINT32_MAX;
     if (cairn_number_after(&key, "chained_", &out->chained) && *key++ != '.')
         return false;
-    if (!cairn_number_after(&key, "optimizer.distributed.dp_group_idx_", &out->group) || *key++ != '.')
+    if (!cairn_number_after(&key, "optimizer.distributed.dp_group_idx_", &out->group) ||
+        *key++ != '.')
         return false;
     used = strcspn(key, "/");
     if (strcmp(key + used, "/shard_0_1") != 0 || used >= sizeof(out->key))
@@ -67,8 +68,8 @@ read_object(struct cairn_pickle *tree, const struct cairn_mdist_object *object,
     size_t taken_bytes = 0;
     cairn_err err;
 
-    err = cairn_pickle_read(tree, object->key, object->bytes, object->bytes_len, &list,
-                            &taken_bytes);
+    err =
+        cairn_pickle_read(tree, object->key, object->bytes, object->bytes_len, &list, &taken_bytes);
     if (!err && (list->kind != CAIRN_PICKLE_LIST || list->count != 1))
         err = CAIRN_CORRUPT;
     if (!err)
@@ -165,8 +166,8 @@ add(struct cairn_mdist_reading *reading, const char *name, const uint8_t *from, 
     cairn_pickle_init(&tree, CAIRN_DCP_TREE_BYTES_MAX);
     err = cairn_pickle_read(&tree, name, from, from_bytes, &root, &taken_bytes);
     if (!err)
-        err = from == reading->optimizer_bytes ? join(reading, &tree, &root)
-                                               : describe(&tree, &root);
+        err =
+            from == reading->optimizer_bytes ? join(reading, &tree, &root) : describe(&tree, &root);
     if (!err)
         err = cairn_pickle_done(&tree);
     if (!err)
@@ -210,8 +211,8 @@ add_others(struct cairn_mdist_reading *reading)
 cairn_err
 cairn_mdist_add_optimizer(struct cairn_mdist_reading *reading)
 {
-    cairn_err err = add(reading, "optimizer.pickle", reading->optimizer_bytes,
-                        reading->optimizer_bytes_len);
+    cairn_err err =
+        add(reading, "optimizer.pickle", reading->optimizer_bytes, reading->optimizer_bytes_len);
 
     if (!err)
         err = add(reading, "content_metadata.pickle", reading->content_bytes,

@@ -1,6 +1,7 @@
 /*
- * tools/convert/megatron_dist/order.h - the parameters of a rank of Megatron-Core in the order of its
- * module, which is that of the model's arrays in .metadata, layer by layer; for megatron_dist/buckets.c.
+ * tools/convert/megatron_dist/order.h - the parameters of a rank of Megatron-Core in the order of
+ * its module, which is that of the model's arrays in .metadata, layer by layer; for
+ * megatron_dist/buckets.c.
  */
 #ifndef CAIRN_TOOLS_CONVERT_MEGATRON_DIST_ORDER_H
 #define CAIRN_TOOLS_CONVERT_MEGATRON_DIST_ORDER_H

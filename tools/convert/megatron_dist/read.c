@@ -1,6 +1,7 @@
 /*
- * tools/convert/megatron_dist/read.c - reads the arrays and objects of a checkpoint of Megatron-Core into
- * logical tensors: one per layer and expert, each chunk a box of one or more of them.
+ * tools/convert/megatron_dist/read.c - reads the arrays and objects of a checkpoint of
+ * Megatron-Core into logical tensors: one per layer and expert, each chunk a box of one or more of
+ * them.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -47,19 +48,19 @@ static cairn_err
 note_flat(struct cairn_mdist_reading *reading, const struct cairn_dcp_entry *entry,
           struct cairn_mdist_array *array)
 {
-    const struct cairn_pickle_node *shape = cairn_pickle_get(
-        cairn_pickle_get(reading->metadata.mcore_data, entry->name),
-        "nd_reformulated_orig_global_shape");
+    const struct cairn_pickle_node *shape =
+        cairn_pickle_get(cairn_pickle_get(reading->metadata.mcore_data, entry->name),
+                         "nd_reformulated_orig_global_shape");
     uint64_t elements = 1;
 
     array->dims = entry->dims;
     memcpy(array->shape, entry->shape, sizeof(array->shape));
     if (!shape)
         return CAIRN_OK;
-    if (!cairn_torch_read_size(shape, array->shape, &array->dims) ||
-        array->dims + 1 != entry->dims)
-        return refuse(reading, entry->name, "has another number of dimensions than it is said to "
-                                            "have had; .metadata is damaged");
+    if (!cairn_torch_read_size(shape, array->shape, &array->dims) || array->dims + 1 != entry->dims)
+        return refuse(reading, entry->name,
+                      "has another number of dimensions than it is said to "
+                      "have had; .metadata is damaged");
     array->flat = true;
     for (uint32_t d = 0; d < array->dims; d++) {
         if (entry->shape[d] == 0 || array->shape[d] % entry->shape[d] != 0)
@@ -113,7 +114,7 @@ add_logical(struct cairn_mdist_reading *reading, uint32_t index)
     const struct cairn_dcp_entry *entry = &reading->metadata.entries[index];
     uint32_t stars = array->name.stars, dims = array->dims - stars;
     uint64_t shape[CAIRN_DIMS_MAX], numbers[CAIRN_MDIST_STARS_MAX] = {0}, count = 1;
-    enum cairn_kind kind = array->name.state[0]       ? CAIRN_OPTIMIZER
+    enum cairn_kind kind = array->name.state[0]        ? CAIRN_OPTIMIZER
                            : is_floating(entry->dtype) ? CAIRN_PARAM
                                                        : CAIRN_BUFFER;
     char name[CAIRN_NAME_BYTES_MAX];
@@ -129,8 +130,7 @@ add_logical(struct cairn_mdist_reading *reading, uint32_t index)
         if (array->half != CAIRN_MDIST_WHOLE)
             shape[0] *= 2;
         else if (cairn_mdist_is_vocabulary(array->name.pattern) && reading->args.vocabulary > 0 &&
-                 shape[0] > reading->args.vocabulary &&
-                 shape[0] == reading->args.padded_vocabulary)
+                 shape[0] > reading->args.vocabulary && shape[0] == reading->args.padded_vocabulary)
             shape[0] = reading->args.vocabulary;
         array->rows = shape[0];
     }
@@ -143,8 +143,9 @@ add_logical(struct cairn_mdist_reading *reading, uint32_t index)
         if (!cairn_mdist_expand(&array->name, numbers, name))
             return refuse(reading, entry->name, "has a name that is too long");
         if (cairn_layout_tensor_find(reading->checkpoint->layout, name) != UINT32_MAX)
-            return refuse(reading, entry->name, "holds a tensor that is there twice; .metadata is "
-                                                "of several checkpoints");
+            return refuse(reading, entry->name,
+                          "holds a tensor that is there twice; .metadata is "
+                          "of several checkpoints");
         err = cairn_checkpoint_add_tensor(reading->checkpoint, name, entry->dtype, kind, dims,
                                           shape, &tensor, reading->complaint);
         if (i == 0)
@@ -276,8 +277,9 @@ add_flat(struct cairn_mdist_reading *reading, const struct cairn_mdist_array *ar
         return refuse(reading, entry->name, "has a part outside of it; .metadata is damaged");
     for (uint32_t d = 0; d < array->dims; d++)
         if (chunk->extent[d] != 1 || (d < stars && array->box[d] != 1))
-            return refuse(reading, entry->name, "has a flat range of several boxes, which is not "
-                                                "how Megatron-Core writes it");
+            return refuse(reading, entry->name,
+                          "has a flat range of several boxes, which is not "
+                          "how Megatron-Core writes it");
     for (uint32_t d = 0; d < stars; d++)
         index = index * array->shape[d] + chunk->start[d];
     for (uint32_t d = 0; d < dims; d++) {
@@ -367,7 +369,8 @@ read_items(struct cairn_mdist_reading *reading)
         err = cairn_dcp_want_entry(reading->checkpoint, &reading->metadata, i, &reading->wants,
                                    reading->complaint);
     if (!err)
-        err = cairn_dcp_wants_sort(reading->checkpoint, &reading->metadata, &reading->wants, reading->complaint);
+        err = cairn_dcp_wants_sort(reading->checkpoint, &reading->metadata, &reading->wants,
+                                   reading->complaint);
     if (!err)
         err = cairn_dcp_chunks_open(reading->checkpoint, &reading->metadata, &reading->wants,
                                     &chunks);

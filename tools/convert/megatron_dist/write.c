@@ -1,7 +1,7 @@
 /*
- * tools/convert/megatron_dist/write.c - lays out a checkpoint that Megatron-Core's dist_checkpointing
- * loads: arrays with their layers and experts stacked, the optimizer fully reshardable, objects,
- * common.pt, and metadata.json as commit marker.
+ * tools/convert/megatron_dist/write.c - lays out a checkpoint that Megatron-Core's
+ * dist_checkpointing loads: arrays with their layers and experts stacked, the optimizer fully
+ * reshardable, objects, common.pt, and metadata.json as commit marker.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,8 +19,9 @@
     "{\"sharded_backend\": \"torch_dist\", \"sharded_backend_version\": 1, "                       \
     "\"common_backend\": \"torch\", \"common_backend_version\": 1}"
 
-/* Each chunk is an archive of its own: of a thousand ranks, those of a norm would hold a number each.
- * So the count of chunks is bounded by the count of tensors and the bytes, and not by that of ranks. */
+/* Each chunk is an archive of its own: of a thousand ranks, those of a norm would hold a number
+ * each. So the count of chunks is bounded by the count of tensors and the bytes, and not by that of
+ * ranks. */
 enum { CHUNK_BYTES_MIN = 1 << 20 };
 
 static const struct cairn_state_path no_path;
@@ -43,7 +44,7 @@ struct planning {
     struct cairn_dcp_output dcp;
     struct cairn_mdist_arrays arrays;
     struct cairn_mdist_megatron megatron; /* what is made of Megatron-LM's own objects */
-    struct cairn_pickle pickle; /* what the source kept of its keys */
+    struct cairn_pickle pickle;           /* what the source kept of its keys */
     uint8_t *kept_bytes;
     struct other_key *others; /* sorted */
     uint32_t other_count;
@@ -195,10 +196,9 @@ choose_key(struct planning *planning, const struct cairn_mdist_name *name, const
                               "Megatron-Core (as %.200s); map it to another name, or drop it",
                               example, key);
     wanted.by_default = key;
-    other = planning->other_count > 0
-                ? bsearch(&wanted, planning->others, planning->other_count, sizeof(wanted),
-                          compare_others)
-                : NULL;
+    other = planning->other_count > 0 ? bsearch(&wanted, planning->others, planning->other_count,
+                                                sizeof(wanted), compare_others)
+                                      : NULL;
     if (other && strlen(other->key) < CAIRN_MDIST_NAME_BYTES_MAX)
         (void)snprintf(key, CAIRN_MDIST_NAME_BYTES_MAX, "%s", other->key);
     return CAIRN_OK;
@@ -285,8 +285,7 @@ add_extra_states(struct planning *planning, const struct cairn_mdist_pattern *pa
         return CAIRN_OK;
     for (size_t i = pattern->first; i < pattern->first + pattern->count && !err; i++)
         err = cairn_mdist_extra_add(
-            &planning->dcp,
-            cairn_layout_tensor(layout, planning->arrays.members[i].tensor)->name,
+            &planning->dcp, cairn_layout_tensor(layout, planning->arrays.members[i].tensor)->name,
             pattern->stacked, pattern->extents);
     return err;
 }
@@ -344,8 +343,8 @@ add_object(struct planning *planning, uint32_t tensor, bool *done)
     err = cairn_checkpoint_load_opaque(planning->source, known->name, CAIRN_MDIST_OBJECT_BYTES_MAX,
                                        &bytes, &bytes_len, planning->complaint);
     if (!err)
-        err = cairn_dcp_output_object(&planning->dcp, tensor, bytes, bytes_len, name, &no_path,
-                                      done);
+        err =
+            cairn_dcp_output_object(&planning->dcp, tensor, bytes, bytes_len, name, &no_path, done);
     free(bytes);
     return err;
 }
@@ -413,8 +412,8 @@ plan_all(struct planning *planning, struct state *state)
     cairn_err err = opaque && take ? load_keys(planning) : CAIRN_NOMEM;
 
     if (!err)
-        err = cairn_mdist_megatron_take(planning->source, planning->options,
-                                        &planning->megatron, planning->complaint);
+        err = cairn_mdist_megatron_take(planning->source, planning->options, &planning->megatron,
+                                        planning->complaint);
     if (!err)
         cairn_mdist_extra_claim(&planning->dcp, planning->megatron.dissolved);
     for (uint32_t i = 0; i < count && !err; i++)
@@ -438,10 +437,8 @@ cairn_mdist_plan(const struct cairn_checkpoint *checkpoint,
                  const struct cairn_output_options *options, struct cairn_output *output,
                  struct cairn_complaint *complaint)
 {
-    struct planning planning = {.source = checkpoint,
-                                .options = options,
-                                .output = output,
-                                .complaint = complaint};
+    struct planning planning = {
+        .source = checkpoint, .options = options, .output = output, .complaint = complaint};
     struct state *state = calloc(1, sizeof(*state));
     cairn_err err = state ? CAIRN_OK : CAIRN_NOMEM;
 
@@ -480,9 +477,9 @@ cairn_mdist_finish(const struct cairn_checkpoint *checkpoint, struct cairn_outpu
         err = cairn_torch_output_finish(output, &state->common);
     if (!err) {
         marker = (uint8_t *)strdup(MARKER_TEXT);
-        err = marker ? cairn_output_add_small(output, CAIRN_MDIST_MARKER, marker,
-                                              strlen(MARKER_TEXT))
-                     : CAIRN_NOMEM;
+        err = marker
+                  ? cairn_output_add_small(output, CAIRN_MDIST_MARKER, marker, strlen(MARKER_TEXT))
+                  : CAIRN_NOMEM;
     }
     return err ? cairn_complain(complaint, err, "%s: the archives around the tensors: %s",
                                 checkpoint->place.path, cairn_err_text(err))

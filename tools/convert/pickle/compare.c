@@ -1,4 +1,5 @@
-/* tools/convert/pickle/compare.c - see pickle/compare.h. Pairs of containers are walked with a stack of their own. */
+/* tools/convert/pickle/compare.c - see pickle/compare.h. Pairs of containers are walked with a
+ * stack of their own. */
 #include "tools/convert/pickle/compare.h"
 
 #include <inttypes.h>
@@ -7,12 +8,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Of an object: what it is called with; what is set by key, in an order that an OrderedDict keeps. */
+/* Of an object: what it is called with; what is set by key, in an order that an OrderedDict
+ * keeps. */
 enum { PART_ARGS = 1, PART_PAIRS = 4 };
 
 enum {
     FRAMES_MAX = 2 * CAIRN_PICKLE_DEPTH_MAX, /* a call's parts are a level more */
-    STEPS_MAX = 1 << 28,                     /* a second or two; a hostile pickle may have a node in places without number */
+    STEPS_MAX = 1 << 28,                     /* a second or two; a hostile pickle may have a node in
+                                              * places without number */
     OBJECT_PARTS = 6
 };
 
@@ -28,7 +31,8 @@ struct comparing {
     struct frame *frames; /* [FRAMES_MAX] */
     uint32_t depth;
     uint64_t steps;
-    uint32_t *seen; /* [nodes of the left tree]: 1 + the index of the node that it was last compared with; 0: none */
+    uint32_t *seen; /* [nodes of the left tree]: 1 + the index of the node that it was last compared
+                     * with; 0: none */
     bool bits;
     char *path;
     size_t path_bytes, path_end;
@@ -80,9 +84,11 @@ same_real(double left, double right, bool bits)
     return !bits && (left == right || (isnan(left) && isnan(right)));
 }
 
-/* What two nodes of one kind say themselves; *inner where they hold others that are still to be compared. */
+/* What two nodes of one kind say themselves; *inner where they hold others that are still to be
+ * compared. */
 static bool
-same_node(const struct cairn_pickle_node *left, const struct cairn_pickle_node *right, bool bits, bool *inner)
+same_node(const struct cairn_pickle_node *left, const struct cairn_pickle_node *right, bool bits,
+          bool *inner)
 {
     *inner = false;
     switch ((enum cairn_pickle_kind)left->kind) {
@@ -99,7 +105,8 @@ same_node(const struct cairn_pickle_node *left, const struct cairn_pickle_node *
     case CAIRN_PICKLE_TEXT8:
     case CAIRN_PICKLE_BYTES:
     case CAIRN_PICKLE_BYTEARRAY:
-        return left->count == right->count && (left->count == 0 || memcmp(left->bytes, right->bytes, left->count) == 0);
+        return left->count == right->count &&
+               (left->count == 0 || memcmp(left->bytes, right->bytes, left->count) == 0);
     case CAIRN_PICKLE_GLOBAL:
         return strcmp(left->global->module, right->global->module) == 0 &&
                strcmp(left->global->name, right->global->name) == 0;
@@ -122,8 +129,8 @@ same_node(const struct cairn_pickle_node *left, const struct cairn_pickle_node *
 
 /* Whether the pair is equal so far; pushes it where it holds others. */
 static bool
-take(struct comparing *comparing, const struct cairn_pickle_node *left, const struct cairn_pickle_node *right, bool ordered,
-     size_t path_end)
+take(struct comparing *comparing, const struct cairn_pickle_node *left,
+     const struct cairn_pickle_node *right, bool ordered, size_t path_end)
 {
     bool inner;
 
@@ -139,7 +146,8 @@ take(struct comparing *comparing, const struct cairn_pickle_node *left, const st
     if (comparing->depth == FRAMES_MAX)
         return false;
     comparing->seen[left->index] = right->index + 1;
-    comparing->frames[comparing->depth++] = (struct frame){left, right, 0, ordered, false, path_end};
+    comparing->frames[comparing->depth++] =
+        (struct frame){left, right, 0, ordered, false, path_end};
     return true;
 }
 
@@ -153,7 +161,8 @@ same_key(const struct cairn_pickle_node *left, const struct cairn_pickle_node *r
     return left->kind == right->kind && same_node(left, right, true, &inner) && !inner;
 }
 
-/* The place of a key among every `stride`-th node of one that holds nodes; UINT32_MAX: nowhere, or more than once. */
+/* The place of a key among every `stride`-th node of one that holds nodes; UINT32_MAX: nowhere, or
+ * more than once. */
 static uint32_t
 only_place(struct comparing *comparing, const struct cairn_pickle_node *holder, uint32_t stride,
            const struct cairn_pickle_node *key)
@@ -172,9 +181,10 @@ only_place(struct comparing *comparing, const struct cairn_pickle_node *holder, 
 }
 
 /*
- * The place in the right dict (stride 2) or set (stride 1) of the left one's key `i`; UINT32_MAX where it has none. Most keys are at the
- * same place. One that is not has to be there once on both sides: so all keys of the left are paired with all of the right, also where a
- * hostile pickle says some twice.
+ * The place in the right dict (stride 2) or set (stride 1) of the left one's key `i`; UINT32_MAX
+ * where it has none. Most keys are at the same place. One that is not has to be there once on both
+ * sides: so all keys of the left are paired with all of the right, also where a hostile pickle says
+ * some twice.
  */
 static uint32_t
 place_of(struct comparing *comparing, const struct frame *frame, uint32_t stride, uint32_t i)
@@ -200,8 +210,9 @@ both_hold(const struct cairn_pickle_node *left, const struct cairn_pickle_node *
 static const struct cairn_pickle_node *
 part_of(const struct cairn_pickle_object *object, uint32_t part)
 {
-    const struct cairn_pickle_node *parts[OBJECT_PARTS] = {object->callable, object->args,  object->kwargs,
-                                                           object->items,    object->pairs, object->state};
+    const struct cairn_pickle_node *parts[OBJECT_PARTS] = {object->callable, object->args,
+                                                           object->kwargs,   object->items,
+                                                           object->pairs,    object->state};
 
     return parts[part];
 }
@@ -211,17 +222,21 @@ static const struct cairn_pickle_node *
 list_of_set(const struct cairn_pickle_node *node)
 {
     const struct cairn_pickle_node *args = node->object->args;
-    bool set = cairn_pickle_is_call(node, "builtins", "set") || cairn_pickle_is_call(node, "__builtin__", "set") ||
-               cairn_pickle_is_call(node, "builtins", "frozenset") || cairn_pickle_is_call(node, "__builtin__", "frozenset");
+    bool set = cairn_pickle_is_call(node, "builtins", "set") ||
+               cairn_pickle_is_call(node, "__builtin__", "set") ||
+               cairn_pickle_is_call(node, "builtins", "frozenset") ||
+               cairn_pickle_is_call(node, "__builtin__", "frozenset");
 
-    return set && args && args->kind == CAIRN_PICKLE_TUPLE && args->count == 1 && args->items[0]->kind == CAIRN_PICKLE_LIST
+    return set && args && args->kind == CAIRN_PICKLE_TUPLE && args->count == 1 &&
+                   args->items[0]->kind == CAIRN_PICKLE_LIST
                ? args->items[0]
                : NULL;
 }
 
 /* Pushes two such lists. They are not noted as seen, for elsewhere the same lists may be lists. */
 static bool
-take_sets(struct comparing *comparing, const struct cairn_pickle_node *left, const struct cairn_pickle_node *right, size_t path_end)
+take_sets(struct comparing *comparing, const struct cairn_pickle_node *left,
+          const struct cairn_pickle_node *right, size_t path_end)
 {
     if (left->count != right->count || comparing->depth == FRAMES_MAX)
         return false;
@@ -235,9 +250,10 @@ step(struct comparing *comparing, bool *ended)
 {
     struct frame *frame = &comparing->frames[comparing->depth - 1];
     const struct cairn_pickle_node *left = frame->left, *right = frame->right;
-    uint32_t at, i = frame->next++, count = left->kind == CAIRN_PICKLE_OBJECT       ? OBJECT_PARTS
-                                        : left->kind == CAIRN_PICKLE_PERSISTENT ? 1
-                                                                                : left->count;
+    uint32_t at, i = frame->next++,
+                 count = left->kind == CAIRN_PICKLE_OBJECT       ? OBJECT_PARTS
+                         : left->kind == CAIRN_PICKLE_PERSISTENT ? 1
+                                                                 : left->count;
     size_t path_end = comparing->path_end;
 
     *ended = i >= count;
@@ -247,20 +263,23 @@ step(struct comparing *comparing, bool *ended)
     case CAIRN_PICKLE_OBJECT:
         if (i == PART_ARGS && list_of_set(left) && list_of_set(right))
             return take_sets(comparing, list_of_set(left), list_of_set(right), path_end);
-        return take(comparing, part_of(left->object, i), part_of(right->object, i), i == PART_PAIRS, path_end);
+        return take(comparing, part_of(left->object, i), part_of(right->object, i), i == PART_PAIRS,
+                    path_end);
     case CAIRN_PICKLE_DICT:
         extend_key(comparing, left->items[2 * i]);
         at = place_of(comparing, frame, 2, i);
         if (at == UINT32_MAX && both_hold(left->items[2 * i], right->items[2 * i]) &&
             take(comparing, left->items[2 * i], right->items[2 * i], true, path_end))
             at = i;
-        return at != UINT32_MAX && take(comparing, left->items[2 * i + 1], right->items[2 * at + 1], false, path_end);
+        return at != UINT32_MAX &&
+               take(comparing, left->items[2 * i + 1], right->items[2 * at + 1], false, path_end);
     case CAIRN_PICKLE_SET:
     case CAIRN_PICKLE_FROZENSET:
         if (place_of(comparing, frame, 1, i) != UINT32_MAX)
             return true;
         extend_number(comparing, i);
-        return both_hold(left->items[i], right->items[i]) && take(comparing, left->items[i], right->items[i], false, path_end);
+        return both_hold(left->items[i], right->items[i]) &&
+               take(comparing, left->items[i], right->items[i], false, path_end);
     case CAIRN_PICKLE_PERSISTENT:
         return take(comparing, left->items[0], right->items[0], false, path_end);
     default:
@@ -271,7 +290,8 @@ step(struct comparing *comparing, bool *ended)
 
 cairn_err
 cairn_pickle_compare(const struct cairn_pickle *tree, const struct cairn_pickle_node *left,
-                     const struct cairn_pickle_node *right, bool bits, char *path, size_t path_bytes, bool *same)
+                     const struct cairn_pickle_node *right, bool bits, char *path,
+                     size_t path_bytes, bool *same)
 {
     struct comparing comparing = {.bits = bits, .path = path, .path_bytes = path_bytes};
     cairn_err err = CAIRN_NOMEM;

@@ -327,8 +327,7 @@ cairn_pickle_object(struct cairn_pickle *pickle, enum cairn_pickle_call call,
 struct cairn_pickle_node *
 cairn_pickle_persistent(struct cairn_pickle *pickle, struct cairn_pickle_node *id)
 {
-    struct cairn_pickle_node *node =
-        cairn_pickle_sequence(pickle, CAIRN_PICKLE_PERSISTENT, &id, 1);
+    struct cairn_pickle_node *node = cairn_pickle_sequence(pickle, CAIRN_PICKLE_PERSISTENT, &id, 1);
 
     if (node)
         node->memoized = false;

@@ -25,8 +25,8 @@ enum { CAIRN_PICKLE_DEPTH_MAX = 1000 }; /* of nested nodes: Python's own limit o
 enum cairn_pickle_kind {
     CAIRN_PICKLE_NONE,
     CAIRN_PICKLE_BOOL,
-    CAIRN_PICKLE_INT,       /* fits an int64_t */
-    CAIRN_PICKLE_BIG_INT,   /* bytes[count]: two's complement, least byte first, more than 8 */
+    CAIRN_PICKLE_INT,     /* fits an int64_t */
+    CAIRN_PICKLE_BIG_INT, /* bytes[count]: two's complement, least byte first, more than 8 */
     CAIRN_PICKLE_FLOAT,
     CAIRN_PICKLE_TEXT,      /* bytes[count]: as stored, meant to be UTF-8 but not checked */
     CAIRN_PICKLE_TEXT8,     /* bytes[count]: a str of Python 2, of unknown encoding */
@@ -172,11 +172,11 @@ bool cairn_pickle_u64(const struct cairn_pickle_node *node, uint64_t *value);
  */
 bool cairn_pickle_copy_text(const struct cairn_pickle_node *node, char *out, size_t out_bytes);
 /*
- * The bytes of a BYTES, or of the call by which protocol 2 says them, in the arena of `pickle`; false for any other node, and where
- * memory runs out, which cairn_pickle_done says.
+ * The bytes of a BYTES, or of the call by which protocol 2 says them, in the arena of `pickle`;
+ * false for any other node, and where memory runs out, which cairn_pickle_done says.
  */
-bool cairn_pickle_read_bytes(struct cairn_pickle *pickle, const struct cairn_pickle_node *node, const uint8_t **bytes,
-                             size_t *bytes_len);
+bool cairn_pickle_read_bytes(struct cairn_pickle *pickle, const struct cairn_pickle_node *node,
+                             const uint8_t **bytes, size_t *bytes_len);
 /*
  * The dict of pairs of a DICT or of an OBJECT that sets by key (OrderedDict and its like); NULL
  * where there is none.

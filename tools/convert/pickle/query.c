@@ -8,16 +8,23 @@
 const char *
 cairn_pickle_kind_name(const struct cairn_pickle_node *node)
 {
-    static const char *const names[] = {
-        [CAIRN_PICKLE_NONE] = "None",           [CAIRN_PICKLE_BOOL] = "bool",
-        [CAIRN_PICKLE_INT] = "int",             [CAIRN_PICKLE_BIG_INT] = "int",
-        [CAIRN_PICKLE_FLOAT] = "float",         [CAIRN_PICKLE_TEXT] = "str",
-        [CAIRN_PICKLE_TEXT8] = "str of Python 2", [CAIRN_PICKLE_BYTES] = "bytes",
-        [CAIRN_PICKLE_BYTEARRAY] = "bytearray", [CAIRN_PICKLE_LIST] = "list",
-        [CAIRN_PICKLE_TUPLE] = "tuple",         [CAIRN_PICKLE_SET] = "set",
-        [CAIRN_PICKLE_FROZENSET] = "frozenset", [CAIRN_PICKLE_DICT] = "dict",
-        [CAIRN_PICKLE_GLOBAL] = "global",       [CAIRN_PICKLE_OBJECT] = "call",
-        [CAIRN_PICKLE_PERSISTENT] = "persistent id"};
+    static const char *const names[] = {[CAIRN_PICKLE_NONE] = "None",
+                                        [CAIRN_PICKLE_BOOL] = "bool",
+                                        [CAIRN_PICKLE_INT] = "int",
+                                        [CAIRN_PICKLE_BIG_INT] = "int",
+                                        [CAIRN_PICKLE_FLOAT] = "float",
+                                        [CAIRN_PICKLE_TEXT] = "str",
+                                        [CAIRN_PICKLE_TEXT8] = "str of Python 2",
+                                        [CAIRN_PICKLE_BYTES] = "bytes",
+                                        [CAIRN_PICKLE_BYTEARRAY] = "bytearray",
+                                        [CAIRN_PICKLE_LIST] = "list",
+                                        [CAIRN_PICKLE_TUPLE] = "tuple",
+                                        [CAIRN_PICKLE_SET] = "set",
+                                        [CAIRN_PICKLE_FROZENSET] = "frozenset",
+                                        [CAIRN_PICKLE_DICT] = "dict",
+                                        [CAIRN_PICKLE_GLOBAL] = "global",
+                                        [CAIRN_PICKLE_OBJECT] = "call",
+                                        [CAIRN_PICKLE_PERSISTENT] = "persistent id"};
 
     return node ? names[node->kind] : "nothing";
 }
@@ -32,8 +39,8 @@ cairn_pickle_is_text(const struct cairn_pickle_node *node, const char *text)
 bool
 cairn_pickle_is_global(const struct cairn_pickle_node *node, const char *module, const char *name)
 {
-    return node && node->kind == CAIRN_PICKLE_GLOBAL &&
-           strcmp(node->global->module, module) == 0 && strcmp(node->global->name, name) == 0;
+    return node && node->kind == CAIRN_PICKLE_GLOBAL && strcmp(node->global->module, module) == 0 &&
+           strcmp(node->global->name, name) == 0;
 }
 
 bool
@@ -65,8 +72,8 @@ cairn_pickle_copy_text(const struct cairn_pickle_node *node, char *out, size_t o
 }
 
 bool
-cairn_pickle_read_bytes(struct cairn_pickle *pickle, const struct cairn_pickle_node *node, const uint8_t **bytes,
-                        size_t *bytes_len)
+cairn_pickle_read_bytes(struct cairn_pickle *pickle, const struct cairn_pickle_node *node,
+                        const uint8_t **bytes, size_t *bytes_len)
 {
     const struct cairn_pickle_node *text = cairn_pickle_arg(node, 0);
     uint8_t *out;
@@ -77,7 +84,8 @@ cairn_pickle_read_bytes(struct cairn_pickle *pickle, const struct cairn_pickle_n
         *bytes_len = node->count;
         return true;
     }
-    if (!cairn_pickle_is_call(node, "_codecs", "encode") || !text || text->kind != CAIRN_PICKLE_TEXT ||
+    if (!cairn_pickle_is_call(node, "_codecs", "encode") || !text ||
+        text->kind != CAIRN_PICKLE_TEXT ||
         !cairn_pickle_is_text(cairn_pickle_arg(node, 1), "latin1") || cairn_pickle_arg(node, 2))
         return false;
     out = cairn_pickle_alloc(pickle, (uint64_t)text->count + 1);

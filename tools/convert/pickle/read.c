@@ -393,7 +393,8 @@ step(struct cairn_pickle_machine *vm)
     vm->count = opcode->count;
     opcode->run(vm);
     if (vm->pickle->err != CAIRN_OK)
-        cairn_pickle_machine_push(vm, NULL); /* says that memory ran out, if nothing else was wrong */
+        cairn_pickle_machine_push(vm, NULL); /* says that memory ran out, if nothing else was
+                                              * wrong */
     return opcode->name;
 }
 

@@ -12,7 +12,8 @@
 
 enum {
     CAIRN_PICKLE_BYTES_MAX = 1 << 30, /* of one pickle */
-    CAIRN_PICKLE_ARENA_FACTOR = 64    /* no pickle needs an arena of more than this times its bytes */
+    CAIRN_PICKLE_ARENA_FACTOR = 64    /* no pickle needs an arena of more than this times its
+                                       * bytes */
 };
 
 /*

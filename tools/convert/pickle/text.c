@@ -223,8 +223,8 @@ cairn_pickle_line_unicode(struct cairn_pickle *pickle, const uint8_t *line, size
     if (!out)
         return NULL;
     for (size_t at = 0; at < line_bytes;) {
-        bool escape = line[at] == '\\' && at + 1 < line_bytes &&
-                      (line[at + 1] == 'u' || line[at + 1] == 'U');
+        bool escape =
+            line[at] == '\\' && at + 1 < line_bytes && (line[at + 1] == 'u' || line[at + 1] == 'U');
         size_t digits = escape && line[at + 1] == 'U' ? 8 : 4;
         int64_t c = line[at];
 

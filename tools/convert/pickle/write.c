@@ -17,12 +17,12 @@ enum batch_style { BATCH_LIST, BATCH_DICT, BATCH_GIVEN };
 
 struct batch {
     struct cairn_pickle_node *const *items;
-    size_t slots;     /* of items; a pair has two */
-    size_t slot;      /* the next one */
+    size_t slots;                /* of items; a pair has two */
+    size_t slot;                 /* the next one */
     size_t begin_slot, end_slot; /* of the open batch */
-    uint8_t width;    /* slots of an item: 1 or 2 */
+    uint8_t width;               /* slots of an item: 1 or 2 */
     uint8_t style;
-    uint8_t opened;   /* 0; 1: behind a mark; 2: a single item */
+    uint8_t opened; /* 0; 1: behind a mark; 2: a single item */
     bool started;
 };
 

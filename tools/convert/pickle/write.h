@@ -19,7 +19,7 @@
  * GiB; CAIRN_NOMEM.
  */
 CAIRN_MUST_CHECK cairn_err cairn_pickle_write(const struct cairn_pickle *pickle,
-                                              const struct cairn_pickle_node *root,
-                                              uint8_t **bytes, size_t *bytes_len);
+                                              const struct cairn_pickle_node *root, uint8_t **bytes,
+                                              size_t *bytes_len);
 
 #endif

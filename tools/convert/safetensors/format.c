@@ -28,7 +28,8 @@ ends_with(const char *name, const char *suffix)
     return bytes > suffix_bytes && strcmp(name + bytes - suffix_bytes, suffix) == 0;
 }
 
-/* A file of another name, as any may be written: a length, and an object of JSON that is as long. */
+/* A file of another name, as any may be written: a length, and an object of JSON that is as
+ * long. */
 static bool
 begins_with_header(const struct cairn_place *place)
 {
@@ -43,7 +44,8 @@ begins_with_header(const struct cairn_place *place)
     (void)cairn_file_close(fd); /* only looked at; -1 is allowed */
     for (int i = LENGTH_BYTES - 1; got == sizeof(first) && i >= 0; i--)
         json_bytes = json_bytes << 8 | first[i];
-    return got == sizeof(first) && first[LENGTH_BYTES] == '{' && json_bytes <= CAIRN_SAFETENSORS_HEADER_BYTES_MAX;
+    return got == sizeof(first) && first[LENGTH_BYTES] == '{' &&
+           json_bytes <= CAIRN_SAFETENSORS_HEADER_BYTES_MAX;
 }
 
 static bool
@@ -69,8 +71,7 @@ probe(const struct cairn_place *place)
 /* Reads the header of a file, by its place in the checkpoint. */
 static cairn_err
 load_header(const struct cairn_checkpoint *checkpoint, uint32_t container,
-            struct cairn_safetensors *out, uint64_t *data_offset,
-            struct cairn_complaint *complaint)
+            struct cairn_safetensors *out, uint64_t *data_offset, struct cairn_complaint *complaint)
 {
     const struct cairn_container *file = &checkpoint->containers[container];
     const char *shown = file->path[0] ? file->path : checkpoint->place.path;
@@ -227,8 +228,7 @@ load_index(const struct cairn_checkpoint *checkpoint, const char *name, struct m
         err = parse_index(text, text_bytes, map, &reader);
     if (err == CAIRN_CORRUPT)
         (void)cairn_complain(complaint, err, "%s/%s is wrong at byte %zu: %s",
-                             checkpoint->place.path, name, reader.at,
-                             reader.why ? reader.why : "");
+                             checkpoint->place.path, name, reader.at, reader.why ? reader.why : "");
     for (uint32_t i = 1; !err && i < map->count; i++)
         if (strcmp(map->entries[i - 1].name, map->entries[i].name) == 0)
             err = cairn_complain(complaint, CAIRN_CORRUPT, "%s/%s names tensor %s twice",
@@ -258,8 +258,8 @@ map_find(const struct map *map, const char *name)
 
 /* The notes of a file among those of all. */
 static cairn_err
-add_notes(struct cairn_checkpoint *checkpoint, uint32_t container, const struct cairn_safetensors_notes *own,
-          struct cairn_safetensors_notes *all)
+add_notes(struct cairn_checkpoint *checkpoint, uint32_t container,
+          const struct cairn_safetensors_notes *own, struct cairn_safetensors_notes *all)
 {
     char shown[CAIRN_NAME_BYTES_MAX];
     cairn_err err = CAIRN_OK;
@@ -272,7 +272,8 @@ add_notes(struct cairn_checkpoint *checkpoint, uint32_t container, const struct 
             continue;
         cairn_text_clean(shown, sizeof(shown), own->notes[i].key);
         err = cairn_checkpoint_warn(checkpoint,
-                                    "the header of %.200s has another note %.100s (__metadata__) than a file before it, which counts",
+                                    "the header of %.200s has another note %.100s (__metadata__) "
+                                    "than a file before it, which counts",
                                     cairn_checkpoint_container_name(checkpoint, container), shown);
     }
     return err;
@@ -301,8 +302,10 @@ add_file(struct cairn_checkpoint *checkpoint, const char *path, const struct map
     }
     if (!err && header.other_note_count > 0)
         err = cairn_checkpoint_warn(checkpoint,
-                                    "the header of %.200s has notes (__metadata__) that are no text and are left out: %.100s%s",
-                                    cairn_checkpoint_container_name(checkpoint, container), header.other_note,
+                                    "the header of %.200s has notes (__metadata__) that are no "
+                                    "text and are left out: %.100s%s",
+                                    cairn_checkpoint_container_name(checkpoint, container),
+                                    header.other_note,
                                     header.other_note_count > 1 ? ", and more" : "");
     if (!err)
         err = add_notes(checkpoint, container, &header.notes, notes);
@@ -352,7 +355,8 @@ check_map(const struct cairn_checkpoint *checkpoint, const struct map *map,
 /* The indices of a directory, all in one map; then the files that they name. What they do not name
  * belongs to something else (adapters, older copies) and is told. */
 static cairn_err
-read_directory(struct cairn_checkpoint *checkpoint, struct cairn_safetensors_notes *notes, struct cairn_complaint *complaint)
+read_directory(struct cairn_checkpoint *checkpoint, struct cairn_safetensors_notes *notes,
+               struct cairn_complaint *complaint)
 {
     struct map map = {0};
     char **names = NULL;

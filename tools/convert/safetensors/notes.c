@@ -18,7 +18,8 @@ cairn_safetensors_notes_fini(struct cairn_safetensors_notes *notes)
 }
 
 cairn_err
-cairn_safetensors_notes_add(struct cairn_safetensors_notes *notes, const char *key, const char *value, bool *same)
+cairn_safetensors_notes_add(struct cairn_safetensors_notes *notes, const char *key,
+                            const char *value, bool *same)
 {
     struct cairn_safetensors_note note;
 
@@ -50,11 +51,13 @@ cairn_safetensors_notes_add(struct cairn_safetensors_notes *notes, const char *k
 static int
 by_key(const void *left, const void *right)
 {
-    return strcmp(((const struct cairn_safetensors_note *)left)->key, ((const struct cairn_safetensors_note *)right)->key);
+    return strcmp(((const struct cairn_safetensors_note *)left)->key,
+                  ((const struct cairn_safetensors_note *)right)->key);
 }
 
 cairn_err
-cairn_safetensors_notes_carry(struct cairn_checkpoint *checkpoint, struct cairn_safetensors_notes *notes,
+cairn_safetensors_notes_carry(struct cairn_checkpoint *checkpoint,
+                              struct cairn_safetensors_notes *notes,
                               struct cairn_complaint *complaint)
 {
     struct cairn_json_writer writer;
@@ -74,13 +77,15 @@ cairn_safetensors_notes_carry(struct cairn_checkpoint *checkpoint, struct cairn_
     cairn_json_write_object_end(&writer);
     err = cairn_json_writer_done(&writer, &text, &text_bytes);
     if (!err)
-        err = cairn_checkpoint_add_opaque(checkpoint, CAIRN_SAFETENSORS_NOTES, text, text_bytes, complaint);
+        err = cairn_checkpoint_add_opaque(checkpoint, CAIRN_SAFETENSORS_NOTES, text, text_bytes,
+                                          complaint);
     free(text);
     return err;
 }
 
 cairn_err
-cairn_safetensors_notes_load(const struct cairn_checkpoint *checkpoint, struct cairn_safetensors_notes *notes,
+cairn_safetensors_notes_load(const struct cairn_checkpoint *checkpoint,
+                             struct cairn_safetensors_notes *notes,
                              struct cairn_complaint *complaint)
 {
     struct cairn_json_reader reader;
@@ -91,7 +96,8 @@ cairn_safetensors_notes_load(const struct cairn_checkpoint *checkpoint, struct c
     cairn_err err;
 
     memset(notes, 0, sizeof(*notes));
-    err = cairn_checkpoint_load_opaque(checkpoint, CAIRN_SAFETENSORS_NOTES, CAIRN_SAFETENSORS_HEADER_BYTES_MAX, &text, &text_bytes,
+    err = cairn_checkpoint_load_opaque(checkpoint, CAIRN_SAFETENSORS_NOTES,
+                                       CAIRN_SAFETENSORS_HEADER_BYTES_MAX, &text, &text_bytes,
                                        complaint);
     if (err)
         return err == CAIRN_NOT_FOUND ? CAIRN_OK : err;
@@ -108,7 +114,8 @@ cairn_safetensors_notes_load(const struct cairn_checkpoint *checkpoint, struct c
             err = cairn_safetensors_notes_add(notes, key, value, &same);
     }
     if (!err && cairn_json_reader_done(&reader))
-        err = cairn_complain(complaint, CAIRN_CORRUPT, "%s: " CAIRN_SAFETENSORS_NOTES " is no object of text at byte %zu: %s",
+        err = cairn_complain(complaint, CAIRN_CORRUPT,
+                             "%s: " CAIRN_SAFETENSORS_NOTES " is no object of text at byte %zu: %s",
                              checkpoint->place.path, reader.at, reader.why);
     free(key);
     free(value);

@@ -1,9 +1,9 @@
 /*
- * tools/convert/safetensors/notes.h - what the headers of safetensors files say about themselves in "__metadata__": text by key, such
- * as a licence or what a model was trained with.
+ * tools/convert/safetensors/notes.h - what the headers of safetensors files say about themselves in
+ * "__metadata__": text by key, such as a licence or what a model was trained with.
  *
- * A checkpoint carries those of all its files as one opaque state, an object of JSON with its keys in order. Not among them are what
- * every file says ("format": "pt") and what is ours ("cairn_…").
+ * A checkpoint carries those of all its files as one opaque state, an object of JSON with its keys
+ * in order. Not among them are what every file says ("format": "pt") and what is ours ("cairn_…").
  */
 #ifndef CAIRN_TOOLS_CONVERT_SAFETENSORS_NOTES_H
 #define CAIRN_TOOLS_CONVERT_SAFETENSORS_NOTES_H
@@ -25,17 +25,21 @@ struct cairn_safetensors_notes {
 
 void cairn_safetensors_notes_fini(struct cairn_safetensors_notes *notes);
 
-/* Adds a note; *same: the key was there already, with which value it stays, and this one is the same. CAIRN_NOMEM. */
-CAIRN_MUST_CHECK cairn_err cairn_safetensors_notes_add(struct cairn_safetensors_notes *notes, const char *key, const char *value,
+/* Adds a note; *same: the key was there already, with which value it stays, and this one is the
+ * same. CAIRN_NOMEM. */
+CAIRN_MUST_CHECK cairn_err cairn_safetensors_notes_add(struct cairn_safetensors_notes *notes,
+                                                       const char *key, const char *value,
                                                        bool *same);
 
 /* Carries the notes, where there are any. Errors of the checkpoint. */
-CAIRN_MUST_CHECK cairn_err cairn_safetensors_notes_carry(struct cairn_checkpoint *checkpoint, struct cairn_safetensors_notes *notes,
+CAIRN_MUST_CHECK cairn_err cairn_safetensors_notes_carry(struct cairn_checkpoint *checkpoint,
+                                                         struct cairn_safetensors_notes *notes,
                                                          struct cairn_complaint *complaint);
 
-/* The notes that a checkpoint carries. CAIRN_CORRUPT where they are no object of text, complained about; CAIRN_NOMEM, errors of
- * loading. The caller ends *notes in any case. */
-CAIRN_MUST_CHECK cairn_err cairn_safetensors_notes_load(const struct cairn_checkpoint *checkpoint, struct cairn_safetensors_notes *notes,
+/* The notes that a checkpoint carries. CAIRN_CORRUPT where they are no object of text, complained
+ * about; CAIRN_NOMEM, errors of loading. The caller ends *notes in any case. */
+CAIRN_MUST_CHECK cairn_err cairn_safetensors_notes_load(const struct cairn_checkpoint *checkpoint,
+                                                        struct cairn_safetensors_notes *notes,
                                                         struct cairn_complaint *complaint);
 
 #endif

@@ -23,7 +23,7 @@
 
 /* What loaders look for apart, in the order in which it is written: a model that is there is the
  * sign that all is there. */
-enum class { OPAQUE = 0, OPTIMIZER = 1, MODEL = 2, CLASS_COUNT = 3 };
+enum shard_class { OPAQUE = 0, OPTIMIZER = 1, MODEL = 2, CLASS_COUNT = 3 };
 
 static const char *const class_names[] = {
     [MODEL] = "model", [OPTIMIZER] = "optimizer", [OPAQUE] = "opaque"};
@@ -31,7 +31,7 @@ static const char *const class_names[] = {
 struct candidate {
     const struct cairn_tensor *tensor; /* of the output: with its final dtype */
     uint64_t bytes;
-    enum class class;
+    enum shard_class class;
     uint32_t file;
 };
 
@@ -41,7 +41,7 @@ struct shards {
     uint32_t class_files[CLASS_COUNT]; /* how many files a class has */
 };
 
-static enum class
+static enum shard_class
 class_of(enum cairn_kind kind, bool single_file)
 {
     if (single_file)
@@ -63,16 +63,15 @@ assign(struct cairn_output *output, const struct cairn_output_options *options,
         return CAIRN_NOMEM;
     for (uint32_t t = 0; t < shards->count; t++) {
         struct candidate *candidate = &shards->candidates[t];
-        enum class class;
+        enum shard_class class;
 
         candidate->tensor = cairn_layout_tensor(output->layout, t);
         candidate->bytes = cairn_dtype_bytes(candidate->tensor->dtype);
         for (uint32_t d = 0; d < candidate->tensor->dims; d++)
             candidate->bytes *= candidate->tensor->shape[d];
         class = candidate->class = class_of(candidate->tensor->kind, options->single_file);
-        if (shards->class_files[class] == 0 ||
-            (!options->single_file && filled[class] > 0 &&
-             filled[class] + candidate->bytes > most)) {
+        if (shards->class_files[class] == 0 || (!options->single_file && filled[class] > 0 &&
+                                                filled[class] + candidate->bytes > most)) {
             shards->class_files[class]++;
             filled[class] = 0;
         }
@@ -124,9 +123,8 @@ lay_out_file(const struct cairn_checkpoint *checkpoint, struct cairn_output *out
              const struct candidate *candidates, uint32_t count, const char *name,
              struct cairn_complaint *complaint)
 {
-    struct cairn_safetensors header = {.count = count,
-                                       .step_known = checkpoint->step_known,
-                                       .step = checkpoint->step};
+    struct cairn_safetensors header = {
+        .count = count, .step_known = checkpoint->step_known, .step = checkpoint->step};
     uint8_t *bytes = NULL;
     size_t bytes_len = 0;
     uint64_t at = 0;
@@ -164,9 +162,9 @@ lay_out_file(const struct cairn_checkpoint *checkpoint, struct cairn_output *out
         cairn_output_set_bytes(output, file, bytes_len + at);
     }
     for (uint32_t i = 0; !err && i < count; i++)
-        err = cairn_output_add_box(
-            output, cairn_layout_tensor_find(output->layout, header.entries[i].name), file, NULL,
-            NULL, bytes_len + header.entries[i].begin, NULL);
+        err = cairn_output_add_box(output,
+                                   cairn_layout_tensor_find(output->layout, header.entries[i].name),
+                                   file, NULL, NULL, bytes_len + header.entries[i].begin, NULL);
     free(bytes);
     cairn_safetensors_fini(&header);
     return err;
@@ -174,7 +172,7 @@ lay_out_file(const struct cairn_checkpoint *checkpoint, struct cairn_output *out
 
 /* "model.safetensors.index.json" of a class with several files. */
 static cairn_err
-add_index(struct cairn_output *output, const struct shards *shards, enum class class)
+add_index(struct cairn_output *output, const struct shards *shards, enum shard_class class)
 {
     struct cairn_json_writer writer;
     char name[CAIRN_SAFETENSORS_NAME_BYTES_MAX], *text = NULL;
@@ -255,9 +253,9 @@ cairn_safetensors_plan(const struct cairn_checkpoint *checkpoint,
         file_name(&shards, first, options->single_file, name);
         err = lay_out_file(checkpoint, output, first, run, name, complaint);
     }
-    for (int class = 0; !err && class < CLASS_COUNT; class++)
+    for (int class = 0; !err && class < CLASS_COUNT; class ++)
         if (shards.class_files[class] > 1)
-            err = add_index(output, &shards, (enum class)class);
+            err = add_index(output, &shards, (enum shard_class) class);
     free(shards.candidates);
     return err;
 }

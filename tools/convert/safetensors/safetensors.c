@@ -41,7 +41,8 @@ struct notes {
     uint32_t other_count;
 };
 
-/* The step is a promise to those who go on from it: one that is no number is refused, and not left out. */
+/* The step is a promise to those who go on from it: one that is no number is refused, and not left
+ * out. */
 static void
 read_step(struct cairn_json_reader *reader, struct notes *notes, size_t bytes)
 {
@@ -58,8 +59,8 @@ read_step(struct cairn_json_reader *reader, struct notes *notes, size_t bytes)
 
 /* A note of others. What is no text is said, and left out; "pt" is what every file says. */
 static cairn_err
-read_other(struct cairn_json_reader *reader, struct notes *notes, const char *key, char *text, size_t text_bytes,
-           struct cairn_safetensors_notes *out)
+read_other(struct cairn_json_reader *reader, struct notes *notes, const char *key, char *text,
+           size_t text_bytes, struct cairn_safetensors_notes *out)
 {
     bool same;
 
@@ -78,9 +79,11 @@ read_other(struct cairn_json_reader *reader, struct notes *notes, const char *ke
 }
 
 static cairn_err
-read_notes(struct cairn_json_reader *reader, struct notes *notes, struct cairn_safetensors_notes *out)
+read_notes(struct cairn_json_reader *reader, struct notes *notes,
+           struct cairn_safetensors_notes *out)
 {
-    size_t room = reader->bytes_len - reader->at + 1; /* keys and values are other people's, of any length */
+    /* keys and values are other people's, of any length */
+    size_t room = reader->bytes_len - reader->at + 1;
     char *key = malloc(room), *text = malloc(room);
     cairn_err err = key && text ? CAIRN_OK : CAIRN_NOMEM;
 

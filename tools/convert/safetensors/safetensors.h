@@ -1,6 +1,6 @@
 /*
- * tools/convert/safetensors/safetensors.h - the header of a safetensors file: JSON after eight bytes of length,
- * before the data.
+ * tools/convert/safetensors/safetensors.h - the header of a safetensors file: JSON after eight
+ * bytes of length, before the data.
  *
  * What is read is checked as the format demands: the tensors tile the data section without gaps and
  * overlaps, each name is there once, sizes are those of shape and type.
@@ -28,8 +28,10 @@ struct cairn_safetensors {
     uint32_t count;
     bool step_known;
     uint64_t step;
-    struct cairn_safetensors_notes notes; /* other people's; to be written: what the file says beside "format" and ours */
-    char other_note[CAIRN_NAME_BYTES_MAX]; /* the first in "__metadata__" that is no text, which the format demands; "": there is none */
+    struct cairn_safetensors_notes notes;  /* other people's; to be written: what the file says
+                                           * beside "format" and ours */
+    char other_note[CAIRN_NAME_BYTES_MAX]; /* the first in "__metadata__" that is no text, which the
+                                            * format demands; "": there is none */
     uint32_t other_note_count;
 };
 

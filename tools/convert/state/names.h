@@ -39,8 +39,8 @@ enum cairn_state_class {
 
 struct cairn_state_place {
     enum cairn_state_class class;
-    bool flat;      /* parameter and key were one key */
-    bool in_model;  /* below the model's prefix, or there is none */
+    bool flat;     /* parameter and key were one key */
+    bool in_model; /* below the model's prefix, or there is none */
     uint32_t group;
     char parameter[CAIRN_STATE_NAME_BYTES_MAX];
     char key[CAIRN_STATE_NAME_BYTES_MAX];

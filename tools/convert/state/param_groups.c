@@ -86,8 +86,8 @@ read_value(struct cairn_pickle *pickle, const struct cairn_group_value *value,
         *out = cairn_pickle_tensor(pickle, value->tensor);
         return *out ? CAIRN_OK : CAIRN_NOMEM;
     }
-    err = cairn_pickle_read(pickle, value->key, value->bytes, value->bytes_len, &node,
-                            &taken_bytes);
+    err =
+        cairn_pickle_read(pickle, value->key, value->bytes, value->bytes_len, &node, &taken_bytes);
     if (err)
         return err;
     if (strcmp(value->key, "params") == 0 && node->kind == CAIRN_PICKLE_LIST) {
@@ -128,8 +128,7 @@ same_values(const struct cairn_group_value *a, const struct cairn_group_value *b
 {
     for (size_t i = 0; i < count; i++)
         if (strcmp(a[i].key, b[i].key) != 0 || !a[i].bytes || !b[i].bytes ||
-            a[i].bytes_len != b[i].bytes_len ||
-            memcmp(a[i].bytes, b[i].bytes, a[i].bytes_len) != 0)
+            a[i].bytes_len != b[i].bytes_len || memcmp(a[i].bytes, b[i].bytes, a[i].bytes_len) != 0)
             return false;
     return true;
 }
@@ -152,8 +151,7 @@ sort_into_groups(const struct cairn_group_value *values, size_t count, struct me
     for (size_t at = 0, end; members && firsts && at < count; at = end) {
         struct member *member = &members[used++];
 
-        for (end = at + 1;
-             end < count && strcmp(values[end].parameter, values[at].parameter) == 0;)
+        for (end = at + 1; end < count && strcmp(values[end].parameter, values[at].parameter) == 0;)
             end++;
         *member = (struct member){values + at, end - at, *group_count};
         for (uint32_t g = *group_count; g-- > 0;) {
@@ -282,8 +280,8 @@ cairn_param_groups_close(struct cairn_param_groups *groups)
 const struct cairn_pickle_node *
 cairn_param_group_members(const struct cairn_param_groups *groups, uint32_t group)
 {
-    const struct cairn_pickle_node *members = cairn_pickle_get(groups->list->items[group],
-                                                               "params");
+    const struct cairn_pickle_node *members =
+        cairn_pickle_get(groups->list->items[group], "params");
 
     return members && members->kind == CAIRN_PICKLE_LIST ? members : NULL;
 }

@@ -1,6 +1,6 @@
 /*
- * tools/convert/state/param_groups.h - the parameter groups of a torch optimizer, in one form for all
- * formats.
+ * tools/convert/state/param_groups.h - the parameter groups of a torch optimizer, in one form for
+ * all formats.
  *
  * The form is the opaque state "optimizer.param_groups.pickle": a list of dicts, one per group,
  * with the group's hyperparameters as they are and under "params" the names of its parameters (or
@@ -22,9 +22,9 @@ struct cairn_group_value {
     uint32_t group;
     const char *parameter; /* NULL, or where groups are told by parameter: whose it is */
     const char *key;
-    const uint8_t *bytes;  /* one pickle; NULL: a tensor */
+    const uint8_t *bytes; /* one pickle; NULL: a tensor */
     size_t bytes_len;
-    const char *tensor;    /* its canonical name where bytes is NULL */
+    const char *tensor; /* its canonical name where bytes is NULL */
 };
 
 /*
@@ -52,8 +52,8 @@ CAIRN_MUST_CHECK cairn_err cairn_param_groups_open(const uint8_t *bytes, size_t 
 void cairn_param_groups_close(struct cairn_param_groups *groups);
 
 /* "params" of a group; NULL where it is no list. */
-const struct cairn_pickle_node *
-cairn_param_group_members(const struct cairn_param_groups *groups, uint32_t group);
+const struct cairn_pickle_node *cairn_param_group_members(const struct cairn_param_groups *groups,
+                                                          uint32_t group);
 
 /* The name of a ("tensor", name) node; NULL for any other. */
 const struct cairn_pickle_node *cairn_pickle_tensor_name(const struct cairn_pickle_node *node);

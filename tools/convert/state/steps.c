@@ -82,7 +82,8 @@ static cairn_err
 see(struct seen *seen, const char *name, bool readable, uint64_t count)
 {
     if (!readable)
-        return cairn_complain(seen->complaint, CAIRN_CORRUPT, "%s: %s cannot be read as a count of steps",
+        return cairn_complain(seen->complaint, CAIRN_CORRUPT,
+                              "%s: %s cannot be read as a count of steps",
                               seen->checkpoint->place.path, name);
     if (seen->first && seen->count != count)
         return cairn_complain(seen->complaint, CAIRN_INVAL,
@@ -105,17 +106,19 @@ cairn_steps_read(const struct cairn_pickle_node *node, uint64_t *count)
     return cairn_pickle_u64(node, count);
 }
 
-/* Whether opaque state is the step of a parameter: [<prefix>.]state.<parameter>.step.pickle, of its name or number; *prefix_bytes:
- * what stands before "state.". There is other state with a "step" that is no optimizer's. */
+/* Whether opaque state is the step of a parameter: [<prefix>.]state.<parameter>.step.pickle, of its
+ * name or number; *prefix_bytes: what stands before "state.". There is other state with a "step"
+ * that is no optimizer's. */
 static bool
-is_plain_step(const struct cairn_layout *layout, const struct cairn_tensor *tensor, size_t *prefix_bytes)
+is_plain_step(const struct cairn_layout *layout, const struct cairn_tensor *tensor,
+              size_t *prefix_bytes)
 {
     static const char end[] = ".step.pickle", state[] = "state.";
     size_t bytes = strlen(tensor->name), state_bytes = strlen(state);
     char parameter[CAIRN_NAME_BYTES_MAX];
 
-    if (tensor->kind != CAIRN_OPAQUE || strchr(tensor->name, '/') || bytes <= strlen(end) || bytes >= sizeof(parameter) ||
-        strcmp(tensor->name + bytes - strlen(end), end) != 0)
+    if (tensor->kind != CAIRN_OPAQUE || strchr(tensor->name, '/') || bytes <= strlen(end) ||
+        bytes >= sizeof(parameter) || strcmp(tensor->name + bytes - strlen(end), end) != 0)
         return false;
     for (const char *at = strstr(tensor->name, state); at; at = strstr(at + 1, state)) {
         size_t begins = (size_t)(at - tensor->name) + state_bytes;
@@ -137,9 +140,10 @@ is_plain_step(const struct cairn_layout *layout, const struct cairn_tensor *tens
 }
 
 /*
- * How likely state under a prefix is that of the optimizer whose moments are the checkpoint's. A checkpoint may have several
- * optimizers, of which the readers take one: its tensors are optimizer state, mostly under the names of parameters, and else under
- * the prefix; those of the others are buffers under their own.
+ * How likely state under a prefix is that of the optimizer whose moments are the checkpoint's. A
+ * checkpoint may have several optimizers, of which the readers take one: its tensors are optimizer
+ * state, mostly under the names of parameters, and else under the prefix; those of the others are
+ * buffers under their own.
  */
 enum owner { ANOTHERS, ANYONES, USUAL, OURS };
 
@@ -155,10 +159,12 @@ owner_of(const struct cairn_layout *layout, const char *name, size_t prefix_byte
             strncmp(tensor->name + prefix_bytes, state, strlen(state)) == 0)
             return tensor->kind == CAIRN_OPTIMIZER ? OURS : ANOTHERS;
     }
-    return prefix_bytes == strlen(usual) && strncmp(name, usual, prefix_bytes) == 0 ? USUAL : ANYONES;
+    return prefix_bytes == strlen(usual) && strncmp(name, usual, prefix_bytes) == 0 ? USUAL
+                                                                                    : ANYONES;
 }
 
-/* Steps that are plain numbers, each with whose it may be. Thousands of parameters have the same prefix, so the last one is kept. */
+/* Steps that are plain numbers, each with whose it may be. Thousands of parameters have the same
+ * prefix, so the last one is kept. */
 struct plain_steps {
     const struct cairn_layout *layout;
     uint32_t at;
@@ -176,7 +182,8 @@ next_plain(struct plain_steps *steps)
 
         if (!is_plain_step(steps->layout, tensor, &prefix_bytes))
             continue;
-        if (!steps->last || steps->last_bytes != prefix_bytes || strncmp(steps->last, tensor->name, prefix_bytes) != 0)
+        if (!steps->last || steps->last_bytes != prefix_bytes ||
+            strncmp(steps->last, tensor->name, prefix_bytes) != 0)
             steps->owner = owner_of(steps->layout, tensor->name, prefix_bytes);
         steps->last = tensor->name;
         steps->last_bytes = prefix_bytes;

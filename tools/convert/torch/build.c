@@ -37,9 +37,9 @@ load_opaque(struct cairn_torch_building *building, const char *name, uint8_t **b
             size_t *bytes_len)
 {
     uint8_t *loaded = NULL;
-    cairn_err err = cairn_checkpoint_load_opaque(building->source, name,
-                                                 CAIRN_TORCH_OBJECT_BYTES_MAX, &loaded, bytes_len,
-                                                 building->complaint);
+    cairn_err err =
+        cairn_checkpoint_load_opaque(building->source, name, CAIRN_TORCH_OBJECT_BYTES_MAX, &loaded,
+                                     bytes_len, building->complaint);
 
     if (err)
         return err;
@@ -165,8 +165,7 @@ object_of(const struct cairn_layout *layout, const struct cairn_tensor *tensor)
 
     for (const char *dot = strchr(tensor->name, '.'); dot && object == UINT32_MAX;
          dot = strchr(dot + 1, '.')) {
-        (void)snprintf(name, sizeof(name), "%.*s.pickle", (int)(dot - tensor->name),
-                       tensor->name);
+        (void)snprintf(name, sizeof(name), "%.*s.pickle", (int)(dot - tensor->name), tensor->name);
         object = cairn_layout_tensor_find(layout, name);
     }
     return object;
@@ -181,7 +180,8 @@ comes_with_object(const struct cairn_layout *layout, const struct cairn_tensor *
     return object != UINT32_MAX && !strchr(cairn_layout_tensor(layout, object)->name, '/');
 }
 
-/* Whether a buffer is of the object of one of Megatron-LM's ranks, such as its random number states. */
+/* Whether a buffer is of the object of one of Megatron-LM's ranks, such as its random number
+ * states. */
 static bool
 is_of_rank(const struct cairn_layout *layout, const struct cairn_tensor *tensor)
 {
@@ -190,7 +190,8 @@ is_of_rank(const struct cairn_layout *layout, const struct cairn_tensor *tensor)
 
     if (!scope)
         return false;
-    (void)snprintf(object, sizeof(object), "%.*s" CAIRN_MEGATRON_COMMON, (int)(scope - tensor->name), tensor->name);
+    (void)snprintf(object, sizeof(object), "%.*s" CAIRN_MEGATRON_COMMON,
+                   (int)(scope - tensor->name), tensor->name);
     return cairn_layout_tensor_find(layout, object) != UINT32_MAX;
 }
 
@@ -202,7 +203,8 @@ is_beside_model(const struct cairn_torch_building *building, const struct cairn_
 {
     if (tensor->kind != CAIRN_BUFFER)
         return false;
-    return object_of(building->source->layout, tensor) != UINT32_MAX || is_of_rank(building->source->layout, tensor) ||
+    return object_of(building->source->layout, tensor) != UINT32_MAX ||
+           is_of_rank(building->source->layout, tensor) ||
            (!model_renamed && cairn_dcp_names_find(&building->names, tensor->name));
 }
 
@@ -237,7 +239,8 @@ struct moment {
     uint32_t number, tensor, prefix_bytes, key_at, key_bytes;
 };
 
-/* State under the number of its parameter: [<prefix>.]state.<number>.<key>, and ".pickle" behind it where it is no tensor. */
+/* State under the number of its parameter: [<prefix>.]state.<number>.<key>, and ".pickle" behind it
+ * where it is no tensor. */
 static bool
 read_numbered(const struct cairn_tensor *tensor, struct moment *moment)
 {
@@ -259,8 +262,9 @@ read_numbered(const struct cairn_tensor *tensor, struct moment *moment)
         return false;
     digits = strspn(number, "0123456789");
     state = number - 6;
-    if (digits == 0 || digits > 9 || number + digits != key - 1 || (number[0] == '0' && digits > 1) ||
-        strncmp(state, "state.", 6) != 0 || (state > name && state[-1] != '.'))
+    if (digits == 0 || digits > 9 || number + digits != key - 1 ||
+        (number[0] == '0' && digits > 1) || strncmp(state, "state.", 6) != 0 ||
+        (state > name && state[-1] != '.'))
         return false;
     moment->number = (uint32_t)strtoul(number, NULL, 10);
     moment->prefix_bytes = (uint32_t)(state - name);
@@ -269,8 +273,9 @@ read_numbered(const struct cairn_tensor *tensor, struct moment *moment)
     return true;
 }
 
-/* Adds what is no tensor (a step that is a plain number), where the optimizer's tensors are under the same prefix: what is elsewhere
- * is not this optimizer's. Where the tensors have names, only groups say that the numbers are still those. */
+/* Adds what is no tensor (a step that is a plain number), where the optimizer's tensors are under
+ * the same prefix: what is elsewhere is not this optimizer's. Where the tensors have names, only
+ * groups say that the numbers are still those. */
 static uint32_t
 list_plain(const struct cairn_layout *layout, bool grouped, struct moment *moments, uint32_t found)
 {
@@ -288,7 +293,8 @@ list_plain(const struct cairn_layout *layout, bool grouped, struct moment *momen
 
         moments[found].tensor = i;
         found += tensor->kind == CAIRN_OPAQUE && read_numbered(tensor, &moments[found]) &&
-                 moments[found].prefix_bytes == prefix_bytes && strncmp(tensor->name, prefix, prefix_bytes) == 0;
+                 moments[found].prefix_bytes == prefix_bytes &&
+                 strncmp(tensor->name, prefix, prefix_bytes) == 0;
     }
     return found;
 }
@@ -304,7 +310,8 @@ compare_moments(const void *left, const void *right)
 }
 
 static cairn_err
-list_moments(struct cairn_torch_building *building, bool grouped, struct moment **out, uint32_t *count)
+list_moments(struct cairn_torch_building *building, bool grouped, struct moment **out,
+             uint32_t *count)
 {
     const struct cairn_layout *layout = building->source->layout;
     uint32_t total = cairn_layout_tensor_count(layout), found = 0, key_bytes = 0, parameter;
@@ -411,7 +418,8 @@ build_optimizer(struct cairn_torch_building *building, struct cairn_pickle_node 
     if (groups) /* else memory ran out, which the tree says */
         err = cairn_torch_building_say(building, groups->count, &said);
     if (!err && said)
-        cairn_pickle_put(tree, dict_at(building, root, CAIRN_TORCH_CARRIED), cairn_pickle_text(tree, CAIRN_TORCH_PARAMETERS), said);
+        cairn_pickle_put(tree, dict_at(building, root, CAIRN_TORCH_CARRIED),
+                         cairn_pickle_text(tree, CAIRN_TORCH_PARAMETERS), said);
     if (!err)
         err = cairn_pickle_done(tree);
 done:
@@ -443,8 +451,8 @@ build_rest(struct cairn_torch_building *building, struct cairn_pickle_node *root
                 return err;
             if (!opaque)
                 node = tensor_node(building, i);
-            if (!err && cairn_dcp_names_choose(&building->names, building->source, i, text, name,
-                                               &path) &&
+            if (!err &&
+                cairn_dcp_names_choose(&building->names, building->source, i, text, name, &path) &&
                 put_at(building, root, &path, node))
                 continue;
         }
@@ -461,13 +469,15 @@ build_rest(struct cairn_torch_building *building, struct cairn_pickle_node *root
     return cairn_pickle_done(tree);
 }
 
-/* The notes of safetensors files, where weights alone are beside them: a state dict that every loader takes has no place for them. */
+/* The notes of safetensors files, where weights alone are beside them: a state dict that every
+ * loader takes has no place for them. */
 static uint32_t
 notes_without_place(const struct cairn_checkpoint *source)
 {
     uint32_t notes = cairn_layout_tensor_find(source->layout, CAIRN_SAFETENSORS_NOTES);
 
-    for (uint32_t i = 0; notes != UINT32_MAX && i < cairn_layout_tensor_count(source->layout); i++) {
+    for (uint32_t i = 0; notes != UINT32_MAX && i < cairn_layout_tensor_count(source->layout);
+         i++) {
         enum cairn_kind kind = cairn_layout_tensor(source->layout, i)->kind;
 
         if (kind == CAIRN_OPTIMIZER || (kind == CAIRN_OPAQUE && i != notes))
@@ -477,14 +487,16 @@ notes_without_place(const struct cairn_checkpoint *source)
 }
 
 cairn_err
-cairn_torch_format_prepare(struct cairn_checkpoint *checkpoint, const struct cairn_output_options *options,
+cairn_torch_format_prepare(struct cairn_checkpoint *checkpoint,
+                           const struct cairn_output_options *options,
                            struct cairn_complaint *complaint)
 {
     (void)options;
     (void)complaint;
     return notes_without_place(checkpoint) == UINT32_MAX
                ? CAIRN_OK
-               : cairn_checkpoint_warn(checkpoint, "the notes in the headers (__metadata__) are left out: a file of torch.save with "
+               : cairn_checkpoint_warn(checkpoint, "the notes in the headers (__metadata__) are "
+                                                   "left out: a file of torch.save with "
                                                    "nothing but weights has no place for them");
 }
 

@@ -13,8 +13,8 @@ struct cairn_torch_building {
     struct cairn_pickle tree;
     struct cairn_torch_builder builder;
     struct cairn_dcp_names names; /* where a distributed checkpoint had things */
-    bool *used;        /* [tensors]: the tree has it */
-    uint32_t *numbers; /* [tensors]: 1 + a parameter's number in the optimizer */
+    bool *used;                   /* [tensors]: the tree has it */
+    uint32_t *numbers;            /* [tensors]: 1 + a parameter's number in the optimizer */
     uint32_t number_count;
     struct cairn_complaint *complaint;
 };
@@ -35,9 +35,11 @@ CAIRN_MUST_CHECK cairn_err cairn_torch_building_bytes(struct cairn_torch_buildin
 CAIRN_MUST_CHECK cairn_err cairn_torch_building_number_groups(struct cairn_torch_building *building,
                                                               struct cairn_pickle_node *list);
 
-/* The names of the optimizer's parameters by number, once they are numbered and the model is made: a list in the tree, NULL where a
- * reader can tell them without, or not all are known. CAIRN_NOMEM. */
-CAIRN_MUST_CHECK cairn_err cairn_torch_building_say(struct cairn_torch_building *building, uint32_t group_count,
+/* The names of the optimizer's parameters by number, once they are numbered and the model is made:
+ * a list in the tree, NULL where a reader can tell them without, or not all are known.
+ * CAIRN_NOMEM. */
+CAIRN_MUST_CHECK cairn_err cairn_torch_building_say(struct cairn_torch_building *building,
+                                                    uint32_t group_count,
                                                     struct cairn_pickle_node **list);
 
 /* The tree that the source was read from; *root stays NULL where there is none, or it does not fit

@@ -28,8 +28,7 @@ cairn_torch_carry_out(struct cairn_pickle *tree, struct cairn_pickle_node *node,
 
     items[0] = cairn_pickle_text(tree, word);
     items[1] = cairn_pickle_text(tree, name);
-    made = cairn_pickle_persistent(
-        tree, cairn_pickle_sequence(tree, CAIRN_PICKLE_TUPLE, items, 2));
+    made = cairn_pickle_persistent(tree, cairn_pickle_sequence(tree, CAIRN_PICKLE_TUPLE, items, 2));
     become(node, made);
 }
 

@@ -1,10 +1,10 @@
 /*
  * tools/convert/torch/carry.h - what torch.save wrote beside tensors, carried as inert data.
  *
- * A tree is carried as one pickle in which each tensor stands as the persistent id (word, name): ("tensor",
- * name) is the tensor of that name in the layout. A format has words of its own for what it makes
- * anew, such as a rank's flat buffers. Filling turns the ids of a carried tree into tensors over new
- * storages, so that torch.load reads it.
+ * A tree is carried as one pickle in which each tensor stands as the persistent id (word, name):
+ * ("tensor", name) is the tensor of that name in the layout. A format has words of its own for what
+ * it makes anew, such as a rank's flat buffers. Filling turns the ids of a carried tree into
+ * tensors over new storages, so that torch.load reads it.
  */
 #ifndef CAIRN_TOOLS_CONVERT_TORCH_CARRY_H
 #define CAIRN_TOOLS_CONVERT_TORCH_CARRY_H
@@ -49,8 +49,8 @@ struct cairn_torch_filled {
     uint64_t bytes;
 };
 
-/* Fills the tree; the caller frees *storages. CAIRN_CORRUPT for an id of another kind, CAIRN_NOMEM, the
- * errors of resolve; the tree is of no use then. */
+/* Fills the tree; the caller frees *storages. CAIRN_CORRUPT for an id of another kind, CAIRN_NOMEM,
+ * the errors of resolve; the tree is of no use then. */
 CAIRN_MUST_CHECK cairn_err cairn_torch_carry_fill(const struct cairn_torch_fill *fill,
                                                   struct cairn_torch_filled **storages,
                                                   uint32_t *storage_count,

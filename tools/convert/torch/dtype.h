@@ -9,9 +9,10 @@
 
 struct cairn_torch_dtype {
     const char *name;          /* of the constant in the module torch: "bfloat16" */
-    const char *storage_class; /* in the module torch: "BFloat16Storage"; NULL: only untyped storages */
+    const char *storage_class; /* in the module torch: "BFloat16Storage"; NULL: only untyped
+                                * storages */
     size_t element_bytes;
-    enum cairn_dtype dtype;    /* 0 where Cairn has none: such tensors are carried, not converted */
+    enum cairn_dtype dtype; /* 0 where Cairn has none: such tensors are carried, not converted */
 };
 
 /* NULL where there is none of that name. Static. Thread: any. */

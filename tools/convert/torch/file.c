@@ -49,10 +49,11 @@ check_order(const struct cairn_torch_opening *opening, const struct cairn_zip *z
         return err;
     if (strcmp(order, "little") == 0)
         return CAIRN_OK;
-    return cairn_torch_refuse(opening, strcmp(order, "big") == 0
-                                           ? "it was written on a big-endian machine: load and save "
-                                             "it with PyTorch on a little-endian one"
-                                           : "its byte order is not one");
+    return cairn_torch_refuse(opening,
+                              strcmp(order, "big") == 0
+                                  ? "it was written on a big-endian machine: load and save "
+                                    "it with PyTorch on a little-endian one"
+                                  : "its byte order is not one");
 }
 
 static cairn_err
@@ -126,7 +127,8 @@ open_zip(struct cairn_torch_opening *opening)
         return err;
     entry = cairn_zip_find(&zip, "data.pkl");
     if (!entry)
-        err = cairn_torch_refuse(opening, "it has no entry data.pkl, so torch.save did not write it");
+        err =
+            cairn_torch_refuse(opening, "it has no entry data.pkl, so torch.save did not write it");
     else if (cairn_zip_find(&zip, "constants.pkl"))
         err = cairn_torch_refuse(opening, "it is a TorchScript program and no checkpoint: save its "
                                           "state_dict() with torch.save");
@@ -186,8 +188,9 @@ cairn_torch_open(int fd, const char *where, uint64_t begin, uint64_t bytes, uint
             err = open_legacy(&opening);
             break;
         case CAIRN_TORCH_TAR:
-            err = cairn_torch_refuse(&opening, "it is a tar archive, as PyTorch before 0.1.10 wrote: "
-                                               "load and save it with PyTorch before 2.10");
+            err =
+                cairn_torch_refuse(&opening, "it is a tar archive, as PyTorch before 0.1.10 wrote: "
+                                             "load and save it with PyTorch before 2.10");
             break;
         default:
             err = cairn_torch_refuse(&opening, "torch.save did not write it: it begins neither as "

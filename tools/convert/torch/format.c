@@ -153,8 +153,8 @@ gather_group(struct cairn_torch_reading *reading, const struct cairn_torch_leaf 
     struct cairn_state_place place;
     char *text;
 
-    if (!cairn_state_classify(&reading->roots, &path, &place) ||
-        place.class != CAIRN_STATE_GROUP || place.flat)
+    if (!cairn_state_classify(&reading->roots, &path, &place) || place.class != CAIRN_STATE_GROUP ||
+        place.flat)
         return CAIRN_CORRUPT; /* deeper than a value: the list stays as it is */
     value->group = place.group;
     value->key = leaf->keys[leaf->key_count - 1].text;
@@ -205,7 +205,8 @@ pack_groups(struct cairn_torch_reading *reading, struct cairn_torch_leaf *list)
 
 /* ---- leaves ---- */
 
-/* The name of what the writer had no other place for; NULL for any other leaf, and where the name is taken. */
+/* The name of what the writer had no other place for; NULL for any other leaf, and where the name
+ * is taken. */
 static const char *
 carried_name(const struct cairn_torch_reading *reading, const struct cairn_torch_leaf *leaf)
 {
@@ -256,8 +257,7 @@ name_tensors(struct cairn_torch_reading *reading, bool moments)
 
             cairn_state_unwrap(place.parameter);
             if (numbered && number < reading->parameter_count)
-                (void)snprintf(name, sizeof(name), "%s.%s", place.key,
-                               reading->parameters[number]);
+                (void)snprintf(name, sizeof(name), "%s.%s", place.key, reading->parameters[number]);
             else if (numbered || !cairn_state_join(&path, name, sizeof(name)))
                 (void)cairn_state_join(&path, name, sizeof(name));
             else
@@ -314,20 +314,23 @@ take_carried(struct cairn_torch_reading *reading, struct cairn_torch_leaf *leaf,
     *taken = name && cairn_pickle_read_bytes(&reading->file.tree, leaf->node, &bytes, &bytes_len);
     if (!*taken)
         return CAIRN_OK;
-    err = cairn_checkpoint_add_opaque(reading->checkpoint, name, bytes, bytes_len, reading->complaint);
+    err = cairn_checkpoint_add_opaque(reading->checkpoint, name, bytes, bytes_len,
+                                      reading->complaint);
     *leaf->slot = cairn_pickle_named(&reading->file.tree, "carried", name);
     return err ? err : cairn_pickle_done(&reading->file.tree);
 }
 
 static cairn_err
-refuse_storage(struct cairn_torch_reading *reading, const struct cairn_torch_leaf *leaf, const char *name)
+refuse_storage(struct cairn_torch_reading *reading, const struct cairn_torch_leaf *leaf,
+               const char *name)
 {
     bool found;
     cairn_err err = cairn_torch_has_storage(&reading->file.tree, leaf->node, &found);
 
     if (err || !found)
         return err;
-    return cairn_complain(reading->complaint, CAIRN_INVAL, CAIRN_TORCH_STORAGE_LEFT, reading->checkpoint->place.path, name);
+    return cairn_complain(reading->complaint, CAIRN_INVAL, CAIRN_TORCH_STORAGE_LEFT,
+                          reading->checkpoint->place.path, name);
 }
 
 static cairn_err
@@ -384,8 +387,7 @@ read_leaves(struct cairn_torch_reading *reading)
         calloc((size_t)reading->file.tree.node_count + 1, sizeof(*reading->tensor_of));
     reading->layout_of =
         calloc((size_t)reading->file.tensor_count + 1, sizeof(*reading->layout_of));
-    reading->last_in =
-        calloc((size_t)reading->file.storage_count + 1, sizeof(*reading->last_in));
+    reading->last_in = calloc((size_t)reading->file.storage_count + 1, sizeof(*reading->last_in));
     reading->before = calloc((size_t)reading->file.tensor_count + 1, sizeof(*reading->before));
     if (!reading->tensor_of || !reading->layout_of || !reading->last_in || !reading->before)
         return CAIRN_NOMEM;

@@ -104,8 +104,8 @@ cairn_torch_read_legacy(const struct cairn_torch_opening *opening,
                         const struct cairn_pickle_node **keys, uint64_t *data_at)
 {
     struct cairn_torch_file *file = opening->file;
-    uint64_t limit = opening->bytes < CAIRN_PICKLE_BYTES_MAX ? opening->bytes
-                                                             : CAIRN_PICKLE_BYTES_MAX;
+    uint64_t limit =
+        opening->bytes < CAIRN_PICKLE_BYTES_MAX ? opening->bytes : CAIRN_PICKLE_BYTES_MAX;
     size_t wanted = START_BYTES;
     cairn_err err;
 

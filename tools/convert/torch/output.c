@@ -226,8 +226,10 @@ cairn_torch_output_next(struct cairn_output *output, struct cairn_torch_output *
 }
 
 cairn_err
-cairn_torch_output_fill(struct cairn_output *output, const char *path, const struct cairn_torch_fill *fill,
-                        cairn_err (*place)(void *context, uint32_t identity, uint32_t file, uint64_t at),
+cairn_torch_output_fill(struct cairn_output *output, const char *path,
+                        const struct cairn_torch_fill *fill,
+                        cairn_err (*place)(void *context, uint32_t identity, uint32_t file,
+                                           uint64_t at),
                         struct cairn_complaint *complaint)
 {
     struct cairn_torch_output *added = NULL;
@@ -236,8 +238,11 @@ cairn_torch_output_fill(struct cairn_output *output, const char *path, const str
     if (!err)
         err = cairn_torch_output_add(output, path, fill, added, complaint);
     for (uint32_t i = 0; !err && i < added->storage_count; i++)
-        err = place(fill->context, added->storages[i].identity, added->file, cairn_torch_output_at(added, i));
-    return err ? cairn_complain(complaint, err, "%s cannot be laid out: %s", path, cairn_err_text(err)) : CAIRN_OK;
+        err = place(fill->context, added->storages[i].identity, added->file,
+                    cairn_torch_output_at(added, i));
+    return err ? cairn_complain(complaint, err, "%s cannot be laid out: %s", path,
+                                cairn_err_text(err))
+               : CAIRN_OK;
 }
 
 cairn_err

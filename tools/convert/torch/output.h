@@ -1,7 +1,7 @@
 /*
- * tools/convert/torch/output.h - one file of torch.save among the files of an output: storages where
- * tensors are written to, everything else literals. What lies before the first storage needs no
- * checksum of it and is written with its first tile; the rest is there once the checksums are.
+ * tools/convert/torch/output.h - one file of torch.save among the files of an output: storages
+ * where tensors are written to, everything else literals. What lies before the first storage needs
+ * no checksum of it and is written with its first tile; the rest is there once the checksums are.
  */
 #ifndef CAIRN_TOOLS_CONVERT_TORCH_OUTPUT_H
 #define CAIRN_TOOLS_CONVERT_TORCH_OUTPUT_H
@@ -19,9 +19,10 @@ struct cairn_torch_output {
 };
 
 /*
- * Adds a file to the output whose object is the tree once it is filled. Where storage i lies is told
- * by cairn_torch_output_at. The tree may be ended afterwards. Errors: those of cairn_torch_carry_fill,
- * of the pickle's writer and of cairn_output_add_file. *out is for the caller to end in any case.
+ * Adds a file to the output whose object is the tree once it is filled. Where storage i lies is
+ * told by cairn_torch_output_at. The tree may be ended afterwards. Errors: those of
+ * cairn_torch_carry_fill, of the pickle's writer and of cairn_output_add_file. *out is for the
+ * caller to end in any case.
  */
 CAIRN_MUST_CHECK cairn_err cairn_torch_output_add(struct cairn_output *output, const char *path,
                                                   const struct cairn_torch_fill *fill,
@@ -30,26 +31,29 @@ CAIRN_MUST_CHECK cairn_err cairn_torch_output_add(struct cairn_output *output, c
 
 uint64_t cairn_torch_output_at(const struct cairn_torch_output *added, uint32_t storage);
 
-/* Adds the literals behind the first storage: once, when the output's sums are there. CAIRN_NOMEM. */
+/* Adds the literals behind the first storage: once, when the output's sums are there.
+ * CAIRN_NOMEM. */
 CAIRN_MUST_CHECK cairn_err cairn_torch_output_finish(struct cairn_output *output,
                                                      struct cairn_torch_output *added);
 
 void cairn_torch_output_fini(struct cairn_torch_output *added); /* zeroes are allowed */
 
-/* One more file of an output that has such files alone, for cairn_torch_output_add; they are output->state, which
- * ends them. CAIRN_NOMEM. */
+/* One more file of an output that has such files alone, for cairn_torch_output_add; they are
+ * output->state, which ends them. CAIRN_NOMEM. */
 CAIRN_MUST_CHECK cairn_err cairn_torch_output_next(struct cairn_output *output,
                                                    struct cairn_torch_output **next);
 
 /*
- * Adds one more such file: `fill`'s tree at `path`, and for each of its storages what `place` says of its identity. Complained about.
+ * Adds one more such file: `fill`'s tree at `path`, and for each of its storages what `place` says
+ * of its identity. Complained about.
  */
-CAIRN_MUST_CHECK cairn_err
-cairn_torch_output_fill(struct cairn_output *output, const char *path, const struct cairn_torch_fill *fill,
-                        cairn_err (*place)(void *context, uint32_t identity, uint32_t file, uint64_t at),
-                        struct cairn_complaint *complaint);
+CAIRN_MUST_CHECK cairn_err cairn_torch_output_fill(
+    struct cairn_output *output, const char *path, const struct cairn_torch_fill *fill,
+    cairn_err (*place)(void *context, uint32_t identity, uint32_t file, uint64_t at),
+    struct cairn_complaint *complaint);
 
-/* A format's `finish` and `release` for such an output: what lies behind the first storage of each file; the end. */
+/* A format's `finish` and `release` for such an output: what lies behind the first storage of each
+ * file; the end. */
 CAIRN_MUST_CHECK cairn_err cairn_torch_outputs_finish(const struct cairn_checkpoint *checkpoint,
                                                       struct cairn_output *output,
                                                       struct cairn_complaint *complaint);

@@ -3,9 +3,9 @@
  * torch.save.
  *
  * An optimizer of torch knows its parameters by number. Their names are in "param_names" of its
- * groups where it was made with names, or a conversion said them; else, where there is one group, they are those of the model
- * in order, if as many are left without buffers and each moment has the shape of its parameter.
- * Otherwise the numbers stay, and a warning says so.
+ * groups where it was made with names, or a conversion said them; else, where there is one group,
+ * they are those of the model in order, if as many are left without buffers and each moment has the
+ * shape of its parameter. Otherwise the numbers stay, and a warning says so.
  */
 #include "tools/convert/torch/reading.h"
 
@@ -66,7 +66,8 @@ take_kept_names(struct cairn_torch_reading *reading, const struct cairn_pickle_n
     return err;
 }
 
-/* Names that a conversion said (torch/build.c). They stay in the tree: other formats say them in their own way. */
+/* Names that a conversion said (torch/build.c). They stay in the tree: other formats say them in
+ * their own way. */
 static cairn_err
 take_said_names(struct cairn_torch_reading *reading, bool *known)
 {
@@ -78,9 +79,10 @@ take_said_names(struct cairn_torch_reading *reading, bool *known)
         struct cairn_torch_leaf *leaf = &reading->leaves.leaves[i];
         const struct cairn_pickle_node *list = leaf->node;
 
-        if (leaf->groups || leaf->key_count != 2 || strcmp(leaf->keys[0].text, CAIRN_TORCH_CARRIED) != 0 ||
-            strcmp(leaf->keys[1].text, CAIRN_TORCH_PARAMETERS) != 0 || !list || list->kind != CAIRN_PICKLE_LIST ||
-            list->count != reading->parameter_count)
+        if (leaf->groups || leaf->key_count != 2 ||
+            strcmp(leaf->keys[0].text, CAIRN_TORCH_CARRIED) != 0 ||
+            strcmp(leaf->keys[1].text, CAIRN_TORCH_PARAMETERS) != 0 || !list ||
+            list->kind != CAIRN_PICKLE_LIST || list->count != reading->parameter_count)
             continue;
         *known = true;
         for (uint32_t n = 0; n < list->count && *known && !err; n++) {
@@ -138,7 +140,8 @@ shapes_fit(const struct cairn_torch_reading *reading)
             !cairn_state_classify(&reading->roots, &path, &place) ||
             place.class != CAIRN_STATE_MOMENT)
             continue;
-        if (!cairn_number_read(place.parameter, UINT32_MAX, &number) || number >= reading->parameter_count)
+        if (!cairn_number_read(place.parameter, UINT32_MAX, &number) ||
+            number >= reading->parameter_count)
             return false;
         known = cairn_layout_tensor_find(layout, reading->parameters[number]);
         if (known == UINT32_MAX)

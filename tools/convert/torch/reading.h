@@ -11,11 +11,11 @@ struct cairn_torch_reading {
     struct cairn_torch_leaves leaves;
     struct cairn_state_roots roots;
     uint32_t container;
-    uint32_t *tensor_of;  /* [nodes]: 1 + index of the file's tensor that a node is */
-    uint32_t *layout_of;  /* [file's tensors]: 1 + index in the layout, once it has one */
-    uint32_t *last_in;    /* [file's storages]: 1 + the last tensor in it that is in the layout */
-    uint32_t *before;     /* [file's tensors]: 1 + the one before it in its storage */
-    char **parameters;    /* [parameter_count]: names by number, NULL: not known */
+    uint32_t *tensor_of; /* [nodes]: 1 + index of the file's tensor that a node is */
+    uint32_t *layout_of; /* [file's tensors]: 1 + index in the layout, once it has one */
+    uint32_t *last_in;   /* [file's storages]: 1 + the last tensor in it that is in the layout */
+    uint32_t *before;    /* [file's tensors]: 1 + the one before it in its storage */
+    char **parameters;   /* [parameter_count]: names by number, NULL: not known */
     uint32_t parameter_count;
     struct cairn_complaint *complaint;
 };

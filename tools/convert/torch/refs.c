@@ -62,12 +62,14 @@ note_storage(void *context, const struct cairn_pickle_node *node)
     const struct cairn_pickle_node *id = node->items[0];
     bool *found = context;
 
-    *found = *found || (id->kind == CAIRN_PICKLE_TUPLE && id->count > 0 && cairn_pickle_is_text(id->items[0], "storage"));
+    *found = *found || (id->kind == CAIRN_PICKLE_TUPLE && id->count > 0 &&
+                        cairn_pickle_is_text(id->items[0], "storage"));
     return CAIRN_OK;
 }
 
 cairn_err
-cairn_torch_has_storage(const struct cairn_pickle *tree, const struct cairn_pickle_node *node, bool *found)
+cairn_torch_has_storage(const struct cairn_pickle *tree, const struct cairn_pickle_node *node,
+                        bool *found)
 {
     *found = false;
     return cairn_torch_visit_persistent(tree, node, note_storage, found);
@@ -116,8 +118,7 @@ note(void *context, const struct cairn_pickle_node *node)
     if (!cairn_pickle_copy_text(cairn_pickle_tensor_name(node), name, sizeof(name)))
         return CAIRN_NOT_FOUND;
     tensor = cairn_layout_tensor_find(finding->layout, name);
-    if (tensor == UINT32_MAX ||
-        cairn_layout_tensor(finding->layout, tensor)->kind == CAIRN_OPAQUE)
+    if (tensor == UINT32_MAX || cairn_layout_tensor(finding->layout, tensor)->kind == CAIRN_OPAQUE)
         return CAIRN_NOT_FOUND;
     tensor = finding->same_as[tensor];
     err = make_room(refs);
@@ -244,9 +245,9 @@ cairn_torch_refs_plan(const struct cairn_layout *layout, const struct cairn_outp
         const struct cairn_tensor *tensor = cairn_layout_tensor(layout, refs->tensors[place]);
         struct cairn_torch_view view = whole_view(tensor, cairn_output_dtype(options, tensor));
 
-        err = cairn_pickle_replace(
-            builder->pickle, refs->nodes[i],
-            make_tensor(builder, &view, &storages[place], &key_nodes[place]));
+        err =
+            cairn_pickle_replace(builder->pickle, refs->nodes[i],
+                                 make_tensor(builder, &view, &storages[place], &key_nodes[place]));
     }
     if (!err)
         err = cairn_pickle_done(builder->pickle);

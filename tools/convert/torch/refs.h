@@ -33,15 +33,19 @@ CAIRN_MUST_CHECK cairn_err cairn_torch_refs_find(const struct cairn_checkpoint *
 void cairn_torch_refs_fini(struct cairn_torch_refs *refs);
 
 /* What is said of a storage that is left: the place, and what is there. */
-#define CAIRN_TORCH_STORAGE_LEFT                                                                                                   \
-    "%s: %.300s is, or holds, a tensor of a kind that is not converted (quantized, or of a class of its own), or a bare storage; " \
+#define CAIRN_TORCH_STORAGE_LEFT                                                                   \
+    "%s: %.300s is, or holds, a tensor of a kind that is not converted (quantized, or of a class " \
+    "of its own), or a bare storage; "                                                             \
     "save plain tensors, or leave it out"
 
 /*
- * Whether a storage is left below a node once the tensors of the tree have names: that of a tensor of a kind that is not read
- * (quantized, of a class of its own), or a storage by itself. As opaque state it would lose its bytes. CAIRN_NOMEM, CAIRN_INVAL.
+ * Whether a storage is left below a node once the tensors of the tree have names: that of a tensor
+ * of a kind that is not read (quantized, of a class of its own), or a storage by itself. As opaque
+ * state it would lose its bytes. CAIRN_NOMEM, CAIRN_INVAL.
  */
-CAIRN_MUST_CHECK cairn_err cairn_torch_has_storage(const struct cairn_pickle *tree, const struct cairn_pickle_node *node, bool *found);
+CAIRN_MUST_CHECK cairn_err cairn_torch_has_storage(const struct cairn_pickle *tree,
+                                                   const struct cairn_pickle_node *node,
+                                                   bool *found);
 
 /* Called for each persistent id below a root once; may change the node. */
 typedef cairn_err cairn_torch_visit_fn(void *context, const struct cairn_pickle_node *node);
@@ -50,8 +54,7 @@ typedef cairn_err cairn_torch_visit_fn(void *context, const struct cairn_pickle_
  * place of a node is not visited. */
 CAIRN_MUST_CHECK cairn_err cairn_torch_visit_persistent(const struct cairn_pickle *tree,
                                                         const struct cairn_pickle_node *root,
-                                                        cairn_torch_visit_fn *visit,
-                                                        void *context);
+                                                        cairn_torch_visit_fn *visit, void *context);
 
 /* Puts tensors in the place of the names, with keys "0", "1", … for their storages, and lays out a
  * file of torch.save. The builder is that of the tree. Errors of cairn_torch_plan_init. */
@@ -60,7 +63,6 @@ CAIRN_MUST_CHECK cairn_err cairn_torch_refs_plan(const struct cairn_layout *layo
                                                  const struct cairn_torch_refs *refs,
                                                  struct cairn_torch_builder *builder,
                                                  const struct cairn_pickle_node *root,
-                                                 const char *folder,
-                                                 struct cairn_torch_plan *plan);
+                                                 const char *folder, struct cairn_torch_plan *plan);
 
 #endif

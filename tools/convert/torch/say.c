@@ -1,15 +1,17 @@
 /*
- * tools/convert/torch/say.c - the names of an optimizer's parameters in a file of torch.save that is made, where a reader
- * (torch/parameters.c) could not tell them from the model.
+ * tools/convert/torch/say.c - the names of an optimizer's parameters in a file of torch.save that
+ * is made, where a reader (torch/parameters.c) could not tell them from the model.
  *
- * PyTorch's own "param_names" in the groups would bind the optimizer that loads them to names from then on; so they lie beside.
+ * PyTorch's own "param_names" in the groups would bind the optimizer that loads them to names from
+ * then on; so they lie beside.
  */
 #include "tools/convert/torch/building.h"
 
 #include <stdlib.h>
 
-/* Whether the model's parameters in their order are those of the optimizer. Of a tie the model may have two names, and a buffer may
- * look like a parameter: then this says no, and the names are said without need. */
+/* Whether the model's parameters in their order are those of the optimizer. Of a tie the model may
+ * have two names, and a buffer may look like a parameter: then this says no, and the names are said
+ * without need. */
 static bool
 is_order_of_model(const struct cairn_torch_building *building)
 {
@@ -29,7 +31,8 @@ is_order_of_model(const struct cairn_torch_building *building)
 }
 
 cairn_err
-cairn_torch_building_say(struct cairn_torch_building *building, uint32_t group_count, struct cairn_pickle_node **list)
+cairn_torch_building_say(struct cairn_torch_building *building, uint32_t group_count,
+                         struct cairn_pickle_node **list)
 {
     const struct cairn_layout *layout = building->source->layout;
     struct cairn_pickle *tree = &building->tree;

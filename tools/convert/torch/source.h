@@ -1,6 +1,6 @@
 /*
- * tools/convert/torch/source.h - a file of torch.save among the containers of a checkpoint: its tensors
- * are given names in the layout, and what is left of its object is carried along.
+ * tools/convert/torch/source.h - a file of torch.save among the containers of a checkpoint: its
+ * tensors are given names in the layout, and what is left of its object is carried along.
  */
 #ifndef CAIRN_TOOLS_CONVERT_TORCH_SOURCE_H
 #define CAIRN_TOOLS_CONVERT_TORCH_SOURCE_H
@@ -18,8 +18,8 @@ struct cairn_torch_source {
     uint32_t node_count;
 };
 
-/* The checksums that an archive in a container has of its storages, to be held against what is read of them.
- * Errors of cairn_checkpoint_add_sums. */
+/* The checksums that an archive in a container has of its storages, to be held against what is read
+ * of them. Errors of cairn_checkpoint_add_sums. */
 CAIRN_MUST_CHECK cairn_err cairn_torch_source_add_sums(struct cairn_checkpoint *checkpoint,
                                                        uint32_t container,
                                                        const struct cairn_torch_file *file,
@@ -28,19 +28,18 @@ CAIRN_MUST_CHECK cairn_err cairn_torch_source_add_sums(struct cairn_checkpoint *
 /* Opens a file of the checkpoint's place. Errors of cairn_checkpoint_add_file and cairn_torch_open,
  * complained about; *out is for the caller to end in any case. */
 CAIRN_MUST_CHECK cairn_err cairn_torch_source_open(struct cairn_checkpoint *checkpoint,
-                                                   const char *path,
-                                                   struct cairn_torch_source *out,
+                                                   const char *path, struct cairn_torch_source *out,
                                                    struct cairn_complaint *complaint);
 void cairn_torch_source_close(struct cairn_torch_source *source);
 
-/* The tensor that a node of the file's tree is; NULL where it is none, or is carried out already. */
-const struct cairn_torch_tensor *
-cairn_torch_source_tensor(const struct cairn_torch_source *source,
-                          const struct cairn_pickle_node *node);
+/* The tensor that a node of the file's tree is; NULL where it is none, or is carried out
+ * already. */
+const struct cairn_torch_tensor *cairn_torch_source_tensor(const struct cairn_torch_source *source,
+                                                           const struct cairn_pickle_node *node);
 
 /* The tensor under a name of the layout, whole, and ("tensor", name) in its place in the tree.
- * CAIRN_VERSION where its elements are not what is stored (of an unknown dtype, or conjugated); the errors
- * of adding a piece. */
+ * CAIRN_VERSION where its elements are not what is stored (of an unknown dtype, or conjugated); the
+ * errors of adding a piece. */
 CAIRN_MUST_CHECK cairn_err cairn_torch_source_add(struct cairn_checkpoint *checkpoint,
                                                   struct cairn_torch_source *source,
                                                   const struct cairn_torch_tensor *tensor,
@@ -48,8 +47,8 @@ CAIRN_MUST_CHECK cairn_err cairn_torch_source_add(struct cairn_checkpoint *check
                                                   struct cairn_complaint *complaint);
 
 /*
- * Adds the tensors that are still in the tree as `scope` and their paths, and gives the pickle of the rest;
- * the caller frees *bytes.
+ * Adds the tensors that are still in the tree as `scope` and their paths, and gives the pickle of
+ * the rest; the caller frees *bytes.
  */
 CAIRN_MUST_CHECK cairn_err cairn_torch_source_carry(struct cairn_checkpoint *checkpoint,
                                                     struct cairn_torch_source *source,

@@ -160,8 +160,8 @@ cairn_torch_leaves_list(struct cairn_torch_file *file, struct cairn_torch_leaves
             continue;
         }
         key->number = !step->pairs;
-        key->text = key_text(&file->names, step->pairs ? from->items[2 * step->at] : NULL,
-                             step->at);
+        key->text =
+            key_text(&file->names, step->pairs ? from->items[2 * step->at] : NULL, step->at);
         slot = step->pairs ? &from->items[2 * step->at + 1] : &from->items[step->at];
         step->at++;
         err = key->text ? enter(file, leaves, slot, &path, steps, &depth) : CAIRN_CORRUPT;

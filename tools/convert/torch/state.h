@@ -6,8 +6,8 @@
  * index where it holds, at any depth, a tensor or a dict; all else is a leaf.
  *
  * The tree without its leaves is kept as the opaque state "torch/tree.pickle", in which a tensor is
- * the persistent id ("tensor", name) and other leaves are ("opaque", name), or ("carried", name) for
- * opaque state that the file holds as bytes: so the file can be written again with the same
+ * the persistent id ("tensor", name) and other leaves are ("opaque", name), or ("carried", name)
+ * for opaque state that the file holds as bytes: so the file can be written again with the same
  * containers, keys and order.
  */
 #ifndef CAIRN_TOOLS_CONVERT_TORCH_STATE_H
@@ -18,10 +18,11 @@
 #include "tools/convert/torch/file.h"
 
 #define CAIRN_TORCH_TREE "torch/tree.pickle"
-/* A dict in a file that is made for another format's checkpoint: what PyTorch has no place for, by its name here. Bytes are opaque
- * state. */
+/* A dict in a file that is made for another format's checkpoint: what PyTorch has no place for, by
+ * its name here. Bytes are opaque state. */
 #define CAIRN_TORCH_CARRIED "cairn"
-/* In it: the names of the optimizer's parameters by number, where the model and the groups do not tell them. */
+/* In it: the names of the optimizer's parameters by number, where the model and the groups do not
+ * tell them. */
 #define CAIRN_TORCH_PARAMETERS "parameters"
 
 enum {
@@ -32,7 +33,7 @@ enum {
 struct cairn_torch_leaf {
     const struct cairn_state_key *keys; /* [key_count]; in the file's own arena */
     uint32_t key_count;
-    bool groups;    /* no leaf: the list called "param_groups" */
+    bool groups;        /* no leaf: the list called "param_groups" */
     uint32_t group_end; /* of such a list: its leaves follow it, up to here */
     struct cairn_pickle_node *node;
     struct cairn_pickle_node **slot; /* what holds it */
@@ -60,8 +61,7 @@ cairn_err cairn_torch_format_plan(const struct cairn_checkpoint *checkpoint,
                                   const struct cairn_output_options *options,
                                   struct cairn_output *output, struct cairn_complaint *complaint);
 cairn_err cairn_torch_format_finish(const struct cairn_checkpoint *checkpoint,
-                                    struct cairn_output *output,
-                                    struct cairn_complaint *complaint);
+                                    struct cairn_output *output, struct cairn_complaint *complaint);
 void cairn_torch_format_release(void *state);
 
 #endif

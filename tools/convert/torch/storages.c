@@ -76,14 +76,12 @@ modernize(struct cairn_pickle_node *node)
     struct cairn_pickle_node *id = node->items[0];
 
     if (id->kind == CAIRN_PICKLE_TUPLE && id->count == 4 &&
-        cairn_pickle_is_text(id->items[0], "module") &&
-        id->items[1]->kind == CAIRN_PICKLE_GLOBAL) {
+        cairn_pickle_is_text(id->items[0], "module") && id->items[1]->kind == CAIRN_PICKLE_GLOBAL) {
         node->kind = CAIRN_PICKLE_GLOBAL;
         node->global = id->items[1]->global;
         return false;
     }
-    if (id->kind == CAIRN_PICKLE_TUPLE && id->count == 6 &&
-        id->items[5]->kind == CAIRN_PICKLE_NONE)
+    if (id->kind == CAIRN_PICKLE_TUPLE && id->count == 6 && id->items[5]->kind == CAIRN_PICKLE_NONE)
         id->count = 5;
     return true;
 }

@@ -2,9 +2,9 @@
  * tools/convert/torch/tree.c - the shapes that torch.save gives to tensors:
  *
  *   _rebuild_tensor(storage, offset, size, stride)                              before 0.4
- *   _rebuild_tensor_v2(storage, offset, size, stride, requires_grad, hooks[, {'conj': …, 'neg': …}])
- *   _rebuild_tensor_v3(…, requires_grad, hooks, dtype[, {…}])                   over untyped storages
- *   _rebuild_parameter(tensor, requires_grad, hooks), …_with_state(…, state)
+ *   _rebuild_tensor_v2(storage, offset, size, stride, requires_grad, hooks[, {'conj': …, 'neg':
+ *   …}]) _rebuild_tensor_v3(…, requires_grad, hooks, dtype[, {…}])                   over untyped
+ *   storages _rebuild_parameter(tensor, requires_grad, hooks), …_with_state(…, state)
  *   _rebuild_from_type_v2(function, type, its arguments, attributes)            with attributes
  *
  * all but the last in torch._utils, that one in torch._tensor.
@@ -222,11 +222,11 @@ cairn_torch_read_storage(const struct cairn_pickle_node *node, struct cairn_torc
     if (!cairn_pickle_copy_text(tuple->items[2], found.key, sizeof(found.key)) || !found.key[0])
         return "its storage has no key";
     if (!cairn_pickle_u64(tuple->items[4], &found.count) ||
-        __builtin_mul_overflow(found.count, element_bytes, &found.bytes) ||
-        found.bytes > INT64_MAX)
+        __builtin_mul_overflow(found.count, element_bytes, &found.bytes) || found.bytes > INT64_MAX)
         return "its storage has no size";
     if (tuple->count == 6 && tuple->items[5]->kind != CAIRN_PICKLE_NONE)
-        return "its storage is a view of another one, which only PyTorch before 0.4 wrote: load and "
+        return "its storage is a view of another one, which only PyTorch before 0.4 wrote: load "
+               "and "
                "save it with PyTorch";
     *id = found;
     return NULL;
@@ -360,10 +360,9 @@ cairn_torch_tensor_node(struct cairn_torch_builder *builder, struct cairn_pickle
     bool typed = view->dtype->storage_class != NULL;
     struct cairn_pickle_node *items[7], *callable, *tensor;
 
-    callable = typed ? global_once(builder, &builder->rebuild_v2, "torch._utils",
-                                   "_rebuild_tensor_v2")
-                     : global_once(builder, &builder->rebuild_v3, "torch._utils",
-                                   "_rebuild_tensor_v3");
+    callable =
+        typed ? global_once(builder, &builder->rebuild_v2, "torch._utils", "_rebuild_tensor_v2")
+              : global_once(builder, &builder->rebuild_v3, "torch._utils", "_rebuild_tensor_v3");
     items[0] = storage;
     items[1] = cairn_pickle_int(builder->pickle, (int64_t)view->offset);
     items[2] = extents_tuple(builder, view->shape, view->dims);

@@ -43,8 +43,9 @@ add_entries(struct cairn_torch_plan *plan, size_t pickle_bytes,
     plan->first_storage = plan->zip.entry_count;
     for (uint32_t i = 0; i < plan->storage_count && err == CAIRN_OK; i++) {
         (void)snprintf(name, sizeof(name), "data/%s", storages[i].key);
-        err = strlen(storages[i].key) < CAIRN_TORCH_KEY_BYTES_MAX ? add(plan, name, storages[i].bytes)
-                                                                  : CAIRN_INVAL;
+        err = strlen(storages[i].key) < CAIRN_TORCH_KEY_BYTES_MAX
+                  ? add(plan, name, storages[i].bytes)
+                  : CAIRN_INVAL;
     }
     if (err == CAIRN_OK)
         err = add(plan, version.name, strlen(version.text));
@@ -97,8 +98,8 @@ cairn_torch_plan_storage_at(struct cairn_torch_plan *plan, uint32_t storage)
 }
 
 static cairn_err
-put_entry(struct cairn_torch_plan *plan, uint32_t index, const void *bytes,
-          cairn_zip_put_fn *put, void *context)
+put_entry(struct cairn_torch_plan *plan, uint32_t index, const void *bytes, cairn_zip_put_fn *put,
+          void *context)
 {
     struct cairn_zip_planned *entry = &plan->zip.entries[index];
 

@@ -47,9 +47,9 @@ struct cairn_zip_planned *cairn_torch_plan_storage_at(struct cairn_torch_plan *p
                                                       uint32_t storage);
 
 /*
- * Hands out all but the storages, counted from the file's start: once, after every storage's checksum is
- * filled in (or for what lies before the first storage, where they are not known yet). Runs do not
- * overlap. Errors of `put`, CAIRN_NOMEM.
+ * Hands out all but the storages, counted from the file's start: once, after every storage's
+ * checksum is filled in (or for what lies before the first storage, where they are not known yet).
+ * Runs do not overlap. Errors of `put`, CAIRN_NOMEM.
  */
 CAIRN_MUST_CHECK cairn_err cairn_torch_plan_put(struct cairn_torch_plan *plan,
                                                 cairn_zip_put_fn *put, void *context);

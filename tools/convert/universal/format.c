@@ -51,10 +51,9 @@ add_tensors(struct cairn_checkpoint *checkpoint, const struct cairn_universal *u
                 &universal->tensors[file->tensor_first + i];
             uint32_t index = 0;
 
-            err = cairn_checkpoint_add_tensor(checkpoint, tensor->tensor.name,
-                                              tensor->tensor.dtype, tensor->tensor.kind,
-                                              tensor->tensor.dims, tensor->tensor.shape, &index,
-                                              complaint);
+            err = cairn_checkpoint_add_tensor(checkpoint, tensor->tensor.name, tensor->tensor.dtype,
+                                              tensor->tensor.kind, tensor->tensor.dims,
+                                              tensor->tensor.shape, &index, complaint);
             if (!err)
                 err = cairn_checkpoint_add_box(checkpoint, index, container, NULL, NULL,
                                                file->data_offset + tensor->offset_bytes, NULL,

@@ -31,11 +31,11 @@ enum {
     CAIRN_ZIP_LOCATOR_SIGNATURE = 0x07064b50,
     CAIRN_ZIP_END_SIGNATURE = 0x06054b50,
 
-    CAIRN_ZIP_ENCRYPTED = 0x0001,  /* flags */
-    CAIRN_ZIP_DESCRIBED = 0x0008,  /* checksum and sizes follow the data */
+    CAIRN_ZIP_ENCRYPTED = 0x0001, /* flags */
+    CAIRN_ZIP_DESCRIBED = 0x0008, /* checksum and sizes follow the data */
     CAIRN_ZIP_NAME_UTF8 = 0x0800,
 
-    CAIRN_ZIP_EXTRA64 = 0x0001,    /* extra fields */
+    CAIRN_ZIP_EXTRA64 = 0x0001, /* extra fields */
     CAIRN_ZIP_EXTRA_PADDING = 0x4246
 };
 

@@ -212,8 +212,9 @@ read_entry(struct archive *archive, struct cairn_reader *reader, uint32_t index,
     if (flags & CAIRN_ZIP_ENCRYPTED)
         return refuse_entry(archive, copy, "is encrypted");
     if (method != 0)
-        return refuse_entry(archive, copy, "is compressed, which PyTorch does not do: unpack the "
-                                           "archive and write it again without compression");
+        return refuse_entry(archive, copy,
+                            "is compressed, which PyTorch does not do: unpack the "
+                            "archive and write it again without compression");
     cairn_reader_init(&extra_reader, extra, extra_bytes);
     if (!widen(&extra_reader, &bytes, &stored_bytes, &header_at))
         return refuse_entry(archive, copy, "has no sizes");
@@ -321,8 +322,8 @@ read_locals(struct archive *archive)
         qsort(extents, zip->entry_count, sizeof(*extents), compare_extents);
     for (uint32_t i = 1; i < zip->entry_count && err == CAIRN_OK; i++)
         if (extents[i].begin < extents[i - 1].end)
-            err = refuse_entry(archive, zip->entries[extents[i].entry].name,
-                               "lies over another one");
+            err =
+                refuse_entry(archive, zip->entries[extents[i].entry].name, "lies over another one");
     free(extents);
     return err;
 }

@@ -27,7 +27,7 @@ struct cairn_zip_entry {
     const char *name; /* whole, the archive's folder included */
     uint64_t at;      /* of its first byte in the file */
     uint64_t bytes;
-    uint32_t crc32;   /* 0 where the writer was told to leave it out */
+    uint32_t crc32; /* 0 where the writer was told to leave it out */
 };
 
 struct cairn_zip {
@@ -36,7 +36,8 @@ struct cairn_zip {
     uint32_t *by_name;               /* owned; indexes of entries, sorted by name */
     struct cairn_window *window;     /* owned; the archive's two ends */
     uint32_t entry_count;
-    char folder[CAIRN_ZIP_NAME_BYTES_MAX]; /* that of the first entry, with its '/'; "" where none */
+    char folder[CAIRN_ZIP_NAME_BYTES_MAX]; /* that of the first entry, with its '/'; "" where
+                                            * none */
 };
 
 /* Whether these first bytes of a file are those of an archive. */

@@ -15,9 +15,9 @@
 enum { CAIRN_WINDOW_BYTES = 4096 }; /* kept of each end */
 
 struct cairn_window {
-    int fd; /* borrowed */
-    uint64_t begin, bytes; /* of the range */
-    size_t head_bytes, tail_bytes; /* kept; less than the file should have where it is cut */
+    int fd;                               /* borrowed */
+    uint64_t begin, bytes;                /* of the range */
+    size_t head_bytes, tail_bytes;        /* kept; less than the file should have where it is cut */
     uint8_t kept[2 * CAIRN_WINDOW_BYTES]; /* the first bytes, and from the middle on the last */
 };
 

@@ -107,13 +107,12 @@ cairn_zip_plan_add(struct cairn_zip_plan *plan, const char *name, uint64_t bytes
     entry.name = strdup(whole);
     if (!entry.name)
         return CAIRN_NOMEM;
-    entry.at = plan->end_at + CAIRN_ZIP_LOCAL_BYTES + (uint64_t)name_bytes +
-               extra64_bytes(&entry) + EXTRA_HEAD_BYTES;
-    entry.at = (entry.at + CAIRN_ZIP_ALIGN_BYTES - 1) / CAIRN_ZIP_ALIGN_BYTES *
-               CAIRN_ZIP_ALIGN_BYTES;
+    entry.at = plan->end_at + CAIRN_ZIP_LOCAL_BYTES + (uint64_t)name_bytes + extra64_bytes(&entry) +
+               EXTRA_HEAD_BYTES;
+    entry.at =
+        (entry.at + CAIRN_ZIP_ALIGN_BYTES - 1) / CAIRN_ZIP_ALIGN_BYTES * CAIRN_ZIP_ALIGN_BYTES;
     plan->end_at = entry.at + bytes + descriptor_bytes(&entry);
-    plan->directory_bytes +=
-        CAIRN_ZIP_CENTRAL_BYTES + (uint64_t)name_bytes + extra64_bytes(&entry);
+    plan->directory_bytes += CAIRN_ZIP_CENTRAL_BYTES + (uint64_t)name_bytes + extra64_bytes(&entry);
     *index = plan->entry_count;
     plan->entries[plan->entry_count++] = entry;
     return CAIRN_OK;

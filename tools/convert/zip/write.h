@@ -22,7 +22,7 @@ struct cairn_zip_planned {
     uint64_t header_at; /* from the archive's start */
     uint64_t at;        /* of its first byte, from the archive's start */
     uint64_t bytes;
-    uint32_t crc32;     /* the caller's to fill in before cairn_zip_plan_write */
+    uint32_t crc32; /* the caller's to fill in before cairn_zip_plan_write */
 };
 
 struct cairn_zip_plan {
@@ -50,18 +50,19 @@ CAIRN_MUST_CHECK cairn_err cairn_zip_plan_add(struct cairn_zip_plan *plan, const
 uint64_t cairn_zip_plan_bytes(const struct cairn_zip_plan *plan);
 
 /* Takes bytes of an archive that belong at `at`, counted from its start. */
-typedef cairn_err cairn_zip_put_fn(void *context, uint64_t at, const void *bytes,
-                                   size_t bytes_len);
+typedef cairn_err cairn_zip_put_fn(void *context, uint64_t at, const void *bytes, size_t bytes_len);
 
 /*
- * Hands out everything around the data of the archive, in runs that grow in place and do not overlap;
- * of the records, only those behind an entry's data hold its checksum. Errors of `put`, CAIRN_NOMEM.
+ * Hands out everything around the data of the archive, in runs that grow in place and do not
+ * overlap; of the records, only those behind an entry's data hold its checksum. Errors of `put`,
+ * CAIRN_NOMEM.
  */
 CAIRN_MUST_CHECK cairn_err cairn_zip_plan_put(const struct cairn_zip_plan *plan,
                                               cairn_zip_put_fn *put, void *context);
 
 /*
- * The same into an open file, where the archive begins at `begin`: once, after all checksums are known. CAIRN_IO, CAIRN_FULL, CAIRN_NOMEM; logged where they happen.
+ * The same into an open file, where the archive begins at `begin`: once, after all checksums are
+ * known. CAIRN_IO, CAIRN_FULL, CAIRN_NOMEM; logged where they happen.
  */
 CAIRN_MUST_CHECK cairn_err cairn_zip_plan_write(const struct cairn_zip_plan *plan, int fd,
                                                 uint64_t begin);

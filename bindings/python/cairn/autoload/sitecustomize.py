@@ -1,6 +1,8 @@
-"""What Python runs at its start under `cairn run`: the sitecustomize that it would have run otherwise, then the hook of Cairn.
+"""What Python runs at its start under `cairn run`: the sitecustomize that it would have run
+otherwise, then the hook of Cairn.
 
-This folder is on PYTHONPATH, so it hides another sitecustomize: that one is found and run in its own name.
+This folder is on PYTHONPATH, so it hides another sitecustomize: that one is found and run in its
+own name.
 """
 
 import importlib.machinery
@@ -34,5 +36,7 @@ _own = os.path.dirname(os.path.realpath(__file__))
 try:
     _install(_own)
 except Exception as _error:  # a trainer starts all the same
-    print(f"cairn: this process is NOT protected: {type(_error).__name__}: {_error}", file=sys.stderr)
+    print(
+        f"cairn: this process is NOT protected: {type(_error).__name__}: {_error}", file=sys.stderr
+    )
 _run_hidden(_own)

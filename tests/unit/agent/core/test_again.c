@@ -1,6 +1,7 @@
 /*
- * tests/unit/agent/core/test_again.c - what is known to be lost is sent again at once, not after resend_after: blocks of a generation for
- * which a member had no slot, and all that was sent before there was a connection.
+ * tests/unit/agent/core/test_again.c - what is known to be lost is sent again at once, not after
+ * resend_after: blocks of a generation for which a member had no slot, and all that was sent before
+ * there was a connection.
  */
 #include "agent/core/core.h"
 #include "base/limits.h"
@@ -61,7 +62,8 @@ hear(struct member *member, struct cairn_message message)
 {
     message.from = OTHER;
     message.to = SELF;
-    take(member, (struct cairn_event){.type = CAIRN_EVENT_MESSAGE, .message = &message, .payload_ok = true});
+    take(member, (struct cairn_event){
+                     .type = CAIRN_EVENT_MESSAGE, .message = &message, .payload_ok = true});
 }
 
 static void
@@ -87,7 +89,8 @@ complete(struct member *member, uint64_t step)
 {
     begin(member, step);
     capture(member, step);
-    take(member, (struct cairn_event){.type = CAIRN_EVENT_DONE, .generation = {member->epoch, step}});
+    take(member,
+         (struct cairn_event){.type = CAIRN_EVENT_DONE, .generation = {member->epoch, step}});
     take(member, (struct cairn_event){.type = CAIRN_EVENT_SEALED,
                                       .generation = {member->epoch, step},
                                       .request = member->asked,
@@ -142,7 +145,8 @@ setup_with_slots(void **state, uint32_t slots)
     uint32_t dropped;
 
     assert_non_null(member);
-    assert_int_equal(cairn_core_create(&options, MS_NS, none, records, &dropped, &member->core), CAIRN_OK);
+    assert_int_equal(cairn_core_create(&options, MS_NS, none, records, &dropped, &member->core),
+                     CAIRN_OK);
     cairn_core_look(member->core, &view);
     member->epoch = view.active;
     take(member, (struct cairn_event){.type = CAIRN_EVENT_RANKS, .count = 1, .blocks = 1});
@@ -172,7 +176,8 @@ teardown(void **state)
     return 0;
 }
 
-/* Both slots are taken when the first blocks of step 3 come; the one that is free next is opened for it, and that is told once. */
+/* Both slots are taken when the first blocks of step 3 come; the one that is free next is opened
+ * for it, and that is told once. */
 static void
 turned_away_is_asked_for(void **state)
 {
@@ -202,7 +207,8 @@ give_up(struct member *member, uint64_t step)
                                         .offset = 1});
 }
 
-/* With three slots two generations may be turned away: both are opened, the older one first, or it would be passed. */
+/* With three slots two generations may be turned away: both are opened, the older one first, or it
+ * would be passed. */
 static void
 each_that_is_turned_away_is_asked_for(void **state)
 {
@@ -268,7 +274,8 @@ what_is_passed_is_not_opened(void **state)
     assert_true(member->facts > 0); /* that it never will */
 }
 
-/* Unacknowledged blocks, and only those, go again when their owner says that it has opened its part. */
+/* Unacknowledged blocks, and only those, go again when their owner says that it has opened its
+ * part. */
 static void
 opened_sends_again(void **state)
 {
@@ -329,7 +336,8 @@ connection_sends_again(void **state)
     assert_int_equal(member->data + member->seals, 0);
 }
 
-/* What trainers have captured may still be committed when they are gone, but not of two runs: once others are here it is given up. */
+/* What trainers have captured may still be committed when they are gone, but not of two runs: once
+ * others are here it is given up. */
 static void
 what_others_left_unfinished_is_given_up(void **state)
 {
@@ -353,7 +361,8 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(turned_away_is_asked_for, setup, teardown),
-        cmocka_unit_test_setup_teardown(each_that_is_turned_away_is_asked_for, setup_three, teardown),
+        cmocka_unit_test_setup_teardown(each_that_is_turned_away_is_asked_for, setup_three,
+                                        teardown),
         cmocka_unit_test_setup_teardown(what_is_turned_away_is_bounded, setup, teardown),
         cmocka_unit_test_setup_teardown(what_others_left_unfinished_is_given_up, setup, teardown),
         cmocka_unit_test_setup_teardown(first_blocks_open_a_free_slot, setup, teardown),

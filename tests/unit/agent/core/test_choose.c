@@ -1,6 +1,6 @@
 /*
- * tests/unit/agent/core/test_choose.c - which generation is taken: tables of who holds what, the answer,
- * and its text.
+ * tests/unit/agent/core/test_choose.c - which generation is taken: tables of who holds what, the
+ * answer, and its text.
  *
  * Six agents in two groups of three (m = 1): members 0, 2, 4 and 1, 3, 5. A case is one line per
  * generation: a letter per member: '.' nobody holds it, 'h' its own agent does, 'b' with 300 bad
@@ -87,7 +87,8 @@ assert_taken(uint64_t step, uint32_t lost)
     assert_ptr_equal(choice.table, table);
 }
 
-/* What may have been committed is taken though an older one is whole; what never was is passed over. */
+/* What may have been committed is taken though an older one is whole; what never was is passed
+ * over. */
 static void
 rebuilt_or_passed_over(void **unused)
 {
@@ -118,7 +119,8 @@ rebuilt_or_passed_over(void **unused)
     inventories[1].holding_count = 0;
     hold(6, 10, 1, 0);
     choose();
-    assert_taken(20, 1); /* the part of step 10 is hosted by the spare, agent 1 has lost its memory */
+    assert_taken(20, 1); /* the part of step 10 is hosted by the spare, agent 1 has lost its
+                          * memory */
 }
 
 static void
@@ -307,7 +309,8 @@ ranks(void **unused)
     assert_non_null(strstr(text, "step 20: not restorable: it holds 11 of the job's 12 ranks\n"));
 }
 
-/* A late agent of an epoch that began with nothing is not kept out by parts of a generation that cannot be whole. */
+/* A late agent of an epoch that began with nothing is not kept out by parts of a generation that
+ * cannot be whole. */
 static void
 joins_begin_from_nothing(void **unused)
 {
@@ -325,7 +328,8 @@ joins_begin_from_nothing(void **unused)
     choose();
     core.restore.choice = choice;
     assert_true(join_from_nothing(&core));
-    inventories[6].ready = (struct cairn_generation){epoch_1 - 1, 5}; /* an agent of an epoch before */
+    /* an agent of an epoch before */
+    inventories[6].ready = (struct cairn_generation){epoch_1 - 1, 5};
     inventories[6].active = epoch_1 - 1;
     assert_true(join_from_nothing(&core));
     inventories[6].active = epoch_1;
@@ -392,10 +396,12 @@ tilings(void **unused)
         inventories[m].holdings[1].tiling_sum = 77;
     choose();
     assert_taken(10, 0);
-    assert_non_null(strstr(text, "step 20: not restorable: its ranks do not hold every element of every tensor exactly once\n"));
+    assert_non_null(strstr(text, "step 20: not restorable: its ranks do not hold every element of "
+                                 "every tensor exactly once\n"));
 }
 
-/* A tensor that is held twice leaves no trace in the sums: who knows that those layouts were refused says so. */
+/* A tensor that is held twice leaves no trace in the sums: who knows that those layouts were
+ * refused says so. */
 static void
 refused(void **unused)
 {

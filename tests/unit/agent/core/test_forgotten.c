@@ -1,6 +1,6 @@
 /*
- * tests/unit/agent/core/test_forgotten.c - up to which step an agent that has lost memory may have said yes: the first begin tells, once, and
- * no trainer that begins anew lowers that.
+ * tests/unit/agent/core/test_forgotten.c - up to which step an agent that has lost memory may have
+ * said yes: the first begin tells, once, and no trainer that begins anew lowers that.
  */
 #include "agent/core/core_state.h"
 
@@ -115,8 +115,11 @@ other_holds(struct cairn_core *core, uint64_t epoch, uint64_t step)
 {
     uint8_t bytes[2 * 4 * 8];
     struct cairn_writer writer;
-    struct cairn_message message = {
-        .type = CAIRN_MSG_HEARTBEAT, .from = OTHER, .epoch = core->active, .bytes = bytes, .bytes_len = sizeof bytes};
+    struct cairn_message message = {.type = CAIRN_MSG_HEARTBEAT,
+                                    .from = OTHER,
+                                    .epoch = core->active,
+                                    .bytes = bytes,
+                                    .bytes_len = sizeof bytes};
 
     cairn_writer_init(&writer, bytes, sizeof bytes);
     for (uint32_t agent = 0; agent < 2; agent++) {
@@ -129,7 +132,8 @@ other_holds(struct cairn_core *core, uint64_t epoch, uint64_t step)
     assert_true(core->peers[OTHER].holds == step);
 }
 
-/* Trainers that went on while the agent was away: nothing later than what they begin now was ever promised. */
+/* Trainers that went on while the agent was away: nothing later than what they begin now was ever
+ * promised. */
 static void
 the_first_begin_tells(void **state)
 {
@@ -158,7 +162,8 @@ the_step_of_another_group_is_no_other_run(void **state)
     assert_int_equal(core->forgotten_before, STEP);
 }
 
-/* The own group cannot be done with it before they have begun it: what it holds has this node's part of other trainers. */
+/* The own group cannot be done with it before they have begun it: what it holds has this node's
+ * part of other trainers. */
 static void
 the_step_of_the_own_group_is_of_another_run(void **state)
 {
@@ -173,7 +178,8 @@ the_step_of_the_own_group_is_of_another_run(void **state)
     assert_true(begin(core, STEP + 1).granted);
 }
 
-/* A limit that is known is not lowered by trainers that begin again from step 1, in the same epoch. */
+/* A limit that is known is not lowered by trainers that begin again from step 1, in the same
+ * epoch. */
 static void
 trainers_that_begin_again_prove_nothing(void **state)
 {
@@ -185,8 +191,8 @@ trainers_that_begin_again_prove_nothing(void **state)
     assert_int_equal(core->forgotten_before, STEP);
 }
 
-/* Steps are begun in lockstep, but not at one instant: the one after the last that was begun here may have been begun, and be whole, where
- * nobody hears of it. */
+/* Steps are begun in lockstep, but not at one instant: the one after the last that was begun here
+ * may have been begun, and be whole, where nobody hears of it. */
 static void
 the_step_after_the_last_may_be_of_the_trainers_before(void **state)
 {
@@ -216,7 +222,8 @@ what_is_whole_elsewhere_is_of_the_trainers_before(void **state)
     assert_true(begin(core, STEP + 6).granted);
 }
 
-/* A script whose tensors are others after each step registers them anew before each snapshot: it is the same run all the same. */
+/* A script whose tensors are others after each step registers them anew before each snapshot: it is
+ * the same run all the same. */
 static void
 trainers_that_register_anew_go_on(void **state)
 {
@@ -226,9 +233,11 @@ trainers_that_register_anew_go_on(void **state)
     for (uint64_t step = STEP; step < STEP + 3; step++) {
         assert_true(begin(core, step).granted);
         take(core, (struct cairn_event){.type = CAIRN_EVENT_RANKS});
-        take(core, (struct cairn_event){.type = CAIRN_EVENT_RANKS, .count = 1, .blocks = 1, .same_trainers = true});
+        take(core, (struct cairn_event){
+                       .type = CAIRN_EVENT_RANKS, .count = 1, .blocks = 1, .same_trainers = true});
     }
-    assert_int_equal(begin(core, STEP + 2).skipped, CAIRN_SKIP_BEGUN); /* that one was given up with its tensors */
+    /* that one was given up with its tensors */
+    assert_int_equal(begin(core, STEP + 2).skipped, CAIRN_SKIP_BEGUN);
 }
 
 /* What is whole has every member's part, and this one never had it. */
@@ -256,7 +265,8 @@ no_begin_brings_back_a_damaged_part(void **state)
     assert_int_equal(core->forgotten_before, STEP + 1);
 }
 
-/* Nothing is known here, and trainers begin at 1 while others hold step 20: the start before this one may have promised that. */
+/* Nothing is known here, and trainers begin at 1 while others hold step 20: the start before this
+ * one may have promised that. */
 static void
 who_begins_below_the_others_began_anew(void **state)
 {
@@ -294,7 +304,8 @@ what_others_saw_of_trainers_is_a_limit(void **state)
     assert_true(begin(core, STEP + 1).granted);
 }
 
-/* Trainers may have begun anew while an agent was away: it captures nothing before it has heard of the others. */
+/* Trainers may have begun anew while an agent was away: it captures nothing before it has heard of
+ * the others. */
 static void
 an_agent_that_is_back_waits_for_the_others(void **state)
 {
@@ -319,7 +330,8 @@ what_is_whole_in_another_epoch_is_no_limit(void **state)
     assert_int_equal(core->forgotten_before, 1);
 }
 
-/* An agent that lost its epoch with its memory and hears of the one that it was in still knows nothing of it. */
+/* An agent that lost its epoch with its memory and hears of the one that it was in still knows
+ * nothing of it. */
 static void
 an_epoch_that_is_only_heard_of_is_not_known(void **state)
 {
@@ -330,7 +342,9 @@ an_epoch_that_is_only_heard_of_is_not_known(void **state)
     uint8_t *bytes = NULL;
     size_t len = 0;
 
-    assert_int_equal(epoch_pack(epoch, nothing, false, true, core->active, NULL, NULL, core->table, &bytes, &len), CAIRN_OK);
+    assert_int_equal(epoch_pack(epoch, nothing, false, true, core->active, NULL, NULL, core->table,
+                                &bytes, &len),
+                     CAIRN_OK);
     message.bytes = bytes;
     message.bytes_len = (uint32_t)len;
     take(core, (struct cairn_event){.type = CAIRN_EVENT_MESSAGE, .message = &message});
@@ -346,19 +360,27 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(the_first_begin_tells, setup, teardown),
-        cmocka_unit_test_setup_teardown(the_step_of_another_group_is_no_other_run, setup_two_groups, teardown),
-        cmocka_unit_test_setup_teardown(the_step_of_the_own_group_is_of_another_run, setup, teardown),
+        cmocka_unit_test_setup_teardown(the_step_of_another_group_is_no_other_run, setup_two_groups,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(the_step_of_the_own_group_is_of_another_run, setup,
+                                        teardown),
         cmocka_unit_test_setup_teardown(trainers_that_begin_again_prove_nothing, setup, teardown),
-        cmocka_unit_test_setup_teardown(the_step_after_the_last_may_be_of_the_trainers_before, setup_two_groups, teardown),
-        cmocka_unit_test_setup_teardown(what_is_whole_elsewhere_is_of_the_trainers_before, setup_two_groups, teardown),
-        cmocka_unit_test_setup_teardown(trainers_that_register_anew_go_on, setup_two_groups, teardown),
+        cmocka_unit_test_setup_teardown(the_step_after_the_last_may_be_of_the_trainers_before,
+                                        setup_two_groups, teardown),
+        cmocka_unit_test_setup_teardown(what_is_whole_elsewhere_is_of_the_trainers_before,
+                                        setup_two_groups, teardown),
+        cmocka_unit_test_setup_teardown(trainers_that_register_anew_go_on, setup_two_groups,
+                                        teardown),
         cmocka_unit_test_setup_teardown(in_one_group_it_is_not, setup, teardown),
         cmocka_unit_test_setup_teardown(no_begin_brings_back_a_damaged_part, setup, teardown),
         cmocka_unit_test_setup_teardown(who_begins_below_the_others_began_anew, setup, teardown),
         cmocka_unit_test_setup_teardown(what_others_saw_of_trainers_is_a_limit, setup, teardown),
-        cmocka_unit_test_setup_teardown(an_agent_that_is_back_waits_for_the_others, setup, teardown),
-        cmocka_unit_test_setup_teardown(what_is_whole_in_another_epoch_is_no_limit, setup, teardown),
-        cmocka_unit_test_setup_teardown(an_epoch_that_is_only_heard_of_is_not_known, setup, teardown),
+        cmocka_unit_test_setup_teardown(an_agent_that_is_back_waits_for_the_others, setup,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(what_is_whole_in_another_epoch_is_no_limit, setup,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(an_epoch_that_is_only_heard_of_is_not_known, setup,
+                                        teardown),
     };
 
     return cmocka_run_group_tests_name("agent/forgotten", tests, NULL, NULL);

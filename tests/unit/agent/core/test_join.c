@@ -1,8 +1,10 @@
 /*
- * tests/unit/agent/core/test_join.c - an agent with trainers that is no member becomes one, by cores that talk to each other; and
- * where too few of the job's agents run to promise an epoch, nobody is frozen for it.
+ * tests/unit/agent/core/test_join.c - an agent with trainers that is no member becomes one, by
+ * cores that talk to each other; and where too few of the job's agents run to promise an epoch,
+ * nobody is frozen for it.
  *
- * Agents 0, 1 and 3 are the members of the first epoch, agent 2 is a spare whose trainers belong to the job, the others are away.
+ * Agents 0, 1 and 3 are the members of the first epoch, agent 2 is a spare whose trainers belong to
+ * the job, the others are away.
  */
 #include "agent/core/core_state.h"
 
@@ -30,7 +32,7 @@ static uint64_t now_ns;
 static uint32_t tick_ms;
 static bool any_frozen; /* at some time */
 static uint64_t repair_after_ns = 30000 * UINT64_C(1000000);
-static bool faints;     /* agent 1, once, as it has promised: it says nothing of what it holds */
+static bool faints; /* agent 1, once, as it has promised: it says nothing of what it holds */
 static uint64_t faint_until_ns;
 
 static void
@@ -62,7 +64,8 @@ start_with(uint32_t agent_count, struct cairn_bytes record)
                                                    .claim_timeout_ns = 3000 * ms,
                                                    .rebuild_timeout_ns = 600000 * ms};
 
-        assert_int_equal(cairn_core_create(&options, now_ns, record, records, &dropped, &cores[a]), CAIRN_OK);
+        assert_int_equal(cairn_core_create(&options, now_ns, record, records, &dropped, &cores[a]),
+                         CAIRN_OK);
     }
 }
 
@@ -98,7 +101,8 @@ step(uint32_t agent, struct cairn_event event)
 
         if (actions.list[i].type != CAIRN_ACTION_SEND || message->to >= RUNNING)
             continue;
-        if (faints && agent == 1 && message->type == CAIRN_MSG_INVENTORY && message->epoch > first_epoch) {
+        if (faints && agent == 1 && message->type == CAIRN_MSG_INVENTORY &&
+            message->epoch > first_epoch) {
             faints = false;
             faint_until_ns = now_ns + 12000 * ms;
             continue;
@@ -130,8 +134,9 @@ deliver(void)
 
         memmove(letters, letters + 1, --letter_count * sizeof *letters);
         if (!has_fainted(letter.message.to))
-            step(letter.message.to,
-                 (struct cairn_event){.type = CAIRN_EVENT_MESSAGE, .message = &letter.message, .payload_ok = true});
+            step(letter.message.to, (struct cairn_event){.type = CAIRN_EVENT_MESSAGE,
+                                                         .message = &letter.message,
+                                                         .payload_ok = true});
         free(letter.bytes);
     }
 }
@@ -141,7 +146,8 @@ static void
 train(uint32_t seconds)
 {
     for (uint32_t a = 0; a < RUNNING; a++)
-        step(a, (struct cairn_event){.type = CAIRN_EVENT_RANKS, .count = 1, .blocks = 5, .world = RUNNING});
+        step(a, (struct cairn_event){
+                    .type = CAIRN_EVENT_RANKS, .count = 1, .blocks = 5, .world = RUNNING});
     for (uint32_t i = 0; i < seconds * 1000 / tick_ms; i++) {
         now_ns += tick_ms * ms;
         for (uint32_t a = 0; a < RUNNING; a++)
@@ -180,7 +186,8 @@ becomes_a_member(void **unused)
     end();
 }
 
-/* The claim has met a member that is held up: the fence is lifted with nothing decided, and agent 4 is away. */
+/* The claim has met a member that is held up: the fence is lifted with nothing decided, and agent 4
+ * is away. */
 static void
 becomes_a_member_after_a_claim_that_failed(void **unused)
 {
@@ -204,7 +211,9 @@ becomes_a_member_where_files_are_gone(void **unused)
 
     (void)unused;
     assert_int_equal(cairn_roster_build(members, NULL, 3, 1, 3, &table), CAIRN_OK);
-    assert_int_equal(epoch_pack(first_epoch, from, true, true, first_epoch, NULL, NULL, table, &bytes, &record.len), CAIRN_OK);
+    assert_int_equal(epoch_pack(first_epoch, from, true, true, first_epoch, NULL, NULL, table,
+                                &bytes, &record.len),
+                     CAIRN_OK);
     record.bytes = bytes;
     start_with(5, record);
     assert_joins(120);
@@ -221,7 +230,8 @@ becomes_a_member_where_files_are_gone(void **unused)
     cairn_roster_drop(table);
 }
 
-/* What the trainers began with was in memory, and is lost with all of it; nobody repairs by itself. */
+/* What the trainers began with was in memory, and is lost with all of it; nobody repairs by
+ * itself. */
 static void
 becomes_a_member_where_memory_is_gone(void **unused)
 {
@@ -233,10 +243,13 @@ becomes_a_member_where_memory_is_gone(void **unused)
 
     (void)unused;
     assert_int_equal(cairn_roster_build(members, NULL, 3, 1, 3, &table), CAIRN_OK);
-    assert_int_equal(epoch_pack(first_epoch, from, false, true, first_epoch, table, members, table, &bytes, &record.len), CAIRN_OK);
+    assert_int_equal(epoch_pack(first_epoch, from, false, true, first_epoch, table, members, table,
+                                &bytes, &record.len),
+                     CAIRN_OK);
     record.bytes = bytes;
     repair_after_ns = 0;
-    start_with(RUNNING, record); /* all of the job's agents answer: nobody is left who may hold it */
+    start_with(RUNNING, record); /* all of the job's agents answer: nobody is left who may hold
+                                  * it */
     assert_joins(120);
     end();
     start_with(RUNNING + 1, record);
@@ -272,7 +285,8 @@ a_minority_is_not_frozen(void **unused)
     end();
 }
 
-/* Agents that take a turn every 1.2 s, where they should beat every 0.5 s, tell the dead from those that run. */
+/* Agents that take a turn every 1.2 s, where they should beat every 0.5 s, tell the dead from those
+ * that run. */
 static void
 late_turns_do_not_hide_the_dead(void **unused)
 {

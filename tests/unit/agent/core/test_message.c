@@ -1,4 +1,5 @@
-/* tests/unit/agent/core/test_message.c - messages: what is packed comes back, and nothing else is taken.
+/* tests/unit/agent/core/test_message.c - messages: what is packed comes back, and nothing else is
+ * taken.
  */
 #include "agent/core/message.h"
 #include "base/limits.h"

@@ -1,5 +1,6 @@
 /*
- * tests/unit/agent/core/test_rebuild.c - a part that is too damaged to be counted goes to be rebuilt: that it was once promised is not forgotten.
+ * tests/unit/agent/core/test_rebuild.c - a part that is too damaged to be counted goes to be
+ * rebuilt: that it was once promised is not forgotten.
  */
 #include "agent/core/core_state.h"
 
@@ -18,7 +19,7 @@ enum { MS_NS = 1000000, STEP = 20, PLAN_BYTES = 4096 };
 struct answer {
     uint64_t request; /* of the last SEAL, FINISH or VERIFY */
     uint32_t holding;
-    bool committed, stored;         /* STORE_EPOCH came */
+    bool committed, stored;            /* STORE_EPOCH came */
     bool erased, erased_before_stored; /* an empty STORE_HOLDING came */
 };
 
@@ -34,7 +35,8 @@ take(struct cairn_core *core, struct cairn_event event)
     for (size_t i = 0; i < actions.count; i++) {
         const struct cairn_action *action = &actions.list[i];
 
-        if (action->type == CAIRN_ACTION_SEAL || action->type == CAIRN_ACTION_FINISH || action->type == CAIRN_ACTION_VERIFY) {
+        if (action->type == CAIRN_ACTION_SEAL || action->type == CAIRN_ACTION_FINISH ||
+            action->type == CAIRN_ACTION_VERIFY) {
             answer.request = action->request;
             answer.holding = action->holding;
         }
@@ -76,7 +78,8 @@ setup(void **state)
     generation.epoch = core->active;
     take(core, (struct cairn_event){.type = CAIRN_EVENT_RANKS, .count = 1, .blocks = 1});
     take(core, (struct cairn_event){.type = CAIRN_EVENT_BEGIN, .step = STEP});
-    take(core, (struct cairn_event){.type = CAIRN_EVENT_BLOCKS, .generation = generation, .count = 1, .crcs = &crc});
+    take(core, (struct cairn_event){
+                   .type = CAIRN_EVENT_BLOCKS, .generation = generation, .count = 1, .crcs = &crc});
     answer = take(core, (struct cairn_event){.type = CAIRN_EVENT_DONE, .generation = generation});
     answer = take(core, (struct cairn_event){.type = CAIRN_EVENT_SEALED,
                                              .generation = generation,
@@ -84,8 +87,10 @@ setup(void **state)
                                              .request = answer.request,
                                              .bytes = (const uint8_t *)"manifest",
                                              .bytes_len = 8});
-    take(core, (struct cairn_event){
-                   .type = CAIRN_EVENT_FINISHED, .generation = generation, .holding = answer.holding, .request = answer.request});
+    take(core, (struct cairn_event){.type = CAIRN_EVENT_FINISHED,
+                                    .generation = generation,
+                                    .holding = answer.holding,
+                                    .request = answer.request});
     assert_int_equal(core->holdings[answer.holding].state, CAIRN_HOLDING_COMPLETE);
     *state = core;
     return 0;
@@ -98,11 +103,15 @@ teardown(void **state)
     return 0;
 }
 
-/* Of a generation's only member nothing is left: the plan says that nobody holds its part and that this agent is to get it. */
+/* Of a generation's only member nothing is left: the plan says that nobody holds its part and that
+ * this agent is to get it. */
 static struct answer
 rebuild(struct cairn_core *core)
 {
-    struct cairn_message message = {.type = CAIRN_MSG_REBUILD, .epoch = core->promised, .generation = {core->active, STEP}, .request = 1};
+    struct cairn_message message = {.type = CAIRN_MSG_REBUILD,
+                                    .epoch = core->promised,
+                                    .generation = {core->active, STEP},
+                                    .request = 1};
     uint8_t bytes[PLAN_BYTES];
     struct cairn_writer writer;
 
@@ -143,7 +152,8 @@ a_whole_part_stays(void **state)
 
     assert_false(answer.erased);
     assert_int_equal(core->forgotten_before, 0);
-    assert_int_equal(holding_find(core, (struct cairn_generation){core->active, STEP}, 0)->state, CAIRN_HOLDING_COMPLETE);
+    assert_int_equal(holding_find(core, (struct cairn_generation){core->active, STEP}, 0)->state,
+                     CAIRN_HOLDING_COMPLETE);
 }
 
 int

@@ -1,5 +1,5 @@
-/* tests/unit/agent/core/test_roster.c - rosters: built over domains, packed, and refused when they are
- * not one. */
+/* tests/unit/agent/core/test_roster.c - rosters: built over domains, packed, and refused when they
+ * are not one. */
 #include "agent/core/roster.h"
 
 #include <setjmp.h>

@@ -1,7 +1,8 @@
 /*
- * tests/unit/agent/core/test_save.c - which steps become generations: fast ones that collide are thinned out, jumps are not; what was due
- * or asked for and was given up is tried again at the steps that follow, until one is committed; and those whose tensors are not held
- * exactly once are not committed.
+ * tests/unit/agent/core/test_save.c - which steps become generations: fast ones that collide are
+ * thinned out, jumps are not; what was due or asked for and was given up is tried again at the
+ * steps that follow, until one is committed; and those whose tensors are not held exactly once are
+ * not committed.
  */
 #include "agent/core/core.h"
 
@@ -63,7 +64,8 @@ grant_or_skip(struct cairn_core *core, struct cairn_event event, uint64_t now_ns
 static enum cairn_action_type
 begin(struct cairn_core *core, uint64_t step, uint64_t now_ns)
 {
-    return grant_or_skip(core, (struct cairn_event){.type = CAIRN_EVENT_BEGIN, .step = step}, now_ns);
+    return grant_or_skip(core, (struct cairn_event){.type = CAIRN_EVENT_BEGIN, .step = step},
+                         now_ns);
 }
 
 /* A core whose last generations collided: of steps of 1 ms every second one is due. */
@@ -73,8 +75,8 @@ thinned_core(uint64_t *now_ns)
     struct cairn_core *core = core_every(1);
 
     *now_ns = STEP_NS;
-    (void)grant_or_skip(core, (struct cairn_event){.type = CAIRN_EVENT_RANKS, .count = 1, .blocks = 5},
-                        *now_ns);
+    (void)grant_or_skip(
+        core, (struct cairn_event){.type = CAIRN_EVENT_RANKS, .count = 1, .blocks = 5}, *now_ns);
     (void)grant_or_skip(core, (struct cairn_event){.type = CAIRN_EVENT_TICK}, *now_ns);
     assert_int_equal(begin(core, 1, *now_ns += STEP_NS), CAIRN_ACTION_GRANT);
     assert_int_equal(begin(core, 2, *now_ns += STEP_NS), CAIRN_ACTION_GRANT);
@@ -94,7 +96,8 @@ fast_steps_that_collide_are_thinned_out(void **state)
     cairn_core_destroy(core);
 }
 
-/* As a job does that names its saves by the time of day, or that goes on from another one's step. */
+/* As a job does that names its saves by the time of day, or that goes on from another one's
+ * step. */
 static void
 a_jump_is_not_thinned_out(void **state)
 {
@@ -109,15 +112,23 @@ a_jump_is_not_thinned_out(void **state)
     }
 }
 
-/* The manifest of one block that holds elements [at, at + 2) of the 4 of "x", and `more` of them. */
+/* The manifest of one block that holds elements [at, at + 2) of the 4 of "x", and `more` of
+ * them. */
 static void
-pack_manifest(struct cairn_generation generation, uint64_t at, uint64_t more, uint8_t **bytes, size_t *len)
+pack_manifest(struct cairn_generation generation, uint64_t at, uint64_t more, uint8_t **bytes,
+              size_t *len)
 {
     uint64_t crc = 0;
     struct cairn_manifest_rank rank = {.rank = 0, .world = 1, .region_bytes = CAIRN_BLOCK_BYTES};
-    struct cairn_manifest_entry entries[2] = {
-        {.slice = {.name = "x", .dtype = CAIRN_F32, .kind = CAIRN_PARAM, .dims = 1, .shape = {4}, .offset = {at}, .extent = {2},
-                   .device = -1, .replica_count = 1}}};
+    struct cairn_manifest_entry entries[2] = {{.slice = {.name = "x",
+                                                         .dtype = CAIRN_F32,
+                                                         .kind = CAIRN_PARAM,
+                                                         .dims = 1,
+                                                         .shape = {4},
+                                                         .offset = {at},
+                                                         .extent = {2},
+                                                         .device = -1,
+                                                         .replica_count = 1}}};
     struct cairn_manifest manifest = {.job_id = 1,
                                       .generation = generation,
                                       .container_count = 1,
@@ -142,9 +153,10 @@ capture(struct cairn_core *core, uint64_t step, uint64_t more, uint64_t now_ns)
     static const uint64_t crc = 5;
     struct cairn_core_view view;
     struct cairn_generation generation = {0, step};
-    struct cairn_event events[4] = {
-        {.type = CAIRN_EVENT_BLOCKS, .count = 1, .crcs = &crc}, {.type = CAIRN_EVENT_DONE}, {.type = CAIRN_EVENT_SEALED},
-        {.type = CAIRN_EVENT_FINISHED}};
+    struct cairn_event events[4] = {{.type = CAIRN_EVENT_BLOCKS, .count = 1, .crcs = &crc},
+                                    {.type = CAIRN_EVENT_DONE},
+                                    {.type = CAIRN_EVENT_SEALED},
+                                    {.type = CAIRN_EVENT_FINISHED}};
     uint64_t asked = 0;
     uint32_t holding = 0;
     uint8_t *bytes = NULL;
@@ -164,7 +176,8 @@ capture(struct cairn_core *core, uint64_t step, uint64_t more, uint64_t now_ns)
         cairn_core_step(core, &events[i], &actions);
         for (size_t a = 0; a < actions.count; a++) {
             committed |= actions.list[a].type == CAIRN_ACTION_COMMITTED;
-            if (actions.list[a].type != CAIRN_ACTION_SEAL && actions.list[a].type != CAIRN_ACTION_FINISH)
+            if (actions.list[a].type != CAIRN_ACTION_SEAL &&
+                actions.list[a].type != CAIRN_ACTION_FINISH)
                 continue;
             asked = actions.list[a].request;
             holding = actions.list[a].holding;
@@ -175,7 +188,8 @@ capture(struct cairn_core *core, uint64_t step, uint64_t more, uint64_t now_ns)
     return committed;
 }
 
-/* Half of a tensor that nobody holds the rest of: refused with its name, the next step is skipped, and all is well when it is mended. */
+/* Half of a tensor that nobody holds the rest of: refused with its name, the next step is skipped,
+ * and all is well when it is mended. */
 static void
 what_is_not_whole_is_refused(void **state)
 {
@@ -184,7 +198,8 @@ what_is_not_whole_is_refused(void **state)
     uint64_t now_ns = STEP_NS;
 
     (void)state;
-    (void)grant_or_skip(core, (struct cairn_event){.type = CAIRN_EVENT_RANKS, .count = 1, .blocks = 1}, now_ns);
+    (void)grant_or_skip(
+        core, (struct cairn_event){.type = CAIRN_EVENT_RANKS, .count = 1, .blocks = 1}, now_ns);
     for (uint64_t step = 1; step <= 5; step += 2) {
         assert_int_equal(begin(core, step, now_ns += STEP_NS), CAIRN_ACTION_GRANT);
         assert_false(capture(core, step, 0, now_ns));
@@ -193,7 +208,8 @@ what_is_not_whole_is_refused(void **state)
         assert_int_equal(view.committed.step, 0);
         assert_int_equal(begin(core, step + 1, now_ns += STEP_NS), CAIRN_ACTION_SKIP);
     }
-    (void)grant_or_skip(core, (struct cairn_event){.type = CAIRN_EVENT_RANKS, .count = 1, .blocks = 1}, now_ns);
+    (void)grant_or_skip(
+        core, (struct cairn_event){.type = CAIRN_EVENT_RANKS, .count = 1, .blocks = 1}, now_ns);
     for (uint64_t step = 7; step <= 8; step++) {
         assert_int_equal(begin(core, step, now_ns += UINT64_C(1000000000)), CAIRN_ACTION_GRANT);
         assert_true(capture(core, step, 1, now_ns));
@@ -204,7 +220,8 @@ what_is_not_whole_is_refused(void **state)
     cairn_core_destroy(core);
 }
 
-/* Steps that take less time than the news: the first one after it is skipped, so that the trainer is told. */
+/* Steps that take less time than the news: the first one after it is skipped, so that the trainer
+ * is told. */
 static void
 late_news_of_a_refusal(void **state)
 {
@@ -212,7 +229,8 @@ late_news_of_a_refusal(void **state)
     uint64_t now_ns = STEP_NS;
 
     (void)state;
-    (void)grant_or_skip(core, (struct cairn_event){.type = CAIRN_EVENT_RANKS, .count = 1, .blocks = 1}, now_ns);
+    (void)grant_or_skip(
+        core, (struct cairn_event){.type = CAIRN_EVENT_RANKS, .count = 1, .blocks = 1}, now_ns);
     assert_int_equal(begin(core, 1, now_ns += STEP_NS), CAIRN_ACTION_GRANT);
     assert_false(capture(core, 1, 0, now_ns));
     assert_int_equal(begin(core, 4, now_ns += STEP_NS), CAIRN_ACTION_SKIP);
@@ -220,7 +238,8 @@ late_news_of_a_refusal(void **state)
     cairn_core_destroy(core);
 }
 
-/* With rare generations too one due step is skipped, and a refused one is not owed: nothing is tried before the next is due. */
+/* With rare generations too one due step is skipped, and a refused one is not owed: nothing is
+ * tried before the next is due. */
 static void
 a_refused_step_is_not_owed(void **state)
 {
@@ -228,7 +247,8 @@ a_refused_step_is_not_owed(void **state)
     uint64_t now_ns = STEP_NS;
 
     (void)state;
-    (void)grant_or_skip(core, (struct cairn_event){.type = CAIRN_EVENT_RANKS, .count = 1, .blocks = 1}, now_ns);
+    (void)grant_or_skip(
+        core, (struct cairn_event){.type = CAIRN_EVENT_RANKS, .count = 1, .blocks = 1}, now_ns);
     assert_int_equal(begin(core, 10, now_ns += STEP_NS), CAIRN_ACTION_GRANT);
     assert_false(capture(core, 10, 0, now_ns));
     for (uint64_t step = 11; step <= 20; step++) /* 20: because of the refusal */
@@ -258,7 +278,9 @@ job_at(uint64_t every_steps, uint64_t step, uint64_t *now_ns)
     struct cairn_core *core = core_every(every_steps);
 
     *now_ns = STEP_NS;
-    (void)grant_or_skip(core, (struct cairn_event){.type = CAIRN_EVENT_RANKS, .count = 1, .blocks = 5, .world = 1}, *now_ns);
+    (void)grant_or_skip(
+        core, (struct cairn_event){.type = CAIRN_EVENT_RANKS, .count = 1, .blocks = 5, .world = 1},
+        *now_ns);
     (void)grant_or_skip(core, (struct cairn_event){.type = CAIRN_EVENT_TICK}, *now_ns);
     assert_int_equal(begin(core, step, *now_ns += SLOW_STEP_NS), CAIRN_ACTION_SKIP);
     return core;
@@ -267,7 +289,8 @@ job_at(uint64_t every_steps, uint64_t step, uint64_t *now_ns)
 static void
 cancel(struct cairn_core *core, uint64_t step, uint64_t now_ns)
 {
-    (void)grant_or_skip(core, (struct cairn_event){.type = CAIRN_EVENT_CANCEL, .step = step}, now_ns);
+    (void)grant_or_skip(core, (struct cairn_event){.type = CAIRN_EVENT_CANCEL, .step = step},
+                        now_ns);
 }
 
 /* The next step, whose fence comes before its copy has begun. True: it was to be a generation. */
@@ -284,7 +307,10 @@ begin_and_give_up(struct cairn_core *core, uint64_t step, uint64_t *now_ns)
 static uint64_t
 ask(struct cairn_core *core, uint64_t now_ns)
 {
-    struct cairn_event event = {.type = CAIRN_EVENT_OPERATOR, .operation = CAIRN_OP_SNAPSHOT, .request = 1, .now_ns = now_ns};
+    struct cairn_event event = {.type = CAIRN_EVENT_OPERATOR,
+                                .operation = CAIRN_OP_SNAPSHOT,
+                                .request = 1,
+                                .now_ns = now_ns};
     struct cairn_actions actions = {0};
     uint64_t step = 0;
 
@@ -317,7 +343,8 @@ answer(const struct cairn_action *action)
     return event;
 }
 
-/* Steps the core, and answers what it asks, until it asks nothing more; true when a generation was committed. */
+/* Steps the core, and answers what it asks, until it asks nothing more; true when a generation was
+ * committed. */
 static bool
 run_to_commit(struct cairn_core *core, struct cairn_event event)
 {
@@ -359,18 +386,21 @@ complete(struct cairn_core *core, uint64_t step)
     assert_true(run_to_commit(core, event));
 }
 
-/* An agent that has just started has seen no step: what it would promise may lie far behind the job. */
+/* An agent that has just started has seen no step: what it would promise may lie far behind the
+ * job. */
 static void
 who_knows_no_step_promises_none(void **state)
 {
-    struct cairn_event event = {.type = CAIRN_EVENT_RANKS, .count = 1, .blocks = 5, .world = 1, .now_ns = STEP_NS};
+    struct cairn_event event = {
+        .type = CAIRN_EVENT_RANKS, .count = 1, .blocks = 5, .world = 1, .now_ns = STEP_NS};
     struct cairn_core *core = core_every(1000);
     struct cairn_actions actions = {0};
 
     (void)state;
     cairn_core_step(core, &event, &actions);
     cairn_actions_clear(&actions);
-    event = (struct cairn_event){.type = CAIRN_EVENT_OPERATOR, .operation = CAIRN_OP_SNAPSHOT, .request = 1};
+    event = (struct cairn_event){
+        .type = CAIRN_EVENT_OPERATOR, .operation = CAIRN_OP_SNAPSHOT, .request = 1};
     cairn_core_step(core, &event, &actions);
     assert_int_equal(actions.count, 1);
     assert_int_equal(actions.list[0].type, CAIRN_ACTION_REPLY);
@@ -428,7 +458,8 @@ a_due_step_that_never_began_is_made_up_for(void **state)
     cairn_core_destroy(core);
 }
 
-/* An agent that has restarted in a job that is past a due step tries again with the others, who may owe it. */
+/* An agent that has restarted in a job that is past a due step tries again with the others, who may
+ * owe it. */
 static void
 who_has_just_started_owes_what_the_others_may_owe(void **state)
 {
@@ -436,7 +467,9 @@ who_has_just_started_owes_what_the_others_may_owe(void **state)
     struct cairn_core *core = core_every(100);
 
     (void)state;
-    (void)grant_or_skip(core, (struct cairn_event){.type = CAIRN_EVENT_RANKS, .count = 1, .blocks = 5, .world = 1}, now_ns);
+    (void)grant_or_skip(
+        core, (struct cairn_event){.type = CAIRN_EVENT_RANKS, .count = 1, .blocks = 5, .world = 1},
+        now_ns);
     assert_int_equal(begin(core, 703, now_ns += SLOW_STEP_NS), CAIRN_ACTION_GRANT);
     complete(core, 703);
     for (uint64_t step = 704; step < 800; step++)

@@ -1,6 +1,7 @@
 /*
- * tests/unit/agent/core/test_tiling.c - the audit of layouts between two members, message by message: the first one finds out, with lost,
- * late and malformed answers; the other one answers, waits and asks.
+ * tests/unit/agent/core/test_tiling.c - the audit of layouts between two members, message by
+ * message: the first one finds out, with lost, late and malformed answers; the other one answers,
+ * waits and asks.
  */
 #include "agent/core/core.h"
 #include "base/limits.h"
@@ -44,7 +45,8 @@ static void
 pack(struct side *side, uint64_t step)
 {
     uint64_t crc = step;
-    struct cairn_manifest_rank rank = {.rank = side->self, .world = 2, .region_bytes = CAIRN_BLOCK_BYTES};
+    struct cairn_manifest_rank rank = {
+        .rank = side->self, .world = 2, .region_bytes = CAIRN_BLOCK_BYTES};
     struct cairn_manifest_entry entry = {.slice = {.name = "x",
                                                    .dtype = CAIRN_F32,
                                                    .kind = CAIRN_PARAM,
@@ -115,7 +117,8 @@ take(struct side *side, struct cairn_event event, uint64_t *asked)
     memset(&side->seen, 0, offsetof(struct seen, ask));
     for (size_t i = 0; i < actions.count; i++) {
         look(&side->seen, &actions.list[i]);
-        if (asked && (actions.list[i].type == CAIRN_ACTION_SEAL || actions.list[i].type == CAIRN_ACTION_FINISH))
+        if (asked && (actions.list[i].type == CAIRN_ACTION_SEAL ||
+                      actions.list[i].type == CAIRN_ACTION_FINISH))
             *asked = actions.list[i].request;
     }
     cairn_actions_fini(&actions);
@@ -166,7 +169,8 @@ new_side(uint32_t self, uint64_t at, uint64_t count, bool with_core)
     pack(side, 1);
     if (!with_core)
         return side;
-    assert_int_equal(cairn_core_create(&options, TICK_NS, none, records, &dropped, &side->core), CAIRN_OK);
+    assert_int_equal(cairn_core_create(&options, TICK_NS, none, records, &dropped, &side->core),
+                     CAIRN_OK);
     cairn_core_look(side->core, &view);
     assert_int_equal(view.active, side->epoch);
     take(side, (struct cairn_event){.type = CAIRN_EVENT_RANKS, .count = 1, .blocks = 1}, NULL);
@@ -191,7 +195,10 @@ complete(struct side *side, uint64_t step)
     side->now_ns += 1000 * (uint64_t)TICK_NS; /* steps are slow */
     pack(side, step);
     take(side, (struct cairn_event){.type = CAIRN_EVENT_BEGIN, .step = step}, NULL);
-    take(side, (struct cairn_event){.type = CAIRN_EVENT_BLOCKS, .generation = generation, .count = 1, .crcs = &crc}, NULL);
+    take(side,
+         (struct cairn_event){
+             .type = CAIRN_EVENT_BLOCKS, .generation = generation, .count = 1, .crcs = &crc},
+         NULL);
     take(side, (struct cairn_event){.type = CAIRN_EVENT_DONE, .generation = generation}, &asked);
     take(side,
          (struct cairn_event){.type = CAIRN_EVENT_SEALED,
@@ -200,7 +207,10 @@ complete(struct side *side, uint64_t step)
                               .bytes = side->manifest,
                               .bytes_len = side->manifest_len},
          &asked);
-    take(side, (struct cairn_event){.type = CAIRN_EVENT_FINISHED, .holding = (uint32_t)(step - 1) % 2, .generation = generation},
+    take(side,
+         (struct cairn_event){.type = CAIRN_EVENT_FINISHED,
+                              .holding = (uint32_t)(step - 1) % 2,
+                              .generation = generation},
          &asked);
 }
 
@@ -284,8 +294,10 @@ a_new_combination_is_audited_once(void **state)
     end_side(second);
 }
 
-/* Both hold the same half, or all of it: as many questions as there are divisions, then pieces, and names. */
-/* Of the first generation a member's part is lost, so its questions are never answered: the next one is looked at instead. */
+/* Both hold the same half, or all of it: as many questions as there are divisions, then pieces, and
+ * names. */
+/* Of the first generation a member's part is lost, so its questions are never answered: the next
+ * one is looked at instead. */
 static void
 what_nobody_answers_makes_way(void **state)
 {
@@ -320,14 +332,17 @@ a_bad_combination_is_refused(void **state)
         uint64_t at, count, questions;
         const char *text;
     } cases[] = {
-        {0, 2, 4, "x: pieces in ranks 0 and 1 both hold [0:2]; x: 2 of 4 elements are in no piece, such as [2:4]"},
+        {0, 2, 4,
+         "x: pieces in ranks 0 and 1 both hold [0:2]; x: 2 of 4 elements are in no piece, such as "
+         "[2:4]"},
         {0, 4, 4, "x: pieces in ranks 0 and 1 both hold [0:2]"},
         {3, 1, 4, "x: 1 of 4 elements are in no piece, such as [2:3]"},
     };
 
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct side *first = new_side(0, 0, 2, true), *second = new_side(1, cases[i].at, cases[i].count, true);
+        struct side *first = new_side(0, 0, 2, true),
+                    *second = new_side(1, cases[i].at, cases[i].count, true);
         uint64_t questions = 0;
 
         complete(first, 1);
@@ -348,7 +363,9 @@ a_bad_combination_is_refused(void **state)
         first->seen.verdict.bytes = (const uint8_t *)first->seen.text;
         tell(second, first->seen.verdict);
         assert_refusal(second, cases[i].text);
-        tell(second, (struct cairn_message){.type = CAIRN_MSG_TILED, .request = 99, .err = CAIRN_OK,
+        tell(second, (struct cairn_message){.type = CAIRN_MSG_TILED,
+                                            .request = 99,
+                                            .err = CAIRN_OK,
                                             .generation = {second->epoch, 1}});
         assert_int_equal(second->seen.committed, 0);
         end_side(first);
@@ -394,17 +411,39 @@ malformed_answers(void **state)
         memcpy(bytes, good.bytes, good.bytes_len);
         bad.bytes = bytes;
         switch (i) {
-        case 0: bad.request++; break;
-        case 1: bad.member = 0; break;
-        case 2: bad.member = 7; break;
-        case 3: bad.stripe = 1; break;
-        case 4: bad.stripe = CAIRN_TILING_LEVELS; break;
-        case 5: bad.first_block = 1; break;
-        case 6: bad.offset = 1; break;
-        case 7: bad.bytes_len = 511; break;
-        case 8: bad.total = UINT64_MAX; break;
-        case 9: bad.bytes_len = 65536; break; /* more keys than there are */
-        case 10: memset(bytes, 0xff, 8); break; /* no number of the field */
+        case 0:
+            bad.request++;
+            break;
+        case 1:
+            bad.member = 0;
+            break;
+        case 2:
+            bad.member = 7;
+            break;
+        case 3:
+            bad.stripe = 1;
+            break;
+        case 4:
+            bad.stripe = CAIRN_TILING_LEVELS;
+            break;
+        case 5:
+            bad.first_block = 1;
+            break;
+        case 6:
+            bad.offset = 1;
+            break;
+        case 7:
+            bad.bytes_len = 511;
+            break;
+        case 8:
+            bad.total = UINT64_MAX;
+            break;
+        case 9:
+            bad.bytes_len = 65536;
+            break; /* more keys than there are */
+        case 10:
+            memset(bytes, 0xff, 8);
+            break; /* no number of the field */
         }
         tell(first, bad);
         assert_int_equal(first->seen.committed + first->seen.tiled, 0);
@@ -421,7 +460,8 @@ malformed_answers(void **state)
     end_side(second);
 }
 
-/* One part with more keys than are kept, two million: they are counted to the end, and the others are looked at all the same. */
+/* One part with more keys than are kept, two million: they are counted to the end, and the others
+ * are looked at all the same. */
 static void
 more_keys_than_are_kept(void **state)
 {
@@ -479,7 +519,10 @@ questions_to_a_member(void **state)
         assert_int_equal(second->seen.layouts, 1);
         assert_true(second->seen.layout.bytes_len <= 512);
     }
-    tell(second, (struct cairn_message){.type = CAIRN_MSG_TILED, .request = 1234, .err = CAIRN_OK, .generation = ask.generation});
+    tell(second, (struct cairn_message){.type = CAIRN_MSG_TILED,
+                                        .request = 1234,
+                                        .err = CAIRN_OK,
+                                        .generation = ask.generation});
     tell(second, ask_of(second, 1)); /* it knows the verdict */
     assert_int_equal(second->seen.layouts, 0);
     assert_int_equal(second->seen.tiled, 1);

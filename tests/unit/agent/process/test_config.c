@@ -1,5 +1,6 @@
 /*
- * tests/unit/agent/process/test_config.c - the configuration: what is taken, what is refused and how.
+ * tests/unit/agent/process/test_config.c - the configuration: what is taken, what is refused and
+ * how.
  *
  * With CAIRN_WRITE_DOCS set, docs/CONFIG.md is written instead of compared.
  */
@@ -238,7 +239,8 @@ only_policies_are_policies(void **state)
     struct cairn_config config;
 
     (void)state;
-    assert_int_equal(parse("verdict_policy: advise\nproblem: /etc/cairn/problem.json\n", &config), CAIRN_OK);
+    assert_int_equal(parse("verdict_policy: advise\nproblem: /etc/cairn/problem.json\n", &config),
+                     CAIRN_OK);
     assert_int_equal(config.verdict_policy, CAIRN_CONFIG_ADVISE);
     assert_string_equal(config.problem, "/etc/cairn/problem.json");
     assert_int_equal(config.enforce_command.count, 0);
@@ -247,7 +249,8 @@ only_policies_are_policies(void **state)
     refused_with("problem: problem.json\n", "must be empty or an absolute path");
 }
 
-/* To enforce there must be a command: a list of texts, of which the first can be found without a shell. */
+/* To enforce there must be a command: a list of texts, of which the first can be found without a
+ * shell. */
 static void
 a_command_is_a_list(void **state)
 {
@@ -257,27 +260,40 @@ a_command_is_a_list(void **state)
     size_t used;
 
     (void)state;
-    assert_int_equal(parse("job: a\nverdict_policy: enforce\nenforce_command: [/usr/bin/env, \"\", drain node]\n", &config), CAIRN_OK);
+    assert_int_equal(
+        parse(
+            "job: a\nverdict_policy: enforce\nenforce_command: [/usr/bin/env, \"\", drain node]\n",
+            &config),
+        CAIRN_OK);
     assert_int_equal(config.verdict_policy, CAIRN_CONFIG_ENFORCE);
     assert_int_equal(config.enforce_command.count, 3);
     assert_memory_equal(config.enforce_command.text, text, sizeof text);
     assert_int_equal(cairn_config_line(&config, "enforce_command"), 3);
     cairn_config_fini(&config);
-    assert_int_equal(parse("enforce_command:\n- /bin/true\n", &config), CAIRN_OK); /* for a policy of another day */
+    /* for a policy of another day */
+    assert_int_equal(parse("enforce_command:\n- /bin/true\n", &config), CAIRN_OK);
     cairn_config_fini(&config);
-    refused_with("job: a\nverdict_policy: enforce\n", "a.yaml:2: verdict_policy is enforce, but there is nothing to run: set enforce_command");
-    refused_with("\nenforce_command: /bin/true\n", "a.yaml:2: enforce_command must be a list of at most 32 texts");
-    refused_with("enforce_command: []\nverdict_policy: enforce\n", "a.yaml:2: verdict_policy is enforce, but there is nothing to run");
+    refused_with(
+        "job: a\nverdict_policy: enforce\n",
+        "a.yaml:2: verdict_policy is enforce, but there is nothing to run: set enforce_command");
+    refused_with("\nenforce_command: /bin/true\n",
+                 "a.yaml:2: enforce_command must be a list of at most 32 texts");
+    refused_with("enforce_command: []\nverdict_policy: enforce\n",
+                 "a.yaml:2: verdict_policy is enforce, but there is nothing to run");
     refused_with("enforce_command:\n", "a.yaml:1: enforce_command must be a list");
-    refused_with("enforce_command:\n  - /bin/true\n  - [a]\n", "a.yaml:3: an entry of enforce_command is no text");
-    refused_with("enforce_command:\n  - drain\n", "a.yaml:2: enforce_command begins with \"drain\", which is no absolute path");
+    refused_with("enforce_command:\n  - /bin/true\n  - [a]\n",
+                 "a.yaml:3: an entry of enforce_command is no text");
+    refused_with("enforce_command:\n  - drain\n",
+                 "a.yaml:2: enforce_command begins with \"drain\", which is no absolute path");
     used = (size_t)snprintf(list, sizeof list, "enforce_command: [");
     for (int i = 0; i < CAIRN_CONFIG_ARGUMENTS_MAX; i++)
-        used += (size_t)snprintf(list + used, sizeof list - used, "/%063d%s", i, i + 1 < CAIRN_CONFIG_ARGUMENTS_MAX ? ", " : "]\n");
+        used += (size_t)snprintf(list + used, sizeof list - used, "/%063d%s", i,
+                                 i + 1 < CAIRN_CONFIG_ARGUMENTS_MAX ? ", " : "]\n");
     refused_with(list, "enforce_command is longer than 2048 bytes"); /* 32 times 65 */
     used = (size_t)snprintf(list, sizeof list, "enforce_command: [");
     for (int i = 0; i <= CAIRN_CONFIG_ARGUMENTS_MAX; i++)
-        used += (size_t)snprintf(list + used, sizeof list - used, "/a%s", i < CAIRN_CONFIG_ARGUMENTS_MAX ? ", " : "]\n");
+        used += (size_t)snprintf(list + used, sizeof list - used, "/a%s",
+                                 i < CAIRN_CONFIG_ARGUMENTS_MAX ? ", " : "]\n");
     refused_with(list, "must be a list of at most 32 texts");
 }
 
@@ -374,7 +390,8 @@ options_must_agree_with_each_other(void **state)
     refused_with("job: a/b\n", "a.yaml:1: job is \"a/b\"");
     refused_with("dead_after_ms: 999\n", "a.yaml:1: dead_after_ms is 999");
     refused_with("heartbeat_interval_ms: 1501\n", "set it to at least 3002");
-    refused_with("job: j\nheartbeat_interval_ms: 1501\n", "a.yaml:2: dead_after_ms is 3000"); /* the line that asks too much of the default */
+    /* the line that asks too much of the default */
+    refused_with("job: j\nheartbeat_interval_ms: 1501\n", "a.yaml:2: dead_after_ms is 3000");
     refused_with("spill_every_generations: 1\n", "set spill_dir");
     refused_with("nodes:\n - {address: \"node1:1\"}\n", "a.yaml:1: nodes are reached off loopback");
     assert_int_equal(parse(THREE, &config), CAIRN_OK);

@@ -1,6 +1,6 @@
 /*
- * tests/unit/agent/process/test_keeper.c - the keeper, as real processes: this program is also the keeper's
- * executable, when its first argument is "keeper".
+ * tests/unit/agent/process/test_keeper.c - the keeper, as real processes: this program is also the
+ * keeper's executable, when its first argument is "keeper".
  */
 #include "agent/process/keeper.h"
 #include "agent/process/keeper_packet.h"

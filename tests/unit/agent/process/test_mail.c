@@ -1,8 +1,10 @@
 /*
- * tests/unit/agent/process/test_mail.c - messages between agents: queues and their bounds, borrowed and owned payloads, what is
- * malformed, and that every letter is freed (the address sanitizer's build sees those that are not).
+ * tests/unit/agent/process/test_mail.c - messages between agents: queues and their bounds, borrowed
+ * and owned payloads, what is malformed, and that every letter is freed (the address sanitizer's
+ * build sees those that are not).
  *
- * Agents here are no more than their loop, memory and mail, two in one process, over real loopback sockets.
+ * Agents here are no more than their loop, memory and mail, two in one process, over real loopback
+ * sockets.
  */
 #include "agent/process/agent_state.h"
 #include "base/crc.h"
@@ -56,8 +58,9 @@ open_core(struct cairn_agent *agent)
     struct cairn_bytes none = {0};
     uint32_t dropped;
 
-    assert_int_equal(cairn_core_create(&options, agent_now_ns(agent), none, NULL, &dropped, &agent->core),
-                     CAIRN_OK);
+    assert_int_equal(
+        cairn_core_create(&options, agent_now_ns(agent), none, NULL, &dropped, &agent->core),
+        CAIRN_OK);
 }
 
 static struct cairn_agent *
@@ -89,7 +92,8 @@ open_agent(uint32_t node)
     agent->seal_bytes_max = 1 << 20;
     agent->listen_fd = agent->lock_fd = -1;
     assert_int_equal(cairn_loop_create(NULL, &agent->loop), CAIRN_OK);
-    assert_int_equal(cairn_memory_open(&options, &agent->memory, &adopted, report, sizeof report), CAIRN_OK);
+    assert_int_equal(cairn_memory_open(&options, &agent->memory, &adopted, report, sizeof report),
+                     CAIRN_OK);
     assert_int_equal(cairn_memory_reserve(agent->memory, 16, 0, &reserved), CAIRN_OK);
     assert_int_equal(cairn_memory_host(agent->memory, HOSTED, &reserved), CAIRN_OK);
     open_core(agent);
@@ -327,7 +331,8 @@ test_a_seal_without_room_is_kept_out(void **state)
     mail_send(agents[0], &message, NULL, 0, UINT32_MAX, NULL);
     turn_until(2);
     assert_non_null(strstr(log_text, "give all nodes the same state_bytes"));
-    assert_null(strstr(strstr(log_text, "same state_bytes") + 1, "same state_bytes")); /* said once */
+    /* said once */
+    assert_null(strstr(strstr(log_text, "same state_bytes") + 1, "same state_bytes"));
 }
 
 static void
@@ -365,12 +370,15 @@ main(void)
         cmocka_unit_test(test_payload_checksums),
         cmocka_unit_test_setup_teardown(test_queues_are_bounded_and_drain, open_both, close_both),
         cmocka_unit_test_setup_teardown(test_control_does_not_wait_for_bulk, open_both, close_both),
-        cmocka_unit_test_setup_teardown(test_hosted_memory_outlives_its_letters, open_both, close_both),
-        cmocka_unit_test_setup_teardown(test_letters_under_way_are_freed_at_close, open_both, close_both),
-        cmocka_unit_test_setup_teardown(test_long_messages_arrive_and_a_dead_peer_frees_them, open_both,
+        cmocka_unit_test_setup_teardown(test_hosted_memory_outlives_its_letters, open_both,
                                         close_both),
+        cmocka_unit_test_setup_teardown(test_letters_under_way_are_freed_at_close, open_both,
+                                        close_both),
+        cmocka_unit_test_setup_teardown(test_long_messages_arrive_and_a_dead_peer_frees_them,
+                                        open_both, close_both),
         cmocka_unit_test_setup_teardown(test_what_is_no_message_is_dropped, open_both, close_both),
-        cmocka_unit_test_setup_teardown(test_a_seal_without_room_is_kept_out, open_both, close_both),
+        cmocka_unit_test_setup_teardown(test_a_seal_without_room_is_kept_out, open_both,
+                                        close_both),
     };
 
     cairn_log_setup(CAIRN_LOG_INFO, on_log, NULL);

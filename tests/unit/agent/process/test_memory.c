@@ -1,6 +1,7 @@
 /*
- * tests/unit/agent/process/test_memory.c - the agent's memory: reserved, kept by a real keeper, adopted, hosted and given back.
- * This program is also the keeper's executable, when its first argument is "keeper".
+ * tests/unit/agent/process/test_memory.c - the agent's memory: reserved, kept by a real keeper,
+ * adopted, hosted and given back. This program is also the keeper's executable, when its first
+ * argument is "keeper".
  */
 #include "agent/process/keeper.h"
 #include "agent/process/memory.h"
@@ -17,7 +18,14 @@
 
 #include <cmocka.h>
 
-enum { TIMEOUT_MS = 60000, SLOTS = 2, HOLDINGS = 4, DATA_BLOCKS = 3, PARITY_BLOCKS = 4, RECORD_BYTES = 5000 };
+enum {
+    TIMEOUT_MS = 60000,
+    SLOTS = 2,
+    HOLDINGS = 4,
+    DATA_BLOCKS = 3,
+    PARITY_BLOCKS = 4,
+    RECORD_BYTES = 5000
+};
 
 static char executable[512];
 
@@ -75,7 +83,8 @@ open_memory(const struct cairn_memory_options *options, bool adopted_wanted)
     char report[1024] = "";
     bool adopted = !adopted_wanted;
 
-    assert_int_equal(cairn_memory_open(options, &memory, &adopted, report, sizeof report), CAIRN_OK);
+    assert_int_equal(cairn_memory_open(options, &memory, &adopted, report, sizeof report),
+                     CAIRN_OK);
     assert_int_equal(adopted, adopted_wanted);
     return memory;
 }
@@ -253,7 +262,8 @@ test_hosted_is_given_back_after_its_last_user(void **state)
     cairn_memory_close(memory);
 }
 
-/* Huge pages make arenas longer than what was asked for; where the rows of a hosted part's parity begin must not change by adoption. */
+/* Huge pages make arenas longer than what was asked for; where the rows of a hosted part's parity
+ * begin must not change by adoption. */
 static void
 test_hosted_rows_stay_in_longer_arenas(void **state)
 {
@@ -270,7 +280,8 @@ test_hosted_rows_stay_in_longer_arenas(void **state)
     cairn_memory_unreserve(&longer);
     assert_int_equal(cairn_memory_host(memory, 2, &reserved), CAIRN_OK);
     for (uint32_t row = 0; row < 2; row++)
-        memset(cairn_memory_parity(memory, 2, row, 2, 0, 3), 0x10 + (int)row, 3 * CAIRN_BLOCK_BYTES);
+        memset(cairn_memory_parity(memory, 2, row, 2, 0, 3), 0x10 + (int)row,
+               3 * CAIRN_BLOCK_BYTES);
     cairn_memory_close(memory);
 
     memory = open_memory(&options, true);
@@ -281,7 +292,8 @@ test_hosted_rows_stay_in_longer_arenas(void **state)
     cairn_memory_close(memory);
 }
 
-/* An agent that died between handing over a hosted part's pieces must not block that place for ever. */
+/* An agent that died between handing over a hosted part's pieces must not block that place for
+ * ever. */
 static void
 test_pieces_of_a_hosted_part_are_given_back(void **state)
 {
@@ -320,7 +332,8 @@ test_a_new_keeper_takes_everything(void **state)
     assert_int_equal(cairn_keeper_connect(place->path, TIMEOUT_MS, &place->keeper), CAIRN_OK);
     assert_int_equal(kept_count(place), 0);
     assert_int_equal(cairn_memory_keeper_set(memory, place->keeper), CAIRN_OK);
-    assert_int_equal(cairn_memory_keeper_set(memory, place->keeper), CAIRN_OK); /* may be repeated */
+    /* may be repeated */
+    assert_int_equal(cairn_memory_keeper_set(memory, place->keeper), CAIRN_OK);
     cairn_memory_close(memory);
 
     options.keeper = place->keeper;
@@ -341,7 +354,8 @@ main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(test_other_sizes_are_refused, make_place, end_place),
         cmocka_unit_test_setup_teardown(test_hosted_is_given_back_after_its_last_user, make_place,
                                         end_place),
-        cmocka_unit_test_setup_teardown(test_hosted_rows_stay_in_longer_arenas, make_place, end_place),
+        cmocka_unit_test_setup_teardown(test_hosted_rows_stay_in_longer_arenas, make_place,
+                                        end_place),
         cmocka_unit_test_setup_teardown(test_pieces_of_a_hosted_part_are_given_back, make_place,
                                         end_place),
         cmocka_unit_test_setup_teardown(test_a_new_keeper_takes_everything, make_place, end_place),

@@ -1,4 +1,5 @@
-/* tests/unit/agent/process/test_scratch.c - decoding space: nobody writes over what is still being decoded or sent. */
+/* tests/unit/agent/process/test_scratch.c - decoding space: nobody writes over what is still being
+ * decoded or sent. */
 #include "agent/process/agent_state.h"
 #include "agent/core/core_state.h"
 
@@ -115,12 +116,14 @@ own_memory_is_held_until_it_is_decoded(void **state)
     bool adopted;
     uint8_t *block;
 
-    assert_int_equal(cairn_memory_open(&options, &agent->memory, &adopted, report, sizeof report), CAIRN_OK);
+    assert_int_equal(cairn_memory_open(&options, &agent->memory, &adopted, report, sizeof report),
+                     CAIRN_OK);
     assert_int_equal(cairn_memory_reserve(agent->memory, 2, 0, &reserved), CAIRN_OK);
     assert_int_equal(cairn_memory_host(agent->memory, 2, &reserved), CAIRN_OK);
     block = cairn_memory_data(agent->memory, 2, 0, 1);
     agent->arriving_holding = 2;
-    for (uint32_t item = 0; item < SCRATCH_ITEMS_MAX; item++) /* they take no buffers of the transport */
+    /* they take no buffers of the transport */
+    for (uint32_t item = 0; item < SCRATCH_ITEMS_MAX; item++)
         for (uint32_t shard = 0; shard < MAIL_BUFFERS; shard++)
             assert_true(scratch_keep(agent, item, shard, block));
     assert_int_equal(agent->kept_buffers, 0);
@@ -172,7 +175,8 @@ shards_of_items_do_not_overlap(void **state)
             memset(shards[i][s], (int)(16 * i + s), SHARD_BYTES);
         }
     for (uint32_t i = 0; i < SCRATCH_ITEMS_MAX; i++) {
-        assert_int_equal(agent->scratch[i].staged, UINT64_C(7) | UINT64_C(1) << (CAIRN_SHARDS_MAX - 1));
+        assert_int_equal(agent->scratch[i].staged, UINT64_C(7) | UINT64_C(1)
+                                                                     << (CAIRN_SHARDS_MAX - 1));
         for (uint32_t s = 0; s < 4; s++) {
             assert_int_equal(shards[i][s][0], 16 * i + s);
             assert_int_equal(shards[i][s][SHARD_BYTES - 1], 16 * i + s);
@@ -214,7 +218,8 @@ a_released_item_leaves_its_space_to_letters_and_workers(void **state)
     assert_ptr_equal(scratch_stage(agent, 2, 5), sent); /* now it is used again */
 }
 
-/* The repair has ended while a worker decodes: the core waits for the answer before the next one uses the item. */
+/* The repair has ended while a worker decodes: the core waits for the answer before the next one
+ * uses the item. */
 static void
 an_item_that_was_released_is_answered_for(void **state)
 {
@@ -244,7 +249,8 @@ an_item_that_was_released_is_answered_for(void **state)
     uint32_t dropped;
 
     agent->clock = cairn_clock_system();
-    assert_int_equal(cairn_core_create(&options, 1, none, records, &dropped, &agent->core), CAIRN_OK);
+    assert_int_equal(cairn_core_create(&options, 1, none, records, &dropped, &agent->core),
+                     CAIRN_OK);
     assert_int_equal(cairn_loop_create(NULL, &agent->loop), CAIRN_OK);
     assert_int_equal(cairn_workers_start(agent->loop, 1, 4, &agent->workers), CAIRN_OK);
     memset(scratch_stage(agent, 2, 0), 0x42, SHARD_BYTES);
@@ -269,10 +275,12 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(shards_of_items_do_not_overlap, setup, teardown),
-        cmocka_unit_test_setup_teardown(an_item_that_nobody_else_uses_keeps_its_space, setup, teardown),
-        cmocka_unit_test_setup_teardown(a_released_item_leaves_its_space_to_letters_and_workers, setup,
+        cmocka_unit_test_setup_teardown(an_item_that_nobody_else_uses_keeps_its_space, setup,
                                         teardown),
-        cmocka_unit_test_setup_teardown(a_payload_that_arrives_is_kept_where_it_is, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_released_item_leaves_its_space_to_letters_and_workers,
+                                        setup, teardown),
+        cmocka_unit_test_setup_teardown(a_payload_that_arrives_is_kept_where_it_is, setup,
+                                        teardown),
         cmocka_unit_test_setup_teardown(own_memory_is_held_until_it_is_decoded, setup, teardown),
         cmocka_unit_test_setup_teardown(half_of_the_buffers_are_kept_at_most, setup, teardown),
         cmocka_unit_test_setup_teardown(an_item_that_was_released_is_answered_for, setup, teardown),

@@ -1,4 +1,5 @@
-/* tests/unit/agent/process/test_served.c - who serves a socket, and who did: told by the lock, not by a number that another process may have by now. */
+/* tests/unit/agent/process/test_served.c - who serves a socket, and who did: told by the lock, not
+ * by a number that another process may have by now. */
 #include "agent/process/served.h"
 
 #include <setjmp.h>
@@ -25,7 +26,8 @@ setup(void **state)
     snprintf(place->dir, sizeof place->dir, "/tmp/cairn-served-XXXXXX");
     assert_non_null(mkdtemp(place->dir));
     snprintf(place->config.socket, sizeof place->config.socket, "%s/agent.sock", place->dir);
-    snprintf(place->config.source, sizeof place->config.source, "%s", place->dir); /* some path that there is */
+    /* some path that there is */
+    snprintf(place->config.source, sizeof place->config.source, "%s", place->dir);
     snprintf(place->lock_path, sizeof place->lock_path, "%s/agent.sock.lock", place->dir);
     place->config.node = 2;
     place->config.node_count = 5;
@@ -65,7 +67,8 @@ who_holds_the_lock_lives(void **state)
     assert_int_equal(other, -1);
     close(fd);
     assert_true(cairn_served_look(place->config.socket, &served)); /* who it was is still known */
-    assert_false(served.lives);                                    /* though there is a process of that number */
+    /* though there is a process of that number */
+    assert_false(served.lives);
     assert_int_equal(served.pid, getpid());
     assert_int_equal(cairn_served_claim(&place->config, &fd), CAIRN_OK);
     close(fd);

@@ -1,4 +1,5 @@
-/* tests/unit/agent/service/test_command.c - the operator's command as a process: what it gets, how it ends, and that it ends. */
+/* tests/unit/agent/service/test_command.c - the operator's command as a process: what it gets, how
+ * it ends, and that it ends. */
 #include "agent/service/command.h"
 #include "base/clock.h"
 
@@ -32,8 +33,12 @@ run(const char *script, uint64_t limit_ns)
 
     assert_true(used > 0 && (size_t)used < sizeof what.text);
     what.count = 3;
-    command = (struct cairn_command){.what = &what, .settings = settings, .input = "{\"verdict\":7}", .input_bytes = 13,
-                                     .limit_ns = limit_ns, .is_closing = &is_closing};
+    command = (struct cairn_command){.what = &what,
+                                     .settings = settings,
+                                     .input = "{\"verdict\":7}",
+                                     .input_bytes = 13,
+                                     .limit_ns = limit_ns,
+                                     .is_closing = &is_closing};
     cairn_command_run(&command);
 }
 
@@ -53,15 +58,19 @@ test_what_it_gets(void **state)
     (void)state;
     assert_true(fd > 2);
     assert_int_equal(setenv("CAIRN_VERDICT", "of another job", 1), 0);
-    run("cat; echo; echo $CAIRN_VERDICT, $CAIRN_NODES, ${PATH:+there}; echo too >&2; ls /proc/$$/fd; "
-        "while read -r name mask; do case $name in SigBlk:|SigIgn:) echo $name $((0x$mask & 0x7fffffff));; esac; done </proc/$$/status; "
+    run("cat; echo; echo $CAIRN_VERDICT, $CAIRN_NODES, ${PATH:+there}; echo too >&2; ls "
+        "/proc/$$/fd; "
+        "while read -r name mask; do case $name in SigBlk:|SigIgn:) echo $name $((0x$mask & "
+        "0x7fffffff));; esac; done </proc/$$/status; "
         "read -r pid name state parent group rest </proc/$$/stat; [ $group = $$ ] && echo alone",
         LONG_S * CAIRN_NS_PER_S);
     close(fd);
     assert_int_equal(command.end, CAIRN_ENFORCEMENT_EXITED);
     assert_int_equal(command.value, 0);
     assert_false(command.is_cut);
-    assert_string_equal(command.output, "{\"verdict\":7}\n7, 1 2, there\ntoo\n0\n1\n2\nSigBlk: 0\nSigIgn: 0\nalone\n");
+    assert_string_equal(
+        command.output,
+        "{\"verdict\":7}\n7, 1 2, there\ntoo\n0\n1\n2\nSigBlk: 0\nSigIgn: 0\nalone\n");
 }
 
 static void
@@ -87,7 +96,8 @@ test_output_is_bounded(void **state)
 {
     (void)state;
     run("head -c 1000000 /dev/zero | tr '\\0' x; echo end", LONG_S * CAIRN_NS_PER_S);
-    assert_int_equal(command.end, CAIRN_ENFORCEMENT_EXITED); /* it was read to its end, and did not wait */
+    /* it was read to its end, and did not wait */
+    assert_int_equal(command.end, CAIRN_ENFORCEMENT_EXITED);
     assert_int_equal(command.value, 0);
     assert_true(command.is_cut);
     assert_int_equal(command.output_bytes, CAIRN_COMMAND_OUTPUT_BYTES);
@@ -104,8 +114,11 @@ test_pieces(void **state)
     bool goes_on = false;
 
     (void)state;
-    run("echo short; echo; printf 'a\\0b\\n'; printf x; for i in 1 2 3 4 5 6 7 8 9 10; do for k in 1 2 3 4 5 6 7 8 9 10; do printf "
-        "'\\303\\274\\303\\274\\303\\274\\303\\274\\303\\274\\303\\274\\303\\274\\303\\274\\303\\274\\303\\274'; done; done; echo; printf last", LONG_S * CAIRN_NS_PER_S);
+    run("echo short; echo; printf 'a\\0b\\n'; printf x; for i in 1 2 3 4 5 6 7 8 9 10; do for k in "
+        "1 2 3 4 5 6 7 8 9 10; do printf "
+        "'\\303\\274\\303\\274\\303\\274\\303\\274\\303\\274\\303\\274\\303\\274\\303\\274\\303\\27"
+        "4\\303\\274'; done; done; echo; printf last",
+        LONG_S * CAIRN_NS_PER_S);
     assert_int_equal(command.value, 0);
     while (cairn_command_next_piece(&command, &at, &piece)) {
         assert_in_range(piece.len, 1, CAIRN_COMMAND_PIECE_BYTES);
@@ -142,7 +155,8 @@ test_pieces_of_no_text(void **state)
     assert_int_equal(sum, 3000);
 }
 
-/* The process of that number, from the command's output, is gone; one that nobody waits for may be left of it for a moment. */
+/* The process of that number, from the command's output, is gone; one that nobody waits for may be
+ * left of it for a moment. */
 static void
 await_gone(const char *text)
 {
@@ -156,7 +170,8 @@ await_gone(const char *text)
     while (!is_gone && now_ns() < until_ns) {
         FILE *file = fopen(path, "re");
 
-        is_gone = !file || !fgets(line, sizeof line, file) || sscanf(strrchr(line, ')') + 1, " %c", &state) != 1 || state == 'Z';
+        is_gone = !file || !fgets(line, sizeof line, file) ||
+                  sscanf(strrchr(line, ')') + 1, " %c", &state) != 1 || state == 'Z';
         if (file)
             fclose(file);
         usleep(5000);
@@ -168,7 +183,9 @@ await_gone(const char *text)
 static void
 test_it_does_not_hang(void **state)
 {
-    static const char *const scripts[] = {"sleep 1000 & echo $!; wait", "trap '' TERM INT HUP; sleep 1000 & echo $!; exec >&- 2>&-; wait"};
+    static const char *const scripts[] = {
+        "sleep 1000 & echo $!; wait",
+        "trap '' TERM INT HUP; sleep 1000 & echo $!; exec >&- 2>&-; wait"};
 
     (void)state;
     for (size_t i = 0; i < sizeof scripts / sizeof *scripts; i++) {
@@ -203,7 +220,9 @@ test_check(void **state)
 {
     static char error[CAIRN_CONFIG_ERROR_BYTES], text[256];
     char dir[] = "/tmp/cairn-command-XXXXXX", path[64];
-    static const char *const reasons[] = {"No such file or directory", "the agent's user may not execute it", NULL, "it is no plain file"};
+    static const char *const reasons[] = {"No such file or directory",
+                                          "the agent's user may not execute it", NULL,
+                                          "it is no plain file"};
     FILE *file;
 
     (void)state;
@@ -220,12 +239,17 @@ test_check(void **state)
         }
         if (i == 2)
             assert_int_equal(chmod(path, 0700), 0);
-        (void)snprintf(text, sizeof text, "verdict_policy: enforce\n\nenforce_command: [\"%s\", \"\"]\n", i == 3 ? dir : path);
-        assert_int_equal(cairn_config_parse(text, strlen(text), "a.yaml", &config, error, sizeof error), CAIRN_OK);
+        (void)snprintf(text, sizeof text,
+                       "verdict_policy: enforce\n\nenforce_command: [\"%s\", \"\"]\n",
+                       i == 3 ? dir : path);
+        assert_int_equal(
+            cairn_config_parse(text, strlen(text), "a.yaml", &config, error, sizeof error),
+            CAIRN_OK);
         assert_int_equal(config.enforce_command.count, 2);
         err = cairn_command_check(&config, error, sizeof error);
         assert_int_equal(err, reasons[i] ? CAIRN_CONFIG : CAIRN_OK);
-        if (reasons[i] && (strncmp(error, "a.yaml:3: enforce_command /tmp/", 31) != 0 || !strstr(error, reasons[i])))
+        if (reasons[i] && (strncmp(error, "a.yaml:3: enforce_command /tmp/", 31) != 0 ||
+                           !strstr(error, reasons[i])))
             fail_msg("%s", error);
         cairn_config_fini(&config);
     }
@@ -236,11 +260,11 @@ test_check(void **state)
 int
 main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_what_it_gets),          cmocka_unit_test(test_how_it_ends),
-                                       cmocka_unit_test(test_output_is_bounded),
-        cmocka_unit_test(test_pieces),
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_what_it_gets),          cmocka_unit_test(test_how_it_ends),
+        cmocka_unit_test(test_output_is_bounded),     cmocka_unit_test(test_pieces),
         cmocka_unit_test(test_pieces_of_no_text),     cmocka_unit_test(test_it_does_not_hang),
-                                       cmocka_unit_test(test_what_it_leaves_behind), cmocka_unit_test(test_check)};
+        cmocka_unit_test(test_what_it_leaves_behind), cmocka_unit_test(test_check)};
 
     signal(SIGPIPE, SIG_IGN); /* as in an agent */
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,5 @@
-/* tests/unit/agent/service/test_enforcing.c - verdict_policy enforce in a whole agent: a rank dies, and the operator's command is run for it once. */
+/* tests/unit/agent/service/test_enforcing.c - verdict_policy enforce in a whole agent: a rank dies,
+ * and the operator's command is run for it once. */
 #include "agent/service/timing_state.h"
 #include "tests/unit/agent/rings.h"
 
@@ -25,7 +26,8 @@ make_enforcing(void **state, const char *script)
     node = *state;
     node->config.verdict_policy = CAIRN_CONFIG_ENFORCE;
     command = &node->config.enforce_command;
-    used = snprintf(command->text, sizeof command->text, "/bin/sh%c-c%c%s%c%s", 0, 0, script, 0, node->dir);
+    used = snprintf(command->text, sizeof command->text, "/bin/sh%c-c%c%s%c%s", 0, 0, script, 0,
+                    node->dir);
     assert_true(used > 0 && (size_t)used < sizeof command->text);
     command->count = 4;
     node->pid = start_process(node);
@@ -36,7 +38,9 @@ make_enforcing(void **state, const char *script)
 static int
 start_succeeding(void **state)
 {
-    return make_enforcing(state, "cat >$0/input; echo $CAIRN_VERDICT/$CAIRN_RANKS/$CAIRN_NODES/$CAIRN_HOSTS >>$0/runs; echo drained; echo two >&2; printf %01200d 1");
+    return make_enforcing(
+        state, "cat >$0/input; echo $CAIRN_VERDICT/$CAIRN_RANKS/$CAIRN_NODES/$CAIRN_HOSTS "
+               ">>$0/runs; echo drained; echo two >&2; printf %01200d 1");
 }
 
 static int
@@ -51,21 +55,27 @@ start_hanging(void **state)
     return make_enforcing(state, "echo $$ >>$0/runs; exec sleep 1000");
 }
 
-/* Three ranks count operations; ranks 1 and 2 end, rank 1 with a word: the end of rank 2 is what rank 0 waits for. Two kinds of evidence. */
+/* Three ranks count operations; ranks 1 and 2 end, rank 1 with a word: the end of rank 2 is what
+ * rank 0 waits for. Two kinds of evidence. */
 static void
 lose_a_rank(const struct node *node, struct job *job)
 {
     uint64_t now_ns = now_ms() * CAIRN_NS_PER_MS;
 
     for (uint32_t rank = 0; rank < RANKS; rank++) {
-        struct cairn_timing_record record = {.comm = 7, .enter_ns = now_ns - 60 * CAIRN_NS_PER_S, .rank = rank, .peer = rank,
-                                             .ranks = RANKS, .op = CAIRN_TIMING_MEMBER};
+        struct cairn_timing_record record = {.comm = 7,
+                                             .enter_ns = now_ns - 60 * CAIRN_NS_PER_S,
+                                             .rank = rank,
+                                             .peer = rank,
+                                             .ranks = RANKS,
+                                             .op = CAIRN_TIMING_MEMBER};
 
         job->files[rank] = make_ring();
         assert_true(cairn_ring_write(&job->files[rank].ring, &record));
         record.op = CAIRN_ALL_REDUCE;
         record.peer = CAIRN_PEER_NONE;
-        for (record.seq = 1; record.seq <= 100; record.seq++) { /* half a second apart, until ten seconds ago */
+        for (record.seq = 1; record.seq <= 100; record.seq++) {
+            /* half a second apart, until ten seconds ago */
             record.enter_ns += CAIRN_NS_PER_S / 2;
             assert_true(cairn_ring_write(&job->files[rank].ring, &record));
         }
@@ -88,7 +98,8 @@ lose_a_rank(const struct node *node, struct job *job)
             _exit(0);
         }
         assert_int_equal(wait_exit(pid), 0);
-        await_log(node, rank == 1 ? "session: trainer left rank=1" : "session: trainer left rank=2");
+        await_log(node,
+                  rank == 1 ? "session: trainer left rank=1" : "session: trainer left rank=2");
     }
     hand_over(&job->trainer, job->files[0].fd);
     await_log(node, "opened: rank 2 is gone");
@@ -146,8 +157,11 @@ test_once(void **state)
     struct job job;
 
     lose_a_rank(node, &job);
-    await_status(node, "\"enforcement\":{\"result\":\"succeeded\",\"what\":\"enforce_command succeeded on node 0\",\"node\":0,\"exit_status\":0,");
-    (void)snprintf(text, sizeof text, "enforce: verdict=1: runs /bin/sh; CAIRN_RANKS=2 CAIRN_NODES=0 CAIRN_HOSTS=%.*s", host_len, address);
+    await_status(node, "\"enforcement\":{\"result\":\"succeeded\",\"what\":\"enforce_command "
+                       "succeeded on node 0\",\"node\":0,\"exit_status\":0,");
+    (void)snprintf(text, sizeof text,
+                   "enforce: verdict=1: runs /bin/sh; CAIRN_RANKS=2 CAIRN_NODES=0 CAIRN_HOSTS=%.*s",
+                   host_len, address);
     await_log(node, text);
     await_log(node, "enforce: verdict=1 says: drained");
     await_log(node, "enforce: verdict=1 says: two");
@@ -161,7 +175,8 @@ test_once(void **state)
     says("\"enforcement\":{\"result\":\"running\",");
     ask_status(node, text, sizeof text);
     says("is gone while the others wait; since step 0; enforce_command succeeded on node 0\"");
-    says("\"enforcements\":{\"succeeded\":1,\"failed\":0,\"timeout\":0,\"not_started\":0,\"unknown\":0}");
+    says("\"enforcements\":{\"succeeded\":1,\"failed\":0,\"timeout\":0,\"not_started\":0,"
+         "\"unknown\":0}");
     start_again(node, SIGKILL); /* it is kept, and not done again */
     await_status(node, "\"enforcement\":{\"result\":\"succeeded\",");
     (void)snprintf(text, sizeof text, "1/2/0/%.*s\n", host_len, address);
@@ -178,7 +193,8 @@ test_a_failure(void **state)
     lose_a_rank(node, &job);
     await_log(node, "enforce: verdict=1 says: no such node");
     await_log(node, "enforce: verdict=1: enforce_command failed on node 0 with exit status 3");
-    await_status(node, "\"enforcement\":{\"result\":\"failed\",\"what\":\"enforce_command failed on node 0 with exit status 3\",\"node\":0,\"exit_status\":3,");
+    await_status(node, "\"enforcement\":{\"result\":\"failed\",\"what\":\"enforce_command failed "
+                       "on node 0 with exit status 3\",\"node\":0,\"exit_status\":3,");
     ask_status(node, text, sizeof text);
     assert_string_equal(left(node, "runs"), "run\n");
     end_job(&job);
@@ -197,7 +213,8 @@ await_command(const struct node *node)
     return -1;
 }
 
-/* An agent that is killed leaves its command behind; the one after it does not know what came of it, says so, and does not run it again. */
+/* An agent that is killed leaves its command behind; the one after it does not know what came of
+ * it, says so, and does not run it again. */
 static void
 test_an_agent_that_dies_meanwhile(void **state)
 {
@@ -207,9 +224,12 @@ test_an_agent_that_dies_meanwhile(void **state)
 
     lose_a_rank(node, &job);
     pid = await_command(node);
-    await_status(node, "\"enforcement\":{\"result\":\"running\",\"what\":\"enforce_command runs on node 0\"");
+    await_status(
+        node,
+        "\"enforcement\":{\"result\":\"running\",\"what\":\"enforce_command runs on node 0\"");
     start_again(node, SIGKILL);
-    await_status(node, "\"enforcement\":{\"result\":\"unknown\",\"what\":\"enforce_command: unknown: the agent of node 0 ended before it said");
+    await_status(node, "\"enforcement\":{\"result\":\"unknown\",\"what\":\"enforce_command: "
+                       "unknown: the agent of node 0 ended before it said");
     ask_status(node, text, sizeof text);
     says("\"timeout\":0,\"not_started\":0,\"unknown\":1}");
     assert_int_equal(kill(-pid, SIGKILL), 0);
@@ -243,16 +263,20 @@ test_the_start(void **state)
     struct node *node = *state;
 
     node->config.verdict_policy = CAIRN_CONFIG_ENFORCE;
-    node->config.enforce_command = (struct cairn_config_command){.count = 1, .text = "/nowhere/drain"};
+    node->config.enforce_command =
+        (struct cairn_config_command){.count = 1, .text = "/nowhere/drain"};
     assert_int_equal(wait_exit(start_process(node)), 78);
-    assert_true(logged(node, "enforce_command /nowhere/drain: No such file or directory: name a program that is on every node"));
+    assert_true(logged(node, "enforce_command /nowhere/drain: No such file or directory: name a "
+                             "program that is on every node"));
     node->config.verdict_policy = CAIRN_CONFIG_ADVISE;
     node->pid = start_process(node);
-    await_log(node, "there is an enforce_command, but verdict_policy is not enforce: it is never run");
+    await_log(node,
+              "there is an enforce_command, but verdict_policy is not enforce: it is never run");
     await_log(node, "agent: serves");
 }
 
-/* A node died as it ran the command. Who analyses then says that nobody knows what came of it, also where it runs no command itself. */
+/* A node died as it ran the command. Who analyses then says that nobody knows what came of it, also
+ * where it runs no command itself. */
 static void
 test_whoever_analyses_settles(void **state)
 {
@@ -264,13 +288,17 @@ test_whoever_analyses_settles(void **state)
     assert_true(agent && timing);
     agent->clock = cairn_clock_system();
     agent->config.verdict_policy = CAIRN_CONFIG_ADVISE;
-    agent->config.node_count = 1; /* the other one is not in this configuration, and so nobody is told */
+    agent->config.node_count = 1; /* the other one is not in this configuration, and so nobody is
+                                   * told */
     agent->timing = timing;
     timing->eligible = &eligible;
     cairn_ledger_init(&timing->ledger);
     timing->ledger.count = 1;
     timing->ledger.entries[0] = (struct cairn_ledger_entry){
-        .number = 1, .enforcement = {.state = CAIRN_ENFORCEMENT_RUNNING, .node = 1, .begun_wall_ns = cairn_clock_wall_ns(&agent->clock)}};
+        .number = 1,
+        .enforcement = {.state = CAIRN_ENFORCEMENT_RUNNING,
+                        .node = 1,
+                        .begun_wall_ns = cairn_clock_wall_ns(&agent->clock)}};
     enforcing_turn(agent);
     assert_int_equal(timing->ledger.entries[0].enforcement.state, CAIRN_ENFORCEMENT_UNKNOWN);
     free(timing);
@@ -284,7 +312,8 @@ main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(test_once, start_succeeding, end_node),
         cmocka_unit_test_setup_teardown(test_a_failure, start_failing, end_node),
         cmocka_unit_test_setup_teardown(test_an_agent_that_dies_meanwhile, start_hanging, end_node),
-        cmocka_unit_test_setup_teardown(test_an_agent_that_stops_meanwhile, start_hanging, end_node),
+        cmocka_unit_test_setup_teardown(test_an_agent_that_stops_meanwhile, start_hanging,
+                                        end_node),
         cmocka_unit_test(test_whoever_analyses_settles),
         cmocka_unit_test_setup_teardown(test_the_start, make_node, end_node),
     };

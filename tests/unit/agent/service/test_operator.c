@@ -1,5 +1,5 @@
-/* tests/unit/agent/service/test_operator.c - what operators are told: a node's view between agents, health
- * and its checks, the answers' JSON. */
+/* tests/unit/agent/service/test_operator.c - what operators are told: a node's view between agents,
+ * health and its checks, the answers' JSON. */
 #include "agent/service/operator.h"
 
 #include "tools/tree.h"
@@ -237,7 +237,8 @@ each_trouble_has_its_check(void **state)
         assert_true(scene->health.checks[i].fix[0] != '\0'); /* each finding with its fix */
 }
 
-/* With steps of a millisecond most are skipped and many are not in the newest generation, which is young all the same. */
+/* With steps of a millisecond most are skipped and many are not in the newest generation, which is
+ * young all the same. */
 static void
 a_young_generation_is_enough(void **state)
 {
@@ -380,7 +381,9 @@ what_is_not_covered_warns(void **state)
     moment.rank = 1;
     uncover(scene, 0, &moment);
     assert_int_equal(look(scene)->level, OPERATOR_WARN);
-    assert_non_null(strstr(check_of(&scene->health, "not-covered")->what, "1 tensor of model or optimizer is not covered; m.w: its layout is sparse"));
+    assert_non_null(
+        strstr(check_of(&scene->health, "not-covered")->what,
+               "1 tensor of model or optimizer is not covered; m.w: its layout is sparse"));
     assert_int_equal(scene->health.uncovered.count, 2); /* two nodes say the same of one tensor */
     assert_int_equal(scene->health.uncovered.items[0].kind, CAIRN_OPTIMIZER);
     assert_int_equal(scene->health.uncovered.items[0].ranks, 2);
@@ -502,9 +505,11 @@ hostile_coverage_is_refused(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof hostile / sizeof *hostile; i++)
         assert_false(reads(hostile[i], &out));
-    snprintf(longer, sizeof longer, "{\"coverage\":{\"uncovered\":[{\"kind\":1,\"name\":\"%0300d\"}]}}", 1);
+    snprintf(longer, sizeof longer,
+             "{\"coverage\":{\"uncovered\":[{\"kind\":1,\"name\":\"%0300d\"}]}}", 1);
     assert_false(reads(longer, &out));
-    assert_true(reads("{\"coverage\":{\"uncovered\":[{\"kind\":1,\"name\":\"a\",\"of_tomorrow\":3}]}}", &out));
+    assert_true(reads(
+        "{\"coverage\":{\"uncovered\":[{\"kind\":1,\"name\":\"a\",\"of_tomorrow\":3}]}}", &out));
     assert_int_equal(out.coverage->uncovered.count, 1);
     operator_node_fini(&out);
 }
@@ -516,9 +521,11 @@ newer_views_are_read(void **state)
     struct operator_node out;
 
     (void)state;
-    assert_true(reads("{\"of_tomorrow\":{\"a\":[1,{\"b\":null}],\"c\":\"}\"},\"coverage\":{\"totals\":{\"x\":[1.5,true]},"
-                      "\"uncovered\":[{\"since\":{\"step\":3},\"kind\":2,\"name\":\"m\",\"why\":\"text\"}]}}",
-                      &out));
+    assert_true(reads(
+        "{\"of_tomorrow\":{\"a\":[1,{\"b\":null}],\"c\":\"}\"},\"coverage\":{\"totals\":{\"x\":[1."
+        "5,true]},"
+        "\"uncovered\":[{\"since\":{\"step\":3},\"kind\":2,\"name\":\"m\",\"why\":\"text\"}]}}",
+        &out));
     assert_int_equal(out.coverage->uncovered.count, 1);
     assert_string_equal(out.coverage->uncovered.items[0].name, "m");
     operator_node_fini(&out);
@@ -588,10 +595,13 @@ status_shows_coverage(void **state)
     entry = cairn_tree_next(&tree, list, NULL);
     assert_string_equal(cairn_tree_text(&tree, entry, "kind", out, sizeof out), "buffer");
     assert_string_equal(cairn_tree_text(&tree, entry, "name", out, sizeof out), "mask");
-    assert_string_equal(cairn_tree_text(&tree, entry, "reason", out, sizeof out), "it is on the meta device");
+    assert_string_equal(cairn_tree_text(&tree, entry, "reason", out, sizeof out),
+                        "it is on the meta device");
     list = cairn_tree_find(&tree, NULL, "coverage.refusals");
     assert_int_equal(list->count, 1);
-    assert_string_equal(cairn_tree_text(&tree, cairn_tree_next(&tree, list, NULL), "reason", out, sizeof out), "why");
+    assert_string_equal(
+        cairn_tree_text(&tree, cairn_tree_next(&tree, list, NULL), "reason", out, sizeof out),
+        "why");
     list = cairn_tree_find(&tree, NULL, "coverage.ranks");
     assert_int_equal(list->count, 2);
     entry = cairn_tree_next(&tree, list, NULL);
@@ -662,7 +672,8 @@ verdicts_are_shown(void **state)
     cairn_json_writer_init(&writer);
     operator_write_status(&writer, &scene->job, &scene->health, 0);
     tree = parse(&writer, &text);
-    assert_string_equal(cairn_tree_text(&tree, NULL, "detection.policy", out, sizeof out), "advise");
+    assert_string_equal(cairn_tree_text(&tree, NULL, "detection.policy", out, sizeof out),
+                        "advise");
     assert_int_equal(cairn_tree_u64(&tree, NULL, "detection.analyst", 99), 2);
     assert_int_equal(cairn_tree_u64(&tree, NULL, "detection.world", 0), 12);
     assert_int_equal(cairn_tree_u64(&tree, NULL, "detection.ranks_seen", 0), 11);
@@ -698,14 +709,21 @@ enforcement_is_shown(void **state)
     look(scene);
     scene->job.ledger = &ledger;
     scene->config.verdict_policy = CAIRN_CONFIG_ENFORCE;
-    ledger.entries[0].enforcement = (struct cairn_enforcement){.state = CAIRN_ENFORCEMENT_EXITED, .value = 3, .node = 2, .exchanges = 1,
-                                                               .begun_wall_ns = 5, .ended_wall_ns = 6};
-    ledger.entries[2].enforcement = (struct cairn_enforcement){.state = CAIRN_ENFORCEMENT_RUNNING, .node = 2, .exchanges = 1};
+    ledger.entries[0].enforcement = (struct cairn_enforcement){.state = CAIRN_ENFORCEMENT_EXITED,
+                                                               .value = 3,
+                                                               .node = 2,
+                                                               .exchanges = 1,
+                                                               .begun_wall_ns = 5,
+                                                               .ended_wall_ns = 6};
+    ledger.entries[2].enforcement =
+        (struct cairn_enforcement){.state = CAIRN_ENFORCEMENT_RUNNING, .node = 2, .exchanges = 1};
     ledger.enforced_before[CAIRN_ENFORCED_TIMEOUT] = 4;
     scene->nodes[2].timing_dropped = 9;
     operator_health_find(&scene->job, &scene->health);
-    assert_non_null(strstr(check_of(&scene->health, "slow-rank")->what, "; enforce_command failed on node 2 with exit status 3"));
-    assert_non_null(strstr(check_of(&scene->health, "rank-hangs")->what, "; enforce_command runs on node 2"));
+    assert_non_null(strstr(check_of(&scene->health, "slow-rank")->what,
+                           "; enforce_command failed on node 2 with exit status 3"));
+    assert_non_null(
+        strstr(check_of(&scene->health, "rank-hangs")->what, "; enforce_command runs on node 2"));
     cairn_json_writer_init(&writer);
     operator_write_status(&writer, &scene->job, &scene->health, 0);
     tree = parse(&writer, &text);
@@ -715,21 +733,25 @@ enforcement_is_shown(void **state)
     assert_int_equal(cairn_tree_u64(&tree, NULL, "detection.enforcements.succeeded", 9), 0);
     list = cairn_tree_find(&tree, NULL, "detection.verdicts");
     entry = cairn_tree_next(&tree, list, NULL);
-    assert_string_equal(cairn_tree_text(&tree, entry, "enforcement.result", out, sizeof out), "failed");
+    assert_string_equal(cairn_tree_text(&tree, entry, "enforcement.result", out, sizeof out),
+                        "failed");
     assert_int_equal(cairn_tree_u64(&tree, entry, "enforcement.exit_status", 0), 3);
     assert_int_equal(cairn_tree_u64(&tree, entry, "enforcement.ended_wall_ns", 0), 6);
     entry = cairn_tree_next(&tree, list, cairn_tree_next(&tree, list, entry));
-    assert_string_equal(cairn_tree_text(&tree, entry, "enforcement.result", out, sizeof out), "running");
+    assert_string_equal(cairn_tree_text(&tree, entry, "enforcement.result", out, sizeof out),
+                        "running");
     assert_null(cairn_tree_find(&tree, entry, "enforcement.ended_wall_ns"));
     cairn_tree_fini(&tree);
     free(text);
 }
 
-/* What the analyst advises about the plan; numbers of another version that mean nothing here are no advice. */
+/* What the analyst advises about the plan; numbers of another version that mean nothing here are no
+ * advice. */
 static void
 advice_is_shown(void **state)
 {
-    static const char *const actions[] = {[0] = NULL, [1] = "microbatches", [3] = "groups", [9] = NULL};
+    static const char *const actions[] = {
+        [0] = NULL, [1] = "microbatches", [3] = "groups", [9] = NULL};
     struct scene *scene = *state;
     struct operator_node *analyst = &scene->nodes[2];
 
@@ -752,10 +774,14 @@ advice_is_shown(void **state)
         if (!actions[i]) {
             assert_null(cairn_tree_find(&tree, NULL, "replan.advice.action"));
         } else {
-            assert_string_equal(cairn_tree_text(&tree, NULL, "replan.advice.action", out, sizeof out), actions[i]);
-            assert_non_null(strstr(cairn_tree_text(&tree, NULL, "replan.advice.what", out, sizeof out),
-                                   "the plan that runs cannot go on; steps of 200 ms then, for 10 s of standing still"));
-            assert_true(fabs(cairn_tree_double(&tree, NULL, "replan.advice.cost_ms", 0) - 10000) < 1e-6);
+            assert_string_equal(
+                cairn_tree_text(&tree, NULL, "replan.advice.action", out, sizeof out), actions[i]);
+            assert_non_null(
+                strstr(cairn_tree_text(&tree, NULL, "replan.advice.what", out, sizeof out),
+                       "the plan that runs cannot go on; steps of 200 ms then, for 10 s of "
+                       "standing still"));
+            assert_true(fabs(cairn_tree_double(&tree, NULL, "replan.advice.cost_ms", 0) - 10000) <
+                        1e-6);
             assert_true(isnan(cairn_tree_double(&tree, NULL, "replan.advice.current_ms", NAN)));
         }
         assert_false(cairn_tree_bool(&tree, NULL, "replan.enforced", true));

@@ -1,4 +1,5 @@
-/* tests/unit/agent/service/test_problem_file.c - the problem that a configuration names: taken, or refused with file, line and reason. */
+/* tests/unit/agent/service/test_problem_file.c - the problem that a configuration names: taken, or
+ * refused with file, line and reason. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -13,9 +14,11 @@
 #include "agent/service/problem_file.h"
 
 static const char right[] =
-    "{\"layers\": 4, \"layer_ms\": 10, \"microbatches\": 4, \"tp_cost\": {\"1\": 1}, \"layer_bytes\": 1000,\n"
+    "{\"layers\": 4, \"layer_ms\": 10, \"microbatches\": 4, \"tp_cost\": {\"1\": 1}, "
+    "\"layer_bytes\": 1000,\n"
     " \"devices\": [{\"id\": 0, \"node\": 0, \"rate\": 1, \"memory_bytes\": 100000}],\n"
-    " \"current\": {\"pipelines\": [{\"microbatches\": 4, \"stages\": [{\"devices\": [0], \"layers\": [0, 4]}]}]}}";
+    " \"current\": {\"pipelines\": [{\"microbatches\": 4, \"stages\": [{\"devices\": [0], "
+    "\"layers\": [0, 4]}]}]}}";
 
 /* Loads a file of this text; NULL: there is no such file. */
 static cairn_err
@@ -34,7 +37,9 @@ load(const char *text, bool *has_adviser, char error[CAIRN_CONFIG_ERROR_BYTES])
     if (!text)
         unlink(path);
     (void)snprintf(yaml, sizeof yaml, "job: j\nproblem: %s\n", path);
-    assert_int_equal(cairn_config_parse(yaml, strlen(yaml), "cairn.yaml", &config, error, CAIRN_CONFIG_ERROR_BYTES), CAIRN_OK);
+    assert_int_equal(cairn_config_parse(yaml, strlen(yaml), "cairn.yaml", &config, error,
+                                        CAIRN_CONFIG_ERROR_BYTES),
+                     CAIRN_OK);
     error[0] = '\0';
     err = cairn_problem_file_load(&config, &adviser, error, CAIRN_CONFIG_ERROR_BYTES);
     *has_adviser = adviser != NULL;
@@ -56,7 +61,8 @@ test_right(void **state)
     if (load(right, &has_adviser, error) || !has_adviser)
         fail_msg("%s", error);
     assert_int_equal(cairn_config_default(&config), CAIRN_OK);
-    assert_int_equal(cairn_problem_file_load(&config, &adviser, error, sizeof error), CAIRN_OK); /* none is named */
+    /* none is named */
+    assert_int_equal(cairn_problem_file_load(&config, &adviser, error, sizeof error), CAIRN_OK);
     assert_null(adviser);
     cairn_config_fini(&config);
 }
@@ -69,7 +75,8 @@ test_wrong(void **state)
     } wrong[] = {{NULL, "No such file or directory"},
                  {"", "line 1"},
                  {"{\"layers\": 4,\n \"layer_ms\": -1}", "line 2"},
-                 {"{\"layers\": 4, \"layer_ms\": 10, \"microbatches\": 4, \"tp_cost\": {\"1\": 1}, \"layer_bytes\": 1, \"devices\": []}",
+                 {"{\"layers\": 4, \"layer_ms\": 10, \"microbatches\": 4, \"tp_cost\": {\"1\": 1}, "
+                  "\"layer_bytes\": 1, \"devices\": []}",
                   "it has no \"current\""}};
     char error[CAIRN_CONFIG_ERROR_BYTES];
     bool has_adviser;
@@ -78,7 +85,8 @@ test_wrong(void **state)
     for (uint32_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         assert_int_equal(load(wrong[i].text, &has_adviser, error), CAIRN_CONFIG);
         assert_false(has_adviser);
-        if (strncmp(error, "cairn.yaml:2: problem /tmp/cairn-problem-", 41) != 0 || !strstr(error, wrong[i].why))
+        if (strncmp(error, "cairn.yaml:2: problem /tmp/cairn-problem-", 41) != 0 ||
+            !strstr(error, wrong[i].why))
             fail_msg("%s", error);
     }
 }

@@ -1,7 +1,7 @@
 /*
- * tests/unit/agent/service/test_spill.c - the bytes of spilled files: every buffer of every target is
- * filled with the right bytes, for layouts that cut, stride, transpose and repeat, through a window
- * that is smaller than what a buffer needs.
+ * tests/unit/agent/service/test_spill.c - the bytes of spilled files: every buffer of every target
+ * is filled with the right bytes, for layouts that cut, stride, transpose and repeat, through a
+ * window that is smaller than what a buffer needs.
  *
  * Every byte of a tensor is a function of its place in it, sources are made from that, and what is
  * not written stays poisoned.

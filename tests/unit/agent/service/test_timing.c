@@ -1,4 +1,5 @@
-/* tests/unit/agent/service/test_timing.c - rings of timing records handed to a real agent: good ones are read, others cost nothing. */
+/* tests/unit/agent/service/test_timing.c - rings of timing records handed to a real agent: good
+ * ones are read, others cost nothing. */
 #include "tests/unit/agent/rings.h"
 
 #include "replan/trace/topology.h"
@@ -12,9 +13,16 @@ write_steps(struct ring_file *file, uint32_t rank)
 
     for (uint32_t step = 1; step <= STEPS; step++)
         for (int ended = 0; ended < 2; ended++) {
-            struct cairn_timing_record record = {.comm = 3, .seq = step, .enter_ns = now_ns - 1000000 + step * 1000,
-                                                 .end_ns = ended ? now_ns - 1000000 + step * 1000 + 500 : 0, .rank = rank,
-                                                 .peer = CAIRN_PEER_NONE, .step = step, .ranks = 1, .op = CAIRN_BARRIER};
+            struct cairn_timing_record record = {
+                .comm = 3,
+                .seq = step,
+                .enter_ns = now_ns - 1000000 + step * 1000,
+                .end_ns = ended ? now_ns - 1000000 + step * 1000 + 500 : 0,
+                .rank = rank,
+                .peer = CAIRN_PEER_NONE,
+                .step = step,
+                .ranks = 1,
+                .op = CAIRN_BARRIER};
 
             assert_true(cairn_ring_write(&file->ring, &record));
         }
@@ -49,9 +57,10 @@ static void
 test_what_is_no_ring_is_not_read(void **state)
 {
     size_t bytes = cairn_ring_bytes(RECORDS);
-    int files[] = {make_file(bytes, 0), make_file(64, F_SEAL_SHRINK), make_file(bytes, F_SEAL_SHRINK),
-                   make_file((size_t)1 << 30, F_SEAL_SHRINK)};
-    static const char *const reasons[] = {"no memfd that is sealed", "no memfd that is sealed", "there is no ring of timing records",
+    int files[] = {make_file(bytes, 0), make_file(64, F_SEAL_SHRINK),
+                   make_file(bytes, F_SEAL_SHRINK), make_file((size_t)1 << 30, F_SEAL_SHRINK)};
+    static const char *const reasons[] = {"no memfd that is sealed", "no memfd that is sealed",
+                                          "there is no ring of timing records",
                                           "larger than a ring may be"};
     struct trainer trainer;
     int folder = open("/tmp", O_RDONLY | O_CLOEXEC);
@@ -121,7 +130,8 @@ test_noise_in_a_ring(void **state)
     for (int round = 0; round < 200; round++) {
         for (size_t i = 0; i < file.bytes; i++) {
             random = random * 1664525 + 1013904223;
-            ((volatile uint8_t *)file.memory)[i] = (uint8_t)(random >> 24 & (round % 3 ? 0xff : 0x03));
+            ((volatile uint8_t *)file.memory)[i] =
+                (uint8_t)(random >> 24 & (round % 3 ? 0xff : 0x03));
         }
         usleep(5000);
     }
@@ -131,7 +141,8 @@ test_noise_in_a_ring(void **state)
     end_ring(&file);
 }
 
-/* NCCL's plugin alone writes, which names no step and sees no end: who is waited for is named all the same. */
+/* NCCL's plugin alone writes, which names no step and sees no end: who is waited for is named all
+ * the same. */
 static void
 test_a_hang_by_counts(void **state)
 {
@@ -140,24 +151,36 @@ test_a_hang_by_counts(void **state)
     struct trainer trainers[2];
 
     for (uint32_t rank = 0; rank < 2; rank++) {
-        struct cairn_timing_record record = {.comm = 7, .enter_ns = now_ns - 60 * CAIRN_NS_PER_S, .rank = rank, .peer = rank,
-                                             .ranks = 2, .op = CAIRN_TIMING_MEMBER};
+        struct cairn_timing_record record = {.comm = 7,
+                                             .enter_ns = now_ns - 60 * CAIRN_NS_PER_S,
+                                             .rank = rank,
+                                             .peer = rank,
+                                             .ranks = 2,
+                                             .op = CAIRN_TIMING_MEMBER};
 
         assert_true(cairn_ring_write(&files[rank].ring, &record));
         record.op = CAIRN_ALL_REDUCE;
         record.peer = CAIRN_PEER_NONE;
-        for (record.seq = 1; record.seq <= 101 - rank; record.seq++) { /* half a second apart, until ten seconds ago */
+        for (record.seq = 1; record.seq <= 101 - rank; record.seq++) {
+            /* half a second apart, until ten seconds ago */
             record.enter_ns += CAIRN_NS_PER_S / 2;
             assert_true(cairn_ring_write(&files[rank].ring, &record));
         }
         attach(*state, &trainers[rank], rank, 2);
         hand_over(&trainers[rank], files[rank].fd);
     }
-    await_log(*state, "detect: verdict=1 opened: rank 1 never arrives in an operation that the others wait in");
-    await_log(*state, "rank 1 has entered 100 operations all_reduce of a communicator of 2 ranks, those that wait 101");
+    await_log(
+        *state,
+        "detect: verdict=1 opened: rank 1 never arrives in an operation that the others wait in");
+    await_log(*state, "rank 1 has entered 100 operations all_reduce of a communicator of 2 ranks, "
+                      "those that wait 101");
     await_status(*state, "\"kind\":\"hang_compute\"");
     for (uint32_t rank = 0; rank < 2; rank++) {
-        struct cairn_timing_record record = {.comm = 7, .seq = 101, .rank = rank, .peer = CAIRN_PEER_NONE, .ranks = 2,
+        struct cairn_timing_record record = {.comm = 7,
+                                             .seq = 101,
+                                             .rank = rank,
+                                             .peer = CAIRN_PEER_NONE,
+                                             .ranks = 2,
                                              .op = CAIRN_ALL_REDUCE};
 
         for (record.seq += rank == 0; record.seq <= 110; record.seq++) {
@@ -172,7 +195,8 @@ test_a_hang_by_counts(void **state)
     }
 }
 
-/* Of two that are gone with equal counts one has said that it leaves: the other is what those that are left wait for. */
+/* Of two that are gone with equal counts one has said that it leaves: the other is what those that
+ * are left wait for. */
 static void
 test_a_death_at_equal_counts(void **state)
 {
@@ -181,13 +205,18 @@ test_a_death_at_equal_counts(void **state)
     struct trainer trainer;
 
     for (uint32_t rank = 0; rank < 3; rank++) {
-        struct cairn_timing_record record = {.comm = 7, .enter_ns = now_ns - 60 * CAIRN_NS_PER_S, .rank = rank, .peer = rank,
-                                             .ranks = 3, .op = CAIRN_TIMING_MEMBER};
+        struct cairn_timing_record record = {.comm = 7,
+                                             .enter_ns = now_ns - 60 * CAIRN_NS_PER_S,
+                                             .rank = rank,
+                                             .peer = rank,
+                                             .ranks = 3,
+                                             .op = CAIRN_TIMING_MEMBER};
 
         assert_true(cairn_ring_write(&files[rank].ring, &record));
         record.op = CAIRN_ALL_REDUCE;
         record.peer = CAIRN_PEER_NONE;
-        for (record.seq = 1; record.seq <= 100; record.seq++) { /* half a second apart, until ten seconds ago */
+        for (record.seq = 1; record.seq <= 100; record.seq++) {
+            /* half a second apart, until ten seconds ago */
             record.enter_ns += CAIRN_NS_PER_S / 2;
             assert_true(cairn_ring_write(&files[rank].ring, &record));
         }
@@ -210,7 +239,8 @@ test_a_death_at_equal_counts(void **state)
             _exit(0);
         }
         assert_int_equal(wait_exit(pid), 0);
-        await_log(*state, rank == 1 ? "session: trainer left rank=1" : "session: trainer left rank=2");
+        await_log(*state,
+                  rank == 1 ? "session: trainer left rank=1" : "session: trainer left rank=2");
     }
     hand_over(&trainer, files[0].fd);
     await_log(*state, "opened: rank 2 is gone");
@@ -220,15 +250,17 @@ test_a_death_at_equal_counts(void **state)
         end_ring(&files[rank]);
 }
 
-/* The socket of a trainer that has ended is still open in a child of its: what it said last is read to the end, over all that came with
- * descriptors, behind each of which the kernel ends a read. Of that the last is what makes the agent say something. */
+/* The socket of a trainer that has ended is still open in a child of its: what it said last is read
+ * to the end, over all that came with descriptors, behind each of which the kernel ends a read. Of
+ * that the last is what makes the agent say something. */
 static void
 test_what_was_said_last(void **state)
 {
     enum { HANDED = 4 };
     const struct node *node = *state;
     struct ring_file file = make_ring();
-    pid_t *heir = mmap(NULL, sizeof *heir, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    pid_t *heir =
+        mmap(NULL, sizeof *heir, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     pid_t pid = fork();
 
     assert_ptr_not_equal(heir, MAP_FAILED);
@@ -257,7 +289,8 @@ test_what_was_said_last(void **state)
     end_ring(&file);
 }
 
-/* What a full ring has dropped is newer than all that waits in it: of that rank nobody knows how far it has come. */
+/* What a full ring has dropped is newer than all that waits in it: of that rank nobody knows how
+ * far it has come. */
 static void
 test_a_ring_that_was_full(void **state)
 {
@@ -267,8 +300,12 @@ test_a_ring_that_was_full(void **state)
     struct trainer trainers[2];
 
     for (uint32_t rank = 0; rank < 2; rank++) {
-        struct cairn_timing_record record = {.comm = 7, .enter_ns = now_ns - 120 * CAIRN_NS_PER_S, .rank = rank, .peer = rank,
-                                             .ranks = 2, .op = CAIRN_TIMING_MEMBER};
+        struct cairn_timing_record record = {.comm = 7,
+                                             .enter_ns = now_ns - 120 * CAIRN_NS_PER_S,
+                                             .rank = rank,
+                                             .peer = rank,
+                                             .ranks = 2,
+                                             .op = CAIRN_TIMING_MEMBER};
         uint32_t dropped = 0;
 
         assert_true(cairn_ring_write(&files[rank].ring, &record));
@@ -276,7 +313,8 @@ test_a_ring_that_was_full(void **state)
             assert_true(cairn_ring_write(&files[rank].ring, &record));
         record.op = CAIRN_ALL_REDUCE;
         record.peer = CAIRN_PEER_NONE;
-        for (record.seq = 1; record.seq <= 200; record.seq++) { /* half a second apart, until twenty seconds ago */
+        for (record.seq = 1; record.seq <= 200; record.seq++) {
+            /* half a second apart, until twenty seconds ago */
             record.enter_ns += CAIRN_NS_PER_S / 2;
             dropped += !cairn_ring_write(&files[rank].ring, &record);
         }

@@ -1,4 +1,5 @@
-/* tests/unit/agent/service/test_timing_analysis.c - reports that the analysis has no room for: dropped, counted, and said once a minute. */
+/* tests/unit/agent/service/test_timing_analysis.c - reports that the analysis has no room for:
+ * dropped, counted, and said once a minute. */
 #include "agent/service/timing_state.h"
 
 #include "base/log.h"
@@ -42,7 +43,8 @@ clock_now(void *state)
 static void
 test_no_room(void **state)
 {
-    static const struct cairn_clock_ops ops = {.name = "test", .now_ns = clock_now, .wall_ns = clock_now};
+    static const struct cairn_clock_ops ops = {
+        .name = "test", .now_ns = clock_now, .wall_ns = clock_now};
     struct cairn_agent *agent = calloc(1, sizeof *agent);
     struct timing_state *timing = calloc(1, sizeof *timing);
     uint8_t *part = calloc(1, PART_BYTES);
@@ -58,13 +60,16 @@ test_no_room(void **state)
     assert_int_equal(timing_analysis_open(agent), CAIRN_OK);
     test_now_ns = 5 * CAIRN_NS_PER_S;
     for (int i = 0; i < 2 * ROOM_PARTS; i++)
-        timing_analysis_take(agent, 1, part, PART_BYTES); /* another agent analyses: nothing waits here */
+        /* another agent analyses: nothing waits here */
+        timing_analysis_take(agent, 1, part, PART_BYTES);
     assert_int_equal(timing_analysis_dropped(agent), 0);
-    for (uint32_t turn = 0; turn < 3; turn++) { /* at once, half a minute later, and a minute after that */
+    for (uint32_t turn = 0; turn < 3; turn++) { /* at once, half a minute later, and a minute after
+                                                 * that */
         timing_analysis_begin(agent, 1);
         for (int i = 0; i < ROOM_PARTS + 9; i++)
             timing_analysis_take(agent, 1, part, PART_BYTES);
-        assert_int_equal(timing_analysis_dropped(agent), (turn + 1) * 10); /* each part takes a few bytes more */
+        /* each part takes a few bytes more */
+        assert_int_equal(timing_analysis_dropped(agent), (turn + 1) * 10);
         assert_int_equal(lines.count, turn < 2 ? 1 : 2);
         if (!strstr(lines.last, turn < 2 ? "63 MiB of them wait" : "dropped=21 since"))
             fail_msg("%s", lines.last);

@@ -1,6 +1,7 @@
 /*
- * tests/unit/agent/service/test_watch.c - who analyses, and the reports' way there, on a network that loses, repeats and reorders: what
- * an analyst gets of a stream is its beginning without gaps, and everything arrives when the network is whole again.
+ * tests/unit/agent/service/test_watch.c - who analyses, and the reports' way there, on a network
+ * that loses, repeats and reorders: what an analyst gets of a stream is its beginning without gaps,
+ * and everything arrives when the network is whole again.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,7 +16,8 @@
 
 enum { AGENTS = 5, QUEUE = 4096, MS = 1000000 };
 
-/* A report of these tests: which stream of its agent it was said in, and its number there; 0 announces. */
+/* A report of these tests: which stream of its agent it was said in, and its number there; 0
+ * announces. */
 struct said {
     uint32_t agent, stream, number;
 };
@@ -274,7 +276,8 @@ test_lossy(void **state)
     }
 }
 
-/* The analyst dies, the next one takes over; it comes back with nothing, and gets all from the beginning. */
+/* The analyst dies, the next one takes over; it comes back with nothing, and gets all from the
+ * beginning. */
 static void
 test_taken_over(void **state)
 {
@@ -302,7 +305,8 @@ test_taken_over(void **state)
     }
 }
 
-/* It restarts so quickly that nobody saw it gone: it does not know the streams, and asks for new ones. */
+/* It restarts so quickly that nobody saw it gone: it does not know the streams, and asks for new
+ * ones. */
 static void
 test_forgotten(void **state)
 {
@@ -338,7 +342,8 @@ test_asked_anew(void **state)
     end(net);
 }
 
-/* A network that is away for long: memory stays within its bounds, and a new stream begins afterwards. */
+/* A network that is away for long: memory stays within its bounds, and a new stream begins
+ * afterwards. */
 static void
 test_away(void **state)
 {
@@ -361,9 +366,9 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_whole_network), cmocka_unit_test(test_lossy), cmocka_unit_test(test_taken_over),
-        cmocka_unit_test(test_forgotten),     cmocka_unit_test(test_away),
-        cmocka_unit_test(test_asked_anew),
+        cmocka_unit_test(test_whole_network), cmocka_unit_test(test_lossy),
+        cmocka_unit_test(test_taken_over),    cmocka_unit_test(test_forgotten),
+        cmocka_unit_test(test_away),          cmocka_unit_test(test_asked_anew),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -11,7 +11,15 @@
 
 #include <cmocka.h>
 
-enum { RECORDS_MAX = 1 << 15, OPERATIONS = 300, BIT_GROUP = 0, BIT_COLL = 1, BIT_PROXY_CTRL = 5, BIT_KERNEL_CH = 6, BIT_COLL_API = 9 };
+enum {
+    RECORDS_MAX = 1 << 15,
+    OPERATIONS = 300,
+    BIT_GROUP = 0,
+    BIT_COLL = 1,
+    BIT_PROXY_CTRL = 5,
+    BIT_KERNEL_CH = 6,
+    BIT_COLL_API = 9
+};
 
 static struct cairn_timing_record records[RECORDS_MAX];
 
@@ -64,7 +72,8 @@ both_are_told(int version)
     for (int bit = 0; bit < 15; bit++)
         CHECK(other->started[bit] == other->stopped[bit]);
     CHECK(other->started[BIT_GROUP] == OPERATIONS && other->started[BIT_COLL] == OPERATIONS);
-    CHECK(other->started[BIT_KERNEL_CH] == 2 * OPERATIONS && other->with_parent[BIT_KERNEL_CH] == 2 * OPERATIONS);
+    CHECK(other->started[BIT_KERNEL_CH] == 2 * OPERATIONS &&
+          other->with_parent[BIT_KERNEL_CH] == 2 * OPERATIONS);
     CHECK(other->with_parent[BIT_COLL] == OPERATIONS && other->with_parent[BIT_GROUP] == 0);
     CHECK(other->started[BIT_COLL_API] == (version < 5 ? 0 : OPERATIONS));
     CHECK(other->kernel_stops == (version == 3 ? 0 : 2 * OPERATIONS));
@@ -74,7 +83,8 @@ both_are_told(int version)
     context = comm.context;
     fake_comm_finalize(&comm);
     CHECK(other->left == 1);
-    /* NCCL's proxy thread, which communicators may share, comes with the one that has ended: the other has left it. */
+    /* NCCL's proxy thread, which communicators may share, comes with the one that has ended: the
+     * other has left it. */
     CHECK(fake_start(&nccl, context, late) == NULL && other->started[BIT_PROXY_CTRL] == 0);
     fake_nccl_close(&nccl);
 }
@@ -92,7 +102,8 @@ only_what_it_asks_for(int version)
     CHECK(nccl.mask == (NCCL_COLL | NCCL_P2P | NCCL_KERNEL_CH));
     ring = fake_reader();
     run_operations(&comm);
-    CHECK(other->started[BIT_COLL] == OPERATIONS && other->started[BIT_KERNEL_CH] == 0 && other->kernel_stops == 0);
+    CHECK(other->started[BIT_COLL] == OPERATIONS && other->started[BIT_KERNEL_CH] == 0 &&
+          other->kernel_stops == 0);
     CHECK(other->wrong == 0 && other->started[BIT_GROUP] == OPERATIONS);
     CHECK(fake_read_operations(&ring, records, RECORDS_MAX) >= 3 * OPERATIONS - 1);
 }
@@ -121,7 +132,8 @@ ours_ends(int version)
 static void
 entries_run_out(int version)
 {
-    enum { RUNNING = 40, MANY = (1 << 16) + 1000 }; /* every entry is met again, the first ones twice */
+    /* every entry is met again, the first ones twice */
+    enum { RUNNING = 40, MANY = (1 << 16) + 1000 };
     struct recording *other = open_recording();
     struct nccl_descriptor_v5 event;
     void *running[RUNNING];

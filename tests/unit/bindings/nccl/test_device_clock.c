@@ -1,4 +1,5 @@
-/* tests/unit/bindings/nccl/test_device_clock.c - the device's clock on the host's: distance, delays, drift, and no end of the numbers. */
+/* tests/unit/bindings/nccl/test_device_clock.c - the device's clock on the host's: distance,
+ * delays, drift, and no end of the numbers. */
 #include "bindings/nccl/device_clock.h"
 
 #include <setjmp.h>
@@ -9,7 +10,8 @@
 
 #define SECOND UINT64_C(1000000000)
 
-/* Polls come 1 to 50 us late, the device's clock gains 20 us a second: within what is gained in two windows, plus the delay. */
+/* Polls come 1 to 50 us late, the device's clock gains 20 us a second: within what is gained in two
+ * windows, plus the delay. */
 static void
 follow(uint64_t device_epoch_ns)
 {
@@ -28,7 +30,8 @@ follow(uint64_t device_epoch_ns)
             assert_true(estimate_ns <= event_ns + 100000);
         }
         /* distances between the device's times stay */
-        assert_int_equal(cairn_device_clock_host_ns(&clock, device_ns + 12345), estimate_ns + 12345);
+        assert_int_equal(cairn_device_clock_host_ns(&clock, device_ns + 12345),
+                         estimate_ns + 12345);
     }
 }
 
@@ -67,7 +70,8 @@ test_forgets(void **state)
     assert_int_equal(cairn_device_clock_host_ns(&clock, later_ns - lost_ns), later_ns);
     /* and the window after it takes the one before into account, as always */
     cairn_device_clock_observe(&clock, later_ns + 3 * SECOND - lost_ns, later_ns + 3 * SECOND + 5);
-    assert_int_equal(cairn_device_clock_host_ns(&clock, later_ns + 3 * SECOND - lost_ns), later_ns + 3 * SECOND);
+    assert_int_equal(cairn_device_clock_host_ns(&clock, later_ns + 3 * SECOND - lost_ns),
+                     later_ns + 3 * SECOND);
 }
 
 int

@@ -1,6 +1,7 @@
 /*
- * tests/unit/bindings/nccl/test_hang.c - from the plugin to the verdict: each rank is a process with an NCCL that calls the plugin; what its ring
- * holds is reduced and analysed as the agents do it, with nobody else who writes. Time is made: the records' order is theirs, and their moments
+ * tests/unit/bindings/nccl/test_hang.c - from the plugin to the verdict: each rank is a process
+ * with an NCCL that calls the plugin; what its ring holds is reduced and analysed as the agents do
+ * it, with nobody else who writes. Time is made: the records' order is theirs, and their moments
  * are half a second apart.
  */
 #include "tests/support/nccl/fake_nccl.h"
@@ -25,7 +26,7 @@ static const uint64_t S = UINT64_C(1000000000);
 static struct {
     uint32_t counts[WORLD];
     struct cairn_timing_record records[WORLD][RECORDS_MAX];
-} *left;
+} * left;
 static uint32_t rank;
 static enum ending ending;
 
@@ -34,7 +35,8 @@ static enum ending ending;
 static void
 train(int version)
 {
-    const struct fake_task task = {.func = "AllReduce", .datatype = "ncclFloat32", .count = 1000, .channels = 2, .rank = -1};
+    const struct fake_task task = {
+        .func = "AllReduce", .datatype = "ncclFloat32", .count = 1000, .channels = 2, .rank = -1};
     struct fake_nccl nccl;
     struct fake_comm all, pair;
     struct cairn_ring ring;
@@ -85,7 +87,8 @@ date(struct cairn_timing_record *records, uint32_t count)
     uint64_t at_ns = 100 * S;
 
     for (uint32_t i = 0; i < count; i++) {
-        if (records[i].comm == 0xabc && records[i].op != CAIRN_TIMING_MEMBER && !records[i].start_ns)
+        if (records[i].comm == 0xabc && records[i].op != CAIRN_TIMING_MEMBER &&
+            !records[i].start_ns)
             at_ns += S / 2;
         records[i].enter_ns = at_ns;
         records[i].start_ns = records[i].start_ns ? at_ns + 1 : 0;
@@ -103,7 +106,8 @@ analyse(struct cairn_ledger *ledger)
     assert_int_equal(cairn_live_create(&options, &live), CAIRN_OK);
     now_ns = (100 + OPERATIONS / 2) * S + 3;
     for (uint32_t i = 0; i < WORLD; i++) {
-        struct cairn_reduce_options of = {.rank = i, .world = WORLD, .attachment = 1, .emit = carry};
+        struct cairn_reduce_options of = {
+            .rank = i, .world = WORLD, .attachment = 1, .emit = carry};
 
         assert_int_equal(cairn_reduce_create(&of, &reduces[i]), CAIRN_OK);
         date(left->records[i], left->counts[i]);
@@ -145,14 +149,17 @@ test_one_never_enters(void **state)
     struct cairn_ledger ledger;
 
     (void)state;
-    for (int version = 4; version <= 6; version++) { /* the third does not say who is in a communicator */
+    /* the third does not say who is in a communicator */
+    for (int version = 4; version <= 6; version++) {
         run(ONE_NEVER_ENTERS, "0", &ledger, version);
         assert_int_equal(ledger.count, 1);
         assert_int_equal(ledger.entries[0].kind, CAIRN_HANG_COMPUTE);
         assert_int_equal(ledger.entries[0].rank_count, 1);
         assert_int_equal(ledger.entries[0].ranks[0], CULPRIT);
         assert_int_equal(ledger.entries[0].victim_count, WORLD - 1);
-        assert_non_null(strstr(ledger.entries[0].evidence, "has entered 99 operations all_reduce of a communicator of 4 ranks"));
+        assert_non_null(
+            strstr(ledger.entries[0].evidence,
+                   "has entered 99 operations all_reduce of a communicator of 4 ranks"));
     }
 }
 
@@ -183,7 +190,8 @@ test_all_pause(void **state)
 int
 main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_one_never_enters), cmocka_unit_test(test_none_ends),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_one_never_enters),
+                                       cmocka_unit_test(test_none_ends),
                                        cmocka_unit_test(test_all_pause)};
 
     left = mmap(NULL, sizeof *left, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);

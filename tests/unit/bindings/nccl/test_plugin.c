@@ -1,6 +1,6 @@
 /*
- * tests/unit/bindings/nccl/test_plugin.c - the profiler plugin as NCCL loads and calls it, versions 3 to 6: what it records, which kernels
- * it asks for, and many threads.
+ * tests/unit/bindings/nccl/test_plugin.c - the profiler plugin as NCCL loads and calls it, versions
+ * 3 to 6: what it records, which kernels it asks for, and many threads.
  */
 #include "tests/support/nccl/fake_nccl.h"
 
@@ -22,7 +22,11 @@ static const struct fake_task all_reduce = {
 static void
 records_of_an_operation(int version)
 {
-    struct fake_task task = {.func = "ReduceScatter", .datatype = "ncclBfloat16", .count = 50, .channels = 3, .rank = -1};
+    struct fake_task task = {.func = "ReduceScatter",
+                             .datatype = "ncclBfloat16",
+                             .count = 50,
+                             .channels = 3,
+                             .rank = -1};
     struct cairn_timing_record member;
     struct fake_operation operation;
     struct fake_nccl nccl;
@@ -37,7 +41,8 @@ records_of_an_operation(int version)
     CHECK(nccl.mask == (NCCL_COLL | NCCL_P2P | NCCL_KERNEL_CH));
     if (version > 3) { /* v3 learns who we are from the first operation */
         CHECK(fake_read(&ring, &member, 1) == 1);
-        CHECK(member.op == CAIRN_TIMING_MEMBER && member.comm == 0xabc && member.peer == 5 && member.ranks == 8);
+        CHECK(member.op == CAIRN_TIMING_MEMBER && member.comm == 0xabc && member.peer == 5 &&
+              member.ranks == 8);
         CHECK(member.rank == RANK);
     }
     before_ns = fake_now_ns();
@@ -45,10 +50,13 @@ records_of_an_operation(int version)
         operation = fake_enqueue(&comm, &task);
     CHECK(fake_read_operations(&ring, records, RECORDS_MAX) == 3);
     for (uint32_t i = 0; i < 3; i++) {
-        CHECK(records[i].comm == 0xabc && records[i].seq == i + 1 && records[i].op == CAIRN_REDUCE_SCATTER);
-        CHECK(records[i].bytes == (version == 3 ? 100 : 800)); /* v3 does not know how many ranks there are */
+        CHECK(records[i].comm == 0xabc && records[i].seq == i + 1 &&
+              records[i].op == CAIRN_REDUCE_SCATTER);
+        /* v3 does not know how many ranks there are */
+        CHECK(records[i].bytes == (version == 3 ? 100 : 800));
         CHECK(records[i].ranks == (version == 3 ? 0 : 8));
-        CHECK(records[i].rank == RANK && records[i].peer == CAIRN_PEER_NONE && records[i].step == 0);
+        CHECK(records[i].rank == RANK && records[i].peer == CAIRN_PEER_NONE &&
+              records[i].step == 0);
         CHECK(records[i].enter_ns >= before_ns && records[i].enter_ns <= fake_now_ns());
         CHECK(records[i].start_ns == 0 && records[i].end_ns == 0);
     }
@@ -58,11 +66,14 @@ records_of_an_operation(int version)
     if (version == 3) /* it does not say how many channels are coming: the next kernel tells */
         operation = fake_enqueue(&comm, &task), fake_kernel(&operation, 1, 1, 2);
     CHECK(fake_read_operations(&ring, records, RECORDS_MAX) == (version == 3 ? 4 : 2));
-    CHECK(records[0].seq == 3 && records[0].start_ns > before_ns - LASTED_NS && records[0].end_ns == 0);
+    CHECK(records[0].seq == 3 && records[0].start_ns > before_ns - LASTED_NS &&
+          records[0].end_ns == 0);
     for (uint32_t i = 1; i < 4; i++)
         if (records[i].end_ns) {
-            CHECK(records[i].seq == 3 && records[i].op == CAIRN_REDUCE_SCATTER && records[i].comm == 0xabc);
-            CHECK(records[i].start_ns > before_ns - LASTED_NS && records[i].end_ns <= fake_now_ns());
+            CHECK(records[i].seq == 3 && records[i].op == CAIRN_REDUCE_SCATTER &&
+                  records[i].comm == 0xabc);
+            CHECK(records[i].start_ns > before_ns - LASTED_NS &&
+                  records[i].end_ns <= fake_now_ns());
             CHECK(version == 3 ? records[i].end_ns > records[i].start_ns
                                : records[i].end_ns - records[i].start_ns == LASTED_NS);
             found = true;
@@ -88,10 +99,14 @@ names_and_sizes(int version)
         uint16_t op;
         uint64_t bytes;
     } expected[] = {
-        {"AllReduce", "ncclFloat32", CAIRN_ALL_REDUCE, 28},   {"AllGather", "ncclInt8", CAIRN_ALL_GATHER, 7},
-        {"Broadcast", "ncclInt8", CAIRN_BROADCAST, 7},        {"Reduce", "ncclFloat64", CAIRN_REDUCE, 56},
-        {"Send", "ncclFloat16", CAIRN_SEND, 14},              {"Recv", "ncclInt64", CAIRN_RECV, 56},
-        {"AllReduce", "ncclFloat8e4m3", CAIRN_ALL_REDUCE, 7}, {"AllReduce", "Unknown", CAIRN_ALL_REDUCE, 7},
+        {"AllReduce", "ncclFloat32", CAIRN_ALL_REDUCE, 28},
+        {"AllGather", "ncclInt8", CAIRN_ALL_GATHER, 7},
+        {"Broadcast", "ncclInt8", CAIRN_BROADCAST, 7},
+        {"Reduce", "ncclFloat64", CAIRN_REDUCE, 56},
+        {"Send", "ncclFloat16", CAIRN_SEND, 14},
+        {"Recv", "ncclInt64", CAIRN_RECV, 56},
+        {"AllReduce", "ncclFloat8e4m3", CAIRN_ALL_REDUCE, 7},
+        {"AllReduce", "Unknown", CAIRN_ALL_REDUCE, 7},
     };
     enum { COUNT = sizeof expected / sizeof *expected };
     struct fake_task task = {.count = 7, .channels = 1, .peer = 2, .rank = -1};
@@ -113,7 +128,8 @@ names_and_sizes(int version)
         bool transfer = expected[i].op == CAIRN_SEND || expected[i].op == CAIRN_RECV;
 
         CHECK(records[i].op == expected[i].op && records[i].bytes == expected[i].bytes);
-        CHECK(records[i].peer == (transfer ? 2 : CAIRN_PEER_NONE) && (records[i].seq == 0) == transfer);
+        CHECK(records[i].peer == (transfer ? 2 : CAIRN_PEER_NONE) &&
+              (records[i].seq == 0) == transfer);
     }
     CHECK(!(nccl.mask & NCCL_KERNEL_CH)); /* 0 percent */
 }
@@ -216,7 +232,8 @@ test_bad_setting(void **state)
 
 enum { PAIRS = 3, PER_THREAD = 3000, QUEUED = 64 };
 
-/* A user's thread and a proxy's thread of one communicator, with a queue of operations between them. */
+/* A user's thread and a proxy's thread of one communicator, with a queue of operations between
+ * them. */
 struct pair {
     struct fake_comm comm;
     struct fake_operation queue[QUEUED];
@@ -248,7 +265,8 @@ run_proxy(void *context)
     for (uint32_t i = 0; i < PER_THREAD; i++) {
         while (pair->pushed == pair->popped)
             sched_yield();
-        fake_kernel(&pair->queue[i % QUEUED], 4, 1000 * (uint64_t)i + 1000, 1000 * (uint64_t)i + 1500);
+        fake_kernel(&pair->queue[i % QUEUED], 4, 1000 * (uint64_t)i + 1000,
+                    1000 * (uint64_t)i + 1500);
         pair->popped++;
     }
     return NULL;
@@ -277,7 +295,8 @@ many_threads(int version)
             CHECK(records[i].comm >= 1 && records[i].comm <= PAIRS && records[i].seq <= PER_THREAD);
             entered += records[i].start_ns == 0;
             whole += records[i].end_ns != 0;
-            CHECK(!records[i].end_ns || version == 3 || records[i].end_ns - records[i].start_ns == 500);
+            CHECK(!records[i].end_ns || version == 3 ||
+                  records[i].end_ns - records[i].start_ns == 500);
         }
         running = 0;
         for (int i = 0; i < PAIRS; i++)
@@ -319,9 +338,9 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_records), cmocka_unit_test(test_names),   cmocka_unit_test(test_sampling),
-        cmocka_unit_test(test_bad_setting), cmocka_unit_test(test_threads),
-        cmocka_unit_test(test_only_tables_leave),
+        cmocka_unit_test(test_records),  cmocka_unit_test(test_names),
+        cmocka_unit_test(test_sampling), cmocka_unit_test(test_bad_setting),
+        cmocka_unit_test(test_threads),  cmocka_unit_test(test_only_tables_leave),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

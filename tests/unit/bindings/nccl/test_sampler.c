@@ -1,4 +1,5 @@
-/* tests/unit/bindings/nccl/test_sampler.c - which kernels are timed: the bound, and that ranks agree. */
+/* tests/unit/bindings/nccl/test_sampler.c - which kernels are timed: the bound, and that ranks
+ * agree. */
 #include "bindings/nccl/sampler.h"
 
 #include <setjmp.h>
@@ -27,7 +28,8 @@ test_bound(void **state)
     for (uint32_t seed = 1; seed <= 40; seed++) {
         static struct cairn_sampler sampler;
         uint32_t random = seed, percent = 1 + seed % 40;
-        uint64_t number[COMMS] = {0}, now_ns = 1, timed = 0, step_ns = 1 + next_random(&random) % (2 * MS);
+        uint64_t number[COMMS] = {0}, now_ns = 1, timed = 0,
+                 step_ns = 1 + next_random(&random) % (2 * MS);
 
         cairn_sampler_init(&sampler, percent, now_ns);
         for (uint32_t i = 0; i < OPERATIONS; i++) {
@@ -42,7 +44,8 @@ test_bound(void **state)
     }
 }
 
-/* Two ranks with a communicator in common, each with others besides: of its windows both see every operation. */
+/* Two ranks with a communicator in common, each with others besides: of its windows both see every
+ * operation. */
 static void
 test_ranks_agree(void **state)
 {
@@ -58,8 +61,10 @@ test_ranks_agree(void **state)
         for (uint64_t number = 0; number < 3 * CAIRN_SAMPLER_PERIOD; number++) {
             bool next = false;
 
-            for (int others = 0; others < (rank ? 2 : 0); others++) /* of another communicator, before it */
-                (void)cairn_sampler_next(&samplers[rank], 2000 + ++other_number % 2000, now_ns += MS / 100, 0);
+            /* of another communicator, before it */
+            for (int others = 0; others < (rank ? 2 : 0); others++)
+                (void)cairn_sampler_next(&samplers[rank], 2000 + ++other_number % 2000,
+                                         now_ns += MS / 100, 0);
             next = cairn_sampler_next(&samplers[rank], number + 1, now_ns += MS / 100, 0);
             if (number + 1 < 3 * CAIRN_SAMPLER_PERIOD)
                 timed[rank][number + 1] = next;

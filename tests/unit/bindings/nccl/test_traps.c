@@ -1,4 +1,5 @@
-/* tests/unit/bindings/nccl/test_traps.c - what NCCL has done to profiler plugins that they did not expect, versions 3 to 6. */
+/* tests/unit/bindings/nccl/test_traps.c - what NCCL has done to profiler plugins that they did not
+ * expect, versions 3 to 6. */
 #include "tests/support/nccl/fake_nccl.h"
 
 #include <setjmp.h>
@@ -14,7 +15,8 @@ static struct cairn_timing_record records[RECORDS_MAX];
 static const struct fake_task all_reduce = {
     .func = "AllReduce", .datatype = "ncclFloat32", .count = 1000, .channels = 4, .rank = -1};
 
-/* The last record of the operation with this number; 0 seq where there is none among the first `count`. */
+/* The last record of the operation with this number; 0 seq where there is none among the first
+ * `count`. */
 static struct cairn_timing_record
 ended(uint32_t count, uint64_t seq)
 {
@@ -54,7 +56,8 @@ kernels_go_wrong(int version)
     operations[1] = fake_enqueue(&comm, &all_reduce);
     first = fake_kernel_start(&operations[1], 0, 6000);
     CHECK(ended(fake_read_operations(&ring, records, RECORDS_MAX), 1).seq == 1);
-    /* A stop that is missing on one channel, doubled on another, of one that never started; started twice. */
+    /* A stop that is missing on one channel, doubled on another, of one that never started; started
+     * twice. */
     CHECK(fake_kernel_start(&operations[1], 0, 5) == first);
     for (int i = 1; i < 4; i++)
         handles[i] = fake_kernel_start(&operations[1], i, 6000 + (uint64_t)i);
@@ -69,7 +72,8 @@ kernels_go_wrong(int version)
     count = fake_read_operations(&ring, records, RECORDS_MAX);
     CHECK(ended(count, 2).seq == 2);
     CHECK(version == 3 || ended(count, 2).end_ns - ended(count, 2).start_ns == 3003);
-    /* More operations at once than a channel of NCCL's can tell of, then their kernels, the newest first. */
+    /* More operations at once than a channel of NCCL's can tell of, then their kernels, the newest
+     * first. */
     for (int i = 0; i < 70; i++)
         operations[i] = fake_enqueue(&comm, &all_reduce);
     for (int i = 69; i >= 0; i--)
@@ -98,12 +102,15 @@ arguments_go_wrong(int version)
     fake_open_one(&nccl, &comm, version);
     ring = fake_reader();
     table = nccl.table;
-    CHECK(table->start(comm.context, NULL, garbage) == 0 && table->start(comm.context, &handle, NULL) == 0 && !handle);
+    CHECK(table->start(comm.context, NULL, garbage) == 0 &&
+          table->start(comm.context, &handle, NULL) == 0 && !handle);
     memset(garbage, 0xff, sizeof garbage); /* an event that nobody knows */
     CHECK(fake_start(&nccl, comm.context, garbage) == NULL);
     memset(garbage, 0, sizeof garbage);
-    CHECK(fake_start(&nccl, comm.context, garbage) == NULL && fake_start(&nccl, NULL, garbage) == NULL);
-    CHECK(table->stop(NULL) == 0 && table->record(NULL, 22, NULL) == 0 && table->finalize(NULL) == 0);
+    CHECK(fake_start(&nccl, comm.context, garbage) == NULL &&
+          fake_start(&nccl, NULL, garbage) == NULL);
+    CHECK(table->stop(NULL) == 0 && table->record(NULL, 22, NULL) == 0 &&
+          table->finalize(NULL) == 0);
     /* A proxy's operation of another process: its parent means nothing here. */
     memset(garbage, 0, sizeof garbage);
     garbage[0] = NCCL_PROXY_OP;
@@ -127,7 +134,8 @@ arguments_go_wrong(int version)
     if (version == 3)
         CHECK(((const struct nccl_profiler_v3 *)nccl.table)->init(NULL, NULL) == 0);
     else if (version == 4)
-        CHECK(((const struct nccl_profiler_v4 *)nccl.table)->init(NULL, NULL, NULL, 0, 0, 0, 0, NULL) == 0);
+        CHECK(((const struct nccl_profiler_v4 *)nccl.table)
+                  ->init(NULL, NULL, NULL, 0, 0, 0, 0, NULL) == 0);
     else
         CHECK(table->init(NULL, 0, NULL, NULL, 0, 0, 0, NULL) == 0);
     /* A communicator that cannot be is not recorded; the others are. */
@@ -208,7 +216,8 @@ another_rank_is_described(int version)
     fake_comm_init(&second, &nccl, 0xdef, 2, 1);
     ring = fake_reader();
     task.rank = 6;
-    fake_enqueue(&comm, &task); /* what we read is not what NCCL wrote: it ends here, for all communicators */
+    fake_enqueue(&comm, &task); /* what we read is not what NCCL wrote: it ends here, for all
+                                 * communicators */
     CHECK(nccl.mask == 0);
     nccl.mask = NCCL_COLL | NCCL_KERNEL_CH;
     fake_enqueue(&second, &all_reduce);
@@ -234,7 +243,8 @@ replays_are_not_numbered(int version)
     for (int i = 0; i < 3; i++)
         fake_enqueue(&comm, &replayed);
     fake_enqueue(&comm, &all_reduce);
-    CHECK(fake_read_operations(&ring, records, RECORDS_MAX) == 2 && records[0].seq == 1 && records[1].seq == 2);
+    CHECK(fake_read_operations(&ring, records, RECORDS_MAX) == 2 && records[0].seq == 1 &&
+          records[1].seq == 2);
 }
 
 static void

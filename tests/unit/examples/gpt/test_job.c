@@ -1,6 +1,6 @@
 /*
- * tests/unit/examples/gpt/test_job.c - whole jobs: what they compute, and what becomes of them when a rank
- * is killed, hung, missing or different.
+ * tests/unit/examples/gpt/test_job.c - whole jobs: what they compute, and what becomes of them when
+ * a rank is killed, hung, missing or different.
  */
 #include "job.h"
 

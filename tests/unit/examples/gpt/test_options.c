@@ -1,5 +1,6 @@
 /*
- * tests/unit/examples/gpt/test_options.c - the command line, the plan it gives, and the blob of progress.
+ * tests/unit/examples/gpt/test_options.c - the command line, the plan it gives, and the blob of
+ * progress.
  */
 #include <setjmp.h>
 #include <stdarg.h>

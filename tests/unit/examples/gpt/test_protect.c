@@ -1,6 +1,6 @@
 /*
- * tests/unit/examples/gpt/test_protect.c - that the trainer uses the public API rightly, and goes on from a
- * restored generation as if nothing had happened, in any division of the job.
+ * tests/unit/examples/gpt/test_protect.c - that the trainer uses the public API rightly, and goes
+ * on from a restored generation as if nothing had happened, in any division of the job.
  *
  * The client here is a stand-in with the laziest capture that the API allows: it copies nothing
  * before a fence forces it to. It keeps what was there when the snapshot began, and a trainer that

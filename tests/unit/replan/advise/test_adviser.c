@@ -1,4 +1,5 @@
-/* tests/unit/replan/advise/test_adviser.c - what is advised about a plan: from verdicts to offers wanted, to advice, to its end. */
+/* tests/unit/replan/advise/test_adviser.c - what is advised about a plan: from verdicts to offers
+ * wanted, to advice, to its end. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -12,18 +13,26 @@
 
 #include "replan/advise/adviser.h"
 
-enum { DEVICES = 4, ROUNDS = 5 }; /* in a row that change a rate, as replan/advise/decide.c has it */
+enum {
+    DEVICES = 4,
+    ROUNDS = 5
+}; /* in a row that change a rate, as replan/advise/decide.c has
+                                   * it */
 
 static const char problem_text[] =
-    "{\"layers\": 4, \"layer_ms\": 10, \"microbatches\": 16, \"tp_cost\": {\"1\": 1}, \"layer_bytes\": 1000,\n"
-    " \"devices\": [{\"id\": 0, \"node\": 0, \"rate\": 1, \"memory_bytes\": 100000}, {\"id\": 1, \"node\": 0, \"rate\": 1, \"memory_bytes\": 100000},\n"
-    "  {\"id\": 2, \"node\": 1, \"rate\": 1, \"memory_bytes\": 100000}, {\"id\": 3, \"node\": 1, \"rate\": 1, \"memory_bytes\": 100000}],\n"
+    "{\"layers\": 4, \"layer_ms\": 10, \"microbatches\": 16, \"tp_cost\": {\"1\": 1}, "
+    "\"layer_bytes\": 1000,\n"
+    " \"devices\": [{\"id\": 0, \"node\": 0, \"rate\": 1, \"memory_bytes\": 100000}, {\"id\": 1, "
+    "\"node\": 0, \"rate\": 1, \"memory_bytes\": 100000},\n"
+    "  {\"id\": 2, \"node\": 1, \"rate\": 1, \"memory_bytes\": 100000}, {\"id\": 3, \"node\": 1, "
+    "\"rate\": 1, \"memory_bytes\": 100000}],\n"
     " \"link_gbps\": {\"intra\": 100, \"inter\": 10}, \"current\": ";
 /* Each device a pipeline, with a quarter of the micro-batches. */
-static const char current_text[] = "{\"pipelines\": [{\"microbatches\": 4, \"stages\": [{\"devices\": [0], \"layers\": [0, 4]}]},"
-                                   "{\"microbatches\": 4, \"stages\": [{\"devices\": [1], \"layers\": [0, 4]}]},"
-                                   "{\"microbatches\": 4, \"stages\": [{\"devices\": [2], \"layers\": [0, 4]}]},"
-                                   "{\"microbatches\": 4, \"stages\": [{\"devices\": [3], \"layers\": [0, 4]}]}]}";
+static const char current_text[] =
+    "{\"pipelines\": [{\"microbatches\": 4, \"stages\": [{\"devices\": [0], \"layers\": [0, 4]}]},"
+    "{\"microbatches\": 4, \"stages\": [{\"devices\": [1], \"layers\": [0, 4]}]},"
+    "{\"microbatches\": 4, \"stages\": [{\"devices\": [2], \"layers\": [0, 4]}]},"
+    "{\"microbatches\": 4, \"stages\": [{\"devices\": [3], \"layers\": [0, 4]}]}]}";
 
 static struct cairn_problem
 read_problem(const char *current)
@@ -78,7 +87,8 @@ answer(struct cairn_adviser *adviser, double slow_rate)
 }
 
 static enum cairn_advice_change
-rounds(struct cairn_adviser *adviser, double rate, uint32_t count, uint32_t steps, struct cairn_advice *advice)
+rounds(struct cairn_adviser *adviser, double rate, uint32_t count, uint32_t steps,
+       struct cairn_advice *advice)
 {
     const double rates[DEVICES] = {1, 1, rate, 1};
     enum cairn_advice_change change = CAIRN_ADVICE_SAME;
@@ -103,14 +113,18 @@ test_life(void **state)
     assert_int_equal(rounds(adviser, 2, 1, 1, &advice), CAIRN_ADVICE_SAME);
     (void)answer(adviser, 2);
     assert_int_equal(advice.action, CAIRN_REPLAN_NONE);
-    /* 16 micro-batches of 40 ms: 4 4 4 4 take 320 ms, 5 5 2 4 no more than 200. What that gains in two steps pays for one. */
+    /* 16 micro-batches of 40 ms: 4 4 4 4 take 320 ms, 5 5 2 4 no more than 200. What that gains in
+     * two steps pays for one. */
     assert_int_equal(rounds(adviser, 2, 3, 1, &advice), CAIRN_ADVICE_GIVEN);
     assert_int_equal(advice.action, CAIRN_REPLAN_MICROBATCHES);
-    assert_true(fabs(advice.current_ms - 320) < 1e-9 && fabs(advice.step_ms - 200) < 1e-9 && advice.cost_ms <= 0);
+    assert_true(fabs(advice.current_ms - 320) < 1e-9 && fabs(advice.step_ms - 200) < 1e-9 &&
+                advice.cost_ms <= 0);
     cairn_advice_describe(&advice, text, sizeof text);
-    assert_string_equal(text, "give slow pipelines fewer micro-batches: steps of 200 ms instead of 320 as planned (37.5 % less), for 0 s of "
+    assert_string_equal(text, "give slow pipelines fewer micro-batches: steps of 200 ms instead of "
+                              "320 as planned (37.5 % less), for 0 s of "
                               "standing still, paid back after 0 steps");
-    assert_int_equal(rounds(adviser, 2, 100, 100, &advice), CAIRN_ADVICE_SAME); /* not followed, and not said again */
+    /* not followed, and not said again */
+    assert_int_equal(rounds(adviser, 2, 100, 100, &advice), CAIRN_ADVICE_SAME);
     assert_int_equal(advice.action, CAIRN_REPLAN_MICROBATCHES);
     assert_int_equal(rounds(adviser, 1, ROUNDS, 1, &advice), CAIRN_ADVICE_WITHDRAWN);
     assert_int_equal(advice.action, CAIRN_REPLAN_NONE);
@@ -118,7 +132,8 @@ test_life(void **state)
     cairn_adviser_destroy(adviser);
 }
 
-/* Offers for rates that have changed since are not used; those that could not be made are wanted again. */
+/* Offers for rates that have changed since are not used; those that could not be made are wanted
+ * again. */
 static void
 test_late_offers(void **state)
 {
@@ -156,7 +171,8 @@ test_noise(void **state)
 
     (void)state;
     for (uint32_t i = 0; i < 10000; i++) {
-        double rate = i % 7 == 0 ? 1.5 : 1 + 0.05 * (i % 3); /* slow now and then, never five times in a row */
+        /* slow now and then, never five times in a row */
+        double rate = i % 7 == 0 ? 1.5 : 1 + 0.05 * (i % 3);
 
         assert_int_equal(rounds(adviser, rate, 1, 10, &advice), CAIRN_ADVICE_SAME);
         assert_false(cairn_adviser_wants(adviser, &number, &problem));
@@ -181,7 +197,8 @@ offer_two(struct cairn_adviser *adviser)
     cairn_adviser_offered(adviser, number, &offers);
 }
 
-/* Advice that nobody follows neither hides better advice, nor makes whatever comes later wait for longer. */
+/* Advice that nobody follows neither hides better advice, nor makes whatever comes later wait for
+ * longer. */
 static void
 test_not_followed(void **state)
 {
@@ -193,7 +210,8 @@ test_not_followed(void **state)
     offer_two(adviser);
     assert_int_equal(rounds(adviser, 2, 3, 1, &advice), CAIRN_ADVICE_GIVEN);
     assert_int_equal(advice.action, CAIRN_REPLAN_MICROBATCHES);
-    assert_int_equal(rounds(adviser, 2, 500, 1, &advice), CAIRN_ADVICE_GIVEN); /* 50 ms a step, twice 10,150 to be lost */
+    /* 50 ms a step, twice 10,150 to be lost */
+    assert_int_equal(rounds(adviser, 2, 500, 1, &advice), CAIRN_ADVICE_GIVEN);
     assert_int_equal(advice.action, CAIRN_REPLAN_GROUPS);
     assert_int_equal(rounds(adviser, 2, 10000, 1, &advice), CAIRN_ADVICE_SAME);
     assert_int_equal(rounds(adviser, 4, ROUNDS, 1, &advice), CAIRN_ADVICE_SAME);
@@ -202,19 +220,22 @@ test_not_followed(void **state)
     cairn_adviser_destroy(adviser);
 }
 
-/* What stands has the figures of the rates that are, before it is due once more; what gains nothing at them stands no more. */
+/* What stands has the figures of the rates that are, before it is due once more; what gains nothing
+ * at them stands no more. */
 static void
 test_rates_that_change(void **state)
 {
     struct cairn_adviser *adviser = begin();
-    struct cairn_offers offers = {.current_ms = 320}, later = {.current_ms = 400}, last = {.current_ms = 400};
+    struct cairn_offers offers = {.current_ms = 320}, later = {.current_ms = 400},
+                        last = {.current_ms = 400};
     struct cairn_problem problem;
     struct cairn_advice advice;
     uint64_t number;
 
     (void)state;
     for (int i = 0; i < CAIRN_REPLAN_COUNT; i++)
-        offers.offers[i] = later.offers[i] = last.offers[i] = (struct cairn_offer){INFINITY, INFINITY};
+        offers.offers[i] = later.offers[i] = last.offers[i] =
+            (struct cairn_offer){INFINITY, INFINITY};
     offers.offers[CAIRN_REPLAN_LAYERS] = (struct cairn_offer){220, 1000};
     later.offers[CAIRN_REPLAN_LAYERS] = (struct cairn_offer){300, 2000};
     last.offers[CAIRN_REPLAN_GROUPS] = (struct cairn_offer){300, 1e9};
@@ -230,19 +251,23 @@ test_rates_that_change(void **state)
     cairn_adviser_offered(adviser, number, &later);
     assert_int_equal(rounds(adviser, 3, 1, 1, &advice), CAIRN_ADVICE_SAME);
     assert_int_equal(advice.action, CAIRN_REPLAN_LAYERS);
-    assert_true(fabs(advice.current_ms - 400) < 1e-9 && fabs(advice.step_ms - 300) < 1e-9 && fabs(advice.cost_ms - 2000) < 1e-9);
+    assert_true(fabs(advice.current_ms - 400) < 1e-9 && fabs(advice.step_ms - 300) < 1e-9 &&
+                fabs(advice.cost_ms - 2000) < 1e-9);
     assert_int_equal(advice.payback_steps, 20);
-    assert_int_equal(rounds(adviser, 3, 200, 1, &advice), CAIRN_ADVICE_GIVEN); /* due once more, and said with these figures */
+    /* due once more, and said with these figures */
+    assert_int_equal(rounds(adviser, 3, 200, 1, &advice), CAIRN_ADVICE_GIVEN);
     (void)rounds(adviser, 4, ROUNDS, 1, &advice);
     assert_true(cairn_adviser_wants(adviser, &number, &problem));
     free(problem.devices);
     cairn_adviser_offered(adviser, number, &last);
-    assert_int_equal(rounds(adviser, 4, 1, 1, &advice), CAIRN_ADVICE_WITHDRAWN); /* other layers gain nothing, and groups are not due */
+    /* other layers gain nothing, and groups are not due */
+    assert_int_equal(rounds(adviser, 4, 1, 1, &advice), CAIRN_ADVICE_WITHDRAWN);
     assert_int_equal(advice.action, CAIRN_REPLAN_NONE);
     cairn_adviser_destroy(adviser);
 }
 
-/* What an earlier adviser said stands until rates have settled: then it ends, or has the figures of now. */
+/* What an earlier adviser said stands until rates have settled: then it ends, or has the figures of
+ * now. */
 static void
 test_resumed(void **state)
 {
@@ -258,12 +283,14 @@ test_resumed(void **state)
     for (size_t cut = 0; cut < writer.used_bytes; cut++)
         assert_int_equal(cairn_advice_unpack(bytes, cut, &again), CAIRN_CORRUPT);
     assert_int_equal(cairn_advice_unpack(bytes, writer.used_bytes, &again), CAIRN_OK);
-    assert_true(again.fingerprint == 7 && again.given_wall_ns == 8 && isinf(again.advice.current_ms) && again.advice.payback_steps == 3);
+    assert_true(again.fingerprint == 7 && again.given_wall_ns == 8 &&
+                isinf(again.advice.current_ms) && again.advice.payback_steps == 3);
     for (int slow = 0; slow < 2; slow++) {
         struct cairn_adviser *adviser = begin(), *same = begin();
         struct cairn_advice advice;
 
-        assert_true(cairn_adviser_fingerprint(adviser) != 0 && cairn_adviser_fingerprint(adviser) == cairn_adviser_fingerprint(same));
+        assert_true(cairn_adviser_fingerprint(adviser) != 0 &&
+                    cairn_adviser_fingerprint(adviser) == cairn_adviser_fingerprint(same));
         cairn_adviser_resume(adviser, &again.advice);
         assert_int_equal(rounds(adviser, 1 + slow, ROUNDS, 1, &advice), CAIRN_ADVICE_SAME);
         assert_int_equal(advice.action, CAIRN_REPLAN_MICROBATCHES);
@@ -318,13 +345,19 @@ test_verdicts(void **state)
     cairn_ledger_init(ledger);
     assert_int_equal(cairn_adviser_rates(adviser, ledger, rates), 0);
     assert_true(rates[0] <= 1 && rates[3] >= 1);
-    ledger->entries[0] = (struct cairn_ledger_entry){.kind = CAIRN_SLOW_COMPUTE, .rank_count = 2, .ranks = {3, 9}, .rate = 1.5};
-    ledger->entries[1] = (struct cairn_ledger_entry){.kind = CAIRN_SLOW_NODE, .rank_count = 2, .ranks = {2, 3}, .rate = 2.5};
-    ledger->entries[2] = (struct cairn_ledger_entry){.kind = CAIRN_SLOW_COMPUTE, .rank_count = 1, .rate = 7, .closed_wall_ns = 1};
-    ledger->entries[3] = (struct cairn_ledger_entry){.kind = CAIRN_HANG_COMPUTE, .rank_count = 1, .ranks = {1}, .rate = 9};
+    ledger->entries[0] = (struct cairn_ledger_entry){
+        .kind = CAIRN_SLOW_COMPUTE, .rank_count = 2, .ranks = {3, 9}, .rate = 1.5};
+    ledger->entries[1] = (struct cairn_ledger_entry){
+        .kind = CAIRN_SLOW_NODE, .rank_count = 2, .ranks = {2, 3}, .rate = 2.5};
+    ledger->entries[2] = (struct cairn_ledger_entry){
+        .kind = CAIRN_SLOW_COMPUTE, .rank_count = 1, .rate = 7, .closed_wall_ns = 1};
+    ledger->entries[3] = (struct cairn_ledger_entry){
+        .kind = CAIRN_HANG_COMPUTE, .rank_count = 1, .ranks = {1}, .rate = 9};
     ledger->count = 4;
     assert_int_equal(cairn_adviser_rates(adviser, ledger, rates), 1); /* rank 9 is no device */
-    assert_true(fabs(rates[0] - 1) + fabs(rates[1] - 1) + fabs(rates[2] - 2.5) + fabs(rates[3] - 2.5) < 1e-12);
+    assert_true(fabs(rates[0] - 1) + fabs(rates[1] - 1) + fabs(rates[2] - 2.5) +
+                    fabs(rates[3] - 2.5) <
+                1e-12);
     free(ledger);
     cairn_adviser_destroy(adviser);
 }
@@ -332,8 +365,9 @@ test_verdicts(void **state)
 static void
 test_problems(void **state)
 {
-    static const char *const currents[] = {
-        "null", "{\"pipelines\": [{\"microbatches\": 16, \"stages\": [{\"devices\": [7], \"layers\": [0, 4]}]}]}"};
+    static const char *const currents[] = {"null",
+                                           "{\"pipelines\": [{\"microbatches\": 16, \"stages\": "
+                                           "[{\"devices\": [7], \"layers\": [0, 4]}]}]}"};
     static const char *const whys[] = {"it has no \"current\"", "device 7"};
 
     (void)state;
@@ -354,9 +388,15 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_life),     cmocka_unit_test(test_late_offers), cmocka_unit_test(test_noise),
-        cmocka_unit_test(test_verdicts), cmocka_unit_test(test_problems),    cmocka_unit_test(test_not_followed), cmocka_unit_test(test_rates_that_change),
-        cmocka_unit_test(test_rest_between), cmocka_unit_test(test_resumed),
+        cmocka_unit_test(test_life),
+        cmocka_unit_test(test_late_offers),
+        cmocka_unit_test(test_noise),
+        cmocka_unit_test(test_verdicts),
+        cmocka_unit_test(test_problems),
+        cmocka_unit_test(test_not_followed),
+        cmocka_unit_test(test_rates_that_change),
+        cmocka_unit_test(test_rest_between),
+        cmocka_unit_test(test_resumed),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,5 @@
-/* tests/unit/replan/advise/test_decide.c - decisions over time: noise never moves a plan, a real change moves it once, and waiting
- * costs no more than acting. */
+/* tests/unit/replan/advise/test_decide.c - decisions over time: noise never moves a plan, a real
+ * change moves it once, and waiting costs no more than acting. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -110,7 +110,8 @@ play(struct job *job, const double *measured)
             job->problem.devices[i].rate = cairn_decider_rates(job->decider)[i];
         make_offers(job);
     }
-    action = cairn_decider_weigh(job->decider, STEPS_PER_ROUND, job->offers.current_ms, job->offers.offers);
+    action = cairn_decider_weigh(job->decider, STEPS_PER_ROUND, job->offers.current_ms,
+                                 job->offers.offers);
     if (action == CAIRN_REPLAN_NONE)
         return;
     job->actions++;
@@ -162,10 +163,11 @@ test_one_change(void **test_state)
         if (round == 300 + 3)
             assert_int_equal(job.plans_made, 1); /* not sure yet */
     }
-    print_message("%u actions, %u times planned; %.0f ms a step before, %.0f after\n", job.actions, job.plans_made,
-                  before_ms, job.offers.current_ms);
+    print_message("%u actions, %u times planned; %.0f ms a step before, %.0f after\n", job.actions,
+                  job.plans_made, before_ms, job.offers.current_ms);
     assert_int_equal(job.actions, 1);
-    assert_true(job.offers.current_ms < before_ms * 1.5); /* a device of rate 3 left where it was makes it 2 or more */
+    /* a device of rate 3 left where it was makes it 2 or more */
+    assert_true(job.offers.current_ms < before_ms * 1.5);
     end(&job);
 }
 
@@ -230,7 +232,8 @@ test_death(void **test_state)
     end(&job);
 }
 
-/* For slowdowns of any length, what is lost is at most twice what the best would have lost who knew the length, and a little. */
+/* For slowdowns of any length, what is lost is at most twice what the best would have lost who knew
+ * the length, and a little. */
 static void
 test_twice_the_best(void **test_state)
 {
@@ -249,7 +252,8 @@ test_twice_the_best(void **test_state)
             acted = cairn_decider_weigh(decider, 1, 130, offers) == CAIRN_REPLAN_GROUPS;
         }
         lost_ms += acted ? 5000 : 0;
-        assert_true(lost_ms <= 2 * best_ms + 30 + 100); /* a round, and the step that any action costs */
+        /* a round, and the step that any action costs */
+        assert_true(lost_ms <= 2 * best_ms + 30 + 100);
         cairn_decider_destroy(decider);
     }
 }
@@ -258,7 +262,8 @@ test_twice_the_best(void **test_state)
 static void
 test_cheapest_adequate(void **test_state)
 {
-    struct cairn_offer offers[CAIRN_REPLAN_COUNT] = {{120, 0}, {101, 2000}, {100, 9000}, {100, 600000}};
+    struct cairn_offer offers[CAIRN_REPLAN_COUNT] = {
+        {120, 0}, {101, 2000}, {100, 9000}, {100, 600000}};
     struct cairn_decider *decider;
 
     (void)test_state;
@@ -277,9 +282,12 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_noise_alone),    cmocka_unit_test(test_one_change),
-        cmocka_unit_test(test_flicker),        cmocka_unit_test(test_spikes),
-        cmocka_unit_test(test_death),          cmocka_unit_test(test_twice_the_best),
+        cmocka_unit_test(test_noise_alone),
+        cmocka_unit_test(test_one_change),
+        cmocka_unit_test(test_flicker),
+        cmocka_unit_test(test_spikes),
+        cmocka_unit_test(test_death),
+        cmocka_unit_test(test_twice_the_best),
         cmocka_unit_test(test_cheapest_adequate),
     };
 

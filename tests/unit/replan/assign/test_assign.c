@@ -1,4 +1,5 @@
-/* tests/unit/replan/assign/test_assign.c - assignments against all there are, and of many sequences. */
+/* tests/unit/replan/assign/test_assign.c - assignments against all there are, and of many
+ * sequences. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -54,8 +55,9 @@ exhaustive_ms(const struct cairn_assign_problem *problem)
     return best;
 }
 
-/* Where the longest sequences, cut into kinds, are refused a time, no assignment keeps it; where they are placed, they are where they may be. With
- * a kind for each of all sequences both are exact. How many times of two were refused. */
+/* Where the longest sequences, cut into kinds, are refused a time, no assignment keeps it; where
+ * they are placed, they are where they may be. With a kind for each of all sequences both are
+ * exact. How many times of two were refused. */
 static uint32_t
 check_slots(const struct cairn_assign_problem *problem, double best_ms, uint64_t *state)
 {
@@ -66,7 +68,8 @@ check_slots(const struct cairn_assign_problem *problem, double best_ms, uint64_t
     assert_non_null(sequences);
     assert_int_equal(cairn_slots_create(problem, sequences, &slots), CAIRN_OK);
     for (uint32_t exact = 0; exact < 2; exact++) {
-        uint32_t count = exact ? problem->sequence_count : 1 + random_below(state, problem->sequence_count);
+        uint32_t count =
+            exact ? problem->sequence_count : 1 + random_below(state, problem->sequence_count);
         uint32_t kinds = exact ? SEQUENCES_MAX : 1 + random_below(state, 4);
         double step_ms = best_ms * (0.8 + 0.025 * random_below(state, 11)) * (1 + 1e-7);
         uint32_t places[SEQUENCES_MAX], by_index[SEQUENCES_MAX];
@@ -76,7 +79,8 @@ check_slots(const struct cairn_assign_problem *problem, double best_ms, uint64_t
         assert_true(cairn_slots_cut(slots, count, kinds));
         answer = cairn_slots_place(slots, step_ms, &work, places);
         if (answer == CAIRN_SLOTS_NONE && step_ms > best_ms)
-            fail_msg("%u sequences in %u kinds are refused %g, the best is %g", count, kinds, step_ms, best_ms);
+            fail_msg("%u sequences in %u kinds are refused %g, the best is %g", count, kinds,
+                     step_ms, best_ms);
         for (uint32_t i = 0; answer == CAIRN_SLOTS_PLACED && i < count; i++) {
             assert_true(sequences[i].tokens <= problem->pipelines[places[i]].max_tokens);
             by_index[sequences[i].index] = places[i];
@@ -103,20 +107,22 @@ test_small(void **test_state)
         static const double scales[] = {1, 1, 1.4, 2.6, 0.5};
         uint64_t state = seed + 5, tokens[SEQUENCES_MAX];
         struct cairn_assign_pipeline pipelines[PIPELINES_MAX];
-        struct cairn_assign_problem problem = {.tokens = tokens,
-                                               .sequence_count = 1 + random_below(&state, SEQUENCES_MAX),
-                                               .square = random_below(&state, 3) * 1e-3,
-                                               .linear = 1,
-                                               .constant = random_below(&state, 3),
-                                               .pipelines = pipelines,
-                                               .pipeline_count = 1 + random_below(&state, PIPELINES_MAX)};
+        struct cairn_assign_problem problem = {
+            .tokens = tokens,
+            .sequence_count = 1 + random_below(&state, SEQUENCES_MAX),
+            .square = random_below(&state, 3) * 1e-3,
+            .linear = 1,
+            .constant = random_below(&state, 3),
+            .pipelines = pipelines,
+            .pipeline_count = 1 + random_below(&state, PIPELINES_MAX)};
         struct cairn_assignment assignment = {0};
         struct cairn_fault fault = {""};
         double expected, again;
         cairn_err err;
 
         for (uint32_t i = 0; i < problem.sequence_count; i++)
-            tokens[i] = 1 + (random_below(&state, 4) == 0 ? random_below(&state, 2000) : random_below(&state, 90));
+            tokens[i] = 1 + (random_below(&state, 4) == 0 ? random_below(&state, 2000)
+                                                          : random_below(&state, 90));
         for (uint32_t i = 0; i < problem.pipeline_count; i++)
             pipelines[i] = (struct cairn_assign_pipeline){scales[random_below(&state, 5)],
                                                           1 + random_below(&state, 4),
@@ -143,8 +149,9 @@ test_small(void **test_state)
         worst = fmax(worst, assignment.step_ms / expected);
         free(assignment.pipelines);
     }
-    print_message("%u solved, %u within 0.1 %% of the best; mean %.4f, worst %.3f of it; %u times refused\n", solved,
-                  best, sum / solved, worst, refused);
+    print_message(
+        "%u solved, %u within 0.1 %% of the best; mean %.4f, worst %.3f of it; %u times refused\n",
+        solved, best, sum / solved, worst, refused);
     assert_true(refused > SMALL / 4);
     assert_true(solved > SMALL / 2 && sum / solved < 1.001 && worst < 1.01);
 }
@@ -156,8 +163,7 @@ test_many(void **test_state)
     enum { MANY = 4096, PIPELINES = 64 };
     static uint64_t tokens[MANY];
     struct cairn_assign_pipeline pipelines[PIPELINES];
-    struct cairn_assign_problem problem = {
-        tokens, MANY, 1e-7, 0.18, 0, pipelines, PIPELINES, 0};
+    struct cairn_assign_problem problem = {tokens, MANY, 1e-7, 0.18, 0, pipelines, PIPELINES, 0};
     struct cairn_assignment assignment = {0};
     struct cairn_fault fault = {""};
     uint64_t state = 1;
@@ -173,7 +179,8 @@ test_many(void **test_state)
     free(assignment.pipelines);
 }
 
-/* Sequences anywhere, then moved and traded: nothing is where it may not be, and neither a move nor a trade of the longest pipeline's helps. */
+/* Sequences anywhere, then moved and traded: nothing is where it may not be, and neither a move nor
+ * a trade of the longest pipeline's helps. */
 static void
 test_trade(void **test_state)
 {
@@ -183,7 +190,9 @@ test_trade(void **test_state)
     for (uint64_t seed = 0; seed < 3000; seed++) {
         uint64_t state = seed + 17, tokens[SEQUENCES_MAX];
         struct cairn_assign_pipeline pipelines[PIPELINES_MAX];
-        struct cairn_assign_problem problem = {tokens, 1 + random_below(&state, SEQUENCES_MAX), 1e-3, 1, 0, pipelines, PIPELINES_MAX, 0};
+        struct cairn_assign_problem problem = {
+            tokens, 1 + random_below(&state, SEQUENCES_MAX), 1e-3, 1, 0, pipelines, PIPELINES_MAX,
+            0};
         uint32_t places[SEQUENCES_MAX], by_index[SEQUENCES_MAX], count = problem.sequence_count;
         struct cairn_sequence *sequences;
         double before_ms, after_ms;
@@ -191,7 +200,8 @@ test_trade(void **test_state)
         for (uint32_t i = 0; i < count; i++)
             tokens[i] = 10 + random_below(&state, 90);
         for (uint32_t i = 0; i < PIPELINES_MAX; i++)
-            pipelines[i] = (struct cairn_assign_pipeline){1 + 0.5 * random_below(&state, 2), 1 + random_below(&state, 4), i ? 60 : 100};
+            pipelines[i] = (struct cairn_assign_pipeline){
+                1 + 0.5 * random_below(&state, 2), 1 + random_below(&state, 4), i ? 60 : 100};
         sequences = cairn_sequences_sorted(&problem);
         assert_non_null(sequences);
         for (uint32_t i = 0; i < count; i++) {

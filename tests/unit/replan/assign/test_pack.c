@@ -1,4 +1,5 @@
-/* tests/unit/replan/assign/test_pack.c - every token in one micro-batch, none over the cap, chunks in order, few micro-batches. */
+/* tests/unit/replan/assign/test_pack.c - every token in one micro-batch, none over the cap, chunks
+ * in order, few micro-batches. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -28,7 +29,8 @@ static void
 check(const struct cairn_packing *packing, const uint64_t *tokens, uint32_t count, uint64_t cap)
 {
     uint64_t *held = calloc((size_t)packing->microbatch_count + 1, sizeof(*held));
-    double *costs = calloc((size_t)packing->microbatch_count + 1, sizeof(*costs)), sum = 0, largest = 0;
+    double *costs = calloc((size_t)packing->microbatch_count + 1, sizeof(*costs)), sum = 0,
+           largest = 0;
     uint32_t at = 0;
 
     assert_non_null(held);
@@ -39,7 +41,8 @@ check(const struct cairn_packing *packing, const uint64_t *tokens, uint32_t coun
 
         for (; at < packing->piece_count && packing->pieces[at].sequence == i; at++) {
             const struct cairn_packed_piece *piece = &packing->pieces[at];
-            double ms = whole_ms(piece->end_token) - (piece->first_token > 0 ? whole_ms(piece->first_token) : 0);
+            double ms = whole_ms(piece->end_token) -
+                        (piece->first_token > 0 ? whole_ms(piece->first_token) : 0);
 
             assert_true(piece->first_token == next && piece->end_token > next);
             assert_true(next == 0 || piece->microbatch > before);
@@ -77,7 +80,8 @@ test_random(void **test_state)
 
         cap = 1 + random_below(&state, 1000);
         for (uint32_t i = 0; i < count; i++)
-            tokens[i] = 1 + (random_below(&state, 8) == 0 ? random_below(&state, 5000) : random_below(&state, 300));
+            tokens[i] = 1 + (random_below(&state, 8) == 0 ? random_below(&state, 5000)
+                                                          : random_below(&state, 300));
         assert_int_equal(cairn_pack(&cost, tokens, count, cap, &packing), CAIRN_OK);
         check(&packing, tokens, count, cap);
         fewest += packing.microbatch_count == packing.microbatches_min;

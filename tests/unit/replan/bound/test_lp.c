@@ -1,4 +1,5 @@
-/* tests/unit/replan/bound/test_lp.c - linear programs with known solutions, and random ones that prove theirs by their prices. */
+/* tests/unit/replan/bound/test_lp.c - linear programs with known solutions, and random ones that
+ * prove theirs by their prices. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -82,7 +83,8 @@ test_stopped(void **test_state)
     }
 }
 
-/* No activity gains more than the prices of what it uses, and all prices times limits are what is gained: no solution gains more. */
+/* No activity gains more than the prices of what it uses, and all prices times limits are what is
+ * gained: no solution gains more. */
 static void
 test_random(void **test_state)
 {
@@ -104,7 +106,8 @@ test_random(void **test_state)
             gain[i] = random_below(&state, 100);
             for (uint32_t j = 0; j < 3; j++) /* one of them may give, less than another uses */
                 entries[i][j] = (struct cairn_lp_entry){(first + 1 + j * 4) % LIMITS,
-                                                        j == 2 ? 0 - (double)random_below(&state, 2) : 2 + random_below(&state, 5)};
+                                                        j == 2 ? 0 - (double)random_below(&state, 2)
+                                                               : 2 + random_below(&state, 5)};
             assert_int_equal(cairn_lp_add(lp, gain[i], entries[i], 3), CAIRN_OK);
             if (i % 10 == 0)
                 (void)cairn_lp_solve(lp, 1000, &unhurried);

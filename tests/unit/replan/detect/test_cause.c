@@ -1,6 +1,7 @@
 /*
- * tests/unit/replan/detect/test_cause.c - several slow pairs of ranks between two nodes: one verdict that names the two nodes, or
- * the one whose other channels are late too, though each of those is too noisy to be called slow.
+ * tests/unit/replan/detect/test_cause.c - several slow pairs of ranks between two nodes: one
+ * verdict that names the two nodes, or the one whose other channels are late too, though each of
+ * those is too noisy to be called slow.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,9 +16,11 @@
 
 enum { WORLD = 8, STEPS = 60, SINCE = 30, MS = 1000000 };
 
-/* Nodes of two. Node 0 sends to node 1, node 2 to node 3; gradients join nodes 0 and 2, and 1 and 3. */
+/* Nodes of two. Node 0 sends to node 1, node 2 to node 3; gradients join nodes 0 and 2, and 1 and
+ * 3. */
 static const char header[] =
-    "{\"cairn_trace\":1,\"world\":8,\"nodes\":[0,0,1,1,2,2,3,3],\"comms\":{\"pp0\":[0,2],\"pp1\":[1,3],\"pp2\":[4,6],"
+    "{\"cairn_trace\":1,\"world\":8,\"nodes\":[0,0,1,1,2,2,3,3],\"comms\":{\"pp0\":[0,2],\"pp1\":["
+    "1,3],\"pp2\":[4,6],"
     "\"pp3\":[5,7],\"dp0\":[0,4],\"dp1\":[1,5],\"dp2\":[2,6],\"dp3\":[3,7]}}";
 
 struct job {
@@ -36,16 +39,25 @@ noise(struct job *job, double spread)
 }
 
 static void
-feed(struct job *job, uint32_t rank, uint32_t comm, uint8_t op, uint32_t peer, uint32_t step, uint64_t start_ns, uint64_t end_ns)
+feed(struct job *job, uint32_t rank, uint32_t comm, uint8_t op, uint32_t peer, uint32_t step,
+     uint64_t start_ns, uint64_t end_ns)
 {
-    struct cairn_record record = {.rank = rank, .comm = comm, .peer = peer, .step = step, .op = op, .bytes = 1000,
-                                  .has_step = true, .start_ns = start_ns + 1000, .end_ns = end_ns + 1000};
+    struct cairn_record record = {.rank = rank,
+                                  .comm = comm,
+                                  .peer = peer,
+                                  .step = step,
+                                  .op = op,
+                                  .bytes = 1000,
+                                  .has_step = true,
+                                  .start_ns = start_ns + 1000,
+                                  .end_ns = end_ns + 1000};
 
     assert_int_equal(cairn_detector_feed(job->detector, &record), CAIRN_OK);
     job->now_ns[rank] = end_ns;
 }
 
-/* Two ranks meet in an operation, or one sends to the other, in transfer_ms after the later has come. */
+/* Two ranks meet in an operation, or one sends to the other, in transfer_ms after the later has
+ * come. */
 static void
 meet(struct job *job, uint32_t comm, bool pair, uint32_t step, double transfer_ms)
 {
@@ -53,18 +65,22 @@ meet(struct job *job, uint32_t comm, bool pair, uint32_t step, double transfer_m
     uint64_t first_ns = job->now_ns[ranks[0]], second_ns = job->now_ns[ranks[1]];
     uint64_t end_ns = (first_ns > second_ns ? first_ns : second_ns) + (uint64_t)(transfer_ms * MS);
 
-    feed(job, ranks[0], comm, pair ? CAIRN_SEND : CAIRN_ALL_REDUCE, pair ? ranks[1] : CAIRN_PEER_NONE, step, first_ns, end_ns);
-    feed(job, ranks[1], comm, pair ? CAIRN_RECV : CAIRN_ALL_REDUCE, pair ? ranks[0] : CAIRN_PEER_NONE, step, second_ns, end_ns);
+    feed(job, ranks[0], comm, pair ? CAIRN_SEND : CAIRN_ALL_REDUCE,
+         pair ? ranks[1] : CAIRN_PEER_NONE, step, first_ns, end_ns);
+    feed(job, ranks[1], comm, pair ? CAIRN_RECV : CAIRN_ALL_REDUCE,
+         pair ? ranks[0] : CAIRN_PEER_NONE, step, second_ns, end_ns);
 }
 
-/* Transfers between node 0 and node 1 take `pairs` times as long from SINCE on, the gradients of node 1 `gradients` times. */
+/* Transfers between node 0 and node 1 take `pairs` times as long from SINCE on, the gradients of
+ * node 1 `gradients` times. */
 static void
 run(struct job *job, double pairs, double gradients)
 {
     struct cairn_trace_fault fault;
 
     *job = (struct job){.seed = 5};
-    assert_int_equal(cairn_trace_read_header(header, strlen(header), &job->topology, &fault), CAIRN_OK);
+    assert_int_equal(cairn_trace_read_header(header, strlen(header), &job->topology, &fault),
+                     CAIRN_OK);
     assert_int_equal(cairn_detector_create(job->topology, 0, &job->detector), CAIRN_OK);
     for (uint32_t step = 0; step < STEPS; step++) {
         bool slow = step >= SINCE;
@@ -74,7 +90,8 @@ run(struct job *job, double pairs, double gradients)
         for (uint32_t comm = 0; comm < 4; comm++)
             meet(job, comm, true, step, 4 * noise(job, 0.05) * (slow && comm < 2 ? pairs : 1));
         for (uint32_t comm = 4; comm < 8; comm++)
-            meet(job, comm, false, step, 10 * noise(job, 0.4) * (slow && comm >= 6 ? gradients : 1));
+            meet(job, comm, false, step,
+                 10 * noise(job, 0.4) * (slow && comm >= 6 ? gradients : 1));
     }
     assert_int_equal(cairn_detector_finish(job->detector), CAIRN_OK);
 }
@@ -124,7 +141,8 @@ test_nic(void **state)
 int
 main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_between_nodes), cmocka_unit_test(test_nic)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_between_nodes),
+                                       cmocka_unit_test(test_nic)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

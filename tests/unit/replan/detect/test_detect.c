@@ -1,6 +1,7 @@
 /*
- * tests/unit/replan/detect/test_detect.c - the detector on small jobs written by hand: four data-parallel groups of two
- * pipelines' stages, clocks seconds apart, and one thing wrong at a time.
+ * tests/unit/replan/detect/test_detect.c - the detector on small jobs written by hand: four
+ * data-parallel groups of two pipelines' stages, clocks seconds apart, and one thing wrong at a
+ * time.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,10 +18,11 @@
 
 enum { WORLD = 8, NODE_RANKS = 2, MS = 1000000 };
 
-/* Ranks 2i and 2i + 1 are the tensor-parallel pair of replica i, on node i; dp0 has the even, dp1 the odd ones. */
-static const char header[] =
-    "{\"cairn_trace\":1,\"world\":8,\"nodes\":[0,0,1,1,2,2,3,3],\"comms\":{\"tp0\":[0,1],\"tp1\":[2,3],\"tp2\":[4,5],"
-    "\"tp3\":[6,7],\"dp0\":[0,2,4,6],\"dp1\":[1,3,5,7]}}";
+/* Ranks 2i and 2i + 1 are the tensor-parallel pair of replica i, on node i; dp0 has the even, dp1
+ * the odd ones. */
+static const char header[] = "{\"cairn_trace\":1,\"world\":8,\"nodes\":[0,0,1,1,2,2,3,3],\"comms\":"
+                             "{\"tp0\":[0,1],\"tp1\":[2,3],\"tp2\":[4,5],"
+                             "\"tp3\":[6,7],\"dp0\":[0,2,4,6],\"dp1\":[1,3,5,7]}}";
 
 struct job {
     struct cairn_topology *topology;
@@ -38,7 +40,8 @@ start(struct job *job)
     *job = (struct job){.seed = 7, .numbered = true};
     for (uint32_t rank = 0; rank < WORLD; rank++)
         job->now_ns[rank] = 1000;
-    assert_int_equal(cairn_trace_read_header(header, strlen(header), &job->topology, &fault), CAIRN_OK);
+    assert_int_equal(cairn_trace_read_header(header, strlen(header), &job->topology, &fault),
+                     CAIRN_OK);
     assert_int_equal(cairn_detector_create(job->topology, 0, &job->detector), CAIRN_OK);
 }
 
@@ -57,12 +60,21 @@ end(struct job *job)
 }
 
 static void
-feed(struct job *job, uint32_t rank, uint32_t comm, uint64_t seq, uint32_t step, uint64_t start_ns, uint64_t end_ns)
+feed(struct job *job, uint32_t rank, uint32_t comm, uint64_t seq, uint32_t step, uint64_t start_ns,
+     uint64_t end_ns)
 {
     uint64_t ahead_ns = 3000000000ull * rank;
-    struct cairn_record record = {.rank = rank, .comm = comm, .peer = CAIRN_PEER_NONE, .seq = seq, .step = step,
-                                  .op = CAIRN_ALL_REDUCE, .has_seq = true, .has_step = job->numbered, .bytes = 1000,
-                                  .start_ns = start_ns + ahead_ns, .end_ns = end_ns ? end_ns + ahead_ns : 0};
+    struct cairn_record record = {.rank = rank,
+                                  .comm = comm,
+                                  .peer = CAIRN_PEER_NONE,
+                                  .seq = seq,
+                                  .step = step,
+                                  .op = CAIRN_ALL_REDUCE,
+                                  .has_seq = true,
+                                  .has_step = job->numbered,
+                                  .bytes = 1000,
+                                  .start_ns = start_ns + ahead_ns,
+                                  .end_ns = end_ns ? end_ns + ahead_ns : 0};
 
     assert_int_equal(cairn_detector_feed(job->detector, &record), CAIRN_OK);
 }
@@ -70,7 +82,9 @@ feed(struct job *job, uint32_t rank, uint32_t comm, uint64_t seq, uint32_t step,
 static void
 live(struct job *job, uint32_t rank, uint64_t at_ns)
 {
-    struct cairn_record record = {.rank = rank, .comm = CAIRN_COMM_NONE, .peer = CAIRN_PEER_NONE,
+    struct cairn_record record = {.rank = rank,
+                                  .comm = CAIRN_COMM_NONE,
+                                  .peer = CAIRN_PEER_NONE,
                                   .start_ns = at_ns + 3000000000ull * rank};
 
     assert_int_equal(cairn_detector_feed(job->detector, &record), CAIRN_OK);
@@ -87,7 +101,8 @@ join(struct job *job, uint32_t comm, uint64_t seq, uint32_t step, uint64_t trans
         if (job->now_ns[members->ranks[i]] > last_ns)
             last_ns = job->now_ns[members->ranks[i]];
     for (uint32_t i = 0; i < members->count; i++) {
-        feed(job, members->ranks[i], comm, seq, step, job->now_ns[members->ranks[i]], last_ns + transfer_ns);
+        feed(job, members->ranks[i], comm, seq, step, job->now_ns[members->ranks[i]],
+             last_ns + transfer_ns);
         job->now_ns[members->ranks[i]] = last_ns + transfer_ns;
     }
 }
@@ -167,8 +182,8 @@ test_slow_rank_without_steps(void **state)
     check_slow(false);
 }
 
-/* Sequences vary by up to 8 % for each pair of ranks, and nobody reports it: one at 1.1 times is known beside its partner at once, and
- * neither while nothing is wrong. */
+/* Sequences vary by up to 8 % for each pair of ranks, and nobody reports it: one at 1.1 times is
+ * known beside its partner at once, and neither while nothing is wrong. */
 static void
 test_slow_of_a_pair(void **state)
 {
@@ -202,7 +217,8 @@ test_slow_of_a_pair(void **state)
     }
 }
 
-/* What gets well little by little is over too, and its rate is never that of something faster than normal. */
+/* What gets well little by little is over too, and its rate is never that of something faster than
+ * normal. */
 static void
 test_fading(void **state)
 {
@@ -225,7 +241,8 @@ test_fading(void **state)
         verdicts = finish(&job);
         assert_true(verdicts->count > 0);
         for (uint32_t i = 0; i < verdicts->count; i++) {
-            assert_int_equal(verdicts->items[i].kind, is_link ? CAIRN_SLOW_LINK : CAIRN_SLOW_COMPUTE);
+            assert_int_equal(verdicts->items[i].kind,
+                             is_link ? CAIRN_SLOW_LINK : CAIRN_SLOW_COMPUTE);
             assert_true(verdicts->items[i].rate > 1);
             assert_true(verdicts->items[i].until_step < 500);
         }
@@ -271,7 +288,8 @@ test_slow_link(void **state)
     end(&job);
 }
 
-/* Step 20: rank 3 does not come to its pair's operation. The others wait for wait_ns; life says of rank 3. */
+/* Step 20: rank 3 does not come to its pair's operation. The others wait for wait_ns; life says of
+ * rank 3. */
 static void
 stop_at(struct job *job, uint64_t wait_ns, bool rank3_lives)
 {
@@ -332,13 +350,16 @@ test_hang_link(void **state)
     start(&job);
     for (uint32_t step = 0; step < 20; step++)
         run_step(&job, step, NULL, 1);
-    for (uint32_t rank = 0; rank < WORLD; rank++) { /* all in the gradients, and those of dp1 do not end */
+    /* all in the gradients, and those of dp1 do not end */
+    for (uint32_t rank = 0; rank < WORLD; rank++) {
         job.now_ns[rank] += 100 * MS;
         feed(&job, rank, rank / 2, 20, 20, job.now_ns[rank], job.now_ns[rank] + 5 * MS);
     }
     for (uint32_t rank = 0; rank < WORLD; rank++)
-        feed(&job, rank, 4 + rank % 2, 20, 20, job.now_ns[rank] + 5 * MS, rank % 2 ? 0 : job.now_ns[rank] + 25 * MS);
-    for (uint32_t rank = 0; rank < WORLD; rank += 2) /* the others wait for their partners in the next step */
+        feed(&job, rank, 4 + rank % 2, 20, 20, job.now_ns[rank] + 5 * MS,
+             rank % 2 ? 0 : job.now_ns[rank] + 25 * MS);
+    /* the others wait for their partners in the next step */
+    for (uint32_t rank = 0; rank < WORLD; rank += 2)
         feed(&job, rank, rank / 2, 21, 21, job.now_ns[rank] + 100 * MS, 0);
     for (uint32_t rank = 0; rank < WORLD; rank++)
         live(&job, rank, job.now_ns[rank] + 10000ull * MS);
@@ -350,7 +371,8 @@ test_hang_link(void **state)
     end(&job);
 }
 
-/* One rank's whole trace after the other's gives what interleaved ones give, and a missing rank is counted. */
+/* One rank's whole trace after the other's gives what interleaved ones give, and a missing rank is
+ * counted. */
 static void
 test_any_order(void **state)
 {
@@ -371,12 +393,18 @@ test_any_order(void **state)
             uint64_t last_ns = 0;
 
             for (uint32_t i = 0; i < members->count; i++)
-                last_ns = job.now_ns[members->ranks[i]] > last_ns ? job.now_ns[members->ranks[i]] : last_ns;
+                last_ns = job.now_ns[members->ranks[i]] > last_ns ? job.now_ns[members->ranks[i]]
+                                                                  : last_ns;
             for (uint32_t i = 0; i < members->count; i++) {
                 uint32_t rank = members->ranks[i];
 
-                kept[count++] = (struct cairn_record){.rank = rank, .comm = comm, .peer = CAIRN_PEER_NONE, .step = step,
-                                                      .op = CAIRN_ALL_REDUCE, .has_step = true, .start_ns = job.now_ns[rank],
+                kept[count++] = (struct cairn_record){.rank = rank,
+                                                      .comm = comm,
+                                                      .peer = CAIRN_PEER_NONE,
+                                                      .step = step,
+                                                      .op = CAIRN_ALL_REDUCE,
+                                                      .has_step = true,
+                                                      .start_ns = job.now_ns[rank],
                                                       .end_ns = last_ns + 5 * MS};
                 job.now_ns[rank] = last_ns + 5 * MS;
             }
@@ -404,7 +432,8 @@ run_rings(struct job *job, uint32_t slow_rings, double noise)
             job->now_ns[rank] += (uint64_t)(100 * MS * jitter(job));
         for (uint32_t comm = 4; comm < 6; comm++)
             join(job, comm, step, step,
-                 (uint64_t)(20 * MS * (1 + (jitter(job) - 1) * noise) * (step >= 40 && step < 70 && comm < 4 + slow_rings ? 1.7 : 1)));
+                 (uint64_t)(20 * MS * (1 + (jitter(job) - 1) * noise) *
+                            (step >= 40 && step < 70 && comm < 4 + slow_rings ? 1.7 : 1)));
     }
     return finish(job);
 }
@@ -432,7 +461,8 @@ test_rings_together(void **state)
     end(&job);
 }
 
-/* Whatever numbers a rank reports for its operations, nobody keeps room for what lies between them. */
+/* Whatever numbers a rank reports for its operations, nobody keeps room for what lies between
+ * them. */
 static void
 test_numbers_far_apart(void **state)
 {
@@ -444,35 +474,46 @@ test_numbers_far_apart(void **state)
         cairn_detector_leave_out(job.detector, rank);
     for (uint32_t step = 1; step < 30; step++)
         for (uint32_t rank = 0; rank < WORLD; rank += 2) {
-            struct cairn_rank_step *summary = calloc(1, sizeof *summary + 3 * sizeof *summary->samples);
+            struct cairn_rank_step *summary =
+                calloc(1, sizeof *summary + 3 * sizeof *summary->samples);
 
             assert_non_null(summary);
             summary->step = step;
             summary->sample_count = 3;
             summary->compute_ns[0] = summary->compute_ns[1] = 100 * MS;
             for (uint32_t i = 0; i < 3; i++)
-                summary->samples[i] = (struct cairn_sample){.lane = 4 * 16 + CAIRN_ALL_REDUCE,
-                                                            .seq = rank == 2 ? step + i * 30000 : step + i,
-                                                            .duration_ns = MS,
-                                                            .bytes = 1000};
-            assert_int_equal(cairn_detector_take_step(job.detector, rank, summary, step * 200ull * MS), CAIRN_OK);
+                summary->samples[i] =
+                    (struct cairn_sample){.lane = 4 * 16 + CAIRN_ALL_REDUCE,
+                                          .seq = rank == 2 ? step + i * 30000 : step + i,
+                                          .duration_ns = MS,
+                                          .bytes = 1000};
+            assert_int_equal(
+                cairn_detector_take_step(job.detector, rank, summary, step * 200ull * MS),
+                CAIRN_OK);
         }
     assert_true(job.detector->steps > 20);
     assert_int_equal(job.detector->channel_count, 1);
     assert_true(job.detector->channels[0].slot_room <= 64);
-    assert_true(job.detector->channels[0].first_count > 0); /* the numbers that all have were compared */
+    /* the numbers that all have were compared */
+    assert_true(job.detector->channels[0].first_count > 0);
     end(&job);
 }
 
 int
 main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_quiet),     cmocka_unit_test(test_slow_rank), cmocka_unit_test(test_slow_rank_without_steps),
-        cmocka_unit_test(test_slow_of_a_pair), cmocka_unit_test(test_fading), cmocka_unit_test(test_slow_node), cmocka_unit_test(test_slow_link),
-        cmocka_unit_test(test_hangs),
-        cmocka_unit_test(test_hang_link), cmocka_unit_test(test_any_order),
-        cmocka_unit_test(test_rings_together), cmocka_unit_test(test_numbers_far_apart)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_quiet),
+                                       cmocka_unit_test(test_slow_rank),
+                                       cmocka_unit_test(test_slow_rank_without_steps),
+                                       cmocka_unit_test(test_slow_of_a_pair),
+                                       cmocka_unit_test(test_fading),
+                                       cmocka_unit_test(test_slow_node),
+                                       cmocka_unit_test(test_slow_link),
+                                       cmocka_unit_test(test_hangs),
+                                       cmocka_unit_test(test_hang_link),
+                                       cmocka_unit_test(test_any_order),
+                                       cmocka_unit_test(test_rings_together),
+                                       cmocka_unit_test(test_numbers_far_apart)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

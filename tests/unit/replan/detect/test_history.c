@@ -1,6 +1,7 @@
 /*
- * tests/unit/replan/detect/test_history.c - how unlikely a shift is by what stood before it: of normal noise as unlikely as its score says,
- * less so where values far above the others come now and then, or where each value says something of the next.
+ * tests/unit/replan/detect/test_history.c - how unlikely a shift is by what stood before it: of
+ * normal noise as unlikely as its score says, less so where values far above the others come now
+ * and then, or where each value says something of the next.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -30,7 +31,8 @@ normal(uint32_t *seed)
     return radius * cos(6.283185307179586 * unit(seed));
 }
 
-/* Series of noise 0.1, of which each value is kept of the one before by so much, and a share is 0.6 higher. */
+/* Series of noise 0.1, of which each value is kept of the one before by so much, and a share is 0.6
+ * higher. */
 static void
 fill(struct cairn_history *history, uint32_t seed, double kept, double share, double reach)
 {
@@ -117,8 +119,9 @@ test_little_known(void **state)
 int
 main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_normal), cmocka_unit_test(test_high_values), cmocka_unit_test(test_wandering),
-                                       cmocka_unit_test(test_little_known)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_normal), cmocka_unit_test(test_high_values),
+        cmocka_unit_test(test_wandering), cmocka_unit_test(test_little_known)};
 
     return cmocka_run_group_tests_name("replan/history", tests, NULL, NULL);
 }

@@ -1,4 +1,5 @@
-/* tests/unit/replan/detect/test_shift.c - shifts that last are found with onset and size; noise and pauses are not. */
+/* tests/unit/replan/detect/test_shift.c - shifts that last are found with onset and size; noise and
+ * pauses are not. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -9,8 +10,8 @@
 
 #include "replan/detect/shift.h"
 
-static const struct cairn_shift_limits limits = {.sigma = 0.02, .base = 0, .base_values = 64, .score_min = 7,
-                                                 .size_min = 0.058, .steps_min = 4};
+static const struct cairn_shift_limits limits = {
+    .sigma = 0.02, .base = 0, .base_values = 64, .score_min = 7, .size_min = 0.058, .steps_min = 4};
 static uint32_t seed = 1;
 
 /* Nearly normal: a sum of twelve even values, standard deviation 1. */
@@ -89,7 +90,8 @@ test_base(void **state)
     assert_false(cairn_shift_find(&shift, &above, &found));
 }
 
-/* A normal that is known from a few values alone is known better from what stands before the shift. */
+/* A normal that is known from a few values alone is known better from what stands before the
+ * shift. */
 static void
 test_base_before(void **state)
 {
@@ -123,7 +125,8 @@ test_quantile(void **state)
     assert_true(cairn_quantile(values, 5, 0.625) == 3.5f);
 }
 
-/* With noise as large as half of the shift its end is told within some steps, and never while it goes on. */
+/* With noise as large as half of the shift its end is told within some steps, and never while it
+ * goes on. */
 static void
 test_tail(void **state)
 {
@@ -154,7 +157,8 @@ test_height_of_pauses(void **state)
 
     (void)state;
     assert_true(cairn_shift_height(&shift, 0, 10, 0.02) == 0);
-    for (uint32_t step = 0; step < 40; step++) /* each tenth step pauses, and three steps in front are others */
+    for (uint32_t step = 0; step < 40; step++) /* each tenth step pauses, and three steps in front
+                                                * are others */
         cairn_shift_push(&shift, step, step < 3 ? -1 : step % 10 == 9 ? 5.0 : 0.3 + 0.02 * noise());
     assert_true(fabs(cairn_shift_height(&shift, 0, 37, 0.02) - 0.3) < 0.02);
 }
@@ -162,10 +166,13 @@ test_height_of_pauses(void **state)
 int
 main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_found), cmocka_unit_test(test_pauses_are_none),
-                                       cmocka_unit_test(test_small_is_none), cmocka_unit_test(test_base),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_found),
+                                       cmocka_unit_test(test_pauses_are_none),
+                                       cmocka_unit_test(test_small_is_none),
+                                       cmocka_unit_test(test_base),
                                        cmocka_unit_test(test_base_before),
-                                       cmocka_unit_test(test_tail), cmocka_unit_test(test_height_of_pauses),
+                                       cmocka_unit_test(test_tail),
+                                       cmocka_unit_test(test_height_of_pauses),
                                        cmocka_unit_test(test_quantile)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,6 +1,7 @@
 /*
- * tests/unit/replan/detect/test_spikes.c - transfers of which one in seven takes up to three times as long, by congestion: no link is
- * called slow for that, and one that is slow is named all the same; so is a NIC that is slow nearly from the first steps, or again.
+ * tests/unit/replan/detect/test_spikes.c - transfers of which one in seven takes up to three times
+ * as long, by congestion: no link is called slow for that, and one that is slow is named all the
+ * same; so is a NIC that is slow nearly from the first steps, or again.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,9 +16,11 @@
 
 enum { WORLD = 8, PAIRS = 4, COMMS = 8, STEPS = 400, SINCE = 200, SEEDS = 12, MS = 1000000 };
 
-/* Nodes of two. Node 0 sends to node 1, node 2 to node 3; gradients join nodes 0 and 2, and 1 and 3. */
+/* Nodes of two. Node 0 sends to node 1, node 2 to node 3; gradients join nodes 0 and 2, and 1 and
+ * 3. */
 static const char header[] =
-    "{\"cairn_trace\":1,\"world\":8,\"nodes\":[0,0,1,1,2,2,3,3],\"comms\":{\"pp0\":[0,2],\"pp1\":[1,3],\"pp2\":[4,6],"
+    "{\"cairn_trace\":1,\"world\":8,\"nodes\":[0,0,1,1,2,2,3,3],\"comms\":{\"pp0\":[0,2],\"pp1\":["
+    "1,3],\"pp2\":[4,6],"
     "\"pp3\":[5,7],\"dp0\":[0,4],\"dp1\":[1,5],\"dp2\":[2,6],\"dp3\":[3,7]}}";
 
 struct job {
@@ -37,26 +40,38 @@ unit(struct job *job)
 }
 
 static void
-feed(struct job *job, uint32_t rank, uint32_t comm, uint8_t op, uint32_t peer, uint32_t step, uint64_t start_ns, uint64_t end_ns)
+feed(struct job *job, uint32_t rank, uint32_t comm, uint8_t op, uint32_t peer, uint32_t step,
+     uint64_t start_ns, uint64_t end_ns)
 {
-    struct cairn_record record = {.rank = rank, .comm = comm, .peer = peer, .step = step, .op = op, .bytes = 1000,
-                                  .has_step = true, .start_ns = start_ns + 1000, .end_ns = end_ns + 1000};
+    struct cairn_record record = {.rank = rank,
+                                  .comm = comm,
+                                  .peer = peer,
+                                  .step = step,
+                                  .op = op,
+                                  .bytes = 1000,
+                                  .has_step = true,
+                                  .start_ns = start_ns + 1000,
+                                  .end_ns = end_ns + 1000};
 
     assert_int_equal(cairn_detector_feed(job->detector, &record), CAIRN_OK);
     job->now_ns[rank] = end_ns;
 }
 
-/* Two ranks meet in an operation, or one sends to the other, in transfer_ms after the later has come; now and then in more. */
+/* Two ranks meet in an operation, or one sends to the other, in transfer_ms after the later has
+ * come; now and then in more. */
 static void
 meet(struct job *job, uint32_t comm, bool pair, uint32_t step, double transfer_ms)
 {
     const uint32_t *ranks = job->topology->comms[comm].ranks;
     uint64_t first_ns = job->now_ns[ranks[0]], second_ns = job->now_ns[ranks[1]];
     double factor = (0.9 + 0.2 * unit(job)) * (unit(job) < job->spikes ? 1 + 2 * unit(job) : 1);
-    uint64_t end_ns = (first_ns > second_ns ? first_ns : second_ns) + (uint64_t)(transfer_ms * factor * MS);
+    uint64_t end_ns =
+        (first_ns > second_ns ? first_ns : second_ns) + (uint64_t)(transfer_ms * factor * MS);
 
-    feed(job, ranks[0], comm, pair ? CAIRN_SEND : CAIRN_ALL_REDUCE, pair ? ranks[1] : CAIRN_PEER_NONE, step, first_ns, end_ns);
-    feed(job, ranks[1], comm, pair ? CAIRN_RECV : CAIRN_ALL_REDUCE, pair ? ranks[0] : CAIRN_PEER_NONE, step, second_ns, end_ns);
+    feed(job, ranks[0], comm, pair ? CAIRN_SEND : CAIRN_ALL_REDUCE,
+         pair ? ranks[1] : CAIRN_PEER_NONE, step, first_ns, end_ns);
+    feed(job, ranks[1], comm, pair ? CAIRN_RECV : CAIRN_ALL_REDUCE,
+         pair ? ranks[0] : CAIRN_PEER_NONE, step, second_ns, end_ns);
 }
 
 static void
@@ -65,7 +80,8 @@ start(struct job *job, uint32_t seed, double spikes, double noise)
     struct cairn_trace_fault fault;
 
     *job = (struct job){.seed = seed, .spikes = spikes, .noise = noise};
-    assert_int_equal(cairn_trace_read_header(header, strlen(header), &job->topology, &fault), CAIRN_OK);
+    assert_int_equal(cairn_trace_read_header(header, strlen(header), &job->topology, &fault),
+                     CAIRN_OK);
     assert_int_equal(cairn_detector_create(job->topology, 0, &job->detector), CAIRN_OK);
 }
 
@@ -135,12 +151,14 @@ test_slow_among_spikes(void **state)
     }
 }
 
-/* All that goes over node 0's NIC becomes slow before twelve steps have shown what is normal, or hardly after: what is slow with a channel
- * tells nothing of what chance does to it. (Of one after the sixth step the first twelve show no normal.) */
+/* All that goes over node 0's NIC becomes slow before twelve steps have shown what is normal, or
+ * hardly after: what is slow with a channel tells nothing of what chance does to it. (Of one after
+ * the sixth step the first twelve show no normal.) */
 static void
 test_nic_in_first_steps(void **state)
 {
-    static const double times[COMMS] = {2, 2, 1, 1, 2, 2, 1, 1}, normal[COMMS] = {1, 1, 1, 1, 1, 1, 1, 1};
+    static const double times[COMMS] = {2, 2, 1, 1, 2, 2, 1, 1},
+                        normal[COMMS] = {1, 1, 1, 1, 1, 1, 1, 1};
 
     (void)state;
     for (uint32_t seed = 1; seed <= SEEDS; seed++)
@@ -148,7 +166,8 @@ test_nic_in_first_steps(void **state)
             const struct cairn_verdicts *verdicts;
             struct job job;
 
-            start(&job, 100 * seed, 0, 0.005); /* computation varies less than transfers: no send is taken for a part of it */
+            start(&job, 100 * seed, 0, 0.005); /* computation varies less than transfers: no send is
+                                                * taken for a part of it */
             for (uint32_t step = 0; step < 80; step++)
                 run_step(&job, step, step >= since ? times : normal);
             assert_int_equal(cairn_detector_finish(job.detector), CAIRN_OK);
@@ -163,11 +182,13 @@ test_nic_in_first_steps(void **state)
         }
 }
 
-/* It is slow in steps 30 to 49, and again from the 66th on: of what stood before little is left by then. */
+/* It is slow in steps 30 to 49, and again from the 66th on: of what stood before little is left by
+ * then. */
 static void
 test_nic_again(void **state)
 {
-    static const double times[COMMS] = {2, 2, 1, 1, 2, 2, 1, 1}, normal[COMMS] = {1, 1, 1, 1, 1, 1, 1, 1};
+    static const double times[COMMS] = {2, 2, 1, 1, 2, 2, 1, 1},
+                        normal[COMMS] = {1, 1, 1, 1, 1, 1, 1, 1};
 
     (void)state;
     for (uint32_t seed = 1; seed <= SEEDS; seed++) {
@@ -194,8 +215,9 @@ test_nic_again(void **state)
 int
 main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_spikes_alone), cmocka_unit_test(test_slow_among_spikes),
-                                       cmocka_unit_test(test_nic_in_first_steps), cmocka_unit_test(test_nic_again)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_spikes_alone), cmocka_unit_test(test_slow_among_spikes),
+        cmocka_unit_test(test_nic_in_first_steps), cmocka_unit_test(test_nic_again)};
 
     return cmocka_run_group_tests_name("replan/spikes", tests, NULL, NULL);
 }

@@ -23,17 +23,24 @@ add(struct counts *counts, const char *comm, uint32_t rank, uint64_t entered)
     struct cairn_op_count *item = &counts->items[counts->count++];
 
     assert_true(counts->count <= COUNTS_MAX);
-    *item = (struct cairn_op_count){.rank = rank, .ranks = 4, .op = CAIRN_ALL_REDUCE, .entered = entered,
-                                    .started = CAIRN_PROGRESS_UNKNOWN, .completed = CAIRN_PROGRESS_UNKNOWN};
+    *item = (struct cairn_op_count){.rank = rank,
+                                    .ranks = 4,
+                                    .op = CAIRN_ALL_REDUCE,
+                                    .entered = entered,
+                                    .started = CAIRN_PROGRESS_UNKNOWN,
+                                    .completed = CAIRN_PROGRESS_UNKNOWN};
     snprintf(item->comm, sizeof item->comm, "%s", comm);
     return item;
 }
 
 static void
-ras(const struct counts *before, const struct counts *after, struct cairn_verdicts *out, uint32_t *still)
+ras(const struct counts *before, const struct counts *after, struct cairn_verdicts *out,
+    uint32_t *still)
 {
     *out = (struct cairn_verdicts){0};
-    assert_int_equal(cairn_stall_of_ras(before->items, before->count, after->items, after->count, out, still), CAIRN_OK);
+    assert_int_equal(
+        cairn_stall_of_ras(before->items, before->count, after->items, after->count, out, still),
+        CAIRN_OK);
 }
 
 static void
@@ -117,7 +124,8 @@ ras_silent_ranks_are_a_crash(void **state)
     assert_int_equal(verdicts.count, 1);
     assert_int_equal(verdicts.items[0].kind, CAIRN_CRASH);
     assert_list(&verdicts.items[0].ranks, 1, (uint32_t[]){1});
-    assert_non_null(strstr(verdicts.items[0].evidence, "1 of 4 ranks of communicator 0xa do not answer"));
+    assert_non_null(
+        strstr(verdicts.items[0].evidence, "1 of 4 ranks of communicator 0xa do not answer"));
     cairn_verdicts_fini(&verdicts);
     ras(&(struct counts){0}, &(struct counts){0}, &verdicts, &still);
     assert_int_equal(verdicts.count, 0);
@@ -129,7 +137,8 @@ dump(struct counts *counts, const char *group, uint32_t rank, uint64_t entered, 
     add(counts, group, rank, entered)->completed = completed;
 }
 
-/* Rank 1 never comes to operation 9 of the world; 3, behind in pair "b", waits for it inside "b" itself and is no culprit. */
+/* Rank 1 never comes to operation 9 of the world; 3, behind in pair "b", waits for it inside "b"
+ * itself and is no culprit. */
 static void
 dumps_name_who_is_inside_nothing(void **state)
 {

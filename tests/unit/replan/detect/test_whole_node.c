@@ -1,6 +1,7 @@
 /*
- * tests/unit/replan/detect/test_whole_node.c - pipelines whose sequences vary unreported, each on a node of its own: a node that
- * becomes slow is named, one that is not slow is not, and pauses that happen to meet on a rank are no slow rank.
+ * tests/unit/replan/detect/test_whole_node.c - pipelines whose sequences vary unreported, each on a
+ * node of its own: a node that becomes slow is named, one that is not slow is not, and pauses that
+ * happen to meet on a rank are no slow rank.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,10 +17,11 @@
 
 enum { WORLD = 16, PIPELINES = 4, RANKS = 4, MS = 1000000 };
 
-static const char header[] =
-    "{\"cairn_trace\":1,\"world\":16,\"nodes\":[0,0,0,0,1,1,1,1,2,2,2,2,3,3,3,3],\"comms\":{\"tp0\":[0,1,2,3],"
-    "\"tp1\":[4,5,6,7],\"tp2\":[8,9,10,11],\"tp3\":[12,13,14,15],\"dp0\":[0,4,8,12],\"dp1\":[1,5,9,13],"
-    "\"dp2\":[2,6,10,14],\"dp3\":[3,7,11,15]}}";
+static const char header[] = "{\"cairn_trace\":1,\"world\":16,\"nodes\":[0,0,0,0,1,1,1,1,2,2,2,2,3,"
+                             "3,3,3],\"comms\":{\"tp0\":[0,1,2,3],"
+                             "\"tp1\":[4,5,6,7],\"tp2\":[8,9,10,11],\"tp3\":[12,13,14,15],\"dp0\":["
+                             "0,4,8,12],\"dp1\":[1,5,9,13],"
+                             "\"dp2\":[2,6,10,14],\"dp3\":[3,7,11,15]}}";
 
 struct job {
     struct cairn_topology *topology;
@@ -36,7 +38,8 @@ start(struct job *job)
     *job = (struct job){.seed = 11};
     for (uint32_t rank = 0; rank < WORLD; rank++)
         job->now_ns[rank] = 5000000000ull * (rank + 1); /* clocks are seconds apart */
-    assert_int_equal(cairn_trace_read_header(header, strlen(header), &job->topology, &fault), CAIRN_OK);
+    assert_int_equal(cairn_trace_read_header(header, strlen(header), &job->topology, &fault),
+                     CAIRN_OK);
     assert_int_equal(cairn_detector_create(job->topology, 0, &job->detector), CAIRN_OK);
 }
 
@@ -66,8 +69,15 @@ meet(struct job *job, uint32_t comm, uint32_t step, const double *compute_ms, do
         longest_ms = fmax(longest_ms, compute_ms[members->ranks[i]]);
     for (uint32_t i = 0; i < members->count; i++) {
         uint32_t rank = members->ranks[i];
-        struct cairn_record record = {.rank = rank, .comm = comm, .peer = CAIRN_PEER_NONE, .seq = step, .step = step,
-                                      .op = CAIRN_ALL_REDUCE, .has_seq = true, .has_step = true, .bytes = 1000};
+        struct cairn_record record = {.rank = rank,
+                                      .comm = comm,
+                                      .peer = CAIRN_PEER_NONE,
+                                      .seq = step,
+                                      .step = step,
+                                      .op = CAIRN_ALL_REDUCE,
+                                      .has_seq = true,
+                                      .has_step = true,
+                                      .bytes = 1000};
 
         record.start_ns = job->now_ns[rank] + (uint64_t)(compute_ms[rank] * MS);
         record.end_ns = job->now_ns[rank] + (uint64_t)((longest_ms + transfer_ms) * MS);
@@ -76,7 +86,8 @@ meet(struct job *job, uint32_t comm, uint32_t step, const double *compute_ms, do
     }
 }
 
-/* One step: lengths vary by up to `lengths` for a whole pipeline, ranks by 1 %; factor[rank] on top. */
+/* One step: lengths vary by up to `lengths` for a whole pipeline, ranks by 1 %; factor[rank] on
+ * top. */
 static void
 run_step(struct job *job, uint32_t step, double lengths, const double *factor)
 {
@@ -144,8 +155,8 @@ test_lengths_alone(void **state)
     end(&job);
 }
 
-/* In every fifth step of a pipeline its sequences are by up to a third longer. A node's steps that are that long by chance are no slow
- * node, and one that is slow is named all the same. */
+/* In every fifth step of a pipeline its sequences are by up to a third longer. A node's steps that
+ * are that long by chance are no slow node, and one that is slow is named all the same. */
 static void
 test_few_long_sequences(void **state)
 {
@@ -160,10 +171,12 @@ test_few_long_sequences(void **state)
         job.seed = seed;
         for (uint32_t step = 0; step < 600; step++) {
             for (uint32_t rank = 0; rank < WORLD; rank += RANKS) {
-                double length = even(&job) > 0.6 ? 1 + 0.33 * fabs(even(&job)) : 1 + 0.02 * even(&job);
+                double length =
+                    even(&job) > 0.6 ? 1 + 0.33 * fabs(even(&job)) : 1 + 0.02 * even(&job);
 
                 for (uint32_t k = 0; k < RANKS; k++)
-                    factor[rank + k] = length * (slow && rank == 8 && step >= 400 && step < 500 ? 1.25 : 1);
+                    factor[rank + k] =
+                        length * (slow && rank == 8 && step >= 400 && step < 500 ? 1.25 : 1);
             }
             run_step(&job, step, 0, factor);
         }
@@ -182,7 +195,8 @@ test_few_long_sequences(void **state)
 }
 
 /*
- * The lengths of each pipeline wander: what one has from step to step is correlated by 0.9. Hardly ever is a node called slow for that.
+ * The lengths of each pipeline wander: what one has from step to step is correlated by 0.9. Hardly
+ * ever is a node called slow for that.
  */
 static void
 test_lengths_that_wander(void **state)
@@ -271,8 +285,10 @@ test_slow_among_pauses(void **state)
 int
 main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_whole_node), cmocka_unit_test(test_lengths_alone), cmocka_unit_test(test_few_long_sequences), cmocka_unit_test(test_lengths_that_wander),
-                                       cmocka_unit_test(test_pauses_that_meet), cmocka_unit_test(test_slow_among_pauses)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_whole_node),         cmocka_unit_test(test_lengths_alone),
+        cmocka_unit_test(test_few_long_sequences), cmocka_unit_test(test_lengths_that_wander),
+        cmocka_unit_test(test_pauses_that_meet),   cmocka_unit_test(test_slow_among_pauses)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,5 @@
-/* tests/unit/replan/fleet/test_divide.c - layers and micro-batches for given groups against all there are. */
+/* tests/unit/replan/fleet/test_divide.c - layers and micro-batches for given groups against all
+ * there are. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -48,8 +49,8 @@ exhaustive_ms(const struct cairn_problem *problem, const struct layout *layout)
 
     for (uint32_t i = 0; i < layout->pipelines; i++) {
         for (uint32_t m = 1; m <= total; m++)
-            times[i][m] = exhaustive_layers_ms(problem, layout->stage_counts[i], layout->layer_ms + at,
-                                               layout->bytes + at, m);
+            times[i][m] = exhaustive_layers_ms(problem, layout->stage_counts[i],
+                                               layout->layer_ms + at, layout->bytes + at, m);
         at += layout->stage_counts[i];
     }
     if (layout->pipelines == 1)
@@ -77,8 +78,9 @@ check_answer(const struct cairn_problem *problem, const struct layout *layout,
         for (uint32_t j = 0; j < layout->stage_counts[i]; j++)
             sum += layers[at + j];
         assert_int_equal(sum, problem->layers);
-        worst = fmax(worst, plain_pipeline_ms(problem, layout->stage_counts[i], layout->layer_ms + at,
-                                              layout->bytes + at, layers + at, microbatches[i]));
+        worst =
+            fmax(worst, plain_pipeline_ms(problem, layout->stage_counts[i], layout->layer_ms + at,
+                                          layout->bytes + at, layers + at, microbatches[i]));
         given += microbatches[i];
         at += layout->stage_counts[i];
     }
@@ -101,9 +103,10 @@ test_exact(void **test_state)
         double expected = exhaustive_ms(&problem, &layout), got;
 
         assert_int_equal(cairn_divider_create(&problem, &divider), CAIRN_OK);
-        got = cairn_divide(divider, layout.groups, layout.stage_counts, layout.pipelines, microbatches,
-                           layers);
-        if (isinf(expected) != isinf(got) || (!isinf(got) && fabs(got - expected) > 1e-9 * expected))
+        got = cairn_divide(divider, layout.groups, layout.stage_counts, layout.pipelines,
+                           microbatches, layers);
+        if (isinf(expected) != isinf(got) ||
+            (!isinf(got) && fabs(got - expected) > 1e-9 * expected))
             fail_msg("seed %llu: %g, the least is %g", (unsigned long long)seed, got, expected);
         if (!isinf(got)) {
             check_answer(&problem, &layout, microbatches, layers, got);
@@ -115,7 +118,8 @@ test_exact(void **test_state)
         cairn_problem_fini(&problem);
     }
     /* The comparison says something only where there is something to divide. */
-    assert_true(feasible > PROBLEMS / 4 && tight_feasible > PROBLEMS / 20 && several > PROBLEMS / 10);
+    assert_true(feasible > PROBLEMS / 4 && tight_feasible > PROBLEMS / 20 &&
+                several > PROBLEMS / 10);
 }
 
 /* The lines are the pipeline's times for as many micro-batches as it has stages, and for more. */
@@ -136,7 +140,8 @@ test_lines(void **test_state)
         assert_int_equal(cairn_divider_create(&problem, &divider), CAIRN_OK);
         cairn_divide_lines(divider, layout.groups, stages, &lines);
         for (uint32_t m = stages; m < stages + 9; m++) {
-            double exact = cairn_divide_layers(divider, layout.groups, stages, m, NULL), least = INFINITY;
+            double exact = cairn_divide_layers(divider, layout.groups, stages, m, NULL),
+                   least = INFINITY;
 
             for (uint32_t i = 0; i < lines.line_count; i++)
                 least = fmin(least, (m - 1) * lines.slowest_ms[i] + lines.sum_ms[i]);

@@ -1,4 +1,5 @@
-/* tests/unit/replan/fleet/test_preset.c - presets against the sizes that models are known by, and problems that use them. */
+/* tests/unit/replan/fleet/test_preset.c - presets against the sizes that models are known by, and
+ * problems that use them. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,16 +11,19 @@
 
 #include "replan/fleet/preset.h"
 
-#define DEVICES "\"devices\": [{\"id\": 0, \"node\": 0, \"rate\": 1, \"memory_bytes\": 85899345920}]"
-#define PRESET(model, gpu, more) "\"preset\": {\"model\": \"" model "\", \"gpu\": \"" gpu "\", " more "}"
+#define DEVICES                                                                                    \
+    "\"devices\": [{\"id\": 0, \"node\": 0, \"rate\": 1, \"memory_bytes\": 85899345920}]"
+#define PRESET(model, gpu, more)                                                                   \
+    "\"preset\": {\"model\": \"" model "\", \"gpu\": \"" gpu "\", " more "}"
 
 /* Parameters as published, in 10^9. */
 static const struct {
     const char *model;
     double parameters;
 } published[] = {
-    {"gpt3-175b", 175},   {"llama2-7b", 6.74},  {"llama2-13b", 13.0}, {"llama2-70b", 69.0}, {"llama3-8b", 8.03},
-    {"llama3-70b", 70.6}, {"llama3-405b", 405}, {"mistral-7b", 7.24}, {"qwen2.5-7b", 7.61}, {"qwen2.5-72b", 72.7},
+    {"gpt3-175b", 175},   {"llama2-7b", 6.74},   {"llama2-13b", 13.0}, {"llama2-70b", 69.0},
+    {"llama3-8b", 8.03},  {"llama3-70b", 70.6},  {"llama3-405b", 405}, {"mistral-7b", 7.24},
+    {"qwen2.5-7b", 7.61}, {"qwen2.5-72b", 72.7},
 };
 
 static void
@@ -48,7 +52,8 @@ test_sizes(void **state)
 static void
 test_time(void **state)
 {
-    struct cairn_preset preset = {cairn_model_shape_find("llama2-7b"), cairn_device_sheet_find("a100-80g"), 4096, 1};
+    struct cairn_preset preset = {cairn_model_shape_find("llama2-7b"),
+                                  cairn_device_sheet_find("a100-80g"), 4096, 1};
     struct cairn_problem problem = {0};
     double all_ms, expected_ms = (6 * 6.607e9 + 12.0 * 32 * 4096 * 4096) * 4096 / 312e12 * 1e3;
 
@@ -59,15 +64,16 @@ test_time(void **state)
     assert_int_equal(problem.size_count, 1);
     cairn_preset_apply(&preset, 8, &problem);
     assert_int_equal(problem.size_count, 4);
-    assert_true(fabs(problem.layer_ms * 8 * (problem.layers + problem.head_layers) / all_ms - 1) < 1e-9);
+    assert_true(fabs(problem.layer_ms * 8 * (problem.layers + problem.head_layers) / all_ms - 1) <
+                1e-9);
     assert_true(fabs(problem.sizes[0].cost - 8) < 1e-9 && fabs(problem.sizes[3].cost - 1) < 1e-9);
 }
 
 static void
 test_in_problem(void **state)
 {
-    static const char text[] =
-        "{\"microbatches\": 64, \"layers\": 40, " PRESET("llama3-70b", "h100-sxm", "\"sequence_tokens\": 8192") ", " DEVICES "}";
+    static const char text[] = "{\"microbatches\": 64, \"layers\": 40, " PRESET(
+        "llama3-70b", "h100-sxm", "\"sequence_tokens\": 8192") ", " DEVICES "}";
     struct cairn_problem problem = {0};
     struct cairn_fault fault = {""};
 
@@ -87,16 +93,25 @@ static const struct {
     const char *text;
     const char *said;
 } bad[] = {
-    {"{\"microbatches\": 4, " PRESET("gpt9", "h100-sxm", "\"sequence_tokens\": 1") "}", "no model of that name"},
-    {"{\"microbatches\": 4, " PRESET("llama3-8b", "h9", "\"sequence_tokens\": 1") "}", "no gpu of that name"},
-    {"{\"microbatches\": 4, " PRESET("llama3-8b", "h100-sxm", "\"reached\": 0.5") "}", "must have model, gpu and"},
-    {"{\"microbatches\": 4, " PRESET("llama3-8b", "h100-sxm", "\"sequence_tokens\": 0") "}", "sequence_tokens must be"},
-    {"{\"microbatches\": 4, " PRESET("llama3-8b", "h100-sxm", "\"reached\": 2") "}", "reached must be"},
-    {"{\"microbatches\": 4, " PRESET("llama3-8b", "h100-sxm", "\"tokens\": 2") "}", "an unknown key"},
-    {"{\"microbatches\": 4, \"tp\": 6, " PRESET("llama3-8b", "h100-sxm", "\"sequence_tokens\": 9") ", " DEVICES "}",
+    {"{\"microbatches\": 4, " PRESET("gpt9", "h100-sxm", "\"sequence_tokens\": 1") "}",
+     "no model of that name"},
+    {"{\"microbatches\": 4, " PRESET("llama3-8b", "h9", "\"sequence_tokens\": 1") "}",
+     "no gpu of that name"},
+    {"{\"microbatches\": 4, " PRESET("llama3-8b", "h100-sxm", "\"reached\": 0.5") "}",
+     "must have model, gpu and"},
+    {"{\"microbatches\": 4, " PRESET("llama3-8b", "h100-sxm", "\"sequence_tokens\": 0") "}",
+     "sequence_tokens must be"},
+    {"{\"microbatches\": 4, " PRESET("llama3-8b", "h100-sxm", "\"reached\": 2") "}",
+     "reached must be"},
+    {"{\"microbatches\": 4, " PRESET("llama3-8b", "h100-sxm", "\"tokens\": 2") "}",
+     "an unknown key"},
+    {"{\"microbatches\": 4, \"tp\": 6, " PRESET("llama3-8b", "h100-sxm",
+                                                "\"sequence_tokens\": 9") ", " DEVICES "}",
      "a power of two, not 6"},
-    {"{" PRESET("llama3-8b", "h100-sxm", "\"sequence_tokens\": 9") ", " DEVICES "}", "no \"microbatches\""},
-    {"{\"microbatches\": 4, " PRESET("llama3-8b", "h100-sxm", "\"sequence_tokens\": 9") "}", "no \"devices\""},
+    {"{" PRESET("llama3-8b", "h100-sxm", "\"sequence_tokens\": 9") ", " DEVICES "}",
+     "no \"microbatches\""},
+    {"{\"microbatches\": 4, " PRESET("llama3-8b", "h100-sxm", "\"sequence_tokens\": 9") "}",
+     "no \"devices\""},
 };
 
 static void
@@ -107,7 +122,8 @@ test_bad(void **state)
         struct cairn_problem problem = {0};
         struct cairn_fault fault = {""};
 
-        assert_int_equal(cairn_problem_read(bad[i].text, strlen(bad[i].text), &problem, &fault), CAIRN_CORRUPT);
+        assert_int_equal(cairn_problem_read(bad[i].text, strlen(bad[i].text), &problem, &fault),
+                         CAIRN_CORRUPT);
         if (!strstr(fault.text, bad[i].said))
             fail_msg("%s: \"%s\" should say \"%s\"", bad[i].text, fault.text, bad[i].said);
     }

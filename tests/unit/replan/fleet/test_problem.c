@@ -1,5 +1,5 @@
-/* tests/unit/replan/fleet/test_problem.c - problem, plan and assignment files: good ones, and what is refused, with
- * the reason. */
+/* tests/unit/replan/fleet/test_problem.c - problem, plan and assignment files: good ones, and what
+ * is refused, with the reason. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -26,10 +26,10 @@
 static void
 test_read(void **state)
 {
-    static const char text[] =
-        PROBLEM("3", ", \"tp\": 8, \"embed_layers\": 0.5, \"head_layers\": 5.4, \"activation_bytes\": 2,"
-                     " \"reserved_bytes\": 7, \"link_gbps\": {\"intra\": 3600, \"inter\": 400.5},"
-                     " \"current\": " PLAN("4"));
+    static const char text[] = PROBLEM(
+        "3", ", \"tp\": 8, \"embed_layers\": 0.5, \"head_layers\": 5.4, \"activation_bytes\": 2,"
+             " \"reserved_bytes\": 7, \"link_gbps\": {\"intra\": 3600, \"inter\": 400.5},"
+             " \"current\": " PLAN("4"));
     struct cairn_problem problem = {0};
     struct cairn_fault fault = {""};
 
@@ -42,7 +42,8 @@ test_read(void **state)
     assert_int_equal(problem.device_count, 2);
     assert_int_equal(problem.devices[0].id, 1);
     assert_true(problem.devices[0].rate <= 0 && problem.devices[1].rate > 2.4);
-    assert_true(problem.inter_gbps > 400 && problem.head_layers > 5.3 && problem.embed_layers > 0.4);
+    assert_true(problem.inter_gbps > 400 && problem.head_layers > 5.3 &&
+                problem.embed_layers > 0.4);
     assert_int_equal(problem.current->pipelines[0].microbatches, 4);
     assert_int_equal(cairn_problem_device_find(&problem, 4), 1);
     assert_int_equal(cairn_problem_device_find(&problem, 2), 2);
@@ -54,10 +55,10 @@ test_read(void **state)
 static void
 test_write(void **state)
 {
-    static const char text[] =
-        PROBLEM("3", ", \"tp\": 8, \"embed_layers\": 0.1, \"head_layers\": 5.4, \"activation_bytes\": 2,"
-                     " \"reserved_bytes\": 7, \"link_gbps\": {\"intra\": 3600, \"inter\": 400.5},"
-                     " \"current\": " PLAN("4"));
+    static const char text[] = PROBLEM(
+        "3", ", \"tp\": 8, \"embed_layers\": 0.1, \"head_layers\": 5.4, \"activation_bytes\": 2,"
+             " \"reserved_bytes\": 7, \"link_gbps\": {\"intra\": 3600, \"inter\": 400.5},"
+             " \"current\": " PLAN("4"));
     char *written[2] = {NULL, NULL};
     const char *from = text;
     size_t bytes = strlen(text);
@@ -70,7 +71,8 @@ test_write(void **state)
 
         if (cairn_problem_read(from, bytes, &problem, &fault))
             fail_msg("%s", fault.text);
-        assert_true(problem.embed_layers >= 0.1 && problem.embed_layers <= 0.1 && problem.reserved_bytes == 7);
+        assert_true(problem.embed_layers >= 0.1 && problem.embed_layers <= 0.1 &&
+                    problem.reserved_bytes == 7);
         assert_int_equal(problem.current->pipelines[0].microbatches, 4);
         cairn_json_writer_init(&writer);
         assert_int_equal(cairn_problem_write(&problem, &writer), CAIRN_OK);
@@ -98,8 +100,10 @@ static const struct {
     {PROBLEM("3", ", \"slow_links\": [{\"nodes\": [0, 9]}]"), "must have nodes and gbps"},
     {PROBLEM("3", ", \"slow_links\": [{\"nodes\": [0, 9], \"gbps\": 0}]"), "gbps must be"},
     {PROBLEM("3", ", \"slow_links\": [{\"nodes\": [0, 9], \"gbps\": 1}]"), "names node 9"},
-    {"{\"layers\": 3, \"layer_ms\": 10.0, \"microbatches\": 4, " COSTS ", \"devices\": [{\"id\": 4, \"node\": 0, \"rate\": 1, \"memory_bytes\": 9},"
-     " {\"id\": 1, \"node\": 2, \"rate\": 1, \"memory_bytes\": 9}], \"slow_links\": [{\"nodes\": [0, 2], \"gbps\": 1}, {\"nodes\": [2, 0], \"gbps\": 2}]}",
+    {"{\"layers\": 3, \"layer_ms\": 10.0, \"microbatches\": 4, " COSTS
+     ", \"devices\": [{\"id\": 4, \"node\": 0, \"rate\": 1, \"memory_bytes\": 9},"
+     " {\"id\": 1, \"node\": 2, \"rate\": 1, \"memory_bytes\": 9}], \"slow_links\": [{\"nodes\": "
+     "[0, 2], \"gbps\": 1}, {\"nodes\": [2, 0], \"gbps\": 2}]}",
      "the link of nodes 2 and 0 twice"},
     {PROBLEM("-1", ""), "whole number"},
     {PROBLEM("10001", ""), "layers must be"},
@@ -122,8 +126,10 @@ static const struct {
     {"{\"tp_cost\": {\"2\": 1, \"2\": 1}}", "twice"},
     {"{\"tp_cost\": {\"2x\": 1}}", "from 1 to 1024"},
     {"{\"tp_cost\": {\"2\": 0}}", "1e-6"},
-    {"{\"devices\": [{\"id\": 1, \"node\": 0, \"rate\": -2, \"memory_bytes\": 1}]}", "a rate must be"},
-    {"{\"devices\": [{\"id\": 1, \"node\": 0, \"rate\": 0, \"memory_bytes\": 1}]}", "a rate must be"},
+    {"{\"devices\": [{\"id\": 1, \"node\": 0, \"rate\": -2, \"memory_bytes\": 1}]}",
+     "a rate must be"},
+    {"{\"devices\": [{\"id\": 1, \"node\": 0, \"rate\": 0, \"memory_bytes\": 1}]}",
+     "a rate must be"},
     {"{\"devices\": [{\"id\": 1, \"node\": 0, \"rate\": 1}]}", "must have id"},
     {"{\"layers\": 1, \"layer_ms\": 1, \"microbatches\": 1, " COSTS ", \"devices\": ["
      "{\"id\": 7, \"node\": 0, \"rate\": 1, \"memory_bytes\": 1},"
@@ -158,7 +164,8 @@ static const struct {
     {"{\"devices\": [1], \"layers\": [0, 3]}", "device 1 is dead"},
     {"{\"devices\": [9], \"layers\": [0, 3]}", "no device 9"},
     {"{\"devices\": [4, 4], \"layers\": [0, 3]}", "tp_cost does not have"},
-    {"{\"devices\": [4], \"layers\": [0, 1]}, {\"devices\": [4], \"layers\": [1, 3]}", "used twice"},
+    {"{\"devices\": [4], \"layers\": [0, 1]}, {\"devices\": [4], \"layers\": [1, 3]}",
+     "used twice"},
 };
 
 static void
@@ -171,9 +178,11 @@ test_bad_plans(void **state)
     char text[512];
 
     (void)state;
-    assert_int_equal(cairn_problem_read(problem_text, strlen(problem_text), &problem, &fault), CAIRN_OK);
+    assert_int_equal(cairn_problem_read(problem_text, strlen(problem_text), &problem, &fault),
+                     CAIRN_OK);
     for (size_t i = 0; i < sizeof(bad_plans) / sizeof(*bad_plans); i++) {
-        (void)snprintf(text, sizeof(text), "{\"pipelines\": [{\"microbatches\": 4, \"stages\": [%s]}]}",
+        (void)snprintf(text, sizeof(text),
+                       "{\"pipelines\": [{\"microbatches\": 4, \"stages\": [%s]}]}",
                        bad_plans[i].stages);
         if (cairn_plan_read_text(text, strlen(text), &plan, &fault))
             fail_msg("%s: %s", text, fault.text);
@@ -215,7 +224,8 @@ test_bad_assignments(void **state)
         struct cairn_assign_problem problem = {0};
         struct cairn_fault fault = {""};
 
-        if (cairn_assign_problem_read(texts[i], strlen(texts[i]), &problem, &fault) != CAIRN_CORRUPT)
+        if (cairn_assign_problem_read(texts[i], strlen(texts[i]), &problem, &fault) !=
+            CAIRN_CORRUPT)
             fail_msg("accepted: %s", texts[i]);
         assert_true(strlen(fault.text) > 20);
     }

@@ -1,4 +1,5 @@
-/* tests/unit/replan/fleet/test_simulate.c - the replayed schedule by hand, and against the formula. */
+/* tests/unit/replan/fleet/test_simulate.c - the replayed schedule by hand, and against the
+ * formula. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -17,14 +18,22 @@
 enum { PLANS = 600 };
 
 /* Two stages of 3 ms (a forward 1, a backward 2), three micro-batches:
- *   stage 0: F0 F1 .  B0 . F2 . B1 ...   the last backward of stage 0 ends at (3 - 1) * 3 + 6 = 12. */
+ *   stage 0: F0 F1 .  B0 . F2 . B1 ...   the last backward of stage 0 ends at (3 - 1) * 3 + 6 =
+ *   12. */
 static void
 test_by_hand(void **state)
 {
     struct cairn_device devices[2] = {{0, 0, 1, 1000}, {1, 0, 1, 1000}};
-    struct cairn_problem problem = {.layers = 2, .layer_ms = 3, .microbatches = 3, .tp = 1,
-                                    .sizes = {{1, 1}}, .size_count = 1, .layer_bytes = 100,
-                                    .activation_bytes = 10, .reserved_bytes = 1, .devices = devices,
+    struct cairn_problem problem = {.layers = 2,
+                                    .layer_ms = 3,
+                                    .microbatches = 3,
+                                    .tp = 1,
+                                    .sizes = {{1, 1}},
+                                    .size_count = 1,
+                                    .layer_bytes = 100,
+                                    .activation_bytes = 10,
+                                    .reserved_bytes = 1,
+                                    .devices = devices,
                                     .device_count = 2};
     struct cairn_plan_pipeline pipeline = {3, 0, 2};
     struct cairn_plan_stage stages[2] = {{0, 1, 0, 1}, {1, 1, 1, 1}};
@@ -41,7 +50,8 @@ test_by_hand(void **state)
     assert_int_equal(simulated.stages[0].device_bytes, 100 + 2 * 10 + 1);
     assert_int_equal(simulated.stages[1].device_bytes, 100 + 10 + 1);
     cairn_simulated_fini(&simulated);
-    devices[1].rate = 4; /* the slow stage is last: it waits for one forward, and one backward follows */
+    devices[1].rate = 4; /* the slow stage is last: it waits for one forward, and one backward
+                          * follows */
     assert_int_equal(cairn_simulate(&plan, &problem, &simulated), CAIRN_OK);
     assert_true(fabs(simulated.step_ms - (1 + 3 * 12 + 2)) < 1e-9);
     cairn_simulated_fini(&simulated);
@@ -54,8 +64,9 @@ never(void *context)
     return false;
 }
 
-/* The formula of the schedule says what the replay does, the simpler one never less; and what a stage holds is what the formula of
- * memory says. Half of the plans are of a few micro-batches, where the two differ most. */
+/* The formula of the schedule says what the replay does, the simpler one never less; and what a
+ * stage holds is what the formula of memory says. Half of the plans are of a few micro-batches,
+ * where the two differ most. */
 static void
 test_against_formula(void **test_state)
 {
@@ -102,21 +113,30 @@ test_against_formula(void **test_state)
         cairn_answer_plan_fini(&answer);
         cairn_problem_fini(&problem);
     }
-    print_message("%u plans, %u stages behind another; %u within 2 %% of the simpler formula, at most %.1f %% under it; %.2g off "
+    print_message("%u plans, %u stages behind another; %u within 2 %% of the simpler formula, at "
+                  "most %.1f %% under it; %.2g off "
                   "that of the schedule\n",
                   plans, staged, near, most * 100, worst);
     assert_true(worst < 1e-9);
     assert_true(near < PLANS && staged > PLANS / 4);
 }
 
-/* Beyond the micro-batches that are looked at one by one, each takes as long as the slowest stage. */
+/* Beyond the micro-batches that are looked at one by one, each takes as long as the slowest
+ * stage. */
 static void
 test_many_microbatches(void **state)
 {
     static const double rates[] = {1, 2.6, 1.3, 1};
     struct cairn_device devices[4];
-    struct cairn_problem problem = {.layers = 8, .layer_ms = 3, .microbatches = 2000, .tp = 1, .sizes = {{1, 1}}, .size_count = 1,
-                                    .layer_bytes = 1, .devices = devices, .device_count = 4};
+    struct cairn_problem problem = {.layers = 8,
+                                    .layer_ms = 3,
+                                    .microbatches = 2000,
+                                    .tp = 1,
+                                    .sizes = {{1, 1}},
+                                    .size_count = 1,
+                                    .layer_bytes = 1,
+                                    .devices = devices,
+                                    .device_count = 4};
     struct cairn_plan_pipeline pipeline = {2000, 0, 4};
     struct cairn_plan_stage stages[4];
     uint64_t ids[4];

@@ -1,4 +1,5 @@
-/* tests/unit/replan/live/test_hang.c - who hangs is told from counts of operations, where nothing else is known. */
+/* tests/unit/replan/live/test_hang.c - who hangs is told from counts of operations, where nothing
+ * else is known. */
 #include "tests/unit/replan/counted_job.h"
 
 static void
@@ -61,7 +62,8 @@ test_transfers(void **state)
     end(&job);
 }
 
-/* All have entered it, and where the device was looked at it has begun and does not end: nobody is missing. */
+/* All have entered it, and where the device was looked at it has begun and does not end: nobody is
+ * missing. */
 static void
 test_transfer_stopped(void **state)
 {
@@ -82,7 +84,8 @@ test_transfer_stopped(void **state)
         for (uint32_t rank = 0; rank < WORLD; rank++) {
             enter(&job, rank, ALL, CAIRN_ALL_REDUCE);
             run(&job, rank, ALL, CAIRN_ALL_REDUCE, false);
-            for (uint32_t ahead = 0; hosts_go_on && ahead < rank; ahead++) /* as far as each one's queue has room */
+            /* as far as each one's queue has room */
+            for (uint32_t ahead = 0; hosts_go_on && ahead < rank; ahead++)
                 enter(&job, rank, ALL, CAIRN_ALL_REDUCE);
         }
         pass(&job, 12 * S);
@@ -95,7 +98,8 @@ test_transfer_stopped(void **state)
     }
 }
 
-/* Where the device was not looked at: those that others wait for have all entered the same operation. */
+/* Where the device was not looked at: those that others wait for have all entered the same
+ * operation. */
 static void
 test_transfer_stopped_in_a_part(void **state)
 {
@@ -186,7 +190,8 @@ test_gone_in_the_middle(void **state)
     end(&job);
 }
 
-/* One that has joined and enters nothing, as it loads data first, is there: it is waited for, and not gone. */
+/* One that has joined and enters nothing, as it loads data first, is there: it is waited for, and
+ * not gone. */
 static void
 test_never_begins(void **state)
 {
@@ -233,7 +238,8 @@ test_over_while_others_stand(void **state)
     end(&job);
 }
 
-/* An agent that starts anew in the middle of it knows nothing of those that wait, and so it is not over. */
+/* An agent that starts anew in the middle of it knows nothing of those that wait, and so it is not
+ * over. */
 static void
 test_agents_begin_anew(void **state)
 {
@@ -281,7 +287,8 @@ test_victims_unheard(void **state)
     end(&job);
 }
 
-/* A job of another size has taken the place of one that hung, and of which nobody has said that it is gone. */
+/* A job of another size has taken the place of one that hung, and of which nobody has said that it
+ * is gone. */
 static void
 test_another_job(void **state)
 {
@@ -310,7 +317,8 @@ test_another_job(void **state)
     end(&job);
 }
 
-/* What a reader that begins late sees first may be an end; what is entered from there on counts all the same. */
+/* What a reader that begins late sees first may be an end; what is entered from there on counts all
+ * the same. */
 static void
 test_late_reader(void **state)
 {
@@ -338,7 +346,8 @@ test_late_reader(void **state)
     end(&job);
 }
 
-/* A process that has died between two operations has entered as much as the others, and is missed all the same. */
+/* A process that has died between two operations has entered as much as the others, and is missed
+ * all the same. */
 static void
 test_died_at_equal_counts(void **state)
 {
@@ -348,7 +357,8 @@ test_died_at_equal_counts(void **state)
     (void)state;
     start(&job);
     steps(&job, 80);
-    job.presence[2] = job.presence[1] = CAIRN_PRESENCE_GONE; /* the second has left as one that finishes */
+    /* the second has left as one that finishes */
+    job.presence[2] = job.presence[1] = CAIRN_PRESENCE_GONE;
     pass(&job, S);
     cairn_reduce_die(job.reduces[2]); /* which is found out after it was seen to be gone */
     pass(&job, 9 * S);

@@ -1,6 +1,7 @@
 /*
- * tests/unit/replan/live/test_live.c - a job that trains, from timing records to the ledger: each rank's records go through its reducer, its
- * reports through their bytes, into one analysis. A slow rank, a stopped one, a crash, a return, a restart, another analyst.
+ * tests/unit/replan/live/test_live.c - a job that trains, from timing records to the ledger: each
+ * rank's records go through its reducer, its reports through their bytes, into one analysis. A slow
+ * rank, a stopped one, a crash, a return, a restart, another analyst.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -64,14 +65,16 @@ carry(void *context, const struct cairn_report *report)
     assert_int_equal(arrived.rank, report->rank);
     if (!current->live)
         return;
-    assert_int_equal(cairn_live_take(current->live, current->node[report->rank], &arrived, current->now_ns, current->now_ns),
+    assert_int_equal(cairn_live_take(current->live, current->node[report->rank], &arrived,
+                                     current->now_ns, current->now_ns),
                      CAIRN_OK);
 }
 
 static void
 analyse(struct job *job, uint64_t first_run)
 {
-    struct cairn_live_options options = {.ledger = &job->ledger, .first_run = first_run, .said = said, .context = job};
+    struct cairn_live_options options = {
+        .ledger = &job->ledger, .first_run = first_run, .said = said, .context = job};
 
     assert_int_equal(cairn_live_create(&options, &job->live), CAIRN_OK);
 }
@@ -79,7 +82,8 @@ analyse(struct job *job, uint64_t first_run)
 static void
 attach(struct job *job, uint32_t rank)
 {
-    struct cairn_reduce_options options = {.rank = rank, .world = job->world, .attachment = job->attachment, .emit = carry};
+    struct cairn_reduce_options options = {
+        .rank = rank, .world = job->world, .attachment = job->attachment, .emit = carry};
 
     cairn_reduce_destroy(job->reduces[rank]);
     assert_int_equal(cairn_reduce_create(&options, &job->reduces[rank]), CAIRN_OK);
@@ -121,14 +125,22 @@ noise(struct job *job)
 static void
 put(struct job *job, uint32_t rank, uint64_t enter_ns, uint64_t end_ns)
 {
-    struct cairn_timing_record record = {.comm = job->comm, .seq = job->seq, .bytes = 4096, .enter_ns = enter_ns, .end_ns = end_ns,
-                                         .rank = rank, .peer = CAIRN_PEER_NONE, .step = job->step,
-                                         .ranks = (uint16_t)job->world, .op = CAIRN_ALL_REDUCE};
+    struct cairn_timing_record record = {.comm = job->comm,
+                                         .seq = job->seq,
+                                         .bytes = 4096,
+                                         .enter_ns = enter_ns,
+                                         .end_ns = end_ns,
+                                         .rank = rank,
+                                         .peer = CAIRN_PEER_NONE,
+                                         .step = job->step,
+                                         .ranks = (uint16_t)job->world,
+                                         .op = CAIRN_ALL_REDUCE};
 
     assert_int_equal(cairn_reduce_take(job->reduces[rank], &record, job->now_ns), CAIRN_OK);
 }
 
-/* A step: 20 ms of computation (times the rank's factor) and one all_reduce that all leave together. */
+/* A step: 20 ms of computation (times the rank's factor) and one all_reduce that all leave
+ * together. */
 static void
 step(struct job *job, const double *factors)
 {
@@ -180,16 +192,19 @@ wait_for_rank(struct job *job, uint32_t missing, uint32_t seconds, enum cairn_pr
     for (uint32_t s = 0; s < seconds; s++) {
         job->now_ns += S;
         for (uint32_t rank = 0; rank < WORLD; rank++)
-            cairn_reduce_stand(job->reduces[rank], rank == missing ? presence : CAIRN_PRESENCE_RUNS, job->now_ns);
+            cairn_reduce_stand(job->reduces[rank], rank == missing ? presence : CAIRN_PRESENCE_RUNS,
+                               job->now_ns);
         check(job);
     }
 }
 
-/* All ranks but the last wait in an operation; of that, something is seen or nothing is heard of at all. */
+/* All ranks but the last wait in an operation; of that, something is seen or nothing is heard of at
+ * all. */
 static void
 wait_for_last(struct job *job, uint32_t seconds, bool busy)
 {
-    struct cairn_timing_record own = {.comm = 77, .rank = WORLD - 1, .peer = CAIRN_PEER_NONE, .ranks = 1, .op = CAIRN_ALL_REDUCE};
+    struct cairn_timing_record own = {
+        .comm = 77, .rank = WORLD - 1, .peer = CAIRN_PEER_NONE, .ranks = 1, .op = CAIRN_ALL_REDUCE};
 
     own.step = ++job->step;
     job->seq++;
@@ -202,7 +217,8 @@ wait_for_last(struct job *job, uint32_t seconds, bool busy)
         own.enter_ns = job->now_ns - 2 * MS;
         own.end_ns = job->now_ns;
         if (busy)
-            assert_int_equal(cairn_reduce_take(job->reduces[WORLD - 1], &own, job->now_ns), CAIRN_OK);
+            assert_int_equal(cairn_reduce_take(job->reduces[WORLD - 1], &own, job->now_ns),
+                             CAIRN_OK);
         for (uint32_t rank = 0; rank < (busy ? WORLD : WORLD - 1); rank++)
             cairn_reduce_stand(job->reduces[rank], CAIRN_PRESENCE_RUNS, job->now_ns);
         check(job);
@@ -233,7 +249,8 @@ test_quiet(void **state)
     assert_int_equal(view.ranks_reporting, WORLD);
     assert_int_equal(view.comms, 1);
     assert_int_equal(view.comms_used, 1);
-    assert_true(view.is_calibrated && view.steps > 250 && view.period_ms > 20 && view.period_ms < 26);
+    assert_true(view.is_calibrated && view.steps > 250 && view.period_ms > 20 &&
+                view.period_ms < 26);
     assert_int_equal(job.ledger.count, 0);
     assert_int_equal(job.opened, 0);
     end(&job);
@@ -277,7 +294,8 @@ test_slow_and_back(void **state)
     assert_int_equal(job.returned, 1);
     assert_int_equal(job.ledger.count, 1);
     assert_int_equal(entry->returns, 1);
-    assert_true(entry->lost_until_wall_ns > closed_wall_ns && entry->lost_until_wall_ns <= job.now_ns);
+    assert_true(entry->lost_until_wall_ns > closed_wall_ns &&
+                entry->lost_until_wall_ns <= job.now_ns);
     assert_true(entry->lost_ns == lost_ns); /* nothing while it was well */
     assert_int_equal(cairn_ledger_open_count(&job.ledger), 1);
     end(&job);
@@ -297,8 +315,12 @@ test_budget(void **state)
     ledger.count = 4;
     for (uint32_t i = 0; i < ledger.count; i++)
         ledger.entries[i] = (struct cairn_ledger_entry){
-            .number = i + 1, .kind = CAIRN_SLOW_COMPUTE, .rank_count = 1, .ranks = {i},
-            .evidence_kinds = CAIRN_EVIDENCE_COMPUTE | CAIRN_EVIDENCE_WAITING, .opened_wall_ns = hours[i] * 3600 * 1000000000};
+            .number = i + 1,
+            .kind = CAIRN_SLOW_COMPUTE,
+            .rank_count = 1,
+            .ranks = {i},
+            .evidence_kinds = CAIRN_EVIDENCE_COMPUTE | CAIRN_EVIDENCE_WAITING,
+            .opened_wall_ns = hours[i] * 3600 * 1000000000};
     for (uint32_t i = 0; i < ledger.count; i++) {
         cairn_ledger_advise(&ledger, &ledger.entries[i], 2, false, advice, sizeof advice);
         assert_int_equal(strstr(advice, "exchange the rank's device") != NULL, proposed[i]);
@@ -311,7 +333,8 @@ test_budget(void **state)
     assert_non_null(strstr(advice, "exchange the rank's device"));
 }
 
-/* What ill ones had exchanged counts for a day, also when their entries have made room for others. */
+/* What ill ones had exchanged counts for a day, also when their entries have made room for
+ * others. */
 static void
 test_budget_of_many(void **state)
 {
@@ -324,9 +347,14 @@ test_budget_of_many(void **state)
 
     (void)state;
     cairn_ledger_init(&ledger);
-    for (uint32_t i = 0; i < 3 * CAIRN_LEDGER_MAX; i++) { /* ten minutes apart, each ended by the next */
-        struct cairn_verdict verdict = {.kind = CAIRN_SLOW_COMPUTE, .ranks = {.items = &i, .count = 1}, .since_step = i,
-                                        .until_step = CAIRN_STEP_NONE, .rate = 1.5, .confidence = 0.9};
+    /* ten minutes apart, each ended by the next */
+    for (uint32_t i = 0; i < 3 * CAIRN_LEDGER_MAX; i++) {
+        struct cairn_verdict verdict = {.kind = CAIRN_SLOW_COMPUTE,
+                                        .ranks = {.items = &i, .count = 1},
+                                        .since_step = i,
+                                        .until_step = CAIRN_STEP_NONE,
+                                        .rate = 1.5,
+                                        .confidence = 0.9};
         struct cairn_verdicts verdicts = {.items = &verdict, .count = 1};
 
         wall_ns += 600 * S;
@@ -335,9 +363,11 @@ test_budget_of_many(void **state)
     assert_int_equal(ledger.count, CAIRN_LEDGER_MAX);
     assert_int_equal(ledger.exchanges_count, CAIRN_LEDGER_EXCHANGES_MAX);
     for (int again = 0; again < 2; again++) { /* 96 in 16 hours */
-        cairn_ledger_advise(&ledger, &ledger.entries[ledger.count - 1], 95, false, advice, sizeof advice);
+        cairn_ledger_advise(&ledger, &ledger.entries[ledger.count - 1], 95, false, advice,
+                            sizeof advice);
         assert_non_null(strstr(advice, "(exchanges_per_day)"));
-        cairn_ledger_advise(&ledger, &ledger.entries[ledger.count - 1], 96, false, advice, sizeof advice);
+        cairn_ledger_advise(&ledger, &ledger.entries[ledger.count - 1], 96, false, advice,
+                            sizeof advice);
         assert_non_null(strstr(advice, "exchange the rank's device"));
         cairn_writer_init(&writer, bytes, sizeof bytes);
         cairn_ledger_pack(&ledger, &writer);
@@ -345,8 +375,10 @@ test_budget_of_many(void **state)
         assert_int_equal(cairn_ledger_unpack(bytes, writer.used_bytes, &read_again), CAIRN_OK);
         ledger = read_again;
     }
-    ledger.entries[ledger.count - 1].opened_wall_ns += 24 * 3600 * S; /* a day later only its own counts */
-    cairn_ledger_advise(&ledger, &ledger.entries[ledger.count - 1], 1, false, advice, sizeof advice);
+    /* a day later only its own counts */
+    ledger.entries[ledger.count - 1].opened_wall_ns += 24 * 3600 * S;
+    cairn_ledger_advise(&ledger, &ledger.entries[ledger.count - 1], 1, false, advice,
+                        sizeof advice);
     assert_non_null(strstr(advice, "exchange the rank's device"));
 }
 
@@ -388,8 +420,8 @@ test_uneven_late(void **state)
     }
 }
 
-/* Ranks whose sequences differ by step, and say so, are not slow for that, also where one says it of two steps in turn, and one not for
- * a while; one that is slow besides is found. */
+/* Ranks whose sequences differ by step, and say so, are not slow for that, also where one says it
+ * of two steps in turn, and one not for a while; one that is slow besides is found. */
 static void
 test_work(void **state)
 {
@@ -401,7 +433,10 @@ test_work(void **state)
         double factors[WORLD];
 
         for (uint32_t rank = 0; rank < WORLD; rank++) {
-            struct cairn_timing_record record = {.rank = rank, .step = job.step + 1, .op = CAIRN_TIMING_WORK, .enter_ns = job.now_ns};
+            struct cairn_timing_record record = {.rank = rank,
+                                                 .step = job.step + 1,
+                                                 .op = CAIRN_TIMING_WORK,
+                                                 .enter_ns = job.now_ns};
             uint64_t tokens = 2000 + (uint64_t)(4000 * (noise(&job) - 0.98) / 0.04);
 
             factors[rank] = (double)tokens / 4000 * (rank == 1 && i >= 150 ? 1.5 : 1);
@@ -410,15 +445,18 @@ test_work(void **state)
                 record.step = job.step + 1;
                 if (rank == 3 && i >= 60 && i < 80)
                     continue;
-                assert_int_equal(cairn_reduce_take(job.reduces[rank], &record, job.now_ns), CAIRN_OK);
+                assert_int_equal(cairn_reduce_take(job.reduces[rank], &record, job.now_ns),
+                                 CAIRN_OK);
                 record.step++; /* a thread that loads ahead */
                 record.bytes = 1;
                 if (rank == 2 && i >= 100 && i < 120)
-                    assert_int_equal(cairn_reduce_take(job.reduces[rank], &record, job.now_ns), CAIRN_OK);
+                    assert_int_equal(cairn_reduce_take(job.reduces[rank], &record, job.now_ns),
+                                     CAIRN_OK);
             }
         }
         steps(&job, 1, factors);
-        for (uint32_t k = 0; i < 150 && k < job.ledger.count; k++) /* the plan is uneven, and that is all */
+        /* the plan is uneven, and that is all */
+        for (uint32_t k = 0; i < 150 && k < job.ledger.count; k++)
             assert_int_equal(job.ledger.entries[k].kind, CAIRN_STRUCTURAL);
     }
     assert_true(cairn_ledger_suspects(&job.ledger));
@@ -432,7 +470,8 @@ test_work(void **state)
     end(&job);
 }
 
-/* The agent of one that waits begins anew, and knows of nothing that it waits in: it is not the one who never arrives. */
+/* The agent of one that waits begins anew, and knows of nothing that it waits in: it is not the one
+ * who never arrives. */
 static void
 test_agent_begins_in_a_wait(void **state)
 {
@@ -488,7 +527,8 @@ test_stopped(void **state)
     end(&job);
 }
 
-/* A rank that saves a checkpoint while the others wait is called hanging once; the same again is no news. A longer wait is. */
+/* A rank that saves a checkpoint while the others wait is called hanging once; the same again is no
+ * news. A longer wait is. */
 static void
 test_checkpoints(void **state)
 {
@@ -514,7 +554,8 @@ test_checkpoints(void **state)
     end(&job);
 }
 
-/* Whoever does something else while the others wait is not gone; whoever is not heard of at all is. */
+/* Whoever does something else while the others wait is not gone; whoever is not heard of at all
+ * is. */
 static void
 test_busy_elsewhere(void **state)
 {
@@ -559,7 +600,8 @@ test_gone_and_restarted(void **state)
     end(&job);
 }
 
-/* Each start of a job brings communicators of its own names: those of the starts before are forgotten, however many they are. */
+/* Each start of a job brings communicators of its own names: those of the starts before are
+ * forgotten, however many they are. */
 static void
 test_many_starts(void **state)
 {
@@ -582,7 +624,8 @@ test_many_starts(void **state)
     end(&job);
 }
 
-/* A rank names a step that is far ahead, and nothing sensible any more: when it is not waited for, the others are analysed. */
+/* A rank names a step that is far ahead, and nothing sensible any more: when it is not waited for,
+ * the others are analysed. */
 static void
 test_far_ahead(void **state)
 {
@@ -613,7 +656,8 @@ add_link(struct cairn_verdict *verdict, uint32_t source, uint32_t target)
     assert_int_equal(cairn_list_add(&verdict->links, target), CAIRN_OK);
 }
 
-/* Links that are found slow later are told of, with the rate as it was; two causes that share a link are two entries, which stay. */
+/* Links that are found slow later are told of, with the rate as it was; two causes that share a
+ * link are two entries, which stay. */
 static void
 test_links(void **state)
 {
@@ -650,7 +694,8 @@ test_links(void **state)
     cairn_verdicts_fini(&verdicts);
 }
 
-/* Somebody is suspected while a verdict on a device or a link lasts; an uneven plan lasts for ever, and is no such. */
+/* Somebody is suspected while a verdict on a device or a link lasts; an uneven plan lasts for ever,
+ * and is no such. */
 static void
 test_suspects(void **state)
 {
@@ -661,7 +706,8 @@ test_suspects(void **state)
     assert_false(cairn_ledger_suspects(&ledger));
     ledger.count = 2;
     ledger.entries[0] = (struct cairn_ledger_entry){.number = 1, .kind = CAIRN_STRUCTURAL};
-    ledger.entries[1] = (struct cairn_ledger_entry){.number = 2, .kind = CAIRN_SLOW_LINK, .closed_wall_ns = S};
+    ledger.entries[1] =
+        (struct cairn_ledger_entry){.number = 2, .kind = CAIRN_SLOW_LINK, .closed_wall_ns = S};
     assert_int_equal(cairn_ledger_open_count(&ledger), 1);
     assert_false(cairn_ledger_suspects(&ledger));
     ledger.entries[1].closed_wall_ns = 0;
@@ -754,7 +800,8 @@ test_late(void **state)
     end(&job);
 }
 
-/* A job that is no more has no open verdicts, whether its end was seen or it is only not heard of. */
+/* A job that is no more has no open verdicts, whether its end was seen or it is only not heard
+ * of. */
 static void
 test_ended(void **state)
 {
@@ -781,7 +828,8 @@ test_ended(void **state)
     }
 }
 
-/* A step of a minute full of operations is neither the end of the job nor a hang, and its ranks are seen all the while. */
+/* A step of a minute full of operations is neither the end of the job nor a hang, and its ranks are
+ * seen all the while. */
 static void
 test_long_step(void **state)
 {
@@ -813,7 +861,8 @@ test_long_step(void **state)
     end(&job);
 }
 
-/* The job goes on with fewer ranks: taken up when the former size has been silent for ten seconds. */
+/* The job goes on with fewer ranks: taken up when the former size has been silent for ten
+ * seconds. */
 static void
 test_other_world(void **state)
 {
@@ -846,8 +895,15 @@ test_other_world(void **state)
 static void
 test_lies(void **state)
 {
-    struct cairn_timing_record record = {.comm = COMM, .seq = 1, .enter_ns = 5 * S, .end_ns = 6 * S, .rank = 0,
-                                         .peer = CAIRN_PEER_NONE, .step = 3, .ranks = WORLD, .op = CAIRN_ALL_REDUCE};
+    struct cairn_timing_record record = {.comm = COMM,
+                                         .seq = 1,
+                                         .enter_ns = 5 * S,
+                                         .end_ns = 6 * S,
+                                         .rank = 0,
+                                         .peer = CAIRN_PEER_NONE,
+                                         .step = 3,
+                                         .ranks = WORLD,
+                                         .op = CAIRN_ALL_REDUCE};
     struct cairn_timing_record lies[9];
     struct job job;
 
@@ -872,7 +928,8 @@ test_lies(void **state)
         record.seq = i + 1;
         assert_int_equal(cairn_reduce_take(job.reduces[0], &record, job.now_ns), CAIRN_OK);
     }
-    assert_int_equal(cairn_reduce_count(job.reduces[0]).lost, 70000 - CAIRN_REDUCE_STEP_RECORDS_MAX);
+    assert_int_equal(cairn_reduce_count(job.reduces[0]).lost,
+                     70000 - CAIRN_REDUCE_STEP_RECORDS_MAX);
     for (uint32_t i = 0; i < 2 * CAIRN_REDUCE_COMMS_MAX; i++) {
         record.comm = 1000 + i;
         assert_int_equal(cairn_reduce_take(job.reduces[0], &record, job.now_ns), CAIRN_OK);
@@ -880,7 +937,8 @@ test_lies(void **state)
     end(&job);
 }
 
-/* A source that never sees an end waits in nothing; where ends come now and then, a step that lacks one says nothing of computation. */
+/* A source that never sees an end waits in nothing; where ends come now and then, a step that lacks
+ * one says nothing of computation. */
 static double seen_compute_ns;
 static uint32_t seen_steps, seen_open;
 
@@ -900,7 +958,8 @@ static void
 test_ends_not_seen(void **state)
 {
     struct cairn_reduce_options options = {.rank = 0, .world = 2, .attachment = 1, .emit = look};
-    struct cairn_timing_record record = {.comm = 9, .rank = 0, .peer = CAIRN_PEER_NONE, .ranks = 2, .op = CAIRN_ALL_REDUCE};
+    struct cairn_timing_record record = {
+        .comm = 9, .rank = 0, .peer = CAIRN_PEER_NONE, .ranks = 2, .op = CAIRN_ALL_REDUCE};
     struct cairn_reduce *reduce;
     uint64_t now_ns = 10 * S;
 
@@ -940,13 +999,16 @@ test_ends_not_seen(void **state)
     cairn_reduce_destroy(reduce);
 }
 
-/* Sends whose ends nobody sees may be what the rank waited in: nothing is said of computation. Where some show ends, it is. */
+/* Sends whose ends nobody sees may be what the rank waited in: nothing is said of computation.
+ * Where some show ends, it is. */
 static void
 test_sends_without_ends(void **state)
 {
     struct cairn_reduce_options options = {.rank = 0, .world = 2, .attachment = 1, .emit = look};
-    struct cairn_timing_record send = {.comm = 8, .rank = 0, .peer = 1, .ranks = 2, .op = CAIRN_SEND};
-    struct cairn_timing_record reduced = {.comm = 9, .rank = 0, .peer = CAIRN_PEER_NONE, .ranks = 2, .op = CAIRN_ALL_REDUCE};
+    struct cairn_timing_record send = {
+        .comm = 8, .rank = 0, .peer = 1, .ranks = 2, .op = CAIRN_SEND};
+    struct cairn_timing_record reduced = {
+        .comm = 9, .rank = 0, .peer = CAIRN_PEER_NONE, .ranks = 2, .op = CAIRN_ALL_REDUCE};
     uint64_t now_ns = 10 * S;
 
     (void)state;
@@ -981,8 +1043,10 @@ static void
 test_beyond_bounds(void **state)
 {
     struct cairn_reduce_options options = {.rank = 0, .world = 2, .attachment = 1, .emit = look};
-    struct cairn_timing_record member = {.rank = 0, .peer = 0, .ranks = 2, .op = CAIRN_TIMING_MEMBER};
-    struct cairn_timing_record record = {.comm = 1, .rank = 0, .peer = CAIRN_PEER_NONE, .ranks = 2, .op = CAIRN_ALL_REDUCE};
+    struct cairn_timing_record member = {
+        .rank = 0, .peer = 0, .ranks = 2, .op = CAIRN_TIMING_MEMBER};
+    struct cairn_timing_record record = {
+        .comm = 1, .rank = 0, .peer = CAIRN_PEER_NONE, .ranks = 2, .op = CAIRN_ALL_REDUCE};
     struct cairn_reduce *reduce;
     uint64_t now_ns = 10 * S;
 
@@ -1012,9 +1076,13 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_quiet),          cmocka_unit_test(test_slow_and_back), cmocka_unit_test(test_budget),
-        cmocka_unit_test(test_stopped),        cmocka_unit_test(test_gone_and_restarted),
-        cmocka_unit_test(test_taken_over),     cmocka_unit_test(test_lies),
+        cmocka_unit_test(test_quiet),
+        cmocka_unit_test(test_slow_and_back),
+        cmocka_unit_test(test_budget),
+        cmocka_unit_test(test_stopped),
+        cmocka_unit_test(test_gone_and_restarted),
+        cmocka_unit_test(test_taken_over),
+        cmocka_unit_test(test_lies),
         cmocka_unit_test(test_checkpoints),
         cmocka_unit_test(test_ended),
         cmocka_unit_test(test_other_world),

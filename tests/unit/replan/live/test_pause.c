@@ -1,4 +1,5 @@
-/* tests/unit/replan/live/test_pause.c - what is no hang, though ranks stand still and their counts of operations may differ. */
+/* tests/unit/replan/live/test_pause.c - what is no hang, though ranks stand still and their counts
+ * of operations may differ. */
 #include "tests/unit/replan/counted_job.h"
 
 #include "replan/live/tally.h"
@@ -25,8 +26,9 @@ test_pauses(void **state)
     end(&job);
 }
 
-/* One rank saves for a minute while all others wait in one collective. Until it goes on nobody can tell that from a hang: it is said, taken
- * back with what it was, and not said again of as long a pause; a longer one is. */
+/* One rank saves for a minute while all others wait in one collective. Until it goes on nobody can
+ * tell that from a hang: it is said, taken back with what it was, and not said again of as long a
+ * pause; a longer one is. */
 static void
 test_one_rank_saves(void **state)
 {
@@ -48,7 +50,8 @@ test_one_rank_saves(void **state)
             assert_int_equal(only_entry(&job)->kind, CAIRN_HANG_COMPUTE);
             assert_int_equal(only_entry(&job)->rank_count, 1);
             assert_int_equal(only_entry(&job)->ranks[0], 0);
-            assert_string_equal(only_entry(&job)->closed_why, "it went on by itself 52 s after this was said: a pause, no hang");
+            assert_string_equal(only_entry(&job)->closed_why,
+                                "it went on by itself 52 s after this was said: a pause, no hang");
         }
     }
     end(&job);
@@ -81,7 +84,8 @@ test_long_steps(void **state)
     end(&job);
 }
 
-/* A communicator that some gave up in the middle is no reason to wait; neither are others of other lengths. */
+/* A communicator that some gave up in the middle is no reason to wait; neither are others of other
+ * lengths. */
 static void
 test_given_up(void **state)
 {
@@ -100,7 +104,8 @@ test_given_up(void **state)
     end(&job);
 }
 
-/* Somebody who does something else meanwhile is not the cause, and whoever waits for him neither. */
+/* Somebody who does something else meanwhile is not the cause, and whoever waits for him
+ * neither. */
 static void
 test_busy_elsewhere(void **state)
 {
@@ -120,7 +125,8 @@ test_busy_elsewhere(void **state)
     end(&job);
 }
 
-/* Records that were lost, or read by somebody else, do not make a rank late; nor do numbers that cannot be make others so. */
+/* Records that were lost, or read by somebody else, do not make a rank late; nor do numbers that
+ * cannot be make others so. */
 static void
 test_not_to_be_relied_on(void **state)
 {
@@ -138,7 +144,8 @@ test_not_to_be_relied_on(void **state)
             cairn_reduce_lose(job.reduces[3], 1);
         } else if (why == 1) {
             for (uint32_t rank = 0; rank < 3; rank++)
-                enter(&job, rank, ALL, CAIRN_BROADCAST); /* nobody knows whether the fourth did long ago */
+                /* nobody knows whether the fourth did long ago */
+                enter(&job, rank, ALL, CAIRN_BROADCAST);
         } else {
             job.entered[3][ALL][CAIRN_ALL_REDUCE] = UINT64_C(1) << 63;
             enter(&job, 3, ALL, CAIRN_ALL_REDUCE);
@@ -149,7 +156,8 @@ test_not_to_be_relied_on(void **state)
     }
 }
 
-/* Those that have finished are gone, and the one that saves what they made is not waiting for them. */
+/* Those that have finished are gone, and the one that saves what they made is not waiting for
+ * them. */
 static void
 test_finished(void **state)
 {
@@ -186,7 +194,8 @@ test_an_agent_begins_in_a_pause(void **state)
     end(&job);
 }
 
-/* A machine that stands still as a whole, with the agent that analyses: when it goes on, what others have said is not read yet. */
+/* A machine that stands still as a whole, with the agent that analyses: when it goes on, what
+ * others have said is not read yet. */
 static void
 test_whoever_looks_was_stopped(void **state)
 {
@@ -221,14 +230,20 @@ test_forgotten(void **state)
         pass(&job, S / 2);
         for (uint64_t comm = 0; i == 40 && comm < 2 * CAIRN_TALLY_LANES_MAX / 3; comm++)
             for (uint16_t op = CAIRN_ALL_REDUCE; op <= CAIRN_BROADCAST; op++)
-                take(&job, 0, (struct cairn_timing_record){.comm = 0x10000 + comm, .seq = 1, .peer = CAIRN_PEER_NONE, .ranks = 1, .op = op});
+                take(&job, 0,
+                     (struct cairn_timing_record){.comm = 0x10000 + comm,
+                                                  .seq = 1,
+                                                  .peer = CAIRN_PEER_NONE,
+                                                  .ranks = 1,
+                                                  .op = op});
     }
     pass(&job, 60 * S);
     assert_int_equal(job.ledger.count, 0);
     end(&job);
 }
 
-/* Where numbers come again, as of operations that a CUDA graph replays, they say nothing of how far a rank has come. */
+/* Where numbers come again, as of operations that a CUDA graph replays, they say nothing of how far
+ * a rank has come. */
 static void
 test_repeated_numbers(void **state)
 {
@@ -247,7 +262,8 @@ test_repeated_numbers(void **state)
     end(&job);
 }
 
-/* The record of an end may be among those that were lost, and what is read after a loss may be older than it. */
+/* The record of an end may be among those that were lost, and what is read after a loss may be
+ * older than it. */
 static void
 test_lost_ends(void **state)
 {

@@ -1,4 +1,5 @@
-/* tests/unit/replan/profile/test_fit.c - coefficients are found again from what they lead to, noise and pauses included. */
+/* tests/unit/replan/profile/test_fit.c - coefficients are found again from what they lead to, noise
+ * and pauses included. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -51,8 +52,9 @@ test_stages(void **test_state)
         assert_int_equal(cairn_fit_stages(samples, SAMPLES, &problem, &fit, &fault), CAIRN_OK);
         if (!near(problem.layer_ms, layer_ms, 0.02) || fabs(problem.embed_layers - embed) > 0.2 ||
             fabs(problem.head_layers - head) > 0.3)
-            fail_msg("seed %u: layer %g for %g, embed %g for %g, head %g for %g", (unsigned)seed, problem.layer_ms,
-                     layer_ms, problem.embed_layers, embed, problem.head_layers, head);
+            fail_msg("seed %u: layer %g for %g, embed %g for %g, head %g for %g", (unsigned)seed,
+                     problem.layer_ms, layer_ms, problem.embed_layers, embed, problem.head_layers,
+                     head);
         assert_true(fit.error_rms < 0.02 && fit.used > SAMPLES * 3 / 4);
     }
 }
@@ -75,14 +77,18 @@ test_link(void **test_state)
     assert_true(near(gbps, 400, 0.02) && near(latency_ms, 0.02, 0.03));
     for (uint32_t i = 0; i < SAMPLES; i++)
         samples[i].bytes = 1000;
-    assert_int_equal(cairn_fit_link(samples, SAMPLES, &gbps, &latency_ms, &fit, &fault), CAIRN_INVAL);
+    assert_int_equal(cairn_fit_link(samples, SAMPLES, &gbps, &latency_ms, &fit, &fault),
+                     CAIRN_INVAL);
     assert_non_null(strstr(fault.text, "several sizes"));
 }
 
 static uint64_t
-held(const struct cairn_memory_sample *sample, uint64_t layer, uint64_t activation, uint64_t reserved)
+held(const struct cairn_memory_sample *sample, uint64_t layer, uint64_t activation,
+     uint64_t reserved)
 {
-    return (sample->layers * layer + sample->layers * (uint64_t)sample->in_flight * activation) / sample->group_size + reserved;
+    return (sample->layers * layer + sample->layers * (uint64_t)sample->in_flight * activation) /
+               sample->group_size +
+           reserved;
 }
 
 static void
@@ -109,7 +115,8 @@ test_memory(void **test_state)
     assert_true(fit.error_rms < 1e-6 && fit.used == SAMPLES);
 }
 
-/* Stages of a kind leave sizes open: those stay, and the others are found as if nothing were open. */
+/* Stages of a kind leave sizes open: those stay, and the others are found as if nothing were
+ * open. */
 static void
 test_memory_open(void **test_state)
 {
@@ -121,10 +128,12 @@ test_memory_open(void **test_state)
 
     (void)test_state;
     for (uint32_t open = 0; open < 3; open++) {
-        problem = (struct cairn_problem){.layer_bytes = 7, .activation_bytes = 8, .reserved_bytes = 9};
+        problem =
+            (struct cairn_problem){.layer_bytes = 7, .activation_bytes = 8, .reserved_bytes = 9};
         for (uint32_t i = 0; i < 8; i++) {
             /* as many layers everywhere; as many micro-batches everywhere; all alike */
-            samples[i] = (struct cairn_memory_sample){open == 1 ? 10 + i % 4 : 10, open == 0 ? 1 + i % 4 : 2, 2, 0};
+            samples[i] = (struct cairn_memory_sample){open == 1 ? 10 + i % 4 : 10,
+                                                      open == 0 ? 1 + i % 4 : 2, 2, 0};
             samples[i].device_bytes = held(&samples[i], 1000000, 200000, 5000000);
         }
         assert_int_equal(cairn_fit_memory(samples, 8, &problem, &told, &fit, &fault), CAIRN_OK);
@@ -132,8 +141,10 @@ test_memory_open(void **test_state)
         assert_int_equal(told.activation, open == 0);
         assert_int_equal(told.reserved, open == 1);
         assert_int_equal(problem.layer_bytes, 7);
-        assert_true(open == 0 ? near((double)problem.activation_bytes, 200000, 1e-5) : problem.activation_bytes == 8);
-        assert_true(open == 1 ? near((double)problem.reserved_bytes, 5000000, 1e-5) : problem.reserved_bytes == 9);
+        assert_true(open == 0 ? near((double)problem.activation_bytes, 200000, 1e-5)
+                              : problem.activation_bytes == 8);
+        assert_true(open == 1 ? near((double)problem.reserved_bytes, 5000000, 1e-5)
+                              : problem.reserved_bytes == 9);
     }
     /* nothing reserved, and a little less measured here and there: nothing is below nothing */
     for (uint32_t i = 0; i < 8; i++) {
@@ -143,13 +154,15 @@ test_memory_open(void **test_state)
     assert_int_equal(cairn_fit_memory(samples, 8, &problem, &told, &fit, &fault), CAIRN_OK);
     assert_true(told.layer && told.activation && told.reserved);
     assert_int_equal(problem.reserved_bytes, 0);
-    assert_true(near((double)problem.layer_bytes, 1000000, 0.02) && near((double)problem.activation_bytes, 200000, 0.1));
+    assert_true(near((double)problem.layer_bytes, 1000000, 0.02) &&
+                near((double)problem.activation_bytes, 200000, 0.1));
 }
 
 static void
 test_bad(void **test_state)
 {
-    const struct cairn_stage_sample ends[] = {{8, true, false, 85}, {8, false, true, 130}, {8, true, false, 86}};
+    const struct cairn_stage_sample ends[] = {
+        {8, true, false, 85}, {8, false, true, 130}, {8, true, false, 86}};
     const struct cairn_stage_sample nothing[] = {{8, false, false, NAN}, {4, false, false, 40}};
     struct cairn_memory_sample memory = {4, 1, 0, 100};
     struct cairn_memory_told told;
@@ -159,7 +172,8 @@ test_bad(void **test_state)
 
     (void)test_state;
     assert_int_equal(cairn_fit_stages(NULL, 0, &problem, &fit, &fault), CAIRN_INVAL);
-    assert_int_equal(cairn_fit_stages(ends, 3, &problem, &fit, &fault), CAIRN_INVAL); /* layer or vocabulary? */
+    /* layer or vocabulary? */
+    assert_int_equal(cairn_fit_stages(ends, 3, &problem, &fit, &fault), CAIRN_INVAL);
     assert_non_null(strstr(fault.text, "without vocabulary"));
     assert_int_equal(cairn_fit_stages(nothing, 2, &problem, &fit, &fault), CAIRN_INVAL);
     assert_non_null(strstr(fault.text, "above 0 ms"));
@@ -172,10 +186,8 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_stages),
-        cmocka_unit_test(test_link),
-        cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_memory_open),
+        cmocka_unit_test(test_stages), cmocka_unit_test(test_link),
+        cmocka_unit_test(test_memory), cmocka_unit_test(test_memory_open),
         cmocka_unit_test(test_bad),
     };
 

@@ -1,6 +1,6 @@
 /*
- * tests/unit/replan/profile/test_links.c - link speeds are found again: those of made transfers, and those that simulated jobs of
- * tests/traces/ were given.
+ * tests/unit/replan/profile/test_links.c - link speeds are found again: those of made transfers,
+ * and those that simulated jobs of tests/traces/ were given.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,11 +17,13 @@
 #include "replan/trace/read.h"
 #include "tests/traces/job.h"
 
-/* A problem of so many devices, on nodes numbered from 100. Nothing is known of its links, but for slow ones that are added. */
+/* A problem of so many devices, on nodes numbered from 100. Nothing is known of its links, but for
+ * slow ones that are added. */
 static struct cairn_problem
 problem_of(uint32_t devices, uint32_t per_node)
 {
-    struct cairn_problem problem = {.device_count = devices, .devices = calloc(devices, sizeof(struct cairn_device))};
+    struct cairn_problem problem = {.device_count = devices,
+                                    .devices = calloc(devices, sizeof(struct cairn_device))};
 
     for (uint32_t i = 0; i < devices; i++)
         problem.devices[i] = (struct cairn_device){i, 100 + i / per_node, 1, 1};
@@ -52,7 +54,8 @@ links_of(const struct job *job, uint64_t seed, struct cairn_problem *problem)
             assert_int_equal(cairn_transfers_create(topology, &transfers), CAIRN_OK);
             continue;
         }
-        assert_int_equal(cairn_trace_read_line(topology, at, line_bytes, &record, &fault), CAIRN_OK);
+        assert_int_equal(cairn_trace_read_line(topology, at, line_bytes, &record, &fault),
+                         CAIRN_OK);
         assert_int_equal(cairn_transfers_feed(transfers, &record), CAIRN_OK);
     }
     assert_int_equal(cairn_profile_links(problem, topology, transfers, &links), CAIRN_OK);
@@ -62,16 +65,27 @@ links_of(const struct job *job, uint64_t seed, struct cairn_problem *problem)
     return links;
 }
 
-/* Of ranks in nodes of four: stages on one node each where tp is 4, so that the gradients' rings are within nodes. */
+/* Of ranks in nodes of four: stages on one node each where tp is 4, so that the gradients' rings
+ * are within nodes. */
 static struct job
 job_of(struct random *random, uint32_t tp, uint32_t pp, uint32_t dp)
 {
-    return (struct job){.tp = tp, .pp = pp, .dp = dp, .world = tp * pp * dp, .ranks_per_node = 4, .steps = 40,
-                        .microbatches = pp + 1, .steps_named = true,
-                        .forward_ns = random_between(random, 5e6, 20e6), .optimizer_ns = 4e6,
-                        .tp_ns = random_between(random, 0.3e6, 1e6), .pair_ns = random_between(random, 0.5e6, 2e6),
-                        .dp_ns = random_between(random, 5e6, 20e6), .noise = random_between(random, 0.005, 0.05),
-                        .noise_near = random_between(random, 0.02, 0.09), .noise_far = random_between(random, 0.05, 0.29)};
+    return (struct job){.tp = tp,
+                        .pp = pp,
+                        .dp = dp,
+                        .world = tp * pp * dp,
+                        .ranks_per_node = 4,
+                        .steps = 40,
+                        .microbatches = pp + 1,
+                        .steps_named = true,
+                        .forward_ns = random_between(random, 5e6, 20e6),
+                        .optimizer_ns = 4e6,
+                        .tp_ns = random_between(random, 0.3e6, 1e6),
+                        .pair_ns = random_between(random, 0.5e6, 2e6),
+                        .dp_ns = random_between(random, 5e6, 20e6),
+                        .noise = random_between(random, 0.005, 0.05),
+                        .noise_near = random_between(random, 0.02, 0.09),
+                        .noise_far = random_between(random, 0.05, 0.29)};
 }
 
 static double
@@ -86,7 +100,8 @@ near(double value, double expected, double part)
     return fabs(value / expected - 1) <= part;
 }
 
-/* Within nodes rings of four say it; between them rings of the gradients, one rank per node, whose bytes are the most. */
+/* Within nodes rings of four say it; between them rings of the gradients, one rank per node, whose
+ * bytes are the most. */
 static void
 test_generated(void **state)
 {
@@ -102,10 +117,11 @@ test_generated(void **state)
 
         assert_true(links.scopes[CAIRN_LINK_INTRA].told && links.scopes[CAIRN_LINK_INTER].told);
         assert_int_equal(links.scopes[CAIRN_LINK_INTER].op, CAIRN_ALL_REDUCE);
-        worst = fmax(worst, fmax(fabs(problem.intra_gbps / intra - 1), fabs(problem.inter_gbps / inter - 1)));
+        worst = fmax(worst, fmax(fabs(problem.intra_gbps / intra - 1),
+                                 fabs(problem.inter_gbps / inter - 1)));
         if (!near(problem.intra_gbps, intra, 0.1) || !near(problem.inter_gbps, inter, 0.1))
-            fail_msg("seed %u: within %g for %g, between %g for %g", (unsigned)seed, problem.intra_gbps, intra,
-                     problem.inter_gbps, inter);
+            fail_msg("seed %u: within %g for %g, between %g for %g", (unsigned)seed,
+                     problem.intra_gbps, intra, problem.inter_gbps, inter);
         assert_int_equal(links.slow_links, 0);
         assert_int_equal(problem.slow_link_count, 0);
         cairn_problem_fini(&problem);
@@ -113,7 +129,8 @@ test_generated(void **state)
     print_message("40 jobs: at most %.1f %% off\n", 100 * worst);
 }
 
-/* Only sends and receives leave nodes, or rings as well that say the bytes of the whole buffer in all_gather, which is found out. */
+/* Only sends and receives leave nodes, or rings as well that say the bytes of the whole buffer in
+ * all_gather, which is found out. */
 static void
 test_generated_pairs(void **state)
 {
@@ -141,7 +158,8 @@ test_generated_pairs(void **state)
     print_message("40 jobs: at most %.1f %% off\n", 100 * worst);
 }
 
-/* A slow adapter makes its pairs of nodes slow, and nothing else; what the problem says of pairs that were compared is over. */
+/* A slow adapter makes its pairs of nodes slow, and nothing else; what the problem says of pairs
+ * that were compared is over. */
 static void
 test_generated_slow(void **state)
 {
@@ -157,7 +175,8 @@ test_generated_slow(void **state)
         problem.slow_links = calloc(2, sizeof *problem.slow_links);
         problem.slow_links[0] = (struct cairn_slow_link){{101, 100}, 7}; /* is well again */
         problem.slow_links[1] = (struct cairn_slow_link){{100, 105}, 9}; /* is not seen */
-        job.faults[0] = (struct fault){.kind = FAULT_SLOW_NIC, .node = 3, .until = UINT32_MAX, .factor = factor};
+        job.faults[0] = (struct fault){
+            .kind = FAULT_SLOW_NIC, .node = 3, .until = UINT32_MAX, .factor = factor};
         job.fault_count = 1;
         links = links_of(&job, seed, &problem);
         assert_true(near(problem.inter_gbps, gbps_of(4, job.pair_ns), 0.1));
@@ -169,7 +188,8 @@ test_generated_slow(void **state)
             assert_int_equal(problem.slow_links[i].nodes[0], 102 + i);
             assert_int_equal(problem.slow_links[i].nodes[1], 103 + i);
             if (!near(problem.slow_links[i].gbps, gbps_of(4, job.pair_ns) / factor, 0.15))
-                fail_msg("seed %u: %g for %g", (unsigned)seed, problem.slow_links[i].gbps, gbps_of(4, job.pair_ns) / factor);
+                fail_msg("seed %u: %g for %g", (unsigned)seed, problem.slow_links[i].gbps,
+                         gbps_of(4, job.pair_ns) / factor);
         }
         assert_int_equal(problem.slow_links[2].nodes[1], 105);
         cairn_problem_fini(&problem);
@@ -210,21 +230,32 @@ add_ring(struct made *made, uint8_t op, uint64_t seq, uint64_t bytes, double ms)
 
     for (uint32_t i = 0; i < comm->count; i++) {
         uint64_t ns = (uint64_t)(ms * 1e6) + (comm->count - 1 - i) * 5000000u;
-        struct cairn_record record = {.start_ns = 1000, .end_ns = 1000 + ns, .seq = seq, .has_seq = true, .bytes = bytes,
-                                      .rank = comm->ranks[i], .comm = 0, .peer = CAIRN_PEER_NONE, .op = op};
+        struct cairn_record record = {.start_ns = 1000,
+                                      .end_ns = 1000 + ns,
+                                      .seq = seq,
+                                      .has_seq = true,
+                                      .bytes = bytes,
+                                      .rank = comm->ranks[i],
+                                      .comm = 0,
+                                      .peer = CAIRN_PEER_NONE,
+                                      .op = op};
 
         assert_int_equal(cairn_transfers_feed(made->transfers, &record), CAIRN_OK);
     }
 }
 
-/* Of several sizes both latency and bandwidth; what comes into a device depends on the operation, and on ranks that share a node. */
+/* Of several sizes both latency and bandwidth; what comes into a device depends on the operation,
+ * and on ranks that share a node. */
 static void
 test_sizes(void **state)
 {
     static const struct {
         uint8_t op;
         double into; /* a device that has a node for itself */
-    } ways[] = {{CAIRN_ALL_REDUCE, 1.5}, {CAIRN_ALL_GATHER, 3}, {CAIRN_REDUCE_SCATTER, 0.75}, {CAIRN_BROADCAST, 1}};
+    } ways[] = {{CAIRN_ALL_REDUCE, 1.5},
+                {CAIRN_ALL_GATHER, 3},
+                {CAIRN_REDUCE_SCATTER, 0.75},
+                {CAIRN_BROADCAST, 1}};
     const uint32_t ring[] = {0, 1, 2, 3};
 
     (void)state;
@@ -239,9 +270,11 @@ test_sizes(void **state)
             for (uint32_t seq = 0; seq < 24; seq++) {
                 uint64_t bytes = seq % 2 ? 1 << 20 : 64 << 20;
 
-                add_ring(&made, ways[i].op, seq, bytes, 0.2 + (double)bytes * ways[i].into * 8e-6 / 100);
+                add_ring(&made, ways[i].op, seq, bytes,
+                         0.2 + (double)bytes * ways[i].into * 8e-6 / 100);
             }
-            assert_int_equal(cairn_profile_links(&problem, made.topology, made.transfers, &links), CAIRN_OK);
+            assert_int_equal(cairn_profile_links(&problem, made.topology, made.transfers, &links),
+                             CAIRN_OK);
             gbps = per_node < 4 ? problem.inter_gbps : problem.intra_gbps;
             assert_true(near(gbps, 100 / shared, 0.001));
             assert_true(near(links.scopes[per_node < 4].latency_ms, 0.2, 0.01));
@@ -254,8 +287,9 @@ test_sizes(void **state)
         }
 }
 
-/* A trace may give one rank after the other, and a line twice: the last operations of each are put together all the same. So they are
- * where the communicator does something else in between, which has numbers as well. */
+/* A trace may give one rank after the other, and a line twice: the last operations of each are put
+ * together all the same. So they are where the communicator does something else in between, which
+ * has numbers as well. */
 static void
 test_one_rank_after_the_other(void **state)
 {
@@ -271,22 +305,29 @@ test_one_rank_after_the_other(void **state)
 
         for (uint32_t rank = 0; rank < 2; rank++)
             for (uint32_t i = 0; i < 50; i++) {
-                struct cairn_record record = {.start_ns = 1, .end_ns = 1001 + (rank == i % 2 ? 1000 : 0), .seq = i * apart[k],
-                                              .has_seq = numbered, .bytes = 1000 + i, .rank = rank, .op = CAIRN_ALL_REDUCE};
+                struct cairn_record record = {.start_ns = 1,
+                                              .end_ns = 1001 + (rank == i % 2 ? 1000 : 0),
+                                              .seq = i * apart[k],
+                                              .has_seq = numbered,
+                                              .bytes = 1000 + i,
+                                              .rank = rank,
+                                              .op = CAIRN_ALL_REDUCE};
 
                 assert_int_equal(cairn_transfers_feed(made.transfers, &record), CAIRN_OK);
                 if (numbered)
                     assert_int_equal(cairn_transfers_feed(made.transfers, &record), CAIRN_OK);
             }
         assert_int_equal(cairn_transfers_channel_count(made.transfers), 1);
-        assert_int_equal(cairn_transfers_of(made.transfers, 0, &channel, list), CAIRN_TRANSFERS_KEPT);
+        assert_int_equal(cairn_transfers_of(made.transfers, 0, &channel, list),
+                         CAIRN_TRANSFERS_KEPT);
         for (uint32_t i = 0; i < CAIRN_TRANSFERS_KEPT; i++)
             assert_true(list[i].ns == 1000 && list[i].bytes >= 1000 + 50 - CAIRN_TRANSFERS_KEPT);
         unmake(&made);
     }
 }
 
-/* all_gather and reduce_scatter of one buffer agree; with the bytes of the whole buffer in both they do not, and neither counts. */
+/* all_gather and reduce_scatter of one buffer agree; with the bytes of the whole buffer in both
+ * they do not, and neither counts. */
 static void
 test_contradiction(void **state)
 {
@@ -302,7 +343,8 @@ test_contradiction(void **state)
             add_ring(&made, CAIRN_ALL_GATHER, seq, whole ? 4 << 20 : 1 << 20, 1);
             add_ring(&made, CAIRN_REDUCE_SCATTER, seq + 1, 4 << 20, 1.1);
         }
-        assert_int_equal(cairn_profile_links(&problem, made.topology, made.transfers, &links), CAIRN_OK);
+        assert_int_equal(cairn_profile_links(&problem, made.topology, made.transfers, &links),
+                         CAIRN_OK);
         assert_int_equal(links.scopes[CAIRN_LINK_INTER].at_odds, whole);
         assert_int_equal(links.scopes[CAIRN_LINK_INTER].told, !whole);
         unmake(&made);
@@ -310,7 +352,8 @@ test_contradiction(void **state)
     }
 }
 
-/* Too few, parts that are missing or do not say the same, ranks that the problem lacks, operations whose way is not known. */
+/* Too few, parts that are missing or do not say the same, ranks that the problem lacks, operations
+ * whose way is not known. */
 static void
 test_not_told(void **state)
 {
@@ -323,10 +366,20 @@ test_not_told(void **state)
         struct cairn_problem problem = problem_of(what == 3 ? 1 : 2, 1);
 
         for (uint32_t i = 0; i < (what == 0 ? 7 : 30); i++) {
-            struct cairn_record send = {.start_ns = 1, .end_ns = 1000001, .bytes = 1 << 20, .comm = CAIRN_COMM_NONE, .rank = 0,
-                                        .peer = 1, .op = CAIRN_SEND};
-            struct cairn_record receive = {.start_ns = 1, .end_ns = 900001, .bytes = 1 << 20, .comm = CAIRN_COMM_NONE, .rank = 1,
-                                           .peer = 0, .op = CAIRN_RECV};
+            struct cairn_record send = {.start_ns = 1,
+                                        .end_ns = 1000001,
+                                        .bytes = 1 << 20,
+                                        .comm = CAIRN_COMM_NONE,
+                                        .rank = 0,
+                                        .peer = 1,
+                                        .op = CAIRN_SEND};
+            struct cairn_record receive = {.start_ns = 1,
+                                           .end_ns = 900001,
+                                           .bytes = 1 << 20,
+                                           .comm = CAIRN_COMM_NONE,
+                                           .rank = 1,
+                                           .peer = 0,
+                                           .op = CAIRN_RECV};
 
             receive.bytes += what == 2;
             send.end_ns = what == 1 ? 0 : send.end_ns; /* its end was not seen */
@@ -337,7 +390,8 @@ test_not_told(void **state)
             assert_int_equal(cairn_transfers_feed(made.transfers, &send), CAIRN_OK);
             assert_int_equal(cairn_transfers_feed(made.transfers, &receive), CAIRN_OK);
         }
-        assert_int_equal(cairn_profile_links(&problem, made.topology, made.transfers, &links), CAIRN_OK);
+        assert_int_equal(cairn_profile_links(&problem, made.topology, made.transfers, &links),
+                         CAIRN_OK);
         assert_false(links.scopes[CAIRN_LINK_INTRA].told);
         assert_int_equal(links.scopes[CAIRN_LINK_INTER].told, what == 5);
         assert_int_equal(links.unpaired, what == 5); /* the file says both or neither */
@@ -353,8 +407,13 @@ test_not_told(void **state)
 static void
 add_pair(struct made *made, uint32_t rank, double ms)
 {
-    struct cairn_record send = {.start_ns = 1, .end_ns = 1 + (uint64_t)(ms * 1e6), .bytes = 1 << 20, .comm = CAIRN_COMM_NONE, .rank = rank,
-                                .peer = rank + 1, .op = CAIRN_SEND};
+    struct cairn_record send = {.start_ns = 1,
+                                .end_ns = 1 + (uint64_t)(ms * 1e6),
+                                .bytes = 1 << 20,
+                                .comm = CAIRN_COMM_NONE,
+                                .rank = rank,
+                                .peer = rank + 1,
+                                .op = CAIRN_SEND};
     struct cairn_record receive = send;
 
     receive.rank = rank + 1;
@@ -364,8 +423,9 @@ add_pair(struct made *made, uint32_t rank, double ms)
     assert_int_equal(cairn_transfers_feed(made->transfers, &receive), CAIRN_OK);
 }
 
-/* Two of three pairs of nodes are slow, and what is left is too little to know what a link should carry: no bandwidth is made up for the
- * slow ones, and what the problem says of them stays. With a bandwidth in the problem they are told by it. */
+/* Two of three pairs of nodes are slow, and what is left is too little to know what a link should
+ * carry: no bandwidth is made up for the slow ones, and what the problem says of them stays. With a
+ * bandwidth in the problem they are told by it. */
 static void
 test_slow_by_an_unknown_factor(void **state)
 {
@@ -385,7 +445,8 @@ test_slow_by_an_unknown_factor(void **state)
         for (uint32_t i = 0; i < 4; i++)
             for (uint32_t rank = 0; rank < 3; rank++)
                 add_pair(&made, rank, ms[rank]);
-        assert_int_equal(cairn_profile_links(&problem, made.topology, made.transfers, &links), CAIRN_OK);
+        assert_int_equal(cairn_profile_links(&problem, made.topology, made.transfers, &links),
+                         CAIRN_OK);
         assert_false(links.scopes[CAIRN_LINK_INTER].told);
         assert_int_equal(links.node_pairs, 3);
         assert_int_equal(links.slow_links, known ? 2 : 0);
@@ -399,7 +460,8 @@ test_slow_by_an_unknown_factor(void **state)
     }
 }
 
-/* Bytes that nothing can have carried: no link is taken from them, and what other operations say counts. */
+/* Bytes that nothing can have carried: no link is taken from them, and what other operations say
+ * counts. */
 static void
 test_too_many_bytes(void **state)
 {
@@ -417,7 +479,8 @@ test_too_many_bytes(void **state)
             if (others)
                 add_ring(&made, CAIRN_ALL_REDUCE, seq + 1, 1 << 20, 1);
         }
-        assert_int_equal(cairn_profile_links(&problem, made.topology, made.transfers, &links), CAIRN_OK);
+        assert_int_equal(cairn_profile_links(&problem, made.topology, made.transfers, &links),
+                         CAIRN_OK);
         assert_int_equal(links.scopes[CAIRN_LINK_INTER].told, others);
         assert_true(near(problem.inter_gbps, others ? 1.5 * gbps_of(1, 1e6) : 5, 1e-6));
         unmake(&made);
@@ -429,10 +492,14 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_generated),      cmocka_unit_test(test_generated_pairs),
-        cmocka_unit_test(test_generated_slow), cmocka_unit_test(test_sizes),
-        cmocka_unit_test(test_one_rank_after_the_other), cmocka_unit_test(test_contradiction),
-        cmocka_unit_test(test_not_told), cmocka_unit_test(test_slow_by_an_unknown_factor),
+        cmocka_unit_test(test_generated),
+        cmocka_unit_test(test_generated_pairs),
+        cmocka_unit_test(test_generated_slow),
+        cmocka_unit_test(test_sizes),
+        cmocka_unit_test(test_one_rank_after_the_other),
+        cmocka_unit_test(test_contradiction),
+        cmocka_unit_test(test_not_told),
+        cmocka_unit_test(test_slow_by_an_unknown_factor),
         cmocka_unit_test(test_too_many_bytes),
     };
 

@@ -1,4 +1,5 @@
-/* tests/unit/replan/search/test_links.c - groups change places until the reduction is off slow links, and nothing else changes. */
+/* tests/unit/replan/search/test_links.c - groups change places until the reduction is off slow
+ * links, and nothing else changes. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -42,7 +43,8 @@ cluster(uint32_t slow_links)
     problem.devices = calloc(problem.device_count, sizeof(*problem.devices));
     problem.slow_links = calloc((size_t)slow_links + 1, sizeof(*problem.slow_links));
     for (uint32_t i = 0; i < problem.device_count; i++)
-        problem.devices[i] = (struct cairn_device){i, i / NODE_DEVICES, 1, 170}; /* three layers fit a group */
+        /* three layers fit a group */
+        problem.devices[i] = (struct cairn_device){i, i / NODE_DEVICES, 1, 170};
     return problem;
 }
 
@@ -137,7 +139,8 @@ test_random(void **test_state)
         double step_ms;
 
         for (uint32_t i = 0; i < links; i++) {
-            uint32_t a = random_below(&state, NODES), b = (a + 1 + random_below(&state, NODES - 1)) % NODES;
+            uint32_t a = random_below(&state, NODES),
+                     b = (a + 1 + random_below(&state, NODES - 1)) % NODES;
 
             problem.slow_links[i] = (struct cairn_slow_link){{a, b}, 10};
         }
@@ -157,7 +160,8 @@ test_random(void **test_state)
     assert_true(best >= 27);
 }
 
-/* As many slow links and stages as are looked at: the work is bounded, and what comes out is not worse. */
+/* As many slow links and stages as are looked at: the work is bounded, and what comes out is not
+ * worse. */
 static void
 test_many(void **test_state)
 {
@@ -178,11 +182,13 @@ test_many(void **test_state)
     problem.devices = calloc(MANY_DEVICES, sizeof(*problem.devices));
     problem.slow_links = calloc(CAIRN_PROBLEM_SLOW_LINKS_MAX, sizeof(*problem.slow_links));
     assert_true(problem.devices && problem.slow_links);
-    assert_int_equal(cairn_plan_create(MANY_DEVICES / MANY_STAGES, MANY_DEVICES, MANY_DEVICES, &plan), CAIRN_OK);
+    assert_int_equal(
+        cairn_plan_create(MANY_DEVICES / MANY_STAGES, MANY_DEVICES, MANY_DEVICES, &plan), CAIRN_OK);
     for (uint32_t i = 0; i < MANY_DEVICES; i++) {
         problem.devices[i] = (struct cairn_device){i, i, 1, 1000};
         if (i % MANY_STAGES == 0)
-            plan->pipelines[plan->pipeline_count++] = (struct cairn_plan_pipeline){MANY_STAGES, i, MANY_STAGES};
+            plan->pipelines[plan->pipeline_count++] =
+                (struct cairn_plan_pipeline){MANY_STAGES, i, MANY_STAGES};
         plan->stages[plan->stage_count++] = (struct cairn_plan_stage){i, 1, i % MANY_STAGES, 1};
         plan->devices[plan->device_count++] = i;
     }

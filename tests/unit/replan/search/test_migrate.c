@@ -1,4 +1,5 @@
-/* tests/unit/replan/search/test_migrate.c - of plans that are nearly as fast, the one that moves least. */
+/* tests/unit/replan/search/test_migrate.c - of plans that are nearly as fast, the one that moves
+ * least. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -20,8 +21,8 @@ never(void *context)
     return false;
 }
 
-/* Four pipelines of two devices run, each with a layer more on its first stage than would be best: a thousandth. One
- * micro-batch over a multiple of four is the first's. */
+/* Four pipelines of two devices run, each with a layer more on its first stage than would be best:
+ * a thousandth. One micro-batch over a multiple of four is the first's. */
 static struct cairn_problem
 running(uint32_t microbatches)
 {
@@ -44,7 +45,8 @@ running(uint32_t microbatches)
     for (uint32_t i = 0; i < DEVICES; i++) {
         problem.devices[i] = (struct cairn_device){i, 0, 1, 6000};
         plan->devices[plan->device_count++] = i;
-        plan->stages[plan->stage_count++] = (struct cairn_plan_stage){i, 1, i % 2 * layers[0], layers[i % 2]};
+        plan->stages[plan->stage_count++] =
+            (struct cairn_plan_stage){i, 1, i % 2 * layers[0], layers[i % 2]};
         if (i % 2 == 0)
             plan->pipelines[plan->pipeline_count++] = (struct cairn_plan_pipeline){
                 (microbatches + (i == 0 ? PIPELINES - 1 : 0)) / PIPELINES, i, 2};
@@ -65,14 +67,16 @@ test_what_runs_goes_on(void **state)
     assert_int_equal(cairn_answer_plan_best(&problem, &stop, &answer), CAIRN_OK);
     assert_non_null(answer.plan);
     assert_int_equal(answer.migration.moved_bytes, 0);
-    assert_memory_equal(answer.plan->stages, problem.current->stages, DEVICES * sizeof(*answer.plan->stages));
+    assert_memory_equal(answer.plan->stages, problem.current->stages,
+                        DEVICES * sizeof(*answer.plan->stages));
     assert_memory_equal(answer.plan->pipelines, problem.current->pipelines,
                         PIPELINES * sizeof(*answer.plan->pipelines));
     cairn_answer_plan_fini(&answer);
     cairn_problem_fini(&problem);
 }
 
-/* Both devices of a pipeline are slow: fewer micro-batches for it are nearly the best, and no layer moves. */
+/* Both devices of a pipeline are slow: fewer micro-batches for it are nearly the best, and no layer
+ * moves. */
 static void
 test_micro_batches_alone(void **state)
 {
@@ -90,13 +94,15 @@ test_micro_batches_alone(void **state)
     assert_int_equal(answer.payback_steps, 0);
     assert_true(answer.step_ms < answer.current_ms * 0.7);
     assert_true(answer.step_ms <= cairn_plan_step_ms(answer.plan, &problem) * (1 + 1e-9));
-    assert_memory_equal(answer.plan->stages, problem.current->stages, DEVICES * sizeof(*answer.plan->stages));
+    assert_memory_equal(answer.plan->stages, problem.current->stages,
+                        DEVICES * sizeof(*answer.plan->stages));
     assert_int_equal(answer.plan->pipelines[0].microbatches, 9);
     cairn_answer_plan_fini(&answer);
     cairn_problem_fini(&problem);
 }
 
-/* A slow device in one pipeline: whatever is taken has its price, and no plan that moves less is as near. */
+/* A slow device in one pipeline: whatever is taken has its price, and no plan that moves less is as
+ * near. */
 static void
 test_a_move_has_its_price(void **state)
 {
@@ -111,7 +117,8 @@ test_a_move_has_its_price(void **state)
     problem.devices[3].rate = 1.3;
     assert_int_equal(cairn_answer_plan_best(&problem, &stop, &answer), CAIRN_OK);
     assert_non_null(answer.plan);
-    assert_int_equal(cairn_migration_redivide(&problem, problem.current, &redivided, &redivided_ms), CAIRN_OK);
+    assert_int_equal(cairn_migration_redivide(&problem, problem.current, &redivided, &redivided_ms),
+                     CAIRN_OK);
     assert_non_null(redivided);
     assert_int_equal(cairn_migration_of(&problem, problem.current, redivided, &own), CAIRN_OK);
     if (redivided_ms <= answer.step_ms)
@@ -123,12 +130,14 @@ test_a_move_has_its_price(void **state)
     cairn_problem_fini(&problem);
 }
 
-/* Thirds and sevenths of layers that stay where they are move nothing at all, not even what rounding leaves of a byte. */
+/* Thirds and sevenths of layers that stay where they are move nothing at all, not even what
+ * rounding leaves of a byte. */
 static void
 test_what_stays_moves_nothing(void **state)
 {
     enum { SIZE_MAX_TRIED = 16 };
-    struct cairn_problem problem = {.layer_bytes = UINT64_C(6) << 30, .device_count = SIZE_MAX_TRIED, .inter_gbps = 400};
+    struct cairn_problem problem = {
+        .layer_bytes = UINT64_C(6) << 30, .device_count = SIZE_MAX_TRIED, .inter_gbps = 400};
     struct cairn_plan *plan = NULL;
     struct cairn_migration migration;
 
@@ -160,7 +169,8 @@ static void
 test_sums_beyond_the_type(void **state)
 {
     enum { MANY = 20000 };
-    struct cairn_problem problem = {.layers = 1, .layer_bytes = CAIRN_PROBLEM_BYTES_MAX, .device_count = MANY};
+    struct cairn_problem problem = {
+        .layers = 1, .layer_bytes = CAIRN_PROBLEM_BYTES_MAX, .device_count = MANY};
     struct cairn_plan *from = NULL, *plan = NULL;
     struct cairn_migration migration;
 

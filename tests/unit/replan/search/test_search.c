@@ -1,5 +1,5 @@
-/* tests/unit/replan/search/test_search.c - whole plans of small problems against all plans that there are: the
- * bound is not above the best, and the plan is the best. */
+/* tests/unit/replan/search/test_search.c - whole plans of small problems against all plans that
+ * there are: the bound is not above the best, and the plan is the best. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -20,13 +20,13 @@
 
 enum { PROBLEMS = 2400, DEVICES_MAX = 8, MASKS = 1 << DEVICES_MAX, MICROBATCHES_MAX = 6 };
 
-/* The best time of one pipeline of exactly the devices of a mask, by micro-batches; and of all pipelines
- * of a subset of them. */
+/* The best time of one pipeline of exactly the devices of a mask, by micro-batches; and of all
+ * pipelines of a subset of them. */
 struct table {
     const struct cairn_problem *problem;
     double pipeline_ms[MASKS][MICROBATCHES_MAX + 1];
     double plan_ms[MASKS][MICROBATCHES_MAX + 1];
-    double group_ms[MASKS];     /* per layer; INFINITY: no group */
+    double group_ms[MASKS]; /* per layer; INFINITY: no group */
     uint64_t group_bytes[MASKS];
 };
 
@@ -47,7 +47,8 @@ fill_groups(struct table *table)
             if (!(mask >> i & 1))
                 continue;
             size++;
-            good = good && device->rate > 0 && device->memory_bytes >= problem->reserved_bytes && (node == UINT64_MAX || node == device->node);
+            good = good && device->rate > 0 && device->memory_bytes >= problem->reserved_bytes &&
+                   (node == UINT64_MAX || node == device->node);
             node = device->node;
             rate = fmax(rate, device->rate);
             memory = device->memory_bytes < memory ? device->memory_bytes : memory;
@@ -67,7 +68,8 @@ struct pipeline {
     uint32_t layers[DEVICES_MAX];
 };
 
-/* The formulas, for all numbers of micro-batches at once: the more there are, the more memory they take. */
+/* The formulas, for all numbers of micro-batches at once: the more there are, the more memory they
+ * take. */
 static void
 take_times(struct table *table, const struct pipeline *pipeline)
 {
@@ -76,7 +78,8 @@ take_times(struct table *table, const struct pipeline *pipeline)
 
     for (uint32_t j = 0; j < pipeline->stages; j++) {
         double ms = (pipeline->layers[j] + (j == 0 ? problem->embed_layers : 0) +
-                     (j + 1 == pipeline->stages ? problem->head_layers : 0)) * pipeline->layer_ms[j];
+                     (j + 1 == pipeline->stages ? problem->head_layers : 0)) *
+                    pipeline->layer_ms[j];
 
         slowest = ms > slowest ? ms : slowest;
         sum += ms;
@@ -87,7 +90,8 @@ take_times(struct table *table, const struct pipeline *pipeline)
         for (uint32_t j = 0; j < pipeline->stages; j++) {
             uint32_t flight = pipeline->stages - j < m ? pipeline->stages - j : m;
 
-            if (pipeline->layers[j] * (problem->layer_bytes + flight * problem->activation_bytes) > pipeline->bytes[j])
+            if (pipeline->layers[j] * (problem->layer_bytes + flight * problem->activation_bytes) >
+                pipeline->bytes[j])
                 return;
         }
         *best = ms < *best ? ms : *best;
@@ -149,8 +153,8 @@ exhaustive_plan_ms(struct table *table)
             for (uint32_t m = 1; m <= total; m++)
                 for (uint32_t own = 1; own <= m; own++)
                     table->plan_ms[mask][m] =
-                        fmin(table->plan_ms[mask][m],
-                             fmax(table->pipeline_ms[part][own], table->plan_ms[mask & ~part][m - own]));
+                        fmin(table->plan_ms[mask][m], fmax(table->pipeline_ms[part][own],
+                                                           table->plan_ms[mask & ~part][m - own]));
     }
     return table->plan_ms[all][total];
 }
@@ -162,7 +166,8 @@ never(void *context)
     return false;
 }
 
-/* The bound raised towards times above the best plan's, from itself and from far below: it stays at or below the best. */
+/* The bound raised towards times above the best plan's, from itself and from far below: it stays at
+ * or below the best. */
 static void
 check_raised(const struct cairn_problem *problem, uint64_t seed, double expected)
 {
@@ -175,9 +180,12 @@ check_raised(const struct cairn_problem *problem, uint64_t seed, double expected
     for (int far = 0; far < 2; far++) {
         double raised_ms = far ? 0.6 * bound_ms : bound_ms;
 
-        assert_int_equal(cairn_bound_raise(fleet, (1.1 + 0.1 * (double)(seed % 7)) * expected, &stop, &raised_ms), CAIRN_OK);
+        assert_int_equal(cairn_bound_raise(fleet, (1.1 + 0.1 * (double)(seed % 7)) * expected,
+                                           &stop, &raised_ms),
+                         CAIRN_OK);
         if (raised_ms > expected * (1 + 1e-9))
-            fail_msg("seed %llu: the bound was raised to %g, the best is %g", (unsigned long long)seed, raised_ms, expected);
+            fail_msg("seed %llu: the bound was raised to %g, the best is %g",
+                     (unsigned long long)seed, raised_ms, expected);
     }
     cairn_fleet_destroy(fleet);
 }
@@ -202,8 +210,8 @@ test_small(void **test_state)
         expected = exhaustive_plan_ms(table);
         assert_int_equal(cairn_answer_plan_make(&problem, &stop, &stop, &answer), CAIRN_OK);
         if (isinf(expected) != (answer.plan == NULL))
-            fail_msg("seed %llu: the best is %g, a plan was%s found", (unsigned long long)seed, expected,
-                     answer.plan ? "" : " not");
+            fail_msg("seed %llu: the best is %g, a plan was%s found", (unsigned long long)seed,
+                     expected, answer.plan ? "" : " not");
         if (answer.plan) {
             if (cairn_plan_check(answer.plan, &problem, &fault))
                 fail_msg("seed %llu: %s", (unsigned long long)seed, fault.text);
@@ -225,15 +233,18 @@ test_small(void **test_state)
         cairn_answer_plan_fini(&answer);
         cairn_problem_fini(&problem);
     }
-    print_message("%u of %u solved (%u with tight memory, %u with several pipelines, %u of five to eight devices); mean gap to the "
+    print_message("%u of %u solved (%u with tight memory, %u with several pipelines, %u of five to "
+                  "eight devices); mean gap to the "
                   "bound %.3f\n",
                   solved, PROBLEMS, tight, uneven, large, gaps / solved);
-    assert_true(solved > PROBLEMS / 2 && tight > PROBLEMS / 5 && uneven > PROBLEMS / 10 && large > PROBLEMS / 3);
+    assert_true(solved > PROBLEMS / 2 && tight > PROBLEMS / 5 && uneven > PROBLEMS / 10 &&
+                large > PROBLEMS / 3);
     free(table);
 }
 
-/* Slow devices in four nodes of eight, one of which holds half of the model: whoever counts fractions of micro-batches, or a slow
- * group as a help for the single healthy devices, ends 3 % or more below what can be done. */
+/* Slow devices in four nodes of eight, one of which holds half of the model: whoever counts
+ * fractions of micro-batches, or a slow group as a help for the single healthy devices, ends 3 % or
+ * more below what can be done. */
 static void
 test_bound_counts_whole_micro_batches(void **test_state)
 {
@@ -256,7 +267,8 @@ test_bound_counts_whole_micro_batches(void **test_state)
     problem.devices = calloc(64, sizeof(*problem.devices));
     assert_non_null(problem.devices);
     for (uint32_t i = 0; i < 64; i++)
-        problem.devices[i] = (struct cairn_device){i, i / 8, i % 16 == 0 ? slow[i / 16] : 1, UINT64_C(80) << 30};
+        problem.devices[i] =
+            (struct cairn_device){i, i / 8, i % 16 == 0 ? slow[i / 16] : 1, UINT64_C(80) << 30};
     assert_int_equal(cairn_answer_plan_make(&problem, &stop, &stop, &answer), CAIRN_OK);
     assert_non_null(answer.plan);
     assert_true(answer.bound_ms <= answer.step_ms);
@@ -265,8 +277,8 @@ test_bound_counts_whole_micro_batches(void **test_state)
     cairn_problem_fini(&problem);
 }
 
-/* Layers so large that groups of four cannot hold the model: prices for all groups at once, as (E) finds them one by one, end 2 % or more below
- * what can be done. */
+/* Layers so large that groups of four cannot hold the model: prices for all groups at once, as (E)
+ * finds them one by one, end 2 % or more below what can be done. */
 static void
 test_bound_of_pipelines(void **test_state)
 {
@@ -310,7 +322,8 @@ test_bound_of_pipelines(void **test_state)
     }
 }
 
-/* Layers that take no memory still need the reserve: a device that lacks it is in no plan, and where that is all that lacks, it is said. */
+/* Layers that take no memory still need the reserve: a device that lacks it is in no plan, and
+ * where that is all that lacks, it is said. */
 static void
 test_reserve_alone(void **test_state)
 {
@@ -334,11 +347,14 @@ test_reserve_alone(void **test_state)
         expected = exhaustive_plan_ms(table);
         assert_int_equal(cairn_answer_plan_make(&problem, &stop, &stop, &answer), CAIRN_OK);
         if (isinf(expected) != (answer.plan == NULL))
-            fail_msg("seed %u: the best is %g, a plan was%s found", (unsigned)seed, expected, answer.plan ? "" : " not");
+            fail_msg("seed %u: the best is %g, a plan was%s found", (unsigned)seed, expected,
+                     answer.plan ? "" : " not");
         if (answer.plan && cairn_plan_check(answer.plan, &problem, &fault))
             fail_msg("seed %u: %s", (unsigned)seed, fault.text);
-        if (answer.plan && (answer.bound_ms > expected * (1 + 1e-9) || fabs(answer.step_ms - expected) > 1e-9 * expected))
-            fail_msg("seed %u: the plan takes %g, the bound is %g, the best %g", (unsigned)seed, answer.step_ms, answer.bound_ms, expected);
+        if (answer.plan && (answer.bound_ms > expected * (1 + 1e-9) ||
+                            fabs(answer.step_ms - expected) > 1e-9 * expected))
+            fail_msg("seed %u: the plan takes %g, the bound is %g, the best %g", (unsigned)seed,
+                     answer.step_ms, answer.bound_ms, expected);
         solved += answer.plan != NULL;
         if (!answer.plan && strcmp(answer.infeasible.constraint, "memory") == 0) {
             assert_in_range(answer.infeasible.short_by_bytes, 1, 90);
@@ -383,11 +399,13 @@ large_layers(void)
     problem.devices = calloc(64, sizeof(*problem.devices));
     assert_non_null(problem.devices);
     for (uint32_t i = 0; i < 64; i++)
-        problem.devices[i] = (struct cairn_device){i, i / 8, i % 13 == 5 ? 1.5 + 0.1 * i : 1, UINT64_C(80) << 30};
+        problem.devices[i] =
+            (struct cairn_device){i, i / 8, i % 13 == 5 ? 1.5 + 0.1 * i : 1, UINT64_C(80) << 30};
     return problem;
 }
 
-/* Whatever is cut short, be it the last thing there was to do, the answer does not call itself complete; and it is a plan, with a bound. */
+/* Whatever is cut short, be it the last thing there was to do, the answer does not call itself
+ * complete; and it is a plan, with a bound. */
 static void
 test_cut_short(void **test_state)
 {
@@ -412,8 +430,10 @@ test_cut_short(void **test_state)
             assert_int_equal(cairn_answer_plan_best(&problem, &stop, &early), CAIRN_OK);
             assert_non_null(early.plan);
             if (early.complete)
-                fail_msg("seed %u: stopped at ask %u of %u, and complete", (unsigned)seed, (unsigned)patience.until, (unsigned)asks);
-            assert_true(early.step_ms >= early.bound_ms * (1 - 1e-9) && early.bound_ms <= answer.step_ms * (1 + 1e-9));
+                fail_msg("seed %u: stopped at ask %u of %u, and complete", (unsigned)seed,
+                         (unsigned)patience.until, (unsigned)asks);
+            assert_true(early.step_ms >= early.bound_ms * (1 - 1e-9) &&
+                        early.bound_ms <= answer.step_ms * (1 + 1e-9));
             cairn_answer_plan_fini(&early);
             cut++;
         }
@@ -424,13 +444,15 @@ test_cut_short(void **test_state)
 }
 
 /*
- * 1,024 devices, layers of 6 GiB: the divisions that look best at first lead nowhere, and one further down leads to within 0.1 % of the bound.
- * It is found in a third of the work that it takes to go through them one by one, counted in how often the search asks whether to stop.
+ * 1,024 devices, layers of 6 GiB: the divisions that look best at first lead nowhere, and one
+ * further down leads to within 0.1 % of the bound. It is found in a third of the work that it takes
+ * to go through them one by one, counted in how often the search asks whether to stop.
  */
 static void
 test_all_are_sounded(void **test_state)
 {
-    const struct cairn_made_cluster cluster = {1024, 1024, UINT64_C(6) << 30, UINT64_C(512) << 20, 0.05, 0.01};
+    const struct cairn_made_cluster cluster = {1024, 1024, UINT64_C(6) << 30, UINT64_C(512) << 20,
+                                               0.05, 0.01};
     struct patience patience = {0, 30000};
     const struct cairn_stop stop = {is_over, &patience};
     struct cairn_answer_plan answer = {0};
@@ -439,13 +461,15 @@ test_all_are_sounded(void **test_state)
     (void)test_state;
     assert_int_equal(cairn_made_problem(&cluster, 2, &problem), CAIRN_OK);
     assert_int_equal(cairn_answer_plan_best(&problem, &stop, &answer), CAIRN_OK);
-    print_message("%u asks, %.2f %% above the bound\n", (unsigned)patience.asked, 100 * (answer.step_ms / answer.bound_ms - 1));
+    print_message("%u asks, %.2f %% above the bound\n", (unsigned)patience.asked,
+                  100 * (answer.step_ms / answer.bound_ms - 1));
     assert_true(answer.step_ms <= answer.bound_ms * 1.001);
     cairn_answer_plan_fini(&answer);
     cairn_problem_fini(&problem);
 }
 
-/* Looking at all pipelines for one set of prices takes long where many are to be looked at: it ends where it is told to. */
+/* Looking at all pipelines for one set of prices takes long where many are to be looked at: it ends
+ * where it is told to. */
 static void
 test_prices_cut_short(void **test_state)
 {
@@ -528,8 +552,8 @@ test_nothing_lacks(void **test_state)
     cairn_problem_fini(&problem);
 }
 
-/* Too many devices to try everything, and memory that only the right order of stages, or groups of the devices with most
- * memory, have enough of: there is a plan, and it is found. */
+/* Too many devices to try everything, and memory that only the right order of stages, or groups of
+ * the devices with most memory, have enough of: there is a plan, and it is found. */
 static void
 test_memory_decides(void **test_state)
 {
@@ -539,13 +563,42 @@ test_memory_decides(void **test_state)
         uint64_t memory_bytes[4]; /* of devices in turn */
         double rates[4];
     } cases[] = {
-        {{.layers = 150, .layer_ms = 1, .microbatches = 4, .tp = 1, .sizes = {{1, 1}}, .size_count = 1, .layer_bytes = 10,
-          .activation_bytes = 10, .device_count = 10}, 1, {1000, 220, 1000, 220}, {1.5, 1, 1.5, 1}},
-        {{.layers = 60, .layer_ms = 1, .microbatches = 16, .tp = 2, .sizes = {{2, 1}}, .size_count = 1, .layer_bytes = 10,
-          .device_count = 12}, 4, {80, 40, 80, 40}, {1, 1.1, 1.2, 1.3}},
+        {{.layers = 150,
+          .layer_ms = 1,
+          .microbatches = 4,
+          .tp = 1,
+          .sizes = {{1, 1}},
+          .size_count = 1,
+          .layer_bytes = 10,
+          .activation_bytes = 10,
+          .device_count = 10},
+         1,
+         {1000, 220, 1000, 220},
+         {1.5, 1, 1.5, 1}},
+        {{.layers = 60,
+          .layer_ms = 1,
+          .microbatches = 16,
+          .tp = 2,
+          .sizes = {{2, 1}},
+          .size_count = 1,
+          .layer_bytes = 10,
+          .device_count = 12},
+         4,
+         {80, 40, 80, 40},
+         {1, 1.1, 1.2, 1.3}},
         /* and where only groups of two hold a layer, which take 10^12 times as long */
-        {{.layers = 7, .layer_ms = 1, .microbatches = 1000, .tp = 1, .sizes = {{1, 1e-6}, {2, 1e6}}, .size_count = 2, .layer_bytes = 80,
-          .activation_bytes = 10, .device_count = 12}, 3, {110, 110, 110, 110}, {1e-6, 2, 1, 1e6}},
+        {{.layers = 7,
+          .layer_ms = 1,
+          .microbatches = 1000,
+          .tp = 1,
+          .sizes = {{1, 1e-6}, {2, 1e6}},
+          .size_count = 2,
+          .layer_bytes = 80,
+          .activation_bytes = 10,
+          .device_count = 12},
+         3,
+         {110, 110, 110, 110},
+         {1e-6, 2, 1, 1e6}},
     };
     const struct cairn_stop stop = {never, NULL};
 
@@ -558,8 +611,9 @@ test_memory_decides(void **test_state)
         problem.devices = calloc(problem.device_count, sizeof(*problem.devices));
         assert_non_null(problem.devices);
         for (uint32_t at = 0; at < problem.device_count; at++)
-            problem.devices[at] = (struct cairn_device){at, at / cases[i].node_devices, cases[i].rates[at % 4],
-                                                        cases[i].memory_bytes[at % 4]};
+            problem.devices[at] =
+                (struct cairn_device){at, at / cases[i].node_devices, cases[i].rates[at % 4],
+                                      cases[i].memory_bytes[at % 4]};
         assert_int_equal(cairn_answer_plan_make(&problem, &stop, &stop, &answer), CAIRN_OK);
         assert_non_null(answer.plan);
         if (cairn_plan_check(answer.plan, &problem, &fault))

@@ -1,4 +1,5 @@
-/* tests/unit/replan/views/test_heatmap.c - what a field of computation times looks like in words: even, a cell, a row, a column. */
+/* tests/unit/replan/views/test_heatmap.c - what a field of computation times looks like in words:
+ * even, a cell, a row, a column. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -117,7 +118,8 @@ test_noise_and_gaps(void **state)
 int
 main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_patterns), cmocka_unit_test(test_row_and_cell),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_patterns),
+                                       cmocka_unit_test(test_row_and_cell),
                                        cmocka_unit_test(test_noise_and_gaps)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,6 +1,7 @@
 /*
- * tests/unit/replan/views/test_timeline.c - the last steps on one clock: starts are where they were in true time whatever the
- * ranks' clocks show, parts of operations find each other, and the ideal leaves out what one rank is slow by.
+ * tests/unit/replan/views/test_timeline.c - the last steps on one clock: starts are where they were
+ * in true time whatever the ranks' clocks show, parts of operations find each other, and the ideal
+ * leaves out what one rank is slow by.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -36,7 +37,8 @@ start(struct job *job)
 
     memset(job, 0, sizeof *job);
     job->numbered = true;
-    assert_int_equal(cairn_trace_read_header(header, strlen(header), &job->topology, &fault), CAIRN_OK);
+    assert_int_equal(cairn_trace_read_header(header, strlen(header), &job->topology, &fault),
+                     CAIRN_OK);
     assert_int_equal(cairn_timeline_create(job->topology, KEPT, &job->timeline), CAIRN_OK);
 }
 
@@ -49,19 +51,27 @@ end(struct job *job)
 
 /* Clocks are seconds apart: rank r's is 7 r s ahead. end_ms < 0: still open. */
 static void
-feed(struct job *job, uint32_t rank, uint8_t op, uint32_t comm, uint32_t peer, uint32_t step, double start_ms, double end_ms)
+feed(struct job *job, uint32_t rank, uint8_t op, uint32_t comm, uint32_t peer, uint32_t step,
+     double start_ms, double end_ms)
 {
     uint64_t ahead_ns = 1000 + 7000000000ull * rank;
-    struct cairn_record record = {.rank = rank, .comm = comm, .peer = peer, .step = step, .op = op, .bytes = 1000,
-                                  .has_step = job->numbered, .start_ns = (uint64_t)(start_ms * MS) + ahead_ns,
+    struct cairn_record record = {.rank = rank,
+                                  .comm = comm,
+                                  .peer = peer,
+                                  .step = step,
+                                  .op = op,
+                                  .bytes = 1000,
+                                  .has_step = job->numbered,
+                                  .start_ns = (uint64_t)(start_ms * MS) + ahead_ns,
                                   .end_ns = end_ms < 0 ? 0 : (uint64_t)(end_ms * MS) + ahead_ns};
 
     assert_int_equal(cairn_timeline_feed(job->timeline, &record), CAIRN_OK);
     job->true_starts_ns[rank][job->counts[rank]++] = start_ms * MS;
 }
 
-/* One step from begin_ms: stage 0 computes 10 ms, sends (1 ms), computes 5 ms; stage 1 computes 20 ms (rank 3: slow_ms
- * more); each stage's ranks meet (2 ms), then all (1 ms). Returns when that is over. */
+/* One step from begin_ms: stage 0 computes 10 ms, sends (1 ms), computes 5 ms; stage 1 computes 20
+ * ms (rank 3: slow_ms more); each stage's ranks meet (2 ms), then all (1 ms). Returns when that is
+ * over. */
 static double
 run_step(struct job *job, uint32_t step, double begin_ms, double slow_ms, bool open)
 {
@@ -76,7 +86,8 @@ run_step(struct job *job, uint32_t step, double begin_ms, double slow_ms, bool o
     feed(job, 2, CAIRN_ALL_REDUCE, 3, CAIRN_PEER_NONE, step, sent_ms + 20, last_ms + 2);
     feed(job, 3, CAIRN_ALL_REDUCE, 3, CAIRN_PEER_NONE, step, last_ms, last_ms + 2);
     for (uint32_t rank = 0; rank < WORLD; rank++)
-        feed(job, rank, CAIRN_BARRIER, 4, CAIRN_PEER_NONE, step, rank < 2 ? sent_ms + 7 : last_ms + 2, open ? -1 : last_ms + 3);
+        feed(job, rank, CAIRN_BARRIER, 4, CAIRN_PEER_NONE, step,
+             rank < 2 ? sent_ms + 7 : last_ms + 2, open ? -1 : last_ms + 3);
     return last_ms + 3;
 }
 
@@ -103,10 +114,13 @@ check_starts(const struct job *job)
     for (uint32_t rank = 0; rank < WORLD; rank++)
         least_ns = fmin(least_ns, job->true_starts_ns[rank][(STEPS - KEPT) * OPERATIONS]);
     for (size_t i = 0; i < count; i++) {
-        uint32_t rank = (uint32_t)(i / (OPERATIONS * KEPT)), nth = (uint32_t)(i % (OPERATIONS * KEPT));
+        uint32_t rank = (uint32_t)(i / (OPERATIONS * KEPT)),
+                 nth = (uint32_t)(i % (OPERATIONS * KEPT));
 
         assert_int_equal(spans[i].rank, rank);
-        assert_true(fabs(spans[i].start_ns - (job->true_starts_ns[rank][(STEPS - KEPT) * OPERATIONS + nth] - least_ns)) < 2);
+        assert_true(
+            fabs(spans[i].start_ns -
+                 (job->true_starts_ns[rank][(STEPS - KEPT) * OPERATIONS + nth] - least_ns)) < 2);
     }
 }
 
@@ -219,8 +233,8 @@ test_nothing(void **state)
 int
 main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_aligned), cmocka_unit_test(test_ideal), cmocka_unit_test(test_open),
-                                       cmocka_unit_test(test_nothing)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_aligned), cmocka_unit_test(test_ideal),
+                                       cmocka_unit_test(test_open), cmocka_unit_test(test_nothing)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

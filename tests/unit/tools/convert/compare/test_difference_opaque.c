@@ -1,4 +1,5 @@
-/* tests/unit/tools/convert/compare/test_difference_opaque.c - which differences in bytes of opaque state stay differences. */
+/* tests/unit/tools/convert/compare/test_difference_opaque.c - which differences in bytes of opaque
+ * state stay differences. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -9,12 +10,17 @@
 
 #include "tools/convert/compare/difference_opaque.h"
 
-#define LIST "\x80\x02]K\x01" "a."
-#define LIST_WITH_MEMO "\x80\x02]q\x00K\x01" "a."
+#define LIST                                                                                       \
+    "\x80\x02]K\x01"                                                                               \
+    "a."
+#define LIST_WITH_MEMO                                                                             \
+    "\x80\x02]q\x00K\x01"                                                                          \
+    "a."
 
 /* What becomes of the difference between two states called `name`; CAIRN_SAME: it is none. */
 static enum cairn_difference_kind
-compare(const char *name, const char *left, size_t left_bytes, const char *right, size_t right_bytes)
+compare(const char *name, const char *left, size_t left_bytes, const char *right,
+        size_t right_bytes)
 {
     struct cairn_checkpoint checkpoints[2] = {{.place.dir_fd = -1}, {.place.dir_fd = -1}};
     struct cairn_difference_side sides[2] = {{NULL}, {NULL}};
@@ -25,12 +31,14 @@ compare(const char *name, const char *left, size_t left_bytes, const char *right
 
     for (int i = 0; i < 2; i++) {
         assert_int_equal(cairn_layout_create(&checkpoints[i].layout), CAIRN_OK);
-        assert_int_equal(cairn_checkpoint_add_opaque(&checkpoints[i], name, i ? right : left, i ? right_bytes : left_bytes, &complaint),
+        assert_int_equal(cairn_checkpoint_add_opaque(&checkpoints[i], name, i ? right : left,
+                                                     i ? right_bytes : left_bytes, &complaint),
                          CAIRN_OK);
         sides[i].checkpoint = &checkpoints[i];
         sides[i].layout = checkpoints[i].layout;
     }
-    assert_int_equal(cairn_difference_opaque(sides, false, differences, &count, &complaint), CAIRN_OK);
+    assert_int_equal(cairn_difference_opaque(sides, false, differences, &count, &complaint),
+                     CAIRN_OK);
     kind = count ? differences[0].kind : CAIRN_SAME;
     if (count)
         free(differences[0].path);
@@ -46,7 +54,10 @@ pickles_are_compared_by_what_they_say(void **state)
 {
     (void)state;
     assert_int_equal(COMPARE("a.pickle", LIST, LIST_WITH_MEMO), CAIRN_SAME);
-    assert_int_equal(COMPARE("a.pickle", LIST, "\x80\x02]K\x02" "a."), CAIRN_OTHER_VALUE);
+    assert_int_equal(COMPARE("a.pickle", LIST,
+                             "\x80\x02]K\x02"
+                             "a."),
+                     CAIRN_OTHER_VALUE);
 }
 
 static void

@@ -1,4 +1,5 @@
-/* tests/unit/tools/convert/core/test_numbers.c - numbers in names and in notes of files that nobody vouches for. */
+/* tests/unit/tools/convert/core/test_numbers.c - numbers in names and in notes of files that nobody
+ * vouches for. */
 #include "tools/convert/core/numbers.h"
 
 #include "tools/convert/safetensors/safetensors.h"
@@ -49,8 +50,23 @@ tear_down(void **state)
 static void
 digits_alone_are_a_number(void **state)
 {
-    static const char *const wrong[] = {"",   "-1", "+1",  " 1",  "1 ", "01",  "00", "0x1", "1e3",
-                                        "1.", "a",  "101", "\n1", "1,", "١", "18446744073709551616", "340282366920938463463374607431768211456"};
+    static const char *const wrong[] = {"",
+                                        "-1",
+                                        "+1",
+                                        " 1",
+                                        "1 ",
+                                        "01",
+                                        "00",
+                                        "0x1",
+                                        "1e3",
+                                        "1.",
+                                        "a",
+                                        "101",
+                                        "\n1",
+                                        "1,",
+                                        "١",
+                                        "18446744073709551616",
+                                        "340282366920938463463374607431768211456"};
     uint64_t number = 7;
     uint32_t rank = 0;
     const char *at = "rank12_3", *other = "rank_1";
@@ -62,8 +78,10 @@ digits_alone_are_a_number(void **state)
     }
     assert_true(cairn_number_read("0", 0, &number) && number == 0);
     assert_true(cairn_number_read("100", 100, &number) && number == 100);
-    assert_true(cairn_number_read("18446744073709551615", UINT64_MAX, &number) && number == UINT64_MAX);
-    assert_true(cairn_number_after(&at, "rank", &rank) && rank == 12 && cairn_number_after(&at, "_", &rank) && rank == 3);
+    assert_true(cairn_number_read("18446744073709551615", UINT64_MAX, &number) &&
+                number == UINT64_MAX);
+    assert_true(cairn_number_after(&at, "rank", &rank) && rank == 12 &&
+                cairn_number_after(&at, "_", &rank) && rank == 3);
     assert_string_equal(at, "");
     assert_false(cairn_number_after(&other, "rank", &rank));
     assert_string_equal(other, "rank_1");
@@ -76,7 +94,8 @@ write_note(const char *path, const char *note, size_t note_bytes)
     char header[256];
     uint8_t length[8] = {0};
     int fd = -1, bytes = snprintf(header, sizeof(header),
-                                  "{\"__metadata__\":{\"cairn_kinds\":\"q1\"},\"a/note\":{\"dtype\":\"U8\",\"shape\":[%zu],"
+                                  "{\"__metadata__\":{\"cairn_kinds\":\"q1\"},\"a/"
+                                  "note\":{\"dtype\":\"U8\",\"shape\":[%zu],"
                                   "\"data_offsets\":[0,%zu]}}",
                                   note_bytes, note_bytes);
 
@@ -96,10 +115,23 @@ notes_are_numbers_or_refused_by_name(void **state)
         const char *note;
         size_t count;
         bool good;
-    } notes[] = {{"12", 1, true},     {"0", 1, true},        {"1000", 1, true},  {"3 4", 2, true},  {"1001", 1, false},
-                 {"-1", 1, false},    {"12\n", 1, false},    {"3 4", 1, false},  {"3", 2, false},   {"3  4", 2, false},
-                 {"3 4 5", 2, false}, {" 3", 1, false},      {"3.0", 1, false},  {"", 1, false},    {"0x3", 1, false},
-                 {"\x1b[2J", 1, false}, {"99999999999999999999", 1, false},
+    } notes[] = {{"12", 1, true},
+                 {"0", 1, true},
+                 {"1000", 1, true},
+                 {"3 4", 2, true},
+                 {"1001", 1, false},
+                 {"-1", 1, false},
+                 {"12\n", 1, false},
+                 {"3 4", 1, false},
+                 {"3", 2, false},
+                 {"3  4", 2, false},
+                 {"3 4 5", 2, false},
+                 {" 3", 1, false},
+                 {"3.0", 1, false},
+                 {"", 1, false},
+                 {"0x3", 1, false},
+                 {"\x1b[2J", 1, false},
+                 {"99999999999999999999", 1, false},
                  {"1000000000000000000000000000000000000000000000000000000000000000000", 1, false}};
     char path[96];
 
@@ -112,8 +144,11 @@ notes_are_numbers_or_refused_by_name(void **state)
         cairn_err err;
 
         write_note(path, notes[i].note, strlen(notes[i].note));
-        assert_int_equal(cairn_checkpoint_open(path, cairn_format_find("safetensors"), &checkpoint, &complaint), CAIRN_OK);
-        assert_int_equal(cairn_numbers_load(&checkpoint, "no/note", 1000, numbers, 1, &complaint), CAIRN_NOT_FOUND);
+        assert_int_equal(
+            cairn_checkpoint_open(path, cairn_format_find("safetensors"), &checkpoint, &complaint),
+            CAIRN_OK);
+        assert_int_equal(cairn_numbers_load(&checkpoint, "no/note", 1000, numbers, 1, &complaint),
+                         CAIRN_NOT_FOUND);
         err = cairn_numbers_load(&checkpoint, "a/note", 1000, numbers, notes[i].count, &complaint);
         if (err != (notes[i].good ? CAIRN_OK : CAIRN_CORRUPT))
             fail_msg("\"%s\": %s", notes[i].note, complaint.text);
@@ -132,8 +167,14 @@ a_step_is_a_number(void **state)
     static const struct {
         const char *step;
         bool good;
-    } steps[] = {{"\"12\"", true},  {"\"-1\"", false},  {"\"12x\"", false}, {"\"99999999999999999999\"", false},
-                 {"\"\"", false},   {"\" 1\"", false},  {"12", false},      {"\"18446744073709551615\"", false},
+    } steps[] = {{"\"12\"", true},
+                 {"\"-1\"", false},
+                 {"\"12x\"", false},
+                 {"\"99999999999999999999\"", false},
+                 {"\"\"", false},
+                 {"\" 1\"", false},
+                 {"12", false},
+                 {"\"18446744073709551615\"", false},
                  {"\"000000000000000000000000000001\"", false}};
     char header[256];
 
@@ -142,9 +183,11 @@ a_step_is_a_number(void **state)
         struct cairn_complaint complaint = {""};
         struct cairn_safetensors parsed;
         int bytes = snprintf(header, sizeof(header),
-                             "{\"__metadata__\":{\"cairn_step\":%s},\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}",
+                             "{\"__metadata__\":{\"cairn_step\":%s},\"a\":{\"dtype\":\"U8\","
+                             "\"shape\":[1],\"data_offsets\":[0,1]}}",
                              steps[i].step);
-        cairn_err err = cairn_safetensors_parse("some.safetensors", header, (size_t)bytes, 1, &parsed, &complaint);
+        cairn_err err = cairn_safetensors_parse("some.safetensors", header, (size_t)bytes, 1,
+                                                &parsed, &complaint);
 
         if (err != (steps[i].good ? CAIRN_OK : CAIRN_CORRUPT))
             fail_msg("%s: %s", steps[i].step, complaint.text);

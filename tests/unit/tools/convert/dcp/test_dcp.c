@@ -1,6 +1,7 @@
 /*
- * tests/unit/tools/convert/dcp/test_dcp.c - checkpoints of torch.distributed.checkpoint: what PyTorch saved is
- * found element by element (tests/fixtures/make_dcp.py), laid out again, and broken in many ways.
+ * tests/unit/tools/convert/dcp/test_dcp.c - checkpoints of torch.distributed.checkpoint: what
+ * PyTorch saved is found element by element (tests/fixtures/make_dcp.py), laid out again, and
+ * broken in many ways.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -78,9 +79,19 @@ check_piece(const struct cairn_checkpoint *checkpoint, const struct cairn_piece 
 static void
 finds_every_element(void **unused)
 {
-    static const char *const names[] = {"rows", "columns", "both", "short", "same",
-                                        "turned", "empty", "exp_avg.rows", "step.rows", "mixed.1", "epoch.pickle",
-                                        "mixed.pickle", CAIRN_PARAM_GROUPS_NAME};
+    static const char *const names[] = {"rows",
+                                        "columns",
+                                        "both",
+                                        "short",
+                                        "same",
+                                        "turned",
+                                        "empty",
+                                        "exp_avg.rows",
+                                        "step.rows",
+                                        "mixed.1",
+                                        "epoch.pickle",
+                                        "mixed.pickle",
+                                        CAIRN_PARAM_GROUPS_NAME};
     struct cairn_checkpoint checkpoint;
     char report[512] = "";
     uint64_t elements = 0;
@@ -154,9 +165,9 @@ lays_out(void **unused)
         copy = malloc(output.smalls[0].bytes_len);
         assert_non_null(copy);
         memcpy(copy, output.smalls[0].bytes, output.smalls[0].bytes_len);
-        assert_int_equal(cairn_dcp_metadata_parse(copy, output.smalls[0].bytes_len, "out",
-                                                  &metadata, NULL),
-                         CAIRN_OK);
+        assert_int_equal(
+            cairn_dcp_metadata_parse(copy, output.smalls[0].bytes_len, "out", &metadata, NULL),
+            CAIRN_OK);
         assert_int_equal(metadata.entry_count, 14);
         cairn_dcp_metadata_fini(&metadata);
         cairn_output_fini(&output);
@@ -211,7 +222,8 @@ survives_damage(void **unused)
     free(bytes);
 }
 
-/* An object's archive with a damaged beginning is not taken for an object that is plain bytes; one that is has no checksum. */
+/* An object's archive with a damaged beginning is not taken for an object that is plain bytes; one
+ * that is has no checksum. */
 static void
 objects_are_archives_or_plain(void **unused)
 {
@@ -225,7 +237,8 @@ objects_are_archives_or_plain(void **unused)
     assert_non_null(mkdtemp(folder));
     (void)snprintf(command, sizeof(command), "cp -r " FIXTURE "/. %s", folder);
     assert_int_equal(system(command), 0);
-    (void)snprintf(command, sizeof(command), "%s/__1_0.distcp", folder); /* "epoch" lies first, with 1261 bytes */
+    /* "epoch" lies first, with 1261 bytes */
+    (void)snprintf(command, sizeof(command), "%s/__1_0.distcp", folder);
     fd = open(command, O_RDWR);
     assert_true(fd >= 0 && pread(fd, &byte, 1, 0) == 1);
     byte ^= 0x10;
@@ -245,8 +258,9 @@ objects_are_archives_or_plain(void **unused)
 
 static char ahead_path[200];
 
-/* Before the last file is opened first, one whose chunks were opened already is written, and has its times of before but for the ctime,
- * which the clock of the file system may need some milliseconds for. */
+/* Before the last file is opened first, one whose chunks were opened already is written, and has
+ * its times of before but for the ctime, which the clock of the file system may need some
+ * milliseconds for. */
 static int
 open_behind_a_change(int dir_fd, const char *name, int flags, mode_t mode)
 {
@@ -260,7 +274,8 @@ open_behind_a_change(int dir_fd, const char *name, int flags, mode_t mode)
             assert_int_equal(pwrite(fd, &byte, 1, 0), 1);
             assert_int_equal(futimens(fd, (struct timespec[2]){before.st_atim, before.st_mtim}), 0);
             assert_int_equal(fstat(fd, &after), 0);
-        } while (after.st_ctim.tv_sec == before.st_ctim.tv_sec && after.st_ctim.tv_nsec == before.st_ctim.tv_nsec);
+        } while (after.st_ctim.tv_sec == before.st_ctim.tv_sec &&
+                 after.st_ctim.tv_nsec == before.st_ctim.tv_nsec);
         (void)close(fd);
         ahead_path[0] = '\0';
     }
@@ -283,7 +298,8 @@ a_file_that_changes_ahead_is_refused(void **unused)
     (void)snprintf(ahead_path, sizeof(ahead_path), "%s/__1_0.distcp", folder);
     ops.open = open_behind_a_change;
     cairn_file_setup(&ops);
-    assert_int_equal(cairn_checkpoint_open_threads(folder, NULL, 1, &checkpoint, &complaint), CAIRN_CORRUPT);
+    assert_int_equal(cairn_checkpoint_open_threads(folder, NULL, 1, &checkpoint, &complaint),
+                     CAIRN_CORRUPT);
     cairn_file_setup(NULL);
     assert_non_null(strstr(complaint.text, "__1_0.distcp has changed since"));
     assert_string_equal(ahead_path, "");

@@ -1,6 +1,7 @@
 /*
- * tests/unit/tools/convert/deepspeed/markers.h - the elements of the checkpoints of tests/fixtures/make_deepspeed.py, which say
- * where they belong: for tests of what is read and made of them.
+ * tests/unit/tools/convert/deepspeed/markers.h - the elements of the checkpoints of
+ * tests/fixtures/make_deepspeed.py, which say where they belong: for tests of what is read and made
+ * of them.
  */
 #ifndef CAIRN_TESTS_UNIT_TOOLS_CONVERT_DEEPSPEED_MARKERS_H
 #define CAIRN_TESTS_UNIT_TOOLS_CONVERT_DEEPSPEED_MARKERS_H
@@ -15,8 +16,9 @@
 #include <cmocka.h>
 
 /* The trained parameters in the order of their names, as the fixtures number them. */
-static const char *const names[] = {"conv.bias",   "conv.weight", "down.weight", "embed.weight", "norm.bias",
-                                    "norm.weight", "scale",       "up.bias",     "up.weight"};
+static const char *const names[] = {"conv.bias",    "conv.weight", "down.weight",
+                                    "embed.weight", "norm.bias",   "norm.weight",
+                                    "scale",        "up.bias",     "up.weight"};
 enum { NAME_COUNT = sizeof(names) / sizeof(names[0]) };
 
 /* What element `index` of "<key>.<parameter>" is; false where the tensor has no markers. */
@@ -40,7 +42,8 @@ expected_value(const char *name, uint64_t index, float *value)
 
 /* Reads one element at a time, and notes which were there. */
 static void
-check_piece(const struct cairn_checkpoint *checkpoint, const struct cairn_piece *piece, uint8_t *seen)
+check_piece(const struct cairn_checkpoint *checkpoint, const struct cairn_piece *piece,
+            uint8_t *seen)
 {
     const struct cairn_tensor *tensor = cairn_layout_tensor(checkpoint->layout, piece->tensor);
     struct cairn_complaint complaint = {""};

@@ -72,13 +72,14 @@ static cairn_err
 convert(const char *source, const char *target, const char *format, uint32_t dp,
         struct cairn_complaint *complaint)
 {
-    struct cairn_conversion_options options = {.source = source,
-                                               .target = target,
-                                               .to = cairn_format_find(format),
-                                               .output.parallelism.dp = dp,
-                                               .output.single_file = strcmp(format, "torch") == 0 || strcmp(format, "safetensors") == 0,
-                                               .thread_count = 2,
-                                               .memory_limit_bytes = LIMIT_BYTES};
+    struct cairn_conversion_options options = {
+        .source = source,
+        .target = target,
+        .to = cairn_format_find(format),
+        .output.parallelism.dp = dp,
+        .output.single_file = strcmp(format, "torch") == 0 || strcmp(format, "safetensors") == 0,
+        .thread_count = 2,
+        .memory_limit_bytes = LIMIT_BYTES};
     struct cairn_conversion conversion;
     cairn_err err;
 
@@ -105,7 +106,8 @@ writes_any_number_of_ranks(void **state)
     static const char *const fixtures[] = {"zero2", "zero3"};
     static const uint32_t ranks[] = {1, 2, 3, 5, 103};
     struct cairn_complaint complaint = {""};
-    char source[PATH_BYTES], target[PATH_BYTES], universal[PATH_BYTES], other[PATH_BYTES], file[PATH_BYTES];
+    char source[PATH_BYTES], target[PATH_BYTES], universal[PATH_BYTES], other[PATH_BYTES],
+        file[PATH_BYTES];
     const char *const ways[] = {source, universal, other, file};
 
     (void)state;
@@ -132,13 +134,14 @@ writes_any_number_of_ranks(void **state)
     }
 }
 
-/* What ZeRO 3's buffers are split by is read back from a note, whose place no one guards: what is no number is refused, with file and
- * note. */
+/* What ZeRO 3's buffers are split by is read back from a note, whose place no one guards: what is
+ * no number is refused, with file and note. */
 static void
 refuses_a_size_that_is_no_number(void **state)
 {
     static const char size[] = "1000000000";
-    static const char *const wrong[] = {"-100000000", "+100000000", "1e9       ", "0100000000", " 100000000", "100000000\n", "1000000x00"};
+    static const char *const wrong[] = {"-100000000", "+100000000",  "1e9       ", "0100000000",
+                                        " 100000000", "100000000\n", "1000000x00"};
     struct cairn_complaint complaint = {""};
     char file[PATH_BYTES], target[PATH_BYTES];
     uint8_t *bytes = NULL, *at;
@@ -167,8 +170,8 @@ refuses_a_size_that_is_no_number(void **state)
     free(bytes);
 }
 
-/* Every conversion proves that both sides have the same elements; here that what was tied in two stages can be
- * written for any number of ranks. */
+/* Every conversion proves that both sides have the same elements; here that what was tied in two
+ * stages can be written for any number of ranks. */
 static void
 writes_pipelines(void **state)
 {
@@ -188,7 +191,8 @@ writes_pipelines(void **state)
     assert_non_null(strstr(complaint.text, "pipeline"));
 }
 
-/* DeepSpeed saves a layer that shares its weights in each of its places: copies of one parameter. */
+/* DeepSpeed saves a layer that shares its weights in each of its places: copies of one
+ * parameter. */
 static void
 takes_all_files_of_a_tied_layer(void **state)
 {
@@ -211,7 +215,8 @@ takes_all_files_of_a_tied_layer(void **state)
                          UINT32_MAX);
     assert_int_equal(cairn_layout_tensor_find(checkpoint.layout, "4.weight"), UINT32_MAX);
     cairn_checkpoint_close(&checkpoint);
-    (void)snprintf(command, sizeof(command), "test -f %s/global_step2/layer_04-model_states.pt", target);
+    (void)snprintf(command, sizeof(command), "test -f %s/global_step2/layer_04-model_states.pt",
+                   target);
     assert_int_equal(system(command), 0);
 }
 
@@ -228,8 +233,10 @@ refuses_names_outside(void **state)
 
     (void)state;
     assert_int_equal(cairn_checkpoint_open(FIXTURES "pipe", format, &checkpoint, &complaint), 0);
-    assert_int_equal(cairn_checkpoint_add_opaque(&checkpoint, "deepspeed/layer_0/../../../out.pickle",
-                                                 empty_dict, sizeof(empty_dict), &complaint), 0);
+    assert_int_equal(cairn_checkpoint_add_opaque(&checkpoint,
+                                                 "deepspeed/layer_0/../../../out.pickle",
+                                                 empty_dict, sizeof(empty_dict), &complaint),
+                     0);
     assert_int_equal(format->plan(&checkpoint, &options, &output, &complaint), CAIRN_INVAL);
     if (!strstr(complaint.text, "layer_0/../../../out.pt\" is no name of a file"))
         fail_msg("%s", complaint.text);
@@ -250,9 +257,11 @@ refuses_objects_without_a_rank(void **state)
 
     (void)state;
     assert_int_equal(cairn_checkpoint_open(FIXTURES "zero3", format, &checkpoint, &complaint), 0);
-    assert_int_equal(cairn_checkpoint_load_opaque(&checkpoint, own + strlen("rank1/"), 1 << 20, &bytes,
-                                                  &bytes_len, &complaint), 0);
-    assert_int_equal(cairn_checkpoint_add_opaque(&checkpoint, own, bytes, bytes_len, &complaint), 0);
+    assert_int_equal(cairn_checkpoint_load_opaque(&checkpoint, own + strlen("rank1/"), 1 << 20,
+                                                  &bytes, &bytes_len, &complaint),
+                     0);
+    assert_int_equal(cairn_checkpoint_add_opaque(&checkpoint, own, bytes, bytes_len, &complaint),
+                     0);
     free(bytes);
     for (uint32_t ranks = 1; ranks <= 3; ranks++) {
         const struct cairn_output_options options = {.parallelism.dp = ranks};
@@ -271,8 +280,9 @@ refuses_objects_without_a_rank(void **state)
 static void
 refuses_objects_that_are_left(void **state)
 {
-    static const char *const left[][2] = {{"rank1/deepspeed/model_states.pickle", "'rank*/deepspeed/*'"},
-                                          {"part1/rank2/deepspeed/optim_states.pickle", "'part*/deepspeed/*'"}};
+    static const char *const left[][2] = {
+        {"rank1/deepspeed/model_states.pickle", "'rank*/deepspeed/*'"},
+        {"part1/rank2/deepspeed/optim_states.pickle", "'part*/deepspeed/*'"}};
     static const char empty_dict[] = {'\x80', 2, '}', '.'};
     const struct cairn_format *format = cairn_format_find("deepspeed");
     const struct cairn_output_options options = {.zero = CAIRN_ZERO_3};
@@ -284,9 +294,11 @@ refuses_objects_that_are_left(void **state)
         struct cairn_complaint complaint = {""};
         uint32_t dropped = 0;
 
-        assert_int_equal(cairn_checkpoint_open(FIXTURES "zero3", format, &checkpoint, &complaint), 0);
+        assert_int_equal(cairn_checkpoint_open(FIXTURES "zero3", format, &checkpoint, &complaint),
+                         0);
         assert_int_equal(cairn_checkpoint_add_opaque(&checkpoint, left[i][0], empty_dict,
-                                                     sizeof(empty_dict), &complaint), 0);
+                                                     sizeof(empty_dict), &complaint),
+                         0);
         assert_int_equal(cairn_checkpoint_drop(&checkpoint, &pattern, 1, &dropped, &complaint), 0);
         assert_int_equal(format->prepare(&checkpoint, &options, &complaint), CAIRN_INVAL);
         if (!strstr(complaint.text, left[i][0]) || !strstr(complaint.text, left[i][1]))
@@ -298,7 +310,8 @@ refuses_objects_that_are_left(void **state)
 static struct cairn_pickle_node *
 group_of_one(struct cairn_pickle *tree, int64_t number)
 {
-    struct cairn_pickle_node *group = cairn_pickle_dict(tree), *member = cairn_pickle_int(tree, number);
+    struct cairn_pickle_node *group = cairn_pickle_dict(tree),
+                             *member = cairn_pickle_int(tree, number);
 
     cairn_pickle_put(tree, group, cairn_pickle_text(tree, "params"),
                      cairn_pickle_sequence(tree, CAIRN_PICKLE_LIST, &member, 1));
@@ -324,16 +337,19 @@ imagine_numbers(struct cairn_checkpoint *checkpoint)
     cairn_pickle_init(&tree, 1 << 20);
     list = cairn_pickle_sequence(&tree, CAIRN_PICKLE_LIST, NULL, 0);
     for (int i = 0; i < 2; i++) {
-        assert_int_equal(cairn_checkpoint_add_tensor(checkpoint, parameters[i], CAIRN_F32, CAIRN_PARAM, 1,
-                                                     shape, &tensor, NULL), 0);
+        assert_int_equal(cairn_checkpoint_add_tensor(checkpoint, parameters[i], CAIRN_F32,
+                                                     CAIRN_PARAM, 1, shape, &tensor, NULL),
+                         0);
         (void)snprintf(name, sizeof(name), "optimizer.state.%d.exp_avg", i);
-        assert_int_equal(cairn_checkpoint_add_tensor(checkpoint, name, CAIRN_F32, CAIRN_OPTIMIZER, 1,
-                                                     shape, &tensor, NULL), 0);
+        assert_int_equal(cairn_checkpoint_add_tensor(checkpoint, name, CAIRN_F32, CAIRN_OPTIMIZER,
+                                                     1, shape, &tensor, NULL),
+                         0);
         cairn_pickle_append(&tree, list, group_of_one(&tree, i));
     }
     assert_int_equal(cairn_pickle_write(&tree, list, &bytes, &bytes_len), 0);
-    assert_int_equal(cairn_checkpoint_add_opaque(checkpoint, CAIRN_PARAM_GROUPS_NAME, bytes, bytes_len,
-                                                 NULL), 0);
+    assert_int_equal(
+        cairn_checkpoint_add_opaque(checkpoint, CAIRN_PARAM_GROUPS_NAME, bytes, bytes_len, NULL),
+        0);
     free(bytes);
     cairn_pickle_fini(&tree);
 }
@@ -348,11 +364,14 @@ names_what_is_counted(void **state)
         const char *said;
     } cases[] = {
         {"{\"global_steps\": 2, \"param_groups\": [{\"params\": [\"b\"], \"lr\": 1}, "
-         "{\"params\": [\"a\"], \"lr\": 1}]}", CAIRN_OK, ""},
-        {"{\"global_steps\": 2, \"param_groups\": [{\"params\": [\"a\", \"b\"], \"lr\": 1}]}", CAIRN_INVAL,
-         "are of other sizes"},
-        {"{\"global_steps\": 2, \"shared\": {\"c\": \"B\"}, \"param_groups\": [{\"params\": [\"b\"], \"lr\": 1}, "
-         "{\"params\": [\"a\"], \"lr\": 1}]}", CAIRN_INVAL, "\"c\" is tied to \"B\", which is no parameter"}};
+         "{\"params\": [\"a\"], \"lr\": 1}]}",
+         CAIRN_OK, ""},
+        {"{\"global_steps\": 2, \"param_groups\": [{\"params\": [\"a\", \"b\"], \"lr\": 1}]}",
+         CAIRN_INVAL, "are of other sizes"},
+        {"{\"global_steps\": 2, \"shared\": {\"c\": \"B\"}, \"param_groups\": [{\"params\": "
+         "[\"b\"], \"lr\": 1}, "
+         "{\"params\": [\"a\"], \"lr\": 1}]}",
+         CAIRN_INVAL, "\"c\" is tied to \"B\", which is no parameter"}};
     char path[PATH_BYTES];
 
     (void)state;
@@ -367,7 +386,8 @@ names_what_is_counted(void **state)
         assert_int_equal(write(fd, cases[i].job, strlen(cases[i].job)), strlen(cases[i].job));
         assert_int_equal(close(fd), 0);
         imagine_numbers(&checkpoint);
-        if (cairn_format_find("deepspeed")->prepare(&checkpoint, &options, &complaint) != cases[i].err)
+        if (cairn_format_find("deepspeed")->prepare(&checkpoint, &options, &complaint) !=
+            cases[i].err)
             fail_msg("%zu: %s", i, complaint.text);
         if (cases[i].err) {
             assert_non_null(strstr(complaint.text, cases[i].said));
@@ -375,14 +395,16 @@ names_what_is_counted(void **state)
             uint32_t first = cairn_layout_tensor_find(checkpoint.layout, "exp_avg.b");
 
             assert_true(checkpoint.alias_count > 0 && checkpoint.aliases[0].tensor == first);
-            assert_int_equal(checkpoint.aliases[0].of,
-                             cairn_layout_tensor_find(checkpoint.layout, "optimizer.state.0.exp_avg"));
+            assert_int_equal(
+                checkpoint.aliases[0].of,
+                cairn_layout_tensor_find(checkpoint.layout, "optimizer.state.0.exp_avg"));
         }
         cairn_checkpoint_close(&checkpoint);
     }
 }
 
-/* One parameter's step is changed where each has its own: DeepSpeed's groups have one step, so it is refused. */
+/* One parameter's step is changed where each has its own: DeepSpeed's groups have one step, so it
+ * is refused. */
 static void
 refuses_steps_that_differ(void **state)
 {
@@ -429,8 +451,8 @@ draw(uint64_t *seed)
     return *seed ^= *seed << 17;
 }
 
-/* Each element of each parameter is in one rank's part, at the place that walking all elements one by
- * one gives it. */
+/* Each element of each parameter is in one rank's part, at the place that walking all elements one
+ * by one gives it. */
 static void
 parts_are_what_a_walk_gives(void **state)
 {
@@ -440,10 +462,8 @@ parts_are_what_a_walk_gives(void **state)
         uint32_t ranks = (uint32_t)(draw(&seed) % 12 + 1), count = (uint32_t)(draw(&seed) % 6 + 1);
         struct cairn_deepspeed_parameter parameters[6] = {{0}};
         struct cairn_deepspeed_group group = {.count = count, .spread = 1};
-        struct cairn_deepspeed_groups groups = {.parameters = parameters,
-                                                .parameter_count = count,
-                                                .groups = &group,
-                                                .group_count = 1};
+        struct cairn_deepspeed_groups groups = {
+            .parameters = parameters, .parameter_count = count, .groups = &group, .group_count = 1};
         bool stage3 = draw(&seed) % 2;
         uint64_t partition, walked = 0;
 
@@ -480,7 +500,8 @@ parts_are_what_a_walk_gives(void **state)
 
 /* What universal_checkpoint_info has under one key: a list of this pattern. */
 static cairn_err
-read_cuts(const char *key, const char *pattern, uint64_t vocabulary, struct cairn_deepspeed_cuts *cuts)
+read_cuts(const char *key, const char *pattern, uint64_t vocabulary,
+          struct cairn_deepspeed_cuts *cuts)
 {
     struct cairn_pickle tree;
     struct cairn_pickle_node *info, *list;
@@ -516,7 +537,13 @@ finds_parts_of_tensor_parallelism(void **state)
         {"tp_replicated_parameter_patterns", 0, {4, 6}, 1, {{0, 0}}, {{4, 6}}, {0}},
         {"vocabulary_parameter_patterns", 7, {7, 6}, 1, {{4, 0}}, {{3, 6}}, {0}},
         {"vocabulary_parameter_patterns", 4, {4, 6}, 0, {{0}}, {{0}}, {0}},
-        {"parameter_with_2_sub_params_cat_dim_0", 0, {12, 6}, 2, {{2, 0}, {8, 0}}, {{2, 6}, {2, 6}}, {0, 2}},
+        {"parameter_with_2_sub_params_cat_dim_0",
+         0,
+         {12, 6},
+         2,
+         {{2, 0}, {8, 0}},
+         {{2, 6}, {2, 6}},
+         {0, 2}},
     };
 
     (void)state;
@@ -524,7 +551,8 @@ finds_parts_of_tensor_parallelism(void **state)
         struct cairn_deepspeed_cuts cuts;
         struct cairn_deepspeed_cut cut;
 
-        assert_int_equal(read_cuts(cases[i].key, "^a\\.w\\w+$", cases[i].vocabulary, &cuts), CAIRN_OK);
+        assert_int_equal(read_cuts(cases[i].key, "^a\\.w\\w+$", cases[i].vocabulary, &cuts),
+                         CAIRN_OK);
         assert_null(cairn_deepspeed_cut(&cuts, "b.weight", 2, shape, 3, 1, &cut));
         assert_true(cut.shape[0] == 12 && cut.shape[1] == 6 && cut.box_count == 1);
         assert_true(cut.boxes[0].start[0] == 4 && cut.boxes[0].start[1] == 0);
@@ -535,7 +563,8 @@ finds_parts_of_tensor_parallelism(void **state)
         assert_int_equal(cut.box_count, cases[i].boxes);
         for (uint32_t b = 0; b < cut.box_count; b++) {
             assert_memory_equal(cut.boxes[b].start, cases[i].starts[b], sizeof(cases[i].starts[b]));
-            assert_memory_equal(cut.boxes[b].extent, cases[i].extents[b], sizeof(cases[i].extents[b]));
+            assert_memory_equal(cut.boxes[b].extent, cases[i].extents[b],
+                                sizeof(cases[i].extents[b]));
             assert_int_equal(cut.boxes[b].row, cases[i].rows[b]);
         }
         cairn_deepspeed_cuts_fini(&cuts);
@@ -546,10 +575,11 @@ finds_parts_of_tensor_parallelism(void **state)
 static void
 refuses_patterns(void **state)
 {
-    static const char *const refused[] = {"a(?:b)",      "a.*?",    "a++",     "a\\x41",          "a\\b",  "[\\d]",
-                                          "[]a]",        "[[:x:]]", "a{20}",   "(a){2}",         "a{1}{2}", "((((a+)+)+)+)+",
-                                          "[^]a]", "a\\1"};
-    static const char *const understood[] = {"a\\.b-\\d+\\.(c|d)", "layers\\.\\d{1,2}\\.w", "[a-z]+", "(a+)+", "\\-\\_"};
+    static const char *const refused[] = {
+        "a(?:b)",  "a.*?",  "a++",    "a\\x41",  "a\\b",           "[\\d]", "[]a]",
+        "[[:x:]]", "a{20}", "(a){2}", "a{1}{2}", "((((a+)+)+)+)+", "[^]a]", "a\\1"};
+    static const char *const understood[] = {"a\\.b-\\d+\\.(c|d)", "layers\\.\\d{1,2}\\.w",
+                                             "[a-z]+", "(a+)+", "\\-\\_"};
     struct cairn_deepspeed_cuts cuts;
 
     (void)state;
@@ -565,7 +595,8 @@ refuses_patterns(void **state)
     }
     assert_int_equal(read_cuts("parameter_with_sub_params", "a", 0, &cuts), CAIRN_VERSION);
     cairn_deepspeed_cuts_fini(&cuts);
-    assert_int_equal(read_cuts("autotp_unsupported_parameter_patterns", "a", 0, &cuts), CAIRN_VERSION);
+    assert_int_equal(read_cuts("autotp_unsupported_parameter_patterns", "a", 0, &cuts),
+                     CAIRN_VERSION);
     cairn_deepspeed_cuts_fini(&cuts);
 }
 

@@ -1,5 +1,6 @@
-/* tests/unit/tools/convert/deepspeed/test_make.c - files of DeepSpeed made of what has forgotten that it came from there:
- * every element is looked up by what it says; what is said of the job, and how tensor parallelism cut parameters. */
+/* tests/unit/tools/convert/deepspeed/test_make.c - files of DeepSpeed made of what has forgotten
+ * that it came from there: every element is looked up by what it says; what is said of the job, and
+ * how tensor parallelism cut parameters. */
 #include "tools/convert/engine/conversion.h"
 #include "tools/convert/deepspeed/cuts.h"
 #include "tools/convert/pickle/json_tree.h"
@@ -19,9 +20,12 @@ enum { PATH_BYTES = 512, LIMIT_BYTES = 256 << 20 };
 static char base[256];
 
 static const char job[] =
-    "{\"param_groups\": [{\"params\": [\"embed.weight\", \"up.weight\", \"conv.weight\", \"down.weight\"],\n"
-    "  \"lr\": 0.01, \"betas\": [0.9, 0.999], \"amsgrad\": false, \"foreach\": null, \"weight_decay\": 1e-1},\n"
-    "  {\"params\": [\"scale\", \"up.bias\", \"conv.bias\", \"norm.weight\", \"norm.bias\"], \"lr\": 3E-3}],\n"
+    "{\"param_groups\": [{\"params\": [\"embed.weight\", \"up.weight\", \"conv.weight\", "
+    "\"down.weight\"],\n"
+    "  \"lr\": 0.01, \"betas\": [0.9, 0.999], \"amsgrad\": false, \"foreach\": null, "
+    "\"weight_decay\": 1e-1},\n"
+    "  {\"params\": [\"scale\", \"up.bias\", \"conv.bias\", \"norm.weight\", \"norm.bias\"], "
+    "\"lr\": 3E-3}],\n"
     " \"frozen\": [\"frozen\"], \"buffers\": [\"running\", \"seen\"],\n"
     " \"shared\": {\"head.weight\": \"embed.weight\"}, \"global_steps\": 2}\n";
 
@@ -63,8 +67,8 @@ tear_down(void **state)
 
 /* zero 0: the source's own objects are left out, and nothing is said of the target. */
 static cairn_err
-convert(const char *source, const char *target, const char *format, enum cairn_zero zero, uint32_t dp,
-        struct cairn_complaint *complaint)
+convert(const char *source, const char *target, const char *format, enum cairn_zero zero,
+        uint32_t dp, struct cairn_complaint *complaint)
 {
     static const char *const drops[] = {"deepspeed/*"};
     char said[PATH_BYTES];
@@ -102,11 +106,12 @@ makes_every_stage_for_any_number_of_ranks(void **state)
     for (enum cairn_zero zero = CAIRN_ZERO_1; zero <= CAIRN_ZERO_BF16; zero++) {
         for (size_t way = 0; way < 2; way++) {
             (void)snprintf(source, sizeof(source), "%s/%s-%u", base, ways[way], zero);
-            if (convert(zero == CAIRN_ZERO_3 ? FIXTURES "zero3" : FIXTURES "zero2", source, ways[way], 0, 0,
-                        &complaint))
+            if (convert(zero == CAIRN_ZERO_3 ? FIXTURES "zero3" : FIXTURES "zero2", source,
+                        ways[way], 0, 0, &complaint))
                 fail_msg("%s", complaint.text);
             for (size_t r = 0; r < sizeof(ranks) / sizeof(*ranks); r++) {
-                (void)snprintf(target, sizeof(target), "%s/made-%u-%zu-%u", base, zero, way, ranks[r]);
+                (void)snprintf(target, sizeof(target), "%s/made-%u-%zu-%u", base, zero, way,
+                               ranks[r]);
                 if (convert(source, target, "deepspeed", zero, ranks[r], &complaint))
                     fail_msg("%s", complaint.text);
                 check_markers(target, "deepspeed");
@@ -115,7 +120,8 @@ makes_every_stage_for_any_number_of_ranks(void **state)
     }
 }
 
-/* In the fixture of ZeRO 2 parameters are not what their masters round to: ZeRO 3 would lose them. */
+/* In the fixture of ZeRO 2 parameters are not what their masters round to: ZeRO 3 would lose
+ * them. */
 static void
 loses_no_parameters(void **state)
 {
@@ -126,7 +132,8 @@ loses_no_parameters(void **state)
     (void)snprintf(source, sizeof(source), "%s/apart", base);
     (void)snprintf(target, sizeof(target), "%s/apart-3", base);
     assert_int_equal(convert(FIXTURES "zero2", source, "universal", 0, 0, &complaint), CAIRN_OK);
-    assert_int_equal(convert(source, target, "deepspeed", CAIRN_ZERO_3, 2, &complaint), CAIRN_INVAL);
+    assert_int_equal(convert(source, target, "deepspeed", CAIRN_ZERO_3, 2, &complaint),
+                     CAIRN_INVAL);
     assert_non_null(strstr(complaint.text, "when these are rounded"));
     assert_int_not_equal(access(target, F_OK), 0);
 }
@@ -139,7 +146,10 @@ counts_steps(void **state)
         float values[2];
         uint64_t elements;
         cairn_err err;
-    } cases[] = {{{7, 0}, 1, CAIRN_OK}, {{7, 7}, 2, CAIRN_CORRUPT}, {{2.5f, 0}, 1, CAIRN_CORRUPT}, {{-1, 0}, 1, CAIRN_CORRUPT}};
+    } cases[] = {{{7, 0}, 1, CAIRN_OK},
+                 {{7, 7}, 2, CAIRN_CORRUPT},
+                 {{2.5f, 0}, 1, CAIRN_CORRUPT},
+                 {{-1, 0}, 1, CAIRN_CORRUPT}};
 
     (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
@@ -151,12 +161,16 @@ counts_steps(void **state)
 
         checkpoint.place.path = strdup("imagined");
         assert_int_equal(cairn_layout_create(&checkpoint.layout), CAIRN_OK);
-        assert_int_equal(cairn_checkpoint_add_opaque(&checkpoint, "bytes", cases[i].values, sizeof(cases[i].values), &complaint),
+        assert_int_equal(cairn_checkpoint_add_opaque(&checkpoint, "bytes", cases[i].values,
+                                                     sizeof(cases[i].values), &complaint),
                          CAIRN_OK);
-        assert_int_equal(cairn_checkpoint_add_tensor(&checkpoint, "step.up", CAIRN_F32, CAIRN_OPTIMIZER, 1, &cases[i].elements,
+        assert_int_equal(cairn_checkpoint_add_tensor(&checkpoint, "step.up", CAIRN_F32,
+                                                     CAIRN_OPTIMIZER, 1, &cases[i].elements,
                                                      &tensor, &complaint),
                          CAIRN_OK);
-        assert_int_equal(cairn_checkpoint_add_box(&checkpoint, tensor, 0, NULL, NULL, 0, NULL, &complaint), CAIRN_OK);
+        assert_int_equal(
+            cairn_checkpoint_add_box(&checkpoint, tensor, 0, NULL, NULL, 0, NULL, &complaint),
+            CAIRN_OK);
         assert_int_equal(cairn_steps_common(&checkpoint, &known, &count, &complaint), cases[i].err);
         if (cases[i].err)
             assert_non_null(strstr(complaint.text, "step.up"));
@@ -176,14 +190,33 @@ counts_the_first_optimizers_steps(void **state)
         const char *steps[3];
         bool known;
     } cases[] = {
-        {"second.state.0.exp_avg", CAIRN_BUFFER, {"optimizer.state.0.step.pickle", "second.state.0.step.pickle"}, true},
-        {"second.state.0.exp_avg", CAIRN_BUFFER, {"optim.state.0.step.pickle", "second.state.0.step.pickle"}, true},
-        {"second.state.up.exp_avg", CAIRN_PARAM, {"optim.state.up.step.pickle", "second.state.up.step.pickle"}, true},
-        {"first.state.0.exp_avg", CAIRN_OPTIMIZER, {"first.state.0.step.pickle", "third.state.0.step.pickle"}, true},
+        {"second.state.0.exp_avg",
+         CAIRN_BUFFER,
+         {"optimizer.state.0.step.pickle", "second.state.0.step.pickle"},
+         true},
+        {"second.state.0.exp_avg",
+         CAIRN_BUFFER,
+         {"optim.state.0.step.pickle", "second.state.0.step.pickle"},
+         true},
+        {"second.state.up.exp_avg",
+         CAIRN_PARAM,
+         {"optim.state.up.step.pickle", "second.state.up.step.pickle"},
+         true},
+        {"first.state.0.exp_avg",
+         CAIRN_OPTIMIZER,
+         {"first.state.0.step.pickle", "third.state.0.step.pickle"},
+         true},
         {"state.0.exp_avg", CAIRN_OPTIMIZER, {"state.0.step.pickle"}, true},
-        {"other", CAIRN_BUFFER, {"optimizer.state.0.step.pickle", "third.state.0.step.pickle"}, true},
-        {"second.state.0.exp_avg", CAIRN_BUFFER, {"second.state.0.step.pickle", "second.state.0.step.pickle"}, false},
-        {"other", CAIRN_BUFFER, {"one.state.0.step.pickle", "two.state.0.step.pickle"}, false}, /* which one, nobody can say */
+        {"other",
+         CAIRN_BUFFER,
+         {"optimizer.state.0.step.pickle", "third.state.0.step.pickle"},
+         true},
+        {"second.state.0.exp_avg",
+         CAIRN_BUFFER,
+         {"second.state.0.step.pickle", "second.state.0.step.pickle"},
+         false},
+        /* which one, nobody can say */
+        {"other", CAIRN_BUFFER, {"one.state.0.step.pickle", "two.state.0.step.pickle"}, false},
     };
     static const uint64_t three = 3;
 
@@ -198,13 +231,17 @@ counts_the_first_optimizers_steps(void **state)
 
         checkpoint.place.path = strdup("imagined");
         assert_int_equal(cairn_layout_create(&checkpoint.layout), CAIRN_OK);
-        assert_int_equal(cairn_checkpoint_add_tensor(&checkpoint, "up", CAIRN_F32, CAIRN_PARAM, 1, &three, &tensor, &complaint), CAIRN_OK);
-        assert_int_equal(cairn_checkpoint_add_tensor(&checkpoint, cases[i].tensor, CAIRN_F32, cases[i].kind, 1, &three, &tensor, &complaint),
+        assert_int_equal(cairn_checkpoint_add_tensor(&checkpoint, "up", CAIRN_F32, CAIRN_PARAM, 1,
+                                                     &three, &tensor, &complaint),
+                         CAIRN_OK);
+        assert_int_equal(cairn_checkpoint_add_tensor(&checkpoint, cases[i].tensor, CAIRN_F32,
+                                                     cases[i].kind, 1, &three, &tensor, &complaint),
                          CAIRN_OK);
         for (uint8_t s = 0; s < 3 && cases[i].steps[s]; s++)
             if (s == 0 || strcmp(cases[i].steps[0], cases[i].steps[s]) != 0)
-                assert_int_equal(cairn_checkpoint_add_opaque(&checkpoint, cases[i].steps[s], (const uint8_t[]){'K', (uint8_t)(5 + s), '.'}, 3,
-                                                             &complaint),
+                assert_int_equal(cairn_checkpoint_add_opaque(
+                                     &checkpoint, cases[i].steps[s],
+                                     (const uint8_t[]){'K', (uint8_t)(5 + s), '.'}, 3, &complaint),
                                  CAIRN_OK);
         err = cairn_steps_common(&checkpoint, &known, &count, &complaint);
         if (i + 1 == sizeof(cases) / sizeof(*cases))
@@ -223,8 +260,11 @@ counts_the_first_optimizers_steps(void **state)
 static void
 reads_json(void **state)
 {
-    static const char text[] = " {\"a\": [1, -2.5e1, \"x\\u00e9\", true, false, null, []], \"b\": {\"c\": {}}, \"d\": 1e400 } ";
-    static const char *const broken[] = {"", "{", "[1,]", "{\"a\" 1}", "{\"a\": 1, \"a\": 2}", "tru", "1 2", "[1", "{1: 2}", "nul", "--1", "\"x"};
+    static const char text[] = " {\"a\": [1, -2.5e1, \"x\\u00e9\", true, false, null, []], \"b\": "
+                               "{\"c\": {}}, \"d\": 1e400 } ";
+    static const char *const broken[] = {"",    "{",   "[1,]", "{\"a\" 1}", "{\"a\": 1, \"a\": 2}",
+                                         "tru", "1 2", "[1",   "{1: 2}",    "nul",
+                                         "--1", "\"x"};
     struct cairn_pickle tree;
     struct cairn_pickle_node *root = NULL;
     const struct cairn_pickle_node *list;
@@ -244,7 +284,8 @@ reads_json(void **state)
     assert_int_equal(list->items[6]->count, 0);
     assert_int_equal(cairn_pickle_get(cairn_pickle_get(root, "b"), "c")->kind, CAIRN_PICKLE_DICT);
     for (size_t i = 0; i < sizeof(broken) / sizeof(*broken); i++) {
-        if (cairn_json_tree_read(&tree, broken[i], strlen(broken[i]), &root, &why, &at) != CAIRN_CORRUPT)
+        if (cairn_json_tree_read(&tree, broken[i], strlen(broken[i]), &root, &why, &at) !=
+            CAIRN_CORRUPT)
             fail_msg("\"%s\" was read", broken[i]);
         assert_non_null(why);
     }
@@ -254,7 +295,8 @@ reads_json(void **state)
 /* ---- tensor parallelism ---- */
 
 static void
-put_pattern(struct cairn_pickle *tree, struct cairn_pickle_node *info, const char *key, const char *pattern)
+put_pattern(struct cairn_pickle *tree, struct cairn_pickle_node *info, const char *key,
+            const char *pattern)
 {
     struct cairn_pickle_node *list = cairn_pickle_sequence(tree, CAIRN_PICKLE_LIST, NULL, 0);
 
@@ -262,11 +304,11 @@ put_pattern(struct cairn_pickle *tree, struct cairn_pickle_node *info, const cha
     cairn_pickle_put(tree, info, cairn_pickle_text(tree, key), list);
 }
 
-/* All ranks' boxes hold every element of the whole once; the rows of rank 1's part are these of the whole, where they
- * are given. */
+/* All ranks' boxes hold every element of the whole once; the rows of rank 1's part are these of the
+ * whole, where they are given. */
 static void
-check_cut(struct cairn_deepspeed_cuts *cuts, const char *path, const uint64_t part[2], uint32_t ranks,
-          const uint64_t whole[2], const uint64_t *rows_of_second)
+check_cut(struct cairn_deepspeed_cuts *cuts, const char *path, const uint64_t part[2],
+          uint32_t ranks, const uint64_t whole[2], const uint64_t *rows_of_second)
 {
     uint8_t seen[64] = {0};
 
@@ -294,9 +336,11 @@ check_cut(struct cairn_deepspeed_cuts *cuts, const char *path, const uint64_t pa
 static void
 cuts_as_the_patterns_say(void **state)
 {
-    static const uint64_t part[] = {4, 3}, rows[] = {8, 3}, columns[] = {4, 6}, vocabulary[] = {5, 3};
+    static const uint64_t part[] = {4, 3}, rows[] = {8, 3}, columns[] = {4, 6},
+                          vocabulary[] = {5, 3};
     static const uint64_t second[] = {2, 3, 6, 7};
-    static const char *const beyond[] = {"(?!norm).*", "a*?", "x{9999}{9999}", "[\\w.]+", "(a)\\1", "\\bup", "a\\", "(", "[a"};
+    static const char *const beyond[] = {
+        "(?!norm).*", "a*?", "x{9999}{9999}", "[\\w.]+", "(a)\\1", "\\bup", "a\\", "(", "[a"};
     struct cairn_deepspeed_cuts cuts;
     struct cairn_deepspeed_cut cut;
     struct cairn_pickle tree;
@@ -307,18 +351,25 @@ cuts_as_the_patterns_say(void **state)
     cairn_pickle_init(&tree, 1 << 20);
     info = cairn_pickle_dict(&tree);
     put_pattern(&tree, info, "tp_replicated_parameter_patterns", "\\d+\\.norm\\.weight");
-    put_pattern(&tree, info, "parameter_with_row_parallelism_patterns", "^layers\\.\\d+\\.down\\.weight$");
-    put_pattern(&tree, info, "vocabulary_parameter_patterns", "tied_modules.embed.word_embeddings.weight");
-    put_pattern(&tree, info, "parameter_with_2_sub_params_cat_dim_0", "\\d+.mlp.dense_h_to_4h.weight");
-    cairn_pickle_put(&tree, info, cairn_pickle_text(&tree, "original_vocab_size"), cairn_pickle_int(&tree, 5));
+    put_pattern(&tree, info, "parameter_with_row_parallelism_patterns",
+                "^layers\\.\\d+\\.down\\.weight$");
+    put_pattern(&tree, info, "vocabulary_parameter_patterns",
+                "tied_modules.embed.word_embeddings.weight");
+    put_pattern(&tree, info, "parameter_with_2_sub_params_cat_dim_0",
+                "\\d+.mlp.dense_h_to_4h.weight");
+    cairn_pickle_put(&tree, info, cairn_pickle_text(&tree, "original_vocab_size"),
+                     cairn_pickle_int(&tree, 5));
     assert_int_equal(cairn_deepspeed_cuts_read(info, &cuts, &why), CAIRN_OK);
     check_cut(&cuts, "layers.0.up.weight", part, 2, rows, (const uint64_t[]){4, 5, 6, 7});
     check_cut(&cuts, "layers.10.down.weight", part, 2, columns, NULL);
-    check_cut(&cuts, "x.layers.10.down.weight", part, 2, rows, NULL); /* Python's match begins at the beginning */
+    /* Python's match begins at the beginning */
+    check_cut(&cuts, "x.layers.10.down.weight", part, 2, rows, NULL);
     check_cut(&cuts, "layers.10.down.weight_scale", part, 2, rows, NULL);
     check_cut(&cuts, "3.mlp.dense_h_to_4h.weight", part, 2, rows, second);
-    check_cut(&cuts, "tied_modules.embed.word_embeddings.weight", part, 2, vocabulary, (const uint64_t[]){4});
-    check_cut(&cuts, "tied_modules.embed.word_embeddings.weight", part, 3, vocabulary, (const uint64_t[]){4});
+    check_cut(&cuts, "tied_modules.embed.word_embeddings.weight", part, 2, vocabulary,
+              (const uint64_t[]){4});
+    check_cut(&cuts, "tied_modules.embed.word_embeddings.weight", part, 3, vocabulary,
+              (const uint64_t[]){4});
     assert_null(cairn_deepspeed_cut(&cuts, "12.norm.weight", 1, part, 2, 1, &cut));
     assert_int_equal(cut.shape[0], 4);
     assert_int_equal(cut.boxes[0].start[0], 0);

@@ -1,5 +1,5 @@
-/* tests/unit/tools/convert/deepspeed/test_parts.c - parts that ranks of DeepSpeed have: of parameters, with tensor parallelism, and
- * of the experts of a layer. */
+/* tests/unit/tools/convert/deepspeed/test_parts.c - parts that ranks of DeepSpeed have: of
+ * parameters, with tensor parallelism, and of the experts of a layer. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -17,7 +17,8 @@
 enum { MANY = 20000 };
 
 static void
-put_patterns(struct cairn_pickle *tree, struct cairn_pickle_node *info, const char *key, const char *const *patterns)
+put_patterns(struct cairn_pickle *tree, struct cairn_pickle_node *info, const char *key,
+             const char *const *patterns)
 {
     struct cairn_pickle_node *list = cairn_pickle_sequence(tree, CAIRN_PICKLE_LIST, NULL, 0);
 
@@ -32,15 +33,21 @@ read_some(struct cairn_deepspeed_cuts *cuts, struct cairn_pickle *tree)
     struct cairn_pickle_node *info = cairn_pickle_dict(tree);
     const char *why = NULL;
 
-    put_patterns(tree, info, "tp_replicated_parameter_patterns", (const char *const[]){"^norm$", NULL});
-    put_patterns(tree, info, "parameter_with_row_parallelism_patterns", (const char *const[]){"^down\\.weight$", NULL});
-    put_patterns(tree, info, "vocabulary_parameter_patterns", (const char *const[]){"embed.*", NULL});
-    put_patterns(tree, info, "parameter_with_2_sub_params_cat_dim_0", (const char *const[]){"gated", NULL});
-    cairn_pickle_put(tree, info, cairn_pickle_text(tree, "original_vocab_size"), cairn_pickle_int(tree, 13));
+    put_patterns(tree, info, "tp_replicated_parameter_patterns",
+                 (const char *const[]){"^norm$", NULL});
+    put_patterns(tree, info, "parameter_with_row_parallelism_patterns",
+                 (const char *const[]){"^down\\.weight$", NULL});
+    put_patterns(tree, info, "vocabulary_parameter_patterns",
+                 (const char *const[]){"embed.*", NULL});
+    put_patterns(tree, info, "parameter_with_2_sub_params_cat_dim_0",
+                 (const char *const[]){"gated", NULL});
+    cairn_pickle_put(tree, info, cairn_pickle_text(tree, "original_vocab_size"),
+                     cairn_pickle_int(tree, 13));
     assert_int_equal(cairn_deepspeed_cuts_read(info, cuts, &why), CAIRN_OK);
 }
 
-/* The parts of all ranks hold each element once, or all of them each, and a part read again is of the same whole. */
+/* The parts of all ranks hold each element once, or all of them each, and a part read again is of
+ * the same whole. */
 static void
 parts_are_of_the_whole(void **state)
 {
@@ -66,15 +73,18 @@ parts_are_of_the_whole(void **state)
             struct cairn_deepspeed_cut cut, again;
             uint64_t part[CAIRN_DIMS_MAX];
 
-            assert_null(cairn_deepspeed_cut_whole(&cuts, cases[i].name, 2, cases[i].whole, cases[i].padded_rows,
-                                                  cases[i].ranks, rank, part, &cut));
+            assert_null(cairn_deepspeed_cut_whole(&cuts, cases[i].name, 2, cases[i].whole,
+                                                  cases[i].padded_rows, cases[i].ranks, rank, part,
+                                                  &cut));
             assert_memory_equal(part, cases[i].part, sizeof(cases[i].part));
-            assert_null(cairn_deepspeed_cut(&cuts, cases[i].name, 2, part, cases[i].ranks, rank, &again));
+            assert_null(
+                cairn_deepspeed_cut(&cuts, cases[i].name, 2, part, cases[i].ranks, rank, &again));
             assert_memory_equal(&cut, &again, sizeof(cut));
             for (uint32_t b = 0; b < cut.box_count; b++)
                 for (uint64_t r = 0; r < cut.boxes[b].extent[0]; r++)
                     for (uint64_t c = 0; c < cut.boxes[b].extent[1]; c++)
-                        seen[(cut.boxes[b].start[0] + r) * cases[i].whole[1] + cut.boxes[b].start[1] + c]++;
+                        seen[(cut.boxes[b].start[0] + r) * cases[i].whole[1] +
+                             cut.boxes[b].start[1] + c]++;
         }
         for (uint64_t e = 0; e < cases[i].whole[0] * cases[i].whole[1]; e++)
             assert_int_equal(seen[e], cases[i].times);
@@ -100,8 +110,10 @@ refuses_uneven_parts(void **state)
     assert_non_null(cairn_deepspeed_cut_whole(&cuts, "down.weight", 1, whole, 0, 2, 0, part, &cut));
     assert_non_null(cairn_deepspeed_cut_whole(&cuts, "gated", 2, whole, 0, 4, 0, part, &cut));
     assert_non_null(cairn_deepspeed_cut_whole(&cuts, "embed", 2, whole, 14, 4, 0, part, &cut));
-    assert_null(cairn_deepspeed_cut_whole(&cuts, "embed", 2, whole, UINT64_C(1) << 40, 4, 0, part, &cut));
-    assert_non_null(cairn_deepspeed_cut_whole(&cuts, "embed", 2, whole, UINT64_C(1) << 62, 4, 0, part, &cut));
+    assert_null(
+        cairn_deepspeed_cut_whole(&cuts, "embed", 2, whole, UINT64_C(1) << 40, 4, 0, part, &cut));
+    assert_non_null(
+        cairn_deepspeed_cut_whole(&cuts, "embed", 2, whole, UINT64_C(1) << 62, 4, 0, part, &cut));
     cairn_deepspeed_cuts_fini(&cuts);
     cairn_pickle_fini(&tree);
 }
@@ -109,7 +121,8 @@ refuses_uneven_parts(void **state)
 static struct cairn_pickle_node *
 list_of(struct cairn_pickle *tree, int64_t first, int64_t second)
 {
-    struct cairn_pickle_node *items[] = {cairn_pickle_int(tree, first), cairn_pickle_int(tree, second)};
+    struct cairn_pickle_node *items[] = {cairn_pickle_int(tree, first),
+                                         cairn_pickle_int(tree, second)};
 
     return cairn_pickle_sequence(tree, CAIRN_PICKLE_LIST, items, 2);
 }
@@ -131,21 +144,29 @@ dict_of(struct cairn_pickle *tree, struct cairn_pickle_node *key, struct cairn_p
     return dict;
 }
 
-/* What newer versions say of up.weight, of which rank 1 of 2 has the last two rows: scaled (0: not), of a version. */
+/* What newer versions say of up.weight, of which rank 1 of 2 has the last two rows: scaled (0:
+ * not), of a version. */
 static struct cairn_pickle_node *
 build_affine(struct cairn_pickle *tree, int64_t offset, double scale, int64_t version)
 {
-    struct cairn_pickle_node *piece = dict_of(tree, cairn_pickle_text(tree, "shape"), list_of(tree, 2, 3)), *rank, *map;
+    struct cairn_pickle_node *piece = dict_of(tree, cairn_pickle_text(tree, "shape"),
+                                              list_of(tree, 2, 3)),
+                             *rank, *map;
 
     cairn_pickle_put(tree, piece, cairn_pickle_text(tree, "source"), place_of(tree, offset));
     cairn_pickle_put(tree, piece, cairn_pickle_text(tree, "dest"), place_of(tree, 0));
     if (scale > 0)
-        cairn_pickle_put(tree, piece, cairn_pickle_text(tree, "scale"), cairn_pickle_float(tree, scale));
+        cairn_pickle_put(tree, piece, cairn_pickle_text(tree, "scale"),
+                         cairn_pickle_float(tree, scale));
     rank = dict_of(tree, cairn_pickle_text(tree, "shard_shape"), list_of(tree, 2, 3));
-    cairn_pickle_put(tree, rank, cairn_pickle_text(tree, "pieces"), cairn_pickle_sequence(tree, CAIRN_PICKLE_LIST, &piece, 1));
-    map = dict_of(tree, cairn_pickle_text(tree, "ranks"), dict_of(tree, cairn_pickle_int(tree, 1), rank));
-    map = dict_of(tree, cairn_pickle_text(tree, "params"), dict_of(tree, cairn_pickle_text(tree, "^up\\.weight$"), map));
-    cairn_pickle_put(tree, map, cairn_pickle_text(tree, "version"), cairn_pickle_int(tree, version));
+    cairn_pickle_put(tree, rank, cairn_pickle_text(tree, "pieces"),
+                     cairn_pickle_sequence(tree, CAIRN_PICKLE_LIST, &piece, 1));
+    map = dict_of(tree, cairn_pickle_text(tree, "ranks"),
+                  dict_of(tree, cairn_pickle_int(tree, 1), rank));
+    map = dict_of(tree, cairn_pickle_text(tree, "params"),
+                  dict_of(tree, cairn_pickle_text(tree, "^up\\.weight$"), map));
+    cairn_pickle_put(tree, map, cairn_pickle_text(tree, "version"),
+                     cairn_pickle_int(tree, version));
     return dict_of(tree, cairn_pickle_text(tree, "affine_map"), map);
 }
 
@@ -157,7 +178,8 @@ places_must_be_what_patterns_say(void **state)
         int64_t offset, version;
         double scale;
         bool agrees;
-    } cases[] = {{6, 1, 0, true}, {6, 1, 1, true}, {6, 1, 0.5, false}, {6, 2, 0, false}, {0, 1, 0, false}};
+    } cases[] = {
+        {6, 1, 0, true}, {6, 1, 1, true}, {6, 1, 0.5, false}, {6, 2, 0, false}, {0, 1, 0, false}};
     struct cairn_deepspeed_cuts cuts;
     struct cairn_pickle tree;
     char name[CAIRN_NAME_BYTES_MAX];
@@ -166,7 +188,8 @@ places_must_be_what_patterns_say(void **state)
     cairn_pickle_init(&tree, 1 << 20);
     read_some(&cuts, &tree);
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
-        struct cairn_pickle_node *info = build_affine(&tree, cases[i].offset, cases[i].scale, cases[i].version);
+        struct cairn_pickle_node *info =
+            build_affine(&tree, cases[i].offset, cases[i].scale, cases[i].version);
 
         assert_int_equal(cairn_deepspeed_cuts_agree(&cuts, info, 2, 1, name), cases[i].agrees);
         if (!cases[i].agrees && cases[i].version == 1)
@@ -213,7 +236,8 @@ many_patterns_are_looked_up(void **state)
 
 /* One group of the optimizer with the buffers [first, first + count). */
 static void
-put_setting(struct cairn_pickle *tree, struct cairn_pickle_node *settings, uint32_t first, uint32_t count)
+put_setting(struct cairn_pickle *tree, struct cairn_pickle_node *settings, uint32_t first,
+            uint32_t count)
 {
     struct cairn_pickle_node *list = cairn_pickle_sequence(tree, CAIRN_PICKLE_LIST, NULL, 0);
     struct cairn_pickle_node *setting = cairn_pickle_dict(tree);
@@ -224,8 +248,8 @@ put_setting(struct cairn_pickle *tree, struct cairn_pickle_node *settings, uint3
     cairn_pickle_append(tree, settings, setting);
 }
 
-/* Four parameters of a group in two buffers, and one of another group in the third: where the first ends follows from what a
- * rank has. */
+/* Four parameters of a group in two buffers, and one of another group in the third: where the first
+ * ends follows from what a rank has. */
 static void
 buffers_follow_from_ranks(void **state)
 {
@@ -234,8 +258,8 @@ buffers_follow_from_ranks(void **state)
         uint64_t size;
         uint32_t ranks;
         bool fit;
-    } cases[] = {{{2, 2, 1}, 5, 2, true},  {{2, 2, 1}, 6, 2, true},   {{2, 2, 1}, 5, 1, false},
-                 {{2, 2, 1}, 5, 3, false}, {{3, 1, 1}, 5, 3, true},   {{2, 2, 1}, 12, 2, false},
+    } cases[] = {{{2, 2, 1}, 5, 2, true},   {{2, 2, 1}, 6, 2, true},  {{2, 2, 1}, 5, 1, false},
+                 {{2, 2, 1}, 5, 3, false},  {{3, 1, 1}, 5, 3, true},  {{2, 2, 1}, 12, 2, false},
                  {{4, 0, 1}, 12, 2, false}, {{1, 3, 1}, 12, 1, false}};
     struct cairn_pickle tree;
     struct cairn_pickle_node *settings, *fewer;
@@ -249,8 +273,8 @@ buffers_follow_from_ranks(void **state)
     put_setting(&tree, settings, 2, 1);
     put_setting(&tree, fewer, 0, 2);
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
-        struct cairn_deepspeed_parameter parameters[5] = {{.elements = 6}, {.elements = 6}, {.elements = 6}, {.elements = 6},
-                                                          {.elements = 6}};
+        struct cairn_deepspeed_parameter parameters[5] = {
+            {.elements = 6}, {.elements = 6}, {.elements = 6}, {.elements = 6}, {.elements = 6}};
         struct cairn_deepspeed_group buffers[3] = {{.spread = 1}, {.spread = 1}, {.spread = 1}};
         struct cairn_deepspeed_groups groups = {
             .parameters = parameters, .parameter_count = 5, .groups = buffers, .group_count = 3};
@@ -259,9 +283,12 @@ buffers_follow_from_ranks(void **state)
             buffers[g].first = first;
             buffers[g].count = cases[i].counts[g];
         }
-        assert_int_equal(cairn_deepspeed_subgroups_fit(&groups, settings, cases[i].size, cases[i].ranks, &known), cases[i].fit);
+        assert_int_equal(
+            cairn_deepspeed_subgroups_fit(&groups, settings, cases[i].size, cases[i].ranks, &known),
+            cases[i].fit);
         assert_true(known);
-        assert_false(cairn_deepspeed_subgroups_fit(&groups, fewer, cases[i].size, cases[i].ranks, &known));
+        assert_false(
+            cairn_deepspeed_subgroups_fit(&groups, fewer, cases[i].size, cases[i].ranks, &known));
         assert_false(known);
     }
     cairn_pickle_fini(&tree);
@@ -271,7 +298,8 @@ buffers_follow_from_ranks(void **state)
 
 #define EXPERTS ".deepspeed_moe.experts.deepspeed_experts."
 
-/* Two groups: one parameter, and `own` experts of two layers with two parameters each; in another order where asked for. */
+/* Two groups: one parameter, and `own` experts of two layers with two parameters each; in another
+ * order where asked for. */
 static struct cairn_pickle_node *
 build_shapes(struct cairn_pickle *tree, uint32_t own, bool disordered)
 {
@@ -283,12 +311,14 @@ build_shapes(struct cairn_pickle *tree, uint32_t own, bool disordered)
     cairn_torch_builder_init(&builder, tree);
     dense = cairn_torch_ordered_dict(&builder);
     experts = cairn_torch_ordered_dict(&builder);
-    cairn_pickle_put(tree, dense, cairn_pickle_text(tree, "up"), cairn_torch_size(&builder, (const uint64_t[]){7}, 1));
+    cairn_pickle_put(tree, dense, cairn_pickle_text(tree, "up"),
+                     cairn_torch_size(&builder, (const uint64_t[]){7}, 1));
     for (uint32_t layer = 0; layer < 2; layer++)
         for (uint32_t i = 0; i < 2 * own; i++) {
             uint32_t number = disordered ? i % own : i / 2, kind = disordered ? i / own : i % 2;
 
-            (void)snprintf(name, sizeof(name), "module.l%u" EXPERTS "%u.%s", layer, number, kind ? "b" : "w");
+            (void)snprintf(name, sizeof(name), "module.l%u" EXPERTS "%u.%s", layer, number,
+                           kind ? "b" : "w");
             cairn_pickle_put(tree, experts, cairn_pickle_text(tree, name),
                              cairn_torch_size(&builder, (const uint64_t[]){3 + kind, 2}, 2));
         }
@@ -310,11 +340,16 @@ experts_are_spread_and_gathered(void **state)
 
     (void)state;
     cairn_pickle_init(&tree, 1 << 20);
-    assert_int_equal(cairn_deepspeed_groups_read(build_shapes(&tree, 2, false), &local, &why), CAIRN_OK);
-    assert_int_equal(cairn_deepspeed_layer_add(&layers, "l0" EXPERTS, strlen("l0" EXPERTS), 6), CAIRN_OK);
-    assert_int_equal(cairn_deepspeed_experts_place(&local, &layers, 12, &why), CAIRN_CORRUPT); /* no files of l1 */
-    assert_int_equal(cairn_deepspeed_layer_add(&layers, "l1" EXPERTS, strlen("l1" EXPERTS), 6), CAIRN_OK);
-    assert_int_equal(cairn_deepspeed_experts_place(&local, &layers, 8, &why), CAIRN_CORRUPT); /* by 3 */
+    assert_int_equal(cairn_deepspeed_groups_read(build_shapes(&tree, 2, false), &local, &why),
+                     CAIRN_OK);
+    assert_int_equal(cairn_deepspeed_layer_add(&layers, "l0" EXPERTS, strlen("l0" EXPERTS), 6),
+                     CAIRN_OK);
+    /* no files of l1 */
+    assert_int_equal(cairn_deepspeed_experts_place(&local, &layers, 12, &why), CAIRN_CORRUPT);
+    assert_int_equal(cairn_deepspeed_layer_add(&layers, "l1" EXPERTS, strlen("l1" EXPERTS), 6),
+                     CAIRN_OK);
+    /* by 3 */
+    assert_int_equal(cairn_deepspeed_experts_place(&local, &layers, 8, &why), CAIRN_CORRUPT);
     assert_int_equal(cairn_deepspeed_experts_place(&local, &layers, 12, &why), CAIRN_OK);
     assert_int_equal(cairn_deepspeed_spread(&local, &mixed), 3);
     assert_false(mixed);
@@ -340,13 +375,16 @@ experts_are_spread_and_gathered(void **state)
         assert_int_equal(again.parameters[i].own_experts, local.parameters[i].own_experts);
     }
     assert_int_equal(again.groups[1].spread, 3);
-    assert_int_equal(cairn_deepspeed_experts_spread(&whole, &layers, 4, &other, &why), CAIRN_VERSION);
+    assert_int_equal(cairn_deepspeed_experts_spread(&whole, &layers, 4, &other, &why),
+                     CAIRN_VERSION);
     cairn_deepspeed_groups_fini(&local);
     cairn_deepspeed_groups_fini(&whole);
     cairn_deepspeed_groups_fini(&again);
     cairn_deepspeed_groups_fini(&other);
-    assert_int_equal(cairn_deepspeed_groups_read(build_shapes(&tree, 3, true), &local, &why), CAIRN_OK);
-    assert_int_equal(cairn_deepspeed_experts_spread(&local, &layers, 1, &whole, &why), CAIRN_VERSION);
+    assert_int_equal(cairn_deepspeed_groups_read(build_shapes(&tree, 3, true), &local, &why),
+                     CAIRN_OK);
+    assert_int_equal(cairn_deepspeed_experts_spread(&local, &layers, 1, &whole, &why),
+                     CAIRN_VERSION);
     cairn_deepspeed_groups_fini(&local);
     cairn_deepspeed_groups_fini(&whole);
     cairn_deepspeed_layers_fini(&layers);

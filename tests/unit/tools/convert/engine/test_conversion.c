@@ -1,5 +1,5 @@
-/* tests/unit/tools/convert/engine/test_conversion.c - conversions between random layouts against a slow reference:
- * element by element, killed in the middle, with damaged and changed sources. */
+/* tests/unit/tools/convert/engine/test_conversion.c - conversions between random layouts against a
+ * slow reference: element by element, killed in the middle, with damaged and changed sources. */
 #include <ftw.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -44,9 +44,8 @@ every_element_arrives(void **state)
         start(&marker, seed, 1 + seed % 5, seed % 2);
         err = convert(&report, &complaint);
         if (err || marker_check(&marker, target) != 0)
-            fail_msg("seed %llu: %s, %llu wrong: %s", (unsigned long long)seed,
-                     cairn_err_name(err), (unsigned long long)marker_check(&marker, target),
-                     complaint.text);
+            fail_msg("seed %llu: %s, %llu wrong: %s", (unsigned long long)seed, cairn_err_name(err),
+                     (unsigned long long)marker_check(&marker, target), complaint.text);
         assert_int_equal(report.proved, MARKER_TENSORS);
         assert_string_equal(report.source_state, report.target_state);
         assert_true(is_there("DONE"));
@@ -175,8 +174,9 @@ another_source_does_not_go_on(void **state)
 
 static char changed_path[400];
 
-/* A write of the target, before which a file of the source is changed in place and its times are set back: later than it was made, by
- * the clock of the file system, which may stand still for some milliseconds. */
+/* A write of the target, before which a file of the source is changed in place and its times are
+ * set back: later than it was made, by the clock of the file system, which may stand still for some
+ * milliseconds. */
 static ssize_t
 write_behind_a_change(int fd, const void *bytes, size_t bytes_len, off_t at)
 {
@@ -188,9 +188,11 @@ write_behind_a_change(int fd, const void *bytes, size_t bytes_len, off_t at)
             abort(); /* on a thread that cannot fail the test in another way */
         do {
             if (pwrite(changed, "x", 1, before.st_size - 1) != 1 ||
-                futimens(changed, (struct timespec[2]){before.st_atim, before.st_mtim}) != 0 || fstat(changed, &after) != 0)
+                futimens(changed, (struct timespec[2]){before.st_atim, before.st_mtim}) != 0 ||
+                fstat(changed, &after) != 0)
                 abort();
-        } while (after.st_ctim.tv_sec == before.st_ctim.tv_sec && after.st_ctim.tv_nsec == before.st_ctim.tv_nsec);
+        } while (after.st_ctim.tv_sec == before.st_ctim.tv_sec &&
+                 after.st_ctim.tv_nsec == before.st_ctim.tv_nsec);
         (void)close(changed);
     }
     return pwrite(fd, bytes, bytes_len, at);
@@ -230,18 +232,22 @@ read_before_a_change(int fd, const struct iovec *parts, int count, off_t at)
     ssize_t got = preadv(fd, parts, count, at);
     struct stat read, before, after;
 
-    if (changed_path[0] && fstat(fd, &read) == 0 && stat(changed_path, &before) == 0 && read.st_ino == before.st_ino) {
+    if (changed_path[0] && fstat(fd, &read) == 0 && stat(changed_path, &before) == 0 &&
+        read.st_ino == before.st_ino) {
         do {
-            if (utimensat(AT_FDCWD, changed_path, (struct timespec[2]){before.st_atim, before.st_mtim}, 0) != 0 ||
+            if (utimensat(AT_FDCWD, changed_path,
+                          (struct timespec[2]){before.st_atim, before.st_mtim}, 0) != 0 ||
                 stat(changed_path, &after) != 0)
                 abort();
-        } while (after.st_ctim.tv_sec == before.st_ctim.tv_sec && after.st_ctim.tv_nsec == before.st_ctim.tv_nsec);
+        } while (after.st_ctim.tv_sec == before.st_ctim.tv_sec &&
+                 after.st_ctim.tv_nsec == before.st_ctim.tv_nsec);
         changed_path[0] = '\0';
     }
     return got;
 }
 
-/* What two sides that were not changed say of each other; a file of the first one is changed where changed_path names it. */
+/* What two sides that were not changed say of each other; a file of the first one is changed where
+ * changed_path names it. */
 static cairn_err
 find_differences(size_t *count, struct cairn_complaint *complaint)
 {
@@ -255,7 +261,9 @@ find_differences(size_t *count, struct cairn_complaint *complaint)
     cairn_err err;
 
     for (int side = 0; side < 2; side++) {
-        assert_int_equal(cairn_checkpoint_open(side ? target : source, &marker_format, &checkpoints[side], complaint), CAIRN_OK);
+        assert_int_equal(cairn_checkpoint_open(side ? target : source, &marker_format,
+                                               &checkpoints[side], complaint),
+                         CAIRN_OK);
         assert_int_equal(cairn_whole_init(&checkpoints[side], &wholes[side], complaint), CAIRN_OK);
         sides[side] = (struct cairn_difference_side){&checkpoints[side], wholes[side].layout};
     }
@@ -298,7 +306,8 @@ a_side_that_changes_is_refused(void **state)
 
 static bool numbers_change;
 
-/* The C library's, of a file system that gives a file another number of its inode each time that it is asked. */
+/* The C library's, of a file system that gives a file another number of its inode each time that it
+ * is asked. */
 int
 fstat(int fd, struct stat *out)
 {
@@ -423,11 +432,13 @@ too_little_room_is_said(void **state)
     struct cairn_target *opened = NULL;
 
     (void)state;
-    assert_int_equal(cairn_target_open(target, &output, false, digest, &opened, &complaint), CAIRN_FULL);
+    assert_int_equal(cairn_target_open(target, &output, false, digest, &opened, &complaint),
+                     CAIRN_FULL);
     assert_non_null(strstr(complaint.text, "has room for"));
     assert_null(opened);
     output.small_bytes = 0;
-    assert_int_equal(cairn_target_open(target, &output, false, digest, &opened, &complaint), CAIRN_OK);
+    assert_int_equal(cairn_target_open(target, &output, false, digest, &opened, &complaint),
+                     CAIRN_OK);
     cairn_target_close(opened);
 }
 
@@ -495,7 +506,8 @@ see_synced(const char *path, const struct stat *found, int kind, struct FTW *whe
     return 0;
 }
 
-/* Permissions included: a crash after the commit must not leave files that only their maker reads. */
+/* Permissions included: a crash after the commit must not leave files that only their maker
+ * reads. */
 static void
 what_is_committed_was_synced(void **state)
 {

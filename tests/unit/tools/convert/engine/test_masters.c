@@ -1,4 +1,5 @@
-/* tests/unit/tools/convert/engine/test_masters.c - which parameters become what the optimizer has of them. */
+/* tests/unit/tools/convert/engine/test_masters.c - which parameters become what the optimizer has
+ * of them. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -17,7 +18,8 @@ begin(void)
 {
     checkpoint = (struct cairn_checkpoint){.place = {.path = strdup("place"), .dir_fd = -1}};
     assert_int_equal(cairn_layout_create(&checkpoint.layout), CAIRN_OK);
-    assert_int_equal(cairn_checkpoint_add_opaque(&checkpoint, "bytes", "0123456789abcdef", 16, NULL), CAIRN_OK);
+    assert_int_equal(
+        cairn_checkpoint_add_opaque(&checkpoint, "bytes", "0123456789abcdef", 16, NULL), CAIRN_OK);
 }
 
 static void
@@ -25,8 +27,11 @@ add(const char *name, enum cairn_dtype dtype, enum cairn_kind kind, uint64_t ele
 {
     uint32_t tensor;
 
-    assert_int_equal(cairn_checkpoint_add_tensor(&checkpoint, name, dtype, kind, 1, &elements, &tensor, NULL), CAIRN_OK);
-    assert_int_equal(cairn_checkpoint_add_box(&checkpoint, tensor, 0, NULL, NULL, 0, NULL, NULL), CAIRN_OK);
+    assert_int_equal(
+        cairn_checkpoint_add_tensor(&checkpoint, name, dtype, kind, 1, &elements, &tensor, NULL),
+        CAIRN_OK);
+    assert_int_equal(cairn_checkpoint_add_box(&checkpoint, tensor, 0, NULL, NULL, 0, NULL, NULL),
+                     CAIRN_OK);
 }
 
 static uint32_t
@@ -38,7 +43,8 @@ find(const char *name)
     return tensor;
 }
 
-/* What a tensor is an alias of, "" for nothing; its dtype is said, and it has a piece where it is none. */
+/* What a tensor is an alias of, "" for nothing; its dtype is said, and it has a piece where it is
+ * none. */
 static const char *
 tied_to(const char *name, enum cairn_dtype dtype)
 {
@@ -68,7 +74,8 @@ masters_are_taken(void **state)
     add("fp32.a", CAIRN_F32, CAIRN_OPTIMIZER, 4);
     assert_int_equal(cairn_checkpoint_add_alias(&checkpoint, "a.tied", find("a"), NULL), CAIRN_OK);
     add("b", CAIRN_F16, CAIRN_PARAM, 4); /* its master has another one's elements */
-    assert_int_equal(cairn_checkpoint_add_alias(&checkpoint, "fp32.b", find("fp32.a"), NULL), CAIRN_OK);
+    assert_int_equal(cairn_checkpoint_add_alias(&checkpoint, "fp32.b", find("fp32.a"), NULL),
+                     CAIRN_OK);
     add("c", CAIRN_BF16, CAIRN_PARAM, 3); /* of another shape; a buffer; nothing; float32 itself */
     add("fp32.c", CAIRN_F32, CAIRN_OPTIMIZER, 4);
     add("d", CAIRN_BF16, CAIRN_BUFFER, 4);

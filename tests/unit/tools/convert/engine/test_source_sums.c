@@ -1,5 +1,5 @@
-/* tests/unit/tools/convert/engine/test_source_sums.c - checksums of a source held against what was read of it: whole, in parts, twice, and
- * otherwise than it is. */
+/* tests/unit/tools/convert/engine/test_source_sums.c - checksums of a source held against what was
+ * read of it: whole, in parts, twice, and otherwise than it is. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -32,14 +32,18 @@ open_nothing(void *context, uint32_t container, int *fd, struct cairn_complaint 
 static void
 add_sums(enum cairn_sum_kind kind)
 {
-    uint64_t values[BYTES / BLOCK_BYTES + 1], block_bytes = kind == CAIRN_SUM_CRC32 ? BYTES : BLOCK_BYTES;
+    uint64_t values[BYTES / BLOCK_BYTES + 1],
+        block_bytes = kind == CAIRN_SUM_CRC32 ? BYTES : BLOCK_BYTES;
 
     for (uint64_t at = 0, i = 0; at < BYTES; at += block_bytes, i++) {
         size_t part = BYTES - at < block_bytes ? (size_t)(BYTES - at) : (size_t)block_bytes;
 
-        values[i] = kind == CAIRN_SUM_CRC32 ? cairn_crc32(0, file + at, part) : cairn_crc64(0, file + at, part);
+        values[i] = kind == CAIRN_SUM_CRC32 ? cairn_crc32(0, file + at, part)
+                                            : cairn_crc64(0, file + at, part);
     }
-    assert_int_equal(cairn_checkpoint_add_sums(&checkpoint, 0, kind, 0, BYTES, block_bytes, values, NULL), CAIRN_OK);
+    assert_int_equal(
+        cairn_checkpoint_add_sums(&checkpoint, 0, kind, 0, BYTES, block_bytes, values, NULL),
+        CAIRN_OK);
 }
 
 static void
@@ -53,12 +57,16 @@ begin(enum cairn_sum_kind kind)
         file[i] = (uint8_t)(i * i + i / 7);
     assert_int_equal(cairn_layout_create(&checkpoint.layout), CAIRN_OK);
     assert_int_equal(cairn_checkpoint_add_opaque(&checkpoint, "all", file, BYTES, NULL), CAIRN_OK);
-    cairn_layout_destroy(checkpoint.layout); /* of what lies in its container, the tensors alone are known */
+    cairn_layout_destroy(checkpoint.layout); /* of what lies in its container, the tensors alone are
+                                              * known */
     assert_int_equal(cairn_layout_create(&checkpoint.layout), CAIRN_OK);
     for (uint32_t i = 0; i < TENSORS; i++) {
-        assert_int_equal(cairn_checkpoint_add_tensor(&checkpoint, names[i], CAIRN_U8, CAIRN_PARAM, 1, &lengths[i], &tensor, NULL),
+        assert_int_equal(cairn_checkpoint_add_tensor(&checkpoint, names[i], CAIRN_U8, CAIRN_PARAM,
+                                                     1, &lengths[i], &tensor, NULL),
                          CAIRN_OK);
-        assert_int_equal(cairn_checkpoint_add_box(&checkpoint, tensor, 0, NULL, NULL, begins[i], NULL, NULL), CAIRN_OK);
+        assert_int_equal(
+            cairn_checkpoint_add_box(&checkpoint, tensor, 0, NULL, NULL, begins[i], NULL, NULL),
+            CAIRN_OK);
     }
     add_sums(kind);
     assert_int_equal(cairn_handles_create(1, open_nothing, NULL, &handles), CAIRN_OK);
@@ -71,7 +79,8 @@ end(void)
     cairn_checkpoint_close(&checkpoint);
 }
 
-/* Reads tensors as the bits of `which` say, in parts of 37 bytes from the last to the first; of tensor `wrong` one byte wrongly. */
+/* Reads tensors as the bits of `which` say, in parts of 37 bytes from the last to the first; of
+ * tensor `wrong` one byte wrongly. */
 static void
 read_tensors(struct cairn_source_sums *sums, uint32_t which, uint32_t wrong)
 {

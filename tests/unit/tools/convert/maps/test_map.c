@@ -1,6 +1,6 @@
 /*
- * tests/unit/tools/convert/maps/test_map.c - maps: every element of random models arrives where plain loops say,
- * out of any pieces, and comes back; the language says where it was misused.
+ * tests/unit/tools/convert/maps/test_map.c - maps: every element of random models arrives where
+ * plain loops say, out of any pieces, and comes back; the language says where it was misused.
  *
  * Checkpoints are in memory. An element's 4 bytes are its tensor's number and its row-major index.
  */
@@ -46,9 +46,8 @@ start(struct cairn_checkpoint *checkpoint)
 static uint8_t *
 add_memory(struct cairn_checkpoint *checkpoint, uint64_t bytes, uint32_t *container)
 {
-    checkpoint->containers =
-        realloc(checkpoint->containers,
-                (checkpoint->container_count + 1) * sizeof(*checkpoint->containers));
+    checkpoint->containers = realloc(checkpoint->containers, (checkpoint->container_count + 1) *
+                                                                 sizeof(*checkpoint->containers));
     assert_non_null(checkpoint->containers);
     *container = checkpoint->container_count++;
     checkpoint->container_room = checkpoint->container_count;
@@ -93,7 +92,8 @@ add_box(struct cairn_checkpoint *checkpoint, uint32_t tensor, uint32_t number,
             at[d] = 0;
     }
     assert_int_equal(cairn_checkpoint_add_box(checkpoint, tensor, container, start_at, extent, 0,
-                                              stride, &complaint), 0);
+                                              stride, &complaint),
+                     0);
 }
 
 /* A tensor in random boxes: cut at one place of one dimension, each part again. */
@@ -106,7 +106,8 @@ add_tensor(struct cairn_checkpoint *checkpoint, const char *name, uint32_t numbe
     uint32_t tensor;
 
     assert_int_equal(cairn_checkpoint_add_tensor(checkpoint, name, CAIRN_F32, CAIRN_PARAM, dims,
-                                                 shape, &tensor, &complaint), 0);
+                                                 shape, &tensor, &complaint),
+                     0);
     memcpy(extent, shape, dims * sizeof(*shape));
     for (uint32_t cuts = (uint32_t)below(3); cuts > 0 && dims > 0; cuts--) {
         uint32_t d = (uint32_t)below(dims);
@@ -228,8 +229,8 @@ add_model(struct cairn_checkpoint *checkpoint, const struct sizes *s, bool stack
     start(checkpoint);
     add(checkpoint, EMBED, 2, s->vocab, s->hidden, 0, "model.embed_tokens.weight", 0, 0);
     add(checkpoint, NORM, 1, s->hidden, 0, 0, "model.layers.#.input_layernorm.weight", 3, 0);
-    add(checkpoint, Q, 2, kv * s->each, s->hidden, 0,
-        "model.layers.#.self_attn.q_proj.weight", 3, 0);
+    add(checkpoint, Q, 2, kv * s->each, s->hidden, 0, "model.layers.#.self_attn.q_proj.weight", 3,
+        0);
     add(checkpoint, K, 2, kv, s->hidden, 0, "model.layers.#.self_attn.k_proj.weight", 3, 0);
     add(checkpoint, V, 2, kv, s->hidden, 0, "model.layers.#.self_attn.v_proj.weight", 3, 0);
     if (stacked) {
@@ -329,8 +330,8 @@ experts_and_groups(void **state)
         seed_now = seed;
         s = random_sizes();
         add_model(&before, &s, stacked);
-        (void)snprintf(set, sizeof(set), "heads=%" PRIu64 ",groups=%" PRIu64
-                       ",expert_modules=%s,experts=%s",
+        (void)snprintf(set, sizeof(set),
+                       "heads=%" PRIu64 ",groups=%" PRIu64 ",expert_modules=%s,experts=%s",
                        s.groups * s.each, s.groups, grouped ? "grouped" : "local",
                        stacked ? "stacked" : "single");
         map_by(&checkpoint, "qwen3-moe", set);
@@ -366,11 +367,10 @@ transposed(void **state)
             for (uint64_t column = 0; column < hidden; column++) {
                 uint64_t head = row / (3 * d), which = row / d % 3;
 
-                assert_int_equal(element(&checkpoint,
-                                         "decoder.layers.0.self_attention.linear_qkv.weight",
-                                         row * hidden + column),
-                                 marker(Q, column * 3 * heads * d + which * heads * d + head * d +
-                                               row % d));
+                assert_int_equal(
+                    element(&checkpoint, "decoder.layers.0.self_attention.linear_qkv.weight",
+                            row * hidden + column),
+                    marker(Q, column * 3 * heads * d + which * heads * d + head * d + row % d));
             }
         map_by(&checkpoint, "gpt2", set);
         for (uint64_t i = 0; i < hidden * 3 * heads * d; i++)
@@ -455,10 +455,12 @@ misfits(void **state)
     add(&checkpoint, V, 2, 8, 4, 0, "model.layers.#.self_attn.v_proj.weight", 0, 0);
     refused(&checkpoint, CAIRN_INVAL, "v_proj.weight has the shape [8, 4]");
     start(&checkpoint);
-    add(&checkpoint, Q, 2, 16, 3, 0, "model.layers.#.self_attn.q_proj.weight", 0, 0); /* head_dim is 4 */
+    /* head_dim is 4 */
+    add(&checkpoint, Q, 2, 16, 3, 0, "model.layers.#.self_attn.q_proj.weight", 0, 0);
     add(&checkpoint, K, 2, 8, 3, 0, "model.layers.#.self_attn.k_proj.weight", 0, 0);
     add(&checkpoint, V, 2, 8, 3, 0, "model.layers.#.self_attn.v_proj.weight", 0, 0);
-    add(&checkpoint, GATE, 2, 3, 20, 0, "model.layers.#.self_attn.o_proj.weight", 0, 0); /* and here 5 */
+    /* and here 5 */
+    add(&checkpoint, GATE, 2, 3, 20, 0, "model.layers.#.self_attn.o_proj.weight", 0, 0);
     refused(&checkpoint, CAIRN_INVAL, "o_proj.weight has the shape [3, 20]");
     start(&checkpoint);
     add(&checkpoint, GATE, 1, 16, 0, 0, "model.layers.#.mlp.gate_proj.weight", 0, 0);
@@ -473,7 +475,8 @@ misfits(void **state)
     refused(&checkpoint, CAIRN_INVAL, "needs 11 in dimension 0, and padded_vocab is 8");
 }
 
-/* The number of experts is what a file says; a step, which comes to each of them, is not made for a trillion. */
+/* The number of experts is what a file says; a step, which comes to each of them, is not made for a
+ * trillion. */
 static void
 too_many_parts(void **state)
 {
@@ -486,14 +489,17 @@ too_many_parts(void **state)
     (void)state;
     start(&checkpoint);
     (void)add_memory(&checkpoint, 4, &container);
-    assert_int_equal(cairn_checkpoint_add_tensor(&checkpoint, "step.model.layers.0.mlp.experts.gate_up_proj",
-                                                 CAIRN_F32, CAIRN_OPTIMIZER, 0, NULL, &tensor,
-                                                 &complaint), 0);
-    assert_int_equal(cairn_checkpoint_add_box(&checkpoint, tensor, container, NULL, NULL, 0, NULL,
-                                              &complaint), 0);
-    assert_int_equal(cairn_checkpoint_add_tensor(&checkpoint, "model.layers.0.mlp.experts.gate_up_proj",
-                                                 CAIRN_F32, CAIRN_PARAM, 3, shape, &tensor,
-                                                 &complaint), 0);
+    assert_int_equal(
+        cairn_checkpoint_add_tensor(&checkpoint, "step.model.layers.0.mlp.experts.gate_up_proj",
+                                    CAIRN_F32, CAIRN_OPTIMIZER, 0, NULL, &tensor, &complaint),
+        0);
+    assert_int_equal(
+        cairn_checkpoint_add_box(&checkpoint, tensor, container, NULL, NULL, 0, NULL, &complaint),
+        0);
+    assert_int_equal(
+        cairn_checkpoint_add_tensor(&checkpoint, "model.layers.0.mlp.experts.gate_up_proj",
+                                    CAIRN_F32, CAIRN_PARAM, 3, shape, &tensor, &complaint),
+        0);
     assert_int_equal(cairn_checkpoint_map(&checkpoint, "qwen3-moe", NULL, 0, &report, &complaint),
                      CAIRN_INVAL);
     if (!strstr(complaint.text, "gate_up_proj would become more than"))
@@ -501,7 +507,8 @@ too_many_parts(void **state)
     cairn_checkpoint_close(&checkpoint);
 }
 
-/* A number is calculated before shapes are looked at; what a shape tells of its operand does not help it. */
+/* A number is calculated before shapes are looked at; what a shape tells of its operand does not
+ * help it. */
 static void
 advice(void **state)
 {
@@ -597,9 +604,9 @@ language_errors(void **state)
         struct cairn_complaint complaint = {""};
         struct cairn_map *map = NULL;
 
-        assert_int_equal(cairn_map_parse("own.map", cases[i].text, strlen(cases[i].text), &map,
-                                         &complaint),
-                         CAIRN_CORRUPT);
+        assert_int_equal(
+            cairn_map_parse("own.map", cases[i].text, strlen(cases[i].text), &map, &complaint),
+            CAIRN_CORRUPT);
         assert_null(map);
         if (!strstr(complaint.text, cases[i].says))
             fail_msg("case %zu says \"%s\"", i, complaint.text);
@@ -669,12 +676,17 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(experts_and_groups), cmocka_unit_test(transposed),
-        cmocka_unit_test(padding),            cmocka_unit_test(aliases_stay),
-        cmocka_unit_test(misfits),            cmocka_unit_test(too_many_parts),
-        cmocka_unit_test(advice),             cmocka_unit_test(a_map_that_may_not_be_read_is_said_to_be),
+        cmocka_unit_test(experts_and_groups),
+        cmocka_unit_test(transposed),
+        cmocka_unit_test(padding),
+        cmocka_unit_test(aliases_stay),
+        cmocka_unit_test(misfits),
+        cmocka_unit_test(too_many_parts),
+        cmocka_unit_test(advice),
+        cmocka_unit_test(a_map_that_may_not_be_read_is_said_to_be),
         cmocka_unit_test(language_errors),
-        cmocka_unit_test(presets_are_maps),   cmocka_unit_test(places),
+        cmocka_unit_test(presets_are_maps),
+        cmocka_unit_test(places),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

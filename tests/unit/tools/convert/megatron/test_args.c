@@ -1,4 +1,5 @@
-/* tests/unit/tools/convert/megatron/test_args.c - what carried arguments of a training job say, and when they say nothing. */
+/* tests/unit/tools/convert/megatron/test_args.c - what carried arguments of a training job say, and
+ * when they say nothing. */
 #include "tools/convert/megatron/args.h"
 
 #include <setjmp.h>
@@ -19,9 +20,13 @@ ask(const char *bytes, enum cairn_kind kind, bool *local)
 
     assert_int_equal(cairn_layout_create(&checkpoint.layout), CAIRN_OK);
     if (bytes && kind == CAIRN_OPAQUE)
-        assert_int_equal(cairn_checkpoint_add_opaque(&checkpoint, "args.pickle", bytes, strlen(bytes), &complaint), CAIRN_OK);
+        assert_int_equal(cairn_checkpoint_add_opaque(&checkpoint, "args.pickle", bytes,
+                                                     strlen(bytes), &complaint),
+                         CAIRN_OK);
     else if (bytes)
-        assert_int_equal(cairn_checkpoint_add_tensor(&checkpoint, "args.pickle", CAIRN_U8, kind, 1, &shape, &tensor, &complaint), CAIRN_OK);
+        assert_int_equal(cairn_checkpoint_add_tensor(&checkpoint, "args.pickle", CAIRN_U8, kind, 1,
+                                                     &shape, &tensor, &complaint),
+                         CAIRN_OK);
     err = cairn_megatron_args_spec(&checkpoint, local, &complaint);
     assert_true(!err || complaint.text[0] != '\0');
     cairn_checkpoint_close(&checkpoint);
@@ -34,7 +39,9 @@ the_spec_is_said_or_not(void **state)
     bool local = false;
 
     (void)state;
-    assert_int_equal(ask("cargparse\nNamespace\n(tR(dVtransformer_impl\nVlocal\nsb.", CAIRN_OPAQUE, &local), CAIRN_OK);
+    assert_int_equal(
+        ask("cargparse\nNamespace\n(tR(dVtransformer_impl\nVlocal\nsb.", CAIRN_OPAQUE, &local),
+        CAIRN_OK);
     assert_true(local);
     assert_int_equal(ask(NULL, CAIRN_OPAQUE, &local), CAIRN_OK);
     assert_false(local);

@@ -273,8 +273,8 @@ keeps_parallelism_without_args(void **state)
     (void)state;
     (void)snprintf(bare, sizeof(bare), "%s/bare", base);
     (void)snprintf(target, sizeof(target), "%s/bare-ranks", base);
-    if (convert_without(FIXTURES "experts", bare, "universal", &(struct cairn_parallelism){0}, drops,
-                        4, &complaint) ||
+    if (convert_without(FIXTURES "experts", bare, "universal", &(struct cairn_parallelism){0},
+                        drops, 4, &complaint) ||
         convert(bare, target, "megatron", &(struct cairn_parallelism){.tp = 2, .ep = 2, .etp = 1},
                 &complaint) ||
         cairn_checkpoint_open(bare, NULL, &before, &complaint) ||
@@ -336,9 +336,9 @@ expect_norms(const char *path, const char *format, bool fused)
         fail_msg("%s", complaint.text);
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
         for (int spelling = 0; spelling < 2; spelling++)
-            assert_int_equal(
-                cairn_layout_tensor_find(checkpoint.layout, names[i][spelling]) != UINT32_MAX,
-                spelling == fused);
+            assert_int_equal(cairn_layout_tensor_find(checkpoint.layout, names[i][spelling]) !=
+                                 UINT32_MAX,
+                             spelling == fused);
     cairn_checkpoint_close(&checkpoint);
 }
 
@@ -361,9 +361,9 @@ say_local(const char *folder)
     fd = open(path, O_WRONLY | O_TRUNC);
     assert_true(fd >= 0);
     cairn_pickle_init(&tree, 1 << 20);
-    assert_int_equal(cairn_pickle_read(&tree, "test", (const uint8_t *)said, sizeof(said) - 1,
-                                       &root, &taken),
-                     CAIRN_OK);
+    assert_int_equal(
+        cairn_pickle_read(&tree, "test", (const uint8_t *)said, sizeof(said) - 1, &root, &taken),
+        CAIRN_OK);
     assert_int_equal(cairn_torch_plan_init(&plan, "common", &tree, root, NULL, 0), CAIRN_OK);
     assert_int_equal(cairn_torch_plan_write(&plan, fd, 0), CAIRN_OK);
     cairn_torch_plan_fini(&plan);
@@ -440,8 +440,8 @@ names_come_back(void **state)
     assert_false(cairn_megatron_norm_rename("decoder.layers.7.mlp.shared_experts.linear_fc1."
                                             "layer_norm_weight",
                                             false, text, sizeof(text)));
-    assert_false(cairn_megatron_norm_rename("decoder.layers.7.input_layernorm.weight", true, text,
-                                            40));
+    assert_false(
+        cairn_megatron_norm_rename("decoder.layers.7.input_layernorm.weight", true, text, 40));
     assert_false(cairn_megatron_name_parse("decoder.layers.01.mlp.router.weight", &name));
     assert_false(cairn_megatron_name_parse("decoder.layers.x.mlp.router.weight", &name));
     assert_false(cairn_megatron_name_parse("decoder.layers.99999999999.mlp.router.weight", &name));

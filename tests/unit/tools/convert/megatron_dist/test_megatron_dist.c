@@ -1,7 +1,7 @@
 /*
- * tests/unit/tools/convert/megatron_dist/test_megatron_dist.c - checkpoints of Megatron-Core's dist_checkpointing: what
- * it saved is found element by element in each of its forms (tests/fixtures/make_megatron_dist.py),
- * laid out again, and broken; and what keys stand for.
+ * tests/unit/tools/convert/megatron_dist/test_megatron_dist.c - checkpoints of Megatron-Core's
+ * dist_checkpointing: what it saved is found element by element in each of its forms
+ * (tests/fixtures/make_megatron_dist.py), laid out again, and broken; and what keys stand for.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -84,7 +84,8 @@ static void
 expect_names(const struct cairn_checkpoint *checkpoint, const char *prefix)
 {
     static const char *const names[] = {
-        "embedding.word_embeddings.weight", "decoder.final_layernorm.weight",
+        "embedding.word_embeddings.weight",
+        "decoder.final_layernorm.weight",
         "decoder.layers.0.self_attention.linear_proj.weight",
         "decoder.layers.1.mlp.linear_fc1.weight",
         "decoder.layers.0.mlp.experts.local_experts.1.linear_fc2.weight",
@@ -185,9 +186,9 @@ change_common(const char *fixture, const char *path, const char *pickle, size_t 
     fd = open(command, O_WRONLY | O_TRUNC);
     assert_true(fd >= 0);
     cairn_pickle_init(&tree, 1 << 20);
-    assert_int_equal(cairn_pickle_read(&tree, "test", (const uint8_t *)pickle, pickle_len, &root,
-                                       &taken),
-                     CAIRN_OK);
+    assert_int_equal(
+        cairn_pickle_read(&tree, "test", (const uint8_t *)pickle, pickle_len, &root, &taken),
+        CAIRN_OK);
     assert_int_equal(cairn_torch_plan_init(&plan, "common", &tree, root, NULL, 0), CAIRN_OK);
     assert_int_equal(cairn_torch_plan_write(&plan, fd, 0), CAIRN_OK);
     cairn_torch_plan_fini(&plan);
@@ -200,7 +201,7 @@ static void
 keeps_words_of_other_tokenizers(void **unused)
 {
 #define ARGS                                                                                       \
-    "\x80\x04}\x8c\x04"                                                                               \
+    "\x80\x04}\x8c\x04"                                                                            \
     "argscargparse\nNamespace\n)\x81}(\x8c\x0avocab_sizeK\x07\x8c\x11padded_vocab_sizeK\x08"
     static const struct {
         const char *pickle;
@@ -243,9 +244,9 @@ expect_index(const struct cairn_output *output, uint32_t count, const char *key,
 
     assert_non_null(copy);
     memcpy(copy, output->smalls[0].bytes, output->smalls[0].bytes_len);
-    assert_int_equal(cairn_dcp_metadata_parse(copy, output->smalls[0].bytes_len, "out", &metadata,
-                                              NULL),
-                     CAIRN_OK);
+    assert_int_equal(
+        cairn_dcp_metadata_parse(copy, output->smalls[0].bytes_len, "out", &metadata, NULL),
+        CAIRN_OK);
     assert_int_equal(metadata.entry_count, count);
     for (uint32_t i = 0; i < metadata.entry_count; i++)
         if (strcmp(metadata.entries[i].name, key) == 0)
@@ -319,7 +320,8 @@ cuts_experts_as_the_rest(void **unused)
     cairn_checkpoint_close(&checkpoint);
 }
 
-/* What is small is one chunk, whatever the count of ranks: a thousand make no more work than one. */
+/* What is small is one chunk, whatever the count of ranks: a thousand make no more work than
+ * one. */
 static void
 cuts_by_bytes_and_not_by_ranks(void **unused)
 {
@@ -388,9 +390,9 @@ imagine_model(const char *implementation, const char *other, struct cairn_checkp
                                                          shape[1] ? 2 : 1, shape, &tensor, NULL),
                              CAIRN_OK);
         }
-    assert_int_equal(cairn_checkpoint_add_opaque(checkpoint, "args.pickle", args,
-                                                 (size_t)args_bytes, NULL),
-                     CAIRN_OK);
+    assert_int_equal(
+        cairn_checkpoint_add_opaque(checkpoint, "args.pickle", args, (size_t)args_bytes, NULL),
+        CAIRN_OK);
     assert_int_equal(cairn_checkpoint_add_opaque(checkpoint, "optimizer.pickle", optimizer,
                                                  sizeof(optimizer) - 1, NULL),
                      CAIRN_OK);
@@ -408,8 +410,9 @@ offset_of(const struct cairn_output *output, const char *name)
     return 0;
 }
 
-/* Buffers go from the parameter that registers last to the first. The local spec has the norm before the
- * attention, as a module of its own; Transformer Engine's has it in the attention's second layer. */
+/* Buffers go from the parameter that registers last to the first. The local spec has the norm
+ * before the attention, as a module of its own; Transformer Engine's has it in the attention's
+ * second layer. */
 static void
 orders_buffers_by_spec(void **unused)
 {
@@ -462,7 +465,8 @@ refuses_unknown_order(void **unused)
     }
 }
 
-/* Experts that a map gave the names of grouped modules: as keys of a distributed checkpoint no job would look for them. */
+/* Experts that a map gave the names of grouped modules: as keys of a distributed checkpoint no job
+ * would look for them. */
 static void
 refuses_names_of_grouped_experts(void **unused)
 {
@@ -494,9 +498,11 @@ settles_what_it_knows(void **unused)
     } cases[] = {
 #define SETTLE(text, made) {text, sizeof(text) - 1, made}
         SETTLE("\x80\x04}(\x8c\x09optimizer}\x8c\x19param_state_sharding_type\x8c\x11"
-               "fully_reshardableu.", 1),
+               "fully_reshardableu.",
+               1),
         SETTLE("\x80\x04}(\x8c\x09optimizer}\x8c\x19param_state_sharding_type\x8c\x16"
-               "dp_zero_gather_scatteru.", 0),
+               "dp_zero_gather_scatteru.",
+               0),
         SETTLE("\x80\x04}\x8c\x09optimizer}\x8c\x05state}ss.", 0),
         SETTLE("\x80\x04}.", 0),
     };
@@ -578,9 +584,12 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(finds_stacked),  cmocka_unit_test(finds_apart),
-        cmocka_unit_test(finds_flat),     cmocka_unit_test(joins_settings),
-        cmocka_unit_test(lays_out),       cmocka_unit_test(knows_keys),
+        cmocka_unit_test(finds_stacked),
+        cmocka_unit_test(finds_apart),
+        cmocka_unit_test(finds_flat),
+        cmocka_unit_test(joins_settings),
+        cmocka_unit_test(lays_out),
+        cmocka_unit_test(knows_keys),
         cmocka_unit_test(keeps_words_of_other_tokenizers),
         cmocka_unit_test(cuts_experts_as_the_rest),
         cmocka_unit_test(cuts_by_bytes_and_not_by_ranks),

@@ -1,4 +1,5 @@
-/* tests/unit/tools/convert/pickle/test_compare.c - pickles that say the same in other bytes, and paths to what differs. */
+/* tests/unit/tools/convert/pickle/test_compare.c - pickles that say the same in other bytes, and
+ * paths to what differs. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -25,9 +26,15 @@ compare(const char *left, size_t left_bytes, const char *right, size_t right_byt
 
     cairn_pickle_init(&trees[0], 1 << 20);
     cairn_pickle_init(&trees[1], 1 << 20);
-    assert_int_equal(cairn_pickle_read(&trees[0], "left", (const uint8_t *)left, left_bytes, &a, &taken), CAIRN_OK);
-    assert_int_equal(cairn_pickle_read(&trees[1], "right", (const uint8_t *)right, right_bytes, &b, &taken), CAIRN_OK);
-    assert_int_equal(cairn_pickle_compare(&trees[0], a, b, bits, result.path, sizeof(result.path), &result.same), CAIRN_OK);
+    assert_int_equal(
+        cairn_pickle_read(&trees[0], "left", (const uint8_t *)left, left_bytes, &a, &taken),
+        CAIRN_OK);
+    assert_int_equal(
+        cairn_pickle_read(&trees[1], "right", (const uint8_t *)right, right_bytes, &b, &taken),
+        CAIRN_OK);
+    assert_int_equal(
+        cairn_pickle_compare(&trees[0], a, b, bits, result.path, sizeof(result.path), &result.same),
+        CAIRN_OK);
     cairn_pickle_fini(&trees[0]);
     cairn_pickle_fini(&trees[1]);
     return result;
@@ -39,19 +46,39 @@ static void
 says_the_same_in_other_bytes(void **state)
 {
     (void)state;
-    /* {'a': 1, 'b': [2]} of protocol 0, and the other way round of protocol 2 with memo and a longer int */
-    assert_true(COMPARE("(dVa\nI1\nsVb\n(lI2\nas.", "\x80\x02}q\x00(X\x01\x00\x00\x00" "bq\x01]q\x02K\x02" "aX\x01\x00\x00\x00" "aM\x01\x00u.").same);
+    /* {'a': 1, 'b': [2]} of protocol 0, and the other way round of protocol 2 with memo and a
+     * longer int */
+    assert_true(COMPARE("(dVa\nI1\nsVb\n(lI2\nas.", "\x80\x02}q\x00(X\x01\x00\x00\x00"
+                                                    "bq\x01]q\x02K\x02"
+                                                    "aX\x01\x00\x00\x00"
+                                                    "aM\x01\x00u.")
+                    .same);
     /* a list that holds one list twice, and one that holds two equal ones */
-    assert_true(COMPARE("\x80\x02]q\x00(]q\x01h\x01" "e.", "\x80\x02](]]e.").same);
+    assert_true(COMPARE("\x80\x02]q\x00(]q\x01h\x01"
+                        "e.",
+                        "\x80\x02](]]e.")
+                    .same);
     /* a list that holds itself */
-    assert_true(COMPARE("\x80\x02]q\x00h\x00" "a.", "\x80\x02]q\x05h\x05" "a.").same);
+    assert_true(COMPARE("\x80\x02]q\x00h\x00"
+                        "a.",
+                        "\x80\x02]q\x05h\x05"
+                        "a.")
+                    .same);
     assert_true(COMPARE("F0.0\n.", "F-0.0\n.").same);
     /* a set of protocol 4, in two orders */
-    assert_true(COMPARE("\x80\x04\x8f(K\x01K\x02K\x03\x90.", "\x80\x04\x8f(K\x03K\x02K\x01\x90.").same);
+    assert_true(
+        COMPARE("\x80\x04\x8f(K\x01K\x02K\x03\x90.", "\x80\x04\x8f(K\x03K\x02K\x01\x90.").same);
     /* the same as protocol 2 has it, which torch.save writes */
-    assert_true(COMPARE("\x80\x02" "c__builtin__\nset\n](Va\nVb\nVc\ne\x85R.", "\x80\x02" "c__builtin__\nset\n](Vc\nVa\nVb\ne\x85R.").same);
+    assert_true(COMPARE("\x80\x02"
+                        "c__builtin__\nset\n](Va\nVb\nVc\ne\x85R.",
+                        "\x80\x02"
+                        "c__builtin__\nset\n](Vc\nVa\nVb\ne\x85R.")
+                    .same);
     /* keys that are calls: {torch.device('cpu'): 1} */
-    assert_true(COMPARE("(dctorch\ndevice\n(Vcpu\ntRI1\ns.", "\x80\x02}ctorch\ndevice\nX\x03\x00\x00\x00" "cpu\x85RK\x01s.").same);
+    assert_true(COMPARE("(dctorch\ndevice\n(Vcpu\ntRI1\ns.",
+                        "\x80\x02}ctorch\ndevice\nX\x03\x00\x00\x00"
+                        "cpu\x85RK\x01s.")
+                    .same);
     assert_false(compare("F0.0\n.", 6, "F-0.0\n.", 7, true).same);
 }
 
@@ -75,14 +102,17 @@ says_where_it_differs(void **state)
         {"\x80\x04\x8f(K\x01K\x01K\x02\x90.", "\x80\x04\x8f(K\x01K\x02K\x03\x90.", "[1]"},
         {"c__builtin__\nset\n((lVa\naVb\natR.", "c__builtin__\nset\n((lVb\naVc\natR.", "[0]"},
         /* a list of which a set is made is a list elsewhere: [set([a, b]), the same list] */
-        {"(lc__builtin__\nset\n((lVa\naVb\nap1\ntRag1\na.", "(lc__builtin__\nset\n((lVb\naVa\nap1\ntRag1\na.", "[1][0]"},
+        {"(lc__builtin__\nset\n((lVa\naVb\nap1\ntRag1\na.",
+         "(lc__builtin__\nset\n((lVb\naVa\nap1\ntRag1\na.", "[1][0]"},
         /* the order of an OrderedDict is said, that of a dict is not */
-        {"ccollections\nOrderedDict\n(tRVa\nI1\nsVb\nI1\ns.", "ccollections\nOrderedDict\n(tRVb\nI1\nsVa\nI1\ns.", "a"},
+        {"ccollections\nOrderedDict\n(tRVa\nI1\nsVb\nI1\ns.",
+         "ccollections\nOrderedDict\n(tRVb\nI1\nsVa\nI1\ns.", "a"},
     };
 
     (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
-        struct compared result = compare(cases[i].left, strlen(cases[i].left), cases[i].right, strlen(cases[i].right), false);
+        struct compared result = compare(cases[i].left, strlen(cases[i].left), cases[i].right,
+                                         strlen(cases[i].right), false);
 
         assert_false(result.same);
         assert_string_equal(result.path, cases[i].path);

@@ -59,9 +59,9 @@ read_bytes(const void *bytes, size_t bytes_len, struct cairn_pickle_node **root)
 
 /* ---- what Python wrote ---- */
 
-static const char *const cases[] = {"ints",   "floats", "words", "bytes",   "lists",   "dicts",
-                                    "given",  "tuples", "sets",  "numbers", "objects", "cycles",
-                                    "deep",   "memo"};
+static const char *const cases[] = {"ints",    "floats", "words",  "bytes", "lists",
+                                    "dicts",   "given",  "tuples", "sets",  "numbers",
+                                    "objects", "cycles", "deep",   "memo"};
 enum { CASE_COUNT = sizeof(cases) / sizeof(cases[0]), PROTOCOLS = 6 };
 
 static uint8_t *
@@ -135,8 +135,8 @@ every_cut_of_a_pickle_is_refused(void **state)
             cairn_pickle_fini(&pickle);
             cairn_pickle_init(&pickle, ARENA_BYTES);
             last_line[0] = '\0';
-            assert_int_equal(
-                cairn_pickle_read_start(&pickle, "a.pkl", bytes, cut, &root, &taken), CAIRN_AGAIN);
+            assert_int_equal(cairn_pickle_read_start(&pickle, "a.pkl", bytes, cut, &root, &taken),
+                             CAIRN_AGAIN);
             assert_string_equal(last_line, "");
         }
         free(bytes);
@@ -150,12 +150,10 @@ static void
 describe(FILE *out, const struct cairn_pickle_node *node, int depth)
 {
     const struct cairn_pickle_object *object = node->object;
-    static const char *const brackets[] = {[CAIRN_PICKLE_LIST] = "[]",
-                                           [CAIRN_PICKLE_TUPLE] = "()",
-                                           [CAIRN_PICKLE_SET] = "{}",
-                                           [CAIRN_PICKLE_FROZENSET] = "<>",
-                                           [CAIRN_PICKLE_DICT] = "{}",
-                                           [CAIRN_PICKLE_PERSISTENT] = "@@"};
+    static const char *const brackets[] = {
+        [CAIRN_PICKLE_LIST] = "[]", [CAIRN_PICKLE_TUPLE] = "()",
+        [CAIRN_PICKLE_SET] = "{}",  [CAIRN_PICKLE_FROZENSET] = "<>",
+        [CAIRN_PICKLE_DICT] = "{}", [CAIRN_PICKLE_PERSISTENT] = "@@"};
     uint32_t slots = node->kind == CAIRN_PICKLE_DICT         ? 2 * node->count
                      : node->kind == CAIRN_PICKLE_PERSISTENT ? 1
                                                              : node->count;
@@ -185,10 +183,11 @@ describe(FILE *out, const struct cairn_pickle_node *node, int depth)
     case CAIRN_PICKLE_TEXT8:
     case CAIRN_PICKLE_BYTES:
     case CAIRN_PICKLE_BYTEARRAY:
-        (void)fprintf(out, "%s'%.*s'", node->kind == CAIRN_PICKLE_TEXT     ? ""
-                                       : node->kind == CAIRN_PICKLE_TEXT8  ? "8"
-                                       : node->kind == CAIRN_PICKLE_BYTES  ? "b"
-                                                                           : "ba",
+        (void)fprintf(out, "%s'%.*s'",
+                      node->kind == CAIRN_PICKLE_TEXT    ? ""
+                      : node->kind == CAIRN_PICKLE_TEXT8 ? "8"
+                      : node->kind == CAIRN_PICKLE_BYTES ? "b"
+                                                         : "ba",
                       (int)node->count, (const char *)node->bytes);
         break;
     case CAIRN_PICKLE_GLOBAL:
@@ -212,9 +211,9 @@ describe(FILE *out, const struct cairn_pickle_node *node, int depth)
     default:
         (void)fputc(brackets[node->kind][0], out);
         for (uint32_t i = 0; i < slots; i++) {
-            (void)fputs(i == 0                                               ? ""
+            (void)fputs(i == 0                                          ? ""
                         : node->kind == CAIRN_PICKLE_DICT && i % 2 == 1 ? ": "
-                                                                             : ", ",
+                                                                        : ", ",
                         out);
             describe(out, node->items[i], depth - 1);
         }
@@ -280,9 +279,16 @@ every_opcode_makes_its_node(void **state)
         {PICKLE("Pabc\n."), "@'abc'@"},
         {PICKLE("K\7Q."), "@7@"},
         {PICKLE("K\1p7\n0g7\n."), "1"},
-        {PICKLE("K\1q\7K\2r\0\0\0\0" "00h\7j\0\0\0\0\x86."), "(1, 2)"},
-        {PICKLE("K\1\x94" "0K\2\x94" "0h\1h\0\x86."), "(2, 1)"},
-        {PICKLE("K\1(K\2K\3" "1."), "1"},
+        {PICKLE("K\1q\7K\2r\0\0\0\0"
+                "00h\7j\0\0\0\0\x86."),
+         "(1, 2)"},
+        {PICKLE("K\1\x94"
+                "0K\2\x94"
+                "0h\1h\0\x86."),
+         "(2, 1)"},
+        {PICKLE("K\1(K\2K\3"
+                "1."),
+         "1"},
         {PICKLE("K\1(0."), "1"},
         {PICKLE("]2a."), "[[[[…]]]]"},
         {PICKLE("]q\0h\0a."), "[[[[…]]]]"},
@@ -331,7 +337,9 @@ what_cannot_be_said_is_refused_by_opcode_and_byte(void **state)
         {PICKLE("NN."), "opcode STOP: the pickle has more values"},
         {PICKLE("(N."), "opcode STOP: the pickle has more values"},
         {PICKLE("0."), "opcode POP: it needs more values"},
-        {PICKLE("N(N0" "000."), "opcode POP: it needs more values"},
+        {PICKLE("N(N0"
+                "000."),
+         "opcode POP: it needs more values"},
         {PICKLE("1."), "opcode POP_MARK: there is no mark"},
         {PICKLE("e."), "opcode APPENDS: there is no mark"},
         {PICKLE("(e."), "opcode APPENDS: it needs more values"},
@@ -506,9 +514,9 @@ what_is_built_is_found(void **state)
     assert_null(cairn_pickle_get(dict, "b"));
     args[0] = cairn_pickle_text(&pickle, "words");
     args[1] = cairn_pickle_int(&pickle, -1);
-    object = cairn_pickle_object(&pickle, CAIRN_PICKLE_REDUCE,
-                                 cairn_pickle_global(&pickle, "m", "C"),
-                                 cairn_pickle_sequence(&pickle, CAIRN_PICKLE_TUPLE, args, 2));
+    object =
+        cairn_pickle_object(&pickle, CAIRN_PICKLE_REDUCE, cairn_pickle_global(&pickle, "m", "C"),
+                            cairn_pickle_sequence(&pickle, CAIRN_PICKLE_TUPLE, args, 2));
     state_node = cairn_pickle_dict(&pickle);
     cairn_pickle_put(&pickle, state_node, cairn_pickle_text(&pickle, "field"), dict);
     cairn_pickle_build(&pickle, object, state_node);
@@ -527,7 +535,8 @@ what_is_built_is_found(void **state)
     assert_null(cairn_pickle_none(&pickle)); /* sticky */
 }
 
-/* bytes as protocol 2 says them: a call with text of U+0000 … U+00FF, which is what is found again; anything else is none. */
+/* bytes as protocol 2 says them: a call with text of U+0000 … U+00FF, which is what is found again;
+ * anything else is none. */
 static void
 bytes_are_found_in_the_call_that_says_them(void **state)
 {
@@ -537,10 +546,17 @@ bytes_are_found_in_the_call_that_says_them(void **state)
         const char *bytes; /* NULL: none */
         size_t bytes_len;
     } calls[] = {
-        {"_codecs", "a\0\xc2\x80\xc3\xbf", "latin1", 6, "a\0\x80\xff", 4}, {"_codecs", "", "latin1", 0, "", 0},
-        {"_codecs", "\xc4\x80", "latin1", 2, NULL, 0},                       {"_codecs", "\xc3", "latin1", 1, NULL, 0},
-        {"_codecs", "\xc3" "a", "latin1", 2, NULL, 0},                         {"_codecs", "\x80", "latin1", 1, NULL, 0},
-        {"_codecs", "a", "utf-8", 1, NULL, 0},                                {"codecs", "a", "latin1", 1, NULL, 0},
+        {"_codecs", "a\0\xc2\x80\xc3\xbf", "latin1", 6, "a\0\x80\xff", 4},
+        {"_codecs", "", "latin1", 0, "", 0},
+        {"_codecs", "\xc4\x80", "latin1", 2, NULL, 0},
+        {"_codecs", "\xc3", "latin1", 1, NULL, 0},
+        {"_codecs",
+         "\xc3"
+         "a",
+         "latin1", 2, NULL, 0},
+        {"_codecs", "\x80", "latin1", 1, NULL, 0},
+        {"_codecs", "a", "utf-8", 1, NULL, 0},
+        {"codecs", "a", "latin1", 1, NULL, 0},
     };
     const uint8_t *bytes = NULL;
     size_t bytes_len = 0;
@@ -551,9 +567,11 @@ bytes_are_found_in_the_call_that_says_them(void **state)
         struct cairn_pickle_node *args[2], *call;
         bool found;
 
-        args[0] = cairn_pickle_borrow(&pickle, CAIRN_PICKLE_TEXT, calls[i].text, calls[i].text_bytes);
+        args[0] =
+            cairn_pickle_borrow(&pickle, CAIRN_PICKLE_TEXT, calls[i].text, calls[i].text_bytes);
         args[1] = cairn_pickle_text(&pickle, calls[i].encoding);
-        call = cairn_pickle_object(&pickle, CAIRN_PICKLE_REDUCE, cairn_pickle_global(&pickle, calls[i].module, "encode"),
+        call = cairn_pickle_object(&pickle, CAIRN_PICKLE_REDUCE,
+                                   cairn_pickle_global(&pickle, calls[i].module, "encode"),
                                    cairn_pickle_sequence(&pickle, CAIRN_PICKLE_TUPLE, args, 2));
         found = cairn_pickle_read_bytes(&pickle, call, &bytes, &bytes_len);
         assert_int_equal(found, calls[i].bytes != NULL);
@@ -562,7 +580,8 @@ bytes_are_found_in_the_call_that_says_them(void **state)
             assert_memory_equal(bytes, calls[i].bytes, bytes_len);
         }
     }
-    assert_false(cairn_pickle_read_bytes(&pickle, cairn_pickle_text(&pickle, "a"), &bytes, &bytes_len));
+    assert_false(
+        cairn_pickle_read_bytes(&pickle, cairn_pickle_text(&pickle, "a"), &bytes, &bytes_len));
     assert_false(cairn_pickle_read_bytes(&pickle, NULL, &bytes, &bytes_len));
 }
 

@@ -1,11 +1,12 @@
 /*
- * tests/unit/tools/convert/torch/test_file.c - files of torch.save against what PyTorch said of them when
- * it made them (tests/fixtures/make_torch.py), written again, and broken in many ways.
+ * tests/unit/tools/convert/torch/test_file.c - files of torch.save against what PyTorch said of
+ * them when it made them (tests/fixtures/make_torch.py), written again, and broken in many ways.
  *
  * For tests/interop it is a program, too:
  *   --list FILE            one line per tensor, as make_torch.py writes it
  *   --rewrite FROM TO      reads a file and writes it anew, in the form since 1.6
- *   --sparse FILE GIB      a file with a storage of GIB GiB of zeroes, of which the last element is 1
+ *   --sparse FILE GIB      a file with a storage of GIB GiB of zeroes, of which the last element is
+ *                          1
  *   --make FILE            a state dict of every dtype, from nothing
  */
 #include <setjmp.h>
@@ -132,9 +133,9 @@ listing_of(const char *path)
     return text;
 }
 
-static const char *const fixtures[] = {"dtypes",        "training",        "views",        "bare",
-                                       "stream",        "no_checksums",    "protocol4",    "legacy_dtypes",
-                                       "legacy_views",  "legacy_training"};
+static const char *const fixtures[] = {
+    "dtypes",       "training",  "views",         "bare",         "stream",
+    "no_checksums", "protocol4", "legacy_dtypes", "legacy_views", "legacy_training"};
 enum { FIXTURE_COUNT = sizeof(fixtures) / sizeof(fixtures[0]) };
 
 static void
@@ -149,9 +150,9 @@ tensors_are_what_pytorch_says(void **state)
 
         (void)snprintf(path, sizeof(path), FIXTURES "%s.pt", fixtures[i]);
         (void)snprintf(expected_path, sizeof(expected_path), FIXTURES "%s.txt", fixtures[i]);
-        assert_int_equal(cairn_file_load(AT_FDCWD, expected_path, TEXT_BYTES, &expected,
-                                         &expected_bytes),
-                         CAIRN_OK);
+        assert_int_equal(
+            cairn_file_load(AT_FDCWD, expected_path, TEXT_BYTES, &expected, &expected_bytes),
+            CAIRN_OK);
         assert_true(expected_bytes > 0);
         listing = listing_of(path);
         assert_string_equal(listing, (char *)expected);
@@ -192,11 +193,11 @@ rewrite(const char *from_path, const char *to_path, const char *folder)
     storages = calloc(file.storage_count + 1u, sizeof(*storages));
     assert_non_null(storages);
     for (uint32_t i = 0; i < file.storage_count; i++)
-        storages[i] = (struct cairn_torch_plan_storage){file.storages[i].key,
-                                                        file.storages[i].bytes};
-    assert_int_equal(cairn_torch_plan_init(&plan, folder, &file.tree, file.root, storages,
-                                           file.storage_count),
-                     CAIRN_OK);
+        storages[i] =
+            (struct cairn_torch_plan_storage){file.storages[i].key, file.storages[i].bytes};
+    assert_int_equal(
+        cairn_torch_plan_init(&plan, folder, &file.tree, file.root, storages, file.storage_count),
+        CAIRN_OK);
     assert_int_equal(cairn_file_open(AT_FDCWD, to_path, CAIRN_FILE_CREATE, &to), CAIRN_OK);
     /* the order in which storages are written is free */
     for (uint32_t i = file.storage_count; i-- > 0;)
@@ -467,15 +468,14 @@ a_tensor_never_reaches_past_its_storage(void **state)
         cairn_pickle_init(&tree, MEMORY_BYTES);
         cairn_torch_builder_init(&builder, &tree);
         make_archive(path, &tree,
-                     cairn_torch_tensor_node(&builder,
-                                             cairn_torch_storage(&builder, view.dtype, "0", 16),
-                                             &view));
+                     cairn_torch_tensor_node(
+                         &builder, cairn_torch_storage(&builder, view.dtype, "0", 16), &view));
         assert_int_equal(cairn_file_load(AT_FDCWD, path, TEXT_BYTES, &bytes, &bytes_len), CAIRN_OK);
         if (cases[i].fits)
             assert_int_equal(open_bytes(bytes, bytes_len, &file), CAIRN_OK);
         else
-            refused(bytes, bytes_len, i == 11 ? "more elements than any memory"
-                                              : "past the end of its storage");
+            refused(bytes, bytes_len,
+                    i == 11 ? "more elements than any memory" : "past the end of its storage");
         if (cases[i].fits)
             cairn_torch_close(&file);
         cairn_pickle_fini(&tree);
@@ -507,9 +507,8 @@ archive_refused(const struct text_entry *entries, size_t count, const char *why)
 
         assert_int_equal(cairn_zip_plan_add(&plan, entries[i].name, text_bytes, &index), CAIRN_OK);
         plan.entries[index].crc32 = cairn_crc32(0, entries[i].text, text_bytes);
-        assert_int_equal(cairn_file_write_at(fd, plan.entries[index].at, entries[i].text,
-                                             text_bytes),
-                         CAIRN_OK);
+        assert_int_equal(
+            cairn_file_write_at(fd, plan.entries[index].at, entries[i].text, text_bytes), CAIRN_OK);
     }
     assert_int_equal(cairn_zip_plan_write(&plan, fd, 0), CAIRN_OK);
     assert_int_equal(cairn_file_close(fd), CAIRN_OK);
@@ -581,10 +580,10 @@ storages_must_be_there_and_whole(void **state)
         cairn_pickle_init(&tree, MEMORY_BYTES);
         cairn_torch_builder_init(&builder, &tree);
         make_archive(path, &tree,
-                     cairn_torch_tensor_node(&builder,
-                                             cairn_torch_storage(&builder, view.dtype, cases[i].key,
-                                                                 cases[i].bytes),
-                                             &view));
+                     cairn_torch_tensor_node(
+                         &builder,
+                         cairn_torch_storage(&builder, view.dtype, cases[i].key, cases[i].bytes),
+                         &view));
         assert_int_equal(cairn_file_load(AT_FDCWD, path, TEXT_BYTES, &bytes, &bytes_len), CAIRN_OK);
         refused(bytes, bytes_len, cases[i].why);
         cairn_pickle_fini(&tree);
@@ -632,10 +631,8 @@ static void
 make_sparse(const char *path, uint64_t gib)
 {
     uint64_t elements = gib << 28;
-    struct cairn_torch_view view = {.dtype = cairn_torch_dtype_named("float32"),
-                                    .dims = 1,
-                                    .shape = {elements},
-                                    .stride = {1}};
+    struct cairn_torch_view view = {
+        .dtype = cairn_torch_dtype_named("float32"), .dims = 1, .shape = {elements}, .stride = {1}};
     struct cairn_torch_view last = {.dtype = view.dtype, .dims = 1, .shape = {4}, .stride = {1}};
     struct cairn_torch_plan_storage storages[2] = {{"0", gib << 30}, {"1", 16}};
     const float one = 1.0f, four[4] = {1, 2, 3, 4};
@@ -648,18 +645,19 @@ make_sparse(const char *path, uint64_t gib)
     cairn_pickle_init(&tree, MEMORY_BYTES);
     cairn_torch_builder_init(&builder, &tree);
     dict = cairn_pickle_dict(&tree);
-    cairn_pickle_put(&tree, dict, cairn_pickle_text(&tree, "large"),
-                     cairn_torch_tensor_node(
-                         &builder, cairn_torch_storage(&builder, view.dtype, "0", gib << 30), &view));
+    cairn_pickle_put(
+        &tree, dict, cairn_pickle_text(&tree, "large"),
+        cairn_torch_tensor_node(&builder, cairn_torch_storage(&builder, view.dtype, "0", gib << 30),
+                                &view));
     cairn_pickle_put(&tree, dict, cairn_pickle_text(&tree, "behind"),
                      cairn_torch_tensor_node(
                          &builder, cairn_torch_storage(&builder, view.dtype, "1", 16), &last));
     assert_int_equal(cairn_pickle_done(&tree), CAIRN_OK);
     assert_int_equal(cairn_torch_plan_init(&plan, "archive", &tree, dict, storages, 2), CAIRN_OK);
     assert_int_equal(cairn_file_open(AT_FDCWD, path, CAIRN_FILE_CREATE, &fd), CAIRN_OK);
-    assert_int_equal(cairn_file_write_at(fd, plan.zip.entries[plan.first_storage].at +
-                                                 (gib << 30) - 4, &one, 4),
-                     CAIRN_OK);
+    assert_int_equal(
+        cairn_file_write_at(fd, plan.zip.entries[plan.first_storage].at + (gib << 30) - 4, &one, 4),
+        CAIRN_OK);
     assert_int_equal(cairn_file_write_at(fd, plan.zip.entries[plan.first_storage + 1].at, four, 16),
                      CAIRN_OK);
     assert_int_equal(cairn_torch_plan_write(&plan, fd, 0), CAIRN_OK);
@@ -699,9 +697,9 @@ more_than_4_gib_is_found_again(void **state)
 }
 
 static const char *const made_dtypes[] = {
-    "float32",  "float64",       "float16",     "bfloat16", "int64",  "int32",  "int16",
-    "int8",     "uint8",         "bool",        "uint16",   "uint32", "uint64", "complex64",
-    "complex128", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu"};
+    "float32", "float64",   "float16",    "bfloat16",      "int64",       "int32",
+    "int16",   "int8",      "uint8",      "bool",          "uint16",      "uint32",
+    "uint64",  "complex64", "complex128", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu"};
 enum { MADE_COUNT = sizeof(made_dtypes) / sizeof(made_dtypes[0]), MADE_ELEMENTS = 6 };
 
 /*
@@ -731,13 +729,12 @@ made_tree(struct cairn_pickle *tree, struct cairn_torch_plan_storage *storages,
                                         .parameter = i < 2};
 
         (void)snprintf(keys[i], 8, "%u", i);
-        storages[i] = (struct cairn_torch_plan_storage){keys[i],
-                                                        MADE_ELEMENTS * dtype->element_bytes};
-        cairn_pickle_put(tree, weights, cairn_pickle_text(tree, made_dtypes[i]),
-                         cairn_torch_tensor_node(
-                             &builder,
-                             cairn_torch_storage(&builder, dtype, keys[i], storages[i].bytes),
-                             &view));
+        storages[i] =
+            (struct cairn_torch_plan_storage){keys[i], MADE_ELEMENTS * dtype->element_bytes};
+        cairn_pickle_put(
+            tree, weights, cairn_pickle_text(tree, made_dtypes[i]),
+            cairn_torch_tensor_node(
+                &builder, cairn_torch_storage(&builder, dtype, keys[i], storages[i].bytes), &view));
     }
     cairn_pickle_put(tree, root, cairn_pickle_text(tree, "size"),
                      cairn_torch_size(&builder, extents, 2));

@@ -1,6 +1,6 @@
 /*
- * tests/unit/tools/convert/zip/test_zip.c - archives that are laid out, written and found again, at any place
- * of a file and beyond 4 GiB; and every way in which one can contradict itself.
+ * tests/unit/tools/convert/zip/test_zip.c - archives that are laid out, written and found again, at
+ * any place of a file and beyond 4 GiB; and every way in which one can contradict itself.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -148,7 +148,8 @@ sizes_and_places_beyond_32_bits_are_kept(void **state)
         plan.entries[i].crc32 = 1 + i;
     }
     assert_int_equal(cairn_zip_plan_write(&plan, fd, 0), CAIRN_OK);
-    assert_int_equal(cairn_zip_open(fd, "large.zip", 0, cairn_zip_plan_bytes(&plan), &zip), CAIRN_OK);
+    assert_int_equal(cairn_zip_open(fd, "large.zip", 0, cairn_zip_plan_bytes(&plan), &zip),
+                     CAIRN_OK);
     for (uint32_t i = 0; i < 3; i++) {
         const struct cairn_zip_entry *entry = cairn_zip_find(&zip, names[i]);
 
@@ -179,7 +180,8 @@ many_entries_are_found(void **state)
         assert_int_equal(cairn_zip_plan_add(&plan, name, 1, &index), CAIRN_OK);
     }
     assert_int_equal(cairn_zip_plan_write(&plan, fd, 0), CAIRN_OK);
-    assert_int_equal(cairn_zip_open(fd, "many.zip", 0, cairn_zip_plan_bytes(&plan), &zip), CAIRN_OK);
+    assert_int_equal(cairn_zip_open(fd, "many.zip", 0, cairn_zip_plan_bytes(&plan), &zip),
+                     CAIRN_OK);
     assert_int_equal(zip.entry_count, MANY);
     for (uint32_t i = 0; i < MANY; i += 997) {
         (void)snprintf(name, sizeof(name), "%u", i);
@@ -220,7 +222,8 @@ open_archive(size_t bytes)
     assert_int_equal(cairn_file_write_at(fd, 0, archive, bytes), CAIRN_OK);
     err = cairn_zip_open(fd, "a.zip", 0, bytes, &zip);
     for (uint32_t i = 0; err == CAIRN_OK && i < zip.entry_count; i++)
-        assert_true(zip.entries[i].at <= bytes && zip.entries[i].bytes <= bytes - zip.entries[i].at);
+        assert_true(zip.entries[i].at <= bytes &&
+                    zip.entries[i].bytes <= bytes - zip.entries[i].at);
     cairn_zip_fini(&zip);
     assert_int_equal(cairn_file_close(fd), CAIRN_OK);
     return err;
@@ -263,7 +266,8 @@ contradictions_are_refused(void **state)
         {CAIRN_ZIP_CENTRAL_SIGNATURE, 2, 10, 1, "\x08", "top/data/2 is compressed"},
         {CAIRN_ZIP_CENTRAL_SIGNATURE, 2, 20, 1, "\x02", "two sizes"},
         {CAIRN_ZIP_CENTRAL_SIGNATURE, 2, 20, 8, "\xff\xff\xff\xff\xff\xff\xff\xff", "has no sizes"},
-        {CAIRN_ZIP_CENTRAL_SIGNATURE, 4, 20, 8, "\x00\xff\0\0\x00\xff\0\0", "longer than the archive"},
+        {CAIRN_ZIP_CENTRAL_SIGNATURE, 4, 20, 8, "\x00\xff\0\0\x00\xff\0\0",
+         "longer than the archive"},
         {CAIRN_ZIP_CENTRAL_SIGNATURE, 2, 20, 8, "\xc8\0\0\0\xc8\0\0\0", "lies over another one"},
         {CAIRN_ZIP_CENTRAL_SIGNATURE, 2, 42, 4, "\0\0\0\0", "another entry's"},
         {CAIRN_ZIP_CENTRAL_SIGNATURE, 2, 42, 4, "\xff\xff\xff\x7f", "outside of the archive"},
