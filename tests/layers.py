@@ -1,0 +1,208 @@
+#!/usr/bin/env python3
+"""Checks that every file includes only what its room may use.
+
+    tests/layers.py                    check the includes of all C files outside tests/
+    tests/layers.py --calls BUILD      check the calls too, in the objects of a build folder
+    tests/layers.py --report BUILD     print lines, circles and upward arrows per module
+
+A room is a folder of C files. ROOMS lists the rooms from the bottom up, each with the rooms it may use besides
+itself and include/cairn. A room may only name rooms above it in the list, so rooms cannot form a circle.
+"""
+import collections
+import os
+import re
+import subprocess
+import sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+ROOMS = {
+    "base": "",
+    "erasure": "base",
+    "transport": "base",
+    "snapshot": "base",
+    "client": "snapshot base",
+    "bindings/nccl": "base",
+    "examples/gpt": "",
+    # Detection: records of a trace, one summary per rank and step, verdicts, the running job, pictures.
+    "replan/trace": "base",
+    "replan/detect": "replan/trace base",
+    "replan/live": "replan/detect replan/trace base",
+    "replan/views": "replan/detect replan/trace base",
+    # Planning: the problem and a plan's cost, what was measured, the bound, the search, sequences, advice.
+    "replan/fleet": "base",
+    "replan/profile": "replan/fleet replan/trace base",
+    "replan/bound": "replan/fleet base",
+    "replan/search": "replan/bound replan/fleet base",
+    "replan/assign": "replan/fleet base",
+    "replan/advise": "replan/search replan/fleet base",
+    # The agent: the pure protocol, the process that carries it out, what is not the protocol, all of it together.
+    "agent/core": "erasure snapshot base",
+    "agent/process": "agent/core client transport erasure snapshot base",
+    "agent/service": "agent/process agent/core replan/live replan/detect replan/trace replan/advise replan/search "
+    "replan/fleet client erasure snapshot base",
+    "agent": "agent/service agent/process agent/core transport erasure snapshot base",
+    # Checkpoints: containers, what a checkpoint is, names of training state, the engine, a room per format.
+    "tools/convert/pickle": "base",
+    "tools/convert/zip": "base",
+    "tools/convert/core": "snapshot base",
+    "tools/convert/state": "tools/convert/core tools/convert/pickle base",
+    "tools/convert/torch": "tools/convert/state tools/convert/core tools/convert/zip tools/convert/pickle snapshot base",
+    "tools/convert/dcp": "tools/convert/torch tools/convert/state tools/convert/core tools/convert/zip "
+    "tools/convert/pickle snapshot base",
+    "tools/convert/safetensors": "tools/convert/state tools/convert/core tools/convert/pickle snapshot base",
+    "tools/convert/universal": "tools/convert/safetensors tools/convert/core snapshot base",
+    "tools/convert/deepspeed": "tools/convert/torch tools/convert/state tools/convert/core tools/convert/zip "
+    "tools/convert/pickle snapshot base",
+    "tools/convert/megatron": "tools/convert/torch tools/convert/state tools/convert/core tools/convert/zip "
+    "tools/convert/pickle snapshot base",
+    "tools/convert/megatron_dist": "tools/convert/megatron tools/convert/dcp tools/convert/torch tools/convert/state "
+    "tools/convert/core tools/convert/zip tools/convert/pickle snapshot base",
+    "tools/convert/maps": "tools/convert/state tools/convert/core tools/convert/pickle snapshot base",
+    "tools/convert/engine": "tools/convert/maps tools/convert/core snapshot base",
+    "tools/convert/compare": "tools/convert/engine tools/convert/state tools/convert/core tools/convert/pickle snapshot base",
+}
+# The table of formats; the command.
+ROOMS["tools/convert"] = " ".join(ROOMS)
+ROOMS["tools"] = " ".join(ROOMS)
+
+
+def room_of(path):
+    """The room of a source file: its folder, or the nearest folder above it that is a room."""
+    folder = os.path.dirname(path)
+    while folder and folder not in ROOMS:
+        folder = os.path.dirname(folder)
+    return folder
+
+
+def allowed(room, other):
+    return other == room or other in ROOMS[room].split()
+
+
+def c_files():
+    for module in sorted({room.split("/")[0] for room in ROOMS}):
+        for folder, _, names in os.walk(os.path.join(ROOT, module)):
+            for name in sorted(names):
+                if name.endswith((".c", ".h")):
+                    yield os.path.relpath(os.path.join(folder, name), ROOT)
+
+
+def check_includes():
+    """One line for each include that leaves its room in a direction that ROOMS does not list."""
+    problems = []
+    for path in c_files():
+        room = room_of(path)
+        if not room:
+            problems.append(f"{path}: the folder is no room; add it to ROOMS in tests/layers.py")
+            continue
+        with open(os.path.join(ROOT, path)) as f:
+            for number, line in enumerate(f, 1):
+                m = re.match(r'#include "([^"]+)"', line)
+                if not m or m[1].startswith("cairn/") or "/" not in m[1]:
+                    continue
+                other = room_of(m[1])
+                if not other or not allowed(room, other):
+                    problems.append(f"{path}:{number}: {room} must not include {m[1]}")
+    return problems
+
+
+def calls(build, module):
+    """Which files of a module refer to symbols of which others: {file: {file: [symbol]}}."""
+    defined, wanted = {}, {}
+    for path in c_files():
+        if not path.endswith(".c") or path.split("/")[0] not in module:
+            continue
+        obj = os.path.join(ROOT, build, path[:-2] + ".o")
+        if not os.path.exists(obj):
+            continue
+        wanted[path] = set()
+        for line in subprocess.run(
+            ["nm", obj], capture_output=True, text=True, check=True
+        ).stdout.splitlines():
+            words = line.split()
+            if len(words) == 3 and words[1] in "TDBRV":
+                defined[words[2]] = path
+            elif len(words) == 2 and words[0] == "U":
+                wanted[path].add(words[1])
+    graph = {}
+    for path, symbols in wanted.items():
+        graph[path] = collections.defaultdict(list)
+        for symbol in sorted(symbols):
+            if defined.get(symbol, path) != path:
+                graph[path][defined[symbol]].append(symbol)
+    return graph
+
+
+def check_calls(build):
+    """One line for each pair of files whose call leaves its room against ROOMS."""
+    graph = calls(build, {room.split("/")[0] for room in ROOMS})
+    return [
+        f"{path}: {room_of(path)} must not call {', '.join(symbols)} of {other}"
+        for path, others in sorted(graph.items())
+        for other, symbols in sorted(others.items())
+        if not allowed(room_of(path), room_of(other))
+    ]
+
+
+def circles(graph):
+    """The strongly connected components of more than one node (Tarjan, SIAM J. Comput. 1972)."""
+    index, low, stack, found = {}, {}, [], []
+
+    def visit(node):
+        index[node] = low[node] = len(index)
+        stack.append(node)
+        for other in graph.get(node, ()):
+            if other not in index:
+                visit(other)
+                low[node] = min(low[node], low[other])
+            elif other in stack:
+                low[node] = min(low[node], index[other])
+        if low[node] == index[node]:
+            component = []
+            while not component or component[-1] != node:
+                component.append(stack.pop())
+            if len(component) > 1:
+                found.append(sorted(component))
+
+    sys.setrecursionlimit(10000)
+    for node in graph:
+        if node not in index:
+            visit(node)
+    return found
+
+
+def report(build):
+    """Per module: files, lines, calls between files, calls between rooms against ROOMS, circles of files."""
+    for module in sorted({room.split("/")[0] for room in ROOMS}):
+        graph = calls(build, {module})
+        arrows = sum(len(others) for others in graph.values())
+        upward = sum(
+            not allowed(room_of(p), room_of(o)) for p, others in graph.items() for o in others
+        )
+        sizes = sorted((len(c) for c in circles(graph)), reverse=True)
+        print(
+            f"{module}: {len(graph)} files, {arrows} arrows, {upward} upward, circles of {sizes or 'none'}"
+        )
+        lines = collections.Counter()
+        for path in c_files():
+            if path.split("/")[0] == module:
+                with open(os.path.join(ROOT, path)) as f:
+                    lines[room_of(path)] += sum(1 for _ in f)
+        for room, count in sorted(lines.items()):
+            print(f"    {room}: {count} lines")
+
+
+def main(arguments):
+    if arguments[:1] == ["--report"]:
+        report(arguments[1])
+        return 0
+    problems = check_includes()
+    if arguments[:1] == ["--calls"]:
+        problems += check_calls(arguments[1])
+    for line in problems:
+        print(line)
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
