@@ -1,5 +1,5 @@
 /*
- * one_agent.h - a whole agent of a job of one node as a real process, and trainers that speak to it
+ * tests/unit/agent/one_agent.h - a whole agent of a job of one node as a real process, and trainers that speak to it
  * frame by frame. A program that includes this is also the keeper's executable: main calls
  * keeper_main first.
  */

@@ -1,5 +1,5 @@
 /*
- * rings.h - rings of timing records for a whole agent (one_agent.h), and what its status says of
+ * tests/unit/agent/rings.h - rings of timing records for a whole agent (one_agent.h), and what its status says of
  * them.
  */
 #ifndef RINGS_H

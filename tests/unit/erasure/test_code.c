@@ -1,5 +1,5 @@
 /*
- * test_code.c - the code against two references: field arithmetic written out below, which shares
+ * tests/unit/erasure/test_code.c - the code against two references: field arithmetic written out below, which shares
  * nothing with the product, and ISA-L's own base path.
  */
 #include "erasure/code.h"

@@ -1,4 +1,4 @@
-/* test_repair_load.c - the repair schedule spreads its load, and refuses requests that are wrong.
+/* tests/unit/erasure/test_repair_load.c - the repair schedule spreads its load, and refuses requests that are wrong.
  */
 #include "erasure/repair.h"
 

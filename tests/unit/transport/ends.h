@@ -1,5 +1,5 @@
 /*
- * ends.h - transports under test in one process, what their callbacks said, and a loop that turns
+ * tests/unit/transport/ends.h - transports under test in one process, what their callbacks said, and a loop that turns
  * them until a condition holds or a deadline passes.
  */
 #ifndef ENDS_H

@@ -1,0 +1,118 @@
+#!/usr/bin/env python3
+"""Checks that names of files are names of files.
+
+1. Every path in backticks or in a link of a README or a page of docs/ exists.
+2. The comment at the head of a C file begins with the file's own path.
+3. Every folder of unit tests has the path of a folder of sources.
+
+Prints one line per problem; exit status 1 when there are any.
+"""
+import glob
+import os
+import re
+import subprocess
+import sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+TOP = {name for name in os.listdir(ROOT) if os.path.isdir(os.path.join(ROOT, name))} - {
+    "build",
+    "lib",
+}
+SUFFIXES = (".c", ".h", ".py", ".md", ".map", ".sh", ".service", ".yaml")
+
+
+def tracked(*patterns):
+    """The project's files that match, with those not yet committed."""
+    command = ["git", "ls-files", "-co", "--exclude-standard", "--", *patterns]
+    out = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return sorted(f for f in out.splitlines() if os.path.exists(os.path.join(ROOT, f)))
+
+
+def expand(word):
+    """A word with {a,b} as the words it stands for; `[ch]` and `*` stay for glob."""
+    m = re.search(r"\{([^{}]*)\}", word)
+    if not m:
+        return [word]
+    return [
+        w for part in m[1].split(",") for w in expand(word[: m.start()] + part + word[m.end() :])
+    ]
+
+
+def exists(page, word):
+    """Whether a path of a page is there, seen from the root, from the page's folder, or below it
+    for a bare file name."""
+    folder = os.path.dirname(os.path.join(ROOT, page))
+    places = [os.path.join(ROOT, word), os.path.join(folder, word)]
+    if "/" not in word or not word.split("/")[0] in TOP:
+        places.append(os.path.join(folder, "**", word))
+    if page.startswith("docs/"):
+        places.append(os.path.join(ROOT, "**", word))
+    return any(glob.glob(place, recursive=True) for place in places)
+
+
+def is_path(word):
+    """Whether a word in backticks claims to be a file or folder of the project."""
+    if not re.fullmatch(r"[\w./*{},\[\]-]+", word) or word.startswith(("/", "-", ".")):
+        return False
+    if word.split("/")[0] in TOP and "/" in word:
+        return True
+    return word.endswith((".c", ".h", ".[ch]"))
+
+
+def check_pages():
+    problems = []
+    for page in tracked("*.md"):
+        with open(os.path.join(ROOT, page)) as f:
+            fenced = False
+            for number, line in enumerate(f, 1):
+                if line.startswith("```"):
+                    fenced = not fenced
+                if fenced:
+                    continue
+                words = [w for quoted in re.findall(r"`([^`]+)`", line) for w in quoted.split()]
+                links = [
+                    link.split("#")[0]
+                    for link in re.findall(r"\]\(([^)\s]+)\)", line)
+                    if not link.startswith(("http", "#"))
+                ]
+                for word in words:
+                    for path in expand(word.rstrip(",;:")):
+                        if is_path(path) and not exists(page, path):
+                            problems.append(f"{page}:{number}: `{path}` is no file of this tree")
+                for link in links:
+                    folder = os.path.dirname(os.path.join(ROOT, page))
+                    if not os.path.exists(os.path.join(folder, link)):
+                        problems.append(f"{page}:{number}: the link to {link} leads nowhere")
+    return problems
+
+
+def check_heads():
+    problems = []
+    for path in tracked("*.c", "*.h"):
+        with open(os.path.join(ROOT, path)) as f:
+            head = f.read(400)
+        m = re.match(r"/\*\s*(?:\*\s*)?([\w./]+\.[ch])\b", head)
+        wanted = path.removeprefix("include/")
+        if m and m[1] != wanted:
+            problems.append(f"{path}:1: the comment names {m[1]}; write {wanted}")
+    return problems
+
+
+def check_tests():
+    folders = {os.path.dirname(path)[len("tests/unit/") :] for path in tracked("tests/unit/*.c")}
+    return [
+        f"tests/unit/{folder}: there is no folder {folder}; tests have the path of their sources"
+        for folder in sorted(folders)
+        if not os.path.isdir(os.path.join(ROOT, folder))
+    ]
+
+
+def main():
+    problems = check_pages() + check_heads() + check_tests()
+    for line in problems:
+        print(line)
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
