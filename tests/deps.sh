@@ -1,5 +1,5 @@
 #!/bin/sh
-# tests/deps.sh PACKAGE… - installs the Debian packages that are missing, and says so; nothing when all are there.
+# tests/deps.sh PACKAGE… - installs the missing Debian packages and logs which these are.
 set -eu
 command -v dpkg-query >/dev/null 2>&1 || {
     echo "deps: this is no Debian system; install by hand what these packages hold: $*" >&2

@@ -132,7 +132,8 @@ def again_alone(results, commands, env=None):
             if not second.failed:
                 UNSTEADY.append(result)
                 print(
-                    f"unsteady {result.name}: failed, and passed when run again alone; the first time it said:",
+                    f"unsteady {result.name}: failed, and passed when run again alone; the first "
+                    "time it said:",
                     flush=True,
                 )
                 print(result.output[-3000:], flush=True)
@@ -432,7 +433,7 @@ def interop_environment():
 
 @functools.cache
 def interop_environments():
-    """Makes both environments of interop, beside whatever else runs: their downloads take minutes."""
+    """Makes both environments of interop in the background; the downloads take minutes."""
     pool = concurrent.futures.ThreadPoolExecutor(1)
     return pool.submit(lambda: (interop_environment(), install_oldest_torch()))
 
@@ -444,7 +445,7 @@ def suite_environment():
 
 
 def together(programs):
-    """Lists of programs: of those in TOGETHER in one list, in place of the first, else each alone."""
+    """Lists of programs: a group of TOGETHER in one list, in place of its first; others alone."""
     by_name = {os.path.basename(p).removesuffix(".py"): p for p in programs}
     groups = {name: group for group in TOGETHER for name in group}
     return [
@@ -526,8 +527,8 @@ def suite_lint():
 def show(result):
     mark = "FAIL" if result.failed else "ok"
     print(
-        f"{mark:4} {result.name}: {result.passed} passed, {result.failed} failed, {result.skipped} skipped"
-        f" ({result.seconds:.1f} s)",
+        f"{mark:4} {result.name}: {result.passed} passed, {result.failed} failed, "
+        f"{result.skipped} skipped ({result.seconds:.1f} s)",
         flush=True,
     )
     for reason in result.reasons:
@@ -561,7 +562,8 @@ def run_suite(name, suite):
     for result in results:
         show(result)
     print(
-        f"== {name} took {time.monotonic() - begin:.0f} s, and {cpu_seconds() - begin_cpu_s:.0f} s of the processors",
+        f"== {name} took {time.monotonic() - begin:.0f} s, and {cpu_seconds() - begin_cpu_s:.0f} s "
+        "of the processors",
         flush=True,
     )
     return results

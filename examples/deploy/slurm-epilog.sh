@@ -1,5 +1,5 @@
 #!/bin/sh
-# Slurm's Epilog: ends the agent that slurm-prolog.sh started, then the keeper that holds its memory.
+# Slurm's Epilog: ends the agent that slurm-prolog.sh started, then the keeper of its memory.
 run=${CAIRN_RUN:-/run/cairn}/job-$SLURM_JOB_ID
 
 # Whether a process is of this job. It may have ended long ago, and its number be another's now.

@@ -1,9 +1,11 @@
 #!/bin/sh
-# Slurm's Prolog: on each node of a job, writes the agent's configuration and starts the agent, as root. Training goes on
-# without it where that fails: this never drains a node. slurm.conf: Prolog=…/slurm-prolog.sh, Epilog=…/slurm-epilog.sh
+# Slurm's Prolog: writes the agent's configuration and starts the agent, as root, on each node of a
+# job. If that fails, training runs without Cairn; this script never drains a node.
+# In slurm.conf: Prolog=…/slurm-prolog.sh, Epilog=…/slurm-epilog.sh
 #
-# CAIRN_ETC holds what the site gives: job.key (16 to 4096 random bytes, mode 0600, the same on all nodes) and
-# agent.yaml.in (the options but job, node, nodes, socket, dir and key_file). CAIRN_RUN gets one folder per job.
+# CAIRN_ETC: the site's folder. It contains job.key (16 to 4096 random bytes, mode 0600, the same on
+# all nodes) and agent.yaml.in (all options except job, node, nodes, socket, dir and key_file).
+# CAIRN_RUN: gets one folder per job.
 set -u
 PATH=/usr/local/bin:$PATH
 etc=${CAIRN_ETC:-/etc/cairn}

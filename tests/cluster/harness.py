@@ -172,8 +172,10 @@ class Cluster:
         for i in range(nodes):
             with open(self.path(f"node{i}.yaml"), "w") as file:
                 file.write(
-                    f"job: cluster\nnode: {i}\nsocket: {self.socket(i)}\ndir: {self.state(i)}\nparity: {parity}\n"
-                    f"state_bytes: {state}\nheartbeat_interval_ms: 100\ndead_after_ms: {dead_after_ms}\nkeeper_linger_s: 60\n"
+                    f"job: cluster\nnode: {i}\nsocket: {self.socket(i)}\ndir: "
+                    f"{self.state(i)}\nparity: {parity}\n"
+                    f"state_bytes: {state}\nheartbeat_interval_ms: 100\ndead_after_ms: "
+                    f"{dead_after_ms}\nkeeper_linger_s: 60\n"
                     # A test that takes long to bring a node back finds it lost, and not
                     # repaired by the others.
                     f"repair_after_ms: 600000\nlog_level: debug\n{options}\nnodes:\n"

@@ -261,7 +261,8 @@ class Start(unittest.TestCase):
                 cluster, lambda text: text.replace("nodes:\n", f"problem: {problem}\nnodes:\n")
             )
             with open(path) as file:
-                place = f"{path}:{file.read().splitlines().index(f'problem: {problem}') + 1}: problem {problem}: "
+                line = file.read().splitlines().index(f"problem: {problem}") + 1
+                place = f"{path}:{line}: problem {problem}: "
             for text, why in (
                 (None, "No such file"),
                 ('{"layers": 4,\n "layer_ms": -1}', "line 2, "),
@@ -293,7 +294,9 @@ class Start(unittest.TestCase):
                 ),
             )
             with open(path) as file:
-                place = f"{path}:{file.read().splitlines().index(f'enforce_command: [{command}, -v]') + 1}: enforce_command {command}: "
+                option = f"enforce_command: [{command}, -v]"
+                line = file.read().splitlines().index(option) + 1
+                place = f"{path}:{line}: enforce_command {command}: "
             for why in ("No such file", "may not execute it"):
                 for words in ((), ("--check",)):
                     code, _, err = run("agent", "--config", path, *words)
@@ -566,7 +569,7 @@ class Job(unittest.TestCase):
         self.assertEqual(answer["catalog"]["result"], "CAIRN_OK")
 
     def flip(self, node, kind):
-        """Changes a byte of every slot's data or parity in the memory that a node's keeper holds."""
+        """Changes a byte of each slot's data or parity in the memory held by a node's keeper."""
         flipped = 0
         for pid in self.cluster.keeper(node):
             for fd in os.listdir(f"/proc/{pid}/fd"):

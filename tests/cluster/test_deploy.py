@@ -85,7 +85,7 @@ class Deploy(unittest.TestCase):
         )
 
     def test_slurm_agent_is_gone(self):
-        """The numbers of an agent and a keeper that ended before the job belong to others by now."""
+        """Agent and keeper ended before the job; other processes now have their process ids."""
         others = [subprocess.Popen(["sleep", str(600 * PATIENCE)]) for _ in range(2)]
         for other in others:
             self.addCleanup(other.wait)

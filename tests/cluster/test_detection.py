@@ -161,7 +161,8 @@ class Detection(unittest.TestCase):
         command, runs = os.path.join(folder.name, "drain"), os.path.join(folder.name, "runs")
         with open(command, "w") as file:
             file.write(
-                f'#!/bin/sh\nprintf "%s ranks %s nodes %s %s\\n" "$1 $CAIRN_VERDICT" "$CAIRN_RANKS" "$CAIRN_NODES" "$(cat)" >>{runs}\n'
+                '#!/bin/sh\nprintf "%s ranks %s nodes %s %s\\n" "$1 $CAIRN_VERDICT" '
+                f'"$CAIRN_RANKS" "$CAIRN_NODES" "$(cat)" >>{runs}\n'
                 f"{then}\n"
             )
         os.chmod(command, 0o700)
@@ -206,7 +207,8 @@ class Detection(unittest.TestCase):
     def test_slow_rank(self):
         command, runs = self.command_file()
         cluster = self.job(
-            f"verdict_policy: enforce\nexchanges_per_day: 100000\nenforce_command: [{command}, drain]\n"
+            f"verdict_policy: enforce\nexchanges_per_day: 100000\nenforce_command: [{command}, "
+            "drain]\n"
             f"problem: {self.problem_file()}"
         )
         rank = cluster.trainers[2]
@@ -219,8 +221,8 @@ class Detection(unittest.TestCase):
         )
         self.assertEqual((verdict["kind"], verdict["ranks"]), ("slow_compute", [2]), verdict)
         say(
-            f"slow from step {at_step}: since {verdict['since_step']}, known at {verdict['detected_step']}, "
-            f"rate {verdict['rate']:.2f}"
+            f"slow from step {at_step}: since {verdict['since_step']}, known at "
+            f"{verdict['detected_step']}, rate {verdict['rate']:.2f}"
         )
         self.assertGreaterEqual(verdict["detected_step"], at_step)
         self.assertIn("advice", verdict)
@@ -301,7 +303,8 @@ class Detection(unittest.TestCase):
             )
             took = time.monotonic() - began
             say(
-                f"stopped: {verdict['kind']} of rank {verdict['ranks']} after {took:.1f} s: {verdict['evidence']}"
+                f"stopped: {verdict['kind']} of rank {verdict['ranks']} after {took:.1f} s: "
+                f"{verdict['evidence']}"
             )
             self.assertEqual((verdict["kind"], verdict["ranks"]), ("hang_compute", [1]), verdict)
             self.assertEqual(verdict["evidence_kinds"], ["progress", "process"])
@@ -348,7 +351,8 @@ class Detection(unittest.TestCase):
             self.explained(
                 cluster,
                 number,
-                "unknown: the agent of node 0 ended before it said what came of it; it is not run again",
+                "unknown: the agent of node 0 ended before it said what came of it; it is not run "
+                "again",
             )
             cluster.start(0)
             wait_for("it has learned it", lambda: enforced(0, "unknown"))

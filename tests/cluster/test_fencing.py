@@ -66,7 +66,8 @@ class Fencing(unittest.TestCase):
             "the others count it as dead", lambda: cairn("status", "--agent", cluster.socket(0))[1]
         )
         say(
-            f"3 s with a stopped agent: {max(t.step() for t in trainers)} steps; status: {str(seen)[:160]}"
+            f"3 s with a stopped agent: {max(t.step() for t in trainers)} steps; status: "
+            f"{str(seen)[:160]}"
         )
         self.assertTrue(
             all(trainer.process.poll() is None for trainer in trainers), "training was ended"

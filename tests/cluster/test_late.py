@@ -121,7 +121,8 @@ class Late(unittest.TestCase):
         begun = time.monotonic()
         newest = cluster.wait_committed((restored, 1 << 32), 60)
         say(
-            f"taken in after {time.monotonic() - begun:.1f} s: epoch {newest[0]} step {newest[1]} is committed"
+            f"taken in after {time.monotonic() - begun:.1f} s: epoch {newest[0]} step {newest[1]} "
+            "is committed"
         )
         self.assertEqual(
             [trainer.process.poll() for trainer in trainers], [None] * 4, "a trainer was stopped"

@@ -44,7 +44,8 @@ class Losses(unittest.TestCase):
                 code, answer, error = cairn("verify", "--agent", cluster.socket(pair[0]))
                 self.assertEqual(code, OK, f"{pair}: {answer} {error}")
                 say(
-                    f"nodes {pair}: epoch {generation[0]} step {generation[1]} is back, every byte right"
+                    f"nodes {pair}: epoch {generation[0]} step {generation[1]} is back, every byte "
+                    "right"
                 )
 
     def test_three_are_too_many(self):

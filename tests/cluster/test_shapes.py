@@ -115,7 +115,8 @@ class Shapes(unittest.TestCase):
                     event["bytes"] for event in restored
                 )
                 say(
-                    f"dp 2 x pp 3, step {answer['generation']['step']} -> dp {dp} x pp {pp}: the same bits; {local:.0%} were on the node"
+                    f"dp 2 x pp 3, step {answer['generation']['step']} -> dp {dp} x pp {pp}: the "
+                    f"same bits; {local:.0%} were on the node"
                 )
 
 

@@ -215,7 +215,8 @@ class Spill(unittest.TestCase):
             for generation in whole(self.spill):
                 check_files(name_of(self.spill, generation), generation[1])
             say(
-                f"all nodes lost: step {last[1]} is back from the files, and step {newer[1]} was spilled after it"
+                f"all nodes lost: step {last[1]} is back from the files, and step {newer[1]} was "
+                "spilled after it"
             )
 
     def test_export_while_it_trains(self):
@@ -246,7 +247,8 @@ class Spill(unittest.TestCase):
             self.assertEqual(before, after)
             self.assertFalse(spilled(self.spill))
             say(
-                f"steps {steps} exported while training went on; a directory that is not empty was left alone"
+                f"steps {steps} exported while training went on; a directory that is not empty was "
+                "left alone"
             )
 
     def test_killed_in_mid_spill(self):
@@ -295,7 +297,8 @@ class Spill(unittest.TestCase):
                     f"seed {seed}: {generation} was left",
                 )
             say(
-                f"8 kills (seed {seed}), {unfinished} of them met a spill that was unfinished; {len(checked)} committed, all right"
+                f"8 kills (seed {seed}), {unfinished} of them met a spill that was unfinished; "
+                f"{len(checked)} committed, all right"
             )
 
     def test_full_disk(self):

@@ -309,7 +309,8 @@ class Bench:
                 found[who].append(measure(words, DS_ACCELERATOR="cpu"))
                 sizes[who] = bytes_below(target)
                 self.progress(
-                    f"{case.name}: round {number + 1} of {self.rounds}: {who}: {found[who][-1].seconds:.2f} s"
+                    f"{case.name}: round {number + 1} of {self.rounds}: {who}: "
+                    f"{found[who][-1].seconds:.2f} s"
                 )
         remove(target)
         row: dict[str, Any] = {
@@ -424,7 +425,8 @@ for path in glob.glob(source + "/*.safetensors"):
         names.update(json.loads(file.read(struct.unpack("<Q", file.read(8))[0])))
 os.makedirs(target, exist_ok=True)
 names.discard("__metadata__")
-consolidate_safetensors_files(source, target, {name: 1 + at % 2 for at, name in enumerate(sorted(names))}, num_threads=2)
+file_of = {name: 1 + at % 2 for at, name in enumerate(sorted(names))}
+consolidate_safetensors_files(source, target, file_of, num_threads=2)
 """
 
 
@@ -444,7 +446,8 @@ def table(*rows: tuple[str, ...]) -> str:
 def show(found: dict[str, Any]) -> None:
     """The outcome as tables, what is promised beside it."""
     print(
-        f"{found['machine']}, Linux {found['kernel']}, load average {found['load']:.3g}; rounds: {found['rounds']}"
+        f"{found['machine']}, Linux {found['kernel']}, load average {found['load']:.3g}; rounds: "
+        f"{found['rounds']}"
     )
     print(
         "Importing alone takes "
@@ -489,13 +492,14 @@ def show(found: dict[str, Any]) -> None:
         print("Theirs / Cairn's:\n" + table(*rows))
     for each in found["singles"]:
         print(
-            f"{each['name']}: {each['seconds']:.2f} s, {each['peak_bytes'] / MIB:.0f} MiB, promised 2 s and 256 MiB: "
-            f"{'met' if each['met'] else 'MISSED'}"
+            f"{each['name']}: {each['seconds']:.2f} s, {each['peak_bytes'] / MIB:.0f} MiB, "
+            f"promised 2 s and 256 MiB: {'met' if each['met'] else 'MISSED'}"
         )
     for each in found["stages"]:
         print(
-            f"{each['case']}: {each['value']:.3g} of {each['floor']:.3g} {each['unit']} ({each['command']}), "
-            f"ratio {each['ratio']:.2f}, promised {each['bound']:g}: {'met' if each['ratio'] >= each['bound'] else 'MISSED'}"
+            f"{each['case']}: {each['value']:.3g} of {each['floor']:.3g} {each['unit']} "
+            f"({each['command']}), ratio {each['ratio']:.2f}, promised {each['bound']:g}: "
+            f"{'met' if each['ratio'] >= each['bound'] else 'MISSED'}"
         )
 
 

@@ -173,7 +173,8 @@ class Bench:
         trainer = self.start(words + ["0"])
         if self.ask(trainer)["hooked"]:
             sys.exit(
-                "bench_peers: something brings Cairn's hooks into a trainer that is not under `cairn run`"
+                "bench_peers: something brings Cairn's hooks into a trainer that is not under "
+                "`cairn run`"
             )
         found = self.turn(trainer, "nothing", 1)
         trainer.kill()
@@ -185,10 +186,11 @@ class Bench:
         for each in found["groups"]:
             episode, (before, after) = each["episode"], each["control"]
             self.progress(
-                f"{f'round {self.round} of {self.rounds}' if self.round else 'warming up'}: {name}: "
-                f"{episode['saves']} saves in {episode['steps']} steps of {episode['wall_s'] / episode['steps']:.2f} s "
-                f"between steps of {before['wall_s']:.2f} and {after['wall_s']:.2f} s, "
-                f"stood still {' '.join(f'{1000 * one:.1f}' for one in episode['blocked'])} ms"
+                f"{f'round {self.round} of {self.rounds}' if self.round else 'warming up'}: "
+                f"{name}: {episode['saves']} saves in {episode['steps']} steps of "
+                f"{episode['wall_s'] / episode['steps']:.2f} s between steps of "
+                f"{before['wall_s']:.2f} and {after['wall_s']:.2f} s, stood still "
+                f"{' '.join(f'{1000 * one:.1f}' for one in episode['blocked'])} ms"
             )
         return found
 
@@ -249,7 +251,8 @@ class Bench:
                 != self.finished["fingerprint"]
             ):
                 sys.exit(
-                    f"bench_peers: {kind} did not restore what was saved:\n{harness.text_of(self.log)[-3000:]}"
+                    f"bench_peers: {kind} did not restore what was "
+                    f"saved:\n{harness.text_of(self.log)[-3000:]}"
                 )
         launches = []
         count = 2 * self.rounds
@@ -257,7 +260,10 @@ class Bench:
             for kind in kinds:
                 found = self.restored(kind)
                 self.restores[kind].append(found)
-                took = f"{found['restore_s']:.3f} s, first step {found['steps'][0]:.2f} s, then {found['steps'][-1]:.2f} s"
+                took = (
+                    f"{found['restore_s']:.3f} s, first step {found['steps'][0]:.2f} s, "
+                    f"then {found['steps'][-1]:.2f} s"
+                )
                 self.progress(f"restore {number + 1} of {count}: {kind}: {took}")
             begin = time.perf_counter()
             subprocess.run(
@@ -424,7 +430,8 @@ class Bench:
 def cpu_model() -> str:
     with open("/proc/cpuinfo") as file:
         fields = dict((part.strip() for part in line.split(":", 1)) for line in file if ":" in line)
-    return f"{fields.get('model name', '?')} (family {fields.get('cpu family', '?')}, model {fields.get('model', '?')})"
+    name, family, model = (fields.get(key, "?") for key in ("model name", "cpu family", "model"))
+    return f"{name} (family {family}, model {model})"
 
 
 def interval(found: Dict[str, float], digits: int = 2) -> str:
@@ -446,7 +453,8 @@ def show(found: Dict[str, Any]) -> None:
     print(f"torch {found['torch']}, {found['threads']} threads")
     unsaved = found["unsaved"]
     print(
-        f"{found['parameters'] / 1e6:.1f} million parameters, AdamW; a step without saving {unsaved['median_s']:.2f} s"
+        f"{found['parameters'] / 1e6:.1f} million parameters, AdamW; a step without saving "
+        f"{unsaved['median_s']:.2f} s"
     )
     print(f"Rounds: {found['rounds']}; figures are medians\n")
     savers = [
@@ -477,14 +485,16 @@ def show(found: Dict[str, Any]) -> None:
     ]
     print(table(("CPU per saved state, beyond steps without saving", *CPU), *cpu))
     print(
-        "In brackets: the interval that holds the median with the probability in the first table's last column."
+        "In brackets: the interval that holds the median with the probability in the first table's "
+        "last column."
     )
     print(
-        f"Steps without saving: half of them between {unsaved['low_s']:.2f} and {unsaved['high_s']:.2f} s; two of one group "
-        f"differ by {unsaved['apart_s']:.2f} s (median)"
+        f"Steps without saving: half of them between {unsaved['low_s']:.2f} and "
+        f"{unsaved['high_s']:.2f} s; two of one group differ by {unsaved['apart_s']:.2f} s (median)"
     )
     print(
-        f"In each of them Cairn's hooks take {found['hooks_s'] * 1000:.1f} ms, which Cairn's figures contain."
+        f"In each of them Cairn's hooks take {found['hooks_s'] * 1000:.1f} ms, which Cairn's "
+        "figures contain."
     )
     print(
         "Snapshots: "
@@ -498,10 +508,14 @@ def show(found: Dict[str, Any]) -> None:
         (name, f"{each['until_s']:.3f} s", f"{each['with_step_s']:.3f} s")
         for name, each in found["restore"].items()
     ]
-    beyond = f"until the first step has run, beyond the {found['first_step_s']:.2f} s of one with nothing restored"
+    beyond = (
+        f"until the first step has run, beyond the {found['first_step_s']:.2f} s of one with "
+        "nothing restored"
+    )
     print(table(("restore into a new process", "until the call returns", beyond), *restores))
     print(
-        f"(`cairn run --resume` before the command, {found['launch_s'] * 1000:.0f} ms, is counted as Cairn's.)"
+        f"(`cairn run --resume` before the command, {found['launch_s'] * 1000:.0f} ms, is counted "
+        "as Cairn's.)"
     )
     parts = [f"{what} {start[name] * 1000:.1f} ms" for name, what in STARTS.items()]
     print(f"Start: {', '.join(parts)}; torch's own import {start['torch_s']:.2f} s\n")
@@ -529,7 +543,8 @@ def main() -> int:
         sys.exit(f"bench_peers: {harness.CAIRN} is not built: run make")
     if available_bytes() < size.free_bytes:
         sys.exit(
-            f"bench_peers: {available_bytes() >> 30} GiB of memory are free, {size.free_bytes >> 30} GiB needed, or --small"
+            f"bench_peers: {available_bytes() >> 30} GiB of memory are free, "
+            f"{size.free_bytes >> 30} GiB needed, or --small"
         )
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # not without removing the files
     state_bytes = 12 * (12 * size.layers * size.width**2) * 21 // 20 + 16 * MIB

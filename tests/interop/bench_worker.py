@@ -314,7 +314,7 @@ class Hooks:
         return clocked
 
     def pause(self, paused: bool) -> None:
-        """The same process, hence the same memory, is what a step with a snapshot is compared to."""
+        """Compares a step with a snapshot to one without in the same process and memory."""
         if not self.job:
             return
         if paused:
@@ -370,7 +370,8 @@ def groups_of(saver: Saver, count: int, hooks: Hooks, clocks: Clocks) -> List[Di
         if len(found) == count:
             return found
     sys.exit(
-        f"bench_worker: {LEFT_OUT_MAX + 1} groups of {count + LEFT_OUT_MAX} had snapshots that were not captured"
+        f"bench_worker: {LEFT_OUT_MAX + 1} groups of {count + LEFT_OUT_MAX} had snapshots that "
+        "were not captured"
     )
 
 
@@ -401,7 +402,8 @@ def group(saver: Saver, hooks: Hooks, clocks: Clocks) -> Optional[Dict[str, Any]
     wanted = episode["saves"] if isinstance(saver, Cairn) else 0
     if begun > wanted:
         sys.exit(
-            f"bench_worker: {begun} snapshots were begun in a group of {type(saver).__name__} instead of {wanted}"
+            f"bench_worker: {begun} snapshots were begun in a group of {type(saver).__name__} "
+            f"instead of {wanted}"
         )
     return {"control": [before, after], "episode": episode} if captured == wanted else None
 

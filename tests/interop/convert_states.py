@@ -51,7 +51,7 @@ def train(model: torch.nn.Module, optimizer: torch.optim.Optimizer, steps: int =
 
 
 def odds() -> dict[str, Any]:
-    """What stands beside model and optimizer: every dtype, scalars, emptiness, views, and objects."""
+    """State beside model and optimizer: every dtype, scalars, empty tensors, views, objects."""
     wide = torch.arange(-15, 16, dtype=torch.float32).view(31, 1).expand(31, 2) * 1.5
     types = {
         str(dtype)[6:]: wide.to(dtype)

@@ -132,7 +132,7 @@ def add_flat_moments(engine: Any, truth: dict[str, Any]) -> None:
 
 
 def truth_of(engine: Any) -> dict[str, Any]:
-    """Everything the job holds, whole, through DeepSpeed's own accessors; the same on every rank."""
+    """The job's whole state, read with DeepSpeed's own accessors; the same on every rank."""
     truth: dict[str, Any] = {"module": {}, "fp32": {}, "exp_avg": {}, "exp_avg_sq": {}}
     for name, parameter in engine.module.named_parameters():
         with deepspeed.zero.GatheredParameters([parameter], enabled=hasattr(parameter, "ds_id")):

@@ -188,9 +188,8 @@ def megatron(family: str, state: dict[str, torch.Tensor]) -> torch.Tensor:
     wanted = {
         name for name, tensor in model.state_dict().items() if isinstance(tensor, torch.Tensor)
     }
-    assert (
-        wanted == state.keys()
-    ), f"{family}: missing {sorted(wanted - state.keys())}, too many {sorted(state.keys() - wanted)}"
+    missing, surplus = sorted(wanted - state.keys()), sorted(state.keys() - wanted)
+    assert wanted == state.keys(), f"{family}: missing {missing}, too many {surplus}"
     # what is missing then are the extra states, which are None
     model.load_state_dict(state, strict=False)
     later = torch.ones(TOKENS, TOKENS).triu(1).bool()[None, None]  # which tokens are not looked at

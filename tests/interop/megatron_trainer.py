@@ -33,7 +33,7 @@ import torch.multiprocessing
 
 
 def without_a_gpu() -> None:
-    """megatron-core's optimizers ask for CUDA by name in a few places, where the CPU does as well."""
+    """Lets megatron-core's optimizers, which name CUDA in a few places, run on the CPU."""
     typename, tensor = torch.Tensor.type, torch.tensor
     torch.cuda.current_device = lambda: torch.device("cpu")  # type: ignore[assignment,return-value]
     torch.Tensor.cuda = lambda self, *where, **how: self  # type: ignore[assignment]

@@ -95,7 +95,7 @@ class Stage(nn.Module):
 
 
 def pipelined(stage, tokens, wanted):
-    """Forward and backward through both stages; the loss, of which the first stage knows nothing."""
+    """Runs both stages forward and backward; returns the loss (the first stage has none)."""
     if RANK == 0:
         out = stage(tokens)
         dist.send(out.detach(), 1)

@@ -186,7 +186,10 @@ def test_notes_of_several_files(tmp_path):
 def test_notes_cannot_write_on_the_terminal(tmp_path):
     """A note that is no text, which the format demands, is left out."""
     data = b"\0" * 4
-    header = b'{"__metadata__":{"\\u001b[31mevil\\n\\rcairn: all fine":{"a":[1]}},"t":{"dtype":"F32","shape":[],"data_offsets":[0,4]}}'
+    header = (
+        b'{"__metadata__":{"\\u001b[31mevil\\n\\rcairn: all fine":{"a":[1]}},'
+        b'"t":{"dtype":"F32","shape":[],"data_offsets":[0,4]}}'
+    )
     (tmp_path / "in.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + data)
     said = cairn(
         "convert", tmp_path / "in.safetensors", tmp_path / "out", "--to", "universal"

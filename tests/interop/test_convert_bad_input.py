@@ -439,7 +439,7 @@ def test_flipped_metadata(name: str, checkpoints: pathlib.Path, tmp_path: pathli
 
 @pytest.mark.parametrize("name", [*FIXED, *SOURCES])
 def test_flipped_bits(name: str, checkpoints: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    """Refused or taken, never anything else. What is taken is harmless, where there are checksums."""
+    """Each input is refused or accepted; an accepted one is harmless if it has checksums."""
     sound, source, target = checkpoints / name, tmp_path / name, tmp_path / "target"
     copy(sound, source)
     words = ["convert", source, target, "--to", target_form(name), "-o", "json"]

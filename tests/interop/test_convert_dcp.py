@@ -129,7 +129,7 @@ def change(folder: pathlib.Path, edit: Callable[[object], None]) -> pathlib.Path
 def test_contradictions(
     checkpoints: Callable[[int, str], pathlib.Path], tmp_path: pathlib.Path
 ) -> None:
-    """A .metadata that says what cannot be: refused with the tensor's name, and nothing is written."""
+    """An impossible .metadata is refused with the tensor's name; nothing is written."""
     source = checkpoints(2, "nested")
     name = "model.up.weight"
 

@@ -578,7 +578,7 @@ def test_tensor(tmp_path: pathlib.Path, stage: int, ranks: int) -> None:
 
 
 def test_broken(tmp_path: pathlib.Path) -> None:
-    """What does not fit together is refused with the file and the reason, and nothing is written."""
+    """Files that do not match are refused with file and reason; nothing is written."""
     run_job("save", 3, tmp_path / "a", tmp_path / "a.pt", stage=2)
 
     def attempt(name: str, change: Any, *said: str) -> None:

@@ -22,7 +22,7 @@ pytestmark = deepspeed.pytestmark
 
 
 def run(mode: str, ranks: int, folder: pathlib.Path, **job: Any) -> dict[str, torch.Tensor]:
-    """What all ranks of a job held, by canonical name; where several held the same, it was equal."""
+    """Return the state of all ranks by canonical name; checks that duplicates are equal."""
     truth = folder.with_name(f"{folder.name}.{mode}")
     deepspeed.run_ranks(
         ranks, EXPERTS, mode, json.dumps({**job, "dir": str(folder), "truth": str(truth)})

@@ -561,7 +561,8 @@ def test_own_map(models: pathlib.Path, tmp_path: pathlib.Path) -> None:
     safetensors_torch.save_file(state, folder / "model.safetensors")
     own = tmp_path / "own.map"
     own.write_text(
-        "include llama\n\nmodel.layers.{l}.adapter [in, out] = decoder.layers.{l}.adapter.weight [out, in]\n"
+        "include llama\n\nmodel.layers.{l}.adapter [in, out] = decoder.layers.{l}.adapter.weight "
+        "[out, in]\n"
     )
     cairn("convert", folder, tmp_path / "out.pt", "--to", "torch", "--map", own)
     out = torch.load(tmp_path / "out.pt", weights_only=True)

@@ -510,7 +510,7 @@ def test_unknown_groups(saved: pathlib.Path) -> None:
 
 
 def test_broken(saved: pathlib.Path) -> None:
-    """What does not fit together is refused with the file and the reason, and nothing is written."""
+    """Files that do not match are refused with file and reason; nothing is written."""
 
     def attempt(
         case: str,

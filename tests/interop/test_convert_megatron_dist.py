@@ -404,7 +404,7 @@ def broken(source: pathlib.Path, target: pathlib.Path) -> pathlib.Path:
 
 
 def test_bad_input(checkpoints: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    """Missing, cut and mixed files: refused with the name of what is wrong, and nothing is written."""
+    """Missing, truncated and mixed files are refused by name; nothing is written."""
     source = checkpoints / "dense"
 
     def remove(name: str) -> Callable[[pathlib.Path], None]:

@@ -315,7 +315,7 @@ def test_plain_steps(tmp_path: pathlib.Path, trained: dict[str, Any]) -> None:
 
 
 def test_rounded(tmp_path: pathlib.Path, trained: dict[str, Any]) -> None:
-    """ZeRO 3 leaves parameters out that their masters round to, and refuses those that they do not."""
+    """ZeRO 3 omits parameters equal to their rounded masters and refuses all others."""
     folder = trained["folder"]
     job = ["--dp", 2, "--job", folder / "job.json"]
     deepspeed.convert(
@@ -367,7 +367,7 @@ def test_rounded(tmp_path: pathlib.Path, trained: dict[str, Any]) -> None:
 
 
 def test_refused(tmp_path: pathlib.Path, trained: dict[str, Any]) -> None:
-    """What the source does not say, and nobody else, is asked for by name; what it lacks is named."""
+    """The refusal names each missing option and each missing tensor."""
     folder = trained["folder"]
     job = json.loads((folder / "job.json").read_text())
 

@@ -149,7 +149,7 @@ def test_no_snapshots_at_all(status, cluster, what, reason):  # noqa: F811
 
 
 def test_dcp(status):
-    """What a script saves with DCP is known by what it gives: the rest of its state is not covered."""
+    """With DCP, Cairn knows only the state that the script saves; the rest is not covered."""
     found, _ = status("dcp", lambda coverage: coverage["ranks_reporting"])
     assert list(things(found)) == [("opaque", "what dcp.save is not given")], found["coverage"]
     assert found["coverage"]["ranks_refusing"] == 0

@@ -85,7 +85,10 @@ def test_async(cluster, tmp_path, how, kind, ranks):  # noqa: F811
 def test_many_saves(cluster, tmp_path):  # noqa: F811
     """Each replaces the one before, also of a planner that plans once; the step is that of
     checkpoint_id."""
-    words = "fsdp train 1 save cached train 1 save cached train 1 id 4000000000 save cached id 3 save sync train 1 sleep"
+    words = (
+        "fsdp train 1 save cached train 1 save cached train 1 id 4000000000 save cached id 3 "
+        "save sync train 1 sleep"
+    )
     first = Dcp(tmp_path, words, 2, under(cluster))
     first.await_said("loss", 4)
     first.kill(signal.SIGKILL)

@@ -76,7 +76,7 @@ def change_pace(run, rank):
 
 
 def look(cluster, run):
-    """What the detector sees, and what there was to see, for who has to find out why a test failed."""
+    """Show the detector's view beside the true one, to find out why a test failed."""
     computed = [
         " ".join(re.findall(r"^step \d+ (\d+)$", run.text(rank), re.M)[-60:])
         for rank in range(WORLD)
@@ -108,7 +108,8 @@ def test_slow(job):
     begun = change_pace(run, SLOW)
     verdict = shown_wait(cluster, run, "a verdict", lambda: is_open(cluster))[0]
     print(
-        f"\n    slow from step {begun} on: {verdict['what']}, known at step {verdict['detected_step']}"
+        f"\n    slow from step {begun} on: {verdict['what']}, known at step "
+        f"{verdict['detected_step']}"
     )
     assert (verdict["kind"], verdict["ranks"]) == ("slow_compute", [SLOW]), look(cluster, run)
     assert verdict["detected_step"] >= begun, look(cluster, run)

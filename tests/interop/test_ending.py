@@ -41,7 +41,7 @@ def test_the_agent_knows(cluster, tmp_path, where, how, good):  # noqa: F811
 
 
 def test_a_group_that_ends_with_an_exception(cluster, tmp_path):  # noqa: F811
-    """A script that cleans up after an error gets no last snapshot where it ends its process group."""
+    """A script that destroys its process group after an error gets no last snapshot."""
     succeeded, said, run = ended(cluster, tmp_path, "main", "group")
     assert not succeeded and not said and re.search(r"^last -1$", run.text(), re.M), (
         run.text() + run.errors()

@@ -181,8 +181,8 @@ def test_what_is_refused(ranks):
         {"": model}, [_state.Known(lambda: optimizer, 0)], _state.Place(0, 4, 4), problems, set()
     )
     assert problems.lines == [
-        "weight and what FSDP1 keeps with it cannot be captured: its process groups are of 2 ranks, and "
-        "the job of 4"
+        "weight and what FSDP1 keeps with it cannot be captured: its process groups are of 2 "
+        "ranks, and the job of 4"
     ]
     model = FullyShardedDataParallel(
         torch.nn.Linear(4, 4), use_orig_params=True, device_id=torch.device("cpu")
@@ -194,7 +194,8 @@ def test_what_is_refused(ranks):
         {"": model}, [_state.Known(lambda: optimizer, 0)], _state.Place(0, 4, 4), problems, set()
     )
     assert problems.lines == [
-        "row.weight cannot be captured: FSDP1 holds [5] of its parameter, and it has the shape [2, 2]"
+        "row.weight cannot be captured: FSDP1 holds [5] of its parameter, and it has the shape [2, "
+        "2]"
     ]
 
 

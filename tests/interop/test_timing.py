@@ -108,8 +108,8 @@ def test_records(tmp_path):
     costs = [int(lines(each, rank, "cost")[0]) / 1000 for each in (plain, run) for rank in range(2)]
     added = min(costs[2:]) - min(costs[:2])
     print(
-        f"\n    an all_reduce of 24 bytes within one rank: {min(costs[:2]):.1f} us without, {min(costs[2:]):.1f} us with, "
-        f"{added:.1f} us added"
+        f"\n    an all_reduce of 24 bytes within one rank: {min(costs[:2]):.1f} us without, "
+        f"{min(costs[2:]):.1f} us with, {added:.1f} us added"
     )
 
 

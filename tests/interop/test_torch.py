@@ -500,7 +500,8 @@ def test_changed_behind_the_optimizer(cluster, tmp_path):
             ["--mischief", "more"],
             [],
             [
-                "it lacks parameters; the snapshot has, and the model has not: extra.bias, extra.weight"
+                "it lacks parameters; the snapshot has, and the model has not: extra.bias, "
+                "extra.weight"
             ],
         ),
     ],
@@ -591,7 +592,10 @@ def test_costs_nothing_without_torch(cluster, tmp_path):
     """A Python process that never imports torch loads neither the library nor torch, and another
     sitecustomize still runs."""
     (tmp_path / "sitecustomize.py").write_text("print('mine')")
-    code = "import sys; print(sorted(m for m in sys.modules if m in ('torch', 'ctypes', 'cairn._lib')))"
+    code = (
+        "import sys; "
+        "print(sorted(m for m in sys.modules if m in ('torch', 'ctypes', 'cairn._lib')))"
+    )
     done = subprocess.run(
         [*under(cluster), PYTHON, "-c", code],
         stdout=subprocess.PIPE,

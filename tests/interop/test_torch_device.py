@@ -64,7 +64,7 @@ def test_the_stream_is_what_orders(cluster, whole, tmp_path):  # noqa: F811
 
 
 def test_step_recorded_into_a_graph(cluster, whole, tmp_path):  # noqa: F811
-    """An optimizer's step that goes into a CUDA graph: said, in status, and training is the same."""
+    """Status reports an optimizer step captured into a CUDA graph; training is unchanged."""
     run = Run(tmp_path, [STEPS, "--record", 6], 1, under(cluster), script=TRAINER)
     assert finished(run) == whole[0], run.errors()
     assert run.errors().count("recorded into a CUDA graph") == 1, run.errors()

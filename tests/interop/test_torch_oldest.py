@@ -24,7 +24,8 @@ PYTHON = os.environ.get(
 def version():
     if not os.path.exists(PYTHON):
         pytest.skip(
-            f"no PyTorch {OLDEST} for the CPU in build/venv-oldest (tests/runner.py interop says why)"
+            f"no PyTorch {OLDEST} for the CPU in build/venv-oldest (tests/runner.py interop says "
+            "why)"
         )
     asked = subprocess.run(
         [PYTHON, "-c", "import torch; print(torch.__version__)"],

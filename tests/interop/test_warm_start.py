@@ -44,7 +44,8 @@ def is_alive(pid):
 SLEEP = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
 LOOK = """
 import os, sys
-print(__name__, __file__, sys.argv, os.getcwd(), sys.path[:2], dict(os.environ), "array" in sys.modules)
+print(__name__, __file__, sys.argv, os.getcwd(), sys.path[:2], dict(os.environ), end=" ")
+print("array" in sys.modules)
 print(sys.stdin.read(), file=sys.stderr)
 """
 

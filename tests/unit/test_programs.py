@@ -24,7 +24,10 @@ HANGS = """
 import subprocess, sys, time
 def stand_still():
     time.sleep(600)
-children = subprocess.Popen(["sleep", "601"], process_group=0), subprocess.Popen(["sleep", "602"], start_new_session=True)
+children = [
+    subprocess.Popen(["sleep", "601"], process_group=0),
+    subprocess.Popen(["sleep", "602"], start_new_session=True),
+]
 print("children", *(child.pid for child in children), flush=True)
 stand_still()
 """
@@ -85,7 +88,7 @@ class Programs(unittest.TestCase):
         self.marker = os.path.join(folder.name, "marker")
 
     def hangs(self, code=HANGS):
-        """What became of a program that hangs, for which the limit was long enough to come so far."""
+        """Run a program that hangs, with longer limits until it has started its children."""
         for limit_s in (0.5, 2, 8, 32):
             result = programs.run_program("some: program", [*runner.PYTHON, "-c", code], limit_s)
             if "children" in result.output.partition("runner:")[0]:
@@ -105,7 +108,10 @@ class Programs(unittest.TestCase):
             )
 
     def test_what_a_program_leaves_is_ended(self):
-        leaves = "import subprocess; print(subprocess.Popen(['sleep', '603'], start_new_session=True).pid)"
+        leaves = (
+            "import subprocess; "
+            "print(subprocess.Popen(['sleep', '603'], start_new_session=True).pid)"
+        )
         result = programs.run_program("some: program", [sys.executable, "-c", leaves])
         self.assertEqual(result.failed, 0, result.output)
         self.assertNotIn(
@@ -126,7 +132,10 @@ class Programs(unittest.TestCase):
         self.assertIn("not begun", programs.run_program("some: program", ["true"]).output)
 
     def test_the_runner_passes_its_end_on(self):
-        code = "import runner; runner.give_up = lambda: print('given up', flush=True); runner.interrupted(15, None)"
+        code = (
+            "import runner; runner.give_up = lambda: print('given up', flush=True); "
+            "runner.interrupted(15, None)"
+        )
         ended = subprocess.run(
             [sys.executable, "-c", code],
             cwd=f"{ROOT}/tests",

@@ -45,7 +45,7 @@ class Coverage:
             self._tell()
 
     def _tell(self) -> None:
-        """The library sends it only where it has changed, and again to an agent that comes later."""
+        """The library sends it only if it has changed, and to each agent that connects later."""
         if self._client is None:
             return
         try:

@@ -69,7 +69,8 @@ class Extras:
         values = {**self._early, **self._late}
         for name in sorted(set(states) ^ set(values)):
             job.say(
-                f"{name} is in the {'snapshot' if name in states else 'script'} alone, and is not restored"
+                f"{name} is in the {'snapshot' if name in states else 'script'} alone, and is not "
+                "restored"
             )
         for name in set(states) & set(values):
             state, value = _blob.decode(states[name], _torch.unpack), values[name]

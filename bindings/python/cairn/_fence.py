@@ -20,7 +20,7 @@ from ._state import Entry, Layout
 
 
 class Fence:
-    """The fence of one layout, which is registered with the client; `begin` before each snapshot."""
+    """The fence of one layout, registered with the client; call `begin` before each snapshot."""
 
     def __init__(self, client: _lib.Client, layout: Layout) -> None:
         self._client = client

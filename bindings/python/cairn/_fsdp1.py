@@ -79,7 +79,8 @@ def parts_of(root: Any, prefix: str, world: int) -> Tuple[Parts, List[str]]:
                 parts.update(_parts_of_unit(unit, names))
         except (AttributeError, KeyError) as error:
             problems.append(
-                f"this version of torch describes FSDP1's flat parameters in a way that is not known here: {error!r}"
+                "this version of torch describes FSDP1's flat parameters in a way that is not "
+                f"known here: {error!r}"
             )
     return parts, problems
 

@@ -46,11 +46,18 @@ NEVER_WITHOUT_ATTACH = (
     "schedulers, data loaders and the script's own state",
     "the script does not call cairn.attach",
 )
-CHANGED_BEHIND = "something other than the optimizer changes it between two updates: snapshots of such steps are refused"
-ONLY_ATTACHED = "it belongs to no module that was called: it is captured, but comes back only where the script calls cairn.attach"
+CHANGED_BEHIND = (
+    "something other than the optimizer changes it between two updates: snapshots of such steps "
+    "are refused"
+)
+ONLY_ATTACHED = (
+    "it belongs to no module that was called: it is captured, but comes back only where the "
+    "script calls cairn.attach"
+)
 DIFFERENT_REPLICAS = (
-    "the ranks' copies of what DistributedDataParallel keeps alike differ, or not all ranks know it as that (one has given cairn.attach "
-    "the wrapped module, say): each rank's own is captured, and they come back in the same number of ranks only"
+    "the ranks' copies of what DistributedDataParallel keeps alike differ, or not all ranks know "
+    "it as that (one has given cairn.attach the wrapped module, say): each rank's own is "
+    "captured, and they come back in the same number of ranks only"
 )
 STEP_IN_A_GRAPH = (
     "the optimizer's step is recorded into a CUDA graph, and no hook sees when that is replayed"
@@ -260,7 +267,8 @@ class Job:
             self._begins_at_once = True
             if self.extras.has_late():
                 self.say(
-                    "no forward comes between two updates: schedulers and extras are captured as they are right after an update"
+                    "no forward comes between two updates: schedulers and extras are captured as "
+                    "they are right after an update"
                 )
         self._fence_update(optimizer)
         if known is not None:
@@ -323,8 +331,8 @@ class Job:
             self._coverage.add(entry.kind, entry.name, CHANGED_BEHIND)
         if others:
             self.say(
-                "a snapshot was refused: between two updates something other than the optimizer changed "
-                f"{few(others)} (said once; snapshots_refused counts them)"
+                "a snapshot was refused: between two updates something other than the optimizer "
+                f"changed {few(others)} (said once; snapshots_refused counts them)"
             )
 
     def _is_one_state(self, wait_s: float = 0.0) -> bool:
@@ -549,7 +557,8 @@ class Job:
                 self.end(f"{type(error).__name__}: {error}")
         if self.client is None or not self.client.stats()["attached"]:
             self.say(
-                "no agent serves this process: job.step is 0, so the loop starts at the beginning, whatever was snapshot before"
+                "no agent serves this process: job.step is 0, so the loop starts at the beginning, "
+                "whatever was snapshot before"
             )
 
     # ---- the end ----

@@ -366,7 +366,7 @@ class Client:
         return self._library.cairn_snapshot_captured(self._handle)
 
     def confirm(self, good: bool) -> bool:
-        """Ends the held snapshot; False where there is none: it was not due, or has been given up."""
+        """Ends the held snapshot; False if there is none because it was not due or was dropped."""
         return self._library.cairn_snapshot_confirm(self._handle, good) == OK
 
     def list(self) -> Tuple[int, Dict[str, Listed]]:
@@ -457,7 +457,7 @@ class Client:
 
 
 class TimingRing:
-    """The ring of timing records of this process (cairn/timing.h). It lives as long as the process."""
+    """This process's ring of timing records (cairn/timing.h); it lives as long as the process."""
 
     def __init__(self, records: int) -> None:
         """Makes it, of a power of two of records. CairnError without memory or descriptors."""

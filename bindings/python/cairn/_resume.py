@@ -39,7 +39,7 @@ ABLE_KEY, START_KEY = "able", "start"  # the step that a rank can resume from, a
 
 
 class Damaged(RuntimeError):
-    """A restore failed after tensors had been overwritten: to go on would be to train on garbage."""
+    """A restore failed after overwriting tensors; the process must not train on what is left."""
 
 
 class Resume:
@@ -133,8 +133,9 @@ class Resume:
         unnamed = [] if self._job.attached else positional_of(self._listed, self._job.place)
         if unnamed and final:
             self._job.say(
-                f"nothing was restored: the snapshot of step {self._listed_step} has parameters that belong to no module, {few(unnamed)}, "
-                "and only a script that calls cairn.attach before the first step gets them back: a fresh start"
+                f"nothing was restored: the snapshot of step {self._listed_step} has parameters "
+                f"that belong to no module, {few(unnamed)}, and only a script that calls "
+                "cairn.attach before the first step gets them back: a fresh start"
             )
         return bool(unnamed)
 
@@ -167,13 +168,15 @@ class Resume:
         )
         if final and self._restored and (late or problems):
             raise Damaged(
-                f"cairn: only a part of step {self._listed_step} came back, as modules were called: not {few(late or problems)}. To go on "
-                "would be to train on a mixture: call cairn.attach before the first step, or start without --resume"
+                f"cairn: only a part of step {self._listed_step} came back, as modules were "
+                f"called: not {few(late or problems)}. To go on would be to train on a mixture: "
+                "call cairn.attach before the first step, or start without --resume"
             )
         if late and not problems:
             self._job.say(
-                f"nothing was restored: {few(late)} belong to no module whose forward was seen, or had no shape before it, and "
-                "gradients were made from their fresh values: call cairn.attach before the first step to resume such a script"
+                f"nothing was restored: {few(late)} belong to no module whose forward was seen, or "
+                "had no shape before it, and gradients were made from their fresh values: call "
+                "cairn.attach before the first step to resume such a script"
             )
             return layout, None
         lacking = layout.lacks(self._listed, self._restored, self._job.place)
@@ -184,7 +187,8 @@ class Resume:
             if final:
                 self.wanted = False
                 self._job.say(
-                    f"the model differs from the snapshot of step {self._listed_step}, which stays as it is, and starts afresh: "
+                    f"the model differs from the snapshot of step {self._listed_step}, which stays "
+                    "as it is, and starts afresh: "
                     + "; ".join(problems[:6])
                     + (
                         f"; the snapshot has, and the model has not: {few(lacking)}"
@@ -222,8 +226,9 @@ class Resume:
             late.give(self._job.models.live())
         if late.names():
             self._job.say(
-                f"the snapshot has moments of {few(late.names())}, which no optimizer has now: they are left out. A script that adds "
-                "parameters in mid-training is to call cairn.attach, and to add them again before the first update that follows"
+                f"the snapshot has moments of {few(late.names())}, which no optimizer has now: "
+                "they are left out. A script that adds parameters in mid-training is to call "
+                "cairn.attach, and to add them again before the first update that follows"
             )
 
     def all_can(self, able: bool) -> bool:
@@ -242,7 +247,8 @@ class Resume:
             steps = _torch.gather(ABLE_KEY, here)
         except RuntimeError:
             self._job.say(
-                f"waits for the other ranks to know whether they can resume from step {self._listed_step}"
+                "waits for the other ranks to know whether they can resume from step "
+                f"{self._listed_step}"
             )
             try:
                 steps = _torch.gather(ABLE_KEY, here, _torch.RESUME_TIMEOUT)
@@ -251,8 +257,9 @@ class Resume:
         unlike = [str(rank) for rank, step in enumerate(steps) if int(step) != self._listed_step]
         if unlike:
             self._job.say(
-                f"nothing was restored: rank {few(unlike)} cannot resume from step {self._listed_step}, or was not asked to "
-                "(--resume on every node), and what it has said tells why: all ranks make a fresh start"
+                f"nothing was restored: rank {few(unlike)} cannot resume from step "
+                f"{self._listed_step}, or was not asked to (--resume on every node), and what it "
+                "has said tells why: all ranks make a fresh start"
             )
         return not unlike
 
@@ -281,8 +288,8 @@ class Resume:
             steps = _torch.gather(START_KEY, here)
         except RuntimeError:
             self._job.say(
-                f"resumed from step {self._listed_step}, and not all other ranks have said from where they go on: look whether "
-                "they run under `cairn run --resume` too"
+                f"resumed from step {self._listed_step}, and not all other ranks have said from "
+                "where they go on: look whether they run under `cairn run --resume` too"
             )
             return
         unlike = [
@@ -292,8 +299,9 @@ class Resume:
         ]
         if unlike:
             raise Damaged(
-                f"cairn: rank {here.rank} has resumed from step {self._listed_step}, but not so rank {few(unlike)}: together they "
-                "would train on a mixture. Start all ranks with --resume, and look at what those have said; or all without"
+                f"cairn: rank {here.rank} has resumed from step {self._listed_step}, but not so "
+                f"rank {few(unlike)}: together they would train on a mixture. Start all ranks with "
+                "--resume, and look at what those have said; or all without"
             )
 
     def _fill(self, layout: Layout, todo: List[Tuple[Entry, str]]) -> None:
@@ -335,7 +343,7 @@ class Resume:
     def _take(
         self, layout: Layout, todo: List[Tuple[Entry, str]], later: Set[str], blob: Any
     ) -> None:
-        """What has come, with the plain state of it and, where this is the blob, that of the job."""
+        """Store the restored tensors, their plain state and, from the blob, the job's own state."""
         from . import _torch
 
         assert self._job.place is not None
@@ -398,6 +406,6 @@ class Resume:
 
     def _damaged(self, why: Any) -> Damaged:
         return Damaged(
-            f"cairn: the restore of step {self._listed_step} failed half-way ({why}): this process must not "
-            "train on what it holds now. Start it again, with --resume to try again"
+            f"cairn: the restore of step {self._listed_step} failed half-way ({why}): this process "
+            "must not train on what it holds now. Start it again, with --resume to try again"
         )

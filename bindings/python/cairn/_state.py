@@ -31,8 +31,8 @@ from . import _lib
 from ._fsdp1 import Part, Parts, parts_of
 
 UNKNOWN_HOOK = (
-    "as nothing says that this hook leaves the same gradients on all ranks, each rank's own parameters and moments are captured: they "
-    "come back in the same number of ranks only"
+    "as nothing says that this hook leaves the same gradients on all ranks, each rank's own "
+    "parameters and moments are captured: they come back in the same number of ranks only"
 )
 POSITIONAL = re.compile(r"optimizer\d+\.group\d+\.\d+")
 STAGED_BYTES_MAX = 1 << 20  # a larger buffer is captured in place while nothing writes to it
@@ -461,7 +461,7 @@ def moment_name(key: Any, parameter: str) -> str:
 
 
 def keys_of(listed: Mapping[str, _lib.Listed]) -> List[str]:
-    """The keys under which optimizers keep tensors of their state, of all parameters of a snapshot."""
+    """Keys under which the optimizers keep state tensors, over all parameters of a snapshot."""
     first = (
         of_rank(name)[1].partition(".")[0]
         for name, each in listed.items()
@@ -758,8 +758,8 @@ class Layout:
         # every rank of this job sees it, so that none of them resumes alone
         if own_of_each and ranks != place.world:
             problems.append(
-                f"each of its {ranks} ranks has {few(own_of_each)} of its own, and this job has {place.world}: it can be resumed "
-                f"in {ranks} ranks only"
+                f"each of its {ranks} ranks has {few(own_of_each)} of its own, and this job has "
+                f"{place.world}: it can be resumed in {ranks} ranks only"
             )
         for entry in self.entries:
             own = fitting(f"rank{place.rank}/{entry.name}")
@@ -814,7 +814,7 @@ def devices_of(pieces: Iterable[_lib.Piece]) -> Set[int]:
 
 
 def ranks_of(listed: Mapping[str, _lib.Listed]) -> Tuple[int, List[str]]:
-    """(how many ranks a snapshot is of, the parameters of which each of several ranks has its own)"""
+    """Return (number of ranks of a snapshot, parameters of which several ranks have their own)."""
     ranks = sum(name.startswith("cairn.rank") for name in listed)
     params = (of_rank(name) for name, each in listed.items() if each.kind == _lib.PARAM)
     return ranks, sorted({name for rank, name in params if rank is not None})
@@ -900,7 +900,10 @@ def _add_state(
             else f"its key is no text but the {type(key).__name__} {key}"
         )
         if part is not None and of is None:
-            why = f"FSDP1 holds {list(part.held_shape)} of its parameter, and it has the shape {list(value.shape)}"
+            why = (
+                f"FSDP1 holds {list(part.held_shape)} of its parameter, and it has the shape "
+                f"{list(value.shape)}"
+            )
         moment = moment_name(key, name)
         if why:
             problems.refuse(_lib.OPTIMIZER, moment, why, f"{moment} cannot be captured: {why}")
@@ -1007,7 +1010,8 @@ def collect(
         each.leave_out_what_is_not_plain(problems)
     if unnamed:
         problems.notes.append(
-            f"{len(unnamed)} parameters belong to no module that was called: they are named by their position, {few(unnamed)}"
+            f"{len(unnamed)} parameters belong to no module that was called: they are named by "
+            f"their position, {few(unnamed)}"
         )
     for prefix, root in roots.items():
         for hook in _torch.unknown_hooks(root):

@@ -207,7 +207,7 @@ def versions(here: Sequence[Tensor]) -> List[int]:
 
 
 def storages(here: Sequence[Tensor]) -> List[Any]:
-    """The blocks of memory that local tensors are parts of; they live as long as what is returned."""
+    """Return the memory blocks of local tensors; they live as long as the returned object."""
     return [tensor.untyped_storage() for tensor in here]
 
 
@@ -283,7 +283,7 @@ def box(tensor: Tensor) -> Tuple[Tuple[int, ...], Tuple[int, ...], Tuple[int, ..
 
 
 def shape_in_memory(shape: Sequence[int], stride: Sequence[int]) -> Tuple[int, ...]:
-    """The shape of a tensor of that shape and stride in the order of its memory, as box gives it."""
+    """Return a tensor's shape in memory order, as `box` gives it, from its shape and stride."""
     return box(torch.empty_strided(tuple(shape), tuple(stride), device="meta"))[0]
 
 
@@ -501,7 +501,7 @@ def grouped(optimizer: Optimizer) -> Iterator[Tuple[int, int, Dict[str, Any], Te
 
 
 def _is_zero(optimizer: Any) -> bool:
-    """A ZeroRedundancyOptimizer, whose module takes long to import, and is there where it is used."""
+    """Whether it is a ZeroRedundancyOptimizer; does not import its module, which takes long."""
     module = sys.modules.get("torch.distributed.optim.zero_redundancy_optimizer")
     return module is not None and isinstance(optimizer, module.ZeroRedundancyOptimizer)
 
@@ -536,13 +536,20 @@ def refusal(optimizer: Any, world: int) -> Optional[str]:
         return "LBFGS keeps the state of all its parameters as one"
     if _deepspeeds.get(optimizer):
         return (
-            f"DeepSpeed ({_deepspeeds[optimizer]}) updates copies of the parameters part by part, with counters and scales of its own: "
-            "its ZeRO and mixed-precision optimizers are not covered, save with its save_checkpoint"
+            f"DeepSpeed ({_deepspeeds[optimizer]}) updates copies of the parameters part by part, "
+            "with counters and scales of its own: its ZeRO and mixed-precision optimizers are not "
+            "covered, save with its save_checkpoint"
         )
     if _is_zero(optimizer) and optimizer._overlap_with_ddp:
-        return "ZeroRedundancyOptimizer with overlap_with_ddp updates parameters during backward, where no hook sees it"
+        return (
+            "ZeroRedundancyOptimizer with overlap_with_ddp updates parameters during backward, "
+            "where no hook sees it"
+        )
     if _is_zero(optimizer) and optimizer.world_size != world:
-        return f"ZeroRedundancyOptimizer spreads its state over {optimizer.world_size} of the job's {world} ranks"
+        return (
+            f"ZeroRedundancyOptimizer spreads its state over {optimizer.world_size} of the job's "
+            f"{world} ranks"
+        )
     return None
 
 
@@ -1133,12 +1140,14 @@ def attach(
     for name, each in models.items():
         if not isinstance(each, torch.nn.Module):
             raise TypeError(
-                f"cairn.attach: the model {name!r} is a {type(each).__name__}, not a torch.nn.Module"
+                f"cairn.attach: the model {name!r} is a {type(each).__name__}, not a "
+                "torch.nn.Module"
             )
     for each in optimizers:
         if not isinstance(each, Optimizer):
             raise TypeError(
-                f"cairn.attach: the optimizer is a {type(each).__name__}, not a torch.optim.Optimizer"
+                f"cairn.attach: the optimizer is a {type(each).__name__}, not a "
+                "torch.optim.Optimizer"
             )
     install()
     job = _job.start()

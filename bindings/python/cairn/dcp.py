@@ -104,7 +104,8 @@ def _open() -> Tuple[_lib.Client, Place]:
         _lib.at_exit(lambda: _close(with_the_process=True))
     if not _session[0].stats()["attached"]:
         raise RuntimeError(
-            f"cairn.dcp: no agent answers at {os.environ.get('CAIRN_AGENT')}: is it running? See `cairn status`"
+            f"cairn.dcp: no agent answers at {os.environ.get('CAIRN_AGENT')}: is it running? See "
+            "`cairn status`"
         )
     return _session
 
@@ -125,8 +126,8 @@ def _register(client: _lib.Client, pieces: Sequence[_lib.Piece]) -> None:
             math.prod(piece.extent) * _torch.FROM_DTYPE[piece.dtype].itemsize for piece in pieces
         )
         raise RuntimeError(
-            f"cairn.dcp: the agent does not take this rank's {len(pieces)} tensors of {needed / 1048576:.1f} MiB: "
-            f"{error}; the line before this one says why"
+            f"cairn.dcp: the agent does not take this rank's {len(pieces)} tensors of "
+            f"{needed / 1048576:.1f} MiB: {error}; the line before this one says why"
         ) from error
     _torch.set_streams(client, devices_of(pieces))
 
@@ -165,8 +166,8 @@ def _step_of(checkpoint_id: Any) -> Optional[int]:
         or int(checkpoint_id) == 0
     ):
         raise ValueError(
-            f"cairn.dcp: checkpoint_id is {checkpoint_id!r}, but a snapshot in memory is named by its step: "
-            "give a number from 1 on, or nothing"
+            f"cairn.dcp: checkpoint_id is {checkpoint_id!r}, but a snapshot in memory is named by "
+            "its step: give a number from 1 on, or nothing"
         )
     return int(checkpoint_id)
 
@@ -214,7 +215,10 @@ def _memory_of(item: Any, tensor: Any) -> Any:
         memory = memory.contiguous()
     why = _torch.uncovered(memory)
     if why is None and tuple(memory.shape) != tuple(item.tensor_data.chunk.sizes):
-        why = f"its shape is {list(memory.shape)} where the plan says {list(item.tensor_data.chunk.sizes)}"
+        why = (
+            f"its shape is {list(memory.shape)} where the plan says "
+            f"{list(item.tensor_data.chunk.sizes)}"
+        )
     if why is not None:
         raise RuntimeError(f"cairn.dcp: {name} cannot be saved: {why}")
     return memory
@@ -336,16 +340,16 @@ class Writer(_storage.StorageWriter):  # type: ignore[misc]
             client, place = _open()
             if len(plans) != place.world:
                 raise RuntimeError(
-                    f"cairn.dcp: {len(plans)} of {place.world} ranks save, but a snapshot is of the whole "
-                    "job: give a process_group of all ranks or none, and neither no_dist nor "
-                    "use_collectives=False"
+                    f"cairn.dcp: {len(plans)} of {place.world} ranks save, but a snapshot is of "
+                    "the whole job: give a process_group of all ranks or none, and neither "
+                    "no_dist nor use_collectives=False"
                 )
             newest, _ = _held(client)
         step = self._step if self._step is not None else max(newest + 1, int(time.time()))
         if step <= newest:
             raise RuntimeError(
-                f"cairn.dcp: checkpoint_id {step} is not larger than {newest}, the step of the snapshot that the "
-                "agents hold"
+                f"cairn.dcp: checkpoint_id {step} is not larger than {newest}, the step of the "
+                "snapshot that the agents hold"
             )
         for rank, plan in enumerate(plans):
             if getattr(plan, "usable", True):
@@ -425,7 +429,8 @@ class Writer(_storage.StorageWriter):  # type: ignore[misc]
         room = self._metadata_buffer.numel() - LENGTH_BYTES
         if len(data) > room:
             raise RuntimeError(
-                f"cairn.dcp: DCP's metadata have {len(data)} bytes where {room} were expected from the plans"
+                f"cairn.dcp: DCP's metadata have {len(data)} bytes where {room} were expected from "
+                "the plans"
             )
         assert self._step is not None
         with _lock:
@@ -450,16 +455,18 @@ def _capture(client: _lib.Client, step: int) -> None:
     before, began, confirmed = count(), time.monotonic(), False
     if not client.begin(step):
         raise RuntimeError(
-            f"cairn.dcp: step {step} was not captured: the agent has gone away, a device cannot be read, or "
-            "its stream is captured into a CUDA graph; see `cairn status` and the lines before this one"
+            f"cairn.dcp: step {step} was not captured: the agent has gone away, a device cannot be "
+            "read, or its stream is captured into a CUDA graph; see `cairn status` and the lines "
+            "before this one"
         )
     while count() == before and time.monotonic() - began < CAPTURE_S:
         if not confirmed and time.monotonic() - began > DUE_S:
             confirmed = client.confirm(True)
             if not confirmed and count() == before:
                 raise RuntimeError(
-                    f"cairn.dcp: the agent takes no snapshot of step {step}: it is not a multiple of "
-                    "snapshot_every_steps (`cairn run --every`). Give a checkpoint_id that is, or set it to 1"
+                    f"cairn.dcp: the agent takes no snapshot of step {step}: it is not a multiple "
+                    "of snapshot_every_steps (`cairn run --every`). Give a checkpoint_id that is, "
+                    "or set it to 1"
                 )
         time.sleep(0.001)
     code = client.fence()
@@ -476,9 +483,9 @@ def _await_commit(client: _lib.Client, step: int) -> None:
     while _held(client)[0] < step:
         if time.monotonic() > deadline:
             raise RuntimeError(
-                f"cairn.dcp: step {step} was captured, but not committed within {COMMIT_S:.0f} s: an agent or a "
-                "trainer is missing, the network is slow, or two ranks saved the same part; `cairn status` says. "
-                "The one before it is still there"
+                f"cairn.dcp: step {step} was captured, but not committed within {COMMIT_S:.0f} s: "
+                "an agent or a trainer is missing, the network is slow, or two ranks saved the "
+                "same part; `cairn status` says. The one before it is still there"
             )
         time.sleep(pause_s)
         pause_s = min(2 * pause_s, 0.2)
@@ -518,13 +525,14 @@ class Reader(_storage.StorageReader):  # type: ignore[misc]
                 raise RuntimeError("cairn.dcp: the agents hold no snapshot to load: a fresh start")
             if METADATA not in self._listed:
                 raise RuntimeError(
-                    f"cairn.dcp: the snapshot of step {self._step} was not made by cairn.dcp.Writer; "
-                    "`cairn run --resume` restores it"
+                    f"cairn.dcp: the snapshot of step {self._step} was not made by "
+                    "cairn.dcp.Writer; `cairn run --resume` restores it"
                 )
             if self._wanted not in (None, self._step):
                 raise RuntimeError(
-                    f"cairn.dcp: checkpoint_id is {self._wanted}, but the agents hold the snapshot of step "
-                    f"{self._step}; `cairn snapshots` lists what there is, `cairn restore` chooses"
+                    f"cairn.dcp: checkpoint_id is {self._wanted}, but the agents hold the snapshot "
+                    f"of step {self._step}; `cairn snapshots` lists what there is, `cairn restore` "
+                    "chooses"
                 )
             buffer = _torch.byte_buffer(self._listed[METADATA].shape[0])
             self._fill(client, [_bytes_piece(METADATA, buffer, (place.rank, place.world))])
@@ -602,7 +610,8 @@ class Reader(_storage.StorageReader):  # type: ignore[misc]
         except _lib.CairnError as error:
             if error.code != _lib.NOMEM:  # memory to capture them is not needed
                 raise RuntimeError(
-                    f"cairn.dcp: the tensors were refused: {error}; the line before this one says why"
+                    f"cairn.dcp: the tensors were refused: {error}; the line before this one says "
+                    "why"
                 ) from error
         _torch.set_streams(client, devices_of(pieces))
         try:
@@ -618,6 +627,6 @@ class Reader(_storage.StorageReader):  # type: ignore[misc]
             ) from error
         if restored.step != self._step:
             raise RuntimeError(
-                f"cairn.dcp: a snapshot of step {restored.step} replaced that of step {self._step} during "
-                "the load: what was loaded is of both; load again"
+                f"cairn.dcp: a snapshot of step {restored.step} replaced that of step {self._step} "
+                "during the load: what was loaded is of both; load again"
             )
