@@ -186,6 +186,18 @@ store_advice(struct cairn_agent *agent)
         CAIRN_LOG_AT(WARN, "catalog: advice is not written any more");
 }
 
+/* Sets state->rates from the open verdicts; returns how many slow ranks are no device. */
+static uint32_t
+take_rates(struct cairn_agent *agent)
+{
+    struct replanning_state *state = agent->replanning;
+    uint32_t ranks[CAIRN_LEDGER_SLOW_MAX], count;
+    double rates[CAIRN_LEDGER_SLOW_MAX];
+
+    count = cairn_ledger_slow_ranks(&agent->timing->ledger, ranks, rates);
+    return cairn_adviser_rates(state->adviser, ranks, rates, count, state->rates);
+}
+
 /* Takes up what the agent before this one advised about the same problem, where verdicts that were
  * kept still say that something is slow. */
 static void
@@ -197,7 +209,7 @@ load_advice(struct cairn_agent *agent)
     size_t bytes_len = 0;
     bool is_slow = false;
 
-    (void)cairn_adviser_rates(state->adviser, &agent->timing->ledger, state->rates);
+    (void)take_rates(agent);
     for (uint32_t i = 0; i < cairn_adviser_device_count(state->adviser); i++)
         is_slow |= state->rates[i] > 1;
     if (is_slow &&
@@ -249,7 +261,7 @@ take_round(struct cairn_agent *agent, const struct cairn_live_view *view)
     state->was_analysing = true;
     if (steps == 0)
         return; /* the job stands, or begins: nothing is measured */
-    unknown = cairn_adviser_rates(state->adviser, &agent->timing->ledger, state->rates);
+    unknown = take_rates(agent);
     if (unknown > 0 && !state->said_unknown) {
         CAIRN_LOG_AT(
             WARN, "replan: %u slow ranks are no device's id in %s: nothing is advised about them",

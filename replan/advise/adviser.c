@@ -76,26 +76,19 @@ cairn_adviser_device_count(const struct cairn_adviser *adviser)
 }
 
 uint32_t
-cairn_adviser_rates(const struct cairn_adviser *adviser, const struct cairn_ledger *ledger,
-                    double *rates)
+cairn_adviser_rates(const struct cairn_adviser *adviser, const uint32_t *slow_ranks,
+                    const double *slow_rates, uint32_t slow_count, double *rates)
 {
     uint32_t count = adviser->problem.device_count, unknown = 0;
 
     for (uint32_t i = 0; i < count; i++)
         rates[i] = 1;
-    for (uint32_t e = 0; e < ledger->count; e++) {
-        const struct cairn_ledger_entry *entry = &ledger->entries[e];
+    for (uint32_t i = 0; i < slow_count; i++) {
+        uint32_t device = cairn_problem_device_find(&adviser->problem, slow_ranks[i]);
 
-        if (entry->closed_wall_ns != 0 ||
-            (entry->kind != CAIRN_SLOW_COMPUTE && entry->kind != CAIRN_SLOW_NODE))
-            continue;
-        for (uint32_t i = 0; i < entry->rank_count && i < CAIRN_LEDGER_RANKS_MAX; i++) {
-            uint32_t device = cairn_problem_device_find(&adviser->problem, entry->ranks[i]);
-
-            unknown += device == count;
-            if (device < count && entry->rate > rates[device])
-                rates[device] = entry->rate;
-        }
+        unknown += device == count;
+        if (device < count && slow_rates[i] > rates[device])
+            rates[device] = slow_rates[i];
     }
     return unknown;
 }

@@ -11,7 +11,7 @@
 #ifndef CAIRN_REPLAN_ADVISE_ADVISER_H
 #define CAIRN_REPLAN_ADVISE_ADVISER_H
 
-#include "replan/live/ledger.h"
+#include "base/wire.h"
 #include "replan/advise/offers.h"
 
 enum { CAIRN_ADVICE_BYTES = 320 };
@@ -49,13 +49,14 @@ void cairn_adviser_destroy(struct cairn_adviser *adviser); /* NULL is allowed */
 uint32_t cairn_adviser_device_count(const struct cairn_adviser *adviser);
 
 /*
- * What open verdicts say of devices, whose ids are ranks: rates[device_count], the largest that a
- * slow rank or node is said to have, 1 where none is. Of a verdict those ranks that the ledger
- * lists. Returns how many listed ranks have no device. Hangs and deaths are not told here: they
- * need more than another plan, and what comes back is as it was.
+ * Rates by device from the ranks that are slow now: slow_ranks[slow_count] and how many times
+ * longer than normal each takes, slow_rates[slow_count]. Device ids are ranks; a rank may be listed
+ * more than once. rates[device_count] gets the largest rate of each device, 1 where none is given.
+ * Returns how many listed ranks have no device. Callers leave out ranks that hang or died: these
+ * need more than another plan.
  */
-uint32_t cairn_adviser_rates(const struct cairn_adviser *adviser, const struct cairn_ledger *ledger,
-                             double *rates);
+uint32_t cairn_adviser_rates(const struct cairn_adviser *adviser, const uint32_t *slow_ranks,
+                             const double *slow_rates, uint32_t slow_count, double *rates);
 
 /*
  * A round: rates[device_count] by index, how many times longer than normal each takes now; NAN not

@@ -5,7 +5,7 @@
 #define CAIRN_REPLAN_BOUND_BOUND_H
 
 #include "replan/fleet/group.h"
-#include "replan/search/pipelines.h"
+#include "replan/fleet/stop.h"
 
 /* The bound, INFINITY where the devices hold no pipeline at all. `stop` ends the search for the
  * largest one: what it has then holds all the same, and is above 0. CAIRN_NOMEM. */

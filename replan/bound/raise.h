@@ -6,7 +6,7 @@
 #define CAIRN_REPLAN_BOUND_RAISE_H
 
 #include "replan/fleet/group.h"
-#include "replan/search/pipelines.h"
+#include "replan/fleet/stop.h"
 
 /* Raises *bound_ms, which no plan beats, towards the time of a plan. `stop` ends it: what it has
  * then holds. CAIRN_NOMEM. */

@@ -336,6 +336,25 @@ cairn_ledger_suspects(const struct cairn_ledger *ledger)
     return false;
 }
 
+uint32_t
+cairn_ledger_slow_ranks(const struct cairn_ledger *ledger, uint32_t *ranks, double *rates)
+{
+    uint32_t count = 0;
+
+    for (uint32_t e = 0; e < ledger->count; e++) {
+        const struct cairn_ledger_entry *entry = &ledger->entries[e];
+
+        if (entry->closed_wall_ns != 0 ||
+            (entry->kind != CAIRN_SLOW_COMPUTE && entry->kind != CAIRN_SLOW_NODE))
+            continue;
+        for (uint32_t i = 0; i < entry->rank_count && i < CAIRN_LEDGER_RANKS_MAX; i++) {
+            ranks[count] = entry->ranks[i];
+            rates[count++] = entry->rate;
+        }
+    }
+    return count;
+}
+
 /* ---- bytes ---- */
 
 static void

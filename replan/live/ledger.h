@@ -27,6 +27,7 @@ enum {
     CAIRN_LEDGER_NODES_MAX = 8,
     CAIRN_LEDGER_LINKS_MAX = 8,
     CAIRN_LEDGER_EXCHANGES_MAX = 16,
+    CAIRN_LEDGER_SLOW_MAX = CAIRN_LEDGER_MAX * CAIRN_LEDGER_RANKS_MAX,
     CAIRN_LEDGER_PATTERN_BYTES = 24,
     CAIRN_LEDGER_WHY_BYTES = 96,
     CAIRN_LEDGER_BYTES_MAX = 32 << 10 /* of one that is packed */
@@ -144,6 +145,11 @@ uint32_t cairn_ledger_open_count(const struct cairn_ledger *ledger);
 /* True where an open entry blames a rank, a node or a link. An uneven plan is nobody's fault, lasts
  * as long as the job, and is no reason to look more closely at a price. */
 bool cairn_ledger_suspects(const struct cairn_ledger *ledger);
+
+/* The listed ranks of open entries that call a rank or a node slow, each with its entry's rate, in
+ * ranks[CAIRN_LEDGER_SLOW_MAX] and rates[CAIRN_LEDGER_SLOW_MAX]. A rank of two entries appears
+ * twice. Returns how many. */
+uint32_t cairn_ledger_slow_ranks(const struct cairn_ledger *ledger, uint32_t *ranks, double *rates);
 
 /* What an entry would have exchanged: ranks, or nodes; 0 where that is no cure, or there is one
  * kind of evidence alone. Where the command was run for it, what that was for. */

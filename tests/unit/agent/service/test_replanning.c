@@ -3,6 +3,7 @@
 #include "tests/unit/agent/rings.h"
 
 #include "agent/service/problem_file.h"
+#include "replan/live/ledger.h"
 #include "snapshot/catalog.h"
 
 static const char problem[] =

@@ -415,6 +415,34 @@ test_words(void **state)
     }
 }
 
+/* The planner is told of open entries of slow ranks and nodes alone, and only of listed ranks. */
+static void
+test_slow_ranks(void **state)
+{
+    static struct cairn_ledger ledger;
+    static uint32_t ranks[CAIRN_LEDGER_SLOW_MAX];
+    static double rates[CAIRN_LEDGER_SLOW_MAX];
+
+    (void)state;
+    cairn_ledger_init(&ledger);
+    assert_int_equal(cairn_ledger_slow_ranks(&ledger, ranks, rates), 0);
+    ledger.entries[0] = (struct cairn_ledger_entry){
+        .kind = CAIRN_SLOW_COMPUTE, .rank_count = 2, .ranks = {3, 9}, .rate = 1.5};
+    ledger.entries[1] = (struct cairn_ledger_entry){
+        .kind = CAIRN_SLOW_COMPUTE, .rank_count = 1, .rate = 7, .closed_wall_ns = 1};
+    ledger.entries[2] = (struct cairn_ledger_entry){
+        .kind = CAIRN_HANG_COMPUTE, .rank_count = 1, .ranks = {1}, .rate = 9};
+    ledger.entries[3] = (struct cairn_ledger_entry){
+        .kind = CAIRN_SLOW_NODE, .rank_count = 1000, .ranks = {3, 2}, .rate = 2.5};
+    ledger.count = 4;
+    assert_int_equal(cairn_ledger_slow_ranks(&ledger, ranks, rates), 2 + CAIRN_LEDGER_RANKS_MAX);
+    assert_int_equal(ranks[0], 3);
+    assert_int_equal(ranks[1], 9);
+    assert_int_equal(ranks[2], 3);
+    assert_int_equal(ranks[3], 2);
+    assert_true(rates[1] <= 1.5 && rates[1] >= 1.5 && rates[2] <= 2.5 && rates[2] >= 2.5);
+}
+
 int
 main(void)
 {
@@ -429,6 +457,7 @@ main(void)
         cmocka_unit_test(test_two_lists),
         cmocka_unit_test(test_bytes),
         cmocka_unit_test(test_words),
+        cmocka_unit_test(test_slow_ranks),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
