@@ -7,12 +7,11 @@
  */
 #include "base/crc_x86.h"
 
-#include "base/crc.h"
-
 static const struct cairn_crc_kernel none = {0};
 
 #ifdef __x86_64__
 #include <immintrin.h>
+#include <isa-l/crc64.h>
 
 enum { LINE_BYTES = 64, AHEAD_BYTES = 2048 };
 
@@ -59,7 +58,7 @@ fold_rows_avx512(uint64_t seed, const uint8_t *source, size_t bytes)
     uint8_t row[CAIRN_FOLD_VECTORS * sizeof(__m512i)] __attribute__((aligned(LINE_BYTES)));
 
     fold_avx512(CAIRN_FOLD_4096_LOW, CAIRN_FOLD_4096_HIGH, seed, source, bytes, row);
-    return CAIRN_FOLD_FINISH(row);
+    return crc64_ecma_refl(CAIRN_FOLD_ROW_SEED, row, sizeof row);
 }
 
 __attribute__((target("avx512f,vpclmulqdq"))) static uint64_t
@@ -68,7 +67,7 @@ fold_rows_jones_avx512(uint64_t seed, const uint8_t *source, size_t bytes)
     uint8_t row[CAIRN_FOLD_VECTORS * sizeof(__m512i)] __attribute__((aligned(LINE_BYTES)));
 
     fold_avx512(CAIRN_FOLD_JONES_4096_LOW, CAIRN_FOLD_JONES_4096_HIGH, seed, source, bytes, row);
-    return CAIRN_FOLD_FINISH_JONES(row);
+    return crc64_jones_refl(CAIRN_FOLD_ROW_SEED, row, sizeof row);
 }
 
 __attribute__((target("avx2,vpclmulqdq"), always_inline)) static inline void
@@ -105,7 +104,7 @@ fold_rows_avx2(uint64_t seed, const uint8_t *source, size_t bytes)
     uint8_t row[CAIRN_FOLD_VECTORS * sizeof(__m256i)] __attribute__((aligned(LINE_BYTES)));
 
     fold_avx2(CAIRN_FOLD_2048_LOW, CAIRN_FOLD_2048_HIGH, seed, source, bytes, row);
-    return CAIRN_FOLD_FINISH(row);
+    return crc64_ecma_refl(CAIRN_FOLD_ROW_SEED, row, sizeof row);
 }
 
 __attribute__((target("avx2,vpclmulqdq"))) static uint64_t
@@ -114,7 +113,7 @@ fold_rows_jones_avx2(uint64_t seed, const uint8_t *source, size_t bytes)
     uint8_t row[CAIRN_FOLD_VECTORS * sizeof(__m256i)] __attribute__((aligned(LINE_BYTES)));
 
     fold_avx2(CAIRN_FOLD_JONES_2048_LOW, CAIRN_FOLD_JONES_2048_HIGH, seed, source, bytes, row);
-    return CAIRN_FOLD_FINISH_JONES(row);
+    return crc64_jones_refl(CAIRN_FOLD_ROW_SEED, row, sizeof row);
 }
 
 static const struct cairn_crc_kernel kernels[] = {

@@ -258,9 +258,22 @@ cairn_err
 cairn_loop_signal_add(struct cairn_loop *loop, int signal_number, cairn_loop_signal_fn *fn,
                       void *context)
 {
+    bool was_open;
+    cairn_err err;
+
     CAIRN_ASSERT(in_thread(loop));
     CAIRN_ASSERT(fn);
-    return cairn_signals_add(&loop->signals, loop, signal_number, fn, context);
+    was_open = loop->signals.fd >= 0;
+    err = cairn_signals_add(&loop->signals, signal_number, fn, context);
+    if (err || was_open)
+        return err;
+    err = cairn_loop_fd_add(loop, loop->signals.fd, CAIRN_LOOP_READ, cairn_signals_ready,
+                            &loop->signals);
+    if (err) {
+        cairn_signals_fini(&loop->signals);
+        cairn_signals_init(&loop->signals);
+    }
+    return err;
 }
 
 /* ---- posted calls ---- */

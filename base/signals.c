@@ -33,8 +33,8 @@ cairn_signals_fini(struct cairn_signals *signals)
     signals->fd = -1;
 }
 
-static void
-on_ready(void *context, int fd, uint32_t ready)
+void
+cairn_signals_ready(void *context, int fd, uint32_t ready)
 {
     struct cairn_signals *signals = context;
     struct signalfd_siginfo infos[INFOS_PER_READ];
@@ -63,11 +63,10 @@ can_be_handled(int number)
 }
 
 cairn_err
-cairn_signals_add(struct cairn_signals *signals, struct cairn_loop *loop, int number,
-                  cairn_loop_signal_fn *fn, void *context)
+cairn_signals_add(struct cairn_signals *signals, int number, cairn_loop_signal_fn *fn,
+                  void *context)
 {
     sigset_t one, old, all = signals->set;
-    cairn_err err;
     int fd;
 
     if (!can_be_handled(number) || signals->handlers[number].fn)
@@ -80,14 +79,7 @@ cairn_signals_add(struct cairn_signals *signals, struct cairn_loop *loop, int nu
         CAIRN_LOG_AT(ERROR, "loop: cannot receive signal=%d: %m", number);
         return CAIRN_IO;
     }
-    if (signals->fd < 0) {
-        err = cairn_loop_fd_add(loop, fd, CAIRN_LOOP_READ, on_ready, signals);
-        if (err) {
-            close(fd);
-            return err;
-        }
-        signals->fd = fd;
-    }
+    signals->fd = fd; /* signalfd returns the descriptor that it was given */
     pthread_sigmask(SIG_BLOCK, &one, &old);
     signals->set = all;
     signals->handlers[number].fn = fn;

@@ -1,6 +1,6 @@
 /*
- * base/signals.h - signals as events of a loop, through a signalfd. Part of base/loop.h, which is
- * where others add them.
+ * base/signals.h - signals as events, through a signalfd. Part of base/loop.h: the loop watches the
+ * descriptor, and callers add signals there.
  */
 #ifndef CAIRN_BASE_SIGNALS_H
 #define CAIRN_BASE_SIGNALS_H
@@ -26,8 +26,11 @@ void cairn_signals_init(struct cairn_signals *signals);
 /* Closes the descriptor and unblocks, in the calling thread, what adding had blocked. */
 void cairn_signals_fini(struct cairn_signals *signals);
 
-/* See cairn_loop_signal_add. */
-CAIRN_MUST_CHECK cairn_err cairn_signals_add(struct cairn_signals *signals, struct cairn_loop *loop,
-                                             int number, cairn_loop_signal_fn *fn, void *context);
+/* See cairn_loop_signal_add. The first one opens the descriptor. */
+CAIRN_MUST_CHECK cairn_err cairn_signals_add(struct cairn_signals *signals, int number,
+                                             cairn_loop_signal_fn *fn, void *context);
+
+/* Calls the handlers of the signals that came; a cairn_loop_fd_fn whose context is the signals. */
+void cairn_signals_ready(void *signals, int fd, uint32_t ready);
 
 #endif

@@ -64,7 +64,7 @@ copy_rows_avx512(uint64_t seed, uint8_t *dest, const uint8_t *source, size_t byt
     _mm_sfence(); /* streaming stores are not ordered by a release store */
     for (size_t i = 0; i < VECTORS; i++)
         _mm512_store_si512((void *)(row + i * sizeof(__m512i)), remainder[i]);
-    return CAIRN_FOLD_FINISH(row);
+    return cairn_crc64(CAIRN_FOLD_ROW_SEED, row, sizeof row);
 }
 
 __attribute__((target("avx2,vpclmulqdq"))) static uint64_t
@@ -97,7 +97,7 @@ copy_rows_avx2(uint64_t seed, uint8_t *dest, const uint8_t *source, size_t bytes
     _mm_sfence();
     for (size_t i = 0; i < VECTORS; i++)
         _mm256_store_si256((void *)(row + i * sizeof(__m256i)), remainder[i]);
-    return CAIRN_FOLD_FINISH(row);
+    return cairn_crc64(CAIRN_FOLD_ROW_SEED, row, sizeof row);
 }
 
 __attribute__((target("pclmul"))) static uint64_t
@@ -129,7 +129,7 @@ copy_rows_sse(uint64_t seed, uint8_t *dest, const uint8_t *source, size_t bytes)
     _mm_sfence();
     for (size_t i = 0; i < VECTORS; i++)
         _mm_store_si128((void *)(row + i * sizeof(__m128i)), remainder[i]);
-    return CAIRN_FOLD_FINISH(row);
+    return cairn_crc64(CAIRN_FOLD_ROW_SEED, row, sizeof row);
 }
 
 static const struct cairn_copy_kernel kernels[] = {
