@@ -83,7 +83,7 @@ put_evidence(struct cairn_json_writer *writer, const struct cairn_ledger_entry *
 static void
 put_enforcement(struct cairn_json_writer *writer, const struct cairn_enforcement *enforcement)
 {
-    enum cairn_enforcement_result result = cairn_enforce_result(enforcement);
+    enum cairn_enforcement_result result = cairn_enforcement_result(enforcement);
     char text[CAIRN_ENFORCE_TEXT_BYTES];
 
     cairn_json_write_key(writer, "enforcement");

@@ -1,11 +1,17 @@
 /*
- * replan/detect/detector.h - the state of a detector, for its own files (detect*.c).
+ * replan/detect/detector.h - the state of a detector, for the files of this room.
  *
- * detect.c takes records and decides when a step is whole; detect/step.c matches the ranks' parts
- * of each operation; detect/normal.c knows what is normal, detect/slow.c judges ranks,
- * detect/node.c joins those of one node, detect/whole.c judges nodes that are whole pipelines,
- * detect/link.c channels, detect/cause.c what makes them slow, detect/structure.c the plan,
- * detect/hang.c what has stopped.
+ *   detect.c     takes records and steps, decides when a step is whole, calls the parts in order
+ *   step.c       matches the ranks' parts of each operation
+ *   normal.c     learns what is normal
+ *   slow.c       judges ranks; holds the threshold of a slow rank
+ *   node.c       joins the slow ranks of one node
+ *   whole.c      judges nodes that are whole pipelines
+ *   link.c       judges channels
+ *   cause.c      finds what makes channels slow
+ *   structure.c  judges the plan: stages, data, pauses
+ *   hang.c       finds who has stopped
+ *   detector.c   the state's memory, its verdicts
  */
 #ifndef CAIRN_REPLAN_DETECT_DETECTOR_H
 #define CAIRN_REPLAN_DETECT_DETECTOR_H
@@ -186,8 +192,9 @@ struct cairn_detector {
     struct cairn_verdicts verdicts;
 };
 
-/* detect.c: takes a verdict out, which no rank and no channel may point to any more. */
+/* detector.c: takes a verdict out, which no rank and no channel may point to any more. */
 void cairn_detect_drop(struct cairn_detector *detector, uint32_t index);
+void cairn_flight_fini(const struct cairn_detector *detector, struct cairn_flight *flight);
 /* detect/step.c: fills detector->now and the channels' transfers. */
 CAIRN_MUST_CHECK cairn_err cairn_detect_match(struct cairn_detector *detector,
                                               const struct cairn_flight *flight);
@@ -219,7 +226,8 @@ bool cairn_detect_any_whole_slow(const struct cairn_detector *detector);
 CAIRN_MUST_CHECK cairn_err cairn_detect_nodes(struct cairn_detector *detector, bool last);
 /* detect/link.c */
 CAIRN_MUST_CHECK cairn_err cairn_detect_links(struct cairn_detector *detector);
-CAIRN_MUST_CHECK cairn_err cairn_detect_links_finish(struct cairn_detector *detector);
+/* Whether channels became slow long enough ago that others with the same cause show it too. */
+bool cairn_detect_links_gathered(const struct cairn_detector *detector);
 /* Whether a channel's last steps are a shift, by normal noise and by what channels like it have
  * shown before. */
 bool cairn_detect_link_shifted(const struct cairn_detector *detector,

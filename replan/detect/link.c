@@ -399,14 +399,12 @@ cairn_detect_links(struct cairn_detector *detector)
     }
     heat_together(detector);
     follow_rates(detector);
-    if (detector->links_pending &&
-        detector->now.step - detector->links_pending_step >= GATHER_STEPS)
-        return cairn_detect_link_causes(detector);
     return CAIRN_OK;
 }
 
-cairn_err
-cairn_detect_links_finish(struct cairn_detector *detector)
+bool
+cairn_detect_links_gathered(const struct cairn_detector *detector)
 {
-    return detector->links_pending ? cairn_detect_link_causes(detector) : CAIRN_OK;
+    return detector->links_pending &&
+           detector->now.step - detector->links_pending_step >= GATHER_STEPS;
 }

@@ -10,14 +10,6 @@ static const uint64_t day_ns = UINT64_C(86400) * 1000000000;
  * what clocks differ by. */
 static const uint64_t lost_ns = (CAIRN_ENFORCE_LIMIT_S + 30) * UINT64_C(1000000000);
 
-uint64_t
-cairn_enforce_counted_ns(const struct cairn_ledger_entry *entry)
-{
-    uint64_t begun_ns = entry->enforcement.begun_wall_ns;
-
-    return begun_ns > entry->opened_wall_ns ? begun_ns : entry->opened_wall_ns;
-}
-
 /* What was run for in the day that ends now. */
 static uint64_t
 spent(const struct cairn_ledger *ledger, uint64_t wall_ns)
@@ -185,7 +177,7 @@ cairn_enforce_keep_budget(struct cairn_ledger *to, const struct cairn_ledger *fr
 
         /* it has made room there, and counts already */
         for (uint32_t k = 0; counts && k < to->exchanges_count; k++)
-            counts = to->exchanges[k].wall_ns != cairn_enforce_counted_ns(entry);
+            counts = to->exchanges[k].wall_ns != cairn_ledger_counted_ns(entry);
         if (!counts)
             continue;
         cairn_ledger_remember_exchanges(to, entry);
@@ -196,27 +188,6 @@ cairn_enforce_keep_budget(struct cairn_ledger *to, const struct cairn_ledger *fr
 }
 
 /* ---- in words ---- */
-
-enum cairn_enforcement_result
-cairn_enforce_result(const struct cairn_enforcement *enforcement)
-{
-    switch (enforcement->state) {
-    case CAIRN_ENFORCEMENT_NONE:
-    case CAIRN_ENFORCEMENT_RUNNING:
-        break;
-    case CAIRN_ENFORCEMENT_UNKNOWN:
-        return CAIRN_ENFORCED_UNKNOWN;
-    case CAIRN_ENFORCEMENT_NOT_STARTED:
-        return CAIRN_ENFORCED_NOT_STARTED;
-    case CAIRN_ENFORCEMENT_TIMEOUT:
-        return CAIRN_ENFORCED_TIMEOUT;
-    case CAIRN_ENFORCEMENT_SIGNALLED:
-        return CAIRN_ENFORCED_FAILED;
-    case CAIRN_ENFORCEMENT_EXITED:
-        return enforcement->value == 0 ? CAIRN_ENFORCED_SUCCEEDED : CAIRN_ENFORCED_FAILED;
-    }
-    return CAIRN_ENFORCED_RESULTS;
-}
 
 const char *
 cairn_enforce_result_text(enum cairn_enforcement_result result)
@@ -235,7 +206,7 @@ cairn_enforce_count(const struct cairn_ledger *ledger, uint64_t *out)
     memcpy(out, ledger->enforced_before, sizeof ledger->enforced_before);
     for (uint32_t i = 0; i < ledger->count; i++) {
         enum cairn_enforcement_result result =
-            cairn_enforce_result(&ledger->entries[i].enforcement);
+            cairn_enforcement_result(&ledger->entries[i].enforcement);
 
         if (result != CAIRN_ENFORCED_RESULTS)
             out[result]++;

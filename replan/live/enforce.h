@@ -62,11 +62,6 @@ bool cairn_enforce_keep(struct cairn_ledger *to, const struct cairn_ledger *from
  * counts for the budget. */
 bool cairn_enforce_keep_budget(struct cairn_ledger *to, const struct cairn_ledger *from);
 
-/* When an entry's exchanges count as made. */
-uint64_t cairn_enforce_counted_ns(const struct cairn_ledger_entry *entry);
-
-/* CAIRN_ENFORCED_RESULTS: none yet. */
-enum cairn_enforcement_result cairn_enforce_result(const struct cairn_enforcement *enforcement);
 const char *cairn_enforce_result_text(enum cairn_enforcement_result result);
 /* How often each result came, those of entries included that are not kept any more:
  * out[CAIRN_ENFORCED_RESULTS]. */

@@ -168,7 +168,13 @@ bool cairn_ledger_proposes(const struct cairn_ledger *ledger,
  * times as long, 1 - 1 / rate. */
 double cairn_ledger_lost_ns(const struct cairn_ledger_entry *entry, uint64_t wall_ns);
 
-/* Counts what an entry had exchanged, that is about to be forgotten. */
+/* When an entry's exchanges count as made. */
+uint64_t cairn_ledger_counted_ns(const struct cairn_ledger_entry *entry);
+
+/* What a command's state comes to; CAIRN_ENFORCED_RESULTS: nothing yet. */
+enum cairn_enforcement_result cairn_enforcement_result(const struct cairn_enforcement *enforcement);
+
+/* Adds the exchanges of an entry that is about to be forgotten to the day's. */
 void cairn_ledger_remember_exchanges(struct cairn_ledger *ledger,
                                      const struct cairn_ledger_entry *entry);
 

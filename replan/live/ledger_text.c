@@ -5,8 +5,6 @@
 #include <stdio.h>
 #include <string.h>
 
-static const uint64_t day_ns = UINT64_C(86400) * 1000000000;
-
 struct text {
     char *out;
     size_t room, used;
@@ -102,71 +100,6 @@ cairn_ledger_describe(const struct cairn_ledger_entry *entry, char *out, size_t 
         break;
     }
     say(&text, "; since step %u", entry->since_step);
-}
-
-static uint32_t
-kinds_of_evidence(const struct cairn_ledger_entry *entry)
-{
-    uint32_t count = 0;
-
-    for (uint32_t bit = 1; bit <= CAIRN_EVIDENCE_PROCESS; bit *= 2)
-        count += (entry->evidence_kinds & bit) != 0;
-    return count;
-}
-
-uint32_t
-cairn_ledger_exchanges_of(const struct cairn_ledger_entry *entry)
-{
-    if (entry->enforcement.state != CAIRN_ENFORCEMENT_NONE)
-        return entry->enforcement.exchanges;
-    if (kinds_of_evidence(entry) < 2)
-        return 0;
-    switch (entry->kind) {
-    case CAIRN_SLOW_COMPUTE:
-    case CAIRN_HANG_COMPUTE:
-    case CAIRN_CRASH:
-        return entry->rank_count;
-    case CAIRN_SLOW_NODE:
-        return entry->node_count;
-    case CAIRN_SLOW_LINK:
-    case CAIRN_HANG_LINK:
-    case CAIRN_STRUCTURAL:
-        break;
-    }
-    return 0;
-}
-
-/* The exchanges proposed in the day that ends with this entry, its own included; with `enforced`
- * without those that ended before anything was run for them. */
-static uint64_t
-exchanges_until(const struct cairn_ledger *ledger, const struct cairn_ledger_entry *entry,
-                bool enforced)
-{
-    uint64_t total = 0;
-
-    for (uint32_t i = 0; i < ledger->exchanges_count; i++)
-        if (ledger->exchanges[i].wall_ns <= entry->opened_wall_ns &&
-            ledger->exchanges[i].wall_ns + day_ns > entry->opened_wall_ns)
-            total += enforced ? ledger->exchanges[i].begun : ledger->exchanges[i].count;
-    for (uint32_t i = 0; i < ledger->count; i++) {
-        const struct cairn_ledger_entry *earlier = &ledger->entries[i];
-
-        if (enforced && earlier->closed_wall_ns != 0 &&
-            earlier->enforcement.state == CAIRN_ENFORCEMENT_NONE)
-            continue;
-        if (earlier->number <= entry->number &&
-            earlier->opened_wall_ns + day_ns > entry->opened_wall_ns)
-            total += cairn_ledger_exchanges_of(earlier);
-    }
-    return total;
-}
-
-bool
-cairn_ledger_proposes(const struct cairn_ledger *ledger, const struct cairn_ledger_entry *entry,
-                      uint32_t exchanges_per_day, bool enforced)
-{
-    return cairn_ledger_exchanges_of(entry) > 0 &&
-           exchanges_until(ledger, entry, enforced) <= exchanges_per_day;
 }
 
 void

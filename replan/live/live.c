@@ -10,7 +10,6 @@ enum {
     PARTIAL_STEPS_MIN = 20, /* … where not all of its ranks report, and nothing else has begun */
     STEPS_IN_FLIGHT_MAX = 256 /* by which reports of different nodes may be apart */
 };
-static const uint64_t silent_ns = 10000000000; /* after which a rank is not waited for */
 
 cairn_err
 cairn_live_create(const struct cairn_live_options *options, struct cairn_live **out)
@@ -82,12 +81,6 @@ begin_run(struct cairn_live *live)
 
 /* ---- who reports ---- */
 
-bool
-live_is_silent(const struct live_rank *rank, uint64_t now_ns)
-{
-    return now_ns > rank->heard_ns + silent_ns;
-}
-
 /* Takes up a job of another size, or the first. CAIRN_NOMEM. */
 static cairn_err
 adopt_world(struct cairn_live *live, uint32_t world, uint64_t wall_ns)
@@ -148,7 +141,7 @@ is_of_job(struct cairn_live *live, const struct cairn_report *report, uint64_t n
     if (report->world == live->world)
         live->world_heard_ns = now_ns;
     return report->world == live->world || live->world == 0 ||
-           now_ns > live->world_heard_ns + silent_ns;
+           now_ns > live->world_heard_ns + LIVE_SILENT_NS;
 }
 
 /* ---- steps ---- */
@@ -382,7 +375,7 @@ cairn_live_look(const struct cairn_live *live, uint64_t now_ns, struct cairn_liv
     for (uint32_t rank = 0; rank < live->world; rank++)
         out->ranks_reporting += live->ranks[rank].known &&
                                 live->ranks[rank].presence != CAIRN_PRESENCE_GONE &&
-                                now_ns <= live->ranks[rank].heard_ns + silent_ns;
+                                now_ns <= live->ranks[rank].heard_ns + LIVE_SILENT_NS;
     for (uint32_t i = 0; i < live->comms.count; i++) {
         const struct live_comm *comm = &live->comms.items[i];
 

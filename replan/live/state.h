@@ -13,6 +13,9 @@
 #include "replan/detect/detect.h"
 #include "replan/live/live.h"
 
+/* A rank that has not reported for this long is not waited for. Reports come twice a second. */
+#define LIVE_SILENT_NS UINT64_C(10000000000)
+
 struct live_member {
     uint32_t rank;
     uint32_t place; /* CAIRN_PLACE_NONE */
@@ -88,9 +91,14 @@ struct cairn_live {
     uint64_t ignored;
 };
 
+/* Whether a rank has stopped reporting. */
+static inline bool
+live_is_silent(const struct live_rank *rank, uint64_t now_ns)
+{
+    return now_ns > rank->heard_ns + LIVE_SILENT_NS;
+}
+
 /* ---- live.c ---- */
-/* True for a rank that is not heard of any more. */
-bool live_is_silent(const struct live_rank *rank, uint64_t now_ns);
 void live_end_run(struct cairn_live *live); /* of the detector, where there is one */
 
 /* ---- live/counts.c ---- */

@@ -407,8 +407,9 @@ test_words(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        assert_string_equal(cairn_enforce_result_text(cairn_enforce_result(&cases[i].enforcement)),
-                            cases[i].result);
+        assert_string_equal(
+            cairn_enforce_result_text(cairn_enforcement_result(&cases[i].enforcement)),
+            cases[i].result);
         cairn_enforce_describe(&cases[i].enforcement, text, sizeof text);
         if (!strstr(text, cases[i].words))
             fail_msg("\"%s\" does not say \"%s\"", text, cases[i].words);
