@@ -2,6 +2,7 @@
 #include "agent/agent.h"
 
 #include "agent/process/agent_state.h"
+#include "agent/process/served.h"
 #include "agent/process/sizes.h"
 #include "base/crc.h"
 #include "base/log.h"
@@ -426,8 +427,7 @@ close_all(struct cairn_agent *agent)
     if (agent->loop)
         cairn_timer_stop(agent->loop, &agent->tick_timer);
     cairn_loop_destroy(agent->loop);
-    if (agent->lock_fd >= 0)
-        close(agent->lock_fd);
+    cairn_served_release(&agent->config, agent->lock_fd);
 }
 
 static int

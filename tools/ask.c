@@ -2,7 +2,6 @@
  * together. */
 #include "tools/ask.h"
 
-#include "agent/process/config.h"
 #include "base/clock.h"
 #include "client/session.h"
 #include "tools/common.h"
@@ -34,24 +33,6 @@ now_ns(void)
     struct cairn_clock clock = cairn_clock_system();
 
     return cairn_clock_now_ns(&clock);
-}
-
-const char *
-cairn_agent_socket(const char *given)
-{
-    static char fallback[CAIRN_CONFIG_SOCKET_BYTES_MAX];
-    const char *named = getenv("CAIRN_AGENT");
-    struct cairn_config config;
-
-    if (given && given[0])
-        return given;
-    if (named && named[0])
-        return named;
-    if (cairn_config_default(&config) == CAIRN_OK) {
-        memcpy(fallback, config.socket, sizeof fallback);
-        cairn_config_fini(&config);
-    }
-    return fallback;
 }
 
 static cairn_err
@@ -251,7 +232,7 @@ cairn_ask(const struct cairn_question *question, struct cairn_answer *out)
         cairn_progress_start(&progress, question->progress, 0, started_ns);
         link.progress = &progress;
     }
-    err = link_open(&link, cairn_agent_socket(question->socket));
+    err = link_open(&link, question->socket);
     if (!err)
         err = hello(&link);
     if (!err)
@@ -293,45 +274,48 @@ cairn_answer_refused(const char *verb, const struct cairn_answer *answer)
 int
 cairn_ask_or_say(const struct cairn_question *question, struct cairn_answer *out)
 {
-    const char *socket_path = cairn_agent_socket(question->socket);
+    const char *socket_path = question->socket;
     const char *asker = question->asker ? question->asker : question->verb;
-    char what[CAIRN_CONFIG_PATH_BYTES_MAX + 128];
     cairn_err err = cairn_ask(question, out);
 
     switch (err) {
     case CAIRN_OK:
         return CAIRN_EXIT_OK;
     case CAIRN_INVAL:
-        snprintf(what, sizeof what, "\"%s\" is no path of a socket", socket_path);
-        cairn_tool_error(asker, what, "it is too long", "give a shorter one with --agent");
+        fprintf(stderr,
+                "cairn %s: %s: the path of a socket has at most %zu characters; name a "
+                "shorter one with --agent\n",
+                asker, socket_path, sizeof((struct sockaddr_un *)0)->sun_path - 1);
         return CAIRN_EXIT_USAGE;
     case CAIRN_DENIED:
-        snprintf(what, sizeof what, "the agent at %s does not serve this user", socket_path);
-        cairn_tool_error(asker, what, "its socket belongs to another user",
-                         "run this as the agent's user, or as root");
+        fprintf(stderr,
+                "cairn %s: %s: the agent belongs to another user; run this as that user or as "
+                "root\n",
+                asker, socket_path);
         return CAIRN_EXIT_DENIED;
     case CAIRN_TIMEOUT:
-        snprintf(what, sizeof what, "the agent at %s gave no answer within %" PRIu32 " s",
-                 socket_path, question->timeout_ms / 1000);
-        cairn_tool_error(
-            asker, what, "it hangs or is stopped, or the job is large",
-            "look at its log; raise --timeout; restart it: its memory stays with the keeper");
+        fprintf(
+            stderr,
+            "cairn %s: %s: the agent did not answer within %" PRIu32
+            " s; look at its log, raise --timeout, or restart it: its keeper holds its memory\n",
+            asker, socket_path, question->timeout_ms / 1000);
         return CAIRN_EXIT_PEER;
     case CAIRN_VERSION:
     case CAIRN_CORRUPT:
-        snprintf(what, sizeof what, "the answer of the agent at %s cannot be read", socket_path);
-        cairn_tool_error(asker, what, cairn_err_text(err),
-                         "run the `cairn` of the version that the agent is");
+        fprintf(stderr,
+                "cairn %s: %s: cannot read the agent's answer (%s); run the `cairn` of the agent's "
+                "version\n",
+                asker, socket_path, cairn_err_text(err));
         return CAIRN_EXIT_FAILED;
     case CAIRN_PEER:
-        snprintf(what, sizeof what, "no agent answers at %s", socket_path);
-        cairn_tool_error(asker, what, "nobody listens there, or it went away",
-                         "start one (`cairn agent --config FILE`), or name its socket with --agent "
-                         "or $CAIRN_AGENT");
+        fprintf(stderr,
+                "cairn %s: %s: no agent answers; start it with `cairn agent --config FILE`, or "
+                "name another one with --agent\n",
+                asker, socket_path);
         return CAIRN_EXIT_PEER;
     default:
-        snprintf(what, sizeof what, "the agent at %s cannot be asked", socket_path);
-        cairn_tool_error(asker, what, cairn_err_text(err), NULL);
+        fprintf(stderr, "cairn %s: %s: cannot ask the agent: %s\n", asker, socket_path,
+                cairn_err_text(err));
         return cairn_exit_code(err);
     }
 }

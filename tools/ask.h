@@ -14,7 +14,7 @@ struct cairn_question {
     const char *verb;               /* of the request: "status" */
     const char *asker;              /* the verb under whose name it is said that nobody answers;
                                      * NULL: `verb` */
-    const char *socket;             /* NULL: $CAIRN_AGENT, else the default */
+    const char *socket;             /* the agent's (tools/find_agent.h) */
     struct cairn_generation wanted; /* step 0: none; the epoch as people name it */
     bool dry_run;
     bool fresh;           /* restore: begin an epoch with nothing */
@@ -30,9 +30,6 @@ struct cairn_answer {
     size_t text_len;
     struct cairn_tree tree; /* of it */
 };
-
-/* The socket that is asked: `given`, else $CAIRN_AGENT, else the default of the configuration. */
-const char *cairn_agent_socket(const char *given);
 
 /*
  * Asks and waits. CAIRN_OK: *out is filled, whatever the agent's exit code is. CAIRN_PEER: no agent

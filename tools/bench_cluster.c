@@ -153,6 +153,7 @@ become_agent(const struct cairn_bench_cluster *cluster, uint32_t node)
     if (fd < 0 || dup2(fd, STDERR_FILENO) < 0 || dup2(fd, STDOUT_FILENO) < 0)
         _exit(1);
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+    (void)setenv("XDG_RUNTIME_DIR", cluster->dir, 1); /* not in the user's list of agents */
     (void)execl(cluster->executable, "cairn", "agent", "--config", config, (char *)NULL);
     _exit(1);
 }

@@ -250,6 +250,8 @@ demo_cluster_open(struct demo *demo)
         code = demo->options.dir ? open_given_dir(demo) : open_temporary_dir(demo);
     if (code)
         return code;
+    if (setenv("XDG_RUNTIME_DIR", demo->dir, 1) != 0) /* not in the user's list of agents */
+        return CAIRN_EXIT_FAILED;
     if (demo_guard_start(&demo->guard, programs, demo->dir, !demo->options.dir) != CAIRN_OK)
         return CAIRN_EXIT_IO;
     return write_configs(demo);

@@ -16,6 +16,7 @@
 #include "snapshot/slot.h"
 #include "tools/ask.h"
 #include "tools/common.h"
+#include "tools/find_agent.h"
 #include "tools/usage.h"
 #include "tools/verb.h"
 #include "transport/transport.h"
@@ -379,6 +380,7 @@ cairn_verb_doctor(int argc, char **argv)
         flags,    sizeof flags / sizeof *flags,
         false};
     static struct doctor doctor;
+    struct cairn_found found;
     struct cairn_config config;
     int exit_code;
     bool json;
@@ -389,9 +391,12 @@ cairn_verb_doctor(int argc, char **argv)
         return cairn_usage_error(&usage, "-o takes table or json, not \"%s\"", output);
     memset(&doctor, 0, sizeof doctor);
     if (check_config(&doctor, path, &config)) {
-        bool runs = check_agent(&doctor, agent  ? agent
-                                         : path ? config.socket
-                                                : cairn_agent_socket(NULL));
+        bool runs;
+
+        if (!agent && path)
+            agent = config.socket;
+        (void)cairn_find_agents(agent, NULL, &found);
+        runs = check_agent(&doctor, found.socket ? found.socket : found.agents[0].socket);
 
         check_memory(&doctor, &config, runs);
         check_network(&doctor, &config, runs);

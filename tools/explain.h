@@ -5,8 +5,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Tells a verdict that the agents of a running job have; socket NULL: $CAIRN_AGENT, else the
- * default. Returns the exit code. */
-int cairn_explain_live(const char *socket, uint32_t number, bool json);
+/* Explains a verdict of the running job that `agent` serves, the value of --agent or NULL. Returns
+ * the exit code. */
+int cairn_explain_live(const char *agent, uint32_t number, bool json);
 
 #endif

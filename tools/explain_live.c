@@ -9,6 +9,7 @@
 #include "tools/ask.h"
 #include "tools/common.h"
 #include "tools/explain.h"
+#include "tools/find_agent.h"
 #include "tools/verb.h"
 #include "tools/verdict_view.h"
 
@@ -265,16 +266,21 @@ say_missing(const struct cairn_tree *tree, uint32_t number)
 }
 
 int
-cairn_explain_live(const char *socket, uint32_t number, bool json)
+cairn_explain_live(const char *agent, uint32_t number, bool json)
 {
     struct cairn_question question = {
-        .verb = "status", .asker = "explain", .socket = socket, .timeout_ms = ANSWER_MS};
+        .verb = "status", .asker = "explain", .timeout_ms = ANSWER_MS};
     const struct cairn_tree_value *list, *verdict = NULL;
     struct cairn_answer answer;
     struct timespec now;
     struct story story;
-    int exit_code = cairn_ask_or_say(&question, &answer);
+    struct cairn_found found;
+    int exit_code = cairn_find_agent("explain", agent, NULL, &found);
 
+    if (exit_code)
+        return exit_code;
+    question.socket = found.socket;
+    exit_code = cairn_ask_or_say(&question, &answer);
     if (exit_code)
         return exit_code;
     if (cairn_answer_refused("explain", &answer)) {

@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "tools/ask.h"
 #include "tools/common.h"
+#include "tools/find_agent.h"
 #include "tools/usage.h"
 #include "tools/verb.h"
 
@@ -152,6 +153,7 @@ cairn_verb_restore(int argc, char **argv)
         sizeof flags / sizeof *flags,
         false};
     struct cairn_question question = {.verb = "restore"};
+    struct cairn_found found;
     struct cairn_answer answer;
     char absolute[PATH_MAX];
     int exit_code;
@@ -166,7 +168,10 @@ cairn_verb_restore(int argc, char **argv)
     if (fresh && (generation || to || dry_run))
         return cairn_usage_error(
             &usage, "--fresh restores nothing: it goes with no --generation, --to or --dry-run");
-    question.socket = agent;
+    exit_code = cairn_find_agent("restore", agent, NULL, &found);
+    if (exit_code)
+        return exit_code;
+    question.socket = found.socket;
     question.dry_run = dry_run;
     question.fresh = fresh;
     question.to = to ? absolute : NULL;
@@ -290,6 +295,7 @@ cairn_verb_verify(int argc, char **argv)
         flags,        sizeof flags / sizeof *flags,
         false};
     struct cairn_question question = {.verb = "verify", .progress = "verify"};
+    struct cairn_found found;
     struct cairn_answer answer;
     int exit_code;
     bool json;
@@ -299,7 +305,10 @@ cairn_verb_verify(int argc, char **argv)
     exit_code = parse_flags(&usage, output, generation, timeout, &question, &json);
     if (exit_code)
         return exit_code;
-    question.socket = agent;
+    exit_code = cairn_find_agent("verify", agent, NULL, &found);
+    if (exit_code)
+        return exit_code;
+    question.socket = found.socket;
     question.dry_run = dry_run;
     exit_code = cairn_ask_or_say(&question, &answer);
     if (exit_code)
@@ -319,14 +328,16 @@ cairn_verb_verify(int argc, char **argv)
 
 /* Polls until a generation of `step` or later is committed. */
 static int
-await_commit(const char *agent, uint64_t step, uint32_t timeout_ms,
+await_commit(const char *socket_path, uint64_t step, uint32_t timeout_ms,
              struct cairn_generation *committed)
 {
     struct cairn_clock clock = cairn_clock_system();
     uint64_t started_ns = cairn_clock_now_ns(&clock), waited_ns = 0;
     const struct timespec pause = {.tv_nsec = POLL_MS * (long)CAIRN_NS_PER_MS};
-    struct cairn_question question = {
-        .verb = "status", .asker = "snapshot", .socket = agent, .timeout_ms = SNAPSHOT_ANSWER_MS};
+    struct cairn_question question = {.verb = "status",
+                                      .asker = "snapshot",
+                                      .socket = socket_path,
+                                      .timeout_ms = SNAPSHOT_ANSWER_MS};
     struct cairn_progress progress;
     int exit_code = CAIRN_EXIT_PEER;
 
@@ -405,6 +416,7 @@ cairn_verb_snapshot(int argc, char **argv)
         false};
     struct cairn_question question = {.timeout_ms = SNAPSHOT_ANSWER_MS};
     struct cairn_generation committed = {0, 0};
+    struct cairn_found found;
     struct cairn_answer answer;
     uint32_t timeout_ms;
     uint64_t step;
@@ -418,7 +430,10 @@ cairn_verb_snapshot(int argc, char **argv)
         return cairn_usage_error(&usage, "--timeout takes a time such as 90s or 10m, not \"%s\"",
                                  timeout);
     question.verb = "snapshot";
-    question.socket = agent;
+    exit_code = cairn_find_agent("snapshot", agent, NULL, &found);
+    if (exit_code)
+        return exit_code;
+    question.socket = found.socket;
     question.dry_run = dry_run;
     exit_code = cairn_ask_or_say(&question, &answer);
     if (exit_code)
@@ -427,7 +442,7 @@ cairn_verb_snapshot(int argc, char **argv)
     step = cairn_tree_u64(&answer.tree, NULL, "step", 0);
     if (!cairn_answer_refused("snapshot", &answer)) {
         if (wait && !dry_run)
-            exit_code = await_commit(agent, step, timeout_ms, &committed);
+            exit_code = await_commit(found.socket, step, timeout_ms, &committed);
         if (exit_code == CAIRN_EXIT_OK)
             print_step(json, dry_run, step, wait && !dry_run ? &committed : NULL);
     }

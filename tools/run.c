@@ -392,6 +392,7 @@ cairn_verb_run(int argc, char **argv)
     char socket_path[CAIRN_CONFIG_PATH_BYTES_MAX], plan[CAIRN_RUN_AGENT_TEXT_BYTES];
     struct attachment attachment = {.socket_path = socket_path};
     struct look look;
+    enum cairn_run_agent how;
     bool attached;
     uint64_t state_bytes;
     int operand, exit_code;
@@ -413,13 +414,17 @@ cairn_verb_run(int argc, char **argv)
         return cairn_usage_error(
             &usage, "--state takes a size such as 4GiB, from 64KiB to 64TiB, not \"%s\"", state);
     if (dry_run) {
-        cairn_run_agent_foresee(agent, plan, sizeof plan);
+        if (cairn_run_agent_foresee(agent, plan, sizeof plan) == CAIRN_RUN_AGENT_SEVERAL)
+            return CAIRN_EXIT_USAGE;
         printf("would run %s%s: %s\n", argv[operand], resumed ? " after a restore" : "", plan);
         return CAIRN_EXIT_OK;
     }
     embedded = (struct cairn_embedded){
         .job = named && named[0] ? named : "default", .every = every, .state = state};
-    attached = cairn_run_agent_attach(agent, &embedded, socket_path, sizeof socket_path);
+    how = cairn_run_agent_attach(agent, &embedded, socket_path, sizeof socket_path);
+    if (how == CAIRN_RUN_AGENT_SEVERAL)
+        return CAIRN_EXIT_USAGE;
+    attached = how == CAIRN_RUN_AGENT_ATTACHED;
     if (attached) {
         set("CAIRN_AGENT", socket_path);
         attachment.has_binding = set_python();

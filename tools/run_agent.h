@@ -1,22 +1,28 @@
-/* tools/run_agent.h - which agent a command of `cairn run` gets: one that answers, one that is
- * started, or none. */
+/* tools/run_agent.h - which agent a command of `cairn run` gets: one that runs, a new one, or none. */
 #ifndef CAIRN_TOOLS_RUN_AGENT_H
 #define CAIRN_TOOLS_RUN_AGENT_H
 
 #include "tools/embedded.h"
 
-enum { CAIRN_RUN_AGENT_TEXT_BYTES = 3 * 1024 };
+enum { CAIRN_RUN_AGENT_TEXT_BYTES = 4 * 1024 };
+
+enum cairn_run_agent {
+    CAIRN_RUN_AGENT_ATTACHED,
+    CAIRN_RUN_AGENT_NONE,   /* run the command without protection */
+    CAIRN_RUN_AGENT_SEVERAL /* do not run it: the user must name an agent */
+};
 
 /*
- * Finds the agent at the socket that is `given`, or named by the environment, or the default, or
- * starts one; socket_path[socket_bytes] gets where it answers. False, and said: the command runs
- * without. Where somebody named the socket of an agent that has ended, and that `cairn run` did not
- * start, none is started in its place.
+ * Finds the agent by the rule of tools/find_agent.h, or starts one if there is none.
+ * socket_path[socket_bytes] gets its socket. If the user named the socket of an agent that has
+ * ended, a new one takes its place only if `cairn run` had started that one too. Everything but
+ * success is reported on stderr.
  */
-bool cairn_run_agent_attach(const char *given, const struct cairn_embedded *embedded,
-                            char *socket_path, size_t socket_bytes);
+enum cairn_run_agent cairn_run_agent_attach(const char *given,
+                                            const struct cairn_embedded *embedded,
+                                            char *socket_path, size_t socket_bytes);
 
-/* What attach would find, in text[text_bytes]; nothing is started. */
-void cairn_run_agent_foresee(const char *given, char *text, size_t text_bytes);
+/* Starts nothing: describes in text[text_bytes] what attach would do. ATTACHED or SEVERAL. */
+enum cairn_run_agent cairn_run_agent_foresee(const char *given, char *text, size_t text_bytes);
 
 #endif

@@ -1,6 +1,7 @@
 /* tools/status.c - `cairn status` on one screen, and `cairn snapshots`. */
 #include "tools/ask.h"
 #include "tools/common.h"
+#include "tools/find_agent.h"
 #include "tools/metrics.h"
 #include "tools/usage.h"
 #include "tools/verb.h"
@@ -368,8 +369,9 @@ cairn_verb_status(int argc, char **argv)
         sizeof flags / sizeof *flags,
         false};
     struct cairn_question question = {.verb = "status", .timeout_ms = ANSWER_MS};
+    struct cairn_found found;
     struct cairn_answer answer;
-    char served[128], what[256];
+    char served[128];
     int exit_code;
     bool json = false, metrics;
 
@@ -378,7 +380,10 @@ cairn_verb_status(int argc, char **argv)
     metrics = output && strcmp(output, "metrics") == 0;
     if (!metrics && !cairn_output_parse(output, &json))
         return cairn_usage_error(&usage, "-o takes table or json or metrics, not \"%s\"", output);
-    question.socket = agent;
+    exit_code = cairn_find_agent("status", agent, job, &found);
+    if (exit_code)
+        return exit_code;
+    question.socket = found.socket;
     exit_code = cairn_ask_or_say(&question, &answer);
     if (exit_code)
         return exit_code;
@@ -387,9 +392,10 @@ cairn_verb_status(int argc, char **argv)
     if (cairn_answer_refused("status", &answer)) {
         ;
     } else if (job && strcmp(job, served) != 0) {
-        snprintf(what, sizeof what, "the agent at %s serves job %s, not %s",
-                 cairn_agent_socket(agent), served, job);
-        cairn_tool_error("status", what, NULL, "name that job's agent with --agent");
+        fprintf(stderr,
+                "cairn status: %s: the agent serves job %s, not %s; name that job's agent with "
+                "--agent\n",
+                found.socket, served, job);
         exit_code = CAIRN_EXIT_PEER;
     } else if (metrics) {
         cairn_metrics_print(stdout, &answer.tree);
@@ -454,6 +460,7 @@ cairn_verb_snapshots(int argc, char **argv)
                                       sizeof flags / sizeof *flags,
                                       false};
     struct cairn_question question = {.verb = "snapshots", .timeout_ms = ANSWER_MS};
+    struct cairn_found found;
     struct cairn_answer answer;
     int exit_code;
     bool json;
@@ -462,7 +469,10 @@ cairn_verb_snapshots(int argc, char **argv)
         return exit_code;
     if (!cairn_output_parse(output, &json))
         return cairn_usage_error(&usage, "-o takes table or json, not \"%s\"", output);
-    question.socket = agent;
+    exit_code = cairn_find_agent("snapshots", agent, NULL, &found);
+    if (exit_code)
+        return exit_code;
+    question.socket = found.socket;
     exit_code = cairn_ask_or_say(&question, &answer);
     if (exit_code)
         return exit_code;

@@ -1,6 +1,7 @@
 /* agent/process/served.c - see served.h. */
 #include "agent/process/served.h"
 
+#include "agent/process/listing.h"
 #include "base/log.h"
 
 #include <errno.h>
@@ -21,17 +22,17 @@ lock_path_of(const char *socket_path, char path[LOCK_PATH_BYTES])
     return len > 0 && len < LOCK_PATH_BYTES;
 }
 
-/* What it says is for people: an agent without it works as well. */
+/* Writes who serves the socket. A failure is only logged: the agent works as well without. */
 static void
 write_who(int fd, const struct cairn_config *config)
 {
     char *source = config->source[0] ? realpath(config->source, NULL) : NULL;
 
     if (ftruncate(fd, 0) != 0 ||
-        dprintf(fd, "pid %ld\nnode %" PRIu32 " of %" PRIu32 "\nconfig %s\n", (long)getpid(),
-                config->node, config->node_count, source ? source : "") < 0)
-        CAIRN_LOG_AT(WARN, "session: %s.lock does not say who serves it: %s", config->socket,
-                     strerror(errno));
+        dprintf(fd, "pid %ld\nnode %" PRIu32 " of %" PRIu32 "\njob %s\nconfig %s\n", (long)getpid(),
+                config->node, config->node_count, config->job, source ? source : "") < 0)
+        CAIRN_LOG_AT(WARN, "session: cannot write who serves %s to its lock file: %s",
+                     config->socket, strerror(errno));
     free(source);
 }
 
@@ -61,8 +62,18 @@ cairn_served_claim(const struct cairn_config *config, int *lock_fd)
         CAIRN_LOG_AT(WARN, "session: %s cannot be locked for who looks at it: %s", path,
                      strerror(errno));
     write_who(fd, config);
+    cairn_listing_add(config->socket);
     *lock_fd = fd;
     return CAIRN_OK;
+}
+
+void
+cairn_served_release(const struct cairn_config *config, int lock_fd)
+{
+    if (lock_fd < 0)
+        return;
+    cairn_listing_remove(config->socket); /* first: the next agent of this socket adds its own */
+    close(lock_fd);
 }
 
 bool
@@ -83,6 +94,9 @@ cairn_served_look(const char *socket_path, struct cairn_served *out)
         if (strncmp(line, "config ", 7) == 0)
             snprintf(served.config, sizeof served.config, "%.*s", CAIRN_CONFIG_PATH_BYTES_MAX - 1,
                      line + 7);
+        else if (strncmp(line, "job ", 4) == 0)
+            snprintf(served.job, sizeof served.job, "%.*s", CAIRN_CONFIG_JOB_BYTES_MAX - 1,
+                     line + 4);
         else if (sscanf(line, "pid %" SCNu32, &served.pid) != 1)
             (void)sscanf(line, "node %" SCNu32 " of %" SCNu32, &served.node, &served.node_count);
     }

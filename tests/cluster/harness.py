@@ -4,6 +4,7 @@ Every wait polls and has a deadline. Children die with the test (PR_SET_PDEATHSI
 are nobody's children, are killed by Cluster.close, and linger only for a minute should even that
 not come. CLUSTER_KEEP=1 keeps the directories.
 """
+import atexit
 import contextlib
 import ctypes
 import json
@@ -43,6 +44,10 @@ OK, WARN, CRITICAL, LOST, USAGE, INPUT, PEER, IO, AGAIN, DENIED, CONFIG = (
 TORN = 3  # of the trainer
 # times what an idle machine takes at most: tests run on machines that have other things to do
 PATIENCE = 5
+
+# The agents of this test are not in the user's list of agents, nor is anybody else's in theirs.
+os.environ["XDG_RUNTIME_DIR"] = tempfile.mkdtemp(prefix="cairn-run-")
+atexit.register(shutil.rmtree, os.environ["XDG_RUNTIME_DIR"], ignore_errors=True)
 
 
 def build():

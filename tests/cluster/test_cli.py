@@ -4,6 +4,7 @@ to."""
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -189,7 +190,7 @@ class Usage(unittest.TestCase):
                 verb, *(("1",) if verb == "explain" else ()), "--agent", "/nonexistent/agent.sock"
             )
             self.assertEqual((code, out), (PEER, ""), verb)
-            self.assertIn(f"cairn {verb}: no agent answers at /nonexistent/agent.sock", err)
+            self.assertIn(f"cairn {verb}: /nonexistent/agent.sock: no agent answers; ", err)
             self.assertIn("what to do", err)
 
     def test_a_full_disk_is_not_success(self):
@@ -737,7 +738,7 @@ class Run(unittest.TestCase):
         show = ("sh", "-c", "echo $CAIRN_AGENT $CAIRN_JOB $CAIRN_RESUME; exit 7")
         code, out, err = run("run", "--state", "1MiB", "--", *show, env=self.env)
         self.assertEqual(code, 7, err)
-        self.assertIn("a lost node is not covered", err)
+        self.assertIn("A lost node is not covered", err)
         path, job = out.split()
         self.assertEqual(job, "default")
         code, answer, _ = cairn("status", "--agent", path)
@@ -746,8 +747,8 @@ class Run(unittest.TestCase):
         code, out, err = run("run", "--resume", "--every", "3", "--", *show, env=self.env)
         self.assertEqual((code, out.split()), (7, [path, "default", "1"]), err)
         self.assertIn("nothing to resume from", err)
-        self.assertNotIn("one was started", err)
-        self.assertIn("--every and --state change nothing", err)
+        self.assertNotIn("started an agent", err)
+        self.assertIn("--every and --state are ignored", err)
 
     def test_what_it_started_is_ended_as_it_says(self):
         _, out, err = run(
@@ -767,7 +768,7 @@ class Run(unittest.TestCase):
             "run", "--state", "1MiB", "--agent", out.strip(), "--", "true", env=self.env
         )
         self.assertEqual(code, 0)
-        self.assertIn("one was started", err)
+        self.assertIn("started an agent at", err)
 
     def test_a_dead_agent_of_a_cluster_is_not_replaced(self):
         cluster = Cluster(2, parity=1)
@@ -778,7 +779,7 @@ class Run(unittest.TestCase):
         cluster.agents[0].send_signal(signal.SIGSTOP)
         path = cluster.path("run.err")
         process = spawn([CAIRN, "run", *agent, "--", "true"], path)
-        wait_for("it waits", lambda: "waits for the agent of" in text_of(path))
+        wait_for("it waits", lambda: "for the agent to answer" in text_of(path))
         cluster.agents[0].send_signal(signal.SIGCONT)
         self.assertEqual(process.wait(timeout=60 * PATIENCE), 0)
         self.assertNotIn("WITHOUT protection", text_of(path))
@@ -787,7 +788,7 @@ class Run(unittest.TestCase):
             code, out, err = run(*words, "--", "echo", "trained", env=self.env)
             said = out + err
             self.assertEqual(code, 0, said)
-            self.assertIn("the agent of node 0 in a cluster of 2 served", said)
+            self.assertIn("the agent of node 0 in a cluster of 2 has ended", said)
             self.assertIn(
                 f"`cairn agent --config {os.path.realpath(cluster.path('node0.yaml'))}`", said
             )
@@ -803,7 +804,7 @@ class Run(unittest.TestCase):
             file.write("mine")
         code, out, err = run("run", "--agent", path, "--", "echo", "trained", env=self.env)
         self.assertEqual((code, out, text_of(path)), (0, "trained\n", "mine"))
-        self.assertIn(f"{path} is no socket", err)
+        self.assertIn(f"{path}: not a socket; ", err)
 
     def test_many_at_once_get_one_agent(self):
         begun = [
@@ -975,6 +976,112 @@ class Run(unittest.TestCase):
         self.assertEqual(code, 127)
         self.assertIn("/nonexistent/train", err)
         self.assertNotIn("has attached", err)
+
+
+class Finding(unittest.TestCase):
+    """Which agent a verb talks to where nobody names one; and `run` and the others agree."""
+
+    def setUp(self):
+        for name in ("CAIRN_AGENT", "CAIRN_JOB"):
+            os.environ.pop(name, None)
+        if os.path.exists("/run/cairn/agent.sock"):
+            self.skipTest("an agent serves the default socket of this machine")
+        self.runtime = tempfile.mkdtemp(prefix="cairn-find-")
+        self.addCleanup(shutil.rmtree, self.runtime)
+        self.env = {"XDG_RUNTIME_DIR": self.runtime}
+        self.list = os.path.join(self.runtime, "cairn", "agents")
+
+    def start(self, nodes, job="cluster"):
+        """Agents that are in this test's list."""
+        cluster = Cluster(nodes, parity=0)
+        self.addCleanup(cluster.close)
+        cluster.prefixes = [("env", f"XDG_RUNTIME_DIR={self.runtime}")] * nodes
+        for node in range(nodes):
+            with open(cluster.path(f"node{node}.yaml"), "r+", encoding="utf-8") as file:
+                text = file.read().replace("job: cluster", f"job: {job}")
+                file.seek(0)
+                file.write(text)
+                file.truncate()
+        return cluster.start()
+
+    def status(self, *words, **variables):
+        """(exit code, the job that answers, stderr)"""
+        code, out, err = run("status", "-o", "json", *words, env={**self.env, **variables})
+        return code, json.loads(out)["job"] if out else None, err
+
+    def test_none(self):
+        for verb in ("status", "snapshots", "snapshot", "restore", "verify"):
+            code, out, err = run(verb, env=self.env)
+            self.assertEqual((code, out), (PEER, ""), verb)
+            self.assertRegex(err, f"^cairn {verb}: no agent runs on this node .*; start one with")
+        self.assertEqual(run("explain", "1", env=self.env)[0], PEER)
+        code, out, _ = run("run", "--dry-run", "--", "true", env=self.env)
+        self.assertEqual(code, OK)
+        self.assertIn("with a new agent", out)
+
+    def test_one_is_used_by_all(self):
+        cluster = self.start(1)
+        for verb in ("status", "snapshots", "verify", "restore", "snapshot"):
+            self.assertNotIn(run(verb, env=self.env)[0], (PEER, USAGE), verb)
+        code, out, err = run("run", "--", "sh", "-c", "echo $CAIRN_AGENT $CAIRN_JOB", env=self.env)
+        self.assertEqual((code, out), (OK, f"{cluster.socket(0)} cluster\n"), err)
+        self.assertNotIn("started an agent", err)
+        cluster.agents[0].terminate()  # an agent that ends leaves nothing behind
+        cluster.agents[0].wait(timeout=60 * PATIENCE)
+        self.assertEqual(os.listdir(self.list), [])
+        self.assertEqual(self.status()[0], PEER)
+
+    def test_of_several_one_must_be_named(self):
+        first, second = self.start(2), self.start(1, "other")
+        sockets = [first.socket(0), first.socket(1), second.socket(0)]
+        for verb in (("status",), ("restore",), ("run", "--", "echo", "trained")):
+            code, out, err = run(*verb, env=self.env)
+            self.assertEqual((code, out), (USAGE, ""), verb)
+            self.assertIn("3 agents run on this node; name one with --agent SOCKET", err)
+            for line, place, path, agent in zip(
+                err.splitlines()[1:],
+                ("job cluster  node 0 of 2", "job cluster  node 1 of 2", "job other  node 0 of 1"),
+                sockets,
+                (*first.agents, *second.agents),
+            ):
+                self.assertEqual(line, f"  {place}  socket {path}  pid {agent.pid}")
+        self.assertEqual(self.status("--agent", sockets[1])[1], "cluster")
+        self.assertEqual(self.status(CAIRN_AGENT=sockets[2])[1], "other")
+        self.assertEqual(self.status("--job", "other")[1], "other")
+        self.assertEqual(self.status(CAIRN_JOB="other")[1], "other")
+        self.assertEqual(self.status("--job", "other", CAIRN_JOB="cluster")[1], "other")
+        self.assertEqual(self.status("--job", "cluster")[0], USAGE)  # two agents serve it
+        self.assertEqual(self.status(CAIRN_JOB="third")[0], USAGE)
+        # dead agents leave entries, which count no more
+        for node in (0, 1):
+            first.kill_agent(node)
+        self.assertEqual(len(os.listdir(self.list)), 3)
+        self.assertEqual(self.status()[1], "other")
+
+    def test_the_named_one_and_no_other(self):
+        cluster = self.start(1)
+        missing = os.path.join(self.runtime, "missing.sock")
+        for words, variables in (((), {"CAIRN_AGENT": missing}), (("--agent", missing), {})):
+            code, _, err = self.status(*words, **variables)
+            self.assertEqual(code, PEER)
+            self.assertIn(f"{missing}: no agent answers", err)
+        self.assertEqual(
+            self.status("--agent", cluster.socket(0), CAIRN_AGENT=missing)[1], "cluster"
+        )
+
+    def test_an_agent_that_hangs_is_found(self):
+        """It is not taken for dead, so that nobody starts another one beside it."""
+        cluster = self.start(1)
+        cluster.agents[0].send_signal(signal.SIGSTOP)
+        code, _, err = self.status()
+        cluster.agents[0].send_signal(signal.SIGCONT)
+        self.assertEqual(code, PEER)
+        self.assertIn(f"{cluster.socket(0)}: the agent did not answer within", err)
+
+    def test_a_list_of_somebody_else_is_not_read(self):
+        self.start(1)
+        os.chmod(self.list, 0o777)
+        self.assertEqual(self.status()[0], PEER)
 
 
 if __name__ == "__main__":

@@ -75,6 +75,7 @@ start_process(const struct node *node)
         signal(number, SIG_DFL); /* a crash is the agent's, not the test's */
     fd = open(node->log_path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
     dup2(fd, 2);
+    (void)setenv("XDG_RUNTIME_DIR", node->dir, 1); /* not in the user's list of agents */
     _exit(cairn_agent_run(&node->config, executable));
 }
 
