@@ -3,7 +3,8 @@
 
 1. Every path in backticks or in a link of a README or a page of docs/ exists.
 2. The comment at the head of a C file begins with the file's own path.
-3. Every folder of unit tests has the path of a folder of sources.
+3. A unit test has the path of its source: tests/unit/<folder>/test_<file>.c, or test_<folder>.c for
+   the whole folder. Tests of a behaviour that no single file has are listed in tests/README.md.
 
 Prints one line per problem; exit status 1 when there are any.
 """
@@ -99,12 +100,25 @@ def check_heads():
 
 
 def check_tests():
-    folders = {os.path.dirname(path)[len("tests/unit/") :] for path in tracked("tests/unit/*.c")}
-    return [
-        f"tests/unit/{folder}: there is no folder {folder}; tests have the path of their sources"
-        for folder in sorted(folders)
-        if not os.path.isdir(os.path.join(ROOT, folder))
-    ]
+    with open(os.path.join(ROOT, "tests/README.md")) as f:
+        listed = f.read()
+    problems = []
+    for path in tracked("tests/unit/*.c"):
+        folder, name = os.path.split(path[len("tests/unit/") :])
+        noun = name[len("test_") : -len(".c")]
+        if not os.path.isdir(os.path.join(ROOT, folder)):
+            problems.append(
+                f"{path}: there is no folder {folder}; move the test to its source's path"
+            )
+            continue
+        places = [f"{folder}/{noun}.c", f"{folder}/{noun}.h", f"include/cairn/{noun}.h"]
+        if noun == os.path.basename(folder) or any(os.path.exists(f"{ROOT}/{p}") for p in places):
+            continue
+        if f"`{path}`" not in listed:
+            problems.append(
+                f"{path}: {folder} has no {noun}; rename it or list it in tests/README.md"
+            )
+    return problems
 
 
 def main():

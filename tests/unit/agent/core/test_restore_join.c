@@ -1,5 +1,5 @@
 /*
- * tests/unit/agent/core/test_join.c - an agent with trainers that is no member becomes one, by
+ * tests/unit/agent/core/test_restore_join.c - an agent with trainers that is no member becomes one, by
  * cores that talk to each other; and where too few of the job's agents run to promise an epoch,
  * nobody is frozen for it.
  *

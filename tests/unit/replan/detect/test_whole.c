@@ -1,5 +1,5 @@
 /*
- * tests/unit/replan/detect/test_whole_node.c - pipelines whose sequences vary unreported, each on a
+ * tests/unit/replan/detect/test_whole.c - pipelines whose sequences vary unreported, each on a
  * node of its own: a node that becomes slow is named, one that is not slow is not, and pauses that
  * happen to meet on a rank are no slow rank.
  */
@@ -113,7 +113,7 @@ fill(double *factor, double value, uint32_t first, uint32_t count)
 }
 
 static void
-test_whole_node(void **state)
+test_whole(void **state)
 {
     const struct cairn_verdicts *verdicts;
     double factor[WORLD];
@@ -286,7 +286,7 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_whole_node),         cmocka_unit_test(test_lengths_alone),
+        cmocka_unit_test(test_whole),         cmocka_unit_test(test_lengths_alone),
         cmocka_unit_test(test_few_long_sequences), cmocka_unit_test(test_lengths_that_wander),
         cmocka_unit_test(test_pauses_that_meet),   cmocka_unit_test(test_slow_among_pauses)};
 
