@@ -1,7 +1,8 @@
 /* base/text.c - UTF-8, and text that is safe to show. */
 #include "base/text.h"
 
-#include <stdint.h>
+#include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 size_t
@@ -78,4 +79,25 @@ cairn_text_clean(char *out, size_t out_bytes, const char *text)
         left -= taken;
     }
     out[used] = '\0';
+}
+
+const char *
+cairn_show_bytes(uint64_t bytes, char out[CAIRN_SHOWN_BYTES])
+{
+    static const char *const units[] = {"KiB", "MiB", "GiB", "TiB", "PiB"};
+    double value = (double)bytes / 1024.0;
+    size_t unit = 0;
+
+    if (bytes < 1024) {
+        snprintf(out, CAIRN_SHOWN_BYTES, "%" PRIu64 " B", bytes);
+        return out;
+    }
+    for (; value >= 1023.995 && unit + 1 < sizeof units / sizeof *units; unit++)
+        value /= 1024.0;
+    snprintf(out, CAIRN_SHOWN_BYTES, "%.*f %s",
+             value < 10    ? 2
+             : value < 100 ? 1
+                           : 0,
+             value, units[unit]);
+    return out;
 }

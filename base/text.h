@@ -9,6 +9,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 /* Bytes of the UTF-8 character that text[bytes_left] begins with; 0 where there is none (overlong,
  * surrogate, cut, beyond U+10FFFF). Thread: any. */
@@ -23,5 +24,10 @@ bool cairn_text_plain(const char *text, size_t text_bytes);
  * Thread: any.
  */
 void cairn_text_clean(char *out, size_t out_bytes, const char *text);
+
+enum { CAIRN_SHOWN_BYTES = 32 }; /* of a size or time written for people */
+
+/* Writes a size for people: "0 B", "640 KiB", "12.5 MiB", "3.00 GiB". Returns out. Thread: any. */
+const char *cairn_show_bytes(uint64_t bytes, char out[CAIRN_SHOWN_BYTES]);
 
 #endif

@@ -46,7 +46,7 @@ ROOMS = {
     "tools/convert/pickle": "base",
     "tools/convert/zip": "base",
     "tools/convert/core": "snapshot base",
-    "tools/convert/state": "tools/convert/core tools/convert/pickle base",
+    "tools/convert/state": "tools/convert/core tools/convert/pickle snapshot base",
     "tools/convert/torch": "tools/convert/state tools/convert/core tools/convert/zip tools/convert/pickle snapshot base",
     "tools/convert/dcp": "tools/convert/torch tools/convert/state tools/convert/core tools/convert/zip "
     "tools/convert/pickle snapshot base",

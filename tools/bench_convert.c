@@ -13,6 +13,7 @@
  *   value    pieces of both sides planned per second, of a million
  *   floor    the same of a quarter of them: the ratio is 1 where the time grows as the pieces do
  */
+#include "tools/convert/core/format.h"
 #include "tools/bench.h"
 #include "tools/bench_measure.h"
 

@@ -7,7 +7,7 @@
 
 #include "base/json.h"
 #include "tools/common.h"
-#include "tools/convert/core/format.h"
+#include "tools/convert/core/checkpoint.h"
 #include "tools/usage.h"
 
 enum { CAIRN_MEMORY_LIMIT_MIN_BYTES = 64 << 20 };

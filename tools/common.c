@@ -172,27 +172,6 @@ cairn_generation_parse(const char *text, struct cairn_generation *out)
 }
 
 const char *
-cairn_show_bytes(uint64_t bytes, char out[CAIRN_SHOWN_BYTES])
-{
-    static const char *const units[] = {"KiB", "MiB", "GiB", "TiB", "PiB"};
-    double value = (double)bytes / 1024.0;
-    size_t unit = 0;
-
-    if (bytes < 1024) {
-        snprintf(out, CAIRN_SHOWN_BYTES, "%" PRIu64 " B", bytes);
-        return out;
-    }
-    for (; value >= 1023.995 && unit + 1 < sizeof units / sizeof *units; unit++)
-        value /= 1024.0;
-    snprintf(out, CAIRN_SHOWN_BYTES, "%.*f %s",
-             value < 10    ? 2
-             : value < 100 ? 1
-                           : 0,
-             value, units[unit]);
-    return out;
-}
-
-const char *
 cairn_show_duration(uint64_t duration_ns, char out[CAIRN_SHOWN_BYTES])
 {
     uint64_t s = duration_ns / CAIRN_NS_PER_S;

@@ -13,6 +13,8 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "base/text.h"
+
 /* The contract's exit code of an error. */
 int cairn_exit_code(cairn_err err);
 
@@ -49,10 +51,6 @@ bool cairn_output_parse(const char *text, bool *json);
  * people. */
 bool cairn_generation_parse(const char *text, struct cairn_generation *out);
 
-enum { CAIRN_SHOWN_BYTES = 32 };
-
-/* "0 B", "640 KiB", "12.5 MiB", "3.00 GiB". Returns out. */
-const char *cairn_show_bytes(uint64_t bytes, char out[CAIRN_SHOWN_BYTES]);
 /* "850 ns", "12.5 us", "3.20 ms", "4.1 s", "2 min 5 s", "3 h 4 min", "2 d 3 h". Returns out. */
 const char *cairn_show_duration(uint64_t duration_ns, char out[CAIRN_SHOWN_BYTES]);
 

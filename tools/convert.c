@@ -1,5 +1,7 @@
 /* tools/convert.c - `cairn convert`: from one checkpoint to another, with the proof that they are
  * equal. */
+#include "tools/convert/formats.h"
+#include "tools/convert/deepspeed/format.h"
 #include "tools/convert/engine/conversion.h"
 #include "tools/convert/maps/language.h"
 #include "tools/checkpoint_verbs.h"
@@ -422,7 +424,7 @@ cairn_verb_convert(int argc, char **argv)
     };
     const struct cairn_usage usage = {"convert", "SRC DST --to FORMAT [OPTIONS]", about, examples,
                                       flags,     sizeof flags / sizeof *flags,    true};
-    struct cairn_conversion_options options = {0};
+    struct cairn_conversion_options options = {.formats = cairn_formats};
     struct cairn_parallelism *ranks = &options.output.parallelism;
     const char *words[2], *drops[DROPS_MAX], *sets[SETS_MAX];
     char *drop_text = NULL, *set_text = NULL;

@@ -1,4 +1,5 @@
 /* tools/diff.c - `cairn diff`: the tensors that differ between two checkpoints. */
+#include "tools/convert/formats.h"
 #include "tools/convert/compare/difference.h"
 #include "tools/checkpoint_verbs.h"
 #include "tools/verb.h"
@@ -182,7 +183,8 @@ open_side(struct sides *sides, int side, const char *path,
     struct cairn_handles *handles = NULL;
     cairn_err err;
 
-    err = cairn_checkpoint_open_threads(path, NULL, options->thread_count, checkpoint, complaint);
+    err =
+        cairn_checkpoint_detect(path, cairn_formats, options->thread_count, checkpoint, complaint);
     if (!err)
         err = cairn_whole_init(checkpoint, &sides->wholes[side], complaint);
     if (!err)

@@ -1,5 +1,6 @@
 /* tools/fingerprint.c - `cairn fingerprint`: which state a checkpoint holds, whatever its format
  * and parallelism. */
+#include "tools/convert/formats.h"
 #include "tools/convert/engine/fingerprints.h"
 #include "tools/convert/core/box.h"
 #include "tools/checkpoint_verbs.h"
@@ -151,7 +152,8 @@ cairn_verb_fingerprint(int argc, char **argv)
     if (!cairn_output_parse(output, &json))
         return cairn_usage_error(&usage, "-o takes table or json, not \"%s\"", output);
     cairn_checkpoint_log_setup();
-    err = cairn_checkpoint_open_threads(path, NULL, options.thread_count, &checkpoint, &complaint);
+    err =
+        cairn_checkpoint_detect(path, cairn_formats, options.thread_count, &checkpoint, &complaint);
     if (!err)
         err = cairn_whole_init(&checkpoint, &whole, &complaint);
     if (!err)

@@ -1,5 +1,6 @@
 /* tools/inspect.c - `cairn inspect`: what a checkpoint is, from its metadata alone. */
 #include "snapshot/reshard_pieces.h"
+#include "tools/convert/formats.h"
 #include "tools/convert/core/box.h"
 #include "tools/checkpoint_verbs.h"
 #include "tools/verb.h"
@@ -270,7 +271,7 @@ cairn_verb_inspect(int argc, char **argv)
     if (!cairn_output_parse(output, &json))
         return cairn_usage_error(&usage, "-o takes table or json, not \"%s\"", output);
     cairn_checkpoint_log_setup();
-    err = cairn_checkpoint_open(path, NULL, &checkpoint, &complaint);
+    err = cairn_checkpoint_detect(path, cairn_formats, 0, &checkpoint, &complaint);
     if (!err)
         err = view_init(&view, &checkpoint);
     if (!err && json) {

@@ -8,6 +8,12 @@
  * where it starts differs from case to case. test_convert.c fails every single call of the engine.
  */
 #include "tests/support/failing_calls.h"
+#include "tools/convert/formats.h"
+#include "tools/convert/dcp/format.h"
+#include "tools/convert/deepspeed/format.h"
+#include "tools/convert/megatron/format.h"
+#include "tools/convert/megatron_dist/format.h"
+#include "tools/convert/torch/format.h"
 #include "tools/convert/engine/conversion.h"
 
 #include "base/log.h"
@@ -115,6 +121,7 @@ static cairn_err
 convert_from(size_t index, const char *source, const char *to, struct cairn_complaint *complaint)
 {
     struct cairn_conversion_options options = {.source = source,
+                                               .formats = cairn_formats,
                                                .target = to,
                                                .to = cases[index].to,
                                                .map = cases[index].map,
@@ -164,7 +171,7 @@ reads_as_checkpoint(size_t index)
     struct cairn_complaint complaint = {""};
     struct cairn_checkpoint checkpoint;
     struct cairn_whole whole;
-    cairn_err err = cairn_checkpoint_open(target, cases[index].to, &checkpoint, &complaint);
+    cairn_err err = cairn_checkpoint_open(target, cases[index].to, 0, &checkpoint, &complaint);
 
     if (err)
         return false;
@@ -305,7 +312,8 @@ flipped_bits_are_refused(void **state)
         (void)snprintf(command, sizeof(command), "cp -r '" FIXTURES "%s' '%s'", cases[i].source,
                        source);
         assert_int_equal(system(command), 0);
-        assert_int_equal(cairn_checkpoint_open(source, NULL, &checkpoint, &complaint), CAIRN_OK);
+        assert_int_equal(cairn_checkpoint_detect(source, cairn_formats, 0, &checkpoint, &complaint),
+                         CAIRN_OK);
         piece = first_read(&checkpoint, cases[i].dtype == CAIRN_F32);
         name = cairn_layout_tensor(checkpoint.layout, piece->tensor)->name;
         flip(&checkpoint, piece);

@@ -24,7 +24,7 @@
 
 #include "base/log.h"
 #include "tests/fuzz/archive.h"
-#include "tools/convert/core/format.h"
+#include "tools/convert/formats.h"
 #include "tools/convert/maps/map.h"
 
 enum {
@@ -222,7 +222,7 @@ fuzz_folder_try(const struct cairn_format *format, const uint8_t *bytes, size_t 
         fuzz_each_parent(file->path, false, fuzz_make_folder);
         (void)fuzz_folder_write(file->path, file->bytes, file->bytes_len, archived);
     }
-    err = cairn_checkpoint_open(fuzz_folder, format, &checkpoint, &complaint);
+    err = cairn_checkpoint_open(fuzz_folder, format, 0, &checkpoint, &complaint);
     fuzz_require(err != CAIRN_INTERNAL && (err == CAIRN_OK || complaint.text[0] != '\0'));
     if (err && getenv("CAIRN_FUZZ_SAY"))
         fprintf(stderr, "%s\n", complaint.text);

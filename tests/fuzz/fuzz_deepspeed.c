@@ -20,6 +20,7 @@
 #include "base/log.h"
 #include "tests/fuzz/archive.h"
 #include "tools/convert/core/format.h"
+#include "tools/convert/deepspeed/format.h"
 
 enum { HEAD_BYTES = 5 };
 
@@ -125,7 +126,7 @@ LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t bytes_len)
         else
             (void)unlinkat(base_fd, files[i], 0);
     (void)unlinkat(base_fd, stage3 ? files[0] : model3, 0);
-    err = cairn_checkpoint_open(base, &cairn_format_deepspeed, &checkpoint, &complaint);
+    err = cairn_checkpoint_open(base, &cairn_format_deepspeed, 0, &checkpoint, &complaint);
     require(err == CAIRN_OK || complaint.text[0] != '\0');
     if (err)
         return 0;

@@ -4,6 +4,7 @@
  * again.
  */
 #include "tests/fuzz/folder.h"
+#include "tools/convert/deepspeed/format.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t bytes_len);
 

@@ -10,13 +10,13 @@
 #ifndef CAIRN_TESTS_MARKER_FORMAT_H
 #define CAIRN_TESTS_MARKER_FORMAT_H
 
-#include "tools/convert/core/format.h"
-
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+#include "tools/convert/core/format.h"
 
 enum { MARKER_TENSORS = 5, MARKER_FILES = 6, MARKER_PIECES_MAX = 256, MARKER_FILE_BYTES = 1 << 20 };
 

@@ -1,8 +1,19 @@
-/* tools/convert/formats.c - the table of formats, in the order in which a place is shown to them:
- * what is told by a marker file of its own comes before what is told by the ending of a name. */
-#include "tools/convert/core/format.h"
+/*
+ * tools/convert/formats.c - the table of formats, in the order in which a place is shown to them: a
+ * format that is recognized by a marker file of its own comes before one that is recognized by the
+ * ending of a name.
+ */
+#include "tools/convert/formats.h"
 
 #include <string.h>
+
+#include "tools/convert/dcp/format.h"
+#include "tools/convert/deepspeed/format.h"
+#include "tools/convert/megatron/format.h"
+#include "tools/convert/megatron_dist/format.h"
+#include "tools/convert/safetensors/format.h"
+#include "tools/convert/torch/format.h"
+#include "tools/convert/universal/format.h"
 
 const struct cairn_format *const cairn_formats[] = {
     &cairn_format_universal, &cairn_format_ds_universal, &cairn_format_deepspeed,

@@ -67,11 +67,37 @@ test_every_pair(void **state)
         }
 }
 
+static void
+shows_bytes(void **state)
+{
+    static const struct {
+        uint64_t bytes;
+        const char *shown;
+    } cases[] = {{0, "0 B"},
+                 {1023, "1023 B"},
+                 {1024, "1.00 KiB"},
+                 {1024 * 1024 - 1, "1.00 MiB"}, /* never "1024 KiB" */
+                 {UINT64_C(12) << 20, "12.0 MiB"},
+                 {UINT64_C(640) << 10, "640 KiB"},
+                 {UINT64_C(3) << 30, "3.00 GiB"},
+                 {UINT64_C(5) << 40, "5.00 TiB"},
+                 {UINT64_MAX, "16384 PiB"}};
+    char out[CAIRN_SHOWN_BYTES];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        assert_string_equal(cairn_show_bytes(cases[i].bytes, out), cases[i].shown);
+}
+
 int
 main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_plain), cmocka_unit_test(test_clean),
-                                       cmocka_unit_test(test_every_pair)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_plain),
+        cmocka_unit_test(test_clean),
+        cmocka_unit_test(test_every_pair),
+        cmocka_unit_test(shows_bytes),
+    };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

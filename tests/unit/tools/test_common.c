@@ -1,4 +1,4 @@
-/* tests/unit/tools/test_common.c - sizes, times, generations, paths, exit codes, colour and
+/* tests/unit/tools/test_common.c - times, generations, paths, exit codes, colour and
  * progress. */
 #include "tools/common.h"
 
@@ -12,28 +12,6 @@
 #include <unistd.h>
 
 #include <cmocka.h>
-
-static void
-shows_bytes(void **state)
-{
-    static const struct {
-        uint64_t bytes;
-        const char *shown;
-    } cases[] = {{0, "0 B"},
-                 {1023, "1023 B"},
-                 {1024, "1.00 KiB"},
-                 {1024 * 1024 - 1, "1.00 MiB"}, /* never "1024 KiB" */
-                 {UINT64_C(12) << 20, "12.0 MiB"},
-                 {UINT64_C(640) << 10, "640 KiB"},
-                 {UINT64_C(3) << 30, "3.00 GiB"},
-                 {UINT64_C(5) << 40, "5.00 TiB"},
-                 {UINT64_MAX, "16384 PiB"}};
-    char out[CAIRN_SHOWN_BYTES];
-
-    (void)state;
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        assert_string_equal(cairn_show_bytes(cases[i].bytes, out), cases[i].shown);
-}
 
 static void
 shows_durations(void **state)
@@ -164,14 +142,11 @@ says_each_tenth_once(void **state)
 int
 main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(shows_bytes),
-                                       cmocka_unit_test(shows_durations),
-                                       cmocka_unit_test(parses_generations),
-                                       cmocka_unit_test(parses_output),
-                                       cmocka_unit_test(maps_every_error),
-                                       cmocka_unit_test(makes_paths_absolute),
-                                       cmocka_unit_test(keeps_colour_from_files),
-                                       cmocka_unit_test(says_each_tenth_once)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(shows_durations),      cmocka_unit_test(parses_generations),
+        cmocka_unit_test(parses_output),        cmocka_unit_test(maps_every_error),
+        cmocka_unit_test(makes_paths_absolute), cmocka_unit_test(keeps_colour_from_files),
+        cmocka_unit_test(says_each_tenth_once)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

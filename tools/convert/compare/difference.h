@@ -5,6 +5,7 @@
 #ifndef CAIRN_TOOLS_CONVERT_COMPARE_DIFFERENCE_H
 #define CAIRN_TOOLS_CONVERT_COMPARE_DIFFERENCE_H
 
+#include "tools/convert/core/checkpoint.h"
 #include "tools/convert/engine/whole.h"
 
 enum cairn_difference_kind {

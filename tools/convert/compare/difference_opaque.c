@@ -4,11 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/convert/dcp/dcp.h"
 #include "tools/convert/state/opaque_tree.h"
 #include "tools/convert/pickle/compare.h"
-#include "tools/convert/safetensors/notes.h"
-#include "tools/convert/torch/state.h"
+#include "tools/convert/state/reserved.h"
 
 enum { PATH_BYTES = 256 };
 

@@ -1,13 +1,14 @@
 /*
- * tools/convert/core/checkpoint_pieces.c - what readers call to say which part of which tensor lies
- * where.
+ * tools/convert/core/checkpoint_pieces.c - a checkpoint's tensors, their pieces and aliases.
  *
- * Every piece is held against the size of its container here, so that no format can make the
- * executor read past a file's end by what a header claims.
+ * Every piece is checked here against the size of its container. So a header with false numbers
+ * cannot make the executor read past the end of a file.
  */
-#include "tools/convert/core/format.h"
+#include "tools/convert/core/checkpoint.h"
 
 #include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "tools/convert/core/box.h"
 
@@ -38,7 +39,7 @@ cairn_checkpoint_add_tensor(struct cairn_checkpoint *checkpoint, const char *nam
     return CAIRN_OK;
 }
 
-/* What may be said of any piece, after the layout took it from `first` on. */
+/* Checks the pieces that the layout accepted, from `first` on. */
 static cairn_err
 check_pieces(const struct cairn_checkpoint *checkpoint, size_t first,
              struct cairn_complaint *complaint)
@@ -119,4 +120,66 @@ cairn_checkpoint_add_flat(struct cairn_checkpoint *checkpoint, uint32_t tensor, 
         return cairn_complain(complaint, err, "%s: no memory for %zu pieces of tensors",
                               checkpoint->place.path, first);
     return check_pieces(checkpoint, first, complaint);
+}
+
+cairn_err
+cairn_checkpoint_add_alias(struct cairn_checkpoint *checkpoint, const char *name, uint32_t of,
+                           struct cairn_complaint *complaint)
+{
+    enum cairn_kind kind = CAIRN_PARAM; /* where there is no such tensor, that is said below */
+
+    if (of < cairn_layout_tensor_count(checkpoint->layout))
+        kind = cairn_layout_tensor(checkpoint->layout, of)->kind;
+    return cairn_checkpoint_add_alias_as(checkpoint, name, kind, of, complaint);
+}
+
+cairn_err
+cairn_checkpoint_add_alias_as(struct cairn_checkpoint *checkpoint, const char *name,
+                              enum cairn_kind kind, uint32_t of, struct cairn_complaint *complaint)
+{
+    uint32_t room = checkpoint->alias_room ? 2 * checkpoint->alias_room : 4;
+    struct cairn_tensor known;
+    uint32_t tensor;
+    cairn_err err;
+
+    if (of >= cairn_layout_tensor_count(checkpoint->layout))
+        return cairn_complain(complaint, CAIRN_INTERNAL, "%s: an alias of nothing",
+                              checkpoint->place.path);
+    known = *cairn_layout_tensor(checkpoint->layout, of);
+    if (cairn_layout_tensor_find(checkpoint->layout, name) != UINT32_MAX)
+        return cairn_complain(complaint, CAIRN_CORRUPT,
+                              "%s: tensor %.300s is there, and tied to %s as well",
+                              checkpoint->place.path, name, known.name);
+    if (checkpoint->alias_count == checkpoint->alias_room) {
+        struct cairn_alias *grown =
+            realloc(checkpoint->aliases, room * sizeof(*checkpoint->aliases));
+
+        if (!grown)
+            return CAIRN_NOMEM;
+        checkpoint->aliases = grown;
+        checkpoint->alias_room = room;
+    }
+    err = cairn_checkpoint_add_tensor(checkpoint, name, known.dtype, kind, known.dims, known.shape,
+                                      &tensor, complaint);
+    if (!err)
+        checkpoint->aliases[checkpoint->alias_count++] = (struct cairn_alias){tensor, of};
+    return err;
+}
+
+uint32_t
+cairn_checkpoint_parameter_of(const struct cairn_checkpoint *checkpoint, uint32_t tensor,
+                              uint32_t *key_bytes)
+{
+    const struct cairn_tensor *known = cairn_layout_tensor(checkpoint->layout, tensor);
+    const char *dot = strchr(known->name, '.');
+    uint32_t parameter;
+
+    if (known->kind != CAIRN_OPTIMIZER || !dot || dot == known->name)
+        return UINT32_MAX;
+    parameter = cairn_layout_tensor_find(checkpoint->layout, dot + 1);
+    if (parameter == UINT32_MAX ||
+        cairn_layout_tensor(checkpoint->layout, parameter)->kind != CAIRN_PARAM)
+        return UINT32_MAX;
+    *key_bytes = (uint32_t)(dot - known->name);
+    return parameter;
 }

@@ -1,39 +1,18 @@
-/* tools/convert/core/place.c - where a checkpoint is: a directory or one file, and reading small
- * files of it. Symbolic links are followed: hubs keep checkpoints as links into a store of
- * blobs. */
-#include "tools/convert/core/format.h"
+/* tools/convert/core/place.c - see core/place.h. */
+#include "tools/convert/core/place.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
 #include "base/file.h"
-#include "base/text.h"
 #include "base/json.h"
 
 enum { NAME_BYTES_MAX = 1024 };
-
-cairn_err
-cairn_complain(struct cairn_complaint *complaint, cairn_err err, const char *format, ...)
-{
-    char text[CAIRN_COMPLAINT_BYTES_MAX];
-    va_list arguments;
-
-    if (!complaint || complaint->text[0] != '\0')
-        return err;
-    va_start(arguments, format);
-    (void)vsnprintf(text, sizeof(text), format, arguments);
-    va_end(arguments);
-    /* names in it are what a file says */
-    cairn_text_clean(complaint->text, sizeof(complaint->text), text);
-    return err;
-}
-
 /* Splits off the last name of a path: "a/b" is the directory "a" and the name "b". */
 static cairn_err
 split(const char *path, char **directory, char **name)
@@ -210,4 +189,28 @@ cairn_place_list(const struct cairn_place *place, const char *name, char ***name
         (void)cairn_complain(complaint, err, "%s cannot be listed: %s",
                              spoken(place, name, shown, sizeof(shown)), cairn_err_text(err));
     return err;
+}
+
+cairn_err
+cairn_file_mark_take(int fd, struct cairn_file_mark *out)
+{
+    struct stat found;
+
+    if (fstat(fd, &found) != 0)
+        return CAIRN_IO;
+    if (!S_ISREG(found.st_mode))
+        return CAIRN_CORRUPT;
+    out->bytes = (uint64_t)found.st_size;
+    out->modified_ns =
+        (uint64_t)found.st_mtim.tv_sec * 1000000000u + (uint64_t)found.st_mtim.tv_nsec;
+    out->changed_ns =
+        (uint64_t)found.st_ctim.tv_sec * 1000000000u + (uint64_t)found.st_ctim.tv_nsec;
+    return CAIRN_OK;
+}
+
+bool
+cairn_file_mark_equal(const struct cairn_file_mark *a, const struct cairn_file_mark *b)
+{
+    return a->bytes == b->bytes && a->modified_ns == b->modified_ns &&
+           a->changed_ns == b->changed_ns;
 }

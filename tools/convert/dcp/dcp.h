@@ -1,45 +1,23 @@
 /*
  * tools/convert/dcp/dcp.h - what the reader and the writer of PyTorch Distributed Checkpoints
- * share; for dcp/format.c, dcp/items.c and dcp/write.c.
+ * share; for dcp/format.c, dcp/items.c, dcp/chunks.c and dcp/write.c.
  *
- * Names that canonical names do not give back are kept in the opaque state "dcp/names.pickle", a
- * list of tuples (canonical name, name in the checkpoint, path of keys or None). It is left out
- * where every name is the one that the writer would choose:
- *
- *   parameter or buffer   model.<name>                      ("model", name)
- *   optimizer state       optim.state.<parameter>.<key>     ("optim", "state", parameter, key)
- *   parameter groups      optim.param_groups.<i>.<key>      ("optim", "param_groups", i, key)
- *   state by numbers      its name                          the same, cut at the dots, and the
- *                         groups beside "state"
- *   opaque state          its name without ".pickle"        the same, cut at the dots
- *
- * For parameter groups the tuple is (their opaque name, "flat" or "", path of the optimizer's
- * prefix).
+ * Names that do not follow from canonical names are kept as opaque state: state/kept_names.h.
  */
 #ifndef CAIRN_TOOLS_CONVERT_DCP_DCP_H
 #define CAIRN_TOOLS_CONVERT_DCP_DCP_H
 
+#include "tools/convert/core/output.h"
 #include "tools/convert/dcp/metadata.h"
 #include "tools/convert/state/names.h"
+#include "tools/convert/state/reserved.h"
 
 #define CAIRN_DCP_METADATA ".metadata"
-#define CAIRN_DCP_NAMES "dcp/names.pickle"
-/* Opaque state that PyTorch would not understand lies in byte tensors below this key. */
-#define CAIRN_DCP_CARRIED "cairn"
 
 enum {
     CAIRN_DCP_OBJECT_BYTES_MAX = 1 << 28, /* of one bytes object that is read into memory */
     CAIRN_DCP_TREE_BYTES_MAX = 1 << 28
 };
-
-/* The path that the writer would choose for a canonical name, and its canonical name again where it
- * is cut: strings lie in `text`. False where it is too long. */
-bool cairn_dcp_default_path(const struct cairn_checkpoint *checkpoint, uint32_t tensor,
-                            char text[CAIRN_STATE_NAME_BYTES_MAX], struct cairn_state_path *path);
-
-/* What the writer would choose to stand before "param_groups", with strings in `text`. */
-void cairn_dcp_default_prefix(const struct cairn_checkpoint *checkpoint,
-                              char text[CAIRN_STATE_NAME_BYTES_MAX], struct cairn_state_path *path);
 
 /* ---- items: dcp/items.c ---- */
 

@@ -5,6 +5,8 @@
  * What has no tensors in it is one pickle within its item, and its piece is that pickle where it
  * lies: nothing of it is read. Only parameter groups are, since they get one form for all formats.
  */
+#include "tools/convert/dcp/format.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,6 +14,7 @@
 
 #include "tools/convert/dcp/dcp.h"
 #include "tools/convert/dcp/index.h"
+#include "tools/convert/state/kept_names.h"
 #include "tools/convert/state/param_groups.h"
 #include "tools/convert/pickle/write.h"
 
@@ -88,7 +91,7 @@ static bool
 is_carried(const struct cairn_dcp_entry *entry)
 {
     return entry->tensor && entry->keys_said && entry->key_count == 2 && !entry->keys[1].number &&
-           strcmp(entry->keys[0].text, CAIRN_DCP_CARRIED) == 0 && entry->dtype == CAIRN_U8 &&
+           strcmp(entry->keys[0].text, CAIRN_CARRIED_KEY) == 0 && entry->dtype == CAIRN_U8 &&
            entry->dims == 1;
 }
 
@@ -308,7 +311,7 @@ default_name(const struct reading *reading, uint32_t index)
 
     return is_carried(entry) ||
            (entry->keys_said && tensor != UINT32_MAX &&
-            cairn_dcp_default_path(reading->checkpoint, tensor, text, &chosen) &&
+            cairn_state_default_path(reading->checkpoint, tensor, text, &chosen) &&
             same_path(&said, &chosen) && cairn_state_join(&chosen, joined, sizeof(joined)) &&
             strcmp(joined, entry->name) == 0);
 }
@@ -339,7 +342,7 @@ keep_names(struct reading *reading, bool groups_packed)
 
     if (!order)
         return CAIRN_NOMEM;
-    cairn_dcp_default_prefix(reading->checkpoint, text, &usual);
+    cairn_state_default_prefix(reading->checkpoint, text, &usual);
     for (uint32_t i = 0; i < metadata->entry_count; i++)
         if (reading->named[i].name && !default_name(reading, i))
             order[count++] = i;

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/convert/dcp/names.h"
+#include "tools/convert/state/kept_names.h"
 #include "tools/convert/dcp/output.h"
 #include "tools/convert/state/param_groups.h"
 
@@ -15,7 +15,7 @@ struct planning {
     const struct cairn_checkpoint *source;
     struct cairn_output *output;
     struct cairn_dcp_output dcp;
-    struct cairn_dcp_names names;
+    struct cairn_kept_names names;
     struct cairn_complaint *complaint;
 };
 
@@ -30,7 +30,7 @@ static cairn_err
 choose_name(struct planning *planning, uint32_t tensor, char text[CAIRN_STATE_NAME_BYTES_MAX],
             char name[CAIRN_STATE_NAME_BYTES_MAX], struct cairn_state_path *path)
 {
-    if (cairn_dcp_names_choose(&planning->names, planning->source, tensor, text, name, path))
+    if (cairn_kept_names_choose(&planning->names, planning->source, tensor, text, name, path))
         return CAIRN_OK;
     return cairn_complain(planning->complaint, CAIRN_INVAL,
                           "tensor %s has a name that is too long for a distributed checkpoint",
@@ -53,8 +53,8 @@ add_tensor(struct planning *planning, uint32_t tensor)
 static cairn_err
 add_groups(struct planning *planning, const struct cairn_param_groups *groups)
 {
-    const struct cairn_dcp_name *kept =
-        cairn_dcp_names_find(&planning->names, CAIRN_PARAM_GROUPS_NAME);
+    const struct cairn_kept_name *kept =
+        cairn_kept_names_find(&planning->names, CAIRN_PARAM_GROUPS_NAME);
     bool flat = kept && strcmp(kept->name, "flat") == 0;
     struct cairn_state_path path;
     char number[16], text[CAIRN_STATE_NAME_BYTES_MAX], name[CAIRN_STATE_NAME_BYTES_MAX],
@@ -66,7 +66,7 @@ add_groups(struct planning *planning, const struct cairn_param_groups *groups)
     if (kept)
         path = kept->path;
     else
-        cairn_dcp_default_prefix(planning->source, text, &path);
+        cairn_state_default_prefix(planning->source, text, &path);
     if (path.count + 3 > CAIRN_STATE_KEYS_MAX)
         return CAIRN_INVAL;
     prefix_count = path.count;
@@ -183,12 +183,12 @@ cairn_dcp_plan(const struct cairn_checkpoint *checkpoint,
     err = cairn_dcp_output_init(&planning.dcp, checkpoint, options, output, &kept, complaint);
     output->state = kept;
     if (!err)
-        err = cairn_dcp_names_load(checkpoint, &planning.names, complaint);
+        err = cairn_kept_names_load(checkpoint, &planning.names, complaint);
     if (!err)
         err = plan_all(&planning);
     if (!err)
         err = cairn_dcp_output_end(&planning.dcp);
-    cairn_dcp_names_fini(&planning.names);
+    cairn_kept_names_fini(&planning.names);
     cairn_dcp_output_fini(&planning.dcp);
     return err ? cairn_complain(complaint, err,
                                 "%s cannot be laid out as a distributed checkpoint: %s",

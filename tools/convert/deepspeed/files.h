@@ -15,7 +15,9 @@
 #ifndef CAIRN_TOOLS_CONVERT_DEEPSPEED_FILES_H
 #define CAIRN_TOOLS_CONVERT_DEEPSPEED_FILES_H
 
-#include "tools/convert/core/format.h"
+#include "cairn/types.h"
+#include "tools/convert/core/complaint.h"
+#include "tools/convert/core/place.h"
 
 enum { CAIRN_DEEPSPEED_RANKS_MAX = 1 << 20 };
 

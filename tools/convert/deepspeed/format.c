@@ -10,7 +10,7 @@
  * laid out for another number of ranks deepspeed/plan.c's. Written with the ZeRO stage that the
  * source had, or, where it did not come from DeepSpeed, with what deepspeed/make.h makes of it.
  */
-#include "tools/convert/deepspeed/plan.h"
+#include "tools/convert/deepspeed/format.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -20,6 +20,7 @@
 #include "base/file.h"
 #include "tools/convert/deepspeed/files.h"
 #include "tools/convert/deepspeed/make.h"
+#include "tools/convert/deepspeed/plan.h"
 
 static bool
 probe(const struct cairn_place *place)

@@ -179,7 +179,7 @@ role_of(const struct cairn_deepspeed_make *make, uint32_t tensor)
     if ((known->kind != CAIRN_PARAM && known->kind != CAIRN_BUFFER) ||
         is_of_object(make, known->name))
         return CAIRN_DEEPSPEED_BESIDE;
-    if (cairn_deepspeed_job_lists(make->job.buffers, known->name))
+    if (cairn_job_file_lists(make->job.buffers, known->name))
         return CAIRN_DEEPSPEED_BUFFER;
     if (parameter &&
         (make->alias_of[tensor] != tensor || cairn_pickle_get(make->job.shared, known->name)))
@@ -197,7 +197,7 @@ tell_roles(struct cairn_deepspeed_make *make)
 
         make->roles[i] = (uint8_t)role_of(make, i);
         if (make->roles[i] == CAIRN_DEEPSPEED_FROZEN && make->stage == 3 &&
-            !cairn_deepspeed_job_lists(make->job.frozen, tensor->name))
+            !cairn_job_file_lists(make->job.frozen, tensor->name))
             return cairn_complain(
                 make->complaint, CAIRN_INVAL,
                 "%s: %s is not trained, and ZeRO 3 cuts frozen parameters into parts and "
@@ -349,8 +349,8 @@ prepare(struct cairn_deepspeed_make *make)
     if (!err)
         err = check_experts(make);
     if (!err)
-        err = cairn_deepspeed_job_open(make->checkpoint, make->options->job, &make->job,
-                                       make->complaint);
+        err =
+            cairn_job_file_open(make->checkpoint, make->options->job, &make->job, make->complaint);
     if (!err)
         err = read_groups(make);
     if (!err)
@@ -403,7 +403,7 @@ cairn_deepspeed_prepare(struct cairn_checkpoint *checkpoint,
     err = check_left(checkpoint, complaint);
     if (!err)
         err = prepare(&make);
-    cairn_deepspeed_job_fini(&make.job);
+    cairn_job_file_fini(&make.job);
     free(make.roles);
     free(make.order);
     free(make.alias_of);

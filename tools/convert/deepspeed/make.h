@@ -12,7 +12,8 @@
 #ifndef CAIRN_TOOLS_CONVERT_DEEPSPEED_MAKE_H
 #define CAIRN_TOOLS_CONVERT_DEEPSPEED_MAKE_H
 
-#include "tools/convert/deepspeed/job.h"
+#include "tools/convert/core/output.h"
+#include "tools/convert/state/job_file.h"
 #include "tools/convert/deepspeed/state.h"
 
 /* {"opaque": {name: bytes as a tensor}, "buffer": {name: tensor}, "optimizer": …, "param": …} */
@@ -46,7 +47,7 @@ struct cairn_deepspeed_make {
     struct cairn_checkpoint *checkpoint;
     const struct cairn_output_options *options;
     struct cairn_complaint *complaint;
-    struct cairn_deepspeed_job job;
+    struct cairn_job_file job;
     uint32_t stage;      /* 1 to 3 */
     bool bf16_optimizer; /* BF16_Optimizer, which says no stage */
     bool scaled;         /* float16, with a loss scale */

@@ -66,7 +66,7 @@ past_alias(const struct cairn_checkpoint *checkpoint, uint32_t tensor)
 
 /* Whether the groups that are named are as large as those that the source counts through. */
 static bool
-is_counted_alike(const struct cairn_deepspeed_job *job)
+is_counted_alike(const struct cairn_job_file *job)
 {
     bool alike = !job->own || job->own->count == job->groups->count;
 

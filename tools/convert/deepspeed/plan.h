@@ -3,6 +3,7 @@
 #ifndef CAIRN_TOOLS_CONVERT_DEEPSPEED_PLAN_H
 #define CAIRN_TOOLS_CONVERT_DEEPSPEED_PLAN_H
 
+#include "tools/convert/core/output.h"
 #include "tools/convert/deepspeed/target.h"
 
 /* Opaque state: what stands before "zero_pp_rank" in names of optim_states files. */

@@ -5,6 +5,7 @@
 #ifndef CAIRN_TOOLS_CONVERT_DEEPSPEED_TARGET_H
 #define CAIRN_TOOLS_CONVERT_DEEPSPEED_TARGET_H
 
+#include "tools/convert/core/output.h"
 #include "tools/convert/deepspeed/state.h"
 #include "tools/convert/torch/output.h"
 

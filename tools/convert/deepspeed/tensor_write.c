@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/convert/deepspeed/job.h"
+#include "tools/convert/state/job_file.h"
 #include "tools/convert/core/numbers.h"
 
 static cairn_err
@@ -156,8 +156,7 @@ note_module(struct cairn_deepspeed_target *target, const struct cairn_pickle_nod
         if (index == UINT32_MAX || target->alias_of[index] != UINT32_MAX ||
             target->cut_at[index] > 0 ||
             !cairn_pickle_copy_text(pairs->items[2 * i], path, sizeof(path)) ||
-            (buffers && buffers->kind == CAIRN_PICKLE_LIST &&
-             cairn_deepspeed_job_lists(buffers, path)))
+            (buffers && buffers->kind == CAIRN_PICKLE_LIST && cairn_job_file_lists(buffers, path)))
             continue;
         tensor = cairn_layout_tensor(target->checkpoint->layout, index);
         why = cairn_deepspeed_cut_whole(&target->cuts, path, tensor->dims, tensor->shape,

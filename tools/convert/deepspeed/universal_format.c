@@ -12,7 +12,7 @@
  * in the model_states. Read into the same canonical names and carried objects as DeepSpeed's own
  * checkpoints (deepspeed/state.h), so that either can be made of the other.
  */
-#include "tools/convert/deepspeed/universal.h"
+#include "tools/convert/deepspeed/format.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -24,6 +24,7 @@
 #include "tools/convert/deepspeed/files.h"
 #include "tools/convert/deepspeed/make.h"
 #include "tools/convert/deepspeed/plan.h"
+#include "tools/convert/deepspeed/universal.h"
 
 static bool
 probe(const struct cairn_place *place)

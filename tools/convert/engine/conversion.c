@@ -17,6 +17,7 @@
 #include "base/clock.h"
 #include "base/crc.h"
 #include "base/file.h"
+#include "tools/convert/core/format.h"
 #include "tools/convert/core/box.h"
 #include "tools/convert/engine/memory_limit.h"
 #include "tools/convert/engine/drop.h"
@@ -163,8 +164,12 @@ cairn_conversion_open(const struct cairn_conversion_options *options, struct cai
     cairn_err err;
 
     *out = (struct cairn_conversion){.options = options, .source.place.dir_fd = -1};
-    err = cairn_checkpoint_open_threads(options->source, options->from, options->thread_count,
-                                        &out->source, complaint);
+    if (options->from)
+        err = cairn_checkpoint_open(options->source, options->from, options->thread_count,
+                                    &out->source, complaint);
+    else
+        err = cairn_checkpoint_detect(options->source, options->formats, options->thread_count,
+                                      &out->source, complaint);
     if (!err && (options->output.dtype == CAIRN_F32 || options->output.dtype == CAIRN_F64))
         err = cairn_checkpoint_take_masters(&out->source, &out->report.from_masters, complaint);
     if (!err) /* masters may be left out then */

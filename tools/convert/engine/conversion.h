@@ -9,6 +9,7 @@
 #ifndef CAIRN_TOOLS_CONVERT_ENGINE_CONVERSION_H
 #define CAIRN_TOOLS_CONVERT_ENGINE_CONVERSION_H
 
+#include "tools/convert/core/output.h"
 #include "tools/convert/maps/map.h"
 #include "tools/convert/engine/regions.h"
 #include "tools/convert/engine/whole.h"
@@ -16,7 +17,8 @@
 struct cairn_conversion_options {
     const char *source;
     const char *target;
-    const struct cairn_format *from; /* NULL: found out */
+    const struct cairn_format *from;           /* NULL: the first of `formats` that fits */
+    const struct cairn_format *const *formats; /* ended by NULL; unused if `from` is set */
     const struct cairn_format *to;
     struct cairn_output_options output;
     const char *const *drops; /* [drop_count] patterns of names (fnmatch) that are left out */

@@ -2,7 +2,7 @@
 #ifndef CAIRN_TOOLS_CONVERT_ENGINE_DROP_H
 #define CAIRN_TOOLS_CONVERT_ENGINE_DROP_H
 
-#include "tools/convert/core/format.h"
+#include "tools/convert/core/checkpoint.h"
 
 /*
  * Takes every tensor whose name fits one of the patterns (fnmatch; '*' goes over dots and slashes)

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tools/convert/core/format.h"
 #include "tools/convert/engine/fingerprints.h"
 
 /* A parameter beside its master weights is what these are rounded to. */

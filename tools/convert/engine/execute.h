@@ -10,6 +10,7 @@
 #define CAIRN_TOOLS_CONVERT_ENGINE_EXECUTE_H
 
 #include "snapshot/reshard.h"
+#include "tools/convert/core/checkpoint.h"
 #include "tools/convert/engine/handles.h"
 #include "tools/convert/engine/source_sums.h"
 

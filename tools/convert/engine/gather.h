@@ -11,6 +11,7 @@
 #define CAIRN_TOOLS_CONVERT_ENGINE_GATHER_H
 
 #include "snapshot/reshard.h"
+#include "tools/convert/core/checkpoint.h"
 #include "tools/convert/engine/handles.h"
 
 struct cairn_gather;

@@ -5,7 +5,9 @@
 #ifndef CAIRN_TOOLS_CONVERT_ENGINE_HANDLES_H
 #define CAIRN_TOOLS_CONVERT_ENGINE_HANDLES_H
 
-#include "tools/convert/core/format.h"
+#include "tools/convert/core/complaint.h"
+
+#include <stdint.h>
 
 struct cairn_handles;
 

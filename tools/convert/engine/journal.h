@@ -11,7 +11,9 @@
 #define CAIRN_TOOLS_CONVERT_ENGINE_JOURNAL_H
 
 #include "base/sha256.h"
-#include "tools/convert/core/format.h"
+#include "tools/convert/core/complaint.h"
+
+#include <stdbool.h>
 
 struct cairn_journal;
 

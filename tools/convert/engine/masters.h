@@ -2,7 +2,7 @@
 #ifndef CAIRN_TOOLS_CONVERT_ENGINE_MASTERS_H
 #define CAIRN_TOOLS_CONVERT_ENGINE_MASTERS_H
 
-#include "tools/convert/core/format.h"
+#include "tools/convert/core/checkpoint.h"
 
 /*
  * Every parameter in BF16 or F16 that has a master (`fp32.<parameter>`, F32, of the same shape), or

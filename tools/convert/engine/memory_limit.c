@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "base/file.h"
-#include "tools/common.h"
+#include "base/text.h"
 
 enum {
     TILE_BYTES_MIN = 256 * 1024,

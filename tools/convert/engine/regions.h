@@ -9,6 +9,7 @@
 #ifndef CAIRN_TOOLS_CONVERT_ENGINE_REGIONS_H
 #define CAIRN_TOOLS_CONVERT_ENGINE_REGIONS_H
 
+#include "tools/convert/core/output.h"
 #include "tools/convert/engine/execute.h"
 
 struct cairn_region {

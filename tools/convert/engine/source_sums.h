@@ -12,6 +12,7 @@
 #define CAIRN_TOOLS_CONVERT_ENGINE_SOURCE_SUMS_H
 
 #include "snapshot/reshard.h"
+#include "tools/convert/core/checkpoint.h"
 #include "tools/convert/engine/handles.h"
 
 struct cairn_source_sums;

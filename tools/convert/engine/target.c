@@ -1,4 +1,5 @@
 /* tools/convert/engine/target.c - see target.h. */
+#include "tools/convert/core/format.h"
 #include "tools/convert/engine/target_inner.h"
 
 #include <errno.h>

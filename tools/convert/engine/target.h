@@ -11,6 +11,7 @@
 #ifndef CAIRN_TOOLS_CONVERT_ENGINE_TARGET_H
 #define CAIRN_TOOLS_CONVERT_ENGINE_TARGET_H
 
+#include "tools/convert/core/output.h"
 #include "tools/convert/engine/handles.h"
 #include "tools/convert/engine/journal.h"
 

@@ -10,6 +10,7 @@
 #ifndef CAIRN_TOOLS_CONVERT_MAPS_CELLS_H
 #define CAIRN_TOOLS_CONVERT_MAPS_CELLS_H
 
+#include "cairn/types.h"
 #include "tools/convert/maps/language.h"
 
 enum { CAIRN_MAP_OUTER_MAX = 32, CAIRN_MAP_CELLS_MAX = 1 << 22 };

@@ -31,7 +31,8 @@
 #ifndef CAIRN_TOOLS_CONVERT_MAPS_LANGUAGE_H
 #define CAIRN_TOOLS_CONVERT_MAPS_LANGUAGE_H
 
-#include "tools/convert/core/format.h"
+#include "cairn/types.h"
+#include "tools/convert/core/complaint.h"
 
 enum {
     CAIRN_MAP_BYTES_MAX = 1 << 20,

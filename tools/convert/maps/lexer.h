@@ -3,7 +3,8 @@
 #ifndef CAIRN_TOOLS_CONVERT_MAPS_LEXER_H
 #define CAIRN_TOOLS_CONVERT_MAPS_LEXER_H
 
-#include "tools/convert/core/format.h"
+#include "cairn/types.h"
+#include "tools/convert/core/complaint.h"
 
 enum { CAIRN_MAP_TOKEN_BYTES_MAX = CAIRN_NAME_BYTES_MAX };
 

@@ -2,7 +2,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "tools/convert/core/format.h"
+#include "tools/convert/core/complaint.h"
+#include "tools/convert/core/place.h"
 #include "tools/convert/maps/language.h"
 
 enum { LIST_BYTES_MAX = 400 };

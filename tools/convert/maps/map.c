@@ -12,10 +12,9 @@
 #include <string.h>
 
 #include "tools/convert/core/box.h"
-#include "tools/convert/dcp/dcp.h"
 #include "tools/convert/maps/stage.h"
 #include "tools/convert/state/param_groups.h"
-#include "tools/convert/torch/state.h"
+#include "tools/convert/state/reserved.h"
 
 enum { LIST_BYTES_MAX = 400, UNKNOWN_SHOWN_MAX = 5 };
 

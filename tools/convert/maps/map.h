@@ -11,7 +11,7 @@
 #ifndef CAIRN_TOOLS_CONVERT_MAPS_MAP_H
 #define CAIRN_TOOLS_CONVERT_MAPS_MAP_H
 
-#include "tools/convert/core/format.h"
+#include "tools/convert/core/checkpoint.h"
 
 struct cairn_map_report {
     char from[48], to[48]; /* the sides */

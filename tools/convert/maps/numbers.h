@@ -5,6 +5,7 @@
 #ifndef CAIRN_TOOLS_CONVERT_MAPS_NUMBERS_H
 #define CAIRN_TOOLS_CONVERT_MAPS_NUMBERS_H
 
+#include "tools/convert/core/checkpoint.h"
 #include "tools/convert/maps/language.h"
 
 /* What is known: before any shape is looked at, and then what shapes said. */

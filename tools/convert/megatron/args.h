@@ -5,7 +5,7 @@
 #ifndef CAIRN_TOOLS_CONVERT_MEGATRON_ARGS_H
 #define CAIRN_TOOLS_CONVERT_MEGATRON_ARGS_H
 
-#include "tools/convert/core/format.h"
+#include "tools/convert/core/checkpoint.h"
 #include "tools/convert/pickle/pickle.h"
 
 /* 0 where it is not said. */

@@ -13,7 +13,7 @@
 #ifndef CAIRN_TOOLS_CONVERT_MEGATRON_FILES_H
 #define CAIRN_TOOLS_CONVERT_MEGATRON_FILES_H
 
-#include "tools/convert/core/format.h"
+#include "tools/convert/core/checkpoint.h"
 
 #define CAIRN_MEGATRON_LATEST "latest_checkpointed_iteration.txt"
 #define CAIRN_MEGATRON_MODEL "model_optim_rng.pt"

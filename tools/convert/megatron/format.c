@@ -6,6 +6,8 @@
  * Which file is whose is megatron/files.h's, what it holds megatron/state.h's, where parameters lie
  * megatron/parts.h's, and how files are laid out for another parallelism megatron/plan.c's.
  */
+#include "tools/convert/megatron/format.h"
+
 #include "tools/convert/megatron/files.h"
 #include "tools/convert/megatron/plan.h"
 #include "tools/convert/megatron/read.h"

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/convert/megatron_dist/extra.h"
+#include "tools/convert/megatron/dist_names.h"
 #include "tools/convert/megatron/settings.h"
 #include "tools/convert/state/param_groups.h"
 #include "tools/convert/pickle/read.h"
@@ -234,7 +234,7 @@ cairn_megatron_join_extra(struct cairn_megatron_target *target, const char *cano
     *value = NULL;
     /* layers and experts stacked, or either */
     for (size_t i = 0; i < sizeof(forms) / sizeof(forms[0]) && tensor == UINT32_MAX; i++) {
-        if (!cairn_mdist_extra_name(canonical, forms[i], extents, name))
+        if (!cairn_mdist_extra_key(canonical, forms[i], extents, name))
             continue;
         (void)snprintf(file, sizeof(file), "%s" ENDING, name);
         tensor = cairn_layout_tensor_find(layout, file);

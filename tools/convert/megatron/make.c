@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/convert/deepspeed/job.h"
+#include "tools/convert/state/job_file.h"
 #include "tools/convert/megatron/settings.h"
 #include "tools/convert/megatron/state.h"
 #include "tools/convert/state/param_groups.h"
@@ -28,7 +28,7 @@ struct make {
     struct cairn_checkpoint *checkpoint;
     const struct cairn_output_options *options;
     struct cairn_complaint *complaint;
-    struct cairn_deepspeed_job job;
+    struct cairn_job_file job;
     const struct cairn_pickle_node *chosen[DECAYS]; /* of job.groups; NULL: no parameter is so */
     uint64_t step;                                  /* of the optimizer */
 };
@@ -314,7 +314,7 @@ make_object(struct make *make)
 {
     struct cairn_checkpoint *checkpoint = make->checkpoint;
     cairn_err err =
-        cairn_deepspeed_job_open(checkpoint, make->options->job, &make->job, make->complaint);
+        cairn_job_file_open(checkpoint, make->options->job, &make->job, make->complaint);
 
     if (!err)
         err = choose_groups(make);
@@ -371,6 +371,6 @@ cairn_megatron_prepare(struct cairn_checkpoint *checkpoint,
             "with --job FILE: {\"param_groups\": [{\"params\": [names], \"lr\": …}, …]}",
             checkpoint->place.path);
     err = make_object(&make);
-    cairn_deepspeed_job_fini(&make.job);
+    cairn_job_file_fini(&make.job);
     return err;
 }

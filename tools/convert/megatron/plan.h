@@ -3,7 +3,7 @@
 #ifndef CAIRN_TOOLS_CONVERT_MEGATRON_PLAN_H
 #define CAIRN_TOOLS_CONVERT_MEGATRON_PLAN_H
 
-#include "tools/convert/core/format.h"
+#include "tools/convert/core/output.h"
 
 /*
  * As `prepare` of struct cairn_format. An optimizer's state that came neither from Megatron-LM nor

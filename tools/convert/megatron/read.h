@@ -3,7 +3,7 @@
 #ifndef CAIRN_TOOLS_CONVERT_MEGATRON_READ_H
 #define CAIRN_TOOLS_CONVERT_MEGATRON_READ_H
 
-#include "tools/convert/core/format.h"
+#include "tools/convert/core/checkpoint.h"
 
 /* As `read` of struct cairn_format. */
 CAIRN_MUST_CHECK cairn_err cairn_megatron_read(struct cairn_checkpoint *checkpoint,

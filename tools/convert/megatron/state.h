@@ -18,10 +18,9 @@
 #include "tools/convert/megatron/args.h"
 #include "tools/convert/megatron/files.h"
 #include "tools/convert/megatron/parts.h"
+#include "tools/convert/state/reserved.h"
 #include "tools/convert/torch/source.h"
 
-#define CAIRN_MEGATRON_SCOPE "megatron/"
-#define CAIRN_MEGATRON_COMMON "megatron/common.pickle"
 #define CAIRN_MEGATRON_KEYS "megatron/keys"
 #define CAIRN_MEGATRON_EXTRA "megatron/extra/"
 /* In the object of rank (0, 0, 0): what has no place of its own in this format, by kind and name.

@@ -9,6 +9,7 @@
 #ifndef CAIRN_TOOLS_CONVERT_MEGATRON_TARGET_H
 #define CAIRN_TOOLS_CONVERT_MEGATRON_TARGET_H
 
+#include "tools/convert/core/output.h"
 #include "tools/convert/megatron/state.h"
 #include "tools/convert/torch/output.h"
 

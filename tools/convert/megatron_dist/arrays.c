@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tools/convert/core/format.h"
 #include "tools/convert/megatron/names.h"
 
 /* ---- members by pattern ---- */
@@ -64,7 +65,7 @@ name_member(const struct cairn_checkpoint *source, uint32_t tensor, struct named
     struct cairn_megatron_name parts;
 
     /* of grouped modules, as files of ranks have them: no job looks for such a key here */
-    if (source->format != &cairn_format_megatron_dist &&
+    if (strcmp(source->format->name, "megatron-dist") != 0 &&
         cairn_megatron_name_parse(known->name, &parts) && parts.has_layer && parts.grouped)
         return cairn_complain(
             complaint, CAIRN_INVAL,

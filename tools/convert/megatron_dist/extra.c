@@ -13,7 +13,7 @@
 #include "tools/convert/pickle/read.h"
 #include "tools/convert/pickle/write.h"
 
-#define ENDING "._extra_state"
+#define ENDING CAIRN_MDIST_EXTRA_ENDING
 enum { VALUE_BYTES_MAX = 1 << 26 };
 
 bool
@@ -25,42 +25,6 @@ cairn_mdist_extra_of(const char *parameter)
     /* Megatron-Core leaves that of the output layer out, for older checkpoints have none */
     return rule && rule->extra_state && strcmp(last, ".weight") == 0 &&
            strcmp(parameter, CAIRN_MEGATRON_OUTPUT) != 0;
-}
-
-/* "a.b.weight" and "a.b._extra_state" become the latter. */
-static bool
-state_name(const char *logical, char out[CAIRN_NAME_BYTES_MAX])
-{
-    const char *last = strrchr(logical, '.');
-
-    return last && snprintf(out, CAIRN_NAME_BYTES_MAX, "%.*s" ENDING, (int)(last - logical),
-                            logical) < CAIRN_NAME_BYTES_MAX;
-}
-
-bool
-cairn_mdist_extra_name(const char *logical, uint32_t stacked, const uint64_t *extents,
-                       char out[CAIRN_NAME_BYTES_MAX])
-{
-    char state[CAIRN_NAME_BYTES_MAX], key[CAIRN_MDIST_NAME_BYTES_MAX];
-    char offsets[96] = "", shape[96] = "";
-    uint64_t numbers[CAIRN_MDIST_STARS_MAX];
-    struct cairn_mdist_name pattern, fixed;
-    size_t offset_bytes = 0, shape_bytes = 0;
-
-    if (!state_name(logical, state) || !cairn_mdist_pattern_of(state, 0, &pattern, numbers) ||
-        !cairn_mdist_fix(&pattern, numbers, stacked, &fixed) || !cairn_mdist_key_of(&fixed, key))
-        return false;
-    for (uint32_t d = 0; d < pattern.stars; d++) { /* at most four numbers: they fit */
-        if (!(stacked >> d & 1))
-            continue;
-        offset_bytes += (size_t)snprintf(offsets + offset_bytes, sizeof(offsets) - offset_bytes,
-                                         "%s%" PRIu64, offset_bytes > 0 ? "." : "", numbers[d]);
-        shape_bytes += (size_t)snprintf(shape + shape_bytes, sizeof(shape) - shape_bytes,
-                                        "%s%" PRIu64, shape_bytes > 0 ? "." : "", extents[d]);
-    }
-    return snprintf(out, CAIRN_NAME_BYTES_MAX, "%s/shard_%s_%s", key,
-                    offset_bytes > 0 ? offsets : "0",
-                    shape_bytes > 0 ? shape : "1") < CAIRN_NAME_BYTES_MAX;
 }
 
 bool
@@ -133,7 +97,8 @@ cairn_mdist_extra_add(struct cairn_dcp_output *dcp, const char *parameter, uint3
     size_t bytes_len = 0;
     cairn_err err;
 
-    if (!state_name(parameter, state) || !cairn_mdist_extra_name(parameter, stacked, extents, name))
+    if (!cairn_mdist_extra_state(parameter, state) ||
+        !cairn_mdist_extra_key(parameter, stacked, extents, name))
         return cairn_complain(dcp->complaint, CAIRN_INVAL,
                               "%s: the name of %s is too long for the extra state of its module",
                               dcp->source->place.path, parameter);

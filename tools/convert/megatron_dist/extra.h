@@ -12,16 +12,10 @@
 #define CAIRN_TOOLS_CONVERT_MEGATRON_DIST_EXTRA_H
 
 #include "tools/convert/dcp/output.h"
-#include "tools/convert/megatron_dist/names.h"
+#include "tools/convert/megatron/dist_names.h"
 
 /* Whether a parameter's module has such an object, of which this parameter is the weight. */
 bool cairn_mdist_extra_of(const char *parameter);
-
-/* The object's name without an ending: of the module of a logical parameter, or of its extra state
- * itself, with those of its numbers as dimensions whose bits are set in `stacked`; extents are
- * those of all numbers. False where it is too long. */
-bool cairn_mdist_extra_name(const char *logical, uint32_t stacked, const uint64_t *extents,
-                            char out[CAIRN_NAME_BYTES_MAX]);
 
 /* Whether the source was saved by Megatron-Core's dist_checkpointing, and has its objects. */
 bool cairn_mdist_extra_there(const struct cairn_checkpoint *source);

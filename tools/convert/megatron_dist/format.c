@@ -2,6 +2,8 @@
  * tools/convert/megatron_dist/format.c - checkpoints of Megatron-Core's dist_checkpointing, backend
  * torch_dist: the table's row. mdist.h says what is in them.
  */
+#include "tools/convert/megatron_dist/format.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 

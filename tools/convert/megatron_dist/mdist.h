@@ -1,6 +1,6 @@
 /*
  * tools/convert/megatron_dist/mdist.h - Megatron-Core's distributed checkpoints (torch_dist): a
- * distributed checkpoint of PyTorch with keys of its own (megatron_dist/names.h), common.pt with
+ * distributed checkpoint of PyTorch with keys of its own (megatron/dist_names.h), common.pt with
  * what is no array, and metadata.json, the commit marker. For megatron_dist/format.c and the files
  * behind it.
  *
@@ -19,7 +19,7 @@
 #define CAIRN_TOOLS_CONVERT_MEGATRON_DIST_MDIST_H
 
 #include "tools/convert/dcp/dcp.h"
-#include "tools/convert/megatron_dist/names.h"
+#include "tools/convert/megatron/dist_names.h"
 
 #define CAIRN_MDIST_COMMON "common.pt"
 #define CAIRN_MDIST_COMMON_KEY                                                                     \

@@ -1,9 +1,13 @@
-/* tools/convert/safetensors/format.h - what reading and writing safetensors share:
- * safetensors/format.c, safetensors/plan.c. */
+/* tools/convert/safetensors/format.h - the row of the format "safetensors", and what reading and
+ * writing share. */
 #ifndef CAIRN_TOOLS_CONVERT_SAFETENSORS_FORMAT_H
 #define CAIRN_TOOLS_CONVERT_SAFETENSORS_FORMAT_H
 
 #include "tools/convert/core/format.h"
+
+extern const struct cairn_format cairn_format_safetensors;
+
+/* ---- for safetensors/format.c and safetensors/plan.c ---- */
 
 #define CAIRN_SAFETENSORS_SUFFIX ".safetensors"
 #define CAIRN_SAFETENSORS_INDEX_SUFFIX ".safetensors.index.json"

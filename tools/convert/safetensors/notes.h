@@ -9,9 +9,8 @@
 #define CAIRN_TOOLS_CONVERT_SAFETENSORS_NOTES_H
 
 #include "base/json.h"
-#include "tools/convert/core/format.h"
-
-#define CAIRN_SAFETENSORS_NOTES "safetensors/notes.json"
+#include "tools/convert/core/checkpoint.h"
+#include "tools/convert/state/reserved.h"
 
 struct cairn_safetensors_note {
     char *key, *value;

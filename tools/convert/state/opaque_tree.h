@@ -4,7 +4,7 @@
 #ifndef CAIRN_TOOLS_CONVERT_STATE_OPAQUE_TREE_H
 #define CAIRN_TOOLS_CONVERT_STATE_OPAQUE_TREE_H
 
-#include "tools/convert/core/format.h"
+#include "tools/convert/core/checkpoint.h"
 #include "tools/convert/pickle/pickle.h"
 
 struct cairn_opaque_tree {

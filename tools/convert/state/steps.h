@@ -5,7 +5,7 @@
 #ifndef CAIRN_TOOLS_CONVERT_STATE_STEPS_H
 #define CAIRN_TOOLS_CONVERT_STATE_STEPS_H
 
-#include "tools/convert/core/format.h"
+#include "tools/convert/core/checkpoint.h"
 #include "tools/convert/pickle/pickle.h"
 
 /* The count that a tensor of one element is (a float32 or an int64; an alias is what it is of);

@@ -16,10 +16,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/convert/megatron/state.h"
 #include "tools/convert/state/param_groups.h"
 #include "tools/convert/pickle/read.h"
-#include "tools/convert/safetensors/notes.h"
 
 /* ---- opaque state as nodes ---- */
 
@@ -205,7 +203,7 @@ is_beside_model(const struct cairn_torch_building *building, const struct cairn_
         return false;
     return object_of(building->source->layout, tensor) != UINT32_MAX ||
            is_of_rank(building->source->layout, tensor) ||
-           (!model_renamed && cairn_dcp_names_find(&building->names, tensor->name));
+           (!model_renamed && cairn_kept_names_find(&building->names, tensor->name));
 }
 
 static struct cairn_pickle_node *
@@ -219,7 +217,7 @@ build_model(struct cairn_torch_building *building)
         const struct cairn_tensor *tensor = cairn_layout_tensor(layout, i);
 
         renamed = renamed || (tensor->kind == CAIRN_PARAM &&
-                              cairn_dcp_names_find(&building->names, tensor->name));
+                              cairn_kept_names_find(&building->names, tensor->name));
     }
 
     for (uint32_t i = 0; i < cairn_layout_tensor_count(layout); i++) {
@@ -418,7 +416,7 @@ build_optimizer(struct cairn_torch_building *building, struct cairn_pickle_node 
     if (groups) /* else memory ran out, which the tree says */
         err = cairn_torch_building_say(building, groups->count, &said);
     if (!err && said)
-        cairn_pickle_put(tree, dict_at(building, root, CAIRN_TORCH_CARRIED),
+        cairn_pickle_put(tree, dict_at(building, root, CAIRN_CARRIED_KEY),
                          cairn_pickle_text(tree, CAIRN_TORCH_PARAMETERS), said);
     if (!err)
         err = cairn_pickle_done(tree);
@@ -452,11 +450,11 @@ build_rest(struct cairn_torch_building *building, struct cairn_pickle_node *root
             if (!opaque)
                 node = tensor_node(building, i);
             if (!err &&
-                cairn_dcp_names_choose(&building->names, building->source, i, text, name, &path) &&
+                cairn_kept_names_choose(&building->names, building->source, i, text, name, &path) &&
                 put_at(building, root, &path, node))
                 continue;
         }
-        carried = dict_at(building, root, CAIRN_TORCH_CARRIED);
+        carried = dict_at(building, root, CAIRN_CARRIED_KEY);
         if (!carried)
             return CAIRN_INVAL;
         if (opaque) {

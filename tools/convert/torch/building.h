@@ -3,7 +3,7 @@
 #ifndef CAIRN_TOOLS_CONVERT_TORCH_BUILDING_H
 #define CAIRN_TOOLS_CONVERT_TORCH_BUILDING_H
 
-#include "tools/convert/dcp/names.h"
+#include "tools/convert/state/kept_names.h"
 #include "tools/convert/torch/state.h"
 #include "tools/convert/torch/tree.h"
 
@@ -12,9 +12,9 @@ struct cairn_torch_building {
     const struct cairn_output_options *options;
     struct cairn_pickle tree;
     struct cairn_torch_builder builder;
-    struct cairn_dcp_names names; /* where a distributed checkpoint had things */
-    bool *used;                   /* [tensors]: the tree has it */
-    uint32_t *numbers;            /* [tensors]: 1 + a parameter's number in the optimizer */
+    struct cairn_kept_names names; /* where a distributed checkpoint had things */
+    bool *used;                    /* [tensors]: the tree has it */
+    uint32_t *numbers;             /* [tensors]: 1 + a parameter's number in the optimizer */
     uint32_t number_count;
     struct cairn_complaint *complaint;
 };

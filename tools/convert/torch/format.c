@@ -2,6 +2,8 @@
  * tools/convert/torch/format.c - one file of torch.save: a state dict, or a dict of them with an
  * optimizer's and whatever else beside.
  */
+#include "tools/convert/torch/format.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -213,7 +215,7 @@ carried_name(const struct cairn_torch_reading *reading, const struct cairn_torch
     const char *name;
 
     if (leaf->key_count != 2 || leaf->keys[0].number || leaf->keys[1].number ||
-        strcmp(leaf->keys[0].text, CAIRN_TORCH_CARRIED) != 0)
+        strcmp(leaf->keys[0].text, CAIRN_CARRIED_KEY) != 0)
         return NULL;
     name = leaf->keys[1].text;
     return strlen(name) < CAIRN_NAME_BYTES_MAX && strcmp(name, CAIRN_TORCH_TREE) != 0 &&

@@ -6,6 +6,7 @@
 #ifndef CAIRN_TOOLS_CONVERT_TORCH_OUTPUT_H
 #define CAIRN_TOOLS_CONVERT_TORCH_OUTPUT_H
 
+#include "tools/convert/core/output.h"
 #include "tools/convert/torch/carry.h"
 #include "tools/convert/torch/write.h"
 

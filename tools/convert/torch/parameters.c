@@ -80,7 +80,7 @@ take_said_names(struct cairn_torch_reading *reading, bool *known)
         const struct cairn_pickle_node *list = leaf->node;
 
         if (leaf->groups || leaf->key_count != 2 ||
-            strcmp(leaf->keys[0].text, CAIRN_TORCH_CARRIED) != 0 ||
+            strcmp(leaf->keys[0].text, CAIRN_CARRIED_KEY) != 0 ||
             strcmp(leaf->keys[1].text, CAIRN_TORCH_PARAMETERS) != 0 || !list ||
             list->kind != CAIRN_PICKLE_LIST || list->count != reading->parameter_count)
             continue;

@@ -115,10 +115,10 @@ cairn_torch_format_plan(const struct cairn_checkpoint *checkpoint,
     building.used = calloc(count, sizeof(*building.used));
     building.numbers = calloc(count, sizeof(*building.numbers));
     if (state && building.used && building.numbers)
-        err = cairn_dcp_names_load(checkpoint, &building.names, complaint);
+        err = cairn_kept_names_load(checkpoint, &building.names, complaint);
     if (!err)
         err = plan_tree(&building, state, output);
-    cairn_dcp_names_fini(&building.names);
+    cairn_kept_names_fini(&building.names);
     cairn_pickle_fini(&building.tree);
     free(building.used);
     free(building.numbers);

@@ -5,7 +5,7 @@
 #ifndef CAIRN_TOOLS_CONVERT_TORCH_REFS_H
 #define CAIRN_TOOLS_CONVERT_TORCH_REFS_H
 
-#include "tools/convert/core/format.h"
+#include "tools/convert/core/output.h"
 #include "tools/convert/torch/write.h"
 #include "tools/convert/torch/tree.h"
 

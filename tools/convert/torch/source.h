@@ -5,7 +5,7 @@
 #ifndef CAIRN_TOOLS_CONVERT_TORCH_SOURCE_H
 #define CAIRN_TOOLS_CONVERT_TORCH_SOURCE_H
 
-#include "tools/convert/core/format.h"
+#include "tools/convert/core/checkpoint.h"
 #include "tools/convert/torch/carry.h"
 #include "tools/convert/torch/file.h"
 

@@ -13,16 +13,13 @@
 #ifndef CAIRN_TOOLS_CONVERT_TORCH_STATE_H
 #define CAIRN_TOOLS_CONVERT_TORCH_STATE_H
 
-#include "tools/convert/core/format.h"
+#include "tools/convert/core/output.h"
 #include "tools/convert/state/names.h"
+#include "tools/convert/state/reserved.h"
 #include "tools/convert/torch/file.h"
 
-#define CAIRN_TORCH_TREE "torch/tree.pickle"
-/* A dict in a file that is made for another format's checkpoint: what PyTorch has no place for, by
- * its name here. Bytes are opaque state. */
-#define CAIRN_TORCH_CARRIED "cairn"
-/* In it: the names of the optimizer's parameters by number, where the model and the groups do not
- * tell them. */
+/* In the dict CAIRN_CARRIED_KEY of a file made for another format's checkpoint: the names of the
+ * optimizer's parameters by number, if the model and the groups do not tell them. */
 #define CAIRN_TORCH_PARAMETERS "parameters"
 
 enum {

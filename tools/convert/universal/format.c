@@ -5,7 +5,7 @@
  * twice, since a safetensors file has no way to say so. The job's name and epoch are those of a
  * running job, which a conversion is not: they are "converted" and 0.
  */
-#include "tools/convert/core/format.h"
+#include "tools/convert/universal/format.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

@@ -1,5 +1,6 @@
 /* tests/unit/tools/convert/core/test_numbers.c - numbers in names and in notes of files that nobody
  * vouches for. */
+#include "tools/convert/formats.h"
 #include "tools/convert/core/numbers.h"
 
 #include "tools/convert/safetensors/safetensors.h"
@@ -144,9 +145,9 @@ notes_are_numbers_or_refused_by_name(void **state)
         cairn_err err;
 
         write_note(path, notes[i].note, strlen(notes[i].note));
-        assert_int_equal(
-            cairn_checkpoint_open(path, cairn_format_find("safetensors"), &checkpoint, &complaint),
-            CAIRN_OK);
+        assert_int_equal(cairn_checkpoint_open(path, cairn_format_find("safetensors"), 0,
+                                               &checkpoint, &complaint),
+                         CAIRN_OK);
         assert_int_equal(cairn_numbers_load(&checkpoint, "no/note", 1000, numbers, 1, &complaint),
                          CAIRN_NOT_FOUND);
         err = cairn_numbers_load(&checkpoint, "a/note", 1000, numbers, notes[i].count, &complaint);

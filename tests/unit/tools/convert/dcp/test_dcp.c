@@ -19,7 +19,8 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "tools/convert/dcp/dcp.h"
-#include "tools/convert/core/format.h"
+#include "tools/convert/formats.h"
+#include "tools/convert/dcp/format.h"
 #include "tools/convert/state/param_groups.h"
 
 #define FIXTURE "tests/fixtures/dcp/mesh"
@@ -36,7 +37,7 @@ static void
 open_fixture(struct cairn_checkpoint *checkpoint)
 {
     struct cairn_complaint complaint = {{0}};
-    cairn_err err = cairn_checkpoint_open(FIXTURE, NULL, checkpoint, &complaint);
+    cairn_err err = cairn_checkpoint_detect(FIXTURE, cairn_formats, 0, checkpoint, &complaint);
 
     if (err)
         fail_msg("%s", complaint.text);
@@ -243,10 +244,12 @@ objects_are_archives_or_plain(void **unused)
     assert_true(fd >= 0 && pread(fd, &byte, 1, 0) == 1);
     byte ^= 0x10;
     assert_int_equal(pwrite(fd, &byte, 1, 0), 1);
-    assert_int_equal(cairn_checkpoint_open(folder, NULL, &checkpoint, &complaint), CAIRN_CORRUPT);
+    assert_int_equal(cairn_checkpoint_detect(folder, cairn_formats, 0, &checkpoint, &complaint),
+                     CAIRN_CORRUPT);
     assert_non_null(strstr(complaint.text, "does not begin as one"));
     assert_int_equal(pwrite(fd, "bytes", 5, 1261 - 22), 5);
-    assert_int_equal(cairn_checkpoint_open(folder, NULL, &checkpoint, &complaint), CAIRN_OK);
+    assert_int_equal(cairn_checkpoint_detect(folder, cairn_formats, 0, &checkpoint, &complaint),
+                     CAIRN_OK);
     assert_int_equal(checkpoint.unsummed_count, 1);
     assert_int_equal(checkpoint.warning_count, 1);
     assert_int_not_equal(cairn_layout_tensor_find(checkpoint.layout, "epoch"), UINT32_MAX);
@@ -298,7 +301,7 @@ a_file_that_changes_ahead_is_refused(void **unused)
     (void)snprintf(ahead_path, sizeof(ahead_path), "%s/__1_0.distcp", folder);
     ops.open = open_behind_a_change;
     cairn_file_setup(&ops);
-    assert_int_equal(cairn_checkpoint_open_threads(folder, NULL, 1, &checkpoint, &complaint),
+    assert_int_equal(cairn_checkpoint_detect(folder, cairn_formats, 1, &checkpoint, &complaint),
                      CAIRN_CORRUPT);
     cairn_file_setup(NULL);
     assert_non_null(strstr(complaint.text, "__1_0.distcp has changed since"));

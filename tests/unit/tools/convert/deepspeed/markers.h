@@ -6,7 +6,7 @@
 #ifndef CAIRN_TESTS_UNIT_TOOLS_CONVERT_DEEPSPEED_MARKERS_H
 #define CAIRN_TESTS_UNIT_TOOLS_CONVERT_DEEPSPEED_MARKERS_H
 
-#include "tools/convert/core/format.h"
+#include "tools/convert/formats.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -87,7 +87,7 @@ check_markers(const char *path, const char *format)
     uint32_t marked = 0;
     float value;
 
-    if (cairn_checkpoint_open(path, cairn_format_find(format), &checkpoint, &complaint))
+    if (cairn_checkpoint_open(path, cairn_format_find(format), 0, &checkpoint, &complaint))
         fail_msg("%s", complaint.text);
     for (uint32_t t = 0; t < cairn_layout_tensor_count(checkpoint.layout); t++) {
         const struct cairn_tensor *tensor = cairn_layout_tensor(checkpoint.layout, t);

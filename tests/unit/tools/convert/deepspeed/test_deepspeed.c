@@ -1,6 +1,7 @@
 /* tests/unit/tools/convert/deepspeed/test_deepspeed.c - checkpoints that DeepSpeed saved (by
  * tests/fixtures/make_deepspeed.py), whose elements say where they belong: read, converted to other
  * numbers of ranks and to the universal form, broken. */
+#include "tools/convert/formats.h"
 #include "tools/convert/engine/conversion.h"
 #include "tools/convert/deepspeed/cuts.h"
 #include "tools/convert/deepspeed/groups.h"
@@ -74,6 +75,7 @@ convert(const char *source, const char *target, const char *format, uint32_t dp,
 {
     struct cairn_conversion_options options = {
         .source = source,
+        .formats = cairn_formats,
         .target = target,
         .to = cairn_format_find(format),
         .output.parallelism.dp = dp,
@@ -209,7 +211,7 @@ takes_all_files_of_a_tied_layer(void **state)
                    source, source, source);
     assert_int_equal(system(command), 0);
     if (convert(source, target, "deepspeed", 3, &complaint) ||
-        cairn_checkpoint_open(target, NULL, &checkpoint, &complaint))
+        cairn_checkpoint_detect(target, cairn_formats, 0, &checkpoint, &complaint))
         fail_msg("%s", complaint.text);
     assert_int_not_equal(cairn_layout_tensor_find(checkpoint.layout, "tied_modules.embed.weight"),
                          UINT32_MAX);
@@ -232,7 +234,7 @@ refuses_names_outside(void **state)
     struct cairn_complaint complaint = {""};
 
     (void)state;
-    assert_int_equal(cairn_checkpoint_open(FIXTURES "pipe", format, &checkpoint, &complaint), 0);
+    assert_int_equal(cairn_checkpoint_open(FIXTURES "pipe", format, 0, &checkpoint, &complaint), 0);
     assert_int_equal(cairn_checkpoint_add_opaque(&checkpoint,
                                                  "deepspeed/layer_0/../../../out.pickle",
                                                  empty_dict, sizeof(empty_dict), &complaint),
@@ -256,7 +258,8 @@ refuses_objects_without_a_rank(void **state)
     size_t bytes_len = 0;
 
     (void)state;
-    assert_int_equal(cairn_checkpoint_open(FIXTURES "zero3", format, &checkpoint, &complaint), 0);
+    assert_int_equal(cairn_checkpoint_open(FIXTURES "zero3", format, 0, &checkpoint, &complaint),
+                     0);
     assert_int_equal(cairn_checkpoint_load_opaque(&checkpoint, own + strlen("rank1/"), 1 << 20,
                                                   &bytes, &bytes_len, &complaint),
                      0);
@@ -294,8 +297,8 @@ refuses_objects_that_are_left(void **state)
         struct cairn_complaint complaint = {""};
         uint32_t dropped = 0;
 
-        assert_int_equal(cairn_checkpoint_open(FIXTURES "zero3", format, &checkpoint, &complaint),
-                         0);
+        assert_int_equal(
+            cairn_checkpoint_open(FIXTURES "zero3", format, 0, &checkpoint, &complaint), 0);
         assert_int_equal(cairn_checkpoint_add_opaque(&checkpoint, left[i][0], empty_dict,
                                                      sizeof(empty_dict), &complaint),
                          0);
@@ -418,7 +421,8 @@ refuses_steps_that_differ(void **state)
     (void)snprintf(source, sizeof(source), "%s/steps", base);
     (void)snprintf(target, sizeof(target), "%s/steps-out", base);
     assert_int_equal(convert(FIXTURES "zero2", source, "dcp", 0, &complaint), CAIRN_OK);
-    assert_int_equal(cairn_checkpoint_open(source, NULL, &checkpoint, &complaint), CAIRN_OK);
+    assert_int_equal(cairn_checkpoint_detect(source, cairn_formats, 0, &checkpoint, &complaint),
+                     CAIRN_OK);
     tensor = cairn_layout_tensor_find(checkpoint.layout, "step.down.weight");
     assert_int_not_equal(tensor, UINT32_MAX);
     for (size_t i = 0; i < cairn_layout_piece_count(checkpoint.layout); i++) {
@@ -652,7 +656,7 @@ expect_refusal(const char *path, cairn_err wanted, const char *said)
     struct cairn_complaint complaint = {""};
     struct cairn_checkpoint checkpoint;
     cairn_err err =
-        cairn_checkpoint_open(path, cairn_format_find("deepspeed"), &checkpoint, &complaint);
+        cairn_checkpoint_open(path, cairn_format_find("deepspeed"), 0, &checkpoint, &complaint);
 
     if (err == CAIRN_OK)
         cairn_checkpoint_close(&checkpoint);
@@ -715,8 +719,8 @@ survives_changed_bytes(void **state)
         assert_int_equal(pread(fd, &old, 1, at), 1);
         new = (uint8_t)draw(&seed);
         assert_int_equal(pwrite(fd, &new, 1, at), 1);
-        if (cairn_checkpoint_open(path, cairn_format_find("deepspeed"), &checkpoint, &complaint) ==
-            CAIRN_OK)
+        if (cairn_checkpoint_open(path, cairn_format_find("deepspeed"), 0, &checkpoint,
+                                  &complaint) == CAIRN_OK)
             cairn_checkpoint_close(&checkpoint);
         else
             assert_true(complaint.text[0] != '\0');

@@ -1,6 +1,7 @@
 /* tests/unit/tools/convert/deepspeed/test_make.c - files of DeepSpeed made of what has forgotten
  * that it came from there: every element is looked up by what it says; what is said of the job, and
  * how tensor parallelism cut parameters. */
+#include "tools/convert/core/output.h"
 #include "tools/convert/engine/conversion.h"
 #include "tools/convert/deepspeed/cuts.h"
 #include "tools/convert/pickle/json_tree.h"
@@ -73,6 +74,7 @@ convert(const char *source, const char *target, const char *format, enum cairn_z
     static const char *const drops[] = {"deepspeed/*"};
     char said[PATH_BYTES];
     struct cairn_conversion_options options = {.source = source,
+                                               .formats = cairn_formats,
                                                .target = target,
                                                .to = cairn_format_find(format),
                                                .output.parallelism.dp = dp,

@@ -261,7 +261,7 @@ find_differences(size_t *count, struct cairn_complaint *complaint)
     cairn_err err;
 
     for (int side = 0; side < 2; side++) {
-        assert_int_equal(cairn_checkpoint_open(side ? target : source, &marker_format,
+        assert_int_equal(cairn_checkpoint_open(side ? target : source, &marker_format, 0,
                                                &checkpoints[side], complaint),
                          CAIRN_OK);
         assert_int_equal(cairn_whole_init(&checkpoints[side], &wholes[side], complaint), CAIRN_OK);

@@ -1,6 +1,7 @@
 /* tests/unit/tools/convert/megatron/test_megatron.c - checkpoints that megatron-core saved (by
  * tests/fixtures/make_megatron.py), whose elements say where they belong: read, converted to other
  * parallelisms, broken; and the arithmetic of parts and buffers against slow references. */
+#include "tools/convert/formats.h"
 #include "tools/convert/engine/conversion.h"
 #include "tools/convert/megatron/parts.h"
 #include "tools/convert/pickle/read.h"
@@ -147,7 +148,7 @@ check_markers(const char *path, uint32_t parameters)
     struct cairn_checkpoint checkpoint;
     uint32_t counts[2] = {0, 0};
 
-    if (cairn_checkpoint_open(path, cairn_format_find("megatron"), &checkpoint, &complaint))
+    if (cairn_checkpoint_open(path, cairn_format_find("megatron"), 0, &checkpoint, &complaint))
         fail_msg("%s", complaint.text);
     for (uint32_t t = 0; t < cairn_layout_tensor_count(checkpoint.layout); t++) {
         const struct cairn_tensor *tensor = cairn_layout_tensor(checkpoint.layout, t);
@@ -180,6 +181,7 @@ convert_without(const char *source, const char *target, const char *format,
                 size_t drop_count, struct cairn_complaint *complaint)
 {
     struct cairn_conversion_options options = {.source = source,
+                                               .formats = cairn_formats,
                                                .target = target,
                                                .to = cairn_format_find(format),
                                                .output.parallelism = *parallelism,
@@ -241,7 +243,8 @@ writes_any_parallelism(void **state)
         (void)snprintf(target, sizeof(target), "%s/to-%zu", base, i);
         (void)snprintf(back, sizeof(back), "%s/back-%zu", base, i);
         (void)snprintf(way, sizeof(way), "%s/way-%zu", base, i);
-        assert_int_equal(cairn_checkpoint_open(source, NULL, &original, &complaint), CAIRN_OK);
+        assert_int_equal(cairn_checkpoint_detect(source, cairn_formats, 0, &original, &complaint),
+                         CAIRN_OK);
         assert_string_equal(original.format->name, "megatron");
         home = original.parallelism;
         cairn_checkpoint_close(&original);
@@ -277,8 +280,8 @@ keeps_parallelism_without_args(void **state)
                         drops, 4, &complaint) ||
         convert(bare, target, "megatron", &(struct cairn_parallelism){.tp = 2, .ep = 2, .etp = 1},
                 &complaint) ||
-        cairn_checkpoint_open(bare, NULL, &before, &complaint) ||
-        cairn_checkpoint_open(target, NULL, &after, &complaint))
+        cairn_checkpoint_detect(bare, cairn_formats, 0, &before, &complaint) ||
+        cairn_checkpoint_detect(target, cairn_formats, 0, &after, &complaint))
         fail_msg("%s", complaint.text);
     assert_int_equal(after.parallelism.tp, 2);
     assert_int_equal(after.parallelism.etp, 1);
@@ -306,8 +309,9 @@ refuses_state_that_is_half_named(void **state)
     struct cairn_checkpoint checkpoint;
 
     (void)state;
-    assert_int_equal(cairn_checkpoint_open(FIXTURES "dense", NULL, &checkpoint, &complaint),
-                     CAIRN_OK);
+    assert_int_equal(
+        cairn_checkpoint_detect(FIXTURES "dense", cairn_formats, 0, &checkpoint, &complaint),
+        CAIRN_OK);
     assert_int_equal(cairn_checkpoint_add_opaque(&checkpoint,
                                                  "rank0_1_0/megatron/optimizer.state.0.exp_avg",
                                                  "x", 1, &complaint),
@@ -332,7 +336,7 @@ expect_norms(const char *path, const char *format, bool fused)
     struct cairn_complaint complaint = {""};
     struct cairn_checkpoint checkpoint;
 
-    if (cairn_checkpoint_open(path, cairn_format_find(format), &checkpoint, &complaint))
+    if (cairn_checkpoint_open(path, cairn_format_find(format), 0, &checkpoint, &complaint))
         fail_msg("%s", complaint.text);
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
         for (int spelling = 0; spelling < 2; spelling++)
@@ -576,7 +580,7 @@ expect_refusal(const char *path, cairn_err wanted, const char *said)
     struct cairn_complaint complaint = {""};
     struct cairn_checkpoint checkpoint;
     cairn_err err =
-        cairn_checkpoint_open(path, cairn_format_find("megatron"), &checkpoint, &complaint);
+        cairn_checkpoint_open(path, cairn_format_find("megatron"), 0, &checkpoint, &complaint);
 
     if (err == CAIRN_OK)
         cairn_checkpoint_close(&checkpoint);
@@ -648,8 +652,8 @@ survives_changed_bytes(void **state)
         assert_int_equal(pread(fd, &old, 1, at), 1);
         new = (uint8_t)draw(&seed);
         assert_int_equal(pwrite(fd, &new, 1, at), 1);
-        if (cairn_checkpoint_open(path, cairn_format_find("megatron"), &checkpoint, &complaint) ==
-            CAIRN_OK)
+        if (cairn_checkpoint_open(path, cairn_format_find("megatron"), 0, &checkpoint,
+                                  &complaint) == CAIRN_OK)
             cairn_checkpoint_close(&checkpoint);
         else
             assert_true(complaint.text[0] != '\0');

@@ -17,7 +17,10 @@
 
 #include "base/log.h"
 #include "tools/convert/engine/drop.h"
-#include "tools/convert/core/format.h"
+#include "tools/convert/formats.h"
+#include "tools/convert/megatron/format.h"
+#include "tools/convert/megatron_dist/format.h"
+#include "tools/convert/universal/format.h"
 #include "tools/convert/megatron_dist/mdist.h"
 #include "tools/convert/megatron_dist/megatron.h"
 #include "tools/convert/pickle/read.h"
@@ -41,7 +44,7 @@ open_fixture(const char *name, struct cairn_checkpoint *checkpoint)
     cairn_err err;
 
     (void)snprintf(path, sizeof(path), FIXTURES "%s", name);
-    err = cairn_checkpoint_open(path, NULL, checkpoint, &complaint);
+    err = cairn_checkpoint_detect(path, cairn_formats, 0, checkpoint, &complaint);
     if (err)
         fail_msg("%s", complaint.text);
     assert_ptr_equal(checkpoint->format, &cairn_format_megatron_dist);
@@ -224,7 +227,7 @@ keeps_words_of_other_tokenizers(void **unused)
 
         (void)snprintf(path, sizeof(path), "%s/%zu", folder, i);
         change_common("stacked", path, cases[i].pickle, cases[i].bytes);
-        if (cairn_checkpoint_open(path, NULL, &checkpoint, &complaint))
+        if (cairn_checkpoint_detect(path, cairn_formats, 0, &checkpoint, &complaint))
             fail_msg("%s", complaint.text);
         tensor = cairn_layout_tensor_find(checkpoint.layout, "embedding.word_embeddings.weight");
         assert_int_equal(cairn_layout_tensor(checkpoint.layout, tensor)->shape[0], cases[i].rows);

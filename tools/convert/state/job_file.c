@@ -1,5 +1,5 @@
-/* tools/convert/deepspeed/job.c - see deepspeed/job.h. */
-#include "tools/convert/deepspeed/job.h"
+/* tools/convert/state/job_file.c - see state/job_file.h. */
+#include "tools/convert/state/job_file.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -21,8 +21,7 @@ load_text(const char *path, uint8_t **text, size_t *bytes_len, struct cairn_comp
     if (!err && !place.name)
         err = cairn_complain(complaint, CAIRN_INVAL, "--job takes a file, and %s is none", path);
     if (!err)
-        err =
-            cairn_place_load(&place, "", CAIRN_DEEPSPEED_JOB_BYTES_MAX, text, bytes_len, complaint);
+        err = cairn_place_load(&place, "", CAIRN_JOB_FILE_BYTES_MAX, text, bytes_len, complaint);
     cairn_place_close(&place);
     return err;
 }
@@ -92,7 +91,7 @@ find_fault(const struct cairn_pickle_node *root)
 }
 
 static cairn_err
-read_file(const char *path, struct cairn_deepspeed_job *job, struct cairn_complaint *complaint)
+read_file(const char *path, struct cairn_job_file *job, struct cairn_complaint *complaint)
 {
     struct cairn_pickle_node *root = NULL;
     const char *why = NULL;
@@ -120,7 +119,7 @@ read_file(const char *path, struct cairn_deepspeed_job *job, struct cairn_compla
 }
 
 bool
-cairn_deepspeed_job_lists(const struct cairn_pickle_node *list, const char *name)
+cairn_job_file_lists(const struct cairn_pickle_node *list, const char *name)
 {
     for (uint32_t i = 0; list && i < list->count; i++)
         if (cairn_pickle_is_text(list->items[i], name))
@@ -130,7 +129,7 @@ cairn_deepspeed_job_lists(const struct cairn_pickle_node *list, const char *name
 
 /* The source's own groups; NULL where it has none. */
 static cairn_err
-read_own(const struct cairn_checkpoint *checkpoint, struct cairn_deepspeed_job *job,
+read_own(const struct cairn_checkpoint *checkpoint, struct cairn_job_file *job,
          struct cairn_pickle_node **own, struct cairn_complaint *complaint)
 {
     size_t bytes_len = 0, taken = 0;
@@ -157,7 +156,7 @@ read_own(const struct cairn_checkpoint *checkpoint, struct cairn_deepspeed_job *
 /* A group of the file that is nothing but names gets the hyperparameters that the source has for
  * the first. */
 static void
-complete_groups(struct cairn_deepspeed_job *job, const struct cairn_pickle_node *own)
+complete_groups(struct cairn_job_file *job, const struct cairn_pickle_node *own)
 {
     for (uint32_t i = 0; own && i < job->groups->count; i++) {
         struct cairn_pickle_node *group = job->groups->items[i];
@@ -170,7 +169,7 @@ complete_groups(struct cairn_deepspeed_job *job, const struct cairn_pickle_node 
         for (uint32_t o = 0; o < own->count; o++) {
             const struct cairn_pickle_node *known = own->items[o];
 
-            if (!cairn_deepspeed_job_lists(cairn_pickle_get(known, "params"), first))
+            if (!cairn_job_file_lists(cairn_pickle_get(known, "params"), first))
                 continue;
             for (uint32_t k = 0; k < known->count; k++)
                 if (!cairn_pickle_is_text(known->items[2 * k], "params"))
@@ -182,14 +181,14 @@ complete_groups(struct cairn_deepspeed_job *job, const struct cairn_pickle_node 
 }
 
 cairn_err
-cairn_deepspeed_job_open(const struct cairn_checkpoint *checkpoint, const char *path,
-                         struct cairn_deepspeed_job *job, struct cairn_complaint *complaint)
+cairn_job_file_open(const struct cairn_checkpoint *checkpoint, const char *path,
+                    struct cairn_job_file *job, struct cairn_complaint *complaint)
 {
     struct cairn_pickle_node *own = NULL;
     cairn_err err;
 
     memset(job, 0, sizeof(*job));
-    cairn_pickle_init(&job->tree, 4 * (uint64_t)CAIRN_DEEPSPEED_JOB_BYTES_MAX);
+    cairn_pickle_init(&job->tree, 4 * (uint64_t)CAIRN_JOB_FILE_BYTES_MAX);
     err = path ? read_file(path, job, complaint) : CAIRN_OK;
     if (!err)
         err = read_own(checkpoint, job, &own, complaint);
@@ -215,7 +214,7 @@ cairn_deepspeed_job_open(const struct cairn_checkpoint *checkpoint, const char *
 }
 
 void
-cairn_deepspeed_job_fini(struct cairn_deepspeed_job *job)
+cairn_job_file_fini(struct cairn_job_file *job)
 {
     cairn_pickle_fini(&job->tree);
     free(job->text);

@@ -1,21 +1,28 @@
 /*
- * tools/convert/megatron_dist/names.h - what the keys of Megatron-Core's distributed checkpoints
+ * tools/convert/megatron/dist_names.h - what the keys of Megatron-Core's distributed checkpoints
  * stand for.
  *
- * A key names an array of which logical tensors are parts. Layers that are all alike share a key
- * without a number, and the array has their number as a first dimension; so have experts, behind
- * that:
+ * A key names an array; logical tensors are parts of it. Layers that are all alike share a key
+ * without a number, and their number is the first dimension of the array. Experts do the same, one
+ * dimension further:
  *
+ *   key and shape of the array                          name of a logical tensor
  *   decoder.layers.mlp.linear_fc2.weight [L, …]         decoder.layers.<n>.mlp.linear_fc2.weight
  *   decoder.layers.3.mlp.linear_fc2.weight              the same name
- *   …experts.experts.linear_fc1.weight [(L,) E,
- *   …]      …experts.local_experts.<e>.linear_fc1.weight
+ *   …experts.experts.linear_fc1.weight [(L,) E, …]      …experts.local_experts.<e>.linear_fc1.weight
  *   …experts.experts.5.linear_fc1.weight                …experts.local_experts.5.linear_fc1.weight
  *   optimizer.state.exp_avg.<key>                       exp_avg.<name>
  *   optimizer.state.param.<key>, …fp32_param.<key>      fp32.<name>
  *
- * "chained_<i>." (one of several optimizers) and "module." in front say nothing. The name with a
- * '*' for each number that is a dimension is called a pattern here.
+ * "chained_<i>." (one of several optimizers) and "module." in front have no meaning. A pattern is a
+ * name with a '*' for each number that is a dimension.
+ *
+ * What a module keeps beside its parameters ("_extra_state") is a sharded object. Megatron-Core's
+ * loader looks for one of each linear layer, even if it holds only None:
+ *
+ *   decoder.layers.self_attention.linear_qkv._extra_state/shard_<layer>_<layers>
+ *   decoder.layers.mlp.experts.experts.linear_fc1._extra_state/shard_<layer>.<expert>_<both counts>
+ *   decoder.layers.3.self_attention.linear_qkv._extra_state/shard_0_1      if it is not stacked
  */
 #ifndef CAIRN_TOOLS_CONVERT_MEGATRON_DIST_NAMES_H
 #define CAIRN_TOOLS_CONVERT_MEGATRON_DIST_NAMES_H
@@ -23,6 +30,8 @@
 #include "cairn/types.h"
 
 #include <stdbool.h>
+
+#define CAIRN_MDIST_EXTRA_ENDING "._extra_state"
 
 enum { CAIRN_MDIST_NAME_BYTES_MAX = 512, CAIRN_MDIST_STARS_MAX = 4 };
 
@@ -58,5 +67,14 @@ bool cairn_mdist_fix(const struct cairn_mdist_name *name, const uint64_t *number
 
 /* Whether its first dimension is the vocabulary, which is padded. */
 bool cairn_mdist_is_vocabulary(const char *pattern);
+
+/* The name of a module's extra state, from a parameter of it or from the state itself:
+ * "a.b.weight" and "a.b._extra_state" become the latter. False if it is too long. */
+bool cairn_mdist_extra_state(const char *logical, char out[CAIRN_NAME_BYTES_MAX]);
+
+/* The name of the object with that state, without an ending. The numbers whose bits are set in
+ * `stacked` become dimensions; extents[] are the extents of all numbers. False if it is too long. */
+bool cairn_mdist_extra_key(const char *logical, uint32_t stacked, const uint64_t *extents,
+                           char out[CAIRN_NAME_BYTES_MAX]);
 
 #endif

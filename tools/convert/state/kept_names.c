@@ -1,5 +1,5 @@
-/* tools/convert/dcp/names.c - see dcp/names.h. */
-#include "tools/convert/dcp/names.h"
+/* tools/convert/state/kept_names.c - see state/kept_names.h. */
+#include "tools/convert/state/kept_names.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -7,6 +7,9 @@
 #include <string.h>
 
 #include "tools/convert/pickle/read.h"
+#include "tools/convert/state/reserved.h"
+
+enum { LIST_BYTES_MAX = 1 << 28, TREE_BYTES_MAX = 1 << 28 };
 
 /* ---- by default ---- */
 
@@ -92,8 +95,8 @@ name_as_tensors(const struct cairn_checkpoint *checkpoint, const char *name,
 }
 
 bool
-cairn_dcp_default_path(const struct cairn_checkpoint *checkpoint, uint32_t tensor,
-                       char text[CAIRN_STATE_NAME_BYTES_MAX], struct cairn_state_path *path)
+cairn_state_default_path(const struct cairn_checkpoint *checkpoint, uint32_t tensor,
+                         char text[CAIRN_STATE_NAME_BYTES_MAX], struct cairn_state_path *path)
 {
     const struct cairn_tensor *known = cairn_layout_tensor(checkpoint->layout, tensor);
     size_t bytes = strlen(known->name), used = 0;
@@ -109,7 +112,7 @@ cairn_dcp_default_path(const struct cairn_checkpoint *checkpoint, uint32_t tenso
             name_as_tensors(checkpoint, known->name, path);
             return true;
         }
-        return add_key(path, text, &used, CAIRN_DCP_CARRIED, strlen(CAIRN_DCP_CARRIED), false) &&
+        return add_key(path, text, &used, CAIRN_CARRIED_KEY, strlen(CAIRN_CARRIED_KEY), false) &&
                add_key(path, text, &used, known->name, bytes, false);
     }
     if (known->kind != CAIRN_OPTIMIZER)
@@ -131,15 +134,15 @@ cairn_dcp_default_path(const struct cairn_checkpoint *checkpoint, uint32_t tenso
 }
 
 void
-cairn_dcp_default_prefix(const struct cairn_checkpoint *checkpoint,
-                         char text[CAIRN_STATE_NAME_BYTES_MAX], struct cairn_state_path *path)
+cairn_state_default_prefix(const struct cairn_checkpoint *checkpoint,
+                           char text[CAIRN_STATE_NAME_BYTES_MAX], struct cairn_state_path *path)
 {
     struct cairn_state_roots roots = {0};
 
     for (uint32_t i = 0;
          i < cairn_layout_tensor_count(checkpoint->layout) && !roots.optimizer_known; i++)
         if (cairn_layout_tensor(checkpoint->layout, i)->kind == CAIRN_OPTIMIZER &&
-            cairn_dcp_default_path(checkpoint, i, text, path))
+            cairn_state_default_path(checkpoint, i, text, path))
             cairn_state_roots_see(&roots, path);
     *path = roots.optimizer_known
                 ? roots.optimizer
@@ -149,7 +152,7 @@ cairn_dcp_default_prefix(const struct cairn_checkpoint *checkpoint,
 /* ---- as they were ---- */
 
 static char *
-keep_text(struct cairn_dcp_names *names, const struct cairn_pickle_node *node)
+keep_text(struct cairn_kept_names *names, const struct cairn_pickle_node *node)
 {
     char *text = node->kind == CAIRN_PICKLE_TEXT
                      ? cairn_pickle_alloc(&names->pickle, (uint64_t)node->count + 1)
@@ -159,7 +162,7 @@ keep_text(struct cairn_dcp_names *names, const struct cairn_pickle_node *node)
 }
 
 static bool
-read_path(struct cairn_dcp_names *names, const struct cairn_pickle_node *node,
+read_path(struct cairn_kept_names *names, const struct cairn_pickle_node *node,
           struct cairn_state_path *path)
 {
     path->count = 0;
@@ -190,23 +193,23 @@ read_path(struct cairn_dcp_names *names, const struct cairn_pickle_node *node,
 static int
 compare_kept(const void *left, const void *right)
 {
-    const struct cairn_dcp_name *a = left, *b = right;
+    const struct cairn_kept_name *a = left, *b = right;
 
     return strcmp(a->canonical, b->canonical);
 }
 
 cairn_err
-cairn_dcp_names_load(const struct cairn_checkpoint *checkpoint, struct cairn_dcp_names *names,
-                     struct cairn_complaint *complaint)
+cairn_kept_names_load(const struct cairn_checkpoint *checkpoint, struct cairn_kept_names *names,
+                      struct cairn_complaint *complaint)
 {
     struct cairn_pickle_node *list = NULL;
     size_t bytes_len = 0, taken_bytes = 0;
     cairn_err err;
 
     memset(names, 0, sizeof(*names));
-    cairn_pickle_init(&names->pickle, CAIRN_DCP_TREE_BYTES_MAX);
-    err = cairn_checkpoint_load_opaque(checkpoint, CAIRN_DCP_NAMES, CAIRN_DCP_OBJECT_BYTES_MAX,
-                                       &names->bytes, &bytes_len, complaint);
+    cairn_pickle_init(&names->pickle, TREE_BYTES_MAX);
+    err = cairn_checkpoint_load_opaque(checkpoint, CAIRN_DCP_NAMES, LIST_BYTES_MAX, &names->bytes,
+                                       &bytes_len, complaint);
     if (err == CAIRN_NOT_FOUND)
         return CAIRN_OK;
     if (err)
@@ -220,7 +223,7 @@ cairn_dcp_names_load(const struct cairn_checkpoint *checkpoint, struct cairn_dcp
         return CAIRN_NOMEM;
     for (uint32_t i = 0; i < list->count; i++) {
         const struct cairn_pickle_node *line = list->items[i];
-        struct cairn_dcp_name *kept = &names->kept[names->kept_count];
+        struct cairn_kept_name *kept = &names->kept[names->kept_count];
 
         if (line->kind != CAIRN_PICKLE_TUPLE || line->count != 3)
             continue;
@@ -234,7 +237,7 @@ cairn_dcp_names_load(const struct cairn_checkpoint *checkpoint, struct cairn_dcp
 }
 
 void
-cairn_dcp_names_fini(struct cairn_dcp_names *names)
+cairn_kept_names_fini(struct cairn_kept_names *names)
 {
     cairn_pickle_fini(&names->pickle);
     free(names->bytes);
@@ -242,10 +245,10 @@ cairn_dcp_names_fini(struct cairn_dcp_names *names)
     memset(names, 0, sizeof(*names));
 }
 
-const struct cairn_dcp_name *
-cairn_dcp_names_find(const struct cairn_dcp_names *names, const char *canonical)
+const struct cairn_kept_name *
+cairn_kept_names_find(const struct cairn_kept_names *names, const char *canonical)
 {
-    struct cairn_dcp_name wanted = {.canonical = canonical};
+    struct cairn_kept_name wanted = {.canonical = canonical};
 
     return names->kept_count > 0
                ? bsearch(&wanted, names->kept, names->kept_count, sizeof(wanted), compare_kept)
@@ -253,16 +256,16 @@ cairn_dcp_names_find(const struct cairn_dcp_names *names, const char *canonical)
 }
 
 bool
-cairn_dcp_names_choose(const struct cairn_dcp_names *names,
-                       const struct cairn_checkpoint *checkpoint, uint32_t tensor,
-                       char text[CAIRN_STATE_NAME_BYTES_MAX], char name[CAIRN_STATE_NAME_BYTES_MAX],
-                       struct cairn_state_path *path)
+cairn_kept_names_choose(const struct cairn_kept_names *names,
+                        const struct cairn_checkpoint *checkpoint, uint32_t tensor,
+                        char text[CAIRN_STATE_NAME_BYTES_MAX],
+                        char name[CAIRN_STATE_NAME_BYTES_MAX], struct cairn_state_path *path)
 {
-    const struct cairn_dcp_name *kept =
-        cairn_dcp_names_find(names, cairn_layout_tensor(checkpoint->layout, tensor)->name);
+    const struct cairn_kept_name *kept =
+        cairn_kept_names_find(names, cairn_layout_tensor(checkpoint->layout, tensor)->name);
 
     if (!kept)
-        return cairn_dcp_default_path(checkpoint, tensor, text, path) &&
+        return cairn_state_default_path(checkpoint, tensor, text, path) &&
                cairn_state_join(path, name, CAIRN_STATE_NAME_BYTES_MAX);
     *path = kept->path;
     return (size_t)snprintf(name, CAIRN_STATE_NAME_BYTES_MAX, "%s", kept->name) <

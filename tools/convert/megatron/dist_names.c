@@ -1,5 +1,5 @@
-/* tools/convert/megatron_dist/names.c - see megatron_dist/names.h. */
-#include "tools/convert/megatron_dist/names.h"
+/* tools/convert/megatron/dist_names.c - see megatron/dist_names.h. */
+#include "tools/convert/megatron/dist_names.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -220,4 +220,40 @@ cairn_mdist_is_vocabulary(const char *pattern)
 {
     return strcmp(pattern, "embedding.word_embeddings.weight") == 0 ||
            strcmp(pattern, "output_layer.weight") == 0 || strcmp(pattern, "output_layer.bias") == 0;
+}
+
+bool
+cairn_mdist_extra_state(const char *logical, char out[CAIRN_NAME_BYTES_MAX])
+{
+    const char *last = strrchr(logical, '.');
+
+    return last && snprintf(out, CAIRN_NAME_BYTES_MAX, "%.*s" CAIRN_MDIST_EXTRA_ENDING,
+                            (int)(last - logical), logical) < CAIRN_NAME_BYTES_MAX;
+}
+
+bool
+cairn_mdist_extra_key(const char *logical, uint32_t stacked, const uint64_t *extents,
+                      char out[CAIRN_NAME_BYTES_MAX])
+{
+    char state[CAIRN_NAME_BYTES_MAX], key[CAIRN_MDIST_NAME_BYTES_MAX];
+    char offsets[96] = "", shape[96] = "";
+    uint64_t numbers[CAIRN_MDIST_STARS_MAX];
+    struct cairn_mdist_name pattern, fixed;
+    size_t offset_bytes = 0, shape_bytes = 0;
+
+    if (!cairn_mdist_extra_state(logical, state) ||
+        !cairn_mdist_pattern_of(state, 0, &pattern, numbers) ||
+        !cairn_mdist_fix(&pattern, numbers, stacked, &fixed) || !cairn_mdist_key_of(&fixed, key))
+        return false;
+    for (uint32_t d = 0; d < pattern.stars; d++) { /* at most four numbers: they fit */
+        if (!(stacked >> d & 1))
+            continue;
+        offset_bytes += (size_t)snprintf(offsets + offset_bytes, sizeof(offsets) - offset_bytes,
+                                         "%s%" PRIu64, offset_bytes > 0 ? "." : "", numbers[d]);
+        shape_bytes += (size_t)snprintf(shape + shape_bytes, sizeof(shape) - shape_bytes,
+                                        "%s%" PRIu64, shape_bytes > 0 ? "." : "", extents[d]);
+    }
+    return snprintf(out, CAIRN_NAME_BYTES_MAX, "%s/shard_%s_%s", key,
+                    offset_bytes > 0 ? offsets : "0",
+                    shape_bytes > 0 ? shape : "1") < CAIRN_NAME_BYTES_MAX;
 }

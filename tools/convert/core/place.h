@@ -1,0 +1,68 @@
+/*
+ * tools/convert/core/place.h - where a checkpoint is: a directory or one file. Opens and lists its
+ * files, and reads small ones.
+ *
+ * Symbolic links are followed, here and below: the user named the place, and hubs keep checkpoints
+ * as links into a store of blobs.
+ */
+#ifndef CAIRN_TOOLS_CONVERT_CORE_PLACE_H
+#define CAIRN_TOOLS_CONVERT_CORE_PLACE_H
+
+#include "tools/convert/core/complaint.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct cairn_place {
+    char *path; /* as the user gave it, for messages */
+    int dir_fd; /* of the directory, or of the directory that holds the file */
+    char *name; /* of the file in dir_fd; NULL: the place is a directory */
+};
+
+/* Opens a place that exists. Errors, all complained about: CAIRN_NOT_FOUND, CAIRN_DENIED, CAIRN_IO,
+ * CAIRN_NOMEM. */
+CAIRN_MUST_CHECK cairn_err cairn_place_open(const char *path, struct cairn_place *out,
+                                            struct cairn_complaint *complaint);
+void cairn_place_close(struct cairn_place *place); /* an all-zero one is allowed */
+
+/* True for a relative path of plain names ("a/b.pt"): no "..", no empty name, no leading '/', at
+ * most 1023 bytes, UTF-8 without control characters. */
+bool cairn_place_name_check(const char *name);
+
+/* Opens a file of the place for reading; `name` "" is the place itself if it is a file. The caller
+ * closes *fd. CAIRN_NOT_FOUND is not complained about; every other error is. */
+CAIRN_MUST_CHECK cairn_err cairn_place_open_file(const struct cairn_place *place, const char *name,
+                                                 int *fd, struct cairn_complaint *complaint);
+
+/* True if the place is a directory with a regular file (or a link to one) of that name. */
+bool cairn_place_has_file(const struct cairn_place *place, const char *name);
+
+/* Reads a whole file of at most bytes_max bytes and adds a NUL (not counted). The caller frees
+ * *bytes. Errors as cairn_place_open_file; CAIRN_CORRUPT if the file is longer. */
+CAIRN_MUST_CHECK cairn_err cairn_place_load(const struct cairn_place *place, const char *name,
+                                            size_t bytes_max, uint8_t **bytes, size_t *bytes_len,
+                                            struct cairn_complaint *complaint);
+
+/* The names in the directory `name` of the place ("": the place itself), sorted by bytes. The
+ * caller frees them with cairn_dir_list_free (base/file.h). */
+CAIRN_MUST_CHECK cairn_err cairn_place_list(const struct cairn_place *place, const char *name,
+                                            char ***names, size_t *count,
+                                            struct cairn_complaint *complaint);
+
+/*
+ * What tells us that a file is still the one we opened. Nobody can set a ctime back, and a file put
+ * in its place has another one. The inode number is not compared: network and user-space file
+ * systems may give the same file another number at the next open.
+ */
+struct cairn_file_mark {
+    uint64_t bytes;
+    uint64_t modified_ns, changed_ns; /* since 1970 */
+};
+
+/* The mark of an open file; take it before reading. CAIRN_CORRUPT if it is not a regular file,
+ * CAIRN_IO. */
+CAIRN_MUST_CHECK cairn_err cairn_file_mark_take(int fd, struct cairn_file_mark *out);
+bool cairn_file_mark_equal(const struct cairn_file_mark *a, const struct cairn_file_mark *b);
+
+#endif
