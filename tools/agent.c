@@ -18,14 +18,13 @@
 #include <unistd.h>
 
 static const char about[] =
-    "Runs the agent of this node in the foreground until SIGTERM or SIGINT. Its memory stays with "
-    "the\n"
-    "keeper process, so that the next agent goes on with it. Logs go to stderr.";
+    "Runs this node's agent in the foreground until SIGTERM or SIGINT. A keeper process holds its "
+    "memory, so that the next agent of this node takes the snapshots over. Logs go to stderr.";
 
 static const char examples[] =
-    "  cairn agent --sample > cairn.yaml       # a configuration to start from\n"
-    "  cairn agent --config cairn.yaml --check # is it right?\n"
-    "  cairn agent --config cairn.yaml\n";
+    "  cairn agent --sample > cairn.yaml        # write a configuration to edit\n"
+    "  cairn agent --config cairn.yaml --check  # check it\n"
+    "  cairn agent --config cairn.yaml          # run\n";
 
 static int
 check_json(const struct cairn_config *config)
@@ -79,11 +78,11 @@ cairn_verb_agent(int argc, char **argv)
     const char *path = NULL, *output = NULL;
     bool check_only = false, sample = false, json;
     const struct cairn_flag flags[] = {
-        {"config", 'c', "FILE", "the configuration of this node", &path, NULL},
-        {"check", 0, NULL, "only read the configuration and say whether it is right", NULL,
-         &check_only},
+        {"config", 'c', "FILE", "read this configuration", &path, NULL},
+        {"check", 0, NULL, "check the configuration and exit", NULL, &check_only},
         {"sample", 0, NULL, "print a commented configuration to start from", NULL, &sample},
-        {"output", 'o', "table|json", "form of what --check says", &output, NULL},
+        {"output", 'o', "table|json", "print the result of --check as text (default) or JSON",
+         &output, NULL},
     };
     const struct cairn_usage usage = {"agent", "--config FILE [--check [-o table|json]] | --sample",
                                       about,   examples,

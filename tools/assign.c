@@ -9,14 +9,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static const char about[] = "Gives each sequence of a problem file to a pipeline, so that the "
-                            "slowest pipeline ends as early as\n"
-                            "possible; filling and draining are counted. A bound that no "
-                            "assignment beats comes with it. With\n"
-                            "\"microbatch_tokens\" in the file sequences are packed into "
-                            "micro-batches, long ones cut. Exit status 4\n"
-                            "where a sequence is too long for every pipeline. docs/PLANNER.md has "
-                            "the format and the formulas.";
+static const char about[] =
+    "Assigns the sequences of a problem file to pipelines so that the slowest pipeline ends as "
+    "early as possible, and prints a bound that no assignment can beat. If the file has "
+    "\"microbatch_tokens\", sequences are packed into micro-batches and long ones cut. "
+    "docs/PLANNER.md has the format and formulas.\n"
+    "\n"
+    "Exits 4 if a sequence is too long for every pipeline.";
 static const char examples[] = "  cairn assign --problem sequences.json\n"
                                "  cairn assign --problem sequences.json -o json | jq .assignment\n";
 
@@ -194,8 +193,9 @@ cairn_verb_assign(int argc, char **argv)
 {
     const char *output = NULL, *path = NULL;
     const struct cairn_flag flags[] = {
-        {"problem", 0, "FILE", "sequences, their cost, pipelines (JSON)", &path, NULL},
-        {"output", 'o', "FORMAT", "table or json", &output, NULL},
+        {"problem", 0, "FILE", "read sequences, costs and pipelines from this JSON file", &path,
+         NULL},
+        {"output", 'o', "table|json", "print a table (default) or JSON", &output, NULL},
     };
     const struct cairn_usage usage = {"assign", "--problem FILE [-o table|json]", about, examples,
                                       flags,    sizeof flags / sizeof *flags,     false};

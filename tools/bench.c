@@ -17,27 +17,22 @@
 #include <unistd.h>
 
 static const char about[] =
-    "Measures one stage next to its floor, both in the same run. Stages:\n"
-    "  capture    copy and checksum / the best plain copy of the same bytes\n"
-    "  device     capture from a CUDA device, by a pinned arena and a pinned ring / the driver's "
-    "own copy;\n"
-    "             a step beside it / the step alone. Says why where there is no device\n"
-    "  erasure    encode, fold and rebuild / bare ISA-L on the same buffers\n"
-    "  transport  payloads between two processes / bare TCP on loopback\n"
-    "  protect    six agents and their trainers, begin to commit: CPU seconds per GiB of state / "
-    "the\n"
-    "             sum of its stages, each alone\n"
-    "  restore    two of six nodes lost: CPU seconds per GiB rebuilt / decoding and moving alone\n"
-    "  reshard    from one layout to another in memory / memcpy of the same bytes\n"
-    "  convert    from the files of one layout to those of another / copying as many bytes\n"
-    "  timing     calls of NCCL's profiler plugin / functions that read the clock and copy the "
+    "Measures stages, each against its floor in the same run. Stages:\n"
+    "  capture    copy with checksum, against a plain copy\n"
+    "  device     capture from a CUDA device, against the driver's copy; skipped without a device\n"
+    "  erasure    encode, fold and rebuild, against bare ISA-L\n"
+    "  transport  payloads between two processes, against bare TCP on loopback\n"
+    "  protect    CPU time from begin to commit on several agents, against the sum of its stages\n"
+    "  restore    CPU time to rebuild lost nodes, against decoding and moving alone\n"
+    "  reshard    change the layout in memory, against memcpy\n"
+    "  convert    change the layout in files, against copying them\n"
+    "  timing     calls of NCCL's profiler plugin, against reading the clock and copying the "
     "records\n"
-    "  detect     timing records of a running job to reports, and reports through the analysis / "
-    "reading them alone\n"
-    "  plan       steps of plans and assignments / the bounds that none beats\n"
-    "  all        each of them in turn, one line per stage\n"
-    "A ratio is value / floor. Numbers are medians over the rounds, which alternate with the "
-    "floor's.";
+    "  detect     timing records through reports and analysis, against reading them\n"
+    "  plan       steps of plans and assignments, against proven bounds\n"
+    "  all        every stage, one line each\n"
+    "\n"
+    "A ratio is value / floor. Numbers are medians over rounds, which alternate with the floor's.";
 
 static const char examples[] = "  cairn bench all\n"
                                "  cairn bench capture\n"
@@ -47,13 +42,20 @@ static const char examples[] = "  cairn bench all\n"
 static const struct stage {
     const char *name;
     cairn_err (*run)(const struct cairn_bench_options *options, struct cairn_bench_report *report);
+    bool has_size;  /* takes --size */
+    bool has_nodes; /* takes --nodes, --parity and --keep */
 } stages[] = {
-    {"capture", cairn_bench_capture}, {"device", cairn_bench_device},
-    {"erasure", cairn_bench_erasure}, {"transport", cairn_bench_transport},
-    {"protect", cairn_bench_protect}, {"restore", cairn_bench_restore},
-    {"reshard", cairn_bench_reshard}, {"convert", cairn_bench_convert},
-    {"timing", cairn_bench_timing},   {"detect", cairn_bench_detect},
-    {"plan", cairn_bench_plan},
+    {"capture", cairn_bench_capture, true, false},
+    {"device", cairn_bench_device, true, false},
+    {"erasure", cairn_bench_erasure, true, false},
+    {"transport", cairn_bench_transport, true, false},
+    {"protect", cairn_bench_protect, true, true},
+    {"restore", cairn_bench_restore, true, true},
+    {"reshard", cairn_bench_reshard, true, false},
+    {"convert", cairn_bench_convert, true, false},
+    {"timing", cairn_bench_timing, false, false},
+    {"detect", cairn_bench_detect, false, false},
+    {"plan", cairn_bench_plan, false, false},
 };
 enum { STAGE_COUNT = sizeof stages / sizeof stages[0] };
 
@@ -332,9 +334,8 @@ find_stage(const struct cairn_usage *usage, const char *name, int *exit_code)
     }
     near = cairn_nearest(name, names, STAGE_COUNT);
     *exit_code =
-        near
-            ? cairn_usage_error(usage, "there is no stage \"%s\"; did you mean \"%s\"?", name, near)
-            : cairn_usage_error(usage, "there is no stage \"%s\"; the help lists all", name);
+        near ? cairn_usage_error(usage, "unknown stage \"%s\"; did you mean \"%s\"?", name, near)
+             : cairn_usage_error(usage, "unknown stage \"%s\"; see `cairn help bench`", name);
     return NULL;
 }
 
@@ -420,17 +421,24 @@ cairn_verb_bench(int argc, char **argv)
     const char *size = NULL, *rounds = NULL, *nodes = NULL, *parity = NULL, *output = NULL;
     struct cairn_bench_options options = {0};
     const struct cairn_flag flags[] = {
-        {"size", 0, "SIZE", "bytes of state: per node for protect and restore", &size, NULL},
-        {"rounds", 0, "N", "measurements of each kind, 1 to 31", &rounds, NULL},
-        {"nodes", 0, "N", "protect, restore: agents, 3 to 16 (6)", &nodes, NULL},
-        {"parity", 0, "M", "protect, restore: nodes that may be lost, 1 to 4 (2)", &parity, NULL},
-        {"keep", 0, NULL, "protect, restore: leave configurations and logs", NULL, &options.keep},
-        {"output", 'o', "FORMAT", "table or json", &output, NULL},
+        {"size", 0, "SIZE",
+         "use this many bytes of state; per node for protect and restore; not for timing, detect "
+         "and plan",
+         &size, NULL},
+        {"rounds", 0, "N", "measure N times, 1 to 31", &rounds, NULL},
+        {"nodes", 0, "N", "protect, restore: run N agents, 3 to 16 (default: 6)", &nodes, NULL},
+        {"parity", 0, "M", "protect, restore: lose M nodes, 1 to 4 (default: 2)", &parity, NULL},
+        {"keep", 0, NULL, "protect, restore: keep configurations and logs", NULL, &options.keep},
+        {"output", 'o', "table|json", "print a table (default) or JSON", &output, NULL},
     };
-    const struct cairn_usage usage = {"bench", "STAGE [--size SIZE] [--rounds N] [-o table|json]",
-                                      about,   examples,
-                                      flags,   sizeof flags / sizeof *flags,
-                                      true};
+    const struct cairn_usage usage = {
+        "bench",
+        "STAGE [--size SIZE] [--rounds N] [--nodes N] [--parity M] [--keep] [-o table|json]",
+        about,
+        examples,
+        flags,
+        sizeof flags / sizeof *flags,
+        true};
     const struct stage *stage = NULL;
     int operand, exit_code;
     bool json, all;
@@ -445,9 +453,8 @@ cairn_verb_bench(int argc, char **argv)
     if (!cairn_usage_parse(&usage, argc, argv, &operand, &exit_code))
         return exit_code;
     if (operand + 1 != argc)
-        return cairn_usage_error(&usage, operand == argc
-                                             ? "which stage? \"all\", or one that the help lists"
-                                             : "one stage at a time");
+        return cairn_usage_error(&usage, operand == argc ? "which stage? name one, or \"all\""
+                                                         : "one stage at a time");
     all = strcmp(argv[operand], "all") == 0;
     if (!all)
         stage = find_stage(&usage, argv[operand], &exit_code);
@@ -468,7 +475,14 @@ cairn_verb_bench(int argc, char **argv)
         return cairn_usage_error(&usage, "--parity takes a number from 1 to 4, not \"%s\"", parity);
     if (2 * (options.parity ? options.parity : CAIRN_BENCH_PARITY) >
         (options.nodes ? options.nodes : CAIRN_BENCH_NODES))
-        return cairn_usage_error(&usage, "of the nodes at most half can be --parity");
+        return cairn_usage_error(&usage,
+                                 "--parity: at most half of the nodes; lower it or raise --nodes");
+    if (stage && !stage->has_size && size)
+        return cairn_usage_error(&usage, "--size %s: %s has no size; omit it", size, stage->name);
+    if (stage && !stage->has_nodes && (nodes || parity || options.keep))
+        return cairn_usage_error(&usage,
+                                 "--nodes, --parity and --keep are for protect and restore; "
+                                 "omit them");
     cairn_log_setup(CAIRN_LOG_ERROR, NULL, NULL);
     return all ? run_all(&options, json) : run_one(stage, &options, json);
 }

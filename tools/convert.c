@@ -12,24 +12,26 @@
 #include <string.h>
 #include <sys/stat.h>
 
-enum { DROPS_MAX = 64, SETS_MAX = 64, RANKS_MAX = 1 << 20, MAP_HELP_BYTES = 256 };
+enum {
+    ABOUT_BYTES = 4096,
+    DROPS_MAX = 64,
+    SETS_MAX = 64,
+    RANKS_MAX = 1 << 20,
+    MAP_HELP_BYTES = 256
+};
 
 static const char about[] =
-    "Converts the checkpoint SRC into DST: its weights, its optimizer state and whatever else it "
-    "holds.\n"
-    "The format of SRC is found out. Nothing of it is executed, every byte is read and written "
-    "once,\n"
-    "memory stays below the limit, and in the end the fingerprints of both sides are compared. A\n"
-    "conversion that was killed or failed goes on where it was when the same command is given "
-    "again.\n"
+    "Converts the checkpoint SRC into DST: weights, optimizer state and everything else. Detects "
+    "SRC's format, executes nothing, reads and writes every byte once, keeps memory below the "
+    "limit, and finally compares the fingerprints of both sides. If a conversion was killed or "
+    "failed, the same command continues it.\n"
     "\n"
-    "DST is a directory, or for formats of one file the file (a directory where it ends in '/').";
+    "DST is a directory, or for single-file formats a file (a directory if it ends in '/').";
 static const char examples[] =
-    "  cairn convert ckpt/step-1000 out/ --to universal        # whole tensors, any parallelism\n"
-    "  cairn convert ckpt/step-1000 model.safetensors --to safetensors --dtype BF16 --dry-run\n"
-    "  cairn convert ckpt.pt zero/ --to deepspeed --zero 2 --dp 8 --dtype BF16 --job job.json\n"
-    "  cairn convert Llama-3-8B/ out/ --to torch --map llama   # Hugging Face's names to "
-    "Megatron's\n";
+    "  cairn convert ckpt/ out/ --to universal\n"
+    "  cairn convert ckpt/ model.safetensors --to safetensors --dry-run\n"
+    "  cairn convert ckpt.pt zero/ --to deepspeed --zero 2 --dp 8 --dtype BF16\n"
+    "  cairn convert Llama-3-8B/ out/ --to torch --map llama\n";
 
 struct request {
     const char *to, *tp, *pp, *dp, *ep, *etp, *vpp, *dtype, *drop, *map, *set, *zero, *job,
@@ -137,11 +139,25 @@ is_single_file(const struct cairn_format *format, const char *target)
 static void
 list_maps(char help[MAP_HELP_BYTES])
 {
-    size_t used = (size_t)snprintf(help, MAP_HELP_BYTES, "other names and layouts, by a file or");
+    size_t used =
+        (size_t)snprintf(help, MAP_HELP_BYTES, "rename and reshape tensors by a map file, or by");
 
     for (uint32_t i = 0; cairn_map_preset_name(i) && used < MAP_HELP_BYTES; i++)
-        used += (size_t)snprintf(help + used, MAP_HELP_BYTES - used, "%s%s", i ? ", " : " one of ",
-                                 cairn_map_preset_name(i));
+        used += (size_t)snprintf(help + used, MAP_HELP_BYTES - used, "%s%s",
+                                 i ? ", " : " one of: ", cairn_map_preset_name(i));
+}
+
+/* The help's text: what the verb does, and a table of the formats. */
+static void
+list_formats(char text[ABOUT_BYTES])
+{
+    size_t used =
+        (size_t)snprintf(text, ABOUT_BYTES, "%s\n\nformats (r: can read, w: can write):", about);
+
+    for (size_t i = 0; cairn_formats[i] && used < ABOUT_BYTES; i++)
+        used += (size_t)snprintf(text + used, ABOUT_BYTES - used, "\n  %-20s %c%c  %s",
+                                 cairn_formats[i]->name, cairn_formats[i]->reads ? 'r' : '-',
+                                 cairn_formats[i]->writes ? 'w' : '-', cairn_formats[i]->about);
 }
 
 /* ---- showing ---- */
@@ -395,34 +411,36 @@ int
 cairn_verb_convert(int argc, char **argv)
 {
     struct request request = {0};
-    char map_help[MAP_HELP_BYTES];
+    char map_help[MAP_HELP_BYTES], text[ABOUT_BYTES];
     const struct cairn_flag flags[] = {
-        {"to", 0, "FORMAT", "the target's format", &request.to, NULL},
-        {"tp", 0, "N", "tensor-parallel ranks of the target", &request.tp, NULL},
-        {"pp", 0, "N", "pipeline-parallel ranks of the target", &request.pp, NULL},
-        {"dp", 0, "N", "data-parallel ranks of the target", &request.dp, NULL},
-        {"ep", 0, "N", "expert-parallel ranks of the target", &request.ep, NULL},
-        {"etp", 0, "N", "tensor-parallel ranks of the target's experts", &request.etp, NULL},
-        {"vpp", 0, "N", "chunks of each pipeline stage of the target", &request.vpp, NULL},
+        {"to", 0, "FORMAT", "write this format", &request.to, NULL},
+        {"tp", 0, "N", "write for N tensor-parallel ranks", &request.tp, NULL},
+        {"pp", 0, "N", "write for N pipeline-parallel ranks", &request.pp, NULL},
+        {"dp", 0, "N", "write for N data-parallel ranks", &request.dp, NULL},
+        {"ep", 0, "N", "write for N expert-parallel ranks", &request.ep, NULL},
+        {"etp", 0, "N", "write for N tensor-parallel ranks of experts", &request.etp, NULL},
+        {"vpp", 0, "N", "write for N chunks per pipeline stage", &request.vpp, NULL},
         {"dtype", 0, "D",
-         "cast floating parameters: F32 (masters, where SRC has them), BF16, F16, F64",
+         "cast floating-point parameters to F32 (from SRC's masters, if any), BF16, F16 or F64",
          &request.dtype, NULL},
-        {"drop", 0, "PATTERN", "leave tensors out, such as 'exp_avg*,rank*/rng'", &request.drop,
+        {"drop", 0, "PATTERN", "leave out tensors, such as 'exp_avg*,rank*/rng'", &request.drop,
          NULL},
         {"map", 0, "MAP", map_help, &request.map, NULL},
-        {"set", 0, "NAME=VALUE", "what the map should know, such as heads=32,norms=plain",
+        {"set", 0, "NAME=VALUE", "set the map's variables, such as heads=32,norms=plain",
          &request.set, NULL},
-        {"zero", 0, "STAGE", "DeepSpeed's optimizer that shall load it: 1, 2, 3 or bf16",
-         &request.zero, NULL},
-        {"job", 0, "FILE", "what SRC does not say of the job: groups, buffers, scheduler (JSON)",
+        {"zero", 0, "STAGE", "write for this DeepSpeed optimizer: 1, 2, 3 or bf16", &request.zero,
+         NULL},
+        {"job", 0, "FILE",
+         "read job settings that SRC lacks from this JSON file: groups, buffers, scheduler",
          &request.job, NULL},
-        {"threads", 0, "N", "threads (default: the cores, at most 16)", &request.threads, NULL},
-        {"memory-limit", 0, "SIZE", "memory of the process (default 1GiB)", &request.memory, NULL},
-        {"dry-run", 0, NULL, "read metadata, print the plan, write nothing", NULL,
-         &request.dry_run},
-        {"output", 'o', "FORMAT", "table or json", &request.output, NULL},
+        {"threads", 0, "N", "use N threads (default: one per core, at most 16)", &request.threads,
+         NULL},
+        {"memory-limit", 0, "SIZE", "use at most this much memory (default: 1GiB)", &request.memory,
+         NULL},
+        {"dry-run", 0, NULL, "read metadata and print the plan", NULL, &request.dry_run},
+        {"output", 'o', "table|json", "print a table (default) or JSON", &request.output, NULL},
     };
-    const struct cairn_usage usage = {"convert", "SRC DST --to FORMAT [OPTIONS]", about, examples,
+    const struct cairn_usage usage = {"convert", "SRC DST --to FORMAT [OPTIONS]", text, examples,
                                       flags,     sizeof flags / sizeof *flags,    true};
     struct cairn_conversion_options options = {.formats = cairn_formats};
     struct cairn_parallelism *ranks = &options.output.parallelism;
@@ -431,6 +449,7 @@ cairn_verb_convert(int argc, char **argv)
     int exit_code;
 
     list_maps(map_help);
+    list_formats(text);
     if (!cairn_words_parse(&usage, argc, argv, words, 2, "SRC and DST", &exit_code))
         return exit_code;
     options.source = words[0];

@@ -18,26 +18,21 @@ const char *const demo_fault_names[] = {
     [DEMO_FAULT_NODE] = "node", [DEMO_FAULT_TRAINER] = "trainer", [DEMO_FAULT_AGENT] = "agent"};
 
 static const char about[] =
-    "Runs the whole system on this machine: an agent per node, a real training job on real text "
-    "with one\n"
-    "rank per node, faults, restores, and a report. The same job is trained beside it without "
-    "protection\n"
-    "and without faults, in turns, so that results and speed can be compared. Needs no GPU, no "
-    "root and no\n"
-    "network, and leaves nothing behind (but for --dir). Without --kill two nodes are lost at "
-    "once:\n"
-    "--kill 1,4@30. A killed node loses its agent, its trainer and its memory. Nothing is killed "
-    "before\n"
-    "there is a generation to restore (a spilled one for more than --parity nodes, with --spill): "
-    "a kill\n"
-    "waits for it, and says so.";
+    "Runs the whole system on this machine: one agent and one rank per node, a real training job "
+    "on real text, faults, restores, and a report. A second job without protection and faults runs "
+    "in turns with it, to compare results and speed. Needs no GPU, no root and no network, and "
+    "removes its files unless --dir is given.\n"
+    "\n"
+    "A killed node loses its agent, its trainer and its memory. A kill waits until there is a "
+    "generation to restore (a spilled one, if more nodes die than --parity covers). The default is "
+    "--kill 1,4@30.";
 
 static const char examples[] =
-    "  cairn demo                            # two of six nodes are lost at once\n"
-    "  cairn demo --kill 1@15 --kill 3,5@35  # losses at different steps\n"
-    "  cairn demo --kill trainer:2@20        # only a trainer: nothing is rebuilt\n"
-    "  cairn demo --kill agent:2@20          # only an agent: training does not stop\n"
-    "  cairn demo --kill 0,1,2@30 --spill 10 # too many: back to the newest spilled generation\n";
+    "  cairn demo                             # lose two of six nodes at once\n"
+    "  cairn demo --kill 1@15 --kill 3,5@35   # lose nodes at different steps\n"
+    "  cairn demo --kill trainer:2@20         # lose a trainer: rebuild nothing\n"
+    "  cairn demo --kill agent:2@20           # lose an agent: training goes on\n"
+    "  cairn demo --kill 0,1,2@30 --spill 10  # lose too many: restore from files\n";
 
 static bool
 read_number(const char **at, uint64_t max, uint64_t *out)
@@ -151,7 +146,7 @@ check_text(const char *path, int *exit_code)
 }
 
 struct given {
-    const char *nodes, *parity, *steps, *kill, *slow, *spill, *output;
+    const char *nodes, *parity, *steps, *kill, *spill, *output;
     bool no_faults, no_reference;
 };
 
@@ -161,13 +156,8 @@ complete(const struct cairn_usage *usage, const struct given *given, int argc, c
 {
     uint64_t nodes = 6, parity = 2, spill = 0;
 
-    if (given->slow) {
-        cairn_usage_error(usage, "--slow is not there yet: slow devices are found and planned "
-                                 "around in a later version");
-        return false;
-    }
     if (!cairn_output_parse(given->output, &options->json)) {
-        cairn_usage_error(usage, "-o %s: the forms are table and json", given->output);
+        cairn_usage_error(usage, "-o %s: unknown form; use table or json", given->output);
         return false;
     }
     if (given->nodes && !parse_number(given->nodes, 1, DEMO_NODES_MAX, &nodes)) {
@@ -219,22 +209,22 @@ demo_options_parse(int argc, char **argv, struct demo_options *out, int *exit_co
     struct demo_options options = {.steps = 60};
     struct given given = {0};
     const struct cairn_flag flags[] = {
-        {"nodes", 0, "N", "nodes, each with an agent and one rank (default 6)", &given.nodes, NULL},
-        {"parity", 0, "M", "nodes that may be lost at once (default 2)", &given.parity, NULL},
-        {"steps", 0, "N", "training steps (default 60)", &given.steps, NULL},
-        {"text", 0, "FILE", "what to train on (default: a licence of the system)", &options.text,
-         NULL},
-        {"kill", 0, "[KIND:]N,N@STEP", "KIND is node (default), trainer or agent; may be repeated",
+        {"nodes", 0, "N", "run N nodes (default: 6)", &given.nodes, NULL},
+        {"parity", 0, "M", "survive the loss of M nodes at once (default: 2)", &given.parity, NULL},
+        {"steps", 0, "N", "train for N steps (default: 60)", &given.steps, NULL},
+        {"text", 0, "FILE", "train on this file (default: a licence text of the system)",
+         &options.text, NULL},
+        {"kill", 0, "[KIND:]N,N@STEP",
+         "kill nodes, or with KIND trainer or agent only that process, after a step; may be "
+         "repeated",
          &given.kill, NULL},
-        {"slow", 0, "RANK:FACTOR@STEP", "a slow rank; not there yet", &given.slow, NULL},
-        {"no-faults", 0, NULL, "nothing is killed", NULL, &given.no_faults},
-        {"no-reference", 0, NULL, "no run without protection to compare with", NULL,
-         &given.no_reference},
-        {"spill", 0, "N", "every N-th generation also goes to files", &given.spill, NULL},
-        {"quick", 0, NULL, "a smaller model, for tests", NULL, &options.quick},
-        {"dir", 0, "DIR", "keep configurations, logs and events here (default: removed)",
-         &options.dir, NULL},
-        {"output", 'o', "table|json", "form of the report on stdout", &given.output, NULL},
+        {"no-faults", 0, NULL, "kill nothing", NULL, &given.no_faults},
+        {"no-reference", 0, NULL, "skip the job without protection", NULL, &given.no_reference},
+        {"spill", 0, "N", "write every N-th generation to files too", &given.spill, NULL},
+        {"quick", 0, NULL, "train a smaller model", NULL, &options.quick},
+        {"dir", 0, "DIR", "keep configurations, logs and events in DIR", &options.dir, NULL},
+        {"output", 'o', "table|json", "print the report as a table (default) or JSON",
+         &given.output, NULL},
     };
     const struct cairn_usage usage = {
         "demo", "[--nodes N] [--parity M] [--steps N] [--kill N,N@STEP]… [-o json]",

@@ -16,19 +16,16 @@
 enum { LIST_SHOWN = 8, RAS_WAIT_S = 10, RAS_WAIT_S_MAX = 3600 };
 
 static const char about[] =
-    "Reads the timing of collectives (JSON Lines; \"-\" reads stdin) and says which ranks or nodes "
-    "are slow or\n"
-    "hang, which links, or that the plan is uneven and no device at fault: since when, by how "
-    "much, how\n"
-    "sure, on what evidence. Clocks need not be synchronised. docs/DETECTION.md has the format.\n"
-    "Of a job that is not timed, NCCL's RAS port or dumps of PyTorch's Flight Recorder tell who "
-    "hangs, from counts\n"
-    "alone; dumps are one look, so that they only mean something of a job that stands still.";
+    "Finds ranks and nodes that are slow or hang, slow links, and uneven plans, from the timing of "
+    "collectives: since when, by how much, how certain, on what evidence. Clocks need not be "
+    "synchronised. docs/DETECTION.md has the format.\n"
+    "\n"
+    "Without a trace, NCCL's RAS port or dumps of PyTorch's Flight Recorder tell which ranks hang, "
+    "from counts alone. Take the dumps when the job stands still.";
 static const char examples[] =
     "  cairn detect --trace job.jsonl\n"
     "  cairn detect --trace job.jsonl -o json | jq '.verdicts[].kind'\n"
-    "  cairn detect --ras localhost:28028    # a running job on NCCL 2.28.7 or newer\n"
-    "  cairn explain 1 --trace job.jsonl     # the story of the first verdict\n";
+    "  cairn detect --ras localhost:28028   # needs NCCL 2.28.7 or newer\n";
 
 static bool
 print_json(const struct cairn_detector *detector)
@@ -145,11 +142,13 @@ cairn_verb_detect(int argc, char **argv)
     const char *output = NULL, *path = NULL, *ras = NULL, *dumps = NULL, *seconds = NULL;
     uint32_t wait_s = RAS_WAIT_S;
     const struct cairn_flag flags[] = {
-        {"trace", 0, "FILE", "the trace; \"-\": stdin", &path, NULL},
-        {"ras", 0, "HOST:PORT", "NCCL's RAS port (NCCL_RAS_ADDR, localhost:28028)", &ras, NULL},
-        {"seconds", 0, "N", "of --ras: how long counts must stand still (10)", &seconds, NULL},
-        {"flight-recorder", 0, "DIR", "a folder with a JSON dump of each rank", &dumps, NULL},
-        {"output", 'o', "FORMAT", "table or json", &output, NULL},
+        {"trace", 0, "FILE", "read the trace from this file, \"-\" for stdin", &path, NULL},
+        {"ras", 0, "HOST:PORT", "ask NCCL's RAS port (NCCL_RAS_ADDR, localhost:28028)", &ras, NULL},
+        {"seconds", 0, "N", "with --ras: report counts that stand still this long (default: 10)",
+         &seconds, NULL},
+        {"flight-recorder", 0, "DIR", "read a JSON dump of each rank from this folder", &dumps,
+         NULL},
+        {"output", 'o', "table|json", "print a table (default) or JSON", &output, NULL},
     };
     const struct cairn_usage usage = {
         "detect",

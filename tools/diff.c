@@ -11,11 +11,9 @@
 enum { SHAPE_BYTES = 192 };
 
 static const char about[] =
-    "Compares the tensors of the checkpoints A and B by name, element by element, whatever their "
-    "formats\n"
-    "and parallelism are; pickles of opaque state by what they say. Exit status 0 only where none "
-    "differs.\n"
-    "Without --bits numbers are compared: -0 is 0, and any NaN is any other.";
+    "Compares the tensors of the checkpoints A and B by name, element by element, in any formats "
+    "and parallelism. Pickled state is compared by its values. Exits 0 only if nothing differs. "
+    "Without --bits, -0 equals 0 and every NaN equals every other.";
 static const char examples[] =
     "  cairn diff ckpt/step-1000 converted/\n"
     "  cairn diff ckpt/step-1000 ckpt/step-2000 -o json | jq '.differences[].name'\n";
@@ -244,10 +242,10 @@ cairn_verb_diff(int argc, char **argv)
     struct cairn_difference_options options = {.progress = cairn_show_progress,
                                                .context = &progress};
     const struct cairn_flag flags[] = {
-        {"bits", 0, NULL, "compare bit by bit, not number by number", NULL, &options.bits},
-        {"threads", 0, "N", "threads (default: the cores, at most 16)", &threads, NULL},
-        {"memory-limit", 0, "SIZE", "memory of the process (default 1GiB)", &memory, NULL},
-        {"output", 'o', "FORMAT", "table or json", &output, NULL},
+        {"bits", 0, NULL, "compare bits instead of numbers", NULL, &options.bits},
+        {"threads", 0, "N", "use N threads (default: one per core, at most 16)", &threads, NULL},
+        {"memory-limit", 0, "SIZE", "use at most this much memory (default: 1GiB)", &memory, NULL},
+        {"output", 'o', "table|json", "print a table (default) or JSON", &output, NULL},
     };
     const struct cairn_usage usage = {"diff", "A B [--bits] [-o table|json]", about, examples,
                                       flags,  sizeof flags / sizeof *flags,   true};

@@ -356,11 +356,11 @@ print_table(const struct doctor *doctor)
 }
 
 static const char about[] =
-    "Looks at this node before a job does: memory against what the "
-    "configuration reserves, limits, kernel,\n"
-    "network, key, directories, problem, command, accelerator driver, coding speed, clock. "
-    "Exit code 0: fine; 2: warnings; 3: an\n"
-    "agent would not start, or not protect.";
+    "Checks this node before a job starts: memory, limits, kernel, network, key, directories, "
+    "problem file, command, accelerator driver, coding speed, clock. Each finding comes with its "
+    "fix.\n"
+    "\n"
+    "Exits 0 if all is fine, 2 for warnings, 3 if an agent would not start or not protect.";
 
 int
 cairn_verb_doctor(int argc, char **argv)
@@ -368,11 +368,10 @@ cairn_verb_doctor(int argc, char **argv)
     static const int exit_codes[] = {CAIRN_EXIT_OK, CAIRN_EXIT_WARN, CAIRN_EXIT_CRITICAL};
     const char *path = NULL, *agent = NULL, *output = NULL;
     const struct cairn_flag flags[] = {
-        {"config", 'c', "FILE", "the configuration that the agent of this node will have", &path,
-         NULL},
-        {"agent", 'a', "SOCKET", "look for the agent here (default: the configuration's)", &agent,
-         NULL},
-        {"output", 'o', "table|json", "form of the output", &output, NULL},
+        {"config", 'c', "FILE", "check against this agent's configuration", &path, NULL},
+        {"agent", 'a', "SOCKET", "look for the agent at this socket (default: the configuration's)",
+         &agent, NULL},
+        {"output", 'o', "table|json", "print a table (default) or JSON", &output, NULL},
     };
     const struct cairn_usage usage = {
         "doctor", "[--config FILE] [--agent SOCKET] [-o table|json]",

@@ -11,6 +11,7 @@
 #include "tools/common.h"
 #include "tools/checkpoint_verbs.h"
 #include "tools/explain.h"
+#include "tools/find_agent.h"
 #include "tools/trace_source.h"
 #include "tools/usage.h"
 #include "tools/verb.h"
@@ -25,13 +26,13 @@
 
 enum { LINES_MAX = 12, LINE_BYTES = 512, LIST_SHOWN = 16, STEPS_CLEAN_MIN = 4 };
 
-static const char about[] = "Tells one verdict of `cairn detect` as a story: what is slow or has "
-                            "stopped, when it began and was known,\n"
-                            "what it has cost in seconds, who waits for it, on what evidence, and "
-                            "what to do. VERDICT is its number there.\n"
-                            "Without --trace it is a verdict on the running job, by the number "
-                            "that `cairn status` gives it.";
-static const char examples[] = "  cairn explain 3                       # the running job\n"
+static const char about[] =
+    "Explains one verdict: what is slow or has stopped, when it began and was detected, how many "
+    "seconds it cost, which ranks wait for it, the evidence, and what to do.\n"
+    "\n"
+    "VERDICT is the number that `cairn detect` prints or, without --trace, the number that `cairn "
+    "status` prints for the running job.";
+static const char examples[] = "  cairn explain 3                       # of the running job\n"
                                "  cairn explain 1 --trace job.jsonl\n"
                                "  cairn explain 1 --trace job.jsonl -o json | jq .lost_seconds\n";
 
@@ -479,10 +480,9 @@ cairn_verb_explain(int argc, char **argv)
 {
     const char *path = NULL, *agent = NULL, *output = NULL, *word = NULL;
     const struct cairn_flag flags[] = {
-        {"trace", 0, "FILE", "the trace of timing; \"-\": stdin", &path, NULL},
-        {"agent", 'a', "SOCKET", "the agent of the running job (default $CAIRN_AGENT)", &agent,
-         NULL},
-        {"output", 'o', "FORMAT", "table or json", &output, NULL},
+        {"trace", 0, "FILE", "read the trace from this file, \"-\" for stdin", &path, NULL},
+        {"agent", 'a', "SOCKET", CAIRN_AGENT_HELP, &agent, NULL},
+        {"output", 'o', "table|json", "print a table (default) or JSON", &output, NULL},
     };
     const struct cairn_usage usage = {
         "explain", "VERDICT [--trace FILE | --agent SOCKET] [-o table|json]",

@@ -22,6 +22,9 @@
 
 enum { CAIRN_FOUND_MAX = 64 };
 
+/* The help of --agent, for all verbs that have it. */
+#define CAIRN_AGENT_HELP "use this agent (default: $CAIRN_AGENT, or the only agent found)"
+
 enum cairn_find {
     CAIRN_FIND_NAMED, /* `socket` is what the user named; nobody looked whether it answers */
     CAIRN_FIND_ONE,   /* `socket` is the agent's */

@@ -10,16 +10,13 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-static const char about[] = "Reads the checkpoint PATH whole and prints its fingerprint: the same "
-                            "for the same tensors, in every\n"
-                            "format, parallelism and order of files. Replicas are compared, and "
-                            "the checkpoint's own checksums\n"
-                            "are checked. Opaque state (RNG, schedulers) has a fingerprint of its "
-                            "own, since formats encode it\n"
-                            "in their own ways.";
+static const char about[] =
+    "Reads the whole checkpoint PATH and prints its fingerprint, which is the same for the same "
+    "tensors in every format, parallelism and file order. Compares replicas and checks the "
+    "checkpoint's own checksums. Opaque state (RNG, schedulers) has a separate fingerprint, for "
+    "each format encodes it differently.";
 static const char examples[] = "  cairn fingerprint ckpt/step-1000\n"
-                               "  cairn fingerprint ckpt/step-1000 -o json | jq -r '.tensors[] | "
-                               ".fingerprint + \" \" + .name'\n";
+                               "  cairn fingerprint ckpt/step-1000 -o json | jq -r .fingerprint\n";
 
 struct answer {
     struct cairn_fingerprint *fingerprints; /* [tensors] */
@@ -128,9 +125,9 @@ cairn_verb_fingerprint(int argc, char **argv)
 {
     const char *output = NULL, *threads = NULL, *memory = NULL, *path;
     const struct cairn_flag flags[] = {
-        {"threads", 0, "N", "threads (default: the cores, at most 16)", &threads, NULL},
-        {"memory-limit", 0, "SIZE", "memory of the process (default 1GiB)", &memory, NULL},
-        {"output", 'o', "FORMAT", "table or json", &output, NULL},
+        {"threads", 0, "N", "use N threads (default: one per core, at most 16)", &threads, NULL},
+        {"memory-limit", 0, "SIZE", "use at most this much memory (default: 1GiB)", &memory, NULL},
+        {"output", 'o', "table|json", "print a table (default) or JSON", &output, NULL},
     };
     const struct cairn_usage usage = {"fingerprint", "PATH [-o table|json]",       about, examples,
                                       flags,         sizeof flags / sizeof *flags, true};

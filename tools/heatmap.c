@@ -32,12 +32,10 @@ static const struct {
               {1.4, "\u2593", "38;5;202"}, {INFINITY, "\u2588", "38;5;196"}};
 static const double coldest = 0.8, hottest = 1.6; /* the ends of the picture's colours */
 
-static const char about[] = "Shows how long each rank has computed in the last 16 steps of a "
-                            "trace, pipeline stage (down) by pipeline\n"
-                            "(across), and says in words what the field looks like: one hot cell "
-                            "is a device, a hot row a long\n"
-                            "stage, a hot column longer sequences or a node that is a whole "
-                            "pipeline. A cell shows the slowest of its ranks.";
+static const char about[] = "Draws the compute time of each rank over the last 16 steps, pipeline "
+                            "stages down and pipelines across, and describes the pattern in words. "
+                            "One hot cell is a slow device, a hot row a long stage, a hot column "
+                            "longer sequences or a slow node. A cell shows its slowest rank.";
 static const char examples[] =
     "  cairn heatmap --trace job.jsonl\n"
     "  cairn heatmap --trace job.jsonl --png heat.png -o json | jq -r .words\n";
@@ -287,9 +285,9 @@ cairn_verb_heatmap(int argc, char **argv)
 {
     const char *path = NULL, *picture = NULL, *output = NULL;
     const struct cairn_flag flags[] = {
-        {"trace", 0, "FILE", "the trace of timing; \"-\": stdin", &path, NULL},
-        {"png", 0, "FILE", "draw the field as a picture too", &picture, NULL},
-        {"output", 'o', "FORMAT", "table or json", &output, NULL},
+        {"trace", 0, "FILE", "read the trace from this file, \"-\" for stdin", &path, NULL},
+        {"png", 0, "FILE", "draw a picture into this file too", &picture, NULL},
+        {"output", 'o', "table|json", "print a table (default) or JSON", &output, NULL},
     };
     const struct cairn_usage usage = {"heatmap", "--trace FILE [--png FILE] [-o table|json]",
                                       about,     examples,

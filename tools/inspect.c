@@ -14,14 +14,12 @@ enum {
     LISTED_MAX = 1000 /* in the table, which people read */
 };
 
-static const char about[] = "Says what the checkpoint PATH is: its format, who wrote it, its "
-                            "parallelism, and its tensors with\n"
-                            "type and shape: in the table the first 1000, with -o json every one "
-                            "and where its parts lie. Only\n"
-                            "metadata is read, and nothing of it is executed.";
+static const char about[] =
+    "Shows the metadata of the checkpoint PATH: format, writer, parallelism, and tensors with type "
+    "and shape. The table has the first 1000 tensors, JSON all of them and where their parts are. "
+    "Reads no tensor data and executes nothing.";
 static const char examples[] = "  cairn inspect ckpt/step-1000\n"
-                               "  cairn inspect ckpt/step-1000 -o json | jq '.tensors[] | "
-                               "select(.kind == \"optimizer\").name'\n";
+                               "  cairn inspect ckpt/step-1000 -o json | jq '.tensors[].name'\n";
 
 /* A checkpoint, and what of it belongs to which tensor. */
 struct view {
@@ -255,7 +253,7 @@ cairn_verb_inspect(int argc, char **argv)
 {
     const char *output = NULL, *path;
     const struct cairn_flag flags[] = {
-        {"output", 'o', "FORMAT", "table or json", &output, NULL},
+        {"output", 'o', "table|json", "print a table (default) or JSON", &output, NULL},
     };
     const struct cairn_usage usage = {"inspect", "PATH [-o table|json]",       about, examples,
                                       flags,     sizeof flags / sizeof *flags, true};

@@ -12,12 +12,12 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char about[] = "Plans pipelines for the devices of a problem file: groups, stages, "
-                            "layers, micro-batches, and who is\n"
-                            "left out; with the predicted time of a step and a time that provably "
-                            "no plan for these devices beats.\n"
-                            "Exit status 4 where nothing fits, with what lacks. docs/PLANNER.md "
-                            "has the formats and the formulas.";
+static const char about[] =
+    "Plans pipelines for the devices of a problem file: groups, stages, layers, micro-batches, and "
+    "unused devices. Prints the predicted step time and a lower bound that no plan for these "
+    "devices can beat. docs/PLANNER.md has the formats and formulas.\n"
+    "\n"
+    "Exits 4 and gives the reason if no plan fits.";
 static const char examples[] =
     "  cairn plan --problem problem.json --explain\n"
     "  cairn plan --problem problem.json --time-limit 200 -o json > plan.json\n";
@@ -215,12 +215,13 @@ cairn_verb_plan(int argc, char **argv)
     const char *output = NULL, *limit = "1000";
     struct options options = {.problem = NULL};
     const struct cairn_flag flags[] = {
-        {"problem", 0, "FILE", "what to plan for (JSON)", &options.problem, NULL},
-        {"time-limit", 0, "MS", "how long to search at most (default 1000)", &limit, NULL},
-        {"explain", 0, NULL, "draw the pipelines: stages, layers, who is slow, where the time goes",
-         NULL, &options.explain},
-        {"svg", 0, "FILE", "draw them into a file", &options.svg, NULL},
-        {"output", 'o', "FORMAT", "table or json", &output, NULL},
+        {"problem", 0, "FILE", "read the problem from this JSON file", &options.problem, NULL},
+        {"time-limit", 0, "MS", "search for at most this many milliseconds (default: 1000)", &limit,
+         NULL},
+        {"explain", 0, NULL, "draw the pipelines: stages, layers, slow devices, idle time", NULL,
+         &options.explain},
+        {"svg", 0, "FILE", "draw the pipelines into this file", &options.svg, NULL},
+        {"output", 'o', "table|json", "print a table (default) or JSON", &output, NULL},
     };
     const struct cairn_usage usage = {
         "plan", "--problem FILE [--time-limit MS] [--explain] [--svg FILE] [-o table|json]",

@@ -17,15 +17,14 @@
 
 #define OFF_NOTED 0.05 /* of a device's memory */
 
-static const char about[] = "Measures what `cairn plan` needs: prints the problem again, with the "
-                            "time of a layer, the vocabulary's weight and the\n"
-                            "devices' rates as the last 16 steps of a trace show them, the links "
-                            "as its last transfers do, and what layers hold from lines\n"
-                            "with \"memory_bytes\". The problem's \"current\" is the plan that ran "
-                            "then, and the ids of its devices are the ranks of the\n"
-                            "trace. How well all that fits, and what is not determined and stays "
-                            "as the problem says, is said on stderr; times that say\n"
-                            "nothing are refused.";
+static const char about[] =
+    "Measures a planning problem from a trace: prints the problem with the layer time, the "
+    "vocabulary's weight and the device rates of the last 16 steps, the link speeds of the last "
+    "transfers, and the memory per layer (from lines with \"memory_bytes\").\n"
+    "\n"
+    "The problem's \"current\" must be the plan that ran, and its device ids the ranks of the "
+    "trace. stderr tells how well the numbers fit, and which ones the trace does not determine; "
+    "these stay as they are in the problem.";
 static const char examples[] =
     "  cairn profile --problem problem.json --trace job.jsonl > measured.json\n"
     "  cairn plan --problem measured.json --explain\n";
@@ -284,10 +283,11 @@ cairn_verb_profile(int argc, char **argv)
 {
     const char *problem = NULL, *trace = NULL, *output = NULL;
     const struct cairn_flag flags[] = {
-        {"problem", 0, "FILE", "what is planned for, with the plan that ran as \"current\" (JSON)",
-         &problem, NULL},
-        {"trace", 0, "FILE", "the trace of timing; \"-\": stdin", &trace, NULL},
-        {"output", 'o', "json", "the only form there is", &output, NULL},
+        {"problem", 0, "FILE",
+         "read the problem, with the plan that ran as \"current\", from this JSON file", &problem,
+         NULL},
+        {"trace", 0, "FILE", "read the trace from this file, \"-\" for stdin", &trace, NULL},
+        {"output", 'o', "json", "accepted for scripts: the output is always JSON", &output, NULL},
     };
     const struct cairn_usage usage = {"profile", "--problem FILE --trace FILE", about, examples,
                                       flags,     sizeof flags / sizeof *flags,  false};

@@ -99,15 +99,15 @@ say_not_restored(const struct cairn_answer *answer)
 }
 
 static const char restore_about[] =
-    "After a failure: picks the newest generation that every erasure group can still rebuild, "
-    "verifies it,\n"
-    "rebuilds what is lost, and says which it took and why. A new epoch begins: trainers that "
-    "still run from\n"
-    "before are refused, new ones read it from the agents. With --to it is written into DIR as a "
-    "universal\n"
-    "checkpoint (safetensors); a generation that is whole is exported without stopping the "
-    "trainers.\n"
-    "Exit code 4: nothing restorable; 75: another restore is under way, or too few agents answer.";
+    "Restores after a failure: picks the newest generation that every erasure group can rebuild, "
+    "verifies it, rebuilds its lost parts, and prints which one it took and why. A new epoch "
+    "begins: the agents refuse trainers of the old one, and new trainers read the generation from "
+    "the agents.\n"
+    "\n"
+    "With --to, writes the generation into DIR as a universal checkpoint (safetensors) instead. "
+    "This does not disturb running trainers if the generation is complete.\n"
+    "\n"
+    "Exits 4 if nothing can be restored, 75 if another restore runs or too few agents answer.";
 
 /* The flags that restore and verify share; 0, or the exit code of a flag that is wrong and was
  * said. */
@@ -134,21 +134,25 @@ cairn_verb_restore(int argc, char **argv)
     const char *agent = NULL, *output = NULL, *generation = NULL, *to = NULL, *timeout = NULL;
     bool dry_run = false, fresh = false, json;
     const struct cairn_flag flags[] = {
-        {"generation", 'g', "E:S", "only this one, if it is what a restore takes", &generation,
+        {"generation", 'g', "E:S", "restore only this generation, and fail if it is not the one",
+         &generation, NULL},
+        {"fresh", 0, NULL,
+         "begin a new epoch without a snapshot; the first commit discards the old ones", NULL,
+         &fresh},
+        {"to", 't', "DIR", "export into DIR, which must be new or empty", &to, NULL},
+        {"dry-run", 'n', NULL, "show what would be restored", NULL, &dry_run},
+        {"timeout", 0, "TIME", "wait at most this long, such as 90s or 10m (default: 1h)", &timeout,
          NULL},
-        {"fresh", 0, NULL, "begin an epoch with nothing: what is held goes with its first commit",
-         NULL, &fresh},
-        {"to", 't', "DIR", "export it into DIR (new or empty)", &to, NULL},
-        {"dry-run", 'n', NULL, "only say what would be taken", NULL, &dry_run},
-        {"timeout", 0, "TIME", "longest wait, such as 90s or 10m (default 1h)", &timeout, NULL},
-        {"agent", 'a', "SOCKET", "the agent to ask (default $CAIRN_AGENT)", &agent, NULL},
-        {"output", 'o', "table|json", "form of the output", &output, NULL},
+        {"agent", 'a', "SOCKET", CAIRN_AGENT_HELP, &agent, NULL},
+        {"output", 'o', "table|json", "print a table (default) or JSON", &output, NULL},
     };
     const struct cairn_usage usage = {
         "restore",
         "[--generation E:S | --fresh] [--to DIR] [--dry-run] [--agent SOCKET] [-o table|json]",
         restore_about,
-        "  cairn restore --dry-run\n  cairn restore\n  cairn restore --to /data/export\n",
+        "  cairn restore --dry-run         # show which generation, and why\n  cairn restore       "
+        "            # then start the trainers again\n  cairn restore --to /data/export # write it "
+        "to files\n",
         flags,
         sizeof flags / sizeof *flags,
         false};
@@ -269,12 +273,12 @@ print_foreseen(const struct cairn_tree *tree)
 }
 
 static const char verify_about[] =
-    "Checksums every block of data and parity on all nodes and "
-    "repairs what is damaged from the others, and\nthe records "
-    "beside them, which are written anew; reads every byte of the newest "
-    "spilled generation (or of --generation)\nand the asked agent's catalog.\n"
-    "Exit code 0: all good; 2: damage was found and repaired; 3: "
-    "loss found; 4: there is nothing to verify.";
+    "Checksums all snapshot data, parity and records on all nodes, and repairs what is damaged "
+    "from the other nodes. Reads every byte of the newest spilled generation and the asked agent's "
+    "catalog.\n"
+    "\n"
+    "Exits 0 if all is good, 2 if damage was repaired, 3 if data is lost, 4 if there is nothing to "
+    "verify.";
 
 int
 cairn_verb_verify(int argc, char **argv)
@@ -282,12 +286,13 @@ cairn_verb_verify(int argc, char **argv)
     const char *agent = NULL, *output = NULL, *generation = NULL, *timeout = NULL;
     bool dry_run = false;
     const struct cairn_flag flags[] = {
-        {"generation", 'g', "E:S", "the spilled generation to read (default: the newest)",
+        {"generation", 'g', "E:S", "read this spilled generation (default: the newest)",
          &generation, NULL},
-        {"dry-run", 'n', NULL, "only say what would be verified", NULL, &dry_run},
-        {"timeout", 0, "TIME", "longest wait, such as 90s or 10m (default 1h)", &timeout, NULL},
-        {"agent", 'a', "SOCKET", "the agent to ask (default $CAIRN_AGENT)", &agent, NULL},
-        {"output", 'o', "table|json", "form of the output", &output, NULL},
+        {"dry-run", 'n', NULL, "show what would be verified", NULL, &dry_run},
+        {"timeout", 0, "TIME", "wait at most this long, such as 90s or 10m (default: 1h)", &timeout,
+         NULL},
+        {"agent", 'a', "SOCKET", CAIRN_AGENT_HELP, &agent, NULL},
+        {"output", 'o', "table|json", "print a table (default) or JSON", &output, NULL},
     };
     const struct cairn_usage usage = {
         "verify",     "[--generation E:S] [--dry-run] [--agent SOCKET] [-o table|json]",
@@ -375,9 +380,8 @@ await_commit(const char *socket_path, uint64_t step, uint32_t timeout_ms,
 }
 
 static const char snapshot_about[] =
-    "Asks all agents to take a generation at the next step that all trainers can still make, "
-    "whatever the\n"
-    "configured interval. With --wait returns when it is committed.";
+    "Asks all agents to take a snapshot at the next step that every trainer can still make, "
+    "whatever the configured interval.";
 
 static void
 print_step(bool json, bool dry_run, uint64_t step, const struct cairn_generation *committed)
@@ -403,14 +407,15 @@ cairn_verb_snapshot(int argc, char **argv)
     const char *agent = NULL, *output = NULL, *timeout = NULL;
     bool wait = false, dry_run = false, json;
     const struct cairn_flag flags[] = {
-        {"wait", 'w', NULL, "return when it is committed", NULL, &wait},
-        {"dry-run", 'n', NULL, "only say which step it would be", NULL, &dry_run},
-        {"timeout", 0, "TIME", "longest wait, such as 90s or 10m (default 10m)", &timeout, NULL},
-        {"agent", 'a', "SOCKET", "the agent to ask (default $CAIRN_AGENT)", &agent, NULL},
-        {"output", 'o', "table|json", "form of the output", &output, NULL},
+        {"wait", 'w', NULL, "wait until the snapshot is committed", NULL, &wait},
+        {"dry-run", 'n', NULL, "show at which step it would be taken", NULL, &dry_run},
+        {"timeout", 0, "TIME",
+         "with --wait: wait at most this long, such as 90s or 10m (default: 10m)", &timeout, NULL},
+        {"agent", 'a', "SOCKET", CAIRN_AGENT_HELP, &agent, NULL},
+        {"output", 'o', "table|json", "print a table (default) or JSON", &output, NULL},
     };
     const struct cairn_usage usage = {
-        "snapshot",     "[--wait] [--dry-run] [--agent SOCKET] [-o table|json]",
+        "snapshot",     "[--wait [--timeout TIME]] [--dry-run] [--agent SOCKET] [-o table|json]",
         snapshot_about, "  cairn snapshot\n  cairn snapshot --wait --timeout 2m\n",
         flags,          sizeof flags / sizeof *flags,
         false};
@@ -429,6 +434,8 @@ cairn_verb_snapshot(int argc, char **argv)
     if (!parse_timeout(timeout, COMMIT_SECONDS, &timeout_ms))
         return cairn_usage_error(&usage, "--timeout takes a time such as 90s or 10m, not \"%s\"",
                                  timeout);
+    if (timeout && !wait)
+        return cairn_usage_error(&usage, "--timeout %s: goes with --wait; add it", timeout);
     question.verb = "snapshot";
     exit_code = cairn_find_agent("snapshot", agent, NULL, &found);
     if (exit_code)

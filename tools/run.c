@@ -16,6 +16,7 @@
 #include "tools/ask.h"
 #include "tools/common.h"
 #include "tools/embedded.h"
+#include "tools/find_agent.h"
 #include "tools/run_agent.h"
 #include "tools/usage.h"
 #include "tools/verb.h"
@@ -353,35 +354,34 @@ is_number(const char *text)
 }
 
 static const char about[] =
-    "Starts a trainer with everything attached (CAIRN_AGENT, CAIRN_JOB, PyTorch's hooks; with "
-    "CAIRN_TIMING=1 NCCL's profiler plugin). Where no agent\n"
-    "answers on this node one is started with the embedded default: a single node, without parity; "
-    "it stays after the trainer, and is ended by\n"
-    "`kill` and the process numbers that are printed. It is not started in the place of an agent "
-    "of yours that has ended, where its socket was\n"
-    "named: then it is said which one that was. With --resume the newest restorable generation is "
-    "made ready first. The exit code is the\n"
-    "command's (128 + signal where one ended it). Where the agent fails, that is said, and the "
-    "command runs without it.";
+    "Runs a trainer with an agent attached. The command's environment names the agent and the job "
+    "(CAIRN_AGENT, CAIRN_JOB), loads PyTorch's hooks and, with CAIRN_TIMING=1, NCCL's profiler "
+    "plugin.\n"
+    "\n"
+    "If no agent runs on this node, one is started: for a single node, without parity. It stays "
+    "when the trainer ends; the first message tells how to end it. If you name the socket of an "
+    "agent of yours that has ended, none is started in its place.\n"
+    "\n"
+    "If the agent fails, the command runs unprotected. The exit code is the command's, or 128 + "
+    "the signal that ended it.";
 
 int
 cairn_verb_run(int argc, char **argv)
 {
-    const char *agent = NULL, *every = NULL, *state = NULL, *output = NULL,
-               *named = getenv("CAIRN_JOB");
+    const char *agent = NULL, *every = NULL, *state = NULL, *named = getenv("CAIRN_JOB");
     bool resumed = false, dry_run = false;
     const struct cairn_flag flags[] = {
-        {"agent", 'a', "SOCKET", "this node's agent (default $CAIRN_AGENT)", &agent, NULL},
-        {"every", 'e', "N", "snapshot every N steps, where an agent is started", &every, NULL},
-        {"state", 's', "SIZE", "memory per generation, where an agent is started (default 1GiB)",
-         &state, NULL},
-        {"resume", 'r', NULL, "restore first, and tell the trainer to resume", NULL, &resumed},
-        {"dry-run", 'n', NULL, "only say what would be run, with which agent", NULL, &dry_run},
-        {"output", 'o', "FORMAT", "refused: what is printed is the command's own", &output, NULL},
+        {"agent", 'a', "SOCKET", CAIRN_AGENT_HELP, &agent, NULL},
+        {"every", 'e', "N", "take a snapshot every N steps, if an agent is started", &every, NULL},
+        {"state", 's', "SIZE",
+         "reserve this much memory per snapshot, if an agent is started (default: 1GiB)", &state,
+         NULL},
+        {"resume", 'r', NULL, "restore the newest snapshot first", NULL, &resumed},
+        {"dry-run", 'n', NULL, "show what would run and with which agent", NULL, &dry_run},
     };
     const struct cairn_usage usage = {
         "run",
-        "[--agent SOCKET] [--every N] [--resume] -- CMD [ARGUMENT]...",
+        "[--agent SOCKET] [--every N] [--state SIZE] [--resume] [--dry-run] -- CMD [ARGUMENT]...",
         about,
         "  cairn run -- ./train --steps 1000\n"
         "  cairn run --resume -- torchrun --nproc-per-node 8 train.py\n",
@@ -399,15 +399,10 @@ cairn_verb_run(int argc, char **argv)
 
     if (!cairn_usage_parse(&usage, argc, argv, &operand, &exit_code))
         return exit_code;
-    if (output)
-        return cairn_usage_error(&usage,
-                                 "-o %s: what is printed is the command's own; where the option is "
-                                 "for the command, give it after --",
-                                 output);
     if (operand >= argc)
-        return cairn_usage_error(&usage, "which command? Give it after --");
+        return cairn_usage_error(&usage, "which command? name it after --");
     if (every && !is_number(every))
-        return cairn_usage_error(&usage, "--every takes a number of steps from 1 on, not \"%s\"",
+        return cairn_usage_error(&usage, "--every %s: expected a number of steps, at least 1",
                                  every);
     if (state && (cairn_parse_bytes(state, &state_bytes) != CAIRN_OK ||
                   state_bytes < STATE_BYTES_MIN || state_bytes > STATE_BYTES_MAX))

@@ -9,15 +9,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static const char about[] = "Replays one step of a plan under the 1F1B schedule, operation by "
-                            "operation and independently of the\n"
-                            "formula that the planner uses: the step's time, how long each stage "
-                            "stands still, what it holds. The plan is\n"
-                            "what `cairn plan -o json` printed for that problem; one that does not "
-                            "fit it is refused (exit status 65).";
+static const char about[] =
+    "Replays one step of a plan under the 1F1B schedule, operation by operation and without the "
+    "planner's formula. Prints the step time, each stage's idle time, and its memory. The plan "
+    "must be for this problem, as `cairn plan -o json` prints it; exits 65 otherwise.";
 static const char examples[] = "  cairn simulate --problem problem.json --plan plan.json\n"
-                               "  cairn simulate --problem problem.json --plan plan.json -o json | "
-                               "jq '.simulated_ms / .step_ms'\n";
+                               "  cairn simulate --problem problem.json --plan plan.json -o json\n";
 
 struct files {
     struct cairn_problem problem;
@@ -167,9 +164,9 @@ cairn_verb_simulate(int argc, char **argv)
 {
     const char *output = NULL, *problem = NULL, *plan = NULL;
     const struct cairn_flag flags[] = {
-        {"problem", 0, "FILE", "what was planned for (JSON)", &problem, NULL},
-        {"plan", 0, "FILE", "the plan to replay (JSON)", &plan, NULL},
-        {"output", 'o', "FORMAT", "table or json", &output, NULL},
+        {"problem", 0, "FILE", "read the problem from this JSON file", &problem, NULL},
+        {"plan", 0, "FILE", "read the plan from this JSON file", &plan, NULL},
+        {"output", 'o', "table|json", "print a table (default) or JSON", &output, NULL},
     };
     const struct cairn_usage usage = {"simulate", "--problem FILE --plan FILE [-o table|json]",
                                       about,      examples,

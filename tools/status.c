@@ -344,20 +344,21 @@ print_status(const struct cairn_tree *tree)
     print_nodes(tree, SCREEN_LINES - taken);
 }
 
-static const char status_about[] = "One screen: what the job is protected against, how old the "
-                                   "newest generation is, what would be lost\n"
-                                   "now, what training pays for it, what is wrong and what to do. "
-                                   "Exit code 0 OK, 2 WARN, 3 CRITICAL.";
+static const char status_about[] =
+    "Shows on one screen what the job is protected against, how old the newest generation is, what "
+    "a failure would lose now, what protection costs, which ranks are slow, and what to do.\n"
+    "\n"
+    "Exits 0 for OK, 2 for WARN, 3 for CRITICAL.";
 
 int
 cairn_verb_status(int argc, char **argv)
 {
     const char *agent = NULL, *job = NULL, *output = NULL;
     const struct cairn_flag flags[] = {
-        {"job", 'j', "JOB", "only if the agent serves this job", &job, NULL},
-        {"agent", 'a', "SOCKET", "the agent to ask (default $CAIRN_AGENT)", &agent, NULL},
-        {"output", 'o', "table|json|metrics", "form of the output; metrics: Prometheus' text",
-         &output, NULL},
+        {"job", 'j', "JOB", "ask the agent of this job, and fail if there is none", &job, NULL},
+        {"agent", 'a', "SOCKET", CAIRN_AGENT_HELP, &agent, NULL},
+        {"output", 'o', "table|json|metrics",
+         "print a table (default), JSON, or text for Prometheus", &output, NULL},
     };
     const struct cairn_usage usage = {
         "status",
@@ -440,17 +441,17 @@ print_snapshots(const struct cairn_tree *tree)
     }
 }
 
-static const char snapshots_about[] = "Lists the job's generations, newest first: epoch:step, "
-                                      "state (open, complete, committed, rebuilding,\n"
-                                      "spilled, incomplete), bytes, age, where it lies.";
+static const char snapshots_about[] =
+    "Lists the job's generations, newest first: epoch:step, state (open, complete, committed, "
+    "rebuilding, spilled, incomplete), bytes, age, and location.";
 
 int
 cairn_verb_snapshots(int argc, char **argv)
 {
     const char *agent = NULL, *output = NULL;
     const struct cairn_flag flags[] = {
-        {"agent", 'a', "SOCKET", "the agent to ask (default $CAIRN_AGENT)", &agent, NULL},
-        {"output", 'o', "table|json", "form of the output", &output, NULL},
+        {"agent", 'a', "SOCKET", CAIRN_AGENT_HELP, &agent, NULL},
+        {"output", 'o', "table|json", "print a table (default) or JSON", &output, NULL},
     };
     const struct cairn_usage usage = {"snapshots",
                                       "[--agent SOCKET] [-o table|json]",

@@ -31,13 +31,11 @@ static const char *const op_names[CAIRN_OPS] = {
 static const double rounding_ns = 1; /* by which a gap may seem to begin before what it follows
                                       * ends */
 
-static const char about[] = "Writes the last steps of all ranks as a timeline (JSON) that "
-                            "https://ui.perfetto.dev opens: a track of\n"
-                            "each rank's operations and of the computation between them, below it "
-                            "the same with nothing slow, and\n"
-                            "arrows through each operation from the first rank that arrived to the "
-                            "last. Clocks are aligned by\n"
-                            "what ends together.";
+static const char about[] =
+    "Exports the last steps of all ranks as a timeline for https://ui.perfetto.dev: each rank's "
+    "operations and computation, below it the same with nothing slow, and an arrow through each "
+    "operation from the first rank that arrived to the last. Clocks are aligned by the ends of "
+    "operations.";
 static const char examples[] =
     "  cairn trace --trace job.jsonl > steps.json\n"
     "  cairn trace --trace job.jsonl --steps 10 | gzip > steps.json.gz\n";
@@ -395,9 +393,9 @@ cairn_verb_trace(int argc, char **argv)
 {
     const char *path = NULL, *text = NULL, *output = NULL;
     const struct cairn_flag flags[] = {
-        {"trace", 0, "FILE", "the trace of timing; \"-\": stdin", &path, NULL},
-        {"steps", 0, "N", "how many of the last steps, 1 to 64 (4)", &text, NULL},
-        {"output", 'o', "json", "the only form there is", &output, NULL},
+        {"trace", 0, "FILE", "read the trace from this file, \"-\" for stdin", &path, NULL},
+        {"steps", 0, "N", "export the last N steps, 1 to 64 (default: 4)", &text, NULL},
+        {"output", 'o', "json", "accepted for scripts: the output is always JSON", &output, NULL},
     };
     const struct cairn_usage usage = {"trace", "--trace FILE [--steps N]",   about, examples,
                                       flags,   sizeof flags / sizeof *flags, false};

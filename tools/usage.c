@@ -1,4 +1,4 @@
-/* tools/usage.c - parsing a verb's options, its help, and the nearest name to a mistyped one. */
+/* tools/usage.c - parses a verb's options, prints its help, finds the nearest name to a typo. */
 #include "tools/usage.h"
 
 #include "tools/verb.h"
@@ -6,7 +6,7 @@
 #include <stdarg.h>
 #include <string.h>
 
-enum { NAME_CHARS_MAX = 40, NAMES_MAX = 64 };
+enum { NAME_CHARS_MAX = 40, NAMES_MAX = 64, COLUMNS = 80, OPTION_COLUMN = 29 };
 
 static size_t
 least(size_t a, size_t b, size_t c)
@@ -59,22 +59,102 @@ cairn_nearest(const char *word, const char *const *names, size_t count)
     return best;
 }
 
+/* Columns that a UTF-8 text takes. */
+static size_t
+columns_of(const char *text, size_t len)
+{
+    size_t columns = 0;
+
+    for (size_t i = 0; i < len; i++)
+        columns += ((unsigned char)text[i] & 0xc0) != 0x80;
+    return columns;
+}
+
+/* Prints words from column `at` on in lines of COLUMNS; further lines begin at column `indent`. A
+ * word that is longer than a line stays whole. */
+static void
+print_wrapped(FILE *out, const char *text, size_t len, size_t at, size_t indent)
+{
+    bool first = true;
+
+    for (size_t i = 0; i < len;) {
+        size_t spaces = 0, word = 0, columns;
+
+        while (i + spaces < len && text[i + spaces] == ' ')
+            spaces++;
+        while (i + spaces + word < len && text[i + spaces + word] != ' ')
+            word++;
+        columns = columns_of(text + i + spaces, word);
+        if (!first && at + spaces + columns > COLUMNS) {
+            fprintf(out, "\n%*s", (int)indent, "");
+            at = indent;
+            spaces = 0;
+            i += strspn(text + i, " ");
+        }
+        fprintf(out, "%*s%.*s", (int)spaces, "", (int)word, text + i + spaces);
+        at += spaces + columns;
+        i += spaces + word;
+        first = false;
+    }
+    fputc('\n', out);
+}
+
+/* Where a line of `about` continues: below its second column if it is a row of a table. */
+static size_t
+indent_of(const char *line, size_t len)
+{
+    size_t at = strspn(line, " ");
+
+    if (at == 0 || at >= len)
+        return 0;
+    at += strcspn(line + at, " \n");
+    return at < len ? at + strspn(line + at, " ") : 0;
+}
+
+static void
+print_synopsis(const struct cairn_usage *usage, FILE *out)
+{
+    int verb_columns = fprintf(out, "usage: cairn %s ", usage->verb);
+
+    print_wrapped(out, usage->synopsis, strlen(usage->synopsis), (size_t)verb_columns,
+                  (size_t)verb_columns);
+}
+
+static void
+print_option(const struct cairn_flag *flag, FILE *out)
+{
+    char left[64], letter[8] = "";
+
+    if (flag->letter)
+        snprintf(letter, sizeof letter, "-%c, ", flag->letter);
+    snprintf(left, sizeof left, "%s--%s%s%s", letter, flag->name, flag->value ? " " : "",
+             flag->value ? flag->value : "");
+    if (strlen(left) + 2 < OPTION_COLUMN)
+        fprintf(out, "  %-26s ", left);
+    else
+        fprintf(out, "  %s\n%*s", left, OPTION_COLUMN, "");
+    print_wrapped(out, flag->help, strlen(flag->help), OPTION_COLUMN, OPTION_COLUMN);
+}
+
 void
 cairn_usage_print(const struct cairn_usage *usage, FILE *out)
 {
-    fprintf(out, "usage: cairn %s %s\n\n%s\n\noptions:\n", usage->verb, usage->synopsis,
-            usage->about);
-    for (size_t i = 0; i < usage->flag_count; i++) {
-        const struct cairn_flag *flag = &usage->flags[i];
-        char left[64], letter[8] = "";
+    static const struct cairn_flag help = {"help", 'h', NULL, "print this text", NULL, NULL};
+    const char *line = usage->about;
 
-        if (flag->letter)
-            snprintf(letter, sizeof letter, "-%c, ", flag->letter);
-        snprintf(left, sizeof left, "%s--%s%s%s", letter, flag->name, flag->value ? " " : "",
-                 flag->value ? flag->value : "");
-        fprintf(out, "  %-26s %s\n", left, flag->help);
+    print_synopsis(usage, out);
+    fputc('\n', out);
+    while (*line) {
+        size_t len = strcspn(line, "\n");
+
+        print_wrapped(out, line, len, 0, indent_of(line, len));
+        line += len + (line[len] == '\n');
     }
-    fprintf(out, "  %-26s %s\n\nexamples:\n%s", "-h, --help", "this text", usage->examples);
+    fprintf(out, "\noptions:\n");
+    for (size_t i = 0; i < usage->flag_count; i++)
+        print_option(&usage->flags[i], out);
+    print_option(&help, out);
+    fprintf(out, "\nexamples:\n%s", usage->examples);
 }
 
 int
@@ -86,8 +166,9 @@ cairn_usage_error(const struct cairn_usage *usage, const char *format, ...)
     va_start(arguments, format);
     vfprintf(stderr, format, arguments);
     va_end(arguments);
-    fprintf(stderr, "\nusage: cairn %s %s\nMore: cairn %s --help\n", usage->verb, usage->synopsis,
-            usage->verb);
+    fputc('\n', stderr);
+    print_synopsis(usage, stderr);
+    fprintf(stderr, "See `cairn help %s`.\n", usage->verb);
     return CAIRN_EXIT_USAGE;
 }
 
@@ -128,13 +209,12 @@ unknown(const struct cairn_usage *usage, const char *word)
         count++;
     }
     if (word[1] != '-' || len > NAME_CHARS_MAX)
-        return cairn_usage_error(usage, "there is no option %s", word);
+        return cairn_usage_error(usage, "unknown option %s", word);
     memcpy(typed, word + 2, len);
     typed[len] = '\0';
     near = cairn_nearest(typed, names, count);
-    return near ? cairn_usage_error(usage, "there is no option --%s; did you mean --%s?", typed,
-                                    near)
-                : cairn_usage_error(usage, "there is no option --%s", typed);
+    return near ? cairn_usage_error(usage, "unknown option --%s; did you mean --%s?", typed, near)
+                : cairn_usage_error(usage, "unknown option --%s", typed);
 }
 
 bool
@@ -179,7 +259,7 @@ cairn_usage_parse(const struct cairn_usage *usage, int argc, char **argv, int *o
         *flag->text = value;
     }
     if (at < argc && !usage->operands) {
-        *exit_code = cairn_usage_error(usage, "\"%s\" is one word too many", argv[at]);
+        *exit_code = cairn_usage_error(usage, "unexpected argument \"%s\"; remove it", argv[at]);
         return false;
     }
     if (operand)

@@ -1,10 +1,10 @@
 /*
- * tools/usage.h - what a verb takes: its options as a table, from which parsing and --help come.
+ * tools/usage.h - a verb's options as a table: parses them and prints the help.
  *
- * Options are long ("--wait", "--to DIR", "--to=DIR"), some have a letter too ("-o json"). "--"
- * ends them. An option that is not in the table ends the command with exit code 64 and the nearest
- * name; "--help" (or -h) prints the synopsis, what the verb does, the options and the examples, and
- * ends it with 0.
+ * Options are long ("--wait", "--to DIR", "--to=DIR"); some have a letter too ("-o json"). "--"
+ * ends them. An unknown option ends the command with exit code 64 and names the nearest known one.
+ * "--help" (or -h) prints the synopsis, what the verb does, its options and examples, in lines of at
+ * most 80 columns, and ends the command with exit code 0.
  */
 #ifndef CAIRN_TOOLS_USAGE_H
 #define CAIRN_TOOLS_USAGE_H
@@ -14,8 +14,8 @@
 #include <stdint.h>
 #include <stdio.h>
 
-/* Exactly one of `text` and `given` is set: an option with a value, or a switch. Given twice, the
- * last one wins. */
+/* An option with a value sets `text`, a switch sets `given`; the other one is NULL. If an option is
+ * given twice, the last one wins. */
 struct cairn_flag {
     const char *name;  /* without the dashes: "agent" */
     char letter;       /* 0: none */
@@ -28,7 +28,8 @@ struct cairn_flag {
 struct cairn_usage {
     const char *verb;
     const char *synopsis; /* after "cairn VERB " */
-    const char *about;    /* sentences, wrapped by the caller */
+    const char *about;    /* wrapped when printed; its line breaks are kept, and lines that begin
+                           * with spaces continue below their second column */
     const char *examples; /* two lines at least, each ended by a newline */
     const struct cairn_flag *flags;
     size_t flag_count;

@@ -1,9 +1,8 @@
 /*
- * tools/verb.h - the verbs of the `cairn` command: one function each, and the exit codes of the
- * contract.
+ * tools/verb.h - the verbs of the `cairn` command: one function each, and their exit codes.
  *
- * A verb gets its own name as argv[0] and returns the process's exit code. stdout is data, stderr
- * is talk.
+ * A verb gets its own name as argv[0] and returns the process's exit code. It writes data to stdout
+ * and messages to stderr.
  */
 #ifndef CAIRN_TOOLS_VERB_H
 #define CAIRN_TOOLS_VERB_H
@@ -27,7 +26,7 @@ enum cairn_exit {
 
 struct cairn_verb {
     const char *name;
-    const char *help; /* one line; NULL: not listed */
+    const char *help; /* one line, an imperative; NULL: not listed */
     int (*run)(int argc, char **argv);
 };
 

@@ -5,19 +5,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LINE_COLUMNS = 92 };
+enum { SAMPLE_COLUMNS = 92, HELP_COLUMNS = 80 };
 
-/* Prints a text in lines of LINE_COLUMNS, each after a prefix. */
+/* Prints a text in lines of at most `columns`: the first after `first`, others after `prefix`. */
 static void
-print_wrapped(FILE *out, const char *prefix, const char *text)
+print_wrapped(FILE *out, size_t columns, const char *first, const char *prefix, const char *text)
 {
-    while (*text) {
-        size_t room = LINE_COLUMNS - strlen(prefix), take = strlen(text);
+    for (const char *before = first; *text; before = prefix) {
+        size_t room = columns - strlen(before), take = strlen(text);
 
         if (take > room)
             for (take = room; take > 1 && text[take] != ' ';)
                 take--;
-        fprintf(out, "%s%.*s\n", prefix, (int)take, text);
+        fprintf(out, "%s%.*s\n", before, (int)take, text);
         text += take;
         while (*text == ' ')
             text++;
@@ -36,13 +36,14 @@ shown_default(const struct cairn_option *option)
 static void
 print_help(FILE *out, const struct cairn_option *options, uint32_t count)
 {
-    char values[256];
+    char values[256], line[512];
 
     for (uint32_t i = 0; i < count; i++) {
         cairn_option_describe(&options[i], values, sizeof values);
-        fprintf(out, "  %s: %s; default: %s\n", options[i].name, values,
-                shown_default(&options[i]));
-        print_wrapped(out, "      ", options[i].help);
+        snprintf(line, sizeof line, "%s: %s; default: %s", options[i].name, values,
+                 shown_default(&options[i]));
+        print_wrapped(out, HELP_COLUMNS, "  ", "    ", line);
+        print_wrapped(out, HELP_COLUMNS, "      ", "      ", options[i].help);
     }
 }
 
@@ -78,14 +79,14 @@ cairn_config_sample(FILE *out)
 {
     char values[256];
 
-    print_wrapped(out, "# ",
+    print_wrapped(out, SAMPLE_COLUMNS, "# ", "# ",
                   "Configuration of a Cairn agent. Every option is here; what is commented out "
                   "shows its default. The file is the same on all nodes but for \"node\".");
     for (uint32_t i = 0; i < cairn_option_count; i++) {
         const struct cairn_option *option = &cairn_options[i];
 
         fprintf(out, "\n");
-        print_wrapped(out, "# ", option->help);
+        print_wrapped(out, SAMPLE_COLUMNS, "# ", "# ", option->help);
         cairn_option_describe(option, values, sizeof values);
         fprintf(out, "# (%s)\n", values);
         if (option->type == CAIRN_OPTION_NODES)

@@ -90,9 +90,45 @@ class Usage(unittest.TestCase):
             self.assertTrue(out.startswith(f"usage: cairn {verb} "), verb)
             examples = out.split("examples:\n")[1]
             self.assertGreaterEqual(examples.count("  cairn "), 2, verb)
-        code, out, _ = run("--help")
-        self.assertEqual(code, OK)
-        self.assertNotIn("keeper", out)
+            self.assertEqual([line for line in out.splitlines() if len(line) > 80], [], verb)
+            self.assertEqual(run("help", verb), (OK, out, ""))
+
+    def test_the_help_lists_each_verb_once(self):
+        code, out, err = run("--help")
+        self.assertEqual((code, err), (OK, ""))
+        listed = re.findall(r"^  ([a-z]+) +([a-z]+) ", out.split("examples:\n")[0], re.M)
+        self.assertEqual(
+            sorted(verb for verb, _ in listed), sorted((*self.VERBS, "help", "version"))
+        )
+        self.assertEqual([line for line in out.splitlines() if len(line) > 80], [])
+        for words in (("help",), ("-h",)):
+            self.assertEqual(run(*words), (OK, out, ""))
+        self.assertEqual(run(), (USAGE, "", out))
+        for words, said in (
+            (("help", "statu"), 'unknown verb "statu"; did you mean "status"?'),
+            (("help", "keeper"), 'unknown verb "keeper"'),
+            (("help", "run", "demo"), 'unexpected argument "demo"'),
+        ):
+            code, out, err = run(*words)
+            self.assertEqual((code, out), (USAGE, ""), words)
+            self.assertIn(said, err)
+
+    def test_convert_lists_the_formats(self):
+        out = run("convert", "--help")[1]
+        formats = out.split("formats (r: can read, w: can write):\n")[1].split("\n\n")[0]
+        self.assertEqual(
+            sorted(re.findall(r"^  ([a-z-]+) +rw  \w", formats, re.M)),
+            [
+                "dcp",
+                "deepspeed",
+                "deepspeed-universal",
+                "megatron",
+                "megatron-dist",
+                "safetensors",
+                "torch",
+                "universal",
+            ],
+        )
 
     def test_version(self):
         """Of the release that the binding names, with the protocols that a refusal of "another
@@ -104,6 +140,8 @@ class Usage(unittest.TestCase):
         self.assertRegex(
             out, rf"^cairn {re.escape(release)} \(protocols: session \d+, agents \d+\)\n$"
         )
+        self.assertEqual(run("version"), (OK, out, ""))
+        self.assertEqual(run("version", "more")[0], USAGE)
 
     def test_mistakes_end_with_64_and_the_nearest_name(self):
         for words, said in (
@@ -112,7 +150,7 @@ class Usage(unittest.TestCase):
             (("status", "-o", "xml"), "-o takes table or json"),
             (("restore", "--generation", "30"), "EPOCH:STEP"),
             (("restore", "--timeout", "soon"), "--timeout"),
-            (("snapshots", "extra"), "one word too many"),
+            (("snapshots", "extra"), 'unexpected argument "extra"'),
             (("run",), "which command?"),
             (("run", "--every", "0", "--", "true"), "--every"),
             (("agent",), "--config"),
@@ -125,11 +163,16 @@ class Usage(unittest.TestCase):
             (("bench",), "which stage?"),
             (("run", "--state", "0", "--", "true"), "from 64KiB to 64TiB"),
             (("convert", "a", "b", "--to", "dcp", "--tp", "0"), "--tp takes a number from 1 to"),
-            (("run", "-o", "json", "--", "true"), "the command's own"),
+            (("run", "-o", "json", "--", "true"), "unknown option -o"),
             (("trace", "-o", "table"), "json alone"),
             (("profile", "-o", "table"), "json alone"),
             (("agent", "-o", "json", "--sample"), "is for --check"),
             (("demo", "--kill", "1,1@9"), "node 1 is named twice"),
+            (("demo", "--slow", "1:2@3"), "unknown option --slow"),
+            (("snapshot", "--timeout", "9s"), "goes with --wait"),
+            (("bench", "capture", "--nodes", "4"), "are for protect and restore"),
+            (("bench", "erasure", "--keep"), "are for protect and restore"),
+            (("bench", "plan", "--size", "64MiB"), "plan has no size"),
         ):
             code, out, err = run(*words)
             self.assertEqual((code, out), (USAGE, ""), words)
@@ -138,7 +181,8 @@ class Usage(unittest.TestCase):
 
     def test_every_verb_says_which_forms_its_output_has(self):
         for verb in self.VERBS:
-            self.assertIn("  -o, --output ", run(verb, "--help")[1], verb)
+            if verb != "run":  # its output is the command's
+                self.assertIn("  -o, --output ", run(verb, "--help")[1], verb)
 
     def test_a_file_that_is_none_is_65_and_named(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -191,7 +235,7 @@ class Usage(unittest.TestCase):
             )
             self.assertEqual((code, out), (PEER, ""), verb)
             self.assertIn(f"cairn {verb}: /nonexistent/agent.sock: no agent answers; ", err)
-            self.assertIn("what to do", err)
+            self.assertIn("start it with `cairn agent", err)
 
     def test_a_full_disk_is_not_success(self):
         with open("/dev/full", "w") as full:

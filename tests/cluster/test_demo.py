@@ -165,7 +165,6 @@ class Demo(unittest.TestCase):
             (("--kill", "1@99"), USAGE, "not within the run"),
             (("--kill", "1,x@9"), USAGE, "is not"),
             (("--kill", "gpu:1@9"), USAGE, "is not"),
-            (("--slow", "1:2@3"), USAGE, "not there yet"),
             (("--nodes", "0"), USAGE, "from 1 to"),
             (("--parity", "6"), USAGE, "less than the nodes"),
             (("--steps", "x"), USAGE, "is needed"),

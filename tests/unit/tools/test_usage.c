@@ -142,6 +142,50 @@ helps(void **state)
     assert_non_null(strstr(said, "-n, --dry-run"));
 }
 
+/* The columns of the longest line of what was said. */
+static size_t
+widest(void)
+{
+    size_t most = 0;
+
+    for (const char *line = said; *line; line += strcspn(line, "\n") + 1) {
+        size_t columns = strcspn(line, "\n");
+
+        most = columns > most ? columns : most;
+    }
+    return most;
+}
+
+static void
+wraps_at_80_columns(void **state)
+{
+    static const char words[] = "word word word word word word word word word word word word word "
+                                "word word word word word word word word";
+    static const struct cairn_flag wide[] = {
+        {"option-with-a-long-name", 'x', "LONG-VALUE", words, &to, NULL}};
+    static const struct cairn_usage wrapped = {
+        "verb",
+        words,
+        "Exactly eighty columns are in this line, which therefore stays as it is, a line.\n"
+        "\n"
+        "  name  word word word word word word word word word word word word word word word",
+        "  cairn verb\n  cairn verb --to x\n",
+        wide,
+        1,
+        false};
+    int operand, exit_code;
+
+    (void)state;
+    assert_false(PARSE(&wrapped, "--help"));
+    assert_int_equal(widest(), 80);
+    assert_non_null(strstr(said, "\nExactly eighty columns are in this line, which therefore stays "
+                                 "as it is, a line.\n\n  name  word"));
+    assert_non_null(strstr(said, "word\n        word"));           /* below the second column */
+    assert_non_null(strstr(said, "word\n                  word")); /* the synopsis */
+    assert_non_null(strstr(said, "  -x, --option-with-a-long-name LONG-VALUE\n"
+                                 "                             word"));
+}
+
 static void
 finds_the_nearest(void **state)
 {
@@ -168,10 +212,10 @@ finds_the_nearest(void **state)
 int
 main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(takes_every_form),
-                                       cmocka_unit_test(stops_at_the_command),
-                                       cmocka_unit_test(refuses_mistakes), cmocka_unit_test(helps),
-                                       cmocka_unit_test(finds_the_nearest)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(takes_every_form),    cmocka_unit_test(stops_at_the_command),
+        cmocka_unit_test(refuses_mistakes),    cmocka_unit_test(helps),
+        cmocka_unit_test(wraps_at_80_columns), cmocka_unit_test(finds_the_nearest)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
