@@ -2,7 +2,9 @@
 #   make                 ./cairn, lib/libcairn.so, lib/libnccl-profiler-cairn.so, examples/gpt
 #   make demo | test     install what is missing, then run the main job | pass the tests
 #   make check           unit and fault tests without installing anything
-#   make sim [SEEDS=N] [SEED=S], make cluster, make interop, make fuzz, make bench, make bench-peers, make bench-convert, make bench-detect, make bench-plan, make lint, make layers, make headers
+#   make sim [SEEDS=N] [SEED=S] | cluster | interop | fuzz       one suite
+#   make style | layers | headers | format                      all style gates | one | reformat
+#   make bench | bench-peers | bench-convert | bench-detect | bench-plan
 # Knobs: SAN=address,undefined | thread   CC=clang   V=1   BUILD=folder
 comma := ,
 SAN   ?=
@@ -14,16 +16,19 @@ PREFIX ?= /usr/local
 
 MODULES := base erasure transport snapshot client replan agent tools
 OPTIMIZE ?= $(if $(SAN),-O1 -fno-omit-frame-pointer,-O2)
-DEBUG    ?= $(if $(SAN),-g1,-g)# reports of sanitizers need lines, no more: a quarter of the time to compile
+# Sanitizers' reports only need line numbers; that saves three quarters of the compile time.
+DEBUG    ?= $(if $(SAN),-g1,-g)
 CPPFLAGS := -I. -Iinclude -D_GNU_SOURCE $(if $(SAN),,-U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2)
-CFLAGS  := -std=c11 $(OPTIMIZE) $(DEBUG) -fPIC -pthread -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes \
-           -Wmissing-prototypes -Wvla -Wformat=2 -Werror -fstack-protector-strong \
-           $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all $(if $(findstring gcc,$(CC)),-Wno-format-truncation))
+CFLAGS  := -std=c11 $(OPTIMIZE) $(DEBUG) -fPIC -pthread -Wall -Wextra -Wshadow -Wconversion \
+           -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wformat=2 -Werror \
+           -fstack-protector-strong $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all \
+           $(if $(findstring gcc,$(CC)),-Wno-format-truncation))
 LDFLAGS := -pthread -Wl,-z,relro,-z,now,-z,noexecstack $(if $(SAN),-fsanitize=$(SAN))
 
-# What Debian 12 must have; `make deps` installs what is missing. The second list is for tests alone.
+# Debian 12 packages; `make deps` installs the missing ones. Only tests need the second list.
 PACKAGES := gcc make pkg-config libfabric-dev libisal-dev librocksdb-dev libyaml-dev libssl-dev
-TEST_PACKAGES := libcmocka-dev clang-14 libclang-rt-14-dev python3 python3-venv iproute2
+TEST_PACKAGES := libcmocka-dev clang-14 libclang-rt-14-dev clang-format-14 cppcheck black \
+                 python3 python3-venv iproute2
 
 LIBS_base      := -lisal -lcrypto -lyaml
 LIBS_erasure   := -lisal
@@ -39,7 +44,7 @@ OBJ_OF  = $(patsubst %.c,$(BUILD)/%.o,$(call SRC_OF,$(1)))
 ARCHIVES := $(foreach m,$(MODULES),$(if $(call SRC_OF,$(m)),$(BUILD)/lib$(m).a))
 GPT_OBJ  := $(patsubst %.c,$(BUILD)/%.o,$(wildcard examples/gpt/*.c))
 
-# Which archives a test of a module may link: its own and those below it (the star of docs/ARCHITECTURE.md).
+# The archives that a test of a module may link: its own and those below it (docs/ARCHITECTURE.md).
 NEEDS_base := base
 NEEDS_erasure := erasure base
 NEEDS_transport := transport base
@@ -49,22 +54,30 @@ NEEDS_agent := agent client snapshot erasure transport replan base
 NEEDS_replan := replan base
 NEEDS_tools := tools agent replan client snapshot erasure transport base
 ARCHIVES_FOR = $(foreach m,$(NEEDS_$(1)),$(filter $(BUILD)/lib$(m).a,$(ARCHIVES)))
+# In a recipe: the archives that the target depends on, in any order.
+LINK_ARCHIVES = -Wl,--start-group $(filter %.a,$^) -Wl,--end-group
 
-.PHONY: all FORCE clean deps test-deps demo test check sim cluster interop fuzz bench bench-peers bench-convert lint layers headers format install
+.PHONY: all FORCE clean deps test-deps demo test check sim cluster interop fuzz bench bench-peers
+.PHONY: bench-convert style layers headers format install
 .SECONDARY:
 .DELETE_ON_ERROR:
 all: $(BUILD)/cairn $(BUILD)/libcairn.so $(BUILD)/libnccl-profiler-cairn.so $(BUILD)/gpt
-	$(Q)ln -sfn $(BUILD)/cairn cairn && mkdir -p lib && ln -sfn ../$(BUILD)/libcairn.so lib/libcairn.so && \
+	$(Q)ln -sfn $(BUILD)/cairn cairn && mkdir -p lib && \
+	    ln -sfn ../$(BUILD)/libcairn.so lib/libcairn.so && \
 	    ln -sfn ../$(BUILD)/libnccl-profiler-cairn.so lib/libnccl-profiler-cairn.so
 
 $(BUILD)/flags: FORCE
-	$(Q)mkdir -p $(@D) && echo '$(CC) $(CPPFLAGS) $(CFLAGS)' | cmp -s - $@ || echo '$(CC) $(CPPFLAGS) $(CFLAGS)' > $@
+	$(Q)mkdir -p $(@D) && echo '$(CC) $(CPPFLAGS) $(CFLAGS)' | cmp -s - $@ || \
+	    echo '$(CC) $(CPPFLAGS) $(CFLAGS)' > $@
 $(BUILD)/%.o: %.c $(BUILD)/flags
 	$(Q)mkdir -p $(@D) && $(CC) $(CPPFLAGS) $(CFLAGS) $(CFLAGS_EXTRA) -MMD -MP -c -o $@ $<
 # libfabric is opened at run time, with the symbols' version that linking it would have taken.
-$(BUILD)/transport/fabric.o: CFLAGS_EXTRA = -DFABRIC_ABI='"$(shell nm -D --with-symbol-versions "$$($(CC) -print-file-name=libfabric.so)" | sed -n 's/.* fi_getinfo@@//p')"'
-# Tables that the planner has few milliseconds for: their inner loops in vectors.
-$(addprefix $(BUILD)/replan/,bound/parts.o assign/table.o assign/slots.o): CFLAGS_EXTRA = $(if $(SAN),,-O3)
+FABRIC_ABI = $(shell nm -D --with-symbol-versions "$$($(CC) -print-file-name=libfabric.so)" | \
+                 sed -n 's/.* fi_getinfo@@//p')
+$(BUILD)/transport/fabric.o: CFLAGS_EXTRA = -DFABRIC_ABI='"$(FABRIC_ABI)"'
+# The planner must fill these tables in milliseconds: -O3 vectorizes their inner loops.
+VECTORIZED := bound/parts.o assign/table.o assign/slots.o
+$(VECTORIZED:%=$(BUILD)/replan/%): CFLAGS_EXTRA = $(if $(SAN),,-O3)
 # The maps that are built in are part of this object.
 $(BUILD)/tools/convert/maps/presets.o: $(wildcard tools/convert/maps/presets/*.map)
 define archive_rule
@@ -74,11 +87,13 @@ endef
 $(foreach m,$(MODULES),$(eval $(call archive_rule,$(m))))
 
 $(BUILD)/cairn: $(call ARCHIVES_FOR,tools)
-	$(Q)$(CC) $(LDFLAGS) -o $@ -Wl,--start-group $^ -Wl,--end-group $(LIBS_ALL)
-# Only the symbols of include/cairn/ leave the library. exit(3) calls it where cairn_client_close_at_exit was: it stays in memory.
+	$(Q)$(CC) $(LDFLAGS) -o $@ $(LINK_ARCHIVES) $(LIBS_ALL)
+# The library exports only the symbols of include/cairn/. It stays in memory (nodelete), because
+# exit(3) calls into it after cairn_client_close_at_exit.
 $(BUILD)/libcairn.so: $(call ARCHIVES_FOR,client) client/libcairn.map
-	$(Q)$(CC) $(LDFLAGS) -shared -Wl,-soname,libcairn.so -Wl,-z,nodelete -Wl,--version-script=client/libcairn.map -o $@ \
-	    -Wl,--whole-archive $(BUILD)/libclient.a -Wl,--no-whole-archive -Wl,--start-group $(filter %.a,$^) -Wl,--end-group -lisal -ldl -lm
+	$(Q)$(CC) $(LDFLAGS) -shared -Wl,-soname,libcairn.so -Wl,-z,nodelete \
+	    -Wl,--version-script=client/libcairn.map -o $@ -Wl,--whole-archive $(BUILD)/libclient.a \
+	    -Wl,--no-whole-archive $(LINK_ARCHIVES) -lisal -ldl -lm
 # NCCL's profiler plugin. NCCL closes it while its threads may still call it: it stays in memory.
 NCCL_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(wildcard bindings/nccl/*.c) client/timing.c base/ring.c)
 $(BUILD)/libnccl-profiler-cairn.so: $(NCCL_OBJ) bindings/nccl/libnccl-profiler-cairn.map
@@ -87,12 +102,13 @@ $(BUILD)/libnccl-profiler-cairn.so: $(NCCL_OBJ) bindings/nccl/libnccl-profiler-c
 $(BUILD)/gpt: $(GPT_OBJ) $(BUILD)/libcairn.so
 	$(Q)$(CC) $(LDFLAGS) -o $@ $(GPT_OBJ) -L$(BUILD) -lcairn -lm -lcrypto -Wl,-rpath,'$$ORIGIN'
 
-# ---- unit and fault tests: tests/unit/<path of the source>/test_<noun>.c, tests/fault/test_<noun>.c ----
+# ---- unit and fault tests: tests/unit/<path of the source>/test_<noun>.c, tests/fault/ ----
 # The fake CUDA driver is a library that the code under test opens by path.
 SUPPORT_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/support/*.c))
 $(BUILD)/libfakecuda.so: $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/support/fakecuda/*.c))
 	$(Q)$(CC) $(LDFLAGS) -shared -Wl,-soname,libcuda.so.1 -o $@ $^
-$(addprefix $(BUILD)/tests/unit/,snapshot/test_mem snapshot/test_capture client/test_device tools/test_bench_device): | $(BUILD)/libfakecuda.so
+CUDA_TESTS := snapshot/test_mem snapshot/test_capture client/test_device tools/test_bench_device
+$(CUDA_TESTS:%=$(BUILD)/tests/unit/%): | $(BUILD)/libfakecuda.so
 $(BUILD)/tests/unit/client/test_client: | $(BUILD)/libcairn.so
 UNIT_SRC  := $(sort $(shell find tests/unit -name 'test_*.c'))
 FAULT_SRC := $(wildcard tests/fault/test_*.c)
@@ -100,48 +116,60 @@ UNIT_BIN  := $(patsubst %.c,$(BUILD)/%,$(UNIT_SRC))
 FAULT_BIN := $(patsubst %.c,$(BUILD)/%,$(FAULT_SRC))
 define unit_rule
 $(BUILD)/tests/unit/$(1)/%: $(BUILD)/tests/unit/$(1)/%.o $(SUPPORT_OBJ) $(call ARCHIVES_FOR,$(1))
-	$$(Q)$$(CC) $$(LDFLAGS) -o $$@ $$(filter %.o,$$^) -Wl,--start-group $$(filter %.a,$$^) -Wl,--end-group $$(LIBS_ALL) -lcmocka -lm
+	$$(Q)$$(CC) $$(LDFLAGS) -o $$@ $$(filter %.o,$$^) $$(LINK_ARCHIVES) $$(LIBS_ALL) \
+	    -lcmocka -lm
 endef
 $(foreach m,$(MODULES),$(eval $(call unit_rule,$(m))))
 # Link speeds are measured on jobs of the traces' simulator.
 $(BUILD)/tests/unit/replan/search/test_search: $(BUILD)/tests/bench/made.o
 # It reads the command's JSON with the command's own tree.
 $(BUILD)/tests/unit/agent/service/test_operator: $(BUILD)/libtools.a
-$(BUILD)/tests/unit/replan/profile/test_links: $(addprefix $(BUILD)/tests/traces/,simulate.o random.o)
-$(BUILD)/tests/unit/examples/gpt/%: $(BUILD)/tests/unit/examples/gpt/%.o $(filter-out %/main.o,$(GPT_OBJ)) $(BUILD)/libcairn.so
-	$(Q)$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) -L$(BUILD) -lcairn -lcrypto -lcmocka -lm -Wl,-rpath,$(abspath $(BUILD))
-# The plugin is opened by path, as NCCL does, and so is another that it is chained to; its pure parts are linked too, and what reads its ring.
-$(BUILD)/tests/unit/bindings/nccl/%: $(BUILD)/tests/unit/bindings/nccl/%.o $(BUILD)/tests/support/nccl/fake_nccl.o $(BUILD)/bindings/nccl/sampler.o $(call ARCHIVES_FOR,replan) | $(BUILD)/libnccl-profiler-cairn.so $(BUILD)/libnccl-profiler-recording.so
-	$(Q)$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(LIBS_base) -lcmocka -ldl -lm
+$(BUILD)/tests/unit/replan/profile/test_links: $(BUILD)/tests/traces/simulate.o \
+    $(BUILD)/tests/traces/random.o
+$(BUILD)/tests/unit/examples/gpt/%: $(BUILD)/tests/unit/examples/gpt/%.o \
+    $(filter-out %/main.o,$(GPT_OBJ)) $(BUILD)/libcairn.so
+	$(Q)$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) -L$(BUILD) -lcairn -lcrypto -lcmocka -lm \
+	    -Wl,-rpath,$(abspath $(BUILD))
+# The tests open the plugin by path, as NCCL does, and another plugin that it is chained to. They
+# also link the plugin's pure parts and the reader of its ring.
+$(BUILD)/tests/unit/bindings/nccl/%: $(BUILD)/tests/unit/bindings/nccl/%.o \
+    $(BUILD)/tests/support/nccl/fake_nccl.o $(BUILD)/bindings/nccl/sampler.o \
+    $(call ARCHIVES_FOR,replan) \
+    | $(BUILD)/libnccl-profiler-cairn.so $(BUILD)/libnccl-profiler-recording.so
+	$(Q)$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) $(LINK_ARCHIVES) $(LIBS_base) -lcmocka -ldl -lm
 $(BUILD)/libnccl-profiler-recording.so: $(BUILD)/tests/support/nccl/recording_plugin.o
 	$(Q)$(CC) $(LDFLAGS) -shared -o $@ $^
 $(BUILD)/tests/fault/%: $(BUILD)/tests/fault/%.o $(SUPPORT_OBJ) $(call ARCHIVES_FOR,tools)
-	$(Q)$(CC) $(LDFLAGS) -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc -o $@ $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(LIBS_ALL) -lcmocka -lm
+	$(Q)$(CC) $(LDFLAGS) -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc -o $@ \
+	    $(filter %.o,$^) $(LINK_ARCHIVES) $(LIBS_ALL) -lcmocka -lm
 
 # Real hardware only; each exits with 77 and the reason where there is none.
 GPU_BIN := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/gpu/test_*.c))
 $(BUILD)/tests/gpu/%: $(BUILD)/tests/gpu/%.o $(SUPPORT_OBJ) $(call ARCHIVES_FOR,snapshot)
-	$(Q)$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(LIBS_ALL) -lcmocka -lm
-# Labelled traces of simulated jobs, and what `cairn detect` says of them. ARGS=--traces N | --seed N | --case NAME | --quiet-steps N
+	$(Q)$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) $(LINK_ARCHIVES) $(LIBS_ALL) -lcmocka -lm
+# Labelled traces of simulated jobs, and the verdicts of `cairn detect` on them.
+# ARGS=--traces N | --seed N | --case NAME | --quiet-steps N
 $(BUILD)/tests/traces/generate: $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/traces/*.c))
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ -lm
 .PHONY: bench-detect
 bench-detect: all $(BUILD)/tests/traces/generate
 	$(Q)python3 tests/traces/bench.py --build $(BUILD) $(ARGS)
-# Plans and assignments beside a proven bound and other planners. ARGS=--full | --only gap|time|rivals|malleus|simulation|assign
+# Plans and assignments beside a proven bound and other planners.
+# ARGS=--full | --only gap|time|rivals|malleus|simulation|assign
 BENCH_PLAN_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/bench/*.c))
 $(BUILD)/tests/bench/bench_plan: $(BENCH_PLAN_OBJ) $(call ARCHIVES_FOR,replan)
-	$(Q)$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(LIBS_base) -lm
+	$(Q)$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) $(LINK_ARCHIVES) $(LIBS_base) -lm
 .PHONY: bench-plan
 bench-plan: $(BUILD)/tests/bench/bench_plan
 	$(Q)$< $(ARGS)
 # libFuzzer: make fuzz-bins CC=clang-14 SAN=fuzzer-no-link,address,undefined BUILD=build/fuzz
 FUZZ_BIN := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/fuzz/fuzz_*.c))
 $(BUILD)/tests/fuzz/%: $(BUILD)/tests/fuzz/%.o $(call ARCHIVES_FOR,tools)
-	$(Q)$(CC) $(LDFLAGS) -fsanitize=fuzzer -o $@ $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(LIBS_ALL) -lm
-# Seeds of the fuzzers of what is packed, made again: build/plain/tests/fuzz/make_seeds tests/fuzz/corpus
+	$(Q)$(CC) $(LDFLAGS) -fsanitize=fuzzer -o $@ $(filter %.o,$^) $(LINK_ARCHIVES) $(LIBS_ALL) -lm
+# Seeds of the fuzzers of packed formats. To make them again:
+# build/plain/tests/fuzz/make_seeds tests/fuzz/corpus
 $(BUILD)/tests/fuzz/make_seeds: $(BUILD)/tests/fuzz/make_seeds.o $(call ARCHIVES_FOR,tools)
-	$(Q)$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(LIBS_ALL) -lm
+	$(Q)$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) $(LINK_ARCHIVES) $(LIBS_ALL) -lm
 .PHONY: unit-bins fault-bins gpu-bins fuzz-bins
 unit-bins: $(UNIT_BIN)
 fault-bins: $(FAULT_BIN)
@@ -151,7 +179,8 @@ deps:
 	$(Q)tests/deps.sh $(PACKAGES)
 test-deps:
 	$(Q)tests/deps.sh $(PACKAGES) $(TEST_PACKAGES)
-# Everything: style, units, faults, sanitizers, fuzzers, simulator, cluster, interop. `make check` is the quick part.
+# Everything: style, units, faults, sanitizers, fuzzers, simulator, cluster, interop. `make check`
+# is the quick part.
 test: test-deps
 	$(Q)python3 tests/runner.py all
 check:
@@ -166,8 +195,9 @@ $(BUILD)/tests/cluster/%: $(BUILD)/tests/cluster/%.o $(BUILD)/libcairn.so
 	$(Q)$(CC) $(LDFLAGS) -o $@ $< -L$(BUILD) -lcairn -Wl,-rpath,$(abspath $(BUILD))
 # The library with a capture that a test can stop half-way; all its symbols are seen.
 $(BUILD)/libcairn_gated.so: $(BUILD)/tests/interop/gated_copy.o $(call ARCHIVES_FOR,client)
-	$(Q)$(CC) $(LDFLAGS) -shared -Wl,--wrap=cairn_copy_crc -o $@ $< -Wl,--whole-archive $(BUILD)/libclient.a -Wl,--no-whole-archive \
-	    -Wl,--start-group $(filter %.a,$^) -Wl,--end-group -lisal -ldl -lm
+	$(Q)$(CC) $(LDFLAGS) -shared -Wl,--wrap=cairn_copy_crc -o $@ $< \
+	    -Wl,--whole-archive $(BUILD)/libclient.a -Wl,--no-whole-archive $(LINK_ARCHIVES) \
+	    -lisal -ldl -lm
 .PHONY: cluster-bins
 cluster-bins: $(CLUSTER_BIN)
 cluster:
@@ -175,14 +205,18 @@ cluster:
 # Real safetensors and PyTorch (CPU, gloo), in build/venv.
 interop:
 	$(Q)python3 tests/runner.py interop
-# A PyTorch job protected by Cairn beside one that saves with torch's own means: 20 GiB, a quarter of an hour. ARGS=--json | --small | --rounds N
+# A PyTorch job protected by Cairn beside one that saves with torch's own means: 20 GiB, a quarter
+# of an hour. ARGS=--json | --small | --rounds N
 bench-peers: all
-	$(Q)python3 tests/runner.py environment && build/venv/bin/python tests/interop/bench_peers.py $(ARGS)
-# Conversions beside the frameworks' own tools: 12 GiB of disk, a quarter of an hour. ARGS=--json | --small | --rounds N | --only WORD
+	$(Q)python3 tests/runner.py environment && \
+	    build/venv/bin/python tests/interop/bench_peers.py $(ARGS)
+# Conversions beside the frameworks' own tools: 12 GiB of disk, a quarter of an hour.
+# ARGS=--json | --small | --rounds N | --only WORD
 bench-convert: all
-	$(Q)python3 tests/runner.py environment && build/venv/bin/python tests/interop/bench_convert.py $(ARGS)
-lint:
-	$(Q)python3 tests/runner.py lint
+	$(Q)python3 tests/runner.py environment && \
+	    build/venv/bin/python tests/interop/bench_convert.py $(ARGS)
+style:
+	$(Q)python3 tests/runner.py style
 format:
 	clang-format-14 -i $(C_FILES)
 	black -q $(PY_FILES)
@@ -192,12 +226,17 @@ install: all
 	install -m 755 $(BUILD)/libcairn.so $(BUILD)/libnccl-profiler-cairn.so $(DESTDIR)$(PREFIX)/lib/
 	install -m 644 include/cairn/*.h $(DESTDIR)$(PREFIX)/include/cairn/
 	install -d $(DESTDIR)$(PREFIX)/lib/cairn/python/cairn/autoload
-	install -m 644 bindings/python/cairn/*.py bindings/python/cairn/py.typed $(DESTDIR)$(PREFIX)/lib/cairn/python/cairn/
-	install -m 644 bindings/python/cairn/autoload/*.py $(DESTDIR)$(PREFIX)/lib/cairn/python/cairn/autoload/
+	install -m 644 bindings/python/cairn/*.py bindings/python/cairn/py.typed \
+	    $(DESTDIR)$(PREFIX)/lib/cairn/python/cairn/
+	install -m 644 bindings/python/cairn/autoload/*.py \
+	    $(DESTDIR)$(PREFIX)/lib/cairn/python/cairn/autoload/
 
-# The simulator: the protocol's own files, with planted bugs compiled in; the product is built without them.
-SIM_LAYOUT := layout share manifest manifest_check reshard_tiling reshard_boxes reshard_pieces reshard_report tiling tiling_pieces
-SIM_SRC  := $(wildcard tests/sim/*.c) $(wildcard agent/core/*.c) $(SIM_LAYOUT:%=snapshot/%.c) $(wildcard erasure/*.c) base/crc.c base/crc_x86.c base/wire.c base/text.c base/log.c base/err.c base/clock.c
+# The simulator: the protocol's own files, compiled with planted bugs; the product has none of them.
+SIM_LAYOUT := layout share manifest manifest_check reshard_tiling reshard_boxes reshard_pieces \
+              reshard_report tiling tiling_pieces
+SIM_BASE := crc crc_x86 wire text log err clock
+SIM_SRC  := $(wildcard tests/sim/*.c) $(wildcard agent/core/*.c) $(SIM_LAYOUT:%=snapshot/%.c) \
+            $(wildcard erasure/*.c) $(SIM_BASE:%=base/%.c)
 SIM_OBJ  := $(patsubst %.c,$(BUILD)/sim/%.o,$(SIM_SRC))
 $(BUILD)/sim/%.o: %.c $(BUILD)/flags
 	$(Q)mkdir -p $(@D) && $(CC) $(CPPFLAGS) -DCAIRN_PLANTED_BUGS $(CFLAGS) -MMD -MP -c -o $@ $<
@@ -210,14 +249,18 @@ sim: $(BUILD)/sim/sim
 
 # The pattern of layers: siblings know only themselves, base/ and include/cairn/.
 layers:
-	$(Q)! for d in base erasure transport snapshot replan; do grep -rHnE --include='*.[ch]' '^#include "' $$d | grep -vE "\"($$d|base|cairn)/"; done 2>/dev/null | grep .
+	$(Q)! for d in base erasure transport snapshot replan; do \
+	    grep -rHnE --include='*.[ch]' '^#include "' $$d | grep -vE "\"($$d|base|cairn)/"; \
+	    done 2>/dev/null | grep .
 	$(Q)! grep -HnE '^#include "' client/*.[ch] | grep -vE '"(client|snapshot|base|cairn)/' | grep .
-	$(Q)! grep -HnE '^#include "' bindings/nccl/*.[ch] | grep -vE '"(bindings/nccl|base|cairn)/' | grep .
+	$(Q)! grep -HnE '^#include "' bindings/nccl/*.[ch] | \
+	    grep -vE '"(bindings/nccl|base|cairn)/' | grep .
 	$(Q)! grep -HnE '^#include "' examples/gpt/*.[ch] | grep -vE '"(cairn/|[a-z_]+\.h")' | grep .
 	$(Q)! grep -HnE '^#include "' agent/core/*.[ch] | grep -E '"agent/(process|service)/' | grep .
 headers:
-	$(Q)for h in $(filter-out examples/% tests/%,$(filter %.h,$(C_FILES))); do $(CC) $(CPPFLAGS) $(filter-out -Werror,$(CFLAGS)) -Werror -Wno-unused -fsyntax-only -x c $$h || exit 1; done
-# One line per stage: value, floor and ratio of one run. `cairn bench STAGE` shows every case of a stage.
+	$(Q)for h in $(filter-out examples/% tests/%,$(filter %.h,$(C_FILES))); do \
+	    $(CC) $(CPPFLAGS) $(CFLAGS) -Wno-unused -fsyntax-only -x c $$h || exit 1; done
+# One line per stage: value, floor and ratio of one run. `cairn bench STAGE` shows every case.
 bench: $(BUILD)/cairn
 	$(Q)$(BUILD)/cairn bench all
 clean:
