@@ -1,5 +1,5 @@
-/* base/crc.c - the checksums: ISA-L does short runs and rests, a vector kernel does the rows of both
- * CRC-64. Only this file and crc_x86.c include ISA-L's checksum headers. */
+/* base/crc.c - the checksums: ISA-L does short runs and remainders, a vector kernel the rows of
+ * both CRC-64. Only this file and crc_x86.c include ISA-L's checksum headers. */
 #include "base/crc.h"
 
 #include "base/crc_x86.h"

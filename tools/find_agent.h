@@ -57,8 +57,8 @@ enum cairn_find cairn_find_agents(const char *given, const char *job, struct cai
 void cairn_find_print_several(const char *verb, const struct cairn_found *found);
 
 /*
- * Applies the rule for a verb that needs an agent. Returns 0 and sets out->socket, or prints what is
- * wrong and what to do and returns the exit code.
+ * Applies the rule for a verb that needs an agent. Returns 0 and sets out->socket, or prints what
+ * is wrong and what to do and returns the exit code.
  */
 int cairn_find_agent(const char *verb, const char *given, const char *job, struct cairn_found *out);
 

@@ -1,4 +1,4 @@
-/* tools/run_agent.h - which agent a command of `cairn run` gets: one that runs, a new one, or none. */
+/* tools/run_agent.h - the agent for a command of `cairn run`: a running one, a new one, or none. */
 #ifndef CAIRN_TOOLS_RUN_AGENT_H
 #define CAIRN_TOOLS_RUN_AGENT_H
 

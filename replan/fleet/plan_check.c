@@ -1,4 +1,4 @@
-/* replan/fleet/plan_check.c - a plan against a problem: whether it is one, and its predicted time. */
+/* replan/fleet/plan_check.c - check a plan against its problem, predict its time. */
 #include "replan/fleet/plan.h"
 
 #include "replan/fleet/cost.h"

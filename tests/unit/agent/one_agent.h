@@ -1,7 +1,7 @@
 /*
- * tests/unit/agent/one_agent.h - a whole agent of a job of one node as a real process, and trainers that speak to it
- * frame by frame. A program that includes this is also the keeper's executable: main calls
- * keeper_main first.
+ * tests/unit/agent/one_agent.h - the agent of a job of one node as a real process, and
+ * trainers that send it single frames. A program that includes this is also the keeper's
+ * executable: main calls keeper_main first.
  */
 #ifndef ONE_AGENT_H
 #define ONE_AGENT_H

@@ -1,6 +1,6 @@
 /*
- * tests/unit/agent/rings.h - rings of timing records for a whole agent (one_agent.h), and what its status says of
- * them.
+ * tests/unit/agent/rings.h - rings of timing records for a whole agent (one_agent.h), and
+ * its status about them.
  */
 #ifndef RINGS_H
 #define RINGS_H

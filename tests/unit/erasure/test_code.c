@@ -1,6 +1,6 @@
 /*
- * tests/unit/erasure/test_code.c - the code against two references: field arithmetic written out below, which shares
- * nothing with the product, and ISA-L's own base path.
+ * tests/unit/erasure/test_code.c - the code against two references: the field arithmetic below,
+ * which shares nothing with the product, and ISA-L's own base path.
  */
 #include "erasure/code.h"
 

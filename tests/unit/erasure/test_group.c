@@ -1,4 +1,4 @@
-/* tests/unit/erasure/test_group.c - placement, against brute force over all placements of small jobs. */
+/* tests/unit/erasure/test_group.c - placement against brute force over all placements. */
 #include "erasure/group.h"
 
 #include <setjmp.h>

@@ -1,6 +1,6 @@
 /*
- * tests/unit/erasure/test_repair.c - the repair schedule: every loss set of small groups with shards of unequal
- * lengths, executed in memory and compared byte for byte.
+ * tests/unit/erasure/test_repair.c - the repair schedule: every loss set of small groups with
+ * shards of unequal lengths, executed in memory and compared byte for byte.
  */
 #include "erasure/code.h"
 #include "erasure/repair.h"

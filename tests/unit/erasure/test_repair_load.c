@@ -1,5 +1,5 @@
-/* tests/unit/erasure/test_repair_load.c - the repair schedule spreads its load, and refuses requests that are wrong.
- */
+/* tests/unit/erasure/test_repair_load.c - the repair schedule spreads its load and refuses wrong
+ * requests. */
 #include "erasure/repair.h"
 
 #include <setjmp.h>

@@ -1,4 +1,4 @@
-/* tests/unit/erasure/test_stripe.c - the geometry: every position, stripe, chunk and block of many groups. */
+/* tests/unit/erasure/test_stripe.c - every position, stripe, chunk and block of many groups. */
 #include "erasure/stripe.h"
 
 #include <setjmp.h>

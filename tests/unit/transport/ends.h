@@ -1,6 +1,6 @@
 /*
- * tests/unit/transport/ends.h - transports under test in one process, what their callbacks said, and a loop that turns
- * them until a condition holds or a deadline passes.
+ * tests/unit/transport/ends.h - transports under test in one process, what their callbacks
+ * reported, and a loop that turns them until a condition holds or a deadline passes.
  */
 #ifndef ENDS_H
 #define ENDS_H

@@ -1,4 +1,4 @@
-/* tools/convert/core/open.c - opens a checkpoint: finds its format and lets it read the metadata. */
+/* tools/convert/core/open.c - open a checkpoint: detect its format, read its metadata. */
 #include "tools/convert/core/format.h"
 
 #include <inttypes.h>

@@ -6,13 +6,13 @@
  * without a number, and their number is the first dimension of the array. Experts do the same, one
  * dimension further:
  *
- *   key and shape of the array                          name of a logical tensor
- *   decoder.layers.mlp.linear_fc2.weight [L, …]         decoder.layers.<n>.mlp.linear_fc2.weight
- *   decoder.layers.3.mlp.linear_fc2.weight              the same name
- *   …experts.experts.linear_fc1.weight [(L,) E, …]      …experts.local_experts.<e>.linear_fc1.weight
- *   …experts.experts.5.linear_fc1.weight                …experts.local_experts.5.linear_fc1.weight
- *   optimizer.state.exp_avg.<key>                       exp_avg.<name>
- *   optimizer.state.param.<key>, …fp32_param.<key>      fp32.<name>
+ *   key and shape of the array                        name of a logical tensor
+ *   decoder.layers.mlp.linear_fc2.weight [L, …]       decoder.layers.<n>.mlp.linear_fc2.weight
+ *   decoder.layers.3.mlp.linear_fc2.weight            the same name
+ *   …experts.experts.linear_fc1.weight [(L,) E, …]    …experts.local_experts.<e>.linear_fc1.weight
+ *   …experts.experts.5.linear_fc1.weight              …experts.local_experts.5.linear_fc1.weight
+ *   optimizer.state.exp_avg.<key>                     exp_avg.<name>
+ *   optimizer.state.param.<key>, …fp32_param.<key>    fp32.<name>
  *
  * "chained_<i>." (one of several optimizers) and "module." in front have no meaning. A pattern is a
  * name with a '*' for each number that is a dimension.
@@ -73,7 +73,7 @@ bool cairn_mdist_is_vocabulary(const char *pattern);
 bool cairn_mdist_extra_state(const char *logical, char out[CAIRN_NAME_BYTES_MAX]);
 
 /* The name of the object with that state, without an ending. The numbers whose bits are set in
- * `stacked` become dimensions; extents[] are the extents of all numbers. False if it is too long. */
+ * `stacked` become dimensions; extents[] are the extents of all numbers. False if too long. */
 bool cairn_mdist_extra_key(const char *logical, uint32_t stacked, const uint64_t *extents,
                            char out[CAIRN_NAME_BYTES_MAX]);
 

@@ -1,7 +1,6 @@
 /*
- * tests/unit/agent/core/test_restore_join.c - an agent with trainers that is no member becomes one, by
- * cores that talk to each other; and where too few of the job's agents run to promise an epoch,
- * nobody is frozen for it.
+ * tests/unit/agent/core/test_restore_join.c - cores that exchange messages: an agent that has
+ * trainers and is no member becomes one. If too few agents run to promise an epoch, none freezes.
  *
  * Agents 0, 1 and 3 are the members of the first epoch, agent 2 is a spare whose trainers belong to
  * the job, the others are away.
