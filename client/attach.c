@@ -8,6 +8,7 @@
  */
 #include "cairn/client.h"
 
+#include "client/abi.h"
 #include "client/state.h"
 
 #include "base/limits.h"
@@ -197,16 +198,16 @@ check_slices(const struct cairn_client *client, const struct cairn_slice *slices
     return CAIRN_OK;
 }
 
+/* The caller keeps its names only for the call. */
 static void
-copy_slices(struct client_tensors *tensors, const struct cairn_slice *slices)
+copy_names(struct client_tensors *tensors)
 {
     char *name = tensors->names;
 
     for (uint32_t i = 0; i < tensors->count; i++) {
-        size_t name_bytes = strlen(slices[i].name) + 1;
+        size_t name_bytes = strlen(tensors->slices[i].name) + 1;
 
-        memcpy(name, slices[i].name, name_bytes);
-        tensors->slices[i] = slices[i];
+        memcpy(name, tensors->slices[i].name, name_bytes);
         tensors->slices[i].name = name;
         name += name_bytes;
     }
@@ -313,25 +314,28 @@ tensors_create(const struct cairn_client *client, const struct cairn_slice *slic
     struct client_tensors *tensors = NULL;
     size_t names_bytes, room = count ? count : 1;
     const char *why = "the sum is too large";
-    cairn_err err = check_slices(client, slices, count, &names_bytes);
+    cairn_err err;
 
-    if (err)
-        return err;
     tensors = calloc(1, sizeof *tensors);
     if (!tensors)
         return CAIRN_NOMEM;
+    err = client_abi_take_slices(client, slices, count, &tensors->slices);
+    if (err)
+        goto done;
     tensors->count = count;
-    tensors->slices = calloc(room, sizeof *tensors->slices);
+    err = check_slices(client, tensors->slices, count, &names_bytes);
+    if (err)
+        goto done;
     tensors->entries = calloc(room, sizeof *tensors->entries);
     tensors->runs = calloc(room, sizeof *tensors->runs);
     tensors->ends = calloc(room, sizeof *tensors->ends);
     tensors->reaches = calloc(room, sizeof *tensors->reaches);
     tensors->names = malloc(names_bytes);
     err = CAIRN_NOMEM;
-    if (!tensors->slices || !tensors->entries || !tensors->runs || !tensors->ends ||
-        !tensors->reaches || !tensors->names)
+    if (!tensors->entries || !tensors->runs || !tensors->ends || !tensors->reaches ||
+        !tensors->names)
         goto done;
-    copy_slices(tensors, slices);
+    copy_names(tensors);
     err =
         cairn_capture_plan(tensors->slices, count, tensors->entries, &tensors->region_bytes, &why);
     if (!err) {

@@ -6,6 +6,7 @@
  */
 #include "cairn/client.h"
 
+#include "client/abi.h"
 #include "client/state.h"
 
 #include "base/clock.h"
@@ -101,14 +102,21 @@ timeout_ns(uint32_t given_ms, uint32_t default_ms)
 }
 
 static cairn_err
-take_options(struct cairn_client *client, const struct cairn_client_options *options)
+take_options(struct cairn_client *client, const struct cairn_client_options *given)
 {
-    const char *path = options->agent_socket ? options->agent_socket : getenv("CAIRN_AGENT");
-    const char *job = options->job ? options->job : getenv("CAIRN_JOB");
+    struct cairn_client_options taken;
+    const struct cairn_client_options *options = &taken;
+    const char *path, *job;
+    cairn_err err;
 
     client->pid = getpid();
-    client->log = options->log;
-    client->log_context = options->log_context;
+    client->log = given->log; /* before its size is checked: every version has it at this place */
+    client->log_context = given->log_context;
+    err = client_abi_take_options(client, given, &taken);
+    if (err)
+        return err;
+    path = options->agent_socket ? options->agent_socket : getenv("CAIRN_AGENT");
+    job = options->job ? options->job : getenv("CAIRN_JOB");
     client->rank = options->rank;
     client->world = options->world;
     client->local_ranks = options->local_ranks ? options->local_ranks : 1;
@@ -421,11 +429,25 @@ client_stats_copy(struct cairn_client *client, struct cairn_client_stats *out)
     out->fence_ns_p99 = fences_ns[(kept * 99 + 99) / 100 - 1];
 }
 
-void
+cairn_err
 cairn_client_stats_read(const struct cairn_client *client, struct cairn_client_stats *out)
 {
-    memset(out, 0, sizeof *out);
-    if (client_usable(client))
-        client_stats_copy((struct cairn_client *)client,
-                          out); /* the lock is not part of what is const */
+    struct cairn_client_stats stats;
+    cairn_err err;
+
+    if (!client_usable(client) || !out)
+        return CAIRN_INVAL;
+    err = client_abi_check_stats(client, out);
+    if (err)
+        return err;
+    /* const is a promise about the counters: the lock changes */
+    client_stats_copy((struct cairn_client *)client, &stats);
+    client_abi_put_stats(out, &stats);
+    return CAIRN_OK;
+}
+
+const char *
+cairn_library_version(void)
+{
+    return CAIRN_LIBRARY_VERSION;
 }

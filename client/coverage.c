@@ -1,11 +1,12 @@
 /*
- * client/coverage.c - what the trainer says that it does not cover, kept for the agent.
+ * client/coverage.c - keeps the trainer's report of what it does not cover, for the agent.
  *
- * It is kept as it travels, cleaned and cut here, so that no agent ever has a reason to refuse it;
- * the service thread sends it, again to every agent that comes.
+ * The report is kept in the form in which it travels. It is cleaned and cut here, so that no agent
+ * has a reason to refuse it. The service thread sends it to every agent that it attaches to.
  */
 #include "cairn/client.h"
 
+#include "client/abi.h"
 #include "client/state.h"
 
 #include "base/text.h"
@@ -19,7 +20,7 @@ is_model(enum cairn_kind kind)
     return kind == CAIRN_PARAM || kind == CAIRN_OPTIMIZER;
 }
 
-/* Adds those of one sort, while there is room. */
+/* Adds the items of the model, or all others, while there is room, and counts the rest. */
 static void
 add_items(struct cairn_session_coverage *coverage, const struct cairn_uncovered *items,
           uint32_t count, bool model)
@@ -40,23 +41,48 @@ add_items(struct cairn_session_coverage *coverage, const struct cairn_uncovered 
     }
 }
 
+/* Packs the report as it will travel. */
+static cairn_err
+pack(const struct cairn_client *client, const char *refusal, const struct cairn_uncovered *given,
+     uint32_t count, struct cairn_session_coverage *coverage)
+{
+    struct cairn_uncovered *items = NULL;
+    cairn_err err = client_abi_take_uncovered(client, given, count, &items);
+
+    for (uint32_t i = 0; i < count && !err; i++)
+        if (items[i].kind < CAIRN_PARAM || items[i].kind > CAIRN_OPAQUE) {
+            client_say(client, CAIRN_LOG_ERROR,
+                       "client: struct cairn_uncovered index=%u: kind is %d; use one of enum "
+                       "cairn_kind",
+                       i, (int)items[i].kind);
+            err = CAIRN_INVAL;
+        }
+    if (!err) {
+        cairn_text_clean(coverage->refusal, sizeof coverage->refusal, refusal);
+        add_items(coverage, items, count, true);
+        add_items(coverage, items, count, false);
+    }
+    free(items);
+    return err;
+}
+
 cairn_err
 cairn_client_report_coverage(struct cairn_client *client, const char *refusal,
                              const struct cairn_uncovered *items, uint32_t count)
 {
     struct cairn_session_coverage *coverage, *old;
+    cairn_err err;
 
     if (!client_usable(client) || (count && !items))
         return CAIRN_INVAL;
-    for (uint32_t i = 0; i < count; i++)
-        if (items[i].kind < CAIRN_PARAM || items[i].kind > CAIRN_OPAQUE)
-            return CAIRN_INVAL;
     coverage = calloc(1, sizeof *coverage); /* all zero: compared below */
     if (!coverage)
         return CAIRN_NOMEM;
-    cairn_text_clean(coverage->refusal, sizeof coverage->refusal, refusal);
-    add_items(coverage, items, count, true);
-    add_items(coverage, items, count, false);
+    err = pack(client, refusal, items, count, coverage);
+    if (err) {
+        free(coverage);
+        return err;
+    }
     pthread_mutex_lock(&client->lock);
     old = client->coverage;
     if (!old || memcmp(old, coverage, sizeof *coverage) != 0) {

@@ -7,6 +7,7 @@
  */
 #include "cairn/client.h"
 
+#include "client/abi.h"
 #include "client/fill.h"
 #include "client/sink.h"
 #include "client/state.h"
@@ -434,6 +435,9 @@ cairn_client_restore(struct cairn_client *client, struct cairn_restored *out)
 
     if (!client_usable(client) || !out || !client->tensors || client->tensors->count == 0)
         return CAIRN_INVAL; /* only this thread replaces the tensors */
+    err = client_abi_check_restored(client, out);
+    if (err)
+        return err;
     if (client->path[0] == '\0')
         return CAIRN_NOT_FOUND; /* no agent is configured: a fresh start */
     restore.deadline_ns = client_now_ns() + client->restore_timeout_ns;
@@ -462,7 +466,7 @@ cairn_client_restore(struct cairn_client *client, struct cairn_restored *out)
                    (unsigned long long)restored.file_bytes);
     restore_fini(&restore);
     if (!err)
-        *out = restored;
+        client_abi_put_restored(out, &restored);
     return err;
 }
 

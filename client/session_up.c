@@ -263,8 +263,11 @@ unpack_restored(struct cairn_reader *reader, struct cairn_session_restored *rest
     restored->err = read_err(reader, CAIRN_OK);
 }
 
-/* The counters of cairn_client_stats are all u64, in its order, then `attached`. */
-enum { STATS_U64S = offsetof(struct cairn_client_stats, attached) / sizeof(uint64_t) };
+/* The u64 counters of cairn_client_stats up to `epoch`, in its order, then `attached`. */
+enum {
+    STATS_AT = offsetof(struct cairn_client_stats, snapshots_begun),
+    STATS_U64S = (offsetof(struct cairn_client_stats, epoch) - STATS_AT) / sizeof(uint64_t) + 1
+};
 _Static_assert(STATS_U64S == 12, "a new counter is packed too, and needs a new protocol number");
 
 static void
@@ -272,7 +275,7 @@ pack_stats(struct cairn_writer *writer, const void *value)
 {
     uint64_t counters[STATS_U64S];
 
-    memcpy(counters, value, sizeof counters);
+    memcpy(counters, (const uint8_t *)value + STATS_AT, sizeof counters);
     for (size_t i = 0; i < STATS_U64S; i++)
         cairn_write_u64(writer, counters[i]);
     cairn_write_u32(writer, ((const struct cairn_client_stats *)value)->attached);
@@ -285,7 +288,7 @@ unpack_stats(struct cairn_reader *reader, struct cairn_client_stats *stats)
 
     for (size_t i = 0; i < STATS_U64S; i++)
         counters[i] = cairn_read_u64(reader);
-    memcpy(stats, counters, sizeof counters);
+    memcpy((uint8_t *)stats + STATS_AT, counters, sizeof counters);
     stats->attached = read_range(reader, 0, 1);
 }
 

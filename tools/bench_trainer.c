@@ -58,7 +58,8 @@ describe(struct state *state, const struct cairn_bench_trainer *trainer)
     for (uint32_t t = 0; t < TENSORS; t++) {
         (void)snprintf(state->names[t], sizeof state->names[t], "layers.%u.weight", t);
         state->slices[t] =
-            (struct cairn_slice){.name = state->names[t],
+            (struct cairn_slice){CAIRN_SLICE_INIT,
+                                 .name = state->names[t],
                                  .dtype = CAIRN_F32,
                                  .kind = CAIRN_OPTIMIZER,
                                  .dims = 1,
@@ -111,13 +112,16 @@ cairn_bench_trainer_run(const struct cairn_bench_trainer *trainer)
 {
     static struct state state;
     uint32_t rank = trainer->rank;
-    struct cairn_client_options options = {.agent_socket = trainer->agent_socket,
+    struct cairn_client_options options = {CAIRN_CLIENT_OPTIONS_INIT,
+                                           .agent_socket = trainer->agent_socket,
                                            .job = "bench",
                                            .rank = rank,
                                            .world = trainer->world,
                                            .log = say,
                                            .log_context = &rank};
-    struct cairn_bench_answer answer = {0};
+    static const struct cairn_bench_answer no_answer = {.stats = {CAIRN_CLIENT_STATS_INIT},
+                                                        .restored = {CAIRN_RESTORED_INIT}};
+    struct cairn_bench_answer answer = no_answer;
     struct cairn_bench_command command;
     struct cairn_client *client = NULL;
 
@@ -131,15 +135,17 @@ cairn_bench_trainer_run(const struct cairn_bench_trainer *trainer)
         answer.err = cairn_client_register(client, state.slices, TENSORS);
     }
     if (!answer.err) {
-        cairn_client_stats_read(client, &answer.stats);
-        answer.err = answer.stats.attached ? CAIRN_OK : CAIRN_PEER;
+        answer.err = cairn_client_stats_read(client, &answer.stats);
+        if (!answer.err && !answer.stats.attached)
+            answer.err = CAIRN_PEER;
     }
     if (send(trainer->fd, &answer, sizeof answer, MSG_NOSIGNAL) != sizeof answer || answer.err)
         return 1;
     while (recv(trainer->fd, &command, sizeof command, MSG_WAITALL) == sizeof command) {
-        memset(&answer, 0, sizeof answer);
+        answer = no_answer;
         obey(client, trainer, &state, &command, &answer);
-        cairn_client_stats_read(client, &answer.stats);
+        if (!answer.err)
+            answer.err = cairn_client_stats_read(client, &answer.stats);
         if (send(trainer->fd, &answer, sizeof answer, MSG_NOSIGNAL) != sizeof answer)
             break;
     }

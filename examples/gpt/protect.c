@@ -40,6 +40,7 @@ tensor_slice(const struct gpt_tensor *tensor, const struct gpt_plan *plan, const
              enum cairn_kind kind, float *floats)
 {
     struct cairn_slice slice = {
+        CAIRN_SLICE_INIT,
         .name = name,
         .dtype = CAIRN_F32,
         .kind = kind,
@@ -61,6 +62,7 @@ static struct cairn_slice
 progress_slice(const struct gpt_progress *progress, const struct gpt_plan *plan)
 {
     return (struct cairn_slice){
+        CAIRN_SLICE_INIT,
         .name = "trainer.progress",
         .dtype = CAIRN_U8,
         .kind = CAIRN_OPAQUE,
@@ -120,6 +122,7 @@ gpt_protect_open(const struct gpt_protect_options *options, const struct gpt_pla
                  struct gpt_progress *progress, struct gpt_protect **out)
 {
     const struct cairn_client_options client_options = {
+        CAIRN_CLIENT_OPTIONS_INIT,
         .agent_socket = options->agent_socket,
         .job = options->job,
         .rank = plan->rank,
@@ -213,8 +216,10 @@ gpt_protect_begin(struct gpt_protect *protect, uint64_t step)
 struct cairn_client_stats
 gpt_protect_stats(const struct gpt_protect *protect)
 {
-    struct cairn_client_stats stats = {0};
+    struct cairn_client_stats stats = {CAIRN_CLIENT_STATS_INIT};
+    cairn_err err = cairn_client_stats_read(protect->client, &stats);
 
-    cairn_client_stats_read(protect->client, &stats);
+    if (err)
+        gpt_say("the counters cannot be read: %s", cairn_err_text(err));
     return stats;
 }

@@ -152,7 +152,7 @@ start(struct run *run)
 static cairn_err
 restore(struct run *run)
 {
-    struct cairn_restored restored = {0};
+    struct cairn_restored restored = {CAIRN_RESTORED_INIT};
     uint64_t begin_ns = now_ns();
     double seconds;
     cairn_err err;

@@ -1,25 +1,48 @@
 /*
- * cairn/client.h - what a trainer calls. One client per rank.
+ * cairn/client.h - the calls of a trainer. One client per rank.
  *
- *   cairn_client_open        find the agent (or not: training goes on without)
- *   cairn_client_register    the rank's tensors, in the order in which the update touches them
- *   cairn_client_report_coverage  what of the job is not among them, for `cairn status`
- *   cairn_client_restore     after a failure: fill the registered tensors
+ *   cairn_client_open             find the node's agent; training goes on without one
+ *   cairn_client_register         declare this rank's tensors, in the order of the update
+ *   cairn_client_report_coverage  tell `cairn status` what is not among them
+ *   cairn_client_restore          after a failure: fill the registered tensors
  *   per step:
- *     … forward, backward …
- *     cairn_snapshot_fence(client, CAIRN_FENCE_ALL)   before the update overwrites what is captured
- *                                                     (or of one tensor before each is updated)
- *     … optimizer update …
+ *     ... forward, backward ...
+ *     cairn_snapshot_fence(client, CAIRN_FENCE_ALL)   before the update overwrites captured bytes
+ *                                                     (or one slice, before its tensor's update)
+ *     ... optimizer update ...
  *     cairn_snapshot_begin(client, step)              after the update of `step`
- *   cairn_client_close       or cairn_client_abandon, where the process ends by an error,
- *                            or cairn_client_close_at_exit, where its exit status will tell
+ *   cairn_client_close            or cairn_client_abandon, if the process ends by an error,
+ *                                 or cairn_client_close_at_exit, if only exit(3) will tell
  *
- * Promises of every call here: it never aborts the process, never prints (it reports through the
- * caller's log callback), and never blocks longer than its comment says. Without an agent, or when
- * the agent dies, the client says so once through the log callback, every call returns quickly, and
- * it attaches again by itself when an agent comes back.
+ * Every call here keeps these promises:
+ *   - It never aborts the process and never prints. It reports through the caller's log callback.
+ *   - It never blocks longer than its comment allows.
+ *   - Without an agent, or when the agent dies, the client logs that once and every call returns
+ *     quickly. The client attaches again by itself when an agent comes back.
  *
- * Threads: a client belongs to one trainer thread; two clients may be used by two threads.
+ * Structs that grow. A struct whose first field is `uint32_t struct_bytes` may get new fields at
+ * its end in later versions of the library. The caller sets struct_bytes to the size that it was
+ * compiled with, most easily by the struct's INIT macro:
+ *
+ *   struct cairn_client_options options = {CAIRN_CLIENT_OPTIONS_INIT, .rank = 3, .world = 8};
+ *
+ *   - Such structs have no padding, and every size is a multiple of 8.
+ *   - The caller sets fields named `reserved` to 0. INIT does.
+ *   - Older caller, newer library: fields that the caller's struct lacks have their defaults.
+ *     Every default is 0.
+ *   - Newer caller, older library: in a struct that the library reads, all fields that it does not
+ *     know must be 0. In a struct that the library fills, it sets them to 0.
+ *   - In an array every element has the same struct_bytes, which is also the distance between
+ *     elements. That is what a C array of an initialised struct has.
+ *   - If one of these rules is broken the call returns CAIRN_INVAL and changes nothing, and the log
+ *     names the struct, the fault and the remedy.
+ *
+ * Types without struct_bytes never change: enum values keep their numbers, struct cairn_generation
+ * is a value, struct cairn_timing_record a fixed format in shared memory.
+ *
+ * Threads: a client belongs to one trainer thread. Two threads may use two clients. In a forked
+ * child every call on the parent's client returns CAIRN_INVAL and touches nothing, unless its
+ * comment says otherwise.
  */
 #ifndef CAIRN_CLIENT_H
 #define CAIRN_CLIENT_H
@@ -31,6 +54,14 @@
 extern "C" {
 #endif
 
+/*
+ * The library's version, "MAJOR.MINOR.PATCH": of this header, and of the library that is loaded.
+ * MAJOR is in the name libcairn.so.MAJOR and changes when old callers stop working. MINOR grows
+ * with new functions and fields. The string is static. Thread: any.
+ */
+#define CAIRN_LIBRARY_VERSION "1.0.0"
+const char *cairn_library_version(void);
+
 struct cairn_client;
 
 enum cairn_log_level {
@@ -40,219 +71,265 @@ enum cairn_log_level {
     CAIRN_LOG_DEBUG = 3
 };
 
-/* Receives one line without a newline. Called from the trainer's thread and the client's own ones,
- * one call at a time or not. */
+/*
+ * Receives one line without a newline; `line` is valid during the call. The trainer's thread and
+ * the client's own threads call it, also at the same time.
+ */
 typedef void cairn_log_fn(void *context, enum cairn_log_level level, const char *line);
 
 struct cairn_client_options {
-    const char *agent_socket;    /* path of the node's agent; NULL: $CAIRN_AGENT, and without it
-                                   * none */
+    uint32_t struct_bytes;       /* sizeof(struct cairn_client_options) */
+    uint32_t reserved;           /* 0 */
     const char *job;             /* name of the job; NULL: $CAIRN_JOB, else "default" */
     uint32_t rank;               /* global */
     uint32_t world;              /* number of ranks */
     uint32_t local_ranks;        /* number of ranks on this node; 0 means 1 */
     uint32_t fence_timeout_ms;   /* longest wait of a fence; 0 means 60,000 */
     uint32_t connect_timeout_ms; /* longest wait of open and register for the agent; 0 means
-                                   * 5,000 */
+                                  * 5,000 */
     uint32_t restore_timeout_ms; /* longest wait of restore; 0 means 600,000 */
     cairn_log_fn *log;           /* NULL: silent */
     void *log_context;
+    const char *agent_socket; /* path of the agent's socket; NULL: $CAIRN_AGENT; if that is not set
+                               * either, there is no agent */
 };
 
-/* What the last restore did. */
+#define CAIRN_CLIENT_OPTIONS_INIT .struct_bytes = sizeof(struct cairn_client_options)
+
+/* The result of a restore. Sizes in bytes. */
 struct cairn_restored {
-    struct cairn_generation generation; /* what came back */
-    uint64_t bytes;                     /* put into the registered tensors */
-    uint64_t local_bytes;               /* of those, read from this node's own memory */
-    uint64_t remote_bytes;              /* of those, fetched from other nodes */
-    uint64_t file_bytes;                /* of those, read from a spilled generation */
+    uint32_t struct_bytes;              /* sizeof(struct cairn_restored), set by the caller */
+    uint32_t reserved;                  /* 0 */
+    struct cairn_generation generation; /* the restored one */
+    uint64_t bytes;                     /* written to the registered tensors */
+    uint64_t local_bytes;               /* part of `bytes`: read from this node's memory */
+    uint64_t remote_bytes;              /* part of `bytes`: fetched from other nodes */
+    uint64_t file_bytes;                /* part of `bytes`: read from a spilled generation */
 };
+
+#define CAIRN_RESTORED_INIT .struct_bytes = sizeof(struct cairn_restored)
 
 /* Counters since open. All times in ns. */
 struct cairn_client_stats {
+    uint32_t struct_bytes; /* sizeof(struct cairn_client_stats), set by the caller */
+    uint32_t attached;     /* 1 while an agent serves this client, else 0 */
     uint64_t snapshots_begun;
-    uint64_t snapshots_captured; /* fully copied into the agent's memory */
+    uint64_t snapshots_captured; /* copied completely into the agent's memory */
     uint64_t snapshots_skipped;  /* no slot was free before the fence, or no agent */
     uint64_t snapshots_failed;   /* a copy failed or the fence timed out */
     uint64_t captured_bytes;
-    uint64_t capture_ns; /* time the capture thread spent copying */
+    uint64_t capture_ns; /* time that the capture thread spent copying */
     uint64_t fence_count;
-    uint64_t fence_ns_total; /* what training waited for Cairn */
+    uint64_t fence_ns_total; /* time that training waited for Cairn */
     uint64_t fence_ns_p50;   /* over the last 1024 fences */
     uint64_t fence_ns_p99;
     uint64_t fence_ns_max;
-    uint64_t epoch;    /* the epoch this client captures under; 0 without an agent */
-    uint32_t attached; /* 1 while an agent serves this client */
-    uint32_t reserved;
+    uint64_t epoch; /* the epoch that this client captures under; 0 without an agent */
 };
+
+#define CAIRN_CLIENT_STATS_INIT .struct_bytes = sizeof(struct cairn_client_stats)
 
 enum { CAIRN_FENCE_ALL = 0xffffffffu };
 
 /*
- * Opens a client and looks for the agent, for at most connect_timeout_ms. Without an agent it still
- * succeeds: the client is detached and says so once. `options` is borrowed for the call, strings
- * are copied. CAIRN_INVAL for rank >= world or a path too long for a socket; CAIRN_NOMEM;
- * CAIRN_DENIED if the agent refuses this user; CAIRN_VERSION if it speaks another version;
- * CAIRN_STALE if it serves a newer epoch and this trainer is a left-over. On success the caller
- * owns *out and ends it with cairn_client_close.
+ * Opens a client and looks for the agent, for at most connect_timeout_ms. If no agent answers, the
+ * call still succeeds: the client is detached and logs that once. `options` is borrowed for the
+ * call, and its strings are copied. On success the caller owns *out and ends it with one of the
+ * three close calls. Errors, with *out untouched:
+ *   CAIRN_INVAL    rank >= world, a path too long for a socket, a job name too long, or a struct
+ *                  of a wrong size; the log has the reason
+ *   CAIRN_NOMEM
+ *   CAIRN_DENIED   the agent refuses this user
+ *   CAIRN_VERSION  the agent speaks another version of the protocol
+ *   CAIRN_STALE    the agent serves a newer epoch: this trainer is left over from an earlier one
  */
 CAIRN_MUST_CHECK cairn_err cairn_client_open(const struct cairn_client_options *options,
                                              struct cairn_client **out);
 
 /*
- * Waits for a running copy (at most fence_timeout_ms), detaches, frees. NULL is allowed. Where a
- * device hangs, what it may still write to stays mapped and pinned until the process ends, which it
- * should.
+ * Waits for a running copy (at most fence_timeout_ms), detaches and frees the client. NULL is
+ * allowed. If a device hangs, the memory that it may still write to stays mapped and pinned until
+ * the process ends. End the process in that case.
  */
 void cairn_client_close(struct cairn_client *client);
 
 /*
- * The same, for a process that ends because something went wrong: the agent is told nothing, as
- * where a process is killed. Where the others wait for this rank from then on, detection calls that
- * a crash.
+ * Like cairn_client_close, for a process that ends because something went wrong. The agent is not
+ * told that the trainer leaves, as if the process had been killed. If the other ranks then wait for
+ * this one, detection reports a crash.
  */
 void cairn_client_abandon(struct cairn_client *client);
 
 /*
- * The same, for a process that is about to end and does not know yet with which exit status (an
- * interpreter's exit handlers do not): the agent takes the session for open until then, and is told
- * that the trainer leaves where exit(3) is called with 0, or main returns it. With any other
- * status, after _exit(2) and after a signal it is told nothing. The client is ended and freed on
- * return; one descriptor stays. Where that cannot be kept it is as cairn_client_close.
+ * Like cairn_client_close, for a process that is about to end with an exit status that it does not
+ * know yet (as in an interpreter's exit handlers). The client is ended and freed on return; one
+ * descriptor stays open. The agent keeps the session open until the process ends:
+ *   - exit(3) with 0, or a return of 0 from main: the agent is told that the trainer leaves.
+ *   - any other status, _exit(2) or a signal: the agent is told nothing.
+ * If no agent is attached, or memory or descriptors are short, it acts like cairn_client_close.
  */
 void cairn_client_close_at_exit(struct cairn_client *client);
 
 /*
- * Declares the tensors of this rank, replacing what was declared before; call it once, and again
- * only when they change. slices[count] is borrowed for the call. The memory at each `address` is
- * read from a begin to the fence that ends it, and written by a restore: it must be valid then. The
- * order is the order of capture, and should be that in which the update touches them. Checks every
- * slice (CAIRN_INVAL, with the name in the log). Every element of every tensor must be registered
- * by exactly one rank, or by replicas that number themselves; what a rank has for itself needs a
- * name of its own. Where that is not so no generation is committed, the log of the agents and of
- * the trainers says of which tensor, and training goes on. CAIRN_NOMEM when the agent's reserved
- * memory is too small: the log says the sum, and training may go on unprotected; CAIRN_DEVICE when
- * a device cannot be opened: the log says why, and the same. Waits for the agent at most
- * connect_timeout_ms; detached it succeeds.
+ * Declares the tensors of this rank and replaces the previous declaration. Call it once, and again
+ * only when the tensors change. slices[count] is borrowed for the call, names are copied.
+ *
+ * Memory: the bytes at each `address` are read from a begin to the fence that ends it, and written
+ * by a restore. They must be valid then.
+ *
+ * Order: slices are captured in this order. Use the order in which the update touches the tensors.
+ *
+ * Ownership of elements: every element of every tensor must be registered by exactly one rank, or
+ * by replicas that number themselves. State that belongs to one rank alone needs its own name. If
+ * this rule is broken no generation is committed, the logs of the agents and of the trainers name
+ * the tensor, and training goes on.
+ *
+ * Waits for the agent at most connect_timeout_ms; without an agent it succeeds. Errors:
+ *   CAIRN_INVAL    a slice is wrong (the log names its tensor), or has a wrong struct_bytes
+ *   CAIRN_NOMEM    the agent's reserved memory is too small (the log has the needed sum), or
+ *                  malloc failed; training may go on unprotected
+ *   CAIRN_DEVICE   a device cannot be opened (the log has the reason); training may go on
+ *   CAIRN_TIMEOUT  a copy of the previous tensors is still running; these stay registered
  */
 CAIRN_MUST_CHECK cairn_err cairn_client_register(struct cairn_client *client,
                                                  const struct cairn_slice *slices, uint32_t count);
 
 /*
- * Fills the registered tensors from the generation that the agents hold ready (the one chosen by
- * the last restore, or by default the newest committed one), whatever layout it was captured in.
- * Every byte is checked against the checksum taken at capture before this returns CAIRN_OK. Blocks
- * at most restore_timeout_ms. CAIRN_NOT_FOUND: nothing to restore (a fresh start), tensors
- * untouched. CAIRN_INVAL: the generation lacks a tensor that is registered, or its dtype or shape
- * differ; the log names it; tensors untouched. CAIRN_AGAIN: a device's stream is captured into a
- * CUDA graph, or a restore of the job is under way; tensors untouched. CAIRN_CORRUPT, CAIRN_PEER,
- * CAIRN_TIMEOUT, CAIRN_DEVICE: tensors may be half filled and must not be used; calling again is
- * allowed. Where a device hangs this returns a second later at most, and what the device may still
- * read stays mapped and pinned. Should it go on later, it writes its last copies into the tensors:
- * synchronise the device before they are written or freed. The next restore waits for that by
- * itself.
+ * Fills the registered tensors from the generation that the agents hold ready: the one that the
+ * last restore chose, or else the newest committed one. Its layout may differ from today's. Every
+ * byte is checked against the checksum of its capture before this returns CAIRN_OK. Blocks at most
+ * restore_timeout_ms. *out is written on success only.
+ *
+ * Errors that leave the tensors untouched:
+ *   CAIRN_NOT_FOUND  there is nothing to restore: a fresh start
+ *   CAIRN_INVAL      the generation lacks a registered tensor, or has another dtype or shape for
+ *                    it (the log names the tensor); nothing is registered; or `out` has a wrong
+ *                    struct_bytes
+ *   CAIRN_AGAIN      a device's stream is being captured into a CUDA graph, or another restore of
+ *                    the job is running
+ * Errors after which the tensors may be half filled and must not be used; calling again is allowed:
+ *   CAIRN_CORRUPT, CAIRN_PEER, CAIRN_TIMEOUT, CAIRN_DEVICE
+ *
+ * If a device hangs, the call returns at most one second after its time, and the memory that the
+ * device may still read stays mapped and pinned. If the device recovers later it writes its last
+ * copies into the tensors: synchronise it before you write or free them. The next restore waits for
+ * that by itself.
  */
 CAIRN_MUST_CHECK cairn_err cairn_client_restore(struct cairn_client *client,
                                                 struct cairn_restored *out);
 
-/* One tensor of a generation, whole, as it was registered. `name` lives as long as the call that
- * brings it. */
+/*
+ * Receives one whole tensor of a generation, as it was registered; shape[dims] is in elements.
+ * `name` and `shape` are valid during the call.
+ */
 typedef void cairn_list_fn(void *context, const char *name, enum cairn_dtype dtype,
                            enum cairn_kind kind, uint32_t dims, const uint64_t *shape);
 
 /*
- * Says what cairn_client_restore would fill tensors from: `each` is called once per tensor of the
- * generation, in no particular order, from the calling thread, and must not call the client. So a
- * trainer can make the tensors that do not exist yet (an optimizer's moments before its first
- * step), learn the sizes of opaque blobs, and say which names or shapes differ. Nothing needs to be
- * registered, and no tensor is touched. Blocks at most restore_timeout_ms. *out (may be NULL) gets
- * the generation's name. CAIRN_NOT_FOUND: there is none; CAIRN_AGAIN: a restore of the job is under
- * way; CAIRN_CORRUPT, CAIRN_PEER, CAIRN_TIMEOUT as cairn_client_restore.
+ * Lists the tensors of the generation that cairn_client_restore would use. `each` is called once
+ * per tensor, in no particular order, from the calling thread; it must not call the client. With
+ * this a trainer can create tensors that do not exist yet (an optimizer's moments before its first
+ * step), size opaque blobs, and report names or shapes that differ. Needs no registered tensors and
+ * touches none. Blocks at most restore_timeout_ms. *out (NULL allowed) gets the generation's name.
+ * CAIRN_NOT_FOUND: there is no generation; CAIRN_AGAIN: a restore of the job is running;
+ * CAIRN_CORRUPT, CAIRN_PEER, CAIRN_TIMEOUT as in cairn_client_restore.
  */
 CAIRN_MUST_CHECK cairn_err cairn_client_list(struct cairn_client *client, cairn_list_fn *each,
                                              void *context, struct cairn_generation *out);
 
 /*
- * Begins a snapshot of the registered tensors as the state after update `step` (steps grow).
- * Returns at once; the capture thread copies while training goes on. CAIRN_OK when begun;
- * CAIRN_AGAIN when detached or the previous one has not been fenced. Never an error that should
- * stop training. Device tensors are captured as they are after the work that their device's stream
- * (cairn_client_set_stream) has been given by now; nothing waits for that work here. CAIRN_AGAIN
- * also while that stream is captured into a CUDA graph, and while a device cannot be read, which is
- * said once and ends by itself when the device answers again.
+ * Begins a snapshot of the registered tensors as the state after update `step`; steps must grow.
+ * Returns at once, and the capture thread copies while training goes on. No result should stop
+ * training. CAIRN_OK: begun. CAIRN_AGAIN: the client is detached, or the previous snapshot has not
+ * been fenced.
+ *
+ * Device tensors are captured as they are after the work that their device's stream
+ * (cairn_client_set_stream) has been given by now; the call does not wait for that work. It also
+ * returns CAIRN_AGAIN while that stream is being captured into a CUDA graph, and while a device
+ * cannot be read. The client logs an unreadable device once and uses it again when it answers.
  */
 cairn_err cairn_snapshot_begin(struct cairn_client *client, uint64_t step);
 
 /*
- * The same, but the generation cannot be committed before cairn_snapshot_confirm: for a trainer
- * that learns only later whether something has written to the tensors meanwhile. It holds no more
- * than one such snapshot: the next begin gives up one that is neither confirmed nor refused.
+ * Like cairn_snapshot_begin, but the generation cannot be committed before cairn_snapshot_confirm.
+ * This is for a trainer that learns only later whether something else has written to the tensors.
+ * There is at most one such snapshot: the next begin gives up an unconfirmed one.
  */
 cairn_err cairn_snapshot_begin_held(struct cairn_client *client, uint64_t step);
 
 /*
- * Ends what cairn_snapshot_begin_held began: it was `good`, or is given up and counted as failed.
- * Returns at once. CAIRN_OK; CAIRN_NOT_FOUND when no held snapshot is asked for, being copied or
- * copied: none was due, it was skipped, or it failed.
+ * Ends the snapshot that cairn_snapshot_begin_held began: commits it if `good`, else gives it up
+ * and counts it as failed. Returns at once. CAIRN_OK; CAIRN_NOT_FOUND if there is no held snapshot
+ * (none was due, it was skipped, or it failed).
  */
 cairn_err cairn_snapshot_confirm(struct cairn_client *client, bool good);
 
 /*
  * Waits until the bytes of one registered slice (its index in the registered order), or of all of
- * them (CAIRN_FENCE_ALL), are captured, so that they may be overwritten. Returns at once when no
- * snapshot is being taken. A snapshot that the agent had no free memory for by now is given up
- * instead of waited for. Blocks at most fence_timeout_ms, then gives the snapshot up. CAIRN_OK:
- * captured, or nothing to wait for; CAIRN_AGAIN: given up, skipped; CAIRN_TIMEOUT, CAIRN_DEVICE:
- * given up, failed. Training may go on after every one of them. Of slices that share memory each is
- * captured when the last of them is.
+ * them (CAIRN_FENCE_ALL), are captured and may be overwritten. Returns at once if no snapshot is
+ * running. If the agent has had no free memory for the snapshot by now, the snapshot is given up
+ * instead. Blocks at most fence_timeout_ms, then gives the snapshot up. Training may go on after
+ * every result:
+ *   CAIRN_OK                      captured, or nothing to wait for
+ *   CAIRN_AGAIN                   given up, counted as skipped
+ *   CAIRN_TIMEOUT, CAIRN_DEVICE   given up, counted as failed
+ * Aliasing slices count as captured only together.
  */
 cairn_err cairn_snapshot_fence(struct cairn_client *client, uint32_t slice_index);
 
 /*
- * How many of the registered slices, counted from the first, may be overwritten now: their bytes
- * are captured. CAIRN_FENCE_ALL: all of them, as the copy has read everything or no snapshot is
- * being taken. Never blocks and makes no system call, so it may be asked before every write; what
- * it does not count is to be fenced. What it counts stays counted until the next begin. In a forked
- * child it means nothing, and a fence does not wait.
+ * Returns how many of the registered slices, from the first, are captured and may be overwritten
+ * now. CAIRN_FENCE_ALL: all of them, since the copy has read everything or no snapshot is running.
+ * Fence every index at or beyond the result. A slice that was counted stays so until the next
+ * begin. Never blocks and makes no system call, so it may be asked before every write. In a forked
+ * child the result means nothing, and a fence does not wait.
  */
 uint32_t cairn_snapshot_captured(const struct cairn_client *client);
 
 /*
- * Device tensors: the CUDA stream (a CUstream of `device`, an ordinal as in struct cairn_slice)
- * after whose work the next snapshots may start to copy, and the next restores to write. NULL, and
- * what was never set, is the device's default stream. The stream must live until another is set, or
- * close. CAIRN_INVAL: device < 0; CAIRN_FULL: more devices than a node has.
+ * Sets the CUDA stream (a CUstream of `device`, an ordinal as in struct cairn_slice) of a device's
+ * tensors: the next snapshots copy after the work that it holds, and the next restores write after
+ * it. NULL, also before the first call, is the device's default stream. The stream must live until
+ * another one is set, or until close. CAIRN_INVAL: device < 0; CAIRN_FULL: more devices than a node
+ * has.
  */
 cairn_err cairn_client_set_stream(struct cairn_client *client, int32_t device, void *stream);
 
-/* Something of the job that no snapshot of this rank holds. */
+/* A part of the job that no snapshot of this rank holds. */
 struct cairn_uncovered {
+    uint32_t struct_bytes; /* sizeof(struct cairn_uncovered) */
     enum cairn_kind kind;
-    const char *name;   /* a tensor's, or of what else it is; UTF-8, < CAIRN_NAME_BYTES_MAX */
+    const char *name;   /* of the tensor, or of the other state; UTF-8, < CAIRN_NAME_BYTES_MAX */
     const char *reason; /* one line, UTF-8, < CAIRN_REASON_BYTES_MAX */
 };
 
+#define CAIRN_UNCOVERED_INIT .struct_bytes = sizeof(struct cairn_uncovered)
+
 enum {
-    CAIRN_REASON_BYTES_MAX = 256, /* of a reason, its terminating NUL included */
-    CAIRN_UNCOVERED_MAX = 32      /* things that the agent is told of one by one */
+    CAIRN_REASON_BYTES_MAX = 256, /* of a reason, with its terminating NUL */
+    CAIRN_UNCOVERED_MAX = 32      /* items that the agent is told one by one */
 };
 
 /*
- * Tells the agent, for `cairn status`, what of the job this rank does not cover, replacing what was
- * told before: items[count], which may be 0, that everything is covered as far as this rank knows.
- * `refusal` is why it takes no snapshots at all; NULL or "" where it does. Everything is borrowed
- * for the call. Longer texts are cut, and characters that a terminal would obey are replaced by
- * "?". Of more than CAIRN_UNCOVERED_MAX things parameters and optimizer state are told first, and
- * of the rest how many there are. Needs nothing to be registered and returns at once; without an
- * agent it is told to the one that comes. CAIRN_OK; CAIRN_INVAL for an unknown kind; CAIRN_NOMEM.
+ * Tells the agent, for `cairn status`, what this rank does not cover, and replaces the previous
+ * report. items[count] may be empty: everything is covered, as far as this rank knows. `refusal` is
+ * why this rank takes no snapshots at all; NULL or "" if it takes them. All arguments are borrowed
+ * for the call. Longer texts are cut, and control characters become "?". If there are more than
+ * CAIRN_UNCOVERED_MAX items, parameters and optimizer state go first and the rest is counted.
+ * Needs no registered tensors and returns at once. Without an agent, the next one is told. CAIRN_OK;
+ * CAIRN_INVAL for an unknown kind or a wrong struct_bytes; CAIRN_NOMEM.
  */
 CAIRN_MUST_CHECK cairn_err cairn_client_report_coverage(struct cairn_client *client,
                                                         const char *refusal,
                                                         const struct cairn_uncovered *items,
                                                         uint32_t count);
 
-/* Reads the counters. Never blocks. */
-void cairn_client_stats_read(const struct cairn_client *client, struct cairn_client_stats *out);
+/*
+ * Reads the counters into *out. Never blocks. CAIRN_OK; CAIRN_INVAL, with *out untouched, for a
+ * wrong struct_bytes and in a forked child.
+ */
+CAIRN_MUST_CHECK cairn_err cairn_client_stats_read(const struct cairn_client *client,
+                                                   struct cairn_client_stats *out);
 
 #ifdef __cplusplus
 }

@@ -1,8 +1,8 @@
 /*
  * cairn/err.h - the one list of errors, each named for what the caller does next.
  *
- * Foreign errors (errno, libfabric, CUDA, RocksDB) are translated into these once, in the file that
- * made the foreign call, which also says the foreign code and text.
+ * The file that makes a foreign call (libc, libfabric, CUDA, RocksDB) translates its error into one
+ * of these, once, and logs the foreign code and text. Values keep their numbers; new ones may come.
  */
 #ifndef CAIRN_ERR_H
 #define CAIRN_ERR_H
@@ -39,10 +39,10 @@ typedef enum {
 
 #define CAIRN_MUST_CHECK __attribute__((warn_unused_result))
 
-/* The text of an error, one line without a full stop; never NULL, static. Thread: any. */
+/* Returns the text of an error, one line without a full stop; never NULL, static. Thread: any. */
 const char *cairn_err_text(cairn_err err);
 
-/* The symbol of an error, such as "CAIRN_AGAIN"; never NULL, static. Thread: any. */
+/* Returns the symbol of an error, such as "CAIRN_AGAIN"; never NULL, static. Thread: any. */
 const char *cairn_err_name(cairn_err err);
 
 #ifdef __cplusplus

@@ -1,6 +1,6 @@
 /*
- * cairn/types.h - the plain values that every part of Cairn speaks in: data types, kinds of
- * tensors, slices, generation names. Values are small, copied, and have no end function.
+ * cairn/types.h - the plain values that every part of Cairn uses: data types, kinds of tensors,
+ * slices, generation names. Values are small, copied, and have no end function.
  */
 #ifndef CAIRN_TYPES_H
 #define CAIRN_TYPES_H
@@ -15,7 +15,7 @@ extern "C" {
 
 enum {
     CAIRN_DIMS_MAX = 8,        /* of a tensor */
-    CAIRN_NAME_BYTES_MAX = 256 /* of a tensor's name, its terminating NUL included */
+    CAIRN_NAME_BYTES_MAX = 256 /* of a tensor's name, with its terminating NUL */
 };
 
 /* Element types; the names are those of safetensors. X(symbol, value, text, element bytes) */
@@ -43,34 +43,39 @@ enum cairn_dtype {
 #undef CAIRN_DTYPE_ENUM
 };
 
-/* What a tensor is to the job. */
+/* The role of a tensor in the job. */
 enum cairn_kind {
     CAIRN_PARAM = 1,     /* a parameter */
     CAIRN_OPTIMIZER = 2, /* an optimizer moment or master weight */
     CAIRN_BUFFER = 3,    /* other tensor state, such as running statistics */
-    CAIRN_OPAQUE = 4     /* bytes that mean something to the trainer alone: RNG state, data
+    CAIRN_OPAQUE = 4     /* bytes that only the trainer understands: RNG state, data
                           * cursor */
 };
 
 /*
- * The part of a tensor that one rank holds: an N-d box of the tensor, contiguous and row-major at
- * `address`, optionally cut to the flat range [flat_begin, flat_end) of the row-major box, counted
- * in elements (ZeRO, FSDP1 and Megatron's distributed optimizer hold such ranges).
- * flat_begin = flat_end = 0 means the whole box. With a flat range, `address` is that of the
- * range's first element.
+ * The part of a tensor that one rank holds: an N-d box, contiguous and row-major at `address`.
+ * struct_bytes works as cairn/client.h says; inside Cairn it is not used.
+ *
+ * A flat range [flat_begin, flat_end) cuts the row-major box to a range of its elements, as ZeRO,
+ * FSDP1 and Megatron's distributed optimizer do. `address` is then that of the range's first
+ * element. flat_begin = flat_end = 0 means the whole box.
  *
  * An opaque blob is a CAIRN_U8 tensor of one dimension and kind CAIRN_OPAQUE.
  *
- * Replicas: ranks that hold the same slice of the same tensor number themselves 0 …
- * replica_count-1. Each captures its 1/replica_count of the bytes, of few bytes one of them all; so
- * two of the same number would lose what nobody captures: while they say so no generation is
- * committed, and the ranks are told which. replica_count = 1 (or 0) where there is none.
+ * Replicas are ranks that hold the same slice of the same tensor. They number themselves 0 to
+ * replica_count - 1, and each captures its 1/replica_count of the bytes. If there are few bytes,
+ * one of them captures all. Two replicas with the same number would leave bytes that nobody
+ * captures: then no generation is committed, and the ranks are told the tensor's name.
+ * replica_count = 1 (or 0) means that there are no replicas.
  */
 struct cairn_slice {
-    const char *name; /* of the tensor, the same on all ranks; UTF-8, < CAIRN_NAME_BYTES_MAX */
+    uint32_t struct_bytes; /* sizeof(struct cairn_slice) */
+    uint32_t reserved;     /* 0 */
+    const char *name;      /* of the tensor, the same on all ranks; UTF-8, < CAIRN_NAME_BYTES_MAX */
     enum cairn_dtype dtype;
     enum cairn_kind kind;
-    uint32_t dims;                   /* 0 (a scalar) … CAIRN_DIMS_MAX */
+    uint32_t dims;                   /* 0 (a scalar) to CAIRN_DIMS_MAX */
+    int32_t device;                  /* -1: host memory; else the ordinal of the CUDA device */
     uint64_t shape[CAIRN_DIMS_MAX];  /* of the whole tensor, in elements */
     uint64_t offset[CAIRN_DIMS_MAX]; /* of the box, in elements */
     uint64_t extent[CAIRN_DIMS_MAX]; /* of the box, in elements */
@@ -78,19 +83,21 @@ struct cairn_slice {
     uint64_t flat_end;
     uint32_t replica_index;
     uint32_t replica_count;
-    void *address;     /* where this rank keeps it; host memory, or device memory with device >=
-                         * 0 */
-    int32_t device;    /* -1 host, else the CUDA device's ordinal */
-    uint32_t reserved; /* 0 */
+    void *address; /* of this rank's part; host memory, or memory of `device` */
 };
 
-/* The name of a generation. Ordered by epoch, then step. All zero: none. */
+#define CAIRN_SLICE_INIT .struct_bytes = sizeof(struct cairn_slice)
+
+/*
+ * The name of a generation. Ordered by epoch, then step. All zero: no generation. A value that
+ * never grows, so it needs no struct_bytes.
+ */
 struct cairn_generation {
     uint64_t epoch;
     uint64_t step;
 };
 
-/* -1, 0 or 1 as a is older than, the same as or newer than b. */
+/* Returns -1, 0 or 1 if a is older than, the same as or newer than b. */
 static inline int
 cairn_generation_compare(struct cairn_generation a, struct cairn_generation b)
 {
@@ -101,13 +108,13 @@ cairn_generation_compare(struct cairn_generation a, struct cairn_generation b)
     return 0;
 }
 
-/* Bytes of one element, 0 for an unknown value. Thread: any. */
+/* Returns the bytes of one element, 0 for an unknown value. Thread: any. */
 size_t cairn_dtype_bytes(enum cairn_dtype dtype);
 
-/* The safetensors name of a dtype, "?" for an unknown value; static. Thread: any. */
+/* Returns the safetensors name of a dtype, "?" for an unknown value; static. Thread: any. */
 const char *cairn_dtype_name(enum cairn_dtype dtype);
 
-/* The dtype of a safetensors name, 0 where there is none. Thread: any. */
+/* Returns the dtype of a safetensors name, 0 for an unknown name. Thread: any. */
 enum cairn_dtype cairn_dtype_from_name(const char *name);
 
 #ifdef __cplusplus

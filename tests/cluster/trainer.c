@@ -153,36 +153,17 @@ static cairn_err
 register_all(struct trainer *trainer)
 {
     const struct cairn_slice slices[SLICES] = {
-        {.name = "divided",
-         .dtype = CAIRN_U64,
-         .kind = CAIRN_PARAM,
-         .dims = 1,
-         .shape = {trainer->total},
-         .offset = {trainer->misplaced ? 0 : trainer->begin},
-         .extent = {trainer->count},
-         .replica_count = 1,
-         .address = trainer->divided,
-         .device = -1},
-        {.name = "shared",
-         .dtype = CAIRN_U64,
-         .kind = CAIRN_OPTIMIZER,
-         .dims = 2,
-         .shape = {SHARED_ELEMENTS / 100, 100},
-         .extent = {SHARED_ELEMENTS / 100, 100},
-         .replica_index = trainer->rank,
-         .replica_count = trainer->world,
-         .address = trainer->shared,
-         .device = -1},
-        {.name = "progress",
-         .dtype = CAIRN_U8,
-         .kind = CAIRN_OPAQUE,
-         .dims = 1,
-         .shape = {sizeof trainer->progress},
-         .extent = {sizeof trainer->progress},
-         .replica_index = trainer->rank,
-         .replica_count = trainer->world,
-         .address = &trainer->progress,
-         .device = -1},
+        {CAIRN_SLICE_INIT, .name = "divided", .dtype = CAIRN_U64, .kind = CAIRN_PARAM, .dims = 1,
+         .shape = {trainer->total}, .offset = {trainer->misplaced ? 0 : trainer->begin},
+         .extent = {trainer->count}, .replica_count = 1, .address = trainer->divided, .device = -1},
+        {CAIRN_SLICE_INIT, .name = "shared", .dtype = CAIRN_U64, .kind = CAIRN_OPTIMIZER, .dims = 2,
+         .shape = {SHARED_ELEMENTS / 100, 100}, .extent = {SHARED_ELEMENTS / 100, 100},
+         .replica_index = trainer->rank, .replica_count = trainer->world,
+         .address = trainer->shared, .device = -1},
+        {CAIRN_SLICE_INIT, .name = "progress", .dtype = CAIRN_U8, .kind = CAIRN_OPAQUE, .dims = 1,
+         .shape = {sizeof trainer->progress}, .extent = {sizeof trainer->progress},
+         .replica_index = trainer->rank, .replica_count = trainer->world,
+         .address = &trainer->progress, .device = -1},
     };
 
     return cairn_client_register(trainer->client, slices, SLICES);
@@ -281,7 +262,7 @@ say(void *context, enum cairn_log_level level, const char *line)
 static int
 restore(struct trainer *trainer, uint64_t *step)
 {
-    struct cairn_restored restored;
+    struct cairn_restored restored = {CAIRN_RESTORED_INIT};
     cairn_err err;
 
     memset(trainer->divided, 0xa5, trainer->count * sizeof *trainer->divided);
@@ -313,7 +294,8 @@ misplace(struct trainer *trainer)
 static int
 run(struct trainer *trainer)
 {
-    const struct cairn_client_options options = {.agent_socket = trainer->agent,
+    const struct cairn_client_options options = {CAIRN_CLIENT_OPTIONS_INIT,
+                                                 .agent_socket = trainer->agent,
                                                  .job = "cluster",
                                                  .rank = trainer->rank,
                                                  .world = trainer->world,

@@ -69,7 +69,8 @@ reset(void **state)
 __attribute__((unused)) static struct cairn_client_options
 options_for(const char *path)
 {
-    return (struct cairn_client_options){.agent_socket = path,
+    return (struct cairn_client_options){CAIRN_CLIENT_OPTIONS_INIT,
+                                         .agent_socket = path,
                                          .job = "test",
                                          .rank = 1,
                                          .world = 4,
@@ -110,7 +111,8 @@ model_add(struct model *model, int index, const char *name, enum cairn_dtype dty
     assert_non_null(model->bytes[index]);
     for (size_t i = 0; i < model->sizes[index]; i++)
         model->bytes[index][i] = (uint8_t)(i * 31 + i / 251 + (size_t)index * 17);
-    *slice = (struct cairn_slice){.name = name,
+    *slice = (struct cairn_slice){CAIRN_SLICE_INIT,
+                                  .name = name,
                                   .dtype = dtype,
                                   .kind = CAIRN_PARAM,
                                   .dims = 1,
@@ -173,11 +175,11 @@ __attribute__((unused)) static void
 wait_attached(struct cairn_client *client, uint32_t attached)
 {
     uint64_t until_ms = fake_now_ms() + 60000;
-    struct cairn_client_stats stats;
+    struct cairn_client_stats stats = {CAIRN_CLIENT_STATS_INIT};
 
     do {
         assert_true(fake_now_ms() < until_ms);
-        cairn_client_stats_read(client, &stats);
+        assert_int_equal(cairn_client_stats_read(client, &stats), CAIRN_OK);
         nanosleep(&(struct timespec){0, 1000000}, NULL);
     } while (stats.attached != attached);
 }

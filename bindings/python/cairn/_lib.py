@@ -1,8 +1,11 @@
-"""libcairn.so through ctypes: the calls of include/cairn/client.h, with Python's values in and out.
+"""libcairn through ctypes: the calls of include/cairn/client.h, with Python's values in and out.
 
 The library is looked for at $CAIRN_LIBRARY, beside this package, in the folders of the source tree
 and of an installation, and on the loader's path. Every call releases the interpreter's lock while
 it runs.
+
+The structures below mirror those of the headers. Those that begin with struct_bytes tell the
+library their size, so that a newer or older one can serve them; their rules are in client.h.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ import ctypes
 import os
 import struct
 import sys
-from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Type
 
 OK, AGAIN, INVAL, NOMEM, NOT_FOUND, PEER, STALE, VERSION = 0, 1, 2, 3, 8, 9, 11, 13
 PARAM, OPTIMIZER, BUFFER, OPAQUE = 1, 2, 3, 4
@@ -48,6 +51,8 @@ DTYPES = {
         1,
     )
 }
+
+LIBRARY = "libcairn.so.1"  # the soname: another first number has other calls
 
 LogFunction = Callable[[int, str], None]
 
@@ -109,12 +114,31 @@ class Restored(NamedTuple):
     file_bytes: int
 
 
-class _Slice(ctypes.Structure):
+class _Sized(ctypes.Structure):
+    """A structure whose first field is its size, as this module knows it."""
+
+    _fields_ = [("struct_bytes", ctypes.c_uint32)]
+
+    def __init__(self, **fields: object) -> None:
+        super().__init__(struct_bytes=ctypes.sizeof(self), **fields)
+
+
+def _sized_array(kind: Type[_Sized], count: int) -> "ctypes.Array[_Sized]":
+    """kind[count], at least one; elements of a ctypes array do not run __init__."""
+    array = (kind * max(count, 1))()
+    for element in array:
+        element.struct_bytes = ctypes.sizeof(kind)
+    return array
+
+
+class _Slice(_Sized):
     _fields_ = [
+        ("reserved", ctypes.c_uint32),
         ("name", ctypes.c_char_p),
         ("dtype", ctypes.c_int),
         ("kind", ctypes.c_int),
         ("dims", ctypes.c_uint32),
+        ("device", ctypes.c_int32),
         ("shape", ctypes.c_uint64 * DIMS_MAX),
         ("offset", ctypes.c_uint64 * DIMS_MAX),
         ("extent", ctypes.c_uint64 * DIMS_MAX),
@@ -123,8 +147,6 @@ class _Slice(ctypes.Structure):
         ("replica_index", ctypes.c_uint32),
         ("replica_count", ctypes.c_uint32),
         ("address", ctypes.c_void_p),
-        ("device", ctypes.c_int32),
-        ("reserved", ctypes.c_uint32),
     ]
 
 
@@ -132,8 +154,9 @@ class _Generation(ctypes.Structure):
     _fields_ = [("epoch", ctypes.c_uint64), ("step", ctypes.c_uint64)]
 
 
-class _Restored(ctypes.Structure):
+class _Restored(_Sized):
     _fields_ = [
+        ("reserved", ctypes.c_uint32),
         ("generation", _Generation),
         ("bytes", ctypes.c_uint64),
         ("local_bytes", ctypes.c_uint64),
@@ -142,12 +165,12 @@ class _Restored(ctypes.Structure):
     ]
 
 
-class _Uncovered(ctypes.Structure):
+class _Uncovered(_Sized):
     _fields_ = [("kind", ctypes.c_int), ("name", ctypes.c_char_p), ("reason", ctypes.c_char_p)]
 
 
-class _Stats(ctypes.Structure):
-    _fields_ = [
+class _Stats(_Sized):
+    _fields_ = [("attached", ctypes.c_uint32)] + [
         (name, ctypes.c_uint64)
         for name in (
             "snapshots_begun",
@@ -163,7 +186,7 @@ class _Stats(ctypes.Structure):
             "fence_ns_max",
             "epoch",
         )
-    ] + [("attached", ctypes.c_uint32), ("reserved", ctypes.c_uint32)]
+    ]
 
 
 _TIMING_RECORD = struct.Struct("<6Q3I2H")  # struct cairn_timing_record
@@ -180,9 +203,9 @@ _ListFn = ctypes.CFUNCTYPE(
 )
 
 
-class _Options(ctypes.Structure):
+class _Options(_Sized):
     _fields_ = [
-        ("agent_socket", ctypes.c_char_p),
+        ("reserved", ctypes.c_uint32),
         ("job", ctypes.c_char_p),
         ("rank", ctypes.c_uint32),
         ("world", ctypes.c_uint32),
@@ -192,11 +215,13 @@ class _Options(ctypes.Structure):
         ("restore_timeout_ms", ctypes.c_uint32),
         ("log", _LogFn),
         ("log_context", ctypes.c_void_p),
+        ("agent_socket", ctypes.c_char_p),
     ]
 
 
 _Client = ctypes.c_void_p
 _SIGNATURES = {
+    "cairn_library_version": (ctypes.c_char_p, []),
     "cairn_err_text": (ctypes.c_char_p, [ctypes.c_int]),
     "cairn_client_open": (ctypes.c_int, [ctypes.POINTER(_Options), ctypes.POINTER(_Client)]),
     "cairn_client_close": (None, [_Client]),
@@ -217,7 +242,7 @@ _SIGNATURES = {
         ctypes.c_int,
         [_Client, ctypes.c_char_p, ctypes.POINTER(_Uncovered), ctypes.c_uint32],
     ),
-    "cairn_client_stats_read": (None, [_Client, ctypes.POINTER(_Stats)]),
+    "cairn_client_stats_read": (ctypes.c_int, [_Client, ctypes.POINTER(_Stats)]),
     "cairn_timing_open": (ctypes.c_int, [ctypes.c_uint32, ctypes.POINTER(ctypes.c_void_p)]),
     "cairn_timing_write": (ctypes.c_bool, [ctypes.c_void_p, ctypes.c_char_p]),
 }
@@ -226,36 +251,49 @@ _library: Optional[ctypes.CDLL] = None
 
 
 def library_paths() -> List[str]:
-    """Where libcairn.so is looked for, in order."""
+    """Where the library is looked for, in order."""
     package = os.path.dirname(os.path.abspath(__file__))
     named = os.environ.get("CAIRN_LIBRARY")
     if named:
         return [named]
     places = (".", "../../../lib", "../../../build/plain", "../../..")
-    found = [os.path.normpath(os.path.join(package, place, "libcairn.so")) for place in places]
-    return [path for path in found if os.path.exists(path)] + ["libcairn.so"]
+    found = [os.path.normpath(os.path.join(package, place, LIBRARY)) for place in places]
+    return [path for path in found if os.path.exists(path)] + [LIBRARY]
+
+
+def _load(path: str) -> ctypes.CDLL:
+    """Loads one library. OSError if that fails or its version cannot serve this package."""
+    loaded = ctypes.CDLL(path)
+    for name, (result, arguments) in _SIGNATURES.items():
+        try:
+            function = getattr(loaded, name)
+        except AttributeError:
+            raise OSError(
+                f"{path}: has no {name}, so it is older than this package; install the"
+                f" {LIBRARY} that came with the package"
+            ) from None
+        function.restype, function.argtypes = result, arguments
+    version = loaded.cairn_library_version().decode()
+    if version.split(".")[0] != LIBRARY.rsplit(".", 1)[1]:
+        raise OSError(f"{path}: is version {version}; this package needs {LIBRARY}")
+    return loaded
 
 
 def library() -> ctypes.CDLL:
-    """The loaded library. OSError, with every place that was tried, where it cannot be loaded or is
-    of another version."""
+    """The loaded library. OSError, with every place that was tried, if none can be loaded or none
+    has a version that serves this package."""
     global _library
     if _library is not None:
         return _library
     reasons = []
     for path in library_paths():
         try:
-            loaded = ctypes.CDLL(path)
-            for name, (result, arguments) in _SIGNATURES.items():
-                function = getattr(loaded, name)
-                function.restype, function.argtypes = result, arguments
-        except (OSError, AttributeError) as error:
+            _library = _load(path)
+            return _library
+        except OSError as error:
             reasons.append(str(error))
-            continue
-        _library = loaded
-        return loaded
     raise OSError(
-        "libcairn.so cannot be loaded (set CAIRN_LIBRARY to its path): " + "; ".join(reasons)
+        f"{LIBRARY}: cannot be loaded; set CAIRN_LIBRARY to its path: " + "; ".join(reasons)
     )
 
 
@@ -336,7 +374,7 @@ class Client:
     def register(self, pieces: Sequence[Piece]) -> None:
         """Declares what this rank holds, replacing what was declared before. CairnError; the log
         then says which and why."""
-        slices = (_Slice * max(len(pieces), 1))()
+        slices = _sized_array(_Slice, len(pieces))
         for into, piece in zip(slices, pieces):
             into.name = piece.name.encode()
             into.dtype, into.kind, into.dims = piece.dtype, piece.kind, len(piece.shape)
@@ -417,7 +455,7 @@ class Client:
         The library cuts what is too long and counts what is too much. Without an agent it is kept
         for the one that comes.
         """
-        array = (_Uncovered * max(len(items), 1))()
+        array = _sized_array(_Uncovered, len(items))
         for into, item in zip(array, items):
             into.kind = item.kind
             into.name, into.reason = item.name.encode("utf-8", "replace"), item.reason.encode(
@@ -429,10 +467,11 @@ class Client:
         )
 
     def stats(self) -> Dict[str, int]:
-        """The counters of struct cairn_client_stats, by name."""
+        """The counters of struct cairn_client_stats, by name; all 0 in a forked child, where the
+        library leaves them untouched."""
         out = _Stats()
         self._library.cairn_client_stats_read(self._handle, ctypes.byref(out))
-        return {name: getattr(out, name) for name, *_ in _Stats._fields_ if name != "reserved"}
+        return {name: getattr(out, name) for name, *_ in _Stats._fields_}
 
     def close(self) -> None:
         """Ends the session; waits for a running copy. Calling it again is allowed, any other call

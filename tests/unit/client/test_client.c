@@ -38,8 +38,8 @@ test_open_refuses(void **state)
 static void
 train_without(struct cairn_client *client, cairn_err restore)
 {
-    struct cairn_client_stats stats;
-    struct cairn_restored restored;
+    struct cairn_client_stats stats = {CAIRN_CLIENT_STATS_INIT};
+    struct cairn_restored restored = {CAIRN_RESTORED_INIT};
     struct model model;
 
     model_init(&model);
@@ -52,7 +52,7 @@ train_without(struct cairn_client *client, cairn_err restore)
         assert_int_equal(cairn_snapshot_begin(client, step), CAIRN_AGAIN);
     }
     assert_int_equal(cairn_snapshot_fence(client, TENSORS), CAIRN_INVAL);
-    cairn_client_stats_read(client, &stats);
+    assert_int_equal(cairn_client_stats_read(client, &stats), CAIRN_OK);
     assert_int_equal(stats.snapshots_begun, 0);
     assert_int_equal(stats.snapshots_skipped, 20);
     assert_int_equal(stats.fence_count, 40);
@@ -96,14 +96,14 @@ test_environment(void **state)
     struct fake_agent *agent = fake_agent_create(CAIRN_BLOCK_BYTES);
     struct cairn_client_options options = options_for(NULL);
     struct cairn_client *client = NULL;
-    struct cairn_client_stats stats;
+    struct cairn_client_stats stats = {CAIRN_CLIENT_STATS_INIT};
 
     (void)state;
     fake_agent_start(agent);
     assert_int_equal(setenv("CAIRN_AGENT", agent->path, 1), 0);
     options.job = NULL;
     assert_int_equal(cairn_client_open(&options, &client), CAIRN_OK);
-    cairn_client_stats_read(client, &stats);
+    assert_int_equal(cairn_client_stats_read(client, &stats), CAIRN_OK);
     assert_int_equal(stats.attached, 1);
     assert_int_equal(stats.epoch, 1);
     assert_int_equal(agent->hello_pid, getpid());
@@ -364,7 +364,8 @@ static void
 test_coverage(void **state)
 {
     struct fake_agent *agent = fake_agent_create(CAIRN_BLOCK_BYTES);
-    struct cairn_uncovered items[CAIRN_UNCOVERED_MAX + 8], one = {CAIRN_OPTIMIZER, "m", "sparse"};
+    struct cairn_uncovered items[CAIRN_UNCOVERED_MAX + 8],
+        one = {CAIRN_UNCOVERED_INIT, .kind = CAIRN_OPTIMIZER, .name = "m", .reason = "sparse"};
     struct cairn_session_coverage told;
     struct cairn_client *client;
     char huge[5000];
@@ -384,8 +385,9 @@ test_coverage(void **state)
     memset(huge, 'y', sizeof huge - 1);
     huge[sizeof huge - 1] = '\0';
     for (uint32_t i = 0; i < CAIRN_UNCOVERED_MAX + 8; i++)
-        items[i] =
-            (struct cairn_uncovered){i < 10 ? CAIRN_BUFFER : CAIRN_PARAM, huge, "\x1b[2J\xff\n"};
+        items[i] = (struct cairn_uncovered){CAIRN_UNCOVERED_INIT,
+                                            .kind = i < 10 ? CAIRN_BUFFER : CAIRN_PARAM,
+                                            .name = huge, .reason = "\x1b[2J\xff\n"};
     assert_int_equal(cairn_client_report_coverage(client, huge, items, CAIRN_UNCOVERED_MAX + 8),
                      CAIRN_OK);
     told = await_coverage(agent, 2);
@@ -442,7 +444,7 @@ static void
 test_snapshots(void **state)
 {
     struct fake_agent *agent = fake_agent_create(CAIRN_BLOCK_BYTES);
-    struct cairn_client_stats stats;
+    struct cairn_client_stats stats = {CAIRN_CLIENT_STATS_INIT};
     struct cairn_client *client;
     struct model model;
 
@@ -471,7 +473,7 @@ test_snapshots(void **state)
     assert_int_equal(agent->cancels, 0);
     assert_int_equal(agent->damaged, 0);
     assert_true(fake_reaches(&agent->stats, 1));
-    cairn_client_stats_read(client, &stats);
+    assert_int_equal(cairn_client_stats_read(client, &stats), CAIRN_OK);
     assert_int_equal(stats.snapshots_begun, 5);
     assert_int_equal(stats.snapshots_captured, 5);
     assert_int_equal(stats.snapshots_skipped + stats.snapshots_failed, 0);
@@ -513,7 +515,7 @@ static void
 test_fence_before_grant(void **state)
 {
     struct fake_agent *agent = fake_agent_create(CAIRN_BLOCK_BYTES);
-    struct cairn_client_stats stats;
+    struct cairn_client_stats stats = {CAIRN_CLIENT_STATS_INIT};
     struct cairn_client *client;
     struct model model;
 
@@ -538,7 +540,7 @@ test_fence_before_grant(void **state)
     assert_true(fake_reaches(&agent->dones, 1));
     assert_int_equal(cairn_snapshot_fence(client, CAIRN_FENCE_ALL), CAIRN_OK);
     check_region(agent, &model, agent->last_slot);
-    cairn_client_stats_read(client, &stats);
+    assert_int_equal(cairn_client_stats_read(client, &stats), CAIRN_OK);
     assert_int_equal(stats.snapshots_begun, 2);
     assert_int_equal(stats.snapshots_captured, 1);
     assert_int_equal(stats.snapshots_skipped, 1);
@@ -552,7 +554,7 @@ static void
 test_skip_and_drop(void **state)
 {
     struct fake_agent *agent = fake_agent_create(CAIRN_BLOCK_BYTES);
-    struct cairn_client_stats stats;
+    struct cairn_client_stats stats = {CAIRN_CLIENT_STATS_INIT};
     struct cairn_client *client;
     struct model model;
     uint64_t until_ms;
@@ -567,7 +569,7 @@ test_skip_and_drop(void **state)
     until_ms = fake_now_ms() + 60000;
     do { /* the answer is on its way */
         assert_true(fake_now_ms() < until_ms);
-        cairn_client_stats_read(client, &stats);
+        assert_int_equal(cairn_client_stats_read(client, &stats), CAIRN_OK);
     } while (stats.snapshots_skipped == 0);
     assert_int_equal(cairn_snapshot_fence(client, CAIRN_FENCE_ALL), CAIRN_AGAIN);
     agent->skip_reason = CAIRN_REASON_NOT_DUE;
@@ -581,7 +583,7 @@ test_skip_and_drop(void **state)
         assert_true(fake_now_ms() < until_ms);
     assert_true(fake_reaches(&agent->dones, 1));
     assert_int_equal(cairn_snapshot_fence(client, CAIRN_FENCE_ALL), CAIRN_OK);
-    cairn_client_stats_read(client, &stats);
+    assert_int_equal(cairn_client_stats_read(client, &stats), CAIRN_OK);
     assert_int_equal(stats.snapshots_skipped, 1); /* what was not due was not missed */
     assert_int_equal(stats.snapshots_captured, 1);
     agent->drop_at_grant = 1;

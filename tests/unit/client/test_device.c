@@ -127,7 +127,8 @@ add(struct trainer *trainer, int32_t device, uint64_t address, uint64_t bytes)
     uint32_t i = trainer->count++;
 
     snprintf(trainer->names[i], sizeof trainer->names[i], "t%u", i);
-    trainer->slices[i] = (struct cairn_slice){.name = trainer->names[i],
+    trainer->slices[i] = (struct cairn_slice){CAIRN_SLICE_INIT,
+                                              .name = trainer->names[i],
                                               .dtype = CAIRN_U8,
                                               .kind = CAIRN_PARAM,
                                               .dims = 1,
@@ -184,7 +185,8 @@ static uint32_t restore_timeout_ms; /* 0: the client's own */
 static cairn_err
 attach(struct trainer *trainer, uint32_t fence_timeout_ms)
 {
-    struct cairn_client_options options = {.agent_socket = trainer->agent->path,
+    struct cairn_client_options options = {CAIRN_CLIENT_OPTIONS_INIT,
+                                           .agent_socket = trainer->agent->path,
                                            .world = 1,
                                            .fence_timeout_ms = fence_timeout_ms,
                                            .connect_timeout_ms = 5000,
@@ -466,7 +468,7 @@ test_closed_while_a_failed_device_hangs(void **state)
 static void
 test_graph_capture(void **state)
 {
-    struct cairn_client_stats stats;
+    struct cairn_client_stats stats = {CAIRN_CLIENT_STATS_INIT};
     struct trainer trainer;
 
     (void)state;
@@ -483,7 +485,7 @@ test_graph_capture(void **state)
     assert_int_equal(fake_capture(trainer.streams[0], 0), 0);
     begin_copying(&trainer, 3);
     assert_true(fake_reaches(&trainer.agent->dones, 2));
-    cairn_client_stats_read(trainer.client, &stats);
+    assert_int_equal(cairn_client_stats_read(trainer.client, &stats), CAIRN_OK);
     assert_int_equal(stats.snapshots_captured, 2);
     assert_int_equal(stats.snapshots_skipped, 1);
     detach(&trainer);
@@ -618,16 +620,10 @@ enum { ROWS = 600, COLUMNS = 1024, SOURCES = 2 };
 static struct cairn_slice
 rows(uint64_t from, uint64_t count, void *address, int32_t device)
 {
-    return (struct cairn_slice){.name = "matrix",
-                                .dtype = CAIRN_U8,
-                                .kind = CAIRN_PARAM,
-                                .dims = 2,
-                                .shape = {ROWS, COLUMNS},
-                                .offset = {from},
-                                .extent = {count, COLUMNS},
-                                .replica_count = 1,
-                                .address = address,
-                                .device = device};
+    return (struct cairn_slice){
+        CAIRN_SLICE_INIT,   .name = "matrix",         .dtype = CAIRN_U8, .kind = CAIRN_PARAM,
+        .dims = 2,          .shape = {ROWS, COLUMNS}, .offset = {from},  .extent = {count, COLUMNS},
+        .replica_count = 1, .address = address,       .device = device};
 }
 
 /* Packs rows [from, from + count) of a matrix as container `index` of what the agent holds. */
@@ -684,7 +680,7 @@ test_restored_into_other_ranks(void **state)
     for (size_t i = 0; i < ROWS * COLUMNS; i++)
         matrix[i] = (uint8_t)(i * 13 + (i >> 10));
     for (size_t f = 0; f < sizeof symbols / sizeof *symbols; f++) {
-        struct cairn_restored restored;
+        struct cairn_restored restored = {CAIRN_RESTORED_INIT};
         cairn_err err;
 
         start(&trainer);
@@ -737,7 +733,7 @@ peek(uint64_t address)
 static int
 restore_while_a_device_hangs(void)
 {
-    struct cairn_restored restored;
+    struct cairn_restored restored = {CAIRN_RESTORED_INIT};
     uint8_t *matrix = malloc(ROWS * COLUMNS);
     struct trainer trainer;
     cairn_err err;

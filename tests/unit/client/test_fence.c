@@ -225,8 +225,8 @@ struct trainer {
 static void
 setup(struct trainer *trainer, uint32_t fence_timeout_ms)
 {
-    struct cairn_client_options options = {
-        .rank = 0, .world = 1, .fence_timeout_ms = fence_timeout_ms};
+    struct cairn_client_options options = {CAIRN_CLIENT_OPTIONS_INIT, .rank = 0, .world = 1,
+                                           .fence_timeout_ms = fence_timeout_ms};
     struct cairn_slice slices[SLICES];
     char names[SLICES][16];
 
@@ -240,7 +240,8 @@ setup(struct trainer *trainer, uint32_t fence_timeout_ms)
     assert_non_null(trainer->bytes);
     for (int i = 0; i < SLICES; i++) {
         snprintf(names[i], sizeof names[i], "t%d", i);
-        slices[i] = (struct cairn_slice){.name = names[i],
+        slices[i] = (struct cairn_slice){CAIRN_SLICE_INIT,
+                                         .name = names[i],
                                          .dtype = CAIRN_U8,
                                          .kind = CAIRN_BUFFER,
                                          .dims = 1,
@@ -267,9 +268,9 @@ teardown(struct trainer *trainer)
 static struct cairn_client_stats
 stats_of(const struct trainer *trainer)
 {
-    struct cairn_client_stats stats;
+    struct cairn_client_stats stats = {CAIRN_CLIENT_STATS_INIT};
 
-    cairn_client_stats_read(trainer->client, &stats);
+    assert_int_equal(cairn_client_stats_read(trainer->client, &stats), CAIRN_OK);
     return stats;
 }
 
@@ -572,6 +573,7 @@ test_slices_that_share_memory(void **state)
     setup(&trainer, 10000);
     for (int i = 0; i < SLICES; i++)
         slices[i] = (struct cairn_slice){
+            CAIRN_SLICE_INIT,
             .name = i == 0   ? "whole"
                     : i == 1 ? "apart"
                              : "its second half",

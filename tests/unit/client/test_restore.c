@@ -102,7 +102,8 @@ add(struct rank *rank, struct cairn_slice slice, bool filled)
 static struct cairn_slice
 matrix(uint64_t row, uint64_t rows, uint64_t column, uint64_t columns)
 {
-    return (struct cairn_slice){.name = "matrix",
+    return (struct cairn_slice){CAIRN_SLICE_INIT,
+                                .name = "matrix",
                                 .dtype = CAIRN_U32,
                                 .kind = CAIRN_PARAM,
                                 .dims = 2,
@@ -115,28 +116,19 @@ matrix(uint64_t row, uint64_t rows, uint64_t column, uint64_t columns)
 static struct cairn_slice
 vector(uint64_t begin, uint64_t end)
 {
-    return (struct cairn_slice){.name = "vector",
-                                .dtype = CAIRN_U32,
-                                .kind = CAIRN_OPTIMIZER,
-                                .dims = 1,
-                                .shape = {LENGTH},
-                                .extent = {LENGTH},
-                                .flat_begin = begin,
-                                .flat_end = end,
+    return (struct cairn_slice){CAIRN_SLICE_INIT,        .name = "vector",    .dtype = CAIRN_U32,
+                                .kind = CAIRN_OPTIMIZER, .dims = 1,           .shape = {LENGTH},
+                                .extent = {LENGTH},      .flat_begin = begin, .flat_end = end,
                                 .replica_count = 1};
 }
 
 static struct cairn_slice
 blob(uint32_t replica)
 {
-    return (struct cairn_slice){.name = "blob",
-                                .dtype = CAIRN_U8,
-                                .kind = CAIRN_OPAQUE,
-                                .dims = 1,
-                                .shape = {BLOB},
-                                .extent = {BLOB},
-                                .replica_index = replica,
-                                .replica_count = 3};
+    return (struct cairn_slice){
+        CAIRN_SLICE_INIT,  .name = "blob",  .dtype = CAIRN_U8, .kind = CAIRN_OPAQUE,
+        .dims = 1,         .shape = {BLOB}, .extent = {BLOB},  .replica_index = replica,
+        .replica_count = 3};
 }
 
 /* Every byte of a rank's tensors is as it was captured. */
@@ -276,7 +268,8 @@ stored_fini(struct stored *stored)
 static struct cairn_client *
 open_client(struct fake_agent *agent, const struct rank *rank)
 {
-    struct cairn_client_options options = {.agent_socket = agent->path,
+    struct cairn_client_options options = {CAIRN_CLIENT_OPTIONS_INIT,
+                                           .agent_socket = agent->path,
                                            .job = "test",
                                            .rank = 1,
                                            .world = 3,
@@ -323,7 +316,7 @@ test_same_layout(void **state)
 {
     struct stored stored = store_all(16 * CAIRN_BLOCK_BYTES, true);
     struct rank rank = {.count = 0};
-    struct cairn_restored restored;
+    struct cairn_restored restored = {CAIRN_RESTORED_INIT};
 
     (void)state;
     source_rank(&rank, 1);
@@ -342,7 +335,7 @@ test_prefers_own(void **state)
 {
     struct stored stored = store_all(8 * CAIRN_BLOCK_BYTES, false);
     struct rank rank = {.count = 0};
-    struct cairn_restored restored;
+    struct cairn_restored restored = {CAIRN_RESTORED_INIT};
 
     (void)state;
     for (uint32_t index = 0; index < 3; index++) { /* all of the vector on each */
@@ -376,7 +369,7 @@ test_other_layout(void **state)
     for (size_t w = 0; w < sizeof windows / sizeof *windows; w++) {
         struct stored stored = store_all(windows[w] * CAIRN_BLOCK_BYTES, w % 2 == 0);
         struct rank rank = {.count = 0};
-        struct cairn_restored restored;
+        struct cairn_restored restored = {CAIRN_RESTORED_INIT};
 
         add(&rank, matrix(3, ROWS - 5, 11, 300), false);
         add(&rank, blob(0), false);
@@ -395,7 +388,7 @@ test_whole_state(void **state)
 {
     struct stored stored = store_all(8 * CAIRN_BLOCK_BYTES, false);
     struct rank rank = {.count = 0};
-    struct cairn_restored restored;
+    struct cairn_restored restored = {CAIRN_RESTORED_INIT};
 
     (void)state;
     stored.agent->source = CAIRN_SOURCE_FILES;
@@ -424,7 +417,7 @@ test_pipelined(void **state)
 {
     struct stored stored = store_all(8 * CAIRN_BLOCK_BYTES, false);
     struct rank rank = {.count = 0};
-    struct cairn_restored restored;
+    struct cairn_restored restored = {CAIRN_RESTORED_INIT};
     struct cairn_client *client;
     pthread_t thread;
     void *two;
@@ -452,7 +445,7 @@ test_damage_repaired(void **state)
     for (int where = 0; where < 3; where++) {
         struct stored stored = store_all(8 * CAIRN_BLOCK_BYTES, true);
         struct rank rank = {.count = 0};
-        struct cairn_restored restored;
+        struct cairn_restored restored = {CAIRN_RESTORED_INIT};
         struct cairn_client *client;
 
         source_rank(&rank, 1);
@@ -480,7 +473,7 @@ test_damage_repaired(void **state)
 static void
 expect_failure(struct stored *stored, struct rank *rank, cairn_err expected, const char *said)
 {
-    struct cairn_restored restored = {.bytes = 77};
+    struct cairn_restored restored = {CAIRN_RESTORED_INIT, .bytes = 77};
     struct cairn_client *client = open_client(stored->agent, rank);
 
     assert_int_equal(cairn_client_restore(client, &restored), expected);
@@ -567,7 +560,7 @@ test_answers(void **state)
         0; /* the memory there is another container's: every block fails */
     stored.agent->hold_fetches = 0;
     {
-        struct cairn_restored restored;
+        struct cairn_restored restored = {CAIRN_RESTORED_INIT};
         struct cairn_client *client = open_client(stored.agent, &rank);
 
         clear(&rank);
@@ -586,7 +579,7 @@ test_hostile_manifests(void **state)
 {
     struct stored stored = store_all(8 * CAIRN_BLOCK_BYTES, true);
     struct rank rank = {.count = 0};
-    struct cairn_restored restored;
+    struct cairn_restored restored = {CAIRN_RESTORED_INIT};
     struct cairn_client *client;
 
     (void)state;
@@ -624,9 +617,10 @@ test_without_slots(void **state)
 {
     struct stored stored = store_all(8 * CAIRN_BLOCK_BYTES, true);
     struct rank rank = {.count = 0};
-    struct cairn_restored restored;
-    struct cairn_client_options options = {
-        .agent_socket = stored.agent->path, .world = 3, .log = note_line};
+    struct cairn_restored restored = {CAIRN_RESTORED_INIT};
+    struct cairn_client_options options = {CAIRN_CLIENT_OPTIONS_INIT,
+                                           .agent_socket = stored.agent->path, .world = 3,
+                                           .log = note_line};
     struct cairn_client *client = NULL;
 
     (void)state;
@@ -687,7 +681,7 @@ test_huge_pages_are_let_go_of(void **state)
 {
     struct stored stored = store_all(16 * CAIRN_BLOCK_BYTES, true);
     struct rank rank = {.count = 0};
-    struct cairn_restored restored;
+    struct cairn_restored restored = {CAIRN_RESTORED_INIT};
     bool huge = make_slot_huge(stored.agent);
 
     (void)state;
@@ -732,7 +726,7 @@ test_nothing_is_inherited(void **state)
 {
     struct stored stored = store_all(8 * CAIRN_BLOCK_BYTES, true);
     struct rank rank = {.count = 0};
-    struct cairn_restored restored;
+    struct cairn_restored restored = {CAIRN_RESTORED_INIT};
     struct cairn_client *client;
     pthread_t thread;
     void *count;
@@ -787,14 +781,13 @@ static void
 test_list(void **state)
 {
     struct stored stored = store_all(8 * CAIRN_BLOCK_BYTES, true);
-    struct cairn_client_options options = {.agent_socket = stored.agent->path,
-                                           .world = 3,
-                                           .connect_timeout_ms = 3000,
-                                           .log = note_line};
+    struct cairn_client_options options = {CAIRN_CLIENT_OPTIONS_INIT,
+                                           .agent_socket = stored.agent->path, .world = 3,
+                                           .connect_timeout_ms = 3000, .log = note_line};
     struct listing listing = {0};
     struct cairn_generation generation;
     struct rank rank = {.count = 0};
-    struct cairn_restored restored;
+    struct cairn_restored restored = {CAIRN_RESTORED_INIT};
     struct cairn_client *client = NULL;
 
     (void)state;

@@ -39,7 +39,7 @@ put(uint64_t offset, uint64_t bytes_len, size_t touched)
     uint8_t *memory =
         mmap(NULL, MEMORY_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     uint8_t *bytes = malloc(bytes_len);
-    struct cairn_slice slice = {.address = memory, .device = -1};
+    struct cairn_slice slice = {CAIRN_SLICE_INIT, .address = memory, .device = -1};
     struct client_sink *sink = NULL;
     size_t expected;
 

@@ -263,15 +263,15 @@ test_forked_child(void **state)
     child = fork();
     assert_true(child >= 0);
     if (child == 0) {
-        struct cairn_client_stats stats;
-        struct cairn_restored restored;
+        struct cairn_client_stats stats = {CAIRN_CLIENT_STATS_INIT};
+        struct cairn_restored restored = {CAIRN_RESTORED_INIT};
         bool quiet = cairn_snapshot_begin(client, 2) == CAIRN_INVAL &&
                      cairn_snapshot_fence(client, CAIRN_FENCE_ALL) == CAIRN_INVAL &&
                      cairn_client_register(client, model.slices, 1) == CAIRN_INVAL &&
                      cairn_client_restore(client, &restored) == CAIRN_INVAL &&
-                     cairn_client_set_stream(client, 0, NULL) == CAIRN_INVAL;
+                     cairn_client_set_stream(client, 0, NULL) == CAIRN_INVAL &&
+                     cairn_client_stats_read(client, &stats) == CAIRN_INVAL;
 
-        cairn_client_stats_read(client, &stats);
         cairn_client_close(client);
         _exit(quiet && stats.attached == 0 ? 0 : 1);
     }

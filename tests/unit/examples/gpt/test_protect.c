@@ -51,7 +51,8 @@ cairn_client_open(const struct cairn_client_options *options, struct cairn_clien
 {
     struct cairn_client *client = calloc(1, sizeof *client);
 
-    if (!client || options->rank >= options->world)
+    if (!client || options->rank >= options->world || options->struct_bytes != sizeof *options ||
+        options->reserved)
         misused("open");
     *out = client;
     return CAIRN_OK;
@@ -78,7 +79,8 @@ cairn_client_register(struct cairn_client *client, const struct cairn_slice *sli
             if (strcmp(slices[j].name, slice->name) == 0)
                 misused("two slices of one name");
         }
-        if (slice->replica_index >= slice->replica_count || slice->device != -1 ||
+        if (slice->struct_bytes != sizeof *slice || slice->reserved ||
+            slice->replica_index >= slice->replica_count || slice->device != -1 ||
             strlen(slice->name) >= CAIRN_NAME_BYTES_MAX)
             misused("a slice");
         for (uint32_t d = 0; d < slice->dims; d++) {
@@ -160,6 +162,8 @@ cairn_client_restore(struct cairn_client *client, struct cairn_restored *out)
 {
     uint64_t bytes = 0;
 
+    if (out->struct_bytes != sizeof *out || out->reserved)
+        misused("restore");
     if (restore_error)
         return restore_error;
     for (uint32_t i = 0; i < client->count; i++) {
@@ -178,15 +182,19 @@ cairn_client_restore(struct cairn_client *client, struct cairn_restored *out)
         bytes += slice_bytes(slice);
     }
     client->step = claimed_step;
-    *out = (struct cairn_restored){
-        .generation = {3, claimed_step}, .bytes = bytes, .local_bytes = bytes};
+    *out = (struct cairn_restored){CAIRN_RESTORED_INIT, .generation = {3, claimed_step},
+                                   .bytes = bytes, .local_bytes = bytes};
     return CAIRN_OK;
 }
 
-void
+cairn_err
 cairn_client_stats_read(const struct cairn_client *client, struct cairn_client_stats *out)
 {
-    *out = (struct cairn_client_stats){.snapshots_begun = client->begun, .attached = 1};
+    if (out->struct_bytes != sizeof *out)
+        misused("the counters");
+    *out = (struct cairn_client_stats){CAIRN_CLIENT_STATS_INIT, .snapshots_begun = client->begun,
+                                       .attached = 1};
+    return CAIRN_OK;
 }
 
 static int
