@@ -42,6 +42,10 @@ PY_FILES = $(sort $(shell find bindings tests -name "*.py"))
 SRC_OF  = $(sort $(shell find $(1) -name '*.c'))
 OBJ_OF  = $(patsubst %.c,$(BUILD)/%.o,$(call SRC_OF,$(1)))
 ARCHIVES := $(foreach m,$(MODULES),$(if $(call SRC_OF,$(m)),$(BUILD)/lib$(m).a))
+# The header has the library's version; the soname has its first number.
+LIBRARY_VERSION := $(shell sed -n 's/^.define CAIRN_LIBRARY_VERSION "\(.*\)"$$/\1/p' include/cairn/client.h)
+LIBRARY_SONAME  := libcairn.so.$(firstword $(subst ., ,$(LIBRARY_VERSION)))
+LIBRARY_FILE    := libcairn.so.$(LIBRARY_VERSION)
 GPT_OBJ  := $(patsubst %.c,$(BUILD)/%.o,$(wildcard examples/gpt/*.c))
 
 # The archives that a test of a module may link: its own and those below it (docs/ARCHITECTURE.md).
@@ -58,12 +62,13 @@ ARCHIVES_FOR = $(foreach m,$(NEEDS_$(1)),$(filter $(BUILD)/lib$(m).a,$(ARCHIVES)
 LINK_ARCHIVES = -Wl,--start-group $(filter %.a,$^) -Wl,--end-group
 
 .PHONY: all FORCE clean deps test-deps demo test check sim cluster interop fuzz bench bench-peers
-.PHONY: bench-convert style layers headers format install
+.PHONY: bench-convert style layers headers format install uninstall
 .SECONDARY:
 .DELETE_ON_ERROR:
 all: $(BUILD)/cairn $(BUILD)/libcairn.so $(BUILD)/libnccl-profiler-cairn.so $(BUILD)/gpt
 	$(Q)ln -sfn $(BUILD)/cairn cairn && mkdir -p lib && \
-	    ln -sfn ../$(BUILD)/libcairn.so lib/libcairn.so && \
+	    ln -sfn ../$(BUILD)/$(LIBRARY_FILE) lib/$(LIBRARY_FILE) && \
+	    ln -sfn $(LIBRARY_FILE) lib/$(LIBRARY_SONAME) && ln -sfn $(LIBRARY_SONAME) lib/libcairn.so && \
 	    ln -sfn ../$(BUILD)/libnccl-profiler-cairn.so lib/libnccl-profiler-cairn.so
 
 $(BUILD)/flags: FORCE
@@ -88,13 +93,19 @@ $(foreach m,$(MODULES),$(eval $(call archive_rule,$(m))))
 
 $(BUILD)/cairn: $(call ARCHIVES_FOR,tools)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $(LINK_ARCHIVES) $(LIBS_ALL)
-# The library exports only the symbols of include/cairn/. It stays in memory (nodelete), because
+# client/libcairn.map names the exported symbols. The library stays in memory (nodelete), because
 # exit(3) calls into it after cairn_client_close_at_exit.
-$(BUILD)/libcairn.so: $(call ARCHIVES_FOR,client) client/libcairn.map
-	$(Q)$(CC) $(LDFLAGS) -shared -Wl,-soname,libcairn.so -Wl,-z,nodelete \
-	    -Wl,--version-script=client/libcairn.map -o $@ -Wl,--whole-archive $(BUILD)/libclient.a \
-	    -Wl,--no-whole-archive $(LINK_ARCHIVES) -lisal -ldl -lm
-# NCCL's profiler plugin. NCCL closes it while its threads may still call it: it stays in memory.
+LINK_LIBRARY = $(CC) $(LDFLAGS) -shared -Wl,-soname,$(LIBRARY_SONAME) -Wl,-z,nodelete \
+               -Wl,--version-script=client/libcairn.map
+$(BUILD)/$(LIBRARY_FILE): $(call ARCHIVES_FOR,client) client/libcairn.map
+	$(Q)$(LINK_LIBRARY) -o $@ -Wl,--whole-archive $(BUILD)/libclient.a -Wl,--no-whole-archive \
+	    $(LINK_ARCHIVES) -lisal -ldl -lm
+$(BUILD)/$(LIBRARY_SONAME): $(BUILD)/$(LIBRARY_FILE)
+	$(Q)ln -sfn $(<F) $@
+$(BUILD)/libcairn.so: $(BUILD)/$(LIBRARY_SONAME)
+	$(Q)ln -sfn $(<F) $@
+# NCCL's profiler plugin. NCCL opens it by this name, and its symbols carry NCCL's versions in their
+# names. NCCL closes it while its threads may still call it: it stays in memory.
 NCCL_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(wildcard bindings/nccl/*.c) client/timing.c base/ring.c)
 $(BUILD)/libnccl-profiler-cairn.so: $(NCCL_OBJ) bindings/nccl/libnccl-profiler-cairn.map
 	$(Q)$(CC) $(LDFLAGS) -shared -Wl,-soname,libnccl-profiler-cairn.so -Wl,-z,nodelete \
@@ -110,6 +121,20 @@ $(BUILD)/libfakecuda.so: $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/support/fa
 CUDA_TESTS := snapshot/test_mem snapshot/test_capture client/test_device tools/test_bench_device
 $(CUDA_TESTS:%=$(BUILD)/tests/unit/%): | $(BUILD)/libfakecuda.so
 $(BUILD)/tests/unit/client/test_client: | $(BUILD)/libcairn.so
+# Callers and a library of a later version, in which every struct that grows has more fields.
+LARGER := $(BUILD)/larger
+$(LARGER)/made: tests/support/abi/larger.py $(wildcard include/cairn/*.h)
+	$(Q)mkdir -p $(@D) && python3 $< include/cairn $(LARGER)/include/cairn && touch $@
+$(LARGER)/%.o: %.c $(BUILD)/flags $(LARGER)/made
+	$(Q)mkdir -p $(@D) && $(CC) -I$(LARGER)/include $(CPPFLAGS) $(CFLAGS) -MMD -MP -c -o $@ $<
+LARGER_OBJ := $(patsubst $(BUILD)/%,$(LARGER)/%,$(call OBJ_OF,client snapshot))
+$(LARGER)/librest.a: $(filter $(LARGER)/snapshot/%,$(LARGER_OBJ))
+	$(Q)rm -f $@ && ar rcsP $@ $^
+$(LARGER)/libcairn.so: $(filter $(LARGER)/client/%,$(LARGER_OBJ)) $(LARGER)/librest.a
+$(LARGER)/libcairn.so: $(BUILD)/libbase.a client/libcairn.map
+	$(Q)$(LINK_LIBRARY) -o $@ $(filter %.o,$^) $(LINK_ARCHIVES) -lisal -ldl -lm
+ABI_CALLERS := $(BUILD)/tests/support/abi/caller.o $(LARGER)/tests/support/abi/caller.o
+$(BUILD)/tests/unit/client/test_abi: $(ABI_CALLERS) | $(BUILD)/libcairn.so $(LARGER)/libcairn.so
 UNIT_SRC  := $(sort $(shell find tests/unit -name 'test_*.c'))
 FAULT_SRC := $(wildcard tests/fault/test_*.c)
 UNIT_BIN  := $(patsubst %.c,$(BUILD)/%,$(UNIT_SRC))
@@ -220,16 +245,30 @@ style:
 format:
 	clang-format-14 -i $(C_FILES)
 	black -q $(PY_FILES)
-install: all
-	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib $(DESTDIR)$(PREFIX)/include/cairn
-	install -m 755 $(BUILD)/cairn $(DESTDIR)$(PREFIX)/bin/
-	install -m 755 $(BUILD)/libcairn.so $(BUILD)/libnccl-profiler-cairn.so $(DESTDIR)$(PREFIX)/lib/
-	install -m 644 include/cairn/*.h $(DESTDIR)$(PREFIX)/include/cairn/
-	install -d $(DESTDIR)$(PREFIX)/lib/cairn/python/cairn/autoload
-	install -m 644 bindings/python/cairn/*.py bindings/python/cairn/py.typed \
-	    $(DESTDIR)$(PREFIX)/lib/cairn/python/cairn/
-	install -m 644 bindings/python/cairn/autoload/*.py \
-	    $(DESTDIR)$(PREFIX)/lib/cairn/python/cairn/autoload/
+# What install puts below PREFIX and uninstall removes: mode:source:place, and link:target. Shared
+# folders (bin, lib, lib/pkgconfig, include) stay.
+PYTHON_MODULES := $(sort $(shell find bindings/python/cairn -name '*.py' -o -name py.typed))
+INSTALLED := 755:$(BUILD)/cairn:bin/cairn 755:$(BUILD)/$(LIBRARY_FILE):lib/$(LIBRARY_FILE) \
+    755:$(BUILD)/libnccl-profiler-cairn.so:lib/libnccl-profiler-cairn.so \
+    644:$(BUILD)/cairn.pc:lib/pkgconfig/cairn.pc \
+    $(foreach f,$(wildcard include/cairn/*.h),644:$(f):$(f)) \
+    $(foreach f,$(PYTHON_MODULES),644:$(f):$(f:bindings/%=lib/cairn/%))
+INSTALLED_LINKS := lib/$(LIBRARY_SONAME):$(LIBRARY_FILE) lib/libcairn.so:$(LIBRARY_SONAME)
+# Python leaves __pycache__ beside the modules that it has run.
+PYTHON_FOLDERS := $(sort $(dir $(PYTHON_MODULES:bindings/%=lib/cairn/%)))
+$(BUILD)/cairn.pc: client/cairn.pc.in include/cairn/client.h FORCE
+	$(Q)mkdir -p $(@D) && sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(LIBRARY_VERSION)|' $< > $@
+install: all $(BUILD)/cairn.pc
+	$(Q)set -e; for file in $(INSTALLED); do IFS=:; set -- $$file; unset IFS; \
+	    install -D -m $$1 $$2 $(DESTDIR)$(PREFIX)/$$3; done; \
+	for link in $(INSTALLED_LINKS); do \
+	    ln -sfn $${link#*:} $(DESTDIR)$(PREFIX)/$${link%%:*}; done
+uninstall:
+	$(Q)cd $(DESTDIR)$(PREFIX) && rm -rf $(PYTHON_FOLDERS:%=%__pycache__) && \
+	    rm -f $(foreach f,$(INSTALLED),$(lastword $(subst :, ,$(f)))) \
+	    $(foreach l,$(INSTALLED_LINKS),$(firstword $(subst :, ,$(l)))) && \
+	    for folder in lib/cairn include/cairn; do [ ! -d $$folder ] || \
+	    find $$folder -depth -type d -exec rmdir --ignore-fail-on-non-empty {} +; done
 
 # The simulator: the protocol's own files, compiled with planted bugs; the product has none of them.
 SIM_LAYOUT := layout share manifest manifest_check reshard_tiling reshard_boxes reshard_pieces \

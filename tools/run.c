@@ -216,7 +216,7 @@ set_python(void)
 
     if (cairn_own_path(path, sizeof path))
         set("CAIRN_COMMAND", path); /* what it asks for a snapshot with */
-    if (!getenv("CAIRN_LIBRARY") && cairn_find_library("libcairn.so", path))
+    if (!getenv("CAIRN_LIBRARY") && cairn_find_library("libcairn.so.1", path))
         set("CAIRN_LIBRARY", path);
     if (!cairn_find_beside(packages, "cairn/autoload/sitecustomize.py", path))
         return false;
