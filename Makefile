@@ -43,7 +43,8 @@ SRC_OF  = $(sort $(shell find $(1) -name '*.c'))
 OBJ_OF  = $(patsubst %.c,$(BUILD)/%.o,$(call SRC_OF,$(1)))
 ARCHIVES := $(foreach m,$(MODULES),$(if $(call SRC_OF,$(m)),$(BUILD)/lib$(m).a))
 # The header has the library's version; the soname has its first number.
-LIBRARY_VERSION := $(shell sed -n 's/^.define CAIRN_LIBRARY_VERSION "\(.*\)"$$/\1/p' include/cairn/client.h)
+LIBRARY_VERSION := $(shell sed -n \
+    's/^.define CAIRN_LIBRARY_VERSION "\(.*\)"$$/\1/p' include/cairn/client.h)
 LIBRARY_SONAME  := libcairn.so.$(firstword $(subst ., ,$(LIBRARY_VERSION)))
 LIBRARY_FILE    := libcairn.so.$(LIBRARY_VERSION)
 GPT_OBJ  := $(patsubst %.c,$(BUILD)/%.o,$(wildcard examples/gpt/*.c))

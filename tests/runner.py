@@ -192,8 +192,14 @@ def suite_unit():
     status, output = make("all")
     if status != 0:
         return [Result("unit: build", failed=1, output=output)]
+    python = sorted(
+        glob.glob(os.path.join(ROOT, "tests", "unit", "**", "test_*.py"), recursive=True)
+    )
     return run_binaries("unit", "build/plain", ["unit/**/test_*"]) + [
-        run_program("unit: test_programs.py", [*PYTHON, "tests/unit/test_programs.py", "-v"])
+        run_program(
+            f"unit: {os.path.relpath(p, os.path.join(ROOT, 'tests', 'unit'))}", [*PYTHON, p, "-v"]
+        )
+        for p in python
     ]
 
 
