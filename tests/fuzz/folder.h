@@ -222,7 +222,8 @@ fuzz_folder_try(const struct cairn_format *format, const uint8_t *bytes, size_t 
         fuzz_each_parent(file->path, false, fuzz_make_folder);
         (void)fuzz_folder_write(file->path, file->bytes, file->bytes_len, archived);
     }
-    err = cairn_checkpoint_open(fuzz_folder, format, 0, &checkpoint, &complaint);
+    err = format ? cairn_checkpoint_open(fuzz_folder, format, 0, &checkpoint, &complaint)
+                 : cairn_checkpoint_detect(fuzz_folder, cairn_formats, 0, &checkpoint, &complaint);
     fuzz_require(err != CAIRN_INTERNAL && (err == CAIRN_OK || complaint.text[0] != '\0'));
     if (err && getenv("CAIRN_FUZZ_SAY"))
         fprintf(stderr, "%s\n", complaint.text);

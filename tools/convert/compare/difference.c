@@ -1,9 +1,9 @@
 /*
- * tools/convert/compare/difference.c - see difference.h.
+ * tools/convert/compare/difference.c - see compare/difference.h.
  *
- * Both sides are planned into the same container that nobody keeps: the tensors that both have,
- * row- major, one after the other. A tile is gathered from the left by the executor and from the
- * right here, and compared in memory.
+ * Both sides are planned into the same container, which is never written: the tensors that both
+ * have, row-major, one after the other. The executor gathers a tile from the left; this file
+ * gathers it from the right, and compares the two in memory.
  */
 #include "tools/convert/compare/difference.h"
 

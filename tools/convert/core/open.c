@@ -1,4 +1,5 @@
-/* tools/convert/core/open.c - open a checkpoint: detect its format, read its metadata. */
+/* tools/convert/core/open.c - opens a checkpoint: finds its format and lets it read the metadata.
+ */
 #include "tools/convert/core/format.h"
 
 #include <inttypes.h>

@@ -1,16 +1,20 @@
 /*
- * tools/convert/deepspeed/files.h - which file of a DeepSpeed checkpoint is whose.
+ * tools/convert/deepspeed/files.h - which file of a DeepSpeed checkpoint belongs to which rank:
  *
- *     mp_rank_<part>_model_states.pt                          the module, ZeRO 0 to 2
- *     zero_pp_rank_<rank>_mp_rank_<part>_model_states.pt      the module of a rank, ZeRO 3
- *     [bf16_]zero_pp_rank_<rank>_mp_rank_<part>_optim_states.pt   a rank's part of the optimizer
- *     layer_<number>-model_states.pt                          a layer of a pipeline's module
- *     layer_<layer>_expert_<number>_mp_rank_<part>_model_states.pt   one expert of a layer of the
- *     part, ZeRO 1 and 2
+ *   mp_rank_<part>_model_states.pt
+ *       the module, ZeRO 0 to 2
+ *   zero_pp_rank_<rank>_mp_rank_<part>_model_states.pt
+ *       the module of a rank, ZeRO 3
+ *   [bf16_]zero_pp_rank_<rank>_mp_rank_<part>_optim_states.pt
+ *       a rank's part of the optimizer
+ *   layer_<number>-model_states.pt
+ *       a layer of a pipeline's module
+ *   layer_<layer>_expert_<number>_mp_rank_<part>_model_states.pt
+ *       one expert of a layer of the part, ZeRO 1 and 2
  *
- * "pp_rank" is the data-parallel rank, a number without leading zeros: names do not sort as ranks
- * do. A part is what model parallelism makes of the module: a stage of a pipeline, or a rank's
- * share of tensor parallelism; 0 without it.
+ * "pp_rank" is the data-parallel rank, a number without leading zeros, so names do not sort as
+ * ranks do. A part is what model parallelism makes of the module: a stage of a pipeline, or a
+ * rank's share of tensor parallelism. It is 0 without model parallelism.
  */
 #ifndef CAIRN_TOOLS_CONVERT_DEEPSPEED_FILES_H
 #define CAIRN_TOOLS_CONVERT_DEEPSPEED_FILES_H

@@ -1,4 +1,5 @@
-/* tools/convert/deepspeed/format.h - the formats "deepspeed" and "deepspeed-universal". */
+/* tools/convert/deepspeed/format.h - the rows of the formats "deepspeed" and
+ * "deepspeed-universal". */
 #ifndef CAIRN_TOOLS_CONVERT_DEEPSPEED_FORMAT_H
 #define CAIRN_TOOLS_CONVERT_DEEPSPEED_FORMAT_H
 

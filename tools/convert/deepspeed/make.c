@@ -16,14 +16,6 @@ tensor_at(const struct cairn_deepspeed_make *make, uint32_t tensor)
     return cairn_layout_tensor(make->checkpoint->layout, tensor);
 }
 
-uint32_t
-cairn_deepspeed_make_find(const struct cairn_deepspeed_make *make, const char *name)
-{
-    uint32_t tensor = cairn_layout_tensor_find(make->checkpoint->layout, name);
-
-    return tensor < make->tensor_count ? tensor : UINT32_MAX;
-}
-
 static bool
 is_floating(enum cairn_dtype dtype)
 {

@@ -11,6 +11,14 @@
 
 #define MASTER "fp32."
 
+uint32_t
+cairn_deepspeed_make_find(const struct cairn_deepspeed_make *make, const char *name)
+{
+    uint32_t tensor = cairn_layout_tensor_find(make->checkpoint->layout, name);
+
+    return tensor < make->tensor_count ? tensor : UINT32_MAX;
+}
+
 static const struct cairn_tensor *
 tensor_at(const struct cairn_deepspeed_make *make, uint32_t tensor)
 {

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tools/convert/deepspeed/subgroups.h"
 #include "tools/convert/state/opaque_tree.h"
 #include "tools/convert/pickle/write.h"
 

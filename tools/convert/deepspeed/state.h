@@ -17,6 +17,7 @@
  *   ("fragment", parameter)      a rank's part of a frozen parameter, ZeRO 3
  *   ("empty", dtype)             a parameter's place in a module of ZeRO 3
  *   ("line", name)               a tensor without its shape (never carried, only written)
+ *
  * What depends on the number of ranks is as good as left out, so that the same state is the same
  * bytes: parts of tensor parallelism carry what those of a job without would, and nothing where it
  * is what the first part has; group_paddings and param_slice_mappings are None, dp_world_size and
@@ -94,13 +95,6 @@ struct cairn_deepspeed_state {
 };
 
 void cairn_deepspeed_state_fini(struct cairn_deepspeed_state *state);
-
-/* deepspeed/subgroups.c: carries how ZeRO 3 splits groups into buffers, after the first part's
- * objects, of which this is the model's. */
-CAIRN_MUST_CHECK cairn_err cairn_deepspeed_subgroups_note(struct cairn_checkpoint *checkpoint,
-                                                          const struct cairn_deepspeed_state *state,
-                                                          const struct cairn_pickle_node *model,
-                                                          struct cairn_complaint *complaint);
 
 /* The name under which `what` of a rank of a part is carried. */
 void cairn_deepspeed_scoped(uint32_t part, uint32_t rank, const char *what,

@@ -101,14 +101,8 @@ CAIRN_MUST_CHECK cairn_err cairn_deepspeed_tensor_add_flat(struct cairn_deepspee
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_tensor_add(struct cairn_deepspeed_target *target,
                                                       uint32_t tensor, uint32_t file, uint64_t at);
 
-/*
- * deepspeed/subgroups.c. Whether ZeRO 3 makes these buffers of the optimizer's groups (`settings`,
- * its param_groups with the numbers of buffers) where it splits them at `size` elements of one of
- * so many ranks. *known: whether all buffers are in them, without which it is false.
- */
-bool cairn_deepspeed_subgroups_fit(const struct cairn_deepspeed_groups *groups,
-                                   const struct cairn_pickle_node *settings, uint64_t size,
-                                   uint32_t ranks, bool *known);
+/* ---- deepspeed/subgroup_write.c ---- */
+
 /* Where the size is known, the groups become those that the target's ranks have. CAIRN_INVAL where
  * it is not, and the target's ranks, for `flat` buffers, are others than the source's; complained
  * about. */

@@ -23,7 +23,7 @@ struct cairn_conversion_options {
     struct cairn_output_options output;
     const char *const *drops; /* [drop_count] patterns of names (fnmatch) that are left out */
     size_t drop_count;
-    const char *map;         /* map.h; NULL: names and layouts stay what they are */
+    const char *map;         /* maps/map.h; NULL: names and layouts stay what they are */
     const char *const *sets; /* [set_count]: what the map is told, "heads=32" */
     size_t set_count;
     uint32_t thread_count;

@@ -1,9 +1,20 @@
 /*
- * tools/convert/engine/journal.c - see journal.h.
+ * tools/convert/engine/journal.c - see engine/journal.h. The file, little-endian:
  *
- * Header, 48 bytes: "CAIRNJ01", the digest, CRC-64 of the two. Record, 40 bytes: u32 container,
- * u32 0, u64 begin, u64 end, u64 crc of the tile, u64 CRC-64 of what comes before in the record.
- * Little- endian. What follows the first record that is not sound is cut off.
+ *   header, 48 bytes
+ *      0   "CAIRNJ01"
+ *      8   digest of the plan, 32 bytes
+ *     40   u64 CRC-64 of the bytes before
+ *
+ *   record, 40 bytes
+ *      0   u32 container
+ *      4   u32 0
+ *      8   u64 begin
+ *     16   u64 end
+ *     24   u64 CRC-64 of the tile
+ *     32   u64 CRC-64 of the record's bytes before
+ *
+ * Everything after the first damaged record is cut off.
  */
 #include "tools/convert/engine/journal.h"
 

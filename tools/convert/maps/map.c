@@ -48,26 +48,6 @@ matches(const struct cairn_map *map, uint32_t side, const struct cairn_map_name 
     return cairn_map_name_match(pattern, whole, captures);
 }
 
-uint32_t
-cairn_map_source_find(const struct cairn_map_stage *stage, const struct cairn_map_name *pattern,
-                      const char *key, const uint64_t *captures)
-{
-    const char *prefix = stage->map->prefixes[stage->side];
-    size_t prefix_bytes = strlen(prefix), key_bytes = key[0] ? strlen(key) + 1 : 0;
-    char name[CAIRN_NAME_BYTES_MAX];
-    uint32_t found;
-
-    if (!cairn_map_name_make(pattern, key, captures, name))
-        return UINT32_MAX;
-    found = cairn_layout_tensor_find(stage->from, name);
-    if (found != UINT32_MAX || prefix_bytes == 0 ||
-        strncmp(name + key_bytes, prefix, prefix_bytes) != 0)
-        return found;
-    memmove(name + key_bytes, name + key_bytes + prefix_bytes,
-            strlen(name + key_bytes + prefix_bytes) + 1);
-    return cairn_layout_tensor_find(stage->from, name);
-}
-
 /* ---- direction ---- */
 
 static bool
@@ -109,91 +89,6 @@ find_side(struct cairn_map_stage *stage)
     (void)strcpy(stage->report->from, stage->map->sides[stage->side]);
     (void)strcpy(stage->report->to, stage->map->sides[1 - stage->side]);
     return CAIRN_OK;
-}
-
-/* ---- what is made ---- */
-
-cairn_err
-cairn_map_scratch_add(struct cairn_map_stage *stage, const struct cairn_piece *piece)
-{
-    struct cairn_map_pieces *scratch = &stage->scratch;
-
-    if (scratch->count == scratch->room) {
-        size_t room = scratch->room ? 2 * scratch->room : 64;
-        struct cairn_piece *grown = realloc(scratch->pieces, room * sizeof(*grown));
-
-        if (!grown)
-            return CAIRN_NOMEM;
-        scratch->pieces = grown;
-        scratch->room = room;
-    }
-    scratch->pieces[scratch->count++] = *piece;
-    return CAIRN_OK;
-}
-
-/* Room for the pieces' beginnings of `count` tensors and their end. */
-static cairn_err
-reserve(struct cairn_map_stage *stage, uint32_t count)
-{
-    uint32_t room = stage->piece_first_room ? 2 * stage->piece_first_room : 256;
-    size_t *grown;
-
-    if (count + 1 < stage->piece_first_room)
-        return CAIRN_OK;
-    grown = realloc(stage->piece_first, room * sizeof(*grown));
-    if (!grown)
-        return CAIRN_NOMEM;
-    stage->piece_first = grown;
-    stage->piece_first_room = room;
-    return CAIRN_OK;
-}
-
-static cairn_err
-add_alias(struct cairn_map_stage *stage, uint32_t tensor, uint32_t of)
-{
-    if (stage->alias_count == stage->alias_room) {
-        uint32_t room = stage->alias_room ? 2 * stage->alias_room : 16;
-        struct cairn_alias *grown = realloc(stage->aliases, room * sizeof(*grown));
-
-        if (!grown)
-            return CAIRN_NOMEM;
-        stage->aliases = grown;
-        stage->alias_room = room;
-    }
-    stage->aliases[stage->alias_count++] = (struct cairn_alias){tensor, of};
-    return CAIRN_OK;
-}
-
-cairn_err
-cairn_map_target_add(struct cairn_map_stage *stage, const char *name,
-                     const struct cairn_tensor *like, uint32_t dims, const uint64_t *shape,
-                     uint32_t alias_of)
-{
-    uint32_t index = cairn_layout_tensor_count(stage->to);
-    cairn_err err;
-
-    if (cairn_layout_tensor_find(stage->to, name) != UINT32_MAX)
-        return cairn_complain(stage->complaint, CAIRN_CORRUPT,
-                              "%s: two tensors would be called %s, of which %s is the second; "
-                              "leave one out with --drop",
-                              stage->checkpoint->place.path, name, like->name);
-    err = reserve(stage, index + 1);
-    if (!err)
-        err = cairn_box_add_tensor(stage->to, name, like->dtype, like->kind, dims, shape, &index,
-                                   NULL);
-    if (!err)
-        stage->piece_first[index] = cairn_layout_piece_count(stage->to);
-    for (size_t i = 0; !err && alias_of == UINT32_MAX && i < stage->scratch.count; i++) {
-        stage->scratch.pieces[i].tensor = index;
-        err = cairn_layout_add_piece(stage->to, &stage->scratch.pieces[i]);
-    }
-    if (!err && alias_of != UINT32_MAX)
-        err = add_alias(stage, index, alias_of);
-    if (!err)
-        stage->piece_first[index + 1] = cairn_layout_piece_count(stage->to);
-    return err ? cairn_complain(stage->complaint, err, "%s: tensor %s cannot be added: %s",
-                                stage->checkpoint->place.path, name, cairn_err_text(err))
-               : CAIRN_OK;
 }
 
 /* ---- tensor by tensor ---- */

@@ -308,12 +308,3 @@ cairn_map_destroy(struct cairn_map *map)
     free(map->rules);
     free(map);
 }
-
-uint32_t
-cairn_map_symbol_find(const struct cairn_map *map, const char *name)
-{
-    for (uint32_t i = 0; i < map->symbol_count; i++)
-        if (strcmp(map->symbols[i].name, name) == 0)
-            return i;
-    return UINT32_MAX;
-}

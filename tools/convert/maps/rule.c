@@ -6,6 +6,15 @@
 
 /* ---- words ---- */
 
+uint32_t
+cairn_map_symbol_find(const struct cairn_map *map, const char *name)
+{
+    for (uint32_t i = 0; i < map->symbol_count; i++)
+        if (strcmp(map->symbols[i].name, name) == 0)
+            return i;
+    return UINT32_MAX;
+}
+
 static cairn_err
 intern(struct cairn_map *map, struct cairn_map_lexer *lexer, const char *text, uint32_t *symbol)
 {

@@ -1,4 +1,5 @@
-/* tools/convert/maps/stage.h - a mapping under way; inner part of map.c. */
+/* tools/convert/maps/stage.h - a mapping in progress; for maps/map.c and the files that it calls.
+ */
 #ifndef CAIRN_TOOLS_CONVERT_MAPS_STAGE_H
 #define CAIRN_TOOLS_CONVERT_MAPS_STAGE_H
 

@@ -84,30 +84,6 @@ split_of(const struct making *making, const struct cairn_tensor *tensor,
     return CAIRN_OK;
 }
 
-cairn_err
-cairn_megatron_target_part(struct cairn_megatron_target *target, uint32_t tensor,
-                           struct cairn_megatron_part **part)
-{
-    if (target->part_count == target->part_room) {
-        uint32_t room = target->part_room ? 2 * target->part_room : 64;
-        struct cairn_megatron_part *parts = realloc(target->parts, room * sizeof(*parts));
-        uint32_t *tensors;
-
-        if (!parts)
-            return CAIRN_NOMEM;
-        target->parts = parts;
-        tensors = realloc(target->part_tensor, room * sizeof(*tensors));
-        if (!tensors)
-            return CAIRN_NOMEM;
-        target->part_tensor = tensors;
-        target->part_room = room;
-    }
-    target->part_tensor[target->part_count] = tensor;
-    *part = &target->parts[target->part_count++];
-    memset(*part, 0, sizeof(**part));
-    return CAIRN_OK;
-}
-
 /* `canonical` is what the source has, `stored` the key in the dict. */
 static cairn_err
 add_tensor(struct making *making, const char *canonical, const char *stored, bool of_expert,

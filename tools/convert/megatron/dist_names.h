@@ -73,7 +73,8 @@ bool cairn_mdist_is_vocabulary(const char *pattern);
 bool cairn_mdist_extra_state(const char *logical, char out[CAIRN_NAME_BYTES_MAX]);
 
 /* The name of the object with that state, without an ending. The numbers whose bits are set in
- * `stacked` become dimensions; extents[] are the extents of all numbers. False if too long. */
+ * `stacked` become dimensions; extents[] are the extents of all numbers. False if it is too long.
+ */
 bool cairn_mdist_extra_key(const char *logical, uint32_t stacked, const uint64_t *extents,
                            char out[CAIRN_NAME_BYTES_MAX]);
 

@@ -2,15 +2,16 @@
  * tools/convert/megatron/names.h - names of tensors in Megatron-LM's state dicts, and how each is
  * split.
  *
- * A chunk of the pipeline numbers its layers from 0, an expert-parallel rank its experts; canonical
- * names number both over the whole model:
+ * A chunk of the pipeline numbers its layers from 0, and an expert-parallel rank its experts.
+ * Canonical names number both over the whole model:
  *
- *     decoder.layers.<layer>.mlp.experts.local_experts.<expert>.linear_fc1.weight
- *     decoder.layers.<layer>.mlp.experts.linear_fc1.weight<expert>      the same, as grouped GEMMs
- * have it
+ *   decoder.layers.<layer>.mlp.experts.local_experts.<expert>.linear_fc1.weight
+ *   decoder.layers.<layer>.mlp.experts.linear_fc1.weight<expert>
+ *       the same tensor, in the spelling of grouped GEMMs
  *
- * Which parameters are split over tensor-parallel ranks, and along which dimension, is the table of
- * megatron/names.c, by the last two words of a name. What is not in it counts as replicated.
+ * The table in megatron/names.c says by the last two words of a name whether a parameter is split
+ * over tensor-parallel ranks, and along which dimension. A name that is not in it counts as
+ * replicated.
  */
 #ifndef CAIRN_TOOLS_CONVERT_MEGATRON_NAMES_H
 #define CAIRN_TOOLS_CONVERT_MEGATRON_NAMES_H

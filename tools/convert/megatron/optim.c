@@ -2,12 +2,13 @@
  * tools/convert/megatron/optim.c - distrib_optim.pt: the flat buffers of a rank's distributed
  * optimizer.
  *
- * A dict, or where experts have an optimizer of their own a list of two (None: another rank's file
- * has it):
- *     {"buckets_coalesced": True,
- *      <buffer>: {(param dtype, grad dtype): {"param", "exp_avg", "exp_avg_sq": flat,
- * "numel_unpadded": n}}} Nothing in it has a name. A buffer holds the parameters of one chunk and
- * dtype; megatron/parts.h says where.
+ *   {"buckets_coalesced": True,
+ *    <buffer>: {(param dtype, grad dtype): {"param", "exp_avg", "exp_avg_sq": flat,
+ *                                           "numel_unpadded": n}}}
+ *
+ * If experts have an optimizer of their own, it is a list of two such dicts. None in the list means
+ * that another rank's file has it. Nothing in it has a name. A buffer holds the parameters of one
+ * chunk and dtype; megatron/parts.h says where.
  */
 #include "tools/convert/megatron/state.h"
 

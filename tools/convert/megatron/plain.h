@@ -1,16 +1,17 @@
 /*
- * tools/convert/megatron/plain.h - the state of Megatron-LM's optimizers that are not distributed,
- * which lies in model_optim_rng.pt under "optimizer":
+ * tools/convert/megatron/plain.h - the state of Megatron-LM's optimizers that are not distributed.
+ * It lies in model_optim_rng.pt under "optimizer":
  *
- *     {"optimizer": {"state": {<number>: {"step", "exp_avg", "exp_avg_sq"}}, "param_groups": [{…,
- * "params": [<number>…]}…]}, "fp32_from_fp16_params": [[<tensor>…]…]}
+ *   {"optimizer": {"state": {<number>: {"step", "exp_avg", "exp_avg_sq"}},
+ *                  "param_groups": [{…, "params": [<number>…]}…]},
+ *    "fp32_from_fp16_params": [[<tensor>…]…]}
  *
- * or for a job in float32 only what is under the inner "optimizer". Nothing in it has a name. A
- * group with wd_mult 0 has the parameters of one dimension, one with another wd_mult the others,
- * both in the order of their registration.
+ * A job in float32 has only the inner "optimizer". Nothing in it has a name. A group with wd_mult 0
+ * has the parameters of one dimension, a group with another wd_mult the others, both in the order
+ * of their registration.
  *
- * Carried is the dict with an empty "state", without "params" in the groups, and with an empty
- * "fp32_from_fp16_params".
+ * What is carried is the dict with an empty "state", without "params" in the groups, and with an
+ * empty "fp32_from_fp16_params".
  */
 #ifndef CAIRN_TOOLS_CONVERT_MEGATRON_PLAIN_H
 #define CAIRN_TOOLS_CONVERT_MEGATRON_PLAIN_H

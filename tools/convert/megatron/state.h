@@ -1,16 +1,21 @@
 /*
- * tools/convert/megatron/state.h - what Megatron-LM's files hold, as they are read.
+ * tools/convert/megatron/state.h - what Megatron-LM's files hold, while they are read.
  *
  * Canonical tensors: each parameter and buffer under its global name (megatron/names.h), without
  * the padding of the vocabulary; fp32.<parameter>, exp_avg.<parameter> and so on for what
- * distrib_optim.pt has. With tied embeddings the last stage's copy of them is a replica.
+ * distrib_optim.pt has. If embeddings are tied, the last stage's copy is a replica.
  *
- * Carried: megatron/common.pickle, the object of rank (0, 0, 0) without its model (args, iteration,
- * optimizer groups, scheduler, RNG states), rank<tp>_<pp>_<ep>/megatron/common.pickle of each other
- * file, megatron/keys (the order in which modules register: lines of a class, a space and a key;
- * class 'B' before the layers, 'L' of a layer, 'A' after them; of experts only the first; where
- * layers are split unevenly a line "S <pp> <vpp> <layers of each chunk>…"), megatron/extra/<key>
- * (what a module has as _extra_state and is not None).
+ * Carried:
+ *
+ *   megatron/common.pickle   the object of rank (0, 0, 0) without its model: args, iteration,
+ *                            optimizer groups, scheduler, RNG states
+ *   rank<tp>_<pp>_<ep>/megatron/common.pickle
+ *                            the same of each other file
+ *   megatron/keys            the order in which modules register: lines of a class, a space and a
+ *                            key. Class 'B' is before the layers, 'L' of a layer, 'A' after them.
+ *                            Only the first expert is listed. If layers are split unevenly there is
+ *                            a line "S <pp> <vpp> <layers of each chunk>…"
+ *   megatron/extra/<key>     what a module has as _extra_state, unless it is None
  */
 #ifndef CAIRN_TOOLS_CONVERT_MEGATRON_STATE_H
 #define CAIRN_TOOLS_CONVERT_MEGATRON_STATE_H

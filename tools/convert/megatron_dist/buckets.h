@@ -2,9 +2,12 @@
  * tools/convert/megatron_dist/buckets.h - the optimizer's state as Megatron-Core's distributed
  * optimizer holds it (dp_reshardable): flat buckets of parameters that no key names.
  *
- * A bucket is the array
- * "optimizer.distributed.dp_group_idx_<group>.gbuf_idx_<buffer>.dtype_<dtypes>.
- * bucket_idx_<bucket>.<state>", of one dimension. A group is a pair of tensor and pipeline rank.
+ * A bucket is an array of one dimension with the key (here in two lines)
+ *
+ *   optimizer.distributed.dp_group_idx_<group>.gbuf_idx_<buffer>.dtype_<dtypes>.
+ *   bucket_idx_<bucket>.<state>
+ *
+ * A group is a pair of tensor and pipeline rank.
  */
 #ifndef CAIRN_TOOLS_CONVERT_MEGATRON_DIST_BUCKETS_H
 #define CAIRN_TOOLS_CONVERT_MEGATRON_DIST_BUCKETS_H

@@ -1,7 +1,6 @@
 /* tools/convert/megatron_dist/extra.c - see megatron_dist/extra.h. */
 #include "tools/convert/megatron_dist/extra.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,12 +1,6 @@
 /*
  * tools/convert/megatron_dist/extra.h - what modules keep beside their parameters ("_extra_state"),
- * as sharded objects: Megatron-Core's loader looks for one of each linear layer, if only for None.
- *
- *     decoder.layers.self_attention.linear_qkv._extra_state/shard_<layer>_<layers>
- *     decoder.layers.mlp.experts.experts.linear_fc1._extra_state/shard_<layer>.<expert>_<both
- *     counts>
- *     decoder.layers.3.self_attention.linear_qkv._extra_state/shard_0_1        where it is not
- *     stacked
+ * as sharded objects. Their names: megatron/dist_names.h.
  */
 #ifndef CAIRN_TOOLS_CONVERT_MEGATRON_DIST_EXTRA_H
 #define CAIRN_TOOLS_CONVERT_MEGATRON_DIST_EXTRA_H

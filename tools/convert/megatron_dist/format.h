@@ -1,4 +1,4 @@
-/* tools/convert/megatron_dist/format.h - the format "megatron-dist": Megatron-Core's
+/* tools/convert/megatron_dist/format.h - the row of the format "megatron-dist": Megatron-Core's
  * distributed checkpoints. */
 #ifndef CAIRN_TOOLS_CONVERT_MEGATRON_DIST_FORMAT_H
 #define CAIRN_TOOLS_CONVERT_MEGATRON_DIST_FORMAT_H

@@ -1,12 +1,15 @@
 /*
  * tools/convert/safetensors/plan.c - lays a checkpoint out as safetensors.
  *
- * One file holds everything. A directory gets
- *   model.safetensors, or model-00001-of-0000N.safetensors and model.safetensors.index.json:
- *     parameters and buffers, what loaders of models look for;
- *   optimizer-… and opaque-… likewise, for what loaders of models must not see.
- * Within a file larger elements come first, then kinds, then names, so that every tensor is
- * aligned. A format without a marker of its own: a directory's index is written last.
+ * One file holds everything. A directory gets:
+ *
+ *   model.safetensors, or model-00001-of-0000N.safetensors and model.safetensors.index.json
+ *       parameters and buffers, which loaders of models look for
+ *   optimizer-… and opaque-… in the same way
+ *       what loaders of models must not see
+ *
+ * Within a file larger elements come first, then kinds, then names, so every tensor is aligned. The
+ * format has no marker of its own: a directory's index is written last.
  */
 #include "tools/convert/safetensors/format.h"
 

@@ -1,17 +1,17 @@
 /*
- * tools/convert/state/names.h - what a nested state dict holds where: parameters, optimizer state
- * by parameter, parameter groups, and the rest; and the canonical names of it (format.h).
+ * tools/convert/state/names.h - what a nested state dict holds where (parameters, optimizer state
+ * by parameter, parameter groups, the rest), and the canonical names of it (core/checkpoint.h).
  *
- * A state dict comes flattened into paths of keys, as torch.distributed.checkpoint does it: dicts
- * by their keys, lists that hold tensors or dicts by index. Of these, only two prefixes have a
- * meaning, and the first one met of each:
+ * A state dict comes flattened into paths of keys, as torch.distributed.checkpoint flattens it:
+ * dicts by their keys, and lists that hold tensors or dicts by index. Only two prefixes have a
+ * meaning, and the first one found of each counts:
  *
- *   model      "model", "module", "state_dict" or "model_state_dict", alone or below one more key:
- *              what follows is a parameter's or buffer's name. Without such a key all of it is.
- *   optimizer  what stands before "state", then a parameter and a key ("exp_avg"), and before
- *              "param_groups", then a number and a key. torch flattens both into one key where it
- * is
- *              asked to: "state.<parameter>.exp_avg", "param_groups.<parameter>.lr".
+ *   model      "model", "module", "state_dict" or "model_state_dict", alone or below one more key.
+ *              What follows is the name of a parameter or buffer. Without such a key the whole path
+ *              is the name.
+ *   optimizer  what stands before "state", a parameter and a key ("exp_avg"), or before
+ *              "param_groups", a number and a key. torch can flatten parameter and key into one:
+ *              "state.<parameter>.exp_avg", "param_groups.<parameter>.lr".
  */
 #ifndef CAIRN_TOOLS_CONVERT_STATE_NAMES_H
 #define CAIRN_TOOLS_CONVERT_STATE_NAMES_H

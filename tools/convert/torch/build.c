@@ -1,13 +1,14 @@
 /*
  * tools/convert/torch/build.c - makes the tree of a file of torch.save for a source that has none:
  *
- *   weights alone   OrderedDict of names
- *   with more       {"model": OrderedDict, "optimizer": {"state": {number: {key: tensor}},
- *                   "param_groups": [...]}, opaque state and tensors by the keys of their names}
+ *   only weights   OrderedDict of names
+ *   with more      {"model": OrderedDict,
+ *                   "optimizer": {"state": {number: {key: tensor}}, "param_groups": [...]},
+ *                   opaque state and tensors by the keys of their names}
  *
- * and what PyTorch would not understand lies under "cairn", opaque state as bytes, from where
- * torch/format.c takes it. Parameters are numbered in the
- * order of the groups, or where there are none, in that of the model.
+ * What PyTorch would not understand lies under "cairn", opaque state as bytes; torch/format.c reads
+ * it from there. Parameters are numbered in the order of the groups, or of the model if there are
+ * no groups.
  */
 #include "tools/convert/torch/building.h"
 

@@ -13,13 +13,6 @@
 
 enum { TAR_MAGIC_AT = 257, ORDER_BYTES_MAX = 16 };
 
-cairn_err
-cairn_torch_refuse(const struct cairn_torch_opening *opening, const char *why)
-{
-    CAIRN_LOG_AT(ERROR, "torch: cannot read %s: %s", opening->where, why);
-    return CAIRN_CORRUPT;
-}
-
 enum cairn_torch_form
 cairn_torch_probe(const void *bytes, size_t bytes_len)
 {

@@ -38,18 +38,6 @@ probe(const struct cairn_place *place)
 
 /* ---- reading ---- */
 
-const struct cairn_torch_tensor *
-cairn_torch_reading_tensor(const struct cairn_torch_reading *reading,
-                           const struct cairn_pickle_node *node, uint32_t *index)
-{
-    uint32_t found = reading->tensor_of[node->index];
-
-    if (found == NODE_NONE)
-        return NULL;
-    *index = found - 1;
-    return &reading->file.tensors[found - 1];
-}
-
 static bool
 is_floating(enum cairn_dtype dtype)
 {

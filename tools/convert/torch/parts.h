@@ -1,7 +1,12 @@
 /*
- * tools/convert/torch/parts.h - what the files behind torch/file.h share: torch/file.c (the
- * archive), torch/legacy.c (the form before 1.6), torch/storages.c and torch/walk.c (what the tree
- * holds).
+ * tools/convert/torch/parts.h - what the files behind torch/file.h share:
+ *
+ *   torch/file.c       opening; the archive
+ *   torch/legacy.c     the form before 1.6
+ *   torch/storages.c   the storages in a tree
+ *   torch/tensors.c    the tensors in a tree
+ *   torch/walk.c       every way down a tree
+ *   torch/refuse.c     logs why a file cannot be read
  */
 #ifndef CAIRN_TOOLS_CONVERT_TORCH_PARTS_H
 #define CAIRN_TOOLS_CONVERT_TORCH_PARTS_H

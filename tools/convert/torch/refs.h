@@ -1,6 +1,7 @@
 /*
  * tools/convert/torch/refs.h - opaque state that names tensors, as objects of torch.save: the
- * persistent ids ("tensor", name) of a tree (format.h) become tensors over storages of their own.
+ * persistent ids ("tensor", name) of a tree (core/checkpoint.h) become tensors over storages of
+ * their own.
  */
 #ifndef CAIRN_TOOLS_CONVERT_TORCH_REFS_H
 #define CAIRN_TOOLS_CONVERT_TORCH_REFS_H

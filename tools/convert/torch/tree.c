@@ -1,13 +1,18 @@
 /*
- * tools/convert/torch/tree.c - the shapes that torch.save gives to tensors:
+ * tools/convert/torch/tree.c - the calls with which torch.save writes tensors:
  *
- *   _rebuild_tensor(storage, offset, size, stride)                              before 0.4
- *   _rebuild_tensor_v2(storage, offset, size, stride, requires_grad, hooks[, {'conj': …, 'neg':
- *   …}]) _rebuild_tensor_v3(…, requires_grad, hooks, dtype[, {…}])                   over untyped
- *   storages _rebuild_parameter(tensor, requires_grad, hooks), …_with_state(…, state)
- *   _rebuild_from_type_v2(function, type, its arguments, attributes)            with attributes
+ *   _rebuild_tensor(storage, offset, size, stride)
+ *       before 0.4
+ *   _rebuild_tensor_v2(storage, offset, size, stride, requires_grad, hooks[, {'conj': …,
+ *                      'neg': …}])
+ *   _rebuild_tensor_v3(…, requires_grad, hooks, dtype[, {…}])
+ *       over untyped storages
+ *   _rebuild_parameter(tensor, requires_grad, hooks)
+ *   _rebuild_parameter_with_state(…, state)
+ *   _rebuild_from_type_v2(function, type, arguments of the type, attributes)
+ *       with attributes
  *
- * all but the last in torch._utils, that one in torch._tensor.
+ * The last is in torch._tensor, all others in torch._utils.
  */
 #include "tools/convert/torch/tree.h"
 

@@ -12,6 +12,7 @@
 
 #include "tools/convert/deepspeed/cuts.h"
 #include "tools/convert/deepspeed/experts.h"
+#include "tools/convert/deepspeed/subgroups.h"
 #include "tools/convert/deepspeed/target.h"
 
 enum { MANY = 20000 };

@@ -1,0 +1,203 @@
+/* tools/convert/deepspeed/subgroup_write.c - splits the optimizer's groups into the buffers of
+ * ZeRO 3 for another number of ranks, and changes the carried objects to match. */
+#include "tools/convert/deepspeed/subgroups.h"
+#include "tools/convert/deepspeed/target.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/convert/core/numbers.h"
+#include "tools/convert/deepspeed/files.h"
+#include "tools/convert/state/param_groups.h"
+#include "tools/convert/torch/carry.h"
+
+/* Cuts the parameters [first, end), those of one of the optimizer's groups, into buffers behind the
+ * `count` that there are. */
+static uint32_t
+cut_setting(struct cairn_deepspeed_target *target, uint32_t setting, uint32_t first, uint32_t end,
+            uint64_t size, struct cairn_deepspeed_group *made, uint32_t count)
+{
+    const struct cairn_deepspeed_parameter *parameters = target->groups.parameters;
+    uint32_t ranks = target->ranks;
+    uint64_t all = 0, held = 0;
+    bool begins = true;
+
+    for (uint32_t i = first; i < end; i++)
+        all += parameters[i].elements / ranks + (parameters[i].elements % ranks != 0);
+    for (uint32_t i = first; i < end; i++) {
+        if (begins) {
+            made[count] = (struct cairn_deepspeed_group){.first = i, .spread = 1};
+            target->setting_of[count++] = setting;
+            held = 0;
+        }
+        made[count - 1].count++;
+        made[count - 1].elements += parameters[i].elements;
+        held += parameters[i].elements / ranks + (parameters[i].elements % ranks != 0);
+        begins = size < all && held >= size;
+    }
+    return count;
+}
+
+/* The buffers that this many ranks have: the parameters stay in their order, and only the ends of
+ * groups are others. */
+static cairn_err
+split_anew(struct cairn_deepspeed_target *target, const struct cairn_pickle_node *settings,
+           uint64_t size)
+{
+    struct cairn_deepspeed_groups *groups = &target->groups;
+    struct cairn_deepspeed_group *made = calloc((size_t)groups->parameter_count + 1, sizeof(*made));
+    uint32_t count = 0, buffer = 0;
+
+    target->setting_of = calloc((size_t)groups->parameter_count + 1, sizeof(*target->setting_of));
+    if (!made || !target->setting_of) {
+        free(made);
+        return CAIRN_NOMEM;
+    }
+    for (uint32_t s = 0; s < settings->count; s++) {
+        uint32_t buffers = cairn_pickle_get(settings->items[s], "params")->count;
+        const struct cairn_deepspeed_group *last =
+            &groups->groups[buffer + buffers - (buffers > 0)];
+
+        if (buffers > 0)
+            count = cut_setting(target, s, groups->groups[buffer].first, last->first + last->count,
+                                size, made, count);
+        buffer += buffers;
+    }
+    free(groups->groups);
+    groups->groups = made;
+    groups->group_count = count;
+    return CAIRN_OK;
+}
+
+/* The numbers that are carried under a name; *said (may be NULL): they are there. */
+static cairn_err
+load_numbers(struct cairn_deepspeed_target *target, const char *name, uint64_t max,
+             uint64_t *numbers, size_t count, bool *said)
+{
+    cairn_err err =
+        cairn_numbers_load(target->checkpoint, name, max, numbers, count, target->complaint);
+
+    if (said)
+        *said = err == CAIRN_OK;
+    if (err == CAIRN_NOT_FOUND)
+        return CAIRN_OK;
+    return err ? err : cairn_deepspeed_target_carried(target, name);
+}
+
+/* The buffers are others than so many ranks have, and by which size they were split is not
+ * known. */
+static cairn_err
+keep_buffers(struct cairn_deepspeed_target *target, const uint64_t had[2], bool flat)
+{
+    const char *path = target->checkpoint->place.path;
+    uint32_t ranks = (uint32_t)had[0], tensor_ranks = (uint32_t)had[1];
+
+    if (ranks == 0)
+        return cairn_complain(target->complaint, CAIRN_INVAL,
+                              "%s does not say where ZeRO 3 splits the optimizer's groups "
+                              "(sub_group_size), and it was not for %" PRIu32
+                              " ranks: convert what DeepSpeed saved once more",
+                              path, target->ranks);
+    if (!flat) {
+        target->ranks = ranks; /* any may load that form, and its objects say whose buffers they
+                                * have */
+        return CAIRN_OK;
+    }
+    if (ranks == target->ranks && tensor_ranks == target->tensor_ranks)
+        return CAIRN_OK;
+    return cairn_complain(target->complaint, CAIRN_INVAL,
+                          "%s has other buffers of ZeRO 3 than its sub_group_size makes, so they "
+                          "hold for its %" PRIu32 " data-parallel and %" PRIu32
+                          " tensor-parallel ranks alone, and not for %" PRIu32 " and %" PRIu32
+                          "; convert it to deepspeed-universal, which any number of ranks loads",
+                          path, ranks, tensor_ranks, target->ranks, target->tensor_ranks);
+}
+
+cairn_err
+cairn_deepspeed_subgroups_plan(struct cairn_deepspeed_target *target,
+                               const struct cairn_pickle_node *model, bool flat)
+{
+    const struct cairn_pickle_node *settings;
+    struct cairn_deepspeed_object object;
+    uint64_t size = cairn_deepspeed_subgroups_size(model), said = 0, ranks[2] = {0, 0};
+    bool known = false, has_size = false;
+    cairn_err err = cairn_deepspeed_object_load(target, 1, 0, &object);
+
+    if (!err)
+        err = load_numbers(target, CAIRN_DEEPSPEED_SUB_GROUP_SIZE, INT64_MAX, &said, 1, &has_size);
+    if (!err)
+        err = load_numbers(target, CAIRN_DEEPSPEED_SUB_GROUP_RANKS, CAIRN_DEEPSPEED_RANKS_MAX,
+                           ranks, 2, NULL);
+    settings = err ? NULL : cairn_deepspeed_subgroups_settings(object.root);
+    if (!err && has_size)
+        size = said;
+    if (!err &&
+        !cairn_deepspeed_subgroups_fit(&target->groups, settings, size, target->ranks, &known))
+        err = known && has_size ? split_anew(target, settings, size)
+                                : keep_buffers(target, ranks, flat);
+    cairn_deepspeed_object_fini(&object);
+    return err;
+}
+
+/* What one of the optimizer's groups has for a buffer, for buffer `number`: the words in it name
+ * the buffer. */
+static struct cairn_pickle_node *
+copy_state(struct cairn_pickle *tree, const struct cairn_pickle_node *state, uint32_t number)
+{
+    const struct cairn_pickle_node *pairs = cairn_pickle_pairs(state);
+    struct cairn_pickle_node *made = cairn_pickle_dict(tree);
+
+    for (uint32_t i = 0; pairs && i < pairs->count; i++) {
+        struct cairn_pickle_node *value = pairs->items[2 * i + 1];
+        const struct cairn_pickle_node *named =
+            value->kind == CAIRN_PICKLE_PERSISTENT ? value->items[0] : NULL;
+        char word[16], key[CAIRN_DEEPSPEED_KEY_BYTES_MAX], name[CAIRN_DEEPSPEED_KEY_BYTES_MAX + 16];
+
+        if (named && named->kind == CAIRN_PICKLE_TUPLE && named->count == 2 &&
+            cairn_pickle_copy_text(named->items[0], word, sizeof(word)) &&
+            (strcmp(word, "flat") == 0 || strcmp(word, "scalar") == 0) &&
+            cairn_pickle_copy_text(pairs->items[2 * i], key, sizeof(key))) {
+            (void)snprintf(name, sizeof(name), "%s/%" PRIu32, key, number);
+            value = cairn_pickle_named(tree, word, name);
+        }
+        cairn_pickle_put(tree, made, pairs->items[2 * i], value);
+    }
+    return made;
+}
+
+void
+cairn_deepspeed_subgroups_apply(const struct cairn_deepspeed_target *target,
+                                struct cairn_pickle *tree, struct cairn_pickle_node *optimizer)
+{
+    struct cairn_pickle_node *base = cairn_pickle_get(optimizer, "optimizer_state_dict");
+    const struct cairn_pickle_node *settings = cairn_pickle_get(base, "param_groups"),
+                                   *states = cairn_pickle_get(base, "state");
+    struct cairn_pickle_node *masters = cairn_pickle_sequence(tree, CAIRN_PICKLE_LIST, NULL, 0);
+    struct cairn_pickle_node *made = cairn_pickle_dict(tree);
+    uint32_t number = 0;
+    char name[32];
+
+    if (!target->setting_of || !settings || settings->kind != CAIRN_PICKLE_LIST)
+        return;
+    for (uint32_t s = 0; s < settings->count; s++) {
+        const struct cairn_pickle_node *known = cairn_pickle_get(settings->items[s], "params");
+        struct cairn_pickle_node *numbers = cairn_pickle_sequence(tree, CAIRN_PICKLE_LIST, NULL, 0);
+        uint64_t first = 0;
+
+        if (!known || known->kind != CAIRN_PICKLE_LIST || known->count == 0 ||
+            !cairn_pickle_u64(known->items[0], &first))
+            continue; /* it had no buffer and has none */
+        for (; number < target->groups.group_count && target->setting_of[number] == s; number++) {
+            (void)snprintf(name, sizeof(name), "fp32/%" PRIu32, number);
+            cairn_pickle_append(tree, masters, cairn_pickle_named(tree, "flat", name));
+            cairn_pickle_append(tree, numbers, cairn_pickle_int(tree, number));
+            cairn_pickle_put(tree, made, cairn_pickle_int(tree, number),
+                             copy_state(tree, cairn_pickle_at(states, first), number));
+        }
+        cairn_torch_carry_replace(settings->items[s], "params", numbers);
+    }
+    cairn_torch_carry_replace(optimizer, "fp32_flat_groups", masters);
+    cairn_torch_carry_replace(base, "state", made);
+}

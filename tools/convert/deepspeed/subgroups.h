@@ -1,0 +1,33 @@
+/*
+ * tools/convert/deepspeed/subgroups.h - where ZeRO 3 splits a group of the optimizer into buffers.
+ * It goes by what one rank has of the group (sub_group_size), so another number of ranks has other
+ * buffers.
+ */
+#ifndef CAIRN_TOOLS_CONVERT_DEEPSPEED_SUBGROUPS_H
+#define CAIRN_TOOLS_CONVERT_DEEPSPEED_SUBGROUPS_H
+
+#include "tools/convert/deepspeed/state.h"
+
+/* The sub_group_size in the job's configuration in a model_states object, else DeepSpeed's
+ * default. */
+uint64_t cairn_deepspeed_subgroups_size(const struct cairn_pickle_node *model);
+
+/* The optimizer's groups in an object of optim_states; NULL if there are none. */
+const struct cairn_pickle_node *
+cairn_deepspeed_subgroups_settings(const struct cairn_pickle_node *object);
+
+/* Whether ZeRO 3 makes these buffers of the optimizer's groups (`settings`: its param_groups with
+ * the numbers of buffers) if it splits them at `size` elements of one of `ranks`. *known: whether
+ * all buffers are in the settings; if not, the answer is false. */
+bool cairn_deepspeed_subgroups_fit(const struct cairn_deepspeed_groups *groups,
+                                   const struct cairn_pickle_node *settings, uint64_t size,
+                                   uint32_t ranks, bool *known);
+
+/* Adds to a checkpoint that is read how ZeRO 3 splits groups into buffers. Call it after the first
+ * part's objects are carried; `model` is the model's. Complained about. */
+CAIRN_MUST_CHECK cairn_err cairn_deepspeed_subgroups_note(struct cairn_checkpoint *checkpoint,
+                                                          const struct cairn_deepspeed_state *state,
+                                                          const struct cairn_pickle_node *model,
+                                                          struct cairn_complaint *complaint);
+
+#endif

@@ -1,0 +1,289 @@
+/*
+ * tools/convert/torch/tensors.c - the tensors at the ends of a tree, with their names.
+ *
+ * A container that is held twice is walked twice, so that no tensor lacks a name; a cycle is not
+ * walked again; a bound on steps stops trees that are small and have endlessly many paths.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "tools/convert/torch/parts.h"
+
+enum { STEPS_MAX = 1 << 26, KEY_DEPTH_MAX = 4 };
+
+/* ---- names ---- */
+
+struct path {
+    char text[CAIRN_TORCH_NAME_BYTES_MAX];
+    size_t used;
+    bool full; /* a part did not fit */
+};
+
+static void
+add_text(struct path *path, const char *text, size_t text_bytes)
+{
+    if (text_bytes >= sizeof(path->text) - path->used) {
+        path->full = true;
+        return;
+    }
+    memcpy(path->text + path->used, text, text_bytes);
+    path->used += text_bytes;
+    path->text[path->used] = '\0';
+}
+
+/* A key as Python prints it, for those that checkpoints have; false for others. */
+static bool
+add_key(struct path *path, const struct cairn_pickle_node *key, int depth)
+{
+    char text[CAIRN_TORCH_NAME_BYTES_MAX];
+
+    if (cairn_pickle_copy_text(key, text, sizeof(text))) {
+        add_text(path, text, strlen(text));
+        return true;
+    }
+    switch (key->kind) {
+    case CAIRN_PICKLE_NONE:
+        add_text(path, "None", 4);
+        return true;
+    case CAIRN_PICKLE_BOOL:
+        add_text(path, key->truth ? "True" : "False", key->truth ? 4 : 5);
+        return true;
+    case CAIRN_PICKLE_INT:
+        (void)snprintf(text, sizeof(text), "%" PRId64, key->integer);
+        add_text(path, text, strlen(text));
+        return true;
+    case CAIRN_PICKLE_GLOBAL:
+        add_text(path, key->global->module, strlen(key->global->module));
+        add_text(path, ".", 1);
+        add_text(path, key->global->name, strlen(key->global->name));
+        return true;
+    case CAIRN_PICKLE_TUPLE:
+        if (depth == KEY_DEPTH_MAX)
+            return false;
+        add_text(path, "(", 1);
+        for (uint32_t i = 0; i < key->count; i++) {
+            if (i > 0)
+                add_text(path, ", ", 2);
+            if (path->full || !add_key(path, key->items[i], depth + 1))
+                return false;
+        }
+        add_text(path, ")", 1);
+        return true;
+    default:
+        return false;
+    }
+}
+
+static void
+add_child(struct path *path, const struct cairn_torch_child *child)
+{
+    char text[32];
+    size_t before;
+
+    if (child->silent)
+        return;
+    if (path->used > 0)
+        add_text(path, ".", 1);
+    if (child->argument)
+        add_text(path, "()", 2);
+    before = path->used;
+    if (child->key && add_key(path, child->key, 0))
+        return;
+    path->used = before;
+    (void)snprintf(text, sizeof(text), child->key ? "?%" PRIu32 : "%" PRIu32, child->index);
+    add_text(path, text, strlen(text));
+}
+
+/* ---- tensors ---- */
+
+static bool
+is_contiguous(const struct cairn_torch_view *view)
+{
+    uint64_t expected = 1;
+
+    for (uint32_t d = 0; d < view->dims; d++)
+        if (view->shape[d] == 0)
+            return true;
+    for (uint32_t d = view->dims; d-- > 0;) {
+        if (view->shape[d] != 1 && view->stride[d] != expected)
+            return false;
+        expected *= view->shape[d];
+    }
+    return true;
+}
+
+static cairn_err
+refuse_tensor(const struct cairn_torch_opening *opening, const char *name, const char *why)
+{
+    CAIRN_LOG_AT(ERROR, "torch: cannot read %s: tensor %s: %s", opening->where,
+                 name[0] ? name : "(the object itself)", why);
+    return CAIRN_CORRUPT;
+}
+
+static cairn_err
+exhausted(const struct cairn_torch_opening *opening)
+{
+    CAIRN_LOG_AT(ERROR,
+                 "torch: cannot read %s: the list of its tensors, %" PRIu32
+                 " so far, does not fit into memory: allow more",
+                 opening->where, opening->file->tensor_count);
+    return CAIRN_NOMEM;
+}
+
+static cairn_err
+make_room(const struct cairn_torch_opening *opening)
+{
+    struct cairn_torch_file *file = opening->file;
+    uint32_t room = file->tensor_room ? file->tensor_room * 2 : 16;
+    struct cairn_torch_tensor *tensors;
+
+    if (file->tensor_count < file->tensor_room)
+        return CAIRN_OK;
+    if (file->tensor_count >= CAIRN_TORCH_TENSORS_MAX)
+        return cairn_torch_refuse(opening, "it has more tensors than can be");
+    if (room * sizeof(*tensors) > opening->memory_bytes)
+        return exhausted(opening);
+    tensors = realloc(file->tensors, room * sizeof(*tensors));
+    if (!tensors)
+        return exhausted(opening);
+    file->tensors = tensors;
+    file->tensor_room = room;
+    return CAIRN_OK;
+}
+
+static cairn_err
+add_tensor(const struct cairn_torch_opening *opening, const struct cairn_pickle_node *node,
+           const char *name)
+{
+    struct cairn_torch_file *file = opening->file;
+    struct cairn_torch_tensor tensor = {.node = node};
+    struct cairn_torch_storage_id id;
+    struct cairn_torch_stored *stored;
+    const char *why = cairn_torch_read_view(node, &tensor.view);
+    char *copy;
+    cairn_err err;
+
+    if (!why)
+        why = cairn_torch_read_storage(tensor.view.storage, &id);
+    if (why)
+        return refuse_tensor(opening, name, why);
+    stored = cairn_torch_find_storage(file, id.key);
+    if (!stored)
+        return refuse_tensor(opening, name, "its storage is not among the file's");
+    err = make_room(opening);
+    if (err)
+        return err;
+    copy = cairn_pickle_alloc(&file->names, strlen(name) + 1);
+    if (!copy)
+        return exhausted(opening);
+    memcpy(copy, name, strlen(name) + 1);
+    stored->viewed = true;
+    tensor.name = copy;
+    tensor.storage = (uint32_t)(stored - file->storages);
+    tensor.at = stored->at + tensor.view.offset * tensor.view.dtype->element_bytes;
+    tensor.bytes = tensor.view.dtype->element_bytes;
+    for (uint32_t d = 0; d < tensor.view.dims; d++)
+        tensor.bytes *= tensor.view.shape[d]; /* bounded by cairn_torch_read_view */
+    if (tensor.bytes == 0)
+        tensor.at = stored->at; /* an empty tensor's offset means nothing and has no bound */
+    tensor.contiguous = is_contiguous(&tensor.view);
+    file->tensors[file->tensor_count++] = tensor;
+    return CAIRN_OK;
+}
+
+/* ---- the walk ---- */
+
+struct level {
+    const struct cairn_pickle_node *node;
+    uint64_t slot;
+    size_t path_used; /* bytes of the path to this node */
+};
+
+struct walk {
+    const struct cairn_torch_opening *opening;
+    struct level *levels;
+    size_t depth;
+    uint8_t *open; /* by node->index: on the way down to here */
+    struct path path;
+};
+
+/* A node at the present path: a tensor, or something to walk into. */
+static cairn_err
+enter(struct walk *walk, const struct cairn_pickle_node *node)
+{
+    cairn_err err = CAIRN_OK;
+
+    if (cairn_torch_is_tensor(node)) {
+        err = add_tensor(walk->opening, node, walk->path.text);
+        node = cairn_torch_attributes(node);
+    }
+    if (err || !node || walk->open[node->index])
+        return err;
+    switch (node->kind) {
+    case CAIRN_PICKLE_LIST:
+    case CAIRN_PICKLE_TUPLE:
+    case CAIRN_PICKLE_SET:
+    case CAIRN_PICKLE_FROZENSET:
+    case CAIRN_PICKLE_DICT:
+    case CAIRN_PICKLE_OBJECT:
+        break;
+    default:
+        return CAIRN_OK;
+    }
+    if (walk->depth == CAIRN_PICKLE_DEPTH_MAX)
+        return cairn_torch_refuse(walk->opening, "its object is nested more than 1000 deep");
+    walk->open[node->index] = 1;
+    walk->levels[walk->depth++] = (struct level){node, 0, walk->path.used};
+    return CAIRN_OK;
+}
+
+static cairn_err
+step(struct walk *walk)
+{
+    struct level *level = &walk->levels[walk->depth - 1];
+    struct cairn_torch_child child;
+
+    walk->path.used = level->path_used;
+    walk->path.text[walk->path.used] = '\0';
+    if (!cairn_torch_next_child(level->node, &level->slot, &child)) {
+        walk->open[level->node->index] = 0;
+        walk->depth--;
+        return CAIRN_OK;
+    }
+    level->slot++;
+    add_child(&walk->path, &child);
+    if (walk->path.full) {
+        CAIRN_LOG_AT(ERROR, "torch: cannot read %s: a name below %.200s is longer than %d bytes",
+                     walk->opening->where, walk->path.text, CAIRN_TORCH_NAME_BYTES_MAX - 1);
+        return CAIRN_CORRUPT;
+    }
+    return enter(walk, child.node);
+}
+
+cairn_err
+cairn_torch_list_tensors(const struct cairn_torch_opening *opening)
+{
+    struct walk *walk = calloc(1, sizeof(*walk));
+    uint64_t steps = 0;
+    cairn_err err = CAIRN_NOMEM;
+
+    if (!walk)
+        return CAIRN_NOMEM;
+    walk->opening = opening;
+    walk->levels = malloc(CAIRN_PICKLE_DEPTH_MAX * sizeof(*walk->levels));
+    walk->open = calloc(opening->file->tree.node_count, 1);
+    if (walk->levels && walk->open)
+        err = enter(walk, opening->file->root);
+    while (err == CAIRN_OK && walk->depth > 0) {
+        err = step(walk);
+        if (err == CAIRN_OK && ++steps > STEPS_MAX)
+            err = cairn_torch_refuse(opening, "its object has endlessly many paths");
+    }
+    free(walk->levels);
+    free(walk->open);
+    free(walk);
+    return err;
+}
