@@ -1,6 +1,6 @@
 /*
  * replan/assign/assigner.h - what the parts of assigning sequences share: the sequences, the most
- * costly first. For replan/assign*.c alone.
+ * costly first. For replan/assign/ alone.
  */
 #ifndef CAIRN_REPLAN_ASSIGN_ASSIGNER_H
 #define CAIRN_REPLAN_ASSIGN_ASSIGNER_H

@@ -4,7 +4,7 @@
  * The longest sequences are cut into two to four sorts by their cost, of which each sequence counts
  * with the least of its sort. A table has, for at least so many of each of the first sorts, the
  * most of the last sort that some pipelines hold beside them. docs/PLANNER.md has the proof. For
- * replan/assign*.c alone.
+ * replan/assign/ alone.
  */
 #ifndef CAIRN_REPLAN_ASSIGN_TABLE_H
 #define CAIRN_REPLAN_ASSIGN_TABLE_H

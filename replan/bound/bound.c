@@ -7,9 +7,9 @@
  *   (B) the sum over its groups of max(0, x - 1) + the share of the layers that it can hold,
  * and that (B) stays true when the pipelines of equal, fastest groups are counted with whole layers
  * and whole micro-batches (C), and (A) when groups that cannot hold the model alone count for less
- * (D), or all count in whole parts of a micro-batch (E, bound/parts.h). The best grouping for each
- * sum is known exactly (group.h); where even that is below the micro-batches that there are, T
- * cannot be reached. (F), which needs a plan to aim at, is bound/raise.h.
+ * (D), or all count in whole parts of a micro-batch (E, parts.h). The best grouping for each sum is
+ * known exactly (replan/fleet/group.h). If even that sum is below the number of micro-batches, no
+ * plan reaches T. (F), which needs a plan to aim at, is in raise.h.
  */
 #include "replan/bound/bound.h"
 

@@ -1,5 +1,5 @@
 /*
- * replan/bound/pricer.h - the parts of bound/prices.h that its two files share: prices of kinds of
+ * replan/bound/pricer.h - the parts of prices.h that its two files share: prices of kinds of
  * groups, and one pipeline of them.
  */
 #ifndef CAIRN_REPLAN_BOUND_PRICER_H

@@ -4,7 +4,7 @@
  * For a time, a linear program over the pipelines and the groupings of nodes that are known has
  * prices for kinds of groups, and those tell which pipelines and groupings it lacks (column
  * generation). Whether its prices are good decides how high the bound gets, never whether it holds:
- * that is checked on all pipelines (bound/prices.h), and on all groupings (group.h).
+ * that is checked on all pipelines (prices.h), and on all groupings (replan/fleet/group.h).
  */
 #include "replan/bound/raise.h"
 

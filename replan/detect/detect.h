@@ -10,7 +10,7 @@
  * steps_in_flight_max ahead of it, and then forgotten. Memory: 2.2 KiB per rank and 16 bytes per
  * operation that it does in a step; 0.8 KiB per channel (a communicator and operation, or a pair of
  * ranks) and 12 bytes per operation in a step; 16 bytes per operation of the steps in flight. Of
- * records without steps see period.h.
+ * records without steps see replan/trace/period.h.
  */
 #ifndef CAIRN_REPLAN_DETECT_DETECT_H
 #define CAIRN_REPLAN_DETECT_DETECT_H

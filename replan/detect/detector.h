@@ -43,7 +43,7 @@ struct cairn_flight {
     struct cairn_rank_step **ranks; /* [world], NULL where not (yet) there */
 };
 
-/* What one step said of each rank; filled by detect/step.c. */
+/* What one step said of each rank; filled by step.c. */
 struct cairn_observation {
     uint32_t step;
     double *compute_ns; /* [world] NaN where unknown */
@@ -195,10 +195,10 @@ struct cairn_detector {
 /* detector.c: takes a verdict out, which no rank and no channel may point to any more. */
 void cairn_detect_drop(struct cairn_detector *detector, uint32_t index);
 void cairn_flight_fini(const struct cairn_detector *detector, struct cairn_flight *flight);
-/* detect/step.c: fills detector->now and the channels' transfers. */
+/* step.c: fills detector->now and the channels' transfers. */
 CAIRN_MUST_CHECK cairn_err cairn_detect_match(struct cairn_detector *detector,
                                               const struct cairn_flight *flight);
-/* detect/normal.c: takes out of value[world] what all ranks, or those of each pipeline, have in
+/* normal.c: takes out of value[world] what all ranks, or those of each pipeline, have in
  * common; sigma is their noise. */
 void cairn_detect_remove_common(struct cairn_detector *detector, double *value, bool by_pipeline,
                                 double sigma);
@@ -214,17 +214,17 @@ void cairn_detect_first_values(struct cairn_detector *detector, uint32_t index, 
                                double sigma);
 /* From the first steps: normals, noise, and whether pipelines vary each by itself. */
 void cairn_detect_learn_normals(struct cairn_detector *detector);
-/* detect/slow.c */
+/* slow.c */
 CAIRN_MUST_CHECK cairn_err cairn_detect_ranks(struct cairn_detector *detector);
 CAIRN_MUST_CHECK cairn_err cairn_detect_slow_finish(struct cairn_detector *detector);
-/* detect/whole.c: where pipelines vary each by itself; first once, with the noise of the first
+/* whole.c: where pipelines vary each by itself; first once, with the noise of the first
  * steps. */
 CAIRN_MUST_CHECK cairn_err cairn_detect_wholes_learn(struct cairn_detector *detector);
 CAIRN_MUST_CHECK cairn_err cairn_detect_wholes(struct cairn_detector *detector);
 bool cairn_detect_any_whole_slow(const struct cairn_detector *detector);
-/* detect/node.c: joins the verdicts of a node's ranks; at the last with what is nearly sure. */
+/* node.c: joins the verdicts of a node's ranks; at the last with what is nearly sure. */
 CAIRN_MUST_CHECK cairn_err cairn_detect_nodes(struct cairn_detector *detector, bool last);
-/* detect/link.c */
+/* link.c */
 CAIRN_MUST_CHECK cairn_err cairn_detect_links(struct cairn_detector *detector);
 /* Whether channels became slow long enough ago that others with the same cause show it too. */
 bool cairn_detect_links_gathered(const struct cairn_detector *detector);
@@ -237,9 +237,9 @@ bool cairn_detect_link_shifted(const struct cairn_detector *detector,
 /* How much longer the hot channels of a verdict take than normal, each weighted by how well that is
  * known; 1 without any. */
 double cairn_detect_link_rate(const struct cairn_detector *detector, uint32_t verdict);
-/* detect/cause.c: says what makes the hot channels slow that no verdict explains yet. */
+/* cause.c: says what makes the hot channels slow that no verdict explains yet. */
 CAIRN_MUST_CHECK cairn_err cairn_detect_link_causes(struct cairn_detector *detector);
-/* detect/structure.c */
+/* structure.c */
 CAIRN_MUST_CHECK cairn_err cairn_detect_stages(struct cairn_detector *detector);
 CAIRN_MUST_CHECK cairn_err cairn_detect_data(struct cairn_detector *detector);
 /* Counts the lone late steps of each rank, one step after they were pushed. What is uneven is asked

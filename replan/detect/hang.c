@@ -15,11 +15,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static const double hang_ns = 8e9; /* above pauses of a few seconds; below what people wait for */
-static const double hang_periods = 4;         /* and of long steps */
-static const double outlived_factor = 1.5;    /* above the longest wait that was none, */
-static const double outlived_ns_max = 1.2e11; /* up to here */
-static const double silent_ns = 3e9;          /* by which the dead fall behind the living */
+/* ---- thresholds of a hang ---- */
+
+/* A rank hangs or waits when an operation has been open for the largest of these three. */
+static const double hang_ns = 8e9; /* 8 s: above usual pauses, below what an operator waits for */
+static const double hang_periods = 4;      /* steps, for jobs with long ones */
+static const double outlived_factor = 1.5; /* times the longest wait that went on by itself, ... */
+static const double outlived_ns_max = 1.2e11; /* ... of which at most 120 s count */
+/* A rank is dead when its last sign of life is older than the others' by this much. */
+static const double silent_ns = 3e9;
 
 struct standing {
     double idle_ns;                /* from the last thing done to the last sign of life */

@@ -4,35 +4,45 @@
  * A channel is a pair of ranks in one direction, or a communicator with an operation. Its transfer
  * is what the last rank to arrive needed, per byte. It is compared with the channel's own first
  * steps, or with the channels of its class where it was slow from the beginning. A channel whose
- * transfers stay longer is hot; detect/cause.c finds out why.
+ * transfers stay longer is hot; cause.c finds out why.
  */
 #include "replan/detect/detector.h"
 
 #include <math.h>
 #include <stdlib.h>
 
-static const double score_min = 7, sigma_floor = 0.02;
-/* of one among several, and of those */
+/* ---- thresholds of a slow channel ---- */
+
+/* A shift makes a channel hot when it passes all three limits (slow.c explains score and steps). */
+static const double size_min = 0.2624; /* lower median of the deviations, ln(1.3): 30 % longer */
+static const double score_min = 7;     /* standard errors */
+enum { STEPS_MIN = 4 };
+/* Rings over the same nodes count together: each must reach the first score, the root of the sum of
+ * their squares the second. */
 static const double warm_score_min = 4.5, together_score_min = 8;
-static const double jump_of_noise = 0.954; /* the median distance of two values, in their standard
-                                             * deviation */
-static const double end_sure_min = 12;     /* of an end, as the logarithm of how much likelier it
-                                            * is */
-static const double excess_min = 0.35;     /* over the class, from the first step on: ln(1.42) */
+/* A channel that is slow from the first step on: over the middle of its class, ln(1.42). */
+static const double excess_min = 0.35;
+
+/* A hot channel ends when both hold. */
 enum {
-    FEW_VALUES = 100,
+    QUIET_STEPS = 8 /* so many steps lie behind the likeliest end */
+};
+static const double end_sure_min = 12; /* an end is e^12 times likelier than that it goes on */
+
+/* ---- noise and other constants ---- */
+
+static const double sigma_floor = 0.02;
+/* The median distance of two values of normal noise, in standard deviations of one. */
+static const double jump_of_noise = 0.954;
+enum {
+    FEW_VALUES = 100, /* fewer first steps of a class may show too little noise by chance */
     JUMPS_MIN = 12,
-    STEPS_MIN = 4,
-    QUIET_STEPS = 8,
-    ONSET_STEPS = 8,
-    GATHER_STEPS = 3,
+    ONSET_STEPS = 8,  /* by which noise may move the onset of a shift */
+    GATHER_STEPS = 3, /* from the first hot channel until causes are looked for */
     CLASS_MIN = 4,
     NORMAL_STEPS_MAX = 256,
     CLASSES = 2 + 16 * 2 * 64
 };
-
-/* The least shift that counts: ln(1.3). */
-static const double size_min = 0.2624;
 
 static int
 compare_floats(const void *left, const void *right)

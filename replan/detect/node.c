@@ -4,9 +4,13 @@
 #include <math.h>
 #include <stdio.h>
 
-static const double sibling_score_min = 4, sibling_size_min = 0.03; /* where the others are slow */
-static const double rate_spread = 0.3; /* of ranks that are slow for one reason */
-enum { STEPS_MIN = 4, ONSET_SPREAD = 8 };
+/* A rank of a node whose other ranks are slow needs less evidence than alone (slow.c has 7 and
+ * 6 %): standard errors, and ln(1.03). */
+static const double sibling_score_min = 4, sibling_size_min = 0.03;
+enum { STEPS_MIN = 4 };
+/* Ranks slow for one reason differ at most so much: ln of their rates, relative, and steps. */
+static const double rate_spread = 0.3;
+enum { ONSET_SPREAD = 8 };
 
 /* True where a rank is slow like `verdict`, or at the end nearly surely so. */
 static bool

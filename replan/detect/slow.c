@@ -1,11 +1,11 @@
 /*
- * replan/detect/slow.c - which ranks compute longer than is normal for them.
+ * replan/detect/slow.c - finds the ranks that compute longer than is normal for them.
  *
  * A rank's deviation in a step is ln(computation / work), less the rank's own normal, less what all
  * ranks have in common in that step. Its normal is the median of its first steps, unless that is
  * far above its peers' of the same stage: then theirs holds. Where the ranks of a pipeline vary
- * together (sequence lengths that nobody reported), that variation is taken out too. A deviation
- * that lasts is a shift (replan/detect/shift.h). What is normal is detect/normal.c's.
+ * together (sequence lengths that nobody reported), that variation is taken out too.
+ * replan/detect/normal.c computes both. A deviation that lasts is a shift (replan/detect/shift.h).
  */
 #include "replan/detect/detector.h"
 
@@ -13,27 +13,45 @@
 #include <stdio.h>
 #include <string.h>
 
+/* ---- thresholds of a slow rank ---- */
+
+/* A shift opens a verdict when it passes all three limits. */
+
+/* Its size, the lower median of the deviations since the onset: ln(1.06), so 6 % longer than
+ * normal. */
+static const double size_min = 0.0583;
+/* Its score, in standard errors of their mean. Normal noise passes 7 once in 8e11 looks; a job of
+ * 1,024 ranks looks up to 62,000 times per step (61 onsets per rank). */
 static const double score_min = 7;
-static const double share_of_wait = 0.25;  /* of the culprit's delay that a victim waits longer */
-static const double jump_of_noise = 0.954; /* the median distance of two values, in their standard
-                                            * deviation */
-static const double jump_of_pairs = 0.554; /* the same of what is over the smaller of two ranks'
-                                             * values, which often is 0 */
-static const double noise_of_pairs = 1.42; /* of the slow one over the other: both vary */
-static const double end_sure_min = 12;  /* of an end, as the logarithm of how much likelier it is */
-static const double growth_min = 1.5;   /* less may be chance */
-static const double growth_kept = 0.95; /* of it, from step to step, while old values are judged */
 enum {
-    NOISE_RANKS_MIN = 3,
-    STEPS_MIN = 4,
-    QUIET_STEPS = 6,
-    WINDOW = CAIRN_SHIFT_WINDOW,
-    NORMAL_STEPS_MAX = 256,
-    LOAD_STEPS = 16
+    STEPS_MIN = 4 /* how long it lasts: a single pause, or two in a row, is no shift */
 };
 
-/* The least shift that counts: ln(1.06). */
-static const double size_min = 0.0583;
+/* A verdict ends when both hold. */
+enum {
+    QUIET_STEPS = 6 /* so many steps lie behind the likeliest end */
+};
+static const double end_sure_min = 12; /* an end is e^12 times likelier than that it goes on */
+
+/* ---- noise and other constants ---- */
+
+/* The median distance of two values of normal noise, in standard deviations of one ... */
+static const double jump_of_noise = 0.954;
+/* ... and of the excess over the smaller of two ranks' values, which often is 0. */
+static const double jump_of_pairs = 0.554;
+/* Noise of the slow rank of a pair over the other: both vary. */
+static const double noise_of_pairs = 1.42;
+static const double growth_min = 1.5;   /* a smaller growth of the noise may be chance */
+static const double growth_kept = 0.95; /* share of the growth kept per step: old values stay in the
+                                         * window */
+static const double share_of_wait = 0.25; /* a victim waits longer by this share of the delay */
+enum {
+    NOISE_RANKS_MIN = 3,
+    WINDOW = CAIRN_SHIFT_WINDOW,
+    NORMAL_STEPS_MAX = 256, /* a normal counts as known from at most so many steps, so it follows
+                             * drift */
+    LOAD_STEPS = 16
+};
 
 /* ---- verdicts ---- */
 
@@ -113,8 +131,8 @@ open_verdict(struct cairn_detector *detector, uint32_t rank, const struct cairn_
     return err ? err : find_victims(detector, rank, found->steps, verdict);
 }
 
-/* Follows an open verdict: its rate, and whether it is over. One that has faded is judged as the
- * least that counts, else nothing would ever tell it from noise. */
+/* Follows an open verdict: its rate, and whether it is over. A rate that has faded is judged as
+ * size_min, otherwise nothing would tell it from noise. */
 static void
 follow(struct cairn_detector *detector, struct cairn_rank_state *state)
 {

@@ -1,6 +1,6 @@
 /*
- * replan/detect/stall.h - who hangs, from counts of operations alone (progress.h): of jobs whose
- * collectives are not timed.
+ * replan/detect/stall.h - who hangs in a job whose collectives are not timed, from counts of
+ * operations alone (replan/trace/progress.h).
  *
  * Counts say who has come how far, and nothing of time: who is slow cannot be told from them, and
  * one look cannot tell a hang from an operation under way. So NCCL's counts are looked at twice,

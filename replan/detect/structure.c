@@ -9,21 +9,23 @@
 #include <stdio.h>
 #include <string.h>
 
-static const double stage_size_min = 0.14; /* ln(1.15) */
+/* ---- thresholds ---- */
+
+/* A long stage: its ranks over the middle of all, ln(1.15). */
+static const double stage_size_min = 0.14;
+/* Uneven data: after WATCH_STEPS, pipelines differ by the spread in this share of the steps, and
+ * the longest one is so many times the mean. */
 static const double uneven_spread_min = 0.14, uneven_steps_share = 0.45, uneven_mean_min = 1.12;
+/* Wandering pauses: after WATCH_STEPS_PAUSES, PAUSES_MIN lone late steps of PAUSE_RANKS_MIN ranks,
+ * each by this much (ln), in this share of the steps. */
 static const double pause_size_min = 0.1, pause_share_min = 0.12;
-static const double chance_max = 1e-3; /* of pauses that meet on a rank, in the whole job */
-static const double over_share = 0.5;  /* of the two shares: below that, in so many steps of the
-                                       * present run, it is over */
-enum {
-    WATCH_STEPS = 20,
-    WATCH_STEPS_PAUSES = 24,
-    PAUSES_MIN = 6,
-    PAUSE_RANKS_MIN = 3,
-    STAGES_MAX = 1024,
-    RUN_STEPS = 128,
-    OVER_STEPS = 64
-};
+enum { WATCH_STEPS = 20, WATCH_STEPS_PAUSES = 24, PAUSES_MIN = 6, PAUSE_RANKS_MIN = 3 };
+/* The chance that pauses meet on one rank must stay below this, in the whole job. */
+static const double chance_max = 1e-3;
+/* Either is over when its share, in OVER_STEPS of the present run, falls below this part of the
+ * limit. */
+static const double over_share = 0.5;
+enum { RUN_STEPS = 128, OVER_STEPS = 64, STAGES_MAX = 1024 };
 
 static cairn_err
 say(struct cairn_detector *detector, const char *pattern, uint32_t since_step, double rate,

@@ -2,7 +2,7 @@
  * replan/detect/whole.c - slow nodes that are whole pipelines.
  *
  * Where the ranks of a pipeline vary together (sequence lengths that nobody reported), what they
- * have in common is taken out of their deviations (detect/normal.c), and with it a node that all of
+ * have in common is taken out of their deviations (normal.c), and with it a node that all of
  * a pipeline runs on. So that is watched by itself: for each node that holds nothing but whole
  * pipelines, the mean of what they have in common, over the median of all pipelines. Sequences come
  * anew in every step; what lasts is the node. Few of them may be very long, of which the first
@@ -14,10 +14,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static const double score_min = 7, size_min = 0.0583 /* ln(1.06) */, sigma_floor = 0.01;
-static const double spread = 0.01;     /* of healthy nodes of one kind */
-static const double chance_max = 1e-3; /* of long sequences that meet on a node, in the whole job */
-enum { STEPS_MIN = 4, OVER_STEPS = 12, PIPELINES_MIN = 3, BASE_VALUES_MAX = 256 };
+/* Thresholds of a slow whole node: the same as a rank's (slow.c). */
+static const double score_min = 7, size_min = 0.0583; /* standard errors; ln(1.06) */
+enum { STEPS_MIN = 4 };
+/* The chance that long sequences meet on a node must stay below this, in the whole job. */
+static const double chance_max = 1e-3;
+
+static const double sigma_floor = 0.01;
+static const double spread = 0.01; /* of healthy nodes of one kind */
+enum { OVER_STEPS = 12, PIPELINES_MIN = 3, BASE_VALUES_MAX = 256 };
 
 bool
 cairn_detect_any_whole_slow(const struct cairn_detector *detector)

@@ -1,4 +1,4 @@
-/* replan/fleet/plan_check.c - check a plan against its problem, predict its time. */
+/* replan/fleet/plan_check.c - checks a plan against a problem, and predicts its time. */
 #include "replan/fleet/plan.h"
 
 #include "replan/fleet/cost.h"

@@ -4,7 +4,7 @@
  *
  * What is known are shapes (layers, widths, vocabulary) and data sheets (operations, memory,
  * links); times follow from counting operations, at the part of its peak that a device reaches in
- * training. Measured coefficients (fit.h) are better, always.
+ * training. Measured coefficients (replan/profile/fit.h) are better, always.
  */
 #ifndef CAIRN_REPLAN_FLEET_PRESET_H
 #define CAIRN_REPLAN_FLEET_PRESET_H

@@ -1,5 +1,5 @@
 /* replan/live/comms.c - the communicators of a running job, as they become known; see
- * live/state.h. */
+ * state.h. */
 #include "replan/live/state.h"
 
 #include <stdio.h>
@@ -204,8 +204,8 @@ is_within_node(const struct cairn_live *live, const struct live_comm *comm)
     return true;
 }
 
-/* Names as topology.h reads them: the first two letters are the role, the number at the end tells
- * those of one kind apart. */
+/* Names as replan/trace/topology.h reads them: the first two letters are the role, and a number at
+ * the end distinguishes communicators of one role. */
 static void
 name_comm(const struct cairn_live *live, const struct live_comm *comm, uint32_t number, char *out,
           size_t out_bytes)

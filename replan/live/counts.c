@@ -1,4 +1,4 @@
-/* replan/live/counts.c - who waits for whom, from counts of operations; see live/counts.h. */
+/* replan/live/counts.c - who waits for whom, from counts of operations; see counts.h. */
 #include "replan/live/counts.h"
 
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /*
  * replan/live/counts.h - counts of operations of all ranks, looked at while some stand still: who
- * waits, and for whom; see live/hang.c.
+ * waits, and for whom; see hang.c.
  */
 #ifndef CAIRN_REPLAN_LIVE_COUNTS_H
 #define CAIRN_REPLAN_LIVE_COUNTS_H

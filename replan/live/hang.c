@@ -26,17 +26,20 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static const double hang_ns = 8e9;       /* above pauses of a few seconds; below what people wait
-                                          * for */
-static const double hang_periods = 4;    /* and of long steps */
-static const double hang_gaps = 2;       /* the same where nobody names steps: above the longest
-                                          * time in which nothing began */
-static const double young_ns = 3e10;     /* a job that has not been busy for longer compiles, and
-                                          * loads data … */
-static const double longest_ns = 1.2e11; /* … which may take this long; what was waited for longer
-                                          * is no measure either */
-static const double outlived_factor = 1.5;
+/* ---- thresholds of a hang by counts ---- */
+
+/* Ranks hang when they have stood still for the largest of these. */
+static const double hang_ns = 8e9; /* 8 s: above usual pauses, below what an operator waits for */
+static const double hang_periods = 4; /* steps, for jobs with long ones */
+static const double hang_gaps = 2;    /* times the longest time in which no operation began, where
+                                       * no step is named */
+static const double outlived_factor = 1.5; /* times the longest wait that went on by itself */
+/* A job that has been busy for less than 30 s still compiles and loads data, which may take 120 s.
+ * Longer waits do not raise the limits. */
+static const double young_ns = 3e10, longest_ns = 1.2e11;
+
 static const uint64_t look_every_ns = 500000000;
+/* Confidence of a verdict, by what it rests on. */
 static const double sure_behind = 0.9, sure_link = 0.9, sure_level = 0.6, sure_cycle = 0.5;
 
 static double

@@ -1,11 +1,10 @@
 /*
  * replan/live/state.h - what the files of the live analysis share.
  *
- *   live.c       reports in, and when a detector begins anew
- *   live/verdicts.c verdicts out, and when they are over
- *   live/comms.c which communicators there are, who is in them, and what that says of the job's
- *   shape
- *   live/counts.c, live/hang.c  who has stopped, from counts of operations
+ *   live.c            takes reports, begins detectors
+ *   verdicts.c        gives verdicts, closes them
+ *   comms.c           which communicators there are, who is in them, the job's shape
+ *   counts.c, hang.c  who has stopped, from counts of operations
  */
 #ifndef CAIRN_REPLAN_LIVE_STATE_H
 #define CAIRN_REPLAN_LIVE_STATE_H
@@ -13,7 +12,7 @@
 #include "replan/detect/detect.h"
 #include "replan/live/live.h"
 
-/* A rank that has not reported for this long is not waited for. Reports come twice a second. */
+/* A rank that has not reported for this long is not waited for. */
 #define LIVE_SILENT_NS UINT64_C(10000000000)
 
 struct live_member {
@@ -101,19 +100,19 @@ live_is_silent(const struct live_rank *rank, uint64_t now_ns)
 /* ---- live.c ---- */
 void live_end_run(struct cairn_live *live); /* of the detector, where there is one */
 
-/* ---- live/counts.c ---- */
+/* ---- counts.c ---- */
 void live_progress_destroy(struct live_progress *progress); /* NULL is allowed */
 /* CAIRN_NOMEM */
 CAIRN_MUST_CHECK cairn_err live_take_counts(struct live_rank *rank,
                                             const struct cairn_report *report);
 void live_take_quiet(struct live_rank *rank, const struct cairn_report *standing);
 
-/* ---- live/hang.c ---- */
+/* ---- hang.c ---- */
 /* Looks for a hang, or whether the one that was said is over; CAIRN_NOMEM: it was not looked. */
 CAIRN_MUST_CHECK cairn_err live_hang_check(struct cairn_live *live, uint64_t now_ns);
 void live_hang_forget(struct cairn_live *live);
 
-/* ---- live/comms.c ---- */
+/* ---- comms.c ---- */
 void live_comms_fini(struct live_comms *comms);
 /* NULL where there is none. */
 struct live_comm *live_comms_find(const struct live_comms *comms, uint64_t hash);

@@ -2,10 +2,10 @@
  * replan/search/search.h - a good plan: groups, their division over pipelines, and the exact
  * division of layers and micro-batches for the best of them.
  *
- * Sets of groups come from group.h, worth most at times near the bound, for several choices of
- * sizes. Each set is dealt to every promising number of pipelines in four ways, judged, and the
- * best few are improved by moving groups. The work is bounded by counts, so that the same problem
- * has the same plan unless `stop` ends the search earlier.
+ * Sets of groups come from replan/fleet/group.h: those worth most at times near the bound, for
+ * several choices of sizes. Each set is dealt to every promising number of pipelines in four ways
+ * and judged, and the best few are improved by moving groups. The work is bounded by counts, so the
+ * same problem has the same plan unless `stop` ends the search earlier.
  */
 #ifndef CAIRN_REPLAN_SEARCH_SEARCH_H
 #define CAIRN_REPLAN_SEARCH_SEARCH_H
@@ -14,9 +14,9 @@
 #include "replan/search/pipelines.h"
 #include "replan/fleet/plan.h"
 
-/* Searches the best plan, given a lower bound on its time, which is raised on the way
- * (bound/raise.h). CAIRN_NOT_FOUND where nothing that was tried fits; CAIRN_NOMEM. The caller owns
- * *out. Before there is a plan `stop` is not heeded. */
+/* Searches the best plan, given a lower bound on its time, and raises that bound on the way
+ * (replan/bound/raise.h). CAIRN_NOT_FOUND if nothing that was tried fits; CAIRN_NOMEM. The caller
+ * owns *out. `stop` is ignored until there is a plan. */
 CAIRN_MUST_CHECK cairn_err cairn_search(const struct cairn_fleet *fleet, double *bound_ms,
                                         const struct cairn_stop *stop, struct cairn_plan **out,
                                         double *step_ms);
