@@ -289,6 +289,7 @@ sim: $(BUILD)/sim/sim
 
 # The pattern of layers: siblings know only themselves, base/ and include/cairn/.
 layers:
+	$(Q)python3 tests/layers.py base erasure transport snapshot client replan bindings
 	$(Q)! for d in base erasure transport snapshot replan; do \
 	    grep -rHnE --include='*.[ch]' '^#include "' $$d | grep -vE "\"($$d|base|cairn)/"; \
 	    done 2>/dev/null | grep .

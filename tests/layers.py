@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Checks that every file includes only what its room may use.
+"""Checks that every file includes only what its room may use, and the order of the Python modules.
 
-    tests/layers.py                    check the includes of all C files outside tests/
+    tests/layers.py [MODULE …]         check the includes of C files outside tests/ (of these modules)
     tests/layers.py --calls BUILD      check the calls too, in the objects of a build folder
     tests/layers.py --report BUILD     print lines, circles and upward arrows per module
 
 A room is a folder of C files. ROOMS lists the rooms from the bottom up, each with the rooms it may use besides
 itself and include/cairn. A room may only name rooms above it in the list, so rooms cannot form a circle.
 """
+import ast
 import collections
 import os
 import re
@@ -144,6 +145,54 @@ def check_calls(build):
     ]
 
 
+def imports_of(path):
+    """(line, module) of each import from the own package, also inside functions; those under
+    `if TYPE_CHECKING` are left out."""
+    with open(path) as f:
+        nodes = [ast.parse(f.read())]
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
+            nodes += node.orelse
+            continue
+        if isinstance(node, ast.ImportFrom) and node.level == 1:
+            for name in [node.module] if node.module else [each.name for each in node.names]:
+                yield node.lineno, name
+        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            if node.module.split(".")[0] == "cairn":
+                yield node.lineno, "__init__"
+        elif isinstance(node, ast.Import):
+            if any(each.name.split(".")[0] == "cairn" for each in node.names):
+                yield node.lineno, "__init__"
+        nodes += ast.iter_child_nodes(node)
+
+
+def check_python():
+    """One line for each module of bindings/python that imports one at or above its own place in
+    the README's table "Modules, from the bottom up"."""
+    binding = os.path.join("bindings", "python")
+    with open(os.path.join(ROOT, binding, "README.md")) as f:
+        section = f.read().partition("## Modules, from the bottom up")[2].partition("\n## ")[0]
+    order = re.findall(r"^\| `(\w+)\.py` \|", section, re.M)
+    package = os.path.join(binding, "cairn")
+    there = {n[:-3] for n in os.listdir(os.path.join(ROOT, package)) if n.endswith(".py")}
+    problems = [
+        f"{binding}/README.md: the table of modules must list {name}.py exactly once"
+        for name in sorted(there)
+        if order.count(name) != 1
+    ] + [f"{binding}/README.md: {name}.py does not exist" for name in order if name not in there]
+    if problems:
+        return problems
+    for place, name in enumerate(order):
+        path = os.path.join(package, name + ".py")
+        problems += [
+            f"{path}:{line}: {name} must not import {other}, which README.md lists below it"
+            for line, other in sorted(imports_of(os.path.join(ROOT, path)))
+            if other not in order[:place]
+        ]
+    return problems
+
+
 def circles(graph):
     """The strongly connected components of more than one node (Tarjan, SIAM J. Comput. 1972)."""
     index, low, stack, found = {}, {}, [], []
@@ -196,7 +245,10 @@ def main(arguments):
     if arguments[:1] == ["--report"]:
         report(arguments[1])
         return 0
-    problems = check_includes()
+    modules = [each for each in arguments if not each.startswith("-") and "/" not in each]
+    problems = check_includes() + check_python()
+    if modules:
+        problems = [line for line in problems if line.split("/")[0] in modules]
     if arguments[:1] == ["--calls"]:
         problems += check_calls(arguments[1])
     for line in problems:

@@ -295,7 +295,7 @@ class Hooks:
         self.seconds = 0.0
         self._depth = 0
         job = sys.modules.get("cairn._job")
-        self.job = job.current() if job else None
+        self.job = sys.modules["cairn._current"].job if job else None
         for name in ("before_step", "after_step", "saw_forward", "before_forward") if job else ():
             setattr(job.Job, name, self._clocked(getattr(job.Job, name)))
         self.pause(True)

@@ -45,12 +45,12 @@ def main():
         job = cairn.attach(model, optimizer, extra={"callback": print} if what == "extra" else None)
         print(f"begins at {job.step}", flush=True)
         if what == "raise":
-            from cairn import _state
+            from cairn import _layout
 
             def fail(*_):
                 raise OSError("the disk of the universe is full")
 
-            _state.Layout.prepare = fail
+            _layout.Layout.prepare = fail
     end, step = time.monotonic() + seconds, 0
     while time.monotonic() < end:
 

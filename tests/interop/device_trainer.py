@@ -5,7 +5,7 @@ kernels that run later.
 
 PyTorch for the CPU has no device tensors. Here a parameter is a CPU tensor over the fake driver's
 own view of device memory, and what the binding asks about it is answered as for one on a device:
-`_torch.ordinal` and `_torch.addresses`, the two functions that say where a tensor lies, and the few
+`_tensors.ordinal` and `_tensors.addresses`, the two functions that say where a tensor lies, and the few
 of torch.cuda that it calls. All else is the product: hooks, job, library, agent, and copies by the
 driver's calls. The optimizer issues its writes to a side stream per device, where they wait for
 some milliseconds: who reads a tensor without waiting for that stream reads what was there before
@@ -44,7 +44,7 @@ driver.cuCtxPushCurrent_v2.argtypes = [ctypes.c_void_p]
 import torch  # noqa: E402
 import torch.nn as nn  # noqa: E402
 
-from cairn import _torch  # noqa: E402
+from cairn import _tensors, _torch  # noqa: E402
 
 
 class State(ctypes.Structure):
@@ -141,8 +141,8 @@ class Cuda:
         self.generators = [torch.zeros(16, dtype=torch.uint8) for _ in DEVICES]
 
     def stand_in(self):
-        _torch.ordinal = lambda tensor: block_of(tensor)[0].number if block_of(tensor) else -1
-        _torch.addresses = lambda tensors: [address_of(each) for each in tensors]
+        _tensors.ordinal = lambda tensor: block_of(tensor)[0].number if block_of(tensor) else -1
+        _tensors.addresses = lambda tensors: [address_of(each) for each in tensors]
         torch.cuda.is_available = torch.cuda.is_initialized = lambda: True
         torch.cuda.device_count = lambda: len(DEVICES)
         torch.cuda.current_device = lambda: 0

@@ -35,9 +35,9 @@ def train(how):
             raise OSError("the disk is full")
         except OSError:
             torch.distributed.destroy_process_group()
-            from cairn import _job
+            from cairn import _current
 
-            print("last", _job.current()._last_step, flush=True)
+            print("last", _current.job._last_step, flush=True)
         how = "1"
     end(how)
 

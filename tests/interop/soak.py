@@ -68,7 +68,7 @@ def trainer(steps: int) -> None:
         scheduler.step()
         optimizer.zero_grad()
         if step % (steps // SAMPLES) == 0:
-            job = sys.modules["cairn._job"].current()
+            job = sys.modules["cairn._current"].job
             print(
                 json.dumps({"step": step, "pid": os.getpid(), "stats": dict(job.stats())}),
                 flush=True,

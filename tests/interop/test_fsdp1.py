@@ -11,7 +11,7 @@ from test_torch_more import STEPS, killed_and_resumed
 sys.path.insert(0, str(ROOT / "bindings" / "python"))
 torch = pytest.importorskip("torch", reason="torch is not installed here")
 import torch.distributed as dist  # noqa: E402
-from cairn import _fsdp1, _state, _torch  # noqa: E402
+from cairn import _coverage, _fsdp1, _known, _ranks, _state, _tensors  # noqa: E402
 from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy  # noqa: E402
 from torch.testing._internal.distributed.fake_pg import FakeStore  # noqa: E402
 
@@ -113,7 +113,7 @@ def test_every_element_once(ranks, seed):
     world, use_orig_params, sharded = chosen.randint(1, 7), seed % 2 == 0, seed % 6 > 1
     whole = {}
     for parameter_name, parameter in a_model(random.Random(seed))[0].named_parameters():
-        whole[parameter_name] = parameter.detach().permute(_torch.memory_order(parameter))
+        whole[parameter_name] = parameter.detach().permute(_tensors.memory_order(parameter))
     found = {name: torch.zeros(each.numel()) for name, each in whole.items()}
     numbers = {name: set() for name in whole}
     for rank in range(world):
@@ -151,9 +151,9 @@ def test_every_element_once(ranks, seed):
                 assert moment.shape == part.shape and kept.numel() == count
         layout = _state.collect(
             {"": model},
-            [_state.Known(lambda: optimizer, 0)],
-            _state.Place(rank, world, 1),
-            _state.Problems(),
+            [_known.Known(lambda: optimizer, 0)],
+            _ranks.Place(rank, world, 1),
+            _coverage.Problems(),
             set(),
         )
         assert {entry.name for entry in layout.entries if entry.name in whole} == set(whole)
@@ -176,9 +176,9 @@ def test_what_is_refused(ranks):
         device_id=torch.device("cpu"),
     )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    problems = _state.Problems()
+    problems = _coverage.Problems()
     _state.collect(
-        {"": model}, [_state.Known(lambda: optimizer, 0)], _state.Place(0, 4, 4), problems, set()
+        {"": model}, [_known.Known(lambda: optimizer, 0)], _ranks.Place(0, 4, 4), problems, set()
     )
     assert problems.lines == [
         "weight and what FSDP1 keeps with it cannot be captured: its process groups are of 2 "
@@ -189,9 +189,9 @@ def test_what_is_refused(ranks):
     )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     optimizer.state[model.weight] = {"row": torch.zeros(2, 2)}
-    problems = _state.Problems()
+    problems = _coverage.Problems()
     _state.collect(
-        {"": model}, [_state.Known(lambda: optimizer, 0)], _state.Place(0, 4, 4), problems, set()
+        {"": model}, [_known.Known(lambda: optimizer, 0)], _ranks.Place(0, 4, 4), problems, set()
     )
     assert problems.lines == [
         "row.weight cannot be captured: FSDP1 holds [5] of its parameter, and it has the shape [2, "
@@ -210,8 +210,8 @@ def test_changes_are_found(ranks, use_orig_params):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     model(torch.ones(2, 4)).sum().backward()
     optimizer.step()
-    known = [_state.Known(lambda: optimizer, 0)]
-    layout = _state.collect({"": model}, known, _state.Place(0, 2, 2), _state.Problems(), set())
+    known = [_known.Known(lambda: optimizer, 0)]
+    layout = _state.collect({"": model}, known, _ranks.Place(0, 2, 2), _coverage.Problems(), set())
     layout.prepare()
     model(torch.ones(2, 4)).sum().backward()
     assert layout.changed() == [] and not layout.outdated(known)

@@ -15,7 +15,20 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed here")
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "bindings" / "python"))
 
-from cairn import _extras, _fence, _job, _lib, _state, _torch  # noqa: E402
+from cairn import (  # noqa: E402
+    _coverage,
+    _current,
+    _extras,
+    _fence,
+    _job,
+    _known,
+    _lib,
+    _modules,
+    _ranks,
+    _state,
+    _torch,
+    _watch,
+)
 from test_torch import ROOT, Run, harness, newest, under  # noqa: E402
 
 GATED = ROOT / "build" / "plain" / "libcairn_gated.so"
@@ -119,10 +132,10 @@ def job(monkeypatch):
     """A job of this process with such a capture as its client."""
     monkeypatch.setenv("CAIRN_AGENT", "none")
     monkeypatch.setattr(_job, "WATCHED_BYTES_MIN", 0)
-    monkeypatch.setattr(_job, "_current", None)
+    monkeypatch.setattr(_current, "job", None)
     _torch.install()
     job = _job.start()
-    job.client, job.place = LazyCapture(), _state.Place(0, 1, 1)
+    job.client, job.place = LazyCapture(), _ranks.Place(0, 1, 1)
     job.said = []
     monkeypatch.setattr(job, "say", lambda text, once=True: job.said.append(text))
     yield job
@@ -155,7 +168,7 @@ def train(model, optimizers, steps=STEPS, closure=False, between=lambda step: No
             for optimizer in optimizers:
                 optimizer.step()
     model(torch.ones(2, 6))  # what the last update made is begun, and open
-    job = _job.current()
+    job = _current.job
     job._finish()
     return job.client
 
@@ -221,11 +234,11 @@ def test_torn_without_fences(job, monkeypatch):
 def test_unseen_writes_are_refused(job, monkeypatch):
     """An update that the watch does not see leaves a snapshot that is refused, by the version
     counters."""
-    monkeypatch.setattr(_torch, "_writes_of", lambda function: ())
+    monkeypatch.setattr(_watch, "_writes_of", lambda function: ())
     model = model_of()
     optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
     optimizer.register_step_post_hook(lambda *_: job.client.catch_up())
-    monkeypatch.setattr(_torch, "writes_are_known", lambda optimizer: True)  # for all its hook
+    monkeypatch.setattr(_watch, "writes_are_known", lambda optimizer: True)  # for all its hook
     capture = train(model, [optimizer])
     assert capture.good == [4] and capture.bad == [1, 2, 3], (capture.good, capture.bad)
     assert any("something other than the optimizer changed" in line for line in job.said)
@@ -247,7 +260,7 @@ def test_first_tensors_are_updated_while_the_last_are_captured(job):
 
 def test_nothing_is_added_when_all_is_captured(job, monkeypatch):
     """The usual case: one fence of everything at the update, and no watch of its operators."""
-    monkeypatch.setattr(_torch, "watch", lambda fence: pytest.fail("watched"))
+    monkeypatch.setattr(_watch, "watch", lambda fence: pytest.fail("watched"))
     job.client.always_captured = True
     model = model_of()
     capture = train(model, [torch.optim.AdamW(model.parameters())])
@@ -256,7 +269,7 @@ def test_nothing_is_added_when_all_is_captured(job, monkeypatch):
 
 def test_little_left_is_waited_for(job, monkeypatch):
     monkeypatch.setattr(_job, "WATCHED_BYTES_MIN", 1 << 20)
-    monkeypatch.setattr(_torch, "watch", lambda fence: pytest.fail("watched"))
+    monkeypatch.setattr(_watch, "watch", lambda fence: pytest.fail("watched"))
     model = model_of()
     capture = train(model, [torch.optim.AdamW(model.parameters())])
     assert capture.good == [1, 2, 3, 4] and {index for index, _ in capture.fences} == {
@@ -363,7 +376,7 @@ def fence_of(job, parameters):
     """(capture, what a write waits for and what is found changed)"""
     optimizer = torch.optim.SGD(parameters, lr=0.1)
     layout = _state.collect(
-        {}, [_state.Known(lambda: optimizer, 0)], job.place, _state.Problems(), set()
+        {}, [_known.Known(lambda: optimizer, 0)], job.place, _coverage.Problems(), set()
     )
     layout.grow_blob(64)
     capture = LazyCapture()
@@ -376,11 +389,11 @@ def fence_of(job, parameters):
         capture.begin(1)
         capture.fences = []
         with torch.no_grad():
-            _torch.watch(fence)
+            _watch.watch(fence)
             try:
                 write()
             finally:
-                _torch.unwatch()
+                _watch.unwatch()
         code, changed = fence.end()
         assert code == _lib.OK and all(
             was == copied for was, copied in zip(capture.truth, capture.copy)
@@ -474,7 +487,7 @@ def test_a_step_that_raises(job):
     optimizer.param_groups[1]["lr"] = "much"
     with pytest.raises(TypeError) as raised:
         optimizer.step()
-    assert not any("_torch.py" in str(frame.path) for frame in raised.traceback)
+    assert not any("python/cairn/" in str(frame.path) for frame in raised.traceback)
     assert torch.utils._python_dispatch._get_current_dispatch_mode() is None
     assert len(job.client.copy) == 1 + 6
     optimizer.param_groups[1]["lr"] = 0.1
@@ -545,12 +558,12 @@ class Queued(torch.nn.Sequential):
 def test_a_large_buffer_that_forward_writes_to(job, monkeypatch, rank, replicates, refused):
     """It is captured from a copy from the second snapshot on, on every rank; of one that another
     rank captures nothing is refused."""
-    job.place, published = _state.Place(rank, 2, 2), {}
+    job.place, published = _ranks.Place(rank, 2, 2), {}
     monkeypatch.setattr(
-        _torch, "publish", lambda key, value, here: published.__setitem__(key, value)
+        _ranks, "publish", lambda key, value, here: published.__setitem__(key, value)
     )
-    monkeypatch.setattr(_torch, "gather", lambda key, here: [published[key]] * 2)
-    monkeypatch.setattr(_torch, "replicates", lambda module: replicates)
+    monkeypatch.setattr(_ranks, "gather", lambda key, here: [published[key]] * 2)
+    monkeypatch.setattr(_modules, "replicates", lambda module: replicates)
     job.client.always_captured = True
     model = Queued(torch.nn.Linear(6, 6), torch.nn.Linear(6, 6))
     capture = train(model, [torch.optim.AdamW(model.parameters())])

@@ -10,7 +10,7 @@ from test_torch import ROOT, Run, built, cluster, harness, newest, under  # noqa
 
 torch = pytest.importorskip("torch", reason="torch is not installed here")
 
-from cairn import _state, _torch  # noqa: E402
+from cairn import _known, _tensors, _torch  # noqa: E402
 
 job = test_torch_fence.job  # with a capture that copies nothing before a fence asks for it
 SCRIPT = str(ROOT / "tests" / "interop" / "odd_trainer.py")
@@ -117,8 +117,8 @@ def train_with(model, optimizer, after):
         optimizer.step()
         after(step + 1)
     model(torch.ones(2, 6))
-    test_torch_fence._job.current()._finish()
-    return test_torch_fence._job.current().client
+    test_torch_fence._current.job._finish()
+    return test_torch_fence._current.job.client
 
 
 class Momentum(torch.nn.Module):
@@ -187,17 +187,17 @@ class InOthers(torch.Tensor):
 
 def test_tensors_without_memory_of_their_own():
     assert (
-        _torch.uncovered(InOthers(torch.zeros(3, dtype=torch.int8)))
+        _tensors.uncovered(InOthers(torch.zeros(3, dtype=torch.int8)))
         == "it is a InOthers, whose values lie in other tensors"
     )
-    assert _torch.uncovered(torch.zeros(3)) is None
+    assert _tensors.uncovered(torch.zeros(3)) is None
 
 
 def test_state_beside_parameters_is_no_error():
     """Also where it is a tensor, of which nobody can ask whether it is true."""
     layer = torch.nn.Linear(2, 2)
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
-    known = _state.Known(lambda: optimizer, 0)
+    known = _known.Known(lambda: optimizer, 0)
     before = known.count()
     optimizer.state["all"] = torch.zeros(3)
     assert known.count() != before and list(known.beside()) == ["all"]

@@ -20,21 +20,57 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed here")
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "bindings" / "python"))
 
-# noqa: E402
-from cairn import _blob, _coverage, _late, _lib, _models, _moments, _names, _resume, _state, _torch
+from cairn import (  # noqa: E402
+    _blob,
+    _coverage,
+    _current,
+    _known,
+    _late,
+    _lib,
+    _models,
+    _modules,
+    _moments,
+    _names,
+    _naming,
+    _optimizers,
+    _plain,
+    _quiet,
+    _ranks,
+    _state,
+    _tensors,
+)
 
-HERE = _state.Place(0, 1, 1)
+HERE = _ranks.Place(0, 1, 1)
 
 
-def test_torch_is_imported_in_one_file():
+def test_torch_is_imported_where_the_readme_says():
     """So that what does not need it can be imported where it is not, or not yet."""
     package = pathlib.Path(_lib.__file__).parent
-    importing = [
+    table = re.findall(r"^\| `(\w+\.py)` \| (•?)", (package.parent / "README.md").read_text(), re.M)
+    importing = {
         path.name
-        for path in package.rglob("*.py")
+        for path in package.glob("*.py")
         if re.search(r"^\s*(import torch|from torch)", path.read_text(), re.M)
-    ]
-    assert importing == ["_torch.py"]
+    }
+    assert importing == {name for name, dot in table if dot}
+    assert {name for name, _ in table} == {path.name for path in package.glob("*.py")}
+
+
+def test_works_without_torch():
+    """What `cairn run` loads into every Python process, and the modules below the first that needs
+    torch."""
+    package = pathlib.Path(_lib.__file__).parent
+    table = re.findall(r"^\| `(\w+)\.py` \| (•?)", (package.parent / "README.md").read_text(), re.M)
+    first = next(i for i, (_, dot) in enumerate(table) if dot)
+    names = [name for name, _ in table[:first]] + ["_hook"]
+    assert "_lib" in names
+    code = "import sys; sys.modules['torch'] = None; import cairn; " + "; ".join(
+        f"import cairn.{name}" for name in names
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=package.parent, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_pip_installs_it_from_the_tree(tmp_path):
@@ -86,7 +122,7 @@ def test_pip_installs_it_from_the_tree(tmp_path):
 
 
 def again(value):
-    return _blob.decode(_blob.encode(value, _torch.pack), _torch.unpack)
+    return _blob.decode(_blob.encode(value, _plain.pack), _plain.unpack)
 
 
 def test_plain_state_comes_back():
@@ -137,9 +173,9 @@ def test_no_code_in_plain_state():
 
 
 def test_random_generators():
-    state = again(_torch.random_state())
+    state = again(_plain.random_state())
     wanted = torch.rand(3), random.random()
-    _torch.set_random_state(state)
+    _plain.set_random_state(state)
     assert torch.equal(torch.rand(3), wanted[0]) and random.random() == wanted[1]
 
 
@@ -160,39 +196,40 @@ def test_random_generators_of_other_devices(monkeypatch, devices, here, wanted):
         torch.cuda, "set_rng_state", lambda state, device: came.update({device: int(state)})
     )
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
-    state = again(_torch.random_state())
+    state = again(_plain.random_state())
     monkeypatch.setattr(torch.cuda, "current_device", lambda: here)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: devices)
-    _torch.set_random_state(state)
+    _plain.set_random_state(state)
     assert came == wanted
 
 
 def test_forms_of_tensors():
     image = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)
-    assert _torch.uncovered(image) is None and _torch.box(image)[0] == (2, 4, 5, 3)
-    made = _torch.make_state(
+    assert _tensors.uncovered(image) is None and _tensors.box(image)[0] == (2, 4, 5, 3)
+    made = _optimizers.make_state(
         image, {}, _lib.Listed(_lib.DTYPES["F32"], _lib.OPTIMIZER, (2, 4, 5, 3))
     )
     assert made.shape == image.shape and made.stride() == image.stride()
     assert (
-        _torch.make_state(image, {}, _lib.Listed(_lib.DTYPES["F32"], _lib.OPTIMIZER, ())).shape
+        _optimizers.make_state(image, {}, _lib.Listed(_lib.DTYPES["F32"], _lib.OPTIMIZER, ())).shape
         == ()
     )
-    assert _torch.uncovered(torch.randn(4, 6)[:, ::2]) == "it is not contiguous"
-    assert _torch.uncovered(torch.randn(4).expand(3, 4)) == "it is not contiguous"
-    assert _torch.uncovered(torch.empty(2, device="meta")) == "it is on the meta device"
+    assert _tensors.uncovered(torch.randn(4, 6)[:, ::2]) == "it is not contiguous"
+    assert _tensors.uncovered(torch.randn(4).expand(3, 4)) == "it is not contiguous"
+    assert _tensors.uncovered(torch.empty(2, device="meta")) == "it is on the meta device"
     assert (
-        _torch.uncovered(torch.zeros(2, dtype=torch.complex128)) == "its type is torch.complex128"
+        _tensors.uncovered(torch.zeros(2, dtype=torch.complex128)) == "its type is torch.complex128"
     )
     assert (
-        _torch.uncovered(torch.nn.LazyLinear(2).weight) == "it gets its shape in the first forward"
+        _tensors.uncovered(torch.nn.LazyLinear(2).weight)
+        == "it gets its shape in the first forward"
     )
-    assert _torch.uncovered(torch.eye(2).to_sparse()) == "its layout is torch.sparse_coo"
+    assert _tensors.uncovered(torch.eye(2).to_sparse()) == "its layout is torch.sparse_coo"
 
 
 def layout_of(model, optimizer):
-    problems = _state.Problems()
-    known = [_state.Known(lambda: optimizer, 0)]
+    problems = _coverage.Problems()
+    known = [_known.Known(lambda: optimizer, 0)]
     known[0].note_missing()
     return _state.collect({"": model}, known, HERE, problems, set()), problems
 
@@ -242,11 +279,11 @@ def test_optimizers_are_covered(optimizer, options):
     layout, problems = layout_of(model, trained_optimizer)
     assert problems.lines == []
     listed = {
-        e.name: _lib.Listed(_torch.DTYPES[e.tensor.dtype], e.kind, _torch.box(e.tensor)[0])
+        e.name: _lib.Listed(_tensors.DTYPES[e.tensor.dtype], e.kind, _tensors.box(e.tensor)[0])
         for e in layout.entries
     }
     fresh = optimizer(model.parameters(), **options)
-    known = _state.Known(lambda: fresh, 0)
+    known = _known.Known(lambda: fresh, 0)
     known.make_state(
         {id(p): name for name, p in model.named_parameters()}, listed, HERE, unnamed_too=False
     )
@@ -268,7 +305,7 @@ def test_names_are_known_before_the_rest():
     model.append(frozen)
     optimizer = torch.optim.AdamW([*(p for p in model.parameters() if p.requires_grad), loose])
     layout, problems = layout_of(model, optimizer)
-    names = _state.plain_names({"": model}, [_state.Known(lambda: optimizer, 0)], 1)
+    names = _state.plain_names({"": model}, [_known.Known(lambda: optimizer, 0)], 1)
     assert problems.lines == [] and names == sorted(layout.plain_parameters())
     assert "3.weight" in names and "optimizer0.group0.6" in names
 
@@ -309,14 +346,14 @@ def test_unused_and_frozen_parameters():
     model["unused"](torch.ones(1, 2)).sum().backward()
     optimizer.step()
     # its first moments: everything is looked at anew
-    assert layout.grown([_state.Known(lambda: optimizer, 0)])
+    assert layout.grown([_known.Known(lambda: optimizer, 0)])
 
 
 def test_what_differs_is_named():
     model, optimizer = trained()
     layout, _ = layout_of(model, optimizer)
     listed = {
-        e.name: _lib.Listed(_torch.DTYPES[e.tensor.dtype], e.kind, _torch.box(e.tensor)[0])
+        e.name: _lib.Listed(_tensors.DTYPES[e.tensor.dtype], e.kind, _tensors.box(e.tensor)[0])
         for e in layout.entries
     }
     listed["cairn.rank0"] = _lib.Listed(_lib.DTYPES["U8"], _lib.OPAQUE, (8,))
@@ -391,7 +428,7 @@ def test_versions_whose_compiler_has_other_names(monkeypatch, names):
         "eval_frame",
         types.SimpleNamespace(**{name: skipped.append for name in names}),
     )
-    hook = _torch._quiet(lambda job: None)
+    hook = _quiet.quiet(lambda job: None)
     assert callable(hook) and len(skipped) == ("skip_code" in names)
 
 
@@ -428,20 +465,20 @@ def test_what_ddp_does_not_keep_alike():
         "gloo", store=torch.distributed.HashStore(), rank=0, world_size=1
     )
     try:
-        assert _torch.replicates(wrapped()) and not _torch.replicates(module())
-        assert _torch.replicates(wrapped("no.such.name")) and _torch._reduces(
+        assert _modules.replicates(wrapped()) and not _modules.replicates(module())
+        assert _modules.replicates(wrapped("no.such.name")) and _modules._reduces(
             default_hooks.bf16_compress_hook, None
         )
         for hook in (default_hooks.allreduce_hook, default_hooks.fp16_compress_hook):
-            assert _torch.replicates(wrapped(hook=hook)) and _torch.replicates(
+            assert _modules.replicates(wrapped(hook=hook)) and _modules.replicates(
                 wrapped(hook=hook, state=torch.distributed.group.WORLD)
             )
         layers = module()
         late = [("0.weight", layers[0].weight)]  # reduced, but at the end
         sinks = {"delay_all_reduce_named_params": late, "param_to_hook_all_reduce": layers[0].bias}
-        assert _torch.replicates(torch.nn.parallel.DistributedDataParallel(layers, **sinks))
+        assert _modules.replicates(torch.nn.parallel.DistributedDataParallel(layers, **sinks))
         for other in (wrapped("0.weight"), wrapped("own")):
-            assert not _torch.replicates(other)
+            assert not _modules.replicates(other)
         power = powerSGD_hook.PowerSGDState(None), powerSGD_hook.powerSGD_hook
         wrapper = default_hooks.fp16_compress_wrapper(allreduce_hook)
         for state, hook in (
@@ -451,7 +488,7 @@ def test_what_ddp_does_not_keep_alike():
             power,
         ):
             parallel = wrapped(hook=hook, state=state)
-            assert not _torch.replicates(parallel)
+            assert not _modules.replicates(parallel)
             problems = layout_of(parallel, torch.optim.SGD(parallel.parameters()))[1]
             (note,) = problems.notes
             assert (
@@ -463,7 +500,7 @@ def test_what_ddp_does_not_keep_alike():
         for parameter in (*model.parameters(), beside):
             parameter.grad = torch.ones_like(parameter)
         optimizer.step()
-        layout, place = layout_of(model, optimizer)[0], _state.Place(1, 2, 2)
+        layout, place = layout_of(model, optimizer)[0], _ranks.Place(1, 2, 2)
         models = _models.Models(lambda: None, lambda _: None)
         models.roots = {"": model}
         _names.Names(models).agree(layout, place, 1)
@@ -488,7 +525,7 @@ def test_what_ddp_does_not_keep_alike():
 def test_replicas_are_compared_before_they_are_confirmed(change, moment, steps, alike):
     """What two ranks share may be confirmed once both have told some of it, and it is the same;
     else each has its own from then on."""
-    ranks, places = [], [_state.Place(rank, 2, 2) for rank in range(2)]
+    ranks, places = [], [_ranks.Place(rank, 2, 2) for rank in range(2)]
     torch.distributed.init_process_group(
         "gloo", store=torch.distributed.HashStore(), rank=0, world_size=1
     )
@@ -532,7 +569,7 @@ def test_replicas_are_compared_before_they_are_confirmed(change, moment, steps, 
 def test_a_rank_that_shares_nothing_tells_so():
     """A rank that took the module inside DDP for the root, as it evaluated that first, has its own:
     so have all others then."""
-    places = [_state.Place(rank, 2, 2) for rank in range(2)]
+    places = [_ranks.Place(rank, 2, 2) for rank in range(2)]
     torch.distributed.init_process_group(
         "gloo", store=torch.distributed.HashStore(), rank=0, world_size=1
     )
@@ -566,7 +603,7 @@ def test_a_rank_that_shares_nothing_tells_so():
 
 
 def test_long_names_stay_different():
-    names = {_state.fitting("ü" * 200 + str(i)) for i in range(10)}
+    names = {_naming.fitting("ü" * 200 + str(i)) for i in range(10)}
     assert len(names) == 10 and all(len(name.encode()) < _lib.NAME_BYTES_MAX for name in names)
 
 
@@ -577,9 +614,9 @@ def test_plain_state_of_what_has_no_name_comes_back():
     for count, parameter in enumerate((layer.weight, layer.bias, beside)):
         optimizer.state[parameter]["count"] = count + 5  # as some keep their step
     layout, _ = layout_of(layer, optimizer)
-    value = again(_state.Known(lambda: optimizer, 0).plain(layout))
+    value = again(_known.Known(lambda: optimizer, 0).plain(layout))
     fresh = torch.optim.SGD([{"params": layer.parameters()}, {"params": [beside]}], lr=0.1)
-    known = _state.Known(lambda: fresh, 0)
+    known = _known.Known(lambda: fresh, 0)
     known.load_plain(
         value, known.all_names({id(layer.weight): "weight", id(layer.bias): "bias"}), groups_from=0
     )
@@ -599,12 +636,12 @@ def test_moments_of_long_names_are_found():
         optimizer.step()
         layout, _ = layout_of(model, optimizer)
         listed = {
-            e.name: _lib.Listed(_torch.DTYPES[e.tensor.dtype], e.kind, _torch.box(e.tensor)[0])
+            e.name: _lib.Listed(_tensors.DTYPES[e.tensor.dtype], e.kind, _tensors.box(e.tensor)[0])
             for e in layout.entries
         }
         assert len(listed) == 4
         fresh = torch.optim.AdamW([layer.weight])
-        _state.Known(lambda: fresh, 0).make_state(
+        _known.Known(lambda: fresh, 0).make_state(
             {id(layer.weight): name}, listed, HERE, unnamed_too=False
         )
         assert set(fresh.state[layer.weight]) == {"step", "exp_avg", "exp_avg_sq"}
@@ -624,10 +661,10 @@ def test_moments_of_another_ranks_shape():
         for key, of in (("step", ()), ("exp_avg", shape), ("exp_avg_sq", shape)):
             listed[f"rank{rank}/{key}.weight"] = _lib.Listed(_lib.DTYPES["F32"], _lib.OPTIMIZER, of)
     for rank, rows in enumerate((3, 5)):
-        place = _state.Place(rank, 2, 2)
+        place = _ranks.Place(rank, 2, 2)
         model = torch.nn.Linear(4, rows, bias=False)
         optimizer = torch.optim.AdamW(model.parameters())
-        known = _state.Known(lambda: optimizer, 0)
+        known = _known.Known(lambda: optimizer, 0)
         late = _late.Late({"weight": model.weight}, [], listed, place)
         assert {(entry.shape(), name) for entry, name in late.entries} == {
             (listed[name].shape, name)
@@ -635,7 +672,7 @@ def test_moments_of_another_ranks_shape():
             if name.startswith(f"rank{rank}/") and "." in name
         }
         known.make_state({id(model.weight): "weight"}, listed, place, unnamed_too=False)
-        layout = _state.collect({"": model}, [known], place, _state.Problems(), set())
+        layout = _state.collect({"": model}, [known], place, _coverage.Problems(), set())
         todo, problems = layout.match(listed, set(), place)
         assert (
             problems == []
@@ -662,13 +699,13 @@ def test_keys_with_dots():
     layout, problems = layout_of(model, optimizer)
     assert problems.lines == [] and len({entry.name for entry in layout.entries}) == 5
     listed = {
-        e.name: _lib.Listed(_torch.DTYPES[e.tensor.dtype], e.kind, _torch.box(e.tensor)[0])
+        e.name: _lib.Listed(_tensors.DTYPES[e.tensor.dtype], e.kind, _tensors.box(e.tensor)[0])
         for e in layout.entries
     }
     for rank in ("", "rank0/"):
         model, fresh = made()
         of_rank = {rank + name: each for name, each in listed.items()}
-        _state.Known(lambda: fresh, 0).make_state(
+        _known.Known(lambda: fresh, 0).make_state(
             {id(p): n for n, p in model.named_parameters()}, of_rank, HERE, unnamed_too=False
         )
         assert set(fresh.state[model.weight]) == {"a.b", "a%2Eb"} and set(
@@ -684,8 +721,8 @@ def test_keys_that_are_no_text():
     parameter = torch.nn.Parameter(torch.ones(2))
     optimizer = torch.optim.SGD([parameter])
     optimizer.state[parameter] = {0: torch.ones(2), 1: 5}
-    problems = _state.Problems()
-    _state.collect({}, [_state.Known(lambda: optimizer, 0)], HERE, problems, set())
+    problems = _coverage.Problems()
+    _state.collect({}, [_known.Known(lambda: optimizer, 0)], HERE, problems, set())
     assert problems.lines == [
         "0.optimizer0.group0.0 cannot be captured: its key is no text but the int 0"
     ]
@@ -698,7 +735,7 @@ def test_late_moments_go_to_the_optimizer_that_had_them():
     first, second = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1), torch.optim.SGD(
         [layer.weight], lr=0.2
     )
-    known = [_state.Known(lambda: first, 0), _state.Known(lambda: second, 1)]
+    known = [_known.Known(lambda: first, 0), _known.Known(lambda: second, 1)]
     listed = {"momentum_buffer.bias": _lib.Listed(_lib.DTYPES["F32"], _lib.OPTIMIZER, (2,))}
     late = _late.Late({"weight": layer.weight, "bias": layer.bias}, known, listed, HERE)
     plain = [
@@ -730,7 +767,7 @@ def test_what_a_model_lacks_is_named_as_in_the_model():
         for entry in layout.entries
         if entry.kind == _lib.PARAM
     }
-    place = _state.Place(1, 2, 2)
+    place = _ranks.Place(1, 2, 2)
     assert layout.lacks(own, set(), place) == []
     more = {**own, "rank0/its": of, "rank1/mine": of, "shared": of, "done": of, "0.weight": of}
     assert layout.lacks(more, {"done"}, place) == ["mine", "shared"]
@@ -740,7 +777,7 @@ def test_changes_are_found():
     model, optimizer = trained()
     layout, _ = layout_of(model, optimizer)
     layout.prepare()
-    assert layout.changed() == [] and not layout.outdated([_state.Known(lambda: optimizer, 0)])
+    assert layout.changed() == [] and not layout.outdated([_known.Known(lambda: optimizer, 0)])
     with torch.no_grad():
         model[0].weight.clamp_(-1, 1)
         model[1].running_mean.add_(1)  # captured from a copy: it may
@@ -749,7 +786,7 @@ def test_changes_are_found():
     model[2].bias.data = torch.zeros(2)
     assert [entry.name for entry in layout.changed()] == ["2.bias"]
     optimizer.load_state_dict(optimizer.state_dict())  # its tensors are new ones
-    assert layout.outdated([_state.Known(lambda: optimizer, 0)])
+    assert layout.outdated([_known.Known(lambda: optimizer, 0)])
 
 
 def test_what_is_not_covered_is_listed():
@@ -760,10 +797,10 @@ def test_what_is_not_covered_is_listed():
     model.register_buffer("phase", torch.zeros(2, dtype=torch.complex128))
     model.register_parameter("lazy", torch.nn.Parameter(torch.empty(3, device="meta")))
     optimizer.param_groups[0]["callback"] = print
-    problems, known = _state.Problems(), [_state.Known(lambda: optimizer, 0)]
+    problems, known = _coverage.Problems(), [_known.Known(lambda: optimizer, 0)]
     known[0].note_missing()
     for _ in range(2):
-        problems = _state.Problems()
+        problems = _coverage.Problems()
         _state.collect({"": model}, known, HERE, problems, set())
     found = {(each.kind, each.name): each.reason for each in problems.uncovered}
     assert found.pop((_lib.OPAQUE, "the hyperparameter callback of optimizer 0")).endswith(
@@ -828,7 +865,7 @@ def test_the_agent_learns_how_a_process_ends(monkeypatch):
     monkeypatch.setattr(dcp, "_session", (Client(), HERE))
     dcp._close(with_the_process=True)
     job = _job.Job(False)
-    monkeypatch.setattr(_job, "_current", job)
+    monkeypatch.setattr(_current, "job", job)
     job.client, job.place = Client(), HERE
     job._at_exit()
     job._at_exit()  # in a child of multiprocessing both its end and the process' call it
@@ -911,13 +948,13 @@ def test_what_goes_wrong_behind_the_first_forward_is_raised():
     optimizer = torch.optim.AdamW(model.parameters())
 
     def fill():
-        raise _resume.Damaged("half-way")
+        raise _current.Damaged("half-way")
 
     filling = _moments.Filling(fill, [optimizer])
     for _ in range(2):
-        with pytest.raises(_resume.Damaged, match="half-way"):
+        with pytest.raises(_current.Damaged, match="half-way"):
             optimizer.state_dict()
-        with pytest.raises(_resume.Damaged, match="half-way"):
+        with pytest.raises(_current.Damaged, match="half-way"):
             filling.finish()
 
 

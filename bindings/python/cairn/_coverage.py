@@ -12,6 +12,25 @@ from typing import Dict, List, Optional, Sequence, Tuple
 from . import _lib
 
 
+class Problems:
+    """Why nothing may be snapshot (lines), and what is worth knowing (notes)."""
+
+    def __init__(self) -> None:
+        self.lines: List[str] = []
+        self.notes: List[str] = []
+        self.uncovered: List[_lib.Uncovered] = []  # of both, for the agent
+        # parameters of no module: captured, but not found again without cairn.attach
+        self.unnamed: List[str] = []
+
+    def refuse(self, kind: int, name: str, why: str, line: str) -> None:
+        self.lines.append(line)
+        self.uncovered.append(_lib.Uncovered(kind, name, why))
+
+    def note(self, kind: int, name: str, why: str, line: str) -> None:
+        self.notes.append(line)
+        self.uncovered.append(_lib.Uncovered(kind, name, why))
+
+
 class Coverage:
     """The report of this rank."""
 

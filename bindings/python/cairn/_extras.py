@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
-from . import _lib
+from . import _blob, _lib, _plain
 
 
 class Extras:
@@ -34,15 +34,13 @@ class Extras:
         return value if isinstance(value, (dict, list)) else None
 
     def _states(self, values: Dict[str, Any], job: Any) -> Dict[str, Any]:
-        from . import _blob, _torch
-
         states: Dict[str, Any] = {}
         for name, value in list(values.items()):
             state = self._state_of(value)
             why = f"a {type(value).__name__} has no state_dict" if state is None else ""
             try:
                 # Encoded here: a mapping may change before the blob is written.
-                states[name] = _blob.encode(state, _torch.pack) if state is not None else b""
+                states[name] = _blob.encode(state, _plain.pack) if state is not None else b""
             except TypeError as error:
                 why = str(error)
             if why:
@@ -64,8 +62,6 @@ class Extras:
 
     def load(self, states: Mapping[str, Any], job: Any) -> None:
         """Puts back what early and late gave."""
-        from . import _blob, _torch
-
         values = {**self._early, **self._late}
         for name in sorted(set(states) ^ set(values)):
             job.say(
@@ -73,7 +69,7 @@ class Extras:
                 "restored"
             )
         for name in set(states) & set(values):
-            state, value = _blob.decode(states[name], _torch.unpack), values[name]
+            state, value = _blob.decode(states[name], _plain.unpack), values[name]
             if hasattr(value, "load_state_dict"):
                 value.load_state_dict(state)
             elif hasattr(value, "set_state"):

@@ -16,7 +16,8 @@ from itertools import accumulate
 from typing import Any, Dict, Iterable, List, Sequence, Tuple
 
 from . import _lib
-from ._state import Entry, Layout
+from ._entry import Entry
+from ._layout import Layout
 
 
 class Fence:

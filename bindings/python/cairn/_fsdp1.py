@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
-from . import _lib
+from . import _lib, _modules, _tensors
 
 Numbered = Tuple[int, int]  # index, count
 
@@ -61,12 +61,10 @@ Parts = Dict[int, List[Part]]
 def parts_of(root: Any, prefix: str, world: int) -> Tuple[Parts, List[str]]:
     """(the parts of all units in a root module, why some cannot be named); both empty where nothing
     is FSDP1's."""
-    from . import _torch
-
     parts: Parts = {}
     problems: List[str] = []
-    paths = _torch.module_paths(root)
-    for unit in _torch.fsdp1_units(root):
+    paths = _modules.module_paths(root)
+    for unit in _modules.fsdp1_units(root):
         flat = unit._handle.flat_param
         try:
             names = [_name(prefix, paths, info) for info in flat._param_infos]
@@ -115,8 +113,6 @@ def _refusal(unit: Any, world: int) -> Optional[str]:
 
 
 def _parts_of_unit(unit: Any, names: List[str]) -> Parts:
-    from . import _torch
-
     flat = unit._handle.flat_param
     (_, shards), (replica_index, replica_count) = _groups(unit)
     shard_size = flat._sharded_size.numel()
@@ -137,7 +133,7 @@ def _parts_of_unit(unit: Any, names: List[str]) -> Parts:
             ), 0
         part = Part(
             name,
-            _torch.shape_in_memory(flat._shapes[number], flat._strides[number]),
+            _tensors.shape_in_memory(flat._shapes[number], flat._strides[number]),
             begin,
             begin + count,
             lambda: getattr(flat, "_local_shard", flat),  # there from the first forward on

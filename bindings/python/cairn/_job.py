@@ -30,14 +30,18 @@ import threading
 import time
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Set
 
-from . import _blob, _lib
-from ._coverage import Coverage
+from . import _blob, _current, _lib, _plain, _ranks, _tensors, _watch
+from ._coverage import Coverage, Problems
+from ._current import Damaged
 from ._extras import Extras
 from ._fence import Fence
+from ._layout import Layout
 from ._models import Models
 from ._names import Names
-from ._resume import Damaged, Resume
-from ._state import Layout, Place, Problems, collect, few
+from ._naming import few
+from ._ranks import Place
+from ._resume import Resume
+from ._state import collect
 
 LAST_GRANT_MS = 500  # that the end of a process waits for the agent,
 LAST_MEETING_S = 5.0  # for the other ranks to have done the same,
@@ -220,11 +224,9 @@ class Job:
     def before_step(self, optimizer: Any, has_closure: bool) -> bool:
         """The step of an optimizer begins. True: before_update is to be called when its closure has
         returned for the first time."""
-        from . import _torch
-
         if self._ended:
             return False
-        if _torch.is_recording_a_graph():
+        if _tensors.is_recording_a_graph():
             self.end(STEP_IN_A_GRAPH)
             return False
         if any(each is optimizer for each in self._stepping):
@@ -276,8 +278,6 @@ class Job:
 
     def _fence_update(self, optimizer: Any) -> None:
         """Waits for what the optimizer overwrites, as far as that is known; else for everything."""
-        from . import _torch
-
         if not self._begun:
             return
         fence, known = self._fence, self.models.alive.get(id(optimizer))
@@ -286,7 +286,7 @@ class Job:
             or self._layout is None
             or known is None
             or fence.has_captured_all()
-            or not _torch.writes_are_known(optimizer)
+            or not _watch.writes_are_known(optimizer)
             or not fence.is_granted()
         ):
             self._finish()
@@ -297,7 +297,7 @@ class Job:
         elif fence.left_bytes() < WATCHED_BYTES_MIN * len(parameters):
             self._finish()
         else:
-            _torch.watch(fence)
+            _watch.watch(fence)
 
     def _finish(self, unknown: bool = False) -> None:
         """Waits for all of what is being captured, and tells whether it is good. Unknown: it may
@@ -382,9 +382,7 @@ class Job:
             return
         self._end_round()
         self._pending = True
-        from . import _torch
-
-        self._early = {"random": _torch.random_state(), "extras": self.extras.early(self)}
+        self._early = {"random": _plain.random_state(), "extras": self.extras.early(self)}
         if grown:
             self._names.publish_early()
         if self._begins_at_once:
@@ -396,17 +394,13 @@ class Job:
             return
         if self._resume.wanted:
             self._resume.attempt(final=False)
-        from . import _torch
-
-        if self._pending and (self._in_closure or not self._stepping) and _torch.is_training():
-            if not _torch.is_recording_a_graph():  # then the next forward will do
+        if self._pending and (self._in_closure or not self._stepping) and _tensors.is_training():
+            if not _tensors.is_recording_a_graph():  # then the next forward will do
                 self._begin()
 
     # ---- capture ----
 
     def _begin(self) -> None:
-        from . import _torch
-
         self._pending = False
         if not self.open():
             return
@@ -423,7 +417,7 @@ class Job:
         self._layout.prepare()
         if not self._write_blob(self._layout):
             return
-        _torch.set_streams(self.client, self._layout.devices)
+        _tensors.set_streams(self.client, self._layout.devices)
         assert self._fence is not None
         self._fence.begin(learns=self._orders_learned < ORDERS_LEARNED_MAX)
         self._begun = self.client.begin(self.step)
@@ -440,19 +434,15 @@ class Job:
         )
 
     def _plain_state(self, layout: Layout) -> bytes:
-        from . import _torch
-
         value = {
             "random": self._early["random"],
             "early": self._early["extras"],
             "late": self.extras.late(self),
             "optimizers": [known.plain(layout) for known in self.models.live()],
         }
-        return _blob.encode(value, _torch.pack)
+        return _blob.encode(value, _plain.pack)
 
     def _write_blob(self, layout: Layout) -> bool:
-        from . import _torch
-
         assert layout.blob is not None
         try:
             data = self._plain_state(layout)
@@ -462,20 +452,18 @@ class Job:
         if len(data) + 8 > layout.blob.numel():
             layout.grow_blob(2 * (len(data) + 8))
             self.send(layout.capture_pieces())
-        _torch.write_bytes(layout.blob, len(data).to_bytes(8, "little") + data)
+        _tensors.write_bytes(layout.blob, len(data).to_bytes(8, "little") + data)
         return True
 
     def open(self) -> bool:
         """Finds the agent, once."""
         if self.client is not None:
             return True
-        from . import _torch
-
         if not os.environ.get("CAIRN_AGENT"):
             self.end("CAIRN_AGENT names no agent; start the script with `cairn run --`")
             return False
         try:
-            self.place = _torch.place()
+            self.place = _ranks.place()
             self.client = _lib.Client(*self.place, log=self._log)
         except (OSError, _lib.CairnError) as error:
             self.end(str(error))
@@ -605,14 +593,13 @@ class Job:
             threading.Event().wait(LAST_LINGER_MS / 1000)
 
     def _meet_at_the_end(self, timeout_s: float) -> None:
-        from . import _torch
-
         if self.place is not None and self.place.world > 1:
-            _torch.meet("end", self.place, timeout_s)
+            _ranks.meet("end", self.place, timeout_s)
 
     def _at_exit(self) -> None:
         """The process ends, well or not."""
-        if self.client is None or _current is not self:  # a forked child that ends has another job
+        # a forked child has another job
+        if self.client is None or _current.job is not self:
             return
         try:
             if not self._ended:
@@ -627,29 +614,13 @@ class Job:
         client.close_with_the_process()
 
 
-_current: Optional[Job] = None
-
-
 def start() -> Job:
     """The job of this process, made where there is none."""
-    global _current
-    if _current is None:
+    if _current.job is None:
         # A worker that torchrun started again goes on from where its job was.
         resume = (
             os.environ.get("CAIRN_RESUME") == "1"
             or os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
         )
-        _current = Job(resume)
-    return _current
-
-
-def current() -> Optional[Job]:
-    return _current
-
-
-def forget() -> None:
-    """In a forked child: a job that has begun is the parent's; before that the child may be the one
-    that trains."""
-    global _current
-    if _current is not None and _current.has_begun():
-        _current = None
+        _current.job = Job(resume)
+    return _current.job

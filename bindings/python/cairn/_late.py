@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
-from . import _lib
+from . import _lib, _optimizers, _tensors
+from ._entry import Entry
 from ._fsdp1 import Part, Parts
-from ._state import Entry, Known, Place, keys_of, moment_name, moments_of
+from ._known import Known
+from ._naming import keys_of, moment_name, moments_of
+from ._ranks import Place
 
 
 class Late:
@@ -62,14 +65,14 @@ class Late:
         state: Dict[str, Any],
         group: Mapping[str, Any],
     ) -> None:
-        from . import _torch
-
-        if _torch.uncovered(parameter if part is None else part.memory()) or (
+        if _tensors.uncovered(parameter if part is None else part.memory()) or (
             part is not None and part.is_empty
         ):
             return
         for key, named, each in moments:
-            made = state[key] if key in state else _torch.make_state(parameter, group, each, part)
+            made = (
+                state[key] if key in state else _optimizers.make_state(parameter, group, each, part)
+            )
             of = None if part is None else part.of(made)
             # FSDP1 has no place for moments of other shapes, and snapshots with them are refused
             if part is None or of is not None:
@@ -95,12 +98,10 @@ class Late:
 
         Others may have been made, or be gone, since `keep`.
         """
-        from . import _torch
-
         for each in known:
             holder = each.holder()
             given: Dict[int, str] = {}
-            for _number, _index, _group, parameter in _torch.grouped(holder):
+            for _number, _index, _group, parameter in _optimizers.grouped(holder):
                 name, state = self._waiting.get(id(parameter), ("", {}))
                 if state and not holder.state.get(parameter):
                     holder.state[parameter] = state

@@ -6,7 +6,8 @@ from __future__ import annotations
 import weakref
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Set
 
-from ._state import Known
+from . import _forwards, _optimizers, _ranks, _tensors, _watch
+from ._known import Known
 
 
 class Models:
@@ -37,15 +38,13 @@ class Models:
             self.add_optimizer(optimizer)
 
     def add_optimizer(self, optimizer: Any) -> None:
-        from . import _torch
-
         number = id(optimizer)
         known = Known(
             weakref.ref(optimizer, lambda _: self._forget_optimizer(number)), len(self.known)
         )
         self.known.append(known)
         self.alive[number] = known
-        _torch.guard_step(optimizer)
+        _watch.guard_step(optimizer)
         # What was called before may hold parameters of this one.
         self._seen = weakref.WeakSet(
             module for root in self.roots.values() for module in root.modules()
@@ -64,10 +63,8 @@ class Models:
         return [known for known in live if id(known.optimizer()) not in inside]
 
     def _watch(self) -> None:
-        from . import _torch
-
         if self._stop_watching is None and not self._attached:  # what is attached is named already
-            self._stop_watching = _torch.watch_forwards()
+            self._stop_watching = _forwards.watch_forwards()
 
     def is_watching(self) -> bool:
         return self._stop_watching is not None
@@ -80,12 +77,10 @@ class Models:
     def refusals(self) -> List[str]:
         """Why optimizers cannot be covered; to be said before the first step, for of one whose
         steps are not seen it never would be."""
-        from . import _torch
-
-        world = _torch.place().world
+        world = _ranks.place().world
         return [
             why
-            for why in (_torch.refusal(known.optimizer(), world) for known in self.live())
+            for why in (_optimizers.refusal(known.optimizer(), world) for known in self.live())
             if why
         ]
 
@@ -100,8 +95,6 @@ class Models:
         training. In an evaluation it may be a part of the whole: a script evaluates its encoder, or
         the module inside DDP, before it trains.
         """
-        from . import _torch
-
         known = module in self._seen
         if not known:
             if self.wanted().isdisjoint(id(parameter) for parameter in module.parameters()):
@@ -109,7 +102,7 @@ class Models:
                 return False
             self.add_root(module)
         if (
-            _torch.is_training()
+            _tensors.is_training()
             and module.training
             and any(module is root for root in self.roots.values())
         ):
@@ -125,8 +118,6 @@ class Models:
             self.unwatch()
 
     def add_root(self, module: Any, prefix: Optional[str] = None) -> None:
-        from . import _torch
-
         inside = set(map(id, module.modules()))
         for name in [name for name, root in self.roots.items() if id(root) in inside]:
             del self.roots[name]  # it was called on its own before the module that holds it
@@ -138,5 +129,5 @@ class Models:
             )
         self.roots[prefix] = module
         self._seen.update(module.modules())
-        self._handles.append(_torch.watch_root(module))
+        self._handles.append(_forwards.watch_root(module))
         self._changed()

@@ -6,8 +6,11 @@ from __future__ import annotations
 import json
 from typing import Dict, List, Optional, Tuple
 
+from . import _modules, _ranks, _tensors
+from ._layout import Layout
 from ._models import Models
-from ._state import Layout, Place, plain_names
+from ._ranks import Place
+from ._state import plain_names
 
 NAMES_KEY, ALIKE_KEY = "names", "alike"
 COMPARED_MAX = 8  # parameters of which, and of whose moments, some elements are compared
@@ -34,8 +37,6 @@ class Names:
         one rank and half from another would be nobody's state: where nothing says so each rank
         keeps its own, under its rank's name.
         """
-        from . import _torch
-
         if here.world == 1:
             return
         if self._is_replicated():
@@ -43,7 +44,7 @@ class Names:
             held = {
                 id(each)
                 for root in self._models.roots.values()
-                for _, each in _torch.named_parameters(root)
+                for _, each in _modules.named_parameters(root)
             }
             shared = {
                 name: (name, here.rank, here.world)
@@ -52,7 +53,7 @@ class Names:
                 for name, each in layout.plain_parameters().items()
             }
             layout.share(shared, here, buffers_of_rank_0=True)
-            if self._alike is None and not self._compares and _torch.has_store():
+            if self._alike is None and not self._compares and _ranks.has_store():
                 alike = [
                     each
                     for _, each in sorted(layout.plain_parameters().items())
@@ -64,16 +65,16 @@ class Names:
                 # Whoever is first to see a difference asks for the names, and may be waited for by
                 # those who have not looked yet.
                 self._publish(sorted(layout.plain_parameters()), here)
-                _torch.publish(ALIKE_KEY, f"{step} {_torch.sample_digest(some)}".encode(), here)
+                _ranks.publish(ALIKE_KEY, f"{step} {_tensors.sample_digest(some)}".encode(), here)
                 self._compares = True
             return
         plain = sorted(layout.plain_parameters())
         if self._agreed[0] != plain:
             self._publish(plain, here)
             if self._alike is None:  # others may take this rank for one that shares with them
-                _torch.publish(ALIKE_KEY, OWN, here)
+                _ranks.publish(ALIKE_KEY, OWN, here)
                 self._alike, self._compares = False, False
-            others = [json.loads(each) for each in _torch.gather(NAMES_KEY, here)]
+            others = [json.loads(each) for each in _ranks.gather(NAMES_KEY, here)]
             alone = {name for name in plain if sum(name in each for each in others) == 1}
             self._agreed = plain, {
                 name: (name if name in alone else f"rank{here.rank}/{name}", 0, 1) for name in plain
@@ -81,10 +82,8 @@ class Names:
         layout.share(self._agreed[1], here, buffers_of_rank_0=False)
 
     def _is_replicated(self) -> bool:
-        from . import _torch
-
         roots = self._models.roots.values()
-        return bool(roots) and self._alike is not False and all(map(_torch.replicates, roots))
+        return bool(roots) and self._alike is not False and all(map(_modules.replicates, roots))
 
     def may_be_confirmed(self, here: Place, wait_s: float = 0.0) -> bool:
         """Whether a snapshot that the ranks share is one state: before the first is confirmed each
@@ -94,13 +93,11 @@ class Names:
         False, too, while not all have told, and nobody is waited for longer than that. Those who
         were not at the same step can not be compared.
         """
-        from . import _torch
-
         if not self._compares:
             return True
-        told = _torch.gather_if_there(ALIKE_KEY, here, wait_s) if _torch.has_store() else None
+        told = _ranks.gather_if_there(ALIKE_KEY, here, wait_s) if _ranks.has_store() else None
         if told is None:
-            return not _torch.has_store()
+            return not _ranks.has_store()
         self._compares = False
         by_step: Dict[bytes, bytes] = {}
         self._alike = OWN not in told and all(
@@ -118,17 +115,13 @@ class Names:
         """Right after an update: where the ranks are the stages of a pipeline a rank's next forward
         begins only when the one before has sent something to it, which would then be waiting for
         these names."""
-        from . import _torch
-
-        here = _torch.place()
-        if here.world > 1 and _torch.has_store() and not self._is_replicated():
+        here = _ranks.place()
+        if here.world > 1 and _ranks.has_store() and not self._is_replicated():
             self._publish(plain_names(self._models.roots, self._models.live(), here.world), here)
 
     def _publish(self, plain: List[str], here: Place) -> None:
         """Where it has changed. All ranks publish before they gather: of two that have a name in
         common one at least sees it."""
-        from . import _torch
-
         if self._published != plain:
-            _torch.publish(NAMES_KEY, json.dumps(plain).encode(), here)
+            _ranks.publish(NAMES_KEY, json.dumps(plain).encode(), here)
             self._published = plain

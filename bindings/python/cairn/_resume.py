@@ -15,31 +15,23 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Set, Tuple
 
-from . import _blob, _lib
+from . import _blob, _lib, _modules, _plain, _ranks, _tensors
+from ._coverage import Problems
+from ._current import Damaged
+from ._entry import Entry, devices_of
+from ._known import Known
 from ._late import Late
+from ._layout import Layout
 from ._moments import Filling
-from ._state import (
-    Entry,
-    Known,
-    Layout,
-    Place,
-    Problems,
-    collect,
-    devices_of,
-    few,
-    named,
-    positional_of,
-)
+from ._naming import few, positional_of
+from ._ranks import Place
+from ._state import collect, named
 
 if TYPE_CHECKING:
     from ._job import Job
 
 RESTORE_TRIES = 3
 ABLE_KEY, START_KEY = "able", "start"  # the step that a rank can resume from, and does; 0 for none
-
-
-class Damaged(RuntimeError):
-    """A restore failed after overwriting tensors; the process must not train on what is left."""
 
 
 class Resume:
@@ -207,12 +199,10 @@ class Resume:
     def _named(self, names: Dict[int, str]) -> Dict[str, Any]:
         """All parameters of the modules by their names; of FSDP1 what an optimizer may hold of
         them."""
-        from . import _torch
-
         held = (
             parameter
             for root in self._job.models.roots.values()
-            for _, parameter in _torch.named_parameters(root)
+            for _, parameter in _modules.named_parameters(root)
         )
         return {names[id(parameter)]: parameter for parameter in held}
 
@@ -234,24 +224,22 @@ class Resume:
     def all_can(self, able: bool) -> bool:
         """In attach, which all ranks call: whether each of them can restore the same step. Where
         one cannot, none does: the others would go on from elsewhere."""
-        from . import _torch
-
-        here = _torch.place()
-        if self._told_able or here.world == 1 or not _torch.has_store():
+        here = _ranks.place()
+        if self._told_able or here.world == 1 or not _ranks.has_store():
             return able
         self._told_able = True
-        _torch.publish(ABLE_KEY, str(self._listed_step if able else 0).encode(), here)
+        _ranks.publish(ABLE_KEY, str(self._listed_step if able else 0).encode(), here)
         if not able:
             return False
         try:
-            steps = _torch.gather(ABLE_KEY, here)
+            steps = _ranks.gather(ABLE_KEY, here)
         except RuntimeError:
             self._job.say(
                 "waits for the other ranks to know whether they can resume from step "
                 f"{self._listed_step}"
             )
             try:
-                steps = _torch.gather(ABLE_KEY, here, _torch.RESUME_TIMEOUT)
+                steps = _ranks.gather(ABLE_KEY, here, _ranks.RESUME_TIMEOUT)
             except RuntimeError:
                 return True  # the first update will tell
         unlike = [str(rank) for rank, step in enumerate(steps) if int(step) != self._listed_step]
@@ -266,26 +254,22 @@ class Resume:
     def tell_start(self) -> Optional[Place]:
         """Tells the other ranks, once, from which step this one goes on; None where there is nobody
         to tell."""
-        from . import _torch
-
-        here = _torch.place()
-        if self.told_start or here.world == 1 or not _torch.has_store():
+        here = _ranks.place()
+        if self.told_start or here.world == 1 or not _ranks.has_store():
             return None
         self.told_start = True
-        _torch.publish(START_KEY, str(self._listed_step if self._restored else 0).encode(), here)
+        _ranks.publish(START_KEY, str(self._listed_step if self._restored else 0).encode(), here)
         return here
 
     def compare_starts(self) -> None:
         """Before the first update, once: a rank that goes on beside one that began afresh would
         train on a mixture of both."""
-        from . import _torch
-
         here = self.tell_start()
         self.told_start = True
         if here is None or not self._restored:
             return
         try:
-            steps = _torch.gather(START_KEY, here)
+            steps = _ranks.gather(START_KEY, here)
         except RuntimeError:
             self._job.say(
                 f"resumed from step {self._listed_step}, and not all other ranks have said from "
@@ -305,8 +289,6 @@ class Resume:
             )
 
     def _fill(self, layout: Layout, todo: List[Tuple[Entry, str]]) -> None:
-        from . import _torch
-
         assert (
             self._job.client is not None
             and self._listed is not None
@@ -326,7 +308,7 @@ class Resume:
         )
         self._job.send(now)
         # which may still have to initialise what is filled
-        _torch.set_streams(self._job.client, devices_of(now))
+        _tensors.set_streams(self._job.client, devices_of(now))
         self._restore()
         try:
             self._take(layout, todo, later, blob[0] if blob else None)
@@ -344,8 +326,6 @@ class Resume:
         self, layout: Layout, todo: List[Tuple[Entry, str]], later: Set[str], blob: Any
     ) -> None:
         """Store the restored tensors, their plain state and, from the blob, the job's own state."""
-        from . import _torch
-
         assert self._job.place is not None
         for entry, name in todo:
             if name not in later:
@@ -357,8 +337,8 @@ class Resume:
         self._job.step = self._listed_step
         value = {}
         if blob is not None:
-            data = _torch.read_bytes(blob)
-            value = _blob.decode(data[8 : 8 + int.from_bytes(data[:8], "little")], _torch.unpack)
+            data = _tensors.read_bytes(blob)
+            value = _blob.decode(data[8 : 8 + int.from_bytes(data[:8], "little")], _plain.unpack)
             self._plains = value["optimizers"]
         names = named(self._job.models.roots, self._job.place.world)[0]
         for known, plain in zip(self._job.models.live(), self._plains):
@@ -374,7 +354,7 @@ class Resume:
             if self._late is not None:
                 self._late.keep(self._plains, self._job.models.live())
             self._job.extras.load({**value["early"], **value["late"]}, self._job)
-            _torch.set_random_state(value["random"])
+            _plain.set_random_state(value["random"])
 
     def _fill_moments(self, pieces: Sequence[_lib.Piece]) -> None:
         """In a thread of its own, while no other uses the client."""

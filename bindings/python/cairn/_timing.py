@@ -18,8 +18,9 @@ import itertools
 import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
-from . import _job, _lib
-from ._torch import torch
+import torch
+
+from . import _current, _lib
 
 RING_RECORDS = 1 << 14  # 1.1 MiB
 
@@ -108,7 +109,7 @@ class _Timing:
     def _end(self, error: Exception) -> None:
         if not self._ended:
             self._ended = True
-            job = _job.current()
+            job = _current.job
             if job is not None:
                 job.say(f"collectives are not timed any more: {type(error).__name__}: {error}")
 
@@ -162,7 +163,7 @@ class _Timing:
         if known is None:
             return None
         sequence = next(known.numbers) if operation < SEND else 0
-        job = _job.current()
+        job = _current.job
         record = (
             known.comm,
             sequence,
@@ -178,7 +179,7 @@ class _Timing:
         return record
 
     def note_work(self, amount: int) -> None:
-        job = _job.current()
+        job = _current.job
         step = job.step if job is not None else 0
         self._ring.write(
             (

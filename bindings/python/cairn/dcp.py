@@ -38,11 +38,14 @@ import threading
 import time
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from . import _blob, _job, _lib, _torch
-from ._state import Place, devices_of, few, fitting
-from ._torch import torch
+import torch
+import torch.distributed.checkpoint as _checkpoint
 
-_checkpoint = _torch.checkpoint_module()
+from . import _blob, _current, _lib, _plain, _ranks, _tensors
+from ._entry import devices_of
+from ._naming import few, fitting
+from ._ranks import Place
+
 _storage, _planner, _metadata = _checkpoint.storage, _checkpoint.planner, _checkpoint.metadata
 
 __all__ = ["Reader", "Writer"]
@@ -65,7 +68,7 @@ _lock = threading.Lock()  # async_save uses a thread of its own for each save
 
 
 def _say(level: int, line: str) -> None:
-    job = _job.current()
+    job = _current.job
     if level <= _lib.WARN and job is not None:
         job.say(line, once=False)
     elif level <= _lib.WARN:
@@ -85,7 +88,7 @@ def _open() -> Tuple[_lib.Client, Place]:
     """The client of this process and its place, opened where there is none. RuntimeError without an
     agent."""
     global _session
-    place = _torch.place()
+    place = _ranks.place()
     if _session is not None and _session[1] != place:
         _close()
     if _session is None:
@@ -113,7 +116,7 @@ def _open() -> Tuple[_lib.Client, Place]:
 def _take_over() -> None:
     """Ends the snapshots after each update: in the process that makes the Writer, which async_save
     may pickle into another."""
-    job = _job.current()
+    job = _current.job
     if job is not None:
         job.hand_over("cairn.dcp")
 
@@ -123,13 +126,13 @@ def _register(client: _lib.Client, pieces: Sequence[_lib.Piece]) -> None:
         client.register(pieces)
     except _lib.CairnError as error:
         needed = sum(
-            math.prod(piece.extent) * _torch.FROM_DTYPE[piece.dtype].itemsize for piece in pieces
+            math.prod(piece.extent) * _tensors.FROM_DTYPE[piece.dtype].itemsize for piece in pieces
         )
         raise RuntimeError(
             f"cairn.dcp: the agent does not take this rank's {len(pieces)} tensors of "
             f"{needed / 1048576:.1f} MiB: {error}; the line before this one says why"
         ) from error
-    _torch.set_streams(client, devices_of(pieces))
+    _tensors.set_streams(client, devices_of(pieces))
 
 
 def _report(client: _lib.Client, problem: str) -> None:
@@ -185,13 +188,13 @@ def _tensor_piece(
 ) -> _lib.Piece:
     return _lib.Piece(
         fitting(name),
-        _torch.DTYPES[memory.dtype],
+        _tensors.DTYPES[memory.dtype],
         kind,
         tuple(shape),
         tuple(offset),
         tuple(memory.shape),
-        _torch.addresses([memory])[0],
-        _torch.ordinal(memory),
+        _tensors.addresses([memory])[0],
+        _tensors.ordinal(memory),
         *replica,
     )
 
@@ -201,19 +204,19 @@ def _bytes_piece(name: str, buffer: Any, replica: Tuple[int, int] = (0, 1)) -> _
 
 
 def _of_bytes(data: bytes) -> Any:
-    buffer = _torch.byte_buffer(len(data))
-    _torch.write_bytes(buffer, data)
+    buffer = _tensors.byte_buffer(len(data))
+    _tensors.write_bytes(buffer, data)
     return buffer
 
 
 def _memory_of(item: Any, tensor: Any) -> Any:
     """What lies behind a planned write: row-major, on a device that can be copied from.
     RuntimeError, with the name, where it cannot."""
-    memory = _torch.local(tensor.detach())
+    memory = _tensors.local(tensor.detach())
     name = item.index.fqn
     if memory.layout is torch.strided and memory.device.type in ("cpu", "cuda", "meta"):
         memory = memory.contiguous()
-    why = _torch.uncovered(memory)
+    why = _tensors.uncovered(memory)
     if why is None and tuple(memory.shape) != tuple(item.tensor_data.chunk.sizes):
         why = (
             f"its shape is {list(memory.shape)} where the plan says "
@@ -232,7 +235,7 @@ def _encode_metadata(metadata: Any) -> bytes:
     for name, each in metadata.state_dict_metadata.items():
         if isinstance(each, _metadata.TensorStorageMetadata):
             tensors[name] = (
-                _torch.DTYPES[each.properties.dtype],
+                _tensors.DTYPES[each.properties.dtype],
                 bool(each.properties.requires_grad),
                 tuple(each.size),
                 [(tuple(chunk.offsets), tuple(chunk.sizes)) for chunk in each.chunks],
@@ -247,18 +250,18 @@ def _encode_metadata(metadata: Any) -> bytes:
                 "planner": metadata.planner_data,
                 "version": getattr(metadata, "version", None),
             },
-            _torch.pack,
+            _plain.pack,
         )
     except TypeError as error:
         raise RuntimeError(f"cairn.dcp: the planner's data cannot be kept: {error}") from error
 
 
 def _decode_metadata(data: bytes) -> Any:
-    value = _blob.decode(data, _torch.unpack)
+    value = _blob.decode(data, _plain.unpack)
     known: Dict[str, Any] = {name: _metadata.BytesStorageMetadata() for name in value["others"]}
     for name, (dtype, requires_grad, size, chunks) in value["tensors"].items():
         properties = _metadata.TensorProperties(
-            dtype=_torch.FROM_DTYPE[dtype], requires_grad=requires_grad
+            dtype=_tensors.FROM_DTYPE[dtype], requires_grad=requires_grad
         )
         known[name] = _metadata.TensorStorageMetadata(
             properties,
@@ -281,7 +284,7 @@ def _room_for_metadata(plans: Sequence[Any]) -> int:
     planned = [plan.planner_data for plan in plans]
     names = sum(len(item.index.fqn.encode()) for item in items)
     try:
-        planner_bytes = len(_blob.encode(planned, _torch.pack))
+        planner_bytes = len(_blob.encode(planned, _plain.pack))
     except TypeError:
         planner_bytes = 0  # said when the metadata are there
     return (
@@ -406,7 +409,7 @@ class Writer(_storage.StorageWriter):  # type: ignore[misc]
             self._kept.append(memory)
             results.append(_storage.WriteResult(item.index, memory.nbytes, None))
         if self._is_coordinator:
-            self._metadata_buffer = _torch.byte_buffer(metadata_bytes)
+            self._metadata_buffer = _tensors.byte_buffer(metadata_bytes)
             pieces.append(_bytes_piece(METADATA, self._metadata_buffer))
         return pieces
 
@@ -416,7 +419,7 @@ class Writer(_storage.StorageWriter):  # type: ignore[misc]
         said = (
             [problem]
             if place.world == 1
-            else [each.decode() for each in _torch.exchange(f"dcp/{save}", problem.encode(), place)]
+            else [each.decode() for each in _ranks.exchange(f"dcp/{save}", problem.encode(), place)]
         )
         if problem:
             raise RuntimeError(problem)
@@ -435,7 +438,7 @@ class Writer(_storage.StorageWriter):  # type: ignore[misc]
         assert self._step is not None
         with _lock:
             client, _ = _open()
-            _torch.write_bytes(
+            _tensors.write_bytes(
                 self._metadata_buffer, len(data).to_bytes(LENGTH_BYTES, "little") + data
             )
             _capture(client, self._step)
@@ -534,9 +537,9 @@ class Reader(_storage.StorageReader):  # type: ignore[misc]
                     f"of step {self._step}; `cairn snapshots` lists what there is, `cairn restore` "
                     "chooses"
                 )
-            buffer = _torch.byte_buffer(self._listed[METADATA].shape[0])
+            buffer = _tensors.byte_buffer(self._listed[METADATA].shape[0])
             self._fill(client, [_bytes_piece(METADATA, buffer, (place.rank, place.world))])
-        data = _torch.read_bytes(buffer)
+        data = _tensors.read_bytes(buffer)
         return _decode_metadata(
             data[LENGTH_BYTES : LENGTH_BYTES + int.from_bytes(data[:LENGTH_BYTES], "little")]
         )
@@ -568,11 +571,11 @@ class Reader(_storage.StorageReader):  # type: ignore[misc]
                         f"cairn.dcp: {name} is not in the snapshot of step {self._step}"
                     )
                 if item.type == _planner.LoadItemType.BYTE_IO:
-                    buffer = _torch.byte_buffer(found.shape[0])  # type: ignore[union-attr]
+                    buffer = _tensors.byte_buffer(found.shape[0])  # type: ignore[union-attr]
                     pieces.append(_bytes_piece(name, buffer, replica))
                     objects.append((item, buffer))
                     continue
-                here = memory = _torch.local(planner.resolve_tensor(item).detach())
+                here = memory = _tensors.local(planner.resolve_tensor(item).detach())
                 if found is not None and not empty:
                     memory = self._row_major(here, found)
                     start = item.storage_index.offset or (0,) * here.dim()
@@ -590,7 +593,7 @@ class Reader(_storage.StorageReader):  # type: ignore[misc]
                     here.copy_(memory)
             planner.commit_tensor(item, here)
         for item, buffer in objects:
-            planner.load_bytes(item, io.BytesIO(_torch.read_bytes(buffer)))
+            planner.load_bytes(item, io.BytesIO(_tensors.read_bytes(buffer)))
         done = torch.futures.Future()
         done.set_result(None)
         return done
@@ -599,7 +602,7 @@ class Reader(_storage.StorageReader):  # type: ignore[misc]
     def _row_major(here: Any, found: _lib.Listed) -> Any:
         """The tensor itself where the snapshot's bytes can go straight into it, else memory to be
         copied from."""
-        dtype = _torch.FROM_DTYPE[found.dtype]
+        dtype = _tensors.FROM_DTYPE[found.dtype]
         if here.is_contiguous() and here.dtype == dtype and here.device.type in ("cpu", "cuda"):
             return here
         return torch.empty(here.shape, dtype=dtype)
@@ -613,7 +616,7 @@ class Reader(_storage.StorageReader):  # type: ignore[misc]
                     f"cairn.dcp: the tensors were refused: {error}; the line before this one says "
                     "why"
                 ) from error
-        _torch.set_streams(client, devices_of(pieces))
+        _tensors.set_streams(client, devices_of(pieces))
         try:
             restored = client.restore()
         except _lib.CairnError as error:
