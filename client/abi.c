@@ -123,7 +123,7 @@ take(const struct cairn_client *client, const struct struct_type *type, int64_t 
     return CAIRN_OK;
 }
 
-/* The distance between elements is the size of the first; each must confirm it before it is read. */
+/* The distance between elements is the size of the first. Each element must confirm it. */
 static cairn_err
 take_array(const struct cairn_client *client, const struct struct_type *type, const void *given,
            uint32_t count, void **out)

@@ -316,8 +316,8 @@ enum {
  * why this rank takes no snapshots at all; NULL or "" if it takes them. All arguments are borrowed
  * for the call. Longer texts are cut, and control characters become "?". If there are more than
  * CAIRN_UNCOVERED_MAX items, parameters and optimizer state go first and the rest is counted.
- * Needs no registered tensors and returns at once. Without an agent, the next one is told. CAIRN_OK;
- * CAIRN_INVAL for an unknown kind or a wrong struct_bytes; CAIRN_NOMEM.
+ * Needs no registered tensors and returns at once. Without an agent, the next one is told.
+ * CAIRN_OK; CAIRN_INVAL for an unknown kind or a wrong struct_bytes; CAIRN_NOMEM.
  */
 CAIRN_MUST_CHECK cairn_err cairn_client_report_coverage(struct cairn_client *client,
                                                         const char *refusal,

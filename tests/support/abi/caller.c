@@ -225,6 +225,7 @@ struct place {
     uint32_t *reserved;    /* NULL: the struct has none */
     uint64_t *added;       /* NULL: this caller has no such field */
     bool is_filled;        /* by the library */
+    bool is_later_element; /* of an array */
     uint32_t bytes, first; /* of this caller's struct, and of the first version */
 };
 
@@ -253,6 +254,10 @@ spoil(const struct place *place, enum caller_fault fault)
     case CALLER_SIZE_HUGE:
         *place->struct_bytes = UINT32_MAX - 7;
         return true;
+    case CALLER_SIZE_OTHER:
+        if (place->is_later_element)
+            *place->struct_bytes = place->bytes + 8;
+        return place->is_later_element;
     case CALLER_RESERVED:
         if (place->reserved)
             *place->reserved = 9;
@@ -272,8 +277,11 @@ open_with(const struct functions *call, const char *agent_path, enum caller_faul
           struct caller_log *log, bool *possible)
 {
     struct cairn_client_options options = make_options(agent_path, log);
-    const struct place place = {
-        &options.struct_bytes, &options.reserved, ADDED(&options), false, sizeof options, 64};
+    const struct place place = {.struct_bytes = &options.struct_bytes,
+                                .reserved = &options.reserved,
+                                .added = ADDED(&options),
+                                .bytes = sizeof options,
+                                .first = 64};
     struct cairn_client *client = NULL;
     cairn_err err;
 
@@ -290,9 +298,12 @@ register_with(const struct functions *call, struct cairn_client *client, enum ca
 {
     static float marks[CALLER_TENSORS * CALLER_ELEMENTS];
     struct cairn_slice *slices = make_slices(marks);
-    const struct place place = {&slices[1].struct_bytes, &slices[1].reserved,
-                                ADDED(&slices[1]),       false,
-                                sizeof *slices,          256};
+    const struct place place = {.struct_bytes = &slices[1].struct_bytes,
+                                .reserved = &slices[1].reserved,
+                                .added = ADDED(&slices[1]),
+                                .is_later_element = true,
+                                .bytes = sizeof *slices,
+                                .first = 256};
     cairn_err err;
 
     *possible = spoil(&place, fault);
@@ -307,8 +318,10 @@ report_with(const struct functions *call, struct cairn_client *client, enum call
 {
     struct cairn_uncovered items[2] = {{CAIRN_UNCOVERED_INIT, .kind = CAIRN_PARAM, .name = "a"},
                                        {CAIRN_UNCOVERED_INIT, .kind = CAIRN_PARAM, .name = "b"}};
-    const struct place place = {&items[0].struct_bytes, NULL, ADDED(&items[0]), false,
-                                sizeof *items,          24};
+    const struct place place = {.struct_bytes = &items[0].struct_bytes,
+                                .added = ADDED(&items[0]),
+                                .bytes = sizeof *items,
+                                .first = 24};
 
     *possible = spoil(&place, fault);
     return (int)call->cairn_client_report_coverage(client, NULL, items, 2);
@@ -321,8 +334,12 @@ restore_with(const struct functions *call, struct cairn_client *client, enum cal
     static float marks[CALLER_TENSORS * CALLER_ELEMENTS];
     struct cairn_slice *slices = make_slices(marks);
     struct cairn_restored restored = {CAIRN_RESTORED_INIT, .bytes = 77};
-    const struct place place = {
-        &restored.struct_bytes, &restored.reserved, ADDED(&restored), true, sizeof restored, 56};
+    const struct place place = {.struct_bytes = &restored.struct_bytes,
+                                .reserved = &restored.reserved,
+                                .added = ADDED(&restored),
+                                .is_filled = true,
+                                .bytes = sizeof restored,
+                                .first = 56};
     cairn_err err;
 
     assert_int_equal(call->cairn_client_register(client, slices, CALLER_TENSORS), CAIRN_OK);
@@ -338,7 +355,11 @@ read_with(const struct functions *call, struct cairn_client *client, enum caller
           bool *possible)
 {
     struct cairn_client_stats stats = {CAIRN_CLIENT_STATS_INIT, .epoch = 77};
-    const struct place place = {&stats.struct_bytes, NULL, ADDED(&stats), true, sizeof stats, 104};
+    const struct place place = {.struct_bytes = &stats.struct_bytes,
+                                .added = ADDED(&stats),
+                                .is_filled = true,
+                                .bytes = sizeof stats,
+                                .first = 104};
     cairn_err err;
 
     *possible = spoil(&place, fault);

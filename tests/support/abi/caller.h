@@ -38,8 +38,9 @@ enum caller_fault {
     CALLER_SIZE_SMALL, /* 8 below the first version */
     CALLER_SIZE_ODD,   /* not a multiple of 8 */
     CALLER_SIZE_HUGE,
-    CALLER_RESERVED, /* not 0 */
-    CALLER_TAIL,     /* a field that only a newer caller knows is not 0 */
+    CALLER_SIZE_OTHER, /* a possible size, but not that of element 0 */
+    CALLER_RESERVED,   /* not 0 */
+    CALLER_TAIL,       /* a field that only a newer caller knows is not 0 */
     CALLER_FAULTS
 };
 

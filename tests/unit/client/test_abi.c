@@ -164,9 +164,10 @@ static void
 test_broken_rules(void **state)
 {
     static const char *const said[CALLER_FAULTS] = {
-        [CALLER_SIZE_ZERO] = "struct_bytes is",   [CALLER_SIZE_SMALL] = "struct_bytes is",
-        [CALLER_SIZE_ODD] = "struct_bytes is",    [CALLER_SIZE_HUGE] = "struct_bytes is",
-        [CALLER_RESERVED] = "reserved must be 0", [CALLER_TAIL] = "does not know the field"};
+        [CALLER_SIZE_ZERO] = "struct_bytes is",        [CALLER_SIZE_SMALL] = "struct_bytes is",
+        [CALLER_SIZE_ODD] = "struct_bytes is",         [CALLER_SIZE_HUGE] = "struct_bytes is",
+        [CALLER_SIZE_OTHER] = "not that of element 0", [CALLER_RESERVED] = "reserved must be 0",
+        [CALLER_TAIL] = "does not know the field"};
     struct fake_agent *agent = fake_agent_create(CAIRN_BLOCK_BYTES);
 
     (void)state;
