@@ -11,51 +11,82 @@
 #include "cairn/err.h"
 #include "cairn/types.h"
 
+/*
+ * The messages. `field:` says what a field means there.
+ *
+ *   HEARTBEAT       bytes: the liveness table; generation: the newest committed one;
+ *                   offset: passed_step of the epoch
+ *   DATA            captured blocks for a parity owner
+ *   DATA_ACK        offset: blocks folded so far
+ *   SEAL            bytes: part [offset, offset + bytes_len) of a seal of `total` bytes
+ *   SEAL_ACK        offset: bytes received so far
+ *   FACTS           bytes: the members that protected and those that never will; for each of the
+ *                   former its ranks (u16) and its layout (u32); offset 1: given up
+ *   CLAIM           promise me this epoch
+ *   PROMISE         promised, and stored
+ *   REFUSE          offset: the epoch that is promised already
+ *   QUERY           what do you hold? Asked without a claim
+ *   INVENTORY       bytes: what I hold
+ *   REBUILD         bytes: who holds what, and who gets what
+ *   READ            send me blocks of a holding
+ *   BLOCKS          the answer to READ
+ *   WRITE           rebuilt blocks for their new owner
+ *   WRITE_ACK       the answer to WRITE
+ *   REBUILT         a holding is whole; offset: bytes written
+ *   REBUILD_FAILED  err: why
+ *   ACTIVATE        bytes: the epoch's record
+ *   ACTIVATE_ACK    the answer to ACTIVATE
+ *   SYNC            my epoch is older than yours: send ACTIVATE
+ *   SNAPSHOT_AT     take a generation at this step
+ *   FETCH           send blocks or a manifest, for a trainer, a spill or an export
+ *   FETCHED         the answer to FETCH
+ *   SERVICE         bytes: what a service above the core says, in its own form
+ *   TIMING          bytes: reports; request: their stream; offset: the number of this part
+ *   TIMING_ACK      offset: parts received so far; UINT64_MAX: begin a new stream
+ *   VERDICTS        bytes: the ledger of verdicts
+ *   LAYOUT_ASK      request: digest of a member's layout; stripe: divisions; first_block: prefix;
+ *                   offset: keys received; total: the combination that it belongs to
+ *   LAYOUT          the same, but total: number of keys; bytes: 64 sums (u64) and the keys (u64)
+ *                   from `offset` on, after all divisions pieces (snapshot/tiling_pieces.c)
+ *   TILED           request: a combination of layouts; err: CAIRN_OK good, CAIRN_AGAIN tell me,
+ *                   else bytes say what is wrong
+ *   OPENED          a member's part is open now: send again what was turned away before
+ */
+
 /* X(symbol, value, name) */
-#define CAIRN_MESSAGE_LIST(X)                                                                                                            \
-    X(CAIRN_MSG_HEARTBEAT, 1,                                                                                                            \
-      "heartbeat") /* bytes: the liveness table; generation: newest committed; offset: passed_step of the epoch */                       \
-    X(CAIRN_MSG_DATA, 2, "data")         /* captured blocks for a parity owner */                                                        \
-    X(CAIRN_MSG_DATA_ACK, 3, "data_ack") /* offset: blocks folded so far */                                                              \
-    X(CAIRN_MSG_SEAL, 4,                                                                                                                 \
-      "seal") /* part [offset, offset + bytes_len) of a seal of `total` bytes */                                                         \
-    X(CAIRN_MSG_SEAL_ACK, 5, "seal_ack") /* offset: bytes received so far */                                                             \
-    X(CAIRN_MSG_FACTS, 6,                                                                                                                \
-      "facts") /* bytes: members that protected, that never will, and of each of the former u16 ranks, u32 layout; offset 1: given up */ \
-    X(CAIRN_MSG_CLAIM, 7, "claim")          /* promise me this epoch */                                                                  \
-    X(CAIRN_MSG_PROMISE, 8, "promise")      /* promised, durably */                                                                      \
-    X(CAIRN_MSG_REFUSE, 9, "refuse")        /* offset: the epoch promised already */                                                     \
-    X(CAIRN_MSG_QUERY, 10, "query")         /* what do you hold? (asked without a claim) */                                              \
-    X(CAIRN_MSG_INVENTORY, 11, "inventory") /* bytes: what I hold */                                                                     \
-    X(CAIRN_MSG_REBUILD, 12, "rebuild")     /* bytes: who holds what, who is to get what */                                              \
-    X(CAIRN_MSG_READ, 13, "read")           /* blocks of a holding, please */                                                            \
-    X(CAIRN_MSG_BLOCKS, 14, "blocks")       /* the answer to READ */                                                                     \
-    X(CAIRN_MSG_WRITE, 15, "write")         /* rebuilt blocks for their new owner */                                                     \
-    X(CAIRN_MSG_WRITE_ACK, 16, "write_ack")                                                                                              \
-    X(CAIRN_MSG_REBUILT, 17, "rebuilt") /* a holding is whole; offset: bytes written */                                                  \
-    X(CAIRN_MSG_REBUILD_FAILED, 18, "rebuild_failed") /* err says why */                                                                 \
-    X(CAIRN_MSG_ACTIVATE, 19, "activate")             /* bytes: the epoch record */                                                      \
-    X(CAIRN_MSG_ACTIVATE_ACK, 20, "activate_ack")                                                                                        \
-    X(CAIRN_MSG_SYNC, 21, "sync")               /* my epoch is older than yours: send ACTIVATE */                                        \
-    X(CAIRN_MSG_SNAPSHOT_AT, 22, "snapshot_at") /* take a generation at this step */                                                     \
-    X(CAIRN_MSG_FETCH, 23, "fetch")             /* blocks for a trainer, a spill or an export */                                         \
-    X(CAIRN_MSG_FETCHED, 24, "fetched")         /* the answer to FETCH */                                                                \
-    X(CAIRN_MSG_SERVICE, 25, "service")         /* agent services above the core: bytes is JSON */                                       \
-    X(CAIRN_MSG_TIMING, 26,                                                                                                              \
-      "timing") /* request: a stream, offset: the number of this part; bytes: reports */                                                 \
-    X(CAIRN_MSG_TIMING_ACK, 27,                                                                                                          \
-      "timing_ack") /* offset: parts received so far; UINT64_MAX: begin a new stream */                                                  \
-    X(CAIRN_MSG_VERDICTS, 28, "verdicts") /* bytes: the ledger of verdicts */                                                            \
-    X(CAIRN_MSG_LAYOUT_ASK, 29,                                                                                                          \
-      "layout_ask") /* request: digest of member's layout, stripe: divisions, first_block: prefix, offset: \
-                                                    keys received, total: the combination that it is part of */                             \
-    X(CAIRN_MSG_LAYOUT, 30,                                                                                                              \
-      "layout") /* the same, but total: keys there are; bytes: 64 sums (u64) and keys (u64) from \
-                                                    offset on; after all divisions pieces (snapshot/tiling_pieces.c) */                                       \
-    X(CAIRN_MSG_TILED, 31,                                                                                                               \
-      "tiled") /* request: a combination of layouts; err: 0 good, AGAIN tell me, else bytes: what is wrong */                            \
-    X(CAIRN_MSG_OPENED, 32, "opened") /* member's part is open now: what came before was
-                                                  * turned away, send it again */
+#define CAIRN_MESSAGE_LIST(X)                                                                      \
+    X(CAIRN_MSG_HEARTBEAT, 1, "heartbeat")                                                         \
+    X(CAIRN_MSG_DATA, 2, "data")                                                                   \
+    X(CAIRN_MSG_DATA_ACK, 3, "data_ack")                                                           \
+    X(CAIRN_MSG_SEAL, 4, "seal")                                                                   \
+    X(CAIRN_MSG_SEAL_ACK, 5, "seal_ack")                                                           \
+    X(CAIRN_MSG_FACTS, 6, "facts")                                                                 \
+    X(CAIRN_MSG_CLAIM, 7, "claim")                                                                 \
+    X(CAIRN_MSG_PROMISE, 8, "promise")                                                             \
+    X(CAIRN_MSG_REFUSE, 9, "refuse")                                                               \
+    X(CAIRN_MSG_QUERY, 10, "query")                                                                \
+    X(CAIRN_MSG_INVENTORY, 11, "inventory")                                                        \
+    X(CAIRN_MSG_REBUILD, 12, "rebuild")                                                            \
+    X(CAIRN_MSG_READ, 13, "read")                                                                  \
+    X(CAIRN_MSG_BLOCKS, 14, "blocks")                                                              \
+    X(CAIRN_MSG_WRITE, 15, "write")                                                                \
+    X(CAIRN_MSG_WRITE_ACK, 16, "write_ack")                                                        \
+    X(CAIRN_MSG_REBUILT, 17, "rebuilt")                                                            \
+    X(CAIRN_MSG_REBUILD_FAILED, 18, "rebuild_failed")                                              \
+    X(CAIRN_MSG_ACTIVATE, 19, "activate")                                                          \
+    X(CAIRN_MSG_ACTIVATE_ACK, 20, "activate_ack")                                                  \
+    X(CAIRN_MSG_SYNC, 21, "sync")                                                                  \
+    X(CAIRN_MSG_SNAPSHOT_AT, 22, "snapshot_at")                                                    \
+    X(CAIRN_MSG_FETCH, 23, "fetch")                                                                \
+    X(CAIRN_MSG_FETCHED, 24, "fetched")                                                            \
+    X(CAIRN_MSG_SERVICE, 25, "service")                                                            \
+    X(CAIRN_MSG_TIMING, 26, "timing")                                                              \
+    X(CAIRN_MSG_TIMING_ACK, 27, "timing_ack")                                                      \
+    X(CAIRN_MSG_VERDICTS, 28, "verdicts")                                                          \
+    X(CAIRN_MSG_LAYOUT_ASK, 29, "layout_ask")                                                      \
+    X(CAIRN_MSG_LAYOUT, 30, "layout")                                                              \
+    X(CAIRN_MSG_TILED, 31, "tiled")                                                                \
+    X(CAIRN_MSG_OPENED, 32, "opened")
 
 enum cairn_message_type {
 #define CAIRN_MESSAGE_ENUM(symbol, value, name) symbol = value,

@@ -60,7 +60,9 @@ const struct cairn_option cairn_options[] = {
      NULL,
      NULL, "time between two signs of life of an agent"},
     {"dead_after_ms", CAIRN_OPTION_U32, 50, 600000, "3000", FIELD(dead_after_ms), NULL,
-     NULL, "silence after which an agent counts as dead; at least twice heartbeat_interval_ms; what it holds is rebuilt after three times as long"},
+     NULL,
+     "silence after which an agent counts as dead; at least twice heartbeat_interval_ms; what it "
+     "holds is rebuilt after three times as long"},
     {"repair_after_ms", CAIRN_OPTION_U32, 0, 86400000, "30000", FIELD(repair_after_ms), NULL,
      NULL, "time from a node's death to rebuilding what it held elsewhere; 0: never"},
     {"keeper", CAIRN_OPTION_BOOL, 0, 0, "true", FIELD(keeper), NULL,
@@ -70,17 +72,24 @@ const struct cairn_option cairn_options[] = {
     {"workers", CAIRN_OPTION_U32, 1, 256, "1", FIELD(workers), NULL,
      NULL, "threads of the agent for coding, checksums and disk"},
     {"verdict_policy", CAIRN_OPTION_CHOICE, 0, 0, "observe", FIELD(verdict_policy), policy_choices,
-     NULL, "what follows from a verdict on a slow or hanging rank: observe says it, advise says what to do as well, "
-     "enforce runs enforce_command where an exchange is proposed"},
+     NULL,
+     "what follows from a verdict on a slow or hanging rank: observe says it, advise says what "
+     "to do as well, enforce runs enforce_command where an exchange is proposed"},
     {"exchanges_per_day", CAIRN_OPTION_U32, 0, 100000, "2", FIELD(exchanges_per_day), NULL,
-     NULL, "ranks and nodes that verdict_policy advise proposes to exchange within a day, and that enforce runs enforce_command for; beyond that "
-     "something else is wrong"},
-    {"enforce_command", CAIRN_OPTION_COMMAND, 0, CAIRN_CONFIG_ARGUMENTS_MAX, NULL, FIELD(enforce_command), NULL,
-     NULL, "program, with its arguments, that verdict_policy enforce runs once for a verdict whose exchange is proposed, without a shell: it gets "
-     "the verdict as JSON on its standard input, and CAIRN_VERDICT, CAIRN_RANKS, CAIRN_NODES and CAIRN_HOSTS; docs/DETECTION.md has examples"},
+     NULL,
+     "ranks and nodes that verdict_policy advise proposes to exchange within a day, and that "
+     "enforce runs enforce_command for; beyond that something else is wrong"},
+    {"enforce_command", CAIRN_OPTION_COMMAND, 0, CAIRN_CONFIG_ARGUMENTS_MAX, NULL,
+     FIELD(enforce_command), NULL,
+     NULL,
+     "program, with its arguments, that verdict_policy enforce runs once for a verdict whose "
+     "exchange is proposed, without a shell: it gets the verdict as JSON on its standard input, "
+     "and CAIRN_VERDICT, CAIRN_RANKS, CAIRN_NODES and CAIRN_HOSTS; docs/DETECTION.md has examples"},
     {"problem", CAIRN_OPTION_PATH, 0, CAIRN_CONFIG_PATH_BYTES_MAX - 1, "", FIELD(problem), NULL,
-     NULL, "problem file of cairn plan, with the plan that runs as current and ranks as ids of devices: verdict_policy advise then "
-     "says what to do about the plan where ranks are slow; empty: nothing"},
+     NULL,
+     "problem file of cairn plan, with the plan that runs as current and ranks as ids of "
+     "devices: verdict_policy advise then says what to do about the plan where ranks are slow; "
+     "empty: nothing"},
     {"log_level", CAIRN_OPTION_CHOICE, 0, 0, "info", FIELD(log_level), log_level_choices,
      NULL, "the most talkative level that is logged"},
 };
