@@ -1,12 +1,28 @@
 /* agent/agent.c - one agent's life: open everything, run the loop, close everything. */
 #include "agent/agent.h"
 
+#include "agent/dispatch.h"
 #include "agent/process/agent_state.h"
-#include "agent/process/served.h"
+#include "agent/process/codes.h"
+#include "agent/process/keeper.h"
+#include "agent/process/keeping.h"
+#include "agent/process/mail.h"
+#include "agent/process/memory.h"
+#include "agent/process/scratch.h"
+#include "agent/process/session_socket.h"
 #include "agent/process/sizes.h"
+#include "agent/process/step.h"
+#include "agent/service/enforcing.h"
+#include "agent/service/fetch.h"
+#include "agent/service/operator.h"
+#include "agent/service/replanning.h"
+#include "agent/service/spill.h"
+#include "agent/service/timing.h"
 #include "base/crc.h"
 #include "base/log.h"
 #include "base/wire.h"
+#include "base/worker.h"
+#include "snapshot/catalog.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -17,124 +33,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-uint64_t
-agent_now_ns(const struct cairn_agent *agent)
-{
-    return cairn_clock_now_ns(&agent->clock);
-}
-
-void
-agent_abort(struct cairn_agent *agent, int exit_code, const char *what)
-{
-    if (agent->stopping)
-        return;
-    CAIRN_LOG_AT(ERROR, "agent: stops: %s", what);
-    agent->stopping = true;
-    agent->exit_code = exit_code;
-    cairn_loop_stop(agent->loop);
-}
-
-/* Copies an event that must wait, with all that it points to. */
-static void
-queue_event(struct cairn_agent *agent, const struct cairn_event *event)
-{
-    size_t crcs_bytes = event->crcs ? event->count * sizeof *event->crcs : 0;
-    size_t bad_bytes = event->bad ? event->count * sizeof *event->bad : 0;
-    struct queued_event *queued =
-        calloc(1, sizeof *queued + crcs_bytes + bad_bytes + event->bytes_len);
-    uint8_t *data;
-
-    if (!queued || event->message) {
-        free(queued);
-        agent_abort(agent, 1,
-                    event->message ? "a message came in the middle of another event"
-                                   : "out of memory for an event");
-        return;
-    }
-    data = (uint8_t *)queued->data;
-    queued->event = *event;
-    if (crcs_bytes) {
-        queued->event.crcs = queued->data;
-        memcpy(data, event->crcs, crcs_bytes);
-    }
-    if (bad_bytes) {
-        queued->event.bad = (const struct cairn_bad_block *)(const void *)(data + crcs_bytes);
-        memcpy(data + crcs_bytes, event->bad, bad_bytes);
-    }
-    if (event->bytes) {
-        queued->event.bytes = data + crcs_bytes + bad_bytes;
-        memcpy(data + crcs_bytes + bad_bytes, event->bytes, event->bytes_len);
-    }
-    if (agent->events_tail)
-        agent->events_tail->next = queued;
-    else
-        agent->events_head = queued;
-    agent->events_tail = queued;
-}
-
-static void
-step_once(struct cairn_agent *agent, struct cairn_event *event, const struct arrival *arrival)
-{
-    struct cairn_actions actions = {0};
-
-    event->now_ns = agent_now_ns(agent);
-    cairn_core_step(agent->core, event, &actions);
-    carry_out(agent, arrival, &actions);
-    cairn_actions_fini(&actions);
-}
-
-static struct queued_event *
-next_event(struct cairn_agent *agent)
-{
-    struct queued_event *queued = agent->events_head;
-
-    if (!queued)
-        return NULL;
-    agent->events_head = queued->next;
-    if (!agent->events_head)
-        agent->events_tail = NULL;
-    return queued;
-}
-
-void
-agent_step(struct cairn_agent *agent, struct cairn_event *event, const struct arrival *arrival)
-{
-    if (agent->stopping)
-        return;
-    if (agent->stepping) {
-        queue_event(agent, event);
-        return;
-    }
-    agent->stepping = true;
-    step_once(agent, event, arrival);
-    while (!agent->stopping) {
-        struct queued_event *queued = next_event(agent);
-
-        if (!queued) {
-            sessions_reap(agent); /* what it has to tell the core is queued */
-            queued = next_event(agent);
-        }
-        if (!queued)
-            break;
-        step_once(agent, &queued->event, NULL);
-        free(queued);
-    }
-    agent->stepping = false;
-}
-
-const struct cairn_code *
-agent_code(struct cairn_agent *agent, uint32_t k, uint32_t m)
-{
-    struct cairn_code **code;
-
-    if (k > CAIRN_SHARDS_MAX || m > CAIRN_SHARDS_MAX || k + m > CAIRN_SHARDS_MAX || k == 0)
-        return NULL;
-    code = &agent->codes[k][m];
-    if (!*code && cairn_code_create(k, m, code) != CAIRN_OK)
-        return NULL;
-    return *code;
-}
 
 /* ---- timers and signals ---- */
 
@@ -195,8 +93,8 @@ open_memory(struct cairn_agent *agent, struct cairn_sizes *sizes)
     options.data_count = sizes->data_count;
     options.parity_count = sizes->parity_count;
     options.record_bytes = sizes->record_bytes;
-    agent->layout_bytes_max = sizes->layout_bytes_max;
-    agent->seal_bytes_max = sizes->seal_bytes_max;
+    agent->regions.layout_bytes_max = sizes->layout_bytes_max;
+    agent->mail.seal_bytes_max = sizes->seal_bytes_max;
     err = cairn_memory_open(&options, &agent->memory, &adopted, report, sizeof report);
     if (err) {
         CAIRN_LOG_AT(ERROR, "memory: cannot reserve: %s", report[0] ? report : cairn_err_text(err));
@@ -415,11 +313,8 @@ close_all(struct cairn_agent *agent)
     keeping_close(agent);
     mail_close(agent);
     cairn_core_destroy(agent->core);
-    for (struct queued_event *queued; (queued = next_event(agent));)
-        free(queued);
-    for (uint32_t k = 0; k <= CAIRN_SHARDS_MAX; k++)
-        for (uint32_t m = 0; m <= CAIRN_SHARDS_MAX; m++)
-            cairn_code_destroy(agent->codes[k][m]);
+    step_close(agent);
+    codes_close(&agent->codes);
     scratch_close(agent);
     cairn_memory_close(agent->memory);
     cairn_keeper_close(agent->keeper);
@@ -427,7 +322,7 @@ close_all(struct cairn_agent *agent)
     if (agent->loop)
         cairn_timer_stop(agent->loop, &agent->tick_timer);
     cairn_loop_destroy(agent->loop);
-    cairn_served_release(&agent->config, agent->lock_fd);
+    sessions_unlock(agent);
 }
 
 static int
@@ -465,8 +360,9 @@ cairn_agent_run(const struct cairn_config *config, const char *executable)
     if (!agent)
         return 1;
     agent->config = *config; /* nodes stay the caller's */
-    agent->listen_fd = -1;
-    agent->lock_fd = -1;
+    agent->handlers = &cairn_agent_handlers;
+    agent->socket.listen_fd = -1;
+    agent->socket.lock_fd = -1;
     agent->clock = cairn_clock_system();
     agent->started_wall_ns = cairn_clock_wall_ns(&agent->clock);
     agent->incarnation = agent->started_wall_ns;

@@ -42,7 +42,7 @@ ROOMS = {
     "agent/process": "agent/core client transport erasure snapshot base",
     "agent/service": "agent/process agent/core replan/live replan/detect replan/trace replan/advise replan/search "
     "replan/fleet client erasure snapshot base",
-    "agent": "agent/service agent/process agent/core transport erasure snapshot base",
+    "agent": "agent/service agent/process agent/core client transport erasure snapshot base",
     # Checkpoints: containers, what a checkpoint is, names of training state, the engine, a room per format.
     "tools/convert/pickle": "base",
     "tools/convert/zip": "base",

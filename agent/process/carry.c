@@ -5,11 +5,24 @@
  * longer is a worker's job (carry_jobs.c). A store that fails stops the agent: what it would have
  * said next must not be said.
  */
-#include "agent/process/agent_state.h"
+#include "agent/process/carry.h"
 
+#include "agent/core/roster.h"
+#include "agent/process/agent_state.h"
+#include "agent/process/carry_jobs.h"
+#include "agent/process/codes.h"
+#include "agent/process/handlers.h"
+#include "agent/process/keeping.h"
+#include "agent/process/mail.h"
+#include "agent/process/memory.h"
+#include "agent/process/scratch.h"
+#include "agent/process/session.h"
+#include "agent/process/session_region.h"
+#include "agent/process/step.h"
 #include "base/assert.h"
 #include "base/log.h"
 #include "base/wire.h"
+#include "snapshot/catalog.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -44,7 +57,7 @@ send_decoded(struct cairn_agent *agent, const struct cairn_action *action)
     struct space *space;
 
     CAIRN_ASSERT(action->item < SCRATCH_ITEMS_MAX && action->count <= CAIRN_MESSAGE_BLOCKS_MAX);
-    space = agent->scratch[action->item].space;
+    space = agent->scratch.items[action->item].space;
     if (!space)
         return;
     cairn_writer_init(&writer, crcs, sizeof crcs);
@@ -90,7 +103,7 @@ carry_fold(struct cairn_agent *agent, const struct cairn_action *action,
     if (!cairn_core_look_holding(agent->core, action->holding, &view))
         return;
     group = cairn_roster_group_of(view.table, view.member);
-    code = agent_code(agent, group->count - group->parity, group->parity);
+    code = codes_get(&agent->codes, group->count - group->parity, group->parity);
     parity = cairn_memory_parity(agent->memory, action->holding, action->row, group->parity,
                                  action->first_block, action->count);
     if (!code || !parity) {
@@ -177,18 +190,19 @@ generation_bytes(const struct cairn_agent *agent, uint32_t holding)
 static void
 carry_committed(struct cairn_agent *agent, const struct cairn_action *action)
 {
-    struct committed_time *commit = &agent->commits[agent->commit_count % COMMIT_TIMES_MAX];
+    struct committed_time *commit =
+        &agent->carry.commits[agent->carry.commit_count % COMMIT_TIMES_MAX];
     uint8_t value[40];
     uint8_t key[16];
     struct cairn_writer writer;
-    bool timed = action->generation.epoch == agent->first_grant.epoch &&
-                 action->generation.step == agent->first_grant.step;
+    bool timed = action->generation.epoch == agent->carry.first_grant.epoch &&
+                 action->generation.step == agent->carry.first_grant.step;
 
     commit->generation = action->generation;
     commit->wall_ns = cairn_clock_wall_ns(&agent->clock);
     commit->bytes = action->holding == UINT32_MAX ? 0 : generation_bytes(agent, action->holding);
-    commit->protect_ns = timed ? agent_now_ns(agent) - agent->first_grant_ns : 0;
-    agent->commit_count++;
+    commit->protect_ns = timed ? agent_now_ns(agent) - agent->carry.first_grant_ns : 0;
+    agent->carry.commit_count++;
     CAIRN_LOG_AT(
         DEBUG,
         "save: committed epoch=%" PRIu64 " step=%" PRIu64 " bytes=%" PRIu64 " protect_ns=%" PRIu64,
@@ -200,12 +214,13 @@ carry_committed(struct cairn_agent *agent, const struct cairn_action *action)
     cairn_write_u64(&writer, commit->wall_ns);
     cairn_write_u64(&writer, commit->bytes);
     cairn_write_u64(&writer, commit->protect_ns);
-    if (agent->commit_count % 16 == 1 && /* history for people; the memory's own records are the
+    if (agent->carry.commit_count % 16 ==
+            1 && /* history for people; the memory's own records are the
                                           * truth */
         cairn_catalog_put(agent->catalog, CAIRN_TABLE_GENERATIONS, key, sizeof key, value,
                           writer.used_bytes) != CAIRN_OK)
         CAIRN_LOG_AT(WARN, "catalog: the history of generations is not written any more");
-    spill_committed(agent, action->generation);
+    agent->handlers->committed(agent, action->generation);
 }
 
 static void
@@ -226,7 +241,7 @@ carry_seal(struct cairn_agent *agent, const struct cairn_action *action)
 static void
 carry_close(struct cairn_agent *agent, const struct cairn_action *action)
 {
-    agent->hosting[action->holding] = 0;
+    agent->carry.hosting[action->holding] = 0;
     cairn_memory_free(agent->memory, action->holding);
 }
 
@@ -275,10 +290,10 @@ carry_one(struct cairn_agent *agent, const struct cairn_action *action,
         carry_check(agent, action, true);
         break;
     case CAIRN_ACTION_GRANT:
-        if (agent->first_grant.epoch != action->generation.epoch ||
-            agent->first_grant.step != action->generation.step) {
-            agent->first_grant = action->generation;
-            agent->first_grant_ns = agent_now_ns(agent);
+        if (agent->carry.first_grant.epoch != action->generation.epoch ||
+            agent->carry.first_grant.step != action->generation.step) {
+            agent->carry.first_grant = action->generation;
+            agent->carry.first_grant_ns = agent_now_ns(agent);
         }
         session_grant(agent, action);
         break;
@@ -295,14 +310,14 @@ carry_one(struct cairn_agent *agent, const struct cairn_action *action,
         struct cairn_core_view view;
 
         cairn_core_look(agent->core, &view);
-        agent->first_grant = no_generation;
+        agent->carry.first_grant = no_generation;
         CAIRN_LOG_AT(INFO, "epoch: active epoch=%" PRIu64 " ready_step=%" PRIu64 " restart=%d",
                      view.active >> 16, action->generation.step, action->restart);
         session_epoch(agent, view.active, action->restart);
         break;
     }
     case CAIRN_ACTION_REPLY:
-        operator_reply(agent, action);
+        agent->handlers->reply(agent, action);
         break;
     }
 }

@@ -5,10 +5,17 @@
  * Each answers with an event. Jobs name their holding's generation, so that a late answer about
  * memory that has been filled anew is recognised by the core.
  */
-#include "agent/process/agent_state.h"
+#include "agent/process/carry_jobs.h"
 
+#include "agent/core/roster.h"
+#include "agent/process/agent_state.h"
+#include "agent/process/codes.h"
+#include "agent/process/memory.h"
+#include "agent/process/scratch.h"
+#include "agent/process/step.h"
 #include "base/crc.h"
 #include "base/log.h"
+#include "base/worker.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -73,8 +80,9 @@ submit(struct cairn_agent *agent, struct cairn_job *job)
 void
 carry_decode(struct cairn_agent *agent, const struct cairn_action *action)
 {
-    struct scratch *scratch = &agent->scratch[action->item % SCRATCH_ITEMS_MAX];
-    const struct cairn_code *code = agent_code(agent, action->data_shards, action->parity_shards);
+    struct scratch_item *scratch = &agent->scratch.items[action->item % SCRATCH_ITEMS_MAX];
+    const struct cairn_code *code =
+        codes_get(&agent->codes, action->data_shards, action->parity_shards);
     struct decode_job *decode = calloc(1, sizeof *decode);
     uint32_t shards = action->data_shards + action->parity_shards;
 
@@ -301,8 +309,8 @@ host_done(struct cairn_job *job)
                                 .request = host->request,
                                 .err = host->err};
 
-    if (agent->hosting[host->holding] == host->serial && !agent->stopping) {
-        agent->hosting[host->holding] = 0;
+    if (agent->carry.hosting[host->holding] == host->serial && !agent->stopping) {
+        agent->carry.hosting[host->holding] = 0;
         if (!event.err)
             event.err = cairn_memory_host(agent->memory, host->holding, &host->reserved);
         agent_step(agent, &event, NULL);
@@ -335,7 +343,7 @@ carry_open(struct cairn_agent *agent, const struct cairn_action *action)
     host->agent = agent;
     host->holding = action->holding;
     host->request = action->request;
-    host->serial = agent->hosting[action->holding] = ++agent->hosting_serial;
+    host->serial = agent->carry.hosting[action->holding] = ++agent->carry.hosting_serial;
     host->data_blocks = action->blocks;
     host->parity_blocks = action->first_block;
     submit(agent, &host->job);

@@ -52,25 +52,6 @@ error_of(const struct cairn_config *config, char *error, size_t error_bytes)
                                .text_bytes = error_bytes};
 }
 
-uint32_t
-cairn_config_line(const struct cairn_config *config, const char *option_name)
-{
-    const struct cairn_option *option =
-        cairn_option_find(cairn_options, cairn_option_count, option_name);
-
-    return option ? config->lines[option - cairn_options] : 0;
-}
-
-uint32_t
-cairn_config_active_count(const struct cairn_config *config)
-{
-    uint32_t count = 0;
-
-    for (uint32_t i = 0; i < config->node_count; i++)
-        count += !config->nodes[i].spare;
-    return count;
-}
-
 void
 cairn_config_fini(struct cairn_config *config)
 {

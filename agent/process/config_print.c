@@ -1,5 +1,6 @@
 /* agent/process/config_print.c - the table of options as help, as a sample file and as
  * docs/CONFIG.md. */
+#include "agent/process/config.h"
 #include "agent/process/config_table.h"
 
 #include <stdlib.h>

@@ -8,9 +8,15 @@
  * one, and the loop hands it every descriptor. A keeper that is alive but does not answer still
  * holds what it has: that is said, and nothing else is done.
  */
-#include "agent/process/agent_state.h"
+#include "agent/process/keeping.h"
 
+#include "agent/process/agent_state.h"
+#include "agent/process/keeper.h"
+#include "agent/process/memory.h"
+#include "agent/process/step.h"
 #include "base/log.h"
+#include "base/worker.h"
+#include "snapshot/catalog.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -6,17 +6,38 @@
  * travels as the payload itself. Per peer there are two queues, control before bulk, since bulk
  * waits for the peer's buffers and control must not.
  */
-#include "agent/process/agent_state.h"
+#include "agent/process/mail.h"
 
+#include "agent/process/agent_state.h"
+#include "agent/process/handlers.h"
+#include "agent/process/memory.h"
+#include "agent/process/scratch.h"
+#include "agent/process/step.h"
 #include "base/crc.h"
 #include "base/log.h"
 #include "base/sha256.h"
 #include "base/wire.h"
+#include "transport/transport.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 enum { KIND_PLAIN = 1, KIND_LONG = 2 };
+
+/* A message on its way to a peer: queued, or flying (with the transport) until on_sent. */
+struct letter {
+    struct letter *next;
+    struct letter **link; /* what points to it in the list of flying letters */
+    uint32_t to;
+    uint32_t holding;    /* whose memory the payload borrows, UINT32_MAX: none */
+    uint8_t *owned;      /* payload that is freed with the letter, or NULL */
+    struct space *space; /* decoding space that the payload lies in, or NULL */
+    const uint8_t *payload;
+    size_t payload_len;
+    size_t body_len;
+    bool bulk;
+    uint8_t body[512];
+};
 
 static const uint64_t warn_interval_ns = 10 * CAIRN_NS_PER_S;
 
@@ -26,7 +47,7 @@ letter_free(struct cairn_agent *agent, struct letter *letter)
     if (letter->holding != UINT32_MAX)
         cairn_memory_unhold(agent->memory, letter->holding);
     if (letter->owned)
-        agent->owned_bytes -= letter->payload_len;
+        agent->mail.owned_bytes -= letter->payload_len;
     free(letter->owned);
     space_drop(agent, letter->space);
     free(letter);
@@ -36,11 +57,11 @@ letter_free(struct cairn_agent *agent, struct letter *letter)
 static void
 letter_fly(struct cairn_agent *agent, struct letter *letter)
 {
-    letter->next = agent->flying;
-    letter->link = &agent->flying;
+    letter->next = agent->mail.flying;
+    letter->link = &agent->mail.flying;
     if (letter->next)
         letter->next->link = &letter->next;
-    agent->flying = letter;
+    agent->mail.flying = letter;
 }
 
 static void
@@ -74,16 +95,16 @@ seal_fits(struct cairn_agent *agent, const struct cairn_message *message)
 {
     uint64_t now_ns = agent_now_ns(agent);
 
-    if (message->total <= agent->seal_bytes_max)
+    if (message->total <= agent->mail.seal_bytes_max)
         return true;
-    if (agent->seal_warned_ns == 0 || now_ns - agent->seal_warned_ns > warn_interval_ns) {
-        agent->seal_warned_ns = now_ns;
+    if (agent->mail.seal_warned_ns == 0 || now_ns - agent->mail.seal_warned_ns > warn_interval_ns) {
+        agent->mail.seal_warned_ns = now_ns;
         CAIRN_LOG_AT(ERROR,
                      "mail: node %u seals a generation with %llu bytes of checksums and names, "
                      "room here is for %llu: "
                      "no generation can be protected; give all nodes the same state_bytes",
                      message->from, (unsigned long long)message->total,
-                     (unsigned long long)agent->seal_bytes_max);
+                     (unsigned long long)agent->mail.seal_bytes_max);
     }
     return false;
 }
@@ -99,16 +120,11 @@ deliver(struct cairn_agent *agent, const struct cairn_message *message, const ui
     switch (message->type) {
     case CAIRN_MSG_FETCH:
     case CAIRN_MSG_FETCHED:
-        fetch_message(agent, message, payload, payload_len);
-        break;
     case CAIRN_MSG_SERVICE:
-        operator_message(agent, message);
-        spill_message(agent, message);
-        break;
     case CAIRN_MSG_TIMING:
     case CAIRN_MSG_TIMING_ACK:
     case CAIRN_MSG_VERDICTS:
-        timing_message(agent, message);
+        agent->handlers->message(agent, message, payload, payload_len);
         break;
     case CAIRN_MSG_SEAL:
         if (seal_fits(agent, message))
@@ -154,7 +170,7 @@ flush_queue(struct cairn_agent *agent, struct mailbox *box, struct letter **head
 static void
 flush_mailbox(struct cairn_agent *agent, uint32_t node)
 {
-    struct mailbox *box = &agent->mailboxes[node];
+    struct mailbox *box = &agent->mail.boxes[node];
 
     flush_queue(agent, box, &box->control_head, &box->control_tail);
     flush_queue(agent, box, &box->bulk_head, &box->bulk_tail);
@@ -219,7 +235,7 @@ mail_send(struct cairn_agent *agent, const struct cairn_message *message, const 
         cairn_memory_hold(agent->memory, holding);
     err = message->to < agent->config.node_count ? fill_letter(letter, message) : CAIRN_INVAL;
     if (letter->owned)
-        agent->owned_bytes += letter->payload_len;
+        agent->mail.owned_bytes += letter->payload_len;
     letter->bulk = letter->payload != NULL;
     if (err) {
         CAIRN_LOG_AT(ERROR, "mail: cannot pack %s for node %u: %s",
@@ -228,10 +244,10 @@ mail_send(struct cairn_agent *agent, const struct cairn_message *message, const 
         return;
     }
     if (message->to == agent->config.node) {
-        enqueue(&agent->self_head, &agent->self_tail, letter);
+        enqueue(&agent->mail.self_head, &agent->mail.self_tail, letter);
         return;
     }
-    box = &agent->mailboxes[message->to];
+    box = &agent->mail.boxes[message->to];
     err =
         (letter->bulk ? box->bulk_head : box->control_head) ? CAIRN_AGAIN : try_send(agent, letter);
     if (err == CAIRN_OK) {
@@ -239,7 +255,7 @@ mail_send(struct cairn_agent *agent, const struct cairn_message *message, const 
         return;
     }
     if (err == CAIRN_AGAIN && box->queued < MAIL_QUEUED_MAX &&
-        (!letter->owned || agent->owned_bytes <= MAIL_OWNED_BYTES_MAX)) {
+        (!letter->owned || agent->mail.owned_bytes <= MAIL_OWNED_BYTES_MAX)) {
         box->queued++;
         if (letter->bulk)
             enqueue(&box->bulk_head, &box->bulk_tail, letter);
@@ -277,22 +293,22 @@ take_body(struct cairn_agent *agent, uint32_t from, const uint8_t *body, size_t 
 void
 mail_deliver_self(struct cairn_agent *agent)
 {
-    if (agent->delivering_self) /* what is delivered may send more: the outer call takes it */
+    if (agent->mail.delivering_self) /* what is delivered may send more: the outer call takes it */
         return;
-    agent->delivering_self = true;
-    while (agent->self_head) {
-        struct letter *letter = agent->self_head;
+    agent->mail.delivering_self = true;
+    while (agent->mail.self_head) {
+        struct letter *letter = agent->mail.self_head;
 
-        agent->self_head = letter->next;
-        if (!agent->self_head)
-            agent->self_tail = NULL;
-        agent->arriving_holding = letter->holding;
+        agent->mail.self_head = letter->next;
+        if (!agent->mail.self_head)
+            agent->mail.self_tail = NULL;
+        agent->mail.arriving_holding = letter->holding;
         take_body(agent, agent->config.node, letter->body, letter->body_len, letter->payload,
                   letter->payload_len);
-        agent->arriving_holding = UINT32_MAX;
+        agent->mail.arriving_holding = UINT32_MAX;
         letter_free(agent, letter);
     }
-    agent->delivering_self = false;
+    agent->mail.delivering_self = false;
 }
 
 static void
@@ -301,12 +317,12 @@ on_message(void *context, uint32_t from_node, const void *body, size_t body_len,
 {
     struct cairn_agent *agent = context;
 
-    agent->arriving_from = from_node;
-    agent->arriving_buffer = payload ? buffer : 0;
+    agent->mail.arriving_from = from_node;
+    agent->mail.arriving_buffer = payload ? buffer : 0;
     take_body(agent, from_node, body, body_len, payload, payload_len);
-    if (agent->arriving_buffer != 0)
-        cairn_transport_release(agent->transport, agent->arriving_buffer);
-    agent->arriving_buffer = 0;
+    if (agent->mail.arriving_buffer != 0)
+        cairn_transport_release(agent->transport, agent->mail.arriving_buffer);
+    agent->mail.arriving_buffer = 0;
     mail_deliver_self(agent);
 }
 
@@ -339,7 +355,7 @@ void
 mail_end_silent(struct cairn_agent *agent)
 {
     for (uint32_t node = 0; node < agent->config.node_count; node++) {
-        struct mailbox *box = &agent->mailboxes[node];
+        struct mailbox *box = &agent->mail.boxes[node];
         bool alive = cairn_core_alive(agent->core, node);
 
         if (box->alive && !alive) {
@@ -366,10 +382,10 @@ poll_transport(void *context)
 {
     struct cairn_agent *agent = context;
 
-    agent->mail_due_ns = 0;
+    agent->mail.due_ns = 0;
     cairn_transport_poll(agent->transport, agent_now_ns(agent));
     mail_deliver_self(agent);
-    sessions_reap(agent);
+    agent->handlers->settle(agent);
 }
 
 static void
@@ -389,13 +405,13 @@ transport_pending(void *context)
 
     if (due_ns <= now_ns)
         return true;
-    if (due_ns != agent->mail_due_ns) { /* its own timeouts, and all it does where it has no
+    if (due_ns != agent->mail.due_ns) { /* its own timeouts, and all it does where it has no
                                          * descriptor */
-        agent->mail_due_ns = due_ns;
+        agent->mail.due_ns = due_ns;
         if (due_ns == UINT64_MAX)
-            cairn_timer_stop(agent->loop, &agent->mail_timer);
+            cairn_timer_stop(agent->loop, &agent->mail.timer);
         else
-            cairn_timer_start(agent->loop, &agent->mail_timer, due_ns);
+            cairn_timer_start(agent->loop, &agent->mail.timer, due_ns);
     }
     return false;
 }
@@ -443,9 +459,9 @@ mail_open(struct cairn_agent *agent)
                                               .context = agent};
     cairn_err err = CAIRN_NOMEM;
 
-    agent->arriving_holding = UINT32_MAX;
-    agent->mailboxes = calloc(config->node_count, sizeof *agent->mailboxes);
-    if (!addresses || !agent->mailboxes)
+    agent->mail.arriving_holding = UINT32_MAX;
+    agent->mail.boxes = calloc(config->node_count, sizeof *agent->mail.boxes);
+    if (!addresses || !agent->mail.boxes)
         goto done;
     for (uint32_t i = 0; i < config->node_count; i++)
         addresses[i] = config->nodes[i].address;
@@ -463,10 +479,10 @@ mail_open(struct cairn_agent *agent)
     err = cairn_transport_open(&options, &agent->transport);
     if (err)
         goto done;
-    agent->transport_source = (struct cairn_loop_source){transport_pending, poll_transport, agent};
-    cairn_timer_init(&agent->mail_timer, poll_transport, agent);
-    err = cairn_loop_source_add(agent->loop, &agent->transport_source);
-    agent->transport_watched = !err;
+    agent->mail.source = (struct cairn_loop_source){transport_pending, poll_transport, agent};
+    cairn_timer_init(&agent->mail.timer, poll_transport, agent);
+    err = cairn_loop_source_add(agent->loop, &agent->mail.source);
+    agent->mail.watched = !err;
     if (!err && cairn_transport_fd(agent->transport) >= 0)
         err = cairn_loop_fd_add(agent->loop, cairn_transport_fd(agent->transport), CAIRN_LOOP_READ,
                                 transport_ready, agent);
@@ -490,20 +506,34 @@ free_letters(struct cairn_agent *agent, struct letter *letter)
 void
 mail_close(struct cairn_agent *agent)
 {
-    if (agent->transport_watched) {
-        cairn_loop_source_remove(agent->loop, &agent->transport_source);
-        cairn_timer_stop(agent->loop, &agent->mail_timer);
+    if (agent->mail.watched) {
+        cairn_loop_source_remove(agent->loop, &agent->mail.source);
+        cairn_timer_stop(agent->loop, &agent->mail.timer);
         cairn_loop_fd_remove(agent->loop, cairn_transport_fd(agent->transport));
     }
     cairn_transport_close(agent->transport);
     agent->transport = NULL;
-    for (uint32_t i = 0; agent->mailboxes && i < agent->config.node_count; i++) {
-        free_letters(agent, agent->mailboxes[i].control_head);
-        free_letters(agent, agent->mailboxes[i].bulk_head);
+    for (uint32_t i = 0; agent->mail.boxes && i < agent->config.node_count; i++) {
+        free_letters(agent, agent->mail.boxes[i].control_head);
+        free_letters(agent, agent->mail.boxes[i].bulk_head);
     }
-    free_letters(agent, agent->flying);
-    free_letters(agent, agent->self_head);
-    agent->flying = agent->self_head = agent->self_tail = NULL;
-    free(agent->mailboxes);
-    agent->mailboxes = NULL;
+    free_letters(agent, agent->mail.flying);
+    free_letters(agent, agent->mail.self_head);
+    agent->mail.flying = agent->mail.self_head = agent->mail.self_tail = NULL;
+    free(agent->mail.boxes);
+    agent->mail.boxes = NULL;
+}
+
+uint32_t
+mail_denied_peers(const struct cairn_agent *agent)
+{
+    uint32_t count = 0;
+
+    for (uint32_t node = 0; node < agent->config.node_count; node++) {
+        struct cairn_transport_peer peer;
+
+        cairn_transport_peer_read(agent->transport, node, &peer);
+        count += peer.state == CAIRN_PEER_DENIED;
+    }
+    return count;
 }

@@ -15,9 +15,13 @@
  * shard of this node lies in its own memory, which is held; the core releases the item before it
  * gives that memory up.
  */
-#include "agent/process/agent_state.h"
+#include "agent/process/scratch.h"
 
+#include "agent/process/agent_state.h"
+#include "agent/process/mail.h"
+#include "agent/process/memory.h"
 #include "base/assert.h"
+#include "transport/transport.h"
 
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -58,12 +62,12 @@ space_create(void)
 uint8_t *
 scratch_stage(struct cairn_agent *agent, uint32_t item, uint32_t shard)
 {
-    struct scratch *scratch = &agent->scratch[item];
+    struct scratch_item *scratch = &agent->scratch.items[item];
 
     CAIRN_ASSERT(item < SCRATCH_ITEMS_MAX && shard < CAIRN_SHARDS_MAX);
-    if (!scratch->space && agent->unused_spaces) {
-        scratch->space = agent->unused_spaces;
-        agent->unused_spaces = scratch->space->next;
+    if (!scratch->space && agent->scratch.unused) {
+        scratch->space = agent->scratch.unused;
+        agent->scratch.unused = scratch->space->next;
         scratch->space->users = 1;
     } else if (!scratch->space) {
         scratch->space = space_create();
@@ -78,32 +82,32 @@ scratch_stage(struct cairn_agent *agent, uint32_t item, uint32_t shard)
 bool
 scratch_keep(struct cairn_agent *agent, uint32_t item, uint32_t shard, const uint8_t *payload)
 {
-    struct scratch *scratch = &agent->scratch[item];
+    struct scratch_item *scratch = &agent->scratch.items[item];
     struct cairn_transport_peer peer;
 
-    if (agent->arriving_holding != UINT32_MAX) {
+    if (agent->mail.arriving_holding != UINT32_MAX) {
         if (!scratch_stage(agent, item, shard))
             return false;
-        cairn_memory_hold(agent->memory, agent->arriving_holding);
+        cairn_memory_hold(agent->memory, agent->mail.arriving_holding);
     } else {
-        if (agent->arriving_buffer == 0 || agent->kept_buffers >= KEPT_MAX)
+        if (agent->mail.arriving_buffer == 0 || agent->scratch.kept_buffers >= KEPT_MAX)
             return false;
-        cairn_transport_peer_read(agent->transport, agent->arriving_from, &peer);
+        cairn_transport_peer_read(agent->transport, agent->mail.arriving_from, &peer);
         if (peer.buffers_held > KEPT_PER_PEER_MAX || !scratch_stage(agent, item, shard))
             return false;
-        agent->kept_buffers++;
+        agent->scratch.kept_buffers++;
     }
     scratch->kept |= UINT64_C(1) << shard;
     scratch->payloads[shard] = (struct kept_payload){
-        (uint8_t *)(uintptr_t)payload, agent->arriving_buffer, agent->arriving_holding};
-    agent->arriving_buffer = 0;
+        (uint8_t *)(uintptr_t)payload, agent->mail.arriving_buffer, agent->mail.arriving_holding};
+    agent->mail.arriving_buffer = 0;
     return true;
 }
 
 uint8_t *
 scratch_shard(struct cairn_agent *agent, uint32_t item, uint32_t shard)
 {
-    const struct scratch *scratch = &agent->scratch[item];
+    const struct scratch_item *scratch = &agent->scratch.items[item];
 
     return (scratch->kept >> shard) & 1 ? scratch->payloads[shard].bytes
                                         : space_shard(scratch->space, shard);
@@ -112,7 +116,7 @@ scratch_shard(struct cairn_agent *agent, uint32_t item, uint32_t shard)
 uint32_t
 scratch_take_kept(struct cairn_agent *agent, uint32_t item, struct kept_payload *payloads)
 {
-    struct scratch *scratch = &agent->scratch[item];
+    struct scratch_item *scratch = &agent->scratch.items[item];
     uint32_t count = 0;
 
     for (uint32_t s = 0; s < CAIRN_SHARDS_MAX; s++)
@@ -130,16 +134,16 @@ scratch_give_back(struct cairn_agent *agent, const struct kept_payload *payloads
             cairn_memory_unhold(agent->memory, payloads[i].holding);
             continue;
         }
-        CAIRN_ASSERT(agent->kept_buffers > 0);
+        CAIRN_ASSERT(agent->scratch.kept_buffers > 0);
         cairn_transport_release(agent->transport, payloads[i].buffer);
-        agent->kept_buffers--;
+        agent->scratch.kept_buffers--;
     }
 }
 
 void
 scratch_release(struct cairn_agent *agent, uint32_t item)
 {
-    struct scratch *scratch = &agent->scratch[item];
+    struct scratch_item *scratch = &agent->scratch.items[item];
     struct kept_payload payloads[CAIRN_SHARDS_MAX];
 
     CAIRN_ASSERT(item < SCRATCH_ITEMS_MAX);
@@ -174,21 +178,21 @@ space_drop(struct cairn_agent *agent, struct space *space)
 {
     if (!space || --space->users > 0)
         return;
-    space->next = agent->unused_spaces;
-    agent->unused_spaces = space;
+    space->next = agent->scratch.unused;
+    agent->scratch.unused = space;
 }
 
 void
 scratch_close(struct cairn_agent *agent)
 {
     for (uint32_t i = 0; i < SCRATCH_ITEMS_MAX; i++) {
-        space_drop(agent, agent->scratch[i].space);
-        agent->scratch[i].space = NULL;
+        space_drop(agent, agent->scratch.items[i].space);
+        agent->scratch.items[i].space = NULL;
     }
-    while (agent->unused_spaces) {
-        struct space *space = agent->unused_spaces;
+    while (agent->scratch.unused) {
+        struct space *space = agent->scratch.unused;
 
-        agent->unused_spaces = space->next;
+        agent->scratch.unused = space->next;
         (void)munmap(space->bytes, SPACE_BYTES);
         free(space);
     }

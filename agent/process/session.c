@@ -1,34 +1,23 @@
-/*
- * agent/process/session.c - the Unix socket of the node: trainers and operators; what is sent to
- * them, and their end.
- *
- * The socket is 0600 and every peer's user is checked. A trainer says hello, registers, and then
- * begins a snapshot after every step; the core decides. Sessions end between events only
- * (sessions_reap).
- */
-#include "agent/process/served.h"
-#include "agent/process/session_state.h"
+/* agent/process/session.c - what is sent to trainers, and how sessions end; see session.h. */
+#include "agent/process/session.h"
 
+#include "agent/process/agent_state.h"
+#include "agent/process/handlers.h"
+#include "agent/process/memory.h"
+#include "agent/process/session_region.h"
+#include "agent/process/step.h"
 #include "base/crc.h"
 #include "base/log.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
-enum { SESSION_QUEUE_BYTES = 4 << 20, BEGUN_STEPS_SAID = 8 };
-/* of who connects and says nothing */
-static const uint64_t hello_deadline_ns = 10 * CAIRN_NS_PER_S;
-/* of who is shown out and does not read */
-static const uint64_t closing_deadline_ns = 5 * CAIRN_NS_PER_S;
+enum { BEGUN_STEPS_TOLD = 8 };
+/* A trainer that does not stop copying holds back the next grant of its slot for so long. */
 static const uint64_t held_back_max_ns = 10 * CAIRN_NS_PER_S;
 
 /* Lets go of all but the socket. */
@@ -37,8 +26,7 @@ strip(struct cairn_agent *agent, struct session *session)
 {
     bool was_rank = session_is_rank(session);
 
-    fetch_forget(agent, session);
-    operator_forget(agent, session->serial);
+    agent->handlers->session_leaves(agent, session);
     session_forget_region(session);
     session->granted = (struct cairn_generation){0, 0};
     session->held_back.step = 0;
@@ -55,7 +43,7 @@ session_end(struct cairn_agent *agent, struct session *session)
         return;
     session->ending = false; /* what strip sets off may reap */
     if (trainer)
-        timing_session_ended(agent, session);
+        agent->handlers->trainer_ended(agent, session);
     strip(agent, session);
     cairn_loop_fd_remove(agent->loop, session->fd);
     cairn_loop_fd_remove(agent->loop, session->pid_fd);
@@ -150,7 +138,7 @@ fill_holes(struct cairn_agent *agent, struct cairn_generation generation, uint32
     static uint8_t zeros[CAIRN_BLOCK_BYTES];
     uint64_t crc = cairn_crc64(0, zeros, sizeof zeros);
 
-    for (uint64_t block = 0; block < agent->shard_blocks; block++) {
+    for (uint64_t block = 0; block < agent->regions.shard_blocks; block++) {
         struct cairn_event event = {.type = CAIRN_EVENT_BLOCKS,
                                     .generation = generation,
                                     .first_block = block,
@@ -254,7 +242,7 @@ is_said(const struct cairn_agent *agent, const struct cairn_action *action)
 {
     uint64_t every = agent->config.snapshot_every_steps ? agent->config.snapshot_every_steps : 1;
 
-    return action->until_step - action->step >= BEGUN_STEPS_SAID * every;
+    return action->until_step - action->step >= BEGUN_STEPS_TOLD * every;
 }
 
 void
@@ -314,12 +302,6 @@ session_skip(struct cairn_agent *agent, const struct cairn_action *action)
     session_flush(agent, session);
 }
 
-bool
-session_same_generation(struct cairn_generation a, struct cairn_generation b)
-{
-    return a.epoch == b.epoch && a.step == b.step;
-}
-
 void
 session_drop(struct cairn_agent *agent, struct cairn_generation generation)
 {
@@ -333,10 +315,10 @@ session_drop(struct cairn_agent *agent, struct cairn_generation generation)
         if (!session_is_rank(session))
             continue;
         if (session->held_back.step &&
-            session_same_generation(session->held_back.generation, generation)) {
+            cairn_generation_compare(session->held_back.generation, generation) == 0) {
             session->held_back.step = 0;
             err = cairn_session_put_skip(&session->writer, &skip);
-        } else if (session_same_generation(session->granted, generation)) {
+        } else if (cairn_generation_compare(session->granted, generation) == 0) {
             /* `writing` stays, until it says so */
             session->granted = (struct cairn_generation){0, 0};
             err = cairn_session_put_drop(&session->writer, &drop);
@@ -374,141 +356,4 @@ session_epoch(struct cairn_agent *agent, uint64_t epoch, bool restart)
     }
     if (any)
         session_tell_ranks(agent, false);
-}
-
-/* ---- the socket ---- */
-
-static void
-accept_one(struct cairn_agent *agent, int fd)
-{
-    struct ucred peer;
-    socklen_t peer_len = sizeof peer;
-
-    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &peer_len) != 0 ||
-        (peer.uid != geteuid() && peer.uid != 0)) {
-        CAIRN_LOG_AT(WARN, "session: refused a process of another user uid=%u pid=%d", peer.uid,
-                     peer.pid);
-        close(fd);
-        return;
-    }
-    for (uint32_t i = 0; i < SESSIONS_MAX; i++) {
-        struct session *session = &agent->sessions[i];
-
-        if (session->used)
-            continue;
-        memset(session, 0, sizeof *session);
-        session->index = i;
-        session->fd = fd;
-        session->serial = ++agent->next_serial;
-        session->pid_fd = -1;
-        session->since_ns = agent_now_ns(agent);
-        cairn_session_reader_init(&session->reader, CAIRN_SESSION_CLIENT);
-        cairn_session_writer_init(&session->writer, SESSION_QUEUE_BYTES);
-        if (cairn_loop_fd_add(agent->loop, fd, CAIRN_LOOP_READ, session_ready, session) != CAIRN_OK)
-            break;
-        session->used = true;
-        return;
-    }
-    CAIRN_LOG_AT(WARN, "session: refused, %d sessions are open", SESSIONS_MAX);
-    close(fd);
-}
-
-static void
-listen_ready(void *context, int fd, uint32_t ready)
-{
-    struct cairn_agent *agent = context;
-
-    (void)ready;
-    for (;;) {
-        int accepted = accept4(fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
-
-        if (accepted >= 0) {
-            accept_one(agent, accepted);
-            continue;
-        }
-        if (errno == EINTR || errno == ECONNABORTED)
-            continue;
-        if (errno != EAGAIN) { /* out of descriptors: the backlog stays, so do not ask again at
-                                * once */
-            CAIRN_LOG_AT(WARN, "session: cannot accept: %m");
-            agent->listen_paused = cairn_loop_fd_set(agent->loop, fd, 0) == CAIRN_OK;
-        }
-        return;
-    }
-}
-
-void
-sessions_tick(struct cairn_agent *agent)
-{
-    uint64_t now_ns = agent_now_ns(agent);
-
-    for (uint32_t i = 0; i < SESSIONS_MAX; i++) {
-        struct session *session = &agent->sessions[i];
-
-        if (!session->used)
-            continue;
-        if ((session->state == SESSION_NEW && now_ns - session->since_ns > hello_deadline_ns) ||
-            (session->closing_ns && now_ns - session->closing_ns > closing_deadline_ns))
-            session->ending = session->state != SESSION_DRAINING;
-    }
-    session_release_grants(agent);
-    sessions_reap(agent);
-    if (agent->listen_paused)
-        agent->listen_paused =
-            cairn_loop_fd_set(agent->loop, agent->listen_fd, CAIRN_LOOP_READ) != CAIRN_OK;
-}
-
-cairn_err
-sessions_lock(struct cairn_agent *agent)
-{
-    for (uint32_t i = 0; i < SESSIONS_MAX; i++)
-        agent->sessions[i].fd = agent->sessions[i].pid_fd = -1;
-    return cairn_served_claim(&agent->config, &agent->lock_fd);
-}
-
-cairn_err
-sessions_open(struct cairn_agent *agent)
-{
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    const char *path = agent->config.socket;
-    struct stat status;
-    mode_t mask;
-    int fd;
-
-    snprintf(address.sun_path, sizeof address.sun_path, "%s", path);
-    if (lstat(path, &status) == 0 && !S_ISSOCK(status.st_mode)) {
-        CAIRN_LOG_AT(ERROR, "session: %s is there and is no socket: set `socket` to another path",
-                     path);
-        return CAIRN_CONFIG;
-    }
-    unlink(path); /* of an agent that died: the lock says that none lives */
-    fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    mask = umask(0177);
-    if (fd < 0 || bind(fd, (struct sockaddr *)&address, sizeof address) != 0 ||
-        listen(fd, SESSIONS_MAX) != 0) {
-        CAIRN_LOG_AT(ERROR,
-                     "session: cannot listen on %s: %s: check that its folder exists and is ours",
-                     path, strerror(errno));
-        umask(mask);
-        if (fd >= 0)
-            close(fd);
-        return CAIRN_IO;
-    }
-    umask(mask);
-    agent->listen_fd = fd;
-    return cairn_loop_fd_add(agent->loop, fd, CAIRN_LOOP_READ, listen_ready, agent);
-}
-
-void
-sessions_close(struct cairn_agent *agent)
-{
-    for (uint32_t i = 0; i < SESSIONS_MAX; i++)
-        if (agent->sessions[i].used)
-            session_end(agent, &agent->sessions[i]);
-    if (agent->listen_fd < 0)
-        return;
-    cairn_loop_fd_remove(agent->loop, agent->listen_fd);
-    close(agent->listen_fd);
-    agent->listen_fd = -1;
-    unlink(agent->config.socket);
 }

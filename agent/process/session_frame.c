@@ -1,6 +1,13 @@
 /* agent/process/session_frame.c - the frames that trainers and operators send. */
-#include "agent/process/session_state.h"
+#include "agent/process/session_frame.h"
 
+#include "agent/process/agent_state.h"
+#include "agent/process/handlers.h"
+#include "agent/process/mail.h"
+#include "agent/process/memory.h"
+#include "agent/process/session.h"
+#include "agent/process/session_region.h"
+#include "agent/process/step.h"
 #include "base/log.h"
 
 #include <errno.h>
@@ -226,7 +233,8 @@ take_piece(struct cairn_agent *agent, struct session *session,
         session->state = SESSION_CLOSING;
         return;
     }
-    if (!session_is_rank(session) || !session_same_generation(session->granted, piece.generation))
+    if (!session_is_rank(session) ||
+        cairn_generation_compare(session->granted, piece.generation) != 0)
         return; /* given up meanwhile */
     if (piece.first_block > session->region_blocks ||
         piece.count > session->region_blocks - piece.first_block) {
@@ -273,8 +281,8 @@ take_step(struct cairn_agent *agent, struct session *session,
         err = cairn_session_take_begin(frame, &begin);
         event.type = CAIRN_EVENT_BEGIN;
         event.step = err ? 0 : begin.step;
-        if (!err &&
-            (!session_is_rank(session) || agent->registered_ranks != session->hello.local_ranks)) {
+        if (!err && (!session_is_rank(session) ||
+                     agent->regions.registered_ranks != session->hello.local_ranks)) {
             struct cairn_session_skip skip = {.step = begin.step, .reason = CAIRN_REASON_NOT_READY};
 
             snprintf(skip.text, sizeof skip.text, "%s",
@@ -289,7 +297,7 @@ take_step(struct cairn_agent *agent, struct session *session,
         event.type = CAIRN_EVENT_DONE;
         if (!err)
             event.generation = done.generation;
-        wanted = !err && session_same_generation(session->granted, done.generation);
+        wanted = !err && cairn_generation_compare(session->granted, done.generation) == 0;
     } else {
         err = cairn_session_take_cancel(frame, &cancel);
         event.type = CAIRN_EVENT_CANCEL;
@@ -314,38 +322,6 @@ take_step(struct cairn_agent *agent, struct session *session,
 }
 
 static void
-take_fetch(struct cairn_agent *agent, struct session *session,
-           const struct cairn_session_frame *frame)
-{
-    struct cairn_session_restore restore;
-    struct cairn_session_restored restored;
-    struct cairn_session_fetch *fetch;
-
-    switch (frame->type) {
-    case CAIRN_SESSION_RESTORE:
-        if (cairn_session_take_restore(frame, &restore) == CAIRN_OK)
-            fetch_restore(agent, session, restore.request);
-        else
-            session->state = SESSION_CLOSING;
-        break;
-    case CAIRN_SESSION_RESTORED:
-        if (cairn_session_take_restored(frame, &restored) == CAIRN_OK)
-            fetch_restored(agent, session, &restored);
-        else
-            session->state = SESSION_CLOSING;
-        break;
-    default:
-        fetch = malloc(sizeof *fetch);
-        if (fetch && cairn_session_take_fetch(frame, fetch) == CAIRN_OK)
-            fetch_blocks(agent, session, fetch);
-        else
-            session->state = SESSION_CLOSING;
-        free(fetch);
-        break;
-    }
-}
-
-static void
 take_coverage(struct session *session, const struct cairn_session_frame *frame)
 {
     struct cairn_session_coverage *coverage = malloc(sizeof *coverage);
@@ -365,25 +341,8 @@ take_coverage(struct session *session, const struct cairn_session_frame *frame)
 }
 
 static void
-take_timing(struct cairn_agent *agent, struct session *session, struct cairn_session_frame *frame)
-{
-    struct cairn_session_timing timing;
-
-    if (!session->trainer || cairn_session_take_timing(frame, &timing) != CAIRN_OK) {
-        session->state = SESSION_CLOSING;
-        return;
-    }
-    if (session->stale) /* whoever has its rank now is the right one */
-        return;
-    timing_take_ring(agent, session, frame->fds[0]);
-    frame->fds[0] = -1;
-}
-
-static void
 take_frame(struct cairn_agent *agent, struct session *session, struct cairn_session_frame *frame)
 {
-    struct cairn_session_operator request;
-
     if (frame->type != CAIRN_SESSION_HELLO && session->state != SESSION_WELCOME) {
         session->state = SESSION_CLOSING;
         return;
@@ -406,7 +365,10 @@ take_frame(struct cairn_agent *agent, struct session *session, struct cairn_sess
     case CAIRN_SESSION_RESTORE:
     case CAIRN_SESSION_FETCH:
     case CAIRN_SESSION_RESTORED:
-        take_fetch(agent, session, frame);
+    case CAIRN_SESSION_TIMING:
+    case CAIRN_SESSION_OPERATOR:
+        if (!agent->handlers->frame(agent, session, frame))
+            session->state = SESSION_CLOSING;
         break;
     case CAIRN_SESSION_STATS:
         if (cairn_session_take_stats(frame, &session->stats) != CAIRN_OK)
@@ -415,18 +377,9 @@ take_frame(struct cairn_agent *agent, struct session *session, struct cairn_sess
     case CAIRN_SESSION_COVERAGE:
         take_coverage(session, frame);
         break;
-    case CAIRN_SESSION_TIMING:
-        take_timing(agent, session, frame);
-        break;
     case CAIRN_SESSION_LEAVE:
         if (session->trainer && cairn_session_take_leave(frame) == CAIRN_OK)
             session->leaves = true;
-        else
-            session->state = SESSION_CLOSING;
-        break;
-    case CAIRN_SESSION_OPERATOR:
-        if (!session->trainer && cairn_session_take_operator(frame, &request) == CAIRN_OK)
-            operator_request(agent, session, request.text, request.text_bytes);
         else
             session->state = SESSION_CLOSING;
         break;

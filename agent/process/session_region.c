@@ -5,9 +5,14 @@
  * the core is told. A hole between regions (a trainer that came back smaller) is filled with zero
  * blocks, so that a shard has no block without a checksum.
  */
-#include "agent/process/session_state.h"
+#include "agent/process/session_region.h"
+
+#include "agent/process/agent_state.h"
+#include "agent/process/session.h"
 #include "agent/process/sizes.h"
+#include "agent/process/step.h"
 #include "snapshot/layout.h"
+#include "snapshot/manifest.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -62,8 +67,8 @@ session_tell_ranks(struct cairn_agent *agent, bool same_trainers)
         if (session->region_block + session->region_blocks > end)
             end = session->region_block + session->region_blocks;
     }
-    agent->registered_ranks = count;
-    agent->shard_blocks = end;
+    agent->regions.registered_ranks = count;
+    agent->regions.shard_blocks = end;
     if (count > 0 && count == wanted) {
         event.blocks = end;
         event.count = count;
@@ -223,7 +228,7 @@ check_record(struct cairn_agent *agent, struct session *session, char *text, siz
     if (err)
         return err;
     layout_bytes = len - 8 * blocks;
-    if (layout_bytes <= agent->layout_bytes_max)
+    if (layout_bytes <= agent->regions.layout_bytes_max)
         return CAIRN_OK;
     snprintf(text, text_bytes,
              "the names and shapes of the %u tensors of rank %u, with those of this node's other "
@@ -231,7 +236,7 @@ check_record(struct cairn_agent *agent, struct session *session, char *text, siz
              "records have room for %.1f KiB: set state_bytes to at least %.0fMiB, or register "
              "fewer and larger tensors",
              session->slices.count, session->hello.rank, (double)layout_bytes / 1024.0,
-             (double)agent->layout_bytes_max / 1024.0,
+             (double)agent->regions.layout_bytes_max / 1024.0,
              (double)layout_bytes * CAIRN_LAYOUT_SHARE / 1048576.0 + 1);
     return CAIRN_NOMEM;
 }

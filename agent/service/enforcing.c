@@ -8,11 +8,18 @@
  * waits for the command: neither the loop nor the protection does. It is the command that decides
  * what becomes of the job: the agent does nothing to a trainer.
  */
+#include "agent/service/enforcing.h"
+
 #include "agent/process/agent_state.h"
+#include "agent/process/step.h"
 #include "agent/service/command.h"
-#include "agent/service/operator.h"
+#include "agent/service/operator_verdicts.h"
+#include "agent/service/replanning.h"
+#include "agent/service/timing_analysis.h"
+#include "agent/service/timing_ledger.h"
 #include "agent/service/timing_state.h"
 #include "base/log.h"
+#include "base/worker.h"
 #include "replan/live/enforce.h"
 
 #include <errno.h>
@@ -163,7 +170,7 @@ say_output(const struct enforcing_state *state)
 }
 
 bool
-enforcing_say_end(struct cairn_agent *agent)
+enforcing_add_end(struct cairn_agent *agent)
 {
     const struct enforcing_state *state = agent->enforcing;
 
@@ -189,7 +196,7 @@ end(struct enforcing_state *state, enum cairn_enforcement_state how, uint32_t va
     cairn_enforce_describe(&ended, text, sizeof text);
     CAIRN_LOG_AT(WARN, "enforce: verdict=%" PRIu64 ": %s; took_ms=%" PRIu64, state->number, text,
                  (agent_now_ns(agent) - state->began_ns) / CAIRN_NS_PER_MS);
-    if (!enforcing_say_end(agent))
+    if (!enforcing_add_end(agent))
         return; /* the list is another agent's by now, and does not have it: said again when one
                  * comes that has */
     (void)timing_store(agent);
@@ -253,7 +260,7 @@ enforcing_turn(struct cairn_agent *agent)
     if (!state)
         return;
     state->by.first_run = timing->first_run;
-    state->by.exchange_ns = replanning_standstill_ns(agent);
+    state->by.exchange_ns = replanning_standstill_ns();
     number = state->is_running ? 0
                                : cairn_enforce_next(&timing->ledger, &state->by,
                                                     agent->config.exchanges_per_day, wall_ns);

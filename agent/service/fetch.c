@@ -1,10 +1,13 @@
 /* agent/service/fetch.c - the life of a fetcher, and the manifests that it gathers first; see
  * fetch.h. */
+#include "agent/process/agent_state.h"
+#include "agent/process/mail.h"
+#include "agent/process/step.h"
 #include "agent/service/fetch_state.h"
 
 #include "base/file.h"
 #include "base/log.h"
-#include "snapshot/arena.h"
+#include "base/worker.h"
 #include "snapshot/spill.h"
 
 #include <fcntl.h>

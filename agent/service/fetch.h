@@ -1,19 +1,51 @@
 /*
- * agent/service/fetch.h - reading a generation wherever it lies: own memory, other nodes' memory,
+ * agent/service/fetch.h - reads a generation wherever it lies: own memory, other nodes' memory,
  * spilled files.
  *
- * A fetcher first gathers the manifests of all containers of one generation (those of its own group
- * are in its holding's seals, others are asked for), then reads runs of blocks into the caller's
- * memory. Every block is compared with the checksum in its manifest before it is handed out; a
- * damaged one is repaired (a verify of the job is started) and read again, until the deadline. Used
- * by restoring trainers, by spill, and by export. Thread: loop.
+ * A fetcher first gathers the manifests of all containers of one generation: those of its own group
+ * from the seals of its holding, the others from other agents. Then it reads runs of blocks into
+ * the caller's memory. Restoring trainers, spill and export use it.
+ *
+ * Invariants:
+ *  1. Every block is compared with the checksum in its manifest before it is handed out. A damaged
+ *     block starts a verify of the job, and is read again until the deadline.
+ *  2. A fetcher may be ended inside its own callback: whoever is in the middle of it holds it.
+ *
+ * Thread: loop.
  */
 #ifndef CAIRN_AGENT_SERVICE_FETCH_H
 #define CAIRN_AGENT_SERVICE_FETCH_H
 
-#include "agent/process/agent_state.h"
+#include "cairn/err.h"
+#include "cairn/types.h"
 
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct cairn_agent;
+struct cairn_manifest;
+struct cairn_message;
+struct cairn_session_frame;
 struct fetcher;
+struct session;
+
+/* ---- the service ---- */
+CAIRN_MUST_CHECK cairn_err fetch_open(struct cairn_agent *agent);
+void fetch_close(struct cairn_agent *agent);
+void fetch_tick(struct cairn_agent *agent);
+
+/* A trainer's RESTORE, FETCH or RESTORED. False: malformed. */
+bool fetch_frame(struct cairn_agent *agent, struct session *session,
+                 struct cairn_session_frame *frame);
+/* The session gets no more answers: its restore, if one is under way, ends. */
+void fetch_forget(struct cairn_agent *agent, struct session *session);
+
+/* A FETCH or FETCHED of another agent. */
+void fetch_message(struct cairn_agent *agent, const struct cairn_message *message,
+                   const uint8_t *payload, size_t payload_len);
+
+/* ---- fetchers ---- */
 
 typedef void fetcher_ready_fn(void *context, cairn_err err, const char *text);
 typedef void fetcher_done_fn(void *context, uint64_t tag, cairn_err err);

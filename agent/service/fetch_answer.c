@@ -1,5 +1,10 @@
 /* agent/service/fetch_answer.c - answers to other agents' FETCH, what they answer to ours, and
  * asking again. */
+#include "agent/process/agent_state.h"
+#include "agent/process/mail.h"
+#include "agent/process/memory.h"
+#include "agent/process/step.h"
+#include "agent/service/fetch.h"
 #include "agent/service/fetch_state.h"
 
 #include "base/log.h"
@@ -53,8 +58,8 @@ answer_blocks(struct cairn_agent *agent, const struct cairn_message *ask, uint32
               payload ? holding : UINT32_MAX, NULL);
 }
 
-void
-fetch_answer(struct cairn_agent *agent, const struct cairn_message *ask)
+static void
+answer(struct cairn_agent *agent, const struct cairn_message *ask)
 {
     struct cairn_message refusal = *ask;
     struct cairn_holding_view view;
@@ -91,7 +96,7 @@ take_manifest_part(struct fetcher *fetcher, const struct cairn_message *message)
     struct container *container = &fetcher->containers[message->member];
 
     if (container->whole || message->total == 0 ||
-        message->total > fetcher->agent->seal_bytes_max) /* a seal holds it, and more */
+        message->total > fetcher->agent->mail.seal_bytes_max) /* a seal holds it, and more */
         return;
     if (!container->packed) {
         container->packed = malloc(message->total);
@@ -139,7 +144,7 @@ fetch_message(struct cairn_agent *agent, const struct cairn_message *message,
               const uint8_t *payload, size_t payload_len)
 {
     if (message->type == CAIRN_MSG_FETCH) {
-        fetch_answer(agent, message);
+        answer(agent, message);
         return;
     }
     for (struct fetcher *fetcher = agent->fetches->fetchers, *next; fetcher; fetcher = next) {

@@ -1,8 +1,14 @@
 /* agent/service/fetch_read.c - reading runs of blocks: from own memory, from another node, from a
  * spilled file. */
+#include "agent/process/agent_state.h"
+#include "agent/process/mail.h"
+#include "agent/process/memory.h"
+#include "agent/process/step.h"
+#include "agent/service/fetch.h"
 #include "agent/service/fetch_state.h"
 
 #include "base/crc.h"
+#include "base/worker.h"
 #include "snapshot/spill.h"
 
 #include <stdlib.h>

@@ -1,9 +1,12 @@
-/* agent/service/fetch_restore.c - the restore of a trainer: manifests, the window, and blocks into
- * it. */
+/* agent/service/fetch_restore.c - the restore of a trainer: sends it the manifests, makes its
+ * window and fills it with blocks. */
+#include "agent/process/agent_state.h"
+#include "agent/process/session.h"
+#include "agent/process/step.h"
+#include "agent/service/fetch.h"
 #include "agent/service/fetch_state.h"
 
 #include "base/log.h"
-#include "snapshot/arena.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -105,8 +108,8 @@ restore_ready(void *context, cairn_err err, const char *text)
     free(info.manifests);
 }
 
-void
-fetch_restore(struct cairn_agent *agent, struct session *session, uint32_t request)
+static void
+restore(struct cairn_agent *agent, struct session *session, uint32_t request)
 {
     struct cairn_core_view view;
     struct fetcher *fetcher = NULL;
@@ -168,15 +171,13 @@ fetched(void *context, uint64_t tag, cairn_err err)
     session_flush(fetcher->agent, session);
 }
 
-void
-fetch_blocks(struct cairn_agent *agent, struct session *session,
-             const struct cairn_session_fetch *fetch)
+static void
+read_blocks(struct session *session, const struct cairn_session_fetch *fetch)
 {
     struct fetcher *fetcher = session->fetcher;
     struct fetcher_run runs[CAIRN_SESSION_FETCH_ITEMS_MAX];
     cairn_err err = fetcher && fetcher->window ? CAIRN_OK : CAIRN_INVAL;
 
-    (void)agent;
     for (uint32_t i = 0; !err && i < fetch->count; i++) {
         const struct cairn_session_fetch_item *item = &fetch->items[i];
         uint64_t window_bytes = cairn_arena_bytes(fetcher->window);
@@ -197,18 +198,6 @@ fetch_blocks(struct cairn_agent *agent, struct session *session,
 }
 
 void
-fetch_restored(struct cairn_agent *agent, struct session *session,
-               const struct cairn_session_restored *restored)
-{
-    CAIRN_LOG_AT(INFO,
-                 "restore: trainer rank=%u epoch=%" PRIu64 " step=%" PRIu64 " bytes=%" PRIu64
-                 " result=\"%s\"",
-                 session->hello.rank, restored->generation.epoch >> 16, restored->generation.step,
-                 restored->bytes, cairn_err_text(restored->err));
-    fetch_forget(agent, session);
-}
-
-void
 fetch_forget(struct cairn_agent *agent, struct session *session)
 {
     (void)agent;
@@ -216,4 +205,38 @@ fetch_forget(struct cairn_agent *agent, struct session *session)
         return;
     fetcher_end(session->fetcher);
     session->fetcher = NULL;
+}
+
+bool
+fetch_frame(struct cairn_agent *agent, struct session *session, struct cairn_session_frame *frame)
+{
+    struct cairn_session_restore asked;
+    struct cairn_session_restored restored;
+    struct cairn_session_fetch *fetch;
+    bool parsed;
+
+    switch (frame->type) {
+    case CAIRN_SESSION_RESTORE:
+        parsed = cairn_session_take_restore(frame, &asked) == CAIRN_OK;
+        if (parsed)
+            restore(agent, session, asked.request);
+        return parsed;
+    case CAIRN_SESSION_RESTORED:
+        if (cairn_session_take_restored(frame, &restored) != CAIRN_OK)
+            return false;
+        CAIRN_LOG_AT(INFO,
+                     "restore: trainer rank=%u epoch=%" PRIu64 " step=%" PRIu64 " bytes=%" PRIu64
+                     " result=\"%s\"",
+                     session->hello.rank, restored.generation.epoch >> 16, restored.generation.step,
+                     restored.bytes, cairn_err_text(restored.err));
+        fetch_forget(agent, session);
+        return true;
+    default:
+        fetch = malloc(sizeof *fetch);
+        parsed = fetch && cairn_session_take_fetch(frame, fetch) == CAIRN_OK;
+        if (parsed)
+            read_blocks(session, fetch);
+        free(fetch);
+        return parsed;
+    }
 }

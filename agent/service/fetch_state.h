@@ -3,15 +3,20 @@
  * reads.
  *
  *   fetch.c          the life of a fetcher, and the manifests that it gathers first
- *   fetch_read.c     reading runs of blocks: from own memory, from another node, from a spilled
- * file fetch_answer.c   answers to other agents, what they answer to us, and asking again
+ *   fetch_read.c     reads runs of blocks: from own memory, from another node, from a spilled file
+ *   fetch_answer.c   answers other agents, takes their answers, asks again
  *   fetch_restore.c  the restore of a trainer
+ *
+ * Each file calls only those above it. The agent's fetch_table owns all fetchers, and a fetcher its
+ * containers, reads and window.
  */
 #ifndef CAIRN_AGENT_SERVICE_FETCH_STATE_H
 #define CAIRN_AGENT_SERVICE_FETCH_STATE_H
 
+#include "agent/core/core.h"
 #include "agent/service/fetch.h"
 #include "snapshot/arena.h"
+#include "snapshot/manifest.h"
 #include "snapshot/universal.h"
 
 enum {
@@ -19,7 +24,9 @@ enum {
     ASK_MANIFEST = 1,
     PART_BYTES = 49152,
     IN_FLIGHT_MAX = 8,
-    READS_MAX = 4096 /* waiting, of one fetcher */
+    READS_MAX = 4096,            /* waiting, of one fetcher */
+    RESTORE_WINDOW_BLOCKS = 256, /* of a restoring trainer */
+    REPAIR_WINDOW_BLOCKS = 16    /* of one that finds everything in this node's memory */
 };
 
 struct container {
@@ -86,26 +93,45 @@ struct fetch_table {
     uint64_t repair_ns; /* when a verify was asked for last */
 };
 
-/* Shared functions; each is described where it is defined. */
+/* ---- fetch.c ---- */
+
+/* Around a call that may run a callback: the callback may end the fetcher. */
 void fetcher_hold(struct fetcher *fetcher);
 void fetcher_unhold(struct fetcher *fetcher);
-bool fetch_find_holding(const struct cairn_agent *agent, struct cairn_generation generation,
-                        uint32_t member, uint32_t *index, struct cairn_holding_view *out);
-void fetch_ask_for_repair(struct cairn_agent *agent);
-bool fetch_gathered(struct fetcher *fetcher);
-cairn_err fetch_take_manifest(struct fetcher *fetcher, uint32_t index, const uint8_t *packed,
-                              size_t len);
-uint32_t fetch_holder_of(const struct fetcher *fetcher, uint32_t member);
-void fetch_ask_manifest(struct fetcher *fetcher, uint32_t member);
+
+/* Starts gathering, from the job's memory or from spilled files. */
 cairn_err fetch_start_memory(struct fetcher *fetcher);
 cairn_err fetch_start_files(struct fetcher *fetcher);
+
+/* Calls `ready` if the last manifest is here. Returns true if it did; the fetcher may be gone. */
+bool fetch_gathered(struct fetcher *fetcher);
+void fetch_ask_manifest(struct fetcher *fetcher, uint32_t member);
+cairn_err fetch_take_manifest(struct fetcher *fetcher, uint32_t index, const uint8_t *packed,
+                              size_t len);
+
+/* The agent that holds a member's part, as known when the fetcher started. */
+uint32_t fetch_holder_of(const struct fetcher *fetcher, uint32_t member);
+
+/* Finds a complete part of a generation in own memory. */
+bool fetch_find_holding(const struct cairn_agent *agent, struct cairn_generation generation,
+                        uint32_t member, uint32_t *index, struct cairn_holding_view *out);
+
+/* Starts a verify of the job, unless one was started within the last five seconds. */
+void fetch_ask_for_repair(struct cairn_agent *agent);
+
+/* ---- fetch_read.c ---- */
+
+/* Asks for the reads that are due, as far as the bounds allow. */
+void fetch_pump(struct fetcher *fetcher);
+struct read *fetch_find_read(struct fetcher *fetcher, uint64_t id);
 void fetch_end_read(struct fetcher *fetcher, struct read *read, cairn_err err);
+
+/* Copies the blocks from own memory. False: they are not there, or damaged. */
+bool fetch_read_own(struct fetcher *fetcher, struct read *read);
+void fetch_read_remote(struct fetcher *fetcher, struct read *read);
+
+/* True if the blocks match the checksums in their manifest. */
 bool fetch_blocks_good(const struct cairn_manifest *manifest, uint64_t first_block, uint32_t count,
                        const uint8_t *bytes);
-bool fetch_read_own(struct fetcher *fetcher, struct read *read);
-struct read *fetch_find_read(struct fetcher *fetcher, uint64_t id);
-void fetch_read_remote(struct fetcher *fetcher, struct read *read);
-void fetch_pump(struct fetcher *fetcher);
-void fetch_answer(struct cairn_agent *agent, const struct cairn_message *ask);
 
 #endif

@@ -1,36 +1,56 @@
 /*
- * agent/service/operator.c - operators' requests: what was asked, its stages, its answer.
+ * agent/service/operator.c - operators' requests: parsed, begun, taken through their stages.
  *
- * A request is one frame of JSON: {"verb": "status" | "snapshots" | "snapshot" | "restore" |
- * "verify"} and, where the verb takes it, "dry_run": 1, "epoch" and "step" of a wanted generation
- * (as people name it) and "to": a directory. The answer is JSON too, in one or more OPERATOR_REPLY
- * frames whose texts follow one another, the last one with `final` and the exit code of the
- * contract.
+ * A request is one frame of JSON:
  *
- * A request waits for sources, each a bit: PEERS (the other agents' views, by SERVICE messages, for
- * at most a second), CORE (the protocol core's reply), FILES (a worker reads the spill directory),
- * EXPORT. When none is left, its next stage begins:
+ *   "verb"             "status", "snapshots", "snapshot", "restore" or "verify"
+ *   "dry_run": 1       change nothing, where the verb takes it
+ *   "fresh": 1         of a restore: begin an epoch with nothing
+ *   "epoch", "step"    the wanted generation, as people name it
+ *   "to"               the directory to export to
  *
- *   status, snapshots   PEERS FILES ─► answer
- *   snapshot            CORE ─► answer
- *   restore             CORE, PEERS beside it ─► answer        a wanted generation, or an export,
- * first asks by a dry run CORE (dry run) ─► [CORE] ─► [EXPORT] ─► answer     what would be taken;
- * an export of what is EXPORT ─► answer                                   held ready and whole
- * needs no restore verify              CORE ─► PEERS FILES ─► answer
+ * The answer is JSON in one or more OPERATOR_REPLY frames, whose texts follow one another. The last
+ * frame has `final` and the exit code.
  *
- * The next stage begins from a posted call, never inside the core's step that ended the one before.
+ * A request waits for sources, a bit each. When none is left, its next stage begins:
+ *
+ *   PEERS    the other agents' views, by SERVICE messages, for at most a second
+ *   CORE     the protocol core's reply
+ *   FILES    a worker reads the spill directory
+ *   EXPORT   an export writes
+ *   RETRY    a pause before an export is tried again
+ *
+ *   status, snapshots            PEERS FILES ─► answer
+ *   snapshot                     CORE ─► answer
+ *   restore                      CORE ─► answer, with the PEERS that answered meanwhile
+ *   restore of a wanted          CORE (a dry run: what would be taken) ─► [CORE] ─► [EXPORT]
+ *     generation, or an export     ─► answer
+ *   export of what is ready
+ *     and whole                  EXPORT ─► answer
+ *   verify                       CORE ─► PEERS FILES ─► answer
+ *
+ * Invariant: after a reply of the core the next stage begins from a posted call, never inside the
+ * core's step.
  */
-#include "agent/service/operator_state.h"
+#include "agent/service/operator.h"
 
+#include "agent/process/agent_state.h"
+#include "agent/process/step.h"
+#include "agent/service/operator_gather.h"
+#include "agent/service/operator_health.h"
+#include "agent/service/operator_report.h"
+#include "agent/service/operator_request.h"
+#include "agent/service/operator_restore.h"
+#include "agent/service/operator_state.h"
+#include "agent/service/operator_view.h"
 #include "agent/service/spill.h"
 #include "base/log.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { REPLY_PART_BYTES = 512 << 10, FILES_MS = 3000 };
+enum { FILES_MS = 3000 };
 
 static const char *const verb_names[] = {[VERB_STATUS] = "status",
                                          [VERB_SNAPSHOTS] = "snapshots",
@@ -38,142 +58,7 @@ static const char *const verb_names[] = {[VERB_STATUS] = "status",
                                          [VERB_RESTORE] = "restore",
                                          [VERB_VERIFY] = "verify"};
 
-struct request *
-request_find(struct cairn_agent *agent, uint64_t number)
-{
-    for (uint32_t i = 0; agent->operators && i < REQUESTS_MAX; i++)
-        if (agent->operators->requests[i].used && agent->operators->requests[i].number == number)
-            return &agent->operators->requests[i];
-    return NULL;
-}
-
-static void
-request_end(struct request *request)
-{
-    for (uint32_t i = 0; i < request->node_count; i++)
-        operator_node_fini(&request->nodes[i]);
-    free(request->nodes);
-    free(request->files);
-    memset(request, 0, sizeof *request);
-}
-
-/* ---- answers ---- */
-
-static struct session *
-find_session(struct cairn_agent *agent, uint64_t serial)
-{
-    for (uint32_t i = 0; i < SESSIONS_MAX; i++)
-        if (agent->sessions[i].used && serial != 0 && agent->sessions[i].serial == serial)
-            return &agent->sessions[i];
-    return NULL;
-}
-
-static void
-send_text(struct cairn_agent *agent, uint64_t serial, int exit_code, const char *text, size_t len)
-{
-    struct session *session = find_session(agent, serial);
-    size_t at = 0;
-
-    if (!session)
-        return;
-    do {
-        size_t part = len - at < REPLY_PART_BYTES ? len - at : REPLY_PART_BYTES;
-        struct cairn_session_operator_reply reply = {.exit_code = exit_code,
-                                                     .final = at + part == len,
-                                                     .text = text + at,
-                                                     .text_bytes = part};
-
-        if (cairn_session_put_operator_reply(&session->writer, &reply) != CAIRN_OK) {
-            session->state = SESSION_CLOSING;
-            break;
-        }
-        at += part;
-    } while (at < len);
-    session_flush(agent, session);
-}
-
-/* Sends what was written, and ends the request. */
-void
-request_answer(struct cairn_agent *agent, struct request *request, int exit_code,
-               struct cairn_json_writer *writer)
-{
-    static const char no_memory[] =
-        "{\"schema\":1,\"error\":\"the agent has no memory for the answer\"}";
-    char *text = NULL;
-    size_t len = 0;
-
-    if (cairn_json_writer_done(writer, &text, &len) == CAIRN_OK)
-        send_text(agent, request->serial, exit_code, text, len);
-    else
-        send_text(agent, request->serial, 1, no_memory, sizeof no_memory - 1);
-    free(text);
-    cairn_json_writer_fini(writer);
-    request_end(request);
-}
-
-void
-request_refuse(struct cairn_agent *agent, struct request *request, int exit_code, const char *error)
-{
-    struct cairn_json_writer writer;
-
-    cairn_json_writer_init(&writer);
-    cairn_json_write_object_begin(&writer);
-    cairn_json_write_key(&writer, "schema");
-    cairn_json_write_u64(&writer, 1);
-    cairn_json_write_key(&writer, "error");
-    cairn_json_write_string(&writer, error);
-    cairn_json_write_object_end(&writer);
-    request_answer(agent, request, exit_code, &writer);
-}
-
-int
-request_exit_code(cairn_err err)
-{
-    switch (err) {
-    case CAIRN_OK:
-        return 0;
-    case CAIRN_LOST:
-        return 4;
-    case CAIRN_AGAIN:
-    case CAIRN_STALE:
-        return 75;
-    case CAIRN_PEER:
-    case CAIRN_TIMEOUT:
-        return 69;
-    case CAIRN_IO:
-    case CAIRN_FULL:
-        return 74;
-    case CAIRN_DENIED:
-        return 77;
-    default:
-        return 1;
-    }
-}
-
 /* ---- status and snapshots ---- */
-
-void
-request_fill_job(struct cairn_agent *agent, const struct request *request, struct operator_job *job)
-{
-    struct cairn_core_view view;
-
-    cairn_core_look(agent->core, &view);
-    *job = (struct operator_job){.config = &agent->config,
-                                 .nodes = request->nodes,
-                                 .table = view.table,
-                                 .files = request->files,
-                                 .ledger = timing_ledger(agent)};
-    job->newest =
-        operator_newest(request->nodes, agent->config.node_count, &job->newest_from_files);
-    for (uint32_t i = 0; i < CAIRN_HOLDINGS_MAX; i++) {
-        struct cairn_holding_view holding;
-
-        if (cairn_core_look_holding(agent->core, i, &holding) &&
-            holding.state == CAIRN_HOLDING_COMPLETE && holding.table &&
-            cairn_generation_compare(holding.generation, job->newest) == 0)
-            job->table = holding.table;
-    }
-}
 
 static void
 answer_views(struct cairn_agent *agent, struct request *request)
@@ -204,16 +89,6 @@ answer_views(struct cairn_agent *agent, struct request *request)
 }
 
 /* ---- the core ---- */
-
-void
-request_run_core(struct cairn_agent *agent, struct request *request, enum cairn_operation operation)
-{
-    struct cairn_event event = {
-        .type = CAIRN_EVENT_OPERATOR, .operation = operation, .request = request->number};
-
-    request->waiting |= WAIT_CORE;
-    agent_step(agent, &event, NULL);
-}
 
 static void
 run_posted(void *context)
@@ -295,7 +170,7 @@ foresee_snapshot(struct cairn_agent *agent, struct request *request)
 
     cairn_core_look(agent->core, &view);
     request->step = view.last_step + 2;
-    if (view.frozen || view.self_member == UINT32_MAX || agent->registered_ranks == 0)
+    if (view.frozen || view.self_member == UINT32_MAX || agent->regions.registered_ranks == 0)
         request->restored.outcome.err = CAIRN_NOT_FOUND;
     else if (view.last_step == 0)
         request->restored.outcome.err = CAIRN_AGAIN;
@@ -303,7 +178,7 @@ foresee_snapshot(struct cairn_agent *agent, struct request *request)
 }
 
 /* Takes a request that waits for nothing to its next stage. */
-void
+static void
 request_advance(struct cairn_agent *agent, struct request *request)
 {
     if (request->waiting & ~(request->verb == VERB_RESTORE ? (uint32_t)WAIT_PEERS : 0))
@@ -402,15 +277,17 @@ begin(struct cairn_agent *agent, struct request *request)
     }
 }
 
-void
-operator_request(struct cairn_agent *agent, struct session *session, const char *text,
-                 size_t text_len)
+static void
+take_request(struct cairn_agent *agent, const struct session *session, const char *text,
+             size_t text_len)
 {
     struct request refused = {.serial = session->serial}, *request = NULL;
     const char *why;
 
     if (!agent->operators)
         agent->operators = calloc(1, sizeof *agent->operators);
+    if (agent->operators)
+        agent->operators->advance = request_advance;
     for (uint32_t i = 0; agent->operators && !request && i < REQUESTS_MAX; i++)
         if (!agent->operators->requests[i].used)
             request = &agent->operators->requests[i];
@@ -433,6 +310,18 @@ operator_request(struct cairn_agent *agent, struct session *session, const char 
         CAIRN_LOG_AT(INFO, "operator: %s%s", verb_names[request->verb],
                      request->dry_run ? " (dry run)" : "");
     begin(agent, request);
+}
+
+bool
+operator_frame(struct cairn_agent *agent, struct session *session,
+               struct cairn_session_frame *frame)
+{
+    struct cairn_session_operator request;
+
+    if (session->trainer || cairn_session_take_operator(frame, &request) != CAIRN_OK)
+        return false;
+    take_request(agent, session, request.text, request.text_bytes);
+    return true;
 }
 
 /* A directory on a file system that hangs must not take the answer with it. */

@@ -6,9 +6,10 @@
  * Ranks that say the same are one entry, since a job of many ranks mostly has the same to say on
  * each. All but operator_coverage_fill is pure.
  */
-#include "agent/service/operator.h"
+#include "agent/service/operator_coverage.h"
 
 #include "agent/process/agent_state.h"
+#include "agent/process/session.h"
 #include "base/text.h"
 
 #include <stdlib.h>
@@ -128,9 +129,10 @@ operator_coverage_fill(const struct cairn_agent *agent, struct operator_node *ou
         if (view.refusal[0] && session->registered)
             fill_refused(view.refusal, rank, &coverage->uncovered);
     }
-    out->coverage = coverage;
-    if (coverage->rank_count == 0)
-        operator_node_fini(out);
+    if (coverage->rank_count > 0)
+        out->coverage = coverage;
+    else
+        free(coverage);
 }
 
 /* ---- between agents ---- */

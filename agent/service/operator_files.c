@@ -1,6 +1,6 @@
 /* agent/service/operator_files.c - reading the directory of spilled generations for status,
  * snapshots and verify. Runs in a worker. */
-#include "agent/service/operator.h"
+#include "agent/service/operator_files.h"
 
 #include "base/file.h"
 #include "snapshot/spill.h"

@@ -3,7 +3,16 @@
  * themselves, and what lies in the spill directory. Both come back as calls in the loop, which take
  * the request on.
  */
-#include "agent/service/operator_state.h"
+#include "agent/service/operator_gather.h"
+
+#include "agent/process/agent_state.h"
+#include "agent/process/mail.h"
+#include "agent/process/step.h"
+#include "agent/service/operator.h"
+#include "agent/service/operator_files.h"
+#include "agent/service/operator_node.h"
+#include "agent/service/operator_request.h"
+#include "base/worker.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -127,7 +136,7 @@ operator_message(struct cairn_agent *agent, const struct cairn_message *message)
     request->nodes[message->from] = node;
     if ((request->waiting & WAIT_PEERS) && request_gathered(agent, request)) {
         request->waiting &= ~(uint32_t)WAIT_PEERS;
-        request_advance(agent, request);
+        agent->operators->advance(agent, request);
     }
 }
 
@@ -153,7 +162,7 @@ files_done(struct cairn_job *job)
         request->files = files->files;
         files->files = NULL;
         request->waiting &= ~(uint32_t)WAIT_FILES;
-        request_advance(files->agent, request);
+        files->agent->operators->advance(files->agent, request);
     }
     free(files->files);
     free(files);

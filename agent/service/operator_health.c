@@ -6,8 +6,10 @@
  * members with `missing` parts gone survives m - missing further losses; the job survives what its
  * weakest group does.
  */
-#include "agent/service/operator.h"
+#include "agent/service/operator_health.h"
 
+#include "agent/process/config.h"
+#include "agent/service/operator_coverage.h"
 #include "replan/live/enforce.h"
 
 #include <inttypes.h>
@@ -46,9 +48,8 @@ operator_newest(const struct operator_node *nodes, uint32_t node_count, bool *fr
     return newest;
 }
 
-uint32_t
-operator_part_holder(const struct operator_job *job, struct cairn_generation generation,
-                     uint32_t member)
+static uint32_t
+part_holder(const struct operator_job *job, struct cairn_generation generation, uint32_t member)
 {
     for (uint32_t i = 0; i < job->config->node_count; i++)
         for (uint32_t h = 0; job->nodes[i].known && h < job->nodes[i].holding_count; h++) {
@@ -179,7 +180,7 @@ find_protection(const struct operator_job *job, struct operator_health *out)
     out->parts = table->member_count;
     out->group_count = table->group_count;
     for (uint32_t m = 0; m < table->member_count; m++) {
-        holders[m] = operator_part_holder(job, job->newest, m);
+        holders[m] = part_holder(job, job->newest, m);
         out->missing += holders[m] == UINT32_MAX;
     }
     out->survives = INT32_MAX;

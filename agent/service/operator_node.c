@@ -1,7 +1,14 @@
 /* agent/service/operator_node.c - one node's view of itself, and its JSON between agents. */
-#include "agent/service/operator.h"
+#include "agent/service/operator_node.h"
 
 #include "agent/process/agent_state.h"
+#include "agent/process/carry.h"
+#include "agent/process/mail.h"
+#include "agent/process/memory.h"
+#include "agent/process/session.h"
+#include "agent/service/operator_coverage.h"
+#include "agent/service/replanning.h"
+#include "agent/service/timing.h"
 
 #include <stddef.h>
 #include <stdlib.h>
@@ -25,7 +32,7 @@ commit_age_ns(const struct cairn_agent *agent, struct cairn_generation generatio
     uint64_t now_ns = cairn_clock_wall_ns(&agent->clock);
 
     for (uint32_t i = 0; i < COMMIT_TIMES_MAX; i++) {
-        const struct committed_time *commit = &agent->commits[i];
+        const struct committed_time *commit = &agent->carry.commits[i];
 
         if (commit->wall_ns == 0 || cairn_generation_compare(commit->generation, generation) != 0)
             continue;
@@ -81,20 +88,6 @@ fill_holdings(const struct cairn_agent *agent, struct operator_node *out)
     }
 }
 
-static uint64_t
-denied_peers(const struct cairn_agent *agent)
-{
-    uint64_t count = 0;
-
-    for (uint32_t node = 0; node < agent->config.node_count; node++) {
-        struct cairn_transport_peer peer;
-
-        cairn_transport_peer_read(agent->transport, node, &peer);
-        count += peer.state == CAIRN_PEER_DENIED;
-    }
-    return count;
-}
-
 void
 operator_node_fill(struct cairn_agent *agent, struct operator_node *out)
 {
@@ -111,7 +104,7 @@ operator_node_fill(struct cairn_agent *agent, struct operator_node *out)
     out->frozen = view.frozen;
     out->busy = view.busy;
     out->unkept = agent->unkept;
-    out->denied_peers = denied_peers(agent);
+    out->denied_peers = mail_denied_peers(agent);
     out->last_step = view.last_step;
     out->committed_epoch = view.committed.epoch;
     out->committed_step = view.committed.step;
@@ -120,7 +113,7 @@ operator_node_fill(struct cairn_agent *agent, struct operator_node *out)
     out->ready_from_files = view.ready_from_files;
     (void)commit_age_ns(agent, view.committed, &out->protect_ns);
     out->reserved_bytes = cairn_memory_reserved_bytes(agent->memory);
-    out->state_bytes = agent->shard_blocks * CAIRN_BLOCK_BYTES;
+    out->state_bytes = agent->regions.shard_blocks * CAIRN_BLOCK_BYTES;
     out->attached_total = agent->attached_total;
     fill_trainers(agent, out);
     operator_coverage_fill(agent, out);

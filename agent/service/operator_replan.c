@@ -1,7 +1,8 @@
 /* agent/service/operator_replan.c - the status' "replan": what is advised about the plan, as the
  * agent that analyses the job sees it. Pure. */
-#include "agent/service/operator.h"
+#include "agent/service/operator_replan.h"
 
+#include "agent/service/operator_verdicts.h"
 #include "replan/advise/adviser.h"
 
 #include <math.h>

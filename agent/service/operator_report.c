@@ -1,7 +1,10 @@
 /* agent/service/operator_report.c - the JSON of the answers to operators. Pure. Ages and durations
  * that nobody knows are null. */
-#include "agent/service/operator.h"
+#include "agent/service/operator_report.h"
 
+#include "agent/service/operator_coverage.h"
+#include "agent/service/operator_replan.h"
+#include "agent/service/operator_verdicts.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -43,9 +46,9 @@ put_generation_fields(struct cairn_json_writer *writer, struct cairn_generation 
     put_u64(writer, "step", generation.step);
 }
 
-void
-operator_write_generation(struct cairn_json_writer *writer, const char *key,
-                          struct cairn_generation generation)
+static void
+write_generation(struct cairn_json_writer *writer, const char *key,
+                 struct cairn_generation generation)
 {
     cairn_json_write_key(writer, key);
     if (generation.step == 0) {
@@ -211,7 +214,7 @@ put_node(struct cairn_json_writer *writer, const struct operator_job *job, uint3
         put_u64(writer, "local_ranks", node->local_ranks);
         put_u64(writer, "epoch", node->active >> OPERATOR_EPOCH_SHIFT);
         put_u64(writer, "last_step", node->last_step);
-        operator_write_generation(writer, "complete", newest_complete(node));
+        write_generation(writer, "complete", newest_complete(node));
         put_u64(writer, "reserved_bytes", node->reserved_bytes);
         put_u64(writer, "uptime_ns", node->uptime_ns);
         put_bool(writer, "frozen", node->frozen);
@@ -368,7 +371,7 @@ operator_write_restore(struct cairn_json_writer *writer, const struct operator_r
     put_u64(writer, "schema", 1);
     put_text(writer, "result", cairn_err_name(outcome->err));
     put_bool(writer, "dry_run", restored->dry_run);
-    operator_write_generation(writer, "generation", outcome->generation);
+    write_generation(writer, "generation", outcome->generation);
     put_text(writer, "from", restored->from_files ? "files" : "memory");
     put_bool(writer, "ready", restored->ready);
     put_u64(writer, "epoch", outcome->epoch >> OPERATOR_EPOCH_SHIFT);
@@ -398,7 +401,7 @@ put_files(struct cairn_json_writer *writer, const struct operator_files *files)
     cairn_json_write_object_begin(writer);
     put_text(writer, "result", cairn_err_name(files->err ? files->err : files->verify_err));
     put_bool(writer, "checked", files->verified);
-    operator_write_generation(writer, "generation", files->verified_generation);
+    write_generation(writer, "generation", files->verified_generation);
     put_u64(writer, "bytes", files->verified_bytes);
     put_text(writer, "report", files->report);
     cairn_json_write_object_end(writer);
@@ -422,7 +425,7 @@ operator_write_verify(struct cairn_json_writer *writer, const struct operator_ve
              : verified->exit_code == 3 ? "loss"
                                         : "not verified");
     put_text(writer, "result", cairn_err_name(outcome->err));
-    operator_write_generation(writer, "generation", outcome->generation);
+    write_generation(writer, "generation", outcome->generation);
     put_u64(writer, "checked_bytes", verified->checked_bytes);
     put_u64(writer, "bad_blocks", outcome->bad_blocks);
     put_u64(writer, "repaired_blocks", outcome->repaired_blocks);

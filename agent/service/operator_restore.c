@@ -1,8 +1,16 @@
 /* agent/service/operator_restore.c - the stages of a restore, its export, and a verify; see
  * operator.c. */
-#include "agent/service/operator_state.h"
+#include "agent/service/operator_restore.h"
 
+#include "agent/process/agent_state.h"
+#include "agent/process/step.h"
+#include "agent/service/operator_gather.h"
+#include "agent/service/operator_health.h"
+#include "agent/service/operator_report.h"
+#include "agent/service/operator_request.h"
+#include "agent/service/operator_view.h"
 #include "agent/service/spill.h"
+#include "snapshot/catalog.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -67,7 +75,7 @@ export_done(void *context, uint64_t number, const struct spill_export_result *re
     } else {
         request->restored.outcome.generation = result->generation;
     }
-    request_advance(agent, request);
+    agent->operators->advance(agent, request);
 }
 
 static void

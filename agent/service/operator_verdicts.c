@@ -1,7 +1,8 @@
 /* agent/service/operator_verdicts.c - the status' "detection": who analyses what, and the verdicts.
  * Pure. */
-#include "agent/service/operator.h"
+#include "agent/service/operator_verdicts.h"
 
+#include "agent/process/config.h"
 #include "replan/live/enforce.h"
 
 #include <stdio.h>

@@ -8,11 +8,17 @@
  * written to `replan.json` in the agent's directory, so that `cairn plan --problem` shows the plan
  * that is meant. Nothing is changed in the job.
  */
+#include "agent/service/replanning.h"
+
 #include "agent/process/agent_state.h"
-#include "agent/service/operator.h"
+#include "agent/process/step.h"
+#include "agent/service/operator_view.h"
 #include "agent/service/problem_file.h"
+#include "agent/service/timing_analysis.h"
 #include "agent/service/timing_state.h"
 #include "base/log.h"
+#include "base/worker.h"
+#include "snapshot/catalog.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -25,13 +31,12 @@
 
 enum { ROUND_MS = 500, PLAN_LIMIT_MS = 1000, PLAN_NICE = 10 };
 static const char advice_key[] = "advice";
-/* also where no restore has been measured */
-static const uint64_t standstill_ns_min = 10 * CAIRN_NS_PER_S;
+static const uint64_t standstill_ns = 10 * CAIRN_NS_PER_S; /* estimated, not measured */
 
 uint64_t
-replanning_standstill_ns(const struct cairn_agent *agent)
+replanning_standstill_ns(void)
 {
-    return agent->last_restore_ns > standstill_ns_min ? agent->last_restore_ns : standstill_ns_min;
+    return standstill_ns;
 }
 
 /* Offers being made. Between submit and done it is the worker's. */
@@ -160,7 +165,7 @@ make_offers(struct cairn_agent *agent)
     offering->agent = agent;
     offering->clock = agent->clock;
     offering->costs =
-        (struct cairn_offer_costs){(double)replanning_standstill_ns(agent) / 1e6, INFINITY};
+        (struct cairn_offer_costs){(double)replanning_standstill_ns() / 1e6, INFINITY};
     (void)snprintf(offering->path, sizeof offering->path, "%s/replan.json", agent->config.dir);
     if (cairn_workers_submit(state->worker, &offering->job) != CAIRN_OK) {
         cairn_adviser_offered(state->adviser, offering->number, NULL);

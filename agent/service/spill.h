@@ -1,14 +1,40 @@
 /*
- * agent/service/spill.h - exporting the ready generation as a universal checkpoint, for an
- * operator.
+ * agent/service/spill.h - writes generations to durable storage: to spill_dir as the configuration
+ * says, or to a directory that an operator names (an export).
  *
- * Spilling by itself (spill_dir, spill_every_generations) needs no calls but those of
- * agent_state.h.
+ * Thread: loop; never blocks on the disk.
  */
 #ifndef CAIRN_AGENT_SERVICE_SPILL_H
 #define CAIRN_AGENT_SERVICE_SPILL_H
 
-#include "agent/process/agent_state.h"
+#include "cairn/err.h"
+#include "cairn/types.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct cairn_agent;
+struct cairn_message;
+
+/* ---- the service ---- */
+CAIRN_MUST_CHECK cairn_err spill_open(struct cairn_agent *agent);
+void spill_close(struct cairn_agent *agent);
+void spill_tick(struct cairn_agent *agent);
+
+/* The job committed a generation: begins a spill if one is due. */
+void spill_committed(struct cairn_agent *agent, struct cairn_generation generation);
+
+/* A SERVICE message of another agent; messages of other services are ignored. */
+void spill_message(struct cairn_agent *agent, const struct cairn_message *message);
+
+/* The newest generation known to be whole on durable storage; step 0: none. */
+struct cairn_generation spill_newest(const struct cairn_agent *agent);
+
+/* True while a spill is being written. */
+bool spill_running(const struct cairn_agent *agent);
+
+/* ---- exports ---- */
 
 /* What an export came to. */
 struct spill_export_result {
@@ -40,10 +66,5 @@ CAIRN_MUST_CHECK cairn_err spill_export(struct cairn_agent *agent, const char *d
 /* The export of this request is wanted no more: it ends, what it wrote is removed, `done` is not
  * called. */
 void spill_export_forget(struct cairn_agent *agent, uint64_t request);
-
-/* The newest generation known to be whole on durable storage (step 0: none), and whether one is
- * being written. */
-struct cairn_generation spill_newest(const struct cairn_agent *agent);
-bool spill_running(const struct cairn_agent *agent);
 
 #endif

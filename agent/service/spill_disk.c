@@ -1,7 +1,9 @@
 /* agent/service/spill_disk.c - what spill and export do to directories, in the disk thread; see
  * spill_state.h. */
-#include "agent/service/spill_state.h"
+#include "agent/service/spill_disk.h"
 
+#include "agent/process/agent_state.h"
+#include "agent/service/spill_run.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "snapshot/spill.h"

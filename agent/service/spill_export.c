@@ -10,8 +10,14 @@
  * spill_export_tick or a callback of the loop, so that `done` is never called from inside
  * spill_export.
  */
-#include "agent/service/spill_state.h"
+#include "agent/service/spill_export.h"
 
+#include "agent/process/agent_state.h"
+#include "agent/process/step.h"
+#include "agent/service/spill.h"
+#include "agent/service/spill_disk.h"
+#include "agent/service/spill_pin.h"
+#include "agent/service/spill_run.h"
 #include "base/log.h"
 
 #include <inttypes.h>

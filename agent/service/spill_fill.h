@@ -16,6 +16,7 @@
 #define CAIRN_AGENT_SERVICE_SPILL_FILL_H
 
 #include "agent/service/fetch.h"
+#include "base/limits.h"
 #include "snapshot/reshard.h"
 
 enum { FILL_WINDOW_BLOCKS = 128 };

@@ -10,8 +10,16 @@
  * generation is tried. What an operator has to mend (a full disk) is not tried again for
  * pause_after_failure_ns, so that it is not said for each generation.
  */
-#include "agent/service/spill_state.h"
+#include "agent/service/spill_lead.h"
 
+#include "agent/core/roster.h"
+#include "agent/process/agent_state.h"
+#include "agent/process/mail.h"
+#include "agent/process/step.h"
+#include "agent/service/spill_disk.h"
+#include "agent/service/spill_part.h"
+#include "agent/service/spill_pin.h"
+#include "agent/service/spill_run.h"
 #include "base/log.h"
 #include "base/wire.h"
 #include "snapshot/spill.h"

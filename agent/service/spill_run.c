@@ -8,9 +8,12 @@
  */
 #include "agent/service/spill_run.h"
 
+#include "agent/process/agent_state.h"
+#include "agent/process/step.h"
 #include "agent/service/spill_fill.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/worker.h"
 #include "snapshot/layout.h"
 #include "snapshot/spill.h"
 

@@ -1,37 +1,46 @@
 /*
- * agent/service/spill_state.h - what spilling and exporting keep, shared by their files:
+ * agent/service/spill_state.h - what the files of spilling and exporting share.
  *
- *   spill.c         start and end, pins, the part of a member: it writes its files and tells the
- * leader spill_lead.c    the leader of a spill (the lowest live agent that is a member): when, who,
- * commit, failure spill_export.c  one agent writes a whole checkpoint for an operator spill_disk.c
- * what blocks on the disk: directories, COMMIT, retention, removal spill_run.c     the files of one
- * writer; spill_fill.c: the bytes of one buffer
+ *   spill.c         start and end, messages and ticks
+ *   spill_lead.c    the leader of a spill (the lowest live agent that is a member): when, who,
+ *                   commit, failure
+ *   spill_export.c  one agent writes a whole checkpoint for an operator
+ *   spill_part.c    the part of a member: it writes its files and tells the leader
+ *   spill_pin.c     who reads which generation, and small parts that all use
+ *   spill_disk.c    what blocks on the disk: directories, COMMIT, retention, removal
+ *   spill_run.c     the files of one writer
+ *   spill_fill.c    the bytes of one buffer
  *
- * Messages are CAIRN_MSG_SERVICE with `row` from SPILL_START on. All can be lost, repeated and
- * reordered: whoever waits sends again once a second, and each message stands for itself. `request`
- * names the spill or export, unique for the job.
+ * Each file calls only those below it.
  *
- *   leader                                       member
- *   START ───────────────────────────────────►  pins the generation (or refuses), gathers, plans,
- * writes ◄─────────────────────────────────── PROGRESS (each second; err: it failed, the text says
- * why) ◄─────────────────────────────────── CRCS of a file that has its name, in parts CRCS_ACK
- * ────────────────────────────────►  next part (all files are here) checks, COMMIT, retention END
- * (err 0: committed) ──────────────────►  unpins, forgets;  every agent: the newest spilled
- * generation ◄─────────────────────────────────── ENDED
+ * Messages are CAIRN_MSG_SERVICE with `row` from SPILL_START on. Any of them may be lost, repeated
+ * or reordered: the waiting side sends again once a second, and each message stands for itself.
+ * `request` names the spill or export, and is unique in the job.
+ *
+ *   leader                               member
+ *   START ───────────────────────────►   pins the generation (or refuses), gathers, plans, writes
+ *         ◄───────────────────────────   PROGRESS (each second; err: it failed, the text says why)
+ *         ◄───────────────────────────   CRCS of a file that has its name, in parts
+ *   CRCS_ACK ────────────────────────►   next part
+ *   (all files are here) checks, COMMIT, retention
+ *   END (err 0: committed) ──────────►   unpins, forgets; all agents: the newest spilled one
+ *         ◄───────────────────────────   ENDED
  *
  * Invariants:
  *  1. An agent takes part in one spill at a time, and never twice in the same generation or in an
- * older one: so one process at most writes a file, and no late thread of an earlier attempt meets a
- * new one.
- *  2. Only the leader writes COMMIT, after it has the checksums of every file for this request; a
- * member that has said CRCS never touches that file again.
+ *     older one. So at most one process writes a file, and no late thread of an earlier attempt
+ *     meets a new one.
+ *  2. Only the leader writes COMMIT, after it has the checksums of every file for this request. A
+ *     member that has sent CRCS never touches that file again.
  *  3. A leader that gave a spill up never commits it, unless the commit was under way.
  */
 #ifndef CAIRN_AGENT_SERVICE_SPILL_STATE_H
 #define CAIRN_AGENT_SERVICE_SPILL_STATE_H
 
+#include "agent/process/config.h"
 #include "agent/service/spill.h"
 #include "agent/service/spill_run.h"
+#include "base/limits.h"
 
 enum spill_row {
     SPILL_START = 64,
@@ -116,6 +125,8 @@ struct spill_state {
     struct cairn_workers *disk; /* one thread: a disk that hangs must not hold up the protection */
     struct spill_pin pins[SPILL_PINS_MAX];
     struct spill_part part;
+    /* The own part has written its files, or failed, in a spill that this agent leads. */
+    void (*part_over)(struct cairn_agent *agent, cairn_err err, const char *text);
     struct spill_lead lead;
     struct spill_export *export;
     struct cairn_generation newest; /* spilled, known whole */
@@ -125,68 +136,5 @@ struct spill_state {
     uint64_t pause_ns; /* no spill is begun before */
     uint64_t said_ns;  /* when one that was given up was said last */
 };
-
-/* ---- spill.c ---- */
-/* A number that no other spill or export of the job has. */
-uint64_t spill_request_next(struct cairn_agent *agent);
-/* Keeps a generation that is complete here. CAIRN_NOT_FOUND: it is not; CAIRN_FULL: too many
- * readers. Again: renews. */
-CAIRN_MUST_CHECK cairn_err spill_pin(struct cairn_agent *agent, uint64_t request,
-                                     struct cairn_generation generation, uint64_t lease_ns);
-void spill_unpin(struct cairn_agent *agent, uint64_t request);
-/* This generation is whole on durable storage. */
-void spill_learn(struct cairn_agent *agent, struct cairn_generation generation);
-void spill_send(struct cairn_agent *agent, uint32_t to, enum spill_row row, uint64_t request,
-                struct cairn_generation generation, cairn_err err, const char *text);
-/* What this agent's part is asked to do, when it leads: the same as a START and an END that arrive.
- */
-void spill_part_start(struct cairn_agent *agent, const struct cairn_message *message);
-void spill_part_end(struct cairn_agent *agent);
-
-/* ---- spill_lead.c ---- */
-void spill_lead_committed(struct cairn_agent *agent, struct cairn_generation generation);
-void spill_lead_message(struct cairn_agent *agent, const struct cairn_message *message);
-void spill_lead_tick(struct cairn_agent *agent);
-/* The own part wrote its files, or failed. */
-void spill_lead_own(struct cairn_agent *agent, cairn_err err, const char *text);
-void spill_lead_fini(struct cairn_agent *agent);
-
-/* ---- spill_export.c ---- */
-void spill_export_message(struct cairn_agent *agent, const struct cairn_message *message);
-void spill_export_tick(struct cairn_agent *agent);
-void spill_export_close(struct cairn_agent *agent);
-
-/* ---- spill_disk.c ---- */
-enum spill_disk_work {
-    SPILL_DISK_BEGIN,  /* makes the directory of a generation and clears it */
-    SPILL_DISK_COMMIT, /* checks that the files are there, writes COMMIT, reads it back, keeps
-                          `keep` */
-    SPILL_DISK_REMOVE, /* removes what was written of a generation */
-    SPILL_DISK_EMPTY,  /* makes the directory of an export, or finds it empty */
-    SPILL_DISK_WIPE    /* removes what was written of an export */
-};
-
-struct spill_disk_job {
-    struct cairn_job job;
-    struct cairn_agent *agent;
-    enum spill_disk_work work;
-    uint64_t request;
-    struct cairn_generation generation;
-    char dir[SPILL_PATH_BYTES]; /* spill_dir, or of the export */
-    uint32_t keep;              /* 0: no retention */
-    bool made;                  /* EMPTY: the directory was not there before; WIPE: remove it too */
-    struct cairn_universal plan; /* COMMIT, WIPE: owned */
-    uint64_t bytes;              /* COMMIT: of all files */
-    cairn_err err;
-    char text[SPILL_TEXT_BYTES];
-    void (*done)(struct spill_disk_job *job); /* in the loop; the job is freed after it */
-};
-
-/* Hands a copy of `job` to the disk thread; takes over job->plan. CAIRN_NOMEM; CAIRN_AGAIN: it
- * still has much to do. */
-CAIRN_MUST_CHECK cairn_err spill_disk_submit(struct cairn_agent *agent, struct spill_disk_job *job);
-/* Finds the newest checkpoint of the job below spill_dir that opens; step 0: none. Blocks: for the
- * start alone. */
-struct cairn_generation spill_disk_newest(const char *spill_dir, uint64_t job_id);
 
 #endif

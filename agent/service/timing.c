@@ -1,124 +1,28 @@
-/*
- * agent/service/timing.c - detection in the agent: the timer, and the verdicts.
- *
- * The ledger of verdicts is the same on all agents but for moments: the analyst changes it, tells
- * it with each change, and again every ten seconds while something lasts; a newer version replaces
- * an older one, but for what the older one knows better of the operator's command. Each agent
- * stores what it has, at most once a second, so that whoever analyses next goes on with it.
- */
-#include "agent/service/timing_state.h"
+/* agent/service/timing.c - detection in the agent: the timer, messages, numbers for operators. */
+#include "agent/service/timing.h"
 
-#include "agent/service/operator.h"
+#include "agent/process/agent_state.h"
+#include "agent/process/mail.h"
+#include "agent/process/step.h"
+#include "agent/service/enforcing.h"
+#include "agent/service/operator_view.h"
+#include "agent/service/timing_analysis.h"
+#include "agent/service/timing_ledger.h"
+#include "agent/service/timing_rings.h"
+#include "agent/service/timing_state.h"
+#include "agent/service/watch.h"
 #include "base/log.h"
 #include "replan/live/enforce.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
-#include <string.h>
 
-enum { IDLE_PERIOD_MS = 500, SAY_DROPPED_S = 60 };
-static const char ledger_key[] = "ledger";
+enum { IDLE_PERIOD_MS = 500, LOG_DROPPED_S = 60 };
 static const uint64_t resend_after_ns = 500 * CAIRN_NS_PER_MS;
 static const uint64_t tell_again_ns = 10 * CAIRN_NS_PER_S;
 static const uint64_t store_every_ns = CAIRN_NS_PER_S;
 
-/* ---- verdicts ---- */
-
-void
-timing_say_change(const struct cairn_agent *agent, const struct cairn_ledger_entry *entry,
-                  enum cairn_ledger_change change)
-{
-    static const char *const changes[] = {[CAIRN_LEDGER_OPENED] = "opened",
-                                          [CAIRN_LEDGER_RETURNED] = "is back",
-                                          [CAIRN_LEDGER_CLOSED] = "closed"};
-    char text[512], advice[256] = "";
-
-    cairn_ledger_describe(entry, text, sizeof text);
-    if (change == CAIRN_LEDGER_CLOSED) {
-        CAIRN_LOG_AT(INFO, "detect: verdict=%" PRIu64 " %s (%s): %s", entry->number,
-                     changes[change], entry->closed_why, text);
-        return;
-    }
-    if (agent->config.verdict_policy != CAIRN_CONFIG_OBSERVE)
-        cairn_ledger_advise(&agent->timing->ledger, entry, agent->config.exchanges_per_day,
-                            agent->config.verdict_policy == CAIRN_CONFIG_ENFORCE, advice,
-                            sizeof advice);
-    CAIRN_LOG_AT(WARN, "detect: verdict=%" PRIu64 " %s: %s; confidence=%.2f; %s%s%s", entry->number,
-                 changes[change], text, entry->confidence, entry->evidence,
-                 advice[0] ? "; do: " : "", advice);
-}
-
-/* Packs the ledger into timing->ledger_bytes; 0 where that fails, which it cannot. */
-static size_t
-pack_ledger(struct timing_state *timing)
-{
-    struct cairn_writer writer;
-
-    cairn_writer_init(&writer, timing->ledger_bytes, sizeof timing->ledger_bytes);
-    cairn_ledger_pack(&timing->ledger, &writer);
-    return cairn_writer_done(&writer) == CAIRN_OK ? writer.used_bytes : 0;
-}
-
-static void
-tell_ledger(struct cairn_agent *agent, uint64_t now_ns)
-{
-    struct timing_state *timing = agent->timing;
-    size_t bytes_len = pack_ledger(timing);
-
-    timing->told_version = timing->ledger.version;
-    timing->told_ns = now_ns;
-    for (uint32_t node = 0; bytes_len > 0 && node < agent->config.node_count; node++) {
-        struct cairn_message message = {.type = CAIRN_MSG_VERDICTS,
-                                        .from = agent->config.node,
-                                        .to = node,
-                                        .bytes = timing->ledger_bytes,
-                                        .bytes_len = (uint32_t)bytes_len};
-
-        if (node != agent->config.node && cairn_core_alive(agent->core, node))
-            mail_send(agent, &message, NULL, 0, UINT32_MAX, NULL);
-    }
-}
-
-void
-timing_tell_changes(struct cairn_agent *agent)
-{
-    if (agent->timing->ledger.version != agent->timing->told_version)
-        tell_ledger(agent, agent_now_ns(agent));
-}
-
-bool
-timing_store(struct cairn_agent *agent)
-{
-    struct timing_state *timing = agent->timing;
-    size_t bytes_len = pack_ledger(timing);
-
-    timing->stored_version = timing->ledger.version;
-    timing->stored_ns = agent_now_ns(agent);
-    if (bytes_len > 0 &&
-        cairn_catalog_put(agent->catalog, CAIRN_TABLE_VERDICTS, ledger_key, sizeof ledger_key - 1,
-                          timing->ledger_bytes, bytes_len) == CAIRN_OK)
-        return true;
-    CAIRN_LOG_AT(WARN, "catalog: verdicts are not written any more");
-    return false;
-}
-
-static void
-load_ledger(struct cairn_agent *agent)
-{
-    struct timing_state *timing = agent->timing;
-    uint8_t *bytes = NULL;
-    size_t bytes_len = 0;
-
-    cairn_ledger_init(&timing->ledger);
-    if (cairn_catalog_get(agent->catalog, CAIRN_TABLE_VERDICTS, ledger_key, sizeof ledger_key - 1,
-                          &bytes, &bytes_len) == CAIRN_OK &&
-        cairn_ledger_unpack(bytes, bytes_len, &timing->ledger) != CAIRN_OK)
-        CAIRN_LOG_AT(
-            WARN,
-            "catalog: the stored verdicts are of another version, or damaged: they are forgotten");
-    free(bytes);
-    timing->told_version = timing->stored_version = timing->ledger.version;
-}
+/* ---- messages ---- */
 
 static void
 take_ledger(struct cairn_agent *agent, const struct cairn_message *message)
@@ -138,11 +42,11 @@ take_ledger(struct cairn_agent *agent, const struct cairn_message *message)
         } else {                            /* an older one may still tell how a command ended */
             knows_better = cairn_enforce_keep(&timing->ledger, arrived);
         }
-        knows_better |= enforcing_say_end(agent);
+        knows_better |= enforcing_add_end(agent);
     }
     free(arrived);
     if (knows_better)
-        tell_ledger(agent, agent_now_ns(agent));
+        timing_tell(agent, agent_now_ns(agent));
 }
 
 /* ---- what the watch asks for ---- */
@@ -175,7 +79,7 @@ on_end(void *context)
     struct cairn_agent *agent = context;
 
     timing_analysis_end(agent);
-    tell_ledger(agent, agent_now_ns(agent)); /* whoever follows may have been away */
+    timing_tell(agent, agent_now_ns(agent)); /* whoever follows may have been away */
 }
 
 static void
@@ -217,15 +121,15 @@ find_eligible(struct cairn_agent *agent)
         eligible[node] &= node == agent->config.node || cairn_core_alive(agent->core, node);
 }
 
-/* Once a minute at most: the analyst's side of it is said in timing_analysis.c. */
+/* Once a minute at most. timing_analysis.c logs the analyst's side of it. */
 static void
-say_unsent(struct timing_state *timing, uint64_t now_ns)
+log_unsent(struct timing_state *timing, uint64_t now_ns)
 {
     struct cairn_watch_view view = cairn_watch_look(timing->watch);
 
     if (view.overflows == timing->unsent_said ||
         (timing->unsent_said > 0 &&
-         now_ns < timing->unsent_said_ns + SAY_DROPPED_S * CAIRN_NS_PER_S))
+         now_ns < timing->unsent_said_ns + LOG_DROPPED_S * CAIRN_NS_PER_S))
         return;
     CAIRN_LOG_AT(WARN,
                  "detect: reports of this node are dropped: node %u, which analyses, has not taken "
@@ -248,12 +152,11 @@ on_timer(void *context)
 
     timing_rings_read(agent, now_ns);
     find_eligible(agent);
-    say_unsent(timing, now_ns); /* of the analyst that did not take them: the tick may choose
-                                 * another */
+    log_unsent(timing, now_ns); /* before the tick, which may choose another analyst */
     cairn_watch_tick(timing->watch, timing->eligible, now_ns);
     if (timing_analysis_look(agent, &view) && cairn_ledger_open_count(&timing->ledger) > 0 &&
         now_ns > timing->told_ns + tell_again_ns)
-        tell_ledger(agent, now_ns);
+        timing_tell(agent, now_ns);
     timing_analysis_turn(agent, now_ns);
     if (timing->ledger.version != timing->stored_version &&
         now_ns > timing->stored_ns + store_every_ns)
@@ -330,8 +233,8 @@ timing_open(struct cairn_agent *agent)
     timing->eligible = calloc(agent->config.node_count, sizeof *timing->eligible);
     if (!timing->eligible)
         return CAIRN_NOMEM;
-    load_ledger(agent);
-    err = timing_analysis_open(agent);
+    timing_load(agent);
+    err = timing_analysis_open(agent, enforcing_turn);
     if (!err)
         err = cairn_watch_create(&options, &timing->watch);
     if (err)

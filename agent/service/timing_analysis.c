@@ -9,10 +9,16 @@
  * ledger then, unless a newer one has arrived meanwhile: the verdicts that last are merged into
  * that one with the next turn.
  */
-#include "agent/service/timing_state.h"
+#include "agent/service/timing_analysis.h"
 
+#include "agent/process/agent_state.h"
+#include "agent/process/step.h"
+#include "agent/service/timing_ledger.h"
+#include "agent/service/timing_state.h"
+#include "agent/service/watch.h"
 #include "base/assert.h"
 #include "base/log.h"
+#include "base/worker.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -44,6 +50,7 @@ struct bytes {
 struct timing_analysis {
     struct cairn_job job;
     struct cairn_agent *agent;
+    timing_turned_fn *turned;
     struct cairn_workers *worker;
     struct cairn_live *live; /* NULL: another agent analyses */
     struct bytes waiting;
@@ -158,12 +165,12 @@ done(struct cairn_job *job)
         timing_tell_changes(agent);
     /* else the numbers are of other verdicts; said with the next turn */
     for (uint32_t i = 0; is_taken && i < analysis->change_count; i++)
-        timing_say_change(agent, &analysis->changes[i].entry, analysis->changes[i].change);
+        timing_log_change(agent, &analysis->changes[i].entry, analysis->changes[i].change);
     say_troubles(analysis);
     if (analysis->wants_announcements)
         cairn_watch_ask_anew(timing->watch);
     if (is_taken)
-        enforcing_turn(agent);
+        analysis->turned(agent);
 }
 
 void
@@ -297,7 +304,7 @@ timing_analysis_node_of(const struct cairn_agent *agent, uint32_t rank)
 }
 
 cairn_err
-timing_analysis_open(struct cairn_agent *agent)
+timing_analysis_open(struct cairn_agent *agent, timing_turned_fn *turned)
 {
     struct timing_analysis *analysis = calloc(1, sizeof *analysis);
 
@@ -305,6 +312,7 @@ timing_analysis_open(struct cairn_agent *agent)
         return CAIRN_NOMEM;
     agent->timing->analysis = analysis;
     analysis->agent = agent;
+    analysis->turned = turned;
     analysis->job = (struct cairn_job){.run = run, .done = done};
     return cairn_workers_start(agent->loop, 1, 1, &analysis->worker);
 }

@@ -1,5 +1,5 @@
 /* agent/service/timing_process.c - how a trainer's process fares, as /proc/PID/stat tells. */
-#include "agent/service/timing_state.h"
+#include "agent/service/timing_process.h"
 
 #include <fcntl.h>
 #include <inttypes.h>

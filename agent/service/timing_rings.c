@@ -6,8 +6,15 @@
  * cannot shrink. When a process has ended its rings are read to their ends, over the holes that a
  * killed writer may have left.
  */
-#include "agent/service/timing_state.h"
+#include "agent/service/timing_rings.h"
 
+#include "agent/process/agent_state.h"
+#include "agent/process/session.h"
+#include "agent/process/step.h"
+#include "agent/service/timing.h"
+#include "agent/service/timing_process.h"
+#include "agent/service/timing_state.h"
+#include "agent/service/watch.h"
 #include "base/log.h"
 #include "replan/trace/topology.h"
 
@@ -166,8 +173,9 @@ map_ring(int fd, struct timing_ring *out, const char **why)
     return err;
 }
 
-void
-timing_take_ring(struct cairn_agent *agent, const struct session *session, int ring_fd)
+/* Takes the descriptor over in every case. */
+static void
+take_ring(struct cairn_agent *agent, const struct session *session, int ring_fd)
 {
     struct timing_state *timing = agent->timing;
     struct timing_ring ring = {0}, *slot = NULL;
@@ -210,6 +218,20 @@ timing_take_ring(struct cairn_agent *agent, const struct session *session, int r
         cairn_reduce_begin_late(rank->reduce);
     timing->ring_count++;
     CAIRN_LOG_AT(INFO, "timing: reads rank=%u records=%" PRIu64, rank->rank, ring.ring.mask + 1);
+}
+
+bool
+timing_frame(struct cairn_agent *agent, struct session *session, struct cairn_session_frame *frame)
+{
+    struct cairn_session_timing timing;
+
+    if (!session->trainer || cairn_session_take_timing(frame, &timing) != CAIRN_OK)
+        return false;
+    if (!session->stale) { /* another trainer has its rank now */
+        take_ring(agent, session, frame->fds[0]);
+        frame->fds[0] = -1;
+    }
+    return true;
 }
 
 /* ---- reading ---- */

@@ -6,11 +6,15 @@
  * Agents here are no more than their loop, memory and mail, two in one process, over real loopback
  * sockets.
  */
+#include "agent/dispatch.h"
 #include "agent/process/agent_state.h"
+#include "agent/process/memory.h"
+#include "agent/service/fetch.h"
 #include "base/crc.h"
 #include "base/log.h"
 #include "base/wire.h"
 #include "tests/support/loopback.h"
+#include "transport/transport.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -87,10 +91,11 @@ open_agent(uint32_t node)
     agent->config.node = node;
     agent->config.slots = 2;
     agent->clock = cairn_clock_system();
+    agent->handlers = &cairn_agent_handlers;
     agent->incarnation = cairn_clock_wall_ns(&agent->clock) + node;
     agent->job_id = 7;
-    agent->seal_bytes_max = 1 << 20;
-    agent->listen_fd = agent->lock_fd = -1;
+    agent->mail.seal_bytes_max = 1 << 20;
+    agent->socket.listen_fd = agent->socket.lock_fd = -1;
     assert_int_equal(cairn_loop_create(NULL, &agent->loop), CAIRN_OK);
     assert_int_equal(cairn_memory_open(&options, &agent->memory, &adopted, report, sizeof report),
                      CAIRN_OK);
@@ -112,7 +117,7 @@ close_agent(uint32_t node)
     agent->stopping = true;
     fetch_close(agent);
     mail_close(agent);
-    assert_int_equal(agent->owned_bytes, 0);
+    assert_int_equal(agent->mail.owned_bytes, 0);
     cairn_core_destroy(agent->core);
     cairn_memory_close(agent->memory);
     cairn_loop_destroy(agent->loop);
@@ -198,12 +203,12 @@ test_queues_are_bounded_and_drain(void **state)
     (void)state;
     for (int i = 0; i < 3 * MAIL_QUEUED_MAX; i++) /* the connection is not there yet */
         mail_send(agents[0], &message, NULL, 0, UINT32_MAX, NULL);
-    queued = agents[0]->mailboxes[1].queued;
+    queued = agents[0]->mail.boxes[1].queued;
     assert_int_equal(queued, MAIL_QUEUED_MAX);
     turn_until(queued);
-    assert_int_equal(agents[0]->mailboxes[1].queued, 0);
+    assert_int_equal(agents[0]->mail.boxes[1].queued, 0);
     turn_some();
-    assert_null(agents[0]->flying);
+    assert_null(agents[0]->mail.flying);
     assert_int_equal(stats_of(1).received_messages, queued);
 }
 
@@ -217,9 +222,9 @@ test_control_does_not_wait_for_bulk(void **state)
     turn_until(1);
     for (int i = 0; i < 100; i++)
         send_blocks(16);
-    assert_non_null(agents[0]->mailboxes[1].bulk_head); /* it waits for the peer's buffers */
+    assert_non_null(agents[0]->mail.boxes[1].bulk_head); /* it waits for the peer's buffers */
     mail_send(agents[0], &message, NULL, 0, UINT32_MAX, NULL);
-    assert_null(agents[0]->mailboxes[1].control_head); /* and this does not */
+    assert_null(agents[0]->mail.boxes[1].control_head); /* and this does not */
     turn_until(102);
     assert_int_equal(stats_of(1).received_payload_bytes, 100 * 16 * CAIRN_BLOCK_BYTES);
 }
@@ -258,9 +263,9 @@ test_letters_under_way_are_freed_at_close(void **state)
     send_blocks(3);
     message.to = 0;
     mail_send(agents[0], &message, NULL, 0, UINT32_MAX, NULL); /* to itself */
-    assert_non_null(agents[0]->flying);
-    assert_non_null(agents[0]->self_head);
-    assert_true(agents[0]->owned_bytes >= 100 * sizeof bytes);
+    assert_non_null(agents[0]->mail.flying);
+    assert_non_null(agents[0]->mail.self_head);
+    assert_true(agents[0]->mail.owned_bytes >= 100 * sizeof bytes);
     close_agent(0);
 }
 
@@ -286,12 +291,12 @@ test_long_messages_arrive_and_a_dead_peer_frees_them(void **state)
         if (peer.state == CAIRN_PEER_DOWN)
             break;
         assert_true(agent_now_ns(agents[0]) < end_ns);
-        assert_true(agents[0]->owned_bytes <= MAIL_OWNED_BYTES_MAX + sizeof bytes + 200);
+        assert_true(agents[0]->mail.owned_bytes <= MAIL_OWNED_BYTES_MAX + sizeof bytes + 200);
     }
     for (int turn = 0; turn < 50; turn++)
         assert_int_equal(cairn_loop_turn(agents[0]->loop, CAIRN_NS_PER_MS), CAIRN_OK);
-    assert_int_equal(agents[0]->owned_bytes, 0);
-    assert_null(agents[0]->flying);
+    assert_int_equal(agents[0]->mail.owned_bytes, 0);
+    assert_null(agents[0]->mail.flying);
 }
 
 static void
@@ -324,7 +329,7 @@ test_a_seal_without_room_is_kept_out(void **state)
     (void)state;
     message.type = CAIRN_MSG_SEAL;
     message.generation = (struct cairn_generation){1, 1};
-    message.total = agents[1]->seal_bytes_max + 1;
+    message.total = agents[1]->mail.seal_bytes_max + 1;
     memset(log_text, 0, sizeof log_text);
     log_len = 0;
     mail_send(agents[0], &message, NULL, 0, UINT32_MAX, NULL);

@@ -1,6 +1,10 @@
 /* tests/unit/agent/process/test_scratch.c - decoding space: nobody writes over what is still being
  * decoded or sent. */
+#include "agent/dispatch.h"
 #include "agent/process/agent_state.h"
+#include "agent/process/carry_jobs.h"
+#include "agent/process/memory.h"
+#include "base/worker.h"
 #include "agent/core/core_state.h"
 
 #include "transport/transport_loop.h"
@@ -57,7 +61,7 @@ setup(void **state)
     if (!agent || cairn_transport_hub_create(2, &hub) != CAIRN_OK)
         return -1;
     options.hub = hub;
-    agent->arriving_holding = UINT32_MAX;
+    agent->mail.arriving_holding = UINT32_MAX;
     return cairn_transport_open(&options, &agent->transport) == CAIRN_OK ? 0 : -1;
 }
 
@@ -81,21 +85,21 @@ a_payload_that_arrives_is_kept_where_it_is(void **state)
     struct kept_payload kept[CAIRN_SHARDS_MAX];
 
     assert_false(scratch_keep(agent, 0, 1, payload)); /* it lies where it does not stay */
-    assert_int_equal(agent->scratch[0].staged, 0);
-    agent->arriving_from = 1;
-    agent->arriving_buffer = 42;
+    assert_int_equal(agent->scratch.items[0].staged, 0);
+    agent->mail.arriving_from = 1;
+    agent->mail.arriving_buffer = 42;
     assert_true(scratch_keep(agent, 0, 1, payload));
-    assert_int_equal(agent->arriving_buffer, 0); /* who delivers it must not give it back */
-    assert_int_equal(agent->scratch[0].staged, 2);
+    assert_int_equal(agent->mail.arriving_buffer, 0); /* who delivers it must not give it back */
+    assert_int_equal(agent->scratch.items[0].staged, 2);
     assert_ptr_equal(scratch_shard(agent, 0, 1), payload);
     assert_ptr_equal(scratch_stage(agent, 0, 3), scratch_shard(agent, 0, 3));
     assert_int_equal(scratch_take_kept(agent, 0, kept), 1);
     assert_int_equal(kept[0].buffer, 42);
-    assert_int_equal(agent->kept_buffers, 1);
+    assert_int_equal(agent->scratch.kept_buffers, 1);
     scratch_release(agent, 0); /* it is a worker's now */
-    assert_int_equal(agent->kept_buffers, 1);
+    assert_int_equal(agent->scratch.kept_buffers, 1);
     scratch_give_back(agent, kept, 1);
-    assert_int_equal(agent->kept_buffers, 0);
+    assert_int_equal(agent->scratch.kept_buffers, 0);
 }
 
 /* What lies in this node's own memory is decoded from there, and that memory stays until then. */
@@ -121,15 +125,15 @@ own_memory_is_held_until_it_is_decoded(void **state)
     assert_int_equal(cairn_memory_reserve(agent->memory, 2, 0, &reserved), CAIRN_OK);
     assert_int_equal(cairn_memory_host(agent->memory, 2, &reserved), CAIRN_OK);
     block = cairn_memory_data(agent->memory, 2, 0, 1);
-    agent->arriving_holding = 2;
+    agent->mail.arriving_holding = 2;
     /* they take no buffers of the transport */
     for (uint32_t item = 0; item < SCRATCH_ITEMS_MAX; item++)
         for (uint32_t shard = 0; shard < MAIL_BUFFERS; shard++)
             assert_true(scratch_keep(agent, item, shard, block));
-    assert_int_equal(agent->kept_buffers, 0);
+    assert_int_equal(agent->scratch.kept_buffers, 0);
     for (uint32_t item = 1; item < SCRATCH_ITEMS_MAX; item++)
         scratch_release(agent, item);
-    agent->arriving_holding = UINT32_MAX;
+    agent->mail.arriving_holding = UINT32_MAX;
     assert_ptr_equal(scratch_shard(agent, 0, 1), block);
     assert_int_equal(scratch_take_kept(agent, 0, kept), MAIL_BUFFERS);
     scratch_release(agent, 0); /* it is a worker's now */
@@ -148,16 +152,17 @@ half_of_the_buffers_are_kept_at_most(void **state)
     struct cairn_agent *agent = *state;
     uint32_t kept = 0;
 
-    agent->arriving_from = 1;
+    agent->mail.arriving_from = 1;
     for (uint32_t i = 0; i < MAIL_BUFFERS; i++) {
-        agent->arriving_buffer = 100 + i;
+        agent->mail.arriving_buffer = 100 + i;
         kept += scratch_keep(agent, i / 16, i % 16, payload);
     }
     assert_int_equal(kept, MAIL_BUFFERS / 2);
-    assert_int_equal(agent->arriving_buffer, 100 + MAIL_BUFFERS - 1); /* still to be given back */
+    assert_int_equal(agent->mail.arriving_buffer,
+                     100 + MAIL_BUFFERS - 1); /* still to be given back */
     scratch_release(agent, 0);
     scratch_release(agent, 1);
-    assert_int_equal(agent->kept_buffers, 0);
+    assert_int_equal(agent->scratch.kept_buffers, 0);
     assert_true(scratch_keep(agent, 0, 0, payload));
     scratch_release(agent, 0);
 }
@@ -175,8 +180,8 @@ shards_of_items_do_not_overlap(void **state)
             memset(shards[i][s], (int)(16 * i + s), SHARD_BYTES);
         }
     for (uint32_t i = 0; i < SCRATCH_ITEMS_MAX; i++) {
-        assert_int_equal(agent->scratch[i].staged, UINT64_C(7) | UINT64_C(1)
-                                                                     << (CAIRN_SHARDS_MAX - 1));
+        assert_int_equal(agent->scratch.items[i].staged,
+                         UINT64_C(7) | UINT64_C(1) << (CAIRN_SHARDS_MAX - 1));
         for (uint32_t s = 0; s < 4; s++) {
             assert_int_equal(shards[i][s][0], 16 * i + s);
             assert_int_equal(shards[i][s][SHARD_BYTES - 1], 16 * i + s);
@@ -191,7 +196,7 @@ an_item_that_nobody_else_uses_keeps_its_space(void **state)
     uint8_t *first = scratch_stage(agent, 1, 2);
 
     scratch_release(agent, 1);
-    assert_int_equal(agent->scratch[1].staged, 0);
+    assert_int_equal(agent->scratch.items[1].staged, 0);
     assert_ptr_equal(scratch_stage(agent, 1, 2), first);
 }
 
@@ -200,7 +205,7 @@ a_released_item_leaves_its_space_to_letters_and_workers(void **state)
 {
     struct cairn_agent *agent = *state;
     uint8_t *sent = scratch_stage(agent, 0, 5);
-    struct space *space = agent->scratch[0].space;
+    struct space *space = agent->scratch.items[0].space;
 
     memset(sent, 0xa5, SHARD_BYTES);
     space_crcs(space, 5)[CAIRN_MESSAGE_BLOCKS_MAX - 1] = 77;
@@ -249,6 +254,7 @@ an_item_that_was_released_is_answered_for(void **state)
     uint32_t dropped;
 
     agent->clock = cairn_clock_system();
+    agent->handlers = &cairn_agent_handlers;
     assert_int_equal(cairn_core_create(&options, 1, none, records, &dropped, &agent->core),
                      CAIRN_OK);
     assert_int_equal(cairn_loop_create(NULL, &agent->loop), CAIRN_OK);
@@ -260,7 +266,7 @@ an_item_that_was_released_is_answered_for(void **state)
     assert_false(agent->core->decoding[2]);
     cairn_loop_destroy(agent->loop);
     cairn_core_destroy(agent->core);
-    cairn_code_destroy(agent->codes[1][1]);
+    cairn_code_destroy(agent->codes.made[1][1]);
 }
 
 static void

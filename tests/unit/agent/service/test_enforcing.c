@@ -1,5 +1,7 @@
 /* tests/unit/agent/service/test_enforcing.c - verdict_policy enforce in a whole agent: a rank dies,
  * and the operator's command is run for it once. */
+#include "agent/process/agent_state.h"
+#include "agent/service/enforcing.h"
 #include "agent/service/timing_state.h"
 #include "tests/unit/agent/rings.h"
 

@@ -1,6 +1,10 @@
 /* tests/unit/agent/service/test_operator.c - what operators are told: a node's view between agents,
  * health and its checks, the answers' JSON. */
-#include "agent/service/operator.h"
+#include "agent/service/operator_coverage.h"
+#include "agent/service/operator_files.h"
+#include "agent/service/operator_health.h"
+#include "agent/service/operator_node.h"
+#include "agent/service/operator_report.h"
 
 #include "tools/tree.h"
 

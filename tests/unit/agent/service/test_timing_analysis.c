@@ -1,5 +1,7 @@
 /* tests/unit/agent/service/test_timing_analysis.c - reports that the analysis has no room for:
  * dropped, counted, and said once a minute. */
+#include "agent/process/agent_state.h"
+#include "agent/service/timing_analysis.h"
 #include "agent/service/timing_state.h"
 
 #include "base/log.h"
@@ -41,6 +43,12 @@ clock_now(void *state)
 }
 
 static void
+ignore_turn(struct cairn_agent *agent)
+{
+    (void)agent;
+}
+
+static void
 test_no_room(void **state)
 {
     static const struct cairn_clock_ops ops = {
@@ -57,7 +65,7 @@ test_no_room(void **state)
     agent->clock = (struct cairn_clock){.ops = &ops};
     agent->timing = timing;
     assert_int_equal(cairn_loop_create(NULL, &agent->loop), CAIRN_OK);
-    assert_int_equal(timing_analysis_open(agent), CAIRN_OK);
+    assert_int_equal(timing_analysis_open(agent, ignore_turn), CAIRN_OK);
     test_now_ns = 5 * CAIRN_NS_PER_S;
     for (int i = 0; i < 2 * ROOM_PARTS; i++)
         /* another agent analyses: nothing waits here */

@@ -1,0 +1,61 @@
+/* agent/dispatch.c - passes what the process reports on to the service it is for. */
+#include "agent/dispatch.h"
+
+#include "agent/process/carry.h"
+#include "agent/process/session.h"
+#include "agent/service/fetch.h"
+#include "agent/service/operator.h"
+#include "agent/service/spill.h"
+#include "agent/service/timing.h"
+
+static bool
+take_frame(struct cairn_agent *agent, struct session *session, struct cairn_session_frame *frame)
+{
+    switch (frame->type) {
+    case CAIRN_SESSION_RESTORE:
+    case CAIRN_SESSION_FETCH:
+    case CAIRN_SESSION_RESTORED:
+        return fetch_frame(agent, session, frame);
+    case CAIRN_SESSION_TIMING:
+        return timing_frame(agent, session, frame);
+    case CAIRN_SESSION_OPERATOR:
+        return operator_frame(agent, session, frame);
+    default:
+        return false;
+    }
+}
+
+static void
+session_leaves(struct cairn_agent *agent, struct session *session)
+{
+    fetch_forget(agent, session);
+    operator_forget(agent, session->serial);
+}
+
+static void
+take_message(struct cairn_agent *agent, const struct cairn_message *message, const uint8_t *payload,
+             size_t payload_len)
+{
+    switch (message->type) {
+    case CAIRN_MSG_FETCH:
+    case CAIRN_MSG_FETCHED:
+        fetch_message(agent, message, payload, payload_len);
+        break;
+    case CAIRN_MSG_SERVICE: /* each takes its own rows and areas */
+        operator_message(agent, message);
+        spill_message(agent, message);
+        break;
+    default:
+        timing_message(agent, message);
+        break;
+    }
+}
+
+const struct agent_handlers cairn_agent_handlers = {.carry_out = carry_out,
+                                                    .settle = sessions_reap,
+                                                    .frame = take_frame,
+                                                    .session_leaves = session_leaves,
+                                                    .trainer_ended = timing_session_ended,
+                                                    .message = take_message,
+                                                    .committed = spill_committed,
+                                                    .reply = operator_reply};

@@ -1,0 +1,12 @@
+/*
+ * agent/dispatch.h - passes what the process reports (agent/process/handlers.h) on to the service
+ * it is for.
+ */
+#ifndef CAIRN_AGENT_DISPATCH_H
+#define CAIRN_AGENT_DISPATCH_H
+
+#include "agent/process/handlers.h"
+
+extern const struct agent_handlers cairn_agent_handlers;
+
+#endif

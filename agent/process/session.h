@@ -1,0 +1,98 @@
+/*
+ * agent/process/session.h - sessions of the Unix socket: what is sent to trainers, and how sessions
+ * end.
+ *
+ * States: NEW until HELLO, then WELCOME. CLOSING: what is queued is still sent, nothing is read.
+ * DRAINING: a trainer that was shown out but may still be copying into a slot; we wait until its
+ * end of the socket closes.
+ *
+ * Invariants:
+ *  1. A session ends in sessions_reap or session_end only, never inside a function that was handed
+ *     it: session_flush marks it as `ending`.
+ *  2. A trainer may write to a slot from GRANT until DONE, CANCEL or the end of its connection;
+ *     `writing` has a bit for each such slot. Nobody else is granted the slot meanwhile, except
+ *     after ten seconds of a trainer that does not stop.
+ *  3. A stale session, of an epoch before the last restore, is refused everything.
+ *
+ * The agent owns all sessions, in a fixed array.
+ */
+#ifndef CAIRN_AGENT_PROCESS_SESSION_H
+#define CAIRN_AGENT_PROCESS_SESSION_H
+
+#include "agent/core/core.h"
+#include "client/session.h"
+#include "snapshot/manifest.h"
+
+struct cairn_agent;
+struct fetcher;
+
+enum {
+    SESSIONS_MAX = 128,
+    SESSION_QUEUE_BYTES = 4 << 20 /* waiting for one session; more ends it */
+};
+
+enum session_state { SESSION_NEW = 0, SESSION_WELCOME, SESSION_CLOSING, SESSION_DRAINING };
+
+struct session {
+    bool used;
+    int fd;
+    uint32_t index;
+    uint64_t serial; /* never used again: a late answer cannot meet another session */
+    enum session_state state;
+    struct cairn_session_reader reader;
+    struct cairn_session_writer writer;
+    struct cairn_session_hello hello;
+    uint64_t since_ns;   /* when it connected */
+    uint64_t closing_ns; /* when CLOSING was first seen, 0: not yet */
+    int pid_fd;  /* readable when the trainer's process has ended, even if a child keeps the socket;
+                  * or -1 */
+    bool ending; /* sessions_reap ends it */
+    bool trainer;
+    bool stale;
+    bool leaves; /* its trainer sent LEAVE */
+
+    /* A registered trainer. */
+    bool registered;
+    uint32_t local_rank; /* index in the core's events */
+    uint64_t region_block;
+    uint64_t region_blocks;
+    struct cairn_manifest_entry *entries; /* capture plan; its names are in `slices` */
+    struct cairn_session_register slices;
+    struct cairn_generation granted; /* being captured, step 0: none */
+    uint32_t writing;                /* slots (a bit each) that it may be copying into */
+    struct cairn_session_grant
+        held_back;         /* waits for another trainer's copy to stop; step 0: none */
+    uint64_t held_back_ns; /* since when */
+    struct cairn_client_stats stats;
+    struct cairn_session_coverage *coverage; /* owned; NULL: not reported */
+
+    struct fetcher *fetcher; /* of the service that restores; NULL: none */
+};
+
+/* ---- actions of the core ---- */
+void session_grant(struct cairn_agent *agent, const struct cairn_action *action);
+void session_skip(struct cairn_agent *agent, const struct cairn_action *action);
+void session_drop(struct cairn_agent *agent, struct cairn_generation generation);
+void session_epoch(struct cairn_agent *agent, uint64_t epoch, bool restart);
+
+/* ---- sending, and the end ---- */
+
+/* Sends what is queued for a session. If the other end is gone, marks it as ending. */
+void session_flush(struct cairn_agent *agent, struct session *session);
+
+/* Queues a refusal; `request` 0 refuses the session itself, which then closes. */
+void session_refuse(struct session *session, uint32_t request, cairn_err err, const char *text);
+
+/* Sends the grants that need not be held back any more. */
+void session_release_grants(struct cairn_agent *agent);
+
+/* Ends a session whose other end is still there: a trainer that may be copying is drained. */
+void session_show_out(struct cairn_agent *agent, struct session *session);
+
+/* Ends a session at once. */
+void session_end(struct cairn_agent *agent, struct session *session);
+
+/* Ends the sessions that are marked. A handler (handlers.h). */
+void sessions_reap(struct cairn_agent *agent);
+
+#endif

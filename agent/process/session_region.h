@@ -1,0 +1,42 @@
+/*
+ * agent/process/session_region.h - which blocks of the node's shard belong to which trainer, and
+ * the manifest of all of them.
+ *
+ * Invariant: the regions of registered, not stale sessions do not overlap.
+ */
+#ifndef CAIRN_AGENT_PROCESS_SESSION_REGION_H
+#define CAIRN_AGENT_PROCESS_SESSION_REGION_H
+
+#include "agent/core/core.h"
+
+struct cairn_agent;
+struct session;
+
+/* All regions together. */
+struct regions {
+    uint64_t shard_blocks;     /* the end of the last region */
+    uint32_t registered_ranks; /* sessions that have one */
+    uint64_t layout_bytes_max; /* names and shapes that one manifest has room for */
+};
+
+/* True for the session of a rank that takes part: registered and not stale. */
+bool session_is_rank(const struct session *session);
+
+/*
+ * Gives the session a region for the slices that it registers. On failure text[text_bytes] says
+ * what is wrong, and the caller calls session_forget_region.
+ */
+CAIRN_MUST_CHECK cairn_err session_plan_region(struct cairn_agent *agent, struct session *session,
+                                               char *text, size_t text_bytes);
+void session_forget_region(struct session *session);
+
+/* Tells the core which ranks this node has; none before all of them are registered.
+ * same_trainers: one that was there registered again. */
+void session_tell_ranks(struct cairn_agent *agent, bool same_trainers);
+
+/* Packs the manifest of a captured generation, for the core's SEAL. The caller frees *bytes. */
+CAIRN_MUST_CHECK cairn_err session_manifest(struct cairn_agent *agent,
+                                            const struct cairn_action *action, uint8_t **bytes,
+                                            size_t *len);
+
+#endif

@@ -1,0 +1,20 @@
+/*
+ * agent/service/operator_gather.h - what a request asks others for: the other agents' views, and a
+ * worker's reading of the spill directory.
+ */
+#ifndef CAIRN_AGENT_SERVICE_OPERATOR_GATHER_H
+#define CAIRN_AGENT_SERVICE_OPERATOR_GATHER_H
+
+#include "agent/service/operator_state.h"
+
+/* Asks all agents for their views, and waits for those that are alive. False: no memory. */
+CAIRN_MUST_CHECK bool request_gather(struct cairn_agent *agent, struct request *request);
+
+/* True if all agents that are alive have answered, or the time for it is over. */
+bool request_gathered(const struct cairn_agent *agent, const struct request *request);
+
+/* Has a worker read the spill directory. False: no worker takes the job now. */
+CAIRN_MUST_CHECK bool request_read_files(struct cairn_agent *agent, struct request *request,
+                                         bool verify);
+
+#endif

@@ -1,0 +1,245 @@
+/*
+ * agent/service/operator_view.h - what is shown to operators: one node's view of itself, and what
+ * all views together say about the job.
+ *
+ * Epochs are shown to people as epoch >> OPERATOR_EPOCH_SHIFT; the rest of the number says who
+ * claimed it.
+ */
+#ifndef CAIRN_AGENT_SERVICE_OPERATOR_VIEW_H
+#define CAIRN_AGENT_SERVICE_OPERATOR_VIEW_H
+
+#include "agent/core/core.h"
+#include "agent/core/roster.h"
+#include "agent/process/config.h"
+#include "cairn/types.h"
+#include "replan/live/ledger.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { OPERATOR_EPOCH_SHIFT = 16 };
+
+#define OPERATOR_UNKNOWN UINT64_MAX /* of an age or a duration */
+
+/* One holding as an agent reports it; in JSON an array of these numbers in this order. */
+struct operator_holding {
+    struct cairn_generation generation;
+    uint64_t member;
+    uint64_t state; /* enum cairn_holding_state */
+    uint64_t committed;
+    uint64_t data_bytes;
+    uint64_t bad_blocks;
+    uint64_t age_ns; /* since the commit; OPERATOR_UNKNOWN: this agent did not see it */
+};
+
+/* One agent's view of itself: numbers by name, so that agents of two versions understand what both
+ * know. */
+#define OPERATOR_NODE_LIST(X)                                                                      \
+    X(member) /* UINT32_MAX: a spare */                                                            \
+    X(uptime_ns)                                                                                   \
+    X(promised)                                                                                    \
+    X(active)                                                                                      \
+    X(frozen)                                                                                      \
+    X(busy)                                                                                        \
+    X(unkept)         /* no keeper holds its memory */                                             \
+    X(denied_peers)   /* with another key or job, or not who they should be */                     \
+    X(trainers)       /* attached and registered */                                                \
+    X(attached_total) /* trainers since the agent's start */                                       \
+    X(local_ranks)    /* that the job runs on this node, 0 unknown */                              \
+    X(last_step)                                                                                   \
+    X(committed_epoch)                                                                             \
+    X(committed_step)                                                                              \
+    X(ready_epoch)                                                                                 \
+    X(ready_step)                                                                                  \
+    X(ready_from_files)                                                                            \
+    X(protect_ns)     /* of the newest commit: from the first grant on; 0 unknown */               \
+    X(reserved_bytes) /* memory of this agent */                                                   \
+    X(mended_records) /* of generations, that the last verify found damaged */                     \
+    X(state_bytes)    /* of this node's part of a generation, 0 before trainers register */        \
+    X(captured)       /* snapshots, over this node's trainers, as the next four */                 \
+    X(skipped)                                                                                     \
+    X(failed)                                                                                      \
+    X(fence_count)                                                                                 \
+    X(fence_ns_total)                                                                              \
+    X(fence_ns_p50) /* of the slowest trainer, as the next two */                                  \
+    X(fence_ns_p99)                                                                                \
+    X(fence_ns_max)                                                                                \
+    X(timing_rings)   /* of timing records that are read here */                                   \
+    X(timing_records) /* read since the agent's start, as the next two */                          \
+    X(timing_lost)    /* dropped by full rings, or beyond what is kept apart */                    \
+    X(timing_refused) /* that cannot be */                                                         \
+    X(timing_dropped) /* parcels of reports that the analyst had no room for */                    \
+    X(analyses)       /* this agent analyses the timing of the job; else the next are 0 */         \
+    X(analysis_world)                                                                              \
+    X(analysis_ranks) /* that report */                                                            \
+    X(analysis_steps) /* analysed since it began */                                                \
+    X(analysis_last_step)                                                                          \
+    X(analysis_step_ns)    /* median time of the last steps, 0 unknown */                          \
+    X(analysis_calibrated) /* each rank's normal is known */                                       \
+    X(plans_made)          /* for changes of rates; by the analyst, as the next */                 \
+    X(advice_action)       /* enum cairn_replan_action and 1; 0: none is given */                  \
+    X(advice_current_ns)   /* a step of the plan that runs; OPERATOR_UNKNOWN: it cannot go on */   \
+    X(advice_step_ns)      /* a step after it */                                                   \
+    X(advice_cost_ns)      /* training stands still for that long */                               \
+    X(advice_payback_steps)                                                                        \
+    X(advice_given_wall_ns)
+
+enum {
+    OPERATOR_KINDS = CAIRN_OPAQUE + 1, /* by enum cairn_kind */
+    OPERATOR_UNCOVERED_MAX = 32,
+    OPERATOR_RANKS_LISTED_MAX = 1024
+};
+
+/* What one rank covers; in JSON between agents an array of these numbers in this order. */
+struct operator_rank {
+    uint64_t rank;
+    uint64_t reports;                 /* 1: it tells what it does not cover */
+    uint64_t refuses;                 /* 1: it takes no snapshots */
+    uint64_t uncovered;               /* things that it does not cover */
+    uint64_t tensors[OPERATOR_KINDS]; /* registered; [0] is not used, here and below */
+    uint64_t bytes[OPERATOR_KINDS];   /* that it captures of them */
+};
+
+/* Something that ranks do not cover. Texts are plain (base/text.h). */
+struct operator_uncovered {
+    uint64_t kind;  /* enum cairn_kind; 0: everything, they take no snapshots */
+    uint64_t rank;  /* the first that says so */
+    uint64_t ranks; /* how many do */
+    char name[CAIRN_NAME_BYTES_MAX];
+    char reason[CAIRN_REASON_BYTES_MAX];
+};
+
+/* Sorted by kind: what matters most is kept where there is more. */
+struct operator_uncovered_list {
+    uint32_t count;
+    uint64_t left_out; /* further ones, a thing once per rank */
+    struct operator_uncovered items[OPERATOR_UNCOVERED_MAX];
+};
+
+struct operator_coverage {
+    uint32_t rank_count;
+    struct operator_rank ranks[CAIRN_RANKS_PER_NODE_MAX];
+    struct operator_uncovered_list uncovered;
+};
+
+struct operator_node {
+    bool known; /* it answered */
+    bool alive; /* the agent that was asked hears it */
+#define OPERATOR_NODE_FIELD(name) uint64_t name;
+    OPERATOR_NODE_LIST(OPERATOR_NODE_FIELD)
+#undef OPERATOR_NODE_FIELD
+    uint32_t holding_count;
+    struct operator_holding holdings[CAIRN_HOLDINGS_MAX];
+    struct operator_coverage *coverage; /* owned; NULL: of no rank anything is known */
+};
+
+enum { OPERATOR_SPILLED_MAX = 64, OPERATOR_REPORT_BYTES = 512 };
+
+/* A generation in the spill directory. */
+struct operator_spilled {
+    struct cairn_generation generation;
+    bool committed;
+    uint64_t bytes;
+    uint64_t age_ns;
+};
+
+/* What reading the files found. */
+struct operator_files {
+    bool configured; /* there is a spill directory */
+    cairn_err err;   /* it could not be listed */
+    uint32_t count;
+    struct operator_spilled spilled[OPERATOR_SPILLED_MAX]; /* newest first */
+    bool verified;
+    struct cairn_generation verified_generation;
+    cairn_err verify_err;
+    uint64_t verified_bytes;
+    char report[OPERATOR_REPORT_BYTES]; /* why verify_err, or where err */
+};
+
+/* All that an answer is made from. Borrowed. */
+struct operator_job {
+    const struct cairn_config *config;
+    const struct operator_node *nodes; /* [config->node_count] */
+    const struct cairn_roster *table;  /* of `newest`, or the active one; NULL unknown */
+    struct cairn_generation newest;    /* the newest committed or restored one, step 0: none */
+    bool newest_from_files;
+    const struct operator_files *files;
+    const struct cairn_ledger *ledger; /* the verdicts; NULL: none are known */
+};
+
+enum operator_level { OPERATOR_OK = 0, OPERATOR_WARN = 1, OPERATOR_CRITICAL = 2 };
+
+struct operator_check {
+    enum operator_level level;
+    const char *code; /* static */
+    char what[256];
+    char fix[256];
+};
+
+enum { OPERATOR_CHECKS_MAX = 24 };
+
+struct operator_health {
+    enum operator_level level; /* the worst */
+    uint32_t check_count;
+    struct operator_check checks[OPERATOR_CHECKS_MAX];
+
+    uint32_t answering;
+    uint64_t trainers;
+    uint64_t last_step;
+    uint64_t lost_steps; /* since the newest generation */
+    uint64_t age_ns;     /* of the newest generation */
+    uint64_t bytes;      /* of its parts that were reported */
+    uint64_t protect_ns;
+    uint64_t reserved_bytes; /* sum over nodes, as the next */
+    uint64_t state_bytes;
+    uint64_t captured, skipped, failed, fence_count;
+    uint64_t fence_ns_p50, fence_ns_p99, fence_ns_max; /* of the slowest trainer */
+    uint64_t bad_blocks;
+    uint32_t group_count;
+    uint32_t parity;  /* the least of all groups */
+    uint32_t parts;   /* that the newest generation has */
+    uint32_t missing; /* parts that nobody who answered holds */
+    uint32_t unkept;  /* nodes whose memory no keeper holds */
+    int32_t survives; /* further nodes of every group that may be lost now; < 0: too much is lost
+                         already */
+    bool survives_domain; /* the loss of any one failure domain */
+    uint64_t restore_estimate_ns;
+    const struct operator_spilled *spilled; /* the newest committed one; NULL none */
+    uint32_t ranks, ranks_reporting, ranks_refusing;
+    uint64_t tensors[OPERATOR_KINDS]; /* sums over the ranks, as the next */
+    uint64_t tensor_bytes[OPERATOR_KINDS];
+    struct operator_uncovered_list uncovered;
+};
+
+/* What a restore or a dry run did. */
+struct operator_restored {
+    struct cairn_outcome outcome;
+    bool dry_run;
+    bool from_files;
+    bool ready; /* trainers can read it now: nothing is missing, and no restore is needed for it */
+    uint64_t lost_steps; /* OPERATOR_UNKNOWN: nobody who answered has trained */
+    uint64_t took_ns;
+    char directory[CAIRN_CONFIG_PATH_BYTES_MAX]; /* that it was exported to; empty: it was not */
+    uint64_t exported_bytes;
+    char error[512]; /* empty: none */
+};
+
+/* What a verify found. */
+struct operator_verified {
+    struct cairn_outcome outcome;
+    bool dry_run; /* nothing was checked: checked_bytes is what would be */
+    int exit_code;
+    uint64_t checked_bytes;    /* data of complete parts, on all nodes */
+    uint64_t still_bad_blocks; /* of that generation, that the agents know damaged afterwards */
+    uint64_t other_bad_blocks; /* of other generations, which a verify does not repair */
+    uint64_t mended_records;   /* what agents keep beside their memory for the agents after them */
+    uint32_t missing_parts;    /* of the newest generation, with nobody who answered, afterwards */
+    int32_t survives;          /* as in operator_health; only where parts are missing */
+    uint32_t answering, configured;
+    cairn_err catalog_err;
+    uint64_t catalog_records;
+    const struct operator_files *files;
+    uint64_t took_ns;
+};
+
+#endif

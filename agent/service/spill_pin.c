@@ -1,0 +1,129 @@
+/* agent/service/spill_pin.c - who reads which generation, and small parts that all of spilling
+ * uses; see spill_pin.h. */
+#include "agent/service/spill_pin.h"
+
+#include "agent/process/agent_state.h"
+#include "agent/process/mail.h"
+#include "agent/process/step.h"
+
+#include <string.h>
+
+uint64_t
+spill_request_next(struct cairn_agent *agent)
+{
+    return agent->incarnation +
+           ++agent->spill->requests; /* wall time in ns: no two starts are so near */
+}
+
+void
+spill_send(struct cairn_agent *agent, uint32_t to, enum spill_row row, uint64_t request,
+           struct cairn_generation generation, cairn_err err, const char *text)
+{
+    struct cairn_message message = {.type = CAIRN_MSG_SERVICE,
+                                    .from = agent->config.node,
+                                    .to = to,
+                                    .generation = generation,
+                                    .row = row,
+                                    .err = err,
+                                    .request = request,
+                                    .bytes = (const uint8_t *)text,
+                                    .bytes_len = (uint32_t)strlen(text)};
+
+    mail_send(agent, &message, NULL, 0, UINT32_MAX, NULL);
+}
+
+void
+spill_learn(struct cairn_agent *agent, struct cairn_generation generation)
+{
+    struct cairn_event event = {.type = CAIRN_EVENT_SPILLED, .generation = generation};
+
+    if (cairn_generation_compare(generation, agent->spill->newest) <= 0)
+        return;
+    agent->spill->newest = generation;
+    agent_step(agent, &event, NULL);
+}
+
+/* ---- pins ---- */
+
+bool
+spill_is_complete(const struct cairn_agent *agent, struct cairn_generation generation)
+{
+    for (uint32_t i = 0; i < CAIRN_HOLDINGS_MAX; i++) {
+        struct cairn_holding_view view;
+
+        if (cairn_core_look_holding(agent->core, i, &view) &&
+            view.state == CAIRN_HOLDING_COMPLETE &&
+            cairn_generation_compare(view.generation, generation) == 0)
+            return true;
+    }
+    return false;
+}
+
+static void
+tell_core(struct cairn_agent *agent, struct cairn_generation generation, bool keep)
+{
+    struct cairn_event event = {
+        .type = CAIRN_EVENT_PIN, .generation = generation, .count = keep ? 1 : 0};
+
+    agent_step(agent, &event, NULL);
+}
+
+cairn_err
+spill_pin(struct cairn_agent *agent, uint64_t request, struct cairn_generation generation,
+          uint64_t lease_ns)
+{
+    struct spill_pin *pins = agent->spill->pins, *pin = NULL;
+
+    if (!spill_is_complete(agent, generation))
+        return CAIRN_NOT_FOUND;
+    for (uint32_t i = 0; i < SPILL_PINS_MAX; i++)
+        if (pins[i].request == request ||
+            (pins[i].request == 0 && (!pin || pin->request != request)))
+            pin = &pins[i];
+    if (!pin)
+        return CAIRN_FULL;
+    *pin = (struct spill_pin){request, generation, lease_ns ? agent_now_ns(agent) + lease_ns : 0};
+    tell_core(agent, generation, true);
+    return CAIRN_OK;
+}
+
+void
+spill_unpin(struct cairn_agent *agent, uint64_t request)
+{
+    struct spill_pin *pins = agent->spill->pins;
+    struct cairn_generation generation = {0, 0};
+    bool others = false;
+
+    for (uint32_t i = 0; request && i < SPILL_PINS_MAX; i++)
+        if (pins[i].request == request) {
+            generation = pins[i].generation;
+            pins[i] = (struct spill_pin){0};
+        }
+    for (uint32_t i = 0; i < SPILL_PINS_MAX; i++)
+        others |= pins[i].request && cairn_generation_compare(pins[i].generation, generation) == 0;
+    if (generation.step && !others)
+        tell_core(agent, generation, false);
+}
+
+void
+spill_pin_asked(struct cairn_agent *agent, const struct cairn_message *message)
+{
+    cairn_err err = message->request
+                        ? spill_pin(agent, message->request, message->generation, SPILL_LEASE_NS)
+                        : CAIRN_INVAL;
+
+    spill_send(agent, message->from, SPILL_PINNED, message->request, message->generation, err, "");
+}
+
+void
+spill_pins_tick(struct cairn_agent *agent)
+{
+    uint64_t now_ns = agent_now_ns(agent);
+
+    for (uint32_t i = 0; i < SPILL_PINS_MAX; i++) {
+        const struct spill_pin *pin = &agent->spill->pins[i];
+
+        if (pin->request && pin->expires_ns && now_ns >= pin->expires_ns)
+            spill_unpin(agent, pin->request); /* its reader has not renewed the lease */
+    }
+}

@@ -1,0 +1,39 @@
+/*
+ * agent/service/spill_pin.h - who reads which generation, and small parts that all of spilling
+ * uses.
+ *
+ * Invariant: the core keeps a generation while at least one pin of it is left. A pin with a lease
+ * ends when the lease is not renewed.
+ */
+#ifndef CAIRN_AGENT_SERVICE_SPILL_PIN_H
+#define CAIRN_AGENT_SERVICE_SPILL_PIN_H
+
+#include "agent/service/spill_state.h"
+
+/* A number that no other spill or export of the job has. */
+uint64_t spill_request_next(struct cairn_agent *agent);
+
+void spill_send(struct cairn_agent *agent, uint32_t to, enum spill_row row, uint64_t request,
+                struct cairn_generation generation, cairn_err err, const char *text);
+
+/* This generation is whole on durable storage. */
+void spill_learn(struct cairn_agent *agent, struct cairn_generation generation);
+
+/* True if a part of the generation is complete here. */
+bool spill_is_complete(const struct cairn_agent *agent, struct cairn_generation generation);
+
+/*
+ * Keeps a generation that is complete here, or renews the lease of the same request. lease_ns 0:
+ * until spill_unpin. CAIRN_NOT_FOUND: it is not complete here; CAIRN_FULL: too many readers.
+ */
+CAIRN_MUST_CHECK cairn_err spill_pin(struct cairn_agent *agent, uint64_t request,
+                                     struct cairn_generation generation, uint64_t lease_ns);
+void spill_unpin(struct cairn_agent *agent, uint64_t request);
+
+/* A SPILL_PIN arrived. */
+void spill_pin_asked(struct cairn_agent *agent, const struct cairn_message *message);
+
+/* Ends the leases that are over. */
+void spill_pins_tick(struct cairn_agent *agent);
+
+#endif

@@ -1,0 +1,21 @@
+/*
+ * agent/service/timing_rings.h - the rings of timing records that trainers handed over: mapped,
+ * read, released.
+ *
+ * agent->timing owns the mappings. Nothing in a ring is believed: base/ring.h checks every record.
+ */
+#ifndef CAIRN_AGENT_SERVICE_TIMING_RINGS_H
+#define CAIRN_AGENT_SERVICE_TIMING_RINGS_H
+
+#include <stdint.h>
+
+struct cairn_agent;
+
+/* Reads what is waiting, and twice a second looks at the trainers' processes. */
+void timing_rings_read(struct cairn_agent *agent, uint64_t now_ns);
+
+/* The ranks report again which communicators they take part in. */
+void timing_rings_announce(struct cairn_agent *agent);
+void timing_rings_close(struct cairn_agent *agent);
+
+#endif
