@@ -5,8 +5,8 @@
  * are known sooner, and at a snapshot every step they are the rule: a generation's first blocks
  * reach a member that has no slot free yet, since it has not heard that the one before is
  * committed; and what was sent to an agent while there was no connection to it. In the first case
- * the member tells its group once it has opened its part (OPENED), in the second the driver tells
- * when the connection is there.
+ * the member tells its group once it has opened its part (OPENED), in the second
+ * the transport reports the new connection (CAIRN_EVENT_CONNECTED).
  */
 #include "agent/core/core_state.h"
 

@@ -1,5 +1,6 @@
-/* agent/core/core.c - the composition of the protocol's parts: creation, dispatch, and the
- * invariants.
+/*
+ * agent/core/core.c - puts the parts of the protocol together: creation, dispatch, and core_check,
+ * which runs after every event.
  */
 #include "agent/core/core_state.h"
 
@@ -146,7 +147,7 @@ cairn_core_destroy(struct cairn_core *core)
     free(core);
 }
 
-/* The invariants of core.h that one state can show. */
+/* Asserts the part of core.h's invariants that one state can show. */
 static void
 core_check(const struct cairn_core *core)
 {

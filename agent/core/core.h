@@ -2,31 +2,29 @@
  * agent/core/core.h - the protocol of one agent as a pure state machine: (state, event) → (state,
  * actions).
  *
- * No clock, no I/O, no threads, no random numbers: time comes in events, bytes are moved by whoever
- * carries out the actions. The agent feeds it from its event loop (agent/driver.c); the simulator
- * feeds the same code from a seeded scheduler (tests/sim). The parts, each in its file:
+ * No clock, no I/O, no threads, no random numbers: events bring the time, and whoever carries out
+ * the actions moves the bytes. The agent feeds the core from its event loop
+ * (agent/process/step.c); the simulator feeds the same code from a seeded scheduler (tests/sim).
+ * README.md says which file has which part.
  *
- *   liveness.c  who is alive: heartbeat counters, gossiped along log2(n) fingers
- *   save.c      one generation: open, capture, stream to the parity owners, fold, seal, finish;
- *               save_begin.c which steps are granted
- *   facts.c     the members' yes and no to a generation; what is committed, and what dropped;
- *               facts_tell.c spreads it
- *   tiling.c    do all parts together hold every tensor exactly once
- *   epoch.c     claims, promises, inventories, activation: the fence
- *   restore.c   the coordinator of a restore or a self-repair; choose.c picks the generation
- *   rebuild.c   decoding what is lost, spread over the survivors
+ * Invariants:
+ *  1. A vote, yes or no, is given once per member and generation, and never taken back. (After a
+ *     restart an agent may vote no on what it had dropped because another member's no ended it.)
+ *  2. A yes is given only after the holding is complete (data captured and sealed, parity folded
+ *     from every sealed member of the group) and its record is stored.
+ *  3. A complete holding is dropped only when
+ *      - a later generation is known to be committed, or
+ *      - some member voted no on it, or
+ *      - a newer epoch was activated with another generation that its coordinator saw whole, or
+ *        with files, or because nothing was ever committed. An epoch that only lifts the fence of
+ *        a failed restore drops nothing.
+ *  4. After promising epoch e an agent says and does nothing under an epoch older than e.
+ *  5. promised >= active, both only grow, and both are stored before any other agent hears of them.
  *
- * Invariants (checked by core_check after every event):
- *  1. A fact, yes or no, is said once per member and generation, and never taken back. (After a
- * restart an agent may deny what it had dropped because another member's no had ended it.)
- *  2. A yes is said only after the holding is complete (data captured and sealed, parity folded
- * from every sealed member of the group) and its record is stored.
- *  3. A complete holding is dropped only when a later generation is known committed, some member
- * said no to it, or a newer epoch was activated with another generation that its coordinator saw
- * whole (or with files, or because nothing was ever committed). An epoch that only lifts the fence
- * of a failed restore drops nothing.
- *  4. After promising epoch e nothing is said or done under an epoch older than e.
- *  5. promised >= active, both only grow, and both are stored before anyone hears of them.
+ * Who checks them: after every event, in the product too, core_check asserts what one state can
+ * show: promised >= active, and that the holdings agree with the epoch and with each other. The
+ * rest spans many events and agents; the simulator checks it after every event of every schedule
+ * (tests/sim/judge.c), from what it knows about all agents.
  */
 #ifndef CAIRN_AGENT_CORE_CORE_H
 #define CAIRN_AGENT_CORE_CORE_H
@@ -128,14 +126,14 @@ struct cairn_event {
     const uint8_t *bytes;
     size_t bytes_len;
     enum cairn_operation operation;
-    uint64_t request; /* OPERATOR: the driver's own number; answers: that of the action */
+    uint64_t request; /* OPERATOR: the caller's own number; answers: that of the action */
 };
 
 /* What is to be done, in this order. A crash between two actions is allowed at any point. */
 enum cairn_action_type {
     CAIRN_ACTION_SEND,  /* message; with count > 0 the blocks of (holding, area) as payload; area
-                           SCRATCH: of (item,  source), and their checksums are filled in by the
-                           driver */
+                           SCRATCH: those of (item, source), with their checksums filled in by the
+                           process */
     CAIRN_ACTION_FOLD,  /* payload of the event, from its block `skip` on → parity of (holding,
                            stripe, row): source, first_block, count, fresh */
     CAIRN_ACTION_WRITE, /* payload of the event → (holding, area, stripe, first_block, count) */
@@ -262,7 +260,7 @@ void cairn_core_step(struct cairn_core *core, const struct cairn_event *event,
 void cairn_actions_clear(struct cairn_actions *actions);
 void cairn_actions_fini(struct cairn_actions *actions);
 
-/* ---- What the driver and `cairn status` may read. ---- */
+/* ---- What the process, the services and `cairn status` may read. ---- */
 enum cairn_holding_state {
     CAIRN_HOLDING_FREE = 0,
     CAIRN_HOLDING_OPEN,      /* being captured and folded */
@@ -281,7 +279,7 @@ struct cairn_holding_view {
     uint64_t bad_blocks;
     bool record_mended; /* the last VERIFY found its record damaged */
     const struct cairn_roster *table;
-    const uint8_t *manifest; /* packed by the driver's SEAL; NULL before */
+    const uint8_t *manifest; /* packed for SEAL by the process; NULL before */
     size_t manifest_len;
     const uint64_t *block_crcs; /* of the data; NULL before the seal */
     const struct cairn_stripes

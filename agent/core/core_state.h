@@ -392,7 +392,7 @@ struct cairn_core {
     uint64_t beat_ns;
     uint64_t event_ns; /* of the newest event */
 
-    uint64_t next_request;            /* numbers what is asked of the driver and of peers */
+    uint64_t next_request;            /* numbers what is asked of the process and of peers */
     bool decoding[REBUILD_ITEMS_MAX]; /* DECODED has not come yet, even if the item is gone: its
                                          scratch is in use */
     struct repair_plan repair;

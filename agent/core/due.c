@@ -1,23 +1,22 @@
 /*
- * agent/core/due.c - which steps become generations.
+ * agent/core/due.c - decides which steps become generations.
  *
- * Due are the multiples of every_steps, and the step that an operator asked for. A begin whose
- * snapshot is then given up (the trainer's fence came before the grant, a copy failed, a member had
- * no room), or that never came, leaves its step owed:
+ * The multiples of every_steps are due, and the step that an operator asked for. If the snapshot of
+ * a due step is given up (the trainer's fence came before the grant, a copy failed, a member had no
+ * room), or never begins, the step is owed:
  *
- *   nothing owed --a step is due, or asked for--> owed --a generation of that step or a later one
- *   is committed--> nothing owed
- *                                                 owed --one is refused, for what the ranks
- *                                                 registered (tiling.c)--> nothing owed,
- *                                                        but for what was asked for
+ *   nothing owed ─ a step is due, or asked for ──────────────────► owed
+ *   owed         ─ that step or a later one is committed ────────► nothing owed
+ *   owed         ─ refused for what the ranks registered
+ *                  (tiling.c) ───────────────────────────────────► nothing owed, except a step that
+ *                                                                  was asked for
  *
- * While a step is owed and no generation of it or of a later one may still be committed, steps
- * after it are due too: each of the first fifteen, then every second, every fourth, …, so that a
- * snapshot that can never be taken costs a job ever less. Which ones follows from the owed step and
- * from the steps begun, so all agents open the same ones without a word; who is late in learning
- * that one was given up joins the next, or the one after. An agent whom the news of a request has
- * not reached hears it again from the one that was asked, each time that a generation is given up
- * for want of it.
+ * While a step is owed, and no generation of it or of a later step can still be committed, steps
+ * after it are due too: each of the first fifteen, then every second, every fourth, and so on. So a
+ * snapshot that can never be taken costs a job less and less. All agents open the same steps, since
+ * these follow from the owed step and from the steps begun. An agent that learns late that a step
+ * was given up joins the next one, or the one after. An agent that did not hear of a request hears
+ * of it each time that a generation is given up for lack of it.
  */
 #include "agent/core/core_state.h"
 

@@ -1,12 +1,16 @@
 /*
- * agent/core/parity.c - the parity that this agent keeps for its group: folding, comparing with the
- * seals, finishing.
+ * agent/core/parity.c - the parity that this agent keeps for its group: folds blocks, compares them
+ * with the seals, finishes.
  *
- *   fold    blocks of each (member, stripe) are added strictly in order, so that "how many" says
- * exactly which were folded, and a repeat is recognised (folding twice would take the bytes out
- * again) compare a chain of the folded blocks' checksums must equal that of the member's seal
- *   finish  own part sealed, all seals here, everything folded and equal → checksum the parity,
- * store the record, say yes
+ *   fold      adds the blocks of each (member, stripe) strictly in order. So a count says exactly
+ *             which blocks are folded, and a repeat is recognized: folding it again would remove
+ *             its bytes.
+ *   compare   a chain of the folded blocks' checksums must equal that of the member's seal
+ *   finish    own part sealed, all seals here, everything folded and equal: checksum the parity,
+ *             store the record, vote yes
+ *
+ * parity_data decides which blocks to fold and asks for it by a FOLD action; carry_fold
+ * (agent/process/carry.c) carries that out with cairn_code_fold (erasure/code.h).
  */
 #include "agent/core/core_state.h"
 

@@ -1,17 +1,19 @@
 /*
- * agent/core/save.c - one generation's way from capture to its owners of parity, and what the local
- * trainers say to it.
+ * agent/core/save.c - takes one generation from capture to its owners of parity.
  *
- *   open    at the local trainer's begin, or at the first message of a group member that is ahead
- *   capture blocks arrive in order per rank; each is sent at once to the m parity owners of its
- * stripe seal    when all local ranks are done: checksums and manifest go to every member of the
- * group finish  see parity.c, which also keeps the parity for the others
+ *   open      at the local trainer's begin, or at the first message of a group member that is ahead
+ *   capture   blocks arrive in order per rank; each is sent at once to the m parity owners of its
+ *             stripe
+ *   seal      when all local ranks are done: checksums and manifest go to every member of the group
+ *   finish    parity.c, which also keeps the parity for the others
  *
  * A flow is one chunk on its way to one parity owner: go-back-N with a window, resent from what was
- * acknowledged. An agent that adopts a complete holding after a crash begins all its flows again:
- * who has the blocks says so by its first answer. A generation that cannot be finished here is
- * given up by saying no, once, before anything else is done with its slot; so is one that makes no
- * progress for rebuild_timeout, because a slot that waits for ever ends all protection.
+ * acknowledged. An agent that adopts a complete holding after a crash restarts all its flows; an
+ * owner that has the blocks says so in its first answer.
+ *
+ * A generation that cannot be finished here is given up by one no, before anything else is done
+ * with its slot. So is a generation without progress for rebuild_timeout: a slot that waits for
+ * ever would end all protection.
  */
 #include "agent/core/core_state.h"
 

@@ -1,27 +1,29 @@
 /*
- * agent/core/tiling.c - before a generation is committed: do all parts together hold every tensor
- * exactly once?
+ * agent/core/tiling.c - checks before a commit that all parts together hold every tensor exactly
+ * once.
  *
- * Each yes says the digest of its part's layout (facts.c), so that whoever knows all votes knows
- * the combination of layouts. Whether one tiles all tensors never changes, so a verdict on it is
- * true for every generation of it and for whoever says it. Known verdicts cost nothing; a new
- * combination is audited once, by the first member, whose yes a commit needs anyway like
- * everybody's:
+ * Each yes has the digest of its part's layout (facts.c), so an agent that knows all votes knows
+ * the combination of layouts. A verdict on a combination never changes, and is true for every
+ * generation with it. Known verdicts cost nothing. The first member audits a new combination once;
+ * a commit needs its yes anyway.
  *
- *   first member  settle: all yes, combination unknown ── LAYOUT_ASK ──► each member, for its part
- *                 of that generation
- *   member        ── LAYOUT ──► 64 sums over its tensors (snapshot/tiling.h), and the keys of the
- *                 tensors whose origin it has
- *   first member  all sums 0, no key twice → it is good. Else it asks for the sums of the tensors
- *                 in one 64th, CAIRN_TILING_LEVELS times, then for the pieces of the few that are
- *                 left, and looks at those: it is bad, and the text has names
- *   first member  ── TILED ──► each member. One that waits in vain asks by the same message
- *                 (CAIRN_AGAIN)
+ *   1. first member: all voted yes, and the combination is unknown. It sends LAYOUT_ASK to each
+ *      member, for the member's part of that generation.
+ *   2. member: answers by LAYOUT with 64 sums over its tensors (snapshot/tiling.h), and with the
+ *      keys of the tensors whose origin it has.
+ *   3. first member: if all sums are 0 and no key comes twice, the combination is good. Otherwise
+ *      it asks for the sums of the tensors in one 64th, CAIRN_TILING_LEVELS times, then for the
+ *      pieces of the few tensors that are left, and looks at those: it is bad, and the text has
+ *      names.
+ *   4. first member: sends TILED to each member. A member that waits too long asks by the same
+ *      message (CAIRN_AGAIN).
  *
- * What is not answered is asked again. Members answer from the manifest that they have sealed, so
- * they keep no state, and a first member that has restarted begins anew. A generation of a bad
- * combination is given up by everyone alike; the next due step is skipped, and its trainers are
- * told why; the one after that is tried again, for they may have registered anew.
+ * Questions without an answer are sent again. Members answer from the manifest that they sealed, so
+ * they keep no state, and a first member that restarted begins again.
+ *
+ * All agents give up a generation with a bad combination. The next due step is skipped, and its
+ * trainers are told why. The step after that is tried again, since the ranks may have registered
+ * again.
  */
 #include "agent/core/core_state.h"
 

@@ -2,13 +2,13 @@
  * agent/service/spill_export.c - one agent writes the whole ready generation as a universal
  * checkpoint; see spill.h.
  *
- *   PIN     every holder of a part keeps the generation while it is read, and says so; the
- * directory is made or found empty (disk thread) WRITE   spill_run.h, all files by this agent; the
- * holders' leases are renewed each second COMMIT  index, COMMIT, and read back (disk thread)
+ *   PIN      every holder of a part confirms that it keeps the generation while it is read; the
+ *            directory is made, or found empty (disk thread)
+ *   WRITE    spill_run.h: this agent writes all files, and renews the holders' leases each second
+ *   COMMIT   index and COMMIT are written and read back (disk thread)
  *
- * An export that fails or is forgotten takes away what it wrote. Its end is always reached through
- * spill_export_tick or a callback of the loop, so that `done` is never called from inside
- * spill_export.
+ * An export that fails or is forgotten removes what it wrote. It always ends from spill_export_tick
+ * or a callback of the loop, so `done` is never called from inside spill_export.
  */
 #include "agent/service/spill_export.h"
 

@@ -2,13 +2,17 @@
  * agent/service/spill_lead.c - the leader of a spill: begins it, gathers checksums, commits, gives
  * up; see spill_state.h.
  *
- *   NONE ─ N-th commit ─► BEGIN ─ directory made ─► WRITE ─ every file's checksums ─► COMMIT ─► END
- * ─ all told ─► NONE └──────── anything fails, no progress for SPILL_PATIENCE_NS ────────►┘ (with
- * an error)
+ *   NONE     ─ N-th commit ──────────────────────────────► BEGIN
+ *   BEGIN    ─ the directory is made ────────────────────► WRITE
+ *   WRITE    ─ the checksums of every file are here ─────► COMMIT
+ *   COMMIT   ─ committed ────────────────────────────────► END
+ *   END      ─ all members are told ─────────────────────► NONE
+ *   any      ─ a failure, or no progress for
+ *              SPILL_PATIENCE_NS ────────────────────────► END, with an error
  *
- * A spill that fails harms nobody: it is said once, what it wrote is removed, and a later
- * generation is tried. What an operator has to mend (a full disk) is not tried again for
- * pause_after_failure_ns, so that it is not said for each generation.
+ * A spill that fails harms nothing: it is logged once, what it wrote is removed, and a later
+ * generation is tried. A failure that an operator must fix (a full disk) pauses spilling for
+ * pause_after_failure_ns, so that it is not logged for each generation.
  */
 #include "agent/service/spill_lead.h"
 

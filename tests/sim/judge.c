@@ -1,16 +1,18 @@
 /*
  * tests/sim/judge.c - ground truth, and what must hold after every event.
  *
- *   LOST   a generation is committed from the instant at which every member has stored its record
- * and none said no. From then until a later one is committed (or restored), the agent that is to
- * hold a member's part may lose it by a fault alone, and a restore may never end with less TORN
- * what a record or an activation describes equals, byte for byte, what the trainers had at exactly
- * that step; parity is computed again from that truth and compared too; a step at which the ranks'
- * tensors do not fit together is never committed OTHER  votes are said once,
- * promises and epochs only grow, one epoch has one table and one success, nothing is granted or
- * voted while a newer epoch is promised, and the job goes on when the faults end
+ *   LOST    A generation is committed from the instant at which every member has stored its record
+ *           and none has voted no. From then until a later one is committed (or restored), the
+ *           agent that should hold a member's part may lose it only by a fault, and a restore may
+ *           never end with less.
+ *   TORN    What a record or an activation describes equals, byte for byte, what the trainers had
+ *           at exactly that step. Parity is computed again from that truth and compared too. A step
+ *           at which the ranks' tensors do not fit together is never committed.
+ *   OTHER   Votes are given once. Promises and epochs only grow. One epoch has one table and one
+ *           success. Nothing is granted or voted while a newer epoch is promised. The job goes on
+ *           when the faults end.
  *
- * Injected damage is known here and excused; everything else is not.
+ * Injected damage is known here and excused; nothing else is.
  */
 #include "tests/sim/sim.h"
 

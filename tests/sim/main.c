@@ -1,17 +1,20 @@
 /*
  * tests/sim/main.c - runs many schedules, proves that planted bugs are caught, counts messages, and
- * says the result.
+ * prints the result.
  *
- *   sim [--seeds N] [--first S]    N schedules from seed S on, over all cores; then the planted
- * bugs; then message counts sim --seed S                   that schedule alone, event by event sim
- * --seed S --bug B           the same with planted bug B (agent/core/core_state.h)
+ *   sim [--seeds N] [--first S]   N schedules from seed S on, over all cores; then the planted
+ *                                 bugs; then message counts
+ *   sim --seed S                  that schedule alone, event by event
+ *   sim --seed S --bug B          the same with planted bug B (agent/core/core_state.h)
  *
- * With --hard 1 each schedule has more of everything (setup_harden), and another meaning than
- * without.
+ * With --hard 1 each schedule has more of everything (setup_harden), so a seed means something else
+ * than without it.
  *
- * The last line is the result: exit 0 only when nothing was lost, nothing torn, no other check
- * failed, every planted bug was caught, messages grow no faster than log2 of the nodes, and memory
- * does not grow with the generations.
+ * The last line is the result. Exits 0 only if
+ *  - nothing was lost or torn, and no other check failed,
+ *  - every planted bug was caught,
+ *  - messages grow no faster than log2 of the nodes, and
+ *  - memory does not grow with the generations.
  */
 #include "agent/core/core_state.h"
 #include "base/log.h"

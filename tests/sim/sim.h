@@ -2,20 +2,25 @@
  * tests/sim/sim.h - a whole job in one process: agents, their memory and disks, the network,
  * trainers and an operator, on simulated time, from one seed.
  *
- * Each agent is the product's own struct cairn_core; what stands around it here is what the driver,
- * the kernel, the hardware and people do in the world. The parts, each in its file:
+ * Each agent is the product's own struct cairn_core. Around it, these files stand for the agent's
+ * process, the kernel, the hardware and people:
  *
- *   setup.c     what a seed means: sizes, timing, which faults
- *   layout.c    which tensors the ranks register, and the manifests
- *   queue.c     events in time order
- *   network.c   messages, packed and unpacked by the product: loss, repeats, delay, partitions,
- * damage memory.c    slots of real (small) blocks: fold, decode, verify, checksums node.c      one
- * machine and its agent: carries out actions; starts, crashes, pauses trainer.c   the training job:
- * steps in lockstep, captures operator.c  restarts what died, asks for restores fault.c     what
- * goes wrong, within what the configuration must survive (or, in a stated share, beyond) truth.c
- * what really was, and all memory compared with it judge.c     what must hold after every event
- *   judge_plan.c  what a restore rebuilds
- *   run.c       one schedule; main.c many schedules, the planted bugs, message counts
+ *   setup.c        what a seed means: sizes, timing, which faults
+ *   layout.c       which tensors the ranks register, and the manifests
+ *   queue.c        events in time order
+ *   network.c      messages, packed and unpacked by the product: loss, repeats, delay, partitions,
+ *                  damage
+ *   memory.c       slots of real (small) blocks: fold, decode, verify, checksums
+ *   node.c         one machine and its agent: carries out actions; starts, crashes, pauses
+ *   trainer.c      the training job: steps in lockstep, captures
+ *   operator.c     restarts what died, asks for restores
+ *   fault.c        what goes wrong, within what the configuration must survive (or, in a stated
+ *                  share of schedules, beyond)
+ *   truth.c        what really was, and all memory compared with it
+ *   judge.c        what must hold after every event
+ *   judge_plan.c   what a restore rebuilds
+ *   run.c          one schedule
+ *   main.c         many schedules, the planted bugs, message counts
  *
  * A schedule's faults end at world.faults_end_ns; then everything heals, and the job must go on.
  */
