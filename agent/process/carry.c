@@ -1,9 +1,8 @@
 /*
- * agent/process/carry.c - carries out the core's actions, in their order.
+ * agent/process/carry.c - carries out the core's actions, in their order; see carry.h.
  *
- * Folding, writing and staging are done at once, on the payload that is still in cache; what takes
- * longer is a worker's job (carry_jobs.c). A store that fails stops the agent: what it would have
- * said next must not be said.
+ * Folding, writing and staging are done at once, while the payload is in cache. Longer work is a
+ * worker's job (carry_jobs.c).
  */
 #include "agent/process/carry.h"
 

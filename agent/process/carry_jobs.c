@@ -1,9 +1,8 @@
 /*
- * agent/process/carry_jobs.c - the core's actions that are workers' jobs: decoding, checksumming
- * and verifying whole holdings, reserving memory for another node's part.
+ * agent/process/carry_jobs.c - the core's actions that workers carry out; see carry_jobs.h.
  *
- * Each answers with an event. Jobs name their holding's generation, so that a late answer about
- * memory that has been filled anew is recognised by the core.
+ * A job names its holding's generation, so the core recognizes a late answer about memory that has
+ * been filled again since.
  */
 #include "agent/process/carry_jobs.h"
 
@@ -278,7 +277,7 @@ carry_check(struct cairn_agent *agent, const struct cairn_action *action, bool v
     submit(agent, &check->job);
 }
 
-/* Reserving memory for a hosted part touches every page of it, and may take seconds. */
+/* Reserves memory for a hosted part: this touches every page of it, and may take seconds. */
 struct host_job {
     struct cairn_job job;
     struct cairn_agent *agent;

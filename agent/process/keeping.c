@@ -1,12 +1,11 @@
 /*
  * agent/process/keeping.c - watches the keeper that holds the agent's memory, and replaces it when
- * it has died.
+ * it dies; see keeping.h.
  *
- * A keeper that dies takes nothing with it as long as the agent lives, for the agent maps the
- * memory too; but a crash of the agent would then lose a node's parts though the node is up. So a
- * worker asks the keeper every second whether it lives. Where it is gone, the worker starts a new
- * one, and the loop hands it every descriptor. A keeper that is alive but does not answer still
- * holds what it has: that is said, and nothing else is done.
+ * While the agent lives, a keeper's death loses nothing, since the agent maps the memory too. But a
+ * crash of the agent would then lose the node's parts. So a worker asks the keeper every second
+ * whether it lives. If it is gone, the worker starts a new one, and the loop hands it every
+ * descriptor. A keeper that lives but does not answer still holds the memory: this is only logged.
  */
 #include "agent/process/keeping.h"
 
@@ -29,7 +28,7 @@ enum {
 };
 static const uint64_t ping_interval_ns = 1 * CAIRN_NS_PER_S;
 
-/* Between submit and done it belongs to a worker. */
+/* Belongs to a worker between submit and done. */
 struct keeping {
     struct cairn_job job;
     struct cairn_agent *agent;
@@ -43,7 +42,7 @@ struct keeping {
     cairn_err err;
 };
 
-/* In a worker: asks; where the answer is that nobody is there, starts another one. */
+/* In a worker: asks the keeper, and starts another one if it is gone. */
 static void
 ask(struct cairn_job *job)
 {
@@ -67,7 +66,7 @@ ask(struct cairn_job *job)
         keeping->err = cairn_keeper_connect(keeping->path, PING_TIMEOUT_MS, &keeping->watched);
 }
 
-/* Has a keeper that was started anew hold everything. */
+/* Hands all memory to a new keeper. */
 static cairn_err
 hand_over(struct keeping *keeping)
 {
@@ -175,15 +174,15 @@ keeping_close(struct cairn_agent *agent)
     agent->keeping = NULL;
 }
 
-/* ---- whether what it keeps is known ---- */
+/* ---- the mark of new memory ---- */
 
 static const char memory_key[] = "memory";
 
 /*
- * Memory that is made for this start outlives it, but what it means (nothing is known of what was
- * promised before) is stored only with the first record of the epoch: whoever ends in between, on a
- * full disk, say, leaves a next start that takes the memory for one it knows. So a mark stands in
- * the catalog from before it is made until then.
+ * New memory outlives the agent that makes it. But only the first record of the epoch stores that
+ * this agent's earlier promises are unknown. If the agent ends in between, on a full disk for
+ * example, the next start would take the memory for one that it knows. So the catalog has a mark
+ * from before the memory is made until that record is stored.
  */
 cairn_err
 keeping_mark_memory(struct cairn_agent *agent, bool *was_marked)

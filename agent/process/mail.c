@@ -1,10 +1,9 @@
 /*
- * agent/process/mail.c - messages between agents over the transport.
+ * agent/process/mail.c - messages between agents over the transport; see mail.h.
  *
- * A message travels as one byte of kind, then agent/core/message.c's bytes, in the transport's
- * body; blocks are its payload. A message that is longer than a body (a seal's part, an inventory)
- * travels as the payload itself. Per peer there are two queues, control before bulk, since bulk
- * waits for the peer's buffers and control must not.
+ * A message is one byte of kind, then the bytes of agent/core/message.c, in the transport's body.
+ * Blocks are its payload. A message that is longer than a body (a part of a seal, an inventory) is
+ * sent as the payload itself.
  */
 #include "agent/process/mail.h"
 
@@ -53,7 +52,8 @@ letter_free(struct cairn_agent *agent, struct letter *letter)
     free(letter);
 }
 
-/* The letters that the transport has, so that those whose end it never tells are freed at close. */
+/* Lists the letters that the transport has, so that mail_close can free those that are never
+ * reported as sent. */
 static void
 letter_fly(struct cairn_agent *agent, struct letter *letter)
 {
@@ -88,8 +88,7 @@ mail_payload_ok(const struct cairn_message *message, const uint8_t *payload, siz
     return true;
 }
 
-/* A seal that no record here has room for is not let in: the generation would have to be stored
- * with it. */
+/* False if no record here has room for the seal: its generation could not be stored with it. */
 static bool
 seal_fits(struct cairn_agent *agent, const struct cairn_message *message)
 {
@@ -109,7 +108,7 @@ seal_fits(struct cairn_agent *agent, const struct cairn_message *message)
     return false;
 }
 
-/* Hands an arrived message to whoever it is for. */
+/* Hands an arrived message to the core or to a service. */
 static void
 deliver(struct cairn_agent *agent, const struct cairn_message *message, const uint8_t *payload,
         size_t payload_len)
@@ -187,8 +186,7 @@ enqueue(struct letter **head, struct letter **tail, struct letter *letter)
     *tail = letter;
 }
 
-/* Packs the message into the letter's body, or into an owned payload where it is too long for
- * one. */
+/* Packs the message into the letter's body, or into an owned payload if it is too long. */
 static cairn_err
 fill_letter(struct letter *letter, const struct cairn_message *message)
 {
@@ -416,7 +414,7 @@ transport_pending(void *context)
     return false;
 }
 
-/* A key that is longer than the transport's goes in as its digest, so that all of it counts. */
+/* Replaces a key that is too long for the transport by its digest, so that all of it counts. */
 static cairn_err
 shorten_key(uint8_t *key, size_t *key_len)
 {

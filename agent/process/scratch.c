@@ -1,19 +1,16 @@
 /*
- * agent/process/scratch.c - decoding space: where the shards of a repair item are gathered and the
- * lost ones come out.
+ * agent/process/scratch.c - decoding space: where the shards of a repair item are gathered and
+ * decoded; see scratch.h.
  *
  * A space has room for every shard of an item, side by side, and one checksum per block of what was
- * decoded. It has users: the item it was staged for, a worker's job that decodes in it, and each
- * letter that sends from it. An item that is released while others still use its space leaves the
- * space to them and gets another one next time; a space without users waits in a list to be used
- * again, so that its pages stay mapped. Pages are touched as far as shards are used.
+ * decoded. If an item is released while others still use its space, they keep the space, and the
+ * item gets another one next time. A space without users waits in a list, so that its pages stay
+ * mapped. Only pages of used shards are touched.
  *
- * A shard is not copied there but decoded from where it came. That of a peer lies in a buffer of
- * the transport, which is kept until then. Half of all buffers and half of one peer's window at
- * most are kept, so that there is always room for what else is sent, and no item waits for a
- * payload that has no room because of those of other waiting items; what comes beyond is copied. A
- * shard of this node lies in its own memory, which is held; the core releases the item before it
- * gives that memory up.
+ * A shard is decoded from where it arrived, without a copy, if it can stay there. A peer's shard
+ * lies in a buffer of the transport, which is kept; this node's own shard lies in its memory, which
+ * is held. The core releases the item before it gives up that memory. At most half of the buffers
+ * are kept, so no item waits for a payload that has no room because of other waiting items.
  */
 #include "agent/process/scratch.h"
 

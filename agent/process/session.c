@@ -20,7 +20,7 @@ enum { BEGUN_STEPS_TOLD = 8 };
 /* A trainer that does not stop copying holds back the next grant of its slot for so long. */
 static const uint64_t held_back_max_ns = 10 * CAIRN_NS_PER_S;
 
-/* Lets go of all but the socket. */
+/* Releases everything except the socket. */
 static void
 strip(struct cairn_agent *agent, struct session *session)
 {
@@ -62,9 +62,9 @@ session_end(struct cairn_agent *agent, struct session *session)
 }
 
 /*
- * Ends a session whose other end is still there. A trainer that may be copying into a slot is shown
- * out, and its end of the socket is waited for: it closes that when its copying has stopped, and
- * the kernel does when it has died.
+ * Ends a session whose other end is still there. If the trainer may be copying into a slot, we wait
+ * for its end of the socket to close: the trainer closes it when its copy has stopped, the kernel
+ * when the trainer has died.
  */
 void
 session_show_out(struct cairn_agent *agent, struct session *session)
@@ -131,7 +131,7 @@ find_rank(struct cairn_agent *agent, uint32_t local_rank)
     return NULL;
 }
 
-/* Blocks of the shard that belong to no rank: zeros, with the checksum of zeros. */
+/* Fills the blocks that belong to no rank with zeros, and tells the core their checksum. */
 static void
 fill_holes(struct cairn_agent *agent, struct cairn_generation generation, uint32_t slot)
 {
@@ -164,7 +164,7 @@ fill_holes(struct cairn_agent *agent, struct cairn_generation generation, uint32
     }
 }
 
-/* True when somebody else may still be copying into a slot that was his before. */
+/* True if another trainer, which had the slot before, may still be copying into it. */
 static bool
 written_by_others(const struct cairn_agent *agent, const struct session *self, uint32_t slot)
 {
@@ -192,9 +192,10 @@ put_grant(struct cairn_agent *agent, struct session *session,
 }
 
 /*
- * A trainer that was told to stop copying into a slot and has not said that it did would write into
- * what comes there next. Bounded, for a stopped left-over must not end the protection of the job;
- * what it then damages is found by its checksums and repaired.
+ * If another trainer was told to stop copying into this slot, and has not confirmed that, it could
+ * write into the new generation: the grant waits. It waits ten seconds at most, since a stopped
+ * left-over trainer must not end the protection of the job. What it damages later is found by its
+ * checksums and repaired.
  */
 void
 session_grant(struct cairn_agent *agent, const struct cairn_action *action)
@@ -213,7 +214,6 @@ session_grant(struct cairn_agent *agent, const struct cairn_action *action)
     put_grant(agent, session, &grant);
 }
 
-/* Grants what was held back and need not be any more. */
 void
 session_release_grants(struct cairn_agent *agent)
 {
@@ -235,10 +235,10 @@ session_release_grants(struct cairn_agent *agent)
     }
 }
 
-/* A trainer that was resumed passes the few steps that its predecessors had begun unprotected, as
- * it should; not so many of them. */
+/* A resumed trainer normally skips a few steps that the trainers before it had begun. True if it
+ * skips so many that its user must be told. */
 static bool
-is_said(const struct cairn_agent *agent, const struct cairn_action *action)
+is_worth_telling(const struct cairn_agent *agent, const struct cairn_action *action)
 {
     uint64_t every = agent->config.snapshot_every_steps ? agent->config.snapshot_every_steps : 1;
 
@@ -270,7 +270,7 @@ session_skip(struct cairn_agent *agent, const struct cairn_action *action)
                  "the trainers before this one had begun this step too, and parts of theirs may "
                  "not be mixed with its own: the "
                  "first step after theirs is taken again");
-    if (action->reason == CAIRN_SKIP_BEGUN && is_said(agent, action)) {
+    if (action->reason == CAIRN_SKIP_BEGUN && is_worth_telling(agent, action)) {
         skip.reason = CAIRN_REASON_OTHER;
         snprintf(skip.text, sizeof skip.text,
                  "the trainers before this one had begun all steps up to %" PRIu64

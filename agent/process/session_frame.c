@@ -1,4 +1,5 @@
-/* agent/process/session_frame.c - the frames that trainers and operators send. */
+/* agent/process/session_frame.c - takes the frames that trainers and operators send; see
+ * session_frame.h. */
 #include "agent/process/session_frame.h"
 
 #include "agent/process/agent_state.h"
@@ -31,7 +32,7 @@ session_agent(struct session *session)
                                           offsetof(struct cairn_agent, sessions));
 }
 
-/* Why a HELLO is refused, in text; CAIRN_OK when it is not. */
+/* CAIRN_OK, or the error that refuses a HELLO, with the reason in text. */
 static cairn_err
 check_hello(const struct cairn_agent *agent, const struct cairn_session_hello *hello, char *text,
             size_t text_bytes)
@@ -87,7 +88,7 @@ has_unread(const struct session *session)
            recv(session->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) > 0;
 }
 
-/* A trainer that forked leaves its socket in the child, so its process is watched too. */
+/* Watches the process too: if a trainer forked, the child keeps its socket open. */
 static void
 pid_ready(void *context, int fd, uint32_t ready)
 {
@@ -163,8 +164,8 @@ take_hello(struct cairn_agent *agent, struct session *session,
                  hello.world, hello.pid);
 }
 
-/* A trainer of the same rank that is still attached is a left-over whose end the kernel has not
- * told yet. */
+/* Shows out a trainer of the same rank that is still attached: it is a left-over whose end the
+ * kernel has not reported yet. */
 static void
 replace_rank(struct cairn_agent *agent, const struct session *fresh)
 {
@@ -248,7 +249,7 @@ take_piece(struct cairn_agent *agent, struct session *session,
     agent_step(agent, &event, NULL);
 }
 
-/* Why a trainer gives a snapshot up. */
+/* Why a trainer gives up a snapshot, for the log. */
 static const char *
 reason_text(uint32_t reason)
 {
@@ -389,7 +390,7 @@ take_frame(struct cairn_agent *agent, struct session *session, struct cairn_sess
     }
 }
 
-/* A trainer that was shown out: nothing that it says counts any more, only its end does. */
+/* Reads and drops what a trainer sends that was shown out, until its connection ends. */
 static void
 drain(struct cairn_agent *agent, struct session *session)
 {

@@ -1,9 +1,10 @@
 /*
- * agent/process/session_region.c - which blocks of the node's shard belong to which trainer.
+ * agent/process/session_region.c - which blocks of the node's shard belong to which trainer; see
+ * session_region.h.
  *
- * Each trainer's capture plan gets a run of blocks, first fit; when all local ranks are registered
- * the core is told. A hole between regions (a trainer that came back smaller) is filled with zero
- * blocks, so that a shard has no block without a checksum.
+ * Each trainer's capture plan gets a run of blocks, first fit. If a trainer comes back smaller, a
+ * hole is left behind its region; session.c fills holes with zero blocks, so that every block of a
+ * shard has a checksum.
  */
 #include "agent/process/session_region.h"
 
@@ -24,7 +25,7 @@ session_is_rank(const struct session *session)
     return session->used && session->registered && !session->stale;
 }
 
-/* First place of `blocks` blocks between the regions of the other ranks. */
+/* The first place with room for `blocks` blocks between the regions of the other ranks. */
 static uint64_t
 place_region(const struct cairn_agent *agent, const struct session *self, uint64_t blocks)
 {
@@ -48,7 +49,6 @@ place_region(const struct cairn_agent *agent, const struct session *self, uint64
     return at;
 }
 
-/* Tells the core what the trainers of this node hold; nothing before all of them are here. */
 void
 session_tell_ranks(struct cairn_agent *agent, bool same_trainers)
 {
@@ -86,7 +86,7 @@ session_forget_region(struct session *session)
     session->region_blocks = 0;
 }
 
-/* A rank that registered anew may lie behind one whose session is older. */
+/* By place: the region of a rank that registered again may lie behind that of an older session. */
 static int
 compare_regions(const void *left, const void *right)
 {
@@ -164,8 +164,8 @@ session_manifest(struct cairn_agent *agent, const struct cairn_action *action, u
     return pack_manifest(agent, &manifest, bytes, len);
 }
 
-/* Says which tensor ranks of this node describe differently, and how; where there is none,
- * nothing. */
+/* Writes to text which tensor the ranks of this node describe differently, and how. Leaves text
+ * alone if there is none. */
 static void
 say_disagreement(const struct cairn_agent *agent, char *text, size_t text_bytes)
 {
@@ -190,8 +190,8 @@ say_disagreement(const struct cairn_agent *agent, char *text, size_t text_bytes)
     cairn_layout_destroy(layout);
 }
 
-/* A generation's record must hold the names and shapes of all tensors: found out now, not when the
- * first is made. */
+/* Checks now, not at the first snapshot, that a generation's record has room for the names and
+ * shapes of all tensors. */
 static cairn_err
 check_record(struct cairn_agent *agent, struct session *session, char *text, size_t text_bytes)
 {
