@@ -1,12 +1,10 @@
 /*
- * agent/service/enforcing.c - the operator's command for verdicts whose exchange is proposed, where
- * verdict_policy is enforce and this agent analyses the job; replan/live/enforce.h decides for
- * which.
+ * agent/service/enforcing.c - runs the operator's command for verdicts that propose an exchange;
+ * see enforcing.h. replan/live/enforce.h decides for which verdicts.
  *
- * That it is run is stored and told to the other agents before it is started, so that after a crash
- * nobody runs it again; how it ended is kept with the verdict in the same way. A worker of its own
- * waits for the command: neither the loop nor the protection does. It is the command that decides
- * what becomes of the job: the agent does nothing to a trainer.
+ * How a command ended is stored and told like its start. A worker waits for the command, so neither
+ * the loop nor the protection does. The command decides what happens to the job: the agent does
+ * nothing to a trainer.
  */
 #include "agent/service/enforcing.h"
 
@@ -65,8 +63,8 @@ find_entry(const struct cairn_ledger *ledger, uint64_t number)
     return NULL;
 }
 
-/* The nodes that a verdict is about: those that it names, or else those that its listed ranks run
- * on, each once. Returns how many. */
+/* Lists the nodes of a verdict: those that it names, or else those that its listed ranks run on,
+ * each once. Returns how many. */
 static uint32_t
 nodes_of(const struct cairn_agent *agent, const struct cairn_ledger_entry *entry, uint32_t *out)
 {
@@ -97,8 +95,8 @@ set_numbers(char *setting, const char *name, const uint32_t *items, uint32_t cou
             (size_t)snprintf(setting + used, SETTING_BYTES - used, "%s%u", i ? " " : "", items[i]);
 }
 
-/* The hosts of the nodes' addresses, which is what a cluster's own commands know: without port, and
- * without the brackets of IPv6. */
+/* The hosts of the nodes' addresses, without port and without the brackets of IPv6, as a cluster's
+ * own commands know them. */
 static void
 set_hosts(const struct cairn_agent *agent, char *setting, const uint32_t *nodes, uint32_t count)
 {
@@ -134,7 +132,7 @@ make_settings(struct enforcing_state *state, const struct cairn_ledger_entry *en
         state->setting_list[i] = state->settings[i];
 }
 
-/* The verdict as the status has it. CAIRN_NOMEM. */
+/* Writes the verdict as the status has it. CAIRN_NOMEM. */
 static cairn_err
 make_input(struct enforcing_state *state, const struct cairn_ledger_entry *entry)
 {
@@ -179,7 +177,7 @@ enforcing_add_end(struct cairn_agent *agent)
                              state->ended.value, state->ended.ended_wall_ns);
 }
 
-/* Keeps how it ended, and says so. */
+/* Records how the command ended, and logs it. */
 static void
 end(struct enforcing_state *state, enum cairn_enforcement_state how, uint32_t value)
 {
@@ -242,7 +240,7 @@ start(struct enforcing_state *state, const struct cairn_ledger_entry *entry)
         end(state, CAIRN_ENFORCEMENT_NOT_STARTED, EAGAIN);
 }
 
-/* Whoever analyses settles what is nobody's any more, also where it runs no command itself. */
+/* The analyst settles runs whose agent is gone, even if it runs no command itself. */
 void
 enforcing_turn(struct cairn_agent *agent)
 {

@@ -1,5 +1,4 @@
-/* agent/service/fetch.c - the life of a fetcher, and the manifests that it gathers first; see
- * fetch.h. */
+/* agent/service/fetch.c - the life of a fetcher, and the manifests that it gathers; see fetch.h. */
 #include "agent/process/agent_state.h"
 #include "agent/process/mail.h"
 #include "agent/process/step.h"
@@ -34,7 +33,6 @@ fetcher_free(struct fetcher *fetcher)
     free(fetcher);
 }
 
-/* Around whatever may call back, for a callback may end the fetcher. */
 void
 fetcher_hold(struct fetcher *fetcher)
 {
@@ -88,8 +86,6 @@ fetch_ask_for_repair(struct cairn_agent *agent)
 
 /* ---- manifests ---- */
 
-/* Calls `ready` when the last manifest is here; true when it did, and then the fetcher may have
- * ended. */
 bool
 fetch_gathered(struct fetcher *fetcher)
 {
@@ -125,7 +121,7 @@ fetch_take_manifest(struct fetcher *fetcher, uint32_t index, const uint8_t *pack
     return err;
 }
 
-/* A member's manifest from the seals of an own holding of its group, if there is one. */
+/* Takes a member's manifest from the seals of an own holding of its group, if there is one. */
 static bool
 manifest_from_own(struct fetcher *fetcher, uint32_t member)
 {
@@ -154,8 +150,8 @@ manifest_from_own(struct fetcher *fetcher, uint32_t member)
     return false;
 }
 
-/* Who holds a member's part now, or did when the reading began: a pinned generation stays where it
- * is after it is no longer the ready one. */
+/* The agent that holds a member's part now, or did when the fetcher started: a pinned generation
+ * stays where it is when another one becomes ready. */
 uint32_t
 fetch_holder_of(const struct fetcher *fetcher, uint32_t member)
 {
@@ -182,9 +178,8 @@ fetch_ask_manifest(struct fetcher *fetcher, uint32_t member)
         mail_send(agent, &message, NULL, 0, UINT32_MAX, NULL);
 }
 
-/* The members of the generation: of the core's ready one, or of an own holding that was kept
- * (pinned) while newer ones were committed: its members' own agents hold those. 0 where it is
- *          neither. */
+/* The number of members of the generation, if it is the core's ready one, or an own holding that is
+ * pinned while newer ones are committed (its members' own agents hold the parts). Otherwise 0. */
 static uint32_t
 count_members(const struct fetcher *fetcher, const struct cairn_roster **table)
 {
@@ -232,7 +227,7 @@ fetch_start_memory(struct fetcher *fetcher)
     return CAIRN_OK;
 }
 
-/* A spilled checkpoint being opened: a worker's, for a directory may lie on storage that hangs. */
+/* A spilled checkpoint being opened, by a worker: its directory may be on storage that hangs. */
 struct open_job {
     struct cairn_job job;
     struct fetcher *fetcher;
@@ -274,7 +269,7 @@ open_run(struct cairn_job *job)
     opening->err = err;
 }
 
-/* What was opened becomes the fetcher's, and goes with it. */
+/* Gives what was opened to the fetcher, which owns it from then on. */
 static void
 open_done(struct cairn_job *job)
 {

@@ -1,5 +1,5 @@
-/* agent/service/fetch_answer.c - answers to other agents' FETCH, what they answer to ours, and
- * asking again. */
+/* agent/service/fetch_answer.c - answers other agents' FETCH, takes their answers to ours, and asks
+ * again. */
 #include "agent/process/agent_state.h"
 #include "agent/process/mail.h"
 #include "agent/process/memory.h"
@@ -165,7 +165,7 @@ fetch_message(struct cairn_agent *agent, const struct cairn_message *message,
     }
 }
 
-/* The first read that is to be given up now, and why; NULL where there is none. */
+/* The first read that must be given up now, and why; NULL: none. */
 static struct read *
 hopeless(const struct fetcher *fetcher, uint64_t now_ns, cairn_err *err)
 {
@@ -184,7 +184,7 @@ hopeless(const struct fetcher *fetcher, uint64_t now_ns, cairn_err *err)
     return NULL;
 }
 
-/* Asks again for what did not come, and gives up what is overdue. */
+/* Asks again for what is missing, and gives up what is overdue. */
 static void
 tick_fetcher(struct fetcher *fetcher, uint64_t now_ns)
 {

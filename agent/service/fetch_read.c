@@ -1,4 +1,4 @@
-/* agent/service/fetch_read.c - reading runs of blocks: from own memory, from another node, from a
+/* agent/service/fetch_read.c - reads runs of blocks: from own memory, from another node, from a
  * spilled file. */
 #include "agent/process/agent_state.h"
 #include "agent/process/mail.h"
@@ -53,7 +53,6 @@ fetch_blocks_good(const struct cairn_manifest *manifest, uint64_t first_block, u
     return true;
 }
 
-/* Reads from the memory of this agent. True when that settled it. */
 bool
 fetch_read_own(struct fetcher *fetcher, struct read *read)
 {
@@ -186,8 +185,7 @@ fetch_read_remote(struct fetcher *fetcher, struct read *read)
         mail_send(agent, &message, NULL, 0, UINT32_MAX, NULL);
 }
 
-/* Asks for the next reads, as many as may be in flight. One that is settled at once may change the
- * list, and call back. */
+/* A read that ends at once may change the list, and call back. */
 void
 fetch_pump(struct fetcher *fetcher)
 {
@@ -210,7 +208,7 @@ fetch_pump(struct fetcher *fetcher)
     fetcher_unhold(fetcher);
 }
 
-/* Splits runs into reads of what one message carries. */
+/* Splits runs into reads that fit one message each. */
 static cairn_err
 make_reads(struct fetcher *fetcher, const struct fetcher_run *runs, uint32_t count,
            struct batch *batch, struct read **head)

@@ -61,8 +61,8 @@ find_own_container(const struct fetcher *fetcher, struct cairn_session_restore_i
 }
 
 /*
- * The window's pages are made before the trainer hears of it, and it waits for that. Where
- * everything lies in this node's slot only blocks that are damaged there come through it.
+ * The trainer waits while the window's pages are made. If everything lies in this node's slot, only
+ * damaged blocks come through the window, so it is small.
  */
 static uint32_t
 window_blocks(const struct fetcher *fetcher, const struct cairn_session_restore_info *info)

@@ -161,8 +161,7 @@ answer_snapshot(struct cairn_agent *agent, struct request *request)
     request_answer(agent, request, 0, &writer);
 }
 
-/* What the core would do, without doing it: the step after the next is the first that all trainers
- * can still make. */
+/* A dry run of `snapshot`: all trainers can still take the step after the next. */
 static void
 foresee_snapshot(struct cairn_agent *agent, struct request *request)
 {
@@ -324,7 +323,7 @@ operator_frame(struct cairn_agent *agent, struct session *session,
     return true;
 }
 
-/* A directory on a file system that hangs must not take the answer with it. */
+/* Answers without the files if their file system hangs. */
 static void
 give_up_files(struct cairn_agent *agent, struct request *request)
 {

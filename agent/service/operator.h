@@ -11,8 +11,8 @@
  *                       Pure
  *   operator_node.c     one node's view of itself, and its JSON between agents
  *   operator_coverage.c what the ranks cover of the job and what not: of a node, and of the job
- *   operator_verdicts.c the verdicts of detection, and which node analyses. Pure
  *   operator_replan.c   what is advised about the plan. Pure
+ *   operator_verdicts.c the verdicts of detection, and which node analyses. Pure
  *   operator_files.c    reads the directory of spilled generations, in a worker
  *
  * Each file calls only those below it. Thread: loop, but for operator_files.c.

@@ -1,10 +1,9 @@
 /*
- * agent/service/operator_coverage.c - what the ranks cover of the job, and what not with the
- * reason: of one node out of its sessions, between agents as JSON, and of the whole job for
- * operators.
+ * agent/service/operator_coverage.c - what the ranks cover of the job, and what not, with reasons:
+ * of one node from its sessions, between agents as JSON, and of the whole job for operators.
  *
- * Ranks that say the same are one entry, since a job of many ranks mostly has the same to say on
- * each. All but operator_coverage_fill is pure.
+ * Ranks with the same report share one entry, since most ranks of a job report the same. Everything
+ * except operator_coverage_fill is pure.
  */
 #include "agent/service/operator_coverage.h"
 
@@ -22,7 +21,7 @@ static const char *const kind_names[OPERATOR_KINDS] = {NULL, "parameter", "optim
 
 /* ---- lists ---- */
 
-/* Adds one, or counts its ranks to one that says the same. */
+/* Adds an item, or adds its ranks to an equal one. */
 static void
 list_add(struct operator_uncovered_list *list, const struct operator_uncovered *item)
 {
@@ -52,7 +51,7 @@ list_add(struct operator_uncovered_list *list, const struct operator_uncovered *
 
 /* ---- one node ---- */
 
-/* The entry of a rank, which may have two sessions for a moment; NULL where there is no room. */
+/* The entry of a rank, which may have two sessions for a moment. NULL: no room. */
 static struct operator_rank *
 rank_of(struct operator_coverage *coverage, uint32_t rank)
 {
@@ -88,7 +87,7 @@ fill_told(const struct session *session, struct operator_rank *rank,
     }
 }
 
-/* All ranks are refused together: what the parts do not fit in may be registered on any of them. */
+/* All ranks are refused together: what does not fit may be registered on any of them. */
 static void
 fill_refused(const char *refusal, struct operator_rank *rank, struct operator_uncovered_list *list)
 {
@@ -196,7 +195,7 @@ operator_coverage_write(struct cairn_json_writer *writer, const struct operator_
     cairn_json_write_object_end(writer);
 }
 
-/* Numbers after those that are known come from a newer version, and are passed over. */
+/* Skips further numbers: they come from a newer version. */
 static void
 read_rank(struct cairn_json_reader *reader, struct operator_coverage *coverage)
 {
@@ -217,7 +216,7 @@ read_rank(struct cairn_json_reader *reader, struct operator_coverage *coverage)
     coverage->ranks[coverage->rank_count++] = rank;
 }
 
-/* A text that a terminal will show: a peer is not believed more than a trainer. */
+/* Cleans a text for a terminal: a peer is trusted no more than a trainer. */
 static void
 read_plain(struct cairn_json_reader *reader, char *text, size_t text_bytes)
 {

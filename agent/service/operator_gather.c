@@ -1,8 +1,4 @@
-/*
- * agent/service/operator_gather.c - what a request asks others for: the other agents' views of
- * themselves, and what lies in the spill directory. Both come back as calls in the loop, which take
- * the request on.
- */
+/* agent/service/operator_gather.c - what a request asks others for; see operator_gather.h. */
 #include "agent/service/operator_gather.h"
 
 #include "agent/process/agent_state.h"

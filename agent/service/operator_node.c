@@ -169,7 +169,7 @@ operator_node_write(struct cairn_json_writer *writer, const struct operator_node
     cairn_json_write_object_end(writer);
 }
 
-/* Numbers after those that are known come from a newer version, and are passed over. */
+/* Skips further numbers: they come from a newer version. */
 static void
 read_holding(struct cairn_json_reader *reader, struct operator_node *node)
 {
@@ -198,7 +198,7 @@ read_holding(struct cairn_json_reader *reader, struct operator_node *node)
                                   .age_ns = numbers[7]};
 }
 
-/* The field of a node's view, NULL where a newer version has more. */
+/* The field with this name; NULL: it comes from a newer version. */
 static uint64_t *
 find_field(struct operator_node *node, const char *name)
 {

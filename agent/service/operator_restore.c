@@ -127,7 +127,7 @@ request_export_ready(struct cairn_agent *agent, struct request *request)
     return true;
 }
 
-/* The dry run that comes before a wanted generation or an export has said what would be taken. */
+/* The dry run before a wanted generation or an export is done: decides how to go on. */
 static void
 chosen(struct cairn_agent *agent, struct request *request)
 {
@@ -216,7 +216,7 @@ check_catalog(struct cairn_agent *agent, uint64_t *records)
     return err;
 }
 
-/* 0 all good, 2 repaired, 3 loss found; else why it could not be told. */
+/* 0: all good; 2: repaired; 3: loss found; else the error's exit code. */
 static int
 verify_exit_code(const struct operator_verified *verified)
 {

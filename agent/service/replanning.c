@@ -1,12 +1,11 @@
 /*
- * agent/service/replanning.c - what to do about the plan while ranks are slow: where this agent
- * analyses the job, rates from open verdicts go to an adviser twice a second while steps are made,
- * and the offers that it wants are made by a worker.
+ * agent/service/replanning.c - advises what to do about the plan while ranks are slow; see
+ * replanning.h.
  *
- * The worker is one thread of its own, of low priority, with a limit of time: neither the loop nor
- * the protection waits for a plan, and trainers keep their processors. What it plans for is also
- * written to `replan.json` in the agent's directory, so that `cairn plan --problem` shows the plan
- * that is meant. Nothing is changed in the job.
+ * If this agent is the analyst, rates from open verdicts go to an adviser twice a second while
+ * steps are made. A worker makes the offers that the adviser asks for: one thread of low priority,
+ * with a time limit, so that trainers keep their processors. The problem that it plans for is also
+ * written to `replan.json` in the agent's directory, for `cairn plan --problem`.
  */
 #include "agent/service/replanning.h"
 
@@ -39,7 +38,7 @@ replanning_standstill_ns(void)
     return standstill_ns;
 }
 
-/* Offers being made. Between submit and done it is the worker's. */
+/* Offers being made. Belongs to the worker between submit and done. */
 struct offering {
     struct cairn_job job;
     struct cairn_agent *agent;
@@ -81,8 +80,8 @@ is_over(void *context)
            cairn_clock_now_ns(&offering->clock) >= offering->until_ns;
 }
 
-/* Writes the problem beside its place and moves it there: whoever reads sees all of one. 0, or
- * errno. */
+/* Writes the problem beside its place and renames it, so that readers see a whole file. Returns 0
+ * or errno. */
 static int
 write_problem(const struct cairn_problem *problem, const char *path)
 {
@@ -174,7 +173,7 @@ make_offers(struct cairn_agent *agent)
     }
 }
 
-/* Keeps the advice for the agent after this one. */
+/* Stores the advice for the next agent of this node. */
 static void
 store_advice(struct cairn_agent *agent)
 {
@@ -203,8 +202,8 @@ take_rates(struct cairn_agent *agent)
     return cairn_adviser_rates(state->adviser, ranks, rates, count, state->rates);
 }
 
-/* Takes up what the agent before this one advised about the same problem, where verdicts that were
- * kept still say that something is slow. */
+/* Continues with the stored advice about the same problem, if stored verdicts still say that
+ * something is slow. */
 static void
 load_advice(struct cairn_agent *agent)
 {

@@ -27,9 +27,9 @@ fail(struct spill_disk_job *job, cairn_err err, const char *format, ...)
 }
 
 /*
- * Removes what earlier spills left unfinished: they were given up, and their space may be what this
- * one lacks. A whole one that is newer than this generation is of an earlier run of the job, begun
- * anew without restoring it: retention would take it for the newest and remove this run's own.
+ * Removes what earlier spills left unfinished: they were given up, and this spill may need their
+ * space. Refuses if a whole one is newer than this generation: it is of a previous run that the job
+ * did not restore, and retention would keep it and remove this run's own.
  */
 static cairn_err
 clear_unfinished(struct spill_disk_job *job, int spill_fd)
@@ -58,8 +58,8 @@ clear_unfinished(struct spill_disk_job *job, int spill_fd)
     return err;
 }
 
-/* A spill directory is of one job: another one's retention and restores would take its generations
- * for their own. */
+/* Checks that the spill directory belongs to this job: another job's retention and restores would
+ * treat its generations as their own. */
 static cairn_err
 check_job(struct spill_disk_job *job, int spill_fd)
 {
@@ -105,8 +105,8 @@ begin(struct spill_disk_job *job)
     return err;
 }
 
-/* Every file of the plan is there with its size: a node whose spill_dir is another directory is
- * found here. */
+/* Checks that every file of the plan is there with its size. This finds a node whose spill_dir is
+ * another directory. */
 static cairn_err
 check_files(struct spill_disk_job *job, int dir_fd)
 {
@@ -221,7 +221,7 @@ wipe_name(int fd, const char *name)
     (void)!cairn_file_unlink(fd, name); /* not there, or it has said why */
 }
 
-/* Takes away the names that an export may have made, and no others. */
+/* Removes the names that an export may have made, and no others. */
 static cairn_err
 wipe(struct spill_disk_job *job)
 {

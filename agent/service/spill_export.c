@@ -74,7 +74,7 @@ tell_holders(struct cairn_agent *agent, enum spill_row row)
             spill_send(agent, a, row, export->id, export->generation, CAIRN_OK, "");
 }
 
-/* Ends the run and the pins, wipes after a failure, frees. The result is said by who calls. */
+/* Ends the run and the pins, wipes after a failure, frees. The caller reports the result. */
 static void
 export_end(struct cairn_agent *agent, bool wipe)
 {
@@ -128,8 +128,8 @@ export_say(struct cairn_agent *agent, uint64_t files, uint64_t bytes)
 
 /* ---- commit ---- */
 
-/* The plan names every file, so that a failed export can be wiped by it: a commit that failed wipes
- * at once. */
+/* The commit is done. If it failed, or nobody waits for it any more, wipes the files that the plan
+ * names. */
 static void
 export_committed(struct spill_disk_job *job)
 {
@@ -244,7 +244,7 @@ spill_export_message(struct cairn_agent *agent, const struct cairn_message *mess
     write_when_kept(agent);
 }
 
-/* Notes who holds the generation, and has them keep it. */
+/* Notes which agents hold the generation, and asks them to keep it. */
 static cairn_err
 ask_holders(struct cairn_agent *agent, struct spill_export *export)
 {

@@ -76,7 +76,7 @@ is_leader(const struct cairn_agent *agent, const struct cairn_core_view *view)
     return true;
 }
 
-/* A member's agent that is not alive, UINT32_MAX where all are. */
+/* A member's agent that is not alive; UINT32_MAX: all are. */
 static uint32_t
 find_dead(const struct cairn_agent *agent, const struct cairn_roster *table)
 {
@@ -86,7 +86,7 @@ find_dead(const struct cairn_agent *agent, const struct cairn_roster *table)
     return UINT32_MAX;
 }
 
-/* What people have to mend; the rest mends itself. */
+/* True for errors that an operator must fix; the others go away by themselves. */
 static bool
 needs_people(cairn_err err)
 {
@@ -164,8 +164,7 @@ removed(struct spill_disk_job *job)
         lead->removals_left = 0;
 }
 
-/* Takes away what a failed spill left, again while threads that were given up still have a file
- * there. */
+/* Removes what a failed spill left; again later if abandoned threads still have a file there. */
 static void
 remove_left(struct cairn_agent *agent)
 {
@@ -258,7 +257,7 @@ commit_when_whole(struct cairn_agent *agent)
                 cairn_err_text(err));
 }
 
-/* ---- what members say ---- */
+/* ---- messages of members ---- */
 
 /* Makes room for the checksums, once the own plan is known. */
 static bool
@@ -422,7 +421,7 @@ spill_lead_own(struct cairn_agent *agent, cairn_err err, const char *text)
 
 /* ---- the beginning ---- */
 
-/* Has every member that was not heard of yet take part. */
+/* Asks every member that has not answered yet to take part. */
 static void
 tell_start(struct cairn_agent *agent, enum spill_row row)
 {

@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Tells the checksums of the file that is due, as many as fit a message. */
+/* Sends the checksums of the file that is due, as many as fit a message. */
 static void
 tell_crcs(struct cairn_agent *agent, const struct cairn_universal_file *file)
 {
@@ -64,7 +64,7 @@ tell_progress(struct cairn_agent *agent)
     mail_send(agent, &message, NULL, 0, UINT32_MAX, NULL);
 }
 
-/* The next own file from `file` on; the number of files where there is none. */
+/* The next own file from `file` on; the number of files if there is none. */
 static uint32_t
 own_file(const struct cairn_agent *agent, const struct cairn_universal *plan, uint32_t file)
 {
@@ -73,7 +73,7 @@ own_file(const struct cairn_agent *agent, const struct cairn_universal *plan, ui
     return file;
 }
 
-/* Says what the leader does not know yet. */
+/* Sends what the leader does not know yet. */
 static void
 tell_leader(struct cairn_agent *agent)
 {
@@ -128,7 +128,7 @@ spill_part_ack(struct cairn_agent *agent, const struct cairn_message *message)
     tell_leader(agent);
 }
 
-/* Why this agent cannot take part; CAIRN_OK: it can, and keeps the generation. */
+/* CAIRN_OK, and pins the generation, or the error why this agent cannot take part. */
 static cairn_err
 check_start(struct cairn_agent *agent, const struct cairn_message *message, char *text)
 {
@@ -228,7 +228,6 @@ spill_part_ended(struct cairn_agent *agent, const struct cairn_message *message)
                "");
 }
 
-/* What makes going on useless: the leader that would commit is gone, or the generation is. */
 void
 spill_part_tick(struct cairn_agent *agent)
 {

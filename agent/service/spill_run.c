@@ -1,9 +1,9 @@
 /*
  * agent/service/spill_run.c - see spill_run.h.
  *
- * All progress is made in `advance`, called by the run's timer; callbacks of fetchers, files and
- * jobs only note what they found and start the timer, so that nothing nests and nothing is ended
- * under its caller. While `busy` a job of the disk thread owns everything below `plan` in struct
+ * All progress is made in `advance`, which the run's timer calls. Callbacks of fetchers, files and
+ * jobs only note what they found and start the timer, so nothing nests, and nothing ends inside its
+ * own caller. While `busy`, a job of the disk thread owns everything below `plan` in struct
  * spill_run; an ended run is freed when that job is back.
  */
 #include "agent/service/spill_run.h"
@@ -318,7 +318,7 @@ file_failed(struct spill_run *run, cairn_err err)
               cairn_err_text(err));
 }
 
-/* Goes on with the passes of a buffer until one has to wait. */
+/* Continues the passes of a buffer until one must wait. */
 static void
 fill_passes(struct spill_run *run)
 {

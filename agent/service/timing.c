@@ -104,7 +104,8 @@ timing_message(struct cairn_agent *agent, const struct cairn_message *message)
 
 /* ---- the timer ---- */
 
-/* Live members; before there is a roster, live agents that are no spares. */
+/* The agents that may be the analyst: live members, or live agents that are no spares as long as
+ * there is no roster. */
 static void
 find_eligible(struct cairn_agent *agent)
 {

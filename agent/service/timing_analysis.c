@@ -1,13 +1,12 @@
 /*
- * agent/service/timing_analysis.c - the analysis of the job in a thread of its own, where this
- * agent does it; see timing_state.h.
+ * agent/service/timing_analysis.c - the analysis of the job, in a thread of its own; see
+ * timing_analysis.h.
  *
- * Of 16,384 ranks a step takes some 75 ms to analyse, and a look for hangs as long: in the loop
- * heartbeats and blocks that are being protected would wait for it. So what other agents report
- * waits here, is handed to a worker with the next turn of the timer, and the worker owns the
- * analysis and a copy of the ledger until it is done. What it has changed becomes the agent's
- * ledger then, unless a newer one has arrived meanwhile: the verdicts that last are merged into
- * that one with the next turn.
+ * With 16,384 ranks a step takes some 75 ms to analyse, and the search for hangs as long. In the
+ * loop, heartbeats and blocks to protect would wait for that. So reports wait here and go to a
+ * worker with the next turn of the timer. The worker owns the analysis and a copy of the ledger
+ * until it is done. Its copy then becomes the agent's ledger, unless a newer one has arrived
+ * meanwhile: the next turn merges the verdicts that last into that one.
  */
 #include "agent/service/timing_analysis.h"
 

@@ -1,4 +1,4 @@
-/* agent/service/timing_process.c - how a trainer's process fares, as /proc/PID/stat tells. */
+/* agent/service/timing_process.c - reads /proc/PID/stat: whether a trainer's process runs. */
 #include "agent/service/timing_process.h"
 
 #include <fcntl.h>
@@ -9,8 +9,8 @@
 
 enum { STAT_BYTES = 1024 };
 
-/* Its state's letter and its start, in ticks since the machine's; false where there is no such
- * process. */
+/* Reads a process' state letter and its start, in ticks since the machine's start. False: there is
+ * no such process. */
 static bool
 read_stat(int64_t pid, char *state, uint64_t *start_ticks)
 {

@@ -1,10 +1,9 @@
 /*
- * agent/service/timing_rings.c - rings of timing records that trainers handed over: taken, read,
- * let go of; see timing_state.h.
+ * agent/service/timing_rings.c - rings of timing records that trainers handed over: mapped, read,
+ * released; see timing_rings.h.
  *
- * A ring is read from its mapping alone, by base/ring.h, which believes nothing in it; the file
- * cannot shrink. When a process has ended its rings are read to their ends, over the holes that a
- * killed writer may have left.
+ * A ring is read only from its mapping; its file cannot shrink. When a process has ended, its rings
+ * are read to their ends, across the holes that a killed writer may have left.
  */
 #include "agent/service/timing_rings.h"
 
@@ -29,7 +28,7 @@
 enum { BATCH = 128 };
 static const uint64_t look_every_ns = 500 * CAIRN_NS_PER_MS;
 static const uint64_t remember_gone_ns = 60 * CAIRN_NS_PER_S;
-/* for all operations to be seen in full, while somebody is suspected */
+/* While a rank is suspected, writers are asked to record all operations for so long. */
 static const uint64_t wish_ns = 10 * CAIRN_NS_PER_S;
 
 /* ---- ranks ---- */
@@ -79,8 +78,8 @@ same_process(const struct timing_rank *rank, const struct timing_process *proces
     return rank->process.pid == process->pid && rank->process.start_ticks == process->start_ticks;
 }
 
-/* The entry of a session's process, made where there is none: one of the same rank before it is let
- * go of. NULL: no room. */
+/* The entry of a session's process, made if there is none; an older process of the same rank is
+ * released. NULL: no room. */
 static struct timing_rank *
 rank_of(struct cairn_agent *agent, const struct session *session)
 {
@@ -144,7 +143,7 @@ count_rings(const struct timing_state *timing, const struct timing_rank *rank)
     return count;
 }
 
-/* Maps a ring and opens it for reading; *why says what is wrong with it. */
+/* Maps a ring and opens it for reading. On failure *why is what is wrong with it. */
 static cairn_err
 map_ring(int fd, struct timing_ring *out, const char **why)
 {
@@ -265,8 +264,8 @@ read_ring(struct cairn_agent *agent, struct timing_ring *ring)
     return total;
 }
 
-/* Nobody writes any more: what is there is read, and holes are stepped over. At most a round,
- * whatever the head says. */
+/* Reads a ring that nobody writes any more, and skips holes. Reads one round at most, since the
+ * head may be wrong. */
 static void
 read_to_the_end(struct cairn_agent *agent, struct timing_ring *ring)
 {
@@ -290,8 +289,8 @@ has_session(const struct cairn_agent *agent, uint64_t serial)
     return false;
 }
 
-/* What this agent ends itself says nothing of how the trainer ends, nor does a trainer that says
- * that it leaves. */
+/* A session is cut only if the trainer's end closed it without LEAVE: an end by this agent says
+ * nothing about the trainer. */
 void
 timing_session_ended(struct cairn_agent *agent, const struct session *session)
 {
