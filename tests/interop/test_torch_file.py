@@ -1,8 +1,8 @@
 """Files of torch.save that the C reader reads and the C writer writes, against PyTorch itself:
 names, shapes, strides and every byte.
 
-Needs the programs tests/unit/tools/test_torch_file and test_pickle of a build (BUILD=folder,
-build/plain by default).
+Needs the programs torch/test_file and pickle/test_pickle of tests/unit/tools/convert, in the build
+folder that BUILD names (build/plain by default).
 """
 import importlib.util
 import os
@@ -20,8 +20,8 @@ torch = pytest.importorskip("torch")
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = ROOT / os.environ.get("BUILD", "build/plain")
-READER = BUILD / "tests/unit/tools/test_torch_file"
-PICKLES = BUILD / "tests/unit/tools/test_pickle"
+READER = BUILD / "tests/unit/tools/convert/torch/test_file"
+PICKLES = BUILD / "tests/unit/tools/convert/pickle/test_pickle"
 
 
 def load_maker() -> ModuleType:
