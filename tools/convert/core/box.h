@@ -1,29 +1,27 @@
-/*
- * tools/convert/core/box.h - boxes of tensors in a layout, as readers, writers and everything
- * between them add and measure them.
- */
+/* tools/convert/core/box.h - boxes of tensors in a layout: adding and measuring them. For readers,
+ * writers and everything between. */
 #ifndef CAIRN_TOOLS_CONVERT_CORE_BOX_H
 #define CAIRN_TOOLS_CONVERT_CORE_BOX_H
 
 #include "snapshot/layout.h"
 
-/* Of all elements, of a tensor that is in a layout. */
+/* The bytes of all elements of a tensor in a layout. */
 uint64_t cairn_tensor_bytes(const struct cairn_tensor *tensor);
 
-/* Where a piece that is in a layout ends in its container: behind its farthest element. */
+/* Where a piece in a layout ends in its container: after its farthest element. */
 uint64_t cairn_box_end(const struct cairn_tensor *tensor, const struct cairn_piece *piece);
 
 /*
  * Fills in a piece that is a box of tensor number `tensor`, `known`, with its first element at
  * offset_bytes of the container. start and extent NULL: the whole tensor; stride_bytes NULL:
- * row-major without gaps. False: the box is empty. Whether it lies in its tensor, the layout says.
+ * row-major without gaps. False if the box is empty. The layout checks that it lies in its tensor.
  */
 bool cairn_box_make(const struct cairn_tensor *known, uint32_t tensor, uint32_t container,
                     const uint64_t *start, const uint64_t *extent, uint64_t offset_bytes,
                     const uint64_t *stride_bytes, struct cairn_piece *piece);
 
-/* Adds a tensor without pieces; *index gets its number, also where it was there. The errors of
- * cairn_layout_add; *why may be NULL. */
+/* Adds a tensor without pieces; *index gets its number, also if it exists already. Errors:
+ * those of cairn_layout_add; *why may be NULL. */
 CAIRN_MUST_CHECK cairn_err cairn_box_add_tensor(struct cairn_layout *layout, const char *name,
                                                 enum cairn_dtype dtype, enum cairn_kind kind,
                                                 uint32_t dims, const uint64_t *shape,

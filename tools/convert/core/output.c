@@ -1,4 +1,4 @@
-/* tools/convert/core/output.c - what shall be written: the tables that a format's plan fills. */
+/* tools/convert/core/output.c - see core/output.h: the tables that a format's plan fills. */
 #include "tools/convert/core/format.h"
 
 #include <stdlib.h>

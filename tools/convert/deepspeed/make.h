@@ -1,13 +1,13 @@
 /*
- * tools/convert/deepspeed/make.h - what DeepSpeed's files hold beside tensors, made for a
+ * tools/convert/deepspeed/make.h - makes what DeepSpeed's files hold beside tensors, for a
  * checkpoint that did not come from DeepSpeed.
  *
- * The checkpoint gets what it would carry had DeepSpeed saved it (deepspeed/state.h), and for each
- * trained parameter a master: where the source has none, because it trained in float32,
- * "fp32.<parameter>" is an alias of the parameter. From there on it is written as any other. What
- * ZeRO has no place for (EMA weights, state of loaders) lies under CAIRN_DEEPSPEED_CARRIED in the
- * first rank's model_states, which DeepSpeed gives back to who loads it as part of the client
- * state.
+ * The checkpoint gets what it would carry if DeepSpeed had saved it (deepspeed/state.h), and a
+ * master for each trained parameter. A source that trained in float32 has no masters:
+ * "fp32.<parameter>" is then an alias of the parameter. After that it is written like any other
+ * checkpoint. What ZeRO has no place for (EMA weights, state of loaders) lies under
+ * CAIRN_DEEPSPEED_CARRIED in the first rank's model_states. DeepSpeed returns it when loading, as
+ * part of the client state.
  */
 #ifndef CAIRN_TOOLS_CONVERT_DEEPSPEED_MAKE_H
 #define CAIRN_TOOLS_CONVERT_DEEPSPEED_MAKE_H

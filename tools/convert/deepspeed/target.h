@@ -1,6 +1,6 @@
 /*
  * tools/convert/deepspeed/target.h - what the writers of DeepSpeed's two formats share: the carried
- * objects, the groups they tell of, and files of torch.save made from them.
+ * objects, the groups of parameters in them, and files of torch.save made from them.
  */
 #ifndef CAIRN_TOOLS_CONVERT_DEEPSPEED_TARGET_H
 #define CAIRN_TOOLS_CONVERT_DEEPSPEED_TARGET_H

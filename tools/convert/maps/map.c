@@ -1,8 +1,8 @@
 /*
- * tools/convert/maps/map.c - see map.h: finding the direction, taking the source's tensors one
- * after the other.
+ * tools/convert/maps/map.c - see maps/map.h. Finds the direction, then takes the source's tensors
+ * one after the other.
  *
- * Aliases come last, so that what they are an alias of is there already and they can stay one.
+ * Aliases come last: what they are an alias of exists by then, so they can stay aliases.
  */
 #include "tools/convert/maps/map.h"
 

@@ -1,10 +1,10 @@
 /*
- * tools/convert/megatron/target.h - what a Megatron-LM checkpoint shall be: its ranks, which keys
- * each chunk has in which order, and what has found its place.
+ * tools/convert/megatron/target.h - a Megatron-LM checkpoint to be written: its ranks, which keys
+ * each chunk has in which order, and which tensors have found their place.
  *
- * The order of keys is that in which modules register, since the optimizer's buffers go by it. It
- * is carried from a checkpoint that Megatron-LM saved; for others it is the order of the table of
- * megatron/names.c.
+ * The order of keys is that in which modules register, because it decides the optimizer's buffers.
+ * It is carried from a checkpoint that Megatron-LM saved. For others it is the order of the table
+ * in megatron/names.c.
  */
 #ifndef CAIRN_TOOLS_CONVERT_MEGATRON_TARGET_H
 #define CAIRN_TOOLS_CONVERT_MEGATRON_TARGET_H

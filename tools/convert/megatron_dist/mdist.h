@@ -1,19 +1,22 @@
 /*
- * tools/convert/megatron_dist/mdist.h - Megatron-Core's distributed checkpoints (torch_dist): a
- * distributed checkpoint of PyTorch with keys of its own (megatron/dist_names.h), common.pt with
- * what is no array, and metadata.json, the commit marker. For megatron_dist/format.c and the files
- * behind it.
+ * tools/convert/megatron_dist/mdist.h - Megatron-Core's distributed checkpoints (torch_dist), for
+ * megatron_dist/format.c and the files that it calls. They are:
  *
- * Canonical is what all of its forms agree in: a tensor per layer and expert, GLU's linear_fc1 as
- * [gates; ups], the vocabulary without padding where the arguments say how large it is, the
- * optimizer's state by parameter. Opaque state:
+ *   a distributed checkpoint of PyTorch with keys of its own (megatron/dist_names.h)
+ *   common.pt, what is not an array
+ *   metadata.json, the commit marker
+ *
+ * Canonical is what all forms have in common: one tensor per layer and expert, GLU's linear_fc1 as
+ * [gates; ups], the vocabulary without padding if the arguments give its size, the optimizer's
+ * state by parameter. Opaque state:
  *
  *   <key>.pickle                a value of common.pt: args, iteration, optimizer, …
- *   <key>/shard_<i>_<n>.pickle  a ShardedObject: a list of one object, as it lies there
- *   megatron-dist/keys.pickle   what the names do not give back: a list of tuples (key by default,
- *                               key), ("apart", what stands before a number that is no dimension),
- *                               ("halves", "") where gates and ups are arrays of their own,
- *                               ("norms", "") where norms before layers are
+ *   <key>/shard_<i>_<n>.pickle  a ShardedObject: a list of one object, unchanged
+ *   megatron-dist/keys.pickle   what the names do not tell, a list of tuples:
+ *                               (default key, key)
+ *                               ("apart", what stands before a number that is not a dimension)
+ *                               ("halves", "") if gates and ups are arrays of their own
+ *                               ("norms", "") if norms before layers are
  */
 #ifndef CAIRN_TOOLS_CONVERT_MEGATRON_DIST_MDIST_H
 #define CAIRN_TOOLS_CONVERT_MEGATRON_DIST_MDIST_H

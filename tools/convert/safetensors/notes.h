@@ -2,8 +2,8 @@
  * tools/convert/safetensors/notes.h - what the headers of safetensors files say about themselves in
  * "__metadata__": text by key, such as a licence or what a model was trained with.
  *
- * A checkpoint carries those of all its files as one opaque state, an object of JSON with its keys
- * in order. Not among them are what every file says ("format": "pt") and what is ours ("cairn_…").
+ * A checkpoint carries the notes of all its files as one opaque state, a JSON object with its keys
+ * in order. It leaves out what every file says ("format": "pt") and our own notes ("cairn_…").
  */
 #ifndef CAIRN_TOOLS_CONVERT_SAFETENSORS_NOTES_H
 #define CAIRN_TOOLS_CONVERT_SAFETENSORS_NOTES_H

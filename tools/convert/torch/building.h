@@ -1,4 +1,4 @@
-/* tools/convert/torch/building.h - the tree of a file of torch.save that is being made; for
+/* tools/convert/torch/building.h - the tree of a file of torch.save while it is made; for
  * torch/build.c, torch/say.c, torch/restore.c and torch/plan.c. */
 #ifndef CAIRN_TOOLS_CONVERT_TORCH_BUILDING_H
 #define CAIRN_TOOLS_CONVERT_TORCH_BUILDING_H

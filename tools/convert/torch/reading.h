@@ -1,4 +1,4 @@
-/* tools/convert/torch/reading.h - a file of torch.save that is being read into a checkpoint; for
+/* tools/convert/torch/reading.h - a file of torch.save while it is read into a checkpoint; for
  * torch/format.c and torch/parameters.c. */
 #ifndef CAIRN_TOOLS_CONVERT_TORCH_READING_H
 #define CAIRN_TOOLS_CONVERT_TORCH_READING_H

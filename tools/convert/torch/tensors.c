@@ -1,8 +1,8 @@
 /*
  * tools/convert/torch/tensors.c - the tensors at the ends of a tree, with their names.
  *
- * A container that is held twice is walked twice, so that no tensor lacks a name; a cycle is not
- * walked again; a bound on steps stops trees that are small and have endlessly many paths.
+ * A container that is held twice is walked twice, so every tensor gets all its names. A cycle is
+ * not walked again. A limit on steps stops small trees with endlessly many paths.
  */
 #include <inttypes.h>
 #include <stdio.h>
