@@ -102,6 +102,55 @@ write_entry(int folder_fd, const char *socket_path)
     return false;
 }
 
+/* The socket's path in an entry; false if the file is not one. */
+static bool
+read_entry(int folder_fd, const char *name, char socket_path[CAIRN_CONFIG_SOCKET_BYTES_MAX])
+{
+    char bytes[CAIRN_CONFIG_SOCKET_BYTES_MAX + 1], expected[NAME_BYTES];
+    int fd = openat(folder_fd, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    struct stat status;
+    ssize_t len = 0;
+
+    if (fd >= 0 && fstat(fd, &status) == 0 && S_ISREG(status.st_mode))
+        len = read(fd, bytes, sizeof bytes);
+    if (fd >= 0)
+        close(fd);
+    if (len < 2 || len > CAIRN_CONFIG_SOCKET_BYTES_MAX || bytes[len - 1] != '\n' || bytes[0] != '/')
+        return false;
+    bytes[len - 1] = '\0';
+    name_of(bytes, expected);
+    if (strlen(bytes) != (size_t)len - 1 || strcmp(name, expected) != 0)
+        return false;
+    memcpy(socket_path, bytes, (size_t)len);
+    return true;
+}
+
+/* Removes entries whose lock file is gone: their agents crashed, and somebody removed the folder of
+ * their sockets. Others are left alone, for an agent with that socket may be starting now. */
+static void
+remove_orphans(int folder_fd)
+{
+    int fd = openat(folder_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *folder = fd >= 0 ? fdopendir(fd) : NULL;
+    uint32_t looked_at = 0;
+    struct dirent *file;
+
+    if (!folder && fd >= 0)
+        close(fd);
+    while (folder && looked_at++ < CAIRN_LISTING_FILES_MAX && (file = readdir(folder)) != NULL) {
+        char socket_path[CAIRN_CONFIG_SOCKET_BYTES_MAX], lock_path[sizeof socket_path + 8];
+        struct stat status;
+
+        if (strlen(file->d_name) != NAME_CHARS || !read_entry(fd, file->d_name, socket_path))
+            continue;
+        snprintf(lock_path, sizeof lock_path, "%s.lock", socket_path);
+        if (lstat(lock_path, &status) != 0 && errno == ENOENT)
+            (void)unlinkat(fd, file->d_name, 0);
+    }
+    if (folder)
+        closedir(folder);
+}
+
 void
 cairn_listing_add(const char *socket_path)
 {
@@ -113,6 +162,8 @@ cairn_listing_add(const char *socket_path)
     for (uint32_t i = 0; i < count && !added; i++) {
         int fd = open_folder(&places[i], true);
 
+        if (fd >= 0)
+            remove_orphans(fd);
         added = fd >= 0 && write_entry(fd, socket_path);
         error = errno;
         if (fd >= 0)
@@ -141,29 +192,6 @@ cairn_listing_remove(const char *socket_path)
         (void)unlinkat(fd, name, 0);
         close(fd);
     }
-}
-
-/* The socket's path in an entry; false if the file is not one. */
-static bool
-read_entry(int folder_fd, const char *name, char socket_path[CAIRN_CONFIG_SOCKET_BYTES_MAX])
-{
-    char bytes[CAIRN_CONFIG_SOCKET_BYTES_MAX + 1], expected[NAME_BYTES];
-    int fd = openat(folder_fd, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-    struct stat status;
-    ssize_t len = 0;
-
-    if (fd >= 0 && fstat(fd, &status) == 0 && S_ISREG(status.st_mode))
-        len = read(fd, bytes, sizeof bytes);
-    if (fd >= 0)
-        close(fd);
-    if (len < 2 || len > CAIRN_CONFIG_SOCKET_BYTES_MAX || bytes[len - 1] != '\n' || bytes[0] != '/')
-        return false;
-    bytes[len - 1] = '\0';
-    name_of(bytes, expected);
-    if (strlen(bytes) != (size_t)len - 1 || strcmp(name, expected) != 0)
-        return false;
-    memcpy(socket_path, bytes, (size_t)len);
-    return true;
 }
 
 static bool

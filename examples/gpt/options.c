@@ -54,7 +54,7 @@ static const struct option table[] = {
     {"weight-decay", FLOAT, AT(adamw.weight_decay), 0, 10, "0.1", "of matrices"},
     {"clip", FLOAT, AT(clip), 1e-6, 1e6, "1.0", "largest norm of the gradient"},
     {"resume", FLAG, AT(resume), 0, 0, NULL,
-     "restore the newest generation first, if there is one"},
+     "restore the newest generation first, if there is one; also with CAIRN_RESUME=1"},
     {"agent", TEXT, AT(agent_socket), 0, 0, NULL,
      "socket of the node's agent; default: $CAIRN_AGENT"},
     {"job", TEXT, AT(job), 0, 0, NULL, "name of the job; default: $CAIRN_JOB, else \"default\""},
@@ -180,7 +180,8 @@ find(const char *name, size_t length)
 cairn_err
 gpt_options_parse(int argc, char **argv, struct gpt_options *out)
 {
-    struct gpt_options options = {0};
+    const char *resume = getenv("CAIRN_RESUME"); /* set by `cairn run --resume` */
+    struct gpt_options options = {.resume = resume && strcmp(resume, "1") == 0};
     cairn_err err;
 
     for (size_t i = 0; i < OPTIONS; i++) {

@@ -9,7 +9,9 @@ def pytest_configure(config):
     if "TMPDIR" not in os.environ:
         config.scratch = tempfile.mkdtemp(prefix="cairn-interop-")
         os.environ["TMPDIR"] = config.scratch
-        tempfile.tempdir = None  # it is looked for anew
+        tempfile.tempdir = None  # read $TMPDIR again
+    # The agents of this run are not in the user's list of agents.
+    os.environ["XDG_RUNTIME_DIR"] = os.environ["TMPDIR"]
 
 
 def pytest_unconfigure(config):

@@ -52,6 +52,22 @@ teardown(void **state)
     return 0;
 }
 
+/* A socket in the list's folder, with its lock file. */
+static const char *
+claim(struct list *list, const char *name)
+{
+    static char path[PATH_BYTES];
+    char lock_path[PATH_BYTES + 8];
+    int fd;
+
+    snprintf(path, sizeof path, "%s/%s", list->dir, name);
+    snprintf(lock_path, sizeof lock_path, "%s.lock", path);
+    fd = open(lock_path, O_WRONLY | O_CREAT, 0600);
+    assert_true(fd >= 0);
+    close(fd);
+    return path;
+}
+
 static uint32_t
 read_list(struct list *list, uint32_t max)
 {
@@ -65,20 +81,34 @@ what_is_added_is_read(void **state)
 
     assert_int_equal(read_list(list, SOCKETS_MAX), 0);
     assert_true(list->complete);
-    cairn_listing_remove("/a.sock"); /* there is no list yet */
-    cairn_listing_add("/a.sock");
-    cairn_listing_add("/a.sock"); /* again, after a crash */
+    cairn_listing_remove(claim(list, "a")); /* there is no list yet */
+    cairn_listing_add(claim(list, "a"));
+    cairn_listing_add(claim(list, "a")); /* again, after a crash */
     assert_int_equal(read_list(list, SOCKETS_MAX), 1);
-    assert_string_equal(list->sockets[0], "/a.sock");
-    cairn_listing_add("/b.sock");
+    assert_string_equal(list->sockets[0], claim(list, "a"));
+    cairn_listing_add(claim(list, "b"));
     assert_int_equal(read_list(list, SOCKETS_MAX), 2);
     assert_true(list->complete);
     assert_int_equal(read_list(list, 1), 1);
     assert_false(list->complete);
-    cairn_listing_remove("/a.sock");
-    cairn_listing_remove("/a.sock");
+    cairn_listing_remove(claim(list, "a"));
+    cairn_listing_remove(claim(list, "a"));
     assert_int_equal(read_list(list, SOCKETS_MAX), 1);
-    assert_string_equal(list->sockets[0], "/b.sock");
+    assert_string_equal(list->sockets[0], claim(list, "b"));
+}
+
+static void
+what_lost_its_lock_file_is_removed(void **state)
+{
+    struct list *list = *state;
+
+    cairn_listing_add("/gone/a.sock");
+    assert_int_equal(read_list(list, SOCKETS_MAX), 1);
+    cairn_listing_add(claim(list, "b"));
+    cairn_listing_add(claim(list, "c"));
+    assert_int_equal(read_list(list, SOCKETS_MAX), 2);
+    for (uint32_t i = 0; i < 2; i++)
+        assert_string_not_equal(list->sockets[i], "/gone/a.sock");
 }
 
 static void
@@ -168,6 +198,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(what_is_added_is_read, setup, teardown),
+        cmocka_unit_test_setup_teardown(what_lost_its_lock_file_is_removed, setup, teardown),
         cmocka_unit_test_setup_teardown(a_folder_of_others_is_not_used, setup, teardown),
         cmocka_unit_test_setup_teardown(files_that_are_no_entries_are_skipped, setup, teardown),
         cmocka_unit_test_setup_teardown(a_list_without_end_is_not_read_whole, setup, teardown),

@@ -6,6 +6,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -40,6 +41,21 @@ test_defaults_are_a_whole_job(void **state)
     assert_int_equal(options.plan.layer_end, options.shape.layers);
     assert_int_equal(options.plan.micro_count, options.plan.micro_total);
     assert_false(options.resume);
+}
+
+static void
+test_cairn_run_resumes(void **state)
+{
+    struct gpt_options options;
+
+    (void)state;
+    assert_int_equal(setenv("CAIRN_RESUME", "1", 1), 0);
+    assert_int_equal(parse("gpt", &options), CAIRN_OK);
+    assert_true(options.resume);
+    assert_int_equal(setenv("CAIRN_RESUME", "0", 1), 0);
+    assert_int_equal(parse("gpt", &options), CAIRN_OK);
+    assert_false(options.resume);
+    assert_int_equal(unsetenv("CAIRN_RESUME"), 0);
 }
 
 static void
@@ -194,6 +210,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_defaults_are_a_whole_job),
+        cmocka_unit_test(test_cairn_run_resumes),
         cmocka_unit_test(test_uneven_plan),
         cmocka_unit_test(test_even_division),
         cmocka_unit_test(test_wrong_usage),

@@ -1,0 +1,183 @@
+#!/usr/bin/env python3
+"""Runs the quick starts of README.md literally, as a new user does: in order, in an empty HOME, with
+no variable of Cairn's or of a desktop session.
+
+A quick start is a block that begins with ```sh and a name that begins with "quickstart". A comment
+tells what a command promises: `prints "WORDS"` (on stdout or stderr) and `exits N` (otherwise 0).
+Where the system allows it, each block gets /tmp, /run and process numbers of its own, as in a fresh
+container. In the end the agents are ended by the `kill` command that `cairn run` printed, and nothing
+may be left.
+"""
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+from harness import PATIENCE, PEER, ROOT, build, say, text_of
+
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+TORCH = os.path.join(ROOT, "build", "venv", "bin")
+NAMESPACES = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
+
+# Ends what the commands said they started, and lists which processes of this HOME are left.
+LAST_WORDS = r"""
+kill $(sed -n 's/.*`kill \([0-9 ]*\)` ends it.*/\1/p' "$OUT"/*.text) 2>>"$OUT/kill"
+for i in $(seq 300); do
+    left=
+    for process in /proc/[0-9]*; do
+        number=${process#/proc/}
+        [ "$number" = $$ ] && continue
+        tr '\0' '\n' <"$process/environ" 2>/dev/null | grep -qxF "HOME=$HOME" || continue
+        name=$(tr '\0' ' ' <"$process/cmdline" 2>/dev/null) && [ -n "$name" ] || continue
+        left="$left$number $name
+"
+    done
+    [ -z "$left" ] && break
+    sleep 0.1
+done
+printf %s "$left" >"$OUT/left"
+"""
+
+
+def quick_starts():
+    """{name: [command line]} of README.md."""
+    text = text_of(os.path.join(ROOT, "README.md"))
+    blocks = re.findall(r"^```sh (quickstart[a-z-]*)\n(.*?)^```$", text, re.M | re.S)
+    return {name: [line for line in body.splitlines() if line.strip()] for name, body in blocks}
+
+
+def promises(line):
+    """(the words that a command's comment says it prints, the exit code)"""
+    comment = line.partition(" # ")[2]
+    code = re.search(r"\bexits (\d+)", comment)
+    return re.findall(r'prints "([^"]+)"', comment), int(code[1]) if code else 0
+
+
+def isolation():
+    """The command before a script that gives it /tmp, /run and processes of its own; empty where
+    the system does not allow that."""
+    if not shutil.which("unshare"):
+        return []
+    prefix = NAMESPACES if os.geteuid() == 0 else [*NAMESPACES, "--user", "--map-root-user"]
+    tried = subprocess.run([*prefix, "sh", "-c", "mount -t tmpfs none /run"], capture_output=True)
+    return prefix if tried.returncode == 0 else []
+
+
+class QuickStart(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.mkdtemp(prefix="cairn-quick-")
+        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+        self.out = os.path.join(self.folder, "out")
+        self.home = os.path.join(self.folder, "home")
+        os.mkdir(self.out)
+        os.mkdir(self.home)
+
+    def script(self, lines, isolated):
+        """Each command's output in a file of its own, and its exit code in another."""
+        text = []
+        if isolated:
+            text.append("set -e")
+            for place in ("/run", "/tmp"):  # /tmp last: the files of this test are in it
+                if os.path.commonpath([ROOT, place]) == place:
+                    continue
+                if os.path.commonpath([self.folder, place]) == place:
+                    keep = os.path.join("/mnt", "cairn-quick")
+                    text += [
+                        f"mount -t tmpfs none /mnt && mkdir -p {keep}",
+                        f"mount --bind {shlex.quote(self.folder)} {keep}",
+                        f"mount -t tmpfs none {place} && mkdir -p {shlex.quote(self.folder)}",
+                        f"mount --bind {keep} {shlex.quote(self.folder)}",
+                    ]
+                else:
+                    text.append(f"mount -t tmpfs none {place}")
+            text.append("set +e")
+        text.append(f"cd {shlex.quote(ROOT)}")
+        for number, line in enumerate(lines):
+            text += [
+                "{",
+                line,
+                f'}} >"$OUT/{number}.text" 2>&1 </dev/null',
+                f'echo $? >"$OUT/{number}.code"',
+            ]
+        return "\n".join([*text, LAST_WORDS])
+
+    def follow(self, lines, path):
+        """Runs the lines and returns what each of them printed."""
+        prefix = isolation()
+        environment = {"HOME": self.home, "PATH": path, "OUT": self.out, "LANG": "C.UTF-8"}
+        if not prefix:
+            busy = subprocess.run(
+                [os.path.join(ROOT, "cairn"), "status"], env=environment, capture_output=True
+            )
+            if busy.returncode != PEER:
+                self.skipTest("an agent of this user runs, and there are no namespaces here")
+        done = subprocess.run(
+            [*prefix, "bash", "-c", self.script(lines, bool(prefix))],
+            env=environment,
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=200 * PATIENCE,
+        )
+        printed = []
+        for number, line in enumerate(lines):
+            words, code = promises(line)
+            text = text_of(os.path.join(self.out, f"{number}.text"))
+            said = f"{line}\n{text}{done.stdout}"
+            self.assertEqual(text_of(os.path.join(self.out, f"{number}.code")), f"{code}\n", said)
+            for word in words:
+                self.assertIn(word, text, said)
+            printed.append(text)
+        self.assertEqual(text_of(os.path.join(self.out, "kill")), "")
+        self.assertEqual(text_of(os.path.join(self.out, "left")), "")
+        say(f"{len(lines)} commands, {'' if prefix else 'not '}in namespaces")
+        return printed
+
+    def test_basic(self):
+        lines = quick_starts()["quickstart"]
+        self.assertEqual(lines[0].split("#")[0].strip(), "make")
+        printed = self.follow(lines, PATH)
+        steps = [
+            int(found)
+            for text in printed
+            for found in re.findall(r"resumes from epoch 1 step (\d+)", text)
+        ]
+        self.assertEqual(len(steps), 1)
+        self.assertGreaterEqual(steps[0], 1)
+        self.assertIn("job default", next(t for line, t in zip(lines, printed) if "status" in line))
+
+    def test_pytorch(self):
+        tried = (
+            subprocess.run(
+                [os.path.join(TORCH, "python3"), "-c", "import torch"],
+                capture_output=True,
+                check=False,
+            )
+            if os.path.exists(os.path.join(TORCH, "python3"))
+            else None
+        )
+        if not tried or tried.returncode:
+            self.skipTest("no PyTorch in build/venv (make interop installs it)")
+        lines = quick_starts()["quickstart-pytorch"]
+        printed = self.follow(lines, f"{ROOT}:{TORCH}:{PATH}")
+        self.assertIn("resumed: the state after update 60\n", printed[-1])
+        self.assertIn("step 61 of 120", printed[-1])
+
+    def test_every_block_is_run(self):
+        self.assertEqual(sorted(quick_starts()), ["quickstart", "quickstart-pytorch"])
+
+    def test_every_file_is_there(self):
+        for lines in quick_starts().values():
+            for path in re.findall(r"\b((?:examples|tools|docs)/[\w./-]+)", "\n".join(lines)):
+                self.assertTrue(os.path.exists(os.path.join(ROOT, path)), path)
+
+
+if __name__ == "__main__":
+    build()
+    unittest.main(argv=[sys.argv[0], *sys.argv[1:]])
