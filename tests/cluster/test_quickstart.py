@@ -168,6 +168,17 @@ class QuickStart(unittest.TestCase):
         printed = self.follow(lines, f"{ROOT}:{TORCH}:{PATH}")
         self.assertIn("resumed: the state after update 60\n", printed[-1])
         self.assertIn("step 61 of 120", printed[-1])
+        # as if it had never stopped: the last snapshot holds the moments, too
+        plain = subprocess.run(
+            [os.path.join(TORCH, "python3"), "examples/train.py", "--steps", "120"],
+            cwd=ROOT,
+            env={"HOME": self.home, "PATH": PATH},
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+        )
+        last = [line for line in printed[-1].splitlines() if line.startswith("step 1")]
+        self.assertEqual(last, plain.stdout.splitlines()[-len(last) :])
 
     def test_every_block_is_run(self):
         self.assertEqual(sorted(quick_starts()), ["quickstart", "quickstart-pytorch"])

@@ -93,6 +93,9 @@ class Job:
         self._stepping: List[Any] = []
         self._in_closure = False  # the step of an optimizer has begun, its update has not
         self._stepped: Dict[int, None] = {}  # ids of the optimizers, in the order of their steps
+        # Optimizers of a round whose snapshot has not begun. A script's main() drops them when it
+        # returns, but the last snapshot, which is taken later, needs their state.
+        self._kept: Dict[int, Any] = {}
         self._cycle: Optional[Set[int]] = None
         self._turns: Dict[int, int] = {}  # of the last whole round: an optimizer's id → its turn
         self._begins_at_once = False
@@ -172,6 +175,7 @@ class Job:
             pass  # the store is gone, and the others with it
         self._ended = True
         self._pending = self._begun = False
+        self._kept = {}
         self.models.unwatch()
 
     def _leave(self) -> None:
@@ -241,6 +245,9 @@ class Job:
         if id(optimizer) in self._stepped:  # the first one is back: those since were all there are
             self._cycle = set(self._stepped)
             self._end_round()
+            self._kept = {}
+        if self._pending:  # no forward came since the last round
+            self._kept = {}
         self._in_closure = has_closure
         if not has_closure:
             self.before_update(optimizer)
@@ -369,6 +376,7 @@ class Job:
         if known is None:
             return
         known.after_update()
+        self._kept[id(optimizer)] = optimizer
         grown = self._layout is None or self._layout.has_grown(known)
         if grown:
             known.note_missing()
@@ -386,6 +394,7 @@ class Job:
         if grown:
             self._names.publish_early()
         if self._begins_at_once:
+            self._kept = {}
             self._begin()
 
     def before_forward(self, module: Any) -> None:
@@ -396,6 +405,7 @@ class Job:
             self._resume.attempt(final=False)
         if self._pending and (self._in_closure or not self._stepping) and _tensors.is_training():
             if not _tensors.is_recording_a_graph():  # then the next forward will do
+                self._kept = {}
                 self._begin()
 
     # ---- capture ----
@@ -610,6 +620,7 @@ class Job:
         except Exception as error:
             self.say(f"the last snapshot could not be ended: {type(error).__name__}: {error}")
         self._ended = True
+        self._kept = {}
         client, self.client = self.client, None
         client.close_with_the_process()
 
