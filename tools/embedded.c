@@ -1,9 +1,9 @@
 /*
  * tools/embedded.c - starts an agent with the embedded default.
  *
- * All is in one private directory, $XDG_RUNTIME_DIR/cairn or /tmp/cairn-UID (mode 0700, ours, no
- * link), under a name made of the socket's path: NAME.yaml the configuration, NAME.log its log,
- * NAME.lock held while it is started, NAME/ its state.
+ * Its files are in a private directory, $XDG_RUNTIME_DIR/cairn or /tmp/cairn-UID (mode 0700, ours,
+ * not a link), under a name made from the socket's path: NAME.yaml is the configuration, NAME.log
+ * the log, NAME.lock is held while the agent starts, NAME/ is its state.
  */
 #include "tools/embedded.h"
 
@@ -28,7 +28,7 @@
 
 enum { START_SECONDS = 30, POLL_MS = 50, HELLO_MS = 2000 };
 
-/* Makes the private directory, and refuses one that another user could have put there. */
+/* Makes the private directory. Refuses one that another user could have made. */
 static bool
 private_directory(char *path, size_t path_bytes)
 {
@@ -41,12 +41,12 @@ private_directory(char *path, size_t path_bytes)
     else
         len = snprintf(path, path_bytes, "/tmp/cairn-%u", geteuid());
     if (len < 0 || (size_t)len >= path_bytes) {
-        cairn_tool_error("run", "$XDG_RUNTIME_DIR is too long", NULL, "set it to a shorter path");
+        fprintf(stderr, "cairn run: $XDG_RUNTIME_DIR: the path is too long; set a shorter one\n");
         return false;
     }
     if (mkdir(path, 0700) != 0 && errno != EEXIST) {
         fprintf(stderr,
-                "cairn run: the directory %s cannot be made: %s: set $XDG_RUNTIME_DIR to one of "
+                "cairn run: %s: cannot make this directory: %s; set $XDG_RUNTIME_DIR to one of "
                 "yours\n",
                 path, strerror(errno));
         return false;
@@ -54,9 +54,8 @@ private_directory(char *path, size_t path_bytes)
     if (lstat(path, &status) != 0 || !S_ISDIR(status.st_mode) || status.st_uid != geteuid() ||
         (status.st_mode & 077)) {
         fprintf(stderr,
-                "cairn run: %s is no directory of ours with mode 0700, so somebody else could read "
-                "or change what "
-                "lies there: remove it, or set $XDG_RUNTIME_DIR\n",
+                "cairn run: %s: expected a directory of yours with mode 0700; remove it, or set "
+                "$XDG_RUNTIME_DIR\n",
                 path);
         return false;
     }
@@ -138,18 +137,17 @@ write_config(const struct cairn_embedded *embedded, const char *socket_path, con
     int fd;
 
     if (!port || !is_plain(embedded->job) || !is_plain(socket_path)) {
-        cairn_tool_error(
-            "run", "no agent can be started",
-            port ? "the job's name or the socket's path has quotes or control characters"
-                 : "no port of 127.0.0.1 is free",
-            NULL);
+        fprintf(stderr, "cairn run: cannot start an agent: %s\n",
+                port ? "the job's name or the socket's path has quotes or control characters; "
+                       "rename it"
+                     : "no port of 127.0.0.1 is free");
         return CAIRN_INVAL;
     }
     snprintf(path, sizeof path, "%s.yaml", base);
     fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
     file = fd >= 0 ? fdopen(fd, "w") : NULL;
     if (!file) {
-        fprintf(stderr, "cairn run: %s cannot be written: %s\n", path, strerror(errno));
+        fprintf(stderr, "cairn run: %s: cannot write it: %s\n", path, strerror(errno));
         if (fd >= 0)
             close(fd);
         return CAIRN_IO;
@@ -165,7 +163,7 @@ write_config(const struct cairn_embedded *embedded, const char *socket_path, con
     written = !ferror(file);
     written &= fclose(file) == 0;
     if (!written) {
-        fprintf(stderr, "cairn run: %s could not be written whole: is the disk full?\n", path);
+        fprintf(stderr, "cairn run: %s: cannot write all of it; is the disk full?\n", path);
         return CAIRN_IO;
     }
     err = cairn_config_load(path, &config, error, sizeof error);
@@ -212,16 +210,14 @@ await_agent(pid_t child, const char *socket_path, const char *base)
         if (cairn_agent_answers(socket_path, HELLO_MS))
             return CAIRN_OK;
         if (waitpid(child, &status, WNOHANG) == child) {
-            fprintf(
-                stderr,
-                "cairn run: the agent that was started ended at once (exit code %d): read %s.log\n",
-                WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), base);
+            fprintf(stderr,
+                    "cairn run: the new agent ended at once with exit code %d; read %s.log\n",
+                    WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), base);
             return CAIRN_PEER;
         }
         nanosleep(&pause, NULL);
     }
-    fprintf(stderr,
-            "cairn run: the agent that was started does not answer within %d s: read %s.log\n",
+    fprintf(stderr, "cairn run: the new agent did not answer within %d s; read %s.log\n",
             START_SECONDS, base);
     return CAIRN_TIMEOUT;
 }
@@ -243,7 +239,7 @@ cairn_embedded_start(const struct cairn_embedded *embedded, const char *socket_p
     snprintf(lock_path, sizeof lock_path, "%s.lock", base);
     lock_fd = open(lock_path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (lock_fd < 0 || flock(lock_fd, LOCK_EX) != 0) {
-        fprintf(stderr, "cairn run: %s cannot be locked: %s\n", lock_path, strerror(errno));
+        fprintf(stderr, "cairn run: %s: cannot lock it: %s\n", lock_path, strerror(errno));
         err = CAIRN_IO;
         goto done;
     }
@@ -258,8 +254,7 @@ cairn_embedded_start(const struct cairn_embedded *embedded, const char *socket_p
     if (child == 0)
         become_agent(executable, base);
     if (child < 0) {
-        fprintf(stderr, "cairn run: no process can be started for the agent: %s\n",
-                strerror(errno));
+        fprintf(stderr, "cairn run: cannot start a process for the agent: %s\n", strerror(errno));
         err = CAIRN_AGAIN;
         goto done;
     }

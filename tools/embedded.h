@@ -19,11 +19,11 @@ struct cairn_embedded {
     const char *state; /* state_bytes; NULL: the default */
 };
 
-/* Where its socket is when nobody names one: <private directory>/agent.sock. False, and said, where
- * there is no private directory. */
+/* The socket of an agent that nobody named: <private directory>/agent.sock. False, with a message,
+ * if there is no private directory. */
 bool cairn_embedded_socket(char *path, size_t path_bytes);
 
-/* Whether a configuration is the one that an agent which is started here for that socket has. */
+/* Whether a configuration is that of an agent that cairn_embedded_start starts for this socket. */
 bool cairn_embedded_is(const char *socket, const char *config_path);
 
 struct cairn_embedded_started {
@@ -32,9 +32,9 @@ struct cairn_embedded_started {
 };
 
 /*
- * Starts the agent as a process of its own (own session, log file beside its configuration) and
- * waits until it answers. Two that start it at once get one agent. CAIRN_OK: it answers (also when
- * another one was faster). Anything else was said on stderr. Blocks for at most half a minute.
+ * Starts the agent in its own session, with a log file beside its configuration, and waits until it
+ * answers. Two callers at once get one agent. CAIRN_OK: it answers, even if another caller was
+ * faster. All other results come with a message on stderr. Blocks for at most half a minute.
  */
 CAIRN_MUST_CHECK cairn_err cairn_embedded_start(const struct cairn_embedded *embedded,
                                                 const char *socket,

@@ -1,15 +1,15 @@
 /*
- * tools/run.c - `cairn run`: a trainer with everything attached.
+ * tools/run.c - `cairn run`: runs a trainer with an agent attached.
  *
- * Whatever goes wrong on our side is said, and the command runs: protection is never worth a
- * training run. The command gets CAIRN_AGENT, CAIRN_JOB, with --resume CAIRN_RESUME=1, the folder
- * on PYTHONPATH by which Python loads the binding (it acts when torch is imported), and where
- * CAIRN_TIMING=1 asks for it NCCL_PROFILER_PLUGIN, with the user's own chained. Signals are handed
- * on; if we are killed, so is the command. But SIGUSR1, by which people ask for a snapshot, ends a
- * command that has no use for it, as a shell or a launcher has none: then it is answered here.
+ * If anything fails on our side, the command runs all the same: protection is never worth a training
+ * run. Its environment gets CAIRN_AGENT, CAIRN_JOB, with --resume CAIRN_RESUME=1, on PYTHONPATH the
+ * folder by which Python loads the binding (it acts when torch is imported), and with CAIRN_TIMING=1
+ * NCCL_PROFILER_PLUGIN, with the user's own plugin chained. Signals are passed on to the command; if
+ * we are killed, so is the command. SIGUSR1 asks for a snapshot: if the command does not handle it,
+ * as a shell or a launcher, we answer it here instead of letting it end the command.
  *
- * A command none of whose processes ever attaches would train unprotected in silence, so that is
- * said: after a while, else at its end. The agent's count of trainers tells.
+ * If no process of the command attaches, it trains unprotected. That is reported after a while, or
+ * at its end; the agent's count of trainers tells.
  */
 #include "agent/process/config.h"
 #include "base/clock.h"
@@ -34,7 +34,7 @@
 
 enum {
     STATUS_MS = 10000,
-    LOOK_MS = 3000, /* for a look at the end, which nobody should have to wait for */
+    LOOK_MS = 3000, /* at the end, when nobody should have to wait */
     SNAPSHOT_MS = 5000,
     RESTORE_MS = 3600 * 1000,
     TRIES_MAX = 120,
@@ -47,14 +47,13 @@ static const uint64_t STATE_BYTES_MAX = UINT64_C(64) << 40;
 
 /* ---- the agent ---- */
 
-/* What the agent of this node says of itself. */
+/* What the agent of this node reports about itself. */
 struct look {
-    char job[CAIRN_CONFIG_JOB_BYTES_MAX]; /* that it serves, which is what the trainer must ask
-                                           * for */
+    char job[CAIRN_CONFIG_JOB_BYTES_MAX]; /* the job it serves */
     uint64_t attached;                    /* trainers since its start; UINT64_MAX: unknown */
 };
 
-/* All unknown where the agent does not answer. */
+/* Everything is unknown if the agent does not answer. */
 static struct look
 look_at_agent(const char *socket_path, uint32_t timeout_ms)
 {
@@ -78,14 +77,14 @@ look_at_agent(const char *socket_path, uint32_t timeout_ms)
     return look;
 }
 
-/* How the command gets its protection, as far as it is known beforehand. */
+/* How the command gets its protection. */
 struct attachment {
     const char *socket_path;
     uint64_t attached_before; /* UINT64_MAX: unknown */
     bool has_binding;         /* Python finds our hooks */
 };
 
-/* Says that nobody has attached, where that is so; true where it was said. */
+/* Reports if no process has attached; true if it did. */
 static bool
 say_unattached(const struct attachment *attachment, const char *when)
 {
@@ -96,28 +95,28 @@ say_unattached(const struct attachment *attachment, const char *when)
     if (attachment->attached_before == UINT64_MAX)
         return false;
     now = look_at_agent(attachment->socket_path, LOOK_MS);
-    if (now.attached != attachment->attached_before) /* or unknown, or the agent began anew */
+    if (now.attached != attachment->attached_before) /* or unknown, or the agent restarted */
         return false;
     if (!attachment->has_binding)
         why = "the Python binding is not installed beside this program";
     else if (off && strcmp(off, "0") == 0)
         why = "CAIRN_PYTHON=0 turns PyTorch's hooks off";
     else
-        why = "a PyTorch script attaches with its second step, unless it has no torch.optim "
-              "optimizer, or Python was started "
-              "with -I, -E or -S and so does not read PYTHONPATH (then call cairn.attach); any "
+        why = "a PyTorch script attaches at its second step, if it has a torch.optim optimizer "
+              "and Python was not started with -I, -E or -S (otherwise call cairn.attach); any "
               "other trainer must use libcairn";
     fprintf(
         stderr,
-        "cairn run: %s no process of the command has attached: it is NOT protected. Likely: %s\n",
+        "cairn run: %s no process of the command has attached; it is NOT protected. Likely reason: "
+        "%s\n",
         when, why);
     return true;
 }
 
 /*
- * Makes what is restorable ready for the trainers. Several nodes' commands do this at once, so a
- * generation that is whole and ready is left as it is, and another one's restore is waited for: a
- * second restore would refuse the trainers of the first.
+ * Restores, so that trainers find a generation. The commands of several nodes do this at once. A
+ * generation that is ready stays as it is, and a restore of another node is awaited: a second restore
+ * would refuse the trainers of the first.
  */
 static void
 resume(const char *socket_path)
@@ -145,15 +144,16 @@ resume(const char *socket_path)
                     cairn_tree_u64(&answer.tree, NULL, "generation.epoch", 0),
                     cairn_tree_u64(&answer.tree, NULL, "generation.step", 0));
         else if (exit_code == CAIRN_EXIT_LOST)
-            fprintf(stderr, "cairn run: nothing to resume from: the trainer starts afresh\n");
-        else if (exit_code != 0 && exit_code != CAIRN_EXIT_AGAIN)
             fprintf(stderr,
-                    "cairn run: the restore failed (%s): the trainer starts and sees for itself\n",
-                    cairn_tree_text(&answer.tree, NULL, "error", text, sizeof text));
+                    "cairn run: nothing to resume from; the trainer starts from the beginning\n");
+        else if (exit_code != 0 && exit_code != CAIRN_EXIT_AGAIN)
+            fprintf(
+                stderr,
+                "cairn run: the restore failed: %s; the trainer starts and may find a snapshot\n",
+                cairn_tree_text(&answer.tree, NULL, "error", text, sizeof text));
         else if (exit_code == CAIRN_EXIT_AGAIN && !said_again) {
             said_again = true;
-            fprintf(stderr,
-                    "cairn run: nothing can be restored yet, and is tried again for a while: %s\n",
+            fprintf(stderr, "cairn run: cannot restore yet, retrying: %s\n",
                     cairn_tree_text(&answer.tree, NULL, "error", text, sizeof text));
         }
         cairn_answer_fini(&answer);
@@ -164,8 +164,8 @@ resume(const char *socket_path)
             nanosleep(&pause, NULL);
         }
     }
-    fprintf(stderr, "cairn run: no restore has come to its end in time: the trainer starts and "
-                    "sees for itself\n");
+    fprintf(stderr, "cairn run: no restore ended in time; the trainer starts and may find a "
+                    "snapshot\n");
 }
 
 /* ---- the command ---- */
@@ -174,13 +174,13 @@ static void
 set(const char *name, const char *value)
 {
     if (setenv(name, value, 1) != 0)
-        fprintf(stderr, "cairn run: %s cannot be set in the environment: %s\n", name,
+        fprintf(stderr, "cairn run: %s: cannot set it in the environment: %s\n", name,
                 strerror(errno));
 }
 
 /*
- * NCCL's plugin, where CAIRN_TIMING=1 asks for timing. NCCL loads one alone, so the one that the
- * user has named, or else NCCL's own default, is loaded by ours. "none" stays.
+ * Names our NCCL plugin if CAIRN_TIMING=1. NCCL loads only one plugin, so ours loads the one that
+ * the user named, or else NCCL's default. "none" stays.
  */
 static void
 set_plugin(void)
@@ -191,9 +191,9 @@ set_plugin(void)
     if (!timing || strcmp(timing, "1") != 0 || (named && strcmp(named, "none") == 0))
         return;
     if (!cairn_find_library("libnccl-profiler-cairn.so", path)) {
-        fprintf(stderr, "cairn run: CAIRN_TIMING=1, but libnccl-profiler-cairn.so is not installed "
-                        "beside this program: "
-                        "NCCL's collectives are not timed\n");
+        fprintf(stderr,
+                "cairn run: libnccl-profiler-cairn.so: not found beside this program, so NCCL's "
+                "collectives are not timed; install it or unset CAIRN_TIMING\n");
         return;
     }
     if (named && strcmp(named, path) == 0)
@@ -203,8 +203,8 @@ set_plugin(void)
     set("NCCL_PROFILER_PLUGIN", path);
 }
 
-/* Python runs the sitecustomize of our folder at its start; the folder is put before those that are
- * there. False where it is not found. */
+/* Puts our folder first on PYTHONPATH: Python runs its sitecustomize at the start. False if the
+ * folder is missing. */
 static bool
 set_python(void)
 {
@@ -228,8 +228,8 @@ set_python(void)
     return true;
 }
 
-/* Whether the process does anything but end when the signal comes: it catches or ignores it. That
- * it blocks it may be for a moment, as shells do while they start a command. */
+/* Whether the process catches or ignores the signal. A blocked signal does not count: shells block
+ * signals for a moment while they start a command. */
 static bool
 takes_signal(pid_t pid, int signal_number)
 {
@@ -257,8 +257,9 @@ ask_for_snapshot(const struct attachment *attachment)
     struct cairn_answer answer;
 
     if (!attachment) {
-        fprintf(stderr,
-                "cairn run: SIGUSR1 asks for a snapshot, but the command runs without an agent\n");
+        fprintf(
+            stderr,
+            "cairn run: SIGUSR1: cannot take a snapshot, for the command runs without an agent\n");
         return;
     }
     question.socket = attachment->socket_path;
@@ -270,7 +271,7 @@ ask_for_snapshot(const struct attachment *attachment)
     cairn_answer_fini(&answer);
 }
 
-/* What the terminal sends (SI_KERNEL) has reached the command already: it is in our process
+/* Signals from the terminal (SI_KERNEL) have reached the command already: it is in our process
  * group. */
 static void
 hand_on(pid_t child, const siginfo_t *info, const struct attachment *attachment)
@@ -283,8 +284,8 @@ hand_on(pid_t child, const siginfo_t *info, const struct attachment *attachment)
         kill(child, info->si_signo);
 }
 
-/* Waits for the command while the signals in `held` are blocked, and tells once where it is not
- * protected. `attachment` NULL: that was said. */
+/* Waits for the command while the signals in `held` are blocked, and reports once if it is not
+ * protected. `attachment` NULL: that was reported. */
 static int
 wait_command(pid_t child, const sigset_t *held, const struct attachment *attachment)
 {
@@ -305,7 +306,7 @@ wait_command(pid_t child, const sigset_t *held, const struct attachment *attachm
     }
     alarm(0);
     if (ended < 0) { /* somebody else has waited for it */
-        fprintf(stderr, "cairn run: how the command has ended is not known: %s\n", strerror(errno));
+        fprintf(stderr, "cairn run: cannot learn how the command ended: %s\n", strerror(errno));
         return CAIRN_EXIT_FAILED;
     }
     exit_code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
@@ -335,11 +336,11 @@ run_command(char **command, const struct attachment *attachment)
         if (getppid() != parent) /* it died before that call */
             _exit(CAIRN_EXIT_FAILED);
         execvp(command[0], command);
-        fprintf(stderr, "cairn run: %s cannot be started: %s\n", command[0], strerror(errno));
+        fprintf(stderr, "cairn run: %s: cannot start it: %s\n", command[0], strerror(errno));
         _exit(errno == ENOENT ? NOT_FOUND : CANNOT_START);
     }
     if (child < 0) {
-        fprintf(stderr, "cairn run: no process can be started: %s\n", strerror(errno));
+        fprintf(stderr, "cairn run: cannot start a process: %s\n", strerror(errno));
         return CAIRN_EXIT_FAILED;
     }
     return wait_command(child, &held, attachment);

@@ -667,7 +667,7 @@ class Job(unittest.TestCase):
         finally:
             self.cluster.agents[0].send_signal(signal.SIGCONT)
         self.assertEqual(code, PEER)
-        self.assertIn("no answer within 1 s", err)
+        self.assertIn("the agent did not answer within 1 s", err)
 
     def test_another_node_does_not_answer(self):
         self.cluster.agents[2].send_signal(signal.SIGSTOP)
