@@ -40,12 +40,15 @@ def expand(word):
 
 
 def exists(page, word):
-    """Whether a path of a page is there, seen from the root, from the page's folder, or below it
-    for a bare file name."""
+    """Whether a page's path is there: from the root or the page's folder; a bare name also below
+    that folder, in the folder above, or in tests/. Pages of docs/ may use bare names of all files.
+    """
     folder = os.path.dirname(os.path.join(ROOT, page))
     places = [os.path.join(ROOT, word), os.path.join(folder, word)]
-    if "/" not in word or not word.split("/")[0] in TOP:
-        places.append(os.path.join(folder, "**", word))
+    if word.split("/")[0] not in TOP:
+        above = os.path.dirname(folder) if folder != ROOT else ROOT
+        places += [os.path.join(folder, "**", word), os.path.join(above, word)]
+        places.append(os.path.join(ROOT, "tests", "**", word))
     if page.startswith("docs/"):
         places.append(os.path.join(ROOT, "**", word))
     return any(glob.glob(place, recursive=True) for place in places)
