@@ -208,7 +208,7 @@ struct cairn_client {
     struct cairn_session_piece piece; /* room to build one */
 };
 
-/* client.c */
+/* state.c */
 uint64_t client_now_ns(void);
 bool client_refusal_is_final(cairn_err refusal);
 /* False in a forked child, and for NULL: the call returns CAIRN_INVAL. */
@@ -221,9 +221,8 @@ void client_wake(struct cairn_client *client);
 bool client_wait(struct cairn_client *client, uint64_t deadline_ns);
 /* Waits until no capture reads the tensors any more; false when the deadline is over. Lock held. */
 bool client_wait_idle(struct cairn_client *client, uint64_t deadline_ns);
-/* Gives up what is asked for or running, for a reason that becomes the snapshot's result. Lock
- * held. */
-void client_give_up(struct cairn_client *client, cairn_err err, enum cairn_session_reason reason);
+/* Copies the counters. Takes the lock. */
+void client_stats_copy(struct cairn_client *client, struct cairn_client_stats *out);
 
 /* attach.c */
 void client_tensors_free(struct client_tensors *tensors);
@@ -265,6 +264,9 @@ void client_rings_forget(struct cairn_client *client);
 void *client_service(void *client);
 
 /* snapshot.c */
+/* Gives up what is asked for or running, for a reason that becomes the snapshot's result. Lock
+ * held. */
+void client_give_up(struct cairn_client *client, cairn_err err, enum cairn_session_reason reason);
 /* Queues what the agent must hear: pieces, the end, the next BEGIN. Lock held, attached. */
 void client_report_pump(struct cairn_client *client);
 cairn_err client_take_grant(struct cairn_client *client, const struct cairn_session_grant *grant);
@@ -272,7 +274,6 @@ void client_take_skip(struct cairn_client *client, const struct cairn_session_sk
 void client_take_drop(struct cairn_client *client, const struct cairn_session_drop *drop);
 /* The agent went away: ends what was asked for. The engine is idle. Lock held. */
 void client_snapshot_detach(struct cairn_client *client);
-void client_stats_copy(struct cairn_client *client, struct cairn_client_stats *out);
 
 /* restore.c */
 cairn_err client_take_restore_info(struct cairn_client *client, struct cairn_session_frame *frame);
