@@ -284,7 +284,7 @@ pack_stats(struct cairn_writer *writer, const void *value)
 static void
 unpack_stats(struct cairn_reader *reader, struct cairn_client_stats *stats)
 {
-    uint64_t counters[STATS_U64S];
+    uint64_t counters[STATS_U64S] = {0};
 
     for (size_t i = 0; i < STATS_U64S; i++)
         counters[i] = cairn_read_u64(reader);

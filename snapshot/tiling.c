@@ -314,19 +314,19 @@ add_up(struct cairn_tiling *tiling)
 }
 
 cairn_err
-cairn_tiling_create(const void *manifest_bytes, size_t bytes_len, struct cairn_tiling **out)
+cairn_tiling_create(const void *manifest, size_t manifest_bytes, struct cairn_tiling **out)
 {
-    struct cairn_manifest manifest = {0};
+    struct cairn_manifest unpacked = {0};
     struct cairn_tiling *tiling = NULL;
-    cairn_err err = cairn_manifest_unpack(manifest_bytes, bytes_len, &manifest);
+    cairn_err err = cairn_manifest_unpack(manifest, manifest_bytes, &unpacked);
 
     if (err)
         return err;
     tiling = calloc(1, sizeof *tiling);
-    err = tiling ? collect(tiling, &manifest) : CAIRN_NOMEM;
+    err = tiling ? collect(tiling, &unpacked) : CAIRN_NOMEM;
     if (!err)
         err = add_up(tiling);
-    cairn_manifest_fini(&manifest);
+    cairn_manifest_fini(&unpacked);
     if (err) {
         cairn_tiling_destroy(tiling);
         return err == CAIRN_INVAL ? CAIRN_CORRUPT : err;

@@ -318,7 +318,7 @@ measure_cost(enum bench_op op, uint32_t k, uint32_t m, uint64_t bytes, uint32_t 
              double *cpu_s_per_gib)
 {
     struct buffers buffers;
-    struct result result;
+    struct result result = {0};
     cairn_err err = buffers_open(bytes, &buffers);
 
     if (!err)

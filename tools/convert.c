@@ -378,17 +378,18 @@ show_progress(void *context, const char *what, uint64_t done_bytes, uint64_t tot
 }
 
 static int
-run(struct cairn_conversion_options *options, const struct request *request)
+run(const struct cairn_conversion_options *wanted, const struct request *request)
 {
+    struct cairn_conversion_options options = *wanted;
     struct cairn_progress progress = {.what = "converting"};
     struct cairn_complaint complaint = {""};
     struct cairn_conversion conversion;
     bool printed = true;
     cairn_err err;
 
-    options->progress = show_progress;
-    options->context = &progress;
-    err = cairn_conversion_open(options, &conversion, &complaint);
+    options.progress = show_progress;
+    options.context = &progress;
+    err = cairn_conversion_open(&options, &conversion, &complaint);
     if (!err && !request->dry_run) {
         err = cairn_conversion_run(&conversion, &complaint);
         if (progress.started_ns)

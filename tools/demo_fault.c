@@ -200,7 +200,7 @@ demo_command(struct demo *demo, const char *const *words, uint32_t seconds, char
     struct demo_process process;
 
     *text = NULL;
-    for (uint32_t i = 0; words[i] && i < COMMAND_WORDS_MAX; i++)
+    for (uint32_t i = 0; i < COMMAND_WORDS_MAX && words[i]; i++)
         argv[i + 1] = (char *)(uintptr_t)words[i]; /* execv reads them only */
     demo->commands++;
     snprintf(out, sizeof out, "%s/command-%u.json", demo->dir, demo->commands);

@@ -280,6 +280,7 @@ take_body(struct cairn_agent *agent, uint32_t from, const uint8_t *body, size_t 
         payload = NULL;
         payload_len = 0;
     }
+    /* cppcheck-suppress uninitStructMember ; an unpacked message is complete */
     if (err || message.from != from || message.to != agent->config.node) {
         CAIRN_LOG_AT(WARN, "mail: dropped a message of node %u that is malformed or not for us",
                      from);

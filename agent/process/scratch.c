@@ -127,6 +127,7 @@ void
 scratch_give_back(struct cairn_agent *agent, const struct kept_payload *payloads, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++) {
+        /* cppcheck-suppress uninitvar ; the caller filled `count` of them */
         if (payloads[i].holding != UINT32_MAX) {
             cairn_memory_unhold(agent->memory, payloads[i].holding);
             continue;

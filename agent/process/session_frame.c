@@ -44,7 +44,7 @@ check_hello(const struct cairn_agent *agent, const struct cairn_session_hello *h
         snprintf(
             text, text_bytes,
             "libcairn speaks version %u of the session protocol, this agent %u: upgrade the older",
-            hello->protocol, CAIRN_SESSION_PROTOCOL);
+            hello->protocol, (unsigned)CAIRN_SESSION_PROTOCOL);
         return CAIRN_VERSION;
     }
     if (hello->role != CAIRN_ROLE_TRAINER)
@@ -59,7 +59,7 @@ check_hello(const struct cairn_agent *agent, const struct cairn_session_hello *h
         snprintf(text, text_bytes,
                  "rank %u of %u with %u ranks on this node cannot be: ranks count from 0, and a "
                  "node has 1 to %u of them",
-                 hello->rank, hello->world, hello->local_ranks, CAIRN_RANKS_PER_NODE_MAX);
+                 hello->rank, hello->world, hello->local_ranks, (unsigned)CAIRN_RANKS_PER_NODE_MAX);
         return CAIRN_INVAL;
     }
     if (!view.met) { /* it may be an epoch behind: a trainer would be shown out as soon as it hears

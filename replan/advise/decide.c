@@ -69,7 +69,7 @@ cairn_decider_rates(const struct cairn_decider *decider)
 static double
 median_of(const struct device *device)
 {
-    double sorted[ROUNDS];
+    double sorted[ROUNDS] = {0};
 
     for (uint32_t i = 0; i < ROUNDS; i++) {
         uint32_t at = i;

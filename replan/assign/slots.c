@@ -109,7 +109,7 @@ mark_ends(const struct cairn_slots *slots, bool *may_end, bool *border)
 
         may_end[i] = i == slots->count || after->cost_ms < before->cost_ms;
         for (uint32_t p = 0;
-             may_end[i] && i < slots->count && !border[i] && p < slots->problem->pipeline_count;
+             i < slots->count && may_end[i] && !border[i] && p < slots->problem->pipeline_count;
              p++)
             border[i] = slots->problem->pipelines[p].max_tokens < before->tokens &&
                         slots->problem->pipelines[p].max_tokens >= after->tokens;

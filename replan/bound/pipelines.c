@@ -270,6 +270,7 @@ cairn_pricer_count_helpers(struct cairn_prices *prices, uint32_t left, uint16_t 
         helpers =
             helpers_for(prices, (uint32_t)prices->microbatches, prices->parts[0].kind->layer_ms);
     while (helpers && left > 0) {
+        /* cppcheck-suppress arrayIndexOutOfBoundsCond ; at most CAIRN_PRICER_LAYERS_MAX are left */
         uint32_t kind = helpers->kind[left];
 
         count[kind]++;

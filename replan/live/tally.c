@@ -122,6 +122,7 @@ cairn_tally_fill(const struct cairn_tally *tally, struct cairn_report *report)
     for (uint32_t i = 0; i < CAIRN_TALLY_LANES_MAX; i++)
         if (tally->lanes[i].comm)
             used[used_count++] = &tally->lanes[i];
+    /* cppcheck-suppress uninitvar ; the loop above fills `used_count` of them */
     qsort(used, used_count, sizeof *used, by_use);
     report->entered = tally->entered;
     report->active_ns = before(tally->first_ns, tally->last_ns);

@@ -205,7 +205,7 @@ static cairn_err
 take_plan(struct exhaust *exhaust, struct cairn_plan **plan, double *step_ms)
 {
     uint32_t stage_counts[DEVICES_MAX] = {0}, microbatches[DEVICES_MAX], layers[DEVICES_MAX];
-    uint32_t actual[DEVICES_MAX], left = (1u << exhaust->fleet->device_count) - 1;
+    uint32_t actual[DEVICES_MAX] = {0}, left = (1u << exhaust->fleet->device_count) - 1;
     uint32_t pipeline_count = 0, at = 0;
     struct cairn_group groups[DEVICES_MAX] = {{0}};
     struct cairn_plan *made = NULL;

@@ -176,6 +176,7 @@ fakecuda_write(void *handle, uint64_t region, const void *from, size_t bytes, ui
         return INVALID_VALUE;
     }
     memcpy(copy, from, bytes);
+    /* cppcheck-suppress memleak ; the operation frees it, as .owned */
     return fake_enqueue(stream, (struct fake_op){.kind = FAKE_WRITE,
                                                  .to = view,
                                                  .from = copy,

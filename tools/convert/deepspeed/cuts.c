@@ -269,7 +269,7 @@ lies_at(const struct cairn_pickle_node *place, uint32_t dims, const uint64_t *sh
 static bool
 is_unscaled(const struct cairn_pickle_node *scale)
 {
-    uint64_t number;
+    uint64_t number = 0;
 
     return !scale ||
            (scale->kind == CAIRN_PICKLE_FLOAT ? scale->real == 1.0

@@ -174,15 +174,20 @@ cairn_deepspeed_patterns_add(struct cairn_deepspeed_patterns *patterns, uint32_t
         err = CAIRN_VERSION;
     if (!err && whole && patterns->name_count == patterns->name_room) {
         grown = realloc(patterns->names, room * sizeof(*grown));
-        patterns->names = grown ? grown : patterns->names;
-        patterns->name_room = grown ? room : patterns->name_room;
-        err = grown ? CAIRN_OK : CAIRN_NOMEM;
+        if (grown) {
+            patterns->names = grown;
+            patterns->name_room = room;
+        } else {
+            err = CAIRN_NOMEM;
+        }
     }
     if (!err && !whole) {
         grown = realloc(patterns->expressions,
                         ((size_t)patterns->expression_count + 1) * sizeof(*grown));
-        patterns->expressions = grown ? grown : patterns->expressions;
-        err = grown ? CAIRN_OK : CAIRN_NOMEM;
+        if (grown)
+            patterns->expressions = grown;
+        else
+            err = CAIRN_NOMEM;
     }
     if (err) {
         end(&made);

@@ -183,7 +183,7 @@ cut_frozen(struct cairn_deepspeed_target *target, struct cairn_pickle *tree,
     cairn_torch_builder_init(&builder, tree);
     made = cairn_torch_ordered_dict(&builder);
     for (uint32_t i = 0; pairs && i < pairs->count; i++) {
-        uint64_t whole[CAIRN_DIMS_MAX], part[CAIRN_DIMS_MAX];
+        uint64_t whole[CAIRN_DIMS_MAX], part[CAIRN_DIMS_MAX] = {0};
         struct cairn_deepspeed_cut cut;
         char path[CAIRN_NAME_BYTES_MAX] = "frozen_param_shapes";
         uint32_t dims = 0;

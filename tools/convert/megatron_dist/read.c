@@ -255,6 +255,7 @@ add_chunk(struct cairn_mdist_reading *reading, const struct cairn_mdist_array *a
         for (uint32_t d = stars; d-- > 0; rest /= chunk->extent[d])
             step[d] = rest % chunk->extent[d];
         for (uint32_t d = 0; d < stars; d++) {
+            /* cppcheck-suppress uninitvar ; the loop above sets step[d] */
             index = index * array->shape[d] + chunk->start[d] + step[d];
             at += step[d] * chunk->stride_bytes[d];
         }

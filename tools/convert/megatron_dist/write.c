@@ -182,7 +182,7 @@ choose_key(struct planning *planning, const struct cairn_mdist_name *name, const
            char key[CAIRN_MDIST_NAME_BYTES_MAX])
 {
     struct cairn_mdist_name read, saved;
-    struct other_key wanted;
+    struct other_key wanted = {.by_default = key};
     const struct other_key *other;
 
     if (is_local_norm(planning, name, example, &saved))
@@ -195,7 +195,6 @@ choose_key(struct planning *planning, const struct cairn_mdist_name *name, const
                               "tensor %s has a name that means something else in a checkpoint of "
                               "Megatron-Core (as %.200s); map it to another name, or drop it",
                               example, key);
-    wanted.by_default = key;
     other = planning->other_count > 0 ? bsearch(&wanted, planning->others, planning->other_count,
                                                 sizeof(wanted), compare_others)
                                       : NULL;

@@ -171,7 +171,7 @@ const char *
 cairn_torch_read_view(const struct cairn_pickle_node *node, struct cairn_torch_view *view)
 {
     const struct cairn_pickle_node *args;
-    struct cairn_torch_storage_id id;
+    struct cairn_torch_storage_id id = {0};
     struct cairn_torch_view found = {0};
     int kind = unwrap(node, &args);
     bool requires_grad = false;

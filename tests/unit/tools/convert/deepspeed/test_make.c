@@ -107,13 +107,13 @@ makes_every_stage_for_any_number_of_ranks(void **state)
     (void)state;
     for (enum cairn_zero zero = CAIRN_ZERO_1; zero <= CAIRN_ZERO_BF16; zero++) {
         for (size_t way = 0; way < 2; way++) {
-            (void)snprintf(source, sizeof(source), "%s/%s-%u", base, ways[way], zero);
+            (void)snprintf(source, sizeof(source), "%s/%s-%u", base, ways[way], (unsigned)zero);
             if (convert(zero == CAIRN_ZERO_3 ? FIXTURES "zero3" : FIXTURES "zero2", source,
                         ways[way], 0, 0, &complaint))
                 fail_msg("%s", complaint.text);
             for (size_t r = 0; r < sizeof(ranks) / sizeof(*ranks); r++) {
-                (void)snprintf(target, sizeof(target), "%s/made-%u-%zu-%u", base, zero, way,
-                               ranks[r]);
+                (void)snprintf(target, sizeof(target), "%s/made-%u-%zu-%u", base, (unsigned)zero,
+                               way, ranks[r]);
                 if (convert(source, target, "deepspeed", zero, ranks[r], &complaint))
                     fail_msg("%s", complaint.text);
                 check_markers(target, "deepspeed");

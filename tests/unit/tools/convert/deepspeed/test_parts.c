@@ -221,7 +221,7 @@ many_patterns_are_looked_up(void **state)
             assert_string_equal(cairn_deepspeed_patterns_unmet(&patterns), text);
         (void)snprintf(text, sizeof(text), "layers.%u.weight", i);
         assert_int_equal(cairn_deepspeed_patterns_match(&patterns, text), 1u << i % 5 | also);
-        (void)snprintf(text, sizeof(text), "^layers\\.%u\\.weight$", MANY - 1);
+        (void)snprintf(text, sizeof(text), "^layers\\.%u\\.weight$", MANY - 1u);
     }
     assert_int_equal(cairn_deepspeed_patterns_match(&patterns, "layers.3.weights"), 0);
     assert_int_equal(cairn_deepspeed_patterns_match(&patterns, "layersx3.weight"), 0);
