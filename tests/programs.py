@@ -34,6 +34,9 @@ LIMITS_S = {
     "test_formats": 450,
     "test_measures": 450,
     "sim": 1800,
+    "cppcheck": 900,
+    "headers": 600,
+    "layers": 900,
 }
 LIMIT_LEAST_S = 300  # of all others: a machine may be slow
 SHOWN_PROCESSES_MAX = 24  # of a program that hangs

@@ -1,22 +1,29 @@
 #!/usr/bin/env python3
-"""Builds and runs the test suites and adds up what they say.
+"""Builds and runs the test suites and adds up their results.
 
-    tests/runner.py [all | style unit fault asan tsan fuzz sim cluster interop gpu lint …]
+    tests/runner.py [SUITE …] [-k NAME]
+
+Suites: style unit fault gpu fuzz asan tsan sim cluster interop; without one, or with `all`, all of
+them. `-k NAME` runs only the programs whose name contains NAME (`-k test_wire`, `-k fuzz_zip`,
+`-k cppcheck`) and builds only what they need; the exit status is 1 if there are none.
 
 A suite is a list of programs. A cmocka program counts its own tests, a Python program those of
 unittest or pytest, any other counts as one: exit 0 passed, 77 skipped (its last line is the
-reason), else failed. A program that runs longer than its limit has failed, and is shown with what
-its processes were doing (programs.py); so has everything that has not ended, or not begun, when
-`all` has taken TEST_MINUTES (80).
+reason), else failed. A program that runs longer than its limit has failed, and its processes are
+listed (programs.py). `all` has TEST_MINUTES (80); what has not ended by then has failed.
 
-A program of all suites but style, sim and lint that fails is run once more, alone: machines that
-run tests are often busy, and the deadlines of real processes and real time are short. If it passes
-then it counts as passed, and is listed as unsteady with what it said the first time, so that
-nothing is hidden. What a sanitizer has reported is never taken back: a data race that is not seen
-again is there all the same. What has failed is shown once more at the end, where it is found.
-Fuzzers run in the background of the suites that follow (fuzzing.py).
-The last line is `N passed, N failed` with `, N skipped` where there are any; the exit status is 1
-when anything failed. Only the standard library is used.
+A program that fails is run once more, alone: real processes have short deadlines, and machines
+that run tests are often busy. If it passes then it counts as passed, but is flaky: the end of the
+output lists it, and the first output is shown. FLAKY_MAX (3) flaky programs are one failure, which
+the last line counts. Some failures get no second try: those of the suites style, sim and fuzz, a
+program that took too long, and every report of a sanitizer.
+
+Fuzzers run in the background of the suites that follow, each for a fixed number of executions;
+FUZZ_SCALE multiplies it (fuzzing.py).
+
+The end of the output shows the failures again, then the flaky programs. The last line is
+`N passed, N failed`, with `, N skipped` if there are any; the exit status is 1 if anything failed.
+The runner uses only the standard library.
 """
 import concurrent.futures
 import contextlib
@@ -33,7 +40,18 @@ import fuzzing
 from programs import ROOT, Result, begin_budget, budget_left_s, give_up, run, run_program
 
 JOBS = os.cpu_count() or 2
+GATES = ["cppcheck", "headers", "layers", "format-python", "format-c"]  # longest first
+GATES += ["suppressions"]
 ORDER = ["style", "unit", "fault", "gpu", "fuzz", "asan", "tsan", "sim", "cluster", "interop"]
+# Programs in C, as patterns below tests/.
+C_PROGRAMS = {
+    "unit": ["unit/**/test_*"],
+    "fault": ["fault/test_*"],
+    "gpu": ["gpu/test_*"],
+    "fuzz": ["fuzz/fuzz_*"],
+    "asan": ["unit/**/test_*", "fault/test_*"],
+    "tsan": ["unit/**/test_*"],
+}
 # Programs with threads, run under ThreadSanitizer.
 THREADED = [
     "base/test_loop",
@@ -98,14 +116,20 @@ TOGETHER = [
 ]
 # With which a program that hangs can be made to say where.
 PYTHON = [sys.executable, "-u", "-X", "faulthandler"]
-FUZZ_SECONDS = int(os.environ.get("FUZZ_SECONDS", "60"))  # for each fuzzer
+FUZZ_SCALE = float(os.environ.get("FUZZ_SCALE", "1"))  # multiplies the executions of each fuzzer
 TEST_MINUTES = int(os.environ.get("TEST_MINUTES", "80"))  # for all suites together
+FLAKY_MAX = 3  # so many flaky programs fail the run
 
-
-UNSTEADY = []
+FLAKY = []  # what flaky programs did the first time
+CHOSEN = ""  # the NAME of -k
 SANITIZER_REPORT = re.compile(r"(?:ERROR|WARNING): (?!Leak)\w+Sanitizer: |: runtime error: ")
 LEAK_REPORT = "ERROR: LeakSanitizer: "
 SHOWN_AT_END_MAX = 1500  # characters of what each failed program said last
+
+
+def chosen(name):
+    """Whether -k chose a program, by its name without the suite."""
+    return CHOSEN in name
 
 
 def is_reported(output):
@@ -130,12 +154,8 @@ def again_alone(results, commands, env=None):
             with quiet():
                 second = run_program(result.name, commands[result.name], env=env)
             if not second.failed:
-                UNSTEADY.append(result)
-                print(
-                    f"unsteady {result.name}: failed, and passed when run again alone; the first "
-                    "time it said:",
-                    flush=True,
-                )
+                FLAKY.append(result)
+                print(f"flaky {result.name}: passed when run again; its first output:", flush=True)
                 print(result.output[-3000:], flush=True)
             else:
                 second.output = result.output + "\n---- and again, alone ----\n" + second.output
@@ -161,21 +181,33 @@ def longest_first(programs):
     return sorted(sorted(programs), key=place)
 
 
-def run_binaries(suite, build, patterns, variables=(), target=None, env=None, only=None):
-    """Builds a make target and runs every program below the build folder that matches the patterns,
-    those that take longest first."""
-    sources = sorted(
-        s
-        for pattern in patterns
-        for s in glob.glob(os.path.join(ROOT, "tests", pattern + ".c"), recursive=True)
-    )
-    names = longest_first(os.path.relpath(s, os.path.join(ROOT, "tests"))[:-2] for s in sources)
-    if only is not None:
-        names = [n for n in names if any(n.endswith(o) for o in only)]
-    if not names:
-        return []
-    programs = [f"{build}/tests/{n}" for n in names]
-    status, output = make(target or programs, [*variables, f"BUILD={build}"])
+def c_programs(suite):
+    """The chosen programs of a suite in C: paths below tests/ without suffix, longest first."""
+    sources = {
+        os.path.relpath(source, os.path.join(ROOT, "tests"))[:-2]
+        for pattern in C_PROGRAMS.get(suite, ())
+        for source in glob.glob(os.path.join(ROOT, "tests", pattern + ".c"), recursive=True)
+    }
+    only = THREADED if suite == "tsan" else [""]
+    return longest_first(n for n in sources if chosen(n) and any(n.endswith(o) for o in only))
+
+
+def python_programs(suite):
+    """The chosen programs of a suite in Python: paths, longest first."""
+    found = glob.glob(os.path.join(ROOT, "tests", suite, "**", "test_*.py"), recursive=True)
+    return longest_first(p for p in found if chosen(os.path.relpath(p, f"{ROOT}/tests")))
+
+
+def programs_of(suite):
+    """All chosen programs of a suite."""
+    plain = {"style": GATES, "sim": ["sim"]}.get(suite, [])
+    return [*filter(chosen, plain), *c_programs(suite), *python_programs(suite)]
+
+
+def run_binaries(suite, build, variables=(), env=None):
+    """Builds and runs the C programs of a suite."""
+    programs = [f"{build}/tests/{name}" for name in c_programs(suite)]
+    status, output = make(programs, [*variables, f"BUILD={build}"]) if programs else (0, "")
     if status != 0:
         return [Result(f"{suite}: build", failed=1, output=output)]
     commands = {f"{suite}: {p[len(build) + 7:]}": [p] for p in programs}
@@ -185,53 +217,55 @@ def run_binaries(suite, build, patterns, variables=(), target=None, env=None, on
 
 
 def suite_style():
-    return [run_program(f"style: {t}", ["make", "-s", t]) for t in ("layers", "headers")]
+    """Runs the gates side by side; the linker's and cppcheck's take most of the time."""
+
+    def run_gate(gate):
+        if gate in ("layers", "headers"):
+            command = ["make", "-s", gate]
+        elif gate == "references":
+            command = [sys.executable, "tests/references.py"]
+        else:
+            command = [sys.executable, "tests/style.py", gate]
+        return run_program(f"style: {gate}", command)
+
+    with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
+        return list(pool.map(run_gate, programs_of("style")))
 
 
 def suite_unit():
-    status, output = make("all")
+    python = python_programs("unit")
+    status, output = make("all") if python or not CHOSEN else (0, "")
     if status != 0:
         return [Result("unit: build", failed=1, output=output)]
-    python = sorted(
-        glob.glob(os.path.join(ROOT, "tests", "unit", "**", "test_*.py"), recursive=True)
-    )
-    return run_binaries("unit", "build/plain", ["unit/**/test_*"]) + [
-        run_program(
-            f"unit: {os.path.relpath(p, os.path.join(ROOT, 'tests', 'unit'))}", [*PYTHON, p, "-v"]
-        )
+    return run_binaries("unit", "build/plain") + [
+        run_program(f"unit: {os.path.relpath(p, f'{ROOT}/tests/unit')}", [*PYTHON, p, "-v"])
         for p in python
     ]
 
 
 def suite_fault():
-    return run_binaries("fault", "build/plain", ["fault/test_*"])
+    return run_binaries("fault", "build/plain")
 
 
 def suite_gpu():
-    return run_binaries("gpu", "build/plain", ["gpu/test_*"])
+    return run_binaries("gpu", "build/plain")
 
 
 def suite_asan():
     env = {"ASAN_OPTIONS": "abort_on_error=0:detect_leaks=1", "UBSAN_OPTIONS": "print_stacktrace=1"}
-    build = "build/address-undefined"
-    return run_binaries(
-        "asan", build, ["unit/**/test_*", "fault/test_*"], ["SAN=address,undefined"], env=env
-    )
+    return run_binaries("asan", "build/address-undefined", ["SAN=address,undefined"], env)
 
 
 def suite_tsan():
-    env = {"TSAN_OPTIONS": "halt_on_error=1"}
-    return run_binaries(
-        "tsan", "build/thread", ["unit/**/test_*"], ["SAN=thread"], env=env, only=THREADED
-    )
+    return run_binaries("tsan", "build/thread", ["SAN=thread"], {"TSAN_OPTIONS": "halt_on_error=1"})
 
 
 FUZZING = None  # the fuzzers in the background
 
 
 def suite_fuzz():
-    """Builds the fuzzers and lets them run in the background, each for FUZZ_SECONDS on its corpus;
-    see collect_fuzzers."""
+    """Builds the fuzzers and starts them in the background, each on its corpus; see
+    collect_fuzzers."""
     global FUZZING
     clang = next((c for c in ("clang-14", "clang") if shutil.which(c)), None)
     if not clang:
@@ -243,14 +277,18 @@ def suite_fuzz():
             )
         ]
     build = "build/fuzz"
+    names = [os.path.basename(program) for program in c_programs("fuzz")]
+    if unmeasured := [name for name in names if name not in fuzzing.PER_CPU_S]:
+        output = f"{', '.join(unmeasured)}: no speed; add it to PER_CPU_S in tests/fuzzing.py"
+        return [Result("fuzz: speeds", failed=1, output=output)]
     status, output = make(
-        "fuzz-bins", [f"CC={clang}", "SAN=fuzzer-no-link,address,undefined", f"BUILD={build}"]
+        [f"{build}/tests/fuzz/{name}" for name in names],
+        [f"CC={clang}", "SAN=fuzzer-no-link,address,undefined", f"BUILD={build}"],
     )
     if status != 0:
         return [Result("fuzz: build", failed=1, output=output)]
     fuzzers = []
-    for source in sorted(glob.glob(os.path.join(ROOT, "tests", "fuzz", "fuzz_*.c"))):
-        name = os.path.basename(source)[:-2]
+    for name in names:
         corpus = os.path.join(ROOT, build, "corpus", name)
         os.makedirs(corpus, exist_ok=True)
         seeds = os.path.join(ROOT, "tests", "fuzz", "corpus", name)
@@ -259,14 +297,17 @@ def suite_fuzz():
             corpus,
             *([seeds] if os.path.isdir(seeds) else []),
         ]
-        fuzzers.append(fuzzing.Fuzzer(name, f"{build}/tests/fuzz/{name}", arguments, FUZZ_SECONDS))
-    # They have what is idle, so twice as many have their minute in half of the time.
+        program = f"{build}/tests/fuzz/{name}"
+        fuzzers.append(fuzzing.Fuzzer.of_program(name, program, arguments, FUZZ_SCALE))
     FUZZING = fuzzing.Fuzzing(fuzzers, ROOT, 2 * JOBS)
     return []
 
 
 def collect_fuzzers():
     """Waits for the fuzzers; a crash leaves its input in build/fuzz."""
+    fuzzers = FUZZING.collect(budget_left_s())
+    for f in fuzzers:
+        print(f"     {f.name}: {f.done} executions in {f.cpu_s:.0f} s of the processor", flush=True)
     return [
         Result(
             f"fuzz: {f.name}",
@@ -275,13 +316,12 @@ def collect_fuzzers():
             output=f.output,
             seconds=f.cpu_s,
         )
-        for f in FUZZING.collect(budget_left_s())
+        for f in fuzzers
     ]
 
 
 def quiet():
-    """While something is measured, has short deadlines, or has failed once already, nothing runs in
-    the background."""
+    """Pauses the background while something is measured, has short deadlines, or is retried."""
     return FUZZING.paused() if FUZZING else contextlib.nullcontext()
 
 
@@ -294,18 +334,13 @@ def suite_sim():
     return [result]
 
 
-def programs_of(suite):
-    """The Python programs of a suite."""
-    return longest_first(glob.glob(os.path.join(ROOT, "tests", suite, "test_*.py")))
-
-
 def suite_cluster():
     # or programs that run at the same time would both do so
     status, output = make(["all", "cluster-bins"])
     if status != 0:
         return [Result("cluster: build", failed=1, output=output)]
     commands = {
-        f"cluster: {os.path.basename(p)}": [*PYTHON, p, "-v"] for p in programs_of("cluster")
+        f"cluster: {os.path.basename(p)}": [*PYTHON, p, "-v"] for p in python_programs("cluster")
     }
     with quiet(), concurrent.futures.ThreadPoolExecutor(min(JOBS, CLUSTER_JOBS_MAX)) as pool:
         results = list(pool.map(lambda n: run_program(n, commands[n]), commands))
@@ -480,7 +515,7 @@ def suite_interop():
     pytest = [python or sys.executable, "-m", "pytest", "-q", "-rs", "--durations=5"]
     commands = {
         f"interop: {' '.join(map(os.path.basename, group))}": [*pytest, *group]
-        for group in together(programs_of("interop"))
+        for group in together(python_programs("interop"))
     }
     alone = "interop: test_measures.py"  # it measures
     with concurrent.futures.ThreadPoolExecutor(min(JOBS + 1, INTEROP_JOBS_MAX)) as pool:
@@ -488,45 +523,10 @@ def suite_interop():
             pool.map(lambda n: run_program(n, commands[n]), [n for n in commands if n != alone])
         )
     with quiet():
-        results.append(run_program(alone, commands[alone]))
+        results += [run_program(n, commands[n]) for n in commands if n == alone]
     results = again_alone(results, commands)
     return results + [
         Result("interop", skipped=1, reasons=[reason]) for reason in (missing, no_oldest) if reason
-    ]
-
-
-def suite_lint():
-    sources = [
-        f
-        for d in (
-            "base",
-            "erasure",
-            "transport",
-            "snapshot",
-            "client",
-            "agent",
-            "tools",
-            "tools/convert",
-            "bindings/nccl",
-        )
-        for f in sorted(glob.glob(f"{ROOT}/{d}/*.c"))
-    ]
-    return [
-        run_program(
-            "lint: cppcheck",
-            [
-                "cppcheck",
-                "-q",
-                "--std=c11",
-                "--error-exitcode=1",
-                "--inline-suppr",
-                "--enable=warning,portability",
-                "-I.",
-                "-Iinclude",
-                "--suppress=missingIncludeSystem",
-                *sources,
-            ],
-        )
     ]
 
 
@@ -559,6 +559,53 @@ def failure_of(result):
     )
 
 
+def failed_tests(output):
+    """Names of the tests that failed in a program, as far as it printed them."""
+    return sorted(
+        set(
+            re.findall(r"^\[  FAILED  \] (\w+)$", output, re.M)  # cmocka
+            + re.findall(r"^(?:FAIL|ERROR): (\w+)", output, re.M)  # unittest
+            + re.findall(r"^(?:FAILED|ERROR) \S+::(\w+)", output, re.M)  # pytest
+        )
+    )
+
+
+def add_up(results, flaky):
+    """What the end of the output is: (its lines, the exit status)."""
+    lines = [
+        f"FAIL {result.name}, which said at last:\n{failure_of(result)}"
+        for result in results
+        if result.failed
+    ]
+    passed, failed, skipped = (
+        sum(getattr(r, k) for r in results) for k in ("passed", "failed", "skipped")
+    )
+    if len(flaky) >= FLAKY_MAX:
+        failed += 1
+        lines.append(f"FAIL flaky: {len(flaky)} programs passed only when run again; find out why")
+    for result in flaky:
+        names = failed_tests(result.output)
+        lines.append(f"flaky: {result.name}" + (f" ({', '.join(names)})" if names else ""))
+    lines.append(f"{passed} passed, {failed} failed" + (f", {skipped} skipped" if skipped else ""))
+    return lines, 1 if failed else 0
+
+
+def parse(arguments):
+    """Returns (suites, NAME of -k or ""); raises ValueError with what is wrong."""
+    suites, name, rest = [], "", list(arguments)
+    while rest:
+        word = rest.pop(0)
+        if word == "-k":
+            if not rest or not rest[0]:
+                raise ValueError("-k: the name is missing; give a part of a program's name")
+            name = rest.pop(0)
+        elif word == "all" or word in ORDER or word == "environment":
+            suites += ORDER if word == "all" else [word]
+        else:
+            raise ValueError(f"{word}: unknown suite; the suites are {', '.join(ORDER)}")
+    return list(dict.fromkeys(suites or ORDER)), name
+
+
 def run_suite(name, suite):
     """Runs a suite, shows what it says, and returns it; with its time on the processors, for who
     looks where the time goes."""
@@ -587,45 +634,39 @@ def interrupted(number, _frame):
 
 
 def main(arguments):
-    # there are no options, and to run everything is no answer to one
-    if any(a.startswith("-") for a in arguments):
+    global CHOSEN
+    if set(arguments) & {"-h", "--help"}:
         print(__doc__)
-        return 0 if set(arguments) <= {"-h", "--help"} else 64
-    names = arguments or ["all"]
-    if names == ["all"]:
-        names = ORDER
+        return 0
+    try:
+        names, CHOSEN = parse(arguments)
+    except ValueError as error:
+        print(f"runner: {error}", file=sys.stderr)
+        return 64
+    if names == ORDER:
         begin_budget(60 * TEST_MINUTES)
+    if CHOSEN:
+        counts = {name: len(programs_of(name)) for name in names}
+        names = [name for name in names if counts[name]]
+        found = ", ".join(f"{counts[name]} of {name}" for name in names)
+        print(f"-k {CHOSEN}: {sum(counts.values())} matched ({found or 'none'})", flush=True)
+        if not names:
+            print(f"runner: -k {CHOSEN}: no program has this in its name", file=sys.stderr)
+            return 1
     if "interop" in names:
         interop_environments()
     results = []
     try:
         for name in names:
-            suite = globals().get(f"suite_{name}")
-            if not suite:
-                print(
-                    f"runner: there is no suite {name}; there are {', '.join(ORDER)}, lint",
-                    file=sys.stderr,
-                )
-                return 64
-            results += run_suite(name, suite)
+            results += run_suite(name, globals()[f"suite_{name}"])
         if FUZZING:
             results += run_suite("fuzzers, until all have ended", collect_fuzzers)
     finally:
         if FUZZING:
             FUZZING.kill()
-    passed, failed, skipped = (
-        sum(getattr(r, k) for r in results) for k in ("passed", "failed", "skipped")
-    )
-    for result in UNSTEADY:
-        print(f"unsteady: {result.name}", flush=True)
-    for result in results:
-        if result.failed:
-            print(f"FAIL {result.name}, which said at last:\n{failure_of(result)}", flush=True)
-    print(
-        f"{passed} passed, {failed} failed" + (f", {skipped} skipped" if skipped else ""),
-        flush=True,
-    )
-    return 1 if failed else 0
+    lines, status = add_up(results, FLAKY)
+    print("\n".join(lines), flush=True)
+    return status
 
 
 if __name__ == "__main__":

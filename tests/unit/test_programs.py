@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Tests of tests/programs.py and of what tests/runner.py does with it: programs that hang, a budget
-that is over, and what is counted."""
+"""Tests of tests/programs.py, runner.py and fuzzing.py: programs that hang, a budget that is over,
+counts, flaky programs, `-k`, and fuzzers that end early or never."""
 import contextlib
 import glob
 import io
@@ -11,10 +11,12 @@ import tempfile
 import threading
 import time
 import unittest
+import unittest.mock
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.join(ROOT, "tests"))
 
+import fuzzing
 import programs
 import runner
 
@@ -160,7 +162,7 @@ class Programs(unittest.TestCase):
         failed = programs.Result(result.name, failed=1)
         with contextlib.redirect_stdout(io.StringIO()):
             (steady,) = runner.again_alone([failed], again)
-        self.addCleanup(runner.UNSTEADY.remove, failed)
+        self.addCleanup(runner.FLAKY.remove, failed)
         self.assertEqual((steady.failed, os.path.exists(self.marker)), (0, True))
 
     def test_a_hang_is_shown_at_the_end(self):
@@ -182,6 +184,53 @@ class Programs(unittest.TestCase):
         self.assertEqual((result.failed, result.late), (1, True))
         self.assertIn("the time for all tests is over", result.output)
 
+    def test_flaky_programs_are_listed_above_the_last_line(self):
+        passed = programs.Result("unit: a", passed=5, skipped=1)
+        first = programs.Result("cluster: test_b.py", failed=1, output="FAIL: test_c (b.B)\n")
+        lines, status = runner.add_up([passed], [first] * (runner.FLAKY_MAX - 1))
+        self.assertEqual(status, 0)
+        flaky = "flaky: cluster: test_b.py (test_c)"
+        self.assertEqual(
+            lines, [flaky] * (runner.FLAKY_MAX - 1) + ["5 passed, 0 failed, 1 skipped"]
+        )
+
+    def test_too_many_flaky_programs_are_a_failure(self):
+        passed = programs.Result("unit: a", passed=5)
+        first = programs.Result("unit: d", failed=1, output="[  FAILED  ] test_e\n")
+        lines, status = runner.add_up([passed], [first] * runner.FLAKY_MAX)
+        self.assertEqual(status, 1)
+        self.assertIn("FAIL flaky: 3 programs passed only when run again", lines[0])
+        self.assertEqual(lines[1:], ["flaky: unit: d (test_e)"] * 3 + ["5 passed, 1 failed"])
+
+    def test_a_program_that_passes_when_run_again_is_flaky(self):
+        code = (
+            f"test -e {self.marker} || {{ touch {self.marker}; echo 'FAIL: test_f (x)'; exit 1; }}"
+        )
+        command = {"sim: x": ["sh", "-c", code]}
+        first = programs.run_program("sim: x", command["sim: x"])
+        self.assertEqual(first.failed, 1)
+        with contextlib.redirect_stdout(io.StringIO()) as shown:
+            (second,) = runner.again_alone([first], command)
+        self.addCleanup(runner.FLAKY.remove, first)
+        self.assertEqual((second.passed, second.failed), (1, 0))
+        self.assertIn("test_f", shown.getvalue())
+        self.assertIn(first, runner.FLAKY)
+
+    def test_k_chooses_programs_by_name(self):
+        def run(*arguments):
+            command = [sys.executable, "tests/runner.py", *arguments]
+            done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+            return done.returncode, done.stdout.splitlines(), done.stderr
+
+        status, lines, _ = run("-k", "suppressions")
+        self.assertEqual((status, lines[0]), (0, "-k suppressions: 1 matched (1 of style)"))
+        self.assertEqual(lines[-1], "1 passed, 0 failed")
+        status, _, error = run("-k", "no_such_program", "style", "unit")
+        self.assertEqual(status, 1)
+        self.assertIn("no_such_program", error)
+        for wrong in (["no_such_suite"], ["-k"], ["--verbose"]):
+            self.assertEqual(run(*wrong)[0], 64, wrong)
+
     def test_limits(self):
         self.assertEqual(programs.limit_of("cluster: test_demo.py"), programs.LIMITS_S["test_demo"])
         together = "interop: test_convert_dcp.py test_torch_file.py"
@@ -194,7 +243,52 @@ class Programs(unittest.TestCase):
             os.path.basename(path).split(".")[0]
             for path in glob.glob(f"{ROOT}/tests/**/test_*", recursive=True)
         }
-        self.assertEqual(set(programs.LIMITS_S) - there, {"sim"}, "a name that no program has")
+        self.assertLessEqual(
+            set(programs.LIMITS_S) - there,
+            {"sim", *runner.GATES},
+            "a limit of a program that does not exist",
+        )
+
+
+class Fuzzers(unittest.TestCase):
+    def fuzzer(self, code, executions=100, cpu_limit_s=60, stuck_s=60):
+        """What became of a fuzzer that runs a line of shell."""
+        folder = tempfile.TemporaryDirectory(prefix="cairn-test-")
+        self.addCleanup(folder.cleanup)
+        with unittest.mock.patch.object(fuzzing, "POLL_S", 0.05):
+            one = fuzzing.Fuzzer("fuzz_x", ["sh", "-c", code], executions, cpu_limit_s, stuck_s)
+            (done,) = fuzzing.Fuzzing([one], folder.name, 1).collect(60)
+        return done
+
+    def test_all_executions_are_done(self):
+        done = self.fuzzer("echo stat::number_of_executed_units: 100")
+        self.assertEqual((done.status, done.done), (0, 100), done.output)
+
+    def test_too_few_executions_fail(self):
+        done = self.fuzzer("echo stat::number_of_executed_units: 99")
+        self.assertEqual(done.status, 1)
+        self.assertIn("after 99 of 100 executions", done.output)
+        self.assertEqual(self.fuzzer("true").status, 1, "a fuzzer without a count")
+
+    def test_a_crash_fails(self):
+        self.assertEqual(self.fuzzer("echo stat::number_of_executed_units: 100; exit 1").status, 1)
+
+    def test_an_endless_input_is_ended(self):
+        done = self.fuzzer("while :; do :; done", cpu_limit_s=0.2)
+        self.assertNotEqual(done.status, 0)
+        self.assertIn("of the processor", done.output)
+
+    def test_an_input_that_stands_still_is_ended(self):
+        done = self.fuzzer("exec sleep 600", stuck_s=0.5)
+        self.assertNotEqual(done.status, 0)
+        self.assertIn("used no processor", done.output)
+
+    def test_every_fuzzer_has_a_speed(self):
+        names = {os.path.basename(p)[:-2] for p in glob.glob(f"{ROOT}/tests/fuzz/fuzz_*.c")}
+        self.assertEqual(names, set(fuzzing.PER_CPU_S))
+        self.assertEqual(
+            fuzzing.executions_of("fuzz_zip", 2), 2 * fuzzing.executions_of("fuzz_zip")
+        )
 
 
 if __name__ == "__main__":

@@ -285,10 +285,12 @@ test_slow_among_pauses(void **state)
 int
 main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_whole),         cmocka_unit_test(test_lengths_alone),
-        cmocka_unit_test(test_few_long_sequences), cmocka_unit_test(test_lengths_that_wander),
-        cmocka_unit_test(test_pauses_that_meet),   cmocka_unit_test(test_slow_among_pauses)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_whole),
+                                       cmocka_unit_test(test_lengths_alone),
+                                       cmocka_unit_test(test_few_long_sequences),
+                                       cmocka_unit_test(test_lengths_that_wander),
+                                       cmocka_unit_test(test_pauses_that_meet),
+                                       cmocka_unit_test(test_slow_among_pauses)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

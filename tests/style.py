@@ -1,0 +1,189 @@
+#!/usr/bin/env python3
+"""The gates of the style suite that are more than a command.
+
+    tests/style.py columns          no line is longer than 100 columns
+    tests/style.py format-c         clang-format-14 would change no C file
+    tests/style.py format-python    black would change no Python file
+    tests/style.py cppcheck         cppcheck finds nothing in any C file
+    tests/style.py suppressions     every cppcheck-suppress gives its reason on the same line
+    tests/style.py unused           the products use every function of the modules
+
+Each prints one line per problem, `<file>:<line>: <what is wrong>; <what to do>`, and exits 1 when
+there are any. `unused` links the products in build/unused, cppcheck keeps its results in
+build/cppcheck: a second run only checks what has changed.
+"""
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+JOBS = str(os.cpu_count() or 2)
+COLUMNS_MAX = 100
+CLANG_FORMAT = "clang-format-14"
+CPPCHECK = [
+    "cppcheck",
+    "-q",
+    f"-j{JOBS}",
+    "--cppcheck-build-dir=build/cppcheck",
+    "--std=c11",
+    "--error-exitcode=1",
+    "--inline-suppr",
+    "--enable=warning,portability",
+    "-I.",
+    "-Iinclude",
+    "--suppress=missingIncludeSystem",
+    "--template={file}:{line}: {message} [{id}]; fix it, or suppress it with its reason",
+    "--template-location=",
+]
+# Functions that only tests call, each with the reason why it is part of a module.
+ONLY_TESTS = {}
+PRODUCTS = ["cairn", "libcairn.so", "libnccl-profiler-cairn.so", "gpt"]
+MAKE_UNUSED = [
+    "make",
+    "-s",
+    f"-j{JOBS}",
+    "BUILD=build/unused",
+    # No optimization: an inlined call would be missing. No warnings: the other builds have them.
+    "OPTIMIZE=-O0 -ffunction-sections -fdata-sections -w",
+    "DEBUG=",
+    "LDFLAGS=-pthread -Wl,--gc-sections",
+    *(f"build/unused/{product}" for product in PRODUCTS),
+]
+
+
+def files(*suffixes):
+    """Our files whose names end so: all but built and hidden folders."""
+    found = []
+    for folder, folders, names in os.walk(ROOT):
+        folders[:] = [d for d in folders if d[0] != "." and (folder, d) != (ROOT, "build")]
+        paths = (os.path.relpath(os.path.join(folder, name), ROOT) for name in names)
+        found += [path for path in paths if path.endswith(suffixes)]
+    return sorted(found)
+
+
+def lines_of(path):
+    with open(os.path.join(ROOT, path), encoding="utf-8") as file:
+        return file.read().splitlines()
+
+
+def run(command):
+    """Runs a command; returns (exit status, its output)."""
+    if not shutil.which(command[0]):
+        return 127, f"{command[0]}: not installed; run `make test-deps`"
+    done = subprocess.run(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )
+    return done.returncode, done.stdout
+
+
+def output_lines(command):
+    """What a command that finds problems printed; nothing if it found none."""
+    status, output = run(command)
+    return output.splitlines() or [f"{command[0]}: exit status {status}"] if status else []
+
+
+def columns():
+    return [
+        f"{path}:{number}: {len(line)} columns; break it at {COLUMNS_MAX}"
+        for path in files(".c", ".h", ".py", ".sh", "Makefile")
+        for number, line in enumerate(lines_of(path), 1)
+        if len(line.expandtabs(4)) > COLUMNS_MAX
+    ]
+
+
+def format_c():
+    problems = output_lines([CLANG_FORMAT, "--dry-run", "-Werror", *files(".c", ".h")])
+    found = [line for line in problems if ": error: code should be clang-format" in line]
+    places = sorted({":".join(line.split(":")[:2]) for line in found})
+    return [f"{place}: not formatted; run `make format`" for place in places] or problems
+
+
+def format_python():
+    problems = output_lines(["black", "--check", "-q", "--diff", *files(".py")])
+    places, path = [], ""
+    for line in problems:
+        if line.startswith("--- "):
+            path = os.path.relpath(line[4:].split("\t")[0], ROOT)
+        elif hunk := re.match(r"@@ -(\d+)", line):
+            places.append(f"{path}:{hunk[1]}: not formatted; run `make format`")
+    return places or problems
+
+
+def cppcheck():
+    os.makedirs(os.path.join(ROOT, "build", "cppcheck"), exist_ok=True)
+    return output_lines([*CPPCHECK, *files(".c")])
+
+
+def suppressions():
+    """A reason is text behind the identifiers: `// cppcheck-suppress memleak ; list keeps it`."""
+    reason = re.compile(r"cppcheck-suppress(-\w+)?(\s+\w+|\s*\[[\w\s,]+\])\s*(;|//)\W*\w+\W+\w+")
+    return [
+        f"{path}:{number}: cppcheck-suppress without a reason; add `; <reason>` behind it"
+        for path in files(".c", ".h")
+        for number, line in enumerate(lines_of(path), 1)
+        if "cppcheck-suppress" in line and not reason.search(line)
+    ]
+
+
+def symbols(path):
+    """Functions that an object or a program defines: (global, all)."""
+    done = subprocess.run(["nm", path], cwd=ROOT, capture_output=True, text=True, check=True)
+    words = [line.split() for line in done.stdout.splitlines()]
+    found = [(w[1], w[2]) for w in words if len(w) == 3 and w[1] in "TtWi"]
+    return {name for kind, name in found if kind in "TW"}, {name for _, name in found}
+
+
+def unused():
+    """Functions that the linker leaves out of all products. It drops each section that nothing
+    refers to, and each member of an archive that nothing needs; so its list of dropped sections
+    is not enough, and we compare what objects define with what the products contain."""
+    status, output = run(MAKE_UNUSED)
+    if status:
+        return output.splitlines()
+    used = set().union(*(symbols(f"build/unused/{product}")[1] for product in PRODUCTS))
+    problems, defined = [], set()
+    for source in files(".c"):
+        compiled = f"build/unused/{source[:-2]}.o"
+        if source.startswith("tests/") or not os.path.exists(os.path.join(ROOT, compiled)):
+            continue
+        names = symbols(compiled)[0]
+        defined |= names
+        for name in sorted(names - used - ONLY_TESTS.keys()):
+            number = next(
+                (n for n, line in enumerate(lines_of(source), 1) if line.startswith(f"{name}(")), 1
+            )
+            problems.append(
+                f"{source}:{number}: no product calls {name}; remove it, or move it to "
+                "tests/support if tests need it"
+            )
+    for name in sorted(ONLY_TESTS):
+        if name not in defined or name in used:
+            why = "a product calls" if name in used else "no module defines"
+            problems.append(f"tests/style.py: {why} {name}; remove it from ONLY_TESTS")
+    return problems
+
+
+GATES = {
+    "columns": columns,
+    "format-c": format_c,
+    "format-python": format_python,
+    "cppcheck": cppcheck,
+    "suppressions": suppressions,
+    "unused": unused,
+}
+
+
+def main(arguments):
+    if len(arguments) != 1 or arguments[0] not in GATES:
+        print(__doc__, file=sys.stderr)
+        return 64
+    problems = GATES[arguments[0]]()
+    for line in problems:
+        print(line)
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
