@@ -69,7 +69,8 @@ LINK_ARCHIVES = -Wl,--start-group $(filter %.a,$^) -Wl,--end-group
 all: $(BUILD)/cairn $(BUILD)/libcairn.so $(BUILD)/libnccl-profiler-cairn.so $(BUILD)/gpt
 	$(Q)ln -sfn $(BUILD)/cairn cairn && mkdir -p lib && \
 	    ln -sfn ../$(BUILD)/$(LIBRARY_FILE) lib/$(LIBRARY_FILE) && \
-	    ln -sfn $(LIBRARY_FILE) lib/$(LIBRARY_SONAME) && ln -sfn $(LIBRARY_SONAME) lib/libcairn.so && \
+	    ln -sfn $(LIBRARY_FILE) lib/$(LIBRARY_SONAME) && \
+	    ln -sfn $(LIBRARY_SONAME) lib/libcairn.so && \
 	    ln -sfn ../$(BUILD)/libnccl-profiler-cairn.so lib/libnccl-profiler-cairn.so
 
 $(BUILD)/flags: FORCE
@@ -287,17 +288,9 @@ SEED  ?=
 sim: $(BUILD)/sim/sim
 	$(Q)$(BUILD)/sim/sim $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
 
-# The pattern of layers: siblings know only themselves, base/ and include/cairn/.
-layers:
-	$(Q)python3 tests/layers.py base erasure transport snapshot client replan bindings
-	$(Q)! for d in base erasure transport snapshot replan; do \
-	    grep -rHnE --include='*.[ch]' '^#include "' $$d | grep -vE "\"($$d|base|cairn)/"; \
-	    done 2>/dev/null | grep .
-	$(Q)! grep -HnE '^#include "' client/*.[ch] | grep -vE '"(client|snapshot|base|cairn)/' | grep .
-	$(Q)! grep -HnE '^#include "' bindings/nccl/*.[ch] | \
-	    grep -vE '"(bindings/nccl|base|cairn)/' | grep .
-	$(Q)! grep -HnE '^#include "' examples/gpt/*.[ch] | grep -vE '"(cairn/|[a-z_]+\.h")' | grep .
-	$(Q)! grep -HnE '^#include "' agent/core/*.[ch] | grep -E '"agent/(process|service)/' | grep .
+# A file includes and calls only what its room may use.
+layers: $(ARCHIVES) $(NCCL_OBJ) $(GPT_OBJ)
+	$(Q)python3 tests/layers.py --calls $(BUILD)
 headers:
 	$(Q)for h in $(filter-out examples/% tests/%,$(filter %.h,$(C_FILES))); do \
 	    $(CC) $(CPPFLAGS) $(CFLAGS) -Wno-unused -fsyntax-only -x c $$h || exit 1; done

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Checks that every file includes only what its room may use, and the order of the Python modules.
 
-    tests/layers.py [MODULE …]         check the includes of C files outside tests/ (of these modules)
+    tests/layers.py [MODULE …]         check the includes of C files (of these modules)
     tests/layers.py --calls BUILD      check the calls too, in the objects of a build folder
     tests/layers.py --report BUILD     print lines, circles and upward arrows per module
 
-A room is a folder of C files. ROOMS lists the rooms from the bottom up, each with the rooms it may use besides
-itself and include/cairn. A room may only name rooms above it in the list, so rooms cannot form a circle.
+A room is a folder of C files outside tests/. ROOMS lists the rooms from the bottom up, each with
+the rooms it may use besides itself and include/cairn. A room may only name rooms above it in the
+list, so rooms cannot form a circle.
 """
 import ast
 import collections
@@ -25,43 +26,47 @@ ROOMS = {
     "client": "snapshot base",
     "bindings/nccl": "base",
     "examples/gpt": "",
-    # Detection: records of a trace, one summary per rank and step, verdicts, the running job, pictures.
+    # Detection: records of a trace, a summary per rank and step, verdicts, the live job, pictures.
     "replan/trace": "base",
     "replan/detect": "replan/trace base",
     "replan/live": "replan/detect replan/trace base",
     "replan/views": "replan/detect replan/trace base",
-    # Planning: the problem and a plan's cost, what was measured, the bound, the search, sequences, advice.
+    # Planning: problem and cost, measurements, the bound, the search, sequences, advice.
     "replan/fleet": "base",
     "replan/profile": "replan/fleet replan/trace base",
     "replan/bound": "replan/fleet base",
     "replan/search": "replan/bound replan/fleet base",
     "replan/assign": "replan/fleet base",
     "replan/advise": "replan/search replan/fleet base",
-    # The agent: the pure protocol, the process that carries it out, what is not the protocol, all of it together.
+    # The agent: the pure protocol, the process that runs it, services beside it, the whole.
     "agent/core": "erasure snapshot base",
     "agent/process": "agent/core client transport erasure snapshot base",
-    "agent/service": "agent/process agent/core replan/live replan/detect replan/trace replan/advise replan/search "
-    "replan/fleet client erasure snapshot base",
+    "agent/service": "agent/process agent/core replan/live replan/detect replan/trace "
+    "replan/advise replan/search replan/fleet client erasure snapshot base",
     "agent": "agent/service agent/process agent/core client transport erasure snapshot base",
-    # Checkpoints: containers, what a checkpoint is, names of training state, the engine, a room per format.
+    # Checkpoints: containers, the checkpoint, training state, the engine, a room per format.
     "tools/convert/pickle": "base",
     "tools/convert/zip": "base",
     "tools/convert/core": "snapshot base",
     "tools/convert/state": "tools/convert/core tools/convert/pickle snapshot base",
-    "tools/convert/torch": "tools/convert/state tools/convert/core tools/convert/zip tools/convert/pickle snapshot base",
-    "tools/convert/dcp": "tools/convert/torch tools/convert/state tools/convert/core tools/convert/zip "
+    "tools/convert/torch": "tools/convert/state tools/convert/core tools/convert/zip "
     "tools/convert/pickle snapshot base",
-    "tools/convert/safetensors": "tools/convert/state tools/convert/core tools/convert/pickle snapshot base",
+    "tools/convert/dcp": "tools/convert/torch tools/convert/state tools/convert/core "
+    "tools/convert/zip tools/convert/pickle snapshot base",
+    "tools/convert/safetensors": "tools/convert/state tools/convert/core tools/convert/pickle "
+    "snapshot base",
     "tools/convert/universal": "tools/convert/safetensors tools/convert/core snapshot base",
-    "tools/convert/deepspeed": "tools/convert/torch tools/convert/state tools/convert/core tools/convert/zip "
-    "tools/convert/pickle snapshot base",
-    "tools/convert/megatron": "tools/convert/torch tools/convert/state tools/convert/core tools/convert/zip "
-    "tools/convert/pickle snapshot base",
-    "tools/convert/megatron_dist": "tools/convert/megatron tools/convert/dcp tools/convert/torch tools/convert/state "
-    "tools/convert/core tools/convert/zip tools/convert/pickle snapshot base",
-    "tools/convert/maps": "tools/convert/state tools/convert/core tools/convert/pickle snapshot base",
+    "tools/convert/deepspeed": "tools/convert/torch tools/convert/state tools/convert/core "
+    "tools/convert/zip tools/convert/pickle snapshot base",
+    "tools/convert/megatron": "tools/convert/torch tools/convert/state tools/convert/core "
+    "tools/convert/zip tools/convert/pickle snapshot base",
+    "tools/convert/megatron_dist": "tools/convert/megatron tools/convert/dcp tools/convert/torch "
+    "tools/convert/state tools/convert/core tools/convert/zip tools/convert/pickle snapshot base",
+    "tools/convert/maps": "tools/convert/state tools/convert/core tools/convert/pickle snapshot "
+    "base",
     "tools/convert/engine": "tools/convert/maps tools/convert/core snapshot base",
-    "tools/convert/compare": "tools/convert/engine tools/convert/state tools/convert/core tools/convert/pickle snapshot base",
+    "tools/convert/compare": "tools/convert/engine tools/convert/state tools/convert/core "
+    "tools/convert/pickle snapshot base",
 }
 # The table of formats; the command.
 ROOMS["tools/convert"] = " ".join(ROOMS)
@@ -225,7 +230,7 @@ def circles(graph):
 
 
 def report(build):
-    """Per module: files, lines, calls between files, calls between rooms against ROOMS, circles of files."""
+    """Print per module files, lines, calls between files and rooms, and circles of files."""
     for module in sorted({room.split("/")[0] for room in ROOMS}):
         graph = calls(build, {module})
         arrows = sum(len(others) for others in graph.values())
@@ -234,7 +239,8 @@ def report(build):
         )
         sizes = sorted((len(c) for c in circles(graph)), reverse=True)
         print(
-            f"{module}: {len(graph)} files, {arrows} arrows, {upward} upward, circles of {sizes or 'none'}"
+            f"{module}: {len(graph)} files, {arrows} arrows, {upward} upward, "
+            f"circles of {sizes or 'none'}"
         )
         lines = collections.Counter()
         for path in c_files():

@@ -86,7 +86,7 @@ def output_lines(command):
 
 def columns():
     return [
-        f"{path}:{number}: {len(line)} columns; break it at {COLUMNS_MAX}"
+        f"{path}:{number}: {len(line.expandtabs(4))} columns; break it at {COLUMNS_MAX}"
         for path in files(".c", ".h", ".py", ".sh", "Makefile")
         for number, line in enumerate(lines_of(path), 1)
         if len(line.expandtabs(4)) > COLUMNS_MAX

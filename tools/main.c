@@ -1,4 +1,4 @@
-/* tools/main.c - the `cairn` command: the table of verbs, the help over all of them, the dispatch. */
+/* tools/main.c - the `cairn` command: the table of verbs, their common help, the dispatch. */
 #include "agent/core/message.h"
 #include "client/session.h"
 #include "tools/usage.h"
@@ -123,7 +123,7 @@ print_version(void)
            CAIRN_MESSAGE_VERSION);
 }
 
-/* Fails if stdout did not take everything: a script must not take half an answer for a whole one. */
+/* Fails if stdout did not take everything: a script must not mistake a part for the whole. */
 static int
 finish(int exit_code)
 {

@@ -1,12 +1,13 @@
 /*
  * tools/run.c - `cairn run`: runs a trainer with an agent attached.
  *
- * If anything fails on our side, the command runs all the same: protection is never worth a training
- * run. Its environment gets CAIRN_AGENT, CAIRN_JOB, with --resume CAIRN_RESUME=1, on PYTHONPATH the
- * folder by which Python loads the binding (it acts when torch is imported), and with CAIRN_TIMING=1
- * NCCL_PROFILER_PLUGIN, with the user's own plugin chained. Signals are passed on to the command; if
- * we are killed, so is the command. SIGUSR1 asks for a snapshot: if the command does not handle it,
- * as a shell or a launcher, we answer it here instead of letting it end the command.
+ * If anything fails on our side, the command runs all the same: protection is never worth a
+ * training run. Its environment gets CAIRN_AGENT, CAIRN_JOB, with --resume CAIRN_RESUME=1, on
+ * PYTHONPATH the folder by which Python loads the binding (it acts when torch is imported), and
+ * with CAIRN_TIMING=1 NCCL_PROFILER_PLUGIN, with the user's own plugin chained. Signals are passed
+ * on to the command; if we are killed, so is the command. SIGUSR1 asks for a snapshot: if the
+ * command does not handle it, as a shell or a launcher, we answer it here instead of letting it end
+ * the command.
  *
  * If no process of the command attaches, it trains unprotected. That is reported after a while, or
  * at its end; the agent's count of trainers tells.
@@ -115,8 +116,8 @@ say_unattached(const struct attachment *attachment, const char *when)
 
 /*
  * Restores, so that trainers find a generation. The commands of several nodes do this at once. A
- * generation that is ready stays as it is, and a restore of another node is awaited: a second restore
- * would refuse the trainers of the first.
+ * generation that is ready stays as it is, and a restore of another node is awaited: a second
+ * restore would refuse the trainers of the first.
  */
 static void
 resume(const char *socket_path)

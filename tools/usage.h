@@ -3,8 +3,8 @@
  *
  * Options are long ("--wait", "--to DIR", "--to=DIR"); some have a letter too ("-o json"). "--"
  * ends them. An unknown option ends the command with exit code 64 and names the nearest known one.
- * "--help" (or -h) prints the synopsis, what the verb does, its options and examples, in lines of at
- * most 80 columns, and ends the command with exit code 0.
+ * "--help" (or -h) prints the synopsis, what the verb does, its options and examples, in lines of
+ * at most 80 columns, and ends the command with exit code 0.
  */
 #ifndef CAIRN_TOOLS_USAGE_H
 #define CAIRN_TOOLS_USAGE_H

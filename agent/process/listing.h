@@ -14,7 +14,8 @@
  * in 16 hex digits. Readers do not trust the list: they skip a folder that is not ours with mode
  * 0700, symbolic links, and files that are not as described; they look at no more than
  * CAIRN_LISTING_FILES_MAX names. The entry of an agent that crashed stays until an agent starts and
- * finds its lock file gone. Only the lock beside the socket tells whether an agent lives (served.h).
+ * finds its lock file gone. Only the lock beside the socket tells whether an agent lives
+ * (served.h).
  *
  * Each user has a list. Root can use the agents of other users, but only by naming their sockets.
  */

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Runs the quick starts of README.md literally, as a new user does: in order, in an empty HOME, with
-no variable of Cairn's or of a desktop session.
+"""Runs the quick starts of README.md literally, as a new user does: in order, in an empty HOME,
+with no variable of Cairn's or of a desktop session.
 
 A quick start is a block that begins with ```sh and a name that begins with "quickstart". A comment
 tells what a command promises: `prints "WORDS"` (on stdout or stderr) and `exits N` (otherwise 0).
 Where the system allows it, each block gets /tmp, /run and process numbers of its own, as in a fresh
-container. In the end the agents are ended by the `kill` command that `cairn run` printed, and nothing
-may be left.
+container. In the end the `kill` command that `cairn run` printed ends the agents, and nothing may
+be left.
 """
 import os
 import re

@@ -4,12 +4,12 @@ kernels that run later.
     device_trainer.py STEPS [--plain] [--record STEP] [--wrong-stream]
 
 PyTorch for the CPU has no device tensors. Here a parameter is a CPU tensor over the fake driver's
-own view of device memory, and what the binding asks about it is answered as for one on a device:
-`_tensors.ordinal` and `_tensors.addresses`, the two functions that say where a tensor lies, and the few
-of torch.cuda that it calls. All else is the product: hooks, job, library, agent, and copies by the
-driver's calls. The optimizer issues its writes to a side stream per device, where they wait for
-some milliseconds: who reads a tensor without waiting for that stream reads what was there before
-the update.
+own view of device memory, and these functions answer as for a tensor on a device:
+`_tensors.ordinal` and `_tensors.addresses`, which return where a tensor lies, and the few of
+torch.cuda that the binding calls. All else is the product: hooks, job, library, agent, and copies
+by the driver's calls. The optimizer issues its writes to a side stream per device, where they wait
+for some milliseconds: a reader that does not wait for that stream sees the values before the
+update.
 
 Prints `step N LOSS` for each update and at the end `state SHA256` and `misuses N`, what the fake
 driver saw of wrong use.
