@@ -7,9 +7,11 @@ It works on build/plain, which `make all` has built.
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
@@ -297,15 +299,27 @@ class Install(unittest.TestCase):
         self.assertEqual(os.path.realpath(found), self.library)
 
     def check_command(self):
-        """So does the installed command, for the trainer that it runs."""
-        command = [os.path.join(self.place, "bin", "cairn"), "run", "--"]
+        """So does the installed command, for the trainer that it runs, beside an agent that it
+        starts and that this test ends."""
+        command = [os.path.join(self.place, "bin", "cairn"), "run", "--state", "1MiB", "--"]
         environment = {
             "PATH": os.environ["PATH"],
             "HOME": self.folder,
-            "CAIRN_AGENT": os.path.join(self.folder, "no-agent"),
+            "XDG_RUNTIME_DIR": self.folder,
         }
-        found = output_of(*command, "sh", "-c", "echo $CAIRN_LIBRARY", env=environment).strip()
-        self.assertEqual(os.path.realpath(found), self.library)
+        done = subprocess.run(
+            [*command, "sh", "-c", "echo $CAIRN_LIBRARY"],
+            env=environment,
+            capture_output=True,
+            text=True,
+        )
+        started = re.search(r"`kill ([0-9 ]+)`", done.stderr)
+        self.assertTrue(started, done.stderr)
+        for pid in map(int, started[1].split()):
+            os.kill(pid, signal.SIGTERM)
+            while os.path.exists(f"/proc/{pid}/exe"):
+                time.sleep(0.02)
+        self.assertEqual(os.path.realpath(done.stdout.strip()), self.library)
 
 
 if __name__ == "__main__":
