@@ -48,35 +48,3 @@ cairn_crc32(uint32_t seed, const void *bytes, size_t bytes_len)
 {
     return crc32_gzip_refl(seed, (const unsigned char *)bytes, bytes_len);
 }
-
-/* a * b modulo the polynomial of CRC-32; bit 31 is the coefficient of x^0. */
-static uint32_t
-multiply(uint32_t a, uint32_t b)
-{
-    const uint32_t polynomial = 0xedb88320;
-    uint32_t product = 0;
-
-    for (uint32_t bit = 1u << 31; bit != 0; bit >>= 1) {
-        if (a & bit)
-            product ^= b;
-        b = b & 1 ? b >> 1 ^ polynomial : b >> 1;
-    }
-    return product;
-}
-
-/*
- * Bytes that follow multiply what came before by x^8 each. The inversion of bits before and after
- * cancels in the sum of two checksums, so the checksums themselves can be used.
- */
-uint32_t
-cairn_crc32_join(uint32_t first, uint32_t second, uint64_t second_bytes)
-{
-    uint32_t power = 1u << 23; /* x^8, then its squares */
-
-    for (; second_bytes != 0; second_bytes >>= 1) {
-        if (second_bytes & 1)
-            first = multiply(power, first);
-        power = multiply(power, power);
-    }
-    return first ^ second;
-}

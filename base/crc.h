@@ -17,8 +17,5 @@ uint64_t cairn_crc64_jones(uint64_t seed, const void *bytes, size_t bytes_len);
 
 /* The CRC-32 of ZIP and zlib, continued in the same way. */
 uint32_t cairn_crc32(uint32_t seed, const void *bytes, size_t bytes_len);
-/* The CRC-32 of a run of bytes from those of its two parts, of which the second has
- * second_bytes. */
-uint32_t cairn_crc32_join(uint32_t first, uint32_t second, uint64_t second_bytes);
 
 #endif

@@ -486,12 +486,6 @@ cairn_loop_now_ns(const struct cairn_loop *loop)
     return loop->now_ns;
 }
 
-struct cairn_clock
-cairn_loop_clock(const struct cairn_loop *loop)
-{
-    return loop->clock;
-}
-
 /* ---- life ---- */
 
 static cairn_err

@@ -74,9 +74,6 @@ void cairn_loop_stop(struct cairn_loop *loop);
 /* The time at which this turn's callbacks began; outside a turn, of the last one. Thread: loop. */
 uint64_t cairn_loop_now_ns(const struct cairn_loop *loop);
 
-/* The loop's clock. Thread: any. */
-struct cairn_clock cairn_loop_clock(const struct cairn_loop *loop);
-
 /*
  * Watches a descriptor for READ, WRITE, both or (0) hang-up alone. CAIRN_INVAL for a descriptor
  * that is watched already or cannot be (a plain file), CAIRN_FULL at fds_max, CAIRN_NOMEM. The

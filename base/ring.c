@@ -181,25 +181,6 @@ cairn_ring_write(struct cairn_ring *ring, const void *record)
     return false;
 }
 
-bool
-cairn_ring_write_single(struct cairn_ring *ring, const void *record)
-{
-    struct cairn_ring_header *header = ring->header;
-    uint64_t head = atomic_load_explicit(&header->head, memory_order_relaxed);
-
-    if (atomic_load_explicit(turn_of(ring, head), memory_order_acquire) != head) {
-        uint64_t dropped = atomic_load_explicit(&header->dropped, memory_order_relaxed);
-
-        atomic_store_explicit(&header->dropped, dropped + 1, memory_order_relaxed);
-        return false;
-    }
-    /* Claimed before it is filled, as with many writers: after a death the next writer must find
-     * head past every slot that may hold bytes. */
-    atomic_store_explicit(&header->head, head + 1, memory_order_relaxed);
-    publish(ring, head, record);
-    return true;
-}
-
 /* Gives the slot at the reader's position back to the writers. */
 static void
 release_slot(struct cairn_ring *ring)

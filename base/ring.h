@@ -60,9 +60,6 @@ CAIRN_MUST_CHECK cairn_err cairn_ring_open(void *memory, size_t memory_bytes,
  */
 bool cairn_ring_write(struct cairn_ring *ring, const void *record);
 
-/* The same where there is one writer alone: no atomic read-modify-write on the way. */
-bool cairn_ring_write_single(struct cairn_ring *ring, const void *record);
-
 /* Takes up to records_max records out into records[records_max * 64 bytes] and returns their
  * number. The contents are the writers' and are not to be trusted. Thread: the one reader.
  * Wait-free. */

@@ -101,18 +101,6 @@ cairn_code_destroy(struct cairn_code *code)
     free(code);
 }
 
-uint32_t
-cairn_code_data_count(const struct cairn_code *code)
-{
-    return code->k;
-}
-
-uint32_t
-cairn_code_parity_count(const struct cairn_code *code)
-{
-    return code->m;
-}
-
 uint8_t
 cairn_code_coefficient(const struct cairn_code *code, uint32_t parity_row, uint32_t data_index)
 {

@@ -41,9 +41,6 @@ CAIRN_MUST_CHECK cairn_err cairn_code_create(uint32_t data_count, uint32_t parit
 /* Frees a code; NULL is allowed. No call on the code may be running. */
 void cairn_code_destroy(struct cairn_code *code);
 
-uint32_t cairn_code_data_count(const struct cairn_code *code);
-uint32_t cairn_code_parity_count(const struct cairn_code *code);
-
 /* G[parity_row][data_index]. */
 uint8_t cairn_code_coefficient(const struct cairn_code *code, uint32_t parity_row,
                                uint32_t data_index);

@@ -146,21 +146,3 @@ cairn_groups_fini(struct cairn_groups *groups)
     free(groups->members);
     *groups = (struct cairn_groups){0};
 }
-
-cairn_err
-cairn_groups_find(const struct cairn_groups *groups, uint32_t node, uint32_t *group,
-                  uint32_t *position)
-{
-    for (uint32_t g = 0; g < groups->group_count; g++) {
-        const uint32_t *members = groups->members + groups->groups[g].member_first;
-        const uint32_t *found =
-            bsearch(&node, members, groups->groups[g].n, sizeof *members, by_number);
-
-        if (found) {
-            *group = g;
-            *position = (uint32_t)(found - members);
-            return CAIRN_OK;
-        }
-    }
-    return CAIRN_NOT_FOUND;
-}

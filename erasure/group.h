@@ -68,8 +68,4 @@ CAIRN_MUST_CHECK cairn_err cairn_groups_init(const struct cairn_group_node *node
 /* Frees what it owns and zeroes it; all zero is allowed. */
 void cairn_groups_fini(struct cairn_groups *groups);
 
-/* Finds a node: its group and position. CAIRN_NOT_FOUND. */
-CAIRN_MUST_CHECK cairn_err cairn_groups_find(const struct cairn_groups *groups, uint32_t node,
-                                             uint32_t *group, uint32_t *position);
-
 #endif

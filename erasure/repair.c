@@ -250,14 +250,3 @@ cairn_repair_init(const struct cairn_repair_request *request, struct cairn_repai
     *out = (struct cairn_repair){.request = *request};
     return CAIRN_OK;
 }
-
-uint32_t
-cairn_repair_missing(const struct cairn_stripes *stripes, uint64_t intact, uint32_t stripe)
-{
-    uint32_t missing = 0;
-
-    for (uint32_t p = 0; p < stripes->geometry.n; p++)
-        if (!(intact >> p & 1) && cairn_stripes_blocks(stripes, stripe, p) > 0)
-            missing++;
-    return missing;
-}

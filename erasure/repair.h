@@ -100,12 +100,4 @@ CAIRN_MUST_CHECK cairn_err cairn_repair_init(const struct cairn_repair_request *
 /* Yields the next item; false when there is none left, with *out untouched. */
 bool cairn_repair_next(struct cairn_repair *repair, struct cairn_repair_item *out);
 
-/*
- * How many of a stripe's n chunks cannot be read when only the positions of `intact` can; empty
- * chunks do not count. With at most m the stripe is restorable; with more it may still be, where
- * chunks are short: cairn_repair_init tells.
- */
-uint32_t cairn_repair_missing(const struct cairn_stripes *stripes, uint64_t intact,
-                              uint32_t stripe);
-
 #endif

@@ -166,14 +166,6 @@ data_place(const struct cairn_geometry *geometry, uint32_t position, uint64_t st
     return place;
 }
 
-struct cairn_place
-cairn_shard_place(const struct cairn_geometry *geometry, uint32_t position, uint64_t shard_bytes,
-                  uint64_t block)
-{
-    CAIRN_ASSERT(block < cairn_shard_blocks(geometry, shard_bytes));
-    return data_place(geometry, position, cairn_shard_chunk_blocks(geometry, shard_bytes), block);
-}
-
 cairn_err
 cairn_stripes_init(const struct cairn_geometry *geometry, const uint64_t *shard_bytes,
                    struct cairn_stripes *out)
@@ -234,20 +226,6 @@ cairn_stripes_area_blocks(const struct cairn_stripes *stripes, uint32_t position
     return slot_first_block(stripes, position, stripes->geometry.m);
 }
 
-uint64_t
-cairn_stripes_block_bytes(const struct cairn_stripes *stripes, uint32_t position,
-                          enum cairn_area area, uint64_t block)
-{
-    uint64_t block_bytes = stripes->geometry.block_bytes, left;
-
-    if (block >= cairn_stripes_area_blocks(stripes, position, area))
-        return 0;
-    if (area == CAIRN_AREA_PARITY)
-        return block_bytes;
-    left = stripes->shard_bytes[position] - block * block_bytes;
-    return left < block_bytes ? left : block_bytes;
-}
-
 enum cairn_area
 cairn_stripes_area(const struct cairn_stripes *stripes, uint32_t stripe, uint32_t position,
                    uint64_t *first_block)
@@ -286,16 +264,4 @@ cairn_stripes_place(const struct cairn_stripes *stripes, uint32_t position, enum
         block -= stripes->parity_blocks[stripe];
     }
     return CAIRN_INTERNAL; /* the slots add up to the area */
-}
-
-uint64_t
-cairn_stripes_contributors(const struct cairn_stripes *stripes, uint32_t stripe, uint64_t line)
-{
-    uint64_t set = 0;
-
-    for (uint32_t p = 0; p < stripes->geometry.n; p++)
-        if (cairn_stripe_chunk(&stripes->geometry, stripe, p) != CAIRN_STRIPE_NONE &&
-            line < cairn_stripes_blocks(stripes, stripe, p))
-            set |= (uint64_t)1 << p;
-    return set;
 }

@@ -109,9 +109,6 @@ uint64_t cairn_shard_chunk_blocks(const struct cairn_geometry *geometry, uint64_
 /* Blocks that chunk c really has: the stride, or less or none at the end of the shard. */
 uint64_t cairn_chunk_blocks(const struct cairn_geometry *geometry, uint64_t shard_bytes,
                             uint32_t chunk);
-/* Where block `block` (< blocks of the shard) of a position's data area belongs. */
-struct cairn_place cairn_shard_place(const struct cairn_geometry *geometry, uint32_t position,
-                                     uint64_t shard_bytes, uint64_t block);
 
 /* ---- lengths of the whole group ---- */
 
@@ -135,9 +132,6 @@ uint64_t cairn_stripes_blocks(const struct cairn_stripes *stripes, uint32_t stri
 /* Blocks of an area of a position. */
 uint64_t cairn_stripes_area_blocks(const struct cairn_stripes *stripes, uint32_t position,
                                    enum cairn_area area);
-/* Bytes of a block of an area: block_bytes, or less for the last of a shard; 0 outside. */
-uint64_t cairn_stripes_block_bytes(const struct cairn_stripes *stripes, uint32_t position,
-                                   enum cairn_area area, uint64_t block);
 /* Which area of a position holds its chunk of a stripe, and the block index of its start. */
 enum cairn_area cairn_stripes_area(const struct cairn_stripes *stripes, uint32_t stripe,
                                    uint32_t position, uint64_t *first_block);
@@ -148,12 +142,4 @@ enum cairn_area cairn_stripes_area(const struct cairn_stripes *stripes, uint32_t
 CAIRN_MUST_CHECK cairn_err cairn_stripes_place(const struct cairn_stripes *stripes,
                                                uint32_t position, enum cairn_area area,
                                                uint64_t block, struct cairn_place *out);
-/*
- * The positions whose data is folded into line `line` of a stripe's parity: the data members whose
- * chunk is that long. The line is complete when each of them has been folded in once. Empty beyond
- * the end.
- */
-uint64_t cairn_stripes_contributors(const struct cairn_stripes *stripes, uint32_t stripe,
-                                    uint64_t line);
-
 #endif

@@ -55,11 +55,3 @@ cairn_copy_crc(uint64_t seed, void *dest, const void *source, size_t bytes)
         return cairn_copy_crc_portable(seed, dest, source, bytes);
     return cairn_copy_crc_with(kernel, seed, dest, source, bytes);
 }
-
-const char *
-cairn_copy_kernel(void)
-{
-    const struct cairn_copy_kernel *kernel = cairn_copy_kernels();
-
-    return kernel->name ? kernel->name : "portable";
-}

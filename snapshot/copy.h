@@ -20,10 +20,6 @@
  */
 uint64_t cairn_copy_crc(uint64_t seed, void *dest, const void *source, size_t bytes);
 
-/* The kernel that cairn_copy_crc uses on this machine: "avx512", "avx2", "sse" or "portable".
- * Static. Thread: any. */
-const char *cairn_copy_kernel(void);
-
 /* The portable kernel, on every machine: what all others must agree with. Thread: any. */
 uint64_t cairn_copy_crc_portable(uint64_t seed, void *dest, const void *source, size_t bytes);
 

@@ -494,11 +494,3 @@ cairn_transport_stats_read(const struct cairn_transport *t, struct cairn_transpo
     out->buffers_free = t->free_buffer_count;
     out->operations_free = t->free_operation_count;
 }
-
-const char *
-cairn_peer_state_name(enum cairn_peer_state state)
-{
-    static const char *const names[] = {"idle", "connecting", "up", "down", "denied", "version"};
-
-    return (unsigned)state < sizeof names / sizeof names[0] ? names[state] : "?";
-}

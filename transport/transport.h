@@ -194,7 +194,4 @@ void cairn_transport_peer_read(const struct cairn_transport *transport, uint32_t
 void cairn_transport_stats_read(const struct cairn_transport *transport,
                                 struct cairn_transport_stats *out);
 
-/* The name of a peer state, such as "up"; static. */
-const char *cairn_peer_state_name(enum cairn_peer_state state);
-
 #endif

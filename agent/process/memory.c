@@ -326,13 +326,6 @@ cairn_memory_close(struct cairn_memory *memory)
 }
 
 uint64_t
-cairn_memory_slot_bytes(const struct cairn_memory *memory)
-{
-    return memory->options.slots * (memory->options.slot_blocks + memory->options.parity_blocks) *
-           CAIRN_BLOCK_BYTES;
-}
-
-uint64_t
 cairn_memory_reserved_bytes(const struct cairn_memory *memory)
 {
     return memory->reserved_bytes;

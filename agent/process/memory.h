@@ -58,8 +58,7 @@ void cairn_memory_close(struct cairn_memory *memory);
 CAIRN_MUST_CHECK cairn_err cairn_memory_keeper_set(struct cairn_memory *memory,
                                                    struct cairn_keeper *keeper);
 
-/* Reserved bytes of own slots (data and parity), and of everything. */
-uint64_t cairn_memory_slot_bytes(const struct cairn_memory *memory);
+/* All reserved bytes. */
 uint64_t cairn_memory_reserved_bytes(const struct cairn_memory *memory);
 
 /* Descriptor of an own slot's data arena, for trainers. Borrowed. */

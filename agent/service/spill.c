@@ -15,18 +15,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-struct cairn_generation
-spill_newest(const struct cairn_agent *agent)
-{
-    return agent->spill ? agent->spill->newest : (struct cairn_generation){0, 0};
-}
-
-bool
-spill_running(const struct cairn_agent *agent)
-{
-    return agent->spill && (agent->spill->part.request || agent->spill->lead.state != LEAD_NONE);
-}
-
 cairn_err
 spill_open(struct cairn_agent *agent)
 {

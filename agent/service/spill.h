@@ -28,12 +28,6 @@ void spill_committed(struct cairn_agent *agent, struct cairn_generation generati
 /* A SERVICE message of another agent; messages of other services are ignored. */
 void spill_message(struct cairn_agent *agent, const struct cairn_message *message);
 
-/* The newest generation known to be whole on durable storage; step 0: none. */
-struct cairn_generation spill_newest(const struct cairn_agent *agent);
-
-/* True while a spill is being written. */
-bool spill_running(const struct cairn_agent *agent);
-
 /* ---- exports ---- */
 
 /* What an export came to. */

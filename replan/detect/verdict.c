@@ -18,17 +18,6 @@ cairn_verdict_kind_text(enum cairn_verdict_kind kind)
     return texts[kind];
 }
 
-enum cairn_verdict_kind
-cairn_verdict_kind_of(const char *text)
-{
-    int kind = 0;
-
-    while (kind < CAIRN_STRUCTURAL &&
-           strcmp(text, cairn_verdict_kind_text((enum cairn_verdict_kind)kind)) != 0)
-        kind++;
-    return (enum cairn_verdict_kind)kind;
-}
-
 cairn_err
 cairn_list_add(struct cairn_u32_list *list, uint32_t item)
 {

@@ -52,8 +52,6 @@ struct cairn_verdicts {
 };
 
 const char *cairn_verdict_kind_text(enum cairn_verdict_kind kind);
-/* The kind of that name; CAIRN_STRUCTURAL where there is none. */
-enum cairn_verdict_kind cairn_verdict_kind_of(const char *text);
 
 /* Appends an empty verdict of a kind, lasting; its index in *out. CAIRN_NOMEM. */
 CAIRN_MUST_CHECK cairn_err cairn_verdicts_add(struct cairn_verdicts *verdicts,

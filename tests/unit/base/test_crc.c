@@ -133,7 +133,7 @@ crc32_by_definition(uint32_t seed, const uint8_t *bytes, size_t length)
 }
 
 static void
-crc32_agrees_with_its_definition_and_joins(void **state)
+crc32_agrees_with_its_definition(void **state)
 {
     uint8_t bytes[BYTES];
     uint32_t whole;
@@ -145,28 +145,10 @@ crc32_agrees_with_its_definition_and_joins(void **state)
     assert_true(whole == crc32_by_definition(0, bytes, sizeof bytes));
     for (size_t cut = 0; cut <= BYTES; cut++) {
         uint32_t first = cairn_crc32(0, bytes, cut);
-        uint32_t second = cairn_crc32(0, bytes + cut, BYTES - cut);
 
         assert_true(first == crc32_by_definition(0, bytes, cut));
         assert_true(cairn_crc32(first, bytes + cut, BYTES - cut) == whole);
-        assert_true(cairn_crc32_join(first, second, BYTES - cut) == whole);
     }
-}
-
-/* 5 GiB of zeroes after "123456789": joined in halves, and all at once. */
-static void
-crc32_joins_what_is_longer_than_32_bits(void **state)
-{
-    static const uint8_t zeroes[1 << 16];
-    uint32_t half = cairn_crc32(0, zeroes, sizeof zeroes);
-    uint64_t bytes = sizeof zeroes;
-    uint32_t start = cairn_crc32(0, "123456789", 9);
-
-    (void)state;
-    for (; bytes < UINT64_C(5) << 30; bytes *= 2)
-        half = cairn_crc32_join(half, half, bytes);
-    assert_true(cairn_crc32_join(cairn_crc32_join(start, half, bytes), half, bytes) ==
-                cairn_crc32_join(start, cairn_crc32_join(half, half, bytes), 2 * bytes));
 }
 
 int
@@ -176,8 +158,7 @@ main(void)
         cmocka_unit_test(known_value_is_met),
         cmocka_unit_test(every_length_and_alignment_agrees_with_the_definition),
         cmocka_unit_test(every_kernel_agrees_with_the_definition),
-        cmocka_unit_test(crc32_agrees_with_its_definition_and_joins),
-        cmocka_unit_test(crc32_joins_what_is_longer_than_32_bits),
+        cmocka_unit_test(crc32_agrees_with_its_definition),
         cmocka_unit_test(parts_add_up_to_the_whole),
         cmocka_unit_test(every_flipped_bit_and_swap_shows),
     };

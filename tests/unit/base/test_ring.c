@@ -61,7 +61,7 @@ put(struct cairn_ring *ring, uint64_t writer, uint64_t number)
 {
     struct record record = make_record(writer, number);
 
-    return number % 2 ? cairn_ring_write(ring, &record) : cairn_ring_write_single(ring, &record);
+    return cairn_ring_write(ring, &record);
 }
 
 static void
@@ -230,7 +230,6 @@ hostile_words_never_lead_outside(void **state)
         assert_int_equal(cairn_ring_open(memory, bytes, &ring), CAIRN_OK);
         record = make_record(3, (uint64_t)round);
         cairn_ring_write(&ring, &record);
-        cairn_ring_write_single(&ring, &record);
         assert_true(cairn_ring_read(&ring, records, 64) <= 64);
         assert_true(cairn_ring_waiting(&ring) <= COUNT);
         cairn_ring_skip(&ring);
@@ -270,7 +269,6 @@ struct writer {
     struct cairn_ring *ring;
     uint64_t number;
     uint64_t written;
-    bool single;
 };
 
 static void *
@@ -280,8 +278,7 @@ write_many(void *context)
 
     for (uint64_t i = 0; i < RECORDS_PER_WRITER; i++) {
         struct record record = make_record(writer->number, i);
-        bool kept = writer->single ? cairn_ring_write_single(writer->ring, &record)
-                                   : cairn_ring_write(writer->ring, &record);
+        bool kept = cairn_ring_write(writer->ring, &record);
 
         writer->written += kept;
         if (!kept)
@@ -316,7 +313,7 @@ read_all(struct cairn_ring *ring, uint64_t total)
 }
 
 static void
-run_threads(uint32_t writer_count, bool single)
+run_threads(uint32_t writer_count)
 {
     struct writer writers[WRITERS];
     pthread_t threads[WRITERS];
@@ -326,7 +323,7 @@ run_threads(uint32_t writer_count, bool single)
 
     assert_int_equal(cairn_ring_open(memory, cairn_ring_bytes(256), &reader), CAIRN_OK);
     for (uint32_t i = 0; i < writer_count; i++) {
-        writers[i] = (struct writer){.ring = &ring, .number = i, .single = single};
+        writers[i] = (struct writer){.ring = &ring, .number = i};
         pthread_create(&threads[i], NULL, write_many, &writers[i]);
     }
     assert_int_equal(read_all(&reader, total) + cairn_ring_dropped(&reader), total);
@@ -343,9 +340,8 @@ static void
 threads_lose_and_tear_nothing(void **state)
 {
     (void)state;
-    run_threads(1, true);
-    run_threads(1, false);
-    run_threads(WRITERS, false);
+    run_threads(1);
+    run_threads(WRITERS);
 }
 
 static void

@@ -99,6 +99,19 @@ every_mapping_has_its_reverse(void **state)
         }
 }
 
+/* The positions whose data is folded into a line of a stripe's parity, as a set of bits. */
+static uint64_t
+contributors(const struct cairn_stripes *stripes, uint32_t stripe, uint64_t line)
+{
+    uint64_t set = 0;
+
+    for (uint32_t p = 0; p < stripes->geometry.n; p++)
+        if (cairn_stripe_chunk(&stripes->geometry, stripe, p) != CAIRN_STRIPE_NONE &&
+            line < cairn_stripes_blocks(stripes, stripe, p))
+            set |= (uint64_t)1 << p;
+    return set;
+}
+
 /* Checks all lengths and places of a group against what the definition says, block by block. */
 static void
 check_lengths(const struct cairn_geometry *g, const uint64_t *shard_bytes)
@@ -109,17 +122,15 @@ check_lengths(const struct cairn_geometry *g, const uint64_t *shard_bytes)
     assert_int_equal(cairn_stripes_init(g, shard_bytes, &stripes), CAIRN_OK);
     for (uint32_t p = 0; p < g->n; p++) {
         uint64_t chunk_bytes = (shard_bytes[p] + g->k - 1) / g->k; /* ceil, then up to a block */
-        uint64_t stride = (chunk_bytes + g->block_bytes - 1) / g->block_bytes, bytes = 0, sum = 0;
+        uint64_t stride = (chunk_bytes + g->block_bytes - 1) / g->block_bytes, sum = 0;
 
         assert_true(cairn_shard_chunk_blocks(g, shard_bytes[p]) == stride);
         for (uint64_t b = 0; b < cairn_shard_blocks(g, shard_bytes[p]); b++) {
-            struct cairn_place place, again;
+            struct cairn_place place;
             uint64_t first;
 
             assert_int_equal(cairn_stripes_place(&stripes, p, CAIRN_AREA_DATA, b, &place),
                              CAIRN_OK);
-            again = cairn_shard_place(g, p, shard_bytes[p], b);
-            assert_memory_equal(&again, &place, sizeof place);
             assert_true(b == place.chunk * stride + place.line);
             assert_true(place.line < cairn_chunk_blocks(g, shard_bytes[p], place.chunk));
             assert_int_equal(place.stripe, (p + 1 + place.chunk) % g->n);
@@ -127,25 +138,21 @@ check_lengths(const struct cairn_geometry *g, const uint64_t *shard_bytes)
             assert_int_equal(cairn_stripes_area(&stripes, place.stripe, p, &first),
                              CAIRN_AREA_DATA);
             assert_true(first + place.line == b);
-            assert_true(cairn_stripes_contributors(&stripes, place.stripe, place.line) >> p & 1);
+            assert_true(contributors(&stripes, place.stripe, place.line) >> p & 1);
             if (place.line + 1 > longest[place.stripe])
                 longest[place.stripe] = place.line + 1;
             counted[place.stripe]++;
-            bytes += cairn_stripes_block_bytes(&stripes, p, CAIRN_AREA_DATA, b);
         }
-        assert_true(bytes == shard_bytes[p]);
         for (uint32_t c = 0; c < g->k; c++)
             sum += cairn_chunk_blocks(g, shard_bytes[p], c);
         assert_true(sum == cairn_stripes_area_blocks(&stripes, p, CAIRN_AREA_DATA));
-        assert_int_equal(cairn_stripes_block_bytes(&stripes, p, CAIRN_AREA_DATA, sum), 0);
     }
     for (uint32_t s = 0; s < g->n; s++) {
         uint64_t contributed = 0;
 
         assert_true(stripes.parity_blocks[s] == longest[s]);
         for (uint64_t line = 0; line <= longest[s]; line++)
-            contributed +=
-                (uint64_t)__builtin_popcountll(cairn_stripes_contributors(&stripes, s, line));
+            contributed += (uint64_t)__builtin_popcountll(contributors(&stripes, s, line));
         assert_true(contributed == counted[s]);
     }
     for (uint32_t p = 0; p < g->n; p++) {

@@ -176,7 +176,7 @@ copy_storage(int from, const struct cairn_torch_stored *stored, int to,
         assert_int_equal(cairn_file_read_at(from, stored->at + done, bytes, part, &got), CAIRN_OK);
         assert_int_equal(got, part);
         assert_int_equal(cairn_file_write_at(to, planned->at + done, bytes, part), CAIRN_OK);
-        planned->crc32 = cairn_crc32_join(planned->crc32, cairn_crc32(0, bytes, part), part);
+        planned->crc32 = cairn_crc32(planned->crc32, bytes, part);
         done += part;
     }
 }
