@@ -40,8 +40,9 @@ import fuzzing
 from programs import ROOT, Result, begin_budget, budget_left_s, give_up, run, run_program
 
 JOBS = os.cpu_count() or 2
-GATES = ["cppcheck", "layers", "headers", "format-python", "format-c", "columns"]  # longest first
-GATES += ["suppressions"]
+# Longest first.
+GATES = ["unused", "cppcheck", "layers", "headers", "format-python", "format-c"]
+GATES += ["columns", "suppressions"]
 ORDER = ["style", "unit", "fault", "gpu", "fuzz", "asan", "tsan", "sim", "cluster", "interop"]
 # Programs in C, as patterns below tests/.
 C_PROGRAMS = {
