@@ -23,8 +23,10 @@ PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 TORCH = os.path.join(ROOT, "build", "venv", "bin")
 NAMESPACES = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
 
-# Ends what the commands said they started, and lists which processes of this HOME are left.
+# Asks for the status once more without any variable, HOME included; ends what the commands said they
+# started; and lists which processes of this HOME are left.
 LAST_WORDS = r"""
+env -i "$(command -v cairn)" status >"$OUT/bare" 2>&1
 kill $(sed -n 's/.*`kill \([0-9 ]*\)` ends it.*/\1/p' "$OUT"/*.text) 2>>"$OUT/kill"
 for i in $(seq 300); do
     left=
@@ -134,6 +136,7 @@ class QuickStart(unittest.TestCase):
             for word in words:
                 self.assertIn(word, text, said)
             printed.append(text)
+        self.assertIn("job default", text_of(os.path.join(self.out, "bare")))
         self.assertEqual(text_of(os.path.join(self.out, "kill")), "")
         self.assertEqual(text_of(os.path.join(self.out, "left")), "")
         say(f"{len(lines)} commands, {'' if prefix else 'not '}in namespaces")
