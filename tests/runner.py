@@ -42,7 +42,7 @@ from programs import ROOT, Result, begin_budget, budget_left_s, give_up, run, ru
 JOBS = os.cpu_count() or 2
 # Longest first.
 GATES = ["unused", "cppcheck", "layers", "headers", "format-python", "format-c"]
-GATES += ["columns", "suppressions"]
+GATES += ["columns", "references", "suppressions"]
 ORDER = ["style", "unit", "fault", "gpu", "fuzz", "asan", "tsan", "sim", "cluster", "interop"]
 # Programs in C, as patterns below tests/.
 C_PROGRAMS = {

@@ -62,7 +62,8 @@ struct cairn_bench_report {
     struct cairn_bench_detail details[CAIRN_BENCH_DETAILS_MAX];
 };
 
-/* Add to a report; beyond its room nothing happens. `name` is copied (case), static (detail). */
+/* Add to a report (bench_report.c). What does not fit is left out. `name` is copied (case), static
+ * (detail). */
 void cairn_bench_add(struct cairn_bench_report *report, const struct cairn_bench_case *value);
 void cairn_bench_note(struct cairn_bench_report *report, const char *name, double value);
 

@@ -1,4 +1,4 @@
-/* tools/doctor.h - what the two files of `cairn doctor` share: the list of findings. */
+/* tools/doctor.h - what the files of `cairn doctor` share: the list of findings. */
 #ifndef CAIRN_TOOLS_DOCTOR_H
 #define CAIRN_TOOLS_DOCTOR_H
 
@@ -26,7 +26,7 @@ struct doctor {
     bool hugepages;      /* the configuration wants them */
 };
 
-/* Adds a finding; fix NULL: nothing to do. */
+/* Adds a finding (doctor_finding.c). fix NULL: nothing to do. */
 void doctor_find(struct doctor *doctor, enum doctor_level level, const char *code, const char *fix,
                  const char *format, ...) __attribute__((format(printf, 5, 6)));
 

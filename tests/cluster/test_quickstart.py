@@ -23,8 +23,8 @@ PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 TORCH = os.path.join(ROOT, "build", "venv", "bin")
 NAMESPACES = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
 
-# Asks for the status once more without any variable, HOME included; ends what the commands said they
-# started; and lists which processes of this HOME are left.
+# Asks for the status once more without any variable, HOME included; ends what the commands said
+# they started; and lists which processes of this HOME are left.
 LAST_WORDS = r"""
 env -i "$(command -v cairn)" status >"$OUT/bare" 2>&1
 kill $(sed -n 's/.*`kill \([0-9 ]*\)` ends it.*/\1/p' "$OUT"/*.text) 2>>"$OUT/kill"
