@@ -564,7 +564,7 @@ def failed_tests(output):
     """Names of the tests that failed in a program, as far as it printed them."""
     return sorted(
         set(
-            re.findall(r"^\[  FAILED  \] (\w+)$", output, re.M)  # cmocka
+            re.findall(r"^\[  FAILED  \] ([A-Za-z_]\w*)$", output, re.M)  # cmocka
             + re.findall(r"^(?:FAIL|ERROR): (\w+)", output, re.M)  # unittest
             + re.findall(r"^(?:FAILED|ERROR) \S+::(\w+)", output, re.M)  # pytest
         )

@@ -196,7 +196,9 @@ class Programs(unittest.TestCase):
 
     def test_too_many_flaky_programs_are_a_failure(self):
         passed = programs.Result("unit: a", passed=5)
-        first = programs.Result("unit: d", failed=1, output="[  FAILED  ] test_e\n")
+        first = programs.Result(
+            "unit: d", failed=1, output="[  FAILED  ] test_e\n[  FAILED  ] 13\n"
+        )
         lines, status = runner.add_up([passed], [first] * runner.FLAKY_MAX)
         self.assertEqual(status, 1)
         self.assertIn("FAIL flaky: 3 programs passed only when run again", lines[0])
