@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Checks that names of files are names of files.
+"""Checks that names of files and functions in docs are names of files and functions.
 
 1. Every path in backticks or in a link of a README or a page of docs/ exists.
 2. The comment at the head of a C file begins with the file's own path.
-3. A unit test has the path of its source: tests/unit/<folder>/test_<file>.c, or test_<folder>.c for
+3. Every name of code in backticks in docs/ARCHITECTURE.md and docs/promises/ occurs in the code.
+4. A unit test has the path of its source: tests/unit/<folder>/test_<file>.c, or test_<folder>.c for
    the whole folder. Tests of a behaviour that no single file has are listed in tests/README.md.
 
 Prints one line per problem; exit status 1 when there are any.
@@ -102,6 +103,21 @@ def check_heads():
     return problems
 
 
+def check_names():
+    code = set()
+    for path in tracked("*.c", "*.h", "*.py"):
+        with open(os.path.join(ROOT, path)) as f:
+            code.update(re.findall(r"\w+", f.read()))
+    problems = []
+    for page in tracked("docs/ARCHITECTURE.md", "docs/promises/*.md"):
+        with open(os.path.join(ROOT, page)) as f:
+            for number, line in enumerate(f, 1):
+                for name in re.findall(r"`([A-Za-z]\w*_\w+)(?:\(\w*\))?`", line):
+                    if name not in code:
+                        problems.append(f"{page}:{number}: the code has no `{name}`")
+    return problems
+
+
 def check_tests():
     with open(os.path.join(ROOT, "tests/README.md")) as f:
         listed = f.read()
@@ -125,7 +141,7 @@ def check_tests():
 
 
 def main():
-    problems = check_pages() + check_heads() + check_tests()
+    problems = check_pages() + check_heads() + check_names() + check_tests()
     for line in problems:
         print(line)
     return 1 if problems else 0
