@@ -211,7 +211,7 @@ test-deps:
 test: test-deps
 	$(Q)python3 tests/runner.py all
 check:
-	$(Q)python3 tests/runner.py style unit fault
+	$(Q)python3 tests/runner.py unit fault style
 fuzz:
 	$(Q)python3 tests/runner.py fuzz
 demo: deps
@@ -289,7 +289,9 @@ sim: $(BUILD)/sim/sim
 	$(Q)$(BUILD)/sim/sim $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
 
 # A file includes and calls only what its room may use.
-layers: $(ARCHIVES) $(NCCL_OBJ) $(GPT_OBJ)
+.PHONY: layers-objects
+layers-objects: $(ARCHIVES) $(NCCL_OBJ) $(GPT_OBJ)
+layers: layers-objects
 	$(Q)python3 tests/layers.py --calls $(BUILD)
 headers:
 	$(Q)for h in $(filter-out examples/% tests/%,$(filter %.h,$(C_FILES))); do \
