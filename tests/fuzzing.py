@@ -11,7 +11,6 @@ idle time may be another machine's.
 import contextlib
 import os
 import re
-import resource
 import shutil
 import signal
 import subprocess
@@ -160,14 +159,13 @@ class Fuzzer:
 
 
 class Fuzzing:
-    """All fuzzers, `jobs` at a time. `collect` waits for them; `paused` keeps them off the
-    processor meanwhile."""
+    """All fuzzers, `jobs` at a time. `collect` waits for them."""
 
-    def __init__(self, fuzzers, cwd, jobs):
+    def __init__(self, fuzzers, cwd, jobs, paused=False):
         self.all, self.waiting, self.running, self.done = list(fuzzers), list(fuzzers), [], []
         self.cwd, self.jobs = cwd, jobs
-        self.lock = threading.Lock()  # guards the lists and `pauses`
-        self.pauses = 0
+        self.lock = threading.Lock()  # guards the lists and `paused`
+        self.paused = paused
         self.thread = threading.Thread(target=self._watch, daemon=True)
         self.thread.start()
 
@@ -178,7 +176,7 @@ class Fuzzing:
                     if not fuzzer.poll():
                         self.running.remove(fuzzer)
                         self.done.append(fuzzer)
-                while self.waiting and len(self.running) < self.jobs and not self.pauses:
+                while self.waiting and len(self.running) < self.jobs and not self.paused:
                     fuzzer = self.waiting.pop(0)
                     try:
                         fuzzer.start(self.cwd)
@@ -190,25 +188,12 @@ class Fuzzing:
                     return
             time.sleep(POLL_S)
 
-    @contextlib.contextmanager
-    def paused(self):
-        self._pause(1)
-        try:
-            yield
-        finally:
-            self._pause(-1)
-
-    def _pause(self, more):
+    def pause(self, paused):
+        """Keeps them off the processor, or lets them go on."""
         with self.lock:
-            self.pauses += more
+            self.paused = paused
             for fuzzer in self.running:
-                fuzzer.pause(self.pauses > 0)
-
-    def ended_cpu_seconds(self):
-        """What those that have ended had used of the processor; children_cpu_seconds counts them,
-        too."""
-        with self.lock:
-            return sum(f.cpu_s for f in self.done)
+                fuzzer.pause(paused)
 
     def collect(self, limit_s=None):
         """All fuzzers, by name, when they have ended, or after limit_s. One without a status never
@@ -238,17 +223,12 @@ def give_way(pid):
             weight.write("19")
 
 
-def cpu_seconds(pid):
-    """What a process has used of the processor; 0 where it is gone."""
+def cpu_seconds(pid, with_children=False):
+    """What a process has used of the processor, with the children that it waited for if asked; 0
+    where it is gone."""
     try:
         with open(f"/proc/{pid}/stat") as stat:
             fields = stat.read().rpartition(")")[2].split()
     except OSError:
         return 0.0
-    return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
-
-
-def children_cpu_seconds():
-    """What all ended processes below this one have used of the processor."""
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return usage.ru_utime + usage.ru_stime
+    return sum(map(int, fields[11 : 15 if with_children else 13])) / TICKS_PER_S

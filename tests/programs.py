@@ -9,10 +9,14 @@ import contextlib
 import glob
 import os
 import re
+import select
 import signal
 import subprocess
 import tempfile
+import threading
 import time
+
+import fuzzing
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # Several times what each takes on two idle cores, and twice what it took on two busy ones; names
@@ -40,12 +44,16 @@ LIMITS_S = {
     "layers": 900,
 }
 LIMIT_LEAST_S = 300  # of all others: a machine may be slow
+BACKGROUND_LIMIT_S = 3600  # of programs that other programs delay and pause
 SHOWN_PROCESSES_MAX = 24  # of a program that hangs
 SHOWN_FRAMES_MAX = 5
 DUMP_S = 10  # for a Python program to say where it is
 
 _deadline_s = None  # of all programs, by time.monotonic()
 _running = {}  # sessions of the programs that run, and the TMPDIR of each
+_background = set()  # sessions of those that run in the background
+_background_lock = threading.Lock()  # guards _background and _pauses
+_pauses = 0
 
 
 def begin_budget(seconds):
@@ -68,13 +76,14 @@ def limit_of(name):
 
 class Result:
     """What a program counted and said; `late`: it did not end in time, or was not begun, and is not
-    run again."""
+    run again. `seconds`: by the clock; `cpu_s`: of the processors."""
 
     def __init__(
         self, name, passed=0, failed=0, skipped=0, reasons=(), output="", seconds=0.0, late=False
     ):
         self.name, self.passed, self.failed, self.skipped = name, passed, failed, skipped
         self.reasons, self.output, self.seconds, self.late = list(reasons), output, seconds, late
+        self.cpu_s = 0.0
 
 
 def members_of(session, scratch):
@@ -156,15 +165,67 @@ def let_say_where(process):
         process.wait(timeout=DUMP_S)
 
 
+def signal_session(session, number):
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(session, number)
+
+
+@contextlib.contextmanager
+def background_paused():
+    """Stops the programs in the background meanwhile."""
+    global _pauses
+    with _background_lock:
+        _pauses += 1
+        for session in _background:
+            signal_session(session, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        with _background_lock:
+            _pauses -= 1
+            for session in _background if not _pauses else ():
+                signal_session(session, signal.SIGCONT)
+
+
+def move_to_background(session):
+    """Lets all other programs go first, and stops it while the background is paused."""
+    fuzzing.give_way(session)
+    with _background_lock:
+        _background.add(session)
+        if _pauses:
+            signal_session(session, signal.SIGSTOP)
+
+
+def wait_measured(process, limit_s):
+    """Waits until a process ends: (exit status, CPU seconds of it and of the children that it
+    waited for). Raises subprocess.TimeoutExpired."""
+    descriptor = os.pidfd_open(process.pid)
+    try:
+        poll = select.poll()
+        poll.register(descriptor, select.POLLIN)
+        if not poll.poll(1000 * limit_s):
+            raise subprocess.TimeoutExpired(process.args, limit_s)
+    finally:
+        os.close(descriptor)
+    cpu_s = fuzzing.cpu_seconds(process.pid, with_children=True)  # a zombie still has its times
+    return process.wait(), cpu_s
+
+
 def run(command, limit_s, env=None):
+    """run_measured without the CPU seconds."""
+    return run_measured(command, limit_s, env)[:2]
+
+
+def run_measured(command, limit_s, env=None, background=False):
     """Runs a command in its own session and with a TMPDIR of its own, both of which go with it;
-    returns (exit status or None when it took too long, output, with what it was doing then)."""
+    returns (exit status or None when it took too long, output, with what it was doing then, CPU
+    seconds)."""
     left_s = budget_left_s()
     why, hung = f"took longer than {limit_s:.0f} s", ""
     if left_s is not None and left_s < limit_s:
         limit_s, why = left_s, "the time for all tests is over"
     if limit_s <= 0:
-        return None, f"runner: not begun: {why}"
+        return None, f"runner: not begun: {why}", 0.0
     with tempfile.TemporaryDirectory(
         prefix="cairn-run-", ignore_cleanup_errors=True
     ) as scratch, tempfile.TemporaryFile() as out:
@@ -178,19 +239,24 @@ def run(command, limit_s, env=None):
             start_new_session=True,
         )
         _running[process.pid] = scratch
+        if background:
+            move_to_background(process.pid)
+        cpu_s = 0.0
         try:
-            status = process.wait(timeout=limit_s)
+            status, cpu_s = wait_measured(process, limit_s)
         except subprocess.TimeoutExpired:
             status, hung = (
                 None,
                 f"\nrunner: {why}; its processes were:\n{what_they_do(process.pid, scratch)}",
             )
             let_say_where(process)
+        with _background_lock:
+            _background.discard(process.pid)
         end_session(process.pid, scratch)
         process.wait()
         del _running[process.pid]
         out.seek(0)
-        return status, out.read().decode("utf-8", "replace") + hung
+        return status, out.read().decode("utf-8", "replace") + hung, cpu_s
 
 
 def count(name, status, output, seconds):
@@ -239,12 +305,17 @@ def count(name, status, output, seconds):
     return Result(name, passed, failed or int(status != 0), skipped, reasons, output, seconds)
 
 
-def run_program(name, command, limit_s=None, env=None):
+def run_program(name, command, limit_s=None, env=None, background=False):
     """Runs one program of a suite for limit_of(name) seconds at most, or the limit given, and
     counts what it said."""
     begin = time.monotonic()
-    status, output = run(command, limit_of(name) if limit_s is None else limit_s, env)
+    if limit_s is None:
+        limit_s = BACKGROUND_LIMIT_S if background else limit_of(name)
+    status, output, cpu_s = run_measured(command, limit_s, env, background)
     seconds = time.monotonic() - begin
     if status is None:
-        return Result(name, failed=1, output=output, seconds=seconds, late=True)
-    return count(name, status, output, seconds)
+        result = Result(name, failed=1, output=output, seconds=seconds, late=True)
+    else:
+        result = count(name, status, output, seconds)
+    result.cpu_s = cpu_s
+    return result

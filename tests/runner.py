@@ -18,11 +18,15 @@ output lists it, and the first output is shown. FLAKY_MAX (3) flaky programs are
 the last line counts. Some failures get no second try: those of the suites style, sim and fuzz, a
 program that took too long, and every report of a sanitizer.
 
-Fuzzers run in the background of the suites that follow, each for a fixed number of executions;
-FUZZ_SCALE multiplies it (fuzzing.py).
+Programs that only compute run in the background when there are several suites: the gates of style,
+the builds with sanitizers, the simulator, and at last the fuzzers. They take the time of the
+processors that the other suites leave (SCHED_IDLE), and stop while the suite cluster runs, while
+something is measured and while a program is run again. Each suite waits for its own build only.
+Fuzzers have a fixed number of executions; FUZZ_SCALE multiplies it (fuzzing.py).
 
-The end of the output shows the failures again, then the flaky programs. The last line is
-`N passed, N failed`, with `, N skipped` if there are any; the exit status is 1 if anything failed.
+The end of the output shows the failures again, then the flaky programs, then a table of the suites:
+seconds by the clock, CPU seconds, tests. The last line is `N passed, N failed`, with `, N skipped`
+if there are any; the exit status is 1 if anything failed.
 The runner uses only the standard library.
 """
 import concurrent.futures
@@ -34,16 +38,28 @@ import re
 import shutil
 import signal
 import sys
+import threading
 import time
 
 import fuzzing
-from programs import ROOT, Result, begin_budget, budget_left_s, give_up, run, run_program
+from programs import (
+    ROOT,
+    Result,
+    background_paused,
+    begin_budget,
+    budget_left_s,
+    give_up,
+    run,
+    run_measured,
+    run_program,
+)
 
 JOBS = os.cpu_count() or 2
 # Longest first.
 GATES = ["unused", "cppcheck", "layers", "headers", "format-python", "format-c"]
 GATES += ["columns", "references", "suppressions"]
-ORDER = ["style", "unit", "fault", "gpu", "fuzz", "asan", "tsan", "sim", "cluster", "interop"]
+# The suites that mostly run in the background come behind those that leave time for them.
+ORDER = ["unit", "fault", "gpu", "asan", "tsan", "style", "interop", "cluster", "sim", "fuzz"]
 # Programs in C, as patterns below tests/.
 C_PROGRAMS = {
     "unit": ["unit/**/test_*"],
@@ -76,6 +92,8 @@ CLUSTER_JOBS_MAX = 2
 INTEROP_JOBS_MAX = 4
 # Names without their suffix.
 LONGEST_FIRST = [
+    "test_search",
+    "test_assign",
     "test_demo",
     "test_agent",
     "test_convert_deepspeed",
@@ -122,6 +140,8 @@ TEST_MINUTES = int(os.environ.get("TEST_MINUTES", "80"))  # for all suites toget
 FLAKY_MAX = 3  # so many flaky programs fail the run
 
 FLAKY = []  # what flaky programs did the first time
+# Lines of the end of the output. A suite in the background has its waiting time only.
+TABLE = [f"{'suite':12} {'wall s':>8} {'CPU s':>8} {'tests':>8}"]
 CHOSEN = ""  # the NAME of -k
 SANITIZER_REPORT = re.compile(r"(?:ERROR|WARNING): (?!Leak)\w+Sanitizer: |: runtime error: ")
 LEAK_REPORT = "ERROR: LeakSanitizer: "
@@ -165,11 +185,15 @@ def again_alone(results, commands, env=None):
     return steady
 
 
-def make(target, variables=(), limit_s=900):
-    return run(
-        ["make", "-s", f"-j{JOBS}", *variables, *([target] if isinstance(target, str) else target)],
-        limit_s,
-    )
+def make_command(targets, variables=()):
+    return ["make", "-s", f"-j{JOBS}", *variables, *targets]
+
+
+def make(targets, suite):
+    """Builds targets of the plain build; its CPU seconds are the suite's."""
+    status, output, cpu_s = run_measured(make_command(targets), 900)
+    BUILD_CPU_S[suite] = BUILD_CPU_S.get(suite, 0.0) + cpu_s
+    return status, output
 
 
 def longest_first(programs):
@@ -205,91 +229,168 @@ def programs_of(suite):
     return [*filter(chosen, plain), *c_programs(suite), *python_programs(suite)]
 
 
-def run_binaries(suite, build, variables=(), env=None):
-    """Builds and runs the C programs of a suite."""
-    programs = [f"{build}/tests/{name}" for name in c_programs(suite)]
-    status, output = make(programs, [*variables, f"BUILD={build}"]) if programs else (0, "")
-    if status != 0:
-        return [Result(f"{suite}: build", failed=1, output=output)]
-    commands = {f"{suite}: {p[len(build) + 7:]}": [p] for p in programs}
+# Builds of C suites: (folder, variables of make).
+PLAIN = "build/plain"
+BUILDS = {
+    "unit": (PLAIN, []),
+    "fault": (PLAIN, []),
+    "gpu": (PLAIN, []),
+    "asan": ("build/address-undefined", ["SAN=address,undefined"]),
+    "tsan": ("build/thread", ["SAN=thread"]),
+    "fuzz": ("build/fuzz", ["SAN=fuzzer-no-link,address,undefined"]),
+}
+# Of a build in the foreground, which all suites with a plain build share.
+PLAIN_TARGETS = {
+    "style": ["all", "layers-objects"],
+    "unit": ["all"],
+    "sim": [f"{PLAIN}/sim/sim"],
+    "cluster": ["all", "cluster-bins"],
+    "interop": [
+        "all",
+        f"{PLAIN}/tests/unit/snapshot/test_universal",
+        f"{PLAIN}/libcairn_gated.so",
+        f"{PLAIN}/libfakecuda.so",
+    ],
+}
+
+
+def binaries(suite):
+    return [f"{BUILDS[suite][0]}/tests/{name}" for name in c_programs(suite)]
+
+
+def plain_targets(suite):
+    """What a suite needs of the plain build."""
+    found = binaries(suite) if BUILDS.get(suite, ("",))[0] == PLAIN else []
+    if suite == "style":
+        return PLAIN_TARGETS[suite] if chosen("layers") else []
+    if suite == "unit":
+        return found + (PLAIN_TARGETS[suite] if python_programs(suite) or not CHOSEN else [])
+    return found + (PLAIN_TARGETS.get(suite, []) if programs_of(suite) else [])
+
+
+class Background:
+    """Work that only computes: two programs at a time, in the order of its begin. Keys are
+    (suite, what); `result` waits for one. `aside`: the programs let all others go first."""
+
+    def __init__(self, aside):
+        self.aside, self.works = aside, {}
+        self.pool = concurrent.futures.ThreadPoolExecutor(2)
+        self.fuzzers = None  # what begin_fuzzers will have returned
+
+    def begin(self, key, command):
+        name = ": ".join(filter(None, key))
+        self.works[key] = self.pool.submit(run_program, name, command, background=self.aside)
+
+    def result(self, key):
+        return self.works[key].result()
+
+    def wait(self):
+        concurrent.futures.wait(self.works.values())
+
+
+def clang():
+    return next((c for c in ("clang-14", "clang") if shutil.which(c)), None)
+
+
+def begin_background(names):
+    """Begins what the suites compute, and the builds that they wait for, in the order of need."""
+    global BACKGROUND
+    BACKGROUND = Background(aside=len(names) > 1)
+    for suite in ("asan", "tsan", "style", "sim", "fuzz"):
+        if suite not in names:
+            continue
+        if suite == "style":
+            for gate in programs_of("style"):
+                BACKGROUND.begin(("style", gate), gate_command(gate))
+        elif suite == "sim":
+            BACKGROUND.begin(("sim", ""), ["make", "-s", "sim"])
+        elif binaries(suite) and (suite != "fuzz" or clang()):
+            build, variables = BUILDS[suite]
+            compiler = [f"CC={clang()}"] if suite == "fuzz" else []
+            BACKGROUND.begin(
+                (suite, "build"),
+                make_command(binaries(suite), [*variables, *compiler, f"BUILD={build}"]),
+            )
+    if "fuzz" in names and ("fuzz", "build") in BACKGROUND.works:
+        BACKGROUND.fuzzers = concurrent.futures.ThreadPoolExecutor(1).submit(begin_fuzzers)
+
+
+def build_failure(suite):
+    """Waits for a suite's build in the background: its result if it failed, or None."""
+    if (suite, "build") not in BACKGROUND.works:
+        return None
+    result = BACKGROUND.result((suite, "build"))
+    BUILD_CPU_S[suite] = result.cpu_s
+    return result if result.failed else None
+
+
+def run_binaries(suite, env=None):
+    """Runs the C programs of a suite, which are built."""
+    if failure := build_failure(suite):
+        return [failure]
+    skip = len(BUILDS[suite][0]) + 7
+    commands = {f"{suite}: {p[skip:]}": [p] for p in binaries(suite)}
     with concurrent.futures.ThreadPoolExecutor(JOBS + 1) as pool:  # many of them wait for the clock
         results = list(pool.map(lambda n: run_program(n, commands[n], env=env), commands))
     return again_alone(results, commands, env)
 
 
+def gate_command(gate):
+    if gate in ("layers", "headers"):
+        return ["make", "-s", f"-j{JOBS}", gate]
+    if gate == "references":
+        return [sys.executable, "tests/references.py"]
+    return [sys.executable, "tests/style.py", gate]
+
+
 def suite_style():
-    """Runs the gates side by side; the linker's and cppcheck's take most of the time."""
-
-    def run_gate(gate):
-        if gate in ("layers", "headers"):
-            command = ["make", "-s", gate]
-        elif gate == "references":
-            command = [sys.executable, "tests/references.py"]
-        else:
-            command = [sys.executable, "tests/style.py", gate]
-        return run_program(f"style: {gate}", command)
-
-    with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
-        return list(pool.map(run_gate, programs_of("style")))
+    return [BACKGROUND.result(("style", gate)) for gate in programs_of("style")]
 
 
 def suite_unit():
-    python = python_programs("unit")
-    status, output = make("all") if python or not CHOSEN else (0, "")
-    if status != 0:
-        return [Result("unit: build", failed=1, output=output)]
-    return run_binaries("unit", "build/plain") + [
+    return run_binaries("unit") + [
         run_program(f"unit: {os.path.relpath(p, f'{ROOT}/tests/unit')}", [*PYTHON, p, "-v"])
-        for p in python
+        for p in python_programs("unit")
     ]
 
 
 def suite_fault():
-    return run_binaries("fault", "build/plain")
+    return run_binaries("fault")
 
 
 def suite_gpu():
-    return run_binaries("gpu", "build/plain")
+    return run_binaries("gpu")
 
 
 def suite_asan():
     env = {"ASAN_OPTIONS": "abort_on_error=0:detect_leaks=1", "UBSAN_OPTIONS": "print_stacktrace=1"}
-    return run_binaries("asan", "build/address-undefined", ["SAN=address,undefined"], env)
+    return run_binaries("asan", env)
 
 
 def suite_tsan():
-    return run_binaries("tsan", "build/thread", ["SAN=thread"], {"TSAN_OPTIONS": "halt_on_error=1"})
+    return run_binaries("tsan", {"TSAN_OPTIONS": "halt_on_error=1"})
 
 
+BACKGROUND = None  # what computes meanwhile
+BUILD_CPU_S = {}  # CPU seconds of the build of each suite
 FUZZING = None  # the fuzzers in the background
 
 
-def suite_fuzz():
-    """Builds the fuzzers and starts them in the background, each on its corpus; see
-    collect_fuzzers."""
+def begin_fuzzers():
+    """Starts the fuzzers, each on its corpus, when all else in the background has ended; returns
+    the failures to do so."""
     global FUZZING
-    clang = next((c for c in ("clang-14", "clang") if shutil.which(c)), None)
-    if not clang:
-        return [
-            Result(
-                "fuzz",
-                skipped=1,
-                reasons=["clang is not installed (apt-get install clang-14 libclang-rt-14-dev)"],
-            )
-        ]
-    build = "build/fuzz"
-    names = [os.path.basename(program) for program in c_programs("fuzz")]
+    names = [os.path.basename(program) for program in binaries("fuzz")]
     if unmeasured := [name for name in names if name not in fuzzing.PER_CPU_S]:
         output = f"{', '.join(unmeasured)}: no speed; add it to PER_CPU_S in tests/fuzzing.py"
         return [Result("fuzz: speeds", failed=1, output=output)]
-    status, output = make(
-        [f"{build}/tests/fuzz/{name}" for name in names],
-        [f"CC={clang}", "SAN=fuzzer-no-link,address,undefined", f"BUILD={build}"],
-    )
-    if status != 0:
-        return [Result("fuzz: build", failed=1, output=output)]
+    BACKGROUND.wait()
+    if failure := build_failure("fuzz"):
+        return [failure]
+    build = BUILDS["fuzz"][0]
     fuzzers = []
-    for name in names:
+    for program in binaries("fuzz"):
+        name = os.path.basename(program)
         corpus = os.path.join(ROOT, build, "corpus", name)
         os.makedirs(corpus, exist_ok=True)
         seeds = os.path.join(ROOT, "tests", "fuzz", "corpus", name)
@@ -298,36 +399,50 @@ def suite_fuzz():
             corpus,
             *([seeds] if os.path.isdir(seeds) else []),
         ]
-        program = f"{build}/tests/fuzz/{name}"
         fuzzers.append(fuzzing.Fuzzer.of_program(name, program, arguments, FUZZ_SCALE))
-    FUZZING = fuzzing.Fuzzing(fuzzers, ROOT, 2 * JOBS)
+    with FUZZING_LOCK:
+        FUZZING = fuzzing.Fuzzing(fuzzers, ROOT, 2 * JOBS, paused=QUIET > 0)
     return []
 
 
-def collect_fuzzers():
+def suite_fuzz():
     """Waits for the fuzzers; a crash leaves its input in build/fuzz."""
-    fuzzers = FUZZING.collect(budget_left_s())
-    for f in fuzzers:
+    if not clang():
+        reason = "clang is not installed (apt-get install clang-14 libclang-rt-14-dev)"
+        return [Result("fuzz", skipped=1, reasons=[reason])]
+    results = BACKGROUND.fuzzers.result()
+    for f in [] if results else FUZZING.collect(budget_left_s()):
         print(f"     {f.name}: {f.done} executions in {f.cpu_s:.0f} s of the processor", flush=True)
-    return [
-        Result(
-            f"fuzz: {f.name}",
-            passed=int(f.status == 0),
-            failed=int(f.status != 0),
-            output=f.output,
-            seconds=f.cpu_s,
-        )
-        for f in fuzzers
-    ]
+        failed = f.status != 0
+        results.append(Result(f"fuzz: {f.name}", int(not failed), int(failed), output=f.output))
+        results[-1].seconds = results[-1].cpu_s = f.cpu_s
+    return results
 
 
+QUIET = 0  # reasons for which the background pauses
+FUZZING_LOCK = threading.Lock()  # guards FUZZING and QUIET
+
+
+@contextlib.contextmanager
 def quiet():
     """Pauses the background while something is measured, has short deadlines, or is retried."""
-    return FUZZING.paused() if FUZZING else contextlib.nullcontext()
+    global QUIET
+    with FUZZING_LOCK:
+        QUIET += 1
+        if FUZZING and QUIET == 1:
+            FUZZING.pause(True)
+    try:
+        with background_paused():
+            yield
+    finally:
+        with FUZZING_LOCK:
+            QUIET -= 1
+            if FUZZING and QUIET == 0:
+                FUZZING.pause(False)
 
 
 def suite_sim():
-    result = run_program("sim", ["make", "-s", "sim"])
+    result = BACKGROUND.result(("sim", ""))
     print(
         "\n".join(line for line in result.output.splitlines() if line.startswith("sim:")),
         flush=True,
@@ -336,10 +451,6 @@ def suite_sim():
 
 
 def suite_cluster():
-    # or programs that run at the same time would both do so
-    status, output = make(["all", "cluster-bins"])
-    if status != 0:
-        return [Result("cluster: build", failed=1, output=output)]
     commands = {
         f"cluster: {os.path.basename(p)}": [*PYTHON, p, "-v"] for p in python_programs("cluster")
     }
@@ -499,16 +610,6 @@ def together(programs):
 
 def suite_interop():
     """Stock tools read what we write, and PyTorch trains with us."""
-    status, output = make(
-        [
-            "all",
-            "build/plain/tests/unit/snapshot/test_universal",
-            "build/plain/libcairn_gated.so",
-            "build/plain/libfakecuda.so",
-        ]
-    )
-    if status != 0:
-        return [Result("interop: build", failed=1, output=output)]
     (python, missing), no_oldest = interop_environments().result()
     # else it is the time that was missing, and its programs have failed
     if not python and budget_left_s() != 0:
@@ -587,6 +688,7 @@ def add_up(results, flaky):
     for result in flaky:
         names = failed_tests(result.output)
         lines.append(f"flaky: {result.name}" + (f" ({', '.join(names)})" if names else ""))
+    lines += TABLE if len(TABLE) > 1 else []
     lines.append(f"{passed} passed, {failed} failed" + (f", {skipped} skipped" if skipped else ""))
     return lines, 1 if failed else 0
 
@@ -608,24 +710,26 @@ def parse(arguments):
 
 
 def run_suite(name, suite):
-    """Runs a suite, shows what it says, and returns it; with its time on the processors, for who
-    looks where the time goes."""
-    begin, begin_cpu_s = time.monotonic(), cpu_seconds()
+    """Runs a suite, shows what it says, and adds it to the table; returns its results."""
+    begin = time.monotonic()
     print(f"== {name}", flush=True)
     results = suite()
     for result in results:
         show(result)
-    print(
-        f"== {name} took {time.monotonic() - begin:.0f} s, and {cpu_seconds() - begin_cpu_s:.0f} s "
-        "of the processors",
-        flush=True,
-    )
+    wall_s = time.monotonic() - begin
+    cpu_s = BUILD_CPU_S.get(name, 0.0) + sum(result.cpu_s for result in results)
+    tests = sum(result.passed + result.failed for result in results)
+    TABLE.append(f"{name:12} {wall_s:8.0f} {cpu_s:8.0f} {tests:8}")
+    print(f"== {name} took {wall_s:.0f} s, and {cpu_s:.0f} s of the processors", flush=True)
     return results
 
 
-def cpu_seconds():
-    """What the suites have used of the processors, without the fuzzers."""
-    return fuzzing.children_cpu_seconds() - (FUZZING.ended_cpu_seconds() if FUZZING else 0)
+def build_plain(names):
+    """Builds what the suites need without sanitizers: in one go, as two builds would disturb each
+    other."""
+    targets = list(dict.fromkeys(target for name in names for target in plain_targets(name)))
+    status, output = make(targets, "build") if targets else (0, "")
+    return [Result("plain: build", failed=1, output=output)] if status != 0 else []
 
 
 def interrupted(number, _frame):
@@ -658,10 +762,11 @@ def main(arguments):
         interop_environments()
     results = []
     try:
-        for name in names:
-            results += run_suite(name, globals()[f"suite_{name}"])
-        if FUZZING:
-            results += run_suite("fuzzers, until all have ended", collect_fuzzers)
+        results = run_suite("build", lambda: build_plain(names))
+        if not results:
+            begin_background(names)
+            for name in names:
+                results += run_suite(name, globals()[f"suite_{name}"])
     finally:
         if FUZZING:
             FUZZING.kill()

@@ -184,6 +184,57 @@ class Programs(unittest.TestCase):
         self.assertEqual((result.failed, result.late), (1, True))
         self.assertIn("the time for all tests is over", result.output)
 
+    def test_the_background_pauses(self):
+        """Both a program that ran before and a program that begins meanwhile."""
+        results = []
+
+        def begin():
+            thread = threading.Thread(
+                target=lambda: results.append(
+                    programs.run_program("gate", ["sleep", "0.2"], background=True)
+                )
+            )
+            thread.start()
+            return thread
+
+        def stopped():
+            states = [programs.text_of(f"/proc/{pid}/status") for pid in programs._background]
+            return sum("State:\tT" in state for state in states)
+
+        with programs.background_paused(), programs.background_paused():
+            threads = [begin()]
+            while stopped() < 1:
+                time.sleep(0.01)
+        threads[0].join()
+        threads = [begin()]
+        while not programs._background:
+            time.sleep(0.01)
+        with programs.background_paused():
+            threads.append(begin())
+            while stopped() < len(programs._background) or len(threads) > len(programs._background):
+                if not threads[0].is_alive():  # it ended before the pause
+                    threads = threads[1:]
+                time.sleep(0.01)
+            (pid, *_) = programs._background
+            self.assertEqual(os.sched_getscheduler(pid), os.SCHED_IDLE)
+        for thread in threads:
+            thread.join()
+        self.assertEqual([(r.passed, r.failed) for r in results], [(1, 0)] * 3)
+
+    def test_cpu_seconds_include_children(self):
+        child = "import time\nwhile time.process_time() < 0.3: pass"
+        code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
+        result = programs.run_program("some: program", [sys.executable, "-c", code])
+        self.assertGreaterEqual(result.cpu_s, 0.25, result.output)
+
+    def test_the_table_is_above_the_last_line(self):
+        table = list(runner.TABLE)
+        self.addCleanup(setattr, runner, "TABLE", table)
+        with contextlib.redirect_stdout(io.StringIO()):
+            runner.run_suite("unit", lambda: [programs.Result("unit: a", passed=5)])
+        lines, _ = runner.add_up([], [])
+        self.assertEqual(lines[-2].split(), ["unit", "0", "0", "5"])
+
     def test_flaky_programs_are_listed_above_the_last_line(self):
         passed = programs.Result("unit: a", passed=5, skipped=1)
         first = programs.Result("cluster: test_b.py", failed=1, output="FAIL: test_c (b.B)\n")
