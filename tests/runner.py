@@ -600,7 +600,8 @@ def suite_environment():
 def together(programs):
     """Lists of programs: a group of TOGETHER in one list, in place of its first; others alone."""
     by_name = {os.path.basename(p).removesuffix(".py"): p for p in programs}
-    groups = {name: group for group in TOGETHER for name in group}
+    present = [[name for name in group if name in by_name] for group in TOGETHER]
+    groups = {name: group for group in present for name in group}
     return [
         [by_name[each] for each in groups.get(name, [name])]
         for name in by_name
