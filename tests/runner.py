@@ -721,7 +721,7 @@ def run_suite(name, suite):
     cpu_s = BUILD_CPU_S.get(name, 0.0) + sum(result.cpu_s for result in results)
     tests = sum(result.passed + result.failed for result in results)
     TABLE.append(f"{name:12} {wall_s:8.0f} {cpu_s:8.0f} {tests:8}")
-    print(f"== {name} took {wall_s:.0f} s, and {cpu_s:.0f} s of the processors", flush=True)
+    print(f"== {name} took {wall_s:.0f} s wall, {cpu_s:.0f} s CPU", flush=True)
     return results
 
 
