@@ -1,147 +1,314 @@
 /*
- * agent/core/message.h - what agents say to each other: one flat struct, packed by base/wire.h.
+ * agent/core/message.h - what agents send each other: one struct per message, packed by base/wire.h.
  *
- * Every message is safe to lose, repeat, delay and reorder. Bulk blocks (DATA, BLOCKS, WRITE)
- * travel beside the message as a payload of block_count blocks; their CRC-64s, one per block, are
- * in `bytes`, and the receiver checks them before the core sees the message.
+ * A message belongs to one session between two agents. Within a session messages arrive once and in
+ * order, or the session ends and both sides learn it; but a message with blocks, or a long one, may
+ * be overtaken by a short one (transport/transport.h). So no handler relies on the order between
+ * bulk and control.
+ *
+ * Each list below is one message: its fields, in wire order. It defines the struct, its packing and
+ * its unpacking. Every message also has `bytes`; the list's comment says what they are. DATA, BLOCKS
+ * and WRITE carry blocks beside the message; their CRC-64s, one per block, are the `bytes`, and the
+ * receiver checks them before the core sees the message.
  */
 #ifndef CAIRN_AGENT_CORE_MESSAGE_H
 #define CAIRN_AGENT_CORE_MESSAGE_H
 
+#include "base/limits.h"
 #include "cairn/err.h"
 #include "cairn/types.h"
 
 /*
- * The messages. `field:` says what a field means there.
- *
- *   HEARTBEAT       bytes: the liveness table; generation: the newest committed one;
- *                   offset: passed_step of the epoch
- *   DATA            captured blocks for a parity owner
- *   DATA_ACK        offset: blocks folded so far
- *   SEAL            bytes: part [offset, offset + bytes_len) of a seal of `total` bytes
- *   SEAL_ACK        offset: bytes received so far
- *   FACTS           bytes: the members that protected and those that never will; for each of the
- *                   former its ranks (u16) and its layout (u32); offset 1: given up
- *   CLAIM           promise me this epoch
- *   PROMISE         promised, and stored
- *   REFUSE          offset: the epoch that is promised already
- *   QUERY           what do you hold? Asked without a claim
- *   INVENTORY       bytes: what I hold
- *   REBUILD         bytes: who holds what, and who gets what
- *   READ            send me blocks of a holding
- *   BLOCKS          the answer to READ
- *   WRITE           rebuilt blocks for their new owner
- *   WRITE_ACK       the answer to WRITE
- *   REBUILT         a holding is whole; offset: bytes written
- *   REBUILD_FAILED  err: why
- *   ACTIVATE        bytes: the epoch's record
- *   ACTIVATE_ACK    the answer to ACTIVATE
- *   SYNC            my epoch is older than yours: send ACTIVATE
- *   SNAPSHOT_AT     take a generation at this step
- *   FETCH           send blocks or a manifest, for a trainer, a spill or an export
- *   FETCHED         the answer to FETCH
- *   SERVICE         bytes: what a service above the core says, in its own form
- *   TIMING          bytes: reports; request: their stream; offset: the number of this part
- *   TIMING_ACK      offset: parts received so far; UINT64_MAX: begin a new stream
- *   VERDICTS        bytes: the ledger of verdicts
- *   LAYOUT_ASK      request: digest of a member's layout; stripe: divisions; first_block: prefix;
- *                   offset: keys received; total: the combination that it belongs to
- *   LAYOUT          the same, but total: number of keys; bytes: 64 sums (u64) and the keys (u64)
- *                   from `offset` on, after all divisions pieces (snapshot/tiling_pieces.c)
- *   TILED           request: a combination of layouts; err: CAIRN_OK good, CAIRN_AGAIN tell me,
- *                   else bytes say what is wrong
- *   OPENED          a member's part is open now: send again what was turned away before
+ * A leader's decision: what is committed, and what to capture next. Decisions of one epoch are
+ * ordered by `serial`; a later one replaces an earlier one whole, so losing one costs nothing.
  */
-
-/* X(symbol, value, name) */
-#define CAIRN_MESSAGE_LIST(X)                                                                      \
-    X(CAIRN_MSG_HEARTBEAT, 1, "heartbeat")                                                         \
-    X(CAIRN_MSG_DATA, 2, "data")                                                                   \
-    X(CAIRN_MSG_DATA_ACK, 3, "data_ack")                                                           \
-    X(CAIRN_MSG_SEAL, 4, "seal")                                                                   \
-    X(CAIRN_MSG_SEAL_ACK, 5, "seal_ack")                                                           \
-    X(CAIRN_MSG_FACTS, 6, "facts")                                                                 \
-    X(CAIRN_MSG_CLAIM, 7, "claim")                                                                 \
-    X(CAIRN_MSG_PROMISE, 8, "promise")                                                             \
-    X(CAIRN_MSG_REFUSE, 9, "refuse")                                                               \
-    X(CAIRN_MSG_QUERY, 10, "query")                                                                \
-    X(CAIRN_MSG_INVENTORY, 11, "inventory")                                                        \
-    X(CAIRN_MSG_REBUILD, 12, "rebuild")                                                            \
-    X(CAIRN_MSG_READ, 13, "read")                                                                  \
-    X(CAIRN_MSG_BLOCKS, 14, "blocks")                                                              \
-    X(CAIRN_MSG_WRITE, 15, "write")                                                                \
-    X(CAIRN_MSG_WRITE_ACK, 16, "write_ack")                                                        \
-    X(CAIRN_MSG_REBUILT, 17, "rebuilt")                                                            \
-    X(CAIRN_MSG_REBUILD_FAILED, 18, "rebuild_failed")                                              \
-    X(CAIRN_MSG_ACTIVATE, 19, "activate")                                                          \
-    X(CAIRN_MSG_ACTIVATE_ACK, 20, "activate_ack")                                                  \
-    X(CAIRN_MSG_SYNC, 21, "sync")                                                                  \
-    X(CAIRN_MSG_SNAPSHOT_AT, 22, "snapshot_at")                                                    \
-    X(CAIRN_MSG_FETCH, 23, "fetch")                                                                \
-    X(CAIRN_MSG_FETCHED, 24, "fetched")                                                            \
-    X(CAIRN_MSG_SERVICE, 25, "service")                                                            \
-    X(CAIRN_MSG_TIMING, 26, "timing")                                                              \
-    X(CAIRN_MSG_TIMING_ACK, 27, "timing_ack")                                                      \
-    X(CAIRN_MSG_VERDICTS, 28, "verdicts")                                                          \
-    X(CAIRN_MSG_LAYOUT_ASK, 29, "layout_ask")                                                      \
-    X(CAIRN_MSG_LAYOUT, 30, "layout")                                                              \
-    X(CAIRN_MSG_TILED, 31, "tiled")                                                                \
-    X(CAIRN_MSG_OPENED, 32, "opened")
-
-enum cairn_message_type {
-#define CAIRN_MESSAGE_ENUM(symbol, value, name) symbol = value,
-    CAIRN_MESSAGE_LIST(CAIRN_MESSAGE_ENUM)
-#undef CAIRN_MESSAGE_ENUM
+struct cairn_decision {
+    uint64_t serial; /* 0: none yet */
+    uint64_t run;    /* 0: no run is assembled, so nothing may be captured */
+    uint64_t next;   /* capture the first step begun at or after this one; 0: none is due */
+    struct cairn_generation committed; /* the epoch's newest; step 0: none */
 };
 
-#define CAIRN_MESSAGE_TYPE_LAST CAIRN_MSG_OPENED
+/* POSITION: both sides, when a session begins. The header's epoch is the active one. */
+#define CAIRN_FIELDS_POSITION(F)                                                                   \
+    F(U64, incarnation)                                                                            \
+    F(U64, promised)                                                                               \
+    F(U8, blank) /* 1: I have forgotten my part, and am no member */                               \
+    F(U8, knows) /* 1: I know what I have promised */
 
-/*
- * Of the messages, with all that their bytes hold, told in every handshake: agents of different
- * versions refuse each other and say so. Raised with every change of what a message or a packed
- * value on the wire looks like. 2: an inventory says who trains. 3: votes name layouts, seals and
- * inventories the sums of their tiling; OPENED. 4: manifests and the sums know of replicas'
- * numbers. 5: verdicts say what became of the operator's command. 6: they say what they have cost,
- * and which exchanges were begun; heartbeats how far trainers that are gone may have begun.
- */
-enum { CAIRN_MESSAGE_VERSION = 6 };
+/* HEARTBEAT: to log2(n) agents. bytes: rumors about others (peers.c). */
+#define CAIRN_FIELDS_HEARTBEAT(F)                                                                  \
+    F(U64, incarnation)                                                                            \
+    F(U64, counter)                                                                                \
+    F(GENERATION, committed)
 
-/* Beside CAIRN_AREA_DATA and CAIRN_AREA_PARITY of erasure/stripe.h: what a repair has decoded. */
-enum { CAIRN_AREA_SCRATCH = 2 };
+/* REPORT: an agent's trainers, to the leader. ranks 0: there are none. */
+#define CAIRN_FIELDS_REPORT(F)                                                                     \
+    F(U32, agent) /* whose trainers; the head of its block passes the report on */                 \
+    F(U32, ranks)                                                                                  \
+    F(U32, world)      /* ranks of the whole job; 0: unknown */                                    \
+    F(U32, digest)     /* of the layout: equal for equal layouts */                                \
+    F(U64, launch)     /* of the job; 0: unknown */                                                \
+    F(U64, blocks)     /* of the shard */                                                          \
+    F(U64, tiling_sum) /* see snapshot/tiling.h */                                                 \
+    F(U64, begun)      /* newest step begun */
+
+/* AUDIT: the leader asks (answer 0) which tensors a member holds, and it answers (answer 1).
+ * bytes of an answer: CAIRN_TILING_FAN sums, then keys from `offset` on; after all divisions the
+ * pieces. */
+#define CAIRN_FIELDS_AUDIT(F)                                                                      \
+    F(U8, answer)                                                                                  \
+    F(U32, agent) /* who answers */                                                                \
+    F(U64, audit) /* names the audit */                                                            \
+    F(U32, digest)                                                                                 \
+    F(U32, level)                                                                                  \
+    F(U64, prefix)                                                                                 \
+    F(U32, offset) /* keys received so far */                                                      \
+    F(U32, total)  /* keys */
+
+/* DECISION: from the leader down the tree. bytes: why there is no run, for people. */
+#define CAIRN_FIELDS_DECISION(F) F(DECISION, decision)
+
+/* DATA: captured blocks for a parity owner. bytes: checksums. */
+#define CAIRN_FIELDS_DATA(F)                                                                       \
+    F(DECISION, decision) /* the newest that the sender knows */                                   \
+    F(GENERATION, generation)                                                                      \
+    F(U32, member) /* whose blocks */                                                              \
+    F(U32, stripe)                                                                                 \
+    F(U32, row)                                                                                    \
+    F(U64, first_block) /* in the shard */                                                         \
+    F(U64, line)        /* in the chunk */                                                         \
+    F(U32, count)
+
+/* SEAL: part [offset, offset + bytes) of a member's seal. */
+#define CAIRN_FIELDS_SEAL(F)                                                                       \
+    F(DECISION, decision)                                                                          \
+    F(GENERATION, generation)                                                                      \
+    F(U32, member)     /* whose seal */                                                            \
+    F(U32, for_member) /* whose part it is for */                                                  \
+    F(U64, attempt)    /* of a repair; 0: a save */                                                \
+    F(U64, offset)                                                                                 \
+    F(U64, total)
+
+/* RECEIVED: how far DATA or SEAL has arrived. */
+#define CAIRN_FIELDS_RECEIVED(F)                                                                   \
+    F(GENERATION, generation)                                                                      \
+    F(U32, member)     /* whose blocks or seal */                                                  \
+    F(U32, for_member) /* at whose part */                                                         \
+    F(U32, stripe)                                                                                 \
+    F(U32, row) /* CAIRN_ROW_SEAL: the seal */                                                     \
+    F(U64, attempt)                                                                                \
+    F(U64, count) /* blocks folded, or bytes of the seal received */
+
+/* DONE: all members of the sender's subtree hold complete parts. */
+#define CAIRN_FIELDS_DONE(F)                                                                       \
+    F(GENERATION, generation)                                                                      \
+    F(U64, begun) /* newest step begun in the subtree */
+
+/* ABORT: a member cannot complete the generation. */
+#define CAIRN_FIELDS_ABORT(F)                                                                      \
+    F(GENERATION, generation) /* or the step that was due, if the member has not opened it */      \
+    F(U32, agent)                                                                                  \
+    F(U32, reason) /* enum cairn_abort */                                                          \
+    F(U64, begun)
+
+/* WAITING: what a member that makes no progress waits for. */
+#define CAIRN_FIELDS_WAITING(F)                                                                    \
+    F(GENERATION, generation)                                                                      \
+    F(U32, agent)                                                                                  \
+    F(U32, cause) /* enum cairn_wait */                                                            \
+    F(U32, for_agent)                                                                              \
+    F(U64, for_ms)
+
+/* SNAPSHOT: an agent asks the leader for a generation (step 0), and is told the first step. */
+#define CAIRN_FIELDS_SNAPSHOT(F)                                                                   \
+    F(U32, agent) /* who asks */                                                                   \
+    F(U64, request)                                                                                \
+    F(U64, step)                                                                                   \
+    F(U32, err)
+
+/* ASK: a coordinator wants an inventory. */
+#define CAIRN_FIELDS_ASK(F)                                                                        \
+    F(U64, attempt) /* names the coordinator's try; ends with its session */                       \
+    F(U32, mode)    /* enum cairn_ask */                                                           \
+    F(GENERATION, generation)
+
+/* INVENTORY: the answer. bytes: inventory.c. */
+#define CAIRN_FIELDS_INVENTORY(F)                                                                  \
+    F(U64, attempt)                                                                                \
+    F(U32, mode)
+
+/* REBUILD: bytes: who holds what, and who gets what (plan.c). */
+#define CAIRN_FIELDS_REBUILD(F)                                                                    \
+    F(U64, attempt)                                                                                \
+    F(U64, plan)                                                                                   \
+    F(GENERATION, generation)
+
+/* REBUILT: a target's progress, or why an agent cannot take part. */
+#define CAIRN_FIELDS_REBUILT(F)                                                                    \
+    F(U64, attempt)                                                                                \
+    F(U64, plan)                                                                                   \
+    F(U32, member)                                                                                 \
+    F(U8, finished)                                                                                \
+    F(U8, proved) /* err LOST is proved from the checksums: trying again cannot help */            \
+    F(U32, err)                                                                                    \
+    F(U64, blocks) /* written so far */
+
+/* READ: send me blocks of a complete part. */
+#define CAIRN_FIELDS_READ(F)                                                                       \
+    F(U64, request)                                                                                \
+    F(GENERATION, generation)                                                                      \
+    F(U32, member)                                                                                 \
+    F(U32, area)                                                                                   \
+    F(U32, stripe)                                                                                 \
+    F(U32, position)                                                                               \
+    F(U64, first_block)                                                                            \
+    F(U32, count)
+
+/* BLOCKS: the answer to READ. count 0: err says why. bytes: checksums. */
+#define CAIRN_FIELDS_BLOCKS(F)                                                                     \
+    CAIRN_FIELDS_READ(F)                                                                           \
+    F(U32, err)
+
+/* WRITE: rebuilt blocks for their new owner. bytes: checksums. */
+#define CAIRN_FIELDS_WRITE(F)                                                                      \
+    CAIRN_FIELDS_READ(F)                                                                           \
+    F(U64, attempt)
+
+/* WRITTEN: the answer to WRITE. */
+#define CAIRN_FIELDS_WRITTEN(F)                                                                    \
+    F(U64, request)                                                                                \
+    F(U32, position)
+
+/* CLAIM: promise me the header's epoch. bytes: its finished record (record.c). */
+#define CAIRN_FIELDS_CLAIM(F) F(U64, attempt)
+
+/* PROMISE: err OK: promised and stored; else why not. */
+#define CAIRN_FIELDS_PROMISE(F)                                                                    \
+    F(U64, attempt)                                                                                \
+    F(U32, err)                                                                                    \
+    F(U64, promised)
+
+/* ACTIVATE: bytes: the record of the header's epoch. Also to an agent that is behind. */
+#define CAIRN_FIELDS_ACTIVATE(F) F(U64, promised)
+
+/* X(symbol, value, name, lower-case member) */
+#define CAIRN_MESSAGE_LIST(X)                                                                      \
+    X(POSITION, 1, position)                                                                       \
+    X(HEARTBEAT, 2, heartbeat)                                                                     \
+    X(REPORT, 3, report)                                                                           \
+    X(AUDIT, 4, audit)                                                                             \
+    X(DECISION, 5, decision)                                                                       \
+    X(DATA, 6, data)                                                                               \
+    X(SEAL, 7, seal)                                                                               \
+    X(RECEIVED, 8, received)                                                                       \
+    X(DONE, 9, done)                                                                               \
+    X(ABORT, 10, abort)                                                                            \
+    X(WAITING, 11, waiting)                                                                        \
+    X(SNAPSHOT, 12, snapshot)                                                                      \
+    X(ASK, 13, ask)                                                                                \
+    X(INVENTORY, 14, inventory)                                                                    \
+    X(REBUILD, 15, rebuild)                                                                        \
+    X(REBUILT, 16, rebuilt)                                                                        \
+    X(READ, 17, read)                                                                              \
+    X(BLOCKS, 18, blocks)                                                                          \
+    X(WRITE, 19, write)                                                                            \
+    X(WRITTEN, 20, written)                                                                        \
+    X(CLAIM, 21, claim)                                                                            \
+    X(PROMISE, 22, promise)                                                                        \
+    X(ACTIVATE, 23, activate)
+
+enum cairn_message_kind {
+#define CAIRN_KIND(symbol, value, member) CAIRN_MSG_##symbol = value,
+    CAIRN_MESSAGE_LIST(CAIRN_KIND)
+#undef CAIRN_KIND
+};
+
+#define CAIRN_MESSAGE_KIND_LAST CAIRN_MSG_ACTIVATE
+
+enum { CAIRN_ROW_SEAL = 0xffffffffu };
+
+/* Why a member aborts. */
+enum cairn_abort {
+    CAIRN_ABORT_PASSED = 1, /* its trainers were past the step */
+    CAIRN_ABORT_CANCELLED,  /* a trainer gave its copy up */
+    CAIRN_ABORT_NO_SLOT,    /* a spill still reads the slot */
+    CAIRN_ABORT_TOO_LARGE,  /* the group has too little memory for its parity */
+    CAIRN_ABORT_DAMAGED,    /* blocks arrive damaged, or the parity differs from a seal */
+    CAIRN_ABORT_MISMATCH,   /* its trainers begin other steps than those of its group */
+    CAIRN_ABORT_MEMORY      /* the agent has no memory to describe the part */
+};
+
+/* What a member waits for. */
+enum cairn_wait {
+    CAIRN_WAIT_TRAINERS = 1, /* own ranks have not begun, or not copied */
+    CAIRN_WAIT_BLOCKS,       /* for_agent's blocks or seal */
+    CAIRN_WAIT_PARITY,       /* for_agent's acknowledgement of own blocks or seal */
+    CAIRN_WAIT_HERE,         /* checksums or the record on this agent */
+    CAIRN_WAIT_SILENT        /* for_agent says nothing: no session, or no answer */
+};
+
+enum cairn_ask {
+    CAIRN_ASK_LIST = 0, /* what do you hold? */
+    CAIRN_ASK_VERIFY,   /* pin this generation, and compare your parts of it with their checksums */
+    CAIRN_ASK_VERIFY_ALL, /* the same for all parts; nothing is pinned */
+    CAIRN_ASK_RELEASE     /* unpin; no answer */
+};
+
+#define CAIRN_TYPE_U8 uint8_t
+#define CAIRN_TYPE_U32 uint32_t
+#define CAIRN_TYPE_U64 uint64_t
+#define CAIRN_TYPE_GENERATION struct cairn_generation
+#define CAIRN_TYPE_DECISION struct cairn_decision
+#define CAIRN_FIELD(type, name) CAIRN_TYPE_##type name;
+#define CAIRN_MESSAGE_STRUCT(symbol, value, member)                                                \
+    struct cairn_message_##member {                                                                \
+        CAIRN_FIELDS_##symbol(CAIRN_FIELD)                                                         \
+    };
+CAIRN_MESSAGE_LIST(CAIRN_MESSAGE_STRUCT)
+#undef CAIRN_MESSAGE_STRUCT
 
 struct cairn_message {
-    enum cairn_message_type type;
-    uint32_t from; /* agent */
+    enum cairn_message_kind kind;
+    uint32_t from; /* agent; the session's other side */
     uint32_t to;   /* agent */
     uint64_t epoch;
-    struct cairn_generation generation;
-    uint32_t member; /* whose part it is about */
-    uint32_t area;   /* enum cairn_area, or CAIRN_AREA_SCRATCH */
-    uint32_t stripe;
-    uint32_t row;
-    uint64_t first_block; /* in the shard; for parity the line in the chunk of `stripe` */
-    uint32_t block_count;
-    uint32_t err; /* cairn_err */
-    uint64_t request;
-    uint64_t offset;
-    uint64_t total;
+    union {
+#define CAIRN_MESSAGE_MEMBER(symbol, value, member) struct cairn_message_##member member;
+        CAIRN_MESSAGE_LIST(CAIRN_MESSAGE_MEMBER)
+#undef CAIRN_MESSAGE_MEMBER
+    } as;
     const uint8_t *bytes; /* borrowed */
     uint32_t bytes_len;
 };
 
 enum {
-    CAIRN_MESSAGE_FIXED_BYTES = 93,
-    CAIRN_MESSAGE_PART_BYTES_MAX = 65536 /* of `bytes` */
+    CAIRN_MESSAGE_HEAD_BYTES_MAX = 160,  /* of a packed message without its `bytes` */
+    CAIRN_MESSAGE_PART_BYTES_MAX = 65536 /* of `bytes`, where a message is one of several parts */
 };
 
-const char *cairn_message_name(enum cairn_message_type type);
+const char *cairn_message_name(enum cairn_message_kind kind);
+
+/* True for a message that carries blocks. */
+static inline bool
+cairn_message_has_blocks(const struct cairn_message *message)
+{
+    return message->kind == CAIRN_MSG_DATA || message->kind == CAIRN_MSG_BLOCKS ||
+           message->kind == CAIRN_MSG_WRITE;
+}
+
+/* The blocks that a message says it carries; 0 for one without. */
+uint32_t cairn_message_block_count(const struct cairn_message *message);
 
 /* Packs into out[out_bytes]; *used is the length. CAIRN_FULL when it does not fit. */
 CAIRN_MUST_CHECK cairn_err cairn_message_pack(const struct cairn_message *message, void *out,
                                               size_t out_bytes, size_t *used);
 
-/* Unpacks; message->bytes borrows from `bytes`. CAIRN_CORRUPT for anything that is not a
- * message. */
+/*
+ * Unpacks; message->bytes borrows from `bytes`. CAIRN_CORRUPT for anything that is not a message:
+ * unknown kind, agents out of range, more blocks than a message may carry, checksums that do not
+ * match the count.
+ */
 CAIRN_MUST_CHECK cairn_err cairn_message_unpack(const void *bytes, size_t bytes_len,
                                                 struct cairn_message *out);
 
