@@ -51,7 +51,9 @@ struct cairn_decision {
     F(U64, launch)     /* of the job; 0: unknown */                                                \
     F(U64, blocks)     /* of the shard */                                                          \
     F(U64, tiling_sum) /* see snapshot/tiling.h */                                                 \
-    F(U64, begun)      /* newest step begun */
+    F(U64, begun)      /* newest step begun */                                                     \
+    F(U64, incarnation)                                                                            \
+    F(U64, registration) /* counts what RANKS events said */
 
 /* AUDIT: the leader asks (answer 0) which tensors a member holds, and it answers (answer 1).
  * bytes of an answer: CAIRN_TILING_FAN sums, then keys from `offset` on; after all divisions the
@@ -127,7 +129,8 @@ struct cairn_decision {
     F(U64, step)                                                                                   \
     F(U32, err)
 
-/* ASK: a coordinator wants an inventory. */
+/* ASK: a coordinator wants an inventory. bytes: agents that forgot their promises, as (u32 agent,
+ * u64 incarnation); see membership.h. */
 #define CAIRN_FIELDS_ASK(F)                                                                        \
     F(U64, attempt) /* names the coordinator's try; ends with its session */                       \
     F(U32, mode)    /* enum cairn_ask */                                                           \

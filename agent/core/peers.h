@@ -57,6 +57,9 @@ void peers_heartbeat(struct env *env, struct peers *peers, const struct cairn_me
 /* The newest incarnation of an agent that this one has met; of itself its own. */
 uint64_t peers_met(const struct env *env, const struct peers *peers, uint32_t agent);
 
+/* Another agent has met that incarnation. */
+void peers_meet(struct peers *peers, uint32_t agent, uint64_t incarnation);
+
 /* Not taken for dead, and heard of since the start, if only by others. */
 bool peers_alive(const struct env *env, const struct peers *peers, uint32_t agent);
 /* Alive, or not heard of yet while the start is young. */
