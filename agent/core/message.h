@@ -100,7 +100,8 @@ struct cairn_decision {
     F(U32, stripe)                                                                                 \
     F(U32, row) /* CAIRN_ROW_SEAL: the seal */                                                     \
     F(U64, attempt)                                                                                \
-    F(U64, count) /* blocks folded, or bytes of the seal received */
+    F(U64, count) /* blocks folded, or bytes of the seal received */                               \
+    F(U8, again)  /* 1: send again from `count` on; something was damaged or is missing */
 
 /* DONE: all members of the sender's subtree hold complete parts. */
 #define CAIRN_FIELDS_DONE(F)                                                                       \
