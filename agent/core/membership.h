@@ -7,7 +7,7 @@
  *
  * An agent is blank when its memory is new, its stored epoch is gone, or a part's record is damaged:
  * it is no member until an epoch admits it. If the stored epoch is gone, it does not know what it
- * promised (knows is false). Then the coordinator that asks it for a promise must have heard enough
+ * promised (`knows` is false). Then the coordinator that asks it for a promise must have heard enough
  * others, who have met this incarnation (restore.c).
  */
 #ifndef CAIRN_AGENT_CORE_MEMBERSHIP_H
@@ -23,9 +23,9 @@ struct membership {
     struct record record; /* of the active epoch; epoch 0: none yet */
     uint32_t self_member; /* UINT32_MAX: none; also of a blank agent */
     bool blank;
-    bool knows;                    /* what it has promised */
-    uint64_t *heard;               /* bitset of agents that told their position, while !knows */
-    struct cairn_generation ready; /* restored, or the newest committed since */
+    bool knows;                           /* what it has promised */
+    struct cairn_roster *promised_roster; /* of the promised record, until an epoch is activated */
+    struct cairn_generation ready;        /* restored, or the newest committed since */
     bool ready_from_files;
     bool ready_is_own; /* `ready` was committed in this epoch: its members hold their own parts */
 };
@@ -46,9 +46,8 @@ membership_acts(const struct membership *membership)
 }
 
 void membership_send_position(struct env *env, const struct membership *membership, uint32_t to);
-/* Takes a peer's position. Returns true if the peer's epoch is older: it needs ACTIVATE. */
-bool membership_position(struct env *env, struct membership *membership,
-                         const struct cairn_message *message);
+/* A peer's position. Returns true if the peer's epoch is older: it needs ACTIVATE. */
+bool membership_position(const struct membership *membership, const struct cairn_message *message);
 void membership_send_activate(struct env *env, const struct membership *membership, uint32_t to);
 
 /*

@@ -34,9 +34,10 @@ enum cairn_planted_bug {
 };
 
 #ifdef CAIRN_PLANTED_BUGS
-#define CAIRN_PLANTED(env, bug) ((env)->options->planted_bug == (bug))
+#define CAIRN_PLANTED_IN(options, bug) ((options)->planted_bug == (bug))
 #else
-#define CAIRN_PLANTED(env, bug) (false)
+#define CAIRN_PLANTED_IN(options, bug) (false)
 #endif
+#define CAIRN_PLANTED(env, bug) CAIRN_PLANTED_IN((env)->options, bug)
 
 #endif
