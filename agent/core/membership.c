@@ -1,7 +1,7 @@
 /*
  * agent/core/membership.c - promises, claims and activations; see membership.h.
  *
- * Stored (little-endian): u32 version, u64 promised, u8 blank, u8 has a promised roster, that roster,
+ * Stored (little-endian): u32 version, u64 promised, u8 blank, u8 knows, u8 has a promised roster, that roster,
  * u8 has a record, the record.
  */
 #include "agent/core/membership.h"
@@ -35,6 +35,7 @@ read_stored(struct cairn_bytes stored, struct membership *out)
         return CAIRN_VERSION;
     out->promised = cairn_read_u64(&reader);
     out->blank = cairn_read_u8(&reader) != 0;
+    out->knows = cairn_read_u8(&reader) != 0;
     if (cairn_read_u8(&reader) != 0)
         err = cairn_roster_read(&reader, &out->promised_roster);
     if (!err && cairn_read_u8(&reader) != 0)
@@ -58,7 +59,6 @@ membership_init(struct membership *membership, const struct cairn_core_options *
             membership_fini(membership);
             return err;
         }
-        membership->knows = true;
         if ((options->memory_is_new && !CAIRN_PLANTED_IN(options, BUG_FORGETFUL_MEMBER)) ||
             parts_dropped)
             membership->blank = true;
@@ -83,6 +83,7 @@ write_stored(const struct membership *membership, struct cairn_writer *writer)
     cairn_write_u32(writer, STORED_VERSION);
     cairn_write_u64(writer, membership->promised);
     cairn_write_u8(writer, membership->blank);
+    cairn_write_u8(writer, membership->knows);
     cairn_write_u8(writer, membership->promised_roster != NULL);
     if (membership->promised_roster)
         cairn_roster_write(membership->promised_roster, writer);

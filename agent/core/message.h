@@ -53,7 +53,8 @@ struct cairn_decision {
     F(U64, tiling_sum) /* see snapshot/tiling.h */                                                 \
     F(U64, begun)      /* newest step begun */                                                     \
     F(U64, incarnation)                                                                            \
-    F(U64, registration) /* counts what RANKS events said */
+    F(U64, registration) /* counts RANKS events; 0: nothing is known of the agent */ \
+    F(GENERATION, complete) /* newest complete own part of the active epoch */
 
 /* AUDIT: the leader asks (answer 0) which tensors a member holds, and it answers (answer 1).
  * bytes of an answer: CAIRN_TILING_FAN sums, then keys from `offset` on; after all divisions the
@@ -123,12 +124,8 @@ struct cairn_decision {
     F(U32, for_agent)                                                                              \
     F(U64, for_ms)
 
-/* SNAPSHOT: an agent asks the leader for a generation (step 0), and is told the first step. */
-#define CAIRN_FIELDS_SNAPSHOT(F)                                                                   \
-    F(U32, agent) /* who asks */                                                                   \
-    F(U64, request)                                                                                \
-    F(U64, step)                                                                                   \
-    F(U32, err)
+/* SNAPSHOT: an agent asks the leader for a generation of this step or a later one. */
+#define CAIRN_FIELDS_SNAPSHOT(F) F(U32, agent) F(U64, step)
 
 /* ASK: a coordinator wants an inventory. bytes: agents that forgot their promises, as (u32 agent,
  * u64 incarnation); see membership.h. */
