@@ -28,6 +28,18 @@ struct flow {
     uint64_t acked; /* first that the receiver has not reported */
 };
 
+/* The receiver has everything before `count`; again: it wants what follows once more. */
+static inline void
+flow_received(struct flow *flow, uint64_t count, bool again)
+{
+    if (again)
+        flow->next = count;
+    else if (flow->next < count)
+        flow->next = count;
+    if (again || flow->acked < count)
+        flow->acked = count;
+}
+
 /* Capture of the own part, and its way to the parity owners. */
 struct capture {
     uint64_t *captured; /* bitset [blocks] */
@@ -75,6 +87,7 @@ struct part {
     struct cairn_stripes stripes; /* lengths; valid once lengths_known */
     bool lengths_known;
     bool spilling;                           /* a spill reads it */
+    bool working;                            /* a repair reads it */
     uint64_t request;                        /* of the newest FINISH or OPEN */
     uint64_t progress_ns;                    /* when something arrived or was captured last */
     struct seal seals[CAIRN_SHARDS_MAX];     /* by position; own included */
@@ -100,12 +113,21 @@ struct retention {
     bool fenced; /* a newer epoch is promised */
     bool pinned; /* a coordinator has pinned pinned_generation */
     struct cairn_generation pinned_generation;
+    bool own_is_hosted; /* the record names another holder of the own part of `ready`; only
+                         * BUG_OWNER_DROPS looks at it */
 };
 
 static inline uint32_t
 part_index(const struct parts *parts, const struct part *part)
 {
     return (uint32_t)(part - parts->list);
+}
+
+/* Blocks of a parity slot. Needs the lengths. */
+static inline uint64_t
+part_slot_blocks(const struct part *part, uint32_t slot)
+{
+    return part->stripes.parity_blocks[cairn_slot_stripe(&part->geometry, part->position, slot)];
 }
 
 struct part *parts_find(struct parts *parts, struct cairn_generation generation, uint32_t member);
@@ -119,6 +141,10 @@ struct part *parts_in_flight(struct parts *parts, const struct retention *retent
 struct part *part_open(struct env *env, struct parts *parts, struct cairn_generation generation,
                        uint32_t member, struct cairn_roster *roster, enum cairn_part_state state,
                        bool own);
+/* Fills a slot with an empty part. */
+CAIRN_MUST_CHECK cairn_err part_init(struct part *part, struct cairn_generation generation,
+                                     uint32_t member, struct cairn_roster *roster,
+                                     enum cairn_part_state state);
 /* Ends a part in any state. tell_trainers: they stop copying it. */
 void part_drop(struct env *env, struct parts *parts, struct part *part, bool tell_trainers);
 void part_fini(struct part *part);
@@ -142,9 +168,9 @@ uint64_t part_parity_start(const struct part *part, uint32_t slot);
 
 /*
  * Drops what the rules allow: parts older than what is committed; own parts of the active epoch that
- * the decision aborts; after an activation whatever is not its ready generation. Keeps what a spill
- * or a coordinator reads, and the newest generation if the epoch began with nothing in memory. Also
- * ends OPEN and FINISHING parts when fenced.
+ * the decision aborts; after an activation whatever is not its ready generation. Keeps what a spill,
+ * a repair or a coordinator reads, and the newest generation if the epoch began with nothing in
+ * memory. While fenced it ends OPEN and FINISHING parts only: the claimant has counted the others.
  */
 void parts_retain(struct env *env, struct parts *parts, const struct retention *retention);
 
