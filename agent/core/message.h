@@ -53,7 +53,7 @@ struct cairn_decision {
     F(U64, tiling_sum) /* see snapshot/tiling.h */                                                 \
     F(U64, begun)      /* newest step begun */                                                     \
     F(U64, incarnation)                                                                            \
-    F(U64, registration) /* counts RANKS events; 0: nothing is known of the agent */ \
+    F(U64, registration)    /* counts RANKS events; 0: nothing is known of the agent */            \
     F(GENERATION, complete) /* newest complete own part of the active epoch */
 
 /* AUDIT: the leader asks (answer 0) which tensors a member holds, and it answers (answer 1).

@@ -36,7 +36,7 @@ enum cairn_planted_bug {
 #ifdef CAIRN_PLANTED_BUGS
 #define CAIRN_PLANTED_IN(options, bug) ((options)->planted_bug == (bug))
 #else
-#define CAIRN_PLANTED_IN(options, bug) (false)
+#define CAIRN_PLANTED_IN(options, bug) ((void)(options), false)
 #endif
 #define CAIRN_PLANTED(env, bug) CAIRN_PLANTED_IN((env)->options, bug)
 
