@@ -1,0 +1,46 @@
+/*
+ * agent/core/answer.h - how an agent answers coordinators: ASK, INVENTORY, and the pin.
+ *
+ * A pin keeps one generation and keeps this agent from opening new parts, so that what a coordinator
+ * saw stays true while it rebuilds. It only saves work: if a pin ends too early, the coordinator's
+ * claim is refused (R9) and nothing is lost. So there is one pin, and the newest ASK(VERIFY) of any
+ * coordinator has it. It ends with RELEASE, the coordinator's session, or an activation.
+ *
+ * ASK(LIST) never touches the pin. An agent that does not know what it promised answers nobody until
+ * it does; of two coordinators that wait for its list, the later one gets it.
+ */
+#ifndef CAIRN_AGENT_CORE_ANSWER_H
+#define CAIRN_AGENT_CORE_ANSWER_H
+
+#include "agent/core/inventory.h"
+
+/* A coordinator's question. */
+struct asked {
+    uint64_t attempt; /* 0: none */
+    uint32_t coordinator;
+    uint32_t mode; /* enum cairn_ask */
+    struct cairn_generation generation;
+    uint64_t check; /* names the comparison here: two coordinators' attempts may be equal */
+    bool owed;      /* the INVENTORY has not left yet */
+};
+
+struct answering {
+    struct asked list;   /* LIST; kept while it is owed */
+    struct asked verify; /* VERIFY, which pins, or VERIFY_ALL */
+};
+
+/* Takes ASK. */
+void answer_ask(struct env *env, struct answering *answering, struct parts *parts,
+                const struct inventory_self *self, const struct cairn_message *message);
+/* Sends what is owed and has become possible: after VERIFIED, or when the agent knows its promise
+ * again. */
+void answer_progress(struct env *env, struct answering *answering, const struct parts *parts,
+                     const struct inventory_self *self);
+/* The session with a coordinator ends. Returns true if a pin ended. */
+bool answer_peer_down(struct answering *answering, uint32_t agent);
+/* An epoch is active. Returns true if a pin ended. */
+bool answer_ends(struct answering *answering);
+/* True if a generation is pinned. */
+bool answer_pins(const struct answering *answering, struct cairn_generation *out);
+
+#endif
