@@ -12,7 +12,8 @@
  *
  * A flow is one chunk, or the seal, on its way to one member: a window of unacknowledged blocks
  * (bytes). Its session keeps order and loses nothing; when a new session begins, the flow goes back
- * to what was acknowledged, and the receiver skips what it has.
+ * to what was acknowledged, and the receiver skips what it has. Where blocks arrive damaged, or a
+ * piece is missing, the receiver says from where it wants them again.
  */
 #ifndef CAIRN_AGENT_CORE_SAVE_H
 #define CAIRN_AGENT_CORE_SAVE_H
@@ -43,7 +44,8 @@ bool save_parity_fits(const struct cairn_core_options *options,
 /* Takes captured blocks, and sends. */
 void save_blocks(struct env *env, struct parts *parts, struct part *part,
                  const struct cairn_decision *decision, const struct cairn_event_blocks *blocks);
-/* A rank is done; everyone: the set of all local ranks. Asks for the seal after the last. */
+/* A rank is done (UINT32_MAX: there are none); everyone: the set of all local ranks. Asks for the
+ * seal after the last. */
 struct progress save_captured(struct env *env, struct parts *parts, struct part *part,
                               uint32_t rank, uint64_t everyone);
 /* Takes SEALED, and sends the seal. */
@@ -57,17 +59,23 @@ void save_received(struct env *env, struct parts *parts, struct part *part,
 void save_peer_up(struct env *env, struct parts *parts, struct part *part,
                   const struct cairn_decision *decision, uint32_t agent);
 
+/* Sends what the flow's window allows of a seal; `message` has all but the piece. */
+void save_send_seal(struct env *env, uint32_t to, struct cairn_message message,
+                    const struct seal *seal, struct flow *flow);
+
 /* ---- fold.c: the group's parity comes in ---- */
 /* Takes DATA, and answers RECEIVED. */
 struct progress save_data(struct env *env, struct parts *parts, struct part *part,
                           const struct cairn_message *message, bool payload_ok);
-/* Takes SEAL for an OPEN part, and answers RECEIVED. */
+/* Takes SEAL, and answers RECEIVED. */
 struct progress save_seal(struct env *env, struct parts *parts, struct part *part,
                           const struct cairn_message *message);
+/* Asks for the parity's checksums once everything is folded and equals the seals. */
+struct progress save_try_finish(struct env *env, struct parts *parts, struct part *part);
 /* Takes FINISHED: stores the record. */
 struct progress save_finished(struct env *env, struct parts *parts, struct part *part,
                               const struct cairn_event_answer *answer);
-/* What the part waits for; for_agent UINT32_MAX: this agent. Pure. */
+/* What the part waits for, 0 for nothing; for_agent UINT32_MAX: this agent. Pure. */
 enum cairn_wait save_waits_for(const struct part *part, uint64_t everyone, uint32_t *for_agent);
 
 #endif
