@@ -7,7 +7,7 @@ enum {
                                              * multiples */
     CAIRN_MESSAGE_BLOCKS_MAX = 16,     /* blocks in one bulk message between agents */
     CAIRN_BULK_BYTES_MAX = 16 * 65536, /* payload of one bulk message */
-    CAIRN_NODES_MAX = 4096,            /* agents of one job */
+    CAIRN_NODES_MAX = 16384,           /* agents of one job */
     CAIRN_RANKS_PER_NODE_MAX = 64,
     CAIRN_SHARDS_MAX = 64,         /* k + m of an erasure group, so that a set fits a
                                              * uint64_t */

@@ -37,6 +37,7 @@ struct peers {
     struct rumor rumors[RUMORS_MAX];
     uint32_t rumor_count;
     uint32_t rumor_next;
+    uint32_t table_next; /* agent whose entry fills the next beat */
     uint64_t counter;
     uint64_t beat_ns;
     uint64_t event_ns; /* of the newest event */

@@ -18,7 +18,8 @@ roster_create(uint32_t member_count, uint32_t group_count, struct cairn_roster *
     table->group_count = group_count;
     table->members = calloc(member_count, sizeof *table->members);
     table->groups = calloc(group_count, sizeof *table->groups);
-    if (!table->members || !table->groups) {
+    table->places = calloc(member_count, sizeof *table->places);
+    if (!table->members || !table->groups || !table->places) {
         cairn_roster_drop(table);
         return CAIRN_NOMEM;
     }
@@ -33,6 +34,7 @@ cairn_roster_build(const uint32_t *agents, const char *const *domains, uint32_t 
     struct cairn_group_node *nodes = NULL;
     struct cairn_groups groups = {0};
     struct cairn_roster *table = NULL;
+    uint32_t placed = 0;
     cairn_err err;
 
     if (member_count == 0 || member_count > CAIRN_NODES_MAX)
@@ -53,6 +55,8 @@ cairn_roster_build(const uint32_t *agents, const char *const *domains, uint32_t 
     for (uint32_t g = 0; g < groups.group_count; g++) {
         table->groups[g].count = groups.groups[g].n;
         table->groups[g].parity = groups.groups[g].m;
+        table->groups[g].members = &table->places[placed];
+        placed += groups.groups[g].n;
         for (uint32_t p = 0; p < groups.groups[g].n; p++) {
             uint32_t member = groups.members[groups.groups[g].member_first + p];
 
@@ -83,6 +87,7 @@ cairn_roster_drop(struct cairn_roster *table)
         return;
     free(table->members);
     free(table->groups);
+    free(table->places);
     free(table);
 }
 
@@ -111,8 +116,10 @@ read_groups(struct cairn_reader *reader, struct cairn_roster *table)
 
         group->count = cairn_read_u32(reader);
         group->parity = cairn_read_u32(reader);
-        if (group->count == 0 || group->count > CAIRN_SHARDS_MAX || group->parity >= group->count)
+        if (group->count == 0 || group->count > CAIRN_SHARDS_MAX ||
+            group->count > table->member_count - placed || group->parity >= group->count)
             return CAIRN_CORRUPT;
+        group->members = &table->places[placed];
         for (uint32_t p = 0; p < group->count; p++) {
             uint32_t member = cairn_read_u32(reader);
 

@@ -15,9 +15,9 @@
 #include "cairn/err.h"
 
 struct cairn_roster_group {
-    uint32_t count;                     /* n = k + m */
-    uint32_t parity;                    /* m */
-    uint32_t members[CAIRN_SHARDS_MAX]; /* by position */
+    uint32_t count;    /* n = k + m */
+    uint32_t parity;   /* m */
+    uint32_t *members; /* [count] by position; inside `places` */
 };
 
 struct cairn_roster_member {
@@ -33,6 +33,7 @@ struct cairn_roster {
     uint32_t group_count;
     struct cairn_roster_member *members;
     struct cairn_roster_group *groups;
+    uint32_t *places; /* [member_count]: members, group after group */
 };
 
 /*
