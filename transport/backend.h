@@ -76,6 +76,11 @@ struct cairn_transport_ops {
      */
     cairn_err (*region)(struct cairn_backend *backend, uint32_t index,
                         struct cairn_backend_remote *out);
+    /*
+     * The node has another address, which counts from the next disconnect of it on. CAIRN_CONFIG:
+     * it is none that this endpoint can reach; CAIRN_NOMEM. The old one stays then.
+     */
+    cairn_err (*readdress)(struct cairn_backend *backend, uint32_t node, const char *address);
 };
 
 /* The head of every backend. */

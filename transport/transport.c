@@ -471,6 +471,24 @@ cairn_transport_disconnect(struct cairn_transport *t, uint32_t node)
         peer_break(t, &t->peers[node], "declared dead");
 }
 
+cairn_err
+cairn_transport_readdress(struct cairn_transport *t, uint32_t node, const char *address)
+{
+    cairn_err err;
+
+    if (node >= t->node_count || node == t->node)
+        return CAIRN_CONFIG;
+    err = t->backend->ops->readdress(t->backend, node, address);
+    if (err)
+        return err;
+    CAIRN_LOG_AT(INFO, "transport: node=%" PRIu32 " is at %s from now on", node, address);
+    if (t->peers[node].state == CAIRN_PEER_IDLE)
+        (void)!t->backend->ops->disconnect(t->backend, node);
+    else
+        peer_break(t, &t->peers[node], "it has another address");
+    return CAIRN_OK;
+}
+
 void
 cairn_transport_peer_read(const struct cairn_transport *t, uint32_t node,
                           struct cairn_transport_peer *out)

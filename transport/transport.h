@@ -187,6 +187,15 @@ void cairn_transport_connect(struct cairn_transport *transport, uint32_t node);
  */
 void cairn_transport_disconnect(struct cairn_transport *transport, uint32_t node);
 
+/*
+ * The node has another address from now on, such as that of the machine which replaces a dead one.
+ * A session with it ends at the next poll, and it is tried at its new address. The address is
+ * copied. CAIRN_CONFIG: it is malformed, or of the other family than this node's (the log says
+ * which), or the node is this one or does not exist; CAIRN_NOMEM. Nothing has changed then.
+ */
+CAIRN_MUST_CHECK cairn_err cairn_transport_readdress(struct cairn_transport *transport,
+                                                     uint32_t node, const char *address);
+
 /* Reads the state of a peer; node < node_count. */
 void cairn_transport_peer_read(const struct cairn_transport *transport, uint32_t node,
                                struct cairn_transport_peer *out);

@@ -476,6 +476,16 @@ loop_region(struct cairn_backend *backend, uint32_t index, struct cairn_backend_
     return CAIRN_OK;
 }
 
+/* Nodes of a hub have no addresses. */
+static cairn_err
+loop_readdress(struct cairn_backend *backend, uint32_t node, const char *address)
+{
+    (void)backend;
+    (void)node;
+    (void)address;
+    return CAIRN_OK;
+}
+
 static const struct cairn_transport_ops loop_ops = {
     .name = "loop",
     .close = loop_close,
@@ -486,6 +496,7 @@ static const struct cairn_transport_ops loop_ops = {
     .write = loop_write,
     .disconnect = loop_disconnect,
     .region = loop_region,
+    .readdress = loop_readdress,
 };
 
 cairn_err

@@ -676,6 +676,42 @@ ofi_region(struct cairn_backend *backend, uint32_t index, struct cairn_backend_r
     return CAIRN_OK;
 }
 
+/* A number counts at once, a name is asked for in the background. */
+static cairn_err
+ofi_readdress(struct cairn_backend *backend, uint32_t node, const char *address)
+{
+    struct ofi *ofi = ofi_of(backend);
+    struct sockaddr_storage found = {0};
+    bool is_name = cairn_address_is_name(address);
+    char *name = is_name ? strdup(address) : NULL;
+    const char *why;
+
+    if (is_name && !name)
+        return CAIRN_NOMEM;
+    if (!is_name && cairn_address_resolve(address, ofi->addresses[ofi->node].ss_family, &found,
+                                          &why) != CAIRN_OK) {
+        CAIRN_LOG_AT(ERROR, "transport: cannot use \"%s\" for node=%" PRIu32 ": %s", address, node,
+                     why);
+        return CAIRN_CONFIG;
+    }
+    free(ofi->names[node]);
+    ofi->names[node] = name;
+    ofi->ask[node] = is_name;
+    ofi->asking |= is_name;
+    if (ofi->lookup && ofi->looked_up == node) { /* it asks for the old name */
+        cairn_lookup_end(ofi->lookup);
+        ofi->lookup = NULL;
+        ofi->asking = true;
+    }
+    if (is_name)
+        return CAIRN_OK;
+    ofi->addresses[node] = found;
+    ofi->moved[node] = true;
+    if (ofi->ep && ofi->peers[node] == FI_ADDR_UNSPEC)
+        (void)!peer_insert(ofi, node);
+    return CAIRN_OK;
+}
+
 static const struct cairn_transport_ops ofi_ops = {
     .name = "ofi",
     .close = ofi_close,
@@ -686,6 +722,7 @@ static const struct cairn_transport_ops ofi_ops = {
     .write = ofi_write,
     .disconnect = ofi_disconnect,
     .region = ofi_region,
+    .readdress = ofi_readdress,
 };
 
 /*

@@ -78,12 +78,64 @@ test_a_name_that_moves(void **state)
     TURN_UNTIL(ends[1].messages == 1, 10);
 }
 
+/* Nobody is at node 1's address; then we are told where it is. And again, when it moves. */
+static void
+test_a_peer_that_is_replaced(void **state)
+{
+    static char elsewhere[LOOPBACK_TEXT_BYTES];
+
+    (void)state;
+    provider = "tcp";
+    ends_prepare(3);
+    memcpy(elsewhere, addresses[1], sizeof elsewhere);
+    address_list[1] = addresses[2]; /* nobody listens there */
+    end_open(0);
+    address_list[1] = elsewhere;
+    end_open(1);
+    assert_int_equal(end_send(0, 1, 1, NULL, 0), CAIRN_AGAIN);
+    TURN_UNTIL(state_of(0, 1) == CAIRN_PEER_DOWN, 10);
+    assert_int_equal(cairn_transport_readdress(ends[0].transport, 1, elsewhere), CAIRN_OK);
+    TURN_UNTIL(ends[0].ups == 1 && ends[1].ups == 1, 10);
+    assert_int_equal(end_send(0, 1, 7, NULL, 0), CAIRN_OK);
+    TURN_UNTIL(ends[1].messages == 1, 10);
+    end_close(1);
+    address_list[1] = addresses[2];
+    ends[1].options.bind_address = addresses[2];
+    ends[1].options.incarnation++;
+    end_open(1);
+    assert_int_equal(cairn_transport_readdress(ends[0].transport, 1, addresses[2]), CAIRN_OK);
+    TURN_UNTIL(ends[0].ups == 2 && ends[1].ups >= 1 && state_of(0, 1) == CAIRN_PEER_UP, 10);
+    end_send_soon(0, 1, 8, NULL, 0);
+    TURN_UNTIL(ends[1].messages == 2, 10);
+}
+
+static void
+test_wrong_addresses(void **state)
+{
+    (void)state;
+    provider = "tcp";
+    ends_prepare(2);
+    end_open(0);
+    end_open(1);
+    ends_connect(0, 1);
+    assert_int_equal(cairn_transport_readdress(ends[0].transport, 1, "nonsense"), CAIRN_CONFIG);
+    assert_int_equal(cairn_transport_readdress(ends[0].transport, 1, "[::1]:1"), CAIRN_CONFIG);
+    assert_int_equal(cairn_transport_readdress(ends[0].transport, 0, addresses[1]), CAIRN_CONFIG);
+    assert_int_equal(cairn_transport_readdress(ends[0].transport, 2, addresses[1]), CAIRN_CONFIG);
+    ends_turn_for(0.05);
+    assert_int_equal(state_of(0, 1), CAIRN_PEER_UP);
+    assert_int_equal(end_send(0, 1, 7, NULL, 0), CAIRN_OK);
+    TURN_UNTIL(ends[1].messages == 1, 10);
+}
+
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(test_a_name_that_is_known_later, ends_close),
-        cmocka_unit_test_teardown(test_a_name_that_moves, ends_close)};
+        cmocka_unit_test_teardown(test_a_name_that_moves, ends_close),
+        cmocka_unit_test_teardown(test_a_peer_that_is_replaced, ends_close),
+        cmocka_unit_test_teardown(test_wrong_addresses, ends_close)};
 
     cairn_log_setup(CAIRN_LOG_INFO, log_keep, NULL);
     return cmocka_run_group_tests(tests, NULL, NULL);
