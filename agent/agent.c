@@ -34,6 +34,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+enum { INCARNATION_STEP = 1 << 20 };
+
 /* ---- timers and signals ---- */
 
 static void
@@ -43,7 +45,6 @@ on_tick(void *context)
     struct cairn_event event = {.type = CAIRN_EVENT_TICK};
 
     agent_step(agent, &event, NULL);
-    mail_end_silent(agent);
     fetch_tick(agent);
     spill_tick(agent);
     operator_tick(agent);
@@ -77,7 +78,7 @@ open_memory(struct cairn_agent *agent, struct cairn_sizes *sizes)
 {
     const struct cairn_config *config = &agent->config;
     struct cairn_memory_options options = {.slots = config->slots,
-                                           .holdings = CAIRN_HOLDINGS_MAX,
+                                           .parts = CAIRN_PARTS_MAX,
                                            .hugepages =
                                                config->hugepages == CAIRN_CONFIG_HUGEPAGES_AUTO,
                                            .keeper = agent->keeper};
@@ -131,7 +132,10 @@ open_catalog(struct cairn_agent *agent)
     return cairn_catalog_open(&cairn_store_rocksdb, path, &agent->catalog);
 }
 
-/* Peers must see each start of this agent as a newer one, also when the wall clock was set back. */
+/*
+ * Peers must see each start of this agent as a newer one, also when the wall clock was set back. The
+ * numbers of runs and requests are the incarnation and a counter, so there is room between two.
+ */
 static cairn_err
 take_incarnation(struct cairn_agent *agent)
 {
@@ -147,8 +151,8 @@ take_incarnation(struct cairn_agent *agent)
         return err;
     cairn_reader_init(&reader, stored, stored_len);
     before = cairn_read_u64(&reader);
-    if (!err && !reader.failed && before >= agent->incarnation)
-        agent->incarnation = before + 1;
+    if (!err && !reader.failed && agent->incarnation < before + INCARNATION_STEP)
+        agent->incarnation = before + INCARNATION_STEP;
     free(stored);
     cairn_writer_init(&writer, bytes, sizeof bytes);
     cairn_write_u64(&writer, agent->incarnation);
@@ -157,91 +161,111 @@ take_incarnation(struct cairn_agent *agent)
 }
 
 static void
-core_options(const struct cairn_agent *agent, const char **domains, bool *spares,
+core_options(struct cairn_agent *agent, const struct cairn_sizes *sizes,
              struct cairn_core_options *out)
 {
     const struct cairn_config *config = &agent->config;
 
     for (uint32_t i = 0; i < config->node_count; i++) {
-        domains[i] = config->nodes[i].domain[0] ? config->nodes[i].domain : NULL;
-        spares[i] = config->nodes[i].spare;
+        agent->domains[i] = config->nodes[i].domain[0] ? config->nodes[i].domain : NULL;
+        agent->spares[i] = config->nodes[i].spare;
     }
     *out = (struct cairn_core_options){.self = config->node,
                                        .agent_count = config->node_count,
-                                       .domains = domains,
-                                       .spares = spares,
+                                       .domains = agent->domains,
+                                       .spares = agent->spares,
                                        .parity = config->parity,
                                        .group_size = cairn_sizes_group(config),
                                        .slots = config->slots,
+                                       .slot_blocks = sizes->slot_blocks,
+                                       .parity_blocks = sizes->parity_blocks,
                                        .every_steps = config->snapshot_every_steps,
                                        .incarnation = agent->incarnation,
                                        .heartbeat_interval_ns =
                                            config->heartbeat_interval_ms * CAIRN_NS_PER_MS,
                                        .dead_after_ns = config->dead_after_ms * CAIRN_NS_PER_MS,
                                        .repair_after_ns = config->repair_after_ms * CAIRN_NS_PER_MS,
-                                       .resend_after_ns = 500 * CAIRN_NS_PER_MS,
                                        .claim_timeout_ns = config->dead_after_ms * CAIRN_NS_PER_MS,
-                                       .rebuild_timeout_ns = 600 * CAIRN_NS_PER_S};
+                                       .rebuild_timeout_ns = 600 * CAIRN_NS_PER_S,
+                                       .memory_is_new = !agent->memory_adopted};
+}
+
+/* Loads the records of all parts. CAIRN_VERSION: another version of Cairn wrote one, which may be of
+ * a committed generation. A damaged one counts as lost. */
+static cairn_err
+load_records(struct cairn_agent *agent, uint8_t *buffers[CAIRN_PARTS_MAX],
+             struct cairn_bytes records[CAIRN_PARTS_MAX])
+{
+    static const uint8_t damaged[] = "damaged";
+
+    for (uint32_t i = 0; i < CAIRN_PARTS_MAX; i++) {
+        cairn_err err = cairn_memory_record_load(agent->memory, i, &buffers[i], &records[i].len);
+
+        records[i].bytes = buffers[i];
+        if (err) {
+            CAIRN_LOG_AT(ERROR,
+                         "memory: the record of slot %u is damaged: its generation counts as lost "
+                         "here",
+                         i);
+            records[i] = (struct cairn_bytes){damaged, sizeof damaged}; /* the core must know */
+        } else if (cairn_core_record_is_foreign(records[i])) {
+            return CAIRN_VERSION;
+        }
+    }
+    return CAIRN_OK;
+}
+
+static void
+log_core_error(cairn_err err)
+{
+    if (err == CAIRN_VERSION)
+        CAIRN_LOG_AT(ERROR, "agent: another version of cairn wrote what is held here: run that "
+                            "version, or end this node's keeper process (`cairn keeper`) and remove "
+                            "its `dir` to give up the generations that it holds");
+    else
+        CAIRN_LOG_AT(ERROR, "agent: the stored epoch cannot be used: %s", cairn_err_text(err));
 }
 
 static cairn_err
 open_core(struct cairn_agent *agent, const struct cairn_sizes *sizes)
 {
-    struct cairn_bytes records[CAIRN_HOLDINGS_MAX] = {{0}};
-    uint8_t *buffers[CAIRN_HOLDINGS_MAX] = {0};
-    const char **domains = calloc(agent->config.node_count, sizeof *domains);
-    bool *spares = calloc(agent->config.node_count, sizeof *spares);
+    struct cairn_bytes records[CAIRN_PARTS_MAX] = {{0}};
+    uint8_t *buffers[CAIRN_PARTS_MAX] = {0};
     struct cairn_core_options options;
     struct cairn_bytes epoch = {0};
     uint8_t *epoch_bytes = NULL;
     uint32_t dropped = 0;
-    cairn_err err = domains && spares ? CAIRN_OK : CAIRN_NOMEM;
+    cairn_err err;
 
-    if (!err)
-        err = cairn_catalog_get(agent->catalog, CAIRN_TABLE_EPOCHS, "epoch", 5, &epoch_bytes,
-                                &epoch.len);
+    agent->domains = calloc(agent->config.node_count, sizeof *agent->domains);
+    agent->spares = calloc(agent->config.node_count, sizeof *agent->spares);
+    if (!agent->domains || !agent->spares)
+        return CAIRN_NOMEM;
+    err = cairn_catalog_get(agent->catalog, CAIRN_TABLE_EPOCHS, "epoch", 5, &epoch_bytes,
+                            &epoch.len);
     if (err == CAIRN_NOT_FOUND)
         err = CAIRN_OK;
     epoch.bytes = epoch_bytes;
-    for (uint32_t i = 0; !err && i < CAIRN_HOLDINGS_MAX; i++) {
-        cairn_err load = cairn_memory_record_load(agent->memory, i, &buffers[i], &records[i].len);
-
-        records[i].bytes = buffers[i];
-        if (load)
-            CAIRN_LOG_AT(
-                ERROR,
-                "memory: the record of slot %u is damaged: its generation counts as lost here", i);
-        else if (cairn_core_record_is_foreign(records[i]))
-            err = CAIRN_VERSION; /* it may be of a committed generation */
-    }
-    if (!err) {
-        core_options(agent, domains, spares, &options);
-        options.slot_blocks = sizes->slot_blocks;
-        options.parity_blocks = sizes->parity_blocks;
-        options.memory_is_new = !agent->memory_adopted;
+    if (!err)
+        err = load_records(agent, buffers, records);
+    core_options(agent, sizes, &options);
+    if (!err)
         err = cairn_core_create(&options, agent_now_ns(agent), epoch, records, &dropped,
                                 &agent->core);
-    }
-    if (err == CAIRN_VERSION)
-        CAIRN_LOG_AT(ERROR, "agent: another version of cairn wrote what is held here: run that "
-                            "version, or end this node's keeper "
-                            "process (`cairn keeper`) to give up the generations that it holds");
-    else if (err)
-        CAIRN_LOG_AT(ERROR, "agent: the stored epoch cannot be used: %s", cairn_err_text(err));
-    if (dropped)
-        CAIRN_LOG_AT(WARN, "memory: %u records do not parse: their generations count as lost here",
+    if (err)
+        log_core_error(err);
+    else if (dropped)
+        CAIRN_LOG_AT(WARN, "memory: %u records are damaged: their generations count as lost here",
                      dropped);
-    for (uint32_t i = agent->config.slots; !err && i < CAIRN_HOLDINGS_MAX; i++) {
-        struct cairn_holding_view view;
+    for (uint32_t i = agent->config.slots; !err && i < CAIRN_PARTS_MAX; i++) {
+        struct cairn_part_view view;
 
-        if (!cairn_core_look_holding(agent->core, i, &view) || view.state == CAIRN_HOLDING_FREE)
+        if (!cairn_core_look_part(agent->core, i, &view) || view.state == CAIRN_PART_FREE)
             cairn_memory_free(agent->memory, i); /* adopted, but nothing is known of it */
     }
-    for (uint32_t i = 0; i < CAIRN_HOLDINGS_MAX; i++)
+    for (uint32_t i = 0; i < CAIRN_PARTS_MAX; i++)
         free(buffers[i]);
     free(epoch_bytes);
-    free(domains);
-    free(spares);
     return err;
 }
 
@@ -313,6 +337,8 @@ close_all(struct cairn_agent *agent)
     keeping_close(agent);
     mail_close(agent);
     cairn_core_destroy(agent->core);
+    free(agent->domains);
+    free(agent->spares);
     step_close(agent);
     codes_close(&agent->codes);
     scratch_close(agent);

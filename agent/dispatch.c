@@ -2,6 +2,7 @@
 #include "agent/dispatch.h"
 
 #include "agent/process/carry.h"
+#include "agent/process/service_message.h"
 #include "agent/process/session.h"
 #include "agent/service/fetch.h"
 #include "agent/service/operator.h"
@@ -33,19 +34,23 @@ session_leaves(struct cairn_agent *agent, struct session *session)
 }
 
 static void
-take_message(struct cairn_agent *agent, const struct cairn_message *message, const uint8_t *payload,
-             size_t payload_len)
+take_message(struct cairn_agent *agent, const struct cairn_service_message *message,
+             const uint8_t *payload, size_t payload_len)
 {
-    switch (message->type) {
-    case CAIRN_MSG_FETCH:
-    case CAIRN_MSG_FETCHED:
+    switch (message->kind) {
+    case CAIRN_SERVICE_FETCH:
+    case CAIRN_SERVICE_FETCHED:
         fetch_message(agent, message, payload, payload_len);
         break;
-    case CAIRN_MSG_SERVICE: /* each takes its own rows and areas */
-        operator_message(agent, message);
+    case CAIRN_SERVICE_SPILL:
         spill_message(agent, message);
         break;
-    default:
+    case CAIRN_SERVICE_OPERATOR:
+        operator_message(agent, message);
+        break;
+    case CAIRN_SERVICE_TIMING:
+    case CAIRN_SERVICE_TIMING_ACK:
+    case CAIRN_SERVICE_VERDICTS:
         timing_message(agent, message);
         break;
     }

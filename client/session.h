@@ -43,8 +43,8 @@
 #include "cairn/client.h"
 
 enum {
-    CAIRN_SESSION_PROTOCOL = 4, /* in HELLO and WELCOME; 4: RESTORE_INFO has manifests of version 2;
-                                 * LEAVE */
+    CAIRN_SESSION_PROTOCOL = 5, /* in HELLO and WELCOME; 5: generations have a run, REGISTER a
+                                 * launch */
     CAIRN_SESSION_FRAMING = 1,  /* in every header */
     CAIRN_SESSION_HEADER_BYTES = 8,
     CAIRN_SESSION_PAYLOAD_BYTES_MAX = 1 << 20,
@@ -124,6 +124,7 @@ struct cairn_session_hello {
 struct cairn_session_register {
     uint32_t request; /* > 0, comes back in the answer */
     uint32_t count;
+    uint64_t launch; /* the same for all ranks of one start of the job; 0: unknown */
     struct cairn_slice *slices; /* unpacked: owned, ended by cairn_session_register_fini */
     char *names;                /* storage of the unpacked slices' names */
 };

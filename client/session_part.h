@@ -52,6 +52,7 @@ write_generation(struct cairn_writer *writer, const struct cairn_generation *gen
 {
     cairn_write_u64(writer, generation->epoch);
     cairn_write_u64(writer, generation->step);
+    cairn_write_u64(writer, generation->run);
 }
 
 static inline void
@@ -59,6 +60,7 @@ read_generation(struct cairn_reader *reader, struct cairn_generation *generation
 {
     generation->epoch = cairn_read_u64(reader);
     generation->step = cairn_read_u64(reader);
+    generation->run = cairn_read_u64(reader);
 }
 
 /* Measures, makes room, packs. */

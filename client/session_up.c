@@ -86,6 +86,7 @@ pack_register(struct cairn_writer *writer, const void *value)
 
     write_range(writer, all->request, 1, UINT32_MAX);
     cairn_write_u32(writer, all->count);
+    cairn_write_u64(writer, all->launch);
     for (uint32_t i = 0; i < all->count; i++)
         pack_slice(writer, &all->slices[i]);
 }
@@ -104,6 +105,7 @@ cairn_session_take_register(const struct cairn_session_frame *frame,
         return err;
     value.request = read_range(&reader, 1, UINT32_MAX);
     value.count = cairn_read_u32(&reader);
+    value.launch = cairn_read_u64(&reader);
     if (reader.failed || value.count > cairn_reader_left(&reader) / SLICE_BYTES_MIN)
         return CAIRN_CORRUPT;
     /* Each name takes its length field in the payload and its NUL here, so the payload bounds their

@@ -78,6 +78,17 @@ CAIRN_MUST_CHECK cairn_err cairn_spill_read(int dir_fd, const struct cairn_unive
 
 enum { CAIRN_SPILL_DIR_NAME_BYTES = 48 };
 
+/*
+ * Compares generations of which one may come from files, and so has no run: by epoch, then step.
+ * Within an epoch the steps that are committed only grow.
+ */
+static inline int
+cairn_spill_compare(struct cairn_generation a, struct cairn_generation b)
+{
+    a.run = b.run = 0;
+    return cairn_generation_compare(a, b);
+}
+
 struct cairn_spilled {
     struct cairn_generation generation;
     bool committed; /* its COMMIT is there and fits its index.json in size; cairn_universal_dir_open

@@ -45,7 +45,7 @@ parse_number(const char *text, char letter, uint64_t *out)
 bool
 cairn_spill_dir_parse(const char *name, struct cairn_generation *out)
 {
-    struct cairn_generation generation;
+    struct cairn_generation generation = {0};
     char again[CAIRN_SPILL_DIR_NAME_BYTES];
     const char *at = parse_number(name, 'e', &generation.epoch);
 

@@ -162,7 +162,7 @@ read_number(const char **text, uint64_t *out)
 bool
 cairn_generation_parse(const char *text, struct cairn_generation *out)
 {
-    struct cairn_generation value;
+    struct cairn_generation value = {0};
 
     if (!read_number(&text, &value.epoch) || *text++ != ':' || !read_number(&text, &value.step) ||
         *text != '\0')

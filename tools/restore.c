@@ -420,7 +420,7 @@ cairn_verb_snapshot(int argc, char **argv)
         flags,          sizeof flags / sizeof *flags,
         false};
     struct cairn_question question = {.timeout_ms = SNAPSHOT_ANSWER_MS};
-    struct cairn_generation committed = {0, 0};
+    struct cairn_generation committed = {0};
     struct cairn_found found;
     struct cairn_answer answer;
     uint32_t timeout_ms;

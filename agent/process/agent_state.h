@@ -54,6 +54,8 @@ struct cairn_agent {
     struct cairn_memory *memory;
     struct cairn_transport *transport;
     struct cairn_core *core;
+    const char **domains; /* [node_count], that the core borrows; as `spares` */
+    bool *spares;
     struct cairn_timer tick_timer;
     int exit_code;
     bool stopping;

@@ -27,130 +27,132 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const struct cairn_generation no_generation = {0, 0};
+static const struct cairn_generation no_generation = {0};
 
-/* Blocks of a holding's area. Parity goes by (parity slot = row, line). */
+/* Blocks of a part's area. Parity goes by (parity slot = row, line). */
 static uint8_t *
-blocks_at(struct cairn_agent *agent, uint32_t holding, uint32_t area, uint32_t row,
+blocks_at(struct cairn_agent *agent, uint32_t part, uint32_t area, uint32_t row,
           uint64_t first_block, uint32_t count)
 {
-    struct cairn_holding_view view;
+    struct cairn_part_view view;
 
     if (area == CAIRN_AREA_DATA)
-        return cairn_memory_data(agent->memory, holding, first_block, count);
-    if (!cairn_core_look_holding(agent->core, holding, &view))
+        return cairn_memory_data(agent->memory, part, first_block, count);
+    if (!cairn_core_look_part(agent->core, part, &view))
         return NULL;
-    return cairn_memory_parity(agent->memory, holding, row,
-                               cairn_roster_group_of(view.table, view.member)->parity, first_block,
+    return cairn_memory_parity(agent->memory, part, row,
+                               cairn_roster_group_of(view.roster, view.member)->parity, first_block,
                                count);
 }
 
 /* ---- messages ---- */
 
 static void
-send_decoded(struct cairn_agent *agent, const struct cairn_action *action)
+send_decoded(struct cairn_agent *agent, const struct cairn_action_send *send)
 {
-    struct cairn_message message = action->message;
+    struct cairn_message message = send->message;
+    const struct cairn_blocks *blocks = &send->blocks;
     uint8_t crcs[8 * CAIRN_MESSAGE_BLOCKS_MAX];
     struct cairn_writer writer;
     struct space *space;
 
-    CAIRN_ASSERT(action->item < SCRATCH_ITEMS_MAX && action->count <= CAIRN_MESSAGE_BLOCKS_MAX);
-    space = agent->scratch.items[action->item].space;
-    if (!space)
-        return;
+    CAIRN_ASSERT(blocks->item < SCRATCH_ITEMS_MAX && blocks->count <= CAIRN_MESSAGE_BLOCKS_MAX);
+    space = agent->scratch.items[blocks->item].space;
+    CAIRN_ASSERT(space);
     cairn_writer_init(&writer, crcs, sizeof crcs);
-    for (uint32_t i = 0; i < action->count; i++)
-        cairn_write_u64(&writer, space_crcs(space, action->source)[i]);
+    for (uint32_t i = 0; i < blocks->count; i++)
+        cairn_write_u64(&writer, space_crcs(space, blocks->shard)[i]);
     message.bytes = crcs;
     message.bytes_len = (uint32_t)writer.used_bytes;
-    mail_send(agent, &message, space_shard(space, action->source),
-              (size_t)action->count * CAIRN_BLOCK_BYTES, UINT32_MAX, space);
+    mail_send(agent, &message, space_shard(space, blocks->shard),
+              (size_t)blocks->count * CAIRN_BLOCK_BYTES, UINT32_MAX, space);
 }
 
 static void
-carry_send(struct cairn_agent *agent, const struct cairn_action *action)
+carry_send(struct cairn_agent *agent, const struct cairn_action_send *send)
 {
+    const struct cairn_blocks *blocks = &send->blocks;
     const uint8_t *payload;
 
-    if (action->area == CAIRN_AREA_SCRATCH) {
-        send_decoded(agent, action);
+    if (blocks->count == 0) {
+        mail_send(agent, &send->message, NULL, 0, UINT32_MAX, NULL);
         return;
     }
-    if (action->holding == UINT32_MAX || action->count == 0) {
-        mail_send(agent, &action->message, NULL, 0, UINT32_MAX, NULL);
+    if (blocks->area == CAIRN_AREA_SCRATCH) {
+        send_decoded(agent, send);
         return;
     }
-    payload = blocks_at(agent, action->holding, action->area, action->row, action->first_block,
-                        action->count);
+    payload = blocks_at(agent, blocks->part, blocks->area, blocks->row, blocks->first_block,
+                        blocks->count);
     if (payload)
-        mail_send(agent, &action->message, payload, (size_t)action->count * CAIRN_BLOCK_BYTES,
-                  action->holding, NULL);
+        mail_send(agent, &send->message, payload, (size_t)blocks->count * CAIRN_BLOCK_BYTES,
+                  blocks->part, NULL);
+    else
+        agent_abort(agent, 1, "blocks that are to be sent have no place in memory");
 }
 
 /* ---- bytes ---- */
 
 static void
-carry_fold(struct cairn_agent *agent, const struct cairn_action *action,
+carry_fold(struct cairn_agent *agent, const struct cairn_action_fold *fold,
            const struct arrival *arrival)
 {
-    struct cairn_holding_view view;
+    struct cairn_part_view view;
     const struct cairn_roster_group *group;
     const struct cairn_code *code;
     uint8_t *parity;
 
-    if (!cairn_core_look_holding(agent->core, action->holding, &view))
+    if (!cairn_core_look_part(agent->core, fold->part, &view))
         return;
-    group = cairn_roster_group_of(view.table, view.member);
+    group = cairn_roster_group_of(view.roster, view.member);
     code = codes_get(&agent->codes, group->count - group->parity, group->parity);
-    parity = cairn_memory_parity(agent->memory, action->holding, action->row, group->parity,
-                                 action->first_block, action->count);
+    parity = cairn_memory_parity(agent->memory, fold->part, fold->row, group->parity,
+                                 fold->first_block, fold->count);
     if (!code || !parity) {
         agent_abort(agent, 1, "a parity block has no place in memory");
         return;
     }
-    cairn_code_fold(code, action->row, action->source, (size_t)action->count * CAIRN_BLOCK_BYTES,
-                    arrival->payload + (size_t)action->skip * CAIRN_BLOCK_BYTES, parity,
-                    action->fresh);
+    cairn_code_fold(code, fold->row, fold->source, (size_t)fold->count * CAIRN_BLOCK_BYTES,
+                    arrival->payload + (size_t)fold->skip * CAIRN_BLOCK_BYTES, parity, fold->fresh);
 }
 
 static void
-carry_write(struct cairn_agent *agent, const struct cairn_action *action,
+carry_write(struct cairn_agent *agent, const struct cairn_action_place *place,
             const struct arrival *arrival)
 {
-    uint8_t *target = blocks_at(agent, action->holding, action->area, action->row,
-                                action->first_block, action->count);
+    uint8_t *target = blocks_at(agent, place->part, place->area, place->row, place->first_block,
+                                place->count);
 
     if (target)
-        memcpy(target, arrival->payload, (size_t)action->count * CAIRN_BLOCK_BYTES);
+        memcpy(target, arrival->payload, (size_t)place->count * CAIRN_BLOCK_BYTES);
     else
         agent_abort(agent, 1, "a rebuilt block has no place in memory");
 }
 
 static void
-carry_stage(struct cairn_agent *agent, const struct cairn_action *action,
+carry_stage(struct cairn_agent *agent, const struct cairn_action_place *place,
             const struct arrival *arrival)
 {
     const uint8_t *source = arrival ? arrival->payload : NULL;
     uint8_t *shard;
 
-    if (source && scratch_keep(agent, action->item, action->source, source))
+    if (source && scratch_keep(agent, place->item, place->source, source))
         return;
-    shard = scratch_stage(agent, action->item, action->source);
+    shard = scratch_stage(agent, place->item, place->source);
     if (!shard || !source) {
         agent_abort(agent, 1, "no memory to decode lost blocks");
         return;
     }
-    memcpy(shard, source, (size_t)action->count * CAIRN_BLOCK_BYTES);
+    memcpy(shard, source, (size_t)place->count * CAIRN_BLOCK_BYTES);
 }
 
 /* ---- stores ---- */
 
 static void
-carry_store_epoch(struct cairn_agent *agent, const struct cairn_action *action)
+carry_store_epoch(struct cairn_agent *agent, const struct cairn_action_store *store)
 {
-    cairn_err err = cairn_catalog_put(agent->catalog, CAIRN_TABLE_EPOCHS, "epoch", 5, action->bytes,
-                                      action->bytes_len);
+    cairn_err err = cairn_catalog_put(agent->catalog, CAIRN_TABLE_EPOCHS, "epoch", 5, store->bytes,
+                                      store->bytes_len);
 
     if (!err)
         err = keeping_memory_is_known(agent);
@@ -159,17 +161,15 @@ carry_store_epoch(struct cairn_agent *agent, const struct cairn_action *action)
     else if (err)
         agent_abort(agent, 74,
                     "the epoch could not be stored durably: an agent that forgets a promise could "
-                    "break one; mend "
-                    "the disk of the state directory (`dir`) and start the agent again");
+                    "break one; mend the disk of the state directory (`dir`) and start the agent "
+                    "again");
 }
 
 static void
-carry_store_holding(struct cairn_agent *agent, const struct cairn_action *action)
+carry_store_part(struct cairn_agent *agent, const struct cairn_action_store *store)
 {
-    cairn_err err =
-        cairn_memory_record_store(agent->memory, action->holding, action->bytes, action->bytes_len);
-
-    if (err)
+    if (cairn_memory_record_store(agent->memory, store->part, store->bytes, store->bytes_len) !=
+        CAIRN_OK)
         agent_abort(
             agent, 1,
             "a generation's record does not fit its memory: state_bytes is too small for the "
@@ -177,71 +177,100 @@ carry_store_holding(struct cairn_agent *agent, const struct cairn_action *action
 }
 
 static uint64_t
-generation_bytes(const struct cairn_agent *agent, uint32_t holding)
+generation_bytes(const struct cairn_agent *agent, uint32_t part)
 {
-    struct cairn_holding_view view;
+    struct cairn_part_view view;
 
-    if (!cairn_core_look_holding(agent->core, holding, &view))
+    if (!cairn_core_look_part(agent->core, part, &view))
         return 0;
     return view.data_blocks * CAIRN_BLOCK_BYTES;
 }
 
+/* Keeps a history for people; the memory's own records are the truth. */
 static void
-carry_committed(struct cairn_agent *agent, const struct cairn_action *action)
+store_history(struct cairn_agent *agent, const struct committed_time *commit)
+{
+    uint8_t value[40], key[16];
+    struct cairn_writer writer;
+    size_t key_len;
+
+    cairn_writer_init(&writer, key, sizeof key);
+    cairn_write_u64(&writer, __builtin_bswap64(commit->generation.epoch)); /* big-endian: sorted */
+    cairn_write_u64(&writer, __builtin_bswap64(commit->generation.step));
+    key_len = writer.used_bytes;
+    cairn_writer_init(&writer, value, sizeof value);
+    cairn_write_u64(&writer, commit->wall_ns);
+    cairn_write_u64(&writer, commit->bytes);
+    cairn_write_u64(&writer, commit->protect_ns);
+    if (cairn_catalog_put(agent->catalog, CAIRN_TABLE_GENERATIONS, key, key_len, value,
+                          writer.used_bytes) != CAIRN_OK)
+        CAIRN_LOG_AT(WARN, "catalog: the history of generations is not written any more");
+}
+
+static void
+carry_committed(struct cairn_agent *agent, const struct cairn_action_committed *committed)
 {
     struct committed_time *commit =
         &agent->carry.commits[agent->carry.commit_count % COMMIT_TIMES_MAX];
-    uint8_t value[40];
-    uint8_t key[16];
-    struct cairn_writer writer;
-    bool timed = action->generation.epoch == agent->carry.first_grant.epoch &&
-                 action->generation.step == agent->carry.first_grant.step;
+    bool timed = cairn_generation_compare(committed->generation, agent->carry.first_grant) == 0;
 
-    commit->generation = action->generation;
+    commit->generation = committed->generation;
     commit->wall_ns = cairn_clock_wall_ns(&agent->clock);
-    commit->bytes = action->holding == UINT32_MAX ? 0 : generation_bytes(agent, action->holding);
+    commit->bytes = committed->part == UINT32_MAX ? 0 : generation_bytes(agent, committed->part);
     commit->protect_ns = timed ? agent_now_ns(agent) - agent->carry.first_grant_ns : 0;
     agent->carry.commit_count++;
     CAIRN_LOG_AT(
         DEBUG,
         "save: committed epoch=%" PRIu64 " step=%" PRIu64 " bytes=%" PRIu64 " protect_ns=%" PRIu64,
-        action->generation.epoch >> 16, action->generation.step, commit->bytes, commit->protect_ns);
-    cairn_writer_init(&writer, key, sizeof key);
-    cairn_write_u64(&writer, __builtin_bswap64(action->generation.epoch)); /* big-endian: sorted */
-    cairn_write_u64(&writer, __builtin_bswap64(action->generation.step));
-    cairn_writer_init(&writer, value, sizeof value);
-    cairn_write_u64(&writer, commit->wall_ns);
-    cairn_write_u64(&writer, commit->bytes);
-    cairn_write_u64(&writer, commit->protect_ns);
-    if (agent->carry.commit_count % 16 ==
-            1 && /* history for people; the memory's own records are the
-                                          * truth */
-        cairn_catalog_put(agent->catalog, CAIRN_TABLE_GENERATIONS, key, sizeof key, value,
-                          writer.used_bytes) != CAIRN_OK)
-        CAIRN_LOG_AT(WARN, "catalog: the history of generations is not written any more");
-    agent->handlers->committed(agent, action->generation);
+        committed->generation.epoch >> 16, committed->generation.step, commit->bytes,
+        commit->protect_ns);
+    if (agent->carry.commit_count % 16 == 1)
+        store_history(agent, commit);
+    agent->handlers->committed(agent, committed->generation);
 }
 
 static void
-carry_seal(struct cairn_agent *agent, const struct cairn_action *action)
+carry_seal(struct cairn_agent *agent, const struct cairn_action_part *seal)
 {
     struct cairn_event event = {.type = CAIRN_EVENT_SEALED,
-                                .holding = action->holding,
-                                .request = action->request,
-                                .generation = action->generation};
+                                .as.answer = {.part = seal->part,
+                                              .request = seal->request,
+                                              .generation = seal->generation}};
     uint8_t *bytes = NULL;
 
-    event.err = session_manifest(agent, action, &bytes, &event.bytes_len);
-    event.bytes = bytes;
+    event.as.answer.err = session_manifest(agent, seal, &bytes, &event.as.answer.bytes_len);
+    event.as.answer.bytes = bytes;
     agent_step(agent, &event, NULL);
     free(bytes);
 }
 
 static void
-carry_close(struct cairn_agent *agent, const struct cairn_action *action)
+carry_close(struct cairn_agent *agent, const struct cairn_action_part *close)
 {
-    agent->carry.hosting[action->holding] = 0;
-    cairn_memory_free(agent->memory, action->holding);
+    agent->carry.hosting[close->part] = 0;
+    cairn_memory_free(agent->memory, close->part);
+}
+
+static void
+carry_grant(struct cairn_agent *agent, const struct cairn_action_trainer *grant)
+{
+    if (cairn_generation_compare(agent->carry.first_grant, grant->generation) != 0) {
+        agent->carry.first_grant = grant->generation;
+        agent->carry.first_grant_ns = agent_now_ns(agent);
+    }
+    session_grant(agent, grant);
+}
+
+static void
+carry_activated(struct cairn_agent *agent, const struct cairn_action_activated *activated)
+{
+    struct cairn_core_view view;
+
+    cairn_core_look(agent->core, &view);
+    agent->carry.first_grant = no_generation;
+    CAIRN_LOG_AT(INFO, "epoch: active epoch=%" PRIu64 " ready_step=%" PRIu64 " restart=%d",
+                 view.active >> 16, activated->ready.step, activated->restart);
+    session_epoch(agent, view.active, activated->restart);
 }
 
 static void
@@ -250,73 +279,67 @@ carry_one(struct cairn_agent *agent, const struct cairn_action *action,
 {
     switch (action->type) {
     case CAIRN_ACTION_SEND:
-        carry_send(agent, action);
+        carry_send(agent, &action->as.send);
+        break;
+    case CAIRN_ACTION_CONNECT:
+        mail_connect(agent, action->as.peer.agent);
+        break;
+    case CAIRN_ACTION_DISCONNECT:
+        mail_disconnect(agent, action->as.peer.agent);
         break;
     case CAIRN_ACTION_FOLD:
-        carry_fold(agent, action, arrival);
+        carry_fold(agent, &action->as.fold, arrival);
         break;
     case CAIRN_ACTION_WRITE:
-        carry_write(agent, action, arrival);
+        carry_write(agent, &action->as.place, arrival);
         break;
     case CAIRN_ACTION_STAGE:
-        carry_stage(agent, action, arrival);
+        carry_stage(agent, &action->as.place, arrival);
         break;
     case CAIRN_ACTION_DECODE:
-        carry_decode(agent, action);
+        carry_decode(agent, &action->as.decode);
         break;
     case CAIRN_ACTION_RELEASE:
-        scratch_release(agent, action->item);
+        scratch_release(agent, action->as.decode.item);
         break;
     case CAIRN_ACTION_STORE_EPOCH:
-        carry_store_epoch(agent, action);
+        carry_store_epoch(agent, &action->as.store);
         break;
-    case CAIRN_ACTION_STORE_HOLDING:
-        carry_store_holding(agent, action);
+    case CAIRN_ACTION_STORE_PART:
+        carry_store_part(agent, &action->as.store);
         break;
     case CAIRN_ACTION_OPEN:
-        carry_open(agent, action);
+        carry_open(agent, &action->as.part);
         break;
     case CAIRN_ACTION_CLOSE:
-        carry_close(agent, action);
+        carry_close(agent, &action->as.part);
         break;
     case CAIRN_ACTION_SEAL:
-        carry_seal(agent, action);
+        carry_seal(agent, &action->as.part);
         break;
     case CAIRN_ACTION_FINISH:
-        carry_check(agent, action, false);
+        carry_check(agent, &action->as.part, false);
         break;
     case CAIRN_ACTION_VERIFY:
-        carry_check(agent, action, true);
+        carry_check(agent, &action->as.part, true);
         break;
     case CAIRN_ACTION_GRANT:
-        if (agent->carry.first_grant.epoch != action->generation.epoch ||
-            agent->carry.first_grant.step != action->generation.step) {
-            agent->carry.first_grant = action->generation;
-            agent->carry.first_grant_ns = agent_now_ns(agent);
-        }
-        session_grant(agent, action);
+        carry_grant(agent, &action->as.trainer);
         break;
     case CAIRN_ACTION_SKIP:
-        session_skip(agent, action);
+        session_skip(agent, &action->as.trainer);
         break;
     case CAIRN_ACTION_DROP:
-        session_drop(agent, action->generation);
+        session_drop(agent, action->as.trainer.generation);
         break;
     case CAIRN_ACTION_COMMITTED:
-        carry_committed(agent, action);
+        carry_committed(agent, &action->as.committed);
         break;
-    case CAIRN_ACTION_ACTIVATED: {
-        struct cairn_core_view view;
-
-        cairn_core_look(agent->core, &view);
-        agent->carry.first_grant = no_generation;
-        CAIRN_LOG_AT(INFO, "epoch: active epoch=%" PRIu64 " ready_step=%" PRIu64 " restart=%d",
-                     view.active >> 16, action->generation.step, action->restart);
-        session_epoch(agent, view.active, action->restart);
+    case CAIRN_ACTION_ACTIVATED:
+        carry_activated(agent, &action->as.activated);
         break;
-    }
     case CAIRN_ACTION_REPLY:
-        agent->handlers->reply(agent, action);
+        agent->handlers->reply(agent, &action->as.reply);
         break;
     }
 }

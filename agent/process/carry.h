@@ -27,7 +27,7 @@ struct carry {
     uint64_t first_grant_ns;
     struct committed_time commits[COMMIT_TIMES_MAX]; /* a ring: the newest is at commit_count - 1 */
     uint64_t commit_count;
-    uint64_t hosting[CAIRN_HOLDINGS_MAX]; /* serial of the reservation under way, 0: none */
+    uint64_t hosting[CAIRN_PARTS_MAX]; /* serial of the reservation under way, 0: none */
     uint64_t hosting_serial;
 };
 

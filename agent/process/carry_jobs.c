@@ -1,7 +1,7 @@
 /*
  * agent/process/carry_jobs.c - the core's actions that workers carry out; see carry_jobs.h.
  *
- * A job names its holding's generation, so the core recognizes a late answer about memory that has
+ * A job names its part's generation, so the core recognizes a late answer about memory that has
  * been filled again since.
  */
 #include "agent/process/carry_jobs.h"
@@ -54,7 +54,8 @@ decode_done(struct cairn_job *job)
     struct decode_job *decode = (struct decode_job *)job;
     struct cairn_agent *agent = decode->agent;
     struct cairn_event event = {
-        .type = CAIRN_EVENT_DECODED, .item = decode->item, .request = decode->request};
+        .type = CAIRN_EVENT_DECODED,
+        .as.decoded = {.item = decode->item, .request = decode->request}};
 
     space_drop(agent, decode->space);
     scratch_give_back(agent, decode->payloads, decode->payload_count);
@@ -72,12 +73,12 @@ submit(struct cairn_agent *agent, struct cairn_job *job)
 {
     if (cairn_workers_submit(agent->workers, job) == CAIRN_OK)
         return;
-    agent_abort(agent, 1, "more jobs than holdings and repairs can ask for");
+    agent_abort(agent, 1, "more jobs than parts and repairs can ask for");
     job->done(job); /* a stopping agent takes no event, so this only frees */
 }
 
 void
-carry_decode(struct cairn_agent *agent, const struct cairn_action *action)
+carry_decode(struct cairn_agent *agent, const struct cairn_action_decode *action)
 {
     struct scratch_item *scratch = &agent->scratch.items[action->item % SCRATCH_ITEMS_MAX];
     const struct cairn_code *code =
@@ -107,12 +108,12 @@ carry_decode(struct cairn_agent *agent, const struct cairn_action *action)
     submit(agent, &decode->job);
 }
 
-/* Checksums a holding: parity alone (a save), everything and its record (verify), or data and
+/* Checksums a part: parity alone (a save), everything and its record (verify), or data and
  * parity (a rebuild). */
 struct check_job {
     struct cairn_job job;
     struct cairn_agent *agent;
-    uint32_t holding;
+    uint32_t part;
     uint64_t request;
     struct cairn_generation generation;
     bool verify; /* answer VERIFIED, else FINISHED */
@@ -156,7 +157,7 @@ check_run(struct cairn_job *job)
     uint64_t index = 0;
 
     if (check->verify)
-        check->record_damaged = !cairn_memory_record_is_whole(check->agent->memory, check->holding);
+        check->record_damaged = !cairn_memory_record_is_whole(check->agent->memory, check->part);
     for (uint64_t b = 0; check->check_data && b < check->data_blocks; b++)
         if (cairn_crc64(0, check->data + b * CAIRN_BLOCK_BYTES, CAIRN_BLOCK_BYTES) !=
             check->data_crcs[b])
@@ -187,21 +188,24 @@ check_done(struct cairn_job *job)
 {
     struct check_job *check = (struct check_job *)job;
     struct cairn_agent *agent = check->agent;
-    struct cairn_event event = {.type = CAIRN_EVENT_VERIFIED,
-                                .holding = check->holding,
-                                .request = check->request,
-                                .generation = check->generation,
-                                .bad = check->bad,
-                                .record_damaged = check->record_damaged,
-                                .count = check->bad_count,
-                                .err = check->err};
+    struct cairn_event event = {.type =
+                                    check->verify ? CAIRN_EVENT_VERIFIED : CAIRN_EVENT_FINISHED,
+                                .as.answer = {.part = check->part,
+                                              .request = check->request,
+                                              .generation = check->generation,
+                                              .err = check->err}};
+    struct cairn_event_answer *answer = &event.as.answer;
 
-    cairn_memory_unhold(agent->memory, check->holding);
-    if (!check->verify) {
-        event.type = CAIRN_EVENT_FINISHED;
-        event.crcs = check->parity_crcs;
-        event.count = check->parity_total;
-        event.err = check->err ? check->err : check->bad_count ? CAIRN_CORRUPT : CAIRN_OK;
+    cairn_memory_unhold(agent->memory, check->part);
+    if (check->verify) {
+        answer->bad = check->bad;
+        answer->count = check->bad_count;
+        answer->record_damaged = check->record_damaged;
+    } else {
+        answer->crcs = check->parity_crcs;
+        answer->count = check->parity_total;
+        if (!answer->err && check->bad_count)
+            answer->err = CAIRN_CORRUPT;
     }
     agent_step(agent, &event, NULL);
     check_free(check);
@@ -209,13 +213,13 @@ check_done(struct cairn_job *job)
 
 static cairn_err
 fill_check(struct cairn_agent *agent, struct check_job *check,
-           const struct cairn_holding_view *view)
+           const struct cairn_part_view *view)
 {
-    const struct cairn_roster_group *group = cairn_roster_group_of(view->table, view->member);
+    const struct cairn_roster_group *group = cairn_roster_group_of(view->roster, view->member);
     uint64_t at = 0;
 
     check->data_blocks = view->stripes->shard_blocks[view->position];
-    check->data = cairn_memory_data(agent->memory, check->holding, 0, check->data_blocks);
+    check->data = cairn_memory_data(agent->memory, check->part, 0, check->data_blocks);
     check->data_crcs = malloc(8 * check->data_blocks + 8);
     check->parity_slots = group->parity;
     for (uint32_t slot = 0; slot < group->parity; slot++) {
@@ -223,7 +227,7 @@ fill_check(struct cairn_agent *agent, struct check_job *check,
 
         check->parity_blocks[slot] = view->stripes->parity_blocks[stripe];
         check->parity_total += check->parity_blocks[slot];
-        check->parity[slot] = cairn_memory_parity(agent->memory, check->holding, slot,
+        check->parity[slot] = cairn_memory_parity(agent->memory, check->part, slot,
                                                   group->parity, 0, check->parity_blocks[slot]);
         if (!check->parity[slot] && check->parity_blocks[slot])
             return CAIRN_INTERNAL;
@@ -242,30 +246,30 @@ fill_check(struct cairn_agent *agent, struct check_job *check,
 }
 
 void
-carry_check(struct cairn_agent *agent, const struct cairn_action *action, bool verify)
+carry_check(struct cairn_agent *agent, const struct cairn_action_part *action, bool verify)
 {
-    struct cairn_holding_view view;
+    struct cairn_part_view view;
     struct check_job *check = calloc(1, sizeof *check);
     cairn_err err = check ? CAIRN_OK : CAIRN_NOMEM;
 
-    if (!err && (!cairn_core_look_holding(agent->core, action->holding, &view) || !view.stripes))
+    if (!err && (!cairn_core_look_part(agent->core, action->part, &view) || !view.stripes))
         err = CAIRN_INTERNAL;
     if (!err) {
         check->job = (struct cairn_job){.run = check_run, .done = check_done};
         check->agent = agent;
-        check->holding = action->holding;
+        check->part = action->part;
         check->request = action->request;
         check->generation = action->generation;
         check->verify = verify;
-        check->check_data = verify || view.state == CAIRN_HOLDING_REBUILDING;
+        check->check_data = verify || view.state == CAIRN_PART_REBUILDING;
         err = fill_check(agent, check, &view);
     }
     if (err) {
         struct cairn_event failed = {.type = verify ? CAIRN_EVENT_VERIFIED : CAIRN_EVENT_FINISHED,
-                                     .holding = action->holding,
-                                     .request = action->request,
-                                     .generation = action->generation,
-                                     .err = err};
+                                     .as.answer = {.part = action->part,
+                                                   .request = action->request,
+                                                   .generation = action->generation,
+                                                   .err = err}};
 
         CAIRN_LOG_AT(ERROR, "memory: cannot check a generation's memory: %s", cairn_err_text(err));
         if (check)
@@ -273,7 +277,7 @@ carry_check(struct cairn_agent *agent, const struct cairn_action *action, bool v
         agent_step(agent, &failed, NULL); /* whoever waits for it must not wait for ever */
         return;
     }
-    cairn_memory_hold(agent->memory, action->holding);
+    cairn_memory_hold(agent->memory, action->part);
     submit(agent, &check->job);
 }
 
@@ -281,8 +285,9 @@ carry_check(struct cairn_agent *agent, const struct cairn_action *action, bool v
 struct host_job {
     struct cairn_job job;
     struct cairn_agent *agent;
-    uint32_t holding;
+    uint32_t part;
     uint64_t request;
+    struct cairn_generation generation;
     uint64_t serial;
     uint64_t data_blocks, parity_blocks;
     struct cairn_memory_reserved reserved;
@@ -304,30 +309,34 @@ host_done(struct cairn_job *job)
     struct host_job *host = (struct host_job *)job;
     struct cairn_agent *agent = host->agent;
     struct cairn_event event = {.type = CAIRN_EVENT_OPENED,
-                                .holding = host->holding,
-                                .request = host->request,
-                                .err = host->err};
+                                .as.answer = {.part = host->part,
+                                              .request = host->request,
+                                              .generation = host->generation,
+                                              .err = host->err}};
 
-    if (agent->carry.hosting[host->holding] == host->serial && !agent->stopping) {
-        agent->carry.hosting[host->holding] = 0;
-        if (!event.err)
-            event.err = cairn_memory_host(agent->memory, host->holding, &host->reserved);
-        agent_step(agent, &event, NULL);
+    if (agent->carry.hosting[host->part] != host->serial) {
+        event.as.answer.err = CAIRN_STALE; /* the part was closed meanwhile */
+    } else {
+        agent->carry.hosting[host->part] = 0;
+        if (!host->err && !agent->stopping)
+            event.as.answer.err = cairn_memory_host(agent->memory, host->part, &host->reserved);
     }
-    cairn_memory_unreserve(&host->reserved); /* of a holding that was closed meanwhile */
+    agent_step(agent, &event, NULL);
+    cairn_memory_unreserve(&host->reserved); /* what was not hosted */
     free(host);
 }
 
 void
-carry_open(struct cairn_agent *agent, const struct cairn_action *action)
+carry_open(struct cairn_agent *agent, const struct cairn_action_part *action)
 {
     struct host_job *host = calloc(1, sizeof *host);
 
-    if (!host || action->holding >= CAIRN_HOLDINGS_MAX || action->holding < agent->config.slots) {
+    if (!host || action->part >= CAIRN_PARTS_MAX || action->part < agent->config.slots) {
         struct cairn_event event = {.type = CAIRN_EVENT_OPENED,
-                                    .holding = action->holding,
-                                    .request = action->request,
-                                    .err = host ? CAIRN_FULL : CAIRN_NOMEM};
+                                    .as.answer = {.part = action->part,
+                                                  .request = action->request,
+                                                  .generation = action->generation,
+                                                  .err = host ? CAIRN_FULL : CAIRN_NOMEM}};
 
         if (host)
             CAIRN_LOG_AT(ERROR, "memory: a lost part is larger than this node's slots: state_bytes "
@@ -340,10 +349,11 @@ carry_open(struct cairn_agent *agent, const struct cairn_action *action)
     }
     host->job = (struct cairn_job){.run = host_run, .done = host_done};
     host->agent = agent;
-    host->holding = action->holding;
+    host->part = action->part;
     host->request = action->request;
-    host->serial = agent->carry.hosting[action->holding] = ++agent->carry.hosting_serial;
+    host->generation = action->generation;
+    host->serial = agent->carry.hosting[action->part] = ++agent->carry.hosting_serial;
     host->data_blocks = action->blocks;
-    host->parity_blocks = action->first_block;
+    host->parity_blocks = action->parity_blocks;
     submit(agent, &host->job);
 }

@@ -13,15 +13,15 @@
 struct cairn_agent;
 
 /* Decodes the lost shards of a repair item. */
-void carry_decode(struct cairn_agent *agent, const struct cairn_action *action);
+void carry_decode(struct cairn_agent *agent, const struct cairn_action_decode *action);
 
 /*
- * Checksums a holding: its parity after a save, its data too after a rebuild. With `verify` data
+ * Checksums a part: its parity after a save, its data too after a rebuild. With `verify` data
  * and parity are compared with the checksums on record.
  */
-void carry_check(struct cairn_agent *agent, const struct cairn_action *action, bool verify);
+void carry_check(struct cairn_agent *agent, const struct cairn_action_part *action, bool verify);
 
 /* Reserves memory for another node's part. */
-void carry_open(struct cairn_agent *agent, const struct cairn_action *action);
+void carry_open(struct cairn_agent *agent, const struct cairn_action_part *action);
 
 #endif

@@ -16,6 +16,7 @@
 
 struct arrival;
 struct cairn_agent;
+struct cairn_service_message;
 struct cairn_session_frame;
 struct session;
 
@@ -40,16 +41,15 @@ struct agent_handlers {
     /* A trainer's connection has ended; the session is freed after the call. */
     void (*trainer_ended)(struct cairn_agent *agent, const struct session *session);
 
-    /* A message of a service arrived: FETCH, FETCHED, SERVICE, TIMING, TIMING_ACK or VERDICTS.
-     * `payload` may be NULL; both are borrowed. */
-    void (*message)(struct cairn_agent *agent, const struct cairn_message *message,
+    /* A message of a service arrived. `payload` may be NULL; both are borrowed. */
+    void (*message)(struct cairn_agent *agent, const struct cairn_service_message *message,
                     const uint8_t *payload, size_t payload_len);
 
     /* The job committed a generation. */
     void (*committed)(struct cairn_agent *agent, struct cairn_generation generation);
 
     /* The core answers an operation that an operator's request started. */
-    void (*reply)(struct cairn_agent *agent, const struct cairn_action *action);
+    void (*reply)(struct cairn_agent *agent, const struct cairn_action_reply *reply);
 };
 
 #endif

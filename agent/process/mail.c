@@ -1,9 +1,9 @@
 /*
  * agent/process/mail.c - messages between agents over the transport; see mail.h.
  *
- * A message is one byte of kind, then the bytes of agent/core/message.c, in the transport's body.
- * Blocks are its payload. A message that is longer than a body (a part of a seal, an inventory) is
- * sent as the payload itself.
+ * The first byte of a transport's body is the kind, then come the bytes of agent/core/message.c or
+ * service_message.c. Blocks are the payload. A message that is longer than a body (a part of a seal,
+ * an inventory) is sent as the payload itself.
  */
 #include "agent/process/mail.h"
 
@@ -18,23 +18,24 @@
 #include "base/wire.h"
 #include "transport/transport.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { KIND_PLAIN = 1, KIND_LONG = 2 };
+enum { KIND_CORE = 1, KIND_CORE_LONG = 2, KIND_SERVICE = 3, KIND_SERVICE_LONG = 4 };
 
 /* A message on its way to a peer: queued, or flying (with the transport) until on_sent. */
 struct letter {
     struct letter *next;
     struct letter **link; /* what points to it in the list of flying letters */
     uint32_t to;
-    uint32_t holding;    /* whose memory the payload borrows, UINT32_MAX: none */
+    uint32_t part;       /* whose memory the payload borrows, UINT32_MAX: none */
     uint8_t *owned;      /* payload that is freed with the letter, or NULL */
     struct space *space; /* decoding space that the payload lies in, or NULL */
     const uint8_t *payload;
     size_t payload_len;
     size_t body_len;
-    bool bulk;
+    bool service;
     uint8_t body[512];
 };
 
@@ -43,10 +44,8 @@ static const uint64_t warn_interval_ns = 10 * CAIRN_NS_PER_S;
 static void
 letter_free(struct cairn_agent *agent, struct letter *letter)
 {
-    if (letter->holding != UINT32_MAX)
-        cairn_memory_unhold(agent->memory, letter->holding);
-    if (letter->owned)
-        agent->mail.owned_bytes -= letter->payload_len;
+    if (letter->part != UINT32_MAX)
+        cairn_memory_unhold(agent->memory, letter->part);
     free(letter->owned);
     space_drop(agent, letter->space);
     free(letter);
@@ -75,13 +74,13 @@ letter_land(struct letter *letter)
 bool
 mail_payload_ok(const struct cairn_message *message, const uint8_t *payload, size_t payload_len)
 {
+    uint32_t count = cairn_message_block_count(message);
     struct cairn_reader reader;
 
-    if (payload_len != (size_t)message->block_count * CAIRN_BLOCK_BYTES ||
-        message->bytes_len != 8 * message->block_count)
+    if (payload_len != (size_t)count * CAIRN_BLOCK_BYTES || message->bytes_len != 8 * count)
         return false;
     cairn_reader_init(&reader, message->bytes, message->bytes_len);
-    for (uint32_t i = 0; i < message->block_count; i++)
+    for (uint32_t i = 0; i < count; i++)
         if (cairn_read_u64(&reader) !=
             cairn_crc64(0, payload + (size_t)i * CAIRN_BLOCK_BYTES, CAIRN_BLOCK_BYTES))
             return false;
@@ -92,48 +91,34 @@ mail_payload_ok(const struct cairn_message *message, const uint8_t *payload, siz
 static bool
 seal_fits(struct cairn_agent *agent, const struct cairn_message *message)
 {
-    uint64_t now_ns = agent_now_ns(agent);
+    uint64_t now_ns = agent_now_ns(agent), total = message->as.seal.total;
 
-    if (message->total <= agent->mail.seal_bytes_max)
+    if (total <= agent->mail.seal_bytes_max)
         return true;
     if (agent->mail.seal_warned_ns == 0 || now_ns - agent->mail.seal_warned_ns > warn_interval_ns) {
         agent->mail.seal_warned_ns = now_ns;
         CAIRN_LOG_AT(ERROR,
-                     "mail: node %u seals a generation with %llu bytes of checksums and names, "
-                     "room here is for %llu: "
-                     "no generation can be protected; give all nodes the same state_bytes",
-                     message->from, (unsigned long long)message->total,
-                     (unsigned long long)agent->mail.seal_bytes_max);
+                     "mail: node %u seals a generation with %" PRIu64 " bytes of checksums and "
+                     "names, room here is for %" PRIu64 ": no generation can be protected; give "
+                     "all nodes the same state_bytes",
+                     message->from, total, agent->mail.seal_bytes_max);
     }
     return false;
 }
 
-/* Hands an arrived message to the core or to a service. */
+/* Hands an arrived message to the core. */
 static void
 deliver(struct cairn_agent *agent, const struct cairn_message *message, const uint8_t *payload,
         size_t payload_len)
 {
     struct arrival arrival = {payload, payload_len};
-    struct cairn_event event = {.type = CAIRN_EVENT_MESSAGE, .message = message};
+    struct cairn_event event = {.type = CAIRN_EVENT_MESSAGE, .as.message = {.message = message}};
 
-    switch (message->type) {
-    case CAIRN_MSG_FETCH:
-    case CAIRN_MSG_FETCHED:
-    case CAIRN_MSG_SERVICE:
-    case CAIRN_MSG_TIMING:
-    case CAIRN_MSG_TIMING_ACK:
-    case CAIRN_MSG_VERDICTS:
-        agent->handlers->message(agent, message, payload, payload_len);
-        break;
-    case CAIRN_MSG_SEAL:
-        if (seal_fits(agent, message))
-            agent_step(agent, &event, &arrival);
-        break;
-    default:
-        event.payload_ok = payload && mail_payload_ok(message, payload, payload_len);
-        agent_step(agent, &event, &arrival);
-        break;
-    }
+    if (message->kind == CAIRN_MSG_SEAL && !seal_fits(agent, message))
+        return;
+    event.as.message.payload_ok = cairn_message_block_count(message) == 0 ||
+                                  mail_payload_ok(message, payload, payload_len);
+    agent_step(agent, &event, &arrival);
 }
 
 /* ---- sending ---- */
@@ -143,36 +128,6 @@ try_send(struct cairn_agent *agent, struct letter *letter)
 {
     return cairn_transport_send(agent->transport, letter->to, letter->body, letter->body_len,
                                 letter->payload, letter->payload_len, (uint64_t)(uintptr_t)letter);
-}
-
-static void
-flush_queue(struct cairn_agent *agent, struct mailbox *box, struct letter **head,
-            struct letter **tail)
-{
-    while (*head) {
-        struct letter *letter = *head;
-        cairn_err err = try_send(agent, letter);
-
-        if (err == CAIRN_AGAIN)
-            return;
-        *head = letter->next;
-        if (!*head)
-            *tail = NULL;
-        box->queued--;
-        if (err == CAIRN_OK)
-            letter_fly(agent, letter);
-        if (err != CAIRN_OK)
-            letter_free(agent, letter); /* the peer is down: the core sends it again */
-    }
-}
-
-static void
-flush_mailbox(struct cairn_agent *agent, uint32_t node)
-{
-    struct mailbox *box = &agent->mail.boxes[node];
-
-    flush_queue(agent, box, &box->control_head, &box->control_tail);
-    flush_queue(agent, box, &box->bulk_head, &box->bulk_tail);
 }
 
 static void
@@ -186,107 +141,268 @@ enqueue(struct letter **head, struct letter **tail, struct letter *letter)
     *tail = letter;
 }
 
+static struct letter *
+dequeue(struct mailbox *box, struct letter **head, struct letter **tail)
+{
+    struct letter *letter = *head;
+
+    *head = letter->next;
+    if (!*head)
+        *tail = NULL;
+    box->queued--;
+    if (letter->owned)
+        box->owned_bytes -= letter->payload_len;
+    return letter;
+}
+
+static void
+flush_queue(struct cairn_agent *agent, struct mailbox *box, struct letter **head,
+            struct letter **tail)
+{
+    while (*head) {
+        struct letter *letter = *head;
+        cairn_err err = try_send(agent, letter);
+
+        if (err == CAIRN_AGAIN)
+            return;
+        dequeue(box, head, tail);
+        if (err == CAIRN_OK)
+            letter_fly(agent, letter);
+        else
+            letter_free(agent, letter); /* the session has ended, or PEER_DOWN is due */
+    }
+}
+
+static void
+flush_mailbox(struct cairn_agent *agent, uint32_t node)
+{
+    struct mailbox *box = &agent->mail.boxes[node];
+
+    flush_queue(agent, box, &box->control_head, &box->control_tail);
+    flush_queue(agent, box, &box->bulk_head, &box->bulk_tail);
+}
+
+static void
+empty_mailbox(struct cairn_agent *agent, struct mailbox *box)
+{
+    while (box->control_head)
+        letter_free(agent, dequeue(box, &box->control_head, &box->control_tail));
+    while (box->bulk_head)
+        letter_free(agent, dequeue(box, &box->bulk_head, &box->bulk_tail));
+}
+
+static cairn_err
+pack(const struct letter *letter, const void *message, void *out, size_t out_bytes, size_t *used)
+{
+    return letter->service ? cairn_service_pack(message, out, out_bytes, used)
+                           : cairn_message_pack(message, out, out_bytes, used);
+}
+
 /* Packs the message into the letter's body, or into an owned payload if it is too long. */
 static cairn_err
-fill_letter(struct letter *letter, const struct cairn_message *message)
+fill_letter(struct letter *letter, const void *message, size_t bytes_max)
 {
-    size_t used = 0, room = CAIRN_MESSAGE_FIXED_BYTES + (size_t)message->bytes_len;
+    size_t used = 0;
     cairn_err err;
 
-    if (room + 1 <= sizeof letter->body) {
-        letter->body[0] = KIND_PLAIN;
-        err = cairn_message_pack(message, letter->body + 1, sizeof letter->body - 1, &used);
+    if (bytes_max + 1 <= sizeof letter->body) {
+        letter->body[0] = letter->service ? KIND_SERVICE : KIND_CORE;
+        err = pack(letter, message, letter->body + 1, sizeof letter->body - 1, &used);
         letter->body_len = used + 1;
         return err;
     }
-    if (letter->payload || room > CAIRN_BULK_BYTES_MAX)
+    if (letter->payload || bytes_max > CAIRN_BULK_BYTES_MAX)
         return CAIRN_INTERNAL;
-    letter->owned = malloc(room);
+    letter->owned = malloc(bytes_max);
     if (!letter->owned)
         return CAIRN_NOMEM;
-    err = cairn_message_pack(message, letter->owned, room, &used);
-    letter->body[0] = KIND_LONG;
+    err = pack(letter, message, letter->owned, bytes_max, &used);
+    letter->body[0] = letter->service ? KIND_SERVICE_LONG : KIND_CORE_LONG;
     letter->body_len = 1;
     letter->payload = letter->owned;
     letter->payload_len = used;
     return err;
 }
 
-void
-mail_send(struct cairn_agent *agent, const struct cairn_message *message, const uint8_t *payload,
-          size_t payload_len, uint32_t holding, struct space *space)
+/* True if the letter may wait. Services get half of a queue, so that they never end a session. */
+static bool
+has_room(const struct mailbox *box, const struct letter *letter)
 {
-    struct letter *letter = calloc(1, sizeof *letter);
-    struct mailbox *box;
-    cairn_err err;
+    uint32_t share = letter->service ? 2 : 1;
 
-    if (!letter)
-        return;
-    letter->to = message->to;
-    letter->holding = holding;
-    letter->space = space;
-    if (space)
-        space_hold(space);
-    letter->payload = payload;
-    letter->payload_len = payload_len;
-    if (holding != UINT32_MAX)
-        cairn_memory_hold(agent->memory, holding);
-    err = message->to < agent->config.node_count ? fill_letter(letter, message) : CAIRN_INVAL;
-    if (letter->owned)
-        agent->mail.owned_bytes += letter->payload_len;
-    letter->bulk = letter->payload != NULL;
-    if (err) {
-        CAIRN_LOG_AT(ERROR, "mail: cannot pack %s for node %u: %s",
-                     cairn_message_name(message->type), message->to, cairn_err_text(err));
-        letter_free(agent, letter);
-        return;
-    }
-    if (message->to == agent->config.node) {
-        enqueue(&agent->mail.self_head, &agent->mail.self_tail, letter);
-        return;
-    }
-    box = &agent->mail.boxes[message->to];
-    err =
-        (letter->bulk ? box->bulk_head : box->control_head) ? CAIRN_AGAIN : try_send(agent, letter);
+    return box->queued < MAIL_QUEUED_MAX / share &&
+           (!letter->owned ||
+            box->owned_bytes + letter->payload_len <= MAIL_OWNED_BYTES_MAX / share);
+}
+
+/* Sends or queues a letter, or frees it. */
+static void
+post(struct cairn_agent *agent, struct letter *letter)
+{
+    struct mailbox *box = &agent->mail.boxes[letter->to];
+    bool bulk = letter->payload != NULL;
+    cairn_err err = CAIRN_PEER;
+
+    if (box->up || letter->service)
+        err = (bulk ? box->bulk_head : box->control_head) ? CAIRN_AGAIN : try_send(agent, letter);
     if (err == CAIRN_OK) {
         letter_fly(agent, letter);
-        return;
-    }
-    if (err == CAIRN_AGAIN && box->queued < MAIL_QUEUED_MAX &&
-        (!letter->owned || agent->mail.owned_bytes <= MAIL_OWNED_BYTES_MAX)) {
+    } else if (err == CAIRN_AGAIN && has_room(box, letter)) {
         box->queued++;
-        if (letter->bulk)
+        if (letter->owned)
+            box->owned_bytes += letter->payload_len;
+        if (bulk)
             enqueue(&box->bulk_head, &box->bulk_tail, letter);
         else
             enqueue(&box->control_head, &box->control_tail, letter);
-        return;
+    } else {
+        if (err == CAIRN_AGAIN && !letter->service) {
+            CAIRN_LOG_AT(WARN,
+                         "mail: node %u takes messages too slowly: %u wait, %" PRIu64
+                         " bytes: its session is ended and made again",
+                         letter->to, box->queued, box->owned_bytes);
+            cairn_transport_disconnect(agent->transport, letter->to);
+        }
+        letter_free(agent, letter);
     }
-    letter_free(agent, letter); /* dropped: the core sends again what is not answered */
+}
+
+static void
+send_letter(struct cairn_agent *agent, struct letter *letter, const void *message,
+            size_t bytes_max, const char *name)
+{
+    cairn_err err = letter->to < agent->config.node_count ? fill_letter(letter, message, bytes_max)
+                                                          : CAIRN_INVAL;
+
+    if (err) {
+        CAIRN_LOG_AT(ERROR, "mail: cannot pack %s for node %u: %s", name, letter->to,
+                     cairn_err_text(err));
+        letter_free(agent, letter);
+    } else if (letter->to == agent->config.node) {
+        enqueue(&agent->mail.self_head, &agent->mail.self_tail, letter);
+    } else {
+        post(agent, letter);
+    }
+}
+
+static struct letter *
+make_letter(struct cairn_agent *agent, uint32_t to, const uint8_t *payload, size_t payload_len,
+            uint32_t part, struct space *space)
+{
+    struct letter *letter = calloc(1, sizeof *letter);
+
+    if (!letter)
+        return NULL;
+    letter->to = to;
+    letter->part = part;
+    letter->space = space;
+    letter->payload = payload;
+    letter->payload_len = payload_len;
+    if (space)
+        space_hold(space);
+    if (part != UINT32_MAX)
+        cairn_memory_hold(agent->memory, part);
+    return letter;
+}
+
+void
+mail_send(struct cairn_agent *agent, const struct cairn_message *message, const uint8_t *payload,
+          size_t payload_len, uint32_t part, struct space *space)
+{
+    struct letter *letter = make_letter(agent, message->to, payload, payload_len, part, space);
+
+    if (letter)
+        send_letter(agent, letter, message,
+                    CAIRN_MESSAGE_HEAD_BYTES_MAX + (size_t)message->bytes_len,
+                    cairn_message_name(message->kind));
+    else
+        agent_abort(agent, 1, "out of memory for a message");
+}
+
+void
+mail_send_service(struct cairn_agent *agent, const struct cairn_service_message *message,
+                  const uint8_t *payload, size_t payload_len, uint32_t part)
+{
+    struct letter *letter = make_letter(agent, message->to, payload, payload_len, part, NULL);
+
+    if (!letter)
+        return;
+    letter->service = true;
+    send_letter(agent, letter, message, CAIRN_SERVICE_HEAD_BYTES + (size_t)message->bytes_len,
+                cairn_service_name(message->kind));
+}
+
+void
+mail_connect(struct cairn_agent *agent, uint32_t node)
+{
+    cairn_transport_connect(agent->transport, node);
+}
+
+void
+mail_disconnect(struct cairn_agent *agent, uint32_t node)
+{
+    cairn_transport_disconnect(agent->transport, node);
 }
 
 /* ---- arriving ---- */
 
 static void
-take_body(struct cairn_agent *agent, uint32_t from, const uint8_t *body, size_t body_len,
+drop_arrived(struct cairn_agent *agent, uint32_t from)
+{
+    struct mailbox *box = &agent->mail.boxes[from];
+    uint64_t now_ns = agent_now_ns(agent);
+
+    agent->mail.dropped++;
+    if (box->warned_ns && now_ns - box->warned_ns < warn_interval_ns)
+        return;
+    box->warned_ns = now_ns;
+    CAIRN_LOG_AT(WARN, "mail: dropped a message of node %u that is malformed or not for us", from);
+}
+
+static void
+take_core(struct cairn_agent *agent, uint32_t from, const uint8_t *bytes, size_t bytes_len,
           const uint8_t *payload, size_t payload_len)
 {
     struct cairn_message message;
-    cairn_err err = CAIRN_CORRUPT;
 
-    if (body_len >= 1 && body[0] == KIND_PLAIN) {
-        err = cairn_message_unpack(body + 1, body_len - 1, &message);
-    } else if (body_len == 1 && body[0] == KIND_LONG && payload) {
-        err = cairn_message_unpack(payload, payload_len, &message);
-        payload = NULL;
-        payload_len = 0;
-    }
-    /* cppcheck-suppress uninitStructMember ; an unpacked message is complete */
-    if (err || message.from != from || message.to != agent->config.node) {
-        CAIRN_LOG_AT(WARN, "mail: dropped a message of node %u that is malformed or not for us",
-                     from);
-        return;
-    }
-    deliver(agent, &message, payload, payload_len);
+    if (cairn_message_unpack(bytes, bytes_len, &message) != CAIRN_OK ||
+        /* cppcheck-suppress uninitStructMember ; an unpacked message is complete */
+        message.from != from || message.to != agent->config.node)
+        drop_arrived(agent, from);
+    else
+        deliver(agent, &message, payload, payload_len);
+}
+
+static void
+take_service(struct cairn_agent *agent, uint32_t from, const uint8_t *bytes, size_t bytes_len,
+             const uint8_t *payload, size_t payload_len)
+{
+    struct cairn_service_message message;
+
+    if (cairn_service_unpack(bytes, bytes_len, &message) != CAIRN_OK ||
+        /* cppcheck-suppress uninitStructMember ; an unpacked message is complete */
+        message.from != from || message.to != agent->config.node)
+        drop_arrived(agent, from);
+    else
+        agent->handlers->message(agent, &message, payload, payload_len);
+}
+
+static void
+take_body(struct cairn_agent *agent, uint32_t from, const uint8_t *body, size_t body_len,
+          const uint8_t *payload, size_t payload_len)
+{
+    uint8_t kind = body_len ? body[0] : 0;
+
+    if (kind == KIND_CORE)
+        take_core(agent, from, body + 1, body_len - 1, payload, payload_len);
+    else if (kind == KIND_SERVICE)
+        take_service(agent, from, body + 1, body_len - 1, payload, payload_len);
+    else if (kind == KIND_CORE_LONG && body_len == 1 && payload)
+        take_core(agent, from, payload, payload_len, NULL, 0);
+    else if (kind == KIND_SERVICE_LONG && body_len == 1 && payload)
+        take_service(agent, from, payload, payload_len, NULL, 0);
+    else
+        drop_arrived(agent, from);
 }
 
 void
@@ -301,10 +417,10 @@ mail_deliver_self(struct cairn_agent *agent)
         agent->mail.self_head = letter->next;
         if (!agent->mail.self_head)
             agent->mail.self_tail = NULL;
-        agent->mail.arriving_holding = letter->holding;
+        agent->mail.arriving_part = letter->part;
         take_body(agent, agent->config.node, letter->body, letter->body_len, letter->payload,
                   letter->payload_len);
-        agent->mail.arriving_holding = UINT32_MAX;
+        agent->mail.arriving_part = UINT32_MAX;
         letter_free(agent, letter);
     }
     agent->mail.delivering_self = false;
@@ -331,7 +447,7 @@ on_sent(void *context, uint32_t node, uint64_t ticket, cairn_err err)
     struct cairn_agent *agent = context;
     struct letter *letter = (struct letter *)(uintptr_t)ticket;
 
-    (void)err; /* lost or not: the core asks again for what it misses */
+    (void)err; /* if it is lost, the session has ended */
     letter_land(letter);
     letter_free(agent, letter);
     flush_mailbox(agent, node);
@@ -341,31 +457,17 @@ static void
 on_peer(void *context, uint32_t node, bool up, uint64_t incarnation)
 {
     struct cairn_agent *agent = context;
+    struct cairn_event event = {.type = up ? CAIRN_EVENT_PEER_UP : CAIRN_EVENT_PEER_DOWN,
+                                .as.peer = {.agent = node, .incarnation = incarnation}};
 
-    CAIRN_LOG_AT(INFO, "peer: %s node=%u incarnation=%llu", up ? "up" : "down", node,
-                 (unsigned long long)incarnation);
-    flush_mailbox(agent, node);
+    CAIRN_LOG_AT(INFO, "peer: %s node=%u incarnation=%" PRIu64, up ? "up" : "down", node,
+                 incarnation);
+    agent->mail.boxes[node].up = up;
+    if (!up)
+        empty_mailbox(agent, &agent->mail.boxes[node]);
+    agent_step(agent, &event, NULL);
     if (up)
-        agent_step(agent, &(struct cairn_event){.type = CAIRN_EVENT_CONNECTED, .agent = node},
-                   NULL);
-}
-
-void
-mail_end_silent(struct cairn_agent *agent)
-{
-    for (uint32_t node = 0; node < agent->config.node_count; node++) {
-        struct mailbox *box = &agent->mail.boxes[node];
-        bool alive = cairn_core_alive(agent->core, node);
-
-        if (box->alive && !alive) {
-            CAIRN_LOG_AT(WARN,
-                         "peer: silent node=%u: no heartbeat for %llu ms, its connection is ended "
-                         "and made anew",
-                         node, (unsigned long long)agent->config.dead_after_ms);
-            cairn_transport_disconnect(agent->transport, node);
-        }
-        box->alive = alive;
-    }
+        flush_mailbox(agent, node); /* what services queued while it was being connected */
 }
 
 static void
@@ -448,7 +550,7 @@ mail_open(struct cairn_agent *agent)
                                               .node_count = config->node_count,
                                               .job_id = agent->job_id,
                                               .incarnation = agent->incarnation,
-                                              .version = CAIRN_MESSAGE_VERSION,
+                                              .version = CAIRN_PROTOCOL_NEWEST,
                                               .buffer_count = MAIL_BUFFERS,
                                               .window = MAIL_WINDOW,
                                               .on_message = on_message,
@@ -458,7 +560,7 @@ mail_open(struct cairn_agent *agent)
                                               .context = agent};
     cairn_err err = CAIRN_NOMEM;
 
-    agent->mail.arriving_holding = UINT32_MAX;
+    agent->mail.arriving_part = UINT32_MAX;
     agent->mail.boxes = calloc(config->node_count, sizeof *agent->mail.boxes);
     if (!addresses || !agent->mail.boxes)
         goto done;
@@ -512,10 +614,8 @@ mail_close(struct cairn_agent *agent)
     }
     cairn_transport_close(agent->transport);
     agent->transport = NULL;
-    for (uint32_t i = 0; agent->mail.boxes && i < agent->config.node_count; i++) {
-        free_letters(agent, agent->mail.boxes[i].control_head);
-        free_letters(agent, agent->mail.boxes[i].bulk_head);
-    }
+    for (uint32_t i = 0; agent->mail.boxes && i < agent->config.node_count; i++)
+        empty_mailbox(agent, &agent->mail.boxes[i]);
     free_letters(agent, agent->mail.flying);
     free_letters(agent, agent->mail.self_head);
     agent->mail.flying = agent->mail.self_head = agent->mail.self_tail = NULL;

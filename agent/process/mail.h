@@ -1,11 +1,15 @@
 /*
- * agent/process/mail.h - messages between agents, over the transport.
+ * agent/process/mail.h - messages between agents, over the transport; the core's sessions.
  *
  * Invariants:
- *  1. Each peer has two queues: control messages never wait for bulk.
- *  2. Queues are bounded. A message that does not fit is dropped; whoever needs its answer sends it
- *     again.
- *  3. A message reaches a receiver only if it parses and names its sender and this node.
+ *  1. A session begins with PEER_UP and ends with PEER_DOWN. What is queued for a peer is freed when
+ *     its session ends.
+ *  2. Within a session no message of the core is dropped: if a queue is full, the session ends.
+ *     Services' messages are dropped when their peer has no session, or when half of the queue is
+ *     used; services send again.
+ *  3. Each peer has two queues: short messages never wait for bulk.
+ *  4. A message reaches a receiver only if it parses and names its sender and this node. Others are
+ *     counted, and logged once per 10 s and peer.
  *
  * A letter owns its copy of the message, and holds the memory or the space that its payload lies in
  * until it is sent.
@@ -14,23 +18,30 @@
 #define CAIRN_AGENT_PROCESS_MAIL_H
 
 #include "agent/core/message.h"
+#include "agent/process/service_message.h"
 #include "base/loop.h"
-#include "cairn/err.h"
 
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 
 struct cairn_agent;
 struct letter;
 struct space;
 
+/*
+ * The versions of the protocol that this agent speaks: of the core's messages, the services' and all
+ * that their bytes hold. Two agents use the newest that both speak; without one they refuse each
+ * other. Raise the newest with every change.
+ */
+#ifndef CAIRN_PROTOCOL_NEWEST
+#define CAIRN_PROTOCOL_NEWEST 7
+#endif
+enum { CAIRN_PROTOCOL_OLDEST = 7 };
+
 enum {
-    MAIL_BUFFERS = 32,     /* of the transport: payloads that arrive, or are in use here */
-    MAIL_WINDOW = 8,       /* of these, the most that one peer may fill */
-    MAIL_QUEUED_MAX = 512, /* messages waiting for one peer */
-    MAIL_OWNED_BYTES_MAX =
-        64 << 20 /* copied payloads that wait or are being sent, over all peers */
+    MAIL_BUFFERS = 32,              /* of the transport: payloads that arrive, or are in use here */
+    MAIL_WINDOW = 8,                /* of these, the most that one peer may fill */
+    MAIL_QUEUED_MAX = 1024,         /* messages waiting for one peer */
+    MAIL_OWNED_BYTES_MAX = 32 << 20 /* copied payloads that wait for one peer */
 };
 
 /* What waits for one peer. */
@@ -38,14 +49,15 @@ struct mailbox {
     struct letter *control_head, *control_tail;
     struct letter *bulk_head, *bulk_tail;
     uint32_t queued;
-    bool alive; /* its heartbeats arrived, when we last looked */
+    uint64_t owned_bytes; /* copied payloads among them */
+    bool up;              /* the core knows of a session */
+    uint64_t warned_ns;   /* when a message that was dropped was logged last */
 };
 
 struct mail {
     struct mailbox *boxes; /* [node_count] */
     struct letter *self_head, *self_tail;
     struct letter *flying; /* handed to the transport */
-    uint64_t owned_bytes;  /* copied payloads of all letters */
     bool delivering_self;
     bool watched; /* the loop polls the transport */
     struct cairn_loop_source source;
@@ -53,11 +65,12 @@ struct mail {
     uint64_t due_ns;         /* of the timer, 0: none */
     uint64_t seal_bytes_max; /* the longest seal that a record has room for */
     uint64_t seal_warned_ns;
+    uint64_t dropped; /* messages that arrived malformed or not for this node */
 
     /* The message that is being delivered. */
     uint32_t arriving_from;
-    uint64_t arriving_buffer;  /* its payload lies in this buffer; 0: in none, or it is kept */
-    uint32_t arriving_holding; /* its payload lies in this node's own memory; UINT32_MAX: no */
+    uint64_t arriving_buffer; /* its payload lies in this buffer; 0: in none, or it is kept */
+    uint32_t arriving_part;   /* its payload lies in this node's own memory; UINT32_MAX: no */
 };
 
 /* Opens the transport. Logs what is wrong with the key file. */
@@ -65,20 +78,23 @@ CAIRN_MUST_CHECK cairn_err mail_open(struct cairn_agent *agent);
 void mail_close(struct cairn_agent *agent);
 
 /*
- * Sends a message. payload (NULL: none) is memory of `holding` (UINT32_MAX: of no holding) or lies
- * in `space` (NULL: in none); both are held until it is sent. Without room it is dropped.
+ * Sends a message of the core. payload (NULL: none) is memory of `part` (UINT32_MAX: of no part) or
+ * lies in `space` (NULL: in none); both are held until it is sent.
  */
 void mail_send(struct cairn_agent *agent, const struct cairn_message *message,
-               const uint8_t *payload, size_t payload_len, uint32_t holding, struct space *space);
+               const uint8_t *payload, size_t payload_len, uint32_t part, struct space *space);
+
+/* Sends a message of a service; payload is NULL or memory of `part`. Without a session to the peer,
+ * begins to connect; the message may be lost. */
+void mail_send_service(struct cairn_agent *agent, const struct cairn_service_message *message,
+                       const uint8_t *payload, size_t payload_len, uint32_t part);
+
+/* Keeps trying to have a session with a peer; ends the session with a peer (PEER_DOWN follows). */
+void mail_connect(struct cairn_agent *agent, uint32_t node);
+void mail_disconnect(struct cairn_agent *agent, uint32_t node);
 
 /* Delivers what this agent sent to itself. */
 void mail_deliver_self(struct cairn_agent *agent);
-
-/*
- * Ends the connections to agents whose heartbeats have stopped. TCP would keep a cut connection for
- * many minutes, and retry ever more rarely; a new one is made as soon as the peer can be reached.
- */
-void mail_end_silent(struct cairn_agent *agent);
 
 /* True if the checksums in the message match its payload. */
 bool mail_payload_ok(const struct cairn_message *message, const uint8_t *payload,

@@ -12,14 +12,14 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { HOLDINGS_LIMIT = 32, MEMORY_NAME_BYTES = 64 };
+enum { PARTS_LIMIT = 32, MEMORY_NAME_BYTES = 64 };
 
 #define SIZES_ADVICE                                                                               \
     "set state_bytes, slots, parity, group_size and the nodes back to what they were, or end "     \
     "this node's keeper "                                                                          \
     "process (`cairn keeper`) to give up the generations that it holds"
 
-struct part {
+struct place {
     struct cairn_arena *data;
     struct cairn_arena *parity;
     struct cairn_arena *record; /* hosted parts have their own; own slots share one */
@@ -34,7 +34,7 @@ struct cairn_memory {
     struct cairn_memory_options options;
     struct cairn_arena *records;
     struct cairn_slots record_store;
-    struct part parts[HOLDINGS_LIMIT];
+    struct place places[PARTS_LIMIT];
     uint64_t reserved_bytes;
     struct cairn_keeper_item *kept; /* found in the keeper at start */
     uint32_t kept_count;
@@ -174,19 +174,19 @@ open_slots(struct cairn_memory *memory, char *report, size_t report_bytes)
     cairn_err err = CAIRN_OK;
 
     for (uint32_t i = 0; !err && i < options->slots; i++) {
-        struct part *part = &memory->parts[i];
+        struct place *place = &memory->places[i];
         char name[MEMORY_NAME_BYTES];
 
         snprintf(name, sizeof name, "cairn-slot%u-data", i);
-        err = take_arena(memory, name, options->slot_blocks * CAIRN_BLOCK_BYTES, &part->data,
+        err = take_arena(memory, name, options->slot_blocks * CAIRN_BLOCK_BYTES, &place->data,
                          &adopted, report, report_bytes);
-        part->data_blocks = options->slot_blocks;
+        place->data_blocks = options->slot_blocks;
         if (err || options->parity_blocks == 0)
             continue;
         snprintf(name, sizeof name, "cairn-slot%u-parity", i);
-        err = take_arena(memory, name, options->parity_blocks * CAIRN_BLOCK_BYTES, &part->parity,
+        err = take_arena(memory, name, options->parity_blocks * CAIRN_BLOCK_BYTES, &place->parity,
                          &adopted, report, report_bytes);
-        part->parity_blocks = options->parity_blocks;
+        place->parity_blocks = options->parity_blocks;
     }
     if (!err)
         err = take_arena(memory, "cairn-records",
@@ -204,10 +204,10 @@ open_slots(struct cairn_memory *memory, char *report, size_t report_bytes)
  * follows from it.
  */
 static void
-measure_hosted(struct part *part)
+measure_hosted(struct place *place)
 {
-    part->data_blocks = cairn_arena_bytes(part->data) / CAIRN_BLOCK_BYTES;
-    part->parity_blocks = part->parity ? cairn_arena_bytes(part->parity) / CAIRN_BLOCK_BYTES : 0;
+    place->data_blocks = cairn_arena_bytes(place->data) / CAIRN_BLOCK_BYTES;
+    place->parity_blocks = place->parity ? cairn_arena_bytes(place->parity) / CAIRN_BLOCK_BYTES : 0;
 }
 
 /* Hosted parts that an earlier agent left in the keeper. */
@@ -217,8 +217,8 @@ adopt_hosted(struct cairn_memory *memory)
     char report[256];
     bool adopted;
 
-    for (uint32_t i = memory->options.slots; i < memory->options.holdings; i++) {
-        struct part *part = &memory->parts[i];
+    for (uint32_t i = memory->options.slots; i < memory->options.parts; i++) {
+        struct place *place = &memory->places[i];
         struct cairn_keeper_item *data, *parity, *record;
         char name[MEMORY_NAME_BYTES];
 
@@ -230,18 +230,18 @@ adopt_hosted(struct cairn_memory *memory)
         record = find_kept(memory, name);
         if (!data || !record)
             continue;
-        if (take_arena(memory, record->name, record->bytes, &part->record, &adopted, report,
+        if (take_arena(memory, record->name, record->bytes, &place->record, &adopted, report,
                        sizeof report) ||
-            attach_records(part->record, 1, 1, true, &part->record_store, report, sizeof report) ||
-            take_arena(memory, data->name, data->bytes, &part->data, &adopted, report,
+            attach_records(place->record, 1, 1, true, &place->record_store, report, sizeof report) ||
+            take_arena(memory, data->name, data->bytes, &place->data, &adopted, report,
                        sizeof report) ||
-            (parity && take_arena(memory, parity->name, parity->bytes, &part->parity, &adopted,
+            (parity && take_arena(memory, parity->name, parity->bytes, &place->parity, &adopted,
                                   report, sizeof report))) {
             CAIRN_LOG_AT(WARN, "memory: a hosted part is given up: %s", report);
             cairn_memory_free(memory, i);
             continue;
         }
-        measure_hosted(part);
+        measure_hosted(place);
     }
 }
 
@@ -279,7 +279,7 @@ cairn_memory_open(const struct cairn_memory_options *options, struct cairn_memor
     struct cairn_memory *memory;
     cairn_err err = CAIRN_OK;
 
-    if (options->holdings > HOLDINGS_LIMIT || options->slots > options->holdings ||
+    if (options->parts > PARTS_LIMIT || options->slots > options->parts ||
         options->slot_blocks == 0)
         return CAIRN_INVAL;
     memory = calloc(1, sizeof *memory);
@@ -316,10 +316,10 @@ cairn_memory_close(struct cairn_memory *memory)
 {
     if (!memory)
         return;
-    for (uint32_t i = 0; i < HOLDINGS_LIMIT; i++) {
-        cairn_arena_destroy(memory->parts[i].data);
-        cairn_arena_destroy(memory->parts[i].parity);
-        cairn_arena_destroy(memory->parts[i].record);
+    for (uint32_t i = 0; i < PARTS_LIMIT; i++) {
+        cairn_arena_destroy(memory->places[i].data);
+        cairn_arena_destroy(memory->places[i].parity);
+        cairn_arena_destroy(memory->places[i].record);
     }
     cairn_arena_destroy(memory->records);
     free(memory);
@@ -334,51 +334,51 @@ cairn_memory_reserved_bytes(const struct cairn_memory *memory)
 int
 cairn_memory_slot_fd(const struct cairn_memory *memory, uint32_t slot)
 {
-    return slot < memory->options.slots ? cairn_arena_fd(memory->parts[slot].data) : -1;
+    return slot < memory->options.slots ? cairn_arena_fd(memory->places[slot].data) : -1;
 }
 
 uint8_t *
-cairn_memory_data(const struct cairn_memory *memory, uint32_t holding, uint64_t block,
+cairn_memory_data(const struct cairn_memory *memory, uint32_t part, uint64_t block,
                   uint64_t count)
 {
-    const struct part *part = &memory->parts[holding < HOLDINGS_LIMIT ? holding : 0];
+    const struct place *place = &memory->places[part < PARTS_LIMIT ? part : 0];
 
-    if (holding >= memory->options.holdings || !part->data || block > part->data_blocks ||
-        count > part->data_blocks - block)
+    if (part >= memory->options.parts || !place->data || block > place->data_blocks ||
+        count > place->data_blocks - block)
         return NULL;
-    return cairn_arena_base(part->data) + block * CAIRN_BLOCK_BYTES;
+    return cairn_arena_base(place->data) + block * CAIRN_BLOCK_BYTES;
 }
 
 uint8_t *
-cairn_memory_parity(const struct cairn_memory *memory, uint32_t holding, uint32_t parity_slot,
+cairn_memory_parity(const struct cairn_memory *memory, uint32_t part, uint32_t parity_slot,
                     uint32_t parity_slots, uint64_t line, uint64_t count)
 {
-    const struct part *part = &memory->parts[holding < HOLDINGS_LIMIT ? holding : 0];
+    const struct place *place = &memory->places[part < PARTS_LIMIT ? part : 0];
     uint64_t stride;
 
-    if (holding >= memory->options.holdings || !part->parity || parity_slot >= parity_slots)
+    if (part >= memory->options.parts || !place->parity || parity_slot >= parity_slots)
         return NULL;
-    stride = part->parity_blocks / parity_slots;
+    stride = place->parity_blocks / parity_slots;
     if (line > stride || count > stride - line)
         return NULL;
-    return cairn_arena_base(part->parity) + (parity_slot * stride + line) * CAIRN_BLOCK_BYTES;
+    return cairn_arena_base(place->parity) + (parity_slot * stride + line) * CAIRN_BLOCK_BYTES;
 }
 
 static const struct cairn_slots *
-record_of(const struct cairn_memory *memory, uint32_t holding, uint32_t *slot)
+record_of(const struct cairn_memory *memory, uint32_t part, uint32_t *slot)
 {
-    *slot = holding < memory->options.slots ? holding : 0;
-    if (holding < memory->options.slots)
+    *slot = part < memory->options.slots ? part : 0;
+    if (part < memory->options.slots)
         return &memory->record_store;
-    return memory->parts[holding].record ? &memory->parts[holding].record_store : NULL;
+    return memory->places[part].record ? &memory->places[part].record_store : NULL;
 }
 
 cairn_err
-cairn_memory_record_store(struct cairn_memory *memory, uint32_t holding, const void *bytes,
+cairn_memory_record_store(struct cairn_memory *memory, uint32_t part, const void *bytes,
                           size_t len)
 {
     uint32_t slot;
-    const struct cairn_slots *store = record_of(memory, holding, &slot);
+    const struct cairn_slots *store = record_of(memory, part, &slot);
 
     if (!store)
         return len ? CAIRN_INTERNAL : CAIRN_OK;
@@ -386,11 +386,11 @@ cairn_memory_record_store(struct cairn_memory *memory, uint32_t holding, const v
 }
 
 cairn_err
-cairn_memory_record_load(struct cairn_memory *memory, uint32_t holding, uint8_t **bytes,
+cairn_memory_record_load(struct cairn_memory *memory, uint32_t part, uint8_t **bytes,
                          size_t *len)
 {
     uint32_t slot;
-    const struct cairn_slots *store = record_of(memory, holding, &slot);
+    const struct cairn_slots *store = record_of(memory, part, &slot);
     struct cairn_slot_info info;
     uint8_t *buffer;
     cairn_err err;
@@ -413,10 +413,10 @@ cairn_memory_record_load(struct cairn_memory *memory, uint32_t holding, uint8_t 
 }
 
 bool
-cairn_memory_record_is_whole(const struct cairn_memory *memory, uint32_t holding)
+cairn_memory_record_is_whole(const struct cairn_memory *memory, uint32_t part)
 {
     uint32_t slot;
-    const struct cairn_slots *store = record_of(memory, holding, &slot);
+    const struct cairn_slots *store = record_of(memory, part, &slot);
     struct cairn_slot_info info;
     cairn_err err;
 
@@ -483,21 +483,21 @@ keep_arena(const struct cairn_memory *memory, const char *name, const struct cai
 }
 
 static cairn_err
-keep_part(const struct cairn_memory *memory, uint32_t holding)
+keep_part(const struct cairn_memory *memory, uint32_t part)
 {
-    const struct part *part = &memory->parts[holding];
-    const char *kind = holding < memory->options.slots ? "slot" : "hosted";
+    const struct place *place = &memory->places[part];
+    const char *kind = part < memory->options.slots ? "slot" : "hosted";
     char name[MEMORY_NAME_BYTES];
     cairn_err err;
 
-    snprintf(name, sizeof name, "cairn-%s%u-record", kind, holding);
-    err = keep_arena(memory, name, part->record);
-    snprintf(name, sizeof name, "cairn-%s%u-data", kind, holding);
+    snprintf(name, sizeof name, "cairn-%s%u-record", kind, part);
+    err = keep_arena(memory, name, place->record);
+    snprintf(name, sizeof name, "cairn-%s%u-data", kind, part);
     if (!err)
-        err = keep_arena(memory, name, part->data);
-    snprintf(name, sizeof name, "cairn-%s%u-parity", kind, holding);
+        err = keep_arena(memory, name, place->data);
+    snprintf(name, sizeof name, "cairn-%s%u-parity", kind, part);
     if (!err)
-        err = keep_arena(memory, name, part->parity);
+        err = keep_arena(memory, name, place->parity);
     return err;
 }
 
@@ -508,71 +508,71 @@ cairn_memory_keeper_set(struct cairn_memory *memory, struct cairn_keeper *keeper
 
     memory->options.keeper = keeper;
     err = keep_arena(memory, "cairn-records", memory->records);
-    for (uint32_t i = 0; !err && i < memory->options.holdings; i++)
+    for (uint32_t i = 0; !err && i < memory->options.parts; i++)
         err = keep_part(memory, i);
     return err;
 }
 
 cairn_err
-cairn_memory_host(struct cairn_memory *memory, uint32_t holding,
+cairn_memory_host(struct cairn_memory *memory, uint32_t part,
                   struct cairn_memory_reserved *reserved)
 {
-    struct part *part = &memory->parts[holding];
+    struct place *place = &memory->places[part];
     char report[CAIRN_ARENA_REPORT_BYTES] = "";
     cairn_err err;
 
-    if (holding < memory->options.slots || holding >= memory->options.holdings || part->data ||
+    if (part < memory->options.slots || part >= memory->options.parts || place->data ||
         !reserved->data)
         return CAIRN_INVAL;
     err = attach_records(reserved->record, 1, memory->options.record_bytes, false,
-                         &part->record_store, report, sizeof report);
+                         &place->record_store, report, sizeof report);
     if (err)
         return err;
-    part->record = reserved->record;
-    part->data = reserved->data;
-    part->parity = reserved->parity;
-    measure_hosted(part);
-    memory->reserved_bytes += cairn_arena_bytes(part->record) + cairn_arena_bytes(part->data) +
-                              (part->parity ? cairn_arena_bytes(part->parity) : 0);
+    place->record = reserved->record;
+    place->data = reserved->data;
+    place->parity = reserved->parity;
+    measure_hosted(place);
+    memory->reserved_bytes += cairn_arena_bytes(place->record) + cairn_arena_bytes(place->data) +
+                              (place->parity ? cairn_arena_bytes(place->parity) : 0);
     memset(reserved, 0, sizeof *reserved);
-    if (keep_part(memory, holding) != CAIRN_OK)
+    if (keep_part(memory, part) != CAIRN_OK)
         CAIRN_LOG_AT(WARN, "memory: a hosted part is not kept: it is lost if this agent dies");
     return CAIRN_OK;
 }
 
 void
-cairn_memory_hold(struct cairn_memory *memory, uint32_t holding)
+cairn_memory_hold(struct cairn_memory *memory, uint32_t part)
 {
-    memory->parts[holding].users++;
+    memory->places[part].users++;
 }
 
 void
-cairn_memory_unhold(struct cairn_memory *memory, uint32_t holding)
+cairn_memory_unhold(struct cairn_memory *memory, uint32_t part)
 {
-    struct part *part = &memory->parts[holding];
+    struct place *place = &memory->places[part];
 
-    if (part->users > 0)
-        part->users--;
-    if (part->users == 0 && part->free_when_unused)
-        cairn_memory_free(memory, holding);
+    if (place->users > 0)
+        place->users--;
+    if (place->users == 0 && place->free_when_unused)
+        cairn_memory_free(memory, part);
 }
 
 void
-cairn_memory_free(struct cairn_memory *memory, uint32_t holding)
+cairn_memory_free(struct cairn_memory *memory, uint32_t part)
 {
-    struct part *part = &memory->parts[holding];
+    struct place *place = &memory->places[part];
     char name[MEMORY_NAME_BYTES];
 
-    if (holding < memory->options.slots)
+    if (part < memory->options.slots)
         return;
-    part->free_when_unused = part->users > 0;
-    if (part->users > 0)
+    place->free_when_unused = place->users > 0;
+    if (place->users > 0)
         return;
-    snprintf(name, sizeof name, "cairn-hosted%u-data", holding);
-    give_back_arena(memory, name, &part->data);
-    snprintf(name, sizeof name, "cairn-hosted%u-parity", holding);
-    give_back_arena(memory, name, &part->parity);
-    snprintf(name, sizeof name, "cairn-hosted%u-record", holding);
-    give_back_arena(memory, name, &part->record);
-    memset(part, 0, sizeof *part);
+    snprintf(name, sizeof name, "cairn-hosted%u-data", part);
+    give_back_arena(memory, name, &place->data);
+    snprintf(name, sizeof name, "cairn-hosted%u-parity", part);
+    give_back_arena(memory, name, &place->parity);
+    snprintf(name, sizeof name, "cairn-hosted%u-record", part);
+    give_back_arena(memory, name, &place->record);
+    memset(place, 0, sizeof *place);
 }

@@ -8,10 +8,10 @@
  * is in them. Hosted parts (of lost members, during and after a repair) are reserved when they are
  * needed.
  *
- * Blocks are CAIRN_BLOCK_BYTES. A holding index below `slots` is an own slot, others are hosted.
- * Parity slot i of a holding with m parity slots begins at block i * (parity_blocks / m) of its
+ * Blocks are CAIRN_BLOCK_BYTES. A part index below `slots` is an own slot, others are hosted.
+ * Parity slot i of a part with m parity slots begins at block i * (parity_blocks / m) of its
  * parity arena. Thread: loop; workers may read and write through pointers that they were given
- * while the holding is held (cairn_memory_hold).
+ * while the part is held (cairn_memory_hold).
  */
 #ifndef CAIRN_AGENT_PROCESS_MEMORY_H
 #define CAIRN_AGENT_PROCESS_MEMORY_H
@@ -29,10 +29,10 @@ struct cairn_memory;
 
 struct cairn_memory_options {
     uint32_t slots;
-    uint32_t holdings; /* own slots and hosted ones */
+    uint32_t parts; /* own slots and hosted ones */
     uint64_t slot_blocks;
     uint64_t parity_blocks;
-    uint64_t record_bytes; /* most bytes of one holding's record */
+    uint64_t record_bytes; /* most bytes of one part's record */
     uint32_t data_count;   /* k and m, for the printed sum */
     uint32_t parity_count;
     bool hugepages;
@@ -64,32 +64,32 @@ uint64_t cairn_memory_reserved_bytes(const struct cairn_memory *memory);
 /* Descriptor of an own slot's data arena, for trainers. Borrowed. */
 int cairn_memory_slot_fd(const struct cairn_memory *memory, uint32_t slot);
 
-/* Where blocks are; NULL where the holding has no memory or not so much. */
-uint8_t *cairn_memory_data(const struct cairn_memory *memory, uint32_t holding, uint64_t block,
+/* Where blocks are; NULL where the part has no memory or not so much. */
+uint8_t *cairn_memory_data(const struct cairn_memory *memory, uint32_t part, uint64_t block,
                            uint64_t count);
-uint8_t *cairn_memory_parity(const struct cairn_memory *memory, uint32_t holding,
+uint8_t *cairn_memory_parity(const struct cairn_memory *memory, uint32_t part,
                              uint32_t parity_slot, uint32_t parity_slots, uint64_t line,
                              uint64_t count);
 
-/* Stores (or with len 0 erases) a holding's record, so that a death at any instruction leaves the
+/* Stores (or with len 0 erases) a part's record, so that a death at any instruction leaves the
  * old or the new. */
-CAIRN_MUST_CHECK cairn_err cairn_memory_record_store(struct cairn_memory *memory, uint32_t holding,
+CAIRN_MUST_CHECK cairn_err cairn_memory_record_store(struct cairn_memory *memory, uint32_t part,
                                                      const void *bytes, size_t len);
 /* Loads a record; *bytes is NULL where there is none. CAIRN_CORRUPT when no copy passes its check.
  * Freed by the caller. */
-CAIRN_MUST_CHECK cairn_err cairn_memory_record_load(struct cairn_memory *memory, uint32_t holding,
+CAIRN_MUST_CHECK cairn_err cairn_memory_record_load(struct cairn_memory *memory, uint32_t part,
                                                     uint8_t **bytes, size_t *len);
 /*
- * False where the record of a holding that has one is gone, or one of its copies fails its check:
- * storing it anew mends that. Thread: any, beside stores too, while the holding is held.
+ * False where the record of a part that has one is gone, or one of its copies fails its check:
+ * storing it anew mends that. Thread: any, beside stores too, while the part is held.
  */
-bool cairn_memory_record_is_whole(const struct cairn_memory *memory, uint32_t holding);
+bool cairn_memory_record_is_whole(const struct cairn_memory *memory, uint32_t part);
 
 /*
- * Memory for a hosted holding, in two steps, for reserving takes seconds per ten gigabytes: reserve
+ * Memory for a hosted part, in two steps, for reserving takes seconds per ten gigabytes: reserve
  * (in a worker; `memory` is read only), then host (in the loop), which takes over what *reserved
  * holds. cairn_memory_unreserve gives back what was not hosted; all zero is allowed. CAIRN_NOMEM
- * with the sum in the log; CAIRN_INVAL where the holding is no hosted one or has memory already. A
+ * with the sum in the log; CAIRN_INVAL where the part is no hosted one or has memory already. A
  * keeper that does not take it is said in the log, and no failure.
  */
 struct cairn_memory_reserved {
@@ -98,16 +98,16 @@ struct cairn_memory_reserved {
 CAIRN_MUST_CHECK cairn_err cairn_memory_reserve(const struct cairn_memory *memory,
                                                 uint64_t data_blocks, uint64_t parity_blocks,
                                                 struct cairn_memory_reserved *reserved);
-CAIRN_MUST_CHECK cairn_err cairn_memory_host(struct cairn_memory *memory, uint32_t holding,
+CAIRN_MUST_CHECK cairn_err cairn_memory_host(struct cairn_memory *memory, uint32_t part,
                                              struct cairn_memory_reserved *reserved);
 void cairn_memory_unreserve(struct cairn_memory_reserved *reserved);
 
-/* A user (a message in flight, a worker's job) of a holding's bytes; hosted memory is given back
+/* A user (a message in flight, a worker's job) of a part's bytes; hosted memory is given back
  * after the last. */
-void cairn_memory_hold(struct cairn_memory *memory, uint32_t holding);
-void cairn_memory_unhold(struct cairn_memory *memory, uint32_t holding);
-/* The holding is free: hosted memory is given back as soon as nobody holds it. Own slots stay
+void cairn_memory_hold(struct cairn_memory *memory, uint32_t part);
+void cairn_memory_unhold(struct cairn_memory *memory, uint32_t part);
+/* The part is free: hosted memory is given back as soon as nobody holds it. Own slots stay
  * reserved. */
-void cairn_memory_free(struct cairn_memory *memory, uint32_t holding);
+void cairn_memory_free(struct cairn_memory *memory, uint32_t part);
 
 #endif

@@ -82,10 +82,10 @@ scratch_keep(struct cairn_agent *agent, uint32_t item, uint32_t shard, const uin
     struct scratch_item *scratch = &agent->scratch.items[item];
     struct cairn_transport_peer peer;
 
-    if (agent->mail.arriving_holding != UINT32_MAX) {
+    if (agent->mail.arriving_part != UINT32_MAX) {
         if (!scratch_stage(agent, item, shard))
             return false;
-        cairn_memory_hold(agent->memory, agent->mail.arriving_holding);
+        cairn_memory_hold(agent->memory, agent->mail.arriving_part);
     } else {
         if (agent->mail.arriving_buffer == 0 || agent->scratch.kept_buffers >= KEPT_MAX)
             return false;
@@ -96,7 +96,7 @@ scratch_keep(struct cairn_agent *agent, uint32_t item, uint32_t shard, const uin
     }
     scratch->kept |= UINT64_C(1) << shard;
     scratch->payloads[shard] = (struct kept_payload){
-        (uint8_t *)(uintptr_t)payload, agent->mail.arriving_buffer, agent->mail.arriving_holding};
+        (uint8_t *)(uintptr_t)payload, agent->mail.arriving_buffer, agent->mail.arriving_part};
     agent->mail.arriving_buffer = 0;
     return true;
 }
@@ -128,8 +128,8 @@ scratch_give_back(struct cairn_agent *agent, const struct kept_payload *payloads
 {
     for (uint32_t i = 0; i < count; i++) {
         /* cppcheck-suppress uninitvar ; the caller filled `count` of them */
-        if (payloads[i].holding != UINT32_MAX) {
-            cairn_memory_unhold(agent->memory, payloads[i].holding);
+        if (payloads[i].part != UINT32_MAX) {
+            cairn_memory_unhold(agent->memory, payloads[i].part);
             continue;
         }
         CAIRN_ASSERT(agent->scratch.kept_buffers > 0);

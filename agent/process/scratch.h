@@ -26,7 +26,7 @@ enum { SCRATCH_ITEMS_MAX = 4 };
 struct kept_payload {
     uint8_t *bytes;
     uint64_t buffer;  /* of the transport; 0: none */
-    uint32_t holding; /* whose memory is held; UINT32_MAX: none */
+    uint32_t part; /* whose memory is held; UINT32_MAX: none */
 };
 
 /* What is gathered for one repair item. */

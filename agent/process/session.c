@@ -16,7 +16,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { BEGUN_STEPS_TOLD = 8 };
 /* A trainer that does not stop copying holds back the next grant of its slot for so long. */
 static const uint64_t held_back_max_ns = 10 * CAIRN_NS_PER_S;
 
@@ -28,10 +27,10 @@ strip(struct cairn_agent *agent, struct session *session)
 
     agent->handlers->session_leaves(agent, session);
     session_forget_region(session);
-    session->granted = (struct cairn_generation){0, 0};
+    session->granted = (struct cairn_generation){0};
     session->held_back.step = 0;
     if (was_rank && !agent->stopping)
-        session_tell_ranks(agent, false);
+        session_tell_ranks(agent);
 }
 
 void
@@ -140,10 +139,10 @@ fill_holes(struct cairn_agent *agent, struct cairn_generation generation, uint32
 
     for (uint64_t block = 0; block < agent->regions.shard_blocks; block++) {
         struct cairn_event event = {.type = CAIRN_EVENT_BLOCKS,
-                                    .generation = generation,
-                                    .first_block = block,
-                                    .count = 1,
-                                    .crcs = &crc};
+                                    .as.blocks = {.generation = generation,
+                                                  .first_block = block,
+                                                  .count = 1,
+                                                  .crcs = &crc}};
         bool owned = false;
         uint8_t *bytes;
 
@@ -198,11 +197,11 @@ put_grant(struct cairn_agent *agent, struct session *session,
  * checksums and repaired.
  */
 void
-session_grant(struct cairn_agent *agent, const struct cairn_action *action)
+session_grant(struct cairn_agent *agent, const struct cairn_action_trainer *action)
 {
     struct session *session = find_rank(agent, action->rank);
     struct cairn_session_grant grant = {
-        .step = action->step, .generation = action->generation, .slot = action->holding};
+        .step = action->step, .generation = action->generation, .slot = action->part};
 
     if (!session)
         return;
@@ -235,67 +234,42 @@ session_release_grants(struct cairn_agent *agent)
     }
 }
 
-/* A resumed trainer normally skips a few steps that the trainers before it had begun. True if it
- * skips so many that its user must be told. */
-static bool
-is_worth_telling(const struct cairn_agent *agent, const struct cairn_action *action)
-{
-    uint64_t every = agent->config.snapshot_every_steps ? agent->config.snapshot_every_steps : 1;
-
-    return action->until_step - action->step >= BEGUN_STEPS_TOLD * every;
-}
-
 void
-session_skip(struct cairn_agent *agent, const struct cairn_action *action)
+session_skip(struct cairn_agent *agent, const struct cairn_action_trainer *action)
 {
     static const uint32_t reasons[] = {
         [CAIRN_SKIP_NOT_DUE] = CAIRN_REASON_NOT_DUE,     [CAIRN_SKIP_BUSY] = CAIRN_REASON_BUSY,
         [CAIRN_SKIP_NOT_READY] = CAIRN_REASON_NOT_READY, [CAIRN_SKIP_STALE] = CAIRN_REASON_OTHER,
-        [CAIRN_SKIP_BEGUN] = CAIRN_REASON_BUSY,          [CAIRN_SKIP_UNTILED] = CAIRN_REASON_OTHER};
+        [CAIRN_SKIP_UNTILED] = CAIRN_REASON_OTHER};
     struct session *session = find_rank(agent, action->rank);
     struct cairn_session_skip skip = {.step = action->step, .reason = reasons[action->reason]};
+    struct cairn_core_view view;
 
     if (!session)
         return;
-    if (action->reason == CAIRN_SKIP_NOT_READY)
+    cairn_core_look(agent->core, &view);
+    switch (action->reason) {
+    case CAIRN_SKIP_NOT_DUE:
+        break;
+    case CAIRN_SKIP_BUSY:
         snprintf(skip.text, sizeof skip.text,
-                 "a restore is under way, or this node is no member: a spare, or not found by the "
-                 "last restore and not yet taken in");
-    if (action->reason == CAIRN_SKIP_BUSY)
-        snprintf(
-            skip.text, sizeof skip.text,
-            "an earlier generation is still being protected, or steps follow faster than commits");
-    if (action->reason == CAIRN_SKIP_BEGUN)
+                 "an earlier generation is still being protected, or steps follow faster than "
+                 "commits");
+        break;
+    case CAIRN_SKIP_NOT_READY:
         snprintf(skip.text, sizeof skip.text,
-                 "the trainers before this one had begun this step too, and parts of theirs may "
-                 "not be mixed with its own: the "
-                 "first step after theirs is taken again");
-    if (action->reason == CAIRN_SKIP_BEGUN && is_worth_telling(agent, action)) {
-        skip.reason = CAIRN_REASON_OTHER;
+                 "not all ranks of the job have registered, a restore is under way, or this node "
+                 "is no member: a spare, or not found by the last restore");
+        break;
+    case CAIRN_SKIP_STALE:
         snprintf(skip.text, sizeof skip.text,
-                 "the trainers before this one had begun all steps up to %" PRIu64
-                 ", and parts of theirs may not be mixed with its "
-                 "own: snapshots begin after that step%s",
-                 action->until_step,
-                 action->generation.step ? ""
-                                         : ". They left nothing to restore: to have snapshots at "
-                                           "once end the trainers, `cairn "
-                                           "restore --fresh`, and start them again");
-    }
-    if (action->reason == CAIRN_SKIP_STALE)
-        snprintf(skip.text, sizeof skip.text,
-                 "the job holds a later generation than this step: restore it before training "
-                 "(--resume), or give it up "
-                 "with `cairn restore --fresh`");
-    if (action->reason == CAIRN_SKIP_UNTILED) {
-        struct cairn_core_view view;
-
-        cairn_core_look(agent->core, &view);
-        snprintf(skip.text, sizeof skip.text,
-                 "%s: snapshots are refused until the ranks register every element of every tensor "
-                 "once; those that hold "
-                 "the same number themselves as replicas",
-                 view.refusal);
+                 "the job holds step %" PRIu64 ", which this trainer has not restored: restore it "
+                 "before training (--resume), or drop it with `cairn restore --fresh`",
+                 action->generation.step);
+        break;
+    case CAIRN_SKIP_UNTILED:
+        snprintf(skip.text, sizeof skip.text, "snapshots are refused: %s", view.refusal);
+        break;
     }
     if (cairn_session_put_skip(&session->writer, &skip) != CAIRN_OK)
         session->state = SESSION_CLOSING;
@@ -320,7 +294,7 @@ session_drop(struct cairn_agent *agent, struct cairn_generation generation)
             err = cairn_session_put_skip(&session->writer, &skip);
         } else if (cairn_generation_compare(session->granted, generation) == 0) {
             /* `writing` stays, until it says so */
-            session->granted = (struct cairn_generation){0, 0};
+            session->granted = (struct cairn_generation){0};
             err = cairn_session_put_drop(&session->writer, &drop);
         } else {
             continue;
@@ -355,5 +329,5 @@ session_epoch(struct cairn_agent *agent, uint64_t epoch, bool restart)
         session_flush(agent, session);
     }
     if (any)
-        session_tell_ranks(agent, false);
+        session_tell_ranks(agent);
 }

@@ -43,6 +43,8 @@ struct session {
     struct cairn_session_writer writer;
     struct cairn_session_hello hello;
     uint64_t since_ns;   /* when it connected */
+    uint64_t since_wall_ns;
+    int pid; /* as this process sees it; 0: unknown */
     uint64_t closing_ns; /* when CLOSING was first seen, 0: not yet */
     int pid_fd;  /* readable when the trainer's process has ended, even if a child keeps the socket;
                   * or -1 */
@@ -70,8 +72,8 @@ struct session {
 };
 
 /* ---- actions of the core ---- */
-void session_grant(struct cairn_agent *agent, const struct cairn_action *action);
-void session_skip(struct cairn_agent *agent, const struct cairn_action *action);
+void session_grant(struct cairn_agent *agent, const struct cairn_action_trainer *action);
+void session_skip(struct cairn_agent *agent, const struct cairn_action_trainer *action);
 void session_drop(struct cairn_agent *agent, struct cairn_generation generation);
 void session_epoch(struct cairn_agent *agent, uint64_t epoch, bool restart);
 

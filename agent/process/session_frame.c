@@ -14,6 +14,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <poll.h>
+#include <signal.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,6 +23,7 @@
 #include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { LAST_READS_MAX = 4096 };
@@ -118,6 +121,7 @@ watch_process(struct cairn_agent *agent, struct session *session)
      * namespace. */
     if (getsockopt(session->fd, SOL_SOCKET, SO_PEERCRED, &peer, &peer_len) != 0 || peer.pid <= 0)
         return;
+    session->pid = peer.pid;
     session->pid_fd = (int)syscall(SYS_pidfd_open, peer.pid, 0);
     if (session->pid_fd < 0)
         return; /* an old kernel: the socket alone tells */
@@ -164,18 +168,50 @@ take_hello(struct cairn_agent *agent, struct session *session,
                  hello.world, hello.pid);
 }
 
-/* Shows out a trainer of the same rank that is still attached: it is a left-over whose end the
- * kernel has not reported yet. */
-static void
-replace_rank(struct cairn_agent *agent, const struct session *fresh)
+/* True if a trainer's process has ended, or has closed its end: the loop has not come to that yet. */
+static bool
+has_ended(const struct session *session)
+{
+    struct pollfd polled[] = {{.fd = session->fd, .events = POLLRDHUP},
+                              {.fd = session->pid_fd, .events = POLLIN}};
+
+    if (poll(polled, 2, 0) > 0)
+        return (polled[0].revents & (POLLRDHUP | POLLHUP | POLLERR)) || polled[1].revents;
+    return session->pid_fd < 0 && session->pid > 0 && kill(session->pid, 0) != 0 && errno == ESRCH;
+}
+
+/*
+ * Shows out left-overs: sessions of ranks whose process has ended, and an older one of the same
+ * process. Refuses a second launch of the job while trainers of another one live on this node:
+ * evicting their ranks would have both launches take them from each other for ever.
+ */
+static cairn_err
+claim_rank(struct cairn_agent *agent, const struct session *fresh, char *text, size_t text_bytes)
 {
     for (uint32_t i = 0; i < SESSIONS_MAX; i++) {
         struct session *session = &agent->sessions[i];
+        bool same_rank = session->hello.rank == fresh->hello.rank;
+        bool other_launch = session->slices.launch && fresh->slices.launch &&
+                            session->slices.launch != fresh->slices.launch;
+        time_t since = (time_t)(session->since_wall_ns / CAIRN_NS_PER_S);
+        char when[32] = "";
+        struct tm calendar;
 
-        if (session != fresh && session_is_rank(session) &&
-            session->hello.rank == fresh->hello.rank)
+        if (session == fresh || !session_is_rank(session) || (!same_rank && !other_launch))
+            continue;
+        if (has_ended(session) || (same_rank && session->pid && session->pid == fresh->pid)) {
             session_show_out(agent, session);
+            continue;
+        }
+        if (gmtime_r(&since, &calendar))
+            strftime(when, sizeof when, "%Y-%m-%d %H:%M:%S UTC", &calendar);
+        snprintf(text, text_bytes,
+                 "job \"%s\" already runs on this node: process %d has held rank %u since %s. End "
+                 "that launch, or give this one another job name and its own agents",
+                 agent->config.job, session->pid, session->hello.rank, when);
+        return CAIRN_AGAIN;
     }
+    return CAIRN_OK;
 }
 
 static void
@@ -190,7 +226,7 @@ take_register(struct cairn_agent *agent, struct session *session,
 
     if (again) {
         session_forget_region(session);
-        session_tell_ranks(agent, false);
+        session_tell_ranks(agent);
     }
     err = cairn_session_take_register(frame, &session->slices);
     if (err) {
@@ -202,8 +238,9 @@ take_register(struct cairn_agent *agent, struct session *session,
         snprintf(text, sizeof text,
                  "a restore has begun a new epoch: this trainer is a left-over, end it");
     } else {
-        replace_rank(agent, session);
-        err = session_plan_region(agent, session, text, sizeof text);
+        err = claim_rank(agent, session, text, sizeof text);
+        if (!err)
+            err = session_plan_region(agent, session, text, sizeof text);
     }
     if (err) {
         uint32_t request = session->slices.request;
@@ -220,7 +257,7 @@ take_register(struct cairn_agent *agent, struct session *session,
         fds[i] = cairn_memory_slot_fd(agent->memory, i);
     if (cairn_session_put_registered(&session->writer, &answer, fds) != CAIRN_OK)
         session->state = SESSION_CLOSING;
-    session_tell_ranks(agent, again);
+    session_tell_ranks(agent);
 }
 
 static void
@@ -242,10 +279,11 @@ take_piece(struct cairn_agent *agent, struct session *session,
         session->state = SESSION_CLOSING;
         return;
     }
-    event.generation = piece.generation;
-    event.first_block = session->region_block + piece.first_block;
-    event.count = piece.count;
-    event.crcs = piece.crcs;
+    event.as.blocks = (struct cairn_event_blocks){.generation = piece.generation,
+                                                  .first_block =
+                                                      session->region_block + piece.first_block,
+                                                  .count = piece.count,
+                                                  .crcs = piece.crcs};
     agent_step(agent, &event, NULL);
 }
 
@@ -268,58 +306,75 @@ reason_text(uint32_t reason)
 }
 
 static void
-take_step(struct cairn_agent *agent, struct session *session,
-          const struct cairn_session_frame *frame)
+take_begin(struct cairn_agent *agent, struct session *session,
+           const struct cairn_session_frame *frame)
 {
-    struct cairn_event event = {.rank = session->local_rank};
+    struct cairn_event event = {.type = CAIRN_EVENT_BEGIN};
     struct cairn_session_begin begin;
-    struct cairn_session_done done;
-    struct cairn_session_cancel cancel;
-    bool wanted = true; /* a DONE of what was given up meanwhile is not */
-    cairn_err err;
+    struct cairn_session_skip skip = {.reason = CAIRN_REASON_NOT_READY};
 
-    if (frame->type == CAIRN_SESSION_BEGIN) {
-        err = cairn_session_take_begin(frame, &begin);
-        event.type = CAIRN_EVENT_BEGIN;
-        event.step = err ? 0 : begin.step;
-        if (!err && (!session_is_rank(session) ||
-                     agent->regions.registered_ranks != session->hello.local_ranks)) {
-            struct cairn_session_skip skip = {.step = begin.step, .reason = CAIRN_REASON_NOT_READY};
-
-            snprintf(skip.text, sizeof skip.text, "%s",
-                     session->stale ? "a restore has begun a new epoch: this trainer is a left-over"
-                                    : "not all ranks of this node are registered");
-            if (cairn_session_put_skip(&session->writer, &skip) != CAIRN_OK)
-                session->state = SESSION_CLOSING;
-            return;
-        }
-    } else if (frame->type == CAIRN_SESSION_DONE) {
-        err = cairn_session_take_done(frame, &done);
-        event.type = CAIRN_EVENT_DONE;
-        if (!err)
-            event.generation = done.generation;
-        wanted = !err && cairn_generation_compare(session->granted, done.generation) == 0;
-    } else {
-        err = cairn_session_take_cancel(frame, &cancel);
-        event.type = CAIRN_EVENT_CANCEL;
-        event.step = err ? 0 : cancel.step;
-        if (!err)
-            CAIRN_LOG_AT(DEBUG, "session: rank=%u gives up step=%" PRIu64 " why=%s",
-                         session->hello.rank, cancel.step, reason_text(cancel.reason));
-    }
-    if (err) {
+    if (cairn_session_take_begin(frame, &begin) != CAIRN_OK) {
         session->state = SESSION_CLOSING;
         return;
     }
-    if (event.type != CAIRN_EVENT_BEGIN) { /* it has stopped copying, whatever it was */
-        session->granted = (struct cairn_generation){0, 0};
-        session->held_back.step = 0;
-        session->writing = 0;
-    }
-    if (session_is_rank(session) && wanted)
+    if (session_is_rank(session) &&
+        agent->regions.registered_ranks == session->hello.local_ranks) {
+        event.as.step = (struct cairn_event_step){.rank = session->local_rank, .step = begin.step};
         agent_step(agent, &event, NULL);
-    if (event.type != CAIRN_EVENT_BEGIN)
-        session_release_grants(agent);
+        return;
+    }
+    skip.step = begin.step;
+    snprintf(skip.text, sizeof skip.text, "%s",
+             session->stale ? "a restore has begun a new epoch: this trainer is a left-over"
+                            : "not all ranks of this node are registered");
+    if (cairn_session_put_skip(&session->writer, &skip) != CAIRN_OK)
+        session->state = SESSION_CLOSING;
+}
+
+/* Takes an event that says that a trainer has stopped copying. */
+static void
+stop_copying(struct cairn_agent *agent, struct session *session, struct cairn_event *event)
+{
+    session->granted = (struct cairn_generation){0};
+    session->held_back.step = 0;
+    session->writing = 0;
+    if (event && session_is_rank(session))
+        agent_step(agent, event, NULL);
+    session_release_grants(agent);
+}
+
+static void
+take_done(struct cairn_agent *agent, struct session *session,
+          const struct cairn_session_frame *frame)
+{
+    struct cairn_session_done done;
+    struct cairn_event event = {.type = CAIRN_EVENT_CAPTURED};
+    bool wanted;
+
+    if (cairn_session_take_done(frame, &done) != CAIRN_OK) {
+        session->state = SESSION_CLOSING;
+        return;
+    }
+    wanted = cairn_generation_compare(session->granted, done.generation) == 0;
+    event.as.captured = (struct cairn_event_captured){done.generation, session->local_rank};
+    stop_copying(agent, session, wanted ? &event : NULL); /* else it was given up meanwhile */
+}
+
+static void
+take_cancel(struct cairn_agent *agent, struct session *session,
+            const struct cairn_session_frame *frame)
+{
+    struct cairn_session_cancel cancel;
+    struct cairn_event event = {.type = CAIRN_EVENT_CANCEL};
+
+    if (cairn_session_take_cancel(frame, &cancel) != CAIRN_OK) {
+        session->state = SESSION_CLOSING;
+        return;
+    }
+    CAIRN_LOG_AT(DEBUG, "session: rank=%u gives up step=%" PRIu64 " why=%s", session->hello.rank,
+                 cancel.step, reason_text(cancel.reason));
+    event.as.step = (struct cairn_event_step){.rank = session->local_rank, .step = cancel.step};
+    stop_copying(agent, session, &event);
 }
 
 static void
@@ -359,9 +414,13 @@ take_frame(struct cairn_agent *agent, struct session *session, struct cairn_sess
         take_piece(agent, session, frame);
         break;
     case CAIRN_SESSION_BEGIN:
+        take_begin(agent, session, frame);
+        break;
     case CAIRN_SESSION_DONE:
+        take_done(agent, session, frame);
+        break;
     case CAIRN_SESSION_CANCEL:
-        take_step(agent, session, frame);
+        take_cancel(agent, session, frame);
         break;
     case CAIRN_SESSION_RESTORE:
     case CAIRN_SESSION_FETCH:

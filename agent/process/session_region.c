@@ -12,6 +12,7 @@
 #include "agent/process/session.h"
 #include "agent/process/sizes.h"
 #include "agent/process/step.h"
+#include "base/log.h"
 #include "snapshot/layout.h"
 #include "snapshot/manifest.h"
 
@@ -47,33 +48,6 @@ place_region(const struct cairn_agent *agent, const struct session *self, uint64
         }
     }
     return at;
-}
-
-void
-session_tell_ranks(struct cairn_agent *agent, bool same_trainers)
-{
-    struct cairn_event event = {.type = CAIRN_EVENT_RANKS, .same_trainers = same_trainers};
-    uint32_t count = 0, wanted = 0;
-    uint64_t end = 0;
-
-    for (uint32_t i = 0; i < SESSIONS_MAX; i++) {
-        struct session *session = &agent->sessions[i];
-
-        if (!session_is_rank(session))
-            continue;
-        session->local_rank = count++;
-        wanted = session->hello.local_ranks;
-        event.world = session->hello.world;
-        if (session->region_block + session->region_blocks > end)
-            end = session->region_block + session->region_blocks;
-    }
-    agent->regions.registered_ranks = count;
-    agent->regions.shard_blocks = end;
-    if (count > 0 && count == wanted) {
-        event.blocks = end;
-        event.count = count;
-    }
-    agent_step(agent, &event, NULL);
 }
 
 void
@@ -147,21 +121,76 @@ pack_manifest(const struct cairn_agent *agent, struct cairn_manifest *manifest, 
 }
 
 cairn_err
-session_manifest(struct cairn_agent *agent, const struct cairn_action *action, uint8_t **bytes,
+session_manifest(struct cairn_agent *agent, const struct cairn_action_part *seal, uint8_t **bytes,
                  size_t *len)
 {
-    struct cairn_holding_view view;
+    struct cairn_part_view view;
     struct cairn_manifest manifest = {.job_id = agent->job_id,
-                                      .generation = action->generation,
-                                      .container = action->member,
-                                      .container_bytes = action->blocks * CAIRN_BLOCK_BYTES,
-                                      .block_count = action->blocks};
+                                      .generation = seal->generation,
+                                      .container = seal->member,
+                                      .container_bytes = seal->blocks * CAIRN_BLOCK_BYTES,
+                                      .block_count = seal->blocks};
 
-    if (!cairn_core_look_holding(agent->core, action->holding, &view))
+    if (!cairn_core_look_part(agent->core, seal->part, &view))
         return CAIRN_INTERNAL;
-    manifest.container_count = view.table->member_count;
-    manifest.block_crcs = (uint64_t *)(uintptr_t)action->bytes; /* borrowed, and only read */
+    manifest.container_count = view.roster->member_count;
+    manifest.block_crcs = (uint64_t *)(uintptr_t)seal->crcs; /* borrowed, and only read */
     return pack_manifest(agent, &manifest, bytes, len);
+}
+
+/* Packs the layout of `blocks` blocks as a manifest: no generation, and no checksums. */
+static cairn_err
+pack_layout(const struct cairn_agent *agent, uint64_t blocks, uint8_t **bytes, size_t *len)
+{
+    struct cairn_manifest manifest = {.job_id = agent->job_id,
+                                      .generation = {.epoch = 1, .step = 1},
+                                      .container_count = 1,
+                                      .block_count = blocks,
+                                      .container_bytes = blocks * CAIRN_BLOCK_BYTES};
+    cairn_err err = CAIRN_NOMEM;
+
+    manifest.block_crcs = calloc(blocks + 1, sizeof *manifest.block_crcs);
+    if (manifest.block_crcs)
+        err = pack_manifest(agent, &manifest, bytes, len);
+    free(manifest.block_crcs);
+    return err;
+}
+
+void
+session_tell_ranks(struct cairn_agent *agent)
+{
+    struct cairn_event event = {.type = CAIRN_EVENT_RANKS};
+    struct cairn_event_ranks *ranks = &event.as.ranks;
+    uint32_t count = 0, wanted = 0;
+    uint8_t *manifest = NULL;
+    uint64_t end = 0;
+    cairn_err err;
+
+    for (uint32_t i = 0; i < SESSIONS_MAX; i++) {
+        struct session *session = &agent->sessions[i];
+
+        if (!session_is_rank(session))
+            continue;
+        session->local_rank = count++;
+        wanted = session->hello.local_ranks;
+        ranks->world = session->hello.world;
+        ranks->launch = session->slices.launch;
+        if (session->region_block + session->region_blocks > end)
+            end = session->region_block + session->region_blocks;
+    }
+    agent->regions.registered_ranks = count;
+    agent->regions.shard_blocks = end;
+    if (count > 0 && count == wanted) {
+        err = pack_layout(agent, end, &manifest, &ranks->manifest_len);
+        if (err)
+            CAIRN_LOG_AT(ERROR, "session: the layout of this node's ranks cannot be packed: %s",
+                         cairn_err_text(err));
+        ranks->manifest = manifest;
+        ranks->blocks = end;
+        ranks->ranks = err ? 0 : count;
+    }
+    agent_step(agent, &event, NULL);
+    free(manifest);
 }
 
 /* Writes to text which tensor the ranks of this node describe differently, and how. Leaves text
@@ -196,8 +225,6 @@ static cairn_err
 check_record(struct cairn_agent *agent, struct session *session, char *text, size_t text_bytes)
 {
     uint64_t blocks = session->region_block + session->region_blocks;
-    struct cairn_manifest manifest = {
-        .job_id = agent->job_id, .generation = {1, 1}, .container_count = 1};
     uint8_t *bytes = NULL;
     uint64_t layout_bytes;
     size_t len = 0;
@@ -209,24 +236,19 @@ check_record(struct cairn_agent *agent, struct session *session, char *text, siz
         if (session_is_rank(other) && other->region_block + other->region_blocks > blocks)
             blocks = other->region_block + other->region_blocks;
     }
-    manifest.block_count = blocks;
-    manifest.container_bytes = blocks * CAIRN_BLOCK_BYTES;
-    manifest.block_crcs = calloc(blocks + 1, sizeof *manifest.block_crcs);
-    if (!manifest.block_crcs)
-        return CAIRN_NOMEM;
     session->registered = true;
-    err = pack_manifest(agent, &manifest, &bytes, &len);
+    err = pack_layout(agent, blocks, &bytes, &len);
+    session->registered = false;
+    free(bytes);
     if (err) {
         snprintf(text, text_bytes,
                  "the tensors of rank %u and of this node's other ranks do not go together: %s",
                  session->hello.rank, cairn_err_text(err));
+        session->registered = true;
         say_disagreement(agent, text, text_bytes);
-    }
-    session->registered = false;
-    free(manifest.block_crcs);
-    free(bytes);
-    if (err)
+        session->registered = false;
         return err;
+    }
     layout_bytes = len - 8 * blocks;
     if (layout_bytes <= agent->regions.layout_bytes_max)
         return CAIRN_OK;

@@ -30,13 +30,12 @@ CAIRN_MUST_CHECK cairn_err session_plan_region(struct cairn_agent *agent, struct
                                                char *text, size_t text_bytes);
 void session_forget_region(struct session *session);
 
-/* Tells the core which ranks this node has; none before all of them are registered.
- * same_trainers: one that was there registered again. */
-void session_tell_ranks(struct cairn_agent *agent, bool same_trainers);
+/* Tells the core which ranks this node has; none before all of them are registered. */
+void session_tell_ranks(struct cairn_agent *agent);
 
 /* Packs the manifest of a captured generation, for the core's SEAL. The caller frees *bytes. */
 CAIRN_MUST_CHECK cairn_err session_manifest(struct cairn_agent *agent,
-                                            const struct cairn_action *action, uint8_t **bytes,
-                                            size_t *len);
+                                            const struct cairn_action_part *seal,
+                                            uint8_t **bytes, size_t *len);
 
 #endif

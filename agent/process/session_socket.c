@@ -45,6 +45,7 @@ accept_one(struct cairn_agent *agent, int fd)
         session->serial = ++agent->socket.next_serial;
         session->pid_fd = -1;
         session->since_ns = agent_now_ns(agent);
+        session->since_wall_ns = cairn_clock_wall_ns(&agent->clock);
         cairn_session_reader_init(&session->reader, CAIRN_SESSION_CLIENT);
         cairn_session_writer_init(&session->writer, SESSION_QUEUE_BYTES);
         if (cairn_loop_fd_add(agent->loop, fd, CAIRN_LOOP_READ, session_ready, session) != CAIRN_OK)

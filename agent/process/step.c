@@ -31,38 +31,83 @@ agent_abort(struct cairn_agent *agent, int exit_code, const char *what)
     cairn_loop_stop(agent->loop);
 }
 
+/* Copies what an event points to, one after the other; without memory only measures it. */
+struct copier {
+    uint8_t *memory;
+    size_t used;
+};
+
+static const void *
+keep(struct copier *copier, const void *bytes, size_t len)
+{
+    size_t at = copier->used;
+
+    if (!bytes)
+        return NULL;
+    copier->used += (len + 7) / 8 * 8;
+    if (!copier->memory)
+        return bytes;
+    memcpy(copier->memory + at, bytes, len);
+    return copier->memory + at;
+}
+
+static void
+keep_answer(struct copier *copier, struct cairn_event_answer *answer)
+{
+    answer->bytes = keep(copier, answer->bytes, answer->bytes_len);
+    answer->crcs = keep(copier, answer->crcs, answer->count * sizeof *answer->crcs);
+    answer->bad = keep(copier, answer->bad, answer->count * sizeof *answer->bad);
+}
+
+/* Points an event, which is no message, to copies of what it points to. */
+static void
+keep_all(struct copier *copier, struct cairn_event *event)
+{
+    switch (event->type) {
+    case CAIRN_EVENT_RANKS:
+        event->as.ranks.manifest =
+            keep(copier, event->as.ranks.manifest, event->as.ranks.manifest_len);
+        break;
+    case CAIRN_EVENT_BLOCKS:
+        event->as.blocks.crcs = keep(copier, event->as.blocks.crcs,
+                                     event->as.blocks.count * sizeof *event->as.blocks.crcs);
+        break;
+    case CAIRN_EVENT_SEALED:
+    case CAIRN_EVENT_FINISHED:
+    case CAIRN_EVENT_VERIFIED:
+    case CAIRN_EVENT_OPENED:
+        keep_answer(copier, &event->as.answer);
+        break;
+    case CAIRN_EVENT_OPERATOR:
+        event->as.op.fleet = keep(copier, event->as.op.fleet, event->as.op.fleet_len);
+        break;
+    default:
+        break;
+    }
+}
+
 /* Copies an event that must wait, with everything it points to. */
 static void
 queue_event(struct cairn_agent *agent, const struct cairn_event *event)
 {
     struct stepping *stepping = &agent->stepping;
-    size_t crcs_bytes = event->crcs ? event->count * sizeof *event->crcs : 0;
-    size_t bad_bytes = event->bad ? event->count * sizeof *event->bad : 0;
-    struct queued_event *queued =
-        calloc(1, sizeof *queued + crcs_bytes + bad_bytes + event->bytes_len);
-    uint8_t *data;
+    struct cairn_event copy = *event;
+    struct copier copier = {0};
+    struct queued_event *queued;
 
-    if (!queued || event->message) {
-        free(queued);
-        agent_abort(agent, 1,
-                    event->message ? "a message came in the middle of another event"
-                                   : "out of memory for an event");
+    if (event->type == CAIRN_EVENT_MESSAGE) {
+        agent_abort(agent, 1, "a message came in the middle of another event");
         return;
     }
-    data = (uint8_t *)queued->data;
+    keep_all(&copier, &copy);
+    queued = calloc(1, sizeof *queued + copier.used);
+    if (!queued) {
+        agent_abort(agent, 1, "out of memory for an event");
+        return;
+    }
+    copier = (struct copier){.memory = (uint8_t *)queued->data};
     queued->event = *event;
-    if (crcs_bytes) {
-        queued->event.crcs = queued->data;
-        memcpy(data, event->crcs, crcs_bytes);
-    }
-    if (bad_bytes) {
-        queued->event.bad = (const struct cairn_bad_block *)(const void *)(data + crcs_bytes);
-        memcpy(data + crcs_bytes, event->bad, bad_bytes);
-    }
-    if (event->bytes) {
-        queued->event.bytes = data + crcs_bytes + bad_bytes;
-        memcpy(data + crcs_bytes + bad_bytes, event->bytes, event->bytes_len);
-    }
+    keep_all(&copier, &queued->event);
     if (stepping->tail)
         stepping->tail->next = queued;
     else

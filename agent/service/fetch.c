@@ -57,13 +57,12 @@ fetch_open(struct cairn_agent *agent)
 /* ---- lookups ---- */
 
 bool
-fetch_find_holding(const struct cairn_agent *agent, struct cairn_generation generation,
-                   uint32_t member, uint32_t *index, struct cairn_holding_view *out)
+fetch_find_part(const struct cairn_agent *agent, struct cairn_generation generation,
+                   uint32_t member, uint32_t *index, struct cairn_part_view *out)
 {
-    for (uint32_t i = 0; i < CAIRN_HOLDINGS_MAX; i++)
-        if (cairn_core_look_holding(agent->core, i, out) && out->state == CAIRN_HOLDING_COMPLETE &&
-            out->member == member && out->generation.epoch == generation.epoch &&
-            out->generation.step == generation.step) {
+    for (uint32_t i = 0; i < CAIRN_PARTS_MAX; i++)
+        if (cairn_core_look_part(agent->core, i, out) && out->state == CAIRN_PART_COMPLETE &&
+            out->member == member && cairn_generation_compare(out->generation, generation) == 0) {
             *index = i;
             return true;
         }
@@ -73,7 +72,8 @@ fetch_find_holding(const struct cairn_agent *agent, struct cairn_generation gene
 void
 fetch_ask_for_repair(struct cairn_agent *agent)
 {
-    struct cairn_event event = {.type = CAIRN_EVENT_OPERATOR, .operation = CAIRN_OP_VERIFY};
+    struct cairn_event event = {.type = CAIRN_EVENT_OPERATOR,
+                                .as.op = {.operation = CAIRN_OP_VERIFY}};
     uint64_t now_ns = agent_now_ns(agent);
 
     if (agent->fetches->repair_ns && now_ns - agent->fetches->repair_ns < repair_pause_ns)
@@ -121,21 +121,20 @@ fetch_take_manifest(struct fetcher *fetcher, uint32_t index, const uint8_t *pack
     return err;
 }
 
-/* Takes a member's manifest from the seals of an own holding of its group, if there is one. */
+/* Takes a member's manifest from the seals of an own part of its group, if there is one. */
 static bool
 manifest_from_own(struct fetcher *fetcher, uint32_t member)
 {
     struct container *container = &fetcher->containers[member];
 
-    for (uint32_t i = 0; i < CAIRN_HOLDINGS_MAX; i++) {
-        struct cairn_holding_view view;
+    for (uint32_t i = 0; i < CAIRN_PARTS_MAX; i++) {
+        struct cairn_part_view view;
         const uint8_t *packed;
         size_t len = 0;
 
-        if (!cairn_core_look_holding(fetcher->agent->core, i, &view) ||
-            view.state != CAIRN_HOLDING_COMPLETE ||
-            view.generation.epoch != fetcher->generation.epoch ||
-            view.generation.step != fetcher->generation.step)
+        if (!cairn_core_look_part(fetcher->agent->core, i, &view) ||
+            view.state != CAIRN_PART_COMPLETE ||
+            cairn_generation_compare(view.generation, fetcher->generation) != 0)
             continue;
         packed = cairn_core_peer_manifest(fetcher->agent->core, i, member, &len);
         if (!packed)
@@ -165,20 +164,20 @@ fetch_ask_manifest(struct fetcher *fetcher, uint32_t member)
 {
     struct cairn_agent *agent = fetcher->agent;
     uint32_t holder = fetch_holder_of(fetcher, member);
-    struct cairn_message message = {.type = CAIRN_MSG_FETCH,
+    struct cairn_service_message message = {.kind = CAIRN_SERVICE_FETCH,
                                     .from = agent->config.node,
                                     .to = holder,
                                     .generation = fetcher->generation,
-                                    .member = member,
-                                    .row = ASK_MANIFEST,
+                                    .item = member,
+                                    .verb = ASK_MANIFEST,
                                     .offset = fetcher->containers[member].received};
 
     fetcher->containers[member].sent_ns = agent_now_ns(agent);
     if (holder < agent->config.node_count && holder != agent->config.node)
-        mail_send(agent, &message, NULL, 0, UINT32_MAX, NULL);
+        mail_send_service(agent, &message, NULL, 0, UINT32_MAX);
 }
 
-/* The number of members of the generation, if it is the core's ready one, or an own holding that is
+/* The number of members of the generation, if it is the core's ready one, or an own part that is
  * pinned while newer ones are committed (its members' own agents hold the parts). Otherwise 0. */
 static uint32_t
 count_members(const struct fetcher *fetcher, const struct cairn_roster **table)
@@ -187,18 +186,16 @@ count_members(const struct fetcher *fetcher, const struct cairn_roster **table)
 
     *table = NULL;
     cairn_core_look(fetcher->agent->core, &view);
-    if (!view.ready_from_files && view.ready.epoch == fetcher->generation.epoch &&
-        view.ready.step == fetcher->generation.step)
+    if (!view.ready_from_files && cairn_generation_compare(view.ready, fetcher->generation) == 0)
         return cairn_core_ready_members(fetcher->agent->core);
-    for (uint32_t i = 0; i < CAIRN_HOLDINGS_MAX; i++) {
-        struct cairn_holding_view holding;
+    for (uint32_t i = 0; i < CAIRN_PARTS_MAX; i++) {
+        struct cairn_part_view part;
 
-        if (cairn_core_look_holding(fetcher->agent->core, i, &holding) &&
-            holding.state == CAIRN_HOLDING_COMPLETE &&
-            holding.generation.epoch == fetcher->generation.epoch &&
-            holding.generation.step == fetcher->generation.step && holding.table) {
-            *table = holding.table;
-            return holding.table->member_count;
+        if (cairn_core_look_part(fetcher->agent->core, i, &part) &&
+            part.state == CAIRN_PART_COMPLETE &&
+            cairn_generation_compare(part.generation, fetcher->generation) == 0 && part.roster) {
+            *table = part.roster;
+            return part.roster->member_count;
         }
     }
     return 0;

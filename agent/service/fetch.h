@@ -3,7 +3,7 @@
  * spilled files.
  *
  * A fetcher first gathers the manifests of all containers of one generation: those of its own group
- * from the seals of its holding, the others from other agents. Then it reads runs of blocks into
+ * from the seals of its part, the others from other agents. Then it reads runs of blocks into
  * the caller's memory. Restoring trainers, spill and export use it.
  *
  * Invariants:
@@ -25,7 +25,7 @@
 
 struct cairn_agent;
 struct cairn_manifest;
-struct cairn_message;
+struct cairn_service_message;
 struct cairn_session_frame;
 struct fetcher;
 struct session;
@@ -42,7 +42,7 @@ bool fetch_frame(struct cairn_agent *agent, struct session *session,
 void fetch_forget(struct cairn_agent *agent, struct session *session);
 
 /* A FETCH or FETCHED of another agent. */
-void fetch_message(struct cairn_agent *agent, const struct cairn_message *message,
+void fetch_message(struct cairn_agent *agent, const struct cairn_service_message *message,
                    const uint8_t *payload, size_t payload_len);
 
 /* ---- fetchers ---- */
@@ -60,7 +60,7 @@ struct fetcher_run {
 };
 
 /*
- * Starts on a generation: in memory (the core's ready one, or one that an own complete holding
+ * Starts on a generation: in memory (the core's ready one, or one that an own complete part
  * keeps pinned), or in the files of its directory below spill_dir. `ready` is called once, from the
  * loop, maybe at once. CAIRN_NOT_FOUND: it is none of these; CAIRN_NOMEM.
  */

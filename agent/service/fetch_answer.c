@@ -17,12 +17,12 @@ static const uint64_t read_resend_ns = 1 * CAIRN_NS_PER_S;
 static const uint64_t gone_deadline_ns = 5 * CAIRN_NS_PER_S;
 
 static void
-answer_manifest(struct cairn_agent *agent, const struct cairn_message *ask,
-                const struct cairn_holding_view *view)
+answer_manifest(struct cairn_agent *agent, const struct cairn_service_message *ask,
+                const struct cairn_part_view *view)
 {
-    struct cairn_message answer = *ask;
+    struct cairn_service_message answer = *ask;
 
-    answer.type = CAIRN_MSG_FETCHED;
+    answer.kind = CAIRN_SERVICE_FETCHED;
     answer.to = ask->from;
     answer.from = agent->config.node;
     answer.err = view->manifest && ask->offset < view->manifest_len ? CAIRN_OK : CAIRN_NOT_FOUND;
@@ -35,65 +35,66 @@ answer_manifest(struct cairn_agent *agent, const struct cairn_message *ask,
         answer.bytes = view->manifest + ask->offset;
         answer.bytes_len = (uint32_t)(left < PART_BYTES ? left : PART_BYTES);
     }
-    mail_send(agent, &answer, NULL, 0, UINT32_MAX, NULL);
+    mail_send_service(agent, &answer, NULL, 0, UINT32_MAX);
 }
 
 static void
-answer_blocks(struct cairn_agent *agent, const struct cairn_message *ask, uint32_t holding,
-              const struct cairn_holding_view *view)
+answer_blocks(struct cairn_agent *agent, const struct cairn_service_message *ask, uint32_t part,
+              const struct cairn_part_view *view)
 {
-    struct cairn_message answer = *ask;
+    struct cairn_service_message answer = *ask;
     const uint8_t *payload = NULL;
 
-    answer.type = CAIRN_MSG_FETCHED;
+    answer.kind = CAIRN_SERVICE_FETCHED;
     answer.to = ask->from;
     answer.from = agent->config.node;
-    if (ask->block_count > 0 && ask->first_block <= view->data_blocks &&
-        ask->block_count <= view->data_blocks - ask->first_block)
-        payload = cairn_memory_data(agent->memory, holding, ask->first_block, ask->block_count);
+    if (ask->block_count > 0 && ask->offset <= view->data_blocks &&
+        ask->block_count <= view->data_blocks - ask->offset)
+        payload = cairn_memory_data(agent->memory, part, ask->offset, ask->block_count);
     answer.err = payload ? CAIRN_OK : CAIRN_NOT_FOUND;
     answer.bytes = NULL;
     answer.bytes_len = 0;
-    mail_send(agent, &answer, payload, payload ? (size_t)ask->block_count * CAIRN_BLOCK_BYTES : 0,
-              payload ? holding : UINT32_MAX, NULL);
+    mail_send_service(agent, &answer, payload,
+                      payload ? (size_t)ask->block_count * CAIRN_BLOCK_BYTES : 0,
+                      payload ? part : UINT32_MAX);
 }
 
 static void
-answer(struct cairn_agent *agent, const struct cairn_message *ask)
+answer(struct cairn_agent *agent, const struct cairn_service_message *ask)
 {
-    struct cairn_message refusal = *ask;
-    struct cairn_holding_view view;
-    uint32_t holding;
+    struct cairn_service_message refusal = *ask;
+    struct cairn_part_view view;
+    uint32_t part;
 
-    if (fetch_find_holding(agent, ask->generation, ask->member, &holding, &view)) {
-        if (ask->row == ASK_MANIFEST)
+    if (fetch_find_part(agent, ask->generation, ask->item, &part, &view)) {
+        if (ask->verb == ASK_MANIFEST)
             answer_manifest(agent, ask, &view);
         else
-            answer_blocks(agent, ask, holding, &view);
+            answer_blocks(agent, ask, part, &view);
         return;
     }
-    refusal.type = CAIRN_MSG_FETCHED;
+    refusal.kind = CAIRN_SERVICE_FETCHED;
     refusal.to = ask->from;
     refusal.from = agent->config.node;
     refusal.err = CAIRN_NOT_FOUND;
     refusal.bytes = NULL;
     refusal.bytes_len = 0;
-    mail_send(agent, &refusal, NULL, 0, UINT32_MAX, NULL);
+    mail_send_service(agent, &refusal, NULL, 0, UINT32_MAX);
 }
 
 static bool
-wants_manifest(const struct fetcher *fetcher, const struct cairn_message *message)
+wants_manifest(const struct fetcher *fetcher, const struct cairn_service_message *message)
 {
     return !fetcher->from_files && !fetcher->is_ready && !fetcher->is_failed &&
-           message->member < fetcher->container_count &&
+           message->item < fetcher->container_count &&
            cairn_generation_compare(message->generation, fetcher->generation) == 0 &&
            message->err == CAIRN_OK;
 }
 
 static void
-take_manifest_part(struct fetcher *fetcher, const struct cairn_message *message)
+take_manifest_part(struct fetcher *fetcher, const struct cairn_service_message *message)
 {
-    struct container *container = &fetcher->containers[message->member];
+    struct container *container = &fetcher->containers[message->item];
 
     if (container->whole || message->total == 0 ||
         message->total > fetcher->agent->mail.seal_bytes_max) /* a seal holds it, and more */
@@ -108,23 +109,23 @@ take_manifest_part(struct fetcher *fetcher, const struct cairn_message *message)
     memcpy(container->packed + container->received, message->bytes, message->bytes_len);
     container->received += message->bytes_len;
     if (container->received < container->packed_len) {
-        fetch_ask_manifest(fetcher, message->member);
+        fetch_ask_manifest(fetcher, message->item);
         return;
     }
-    if (fetch_take_manifest(fetcher, message->member, container->packed, container->packed_len))
+    if (fetch_take_manifest(fetcher, message->item, container->packed, container->packed_len))
         CAIRN_LOG_AT(WARN,
                      "fetch: the manifest of part %u came damaged from node %u: asked for again",
-                     message->member, message->from);
+                     message->item, message->from);
 }
 
 static void
-take_blocks(struct fetcher *fetcher, const struct cairn_message *message, const uint8_t *payload,
+take_blocks(struct fetcher *fetcher, const struct cairn_service_message *message, const uint8_t *payload,
             size_t payload_len)
 {
     struct read *read = fetch_find_read(fetcher, message->request);
     const struct cairn_manifest *manifest;
 
-    if (!read || message->member != read->container || message->first_block != read->first_block)
+    if (!read || message->item != read->container || message->offset != read->first_block)
         return;
     if (message->err || payload_len != (size_t)read->count * CAIRN_BLOCK_BYTES)
         return; /* asked again, perhaps of another holder */
@@ -140,16 +141,16 @@ take_blocks(struct fetcher *fetcher, const struct cairn_message *message, const 
 }
 
 void
-fetch_message(struct cairn_agent *agent, const struct cairn_message *message,
+fetch_message(struct cairn_agent *agent, const struct cairn_service_message *message,
               const uint8_t *payload, size_t payload_len)
 {
-    if (message->type == CAIRN_MSG_FETCH) {
+    if (message->kind == CAIRN_SERVICE_FETCH) {
         answer(agent, message);
         return;
     }
     for (struct fetcher *fetcher = agent->fetches->fetchers, *next; fetcher; fetcher = next) {
         next = fetcher->next;
-        if (message->row == ASK_MANIFEST) {
+        if (message->verb == ASK_MANIFEST) {
             bool wanted = wants_manifest(fetcher, message);
 
             if (wanted)

@@ -57,11 +57,11 @@ bool
 fetch_read_own(struct fetcher *fetcher, struct read *read)
 {
     const struct cairn_manifest *manifest = &fetcher->containers[read->container].manifest;
-    struct cairn_holding_view view;
+    struct cairn_part_view view;
     const uint8_t *source;
     uint32_t index;
 
-    if (!fetch_find_holding(fetcher->agent, fetcher->generation, read->container, &index, &view))
+    if (!fetch_find_part(fetcher->agent, fetcher->generation, read->container, &index, &view))
         return false;
     source = cairn_memory_data(fetcher->agent->memory, index, read->first_block, read->count);
     if (!source)
@@ -168,13 +168,13 @@ fetch_read_remote(struct fetcher *fetcher, struct read *read)
 {
     struct cairn_agent *agent = fetcher->agent;
     uint32_t holder = fetch_holder_of(fetcher, read->container);
-    struct cairn_message message = {.type = CAIRN_MSG_FETCH,
+    struct cairn_service_message message = {.kind = CAIRN_SERVICE_FETCH,
                                     .from = agent->config.node,
                                     .to = holder,
                                     .generation = fetcher->generation,
-                                    .member = read->container,
-                                    .row = ASK_BLOCKS,
-                                    .first_block = read->first_block,
+                                    .item = read->container,
+                                    .verb = ASK_BLOCKS,
+                                    .offset = read->first_block,
                                     .block_count = read->count,
                                     .request = read->id};
 
@@ -182,7 +182,7 @@ fetch_read_remote(struct fetcher *fetcher, struct read *read)
         fetcher->in_flight++;
     read->sent_ns = agent_now_ns(agent);
     if (holder < agent->config.node_count && holder != agent->config.node)
-        mail_send(agent, &message, NULL, 0, UINT32_MAX, NULL);
+        mail_send_service(agent, &message, NULL, 0, UINT32_MAX);
 }
 
 /* A read that ends at once may change the list, and call back. */

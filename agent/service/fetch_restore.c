@@ -47,12 +47,11 @@ find_own_container(const struct fetcher *fetcher, struct cairn_session_restore_i
 {
     info->own_container = CAIRN_CONTAINER_NONE;
     for (uint32_t i = 0; !fetcher->from_files && i < fetcher->agent->config.slots; i++) {
-        struct cairn_holding_view view;
+        struct cairn_part_view view;
 
-        if (!cairn_core_look_holding(fetcher->agent->core, i, &view) ||
-            view.state != CAIRN_HOLDING_COMPLETE ||
-            view.generation.epoch != fetcher->generation.epoch ||
-            view.generation.step != fetcher->generation.step)
+        if (!cairn_core_look_part(fetcher->agent->core, i, &view) ||
+            view.state != CAIRN_PART_COMPLETE ||
+            cairn_generation_compare(view.generation, fetcher->generation) != 0)
             continue;
         info->own_container = view.member;
         info->own_slot = i;
@@ -117,7 +116,7 @@ restore(struct cairn_agent *agent, struct session *session, uint32_t request)
 
     fetch_forget(agent, session);
     cairn_core_look(agent->core, &view);
-    if (view.frozen) {
+    if (view.fenced) {
         refuse_restore(agent, session, request, CAIRN_AGAIN, "a restore of the job is under way");
         return;
     }

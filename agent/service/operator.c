@@ -100,32 +100,31 @@ run_posted(void *context)
 }
 
 void
-operator_reply(struct cairn_agent *agent, const struct cairn_action *action)
+operator_reply(struct cairn_agent *agent, const struct cairn_action_reply *reply)
 {
-    struct request *request = request_find(agent, action->request);
+    struct request *request = request_find(agent, reply->request);
     struct cairn_core_view view;
 
     if (!request || !(request->waiting & WAIT_CORE))
         return;
     cairn_core_look(agent->core, &view);
     if (request->verb == VERB_SNAPSHOT) {
-        request->restored.outcome.err = action->err;
-        request->step = action->bytes ? strtoull((const char *)action->bytes, NULL, 10) : 0;
-    } else if (action->err == CAIRN_AGAIN && action->generation.step == 0 &&
-               action->bytes_len > 1) {
+        request->step = reply->generation.step;
+    } else if (reply->err == CAIRN_AGAIN && reply->generation.step == 0 && reply->text &&
+               reply->text[0]) {
         /* refused because another operation runs: the outcome is that one's */
         request->restored.outcome =
             (struct cairn_outcome){.err = CAIRN_AGAIN, .epoch = view.active};
         snprintf(request->restored.outcome.text, sizeof request->restored.outcome.text, "%s",
-                 (const char *)action->bytes);
+                 reply->text);
     } else {
         request->restored.outcome = *cairn_core_outcome(agent->core);
         /* a dry run changes no epoch, so that only its text tells where the generation lies */
         request->restored.from_files =
-            action->err == CAIRN_OK &&
+            reply->err == CAIRN_OK &&
             strstr(request->restored.outcome.text, ": taken from the spilled checkpoint\n");
     }
-    request->restored.outcome.err = action->err;
+    request->restored.outcome.err = reply->err;
     request->waiting &= ~(uint32_t)WAIT_CORE;
     if (!agent->operators->posted && cairn_loop_post(agent->loop, run_posted, agent) ==
                                          CAIRN_OK) /* else the next tick does it */
@@ -169,7 +168,7 @@ foresee_snapshot(struct cairn_agent *agent, struct request *request)
 
     cairn_core_look(agent->core, &view);
     request->step = view.last_step + 2;
-    if (view.frozen || view.self_member == UINT32_MAX || agent->regions.registered_ranks == 0)
+    if (view.fenced || view.self_member == UINT32_MAX || agent->regions.registered_ranks == 0)
         request->restored.outcome.err = CAIRN_NOT_FOUND;
     else if (view.last_step == 0)
         request->restored.outcome.err = CAIRN_AGAIN;

@@ -23,9 +23,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-struct cairn_action;
+struct cairn_action_reply;
 struct cairn_agent;
-struct cairn_message;
+struct cairn_service_message;
 struct cairn_session_frame;
 struct session;
 
@@ -34,10 +34,10 @@ bool operator_frame(struct cairn_agent *agent, struct session *session,
                     struct cairn_session_frame *frame);
 
 /* The core answers an operation that a request started. */
-void operator_reply(struct cairn_agent *agent, const struct cairn_action *action);
+void operator_reply(struct cairn_agent *agent, const struct cairn_action_reply *reply);
 
 /* A SERVICE message of another agent; messages of other services are ignored. */
-void operator_message(struct cairn_agent *agent, const struct cairn_message *message);
+void operator_message(struct cairn_agent *agent, const struct cairn_service_message *message);
 
 /* The session with this serial gets no more answers. */
 void operator_forget(struct cairn_agent *agent, uint64_t serial);

@@ -16,7 +16,7 @@
 
 enum {
     GATHER_MS = 1000,
-    ASK = 1, /* in a SERVICE message's `area` */
+    ASK = 1, /* in a OPERATOR message's `verb` */
     ANSWER = 2
 };
 
@@ -40,15 +40,15 @@ static void
 send_service(struct cairn_agent *agent, uint32_t to, uint32_t kind, uint64_t number,
              const char *text, size_t len)
 {
-    struct cairn_message message = {.type = CAIRN_MSG_SERVICE,
+    struct cairn_service_message message = {.kind = CAIRN_SERVICE_OPERATOR,
                                     .from = agent->config.node,
                                     .to = to,
-                                    .area = kind,
+                                    .verb = kind,
                                     .request = number,
                                     .bytes = (const uint8_t *)text,
                                     .bytes_len = (uint32_t)len};
 
-    mail_send(agent, &message, NULL, 0, UINT32_MAX, NULL);
+    mail_send_service(agent, &message, NULL, 0, UINT32_MAX);
 }
 
 bool
@@ -87,7 +87,7 @@ request_gathered(const struct cairn_agent *agent, const struct request *request)
 }
 
 static void
-answer_peer(struct cairn_agent *agent, const struct cairn_message *ask)
+answer_peer(struct cairn_agent *agent, const struct cairn_service_message *ask)
 {
     struct operator_node node;
     struct cairn_json_writer writer;
@@ -105,19 +105,19 @@ answer_peer(struct cairn_agent *agent, const struct cairn_message *ask)
 }
 
 void
-operator_message(struct cairn_agent *agent, const struct cairn_message *message)
+operator_message(struct cairn_agent *agent, const struct cairn_service_message *message)
 {
     struct request *request;
     struct operator_node node;
     struct cairn_json_reader reader;
 
-    if (message->area == ASK && message->bytes_len == sizeof ask_text - 1 &&
+    if (message->verb == ASK && message->bytes_len == sizeof ask_text - 1 &&
         memcmp(message->bytes, ask_text, sizeof ask_text - 1) == 0) {
         answer_peer(agent, message);
         return;
     }
     request = request_find(agent, message->request);
-    if (message->area != ANSWER || !request || !request->nodes ||
+    if (message->verb != ANSWER || !request || !request->nodes ||
         message->from >= agent->config.node_count)
         return;
     cairn_json_reader_init(&reader, message->bytes, message->bytes_len);

@@ -27,12 +27,14 @@ static const uint64_t FRESH_NS = 1000000000;
 struct cairn_generation
 operator_newest(const struct operator_node *nodes, uint32_t node_count, bool *from_files)
 {
-    struct cairn_generation newest = {0, 0};
+    struct cairn_generation newest = {0};
 
     *from_files = false;
     for (uint32_t i = 0; i < node_count; i++) {
-        struct cairn_generation committed = {nodes[i].committed_epoch, nodes[i].committed_step};
-        struct cairn_generation ready = {nodes[i].ready_epoch, nodes[i].ready_step};
+        struct cairn_generation committed = {
+            nodes[i].committed_epoch, nodes[i].committed_step, nodes[i].committed_run};
+        struct cairn_generation ready = {nodes[i].ready_epoch, nodes[i].ready_step,
+                                         nodes[i].ready_run};
 
         if (!nodes[i].known)
             continue;
@@ -52,11 +54,11 @@ static uint32_t
 part_holder(const struct operator_job *job, struct cairn_generation generation, uint32_t member)
 {
     for (uint32_t i = 0; i < job->config->node_count; i++)
-        for (uint32_t h = 0; job->nodes[i].known && h < job->nodes[i].holding_count; h++) {
-            const struct operator_holding *holding = &job->nodes[i].holdings[h];
+        for (uint32_t h = 0; job->nodes[i].known && h < job->nodes[i].part_count; h++) {
+            const struct operator_part *part = &job->nodes[i].parts[h];
 
-            if (holding->member == member && holding->state == CAIRN_HOLDING_COMPLETE &&
-                cairn_generation_compare(holding->generation, generation) == 0)
+            if (part->member == member && part->state == CAIRN_PART_COMPLETE &&
+                cairn_generation_compare(part->generation, generation) == 0)
                 return i;
         }
     return UINT32_MAX;
@@ -112,15 +114,15 @@ sum_nodes(const struct operator_job *job, struct operator_health *out)
         out->fence_ns_p50 = larger(out->fence_ns_p50, node->fence_ns_p50);
         out->fence_ns_p99 = larger(out->fence_ns_p99, node->fence_ns_p99);
         out->fence_ns_max = larger(out->fence_ns_max, node->fence_ns_max);
-        for (uint32_t h = 0; h < node->holding_count; h++) {
-            const struct operator_holding *holding = &node->holdings[h];
+        for (uint32_t h = 0; h < node->part_count; h++) {
+            const struct operator_part *part = &node->parts[h];
 
-            out->bad_blocks += holding->bad_blocks;
-            if (cairn_generation_compare(holding->generation, job->newest) != 0)
+            out->bad_blocks += part->bad_blocks;
+            if (cairn_generation_compare(part->generation, job->newest) != 0)
                 continue;
-            out->bytes += holding->data_bytes;
-            if (holding->age_ns < out->age_ns)
-                out->age_ns = holding->age_ns;
+            out->bytes += part->data_bytes;
+            if (part->age_ns < out->age_ns)
+                out->age_ns = part->age_ns;
         }
     }
     if (out->last_step > job->newest.step)
@@ -150,8 +152,8 @@ same_domain(const struct cairn_config *config, uint32_t a, uint32_t b)
 static bool
 survives_domain_of(const struct operator_job *job, const uint32_t *holders, uint32_t node)
 {
-    for (uint32_t g = 0; g < job->table->group_count; g++) {
-        const struct cairn_roster_group *group = &job->table->groups[g];
+    for (uint32_t g = 0; g < job->roster->group_count; g++) {
+        const struct cairn_roster_group *group = &job->roster->groups[g];
         uint32_t lost = 0;
 
         for (uint32_t p = 0; p < group->count; p++) {
@@ -168,25 +170,25 @@ survives_domain_of(const struct operator_job *job, const uint32_t *holders, uint
 static void
 find_protection(const struct operator_job *job, struct operator_health *out)
 {
-    const struct cairn_roster *table = job->table;
+    const struct cairn_roster *roster = job->roster;
     uint32_t *holders;
 
     out->survives = -1;
-    if (!table || job->newest.step == 0 || job->newest_from_files)
+    if (!roster || job->newest.step == 0 || job->newest_from_files)
         return;
-    holders = calloc(table->member_count, sizeof *holders);
+    holders = calloc(roster->member_count, sizeof *holders);
     if (!holders)
         return;
-    out->parts = table->member_count;
-    out->group_count = table->group_count;
-    for (uint32_t m = 0; m < table->member_count; m++) {
+    out->parts = roster->member_count;
+    out->group_count = roster->group_count;
+    for (uint32_t m = 0; m < roster->member_count; m++) {
         holders[m] = part_holder(job, job->newest, m);
         out->missing += holders[m] == UINT32_MAX;
     }
     out->survives = INT32_MAX;
     out->parity = UINT32_MAX;
-    for (uint32_t g = 0; g < table->group_count; g++) {
-        const struct cairn_roster_group *group = &table->groups[g];
+    for (uint32_t g = 0; g < roster->group_count; g++) {
+        const struct cairn_roster_group *group = &roster->groups[g];
         int32_t left = (int32_t)group->parity;
 
         for (uint32_t p = 0; p < group->count; p++)
@@ -212,7 +214,7 @@ check_nodes(const struct operator_job *job, struct operator_health *health)
     uint32_t denied = 0, unkept = 0, outside = 0;
     char names[128] = "";
     size_t used = 0;
-    bool frozen = false;
+    bool fenced = false;
 
     for (uint32_t i = 0; i < job->config->node_count; i++) {
         const struct operator_node *node = &job->nodes[i];
@@ -223,7 +225,7 @@ check_nodes(const struct operator_job *job, struct operator_health *health)
             used += len > 0 ? (size_t)len : 0;
             named++;
         }
-        frozen |= node->known && node->frozen;
+        fenced |= node->known && node->fenced;
         if (!node->known)
             continue;
         waiting += node->trainers && node->trainers < node->local_ranks;
@@ -263,7 +265,7 @@ check_nodes(const struct operator_job *job, struct operator_health *health)
                   "when no other node is missing",
                   "on %u node%s no keeper holds the memory: it would be lost with its agent",
                   unkept, unkept == 1 ? "" : "s");
-    if (frozen)
+    if (fenced)
         add_check(health, OPERATOR_WARN, "restore-running",
                   "wait for it; `cairn restore` takes an unfinished one over",
                   "a restore is under way or was left unfinished: nothing new is captured");

@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { HOLDING_NUMBERS = 8 };
+enum { PART_NUMBERS = 9 };
 
 static const struct field {
     const char *name;
@@ -69,16 +69,16 @@ fill_trainers(const struct cairn_agent *agent, struct operator_node *out)
 }
 
 static void
-fill_holdings(const struct cairn_agent *agent, struct operator_node *out)
+fill_parts(const struct cairn_agent *agent, struct operator_node *out)
 {
-    for (uint32_t i = 0; i < CAIRN_HOLDINGS_MAX; i++) {
-        struct cairn_holding_view view;
+    for (uint32_t i = 0; i < CAIRN_PARTS_MAX; i++) {
+        struct cairn_part_view view;
 
-        if (!cairn_core_look_holding(agent->core, i, &view) || view.state == CAIRN_HOLDING_FREE)
+        if (!cairn_core_look_part(agent->core, i, &view) || view.state == CAIRN_PART_FREE)
             continue;
         out->mended_records += view.record_mended;
-        out->holdings[out->holding_count++] =
-            (struct operator_holding){.generation = view.generation,
+        out->parts[out->part_count++] =
+            (struct operator_part){.generation = view.generation,
                                       .member = view.member,
                                       .state = view.state,
                                       .committed = view.committed,
@@ -101,15 +101,18 @@ operator_node_fill(struct cairn_agent *agent, struct operator_node *out)
     out->uptime_ns = cairn_clock_wall_ns(&agent->clock) - agent->started_wall_ns;
     out->promised = view.promised;
     out->active = view.active;
-    out->frozen = view.frozen;
+    out->blank = view.blank;
+    out->fenced = view.fenced;
     out->busy = view.busy;
     out->unkept = agent->unkept;
     out->denied_peers = mail_denied_peers(agent);
     out->last_step = view.last_step;
     out->committed_epoch = view.committed.epoch;
     out->committed_step = view.committed.step;
+    out->committed_run = view.committed.run;
     out->ready_epoch = view.ready.epoch;
     out->ready_step = view.ready.step;
+    out->ready_run = view.ready.run;
     out->ready_from_files = view.ready_from_files;
     (void)commit_age_ns(agent, view.committed, &out->protect_ns);
     out->reserved_bytes = cairn_memory_reserved_bytes(agent->memory);
@@ -119,7 +122,7 @@ operator_node_fill(struct cairn_agent *agent, struct operator_node *out)
     operator_coverage_fill(agent, out);
     timing_fill(agent, out);
     replanning_fill(agent, out);
-    fill_holdings(agent, out);
+    fill_parts(agent, out);
 }
 
 void
@@ -130,11 +133,12 @@ operator_node_fini(struct operator_node *node)
 }
 
 static void
-holding_numbers(const struct operator_holding *holding, uint64_t numbers[HOLDING_NUMBERS])
+part_numbers(const struct operator_part *part, uint64_t numbers[PART_NUMBERS])
 {
-    const uint64_t values[HOLDING_NUMBERS] = {
-        holding->generation.epoch, holding->generation.step, holding->member,     holding->state,
-        holding->committed,        holding->data_bytes,      holding->bad_blocks, holding->age_ns};
+    const uint64_t values[PART_NUMBERS] = {
+        part->generation.epoch, part->generation.step, part->member,
+        part->state,            part->committed,       part->data_bytes,
+        part->bad_blocks,       part->age_ns,          part->generation.run};
 
     memcpy(numbers, values, sizeof values);
 }
@@ -150,14 +154,14 @@ operator_node_write(struct cairn_json_writer *writer, const struct operator_node
         cairn_json_write_key(writer, fields[i].name);
         cairn_json_write_u64(writer, value);
     }
-    cairn_json_write_key(writer, "holdings");
+    cairn_json_write_key(writer, "parts");
     cairn_json_write_array_begin(writer);
-    for (uint32_t i = 0; i < node->holding_count; i++) {
-        uint64_t numbers[HOLDING_NUMBERS];
+    for (uint32_t i = 0; i < node->part_count; i++) {
+        uint64_t numbers[PART_NUMBERS];
 
-        holding_numbers(&node->holdings[i], numbers);
+        part_numbers(&node->parts[i], numbers);
         cairn_json_write_array_begin(writer);
-        for (uint32_t n = 0; n < HOLDING_NUMBERS; n++)
+        for (uint32_t n = 0; n < PART_NUMBERS; n++)
             cairn_json_write_u64(writer, numbers[n]);
         cairn_json_write_array_end(writer);
     }
@@ -171,25 +175,25 @@ operator_node_write(struct cairn_json_writer *writer, const struct operator_node
 
 /* Skips further numbers: they come from a newer version. */
 static void
-read_holding(struct cairn_json_reader *reader, struct operator_node *node)
+read_part(struct cairn_json_reader *reader, struct operator_node *node)
 {
-    uint64_t numbers[HOLDING_NUMBERS] = {0};
+    uint64_t numbers[PART_NUMBERS] = {0};
     uint32_t count = 0;
 
     cairn_json_array_begin(reader);
     while (cairn_json_array_next(reader)) {
         uint64_t value = cairn_json_read_u64(reader, UINT64_MAX);
 
-        if (count < HOLDING_NUMBERS)
+        if (count < PART_NUMBERS)
             numbers[count++] = value;
     }
-    if (count < HOLDING_NUMBERS || numbers[3] > CAIRN_HOLDING_REBUILDING ||
-        node->holding_count == CAIRN_HOLDINGS_MAX) {
-        cairn_json_reader_fail(reader, "a holding is malformed, or one too many");
+    if (count < PART_NUMBERS || numbers[3] > CAIRN_PART_REBUILDING ||
+        node->part_count == CAIRN_PARTS_MAX) {
+        cairn_json_reader_fail(reader, "a part is malformed, or one too many");
         return;
     }
-    node->holdings[node->holding_count++] =
-        (struct operator_holding){.generation = {numbers[0], numbers[1]},
+    node->parts[node->part_count++] =
+        (struct operator_part){.generation = {numbers[0], numbers[1], numbers[8]},
                                   .member = numbers[2],
                                   .state = numbers[3],
                                   .committed = numbers[4],
@@ -218,10 +222,10 @@ operator_node_read(struct cairn_json_reader *reader, struct operator_node *out)
     while (cairn_json_object_next(reader, key, sizeof key)) {
         uint64_t *field = find_field(&node, key);
 
-        if (strcmp(key, "holdings") == 0) {
+        if (strcmp(key, "parts") == 0) {
             cairn_json_array_begin(reader);
             while (cairn_json_array_next(reader))
-                read_holding(reader, &node);
+                read_part(reader, &node);
             continue;
         }
         if (strcmp(key, "coverage") == 0) {

@@ -185,12 +185,12 @@ put_checks(struct cairn_json_writer *writer, const struct operator_health *healt
 static struct cairn_generation
 newest_complete(const struct operator_node *node)
 {
-    struct cairn_generation newest = {0, 0};
+    struct cairn_generation newest = {0};
 
-    for (uint32_t h = 0; h < node->holding_count; h++)
-        if (node->holdings[h].state == CAIRN_HOLDING_COMPLETE &&
-            cairn_generation_compare(node->holdings[h].generation, newest) > 0)
-            newest = node->holdings[h].generation;
+    for (uint32_t h = 0; h < node->part_count; h++)
+        if (node->parts[h].state == CAIRN_PART_COMPLETE &&
+            cairn_generation_compare(node->parts[h].generation, newest) > 0)
+            newest = node->parts[h].generation;
     return newest;
 }
 
@@ -217,7 +217,8 @@ put_node(struct cairn_json_writer *writer, const struct operator_job *job, uint3
         write_generation(writer, "complete", newest_complete(node));
         put_u64(writer, "reserved_bytes", node->reserved_bytes);
         put_u64(writer, "uptime_ns", node->uptime_ns);
-        put_bool(writer, "frozen", node->frozen);
+        put_bool(writer, "blank", node->blank);
+        put_bool(writer, "fenced", node->fenced);
         put_bool(writer, "busy", node->busy);
     }
     cairn_json_write_object_end(writer);
@@ -288,21 +289,21 @@ list_memory(const struct operator_job *job, struct listed *list)
     uint32_t count = 0;
 
     for (uint32_t i = 0; i < job->config->node_count; i++)
-        for (uint32_t h = 0; job->nodes[i].known && h < job->nodes[i].holding_count; h++) {
-            const struct operator_holding *holding = &job->nodes[i].holdings[h];
-            struct listed *entry = list_entry(list, &count, holding->generation);
+        for (uint32_t h = 0; job->nodes[i].known && h < job->nodes[i].part_count; h++) {
+            const struct operator_part *part = &job->nodes[i].parts[h];
+            struct listed *entry = list_entry(list, &count, part->generation);
 
             if (!entry)
                 continue;
-            entry->bytes += holding->data_bytes;
-            entry->committed |= holding->committed != 0;
-            entry->rebuilding |= holding->state == CAIRN_HOLDING_REBUILDING;
-            if (holding->state == CAIRN_HOLDING_COMPLETE)
+            entry->bytes += part->data_bytes;
+            entry->committed |= part->committed != 0;
+            entry->rebuilding |= part->state == CAIRN_PART_REBUILDING;
+            if (part->state == CAIRN_PART_COMPLETE)
                 entry->complete++;
             else
                 entry->open++;
-            if (holding->age_ns < entry->age_ns)
-                entry->age_ns = holding->age_ns;
+            if (part->age_ns < entry->age_ns)
+                entry->age_ns = part->age_ns;
         }
     return count;
 }

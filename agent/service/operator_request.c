@@ -129,8 +129,8 @@ request_exit_code(cairn_err err)
 void
 request_run_core(struct cairn_agent *agent, struct request *request, enum cairn_operation operation)
 {
-    struct cairn_event event = {
-        .type = CAIRN_EVENT_OPERATOR, .operation = operation, .request = request->number};
+    struct cairn_event event = {.type = CAIRN_EVENT_OPERATOR,
+                                .as.op = {.operation = operation, .request = request->number}};
 
     request->waiting |= WAIT_CORE;
     agent_step(agent, &event, NULL);
@@ -144,17 +144,17 @@ request_fill_job(struct cairn_agent *agent, const struct request *request, struc
     cairn_core_look(agent->core, &view);
     *job = (struct operator_job){.config = &agent->config,
                                  .nodes = request->nodes,
-                                 .table = view.table,
+                                 .roster = view.roster,
                                  .files = request->files,
                                  .ledger = timing_ledger(agent)};
     job->newest =
         operator_newest(request->nodes, agent->config.node_count, &job->newest_from_files);
-    for (uint32_t i = 0; i < CAIRN_HOLDINGS_MAX; i++) {
-        struct cairn_holding_view holding;
+    for (uint32_t i = 0; i < CAIRN_PARTS_MAX; i++) {
+        struct cairn_part_view part;
 
-        if (cairn_core_look_holding(agent->core, i, &holding) &&
-            holding.state == CAIRN_HOLDING_COMPLETE && holding.table &&
-            cairn_generation_compare(holding.generation, job->newest) == 0)
-            job->table = holding.table;
+        if (cairn_core_look_part(agent->core, i, &part) &&
+            part.state == CAIRN_PART_COMPLETE && part.roster &&
+            cairn_generation_compare(part.generation, job->newest) == 0)
+            job->roster = part.roster;
     }
 }

@@ -102,7 +102,7 @@ request_export_ready(struct cairn_agent *agent, struct request *request)
     uint32_t members = cairn_core_ready_members(agent->core);
 
     cairn_core_look(agent->core, &view);
-    if (view.ready.step == 0 || view.frozen || !is_wanted(request, view.ready) ||
+    if (view.ready.step == 0 || view.fenced || !is_wanted(request, view.ready) ||
         (members == 0 && !view.ready_from_files))
         return false;
     for (uint32_t m = 0; m < members; m++) {
@@ -136,7 +136,7 @@ chosen(struct cairn_agent *agent, struct request *request)
 
     cairn_core_look(agent->core, &view);
     restored->ready = !restored->outcome.err && restored->outcome.lost_members == 0 &&
-                      !view.frozen &&
+                      !view.fenced &&
                       cairn_generation_compare(view.ready, restored->outcome.generation) == 0;
     if (restored->outcome.err ||
         (request->dry_run && is_wanted(request, restored->outcome.generation))) {
@@ -270,14 +270,14 @@ answer_verify(struct cairn_agent *agent, struct request *request)
 
         verified.answering += node->known;
         verified.mended_records += node->known ? node->mended_records : 0;
-        for (uint32_t h = 0; node->known && h < node->holding_count; h++) {
-            if (cairn_generation_compare(node->holdings[h].generation,
+        for (uint32_t h = 0; node->known && h < node->part_count; h++) {
+            if (cairn_generation_compare(node->parts[h].generation,
                                          verified.outcome.generation) == 0)
-                verified.still_bad_blocks += node->holdings[h].bad_blocks;
+                verified.still_bad_blocks += node->parts[h].bad_blocks;
             else
-                verified.other_bad_blocks += node->holdings[h].bad_blocks;
-            if (node->holdings[h].state == CAIRN_HOLDING_COMPLETE)
-                verified.checked_bytes += node->holdings[h].data_bytes;
+                verified.other_bad_blocks += node->parts[h].bad_blocks;
+            if (node->parts[h].state == CAIRN_PART_COMPLETE)
+                verified.checked_bytes += node->parts[h].data_bytes;
         }
     }
     verified.dry_run = request->dry_run;

@@ -21,11 +21,11 @@ enum { OPERATOR_EPOCH_SHIFT = 16 };
 
 #define OPERATOR_UNKNOWN UINT64_MAX /* of an age or a duration */
 
-/* One holding as an agent reports it; in JSON an array of these numbers in this order. */
-struct operator_holding {
+/* One part as an agent reports it; in JSON an array of these numbers in this order. */
+struct operator_part {
     struct cairn_generation generation;
     uint64_t member;
-    uint64_t state; /* enum cairn_holding_state */
+    uint64_t state; /* enum cairn_part_state */
     uint64_t committed;
     uint64_t data_bytes;
     uint64_t bad_blocks;
@@ -39,7 +39,8 @@ struct operator_holding {
     X(uptime_ns)                                                                                   \
     X(promised)                                                                                    \
     X(active)                                                                                      \
-    X(frozen)                                                                                      \
+    X(blank)  /* has forgotten its part */                                                         \
+    X(fenced) /* promised an epoch that is not active yet */                                       \
     X(busy)                                                                                        \
     X(unkept)         /* no keeper holds its memory */                                             \
     X(denied_peers)   /* with another key or job, or not who they should be */                     \
@@ -49,8 +50,10 @@ struct operator_holding {
     X(last_step)                                                                                   \
     X(committed_epoch)                                                                             \
     X(committed_step)                                                                              \
+    X(committed_run)                                                                               \
     X(ready_epoch)                                                                                 \
     X(ready_step)                                                                                  \
+    X(ready_run)                                                                                   \
     X(ready_from_files)                                                                            \
     X(protect_ns)     /* of the newest commit: from the first grant on; 0 unknown */               \
     X(reserved_bytes) /* memory of this agent */                                                   \
@@ -128,8 +131,8 @@ struct operator_node {
 #define OPERATOR_NODE_FIELD(name) uint64_t name;
     OPERATOR_NODE_LIST(OPERATOR_NODE_FIELD)
 #undef OPERATOR_NODE_FIELD
-    uint32_t holding_count;
-    struct operator_holding holdings[CAIRN_HOLDINGS_MAX];
+    uint32_t part_count;
+    struct operator_part parts[CAIRN_PARTS_MAX];
     struct operator_coverage *coverage; /* owned; NULL: of no rank anything is known */
 };
 
@@ -160,7 +163,7 @@ struct operator_files {
 struct operator_job {
     const struct cairn_config *config;
     const struct operator_node *nodes; /* [config->node_count] */
-    const struct cairn_roster *table;  /* of `newest`, or the active one; NULL unknown */
+    const struct cairn_roster *roster; /* of `newest`, or the active one; NULL unknown */
     struct cairn_generation newest;    /* the newest committed or restored one, step 0: none */
     bool newest_from_files;
     const struct operator_files *files;

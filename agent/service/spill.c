@@ -18,7 +18,7 @@
 cairn_err
 spill_open(struct cairn_agent *agent)
 {
-    struct cairn_generation newest = {0, 0};
+    struct cairn_generation newest = {0};
     cairn_err err;
 
     agent->spill = calloc(1, sizeof *agent->spill);
@@ -67,11 +67,11 @@ spill_committed(struct cairn_agent *agent, struct cairn_generation generation)
 }
 
 void
-spill_message(struct cairn_agent *agent, const struct cairn_message *message)
+spill_message(struct cairn_agent *agent, const struct cairn_service_message *message)
 {
-    if (message->row < SPILL_START || !agent->spill || agent->stopping)
+    if (message->verb < SPILL_START || !agent->spill || agent->stopping)
         return;
-    switch (message->row) {
+    switch (message->verb) {
     case SPILL_START:
         spill_part_start(agent, message);
         break;

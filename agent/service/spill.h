@@ -15,7 +15,7 @@
 #include <stdint.h>
 
 struct cairn_agent;
-struct cairn_message;
+struct cairn_service_message;
 
 /* ---- the service ---- */
 CAIRN_MUST_CHECK cairn_err spill_open(struct cairn_agent *agent);
@@ -26,7 +26,7 @@ void spill_tick(struct cairn_agent *agent);
 void spill_committed(struct cairn_agent *agent, struct cairn_generation generation);
 
 /* A SERVICE message of another agent; messages of other services are ignored. */
-void spill_message(struct cairn_agent *agent, const struct cairn_message *message);
+void spill_message(struct cairn_agent *agent, const struct cairn_service_message *message);
 
 /* ---- exports ---- */
 

@@ -39,7 +39,7 @@ clear_unfinished(struct spill_disk_job *job, int spill_fd)
     cairn_err err = cairn_spill_list(spill_fd, &list, &count);
 
     for (size_t i = 0; !err && i < count; i++) {
-        bool newer = cairn_generation_compare(list[i].generation, job->generation) > 0;
+        bool newer = cairn_spill_compare(list[i].generation, job->generation) > 0;
 
         if (list[i].committed && newer)
             err = fail(job, CAIRN_CONFIG,
@@ -305,7 +305,7 @@ spill_disk_submit(struct cairn_agent *agent, struct spill_disk_job *job)
 struct cairn_generation
 spill_disk_newest(const char *spill_dir, uint64_t job_id)
 {
-    struct cairn_generation newest = {0, 0};
+    struct cairn_generation newest = {0};
     struct cairn_spilled *list = NULL;
     size_t count = 0;
     int spill_fd = -1;

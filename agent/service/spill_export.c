@@ -227,7 +227,7 @@ export_dir_ready(struct spill_disk_job *job)
 }
 
 void
-spill_export_message(struct cairn_agent *agent, const struct cairn_message *message)
+spill_export_message(struct cairn_agent *agent, const struct cairn_service_message *message)
 {
     struct spill_export *export = agent->spill->export;
 
@@ -276,9 +276,9 @@ check_export(struct cairn_agent *agent, const char *dir, const struct cairn_core
                  (int)CAIRN_CONFIG_PATH_BYTES_MAX);
         return CAIRN_INVAL;
     }
-    if (view->frozen || agent->spill->export) {
+    if (view->fenced || agent->spill->export) {
         snprintf(text, text_bytes, "%s: try again when it is over",
-                 view->frozen ? "a restore of the job is under way"
+                 view->fenced ? "a restore of the job is under way"
                               : "another export is under way");
         return CAIRN_AGAIN;
     }

@@ -9,7 +9,7 @@
 #include "agent/service/spill_state.h"
 
 /* A PINNED arrived. */
-void spill_export_message(struct cairn_agent *agent, const struct cairn_message *message);
+void spill_export_message(struct cairn_agent *agent, const struct cairn_service_message *message);
 void spill_export_tick(struct cairn_agent *agent);
 void spill_export_close(struct cairn_agent *agent);
 

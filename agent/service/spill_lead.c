@@ -67,11 +67,11 @@ spill_lead_fini(struct cairn_agent *agent)
 static bool
 is_leader(const struct cairn_agent *agent, const struct cairn_core_view *view)
 {
-    if (!view->table || view->self_member == UINT32_MAX)
+    if (!view->roster || view->self_member == UINT32_MAX)
         return false;
-    for (uint32_t m = 0; m < view->table->member_count; m++)
-        if (view->table->members[m].agent < agent->config.node &&
-            cairn_core_alive(agent->core, view->table->members[m].agent))
+    for (uint32_t m = 0; m < view->roster->member_count; m++)
+        if (view->roster->members[m].agent < agent->config.node &&
+            cairn_core_alive(agent->core, view->roster->members[m].agent))
             return false;
     return true;
 }
@@ -285,25 +285,25 @@ open_files(struct cairn_agent *agent)
 }
 
 static void
-send_ack(struct cairn_agent *agent, const struct cairn_message *message, uint64_t received)
+send_ack(struct cairn_agent *agent, const struct cairn_service_message *message, uint64_t received)
 {
-    struct cairn_message ack = {.type = CAIRN_MSG_SERVICE,
+    struct cairn_service_message ack = {.kind = CAIRN_SERVICE_SPILL,
                                 .from = agent->config.node,
                                 .to = message->from,
                                 .generation = message->generation,
-                                .row = SPILL_CRCS_ACK,
-                                .stripe = message->stripe,
+                                .verb = SPILL_CRCS_ACK,
+                                .item = message->item,
                                 .request = message->request,
                                 .offset = received};
 
-    mail_send(agent, &ack, NULL, 0, UINT32_MAX, NULL);
+    mail_send_service(agent, &ack, NULL, 0, UINT32_MAX);
 }
 
 /* Adds a part that follows what is here. */
 static cairn_err
-add_crcs(struct spill_lead *lead, struct cairn_universal *plan, const struct cairn_message *message)
+add_crcs(struct spill_lead *lead, struct cairn_universal *plan, const struct cairn_service_message *message)
 {
-    uint32_t file = message->stripe, count = message->bytes_len / 8;
+    uint32_t file = message->item, count = message->bytes_len / 8;
     uint64_t total = plan->files[file].block_count;
     struct cairn_reader reader;
     cairn_err err;
@@ -329,7 +329,7 @@ add_crcs(struct spill_lead *lead, struct cairn_universal *plan, const struct cai
 }
 
 static void
-take_crcs(struct cairn_agent *agent, const struct cairn_message *message)
+take_crcs(struct cairn_agent *agent, const struct cairn_service_message *message)
 {
     struct spill_lead *lead = &agent->spill->lead;
     struct cairn_core_view view;
@@ -340,9 +340,9 @@ take_crcs(struct cairn_agent *agent, const struct cairn_message *message)
         return; /* told again */
     plan = spill_run_plan(agent->spill->part.run);
     cairn_core_look(agent->core, &view);
-    if (message->stripe >= lead->file_count || message->bytes_len % 8 != 0 ||
-        message->total != plan->files[message->stripe].block_count ||
-        plan->files[message->stripe].writer != cairn_roster_member_of(view.table, message->from) ||
+    if (message->item >= lead->file_count || message->bytes_len % 8 != 0 ||
+        message->total != plan->files[message->item].block_count ||
+        plan->files[message->item].writer != cairn_roster_member_of(view.roster, message->from) ||
         message->offset > message->total ||
         message->bytes_len / 8 > message->total - message->offset) {
         give_up(agent, CAIRN_INTERNAL, "node %u plans other files than node %u", message->from,
@@ -350,7 +350,7 @@ take_crcs(struct cairn_agent *agent, const struct cairn_message *message)
         return;
     }
     lead->progress_ns = agent_now_ns(agent);
-    if (lead->received[message->stripe] != all_received) {
+    if (lead->received[message->item] != all_received) {
         err = add_crcs(lead, plan, message);
         if (err) {
             give_up(agent, err, "checksums of a file cannot be kept: %s", cairn_err_text(err));
@@ -358,13 +358,13 @@ take_crcs(struct cairn_agent *agent, const struct cairn_message *message)
         }
     }
     send_ack(agent, message,
-             lead->received[message->stripe] == all_received ? message->total
-                                                             : lead->received[message->stripe]);
+             lead->received[message->item] == all_received ? message->total
+                                                             : lead->received[message->item]);
     commit_when_whole(agent);
 }
 
 static void
-take_progress(struct cairn_agent *agent, const struct cairn_message *message)
+take_progress(struct cairn_agent *agent, const struct cairn_service_message *message)
 {
     struct spill_lead *lead = &agent->spill->lead;
     struct lead_member *member = &lead->members[message->from];
@@ -382,20 +382,20 @@ take_progress(struct cairn_agent *agent, const struct cairn_message *message)
 }
 
 void
-spill_lead_message(struct cairn_agent *agent, const struct cairn_message *message)
+spill_lead_message(struct cairn_agent *agent, const struct cairn_service_message *message)
 {
     struct spill_lead *lead = &agent->spill->lead;
 
     if (lead->state == LEAD_NONE || lead->request != message->request) {
-        if (message->row !=
+        if (message->verb !=
             SPILL_ENDED) /* of a spill that is over, or from before a restart of this agent */
             spill_send(agent, message->from, SPILL_END, message->request, message->generation,
                        CAIRN_STALE, "");
         return;
     }
-    if (message->row == SPILL_ENDED)
+    if (message->verb == SPILL_ENDED)
         lead->members[message->from].ended = true;
-    else if (message->row == SPILL_CRCS)
+    else if (message->verb == SPILL_CRCS)
         take_crcs(agent, message);
     else
         take_progress(agent, message);
@@ -430,8 +430,8 @@ tell_start(struct cairn_agent *agent, enum spill_row row)
 
     cairn_core_look(agent->core, &view);
     lead->sent_ns = agent_now_ns(agent);
-    for (uint32_t m = 0; m < view.table->member_count; m++) {
-        uint32_t a = view.table->members[m].agent;
+    for (uint32_t m = 0; m < view.roster->member_count; m++) {
+        uint32_t a = view.roster->members[m].agent;
 
         if (a != agent->config.node && !lead->members[a].heard)
             spill_send(agent, a, row, lead->request, lead->generation, CAIRN_OK, "");
@@ -443,10 +443,10 @@ begun(struct spill_disk_job *job)
 {
     struct cairn_agent *agent = job->agent;
     struct spill_lead *lead = &agent->spill->lead;
-    struct cairn_message start = {.type = CAIRN_MSG_SERVICE,
+    struct cairn_service_message start = {.kind = CAIRN_SERVICE_SPILL,
                                   .from = agent->config.node,
                                   .to = agent->config.node,
-                                  .row = SPILL_START};
+                                  .verb = SPILL_START};
 
     if (lead->state != LEAD_BEGIN || lead->request != job->request || agent->stopping)
         return;
@@ -472,10 +472,10 @@ spill_lead_committed(struct cairn_agent *agent, struct cairn_generation generati
     cairn_err err;
 
     cairn_core_look(agent->core, &view);
-    if (!is_leader(agent, &view) || view.frozen || lead->state != LEAD_NONE ||
+    if (!is_leader(agent, &view) || view.fenced || lead->state != LEAD_NONE ||
         state->part.request || agent_now_ns(agent) < state->pause_ns ||
         cairn_generation_compare(generation, state->tried) <= 0 ||
-        find_dead(agent, view.table) != UINT32_MAX)
+        find_dead(agent, view.roster) != UINT32_MAX)
         return; /* skipped, never queued */
     free(lead->members);
     *lead = (struct spill_lead){.state = LEAD_BEGIN,
@@ -513,11 +513,11 @@ tick_write(struct cairn_agent *agent, uint64_t now_ns)
     uint32_t dead;
 
     cairn_core_look(agent->core, &view);
-    if (view.active != lead->epoch || view.frozen || !view.table) {
+    if (view.active != lead->epoch || view.fenced || !view.roster) {
         give_up(agent, CAIRN_STALE, "a new epoch began");
         return;
     }
-    dead = find_dead(agent, view.table);
+    dead = find_dead(agent, view.roster);
     if (dead != UINT32_MAX) {
         give_up(agent, CAIRN_PEER, "node %u died", dead);
         return;

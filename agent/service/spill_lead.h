@@ -13,7 +13,7 @@
 void spill_lead_committed(struct cairn_agent *agent, struct cairn_generation generation);
 
 /* A PROGRESS, CRCS or ENDED arrived. */
-void spill_lead_message(struct cairn_agent *agent, const struct cairn_message *message);
+void spill_lead_message(struct cairn_agent *agent, const struct cairn_service_message *message);
 
 /* The own part has written its files, or failed. */
 void spill_lead_own(struct cairn_agent *agent, cairn_err err, const char *text);

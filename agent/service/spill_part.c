@@ -23,12 +23,12 @@ tell_crcs(struct cairn_agent *agent, const struct cairn_universal_file *file)
     uint64_t left = file->block_count - part->told;
     uint32_t count = left < SPILL_PART_CRCS ? (uint32_t)left : SPILL_PART_CRCS;
     uint8_t *bytes = malloc(8 * (size_t)count + 1);
-    struct cairn_message message = {.type = CAIRN_MSG_SERVICE,
+    struct cairn_service_message message = {.kind = CAIRN_SERVICE_SPILL,
                                     .from = agent->config.node,
                                     .to = part->leader,
                                     .generation = part->generation,
-                                    .row = SPILL_CRCS,
-                                    .stripe = part->file,
+                                    .verb = SPILL_CRCS,
+                                    .item = part->file,
                                     .request = part->request,
                                     .offset = part->told,
                                     .total = file->block_count,
@@ -41,7 +41,7 @@ tell_crcs(struct cairn_agent *agent, const struct cairn_universal_file *file)
     cairn_writer_init(&writer, bytes, 8 * (size_t)count);
     for (uint32_t i = 0; i < count; i++)
         cairn_write_u64(&writer, file->block_crcs[part->told + i]);
-    mail_send(agent, &message, NULL, 0, UINT32_MAX, NULL);
+    mail_send_service(agent, &message, NULL, 0, UINT32_MAX);
     free(bytes);
 }
 
@@ -49,11 +49,11 @@ static void
 tell_progress(struct cairn_agent *agent)
 {
     struct spill_part *part = &agent->spill->part;
-    struct cairn_message message = {.type = CAIRN_MSG_SERVICE,
+    struct cairn_service_message message = {.kind = CAIRN_SERVICE_SPILL,
                                     .from = agent->config.node,
                                     .to = part->leader,
                                     .generation = part->generation,
-                                    .row = SPILL_PROGRESS,
+                                    .verb = SPILL_PROGRESS,
                                     .err = part->err,
                                     .request = part->request,
                                     .bytes = (const uint8_t *)part->text,
@@ -61,7 +61,7 @@ tell_progress(struct cairn_agent *agent)
 
     if (part->run)
         spill_run_progress(part->run, &message.offset, &message.total);
-    mail_send(agent, &message, NULL, 0, UINT32_MAX, NULL);
+    mail_send_service(agent, &message, NULL, 0, UINT32_MAX);
 }
 
 /* The next own file from `file` on; the number of files if there is none. */
@@ -111,13 +111,13 @@ part_done(void *context, cairn_err err, const char *text)
 }
 
 void
-spill_part_ack(struct cairn_agent *agent, const struct cairn_message *message)
+spill_part_ack(struct cairn_agent *agent, const struct cairn_service_message *message)
 {
     struct spill_part *part = &agent->spill->part;
     const struct cairn_universal *plan = part->run ? spill_run_plan(part->run) : NULL;
 
     if (message->request != part->request || message->from != part->leader || !part->written ||
-        !plan || message->stripe != part->file || part->file >= plan->file_count ||
+        !plan || message->item != part->file || part->file >= plan->file_count ||
         message->offset > plan->files[part->file].block_count)
         return;
     part->told = message->offset;
@@ -130,7 +130,7 @@ spill_part_ack(struct cairn_agent *agent, const struct cairn_message *message)
 
 /* CAIRN_OK, and pins the generation, or the error why this agent cannot take part. */
 static cairn_err
-check_start(struct cairn_agent *agent, const struct cairn_message *message, char *text)
+check_start(struct cairn_agent *agent, const struct cairn_service_message *message, char *text)
 {
     struct spill_state *state = agent->spill;
     struct cairn_core_view view;
@@ -145,7 +145,7 @@ check_start(struct cairn_agent *agent, const struct cairn_message *message, char
                  agent->config.node);
         return CAIRN_CONFIG;
     }
-    if (view.frozen || view.self_member == UINT32_MAX || state->part.request)
+    if (view.fenced || view.self_member == UINT32_MAX || state->part.request)
         err = CAIRN_AGAIN;
     else if (cairn_generation_compare(message->generation, state->tried) <= 0)
         err = CAIRN_STALE;
@@ -160,7 +160,7 @@ check_start(struct cairn_agent *agent, const struct cairn_message *message, char
 }
 
 void
-spill_part_start(struct cairn_agent *agent, const struct cairn_message *message)
+spill_part_start(struct cairn_agent *agent, const struct cairn_service_message *message)
 {
     struct spill_state *state = agent->spill;
     struct spill_part *part = &state->part;
@@ -195,7 +195,7 @@ spill_part_start(struct cairn_agent *agent, const struct cairn_message *message)
     cairn_spill_dir_name(message->generation, name);
     snprintf(dir, sizeof dir, "%s/%s", agent->config.spill_dir, name);
     options.dir = dir;
-    options.writer_count = view.table->member_count;
+    options.writer_count = view.roster->member_count;
     options.own_writer = view.self_member;
     err = spill_run_start(agent, &options, &part->run);
     if (err)
@@ -215,7 +215,7 @@ spill_part_end(struct cairn_agent *agent)
 }
 
 void
-spill_part_ended(struct cairn_agent *agent, const struct cairn_message *message)
+spill_part_ended(struct cairn_agent *agent, const struct cairn_service_message *message)
 {
     struct spill_part *part = &agent->spill->part;
 

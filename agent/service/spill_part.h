@@ -10,14 +10,14 @@
 #include "agent/service/spill_state.h"
 
 /* A START arrived, or this agent leads and starts its own part. */
-void spill_part_start(struct cairn_agent *agent, const struct cairn_message *message);
+void spill_part_start(struct cairn_agent *agent, const struct cairn_service_message *message);
 
 /* Ends the part, whatever it was doing. */
 void spill_part_end(struct cairn_agent *agent);
 
 /* A CRCS_ACK and an END arrived. */
-void spill_part_ack(struct cairn_agent *agent, const struct cairn_message *message);
-void spill_part_ended(struct cairn_agent *agent, const struct cairn_message *message);
+void spill_part_ack(struct cairn_agent *agent, const struct cairn_service_message *message);
+void spill_part_ended(struct cairn_agent *agent, const struct cairn_service_message *message);
 
 /* Leaves a spill whose leader or generation is gone, and tells the leader again. */
 void spill_part_tick(struct cairn_agent *agent);

@@ -5,6 +5,7 @@
 #include "agent/process/agent_state.h"
 #include "agent/process/mail.h"
 #include "agent/process/step.h"
+#include "snapshot/spill.h"
 
 #include <string.h>
 
@@ -19,25 +20,26 @@ void
 spill_send(struct cairn_agent *agent, uint32_t to, enum spill_row row, uint64_t request,
            struct cairn_generation generation, cairn_err err, const char *text)
 {
-    struct cairn_message message = {.type = CAIRN_MSG_SERVICE,
+    struct cairn_service_message message = {.kind = CAIRN_SERVICE_SPILL,
                                     .from = agent->config.node,
                                     .to = to,
                                     .generation = generation,
-                                    .row = row,
+                                    .verb = row,
                                     .err = err,
                                     .request = request,
                                     .bytes = (const uint8_t *)text,
                                     .bytes_len = (uint32_t)strlen(text)};
 
-    mail_send(agent, &message, NULL, 0, UINT32_MAX, NULL);
+    mail_send_service(agent, &message, NULL, 0, UINT32_MAX);
 }
 
 void
 spill_learn(struct cairn_agent *agent, struct cairn_generation generation)
 {
-    struct cairn_event event = {.type = CAIRN_EVENT_SPILLED, .generation = generation};
+    struct cairn_event event = {.type = CAIRN_EVENT_SPILLED,
+                                .as.pin = {.generation = generation}};
 
-    if (cairn_generation_compare(generation, agent->spill->newest) <= 0)
+    if (cairn_spill_compare(generation, agent->spill->newest) <= 0)
         return;
     agent->spill->newest = generation;
     agent_step(agent, &event, NULL);
@@ -48,11 +50,11 @@ spill_learn(struct cairn_agent *agent, struct cairn_generation generation)
 bool
 spill_is_complete(const struct cairn_agent *agent, struct cairn_generation generation)
 {
-    for (uint32_t i = 0; i < CAIRN_HOLDINGS_MAX; i++) {
-        struct cairn_holding_view view;
+    for (uint32_t i = 0; i < CAIRN_PARTS_MAX; i++) {
+        struct cairn_part_view view;
 
-        if (cairn_core_look_holding(agent->core, i, &view) &&
-            view.state == CAIRN_HOLDING_COMPLETE &&
+        if (cairn_core_look_part(agent->core, i, &view) &&
+            view.state == CAIRN_PART_COMPLETE &&
             cairn_generation_compare(view.generation, generation) == 0)
             return true;
     }
@@ -62,8 +64,8 @@ spill_is_complete(const struct cairn_agent *agent, struct cairn_generation gener
 static void
 tell_core(struct cairn_agent *agent, struct cairn_generation generation, bool keep)
 {
-    struct cairn_event event = {
-        .type = CAIRN_EVENT_PIN, .generation = generation, .count = keep ? 1 : 0};
+    struct cairn_event event = {.type = CAIRN_EVENT_PIN,
+                                .as.pin = {.generation = generation, .keep = keep}};
 
     agent_step(agent, &event, NULL);
 }
@@ -91,7 +93,7 @@ void
 spill_unpin(struct cairn_agent *agent, uint64_t request)
 {
     struct spill_pin *pins = agent->spill->pins;
-    struct cairn_generation generation = {0, 0};
+    struct cairn_generation generation = {0};
     bool others = false;
 
     for (uint32_t i = 0; request && i < SPILL_PINS_MAX; i++)
@@ -106,7 +108,7 @@ spill_unpin(struct cairn_agent *agent, uint64_t request)
 }
 
 void
-spill_pin_asked(struct cairn_agent *agent, const struct cairn_message *message)
+spill_pin_asked(struct cairn_agent *agent, const struct cairn_service_message *message)
 {
     cairn_err err = message->request
                         ? spill_pin(agent, message->request, message->generation, SPILL_LEASE_NS)

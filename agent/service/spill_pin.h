@@ -31,7 +31,7 @@ CAIRN_MUST_CHECK cairn_err spill_pin(struct cairn_agent *agent, uint64_t request
 void spill_unpin(struct cairn_agent *agent, uint64_t request);
 
 /* A SPILL_PIN arrived. */
-void spill_pin_asked(struct cairn_agent *agent, const struct cairn_message *message);
+void spill_pin_asked(struct cairn_agent *agent, const struct cairn_service_message *message);
 
 /* Ends the leases that are over. */
 void spill_pins_tick(struct cairn_agent *agent);

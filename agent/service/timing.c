@@ -25,7 +25,7 @@ static const uint64_t store_every_ns = CAIRN_NS_PER_S;
 /* ---- messages ---- */
 
 static void
-take_ledger(struct cairn_agent *agent, const struct cairn_message *message)
+take_ledger(struct cairn_agent *agent, const struct cairn_service_message *message)
 {
     struct timing_state *timing = agent->timing;
     struct cairn_ledger *arrived = malloc(sizeof *arrived);
@@ -52,9 +52,9 @@ take_ledger(struct cairn_agent *agent, const struct cairn_message *message)
 /* ---- what the watch asks for ---- */
 
 static void
-on_send(void *context, const struct cairn_message *message)
+on_send(void *context, const struct cairn_service_message *message)
 {
-    mail_send(context, message, NULL, 0, UINT32_MAX, NULL);
+    mail_send_service(context, message, NULL, 0, UINT32_MAX);
 }
 
 static void
@@ -92,11 +92,11 @@ on_deliver(void *context, uint32_t from, const uint8_t *bytes, size_t bytes_len)
 }
 
 void
-timing_message(struct cairn_agent *agent, const struct cairn_message *message)
+timing_message(struct cairn_agent *agent, const struct cairn_service_message *message)
 {
     if (!agent->timing)
         return;
-    if (message->type == CAIRN_MSG_VERDICTS)
+    if (message->kind == CAIRN_SERVICE_VERDICTS)
         take_ledger(agent, message);
     else
         cairn_watch_message(agent->timing->watch, message, agent_now_ns(agent));
@@ -114,10 +114,10 @@ find_eligible(struct cairn_agent *agent)
 
     cairn_core_look(agent->core, &view);
     for (uint32_t node = 0; node < agent->config.node_count; node++)
-        eligible[node] = !view.table && !agent->config.nodes[node].spare;
-    for (uint32_t member = 0; view.table && member < view.table->member_count; member++)
-        if (view.table->members[member].agent < agent->config.node_count)
-            eligible[view.table->members[member].agent] = true;
+        eligible[node] = !view.roster && !agent->config.nodes[node].spare;
+    for (uint32_t member = 0; view.roster && member < view.roster->member_count; member++)
+        if (view.roster->members[member].agent < agent->config.node_count)
+            eligible[view.roster->members[member].agent] = true;
     for (uint32_t node = 0; node < agent->config.node_count; node++)
         eligible[node] &= node == agent->config.node || cairn_core_alive(agent->core, node);
 }

@@ -14,7 +14,7 @@
 
 struct cairn_agent;
 struct cairn_ledger;
-struct cairn_message;
+struct cairn_service_message;
 struct cairn_session_frame;
 struct operator_node;
 struct session;
@@ -31,7 +31,7 @@ bool timing_frame(struct cairn_agent *agent, struct session *session,
 void timing_session_ended(struct cairn_agent *agent, const struct session *session);
 
 /* A TIMING, TIMING_ACK or VERDICTS of another agent. */
-void timing_message(struct cairn_agent *agent, const struct cairn_message *message);
+void timing_message(struct cairn_agent *agent, const struct cairn_service_message *message);
 
 /* Fills in this node's numbers, for operators. */
 void timing_fill(const struct cairn_agent *agent, struct operator_node *out);

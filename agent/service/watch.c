@@ -85,7 +85,7 @@ static void
 send_part(struct cairn_watch *watch, uint64_t number)
 {
     struct part *part = &watch->parts[number % CAIRN_WATCH_PARTS_MAX];
-    struct cairn_message message = {.type = CAIRN_MSG_TIMING,
+    struct cairn_service_message message = {.kind = CAIRN_SERVICE_TIMING,
                                     .from = watch->options.self,
                                     .to = watch->analyst,
                                     .request = watch->stream,
@@ -218,7 +218,7 @@ cairn_watch_ask_anew(struct cairn_watch *watch)
 static void
 answer(struct cairn_watch *watch, uint32_t to, uint64_t stream, uint64_t taken)
 {
-    struct cairn_message message = {.type = CAIRN_MSG_TIMING_ACK,
+    struct cairn_service_message message = {.kind = CAIRN_SERVICE_TIMING_ACK,
                                     .from = watch->options.self,
                                     .to = to,
                                     .request = stream,
@@ -228,7 +228,7 @@ answer(struct cairn_watch *watch, uint32_t to, uint64_t stream, uint64_t taken)
 }
 
 static void
-take_part(struct cairn_watch *watch, const struct cairn_message *message)
+take_part(struct cairn_watch *watch, const struct cairn_service_message *message)
 {
     struct source *source = &watch->sources[message->from];
 
@@ -250,7 +250,7 @@ take_part(struct cairn_watch *watch, const struct cairn_message *message)
 }
 
 static void
-take_ack(struct cairn_watch *watch, const struct cairn_message *message)
+take_ack(struct cairn_watch *watch, const struct cairn_service_message *message)
 {
     if (message->from != watch->analyst || message->request != watch->stream)
         return;
@@ -268,14 +268,14 @@ take_ack(struct cairn_watch *watch, const struct cairn_message *message)
 }
 
 void
-cairn_watch_message(struct cairn_watch *watch, const struct cairn_message *message, uint64_t now_ns)
+cairn_watch_message(struct cairn_watch *watch, const struct cairn_service_message *message, uint64_t now_ns)
 {
     watch->now_ns = now_ns;
     if (message->from >= watch->options.agent_count || message->from == watch->options.self)
         return;
-    if (message->type == CAIRN_MSG_TIMING && watch->analyst == watch->options.self)
+    if (message->kind == CAIRN_SERVICE_TIMING && watch->analyst == watch->options.self)
         take_part(watch, message);
-    else if (message->type == CAIRN_MSG_TIMING_ACK)
+    else if (message->kind == CAIRN_SERVICE_TIMING_ACK)
         take_ack(watch, message);
 }
 

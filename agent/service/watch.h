@@ -16,7 +16,7 @@
 #ifndef CAIRN_AGENT_SERVICE_WATCH_H
 #define CAIRN_AGENT_SERVICE_WATCH_H
 
-#include "agent/core/message.h"
+#include "agent/process/service_message.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -35,7 +35,7 @@ struct cairn_watch_options {
     uint64_t incarnation; /* of this start of this agent: streams of two starts differ */
     uint64_t resend_after_ns;
     void *context;
-    void (*send)(void *context, const struct cairn_message *message); /* the message is borrowed */
+    void (*send)(void *context, const struct cairn_service_message *message); /* the message is borrowed */
     void (*announce)(void *context); /* a stream begins: say all again, by cairn_watch_report */
     void (*begin)(void *context);    /* this agent analyses from here on */
     void (*end)(void *context);      /* … and no longer */
@@ -69,7 +69,7 @@ void cairn_watch_report(struct cairn_watch *watch, const void *bytes, size_t byt
 void cairn_watch_ask_anew(struct cairn_watch *watch);
 
 /* A TIMING or TIMING_ACK has arrived. */
-void cairn_watch_message(struct cairn_watch *watch, const struct cairn_message *message,
+void cairn_watch_message(struct cairn_watch *watch, const struct cairn_service_message *message,
                          uint64_t now_ns);
 
 struct cairn_watch_view cairn_watch_look(const struct cairn_watch *watch);

@@ -225,7 +225,7 @@ one_roster(const uint8_t *bytes, size_t bytes_len)
 static void
 one_seal(const uint8_t *bytes, size_t bytes_len)
 {
-    struct cairn_generation generation = {1, 1};
+    struct cairn_generation generation = {.epoch = 1, .step = 1};
     struct seal seal = {.bytes = malloc(bytes_len + 1), .len = bytes_len, .received = bytes_len};
 
     if (!seal.bytes)

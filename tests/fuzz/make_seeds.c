@@ -148,7 +148,7 @@ write_message(const char *name, struct cairn_message message)
     message.from = 2;
     message.to = 1;
     message.epoch = 0x10001;
-    message.generation = (struct cairn_generation){0x10001, 3};
+    message.generation = (struct cairn_generation){.epoch = 0x10001, .step = 3};
     if (cairn_message_pack(&message, bytes, sizeof(bytes), &used) != CAIRN_OK) {
         fprintf(stderr, "make_seeds: no message %s\n", name);
         exit(1);
@@ -182,7 +182,7 @@ make_seal(void)
     static const uint8_t manifest[4] = {1, 2, 3, 4}; /* carried unread by a seal */
     struct seal seal = {0};
 
-    if (seal_pack((struct cairn_generation){1, 1}, 0, (struct seal_ranks){1, 1, 77}, 3, crcs,
+    if (seal_pack((struct cairn_generation){.epoch = 1, .step = 1}, 0, (struct seal_ranks){1, 1, 77}, 3, crcs,
                   manifest, sizeof(manifest), &seal) != CAIRN_OK) {
         fprintf(stderr, "make_seeds: no seal\n");
         exit(1);

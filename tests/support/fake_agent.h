@@ -160,7 +160,7 @@ fake_registered(struct fake_agent *agent, struct fake_connection *connection)
 FAKE void
 fake_grant(struct fake_agent *agent, struct fake_connection *connection)
 {
-    struct cairn_generation generation = {(uint64_t)agent->epoch, connection->begin_step};
+    struct cairn_generation generation = {.epoch = (uint64_t)agent->epoch, .step = connection->begin_step};
 
     if (agent->skip_reason) {
         struct cairn_session_skip skip = {connection->begin_step, (uint32_t)agent->skip_reason,

@@ -92,7 +92,7 @@ dtypes_are_found_by_name_and_value(void **state)
 static void
 generations_are_ordered_by_epoch_then_step(void **state)
 {
-    struct cairn_generation a = {.epoch = 1, .step = 9}, b = {.epoch = 2, .step = 3};
+    struct cairn_generation a = {.epoch = .epoch = 1, .step = .step = 9}, b = {.epoch = 2, .step = 3};
 
     (void)state;
     assert_int_equal(cairn_generation_compare(a, b), -1);

@@ -72,7 +72,7 @@ open_agent(uint32_t node)
 {
     struct cairn_agent *agent = calloc(1, sizeof *agent);
     struct cairn_memory_options options = {.slots = 2,
-                                           .holdings = 4,
+                                           .parts = 4,
                                            .slot_blocks = 4,
                                            .parity_blocks = 4,
                                            .record_bytes = 4096,
@@ -328,7 +328,7 @@ test_a_seal_without_room_is_kept_out(void **state)
 
     (void)state;
     message.type = CAIRN_MSG_SEAL;
-    message.generation = (struct cairn_generation){1, 1};
+    message.generation = (struct cairn_generation){.epoch = 1, .step = 1};
     message.total = agents[1]->mail.seal_bytes_max + 1;
     memset(log_text, 0, sizeof log_text);
     log_len = 0;

@@ -21,7 +21,7 @@
 enum {
     TIMEOUT_MS = 60000,
     SLOTS = 2,
-    HOLDINGS = 4,
+    PARTS = 4,
     DATA_BLOCKS = 3,
     PARITY_BLOCKS = 4,
     RECORD_BYTES = 5000
@@ -67,7 +67,7 @@ static struct cairn_memory_options
 sizes(struct cairn_keeper *keeper)
 {
     return (struct cairn_memory_options){.slots = SLOTS,
-                                         .holdings = HOLDINGS,
+                                         .parts = PARTS,
                                          .slot_blocks = DATA_BLOCKS,
                                          .parity_blocks = PARITY_BLOCKS,
                                          .record_bytes = RECORD_BYTES,
@@ -90,12 +90,12 @@ open_memory(const struct cairn_memory_options *options, bool adopted_wanted)
 }
 
 static void
-host(struct cairn_memory *memory, uint32_t holding, uint64_t data_blocks, uint64_t parity_blocks)
+host(struct cairn_memory *memory, uint32_t part, uint64_t data_blocks, uint64_t parity_blocks)
 {
     struct cairn_memory_reserved reserved = {0};
 
     assert_int_equal(cairn_memory_reserve(memory, data_blocks, parity_blocks, &reserved), CAIRN_OK);
-    assert_int_equal(cairn_memory_host(memory, holding, &reserved), CAIRN_OK);
+    assert_int_equal(cairn_memory_host(memory, part, &reserved), CAIRN_OK);
     assert_null(reserved.data); /* taken over */
 }
 
@@ -111,12 +111,12 @@ kept_count(const struct place *place)
 }
 
 static void
-expect_record(struct cairn_memory *memory, uint32_t holding, const char *wanted)
+expect_record(struct cairn_memory *memory, uint32_t part, const char *wanted)
 {
     uint8_t *bytes = NULL;
     size_t len = 0;
 
-    assert_int_equal(cairn_memory_record_load(memory, holding, &bytes, &len), CAIRN_OK);
+    assert_int_equal(cairn_memory_record_load(memory, part, &bytes, &len), CAIRN_OK);
     if (!wanted) {
         assert_null(bytes);
         return;
@@ -140,7 +140,7 @@ test_blocks_are_bounded(void **state)
     assert_null(cairn_memory_data(memory, 0, UINT64_MAX, 2));
     assert_null(cairn_memory_data(memory, 0, 1, UINT64_MAX));
     assert_null(cairn_memory_data(memory, 2, 0, 1)); /* hosts nothing */
-    assert_null(cairn_memory_data(memory, HOLDINGS, 0, 0));
+    assert_null(cairn_memory_data(memory, PARTS, 0, 0));
     assert_null(cairn_memory_data(memory, UINT32_MAX, 0, 0));
     assert_null(cairn_memory_parity(memory, UINT32_MAX, 0, 2, 0, 1));
     base = cairn_memory_parity(memory, 1, 0, 2, 0, 2);

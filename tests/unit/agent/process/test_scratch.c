@@ -61,7 +61,7 @@ setup(void **state)
     if (!agent || cairn_transport_hub_create(2, &hub) != CAIRN_OK)
         return -1;
     options.hub = hub;
-    agent->mail.arriving_holding = UINT32_MAX;
+    agent->mail.arriving_part = UINT32_MAX;
     return cairn_transport_open(&options, &agent->transport) == CAIRN_OK ? 0 : -1;
 }
 
@@ -108,7 +108,7 @@ own_memory_is_held_until_it_is_decoded(void **state)
 {
     struct cairn_agent *agent = *state;
     struct cairn_memory_options options = {.slots = 2,
-                                           .holdings = 3,
+                                           .parts = 3,
                                            .slot_blocks = 1,
                                            .parity_blocks = 1,
                                            .record_bytes = 4096,
@@ -125,7 +125,7 @@ own_memory_is_held_until_it_is_decoded(void **state)
     assert_int_equal(cairn_memory_reserve(agent->memory, 2, 0, &reserved), CAIRN_OK);
     assert_int_equal(cairn_memory_host(agent->memory, 2, &reserved), CAIRN_OK);
     block = cairn_memory_data(agent->memory, 2, 0, 1);
-    agent->mail.arriving_holding = 2;
+    agent->mail.arriving_part = 2;
     /* they take no buffers of the transport */
     for (uint32_t item = 0; item < SCRATCH_ITEMS_MAX; item++)
         for (uint32_t shard = 0; shard < MAIL_BUFFERS; shard++)
@@ -133,7 +133,7 @@ own_memory_is_held_until_it_is_decoded(void **state)
     assert_int_equal(agent->scratch.kept_buffers, 0);
     for (uint32_t item = 1; item < SCRATCH_ITEMS_MAX; item++)
         scratch_release(agent, item);
-    agent->mail.arriving_holding = UINT32_MAX;
+    agent->mail.arriving_part = UINT32_MAX;
     assert_ptr_equal(scratch_shard(agent, 0, 1), block);
     assert_int_equal(scratch_take_kept(agent, 0, kept), MAIL_BUFFERS);
     scratch_release(agent, 0); /* it is a worker's now */
@@ -240,7 +240,7 @@ an_item_that_was_released_is_answered_for(void **state)
                                                .resend_after_ns = UINT64_C(1000000000),
                                                .claim_timeout_ns = UINT64_C(10000000000),
                                                .rebuild_timeout_ns = UINT64_C(20000000000)};
-    struct cairn_bytes none = {0}, records[CAIRN_HOLDINGS_MAX] = {{0}};
+    struct cairn_bytes none = {0}, records[CAIRN_PARTS_MAX] = {{0}};
     struct cairn_agent *agent = *state;
     struct cairn_action list[] = {{.type = CAIRN_ACTION_DECODE,
                                    .item = 2,

@@ -21,7 +21,7 @@
 
 enum { NODES = 6, PARITY = 2 };
 
-static const struct cairn_generation newest = {UINT64_C(1) << OPERATOR_EPOCH_SHIFT, 30};
+static const struct cairn_generation newest = {.epoch = UINT64_C(1) << OPERATOR_EPOCH_SHIFT, .step = 30};
 
 struct scene {
     struct cairn_config config;
@@ -68,10 +68,10 @@ set_up(void **state)
                                        .captured = 30,
                                        .fence_count = 30,
                                        .fence_ns_p99 = 1000 + i,
-                                       .holding_count = 1};
-        node->holdings[0] = (struct operator_holding){.generation = newest,
+                                       .part_count = 1};
+        node->parts[0] = (struct operator_part){.generation = newest,
                                                       .member = i,
-                                                      .state = CAIRN_HOLDING_COMPLETE,
+                                                      .state = CAIRN_PART_COMPLETE,
                                                       .committed = 1,
                                                       .data_bytes = 65536,
                                                       .age_ns = i == 3 ? 2000 : OPERATOR_UNKNOWN};
@@ -163,8 +163,8 @@ one_loss_more_is_critical(void **state)
 
     lose(scene, 1);
     lose(scene, 4);
-    scene->nodes[5].holdings[0].state =
-        CAIRN_HOLDING_REBUILDING; /* answers, but its part is not whole */
+    scene->nodes[5].parts[0].state =
+        CAIRN_PART_REBUILDING; /* answers, but its part is not whole */
     health = look(scene);
     assert_int_equal(health->level, OPERATOR_CRITICAL);
     assert_int_equal(health->survives, -1);
@@ -180,15 +180,15 @@ a_hosted_part_is_there(void **state)
     struct scene *scene = *state;
     const struct operator_health *health;
 
-    scene->nodes[2].holdings[1] = scene->nodes[1].holdings[0];
-    scene->nodes[2].holding_count = 2;
+    scene->nodes[2].parts[1] = scene->nodes[1].parts[0];
+    scene->nodes[2].part_count = 2;
     lose(scene, 1);
     health = look(scene);
     assert_int_equal(health->missing, 0);
     assert_int_equal(health->survives, 2);
     assert_true(health->survives_domain); /* node 2 takes two parts along, and two may go */
-    scene->nodes[2].holdings[2] = scene->nodes[0].holdings[0];
-    scene->nodes[2].holding_count = 3;
+    scene->nodes[2].parts[2] = scene->nodes[0].parts[0];
+    scene->nodes[2].part_count = 3;
     lose(scene, 0);
     health = look(scene);
     assert_int_equal(health->missing, 0);
@@ -216,12 +216,12 @@ each_trouble_has_its_check(void **state)
 
     scene->nodes[0].frozen = 1;
     scene->nodes[1].local_ranks = 2;
-    scene->nodes[2].holdings[0].bad_blocks = 3;
+    scene->nodes[2].parts[0].bad_blocks = 3;
     scene->nodes[3].failed = 1;
     scene->nodes[4].skipped = 1000;
     scene->nodes[5].last_step = 40;
     scene->nodes[0].unkept = 1;
-    scene->nodes[3].holdings[0].age_ns = 2000000000;
+    scene->nodes[3].parts[0].age_ns = 2000000000;
     scene->nodes[1].denied_peers = 2;
     scene->files.configured = true;
     scene->files.err = CAIRN_DENIED;
@@ -277,7 +277,7 @@ nothing_committed_warns(void **state)
 
     for (uint32_t i = 0; i < NODES; i++) {
         scene->nodes[i].committed_step = scene->nodes[i].committed_epoch = 0;
-        scene->nodes[i].holding_count = 0;
+        scene->nodes[i].part_count = 0;
     }
     assert_int_equal(look(scene)->level, OPERATOR_WARN);
     assert_non_null(check_of(&scene->health, "nothing-committed"));
@@ -798,17 +798,17 @@ static void
 snapshots_are_listed_newest_first(void **state)
 {
     struct scene *scene = *state;
-    const struct cairn_generation open = {newest.epoch, 31};
+    const struct cairn_generation open = {.epoch = newest.epoch, .step = 31};
     const struct cairn_tree_value *list, *entry;
     struct cairn_json_writer writer;
     struct cairn_tree tree;
     char *text, out[64];
 
-    scene->nodes[0].holdings[1] = (struct operator_holding){.generation = open,
-                                                            .state = CAIRN_HOLDING_OPEN,
+    scene->nodes[0].parts[1] = (struct operator_part){.generation = open,
+                                                            .state = CAIRN_PART_OPEN,
                                                             .data_bytes = 65536,
                                                             .age_ns = OPERATOR_UNKNOWN};
-    scene->nodes[0].holding_count = 2;
+    scene->nodes[0].part_count = 2;
     scene->files = (struct operator_files){.configured = true, .count = 1};
     scene->files.spilled[0] =
         (struct operator_spilled){.generation = {newest.epoch, 20}, .committed = true, .bytes = 9};
@@ -872,11 +872,11 @@ files_that_are_not_there(void **state)
 
     (void)state;
     assert_non_null(files);
-    operator_files_read("", true, (struct cairn_generation){0, 0}, 1, files);
+    operator_files_read("", true, (struct cairn_generation){0}, 1, files);
     assert_false(files->configured);
     assert_non_null(mkdtemp(folder));
     snprintf(path, sizeof path, "%s/none", folder);
-    operator_files_read(path, true, (struct cairn_generation){0, 0}, 1,
+    operator_files_read(path, true, (struct cairn_generation){0}, 1,
                         files); /* made by the first spill */
     assert_int_equal(files->err, CAIRN_OK);
     assert_int_equal(files->count, 0);
@@ -887,7 +887,7 @@ files_that_are_not_there(void **state)
     assert_non_null(file);
     assert_true(fputs("no commit", file) >= 0);
     assert_int_equal(fclose(file), 0);
-    operator_files_read(folder, true, (struct cairn_generation){0, 0}, UINT64_MAX, files);
+    operator_files_read(folder, true, (struct cairn_generation){0}, UINT64_MAX, files);
     assert_int_equal(files->err, CAIRN_OK);
     assert_int_equal(files->count, 1);
     assert_int_equal(files->spilled[0].generation.step, 7);

@@ -23,7 +23,7 @@ struct said {
 };
 
 struct sent {
-    struct cairn_message message;
+    struct cairn_service_message message;
     uint8_t bytes[CAIRN_WATCH_PART_BYTES];
 };
 
@@ -56,7 +56,7 @@ draw(struct net *net, uint32_t below)
 }
 
 static void
-on_send(void *context, const struct cairn_message *message)
+on_send(void *context, const struct cairn_service_message *message)
 {
     struct agent *agent = context;
     struct net *net = agent->net;
