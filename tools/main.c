@@ -1,5 +1,5 @@
 /* tools/main.c - the `cairn` command: the table of verbs, their common help, the dispatch. */
-#include "agent/core/message.h"
+#include "agent/process/protocol.h"
 #include "client/session.h"
 #include "tools/usage.h"
 #include "tools/verb.h"
@@ -120,7 +120,7 @@ static void
 print_version(void)
 {
     printf("cairn %s (protocols: session %d, agents %d)\n", release, CAIRN_SESSION_PROTOCOL,
-           CAIRN_MESSAGE_VERSION);
+           CAIRN_PROTOCOL_NEWEST);
 }
 
 /* Fails if stdout did not take everything: a script must not mistake a part for the whole. */

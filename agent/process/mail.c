@@ -10,6 +10,7 @@
 #include "agent/process/agent_state.h"
 #include "agent/process/handlers.h"
 #include "agent/process/memory.h"
+#include "agent/process/protocol.h"
 #include "agent/process/scratch.h"
 #include "agent/process/step.h"
 #include "base/crc.h"

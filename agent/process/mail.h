@@ -27,16 +27,6 @@ struct cairn_agent;
 struct letter;
 struct space;
 
-/*
- * The versions of the protocol that this agent speaks: of the core's messages, the services' and all
- * that their bytes hold. Two agents use the newest that both speak; without one they refuse each
- * other. Raise the newest with every change.
- */
-#ifndef CAIRN_PROTOCOL_NEWEST
-#define CAIRN_PROTOCOL_NEWEST 7
-#endif
-enum { CAIRN_PROTOCOL_OLDEST = 7 };
-
 enum {
     MAIL_BUFFERS = 32,              /* of the transport: payloads that arrive, or are in use here */
     MAIL_WINDOW = 8,                /* of these, the most that one peer may fill */
