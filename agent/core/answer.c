@@ -4,15 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool
-pins(const struct asked *asked)
-{
-    return asked->attempt != 0 && asked->mode == CAIRN_ASK_VERIFY;
-}
-
 static void
-send_inventory(struct env *env, struct asked *asked, const struct parts *parts,
-               const struct inventory_self *self)
+send_inventory(struct env *env, uint32_t to, uint64_t attempt, uint32_t mode,
+               const struct parts *parts, const struct inventory_self *self)
 {
     struct cairn_message message = env_message(env, CAIRN_MSG_INVENTORY, self->active);
     uint8_t *bytes = NULL;
@@ -22,34 +16,54 @@ send_inventory(struct env *env, struct asked *asked, const struct parts *parts,
         env->actions->failed = true;
         return;
     }
-    message.as.inventory.attempt = asked->attempt;
-    message.as.inventory.mode = asked->mode;
+    message.as.inventory.attempt = attempt;
+    message.as.inventory.mode = mode;
     message.bytes = bytes;
     message.bytes_len = (uint32_t)len;
-    env_send(env, asked->coordinator, &message);
+    env_send(env, to, &message);
     free(bytes);
-    asked->owed = false;
 }
 
 void
 answer_progress(struct env *env, struct answering *answering, const struct parts *parts,
                 const struct inventory_self *self)
 {
-    struct asked *verify = &answering->verify;
-
-    if (!self->knows)
+    if (!answering->owed || !parts_are_verified(parts, answering->generation, answering->check))
         return;
-    if (answering->list.owed)
-        send_inventory(env, &answering->list, parts, self);
-    if (verify->owed && parts_are_verified(parts, verify->generation, verify->check))
-        send_inventory(env, verify, parts, self);
+    answering->owed = false;
+    send_inventory(env, answering->coordinator, answering->attempt, answering->mode, parts, self);
+}
+
+bool
+answer_ends(struct answering *answering)
+{
+    struct cairn_generation unused;
+
+    if (!answer_pins(answering, &unused))
+        return false;
+    memset(answering, 0, sizeof *answering);
+    return true;
 }
 
 static void
-release(struct answering *answering, uint32_t coordinator, uint64_t attempt)
+verify(struct env *env, struct answering *answering, struct parts *parts,
+       const struct inventory_self *self, const struct cairn_message *message)
 {
-    if (answering->verify.coordinator == coordinator && answering->verify.attempt <= attempt)
-        memset(&answering->verify, 0, sizeof answering->verify);
+    const struct cairn_message_ask *ask = &message->as.ask;
+    bool known = answering->attempt != 0 && answering->coordinator == message->from;
+
+    if (known && answering->attempt > ask->attempt)
+        return; /* of an earlier try */
+    if (!known || answering->attempt != ask->attempt)
+        *answering = (struct answering){.attempt = ask->attempt,
+                                        .coordinator = message->from,
+                                        .mode = ask->mode,
+                                        .check = env_request(env)};
+    if (answering->mode == CAIRN_ASK_VERIFY)
+        answering->generation = ask->generation;
+    answering->owed = true;
+    parts_verify(env, parts, answering->generation, answering->check);
+    answer_progress(env, answering, parts, self);
 }
 
 void
@@ -57,56 +71,58 @@ answer_ask(struct env *env, struct answering *answering, struct parts *parts,
            const struct inventory_self *self, const struct cairn_message *message)
 {
     const struct cairn_message_ask *ask = &message->as.ask;
-    struct asked *asked = ask->mode == CAIRN_ASK_LIST ? &answering->list : &answering->verify;
 
-    if (ask->attempt == 0 || ask->mode > CAIRN_ASK_RELEASE)
+    if (ask->attempt == 0)
         return;
-    if (ask->mode == CAIRN_ASK_RELEASE) {
-        release(answering, message->from, ask->attempt);
-        return;
+    switch (ask->mode) {
+    case CAIRN_ASK_LIST:
+        send_inventory(env, message->from, ask->attempt, ask->mode, parts, self);
+        break;
+    case CAIRN_ASK_VERIFY:
+    case CAIRN_ASK_VERIFY_ALL:
+        verify(env, answering, parts, self, message);
+        break;
+    case CAIRN_ASK_RELEASE:
+        if (answering->coordinator == message->from && answering->attempt <= ask->attempt)
+            memset(answering, 0, sizeof *answering);
+        break;
+    default:
+        break;
     }
-    if (asked->coordinator == message->from && asked->attempt > ask->attempt)
-        return; /* of an earlier try */
-    if (asked->coordinator != message->from || asked->attempt != ask->attempt)
-        *asked = (struct asked){.attempt = ask->attempt,
-                                .coordinator = message->from,
-                                .mode = ask->mode,
-                                .generation = ask->generation,
-                                .check = env_request(env)};
-    asked->owed = true;
-    if (asked->mode == CAIRN_ASK_VERIFY_ALL)
-        asked->generation = (struct cairn_generation){0};
-    if (asked->mode != CAIRN_ASK_LIST)
-        parts_verify(env, parts, asked->generation, asked->check);
-    answer_progress(env, answering, parts, self);
+}
+
+void
+answer_meet(const struct env *env, struct peers *peers, const struct cairn_message *message)
+{
+    struct cairn_reader reader;
+
+    cairn_reader_init(&reader, message->bytes, message->bytes_len);
+    while (cairn_reader_left(&reader) >= sizeof(uint32_t) + sizeof(uint64_t)) {
+        uint32_t agent = cairn_read_u32(&reader);
+        uint64_t incarnation = cairn_read_u64(&reader);
+
+        if (agent < env->options->agent_count && agent != env->options->self)
+            peers_meet(peers, agent, incarnation);
+    }
 }
 
 bool
 answer_peer_down(struct answering *answering, uint32_t agent)
 {
-    bool pinned = pins(&answering->verify) && answering->verify.coordinator == agent;
+    bool pinned;
 
-    if (answering->list.coordinator == agent)
-        memset(&answering->list, 0, sizeof answering->list);
-    release(answering, agent, UINT64_MAX);
-    return pinned;
-}
-
-bool
-answer_ends(struct answering *answering)
-{
-    bool pinned = pins(&answering->verify);
-
-    if (pinned)
-        memset(&answering->verify, 0, sizeof answering->verify);
+    if (answering->attempt == 0 || answering->coordinator != agent)
+        return false;
+    pinned = answer_ends(answering);
+    memset(answering, 0, sizeof *answering);
     return pinned;
 }
 
 bool
 answer_pins(const struct answering *answering, struct cairn_generation *out)
 {
-    if (!pins(&answering->verify))
+    if (answering->attempt == 0 || answering->mode != CAIRN_ASK_VERIFY)
         return false;
-    *out = answering->verify.generation;
+    *out = answering->generation;
     return true;
 }

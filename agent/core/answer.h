@@ -6,16 +6,16 @@
  * claim is refused (R9) and nothing is lost. So there is one pin, and the newest ASK(VERIFY) of any
  * coordinator has it. It ends with RELEASE, the coordinator's session, or an activation.
  *
- * ASK(LIST) never touches the pin. An agent that does not know what it promised answers nobody until
- * it does; of two coordinators that wait for its list, the later one gets it.
+ * LIST is answered at once and never touches the pin.
  */
 #ifndef CAIRN_AGENT_CORE_ANSWER_H
 #define CAIRN_AGENT_CORE_ANSWER_H
 
 #include "agent/core/inventory.h"
+#include "agent/core/peers.h"
 
-/* A coordinator's question. */
-struct asked {
+/* The newest VERIFY, which pins, or VERIFY_ALL, which does not. */
+struct answering {
     uint64_t attempt; /* 0: none */
     uint32_t coordinator;
     uint32_t mode; /* enum cairn_ask */
@@ -24,19 +24,18 @@ struct asked {
     bool owed;      /* the INVENTORY has not left yet */
 };
 
-struct answering {
-    struct asked list;   /* LIST; kept while it is owed */
-    struct asked verify; /* VERIFY, which pins, or VERIFY_ALL */
-};
-
 /* Takes ASK. */
 void answer_ask(struct env *env, struct answering *answering, struct parts *parts,
                 const struct inventory_self *self, const struct cairn_message *message);
-/* Sends what is owed and has become possible: after VERIFIED, or when the agent knows its promise
- * again. */
+/*
+ * Meets the agents that forgot their promises, which an ASK lists. Call it before answer_ask: the
+ * answer then means that this agent refuses older claims that count on a forgotten promise (R9).
+ */
+void answer_meet(const struct env *env, struct peers *peers, const struct cairn_message *message);
+/* Sends the INVENTORY that is owed, once everything is compared. */
 void answer_progress(struct env *env, struct answering *answering, const struct parts *parts,
                      const struct inventory_self *self);
-/* The session with a coordinator ends. Returns true if a pin ended. */
+/* The session with an agent ends. Returns true if a pin ended. */
 bool answer_peer_down(struct answering *answering, uint32_t agent);
 /* An epoch is active. Returns true if a pin ended. */
 bool answer_ends(struct answering *answering);

@@ -2,8 +2,8 @@
  * agent/core/inventory.c - packs and unpacks what an agent holds.
  *
  * Packed (little-endian): u64 incarnation, promised, active; u8 flags (1 blank, 2 knows what it
- * promised, 4 ready lies in files); the generations committed, ready and spilled; u32 ranks, u32
- * world, u64 blocks; u64 version of the parts; u32 count, and per complete part: generation, u32
+ * promised, 4 ready lies in files, 8 a promised roster follows); the generations committed, ready and spilled; u32 ranks, u32
+ * world, u64 blocks, the promised roster; u64 version of the parts; u32 count, and per complete part: generation, u32
  * member, u64 largest shard of its group, u64 bad blocks, u32 listed ones (u8 area, u64 block in the
  * area, each), the roster it was made under. A generation is u64 epoch, run, step.
  */
@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FLAG_BLANK = 1, FLAG_KNOWS = 2, FLAG_FROM_FILES = 4 };
+enum { FLAG_BLANK = 1, FLAG_KNOWS = 2, FLAG_FROM_FILES = 4, FLAG_ROSTER = 8 };
 
 static void
 write_generation(struct cairn_writer *writer, struct cairn_generation generation)
@@ -65,13 +65,16 @@ write_inventory(struct cairn_writer *writer, const struct inventory_self *self,
     cairn_write_u64(writer, self->active);
     cairn_write_u8(writer, (uint8_t)((self->blank ? FLAG_BLANK : 0) |
                                      (self->knows ? FLAG_KNOWS : 0) |
-                                     (self->ready_from_files ? FLAG_FROM_FILES : 0)));
+                                     (self->ready_from_files ? FLAG_FROM_FILES : 0) |
+                                     (self->promised_roster ? FLAG_ROSTER : 0)));
     write_generation(writer, self->committed);
     write_generation(writer, self->ready);
     write_generation(writer, self->spilled);
     cairn_write_u32(writer, self->ranks);
     cairn_write_u32(writer, self->world);
     cairn_write_u64(writer, self->blocks);
+    if (self->promised_roster)
+        cairn_roster_write(self->promised_roster, writer);
     cairn_write_u64(writer, parts->version);
     for (uint32_t i = 0; i < CAIRN_PARTS_MAX; i++)
         count += parts->list[i].state == CAIRN_PART_COMPLETE;
@@ -115,6 +118,7 @@ inventory_fini(struct inventory *inventory)
 {
     while (inventory->part_count > 0)
         inventory_forget_part(inventory, inventory->part_count - 1);
+    cairn_roster_drop(inventory->self.promised_roster);
     memset(inventory, 0, sizeof *inventory);
 }
 
@@ -149,7 +153,7 @@ read_part(struct cairn_reader *reader, struct inventory_part *out)
     return err;
 }
 
-static void
+static cairn_err
 read_self(struct cairn_reader *reader, struct inventory_self *self)
 {
     uint8_t flags;
@@ -167,20 +171,20 @@ read_self(struct cairn_reader *reader, struct inventory_self *self)
     self->ranks = cairn_read_u32(reader);
     self->world = cairn_read_u32(reader);
     self->blocks = cairn_read_u64(reader);
+    return flags & FLAG_ROSTER ? cairn_roster_read(reader, &self->promised_roster) : CAIRN_OK;
 }
 
 cairn_err
 inventory_read(struct cairn_reader *reader, struct inventory *out)
 {
     struct inventory inventory = {.known = true};
-    cairn_err err = CAIRN_OK;
+    cairn_err err = read_self(reader, &inventory.self);
     uint32_t count;
 
-    read_self(reader, &inventory.self);
     inventory.version = cairn_read_u64(reader);
     count = cairn_read_u32(reader);
-    if (count > CAIRN_PARTS_MAX || inventory.self.incarnation == 0)
-        return CAIRN_CORRUPT;
+    if (!err && (count > CAIRN_PARTS_MAX || inventory.self.incarnation == 0))
+        err = CAIRN_CORRUPT;
     for (uint32_t i = 0; i < count && !err; i++) {
         inventory.part_count = i + 1;
         err = read_part(reader, &inventory.parts[i]);

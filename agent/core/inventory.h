@@ -21,6 +21,8 @@ struct inventory_self {
     uint32_t ranks;                  /* of its trainers; 0: it has none */
     uint32_t world;                  /* ranks of their job; 0: unknown */
     uint64_t blocks;                 /* of their shard */
+    struct cairn_roster *promised_roster; /* of a promised epoch that is not active here; may be
+                                           * NULL; owned by an inventory that was read */
 };
 
 /* A complete part. */
