@@ -62,7 +62,7 @@ env_send_blocks(struct env *env, uint32_t to, const struct cairn_message *messag
 {
     struct cairn_action *action;
 
-    if (!env_reaches(env, to))
+    if (!(cairn_message_is_of_epoch(message) ? env_is_level(env, to) : env_reaches(env, to)))
         return;
     action = env_act(env, CAIRN_ACTION_SEND);
     if (!action)

@@ -19,6 +19,8 @@ struct env {
     uint64_t now_ns;
     const uint64_t *up; /* bitset of agents with a session; a message to another is dropped, and
                          * sent when its session is up */
+    const uint64_t *level; /* bitset of agents with a session that have told, in it, that they are in
+                            * this agent's epoch: messages of the epoch go only to them */
     struct cairn_actions *actions;
     uint64_t next_request; /* numbers what the core asks for; use env_request */
 };
@@ -50,6 +52,14 @@ env_reaches(const struct env *env, uint32_t agent)
 {
     return agent == env->options->self ||
            (agent < env->options->agent_count && cairn_bitset_has(env->up, agent));
+}
+
+/* Messages of the active epoch reach that agent. */
+static inline bool
+env_is_level(const struct env *env, uint32_t agent)
+{
+    return agent == env->options->self ||
+           (agent < env->options->agent_count && cairn_bitset_has(env->level, agent));
 }
 
 static inline uint64_t

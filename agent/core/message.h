@@ -54,7 +54,7 @@ struct cairn_decision {
     F(U64, begun)      /* newest step begun */                                                     \
     F(U64, incarnation)                                                                            \
     F(U64, registration)    /* counts RANKS events; 0: nothing is known of the agent */            \
-    F(GENERATION, complete) /* newest complete own part of the active epoch */
+    F(GENERATION, captured) /* newest own part of the epoch that is captured in full */
 
 /* AUDIT: the leader asks (answer 0) which tensors a member holds, and it answers (answer 1).
  * bytes of an answer: CAIRN_TILING_FAN sums, then keys from `offset` on; after all divisions the
@@ -296,6 +296,15 @@ cairn_message_has_blocks(const struct cairn_message *message)
 {
     return message->kind == CAIRN_MSG_DATA || message->kind == CAIRN_MSG_BLOCKS ||
            message->kind == CAIRN_MSG_WRITE;
+}
+
+/* True for a message that means something in one epoch only. */
+static inline bool
+cairn_message_is_of_epoch(const struct cairn_message *message)
+{
+    return (message->kind >= CAIRN_MSG_REPORT && message->kind <= CAIRN_MSG_SNAPSHOT) &&
+           !(message->kind == CAIRN_MSG_SEAL && message->as.seal.attempt != 0) &&
+           !(message->kind == CAIRN_MSG_RECEIVED && message->as.received.attempt != 0);
 }
 
 /* The blocks that a message says it carries; 0 for one without. */

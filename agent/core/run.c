@@ -22,6 +22,7 @@ run_ranks(struct run *run, const struct cairn_event_ranks *ranks)
     run->trainers = (struct trainers){.registration = registration};
     memset(run->steps, 0, sizeof run->steps);
     run->told = 0;
+    run->closed = run->decision.run;
     if (!same)
         run->begun = 0;
     if (ranks->ranks == 0 || ranks->ranks > CAIRN_RANKS_PER_NODE_MAX)
@@ -63,6 +64,14 @@ run_everyone(const struct run *run)
     return run->trainers.ranks >= 64 ? UINT64_MAX : (UINT64_C(1) << run->trainers.ranks) - 1;
 }
 
+/* Its trainers are not needed any more. */
+static bool
+is_captured(const struct part *part)
+{
+    return part->state == CAIRN_PART_COMPLETE || part->state == CAIRN_PART_FINISHING ||
+           (part->state == CAIRN_PART_OPEN && part->capture.seal_request != 0);
+}
+
 struct cairn_message_report
 run_report(const struct env *env, const struct run *run, struct parts *parts,
            const struct retention *retention)
@@ -81,10 +90,10 @@ run_report(const struct env *env, const struct run *run, struct parts *parts,
     for (uint32_t i = 0; i < CAIRN_PARTS_MAX; i++) {
         const struct part *part = &parts->list[i];
 
-        if (part->state == CAIRN_PART_COMPLETE && part->member == retention->self_member &&
+        if (is_captured(part) && part->member == retention->self_member &&
             part->generation.epoch == retention->active &&
-            generation_later(part->generation, report.complete))
-            report.complete = part->generation;
+            generation_later(part->generation, report.captured))
+            report.captured = part->generation;
     }
     return report;
 }
@@ -146,7 +155,7 @@ closed(struct run *run, const struct membership *membership, uint32_t rank)
 
     if (!membership_acts(membership))
         return CAIRN_SKIP_NOT_READY;
-    if (run->decision.run != 0)
+    if (run->decision.run != 0 && run->decision.run != run->closed)
         return 0;
     if (run->refusal[0] == '\0' || (run->told & bit))
         return CAIRN_SKIP_NOT_READY;
@@ -274,7 +283,7 @@ may_open(const struct run *run, const struct membership *membership,
          const struct retention *retention)
 {
     return membership_acts(membership) && !retention->pinned && !run->gave_up &&
-           run->decision.run != 0 && run->decision.next != 0;
+           run->decision.run != 0 && run->decision.run != run->closed && run->decision.next != 0;
 }
 
 /* Grants the ranks that wait with the part's step; a rank beyond it that has not copied it is past

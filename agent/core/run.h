@@ -38,6 +38,8 @@ struct run {
     struct cairn_decision decision;
     char refusal[CAIRN_REFUSAL_BYTES]; /* why there is no run; "" */
     uint64_t begun;                    /* newest step begun by these trainers */
+    uint64_t closed;                   /* run during which the trainers changed: nothing more of it
+                                        * is opened here */
     bool gave_up;                      /* this member has aborted the decision's generation */
     uint64_t told;                     /* ranks that were told the refusal, as a set */
     uint64_t asked;                    /* step that an operator here asked for; 0: none */

@@ -1,0 +1,385 @@
+/* agent/core/conduct.c - see conduct.h. */
+#include "agent/core/conduct.h"
+
+#include "agent/core/tree.h"
+#include "base/log.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+struct retention
+conduct_retention(const struct cairn_core *core)
+{
+    const struct membership *membership = &core->membership;
+    struct retention retention = {.active = membership->record.epoch,
+                                  .decision = core->run.decision,
+                                  .ready = membership->record.ready,
+                                  .ready_from_files = membership->record.ready_from_files,
+                                  .self_member = membership->self_member,
+                                  .fenced = membership->promised > membership->record.epoch};
+
+    retention.pinned = answer_pins(&core->answering, &retention.pinned_generation);
+    return retention;
+}
+
+struct inventory_self
+conduct_inventory(const struct cairn_core *core)
+{
+    const struct membership *membership = &core->membership;
+
+    return (struct inventory_self){.incarnation = core->options.incarnation,
+                                   .promised = membership->promised,
+                                   .active = membership->record.epoch,
+                                   .blank = membership->blank,
+                                   .knows = membership->knows,
+                                   .committed = core->run.decision.committed,
+                                   .ready = membership->ready,
+                                   .ready_from_files = membership->ready_from_files,
+                                   .spilled = core->spilled,
+                                   .ranks = core->run.trainers.ranks,
+                                   .world = core->run.trainers.world,
+                                   .blocks = core->run.trainers.blocks};
+}
+
+static uint32_t
+agent_of(const struct cairn_core *core, uint32_t member)
+{
+    return core->membership.record.roster->members[member].agent;
+}
+
+static uint32_t
+member_count(const struct cairn_core *core)
+{
+    return core->membership.record.roster->member_count;
+}
+
+bool
+conduct_leads(const struct cairn_core *core)
+{
+    return core->membership.self_member == 0 && membership_acts(&core->membership);
+}
+
+/* The agent that takes what is for the leader: the one above, for a late agent the leader itself. */
+static uint32_t
+agent_above(const struct cairn_core *core)
+{
+    uint32_t self = core->membership.self_member;
+
+    return agent_of(core, self == UINT32_MAX || self == 0 ? 0 : tree_parent(self, member_count(core)));
+}
+
+static void
+drop_unfinished(struct cairn_core *core, struct cairn_generation generation)
+{
+    struct part *part = parts_find(&core->parts, generation, core->membership.self_member);
+
+    if (part && (part->state == CAIRN_PART_OPEN || part->state == CAIRN_PART_FINISHING))
+        part_drop(&core->env, &core->parts, part, true);
+}
+
+/* ---- to the leader ---- */
+
+void
+conduct_to_leader(struct cairn_core *core, const struct cairn_message *message)
+{
+    struct env *env = &core->env;
+    struct cairn_message on = *message;
+
+    if (core->membership.record.epoch == 0)
+        return;
+    if (!conduct_leads(core)) {
+        on.from = core->options.self;
+        env_send(env, agent_above(core), &on);
+        return;
+    }
+    switch (message->kind) {
+    case CAIRN_MSG_REPORT:
+        leader_report(env, &core->leader, &core->membership, core->run.trainers.tiling,
+                      &message->as.report);
+        break;
+    case CAIRN_MSG_ABORT:
+        leader_abort(env, &core->leader, &core->membership, &message->as.abort);
+        break;
+    case CAIRN_MSG_WAITING:
+        leader_waiting(env, &core->leader, &core->membership, &message->as.waiting);
+        break;
+    case CAIRN_MSG_SNAPSHOT:
+        leader_snapshot(env, &core->leader, &core->membership, message->as.snapshot.step);
+        break;
+    case CAIRN_MSG_AUDIT:
+        leader_audited(env, &core->leader, &core->membership, core->run.trainers.tiling, message);
+        break;
+    default:
+        break;
+    }
+}
+
+void
+conduct_report(struct cairn_core *core)
+{
+    struct cairn_message message =
+        env_message(&core->env, CAIRN_MSG_REPORT, core->membership.record.epoch);
+    struct retention retention = conduct_retention(core);
+
+    message.as.report = run_report(&core->env, &core->run, &core->parts, &retention);
+    conduct_to_leader(core, &message);
+}
+
+void
+conduct_done(struct cairn_core *core, uint32_t child, struct cairn_generation generation,
+             uint64_t begun)
+{
+    struct cairn_message done = env_message(&core->env, CAIRN_MSG_DONE, generation.epoch);
+
+    if (!gather_add(&core->env, &core->gather, core->membership.self_member, child, generation,
+                    begun))
+        return;
+    if (conduct_leads(core)) {
+        leader_done(&core->env, &core->leader, &core->membership, generation, core->gather.begun);
+        return;
+    }
+    done.as.done.generation = generation;
+    done.as.done.begun = core->gather.begun;
+    env_send(&core->env, agent_above(core), &done);
+}
+
+void
+conduct_outcome(struct cairn_core *core, struct outcome outcome)
+{
+    struct cairn_message message =
+        env_message(&core->env, CAIRN_MSG_ABORT, outcome.generation.epoch);
+
+    if (outcome.progress.complete)
+        conduct_done(core, core->membership.self_member, outcome.generation, core->run.begun);
+    if (!outcome.progress.abort)
+        return;
+    drop_unfinished(core, outcome.generation);
+    core->run.gave_up |= outcome.generation.run == core->run.decision.run;
+    message.as.abort = (struct cairn_message_abort){.generation = outcome.generation,
+                                                    .agent = core->options.self,
+                                                    .reason = outcome.progress.abort,
+                                                    .begun = core->run.begun};
+    conduct_to_leader(core, &message);
+}
+
+/* ---- from the leader ---- */
+
+static void
+send_decision(struct cairn_core *core, uint32_t to)
+{
+    struct cairn_message message =
+        env_message(&core->env, CAIRN_MSG_DECISION, core->membership.record.epoch);
+
+    message.as.decision.decision = core->run.decision;
+    message.bytes = (const uint8_t *)core->run.refusal;
+    message.bytes_len = (uint32_t)strlen(core->run.refusal);
+    env_send(&core->env, to, &message);
+}
+
+static void
+commit(struct cairn_core *core, struct cairn_generation generation)
+{
+    struct part *part = parts_find(&core->parts, generation, core->membership.self_member);
+    struct cairn_action *action = env_act(&core->env, CAIRN_ACTION_COMMITTED);
+
+    membership_committed(&core->membership, generation);
+    if (action)
+        action->as.committed = (struct cairn_action_committed){
+            .generation = generation, .part = part ? part_index(&core->parts, part) : UINT32_MAX};
+}
+
+void
+conduct_decision(struct cairn_core *core, const struct cairn_decision *decision,
+                 const char *refusal)
+{
+    struct cairn_generation committed = core->run.decision.committed;
+    uint32_t self = core->membership.self_member, n = member_count(core);
+    struct retention retention;
+
+    if (!run_decide(&core->env, &core->run, decision, refusal))
+        return;
+    if (generation_later(decision->committed, committed))
+        commit(core, decision->committed);
+    retention = conduct_retention(core);
+    parts_retain(&core->env, &core->parts, &retention);
+    for (uint32_t child = tree_next_child(self, n, UINT32_MAX); child != UINT32_MAX;
+         child = tree_next_child(self, n, child))
+        send_decision(core, agent_of(core, child));
+}
+
+void
+conduct_settle(struct cairn_core *core)
+{
+    struct retention retention;
+
+    do {
+        if (conduct_leads(core))
+            conduct_decision(core, &core->leader.decision, core->leader.refusal);
+        retention = conduct_retention(core);
+        conduct_outcome(core, run_grant(&core->env, &core->run, &core->parts, &core->membership,
+                                        &retention));
+    } while (conduct_leads(core) && core->leader.decision.serial > core->run.decision.serial);
+}
+
+/* ---- epochs and sessions ---- */
+
+/* DONE before REPORT: the leader assembles no run before it knows what is complete everywhere. */
+static void
+say_again_above(struct cairn_core *core)
+{
+    struct cairn_message done = env_message(&core->env, CAIRN_MSG_DONE, core->membership.record.epoch);
+    struct cairn_message report =
+        env_message(&core->env, CAIRN_MSG_REPORT, core->membership.record.epoch);
+    struct cairn_message snapshot =
+        env_message(&core->env, CAIRN_MSG_SNAPSHOT, core->membership.record.epoch);
+
+    if (gather_is_full(&core->env, &core->gather, core->membership.self_member)) {
+        done.as.done.generation = core->gather.generation;
+        done.as.done.begun = core->gather.begun;
+        env_send(&core->env, agent_above(core), &done);
+    }
+    conduct_report(core);
+    for (uint32_t m = 0; m < core->leader.reports.count; m++)
+        if (cairn_bitset_has(core->leader.reports.known, m)) {
+            report.as.report = core->leader.reports.members[m];
+            conduct_to_leader(core, &report);
+        }
+    if (core->run.asked != 0) {
+        snapshot.as.snapshot = (struct cairn_message_snapshot){core->options.self, core->run.asked};
+        conduct_to_leader(core, &snapshot);
+    }
+}
+
+void
+conduct_greet(struct cairn_core *core, uint32_t agent)
+{
+    uint32_t self = core->membership.self_member, n, member;
+    struct retention retention = conduct_retention(core);
+    struct part *part = parts_in_flight(&core->parts, &retention);
+
+    if (core->membership.record.epoch == 0)
+        return;
+    n = member_count(core);
+    member = cairn_roster_member_of(core->membership.record.roster, agent);
+    if (self == UINT32_MAX) {
+        if (member == 0 && core->run.trainers.registration != 0)
+            conduct_report(core);
+        return;
+    }
+    if (member == UINT32_MAX)
+        return;
+    if (self != 0 && tree_parent(self, n) == member)
+        say_again_above(core);
+    if (member != 0 && tree_parent(member, n) == self && core->run.decision.serial != 0)
+        send_decision(core, agent);
+    if (conduct_leads(core) && core->leader.auditing)
+        audit_peer_up(&core->env, &core->leader.audit, core->membership.record.roster,
+                      core->membership.record.epoch, agent);
+    if (part)
+        save_peer_up(&core->env, &core->parts, part, &core->run.decision, agent);
+}
+
+static void
+connect_epoch(struct cairn_core *core)
+{
+    const struct cairn_roster *roster = core->membership.record.roster;
+    uint32_t self = core->membership.self_member, n = roster->member_count;
+    const struct cairn_roster_group *group;
+
+    if (self == UINT32_MAX) {
+        env_connect(&core->env, agent_of(core, 0));
+        return;
+    }
+    group = cairn_roster_group_of(roster, self);
+    for (uint32_t p = 0; p < group->count; p++)
+        env_connect(&core->env, agent_of(core, group->members[p]));
+    if (self != 0)
+        env_connect(&core->env, agent_above(core));
+    for (uint32_t child = tree_next_child(self, n, UINT32_MAX); child != UINT32_MAX;
+         child = tree_next_child(self, n, child))
+        env_connect(&core->env, agent_of(core, child));
+}
+
+/* The newest complete own part of the epoch counts as done: a member that restarts is done still. */
+static void
+gather_own(struct cairn_core *core)
+{
+    struct cairn_generation newest = {0};
+
+    for (uint32_t i = 0; i < CAIRN_PARTS_MAX; i++) {
+        const struct part *part = &core->parts.list[i];
+
+        if (part->state == CAIRN_PART_COMPLETE && part->member == core->membership.self_member &&
+            part->generation.epoch == core->membership.record.epoch &&
+            generation_later(part->generation, newest)) {
+            newest = part->generation;
+            save_resume(&core->env, &core->parts.list[i]);
+        }
+    }
+    if (newest.step != 0)
+        conduct_done(core, core->membership.self_member, newest, 0);
+}
+
+void
+conduct_enter(struct cairn_core *core, bool restart)
+{
+    struct retention retention;
+    cairn_err err = CAIRN_OK;
+
+    run_enter(&core->run, restart);
+    gather_fini(&core->gather);
+    leader_fini(&core->leader);
+    if (core->membership.record.epoch == 0)
+        return;
+    if (core->membership.self_member != UINT32_MAX)
+        err = gather_init(&core->gather, member_count(core));
+    if (!err && core->membership.self_member != UINT32_MAX)
+        err = leader_init(&core->leader, member_count(core));
+    core->env.actions->failed |= err != CAIRN_OK;
+    if (err)
+        return;
+    retention = conduct_retention(core);
+    parts_retain(&core->env, &core->parts, &retention);
+    gather_own(core);
+    connect_epoch(core);
+    if (conduct_leads(core))
+        conduct_report(core);
+    memset(core->level, 0, cairn_bitset_words(core->options.agent_count) * sizeof(uint64_t));
+    for (uint32_t a = 0; a < core->options.agent_count; a++) {
+        if (!cairn_bitset_has(core->peers.up, a))
+            continue;
+        membership_send_position(&core->env, &core->membership, a);
+        if (core->epochs[a] != core->membership.record.epoch)
+            continue;
+        cairn_bitset_add(core->level, a);
+        conduct_greet(core, a);
+    }
+}
+
+void
+conduct_fence(struct cairn_core *core)
+{
+    struct retention retention = conduct_retention(core);
+
+    repair_stop(&core->env, &core->repair, &core->parts, true);
+    parts_retain(&core->env, &core->parts, &retention);
+}
+
+void
+conduct_watch(struct cairn_core *core)
+{
+    struct watch_input input = {.membership = &core->membership,
+                                .peers = &core->peers,
+                                .wants_join = conduct_leads(core) && core->leader.wants_join};
+    struct restore_request request = {0};
+    const char *reason = NULL;
+
+    if (!restore_is_idle(&core->restore) ||
+        !watch_due(&core->env, &core->watch, &input, &request, &reason))
+        return;
+    CAIRN_LOG_AT(INFO, "repair: start reason=\"%s\" epoch=%" PRIu64 " step=%" PRIu64, reason,
+                 core->membership.record.epoch >> EPOCH_CLAIMANT_BITS, core->membership.ready.step);
+    if (restore_start(&core->env, &core->restore, &core->membership, &core->peers, &request) !=
+        CAIRN_OK)
+        CAIRN_LOG_AT(WARN, "repair: not started: out of memory");
+}

@@ -1,0 +1,41 @@
+/*
+ * agent/core/conduct.h - joins the nouns: tells each what another has returned.
+ *
+ * A member's outcome goes to the leader, here or along the tree; the leader's decision goes to this
+ * member's run, and on to its children. conduct_settle applies decisions of this agent's own leader
+ * until there is none, so nothing here calls itself.
+ */
+#ifndef CAIRN_AGENT_CORE_CONDUCT_H
+#define CAIRN_AGENT_CORE_CONDUCT_H
+
+#include "agent/core/core_state.h"
+
+struct retention conduct_retention(const struct cairn_core *core);
+struct inventory_self conduct_inventory(const struct cairn_core *core);
+/* True if this agent is the first member of its epoch, and may act in it. */
+bool conduct_leads(const struct cairn_core *core);
+
+/* What became of the own part. */
+void conduct_outcome(struct cairn_core *core, struct outcome outcome);
+/* The subtree of `child` (or this member's own part) is done. */
+void conduct_done(struct cairn_core *core, uint32_t child, struct cairn_generation generation,
+                  uint64_t begun);
+/* A message of this agent or from below: to the leader, here or above. */
+void conduct_to_leader(struct cairn_core *core, const struct cairn_message *message);
+/* A decision from above, or one that rides on a group's message. */
+void conduct_decision(struct cairn_core *core, const struct cairn_decision *decision,
+                      const char *refusal);
+/* Reports this agent's trainers. */
+void conduct_report(struct cairn_core *core);
+/* Applies this agent's own decisions, and answers ranks that wait. After every event. */
+void conduct_settle(struct cairn_core *core);
+/* An agent is in the same epoch now: says all that it may miss. */
+void conduct_greet(struct cairn_core *core, uint32_t agent);
+/* Enters the active epoch: new tree, new sessions. */
+void conduct_enter(struct cairn_core *core, bool restart);
+/* A newer epoch is promised: what is open under the old one ends. */
+void conduct_fence(struct cairn_core *core);
+/* A restore or repair is called for. */
+void conduct_watch(struct cairn_core *core);
+
+#endif

@@ -1,0 +1,38 @@
+/*
+ * agent/core/core_state.h - the state behind struct cairn_core: one struct per noun. Only the files
+ * that join the nouns include it: core.c, conduct.c, receive.c, look.c and fingerprint.c.
+ */
+#ifndef CAIRN_AGENT_CORE_CORE_STATE_H
+#define CAIRN_AGENT_CORE_CORE_STATE_H
+
+#include "agent/core/answer.h"
+#include "agent/core/gather.h"
+#include "agent/core/leader.h"
+#include "agent/core/membership.h"
+#include "agent/core/peers.h"
+#include "agent/core/repair.h"
+#include "agent/core/restore.h"
+#include "agent/core/run.h"
+#include "agent/core/watch.h"
+
+struct cairn_core {
+    struct cairn_core_options options;
+    struct env env;
+    struct peers peers;
+    uint64_t *epochs; /* [agent_count]: that each told in the session that is up */
+    uint64_t *level;  /* bitset; see env.h */
+    struct membership membership;
+    struct parts parts;
+    struct run run;
+    struct gather gather;
+    struct leader leader; /* decides only on the epoch's first member */
+    struct repair repair;
+    struct answering answering;
+    struct restore restore;
+    struct watch watch;
+    struct cairn_generation spilled;
+    uint64_t dropped_messages;
+    bool announced; /* what adopted memory holds has been gathered */
+};
+
+#endif
