@@ -320,6 +320,15 @@ gather_own(struct cairn_core *core)
         conduct_done(core, core->membership.self_member, newest, 0);
 }
 
+/* True for the leader and the heads of blocks. */
+static bool
+collects(const struct cairn_core *core)
+{
+    uint32_t self = core->membership.self_member;
+
+    return self == 0 || tree_next_child(self, member_count(core), UINT32_MAX) != UINT32_MAX;
+}
+
 void
 conduct_enter(struct cairn_core *core, bool restart)
 {
@@ -334,7 +343,7 @@ conduct_enter(struct cairn_core *core, bool restart)
     if (core->membership.self_member != UINT32_MAX)
         err = gather_init(&core->gather, member_count(core));
     if (!err && core->membership.self_member != UINT32_MAX)
-        err = leader_init(&core->leader, member_count(core));
+        err = leader_init(&core->leader, collects(core) ? member_count(core) : 0);
     core->env.actions->failed |= err != CAIRN_OK;
     if (err)
         return;

@@ -1,0 +1,406 @@
+/* agent/core/core.c - one agent's core: creation, events, and the check after each; see core.h. */
+#include "agent/core/conduct.h"
+#include "agent/core/receive.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool
+options_valid(const struct cairn_core_options *options)
+{
+    return options->agent_count >= 1 && options->agent_count <= CAIRN_NODES_MAX &&
+           options->self < options->agent_count && options->slots >= 2 &&
+           options->slots <= CAIRN_OWN_SLOTS_MAX && options->group_size >= 1 &&
+           options->group_size <= CAIRN_SHARDS_MAX && options->parity < CAIRN_SHARDS_MAX &&
+           options->heartbeat_interval_ns > 0 && options->incarnation > 0;
+}
+
+static cairn_err
+load_parts(struct cairn_core *core, const struct cairn_bytes *records, uint32_t *dropped)
+{
+    *dropped = 0;
+    for (uint32_t i = 0; records && i < CAIRN_PARTS_MAX; i++) {
+        cairn_err err = records[i].len == 0
+                            ? CAIRN_OK
+                            : part_load(&core->options, &core->parts, i, records[i]);
+
+        if (err == CAIRN_NOMEM)
+            return err;
+        *dropped += err != CAIRN_OK;
+    }
+    return CAIRN_OK;
+}
+
+cairn_err
+cairn_core_create(const struct cairn_core_options *options, uint64_t now_ns,
+                  struct cairn_bytes epoch_record,
+                  const struct cairn_bytes records[CAIRN_PARTS_MAX], uint32_t *dropped,
+                  struct cairn_core **out)
+{
+    struct cairn_core *core;
+    cairn_err err;
+
+    if (!options_valid(options))
+        return CAIRN_INVAL;
+    core = calloc(1, sizeof *core);
+    if (!core)
+        return CAIRN_NOMEM;
+    core->options = *options;
+    core->env = (struct env){
+        .options = &core->options, .now_ns = now_ns, .next_request = options->incarnation << 8};
+    core->epochs = calloc(options->agent_count, sizeof *core->epochs);
+    core->level = calloc(cairn_bitset_words(options->agent_count), sizeof(uint64_t));
+    err = core->epochs && core->level ? peers_init(&core->peers, &core->options, now_ns)
+                                      : CAIRN_NOMEM;
+    core->env.up = core->peers.up;
+    core->env.level = core->level;
+    if (!err)
+        err = load_parts(core, records, dropped);
+    if (!err)
+        err = membership_init(&core->membership, &core->options, epoch_record, *dropped > 0);
+    if (err) {
+        cairn_core_destroy(core);
+        return err;
+    }
+    restore_init(&core->restore);
+    *out = core;
+    return CAIRN_OK;
+}
+
+void
+cairn_core_destroy(struct cairn_core *core)
+{
+    struct cairn_actions nowhere = {0};
+
+    if (!core)
+        return;
+    core->env.actions = &nowhere;
+    if (core->env.up)
+        repair_stop(&core->env, &core->repair, &core->parts, true);
+    cairn_actions_fini(&nowhere);
+    restore_fini(&core->restore);
+    leader_fini(&core->leader);
+    gather_fini(&core->gather);
+    run_fini(&core->run);
+    for (uint32_t i = 0; i < CAIRN_PARTS_MAX; i++)
+        part_fini(&core->parts.list[i]);
+    membership_fini(&core->membership);
+    peers_fini(&core->peers);
+    free(core->epochs);
+    free(core->level);
+    free(core);
+}
+
+/* ---- the local trainers ---- */
+
+static struct part *
+own_part(struct cairn_core *core, struct cairn_generation generation)
+{
+    return parts_find(&core->parts, generation, core->membership.self_member);
+}
+
+static void
+take_ranks(struct cairn_core *core, const struct cairn_event_ranks *ranks)
+{
+    struct retention retention = conduct_retention(core);
+    struct part *part = parts_in_flight(&core->parts, &retention);
+
+    /* What the trainers have captured in full goes on without them. */
+    if (part && part->state == CAIRN_PART_OPEN && part->capture.seal_request == 0)
+        conduct_outcome(core, (struct outcome){.progress = {.abort = CAIRN_ABORT_CANCELLED},
+                                               .generation = part->generation});
+    run_ranks(&core->run, ranks);
+    conduct_report(core);
+}
+
+static void
+take_blocks(struct cairn_core *core, const struct cairn_event_blocks *blocks)
+{
+    struct part *part = own_part(core, blocks->generation);
+
+    if (part && part->state == CAIRN_PART_OPEN)
+        save_blocks(&core->env, &core->parts, part, &core->run.decision, blocks);
+}
+
+static void
+take_captured(struct cairn_core *core, const struct cairn_event_captured *captured)
+{
+    struct part *part = own_part(core, captured->generation);
+    struct outcome outcome = {.generation = captured->generation};
+
+    if (!part || part->state != CAIRN_PART_OPEN || captured->rank >= core->run.trainers.ranks)
+        return;
+    outcome.progress = save_captured(&core->env, &core->parts, part, captured->rank,
+                                     run_everyone(&core->run));
+    conduct_outcome(core, outcome);
+}
+
+static void
+take_cancel(struct cairn_core *core, const struct cairn_event_step *cancel)
+{
+    struct retention retention = conduct_retention(core);
+
+    conduct_outcome(core, run_cancel(&core->run, &core->parts, &retention, cancel));
+}
+
+/* ---- answers of the process ---- */
+
+static void
+take_answer(struct cairn_core *core, const struct cairn_event *event)
+{
+    const struct cairn_event_answer *answer = &event->as.answer;
+    struct part *part = answer->part < CAIRN_PARTS_MAX ? &core->parts.list[answer->part] : NULL;
+    struct outcome outcome = {.generation = answer->generation};
+    struct inventory_self self;
+
+    if (!part || (event->type != CAIRN_EVENT_OPENED &&
+                  (part->state == CAIRN_PART_FREE ||
+                   !generation_is(part->generation, answer->generation))))
+        return;
+    if (event->type == CAIRN_EVENT_VERIFIED) {
+        self = conduct_inventory(core);
+        parts_verified(&core->env, &core->parts, answer);
+        answer_progress(&core->env, &core->answering, &core->parts, &self);
+    } else if (event->type == CAIRN_EVENT_OPENED) {
+        repair_opened(&core->env, &core->repair, &core->parts, answer);
+    } else if (part->state == CAIRN_PART_REBUILDING) {
+        repair_finished(&core->env, &core->repair, &core->parts, answer);
+    } else {
+        outcome.progress = event->type == CAIRN_EVENT_SEALED
+                               ? save_sealed(&core->env, &core->parts, part,
+                                             &core->run.decision, answer)
+                               : save_finished(&core->env, &core->parts, part, answer);
+        conduct_outcome(core, outcome);
+    }
+}
+
+/* ---- operators and spills ---- */
+
+static void
+reply(struct cairn_core *core, uint64_t request, cairn_err err, const char *text)
+{
+    struct cairn_action *action = env_act(&core->env, CAIRN_ACTION_REPLY);
+
+    if (!action)
+        return;
+    action->as.reply = (struct cairn_action_reply){.request = request, .err = err};
+    action->as.reply.text = env_keep(&core->env, action, text, strlen(text) + 1);
+}
+
+static void
+ask_snapshot(struct cairn_core *core, uint64_t request)
+{
+    struct cairn_message message =
+        env_message(&core->env, CAIRN_MSG_SNAPSHOT, core->membership.record.epoch);
+    char text[32];
+
+    if (!membership_acts(&core->membership) || core->run.trainers.ranks == 0) {
+        reply(core, request, CAIRN_NOT_FOUND, ""); /* nobody trains here */
+        return;
+    }
+    if (core->run.begun == 0) {
+        reply(core, request, CAIRN_AGAIN, ""); /* where the job is, is not known yet */
+        return;
+    }
+    core->run.asked = core->run.begun + 2; /* others may be a step ahead */
+    message.as.snapshot =
+        (struct cairn_message_snapshot){.agent = core->options.self, .step = core->run.asked};
+    conduct_to_leader(core, &message);
+    snprintf(text, sizeof text, "%" PRIu64, core->run.asked);
+    reply(core, request, CAIRN_OK, text);
+}
+
+static void
+take_operator(struct cairn_core *core, const struct cairn_event_operator *op)
+{
+    struct restore_request request = {.operation = op->operation,
+                                      .request = op->request,
+                                      .fleet = op->fleet,
+                                      .fleet_len = op->fleet_len};
+
+    if (op->operation == CAIRN_OP_SNAPSHOT)
+        ask_snapshot(core, op->request);
+    else if (!restore_is_idle(&core->restore))
+        reply(core, op->request, CAIRN_AGAIN, "this agent is busy with another restore or repair");
+    else if (restore_start(&core->env, &core->restore, &core->membership, &core->peers, &request) !=
+             CAIRN_OK)
+        reply(core, op->request, CAIRN_NOMEM, "");
+}
+
+static void
+take_pin(struct cairn_core *core, const struct cairn_event_pin *pin)
+{
+    struct retention retention;
+
+    for (uint32_t i = 0; i < CAIRN_PARTS_MAX; i++)
+        if (core->parts.list[i].state == CAIRN_PART_COMPLETE &&
+            generation_is(core->parts.list[i].generation, pin->generation))
+            core->parts.list[i].spilling = pin->keep;
+    if (pin->keep)
+        return;
+    retention = conduct_retention(core);
+    parts_retain(&core->env, &core->parts, &retention);
+}
+
+static void
+take_spilled(struct cairn_core *core, const struct cairn_event_pin *spilled)
+{
+    const struct cairn_generation *new = &spilled->generation, *old = &core->spilled;
+
+    if (new->epoch > old->epoch || (new->epoch == old->epoch && new->step > old->step))
+        core->spilled = *new;
+}
+
+/* ---- time ---- */
+
+/* A member that makes no progress tells the leader what it waits for. */
+static void
+say_waiting(struct cairn_core *core)
+{
+    struct cairn_message message =
+        env_message(&core->env, CAIRN_MSG_WAITING, core->membership.record.epoch);
+    struct retention retention = conduct_retention(core);
+    struct part *part = parts_in_flight(&core->parts, &retention);
+    uint64_t patience_ns = core->options.dead_after_ns;
+    enum cairn_wait cause;
+    uint32_t for_agent = UINT32_MAX;
+
+    if (!part || !membership_acts(&core->membership) || part->state == CAIRN_PART_COMPLETE ||
+        core->env.now_ns - part->progress_ns < patience_ns ||
+        core->env.now_ns - core->run.waiting_ns < patience_ns)
+        return;
+    core->run.waiting_ns = core->env.now_ns;
+    cause = save_waits_for(part, run_everyone(&core->run), &for_agent);
+    message.as.waiting = (struct cairn_message_waiting){
+        .generation = part->generation,
+        .agent = core->options.self,
+        .cause = cause,
+        .for_agent = for_agent,
+        .for_ms = (core->env.now_ns - part->progress_ns) / 1000000};
+    conduct_to_leader(core, &message);
+}
+
+static void
+tick(struct cairn_core *core)
+{
+    peers_tick(&core->env, &core->peers, core->membership.record.epoch,
+               core->run.decision.committed);
+    restore_tick(&core->env, &core->restore, &core->membership, &core->peers);
+    say_waiting(core);
+    if (conduct_leads(core))
+        leader_tick(&core->env, &core->leader, &core->membership);
+    conduct_watch(core);
+}
+
+/* ---- events ---- */
+
+/* The first event: a blank agent stores that it is one, before anything may overwrite a slot. */
+static void
+announce(struct cairn_core *core)
+{
+    core->announced = true;
+    if (core->membership.blank)
+        membership_store(&core->env, &core->membership);
+    conduct_enter(core, false);
+}
+
+/* The part of the rules that one state can show. */
+static void
+check(const struct cairn_core *core)
+{
+    const struct parts *parts = &core->parts;
+    uint32_t in_flight = 0;
+
+    CAIRN_ASSERT(core->membership.promised >= core->membership.record.epoch);
+    CAIRN_ASSERT(core->membership.self_member == UINT32_MAX || !core->membership.blank);
+    for (uint32_t i = 0; i < CAIRN_PARTS_MAX; i++) {
+        const struct part *part = &parts->list[i];
+
+        if (part->state == CAIRN_PART_FREE)
+            continue;
+        CAIRN_ASSERT(part->roster != NULL && part->generation.step != 0);
+        CAIRN_ASSERT(part->state != CAIRN_PART_COMPLETE || part->lengths_known);
+        if (part->state == CAIRN_PART_OPEN || part->state == CAIRN_PART_FINISHING) {
+            CAIRN_ASSERT(i < core->options.slots && ++in_flight == 1);
+            CAIRN_ASSERT(core->membership.promised == core->membership.record.epoch ||
+                         CAIRN_PLANTED(&core->env, BUG_ACCEPT_OLD_EPOCH));
+        }
+        for (uint32_t j = i + 1; j < CAIRN_PARTS_MAX; j++)
+            CAIRN_ASSERT(parts->list[j].state == CAIRN_PART_FREE ||
+                         parts->list[j].member != part->member ||
+                         !generation_is(parts->list[j].generation, part->generation));
+    }
+}
+
+static void
+dispatch(struct cairn_core *core, const struct cairn_event *event)
+{
+    switch (event->type) {
+    case CAIRN_EVENT_TICK:
+        tick(core);
+        break;
+    case CAIRN_EVENT_PEER_UP:
+        receive_peer_up(core, &event->as.peer);
+        break;
+    case CAIRN_EVENT_PEER_DOWN:
+        receive_peer_down(core, &event->as.peer);
+        break;
+    case CAIRN_EVENT_MESSAGE:
+        receive(core, &event->as.message);
+        break;
+    case CAIRN_EVENT_RANKS:
+        take_ranks(core, &event->as.ranks);
+        break;
+    case CAIRN_EVENT_BEGIN:
+        run_begin(&core->env, &core->run, &core->membership, &event->as.step);
+        break;
+    case CAIRN_EVENT_BLOCKS:
+        take_blocks(core, &event->as.blocks);
+        break;
+    case CAIRN_EVENT_CAPTURED:
+        take_captured(core, &event->as.captured);
+        break;
+    case CAIRN_EVENT_CANCEL:
+        take_cancel(core, &event->as.step);
+        break;
+    case CAIRN_EVENT_SEALED:
+    case CAIRN_EVENT_FINISHED:
+    case CAIRN_EVENT_VERIFIED:
+    case CAIRN_EVENT_OPENED:
+        take_answer(core, event);
+        break;
+    case CAIRN_EVENT_DECODED:
+        repair_decoded(&core->env, &core->repair, &core->parts, &event->as.decoded);
+        break;
+    case CAIRN_EVENT_OPERATOR:
+        take_operator(core, &event->as.op);
+        break;
+    case CAIRN_EVENT_PIN:
+        take_pin(core, &event->as.pin);
+        break;
+    case CAIRN_EVENT_SPILLED:
+        take_spilled(core, &event->as.pin);
+        break;
+    }
+}
+
+void
+cairn_core_step(struct cairn_core *core, const struct cairn_event *event,
+                struct cairn_actions *actions)
+{
+    uint64_t gap_ns;
+
+    core->env.actions = actions;
+    core->env.now_ns = max_u64(core->env.now_ns, event->now_ns);
+    gap_ns = peers_awake(&core->env, &core->peers);
+    if (gap_ns > 0)
+        restore_stood_still(&core->restore, gap_ns);
+    if (!core->announced)
+        announce(core);
+    dispatch(core, event);
+    conduct_settle(core);
+    check(core);
+    core->env.actions = NULL;
+}

@@ -1,0 +1,376 @@
+/*
+ * agent/core/receive.c - see receive.h.
+ *
+ * The door: a message is taken only in a session that is up. A message of an epoch is taken only in
+ * that epoch, while no newer one is promised (R4), and only from whom it may come: reports and DONE
+ * from below, decisions from above, blocks and seals from the own group. What it says of a run is
+ * compared by the noun that takes it.
+ */
+#include "agent/core/receive.h"
+
+#include "agent/core/conduct.h"
+#include "agent/core/tree.h"
+
+#include <string.h>
+
+/* ---- the door ---- */
+
+/* The agent whose word a message from below is; UINT32_MAX: of the sender's subtree. */
+static uint32_t
+speaker(const struct cairn_message *message)
+{
+    switch (message->kind) {
+    case CAIRN_MSG_REPORT:
+        return message->as.report.agent;
+    case CAIRN_MSG_AUDIT:
+        return message->as.audit.agent;
+    case CAIRN_MSG_ABORT:
+        return message->as.abort.agent;
+    case CAIRN_MSG_WAITING:
+        return message->as.waiting.agent;
+    case CAIRN_MSG_SNAPSHOT:
+        return message->as.snapshot.agent;
+    default:
+        return UINT32_MAX;
+    }
+}
+
+static bool
+is_from_below(const struct cairn_core *core, const struct cairn_message *message)
+{
+    const struct cairn_roster *roster = core->membership.record.roster;
+    uint32_t self = core->membership.self_member, n = roster->member_count;
+    uint32_t sender = cairn_roster_member_of(roster, message->from), agent = speaker(message);
+    uint32_t member = agent == UINT32_MAX ? sender : cairn_roster_member_of(roster, agent);
+
+    if (sender == UINT32_MAX) /* a late agent reports to the leader itself */
+        return self == 0 && message->kind == CAIRN_MSG_REPORT && agent == message->from;
+    return sender != 0 && tree_parent(sender, n) == self && member != UINT32_MAX &&
+           tree_is_above(sender, n, member);
+}
+
+static bool
+is_from_above(const struct cairn_core *core, const struct cairn_message *message)
+{
+    const struct cairn_roster *roster = core->membership.record.roster;
+    uint32_t self = core->membership.self_member;
+
+    return self != 0 &&
+           roster->members[tree_parent(self, roster->member_count)].agent == message->from;
+}
+
+static bool
+is_from_group(const struct cairn_core *core, const struct cairn_message *message, uint32_t member)
+{
+    const struct cairn_roster *roster = core->membership.record.roster;
+
+    return member < roster->member_count && roster->members[member].agent == message->from &&
+           roster->members[member].group ==
+               roster->members[core->membership.self_member].group;
+}
+
+static bool
+is_from_whom_it_may(const struct cairn_core *core, const struct cairn_message *message)
+{
+    switch (message->kind) {
+    case CAIRN_MSG_DECISION:
+        return is_from_above(core, message);
+    case CAIRN_MSG_AUDIT:
+        return message->as.audit.answer ? is_from_below(core, message)
+                                        : is_from_above(core, message);
+    case CAIRN_MSG_DATA:
+        return is_from_group(core, message, message->as.data.member);
+    case CAIRN_MSG_SEAL:
+        return is_from_group(core, message, message->as.seal.member);
+    case CAIRN_MSG_RECEIVED:
+        return is_from_group(core, message, message->as.received.for_member);
+    default:
+        return is_from_below(core, message);
+    }
+}
+
+static bool
+may_enter(const struct cairn_core *core, const struct cairn_message *message)
+{
+    const struct membership *membership = &core->membership;
+
+    if (message->to != core->options.self || !env_reaches(&core->env, message->from))
+        return false;
+    if (!cairn_message_is_of_epoch(message))
+        return true;
+    return membership->self_member != UINT32_MAX && message->epoch == membership->record.epoch &&
+           (membership_acts(membership) || CAIRN_PLANTED(&core->env, BUG_ACCEPT_OLD_EPOCH)) &&
+           is_from_whom_it_may(core, message);
+}
+
+/* ---- messages of the epoch ---- */
+
+static void
+take_data(struct cairn_core *core, const struct cairn_event_message *event)
+{
+    const struct cairn_message *message = event->message;
+    struct cairn_generation generation = message->as.data.generation;
+    struct retention retention;
+    struct outcome outcome;
+    struct part *part;
+
+    conduct_decision(core, &message->as.data.decision, "");
+    retention = conduct_retention(core);
+    part = run_part_for(&core->env, &core->run, &core->parts, &core->membership, &retention,
+                        generation, &outcome);
+    if (part) {
+        outcome.generation = generation;
+        outcome.progress =
+            save_data(&core->env, &core->parts, part, message, event->payload_ok);
+    }
+    conduct_outcome(core, outcome);
+}
+
+static void
+take_seal(struct cairn_core *core, const struct cairn_message *message)
+{
+    struct cairn_generation generation = message->as.seal.generation;
+    struct retention retention;
+    struct outcome outcome;
+    struct part *part;
+
+    conduct_decision(core, &message->as.seal.decision, "");
+    retention = conduct_retention(core);
+    part = run_part_for(&core->env, &core->run, &core->parts, &core->membership, &retention,
+                        generation, &outcome);
+    if (part) {
+        outcome.generation = generation;
+        outcome.progress = save_seal(&core->env, &core->parts, part, message);
+    }
+    conduct_outcome(core, outcome);
+}
+
+static void
+take_received(struct cairn_core *core, const struct cairn_message *message)
+{
+    struct part *part = parts_find(&core->parts, message->as.received.generation,
+                                   core->membership.self_member);
+
+    if (part && message->as.received.member == core->membership.self_member)
+        save_received(&core->env, &core->parts, part, &core->run.decision, message);
+}
+
+static void
+take_done(struct cairn_core *core, const struct cairn_message *message)
+{
+    const struct cairn_message_done *done = &message->as.done;
+
+    conduct_done(core, cairn_roster_member_of(core->membership.record.roster, message->from),
+                 done->generation, done->begun);
+}
+
+static void
+take_decision(struct cairn_core *core, const struct cairn_message *message)
+{
+    char refusal[CAIRN_REFUSAL_BYTES] = "";
+    size_t len = min_u64(message->bytes_len, sizeof refusal - 1);
+
+    memcpy(refusal, message->bytes, len);
+    conduct_decision(core, &message->as.decision.decision, refusal);
+}
+
+/* A question goes down to its agent, an answer up to the leader. */
+static void
+take_audit(struct cairn_core *core, const struct cairn_message *message)
+{
+    const struct cairn_roster *roster = core->membership.record.roster;
+    uint32_t self = core->membership.self_member, n = roster->member_count;
+    uint32_t member = cairn_roster_member_of(roster, message->as.audit.agent);
+    struct cairn_message on = *message;
+
+    if (message->as.audit.answer) {
+        conduct_to_leader(core, message);
+    } else if (member == self) {
+        audit_reply(&core->env, message->from, message, core->run.trainers.tiling);
+    } else if (member != UINT32_MAX && tree_is_above(self, n, member)) {
+        on.from = core->options.self;
+        env_send(&core->env, roster->members[tree_towards(self, n, member)].agent, &on);
+    }
+}
+
+/* A head remembers its block's reports, and passes them on. */
+static void
+take_report(struct cairn_core *core, const struct cairn_message *message)
+{
+    if (!conduct_leads(core))
+        (void)reports_take(&core->leader.reports, core->membership.record.roster,
+                           &message->as.report);
+    conduct_to_leader(core, message);
+}
+
+/* ---- messages between epochs ---- */
+
+static void
+take_position(struct cairn_core *core, const struct cairn_message *message)
+{
+    uint64_t active = core->membership.record.epoch;
+    uint32_t from = message->from;
+
+    core->epochs[from] = message->epoch;
+    if (membership_position(&core->membership, message))
+        membership_send_activate(&core->env, &core->membership, from);
+    if (message->epoch > active)
+        membership_send_position(&core->env, &core->membership, from); /* to be sent its record */
+    if (message->epoch != active || active == 0)
+        return;
+    cairn_bitset_add(core->level, from);
+    conduct_greet(core, from);
+}
+
+static void
+take_activate(struct cairn_core *core, const struct cairn_message *message)
+{
+    enum activation activation =
+        membership_activate(&core->env, &core->membership, message);
+    struct cairn_action *action;
+
+    if (activation == ACTIVATION_NONE)
+        return;
+    answer_ends(&core->answering);
+    repair_stop(&core->env, &core->repair, &core->parts, true);
+    conduct_enter(core, activation == ACTIVATION_RESTART);
+    action = env_act(&core->env, CAIRN_ACTION_ACTIVATED);
+    if (action)
+        action->as.activated = (struct cairn_action_activated){
+            .ready = core->membership.ready, .restart = activation == ACTIVATION_RESTART};
+}
+
+static void
+take_claim(struct cairn_core *core, const struct cairn_message *message)
+{
+    if (membership_claim(&core->env, &core->membership, &core->peers, core->parts.version,
+                         message))
+        conduct_fence(core);
+}
+
+static void
+take_ask(struct cairn_core *core, const struct cairn_message *message)
+{
+    struct inventory_self self = conduct_inventory(core);
+
+    answer_ask(&core->env, &core->answering, &core->parts, &core->peers, &self, message);
+}
+
+void
+receive(struct cairn_core *core, const struct cairn_event_message *event)
+{
+    const struct cairn_message *message = event->message;
+
+    if (!may_enter(core, message)) {
+        core->dropped_messages++;
+        return;
+    }
+    switch (message->kind) {
+    case CAIRN_MSG_POSITION:
+        take_position(core, message);
+        break;
+    case CAIRN_MSG_HEARTBEAT:
+        peers_heartbeat(&core->env, &core->peers, message);
+        break;
+    case CAIRN_MSG_REPORT:
+        take_report(core, message);
+        break;
+    case CAIRN_MSG_AUDIT:
+        take_audit(core, message);
+        break;
+    case CAIRN_MSG_DECISION:
+        take_decision(core, message);
+        break;
+    case CAIRN_MSG_DONE:
+        take_done(core, message);
+        break;
+    case CAIRN_MSG_ABORT:
+    case CAIRN_MSG_WAITING:
+    case CAIRN_MSG_SNAPSHOT:
+        conduct_to_leader(core, message);
+        break;
+    case CAIRN_MSG_DATA:
+        take_data(core, event);
+        break;
+    case CAIRN_MSG_SEAL:
+        if (message->as.seal.attempt == 0)
+            take_seal(core, message);
+        else
+            repair_message(&core->env, &core->repair, &core->parts, message, false);
+        break;
+    case CAIRN_MSG_RECEIVED:
+        if (message->as.received.attempt == 0)
+            take_received(core, message);
+        else
+            repair_message(&core->env, &core->repair, &core->parts, message, false);
+        break;
+    case CAIRN_MSG_READ:
+    case CAIRN_MSG_BLOCKS:
+    case CAIRN_MSG_WRITE:
+    case CAIRN_MSG_WRITTEN:
+        repair_message(&core->env, &core->repair, &core->parts, message, event->payload_ok);
+        break;
+    case CAIRN_MSG_REBUILD:
+        repair_begin(&core->env, &core->repair, &core->parts, message);
+        break;
+    case CAIRN_MSG_ASK:
+        take_ask(core, message);
+        break;
+    case CAIRN_MSG_INVENTORY:
+    case CAIRN_MSG_REBUILT:
+    case CAIRN_MSG_PROMISE:
+        restore_message(&core->env, &core->restore, &core->membership, &core->peers, message);
+        break;
+    case CAIRN_MSG_CLAIM:
+        take_claim(core, message);
+        break;
+    case CAIRN_MSG_ACTIVATE:
+        take_activate(core, message);
+        break;
+    }
+}
+
+/* ---- sessions ---- */
+
+void
+receive_peer_up(struct cairn_core *core, const struct cairn_event_peer *peer)
+{
+    if (peer->agent >= core->options.agent_count || peer->agent == core->options.self)
+        return;
+    peers_up(&core->env, &core->peers, peer->agent, peer->incarnation);
+    core->epochs[peer->agent] = UINT64_MAX;
+    membership_send_position(&core->env, &core->membership, peer->agent);
+    repair_peer_up(&core->env, &core->repair, &core->parts, peer->agent);
+    restore_peer_up(&core->env, &core->restore, &core->membership, &core->peers, peer->agent);
+}
+
+/* A head tells the leader that it has no report of this member now. */
+static void
+forget_report(struct cairn_core *core, uint32_t agent)
+{
+    struct cairn_message message =
+        env_message(&core->env, CAIRN_MSG_REPORT, core->membership.record.epoch);
+
+    message.kind = CAIRN_MSG_REPORT;
+    message.as.report.agent = agent;
+    message.from = agent;
+    message.to = core->options.self;
+    if (core->membership.self_member != UINT32_MAX && is_from_below(core, &message))
+        take_report(core, &message);
+}
+
+void
+receive_peer_down(struct cairn_core *core, const struct cairn_event_peer *peer)
+{
+    if (peer->agent >= core->options.agent_count ||
+        !cairn_bitset_has(core->peers.up, peer->agent))
+        return;
+    peers_down(&core->env, &core->peers, peer->agent);
+    core->level[peer->agent / 64] &= ~(UINT64_C(1) << (peer->agent % 64));
+    if (core->membership.record.epoch != 0)
+        forget_report(core, peer->agent);
+    if (core->repair.active && core->repair.coordinator == peer->agent)
+        repair_stop(&core->env, &core->repair, &core->parts, true);
+    answer_peer_down(&core->answering, peer->agent);
+    restore_peer_down(&core->env, &core->restore, &core->membership, &core->peers, peer->agent);
+}
