@@ -185,7 +185,7 @@ fields_are_good(const struct cairn_message *message)
                (agent_is_good(message->as.waiting.for_agent) ||
                 message->as.waiting.for_agent == UINT32_MAX);
     case CAIRN_MSG_SNAPSHOT:
-        return agent_is_good(message->as.snapshot.agent) && err_is_good(message->as.snapshot.err);
+        return agent_is_good(message->as.snapshot.agent);
     case CAIRN_MSG_ASK:
         return message->as.ask.mode <= CAIRN_ASK_RELEASE;
     case CAIRN_MSG_INVENTORY:
@@ -205,7 +205,7 @@ fields_are_good(const struct cairn_message *message)
                                message->as.write.count) &&
                message->as.write.count > 0 && carries(message, message->as.write.count);
     case CAIRN_MSG_WRITTEN:
-        return message->as.written.position < CAIRN_SHARDS_MAX;
+        return message->as.written.position < CAIRN_SHARDS_MAX && message->as.written.again <= 1;
     case CAIRN_MSG_PROMISE:
         return err_is_good(message->as.promise.err);
     default:

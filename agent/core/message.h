@@ -176,10 +176,11 @@ struct cairn_decision {
     CAIRN_FIELDS_READ(F)                                                                           \
     F(U64, attempt)
 
-/* WRITTEN: the answer to WRITE. */
+/* WRITTEN: the answer to WRITE. request 0: from now on the target takes what it is sent. */
 #define CAIRN_FIELDS_WRITTEN(F)                                                                    \
     F(U64, request)                                                                                \
-    F(U32, position)
+    F(U32, position)                                                                               \
+    F(U8, again) /* 1: send it again; with request 0 all that is not answered */
 
 /* CLAIM: promise me the header's epoch. bytes: its finished record (record.c). */
 #define CAIRN_FIELDS_CLAIM(F) F(U64, attempt)

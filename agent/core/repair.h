@@ -11,12 +11,15 @@
  * taken.
  *
  * A session keeps order and loses nothing. When a new one begins, what was asked for and not
- * answered is asked for again; writing a block twice changes nothing.
+ * answered is asked for again; writing a block twice changes nothing. A target that is not ready yet
+ * takes nothing, and tells the group when it is. So nothing here needs a timer.
+ *
+ * repair.c begins and ends it, worker.c and target.c are the two roles, plan.c packs plans.
  */
 #ifndef CAIRN_AGENT_CORE_REPAIR_H
 #define CAIRN_AGENT_CORE_REPAIR_H
 
-#include "agent/core/part.h"
+#include "agent/core/save.h"
 
 enum { REPAIR_ITEMS_MAX = 4 }; /* decoded at the same time by one agent */
 
@@ -61,6 +64,7 @@ struct repair {
     bool active;
     uint32_t coordinator;
     uint64_t attempt;
+    uint64_t epoch;  /* in the headers of its messages */
     uint64_t number; /* of the plan */
     struct cairn_generation generation;
     struct plan plan;
@@ -89,5 +93,40 @@ void repair_finished(struct env *env, struct repair *repair, struct parts *parts
 void repair_decoded(struct env *env, struct repair *repair, struct parts *parts,
                     const struct cairn_event_decoded *decoded);
 void repair_peer_up(struct env *env, struct repair *repair, struct parts *parts, uint32_t agent);
+
+/* ---- between the files of the repair ---- */
+
+/* Tells the coordinator how far a part is. */
+void repair_report(struct env *env, const struct repair *repair, const struct part *part);
+/* Tells it that this agent cannot go on; nothing new is begun. */
+void repair_fail(struct env *env, struct repair *repair, uint32_t member, cairn_err err,
+                 bool proved);
+/* True if a part of the group of a member is lost or damaged. */
+bool plan_has_work(const struct plan *plan, uint32_t member);
+
+/* Makes a complete part a worker of its group. */
+CAIRN_MUST_CHECK cairn_err worker_add(struct env *env, struct repair *repair, struct parts *parts,
+                                      struct part *part);
+/* Begins items while there is scratch, and pushes seals. */
+void worker_run(struct env *env, struct repair *repair, const struct parts *parts);
+void worker_stop(struct env *env, struct repair *repair);
+void worker_blocks(struct env *env, struct repair *repair, const struct parts *parts,
+                   const struct cairn_message *message, bool payload_ok);
+void worker_written(struct env *env, struct repair *repair, const struct parts *parts,
+                    const struct cairn_message *message);
+void worker_received(struct env *env, struct repair *repair, const struct parts *parts,
+                     const struct cairn_message *message);
+void worker_peer_up(struct env *env, struct repair *repair, const struct parts *parts,
+                    uint32_t agent);
+
+/* Opens the part of a member that this agent gets, or marks its damaged blocks. */
+CAIRN_MUST_CHECK cairn_err target_open(struct env *env, struct repair *repair, struct parts *parts,
+                                       uint32_t member);
+/* Does what comes next for a part, and tells the group what it may send. */
+void target_run(struct env *env, struct repair *repair, struct parts *parts, struct part *part);
+void target_seal(struct env *env, struct repair *repair, struct parts *parts,
+                 const struct cairn_message *message);
+void target_write(struct env *env, struct repair *repair, struct parts *parts,
+                  const struct cairn_message *message, bool payload_ok);
 
 #endif
