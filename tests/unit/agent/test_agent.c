@@ -192,7 +192,7 @@ static void
 test_frames_out_of_place(void **state)
 {
     struct cairn_session_piece piece = {.count = 1};
-    struct cairn_session_done done = {{1, 1}};
+    struct cairn_session_done done = {{.epoch = 1, .step = 1}};
     struct cairn_session_grant grant;
     struct trainer trainer, second;
 

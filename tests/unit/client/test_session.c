@@ -124,15 +124,15 @@ CHECK_FRAME(hello, CAIRN_SESSION_HELLO, struct cairn_session_hello, CAIRN_SESSIO
 CHECK_FRAME(begin, CAIRN_SESSION_BEGIN, struct cairn_session_begin, CAIRN_SESSION_CLIENT,
             out.step == UINT64_MAX, {UINT64_MAX})
 CHECK_FRAME(done, CAIRN_SESSION_DONE, struct cairn_session_done, CAIRN_SESSION_CLIENT,
-            out.generation.epoch == 8 && out.generation.step == 9, {{8, 9}})
+            out.generation.epoch == 8 && out.generation.step == 9 && out.generation.run == 3, {{8, 9, 3}})
 CHECK_FRAME(cancel, CAIRN_SESSION_CANCEL, struct cairn_session_cancel, CAIRN_SESSION_CLIENT,
             out.step == 10 && out.reason == CAIRN_REASON_DEVICE, {10, CAIRN_REASON_DEVICE})
 CHECK_FRAME(restore, CAIRN_SESSION_RESTORE, struct cairn_session_restore, CAIRN_SESSION_CLIENT,
             out.request == 11, {11})
 CHECK_FRAME(restored, CAIRN_SESSION_RESTORED, struct cairn_session_restored, CAIRN_SESSION_CLIENT,
-            out.generation.epoch == 1 && out.generation.step == 2 && out.bytes == 3 &&
-                out.err == CAIRN_PEER,
-            {{1, 2}, 3, CAIRN_PEER})
+            out.generation.epoch == 1 && out.generation.step == 2 && out.generation.run == 4 &&
+                out.bytes == 3 && out.err == CAIRN_PEER,
+            {{1, 2, 4}, 3, CAIRN_PEER})
 CHECK_FRAME(stats, CAIRN_SESSION_STATS, struct cairn_client_stats, CAIRN_SESSION_CLIENT,
             out.snapshots_begun == 1 && out.fence_ns_max == 11 && out.epoch == 12 &&
                 out.attached == 1,
@@ -143,14 +143,16 @@ CHECK_FRAME(refused, CAIRN_SESSION_REFUSED, struct cairn_session_refused, CAIRN_
             out.request == 1 && out.err == CAIRN_NOMEM && strcmp(out.text, "no") == 0,
             {1, CAIRN_NOMEM, "no"})
 CHECK_FRAME(grant, CAIRN_SESSION_GRANT, struct cairn_session_grant, CAIRN_SESSION_AGENT,
-            out.step == 5 && out.generation.epoch == 4 && out.generation.step == 5 && out.slot == 1,
-            {5, {4, 5}, 1})
+            out.step == 5 && out.generation.epoch == 4 && out.generation.step == 5 &&
+                out.generation.run == 6 && out.slot == 1,
+            {5, {4, 5, 6}, 1})
 CHECK_FRAME(skip, CAIRN_SESSION_SKIP, struct cairn_session_skip, CAIRN_SESSION_AGENT,
             out.step == 5 && out.reason == CAIRN_REASON_BUSY && strcmp(out.text, "busy") == 0,
             {5, CAIRN_REASON_BUSY, "busy"})
 CHECK_FRAME(drop, CAIRN_SESSION_DROP, struct cairn_session_drop, CAIRN_SESSION_AGENT,
-            out.generation.epoch == 1 && out.generation.step == 2 && out.reason == 8,
-            {{1, 2}, CAIRN_REASON_OTHER})
+            out.generation.epoch == 1 && out.generation.step == 2 && out.generation.run == 3 &&
+                out.reason == 8,
+            {{1, 2, 3}, CAIRN_REASON_OTHER})
 CHECK_FRAME(epoch, CAIRN_SESSION_EPOCH, struct cairn_session_epoch, CAIRN_SESSION_AGENT,
             out.epoch == 77, {77})
 CHECK_FRAME(fetched, CAIRN_SESSION_FETCHED, struct cairn_session_fetched, CAIRN_SESSION_AGENT,
@@ -194,7 +196,7 @@ CHECK_STRICT(fetched, struct cairn_session_fetched)
 static void
 test_strict(void **state)
 {
-    static struct cairn_session_piece piece = {{1, 2}, 3, 5, {1, 2, 3, 4, 5}};
+    static struct cairn_session_piece piece = {{1, 2, 3}, 3, 5, {1, 2, 3, 4, 5}};
     static struct cairn_session_fetch fetch = {1, 2, {{1, 2, 3, 4}, {5, 6, 7, 8}}};
 
     (void)state;
@@ -204,13 +206,13 @@ test_strict(void **state)
                     CAIRN_SESSION_CLIENT);
     strict_piece(&piece, CAIRN_SESSION_CLIENT);
     strict_fetch(&fetch, CAIRN_SESSION_CLIENT);
-    strict_restored(&(struct cairn_session_restored){{1, 2}, 3, CAIRN_OK}, CAIRN_SESSION_CLIENT);
+    strict_restored(&(struct cairn_session_restored){{1, 2, 4}, 3, CAIRN_OK}, CAIRN_SESSION_CLIENT);
     strict_stats(&(struct cairn_client_stats){.epoch = 1}, CAIRN_SESSION_CLIENT);
     strict_welcome(&(struct cairn_session_welcome){1, 2, 3, 0}, CAIRN_SESSION_AGENT);
     strict_refused(&(struct cairn_session_refused){0, CAIRN_STALE, "x"}, CAIRN_SESSION_AGENT);
-    strict_grant(&(struct cairn_session_grant){1, {1, 1}, 0}, CAIRN_SESSION_AGENT);
+    strict_grant(&(struct cairn_session_grant){1, {1, 1, 1}, 0}, CAIRN_SESSION_AGENT);
     strict_skip(&(struct cairn_session_skip){1, CAIRN_REASON_NOT_DUE, ""}, CAIRN_SESSION_AGENT);
-    strict_drop(&(struct cairn_session_drop){{1, 1}, CAIRN_REASON_BUSY}, CAIRN_SESSION_AGENT);
+    strict_drop(&(struct cairn_session_drop){{1, 1, 1}, CAIRN_REASON_BUSY}, CAIRN_SESSION_AGENT);
     strict_fetched(&(struct cairn_session_fetched){1, CAIRN_OK, ""}, CAIRN_SESSION_AGENT);
 }
 
@@ -391,10 +393,10 @@ test_out_of_range(void **state)
 
     (void)state;
     cairn_session_writer_init(&writer, 1 << 20);
-    assert_int_equal(cairn_session_put_grant(&writer, &(struct cairn_session_grant){1, {1, 2}, 0}),
+    assert_int_equal(cairn_session_put_grant(&writer, &(struct cairn_session_grant){1, {1, 2, 1}, 0}),
                      CAIRN_INVAL);
     assert_int_equal(cairn_session_put_grant(
-                         &writer, &(struct cairn_session_grant){1, {1, 1}, CAIRN_SESSION_FDS_MAX}),
+                         &writer, &(struct cairn_session_grant){1, {1, 1, 1}, CAIRN_SESSION_FDS_MAX}),
                      CAIRN_INVAL);
     assert_int_equal(
         cairn_session_put_refused(&writer, &(struct cairn_session_refused){0, CAIRN_OK, ""}),

@@ -6,10 +6,9 @@
  * Agents here are no more than their loop, memory and mail, two in one process, over real loopback
  * sockets.
  */
-#include "agent/dispatch.h"
 #include "agent/process/agent_state.h"
+#include "agent/process/handlers.h"
 #include "agent/process/memory.h"
-#include "agent/service/fetch.h"
 #include "base/crc.h"
 #include "base/log.h"
 #include "base/wire.h"
@@ -56,7 +55,6 @@ open_core(struct cairn_agent *agent)
                                          .incarnation = agent->incarnation,
                                          .heartbeat_interval_ns = CAIRN_NS_PER_S,
                                          .dead_after_ns = 10 * CAIRN_NS_PER_S,
-                                         .resend_after_ns = CAIRN_NS_PER_S,
                                          .claim_timeout_ns = CAIRN_NS_PER_S,
                                          .rebuild_timeout_ns = CAIRN_NS_PER_S};
     struct cairn_bytes none = {0};
@@ -66,6 +64,36 @@ open_core(struct cairn_agent *agent)
         cairn_core_create(&options, agent_now_ns(agent), none, NULL, &dropped, &agent->core),
         CAIRN_OK);
 }
+
+/* What services got; the core's actions are not carried out, so only tests send. */
+static uint32_t taken[NODES];
+
+static void
+take_message(struct cairn_agent *agent, const struct cairn_service_message *message,
+             const uint8_t *payload, size_t payload_len)
+{
+    (void)payload;
+    assert_int_equal(message->kind, CAIRN_SERVICE_FETCHED);
+    assert_int_equal(message->request, 99);
+    assert_int_equal(payload_len, (size_t)message->block_count * CAIRN_BLOCK_BYTES);
+    taken[agent->config.node]++;
+}
+
+static void
+carry_nothing(struct cairn_agent *agent, const struct arrival *arrival,
+              const struct cairn_actions *actions)
+{
+    (void)agent, (void)arrival, (void)actions;
+}
+
+static void
+settle_nothing(struct cairn_agent *agent)
+{
+    (void)agent;
+}
+
+static const struct agent_handlers handlers = {
+    .carry_out = carry_nothing, .settle = settle_nothing, .message = take_message};
 
 static struct cairn_agent *
 open_agent(uint32_t node)
@@ -91,7 +119,7 @@ open_agent(uint32_t node)
     agent->config.node = node;
     agent->config.slots = 2;
     agent->clock = cairn_clock_system();
-    agent->handlers = &cairn_agent_handlers;
+    agent->handlers = &handlers;
     agent->incarnation = cairn_clock_wall_ns(&agent->clock) + node;
     agent->job_id = 7;
     agent->mail.seal_bytes_max = 1 << 20;
@@ -102,7 +130,6 @@ open_agent(uint32_t node)
     assert_int_equal(cairn_memory_reserve(agent->memory, 16, 0, &reserved), CAIRN_OK);
     assert_int_equal(cairn_memory_host(agent->memory, HOSTED, &reserved), CAIRN_OK);
     open_core(agent);
-    assert_int_equal(fetch_open(agent), CAIRN_OK);
     assert_int_equal(mail_open(agent), CAIRN_OK);
     return agent;
 }
@@ -115,9 +142,7 @@ close_agent(uint32_t node)
     if (!agent)
         return;
     agent->stopping = true;
-    fetch_close(agent);
     mail_close(agent);
-    assert_int_equal(agent->mail.owned_bytes, 0);
     cairn_core_destroy(agent->core);
     cairn_memory_close(agent->memory);
     cairn_loop_destroy(agent->loop);
@@ -129,6 +154,7 @@ static int
 open_both(void **state)
 {
     (void)state;
+    memset(taken, 0, sizeof taken);
     for (uint32_t i = 0; i < NODES; i++)
         loopback_address(nodes[i].address);
     for (uint32_t i = 0; i < NODES; i++)
@@ -154,18 +180,35 @@ stats_of(uint32_t node)
     return stats;
 }
 
-/* Turns both loops until node 1 has received that many messages. */
 static void
-turn_until(uint64_t messages)
+turn_once(void)
+{
+    for (uint32_t i = 0; i < NODES; i++)
+        if (agents[i])
+            assert_int_equal(cairn_loop_turn(agents[i]->loop, CAIRN_NS_PER_MS), CAIRN_OK);
+}
+
+/* Turns both loops until that many messages have arrived at node 1's services. */
+static void
+turn_until(uint32_t messages)
 {
     uint64_t end_ns = agent_now_ns(agents[0]) + TIMEOUT_MS * CAIRN_NS_PER_MS;
 
-    while (stats_of(1).received_messages < messages) {
-        for (uint32_t i = 0; i < NODES; i++)
-            assert_int_equal(cairn_loop_turn(agents[i]->loop, CAIRN_NS_PER_MS), CAIRN_OK);
+    while (taken[1] < messages) {
+        turn_once();
         if (agent_now_ns(agents[0]) > end_ns)
-            fail_msg("%u of %u messages arrived", (unsigned)stats_of(1).received_messages,
-                     (unsigned)messages);
+            fail_msg("%u of %u messages arrived", taken[1], messages);
+    }
+}
+
+static void
+turn_until_up(bool up)
+{
+    uint64_t end_ns = agent_now_ns(agents[0]) + TIMEOUT_MS * CAIRN_NS_PER_MS;
+
+    while (agents[0]->mail.boxes[1].up != up || (agents[1] && agents[1]->mail.boxes[0].up != up)) {
+        turn_once();
+        assert_true(agent_now_ns(agents[0]) < end_ns);
     }
 }
 
@@ -173,57 +216,119 @@ static void
 turn_some(void)
 {
     for (int turn = 0; turn < 100; turn++)
-        for (uint32_t i = 0; i < NODES; i++)
-            assert_int_equal(cairn_loop_turn(agents[i]->loop, CAIRN_NS_PER_MS), CAIRN_OK);
+        turn_once();
 }
 
-/* An answer to a fetch that nobody asked for: it changes nothing where it arrives. */
-static struct cairn_message
+/* An answer to a fetch. */
+static struct cairn_service_message
 plain(void)
 {
-    return (struct cairn_message){.type = CAIRN_MSG_FETCHED, .from = 0, .to = 1, .request = 99};
+    return (struct cairn_service_message){
+        .kind = CAIRN_SERVICE_FETCHED, .from = 0, .to = 1, .request = 99};
+}
+
+static void
+send_plain(void)
+{
+    struct cairn_service_message message = plain();
+
+    mail_send_service(agents[0], &message, NULL, 0, UINT32_MAX);
 }
 
 static void
 send_blocks(uint32_t count)
 {
-    struct cairn_message message = plain();
+    struct cairn_service_message message = plain();
 
     message.block_count = count;
-    mail_send(agents[0], &message, cairn_memory_data(agents[0]->memory, HOSTED, 0, count),
-              (size_t)count * CAIRN_BLOCK_BYTES, HOSTED, NULL);
+    mail_send_service(agents[0], &message, cairn_memory_data(agents[0]->memory, HOSTED, 0, count),
+                      (size_t)count * CAIRN_BLOCK_BYTES, HOSTED);
+}
+
+/* A message of the core that nobody waits for. */
+static void
+send_core(uint32_t from, enum cairn_message_kind kind)
+{
+    struct cairn_message message = {.kind = kind, .from = from, .to = 1, .epoch = 1};
+
+    mail_send(agents[0], &message, NULL, 0, UINT32_MAX, NULL);
 }
 
 static void
-test_queues_are_bounded_and_drain(void **state)
+connect_both(void)
 {
-    struct cairn_message message = plain();
+    mail_connect(agents[0], 1);
+    turn_until_up(true);
+}
+
+static void
+test_services_wait_for_the_first_session_and_leave_room(void **state)
+{
     uint32_t queued;
 
     (void)state;
     for (int i = 0; i < 3 * MAIL_QUEUED_MAX; i++) /* the connection is not there yet */
-        mail_send(agents[0], &message, NULL, 0, UINT32_MAX, NULL);
+        send_plain();
     queued = agents[0]->mail.boxes[1].queued;
-    assert_int_equal(queued, MAIL_QUEUED_MAX);
+    assert_int_equal(queued, MAIL_QUEUED_MAX / 2);
     turn_until(queued);
     assert_int_equal(agents[0]->mail.boxes[1].queued, 0);
     turn_some();
     assert_null(agents[0]->mail.flying);
-    assert_int_equal(stats_of(1).received_messages, queued);
+    assert_int_equal(taken[1], queued);
+    assert_int_equal(stats_of(0).sessions, 1);
+}
+
+static void
+test_the_core_sends_in_sessions_alone(void **state)
+{
+    (void)state;
+    send_core(0, CAIRN_MSG_WRITTEN);
+    assert_int_equal(agents[0]->mail.boxes[1].queued, 0);
+    connect_both();
+    send_core(0, CAIRN_MSG_WRITTEN);
+    turn_some();
+    assert_int_equal(stats_of(1).received_messages, 1);
+    assert_int_equal(agents[1]->mail.dropped, 0);
+}
+
+/* Nothing is dropped within a session: the session ends, and both sides hear of it. */
+static void
+test_a_full_queue_ends_the_session(void **state)
+{
+    struct cairn_message message = {.kind = CAIRN_MSG_WRITE, .from = 0, .to = 1, .epoch = 1};
+    uint8_t crcs[8] = {0};
+
+    (void)state;
+    connect_both();
+    message.as.write.count = 1;
+    message.bytes = crcs;
+    message.bytes_len = sizeof crcs;
+    for (int i = 0; i < 2 * MAIL_QUEUED_MAX; i++)
+        mail_send(agents[0], &message, cairn_memory_data(agents[0]->memory, HOSTED, 0, 1),
+                  CAIRN_BLOCK_BYTES, HOSTED, NULL);
+    assert_true(agents[0]->mail.boxes[1].queued <= MAIL_QUEUED_MAX);
+    turn_until_up(false);
+    assert_int_equal(agents[0]->mail.boxes[1].queued, 0);
+    assert_null(agents[0]->mail.boxes[1].bulk_head);
+    turn_until_up(true);
+    assert_true(stats_of(0).sessions >= 2);
+    cairn_memory_free(agents[0]->memory, HOSTED);
+    turn_some();
+    assert_null(cairn_memory_data(agents[0]->memory, HOSTED, 0, 1)); /* nobody holds it */
+    assert_non_null(strstr(log_text, "takes messages too slowly"));
 }
 
 static void
 test_control_does_not_wait_for_bulk(void **state)
 {
-    struct cairn_message message = plain();
-
     (void)state;
-    mail_send(agents[0], &message, NULL, 0, UINT32_MAX, NULL);
+    send_plain();
     turn_until(1);
     for (int i = 0; i < 100; i++)
         send_blocks(16);
     assert_non_null(agents[0]->mail.boxes[1].bulk_head); /* it waits for the peer's buffers */
-    mail_send(agents[0], &message, NULL, 0, UINT32_MAX, NULL);
+    send_plain();
     assert_null(agents[0]->mail.boxes[1].control_head); /* and this does not */
     turn_until(102);
     assert_int_equal(stats_of(1).received_payload_bytes, 100 * 16 * CAIRN_BLOCK_BYTES);
@@ -232,10 +337,8 @@ test_control_does_not_wait_for_bulk(void **state)
 static void
 test_hosted_memory_outlives_its_letters(void **state)
 {
-    struct cairn_message message = plain();
-
     (void)state;
-    mail_send(agents[0], &message, NULL, 0, UINT32_MAX, NULL);
+    send_plain();
     turn_until(1);
     for (int i = 0; i < 50; i++)
         send_blocks(16);
@@ -247,94 +350,90 @@ test_hosted_memory_outlives_its_letters(void **state)
 }
 
 static void
+send_long(uint32_t to)
+{
+    static const uint8_t bytes[60000]; /* longer than a body: an owned payload */
+    struct cairn_service_message message = plain();
+
+    message.to = to;
+    message.bytes = bytes;
+    message.bytes_len = sizeof bytes;
+    mail_send_service(agents[0], &message, NULL, 0, UINT32_MAX);
+}
+
+static void
 test_letters_under_way_are_freed_at_close(void **state)
 {
-    struct cairn_message message = plain();
-    uint8_t bytes[60000] = {0};
-
     (void)state;
-    mail_send(agents[0], &message, NULL, 0, UINT32_MAX, NULL);
+    send_plain();
     turn_until(1);
     turn_some(); /* buffers for payloads are granted */
-    message.bytes = bytes;
-    message.bytes_len = sizeof bytes; /* longer than a body: an owned payload */
     for (int i = 0; i < 100; i++)
-        mail_send(agents[0], &message, NULL, 0, UINT32_MAX, NULL);
+        send_long(1);
     send_blocks(3);
-    message.to = 0;
-    mail_send(agents[0], &message, NULL, 0, UINT32_MAX, NULL); /* to itself */
+    send_long(0);
     assert_non_null(agents[0]->mail.flying);
     assert_non_null(agents[0]->mail.self_head);
-    assert_true(agents[0]->mail.owned_bytes >= 100 * sizeof bytes);
+    assert_true(agents[0]->mail.boxes[1].owned_bytes >= 80 * UINT64_C(60000));
     close_agent(0);
 }
 
 static void
 test_long_messages_arrive_and_a_dead_peer_frees_them(void **state)
 {
-    struct cairn_message message = plain();
-    uint8_t bytes[60000] = {0};
-
     (void)state;
-    message.bytes = bytes;
-    message.bytes_len = sizeof bytes;
-    mail_send(agents[0], &message, NULL, 0, UINT32_MAX, NULL);
+    send_long(1);
     turn_until(1);
-    assert_true(stats_of(1).received_payload_bytes >= sizeof bytes);
+    assert_true(stats_of(1).received_payload_bytes >= 60000);
     close_agent(1);
-    for (uint64_t end_ns = agent_now_ns(agents[0]) + TIMEOUT_MS * CAIRN_NS_PER_MS;;) {
-        struct cairn_transport_peer peer;
-
-        assert_int_equal(cairn_loop_turn(agents[0]->loop, CAIRN_NS_PER_MS), CAIRN_OK);
-        mail_send(agents[0], &message, NULL, 0, UINT32_MAX, NULL);
-        cairn_transport_peer_read(agents[0]->transport, 1, &peer);
-        if (peer.state == CAIRN_PEER_DOWN)
-            break;
+    for (uint64_t end_ns = agent_now_ns(agents[0]) + TIMEOUT_MS * CAIRN_NS_PER_MS;
+         agents[0]->mail.boxes[1].up;) {
+        turn_once();
+        send_long(1);
+        assert_true(agents[0]->mail.boxes[1].owned_bytes <= MAIL_OWNED_BYTES_MAX);
         assert_true(agent_now_ns(agents[0]) < end_ns);
-        assert_true(agents[0]->mail.owned_bytes <= MAIL_OWNED_BYTES_MAX + sizeof bytes + 200);
     }
-    for (int turn = 0; turn < 50; turn++)
-        assert_int_equal(cairn_loop_turn(agents[0]->loop, CAIRN_NS_PER_MS), CAIRN_OK);
-    assert_int_equal(agents[0]->mail.owned_bytes, 0);
+    turn_some();
+    assert_int_equal(agents[0]->mail.boxes[1].owned_bytes, 0);
     assert_null(agents[0]->mail.flying);
 }
 
 static void
 test_what_is_no_message_is_dropped(void **state)
 {
-    struct cairn_message message = plain();
+    struct cairn_service_message service = plain();
+    char *first;
 
     (void)state;
-    mail_send(agents[0], &message, NULL, 0, UINT32_MAX, NULL);
-    turn_until(1);
-    log_len = 0;
-    message.from = 1; /* says that it comes from somebody else */
-    mail_send(agents[0], &message, NULL, 0, UINT32_MAX, NULL);
-    turn_until(2);
-    assert_non_null(strstr(log_text, "malformed or not for us"));
-    log_len = 0;
+    connect_both();
     memset(log_text, 0, sizeof log_text);
-    message = plain();
-    message.type = (enum cairn_message_type)77;
-    mail_send(agents[0], &message, NULL, 0, UINT32_MAX, NULL);
-    turn_until(3);
-    assert_non_null(strstr(log_text, "malformed or not for us"));
+    log_len = 0;
+    send_core(1, CAIRN_MSG_WRITTEN); /* says that it comes from somebody else */
+    send_core(0, (enum cairn_message_kind)77);
+    service.from = 1;
+    mail_send_service(agents[0], &service, NULL, 0, UINT32_MAX);
+    send_plain();
+    turn_until(1);
+    assert_true(agents[1]->mail.dropped >= 2); /* a kind that does not exist may not even pack */
+    first = strstr(log_text, "malformed or not for us");
+    assert_non_null(first);
+    assert_null(strstr(first + 1, "malformed or not for us")); /* once */
 }
 
 static void
 test_a_seal_without_room_is_kept_out(void **state)
 {
-    struct cairn_message message = plain();
+    struct cairn_message message = {.kind = CAIRN_MSG_SEAL, .from = 0, .to = 1, .epoch = 1};
 
     (void)state;
-    message.type = CAIRN_MSG_SEAL;
-    message.generation = (struct cairn_generation){.epoch = 1, .step = 1};
-    message.total = agents[1]->mail.seal_bytes_max + 1;
+    connect_both();
+    message.as.seal.total = agents[1]->mail.seal_bytes_max + 1;
     memset(log_text, 0, sizeof log_text);
     log_len = 0;
     mail_send(agents[0], &message, NULL, 0, UINT32_MAX, NULL);
     mail_send(agents[0], &message, NULL, 0, UINT32_MAX, NULL);
-    turn_until(2);
+    send_plain();
+    turn_until(1);
     assert_non_null(strstr(log_text, "give all nodes the same state_bytes"));
     /* said once */
     assert_null(strstr(strstr(log_text, "same state_bytes") + 1, "same state_bytes"));
@@ -345,7 +444,10 @@ test_payload_checksums(void **state)
 {
     static uint8_t payload[2 * CAIRN_BLOCK_BYTES];
     uint8_t crcs[16];
-    struct cairn_message message = {.block_count = 2, .bytes = crcs, .bytes_len = sizeof crcs};
+    struct cairn_message message = {.kind = CAIRN_MSG_WRITE,
+                                    .as.write = {.count = 2},
+                                    .bytes = crcs,
+                                    .bytes_len = sizeof crcs};
     struct cairn_writer writer;
 
     (void)state;
@@ -364,7 +466,7 @@ test_payload_checksums(void **state)
     message.bytes_len = 8;
     assert_false(mail_payload_ok(&message, payload, sizeof payload));
     message.bytes_len = 16;
-    message.block_count = 1;
+    message.as.write.count = 1;
     assert_false(mail_payload_ok(&message, payload, CAIRN_BLOCK_BYTES));
 }
 
@@ -373,7 +475,11 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_payload_checksums),
-        cmocka_unit_test_setup_teardown(test_queues_are_bounded_and_drain, open_both, close_both),
+        cmocka_unit_test_setup_teardown(test_services_wait_for_the_first_session_and_leave_room,
+                                        open_both, close_both),
+        cmocka_unit_test_setup_teardown(test_the_core_sends_in_sessions_alone, open_both,
+                                        close_both),
+        cmocka_unit_test_setup_teardown(test_a_full_queue_ends_the_session, open_both, close_both),
         cmocka_unit_test_setup_teardown(test_control_does_not_wait_for_bulk, open_both, close_both),
         cmocka_unit_test_setup_teardown(test_hosted_memory_outlives_its_letters, open_both,
                                         close_both),

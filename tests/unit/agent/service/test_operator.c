@@ -28,7 +28,7 @@ struct scene {
     struct cairn_config_node configured[NODES];
     struct operator_node nodes[NODES];
     struct operator_files files;
-    struct cairn_roster *table;
+    struct cairn_roster *roster;
     struct operator_job job;
     struct operator_health health;
 };
@@ -76,7 +76,7 @@ set_up(void **state)
                                                       .data_bytes = 65536,
                                                       .age_ns = i == 3 ? 2000 : OPERATOR_UNKNOWN};
     }
-    if (cairn_roster_build(agents, NULL, NODES, PARITY, NODES, &scene->table) != CAIRN_OK)
+    if (cairn_roster_build(agents, NULL, NODES, PARITY, NODES, &scene->roster) != CAIRN_OK)
         return -1;
     *state = scene;
     return 0;
@@ -87,7 +87,7 @@ tear_down(void **state)
 {
     struct scene *scene = *state;
 
-    cairn_roster_drop(scene->table);
+    cairn_roster_drop(scene->roster);
     free(scene);
     return 0;
 }
@@ -97,7 +97,7 @@ look(struct scene *scene)
 {
     scene->job = (struct operator_job){.config = &scene->config,
                                        .nodes = scene->nodes,
-                                       .table = scene->table,
+                                       .roster = scene->roster,
                                        .files = &scene->files};
     scene->job.newest = operator_newest(scene->nodes, NODES, &scene->job.newest_from_files);
     operator_health_find(&scene->job, &scene->health);
@@ -214,7 +214,7 @@ each_trouble_has_its_check(void **state)
 {
     struct scene *scene = *state;
 
-    scene->nodes[0].frozen = 1;
+    scene->nodes[0].fenced = 1;
     scene->nodes[1].local_ranks = 2;
     scene->nodes[2].parts[0].bad_blocks = 3;
     scene->nodes[3].failed = 1;
