@@ -55,7 +55,8 @@ struct progress save_sealed(struct env *env, struct parts *parts, struct part *p
 /* Takes RECEIVED of the own part, and sends more. */
 void save_received(struct env *env, struct parts *parts, struct part *part,
                    const struct cairn_decision *decision, const struct cairn_message *message);
-/* A session with a member of the group begins: goes back to what it has acknowledged, and sends. */
+/* A session with a member of the group begins, and it is level: goes back to what it has
+ * acknowledged, and sends. */
 void save_peer_up(struct env *env, struct parts *parts, struct part *part,
                   const struct cairn_decision *decision, uint32_t agent);
 

@@ -96,7 +96,7 @@ pump_chunk(struct env *env, const struct parts *parts, struct part *part,
     uint64_t length = cairn_chunk_blocks(geometry, part->capture.blocks, chunk);
     uint32_t owner = agent_at(part, owner_of(part, chunk, row));
 
-    while (env_reaches(env, owner) && flow->next < length &&
+    while (env_is_level(env, owner) && flow->next < length &&
            flow->next - flow->acked < WINDOW_BLOCKS) {
         struct cairn_message message = env_message(env, CAIRN_MSG_DATA, part->generation.epoch);
         struct cairn_blocks blocks = {.area = CAIRN_AREA_DATA, .part = part_index(parts, part)};
@@ -128,7 +128,10 @@ void
 save_send_seal(struct env *env, uint32_t to, struct cairn_message message, const struct seal *seal,
                struct flow *flow)
 {
-    while (env_reaches(env, to) && seal->whole && flow->next < seal->len &&
+    bool repairs = message.as.seal.attempt != 0;
+
+    while ((repairs ? env_reaches(env, to) : env_is_level(env, to)) && seal->whole &&
+           flow->next < seal->len &&
            flow->next - flow->acked < SEAL_WINDOW_PARTS * SEAL_PART_BYTES) {
         message.as.seal.offset = flow->next;
         message.as.seal.total = seal->len;
