@@ -134,10 +134,9 @@ claim_begin(struct env *env, struct claim *claim, const struct claim_basis *basi
         return err;
     }
     for (uint32_t a = 0; a < n; a++)
-        if (may_vote(env, basis->ask, a)) {
+        if (may_vote(env, basis->ask, a))
             cairn_bitset_add(claim->asked, a);
-            send_record(env, claim, CAIRN_MSG_CLAIM, a);
-        }
+    send_record(env, claim, CAIRN_MSG_CLAIM, env->options->self);
     return CAIRN_OK;
 }
 
@@ -150,8 +149,18 @@ claim_waits_for(const struct claim *claim, uint32_t agent)
 void
 claim_peer_up(struct env *env, const struct claim *claim, uint32_t agent)
 {
-    if (claim_waits_for(claim, agent))
+    if (cairn_bitset_has(claim->promised, env->options->self) && claim_waits_for(claim, agent))
         send_record(env, claim, CAIRN_MSG_CLAIM, agent);
+}
+
+void
+claim_promised(struct env *env, struct claim *claim, uint32_t agent)
+{
+    if (!claim_waits_for(claim, agent))
+        return;
+    cairn_bitset_add(claim->promised, agent);
+    for (uint32_t a = 0; agent == env->options->self && a < env->options->agent_count; a++)
+        claim_peer_up(env, claim, a);
 }
 
 bool

@@ -39,13 +39,17 @@ struct claim {
 
 /* How many agents may be asked to promise. */
 uint32_t claim_voters(const struct env *env, const struct ask *ask);
-/* Makes the record and sends CLAIM. text: a line on the new groups, or "". CAIRN_LOST: there are no
- * members; CAIRN_NOMEM. */
+/*
+ * Makes the record, and claims it from this agent itself: it stores the number before others hear of
+ * it (R1). text: a line on the new groups, or "". CAIRN_LOST: there are no members; CAIRN_NOMEM.
+ */
 CAIRN_MUST_CHECK cairn_err claim_begin(struct env *env, struct claim *claim,
                                        const struct claim_basis *basis, char *text,
                                        size_t text_bytes);
 void claim_fini(struct claim *claim);
-/* Sends CLAIM again to an agent whose session begins. */
+/* An agent has promised. After this agent itself, the others are asked. */
+void claim_promised(struct env *env, struct claim *claim, uint32_t agent);
+/* Sends CLAIM to an agent whose session begins. */
 void claim_peer_up(struct env *env, const struct claim *claim, uint32_t agent);
 /* True if the agent is asked and has not promised. */
 bool claim_waits_for(const struct claim *claim, uint32_t agent);
