@@ -370,8 +370,8 @@ wait_registered(struct cairn_client *client, uint64_t deadline_ns, bool *silent)
            (client->registration == CLIENT_REGISTER_WANTED ||
             client->registration == CLIENT_REGISTER_SENT))
         if (!client_wait(client, deadline_ns)) {
-            *silent = true;
-            return CAIRN_OK;
+            *silent = client->register_at_ns == 0;
+            return client->register_at_ns ? CAIRN_AGAIN : CAIRN_OK;
         }
     return client->registration == CLIENT_REGISTER_FAILED ? client->registration_err : CAIRN_OK;
 }
@@ -405,6 +405,7 @@ cairn_client_register(struct cairn_client *client, const struct cairn_slice *sli
         client->report.reason = CAIRN_REASON_CLOSING;
     }
     client->registration = CLIENT_REGISTER_WANTED;
+    client->register_at_ns = 0;
     client_wake(client);
     deadline_ns = client_now_ns() + client->connect_timeout_ns;
     if (client->link != CLIENT_LINK_NONE)

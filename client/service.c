@@ -22,6 +22,7 @@
 #define RETRY_NS_MIN (50 * CAIRN_NS_PER_MS)
 #define RETRY_NS_MAX (2 * CAIRN_NS_PER_S)
 #define STATS_NS CAIRN_NS_PER_S
+#define REGISTER_AGAIN_NS CAIRN_NS_PER_S
 #define FAREWELL_NS CAIRN_NS_PER_S /* longest wait of close for the last frames to be sent */
 
 /* Ranks of a node that lost their agent together do not come back in one instant. */
@@ -53,6 +54,7 @@ detach(struct cairn_client *client, const char *why)
     cairn_session_writer_init(&client->writer, CLIENT_QUEUE_BYTES);
     if (client->link != CLIENT_LINK_CLOSED)
         client->link = CLIENT_LINK_WAITING;
+    client->register_at_ns = 0;
     client->registration = client->tensors ? CLIENT_REGISTER_WANTED : CLIENT_REGISTER_NONE;
     client_snapshot_detach(client);
     if (client->mail.wanted && !client->mail.err)
@@ -182,7 +184,8 @@ take_refused(struct cairn_client *client, const struct cairn_session_frame *fram
     pthread_mutex_lock(&client->lock);
     mine = refused.request == 0 || (refused.request == client->register_request &&
                                     client->registration == CLIENT_REGISTER_SENT);
-    news = mine && (refused.request || client->refusal != refused.err);
+    news = mine &&
+           (refused.request ? client->register_at_ns == 0 : client->refusal != refused.err);
     pthread_mutex_unlock(&client->lock);
     if (news)
         client_say(client, CAIRN_LOG_ERROR, "client: the agent refuses %s: %s (%s)",
@@ -193,8 +196,13 @@ take_refused(struct cairn_client *client, const struct cairn_session_frame *fram
         refuse(client, refused.err);
         err = CAIRN_PEER;
     } else if (mine && client->registration == CLIENT_REGISTER_SENT) {
-        client->registration = CLIENT_REGISTER_FAILED;
         client->registration_err = refused.err;
+        if (refused.err == CAIRN_AGAIN) { /* the process that has the rank may be about to end */
+            client->registration = CLIENT_REGISTER_WANTED;
+            client->register_at_ns = client_now_ns() + REGISTER_AGAIN_NS;
+        } else {
+            client->registration = CLIENT_REGISTER_FAILED;
+        }
         pthread_cond_broadcast(&client->changed);
     }
     pthread_mutex_unlock(&client->lock);
@@ -227,6 +235,7 @@ take_registered(struct cairn_client *client, struct cairn_session_frame *frame)
         client->device_failed = false;
     if (client->registration == CLIENT_REGISTER_SENT) {
         client->registration = err ? CLIENT_REGISTER_FAILED : CLIENT_REGISTER_DONE;
+        client->register_at_ns = 0;
         client->registration_err = err;
         client->said_refused = false;
         pthread_cond_broadcast(&client->changed);
@@ -353,6 +362,7 @@ put_register(struct cairn_client *client)
 {
     struct cairn_session_register all = {.request = client->next_request,
                                          .count = client->tensors->count,
+                                         .launch = client->launch,
                                          .slices = client->tensors->slices};
     cairn_err err = cairn_session_put_register(&client->writer, &all);
 
@@ -399,7 +409,7 @@ serve(struct cairn_client *client, bool stats_due, const struct cairn_client_sta
     if (client->link == CLIENT_LINK_ATTACHED) {
         client_report_pump(client);
         if (client->registration == CLIENT_REGISTER_WANTED && client->tensors &&
-            !client->report.active)
+            !client->report.active && client_now_ns() >= client->register_at_ns)
             put_register(client);
         if (client->coverage_wanted)
             put_coverage(client);
@@ -423,6 +433,9 @@ poll_ms(const struct cairn_client *client, uint64_t now_ns)
                      : client->link == CLIENT_LINK_ATTACHED ? client->stats_at_ns
                                                             : now_ns + STATS_NS;
 
+    if (client->link == CLIENT_LINK_ATTACHED && client->registration == CLIENT_REGISTER_WANTED &&
+        client->register_at_ns && client->register_at_ns < at_ns)
+        at_ns = client->register_at_ns;
     if (at_ns <= now_ns)
         return 0;
     return (int)((at_ns - now_ns) / CAIRN_NS_PER_MS) + 1;

@@ -151,6 +151,7 @@ struct cairn_client {
     char path[CLIENT_PATH_BYTES];
     char job[CAIRN_SESSION_JOB_BYTES];
     uint32_t rank, world, local_ranks;
+    uint64_t launch; /* of the job; 0: unknown */
     uint64_t fence_timeout_ns, connect_timeout_ns, restore_timeout_ns;
     cairn_log_fn *log;
     void *log_context;
@@ -184,6 +185,7 @@ struct cairn_client {
     enum client_registration registration; /* DONE: slots[slot_count] are mapped */
     cairn_err registration_err;
     uint32_t register_request;
+    uint64_t register_at_ns; /* not before; 0: at once. Another launch has the rank. */
     uint32_t slot_count;
     struct client_snapshot snapshot;
     struct client_report report;

@@ -92,6 +92,8 @@ struct cairn_client_options {
     void *log_context;
     const char *agent_socket; /* path of the agent's socket; NULL: $CAIRN_AGENT; if that is not set
                                * either, there is no agent */
+    uint64_t launch; /* the same number for all ranks of one start of the job, another one for other
+                      * starts; 0: unknown. Ranks of two launches never take part in one snapshot. */
 };
 
 #define CAIRN_CLIENT_OPTIONS_INIT .struct_bytes = sizeof(struct cairn_client_options)
@@ -190,6 +192,8 @@ void cairn_client_close_at_exit(struct cairn_client *client);
  *                  malloc failed; training may go on unprotected
  *   CAIRN_DEVICE   a device cannot be opened (the log has the reason); training may go on
  *   CAIRN_TIMEOUT  a copy of the previous tensors is still running; these stay registered
+ *   CAIRN_AGAIN    a trainer of another launch of the job has this rank and lives (the log names
+ *                  its process); registration is tried again each second in the background
  */
 CAIRN_MUST_CHECK cairn_err cairn_client_register(struct cairn_client *client,
                                                  const struct cairn_slice *slices, uint32_t count);

@@ -488,6 +488,8 @@ class Job:
         try:
             self.client.register(pieces)
         except _lib.CairnError as error:
+            if error.code == _lib.AGAIN:  # another launch has this rank: tried again meanwhile
+                return True
             if error.code != _lib.NOMEM:
                 self.say(f"the tensors were refused: {error}")
             return False

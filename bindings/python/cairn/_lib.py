@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import hashlib
 import os
 import struct
 import sys
@@ -151,7 +152,11 @@ class _Slice(_Sized):
 
 
 class _Generation(ctypes.Structure):
-    _fields_ = [("epoch", ctypes.c_uint64), ("step", ctypes.c_uint64)]
+    _fields_ = [
+        ("epoch", ctypes.c_uint64),
+        ("step", ctypes.c_uint64),
+        ("run", ctypes.c_uint64),
+    ]
 
 
 class _Restored(_Sized):
@@ -216,6 +221,7 @@ class _Options(_Sized):
         ("log", _LogFn),
         ("log_context", ctypes.c_void_p),
         ("agent_socket", ctypes.c_char_p),
+        ("launch", ctypes.c_uint64),
     ]
 
 
@@ -246,6 +252,21 @@ _SIGNATURES = {
     "cairn_timing_open": (ctypes.c_int, [ctypes.c_uint32, ctypes.POINTER(ctypes.c_void_p)]),
     "cairn_timing_write": (ctypes.c_bool, [ctypes.c_void_p, ctypes.c_char_p]),
 }
+
+# What differs between two launches of a job and is the same for all ranks of one. Not the restart
+# count of torchelastic, which differs between nodes: only the node of a failed worker counts. Not
+# MASTER_ADDR: the node with that address may know itself by another name.
+_LAUNCH_NAMES = ("TORCHELASTIC_RUN_ID", "MASTER_PORT", "SLURM_JOB_ID", "SLURM_RESTART_COUNT")
+
+
+def launch_id() -> int:
+    """A number for this launch of the job; 0 where nothing tells it from others."""
+    values = [f"{name}={os.environ[name]}" for name in _LAUNCH_NAMES if name in os.environ]
+    if not values:
+        return 0
+    digest = hashlib.sha256("\n".join(values).encode()).digest()
+    return int.from_bytes(digest[:8], "little") or 1
+
 
 _library: Optional[ctypes.CDLL] = None
 
@@ -360,6 +381,7 @@ class Client:
             world=world,
             local_ranks=local_ranks,
             log=self._log,
+            launch=launch_id(),
         )
         self._handle = _Client()
         self._check(
