@@ -66,14 +66,31 @@ verify(struct env *env, struct answering *answering, struct parts *parts,
     answer_progress(env, answering, parts, self);
 }
 
+/* Meets the agents that an ASK lists. */
+static void
+meet(const struct env *env, struct peers *peers, const struct cairn_message *message)
+{
+    struct cairn_reader reader;
+
+    cairn_reader_init(&reader, message->bytes, message->bytes_len);
+    while (cairn_reader_left(&reader) >= sizeof(uint32_t) + sizeof(uint64_t)) {
+        uint32_t agent = cairn_read_u32(&reader);
+        uint64_t incarnation = cairn_read_u64(&reader);
+
+        if (agent < env->options->agent_count && agent != env->options->self)
+            peers_meet(peers, agent, incarnation);
+    }
+}
+
 void
-answer_ask(struct env *env, struct answering *answering, struct parts *parts,
+answer_ask(struct env *env, struct answering *answering, struct parts *parts, struct peers *peers,
            const struct inventory_self *self, const struct cairn_message *message)
 {
     const struct cairn_message_ask *ask = &message->as.ask;
 
     if (ask->attempt == 0)
         return;
+    meet(env, peers, message);
     switch (ask->mode) {
     case CAIRN_ASK_LIST:
         send_inventory(env, message->from, ask->attempt, ask->mode, parts, self);
@@ -88,21 +105,6 @@ answer_ask(struct env *env, struct answering *answering, struct parts *parts,
         break;
     default:
         break;
-    }
-}
-
-void
-answer_meet(const struct env *env, struct peers *peers, const struct cairn_message *message)
-{
-    struct cairn_reader reader;
-
-    cairn_reader_init(&reader, message->bytes, message->bytes_len);
-    while (cairn_reader_left(&reader) >= sizeof(uint32_t) + sizeof(uint64_t)) {
-        uint32_t agent = cairn_read_u32(&reader);
-        uint64_t incarnation = cairn_read_u64(&reader);
-
-        if (agent < env->options->agent_count && agent != env->options->self)
-            peers_meet(peers, agent, incarnation);
     }
 }
 

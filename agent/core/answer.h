@@ -24,14 +24,13 @@ struct answering {
     bool owed;      /* the INVENTORY has not left yet */
 };
 
-/* Takes ASK. */
-void answer_ask(struct env *env, struct answering *answering, struct parts *parts,
-                const struct inventory_self *self, const struct cairn_message *message);
 /*
- * Meets the agents that forgot their promises, which an ASK lists. Call it before answer_ask: the
- * answer then means that this agent refuses older claims that count on a forgotten promise (R9).
+ * Takes ASK. Meets the agents that it lists as having forgotten their promises before it answers: the
+ * answer then means that this agent refuses older claims that count on such a promise (R9).
  */
-void answer_meet(const struct env *env, struct peers *peers, const struct cairn_message *message);
+void answer_ask(struct env *env, struct answering *answering, struct parts *parts,
+                struct peers *peers, const struct inventory_self *self,
+                const struct cairn_message *message);
 /* Sends the INVENTORY that is owed, once everything is compared. */
 void answer_progress(struct env *env, struct answering *answering, const struct parts *parts,
                      const struct inventory_self *self);
