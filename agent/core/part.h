@@ -100,7 +100,8 @@ struct part {
 
 struct parts {
     struct part list[CAIRN_PARTS_MAX];
-    uint64_t version; /* grows whenever a part becomes complete or a complete one goes */
+    uint64_t version; /* grows whenever a part becomes complete, a complete one goes, or an epoch
+                       * begins */
 };
 
 /* The rule by which parts go; see parts_retain. */

@@ -231,6 +231,7 @@ take_activate(struct cairn_core *core, const struct cairn_message *message)
 
     if (activation == ACTIVATION_NONE)
         return;
+    core->parts.version++; /* R9: claims from before this epoch are void, though no part has changed */
     answer_ends(&core->answering);
     repair_stop(&core->env, &core->repair, &core->parts, true);
     conduct_enter(core, activation == ACTIVATION_RESTART);
