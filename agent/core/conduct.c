@@ -337,7 +337,7 @@ conduct_enter(struct cairn_core *core, bool restart)
 
     run_enter(&core->run, restart);
     gather_fini(&core->gather);
-    leader_fini(&core->leader);
+    leader_end(&core->leader);
     if (core->membership.record.epoch == 0)
         return;
     if (core->membership.self_member != UINT32_MAX)

@@ -19,15 +19,21 @@ enum {
 cairn_err
 leader_init(struct leader *leader, uint32_t count)
 {
+    leader_end(leader);
+    leader->waiting = calloc(count + 1u, sizeof *leader->waiting);
+    if (leader->waiting && reports_init(&leader->reports, count) == CAIRN_OK)
+        return CAIRN_OK;
+    leader_end(leader);
+    return CAIRN_NOMEM;
+}
+
+void
+leader_end(struct leader *leader)
+{
     uint64_t counter = leader->counter;
 
     leader_fini(leader);
     leader->counter = counter;
-    leader->waiting = calloc(count + 1u, sizeof *leader->waiting);
-    if (leader->waiting && reports_init(&leader->reports, count) == CAIRN_OK)
-        return CAIRN_OK;
-    leader_fini(leader);
-    return CAIRN_NOMEM;
 }
 
 void

@@ -52,6 +52,8 @@ struct leader {
 
 /* Begins to lead an epoch of `count` members. CAIRN_NOMEM. */
 CAIRN_MUST_CHECK cairn_err leader_init(struct leader *leader, uint32_t count);
+/* Leads no more; numbers that were issued stay used (R1). */
+void leader_end(struct leader *leader);
 void leader_fini(struct leader *leader);
 /* Each changes the decision if need be: its serial grows. tiling: this agent's layout. */
 void leader_report(struct env *env, struct leader *leader, const struct membership *membership,

@@ -1,0 +1,602 @@
+/*
+ * tests/unit/agent/core/test_core.c - a few cores, joined by channels that keep order, without memory
+ * behind them: the way of a job through its first epoch, a run, commits, aborts, restarts and a
+ * restore. What happens to bytes is tested in test_save.c, and everything at once in tests/sim.
+ */
+#include "agent/core/core.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { AGENTS_MAX = 8, QUEUE_MAX = 4096, BLOCKS = 6 };
+static const uint64_t second_ns = 1000000000;
+
+struct letter {
+    uint32_t to;
+    struct cairn_message message;
+    uint8_t *bytes;
+};
+
+struct node {
+    struct cairn_core *core;
+    uint64_t incarnation;
+    uint8_t *disk;
+    size_t disk_len;
+    uint8_t *records[CAIRN_PARTS_MAX];
+    size_t record_lens[CAIRN_PARTS_MAX];
+    bool running;
+    bool memory_new;
+    uint64_t wants; /* agents, as a set */
+    uint32_t granted_part;
+    struct cairn_generation granted; /* last GRANT; step 0: none */
+    enum cairn_skip skipped;         /* last SKIP */
+    struct cairn_generation committed;
+    cairn_err reply;
+    bool replied;
+};
+
+struct job {
+    uint32_t count;
+    uint32_t parity;
+    uint64_t now_ns;
+    struct node nodes[AGENTS_MAX];
+    bool linked[AGENTS_MAX][AGENTS_MAX];
+    struct letter queue[QUEUE_MAX];
+    uint32_t head, tail;
+    uint32_t answers_due;
+};
+
+static const bool no_spares[AGENTS_MAX];
+static struct job job;
+
+static void carry_out(uint32_t self, struct cairn_actions *actions);
+
+static void
+give(uint32_t agent, struct cairn_event *event)
+{
+    struct cairn_actions actions = {0};
+
+    if (!job.nodes[agent].running)
+        return;
+    event->now_ns = job.now_ns;
+    cairn_core_step(job.nodes[agent].core, event, &actions);
+    assert_false(actions.failed);
+    carry_out(agent, &actions);
+    cairn_actions_fini(&actions);
+}
+
+static void
+post(const struct cairn_message *message)
+{
+    struct letter *letter = &job.queue[job.tail++ % QUEUE_MAX];
+
+    assert_true(job.tail - job.head < QUEUE_MAX);
+    letter->to = message->to;
+    letter->message = *message;
+    letter->bytes = malloc(message->bytes_len + 1u);
+    if (message->bytes_len)
+        memcpy(letter->bytes, message->bytes, message->bytes_len);
+    letter->message.bytes = letter->bytes;
+}
+
+/* The process fills in the checksums of decoded blocks. */
+static void
+post_blocks(const struct cairn_action_send *send)
+{
+    static const uint8_t zeros[8 * CAIRN_MESSAGE_BLOCKS_MAX];
+    struct cairn_message message = send->message;
+
+    if (send->blocks.count > 0 && send->blocks.area == CAIRN_AREA_SCRATCH) {
+        message.bytes = zeros;
+        message.bytes_len = 8 * send->blocks.count;
+    }
+    post(&message);
+}
+
+static void
+keep(uint8_t **to, size_t *len, const uint8_t *bytes, size_t bytes_len)
+{
+    free(*to);
+    *to = bytes_len ? malloc(bytes_len) : NULL;
+    *len = bytes_len;
+    if (bytes_len)
+        memcpy(*to, bytes, bytes_len);
+}
+
+/* The answers of a process whose memory is always as it should be. */
+static void
+answer(uint32_t self, const struct cairn_action *action)
+{
+    struct cairn_event event = {.as.answer = {.part = action->as.part.part,
+                                              .request = action->as.part.request,
+                                              .generation = action->as.part.generation}};
+    struct cairn_part_view view;
+    uint64_t zeros[1024] = {0};
+
+    if (action->type == CAIRN_ACTION_SEAL) {
+        event.type = CAIRN_EVENT_SEALED;
+        event.as.answer.bytes = (const uint8_t *)"manifest";
+        event.as.answer.bytes_len = 8;
+    } else if (action->type == CAIRN_ACTION_OPEN) {
+        event.type = CAIRN_EVENT_OPENED;
+    } else if (action->type == CAIRN_ACTION_VERIFY) {
+        event.type = CAIRN_EVENT_VERIFIED;
+    } else {
+        event.type = CAIRN_EVENT_FINISHED;
+        assert_true(cairn_core_look_part(job.nodes[self].core, action->as.part.part, &view));
+        event.as.answer.crcs = zeros;
+        event.as.answer.count =
+            cairn_stripes_area_blocks(view.stripes, view.position, CAIRN_AREA_PARITY);
+    }
+    give(self, &event);
+}
+
+static void
+carry_out(uint32_t self, struct cairn_actions *actions)
+{
+    struct node *node = &job.nodes[self];
+
+    for (size_t i = 0; i < actions->count; i++) {
+        const struct cairn_action *action = &actions->list[i];
+
+        switch (action->type) {
+        case CAIRN_ACTION_SEND:
+            if (action->as.send.message.to == self || job.linked[self][action->as.send.message.to])
+                post_blocks(&action->as.send);
+            break;
+        case CAIRN_ACTION_CONNECT:
+            node->wants |= UINT64_C(1) << action->as.peer.agent;
+            break;
+        case CAIRN_ACTION_STORE_EPOCH:
+            keep(&node->disk, &node->disk_len, action->as.store.bytes, action->as.store.bytes_len);
+            node->memory_new = false;
+            break;
+        case CAIRN_ACTION_STORE_PART:
+            keep(&node->records[action->as.store.part], &node->record_lens[action->as.store.part],
+                 action->as.store.bytes, action->as.store.bytes_len);
+            break;
+        case CAIRN_ACTION_GRANT:
+            node->granted = action->as.trainer.generation;
+            node->granted_part = action->as.trainer.part;
+            break;
+        case CAIRN_ACTION_SKIP:
+            node->skipped = action->as.trainer.reason;
+            break;
+        case CAIRN_ACTION_COMMITTED:
+            node->committed = action->as.committed.generation;
+            break;
+        case CAIRN_ACTION_REPLY:
+            node->replied = true;
+            node->reply = action->as.reply.err;
+            break;
+        default:
+            break;
+        }
+    }
+    for (size_t i = 0; i < actions->count; i++)
+        if (actions->list[i].type == CAIRN_ACTION_SEAL ||
+            actions->list[i].type == CAIRN_ACTION_FINISH ||
+            actions->list[i].type == CAIRN_ACTION_VERIFY ||
+            actions->list[i].type == CAIRN_ACTION_OPEN)
+            answer(self, &actions->list[i]);
+        else if (actions->list[i].type == CAIRN_ACTION_DECODE)
+            give(self, &(struct cairn_event){.type = CAIRN_EVENT_DECODED,
+                                             .as.decoded = {actions->list[i].as.decode.item,
+                                                            actions->list[i].as.decode.request}});
+}
+
+static void
+link_agents(uint32_t a, uint32_t b)
+{
+    job.linked[a][b] = job.linked[b][a] = true;
+    give(a, &(struct cairn_event){.type = CAIRN_EVENT_PEER_UP,
+                                  .as.peer = {b, job.nodes[b].incarnation}});
+    give(b, &(struct cairn_event){.type = CAIRN_EVENT_PEER_UP,
+                                  .as.peer = {a, job.nodes[a].incarnation}});
+}
+
+static void
+unlink_agents(uint32_t a, uint32_t b)
+{
+    if (!job.linked[a][b])
+        return;
+    job.linked[a][b] = job.linked[b][a] = false;
+    for (uint32_t i = job.head; i != job.tail; i++) {
+        struct letter *letter = &job.queue[i % QUEUE_MAX];
+
+        if ((letter->message.from == a && letter->to == b) ||
+            (letter->message.from == b && letter->to == a))
+            letter->to = UINT32_MAX;
+    }
+    give(a, &(struct cairn_event){.type = CAIRN_EVENT_PEER_DOWN, .as.peer = {b, 0}});
+    give(b, &(struct cairn_event){.type = CAIRN_EVENT_PEER_DOWN, .as.peer = {a, 0}});
+}
+
+static void
+start(uint32_t agent)
+{
+    struct node *node = &job.nodes[agent];
+    struct cairn_core_options options = {.self = agent,
+                                         .agent_count = job.count,
+                                         .spares = no_spares,
+                                         .parity = job.parity,
+                                         .group_size = job.count,
+                                         .slots = 2,
+                                         .slot_blocks = BLOCKS,
+                                         .parity_blocks = 4 * BLOCKS,
+                                         .every_steps = 1,
+                                         .incarnation = node->incarnation,
+                                         .heartbeat_interval_ns = second_ns,
+                                         .dead_after_ns = 5 * second_ns,
+                                         .repair_after_ns = 0,
+                                         .claim_timeout_ns = 5 * second_ns,
+                                         .rebuild_timeout_ns = 60 * second_ns,
+                                         .memory_is_new = node->memory_new};
+    struct cairn_bytes records[CAIRN_PARTS_MAX];
+    uint32_t dropped;
+
+    for (uint32_t i = 0; i < CAIRN_PARTS_MAX; i++)
+        records[i] = (struct cairn_bytes){node->records[i], node->record_lens[i]};
+    assert_int_equal(cairn_core_create(&options, job.now_ns,
+                                       (struct cairn_bytes){node->disk, node->disk_len}, records,
+                                       &dropped, &node->core),
+                     CAIRN_OK);
+    node->running = true;
+    node->wants = 0;
+}
+
+static void
+stop(uint32_t agent)
+{
+    for (uint32_t a = 0; a < job.count; a++)
+        unlink_agents(agent, a);
+    cairn_core_destroy(job.nodes[agent].core);
+    job.nodes[agent].core = NULL;
+    job.nodes[agent].running = false;
+    job.nodes[agent].incarnation += UINT64_C(1) << 20;
+    for (uint32_t i = job.head; i != job.tail; i++)
+        if (job.queue[i % QUEUE_MAX].to == agent)
+            job.queue[i % QUEUE_MAX].to = UINT32_MAX;
+}
+
+static void
+lose_memory(uint32_t agent)
+{
+    for (uint32_t i = 0; i < CAIRN_PARTS_MAX; i++)
+        keep(&job.nodes[agent].records[i], &job.nodes[agent].record_lens[i], NULL, 0);
+    job.nodes[agent].memory_new = true;
+}
+
+static void
+deliver_all(void)
+{
+    while (job.head != job.tail) {
+        struct letter letter = job.queue[job.head++ % QUEUE_MAX];
+
+        if (letter.to != UINT32_MAX)
+            give(letter.to, &(struct cairn_event){.type = CAIRN_EVENT_MESSAGE,
+                                                  .as.message = {&letter.message, true}});
+        free(letter.bytes);
+    }
+}
+
+/* Time passes; sessions that somebody wants come up. */
+static void
+pass_seconds(uint32_t seconds)
+{
+    for (uint32_t s = 0; s < seconds; s++) {
+        job.now_ns += second_ns;
+        for (uint32_t a = 0; a < job.count; a++)
+            for (uint32_t b = 0; b < job.count; b++)
+                if (a != b && job.nodes[a].running && job.nodes[b].running && !job.linked[a][b] &&
+                    ((job.nodes[a].wants >> b) & 1))
+                    link_agents(a, b);
+        deliver_all();
+        for (uint32_t a = 0; a < job.count; a++)
+            give(a, &(struct cairn_event){.type = CAIRN_EVENT_TICK});
+        deliver_all();
+    }
+}
+
+static struct cairn_core_view
+view_of(uint32_t agent)
+{
+    struct cairn_core_view view;
+
+    cairn_core_look(job.nodes[agent].core, &view);
+    return view;
+}
+
+static int
+setup_job(uint32_t count, uint32_t parity)
+{
+    memset(&job, 0, sizeof job);
+    job.count = count;
+    job.parity = parity;
+    job.now_ns = 1000 * second_ns;
+    for (uint32_t a = 0; a < count; a++) {
+        job.nodes[a].incarnation = UINT64_C(1) << 30;
+        job.nodes[a].memory_new = true;
+        start(a);
+    }
+    pass_seconds(3);
+    return 0;
+}
+
+static int
+three_agents(void **unused)
+{
+    (void)unused;
+    return setup_job(3, 1);
+}
+
+static int
+teardown(void **unused)
+{
+    (void)unused;
+    deliver_all();
+    for (uint32_t a = 0; a < job.count; a++) {
+        cairn_core_destroy(job.nodes[a].core);
+        keep(&job.nodes[a].disk, &job.nodes[a].disk_len, NULL, 0);
+        lose_memory(a);
+    }
+    return 0;
+}
+
+/* ---- trainers ---- */
+
+static void
+attach(uint32_t agent, uint32_t ranks, uint64_t launch)
+{
+    struct cairn_event event = {
+        .type = CAIRN_EVENT_RANKS,
+        .as.ranks = {
+            .ranks = ranks, .world = job.count, .blocks = ranks ? BLOCKS : 0, .launch = launch}};
+
+    give(agent, &event);
+    deliver_all();
+}
+
+static void
+attach_all(uint64_t launch)
+{
+    for (uint32_t a = 0; a < job.count; a++)
+        attach(a, 1, launch);
+}
+
+static void
+begin(uint32_t agent, uint64_t step)
+{
+    job.nodes[agent].granted = (struct cairn_generation){0};
+    job.nodes[agent].skipped = 0;
+    give(agent, &(struct cairn_event){.type = CAIRN_EVENT_BEGIN, .as.step = {0, step}});
+    deliver_all();
+}
+
+static void
+copy(uint32_t agent)
+{
+    uint64_t crcs[BLOCKS] = {0};
+    struct cairn_event blocks = {.type = CAIRN_EVENT_BLOCKS,
+                                 .as.blocks = {job.nodes[agent].granted, 0, BLOCKS, crcs}};
+
+    give(agent, &blocks);
+    give(agent, &(struct cairn_event){.type = CAIRN_EVENT_CAPTURED,
+                                      .as.captured = {job.nodes[agent].granted, 0}});
+    deliver_all();
+}
+
+/* Every trainer begins the step, and copies if it may. */
+static void
+step_all(uint64_t step)
+{
+    for (uint32_t a = 0; a < job.count; a++)
+        if (job.nodes[a].running)
+            begin(a, step);
+    for (uint32_t a = 0; a < job.count; a++)
+        if (job.nodes[a].running && job.nodes[a].granted.step == step)
+            copy(a);
+}
+
+static void
+operate(uint32_t agent, enum cairn_operation operation)
+{
+    job.nodes[agent].replied = false;
+    give(agent, &(struct cairn_event){.type = CAIRN_EVENT_OPERATOR,
+                                      .as.op = {.operation = operation, .request = 7}});
+}
+
+/* ---- tests ---- */
+
+static void
+the_first_epoch_has_all_agents(void **unused)
+{
+    (void)unused;
+    for (uint32_t a = 0; a < job.count; a++) {
+        struct cairn_core_view view = view_of(a);
+
+        assert_true(view.active != 0);
+        assert_int_equal(view.active, view_of(0).active);
+        assert_int_equal(view.self_member, a);
+        assert_false(view.blank || view.fenced);
+        assert_int_equal(view.roster->member_count, 3);
+    }
+}
+
+static void
+a_run_needs_all_ranks(void **unused)
+{
+    (void)unused;
+    attach(0, 1, 5);
+    attach(1, 1, 5);
+    assert_int_equal(view_of(1).run, 0);
+    attach(2, 1, 5);
+    for (uint32_t a = 0; a < job.count; a++) {
+        assert_true(view_of(a).run != 0);
+        assert_int_equal(view_of(a).next_step, 1);
+    }
+}
+
+static void
+two_launches_make_no_run(void **unused)
+{
+    (void)unused;
+    attach(0, 1, 5);
+    attach(1, 1, 6);
+    attach(2, 1, 5);
+    assert_int_equal(view_of(0).run, 0);
+    assert_true(view_of(2).refusal[0] != '\0');
+    begin(2, 1);
+    assert_int_equal(job.nodes[2].skipped, CAIRN_SKIP_UNTILED);
+    attach(1, 1, 5);
+    assert_true(view_of(0).run != 0);
+}
+
+static void
+every_step_is_committed(void **unused)
+{
+    (void)unused;
+    attach_all(5);
+    for (uint64_t step = 1; step <= 10; step++) {
+        step_all(step);
+        for (uint32_t a = 0; a < job.count; a++)
+            assert_int_equal(job.nodes[a].committed.step, step);
+    }
+    assert_int_equal(view_of(1).ready.step, 10);
+}
+
+static void
+a_step_that_one_has_passed_is_aborted(void **unused)
+{
+    uint64_t committed;
+
+    (void)unused;
+    attach_all(5);
+    step_all(1);
+    begin(0, 2);
+    give(2, &(struct cairn_event){.type = CAIRN_EVENT_BEGIN, .as.step = {0, 2}});
+    give(2, &(struct cairn_event){.type = CAIRN_EVENT_CANCEL, .as.step = {0, 2}});
+    deliver_all();
+    begin(1, 2);
+    committed = job.nodes[0].committed.step;
+    assert_int_equal(committed, 1);
+    for (uint64_t step = 3; step < 8; step++)
+        step_all(step);
+    assert_int_equal(job.nodes[0].committed.step, 7);
+}
+
+static void
+steps_may_have_gaps(void **unused)
+{
+    (void)unused;
+    attach_all(5);
+    for (uint64_t step = 7; step < 100; step += 13)
+        step_all(step);
+    assert_int_equal(job.nodes[2].committed.step, 98);
+}
+
+static void
+a_member_that_restarts_is_done_still(void **unused)
+{
+    (void)unused;
+    attach_all(5);
+    step_all(1);
+    stop(0); /* the leader */
+    start(0);
+    job.nodes[0].committed = (struct cairn_generation){0};
+    pass_seconds(3);
+    assert_int_equal(job.nodes[0].committed.step, 1);
+    attach_all(6);
+    step_all(1);
+    assert_int_equal(job.nodes[1].skipped, CAIRN_SKIP_STALE);
+    step_all(2);
+    assert_int_equal(job.nodes[1].committed.step, 2);
+}
+
+static void
+a_blank_member_is_admitted_by_a_repair(void **unused)
+{
+    struct cairn_generation before;
+
+    (void)unused;
+    attach_all(5);
+    step_all(1);
+    before = view_of(0).ready;
+    stop(1);
+    lose_memory(1);
+    start(1);
+    assert_true(view_of(1).blank);
+    pass_seconds(30);
+    assert_false(view_of(1).blank);
+    assert_int_equal(view_of(1).self_member, 1);
+    for (uint32_t a = 0; a < job.count; a++)
+        assert_int_equal(cairn_generation_compare(view_of(a).ready, before), 0);
+    attach(1, 1, 5);
+    step_all(2);
+    step_all(3);
+    assert_int_equal(job.nodes[0].committed.step, 3);
+}
+
+static void
+a_restore_rebuilds_a_lost_part(void **unused)
+{
+    struct cairn_generation before;
+
+    (void)unused;
+    attach_all(5);
+    step_all(1);
+    step_all(2);
+    before = view_of(0).ready;
+    stop(2);
+    lose_memory(2);
+    operate(0, CAIRN_OP_RESTORE);
+    pass_seconds(60);
+    assert_true(job.nodes[0].replied);
+    assert_int_equal(job.nodes[0].reply, CAIRN_OK);
+    assert_int_equal(cairn_generation_compare(view_of(1).ready, before), 0);
+    assert_int_equal(view_of(0).roster->member_count, 2);
+    for (uint32_t m = 0; m < 3; m++)
+        assert_true(cairn_core_holder(job.nodes[0].core, before, m) < 2);
+}
+
+static void
+a_fresh_epoch_begins_with_nothing(void **unused)
+{
+    (void)unused;
+    attach_all(5);
+    step_all(4);
+    operate(1, CAIRN_OP_FRESH);
+    pass_seconds(20);
+    assert_int_equal(job.nodes[1].reply, CAIRN_OK);
+    assert_int_equal(view_of(2).ready.step, 0);
+    attach_all(6);
+    step_all(1);
+    assert_int_equal(job.nodes[2].committed.step, 1);
+}
+
+int
+main(void)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(name, three_agents, teardown)
+    const struct CMUnitTest tests[] = {
+        TEST(the_first_epoch_has_all_agents),
+        TEST(a_run_needs_all_ranks),
+        TEST(two_launches_make_no_run),
+        TEST(every_step_is_committed),
+        TEST(a_step_that_one_has_passed_is_aborted),
+        TEST(steps_may_have_gaps),
+        TEST(a_member_that_restarts_is_done_still),
+        TEST(a_blank_member_is_admitted_by_a_repair),
+        TEST(a_restore_rebuilds_a_lost_part),
+        TEST(a_fresh_epoch_begins_with_nothing),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
