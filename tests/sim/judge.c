@@ -1,15 +1,16 @@
 /*
  * tests/sim/judge.c - ground truth, and what must hold after every event.
  *
- *   LOST    A generation is committed from the instant at which every member has stored its record
- *           and none has voted no. From then until a later one is committed (or restored), the
- *           agent that should hold a member's part may lose it only by a fault, and a restore may
- *           never end with less.
+ *   LOST    A generation is committed from the instant at which an agent says so to anyone. Then
+ *           every member must have stored its record. From there until a later one is committed (or
+ *           restored), complete copies may go only by a fault, and a restore may never end with
+ *           less while no group misses more than its parity. All complete copies count: those of
+ *           the owners, and those hosted for them.
  *   TORN    What a record or an activation describes equals, byte for byte, what the trainers had
- *           at exactly that step. Parity is computed again from that truth and compared too. A step
- *           at which the ranks' tensors do not fit together is never committed.
- *   OTHER   Votes are given once. Promises and epochs only grow. One epoch has one table and one
- *           success. Nothing is granted or voted while a newer epoch is promised. The job goes on
+ *           at exactly that step, all of one life. Parity is computed again from that truth and
+ *           compared too. Nothing is captured of a life whose tensors do not fit together.
+ *   OTHER   docs/PROTOCOL.md, R1 to R9, as far as one can see them from outside (judge_said.c,
+ *           judge_view.c, judge_plan.c). One epoch has one roster and one success. The job goes on
  *           when the faults end.
  *
  * Injected damage is known here and excused; nothing else is.
@@ -29,7 +30,7 @@ static void
 say_node(struct world *world, const struct node *node)
 {
     struct cairn_core_view view;
-    struct cairn_holding_view holding;
+    struct cairn_part_view part;
 
     if (!node->running) {
         world_say(world, "agent %u: not running, node %s", node->number, node->up ? "up" : "down");
@@ -37,19 +38,26 @@ say_node(struct world *world, const struct node *node)
     }
     cairn_core_look(node->core, &view);
     world_say(world,
-              "agent %u: member %d active %llx promised %llx ready %llx.%llu committed %llu step "
-              "%llu%s%s",
+              "agent %u: member %d active %llx promised %llx ready " GENERATION
+              " committed " GENERATION " run %llx next %llu last step %llu%s%s%s%s",
               node->number, (int)view.self_member, (unsigned long long)view.active,
-              (unsigned long long)view.promised, (unsigned long long)view.ready.epoch,
-              (unsigned long long)view.ready.step, (unsigned long long)view.committed.step,
-              (unsigned long long)view.last_step, view.settled ? "" : " unsettled",
-              view.busy ? " busy" : "");
-    for (uint32_t h = 0; h < CAIRN_HOLDINGS_MAX; h++)
-        if (cairn_core_look_holding(node->core, h, &holding))
-            world_say(world, "    holding %u: state %d generation %llx.%llu member %u bad %llu", h,
-                      (int)holding.state, (unsigned long long)holding.generation.epoch,
-                      (unsigned long long)holding.generation.step, holding.member,
-                      (unsigned long long)holding.bad_blocks);
+              (unsigned long long)view.promised, GENERATION_OF(view.ready),
+              GENERATION_OF(view.committed), (unsigned long long)view.run,
+              (unsigned long long)view.next_step, (unsigned long long)view.last_step,
+              view.blank ? " blank" : "", view.fenced ? " fenced" : "", view.busy ? " busy" : "",
+              view.met ? "" : " has met nobody");
+    if (view.refusal && view.refusal[0])
+        world_say(world, "    refusal: %s", view.refusal);
+    if (view.blocker.generation.step)
+        world_say(world, "    blocker: " GENERATION " agent %u cause %d for %d since %llu ms",
+                  GENERATION_OF(view.blocker.generation), view.blocker.agent,
+                  (int)view.blocker.cause, (int)view.blocker.for_agent,
+                  (unsigned long long)view.blocker.for_ms);
+    for (uint32_t i = 0; i < CAIRN_PARTS_MAX; i++)
+        if (cairn_core_look_part(node->core, i, &part))
+            world_say(world, "    part %u: state %d generation " GENERATION " member %u bad %llu",
+                      i, (int)part.state, GENERATION_OF(part.generation), part.member,
+                      (unsigned long long)part.bad_blocks);
 }
 
 void
@@ -71,44 +79,23 @@ judge_fail(struct world *world, enum verdict verdict, const char *format, ...)
         say_node(world, &world->nodes[i]);
 }
 
-/* ---- what agents do ---- */
-
-void
-judge_grant(struct world *world, struct node *node, const struct cairn_action *action)
-{
-    struct truth *truth = judge_truth(world, action->generation);
-    struct cairn_core_view view;
-
-    cairn_core_look(node->core, &view);
-    if (view.frozen || action->generation.epoch != view.active)
-        judge_fail(world, VERDICT_OTHER, "agent %u grants under an epoch it has promised away",
-                   node->number);
-    if (!node->registered)
-        return; /* nobody hears it */
-    if (!truth && cairn_generation_compare(action->generation, world->forgotten) <= 0)
-        return; /* granted long after all others gave it up */
-    if (!truth)
-        truth = truth_new(world, action->generation, node->life, view.table);
-    /* there it is looked at when it is stored */
-    if (truth->life != node->life && !world->setup.careless)
-        judge_fail(world, VERDICT_TORN, "generation %llx.%llu is captured in two lives of the job",
-                   (unsigned long long)action->generation.epoch,
-                   (unsigned long long)action->generation.step);
-}
+/* ---- parts ---- */
 
 static void
-remember_record(struct node *node, uint32_t holding, const struct cairn_holding_view *view,
-                bool rebuilt)
+remember_record(const struct world *world, struct node *node, uint32_t part,
+                const struct cairn_part_view *view)
 {
-    struct stored *stored = &node->stored[holding];
-    const struct cairn_roster_group *group = cairn_roster_group_of(view->table, view->member);
+    struct stored *stored = &node->stored[part], old = *stored;
+    const struct cairn_roster_group *group = cairn_roster_group_of(view->roster, view->member);
+    bool again = same(old.generation, view->generation) && old.member == view->member;
 
     *stored = (struct stored){.generation = view->generation,
                               .member = view->member,
                               .position = view->position,
                               .parity_slots = group->parity,
                               .data_blocks = view->data_blocks,
-                              .rebuilt = rebuilt,
+                              .since_ns = again ? old.since_ns : world->now_ns,
+                              .rebuilt = again ? old.rebuilt : node->rebuilding[part],
                               .geometry = view->stripes->geometry};
     memcpy(stored->group, group->members, sizeof stored->group);
     for (uint32_t slot = 0; slot < group->parity; slot++) {
@@ -117,171 +104,129 @@ remember_record(struct node *node, uint32_t holding, const struct cairn_holding_
     }
 }
 
-static void
-truth_commits(struct world *world, struct truth *truth, const struct cairn_roster *table)
-{
-    truth->committed = true;
-    world->counters.commits++;
-    world->progress_ns = world->now_ns;
-    world->committed_after_heal += world->healed;
-    world_say(world, "generation %llx.%llu is committed",
-              (unsigned long long)truth->generation.epoch,
-              (unsigned long long)truth->generation.step);
-    if (cairn_generation_compare(truth->generation, world->kept.generation) > 0)
-        kept_set(world, truth->generation, truth->life, table, truth->agents);
-    if (world->setup.agent_count <= 64)
-        judge_deep(world, "at its commit");
-}
-
+/* An agent lets go of a complete part: R3. */
 static void
 erased(struct world *world, struct node *node, const struct stored *old)
 {
-    const struct protected *kept = &world->kept;
+    struct truth *truth = judge_truth(world, old->generation);
 
-    if (old->generation.step == 0 || kept->generation.step == 0 ||
-        !same(old->generation, kept->generation) || old->member >= kept->member_count ||
-        kept->holders[old->member] != node->number || kept->lost[old->member])
+    if (old->generation.step == 0 || !truth || old->member >= truth->member_count)
         return;
-    judge_fail(world, VERDICT_LOST,
-               "agent %u lets go of member %u of generation %llx.%llu, which nothing has replaced",
-               node->number, old->member, (unsigned long long)old->generation.epoch,
-               (unsigned long long)old->generation.step);
+    truth->dropped = true;
+    if (truth->agents[old->member] == node->number)
+        truth->fates[old->member] = FATE_DROPPED;
+    if (truth == world->kept)
+        judge_fail(world, VERDICT_LOST,
+                   "agent %u lets go of member %u of generation " GENERATION
+                   ", which nothing has replaced",
+                   node->number, old->member, GENERATION_OF(old->generation));
+    if (same(old->generation, node->pinned))
+        judge_fail(world, VERDICT_OTHER,
+                   "agent %u lets go of member %u of generation " GENERATION
+                   ", which a spill reads",
+                   node->number, old->member, GENERATION_OF(old->generation));
+}
+
+void
+judge_forgot(struct world *world, struct node *node, uint32_t part)
+{
+    struct stored old = node->stored[part];
+
+    node->stored[part] = (struct stored){0};
+    erased(world, node, &old);
 }
 
 /* A record was stored, or erased. */
 void
-judge_record(struct world *world, struct node *node, uint32_t holding,
-             const struct cairn_action *action)
+judge_record(struct world *world, struct node *node, const struct cairn_action_store *store)
 {
-    struct stored old = node->stored[holding];
-    struct cairn_holding_view view;
-    struct cairn_core_view core;
+    struct stored old = node->stored[store->part];
+    struct cairn_part_view view;
     struct truth *truth;
 
-    if (action->bytes_len == 0) {
-        node->stored[holding] = (struct stored){0};
+    if (store->bytes_len == 0) {
+        node->stored[store->part] = (struct stored){0};
         erased(world, node, &old);
         return;
     }
-    cairn_core_look(node->core, &core);
-    if (!cairn_core_look_holding(node->core, holding, &view) || !view.stripes)
+    if (!cairn_core_look_part(node->core, store->part, &view) || !view.stripes)
         return; /* dropped again in the same step; the erasure follows */
-    remember_record(node, holding, &view, core.frozen);
+    remember_record(world, node, store->part, &view);
     truth = judge_truth(world, view.generation);
-    if (!truth || view.generation.epoch != core.active || view.member != core.self_member ||
-        truth->stored[view.member] || core.frozen)
-        return; /* a repair's, or known */
-    if (truth->said_no[view.member])
-        judge_fail(world, VERDICT_OTHER, "member %u said no to step %llu and now yes", view.member,
-                   (unsigned long long)view.generation.step);
-    truth->stored[view.member] = 1;
-    if (++truth->stored_count == truth->member_count && truth->whole)
-        truth_commits(world, truth, core.table);
+    if (!truth || node->stored[store->part].rebuilt || view.member >= truth->member_count ||
+        truth->agents[view.member] != node->number || truth->fates[view.member] != FATE_NONE)
+        return;
+    truth->fates[view.member] = FATE_STORED;
+    truth->stored_count++;
 }
 
-/* Another member has given the generation up already, so what was dropped for it may be denied
- * after a restart. */
-static bool
-said_no_before(const struct truth *truth, uint32_t member)
+/* ---- commits ---- */
+
+static void
+truth_commits(struct world *world, struct truth *truth)
 {
-    if (truth->given_up)
-        return true;
+    truth->committed = true;
+    world->counters.commits++;
+    world->progress_ns = world->last_commit_ns = world->now_ns;
+    world->committed_after_heal += world->healed;
+    world_say(world, "generation " GENERATION " is committed", GENERATION_OF(truth->generation));
+    if (truth->generation.epoch < world->newest_epoch &&
+        cairn_generation_compare(world->newest_ready, truth->generation) < 0)
+        judge_fail(world, VERDICT_LOST,
+                   "generation " GENERATION " is committed after epoch %llx began with " GENERATION,
+                   GENERATION_OF(truth->generation), (unsigned long long)world->newest_epoch,
+                   GENERATION_OF(world->newest_ready));
+    if (!world->kept || cairn_generation_compare(truth->generation, world->kept->generation) > 0)
+        kept_set(world, truth);
+    if (world->setup.agent_count <= 64)
+        judge_deep(world, "at its commit");
+}
+
+void
+judge_told(struct world *world, const struct node *node, struct cairn_generation generation)
+{
+    struct truth *truth = generation.step ? judge_truth(world, generation) : NULL;
+
+    if (!truth || truth->committed || generation.run == 0)
+        return;
+    if (!truth->whole)
+        judge_fail(world, VERDICT_TORN,
+                   "agent %u takes " GENERATION " for committed, which is not the whole job",
+                   node->number, GENERATION_OF(generation));
     for (uint32_t m = 0; m < truth->member_count; m++)
-        if (m != member && truth->said_no[m])
-            return true;
-    return false;
-}
-
-void
-judge_sent(struct world *world, struct node *node, const struct cairn_message *message)
-{
-    struct cairn_reader reader;
-    struct truth *truth;
-    uint32_t words = (message->member + 63) / 64;
-
-    if (message->type == CAIRN_MSG_REBUILD && message->to == node->number)
-        judge_plan(world, node, message);
-    if (message->type != CAIRN_MSG_FACTS)
-        return;
-    truth = judge_truth(world, message->generation);
-    if (!truth || !truth->whole || truth->member_count != message->member)
-        return; /* one that is not whole is given up by everyone as the last part is stored */
-    if (message->offset == 1) { /* given up, without sets */
-        truth->given_up = true;
-        if (truth->committed)
+        if (truth->fates[m] != FATE_STORED)
             judge_fail(world, VERDICT_LOST,
-                       "agent %u takes step %llu for given up, which is committed", node->number,
-                       (unsigned long long)message->generation.step);
-        return;
-    }
-    if (message->bytes_len < 16 * words) {
-        judge_fail(world, VERDICT_OTHER, "votes of agent %u are too short", node->number);
-        return;
-    }
-    cairn_reader_init(&reader, message->bytes, message->bytes_len);
-    for (uint32_t w = 0; w < 2 * words; w++) {
-        uint64_t bits = cairn_read_u64(&reader);
-
-        for (; bits != 0; bits &= bits - 1) {
-            uint32_t m = w % words * 64 + (uint32_t)__builtin_ctzll(bits);
-
-            if (m >= truth->member_count)
-                continue;
-            if (w < words && !truth->stored[m])
-                judge_fail(world, VERDICT_OTHER,
-                           "agent %u says that member %u protected step %llu, which it has not",
-                           node->number, m, (unsigned long long)message->generation.step);
-            if (w >= words && truth->stored[m] && !said_no_before(truth, m))
-                judge_fail(world, VERDICT_OTHER,
-                           "the yes of member %u to step %llu is taken back by agent %u", m,
-                           (unsigned long long)message->generation.step, node->number);
-            if (w >= words)
-                truth->said_no[m] = 1;
-        }
-    }
-}
-
-void
-judge_committed(struct world *world, struct node *node, const struct cairn_action *action)
-{
-    struct truth *truth = judge_truth(world, action->generation);
-    struct cairn_core_view view;
-
-    cairn_core_look(node->core, &view);
-    if (view.frozen || action->generation.epoch != view.active)
-        judge_fail(world, VERDICT_OTHER, "agent %u learns a commit of an epoch it promised away",
-                   node->number);
-    if (truth && !truth->committed)
-        judge_fail(world, VERDICT_LOST, "agent %u takes step %llu for committed, which it is not",
-                   node->number, (unsigned long long)action->generation.step);
-    if (world->setup.spills && random_chance(&world->random, 100)) {
-        struct cairn_event spilled = {.type = CAIRN_EVENT_SPILLED,
-                                      .generation = action->generation};
-
-        trainer_local(world, node, &spilled, NULL);
-    }
+                       "agent %u takes " GENERATION
+                       " for committed, of which member %u %s a complete part",
+                       node->number, GENERATION_OF(generation), m,
+                       truth->fates[m] == FATE_NONE ? "never had" : "has dropped");
+    if (!world->over)
+        truth_commits(world, truth);
 }
 
 /* ---- epochs ---- */
 
 static uint64_t
-table_hash(const struct cairn_roster *table)
+roster_hash(const struct cairn_roster *roster)
 {
-    uint64_t hash = table->member_count * 31 + table->group_count;
+    uint64_t hash = roster->member_count * 31 + roster->group_count;
 
-    for (uint32_t m = 0; m < table->member_count; m++)
-        hash = mix64(hash ^ table->members[m].agent ^ ((uint64_t)table->members[m].group << 20) ^
-                     ((uint64_t)table->members[m].position << 44));
+    for (uint32_t m = 0; m < roster->member_count; m++)
+        hash = mix64(hash ^ roster->members[m].agent ^ ((uint64_t)roster->members[m].group << 20) ^
+                     ((uint64_t)roster->members[m].position << 44));
     return hash;
 }
 
-static struct epoch_seen *
-epoch_of(struct world *world, uint64_t epoch)
+struct epoch_seen *
+judge_epoch_seen(struct world *world, uint64_t epoch)
 {
-    for (uint32_t i = 0; i < world->epoch_count; i++)
+    for (uint32_t i = world->epoch_count; i-- > 0;)
         if (world->epochs[i].epoch == epoch)
             return &world->epochs[i];
-    return NULL;
+    if (world->epoch_count == EPOCHS_MAX)
+        return NULL;
+    world->epochs[world->epoch_count] = (struct epoch_seen){.epoch = epoch};
+    return &world->epochs[world->epoch_count++];
 }
 
 /* A fault has taken memory while a restore may have been under way. */
@@ -292,131 +237,166 @@ lost_lately(const struct world *world, const struct node *node)
 }
 
 static bool
-asked_lately(const struct world *world, uint32_t agent)
+lately(const struct world *world, uint64_t at_ns)
 {
-    uint64_t asked_ns = agent < world->setup.agent_count ? world->nodes[agent].restore_asked_ns : 0;
+    return at_ns != 0 && world->now_ns - at_ns < 600 * SECOND_NS;
+}
 
-    return asked_ns != 0 && world->now_ns - asked_ns < 600 * SECOND_NS;
+/* R6, as far as it is certain: a newer generation whose parts agents hold that could answer. */
+static void
+check_newest(struct world *world, const struct cairn_core_view *view)
+{
+    uint64_t before_ns = world->now_ns - 60 * SECOND_NS;
+
+    if (!judge_is_calm(world) || view->ready_from_files)
+        return;
+    for (uint32_t i = 0; i < TRUTHS_MAX; i++) {
+        const struct truth *truth = &world->truths[i];
+        uint8_t *present;
+
+        if (truth->generation.step == 0 || truth->stored_count == 0 ||
+            cairn_generation_compare(truth->generation, view->ready) <= 0)
+            continue;
+        present = some_zeros(truth->member_count, 1);
+        for (uint32_t m = 0; m < truth->member_count; m++)
+            for (uint32_t a = 0; a < world->setup.agent_count && !present[m]; a++) {
+                const struct node *node = &world->nodes[a];
+                int part = stored_at(node, truth->generation, m);
+
+                present[m] = part >= 0 && node->stored[part].since_ns < before_ns &&
+                             node_answers(world, node) && !judge_was_silent(world, node) &&
+                             truth_copy_at(world, node, truth, m);
+            }
+        if (truth_is_restorable(truth, present))
+            judge_fail(world, VERDICT_OTHER,
+                       "epoch %llx begins with " GENERATION ", though " GENERATION
+                       " can be restored",
+                       (unsigned long long)view->active, GENERATION_OF(view->ready),
+                       GENERATION_OF(truth->generation));
+        free(present);
+    }
+}
+
+static void
+check_holders(struct world *world, const struct node *node, const struct cairn_core_view *view)
+{
+    uint32_t members = cairn_core_ready_members(node->core);
+
+    for (uint32_t m = 0; m < members; m++) {
+        uint32_t holder = cairn_core_holder(node->core, view->ready, m);
+
+        if (holder >= world->setup.agent_count)
+            judge_fail(world, VERDICT_LOST, "epoch %llx begins without a holder of member %u",
+                       (unsigned long long)view->active, m);
+        else if (stored_at(&world->nodes[holder], view->ready, m) < 0 &&
+                 !lost_lately(world, &world->nodes[holder]))
+            judge_fail(world, VERDICT_LOST,
+                       "epoch %llx begins, but agent %u does not hold member %u of " GENERATION,
+                       (unsigned long long)view->active, holder, m, GENERATION_OF(view->ready));
+    }
 }
 
 /* The first agent stores a new epoch: what its coordinator says must be so. */
 static void
 epoch_begins(struct world *world, const struct node *node, const struct cairn_core_view *view)
 {
-    struct protected *kept = &world->kept;
-    uint32_t members = cairn_core_ready_members(node->core);
-    struct truth *truth;
-    uint32_t *holders;
+    uint32_t claimant = (uint32_t)(view->active & 0xffff);
+    const struct node *coordinator =
+        &world->nodes[claimant < world->setup.agent_count ? claimant : node->number];
+    bool fresh = view->ready.step == 0 && lately(world, coordinator->fresh_asked_ns);
+    struct truth *truth = judge_truth(world, view->ready);
 
-    world_say(world, "epoch %llx begins at agent %u: ready %llx.%llu%s%s",
-              (unsigned long long)view->active, node->number, (unsigned long long)view->ready.epoch,
-              (unsigned long long)view->ready.step, view->ready_from_files ? " from files" : "",
-              view->settled ? "" : " (given up)");
-    world->newest_epoch = view->active;
+    world_say(world, "epoch %llx begins at agent %u: ready " GENERATION "%s, %u members",
+              (unsigned long long)view->active, node->number, GENERATION_OF(view->ready),
+              view->ready_from_files ? " from files" : "", view->roster->member_count);
     world->counters.repairs += view->restart_epoch != view->active;
-    if (view->restart_epoch == view->active &&
-        !asked_lately(world, (uint32_t)(view->active & 0xffff)))
+    if (view->restart_epoch == view->active && world->newest_epoch != 0 &&
+        !lately(world, coordinator->restore_asked_ns))
         judge_fail(world, VERDICT_OTHER,
                    "epoch %llx stops the trainers, though nobody asked for a restore",
                    (unsigned long long)view->active);
-    if (!view->settled)
-        return; /* nothing was decided, so nothing may go */
-    if (cairn_generation_compare(view->ready, kept->generation) < 0) {
+    world->newest_epoch = view->active;
+    world->newest_ready = view->ready;
+    if (fresh)
+        return; /* what is held goes with the first commit */
+    if (world->kept && cairn_generation_compare(view->ready, world->kept->generation) < 0) {
         if (world->now_ns > world->setup.faults_end_ns + 60 * SECOND_NS ||
             !view->ready_from_files || view->restart_epoch != view->active)
-            judge_fail(
-                world, VERDICT_LOST,
-                "epoch %llx begins with generation %llx.%llu, though %llx.%llu was committed",
-                (unsigned long long)view->active, (unsigned long long)view->ready.epoch,
-                (unsigned long long)view->ready.step, (unsigned long long)kept->generation.epoch,
-                (unsigned long long)kept->generation.step);
-        kept_fini(kept); /* what cannot be reached is given up for a spilled one */
-    }
-    if (view->ready_from_files)
-        kept_fini(kept); /* the files have it */
-    truth = judge_truth(world, view->ready);
-    if (members == 0 || !truth)
-        return;
-    if (truth->layout == LAYOUT_UNEVEN || truth->layout == LAYOUT_UNNUMBERED)
-        judge_fail(world, VERDICT_TORN,
-                   "epoch %llx begins with step %llu, of which nobody holds some elements",
-                   (unsigned long long)view->active, (unsigned long long)view->ready.step);
-    holders = some_zeros(members, sizeof *holders);
-    for (uint32_t m = 0; m < members; m++) {
-        holders[m] = cairn_core_holder(node->core, view->ready, m);
-        if (holders[m] >= world->setup.agent_count)
-            judge_fail(world, VERDICT_LOST, "epoch %llx begins without a holder of member %u",
-                       (unsigned long long)view->active, m);
-        else if (stored_at(&world->nodes[holders[m]], view->ready, m) < 0 &&
-                 !lost_lately(world, &world->nodes[holders[m]]))
             judge_fail(world, VERDICT_LOST,
-                       "epoch %llx begins, but agent %u does not hold member %u of %llx.%llu",
-                       (unsigned long long)view->active, holders[m], m,
-                       (unsigned long long)view->ready.epoch, (unsigned long long)view->ready.step);
+                       "epoch %llx begins with generation " GENERATION ", though " GENERATION
+                       " was committed",
+                       (unsigned long long)view->active, GENERATION_OF(view->ready),
+                       GENERATION_OF(world->kept->generation));
+        world->kept = NULL; /* what cannot be reached is given up for a spilled one */
     }
-    if (!world->over) {
-        kept_set(world, view->ready, truth->life, view->ready_table, holders);
+    check_newest(world, view);
+    if (view->ready_from_files)
+        world->kept = NULL; /* the files have it */
+    if (!truth)
+        return;
+    if (truth->layout != LAYOUT_GOOD)
+        judge_fail(world, VERDICT_TORN,
+                   "epoch %llx begins with " GENERATION ", whose tensors do not fit together",
+                   (unsigned long long)view->active, GENERATION_OF(view->ready));
+    check_holders(world, node, view);
+    if (!world->over && !view->ready_from_files) {
+        kept_set(world, truth);
         judge_deep(world, "at an activation");
     }
-    free(holders);
 }
 
 void
-judge_epoch(struct world *world, struct node *node, const struct blob *before,
-            const struct cairn_action *action)
+judge_epoch(struct world *world, struct node *node, const struct shared *before,
+            const struct cairn_action_store *store)
 {
     struct cairn_core_view view;
     struct epoch_seen *seen;
-    uint64_t promised[2] = {0}, active[2] = {0};
+    struct cairn_reader reader;
+    uint64_t promised;
 
-    for (uint32_t i = 0; i < 2; i++) {
-        const uint8_t *bytes = i ? action->bytes : before->bytes;
-        struct cairn_reader reader;
-
-        cairn_reader_init(&reader, bytes, i ? action->bytes_len : before->len);
-        cairn_read_u32(&reader);
-        promised[i] = cairn_read_u64(&reader);
-        active[i] = cairn_read_u64(&reader);
-    }
-    if (promised[1] < promised[0] || active[1] < active[0] || active[1] > promised[1])
-        judge_fail(world, VERDICT_OTHER,
-                   "agent %u goes back: promised %llx → %llx, active %llx → %llx", node->number,
-                   (unsigned long long)promised[0], (unsigned long long)promised[1],
-                   (unsigned long long)active[0], (unsigned long long)active[1]);
-    if (active[1] == active[0])
-        return;
+    cairn_reader_init(&reader, store->bytes, store->bytes_len);
+    cairn_read_u32(&reader);
+    promised = cairn_read_u64(&reader);
+    if (before && promised < node->promised)
+        judge_fail(world, VERDICT_OTHER, "agent %u goes back: promised %llx → %llx", node->number,
+                   (unsigned long long)node->promised, (unsigned long long)promised);
+    node->promised = promised;
     cairn_core_look(node->core, &view);
-    if (view.active != active[1])
-        return; /* the core has stored two epochs in one step */
-    if (active[1] > world->newest_epoch)
+    if (view.active < node->active)
+        judge_fail(world, VERDICT_OTHER, "agent %u goes back: active %llx → %llx", node->number,
+                   (unsigned long long)node->active, (unsigned long long)view.active);
+    if (view.active == node->active)
+        return;
+    node->active = view.active;
+    if (view.active > world->newest_epoch)
         epoch_begins(world, node, &view);
-    seen = epoch_of(world, active[1]);
-    if (!seen && world->epoch_count < EPOCHS_MAX) {
-        seen = &world->epochs[world->epoch_count++];
-        *seen = (struct epoch_seen){.epoch = active[1], .table_hash = table_hash(view.table)};
-    }
-    if (seen && seen->table_hash != table_hash(view.table))
-        judge_fail(world, VERDICT_OTHER, "epoch %llx has two tables",
-                   (unsigned long long)active[1]);
+    seen = judge_epoch_seen(world, view.active);
+    if (seen && seen->roster_hash && seen->roster_hash != roster_hash(view.roster))
+        judge_fail(world, VERDICT_OTHER, "epoch %llx has two rosters",
+                   (unsigned long long)view.active);
+    if (seen)
+        seen->roster_hash = roster_hash(view.roster);
 }
 
 void
-judge_reply(struct world *world, struct node *node, const struct cairn_action *action)
+judge_reply(struct world *world, struct node *node, const struct cairn_action_reply *reply)
 {
     const struct cairn_outcome *outcome = cairn_core_outcome(node->core);
-    struct epoch_seen *seen = epoch_of(world, outcome->epoch);
+    struct epoch_seen *seen;
 
-    if (outcome->operation != CAIRN_OP_RESTORE || action->request != outcome->request)
+    if ((outcome->operation != CAIRN_OP_RESTORE && outcome->operation != CAIRN_OP_FRESH) ||
+        reply->request != outcome->request)
         return;
-    if (action->err == CAIRN_LOST)
+    if (reply->err == CAIRN_LOST)
         world->counters.restores_lost++;
-    if (action->err != CAIRN_OK)
+    if (reply->err != CAIRN_OK)
         return;
+    seen = judge_epoch_seen(world, outcome->epoch);
     world->counters.restores++;
     world->counters.rebuilt += outcome->rebuilt_blocks > 0;
     world->progress_ns = world->now_ns;
-    if (!seen || seen->succeeded)
-        judge_fail(world, VERDICT_OTHER, "two restores succeed with epoch %llx",
+    if (!seen || seen->succeeded || !seen->roster_hash)
+        judge_fail(world, VERDICT_OTHER, "two restores succeed with epoch %llx, or nobody has it",
                    (unsigned long long)outcome->epoch);
     else
         seen->succeeded = true;
@@ -427,25 +407,17 @@ judge_reply(struct world *world, struct node *node, const struct cairn_action *a
 void
 judge_lost_memory(struct world *world, struct node *node)
 {
-    struct protected *kept = &world->kept;
-
     node->lost_ns = world->now_ns;
-    for (uint32_t m = 0; m < kept->member_count; m++)
-        if (kept->holders[m] == node->number)
-            kept->lost[m] = 1;
+    if (node->disk_lost)
+        node->active = 0;
     kept_check_beyond(world);
 }
 
 void
-judge_lost_record(struct world *world, struct node *node, uint32_t holding)
+judge_lost_record(struct world *world, struct node *node, uint32_t part)
 {
-    struct protected *kept = &world->kept;
-    const struct stored *stored = &node->stored[holding];
-
     node->lost_ns = world->now_ns;
-    if (kept->generation.step != 0 && same(stored->generation, kept->generation) &&
-        stored->member < kept->member_count && kept->holders[stored->member] == node->number)
-        kept->lost[stored->member] = 1;
+    node->stored[part] = (struct stored){0};
     kept_check_beyond(world);
 }
 
@@ -453,7 +425,7 @@ judge_lost_record(struct world *world, struct node *node, uint32_t holding)
 bool
 judge_flip(struct world *world, struct node *node)
 {
-    uint32_t h = (uint32_t)random_below(&world->random, CAIRN_HOLDINGS_MAX);
+    uint32_t h = (uint32_t)random_below(&world->random, CAIRN_PARTS_MAX);
     struct flip *flip = NULL;
     const struct stored *stored = &node->stored[h];
     bool parity = random_chance(&world->random, 500);
@@ -479,7 +451,7 @@ judge_flip(struct world *world, struct node *node)
     *flip = (struct flip){true,          node->number, h, parity, at, area[at], stored->generation,
                           stored->member};
     area[at] ^= (uint8_t)(1u << random_below(&world->random, 8));
-    world_say(world, "a bit flips at agent %u, holding %u, %s byte %llu", node->number, h,
+    world_say(world, "a bit flips at agent %u, part %u, %s byte %llu", node->number, h,
               parity ? "parity" : "data", (unsigned long long)at);
     kept_check_beyond(world);
     return true;
@@ -492,17 +464,20 @@ judge_after(struct world *world, struct node *node)
     struct cairn_core_view view;
 
     cairn_core_look(node->core, &view);
-    if (view.promised < view.active || view.frozen != (view.promised > view.active))
-        judge_fail(world, VERDICT_OTHER, "agent %u: promised %llx, active %llx, frozen %d",
+    if (view.promised < view.active || view.fenced != (view.promised > view.active))
+        judge_fail(world, VERDICT_OTHER, "agent %u: promised %llx, active %llx, fenced %d",
                    node->number, (unsigned long long)view.promised, (unsigned long long)view.active,
-                   (int)view.frozen);
+                   (int)view.fenced);
+    if (world->setup.agent_count <= 64 && random_chance(&world->random, 5))
+        judge_protection(world, node);
 }
 
 void
 judge_fini(struct world *world)
 {
-    for (uint32_t i = 0; i < TRUTHS_MAX; i++)
+    for (uint32_t i = 0; i < TRUTHS_MAX; i++) {
         truth_fini(&world->truths[i]);
-    kept_fini(&world->kept);
+        free(world->runs[i].registrations);
+    }
     free(world->epochs);
 }

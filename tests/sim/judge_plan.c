@@ -4,61 +4,69 @@
  */
 #include "tests/sim/sim.h"
 
+#include "agent/core/repair.h"
 #include "base/wire.h"
 
-/* What keeps an agent that runs from answering: then its part may be taken for lost. */
-static bool
-was_silent(const struct world *world, const struct node *node)
+bool
+judge_was_silent(const struct world *world, const struct node *node)
 {
     uint64_t lately_ns = 60 * SECOND_NS, enough_ns = 2 * world->setup.dead_after_ns;
 
     if (world->now_ns < node->started_ns + lately_ns)
         return true;
+    if (world->now_ns < node->wedged_until_ns + lately_ns && node->wedged_until_ns)
+        return true;
     return world->now_ns < node->paused_until_ns + 5 * SECOND_NS &&
            world->now_ns >= node->paused_from_ns + enough_ns;
+}
+
+bool
+judge_is_calm(const struct world *world)
+{
+    return world->now_ns >= world->network.unreliable_ns + 60 * SECOND_NS &&
+           !network_unreliable(world);
 }
 
 /* What a rebuild made that a plan replaced is known to nobody, and made again. */
 static bool
 has_captured(const struct node *node, struct cairn_generation generation, uint32_t member)
 {
-    int holding = stored_at(node, generation, member);
+    int part = stored_at(node, generation, member);
 
-    return holding >= 0 && !node->stored[holding].rebuilt;
+    return part >= 0 && !node->stored[part].rebuilt;
 }
 
 /* A part that an agent holds which can answer, or will soon, is not rebuilt elsewhere. */
 void
 judge_plan(struct world *world, struct node *coordinator, const struct cairn_message *message)
 {
-    struct cairn_roster *table = NULL;
+    const struct cairn_message_rebuild *rebuild = &message->as.rebuild;
     struct cairn_reader reader;
+    struct plan plan;
 
-    if (coordinator->plan_judged == message->request)
-        return; /* repeated while it is carried out */
-    coordinator->plan_judged = message->request;
-    if (world->now_ns < world->unreliable_ns + 60 * SECOND_NS || network_unreliable(world) ||
-        world->now_ns < coordinator->started_ns + 60 * SECOND_NS ||
+    if (coordinator->plan_attempt == rebuild->attempt && coordinator->plan_judged == rebuild->plan)
+        return; /* said to each that takes part */
+    coordinator->plan_attempt = rebuild->attempt;
+    coordinator->plan_judged = rebuild->plan;
+    if (!judge_is_calm(world) || world->now_ns < coordinator->started_ns + 60 * SECOND_NS ||
         /* what was said meanwhile is behind it in its queue */
         world->now_ns < coordinator->paused_until_ns + 5 * SECOND_NS)
         return;
     cairn_reader_init(&reader, message->bytes, message->bytes_len);
-    if (cairn_roster_read(&reader, &table) != CAIRN_OK) {
+    if (plan_read(&reader, world->setup.agent_count, &plan) != CAIRN_OK) {
         judge_fail(world, VERDICT_OTHER, "the plan of agent %u does not parse",
                    coordinator->number);
         return;
     }
-    for (uint32_t m = 0; m < table->member_count; m++) {
-        uint32_t holder = cairn_read_u32(&reader), target = cairn_read_u32(&reader);
-
-        for (uint32_t a = 0;
-             holder == UINT32_MAX && target != UINT32_MAX && a < world->setup.agent_count; a++)
-            if (world->nodes[a].running && has_captured(&world->nodes[a], message->generation, m) &&
-                !was_silent(world, &world->nodes[a]))
+    for (uint32_t m = 0; m < plan.roster->member_count; m++)
+        for (uint32_t a = 0; plan.holders[m] == UINT32_MAX && plan.targets[m] != UINT32_MAX &&
+                             a < world->setup.agent_count;
+             a++)
+            if (world->nodes[a].running && has_captured(&world->nodes[a], rebuild->generation, m) &&
+                !judge_was_silent(world, &world->nodes[a]))
                 judge_fail(world, VERDICT_OTHER,
-                           "agent %u rebuilds member %u of step %llu, which agent %u holds and "
-                           "would have said soon",
-                           coordinator->number, m, (unsigned long long)message->generation.step, a);
-    }
-    cairn_roster_drop(table);
+                           "agent %u rebuilds member %u of " GENERATION
+                           ", which agent %u holds and would have said soon",
+                           coordinator->number, m, GENERATION_OF(rebuild->generation), a);
+    plan_fini(&plan);
 }

@@ -1,11 +1,12 @@
 /*
- * tests/sim/main.c - runs many schedules, proves that planted bugs are caught, counts messages, and
- * prints the result.
+ * tests/sim/main.c - runs many schedules, proves that planted bugs are caught, counts messages
+ * (scale.c), and prints the result.
  *
  *   sim [--seeds N] [--first S]   N schedules from seed S on, over all cores; then the planted
  *                                 bugs; then message counts
  *   sim --seed S                  that schedule alone, event by event
- *   sim --seed S --bug B          the same with planted bug B (agent/core/core_state.h)
+ *   sim --seed S --bug B          the same with planted bug B (agent/core/planted.h)
+ *   sim --agents N                message counts alone, with up to N agents
  *
  * With --hard 1 each schedule has more of everything (setup_harden), so a seed means something else
  * than without it.
@@ -13,14 +14,13 @@
  * The last line is the result. Exits 0 only if
  *  - nothing was lost or torn, and no other check failed,
  *  - every planted bug was caught,
- *  - messages grow no faster than log2 of the nodes, and
+ *  - messages of any node grow no faster than the square root of the nodes, and
  *  - memory does not grow with the generations.
  */
-#include "agent/core/core_state.h"
+#include "agent/core/planted.h"
 #include "base/log.h"
 #include "tests/sim/sim.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,7 +32,7 @@ enum {
     WORKERS_MAX = 64,
     BUG_SEEDS_MAX = 2000, /* a planted bug must be caught within so many schedules */
     REPORTED_MAX = 20,
-    SCALE_GENERATIONS = 6
+    AGENTS_DEFAULT = 1024
 };
 
 struct tally {
@@ -179,77 +179,6 @@ bug_is_caught(uint32_t bug, uint64_t *at_seed)
     return false;
 }
 
-/* A job without faults that ends after so many committed generations. */
-static struct setup
-calm(uint32_t agent_count, uint64_t generations)
-{
-    struct setup setup;
-
-    setup_from_seed(1, &setup);
-    setup.agent_count = agent_count;
-    setup.spare_count = 0;
-    setup.parity = 2;
-    setup.group_size = 8;
-    setup.domain_count = 16;
-    setup.ranks = 1;
-    setup.rank_blocks_max = 6;
-    setup.slot_blocks = 6;
-    setup.parity_blocks = 12;
-    setup.slots = 2;
-    setup.every_steps = 1;
-    setup.step_ns = 4 * SECOND_NS;
-    setup.fault_count = 0;
-    setup.crash_within_step = 0;
-    setup.beyond = setup.spills = setup.exam = setup.untiled = false;
-    setup.repair_after_ns = 0;
-    setup.generations_wanted = generations;
-    return setup;
-}
-
-/* What cores and their memory take does not grow with the generations. */
-static bool
-memory_is_bounded(void)
-{
-    struct setup few = calm(64, SCALE_GENERATIONS), many = calm(64, 10 * SCALE_GENERATIONS);
-    struct run_result after_few, after_many;
-
-    run_schedule(&few, BUG_NONE, false, &after_few);
-    run_schedule(&many, BUG_NONE, false, &after_many);
-    printf("sim: 64 nodes: %llu KiB per node after %d generations, %llu KiB after %d\n",
-           (unsigned long long)(after_few.heap_bytes / 64 / 1024), SCALE_GENERATIONS,
-           (unsigned long long)(after_many.heap_bytes / 64 / 1024), 10 * SCALE_GENERATIONS);
-    return after_few.verdict == VERDICT_GOOD && after_many.verdict == VERDICT_GOOD &&
-           (after_few.heap_bytes == 0 || /* a sanitizer's heap does not count */
-            after_many.heap_bytes < after_few.heap_bytes + after_few.heap_bytes / 10);
-}
-
-/* Control messages per node and committed generation, without faults, at growing sizes. */
-static bool
-count_messages(void)
-{
-    static const uint32_t sizes[] = {64, 256, 1024};
-    double per_log[3] = {0};
-
-    for (uint32_t i = 0; i < 3; i++) {
-        struct setup setup = calm(sizes[i], SCALE_GENERATIONS);
-        struct run_result result;
-        double per_node;
-
-        run_schedule(&setup, BUG_NONE, false, &result);
-        if (result.verdict != VERDICT_GOOD || result.counters.commits == 0) {
-            printf("sim: %u nodes without faults: %s\n", sizes[i], result.why);
-            return false;
-        }
-        per_node = (double)result.counters.control_messages /
-                   ((double)sizes[i] * (double)result.counters.commits);
-        per_log[i] = per_node / log2(sizes[i]);
-        printf(
-            "sim: %u nodes: %.1f control messages per node and generation, %.2f per log2(nodes)\n",
-            sizes[i], per_node, per_log[i]);
-    }
-    return per_log[1] <= 1.1 * per_log[0] && per_log[2] <= 1.1 * per_log[0];
-}
-
 static int
 replay(uint64_t seed, uint32_t bug, bool hard)
 {
@@ -269,7 +198,7 @@ replay(uint64_t seed, uint32_t bug, bool hard)
 }
 
 static int
-run_all(uint64_t first, uint64_t seeds, bool hard)
+run_all(uint64_t first, uint64_t seeds, bool hard, uint32_t agents_max)
 {
     struct tally total = {0};
     uint32_t caught = 0;
@@ -287,12 +216,13 @@ run_all(uint64_t first, uint64_t seeds, bool hard)
     for (uint32_t bug = 1; bug < BUG_LAST; bug++) {
         uint64_t seed = 0;
 
-        if (bug_is_caught(bug, &seed))
+        if (bug_is_caught(bug, &seed)) {
             caught++;
-        else
+            printf("sim: planted bug %u is caught by seed %llu\n", bug, (unsigned long long)seed);
+        } else
             printf("sim: planted bug %u is not caught within %d schedules\n", bug, BUG_SEEDS_MAX);
     }
-    scales = count_messages();
+    scales = scale_is_good(agents_max);
     bounded = memory_is_bounded();
     if (total.lost + total.torn + total.other == 0)
         printf("sim: no failure in %llu independent schedules bounds the rate of failing ones "
@@ -302,7 +232,7 @@ run_all(uint64_t first, uint64_t seeds, bool hard)
     if (total.other)
         printf("sim: %llu schedules failed another check\n", (unsigned long long)total.other);
     if (!scales)
-        printf("sim: control messages grow faster than log2 of the nodes\n");
+        printf("sim: messages or sessions of a node grow too fast\n");
     if (!bounded)
         printf("sim: memory grows with the generations\n");
     if (total.first_failing)
@@ -319,7 +249,8 @@ main(int argc, char **argv)
 {
     uint64_t seeds = SEEDS_DEFAULT, first = 1, seed = 0;
     uint32_t bug = BUG_NONE;
-    bool hard = false;
+    uint32_t agents_max = AGENTS_DEFAULT;
+    bool hard = false, scale_only = false;
 
     for (int i = 1; i < argc; i += 2) {
         uint64_t value = i + 1 < argc ? strtoull(argv[i + 1], NULL, 0) : 0;
@@ -332,14 +263,22 @@ main(int argc, char **argv)
             seed = value;
         else if (strcmp(argv[i], "--hard") == 0 && value)
             hard = value == 1;
-        else if (strcmp(argv[i], "--bug") == 0 && value < BUG_LAST)
+        else if (strcmp(argv[i], "--agents") == 0 && value) {
+            agents_max = (uint32_t)value;
+            scale_only = true;
+        } else if (strcmp(argv[i], "--bug") == 0 && value < BUG_LAST)
             bug = (uint32_t)value;
         else {
             fprintf(
                 stderr,
-                "usage: sim [--seeds N] [--first S] [--hard 1] | --seed S [--bug B] [--hard 1]\n");
+                "usage: sim [--seeds N] [--first S] [--hard 1] | --seed S [--bug B] [--hard 1] | "
+                "--agents N\n");
             return 64;
         }
     }
-    return seed ? replay(seed, bug, hard) : run_all(first, seeds, hard);
+    if (seed)
+        return replay(seed, bug, hard);
+    if (scale_only)
+        return !scale_is_good(agents_max);
+    return run_all(first, seeds, hard, agents_max);
 }

@@ -1,8 +1,8 @@
 /*
  * tests/sim/memory.c - slots of real, small blocks, coded by the product's own code.
  *
- * A holding has a data area and a parity area. Parity slot i of a holding with m of them begins at
- * block i * (room / m) of the parity area, as in the agent's memory.
+ * A part has a data area and a parity area. Parity slot i of a part with m of them begins at block
+ * i * (room / m) of the parity area, as in the agent's memory.
  */
 #include "tests/sim/sim.h"
 
@@ -21,16 +21,6 @@ code_of(uint32_t k, uint32_t m)
     if (!codes[k][m] && cairn_code_create(k, m, &codes[k][m]) != CAIRN_OK)
         abort();
     return codes[k][m];
-}
-
-void
-code_cache_clear(void)
-{
-    for (uint32_t k = 0; k <= CAIRN_SHARDS_MAX; k++)
-        for (uint32_t m = 0; m <= CAIRN_SHARDS_MAX; m++) {
-            cairn_code_destroy(codes[k][m]);
-            codes[k][m] = NULL;
-        }
 }
 
 uint64_t
@@ -64,57 +54,57 @@ memory_close(struct memory *memory)
     *memory = (struct memory){0};
 }
 
-/* m of what the holding holds, remembered for the actions that come after its drop. */
+/* m of what the part holds, remembered for the actions that come after its drop. */
 static uint32_t
-parity_slots(struct node *node, uint32_t holding)
+parity_slots(struct node *node, uint32_t part)
 {
-    struct cairn_holding_view view;
+    struct cairn_part_view view;
 
-    if (node->core && cairn_core_look_holding(node->core, holding, &view))
-        node->memory[holding].parity_slots = cairn_roster_group_of(view.table, view.member)->parity;
-    return node->memory[holding].parity_slots;
+    if (node->core && cairn_core_look_part(node->core, part, &view))
+        node->memory[part].parity_slots = cairn_roster_group_of(view.roster, view.member)->parity;
+    return node->memory[part].parity_slots;
 }
 
 /* NULL when it is outside of the memory. `slot` is the parity slot. */
 uint8_t *
-memory_block(struct node *node, uint32_t holding, uint32_t area, uint32_t slot, uint64_t block)
+memory_block(struct node *node, uint32_t part, uint32_t area, uint32_t slot, uint64_t block)
 {
-    struct memory *memory = &node->memory[holding];
+    struct memory *memory = &node->memory[part];
     uint32_t slots;
 
     if (area == CAIRN_AREA_DATA)
         return memory->data && block < memory->data_blocks ? memory->data + block * BLOCK_BYTES
                                                            : NULL;
-    slots = parity_slots(node, holding);
+    slots = parity_slots(node, part);
     if (!memory->parity || slots == 0 || slot >= slots || block >= memory->parity_blocks / slots)
         return NULL;
     return memory->parity + (slot * (memory->parity_blocks / slots) + block) * BLOCK_BYTES;
 }
 
 void
-memory_fold(struct world *world, struct node *node, const struct cairn_action *action,
+memory_fold(struct world *world, struct node *node, const struct cairn_action_fold *fold,
             const uint8_t *payload)
 {
-    struct cairn_holding_view view;
+    struct cairn_part_view view;
     const struct cairn_roster_group *group;
     const struct cairn_code *code;
 
-    if (!cairn_core_look_holding(node->core, action->holding, &view)) {
-        judge_fail(world, VERDICT_OTHER, "agent %u folds into a free holding", node->number);
+    if (!cairn_core_look_part(node->core, fold->part, &view)) {
+        judge_fail(world, VERDICT_OTHER, "agent %u folds into a free part", node->number);
         return;
     }
-    group = cairn_roster_group_of(view.table, view.member);
+    group = cairn_roster_group_of(view.roster, view.member);
     code = code_of(group->count - group->parity, group->parity);
-    for (uint32_t i = 0; i < action->count; i++) {
-        uint8_t *parity = memory_block(node, action->holding, CAIRN_AREA_PARITY, action->row,
-                                       action->first_block + i);
+    for (uint32_t i = 0; i < fold->count; i++) {
+        uint8_t *parity =
+            memory_block(node, fold->part, CAIRN_AREA_PARITY, fold->row, fold->first_block + i);
 
         if (!parity) {
             judge_fail(world, VERDICT_OTHER, "agent %u folds outside of its memory", node->number);
             return;
         }
-        cairn_code_fold(code, action->row, action->source, BLOCK_BYTES,
-                        payload + (size_t)(action->skip + i) * BLOCK_BYTES, parity, action->fresh);
+        cairn_code_fold(code, fold->row, fold->source, BLOCK_BYTES,
+                        payload + (size_t)(fold->skip + i) * BLOCK_BYTES, parity, fold->fresh);
     }
 }
 
@@ -149,13 +139,13 @@ memory_decode(struct world *world, struct scratch *scratch)
 
 /* Checksums of all parity blocks, slot by slot. */
 uint64_t
-memory_finish(struct node *node, uint32_t holding, uint64_t **crcs)
+memory_finish(struct node *node, uint32_t part, uint64_t **crcs)
 {
-    struct cairn_holding_view view;
+    struct cairn_part_view view;
     uint64_t total, at = 0;
 
     *crcs = NULL;
-    if (!cairn_core_look_holding(node->core, holding, &view) || !view.stripes)
+    if (!cairn_core_look_part(node->core, part, &view) || !view.stripes)
         return 0;
     total = cairn_stripes_area_blocks(view.stripes, view.position, CAIRN_AREA_PARITY);
     *crcs = calloc(total + 1, sizeof(uint64_t));
@@ -163,7 +153,7 @@ memory_finish(struct node *node, uint32_t holding, uint64_t **crcs)
         uint32_t stripe = cairn_slot_stripe(&view.stripes->geometry, view.position, slot);
 
         for (uint64_t i = 0; i < view.stripes->parity_blocks[stripe]; i++) {
-            const uint8_t *block = memory_block(node, holding, CAIRN_AREA_PARITY, slot, i);
+            const uint8_t *block = memory_block(node, part, CAIRN_AREA_PARITY, slot, i);
 
             (*crcs)[at++] = block ? block_crc(block) : 0;
         }
@@ -179,26 +169,26 @@ block_is(const uint8_t *block, uint64_t crc)
 }
 
 size_t
-memory_verify(struct node *node, uint32_t holding, struct cairn_bad_block **bad)
+memory_verify(struct node *node, uint32_t part, struct cairn_bad_block **bad)
 {
-    struct cairn_holding_view view;
+    struct cairn_part_view view;
     size_t count = 0;
     uint64_t index = 0;
 
     *bad = NULL;
-    if (!cairn_core_look_holding(node->core, holding, &view) || !view.stripes || !view.block_crcs)
+    if (!cairn_core_look_part(node->core, part, &view) || !view.stripes || !view.block_crcs)
         return 0;
     *bad = calloc(view.data_blocks +
                       cairn_stripes_area_blocks(view.stripes, view.position, CAIRN_AREA_PARITY) + 1,
                   sizeof **bad);
     for (uint64_t i = 0; i < view.data_blocks; i++)
-        if (!block_is(memory_block(node, holding, CAIRN_AREA_DATA, 0, i), view.block_crcs[i]))
+        if (!block_is(memory_block(node, part, CAIRN_AREA_DATA, 0, i), view.block_crcs[i]))
             (*bad)[count++] = (struct cairn_bad_block){.area = CAIRN_AREA_DATA, .block = i};
     for (uint32_t slot = 0; slot < view.stripes->geometry.m; slot++) {
         uint32_t stripe = cairn_slot_stripe(&view.stripes->geometry, view.position, slot);
 
         for (uint64_t i = 0; i < view.stripes->parity_blocks[stripe]; i++, index++)
-            if (!block_is(memory_block(node, holding, CAIRN_AREA_PARITY, slot, i),
+            if (!block_is(memory_block(node, part, CAIRN_AREA_PARITY, slot, i),
                           view.parity_crcs[slot][i]))
                 (*bad)[count++] =
                     (struct cairn_bad_block){.area = CAIRN_AREA_PARITY, .block = index};

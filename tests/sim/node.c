@@ -13,6 +13,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Between two starts of an agent. */
+#define INCARNATION_STEP (UINT64_C(1) << 20)
+
 static void
 blob_set(struct blob *blob, const uint8_t *bytes, size_t len)
 {
@@ -38,7 +41,7 @@ node_init(struct world *world, uint32_t number)
     node->number = number;
     node->up = true;
     node->member = UINT32_MAX;
-    node->incarnation = 1;
+    node->incarnation = INCARNATION_STEP;
     node->memory_new = true;
     node->clock_offset_ns = random_between(&world->random, SECOND_NS, 1000 * SECOND_NS);
     node->clock_rate = (uint32_t)random_between(&world->random, 950, 1050);
@@ -64,6 +67,10 @@ agent_gone(struct node *node)
     node->core = NULL;
     node->running = false;
     node->registered = false;
+    node->intruded = false;
+    node->core_life = 0;
+    node->pinned = (struct cairn_generation){0};
+    node->claim_epoch = 0;
     for (uint32_t i = 0; i < ITEMS_MAX; i++)
         scratch_clear(&node->scratch[i]);
 }
@@ -72,13 +79,21 @@ void
 node_fini(struct node *node)
 {
     agent_gone(node);
-    for (uint32_t i = 0; i < CAIRN_HOLDINGS_MAX; i++) {
+    for (uint32_t i = 0; i < CAIRN_PARTS_MAX; i++) {
         memory_close(&node->memory[i]);
         blob_set(&node->records[i], NULL, 0);
     }
     for (uint32_t i = 0; i < ITEMS_MAX; i++)
         free(node->scratch[i].shards);
-    blob_set(&node->disk, NULL, 0);
+    while (node->self_head) {
+        struct packet *packet = node->self_head;
+
+        node->self_head = packet->next;
+        shared_drop(packet->body);
+        free(packet);
+    }
+    shared_drop(node->disk);
+    free(node->links);
 }
 
 static void
@@ -111,59 +126,75 @@ node_start(struct world *world, struct node *node)
         .heartbeat_interval_ns = setup->heartbeat_ns,
         .dead_after_ns = setup->dead_after_ns,
         .repair_after_ns = setup->repair_after_ns,
-        .resend_after_ns = setup->resend_ns,
         .claim_timeout_ns = setup->claim_timeout_ns,
         .rebuild_timeout_ns = setup->rebuild_timeout_ns,
         .memory_is_new = node->memory_new,
         .planted_bug = world->planted_bug,
     };
-    struct cairn_bytes records[CAIRN_HOLDINGS_MAX];
-    struct cairn_bytes disk = {node->disk.bytes, node->disk.len};
+    struct cairn_bytes records[CAIRN_PARTS_MAX];
+    struct cairn_bytes disk = {node->disk ? node->disk->bytes : NULL,
+                               node->disk ? node->disk->len : 0};
     uint32_t dropped = 0;
 
     if (!node->up || node->running)
         return;
-    for (uint32_t i = 0; i < CAIRN_HOLDINGS_MAX; i++)
+    for (uint32_t i = 0; i < CAIRN_PARTS_MAX; i++)
         records[i] = (struct cairn_bytes){node->records[i].bytes, node->records[i].len};
     if (cairn_core_create(&options, node_clock(world, node), disk, records, &dropped,
                           &node->core) != CAIRN_OK) {
         judge_fail(world, VERDICT_OTHER, "agent %u does not start", node->number);
         return;
     }
-    for (uint32_t i = 0; i < CAIRN_HOLDINGS_MAX; i++) {
-        struct cairn_holding_view view;
-
-        if (node->records[i].len && !cairn_core_look_holding(node->core, i, &view))
-            node->stored[i] = (struct stored){0};
-    }
     node->running = true;
-    node->paused_until_ns = 0;
+    node->paused_until_ns = node->wedged_until_ns = 0;
     node->started_ns = world->now_ns;
-    world_say(world, "agent %u starts, incarnation %llu, %u records dropped", node->number,
+    node->self_ns = world->now_ns;
+    world_say(world, "agent %u starts, incarnation %llx, %u records dropped", node->number,
               (unsigned long long)node->incarnation, dropped);
+    for (uint32_t i = 0; i < CAIRN_PARTS_MAX; i++) {
+        struct cairn_part_view view;
+
+        if (node->records[i].len && !cairn_core_look_part(node->core, i, &view))
+            judge_forgot(world, node, i);
+    }
     schedule_tick(world, node);
     trainer_register(world, node);
 }
 
 void
-node_crash_agent(struct world *world, struct node *node)
+node_start_later(struct world *world, const struct node *node, uint64_t after_ns)
+{
+    struct sim_event start = sim_event_new(world, EVENT_START, node->number, after_ns);
+
+    start.incarnation = node->incarnation;
+    queue_push(&world->queue, &start);
+}
+
+static void
+agent_dies(struct world *world, struct node *node, bool node_too)
 {
     if (!node->running)
         return;
     world_say(world, "agent %u dies", node->number);
     agent_gone(node);
-    node->incarnation++;
-    node->paused_until_ns = 0;
+    node->incarnation += INCARNATION_STEP;
+    node->paused_until_ns = node->wedged_until_ns = 0;
+    network_agent_died(world, node, node_too);
     trainer_agent_died(world, node);
+}
+
+void
+node_crash_agent(struct world *world, struct node *node)
+{
+    agent_dies(world, node, false);
 }
 
 void
 node_crash(struct world *world, struct node *node, bool disk_too)
 {
     world_say(world, "node %u dies%s", node->number, disk_too ? " with its disk" : "");
-    node_crash_agent(world, node);
-    judge_lost_memory(world, node);
-    for (uint32_t i = 0; i < CAIRN_HOLDINGS_MAX; i++) {
+    agent_dies(world, node, true);
+    for (uint32_t i = 0; i < CAIRN_PARTS_MAX; i++) {
         blob_set(&node->records[i], NULL, 0);
         node->stored[i] = (struct stored){0};
         memory_close(&node->memory[i]);
@@ -172,12 +203,31 @@ node_crash(struct world *world, struct node *node, bool disk_too)
             abort();
     }
     node->memory_new = true;
-    if (disk_too)
-        blob_set(&node->disk, NULL, 0);
+    if (disk_too) {
+        shared_drop(node->disk);
+        node->disk = NULL;
+        node->disk_lost = true;
+        node->promised = 0;
+    }
     node->up = false;
-    node->spilled = (struct cairn_generation){0, 0};
     for (uint32_t r = 0; r < RANKS_MAX; r++)
         node->ranks[r].phase = RANK_DEAD;
+    judge_lost_memory(world, node);
+}
+
+bool
+node_answers(const struct world *world, const struct node *node)
+{
+    return node->running && node->paused_until_ns <= world->now_ns &&
+           node->wedged_until_ns <= world->now_ns;
+}
+
+/* A wedged agent takes heartbeats and its own ticks, and nothing else. */
+static bool
+passes_wedge(const struct world *world, const struct sim_event *event)
+{
+    return event->kind == EVENT_TICK || (event->kind == EVENT_PACKET &&
+                                         network_next_kind(world, event) == CAIRN_MSG_HEARTBEAT);
 }
 
 bool
@@ -185,9 +235,14 @@ node_paused(struct world *world, struct node *node, struct sim_event *event)
 {
     struct sim_event later = *event;
 
-    if (!node->running || node->paused_until_ns <= world->now_ns)
+    if (!node->running || node_answers(world, node))
         return false;
     later.at_ns = node->paused_until_ns;
+    if (node->paused_until_ns <= world->now_ns) {
+        if (passes_wedge(world, event))
+            return false;
+        later.at_ns = node->wedged_until_ns;
+    }
     queue_push(&world->queue, &later);
     return true;
 }
@@ -226,48 +281,49 @@ scratch_of(struct world *world, struct node *node, uint32_t item)
 
 /* An agent decodes its own blocks where they are. */
 static void
-note_read_in_place(struct node *node, struct scratch *scratch, const struct cairn_message *message)
+note_read_in_place(struct node *node, struct scratch *scratch,
+                   const struct cairn_message_blocks *blocks)
 {
-    for (uint32_t i = 0; i < CAIRN_HOLDINGS_MAX; i++) {
-        struct cairn_holding_view view;
+    for (uint32_t i = 0; i < CAIRN_PARTS_MAX; i++) {
+        struct cairn_part_view view;
 
-        if (cairn_core_look_holding(node->core, i, &view) && view.member == message->member &&
-            cairn_generation_compare(view.generation, message->generation) == 0)
+        if (cairn_core_look_part(node->core, i, &view) && view.member == blocks->member &&
+            same(view.generation, blocks->generation))
             scratch->read_in_place |= UINT64_C(1) << i;
     }
 }
 
 static void
-do_stage(struct world *world, struct node *node, const struct cairn_action *action,
-         const struct cairn_event *event, const uint8_t *payload)
+do_stage(struct world *world, struct node *node, const struct cairn_action_place *place,
+         const struct cairn_message *message, const uint8_t *payload)
 {
-    struct scratch *scratch = scratch_of(world, node, action->item);
+    struct scratch *scratch = scratch_of(world, node, place->item);
 
-    if (!scratch || action->source >= CAIRN_SHARDS_MAX || action->count > CAIRN_MESSAGE_BLOCKS_MAX)
+    if (!scratch || place->source >= CAIRN_SHARDS_MAX || place->count > CAIRN_MESSAGE_BLOCKS_MAX)
         return;
-    scratch->staged |= UINT64_C(1) << action->source;
-    memcpy(scratch->shards + (size_t)action->source * CAIRN_MESSAGE_BLOCKS_MAX * BLOCK_BYTES,
-           payload, (size_t)action->count * BLOCK_BYTES);
-    if (event->message->from == node->number)
-        note_read_in_place(node, scratch, event->message);
+    scratch->staged |= UINT64_C(1) << place->source;
+    memcpy(scratch->shards + (size_t)place->source * CAIRN_MESSAGE_BLOCKS_MAX * BLOCK_BYTES,
+           payload, (size_t)place->count * BLOCK_BYTES);
+    if (message->from == node->number && message->kind == CAIRN_MSG_BLOCKS)
+        note_read_in_place(node, scratch, &message->as.blocks);
 }
 
 static void
-do_close(struct world *world, struct node *node, uint32_t holding)
+do_close(struct world *world, struct node *node, uint32_t part)
 {
     for (uint32_t i = 0; i < ITEMS_MAX; i++)
-        node->scratch[i].spoiled |= (node->scratch[i].read_in_place >> holding) & 1;
-    if (holding >= world->setup.slots)
-        memory_close(&node->memory[holding]);
+        node->scratch[i].spoiled |= (node->scratch[i].read_in_place >> part) & 1;
+    if (part >= world->setup.slots)
+        memory_close(&node->memory[part]);
 }
 
 static void
-do_write(struct world *world, struct node *node, const struct cairn_action *action,
+do_write(struct world *world, struct node *node, const struct cairn_action_place *place,
          const uint8_t *payload)
 {
-    for (uint32_t i = 0; i < action->count; i++) {
+    for (uint32_t i = 0; i < place->count; i++) {
         uint8_t *block =
-            memory_block(node, action->holding, action->area, action->row, action->first_block + i);
+            memory_block(node, place->part, place->area, place->row, place->first_block + i);
 
         if (!block) {
             judge_fail(world, VERDICT_OTHER, "agent %u writes outside of its memory", node->number);
@@ -277,28 +333,31 @@ do_write(struct world *world, struct node *node, const struct cairn_action *acti
     }
 }
 
+static const uint8_t *
+block_to_send(struct world *world, struct node *node, const struct cairn_blocks *blocks, uint32_t i)
+{
+    struct scratch *scratch;
+
+    if (blocks->area != CAIRN_AREA_SCRATCH)
+        return memory_block(node, blocks->part, blocks->area, blocks->row, blocks->first_block + i);
+    scratch = scratch_of(world, node, blocks->item);
+    return scratch ? scratch->shards +
+                         ((size_t)blocks->shard * CAIRN_MESSAGE_BLOCKS_MAX + i) * BLOCK_BYTES
+                   : NULL;
+}
+
 static void
-do_send(struct world *world, struct node *node, const struct cairn_action *action)
+do_send(struct world *world, struct node *node, const struct cairn_action_send *send)
 {
     uint8_t payload[CAIRN_MESSAGE_BLOCKS_MAX * BLOCK_BYTES];
     uint8_t crcs[8 * CAIRN_MESSAGE_BLOCKS_MAX];
-    struct cairn_message message = action->message;
+    struct cairn_message message = send->message;
+    const struct cairn_blocks *blocks = &send->blocks;
 
-    for (uint32_t i = 0; i < action->count; i++) {
-        const uint8_t *block;
+    for (uint32_t i = 0; i < blocks->count; i++) {
+        const uint8_t *block = block_to_send(world, node, blocks, i);
         uint64_t crc;
 
-        if (action->area == CAIRN_AREA_SCRATCH) {
-            struct scratch *scratch = scratch_of(world, node, action->item);
-
-            block = scratch
-                        ? scratch->shards +
-                              ((size_t)action->source * CAIRN_MESSAGE_BLOCKS_MAX + i) * BLOCK_BYTES
-                        : NULL;
-        } else {
-            block = memory_block(node, action->holding, action->area, action->row,
-                                 action->first_block + i);
-        }
         if (!block) {
             judge_fail(world, VERDICT_OTHER, "agent %u sends what it has not", node->number);
             return;
@@ -308,46 +367,98 @@ do_send(struct world *world, struct node *node, const struct cairn_action *actio
         for (uint32_t b = 0; b < 8; b++)
             crcs[8 * i + b] = (uint8_t)(crc >> (8 * b));
     }
-    if (action->count && action->area == CAIRN_AREA_SCRATCH) {
+    if (blocks->count && blocks->area == CAIRN_AREA_SCRATCH) {
         message.bytes = crcs;
-        message.bytes_len = 8 * action->count;
+        message.bytes_len = 8 * blocks->count;
     }
-    network_send(world, node, &message, payload, action->count * BLOCK_BYTES);
+    network_send(world, node, &message, payload, blocks->count * BLOCK_BYTES);
 }
 
 static void
-do_open(struct world *world, struct node *node, const struct cairn_action *action,
+do_open(struct world *world, struct node *node, const struct cairn_action_part *part,
         struct answer *answer)
 {
     answer->type = CAIRN_EVENT_OPENED;
-    if (action->holding < world->setup.slots || random_chance(&world->random, 20) ||
-        !memory_open(&node->memory[action->holding], action->blocks, action->first_block))
+    if (part->part < world->setup.slots || random_chance(&world->random, 20) ||
+        !memory_open(&node->memory[part->part], part->blocks, part->parity_blocks))
         answer->err = CAIRN_NOMEM;
 }
 
 static void
-do_decode(struct world *world, struct node *node, const struct cairn_action *action,
-          struct answer *answer)
+do_decode(struct world *world, struct node *node, const struct cairn_action_decode *decode)
 {
-    struct scratch *scratch = scratch_of(world, node, action->item);
+    struct answer answer = {
+        .type = CAIRN_EVENT_DECODED, .item = decode->item, .request = decode->request};
+    struct scratch *scratch = scratch_of(world, node, decode->item);
 
-    answer->type = CAIRN_EVENT_DECODED;
     if (!scratch)
         return;
     scratch->used = true;
-    scratch->data_shards = action->data_shards;
-    scratch->parity_shards = action->parity_shards;
-    scratch->lost = action->lost;
-    scratch->sources = action->sources;
-    scratch->count = action->count;
-    scratch->request = action->request;
+    scratch->data_shards = decode->data_shards;
+    scratch->parity_shards = decode->parity_shards;
+    scratch->lost = decode->lost;
+    scratch->sources = decode->sources;
+    scratch->count = decode->count;
+    scratch->request = decode->request;
+    answer_later(world, node, &answer);
 }
 
 static void
-do_store(struct world *world, struct node *node, const struct cairn_action *action)
+do_finish(struct node *node, const struct cairn_action_part *part, struct answer *answer)
 {
-    blob_set(&node->records[action->holding], action->bytes, action->bytes_len);
-    judge_record(world, node, action->holding, action);
+    struct cairn_part_view view;
+
+    answer->type = CAIRN_EVENT_FINISHED;
+    answer->count = memory_finish(node, part->part, &answer->crcs);
+    node->rebuilding[part->part] = cairn_core_look_part(node->core, part->part, &view) &&
+                                   view.state == CAIRN_PART_REBUILDING;
+}
+
+/* SEAL, FINISH, VERIFY and OPEN. */
+static void
+do_part(struct world *world, struct node *node, enum cairn_action_type type,
+        const struct cairn_action_part *part)
+{
+    struct answer answer = {.type = CAIRN_EVENT_SEALED,
+                            .generation = part->generation,
+                            .part = part->part,
+                            .member = part->member,
+                            .request = part->request};
+
+    if (type == CAIRN_ACTION_FINISH) {
+        do_finish(node, part, &answer);
+    } else if (type == CAIRN_ACTION_OPEN) {
+        do_open(world, node, part, &answer);
+    } else if (type == CAIRN_ACTION_VERIFY) {
+        answer.type = CAIRN_EVENT_VERIFIED;
+        answer.count = memory_verify(node, part->part, &answer.bad);
+    }
+    answer_later(world, node, &answer);
+}
+
+/* False: the agent stops. */
+static bool
+do_store_epoch(struct world *world, struct node *node, const struct cairn_action_store *store)
+{
+    struct shared *before = node->disk;
+
+    if (node->disk_full) {
+        world_say(world, "agent %u: the disk is full, it stops", node->number);
+        return false;
+    }
+    if (world->store_last && world->store_last->len == store->bytes_len &&
+        memcmp(world->store_last->bytes, store->bytes, store->bytes_len) == 0) {
+        node->disk = world->store_last;
+    } else {
+        shared_drop(world->store_last);
+        node->disk = world->store_last = shared_new(store->bytes, store->bytes_len);
+    }
+    node->disk->references++;
+    judge_epoch(world, node, before, store);
+    shared_drop(before);
+    node->memory_new = false; /* from here on the disk says what is not known */
+    node->disk_lost = false;
+    return true;
 }
 
 /* False: the agent has stopped. */
@@ -355,84 +466,66 @@ static bool
 carry_out(struct world *world, struct node *node, const struct cairn_action *action,
           const struct cairn_event *event, const uint8_t *payload)
 {
-    struct answer answer = {.generation = action->generation,
-                            .holding = action->holding,
-                            .item = action->item,
-                            .request = action->request};
-    struct blob before;
+    const struct cairn_action_store *store = &action->as.store;
 
     switch (action->type) {
     case CAIRN_ACTION_SEND:
-        do_send(world, node, action);
-        return true;
+        do_send(world, node, &action->as.send);
+        break;
+    case CAIRN_ACTION_CONNECT:
+        network_connect(world, node, action->as.peer.agent);
+        break;
+    case CAIRN_ACTION_DISCONNECT:
+        network_disconnect(world, node, action->as.peer.agent);
+        break;
     case CAIRN_ACTION_FOLD:
-        memory_fold(world, node, action, payload);
-        return true;
+        memory_fold(world, node, &action->as.fold, payload);
+        break;
     case CAIRN_ACTION_WRITE:
-        do_write(world, node, action, payload);
-        return true;
+        do_write(world, node, &action->as.place, payload);
+        break;
     case CAIRN_ACTION_STAGE:
-        do_stage(world, node, action, event, payload);
-        return true;
+        do_stage(world, node, &action->as.place, event->as.message.message, payload);
+        break;
     case CAIRN_ACTION_RELEASE:
-        if (action->item < ITEMS_MAX)
-            scratch_clear(&node->scratch[action->item]);
-        return true;
-    case CAIRN_ACTION_STORE_EPOCH:
-        if (node->disk_full) {
-            world_say(world, "agent %u: the disk is full, it stops", node->number);
-            return false;
-        }
-        before = node->disk;
-        node->disk = (struct blob){0};
-        blob_set(&node->disk, action->bytes, action->bytes_len);
-        judge_epoch(world, node, &before, action);
-        free(before.bytes);
-        node->memory_new = false; /* from here on the disk says what is not known */
-        return true;
-    case CAIRN_ACTION_STORE_HOLDING:
-        do_store(world, node, action);
-        return true;
-    case CAIRN_ACTION_CLOSE:
-        do_close(world, node, action->holding);
-        return true;
-    case CAIRN_ACTION_OPEN:
-        do_open(world, node, action, &answer);
+        if (action->as.decode.item < ITEMS_MAX)
+            scratch_clear(&node->scratch[action->as.decode.item]);
         break;
     case CAIRN_ACTION_DECODE:
-        do_decode(world, node, action, &answer);
+        do_decode(world, node, &action->as.decode);
         break;
+    case CAIRN_ACTION_STORE_EPOCH:
+        return do_store_epoch(world, node, store);
+    case CAIRN_ACTION_STORE_PART:
+        blob_set(&node->records[store->part], store->bytes, store->bytes_len);
+        judge_record(world, node, store);
+        break;
+    case CAIRN_ACTION_CLOSE:
+        do_close(world, node, action->as.part.part);
+        break;
+    case CAIRN_ACTION_OPEN:
     case CAIRN_ACTION_SEAL:
-        answer.type = CAIRN_EVENT_SEALED;
-        break;
     case CAIRN_ACTION_FINISH:
-        answer.type = CAIRN_EVENT_FINISHED;
-        answer.count = memory_finish(node, action->holding, &answer.crcs);
-        break;
     case CAIRN_ACTION_VERIFY:
-        answer.type = CAIRN_EVENT_VERIFIED;
-        answer.count = memory_verify(node, action->holding, &answer.bad);
+        do_part(world, node, action->type, &action->as.part);
         break;
     case CAIRN_ACTION_GRANT:
-        judge_grant(world, node, action);
+        judge_grant(world, node, &action->as.trainer);
         trainer_tell(world, node, action);
-        return true;
+        break;
     case CAIRN_ACTION_SKIP:
     case CAIRN_ACTION_DROP:
-        trainer_tell(world, node, action);
-        return true;
-    case CAIRN_ACTION_COMMITTED:
-        judge_committed(world, node, action);
-        return true;
     case CAIRN_ACTION_ACTIVATED:
         trainer_tell(world, node, action);
-        return true;
+        break;
+    case CAIRN_ACTION_COMMITTED:
+        judge_committed(world, node, &action->as.committed);
+        break;
     case CAIRN_ACTION_REPLY:
-        judge_reply(world, node, action);
-        operator_reply(world, node, action);
-        return true;
+        judge_reply(world, node, &action->as.reply);
+        operator_reply(world, node, &action->as.reply);
+        break;
     }
-    answer_later(world, node, &answer);
     return true;
 }
 
@@ -467,17 +560,35 @@ node_event(struct world *world, struct node *node, struct cairn_event *event,
         judge_after(world, node);
     cairn_actions_clear(actions);
     if (dies) {
-        struct sim_event start =
-            sim_event_new(world, EVENT_START, node->number,
-                          random_between(&world->random, SECOND_NS, 15 * SECOND_NS));
-
         world->counters.faults[FAULT_AGENT_CRASH]++;
         node_crash_agent(world, node);
         if (world->setup.careless && random_chance(&world->random, 800))
             fault_damage_records(world, node);
-        start.incarnation = node->incarnation;
-        queue_push(&world->queue, &start);
+        node_start_later(world, node,
+                         random_between(&world->random, SECOND_NS, 15 * SECOND_NS));
     }
+}
+
+/* The manifest of what was captured here. */
+static void
+seal(struct world *world, struct node *node, const struct answer *answer,
+     struct cairn_event_answer *out, uint8_t **manifest)
+{
+    const struct truth *truth = judge_truth(world, answer->generation);
+    struct layout_of of = {.gang_member = UINT32_MAX, .generation = answer->generation};
+
+    of.container = answer->member;
+    of.container_count = answer->member + 1;
+    if (truth && answer->member < truth->member_count) {
+        of.life = truth->life;
+        of.gang_member = truth->content[answer->member];
+        of.gang_members = truth->gang_members;
+        of.kind = truth->layout;
+        of.container_count = truth->member_count;
+    }
+    if (!layout_manifest(world, &of, manifest, &out->bytes_len))
+        judge_fail(world, VERDICT_OTHER, "the manifest of agent %u cannot be packed", node->number);
+    out->bytes = *manifest;
 }
 
 void
@@ -486,37 +597,31 @@ node_answer(struct world *world, struct sim_event *sim_event)
     struct node *node = &world->nodes[sim_event->node];
     struct answer *answer = sim_event->as.answer;
     uint8_t *manifest = NULL;
-    struct cairn_event event = {.type = answer->type,
-                                .holding = answer->holding,
-                                .generation = answer->generation,
-                                .item = answer->item,
-                                .request = answer->request,
-                                .err = answer->err,
-                                .crcs = answer->crcs,
-                                .bad = answer->bad,
-                                .count = answer->count};
+    struct cairn_event event = {.type = answer->type};
 
     if (!node->running || node->incarnation != sim_event->incarnation)
         return;
-    if (answer->type == CAIRN_EVENT_SEALED) {
-        const struct truth *truth = judge_truth(world, answer->generation);
-        struct cairn_core_view view;
-
-        cairn_core_look(node->core, &view);
-        if (truth && view.self_member < truth->member_count &&
-            !layout_manifest(world, truth, view.self_member, &manifest, &event.bytes_len))
-            judge_fail(world, VERDICT_OTHER, "the manifest of agent %u cannot be packed",
-                       node->number);
-        event.bytes = manifest;
-    } else if (answer->type == CAIRN_EVENT_DECODED) {
+    if (answer->type == CAIRN_EVENT_DECODED) {
         struct scratch *scratch = &node->scratch[answer->item];
 
+        event.as.decoded =
+            (struct cairn_event_decoded){.item = answer->item, .request = answer->request};
         if (scratch->used && scratch->request == answer->request) {
             if (scratch->spoiled)
                 judge_fail(world, VERDICT_OTHER, "agent %u decodes from memory that it gave up",
                            node->number);
             memory_decode(world, scratch);
         }
+    } else {
+        event.as.answer = (struct cairn_event_answer){.part = answer->part,
+                                                      .request = answer->request,
+                                                      .generation = answer->generation,
+                                                      .err = answer->err,
+                                                      .crcs = answer->crcs,
+                                                      .bad = answer->bad,
+                                                      .count = answer->count};
+        if (answer->type == CAIRN_EVENT_SEALED)
+            seal(world, node, answer, &event.as.answer, &manifest);
     }
     node_event(world, node, &event, NULL);
     free(manifest);

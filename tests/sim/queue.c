@@ -65,10 +65,6 @@ void
 sim_event_fini(struct sim_event *event)
 {
     switch (event->kind) {
-    case EVENT_PACKET:
-        if (event->as.packet && --event->as.packet->references == 0)
-            free(event->as.packet);
-        break;
     case EVENT_ANSWER:
         if (event->as.answer) {
             free(event->as.answer->crcs);
@@ -80,6 +76,8 @@ sim_event_fini(struct sim_event *event)
         free(event->as.told);
         break;
     case EVENT_LOCAL:
+        if (event->as.local)
+            free(event->as.local->manifest);
         free(event->as.local);
         break;
     default:

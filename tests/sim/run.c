@@ -42,14 +42,13 @@ world_init(struct world *world, const struct setup *setup, uint32_t planted_bug,
     world->planted_bug = planted_bug;
     world->verbose = verbose;
     world->now_ns = SECOND_NS;
-    world->loss_per_thousand = setup->loss_per_thousand;
-    world->delay_ns_max = setup->delay_ns_max;
+    world->network.breaks_per_million = setup->breaks_per_million;
+    world->network.delay_ns_max = setup->delay_ns_max;
     world->nodes = calloc(n, sizeof *world->nodes);
-    world->cut = calloc((size_t)n * n, 1);
     world->domains = calloc(n, sizeof *world->domains);
     world->spares = calloc(n, sizeof *world->spares);
     world->epochs = calloc(EPOCHS_MAX, sizeof *world->epochs);
-    if (!world->nodes || !world->cut || !world->domains || !world->spares || !world->epochs)
+    if (!world->nodes || !world->domains || !world->spares || !world->epochs)
         abort();
     for (uint32_t i = 0; i < n; i++) {
         static char names[64][8];
@@ -85,23 +84,10 @@ world_fini(struct world *world)
     queue_fini(&world->queue);
     cairn_actions_fini(&world->actions);
     free(world->nodes);
-    free(world->cut);
+    network_fini(world);
+    shared_drop(world->store_last);
     free(world->domains);
     free(world->spares);
-}
-
-/* The first start of the trainers: from nothing, in the first epoch. */
-static void
-first_start(struct world *world)
-{
-    for (uint32_t i = 0; i < world->setup.agent_count; i++)
-        if (world->nodes[i].running && world->gang.life == 0) {
-            struct cairn_core_view view;
-
-            cairn_core_look(world->nodes[i].core, &view);
-            world->newest_epoch = view.active;
-            gang_start(world, view.table, 0, view.active);
-        }
 }
 
 static bool
@@ -116,7 +102,7 @@ all_well(struct world *world)
         if (!world->nodes[i].running)
             return false;
         cairn_core_look(world->nodes[i].core, &view);
-        if (view.frozen || (newest != 0 && view.active != newest)) {
+        if (view.fenced || (newest != 0 && view.active != newest)) {
             world->behind = i;
             return false;
         }
@@ -132,22 +118,38 @@ conclude(struct world *world)
         world->over = true;
 }
 
+/* Without faults: traffic counts from the first commit on. */
+static void
+check_calm(struct world *world)
+{
+    if (world->counters.commits > 0 && world->first_commit_ns == 0) {
+        world->first_commit_ns = world->now_ns;
+        world->counters.commits = 1;
+        for (uint32_t i = 0; i < world->setup.agent_count; i++)
+            world->nodes[i].traffic = (struct traffic){0};
+    }
+    if (world->counters.commits > world->setup.generations_wanted)
+        world->over = true;
+    if (world->now_ns > (300 + 20 * world->setup.generations_wanted) * SECOND_NS)
+        judge_fail(world, VERDICT_OTHER, "too few commits without any fault");
+}
+
 /* Once a second: are the faults over, has the job gone on, is it time for the exam. */
 static void
 check(struct world *world)
 {
     if (world->setup.generations_wanted) {
-        if (world->counters.commits >= world->setup.generations_wanted)
-            world->over = true;
+        check_calm(world);
         return;
     }
+    judge_blocker(world);
     if (!world->healed) {
         if (world->now_ns >= world->setup.faults_end_ns)
             fault_heal(world);
         return;
     }
     if (world->admin.gave_up) {
-        if (world->kept.generation.step != 0)
+        if (world->kept)
             judge_fail(world, VERDICT_LOST,
                        "a restore ends with LOST, though nothing is beyond repair");
         else
@@ -157,10 +159,10 @@ check(struct world *world)
     if (world->committed_after_heal >= 2) {
         if (!all_well(world)) {
             if (world->now_ns > world->progress_ns + world->setup.bound_ns)
-                judge_fail(world, VERDICT_OTHER, "agent %u stays frozen or behind for ever",
+                judge_fail(world, VERDICT_OTHER, "agent %u stays fenced or behind for ever",
                            world->behind);
             else if (world->now_ns > world->setup.faults_end_ns + 3 * world->setup.bound_ns)
-                judge_fail(world, VERDICT_OTHER, "agent %u stays frozen or behind", world->behind);
+                judge_fail(world, VERDICT_OTHER, "agent %u stays fenced or behind", world->behind);
             return;
         }
         if (!world->setup.exam || world->exam_begun) {
@@ -179,18 +181,6 @@ check(struct world *world)
         judge_fail(world, VERDICT_OTHER, "restores follow one another and nothing is committed");
 }
 
-/* Connections break and are made again at any time, between any two agents, with or without
- * loss. */
-static void
-connect_one(struct world *world, struct node *node)
-{
-    struct cairn_event event = {
-        .type = CAIRN_EVENT_CONNECTED,
-        .agent = (uint32_t)random_below(&world->random, world->setup.agent_count)};
-
-    node_event(world, node, &event, NULL);
-}
-
 static void
 tick(struct world *world, struct node *node)
 {
@@ -199,8 +189,8 @@ tick(struct world *world, struct node *node)
     uint64_t deadline, now;
 
     node_event(world, node, &event, NULL);
-    if (node->running && random_chance(&world->random, 20))
-        connect_one(world, node);
+    if (!world->setup.generations_wanted && random_chance(&world->random, 3))
+        network_break_some(world, node, 100);
     if (!node->running)
         return;
     trainer_register(world, node); /* trainers that were refused ask again */
@@ -223,12 +213,44 @@ again(struct world *world, enum event_kind kind, uint64_t after_ns)
 static void
 heal_one(struct world *world, const struct sim_event *event)
 {
-    if (event->value == 1)
-        world->nodes[event->node].disk_full = false;
-    else {
-        world->cuts = false;
-        world->unreliable_ns = world->now_ns;
+    struct node *node = &world->nodes[event->node];
+    struct cairn_event pin = {.type = CAIRN_EVENT_PIN, .as.pin = {node->hung, false}};
+
+    switch (event->value) {
+    case 0:
+        network_heal(world);
+        break;
+    case 1:
+        node->disk_full = false;
+        break;
+    case 2:
+        if (node->hung.step != 0 && node->running)
+            trainer_local(world, node, &pin, NULL);
+        node->hung = (struct cairn_generation){0};
+        break;
+    case 3:
+        intruder_leave(world, node);
+        break;
     }
+}
+
+/* What the core learns of trainers, spills and operators, as it learns it. */
+static void
+local_arrives(struct world *world, struct node *node, struct local *local)
+{
+    const struct cairn_event_pin *pin = &local->event.as.pin;
+
+    if (local->event.type == CAIRN_EVENT_RANKS) {
+        node->core_life = local->life;
+        node->registrations++;
+    } else if (local->event.type == CAIRN_EVENT_PIN) {
+        if (!pin->keep && same(pin->generation, node->pinned))
+            node->pinned = (struct cairn_generation){0};
+        for (uint32_t i = 0; pin->keep && i < CAIRN_PARTS_MAX; i++)
+            if (same(node->stored[i].generation, pin->generation))
+                node->pinned = pin->generation;
+    }
+    node_event(world, node, &local->event, NULL);
 }
 
 static void
@@ -242,14 +264,25 @@ happen(struct world *world, struct sim_event *event)
             tick(world, node);
         break;
     case EVENT_PACKET:
-        network_deliver(world, event);
+    case EVENT_UP:
+    case EVENT_DOWN:
+    case EVENT_TRY:
+    case EVENT_STARVED:
+        network_event(world, event);
         break;
     case EVENT_ANSWER:
         node_answer(world, event);
         break;
     case EVENT_LOCAL:
         if (node->running && node->incarnation == event->incarnation)
-            node_event(world, node, &event->as.local->event, NULL);
+            local_arrives(world, node, event->as.local);
+        break;
+    case EVENT_INTRUDER:
+        if (node->running && node->incarnation == event->incarnation)
+            intruder_go(world, node);
+        break;
+    case EVENT_SCRIPT:
+        fault_script(world);
         break;
     case EVENT_TRAINER:
         if (node->life == event->incarnation && node->member != UINT32_MAX &&
@@ -261,15 +294,14 @@ happen(struct world *world, struct sim_event *event)
             trainer_told(world, node, event->as.told);
         break;
     case EVENT_START:
-        if (node->incarnation == event->incarnation) {
+        if (node->incarnation == event->incarnation)
             node_start(world, node);
-            if (world->gang.life == 0)
-                first_start(world);
-        }
         break;
     case EVENT_OPERATOR:
         if (world->gang.life > 0)
             operator_go(world);
+        else
+            gang_start(world, NULL, 0, 0);
         again(world, EVENT_OPERATOR, 2 * SECOND_NS);
         break;
     case EVENT_FAULT:
@@ -288,29 +320,64 @@ happen(struct world *world, struct sim_event *event)
 static bool
 for_agent(enum event_kind kind)
 {
-    return kind == EVENT_TICK || kind == EVENT_PACKET || kind == EVENT_ANSWER ||
-           kind == EVENT_LOCAL;
+    return kind == EVENT_TICK || kind == EVENT_PACKET || kind == EVENT_UP || kind == EVENT_DOWN ||
+           kind == EVENT_ANSWER || kind == EVENT_LOCAL;
+}
+
+static void
+measure(struct world *world, struct scale_result *out)
+{
+    double n = world->setup.agent_count, generations = (double)world->counters.commits - 1;
+    double beats = (double)(world->now_ns - world->first_commit_ns) /
+                   (double)world->setup.heartbeat_ns;
+    uint32_t leader = UINT32_MAX;
+
+    for (uint32_t i = 0; i < world->setup.agent_count; i++) {
+        const struct node *node = &world->nodes[i];
+        const struct traffic *traffic = &node->traffic;
+        struct cairn_core_view view;
+
+        cairn_core_look(node->core, &view);
+        if (view.self_member == 0)
+            leader = i;
+        out->messages_mean += (double)traffic->messages / generations / n;
+        out->bytes_mean += (double)traffic->bytes / generations / n;
+        if ((double)traffic->messages / generations > out->messages_max)
+            out->messages_max = (double)traffic->messages / generations;
+        if ((double)traffic->bytes / generations > out->bytes_max)
+            out->bytes_max = (double)traffic->bytes / generations;
+        if ((double)traffic->heartbeat_bytes / beats > out->beat_bytes_max)
+            out->beat_bytes_max = (double)traffic->heartbeat_bytes / beats;
+        if (i != (view.active & 0xffff) && node->sessions > out->sessions_max)
+            out->sessions_max = node->sessions;
+    }
+    if (leader != UINT32_MAX)
+        out->sessions_leader = world->nodes[leader].sessions;
 }
 
 void
 run_schedule(const struct setup *setup, uint32_t planted_bug, bool verbose, struct run_result *out)
 {
-    struct world world;
+    struct world *world = some_zeros(1, sizeof *world);
     struct sim_event event;
     uint64_t hash = setup->seed;
 
-    world_init(&world, setup, planted_bug, verbose);
-    while (!world.over && queue_pop(&world.queue, &event)) {
-        world.now_ns = event.at_ns;
-        if (for_agent(event.kind) && node_paused(&world, &world.nodes[event.node], &event))
+    world_init(world, setup, planted_bug, verbose);
+    while (!world->over && queue_pop(&world->queue, &event)) {
+        world->now_ns = event.at_ns;
+        if (for_agent(event.kind) && node_paused(world, &world->nodes[event.node], &event))
             continue;
         hash = mix64(hash ^ event.at_ns ^ ((uint64_t)event.kind << 56) ^ event.node);
-        world.counters.events++;
-        happen(&world, &event);
+        world->counters.events++;
+        happen(world, &event);
         sim_event_fini(&event);
     }
-    *out = (struct run_result){.verdict = world.verdict, .hash = hash, .counters = world.counters};
-    memcpy(out->why, world.why, sizeof out->why);
+    *out = (struct run_result){
+        .verdict = world->verdict, .hash = hash, .counters = world->counters};
+    memcpy(out->why, world->why, sizeof out->why);
     out->heap_bytes = mallinfo2().uordblks;
-    world_fini(&world);
+    if (setup->generations_wanted && world->verdict == VERDICT_GOOD)
+        measure(world, &out->scale);
+    world_fini(world);
+    free(world);
 }

@@ -44,7 +44,6 @@ choose_timing(struct random *random, struct setup *setup)
     setup->step_ns = random_between(random, 1, 4) * SECOND_NS;
     setup->heartbeat_ns = 2 * SECOND_NS;
     setup->dead_after_ns = 10 * SECOND_NS;
-    setup->resend_ns = random_between(random, 1, 3) * SECOND_NS;
     setup->claim_timeout_ns = 15 * SECOND_NS;
     setup->rebuild_timeout_ns = 40 * SECOND_NS;
     setup->repair_after_ns = random_chance(random, 600) ? 15 * SECOND_NS : 0;
@@ -66,6 +65,7 @@ choose_faults(struct random *random, struct setup *setup)
     setup->bound_ns = 600 * SECOND_NS;
     setup->everywhere = random_chance(random, 600);
     setup->untiled = random_chance(random, 150);
+    setup->launches = random_chance(random, 800);
 }
 
 void
@@ -101,7 +101,6 @@ setup_from_seed(uint64_t seed, struct setup *out)
         out->slot_blocks = 6;
         out->parity_blocks = 12;
         out->faults_end_ns = 30 * SECOND_NS;
-        out->resend_ns = 3 * SECOND_NS;
         out->heartbeat_ns = 4 * SECOND_NS;
         out->dead_after_ns = 30 * SECOND_NS;
         out->step_ns = 4 * SECOND_NS;
@@ -119,14 +118,11 @@ setup_harden(struct setup *setup)
     if (setup->agent_count > 64)
         return; /* the large jobs are there for their size */
     setup->hard = true;
-    /* All agents started again forget at once how far the trainers before had begun, and nothing
-     * stands for it where others begin without a restore. */
-    setup->careless = setup->own_checkpoints = false;
     setup->fault_count = (uint32_t)random_between(&random, 15, 40);
     setup->faults_end_ns = random_between(&random, 60, 180) * SECOND_NS;
     for (uint32_t k = 0; k < FAULT_KINDS; k++)
         setup->fault_weight[k] += (uint32_t)random_between(&random, 1, 6);
-    setup->loss_per_thousand = (uint32_t)random_between(&random, 20, 200);
+    setup->breaks_per_million = (uint32_t)random_between(&random, 100, 3000);
     setup->delay_ns_max = random_between(&random, 200 * MS_NS, 3 * SECOND_NS);
 }
 

@@ -3,8 +3,8 @@
  * captured.
  *
  * The state of rank r at step s is a pure function of (seed, life, step, member, block): `life`
- * counts the starts of the job, so that even an equal step of another life has other bytes. A rank
- * says BEGIN after its update, copies while the next step is computed, and may not update before
+ * counts the starts of the job, so that even an equal step of another life has other bytes (and an
+ * intruder's life is one more than 2^32, see intruder.c). A rank says BEGIN after its update, copies while the next step is computed, and may not update before
  * its copy is done or given up. When one rank is dead the others wait.
  */
 #include "tests/sim/sim.h"
@@ -31,7 +31,7 @@ truth_block(const struct world *world, uint64_t life, uint64_t step, uint32_t me
 uint64_t
 gang_rank_blocks(const struct world *world, uint64_t life, uint32_t member, uint32_t rank)
 {
-    uint64_t value = mix64(world->setup.seed ^ mix64(life) ^ (member * 131u + rank + 1));
+    uint64_t value = mix64(world->setup.seed ^ mix64((uint32_t)life) ^ (member * 131u + rank + 1));
 
     if (rank >= world->setup.ranks || value % 23 == 0)
         return 0;
@@ -43,7 +43,7 @@ gang_blocks(const struct world *world, uint64_t life, uint32_t member)
 {
     uint64_t blocks = 0;
 
-    for (uint32_t r = 0; r < world->setup.ranks; r++)
+    for (uint32_t r = 0; member != UINT32_MAX && r < world->setup.ranks; r++)
         blocks += gang_rank_blocks(world, life, member, r);
     return blocks;
 }
@@ -59,34 +59,79 @@ wake(struct world *world, const struct node *node, uint32_t rank, enum trainer_e
     queue_push(&world->queue, &event);
 }
 
-/* Sends an event to the node's agent, in order. */
 void
+trainer_local_later(struct world *world, struct node *node, const struct cairn_event *event,
+                    uint64_t after_ns)
+{
+    struct sim_event sim_event = sim_event_new(world, EVENT_LOCAL, node->number, after_ns);
+
+    if (sim_event.at_ns < node->local_ns)
+        sim_event.at_ns = node->local_ns;
+    sim_event.incarnation = node->incarnation;
+    sim_event.as.local = some_zeros(1, sizeof *sim_event.as.local);
+    sim_event.as.local->event = *event;
+    queue_push(&world->queue, &sim_event);
+}
+
+struct local *
 trainer_local(struct world *world, struct node *node, const struct cairn_event *event,
               const uint64_t *crcs)
 {
     struct sim_event sim_event = sim_event_new(world, EVENT_LOCAL, node->number,
                                                random_between(&world->random, 10000, 3 * MS_NS));
+    struct local *local = some_zeros(1, sizeof *local);
 
     if (sim_event.at_ns < node->local_ns)
         sim_event.at_ns = node->local_ns;
     node->local_ns = sim_event.at_ns;
     sim_event.incarnation = node->incarnation;
-    sim_event.as.local = malloc(sizeof *sim_event.as.local);
-    if (!sim_event.as.local)
-        abort();
-    sim_event.as.local->event = *event;
+    sim_event.as.local = local;
+    local->event = *event;
     if (crcs) {
-        memcpy(sim_event.as.local->crcs, crcs, event->count * sizeof *crcs);
-        sim_event.as.local->event.crcs = sim_event.as.local->crcs;
+        memcpy(local->crcs, crcs, event->as.blocks.count * sizeof *crcs);
+        local->event.as.blocks.crcs = local->crcs;
     }
     queue_push(&world->queue, &sim_event);
+    return local;
+}
+
+void
+trainer_tell_ranks(struct world *world, struct node *node, uint64_t life)
+{
+    struct cairn_event event = {.type = CAIRN_EVENT_RANKS};
+    struct layout_of of = {.life = life,
+                           .gang_member = node->member,
+                           .gang_members = world->gang.member_count,
+                           .kind = world->gang.layout,
+                           .container = node->member,
+                           .container_count = world->gang.member_count};
+    struct local *local;
+    size_t len = 0;
+    uint8_t *manifest = NULL;
+
+    if (life && !layout_manifest(world, &of, &manifest, &len)) {
+        judge_fail(world, VERDICT_OTHER, "the layout of node %u cannot be packed", node->number);
+        return;
+    }
+    if (life)
+        event.as.ranks = (struct cairn_event_ranks){
+            .ranks = world->setup.ranks,
+            .world = world->gang.rank_count,
+            .blocks = gang_blocks(world, life, node->member),
+            .launch = world->setup.launches ? life : 0};
+    local = trainer_local(world, node, &event, NULL);
+    local->life = life;
+    local->manifest = manifest;
+    local->event.as.ranks.manifest = manifest;
+    local->event.as.ranks.manifest_len = len;
 }
 
 static void
 begin_step(struct world *world, struct node *node, uint32_t r)
 {
     struct rank *rank = &node->ranks[r];
-    struct cairn_event begin = {.type = CAIRN_EVENT_BEGIN, .rank = r, .step = world->gang.step};
+    struct cairn_event begin = {.type = CAIRN_EVENT_BEGIN,
+                                .as.step = {.rank = r, .step = world->gang.step}};
 
     rank->phase = RANK_COMPUTING;
     rank->asked = false;
@@ -111,9 +156,9 @@ die_between_steps(struct world *world)
         return;
     cairn_core_look(world->nodes[first].core, &view);
     member = view.self_member;
-    for (uint32_t m = 0; member != UINT32_MAX && m < view.table->member_count; m++)
-        if (view.table->members[m].group == view.table->members[member].group)
-            trainer_kill(world, &world->nodes[view.table->members[m].agent]);
+    for (uint32_t m = 0; member != UINT32_MAX && m < view.roster->member_count; m++)
+        if (view.roster->members[m].group == view.roster->members[member].group)
+            trainer_kill(world, &world->nodes[view.roster->members[m].agent]);
 }
 
 static void
@@ -139,7 +184,8 @@ static void
 fence(struct world *world, struct node *node, uint32_t r)
 {
     struct rank *rank = &node->ranks[r];
-    struct cairn_event cancel = {.type = CAIRN_EVENT_CANCEL, .rank = r, .step = world->gang.step};
+    struct cairn_event cancel = {.type = CAIRN_EVENT_CANCEL,
+                                 .as.step = {.rank = r, .step = world->gang.step}};
 
     rank->phase = RANK_FENCED;
     if (rank->capturing)
@@ -165,17 +211,17 @@ copy_some(struct world *world, struct node *node, uint32_t r)
     struct rank *rank = &node->ranks[r];
     uint64_t crcs[16];
     uint64_t count = random_between(&world->random, 1, 16), left;
-    struct cairn_event event = {.type = CAIRN_EVENT_BLOCKS,
-                                .rank = r,
-                                .generation = rank->generation,
-                                .first_block = rank->first_block + rank->captured};
+    struct cairn_event event = {
+        .type = CAIRN_EVENT_BLOCKS,
+        .as.blocks = {.generation = rank->generation,
+                      .first_block = rank->first_block + rank->captured}};
 
     if (!rank->capturing)
         return;
     left = rank->block_count - rank->captured;
     if (left == 0) {
-        struct cairn_event done = {
-            .type = CAIRN_EVENT_DONE, .rank = r, .generation = rank->generation};
+        struct cairn_event done = {.type = CAIRN_EVENT_CAPTURED,
+                                   .as.captured = {.generation = rank->generation, .rank = r}};
 
         rank->capturing = false;
         trainer_local(world, node, &done, NULL);
@@ -186,19 +232,19 @@ copy_some(struct world *world, struct node *node, uint32_t r)
     if (count > left)
         count = left;
     for (uint64_t i = 0; i < count; i++) {
-        uint8_t *block = memory_block(node, rank->holding, 0, 0, event.first_block + i);
+        uint8_t *block = memory_block(node, rank->part, CAIRN_AREA_DATA, 0, event.as.blocks.first_block + i);
 
         if (!block) {
             judge_fail(world, VERDICT_OTHER, "a trainer of node %u writes outside of its slot",
                        node->number);
             return;
         }
-        truth_block(world, node->life, world->gang.step, node->member, event.first_block + i,
-                    block);
+        truth_block(world, node->life, world->gang.step, node->member,
+                    event.as.blocks.first_block + i, block);
         crcs[i] = block_crc(block);
     }
     rank->captured += count;
-    event.count = count;
+    event.as.blocks.count = count;
     trainer_local(world, node, &event, crcs);
     wake(world, node, r, TRAINER_COPY,
          random_between(&world->random, MS_NS, 1 + world->setup.step_ns / 8));
@@ -230,52 +276,59 @@ trainer_go(struct world *world, struct node *node, uint32_t value)
 void
 trainer_kill(struct world *world, struct node *node)
 {
-    struct cairn_event gone = {.type = CAIRN_EVENT_RANKS};
-
     if (node->member == UINT32_MAX || !node->up)
         return;
     world_say(world, "trainers of node %u die", node->number);
     for (uint32_t r = 0; r < world->setup.ranks; r++)
         node->ranks[r].phase = RANK_DEAD;
     if (node->registered)
-        trainer_local(world, node, &gone, NULL);
+        trainer_tell_ranks(world, node, 0);
     node->registered = false;
 }
 
 /* ---- what the agent says ---- */
+
+static void
+activated(struct world *world, struct node *node, const struct cairn_action_activated *activated)
+{
+    struct cairn_core_view view;
+
+    cairn_core_look(node->core, &view);
+    if (activated->restart) {
+        node->core_life = 0;
+        if (node->intruded)
+            node->intruded = false;
+        else
+            trainer_agent_died(world, node);
+        if (view.restart_epoch > world->gang.epoch) /* trainers of older epochs are refused */
+            for (uint32_t r = 0; r < world->setup.ranks; r++)
+                node->ranks[r].phase = RANK_DEAD;
+    }
+    trainer_register(world, node);
+}
 
 void
 trainer_tell(struct world *world, struct node *node, const struct cairn_action *action)
 {
     struct sim_event event = sim_event_new(world, EVENT_TOLD, node->number,
                                            random_between(&world->random, 10000, 3 * MS_NS));
+    const struct cairn_action_trainer *trainer = &action->as.trainer;
 
     if (action->type == CAIRN_ACTION_ACTIVATED) {
-        struct cairn_core_view view;
-
-        cairn_core_look(node->core, &view);
-        if (action->restart) {
-            trainer_agent_died(world, node);
-            if (view.restart_epoch > world->gang.epoch) /* trainers of older epochs are refused */
-                for (uint32_t r = 0; r < world->setup.ranks; r++)
-                    node->ranks[r].phase = RANK_DEAD;
-        }
-        trainer_register(world, node);
+        activated(world, node, &action->as.activated);
         return;
     }
     if (event.at_ns < node->told_ns)
         event.at_ns = node->told_ns;
     node->told_ns = event.at_ns;
     event.incarnation = node->incarnation;
-    event.as.told = malloc(sizeof *event.as.told);
-    if (!event.as.told)
-        abort();
-    *event.as.told = (struct told){.rank = action->rank,
+    event.as.told = some_zeros(1, sizeof *event.as.told);
+    *event.as.told = (struct told){.rank = trainer->rank,
                                    .type = action->type,
-                                   .step = action->step,
-                                   .generation = action->generation,
-                                   .holding = action->holding,
-                                   .life = node->life};
+                                   .step = trainer->step,
+                                   .generation = trainer->generation,
+                                   .part = trainer->part,
+                                   .life = node->core_life};
     queue_push(&world->queue, &event);
 }
 
@@ -292,6 +345,10 @@ trainer_told(struct world *world, struct node *node, const struct told *told)
 {
     struct rank *rank = &node->ranks[told->rank];
 
+    if (node->intruded) {
+        intruder_told(world, node, told);
+        return;
+    }
     if (told->life != node->life || !node->registered)
         return;
     if (told->type == CAIRN_ACTION_DROP) {
@@ -312,7 +369,7 @@ trainer_told(struct world *world, struct node *node, const struct told *told)
     }
     rank->capturing = true;
     rank->generation = told->generation;
-    rank->holding = told->holding;
+    rank->part = told->part;
     rank->captured = 0;
     wake(world, node, told->rank, TRAINER_COPY, random_between(&world->random, 1, MS_NS));
 }
@@ -332,28 +389,23 @@ trainer_agent_died(struct world *world, struct node *node)
 }
 
 /* Opens the sessions of a node's trainers, once its agent has met others and is of the epoch that
- * they were restored in. An agent that the restore did not hear has no place for them yet. */
+ * they were restored in. */
 void
 trainer_register(struct world *world, struct node *node)
 {
     struct cairn_core_view view;
-    struct cairn_event ranks = {.type = CAIRN_EVENT_RANKS, .count = world->setup.ranks};
 
-    if (!node->running || node->registered || node->member == UINT32_MAX ||
+    if (!node->running || node->registered || node->member == UINT32_MAX || node->intruded ||
         node->life != world->gang.life || world->gang.state != GANG_RUNNING)
         return;
     for (uint32_t r = 0; r < world->setup.ranks; r++)
         if (node->ranks[r].phase == RANK_DEAD)
             return;
     cairn_core_look(node->core, &view);
-    if (!view.met || view.active < world->gang.epoch || view.restart_epoch > world->gang.epoch ||
-        (view.self_member != node->member &&
-         !(view.self_member == UINT32_MAX && node->member >= world->gang.roster_count)))
+    if (!view.met || view.active < world->gang.epoch || view.restart_epoch > world->gang.epoch)
         return;
     node->registered = true;
-    ranks.blocks = gang_blocks(world, node->life, node->member);
-    ranks.world = world->gang.rank_count;
-    trainer_local(world, node, &ranks, NULL);
+    trainer_tell_ranks(world, node, node->life);
 }
 
 /* ---- the whole job ---- */
@@ -364,40 +416,59 @@ gang_kill(struct world *world)
     world->gang.state = GANG_DEAD;
     for (uint32_t i = 0; i < world->setup.agent_count; i++) {
         struct node *node = &world->nodes[i];
-        struct cairn_event gone = {.type = CAIRN_EVENT_RANKS};
 
         for (uint32_t r = 0; r < world->setup.ranks; r++) {
             node->ranks[r] = (struct rank){.phase = RANK_DEAD};
         }
         if (node->registered && node->running)
-            trainer_local(world, node, &gone, NULL);
+            trainer_tell_ranks(world, node, 0);
         node->registered = false;
-        node->member = UINT32_MAX;
+        if (!node->intruded)
+            node->member = UINT32_MAX;
     }
 }
 
+static void
+place(struct world *world, const struct cairn_roster *roster)
+{
+    struct gang *gang = &world->gang;
+
+    gang->member_count = 0;
+    for (uint32_t i = 0; i < world->setup.agent_count; i++)
+        world->nodes[i].member = UINT32_MAX;
+    for (uint32_t m = 0; roster && m < roster->member_count; m++)
+        world->nodes[roster->members[m].agent].member = gang->member_count++;
+    gang->roster_count = gang->member_count;
+    for (uint32_t i = 0; (!roster || world->setup.everywhere) && i < world->setup.agent_count; i++)
+        if (world->nodes[i].up && !world->spares[i] && world->nodes[i].member == UINT32_MAX)
+            world->nodes[i].member = gang->member_count++;
+}
+
 void
-gang_start(struct world *world, const struct cairn_roster *table, uint64_t step, uint64_t epoch)
+gang_start(struct world *world, const struct cairn_roster *roster, uint64_t step, uint64_t epoch)
 {
     struct gang *gang = &world->gang;
 
     gang_kill(world);
+    for (uint32_t i = 0; i < world->setup.agent_count; i++)
+        if (world->nodes[i].intruded)
+            intruder_leave(world, &world->nodes[i]);
     gang->state = GANG_RUNNING;
     gang->life++;
     gang->step = step;
     gang->epoch = epoch;
     gang->arrived = 0;
-    for (uint32_t m = 0; m < table->member_count; m++)
-        world->nodes[table->members[m].agent].member = m;
-    gang->roster_count = gang->member_count = table->member_count;
-    for (uint32_t i = 0; world->setup.everywhere && i < world->setup.agent_count; i++)
-        if (world->nodes[i].up && !world->spares[i] && world->nodes[i].member == UINT32_MAX)
-            world->nodes[i].member = gang->member_count++;
+    gang->whole_ns = 0;
+    place(world, roster);
+    gang->layout = layout_choose(world, gang->life, gang->member_count);
     gang->rank_count = gang->member_count * world->setup.ranks;
     gang->started_ns = world->now_ns;
-    world_say(world, "the trainers start: life %llu, %u members and %u nodes more, from step %llu",
+    world_say(world,
+              "the trainers start: life %llu, %u members and %u nodes more, from step %llu, layout "
+              "%d",
               (unsigned long long)gang->life, gang->roster_count,
-              gang->member_count - gang->roster_count, (unsigned long long)step);
+              gang->member_count - gang->roster_count, (unsigned long long)step,
+              (int)gang->layout);
     for (uint32_t i = 0; i < world->setup.agent_count; i++) {
         struct node *node = &world->nodes[i];
         uint32_t m = node->member;
