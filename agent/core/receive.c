@@ -239,6 +239,7 @@ take_activate(struct cairn_core *core, const struct cairn_message *message)
     if (action)
         action->as.activated = (struct cairn_action_activated){
             .ready = core->membership.ready, .restart = activation == ACTIVATION_RESTART};
+    restore_activated(&core->env, &core->restore, &core->membership, &core->peers);
 }
 
 static void

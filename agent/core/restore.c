@@ -96,7 +96,7 @@ finish(const struct scene *scene, cairn_err err)
 {
     struct restore *restore = scene->restore;
     struct cairn_outcome *outcome = &restore->outcome;
-    bool claimed = !err && restore->state == RESTORE_CLAIMING;
+    bool claimed = !err && restore->state == RESTORE_ACTIVATING;
 
     outcome->err = err;
     outcome->epoch = claimed ? restore->claim.epoch : scene->membership->record.epoch;
@@ -220,7 +220,7 @@ take_promise(const struct scene *scene, const struct cairn_message *message)
     if (!claim_is_promised(scene->env, &restore->claim))
         return;
     claim_activate(scene->env, &restore->claim);
-    finish(scene, CAIRN_OK);
+    restore->state = RESTORE_ACTIVATING;
 }
 
 /* ---- confirming ---- */
@@ -778,6 +778,7 @@ restore_peer_up(struct env *env, struct restore *restore, const struct membershi
         break;
     case RESTORE_IDLE:
     case RESTORE_REBUILDING:
+    case RESTORE_ACTIVATING:
         break;
     }
 }
@@ -804,6 +805,7 @@ restore_peer_down(struct env *env, struct restore *restore, const struct members
     case RESTORE_CLAIMING:
         needed = claim_waits_for(&restore->claim, agent);
         break;
+    case RESTORE_ACTIVATING:
     case RESTORE_IDLE:
         break;
     }
@@ -836,6 +838,16 @@ restore_tick(struct env *env, struct restore *restore, const struct membership *
                 cairn_bitset_add(restore->ask.ignored, a);
         try_again(&scene, CAIRN_TIMEOUT, "an agent did not answer the claim");
     }
+}
+
+void
+restore_activated(struct env *env, struct restore *restore, const struct membership *membership,
+                  const struct peers *peers)
+{
+    const struct scene scene = {env, restore, membership, peers};
+
+    if (restore->state == RESTORE_ACTIVATING && restore->claim.epoch == membership->record.epoch)
+        finish(&scene, CAIRN_OK);
 }
 
 void

@@ -6,7 +6,8 @@
  *   ─ planned ────► REBUILDING   lost parts and damaged blocks are decoded      members.c, repair.h
  *   ─ rebuilt ────► CONFIRMING   what do you hold now? The choice must stand
  *   ─ confirmed ──► CLAIMING     all that answered promise the record           restore_claim.c
- *   ─ promised ───► IDLE         ACTIVATE is sent; who misses it gets the record from any POSITION
+ *   ─ promised ───► ACTIVATING   ACTIVATE is sent; who misses it gets the record from any POSITION
+ *   ─ active here ► IDLE
  *
  * If nothing is in memory, or nothing of it must be read, a step is skipped, but CONFIRMING never is:
  * a claim names the agents as they are (R9). Before the claim nothing has changed, so whatever goes
@@ -39,7 +40,8 @@ enum restore_state {
     RESTORE_VERIFYING,
     RESTORE_REBUILDING,
     RESTORE_CONFIRMING,
-    RESTORE_CLAIMING
+    RESTORE_CLAIMING,
+    RESTORE_ACTIVATING /* this agent has not taken its own record yet */
 };
 
 struct rebuild {
@@ -89,6 +91,9 @@ void restore_peer_down(struct env *env, struct restore *restore,
                        uint32_t agent);
 void restore_tick(struct env *env, struct restore *restore, const struct membership *membership,
                   const struct peers *peers);
+/* This agent has entered an epoch: if it is the restore's own, the restore is over. */
+void restore_activated(struct env *env, struct restore *restore,
+                       const struct membership *membership, const struct peers *peers);
 /* This agent stood still: nobody else's delay. */
 void restore_stood_still(struct restore *restore, uint64_t gap_ns);
 const struct cairn_outcome *restore_outcome(const struct restore *restore);
