@@ -204,7 +204,8 @@ unpack_manifests(struct restore *restore)
         }
         if (manifest.container_count != info->count || manifest.container >= info->count ||
             restore->manifests[manifest.container].container_count != 0 ||
-            cairn_generation_compare(manifest.generation, info->generation) != 0) {
+            manifest.generation.epoch != info->generation.epoch ||
+            manifest.generation.step != info->generation.step) {
             cairn_manifest_fini(&manifest);
             client_say(restore->client, CAIRN_LOG_ERROR,
                        "client: manifest %u of %u does not belong to the generation", i,
