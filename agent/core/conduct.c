@@ -85,8 +85,9 @@ conduct_to_leader(struct cairn_core *core, const struct cairn_message *message)
     struct env *env = &core->env;
     struct cairn_message on = *message;
 
-    if (core->membership.record.epoch == 0)
-        return;
+    if (core->membership.record.epoch == 0 ||
+        core->membership.promised != core->membership.record.epoch)
+        return; /* R4 */
     if (!conduct_leads(core)) {
         on.from = core->options.self;
         env_send(env, agent_above(core), &on);
@@ -122,6 +123,8 @@ conduct_report(struct cairn_core *core)
     struct retention retention = conduct_retention(core);
 
     message.as.report = run_report(&core->env, &core->run, &core->parts, &retention);
+    if (core->membership.ready_is_own)
+        message.as.report.committed = core->membership.ready;
     conduct_to_leader(core, &message);
 }
 
@@ -370,6 +373,7 @@ conduct_fence(struct cairn_core *core)
 {
     struct retention retention = conduct_retention(core);
 
+    memset(core->level, 0, cairn_bitset_words(core->options.agent_count) * sizeof(uint64_t));
     repair_stop(&core->env, &core->repair, &core->parts, true);
     parts_retain(&core->env, &core->parts, &retention);
 }

@@ -54,7 +54,8 @@ struct cairn_decision {
     F(U64, begun)      /* newest step begun */                                                     \
     F(U64, incarnation)                                                                            \
     F(U64, registration)    /* counts RANKS events; 0: nothing is known of the agent */            \
-    F(GENERATION, captured) /* newest own part of the epoch that is captured in full */
+    F(GENERATION, captured) /* newest own part of the epoch that is captured in full */            \
+    F(GENERATION, committed) /* newest of the epoch that the agent knows of */
 
 /* AUDIT: the leader asks (answer 0) which tensors a member holds, and it answers (answer 1).
  * bytes of an answer: CAIRN_TILING_FAN sums, then keys from `offset` on; after all divisions the

@@ -216,8 +216,8 @@ take_position(struct cairn_core *core, const struct cairn_message *message)
         membership_send_activate(&core->env, &core->membership, from);
     if (message->epoch > active)
         membership_send_position(&core->env, &core->membership, from); /* to be sent its record */
-    if (message->epoch != active || active == 0)
-        return;
+    if (message->epoch != active || active == 0 || core->membership.promised != active)
+        return; /* R4: nothing is said under an epoch that is promised away */
     cairn_bitset_add(core->level, from);
     conduct_greet(core, from);
 }
