@@ -279,12 +279,13 @@ check_run(struct world *world, struct node *node, struct cairn_generation genera
     uint32_t *registered;
 
     for (uint32_t i = 0; i < TRUTHS_MAX; i++)
-        if (world->runs[i].run == generation.run)
+        if (world->runs[i].run == generation.run && world->runs[i].epoch == generation.epoch)
             seen = &world->runs[i];
     if (!seen) {
         seen = &world->runs[world->run_next++ % TRUTHS_MAX];
         free(seen->registrations);
-        *seen = (struct run_seen){.run = generation.run,
+        *seen = (struct run_seen){.epoch = generation.epoch,
+                                  .run = generation.run,
                                   .life = node->core_life,
                                   .registrations =
                                       some_zeros(world->setup.agent_count, sizeof(uint32_t))};

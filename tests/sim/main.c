@@ -6,6 +6,7 @@
  *                                 bugs; then message counts
  *   sim --seed S                  that schedule alone, event by event
  *   sim --seed S --bug B          the same with planted bug B (agent/core/planted.h)
+ *   sim --alone 1 [--seeds N] …   only the schedules
  *   sim --agents N                message counts alone, with up to N agents
  *
  * With --hard 1 each schedule has more of everything (setup_harden), so a seed means something else
@@ -31,7 +32,7 @@ enum {
     SEEDS_DEFAULT = 10000,
     WORKERS_MAX = 64,
     BUG_SEEDS_MAX = 2000, /* a planted bug must be caught within so many schedules */
-    REPORTED_MAX = 20,
+    REPORTED_MAX = 40,
     AGENTS_DEFAULT = 1024
 };
 
@@ -76,9 +77,9 @@ add_result(struct tally *tally, uint64_t seed, const struct run_result *result)
         tally->first_failing = seed;
 }
 
-/* Every `stride`-th seed from `first` on, in a process of its own. */
+/* Runs every `stride`-th seed from `first` on, and writes the results. */
 static void
-work(uint64_t first, uint64_t end, uint64_t stride, bool hard, struct tally *tally)
+run_some(uint64_t first, uint64_t end, uint64_t stride, bool hard, int out)
 {
     for (uint64_t seed = first; seed < end; seed += stride) {
         struct setup setup;
@@ -88,7 +89,41 @@ work(uint64_t first, uint64_t end, uint64_t stride, bool hard, struct tally *tal
         if (hard)
             setup_harden(&setup);
         run_schedule(&setup, BUG_NONE, false, &result);
-        add_result(tally, seed, &result);
+        if (write(out, &result, sizeof result) != sizeof result)
+            _exit(1);
+    }
+    _exit(0);
+}
+
+/* The same in a process of its own, which is replaced after a schedule that it dies of. */
+static void
+work(uint64_t first, uint64_t end, uint64_t stride, bool hard, struct tally *tally)
+{
+    uint64_t seed = first;
+
+    while (seed < end) {
+        struct run_result result;
+        int results[2];
+        pid_t pid;
+
+        fflush(NULL);
+        if (pipe(results) != 0 || (pid = fork()) < 0) {
+            perror("sim: cannot start a worker");
+            exit(1);
+        }
+        if (pid == 0)
+            run_some(seed, end, stride, hard, results[1]);
+        close(results[1]);
+        for (; seed < end && read(results[0], &result, sizeof result) == sizeof result;
+             seed += stride)
+            add_result(tally, seed, &result);
+        close(results[0]);
+        waitpid(pid, NULL, 0);
+        if (seed < end) {
+            result = (struct run_result){.verdict = VERDICT_OTHER, .why = "an assertion fails"};
+            add_result(tally, seed, &result);
+            seed += stride;
+        }
     }
 }
 
@@ -108,8 +143,7 @@ merge(struct tally *into, const struct tally *from)
         into->first_failing = from->first_failing;
 }
 
-/* Spreads the seeds over the cores. A worker that dies has failed: its seeds are run again one by
- * one to find which. */
+/* Spreads the seeds over the cores. */
 static void
 run_seeds(uint64_t first, uint64_t count, bool hard, struct tally *total)
 {
@@ -137,9 +171,7 @@ run_seeds(uint64_t first, uint64_t count, bool hard, struct tally *total)
         int status = 0;
 
         if (read(pipes[w][0], &tally, sizeof tally) != sizeof tally) {
-            fprintf(stderr,
-                    "sim: a worker died (seeds %llu, %llu, …): an assertion does not hold\n",
-                    (unsigned long long)(first + w), (unsigned long long)(first + w + workers));
+            fprintf(stderr, "sim: a worker died\n");
             tally.other++;
             tally.first_failing = first + w;
         }
@@ -149,31 +181,36 @@ run_seeds(uint64_t first, uint64_t count, bool hard, struct tally *total)
     }
 }
 
-/* True when some schedule fails with the bug planted; a crash of the code under test counts. */
+/* True when the schedule fails; a crash of the code under test counts. */
+static bool
+fails(const struct setup *setup, uint32_t bug)
+{
+    struct run_result result;
+    int status = 0;
+    pid_t pid;
+
+    fflush(NULL);
+    pid = fork();
+    if (pid == 0) {
+        if (!freopen("/dev/null", "w", stderr))
+            _exit(2);
+        run_schedule(setup, bug, false, &result);
+        _exit(result.verdict != VERDICT_GOOD);
+    }
+    return pid > 0 && waitpid(pid, &status, 0) == pid &&
+           (!WIFEXITED(status) || WEXITSTATUS(status) == 1);
+}
+
+/* True when some schedule fails with the bug planted, and only then. */
 static bool
 bug_is_caught(uint32_t bug, uint64_t *at_seed)
 {
     for (uint64_t seed = 1; seed <= BUG_SEEDS_MAX; seed++) {
         struct setup setup;
-        struct run_result result;
-        int status = 0;
-        pid_t pid;
 
-        setup_from_seed(seed, &setup);
-        if (setup.agent_count > 64)
-            continue;
-        fflush(NULL);
-        pid = fork();
-        if (pid == 0) {
-            if (!freopen("/dev/null", "w", stderr))
-                _exit(2);
-            run_schedule(&setup, bug, false, &result);
-            _exit(result.verdict != VERDICT_GOOD);
-        }
-        if (pid < 0 || waitpid(pid, &status, 0) != pid)
-            return false;
         *at_seed = seed;
-        if (!WIFEXITED(status) || WEXITSTATUS(status) == 1)
+        setup_from_seed(seed, &setup);
+        if (setup.agent_count <= 64 && fails(&setup, bug) && !fails(&setup, BUG_NONE))
             return true;
     }
     return false;
@@ -213,6 +250,12 @@ run_all(uint64_t first, uint64_t seeds, bool hard, uint32_t agents_max)
            (unsigned long long)total.events, (unsigned long long)total.commits,
            (unsigned long long)total.restores, (unsigned long long)total.refused,
            (unsigned long long)total.repairs);
+    if (!agents_max) {
+        printf("sim: %llu schedules, %llu lost, %llu torn, %llu other\n",
+               (unsigned long long)total.schedules, (unsigned long long)total.lost,
+               (unsigned long long)total.torn, (unsigned long long)total.other);
+        return total.first_failing != 0;
+    }
     for (uint32_t bug = 1; bug < BUG_LAST; bug++) {
         uint64_t seed = 0;
 
@@ -263,6 +306,8 @@ main(int argc, char **argv)
             seed = value;
         else if (strcmp(argv[i], "--hard") == 0 && value)
             hard = value == 1;
+        else if (strcmp(argv[i], "--alone") == 0 && value == 1)
+            agents_max = 0;
         else if (strcmp(argv[i], "--agents") == 0 && value) {
             agents_max = (uint32_t)value;
             scale_only = true;
@@ -271,7 +316,7 @@ main(int argc, char **argv)
         else {
             fprintf(
                 stderr,
-                "usage: sim [--seeds N] [--first S] [--hard 1] | --seed S [--bug B] [--hard 1] | "
+                "usage: sim [--seeds N] [--first S] [--hard 1] [--alone 1] | --seed S [--bug B] [--hard 1] | "
                 "--agents N\n");
             return 64;
         }

@@ -453,7 +453,8 @@ struct epoch_seen {
 
 /* A run, from its first grant on. */
 struct run_seen {
-    uint64_t run; /* 0: unused */
+    uint64_t epoch; /* 0: unused */
+    uint64_t run;
     uint64_t life;
     uint32_t *registrations; /* [agent_count]: at the first grant there; 0: none yet */
 };
