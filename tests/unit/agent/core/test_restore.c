@@ -197,13 +197,17 @@ deliver(const struct cairn_message *message)
             agent->parts.list[i].checked.request = 0; /* compared at once */
         answer_progress(&env, &agent->answering, &agent->parts, &self);
         break;
-    case CAIRN_MSG_CLAIM:
+    case CAIRN_MSG_CLAIM: /* R1: the claimant itself has stored the number */
+        assert_true(message->from == a ||
+                    agents[message->from].membership.promised == message->epoch);
         (void)membership_claim(&env, &agent->membership, &agent->peers, agent->parts.version,
                                message);
         break;
     case CAIRN_MSG_ACTIVATE:
-        if (membership_activate(&env, &agent->membership, message))
-            (void)answer_ends(&agent->answering);
+        if (membership_activate(&env, &agent->membership, message) == ACTIVATION_NONE)
+            break;
+        (void)answer_ends(&agent->answering);
+        restore_activated(&env, &agent->restore, &agent->membership, &agent->peers);
         break;
     case CAIRN_MSG_REBUILD:
         rebuild(a, message);
@@ -589,18 +593,22 @@ wedge_3(void)
 static void
 wedged_later(void **unused)
 {
-    static const enum cairn_message_kind kinds[2] = {CAIRN_MSG_CLAIM, CAIRN_MSG_INVENTORY};
+    static const enum cairn_message_kind kinds[3] = {CAIRN_MSG_CLAIM, CAIRN_MSG_REBUILT,
+                                                     CAIRN_MSG_INVENTORY};
 
     (void)unused;
-    for (uint32_t i = 0; i < 2; i++) {
+    for (uint32_t i = 0; i < 3; i++) {
         start(true);
+        if (i == 1)
+            forget_parts(2);
         hook_kind = kinds[i];
         hook = wedge_3;
         begin(0, CAIRN_OP_RESTORE, false);
         assert_true(run(0) <= 35000);
         assert_int_equal(outcome_of(0)->err, CAIRN_OK);
         assert_int_equal(agents[0].membership.record.holders[3], 4);
-        if (i == 0)
+        assert_int_equal(agents[0].membership.record.seen[3].incarnation, 0);
+        if (i < 2)
             done(NULL);
     }
 }
@@ -702,6 +710,89 @@ no_way_back(void **unused)
     (void)run(3);
     assert_int_equal(outcome_of(3)->err, CAIRN_OK);
     assert_epoch(0x20003, g1, true);
+}
+
+/* Members that forgot everything prove nothing: the silent ones may know of a commit. */
+static void
+no_witness(void **unused)
+{
+    (void)unused;
+    start(true);
+    for (uint32_t a = 0; a < 2; a++) {
+        forget_parts(a);
+        hold(4, g1, a); /* k parts on a spare, from before the commit of g2 */
+        agents[a].membership.blank = true;
+        agents[a].membership.ready = (struct cairn_generation){0};
+    }
+    kill_agent(2);
+    kill_agent(3);
+    agents[4].membership.ready = (struct cairn_generation){0};
+    begin(0, CAIRN_OP_RESTORE, true);
+    (void)run(0);
+    assert_int_equal(outcome_of(0)->err, CAIRN_AGAIN);
+    assert_int_equal(claims_sent, 0);
+}
+
+/* An operator began with nothing: no repair brings back what older epochs held. */
+static void
+what_was_given_up_stays_so(void **unused)
+{
+    static const struct cairn_generation old = {.epoch = 0xffff, .run = 1, .step = 90};
+
+    (void)unused;
+    start(true);
+    for (uint32_t a = 0; a < 4; a++) {
+        forget_parts(a);
+        hold(a, old, a);
+        agents[a].membership.ready = (struct cairn_generation){0};
+    }
+    begin(1, CAIRN_OP_RESTORE, true);
+    (void)run(1);
+    assert_epoch(0x20001, (struct cairn_generation){0}, false);
+    begin(1, CAIRN_OP_RESTORE, false); /* an operator can, for as long as it is held */
+    (void)run(1);
+    assert_epoch(0x30001, old, true);
+}
+
+static void
+lose_memory_of_4(void)
+{
+    forget_parts(4);
+    agents[4].parts.version = 50;
+}
+
+/* A target forgets its part before the claim: the record never names it. */
+static void
+the_target_fails(void **unused)
+{
+    (void)unused;
+    start(true);
+    kill_agent(2);
+    hook_kind = CAIRN_MSG_REBUILT;
+    hook = lose_memory_of_4;
+    begin(0, CAIRN_OP_RESTORE, false);
+    (void)run(0);
+    assert_int_equal(outcome_of(0)->err, CAIRN_OK);
+    assert_int_equal(agents[0].membership.record.holders[2], 4);
+    assert_non_null(parts_find(&agents[4].parts, g1, 2));
+}
+
+/* An operator starts an agent that is taken for dead, and restores at once. */
+static void
+a_newcomer(void **unused)
+{
+    (void)unused;
+    start(true);
+    kill_agent(3);
+    for (uint32_t a = 0; a < 3; a++)
+        agents[a].peers.list[3].dead_ns = 1;
+    begin(0, CAIRN_OP_RESTORE, false);
+    deliver_all();
+    assert_false(restore_is_idle(&agents[0].restore));
+    revive(3);
+    assert_int_equal(run(0), 0);
+    assert_int_equal(outcome_of(0)->lost_members, 0);
+    assert_epoch(0x20000, g1, true);
 }
 
 /* A generation that was in flight when a member died is no reason to wait. */
@@ -909,6 +1000,10 @@ main(void)
         CASE(a_commit_overtakes),
         CASE(two_coordinators),
         CASE(no_way_back),
+        CASE(no_witness),
+        CASE(what_was_given_up_stays_so),
+        CASE(the_target_fails),
+        CASE(a_newcomer),
         CASE(in_flight),
         CASE(damaged_beyond_repair),
         CASE(no_memory_at_the_target),
