@@ -210,6 +210,7 @@ save_data(struct env *env, struct parts *parts, struct part *part,
                                               .row = data->row};
     uint32_t position, at, skip;
     uint64_t *folded;
+    bool gap;
 
     if (part->state == CAIRN_PART_FREE || part->state == CAIRN_PART_REBUILDING ||
         !data_belongs(env, part, message))
@@ -223,19 +224,20 @@ save_data(struct env *env, struct parts *parts, struct part *part,
         return progress;
     }
     received.count = *folded;
-    if (data->line > *folded || (data->line + data->count <= *folded &&
-                                 !CAIRN_PLANTED(env, BUG_FOLD_TWICE))) {
-        received.again = data->line > *folded; /* a gap; else a repeat */
+    if (data->line + data->count <= *folded && !CAIRN_PLANTED(env, BUG_FOLD_TWICE)) { /* a repeat */
         send_received(env, message, received);
         return progress;
     }
-    if (!payload_ok && !CAIRN_PLANTED(env, BUG_FOLD_DAMAGED)) {
+    gap = data->line > *folded;
+    if (gap || (!payload_ok && !CAIRN_PLANTED(env, BUG_FOLD_DAMAGED))) {
         received.again = 1;
-        send_received(env, message, received);
-        if (++part->folding.corrupt_in_row >= CORRUPT_DATA_MAX)
+        if (flow_asks(&part->folding.asked[data->row], position, gap))
+            send_received(env, message, received);
+        if (!gap && ++part->folding.corrupt_in_row >= CORRUPT_DATA_MAX)
             progress.abort = CAIRN_ABORT_DAMAGED;
         return progress;
     }
+    part->folding.asked[data->row] &= ~(UINT64_C(1) << position);
     part->folding.corrupt_in_row = 0;
     skip = CAIRN_PLANTED(env, BUG_FOLD_TWICE) ? 0 : (uint32_t)(*folded - data->line);
     fold(env, parts, part, data, position, skip);
@@ -248,36 +250,52 @@ save_data(struct env *env, struct parts *parts, struct part *part,
     return save_try_finish(env, parts, part);
 }
 
+bool
+save_take_seal(struct env *env, struct part *part, const struct cairn_message *message,
+               bool *damaged)
+{
+    const struct cairn_message_seal *piece = &message->as.seal;
+    uint32_t position = part->roster->members[piece->member].position;
+    struct seal *seal = &part->seals[position];
+    bool gap = piece->offset > seal->received, taken, asks;
+    struct cairn_message_received received = {.generation = piece->generation,
+                                              .member = piece->member,
+                                              .for_member = part->member,
+                                              .row = CAIRN_ROW_SEAL,
+                                              .attempt = piece->attempt};
+
+    seal_take(seal, part->generation, piece->member, piece->offset, piece->total, message->bytes,
+              message->bytes_len);
+    taken = seal->whole || piece->offset + message->bytes_len <= seal->received;
+    *damaged = !taken && !gap;
+    if (taken)
+        part->folding.seals_asked &= ~(UINT64_C(1) << position);
+    asks = !taken && flow_asks(&part->folding.seals_asked, position, gap);
+    received.count = seal->whole ? seal->len : seal->received;
+    received.again = !taken;
+    if (taken || asks)
+        send_received(env, message, received);
+    return taken;
+}
+
 struct progress
 save_seal(struct env *env, struct parts *parts, struct part *part,
           const struct cairn_message *message)
 {
     const struct cairn_message_seal *piece = &message->as.seal;
     struct progress progress = {0};
-    struct cairn_message_received received = {.generation = piece->generation,
-                                              .member = piece->member,
-                                              .for_member = part->member,
-                                              .row = CAIRN_ROW_SEAL};
-    struct seal *seal;
-    bool gap;
+    bool damaged;
 
     if (part->state == CAIRN_PART_FREE || part->state == CAIRN_PART_REBUILDING ||
         piece->for_member != part->member || !comes_from(part, piece->member, message->from))
         return progress;
-    seal = &part->seals[part->roster->members[piece->member].position];
-    gap = piece->offset > seal->received;
-    seal_take(seal, part->generation, piece->member, piece->offset, piece->total, message->bytes,
-              message->bytes_len);
-    received.count = seal->whole ? seal->len : seal->received;
-    received.again = !seal->whole && piece->offset + message->bytes_len > seal->received;
-    send_received(env, message, received);
-    if (received.again) {
-        if (!gap && ++part->folding.corrupt_in_row >= CORRUPT_DATA_MAX)
-            progress.abort = CAIRN_ABORT_DAMAGED;
-        return progress;
+    if (save_take_seal(env, part, message, &damaged)) {
+        part->progress_ns = env->now_ns;
+        return save_try_finish(env, parts, part);
     }
-    part->progress_ns = env->now_ns;
-    return save_try_finish(env, parts, part);
+    if (damaged && ++part->folding.corrupt_in_row >= CORRUPT_DATA_MAX)
+        progress.abort = CAIRN_ABORT_DAMAGED;
+    return progress;
 }
 
 /* True if a member of the group has reported the own seal and all blocks that it folds. */

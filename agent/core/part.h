@@ -40,6 +40,21 @@ flow_received(struct flow *flow, uint64_t count, bool again)
         flow->acked = count;
 }
 
+/*
+ * Whether to ask a sender to send again: for a damaged message always, for a gap once. What follows
+ * a damaged message is a gap too, and to ask for each of these would multiply them. The caller takes
+ * `position` out of *asked when the next message in order is taken.
+ */
+static inline bool
+flow_asks(uint64_t *asked, uint32_t position, bool gap)
+{
+    uint64_t bit = UINT64_C(1) << position;
+    bool asks = !gap || !(*asked & bit);
+
+    *asked |= bit;
+    return asks;
+}
+
 /* Capture of the own part, and its way to the parity owners. */
 struct capture {
     uint64_t *captured; /* bitset [blocks] */
@@ -57,6 +72,8 @@ struct folding {
     uint64_t *folded;                   /* blocks folded in, in order */
     uint64_t *chain;                    /* CRC-64 over the checksums of the folded blocks */
     uint64_t touched[CAIRN_SHARDS_MAX]; /* by row: lines below were written in this generation */
+    uint64_t asked[CAIRN_SHARDS_MAX];   /* by row: positions that were asked to send again */
+    uint64_t seals_asked;               /* the same for seals */
     uint32_t corrupt_in_row;
 };
 

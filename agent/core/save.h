@@ -71,6 +71,10 @@ struct progress save_data(struct env *env, struct parts *parts, struct part *par
 /* Takes SEAL, and answers RECEIVED. */
 struct progress save_seal(struct env *env, struct parts *parts, struct part *part,
                           const struct cairn_message *message);
+/* Takes a piece of the seal of a member of the part's group, and answers RECEIVED; false if it was
+ * damaged or did not follow what is here. */
+bool save_take_seal(struct env *env, struct part *part, const struct cairn_message *message,
+                    bool *damaged);
 /* Asks for the parity's checksums once everything is folded and equals the seals. */
 struct progress save_try_finish(struct env *env, struct parts *parts, struct part *part);
 /* Takes FINISHED: stores the record. */

@@ -301,28 +301,15 @@ target_seal(struct env *env, struct repair *repair, struct parts *parts,
     const struct cairn_message_seal *piece = &message->as.seal;
     struct part *part =
         part_for(repair, parts, piece->generation, piece->for_member, piece->attempt);
-    struct cairn_message answer = env_message(env, CAIRN_MSG_RECEIVED, repair->epoch);
-    struct seal *seal;
-    bool was_whole;
+    bool had_all, damaged;
 
     if (!part || (part->state != CAIRN_PART_REBUILDING && part->state != CAIRN_PART_COMPLETE) ||
         piece->member >= part->roster->member_count ||
         part->roster->members[piece->member].group != part->roster->members[part->member].group)
         return;
-    seal = &part->seals[part->roster->members[piece->member].position];
-    was_whole = seal->whole;
-    seal_take(seal, part->generation, piece->member, piece->offset, piece->total, message->bytes,
-              message->bytes_len);
-    answer.as.received = (struct cairn_message_received){
-        .generation = part->generation,
-        .member = piece->member,
-        .for_member = part->member,
-        .row = CAIRN_ROW_SEAL,
-        .attempt = repair->attempt,
-        .count = seal->whole ? seal->len : seal->received,
-        .again = !seal->whole && piece->offset + message->bytes_len > seal->received};
-    env_send(env, message->from, &answer);
-    if (!was_whole && seal->whole && part->state == CAIRN_PART_REBUILDING && has_all_seals(part))
+    had_all = has_all_seals(part);
+    (void)save_take_seal(env, part, message, &damaged);
+    if (!had_all && has_all_seals(part))
         target_run(env, repair, parts, part);
 }
 
