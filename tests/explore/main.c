@@ -1,0 +1,248 @@
+/*
+ * tests/explore/main.c - explores small worlds, or hunts a planted bug.
+ *
+ *   explore [--seconds N] [--states N] [--bound N] [--world NAME] [--bug N | --bugs] [--seed N]
+ *           [--list]
+ *
+ * Without --world all worlds are explored, each with its share of the time. Prints one line per
+ * world, and the schedule of a violation. --bugs plants each bug of planted.h in turn, and prints
+ * how many states it took to find it; the exit status is 1 if one is not found.
+ */
+#include "tests/explore/explore.h"
+
+#include "agent/core/planted.h"
+#include "cairn/client.h"
+#include "base/log.h"
+
+#include <stdio.h>
+#include <string.h>
+
+
+static const struct setup worlds[] = {
+    {"start", 3, 1, .from_start = true},
+    {"run", 3, 1, .late = 0},
+    {"crash", 3, 1, .faults = {[FAULT_CRASH] = 1}},
+    {"cut", 3, 1, .faults = {[FAULT_CUT] = 1}},
+    {"long", 3, 1, .faults = {[FAULT_LONG] = 1}},
+    {"memory", 3, 1, .faults = {[FAULT_MEMORY] = 1}},
+    {"away", 3, 1, .faults = {[FAULT_AWAY] = 1}},
+    {"disk", 3, 1, .faults = {[FAULT_DISK] = 1}},
+    {"break", 3, 1, .faults = {[FAULT_BREAK] = 1}},
+    {"split", 3, 1, .faults = {[FAULT_SPLIT] = 1}},
+    {"restart", 3, 1, .faults = {[FAULT_RESTART] = 1}},
+    {"restore", 3, 1, .faults = {[FAULT_RESTORE] = 1}},
+    {"stop", 3, 1, .faults = {[FAULT_STOP] = 1}},
+    {"pause", 3, 1, .faults = {[FAULT_PAUSE] = 1}},
+    {"cancel", 3, 1, .faults = {[FAULT_CANCEL] = 1}},
+    {"damage", 3, 1, .faults = {[FAULT_DAMAGE] = 1}},
+    {"late", 3, 1, .late = 1},
+    {"untiled", 3, 1, .untiled = true},
+    {"asked", 3, 1, .asked = true, .faults = {[FAULT_SNAPSHOT] = 1, [FAULT_CANCEL] = 1}},
+    {"crash in the start", 3, 1, .from_start = true, .faults = {[FAULT_CRASH] = 1}},
+    {"disk in the start", 3, 1, .from_start = true, .faults = {[FAULT_DISK] = 1}},
+    {"crash and break", 3, 1, .faults = {[FAULT_CRASH] = 1, [FAULT_BREAK] = 1}},
+    {"memory and restore", 3, 1, .faults = {[FAULT_MEMORY] = 1, [FAULT_RESTORE] = 1}},
+    {"away and crash", 3, 1, .faults = {[FAULT_AWAY] = 1, [FAULT_CRASH] = 1}},
+    {"two restores", 3, 1, .faults = {[FAULT_RESTORE] = 2}},
+    {"disk and restore", 3, 1, .faults = {[FAULT_DISK] = 1, [FAULT_RESTORE] = 1}},
+    {"memory and damage", 3, 1, .faults = {[FAULT_MEMORY] = 1, [FAULT_DAMAGE] = 1}},
+    {"memory and cut", 3, 1, .faults = {[FAULT_MEMORY] = 1, [FAULT_CUT] = 1}},
+    {"long and restart", 3, 1, .faults = {[FAULT_LONG] = 1, [FAULT_RESTART] = 1}},
+    {"run of four", 4, 1, .late = 0},
+    {"crash of four", 4, 1, .faults = {[FAULT_CRASH] = 1}},
+    {"memory of four", 4, 1, .faults = {[FAULT_MEMORY] = 1}},
+    {"break of four", 4, 1, .faults = {[FAULT_BREAK] = 1}},
+    {"restore of four", 4, 1, .faults = {[FAULT_RESTORE] = 1}},
+};
+
+enum { WORLD_COUNT = sizeof worlds / sizeof worlds[0] };
+
+static const char *const bug_names[BUG_LAST] = {
+    [BUG_DROP_EARLY] = "drop early",
+    [BUG_DONE_BEFORE_FINISH] = "done before finish",
+    [BUG_FOLD_TWICE] = "fold twice",
+    [BUG_ACCEPT_OLD_EPOCH] = "accept old epoch",
+    [BUG_PROMISE_TWICE] = "promise twice",
+    [BUG_COUNT_ONE_LESS] = "count one less",
+    [BUG_FOLD_DAMAGED] = "fold damaged",
+    [BUG_REBUILD_UNVERIFIED] = "rebuild unverified",
+    [BUG_CLAIM_EARLY] = "claim early",
+    [BUG_REUSE_SLOT] = "reuse slot",
+    [BUG_STORE_LATE] = "store late",
+    [BUG_HASTY_REBUILD] = "hasty rebuild",
+    [BUG_NEVER_JOINS] = "never joins",
+    [BUG_JOIN_RESTARTS] = "join restarts",
+    [BUG_LAYOUT_UNSEEN] = "layout unseen",
+    [BUG_ASKS_ONCE] = "asks once",
+    [BUG_RUN_REUSED] = "run reused",
+    [BUG_STALE_CLAIM] = "stale claim",
+    [BUG_FORGETFUL_MEMBER] = "forgetful member",
+    [BUG_OWNER_DROPS] = "owner drops",
+    [BUG_CAPTURE_BEHIND] = "capture behind",
+    [BUG_FORGET_PROMISE] = "forget promise",
+};
+
+struct arguments {
+    double seconds;
+    uint64_t states;
+    uint32_t bound;
+    uint64_t seed;
+    const char *world;
+    uint32_t bug;
+    bool bugs, list;
+};
+
+static void
+print_result(const char *name, const struct search_result *result)
+{
+    printf("%-20s %9llu states %10llu events, depth %4llu, %s%u deviations, %.1f s%s\n", name,
+           (unsigned long long)result->states, (unsigned long long)result->events,
+           (unsigned long long)result->depth_max,
+           result->complete ? "whole, at most " : "all schedules with at most ",
+           result->bound, result->seconds, result->found ? ": VIOLATION" : "");
+    fflush(stdout);
+}
+
+/* Explores the worlds that are asked for; returns how many violations there are. */
+static uint32_t
+explore_worlds(const struct arguments *arguments)
+{
+    uint64_t states = 0, events = 0;
+    uint32_t violations = 0, chosen = 0, left = 0;
+    double spent = 0;
+
+    for (uint32_t i = 0; i < WORLD_COUNT; i++)
+        left += !arguments->world || strcmp(arguments->world, worlds[i].name) == 0;
+    for (uint32_t i = 0; i < WORLD_COUNT; i++) {
+        struct search_limits limits = {.seconds = (arguments->seconds - spent) / left,
+                                       .states = arguments->states,
+                                       .bound_max = arguments->bound,
+                                       .seed = arguments->seed};
+        struct search_result result;
+
+        if (arguments->world && strcmp(arguments->world, worlds[i].name) != 0)
+            continue;
+        chosen++;
+        left--;
+        search(&worlds[i], &limits, &result);
+        print_result(worlds[i].name, &result);
+        if (result.found) {
+            violations++;
+            search_print_failure();
+        }
+        states += result.states;
+        events += result.events;
+        spent += result.seconds;
+        if (left == 0)
+            break;
+    }
+    printf("explore: %u worlds, %llu distinct states, %llu events, %.0f s, %u violations\n", chosen,
+           (unsigned long long)states, (unsigned long long)events, spent, violations);
+    return chosen == 0 ? 1 : violations;
+}
+
+/* Looks for a planted bug in every world: a short systematic search each, then ever longer ones. */
+static bool
+hunt(const struct arguments *arguments, uint32_t bug, bool print)
+{
+    uint64_t states = 0;
+    double spent = 0, share = arguments->seconds / WORLD_COUNT / 7;
+
+    planted_bug = bug;
+    for (uint32_t round = 0; round < 3 && spent < arguments->seconds; round++, share *= 2)
+        for (uint32_t i = 0; i < WORLD_COUNT; i++) {
+            struct search_limits limits = {.seconds = share,
+                                           .states = arguments->states,
+                                           .bound_max = round == 0 ? 1 : arguments->bound,
+                                           .seed = round == 1 ? 1 : 0};
+            struct search_result result;
+
+            if (arguments->world && strcmp(arguments->world, worlds[i].name) != 0)
+                continue;
+            search(&worlds[i], &limits, &result);
+            states += result.states;
+            spent += result.seconds;
+            if (!result.found)
+                continue;
+            printf("bug %2u %-20s found in \"%s\" after %llu states, %.1f s: %.90s\n", bug,
+                   bug_names[bug], worlds[i].name, (unsigned long long)states, spent, failure);
+            if (print)
+                search_print_failure();
+            fflush(stdout);
+            return true;
+        }
+    printf("bug %2u %-20s NOT FOUND in %llu states, %.1f s\n", bug, bug_names[bug],
+           (unsigned long long)states, spent);
+    fflush(stdout);
+    return false;
+}
+
+static bool
+parse(int argc, char **argv, struct arguments *out)
+{
+    *out = (struct arguments){.seconds = 60, .states = UINT64_C(1) << 26, .bound = 7};
+    for (int i = 1; i < argc; i++) {
+        const char *value = i + 1 < argc ? argv[i + 1] : "";
+
+        if (strcmp(argv[i], "--bugs") == 0) {
+            out->bugs = true;
+            continue;
+        }
+        if (strcmp(argv[i], "--list") == 0) {
+            out->list = true;
+            continue;
+        }
+        if (strcmp(argv[i], "--seconds") == 0)
+            out->seconds = atof(value);
+        else if (strcmp(argv[i], "--states") == 0)
+            out->states = strtoull(value, NULL, 10);
+        else if (strcmp(argv[i], "--bound") == 0)
+            out->bound = (uint32_t)strtoul(value, NULL, 10);
+        else if (strcmp(argv[i], "--seed") == 0)
+            out->seed = strtoull(value, NULL, 10);
+        else if (strcmp(argv[i], "--world") == 0)
+            out->world = value;
+        else if (strcmp(argv[i], "--bug") == 0)
+            out->bug = (uint32_t)strtoul(value, NULL, 10);
+        else
+            return false;
+        i++;
+    }
+    return out->bug < BUG_LAST;
+}
+
+static void
+quiet(void *context, enum cairn_log_level level, const char *line)
+{
+    (void)level;
+    (void)context;
+    say("%s", line);
+}
+
+int
+main(int argc, char **argv)
+{
+    struct arguments arguments;
+    bool all = true;
+
+    if (!parse(argc, argv, &arguments)) {
+        fprintf(stderr, "usage: explore [--seconds N] [--states N] [--bound N] [--world NAME] "
+                        "[--bug N | --bugs] [--seed N] [--list]\n");
+        return 2;
+    }
+    if (arguments.list) {
+        for (uint32_t i = 0; i < WORLD_COUNT; i++)
+            printf("%s\n", worlds[i].name);
+        return 0;
+    }
+    arenas_open(AGENTS_MAX + 2);
+    cairn_log_setup(CAIRN_LOG_DEBUG, quiet, NULL);
+    code_open();
+    if (arguments.bug != 0)
+        return hunt(&arguments, arguments.bug, true) ? 0 : 1;
+    if (!arguments.bugs)
+        return explore_worlds(&arguments) == 0 ? 0 : 1;
+    for (uint32_t bug = 1; bug < BUG_LAST; bug++)
+        all &= hunt(&arguments, bug, false);
+    return all ? 0 : 1;
+}

@@ -1,0 +1,434 @@
+/*
+ * tests/explore/search.c - the search.
+ *
+ * Every state has a default event (world.c). A schedule is the default one but for deviations: at
+ * most `bound` times another event is taken (Emmi, Qadeer and Rakamaric, Delay-bounded scheduling,
+ * 2011), and wherever a fault makes sense it happens, which costs nothing. Level after level the
+ * bound grows. A level in which the bound cut nothing is the whole space: then every interleaving
+ * has been seen.
+ *
+ * Visited states. A state is a 64-bit hash (fingerprint.c); with it the deviations that were left are
+ * kept, and a state is entered again only with more of them. Two states with one hash would hide
+ * one: with 10^8 states the probability that any are is below 10^-3.
+ *
+ * What is left out, and why that is sound:
+ *   - Another event is taken before the default one only if both are of the same agent, and the
+ *     default one may be stalled, that is wait until nothing else can happen or until it is chosen.
+ *     Events of two agents commute: each changes one agent's state, takes from that agent's channels
+ *     and appends to others'. An event that another agent still has to cause can come first because
+ *     the default one may be stalled. So every order that an agent can tell apart is reached, if
+ *     with more deviations.
+ *   - A fault of an agent is tried right before events of that agent and before deliveries of what
+ *     it sent: in between it commutes, too. What a crash takes is the agent's state and its
+ *     channels.
+ *   - A tick may come before any default event.
+ *
+ * What is not explored: heartbeats that are slower than one interval (a pause and a split stand for
+ * them), clocks that differ, and the time since when a state lasts beyond the number of ticks since
+ * the last fault.
+ */
+#include "tests/explore/explore.h"
+
+#include <setjmp.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { PATH_MAX_EVENTS = 8192, BOUND_BITS = 4 };
+
+struct image {
+    size_t bytes[AGENTS_MAX + 1];
+    size_t room;
+    uint8_t *contents;
+    uint32_t dirty; /* before it was taken */
+};
+
+struct step {
+    struct event event, next;
+    bool chosen;
+};
+
+static struct step path[PATH_MAX_EVENTS], failed_path[PATH_MAX_EVENTS];
+static uint32_t path_len, failed_len;
+static struct setup failed_setup;
+static uint64_t *table, table_mask, table_count;
+static const struct search_limits *limits;
+static struct search_result *result;
+static double began;
+static bool stopped, cut;
+static jmp_buf escape;
+static bool escape_set;
+static struct image root;
+
+static double
+seconds(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
+}
+
+void
+explore_abort(void)
+{
+    fail("an assertion failed");
+    if (escape_set)
+        longjmp(escape, 1);
+    _exit(1);
+}
+
+static void
+on_signal(int number)
+{
+    (void)number;
+    fail("the core reads or writes outside of its memory");
+    longjmp(escape, 1);
+}
+
+/* ---- images ---- */
+
+static void
+image_take(struct image *image)
+{
+    uint32_t n = world->setup.agents;
+    size_t total = 0, at = 0;
+
+    for (uint32_t i = 0; i <= n; i++)
+        total += image->bytes[i] = arena_used(arena_number(i));
+    if (image->room < total) {
+        if (image->contents)
+            munmap(image->contents, image->room);
+        image->room = total + total / 4;
+        image->contents = mmap(NULL, image->room, PROT_READ | PROT_WRITE,
+                               MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (image->contents == MAP_FAILED) {
+            fprintf(stderr, "explore: no memory\n");
+            _exit(1);
+        }
+    }
+    for (uint32_t i = 0; i <= n; i++) {
+        arena_save(arena_number(i), image->contents + at);
+        at += image->bytes[i];
+    }
+}
+
+static void
+image_return(const struct image *image, uint32_t changed)
+{
+    uint32_t n = world->setup.agents;
+    size_t at = 0;
+
+    for (uint32_t i = 0; i <= n; i++) {
+        if (i == n || (changed >> i & 1))
+            arena_restore(arena_number(i), image->contents + at, image->bytes[i]);
+        at += image->bytes[i];
+    }
+}
+
+/* ---- visited states ---- */
+
+static void
+table_make(uint64_t entries)
+{
+    table = mmap(NULL, entries * sizeof *table, PROT_READ | PROT_WRITE,
+                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (table == MAP_FAILED) {
+        fprintf(stderr, "explore: no memory for %llu states\n", (unsigned long long)entries);
+        _exit(1);
+    }
+    table_mask = entries - 1;
+}
+
+void
+search_open(uint64_t states_max)
+{
+    uint64_t entries = 1 << 16;
+
+    while (entries < 2 * states_max && entries < UINT64_C(1) << 30)
+        entries *= 2;
+    if (table)
+        munmap(table, (table_mask + 1) * sizeof *table);
+    table_make(entries);
+    table_count = 0;
+}
+
+/* True if the state was entered with as many deviations left. */
+static bool
+visited(uint64_t hash, uint32_t left)
+{
+    uint64_t low = (UINT64_C(1) << BOUND_BITS) - 1, name = (hash | UINT64_C(1) << 63) & ~low;
+    uint64_t at = hash_mix(hash, 7) & table_mask;
+
+    while (table[at] != 0 && (table[at] & ~low) != name)
+        at = (at + 1) & table_mask;
+    if (table[at] == 0) {
+        table_count++;
+        result->states++;
+        table[at] = name | left;
+        if (table_count > table_mask / 4 * 3)
+            stopped = true;
+        return false;
+    }
+    if ((table[at] & low) >= left)
+        return true;
+    table[at] = name | left;
+    return false;
+}
+
+/* ---- one step ---- */
+
+static void
+apply(struct event event, struct event next, bool chosen)
+{
+    if (path_len == PATH_MAX_EVENTS) {
+        fail("the schedule has no end");
+        return;
+    }
+    path[path_len++] = (struct step){event, next, chosen};
+    if (path_len > result->depth_max)
+        result->depth_max = path_len;
+    result->events++;
+    escape_set = true;
+    if (_setjmp(escape) == 0)
+        world_apply(event, next);
+    if (failed()) {
+        memcpy(failed_path, path, path_len * sizeof *path);
+        failed_len = path_len;
+        result->found = true;
+    }
+}
+
+static bool
+is_at_limit(void)
+{
+    if ((result->events & 255) == 0 && seconds() - began > limits->seconds)
+        stopped = true;
+    if (result->states >= limits->states)
+        stopped = true;
+    return stopped || failed();
+}
+
+/* The events that may be taken instead of the default one. */
+static uint32_t
+deviations(const struct event *events, uint32_t count, struct event *out)
+{
+    uint32_t total = 0, agent = event_agent(events[0]), source = event_source(events[0]);
+
+    for (uint32_t i = 1; i < count; i++) {
+        bool same = agent != UINT32_MAX && event_agent(events[i]) == agent;
+        bool soon = events[0].kind == E_TICK || events[i].kind == E_TICK;
+
+        if (same || soon)
+            out[total++] = events[i];
+    }
+    if (source < SOURCES && !(world->stalled >> source & 1))
+        out[total++] = (struct event){.kind = E_STALL, .a = (uint8_t)source};
+    return total;
+}
+
+static void
+explore(uint32_t left)
+{
+    struct image image = {0};
+
+    for (;;) {
+        struct event events[EVENTS_MAX], branches[2 * EVENTS_MAX + 1], next;
+        uint32_t count = world_events(events), faults, total;
+        bool due;
+
+        next = events[0];
+        if (is_at_limit() || world_is_over(next) || visited(world_hash(), left))
+            break;
+        due = world_wants_fault(next);
+        faults = world_faults(next, due, branches);
+        total = faults;
+        if (due && faults > 0)
+            total--; /* the last one is taken in place of the default event */
+        else if (left > 0)
+            total += deviations(events, count, branches + faults);
+        else
+            cut = true;
+        if (total > 0) {
+            image_take(&image);
+            image.dirty = dirty;
+        }
+        for (uint32_t i = 0; i < total; i++) {
+            uint32_t len = path_len;
+
+            dirty = 0;
+            result->branches++;
+            apply(branches[i], next, true);
+            if (!failed())
+                explore(i < faults ? left : left - 1);
+            if (failed() || stopped)
+                goto done;
+            path_len = len;
+            image_return(&image, dirty);
+            image.dirty |= 0;
+        }
+        if (total > 0)
+            dirty = image.dirty;
+        if (due && faults > 0)
+            apply(branches[faults - 1], next, true);
+        else
+            apply(next, next, false);
+    }
+done:
+    if (image.contents)
+        munmap(image.contents, image.room);
+}
+
+/* ---- drawn schedules ---- */
+
+static uint64_t draw_state;
+
+static uint32_t
+draw(uint32_t below)
+{
+    draw_state = draw_state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    return (uint32_t)((draw_state >> 33) % below);
+}
+
+static void
+wander(void)
+{
+    uint32_t often = 4 + draw(40);
+
+    for (;;) {
+        struct event events[EVENTS_MAX], branches[2 * EVENTS_MAX + 1], next;
+        uint32_t count = world_events(events), faults, total;
+        bool due;
+
+        next = events[0];
+        if (is_at_limit() || world_is_over(next))
+            return;
+        (void)visited(world_hash(), 0);
+        due = world_wants_fault(next);
+        faults = world_faults(next, due, branches);
+        if (due && faults > 0) {
+            apply(branches[draw(faults)], next, true);
+            continue;
+        }
+        total = faults;
+        if (faults == 0 || draw(30) != 0)
+            total = draw(often) == 0 ? deviations(events, count, branches) : 0;
+        if (total > 0)
+            apply(branches[draw(total)], next, true);
+        else
+            apply(next, next, false);
+    }
+}
+
+/* ---- a whole search ---- */
+
+static bool
+is_running(void)
+{
+    struct cairn_core_view view;
+
+    for (uint32_t a = 0; a < world->setup.agents; a++) {
+        if (!agents[a]->core)
+            continue;
+        agent_view(agents[a], &view);
+        if (view.run == 0)
+            return false;
+    }
+    return true;
+}
+
+/* The state that the search begins with. */
+static void
+begin(const struct setup *setup)
+{
+    failure[0] = '\0';
+    path_len = 0;
+    world_open(setup);
+    network_settle();
+    while (!setup->from_start && !failed() && !is_running()) {
+        struct event events[EVENTS_MAX];
+
+        (void)world_events(events);
+        apply(events[0], events[0], false);
+        if (world->ticks > 40)
+            break;
+    }
+}
+
+void
+search(const struct setup *setup, const struct search_limits *given, struct search_result *out)
+{
+    static const int signals[] = {SIGSEGV, SIGBUS, SIGFPE};
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_NODEFER};
+    uint32_t prefix;
+
+    for (uint32_t i = 0; i < 3; i++)
+        sigaction(signals[i], &action, NULL);
+    memset(out, 0, sizeof *out);
+    limits = given;
+    result = out;
+    began = seconds();
+    stopped = false;
+    failed_setup = *setup;
+    search_open(given->states);
+    begin(setup);
+    prefix = path_len;
+    dirty = 0;
+    image_take(&root);
+    for (uint32_t bound = 0; !failed() && !stopped && !out->complete && bound <= given->bound_max;
+         bound++) {
+        path_len = prefix;
+        cut = false;
+        if (given->seed != 0) {
+            draw_state = given->seed + bound * 977;
+            bound = 0;
+            for (uint64_t walk = 0; !failed() && !stopped; walk++) {
+                path_len = prefix;
+                draw_state = given->seed * 1000003 + walk;
+                (void)draw(2);
+                wander();
+                if (!failed())
+                    image_return(&root, UINT32_MAX);
+            }
+            break;
+        }
+        explore(bound);
+        if (failed() || stopped)
+            break;
+        image_return(&root, UINT32_MAX);
+        out->bound = bound;
+        out->complete = !cut;
+    }
+    out->seconds = seconds() - began;
+}
+
+void
+search_print_failure(void)
+{
+    char text[256], why[sizeof failure];
+    uint32_t chosen = 0;
+
+    memcpy(why, failure, sizeof why);
+    for (uint32_t i = 0; i < failed_len; i++)
+        chosen += failed_path[i].chosen;
+    printf("    %s\n    after these %u events, of which %u (*) are not the default:\n", why,
+           failed_len, chosen);
+    failure[0] = '\0';
+    world_open(&failed_setup);
+    network_settle();
+    verbose = true;
+    for (uint32_t i = 0; i < failed_len; i++) {
+        event_describe(failed_path[i].event, text, sizeof text);
+        printf("    %c %4u %s\n", failed_path[i].chosen ? '*' : ' ', i + 1, text);
+        escape_set = true;
+        if (_setjmp(escape) == 0)
+            world_apply(failed_path[i].event, failed_path[i].next);
+        if (failed())
+            break;
+    }
+    verbose = false;
+    printf("    %s\n", failure);
+}
