@@ -24,6 +24,7 @@ BUILD = os.path.join(ROOT, os.environ.get("BUILD", "build/plain"))
 CAIRN = os.path.join(BUILD, "cairn")
 GPT = os.path.join(BUILD, "gpt")
 TRAINER = os.path.join(BUILD, "tests", "cluster", "trainer")
+FAULTS = os.path.join(BUILD, "libfaults.so")
 LIBC = ctypes.CDLL(None, use_errno=True)
 PR_SET_PDEATHSIG = 1
 
@@ -43,7 +44,7 @@ OK, WARN, CRITICAL, LOST, USAGE, INPUT, PEER, IO, AGAIN, DENIED, CONFIG = (
 
 TORN = 3  # of the trainer
 # times what an idle machine takes at most: tests run on machines that have other things to do
-PATIENCE = 5
+PATIENCE = int(os.environ.get("PATIENCE", "5"))
 
 # The agents of this test are not in the user's list of agents, nor is anybody else's in theirs.
 os.environ["XDG_RUNTIME_DIR"] = tempfile.mkdtemp(prefix="cairn-run-")
@@ -171,6 +172,7 @@ class Cluster:
         self.nodes = nodes
         self.agents = [None] * nodes
         self.prefixes = prefixes or [()] * nodes
+        self.programs = [CAIRN] * nodes
         self.trainers = []
         self.elements = 20000
         addresses = addresses or [f"127.0.0.1:{port}" for port in free_ports(nodes)]
@@ -199,12 +201,27 @@ class Cluster:
     def log(self, node):
         return text_of(self.path(f"node{node}.log"))
 
+    def configure(self, node, **options):
+        """Sets options in a node's file; an option is a line of it."""
+        with open(self.path(f"node{node}.yaml"), "r+") as file:
+            text = file.read()
+            for name, value in options.items():
+                text = re.sub(rf"(?m)^{name}: .*\n", "", text)
+                text = f"{name}: {value}\n{text}"
+            file.seek(0)
+            file.truncate()
+            file.write(text)
+
+    def status(self, node=0):
+        """What `cairn status` answers; {} while there is no answer."""
+        return cairn("status", "--agent", self.socket(node))[1] or {}
+
     def start(self, *nodes, wait=True):
         nodes = nodes or range(self.nodes)
         marks = {i: self.log(i).count("agent: serves") for i in nodes}
         for i in nodes:
             self.agents[i] = spawn(
-                [CAIRN, "agent", "--config", self.path(f"node{i}.yaml")],
+                [self.programs[i], "agent", "--config", self.path(f"node{i}.yaml")],
                 self.path(f"node{i}.log"),
                 prefix=self.prefixes[i],
             )
@@ -228,6 +245,11 @@ class Cluster:
 
     def keeper(self, node):
         return pids_with("keeper", os.path.join(self.state(node), "keeper.sock"))
+
+    def stop_agent(self, node):
+        """In good order, as for an upgrade: its memory stays with the keeper."""
+        self.agents[node].terminate()
+        return self.agents[node].wait(timeout=30 * PATIENCE)
 
     def kill_keeper(self, node):
         for pid in self.keeper(node):
@@ -304,7 +326,7 @@ class Cluster:
         ]
         return self.trainers
 
-    def check(self, node=0, world=1, parts=None, seconds=60 * PATIENCE, restore_ms=8000):
+    def check(self, node=0, world=1, parts=None, seconds=60 * PATIENCE, restore_ms=8000, salt=0):
         """Restores everything into one process, which compares every byte: (exit code, (epoch,
         step))."""
         deadline = time.monotonic() + seconds
@@ -319,6 +341,7 @@ class Cluster:
                 parts=parts or self.nodes,
                 elements=self.elements,
                 restore_ms=restore_ms,
+                salt=salt,
             )
             code = trainer.process.wait(timeout=60 * PATIENCE)
             if code != AGAIN or time.monotonic() > deadline:
@@ -377,6 +400,9 @@ class Trainer:
         restore_ms=60000,
         timing=False,
         misplaced=None,
+        salt=0,
+        wait_us=None,
+        launch=None,
     ):
         Trainer.count += 1
         self.agent = rank if node is None else node
@@ -407,6 +433,9 @@ class Trainer:
         command += ["--check"] if check else []
         command += ["--timing"] if timing else []
         command += ["--misplaced"] if misplaced == rank else []
+        command += ["--salt", salt] if salt else []
+        command += ["--wait-us", wait_us] if wait_us else []
+        command += ["--launch", launch] if launch else []
         with open(self.out_path, "wb") as out:
             self.process = spawn([str(word) for word in command], self.err_path, stdout=out)
 

@@ -8,14 +8,16 @@
  *
  *   trainer --rank R --world W --parts P --agent SOCKET --barrier FILE [--elements N] [--steps N]
  * [--step-us T]
- *           [--restore-ms T] [--resume | --check] [--timing]
+ *           [--restore-ms T] [--resume | --check] [--timing] [--salt N] [--wait-us T]
+ *           [--launch N]
  *
  * P is the number of ranks that train: the size of the tensor follows from it, and with W = P the
  * uneven parts. --check restores, compares, and ends. Lines on stdout: "begun S" after a snapshot
  * was begun, "restored E S" (the epoch as people name it), "fresh", "torn …". Exit: 0 done, 3 torn,
  * 75 an error of the client, 64 wrong usage. SIGTERM ends it in good order. With --timing the wait
  * for the others is timed as a collective; SIGUSR1 makes the rank's steps four times as long,
- * SIGUSR2 as long as before.
+ * SIGUSR2 as long as before. All values of two jobs with different salts differ. --wait-us is the
+ * pause between two looks at the others.
  */
 #include "cairn/client.h"
 #include "cairn/timing.h"
@@ -35,7 +37,6 @@ enum {
     RANKS_MAX = 64,
     SHARED_ELEMENTS = 5000,
     SLICES = 3,
-    WAIT_US = 100,
     EPOCH_CLAIMANT_BITS = 16,
     RING_RECORDS = 1 << 12,
     TRANSFER_US = 1000, /* of a timed collective, from the last arrival on */
@@ -57,6 +58,8 @@ struct trainer {
     uint64_t steps;
     uint64_t step_us;
     uint64_t restore_ms;
+    uint64_t wait_us;
+    uint64_t launch;
     bool resume, check, timed;
     bool misplaced; /* it registers its part of the divided tensor as the first rank's; a SIGHUP
                      * ends that */
@@ -83,12 +86,14 @@ on_signal(int number)
         slow = number == SIGUSR1;
 }
 
+static uint64_t salt;
+
 /* splitmix64 over the three */
 static uint64_t
 value(uint64_t step, uint64_t tensor, uint64_t index)
 {
     uint64_t z =
-        step * UINT64_C(0x9e3779b97f4a7c15) + tensor * UINT64_C(0xd1342543de82ef95) + index;
+        step * UINT64_C(0x9e3779b97f4a7c15) + tensor * UINT64_C(0xd1342543de82ef95) + index + salt;
 
     z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
     z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
@@ -203,7 +208,7 @@ wait_others(struct trainer *trainer, uint64_t step)
     atomic_store(&trainer->board[trainer->rank], step);
     for (uint32_t r = 0; r < trainer->world && !ended; r++)
         while (atomic_load(&trainer->board[r]) < step && !ended)
-            nap(WAIT_US);
+            nap(trainer->wait_us);
 }
 
 static uint64_t
@@ -302,7 +307,8 @@ run(struct trainer *trainer)
                                                  .fence_timeout_ms = 20000,
                                                  .restore_timeout_ms =
                                                      (uint32_t)trainer->restore_ms,
-                                                 .log = say};
+                                                 .log = say,
+                                                 .launch = trainer->launch};
     bool misplaced = trainer->misplaced;
     uint64_t step = 0;
     cairn_err err;
@@ -386,6 +392,12 @@ parse(int argc, char **argv, struct trainer *trainer)
             trainer->step_us = number;
         else if (strcmp(name, "--restore-ms") == 0)
             trainer->restore_ms = number;
+        else if (strcmp(name, "--salt") == 0)
+            salt = number;
+        else if (strcmp(name, "--wait-us") == 0)
+            trainer->wait_us = number;
+        else if (strcmp(name, "--launch") == 0)
+            trainer->launch = number;
         else
             return false;
     }
@@ -396,8 +408,11 @@ parse(int argc, char **argv, struct trainer *trainer)
 int
 main(int argc, char **argv)
 {
-    static struct trainer trainer = {
-        .elements = 20000, .steps = UINT64_MAX, .step_us = 2000, .restore_ms = 60000};
+    static struct trainer trainer = {.elements = 20000,
+                                     .steps = UINT64_MAX,
+                                     .step_us = 2000,
+                                     .restore_ms = 60000,
+                                     .wait_us = 100};
     struct sigaction action = {.sa_handler = on_signal};
     int code;
 

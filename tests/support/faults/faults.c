@@ -1,0 +1,168 @@
+/*
+ * tests/support/faults/faults.c - makes a real agent's calls hang while a file exists; loaded with
+ * LD_PRELOAD.
+ *
+ * CAIRN_FAULTS names a directory:
+ *   <dir>/workers   threads other than the main one hang when they compute a checksum or decode:
+ *                   the agent beats and talks, and completes nothing
+ *   <dir>/files     calls that touch files below CAIRN_FAULT_FILES hang, as on a dead file server
+ *
+ * A call that hangs goes on once its file is gone.
+ */
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { PATH_BYTES = 4096 };
+
+/* The function of this name that the program would call without us. */
+#define NEXT(name)                                                                                 \
+    static __typeof__(&name) next;                                                                 \
+    if (!next)                                                                                     \
+    *(void **)&next = dlsym(RTLD_NEXT, #name)
+
+static void
+hang_while(const char *fault)
+{
+    const char *directory = getenv("CAIRN_FAULTS");
+    char path[PATH_BYTES];
+
+    if (!directory)
+        return;
+    snprintf(path, sizeof path, "%s/%s", directory, fault);
+    while (syscall(SYS_faccessat, AT_FDCWD, path, F_OK) == 0)
+        (void)nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
+}
+
+/* ---- workers ---- */
+
+static void
+worker(void)
+{
+    if (syscall(SYS_gettid) != getpid())
+        hang_while("workers");
+}
+
+uint64_t crc64_ecma_refl(uint64_t seed, const unsigned char *bytes, uint64_t bytes_len);
+uint64_t
+crc64_ecma_refl(uint64_t seed, const unsigned char *bytes, uint64_t bytes_len)
+{
+    NEXT(crc64_ecma_refl);
+    worker();
+    return next(seed, bytes, bytes_len);
+}
+
+void ec_encode_data(int len, int k, int rows, unsigned char *tables, unsigned char **data,
+                    unsigned char **coding);
+void
+ec_encode_data(int len, int k, int rows, unsigned char *tables, unsigned char **data,
+               unsigned char **coding)
+{
+    NEXT(ec_encode_data);
+    worker();
+    next(len, k, rows, tables, data, coding);
+}
+
+/* ---- files ---- */
+
+static void
+file(int dir_fd, const char *name)
+{
+    const char *prefix = getenv("CAIRN_FAULT_FILES");
+    char link[64], path[PATH_BYTES] = "";
+    ssize_t len;
+
+    if (!prefix)
+        return;
+    if (!name || name[0] != '/') {
+        snprintf(link, sizeof link, "/proc/self/fd/%d", dir_fd);
+        len = readlink(link, path, sizeof path - 1);
+        path[len > 0 ? len : 0] = '\0';
+        name = path;
+    }
+    if (strncmp(name, prefix, strlen(prefix)) == 0)
+        hang_while("files");
+}
+
+ssize_t
+pwrite(int fd, const void *bytes, size_t bytes_len, off_t offset)
+{
+    NEXT(pwrite);
+    file(fd, NULL);
+    return next(fd, bytes, bytes_len, offset);
+}
+
+ssize_t
+write(int fd, const void *bytes, size_t bytes_len)
+{
+    NEXT(write);
+    file(fd, NULL);
+    return next(fd, bytes, bytes_len);
+}
+
+int
+fsync(int fd)
+{
+    NEXT(fsync);
+    file(fd, NULL);
+    return next(fd);
+}
+
+int
+renameat(int from_fd, const char *from, int to_fd, const char *to)
+{
+    NEXT(renameat);
+    file(from_fd, from);
+    return next(from_fd, from, to_fd, to);
+}
+
+int
+mkdirat(int dir_fd, const char *name, mode_t mode)
+{
+    NEXT(mkdirat);
+    file(dir_fd, name);
+    return next(dir_fd, name, mode);
+}
+
+static mode_t
+mode_of(int flags, va_list list)
+{
+    return flags & (O_CREAT | __O_TMPFILE) ? va_arg(list, mode_t) : 0;
+}
+
+int
+openat(int dir_fd, const char *name, int flags, ...)
+{
+    NEXT(openat);
+    va_list list;
+    mode_t mode;
+
+    va_start(list, flags);
+    mode = mode_of(flags, list);
+    va_end(list);
+    file(dir_fd, name);
+    return next(dir_fd, name, flags, mode);
+}
+
+int
+open(const char *name, int flags, ...)
+{
+    NEXT(open);
+    va_list list;
+    mode_t mode;
+
+    va_start(list, flags);
+    mode = mode_of(flags, list);
+    va_end(list);
+    file(AT_FDCWD, name);
+    return next(name, flags, mode);
+}
