@@ -4,6 +4,7 @@
 #include "agent/dispatch.h"
 #include "agent/process/agent_state.h"
 #include "agent/process/codes.h"
+#include "agent/process/fleet.h"
 #include "agent/process/keeper.h"
 #include "agent/process/keeping.h"
 #include "agent/process/mail.h"
@@ -300,6 +301,10 @@ open_all(struct cairn_agent *agent)
         keeping_started(agent);
     if (!err)
         err = open_core(agent, &sizes);
+    if (!err) {
+        fleet_activated(agent);
+        err = agent->stopping ? CAIRN_CONFIG : CAIRN_OK;
+    }
     if (!err)
         err = cairn_workers_start(agent->loop, agent->config.workers, JOBS_MAX, &agent->workers);
     if (!err)

@@ -142,6 +142,15 @@ cairn_agent_answers(const char *socket_path, uint32_t timeout_ms)
     return err == CAIRN_OK;
 }
 
+static void
+put_text(struct cairn_json_writer *writer, const char *key, const char *text)
+{
+    if (!text)
+        return;
+    cairn_json_write_key(writer, key);
+    cairn_json_write_string(writer, text);
+}
+
 static cairn_err
 put_question(struct link *link, const struct cairn_question *question)
 {
@@ -169,9 +178,13 @@ put_question(struct link *link, const struct cairn_question *question)
         cairn_json_write_key(&writer, "step");
         cairn_json_write_u64(&writer, question->wanted.step);
     }
-    if (question->to) {
-        cairn_json_write_key(&writer, "to");
-        cairn_json_write_string(&writer, question->to);
+    put_text(&writer, "to", question->to);
+    put_text(&writer, "change", question->change);
+    put_text(&writer, "node", question->node);
+    put_text(&writer, "address", question->address);
+    if (question->force) {
+        cairn_json_write_key(&writer, "force");
+        cairn_json_write_u64(&writer, 1);
     }
     cairn_json_write_object_end(&writer);
     err = cairn_json_writer_done(&writer, &text, &len);

@@ -19,6 +19,10 @@ struct cairn_question {
     bool dry_run;
     bool fresh;           /* restore: begin an epoch with nothing */
     const char *to;       /* an absolute path, or NULL */
+    const char *change;   /* node: "replace" or "remove"; NULL: not asked for */
+    const char *node;     /* node: a number or an address */
+    const char *address;  /* node: of a replacement; NULL: none */
+    bool force;           /* node: although its agent runs */
     uint32_t timeout_ms;  /* for the whole answer */
     const char *progress; /* shown on stderr while waiting; NULL: nothing */
 };

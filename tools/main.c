@@ -21,6 +21,7 @@ static const struct cairn_verb verbs[] = {
     {"verify", "checksum every byte and repair damage", cairn_verb_verify},
     {"After a failure", NULL, NULL},
     {"restore", "rebuild the newest complete snapshot", cairn_verb_restore},
+    {"node", "replace a dead node by another machine, or remove it", cairn_verb_node},
     {"Find slow ranks", NULL, NULL},
     {"detect", "find slow and hanging ranks, nodes and links", cairn_verb_detect},
     {"explain", "explain one verdict, with its evidence", cairn_verb_explain},

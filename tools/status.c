@@ -273,7 +273,9 @@ print_node(const struct cairn_tree *tree, const struct cairn_tree_value *node)
     cairn_tree_text(tree, node, "address", address, sizeof address);
     if (!answers) {
         printf("%5" PRIu64 "  %-21.21s  %s\n", cairn_tree_u64(tree, node, "node", 0), address,
-               cairn_tree_bool(tree, node, "alive", false) ? "no answer" : "silent");
+               cairn_tree_bool(tree, node, "removed", false) ? "removed"
+               : cairn_tree_bool(tree, node, "alive", false) ? "no answer"
+                                                             : "silent");
         return;
     }
     if (cairn_tree_find(tree, node, "complete"))

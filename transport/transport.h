@@ -25,7 +25,7 @@
  * Threads: a transport belongs to the loop thread that opened it. It has no thread of its own, but
  * for one that asks for the name of a peer that cannot be reached, and touches nothing else.
  * Callbacks are called from cairn_transport_poll only. They may call cairn_transport_send,
- * _release, _connect and _disconnect, but not _poll or _close.
+ * _release, _connect, _disconnect and _readdress, but not _poll or _close.
  */
 #ifndef CAIRN_TRANSPORT_TRANSPORT_H
 #define CAIRN_TRANSPORT_TRANSPORT_H

@@ -10,6 +10,7 @@
 #include "agent/process/agent_state.h"
 #include "agent/process/carry_jobs.h"
 #include "agent/process/codes.h"
+#include "agent/process/fleet.h"
 #include "agent/process/handlers.h"
 #include "agent/process/keeping.h"
 #include "agent/process/mail.h"
@@ -270,6 +271,7 @@ carry_activated(struct cairn_agent *agent, const struct cairn_action_activated *
     agent->carry.first_grant = no_generation;
     CAIRN_LOG_AT(INFO, "epoch: active epoch=%" PRIu64 " ready_step=%" PRIu64 " restart=%d",
                  view.active >> 16, activated->ready.step, activated->restart);
+    fleet_activated(agent);
     session_epoch(agent, view.active, activated->restart);
 }
 

@@ -47,6 +47,8 @@ struct cairn_config_node {
     char address[CAIRN_CONFIG_ADDRESS_BYTES_MAX]; /* "host:port", an IPv6 host in brackets */
     char domain[CAIRN_CONFIG_DOMAIN_BYTES_MAX];   /* failure domain; empty: a domain of its own */
     bool spare;                                   /* runs no ranks; takes over for a lost node */
+    bool replaced;                                /* by another machine: fleet.h has its address */
+    bool removed;                                 /* from the job, by an operator */
     uint32_t line;                                /* in the file; 0: not from a file */
 };
 

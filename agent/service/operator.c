@@ -3,11 +3,12 @@
  *
  * A request is one frame of JSON:
  *
- *   "verb"             "status", "snapshots", "snapshot", "restore" or "verify"
+ *   "verb"             "status", "snapshots", "snapshot", "restore", "verify" or "node"
  *   "dry_run": 1       change nothing, where the verb takes it
  *   "fresh": 1         of a restore: begin an epoch with nothing
  *   "epoch", "step"    the wanted generation, as people name it
  *   "to"               the directory to export to
+ *   "change", "node", "address", "force": 1     of a node: operator_fleet.c
  *
  * The answer is JSON in one or more OPERATOR_REPLY frames, whose texts follow one another. The last
  * frame has `final` and the exit code.
@@ -28,6 +29,7 @@
  *   export of what is ready
  *     and whole                  EXPORT ─► answer
  *   verify                       CORE ─► PEERS FILES ─► answer
+ *   node                         CORE ─► answer
  *
  * Invariant: after a reply of the core the next stage begins from a posted call, never inside the
  * core's step.
@@ -36,6 +38,7 @@
 
 #include "agent/process/agent_state.h"
 #include "agent/process/step.h"
+#include "agent/service/operator_fleet.h"
 #include "agent/service/operator_gather.h"
 #include "agent/service/operator_health.h"
 #include "agent/service/operator_report.h"
@@ -52,11 +55,9 @@
 
 enum { FILES_MS = 3000 };
 
-static const char *const verb_names[] = {[VERB_STATUS] = "status",
-                                         [VERB_SNAPSHOTS] = "snapshots",
-                                         [VERB_SNAPSHOT] = "snapshot",
-                                         [VERB_RESTORE] = "restore",
-                                         [VERB_VERIFY] = "verify"};
+static const char *const verb_names[] = {
+    [VERB_STATUS] = "status",   [VERB_SNAPSHOTS] = "snapshots", [VERB_SNAPSHOT] = "snapshot",
+    [VERB_RESTORE] = "restore", [VERB_VERIFY] = "verify",       [VERB_NODE] = "node"};
 
 /* ---- status and snapshots ---- */
 
@@ -195,6 +196,9 @@ request_advance(struct cairn_agent *agent, struct request *request)
     case VERB_VERIFY:
         request_verify_advance(agent, request);
         break;
+    case VERB_NODE:
+        request_fleet_answer(agent, request);
+        break;
     }
 }
 
@@ -222,6 +226,14 @@ parse(const char *text, size_t text_len, struct request *out)
             out->wanted.epoch = cairn_json_read_u64(&reader, UINT64_MAX >> OPERATOR_EPOCH_SHIFT);
         else if (strcmp(key, "step") == 0)
             out->wanted.step = cairn_json_read_u64(&reader, UINT64_MAX);
+        else if (strcmp(key, "change") == 0)
+            cairn_json_read_string(&reader, out->change.what, sizeof out->change.what);
+        else if (strcmp(key, "node") == 0)
+            cairn_json_read_string(&reader, out->change.node, sizeof out->change.node);
+        else if (strcmp(key, "address") == 0)
+            cairn_json_read_string(&reader, out->change.address, sizeof out->change.address);
+        else if (strcmp(key, "force") == 0)
+            out->change.force = cairn_json_read_u64(&reader, 1) != 0;
         else
             cairn_json_reader_fail(&reader,
                                    "this agent does not know a part of the request: upgrade it");
@@ -268,6 +280,9 @@ begin(struct cairn_agent *agent, struct request *request)
         break;
     case VERB_VERIFY:
         request_run_core(agent, request, request->dry_run ? CAIRN_OP_DRY_RUN : CAIRN_OP_VERIFY);
+        break;
+    case VERB_NODE:
+        request_fleet_begin(agent, request);
         break;
     }
     if (!started) {

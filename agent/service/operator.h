@@ -1,9 +1,10 @@
 /*
  * agent/service/operator.h - answers the requests of `cairn status`, `snapshots`, `snapshot`,
- * `restore` and `verify`.
+ * `restore`, `verify` and `node`.
  *
  *   operator.c          requests: parsed, begun, taken through their stages
  *   operator_restore.c  the stages of a restore, its export, and a verify
+ *   operator_fleet.c    the nodes of the job: one replaced, one removed
  *   operator_gather.c   asks the other agents, and has a worker read the spill directory
  *   operator_request.c  a request's table, its operation in the core, its answer
  *   operator_report.c   the answers' JSON. Pure

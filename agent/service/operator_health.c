@@ -210,7 +210,7 @@ find_protection(const struct operator_job *job, struct operator_health *out)
 static void
 check_nodes(const struct operator_job *job, struct operator_health *health)
 {
-    uint32_t silent = job->config->node_count - health->answering, named = 0, waiting = 0;
+    uint32_t silent = 0, named = 0, waiting = 0;
     uint32_t denied = 0, unkept = 0, outside = 0;
     char names[128] = "";
     size_t used = 0;
@@ -219,7 +219,8 @@ check_nodes(const struct operator_job *job, struct operator_health *health)
     for (uint32_t i = 0; i < job->config->node_count; i++) {
         const struct operator_node *node = &job->nodes[i];
 
-        if (!node->known && named < NODES_NAMED_MAX) {
+        silent += !node->known && !job->config->nodes[i].removed;
+        if (!node->known && !job->config->nodes[i].removed && named < NODES_NAMED_MAX) {
             int len = snprintf(names + used, sizeof names - used, "%s%u", named ? ", " : "", i);
 
             used += len > 0 ? (size_t)len : 0;

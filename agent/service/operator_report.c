@@ -206,6 +206,7 @@ put_node(struct cairn_json_writer *writer, const struct operator_job *job, uint3
     put_text(writer, "address", configured->address);
     put_text(writer, "domain", configured->domain);
     put_bool(writer, "spare", configured->spare);
+    put_bool(writer, "removed", configured->removed);
     put_bool(writer, "answers", node->known);
     put_bool(writer, "alive", node->alive);
     if (node->known) {

@@ -7,15 +7,25 @@
 #ifndef CAIRN_AGENT_SERVICE_OPERATOR_STATE_H
 #define CAIRN_AGENT_SERVICE_OPERATOR_STATE_H
 
+#include "agent/process/config.h"
 #include "agent/service/operator_view.h"
 
 struct cairn_agent;
 
 enum { REQUESTS_MAX = 16 };
 
-enum verb { VERB_STATUS, VERB_SNAPSHOTS, VERB_SNAPSHOT, VERB_RESTORE, VERB_VERIFY };
+enum verb { VERB_STATUS, VERB_SNAPSHOTS, VERB_SNAPSHOT, VERB_RESTORE, VERB_VERIFY, VERB_NODE };
 enum { WAIT_PEERS = 1, WAIT_CORE = 2, WAIT_FILES = 4, WAIT_EXPORT = 8, WAIT_RETRY = 16 };
 enum stage { STAGE_FIRST = 0, STAGE_CHOSEN, STAGE_RESTORED, STAGE_EXPORT_AGAIN, STAGE_EXPORTED };
+
+/* What a request wants to change about the nodes (operator_fleet.c). */
+struct operator_change {
+    char what[16];                                /* "replace" or "remove" */
+    char node[CAIRN_CONFIG_ADDRESS_BYTES_MAX];    /* its number or address */
+    char address[CAIRN_CONFIG_ADDRESS_BYTES_MAX]; /* of the machine that replaces it */
+    bool force;                                   /* although its agent runs */
+    uint32_t number;                              /* of the node, once it is found */
+};
 
 struct request {
     bool used;
@@ -35,6 +45,7 @@ struct request {
     struct operator_node *nodes; /* [node_count], each ended by operator_node_fini */
     uint32_t node_count;         /* 0 before nodes are there */
     struct operator_files *files;
+    struct operator_change change;
     struct operator_restored restored; /* also what a verify's core part found */
 };
 

@@ -66,6 +66,7 @@ class Usage(unittest.TestCase):
         "status",
         "snapshots",
         "restore",
+        "node",
         "verify",
         "doctor",
         "bench",
