@@ -1,10 +1,11 @@
 /*
  * agent/core/answer.h - how an agent answers coordinators: ASK, INVENTORY, and the pin.
  *
- * A pin keeps one generation and keeps this agent from opening new parts, so that what a coordinator
- * saw stays true while it rebuilds. It only saves work: if a pin ends too early, the coordinator's
- * claim is refused (R9) and nothing is lost. So there is one pin, and the newest ASK(VERIFY) of any
- * coordinator has it. It ends with RELEASE, the coordinator's session, or an activation.
+ * A pin keeps one generation and keeps this agent from opening new parts, so that what a
+ * coordinator saw stays true while it rebuilds. It only saves work: if a pin ends too early, the
+ * coordinator's claim is refused (R9) and nothing is lost. So there is one pin, and the newest
+ * ASK(VERIFY) of any coordinator has it. It ends with RELEASE, the coordinator's session, or an
+ * activation.
  *
  * LIST is answered at once and never touches the pin.
  */
@@ -25,8 +26,8 @@ struct answering {
 };
 
 /*
- * Takes ASK. Meets the agents that it lists as having forgotten their promises before it answers: the
- * answer then means that this agent refuses older claims that count on such a promise (R9).
+ * Takes ASK. Meets the agents that it lists as having forgotten their promises before it answers:
+ * the answer then means that this agent refuses older claims that count on such a promise (R9).
  */
 void answer_ask(struct env *env, struct answering *answering, struct parts *parts,
                 struct peers *peers, const struct inventory_self *self,

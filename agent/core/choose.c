@@ -268,9 +268,9 @@ choose_generation(const struct inventory *inventories, uint32_t agent_count,
         name_generation(&listing, spilled);
         explain(&listing, "chosen from the spilled checkpoint\n");
     }
-    if (out->err)
-        explain(&listing, listing.count
-                              ? "no spilled generation is known\n"
-                              : "no agent that answered holds a generation, and none was spilled\n");
+    if (out->err && listing.count > 0)
+        explain(&listing, "no spilled generation is known\n");
+    else if (out->err)
+        explain(&listing, "no agent that answered holds a generation, and none was spilled\n");
     out->goes_back |= passes_known_commit(&listing, out);
 }

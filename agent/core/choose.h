@@ -1,9 +1,10 @@
 /*
  * agent/core/choose.h - which generation is restored, and why the newer ones are not. Pure.
  *
- * The rule: take the newest generation of which every group has k complete parts. A part is complete
- * only with the seals of its whole group, so such a generation is one consistent step of one run,
- * whether or not anyone knew that it was committed. A spilled generation is taken if it is newer.
+ * The rule: take the newest generation of which every group has k complete parts. A part is
+ * complete only with the seals of its whole group, so such a generation is one consistent step of
+ * one run, whether or not anyone knew that it was committed. A spilled generation is taken if it
+ * is newer.
  */
 #ifndef CAIRN_AGENT_CORE_CHOOSE_H
 #define CAIRN_AGENT_CORE_CHOOSE_H

@@ -1,6 +1,6 @@
 /*
- * agent/core/inventory.h - what an agent holds and knows, as it tells a coordinator. inventory.c has
- * the format.
+ * agent/core/inventory.h - what an agent holds and knows, as it tells a coordinator. inventory.c
+ * has the format.
  */
 #ifndef CAIRN_AGENT_CORE_INVENTORY_H
 #define CAIRN_AGENT_CORE_INVENTORY_H

@@ -135,9 +135,9 @@ members_plan_has_work(const struct plan *plan)
 /* ---- the next roster ---- */
 
 /*
- * Blocks of a member's part when `count` members share the job: what trainers registered, or as many
- * as in the generation that is restored, its largest part taken for the average. Unknown parts are
- * taken to fill their slots.
+ * Blocks of a member's part when `count` members share the job: what trainers registered, or as
+ * many as in the generation that is restored, its largest part taken for the average. Unknown
+ * parts are taken to fill their slots.
  */
 static uint64_t
 expected_blocks(const struct cairn_core_options *options, const struct members_basis *basis,

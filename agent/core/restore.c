@@ -11,8 +11,8 @@
 #include <string.h>
 
 enum {
-    SILENCE_FACTOR = 3, /* of dead_after: a busy host may delay an agent so long; what it holds is not
-                         * rebuilt before */
+    SILENCE_FACTOR = 3, /* of dead_after: a busy host may delay an agent so long; what it holds is
+                         * not rebuilt before */
     DAMAGED_MAX = 2     /* failures from damaged bytes; more are damage that no checksum shows */
 };
 
@@ -160,8 +160,8 @@ has_majority(const struct scene *scene, uint32_t count, const char *what)
     if (count > n / 2)
         return true;
     snprintf(text, sizeof text,
-             "only %u of the job's %u agents %s, and more than half must; start the missing agents, "
-             "or new ones in their place, and try again",
+             "only %u of the job's %u agents %s, and more than half must; start the missing "
+             "agents, or new ones in their place, and try again",
              count, n, what);
     finish_with(scene, CAIRN_AGAIN, text);
     return false;
@@ -426,9 +426,9 @@ take_progress(const struct scene *scene, uint32_t from, const struct cairn_messa
 }
 
 /*
- * What is proved to be damaged beyond repair is left out of the choice, and so are bytes that arrive
- * damaged again and again. An agent without memory for a part is left out of the targets. All other
- * reasons may pass.
+ * What is proved to be damaged beyond repair is left out of the choice, and so are bytes that
+ * arrive damaged again and again. An agent without memory for a part is left out of the targets.
+ * All other reasons may pass.
  */
 static void
 take_failure(const struct scene *scene, uint32_t from, const struct cairn_message_rebuilt *rebuilt)
@@ -566,7 +566,8 @@ accepts_choice(const struct scene *scene)
     if (!restore->choice.err)
         return true;
     if (has_majority(scene, ask_count(&restore->ask), "answered"))
-        finish_with(scene, restore->choice.err, "nothing was changed: all parts stay where they are");
+        finish_with(scene, restore->choice.err,
+                    "nothing was changed: all parts stay where they are");
     return false;
 }
 

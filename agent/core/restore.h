@@ -9,14 +9,14 @@
  *   ─ promised ───► ACTIVATING   ACTIVATE is sent; who misses it gets the record from any POSITION
  *   ─ active here ► IDLE
  *
- * If nothing is in memory, or nothing of it must be read, a step is skipped, but CONFIRMING never is:
- * a claim names the agents as they are (R9). Before the claim nothing has changed, so whatever goes
- * wrong ends the attempt, and the next one begins with LISTING. Every wait has a deadline; an agent
- * that misses that of a later step is ignored for the rest of the restore.
+ * If nothing is in memory, or nothing of it must be read, a step is skipped, but CONFIRMING never
+ * is: a claim names the agents as they are (R9). Before the claim nothing has changed, so whatever
+ * goes wrong ends the attempt, and the next one begins with LISTING. Every wait has a deadline; an
+ * agent that misses that of a later step is ignored for the rest of the restore.
  *
  * Good news is acted on at once. Bad news (something is lost, or must come from files) is believed
- * only when all agents have answered, or have had time to. A restore that no operator asked for never
- * goes back to an older generation while some agent is silent.
+ * only when all agents have answered, or have had time to. A restore that no operator asked for
+ * never goes back to an older generation while some agent is silent.
  */
 #ifndef CAIRN_AGENT_CORE_RESTORE_H
 #define CAIRN_AGENT_CORE_RESTORE_H
@@ -58,7 +58,7 @@ struct restore {
     uint8_t *fleet;
     uint32_t attempts;
     uint64_t deadline_ns;         /* of the state */
-    uint64_t silence_until_ns;    /* so long silent agents are waited for before a part counts as lost */
+    uint64_t silence_until_ns;    /* then parts of silent agents count as lost */
     struct ask ask;
     struct choice choice;
     uint64_t *no_room;            /* bitset of agents that cannot take parts */

@@ -2,8 +2,8 @@
  * agent/core/restore_ask.h - a coordinator's questions: one round of ASK after the other, and what
  * the agents have answered.
  *
- * The first round of an attempt asks everyone; later ones ask those that answered it. Each round has
- * one deadline. Who misses that of a later round is ignored for the rest of the restore.
+ * The first round of an attempt asks everyone; later ones ask those that answered it. Each round
+ * has one deadline. Who misses that of a later round is ignored for the rest of the restore.
  */
 #ifndef CAIRN_AGENT_CORE_RESTORE_ASK_H
 #define CAIRN_AGENT_CORE_RESTORE_ASK_H

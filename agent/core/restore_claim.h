@@ -2,11 +2,11 @@
  * agent/core/restore_claim.h - the end of a restore: the record of the new epoch, the promises for
  * it, and its activation.
  *
- * Every agent whose inventory is known gets the claim, and all of them must promise it. An agent that
- * forgot its promises may be asked only if no older claim can use what it forgot: half of all agents,
- * rounded up, answered from memory (each older majority includes one of them, and it has met the new
- * incarnation before it answered, or told of that older promise), or a majority has forgotten, which
- * is a first start. Otherwise it is not asked and is missing from the majority.
+ * Every agent whose inventory is known gets the claim, and all of them must promise it. An agent
+ * that forgot its promises may be asked only if no older claim can use what it forgot: half of all
+ * agents, rounded up, answered from memory (each older majority includes one of them, and it has
+ * met the new incarnation before it answered, or told of that older promise), or a majority has
+ * forgotten, which is a first start. Otherwise it is not asked and is missing from the majority.
  */
 #ifndef CAIRN_AGENT_CORE_RESTORE_CLAIM_H
 #define CAIRN_AGENT_CORE_RESTORE_CLAIM_H
@@ -40,8 +40,9 @@ struct claim {
 /* How many agents may be asked to promise. */
 uint32_t claim_voters(const struct env *env, const struct ask *ask);
 /*
- * Makes the record, and claims it from this agent itself: it stores the number before others hear of
- * it (R1). text: a line on the new groups, or "". CAIRN_LOST: there are no members; CAIRN_NOMEM.
+ * Makes the record, and claims it from this agent itself: it stores the number before others hear
+ * of it (R1). text: a line on the new groups, or "". CAIRN_LOST: there are no members;
+ * CAIRN_NOMEM.
  */
 CAIRN_MUST_CHECK cairn_err claim_begin(struct env *env, struct claim *claim,
                                        const struct claim_basis *basis, char *text,

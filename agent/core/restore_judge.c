@@ -13,8 +13,8 @@ append(char *text, size_t text_bytes, const char *line)
 }
 
 /*
- * An epoch decided what its members restore; older generations were given up then, wherever parts of
- * them turn up later. Files that are older than the trainers' last start were given up by an
+ * An epoch decided what its members restore; older generations were given up then, wherever parts
+ * of them turn up later. Files that are older than the trainers' last start were given up by an
  * operator.
  */
 static void

@@ -1,8 +1,8 @@
 /*
  * agent/core/watch.h - why an agent starts a restore that nobody asked for, and how patient it is.
  *
- *   an unfinished restore   promised an epoch that is not activated: after claim_timeout, or at once
- *                           if the claimant is gone
+ *   an unfinished restore   promised an epoch that is not activated: after claim_timeout, or at
+ *                           once if the claimant is gone
  *   the first epoch         nobody is known to have one: the lowest agent that is no spare
  *   memory is lost          this agent is blank, and was a member or held a part: at once
  *   a part is missing       a holder of the ready generation is dead for repair_after
@@ -17,7 +17,14 @@
 #include "agent/core/membership.h"
 #include "agent/core/restore.h"
 
-enum watch_reason { WATCH_NONE = 0, WATCH_FENCED, WATCH_FIRST, WATCH_BLANK, WATCH_LOST, WATCH_JOIN };
+enum watch_reason {
+    WATCH_NONE = 0,
+    WATCH_FENCED,
+    WATCH_FIRST,
+    WATCH_BLANK,
+    WATCH_LOST,
+    WATCH_JOIN
+};
 
 struct watch {
     enum watch_reason reason;

@@ -112,8 +112,8 @@ the_newest_that_is_whole(void **unused)
     assert_false(choice.goes_back); /* agent 2 never had it, so it was not committed */
 }
 
-/* Whether a newer one may have been committed: a member that answered, forgot nothing and has no part
- * of it proves that it was not. */
+/* A member that answered, forgot nothing and has no part of a generation proves that it was not
+ * committed. */
 static void
 goes_back(void **unused)
 {

@@ -151,7 +151,7 @@ assert_agents(const struct cairn_roster *actual, uint32_t count, const uint32_t 
         assert_int_equal(actual->members[m].agent, agents[m]);
 }
 
-/* An operator's restore: those that answered, targets in place of lost members, no unused spares. */
+/* An operator's restore: those that answered, targets for lost members, no unused spares. */
 static void
 answering(void **unused)
 {

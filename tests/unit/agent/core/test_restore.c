@@ -1,11 +1,11 @@
 /*
  * tests/unit/agent/core/test_restore.c - a coordinator among agents that answer with the product's
  * code (answer.c, membership.c), while repairs are played: a target has its part as soon as it is
- * told to. Agents die, stop answering, come back, forget, refuse; the checks are the record that all
- * activate, what the operator reads, and that every restore ends in time.
+ * told to. Agents die, stop answering, come back, forget, refuse; the checks are the record that
+ * all activate, what the operator reads, and that every restore ends in time.
  *
- * Five agents in groups of five with m = 2, agent 4 a spare where nothing else is said. Time goes in
- * steps of 100 ms.
+ * Five agents in groups of five with m = 2, agent 4 a spare where nothing else is said. Time goes
+ * in steps of 100 ms.
  */
 #include "agent/core/answer.h"
 #include "agent/core/restore.h"
@@ -542,7 +542,7 @@ the_first_epoch(void **unused)
     assert_int_equal(claims_sent, 0);
 }
 
-/* Who forgot its promises may promise only if enough others remember, and they have met it first. */
+/* An agent that forgot its promises may promise only if enough others remember and have met it. */
 static void
 forgotten_promises(void **unused)
 {
