@@ -2,7 +2,7 @@
 #   make                 ./cairn, lib/libcairn.so, lib/libnccl-profiler-cairn.so, examples/gpt
 #   make demo | test     install what is missing, then run the main job | pass the tests
 #   make check           unit and fault tests without installing anything
-#   make sim [SEEDS=N] [SEED=S] | cluster | interop | fuzz       one suite
+#   make sim [SEEDS=N] [SEED=S] | explore | cluster | interop | fuzz   one suite
 #   make style | layers | headers | format                      all style gates | one | reformat
 #   make bench | bench-peers | bench-convert | bench-detect | bench-plan
 # Knobs: SAN=address,undefined | thread   CC=clang   V=1   BUILD=folder
@@ -63,7 +63,7 @@ ARCHIVES_FOR = $(foreach m,$(NEEDS_$(1)),$(filter $(BUILD)/lib$(m).a,$(ARCHIVES)
 LINK_ARCHIVES = -Wl,--start-group $(filter %.a,$^) -Wl,--end-group
 
 .PHONY: all FORCE clean deps test-deps demo test check sim cluster interop fuzz bench bench-peers
-.PHONY: bench-convert style layers headers format install uninstall
+.PHONY: bench-convert explore style layers headers format install uninstall
 .SECONDARY:
 .DELETE_ON_ERROR:
 all: $(BUILD)/cairn $(BUILD)/libcairn.so $(BUILD)/libnccl-profiler-cairn.so $(BUILD)/gpt
@@ -313,6 +313,19 @@ SEEDS ?= 10000
 SEED  ?=
 sim: $(BUILD)/sim/sim
 	$(Q)$(BUILD)/sim/sim $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
+
+# The explorer: the same files, whose memory it copies away and back (tests/explore/arena.h).
+# SECONDS=N STATES=N WORLD=NAME BUG=N | BUGS=1
+EXPLORE_SRC := $(wildcard tests/explore/*.c) $(filter-out tests/sim/%,$(SIM_SRC))
+$(BUILD)/explore/%.o: %.c $(BUILD)/flags
+	$(Q)mkdir -p $(@D) && $(CC) $(CPPFLAGS) -DCAIRN_PLANTED_BUGS -include tests/explore/arena.h \
+	    $(CFLAGS) -MMD -MP -c -o $@ $<
+$(BUILD)/explore/explore: $(EXPLORE_SRC:%.c=$(BUILD)/explore/%.o)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $^ -lisal -lm
+SECONDS ?= 600
+explore: $(BUILD)/explore/explore
+	$(Q)$(BUILD)/explore/explore --seconds $(SECONDS) $(if $(STATES),--states $(STATES)) \
+	    $(if $(WORLD),--world "$(WORLD)") $(if $(BUG),--bug $(BUG)) $(if $(BUGS),--bugs)
 
 # A file includes and calls only what its room may use.
 .PHONY: layers-objects
