@@ -625,7 +625,7 @@ mail_close(struct cairn_agent *agent)
 }
 
 uint32_t
-mail_denied_peers(const struct cairn_agent *agent)
+mail_peers_in(const struct cairn_agent *agent, enum cairn_peer_state state)
 {
     uint32_t count = 0;
 
@@ -633,7 +633,7 @@ mail_denied_peers(const struct cairn_agent *agent)
         struct cairn_transport_peer peer;
 
         cairn_transport_peer_read(agent->transport, node, &peer);
-        count += peer.state == CAIRN_PEER_DENIED;
+        count += peer.state == state;
     }
     return count;
 }

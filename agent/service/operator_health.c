@@ -1,15 +1,12 @@
 /*
  * agent/service/operator_health.c - what all nodes' views say together: protected against what,
  * what would be lost now, what is wrong and what to do about it. Pure.
- *
- * A part of a generation is there when a node that answered holds it complete. A group of k + m
- * members with `missing` parts gone survives m - missing further losses; the job survives what its
- * weakest group does.
  */
 #include "agent/service/operator_health.h"
 
 #include "agent/process/config.h"
 #include "agent/service/operator_coverage.h"
+#include "agent/service/operator_protection.h"
 #include "replan/live/enforce.h"
 
 #include <inttypes.h>
@@ -18,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { STEPS_BEHIND_FACTOR = 4, NODES_NAMED_MAX = 8, VERDICTS_NAMED_MAX = 6 };
+enum { BLOCKED_MS_MIN = 5000, STEPS_BEHIND_FACTOR = 4, NODES_NAMED_MAX = 8, VERDICTS_NAMED_MAX = 6 };
 
 /* A job whose newest generation is younger loses nothing worth a warning, however many of its steps
  * fit in that time. */
@@ -48,20 +45,6 @@ operator_newest(const struct operator_node *nodes, uint32_t node_count, bool *fr
         }
     }
     return newest;
-}
-
-static uint32_t
-part_holder(const struct operator_job *job, struct cairn_generation generation, uint32_t member)
-{
-    for (uint32_t i = 0; i < job->config->node_count; i++)
-        for (uint32_t h = 0; job->nodes[i].known && h < job->nodes[i].part_count; h++) {
-            const struct operator_part *part = &job->nodes[i].parts[h];
-
-            if (part->member == member && part->state == CAIRN_PART_COMPLETE &&
-                cairn_generation_compare(part->generation, generation) == 0)
-                return i;
-        }
-    return UINT32_MAX;
 }
 
 __attribute__((format(printf, 5, 6))) static void
@@ -136,73 +119,6 @@ sum_nodes(const struct operator_job *job, struct operator_health *out)
             out->spilled = &job->files->spilled[i];
     if (job->newest_from_files && out->spilled)
         out->age_ns = out->spilled->age_ns;
-}
-
-/* ---- protection ---- */
-
-static bool
-same_domain(const struct cairn_config *config, uint32_t a, uint32_t b)
-{
-    return a == b || (config->nodes[a].domain[0] &&
-                      strcmp(config->nodes[a].domain, config->nodes[b].domain) == 0);
-}
-
-/* True where every group still has k parts after all nodes of the failure domain of `node` are
- * lost. */
-static bool
-survives_domain_of(const struct operator_job *job, const uint32_t *holders, uint32_t node)
-{
-    for (uint32_t g = 0; g < job->roster->group_count; g++) {
-        const struct cairn_roster_group *group = &job->roster->groups[g];
-        uint32_t lost = 0;
-
-        for (uint32_t p = 0; p < group->count; p++) {
-            uint32_t holder = holders[group->members[p]];
-
-            lost += holder == UINT32_MAX || same_domain(job->config, holder, node);
-        }
-        if (lost > group->parity)
-            return false;
-    }
-    return true;
-}
-
-static void
-find_protection(const struct operator_job *job, struct operator_health *out)
-{
-    const struct cairn_roster *roster = job->roster;
-    uint32_t *holders;
-
-    out->survives = -1;
-    if (!roster || job->newest.step == 0 || job->newest_from_files)
-        return;
-    holders = calloc(roster->member_count, sizeof *holders);
-    if (!holders)
-        return;
-    out->parts = roster->member_count;
-    out->group_count = roster->group_count;
-    for (uint32_t m = 0; m < roster->member_count; m++) {
-        holders[m] = part_holder(job, job->newest, m);
-        out->missing += holders[m] == UINT32_MAX;
-    }
-    out->survives = INT32_MAX;
-    out->parity = UINT32_MAX;
-    for (uint32_t g = 0; g < roster->group_count; g++) {
-        const struct cairn_roster_group *group = &roster->groups[g];
-        int32_t left = (int32_t)group->parity;
-
-        for (uint32_t p = 0; p < group->count; p++)
-            left -= holders[group->members[p]] == UINT32_MAX;
-        if (left < out->survives)
-            out->survives = left;
-        if (group->parity < out->parity)
-            out->parity = group->parity;
-    }
-    out->survives_domain = true;
-    for (uint32_t i = 0; out->survives_domain && i < job->config->node_count; i++)
-        if (job->nodes[i].known)
-            out->survives_domain = survives_domain_of(job, holders, i);
-    free(holders);
 }
 
 /* ---- checks ---- */
@@ -316,6 +232,12 @@ check_generation(const struct operator_job *job, struct operator_health *health)
                   "set `parity` to 1 or more, with more than that many nodes",
                   "a lost node is not covered: m = 0; the death of trainers%s is",
                   health->unkept ? "" : " and of the agent");
+    else if (health->missing == 0 && health->survives < (int32_t)health->parity)
+        add_check(health, OPERATOR_WARN, "parts-together",
+                  "start the missing agents, or add a node: a repair moves a part there",
+                  "a node holds several parts of one group: %d more lost node%s can be survived, "
+                  "not %u",
+                  health->survives, health->survives == 1 ? "" : "s", health->parity);
     else if (health->parity < job->config->parity)
         add_check(health, OPERATOR_WARN, "less-parity",
                   "start the missing agents and run `cairn restore`",
@@ -357,6 +279,81 @@ check_rest(const struct operator_job *job, struct operator_health *health)
                   "mend the directory, or set `spill_dir` to another",
                   "the spill directory cannot be read: %s: %s", job->config->spill_dir,
                   cairn_err_text(job->files->err));
+}
+
+/* Who blocks the generation that is due, as its leader knows. */
+static void
+check_blocker(const struct operator_node *leader, struct operator_health *health)
+{
+    uint64_t agent = leader->blocked_agent, other = leader->blocked_for_agent;
+    char cause[96];
+
+    if (leader->blocked_step == 0 || leader->blocked_ms < BLOCKED_MS_MIN)
+        return;
+    switch ((enum cairn_wait)leader->blocked_cause) {
+    case CAIRN_WAIT_TRAINERS:
+        snprintf(cause, sizeof cause, "node %" PRIu64 " waits for its trainers", agent);
+        break;
+    case CAIRN_WAIT_BLOCKS:
+        snprintf(cause, sizeof cause, "node %" PRIu64 " waits for blocks of node %" PRIu64, agent,
+                 other);
+        break;
+    case CAIRN_WAIT_PARITY:
+        snprintf(cause, sizeof cause, "node %" PRIu64 " waits until node %" PRIu64 " has its blocks",
+                 agent, other);
+        break;
+    case CAIRN_WAIT_HERE:
+        snprintf(cause, sizeof cause, "node %" PRIu64 " computes checksums or stores the record",
+                 agent);
+        break;
+    default:
+        snprintf(cause, sizeof cause, "node %" PRIu64 " hears nothing of node %" PRIu64, agent,
+                 other == UINT32_MAX ? agent : other);
+        break;
+    }
+    add_check(health, OPERATOR_WARN, "commit-blocked",
+              "look at the log of the node that is named last, at its trainers and its network",
+              "step %" PRIu64 " is not committed since %" PRIu64 " s: %s", leader->blocked_step,
+              leader->blocked_ms / 1000, cause);
+}
+
+/* Why nothing is captured: no run is assembled, options differ, or an agent is blank. */
+static void
+check_run(const struct operator_job *job, struct operator_health *health)
+{
+    const struct operator_node *refused = NULL, *different = NULL;
+    uint32_t blank = 0, versions = 0;
+
+    for (uint32_t i = 0; i < job->config->node_count; i++) {
+        const struct operator_node *node = &job->nodes[i];
+
+        if (!node->known)
+            continue;
+        check_blocker(node, health);
+        blank += node->blank != 0;
+        versions += node->version_peers != 0;
+        if (node->refusal[0] && !refused)
+            refused = node;
+        if (node->mismatch[0] && !different)
+            different = node;
+    }
+    if (refused && health->trainers)
+        add_check(health, OPERATOR_WARN, "run-not-assembled",
+                  "mend what is named; nothing is captured until then", "%s", refused->refusal);
+    if (different)
+        add_check(health, OPERATOR_CRITICAL, "options-differ",
+                  "give all nodes the same options, and restart the agents that differ", "%s",
+                  different->mismatch);
+    if (versions)
+        add_check(health, OPERATOR_WARN, "versions-differ", "upgrade the older agents",
+                  "%u node%s refuse%s an agent that speaks no version of the protocol that they "
+                  "speak; the agents' logs name the versions",
+                  versions, versions == 1 ? "" : "s", versions == 1 ? "s" : "");
+    if (blank)
+        add_check(health, OPERATOR_WARN, "node-blank",
+                  "wait for the repair, or run `cairn restore`",
+                  "%u node%s lost its memory and is no member until a repair takes it in", blank,
+                  blank == 1 ? "" : "s");
 }
 
 /* What is slow or hangs. A job that stands still is as bad as one that is lost; the verdicts have
@@ -434,9 +431,10 @@ operator_health_find(const struct operator_job *job, struct operator_health *out
     memset(out, 0, sizeof *out);
     sum_nodes(job, out);
     operator_coverage_sum(job, out);
-    find_protection(job, out);
+    operator_protection_find(job, out);
     check_nodes(job, out);
     check_generation(job, out);
+    check_run(job, out);
     check_verdicts(job, out);
     check_coverage(out);
     check_rest(job, out);

@@ -9,8 +9,10 @@
 #include "agent/service/operator_coverage.h"
 #include "agent/service/replanning.h"
 #include "agent/service/timing.h"
+#include "transport/transport.h"
 
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,6 +25,17 @@ static const struct field {
 #define FIELD(name) {#name, offsetof(struct operator_node, name)},
     OPERATOR_NODE_LIST(FIELD)
 #undef FIELD
+};
+
+/* Texts; empty ones are left out. */
+static const struct text_field {
+    const char *name;
+    size_t offset;
+    size_t bytes;
+} texts[] = {
+    {"refusal", offsetof(struct operator_node, refusal), sizeof((struct operator_node *)0)->refusal},
+    {"mismatch", offsetof(struct operator_node, mismatch),
+     sizeof((struct operator_node *)0)->mismatch},
 };
 
 static uint64_t
@@ -104,8 +117,18 @@ operator_node_fill(struct cairn_agent *agent, struct operator_node *out)
     out->blank = view.blank;
     out->fenced = view.fenced;
     out->busy = view.busy;
+    out->run = view.run;
+    out->next_step = view.next_step;
+    out->dropped_messages = agent->mail.dropped + view.dropped_messages;
+    out->blocked_step = view.blocker.generation.step;
+    out->blocked_agent = view.blocker.agent;
+    out->blocked_for_agent = view.blocker.for_agent;
+    out->blocked_cause = view.blocker.cause;
+    out->blocked_ms = view.blocker.for_ms;
+    snprintf(out->refusal, sizeof out->refusal, "%s", view.refusal ? view.refusal : "");
     out->unkept = agent->unkept;
-    out->denied_peers = mail_denied_peers(agent);
+    out->denied_peers = mail_peers_in(agent, CAIRN_PEER_DENIED);
+    out->version_peers = mail_peers_in(agent, CAIRN_PEER_VERSION);
     out->last_step = view.last_step;
     out->committed_epoch = view.committed.epoch;
     out->committed_step = view.committed.step;
@@ -153,6 +176,14 @@ operator_node_write(struct cairn_json_writer *writer, const struct operator_node
         memcpy(&value, (const char *)node + fields[i].offset, sizeof value);
         cairn_json_write_key(writer, fields[i].name);
         cairn_json_write_u64(writer, value);
+    }
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        const char *text = (const char *)node + texts[i].offset;
+
+        if (text[0] == '\0')
+            continue;
+        cairn_json_write_key(writer, texts[i].name);
+        cairn_json_write_string(writer, text);
     }
     cairn_json_write_key(writer, "parts");
     cairn_json_write_array_begin(writer);
@@ -202,6 +233,18 @@ read_part(struct cairn_json_reader *reader, struct operator_node *node)
                                   .age_ns = numbers[7]};
 }
 
+/* Reads the text of this name. False: it is none. */
+static bool
+read_text(struct cairn_json_reader *reader, struct operator_node *node, const char *name)
+{
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+        if (strcmp(name, texts[i].name) == 0) {
+            cairn_json_read_string(reader, (char *)node + texts[i].offset, texts[i].bytes);
+            return true;
+        }
+    return false;
+}
+
 /* The field with this name; NULL: it comes from a newer version. */
 static uint64_t *
 find_field(struct operator_node *node, const char *name)
@@ -232,6 +275,8 @@ operator_node_read(struct cairn_json_reader *reader, struct operator_node *out)
             operator_coverage_read(reader, &node);
             continue;
         }
+        if (read_text(reader, &node, key))
+            continue;
         if (field)
             *field = cairn_json_read_u64(reader, UINT64_MAX);
         else

@@ -218,6 +218,9 @@ put_node(struct cairn_json_writer *writer, const struct operator_job *job, uint3
         write_generation(writer, "complete", newest_complete(node));
         put_u64(writer, "reserved_bytes", node->reserved_bytes);
         put_u64(writer, "uptime_ns", node->uptime_ns);
+        put_u64(writer, "run", node->run);
+        put_u64(writer, "next_step", node->next_step);
+        put_u64(writer, "dropped_messages", node->dropped_messages);
         put_bool(writer, "blank", node->blank);
         put_bool(writer, "fenced", node->fenced);
         put_bool(writer, "busy", node->busy);

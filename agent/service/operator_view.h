@@ -42,8 +42,17 @@ struct operator_part {
     X(blank)  /* has forgotten its part */                                                         \
     X(fenced) /* promised an epoch that is not active yet */                                       \
     X(busy)                                                                                        \
+    X(run)                /* that it takes part in; 0: none is assembled */                        \
+    X(next_step)          /* due; 0: none */                                                       \
+    X(dropped_messages)   /* that arrived malformed, or from another session, epoch or run */      \
+    X(blocked_step)       /* the leader waits to commit it; 0: nothing is blocked */               \
+    X(blocked_agent)      /* who is not done */                                                    \
+    X(blocked_for_agent)  /* whom it waits for; UINT32_MAX: nobody */                              \
+    X(blocked_cause)      /* enum cairn_wait */                                                    \
+    X(blocked_ms)                                                                                  \
     X(unkept)         /* no keeper holds its memory */                                             \
     X(denied_peers)   /* with another key or job, or not who they should be */                     \
+    X(version_peers)  /* that speak no version of the protocol that it speaks */                   \
     X(trainers)       /* attached and registered */                                                \
     X(attached_total) /* trainers since the agent's start */                                       \
     X(local_ranks)    /* that the job runs on this node, 0 unknown */                              \
@@ -88,6 +97,7 @@ struct operator_part {
     X(advice_given_wall_ns)
 
 enum {
+    OPERATOR_MISMATCH_BYTES = 192,
     OPERATOR_KINDS = CAIRN_OPAQUE + 1, /* by enum cairn_kind */
     OPERATOR_UNCOVERED_MAX = 32,
     OPERATOR_RANKS_LISTED_MAX = 1024
@@ -131,6 +141,8 @@ struct operator_node {
 #define OPERATOR_NODE_FIELD(name) uint64_t name;
     OPERATOR_NODE_LIST(OPERATOR_NODE_FIELD)
 #undef OPERATOR_NODE_FIELD
+    char refusal[CAIRN_REFUSAL_BYTES];     /* why no run is assembled; "" */
+    char mismatch[OPERATOR_MISMATCH_BYTES]; /* which option a peer sets differently; "" */
     uint32_t part_count;
     struct operator_part parts[CAIRN_PARTS_MAX];
     struct operator_coverage *coverage; /* owned; NULL: of no rank anything is known */

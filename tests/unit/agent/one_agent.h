@@ -37,7 +37,7 @@
 #define HELPER __attribute__((unused)) static
 
 enum {
-    TIMEOUT_MS = 60000,
+    TIMEOUT_MS = 15000,
     STATE_BYTES = 1 << 20,
     TENSOR_BYTES = 3 * CAIRN_BLOCK_BYTES,
     REGION_BLOCKS = 3
@@ -192,6 +192,7 @@ end_node(void **state)
 /* ---- trainers ---- */
 
 struct trainer {
+    const struct node *node;
     int fd;
     struct cairn_session_reader reader;
     struct cairn_session_writer writer;
@@ -221,6 +222,7 @@ dial_once(const struct node *node, struct trainer *trainer)
     struct sockaddr_un address = {.sun_family = AF_UNIX};
 
     memset(trainer, 0, sizeof *trainer);
+    trainer->node = node;
     for (int i = 0; i < CAIRN_SESSION_FDS_MAX; i++)
         trainer->slot_fds[i] = -1;
     snprintf(address.sun_path, sizeof address.sun_path, "%s", node->config.socket);
@@ -364,14 +366,56 @@ enlist(struct trainer *trainer, uint32_t rank)
     }
 }
 
+/* Waits until the agent has assembled a run of all ranks that are registered. */
+HELPER void
+await_run(const struct node *node)
+{
+    static const char ask[] = "{\"verb\":\"status\"}";
+    const struct cairn_session_operator operation = {ask, sizeof ask - 1};
+    struct cairn_session_hello hello = {.protocol = CAIRN_SESSION_PROTOCOL,
+                                        .role = CAIRN_ROLE_OPERATOR};
+    bool assembled = false;
+
+    for (uint64_t end = now_ms() + TIMEOUT_MS; !assembled; usleep(10000)) {
+        struct cairn_session_operator_reply reply = {0};
+        struct trainer status;
+        char text[1 << 16] = "";
+
+        greet(node, &status, &hello);
+        expect(&status, CAIRN_SESSION_WELCOME);
+        assert_int_equal(cairn_session_put_operator(&status.writer, &operation), CAIRN_OK);
+        while (!reply.final) {
+            expect(&status, CAIRN_SESSION_OPERATOR_REPLY);
+            assert_int_equal(cairn_session_take_operator_reply(&status.frame, &reply), CAIRN_OK);
+            snprintf(text + strlen(text), sizeof text - strlen(text), "%.*s",
+                     (int)reply.text_bytes, reply.text);
+        }
+        hang_up(&status);
+        assembled = strstr(text, "\"run\":") && !strstr(text, "\"run\":0,") &&
+                    !strstr(text, "\"run\": 0,");
+        if (now_ms() > end)
+            fail_msg("no run is assembled: %s", text);
+    }
+}
+
+/* The agent forms its epoch and assembles a run before it grants a step. */
 HELPER struct cairn_session_grant
 begin(struct trainer *trainer, uint64_t step)
 {
     struct cairn_session_begin frame = {.step = step};
     struct cairn_session_grant grant;
+    struct cairn_session_skip skip;
+    int got;
 
+    await_run(trainer->node);
     assert_int_equal(cairn_session_put_begin(&trainer->writer, &frame), CAIRN_OK);
-    expect(trainer, CAIRN_SESSION_GRANT);
+    do
+        got = receive(trainer);
+    while (got == CAIRN_SESSION_EPOCH);
+    if (got == CAIRN_SESSION_SKIP &&
+        cairn_session_take_skip(&trainer->frame, &skip) == CAIRN_OK)
+        fail_msg("step %u is not granted: reason %u: %s", (unsigned)step, skip.reason, skip.text);
+    assert_int_equal(got, CAIRN_SESSION_GRANT);
     assert_int_equal(cairn_session_take_grant(&trainer->frame, &grant), CAIRN_OK);
     return grant;
 }
