@@ -185,15 +185,73 @@ a_hosted_part_is_there(void **state)
     lose(scene, 1);
     health = look(scene);
     assert_int_equal(health->missing, 0);
-    assert_int_equal(health->survives, 2);
-    assert_true(health->survives_domain); /* node 2 takes two parts along, and two may go */
+    assert_int_equal(health->survives, 1); /* node 2 takes two parts along */
+    assert_true(health->survives_domain);  /* and two may go */
+    assert_non_null(check_of(health, "parts-together"));
     scene->nodes[2].parts[2] = scene->nodes[0].parts[0];
     scene->nodes[2].part_count = 3;
     lose(scene, 0);
     health = look(scene);
     assert_int_equal(health->missing, 0);
+    assert_int_equal(health->survives, 0);
     assert_false(health->survives_domain);
-    assert_non_null(check_of(health, "domain-not-covered"));
+}
+
+static void
+a_part_that_is_held_twice_is_lost_with_both(void **state)
+{
+    struct scene *scene = *state;
+    const struct operator_health *health;
+
+    scene->nodes[2].parts[1] = scene->nodes[1].parts[0];
+    scene->nodes[2].part_count = 2;
+    health = look(scene);
+    assert_int_equal(health->missing, 0);
+    assert_int_equal(health->survives, 2); /* nodes 1 and 2 take two parts along, as any two do */
+    assert_null(check_of(health, "parts-together"));
+    lose(scene, 1);
+    assert_int_equal(look(scene)->survives, 1);
+}
+
+static void
+who_blocks_a_commit_is_named(void **state)
+{
+    struct scene *scene = *state;
+    const struct operator_health *health;
+    const struct operator_check *check;
+
+    scene->nodes[0].blocked_step = 120;
+    scene->nodes[0].blocked_agent = 3;
+    scene->nodes[0].blocked_for_agent = 5;
+    scene->nodes[0].blocked_cause = CAIRN_WAIT_BLOCKS;
+    scene->nodes[0].blocked_ms = 12000;
+    health = look(scene);
+    check = check_of(health, "commit-blocked");
+    assert_non_null(check);
+    assert_string_equal(check->what,
+                        "step 120 is not committed since 12 s: node 3 waits for blocks of node 5");
+    scene->nodes[0].blocked_ms = 1000; /* as long as a commit may take */
+    assert_null(check_of(look(scene), "commit-blocked"));
+}
+
+static void
+what_keeps_a_run_from_starting_is_shown(void **state)
+{
+    struct scene *scene = *state;
+    const struct operator_health *health;
+
+    snprintf(scene->nodes[0].refusal, sizeof scene->nodes[0].refusal, "w: no rank holds it");
+    snprintf(scene->nodes[1].mismatch, sizeof scene->nodes[1].mismatch,
+             "node 4: parity is 1 there, 2 here");
+    scene->nodes[2].version_peers = 1;
+    scene->nodes[3].blank = 1;
+    health = look(scene);
+    assert_int_equal(health->level, OPERATOR_CRITICAL);
+    assert_string_equal(check_of(health, "run-not-assembled")->what, "w: no rank holds it");
+    assert_string_equal(check_of(health, "options-differ")->what,
+                        "node 4: parity is 1 there, 2 here");
+    assert_non_null(check_of(health, "versions-differ"));
+    assert_non_null(check_of(health, "node-blank"));
 }
 
 static void
@@ -910,6 +968,9 @@ main(void)
                                        SCENE(losses_up_to_parity_warn),
                                        SCENE(one_loss_more_is_critical),
                                        SCENE(a_hosted_part_is_there),
+                                       SCENE(a_part_that_is_held_twice_is_lost_with_both),
+                                       SCENE(who_blocks_a_commit_is_named),
+                                       SCENE(what_keeps_a_run_from_starting_is_shown),
                                        SCENE(domains_are_counted),
                                        SCENE(each_trouble_has_its_check),
                                        SCENE(trainers_outside_the_epoch_are_critical),
