@@ -29,6 +29,7 @@ conduct_inventory(const struct cairn_core *core)
 
     return (struct inventory_self){.incarnation = core->options.incarnation,
                                    .promised = membership->promised,
+                                   .promised_roster = membership->promised_roster,
                                    .active = membership->record.epoch,
                                    .blank = membership->blank,
                                    .knows = membership->knows,
@@ -65,7 +66,8 @@ agent_above(const struct cairn_core *core)
 {
     uint32_t self = core->membership.self_member;
 
-    return agent_of(core, self == UINT32_MAX || self == 0 ? 0 : tree_parent(self, member_count(core)));
+    return agent_of(core,
+                    self == UINT32_MAX || self == 0 ? 0 : tree_parent(self, member_count(core)));
 }
 
 static void
@@ -219,8 +221,8 @@ conduct_settle(struct cairn_core *core)
         if (conduct_leads(core))
             conduct_decision(core, &core->leader.decision, core->leader.refusal);
         retention = conduct_retention(core);
-        conduct_outcome(core, run_grant(&core->env, &core->run, &core->parts, &core->membership,
-                                        &retention));
+        conduct_outcome(
+            core, run_grant(&core->env, &core->run, &core->parts, &core->membership, &retention));
     } while (conduct_leads(core) && core->leader.decision.serial > core->run.decision.serial);
 }
 
@@ -230,7 +232,8 @@ conduct_settle(struct cairn_core *core)
 static void
 say_again_above(struct cairn_core *core)
 {
-    struct cairn_message done = env_message(&core->env, CAIRN_MSG_DONE, core->membership.record.epoch);
+    struct cairn_message done =
+        env_message(&core->env, CAIRN_MSG_DONE, core->membership.record.epoch);
     struct cairn_message report =
         env_message(&core->env, CAIRN_MSG_REPORT, core->membership.record.epoch);
     struct cairn_message snapshot =

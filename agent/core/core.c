@@ -22,9 +22,8 @@ load_parts(struct cairn_core *core, const struct cairn_bytes *records, uint32_t 
 {
     *dropped = 0;
     for (uint32_t i = 0; records && i < CAIRN_PARTS_MAX; i++) {
-        cairn_err err = records[i].len == 0
-                            ? CAIRN_OK
-                            : part_load(&core->options, &core->parts, i, records[i]);
+        cairn_err err =
+            records[i].len == 0 ? CAIRN_OK : part_load(&core->options, &core->parts, i, records[i]);
 
         if (err == CAIRN_NOMEM)
             return err;
@@ -132,8 +131,8 @@ take_captured(struct cairn_core *core, const struct cairn_event_captured *captur
 
     if (!part || part->state != CAIRN_PART_OPEN || captured->rank >= core->run.trainers.ranks)
         return;
-    outcome.progress = save_captured(&core->env, &core->parts, part, captured->rank,
-                                     run_everyone(&core->run));
+    outcome.progress =
+        save_captured(&core->env, &core->parts, part, captured->rank, run_everyone(&core->run));
     conduct_outcome(core, outcome);
 }
 
@@ -155,23 +154,27 @@ take_answer(struct cairn_core *core, const struct cairn_event *event)
     struct outcome outcome = {.generation = answer->generation};
     struct inventory_self self;
 
-    if (!part || (event->type != CAIRN_EVENT_OPENED &&
-                  (part->state == CAIRN_PART_FREE ||
-                   !generation_is(part->generation, answer->generation))))
-        return;
-    if (event->type == CAIRN_EVENT_VERIFIED) {
+    if (event->type ==
+        CAIRN_EVENT_VERIFIED) { /* perhaps of a part that is gone: it waits no more */
         self = conduct_inventory(core);
         parts_verified(&core->env, &core->parts, answer);
         answer_progress(&core->env, &core->answering, &core->parts, &self);
-    } else if (event->type == CAIRN_EVENT_OPENED) {
+        return;
+    }
+    if (event->type == CAIRN_EVENT_OPENED) {
         repair_opened(&core->env, &core->repair, &core->parts, answer);
-    } else if (part->state == CAIRN_PART_REBUILDING) {
+        return;
+    }
+    if (!part || part->state == CAIRN_PART_FREE ||
+        !generation_is(part->generation, answer->generation))
+        return;
+    if (part->state == CAIRN_PART_REBUILDING) {
         repair_finished(&core->env, &core->repair, &core->parts, answer);
     } else {
-        outcome.progress = event->type == CAIRN_EVENT_SEALED
-                               ? save_sealed(&core->env, &core->parts, part,
-                                             &core->run.decision, answer)
-                               : save_finished(&core->env, &core->parts, part, answer);
+        outcome.progress =
+            event->type == CAIRN_EVENT_SEALED
+                ? save_sealed(&core->env, &core->parts, part, &core->run.decision, answer)
+                : save_finished(&core->env, &core->parts, part, answer);
         conduct_outcome(core, outcome);
     }
 }
@@ -249,7 +252,7 @@ take_spilled(struct cairn_core *core, const struct cairn_event_pin *spilled)
 {
     const struct cairn_generation *new = &spilled->generation, *old = &core->spilled;
 
-    if (new->epoch > old->epoch || (new->epoch == old->epoch && new->step > old->step))
+    if (new->epoch > old->epoch || (new->epoch == old->epoch &&new->step > old->step))
         core->spilled = *new;
 }
 
@@ -273,12 +276,12 @@ say_waiting(struct cairn_core *core)
         return;
     core->run.waiting_ns = core->env.now_ns;
     cause = save_waits_for(part, run_everyone(&core->run), &for_agent);
-    message.as.waiting = (struct cairn_message_waiting){
-        .generation = part->generation,
-        .agent = core->options.self,
-        .cause = cause,
-        .for_agent = for_agent,
-        .for_ms = (core->env.now_ns - part->progress_ns) / 1000000};
+    message.as.waiting =
+        (struct cairn_message_waiting){.generation = part->generation,
+                                       .agent = core->options.self,
+                                       .cause = cause,
+                                       .for_agent = for_agent,
+                                       .for_ms = (core->env.now_ns - part->progress_ns) / 1000000};
     conduct_to_leader(core, &message);
 }
 
