@@ -262,8 +262,10 @@ leader_report(struct env *env, struct leader *leader, const struct membership *m
     leader->due.begun = max_u64(leader->due.begun, report->begun);
     /* A leader that has restarted learns what it told before from those who heard it. */
     if (report->committed.epoch == membership->record.epoch &&
-        generation_later(report->committed, leader->decision.committed))
+        generation_later(report->committed, leader->decision.committed)) {
         leader->decision.committed = report->committed;
+        decide(env, leader, membership);
+    }
     if (leader->assembled && !changed)
         return;
     if (leader->assembled || leader->auditing) {
