@@ -3,42 +3,47 @@
  * adopted memory.
  *
  * The first byte chooses: 0 a message, 1 a roster, 2 an epoch record, 3 an inventory, 4 a seal, 5 a
- * holding's record, 8 pieces of tensors, 9 a manifest whose tensors are added up; 6 and the others:
- * messages and events given to a core of four agents (odd: to the first of them) one after the
- * other, REBUILD bodies, votes, layouts and activations among them, with numbers that mean
- * something to it. Nothing may break an assertion, and what is taken must pack to the same bytes.
+ * part's record, 8 pieces of tensors, 9 a manifest whose tensors are added up, 10 a repair's plan,
+ * 11 a stored epoch; 6 and the others: messages and events given to a core of four agents (odd: to
+ * the first of them, the leader) one after the other, with numbers that mean something to it.
+ * Nothing may break an assertion, and what is taken must pack to the same bytes.
  */
-#include "agent/core/core_state.h"
+#include "agent/core/inventory.h"
+#include "agent/core/record.h"
+#include "agent/core/repair.h"
 #include "base/log.h"
+#include "snapshot/tiling.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t bytes_len);
 
-enum { AGENTS = 4 };
+enum { AGENTS = 4, EPOCH = 0x10001, RUN = 7, STEP = 3, BLOCKS = 5, PACKED_MAX = 8192 };
 
 static uint32_t self = 1;
+static uint64_t now_ns;
 
 static struct cairn_core *
 new_core(struct cairn_bytes epoch, struct cairn_bytes record)
 {
+    static const bool spares[AGENTS];
     const struct cairn_core_options options = {.self = self,
                                                .agent_count = AGENTS,
+                                               .spares = spares,
                                                .parity = 1,
                                                .group_size = 4,
                                                .slots = 2,
                                                .slot_blocks = 64,
                                                .parity_blocks = 64,
                                                .every_steps = 1,
-                                               .incarnation = 1,
+                                               .incarnation = UINT64_C(1) << 20,
                                                .heartbeat_interval_ns = 1000,
                                                .dead_after_ns = 10000,
                                                .repair_after_ns = 10000,
-                                               .resend_after_ns = 1000,
                                                .claim_timeout_ns = 10000,
                                                .rebuild_timeout_ns = 20000};
-    struct cairn_bytes records[CAIRN_HOLDINGS_MAX] = {record};
+    struct cairn_bytes records[CAIRN_PARTS_MAX] = {record};
     struct cairn_core *core = NULL;
     uint32_t dropped;
 
@@ -46,20 +51,46 @@ new_core(struct cairn_bytes epoch, struct cairn_bytes record)
                                                                                        : NULL;
 }
 
-static void take(struct cairn_core *core, struct cairn_event event, uint64_t now_ns, int depth);
+/* ---- a core that answers itself ---- */
+
+static void take(struct cairn_core *core, struct cairn_event event, int depth);
+
+static void
+take_message(struct cairn_core *core, const struct cairn_message *message, bool payload_ok,
+             int depth)
+{
+    static const uint8_t empty;
+    struct cairn_message copy = *message;
+    struct cairn_event event = {.type = CAIRN_EVENT_MESSAGE,
+                                .as.message = {.message = &copy, .payload_ok = payload_ok}};
+
+    if (!copy.bytes)
+        copy.bytes = &empty; /* as unpacked */
+    take(core, event, depth);
+}
 
 /* Answers at once what the core asks its driver for. */
 static void
-answer(struct cairn_core *core, const struct cairn_action *action, uint64_t now_ns, int depth)
+answer(struct cairn_core *core, const struct cairn_action *action, int depth)
 {
+    static const uint8_t zeros[8 * CAIRN_MESSAGE_BLOCKS_MAX];
     static const uint64_t crcs[1024];
-    struct cairn_holding_view view;
-    struct cairn_event event = {.holding = action->holding,
-                                .generation = action->generation,
-                                .item = action->item,
-                                .request = action->request};
+    struct cairn_part_view view;
+    struct cairn_event event = {.as.answer = {.part = action->as.part.part,
+                                              .request = action->as.part.request,
+                                              .generation = action->as.part.generation}};
+    struct cairn_message message = action->as.send.message;
 
     switch (action->type) {
+    case CAIRN_ACTION_SEND:
+        if (message.to != self)
+            return;
+        if (message.kind == CAIRN_MSG_WRITE) { /* the process fills these in */
+            message.bytes = zeros;
+            message.bytes_len = 8 * message.as.write.count;
+        }
+        take_message(core, &message, true, depth);
+        return;
     case CAIRN_ACTION_SEAL:
         event.type = CAIRN_EVENT_SEALED;
         break;
@@ -70,121 +101,318 @@ answer(struct cairn_core *core, const struct cairn_action *action, uint64_t now_
         event.type = CAIRN_EVENT_OPENED;
         break;
     case CAIRN_ACTION_DECODE:
-        event.type = CAIRN_EVENT_DECODED;
+        event = (struct cairn_event){
+            .type = CAIRN_EVENT_DECODED,
+            .as.decoded = {.item = action->as.decode.item, .request = action->as.decode.request}};
         break;
     case CAIRN_ACTION_FINISH:
         event.type = CAIRN_EVENT_FINISHED;
-        if (cairn_core_look_holding(core, action->holding, &view) && view.stripes)
-            event.count = cairn_stripes_area_blocks(view.stripes, view.position, CAIRN_AREA_PARITY);
-        event.crcs = crcs;
-        if (event.count > 1024)
+        if (cairn_core_look_part(core, action->as.part.part, &view) && view.stripes)
+            event.as.answer.count =
+                cairn_stripes_area_blocks(view.stripes, view.position, CAIRN_AREA_PARITY);
+        event.as.answer.crcs = crcs;
+        if (event.as.answer.count > 1024)
             return;
         break;
     default:
         return;
     }
-    take(core, event, now_ns, depth + 1);
+    take(core, event, depth);
 }
 
 static void
-take(struct cairn_core *core, struct cairn_event event, uint64_t now_ns, int depth)
+take(struct cairn_core *core, struct cairn_event event, int depth)
 {
     struct cairn_actions actions = {0};
 
     event.now_ns = now_ns;
     cairn_core_step(core, &event, &actions);
-    for (size_t i = 0; i < actions.count; i++)
-        if (actions.list[i].type == CAIRN_ACTION_SEND && actions.list[i].message.to >= AGENTS)
+    for (size_t i = 0; i < actions.count; i++) {
+        const struct cairn_action *action = &actions.list[i];
+
+        if (action->type == CAIRN_ACTION_SEND && action->as.send.message.to >= AGENTS)
             abort(); /* an agent that does not exist */
-    for (size_t i = 0; i < actions.count && depth < 4; i++)
-        answer(core, &actions.list[i], now_ns, depth);
+        if (depth < 6)
+            answer(core, action, depth + 1);
+    }
     cairn_actions_fini(&actions);
 }
 
-/* An epoch that means something to the core, or any. */
-static uint64_t
-some_epoch(const struct cairn_core *core, uint8_t choice)
-{
-    struct cairn_core_view view;
+/* ---- values that mean something to it ---- */
 
-    cairn_core_look(core, &view);
-    if (choice < 0x60)
-        return view.active;
-    if (choice < 0xa0)
-        return view.promised;
-    return ((view.promised >> EPOCH_CLAIMANT_BITS) + choice % 3) << EPOCH_CLAIMANT_BITS |
-           choice % 5;
+struct source {
+    const uint8_t *at;
+    const uint8_t *end;
+};
+
+static uint8_t
+byte(struct source *source)
+{
+    return source->at < source->end ? *source->at++ : 0;
 }
 
-/* 20 bytes of small numbers, and what follows them as the message's bytes. */
-static struct cairn_message
-some_message(const struct cairn_core *core, const uint8_t *b, const uint8_t *bytes, uint32_t len)
+static uint64_t
+some_u64(struct source *source)
 {
-    return (struct cairn_message){
-        .type = (enum cairn_message_type)(CAIRN_MSG_HEARTBEAT + b[0] % CAIRN_MESSAGE_TYPE_LAST),
-        .from = b[1] % AGENTS,
-        .to = self,
-        .epoch = some_epoch(core, b[2]),
-        .generation = {some_epoch(core, b[3]), b[4] % 8},
-        .member = b[5] % 6,
-        .area = b[6] % 3,
-        .stripe = b[7] % 6,
-        .row = b[8] % 6,
-        .first_block = b[9],
-        .block_count = b[10] % (CAIRN_MESSAGE_BLOCKS_MAX + 1),
-        .err = b[11] % (CAIRN_INTERNAL + 1),
-        .request = b[12] % 3 ? b[12] % 8 : (uint64_t)b[12] << 8 | b[13],
-        .offset = b[14],
-        .total = (uint64_t)(b[15] | b[16] << 8),
-        .bytes = bytes,
-        .bytes_len = len};
+    uint8_t choice = byte(source);
+
+    if (choice < 0xe0)
+        return choice % 32;
+    return choice < 0xf0 ? EPOCH + (uint64_t)(choice % 4) * 0x10000 : UINT64_C(1) << (choice % 64);
+}
+
+static struct cairn_generation
+some_generation(struct source *source)
+{
+    uint8_t choice = byte(source);
+
+    return (struct cairn_generation){.epoch = EPOCH + (choice >> 6) * UINT64_C(0x10000),
+                                     .step = choice % 8,
+                                     .run = choice & 32 ? RUN + 1 : RUN};
+}
+
+#define SOME_U8(source) byte(source) % 2
+#define SOME_U32(source) byte(source) % 6
+#define SOME_U64(source) some_u64(source)
+#define SOME_GENERATION(source) some_generation(source)
+#define SOME_DECISION(source)                                                                      \
+    (struct cairn_decision)                                                                        \
+    {                                                                                              \
+        .serial = some_u64(source), .run = RUN, .next = byte(source) % 8,                          \
+        .committed = some_generation(source)                                                       \
+    }
+
+static void
+fill(struct cairn_message *message, struct source *source)
+{
+    switch (message->kind) {
+#define FILL_FIELD(type, name) fields->name = SOME_##type(source);
+#define CASE(symbol, value, member)                                                                \
+    case CAIRN_MSG_##symbol: {                                                                     \
+        struct cairn_message_##member *fields = &message->as.member;                               \
+        CAIRN_FIELDS_##symbol(FILL_FIELD)                                                          \
+    } break;
+        CAIRN_MESSAGE_LIST(CASE)
+#undef CASE
+    }
+}
+
+static struct cairn_roster *
+new_roster(void)
+{
+    static const uint32_t agents[AGENTS] = {0, 1, 2, 3};
+    struct cairn_roster *roster = NULL;
+
+    return cairn_roster_build(agents, NULL, AGENTS, 1, AGENTS, &roster) == CAIRN_OK ? roster : NULL;
+}
+
+/* Packs the record of an epoch, whose generation to restore is of step `ready`, if not 0. */
+static uint32_t
+some_record(uint64_t epoch, uint8_t ready, uint8_t *out)
+{
+    uint32_t holders[AGENTS] = {0, 1, 2, 3};
+    struct record_seen seen[AGENTS] = {{0}};
+    struct cairn_roster *roster = new_roster();
+    struct record record = {.epoch = epoch, .roster = roster, .agent_count = AGENTS, .seen = seen};
+    struct cairn_writer writer;
+
+    if (!roster)
+        return 0;
+    if (ready % 8 != 0) {
+        record.ready = (struct cairn_generation){.epoch = EPOCH, .step = ready % 8, .run = RUN};
+        record.ready_roster = roster;
+        record.holders = holders;
+        holders[ready / 64] = ready / 8 % 4;
+    }
+    for (uint32_t a = 0; a < AGENTS; a++)
+        seen[a].incarnation = UINT64_C(1) << 20;
+    cairn_writer_init(&writer, out, PACKED_MAX);
+    record_write(&record, &writer);
+    cairn_roster_drop(roster);
+    return (uint32_t)writer.used_bytes;
+}
+
+/* Packs a plan by which two members are rebuilt somewhere. */
+static uint32_t
+some_plan(uint8_t choice, uint8_t *out)
+{
+    uint32_t holders[AGENTS] = {0, 1, 2, 3};
+    uint32_t targets[AGENTS] = {UINT32_MAX, UINT32_MAX, UINT32_MAX, UINT32_MAX};
+    struct cairn_bad_block bad = {.position = choice % 4, .block = choice / 16};
+    struct plan plan = {.roster = new_roster(),
+                        .holders = holders,
+                        .targets = targets,
+                        .bad = &bad,
+                        .bad_count = choice & 1};
+    struct cairn_writer writer;
+
+    if (!plan.roster)
+        return 0;
+    targets[choice % 4] = choice / 4 % 4;
+    if (!plan.bad_count)
+        holders[choice % 4] = UINT32_MAX;
+    cairn_writer_init(&writer, out, PACKED_MAX);
+    plan_write(&plan, &writer);
+    cairn_roster_drop(plan.roster);
+    return (uint32_t)writer.used_bytes;
+}
+
+/* A message from another agent, with bytes that it may have; false: it would not be taken. */
+static bool
+some_message(struct source *source, const uint8_t *bytes, uint32_t len, uint8_t *packed,
+             struct cairn_message *out)
+{
+    struct cairn_message message;
+    uint8_t body[PACKED_MAX];
+    uint8_t choice;
+    size_t used;
+
+    memset(&message, 0, sizeof message);
+    message.kind = (enum cairn_message_kind)(1 + byte(source) % CAIRN_MESSAGE_KIND_LAST);
+    choice = byte(source);
+    message.from = choice % AGENTS;
+    message.to = self;
+    message.epoch = EPOCH + (choice >> 6) * UINT64_C(0x10000);
+    fill(&message, source);
+    message.bytes = bytes;
+    message.bytes_len = len;
+    if (cairn_message_has_blocks(&message)) {
+        message.bytes_len = 8 * cairn_message_block_count(&message);
+        memset(body, 0, 64);
+        message.bytes = body; /* at most 5 checksums */
+    } else if ((message.kind == CAIRN_MSG_ACTIVATE || message.kind == CAIRN_MSG_CLAIM) &&
+               choice & 4) {
+        message.bytes_len = some_record(message.epoch, byte(source), body);
+        message.bytes = body;
+    } else if (message.kind == CAIRN_MSG_REBUILD && choice & 4) {
+        message.bytes_len = some_plan(byte(source), body);
+        message.bytes = body;
+    }
+    return cairn_message_pack(&message, packed, PACKED_MAX + CAIRN_MESSAGE_HEAD_BYTES_MAX, &used) ==
+               CAIRN_OK &&
+           cairn_message_unpack(packed, used, out) == CAIRN_OK;
+}
+
+/* An event of the trainers or of an operator, or a session. */
+static struct cairn_event
+some_event(struct source *source)
+{
+    static const uint64_t crcs[BLOCKS] = {1, 2, 3, 4, 5};
+    uint8_t choice = byte(source);
+    struct cairn_event event = {0};
+
+    switch (choice % 8) {
+    case 0:
+        event.type = CAIRN_EVENT_RANKS;
+        event.as.ranks = (struct cairn_event_ranks){.ranks = choice / 8 % 3, .blocks = BLOCKS};
+        break;
+    case 1:
+    case 2:
+        event.type = choice % 8 == 1 ? CAIRN_EVENT_BEGIN : CAIRN_EVENT_CANCEL;
+        event.as.step = (struct cairn_event_step){.step = choice / 8};
+        break;
+    case 3:
+        event.type = CAIRN_EVENT_BLOCKS;
+        event.as.blocks = (struct cairn_event_blocks){
+            .generation = some_generation(source), .count = BLOCKS, .crcs = crcs};
+        break;
+    case 4:
+        event.type = CAIRN_EVENT_CAPTURED;
+        event.as.captured = (struct cairn_event_captured){some_generation(source), 0};
+        break;
+    case 5:
+        event.type = CAIRN_EVENT_OPERATOR;
+        event.as.op.operation = (enum cairn_operation)(choice / 8 % (CAIRN_OP_VERIFY + 1));
+        event.as.op.request = choice;
+        break;
+    case 6:
+        event.type = CAIRN_EVENT_PIN;
+        event.as.pin = (struct cairn_event_pin){some_generation(source), choice & 8};
+        break;
+    default:
+        event.type = choice & 64 ? CAIRN_EVENT_PEER_UP : CAIRN_EVENT_PEER_DOWN;
+        event.as.peer =
+            (struct cairn_event_peer){choice / 8 % AGENTS, (UINT64_C(1) << 20) + choice % 2};
+        break;
+    }
+    return event;
+}
+
+/* Brings the core into epoch EPOCH, with sessions to all, in which step STEP is being captured. */
+static void
+enter_epoch(struct cairn_core *core)
+{
+    uint8_t record[PACKED_MAX];
+    struct cairn_message message = {.kind = CAIRN_MSG_POSITION, .to = self, .epoch = EPOCH};
+    struct cairn_event event = {.type = CAIRN_EVENT_PEER_UP};
+
+    for (uint32_t a = 0; a < AGENTS; a++) {
+        event.as.peer = (struct cairn_event_peer){a, UINT64_C(1) << 20};
+        take(core, event, 0);
+    }
+    message.as.position = (struct cairn_message_position){UINT64_C(1) << 20, EPOCH, 0, 1};
+    for (uint32_t a = 0; a < AGENTS; a++) {
+        message.from = a;
+        if (a != self)
+            take_message(core, &message, true, 0);
+    }
+    message = (struct cairn_message){
+        .kind = CAIRN_MSG_ACTIVATE, .from = 2, .to = self, .epoch = EPOCH, .bytes = record};
+    message.bytes_len = some_record(EPOCH, 0, record);
+    message.as.activate.promised = EPOCH;
+    take_message(core, &message, true, 0);
+    event = (struct cairn_event){.type = CAIRN_EVENT_RANKS,
+                                 .as.ranks = {.ranks = 1, .blocks = BLOCKS}};
+    take(core, event, 0);
+    message = (struct cairn_message){
+        .kind = CAIRN_MSG_DECISION, .from = 0, .to = self, .epoch = EPOCH};
+    message.as.decision.decision = (struct cairn_decision){.serial = 1, .run = RUN, .next = STEP};
+    if (self != 0)
+        take_message(core, &message, true, 0);
+    event = (struct cairn_event){.type = CAIRN_EVENT_BEGIN, .as.step = {.step = STEP}};
+    take(core, event, 0);
 }
 
 static void
 some_messages(const uint8_t *bytes, size_t bytes_len)
 {
-    enum { HEAD = 22 };
-    static const uint64_t crcs[5] = {1, 2, 3, 4, 5};
+    enum { HEAD = 26 };
+    static uint8_t packed[PACKED_MAX + CAIRN_MESSAGE_HEAD_BYTES_MAX];
     struct cairn_bytes none = {0};
-    struct cairn_core *core = new_core(none, none);
-    struct cairn_event event = {.type = CAIRN_EVENT_RANKS, .count = 1, .blocks = 5};
-    uint64_t now_ns = 1;
+    struct cairn_core *core;
 
+    now_ns = 1;
+    core = new_core(none, none);
     if (!core)
         return;
-    take(core, event, now_ns, 0);
-    take(core, (struct cairn_event){.type = CAIRN_EVENT_BEGIN, .step = 3}, now_ns, 0);
+    enter_epoch(core);
     while (bytes_len >= HEAD) {
+        struct source source = {bytes + 2, bytes + HEAD};
         uint32_t len = (uint32_t)(bytes[0] | (bytes[1] & 3) << 8);
         uint8_t what = bytes[1] >> 2;
         struct cairn_message message;
 
         len = len < bytes_len - HEAD ? len : (uint32_t)(bytes_len - HEAD);
-        message = some_message(core, bytes + 2, bytes + HEAD, len);
-        event = (struct cairn_event){.type = CAIRN_EVENT_MESSAGE,
-                                     .message = &message,
-                                     .payload_ok = what % 2,
-                                     .step = message.generation.step,
-                                     .generation = message.generation,
-                                     .first_block = 0,
-                                     .count = 5,
-                                     .crcs = crcs,
-                                     .operation = (enum cairn_operation)(message.err % 5)};
-        if (what > 56)
-            event.type = CAIRN_EVENT_OPERATOR;
-        else if (what > 50)
-            event.type = CAIRN_EVENT_BLOCKS;
-        else if (what > 44)
-            event.type = CAIRN_EVENT_DONE;
-        else if (what > 40)
-            event.type = CAIRN_EVENT_BEGIN;
-        take(core, event, now_ns, 0);
+        if (what > 44)
+            take(core, some_event(&source), 0);
+        else if (some_message(&source, bytes + HEAD, len, packed, &message))
+            take_message(core, &message, what % 4 != 0, 0);
         now_ns += 700;
-        take(core, (struct cairn_event){.type = CAIRN_EVENT_TICK}, now_ns, 0);
+        take(core, (struct cairn_event){.type = CAIRN_EVENT_TICK}, 0);
         bytes += HEAD + len;
         bytes_len -= HEAD + len;
     }
     cairn_core_destroy(core);
+}
+
+/* ---- packed values ---- */
+
+static void
+must_equal(const struct cairn_writer *writer, const uint8_t *bytes, size_t bytes_len)
+{
+    if (cairn_writer_done(writer) != CAIRN_OK || writer->used_bytes != bytes_len ||
+        memcmp(writer->bytes, bytes, bytes_len) != 0)
+        abort();
 }
 
 static void
@@ -204,34 +432,83 @@ one_message(const uint8_t *bytes, size_t bytes_len)
 static void
 one_roster(const uint8_t *bytes, size_t bytes_len)
 {
-    struct cairn_roster *table = NULL;
+    struct cairn_roster *roster = NULL;
     struct cairn_reader reader;
     struct cairn_writer writer;
     uint8_t *again = malloc(bytes_len + 1);
 
     cairn_reader_init(&reader, bytes, bytes_len);
-    if (again && cairn_roster_read(&reader, &table) == CAIRN_OK &&
+    if (again && cairn_roster_read(&reader, &roster) == CAIRN_OK &&
         cairn_reader_done(&reader) == CAIRN_OK) {
         cairn_writer_init(&writer, again, bytes_len);
-        cairn_roster_write(table, &writer);
-        if (cairn_writer_done(&writer) != CAIRN_OK || writer.used_bytes != bytes_len ||
-            memcmp(again, bytes, bytes_len) != 0)
-            abort();
+        cairn_roster_write(roster, &writer);
+        must_equal(&writer, bytes, bytes_len);
     }
-    cairn_roster_drop(table);
+    cairn_roster_drop(roster);
     free(again);
+}
+
+static void
+one_record(const uint8_t *bytes, size_t bytes_len)
+{
+    struct record record = {0};
+    struct cairn_reader reader;
+    struct cairn_writer writer;
+    uint8_t *again = malloc(bytes_len + 1);
+
+    cairn_reader_init(&reader, bytes, bytes_len);
+    if (again && record_read(&reader, &record) == CAIRN_OK &&
+        cairn_reader_done(&reader) == CAIRN_OK) {
+        cairn_writer_init(&writer, again, bytes_len);
+        record_write(&record, &writer);
+        must_equal(&writer, bytes, bytes_len);
+    }
+    record_fini(&record);
+    free(again);
+}
+
+static void
+one_plan(const uint8_t *bytes, size_t bytes_len)
+{
+    struct plan plan = {0};
+    struct cairn_reader reader;
+    struct cairn_writer writer;
+    uint8_t *again = malloc(bytes_len + 1);
+
+    cairn_reader_init(&reader, bytes, bytes_len);
+    if (again && plan_read(&reader, AGENTS, &plan) == CAIRN_OK) {
+        cairn_writer_init(&writer, again, bytes_len);
+        plan_write(&plan, &writer);
+        must_equal(&writer, bytes, bytes_len);
+    }
+    plan_fini(&plan);
+    free(again);
+}
+
+static void
+one_inventory(const uint8_t *bytes, size_t bytes_len)
+{
+    struct inventory inventory = {0};
+    struct cairn_reader reader;
+
+    cairn_reader_init(&reader, bytes, bytes_len);
+    if (inventory_read(&reader, &inventory) == CAIRN_OK)
+        inventory_fini(&inventory);
 }
 
 static void
 one_seal(const uint8_t *bytes, size_t bytes_len)
 {
-    struct cairn_generation generation = {.epoch = 1, .step = 1};
-    struct seal seal = {.bytes = malloc(bytes_len + 1), .len = bytes_len, .received = bytes_len};
+    struct cairn_generation generation = {.epoch = 1, .step = 1, .run = 1};
+    struct seal seal = {0};
 
-    if (!seal.bytes)
-        return;
-    memcpy(seal.bytes, bytes, bytes_len);
-    if (seal_parse(&seal, generation, 0) == CAIRN_OK && seal.shard_blocks > bytes_len / 8)
+    for (size_t at = 0; at < bytes_len;) { /* in pieces, as it comes */
+        uint32_t len = (uint32_t)min_u64(bytes_len - at, 50);
+
+        seal_take(&seal, generation, 0, at, bytes_len, bytes + at, len);
+        at += len;
+    }
+    if (seal.whole && seal.shard_blocks > bytes_len / 8)
         abort();
     seal_fini(&seal);
 }
@@ -240,7 +517,7 @@ static void
 some_pieces(const uint8_t *bytes, size_t bytes_len)
 {
     struct cairn_tiling_pieces pieces = {0};
-    char text[TILING_TEXT_BYTES];
+    char text[CAIRN_REFUSAL_BYTES];
 
     (void)!cairn_tiling_add_pieces(&pieces, bytes, bytes_len);
     cairn_tiling_explain(&pieces, text, sizeof text);
@@ -277,8 +554,6 @@ int
 LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t bytes_len)
 {
     struct cairn_bytes none = {0};
-    struct inventory inventory = {0};
-    struct cairn_reader reader;
 
     cairn_log_setup(CAIRN_LOG_ERROR, no_log, NULL);
     if (bytes_len == 0)
@@ -292,12 +567,10 @@ LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t bytes_len)
         one_roster(rest.bytes, rest.len);
         break;
     case 2:
-        cairn_core_destroy(new_core(rest, none));
+        one_record(rest.bytes, rest.len);
         break;
     case 3:
-        cairn_reader_init(&reader, rest.bytes, rest.len);
-        if (inventory_read(&reader, &inventory) == CAIRN_OK)
-            inventory_fini(&inventory);
+        one_inventory(rest.bytes, rest.len);
         break;
     case 4:
         one_seal(rest.bytes, rest.len);
@@ -310,6 +583,12 @@ LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t bytes_len)
         break;
     case 9:
         one_tiling(rest.bytes, rest.len);
+        break;
+    case 10:
+        one_plan(rest.bytes, rest.len);
+        break;
+    case 11:
+        cairn_core_destroy(new_core(rest, none));
         break;
     default:
         self = bytes[0] % 2 ? 0 : 1;

@@ -4,9 +4,10 @@
  *
  *     make build/plain/tests/fuzz/make_seeds && build/plain/tests/fuzz/make_seeds tests/fuzz/corpus
  */
-#include "agent/core/core_state.h"
 #include "agent/core/message.h"
+#include "agent/core/record.h"
 #include "agent/core/roster.h"
+#include "agent/core/seal.h"
 #include "snapshot/manifest.h"
 #include "transport/frame.h"
 
@@ -142,13 +143,12 @@ make_manifests(void)
 static void
 write_message(const char *name, struct cairn_message message)
 {
-    uint8_t bytes[CAIRN_MESSAGE_FIXED_BYTES + 64];
+    uint8_t bytes[CAIRN_MESSAGE_HEAD_BYTES_MAX + 64];
     size_t used = 0;
 
     message.from = 2;
     message.to = 1;
     message.epoch = 0x10001;
-    message.generation = (struct cairn_generation){.epoch = 0x10001, .step = 3};
     if (cairn_message_pack(&message, bytes, sizeof(bytes), &used) != CAIRN_OK) {
         fprintf(stderr, "make_seeds: no message %s\n", name);
         exit(1);
@@ -182,8 +182,8 @@ make_seal(void)
     static const uint8_t manifest[4] = {1, 2, 3, 4}; /* carried unread by a seal */
     struct seal seal = {0};
 
-    if (seal_pack((struct cairn_generation){.epoch = 1, .step = 1}, 0, (struct seal_ranks){1, 1, 77}, 3, crcs,
-                  manifest, sizeof(manifest), &seal) != CAIRN_OK) {
+    if (seal_pack((struct cairn_generation){.epoch = 1, .step = 1, .run = 1}, 0, 3, crcs, manifest,
+                  sizeof(manifest), &seal) != CAIRN_OK) {
         fprintf(stderr, "make_seeds: no seal\n");
         exit(1);
     }
@@ -191,26 +191,44 @@ make_seal(void)
     seal_fini(&seal);
 }
 
-/* Messages to a core, one behind the other: each is a head of 22 small numbers (fuzz_message.c). */
+static void
+make_record(void)
+{
+    static uint32_t agents[4] = {0, 1, 2, 3};
+    struct record_seen seen[4] = {{1, 2}, {3, 4}, {5, 6}, {0, 0}};
+    struct record record = {.epoch = 0x20001,
+                            .restart_epoch = 0x10001,
+                            .ready = {.epoch = 0x10001, .step = 3, .run = 7},
+                            .holders = agents,
+                            .agent_count = 4,
+                            .seen = seen};
+    uint8_t *bytes = NULL;
+    size_t bytes_len = 0;
+
+    if (cairn_roster_build(agents, NULL, 4, 1, 4, &record.roster) == CAIRN_OK) {
+        record.ready_roster = record.roster;
+        if (record_pack(&record, &bytes, &bytes_len) == CAIRN_OK)
+            write_seed("fuzz_message", "record", 2, bytes, bytes_len);
+    }
+    free(bytes);
+    cairn_roster_drop(record.roster);
+}
+
+/* Messages to a core, one behind the other: each is a head of 26 small numbers (fuzz_message.c). */
 static void
 make_talk(void)
 {
-    enum { HEAD = 22 };
-    static const uint8_t types[] = {CAIRN_MSG_HEARTBEAT,  CAIRN_MSG_DATA,     CAIRN_MSG_SEAL,
-                                    CAIRN_MSG_FACTS,      CAIRN_MSG_CLAIM,    CAIRN_MSG_QUERY,
-                                    CAIRN_MSG_REBUILD,    CAIRN_MSG_ACTIVATE, CAIRN_MSG_FETCH,
-                                    CAIRN_MSG_LAYOUT_ASK, CAIRN_MSG_LAYOUT,   CAIRN_MSG_TILED};
-    uint8_t bytes[sizeof(types) * HEAD] = {0};
+    enum { HEAD = 26 };
+    uint8_t bytes[CAIRN_MESSAGE_KIND_LAST * HEAD] = {0};
 
-    for (size_t i = 0; i < sizeof(types); i++) {
-        uint8_t *head = bytes + i * HEAD;
+    for (uint32_t kind = 1; kind <= CAIRN_MESSAGE_KIND_LAST; kind++) {
+        uint8_t *head = bytes + (kind - 1) * HEAD;
 
-        head[1] = 1 << 2;                                    /* with a payload that is right */
-        head[2] = (uint8_t)(types[i] - CAIRN_MSG_HEARTBEAT); /* type */
-        head[3] = (uint8_t)(i % 4);                          /* from */
-        head[4] = i % 2 ? 0xa0 : 0;                          /* epoch */
-        head[6] = 3;                                         /* step */
-        head[12] = 1;                                        /* a block */
+        head[1] = 1 << 2;                     /* with blocks that are right */
+        head[2] = (uint8_t)(kind - 1);        /* kind */
+        head[3] = (uint8_t)(kind % 4 | 4);    /* from, with a record or a plan */
+        memset(head + 4, (int)kind, HEAD - 4); /* fields */
+        head[9] = 3;                          /* a step that is being captured, in some */
     }
     write_seed("fuzz_message", "talk", 6, bytes, sizeof(bytes));
     write_seed("fuzz_message", "talk_to_first", 7, bytes, sizeof(bytes));
@@ -220,24 +238,28 @@ static void
 make_messages(void)
 {
     static const uint8_t crcs[16] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16};
+    struct cairn_generation generation = {.epoch = 0x10001, .step = 3, .run = 7};
 
-    write_message("heartbeat", (struct cairn_message){.type = CAIRN_MSG_HEARTBEAT,
+    write_message("heartbeat", (struct cairn_message){.kind = CAIRN_MSG_HEARTBEAT,
+                                                      .as.heartbeat.committed = generation,
                                                       .bytes = crcs,
                                                       .bytes_len = sizeof(crcs)});
-    write_message("data", (struct cairn_message){.type = CAIRN_MSG_DATA,
-                                                 .block_count = 2,
+    write_message("data", (struct cairn_message){.kind = CAIRN_MSG_DATA,
+                                                 .as.data = {.generation = generation, .count = 2},
                                                  .bytes = crcs,
                                                  .bytes_len = sizeof(crcs)});
-    write_message("read", (struct cairn_message){.type = CAIRN_MSG_READ,
-                                                 .area = 1,
-                                                 .row = 1,
-                                                 .first_block = 4,
-                                                 .block_count = 3,
-                                                 .request = 77});
-    write_message("failed",
-                  (struct cairn_message){.type = CAIRN_MSG_REBUILD_FAILED, .err = CAIRN_CORRUPT});
+    write_message("read", (struct cairn_message){.kind = CAIRN_MSG_READ,
+                                                 .as.read = {.request = 77,
+                                                             .generation = generation,
+                                                             .area = 1,
+                                                             .position = 1,
+                                                             .first_block = 4,
+                                                             .count = 3}});
+    write_message("failed", (struct cairn_message){.kind = CAIRN_MSG_REBUILT,
+                                                   .as.rebuilt = {.err = CAIRN_CORRUPT}});
     make_roster();
     make_seal();
+    make_record();
     make_talk();
 }
 
