@@ -193,6 +193,16 @@ commit(struct cairn_core *core, struct cairn_generation generation)
             .generation = generation, .part = part ? part_index(&core->parts, part) : UINT32_MAX};
 }
 
+/* The decision asks for a later step or another run; what a run that ended left may still commit. */
+static bool
+is_aborted(const struct cairn_core *core, struct cairn_generation generation)
+{
+    const struct cairn_decision *decision = &core->run.decision;
+
+    return decision->run != 0 &&
+           (generation.run != decision->run || generation.step < decision->next);
+}
+
 void
 conduct_decision(struct cairn_core *core, const struct cairn_decision *decision,
                  const char *refusal)
@@ -207,6 +217,8 @@ conduct_decision(struct cairn_core *core, const struct cairn_decision *decision,
         commit(core, decision->committed);
     retention = conduct_retention(core);
     parts_retain(&core->env, &core->parts, &retention);
+    if (is_aborted(core, core->gather.generation))
+        gather_clear(&core->gather);
     for (uint32_t child = tree_next_child(self, n, UINT32_MAX); child != UINT32_MAX;
          child = tree_next_child(self, n, child))
         send_decision(core, agent_of(core, child));

@@ -22,6 +22,14 @@ gather_fini(struct gather *gather)
     memset(gather, 0, sizeof *gather);
 }
 
+void
+gather_clear(struct gather *gather)
+{
+    memset(gather->done, 0, cairn_bitset_words(gather->count) * sizeof(uint64_t));
+    gather->generation = (struct cairn_generation){0};
+    gather->begun = 0;
+}
+
 bool
 gather_is_full(const struct env *env, const struct gather *gather, uint32_t member)
 {
@@ -41,9 +49,8 @@ gather_add(const struct env *env, struct gather *gather, uint32_t member, uint32
     if (generation_later(gather->generation, generation))
         return false;
     if (generation_later(generation, gather->generation)) {
-        memset(gather->done, 0, cairn_bitset_words(gather->count) * sizeof(uint64_t));
+        gather_clear(gather);
         gather->generation = generation;
-        gather->begun = 0;
     }
     cairn_bitset_add(gather->done, child);
     gather->begun = max_u64(gather->begun, begun);

@@ -19,6 +19,8 @@ struct gather {
 /* Begins with an epoch of `count` members. CAIRN_NOMEM. */
 CAIRN_MUST_CHECK cairn_err gather_init(struct gather *gather, uint32_t count);
 void gather_fini(struct gather *gather);
+/* Its generation was aborted: nobody is done. */
+void gather_clear(struct gather *gather);
 /* `child` (or the member itself) is done. Returns true if now all of the subtree is. */
 bool gather_add(const struct env *env, struct gather *gather, uint32_t member, uint32_t child,
                 struct cairn_generation generation, uint64_t begun);

@@ -73,6 +73,9 @@ decide(const struct env *env, struct leader *leader, const struct membership *me
     if (!leader->assembled)
         decision->run = 0;
     decision->next = leader->assembled ? choose_next(env, leader, membership) : 0;
+    if (decision->next != 0)
+        leader->floor = (struct cairn_generation){
+            .epoch = membership->record.epoch, .run = decision->run, .step = decision->next};
     decision->serial = env->options->incarnation + ++leader->counter;
     leader->due.since_ns = env->now_ns;
     memset(leader->waiting, 0, leader->reports.count * sizeof *leader->waiting);
@@ -299,6 +302,7 @@ leader_done(struct env *env, struct leader *leader, const struct membership *mem
     struct due *due = &leader->due;
 
     if (generation.epoch != membership->record.epoch ||
+        generation_later(leader->floor, generation) ||
         !generation_later(generation, leader->decision.committed))
         return;
     leader->decision.committed = generation;

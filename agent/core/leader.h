@@ -41,6 +41,7 @@ struct leader {
     struct reports reports;
     struct audit audit;
     struct cairn_decision decision; /* serial 0: this agent does not lead */
+    struct cairn_generation floor; /* older ones were aborted: late DONE does not commit them */
     char refusal[CAIRN_REFUSAL_BYTES];
     bool assembled; /* the run's trainers are still the same */
     bool auditing;

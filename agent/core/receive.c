@@ -65,8 +65,7 @@ is_from_group(const struct cairn_core *core, const struct cairn_message *message
     const struct cairn_roster *roster = core->membership.record.roster;
 
     return member < roster->member_count && roster->members[member].agent == message->from &&
-           roster->members[member].group ==
-               roster->members[core->membership.self_member].group;
+           roster->members[member].group == roster->members[core->membership.self_member].group;
 }
 
 static bool
@@ -120,8 +119,7 @@ take_data(struct cairn_core *core, const struct cairn_event_message *event)
                         generation, &outcome);
     if (part) {
         outcome.generation = generation;
-        outcome.progress =
-            save_data(&core->env, &core->parts, part, message, event->payload_ok);
+        outcome.progress = save_data(&core->env, &core->parts, part, message, event->payload_ok);
     }
     conduct_outcome(core, outcome);
 }
@@ -148,8 +146,8 @@ take_seal(struct cairn_core *core, const struct cairn_message *message)
 static void
 take_received(struct cairn_core *core, const struct cairn_message *message)
 {
-    struct part *part = parts_find(&core->parts, message->as.received.generation,
-                                   core->membership.self_member);
+    struct part *part =
+        parts_find(&core->parts, message->as.received.generation, core->membership.self_member);
 
     if (part && message->as.received.member == core->membership.self_member)
         save_received(&core->env, &core->parts, part, &core->run.decision, message);
@@ -212,6 +210,7 @@ take_position(struct cairn_core *core, const struct cairn_message *message)
     uint32_t from = message->from;
 
     core->epochs[from] = message->epoch;
+    core->peers.positions++;
     if (membership_position(&core->membership, message))
         membership_send_activate(&core->env, &core->membership, from);
     if (message->epoch > active)
@@ -225,13 +224,13 @@ take_position(struct cairn_core *core, const struct cairn_message *message)
 static void
 take_activate(struct cairn_core *core, const struct cairn_message *message)
 {
-    enum activation activation =
-        membership_activate(&core->env, &core->membership, message);
+    enum activation activation = membership_activate(&core->env, &core->membership, message);
     struct cairn_action *action;
 
     if (activation == ACTIVATION_NONE)
         return;
-    core->parts.version++; /* R9: claims from before this epoch are void, though no part has changed */
+    core->parts
+        .version++; /* R9: claims from before this epoch are void, though no part has changed */
     answer_ends(&core->answering);
     repair_stop(&core->env, &core->repair, &core->parts, true);
     conduct_enter(core, activation == ACTIVATION_RESTART);
@@ -245,8 +244,7 @@ take_activate(struct cairn_core *core, const struct cairn_message *message)
 static void
 take_claim(struct cairn_core *core, const struct cairn_message *message)
 {
-    if (membership_claim(&core->env, &core->membership, &core->peers, core->parts.version,
-                         message))
+    if (membership_claim(&core->env, &core->membership, &core->peers, core->parts.version, message))
         conduct_fence(core);
 }
 
@@ -364,8 +362,7 @@ forget_report(struct cairn_core *core, uint32_t agent)
 void
 receive_peer_down(struct cairn_core *core, const struct cairn_event_peer *peer)
 {
-    if (peer->agent >= core->options.agent_count ||
-        !cairn_bitset_has(core->peers.up, peer->agent))
+    if (peer->agent >= core->options.agent_count || !cairn_bitset_has(core->peers.up, peer->agent))
         return;
     peers_down(&core->env, &core->peers, peer->agent);
     core->level[peer->agent / 64] &= ~(UINT64_C(1) << (peer->agent % 64));

@@ -322,10 +322,12 @@ run_grant(struct env *env, struct run *run, struct parts *parts,
     for (uint32_t r = 0; r < run->trainers.ranks; r++)
         if (run->steps[r].waiting &&
             (!membership_acts(membership) || run->decision.run == 0 || retention->pinned ||
-             run->steps[r].step < run->decision.next)) {
+             run->decision.next == 0 || run->steps[r].step < run->decision.next)) {
             run->steps[r].waiting = false;
             skip(env, membership, r, run->steps[r].step,
-                 run->steps[r].step < run->decision.next ? CAIRN_SKIP_NOT_DUE : CAIRN_SKIP_BUSY);
+                 run->decision.next == 0 || run->steps[r].step < run->decision.next
+                     ? CAIRN_SKIP_NOT_DUE
+                     : CAIRN_SKIP_BUSY);
         }
     if (!part && may_open(run, membership, retention)) {
         step = first_waiting(run);

@@ -4,16 +4,17 @@
 #include <string.h>
 
 enum {
-    AHEAD_MAX = 6,      /* agents whose turn is waited for */
-    BLANK_TURNS = 8,    /* blank agents that start one heartbeat after the other */
-    PAUSE_FACTOR = 8,   /* of claim_timeout: the longest pause */
+    AHEAD_MAX = 6,    /* agents whose turn is waited for */
+    BLANK_TURNS = 8,  /* blank agents that start one heartbeat after the other */
+    PAUSE_FACTOR = 8, /* of claim_timeout: the longest pause */
     DOUBLINGS_MAX = 20
 };
 
-static const char *const reasons[] = {
-    [WATCH_FENCED] = "an unfinished restore", [WATCH_FIRST] = "the first epoch",
-    [WATCH_BLANK] = "memory is lost",         [WATCH_LOST] = "a part is missing",
-    [WATCH_JOIN] = "trainers on agents that are no members"};
+static const char *const reasons[] = {[WATCH_FENCED] = "an unfinished restore",
+                                      [WATCH_FIRST] = "the first epoch",
+                                      [WATCH_BLANK] = "memory is lost",
+                                      [WATCH_LOST] = "a part is missing",
+                                      [WATCH_JOIN] = "trainers on agents that are no members"};
 
 /* True if this agent is in the roster, or holds a part of the ready generation, whatever it has
  * forgotten. */
@@ -89,9 +90,9 @@ patience_ns(const struct env *env, const struct watch_input *input, enum watch_r
     uint64_t patience = options->heartbeat_interval_ns;
 
     switch (reason) {
-    case WATCH_FENCED: /* of a claimant that is alive, or is this agent itself */
+    case WATCH_FENCED: /* the claimant goes first: two that wait equally long collide for ever */
         if (claimant == options->self)
-            return options->claim_timeout_ns;
+            return patience;
         if (peers_maybe_alive(env, input->peers, claimant))
             patience = options->claim_timeout_ns;
         break;
@@ -109,7 +110,8 @@ patience_ns(const struct env *env, const struct watch_input *input, enum watch_r
     return patience + count_ahead(env, input, reason) * options->claim_timeout_ns;
 }
 
-/* Added for each try that has not helped. */
+/* Added for each try that has not helped; different agents pause differently long, so that two that
+ * refuse each other's claims do not do so for ever. */
 static uint64_t
 pause_ns(const struct env *env, const struct watch *watch)
 {
@@ -117,8 +119,10 @@ pause_ns(const struct env *env, const struct watch *watch)
 
     if (watch->tries == 0)
         return 0;
-    return min_u64(env->options->heartbeat_interval_ns << doublings,
-                   PAUSE_FACTOR * env->options->claim_timeout_ns);
+    return min_u64((env->options->heartbeat_interval_ns << doublings) *
+                       (1 + env->options->self % BLANK_TURNS),
+                   PAUSE_FACTOR * env->options->claim_timeout_ns +
+                       env->options->self % BLANK_TURNS * env->options->heartbeat_interval_ns);
 }
 
 bool
