@@ -129,6 +129,10 @@ repair_begin(struct env *env, struct repair *repair, struct parts *parts,
 
     cairn_reader_init(&reader, message->bytes, message->bytes_len);
     err = plan_read(&reader, env->options->agent_count, &plan);
+    if (!err && message->as.rebuild.generation.step == 0) {
+        plan_fini(&plan);
+        err = CAIRN_CORRUPT; /* no generation */
+    }
     repair_stop(env, repair, parts, false);
     repair->coordinator = message->from;
     repair->attempt = message->as.rebuild.attempt;
