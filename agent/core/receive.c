@@ -253,6 +253,8 @@ take_ask(struct cairn_core *core, const struct cairn_message *message)
 {
     struct inventory_self self = conduct_inventory(core);
 
+    if (message->from != core->options.self)
+        watch_asked(&core->watch);
     answer_ask(&core->env, &core->answering, &core->parts, &core->peers, &self, message);
 }
 

@@ -152,3 +152,10 @@ watch_due(const struct env *env, struct watch *watch, const struct watch_input *
         .operation = CAIRN_OP_RESTORE, .by_itself = true, .joining = found == WATCH_JOIN};
     return true;
 }
+
+void
+watch_asked(struct watch *watch)
+{
+    if (watch->reason == WATCH_BLANK || watch->reason == WATCH_FIRST)
+        watch->since_ns = 0;
+}

@@ -45,5 +45,7 @@ struct watch_input {
  */
 bool watch_due(const struct env *env, struct watch *watch, const struct watch_input *input,
                struct restore_request *out, const char **reason);
+/* Another coordinator asks: it will admit a blank agent with all others, so this one waits again. */
+void watch_asked(struct watch *watch);
 
 #endif
