@@ -194,7 +194,8 @@ trainer_action(struct agent *agent, const struct cairn_action *action)
             trainer->phase = PHASE_IDLE;
         break;
     case CAIRN_ACTION_DROP:
-        if (cairn_generation_compare(trainer->generation, told->generation) == 0)
+        if (trainer->phase >= PHASE_GRANTED &&
+            cairn_generation_compare(trainer->generation, told->generation) == 0)
             trainer->phase = PHASE_IDLE;
         break;
     default: /* ACTIVATED */

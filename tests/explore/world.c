@@ -373,6 +373,7 @@ apply_fault(struct event fault, struct event next)
         break;
     case FAULT_PAUSE:
         agents[a]->paused = true;
+        dirty |= 1u << a;
         break;
     case FAULT_CANCEL:
         trainer_cancel(a);
@@ -433,6 +434,7 @@ apply(struct event event)
         break;
     case E_RESUME:
         agents[event.a]->paused = false;
+        dirty |= 1u << event.a;
         break;
     case E_HEAL:
         world->split[event.a][event.b] = false;
@@ -505,7 +507,8 @@ has_faults(void)
 {
     for (uint32_t i = 0; i < FAULT_KINDS; i++)
         if (world->setup.faults[i] > 0 &&
-            !((i == FAULT_CANCEL || i == FAULT_DAMAGE) && world->commits >= 3))
+            !((i == FAULT_CANCEL || i == FAULT_DAMAGE) &&
+              world->commits >= (world->setup.asked ? 1 : 3)))
             return true;
     return false;
 }
@@ -551,8 +554,12 @@ world_is_over(struct event next)
         agent_view(agents[0], &view);
         return view.refusal[0] != '\0' && world->ticks > 20;
     }
-    return world->commits >= (world->setup.asked ? 1 : 2) && world->commits_since_fault > 0 &&
-           judge_is_protected();
+    for (uint32_t a = 0; a < world->setup.agents; a++)
+        if (world->trainers[a].phase != PHASE_IDLE)
+            return false; /* it may wait for ever */
+    if (world->setup.asked)
+        return world->commits >= 1 && judge_is_protected();
+    return world->commits >= 2 && world->commits_since_fault > 0 && judge_is_protected();
 }
 
 void
