@@ -5,7 +5,8 @@
  * The first byte chooses: 0 a message, 1 a roster, 2 an epoch record, 3 an inventory, 4 a seal, 5 a
  * part's record, 8 pieces of tensors, 9 a manifest whose tensors are added up, 10 a repair's plan,
  * 11 a stored epoch; 6 and the others: messages and events given to a core of four agents (odd: to
- * the first of them, the leader) one after the other, with numbers that mean something to it.
+ * the first of them, the leader) one after the other, with numbers that mean something to it; it
+ * has one complete part, and captures the next.
  * Nothing may break an assertion, and what is taken must pack to the same bytes.
  */
 #include "agent/core/inventory.h"
@@ -338,6 +339,35 @@ some_event(struct source *source)
     return event;
 }
 
+/* The record of this agent's complete part of the step before STEP; empty: no memory. */
+static struct cairn_bytes
+complete_part(struct cairn_actions *actions)
+{
+    static const uint64_t crcs[CAIRN_SHARDS_MAX * BLOCKS] = {1, 2, 3, 4, 5};
+    struct cairn_generation generation = {.epoch = EPOCH, .step = STEP - 1, .run = RUN};
+    struct cairn_roster *roster = new_roster();
+    static struct parts parts;
+    struct part *part = &parts.list[0];
+    struct cairn_core_options options = {.self = self, .agent_count = AGENTS};
+    struct env env = {.options = &options, .actions = actions};
+    cairn_err err = roster ? part_init(part, generation, self, roster, CAIRN_PART_FINISHING)
+                           : CAIRN_NOMEM;
+
+    for (uint32_t p = 0; !err && p < part->geometry.n; p++)
+        err = seal_pack(generation, roster->groups[0].members[p], BLOCKS, crcs, NULL, 0,
+                        &part->seals[p]);
+    if (!err && part_lengths(part))
+        err = part_keep_parity_crcs(part, crcs, part_slot_blocks(part, 0));
+    if (!err)
+        err = part_complete(&env, &parts, part);
+    part_fini(part);
+    cairn_roster_drop(roster);
+    if (err || actions->count == 0)
+        return (struct cairn_bytes){0};
+    return (struct cairn_bytes){actions->list[0].as.store.bytes,
+                                actions->list[0].as.store.bytes_len};
+}
+
 /* Brings the core into epoch EPOCH, with sessions to all, in which step STEP is being captured. */
 static void
 enter_epoch(struct cairn_core *core)
@@ -378,11 +408,13 @@ some_messages(const uint8_t *bytes, size_t bytes_len)
 {
     enum { HEAD = 26 };
     static uint8_t packed[PACKED_MAX + CAIRN_MESSAGE_HEAD_BYTES_MAX];
+    struct cairn_actions stored = {0};
     struct cairn_bytes none = {0};
     struct cairn_core *core;
 
     now_ns = 1;
-    core = new_core(none, none);
+    core = new_core(none, complete_part(&stored));
+    cairn_actions_fini(&stored);
     if (!core)
         return;
     enter_epoch(core);

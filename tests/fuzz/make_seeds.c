@@ -219,8 +219,15 @@ static void
 make_talk(void)
 {
     enum { HEAD = 26 };
-    uint8_t bytes[CAIRN_MESSAGE_KIND_LAST * HEAD] = {0};
+    static const uint8_t events[3][3] = {{1 + 8 * 3}, {3, 3}, {4, 3}}; /* BEGIN, BLOCKS, CAPTURED */
+    uint8_t bytes[(CAIRN_MESSAGE_KIND_LAST + 3) * HEAD] = {0};
 
+    for (uint32_t i = 0; i < 3; i++) {
+        uint8_t *head = bytes + (CAIRN_MESSAGE_KIND_LAST + i) * HEAD;
+
+        head[1] = 50 << 2; /* an event */
+        memcpy(head + 2, events[i], 3);
+    }
     for (uint32_t kind = 1; kind <= CAIRN_MESSAGE_KIND_LAST; kind++) {
         uint8_t *head = bytes + (kind - 1) * HEAD;
 
