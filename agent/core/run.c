@@ -50,10 +50,8 @@ run_enter(struct run *run, bool restart)
     run->refusal[0] = '\0';
     run->gave_up = false;
     run->told = 0;
-    for (uint32_t r = 0; r < CAIRN_RANKS_PER_NODE_MAX; r++)
-        run->steps[r].waiting = false;
     if (!restart)
-        return;
+        return; /* ranks that wait are answered by run_grant */
     run_ranks(run, &(struct cairn_event_ranks){0});
     run->asked = 0;
 }
