@@ -4,8 +4,9 @@
  * A sender asks (`wanted`) for as many buffers as fill its window, and again when half of them are
  * used, so that a steady stream never waits for a grant. A receiver grants from its pool in turn.
  * One peer gets at most `window`, and of the pool at most half of what is free plus one, so that a
- * peer without any buffer finds one. When none is left for such a peer, an unused grant is asked
- * back (`revoked`) from the peer that has the most. All of this travels in flow frames, one at a
+ * peer without any buffer finds one. When none is left for such a peer with a payload to send, an
+ * unused grant is asked back (`revoked`) from a peer that has the most, and that peer gets it before
+ * others. All of this travels in flow frames, one at a
  * time per peer; what is to be said waits in counters and lists of fixed length.
  */
 #include "transport/internal.h"
@@ -143,46 +144,65 @@ grant_one(struct cairn_transport *t, struct peer *peer)
     return true;
 }
 
-/* Asks the peer with the most unused grants for one of them. */
-static void
-revoke_one(struct cairn_transport *t)
+/* A payload waits there, and nothing here is open for it. */
+static bool
+is_starving(const struct peer *peer)
 {
-    struct peer *victim = NULL;
+    return peer->wanted_count && peer->urgent && peer->granted_count == 0 && peer->held_count == 0;
+}
 
-    for (uint32_t i = 0; i < t->node_count; i++) {
-        struct peer *peer = &t->peers[i];
+/* Asks unused grants back, one for each peer that starves: of the peers that have the most, one of
+ * each at a time. */
+static void
+revoke(struct cairn_transport *t, uint32_t starving)
+{
+    for (uint32_t i = 0; i < t->node_count; i++)
+        starving -= t->peers[i].revoking && starving > 0;
+    while (starving-- > 0) {
+        struct peer *victim = NULL;
 
-        if (peer->revoking)
-            return; /* one at a time */
-        if (peer->granted_count > 0 && (!victim || peer->granted_count > victim->granted_count))
-            victim = peer;
+        for (uint32_t i = 0; i < t->node_count; i++) {
+            struct peer *peer = &t->peers[i];
+
+            if (peer->granted_count > 0 && !peer->revoking &&
+                (!victim || peer->granted_count > victim->granted_count))
+                victim = peer;
+        }
+        if (!victim)
+            return;
+        victim->revoking = true;
+        victim->to_revoke++;
+        transport_attend(t, victim);
     }
-    if (!victim)
-        return;
-    victim->revoking = true;
-    victim->to_revoke++;
-    transport_attend(t, victim);
+}
+
+/* Peers that starve come first: others would take again what was asked back from them. */
+static uint32_t
+feed_starving(struct cairn_transport *t)
+{
+    uint32_t starving = 0;
+
+    for (struct peer *peer = t->wanting; peer; peer = peer->wanting_next)
+        if (is_starving(peer) && (t->free_buffer_count == 0 || !grant_one(t, peer)))
+            starving++;
+    return starving;
 }
 
 void
 flow_grant(struct cairn_transport *t)
 {
+    uint32_t starving = feed_starving(t);
     bool granted = true;
-    bool starving = false;
 
     while (granted) {
         struct peer **at = &t->wanting;
 
         granted = false;
-        starving = false;
         while (*at) {
             struct peer *peer = *at;
 
-            if (peer->wanted_count && may_grant(t, peer) && grant_one(t, peer))
+            if (starving == 0 && peer->wanted_count && may_grant(t, peer) && grant_one(t, peer))
                 granted = true;
-            else if (peer->wanted_count && peer->urgent && peer->granted_count == 0 &&
-                     peer->held_count == 0)
-                starving = true;
             if (peer->wanted_count) {
                 at = &peer->wanting_next;
                 continue;
@@ -193,7 +213,7 @@ flow_grant(struct cairn_transport *t)
         t->wanting_end = at;
     }
     if (starving)
-        revoke_one(t);
+        revoke(t, starving);
 }
 
 static void

@@ -230,6 +230,33 @@ test_few_buffers_many_senders(void **state)
     assert_true(ends[0].intact);
 }
 
+/* Every peer asks for buffers when its session begins. Whoever has a payload to send gets one before
+ * those that have none, so one exchange with an idle peer is enough. */
+static void
+test_idle_peers_hold_no_buffers(void **state)
+{
+    enum { TURNS_MAX = 15 };
+
+    (void)state;
+    ends_prepare(ENDS_MAX);
+    ends[0].options.buffer_count = 2;
+    for (uint32_t i = 0; i < ENDS_MAX; i++)
+        end_open(i);
+    for (uint32_t i = 1; i < ENDS_MAX; i++)
+        ends_connect(i, 0);
+    ends_turn_for(0.1);
+    payload_fill(payloads[0], 4096, 0);
+    for (uint32_t i = ENDS_MAX - 1; i > 0; i--) {
+        uint32_t turns = 0;
+
+        while (end_send(i, 0, 0, payloads[0], 4096) == CAIRN_AGAIN && turns++ < 1000)
+            ends_turn();
+        assert_in_range(turns, 0, TURNS_MAX);
+        TURN_UNTIL(ends[0].payloads == ENDS_MAX - i, 5);
+    }
+    assert_true(ends[0].intact);
+}
+
 static void
 test_operations_are_bounded(void **state)
 {
@@ -578,6 +605,7 @@ main(void)
         BOTH(test_many_messages_in_order),
         BOTH(test_back_pressure),
         BOTH(test_few_buffers_many_senders),
+        BOTH(test_idle_peers_hold_no_buffers),
         BOTH(test_operations_are_bounded),
         BOTH(test_both_call_at_once),
         BOTH(test_right_key),
