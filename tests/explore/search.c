@@ -422,7 +422,9 @@ search_print_failure(void)
     verbose = true;
     for (uint32_t i = 0; i < failed_len; i++) {
         event_describe(failed_path[i].event, text, sizeof text);
-        printf("    %c %4u %s\n", failed_path[i].chosen ? '*' : ' ', i + 1, text);
+        if (i == 0 || i + 1 == failed_len || failed_path[i].event.kind != E_TICK ||
+            failed_path[i - 1].event.kind != E_TICK || failed_path[i + 1].event.kind != E_TICK)
+            printf("    %c %4u %s\n", failed_path[i].chosen ? '*' : ' ', i + 1, text);
         escape_set = true;
         if (_setjmp(escape) == 0)
             world_apply(failed_path[i].event, failed_path[i].next);
