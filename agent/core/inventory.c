@@ -5,8 +5,8 @@
  * promised, 4 ready lies in files, 8 a promised roster follows); the generations committed, ready
  * and spilled; u32 ranks, u32 world, u64 blocks, the promised roster; u64 version of the parts;
  * u32 count, and per complete part: generation, u32 member, u64 largest shard of its group, u64
- * bad blocks, u32 listed ones (u8 area, u64 block in the area, each), the roster it was made
- * under. A generation is u64 epoch, run, step.
+ * bad blocks, u32 listed ones (u8 area, u64 block in the area, each), u8 1 and the roster it was made
+ * under, or 0: that of the part before. A generation is u64 epoch, run, step.
  */
 #include "agent/core/inventory.h"
 
@@ -35,8 +35,9 @@ read_generation(struct cairn_reader *reader)
 }
 
 static void
-write_part(struct cairn_writer *writer, const struct part *part)
+write_part(struct cairn_writer *writer, const struct part *part, const struct part *before)
 {
+    bool repeats = before && cairn_roster_same(before->roster, part->roster);
     uint32_t listed = (uint32_t)min_u64(part->checked.bad_count, BAD_BLOCKS_MAX);
     uint64_t largest = 0;
 
@@ -52,22 +53,25 @@ write_part(struct cairn_writer *writer, const struct part *part)
         cairn_write_u8(writer, (uint8_t)part->checked.bad[i].area);
         cairn_write_u64(writer, part->checked.bad[i].block);
     }
-    cairn_roster_write(part->roster, writer);
+    cairn_write_u8(writer, !repeats);
+    if (!repeats)
+        cairn_roster_write(part->roster, writer);
 }
 
 static void
 write_inventory(struct cairn_writer *writer, const struct inventory_self *self,
                 const struct parts *parts)
 {
+    const struct part *before = NULL;
     uint32_t count = 0;
 
     cairn_write_u64(writer, self->incarnation);
     cairn_write_u64(writer, self->promised);
     cairn_write_u64(writer, self->active);
-    cairn_write_u8(writer, (uint8_t)((self->blank ? FLAG_BLANK : 0) |
-                                     (self->knows ? FLAG_KNOWS : 0) |
-                                     (self->ready_from_files ? FLAG_FROM_FILES : 0) |
-                                     (self->promised_roster ? FLAG_ROSTER : 0)));
+    cairn_write_u8(writer,
+                   (uint8_t)((self->blank ? FLAG_BLANK : 0) | (self->knows ? FLAG_KNOWS : 0) |
+                             (self->ready_from_files ? FLAG_FROM_FILES : 0) |
+                             (self->promised_roster ? FLAG_ROSTER : 0)));
     write_generation(writer, self->committed);
     write_generation(writer, self->ready);
     write_generation(writer, self->spilled);
@@ -80,9 +84,12 @@ write_inventory(struct cairn_writer *writer, const struct inventory_self *self,
     for (uint32_t i = 0; i < CAIRN_PARTS_MAX; i++)
         count += parts->list[i].state == CAIRN_PART_COMPLETE;
     cairn_write_u32(writer, count);
-    for (uint32_t i = 0; i < CAIRN_PARTS_MAX; i++)
-        if (parts->list[i].state == CAIRN_PART_COMPLETE)
-            write_part(writer, &parts->list[i]);
+    for (uint32_t i = 0; i < CAIRN_PARTS_MAX; i++) {
+        if (parts->list[i].state != CAIRN_PART_COMPLETE)
+            continue;
+        write_part(writer, &parts->list[i], before);
+        before = &parts->list[i];
+    }
 }
 
 cairn_err
@@ -124,9 +131,10 @@ inventory_fini(struct inventory *inventory)
 }
 
 static cairn_err
-read_part(struct cairn_reader *reader, struct inventory_part *out)
+read_part(struct cairn_reader *reader, struct inventory_part *out,
+          const struct inventory_part *before)
 {
-    cairn_err err;
+    cairn_err err = CAIRN_OK;
 
     out->generation = read_generation(reader);
     out->member = cairn_read_u32(reader);
@@ -148,7 +156,12 @@ read_part(struct cairn_reader *reader, struct inventory_part *out)
         out->bad[i].area = (enum cairn_area)area;
         out->bad[i].block = cairn_read_u64(reader);
     }
-    err = cairn_roster_read(reader, &out->roster);
+    if (cairn_read_u8(reader) != 0)
+        err = cairn_roster_read(reader, &out->roster);
+    else if (before)
+        out->roster = cairn_roster_hold(before->roster);
+    else
+        err = CAIRN_CORRUPT;
     if (!err && out->member >= out->roster->member_count)
         err = CAIRN_CORRUPT;
     return err;
@@ -188,7 +201,7 @@ inventory_read(struct cairn_reader *reader, struct inventory *out)
         err = CAIRN_CORRUPT;
     for (uint32_t i = 0; i < count && !err; i++) {
         inventory.part_count = i + 1;
-        err = read_part(reader, &inventory.parts[i]);
+        err = read_part(reader, &inventory.parts[i], i > 0 ? &inventory.parts[i - 1] : NULL);
     }
     if (!err)
         err = cairn_reader_done(reader);

@@ -17,10 +17,10 @@ struct inventory_self {
     struct cairn_generation committed; /* newest of the active epoch; step 0: none */
     struct cairn_generation ready;     /* what a restore would get */
     bool ready_from_files;
-    struct cairn_generation spilled; /* newest in the spill directory; step 0: none */
-    uint32_t ranks;                  /* of its trainers; 0: it has none */
-    uint32_t world;                  /* ranks of their job; 0: unknown */
-    uint64_t blocks;                 /* of their shard */
+    struct cairn_generation spilled;      /* newest in the spill directory; step 0: none */
+    uint32_t ranks;                       /* of its trainers; 0: it has none */
+    uint32_t world;                       /* ranks of their job; 0: unknown */
+    uint64_t blocks;                      /* of their shard */
     struct cairn_roster *promised_roster; /* of a promised epoch that is not active here; may be
                                            * NULL; owned by an inventory that was read */
 };

@@ -40,6 +40,7 @@ ask_fini(struct ask *ask)
 {
     for (uint32_t a = 0; ask->inventories && a < ask->agent_count; a++)
         inventory_fini(&ask->inventories[a]);
+    cairn_roster_drop(ask->common);
     free(ask->answered);
     free(ask->ignored);
     free(ask->inventories);
@@ -142,6 +143,23 @@ ask_peer_up(struct env *env, struct ask *ask, uint32_t agent)
         send_ask(env, ask, agent);
 }
 
+/* Keeps one copy of a roster that most agents send. */
+static void
+share_rosters(struct ask *ask, struct inventory *inventory)
+{
+    for (uint32_t i = 0; i < inventory->part_count; i++) {
+        struct cairn_roster **roster = &inventory->parts[i].roster;
+
+        if (ask->common && cairn_roster_same(ask->common, *roster)) {
+            cairn_roster_drop(*roster);
+            *roster = cairn_roster_hold(ask->common);
+        } else {
+            cairn_roster_drop(ask->common);
+            ask->common = cairn_roster_hold(*roster);
+        }
+    }
+}
+
 bool
 ask_take(struct ask *ask, uint64_t promised, const struct cairn_message *message)
 {
@@ -159,6 +177,7 @@ ask_take(struct ask *ask, uint64_t promised, const struct cairn_message *message
         inventory_fini(&inventory);
         return false;
     }
+    share_rosters(ask, &inventory);
     inventory_fini(&ask->inventories[message->from]);
     ask->inventories[message->from] = inventory;
     cairn_bitset_add(ask->answered, message->from);

@@ -16,11 +16,12 @@ struct ask {
     uint64_t number; /* of the round: an INVENTORY repeats it */
     enum cairn_ask mode;
     struct cairn_generation generation;
-    uint64_t epoch;              /* of the coordinator */
-    bool everyone;               /* the first round */
-    uint64_t pinned;             /* number of the newest round that pinned; 0: none */
-    uint64_t *answered;          /* bitset: in this round */
-    uint64_t *ignored;           /* bitset */
+    uint64_t epoch;                /* of the coordinator */
+    bool everyone;                 /* the first round */
+    uint64_t pinned;               /* number of the newest round that pinned; 0: none */
+    uint64_t *answered;            /* bitset: in this round */
+    uint64_t *ignored;             /* bitset */
+    struct cairn_roster *common;   /* the roster of the newest answer: most answers share it */
     struct inventory *inventories; /* [agent_count]: the newest answers */
 };
 

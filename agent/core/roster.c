@@ -173,3 +173,15 @@ cairn_roster_member_of(const struct cairn_roster *table, uint32_t agent)
             return i;
     return UINT32_MAX;
 }
+
+bool
+cairn_roster_same(const struct cairn_roster *a, const struct cairn_roster *b)
+{
+    if (a->member_count != b->member_count || a->group_count != b->group_count ||
+        memcmp(a->members, b->members, a->member_count * sizeof *a->members) != 0)
+        return false;
+    for (uint32_t g = 0; g < a->group_count; g++)
+        if (a->groups[g].parity != b->groups[g].parity)
+            return false;
+    return true;
+}

@@ -14,6 +14,8 @@
 #include "base/wire.h"
 #include "cairn/err.h"
 
+#include <stdbool.h>
+
 struct cairn_roster_group {
     uint32_t count;    /* n = k + m */
     uint32_t parity;   /* m */
@@ -53,6 +55,9 @@ void cairn_roster_write(const struct cairn_roster *table, struct cairn_writer *w
 /* Checks that every member is in exactly one group, and every number is in bounds. */
 CAIRN_MUST_CHECK cairn_err cairn_roster_read(struct cairn_reader *reader,
                                              struct cairn_roster **out);
+
+/* True if both have the same members in the same groups. */
+bool cairn_roster_same(const struct cairn_roster *a, const struct cairn_roster *b);
 
 /* The member an agent serves, UINT32_MAX where it serves none. */
 uint32_t cairn_roster_member_of(const struct cairn_roster *table, uint32_t agent);
