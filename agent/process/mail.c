@@ -1,48 +1,24 @@
-/*
- * agent/process/mail.c - messages between agents over the transport; see mail.h.
- *
- * The first byte of a transport's body is the kind, then come the bytes of agent/core/message.c or
- * service_message.c. Blocks are the payload. A message that is longer than a body (a part of a seal,
- * an inventory) is sent as the payload itself.
- */
+/* agent/process/mail.c - what is sent to other agents: queues and sessions; see mail.h and
+ * letter.h. mail_door.c takes what arrives. */
 #include "agent/process/mail.h"
 
 #include "agent/process/agent_state.h"
+#include "agent/process/agree.h"
 #include "agent/process/handlers.h"
+#include "agent/process/letter.h"
 #include "agent/process/memory.h"
 #include "agent/process/protocol.h"
 #include "agent/process/scratch.h"
 #include "agent/process/step.h"
-#include "base/crc.h"
 #include "base/log.h"
 #include "base/sha256.h"
-#include "base/wire.h"
 #include "transport/transport.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { KIND_CORE = 1, KIND_CORE_LONG = 2, KIND_SERVICE = 3, KIND_SERVICE_LONG = 4 };
-
-/* A message on its way to a peer: queued, or flying (with the transport) until on_sent. */
-struct letter {
-    struct letter *next;
-    struct letter **link; /* what points to it in the list of flying letters */
-    uint32_t to;
-    uint32_t part;       /* whose memory the payload borrows, UINT32_MAX: none */
-    uint8_t *owned;      /* payload that is freed with the letter, or NULL */
-    struct space *space; /* decoding space that the payload lies in, or NULL */
-    const uint8_t *payload;
-    size_t payload_len;
-    size_t body_len;
-    bool service;
-    uint8_t body[512];
-};
-
-static const uint64_t warn_interval_ns = 10 * CAIRN_NS_PER_S;
-
-static void
+void
 letter_free(struct cairn_agent *agent, struct letter *letter)
 {
     if (letter->part != UINT32_MAX)
@@ -70,56 +46,6 @@ letter_land(struct letter *letter)
     *letter->link = letter->next;
     if (letter->next)
         letter->next->link = letter->link;
-}
-
-bool
-mail_payload_ok(const struct cairn_message *message, const uint8_t *payload, size_t payload_len)
-{
-    uint32_t count = cairn_message_block_count(message);
-    struct cairn_reader reader;
-
-    if (payload_len != (size_t)count * CAIRN_BLOCK_BYTES || message->bytes_len != 8 * count)
-        return false;
-    cairn_reader_init(&reader, message->bytes, message->bytes_len);
-    for (uint32_t i = 0; i < count; i++)
-        if (cairn_read_u64(&reader) !=
-            cairn_crc64(0, payload + (size_t)i * CAIRN_BLOCK_BYTES, CAIRN_BLOCK_BYTES))
-            return false;
-    return true;
-}
-
-/* False if no record here has room for the seal: its generation could not be stored with it. */
-static bool
-seal_fits(struct cairn_agent *agent, const struct cairn_message *message)
-{
-    uint64_t now_ns = agent_now_ns(agent), total = message->as.seal.total;
-
-    if (total <= agent->mail.seal_bytes_max)
-        return true;
-    if (agent->mail.seal_warned_ns == 0 || now_ns - agent->mail.seal_warned_ns > warn_interval_ns) {
-        agent->mail.seal_warned_ns = now_ns;
-        CAIRN_LOG_AT(ERROR,
-                     "mail: node %u seals a generation with %" PRIu64 " bytes of checksums and "
-                     "names, room here is for %" PRIu64 ": no generation can be protected; give "
-                     "all nodes the same state_bytes",
-                     message->from, total, agent->mail.seal_bytes_max);
-    }
-    return false;
-}
-
-/* Hands an arrived message to the core. */
-static void
-deliver(struct cairn_agent *agent, const struct cairn_message *message, const uint8_t *payload,
-        size_t payload_len)
-{
-    struct arrival arrival = {payload, payload_len};
-    struct cairn_event event = {.type = CAIRN_EVENT_MESSAGE, .as.message = {.message = message}};
-
-    if (message->kind == CAIRN_MSG_SEAL && !seal_fits(agent, message))
-        return;
-    event.as.message.payload_ok = cairn_message_block_count(message) == 0 ||
-                                  mail_payload_ok(message, payload, payload_len);
-    agent_step(agent, &event, &arrival);
 }
 
 /* ---- sending ---- */
@@ -174,17 +100,65 @@ flush_queue(struct cairn_agent *agent, struct mailbox *box, struct letter **head
     }
 }
 
-static void
-flush_mailbox(struct cairn_agent *agent, uint32_t node)
+static struct letter *
+make_letter(struct cairn_agent *agent, uint32_t to, const uint8_t *payload, size_t payload_len,
+            uint32_t part, struct space *space)
+{
+    struct letter *letter = calloc(1, sizeof *letter);
+
+    if (!letter)
+        return NULL;
+    letter->to = to;
+    letter->part = part;
+    letter->space = space;
+    letter->payload = payload;
+    letter->payload_len = payload_len;
+    if (space)
+        space_hold(space);
+    if (part != UINT32_MAX)
+        cairn_memory_hold(agent->memory, part);
+    return letter;
+}
+
+/* The first message of a session: the options that must agree. */
+static bool
+greet(struct cairn_agent *agent, uint32_t node)
+{
+    struct mailbox *box = &agent->mail.boxes[node];
+    char options[AGREE_BYTES_MAX];
+    struct letter *letter;
+    size_t len;
+
+    if (!box->open || box->greeted)
+        return true;
+    letter = make_letter(agent, node, NULL, 0, UINT32_MAX, NULL);
+    if (!letter)
+        return false;
+    len = agree_pack(&agent->config, options);
+    letter->body[0] = KIND_OPTIONS;
+    memcpy(letter->body + 1, options, len);
+    letter->body_len = 1 + len;
+    box->greeted = try_send(agent, letter) == CAIRN_OK;
+    if (box->greeted)
+        letter_fly(agent, letter);
+    else
+        letter_free(agent, letter);
+    return box->greeted;
+}
+
+void
+mail_flush(struct cairn_agent *agent, uint32_t node)
 {
     struct mailbox *box = &agent->mail.boxes[node];
 
+    if (!greet(agent, node) || !box->up)
+        return;
     flush_queue(agent, box, &box->control_head, &box->control_tail);
     flush_queue(agent, box, &box->bulk_head, &box->bulk_tail);
 }
 
-static void
-empty_mailbox(struct cairn_agent *agent, struct mailbox *box)
+void
+mail_empty(struct cairn_agent *agent, struct mailbox *box)
 {
     while (box->control_head)
         letter_free(agent, dequeue(box, &box->control_head, &box->control_tail));
@@ -236,6 +210,18 @@ has_room(const struct mailbox *box, const struct letter *letter)
             box->owned_bytes + letter->payload_len <= MAIL_OWNED_BYTES_MAX / share);
 }
 
+/* True if a session to the peer is being made; begins to make one where nobody has. */
+static bool
+is_coming_up(struct cairn_agent *agent, uint32_t node)
+{
+    const struct mailbox *box = &agent->mail.boxes[node];
+    struct cairn_transport_peer peer;
+
+    cairn_transport_connect(agent->transport, node);
+    cairn_transport_peer_read(agent->transport, node, &peer);
+    return peer.state == CAIRN_PEER_CONNECTING || (box->open && !box->refused);
+}
+
 /* Sends or queues a letter, or frees it. */
 static void
 post(struct cairn_agent *agent, struct letter *letter)
@@ -244,8 +230,10 @@ post(struct cairn_agent *agent, struct letter *letter)
     bool bulk = letter->payload != NULL;
     cairn_err err = CAIRN_PEER;
 
-    if (box->up || letter->service)
+    if (box->up)
         err = (bulk ? box->bulk_head : box->control_head) ? CAIRN_AGAIN : try_send(agent, letter);
+    else if (letter->service && is_coming_up(agent, letter->to))
+        err = CAIRN_AGAIN;
     if (err == CAIRN_OK) {
         letter_fly(agent, letter);
     } else if (err == CAIRN_AGAIN && has_room(box, letter)) {
@@ -284,26 +272,6 @@ send_letter(struct cairn_agent *agent, struct letter *letter, const void *messag
     } else {
         post(agent, letter);
     }
-}
-
-static struct letter *
-make_letter(struct cairn_agent *agent, uint32_t to, const uint8_t *payload, size_t payload_len,
-            uint32_t part, struct space *space)
-{
-    struct letter *letter = calloc(1, sizeof *letter);
-
-    if (!letter)
-        return NULL;
-    letter->to = to;
-    letter->part = part;
-    letter->space = space;
-    letter->payload = payload;
-    letter->payload_len = payload_len;
-    if (space)
-        space_hold(space);
-    if (part != UINT32_MAX)
-        cairn_memory_hold(agent->memory, part);
-    return letter;
 }
 
 void
@@ -345,102 +313,7 @@ mail_disconnect(struct cairn_agent *agent, uint32_t node)
     cairn_transport_disconnect(agent->transport, node);
 }
 
-/* ---- arriving ---- */
-
-static void
-drop_arrived(struct cairn_agent *agent, uint32_t from)
-{
-    struct mailbox *box = &agent->mail.boxes[from];
-    uint64_t now_ns = agent_now_ns(agent);
-
-    agent->mail.dropped++;
-    if (box->warned_ns && now_ns - box->warned_ns < warn_interval_ns)
-        return;
-    box->warned_ns = now_ns;
-    CAIRN_LOG_AT(WARN, "mail: dropped a message of node %u that is malformed or not for us", from);
-}
-
-static void
-take_core(struct cairn_agent *agent, uint32_t from, const uint8_t *bytes, size_t bytes_len,
-          const uint8_t *payload, size_t payload_len)
-{
-    struct cairn_message message;
-
-    if (cairn_message_unpack(bytes, bytes_len, &message) != CAIRN_OK ||
-        /* cppcheck-suppress uninitStructMember ; an unpacked message is complete */
-        message.from != from || message.to != agent->config.node)
-        drop_arrived(agent, from);
-    else
-        deliver(agent, &message, payload, payload_len);
-}
-
-static void
-take_service(struct cairn_agent *agent, uint32_t from, const uint8_t *bytes, size_t bytes_len,
-             const uint8_t *payload, size_t payload_len)
-{
-    struct cairn_service_message message;
-
-    if (cairn_service_unpack(bytes, bytes_len, &message) != CAIRN_OK ||
-        /* cppcheck-suppress uninitStructMember ; an unpacked message is complete */
-        message.from != from || message.to != agent->config.node)
-        drop_arrived(agent, from);
-    else
-        agent->handlers->message(agent, &message, payload, payload_len);
-}
-
-static void
-take_body(struct cairn_agent *agent, uint32_t from, const uint8_t *body, size_t body_len,
-          const uint8_t *payload, size_t payload_len)
-{
-    uint8_t kind = body_len ? body[0] : 0;
-
-    if (kind == KIND_CORE)
-        take_core(agent, from, body + 1, body_len - 1, payload, payload_len);
-    else if (kind == KIND_SERVICE)
-        take_service(agent, from, body + 1, body_len - 1, payload, payload_len);
-    else if (kind == KIND_CORE_LONG && body_len == 1 && payload)
-        take_core(agent, from, payload, payload_len, NULL, 0);
-    else if (kind == KIND_SERVICE_LONG && body_len == 1 && payload)
-        take_service(agent, from, payload, payload_len, NULL, 0);
-    else
-        drop_arrived(agent, from);
-}
-
-void
-mail_deliver_self(struct cairn_agent *agent)
-{
-    if (agent->mail.delivering_self) /* what is delivered may send more: the outer call takes it */
-        return;
-    agent->mail.delivering_self = true;
-    while (agent->mail.self_head) {
-        struct letter *letter = agent->mail.self_head;
-
-        agent->mail.self_head = letter->next;
-        if (!agent->mail.self_head)
-            agent->mail.self_tail = NULL;
-        agent->mail.arriving_part = letter->part;
-        take_body(agent, agent->config.node, letter->body, letter->body_len, letter->payload,
-                  letter->payload_len);
-        agent->mail.arriving_part = UINT32_MAX;
-        letter_free(agent, letter);
-    }
-    agent->mail.delivering_self = false;
-}
-
-static void
-on_message(void *context, uint32_t from_node, const void *body, size_t body_len,
-           const void *payload, size_t payload_len, uint64_t buffer)
-{
-    struct cairn_agent *agent = context;
-
-    agent->mail.arriving_from = from_node;
-    agent->mail.arriving_buffer = payload ? buffer : 0;
-    take_body(agent, from_node, body, body_len, payload, payload_len);
-    if (agent->mail.arriving_buffer != 0)
-        cairn_transport_release(agent->transport, agent->mail.arriving_buffer);
-    agent->mail.arriving_buffer = 0;
-    mail_deliver_self(agent);
-}
+/* ---- from the transport ---- */
 
 static void
 on_sent(void *context, uint32_t node, uint64_t ticket, cairn_err err)
@@ -451,30 +324,13 @@ on_sent(void *context, uint32_t node, uint64_t ticket, cairn_err err)
     (void)err; /* if it is lost, the session has ended */
     letter_land(letter);
     letter_free(agent, letter);
-    flush_mailbox(agent, node);
-}
-
-static void
-on_peer(void *context, uint32_t node, bool up, uint64_t incarnation)
-{
-    struct cairn_agent *agent = context;
-    struct cairn_event event = {.type = up ? CAIRN_EVENT_PEER_UP : CAIRN_EVENT_PEER_DOWN,
-                                .as.peer = {.agent = node, .incarnation = incarnation}};
-
-    CAIRN_LOG_AT(INFO, "peer: %s node=%u incarnation=%" PRIu64, up ? "up" : "down", node,
-                 incarnation);
-    agent->mail.boxes[node].up = up;
-    if (!up)
-        empty_mailbox(agent, &agent->mail.boxes[node]);
-    agent_step(agent, &event, NULL);
-    if (up)
-        flush_mailbox(agent, node); /* what services queued while it was being connected */
+    mail_flush(agent, node);
 }
 
 static void
 on_writable(void *context, uint32_t node)
 {
-    flush_mailbox(context, node);
+    mail_flush(context, node);
 }
 
 /* ---- the loop's side ---- */
@@ -554,9 +410,9 @@ mail_open(struct cairn_agent *agent)
                                               .version = CAIRN_PROTOCOL_NEWEST,
                                               .buffer_count = MAIL_BUFFERS,
                                               .window = MAIL_WINDOW,
-                                              .on_message = on_message,
+                                              .on_message = mail_arrived,
                                               .on_sent = on_sent,
-                                              .on_peer = on_peer,
+                                              .on_peer = mail_peer_changed,
                                               .on_writable = on_writable,
                                               .context = agent};
     cairn_err err = CAIRN_NOMEM;
@@ -615,8 +471,10 @@ mail_close(struct cairn_agent *agent)
     }
     cairn_transport_close(agent->transport);
     agent->transport = NULL;
-    for (uint32_t i = 0; agent->mail.boxes && i < agent->config.node_count; i++)
-        empty_mailbox(agent, &agent->mail.boxes[i]);
+    for (uint32_t i = 0; agent->mail.boxes && i < agent->config.node_count; i++) {
+        mail_empty(agent, &agent->mail.boxes[i]);
+        free(agent->mail.boxes[i].mismatch);
+    }
     free_letters(agent, agent->mail.flying);
     free_letters(agent, agent->mail.self_head);
     agent->mail.flying = agent->mail.self_head = agent->mail.self_tail = NULL;

@@ -2,8 +2,8 @@
  * agent/process/mail.h - messages between agents, over the transport; the core's sessions.
  *
  * Invariants:
- *  1. A session begins with PEER_UP and ends with PEER_DOWN. What is queued for a peer is freed when
- *     its session ends.
+ *  1. A session begins with PEER_UP, after both sides have found that their options agree
+ *     (agree.h), and ends with PEER_DOWN. What is queued for a peer is freed when its session ends.
  *  2. Within a session no message of the core is dropped: if a queue is full, the session ends.
  *     Services' messages are dropped when their peer has no session, or when half of the queue is
  *     used; services send again.
@@ -41,7 +41,12 @@ struct mailbox {
     struct letter *bulk_head, *bulk_tail;
     uint32_t queued;
     uint64_t owned_bytes; /* copied payloads among them */
-    bool up;              /* the core knows of a session */
+    bool open;            /* the transport has a session */
+    bool greeted;         /* own options are sent */
+    bool up;              /* the options agree: the core knows of the session */
+    bool refused;         /* they do not */
+    char *mismatch;       /* which option the peer sets differently; NULL: none */
+    uint64_t incarnation; /* of the session */
     uint64_t warned_ns;   /* when a message that was dropped was logged last */
 };
 

@@ -334,14 +334,15 @@ check_run(const struct operator_job *job, struct operator_health *health)
         versions += node->version_peers != 0;
         if (node->refusal[0] && !refused)
             refused = node;
-        if (node->mismatch[0] && !different)
+        if (node->mismatch[0] && (!different || node->refused_peers > different->refused_peers))
             different = node;
     }
     if (refused && health->trainers)
         add_check(health, OPERATOR_WARN, "run-not-assembled",
                   "mend what is named; nothing is captured until then", "%s", refused->refusal);
     if (different)
-        add_check(health, OPERATOR_CRITICAL, "options-differ",
+        add_check(health, different->refused_peers ? OPERATOR_CRITICAL : OPERATOR_WARN,
+                  "options-differ",
                   "give all nodes the same options, and restart the agents that differ", "%s",
                   different->mismatch);
     if (versions)

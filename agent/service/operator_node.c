@@ -128,6 +128,13 @@ operator_node_fill(struct cairn_agent *agent, struct operator_node *out)
     snprintf(out->refusal, sizeof out->refusal, "%s", view.refusal ? view.refusal : "");
     out->unkept = agent->unkept;
     out->denied_peers = mail_peers_in(agent, CAIRN_PEER_DENIED);
+    for (uint32_t i = 0; i < agent->config.node_count; i++) {
+        const struct mailbox *box = &agent->mail.boxes[i];
+
+        if (box->mismatch && (!out->mismatch[0] || (box->refused && !out->refused_peers)))
+            snprintf(out->mismatch, sizeof out->mismatch, "%s", box->mismatch);
+        out->refused_peers += box->refused;
+    }
     out->version_peers = mail_peers_in(agent, CAIRN_PEER_VERSION);
     out->last_step = view.last_step;
     out->committed_epoch = view.committed.epoch;

@@ -52,6 +52,7 @@ struct operator_part {
     X(blocked_ms)                                                                                  \
     X(unkept)         /* no keeper holds its memory */                                             \
     X(denied_peers)   /* with another key or job, or not who they should be */                     \
+    X(refused_peers)  /* whose options differ */                                                   \
     X(version_peers)  /* that speak no version of the protocol that it speaks */                   \
     X(trainers)       /* attached and registered */                                                \
     X(attached_total) /* trainers since the agent's start */                                       \

@@ -118,6 +118,7 @@ open_agent(uint32_t node)
     agent->config.node_count = NODES;
     agent->config.node = node;
     agent->config.slots = 2;
+    agent->config.parity = 1;
     agent->clock = cairn_clock_system();
     agent->handlers = &handlers;
     agent->incarnation = cairn_clock_wall_ns(&agent->clock) + node;
@@ -290,7 +291,7 @@ test_the_core_sends_in_sessions_alone(void **state)
     connect_both();
     send_core(0, CAIRN_MSG_WRITTEN);
     turn_some();
-    assert_int_equal(stats_of(1).received_messages, 1);
+    assert_int_equal(stats_of(1).received_messages, 2); /* after the options */
     assert_int_equal(agents[1]->mail.dropped, 0);
 }
 
@@ -398,6 +399,34 @@ test_long_messages_arrive_and_a_dead_peer_frees_them(void **state)
     assert_null(agents[0]->mail.flying);
 }
 
+/* Agents that set an option differently which must agree have no session, and both say which. */
+static void
+test_options_that_differ_are_refused(void **state)
+{
+    (void)state;
+    memset(log_text, 0, sizeof log_text);
+    log_len = 0;
+    agents[1]->config.parity = 5;
+    mail_connect(agents[0], 1);
+    for (uint64_t end_ns = agent_now_ns(agents[0]) + TIMEOUT_MS * CAIRN_NS_PER_MS;
+         !agents[0]->mail.boxes[1].refused || !agents[1]->mail.boxes[0].refused; turn_once())
+        assert_true(agent_now_ns(agents[0]) < end_ns);
+    assert_non_null(strstr(log_text, "parity: 5 on node 1, 1 on node 0"));
+    assert_non_null(strstr(log_text, "parity: 1 on node 0, 5 on node 1"));
+    send_plain();
+    send_core(0, CAIRN_MSG_WRITTEN);
+    turn_some();
+    assert_int_equal(taken[1], 0);
+    assert_int_equal(agents[1]->mail.dropped, 0);
+    assert_false(agents[0]->mail.boxes[1].up);
+
+    agents[1]->config.parity = 1; /* mended, and started again */
+    agents[1]->config.dead_after_ms = 7;
+    cairn_transport_disconnect(agents[1]->transport, 0);
+    turn_until_sessions(2);
+    assert_non_null(strstr(log_text, "dead_after_ms: 7 on node 1, 3000 on node 0"));
+}
+
 static void
 test_what_is_no_message_is_dropped(void **state)
 {
@@ -487,6 +516,8 @@ main(void)
                                         close_both),
         cmocka_unit_test_setup_teardown(test_long_messages_arrive_and_a_dead_peer_frees_them,
                                         open_both, close_both),
+        cmocka_unit_test_setup_teardown(test_options_that_differ_are_refused, open_both,
+                                        close_both),
         cmocka_unit_test_setup_teardown(test_what_is_no_message_is_dropped, open_both, close_both),
         cmocka_unit_test_setup_teardown(test_a_seal_without_room_is_kept_out, open_both,
                                         close_both),

@@ -242,14 +242,16 @@ what_keeps_a_run_from_starting_is_shown(void **state)
 
     snprintf(scene->nodes[0].refusal, sizeof scene->nodes[0].refusal, "w: no rank holds it");
     snprintf(scene->nodes[1].mismatch, sizeof scene->nodes[1].mismatch,
-             "node 4: parity is 1 there, 2 here");
+             "parity: 1 on node 4, 2 on node 1");
+    scene->nodes[1].refused_peers = 1;
     scene->nodes[2].version_peers = 1;
     scene->nodes[3].blank = 1;
     health = look(scene);
     assert_int_equal(health->level, OPERATOR_CRITICAL);
     assert_string_equal(check_of(health, "run-not-assembled")->what, "w: no rank holds it");
     assert_string_equal(check_of(health, "options-differ")->what,
-                        "node 4: parity is 1 there, 2 here");
+                        "parity: 1 on node 4, 2 on node 1");
+    scene->nodes[1].refused_peers = 1;
     assert_non_null(check_of(health, "versions-differ"));
     assert_non_null(check_of(health, "node-blank"));
 }

@@ -1,0 +1,48 @@
+/*
+ * agent/process/letter.h - a message on its way, and what mail.c and mail_door.c share.
+ *
+ * The first byte of a transport's body is the kind, then come the bytes of agent/core/message.c,
+ * service_message.c or agree.c. Blocks are the payload. A message that is longer than a body (a part
+ * of a seal, an inventory) is sent as the payload itself.
+ */
+#ifndef CAIRN_AGENT_PROCESS_LETTER_H
+#define CAIRN_AGENT_PROCESS_LETTER_H
+
+#include "agent/process/mail.h"
+
+enum letter_kind {
+    KIND_CORE = 1,
+    KIND_CORE_LONG = 2,
+    KIND_SERVICE = 3,
+    KIND_SERVICE_LONG = 4,
+    KIND_OPTIONS = 5 /* the first of each session */
+};
+
+/* Queued, or flying (with the transport) until it is reported as sent. */
+struct letter {
+    struct letter *next;
+    struct letter **link; /* what points to it in the list of flying letters */
+    uint32_t to;
+    uint32_t part;       /* whose memory the payload borrows, UINT32_MAX: none */
+    uint8_t *owned;      /* payload that is freed with the letter, or NULL */
+    struct space *space; /* decoding space that the payload lies in, or NULL */
+    const uint8_t *payload;
+    size_t payload_len;
+    size_t body_len;
+    bool service;
+    uint8_t body[512];
+};
+
+/* ---- mail.c ---- */
+void letter_free(struct cairn_agent *agent, struct letter *letter);
+/* Sends what waits for a peer, as far as its session allows. */
+void mail_flush(struct cairn_agent *agent, uint32_t node);
+/* Frees what waits for a peer. */
+void mail_empty(struct cairn_agent *agent, struct mailbox *box);
+
+/* ---- mail_door.c: callbacks of the transport ---- */
+void mail_arrived(void *context, uint32_t from_node, const void *body, size_t body_len,
+                  const void *payload, size_t payload_len, uint64_t buffer);
+void mail_peer_changed(void *context, uint32_t node, bool up, uint64_t incarnation);
+
+#endif
