@@ -57,7 +57,7 @@ kind_is_handshake(uint8_t kind)
 
 /* What must hold of a header whose bytes are undamaged, so that no one above has to ask again. */
 static bool
-header_is_sane(const struct cairn_frame *frame, uint32_t reserved, uint16_t version)
+header_is_sane(const struct cairn_frame *frame, uint32_t reserved)
 {
     if (reserved != 0 || (frame->flags & ~KNOWN_FLAGS) != 0)
         return false;
@@ -67,7 +67,7 @@ header_is_sane(const struct cairn_frame *frame, uint32_t reserved, uint16_t vers
     if (kind_is_handshake(frame->kind))
         return frame->token == 0 && frame->sequence == 0 &&
                frame->body_len == CAIRN_FRAME_HANDSHAKE_BYTES;
-    if (frame->version != version || frame->token == 0 || frame->sequence == 0)
+    if (frame->token == 0 || frame->sequence == 0)
         return false;
     switch (frame->kind) {
     case CAIRN_FRAME_MESSAGE:
@@ -82,7 +82,7 @@ header_is_sane(const struct cairn_frame *frame, uint32_t reserved, uint16_t vers
 }
 
 cairn_err
-cairn_frame_parse(const uint8_t *bytes, size_t bytes_len, uint16_t version, struct cairn_frame *out)
+cairn_frame_parse(const uint8_t *bytes, size_t bytes_len, struct cairn_frame *out)
 {
     struct cairn_reader reader;
     struct cairn_frame frame = {0};
@@ -107,7 +107,7 @@ cairn_frame_parse(const uint8_t *bytes, size_t bytes_len, uint16_t version, stru
     reserved = cairn_read_u32(&reader);
     frame.checksum = cairn_read_u64(&reader);
     frame.body = cairn_read_borrow(&reader, frame.body_len);
-    if (cairn_reader_done(&reader) != CAIRN_OK || !header_is_sane(&frame, reserved, version))
+    if (cairn_reader_done(&reader) != CAIRN_OK || !header_is_sane(&frame, reserved))
         return CAIRN_CORRUPT;
     if (!(frame.flags & CAIRN_FRAME_PAYLOAD_CHECKED) &&
         frame.checksum != checksum(bytes, frame.body_len, NULL, 0))
@@ -141,8 +141,9 @@ cairn_frame_handshake_pack(const struct cairn_frame_handshake *handshake,
     cairn_write_u64(&writer, handshake->incarnation);
     cairn_write_u8(&writer, handshake->keyed);
     cairn_write_u8(&writer, handshake->refusal);
+    cairn_write_u16(&writer, handshake->versions.oldest);
+    cairn_write_u16(&writer, handshake->versions.newest);
     cairn_write_u16(&writer, 0);
-    cairn_write_u32(&writer, 0);
     cairn_write_bytes(&writer, handshake->nonce_initiator, CAIRN_FRAME_NONCE_BYTES);
     cairn_write_bytes(&writer, handshake->nonce_responder, CAIRN_FRAME_NONCE_BYTES);
     cairn_write_bytes(&writer, handshake->proof, CAIRN_FRAME_PROOF_BYTES);
@@ -158,12 +159,14 @@ cairn_frame_handshake_parse(const uint8_t *body, size_t body_len, struct cairn_f
     handshake.incarnation = cairn_read_u64(&reader);
     handshake.keyed = cairn_read_u8(&reader);
     handshake.refusal = cairn_read_u8(&reader);
+    handshake.versions.oldest = cairn_read_u16(&reader);
+    handshake.versions.newest = cairn_read_u16(&reader);
     (void)cairn_read_u16(&reader);
-    (void)cairn_read_u32(&reader);
     cairn_read_bytes(&reader, handshake.nonce_initiator, CAIRN_FRAME_NONCE_BYTES);
     cairn_read_bytes(&reader, handshake.nonce_responder, CAIRN_FRAME_NONCE_BYTES);
     cairn_read_bytes(&reader, handshake.proof, CAIRN_FRAME_PROOF_BYTES);
-    if (cairn_reader_done(&reader) != CAIRN_OK || handshake.keyed > 1)
+    if (cairn_reader_done(&reader) != CAIRN_OK || handshake.keyed > 1 ||
+        handshake.versions.oldest > handshake.versions.newest)
         return CAIRN_CORRUPT;
     *out = handshake;
     return CAIRN_OK;

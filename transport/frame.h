@@ -5,7 +5,8 @@
  *
  *   offset bytes
  *      0     4  magic, 'C' 'R' 'N' 0xa7
- *      4     2  version of the sender
+ *      4     2  version: of the session; in a hello and a refusal the newest of the sender, in
+ *                the other handshakes the one that both sides will use
  *      6     1  kind (enum cairn_frame_kind)
  *      7     1  flags (CAIRN_FRAME_PAYLOAD_CHECKED)
  *      8     8  job
@@ -27,7 +28,9 @@
  *      0     8  incarnation of the sender
  *      8     1  1 when the sender has a key
  *      9     1  reason of a refusal (enum cairn_refusal)
- *     10     6  zero
+ *     10     2  oldest version that the sender speaks; 0: the one in the header alone
+ *     12     2  newest
+ *     14     2  zero
  *     16    32  nonce of the initiator
  *     48    32  nonce of the responder
  *     80    32  proof
@@ -37,8 +40,9 @@
  *                                        <-     welcome(nonces i and r, proof "welcome")
  *      confirm(nonces i and r, proof "confirm") ->
  *
- * A proof is HMAC-SHA256 under the job's key of the proof's name and the transcript: version, job,
- * initiator, responder, both incarnations, both nonces. The session token is the first 8 bytes of
+ * The responder chooses the newest version that both speak, or refuses. A proof is HMAC-SHA256 under
+ * the job's key of the proof's name and the transcript: version, job, initiator, responder, both
+ * incarnations, both nonces, both ranges of versions (so that nobody can lower the choice). The session token is the first 8 bytes of
  * the proof named "session". Without a key proofs are zero and the token is a CRC-64 of the
  * transcript. Both sides may call at once: then the lower node is the initiator.
  */
@@ -90,8 +94,14 @@ struct cairn_frame {
     const uint8_t *body; /* borrowed */
 };
 
+struct cairn_frame_versions {
+    uint16_t oldest;
+    uint16_t newest;
+};
+
 struct cairn_frame_handshake {
     uint64_t incarnation;
+    struct cairn_frame_versions versions; /* of the sender */
     uint8_t keyed;
     uint8_t refusal;
     uint8_t nonce_initiator[CAIRN_FRAME_NONCE_BYTES];
@@ -129,12 +139,12 @@ void cairn_frame_pack(const struct cairn_frame *frame, const void *payload, uint
 
 /*
  * Parses any bytes. CAIRN_CORRUPT unless they are one whole frame with the right magic, lengths in
- * range, a known kind (handshakes of every version, others of this one) and, when the payload is
+ * range, a known kind and, when the payload is
  * not part of it, the right checksum. With CAIRN_FRAME_PAYLOAD_CHECKED the caller checks it later
  * with cairn_frame_check_payload. out->body points into `bytes`.
  */
 CAIRN_MUST_CHECK cairn_err cairn_frame_parse(const uint8_t *bytes, size_t bytes_len,
-                                             uint16_t version, struct cairn_frame *out);
+                                             struct cairn_frame *out);
 
 /* Checks a frame's checksum with its payload. CAIRN_OK or CAIRN_CORRUPT. */
 CAIRN_MUST_CHECK cairn_err cairn_frame_check_payload(const uint8_t *bytes, size_t bytes_len,
@@ -160,6 +170,8 @@ struct cairn_transcript {
     uint64_t responder_incarnation;
     const uint8_t *nonce_initiator; /* CAIRN_FRAME_NONCE_BYTES */
     const uint8_t *nonce_responder;
+    struct cairn_frame_versions initiator_versions;
+    struct cairn_frame_versions responder_versions;
 };
 
 /* The proof of this name; key_len 0: zeroes. CAIRN_IO if the crypto library fails. */

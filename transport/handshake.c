@@ -17,19 +17,41 @@ static const uint64_t call_again_ns = 50000000;
 
 /* ---- refusals ---- */
 
+/* The versions that the sender of a handshake speaks. */
+static struct cairn_frame_versions
+versions_of(const struct cairn_frame *frame, const struct cairn_frame_handshake *handshake)
+{
+    struct cairn_frame_versions only = {frame->version, frame->version};
+
+    return handshake->versions.newest ? handshake->versions : only;
+}
+
+/* The newest version that both speak; 0: none. */
+static uint16_t
+version_choose(struct cairn_frame_versions a, struct cairn_frame_versions b)
+{
+    uint16_t newest = a.newest < b.newest ? a.newest : b.newest;
+    uint16_t oldest = a.oldest > b.oldest ? a.oldest : b.oldest;
+
+    return newest >= oldest ? newest : 0;
+}
+
 static void
 refusal_log(struct cairn_transport *t, struct peer *peer, enum cairn_refusal refusal,
-            const struct cairn_frame *frame)
+            const struct cairn_frame *frame, const struct cairn_frame_handshake *handshake)
 {
+    struct cairn_frame_versions theirs = versions_of(frame, handshake);
+
     if (peer->logged_refusal == refusal)
         return;
     peer->logged_refusal = refusal;
     switch (refusal) {
     case CAIRN_REFUSAL_VERSION:
         CAIRN_LOG_AT(ERROR,
-                     "transport: peer node=%" PRIu32 " speaks version %u and this agent speaks "
-                     "version %u: upgrade one of them",
-                     peer->node, (unsigned)frame->version, (unsigned)t->version);
+                     "transport: peer node=%" PRIu32 " speaks versions %u to %u and this agent "
+                     "speaks versions %u to %u: upgrade the older one",
+                     peer->node, theirs.oldest, theirs.newest, t->versions.oldest,
+                     t->versions.newest);
         break;
     case CAIRN_REFUSAL_JOB:
         CAIRN_LOG_AT(ERROR,
@@ -55,10 +77,10 @@ refusal_log(struct cairn_transport *t, struct peer *peer, enum cairn_refusal ref
 
 static void
 peer_refused(struct cairn_transport *t, struct peer *peer, enum cairn_refusal refusal,
-             const struct cairn_frame *frame)
+             const struct cairn_frame *frame, const struct cairn_frame_handshake *theirs)
 {
     t->stats.refused_handshakes++;
-    refusal_log(t, peer, refusal, frame);
+    refusal_log(t, peer, refusal, frame, theirs);
     if (peer->state == CAIRN_PEER_UP)
         return; /* a session is not ended by a handshake that failed */
     peer_down(t, peer, refusal == CAIRN_REFUSAL_VERSION ? CAIRN_PEER_VERSION : CAIRN_PEER_DENIED,
@@ -70,32 +92,37 @@ static void
 refuse(struct cairn_transport *t, struct peer *peer, enum cairn_refusal refusal,
        const struct cairn_frame *frame, const struct cairn_frame_handshake *theirs)
 {
-    struct cairn_frame_handshake answer = {
-        .incarnation = t->incarnation, .keyed = t->key_len > 0, .refusal = (uint8_t)refusal};
+    struct cairn_frame_handshake answer = {.incarnation = t->incarnation,
+                                           .versions = t->versions,
+                                           .keyed = t->key_len > 0,
+                                           .refusal = (uint8_t)refusal};
 
     memcpy(answer.nonce_initiator, theirs->nonce_initiator, sizeof answer.nonce_initiator);
     if (peer->state != CAIRN_PEER_UP && refusal != CAIRN_REFUSAL_JOB) {
         /* A peer of another job that has lost its way says nothing about the right one. */
-        refusal_log(t, peer, refusal, frame);
+        refusal_log(t, peer, refusal, frame, theirs);
         peer->state = refusal == CAIRN_REFUSAL_VERSION ? CAIRN_PEER_VERSION : CAIRN_PEER_DENIED;
         peer->calling = false;
         peer->next_call_ns = t->now_ns + refused_ns;
         transport_arm(t, peer->next_call_ns);
     } else {
-        refusal_log(t, peer, refusal, frame);
+        refusal_log(t, peer, refusal, frame, theirs);
     }
     t->stats.refused_handshakes++;
     peer->retry_ns = 0;
-    peer_handshake_set(t, peer, CAIRN_FRAME_REFUSE, &answer);
+    peer_handshake_set(t, peer, CAIRN_FRAME_REFUSE, t->versions.newest, &answer);
 }
 
 /* ---- the four frames ---- */
 
 static void
 transcript_init(struct cairn_transcript *out, const struct cairn_transport *t,
-                const struct peer *peer, bool initiator, uint64_t their_incarnation)
+                const struct peer *peer, bool initiator, uint64_t their_incarnation,
+                struct cairn_frame_versions theirs)
 {
-    out->version = t->version;
+    out->version = version_choose(t->versions, theirs);
+    out->initiator_versions = initiator ? t->versions : theirs;
+    out->responder_versions = initiator ? theirs : t->versions;
     out->job_id = t->job_id;
     out->initiator = initiator ? t->node : peer->node;
     out->responder = initiator ? peer->node : t->node;
@@ -107,10 +134,13 @@ static void
 hello_received(struct cairn_transport *t, struct peer *peer, const struct cairn_frame *frame,
                const struct cairn_frame_handshake *hello)
 {
-    struct cairn_frame_handshake welcome = {.incarnation = t->incarnation, .keyed = t->key_len > 0};
+    struct cairn_frame_handshake welcome = {
+        .incarnation = t->incarnation, .versions = t->versions, .keyed = t->key_len > 0};
+    struct cairn_frame_versions theirs = versions_of(frame, hello);
+    uint16_t version = version_choose(t->versions, theirs);
     struct cairn_transcript transcript;
 
-    if (frame->version != t->version) {
+    if (version == 0) {
         refuse(t, peer, CAIRN_REFUSAL_VERSION, frame, hello);
         return;
     }
@@ -137,10 +167,12 @@ hello_received(struct cairn_transport *t, struct peer *peer, const struct cairn_
     peer->calling = false;
     peer->answering = true;
     peer->answered_incarnation = hello->incarnation;
+    peer->answered_versions = theirs;
+    peer->answered_version = version;
     memcpy(peer->answered_nonce, hello->nonce_initiator, sizeof peer->answered_nonce);
     memcpy(welcome.nonce_initiator, peer->answered_nonce, sizeof welcome.nonce_initiator);
     memcpy(welcome.nonce_responder, peer->answering_nonce, sizeof welcome.nonce_responder);
-    transcript_init(&transcript, t, peer, false, hello->incarnation);
+    transcript_init(&transcript, t, peer, false, hello->incarnation, theirs);
     transcript.nonce_initiator = welcome.nonce_initiator;
     transcript.nonce_responder = welcome.nonce_responder;
     if (cairn_proof_make(t->key, t->key_len, "welcome", &transcript, welcome.proof) != CAIRN_OK)
@@ -148,30 +180,33 @@ hello_received(struct cairn_transport *t, struct peer *peer, const struct cairn_
     if (peer->state == CAIRN_PEER_DOWN && peer->next_call_ns < t->now_ns + t->call_timeout_ns)
         peer->next_call_ns = t->now_ns + t->call_timeout_ns; /* leave it the time to confirm */
     peer->retry_ns = 0;
-    peer_handshake_set(t, peer, CAIRN_FRAME_WELCOME, &welcome);
+    peer_handshake_set(t, peer, CAIRN_FRAME_WELCOME, version, &welcome);
 }
 
 static void
 welcome_received(struct cairn_transport *t, struct peer *peer, const struct cairn_frame *frame,
                  const struct cairn_frame_handshake *welcome)
 {
-    struct cairn_frame_handshake confirm = {.incarnation = t->incarnation, .keyed = t->key_len > 0};
+    struct cairn_frame_handshake confirm = {
+        .incarnation = t->incarnation, .versions = t->versions, .keyed = t->key_len > 0};
+    struct cairn_frame_versions theirs = versions_of(frame, welcome);
+    uint16_t version = version_choose(t->versions, theirs);
     struct cairn_transcript transcript;
     uint64_t token;
     cairn_err err;
 
-    if (!peer->calling || frame->version != t->version || frame->job_id != t->job_id ||
+    if (!peer->calling || version == 0 || frame->version != version || frame->job_id != t->job_id ||
         frame->to != t->node ||
         memcmp(welcome->nonce_initiator, peer->calling_nonce, CAIRN_FRAME_NONCE_BYTES) != 0) {
         t->stats.dropped_unauthenticated++;
         return;
     }
-    transcript_init(&transcript, t, peer, true, welcome->incarnation);
+    transcript_init(&transcript, t, peer, true, welcome->incarnation, theirs);
     transcript.nonce_initiator = welcome->nonce_initiator;
     transcript.nonce_responder = welcome->nonce_responder;
     err = cairn_proof_check(t->key, t->key_len, "welcome", &transcript, welcome->proof);
     if (err == CAIRN_DENIED) {
-        peer_refused(t, peer, CAIRN_REFUSAL_KEY, frame);
+        peer_refused(t, peer, CAIRN_REFUSAL_KEY, frame, welcome);
         return;
     }
     memcpy(confirm.nonce_initiator, welcome->nonce_initiator, sizeof confirm.nonce_initiator);
@@ -180,8 +215,9 @@ welcome_received(struct cairn_transport *t, struct peer *peer, const struct cair
         cairn_proof_make(t->key, t->key_len, "confirm", &transcript, confirm.proof) != CAIRN_OK ||
         cairn_proof_token(t->key, t->key_len, &transcript, &token) != CAIRN_OK)
         return;
-    peer_handshake_set(t, peer, CAIRN_FRAME_CONFIRM, &confirm); /* goes out before any message */
-    peer_up(t, peer, welcome->incarnation, token);
+    /* goes out before any message */
+    peer_handshake_set(t, peer, CAIRN_FRAME_CONFIRM, version, &confirm);
+    peer_up(t, peer, welcome->incarnation, token, version);
 }
 
 static void
@@ -192,14 +228,14 @@ confirm_received(struct cairn_transport *t, struct peer *peer, const struct cair
     uint64_t token;
     cairn_err err;
 
-    if (!peer->answering || frame->version != t->version || frame->job_id != t->job_id ||
+    if (!peer->answering || frame->version != peer->answered_version || frame->job_id != t->job_id ||
         frame->to != t->node || confirm->incarnation != peer->answered_incarnation ||
         memcmp(confirm->nonce_initiator, peer->answered_nonce, CAIRN_FRAME_NONCE_BYTES) != 0 ||
         memcmp(confirm->nonce_responder, peer->answering_nonce, CAIRN_FRAME_NONCE_BYTES) != 0) {
         t->stats.dropped_unauthenticated++;
         return;
     }
-    transcript_init(&transcript, t, peer, false, confirm->incarnation);
+    transcript_init(&transcript, t, peer, false, confirm->incarnation, peer->answered_versions);
     transcript.nonce_initiator = peer->answered_nonce;
     transcript.nonce_responder = peer->answering_nonce;
     err = cairn_proof_check(t->key, t->key_len, "confirm", &transcript, confirm->proof);
@@ -210,7 +246,7 @@ confirm_received(struct cairn_transport *t, struct peer *peer, const struct cair
     }
     if (err || cairn_proof_token(t->key, t->key_len, &transcript, &token) != CAIRN_OK)
         return;
-    peer_up(t, peer, confirm->incarnation, token);
+    peer_up(t, peer, confirm->incarnation, token, peer->answered_version);
 }
 
 static void
@@ -224,7 +260,7 @@ refuse_received(struct cairn_transport *t, struct peer *peer, const struct cairn
         return;
     }
     peer->calling = false;
-    peer_refused(t, peer, (enum cairn_refusal)answer->refusal, frame);
+    peer_refused(t, peer, (enum cairn_refusal)answer->refusal, frame, answer);
 }
 
 /* A handshake frame of any version, from a node that is in the list and not this one. */

@@ -96,6 +96,7 @@ struct peer {
     uint64_t serial; /* counts sessions */
     uint64_t incarnation;
     uint64_t token;
+    uint16_t version;
     uint64_t sent_sequence[CLASS_COUNT];
     uint64_t received_sequence[CLASS_COUNT];
     uint64_t valid_ns;  /* when the last valid frame came */
@@ -108,11 +109,14 @@ struct peer {
     uint8_t answering_nonce[CAIRN_FRAME_NONCE_BYTES]; /* ours */
     uint8_t answered_nonce[CAIRN_FRAME_NONCE_BYTES];  /* theirs */
     uint64_t answered_incarnation;
+    struct cairn_frame_versions answered_versions;
+    uint16_t answered_version; /* that was chosen */
     uint64_t called_ns;
     uint64_t call_deadline_ns;
     uint64_t next_call_ns;
     uint64_t backoff_ns;
     uint8_t pending_kind; /* the handshake frame to send next, 0: none; a newer one replaces it */
+    uint16_t pending_version;
     struct cairn_frame_handshake pending_handshake;
 
     /* operations */
@@ -180,7 +184,7 @@ struct cairn_transport {
     uint64_t incarnation;
     uint8_t key[CAIRN_TRANSPORT_KEY_BYTES_MAX];
     size_t key_len;
-    uint16_t version;
+    struct cairn_frame_versions versions; /* that are spoken */
     bool checksum_payload;
     uint32_t window;
     uint64_t timeout_ns;
@@ -234,9 +238,10 @@ void peer_down(struct cairn_transport *t, struct peer *peer, enum cairn_peer_sta
 void peer_stranger(struct cairn_transport *t, struct peer *peer);
 void peer_timers(struct cairn_transport *t, struct peer *peer);
 uint64_t peer_due(const struct cairn_transport *t, const struct peer *peer);
-void peer_up(struct cairn_transport *t, struct peer *peer, uint64_t incarnation, uint64_t token);
+void peer_up(struct cairn_transport *t, struct peer *peer, uint64_t incarnation, uint64_t token,
+             uint16_t version);
 void peer_handshake_set(struct cairn_transport *t, struct peer *peer, uint8_t kind,
-                        const struct cairn_frame_handshake *handshake);
+                        uint16_t version, const struct cairn_frame_handshake *handshake);
 bool peer_post_handshake(struct cairn_transport *t, struct peer *peer);
 
 /* handshake.c */

@@ -46,7 +46,7 @@ void
 frame_prepare(struct cairn_transport *t, struct peer *peer, enum class_of_frame class_index,
               struct cairn_frame *frame)
 {
-    frame->version = t->version;
+    frame->version = peer->version;
     frame->job_id = t->job_id;
     frame->from = t->node;
     frame->to = peer->node;

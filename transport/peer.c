@@ -39,10 +39,11 @@ peer_init(struct peer *peer, uint32_t node)
 }
 
 void
-peer_handshake_set(struct cairn_transport *t, struct peer *peer, uint8_t kind,
+peer_handshake_set(struct cairn_transport *t, struct peer *peer, uint8_t kind, uint16_t version,
                    const struct cairn_frame_handshake *handshake)
 {
     peer->pending_kind = kind;
+    peer->pending_version = version;
     peer->pending_handshake = *handshake;
     transport_attend(t, peer);
 }
@@ -52,7 +53,7 @@ bool
 peer_post_handshake(struct cairn_transport *t, struct peer *peer)
 {
     struct cairn_frame frame = {.kind = peer->pending_kind,
-                                .version = t->version,
+                                .version = peer->pending_version,
                                 .job_id = t->job_id,
                                 .from = t->node,
                                 .to = peer->node,
@@ -78,7 +79,8 @@ peer_post_handshake(struct cairn_transport *t, struct peer *peer)
 void
 peer_call(struct cairn_transport *t, struct peer *peer)
 {
-    struct cairn_frame_handshake hello = {.incarnation = t->incarnation, .keyed = t->key_len > 0};
+    struct cairn_frame_handshake hello = {
+        .incarnation = t->incarnation, .versions = t->versions, .keyed = t->key_len > 0};
 
     if (cairn_proof_random(peer->calling_nonce, sizeof peer->calling_nonce) != CAIRN_OK) {
         peer->next_call_ns = t->now_ns + BACKOFF_MS_MAX * millisecond_ns;
@@ -93,7 +95,7 @@ peer_call(struct cairn_transport *t, struct peer *peer)
     peer->call_deadline_ns = 0; /* peer_call_timed sets it: between polls now_ns may be old */
     peer->retry_ns = 0;
     peer->retry_step_ns = 0;
-    peer_handshake_set(t, peer, CAIRN_FRAME_HELLO, &hello);
+    peer_handshake_set(t, peer, CAIRN_FRAME_HELLO, t->versions.newest, &hello);
 }
 
 /*
@@ -178,7 +180,8 @@ peer_down(struct cairn_transport *t, struct peer *peer, enum cairn_peer_state st
 }
 
 void
-peer_up(struct cairn_transport *t, struct peer *peer, uint64_t incarnation, uint64_t token)
+peer_up(struct cairn_transport *t, struct peer *peer, uint64_t incarnation, uint64_t token,
+        uint16_t version)
 {
     uint64_t incarnation_before = peer->incarnation;
 
@@ -193,6 +196,7 @@ peer_up(struct cairn_transport *t, struct peer *peer, uint64_t incarnation, uint
     peer->state = CAIRN_PEER_UP;
     peer->incarnation = incarnation;
     peer->token = token;
+    peer->version = version;
     memset(peer->sent_sequence, 0, sizeof peer->sent_sequence);
     memset(peer->received_sequence, 0, sizeof peer->received_sequence);
     peer->valid_ns = t->now_ns;

@@ -18,7 +18,7 @@
 
 enum {
     NAME_BYTES = 16,
-    TRANSCRIPT_BYTES = NAME_BYTES + 2 + 8 + 4 + 4 + 8 + 8 + 2 * CAIRN_FRAME_NONCE_BYTES
+    TRANSCRIPT_BYTES = NAME_BYTES + 2 + 8 + 4 + 4 + 8 + 8 + 2 * CAIRN_FRAME_NONCE_BYTES + 4 * 2
 };
 
 static void
@@ -39,6 +39,10 @@ transcript_pack(const char *name, const struct cairn_transcript *transcript,
     cairn_write_u64(&writer, transcript->responder_incarnation);
     cairn_write_bytes(&writer, transcript->nonce_initiator, CAIRN_FRAME_NONCE_BYTES);
     cairn_write_bytes(&writer, transcript->nonce_responder, CAIRN_FRAME_NONCE_BYTES);
+    cairn_write_u16(&writer, transcript->initiator_versions.oldest);
+    cairn_write_u16(&writer, transcript->initiator_versions.newest);
+    cairn_write_u16(&writer, transcript->responder_versions.oldest);
+    cairn_write_u16(&writer, transcript->responder_versions.newest);
 }
 
 cairn_err

@@ -51,7 +51,7 @@ frame_received(void *context, const uint8_t *bytes, size_t bytes_len)
     struct cairn_frame frame;
     struct peer *peer;
 
-    if (cairn_frame_parse(bytes, bytes_len, t->version, &frame) != CAIRN_OK) {
+    if (cairn_frame_parse(bytes, bytes_len, &frame) != CAIRN_OK) {
         t->stats.dropped_malformed++;
         return;
     }
@@ -65,6 +65,7 @@ frame_received(void *context, const uint8_t *bytes, size_t bytes_len)
     }
     peer = &t->peers[frame.from];
     if (peer->state != CAIRN_PEER_UP || frame.token != peer->token || frame.to != t->node ||
+        frame.version != peer->version ||
         frame.job_id != t->job_id) {
         peer_stranger(t, peer);
         return;
@@ -175,7 +176,9 @@ options_take(struct cairn_transport *t, const struct cairn_transport_options *op
     t->key_len = options->key_len;
     if (options->key_len)
         memcpy(t->key, options->key, options->key_len);
-    t->version = options->version ? options->version : CAIRN_TRANSPORT_VERSION;
+    t->versions.newest = options->version ? options->version : CAIRN_TRANSPORT_VERSION;
+    t->versions.oldest =
+        options->version_oldest ? options->version_oldest : t->versions.newest;
     t->checksum_payload = options->checksum_payload;
     t->buffer_count = options->buffer_count ? options->buffer_count : 64;
     t->window = options->window ? options->window : 8;
@@ -499,6 +502,7 @@ cairn_transport_peer_read(const struct cairn_transport *t, uint32_t node,
     peer = &t->peers[node];
     out->state = peer->state;
     out->incarnation = peer->incarnation;
+    out->version = peer->version;
     out->operations = peer->operation_count;
     out->credits = peer->credit_count;
     out->buffers_granted = peer->granted_count;

@@ -53,7 +53,7 @@ enum cairn_peer_state {
     CAIRN_PEER_DOWN,   /* lost or never reached; being tried again in the background */
     CAIRN_PEER_DENIED, /* holds another key, belongs to another job or is not the node it should
                             * be */
-    CAIRN_PEER_VERSION /* speaks another version */
+    CAIRN_PEER_VERSION /* speaks no version that this agent speaks */
 };
 
 struct cairn_transport;
@@ -89,7 +89,9 @@ struct cairn_transport_options {
     const void *key;                 /* the job's key, NULL: none, which is allowed on loopback
                                     * only */
     size_t key_len;                  /* CAIRN_TRANSPORT_KEY_BYTES_MIN … _MAX, 0 without a key */
-    uint16_t version;                /* 0 means CAIRN_TRANSPORT_VERSION */
+    uint16_t version;                /* the newest that is spoken; 0: CAIRN_TRANSPORT_VERSION */
+    uint16_t version_oldest;         /* … and the oldest; 0: the same. A session has the newest
+                                      * version that both sides speak. */
     bool checksum_payload;           /* payloads that are sent carry a checksum here as well */
     uint32_t buffer_count;           /* receive buffers of CAIRN_BULK_BYTES_MAX; 0 means 64 */
     uint32_t window;                 /* of them, granted to one peer at most; 0 means 8 */
@@ -106,6 +108,7 @@ struct cairn_transport_options {
 struct cairn_transport_peer {
     enum cairn_peer_state state;
     uint64_t incarnation;     /* of its current or last session, 0: none yet */
+    uint16_t version;         /* of that session */
     uint32_t operations;      /* sends that have not ended */
     uint32_t credits;         /* payloads that may be sent now */
     uint32_t buffers_granted; /* of this node's buffers, waiting for its payloads */

@@ -408,6 +408,7 @@ mail_open(struct cairn_agent *agent)
                                               .job_id = agent->job_id,
                                               .incarnation = agent->incarnation,
                                               .version = CAIRN_PROTOCOL_NEWEST,
+                                              .version_oldest = CAIRN_PROTOCOL_OLDEST,
                                               .buffer_count = MAIL_BUFFERS,
                                               .window = MAIL_WINDOW,
                                               .on_message = mail_arrived,

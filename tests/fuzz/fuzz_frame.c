@@ -122,7 +122,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         transport_feed(data + 1, size - 1);
         return 0;
     }
-    if (cairn_frame_parse(data + 1, size - 1, CAIRN_TRANSPORT_VERSION, &frame) == CAIRN_OK &&
+    if (cairn_frame_parse(data + 1, size - 1, &frame) == CAIRN_OK &&
         frame.body + frame.body_len != data + size)
         abort();
     if (cairn_frame_flow_parse(data + 1, size - 1, &flow) == CAIRN_OK) {

@@ -353,8 +353,99 @@ test_wrong_version(void **state)
     (void)state;
     ends_prepare(2);
     ends[1].options.version = 9;
-    refused_pair(CAIRN_PEER_VERSION, CAIRN_VERSION, "speaks version");
-    assert_int_equal(log_has("speaks version 9 and this agent speaks version 1"), 1);
+    refused_pair(CAIRN_PEER_VERSION, CAIRN_VERSION, "speaks versions");
+    assert_int_equal(
+        log_has("speaks versions 9 to 9 and this agent speaks versions 1 to 1: upgrade"), 1);
+    assert_int_equal(log_has("speaks versions 1 to 1 and this agent speaks versions 9 to 9"), 1);
+}
+
+/* A session has the newest version that both sides speak, whoever calls. */
+static void
+test_versions_of_both(void **state)
+{
+    static const uint16_t ranges[][5] = {
+        {7, 7, 7, 8, 7}, {6, 8, 7, 9, 8}, {3, 9, 5, 5, 5}, {1, 2, 2, 2, 2}};
+
+    (void)state;
+    for (uint32_t round = 0; round < 2 * sizeof ranges / sizeof ranges[0]; round++) {
+        const uint16_t *range = ranges[round / 2];
+        uint32_t caller = round % 2;
+        struct cairn_transport_peer peer;
+
+        ends_prepare(2);
+        ends[0].options.version_oldest = range[0];
+        ends[0].options.version = range[1];
+        ends[1].options.version_oldest = range[2];
+        ends[1].options.version = range[3];
+        end_open(0);
+        end_open(1);
+        ends_connect(caller, !caller);
+        end_send_soon(0, 1, 1, NULL, 0);
+        end_send_soon(1, 0, 1, NULL, 0);
+        TURN_UNTIL(ends[0].messages == 1 && ends[1].messages == 1, 10);
+        cairn_transport_peer_read(ends[0].transport, 1, &peer);
+        assert_int_equal(peer.version, range[4]);
+        cairn_transport_peer_read(ends[1].transport, 0, &peer);
+        assert_int_equal(peer.version, range[4]);
+        ends_close(NULL);
+    }
+}
+
+static uint64_t sent_messages[2], sent_payloads[2]; /* of the session */
+
+/* A session begins or ends: both sides count its messages from 0. */
+static void
+count_anew(void *context, uint32_t node, bool up, uint64_t incarnation)
+{
+    struct end *end = context;
+    uint32_t self = (uint32_t)(end - ends);
+
+    end_peer(context, node, up, incarnation);
+    assert_int_equal(end->ups, end->downs + up); /* they alternate */
+    sent_messages[self] = sent_payloads[self] = 0;
+    end->next_message = end->next_payload = 0;
+}
+
+/*
+ * Sessions that end at any moment under load, on either side: in each, what arrives is what was sent
+ * from its first message on, in order and without a gap, and both sides hear of the end.
+ */
+static void
+test_nothing_is_lost_within_a_session(void **state)
+{
+    enum { ENDS = 25 };
+    uint64_t seed = 7, since_ns = 0;
+
+    (void)state;
+    ends_prepare(2);
+    for (uint32_t i = 0; i < 2; i++) {
+        ends[i].options.on_peer = count_anew;
+        ends[i].check = true;
+        end_open(i);
+    }
+    cairn_transport_connect(ends[0].transport, 1);
+    for (uint32_t ended = 0; ended < ENDS;) {
+        for (uint32_t i = 0; i < 2; i++) {
+            if (state_of(i, !i) != CAIRN_PEER_UP)
+                continue;
+            if (end_send(i, !i, sent_messages[i], NULL, 0) == CAIRN_OK)
+                sent_messages[i]++;
+            if (end_send(i, !i, sent_payloads[i], payloads[i], 4096) == CAIRN_OK)
+                sent_payloads[i]++;
+        }
+        ends_turn();
+        seed = seed * 6364136223846793005u + 1442695040888963407u;
+        if (state_of(0, 1) != CAIRN_PEER_UP || state_of(1, 0) != CAIRN_PEER_UP ||
+            ends[0].messages + ends[1].messages < since_ns + 20 || (seed >> 60) != 0)
+            continue;
+        since_ns = ends[0].messages + ends[1].messages;
+        cairn_transport_disconnect(ends[(seed >> 40) & 1].transport, !((seed >> 40) & 1));
+        ended++;
+    }
+    TURN_UNTIL(ends[0].downs >= ENDS && ends[1].downs >= ENDS && state_of(0, 1) == CAIRN_PEER_UP &&
+                   state_of(1, 0) == CAIRN_PEER_UP,
+               10);
+    assert_true(ends[0].in_order && ends[1].in_order);
 }
 
 static void
@@ -612,6 +703,8 @@ main(void)
         BOTH(test_wrong_key),
         BOTH(test_key_on_one_side),
         BOTH(test_wrong_version),
+        BOTH(test_versions_of_both),
+        BOTH(test_nothing_is_lost_within_a_session),
         BOTH(test_wrong_job),
         BOTH(test_restart),
         BOTH(test_declared_dead),
