@@ -82,6 +82,38 @@ drop_unfinished(struct cairn_core *core, struct cairn_generation generation)
 /* ---- to the leader ---- */
 
 void
+conduct_heard(struct cairn_core *core, const struct cairn_message *message)
+{
+    const struct cairn_roster *roster = core->membership.record.roster;
+    uint32_t self = core->membership.self_member, n = roster->member_count;
+    uint32_t member = cairn_roster_member_of(roster, message->as.heard.agent);
+    struct cairn_message on = *message;
+
+    if (member == self) {
+        run_heard(&core->env, &core->run, &message->as.heard);
+    } else if (member != UINT32_MAX && tree_is_above(self, n, member)) {
+        on.from = core->options.self;
+        env_send(&core->env, agent_of(core, tree_towards(self, n, member)), &on);
+    }
+}
+
+/* Of a run that has ended, the decision may stand while its last generation completes: only the next
+ * one knows of these trainers. */
+static void
+send_heard(struct cairn_core *core, const struct cairn_message_report *report)
+{
+    struct cairn_message message =
+        env_message(&core->env, CAIRN_MSG_HEARD, core->membership.record.epoch);
+
+    message.as.heard = (struct cairn_message_heard){.agent = report->agent,
+                                                    .incarnation = report->incarnation,
+                                                    .registration = report->registration,
+                                                    .serial = core->leader.decision.serial +
+                                                              !core->leader.assembled};
+    conduct_heard(core, &message);
+}
+
+void
 conduct_to_leader(struct cairn_core *core, const struct cairn_message *message)
 {
     struct env *env = &core->env;
@@ -99,6 +131,7 @@ conduct_to_leader(struct cairn_core *core, const struct cairn_message *message)
     case CAIRN_MSG_REPORT:
         leader_report(env, &core->leader, &core->membership, core->run.trainers.tiling,
                       &message->as.report);
+        send_heard(core, &message->as.report);
         break;
     case CAIRN_MSG_ABORT:
         leader_abort(env, &core->leader, &core->membership, &message->as.abort);

@@ -22,6 +22,8 @@ void conduct_done(struct cairn_core *core, uint32_t child, struct cairn_generati
                   uint64_t begun);
 /* A message of this agent or from below: to the leader, here or above. */
 void conduct_to_leader(struct cairn_core *core, const struct cairn_message *message);
+/* The leader has heard a report: for this member, or on along the tree. */
+void conduct_heard(struct cairn_core *core, const struct cairn_message *message);
 /* A decision from above, or one that rides on a group's message. */
 void conduct_decision(struct cairn_core *core, const struct cairn_decision *decision,
                       const char *refusal);

@@ -63,6 +63,7 @@ cairn_core_create(const struct cairn_core_options *options, uint64_t now_ns,
         cairn_core_destroy(core);
         return err;
     }
+    run_init(&core->run);
     restore_init(&core->restore);
     *out = core;
     return CAIRN_OK;

@@ -168,6 +168,8 @@ fields_are_good(const struct cairn_message *message)
         return message->as.position.blank <= 1 && message->as.position.knows <= 1;
     case CAIRN_MSG_REPORT:
         return agent_is_good(message->as.report.agent);
+    case CAIRN_MSG_HEARD:
+        return agent_is_good(message->as.heard.agent);
     case CAIRN_MSG_AUDIT:
         return message->as.audit.answer <= 1 && agent_is_good(message->as.audit.agent);
     case CAIRN_MSG_DATA:

@@ -53,9 +53,16 @@ struct cairn_decision {
     F(U64, tiling_sum) /* see snapshot/tiling.h */                                                 \
     F(U64, begun)      /* newest step begun */                                                     \
     F(U64, incarnation)                                                                            \
-    F(U64, registration)    /* counts RANKS events; 0: nothing is known of the agent */            \
-    F(GENERATION, captured) /* newest own part of the epoch that is captured in full */            \
+    F(U64, registration)     /* counts RANKS events; 0: nothing is known of the agent */           \
+    F(GENERATION, captured)  /* newest own part of the epoch that is captured in full */           \
     F(GENERATION, committed) /* newest of the epoch that the agent knows of */
+
+/* HEARD: the leader has taken an agent's report. Decisions from `serial` on know of it. */
+#define CAIRN_FIELDS_HEARD(F)                                                                      \
+    F(U32, agent) /* whose report */                                                               \
+    F(U64, incarnation)                                                                            \
+    F(U64, registration)                                                                           \
+    F(U64, serial)
 
 /* AUDIT: the leader asks (answer 0) which tensors a member holds, and it answers (answer 1).
  * bytes of an answer: CAIRN_TILING_FAN sums, then keys from `offset` on; after all divisions the
@@ -200,26 +207,27 @@ struct cairn_decision {
     X(POSITION, 1, position)                                                                       \
     X(HEARTBEAT, 2, heartbeat)                                                                     \
     X(REPORT, 3, report)                                                                           \
-    X(AUDIT, 4, audit)                                                                             \
-    X(DECISION, 5, decision)                                                                       \
-    X(DATA, 6, data)                                                                               \
-    X(SEAL, 7, seal)                                                                               \
-    X(RECEIVED, 8, received)                                                                       \
-    X(DONE, 9, done)                                                                               \
-    X(ABORT, 10, abort)                                                                            \
-    X(WAITING, 11, waiting)                                                                        \
-    X(SNAPSHOT, 12, snapshot)                                                                      \
-    X(ASK, 13, ask)                                                                                \
-    X(INVENTORY, 14, inventory)                                                                    \
-    X(REBUILD, 15, rebuild)                                                                        \
-    X(REBUILT, 16, rebuilt)                                                                        \
-    X(READ, 17, read)                                                                              \
-    X(BLOCKS, 18, blocks)                                                                          \
-    X(WRITE, 19, write)                                                                            \
-    X(WRITTEN, 20, written)                                                                        \
-    X(CLAIM, 21, claim)                                                                            \
-    X(PROMISE, 22, promise)                                                                        \
-    X(ACTIVATE, 23, activate)
+    X(HEARD, 4, heard)                                                                             \
+    X(AUDIT, 5, audit)                                                                             \
+    X(DECISION, 6, decision)                                                                       \
+    X(DATA, 7, data)                                                                               \
+    X(SEAL, 8, seal)                                                                               \
+    X(RECEIVED, 9, received)                                                                       \
+    X(DONE, 10, done)                                                                              \
+    X(ABORT, 11, abort)                                                                            \
+    X(WAITING, 12, waiting)                                                                        \
+    X(SNAPSHOT, 13, snapshot)                                                                      \
+    X(ASK, 14, ask)                                                                                \
+    X(INVENTORY, 15, inventory)                                                                    \
+    X(REBUILD, 16, rebuild)                                                                        \
+    X(REBUILT, 17, rebuilt)                                                                        \
+    X(READ, 18, read)                                                                              \
+    X(BLOCKS, 19, blocks)                                                                          \
+    X(WRITE, 20, write)                                                                            \
+    X(WRITTEN, 21, written)                                                                        \
+    X(CLAIM, 22, claim)                                                                            \
+    X(PROMISE, 23, promise)                                                                        \
+    X(ACTIVATE, 24, activate)
 
 enum cairn_message_kind {
 #define CAIRN_KIND(symbol, value, member) CAIRN_MSG_##symbol = value,

@@ -73,6 +73,7 @@ is_from_whom_it_may(const struct cairn_core *core, const struct cairn_message *m
 {
     switch (message->kind) {
     case CAIRN_MSG_DECISION:
+    case CAIRN_MSG_HEARD:
         return is_from_above(core, message);
     case CAIRN_MSG_AUDIT:
         return message->as.audit.answer ? is_from_below(core, message)
@@ -104,6 +105,14 @@ may_enter(const struct cairn_core *core, const struct cairn_message *message)
 
 /* ---- messages of the epoch ---- */
 
+/* The leader itself learns nothing from those who heard it: it may have begun again since. */
+static void
+take_rider(struct cairn_core *core, const struct cairn_decision *decision)
+{
+    if (!conduct_leads(core))
+        conduct_decision(core, decision, "");
+}
+
 static void
 take_data(struct cairn_core *core, const struct cairn_event_message *event)
 {
@@ -113,7 +122,7 @@ take_data(struct cairn_core *core, const struct cairn_event_message *event)
     struct outcome outcome;
     struct part *part;
 
-    conduct_decision(core, &message->as.data.decision, "");
+    take_rider(core, &message->as.data.decision);
     retention = conduct_retention(core);
     part = run_part_for(&core->env, &core->run, &core->parts, &core->membership, &retention,
                         generation, &outcome);
@@ -132,7 +141,7 @@ take_seal(struct cairn_core *core, const struct cairn_message *message)
     struct outcome outcome;
     struct part *part;
 
-    conduct_decision(core, &message->as.seal.decision, "");
+    take_rider(core, &message->as.seal.decision);
     retention = conduct_retention(core);
     part = run_part_for(&core->env, &core->run, &core->parts, &core->membership, &retention,
                         generation, &outcome);
@@ -276,6 +285,9 @@ receive(struct cairn_core *core, const struct cairn_event_message *event)
         break;
     case CAIRN_MSG_REPORT:
         take_report(core, message);
+        break;
+    case CAIRN_MSG_HEARD:
+        conduct_heard(core, message);
         break;
     case CAIRN_MSG_AUDIT:
         take_audit(core, message);

@@ -6,6 +6,13 @@
 #include <string.h>
 
 void
+run_init(struct run *run)
+{
+    memset(run, 0, sizeof *run);
+    run->open_from = UINT64_MAX;
+}
+
+void
 run_fini(struct run *run)
 {
     cairn_tiling_destroy(run->trainers.tiling);
@@ -22,7 +29,7 @@ run_ranks(struct run *run, const struct cairn_event_ranks *ranks)
     run->trainers = (struct trainers){.registration = registration};
     memset(run->steps, 0, sizeof run->steps);
     run->told = 0;
-    run->closed = run->decision.run;
+    run->open_from = UINT64_MAX;
     if (!same)
         run->begun = 0;
     if (ranks->ranks == 0 || ranks->ranks > CAIRN_RANKS_PER_NODE_MAX)
@@ -44,9 +51,18 @@ run_ranks(struct run *run, const struct cairn_event_ranks *ranks)
 }
 
 void
+run_heard(const struct env *env, struct run *run, const struct cairn_message_heard *heard)
+{
+    if (heard->incarnation == env->options->incarnation &&
+        heard->registration == run->trainers.registration + 1)
+        run->open_from = heard->serial;
+}
+
+void
 run_enter(struct run *run, bool restart)
 {
     run->decision = (struct cairn_decision){0};
+    run->open_from = UINT64_MAX;
     run->refusal[0] = '\0';
     run->gave_up = false;
     run->told = 0;
@@ -153,7 +169,7 @@ closed(struct run *run, const struct membership *membership, uint32_t rank)
 
     if (!membership_acts(membership))
         return CAIRN_SKIP_NOT_READY;
-    if (run->decision.run != 0 && run->decision.run != run->closed)
+    if (run->decision.run != 0 && run->decision.serial >= run->open_from)
         return 0;
     if (run->refusal[0] == '\0' || (run->told & bit))
         return CAIRN_SKIP_NOT_READY;
@@ -281,7 +297,8 @@ may_open(const struct run *run, const struct membership *membership,
          const struct retention *retention)
 {
     return membership_acts(membership) && !retention->pinned && !run->gave_up &&
-           run->decision.run != 0 && run->decision.run != run->closed && run->decision.next != 0;
+           run->decision.run != 0 && run->decision.serial >= run->open_from &&
+           run->decision.next != 0;
 }
 
 /* Grants the ranks that wait with the part's step; a rank beyond it that has not copied it is past

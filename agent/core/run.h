@@ -38,8 +38,10 @@ struct run {
     struct cairn_decision decision;
     char refusal[CAIRN_REFUSAL_BYTES]; /* why there is no run; "" */
     uint64_t begun;                    /* newest step begun by these trainers */
-    uint64_t closed;                   /* run during which the trainers changed: nothing more of it
-                                        * is opened here */
+    uint64_t open_from;                /* serial of the first decision whose leader knows of these
+                                        * trainers; UINT64_MAX: it has not said so yet. Earlier
+                                        * decisions, which may come late from the group, open nothing
+                                        * here: the run may be of trainers before them. */
     bool gave_up;                      /* this member has aborted the decision's generation */
     uint64_t told;                     /* ranks that were told the refusal, as a set */
     uint64_t asked;                    /* step that an operator here asked for; 0: none */
@@ -53,9 +55,12 @@ struct outcome {
     struct cairn_generation generation;
 };
 
+void run_init(struct run *run);
 void run_fini(struct run *run);
 /* Takes RANKS. CAIRN_NOMEM: it is as if there were no trainers. */
 void run_ranks(struct run *run, const struct cairn_event_ranks *ranks);
+/* Takes HEARD. */
+void run_heard(const struct env *env, struct run *run, const struct cairn_message_heard *heard);
 /* A new epoch: the decision is void; restart: the trainers too. */
 void run_enter(struct run *run, bool restart);
 /* The set of all local ranks. */
