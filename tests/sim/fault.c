@@ -367,7 +367,7 @@ void
 fault_exam(struct world *world)
 {
     uint32_t n = world->setup.agent_count, first = (uint32_t)random_below(&world->random, n);
-    uint32_t lost = 0, limit = n / 2;
+    uint32_t lost = 0, limit = n > 64 ? 24 : n / 2;
 
     world->exam_begun = true;
     for (uint32_t i = 0; i < n && lost < limit; i++) {

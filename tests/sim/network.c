@@ -378,6 +378,7 @@ try_session(struct world *world, uint32_t index)
 
         if (random_chance(&world->random, 50))
             after_ns += random_below(&world->random, SECOND_NS);
+        flush_side(link, side); /* of sessions that this side has never seen */
         for (uint32_t c = 0; c < LANES; c++) {
             link->lanes[side][c].last_ns = world->now_ns + after_ns;
             link->lanes[side][c].end_ns = UINT64_MAX;
