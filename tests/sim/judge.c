@@ -106,7 +106,7 @@ remember_record(const struct world *world, struct node *node, uint32_t part,
 
 /* An agent lets go of a complete part: R3. */
 static void
-erased(struct world *world, struct node *node, const struct stored *old)
+erased(struct world *world, struct node *node, uint32_t part, const struct stored *old)
 {
     struct truth *truth = judge_truth(world, old->generation);
 
@@ -120,7 +120,7 @@ erased(struct world *world, struct node *node, const struct stored *old)
                    "agent %u lets go of member %u of generation " GENERATION
                    ", which nothing has replaced",
                    node->number, old->member, GENERATION_OF(old->generation));
-    if (same(old->generation, node->pinned))
+    if (same(old->generation, node->pinned) && (node->pinned_parts >> part & 1))
         judge_fail(world, VERDICT_OTHER,
                    "agent %u lets go of member %u of generation " GENERATION
                    ", which a spill reads",
@@ -133,7 +133,7 @@ judge_forgot(struct world *world, struct node *node, uint32_t part)
     struct stored old = node->stored[part];
 
     node->stored[part] = (struct stored){0};
-    erased(world, node, &old);
+    erased(world, node, part, &old);
 }
 
 /* A record was stored, or erased. */
@@ -146,7 +146,7 @@ judge_record(struct world *world, struct node *node, const struct cairn_action_s
 
     if (store->bytes_len == 0) {
         node->stored[store->part] = (struct stored){0};
-        erased(world, node, &old);
+        erased(world, node, store->part, &old);
         return;
     }
     if (!cairn_core_look_part(node->core, store->part, &view) || !view.stripes)

@@ -246,9 +246,13 @@ local_arrives(struct world *world, struct node *node, struct local *local)
     } else if (local->event.type == CAIRN_EVENT_PIN) {
         if (!pin->keep && same(pin->generation, node->pinned))
             node->pinned = (struct cairn_generation){0};
+        if (pin->keep)
+            node->pinned_parts = 0;
         for (uint32_t i = 0; pin->keep && i < CAIRN_PARTS_MAX; i++)
-            if (same(node->stored[i].generation, pin->generation))
+            if (same(node->stored[i].generation, pin->generation)) {
                 node->pinned = pin->generation;
+                node->pinned_parts |= 1u << i;
+            }
     }
     node_event(world, node, &local->event, NULL);
 }

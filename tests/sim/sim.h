@@ -387,6 +387,7 @@ struct node {
     bool intruded; /* trainers of a second launch are registered */
     uint64_t intruder_step;
     struct cairn_generation pinned; /* a spill reads it; step 0: none */
+    uint32_t pinned_parts;          /* set of its parts then */
     struct cairn_generation hung;   /* the spill hangs */
     uint32_t *links;                /* of the network */
     uint32_t link_count;
