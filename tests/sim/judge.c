@@ -153,7 +153,7 @@ judge_record(struct world *world, struct node *node, const struct cairn_action_s
         return; /* dropped again in the same step; the erasure follows */
     remember_record(world, node, store->part, &view);
     truth = judge_truth(world, view.generation);
-    if (!truth || node->stored[store->part].rebuilt || view.member >= truth->member_count ||
+    if (!truth || view.member >= truth->member_count ||
         truth->agents[view.member] != node->number || truth->fates[view.member] != FATE_NONE)
         return;
     truth->fates[view.member] = FATE_STORED;
@@ -317,8 +317,10 @@ epoch_begins(struct world *world, const struct node *node, const struct cairn_co
                    (unsigned long long)view->active);
     world->newest_epoch = view->active;
     world->newest_ready = view->ready;
-    if (fresh)
-        return; /* what is held goes with the first commit */
+    if (fresh) { /* R3: what is held may go, to make room for the first commit */
+        world->kept = NULL;
+        return;
+    }
     if (world->kept && cairn_generation_compare(view->ready, world->kept->generation) < 0) {
         if (world->now_ns > world->setup.faults_end_ns + 60 * SECOND_NS ||
             !view->ready_from_files || view->restart_epoch != view->active)
