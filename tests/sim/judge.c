@@ -170,16 +170,24 @@ truth_commits(struct world *world, struct truth *truth)
     world->progress_ns = world->last_commit_ns = world->now_ns;
     world->committed_after_heal += world->healed;
     world_say(world, "generation " GENERATION " is committed", GENERATION_OF(truth->generation));
-    if (truth->generation.epoch < world->newest_epoch &&
+    if (!world->kept || cairn_generation_compare(truth->generation, world->kept->generation) > 0)
+        kept_set(world, truth);
+    if (world->setup.agent_count <= 64)
+        judge_deep(world, "at its commit");
+}
+
+/* A leader that was left behind commits what its epoch was left with: the next one began with that,
+ * or with something newer. */
+static void
+told_late(struct world *world, struct truth *truth)
+{
+    truth->committed = true;
+    if (truth->generation.epoch > world->fresh_epoch &&
         cairn_generation_compare(world->newest_ready, truth->generation) < 0)
         judge_fail(world, VERDICT_LOST,
                    "generation " GENERATION " is committed after epoch %llx began with " GENERATION,
                    GENERATION_OF(truth->generation), (unsigned long long)world->newest_epoch,
                    GENERATION_OF(world->newest_ready));
-    if (!world->kept || cairn_generation_compare(truth->generation, world->kept->generation) > 0)
-        kept_set(world, truth);
-    if (world->setup.agent_count <= 64)
-        judge_deep(world, "at its commit");
 }
 
 void
@@ -189,6 +197,10 @@ judge_told(struct world *world, const struct node *node, struct cairn_generation
 
     if (!truth || truth->committed || generation.run == 0)
         return;
+    if (generation.epoch < world->newest_epoch) {
+        told_late(world, truth);
+        return;
+    }
     if (!truth->whole)
         judge_fail(world, VERDICT_TORN,
                    "agent %u takes " GENERATION " for committed, which is not the whole job",
@@ -319,6 +331,7 @@ epoch_begins(struct world *world, const struct node *node, const struct cairn_co
     world->newest_ready = view->ready;
     if (fresh) { /* R3: what is held may go, to make room for the first commit */
         world->kept = NULL;
+        world->fresh_epoch = view->active;
         return;
     }
     if (world->kept && cairn_generation_compare(view->ready, world->kept->generation) < 0) {
