@@ -123,6 +123,10 @@ conduct_to_leader(struct cairn_core *core, const struct cairn_message *message)
         core->membership.promised != core->membership.record.epoch)
         return; /* R4 */
     if (!conduct_leads(core)) {
+        if (message->kind == CAIRN_MSG_ABORT)
+            core->run.abort = message->as.abort;
+        if (message->kind == CAIRN_MSG_SNAPSHOT)
+            core->run.asked = max_u64(core->run.asked, message->as.snapshot.step);
         on.from = core->options.self;
         env_send(env, agent_above(core), &on);
         return;
@@ -281,6 +285,8 @@ say_again_above(struct cairn_core *core)
         env_message(&core->env, CAIRN_MSG_DONE, core->membership.record.epoch);
     struct cairn_message report =
         env_message(&core->env, CAIRN_MSG_REPORT, core->membership.record.epoch);
+    struct cairn_message abort =
+        env_message(&core->env, CAIRN_MSG_ABORT, core->membership.record.epoch);
     struct cairn_message snapshot =
         env_message(&core->env, CAIRN_MSG_SNAPSHOT, core->membership.record.epoch);
 
@@ -295,6 +301,10 @@ say_again_above(struct cairn_core *core)
             report.as.report = core->leader.reports.members[m];
             conduct_to_leader(core, &report);
         }
+    if (core->run.abort.reason != 0) {
+        abort.as.abort = core->run.abort;
+        conduct_to_leader(core, &abort);
+    }
     if (core->run.asked != 0) {
         snapshot.as.snapshot = (struct cairn_message_snapshot){core->options.self, core->run.asked};
         conduct_to_leader(core, &snapshot);

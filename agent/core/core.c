@@ -171,6 +171,11 @@ take_answer(struct cairn_core *core, const struct cairn_event *event)
         return;
     if (part->state == CAIRN_PART_REBUILDING) {
         repair_finished(&core->env, &core->repair, &core->parts, answer);
+        /* A repair that ends without a new epoch may have completed what the leader waits for. */
+        outcome.progress.complete = part->state == CAIRN_PART_COMPLETE &&
+                                    part->member == core->membership.self_member &&
+                                    part->generation.epoch == core->membership.record.epoch;
+        conduct_outcome(core, outcome);
     } else {
         outcome.progress =
             event->type == CAIRN_EVENT_SEALED

@@ -264,6 +264,9 @@ take_ask(struct cairn_core *core, const struct cairn_message *message)
 
     if (message->from != core->options.self)
         watch_asked(&core->watch);
+    if (message->as.ask.mode == CAIRN_ASK_RELEASE && core->repair.coordinator == message->from &&
+        core->repair.attempt <= message->as.ask.attempt)
+        repair_stop(&core->env, &core->repair, &core->parts, true);
     answer_ask(&core->env, &core->answering, &core->parts, &core->peers, &self, message);
 }
 

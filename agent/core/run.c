@@ -120,6 +120,7 @@ run_decide(struct env *env, struct run *run, const struct cairn_decision *decisi
     if (decision->serial <= run->decision.serial)
         return false;
     run->gave_up = false;
+    run->abort = (struct cairn_message_abort){0};
     run->decision = *decision;
     if (strcmp(run->refusal, refusal) != 0) {
         cairn_text_clean(run->refusal, sizeof run->refusal, refusal);

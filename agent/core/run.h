@@ -43,6 +43,8 @@ struct run {
                                         * decisions, which may come late from the group, open nothing
                                         * here: the run may be of trainers before them. */
     bool gave_up;                      /* this member has aborted the decision's generation */
+    struct cairn_message_abort abort;  /* the newest said or passed on since the decision; reason 0:
+                                        * none */
     uint64_t told;                     /* ranks that were told the refusal, as a set */
     uint64_t asked;                    /* step that an operator here asked for; 0: none */
     uint64_t waiting_ns;               /* when WAITING was sent last */
