@@ -32,8 +32,7 @@ parts_in_flight(struct parts *parts, const struct retention *retention)
         struct part *part = &parts->list[i];
 
         if (part->state != CAIRN_PART_FREE && part->state != CAIRN_PART_REBUILDING &&
-            part->member == retention->self_member &&
-            part->generation.epoch == retention->active &&
+            part->member == retention->self_member && part->generation.epoch == retention->active &&
             generation_later(part->generation, retention->decision.committed) &&
             (!newest || generation_later(part->generation, newest->generation)))
             newest = part;

@@ -83,7 +83,7 @@ target_open(struct env *env, struct repair *repair, struct parts *parts, uint32_
         return part && part->state == CAIRN_PART_COMPLETE ? mend(part) : CAIRN_AGAIN;
     if (part && part->state == CAIRN_PART_REBUILDING)
         return CAIRN_OK; /* a new plan goes on where the old one was */
-    if (part) /* too damaged to be counted */
+    if (part)            /* too damaged to be counted */
         part_drop(env, parts, part, false);
     part = part_open(env, parts, repair->generation, member, roster, CAIRN_PART_REBUILDING, own);
     return part ? CAIRN_OK : CAIRN_NOMEM;
@@ -170,8 +170,7 @@ ask_for_blocks(struct env *env, const struct repair *repair, const struct part *
     const struct cairn_roster_group *group = cairn_roster_group_of(plan->roster, part->member);
     struct cairn_message message = env_message(env, CAIRN_MSG_WRITTEN, repair->epoch);
 
-    message.as.written =
-        (struct cairn_message_written){.position = part->position, .again = 1};
+    message.as.written = (struct cairn_message_written){.position = part->position, .again = 1};
     for (uint32_t p = 0; p < group->count; p++)
         if (plan->holders[group->members[p]] != UINT32_MAX)
             env_send(env, plan->holders[group->members[p]], &message);
@@ -395,8 +394,7 @@ target_write(struct env *env, struct repair *repair, struct parts *parts,
              const struct cairn_message *message, bool payload_ok)
 {
     const struct cairn_message_write *write = &message->as.write;
-    struct part *part =
-        part_for(repair, parts, write->generation, write->member, write->attempt);
+    struct part *part = part_for(repair, parts, write->generation, write->member, write->attempt);
     struct cairn_message answer = env_message(env, CAIRN_MSG_WRITTEN, repair->epoch);
     bool unverified = CAIRN_PLANTED(env, BUG_REBUILD_UNVERIFIED);
     struct cairn_action *action;

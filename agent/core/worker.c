@@ -18,8 +18,7 @@ bit(uint32_t position)
 }
 
 static const struct cairn_roster_group *
-group_of(const struct repair *repair, const struct parts *parts,
-         const struct repair_worker *worker)
+group_of(const struct repair *repair, const struct parts *parts, const struct repair_worker *worker)
 {
     return cairn_roster_group_of(repair->plan.roster, parts->list[worker->part].member);
 }
@@ -178,16 +177,16 @@ blocks_of(const struct repair *repair, const struct parts *parts, const struct r
     enum cairn_area area =
         cairn_stripes_area(&worker->stripes, item->plan.stripe, position, &first);
 
-    return (struct cairn_message_read){
-        .request = item->request,
-        .generation = repair->generation,
-        .member = group_of(repair, parts, worker)->members[position],
-        .area = area,
-        .stripe = item->plan.stripe,
-        .position = position,
-        .first_block = area == CAIRN_AREA_DATA ? first + item->plan.line_first
-                                               : item->plan.line_first,
-        .count = item->plan.line_count};
+    return (struct cairn_message_read){.request = item->request,
+                                       .generation = repair->generation,
+                                       .member = group_of(repair, parts, worker)->members[position],
+                                       .area = area,
+                                       .stripe = item->plan.stripe,
+                                       .position = position,
+                                       .first_block = area == CAIRN_AREA_DATA
+                                                          ? first + item->plan.line_first
+                                                          : item->plan.line_first,
+                                       .count = item->plan.line_count};
 }
 
 static void
@@ -201,8 +200,8 @@ send_read(struct env *env, const struct repair *repair, const struct parts *part
 }
 
 static void
-send_write(struct env *env, const struct repair *repair, const struct parts *parts,
-           uint32_t index, uint32_t position)
+send_write(struct env *env, const struct repair *repair, const struct parts *parts, uint32_t index,
+           uint32_t position)
 {
     const struct repair_item *item = &repair->items[index];
     const struct repair_worker *worker = &repair->workers[item->worker];
@@ -346,10 +345,9 @@ worker_blocks(struct env *env, struct repair *repair, const struct parts *parts,
         return;
     }
     part = &parts->list[repair->workers[item->worker].part];
-    if ((!payload_ok ||
-         (asked.area == CAIRN_AREA_DATA && !seal_matches(&part->seals[blocks->position],
-                                                         asked.first_block, asked.count,
-                                                         message->bytes))) &&
+    if ((!payload_ok || (asked.area == CAIRN_AREA_DATA &&
+                         !seal_matches(&part->seals[blocks->position], asked.first_block,
+                                       asked.count, message->bytes))) &&
         !CAIRN_PLANTED(env, BUG_REBUILD_UNVERIFIED)) {
         if (may_try_again(env, repair, item, asked.member))
             send_read(env, repair, parts, item, blocks->position);
@@ -388,8 +386,7 @@ repair_decoded(struct env *env, struct repair *repair, struct parts *parts,
 
 /* Sends the decoded blocks that an agent has not answered. */
 static void
-write_again(struct env *env, const struct repair *repair, const struct parts *parts,
-            uint32_t agent)
+write_again(struct env *env, const struct repair *repair, const struct parts *parts, uint32_t agent)
 {
     for (uint32_t i = 0; i < REPAIR_ITEMS_MAX; i++) {
         const struct repair_item *item = &repair->items[i];

@@ -350,8 +350,8 @@ complete_part(struct cairn_actions *actions)
     struct part *part = &parts.list[0];
     struct cairn_core_options options = {.self = self, .agent_count = AGENTS};
     struct env env = {.options = &options, .actions = actions};
-    cairn_err err = roster ? part_init(part, generation, self, roster, CAIRN_PART_FINISHING)
-                           : CAIRN_NOMEM;
+    cairn_err err =
+        roster ? part_init(part, generation, self, roster, CAIRN_PART_FINISHING) : CAIRN_NOMEM;
 
     for (uint32_t p = 0; !err && p < part->geometry.n; p++)
         err = seal_pack(generation, roster->groups[0].members[p], BLOCKS, crcs, NULL, 0,
@@ -391,11 +391,11 @@ enter_epoch(struct cairn_core *core)
     message.bytes_len = some_record(EPOCH, 0, record);
     message.as.activate.promised = EPOCH;
     take_message(core, &message, true, 0);
-    event = (struct cairn_event){.type = CAIRN_EVENT_RANKS,
-                                 .as.ranks = {.ranks = 1, .blocks = BLOCKS}};
+    event =
+        (struct cairn_event){.type = CAIRN_EVENT_RANKS, .as.ranks = {.ranks = 1, .blocks = BLOCKS}};
     take(core, event, 0);
-    message = (struct cairn_message){
-        .kind = CAIRN_MSG_DECISION, .from = 0, .to = self, .epoch = EPOCH};
+    message =
+        (struct cairn_message){.kind = CAIRN_MSG_DECISION, .from = 0, .to = self, .epoch = EPOCH};
     message.as.decision.decision = (struct cairn_decision){.serial = 1, .run = RUN, .next = STEP};
     if (self != 0)
         take_message(core, &message, true, 0);

@@ -231,11 +231,11 @@ make_talk(void)
     for (uint32_t kind = 1; kind <= CAIRN_MESSAGE_KIND_LAST; kind++) {
         uint8_t *head = bytes + (kind - 1) * HEAD;
 
-        head[1] = 1 << 2;                     /* with blocks that are right */
-        head[2] = (uint8_t)(kind - 1);        /* kind */
-        head[3] = (uint8_t)(kind % 4 | 4);    /* from, with a record or a plan */
+        head[1] = 1 << 2;                      /* with blocks that are right */
+        head[2] = (uint8_t)(kind - 1);         /* kind */
+        head[3] = (uint8_t)(kind % 4 | 4);     /* from, with a record or a plan */
         memset(head + 4, (int)kind, HEAD - 4); /* fields */
-        head[9] = 3;                          /* a step that is being captured, in some */
+        head[9] = 3;                           /* a step that is being captured, in some */
     }
     write_seed("fuzz_message", "talk", 6, bytes, sizeof(bytes));
     write_seed("fuzz_message", "talk_to_first", 7, bytes, sizeof(bytes));

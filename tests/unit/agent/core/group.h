@@ -92,8 +92,8 @@ group_new(uint32_t count, uint32_t members, uint32_t parity, const uint64_t *blo
     group->count = count;
     group->generation = (struct cairn_generation){.epoch = 0x10001, .step = 20, .run = 7};
     group->decision = (struct cairn_decision){.serial = 1, .run = 7, .next = 20};
-    assert_int_equal(
-        cairn_roster_build(agents, NULL, members, parity, members, &group->roster), CAIRN_OK);
+    assert_int_equal(cairn_roster_build(agents, NULL, members, parity, members, &group->roster),
+                     CAIRN_OK);
     assert_int_equal(group->roster->group_count, 1);
     if (parity)
         assert_int_equal(cairn_code_create(members - parity, parity, &group->code), CAIRN_OK);
@@ -189,16 +189,14 @@ send_packet(struct group *group, struct agent *agent, const struct cairn_action_
     assert_int_equal(cairn_message_pack(&message, packet->bytes, room, &packet->len), CAIRN_OK);
 }
 
-static inline void carry_out(struct group *group, struct agent *agent,
-                             const struct packet *packet);
+static inline void carry_out(struct group *group, struct agent *agent, const struct packet *packet);
 
 static inline void
 answer_finish(struct group *group, struct agent *agent, const struct cairn_action_part *asked)
 {
     struct part *part = &agent->parts.list[asked->part];
-    struct cairn_event_answer answer = {.part = asked->part,
-                                        .request = asked->request,
-                                        .generation = asked->generation};
+    struct cairn_event_answer answer = {
+        .part = asked->part, .request = asked->request, .generation = asked->generation};
     uint64_t crcs[SLOTS_MAX * BLOCKS_MAX + 1];
 
     for (uint32_t slot = 0; slot < part->geometry.m; slot++)
@@ -243,9 +241,9 @@ decode(struct group *group, struct agent *agent, const struct cairn_action_decod
 
         for (uint32_t s = 0; s < asked->data_shards + asked->parity_shards; s++)
             shards[s] = agent->scratch[asked->item][s][line];
-        assert_int_equal(cairn_code_rebuild_some(group->code, BYTES, asked->sources, asked->lost,
-                                                 shards),
-                         CAIRN_OK);
+        assert_int_equal(
+            cairn_code_rebuild_some(group->code, BYTES, asked->sources, asked->lost, shards),
+            CAIRN_OK);
     }
     repair_decoded(&agent->env, &agent->repair, &agent->parts, &decoded);
     carry_out(group, agent, NULL);
@@ -285,10 +283,9 @@ carry_out_one(struct group *group, struct agent *agent, const struct cairn_actio
         break;
     case CAIRN_ACTION_FOLD:
         for (uint32_t i = 0; i < fold->count; i++)
-            cairn_code_fold(group->code, fold->row, fold->source, BYTES,
-                            packet->blocks[fold->skip + i],
-                            agent->memory[fold->part].parity[fold->row][fold->first_block + i],
-                            fold->fresh);
+            cairn_code_fold(
+                group->code, fold->row, fold->source, BYTES, packet->blocks[fold->skip + i],
+                agent->memory[fold->part].parity[fold->row][fold->first_block + i], fold->fresh);
         break;
     case CAIRN_ACTION_WRITE:
         place(agent, &action->as.place, packet, false);
@@ -526,9 +523,8 @@ captured(struct group *group, uint32_t member)
 {
     struct agent *agent = &group->agents[member];
     bool has_ranks = group->blocks[member] > 0;
-    struct progress progress =
-        save_captured(&agent->env, &agent->parts, own_part(group, member),
-                      has_ranks ? 0 : UINT32_MAX, has_ranks ? 1 : 0);
+    struct progress progress = save_captured(&agent->env, &agent->parts, own_part(group, member),
+                                             has_ranks ? 0 : UINT32_MAX, has_ranks ? 1 : 0);
 
     carry_out(group, agent, NULL);
     return progress;

@@ -14,7 +14,11 @@
 
 #include <cmocka.h>
 
-enum { ROUNDS = 200, BYTES_MAX = 8 * CAIRN_MESSAGE_BLOCKS_MAX, HEAD = CAIRN_MESSAGE_HEAD_BYTES_MAX };
+enum {
+    ROUNDS = 200,
+    BYTES_MAX = 8 * CAIRN_MESSAGE_BLOCKS_MAX,
+    HEAD = CAIRN_MESSAGE_HEAD_BYTES_MAX
+};
 
 static uint64_t state = 1;
 

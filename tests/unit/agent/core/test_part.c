@@ -29,8 +29,8 @@ a_record_describes_its_part(void **state)
         uint32_t index = part_index(&agent->parts, part);
 
         part_fini(part);
-        assert_int_equal(
-            part_load(&agent->options, &agent->parts, index, record_of(agent, index)), CAIRN_OK);
+        assert_int_equal(part_load(&agent->options, &agent->parts, index, record_of(agent, index)),
+                         CAIRN_OK);
         assert_ptr_equal(own_part(group, m), part);
         assert_part_is_right(group, m, m);
         assert_true(part->seals[part->position].shard_blocks == sizes[m]);
@@ -116,16 +116,16 @@ captures_have_own_slots_and_repairs_leave_one(void **state)
 
     (void)state;
     other.step++;
-    part = part_open(&agent->env, parts, group->generation, 0, group->roster,
-                     CAIRN_PART_REBUILDING, true);
+    part = part_open(&agent->env, parts, group->generation, 0, group->roster, CAIRN_PART_REBUILDING,
+                     true);
     assert_int_equal(part_index(parts, part), 0);
     assert_true(part->mending.memory_ready);
-    part = part_open(&agent->env, parts, group->generation, 1, group->roster,
-                     CAIRN_PART_REBUILDING, true);
+    part = part_open(&agent->env, parts, group->generation, 1, group->roster, CAIRN_PART_REBUILDING,
+                     true);
     assert_int_equal(part_index(parts, part), 2); /* the last own slot is for captures */
     assert_false(part->mending.memory_ready);
-    part = part_open(&agent->env, parts, group->generation, 2, group->roster,
-                     CAIRN_PART_REBUILDING, false);
+    part = part_open(&agent->env, parts, group->generation, 2, group->roster, CAIRN_PART_REBUILDING,
+                     false);
     assert_int_equal(part_index(parts, part), 3);
     part = part_open(&agent->env, parts, other, 0, group->roster, CAIRN_PART_OPEN, true);
     assert_int_equal(part_index(parts, part), 1);
@@ -189,13 +189,22 @@ struct kept {
     bool stays;
 };
 
-#define OWN(step_) {.epoch = EPOCH, .step = step_, .run = RUN}
-#define OLD(step_) {.epoch = OLD_EPOCH, .step = step_, .run = 3}
+#define OWN(step_)                                                                                 \
+    {                                                                                              \
+        .epoch = EPOCH, .step = step_, .run = RUN                                                  \
+    }
+#define OLD(step_)                                                                                 \
+    {                                                                                              \
+        .epoch = OLD_EPOCH, .step = step_, .run = 3                                                \
+    }
 #define DECISION(run_, next_, committed_step)                                                      \
-    {.serial = 5,                                                                                  \
-     .run = run_,                                                                                  \
-     .next = next_,                                                                                \
-     .committed = {committed_step ? EPOCH : 0, committed_step, committed_step ? RUN : 0}}
+    {                                                                                              \
+        .serial = 5, .run = run_, .next = next_, .committed = {                                    \
+            committed_step ? EPOCH : 0,                                                            \
+            committed_step,                                                                        \
+            committed_step ? RUN : 0                                                               \
+        }                                                                                          \
+    }
 
 static const struct kept cases[] = {
     /* complete parts of the active epoch */
@@ -238,7 +247,9 @@ static const struct kept cases[] = {
      .decision = DECISION(RUN, 40, 30)},
     {"older than ready", OLD(10), .state = CAIRN_PART_COMPLETE, .ready = OLD(20)},
     {"newer than ready: aborted", OLD(30), .state = CAIRN_PART_COMPLETE, .ready = OLD(20)},
-    {"of ready's step and another run", {OLD_EPOCH, 20, 4}, .state = CAIRN_PART_COMPLETE,
+    {"of ready's step and another run",
+     {OLD_EPOCH, 20, 4},
+     .state = CAIRN_PART_COMPLETE,
      .ready = OLD(20)},
     {"newest, and the epoch began with nothing", OLD(20), .state = CAIRN_PART_COMPLETE,
      .stays = true},
@@ -246,8 +257,11 @@ static const struct kept cases[] = {
      .ready = OLD(10), .from_files = true, .stays = true},
     {"files, and something is committed", OLD(20), .state = CAIRN_PART_COMPLETE, .ready = OLD(10),
      .from_files = true, .decision = DECISION(RUN, 40, 1)},
-    {"of a later epoch", {EPOCH + 0x10000, 20, RUN}, .state = CAIRN_PART_COMPLETE,
-     .ready = OLD(20), .stays = true},
+    {"of a later epoch",
+     {EPOCH + 0x10000, 20, RUN},
+     .state = CAIRN_PART_COMPLETE,
+     .ready = OLD(20),
+     .stays = true},
     /* open parts */
     {"open, no decision is known", OWN(20), .state = CAIRN_PART_OPEN, .stays = true},
     {"open, due", OWN(20), .state = CAIRN_PART_OPEN, .decision = DECISION(RUN, 20, 10),
@@ -259,8 +273,7 @@ static const struct kept cases[] = {
     {"finishing, another run", OWN(20), .state = CAIRN_PART_FINISHING,
      .decision = DECISION(RUN + 1, 20, 10)},
     {"open, and the run ended", OWN(20), .state = CAIRN_PART_OPEN, .decision = DECISION(0, 0, 10)},
-    {"open, and none is due", OWN(20), .state = CAIRN_PART_OPEN,
-     .decision = DECISION(RUN, 0, 10)},
+    {"open, and none is due", OWN(20), .state = CAIRN_PART_OPEN, .decision = DECISION(RUN, 0, 10)},
     {"open and fenced", OWN(20), .state = CAIRN_PART_OPEN, .decision = DECISION(RUN, 20, 10),
      .fenced = true},
     {"open and fenced, though pinned", OWN(20), .state = CAIRN_PART_OPEN, .fenced = true,
@@ -278,8 +291,8 @@ static struct part *
 add_part(struct group *group, struct parts *parts, uint32_t index,
          struct cairn_generation generation, uint32_t member, enum cairn_part_state part_state)
 {
-    assert_int_equal(
-        part_init(&parts->list[index], generation, member, group->roster, part_state), CAIRN_OK);
+    assert_int_equal(part_init(&parts->list[index], generation, member, group->roster, part_state),
+                     CAIRN_OK);
     return &parts->list[index];
 }
 

@@ -222,18 +222,17 @@ numbers_out_of_bounds_are_dropped(void **state)
     good = env_message(&group->agents[0].env, CAIRN_MSG_DATA, group->generation.epoch);
     good.bytes = crcs;
     good.bytes_len = 8;
-    good.as.data = (struct cairn_message_data){
-        .generation = group->generation, .member = 0, .count = 1};
+    good.as.data =
+        (struct cairn_message_data){.generation = group->generation, .member = 0, .count = 1};
     for (uint32_t stripe = 0; stripe < 6; stripe++)
         for (uint32_t row = 0; row < 4; row++)
             for (uint32_t member = 0; member < 6; member++)
                 for (uint32_t from = 0; from < 4; from++) {
-                    bool belongs =
-                        stripe < 4 && row < 2 && member < 4 && member != 1 && from == member &&
-                        (stripe + row) % 4 == part->position &&
-                        cairn_stripe_chunk(&part->geometry, stripe,
-                                           group->roster->members[member].position) !=
-                            CAIRN_STRIPE_NONE;
+                    bool belongs = stripe < 4 && row < 2 && member < 4 && member != 1 &&
+                                   from == member && (stripe + row) % 4 == part->position &&
+                                   cairn_stripe_chunk(&part->geometry, stripe,
+                                                      group->roster->members[member].position) !=
+                                       CAIRN_STRIPE_NONE;
 
                     message = good;
                     message.from = from;
