@@ -26,14 +26,16 @@ claim_voters(const struct env *env, const struct ask *ask)
     return count;
 }
 
-/* The round after the newest that anyone promised. */
+/* The round after the newest that anyone promised, or that is spilled: what is restored from files
+ * must be older than the epoch that begins with it. */
 static uint64_t
 next_epoch(const struct env *env, const struct membership *membership, const struct ask *ask)
 {
     uint64_t highest = membership->promised;
 
     for (uint32_t a = 0; a < ask->agent_count; a++)
-        highest = max_u64(highest, ask->inventories[a].self.promised);
+        highest = max_u64(highest, max_u64(ask->inventories[a].self.promised,
+                                           ask->inventories[a].self.spilled.epoch));
     return (((highest >> EPOCH_CLAIMANT_BITS) + 1) << EPOCH_CLAIMANT_BITS) | env->options->self;
 }
 

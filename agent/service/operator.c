@@ -123,7 +123,7 @@ operator_reply(struct cairn_agent *agent, const struct cairn_action_reply *reply
         /* a dry run changes no epoch, so that only its text tells where the generation lies */
         request->restored.from_files =
             reply->err == CAIRN_OK &&
-            strstr(request->restored.outcome.text, ": taken from the spilled checkpoint\n");
+            strstr(request->restored.outcome.text, ": chosen from the spilled checkpoint\n");
     }
     request->restored.outcome.err = reply->err;
     request->waiting &= ~(uint32_t)WAIT_CORE;
