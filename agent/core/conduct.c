@@ -104,12 +104,13 @@ send_heard(struct cairn_core *core, const struct cairn_message_report *report)
 {
     struct cairn_message message =
         env_message(&core->env, CAIRN_MSG_HEARD, core->membership.record.epoch);
+    /* What an earlier start of this agent decided has a lower serial number. */
+    uint64_t serial = max_u64(core->leader.decision.serial, core->options.incarnation);
 
     message.as.heard = (struct cairn_message_heard){.agent = report->agent,
                                                     .incarnation = report->incarnation,
                                                     .registration = report->registration,
-                                                    .serial = core->leader.decision.serial +
-                                                              !core->leader.assembled};
+                                                    .serial = serial + !core->leader.assembled};
     conduct_heard(core, &message);
 }
 
