@@ -41,6 +41,7 @@ peers_init(struct peers *peers, const struct cairn_core_options *options, uint64
         return CAIRN_NOMEM;
     }
     peers->started_ns = now_ns;
+    peers->event_ns = now_ns;
     return CAIRN_OK;
 }
 
@@ -232,7 +233,7 @@ peers_down(struct env *env, struct peers *peers, uint32_t agent)
 uint64_t
 peers_awake(struct env *env, struct peers *peers)
 {
-    uint64_t gap_ns = peers->event_ns ? env->now_ns - peers->event_ns : 0;
+    uint64_t gap_ns = env->now_ns - peers->event_ns;
 
     peers->event_ns = env->now_ns;
     if (gap_ns <= 2 * env->options->heartbeat_interval_ns)

@@ -86,9 +86,11 @@ log_repair(const struct cairn_outcome *outcome)
     memcpy(line, outcome->text, sizeof line);
     for (char *at = strchr(line, '\n'); at; at = strchr(at, '\n'))
         *at = at[1] ? ';' : '\0';
-    CAIRN_LOG_AT(INFO, "repair: ended result=\"%s\" epoch=%" PRIu64 " step=%" PRIu64 " %s",
+    CAIRN_LOG_AT(INFO,
+                 "repair: ended result=\"%s\" epoch=%" PRIu64 " step=%" PRIu64
+                 " rebuilt_blocks=%" PRIu64 " %s",
                  cairn_err_text(outcome->err), outcome->epoch >> EPOCH_CLAIMANT_BITS,
-                 outcome->generation.step, line);
+                 outcome->generation.step, outcome->rebuilt_blocks, line);
 }
 
 static void
@@ -596,6 +598,10 @@ proceed(const struct scene *scene)
     for (uint32_t a = 0; a < restore->ask.agent_count; a++)
         if (!restore->ask.inventories[a].known && env_reaches(scene->env, a))
             cairn_bitset_add(restore->ask.ignored, a);
+    /* A later attempt finds what an earlier one has rebuilt. */
+    if (restore->request.operation == CAIRN_OP_VERIFY ||
+        restore->choice.lost_members > restore->outcome.lost_members)
+        restore->outcome.lost_members = restore->choice.lost_members;
 
     switch (restore->request.operation) {
     case CAIRN_OP_DRY_RUN:
@@ -639,10 +645,6 @@ choose(const struct scene *scene)
     judge_choose(scene->env, scene->membership, &restore->ask, keeps(restore), &restore->choice,
                  outcome->text, sizeof outcome->text);
     outcome->generation = restore->choice.generation;
-    if (restore->request.operation == CAIRN_OP_VERIFY)
-        outcome->lost_members = restore->choice.lost_members;
-    else if (restore->choice.lost_members > outcome->lost_members)
-        outcome->lost_members = restore->choice.lost_members;
 }
 
 static void
