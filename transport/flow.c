@@ -67,6 +67,22 @@ flow_urge(struct cairn_transport *t, struct peer *peer)
     transport_attend(t, peer);
 }
 
+/*
+ * Gives back what was asked back and is not used. A sender that waits for a credit is woken first:
+ * it would wait for ever for one that came and went in the same poll.
+ */
+void
+flow_return(struct cairn_transport *t, struct peer *peer)
+{
+    for (; peer->revoked && peer->credit_count; peer->revoked--) {
+        if (peer->return_count == CAIRN_TRANSPORT_WINDOW_MAX)
+            break;
+        peer->returns[peer->return_count++] = peer->credits[--peer->credit_count].buffer_index;
+        transport_attend(t, peer);
+    }
+    peer->revoked = 0; /* the payload that used the credit answers as well */
+}
+
 static void
 credits_received(struct cairn_transport *t, struct peer *peer, const struct cairn_frame_flow *flow)
 {
@@ -85,11 +101,9 @@ credits_received(struct cairn_transport *t, struct peer *peer, const struct cair
         if (peer->asked_count)
             peer->asked_count--;
     }
-    for (uint16_t i = 0; i < flow->revoked && peer->credit_count; i++) {
-        if (peer->return_count == CAIRN_TRANSPORT_WINDOW_MAX)
-            break;
-        peer->returns[peer->return_count++] = peer->credits[--peer->credit_count].buffer_index;
-    }
+    peer->revoked += flow->revoked;
+    if (!peer->blocked || !peer->blocked_on_credit)
+        flow_return(t, peer);
 }
 
 /* ---- as a receiver ---- */
@@ -369,6 +383,7 @@ flow_forget(struct cairn_transport *t, struct peer *peer, bool reclaim)
     peer->urged = false;
     peer->urgent = false;
     peer->return_count = 0;
+    peer->revoked = 0;
     peer->wanted_count = 0; /* the next flow_grant takes it out of the list */
     peer->to_revoke = 0;
     peer->revoking = false;

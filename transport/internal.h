@@ -142,6 +142,7 @@ struct peer {
     bool urged;           /* said, and no credit has come since */
     uint32_t returns[CAIRN_TRANSPORT_WINDOW_MAX];
     uint32_t return_count;
+    uint32_t revoked; /* credits that were asked back and are not in `returns` yet */
 
     /* buffers that we gave the peer */
     struct grant granted[CAIRN_TRANSPORT_WINDOW_MAX];
@@ -265,6 +266,7 @@ void frame_prepare(struct cairn_transport *t, struct peer *peer, enum class_of_f
 void flow_init(struct cairn_transport *t);
 void flow_ask(struct cairn_transport *t, struct peer *peer);
 void flow_urge(struct cairn_transport *t, struct peer *peer);
+void flow_return(struct cairn_transport *t, struct peer *peer);
 void flow_received(struct cairn_transport *t, struct peer *peer, const struct cairn_frame *frame);
 void flow_bulk(struct cairn_transport *t, struct peer *peer, const struct cairn_frame *frame,
                const uint8_t *bytes, size_t bytes_len);

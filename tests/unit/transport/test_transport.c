@@ -257,6 +257,39 @@ test_idle_peers_hold_no_buffers(void **state)
     assert_true(ends[0].intact);
 }
 
+/* All want the one buffer there is, all the time: a grant that is asked back before it is used is
+ * neither lost nor passed round for ever. */
+static void
+test_one_buffer_for_all(void **state)
+{
+    enum { EACH = 30 };
+    uint64_t sent[ENDS_MAX] = {0}, give_up_ns;
+
+    (void)state;
+    ends_prepare(ENDS_MAX);
+    ends[0].options.buffer_count = 1;
+    for (uint32_t i = 0; i < ENDS_MAX; i++)
+        end_open(i);
+    for (uint32_t i = 1; i < ENDS_MAX; i++)
+        ends_connect(i, 0);
+    payload_fill(payloads[0], 4096, 0);
+    give_up_ns = clock_now_ns() + PATIENCE * 10000000000u;
+    for (uint32_t i = 1; i < ENDS_MAX; i++)
+        ends[i].writable = 1;
+    while (ends[0].payloads < EACH * (ENDS_MAX - 1) && clock_now_ns() < give_up_ns) {
+        for (uint32_t i = 1; i < ENDS_MAX; i++) {
+            if (ends[i].writable == 0)
+                continue; /* it was told CAIRN_AGAIN, and waits for on_writable */
+            ends[i].writable = 0;
+            while (sent[i] < EACH && end_send(i, 0, 0, payloads[0], 4096) == CAIRN_OK)
+                sent[i]++;
+        }
+        ends_turn();
+    }
+    assert_int_equal(ends[0].payloads, EACH * (ENDS_MAX - 1));
+    assert_true(ends[0].intact);
+}
+
 static void
 test_operations_are_bounded(void **state)
 {
@@ -697,6 +730,7 @@ main(void)
         BOTH(test_back_pressure),
         BOTH(test_few_buffers_many_senders),
         BOTH(test_idle_peers_hold_no_buffers),
+        BOTH(test_one_buffer_for_all),
         BOTH(test_operations_are_bounded),
         BOTH(test_both_call_at_once),
         BOTH(test_right_key),
