@@ -321,7 +321,7 @@ check_blocker(const struct operator_node *leader, struct operator_health *health
 static void
 check_run(const struct operator_job *job, struct operator_health *health)
 {
-    const struct operator_node *refused = NULL, *different = NULL;
+    const struct operator_node *refused = NULL, *different = NULL, *stuck = NULL;
     uint32_t blank = 0, versions = 0;
 
     for (uint32_t i = 0; i < job->config->node_count; i++) {
@@ -331,6 +331,8 @@ check_run(const struct operator_job *job, struct operator_health *health)
             continue;
         check_blocker(node, health);
         blank += node->blank != 0;
+        if (node->spill_stuck_ms && (!stuck || node->spill_stuck_ms > stuck->spill_stuck_ms))
+            stuck = node;
         versions += node->version_peers != 0;
         if (node->refusal[0] && !refused)
             refused = node;
@@ -345,6 +347,13 @@ check_run(const struct operator_job *job, struct operator_health *health)
                   "options-differ",
                   "give all nodes the same options, and restart the agents that differ", "%s",
                   different->mismatch);
+    if (stuck)
+        add_check(health, OPERATOR_WARN, "spill-stuck",
+                  "look at the disk or the mount of that directory on that node; commits in memory "
+                  "go on without it",
+                  "node %u: the disk of %.120s has not answered for %" PRIu64 " s",
+                  (unsigned)(stuck - job->nodes), job->config->spill_dir,
+                  stuck->spill_stuck_ms / 1000);
     if (versions)
         add_check(health, OPERATOR_WARN, "versions-differ", "upgrade the older agents",
                   "%u node%s refuse%s an agent that speaks no version of the protocol that they "

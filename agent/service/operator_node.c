@@ -8,6 +8,7 @@
 #include "agent/process/session.h"
 #include "agent/service/operator_coverage.h"
 #include "agent/service/replanning.h"
+#include "agent/service/spill.h"
 #include "agent/service/timing.h"
 #include "transport/transport.h"
 
@@ -147,6 +148,7 @@ operator_node_fill(struct cairn_agent *agent, struct operator_node *out)
     (void)commit_age_ns(agent, view.committed, &out->protect_ns);
     out->reserved_bytes = cairn_memory_reserved_bytes(agent->memory);
     out->state_bytes = agent->regions.shard_blocks * CAIRN_BLOCK_BYTES;
+    spill_stuck_read(agent, &out->spill_stuck_ms, &out->spills_given_up);
     out->attached_total = agent->attached_total;
     fill_trainers(agent, out);
     operator_coverage_fill(agent, out);

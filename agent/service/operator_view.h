@@ -65,6 +65,8 @@ struct operator_part {
     X(ready_step)                                                                                  \
     X(ready_run)                                                                                   \
     X(ready_from_files)                                                                            \
+    X(spill_stuck_ms)  /* the disk of spill_dir has not answered for so long; 0: it does */        \
+    X(spills_given_up) /* because of that */                                                       \
     X(protect_ns)     /* of the newest commit: from the first grant on; 0 unknown */               \
     X(reserved_bytes) /* memory of this agent */                                                   \
     X(mended_records) /* of generations, that the last verify found damaged */                     \

@@ -2,6 +2,7 @@
 #include "agent/service/spill.h"
 
 #include "agent/process/agent_state.h"
+#include "agent/process/step.h"
 #include "agent/service/spill_disk.h"
 #include "agent/service/spill_export.h"
 #include "agent/service/spill_lead.h"
@@ -51,6 +52,19 @@ spill_close(struct cairn_agent *agent)
     spill_lead_fini(agent);
     free(state);
     agent->spill = NULL;
+}
+
+void
+spill_stuck_read(const struct cairn_agent *agent, uint64_t *stuck_ms, uint64_t *given_up)
+{
+    const struct spill_state *state = agent->spill;
+
+    *stuck_ms = *given_up = 0;
+    if (!state)
+        return;
+    *given_up = state->given_up;
+    if (state->stuck_ns)
+        *stuck_ms = (agent_now_ns(agent) - state->stuck_ns) / CAIRN_NS_PER_MS + 1;
 }
 
 void

@@ -22,6 +22,10 @@ CAIRN_MUST_CHECK cairn_err spill_open(struct cairn_agent *agent);
 void spill_close(struct cairn_agent *agent);
 void spill_tick(struct cairn_agent *agent);
 
+/* Since when the disk of spill_dir does not answer (0: it does), and how many spills were given up
+ * because of that. */
+void spill_stuck_read(const struct cairn_agent *agent, uint64_t *stuck_ms, uint64_t *given_up);
+
 /* The job committed a generation: begins a spill if one is due. */
 void spill_committed(struct cairn_agent *agent, struct cairn_generation generation);
 

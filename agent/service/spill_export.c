@@ -373,14 +373,14 @@ spill_export_tick(struct cairn_agent *agent)
     }
     if (export->state != EXPORT_WRITE && now_ns - export->progress_ns > SPILL_PATIENCE_NS)
         set_error(export, CAIRN_TIMEOUT,
-                  "nothing went forward for 60 s: a node or the disk of %s does not answer",
+                  "nothing went forward for 30 s: a node or the disk of %s does not answer",
                   export->dir);
     if (export->err) {
         export_say(agent, 0, 0);
         return;
     }
     if (export->state == EXPORT_WRITE && export->run)
-        spill_run_tick(export->run); /* may end the export */
+        spill_run_tick(export->run, SPILL_PATIENCE_NS); /* may end the export */
 }
 
 void

@@ -133,6 +133,8 @@ give_up(struct cairn_agent *agent, cairn_err err, const char *format, ...)
     va_start(list, format);
     vsnprintf(text, sizeof text, format, list);
     va_end(list);
+    if (err == CAIRN_TIMEOUT && agent->spill->pause_ns <= agent_now_ns(agent))
+        spill_stuck(agent, lead->progress_ns); /* a member's disk */
     if (needs_people(err)) {
         agent->spill->pause_ns = agent_now_ns(agent) + pause_after_failure_ns;
         CAIRN_LOG_AT(ERROR,
@@ -474,6 +476,7 @@ spill_lead_committed(struct cairn_agent *agent, struct cairn_generation generati
     cairn_core_look(agent->core, &view);
     if (!is_leader(agent, &view) || view.fenced || lead->state != LEAD_NONE ||
         state->part.request || agent_now_ns(agent) < state->pause_ns ||
+        spill_disk_is_stuck(agent) ||
         cairn_generation_compare(generation, state->tried) <= 0 ||
         find_dead(agent, view.roster) != UINT32_MAX)
         return; /* skipped, never queued */
@@ -544,13 +547,16 @@ spill_lead_tick(struct cairn_agent *agent)
         tick_end(agent);
         return;
     }
-    if (now_ns - lead->progress_ns > SPILL_PATIENCE_NS) {
+    if (now_ns - lead->progress_ns > spill_patience_ns(agent, lead->generation)) {
         bool committing = lead->state == LEAD_COMMIT;
 
+        spill_stuck(agent, lead->progress_ns);
         give_up(agent, CAIRN_TIMEOUT,
-                "nothing went forward for 60 s: a node or the disk of %s does not answer",
-                agent->config.spill_dir);
-        agent->spill->pause_ns = now_ns + pause_after_failure_ns;
+                "nothing went forward for %" PRIu64
+                " s: a node or the disk of %s does not answer; a spill is tried again in %" PRIu64
+                " s",
+                (now_ns - lead->progress_ns) / CAIRN_NS_PER_S, agent->config.spill_dir,
+                agent->spill->pause_step_ns / CAIRN_NS_PER_S);
         if (committing)
             lead->removals_left = 0; /* the disk may still finish it, and then it stays */
         return;

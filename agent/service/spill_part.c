@@ -98,6 +98,10 @@ part_done(void *context, cairn_err err, const char *text)
     part->err = err;
     snprintf(part->text, sizeof part->text, "%s", err ? text : "");
     part->written = !err;
+    if (err == CAIRN_TIMEOUT)
+        spill_stuck(agent, agent_now_ns(agent) - spill_patience_ns(agent, part->generation));
+    else if (!err)
+        spill_unstuck(agent);
     if (err) {
         spill_run_end(part->run);
         part->run = NULL;
@@ -144,6 +148,12 @@ check_start(struct cairn_agent *agent, const struct cairn_service_message *messa
                  "configuration",
                  agent->config.node);
         return CAIRN_CONFIG;
+    }
+    if (spill_disk_is_stuck(agent)) {
+        snprintf(text, SPILL_TEXT_BYTES,
+                 "the disk of %s still has not answered node %u for an earlier spill: look at it",
+                 agent->config.spill_dir, agent->config.node);
+        return CAIRN_TIMEOUT;
     }
     if (view.fenced || view.self_member == UINT32_MAX || state->part.request)
         err = CAIRN_AGAIN;
@@ -237,7 +247,7 @@ spill_part_tick(struct cairn_agent *agent)
     if (part->request == 0)
         return;
     if (part->run)
-        spill_run_tick(part->run);
+        spill_run_tick(part->run, spill_patience_ns(agent, part->generation));
     if (part->request == 0)
         return;
     cairn_core_look(agent->core, &view);

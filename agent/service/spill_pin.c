@@ -5,6 +5,7 @@
 #include "agent/process/agent_state.h"
 #include "agent/process/mail.h"
 #include "agent/process/step.h"
+#include "base/worker.h"
 #include "snapshot/spill.h"
 
 #include <string.h>
@@ -43,6 +44,55 @@ spill_learn(struct cairn_agent *agent, struct cairn_generation generation)
         return;
     agent->spill->newest = generation;
     agent_step(agent, &event, NULL);
+}
+
+/* ---- a disk that hangs ---- */
+
+uint64_t
+spill_patience_ns(const struct cairn_agent *agent, struct cairn_generation generation)
+{
+    struct cairn_core_view core;
+    bool in_the_way = false;
+
+    cairn_core_look(agent->core, &core);
+    for (uint32_t i = 0; i < agent->config.slots; i++) {
+        struct cairn_part_view view;
+
+        if (!cairn_core_look_part(agent->core, i, &view) || view.state == CAIRN_PART_FREE)
+            return SPILL_PATIENCE_NS;
+        in_the_way |= cairn_generation_compare(view.generation, generation) == 0 &&
+                      cairn_generation_compare(view.generation, core.committed) < 0;
+    }
+    return in_the_way ? SPILL_HURRY_NS : SPILL_PATIENCE_NS;
+}
+
+void
+spill_stuck(struct cairn_agent *agent, uint64_t since_ns)
+{
+    struct spill_state *state = agent->spill;
+
+    state->given_up++;
+    if (state->stuck_ns == 0)
+        state->stuck_ns = since_ns;
+    state->pause_step_ns =
+        state->pause_step_ns ? 2 * state->pause_step_ns : SPILL_PAUSE_NS;
+    if (state->pause_step_ns > SPILL_PAUSE_NS_MAX)
+        state->pause_step_ns = SPILL_PAUSE_NS_MAX;
+    state->pause_ns = agent_now_ns(agent) + state->pause_step_ns;
+}
+
+void
+spill_unstuck(struct cairn_agent *agent)
+{
+    agent->spill->stuck_ns = agent->spill->pause_step_ns = 0;
+}
+
+bool
+spill_disk_is_stuck(const struct cairn_agent *agent)
+{
+    const struct spill_state *state = agent->spill;
+
+    return state->stuck_ns != 0 && cairn_workers_busy(state->disk) > 0;
 }
 
 /* ---- pins ---- */
@@ -110,7 +160,7 @@ spill_unpin(struct cairn_agent *agent, uint64_t request)
 void
 spill_pin_asked(struct cairn_agent *agent, const struct cairn_service_message *message)
 {
-    cairn_err err = message->request
+    cairn_err err = message->request && !spill_disk_is_stuck(agent)
                         ? spill_pin(agent, message->request, message->generation, SPILL_LEASE_NS)
                         : CAIRN_INVAL;
 

@@ -30,6 +30,18 @@ CAIRN_MUST_CHECK cairn_err spill_pin(struct cairn_agent *agent, uint64_t request
                                      struct cairn_generation generation, uint64_t lease_ns);
 void spill_unpin(struct cairn_agent *agent, uint64_t request);
 
+/*
+ * How long a spill of this generation may make no progress: SPILL_HURRY_NS if every own slot is in
+ * use, one of them for this generation alone.
+ */
+uint64_t spill_patience_ns(const struct cairn_agent *agent, struct cairn_generation generation);
+
+/* The disk did not answer, or does again. */
+void spill_stuck(struct cairn_agent *agent, uint64_t since_ns);
+void spill_unstuck(struct cairn_agent *agent);
+/* True while work that was given up is still with the disk thread. */
+bool spill_disk_is_stuck(const struct cairn_agent *agent);
+
 /* A SPILL_PIN arrived. */
 void spill_pin_asked(struct cairn_agent *agent, const struct cairn_service_message *message);
 

@@ -534,16 +534,16 @@ spill_run_end(struct spill_run *run)
 }
 
 void
-spill_run_tick(struct spill_run *run)
+spill_run_tick(struct spill_run *run, uint64_t patience_ns)
 {
-    if (run->said || agent_now_ns(run->agent) - run->progress_ns < SPILL_PATIENCE_NS)
+    if (run->said || agent_now_ns(run->agent) - run->progress_ns < patience_ns)
         return;
     run->said = true;
     run->state = RUN_FAILED;
     unwatch(run);
     cairn_timer_stop(run->agent->loop, &run->timer);
     run->options.done(run->options.context, CAIRN_TIMEOUT,
-                      "no byte could be written or read for 60 s: a node or the disk does not "
+                      "no byte could be written or read for a while: a node or the disk does not "
                       "answer: look at the spill directory's disk and at `cairn status`");
 }
 

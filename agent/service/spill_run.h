@@ -8,7 +8,10 @@
  *   FILL    buffer by buffer: blocks are fetched, checked, copied; the file's own thread writes
  *   FINISH  the file is synced and has its name; its checksums are kept; OPEN again, or WRITTEN
  *
- * Nothing waits for a disk in the loop. Without progress for SPILL_PATIENCE_NS the run fails.
+ * Nothing waits for a disk in the loop, and no disk reads or writes the generation's memory: blocks
+ * are copied first. A run that makes no progress is given up after SPILL_PATIENCE_NS, or after
+ * SPILL_HURRY_NS if its generation takes the slot that the next one needs. So a disk that hangs
+ * holds up commits no longer than that.
  * Memory: the window of spill_fill.h and the two buffers of snapshot/spill.h, beside the plan.
  * Thread: loop.
  */
@@ -18,7 +21,8 @@
 #include "agent/service/fetch.h"
 #include "snapshot/universal.h"
 
-#define SPILL_PATIENCE_NS (60 * CAIRN_NS_PER_S)
+#define SPILL_PATIENCE_NS (30 * CAIRN_NS_PER_S)
+#define SPILL_HURRY_NS (10 * CAIRN_NS_PER_S)
 
 enum { SPILL_TEXT_BYTES = 512, SPILL_ALL_FILES = UINT32_MAX };
 
@@ -49,8 +53,8 @@ CAIRN_MUST_CHECK cairn_err spill_run_start(struct cairn_agent *agent,
  * more. NULL is allowed. */
 void spill_run_end(struct spill_run *run);
 
-/* Looks at the deadline. */
-void spill_run_tick(struct spill_run *run);
+/* Fails the run if it has made no progress for so long. */
+void spill_run_tick(struct spill_run *run, uint64_t patience_ns);
 
 /* The plan, with the checksums of the own files that are written; NULL before it is made. */
 struct cairn_universal *spill_run_plan(struct spill_run *run);

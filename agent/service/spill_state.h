@@ -61,6 +61,8 @@ enum {
     SPILL_PATH_BYTES = CAIRN_CONFIG_PATH_BYTES_MAX + 64
 };
 
+#define SPILL_PAUSE_NS (60 * CAIRN_NS_PER_S)
+#define SPILL_PAUSE_NS_MAX (900 * CAIRN_NS_PER_S)
 #define SPILL_RESEND_NS (1 * CAIRN_NS_PER_S)
 #define SPILL_LEASE_NS (10 * CAIRN_NS_PER_S)
 
@@ -134,6 +136,9 @@ struct spill_state {
     uint32_t commits;               /* since one was due */
     uint64_t requests;
     uint64_t pause_ns; /* no spill is begun before */
+    uint64_t pause_step_ns; /* grows while the disk does not answer */
+    uint64_t stuck_ns;      /* since when it does not; 0: it does */
+    uint64_t given_up;      /* spills, since the start, because of that */
     uint64_t said_ns;  /* when one that was given up was said last */
 };
 
