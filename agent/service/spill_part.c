@@ -151,7 +151,7 @@ check_start(struct cairn_agent *agent, const struct cairn_service_message *messa
     }
     if (spill_disk_is_stuck(agent)) {
         snprintf(text, SPILL_TEXT_BYTES,
-                 "the disk of %s still has not answered node %u for an earlier spill: look at it",
+                 "the disk of %.300s still has not answered node %u for an earlier spill: look at it",
                  agent->config.spill_dir, agent->config.node);
         return CAIRN_TIMEOUT;
     }
