@@ -274,6 +274,28 @@ class Cluster:
                 newest = max(newest, (int(epoch), int(step)))
         return newest
 
+    def rebuilt_blocks(self):
+        """Blocks rebuilt by all repairs that no operator asked for."""
+        return sum(
+            int(blocks)
+            for i in range(self.nodes)
+            for blocks in re.findall(
+                r'repair: ended result="done" .*?rebuilt_blocks=(\d+)', self.log(i)
+            )
+        )
+
+    def wait_repaired(self, *nodes):
+        """Until these nodes, which came back without memory, have their parts again."""
+
+        def repaired():
+            status = self.status(nodes[0])
+            return status.get("protection") and (
+                status["protection"]["missing_parts"] == 0
+                and not any(status["nodes"][node].get("blank", True) for node in nodes)
+            )
+
+        wait_for(f"nodes {nodes} are repaired", repaired)
+
     def wait_committed(self, after, seconds=30):
         return wait_for(
             f"a generation after {after} is committed",
