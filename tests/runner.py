@@ -225,7 +225,7 @@ def python_programs(suite):
 
 def programs_of(suite):
     """All chosen programs of a suite."""
-    plain = {"style": GATES, "sim": ["sim"]}.get(suite, [])
+    plain = {"style": GATES, "sim": ["sim", "explore"]}.get(suite, [])
     return [*filter(chosen, plain), *c_programs(suite), *python_programs(suite)]
 
 
@@ -303,7 +303,9 @@ def begin_background(names):
             for gate in programs_of("style"):
                 BACKGROUND.begin(("style", gate), gate_command(gate))
         elif suite == "sim":
-            BACKGROUND.begin(("sim", ""), ["make", "-s", "sim"])
+            commands = {"sim": ["make", "-s", "sim"], "explore": ["make", "-s", "explore", "SECONDS=45"]}
+            for name in programs_of("sim"):
+                BACKGROUND.begin(("sim", name), commands[name])
         elif binaries(suite) and (suite != "fuzz" or clang()):
             build, variables = BUILDS[suite]
             compiler = [f"CC={clang()}"] if suite == "fuzz" else []
@@ -442,12 +444,11 @@ def quiet():
 
 
 def suite_sim():
-    result = BACKGROUND.result(("sim", ""))
-    print(
-        "\n".join(line for line in result.output.splitlines() if line.startswith("sim:")),
-        flush=True,
-    )
-    return [result]
+    results = [BACKGROUND.result(("sim", name)) for name in programs_of("sim")]
+    for line in "\n".join(result.output for result in results).splitlines():
+        if line.startswith(("sim:", "explore:")):
+            print(line, flush=True)
+    return results
 
 
 def suite_cluster():

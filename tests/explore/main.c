@@ -141,20 +141,28 @@ explore_worlds(const struct arguments *arguments)
     return chosen == 0 ? 1 : violations;
 }
 
-/* Looks for a planted bug in every world: a short systematic search each, then ever longer ones. */
+/* How a bug is hunted: in every world, ever longer and with ever more deviations. */
+static const struct round {
+    uint32_t share; /* of the time */
+    uint32_t bound;
+    uint64_t seed; /* 0: systematic */
+} rounds[] = {{1, 0, 0}, {1, 0, 1}, {2, 1, 0}, {4, 0, 2}, {8, 7, 0}};
+
 static bool
 hunt(const struct arguments *arguments, uint32_t bug, bool print)
 {
     uint64_t states = 0;
-    double spent = 0, share = arguments->seconds / WORLD_COUNT / 7;
+    double spent = 0;
 
     planted_bug = bug;
-    for (uint32_t round = 0; round < 3 && spent < arguments->seconds; round++, share *= 2)
+    for (uint32_t round = 0; round < sizeof rounds / sizeof rounds[0]; round++)
         for (uint32_t i = 0; i < WORLD_COUNT; i++) {
-            struct search_limits limits = {.seconds = share,
-                                           .states = arguments->states,
-                                           .bound_max = round == 0 ? 1 : arguments->bound,
-                                           .seed = round == 1 ? 1 : 0};
+            struct search_limits limits = {
+                .seconds = arguments->seconds * rounds[round].share / 16 /
+                           (arguments->world ? 1 : WORLD_COUNT),
+                .states = arguments->states,
+                .bound_max = rounds[round].bound,
+                .seed = rounds[round].seed};
             struct search_result result;
 
             if (arguments->world && strcmp(arguments->world, worlds[i].name) != 0)

@@ -9,7 +9,7 @@
  *
  * Visited states. A state is a 64-bit hash (fingerprint.c); with it the deviations that were left are
  * kept, and a state is entered again only with more of them. Two states with one hash would hide
- * one: with 10^8 states the probability that any are is below 10^-3.
+ * one: with 10^7 states the probability that there are such is 10^-4.
  *
  * What is left out, and why that is sound:
  *   - Another event is taken before the default one only if both are of the same agent, and the
@@ -58,6 +58,7 @@ static uint64_t *table, table_mask, table_count;
 static const struct search_limits *limits;
 static struct search_result *result;
 static double began;
+static uint32_t looks; /* at the clock */
 static bool stopped, cut;
 static jmp_buf escape;
 static bool escape_set;
@@ -205,7 +206,7 @@ apply(struct event event, struct event next, bool chosen)
 static bool
 is_at_limit(void)
 {
-    if ((result->events & 255) == 0 && seconds() - began > limits->seconds)
+    if ((++looks & 255) == 0 && seconds() - began > limits->seconds)
         stopped = true;
     if (result->states >= limits->states)
         stopped = true;

@@ -234,7 +234,9 @@ add_fault(struct event *out, uint32_t *count, enum fault kind, uint32_t a, uint3
 static bool
 is_near(struct event next, bool all, uint32_t a)
 {
-    return all || event_agent(next) == a || (next.kind == E_MESSAGE && next.b == a);
+    bool of_two = next.kind == E_MESSAGE || next.kind == E_UP || next.kind == E_DOWN;
+
+    return all || event_agent(next) == a || (of_two && next.b == a);
 }
 
 uint32_t
