@@ -174,7 +174,8 @@ conduct_done(struct cairn_core *core, uint32_t child, struct cairn_generation ge
 {
     struct cairn_message done = env_message(&core->env, CAIRN_MSG_DONE, generation.epoch);
 
-    if (!gather_add(&core->env, &core->gather, core->membership.self_member, child, generation,
+    if (!membership_acts(&core->membership) || /* R4 */
+        !gather_add(&core->env, &core->gather, core->membership.self_member, child, generation,
                     begun))
         return;
     if (conduct_leads(core)) {
