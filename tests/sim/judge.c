@@ -104,6 +104,19 @@ remember_record(const struct world *world, struct node *node, uint32_t part,
     }
 }
 
+/* An agent that was left behind by the newest epoch, which counts another copy, hears late that its
+ * own epoch had aborted the generation. */
+static bool
+may_abort(const struct world *world, const struct node *node, const struct truth *truth,
+          uint32_t member)
+{
+    bool copy = false;
+
+    for (uint32_t a = 0; node->active < world->newest_epoch && a < world->setup.agent_count; a++)
+        copy |= truth_copy_at(world, &world->nodes[a], truth, member);
+    return copy;
+}
+
 /* An agent lets go of a complete part: R3. */
 static void
 erased(struct world *world, struct node *node, uint32_t part, const struct stored *old)
@@ -115,7 +128,7 @@ erased(struct world *world, struct node *node, uint32_t part, const struct store
     truth->dropped = true;
     if (truth->agents[old->member] == node->number)
         truth->fates[old->member] = FATE_DROPPED;
-    if (truth == world->kept)
+    if (truth == world->kept && !may_abort(world, node, truth, old->member))
         judge_fail(world, VERDICT_LOST,
                    "agent %u lets go of member %u of generation " GENERATION
                    ", which nothing has replaced",
