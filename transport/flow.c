@@ -16,6 +16,8 @@
 
 #include <string.h>
 
+enum { RETURN_MS = 10 };
+
 void
 flow_init(struct cairn_transport *t)
 {
@@ -67,10 +69,7 @@ flow_urge(struct cairn_transport *t, struct peer *peer)
     transport_attend(t, peer);
 }
 
-/*
- * Gives back what was asked back and is not used. A sender that waits for a credit is woken first:
- * it would wait for ever for one that came and went in the same poll.
- */
+/* Gives back what was asked back and has not been used. */
 void
 flow_return(struct cairn_transport *t, struct peer *peer)
 {
@@ -101,9 +100,15 @@ credits_received(struct cairn_transport *t, struct peer *peer, const struct cair
         if (peer->asked_count)
             peer->asked_count--;
     }
+    if (flow->revoked == 0)
+        return;
+    /* A sender that waits for a credit gets a moment to use it: one that came and went in the same
+     * poll would leave it waiting for ever. */
     peer->revoked += flow->revoked;
-    if (!peer->blocked || !peer->blocked_on_credit)
-        flow_return(t, peer);
+    peer->return_ns = t->now_ns;
+    if (peer->blocked && peer->blocked_on_credit)
+        peer->return_ns += RETURN_MS * UINT64_C(1000000);
+    transport_arm(t, peer->return_ns);
 }
 
 /* ---- as a receiver ---- */

@@ -142,7 +142,8 @@ struct peer {
     bool urged;           /* said, and no credit has come since */
     uint32_t returns[CAIRN_TRANSPORT_WINDOW_MAX];
     uint32_t return_count;
-    uint32_t revoked; /* credits that were asked back and are not in `returns` yet */
+    uint32_t revoked;   /* credits that were asked back and are not in `returns` yet */
+    uint64_t return_ns; /* when they are */
 
     /* buffers that we gave the peer */
     struct grant granted[CAIRN_TRANSPORT_WINDOW_MAX];

@@ -250,6 +250,8 @@ peer_due(const struct cairn_transport *t, const struct peer *peer)
         due = peer->waiting_since_ns + t->timeout_ns;
     if (peer->ended_ns && peer->ended_ns + GRACE_MS * millisecond_ns < due)
         due = peer->ended_ns + GRACE_MS * millisecond_ns;
+    if (peer->revoked && peer->return_ns < due)
+        due = peer->return_ns;
     if (peer->attention && peer->retry_ns > t->now_ns && peer->retry_ns < due)
         due = peer->retry_ns;
     return due;
@@ -269,6 +271,8 @@ peer_timers(struct cairn_transport *t, struct peer *peer)
         if (operations_borrow(t, peer))
             t->reset_wanted = true;
     }
+    if (peer->revoked && t->now_ns >= peer->return_ns)
+        flow_return(t, peer);
     if (peer->calling && peer->call_deadline_ns && t->now_ns >= peer->call_deadline_ns) {
         peer->calling = false;
         if (peer->state != CAIRN_PEER_UP)

@@ -336,8 +336,6 @@ blocked_wake(struct cairn_transport *t)
         } else if (t->on_writable && peer->state == CAIRN_PEER_UP) {
             t->on_writable(t->context, peer->node);
         }
-        if (!peer->blocked || !peer->blocked_on_credit || peer->credit_count == 0)
-            flow_return(t, peer);
         peer = next;
     }
 }
