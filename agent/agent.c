@@ -9,6 +9,7 @@
 #include "agent/process/keeping.h"
 #include "agent/process/mail.h"
 #include "agent/process/memory.h"
+#include "agent/process/reload.h"
 #include "agent/process/scratch.h"
 #include "agent/process/session_socket.h"
 #include "agent/process/sizes.h"
@@ -70,6 +71,13 @@ on_signal(void *context, int signal_number)
                      signal_number);
     agent->stopping = true;
     cairn_loop_stop(agent->loop);
+}
+
+static void
+on_reload(void *context, int signal_number)
+{
+    (void)signal_number;
+    reload_start(context);
 }
 
 /* ---- opening ---- */
@@ -284,6 +292,8 @@ open_all(struct cairn_agent *agent)
         err = cairn_loop_signal_add(agent->loop, SIGTERM, on_signal, agent);
     if (!err)
         err = cairn_loop_signal_add(agent->loop, SIGINT, on_signal, agent);
+    if (!err)
+        err = cairn_loop_signal_add(agent->loop, SIGHUP, on_reload, agent);
     if (!err)
         err = open_catalog(agent);
     if (!err)

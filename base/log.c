@@ -13,7 +13,7 @@
 enum { LINE_BYTES = 1024 };
 
 static struct {
-    enum cairn_log_level level;
+    _Atomic(enum cairn_log_level) level;
     cairn_log_fn *sink;
     void *context;
     char tag[32];
@@ -25,6 +25,12 @@ cairn_log_setup(enum cairn_log_level level, cairn_log_fn *sink, void *context)
     setup.level = level;
     setup.sink = sink;
     setup.context = context;
+}
+
+void
+cairn_log_level(enum cairn_log_level level)
+{
+    setup.level = level;
 }
 
 void

@@ -13,6 +13,9 @@
 /* Sets where lines go and the most talkative level kept. sink NULL: stderr with a UTC time. */
 void cairn_log_setup(enum cairn_log_level level, cairn_log_fn *sink, void *context);
 
+/* Changes the level alone. Thread: any. */
+void cairn_log_level(enum cairn_log_level level);
+
 /* The tag before each line of the default sink, such as "node 3". Copied, 31 bytes at most. */
 void cairn_log_tag(const char *tag);
 

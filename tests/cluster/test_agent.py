@@ -282,5 +282,39 @@ class Agents(unittest.TestCase):
                 job.stop()
 
 
+    def test_a_reload_applies_what_it_can(self):
+        with Cluster(3, 1) as cluster:
+            cluster.start()
+            cluster.train()
+            cluster.wait_committed((0, 0))
+
+            def reload(text):
+                count = cluster.log(1).count(text)
+                os.kill(cluster.agents[1].pid, signal.SIGHUP)
+                wait_for(f"it logs: {text}", lambda: cluster.log(1).count(text) > count)
+
+            cluster.configure(1, log_level="warn", dead_after_ms=2000)
+            reload("reload: log_level: debug is warn now")
+            self.assertIn(
+                "reload: dead_after_ms stays 1000: restart this agent to make it 2000",
+                cluster.log(1),
+            )
+            cluster.configure(1, parity="many")
+            reload("reload: nothing is changed: ")
+            cluster.configure(1, parity=1, log_level="debug", dead_after_ms=1000)
+            reload("reload: log_level: warn is debug now")
+            reload("is what runs already")
+            path = cluster.path("node1.yaml")
+            with open(path) as file:
+                text = file.read()
+            port = re.findall(r"127.0.0.1:(\d+)", text)[0]
+            with open(path, "w") as file:
+                file.write(text.replace(f"127.0.0.1:{port}", f"localhost:{port}"))
+            reload(f"reload: the address of node 0: 127.0.0.1:{port} is localhost:{port} now")
+            newest = cluster.committed()
+            cluster.wait_committed((newest[0], newest[1] + 3))  # the session is made again
+            self.assertIsNone(cluster.agents[1].poll())
+
+
 if __name__ == "__main__":
     unittest.main(verbosity=2)

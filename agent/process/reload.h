@@ -1,0 +1,21 @@
+/*
+ * agent/process/reload.h - SIGHUP: reads the configuration again, and applies what can be changed
+ * while the agent runs.
+ *
+ *   applied at once    log_level, spill_every_generations, spill_keep, exchanges_per_day, and the
+ *                      addresses of other nodes
+ *   after a restart    everything else: memory, groups, threads, the core's times and the key are
+ *                      made from it at the start
+ *
+ * Each option that differs from the running one is logged with both values and which of the two it
+ * is. A file that is wrong changes nothing.
+ */
+#ifndef CAIRN_AGENT_PROCESS_RELOAD_H
+#define CAIRN_AGENT_PROCESS_RELOAD_H
+
+struct cairn_agent;
+
+/* Reads the file in a worker, and applies it in the loop. */
+void reload_start(struct cairn_agent *agent);
+
+#endif
