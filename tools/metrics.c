@@ -117,6 +117,20 @@ put_generation(const struct page *page)
         put(page, "cairn_snapshots_total", "result", results[i], number_at(page, paths[i]));
 }
 
+static void
+put_protocol(const struct page *page)
+{
+    begin(page, "cairn_dropped_messages_total", "counter",
+          "Messages between agents that were dropped: malformed, or of another session or epoch.");
+    put(page, "cairn_dropped_messages_total", NULL, NULL, number_at(page, "dropped_messages"));
+    begin(page, "cairn_commit_blocked_seconds", "gauge",
+          "How long the generation that is due has waited for a member.");
+    put(page, "cairn_commit_blocked_seconds", NULL, NULL, number_at(page, "blocked_ms") / 1e3);
+    begin(page, "cairn_spills_given_up_total", "counter",
+          "Spills given up because a disk did not answer.");
+    put(page, "cairn_spills_given_up_total", NULL, NULL, number_at(page, "spills_given_up"));
+}
+
 /* Things by kind, each once however many ranks have it. */
 static double
 uncovered_of(const struct page *page, const char *kind)
@@ -280,6 +294,7 @@ cairn_metrics_print(FILE *stream, const struct cairn_tree *status)
     escape(cairn_tree_text(status, NULL, "job", job, sizeof job), page.job, sizeof page.job);
     put_health(&page);
     put_generation(&page);
+    put_protocol(&page);
     if (cairn_tree_find(status, NULL, "coverage"))
         put_coverage(&page);
     if (cairn_tree_find(status, NULL, "detection"))

@@ -93,6 +93,10 @@ sum_nodes(const struct operator_job *job, struct operator_health *out)
         out->captured += node->captured;
         out->skipped += node->skipped;
         out->failed += node->failed;
+        out->dropped_messages += node->dropped_messages;
+        out->spills_given_up += node->spills_given_up;
+        if (node->blocked_step)
+            out->blocked_ms = larger(out->blocked_ms, node->blocked_ms);
         out->fence_count += node->fence_count;
         out->fence_ns_p50 = larger(out->fence_ns_p50, node->fence_ns_p50);
         out->fence_ns_p99 = larger(out->fence_ns_p99, node->fence_ns_p99);

@@ -240,6 +240,9 @@ operator_write_status(struct cairn_json_writer *writer, const struct operator_jo
     put_u64(writer, "nodes_configured", job->config->node_count);
     put_u64(writer, "nodes_answering", health->answering);
     put_u64(writer, "trainers", health->trainers);
+    put_u64(writer, "dropped_messages", health->dropped_messages);
+    put_u64(writer, "spills_given_up", health->spills_given_up);
+    put_u64(writer, "blocked_ms", health->blocked_ms);
     put_generations(writer, job, health);
     put_protection(writer, health);
     put_numbers(writer, job, health);

@@ -213,6 +213,8 @@ struct operator_health {
     uint64_t captured, skipped, failed, fence_count;
     uint64_t fence_ns_p50, fence_ns_p99, fence_ns_max; /* of the slowest trainer */
     uint64_t bad_blocks;
+    uint64_t dropped_messages, spills_given_up; /* sums over nodes */
+    uint64_t blocked_ms; /* the leader waits for a member's DONE for so long; 0: it does not */
     uint32_t group_count;
     uint32_t parity;  /* the least of all groups */
     uint32_t parts;   /* that the newest generation has */
