@@ -457,6 +457,7 @@ take_failure(const struct scene *scene, uint32_t from, const struct cairn_messag
         }
         restore->rebuild.damaged = 0;
         choice->excluded[choice->excluded_count++] = choice->generation;
+        restore->excluded_from = ask_count(&restore->ask);
         err = CAIRN_LOST;
     }
     try_again(scene, err, text);
@@ -642,6 +643,8 @@ choose(const struct scene *scene)
     }
     if (restore->request.operation == CAIRN_OP_VERIFY)
         judge_forget_uncommitted(&restore->ask);
+    if (ask_count(&restore->ask) > restore->excluded_from)
+        restore->choice.excluded_count = 0; /* another agent may hold what was missing */
     judge_choose(scene->env, scene->membership, &restore->ask, keeps(restore), &restore->choice,
                  outcome->text, sizeof outcome->text);
     outcome->generation = restore->choice.generation;

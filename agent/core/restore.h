@@ -61,6 +61,7 @@ struct restore {
     uint64_t silence_until_ns;    /* then parts of silent agents count as lost */
     struct ask ask;
     struct choice choice;
+    uint32_t excluded_from;       /* so many agents had answered when something was excluded */
     uint64_t *no_room;            /* bitset of agents that cannot take parts */
     struct rebuild rebuild;
     struct claim claim;
