@@ -176,7 +176,9 @@ put_run(uint64_t *hash, const struct run *run)
     put_decision(hash, &run->decision);
     put(hash, run->refusal[0] != '\0');
     put(hash, run->begun);
-    put(hash, run->closed);
+    put(hash, run->open_from);
+    put_generation(hash, run->abort.generation);
+    put(hash, run->abort.reason | (uint64_t)run->abort.agent << 32);
     put(hash, run->gave_up);
     put(hash, run->told);
     put(hash, run->asked);
