@@ -228,9 +228,10 @@ static void
 log_core_error(cairn_err err)
 {
     if (err == CAIRN_VERSION)
-        CAIRN_LOG_AT(ERROR, "agent: another version of cairn wrote what is held here: run that "
-                            "version, or end this node's keeper process (`cairn keeper`) and remove "
-                            "its `dir` to give up the generations that it holds");
+        CAIRN_LOG_AT(ERROR,
+                     "agent: another version of cairn wrote what is held here: run that "
+                     "version, or end this node's keeper process (`cairn keeper`) and remove "
+                     "its `dir` to give up the generations that it holds");
     else
         CAIRN_LOG_AT(ERROR, "agent: the stored epoch cannot be used: %s", cairn_err_text(err));
 }
@@ -250,8 +251,8 @@ open_core(struct cairn_agent *agent, const struct cairn_sizes *sizes)
     agent->spares = calloc(agent->config.node_count, sizeof *agent->spares);
     if (!agent->domains || !agent->spares)
         return CAIRN_NOMEM;
-    err = cairn_catalog_get(agent->catalog, CAIRN_TABLE_EPOCHS, "epoch", 5, &epoch_bytes,
-                            &epoch.len);
+    err =
+        cairn_catalog_get(agent->catalog, CAIRN_TABLE_EPOCHS, "epoch", 5, &epoch_bytes, &epoch.len);
     if (err == CAIRN_NOT_FOUND)
         err = CAIRN_OK;
     epoch.bytes = epoch_bytes;

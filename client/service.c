@@ -184,8 +184,7 @@ take_refused(struct cairn_client *client, const struct cairn_session_frame *fram
     pthread_mutex_lock(&client->lock);
     mine = refused.request == 0 || (refused.request == client->register_request &&
                                     client->registration == CLIENT_REGISTER_SENT);
-    news = mine &&
-           (refused.request ? client->register_at_ns == 0 : client->refusal != refused.err);
+    news = mine && (refused.request ? client->register_at_ns == 0 : client->refusal != refused.err);
     pthread_mutex_unlock(&client->lock);
     if (news)
         client_say(client, CAIRN_LOG_ERROR, "client: the agent refuses %s: %s (%s)",

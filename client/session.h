@@ -124,7 +124,7 @@ struct cairn_session_hello {
 struct cairn_session_register {
     uint32_t request; /* > 0, comes back in the answer */
     uint32_t count;
-    uint64_t launch; /* the same for all ranks of one start of the job; 0: unknown */
+    uint64_t launch;            /* the same for all ranks of one start of the job; 0: unknown */
     struct cairn_slice *slices; /* unpacked: owned, ended by cairn_session_register_fini */
     char *names;                /* storage of the unpacked slices' names */
 };

@@ -228,8 +228,9 @@ confirm_received(struct cairn_transport *t, struct peer *peer, const struct cair
     uint64_t token;
     cairn_err err;
 
-    if (!peer->answering || frame->version != peer->answered_version || frame->job_id != t->job_id ||
-        frame->to != t->node || confirm->incarnation != peer->answered_incarnation ||
+    if (!peer->answering || frame->version != peer->answered_version ||
+        frame->job_id != t->job_id || frame->to != t->node ||
+        confirm->incarnation != peer->answered_incarnation ||
         memcmp(confirm->nonce_initiator, peer->answered_nonce, CAIRN_FRAME_NONCE_BYTES) != 0 ||
         memcmp(confirm->nonce_responder, peer->answering_nonce, CAIRN_FRAME_NONCE_BYTES) != 0) {
         t->stats.dropped_unauthenticated++;

@@ -65,8 +65,7 @@ frame_received(void *context, const uint8_t *bytes, size_t bytes_len)
     }
     peer = &t->peers[frame.from];
     if (peer->state != CAIRN_PEER_UP || frame.token != peer->token || frame.to != t->node ||
-        frame.version != peer->version ||
-        frame.job_id != t->job_id) {
+        frame.version != peer->version || frame.job_id != t->job_id) {
         peer_stranger(t, peer);
         return;
     }
@@ -177,8 +176,7 @@ options_take(struct cairn_transport *t, const struct cairn_transport_options *op
     if (options->key_len)
         memcpy(t->key, options->key, options->key_len);
     t->versions.newest = options->version ? options->version : CAIRN_TRANSPORT_VERSION;
-    t->versions.oldest =
-        options->version_oldest ? options->version_oldest : t->versions.newest;
+    t->versions.oldest = options->version_oldest ? options->version_oldest : t->versions.newest;
     t->checksum_payload = options->checksum_payload;
     t->buffer_count = options->buffer_count ? options->buffer_count : 64;
     t->window = options->window ? options->window : 8;

@@ -28,15 +28,15 @@ digest_of_nodes(const struct cairn_config *config)
 size_t
 agree_pack(const struct cairn_config *config, char out[AGREE_BYTES_MAX])
 {
-    int len = snprintf(out, AGREE_BYTES_MAX,
-                       "!nodes=%u\n!parity=%u\n!group_size=%u\n!state_bytes=%" PRIu64
-                       "\n!domains and spares=%016" PRIx64
-                       "\nsnapshot_every_steps=%u\nheartbeat_interval_ms=%u\ndead_after_ms=%u\n"
-                       "repair_after_ms=%u\n",
-                       config->node_count, config->parity, config->group_size, config->state_bytes,
-                       digest_of_nodes(config), config->snapshot_every_steps,
-                       config->heartbeat_interval_ms, config->dead_after_ms,
-                       config->repair_after_ms);
+    int len =
+        snprintf(out, AGREE_BYTES_MAX,
+                 "!nodes=%u\n!parity=%u\n!group_size=%u\n!state_bytes=%" PRIu64
+                 "\n!domains and spares=%016" PRIx64
+                 "\nsnapshot_every_steps=%u\nheartbeat_interval_ms=%u\ndead_after_ms=%u\n"
+                 "repair_after_ms=%u\n",
+                 config->node_count, config->parity, config->group_size, config->state_bytes,
+                 digest_of_nodes(config), config->snapshot_every_steps,
+                 config->heartbeat_interval_ms, config->dead_after_ms, config->repair_after_ms);
 
     return len > 0 && len < AGREE_BYTES_MAX ? (size_t)len : 0;
 }

@@ -121,8 +121,8 @@ static void
 carry_write(struct cairn_agent *agent, const struct cairn_action_place *place,
             const struct arrival *arrival)
 {
-    uint8_t *target = blocks_at(agent, place->part, place->area, place->row, place->first_block,
-                                place->count);
+    uint8_t *target =
+        blocks_at(agent, place->part, place->area, place->row, place->first_block, place->count);
 
     if (target)
         memcpy(target, arrival->payload, (size_t)place->count * CAIRN_BLOCK_BYTES);
@@ -220,11 +220,11 @@ carry_committed(struct cairn_agent *agent, const struct cairn_action_committed *
     commit->bytes = committed->part == UINT32_MAX ? 0 : generation_bytes(agent, committed->part);
     commit->protect_ns = timed ? agent_now_ns(agent) - agent->carry.first_grant_ns : 0;
     agent->carry.commit_count++;
-    CAIRN_LOG_AT(
-        DEBUG,
-        "save: committed epoch=%" PRIu64 " step=%" PRIu64 " bytes=%" PRIu64 " protect_ns=%" PRIu64,
-        committed->generation.epoch >> 16, committed->generation.step, commit->bytes,
-        commit->protect_ns);
+    CAIRN_LOG_AT(DEBUG,
+                 "save: committed epoch=%" PRIu64 " step=%" PRIu64 " bytes=%" PRIu64
+                 " protect_ns=%" PRIu64,
+                 committed->generation.epoch >> 16, committed->generation.step, commit->bytes,
+                 commit->protect_ns);
     if (agent->carry.commit_count % 16 == 1)
         store_history(agent, commit);
     agent->handlers->committed(agent, committed->generation);

@@ -53,9 +53,8 @@ decode_done(struct cairn_job *job)
 {
     struct decode_job *decode = (struct decode_job *)job;
     struct cairn_agent *agent = decode->agent;
-    struct cairn_event event = {
-        .type = CAIRN_EVENT_DECODED,
-        .as.decoded = {.item = decode->item, .request = decode->request}};
+    struct cairn_event event = {.type = CAIRN_EVENT_DECODED,
+                                .as.decoded = {.item = decode->item, .request = decode->request}};
 
     space_drop(agent, decode->space);
     scratch_give_back(agent, decode->payloads, decode->payload_count);
@@ -188,8 +187,7 @@ check_done(struct cairn_job *job)
 {
     struct check_job *check = (struct check_job *)job;
     struct cairn_agent *agent = check->agent;
-    struct cairn_event event = {.type =
-                                    check->verify ? CAIRN_EVENT_VERIFIED : CAIRN_EVENT_FINISHED,
+    struct cairn_event event = {.type = check->verify ? CAIRN_EVENT_VERIFIED : CAIRN_EVENT_FINISHED,
                                 .as.answer = {.part = check->part,
                                               .request = check->request,
                                               .generation = check->generation,
@@ -212,8 +210,7 @@ check_done(struct cairn_job *job)
 }
 
 static cairn_err
-fill_check(struct cairn_agent *agent, struct check_job *check,
-           const struct cairn_part_view *view)
+fill_check(struct cairn_agent *agent, struct check_job *check, const struct cairn_part_view *view)
 {
     const struct cairn_roster_group *group = cairn_roster_group_of(view->roster, view->member);
     uint64_t at = 0;
@@ -227,8 +224,8 @@ fill_check(struct cairn_agent *agent, struct check_job *check,
 
         check->parity_blocks[slot] = view->stripes->parity_blocks[stripe];
         check->parity_total += check->parity_blocks[slot];
-        check->parity[slot] = cairn_memory_parity(agent->memory, check->part, slot,
-                                                  group->parity, 0, check->parity_blocks[slot]);
+        check->parity[slot] = cairn_memory_parity(agent->memory, check->part, slot, group->parity,
+                                                  0, check->parity_blocks[slot]);
         if (!check->parity[slot] && check->parity_blocks[slot])
             return CAIRN_INTERNAL;
     }

@@ -257,8 +257,8 @@ post(struct cairn_agent *agent, struct letter *letter)
 }
 
 static void
-send_letter(struct cairn_agent *agent, struct letter *letter, const void *message,
-            size_t bytes_max, const char *name)
+send_letter(struct cairn_agent *agent, struct letter *letter, const void *message, size_t bytes_max,
+            const char *name)
 {
     cairn_err err = letter->to < agent->config.node_count ? fill_letter(letter, message, bytes_max)
                                                           : CAIRN_INVAL;
@@ -483,8 +483,8 @@ mail_close(struct cairn_agent *agent)
     agent->mail.boxes = NULL;
 }
 
-uint32_t
-mail_peers_in(const struct cairn_agent *agent, enum cairn_peer_state state)
+static uint32_t
+peers_in(const struct cairn_agent *agent, enum cairn_peer_state state)
 {
     uint32_t count = 0;
 
@@ -495,4 +495,16 @@ mail_peers_in(const struct cairn_agent *agent, enum cairn_peer_state state)
         count += peer.state == state;
     }
     return count;
+}
+
+uint32_t
+mail_denied_peers(const struct cairn_agent *agent)
+{
+    return peers_in(agent, CAIRN_PEER_DENIED);
+}
+
+uint32_t
+mail_version_peers(const struct cairn_agent *agent)
+{
+    return peers_in(agent, CAIRN_PEER_VERSION);
 }

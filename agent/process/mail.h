@@ -20,7 +20,6 @@
 #include "agent/core/message.h"
 #include "agent/process/service_message.h"
 #include "base/loop.h"
-#include "transport/transport.h"
 
 #include <stdbool.h>
 
@@ -96,7 +95,9 @@ void mail_deliver_self(struct cairn_agent *agent);
 bool mail_payload_ok(const struct cairn_message *message, const uint8_t *payload,
                      size_t payload_len);
 
-/* How many peers are in that state of transport/transport.h. */
-uint32_t mail_peers_in(const struct cairn_agent *agent, enum cairn_peer_state state);
+/* How many peers hold another key, belong to another job or are not who they should be; how many
+ * speak no version of the protocol that this agent speaks. */
+uint32_t mail_denied_peers(const struct cairn_agent *agent);
+uint32_t mail_version_peers(const struct cairn_agent *agent);
 
 #endif

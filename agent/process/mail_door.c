@@ -8,6 +8,7 @@
 #include "base/crc.h"
 #include "base/log.h"
 #include "base/wire.h"
+#include "transport/transport.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -60,8 +61,8 @@ deliver(struct cairn_agent *agent, const struct cairn_message *message, const ui
 
     if (message->kind == CAIRN_MSG_SEAL && !seal_fits(agent, message))
         return;
-    event.as.message.payload_ok = cairn_message_block_count(message) == 0 ||
-                                  mail_payload_ok(message, payload, payload_len);
+    event.as.message.payload_ok =
+        cairn_message_block_count(message) == 0 || mail_payload_ok(message, payload, payload_len);
     agent_step(agent, &event, &arrival);
 }
 

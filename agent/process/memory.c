@@ -232,7 +232,8 @@ adopt_hosted(struct cairn_memory *memory)
             continue;
         if (take_arena(memory, record->name, record->bytes, &place->record, &adopted, report,
                        sizeof report) ||
-            attach_records(place->record, 1, 1, true, &place->record_store, report, sizeof report) ||
+            attach_records(place->record, 1, 1, true, &place->record_store, report,
+                           sizeof report) ||
             take_arena(memory, data->name, data->bytes, &place->data, &adopted, report,
                        sizeof report) ||
             (parity && take_arena(memory, parity->name, parity->bytes, &place->parity, &adopted,
@@ -338,8 +339,7 @@ cairn_memory_slot_fd(const struct cairn_memory *memory, uint32_t slot)
 }
 
 uint8_t *
-cairn_memory_data(const struct cairn_memory *memory, uint32_t part, uint64_t block,
-                  uint64_t count)
+cairn_memory_data(const struct cairn_memory *memory, uint32_t part, uint64_t block, uint64_t count)
 {
     const struct place *place = &memory->places[part < PARTS_LIMIT ? part : 0];
 
@@ -374,8 +374,7 @@ record_of(const struct cairn_memory *memory, uint32_t part, uint32_t *slot)
 }
 
 cairn_err
-cairn_memory_record_store(struct cairn_memory *memory, uint32_t part, const void *bytes,
-                          size_t len)
+cairn_memory_record_store(struct cairn_memory *memory, uint32_t part, const void *bytes, size_t len)
 {
     uint32_t slot;
     const struct cairn_slots *store = record_of(memory, part, &slot);
@@ -386,8 +385,7 @@ cairn_memory_record_store(struct cairn_memory *memory, uint32_t part, const void
 }
 
 cairn_err
-cairn_memory_record_load(struct cairn_memory *memory, uint32_t part, uint8_t **bytes,
-                         size_t *len)
+cairn_memory_record_load(struct cairn_memory *memory, uint32_t part, uint8_t **bytes, size_t *len)
 {
     uint32_t slot;
     const struct cairn_slots *store = record_of(memory, part, &slot);

@@ -67,9 +67,8 @@ int cairn_memory_slot_fd(const struct cairn_memory *memory, uint32_t slot);
 /* Where blocks are; NULL where the part has no memory or not so much. */
 uint8_t *cairn_memory_data(const struct cairn_memory *memory, uint32_t part, uint64_t block,
                            uint64_t count);
-uint8_t *cairn_memory_parity(const struct cairn_memory *memory, uint32_t part,
-                             uint32_t parity_slot, uint32_t parity_slots, uint64_t line,
-                             uint64_t count);
+uint8_t *cairn_memory_parity(const struct cairn_memory *memory, uint32_t part, uint32_t parity_slot,
+                             uint32_t parity_slots, uint64_t line, uint64_t count);
 
 /* Stores (or with len 0 erases) a part's record, so that a death at any instruction leaves the
  * old or the new. */

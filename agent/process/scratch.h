@@ -25,8 +25,8 @@ enum { SCRATCH_ITEMS_MAX = 4 };
 /* A shard that is decoded from where it arrived: a buffer of the transport, or own memory. */
 struct kept_payload {
     uint8_t *bytes;
-    uint64_t buffer;  /* of the transport; 0: none */
-    uint32_t part; /* whose memory is held; UINT32_MAX: none */
+    uint64_t buffer; /* of the transport; 0: none */
+    uint32_t part;   /* whose memory is held; UINT32_MAX: none */
 };
 
 /* What is gathered for one repair item. */

@@ -138,11 +138,10 @@ fill_holes(struct cairn_agent *agent, struct cairn_generation generation, uint32
     uint64_t crc = cairn_crc64(0, zeros, sizeof zeros);
 
     for (uint64_t block = 0; block < agent->regions.shard_blocks; block++) {
-        struct cairn_event event = {.type = CAIRN_EVENT_BLOCKS,
-                                    .as.blocks = {.generation = generation,
-                                                  .first_block = block,
-                                                  .count = 1,
-                                                  .crcs = &crc}};
+        struct cairn_event event = {
+            .type = CAIRN_EVENT_BLOCKS,
+            .as.blocks = {
+                .generation = generation, .first_block = block, .count = 1, .crcs = &crc}};
         bool owned = false;
         uint8_t *bytes;
 
@@ -237,10 +236,11 @@ session_release_grants(struct cairn_agent *agent)
 void
 session_skip(struct cairn_agent *agent, const struct cairn_action_trainer *action)
 {
-    static const uint32_t reasons[] = {
-        [CAIRN_SKIP_NOT_DUE] = CAIRN_REASON_NOT_DUE,     [CAIRN_SKIP_BUSY] = CAIRN_REASON_BUSY,
-        [CAIRN_SKIP_NOT_READY] = CAIRN_REASON_NOT_READY, [CAIRN_SKIP_STALE] = CAIRN_REASON_OTHER,
-        [CAIRN_SKIP_UNTILED] = CAIRN_REASON_OTHER};
+    static const uint32_t reasons[] = {[CAIRN_SKIP_NOT_DUE] = CAIRN_REASON_NOT_DUE,
+                                       [CAIRN_SKIP_BUSY] = CAIRN_REASON_BUSY,
+                                       [CAIRN_SKIP_NOT_READY] = CAIRN_REASON_NOT_READY,
+                                       [CAIRN_SKIP_STALE] = CAIRN_REASON_OTHER,
+                                       [CAIRN_SKIP_UNTILED] = CAIRN_REASON_OTHER};
     struct session *session = find_rank(agent, action->rank);
     struct cairn_session_skip skip = {.step = action->step, .reason = reasons[action->reason]};
     struct cairn_core_view view;

@@ -42,9 +42,9 @@ struct session {
     struct cairn_session_reader reader;
     struct cairn_session_writer writer;
     struct cairn_session_hello hello;
-    uint64_t since_ns;   /* when it connected */
+    uint64_t since_ns; /* when it connected */
     uint64_t since_wall_ns;
-    int pid; /* as this process sees it; 0: unknown */
+    int pid;             /* as this process sees it; 0: unknown */
     uint64_t closing_ns; /* when CLOSING was first seen, 0: not yet */
     int pid_fd;  /* readable when the trainer's process has ended, even if a child keeps the socket;
                   * or -1 */

@@ -279,11 +279,11 @@ take_piece(struct cairn_agent *agent, struct session *session,
         session->state = SESSION_CLOSING;
         return;
     }
-    event.as.blocks = (struct cairn_event_blocks){.generation = piece.generation,
-                                                  .first_block =
-                                                      session->region_block + piece.first_block,
-                                                  .count = piece.count,
-                                                  .crcs = piece.crcs};
+    event.as.blocks =
+        (struct cairn_event_blocks){.generation = piece.generation,
+                                    .first_block = session->region_block + piece.first_block,
+                                    .count = piece.count,
+                                    .crcs = piece.crcs};
     agent_step(agent, &event, NULL);
 }
 
@@ -317,8 +317,7 @@ take_begin(struct cairn_agent *agent, struct session *session,
         session->state = SESSION_CLOSING;
         return;
     }
-    if (session_is_rank(session) &&
-        agent->regions.registered_ranks == session->hello.local_ranks) {
+    if (session_is_rank(session) && agent->regions.registered_ranks == session->hello.local_ranks) {
         event.as.step = (struct cairn_event_step){.rank = session->local_rank, .step = begin.step};
         agent_step(agent, &event, NULL);
         return;

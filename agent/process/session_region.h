@@ -35,7 +35,7 @@ void session_tell_ranks(struct cairn_agent *agent);
 
 /* Packs the manifest of a captured generation, for the core's SEAL. The caller frees *bytes. */
 CAIRN_MUST_CHECK cairn_err session_manifest(struct cairn_agent *agent,
-                                            const struct cairn_action_part *seal,
-                                            uint8_t **bytes, size_t *len);
+                                            const struct cairn_action_part *seal, uint8_t **bytes,
+                                            size_t *len);
 
 #endif

@@ -58,7 +58,7 @@ fetch_open(struct cairn_agent *agent)
 
 bool
 fetch_find_part(const struct cairn_agent *agent, struct cairn_generation generation,
-                   uint32_t member, uint32_t *index, struct cairn_part_view *out)
+                uint32_t member, uint32_t *index, struct cairn_part_view *out)
 {
     for (uint32_t i = 0; i < CAIRN_PARTS_MAX; i++)
         if (cairn_core_look_part(agent->core, i, out) && out->state == CAIRN_PART_COMPLETE &&
@@ -165,12 +165,12 @@ fetch_ask_manifest(struct fetcher *fetcher, uint32_t member)
     struct cairn_agent *agent = fetcher->agent;
     uint32_t holder = fetch_holder_of(fetcher, member);
     struct cairn_service_message message = {.kind = CAIRN_SERVICE_FETCH,
-                                    .from = agent->config.node,
-                                    .to = holder,
-                                    .generation = fetcher->generation,
-                                    .item = member,
-                                    .verb = ASK_MANIFEST,
-                                    .offset = fetcher->containers[member].received};
+                                            .from = agent->config.node,
+                                            .to = holder,
+                                            .generation = fetcher->generation,
+                                            .item = member,
+                                            .verb = ASK_MANIFEST,
+                                            .offset = fetcher->containers[member].received};
 
     fetcher->containers[member].sent_ns = agent_now_ns(agent);
     if (holder < agent->config.node_count && holder != agent->config.node)

@@ -119,8 +119,8 @@ take_manifest_part(struct fetcher *fetcher, const struct cairn_service_message *
 }
 
 static void
-take_blocks(struct fetcher *fetcher, const struct cairn_service_message *message, const uint8_t *payload,
-            size_t payload_len)
+take_blocks(struct fetcher *fetcher, const struct cairn_service_message *message,
+            const uint8_t *payload, size_t payload_len)
 {
     struct read *read = fetch_find_read(fetcher, message->request);
     const struct cairn_manifest *manifest;

@@ -169,14 +169,14 @@ fetch_read_remote(struct fetcher *fetcher, struct read *read)
     struct cairn_agent *agent = fetcher->agent;
     uint32_t holder = fetch_holder_of(fetcher, read->container);
     struct cairn_service_message message = {.kind = CAIRN_SERVICE_FETCH,
-                                    .from = agent->config.node,
-                                    .to = holder,
-                                    .generation = fetcher->generation,
-                                    .item = read->container,
-                                    .verb = ASK_BLOCKS,
-                                    .offset = read->first_block,
-                                    .block_count = read->count,
-                                    .request = read->id};
+                                            .from = agent->config.node,
+                                            .to = holder,
+                                            .generation = fetcher->generation,
+                                            .item = read->container,
+                                            .verb = ASK_BLOCKS,
+                                            .offset = read->first_block,
+                                            .block_count = read->count,
+                                            .request = read->id};
 
     if (!read->sent_ns)
         fetcher->in_flight++;

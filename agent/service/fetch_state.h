@@ -114,7 +114,7 @@ uint32_t fetch_holder_of(const struct fetcher *fetcher, uint32_t member);
 
 /* Finds a complete part of a generation in own memory. */
 bool fetch_find_part(const struct cairn_agent *agent, struct cairn_generation generation,
-                        uint32_t member, uint32_t *index, struct cairn_part_view *out);
+                     uint32_t member, uint32_t *index, struct cairn_part_view *out);
 
 /* Starts a verify of the job, unless one was started within the last five seconds. */
 void fetch_ask_for_repair(struct cairn_agent *agent);

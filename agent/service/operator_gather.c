@@ -41,12 +41,12 @@ send_service(struct cairn_agent *agent, uint32_t to, uint32_t kind, uint64_t num
              const char *text, size_t len)
 {
     struct cairn_service_message message = {.kind = CAIRN_SERVICE_OPERATOR,
-                                    .from = agent->config.node,
-                                    .to = to,
-                                    .verb = kind,
-                                    .request = number,
-                                    .bytes = (const uint8_t *)text,
-                                    .bytes_len = (uint32_t)len};
+                                            .from = agent->config.node,
+                                            .to = to,
+                                            .verb = kind,
+                                            .request = number,
+                                            .bytes = (const uint8_t *)text,
+                                            .bytes_len = (uint32_t)len};
 
     mail_send_service(agent, &message, NULL, 0, UINT32_MAX);
 }

@@ -15,7 +15,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BLOCKED_MS_MIN = 5000, STEPS_BEHIND_FACTOR = 4, NODES_NAMED_MAX = 8, VERDICTS_NAMED_MAX = 6 };
+enum {
+    BLOCKED_MS_MIN = 5000,
+    STEPS_BEHIND_FACTOR = 4,
+    NODES_NAMED_MAX = 8,
+    VERDICTS_NAMED_MAX = 6
+};
 
 /* A job whose newest generation is younger loses nothing worth a warning, however many of its steps
  * fit in that time. */
@@ -28,8 +33,8 @@ operator_newest(const struct operator_node *nodes, uint32_t node_count, bool *fr
 
     *from_files = false;
     for (uint32_t i = 0; i < node_count; i++) {
-        struct cairn_generation committed = {
-            nodes[i].committed_epoch, nodes[i].committed_step, nodes[i].committed_run};
+        struct cairn_generation committed = {nodes[i].committed_epoch, nodes[i].committed_step,
+                                             nodes[i].committed_run};
         struct cairn_generation ready = {nodes[i].ready_epoch, nodes[i].ready_step,
                                          nodes[i].ready_run};
 
@@ -303,8 +308,8 @@ check_blocker(const struct operator_node *leader, struct operator_health *health
                  other);
         break;
     case CAIRN_WAIT_PARITY:
-        snprintf(cause, sizeof cause, "node %" PRIu64 " waits until node %" PRIu64 " has its blocks",
-                 agent, other);
+        snprintf(cause, sizeof cause,
+                 "node %" PRIu64 " waits until node %" PRIu64 " has its blocks", agent, other);
         break;
     case CAIRN_WAIT_HERE:
         snprintf(cause, sizeof cause, "node %" PRIu64 " computes checksums or stores the record",

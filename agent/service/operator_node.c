@@ -10,7 +10,6 @@
 #include "agent/service/replanning.h"
 #include "agent/service/spill.h"
 #include "agent/service/timing.h"
-#include "transport/transport.h"
 
 #include <stddef.h>
 #include <stdio.h>
@@ -34,7 +33,8 @@ static const struct text_field {
     size_t offset;
     size_t bytes;
 } texts[] = {
-    {"refusal", offsetof(struct operator_node, refusal), sizeof((struct operator_node *)0)->refusal},
+    {"refusal", offsetof(struct operator_node, refusal),
+     sizeof((struct operator_node *)0)->refusal},
     {"mismatch", offsetof(struct operator_node, mismatch),
      sizeof((struct operator_node *)0)->mismatch},
 };
@@ -93,12 +93,12 @@ fill_parts(const struct cairn_agent *agent, struct operator_node *out)
         out->mended_records += view.record_mended;
         out->parts[out->part_count++] =
             (struct operator_part){.generation = view.generation,
-                                      .member = view.member,
-                                      .state = view.state,
-                                      .committed = view.committed,
-                                      .data_bytes = view.data_blocks * CAIRN_BLOCK_BYTES,
-                                      .bad_blocks = view.bad_blocks,
-                                      .age_ns = commit_age_ns(agent, view.generation, NULL)};
+                                   .member = view.member,
+                                   .state = view.state,
+                                   .committed = view.committed,
+                                   .data_bytes = view.data_blocks * CAIRN_BLOCK_BYTES,
+                                   .bad_blocks = view.bad_blocks,
+                                   .age_ns = commit_age_ns(agent, view.generation, NULL)};
     }
 }
 
@@ -128,7 +128,7 @@ operator_node_fill(struct cairn_agent *agent, struct operator_node *out)
     out->blocked_ms = view.blocker.for_ms;
     snprintf(out->refusal, sizeof out->refusal, "%s", view.refusal ? view.refusal : "");
     out->unkept = agent->unkept;
-    out->denied_peers = mail_peers_in(agent, CAIRN_PEER_DENIED);
+    out->denied_peers = mail_denied_peers(agent);
     for (uint32_t i = 0; i < agent->config.node_count; i++) {
         const struct mailbox *box = &agent->mail.boxes[i];
 
@@ -136,7 +136,7 @@ operator_node_fill(struct cairn_agent *agent, struct operator_node *out)
             snprintf(out->mismatch, sizeof out->mismatch, "%s", box->mismatch);
         out->refused_peers += box->refused;
     }
-    out->version_peers = mail_peers_in(agent, CAIRN_PEER_VERSION);
+    out->version_peers = mail_version_peers(agent);
     out->last_step = view.last_step;
     out->committed_epoch = view.committed.epoch;
     out->committed_step = view.committed.step;
@@ -168,9 +168,9 @@ static void
 part_numbers(const struct operator_part *part, uint64_t numbers[PART_NUMBERS])
 {
     const uint64_t values[PART_NUMBERS] = {
-        part->generation.epoch, part->generation.step, part->member,
-        part->state,            part->committed,       part->data_bytes,
-        part->bad_blocks,       part->age_ns,          part->generation.run};
+        part->generation.epoch, part->generation.step, part->member,     part->state,
+        part->committed,        part->data_bytes,      part->bad_blocks, part->age_ns,
+        part->generation.run};
 
     memcpy(numbers, values, sizeof values);
 }
@@ -234,12 +234,12 @@ read_part(struct cairn_json_reader *reader, struct operator_node *node)
     }
     node->parts[node->part_count++] =
         (struct operator_part){.generation = {numbers[0], numbers[1], numbers[8]},
-                                  .member = numbers[2],
-                                  .state = numbers[3],
-                                  .committed = numbers[4],
-                                  .data_bytes = numbers[5],
-                                  .bad_blocks = numbers[6],
-                                  .age_ns = numbers[7]};
+                               .member = numbers[2],
+                               .state = numbers[3],
+                               .committed = numbers[4],
+                               .data_bytes = numbers[5],
+                               .bad_blocks = numbers[6],
+                               .age_ns = numbers[7]};
 }
 
 /* Reads the text of this name. False: it is none. */

@@ -147,8 +147,8 @@ operator_protection_find(const struct operator_job *job, struct operator_health 
     out->survives_domain = true;
     for (uint32_t i = 0; out->survives_domain && i < job->config->node_count; i++)
         if (job->nodes[i].known)
-            out->survives_domain = survives_domain_of(job, &holders, scratch,
-                                                      scratch + roster->member_count, i);
+            out->survives_domain =
+                survives_domain_of(job, &holders, scratch, scratch + roster->member_count, i);
     free(scratch);
     holders_free(&holders);
 }

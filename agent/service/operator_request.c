@@ -152,9 +152,8 @@ request_fill_job(struct cairn_agent *agent, const struct request *request, struc
     for (uint32_t i = 0; i < CAIRN_PARTS_MAX; i++) {
         struct cairn_part_view part;
 
-        if (cairn_core_look_part(agent->core, i, &part) &&
-            part.state == CAIRN_PART_COMPLETE && part.roster &&
-            cairn_generation_compare(part.generation, job->newest) == 0)
+        if (cairn_core_look_part(agent->core, i, &part) && part.state == CAIRN_PART_COMPLETE &&
+            part.roster && cairn_generation_compare(part.generation, job->newest) == 0)
             job->roster = part.roster;
     }
 }

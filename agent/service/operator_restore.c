@@ -271,8 +271,8 @@ answer_verify(struct cairn_agent *agent, struct request *request)
         verified.answering += node->known;
         verified.mended_records += node->known ? node->mended_records : 0;
         for (uint32_t h = 0; node->known && h < node->part_count; h++) {
-            if (cairn_generation_compare(node->parts[h].generation,
-                                         verified.outcome.generation) == 0)
+            if (cairn_generation_compare(node->parts[h].generation, verified.outcome.generation) ==
+                0)
                 verified.still_bad_blocks += node->parts[h].bad_blocks;
             else
                 verified.other_bad_blocks += node->parts[h].bad_blocks;

@@ -42,13 +42,13 @@ struct operator_part {
     X(blank)  /* has forgotten its part */                                                         \
     X(fenced) /* promised an epoch that is not active yet */                                       \
     X(busy)                                                                                        \
-    X(run)                /* that it takes part in; 0: none is assembled */                        \
-    X(next_step)          /* due; 0: none */                                                       \
-    X(dropped_messages)   /* that arrived malformed, or from another session, epoch or run */      \
-    X(blocked_step)       /* the leader waits to commit it; 0: nothing is blocked */               \
-    X(blocked_agent)      /* who is not done */                                                    \
-    X(blocked_for_agent)  /* whom it waits for; UINT32_MAX: nobody */                              \
-    X(blocked_cause)      /* enum cairn_wait */                                                    \
+    X(run)               /* that it takes part in; 0: none is assembled */                         \
+    X(next_step)         /* due; 0: none */                                                        \
+    X(dropped_messages)  /* that arrived malformed, or from another session, epoch or run */       \
+    X(blocked_step)      /* the leader waits to commit it; 0: nothing is blocked */                \
+    X(blocked_agent)     /* who is not done */                                                     \
+    X(blocked_for_agent) /* whom it waits for; UINT32_MAX: nobody */                               \
+    X(blocked_cause)     /* enum cairn_wait */                                                     \
     X(blocked_ms)                                                                                  \
     X(unkept)         /* no keeper holds its memory */                                             \
     X(denied_peers)   /* with another key or job, or not who they should be */                     \
@@ -67,11 +67,11 @@ struct operator_part {
     X(ready_from_files)                                                                            \
     X(spill_stuck_ms)  /* the disk of spill_dir has not answered for so long; 0: it does */        \
     X(spills_given_up) /* because of that */                                                       \
-    X(protect_ns)     /* of the newest commit: from the first grant on; 0 unknown */               \
-    X(reserved_bytes) /* memory of this agent */                                                   \
-    X(mended_records) /* of generations, that the last verify found damaged */                     \
-    X(state_bytes)    /* of this node's part of a generation, 0 before trainers register */        \
-    X(captured)       /* snapshots, over this node's trainers, as the next four */                 \
+    X(protect_ns)      /* of the newest commit: from the first grant on; 0 unknown */              \
+    X(reserved_bytes)  /* memory of this agent */                                                  \
+    X(mended_records)  /* of generations, that the last verify found damaged */                    \
+    X(state_bytes)     /* of this node's part of a generation, 0 before trainers register */       \
+    X(captured)        /* snapshots, over this node's trainers, as the next four */                \
     X(skipped)                                                                                     \
     X(failed)                                                                                      \
     X(fence_count)                                                                                 \
@@ -144,7 +144,7 @@ struct operator_node {
 #define OPERATOR_NODE_FIELD(name) uint64_t name;
     OPERATOR_NODE_LIST(OPERATOR_NODE_FIELD)
 #undef OPERATOR_NODE_FIELD
-    char refusal[CAIRN_REFUSAL_BYTES];     /* why no run is assembled; "" */
+    char refusal[CAIRN_REFUSAL_BYTES];      /* why no run is assembled; "" */
     char mismatch[OPERATOR_MISMATCH_BYTES]; /* which option a peer sets differently; "" */
     uint32_t part_count;
     struct operator_part parts[CAIRN_PARTS_MAX];

@@ -290,20 +290,21 @@ static void
 send_ack(struct cairn_agent *agent, const struct cairn_service_message *message, uint64_t received)
 {
     struct cairn_service_message ack = {.kind = CAIRN_SERVICE_SPILL,
-                                .from = agent->config.node,
-                                .to = message->from,
-                                .generation = message->generation,
-                                .verb = SPILL_CRCS_ACK,
-                                .item = message->item,
-                                .request = message->request,
-                                .offset = received};
+                                        .from = agent->config.node,
+                                        .to = message->from,
+                                        .generation = message->generation,
+                                        .verb = SPILL_CRCS_ACK,
+                                        .item = message->item,
+                                        .request = message->request,
+                                        .offset = received};
 
     mail_send_service(agent, &ack, NULL, 0, UINT32_MAX);
 }
 
 /* Adds a part that follows what is here. */
 static cairn_err
-add_crcs(struct spill_lead *lead, struct cairn_universal *plan, const struct cairn_service_message *message)
+add_crcs(struct spill_lead *lead, struct cairn_universal *plan,
+         const struct cairn_service_message *message)
 {
     uint32_t file = message->item, count = message->bytes_len / 8;
     uint64_t total = plan->files[file].block_count;
@@ -361,7 +362,7 @@ take_crcs(struct cairn_agent *agent, const struct cairn_service_message *message
     }
     send_ack(agent, message,
              lead->received[message->item] == all_received ? message->total
-                                                             : lead->received[message->item]);
+                                                           : lead->received[message->item]);
     commit_when_whole(agent);
 }
 
@@ -446,9 +447,9 @@ begun(struct spill_disk_job *job)
     struct cairn_agent *agent = job->agent;
     struct spill_lead *lead = &agent->spill->lead;
     struct cairn_service_message start = {.kind = CAIRN_SERVICE_SPILL,
-                                  .from = agent->config.node,
-                                  .to = agent->config.node,
-                                  .verb = SPILL_START};
+                                          .from = agent->config.node,
+                                          .to = agent->config.node,
+                                          .verb = SPILL_START};
 
     if (lead->state != LEAD_BEGIN || lead->request != job->request || agent->stopping)
         return;
@@ -476,8 +477,7 @@ spill_lead_committed(struct cairn_agent *agent, struct cairn_generation generati
     cairn_core_look(agent->core, &view);
     if (!is_leader(agent, &view) || view.fenced || lead->state != LEAD_NONE ||
         state->part.request || agent_now_ns(agent) < state->pause_ns ||
-        spill_disk_is_stuck(agent) ||
-        cairn_generation_compare(generation, state->tried) <= 0 ||
+        spill_disk_is_stuck(agent) || cairn_generation_compare(generation, state->tried) <= 0 ||
         find_dead(agent, view.roster) != UINT32_MAX)
         return; /* skipped, never queued */
     free(lead->members);

@@ -24,16 +24,16 @@ tell_crcs(struct cairn_agent *agent, const struct cairn_universal_file *file)
     uint32_t count = left < SPILL_PART_CRCS ? (uint32_t)left : SPILL_PART_CRCS;
     uint8_t *bytes = malloc(8 * (size_t)count + 1);
     struct cairn_service_message message = {.kind = CAIRN_SERVICE_SPILL,
-                                    .from = agent->config.node,
-                                    .to = part->leader,
-                                    .generation = part->generation,
-                                    .verb = SPILL_CRCS,
-                                    .item = part->file,
-                                    .request = part->request,
-                                    .offset = part->told,
-                                    .total = file->block_count,
-                                    .bytes = bytes,
-                                    .bytes_len = 8 * count};
+                                            .from = agent->config.node,
+                                            .to = part->leader,
+                                            .generation = part->generation,
+                                            .verb = SPILL_CRCS,
+                                            .item = part->file,
+                                            .request = part->request,
+                                            .offset = part->told,
+                                            .total = file->block_count,
+                                            .bytes = bytes,
+                                            .bytes_len = 8 * count};
     struct cairn_writer writer;
 
     if (!bytes)
@@ -50,14 +50,14 @@ tell_progress(struct cairn_agent *agent)
 {
     struct spill_part *part = &agent->spill->part;
     struct cairn_service_message message = {.kind = CAIRN_SERVICE_SPILL,
-                                    .from = agent->config.node,
-                                    .to = part->leader,
-                                    .generation = part->generation,
-                                    .verb = SPILL_PROGRESS,
-                                    .err = part->err,
-                                    .request = part->request,
-                                    .bytes = (const uint8_t *)part->text,
-                                    .bytes_len = (uint32_t)strlen(part->text)};
+                                            .from = agent->config.node,
+                                            .to = part->leader,
+                                            .generation = part->generation,
+                                            .verb = SPILL_PROGRESS,
+                                            .err = part->err,
+                                            .request = part->request,
+                                            .bytes = (const uint8_t *)part->text,
+                                            .bytes_len = (uint32_t)strlen(part->text)};
 
     if (part->run)
         spill_run_progress(part->run, &message.offset, &message.total);
@@ -150,9 +150,10 @@ check_start(struct cairn_agent *agent, const struct cairn_service_message *messa
         return CAIRN_CONFIG;
     }
     if (spill_disk_is_stuck(agent)) {
-        snprintf(text, SPILL_TEXT_BYTES,
-                 "the disk of %.300s still has not answered node %u for an earlier spill: look at it",
-                 agent->config.spill_dir, agent->config.node);
+        snprintf(
+            text, SPILL_TEXT_BYTES,
+            "the disk of %.300s still has not answered node %u for an earlier spill: look at it",
+            agent->config.spill_dir, agent->config.node);
         return CAIRN_TIMEOUT;
     }
     if (view.fenced || view.self_member == UINT32_MAX || state->part.request)

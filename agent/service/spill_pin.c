@@ -22,14 +22,14 @@ spill_send(struct cairn_agent *agent, uint32_t to, enum spill_row row, uint64_t 
            struct cairn_generation generation, cairn_err err, const char *text)
 {
     struct cairn_service_message message = {.kind = CAIRN_SERVICE_SPILL,
-                                    .from = agent->config.node,
-                                    .to = to,
-                                    .generation = generation,
-                                    .verb = row,
-                                    .err = err,
-                                    .request = request,
-                                    .bytes = (const uint8_t *)text,
-                                    .bytes_len = (uint32_t)strlen(text)};
+                                            .from = agent->config.node,
+                                            .to = to,
+                                            .generation = generation,
+                                            .verb = row,
+                                            .err = err,
+                                            .request = request,
+                                            .bytes = (const uint8_t *)text,
+                                            .bytes_len = (uint32_t)strlen(text)};
 
     mail_send_service(agent, &message, NULL, 0, UINT32_MAX);
 }
@@ -37,8 +37,7 @@ spill_send(struct cairn_agent *agent, uint32_t to, enum spill_row row, uint64_t 
 void
 spill_learn(struct cairn_agent *agent, struct cairn_generation generation)
 {
-    struct cairn_event event = {.type = CAIRN_EVENT_SPILLED,
-                                .as.pin = {.generation = generation}};
+    struct cairn_event event = {.type = CAIRN_EVENT_SPILLED, .as.pin = {.generation = generation}};
 
     if (cairn_spill_compare(generation, agent->spill->newest) <= 0)
         return;
@@ -74,8 +73,7 @@ spill_stuck(struct cairn_agent *agent, uint64_t since_ns)
     state->given_up++;
     if (state->stuck_ns == 0)
         state->stuck_ns = since_ns;
-    state->pause_step_ns =
-        state->pause_step_ns ? 2 * state->pause_step_ns : SPILL_PAUSE_NS;
+    state->pause_step_ns = state->pause_step_ns ? 2 * state->pause_step_ns : SPILL_PAUSE_NS;
     if (state->pause_step_ns > SPILL_PAUSE_NS_MAX)
         state->pause_step_ns = SPILL_PAUSE_NS_MAX;
     state->pause_ns = agent_now_ns(agent) + state->pause_step_ns;
@@ -103,8 +101,7 @@ spill_is_complete(const struct cairn_agent *agent, struct cairn_generation gener
     for (uint32_t i = 0; i < CAIRN_PARTS_MAX; i++) {
         struct cairn_part_view view;
 
-        if (cairn_core_look_part(agent->core, i, &view) &&
-            view.state == CAIRN_PART_COMPLETE &&
+        if (cairn_core_look_part(agent->core, i, &view) && view.state == CAIRN_PART_COMPLETE &&
             cairn_generation_compare(view.generation, generation) == 0)
             return true;
     }

@@ -135,11 +135,11 @@ struct spill_state {
     struct cairn_generation tried;  /* newest one this agent took part in */
     uint32_t commits;               /* since one was due */
     uint64_t requests;
-    uint64_t pause_ns; /* no spill is begun before */
+    uint64_t pause_ns;      /* no spill is begun before */
     uint64_t pause_step_ns; /* grows while the disk does not answer */
     uint64_t stuck_ns;      /* since when it does not; 0: it does */
     uint64_t given_up;      /* spills, since the start, because of that */
-    uint64_t said_ns;  /* when one that was given up was said last */
+    uint64_t said_ns;       /* when one that was given up was said last */
 };
 
 #endif

@@ -65,10 +65,10 @@ timing_tell(struct cairn_agent *agent, uint64_t now_ns)
     timing->told_ns = now_ns;
     for (uint32_t node = 0; bytes_len > 0 && node < agent->config.node_count; node++) {
         struct cairn_service_message message = {.kind = CAIRN_SERVICE_VERDICTS,
-                                        .from = agent->config.node,
-                                        .to = node,
-                                        .bytes = timing->ledger_bytes,
-                                        .bytes_len = (uint32_t)bytes_len};
+                                                .from = agent->config.node,
+                                                .to = node,
+                                                .bytes = timing->ledger_bytes,
+                                                .bytes_len = (uint32_t)bytes_len};
 
         if (node != agent->config.node && cairn_core_alive(agent->core, node))
             mail_send_service(agent, &message, NULL, 0, UINT32_MAX);

@@ -86,12 +86,12 @@ send_part(struct cairn_watch *watch, uint64_t number)
 {
     struct part *part = &watch->parts[number % CAIRN_WATCH_PARTS_MAX];
     struct cairn_service_message message = {.kind = CAIRN_SERVICE_TIMING,
-                                    .from = watch->options.self,
-                                    .to = watch->analyst,
-                                    .request = watch->stream,
-                                    .offset = number,
-                                    .bytes = part->bytes,
-                                    .bytes_len = part->bytes_len};
+                                            .from = watch->options.self,
+                                            .to = watch->analyst,
+                                            .request = watch->stream,
+                                            .offset = number,
+                                            .bytes = part->bytes,
+                                            .bytes_len = part->bytes_len};
 
     part->sent_ns = watch->now_ns;
     watch->options.send(watch->options.context, &message);
@@ -219,10 +219,10 @@ static void
 answer(struct cairn_watch *watch, uint32_t to, uint64_t stream, uint64_t taken)
 {
     struct cairn_service_message message = {.kind = CAIRN_SERVICE_TIMING_ACK,
-                                    .from = watch->options.self,
-                                    .to = to,
-                                    .request = stream,
-                                    .offset = taken};
+                                            .from = watch->options.self,
+                                            .to = to,
+                                            .request = stream,
+                                            .offset = taken};
 
     watch->options.send(watch->options.context, &message);
 }
@@ -268,7 +268,8 @@ take_ack(struct cairn_watch *watch, const struct cairn_service_message *message)
 }
 
 void
-cairn_watch_message(struct cairn_watch *watch, const struct cairn_service_message *message, uint64_t now_ns)
+cairn_watch_message(struct cairn_watch *watch, const struct cairn_service_message *message,
+                    uint64_t now_ns)
 {
     watch->now_ns = now_ns;
     if (message->from >= watch->options.agent_count || message->from == watch->options.self)

@@ -35,7 +35,8 @@ struct cairn_watch_options {
     uint64_t incarnation; /* of this start of this agent: streams of two starts differ */
     uint64_t resend_after_ns;
     void *context;
-    void (*send)(void *context, const struct cairn_service_message *message); /* the message is borrowed */
+    void (*send)(void *context,
+                 const struct cairn_service_message *message); /* the message is borrowed */
     void (*announce)(void *context); /* a stream begins: say all again, by cairn_watch_report */
     void (*begin)(void *context);    /* this agent analyses from here on */
     void (*end)(void *context);      /* … and no longer */

@@ -387,12 +387,12 @@ await_run(const struct node *node)
         while (!reply.final) {
             expect(&status, CAIRN_SESSION_OPERATOR_REPLY);
             assert_int_equal(cairn_session_take_operator_reply(&status.frame, &reply), CAIRN_OK);
-            snprintf(text + strlen(text), sizeof text - strlen(text), "%.*s",
-                     (int)reply.text_bytes, reply.text);
+            snprintf(text + strlen(text), sizeof text - strlen(text), "%.*s", (int)reply.text_bytes,
+                     reply.text);
         }
         hang_up(&status);
-        assembled = strstr(text, "\"run\":") && !strstr(text, "\"run\":0,") &&
-                    !strstr(text, "\"run\": 0,");
+        assembled =
+            strstr(text, "\"run\":") && !strstr(text, "\"run\":0,") && !strstr(text, "\"run\": 0,");
         if (now_ms() > end)
             fail_msg("no run is assembled: %s", text);
     }
@@ -412,8 +412,7 @@ begin(struct trainer *trainer, uint64_t step)
     do
         got = receive(trainer);
     while (got == CAIRN_SESSION_EPOCH);
-    if (got == CAIRN_SESSION_SKIP &&
-        cairn_session_take_skip(&trainer->frame, &skip) == CAIRN_OK)
+    if (got == CAIRN_SESSION_SKIP && cairn_session_take_skip(&trainer->frame, &skip) == CAIRN_OK)
         fail_msg("step %u is not granted: reason %u: %s", (unsigned)step, skip.reason, skip.text);
     assert_int_equal(got, CAIRN_SESSION_GRANT);
     assert_int_equal(cairn_session_take_grant(&trainer->frame, &grant), CAIRN_OK);

@@ -124,7 +124,8 @@ CHECK_FRAME(hello, CAIRN_SESSION_HELLO, struct cairn_session_hello, CAIRN_SESSIO
 CHECK_FRAME(begin, CAIRN_SESSION_BEGIN, struct cairn_session_begin, CAIRN_SESSION_CLIENT,
             out.step == UINT64_MAX, {UINT64_MAX})
 CHECK_FRAME(done, CAIRN_SESSION_DONE, struct cairn_session_done, CAIRN_SESSION_CLIENT,
-            out.generation.epoch == 8 && out.generation.step == 9 && out.generation.run == 3, {{8, 9, 3}})
+            out.generation.epoch == 8 && out.generation.step == 9 && out.generation.run == 3,
+            {{8, 9, 3}})
 CHECK_FRAME(cancel, CAIRN_SESSION_CANCEL, struct cairn_session_cancel, CAIRN_SESSION_CLIENT,
             out.step == 10 && out.reason == CAIRN_REASON_DEVICE, {10, CAIRN_REASON_DEVICE})
 CHECK_FRAME(restore, CAIRN_SESSION_RESTORE, struct cairn_session_restore, CAIRN_SESSION_CLIENT,
@@ -393,11 +394,13 @@ test_out_of_range(void **state)
 
     (void)state;
     cairn_session_writer_init(&writer, 1 << 20);
-    assert_int_equal(cairn_session_put_grant(&writer, &(struct cairn_session_grant){1, {1, 2, 1}, 0}),
-                     CAIRN_INVAL);
-    assert_int_equal(cairn_session_put_grant(
-                         &writer, &(struct cairn_session_grant){1, {1, 1, 1}, CAIRN_SESSION_FDS_MAX}),
-                     CAIRN_INVAL);
+    assert_int_equal(
+        cairn_session_put_grant(&writer, &(struct cairn_session_grant){1, {1, 2, 1}, 0}),
+        CAIRN_INVAL);
+    assert_int_equal(
+        cairn_session_put_grant(&writer,
+                                &(struct cairn_session_grant){1, {1, 1, 1}, CAIRN_SESSION_FDS_MAX}),
+        CAIRN_INVAL);
     assert_int_equal(
         cairn_session_put_refused(&writer, &(struct cairn_session_refused){0, CAIRN_OK, ""}),
         CAIRN_INVAL);

@@ -473,10 +473,8 @@ test_payload_checksums(void **state)
 {
     static uint8_t payload[2 * CAIRN_BLOCK_BYTES];
     uint8_t crcs[16];
-    struct cairn_message message = {.kind = CAIRN_MSG_WRITE,
-                                    .as.write = {.count = 2},
-                                    .bytes = crcs,
-                                    .bytes_len = sizeof crcs};
+    struct cairn_message message = {
+        .kind = CAIRN_MSG_WRITE, .as.write = {.count = 2}, .bytes = crcs, .bytes_len = sizeof crcs};
     struct cairn_writer writer;
 
     (void)state;

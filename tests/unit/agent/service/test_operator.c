@@ -21,7 +21,8 @@
 
 enum { NODES = 6, PARITY = 2 };
 
-static const struct cairn_generation newest = {.epoch = UINT64_C(1) << OPERATOR_EPOCH_SHIFT, .step = 30};
+static const struct cairn_generation newest = {.epoch = UINT64_C(1) << OPERATOR_EPOCH_SHIFT,
+                                               .step = 30};
 
 struct scene {
     struct cairn_config config;
@@ -70,11 +71,11 @@ set_up(void **state)
                                        .fence_ns_p99 = 1000 + i,
                                        .part_count = 1};
         node->parts[0] = (struct operator_part){.generation = newest,
-                                                      .member = i,
-                                                      .state = CAIRN_PART_COMPLETE,
-                                                      .committed = 1,
-                                                      .data_bytes = 65536,
-                                                      .age_ns = i == 3 ? 2000 : OPERATOR_UNKNOWN};
+                                                .member = i,
+                                                .state = CAIRN_PART_COMPLETE,
+                                                .committed = 1,
+                                                .data_bytes = 65536,
+                                                .age_ns = i == 3 ? 2000 : OPERATOR_UNKNOWN};
     }
     if (cairn_roster_build(agents, NULL, NODES, PARITY, NODES, &scene->roster) != CAIRN_OK)
         return -1;
@@ -163,8 +164,7 @@ one_loss_more_is_critical(void **state)
 
     lose(scene, 1);
     lose(scene, 4);
-    scene->nodes[5].parts[0].state =
-        CAIRN_PART_REBUILDING; /* answers, but its part is not whole */
+    scene->nodes[5].parts[0].state = CAIRN_PART_REBUILDING; /* answers, but its part is not whole */
     health = look(scene);
     assert_int_equal(health->level, OPERATOR_CRITICAL);
     assert_int_equal(health->survives, -1);
@@ -865,9 +865,9 @@ snapshots_are_listed_newest_first(void **state)
     char *text, out[64];
 
     scene->nodes[0].parts[1] = (struct operator_part){.generation = open,
-                                                            .state = CAIRN_PART_OPEN,
-                                                            .data_bytes = 65536,
-                                                            .age_ns = OPERATOR_UNKNOWN};
+                                                      .state = CAIRN_PART_OPEN,
+                                                      .data_bytes = 65536,
+                                                      .age_ns = OPERATOR_UNKNOWN};
     scene->nodes[0].part_count = 2;
     scene->files = (struct operator_files){.configured = true, .count = 1};
     scene->files.spilled[0] =
