@@ -24,14 +24,40 @@ send_inventory(struct env *env, uint32_t to, uint64_t attempt, uint32_t mode,
     free(bytes);
 }
 
+/* Forgets what is owed to a coordinator for this attempt and earlier ones. */
+static void
+drop_owed(struct answering *answering, uint32_t coordinator, uint64_t attempt)
+{
+    uint32_t kept = 0;
+
+    for (uint32_t i = 0; i < answering->owed_count; i++)
+        if (answering->owed[i].coordinator != coordinator || answering->owed[i].attempt > attempt)
+            answering->owed[kept++] = answering->owed[i];
+    answering->owed_count = kept;
+}
+
 void
 answer_progress(struct env *env, struct answering *answering, const struct parts *parts,
                 const struct inventory_self *self)
 {
-    if (!answering->owed || !parts_are_verified(parts, answering->generation, answering->check))
-        return;
-    answering->owed = false;
-    send_inventory(env, answering->coordinator, answering->attempt, answering->mode, parts, self);
+    uint32_t kept = 0;
+
+    for (uint32_t i = 0; i < answering->owed_count; i++) {
+        const struct owed *owed = &answering->owed[i];
+
+        if (parts_are_verified(parts, owed->generation, owed->check))
+            send_inventory(env, owed->coordinator, owed->attempt, owed->mode, parts, self);
+        else
+            answering->owed[kept++] = *owed;
+    }
+    answering->owed_count = kept;
+}
+
+static void
+unpin(struct answering *answering)
+{
+    answering->attempt = 0;
+    answering->mode = 0;
 }
 
 bool
@@ -41,7 +67,7 @@ answer_ends(struct answering *answering)
 
     if (!answer_pins(answering, &unused))
         return false;
-    memset(answering, 0, sizeof *answering);
+    unpin(answering);
     return true;
 }
 
@@ -50,19 +76,25 @@ verify(struct env *env, struct answering *answering, struct parts *parts,
        const struct inventory_self *self, const struct cairn_message *message)
 {
     const struct cairn_message_ask *ask = &message->as.ask;
-    bool known = answering->attempt != 0 && answering->coordinator == message->from;
+    struct owed owed = {.attempt = ask->attempt,
+                        .coordinator = message->from,
+                        .mode = ask->mode,
+                        .check = env_request(env)};
 
-    if (known && answering->attempt > ask->attempt)
+    if (answering->attempt > ask->attempt && answering->coordinator == message->from)
         return; /* of an earlier try */
-    if (!known || answering->attempt != ask->attempt)
-        *answering = (struct answering){.attempt = ask->attempt,
-                                        .coordinator = message->from,
-                                        .mode = ask->mode,
-                                        .check = env_request(env)};
-    if (answering->mode == CAIRN_ASK_VERIFY)
-        answering->generation = ask->generation;
-    answering->owed = true;
-    parts_verify(env, parts, answering->generation, answering->check);
+    if (ask->mode == CAIRN_ASK_VERIFY)
+        owed.generation = ask->generation;
+    answering->attempt = ask->attempt;
+    answering->coordinator = message->from;
+    answering->mode = ask->mode;
+    answering->generation = owed.generation;
+    drop_owed(answering, message->from, UINT64_MAX);
+    if (answering->owed_count == OWED_MAX)
+        memmove(&answering->owed[0], &answering->owed[1],
+                --answering->owed_count * sizeof answering->owed[0]);
+    answering->owed[answering->owed_count++] = owed;
+    parts_verify(env, parts, owed.generation, owed.check);
     answer_progress(env, answering, parts, self);
 }
 
@@ -100,8 +132,9 @@ answer_ask(struct env *env, struct answering *answering, struct parts *parts, st
         verify(env, answering, parts, self, message);
         break;
     case CAIRN_ASK_RELEASE:
+        drop_owed(answering, message->from, ask->attempt);
         if (answering->coordinator == message->from && answering->attempt <= ask->attempt)
-            memset(answering, 0, sizeof *answering);
+            unpin(answering);
         break;
     default:
         break;
@@ -113,10 +146,11 @@ answer_peer_down(struct answering *answering, uint32_t agent)
 {
     bool pinned;
 
+    drop_owed(answering, agent, UINT64_MAX);
     if (answering->attempt == 0 || answering->coordinator != agent)
         return false;
     pinned = answer_ends(answering);
-    memset(answering, 0, sizeof *answering);
+    unpin(answering);
     return pinned;
 }
 

@@ -5,7 +5,7 @@
  * coordinator saw stays true while it rebuilds. It only saves work: if a pin ends too early, the
  * coordinator's claim is refused (R9) and nothing is lost. So there is one pin, and the newest
  * ASK(VERIFY) of any coordinator has it. It ends with RELEASE, the coordinator's session, or an
- * activation.
+ * activation. Every coordinator that asked gets its answer, whoever has the pin.
  *
  * LIST is answered at once and never touches the pin.
  */
@@ -15,14 +15,24 @@
 #include "agent/core/inventory.h"
 #include "agent/core/peers.h"
 
-/* The newest VERIFY, which pins, or VERIFY_ALL, which does not. */
-struct answering {
-    uint64_t attempt; /* 0: none */
+enum { OWED_MAX = 8 }; /* coordinators at once; the one that waits longest loses its answer */
+
+/* An INVENTORY that has not left yet: parts are being compared for it. */
+struct owed {
+    uint64_t attempt;
     uint32_t coordinator;
-    uint32_t mode; /* enum cairn_ask */
-    struct cairn_generation generation;
+    uint32_t mode;                      /* enum cairn_ask */
+    struct cairn_generation generation; /* step 0: all parts */
     uint64_t check; /* names the comparison here: two coordinators' attempts may be equal */
-    bool owed;      /* the INVENTORY has not left yet */
+};
+
+struct answering {
+    uint64_t attempt; /* of the newest VERIFY, which pins, or VERIFY_ALL, which does not; 0: none */
+    uint32_t coordinator;
+    uint32_t mode;
+    struct cairn_generation generation;
+    struct owed owed[OWED_MAX]; /* oldest first */
+    uint32_t owed_count;
 };
 
 /*
@@ -32,7 +42,7 @@ struct answering {
 void answer_ask(struct env *env, struct answering *answering, struct parts *parts,
                 struct peers *peers, const struct inventory_self *self,
                 const struct cairn_message *message);
-/* Sends the INVENTORY that is owed, once everything is compared. */
+/* Sends each INVENTORY that is owed and for which everything is compared. */
 void answer_progress(struct env *env, struct answering *answering, const struct parts *parts,
                      const struct inventory_self *self);
 /* The session with an agent ends. Returns true if a pin ended. */

@@ -309,7 +309,7 @@ parts_are_verified(const struct parts *parts, struct cairn_generation generation
         const struct part *part = &parts->list[i];
 
         if (part->state == CAIRN_PART_COMPLETE && part->checked.request != 0 &&
-            (part->checked.attempt == attempt || part->checked.attempt == 0) &&
+            (part->checked.attempt >= attempt || part->checked.attempt == 0) &&
             (generation.step == 0 || generation_is(part->generation, generation)))
             return false;
     }

@@ -197,7 +197,7 @@ void parts_verify(struct env *env, struct parts *parts, struct cairn_generation 
                   uint64_t attempt);
 /* Takes VERIFIED. */
 void parts_verified(struct env *env, struct parts *parts, const struct cairn_event_answer *answer);
-/* True if no such VERIFY is under way. */
+/* True if no VERIFY for this attempt or a later one is under way. */
 bool parts_are_verified(const struct parts *parts, struct cairn_generation generation,
                         uint64_t attempt);
 

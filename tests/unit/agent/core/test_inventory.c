@@ -207,6 +207,55 @@ answered(uint32_t to)
     return attempt;
 }
 
+/* The attempt that each of two coordinators is answered. */
+static void
+both_answered(uint64_t to_2, uint64_t to_3)
+{
+    uint64_t attempts[2] = {0};
+    const struct inventory_self self = some_self();
+
+    for (size_t i = 0; i < actions.count; i++) {
+        const struct cairn_action *action = &actions.list[i];
+
+        if (action->type == CAIRN_ACTION_VERIFY) {
+            const struct cairn_event_answer answer = {.part = action->as.part.part,
+                                                      .request = action->as.part.request,
+                                                      .generation = action->as.part.generation};
+
+            parts_verified(&env, &parts, &answer);
+            answer_progress(&env, &answering, &parts, &self);
+        } else if (action->type == CAIRN_ACTION_SEND) {
+            attempts[action->as.send.message.to - 2] =
+                action->as.send.message.as.inventory.attempt;
+        }
+    }
+    assert_int_equal(attempts[0], to_2);
+    assert_int_equal(attempts[1], to_3);
+    cairn_actions_clear(&actions);
+}
+
+/* Two coordinators compare at once: both are answered, the second has the pin. */
+static void
+two_coordinators(void **unused)
+{
+    (void)unused;
+    memset(&answering, 0, sizeof answering);
+    parts.list[3].checked.bad = NULL;
+    parts.list[3].checked.bad_count = 0;
+    ask(2, 5, CAIRN_ASK_VERIFY);
+    ask(3, 4, CAIRN_ASK_VERIFY);
+    both_answered(5, 4);
+    ask(2, 6, CAIRN_ASK_VERIFY);
+    ask(3, 7, CAIRN_ASK_VERIFY_ALL);
+    ask(2, 6, CAIRN_ASK_RELEASE);
+    both_answered(0, 7);
+    ask(2, 8, CAIRN_ASK_VERIFY);
+    ask(3, 9, CAIRN_ASK_VERIFY);
+    assert_true(answer_peer_down(&answering, 3));
+    both_answered(8, 0);
+    cairn_actions_fini(&actions);
+}
+
 static void
 pins(void **unused)
 {
@@ -285,7 +334,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         CASE(goes_over_the_wire),
         CASE(damaged_ones_are_refused),
-        CASE(pins),
+        CASE(pins), CASE(two_coordinators),
         CASE(meets_the_forgetful),
     };
 
