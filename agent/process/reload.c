@@ -111,6 +111,12 @@ apply_address(struct cairn_agent *agent, uint32_t node, const char *address)
     char *running = agent->config.nodes[node].address;
     cairn_err err = CAIRN_OK;
 
+    if (agent->config.nodes[node].replaced) {
+        CAIRN_LOG_AT(WARN,
+                     "reload: the address of node %u stays %s, as `cairn node replace` set it",
+                     node, running);
+        return;
+    }
     if (node == agent->config.node) {
         CAIRN_LOG_AT(WARN, "reload: the own address stays %s: restart this agent to make it %s",
                      running, address);
