@@ -110,7 +110,7 @@ operator_reply(struct cairn_agent *agent, const struct cairn_action_reply *reply
         return;
     cairn_core_look(agent->core, &view);
     if (request->verb == VERB_SNAPSHOT) {
-        request->step = reply->generation.step;
+        request->step = reply->text ? strtoull(reply->text, NULL, 10) : 0;
     } else if (reply->err == CAIRN_AGAIN && reply->generation.step == 0 && reply->text &&
                reply->text[0]) {
         /* refused because another operation runs: the outcome is that one's */
