@@ -137,7 +137,7 @@ agent_start(struct agent *agent)
         .every_steps = world->setup.asked ? 0 : 1,
         .incarnation = ++world->starts << 20,
         .heartbeat_interval_ns = INTERVAL_NS,
-        .dead_after_ns = 3 * INTERVAL_NS,
+        .dead_after_ns = TICKS_DEAD * INTERVAL_NS,
         .repair_after_ns = 2 * INTERVAL_NS,
         .claim_timeout_ns = 4 * INTERVAL_NS,
         .rebuild_timeout_ns = 12 * INTERVAL_NS,
@@ -155,6 +155,8 @@ agent_start(struct agent *agent)
     err = cairn_core_create(&options, world->now_ns, disk, records, &dropped, &agent->core);
     agent->incarnation = options.incarnation;
     agent->away = false;
+    if (world->now_ns - agent->gone_ns < TICKS_DEAD * INTERVAL_NS)
+        agent->gone_ns = 0;
     dirty |= 1u << agent->number;
     if (err) {
         fail("agent %u does not start: %s", agent->number, cairn_err_text(err));
@@ -215,6 +217,7 @@ agent_crash(struct agent *agent, bool memory, bool disk)
     cairn_core_destroy(agent->core);
     agent->core = NULL;
     agent->paused = false;
+    agent->gone_ns = world->now_ns;
     answers_clear(agent);
     memset(agent->scratch, 0, sizeof agent->scratch);
     if (memory) {

@@ -35,6 +35,7 @@ enum {
     TRUTHS_MAX = 64, /* generations of one schedule */
     SOURCES = 64,
     EVENTS_MAX = 64,  /* possible at once */
+    TICKS_DEAD = 3,   /* until a silent agent is taken for dead */
     TICKS_LONG = 10,  /* what is long away comes back after so many ticks */
     TICKS_MAX = 160,  /* after the last fault: the job must have gone on */
     STEPS_PER_TICK = 2
@@ -157,6 +158,7 @@ struct agent {
     bool memory_new;
     bool paused;
     bool away; /* a crashed agent comes back late */
+    uint64_t gone_ns; /* when it died last, if it was or is away for long; 0: never */
     struct blob disk;
     struct blob records[CAIRN_PARTS_MAX];
     struct stored stored[CAIRN_PARTS_MAX];
@@ -249,6 +251,9 @@ struct world {
     struct cairn_generation kept; /* must be restorable; step 0: nothing yet */
     struct cairn_generation epoch_ready; /* of kept_epoch */
     uint64_t kept_epoch;          /* newest that was activated */
+    struct cairn_generation erased[CAIRN_PARTS_MAX]; /* records erased in this event */
+    uint32_t erased_count;
+    bool was_cut_off; /* an agent was silent for long, and ran */
     uint64_t runs[TRUTHS_MAX];    /* run numbers, by their first grant */
     uint32_t run_lives[TRUTHS_MAX];
     uint32_t run_count;
@@ -361,12 +366,11 @@ struct search_result {
     uint32_t bound; /* of the last level that was searched whole */
 };
 struct search_limits {
-    double seconds;
+    double seconds; /* of the processor */
     uint64_t states;
     uint32_t bound_max;
     uint64_t seed; /* 0: systematic; else schedules are drawn */
 };
-void search_open(uint64_t states_max);
 void search(const struct setup *setup, const struct search_limits *limits,
             struct search_result *out);
 void search_print_failure(void);

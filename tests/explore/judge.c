@@ -154,6 +154,11 @@ judge_kept(void)
     struct truth *kept = world->kept.step ? truth_of(world->kept, NULL) : NULL;
     uint32_t missing, later;
 
+    for (uint32_t i = 0; i < world->erased_count; i++)
+        if (kept && same(world->erased[i], kept->generation))
+            fail("R3: a record of step %llu is erased, and nothing later is committed",
+                 (unsigned long long)kept->generation.step);
+    world->erased_count = 0;
     if (!kept || is_whole(kept, &missing))
         return;
     for (uint32_t i = 0; i < TRUTHS_MAX && world->truths[i].generation.step != 0; i++) {
@@ -177,6 +182,23 @@ judge_is_protected(void)
     return truth && members_stored(truth) == (1u << truth->n) - 1;
 }
 
+/* What an agent still holds is not rebuilt elsewhere before it has been silent for some time. */
+static void
+check_patience(const struct agent *owner, const struct stored *stored)
+{
+    bool holds = false;
+
+    for (uint32_t i = 0; i < CAIRN_PARTS_MAX; i++)
+        holds |= same(owner->stored[i].generation, stored->generation) &&
+                 owner->stored[i].member == stored->member;
+    if (holds && !world->was_cut_off &&
+        (owner->gone_ns == 0 ||
+         (!owner->core && world->now_ns - owner->gone_ns < TICKS_DEAD * INTERVAL_NS)))
+        fail("agent %u holds member %u's part of step %llu, was hardly away, and it is rebuilt "
+             "elsewhere",
+             owner->number, stored->member, (unsigned long long)stored->generation.step);
+}
+
 void
 judge_store_part(struct agent *agent, uint32_t part)
 {
@@ -186,6 +208,8 @@ judge_store_part(struct agent *agent, uint32_t part)
     struct truth *truth;
 
     if (agent->records[part].len == 0) {
+        if (stored->generation.step != 0 && world->erased_count < CAIRN_PARTS_MAX)
+            world->erased[world->erased_count++] = stored->generation;
         *stored = (struct stored){0};
         return;
     }
@@ -206,6 +230,8 @@ judge_store_part(struct agent *agent, uint32_t part)
         return;
     if (truth->agents[view.member] == agent->number)
         truth->done |= 1u << view.member;
+    else
+        check_patience(agents[truth->agents[view.member]], stored);
     check_bytes(agent, part);
 }
 

@@ -37,13 +37,15 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { PATH_MAX_EVENTS = 8192, BOUND_BITS = 4 };
+enum { PATH_MAX_EVENTS = 8192, IMAGES_MAX = 32 };
+
+/* Of an entry in the table of states: the deviations that were left. */
+#define BOUND_MASK UINT64_C(15)
 
 struct image {
     size_t bytes[AGENTS_MAX + 1];
     size_t room;
     uint8_t *contents;
-    uint32_t dirty; /* before it was taken */
 };
 
 struct step {
@@ -62,14 +64,14 @@ static uint32_t looks; /* at the clock */
 static bool stopped, cut;
 static jmp_buf escape;
 static bool escape_set;
-static struct image root;
+static struct image root, images[IMAGES_MAX]; /* by depth of the recursion */
 
 static double
 seconds(void)
 {
     struct timespec now;
 
-    clock_gettime(CLOCK_MONOTONIC, &now);
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
     return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
 }
 
@@ -136,7 +138,7 @@ static void
 table_make(uint64_t entries)
 {
     table = mmap(NULL, entries * sizeof *table, PROT_READ | PROT_WRITE,
-                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+                 MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (table == MAP_FAILED) {
         fprintf(stderr, "explore: no memory for %llu states\n", (unsigned long long)entries);
         _exit(1);
@@ -144,39 +146,52 @@ table_make(uint64_t entries)
     table_mask = entries - 1;
 }
 
-void
-search_open(uint64_t states_max)
+static void
+table_empty(void)
 {
-    uint64_t entries = 1 << 16;
-
-    while (entries < 2 * states_max && entries < UINT64_C(1) << 30)
-        entries *= 2;
     if (table)
         munmap(table, (table_mask + 1) * sizeof *table);
-    table_make(entries);
+    table_make(1 << 16);
     table_count = 0;
+}
+
+static uint64_t
+table_place(uint64_t name)
+{
+    uint64_t at = hash_mix(name, 7) & table_mask;
+
+    while (table[at] != 0 && (table[at] & ~BOUND_MASK) != name)
+        at = (at + 1) & table_mask;
+    return at;
+}
+
+static void
+table_grow(void)
+{
+    uint64_t *old = table, old_mask = table_mask;
+
+    table_make(2 * (old_mask + 1));
+    for (uint64_t i = 0; i <= old_mask; i++)
+        if (old[i] != 0)
+            table[table_place(old[i] & ~BOUND_MASK)] = old[i];
+    munmap(old, (old_mask + 1) * sizeof *old);
 }
 
 /* True if the state was entered with as many deviations left. */
 static bool
 visited(uint64_t hash, uint32_t left)
 {
-    uint64_t low = (UINT64_C(1) << BOUND_BITS) - 1, name = (hash | UINT64_C(1) << 63) & ~low;
-    uint64_t at = hash_mix(hash, 7) & table_mask;
+    uint64_t name = (hash | UINT64_C(1) << 63) & ~BOUND_MASK, at = table_place(name);
 
-    while (table[at] != 0 && (table[at] & ~low) != name)
-        at = (at + 1) & table_mask;
+    if (table[at] != 0 && (table[at] & BOUND_MASK) >= left)
+        return true;
     if (table[at] == 0) {
         table_count++;
         result->states++;
-        table[at] = name | left;
-        if (table_count > table_mask / 4 * 3)
-            stopped = true;
-        return false;
     }
-    if ((table[at] & low) >= left)
-        return true;
     table[at] = name | left;
+    if (table_count > table_mask / 4 * 3)
+        table_grow();
     return false;
 }
 
@@ -232,9 +247,10 @@ deviations(const struct event *events, uint32_t count, struct event *out)
 }
 
 static void
-explore(uint32_t left)
+explore(uint32_t left, uint32_t depth)
 {
-    struct image image = {0};
+    struct image *image = &images[depth];
+    uint32_t outside = dirty;
 
     for (;;) {
         struct event events[EVENTS_MAX], branches[2 * EVENTS_MAX + 1], next;
@@ -242,8 +258,9 @@ explore(uint32_t left)
         bool due;
 
         next = events[0];
-        if (is_at_limit() || world_is_over(next) || visited(world_hash(), left))
-            break;
+        if (is_at_limit() || depth + 1 == IMAGES_MAX || world_is_over(next) ||
+            visited(world_hash(), left))
+            return;
         due = world_wants_fault(next);
         faults = world_faults(next, due, branches);
         total = faults;
@@ -254,8 +271,8 @@ explore(uint32_t left)
         else
             cut = true;
         if (total > 0) {
-            image_take(&image);
-            image.dirty = dirty;
+            image_take(image);
+            outside = dirty;
         }
         for (uint32_t i = 0; i < total; i++) {
             uint32_t len = path_len;
@@ -264,23 +281,19 @@ explore(uint32_t left)
             result->branches++;
             apply(branches[i], next, true);
             if (!failed())
-                explore(i < faults ? left : left - 1);
+                explore(i < faults ? left : left - 1, depth + 1);
             if (failed() || stopped)
-                goto done;
+                return;
             path_len = len;
-            image_return(&image, dirty);
-            image.dirty |= 0;
+            image_return(image, dirty);
         }
         if (total > 0)
-            dirty = image.dirty;
+            dirty = outside;
         if (due && faults > 0)
             apply(branches[faults - 1], next, true);
         else
             apply(next, next, false);
     }
-done:
-    if (image.contents)
-        munmap(image.contents, image.room);
 }
 
 /* ---- drawn schedules ---- */
@@ -374,7 +387,7 @@ search(const struct setup *setup, const struct search_limits *given, struct sear
     began = seconds();
     stopped = false;
     failed_setup = *setup;
-    search_open(given->states);
+    table_empty();
     begin(setup);
     prefix = path_len;
     dirty = 0;
@@ -396,7 +409,7 @@ search(const struct setup *setup, const struct search_limits *given, struct sear
             }
             break;
         }
-        explore(bound);
+        explore(bound, 0);
         if (failed() || stopped)
             break;
         image_return(&root, UINT32_MAX);

@@ -339,6 +339,7 @@ apply_fault(struct event fault, struct event next)
         world->cut = true;
         apply(next);
         world->cut = false;
+        world->erased_count = 0;
         break;
     case FAULT_LONG:
         agent_crash(agents[a], false, false);
@@ -359,7 +360,7 @@ apply_fault(struct event fault, struct event next)
         break;
     case FAULT_SPLIT:
         network_end(a, b);
-        world->split[a][b] = true;
+        world->split[a][b] = world->was_cut_off = true;
         break;
     case FAULT_RESTART:
         world->from_zero = true;
@@ -374,7 +375,7 @@ apply_fault(struct event fault, struct event next)
             ask_operator(a, CAIRN_OP_RESTORE);
         break;
     case FAULT_PAUSE:
-        agents[a]->paused = true;
+        agents[a]->paused = world->was_cut_off = true;
         dirty |= 1u << a;
         break;
     case FAULT_CANCEL:
