@@ -242,7 +242,6 @@ run_all(uint64_t first, uint64_t seeds, bool hard, uint32_t agents_max)
     bool scales, bounded;
     char failing[32] = "none";
 
-    cairn_log_setup(CAIRN_LOG_ERROR, log_nothing, NULL);
     run_seeds(first, seeds, hard, &total);
     printf("sim: %llu events, %llu generations committed, %llu restores ended in data, %llu in a "
            "refusal, %llu repairs by "
@@ -323,6 +322,7 @@ main(int argc, char **argv)
     }
     if (seed)
         return replay(seed, bug, hard);
+    cairn_log_setup(CAIRN_LOG_ERROR, log_nothing, NULL);
     if (scale_only)
         return !scale_is_good(agents_max);
     return run_all(first, seeds, hard, agents_max);
