@@ -226,11 +226,44 @@ begin_audit(struct env *env, struct leader *leader, const struct membership *mem
     return result;
 }
 
+static bool
+lists(const struct cairn_message_report *report, struct cairn_generation generation)
+{
+    return generation_is(report->complete0, generation) ||
+           generation_is(report->complete1, generation) ||
+           generation_is(report->complete2, generation) ||
+           generation_is(report->complete3, generation);
+}
+
+/*
+ * When all members have begun again, nobody remembers what was committed. Nobody has dropped it
+ * either, so it is on every list; and what is on every list may be committed.
+ */
+static void
+learn_committed(struct leader *leader)
+{
+    const struct cairn_message_report *own = &leader->reports.members[0];
+    const struct cairn_generation candidates[] = {own->complete3, own->complete2, own->complete1,
+                                                  own->complete0};
+
+    for (uint32_t i = 0; i < CAIRN_OWN_SLOTS_MAX; i++) {
+        bool everywhere = generation_later(candidates[i], leader->decision.committed) &&
+                          !generation_later(leader->floor, candidates[i]);
+
+        for (uint32_t m = 0; everywhere && m < leader->reports.count; m++)
+            everywhere = lists(&leader->reports.members[m], candidates[i]);
+        if (everywhere)
+            leader->decision.committed = candidates[i];
+    }
+}
+
 static void
 take_result(const struct env *env, struct leader *leader, const struct membership *membership,
             enum audit_result result)
 {
     leader->auditing = result == AUDIT_RUNNING;
+    if (result == AUDIT_GOOD)
+        learn_committed(leader);
     if (result == AUDIT_GOOD)
         issue(env, leader, membership);
     else if (result == AUDIT_BAD)

@@ -55,7 +55,11 @@ struct cairn_decision {
     F(U64, incarnation)                                                                            \
     F(U64, registration)     /* counts RANKS events; 0: nothing is known of the agent */           \
     F(GENERATION, captured)  /* newest own part of the epoch that is captured in full */           \
-    F(GENERATION, committed) /* newest of the epoch that the agent knows of */
+    F(GENERATION, committed) /* newest of the epoch that the agent knows of */                     \
+    F(GENERATION, complete0) /* complete own parts of the epoch, newest first */                   \
+    F(GENERATION, complete1)                                                                       \
+    F(GENERATION, complete2)                                                                       \
+    F(GENERATION, complete3)
 
 /* HEARD: the leader has taken an agent's report. Decisions from `serial` on know of it. */
 #define CAIRN_FIELDS_HEARD(F)                                                                      \
@@ -294,7 +298,7 @@ struct cairn_message {
 };
 
 enum {
-    CAIRN_MESSAGE_HEAD_BYTES_MAX = 160,  /* of a packed message without its `bytes` */
+    CAIRN_MESSAGE_HEAD_BYTES_MAX = 256,  /* of a packed message without its `bytes` */
     CAIRN_MESSAGE_PART_BYTES_MAX = 65536 /* of `bytes`, where a message is one of several parts */
 };
 

@@ -86,6 +86,22 @@ is_captured(const struct part *part)
            (part->state == CAIRN_PART_OPEN && part->capture.seal_request != 0);
 }
 
+/* Lists a complete own part, newest first. */
+static void
+list_complete(struct cairn_message_report *report, struct cairn_generation generation)
+{
+    struct cairn_generation *list[] = {&report->complete0, &report->complete1, &report->complete2,
+                                       &report->complete3};
+
+    for (uint32_t i = 0; i < CAIRN_OWN_SLOTS_MAX; i++)
+        if (generation_later(generation, *list[i])) {
+            struct cairn_generation older = *list[i];
+
+            *list[i] = generation;
+            generation = older;
+        }
+}
+
 struct cairn_message_report
 run_report(const struct env *env, const struct run *run, struct parts *parts,
            const struct retention *retention)
@@ -104,10 +120,13 @@ run_report(const struct env *env, const struct run *run, struct parts *parts,
     for (uint32_t i = 0; i < CAIRN_PARTS_MAX; i++) {
         const struct part *part = &parts->list[i];
 
-        if (is_captured(part) && part->member == retention->self_member &&
-            part->generation.epoch == retention->active &&
-            generation_later(part->generation, report.captured))
+        if (!is_captured(part) || part->member != retention->self_member ||
+            part->generation.epoch != retention->active)
+            continue;
+        if (generation_later(part->generation, report.captured))
             report.captured = part->generation;
+        if (part->state == CAIRN_PART_COMPLETE)
+            list_complete(&report, part->generation);
     }
     return report;
 }
