@@ -658,7 +658,16 @@ test_register_wrong(void **state)
     assert_int_equal(cairn_client_register(client, model.slices, TENSORS), CAIRN_NOMEM);
     assert_int_equal(count_lines("needs 9 GiB, has 4 GiB"), 1);
     assert_int_equal(cairn_snapshot_begin(client, 1), CAIRN_AGAIN); /* goes on unprotected */
+    /* Another launch has the rank: said once, tried again in the background. */
+    agent->register_err = CAIRN_AGAIN;
+    assert_int_equal(cairn_client_register(client, model.slices, TENSORS), CAIRN_AGAIN);
+    assert_int_equal(count_lines("the agent refuses the tensors: busy"), 1);
     agent->register_err = 0;
+    for (uint64_t end_ms = fake_now_ms() + 20000; cairn_snapshot_begin(client, 1) != CAIRN_OK;) {
+        assert_true(fake_now_ms() < end_ms);
+        usleep(20000);
+    }
+    assert_int_equal(count_lines("the agent refuses the tensors: busy"), 1);
     agent->unsealed = 1;
     assert_int_equal(cairn_client_register(client, model.slices, TENSORS), CAIRN_CORRUPT);
     assert_int_equal(count_lines("not sealed against shrinking"), 1);
