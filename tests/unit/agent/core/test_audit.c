@@ -103,8 +103,11 @@ new_job(uint32_t count)
     job->options =
         (struct cairn_core_options){.self = 10, .agent_count = count + 10, .incarnation = 1};
     job->up[0] = job->up[1] = UINT64_MAX;
-    job->env = (struct env){
-        .options = &job->options, .now_ns = 1, .up = job->up, .actions = &job->actions};
+    job->env = (struct env){.options = &job->options,
+                            .now_ns = 1,
+                            .up = job->up,
+                            .level = job->up,
+                            .actions = &job->actions};
     return job;
 }
 
@@ -140,7 +143,8 @@ static struct cairn_message
 answer_of(struct job *job, const struct cairn_message *question, struct cairn_actions *actions)
 {
     struct cairn_core_options options = job->options;
-    struct env env = {.options = &options, .now_ns = 1, .up = job->up, .actions = actions};
+    struct env env = {
+        .options = &options, .now_ns = 1, .up = job->up, .level = job->up, .actions = actions};
 
     options.self = question->as.audit.agent;
     audit_reply(&env, 10, question, job->members[options.self - 10].tiling);
