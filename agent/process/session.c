@@ -263,8 +263,9 @@ session_skip(struct cairn_agent *agent, const struct cairn_action_trainer *actio
         break;
     case CAIRN_SKIP_STALE:
         snprintf(skip.text, sizeof skip.text,
-                 "the job holds step %" PRIu64 ", which this trainer has not restored: restore it "
-                 "before training (--resume), or drop it with `cairn restore --fresh`",
+                 "the job holds step %" PRIu64 ", which this trainer has not restored: only later "
+                 "steps are protected; restore it before training (--resume), or drop it with "
+                 "`cairn restore --fresh`",
                  action->generation.step);
         break;
     case CAIRN_SKIP_UNTILED:

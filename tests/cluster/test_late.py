@@ -130,10 +130,10 @@ class Late(unittest.TestCase):
         wait_for("the status is no longer critical", lambda: self.status()[0] != CRITICAL)
         self.assertNotIn("not-a-member", self.status()[1])
         joined = self.one_epoch("all are in the new epoch")
-        silences = cluster.log(0).count("peer: silent node=3")
+        silences = cluster.log(0).count("peer: down node=3")
         self.signal(3, signal.SIGSTOP)  # it comes and goes: no epoch for that
         wait_for(
-            "it is taken for dead", lambda: cluster.log(0).count("peer: silent node=3") > silences
+            "it is taken for dead", lambda: cluster.log(0).count("peer: down node=3") > silences
         )
         self.signal(3, signal.SIGCONT)
         newest = cluster.wait_committed(cluster.committed(), 60)
