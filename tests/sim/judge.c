@@ -269,11 +269,15 @@ lately(const struct world *world, uint64_t at_ns)
 
 /* R6, as far as it is certain: a newer generation whose parts agents hold that could answer. */
 static void
-check_newest(struct world *world, const struct cairn_core_view *view)
+check_newest(struct world *world, const struct node *coordinator,
+             const struct cairn_core_view *view)
 {
-    uint64_t before_ns = world->now_ns - 60 * SECOND_NS;
+    uint64_t before_ns = world->now_ns - 60 * SECOND_NS, lately_ns = 180 * SECOND_NS;
 
-    if (!judge_is_calm(world) || view->ready_from_files)
+    if (!judge_is_calm(world) || view->ready_from_files ||
+        /* whom it asked before has missed its time, and is not asked again */
+        world->now_ns < coordinator->wedged_until_ns + lately_ns ||
+        world->now_ns < coordinator->paused_until_ns + lately_ns)
         return;
     for (uint32_t i = 0; i < TRUTHS_MAX; i++) {
         const struct truth *truth = &world->truths[i];
@@ -357,7 +361,7 @@ epoch_begins(struct world *world, const struct node *node, const struct cairn_co
                        GENERATION_OF(world->kept->generation));
         world->kept = NULL; /* what cannot be reached is given up for a spilled one */
     }
-    check_newest(world, view);
+    check_newest(world, coordinator, view);
     if (view->ready_from_files)
         world->kept = NULL; /* the files have it */
     if (!truth)
