@@ -2,7 +2,7 @@
 #   make                 ./cairn, lib/libcairn.so, lib/libnccl-profiler-cairn.so, examples/gpt
 #   make demo | test     install what is missing, then run the main job | pass the tests
 #   make check           unit and fault tests without installing anything
-#   make sim [SEEDS=N] [SEED=S] | explore | cluster | interop | fuzz   one suite
+#   make sim [SEEDS=N] [SEED=S] [AGENTS=N] | explore | cluster | interop | fuzz   one suite
 #   make style | layers | headers | format                      all style gates | one | reformat
 #   make bench | bench-peers | bench-convert | bench-detect | bench-plan
 # Knobs: SAN=address,undefined | thread   CC=clang   V=1   BUILD=folder
@@ -309,10 +309,11 @@ $(BUILD)/sim/%.o: %.c $(BUILD)/flags
 	$(Q)mkdir -p $(@D) && $(CC) $(CPPFLAGS) -DCAIRN_PLANTED_BUGS $(CFLAGS) -MMD -MP -c -o $@ $<
 $(BUILD)/sim/sim: $(SIM_OBJ)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ -lisal -lm
-SEEDS ?= 10000
-SEED  ?=
+SEEDS  ?= 10000
+SEED   ?=
+AGENTS ?=
 sim: $(BUILD)/sim/sim
-	$(Q)$(BUILD)/sim/sim $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
+	$(Q)$(BUILD)/sim/sim $(if $(AGENTS),--agents $(AGENTS),$(if $(SEED),--seed $(SEED),--seeds $(SEEDS)))
 
 # The explorer: the same files, whose memory it copies away and back (tests/explore/arena.h).
 # SECONDS=N STATES=N WORLD=NAME BUG=N | BUGS=1

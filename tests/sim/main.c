@@ -38,7 +38,7 @@ enum {
 
 struct tally {
     uint64_t schedules, lost, torn, other, first_failing; /* first_failing 0: none */
-    uint64_t events, commits, restores, refused, repairs;
+    uint64_t events, commits, restores, refused, repairs, runs, breaks, views;
 };
 
 static void
@@ -69,6 +69,9 @@ add_result(struct tally *tally, uint64_t seed, const struct run_result *result)
     tally->restores += result->counters.restores;
     tally->refused += result->counters.restores_lost;
     tally->repairs += result->counters.repairs;
+    tally->runs += result->counters.runs;
+    tally->breaks += result->counters.breaks;
+    tally->views += result->counters.views;
     if (result->verdict == VERDICT_GOOD)
         return;
     if (tally->lost + tally->torn + tally->other <= REPORTED_MAX)
@@ -139,6 +142,9 @@ merge(struct tally *into, const struct tally *from)
     into->restores += from->restores;
     into->refused += from->refused;
     into->repairs += from->repairs;
+    into->runs += from->runs;
+    into->breaks += from->breaks;
+    into->views += from->views;
     if (from->first_failing && (!into->first_failing || from->first_failing < into->first_failing))
         into->first_failing = from->first_failing;
 }
@@ -243,12 +249,13 @@ run_all(uint64_t first, uint64_t seeds, bool hard, uint32_t agents_max)
     char failing[32] = "none";
 
     run_seeds(first, seeds, hard, &total);
-    printf("sim: %llu events, %llu generations committed, %llu restores ended in data, %llu in a "
-           "refusal, %llu repairs by "
-           "themselves\n",
-           (unsigned long long)total.events, (unsigned long long)total.commits,
+    printf("sim: %llu events, %llu runs, %llu generations committed, %llu sessions broken, %llu "
+           "restores ended in data, %llu in a refusal, %llu repairs by themselves, %llu statements of "
+           "protection compared\n",
+           (unsigned long long)total.events, (unsigned long long)total.runs,
+           (unsigned long long)total.commits, (unsigned long long)total.breaks,
            (unsigned long long)total.restores, (unsigned long long)total.refused,
-           (unsigned long long)total.repairs);
+           (unsigned long long)total.repairs, (unsigned long long)total.views);
     if (!agents_max) {
         printf("sim: %llu schedules, %llu lost, %llu torn, %llu other\n",
                (unsigned long long)total.schedules, (unsigned long long)total.lost,
