@@ -310,6 +310,9 @@ mail_connect(struct cairn_agent *agent, uint32_t node)
 void
 mail_disconnect(struct cairn_agent *agent, uint32_t node)
 {
+    CAIRN_LOG_AT(
+        WARN, "peer: silent node=%u: no heartbeat for %u ms, its session is ended and made again",
+        node, agent->config.dead_after_ms);
     cairn_transport_disconnect(agent->transport, node);
 }
 
