@@ -87,11 +87,14 @@ class Demo(unittest.TestCase):
         self.assertGreaterEqual(step, 30)
         self.assertEqual(len(answer["restores"]), 1)
         restore = answer["restores"][0]
-        self.assertGreater(restore["rebuilt_bytes"], 0)
+        # The nodes that come back repair themselves; the restore rebuilds what is left of that.
+        self.assertTrue(
+            restore["rebuilt_bytes"] > 0 or "all 6 members' parts are in memory" in talk, talk
+        )
         self.assertTrue(restore["bit_identical"])
         self.assertGreater(restore["step"], 0)
         self.assertGreaterEqual(restore["step"] + restore["lost_steps"], step)
-        self.assertIn("taken", talk)
+        self.assertIn("chosen as the newest", talk)
 
     def test_the_whole_model(self):
         answer, _ = self.demo()
