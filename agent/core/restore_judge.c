@@ -74,12 +74,22 @@ is_witnessed(const struct membership *membership, const struct ask *ask)
     return active && newest;
 }
 
+/* Trainers run that have not asked for what was lost. */
+static bool
+have_trainers(const struct ask *ask)
+{
+    for (uint32_t a = 0; a < ask->agent_count; a++)
+        if (ask->inventories[a].known && ask->inventories[a].self.ranks > 0)
+            return true;
+    return false;
+}
+
 void
 judge_choose(const struct env *env, const struct membership *membership, struct ask *ask,
              bool keeps, struct choice *out, char *text, size_t text_bytes)
 {
     struct cairn_generation spilled;
-    bool has_epoch = membership->record.epoch != 0, all = ask_knows_all(env, ask, true);
+    bool has_epoch = membership->record.epoch != 0;
 
     if (keeps && has_epoch)
         forget_superseded(membership, ask);
@@ -90,14 +100,14 @@ judge_choose(const struct env *env, const struct membership *membership, struct 
     if (!keeps)
         return;
     if (has_epoch)
-        out->goes_back |= !is_witnessed(membership, ask) ||
-                          (out->err && membership->ready.step != 0);
-    if (out->err && (all || !out->goes_back)) {
+        out->goes_back |=
+            !is_witnessed(membership, ask) || (out->err && membership->ready.step != 0);
+    if (out->err && (!out->goes_back || (ask_knows_all(env, ask, true) && have_trainers(ask)))) {
         out->err = CAIRN_OK;
         append(text, text_bytes,
-               out->goes_back
-                   ? "all agents answered and nothing can be restored: begin with nothing"
-                   : "nothing was committed: begin with nothing");
+               out->goes_back ? "all agents answered, nothing can be restored, and trainers run: "
+                                "begin with nothing"
+                              : "nothing was committed: begin with nothing");
     }
 }
 

@@ -13,7 +13,7 @@
  * Chooses from the answers. keeps: nothing is given up, trainers go on. Then what earlier epochs
  * decided stays decided, goes_back is also set if no answer proves what was committed last, and
  * the choice may be to begin with nothing (err OK, step 0): nothing was committed, or all agents
- * answered and nothing is left.
+ * answered, nothing is left, and trainers run without it.
  */
 void judge_choose(const struct env *env, const struct membership *membership, struct ask *ask,
                   bool keeps, struct choice *out, char *text, size_t text_bytes);
