@@ -279,9 +279,7 @@ class Cluster:
         return sum(
             int(blocks)
             for i in range(self.nodes)
-            for blocks in re.findall(
-                r'repair: ended result="done" .*?rebuilt_blocks=(\d+)', self.log(i)
-            )
+            for blocks in re.findall(r"repair: ended result=.*? rebuilt_blocks=(\d+)", self.log(i))
         )
 
     def wait_repaired(self, *nodes):
