@@ -131,6 +131,42 @@ leader(const struct world *world, struct cairn_core_view *view)
     return NULL;
 }
 
+/* All trainers of the job are registered, and yet there can be no run: the tensors do not fit
+ * together, or some are of another launch. */
+static bool
+must_refuse(const struct world *world)
+{
+    bool refused = world->gang.layout != LAYOUT_GOOD;
+
+    for (uint32_t i = 0; i < world->setup.agent_count; i++) {
+        const struct node *node = &world->nodes[i];
+
+        if (node->member == UINT32_MAX)
+            continue;
+        if (!node_answers(world, node) || (uint32_t)node->core_life != world->gang.life)
+            return false;
+        refused |= node->intruded;
+    }
+    return refused;
+}
+
+/* Once a second: why there is no run is said where the user looks. */
+static void
+check_refusal(struct world *world, const struct node *node, const struct cairn_core_view *view)
+{
+    if (!node || !judge_is_calm(world) || judge_was_silent(world, node) ||
+        world->gang.state != GANG_RUNNING || world->gang.roster_count != world->gang.member_count ||
+        world->newest_epoch < world->gang.epoch || !must_refuse(world)) {
+        world->gang.refused_ns = 0;
+        return;
+    }
+    if (world->gang.refused_ns == 0)
+        world->gang.refused_ns = world->now_ns;
+    if (world->now_ns > world->gang.refused_ns + 25 * SECOND_NS && !view->refusal[0])
+        judge_fail(world, VERDICT_OTHER, "the leader, agent %u, does not say why there is no run",
+                   node->number);
+}
+
 void
 judge_blocker(struct world *world)
 {
@@ -138,6 +174,7 @@ judge_blocker(struct world *world)
     struct cairn_core_view view;
     const struct node *node = leader(world, &view);
 
+    check_refusal(world, node, &view);
     if (!node || world->setup.asked_for || world->gang.state != GANG_RUNNING ||
         world->now_ns < node->started_ns + patience_ns ||
         world->now_ns < world->gang.started_ns + patience_ns || view.run == 0 ||

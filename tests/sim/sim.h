@@ -492,7 +492,7 @@ struct gang {
     uint32_t roster_count; /* of these, members when they started: the others' agents are late */
     uint64_t epoch;        /* agents must have it before trainers register */
     uint64_t started_ns;
-    uint64_t whole_ns; /* since when all are registered; 0: they are not */
+    uint64_t refused_ns; /* since when all are registered, and must be refused; 0: not */
     enum layout_kind layout;
 };
 

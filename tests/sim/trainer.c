@@ -458,7 +458,7 @@ gang_start(struct world *world, const struct cairn_roster *roster, uint64_t step
     gang->step = step;
     gang->epoch = epoch;
     gang->arrived = 0;
-    gang->whole_ns = 0;
+    gang->refused_ns = 0;
     place(world, roster);
     gang->layout = layout_choose(world, gang->life, gang->member_count);
     gang->rank_count = gang->member_count * world->setup.ranks;
