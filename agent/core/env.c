@@ -85,8 +85,9 @@ env_connect(struct env *env, uint32_t agent)
 {
     struct cairn_action *action;
 
-    if (agent == env->options->self || env_reaches(env, agent))
+    if (agent == env->options->self)
         return;
+    /* Also where a session is up: the other side may want it no longer when it breaks. */
     action = env_act(env, CAIRN_ACTION_CONNECT);
     if (action)
         action->as.peer.agent = agent;
