@@ -362,8 +362,10 @@ epoch_begins(struct world *world, const struct node *node, const struct cairn_co
         world->kept = NULL; /* what cannot be reached is given up for a spilled one */
     }
     check_newest(world, coordinator, view);
-    if (view->ready_from_files)
+    if (view->ready_from_files) {
         world->kept = NULL; /* the files have it */
+        world->fresh_epoch = view->active;
+    }
     if (!truth)
         return;
     if (truth->layout != LAYOUT_GOOD)
