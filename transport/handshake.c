@@ -60,10 +60,16 @@ refusal_log(struct cairn_transport *t, struct peer *peer, enum cairn_refusal ref
                      peer->node, frame->job_id, t->job_id);
         break;
     case CAIRN_REFUSAL_NODE:
-        CAIRN_LOG_AT(ERROR,
-                     "transport: peer node=%" PRIu32 " is not at its address: node %" PRIu32
-                     " answered for node %" PRIu32 ": check the node list",
-                     peer->node, frame->from, frame->to);
+        if (frame->from == peer->node)
+            CAIRN_LOG_AT(ERROR,
+                         "transport: peer node=%" PRIu32 " takes this node for node %" PRIu32
+                         ": give both agents the same nodes in the same order",
+                         peer->node, frame->to);
+        else
+            CAIRN_LOG_AT(ERROR,
+                         "transport: peer node=%" PRIu32 " is not at its address: node %" PRIu32
+                         " is there: give both agents the same nodes in the same order",
+                         peer->node, frame->from);
         break;
     default:
         CAIRN_LOG_AT(ERROR,
@@ -250,13 +256,23 @@ confirm_received(struct cairn_transport *t, struct peer *peer, const struct cair
     peer_up(t, peer, confirm->incarnation, token, peer->answered_version);
 }
 
+static bool
+answers_call(const struct peer *peer, const struct cairn_frame_handshake *answer)
+{
+    return peer->calling &&
+           memcmp(answer->nonce_initiator, peer->calling_nonce, CAIRN_FRAME_NONCE_BYTES) == 0;
+}
+
 static void
 refuse_received(struct cairn_transport *t, struct peer *peer, const struct cairn_frame *frame,
                 const struct cairn_frame_handshake *answer)
 {
-    if (!peer->calling || answer->refusal == CAIRN_REFUSAL_NONE ||
-        answer->refusal > CAIRN_REFUSAL_NODE ||
-        memcmp(answer->nonce_initiator, peer->calling_nonce, CAIRN_FRAME_NONCE_BYTES) != 0) {
+    /* The node at the address of the one that was called says who it is. */
+    for (uint32_t i = 0; answer->refusal == CAIRN_REFUSAL_NODE && i < t->node_count; i++)
+        if (answers_call(&t->peers[i], answer))
+            peer = &t->peers[i];
+    if (answer->refusal == CAIRN_REFUSAL_NONE || answer->refusal > CAIRN_REFUSAL_NODE ||
+        !answers_call(peer, answer)) {
         t->stats.dropped_unauthenticated++;
         return;
     }

@@ -490,6 +490,26 @@ test_wrong_job(void **state)
     refused_pair(CAIRN_PEER_DENIED, CAIRN_DENIED, "belongs to another job");
 }
 
+/* Two addresses are exchanged in one node's list: it and the node that it reaches both say so. */
+static void
+test_wrong_order(void **state)
+{
+    const char *second;
+
+    (void)state;
+    ends_prepare(3);
+    end_open(1);
+    end_open(2);
+    second = address_list[1];
+    address_list[1] = address_list[2];
+    address_list[2] = second;
+    end_open(0);
+    cairn_transport_connect(ends[0].transport, 1);
+    TURN_UNTIL(state_of(0, 1) == CAIRN_PEER_DENIED && state_of(2, 0) == CAIRN_PEER_DENIED, 10);
+    assert_int_equal(log_has("node=1 is not at its address: node 2 is there"), 1);
+    assert_int_equal(log_has("node=0 takes this node for node 1"), 1);
+}
+
 /*
  * The process restarts at its address: down, then up with the new incarnation, and messages pass. A
  * heartbeat is what notices: over tcp a message into a dead connection may be reported as sent.
@@ -744,6 +764,7 @@ main(void)
         BOTH(test_declared_dead),
         BOTH(test_peer_that_is_not_there),
         BOTH(test_options_are_checked),
+        {"tcp: test_wrong_order", test_wrong_order, use_tcp, ends_close, NULL},
         {"tcp: test_no_way_to_peer", test_no_way_to_peer, use_tcp, ends_close, NULL},
         {"tcp: test_what_cannot_be_opened", test_what_cannot_be_opened, use_tcp, ends_close, NULL},
         {"tcp: test_nothing_is_printed", test_nothing_is_printed, use_tcp, ends_close, NULL},
