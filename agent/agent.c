@@ -36,7 +36,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { INCARNATION_STEP = 1 << 20 };
+enum { INCARNATION_STEP = 1 << 20, REBUILD_NS_PER_BYTE = 8 };
 
 /* ---- timers and signals ---- */
 
@@ -169,6 +169,14 @@ take_incarnation(struct cairn_agent *agent)
                              sizeof bytes);
 }
 
+/* How long a repair waits without progress: until a slow worker must have compared a whole part. An
+ * agent whose workers hang costs that long once. */
+static uint64_t
+rebuild_timeout_ns(const struct cairn_config *config)
+{
+    return 30 * CAIRN_NS_PER_S + REBUILD_NS_PER_BYTE * config->state_bytes;
+}
+
 static void
 core_options(struct cairn_agent *agent, const struct cairn_sizes *sizes,
              struct cairn_core_options *out)
@@ -195,7 +203,7 @@ core_options(struct cairn_agent *agent, const struct cairn_sizes *sizes,
                                        .dead_after_ns = config->dead_after_ms * CAIRN_NS_PER_MS,
                                        .repair_after_ns = config->repair_after_ms * CAIRN_NS_PER_MS,
                                        .claim_timeout_ns = config->dead_after_ms * CAIRN_NS_PER_MS,
-                                       .rebuild_timeout_ns = 600 * CAIRN_NS_PER_S,
+                                       .rebuild_timeout_ns = rebuild_timeout_ns(config),
                                        .memory_is_new = !agent->memory_adopted};
 }
 
