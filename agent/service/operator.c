@@ -48,6 +48,7 @@
 #include "agent/service/operator_view.h"
 #include "agent/service/spill.h"
 #include "base/log.h"
+#include "base/worker.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -390,6 +391,8 @@ operator_close(struct cairn_agent *agent)
 {
     for (uint32_t i = 0; agent->operators && i < REQUESTS_MAX; i++)
         request_end(&agent->operators->requests[i]);
+    if (agent->operators)
+        cairn_workers_stop(agent->operators->disk);
     free(agent->operators);
     agent->operators = NULL;
 }

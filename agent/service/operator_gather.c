@@ -15,6 +15,7 @@
 #include <string.h>
 
 enum {
+    FILES_JOBS_MAX = 4,
     GATHER_MS = 1000,
     ASK = 1, /* in a OPERATOR message's `verb` */
     ANSWER = 2
@@ -164,10 +165,24 @@ files_done(struct cairn_job *job)
     free(files);
 }
 
+/* A directory that hangs must not hold up the checksums of saves and restores: it has a thread of
+ * its own. CAIRN_AGAIN: readings that were begun before have not ended. */
+static cairn_err
+submit_files(struct cairn_agent *agent, struct files_job *files)
+{
+    struct operator_table *table = agent->operators;
+    cairn_err err = CAIRN_OK;
+
+    if (!table->disk)
+        err = cairn_workers_start(agent->loop, 1, FILES_JOBS_MAX, &table->disk);
+    return err ? err : cairn_workers_submit(table->disk, &files->job);
+}
+
 bool
 request_read_files(struct cairn_agent *agent, struct request *request, bool verify)
 {
     struct files_job *files = calloc(1, sizeof *files);
+    cairn_err err;
 
     if (!files)
         return false;
@@ -179,11 +194,19 @@ request_read_files(struct cairn_agent *agent, struct request *request, bool veri
     files->wanted = request->wanted;
     snprintf(files->spill_dir, sizeof files->spill_dir, "%s", agent->config.spill_dir);
     files->files = calloc(1, sizeof *files->files);
-    if (!files->files || cairn_workers_submit(agent->workers, &files->job) != CAIRN_OK) {
-        free(files->files);
-        free(files);
-        return false;
+    err = files->files ? submit_files(agent, files) : CAIRN_NOMEM;
+    if (!err) {
+        request->waiting |= WAIT_FILES;
+        return true;
     }
-    request->waiting |= WAIT_FILES;
-    return true;
+    if (err == CAIRN_AGAIN) { /* answered without the files */
+        free(request->files);
+        request->files = files->files;
+        request->files->configured = true;
+        request->files->err = CAIRN_TIMEOUT;
+    } else {
+        free(files->files);
+    }
+    free(files);
+    return err == CAIRN_AGAIN;
 }

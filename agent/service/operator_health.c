@@ -292,7 +292,8 @@ check_rest(const struct operator_job *job, struct operator_health *health)
 
 /* Who blocks the generation that is due, as its leader knows. */
 static void
-check_blocker(const struct operator_node *leader, struct operator_health *health)
+check_blocker(const struct operator_node *leader, uint32_t leader_index,
+              struct operator_health *health)
 {
     uint64_t agent = leader->blocked_agent, other = leader->blocked_for_agent;
     char cause[96];
@@ -315,9 +316,9 @@ check_blocker(const struct operator_node *leader, struct operator_health *health
         snprintf(cause, sizeof cause, "node %" PRIu64 " computes checksums or stores the record",
                  agent);
         break;
-    default:
-        snprintf(cause, sizeof cause, "node %" PRIu64 " hears nothing of node %" PRIu64, agent,
-                 other == UINT32_MAX ? agent : other);
+    default: /* the leader hears nothing of a node, or a node nothing of another */
+        snprintf(cause, sizeof cause, "node %" PRIu64 " hears nothing of node %" PRIu64,
+                 other == UINT32_MAX ? leader_index : agent, other == UINT32_MAX ? agent : other);
         break;
     }
     add_check(health, OPERATOR_WARN, "commit-blocked",
@@ -338,7 +339,7 @@ check_run(const struct operator_job *job, struct operator_health *health)
 
         if (!node->known)
             continue;
-        check_blocker(node, health);
+        check_blocker(node, i, health);
         blank += node->blank != 0;
         if (node->spill_stuck_ms && (!stuck || node->spill_stuck_ms > stuck->spill_stuck_ms))
             stuck = node;

@@ -228,6 +228,38 @@ put_node(struct cairn_json_writer *writer, const struct operator_job *job, uint3
     cairn_json_write_object_end(writer);
 }
 
+/* Who blocks the generation that is due, as its leader knows; null: nobody. */
+static void
+put_blocker(struct cairn_json_writer *writer, const struct operator_job *job)
+{
+    static const char *const causes[] = {[CAIRN_WAIT_TRAINERS] = "trainers",
+                                         [CAIRN_WAIT_BLOCKS] = "blocks",
+                                         [CAIRN_WAIT_PARITY] = "parity",
+                                         [CAIRN_WAIT_HERE] = "disk",
+                                         [CAIRN_WAIT_SILENT] = "silent"};
+    const struct operator_node *leader = NULL;
+
+    for (uint32_t i = 0; i < job->config->node_count; i++)
+        if (job->nodes[i].known && job->nodes[i].blocked_step)
+            leader = &job->nodes[i];
+    cairn_json_write_key(writer, "blocker");
+    if (!leader) {
+        cairn_json_write_null(writer);
+        return;
+    }
+    cairn_json_write_object_begin(writer);
+    put_u64(writer, "step", leader->blocked_step);
+    put_u64(writer, "leader", (uint64_t)(leader - job->nodes));
+    put_u64(writer, "node", leader->blocked_agent);
+    put_known(writer, "for_node", leader->blocked_for_agent, UINT32_MAX);
+    put_text(writer, "cause",
+             leader->blocked_cause < sizeof causes / sizeof *causes && causes[leader->blocked_cause]
+                 ? causes[leader->blocked_cause]
+                 : "unknown");
+    put_u64(writer, "for_ms", leader->blocked_ms);
+    cairn_json_write_object_end(writer);
+}
+
 void
 operator_write_status(struct cairn_json_writer *writer, const struct operator_job *job,
                       const struct operator_health *health, uint32_t self)
@@ -245,6 +277,7 @@ operator_write_status(struct cairn_json_writer *writer, const struct operator_jo
     put_u64(writer, "blocked_ms", health->blocked_ms);
     put_generations(writer, job, health);
     put_protection(writer, health);
+    put_blocker(writer, job);
     put_numbers(writer, job, health);
     cairn_json_write_key(writer, "coverage");
     operator_coverage_report(writer, job, health);

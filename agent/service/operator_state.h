@@ -11,6 +11,7 @@
 #include "agent/service/operator_view.h"
 
 struct cairn_agent;
+struct cairn_workers;
 
 enum { REQUESTS_MAX = 16 };
 
@@ -54,6 +55,8 @@ struct operator_table {
      * which the files that end a wait lie below. */
     void (*advance)(struct cairn_agent *agent, struct request *request);
     uint64_t next_number;
+    struct cairn_workers
+        *disk; /* reads the spill directory, which may hang; NULL before the first */
     bool posted;
     struct request requests[REQUESTS_MAX];
 };
