@@ -25,6 +25,7 @@ CAIRN = os.path.join(BUILD, "cairn")
 GPT = os.path.join(BUILD, "gpt")
 TRAINER = os.path.join(BUILD, "tests", "cluster", "trainer")
 FAULTS = os.path.join(BUILD, "libfaults.so")
+STRANGER = os.path.join(BUILD, "stranger")
 LIBC = ctypes.CDLL(None, use_errno=True)
 PR_SET_PDEATHSIG = 1
 
@@ -201,9 +202,9 @@ class Cluster:
     def log(self, node):
         return text_of(self.path(f"node{node}.log"))
 
-    def configure(self, node, **options):
+    def configure(self, number, /, **options):
         """Sets options in a node's file; an option is a line of it."""
-        with open(self.path(f"node{node}.yaml"), "r+") as file:
+        with open(self.path(f"node{number}.yaml"), "r+") as file:
             text = file.read()
             for name, value in options.items():
                 text = re.sub(rf"(?m)^{name}: .*\n", "", text)
