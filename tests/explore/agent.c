@@ -155,7 +155,7 @@ agent_start(struct agent *agent)
     err = cairn_core_create(&options, world->now_ns, disk, records, &dropped, &agent->core);
     agent->incarnation = options.incarnation;
     agent->away = false;
-    if (world->now_ns - agent->gone_ns < TICKS_DEAD * INTERVAL_NS)
+    if (world->now_ns - agent->gone_ns < TICKS_PATIENT * INTERVAL_NS)
         agent->gone_ns = 0;
     dirty |= 1u << agent->number;
     if (err) {

@@ -35,7 +35,8 @@ enum {
     TRUTHS_MAX = 64, /* generations of one schedule */
     SOURCES = 64,
     EVENTS_MAX = 64,  /* possible at once */
-    TICKS_DEAD = 3,   /* until a silent agent is taken for dead */
+    TICKS_DEAD = 3,    /* until a silent agent is taken for dead */
+    TICKS_PATIENT = 8, /* until what it holds may be rebuilt elsewhere */
     TICKS_LONG = 10,  /* what is long away comes back after so many ticks */
     TICKS_MAX = 160,  /* after the last fault: the job must have gone on */
     STEPS_PER_TICK = 2
@@ -340,6 +341,8 @@ bool judge_is_protected(void);
 
 /* ---- fingerprint.c ---- */
 uint64_t core_fingerprint(const struct cairn_core *core);
+/* For people: what a core waits for. */
+void core_describe(const struct cairn_core *core, char *text, size_t bytes);
 
 /* ---- world.c ---- */
 void world_open(const struct setup *setup);

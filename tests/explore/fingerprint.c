@@ -10,6 +10,8 @@
 
 #include "agent/core/core_state.h"
 
+#include <stdio.h>
+
 static inline void
 put(uint64_t *hash, uint64_t value)
 {
@@ -351,4 +353,27 @@ core_fingerprint(const struct cairn_core *core)
     put(&hash, core->watch.reason | (uint64_t)core->watch.tries << 32);
     put(&hash, core->announced);
     return hash;
+}
+
+void
+core_describe(const struct cairn_core *core, char *text, size_t bytes)
+{
+    const struct run *run = &core->run;
+    struct cairn_generation pinned = {0};
+    bool pins = answer_pins(&core->answering, &pinned);
+
+    (void)snprintf(text, bytes,
+                   "decision %llx open from %llx%s%s, waits %u at %llu, pins %llu, gathers %llu, "
+                   "level %llx, leads %llx%s%s next %llu, restore %u, watch %u",
+                   (unsigned long long)run->decision.serial, (unsigned long long)run->open_from,
+                   run->gave_up ? ", gave up" : "", run->refusal[0] ? ", refused" : "",
+                   run->steps[0].waiting, (unsigned long long)run->steps[0].step,
+                   pins ? (unsigned long long)pinned.step : 0,
+                   (unsigned long long)core->gather.generation.step,
+                   (unsigned long long)core->level[0],
+                   (unsigned long long)core->leader.decision.serial,
+                   core->leader.assembled ? ", assembled" : "",
+                   core->leader.auditing ? ", auditing" : "",
+                   (unsigned long long)core->leader.decision.next, core->restore.state,
+                   core->watch.reason);
 }

@@ -193,7 +193,7 @@ check_patience(const struct agent *owner, const struct stored *stored)
                  owner->stored[i].member == stored->member;
     if (holds && !world->was_cut_off &&
         (owner->gone_ns == 0 ||
-         (!owner->core && world->now_ns - owner->gone_ns < TICKS_DEAD * INTERVAL_NS)))
+         (!owner->core && world->now_ns - owner->gone_ns < TICKS_PATIENT * INTERVAL_NS)))
         fail("agent %u holds member %u's part of step %llu, was hardly away, and it is rebuilt "
              "elsewhere",
              owner->number, stored->member, (unsigned long long)stored->generation.step);

@@ -419,6 +419,38 @@ search(const struct setup *setup, const struct search_limits *given, struct sear
     out->seconds = seconds() - began;
 }
 
+static void
+print_agents(void)
+{
+    static const char *const states[] = {"free", "open", "finishing", "complete", "rebuilding"};
+    static const char *const phases[] = {"idle", "waits for an answer", "may copy", "has copied"};
+
+    for (uint32_t a = 0; a < world->setup.agents; a++) {
+        struct cairn_core_view view;
+        struct cairn_part_view part;
+        char text[300];
+
+        if (!agents[a]->core) {
+            printf("    agent %u does not run\n", a);
+            continue;
+        }
+        agent_view(agents[a], &view);
+        printf("    agent %u promised %llx, is in %llx, run %llx next %llu committed %llu%s%s%s; its "
+               "trainer is at step %llu and %s;",
+               a, (unsigned long long)view.promised, (unsigned long long)view.active,
+               (unsigned long long)view.run, (unsigned long long)view.next_step,
+               (unsigned long long)view.committed.step, view.blank ? ", blank" : "",
+               view.busy ? ", busy" : "", agents[a]->paused ? ", paused" : "",
+               (unsigned long long)world->trainers[a].step, phases[world->trainers[a].phase]);
+        for (uint32_t i = 0; i < CAIRN_PARTS_MAX; i++)
+            if (cairn_core_look_part(agents[a]->core, i, &part))
+                printf(" part %u: member %u step %llu %s;", i, part.member,
+                       (unsigned long long)part.generation.step, states[part.state]);
+        core_describe(agents[a]->core, text, sizeof text);
+        printf("\n            %s\n", text);
+    }
+}
+
 void
 search_print_failure(void)
 {
@@ -446,5 +478,6 @@ search_print_failure(void)
             break;
     }
     verbose = false;
+    print_agents();
     printf("    %s\n", failure);
 }

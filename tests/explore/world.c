@@ -189,6 +189,17 @@ add_steps(struct list *list)
             add(list, E_BEGIN, a, 0, 0);
 }
 
+/* An agent's messages to itself are never slower than time. */
+static bool
+has_own_mail(void)
+{
+    for (uint32_t a = 0; a < world->setup.agents; a++)
+        for (uint32_t class = 0; class < CHANNELS; class++)
+            if (takes_events(a) && world->channels[a][a][class].first)
+                return true;
+    return false;
+}
+
 uint32_t
 world_events(struct event *out)
 {
@@ -214,7 +225,8 @@ world_events(struct event *out)
             if (world->split[a][b] && is_late)
                 add(&list, E_HEAL, a, b, 0);
     }
-    add(&list, E_TICK, 0, 0, 0);
+    if (list.count == 0 || !has_own_mail())
+        add(&list, E_TICK, 0, 0, 0);
     for (uint32_t a = 0; !is_late && a < world->setup.agents; a++) {
         if (!agents[a]->core && agents[a]->away)
             add(&list, E_START, a, 0, 0);
@@ -461,6 +473,8 @@ world_apply(struct event event, struct event next)
     (void)arena_use(arena_number(world->setup.agents));
     if (source < SOURCES)
         world->stalled &= ~(UINT64_C(1) << source);
+    if (event.kind == E_TICK && next.kind != E_TICK)
+        world->was_cut_off = true; /* time passes while messages are on their way */
     if (event.kind == E_FAULT)
         apply_fault(event, next);
     else
