@@ -60,8 +60,8 @@ static void
 crash_node(struct world *world)
 {
     struct node *node = some_node(world);
-    bool disk_too = random_chance(&world->random, 300) &&
-                    2 * (forgetful(world) + 1) < world->setup.agent_count;
+    bool disk_too =
+        random_chance(&world->random, 300) && 2 * (forgetful(world) + 1) < world->setup.agent_count;
 
     if (!node->up || !fault_may_lose(world, node->number))
         return;

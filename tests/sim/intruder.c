@@ -25,8 +25,7 @@ intruder_come(struct world *world)
     uint64_t some = random_next(&world->random);
     uint64_t stays_ns = random_between(&world->random, 5 * SECOND_NS, 60 * SECOND_NS);
 
-    if (world->gang.state != GANG_RUNNING || !world->setup.launches ||
-        world->gang.member_count < 2)
+    if (world->gang.state != GANG_RUNNING || !world->setup.launches || world->gang.member_count < 2)
         return;
     for (uint32_t i = 0; i < world->setup.agent_count; i++) {
         struct node *node = &world->nodes[i];
@@ -66,9 +65,8 @@ static void
 copy_all(struct world *world, struct node *node, const struct told *told)
 {
     uint64_t life = intruder_life(node->life), first = 0, count;
-    struct cairn_event done = {
-        .type = CAIRN_EVENT_CAPTURED,
-        .as.captured = {.generation = told->generation, .rank = told->rank}};
+    struct cairn_event done = {.type = CAIRN_EVENT_CAPTURED,
+                               .as.captured = {.generation = told->generation, .rank = told->rank}};
 
     for (uint32_t r = 0; r < told->rank; r++)
         first += gang_rank_blocks(world, life, node->member, r);
@@ -76,10 +74,9 @@ copy_all(struct world *world, struct node *node, const struct told *told)
     for (uint64_t b = 0; b < count; b++) {
         uint8_t *block = memory_block(node, told->part, CAIRN_AREA_DATA, 0, first + b);
         uint64_t crc;
-        struct cairn_event blocks = {.type = CAIRN_EVENT_BLOCKS,
-                                     .as.blocks = {.generation = told->generation,
-                                                   .first_block = first + b,
-                                                   .count = 1}};
+        struct cairn_event blocks = {
+            .type = CAIRN_EVENT_BLOCKS,
+            .as.blocks = {.generation = told->generation, .first_block = first + b, .count = 1}};
 
         if (!block)
             return;

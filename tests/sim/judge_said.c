@@ -317,8 +317,7 @@ judge_grant(struct world *world, struct node *node, const struct cairn_action_tr
     if (grant->step != grant->generation.step)
         judge_fail(world, VERDICT_OTHER, "agent %u grants step %llu as " GENERATION, node->number,
                    (unsigned long long)grant->step, GENERATION_OF(grant->generation));
-    if (!node->core_life ||
-        (uint32_t)node->core_life != world->gang.life)
+    if (!node->core_life || (uint32_t)node->core_life != world->gang.life)
         return; /* nobody hears it */
     check_run(world, node, grant->generation);
     if (world->gang.layout != LAYOUT_GOOD)

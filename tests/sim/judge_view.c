@@ -179,7 +179,8 @@ judge_blocker(struct world *world)
         world->now_ns < node->started_ns + patience_ns ||
         world->now_ns < world->gang.started_ns + patience_ns || view.run == 0 ||
         view.next_step == 0 || view.last_step < view.next_step ||
-        view.blocker.generation.step != 0 || !judge_is_calm(world) || judge_was_silent(world, node)) {
+        view.blocker.generation.step != 0 || !judge_is_calm(world) ||
+        judge_was_silent(world, node)) {
         world->stuck_ns = 0;
         return;
     }

@@ -250,8 +250,8 @@ run_all(uint64_t first, uint64_t seeds, bool hard, uint32_t agents_max)
 
     run_seeds(first, seeds, hard, &total);
     printf("sim: %llu events, %llu runs, %llu generations committed, %llu sessions broken, %llu "
-           "restores ended in data, %llu in a refusal, %llu repairs by themselves, %llu statements of "
-           "protection compared\n",
+           "restores ended in data, %llu in a refusal, %llu repairs by themselves, %llu statements "
+           "of protection compared\n",
            (unsigned long long)total.events, (unsigned long long)total.runs,
            (unsigned long long)total.commits, (unsigned long long)total.breaks,
            (unsigned long long)total.restores, (unsigned long long)total.refused,
@@ -322,8 +322,8 @@ main(int argc, char **argv)
         else {
             fprintf(
                 stderr,
-                "usage: sim [--seeds N] [--first S] [--hard 1] [--alone 1] | --seed S [--bug B] [--hard 1] | "
-                "--agents N\n");
+                "usage: sim [--seeds N] [--first S] [--hard 1] [--alone 1] | --seed S [--bug B] "
+                "[--hard 1] | --agents N\n");
             return 64;
         }
     }

@@ -167,7 +167,8 @@ bool
 network_is_cut(const struct world *world, uint32_t from, uint32_t to)
 {
     const struct network *network = &world->network;
-    bool from_side = mix64(network->cut_seed + from) & 1, to_side = mix64(network->cut_seed + to) & 1;
+    bool from_side = mix64(network->cut_seed + from) & 1;
+    bool to_side = mix64(network->cut_seed + to) & 1;
 
     switch ((enum cut_kind)network->cut_kind) {
     case CUT_NONE:
@@ -211,8 +212,7 @@ network_cut(struct world *world, enum cut_kind kind)
     network->cut_kind = kind;
     network->cut_seed = random_next(&world->random);
     network->cut_from = (uint32_t)random_below(&world->random, n);
-    network->cut_to =
-        (network->cut_from + 1 + (uint32_t)random_below(&world->random, n - 1)) % n;
+    network->cut_to = (network->cut_from + 1 + (uint32_t)random_below(&world->random, n - 1)) % n;
     world_say(world, "the network is cut, kind %d (%u → %u)", (int)kind, network->cut_from,
               network->cut_to);
     for (uint32_t i = 0; i < network->link_count; i++) {
@@ -280,9 +280,9 @@ break_session(struct world *world, uint32_t index, bool silently)
                             : random_chance(&world->random, 600)
                                 ? random_below(&world->random, 50 * MS_NS)
                                 : random_below(&world->random, 3 * SECOND_NS);
-        uint64_t end_ns = world->now_ns + (random_chance(&world->random, 500)
-                                               ? 0
-                                               : random_below(&world->random, after_ns + 1));
+        uint64_t end_ns =
+            world->now_ns +
+            (random_chance(&world->random, 500) ? 0 : random_below(&world->random, after_ns + 1));
 
         for (uint32_t c = 0; c < LANES; c++)
             link->lanes[side][c].end_ns = end_ns;
@@ -452,8 +452,7 @@ pack(struct world *world, const struct cairn_message *message, const uint8_t *pa
 
     if (!bytes)
         abort();
-    if (cairn_message_pack(message, bytes, room, &used) != CAIRN_OK ||
-        used < message->bytes_len) {
+    if (cairn_message_pack(message, bytes, room, &used) != CAIRN_OK || used < message->bytes_len) {
         judge_fail(world, VERDICT_OTHER, "a message does not pack: %s",
                    cairn_message_name(message->kind));
     } else {
@@ -461,11 +460,11 @@ pack(struct world *world, const struct cairn_message *message, const uint8_t *pa
         packet = malloc(sizeof *packet + head + payload_len);
         if (!packet)
             abort();
-        *packet = (struct packet){.body = share_body(&world->network, bytes + head,
-                                                     message->bytes_len),
-                                  .kind = message->kind,
-                                  .head_len = (uint32_t)head,
-                                  .payload_len = payload_len};
+        *packet =
+            (struct packet){.body = share_body(&world->network, bytes + head, message->bytes_len),
+                            .kind = message->kind,
+                            .head_len = (uint32_t)head,
+                            .payload_len = payload_len};
         memcpy(packet->bytes, bytes, head);
         if (payload_len)
             memcpy(packet->bytes + head, payload, payload_len);

@@ -226,8 +226,8 @@ node_answers(const struct world *world, const struct node *node)
 static bool
 passes_wedge(const struct world *world, const struct sim_event *event)
 {
-    return event->kind == EVENT_TICK || (event->kind == EVENT_PACKET &&
-                                         network_next_kind(world, event) == CAIRN_MSG_HEARTBEAT);
+    return event->kind == EVENT_TICK ||
+           (event->kind == EVENT_PACKET && network_next_kind(world, event) == CAIRN_MSG_HEARTBEAT);
 }
 
 bool
@@ -410,8 +410,8 @@ do_finish(struct node *node, const struct cairn_action_part *part, struct answer
 
     answer->type = CAIRN_EVENT_FINISHED;
     answer->count = memory_finish(node, part->part, &answer->crcs);
-    node->rebuilding[part->part] = cairn_core_look_part(node->core, part->part, &view) &&
-                                   view.state == CAIRN_PART_REBUILDING;
+    node->rebuilding[part->part] =
+        cairn_core_look_part(node->core, part->part, &view) && view.state == CAIRN_PART_REBUILDING;
 }
 
 /* SEAL, FINISH, VERIFY and OPEN. */
@@ -564,8 +564,7 @@ node_event(struct world *world, struct node *node, struct cairn_event *event,
         node_crash_agent(world, node);
         if (world->setup.careless && random_chance(&world->random, 800))
             fault_damage_records(world, node);
-        node_start_later(world, node,
-                         random_between(&world->random, SECOND_NS, 15 * SECOND_NS));
+        node_start_later(world, node, random_between(&world->random, SECOND_NS, 15 * SECOND_NS));
     }
 }
 

@@ -42,9 +42,9 @@ ask(struct world *world, struct node *node, enum cairn_operation operation, uint
 void
 operator_ask_aside(struct world *world)
 {
-    static const enum cairn_operation operations[] = {
-        CAIRN_OP_RESTORE, CAIRN_OP_DRY_RUN, CAIRN_OP_SNAPSHOT,
-        CAIRN_OP_VERIFY,  CAIRN_OP_VERIFY,  CAIRN_OP_FLEET};
+    static const enum cairn_operation operations[] = {CAIRN_OP_RESTORE,  CAIRN_OP_DRY_RUN,
+                                                      CAIRN_OP_SNAPSHOT, CAIRN_OP_VERIFY,
+                                                      CAIRN_OP_VERIFY,   CAIRN_OP_FLEET};
     struct node *node = some_agent(world);
     enum cairn_operation operation = operations[random_below(&world->random, 6)];
     struct admin *admin = &world->admin;

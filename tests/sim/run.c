@@ -332,8 +332,8 @@ static void
 measure(struct world *world, struct scale_result *out)
 {
     double n = world->setup.agent_count, generations = (double)world->counters.commits - 1;
-    double beats = (double)(world->now_ns - world->first_commit_ns) /
-                   (double)world->setup.heartbeat_ns;
+    double beats =
+        (double)(world->now_ns - world->first_commit_ns) / (double)world->setup.heartbeat_ns;
     uint32_t leader = UINT32_MAX;
 
     for (uint32_t i = 0; i < world->setup.agent_count; i++) {
@@ -376,8 +376,8 @@ run_schedule(const struct setup *setup, uint32_t planted_bug, bool verbose, stru
         happen(world, &event);
         sim_event_fini(&event);
     }
-    *out = (struct run_result){
-        .verdict = world->verdict, .hash = hash, .counters = world->counters};
+    *out =
+        (struct run_result){.verdict = world->verdict, .hash = hash, .counters = world->counters};
     memcpy(out->why, world->why, sizeof out->why);
     out->heap_bytes = mallinfo2().uordblks;
     if (setup->generations_wanted && world->verdict == VERDICT_GOOD)

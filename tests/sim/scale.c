@@ -85,11 +85,11 @@ scale_is_good(uint32_t agents_max)
         fflush(stdout);
         if (i == 0)
             first = *scale;
-        good &= scale->messages_max <= 1.5 * root * first.messages_max &&
-                scale->bytes_max <= 1.5 * root * first.bytes_max &&
-                scale->beat_bytes_max <=
-                    1.2 * first.beat_bytes_max * log2(sizes[i]) / log2(sizes[0]) &&
-                scale->sessions_max <= sessions;
+        good &=
+            scale->messages_max <= 1.5 * root * first.messages_max &&
+            scale->bytes_max <= 1.5 * root * first.bytes_max &&
+            scale->beat_bytes_max <= 1.2 * first.beat_bytes_max * log2(sizes[i]) / log2(sizes[0]) &&
+            scale->sessions_max <= sessions;
     }
     return good;
 }

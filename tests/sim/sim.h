@@ -370,8 +370,8 @@ struct node {
     bool rebuilding[CAIRN_PARTS_MAX]; /* what is being finished was not captured here */
     struct shared *disk;
     bool disk_full;
-    bool disk_lost;  /* since the last promise or activation stored */
-    bool memory_new; /* since the last start of an agent */
+    bool disk_lost;   /* since the last promise or activation stored */
+    bool memory_new;  /* since the last start of an agent */
     uint64_t lost_ns; /* when a fault took memory or a record last; 0 never */
     struct scratch scratch[ITEMS_MAX];
     struct rank ranks[RANKS_MAX];
@@ -557,11 +557,11 @@ struct world {
     struct run_seen runs[TRUTHS_MAX];
     uint32_t run_next;
     struct decision_seen decisions[DECISIONS_MAX];
-    uint64_t newest_epoch; /* activated anywhere */
+    uint64_t newest_epoch;                /* activated anywhere */
     struct cairn_generation newest_ready; /* what it began with */
     uint64_t fresh_epoch;                 /* newest that began with nothing, or with files */
-    uint64_t progress_ns;    /* when the job last went on (a commit) */
-    uint64_t stuck_ns;       /* since when the leader names nobody for what is due; 0: it does */
+    uint64_t progress_ns;                 /* when the job last went on (a commit) */
+    uint64_t stuck_ns; /* since when the leader names nobody for what is due; 0: it does */
     bool over;
     enum verdict verdict;
     char why[512];
@@ -699,7 +699,7 @@ void trainer_local_later(struct world *world, struct node *node, const struct ca
 enum layout_kind layout_choose(struct world *world, uint64_t life, uint32_t members);
 struct layout_of {
     uint64_t life;
-    uint32_t gang_member;  /* UINT32_MAX: no tensors */
+    uint32_t gang_member; /* UINT32_MAX: no tensors */
     uint32_t gang_members;
     enum layout_kind kind;
     struct cairn_generation generation;
@@ -781,8 +781,7 @@ void judge_committed(struct world *world, struct node *node,
 /* ---- judge.c ---- */
 void judge_fail(struct world *world, enum verdict verdict, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-void judge_record(struct world *world, struct node *node,
-                  const struct cairn_action_store *store);
+void judge_record(struct world *world, struct node *node, const struct cairn_action_store *store);
 /* The agent that starts did not take a record that nobody has damaged. */
 void judge_forgot(struct world *world, struct node *node, uint32_t part);
 struct epoch_seen *judge_epoch_seen(struct world *world, uint64_t epoch);

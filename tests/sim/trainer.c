@@ -4,7 +4,8 @@
  *
  * The state of rank r at step s is a pure function of (seed, life, step, member, block): `life`
  * counts the starts of the job, so that even an equal step of another life has other bytes (and an
- * intruder's life is one more than 2^32, see intruder.c). A rank says BEGIN after its update, copies while the next step is computed, and may not update before
+ * intruder's life is one more than 2^32, see intruder.c). A rank says BEGIN after its update, copies
+ * while the next step is computed, and may not update before
  * its copy is done or given up. When one rank is dead the others wait.
  */
 #include "tests/sim/sim.h"
@@ -114,11 +115,11 @@ trainer_tell_ranks(struct world *world, struct node *node, uint64_t life)
         return;
     }
     if (life)
-        event.as.ranks = (struct cairn_event_ranks){
-            .ranks = world->setup.ranks,
-            .world = world->gang.rank_count,
-            .blocks = gang_blocks(world, life, node->member),
-            .launch = world->setup.launches ? life : 0};
+        event.as.ranks =
+            (struct cairn_event_ranks){.ranks = world->setup.ranks,
+                                       .world = world->gang.rank_count,
+                                       .blocks = gang_blocks(world, life, node->member),
+                                       .launch = world->setup.launches ? life : 0};
     local = trainer_local(world, node, &event, NULL);
     local->life = life;
     local->manifest = manifest;
@@ -211,10 +212,9 @@ copy_some(struct world *world, struct node *node, uint32_t r)
     struct rank *rank = &node->ranks[r];
     uint64_t crcs[16];
     uint64_t count = random_between(&world->random, 1, 16), left;
-    struct cairn_event event = {
-        .type = CAIRN_EVENT_BLOCKS,
-        .as.blocks = {.generation = rank->generation,
-                      .first_block = rank->first_block + rank->captured}};
+    struct cairn_event event = {.type = CAIRN_EVENT_BLOCKS,
+                                .as.blocks = {.generation = rank->generation,
+                                              .first_block = rank->first_block + rank->captured}};
 
     if (!rank->capturing)
         return;
@@ -232,7 +232,8 @@ copy_some(struct world *world, struct node *node, uint32_t r)
     if (count > left)
         count = left;
     for (uint64_t i = 0; i < count; i++) {
-        uint8_t *block = memory_block(node, rank->part, CAIRN_AREA_DATA, 0, event.as.blocks.first_block + i);
+        uint8_t *block =
+            memory_block(node, rank->part, CAIRN_AREA_DATA, 0, event.as.blocks.first_block + i);
 
         if (!block) {
             judge_fail(world, VERDICT_OTHER, "a trainer of node %u writes outside of its slot",
@@ -467,8 +468,7 @@ gang_start(struct world *world, const struct cairn_roster *roster, uint64_t step
               "the trainers start: life %llu, %u members and %u nodes more, from step %llu, layout "
               "%d",
               (unsigned long long)gang->life, gang->roster_count,
-              gang->member_count - gang->roster_count, (unsigned long long)step,
-              (int)gang->layout);
+              gang->member_count - gang->roster_count, (unsigned long long)step, (int)gang->layout);
     for (uint32_t i = 0; i < world->setup.agent_count; i++) {
         struct node *node = &world->nodes[i];
         uint32_t m = node->member;

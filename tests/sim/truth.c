@@ -57,9 +57,9 @@ truth_room(struct world *world)
         if (!oldest || cairn_generation_compare(other->generation, oldest->generation) < 0)
             oldest = other;
         /* What some agents hold may still be restored. */
-        if ((other->stored_count == 0 || (world->kept && cairn_generation_compare(
-                                                             other->generation,
-                                                             world->kept->generation) < 0)) &&
+        if ((other->stored_count == 0 ||
+             (world->kept &&
+              cairn_generation_compare(other->generation, world->kept->generation) < 0)) &&
             (!room || cairn_generation_compare(other->generation, room->generation) < 0))
             room = other;
     }
@@ -260,12 +260,11 @@ data_right(struct world *world, struct node *node, uint32_t part, const struct t
             continue;
         if (block && excused(world, node->number, part, false, b))
             continue;
-        judge_fail(
-            world, VERDICT_TORN,
-            "%s: block %llu of member %u of generation " GENERATION
-            " at agent %u is not that step's",
-            when, (unsigned long long)b, stored->member, GENERATION_OF(truth->generation),
-            node->number);
+        judge_fail(world, VERDICT_TORN,
+                   "%s: block %llu of member %u of generation " GENERATION
+                   " at agent %u is not that step's",
+                   when, (unsigned long long)b, stored->member, GENERATION_OF(truth->generation),
+                   node->number);
         return false;
     }
     return true;
@@ -281,8 +280,7 @@ parity_right(struct world *world, struct node *node, uint32_t part, const struct
 
     for (uint32_t slot = 0; slot < stored->parity_slots; slot++)
         for (uint64_t line = 0; line < stored->slot_blocks[slot]; line++) {
-            uint64_t at =
-                slot * (node->memory[part].parity_blocks / stored->parity_slots) + line;
+            uint64_t at = slot * (node->memory[part].parity_blocks / stored->parity_slots) + line;
             const uint8_t *block = node->memory[part].parity + at * BLOCK_BYTES;
 
             memset(expected, 0, sizeof expected);
