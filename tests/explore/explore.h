@@ -254,6 +254,7 @@ struct world {
     uint64_t kept_epoch;          /* newest that was activated */
     struct cairn_generation erased[CAIRN_PARTS_MAX]; /* records erased in this event */
     uint32_t erased_count;
+    bool was_damaged; /* a message's blocks */
     bool was_cut_off; /* an agent was silent for long, and ran */
     uint64_t runs[TRUTHS_MAX];    /* run numbers, by their first grant */
     uint32_t run_lives[TRUTHS_MAX];

@@ -385,6 +385,11 @@ judge_send(struct agent *agent, const struct cairn_message *message)
                  (unsigned long long)agent->said_promised);
         agent->said_promised = epoch;
         break;
+    case CAIRN_MSG_ABORT:
+        if (message->as.abort.reason == CAIRN_ABORT_DAMAGED && !world->was_damaged)
+            fail("agent %u aborts step %llu as damaged, and nothing was", agent->number,
+                 (unsigned long long)message->as.abort.generation.step);
+        break;
     case CAIRN_MSG_DONE:
         if (!has_stored(agent, message->as.done.generation))
             fail("R2: agent %u is done with step %llu, and has stored no record of it",

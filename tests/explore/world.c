@@ -394,6 +394,7 @@ apply_fault(struct event fault, struct event next)
         trainer_cancel(a);
         break;
     case FAULT_DAMAGE:
+        world->was_damaged = true;
         network_deliver(a, b, next.c, true);
         break;
     case FAULT_SNAPSHOT:
