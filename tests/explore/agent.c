@@ -165,10 +165,11 @@ agent_start(struct agent *agent)
         if (dropped > 0)
             fail("agent %u drops %u records that it has stored", agent->number, dropped);
         if (view.promised < agent->said_promised || view.active < agent->said_active)
-            fail("R1: agent %u has said that it promised %llx and is in %llx, and stored %llx, %llx",
-                 agent->number, (unsigned long long)agent->said_promised,
-                 (unsigned long long)agent->said_active, (unsigned long long)view.promised,
-                 (unsigned long long)view.active);
+            fail(
+                "R1: agent %u has said that it promised %llx and is in %llx, and stored %llx, %llx",
+                agent->number, (unsigned long long)agent->said_promised,
+                (unsigned long long)agent->said_active, (unsigned long long)view.promised,
+                (unsigned long long)view.active);
         agent->fingerprint = core_fingerprint(agent->core);
     }
     arena_use(last);
@@ -179,9 +180,9 @@ agent_hash(const struct agent *agent)
 {
     uint64_t hash = agent->fingerprint;
 
-    hash = hash_mix(hash, (uint64_t)agent->paused | (uint64_t)agent->away << 1 |
-                              (uint64_t)(agent->core != NULL) << 2 |
-                              (uint64_t)agent->memory_new << 3);
+    hash =
+        hash_mix(hash, (uint64_t)agent->paused | (uint64_t)agent->away << 1 |
+                           (uint64_t)(agent->core != NULL) << 2 | (uint64_t)agent->memory_new << 3);
     for (const struct answer *answer = agent->answers; answer; answer = answer->next) {
         hash = hash_mix(hash, answer->type | (uint64_t)answer->part << 8 |
                                   (uint64_t)answer->item << 16 | answer->count << 32);
@@ -392,10 +393,10 @@ verify(struct agent *agent, struct answer *answer)
     if (!cairn_core_look_part(agent->core, answer->part, &view) || !view.stripes ||
         !view.block_crcs)
         return;
-    answer->bad = calloc(view.data_blocks + 1 +
-                             cairn_stripes_area_blocks(view.stripes, view.position,
-                                                       CAIRN_AREA_PARITY),
-                         sizeof *answer->bad);
+    answer->bad =
+        calloc(view.data_blocks + 1 +
+                   cairn_stripes_area_blocks(view.stripes, view.position, CAIRN_AREA_PARITY),
+               sizeof *answer->bad);
     for (uint64_t i = 0; i < view.data_blocks; i++) {
         const uint8_t *block = agent_block(agent, answer->part, CAIRN_AREA_DATA, 0, 0, i);
 

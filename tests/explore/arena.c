@@ -1,9 +1,9 @@
 /*
  * tests/explore/arena.c - see arena.h.
  *
- * Blocks have a header with their size class and are kept in one list per class when they are free.
- * Lists and the end of the used part lie in the arena itself, so a restored arena goes on exactly as
- * it did before.
+ * Blocks have a header with their size class, and free ones are in one list per class.
+ * Lists and the end of the used part lie in the arena itself, so a restored arena goes on exactly
+ * as it did before.
  */
 #define CAIRN_EXPLORE_OWN_MALLOC
 #include "tests/explore/arena.h"
@@ -102,7 +102,7 @@ class_of(size_t bytes, size_t *room)
         return class;
     }
     for (*room = 2 * SMALL_BYTES; *room < bytes; *room *= 2)
-        class++;
+        class ++;
     return class;
 }
 

@@ -1,6 +1,6 @@
 /*
- * tests/explore/arena.h - memory that can be copied away and back, so that the explorer returns to an
- * earlier state in microseconds.
+ * tests/explore/arena.h - memory that can be copied away and back, so that the explorer returns to
+ * an earlier state in microseconds.
  *
  * The Makefile includes this file before every source of the explorer. So malloc and its kin take
  * from the arena that is current: one per agent, one for the world, one for what never changes. An

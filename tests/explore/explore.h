@@ -34,11 +34,11 @@ enum {
     ITEMS_MAX = 8,   /* repair items whose scratch is kept */
     TRUTHS_MAX = 64, /* generations of one schedule */
     SOURCES = 64,
-    EVENTS_MAX = 64,  /* possible at once */
+    EVENTS_MAX = 64,   /* possible at once */
     TICKS_DEAD = 3,    /* until a silent agent is taken for dead */
     TICKS_PATIENT = 8, /* until what it holds may be rebuilt elsewhere */
-    TICKS_LONG = 10,  /* what is long away comes back after so many ticks */
-    TICKS_MAX = 160,  /* after the last fault: the job must have gone on */
+    TICKS_LONG = 10,   /* what is long away comes back after so many ticks */
+    TICKS_MAX = 160,   /* after the last fault: the job must have gone on */
     STEPS_PER_TICK = 2
 };
 
@@ -76,11 +76,11 @@ struct setup {
     const char *name;
     uint32_t agents;
     uint32_t parity;
-    uint32_t late;                /* agents that start long after the others, the last ones */
-    bool untiled;                 /* the ranks' tensors do not fit together */
-    bool asked;                   /* nothing is due: only operators ask for generations */
-    bool from_start;              /* the search begins with the agents' start, else with a run */
-    uint8_t faults[FAULT_KINDS];  /* how many of each */
+    uint32_t late;               /* agents that start long after the others, the last ones */
+    bool untiled;                /* the ranks' tensors do not fit together */
+    bool asked;                  /* nothing is due: only operators ask for generations */
+    bool from_start;             /* the search begins with the agents' start, else with a run */
+    uint8_t faults[FAULT_KINDS]; /* how many of each */
 };
 
 /* ---- events ---- */
@@ -158,7 +158,7 @@ struct agent {
     struct cairn_core *core; /* NULL: it is not running */
     bool memory_new;
     bool paused;
-    bool away; /* a crashed agent comes back late */
+    bool away;        /* a crashed agent comes back late */
     uint64_t gone_ns; /* when it died last, if it was or is away for long; 0: never */
     struct blob disk;
     struct blob records[CAIRN_PARTS_MAX];
@@ -233,30 +233,30 @@ struct world {
     bool launched;
     uint32_t life;
     uint64_t gang_epoch;
-    uint64_t start_step;  /* where the next launch begins, if from_zero */
+    uint64_t start_step; /* where the next launch begins, if from_zero */
     bool from_zero;
     bool op_pending;
     bool op_asked; /* ever */
     uint32_t op_agent;
     uint64_t op_request;
     /* time and goals */
-    uint32_t idle_ticks;   /* since the last event that is no tick */
-    uint32_t ticks;        /* since the last fault */
-    uint32_t steps;        /* since the last tick */
+    uint32_t idle_ticks; /* since the last event that is no tick */
+    uint32_t ticks;      /* since the last fault */
+    uint32_t steps;      /* since the last tick */
     uint32_t commits;
     uint32_t commits_since_fault;
     bool fresh_fault; /* a crash during the event that is being carried out */
     bool cut;         /* the agent dies after its next store */
     /* the judge */
     struct truth truths[TRUTHS_MAX];
-    struct cairn_generation kept; /* must be restorable; step 0: nothing yet */
-    struct cairn_generation epoch_ready; /* of kept_epoch */
-    uint64_t kept_epoch;          /* newest that was activated */
+    struct cairn_generation kept;                    /* must be restorable; step 0: nothing yet */
+    struct cairn_generation epoch_ready;             /* of kept_epoch */
+    uint64_t kept_epoch;                             /* newest that was activated */
     struct cairn_generation erased[CAIRN_PARTS_MAX]; /* records erased in this event */
     uint32_t erased_count;
-    bool was_damaged; /* a message's blocks */
-    bool was_cut_off; /* an agent was silent for long, and ran */
-    uint64_t runs[TRUTHS_MAX];    /* run numbers, by their first grant */
+    bool was_damaged;          /* a message's blocks */
+    bool was_cut_off;          /* an agent was silent for long, and ran */
+    uint64_t runs[TRUTHS_MAX]; /* run numbers, by their first grant */
     uint32_t run_lives[TRUTHS_MAX];
     uint32_t run_count;
 };

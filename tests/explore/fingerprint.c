@@ -130,7 +130,9 @@ put_capture(uint64_t *hash, const struct part *part)
 static void
 put_part(uint64_t *hash, const struct part *part)
 {
-    const struct geometry_of { uint32_t n, m; } g = {part->geometry.n, part->geometry.m};
+    const struct geometry_of {
+        uint32_t n, m;
+    } g = {part->geometry.n, part->geometry.m};
 
     put(hash, part->state);
     if (part->state == CAIRN_PART_FREE)
@@ -222,8 +224,7 @@ put_leader(uint64_t *hash, const struct leader *leader, uint32_t members)
         put_set(hash, leader->audit.question.answered, leader->audit.count);
     }
     put(hash, (uint64_t)leader->assembled | (uint64_t)leader->auditing << 1 |
-                  (uint64_t)leader->wants_join << 2 |
-                  (uint64_t)(leader->refusal[0] != '\0') << 3);
+                  (uint64_t)leader->wants_join << 2 | (uint64_t)(leader->refusal[0] != '\0') << 3);
     put(hash, leader->due.begun);
     put(hash, leader->due.passed);
     put(hash, leader->due.owed);
@@ -331,8 +332,8 @@ uint64_t
 core_fingerprint(const struct cairn_core *core)
 {
     uint32_t n = core->options.agent_count;
-    uint32_t members = core->membership.record.roster ? core->membership.record.roster->member_count
-                                                      : 0;
+    uint32_t members =
+        core->membership.record.roster ? core->membership.record.roster->member_count : 0;
     uint64_t hash = core->options.incarnation;
 
     put_peers(&hash, core);
@@ -362,18 +363,15 @@ core_describe(const struct cairn_core *core, char *text, size_t bytes)
     struct cairn_generation pinned = {0};
     bool pins = answer_pins(&core->answering, &pinned);
 
-    (void)snprintf(text, bytes,
-                   "decision %llx open from %llx%s%s, waits %u at %llu, pins %llu, gathers %llu, "
-                   "level %llx, leads %llx%s%s next %llu, restore %u, watch %u",
-                   (unsigned long long)run->decision.serial, (unsigned long long)run->open_from,
-                   run->gave_up ? ", gave up" : "", run->refusal[0] ? ", refused" : "",
-                   run->steps[0].waiting, (unsigned long long)run->steps[0].step,
-                   pins ? (unsigned long long)pinned.step : 0,
-                   (unsigned long long)core->gather.generation.step,
-                   (unsigned long long)core->level[0],
-                   (unsigned long long)core->leader.decision.serial,
-                   core->leader.assembled ? ", assembled" : "",
-                   core->leader.auditing ? ", auditing" : "",
-                   (unsigned long long)core->leader.decision.next, core->restore.state,
-                   core->watch.reason);
+    (void)snprintf(
+        text, bytes,
+        "decision %llx open from %llx%s%s, waits %u at %llu, pins %llu, gathers %llu, "
+        "level %llx, leads %llx%s%s next %llu, restore %u, watch %u",
+        (unsigned long long)run->decision.serial, (unsigned long long)run->open_from,
+        run->gave_up ? ", gave up" : "", run->refusal[0] ? ", refused" : "", run->steps[0].waiting,
+        (unsigned long long)run->steps[0].step, pins ? (unsigned long long)pinned.step : 0,
+        (unsigned long long)core->gather.generation.step, (unsigned long long)core->level[0],
+        (unsigned long long)core->leader.decision.serial,
+        core->leader.assembled ? ", assembled" : "", core->leader.auditing ? ", auditing" : "",
+        (unsigned long long)core->leader.decision.next, core->restore.state, core->watch.reason);
 }

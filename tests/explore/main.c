@@ -17,7 +17,6 @@
 #include <stdio.h>
 #include <string.h>
 
-
 static const struct setup worlds[] = {
     {"start", 3, 1, .from_start = true},
     {"run", 3, 1, .late = 0},
@@ -101,8 +100,8 @@ print_result(const char *name, const struct search_result *result)
     printf("%-20s %9llu states %10llu events, depth %4llu, %s%u deviations, %.1f s%s\n", name,
            (unsigned long long)result->states, (unsigned long long)result->events,
            (unsigned long long)result->depth_max,
-           result->complete ? "whole, at most " : "all schedules with at most ",
-           result->bound, result->seconds, result->found ? ": VIOLATION" : "");
+           result->complete ? "whole, at most " : "all schedules with at most ", result->bound,
+           result->seconds, result->found ? ": VIOLATION" : "");
     fflush(stdout);
 }
 
@@ -160,12 +159,11 @@ hunt(const struct arguments *arguments, uint32_t bug, bool print)
     planted_bug = bug;
     for (uint32_t round = 0; round < sizeof rounds / sizeof rounds[0]; round++)
         for (uint32_t i = 0; i < WORLD_COUNT; i++) {
-            struct search_limits limits = {
-                .seconds = arguments->seconds * rounds[round].share / 16 /
-                           (arguments->world ? 1 : WORLD_COUNT),
-                .states = arguments->states,
-                .bound_max = rounds[round].bound,
-                .seed = rounds[round].seed};
+            struct search_limits limits = {.seconds = arguments->seconds * rounds[round].share /
+                                                      16 / (arguments->world ? 1 : WORLD_COUNT),
+                                           .states = arguments->states,
+                                           .bound_max = rounds[round].bound,
+                                           .seed = rounds[round].seed};
             struct search_result result;
 
             if (arguments->world && strcmp(arguments->world, worlds[i].name) != 0)

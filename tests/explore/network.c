@@ -1,11 +1,11 @@
 /*
  * tests/explore/network.c - sessions between agents.
  *
- * A session is wanted by one side or both, begins when both can, and each side learns that in a step
- * of its own; so it does when the session ends. Within one, control messages arrive in order, and so
- * do bulk ones; between the two classes there is no order. Bulk is what carries blocks and what may
- * be long in a large job. What is on its way when the session ends is lost; what has been delivered
- * before is a prefix of each class, for the end may come after any delivery.
+ * One side or both want a session. It begins when both can, and each side learns that in a step of
+ * its own; the same when it ends. Within a session control messages arrive in order, and bulk
+ * messages do; between the two classes there is no order. Bulk is what carries blocks or may be long
+ * in a large job. What is on its way when the session ends is lost. What was delivered before is a
+ * prefix of each class, because the end may come after any delivery.
  */
 #include "tests/explore/explore.h"
 
@@ -90,7 +90,8 @@ network_send(struct agent *from, const struct cairn_message *message, const uint
     struct packet *packet;
     struct channel *channel;
 
-    if (to != from->number && (!world->open[to][from->number] || !world->sides[from->number][to].up))
+    if (to != from->number &&
+        (!world->open[to][from->number] || !world->sides[from->number][to].up))
         goto done;
     packet = pack(message, payload, payload_len);
     if (message->kind == CAIRN_MSG_HEARTBEAT) {
@@ -145,7 +146,7 @@ network_end(uint32_t a, uint32_t b)
     if (!world->open[a][b])
         return;
     world->open[a][b] = world->open[b][a] = false;
-    for (uint32_t class = 0; class < CHANNELS; class++) {
+    for (uint32_t class = 0; class < CHANNELS; class ++) {
         channel_clear(&world->channels[a][b][class]);
         channel_clear(&world->channels[b][a][class]);
     }
@@ -161,7 +162,7 @@ network_crash(uint32_t a)
             network_end(a, b);
         world->sides[a][b] = (struct side){0};
     }
-    for (uint32_t class = 0; class < CHANNELS; class++)
+    for (uint32_t class = 0; class < CHANNELS; class ++)
         channel_clear(&world->channels[a][a][class]);
 }
 
@@ -255,7 +256,7 @@ network_hash(void)
                                       (uint64_t)side->to_down << 2 | (uint64_t)side->wanted << 3 |
                                       (uint64_t)world->open[a][b] << 4 |
                                       (uint64_t)world->split[a][b] << 5);
-            for (uint32_t class = 0; class < CHANNELS; class++)
+            for (uint32_t class = 0; class < CHANNELS; class ++)
                 for (const struct packet *packet = world->channels[a][b][class].first; packet;
                      packet = packet->next)
                     hash = hash_mix(hash, packet->hash + class);
@@ -283,10 +284,12 @@ network_describe(uint32_t to, uint32_t from, uint32_t class, char *text, size_t 
                  (unsigned long long)message.as.decision.decision.committed.step);
         break;
     case CAIRN_MSG_DONE:
-        snprintf(more, sizeof more, " step=%llu", (unsigned long long)message.as.done.generation.step);
+        snprintf(more, sizeof more, " step=%llu",
+                 (unsigned long long)message.as.done.generation.step);
         break;
     case CAIRN_MSG_DATA:
-        snprintf(more, sizeof more, " step=%llu", (unsigned long long)message.as.data.generation.step);
+        snprintf(more, sizeof more, " step=%llu",
+                 (unsigned long long)message.as.data.generation.step);
         break;
     case CAIRN_MSG_SEAL:
         snprintf(more, sizeof more, " step=%llu of=%u for=%u",

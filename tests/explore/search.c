@@ -7,15 +7,15 @@
  * bound grows. A level in which the bound cut nothing is the whole space: then every interleaving
  * has been seen.
  *
- * Visited states. A state is a 64-bit hash (fingerprint.c); with it the deviations that were left are
- * kept, and a state is entered again only with more of them. Two states with one hash would hide
- * one: with 10^7 states the probability that there are such is 10^-4.
+ * Visited states. A state is a 64-bit hash (fingerprint.c). With it the deviations that were left
+ * are kept, and a state is entered again only with more of them. Two states with one hash would hide
+ * one of them: with 10^7 states the probability of that is 10^-4.
  *
  * What is left out, and why that is sound:
  *   - Another event is taken before the default one only if both are of the same agent, and the
  *     default one may be stalled, that is wait until nothing else can happen or until it is chosen.
- *     Events of two agents commute: each changes one agent's state, takes from that agent's channels
- *     and appends to others'. An event that another agent still has to cause can come first because
+ *     Events of two agents commute: each changes one agent's state, takes from that agent's
+ *     channels and appends to others'. An event that another agent still has to cause can come first because
  *     the default one may be stalled. So every order that an agent can tell apart is reached, if
  *     with more deviations.
  *   - A fault of an agent is tried right before events of that agent and before deliveries of what
@@ -106,8 +106,8 @@ image_take(struct image *image)
         if (image->contents)
             munmap(image->contents, image->room);
         image->room = total + total / 4;
-        image->contents = mmap(NULL, image->room, PROT_READ | PROT_WRITE,
-                               MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        image->contents =
+            mmap(NULL, image->room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (image->contents == MAP_FAILED) {
             fprintf(stderr, "explore: no memory\n");
             _exit(1);
@@ -137,8 +137,8 @@ image_return(const struct image *image, uint32_t changed)
 static void
 table_make(uint64_t entries)
 {
-    table = mmap(NULL, entries * sizeof *table, PROT_READ | PROT_WRITE,
-                 MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    table = mmap(NULL, entries * sizeof *table, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
+                 -1, 0);
     if (table == MAP_FAILED) {
         fprintf(stderr, "explore: no memory for %llu states\n", (unsigned long long)entries);
         _exit(1);
@@ -435,13 +435,14 @@ print_agents(void)
             continue;
         }
         agent_view(agents[a], &view);
-        printf("    agent %u promised %llx, is in %llx, run %llx next %llu committed %llu%s%s%s; its "
-               "trainer is at step %llu and %s;",
-               a, (unsigned long long)view.promised, (unsigned long long)view.active,
-               (unsigned long long)view.run, (unsigned long long)view.next_step,
-               (unsigned long long)view.committed.step, view.blank ? ", blank" : "",
-               view.busy ? ", busy" : "", agents[a]->paused ? ", paused" : "",
-               (unsigned long long)world->trainers[a].step, phases[world->trainers[a].phase]);
+        printf(
+            "    agent %u promised %llx, is in %llx, run %llx next %llu committed %llu%s%s%s; its "
+            "trainer is at step %llu and %s;",
+            a, (unsigned long long)view.promised, (unsigned long long)view.active,
+            (unsigned long long)view.run, (unsigned long long)view.next_step,
+            (unsigned long long)view.committed.step, view.blank ? ", blank" : "",
+            view.busy ? ", busy" : "", agents[a]->paused ? ", paused" : "",
+            (unsigned long long)world->trainers[a].step, phases[world->trainers[a].phase]);
         for (uint32_t i = 0; i < CAIRN_PARTS_MAX; i++)
             if (cairn_core_look_part(agents[a]->core, i, &part))
                 printf(" part %u: member %u step %llu %s;", i, part.member,

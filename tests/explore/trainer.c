@@ -2,9 +2,9 @@
  * tests/explore/trainer.c - the training job: one rank per agent, steps in lockstep, and who starts
  * it again.
  *
- * What rank a holds at a step is a function of (life, a, step): `life` counts the starts of the job,
- * so an equal step of another life has other bytes. A rank begins a step once no other is behind,
- * and only after its copy of the last one is done or given up.
+ * What rank a holds at a step is a function of (life, a, step). `life` counts the starts of the
+ * job, so an equal step of another life has other bytes. A rank begins a step when no other rank is
+ * behind it, and when its copy of the last one is done or given up.
  */
 #include "tests/explore/explore.h"
 
@@ -24,9 +24,8 @@ trainer_manifest(uint32_t agent, struct cairn_generation generation, const uint6
                  uint64_t blocks, uint8_t **bytes, size_t *len)
 {
     uint64_t copy[SHARD_BLOCKS] = {0};
-    struct cairn_manifest_rank rank = {.rank = agent,
-                                       .world = world->setup.agents,
-                                       .region_bytes = blocks * CAIRN_BLOCK_BYTES};
+    struct cairn_manifest_rank rank = {
+        .rank = agent, .world = world->setup.agents, .region_bytes = blocks * CAIRN_BLOCK_BYTES};
     struct cairn_manifest_entry entry = {
         .slice = {.name = "w",
                   .dtype = CAIRN_U8,

@@ -194,7 +194,7 @@ static bool
 has_own_mail(void)
 {
     for (uint32_t a = 0; a < world->setup.agents; a++)
-        for (uint32_t class = 0; class < CHANNELS; class++)
+        for (uint32_t class = 0; class < CHANNELS; class ++)
             if (takes_events(a) && world->channels[a][a][class].first)
                 return true;
     return false;
@@ -278,8 +278,7 @@ world_faults(struct event next, bool all, struct event *out)
             add_fault(out, &count, FAULT_STOP, a, 0);
         if (left[FAULT_PAUSE] && !agents[a]->paused && (all || event_agent(next) == a))
             add_fault(out, &count, FAULT_PAUSE, a, 0);
-        if (left[FAULT_CANCEL] && world->trainers[a].phase != PHASE_IDLE &&
-            event_agent(next) == a)
+        if (left[FAULT_CANCEL] && world->trainers[a].phase != PHASE_IDLE && event_agent(next) == a)
             add_fault(out, &count, FAULT_CANCEL, a, 0);
         if (left[FAULT_SNAPSHOT] && (all || event_agent(next) == a))
             add_fault(out, &count, FAULT_SNAPSHOT, a, 0);
@@ -324,8 +323,8 @@ ask_operator(uint32_t a, enum cairn_operation operation)
 {
     struct cairn_event event = {.type = CAIRN_EVENT_OPERATOR};
 
-    event.as.op = (struct cairn_event_operator){.operation = operation,
-                                                .request = ++world->op_request};
+    event.as.op =
+        (struct cairn_event_operator){.operation = operation, .request = ++world->op_request};
     if (operation == CAIRN_OP_RESTORE) {
         world->op_pending = world->op_asked = true;
         world->op_agent = a;
@@ -510,11 +509,10 @@ world_hash(void)
                               (uint64_t)(world->commits_since_fault > 0) << 48);
     hash = hash_mix(hash, world->gang_epoch);
     for (uint32_t i = 0; i < FAULT_KINDS; i += 4)
-        hash = hash_mix(hash, (uint64_t)world->setup.faults[i] |
-                                  (uint64_t)world->setup.faults[i + 1] << 8 |
-                                  (uint64_t)world->setup.faults[i + 2] << 16 |
-                                  (uint64_t)(i + 3 < FAULT_KINDS ? world->setup.faults[i + 3] : 0)
-                                      << 24);
+        hash = hash_mix(
+            hash, (uint64_t)world->setup.faults[i] | (uint64_t)world->setup.faults[i + 1] << 8 |
+                      (uint64_t)world->setup.faults[i + 2] << 16 |
+                      (uint64_t)(i + 3 < FAULT_KINDS ? world->setup.faults[i + 3] : 0) << 24);
     return hash;
 }
 
@@ -524,9 +522,8 @@ static bool
 has_faults(void)
 {
     for (uint32_t i = 0; i < FAULT_KINDS; i++)
-        if (world->setup.faults[i] > 0 &&
-            !((i == FAULT_CANCEL || i == FAULT_DAMAGE) &&
-              world->commits >= (world->setup.asked ? 1 : 3)))
+        if (world->setup.faults[i] > 0 && !((i == FAULT_CANCEL || i == FAULT_DAMAGE) &&
+                                            world->commits >= (world->setup.asked ? 1 : 3)))
             return true;
     return false;
 }
@@ -584,14 +581,22 @@ void
 event_describe(struct event event, char *text, size_t bytes)
 {
     static const char *const kinds[] = {
-        "answer",   "down",    "up",    "message", "register", "copy", "captured", "kill the job",
-        "launch",   "begin",   "start", "resume",  "heal",     "tick", "stall",    "FAULT"};
-    static const char *const faults[] = {"crash",   "crash after a store", "long crash",
-                                         "crash, memory lost", "long crash, memory lost",
-                                         "crash, memory and disk lost", "session ends",
-                                         "session ends for long", "trainers start again from 0",
-                                         "operator restores", "trainers die, operator restores",
-                                         "pause", "trainer cancels", "blocks damaged",
+        "answer", "down",  "up",    "message", "register", "copy", "captured", "kill the job",
+        "launch", "begin", "start", "resume",  "heal",     "tick", "stall",    "FAULT"};
+    static const char *const faults[] = {"crash",
+                                         "crash after a store",
+                                         "long crash",
+                                         "crash, memory lost",
+                                         "long crash, memory lost",
+                                         "crash, memory and disk lost",
+                                         "session ends",
+                                         "session ends for long",
+                                         "trainers start again from 0",
+                                         "operator restores",
+                                         "trainers die, operator restores",
+                                         "pause",
+                                         "trainer cancels",
+                                         "blocks damaged",
                                          "operator asks for a generation"};
     char what[160] = "";
 
