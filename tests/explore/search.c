@@ -15,9 +15,9 @@
  *   - Another event is taken before the default one only if both are of the same agent, and the
  *     default one may be stalled, that is wait until nothing else can happen or until it is chosen.
  *     Events of two agents commute: each changes one agent's state, takes from that agent's
- *     channels and appends to others'. An event that another agent still has to cause can come first because
- *     the default one may be stalled. So every order that an agent can tell apart is reached, if
- *     with more deviations.
+ *     channels and appends to others'. An event that another agent still has to cause can come
+ *     first because the default one may be stalled. So every order that an agent can tell apart is
+ *     reached, if with more deviations.
  *   - A fault of an agent is tried right before events of that agent and before deliveries of what
  *     it sent: in between it commutes, too. What a crash takes is the agent's state and its
  *     channels.
