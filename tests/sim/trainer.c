@@ -4,9 +4,9 @@
  *
  * The state of rank r at step s is a pure function of (seed, life, step, member, block): `life`
  * counts the starts of the job, so that even an equal step of another life has other bytes (and an
- * intruder's life is one more than 2^32, see intruder.c). A rank says BEGIN after its update, copies
- * while the next step is computed, and may not update before
- * its copy is done or given up. When one rank is dead the others wait.
+ * intruder's life has one more bit, see intruder.c). A rank says BEGIN after its update, copies
+ * while the next step is computed, and may not update before its copy is done or given up. When one
+ * rank is dead the others wait.
  */
 #include "tests/sim/sim.h"
 
