@@ -27,13 +27,16 @@ judge_is_calm(const struct world *world)
            !network_unreliable(world);
 }
 
-/* What a rebuild made that a plan replaced is known to nobody, and made again. */
+/* What a rebuild made that a plan replaced is known to nobody, and made again. What was completed
+ * only now was not listed. */
 static bool
-has_captured(const struct node *node, struct cairn_generation generation, uint32_t member)
+has_captured(const struct world *world, const struct node *node, struct cairn_generation generation,
+             uint32_t member)
 {
     int part = stored_at(node, generation, member);
 
-    return part >= 0 && !node->stored[part].rebuilt;
+    return part >= 0 && !node->stored[part].rebuilt &&
+           node->stored[part].since_ns + 10 * SECOND_NS < world->now_ns;
 }
 
 /* A part that an agent holds which can answer, or will soon, is not rebuilt elsewhere. */
@@ -62,7 +65,8 @@ judge_plan(struct world *world, struct node *coordinator, const struct cairn_mes
         for (uint32_t a = 0; plan.holders[m] == UINT32_MAX && plan.targets[m] != UINT32_MAX &&
                              a < world->setup.agent_count;
              a++)
-            if (world->nodes[a].running && has_captured(&world->nodes[a], rebuild->generation, m) &&
+            if (world->nodes[a].running &&
+                has_captured(world, &world->nodes[a], rebuild->generation, m) &&
                 !judge_was_silent(world, &world->nodes[a]))
                 judge_fail(world, VERDICT_OTHER,
                            "agent %u rebuilds member %u of " GENERATION
