@@ -162,3 +162,10 @@ answer_pins(const struct answering *answering, struct cairn_generation *out)
     *out = answering->generation;
     return true;
 }
+
+bool
+answer_pins_for(const struct answering *answering, uint32_t coordinator, uint64_t attempt)
+{
+    return answering->mode == CAIRN_ASK_VERIFY && answering->coordinator == coordinator &&
+           attempt != 0 && answering->attempt == attempt;
+}

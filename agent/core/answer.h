@@ -51,5 +51,8 @@ bool answer_peer_down(struct answering *answering, uint32_t agent);
 bool answer_ends(struct answering *answering);
 /* True if a generation is pinned. */
 bool answer_pins(const struct answering *answering, struct cairn_generation *out);
+/* True if that coordinator's round holds the pin: its RELEASE, which is short, may overtake its
+ * REBUILD, which is long, and then the plan is void. */
+bool answer_pins_for(const struct answering *answering, uint32_t coordinator, uint64_t attempt);
 
 #endif

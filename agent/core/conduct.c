@@ -19,6 +19,12 @@ conduct_retention(const struct cairn_core *core)
                                   .fenced = membership->promised > membership->record.epoch};
 
     retention.pinned = answer_pins(&core->answering, &retention.pinned_generation);
+    if (CAIRN_PLANTED(&core->env, BUG_OWNER_DROPS) && membership->record.ready_roster) {
+        uint32_t own = cairn_roster_member_of(membership->record.ready_roster, core->options.self);
+
+        retention.own_is_hosted =
+            own != UINT32_MAX && membership->record.holders[own] != core->options.self;
+    }
     return retention;
 }
 
@@ -272,6 +278,7 @@ conduct_settle(struct cairn_core *core)
         if (conduct_leads(core))
             conduct_decision(core, &core->leader.decision, core->leader.refusal);
         retention = conduct_retention(core);
+        parts_retain(&core->env, &core->parts, &retention);
         conduct_outcome(
             core, run_grant(&core->env, &core->run, &core->parts, &core->membership, &retention));
     } while (conduct_leads(core) && core->leader.decision.serial > core->run.decision.serial);
@@ -395,7 +402,6 @@ collects(const struct cairn_core *core)
 void
 conduct_enter(struct cairn_core *core, bool restart)
 {
-    struct retention retention;
     cairn_err err = CAIRN_OK;
 
     run_enter(&core->run, restart);
@@ -410,8 +416,6 @@ conduct_enter(struct cairn_core *core, bool restart)
     core->env.actions->failed |= err != CAIRN_OK;
     if (err)
         return;
-    retention = conduct_retention(core);
-    parts_retain(&core->env, &core->parts, &retention);
     gather_own(core);
     connect_epoch(core);
     if (conduct_leads(core))
@@ -431,11 +435,8 @@ conduct_enter(struct cairn_core *core, bool restart)
 void
 conduct_fence(struct cairn_core *core)
 {
-    struct retention retention = conduct_retention(core);
-
     memset(core->level, 0, cairn_bitset_words(core->options.agent_count) * sizeof(uint64_t));
     repair_stop(&core->env, &core->repair, &core->parts, true);
-    parts_retain(&core->env, &core->parts, &retention);
 }
 
 void

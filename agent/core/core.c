@@ -241,16 +241,10 @@ take_operator(struct cairn_core *core, const struct cairn_event_operator *op)
 static void
 take_pin(struct cairn_core *core, const struct cairn_event_pin *pin)
 {
-    struct retention retention;
-
     for (uint32_t i = 0; i < CAIRN_PARTS_MAX; i++)
         if (core->parts.list[i].state == CAIRN_PART_COMPLETE &&
             generation_is(core->parts.list[i].generation, pin->generation))
             core->parts.list[i].spilling = pin->keep;
-    if (pin->keep)
-        return;
-    retention = conduct_retention(core);
-    parts_retain(&core->env, &core->parts, &retention);
 }
 
 static void

@@ -270,6 +270,23 @@ take_ask(struct cairn_core *core, const struct cairn_message *message)
     answer_ask(&core->env, &core->answering, &core->parts, &core->peers, &self, message);
 }
 
+static void
+take_rebuild(struct cairn_core *core, const struct cairn_message *message)
+{
+    const struct cairn_message_rebuild *rebuild = &message->as.rebuild;
+    struct cairn_message answer = env_message(&core->env, CAIRN_MSG_REBUILT, message->epoch);
+
+    if (answer_pins_for(&core->answering, message->from, rebuild->attempt)) {
+        repair_begin(&core->env, &core->repair, &core->parts, message);
+        return;
+    }
+    answer.as.rebuilt = (struct cairn_message_rebuilt){.attempt = rebuild->attempt,
+                                                       .plan = rebuild->plan,
+                                                       .member = UINT32_MAX,
+                                                       .err = CAIRN_AGAIN};
+    env_send(&core->env, message->from, &answer);
+}
+
 void
 receive(struct cairn_core *core, const struct cairn_event_message *event)
 {
@@ -328,7 +345,7 @@ receive(struct cairn_core *core, const struct cairn_event_message *event)
         repair_message(&core->env, &core->repair, &core->parts, message, event->payload_ok);
         break;
     case CAIRN_MSG_REBUILD:
-        repair_begin(&core->env, &core->repair, &core->parts, message);
+        take_rebuild(core, message);
         break;
     case CAIRN_MSG_ASK:
         take_ask(core, message);
