@@ -344,7 +344,7 @@ fault_heal(struct world *world)
     world->network.damage_per_thousand = 0;
     world->network.delay_ns_max = 0;
     world->progress_ns = world->now_ns;
-    world->admin.holds_until_ns = 0;
+    world->admin.holds_until_ns = world->admin.lost_answers = 0;
     for (uint32_t i = 0; i < world->setup.agent_count; i++) {
         struct node *node = &world->nodes[i];
 

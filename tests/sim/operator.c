@@ -324,7 +324,9 @@ operator_reply(struct world *world, struct node *node, const struct cairn_action
         restored(world, node, reply->generation.step);
         return;
     }
-    admin->lost_answers = reply->err == CAIRN_LOST ? admin->lost_answers + 1 : 0;
+    /* Once everything has healed, what was asked for before does not count. */
+    if (!world->healed || admin->asked_ns > world->setup.faults_end_ns + 60 * SECOND_NS)
+        admin->lost_answers = reply->err == CAIRN_LOST ? admin->lost_answers + 1 : 0;
     if (world->healed && admin->lost_answers >= 4 &&
         world->now_ns > world->setup.faults_end_ns + 60 * SECOND_NS)
         admin->gave_up = true;
