@@ -1,6 +1,6 @@
 /*
- * agent/core/part_record.c - the record of a complete part, which makes memory describe itself; see
- * part.h.
+ * agent/core/part_record.c - complete parts: their record, which makes memory describe itself, and
+ * their comparison with its checksums; see part.h.
  *
  * Packed (little-endian): u32 version, generation (u64 epoch, step, run), u32 member, the roster,
  * per position of the group u64 length and the seal, per parity slot u64 count and the checksums of
@@ -8,6 +8,9 @@
  */
 #include "agent/core/part.h"
 
+#include "base/log.h"
+
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -58,6 +61,22 @@ part_store(struct env *env, const struct parts *parts, const struct part *part)
     action->as.store.bytes = bytes;
     action->as.store.bytes_len = writer.used_bytes;
     action->owned = bytes;
+    return CAIRN_OK;
+}
+
+cairn_err
+part_complete(struct env *env, struct parts *parts, struct part *part)
+{
+    cairn_err err = part_store(env, parts, part);
+
+    if (err)
+        return err;
+    part->state = CAIRN_PART_COMPLETE;
+    parts->version++;
+    for (uint32_t i = 0; CAIRN_PLANTED(env, BUG_DROP_EARLY) && i < CAIRN_PARTS_MAX; i++)
+        if (parts->list[i].state == CAIRN_PART_COMPLETE &&
+            generation_later(part->generation, parts->list[i].generation))
+            part_drop(env, parts, &parts->list[i], false);
     return CAIRN_OK;
 }
 
@@ -152,4 +171,85 @@ part_load(const struct cairn_core_options *options, struct parts *parts, uint32_
     else
         part->mending.memory_ready = true;
     return err;
+}
+
+/* ---- comparing with the checksums ---- */
+
+void
+parts_verify(struct env *env, struct parts *parts, struct cairn_generation generation,
+             uint64_t attempt)
+{
+    for (uint32_t i = 0; i < CAIRN_PARTS_MAX; i++) {
+        struct part *part = &parts->list[i];
+        struct cairn_action *action;
+
+        if (part->state != CAIRN_PART_COMPLETE || part->checked.attempt == attempt ||
+            (generation.step != 0 && !generation_is(part->generation, generation)))
+            continue;
+        part->checked.attempt = attempt;
+        part->checked.request = env_request(env);
+        action = env_act(env, CAIRN_ACTION_VERIFY);
+        if (!action)
+            return;
+        action->as.part.part = i;
+        action->as.part.request = part->checked.request;
+        action->as.part.generation = part->generation;
+        action->as.part.member = part->member;
+    }
+}
+
+void
+parts_verified(struct env *env, struct parts *parts, const struct cairn_event_answer *answer)
+{
+    struct part *part = answer->part < CAIRN_PARTS_MAX ? &parts->list[answer->part] : NULL;
+    size_t listed = answer->count < BAD_BLOCKS_MAX ? answer->count : BAD_BLOCKS_MAX;
+    struct cairn_bad_block *bad = NULL;
+
+    if (!part || part->state != CAIRN_PART_COMPLETE || part->checked.request == 0 ||
+        answer->request != part->checked.request ||
+        !generation_is(part->generation, answer->generation))
+        return;
+    if (listed)
+        bad = calloc(listed, sizeof *bad);
+    if (answer->err || (listed && !bad)) { /* it stays under way for this attempt: the
+                                            * coordinator's deadline decides */
+        part->checked.attempt = 0;
+        free(bad);
+        return;
+    }
+    if (listed) {
+        memcpy(bad, answer->bad, listed * sizeof *bad);
+        for (size_t i = 0; i < listed; i++)
+            bad[i].position = part->position;
+        CAIRN_LOG_AT(ERROR,
+                     "verify: damaged memory step=%" PRIu64 " member=%u blocks=%" PRIu64
+                     " (rebuilt from the other nodes if enough is left; test this node's memory)",
+                     part->generation.step, part->member, answer->count);
+    }
+    free(part->checked.bad);
+    part->checked.bad = bad;
+    part->checked.bad_count = answer->count;
+    part->checked.record_mended = false;
+    part->checked.request = 0;
+    if (answer->record_damaged) { /* this agent still knows all of it */
+        CAIRN_LOG_AT(ERROR,
+                     "verify: damaged record step=%" PRIu64
+                     " member=%u (written again; test this node's memory)",
+                     part->generation.step, part->member);
+        part->checked.record_mended = part_store(env, parts, part) == CAIRN_OK;
+    }
+}
+
+bool
+parts_are_verified(const struct parts *parts, struct cairn_generation generation, uint64_t attempt)
+{
+    for (uint32_t i = 0; i < CAIRN_PARTS_MAX; i++) {
+        const struct part *part = &parts->list[i];
+
+        if (part->state == CAIRN_PART_COMPLETE && part->checked.request != 0 &&
+            (part->checked.attempt >= attempt || part->checked.attempt == 0) &&
+            (generation.step == 0 || generation_is(part->generation, generation)))
+            return false;
+    }
+    return true;
 }

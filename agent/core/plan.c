@@ -1,5 +1,5 @@
 /*
- * agent/core/plan.c - a repair's plan; see repair.h.
+ * agent/core/plan.c - a repair's plan, and what its coordinator is told; see repair.h.
  *
  * Packed (little-endian): the roster, per member u32 holder and u32 target, u32 count of bad blocks,
  * per bad block u32 member, u8 area, u64 block in the area.
@@ -110,4 +110,34 @@ plan_has_work(const struct plan *plan, uint32_t member)
         if (plan->targets[group->members[p]] != UINT32_MAX)
             return true;
     return false;
+}
+
+void
+repair_report(struct env *env, const struct repair *repair, const struct part *part)
+{
+    struct cairn_message message = env_message(env, CAIRN_MSG_REBUILT, repair->epoch);
+
+    message.as.rebuilt = (struct cairn_message_rebuilt){
+        .attempt = repair->attempt,
+        .plan = repair->number,
+        .member = part->member,
+        .finished = part->state == CAIRN_PART_COMPLETE && !part->mending.missing,
+        .blocks = part->mending.written_blocks};
+    env_send(env, repair->coordinator, &message);
+}
+
+void
+repair_fail(struct env *env, struct repair *repair, uint32_t member, cairn_err err, bool proved)
+{
+    struct cairn_message message = env_message(env, CAIRN_MSG_REBUILT, repair->epoch);
+
+    if (repair->failed)
+        return; /* it knows */
+    message.as.rebuilt = (struct cairn_message_rebuilt){.attempt = repair->attempt,
+                                                        .plan = repair->number,
+                                                        .member = member,
+                                                        .proved = proved,
+                                                        .err = (uint32_t)err};
+    env_send(env, repair->coordinator, &message);
+    repair->failed = true;
 }

@@ -177,7 +177,8 @@ take_decision(struct cairn_core *core, const struct cairn_message *message)
     char refusal[CAIRN_REFUSAL_BYTES] = "";
     size_t len = min_u64(message->bytes_len, sizeof refusal - 1);
 
-    memcpy(refusal, message->bytes, len);
+    if (len > 0)
+        memcpy(refusal, message->bytes, len);
     conduct_decision(core, &message->as.decision.decision, refusal);
 }
 

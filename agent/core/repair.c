@@ -4,36 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-void
-repair_report(struct env *env, const struct repair *repair, const struct part *part)
-{
-    struct cairn_message message = env_message(env, CAIRN_MSG_REBUILT, repair->epoch);
-
-    message.as.rebuilt = (struct cairn_message_rebuilt){
-        .attempt = repair->attempt,
-        .plan = repair->number,
-        .member = part->member,
-        .finished = part->state == CAIRN_PART_COMPLETE && !part->mending.missing,
-        .blocks = part->mending.written_blocks};
-    env_send(env, repair->coordinator, &message);
-}
-
-void
-repair_fail(struct env *env, struct repair *repair, uint32_t member, cairn_err err, bool proved)
-{
-    struct cairn_message message = env_message(env, CAIRN_MSG_REBUILT, repair->epoch);
-
-    if (repair->failed)
-        return; /* it knows */
-    message.as.rebuilt = (struct cairn_message_rebuilt){.attempt = repair->attempt,
-                                                        .plan = repair->number,
-                                                        .member = member,
-                                                        .proved = proved,
-                                                        .err = (uint32_t)err};
-    env_send(env, repair->coordinator, &message);
-    repair->failed = true;
-}
-
 /* Drops REBUILDING parts, except those that the plan still wants here. */
 static void
 drop_unwanted(struct env *env, const struct repair *repair, struct parts *parts)

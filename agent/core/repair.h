@@ -14,7 +14,8 @@
  * answered is asked for again; writing a block twice changes nothing. A target that is not ready yet
  * takes nothing, and tells the group when it is. So nothing here needs a timer.
  *
- * repair.c begins and ends it, worker.c and target.c are the two roles, plan.c packs plans.
+ * repair.c begins and ends it, worker.c and target.c are the two roles, plan.c packs plans and tells
+ * the coordinator how far this agent is.
  */
 #ifndef CAIRN_AGENT_CORE_REPAIR_H
 #define CAIRN_AGENT_CORE_REPAIR_H
@@ -96,13 +97,13 @@ void repair_peer_up(struct env *env, struct repair *repair, struct parts *parts,
 
 /* ---- between the files of the repair ---- */
 
+/* True if a part of the group of a member is lost or damaged. */
+bool plan_has_work(const struct plan *plan, uint32_t member);
 /* Tells the coordinator how far a part is. */
 void repair_report(struct env *env, const struct repair *repair, const struct part *part);
 /* Tells it that this agent cannot go on; nothing new is begun. */
 void repair_fail(struct env *env, struct repair *repair, uint32_t member, cairn_err err,
                  bool proved);
-/* True if a part of the group of a member is lost or damaged. */
-bool plan_has_work(const struct plan *plan, uint32_t member);
 
 /* Makes a complete part a worker of its group. */
 CAIRN_MUST_CHECK cairn_err worker_add(struct env *env, struct repair *repair, struct parts *parts,

@@ -1,5 +1,5 @@
 /*
- * agent/process/letter.h - a message on its way, and what mail.c and mail_door.c share.
+ * agent/process/letter.h - a message on its way, and what mail_door.c needs of mail.c.
  *
  * The first byte of a transport's body is the kind, then come the bytes of agent/core/message.c,
  * service_message.c or agree.c. Blocks are the payload. A message that is longer than a body (a part
@@ -33,16 +33,10 @@ struct letter {
     uint8_t body[512];
 };
 
-/* ---- mail.c ---- */
 void letter_free(struct cairn_agent *agent, struct letter *letter);
 /* Sends what waits for a peer, as far as its session allows. */
 void mail_flush(struct cairn_agent *agent, uint32_t node);
 /* Frees what waits for a peer. */
 void mail_empty(struct cairn_agent *agent, struct mailbox *box);
-
-/* ---- mail_door.c: callbacks of the transport ---- */
-void mail_arrived(void *context, uint32_t from_node, const void *body, size_t body_len,
-                  const void *payload, size_t payload_len, uint64_t buffer);
-void mail_peer_changed(void *context, uint32_t node, bool up, uint64_t incarnation);
 
 #endif

@@ -1,17 +1,13 @@
-/* agent/process/mail.c - what is sent to other agents: queues and sessions; see mail.h and
- * letter.h. mail_door.c takes what arrives. */
+/* agent/process/mail.c - what is sent to other agents, and its queues; see mail.h and letter.h.
+ * mail_door.c opens the transport and takes what arrives. */
 #include "agent/process/mail.h"
 
 #include "agent/process/agent_state.h"
 #include "agent/process/agree.h"
-#include "agent/process/handlers.h"
 #include "agent/process/letter.h"
 #include "agent/process/memory.h"
-#include "agent/process/protocol.h"
 #include "agent/process/scratch.h"
-#include "agent/process/step.h"
 #include "base/log.h"
-#include "base/sha256.h"
 #include "transport/transport.h"
 
 #include <inttypes.h>
@@ -38,14 +34,6 @@ letter_fly(struct cairn_agent *agent, struct letter *letter)
     if (letter->next)
         letter->next->link = &letter->next;
     agent->mail.flying = letter;
-}
-
-static void
-letter_land(struct letter *letter)
-{
-    *letter->link = letter->next;
-    if (letter->next)
-        letter->next->link = letter->link;
 }
 
 /* ---- sending ---- */
@@ -314,176 +302,6 @@ mail_disconnect(struct cairn_agent *agent, uint32_t node)
         WARN, "peer: silent node=%u: no heartbeat for %u ms, its session is ended and made again",
         node, agent->config.dead_after_ms);
     cairn_transport_disconnect(agent->transport, node);
-}
-
-/* ---- from the transport ---- */
-
-static void
-on_sent(void *context, uint32_t node, uint64_t ticket, cairn_err err)
-{
-    struct cairn_agent *agent = context;
-    struct letter *letter = (struct letter *)(uintptr_t)ticket;
-
-    (void)err; /* if it is lost, the session has ended */
-    letter_land(letter);
-    letter_free(agent, letter);
-    mail_flush(agent, node);
-}
-
-static void
-on_writable(void *context, uint32_t node)
-{
-    mail_flush(context, node);
-}
-
-/* ---- the loop's side ---- */
-
-static void
-poll_transport(void *context)
-{
-    struct cairn_agent *agent = context;
-
-    agent->mail.due_ns = 0;
-    cairn_transport_poll(agent->transport, agent_now_ns(agent));
-    mail_deliver_self(agent);
-    agent->handlers->settle(agent);
-}
-
-static void
-transport_ready(void *context, int fd, uint32_t ready)
-{
-    (void)fd;
-    (void)ready;
-    poll_transport(context);
-}
-
-static bool
-transport_pending(void *context)
-{
-    struct cairn_agent *agent = context;
-    uint64_t now_ns = agent_now_ns(agent);
-    uint64_t due_ns = cairn_transport_due(agent->transport, now_ns);
-
-    if (due_ns <= now_ns)
-        return true;
-    if (due_ns != agent->mail.due_ns) { /* its own timeouts, and all it does where it has no
-                                         * descriptor */
-        agent->mail.due_ns = due_ns;
-        if (due_ns == UINT64_MAX)
-            cairn_timer_stop(agent->loop, &agent->mail.timer);
-        else
-            cairn_timer_start(agent->loop, &agent->mail.timer, due_ns);
-    }
-    return false;
-}
-
-/* Replaces a key that is too long for the transport by its digest, so that all of it counts. */
-static cairn_err
-shorten_key(uint8_t *key, size_t *key_len)
-{
-    struct cairn_sha256 *sha = NULL;
-    cairn_err err;
-
-    if (*key_len <= CAIRN_TRANSPORT_KEY_BYTES_MAX)
-        return CAIRN_OK;
-    err = cairn_sha256_create(&sha);
-    if (err)
-        return err;
-    cairn_sha256_update(sha, key, *key_len);
-    err = cairn_sha256_final(sha, key);
-    *key_len = CAIRN_SHA256_BYTES;
-    cairn_sha256_destroy(sha);
-    return err;
-}
-
-cairn_err
-mail_open(struct cairn_agent *agent)
-{
-    const struct cairn_config *config = &agent->config;
-    const char **addresses = calloc(config->node_count, sizeof *addresses);
-    uint8_t key[CAIRN_CONFIG_KEY_BYTES_MAX];
-    char error[CAIRN_CONFIG_ERROR_BYTES];
-    size_t key_len = 0;
-    struct cairn_transport_options options = {.provider = config->provider,
-                                              .bind_address = config->nodes[config->node].address,
-                                              .node = config->node,
-                                              .node_count = config->node_count,
-                                              .job_id = agent->job_id,
-                                              .incarnation = agent->incarnation,
-                                              .version = CAIRN_PROTOCOL_NEWEST,
-                                              .version_oldest = CAIRN_PROTOCOL_OLDEST,
-                                              .buffer_count = MAIL_BUFFERS,
-                                              .window = MAIL_WINDOW,
-                                              .on_message = mail_arrived,
-                                              .on_sent = on_sent,
-                                              .on_peer = mail_peer_changed,
-                                              .on_writable = on_writable,
-                                              .context = agent};
-    cairn_err err = CAIRN_NOMEM;
-
-    agent->mail.arriving_part = UINT32_MAX;
-    agent->mail.boxes = calloc(config->node_count, sizeof *agent->mail.boxes);
-    if (!addresses || !agent->mail.boxes)
-        goto done;
-    for (uint32_t i = 0; i < config->node_count; i++)
-        addresses[i] = config->nodes[i].address;
-    err = cairn_config_key_read(config, key, &key_len, error, sizeof error);
-    if (err) {
-        CAIRN_LOG_AT(ERROR, "%s", error);
-        goto done;
-    }
-    err = shorten_key(key, &key_len);
-    if (err)
-        goto done;
-    options.addresses = addresses;
-    options.key = key_len ? key : NULL;
-    options.key_len = key_len;
-    err = cairn_transport_open(&options, &agent->transport);
-    if (err)
-        goto done;
-    agent->mail.source = (struct cairn_loop_source){transport_pending, poll_transport, agent};
-    cairn_timer_init(&agent->mail.timer, poll_transport, agent);
-    err = cairn_loop_source_add(agent->loop, &agent->mail.source);
-    agent->mail.watched = !err;
-    if (!err && cairn_transport_fd(agent->transport) >= 0)
-        err = cairn_loop_fd_add(agent->loop, cairn_transport_fd(agent->transport), CAIRN_LOOP_READ,
-                                transport_ready, agent);
-done:
-    explicit_bzero(key, sizeof key);
-    free(addresses);
-    return err;
-}
-
-static void
-free_letters(struct cairn_agent *agent, struct letter *letter)
-{
-    while (letter) {
-        struct letter *next = letter->next;
-
-        letter_free(agent, letter);
-        letter = next;
-    }
-}
-
-void
-mail_close(struct cairn_agent *agent)
-{
-    if (agent->mail.watched) {
-        cairn_loop_source_remove(agent->loop, &agent->mail.source);
-        cairn_timer_stop(agent->loop, &agent->mail.timer);
-        cairn_loop_fd_remove(agent->loop, cairn_transport_fd(agent->transport));
-    }
-    cairn_transport_close(agent->transport);
-    agent->transport = NULL;
-    for (uint32_t i = 0; agent->mail.boxes && i < agent->config.node_count; i++) {
-        mail_empty(agent, &agent->mail.boxes[i]);
-        free(agent->mail.boxes[i].mismatch);
-    }
-    free_letters(agent, agent->mail.flying);
-    free_letters(agent, agent->mail.self_head);
-    agent->mail.flying = agent->mail.self_head = agent->mail.self_tail = NULL;
-    free(agent->mail.boxes);
-    agent->mail.boxes = NULL;
 }
 
 static uint32_t
