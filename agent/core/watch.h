@@ -2,14 +2,14 @@
  * agent/core/watch.h - why an agent starts a restore that nobody asked for, and how patient it is.
  *
  *   an unfinished restore   promised an epoch that is not activated: after claim_timeout, or at
- *                           once if the claimant is gone
+ *                           once if this agent is the claimant, or the claimant is gone
  *   the first epoch         nobody is known to have one: the lowest agent that is no spare
  *   memory is lost          this agent is blank, and was a member or held a part: at once
  *   a part is missing       a holder of the ready generation is dead for repair_after
  *   trainers elsewhere      the leader wants to take in agents that are no members
  *
  * One agent goes first, the others some time later, in case it cannot. After a try that has not
- * helped the pause doubles.
+ * helped the pause doubles. Pauses of different agents differ, so that two do not collide again.
  */
 #ifndef CAIRN_AGENT_CORE_WATCH_H
 #define CAIRN_AGENT_CORE_WATCH_H

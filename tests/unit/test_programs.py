@@ -310,7 +310,7 @@ class Fuzzers(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         with unittest.mock.patch.object(fuzzing, "POLL_S", 0.05):
             one = fuzzing.Fuzzer("fuzz_x", ["sh", "-c", code], executions, cpu_limit_s, stuck_s)
-            (done,) = fuzzing.Fuzzing([one], folder.name, 1).collect(60)
+            (done,) = fuzzing.Fuzzing([one], folder.name, 1).collect(300)
         return done
 
     def test_all_executions_are_done(self):
@@ -327,7 +327,7 @@ class Fuzzers(unittest.TestCase):
         self.assertEqual(self.fuzzer("echo stat::number_of_executed_units: 100; exit 1").status, 1)
 
     def test_an_endless_input_is_ended(self):
-        done = self.fuzzer("while :; do :; done", cpu_limit_s=0.2)
+        done = self.fuzzer("while :; do :; done", cpu_limit_s=0.02)
         self.assertNotEqual(done.status, 0)
         self.assertIn("of the processor", done.output)
 

@@ -139,12 +139,12 @@ blank(void **unused)
     assert_int_equal(due_within(LONG), 4 * BEAT);
     assert_string_equal(reason, "memory is lost");
     assert_false(request.joining);
-    assert_int_equal(due_within(LONG), 5 * BEAT); /* pauses double */
-    assert_int_equal(due_within(LONG), 6 * BEAT);
-    assert_int_equal(due_within(LONG), 8 * BEAT);
+    assert_int_equal(due_within(LONG), (4 + 4) * BEAT); /* pauses double, each agent's its own */
+    assert_int_equal(due_within(LONG), (4 + 8) * BEAT);
+    assert_int_equal(due_within(LONG), (4 + 16) * BEAT);
     for (int i = 0; i < 20; i++)
         (void)due_within(LONG);
-    assert_int_equal(due_within(LONG), 4 * BEAT + 8 * CLAIM);
+    assert_int_equal(due_within(LONG), (4 + 3) * BEAT + 8 * CLAIM);
     done(NULL);
     start(4, true); /* a spare that held nothing */
     membership.blank = true;
@@ -170,9 +170,9 @@ fenced(void **unused)
     set_alive(1 << 3);
     assert_int_equal(due_within(LONG), BEAT);
     done(NULL);
-    start(3, true); /* its own */
+    start(3, true); /* its own: the claimant goes first */
     membership.promised = 0x20003;
-    assert_int_equal(due_within(LONG), CLAIM);
+    assert_int_equal(due_within(LONG), BEAT);
     done(NULL);
     start(3, true); /* a blank one leaves it to the claimant */
     membership.promised = 0x20000;
