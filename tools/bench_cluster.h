@@ -28,7 +28,7 @@ struct cairn_bench_cluster_options {
 /* What a trainer says after a command. */
 struct cairn_bench_answer {
     cairn_err err;
-    bool right; /* a restore: every byte is what it should be */
+    bool right; /* a restore: every byte is what it should be; a step: it was captured */
     double seconds;
     struct cairn_client_stats stats;
     struct cairn_restored restored;
@@ -55,17 +55,20 @@ void cairn_bench_cluster_close(struct cairn_bench_cluster *cluster);
 CAIRN_MUST_CHECK cairn_err cairn_bench_cluster_train(struct cairn_bench_cluster *cluster);
 
 /*
- * Has every trainer write the state of `step`, begin a snapshot, train on for step_ns and fence;
- * waits until every agent has committed the generation. *seconds: the longest time of an agent from
- * its trainer's begin to the commit. *cpu: of all processes, from before the first begin to after
- * the last commit. CAIRN_TIMEOUT.
+ * Has every trainer write the state of the step after *step, begin a snapshot, train on for step_ns
+ * and fence; waits until every agent has committed the generation. Agents skip a step that begins
+ * before all of them know that they must capture it, so steps are tried until one is captured
+ * everywhere: *step is that one, and nothing is counted of those before it. *seconds: the longest
+ * time of an agent from its trainer's begin to the commit. *cpu: of all processes, from before the
+ * first begin to after the last commit. CAIRN_TIMEOUT.
  */
 CAIRN_MUST_CHECK cairn_err cairn_bench_cluster_step(struct cairn_bench_cluster *cluster,
-                                                    uint64_t step, uint64_t step_ns,
+                                                    uint64_t *step, uint64_t step_ns,
                                                     struct cairn_bench_cpu *cpu, double *seconds);
 
 /* Kills all trainers, and the agents of the nodes in `lost` (a set) with their memory; starts blank
- * agents in their place and waits until all agents hear each other. */
+ * agents in their place and waits until node 0 is connected to all others. A blank agent repairs
+ * itself two heartbeats later at the earliest: restore before. */
 CAIRN_MUST_CHECK cairn_err cairn_bench_cluster_lose(struct cairn_bench_cluster *cluster,
                                                     uint64_t lost);
 

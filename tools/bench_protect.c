@@ -51,11 +51,13 @@ static cairn_err
 run_rounds(struct cairn_bench_cluster *cluster, uint32_t count, struct rounds *out)
 {
     struct cairn_bench_cpu cpu;
+    uint64_t step = 0;
     double seconds;
-    cairn_err err = cairn_bench_cluster_step(cluster, 1, step_ns, &cpu, &seconds); /* warms up */
+    cairn_err err = cairn_bench_cluster_step(cluster, &step, step_ns, &cpu, &seconds);
 
+    /* That one warmed up. */
     for (uint32_t i = 0; !err && i < count; i++) {
-        err = cairn_bench_cluster_step(cluster, i + 2, step_ns, &cpu, &seconds);
+        err = cairn_bench_cluster_step(cluster, &step, step_ns, &cpu, &seconds);
         if (err)
             break;
         out->agents_cpu_s[i] = cpu.agents;

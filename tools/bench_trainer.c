@@ -82,6 +82,25 @@ pause_ns(uint64_t duration_ns)
         continue;
 }
 
+static cairn_err
+take_step(struct cairn_client *client, const struct cairn_bench_command *command, bool *captured)
+{
+    struct cairn_client_stats before = {CAIRN_CLIENT_STATS_INIT}, after = before;
+    cairn_err err = cairn_client_stats_read(client, &before);
+
+    if (!err)
+        err = cairn_snapshot_begin(client, command->step);
+    pause_ns(command->step_ns);
+    if (!err)
+        err = cairn_snapshot_fence(client, CAIRN_FENCE_ALL);
+    if (err == CAIRN_AGAIN) /* skipped */
+        err = CAIRN_OK;
+    if (!err)
+        err = cairn_client_stats_read(client, &after);
+    *captured = !err && after.snapshots_captured > before.snapshots_captured;
+    return err;
+}
+
 static void
 obey(struct cairn_client *client, const struct cairn_bench_trainer *trainer,
      const struct state *state, const struct cairn_bench_command *command,
@@ -94,10 +113,7 @@ obey(struct cairn_client *client, const struct cairn_bench_trainer *trainer,
         fill(state, trainer->rank, command->step);
         break;
     case CAIRN_BENCH_ORDER_STEP:
-        answer->err = cairn_snapshot_begin(client, command->step);
-        pause_ns(command->step_ns);
-        if (!answer->err)
-            answer->err = cairn_snapshot_fence(client, CAIRN_FENCE_ALL);
+        answer->err = take_step(client, command, &answer->right);
         break;
     case CAIRN_BENCH_ORDER_RESTORE:
         answer->err = cairn_client_restore(client, &answer->restored);
