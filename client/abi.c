@@ -33,9 +33,10 @@ struct struct_type {
                    "the first version of a struct never changes");                                 \
     static const struct struct_type variable = {#type, #init_macro, first, sizeof(type), reserved}
 
+_Static_assert(sizeof(struct cairn_generation) == 16, "callers pass it without its size");
 DEFINE_TYPE(options_type, struct cairn_client_options, CAIRN_CLIENT_OPTIONS_INIT, agent_socket, 64,
             offsetof(struct cairn_client_options, reserved));
-DEFINE_TYPE(restored_type, struct cairn_restored, CAIRN_RESTORED_INIT, file_bytes, 64,
+DEFINE_TYPE(restored_type, struct cairn_restored, CAIRN_RESTORED_INIT, file_bytes, 56,
             offsetof(struct cairn_restored, reserved));
 DEFINE_TYPE(stats_type, struct cairn_client_stats, CAIRN_CLIENT_STATS_INIT, epoch, 104, 0);
 DEFINE_TYPE(slice_type, struct cairn_slice, CAIRN_SLICE_INIT, address, 256,

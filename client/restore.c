@@ -37,6 +37,13 @@ struct restore {
     struct client_sink *hung; /* a device still reads both, NULL: none does */
 };
 
+/* What the caller is told. */
+static struct cairn_generation
+public_name(struct cairn_generation_id generation)
+{
+    return (struct cairn_generation){.epoch = generation.epoch, .step = generation.step};
+}
+
 /* ---- what the service thread hands over ---- */
 
 cairn_err
@@ -369,7 +376,7 @@ run(struct restore *restore, struct cairn_restored *out)
     restore->hung = fill.hung;
     if (err)
         return err;
-    out->generation = restore->info.generation;
+    out->generation = public_name(restore->info.generation);
     out->bytes = fill.own_bytes + fill.fetched_bytes;
     out->local_bytes = fill.own_bytes;
     *(restore->info.source == CAIRN_SOURCE_FILES ? &out->file_bytes : &out->remote_bytes) =
@@ -520,7 +527,7 @@ cairn_client_list(struct cairn_client *client, cairn_list_fn *each, void *contex
         err = list_tensors(&restore, each, context);
     say_end(&restore, 0, err);
     if (!err && out)
-        *out = restore.info.generation;
+        *out = public_name(restore.info.generation);
     restore_fini(&restore);
     return err;
 }

@@ -41,6 +41,7 @@
 #define CAIRN_CLIENT_SESSION_H
 
 #include "cairn/client.h"
+#include "snapshot/generation.h"
 
 enum {
     CAIRN_SESSION_PROTOCOL = 5, /* in HELLO and WELCOME; 5: generations have a run, REGISTER a
@@ -136,14 +137,14 @@ struct cairn_session_begin {
 /* Blocks [first_block, first_block + count) of this rank's region, from its first byte on, are
  * captured. */
 struct cairn_session_piece {
-    struct cairn_generation generation;
+    struct cairn_generation_id generation;
     uint64_t first_block;
     uint32_t count; /* 1 … CAIRN_SESSION_PIECE_BLOCKS_MAX */
     uint64_t crcs[CAIRN_SESSION_PIECE_BLOCKS_MAX];
 };
 
 struct cairn_session_done {
-    struct cairn_generation generation;
+    struct cairn_generation_id generation;
 };
 
 struct cairn_session_cancel {
@@ -170,7 +171,7 @@ struct cairn_session_fetch {
 };
 
 struct cairn_session_restored {
-    struct cairn_generation generation;
+    struct cairn_generation_id generation;
     uint64_t bytes;
     cairn_err err;
 };
@@ -234,7 +235,7 @@ struct cairn_session_registered {
 
 struct cairn_session_grant {
     uint64_t step;
-    struct cairn_generation generation; /* its step is `step` */
+    struct cairn_generation_id generation; /* its step is `step` */
     uint32_t slot;
 };
 
@@ -245,7 +246,7 @@ struct cairn_session_skip {
 };
 
 struct cairn_session_drop {
-    struct cairn_generation generation;
+    struct cairn_generation_id generation;
     uint32_t reason;
 };
 
@@ -267,7 +268,7 @@ struct cairn_session_restore_info {
     uint32_t request;
     cairn_err err; /* CAIRN_NOT_FOUND: nothing to restore */
     char text[CAIRN_SESSION_TEXT_BYTES];
-    struct cairn_generation generation;
+    struct cairn_generation_id generation;
     uint32_t source; /* enum cairn_session_source */
     uint64_t window_bytes;
     uint32_t own_container; /* that lies in this node's memory from byte 0 of own_slot, or

@@ -48,7 +48,7 @@ read_err(struct cairn_reader *reader, cairn_err first)
 }
 
 static inline void
-write_generation(struct cairn_writer *writer, const struct cairn_generation *generation)
+write_generation(struct cairn_writer *writer, const struct cairn_generation_id *generation)
 {
     cairn_write_u64(writer, generation->epoch);
     cairn_write_u64(writer, generation->step);
@@ -56,7 +56,7 @@ write_generation(struct cairn_writer *writer, const struct cairn_generation *gen
 }
 
 static inline void
-read_generation(struct cairn_reader *reader, struct cairn_generation *generation)
+read_generation(struct cairn_reader *reader, struct cairn_generation_id *generation)
 {
     generation->epoch = cairn_read_u64(reader);
     generation->step = cairn_read_u64(reader);

@@ -314,7 +314,7 @@ client_take_drop(struct cairn_client *client, const struct cairn_session_drop *d
 
     pthread_mutex_lock(&client->lock);
     mine = client->report.active &&
-           cairn_generation_compare(client->report.generation, drop->generation) == 0;
+           cairn_generation_id_compare(client->report.generation, drop->generation) == 0;
     if (mine &&
         client->report.ended) { /* copied, but the pieces are not all sent: send none of them */
         client->report.result = CAIRN_AGAIN;

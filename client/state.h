@@ -106,7 +106,7 @@ struct client_report {
     bool active;
     bool ended;
     bool held; /* no DONE before the trainer confirms */
-    struct cairn_generation generation;
+    struct cairn_generation_id generation;
     uint64_t ready_blocks; /* their checksums are in tensors->crcs */
     uint64_t sent_blocks;
     cairn_err result;

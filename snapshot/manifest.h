@@ -24,6 +24,7 @@
 #ifndef CAIRN_SNAPSHOT_MANIFEST_H
 #define CAIRN_SNAPSHOT_MANIFEST_H
 
+#include "snapshot/generation.h"
 #include "snapshot/layout.h"
 
 struct cairn_manifest_rank {
@@ -51,7 +52,7 @@ struct cairn_manifest_entry {
 
 struct cairn_manifest {
     uint64_t job_id;
-    struct cairn_generation generation;
+    struct cairn_generation_id generation;
     uint32_t container;                /* this one's number */
     uint32_t container_count;          /* of the generation */
     uint64_t container_bytes;          /* a multiple of CAIRN_BLOCK_BYTES for a shard */

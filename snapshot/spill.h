@@ -83,22 +83,22 @@ enum { CAIRN_SPILL_DIR_NAME_BYTES = 48 };
  * Within an epoch the steps that are committed only grow.
  */
 static inline int
-cairn_spill_compare(struct cairn_generation a, struct cairn_generation b)
+cairn_spill_compare(struct cairn_generation_id a, struct cairn_generation_id b)
 {
     a.run = b.run = 0;
-    return cairn_generation_compare(a, b);
+    return cairn_generation_id_compare(a, b);
 }
 
 struct cairn_spilled {
-    struct cairn_generation generation;
+    struct cairn_generation_id generation;
     bool committed; /* its COMMIT is there and fits its index.json in size; cairn_universal_dir_open
                        checks the rest */
 };
 
-void cairn_spill_dir_name(struct cairn_generation generation,
+void cairn_spill_dir_name(struct cairn_generation_id generation,
                           char name[CAIRN_SPILL_DIR_NAME_BYTES]);
 /* False where it is not such a name. */
-bool cairn_spill_dir_parse(const char *name, struct cairn_generation *out);
+bool cairn_spill_dir_parse(const char *name, struct cairn_generation_id *out);
 
 /* Lists the generations, newest first; other names are passed over. The caller frees *list (NULL
  * where there is none). */
@@ -110,11 +110,12 @@ CAIRN_MUST_CHECK cairn_err cairn_spill_list(int spill_fd, struct cairn_spilled *
  * COMMIT left in it is removed first: what is written over is no checkpoint. The caller closes
  * *dir_fd.
  */
-CAIRN_MUST_CHECK cairn_err cairn_spill_dir_begin(int spill_fd, struct cairn_generation generation,
+CAIRN_MUST_CHECK cairn_err cairn_spill_dir_begin(int spill_fd,
+                                                 struct cairn_generation_id generation,
                                                  int *dir_fd);
 
 /* Removes a generation: its COMMIT first, durably, then the rest. CAIRN_NOT_FOUND. */
-CAIRN_MUST_CHECK cairn_err cairn_spill_remove(int spill_fd, struct cairn_generation generation);
+CAIRN_MUST_CHECK cairn_err cairn_spill_remove(int spill_fd, struct cairn_generation_id generation);
 
 /*
  * Keeps the newest `keep` committed generations (at least one, even with 0) and removes the older

@@ -19,7 +19,7 @@
 enum { COMMIT_BYTES_MAX = 128 };
 
 void
-cairn_spill_dir_name(struct cairn_generation generation, char name[CAIRN_SPILL_DIR_NAME_BYTES])
+cairn_spill_dir_name(struct cairn_generation_id generation, char name[CAIRN_SPILL_DIR_NAME_BYTES])
 {
     (void)snprintf(name, CAIRN_SPILL_DIR_NAME_BYTES, "e%" PRIu64 "-s%" PRIu64, generation.epoch,
                    generation.step);
@@ -43,9 +43,9 @@ parse_number(const char *text, char letter, uint64_t *out)
 }
 
 bool
-cairn_spill_dir_parse(const char *name, struct cairn_generation *out)
+cairn_spill_dir_parse(const char *name, struct cairn_generation_id *out)
 {
-    struct cairn_generation generation = {0};
+    struct cairn_generation_id generation = {0};
     char again[CAIRN_SPILL_DIR_NAME_BYTES];
     const char *at = parse_number(name, 'e', &generation.epoch);
 
@@ -103,7 +103,7 @@ newest_first(const void *a, const void *b)
 {
     const struct cairn_spilled *x = a, *y = b;
 
-    return cairn_generation_compare(y->generation, x->generation);
+    return cairn_generation_id_compare(y->generation, x->generation);
 }
 
 cairn_err
@@ -154,7 +154,7 @@ uncommit(int dir_fd)
 }
 
 cairn_err
-cairn_spill_dir_begin(int spill_fd, struct cairn_generation generation, int *dir_fd)
+cairn_spill_dir_begin(int spill_fd, struct cairn_generation_id generation, int *dir_fd)
 {
     char name[CAIRN_SPILL_DIR_NAME_BYTES];
     int fd = -1;
@@ -177,7 +177,7 @@ cairn_spill_dir_begin(int spill_fd, struct cairn_generation generation, int *dir
 }
 
 cairn_err
-cairn_spill_remove(int spill_fd, struct cairn_generation generation)
+cairn_spill_remove(int spill_fd, struct cairn_generation_id generation)
 {
     char name[CAIRN_SPILL_DIR_NAME_BYTES], **names = NULL;
     size_t count = 0;

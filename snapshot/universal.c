@@ -420,7 +420,7 @@ lay_out(const struct plan *plan, struct cairn_universal *out)
 cairn_err
 cairn_universal_plan(const struct cairn_layout *source, const uint32_t *writers,
                      uint32_t writer_count, const char *job, uint64_t job_id,
-                     struct cairn_generation generation, struct cairn_universal *out)
+                     struct cairn_generation_id generation, struct cairn_universal *out)
 {
     struct cairn_universal universal = {.job_id = job_id, .generation = generation};
     struct plan plan = {0};

@@ -68,7 +68,7 @@ struct cairn_universal_file {
 struct cairn_universal {
     char job[CAIRN_UNIVERSAL_JOB_BYTES_MAX];
     uint64_t job_id;
-    struct cairn_generation generation;
+    struct cairn_generation_id generation;
     struct cairn_universal_file *files;
     uint32_t file_count;
     uint32_t tensor_count;
@@ -89,7 +89,7 @@ void cairn_universal_fini(struct cairn_universal *universal); /* frees what it o
 CAIRN_MUST_CHECK cairn_err cairn_universal_plan(const struct cairn_layout *source,
                                                 const uint32_t *writers, uint32_t writer_count,
                                                 const char *job, uint64_t job_id,
-                                                struct cairn_generation generation,
+                                                struct cairn_generation_id generation,
                                                 struct cairn_universal *out);
 
 /* The first data_offset bytes of a file, freed by the caller. CAIRN_NOMEM. */

@@ -303,7 +303,10 @@ def begin_background(names):
             for gate in programs_of("style"):
                 BACKGROUND.begin(("style", gate), gate_command(gate))
         elif suite == "sim":
-            commands = {"sim": ["make", "-s", "sim"], "explore": ["make", "-s", "explore", "SECONDS=45"]}
+            commands = {
+                "sim": ["make", "-s", "sim"],
+                "explore": ["make", "-s", "explore", "SECONDS=45"],
+            }
             for name in programs_of("sim"):
                 BACKGROUND.begin(("sim", name), commands[name])
         elif binaries(suite) and (suite != "fuzz" or clang()):

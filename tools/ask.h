@@ -6,16 +6,16 @@
 
 #include "base/json.h"
 #include "cairn/err.h"
-#include "cairn/types.h"
+#include "snapshot/generation.h"
 #include "tools/tree.h"
 
 /* What is asked. */
 struct cairn_question {
-    const char *verb;               /* of the request: "status" */
-    const char *asker;              /* the verb under whose name it is said that nobody answers;
+    const char *verb;                  /* of the request: "status" */
+    const char *asker;                 /* the verb under whose name it is said that nobody answers;
                                      * NULL: `verb` */
-    const char *socket;             /* the agent's (tools/find_agent.h) */
-    struct cairn_generation wanted; /* step 0: none; the epoch as people name it */
+    const char *socket;                /* the agent's (tools/find_agent.h) */
+    struct cairn_generation_id wanted; /* step 0: none; the epoch as people name it */
     bool dry_run;
     bool fresh;           /* restore: begin an epoch with nothing */
     const char *to;       /* an absolute path, or NULL */

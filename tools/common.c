@@ -160,9 +160,9 @@ read_number(const char **text, uint64_t *out)
 }
 
 bool
-cairn_generation_parse(const char *text, struct cairn_generation *out)
+cairn_generation_parse(const char *text, struct cairn_generation_id *out)
 {
-    struct cairn_generation value = {0};
+    struct cairn_generation_id value = {0};
 
     if (!read_number(&text, &value.epoch) || *text++ != ':' || !read_number(&text, &value.step) ||
         *text != '\0')

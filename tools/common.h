@@ -6,7 +6,7 @@
 #define CAIRN_TOOLS_COMMON_H
 
 #include "cairn/err.h"
-#include "cairn/types.h"
+#include "snapshot/generation.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -49,7 +49,7 @@ bool cairn_output_parse(const char *text, bool *json);
 
 /* "E:S" as `cairn snapshots` prints it; false for anything else. The epoch is the number shown to
  * people. */
-bool cairn_generation_parse(const char *text, struct cairn_generation *out);
+bool cairn_generation_parse(const char *text, struct cairn_generation_id *out);
 
 /* "850 ns", "12.5 us", "3.20 ms", "4.1 s", "2 min 5 s", "3 h 4 min", "2 d 3 h". Returns out. */
 const char *cairn_show_duration(uint64_t duration_ns, char out[CAIRN_SHOWN_BYTES]);

@@ -17,7 +17,7 @@
 #define CAIRN_TOOLS_DEMO_H
 
 #include "base/clock.h"
-#include "cairn/types.h"
+#include "snapshot/generation.h"
 #include "tools/demo_job.h"
 #include "tools/demo_process.h"
 #include "tools/demo_tail.h"
@@ -61,7 +61,7 @@ struct demo_options {
 
 /* One recovery: from a fault to the first step after it. */
 struct demo_restore {
-    struct cairn_generation generation; /* its epoch as shown to people */
+    struct cairn_generation_id generation; /* its epoch as shown to people */
     bool from_files;
     uint64_t lost_steps;
     uint64_t rebuilt_bytes;

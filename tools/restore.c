@@ -334,7 +334,7 @@ cairn_verb_verify(int argc, char **argv)
 /* Polls until a generation of `step` or later is committed. */
 static int
 await_commit(const char *socket_path, uint64_t step, uint32_t timeout_ms,
-             struct cairn_generation *committed)
+             struct cairn_generation_id *committed)
 {
     struct cairn_clock clock = cairn_clock_system();
     uint64_t started_ns = cairn_clock_now_ns(&clock), waited_ns = 0;
@@ -384,7 +384,7 @@ static const char snapshot_about[] =
     "whatever the configured interval.";
 
 static void
-print_step(bool json, bool dry_run, uint64_t step, const struct cairn_generation *committed)
+print_step(bool json, bool dry_run, uint64_t step, const struct cairn_generation_id *committed)
 {
     if (json && committed)
         printf("{\"schema\":1,\"step\":%" PRIu64 ",\"committed\":{\"epoch\":%" PRIu64
@@ -420,7 +420,7 @@ cairn_verb_snapshot(int argc, char **argv)
         flags,          sizeof flags / sizeof *flags,
         false};
     struct cairn_question question = {.timeout_ms = SNAPSHOT_ANSWER_MS};
-    struct cairn_generation committed = {0};
+    struct cairn_generation_id committed = {0};
     struct cairn_found found;
     struct cairn_answer answer;
     uint32_t timeout_ms;

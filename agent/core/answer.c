@@ -63,7 +63,7 @@ unpin(struct answering *answering)
 bool
 answer_ends(struct answering *answering)
 {
-    struct cairn_generation unused;
+    struct cairn_generation_id unused;
 
     if (!answer_pins(answering, &unused))
         return false;
@@ -155,7 +155,7 @@ answer_peer_down(struct answering *answering, uint32_t agent)
 }
 
 bool
-answer_pins(const struct answering *answering, struct cairn_generation *out)
+answer_pins(const struct answering *answering, struct cairn_generation_id *out)
 {
     if (answering->attempt == 0 || answering->mode != CAIRN_ASK_VERIFY)
         return false;

@@ -21,8 +21,8 @@ enum { OWED_MAX = 8 }; /* coordinators at once; the one that waits longest loses
 struct owed {
     uint64_t attempt;
     uint32_t coordinator;
-    uint32_t mode;                      /* enum cairn_ask */
-    struct cairn_generation generation; /* step 0: all parts */
+    uint32_t mode;                         /* enum cairn_ask */
+    struct cairn_generation_id generation; /* step 0: all parts */
     uint64_t check; /* names the comparison here: two coordinators' attempts may be equal */
 };
 
@@ -30,7 +30,7 @@ struct answering {
     uint64_t attempt; /* of the newest VERIFY, which pins, or VERIFY_ALL, which does not; 0: none */
     uint32_t coordinator;
     uint32_t mode;
-    struct cairn_generation generation;
+    struct cairn_generation_id generation;
     struct owed owed[OWED_MAX]; /* oldest first */
     uint32_t owed_count;
 };
@@ -50,7 +50,7 @@ bool answer_peer_down(struct answering *answering, uint32_t agent);
 /* An epoch is active. Returns true if a pin ended. */
 bool answer_ends(struct answering *answering);
 /* True if a generation is pinned. */
-bool answer_pins(const struct answering *answering, struct cairn_generation *out);
+bool answer_pins(const struct answering *answering, struct cairn_generation_id *out);
 /* True if that coordinator's round holds the pin: its RELEASE, which is short, may overtake its
  * REBUILD, which is long, and then the plan is void. */
 bool answer_pins_for(const struct answering *answering, uint32_t coordinator, uint64_t attempt);

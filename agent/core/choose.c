@@ -11,7 +11,7 @@ enum { CONSIDERED_MAX = 32 };
 
 /* A generation of which somebody holds a part. */
 struct candidate {
-    struct cairn_generation generation;
+    struct cairn_generation_id generation;
     struct cairn_roster *roster; /* borrowed from an inventory */
 };
 
@@ -42,7 +42,7 @@ explain(struct listing *listing, const char *format, ...)
 }
 
 static void
-name_generation(struct listing *listing, struct cairn_generation generation)
+name_generation(struct listing *listing, struct cairn_generation_id generation)
 {
     explain(listing, "epoch %" PRIu64 " step %" PRIu64 ": ",
             generation.epoch >> EPOCH_CLAIMANT_BITS, generation.step);
@@ -50,7 +50,7 @@ name_generation(struct listing *listing, struct cairn_generation generation)
 
 uint32_t
 choose_holder(const struct inventory *inventories, uint32_t agent_count,
-              struct cairn_generation generation, uint32_t member)
+              struct cairn_generation_id generation, uint32_t member)
 {
     uint32_t best = UINT32_MAX, best_merit = 0;
 
@@ -60,8 +60,8 @@ choose_holder(const struct inventory *inventories, uint32_t agent_count,
 
         if (!part || part->bad_count > BAD_BLOCKS_MAX)
             continue;
-        merit = (part->roster->members[member].agent == a ? 2u : 1u) +
-                (part->bad_count == 0 ? 2u : 0u);
+        merit =
+            (part->roster->members[member].agent == a ? 2u : 1u) + (part->bad_count == 0 ? 2u : 0u);
         if (merit > best_merit) {
             best = a;
             best_merit = merit;
@@ -70,10 +70,10 @@ choose_holder(const struct inventory *inventories, uint32_t agent_count,
     return best;
 }
 
-struct cairn_generation
+struct cairn_generation_id
 choose_spilled(const struct inventory *inventories, uint32_t agent_count)
 {
-    struct cairn_generation newest = {0};
+    struct cairn_generation_id newest = {0};
 
     for (uint32_t a = 0; a < agent_count; a++)
         if (inventories[a].known && generation_later(inventories[a].self.spilled, newest))
@@ -170,7 +170,7 @@ never_committed(const struct listing *listing, const struct candidate *candidate
 }
 
 static bool
-is_excluded(const struct choice *choice, struct cairn_generation generation)
+is_excluded(const struct choice *choice, struct cairn_generation_id generation)
 {
     for (uint32_t i = 0; i < choice->excluded_count; i++)
         if (generation_is(choice->excluded[i], generation))
@@ -180,7 +180,7 @@ is_excluded(const struct choice *choice, struct cairn_generation generation)
 
 /* A spilled generation keeps its epoch and step only. */
 static bool
-is_older(struct cairn_generation a, struct cairn_generation b)
+is_older(struct cairn_generation_id a, struct cairn_generation_id b)
 {
     return a.epoch != b.epoch ? a.epoch < b.epoch : a.step < b.step;
 }
@@ -209,13 +209,13 @@ choice_clear(struct choice *choice)
     choice->roster = NULL;
     choice->err = CAIRN_LOST;
     choice->from_files = false;
-    choice->generation = (struct cairn_generation){0};
+    choice->generation = (struct cairn_generation_id){0};
     choice->lost_members = 0;
     choice->goes_back = false;
 }
 
 static void
-choose_from_memory(struct listing *listing, struct cairn_generation spilled, struct choice *out)
+choose_from_memory(struct listing *listing, struct cairn_generation_id spilled, struct choice *out)
 {
     for (uint32_t i = 0; i < listing->count; i++) {
         const struct candidate *candidate = &listing->list[i];
@@ -249,7 +249,7 @@ choose_from_memory(struct listing *listing, struct cairn_generation spilled, str
 
 void
 choose_generation(const struct inventory *inventories, uint32_t agent_count,
-                  struct cairn_generation spilled, struct choice *out, char *text,
+                  struct cairn_generation_id spilled, struct choice *out, char *text,
                   size_t text_bytes)
 {
     struct listing listing = {.inventories = inventories,

@@ -16,11 +16,11 @@ enum { EXCLUDED_MAX = 4 };
 struct choice {
     cairn_err err;   /* LOST: there is nothing to restore */
     bool from_files; /* it lies in the spill directory, not in memory */
-    struct cairn_generation generation;
+    struct cairn_generation_id generation;
     struct cairn_roster *roster; /* of `generation`, owned; NULL: not in memory */
     uint32_t lost_members;       /* whose parts must be rebuilt */
     bool goes_back; /* a newer generation may have been committed, and cannot be restored now */
-    struct cairn_generation excluded[EXCLUDED_MAX]; /* in: proved to be damaged beyond repair */
+    struct cairn_generation_id excluded[EXCLUDED_MAX]; /* in: proved to be damaged beyond repair */
     uint32_t excluded_count;
 };
 
@@ -32,13 +32,14 @@ void choice_clear(struct choice *choice);
  * first, but for what is excluded.
  */
 void choose_generation(const struct inventory *inventories, uint32_t agent_count,
-                       struct cairn_generation spilled, struct choice *out, char *text,
+                       struct cairn_generation_id spilled, struct choice *out, char *text,
                        size_t text_bytes);
 /* The newest generation that any inventory says is spilled. */
-struct cairn_generation choose_spilled(const struct inventory *inventories, uint32_t agent_count);
+struct cairn_generation_id choose_spilled(const struct inventory *inventories,
+                                          uint32_t agent_count);
 /* Who holds a member's part: undamaged ones first, then the member's own agent. UINT32_MAX:
  * nobody. */
 uint32_t choose_holder(const struct inventory *inventories, uint32_t agent_count,
-                       struct cairn_generation generation, uint32_t member);
+                       struct cairn_generation_id generation, uint32_t member);
 
 #endif

@@ -77,7 +77,7 @@ agent_above(const struct cairn_core *core)
 }
 
 static void
-drop_unfinished(struct cairn_core *core, struct cairn_generation generation)
+drop_unfinished(struct cairn_core *core, struct cairn_generation_id generation)
 {
     struct part *part = parts_find(&core->parts, generation, core->membership.self_member);
 
@@ -175,7 +175,7 @@ conduct_report(struct cairn_core *core)
 }
 
 void
-conduct_done(struct cairn_core *core, uint32_t child, struct cairn_generation generation,
+conduct_done(struct cairn_core *core, uint32_t child, struct cairn_generation_id generation,
              uint64_t begun)
 {
     struct cairn_message done = env_message(&core->env, CAIRN_MSG_DONE, generation.epoch);
@@ -227,7 +227,7 @@ send_decision(struct cairn_core *core, uint32_t to)
 }
 
 static void
-commit(struct cairn_core *core, struct cairn_generation generation)
+commit(struct cairn_core *core, struct cairn_generation_id generation)
 {
     struct part *part = parts_find(&core->parts, generation, core->membership.self_member);
     struct cairn_action *action = env_act(&core->env, CAIRN_ACTION_COMMITTED);
@@ -240,7 +240,7 @@ commit(struct cairn_core *core, struct cairn_generation generation)
 
 /* The decision asks for a later step or another run; what a run that ended left may still commit. */
 static bool
-is_aborted(const struct cairn_core *core, struct cairn_generation generation)
+is_aborted(const struct cairn_core *core, struct cairn_generation_id generation)
 {
     const struct cairn_decision *decision = &core->run.decision;
 
@@ -252,7 +252,7 @@ void
 conduct_decision(struct cairn_core *core, const struct cairn_decision *decision,
                  const char *refusal)
 {
-    struct cairn_generation committed = core->run.decision.committed;
+    struct cairn_generation_id committed = core->run.decision.committed;
     uint32_t self = core->membership.self_member, n = member_count(core);
     struct retention retention;
 
@@ -374,7 +374,7 @@ connect_epoch(struct cairn_core *core)
 static void
 gather_own(struct cairn_core *core)
 {
-    struct cairn_generation newest = {0};
+    struct cairn_generation_id newest = {0};
 
     for (uint32_t i = 0; i < CAIRN_PARTS_MAX; i++) {
         const struct part *part = &core->parts.list[i];

@@ -18,7 +18,7 @@ bool conduct_leads(const struct cairn_core *core);
 /* What became of the own part. */
 void conduct_outcome(struct cairn_core *core, struct outcome outcome);
 /* The subtree of `child` (or this member's own part) is done. */
-void conduct_done(struct cairn_core *core, uint32_t child, struct cairn_generation generation,
+void conduct_done(struct cairn_core *core, uint32_t child, struct cairn_generation_id generation,
                   uint64_t begun);
 /* A message of this agent or from below: to the leader, here or above. */
 void conduct_to_leader(struct cairn_core *core, const struct cairn_message *message);

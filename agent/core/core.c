@@ -96,7 +96,7 @@ cairn_core_destroy(struct cairn_core *core)
 /* ---- the local trainers ---- */
 
 static struct part *
-own_part(struct cairn_core *core, struct cairn_generation generation)
+own_part(struct cairn_core *core, struct cairn_generation_id generation)
 {
     return parts_find(&core->parts, generation, core->membership.self_member);
 }
@@ -250,7 +250,7 @@ take_pin(struct cairn_core *core, const struct cairn_event_pin *pin)
 static void
 take_spilled(struct cairn_core *core, const struct cairn_event_pin *spilled)
 {
-    const struct cairn_generation *new = &spilled->generation, *old = &core->spilled;
+    const struct cairn_generation_id *new = &spilled->generation, *old = &core->spilled;
 
     if (new->epoch > old->epoch || (new->epoch == old->epoch &&new->step > old->step))
         core->spilled = *new;

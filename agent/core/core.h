@@ -112,7 +112,7 @@ struct cairn_event_step {
 
 /* BLOCKS: captured blocks of the shard. */
 struct cairn_event_blocks {
-    struct cairn_generation generation;
+    struct cairn_generation_id generation;
     uint64_t first_block;
     uint64_t count;
     const uint64_t *crcs;
@@ -120,7 +120,7 @@ struct cairn_event_blocks {
 
 /* CAPTURED: all of that rank's region is captured. */
 struct cairn_event_captured {
-    struct cairn_generation generation;
+    struct cairn_generation_id generation;
     uint32_t rank;
 };
 
@@ -131,7 +131,7 @@ struct cairn_event_captured {
 struct cairn_event_answer {
     uint32_t part;
     uint64_t request;
-    struct cairn_generation generation;
+    struct cairn_generation_id generation;
     cairn_err err;        /* it could not be done */
     const uint8_t *bytes; /* SEALED: the packed manifest */
     size_t bytes_len;
@@ -156,7 +156,7 @@ struct cairn_event_operator {
 /* PIN: a spill reads the generation: keep it until it is unpinned. SPILLED: the newest generation
  * that is whole on durable storage. */
 struct cairn_event_pin {
-    struct cairn_generation generation;
+    struct cairn_generation_id generation;
     bool keep;
 };
 
@@ -289,7 +289,7 @@ struct cairn_action_store {
 struct cairn_action_part {
     uint32_t part;
     uint64_t request;
-    struct cairn_generation generation;
+    struct cairn_generation_id generation;
     uint32_t member;
     uint64_t blocks;
     uint64_t parity_blocks;
@@ -301,26 +301,26 @@ struct cairn_action_trainer {
     uint32_t rank;
     uint32_t part;
     uint64_t step;
-    struct cairn_generation generation; /* SKIP: what a restore would get */
+    struct cairn_generation_id generation; /* SKIP: what a restore would get */
     enum cairn_skip reason;
     uint64_t until_step; /* SKIP: the last step skipped for this reason, if known; else 0 */
 };
 
 struct cairn_action_committed {
-    struct cairn_generation generation;
+    struct cairn_generation_id generation;
     uint32_t part; /* UINT32_MAX: none here */
 };
 
 /* A new epoch. restart: trainers of older epochs are refused, and the core has forgotten them. */
 struct cairn_action_activated {
-    struct cairn_generation ready; /* step 0: none */
+    struct cairn_generation_id ready; /* step 0: none */
     bool restart;
 };
 
 struct cairn_action_reply {
     uint64_t request;
     cairn_err err;
-    struct cairn_generation generation;
+    struct cairn_generation_id generation;
     const char *text; /* owned by the action list */
 };
 
@@ -391,7 +391,7 @@ enum cairn_part_state {
 
 struct cairn_part_view {
     enum cairn_part_state state;
-    struct cairn_generation generation;
+    struct cairn_generation_id generation;
     uint32_t member;
     uint32_t position; /* in the group */
     bool committed;
@@ -408,20 +408,20 @@ struct cairn_part_view {
 
 /* Who blocks the generation that is due. */
 struct cairn_blocker {
-    struct cairn_generation generation; /* step 0: nothing is blocked */
-    uint32_t agent;                     /* who is not done */
-    uint32_t for_agent;                 /* whom it waits for; UINT32_MAX: nobody */
+    struct cairn_generation_id generation; /* step 0: nothing is blocked */
+    uint32_t agent;                        /* who is not done */
+    uint32_t for_agent;                    /* whom it waits for; UINT32_MAX: nobody */
     enum cairn_wait cause;
     uint64_t for_ms;
 };
 
 struct cairn_core_view {
     uint64_t promised;
-    uint64_t active;                   /* epoch; 0: none yet */
-    struct cairn_generation ready;     /* what a restore gets: restored, or the newest committed */
-    bool ready_from_files;             /* it lies in the spill directory, not in memory */
-    struct cairn_generation committed; /* newest of the active epoch */
-    const struct cairn_roster *roster; /* of the active epoch; NULL before the first */
+    uint64_t active;                  /* epoch; 0: none yet */
+    struct cairn_generation_id ready; /* what a restore gets: restored, or the newest committed */
+    bool ready_from_files;            /* it lies in the spill directory, not in memory */
+    struct cairn_generation_id committed;    /* newest of the active epoch */
+    const struct cairn_roster *roster;       /* of the active epoch; NULL before the first */
     const struct cairn_roster *ready_roster; /* of `ready`; NULL when none is in memory */
     uint64_t restart_epoch;                  /* the newest epoch that began with new trainers */
     uint32_t self_member;                    /* UINT32_MAX: no member */
@@ -444,7 +444,7 @@ struct cairn_outcome {
     enum cairn_operation operation;
     uint64_t request;
     cairn_err err;
-    struct cairn_generation generation;
+    struct cairn_generation_id generation;
     uint64_t epoch;
     uint64_t rebuilt_blocks; /* decoded for lost members, data and parity */
     uint64_t bad_blocks;
@@ -458,7 +458,7 @@ bool cairn_core_look_part(const struct cairn_core *core, uint32_t part,
                           struct cairn_part_view *out);
 bool cairn_core_alive(const struct cairn_core *core, uint32_t agent);
 /* The agent that holds a member's part of the ready generation, UINT32_MAX if unknown. */
-uint32_t cairn_core_holder(const struct cairn_core *core, struct cairn_generation generation,
+uint32_t cairn_core_holder(const struct cairn_core *core, struct cairn_generation_id generation,
                            uint32_t member);
 /* How many members' parts the ready generation has; 0 when none is ready in memory. */
 uint32_t cairn_core_ready_members(const struct cairn_core *core);

@@ -30,7 +30,7 @@ struct cairn_core {
     struct answering answering;
     struct restore restore;
     struct watch watch;
-    struct cairn_generation spilled;
+    struct cairn_generation_id spilled;
     uint64_t dropped_messages;
     bool announced; /* what adopted memory holds has been gathered */
 };

@@ -17,10 +17,10 @@
 struct env {
     const struct cairn_core_options *options;
     uint64_t now_ns;
-    const uint64_t *up; /* bitset of agents with a session; a message to another is dropped, and
+    const uint64_t *up;    /* bitset of agents with a session; a message to another is dropped, and
                          * sent when its session is up */
-    const uint64_t *level; /* bitset of agents with a session that have told, in it, that they are in
-                            * this agent's epoch: messages of the epoch go only to them */
+    const uint64_t *level; /* bitset of agents that said in this session that they are in this
+                            * agent's epoch: messages of the epoch go only to them */
     struct cairn_actions *actions;
     uint64_t next_request; /* numbers what the core asks for; use env_request */
 };
@@ -75,15 +75,15 @@ max_u64(uint64_t a, uint64_t b)
 }
 
 static inline bool
-generation_is(struct cairn_generation a, struct cairn_generation b)
+generation_is(struct cairn_generation_id a, struct cairn_generation_id b)
 {
-    return cairn_generation_compare(a, b) == 0;
+    return cairn_generation_id_compare(a, b) == 0;
 }
 
 static inline bool
-generation_later(struct cairn_generation a, struct cairn_generation b)
+generation_later(struct cairn_generation_id a, struct cairn_generation_id b)
 {
-    return cairn_generation_compare(a, b) > 0;
+    return cairn_generation_id_compare(a, b) > 0;
 }
 
 #endif

@@ -26,7 +26,7 @@ void
 gather_clear(struct gather *gather)
 {
     memset(gather->done, 0, cairn_bitset_words(gather->count) * sizeof(uint64_t));
-    gather->generation = (struct cairn_generation){0};
+    gather->generation = (struct cairn_generation_id){0};
     gather->begun = 0;
 }
 
@@ -44,7 +44,7 @@ gather_is_full(const struct env *env, const struct gather *gather, uint32_t memb
 
 bool
 gather_add(const struct env *env, struct gather *gather, uint32_t member, uint32_t child,
-           struct cairn_generation generation, uint64_t begun)
+           struct cairn_generation_id generation, uint64_t begun)
 {
     if (generation_later(gather->generation, generation))
         return false;

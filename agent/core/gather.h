@@ -10,10 +10,10 @@
 #include "agent/core/env.h"
 
 struct gather {
-    struct cairn_generation generation; /* step 0: none */
-    uint64_t *done;                     /* bitset of children, and of the member itself */
-    uint32_t count;                     /* members of the epoch */
-    uint64_t begun;                     /* newest step begun below */
+    struct cairn_generation_id generation; /* step 0: none */
+    uint64_t *done;                        /* bitset of children, and of the member itself */
+    uint32_t count;                        /* members of the epoch */
+    uint64_t begun;                        /* newest step begun below */
 };
 
 /* Begins with an epoch of `count` members. CAIRN_NOMEM. */
@@ -23,7 +23,7 @@ void gather_fini(struct gather *gather);
 void gather_clear(struct gather *gather);
 /* `child` (or the member itself) is done. Returns true if now all of the subtree is. */
 bool gather_add(const struct env *env, struct gather *gather, uint32_t member, uint32_t child,
-                struct cairn_generation generation, uint64_t begun);
+                struct cairn_generation_id generation, uint64_t begun);
 /* All of `member`'s subtree is done. */
 bool gather_is_full(const struct env *env, const struct gather *gather, uint32_t member);
 

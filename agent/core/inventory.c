@@ -16,17 +16,17 @@
 enum { FLAG_BLANK = 1, FLAG_KNOWS = 2, FLAG_FROM_FILES = 4, FLAG_ROSTER = 8 };
 
 static void
-write_generation(struct cairn_writer *writer, struct cairn_generation generation)
+write_generation(struct cairn_writer *writer, struct cairn_generation_id generation)
 {
     cairn_write_u64(writer, generation.epoch);
     cairn_write_u64(writer, generation.run);
     cairn_write_u64(writer, generation.step);
 }
 
-static struct cairn_generation
+static struct cairn_generation_id
 read_generation(struct cairn_reader *reader)
 {
-    struct cairn_generation generation;
+    struct cairn_generation_id generation;
 
     generation.epoch = cairn_read_u64(reader);
     generation.run = cairn_read_u64(reader);
@@ -213,7 +213,7 @@ inventory_read(struct cairn_reader *reader, struct inventory *out)
 }
 
 const struct inventory_part *
-inventory_find(const struct inventory *inventory, struct cairn_generation generation,
+inventory_find(const struct inventory *inventory, struct cairn_generation_id generation,
                uint32_t member)
 {
     for (uint32_t i = 0; i < inventory->part_count; i++)

@@ -13,11 +13,11 @@ struct inventory_self {
     uint64_t promised;
     uint64_t active; /* epoch */
     bool blank;
-    bool knows;                        /* what it has promised */
-    struct cairn_generation committed; /* newest of the active epoch; step 0: none */
-    struct cairn_generation ready;     /* what a restore would get */
+    bool knows;                           /* what it has promised */
+    struct cairn_generation_id committed; /* newest of the active epoch; step 0: none */
+    struct cairn_generation_id ready;     /* what a restore would get */
     bool ready_from_files;
-    struct cairn_generation spilled;      /* newest in the spill directory; step 0: none */
+    struct cairn_generation_id spilled;   /* newest in the spill directory; step 0: none */
     uint32_t ranks;                       /* of its trainers; 0: it has none */
     uint32_t world;                       /* ranks of their job; 0: unknown */
     uint64_t blocks;                      /* of their shard */
@@ -27,7 +27,7 @@ struct inventory_self {
 
 /* A complete part. */
 struct inventory_part {
-    struct cairn_generation generation;
+    struct cairn_generation_id generation;
     uint32_t member;
     uint64_t largest_shard; /* blocks of the largest shard in its group */
     uint64_t bad_count;     /* blocks that the last comparison found damaged */
@@ -55,6 +55,6 @@ void inventory_fini(struct inventory *inventory);
 void inventory_forget_part(struct inventory *inventory, uint32_t index);
 /* The part of a member in a generation; NULL: it is not here. */
 const struct inventory_part *inventory_find(const struct inventory *inventory,
-                                            struct cairn_generation generation, uint32_t member);
+                                            struct cairn_generation_id generation, uint32_t member);
 
 #endif

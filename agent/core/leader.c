@@ -74,7 +74,7 @@ decide(const struct env *env, struct leader *leader, const struct membership *me
         decision->run = 0;
     decision->next = leader->assembled ? choose_next(env, leader, membership) : 0;
     if (decision->next != 0)
-        leader->floor = (struct cairn_generation){
+        leader->floor = (struct cairn_generation_id){
             .epoch = membership->record.epoch, .run = decision->run, .step = decision->next};
     decision->serial = env->options->incarnation + ++leader->counter;
     leader->due.since_ns = env->now_ns;
@@ -227,7 +227,7 @@ begin_audit(struct env *env, struct leader *leader, const struct membership *mem
 }
 
 static bool
-lists(const struct cairn_message_report *report, struct cairn_generation generation)
+lists(const struct cairn_message_report *report, struct cairn_generation_id generation)
 {
     return generation_is(report->complete0, generation) ||
            generation_is(report->complete1, generation) ||
@@ -243,8 +243,8 @@ static void
 learn_committed(struct leader *leader)
 {
     const struct cairn_message_report *own = &leader->reports.members[0];
-    const struct cairn_generation candidates[] = {own->complete3, own->complete2, own->complete1,
-                                                  own->complete0};
+    const struct cairn_generation_id candidates[] = {own->complete3, own->complete2, own->complete1,
+                                                     own->complete0};
 
     for (uint32_t i = 0; i < CAIRN_OWN_SLOTS_MAX; i++) {
         bool everywhere = generation_later(candidates[i], leader->decision.committed) &&
@@ -330,7 +330,7 @@ leader_audited(struct env *env, struct leader *leader, const struct membership *
 
 void
 leader_done(struct env *env, struct leader *leader, const struct membership *membership,
-            struct cairn_generation generation, uint64_t begun)
+            struct cairn_generation_id generation, uint64_t begun)
 {
     struct due *due = &leader->due;
 
@@ -450,9 +450,9 @@ leader_blocker(const struct leader *leader, const struct membership *membership,
         member = next;
         at = &leader->waiting[next];
     }
-    out->generation = (struct cairn_generation){.epoch = membership->record.epoch,
-                                                .run = leader->decision.run,
-                                                .step = leader->decision.next};
+    out->generation = (struct cairn_generation_id){.epoch = membership->record.epoch,
+                                                   .run = leader->decision.run,
+                                                   .step = leader->decision.next};
     out->agent = roster->members[member].agent;
     out->for_agent = at->for_agent;
     out->cause = at->cause;

@@ -40,8 +40,8 @@ struct waiting {
 struct leader {
     struct reports reports;
     struct audit audit;
-    struct cairn_decision decision; /* serial 0: this agent does not lead */
-    struct cairn_generation floor; /* older ones were aborted: late DONE does not commit them */
+    struct cairn_decision decision;   /* serial 0: this agent does not lead */
+    struct cairn_generation_id floor; /* older ones were aborted: late DONE does not commit them */
     char refusal[CAIRN_REFUSAL_BYTES];
     bool assembled; /* the run's trainers are still the same */
     bool auditing;
@@ -63,7 +63,7 @@ void leader_audited(struct env *env, struct leader *leader, const struct members
                     const struct cairn_tiling *tiling, const struct cairn_message *message);
 /* All members are done with a generation: it is committed, unless it is older than what is. */
 void leader_done(struct env *env, struct leader *leader, const struct membership *membership,
-                 struct cairn_generation generation, uint64_t begun);
+                 struct cairn_generation_id generation, uint64_t begun);
 void leader_abort(struct env *env, struct leader *leader, const struct membership *membership,
                   const struct cairn_message_abort *message);
 void leader_snapshot(struct env *env, struct leader *leader, const struct membership *membership,

@@ -97,7 +97,7 @@ cairn_core_alive(const struct cairn_core *core, uint32_t agent)
 }
 
 uint32_t
-cairn_core_holder(const struct cairn_core *core, struct cairn_generation generation,
+cairn_core_holder(const struct cairn_core *core, struct cairn_generation_id generation,
                   uint32_t member)
 {
     return generation_is(generation, core->membership.ready)

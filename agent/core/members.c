@@ -66,7 +66,7 @@ pick_target(const struct cairn_core_options *options, const struct inventory *in
 
 /* The damaged blocks of the holders; `out->bad` has room for all. */
 static void
-collect_bad(const struct inventory *inventories, struct cairn_generation generation,
+collect_bad(const struct inventory *inventories, struct cairn_generation_id generation,
             struct plan *out)
 {
     for (uint32_t m = 0; m < out->roster->member_count; m++) {
@@ -101,8 +101,7 @@ members_plan(const struct cairn_core_options *options, const struct inventory *i
     if (!plan.holders || !plan.targets || !plan.bad)
         goto done;
     for (uint32_t m = 0; m < count; m++) {
-        plan.holders[m] =
-            choose_holder(inventories, options->agent_count, choice->generation, m);
+        plan.holders[m] = choose_holder(inventories, options->agent_count, choice->generation, m);
         plan.targets[m] = UINT32_MAX;
     }
     err = CAIRN_OK;
@@ -200,9 +199,8 @@ lay_out(const struct cairn_core_options *options, const uint32_t *agents, uint32
     }
     free(domains);
     if (!err && parity < options->parity)
-        snprintf(text, text_bytes,
-                 "with %u nodes a group survives only %u loss%s, not %u: %s\n", count, parity,
-                 parity == 1 ? "" : "es", options->parity,
+        snprintf(text, text_bytes, "with %u nodes a group survives only %u loss%s, not %u: %s\n",
+                 count, parity, parity == 1 ? "" : "es", options->parity,
                  parity < wanted ? "the memory reserved for parity is too small until nodes return"
                                  : "there must be more nodes than losses");
     return err;

@@ -36,7 +36,7 @@ struct members_basis {
     const struct cairn_roster *old; /* NULL: none yet */
     uint64_t epoch;                 /* of `old` */
     const struct plan *plan;        /* of what is restored; NULL: nothing in memory */
-    struct cairn_generation generation;
+    struct cairn_generation_id generation;
 };
 
 /*

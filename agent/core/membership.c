@@ -274,7 +274,7 @@ membership_activate(struct env *env, struct membership *membership,
 /* ---- what a restore gets ---- */
 
 void
-membership_committed(struct membership *membership, struct cairn_generation generation)
+membership_committed(struct membership *membership, struct cairn_generation_id generation)
 {
     membership->ready = generation;
     membership->ready_from_files = false;

@@ -25,7 +25,7 @@ struct membership {
     bool blank;
     bool knows;                           /* what it has promised */
     struct cairn_roster *promised_roster; /* of the promised record, until an epoch is activated */
-    struct cairn_generation ready;        /* restored, or the newest committed since */
+    struct cairn_generation_id ready;     /* restored, or the newest committed since */
     bool ready_from_files;
     bool ready_is_own; /* `ready` was committed in this epoch: its members hold their own parts */
 };
@@ -67,7 +67,7 @@ enum activation membership_activate(struct env *env, struct membership *membersh
                                     const struct cairn_message *message);
 
 /* A generation of this epoch is committed. */
-void membership_committed(struct membership *membership, struct cairn_generation generation);
+void membership_committed(struct membership *membership, struct cairn_generation_id generation);
 /* Of the ready generation: its roster, NULL if it is not in memory; and who holds a member's part. */
 const struct cairn_roster *membership_ready_roster(const struct membership *membership);
 uint32_t membership_holder(const struct membership *membership, uint32_t member);

@@ -41,17 +41,17 @@ cairn_message_block_count(const struct cairn_message *message)
 /* ---- fields ---- */
 
 static void
-put_generation(struct cairn_writer *writer, struct cairn_generation generation)
+put_generation(struct cairn_writer *writer, struct cairn_generation_id generation)
 {
     cairn_write_u64(writer, generation.epoch);
     cairn_write_u64(writer, generation.step);
     cairn_write_u64(writer, generation.run);
 }
 
-static struct cairn_generation
+static struct cairn_generation_id
 get_generation(struct cairn_reader *reader)
 {
-    struct cairn_generation generation;
+    struct cairn_generation_id generation;
 
     generation.epoch = cairn_read_u64(reader);
     generation.step = cairn_read_u64(reader);

@@ -16,7 +16,7 @@
 
 #include "base/limits.h"
 #include "cairn/err.h"
-#include "cairn/types.h"
+#include "snapshot/generation.h"
 
 /*
  * A leader's decision: what is committed, and what to capture next. Decisions of one epoch are
@@ -26,7 +26,7 @@ struct cairn_decision {
     uint64_t serial; /* 0: none yet */
     uint64_t run;    /* 0: no run is assembled, so nothing may be captured */
     uint64_t next;   /* capture the first step begun at or after this one; 0: none is due */
-    struct cairn_generation committed; /* the epoch's newest; step 0: none */
+    struct cairn_generation_id committed; /* the epoch's newest; step 0: none */
 };
 
 /* POSITION: both sides, when a session begins. The header's epoch is the active one. */
@@ -273,7 +273,7 @@ enum cairn_ask {
 #define CAIRN_TYPE_U8 uint8_t
 #define CAIRN_TYPE_U32 uint32_t
 #define CAIRN_TYPE_U64 uint64_t
-#define CAIRN_TYPE_GENERATION struct cairn_generation
+#define CAIRN_TYPE_GENERATION struct cairn_generation_id
 #define CAIRN_TYPE_DECISION struct cairn_decision
 #define CAIRN_FIELD(type, name) CAIRN_TYPE_##type name;
 #define CAIRN_MESSAGE_STRUCT(symbol, value, member)                                                \

@@ -5,7 +5,7 @@
 #include <string.h>
 
 struct part *
-parts_find(struct parts *parts, struct cairn_generation generation, uint32_t member)
+parts_find(struct parts *parts, struct cairn_generation_id generation, uint32_t member)
 {
     for (uint32_t i = 0; i < CAIRN_PARTS_MAX; i++) {
         struct part *part = &parts->list[i];
@@ -53,7 +53,7 @@ part_fini(struct part *part)
 }
 
 cairn_err
-part_init(struct part *part, struct cairn_generation generation, uint32_t member,
+part_init(struct part *part, struct cairn_generation_id generation, uint32_t member,
           struct cairn_roster *roster, enum cairn_part_state state)
 {
     const struct cairn_roster_group *group = cairn_roster_group_of(roster, member);
@@ -91,7 +91,8 @@ erase_record(struct env *env, uint32_t index)
 /* True if a rebuilt part would take the last own slot that captures need once the repair is over.
  * Parts of other generations do not count: they go then. */
 static bool
-own_slots_full(const struct env *env, const struct parts *parts, struct cairn_generation generation)
+own_slots_full(const struct env *env, const struct parts *parts,
+               struct cairn_generation_id generation)
 {
     uint32_t taken = 0;
 
@@ -102,8 +103,8 @@ own_slots_full(const struct env *env, const struct parts *parts, struct cairn_ge
 }
 
 struct part *
-part_open(struct env *env, struct parts *parts, struct cairn_generation generation, uint32_t member,
-          struct cairn_roster *roster, enum cairn_part_state state, bool own)
+part_open(struct env *env, struct parts *parts, struct cairn_generation_id generation,
+          uint32_t member, struct cairn_roster *roster, enum cairn_part_state state, bool own)
 {
     uint32_t slots = env->options->slots;
     bool in_slot = own && (state == CAIRN_PART_OPEN || !own_slots_full(env, parts, generation));

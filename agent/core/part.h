@@ -96,7 +96,7 @@ struct checked {
 
 struct part {
     enum cairn_part_state state;
-    struct cairn_generation generation;
+    struct cairn_generation_id generation;
     uint32_t member;
     uint32_t position;
     struct cairn_roster *roster;
@@ -123,14 +123,14 @@ struct parts {
 
 /* The rule by which parts go; see parts_retain. */
 struct retention {
-    uint64_t active;                /* epoch */
-    struct cairn_decision decision; /* of the active epoch */
-    struct cairn_generation ready;  /* what the active epoch began with; step 0: nothing */
+    uint64_t active;                  /* epoch */
+    struct cairn_decision decision;   /* of the active epoch */
+    struct cairn_generation_id ready; /* what the active epoch began with; step 0: nothing */
     bool ready_from_files;
     uint32_t self_member;
     bool fenced; /* a newer epoch is promised */
     bool pinned; /* a coordinator has pinned pinned_generation */
-    struct cairn_generation pinned_generation;
+    struct cairn_generation_id pinned_generation;
     bool own_is_hosted; /* the record names another holder of the own part of `ready`; only
                          * BUG_OWNER_DROPS looks at it */
 };
@@ -148,7 +148,8 @@ part_slot_blocks(const struct part *part, uint32_t slot)
     return part->stripes.parity_blocks[cairn_slot_stripe(&part->geometry, part->position, slot)];
 }
 
-struct part *parts_find(struct parts *parts, struct cairn_generation generation, uint32_t member);
+struct part *parts_find(struct parts *parts, struct cairn_generation_id generation,
+                        uint32_t member);
 /* The part being captured or finished, or complete and not committed: one of the retention's
  * decision; NULL: none. */
 struct part *parts_in_flight(struct parts *parts, const struct retention *retention);
@@ -156,11 +157,11 @@ struct part *parts_in_flight(struct parts *parts, const struct retention *retent
  * A free slot for a part: own slots for the own member's captures, any that is large enough for a
  * repair, which leaves one own slot for captures. NULL: none, or no memory.
  */
-struct part *part_open(struct env *env, struct parts *parts, struct cairn_generation generation,
+struct part *part_open(struct env *env, struct parts *parts, struct cairn_generation_id generation,
                        uint32_t member, struct cairn_roster *roster, enum cairn_part_state state,
                        bool own);
 /* Fills a slot with an empty part. */
-CAIRN_MUST_CHECK cairn_err part_init(struct part *part, struct cairn_generation generation,
+CAIRN_MUST_CHECK cairn_err part_init(struct part *part, struct cairn_generation_id generation,
                                      uint32_t member, struct cairn_roster *roster,
                                      enum cairn_part_state state);
 /* Ends a part in any state. tell_trainers: they stop copying it. */
@@ -193,12 +194,12 @@ uint64_t part_parity_start(const struct part *part, uint32_t slot);
 void parts_retain(struct env *env, struct parts *parts, const struct retention *retention);
 
 /* VERIFY of complete parts: of one generation, or of all (step 0), once per attempt. */
-void parts_verify(struct env *env, struct parts *parts, struct cairn_generation generation,
+void parts_verify(struct env *env, struct parts *parts, struct cairn_generation_id generation,
                   uint64_t attempt);
 /* Takes VERIFIED. */
 void parts_verified(struct env *env, struct parts *parts, const struct cairn_event_answer *answer);
 /* True if no VERIFY for this attempt or a later one is under way. */
-bool parts_are_verified(const struct parts *parts, struct cairn_generation generation,
+bool parts_are_verified(const struct parts *parts, struct cairn_generation_id generation,
                         uint64_t attempt);
 
 #endif

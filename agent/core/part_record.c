@@ -137,7 +137,7 @@ part_load(const struct cairn_core_options *options, struct parts *parts, uint32_
           struct cairn_bytes record)
 {
     struct part *part = &parts->list[index];
-    struct cairn_generation generation;
+    struct cairn_generation_id generation;
     struct cairn_roster *roster = NULL;
     struct cairn_reader reader;
     uint32_t version, member;
@@ -176,7 +176,7 @@ part_load(const struct cairn_core_options *options, struct parts *parts, uint32_
 /* ---- comparing with the checksums ---- */
 
 void
-parts_verify(struct env *env, struct parts *parts, struct cairn_generation generation,
+parts_verify(struct env *env, struct parts *parts, struct cairn_generation_id generation,
              uint64_t attempt)
 {
     for (uint32_t i = 0; i < CAIRN_PARTS_MAX; i++) {
@@ -241,7 +241,8 @@ parts_verified(struct env *env, struct parts *parts, const struct cairn_event_an
 }
 
 bool
-parts_are_verified(const struct parts *parts, struct cairn_generation generation, uint64_t attempt)
+parts_are_verified(const struct parts *parts, struct cairn_generation_id generation,
+                   uint64_t attempt)
 {
     for (uint32_t i = 0; i < CAIRN_PARTS_MAX; i++) {
         const struct part *part = &parts->list[i];

@@ -375,7 +375,7 @@ write_rumors(const struct env *env, struct peers *peers, struct cairn_writer *wr
 
 static void
 beat_to(struct env *env, struct peers *peers, uint32_t to, uint64_t active,
-        struct cairn_generation committed)
+        struct cairn_generation_id committed)
 {
     struct cairn_message message = env_message(env, CAIRN_MSG_HEARTBEAT, active);
     uint8_t bytes[RUMORS_PER_BEAT * RUMOR_BYTES];
@@ -396,7 +396,8 @@ beat_to(struct env *env, struct peers *peers, uint32_t to, uint64_t active,
 }
 
 void
-peers_tick(struct env *env, struct peers *peers, uint64_t active, struct cairn_generation committed)
+peers_tick(struct env *env, struct peers *peers, uint64_t active,
+           struct cairn_generation_id committed)
 {
     uint32_t n = env->options->agent_count, self = env->options->self;
     bool first = peers->beat_ns == 0;

@@ -53,7 +53,7 @@ uint64_t peers_awake(struct env *env, struct peers *peers);
 void peers_up(struct env *env, struct peers *peers, uint32_t agent, uint64_t incarnation);
 void peers_down(struct env *env, struct peers *peers, uint32_t agent);
 void peers_tick(struct env *env, struct peers *peers, uint64_t active,
-                struct cairn_generation committed);
+                struct cairn_generation_id committed);
 void peers_heartbeat(struct env *env, struct peers *peers, const struct cairn_message *message);
 /* The newest incarnation of an agent that this one has met; of itself its own. */
 uint64_t peers_met(const struct env *env, const struct peers *peers, uint32_t agent);

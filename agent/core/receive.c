@@ -117,7 +117,7 @@ static void
 take_data(struct cairn_core *core, const struct cairn_event_message *event)
 {
     const struct cairn_message *message = event->message;
-    struct cairn_generation generation = message->as.data.generation;
+    struct cairn_generation_id generation = message->as.data.generation;
     struct retention retention;
     struct outcome outcome;
     struct part *part;
@@ -136,7 +136,7 @@ take_data(struct cairn_core *core, const struct cairn_event_message *event)
 static void
 take_seal(struct cairn_core *core, const struct cairn_message *message)
 {
-    struct cairn_generation generation = message->as.seal.generation;
+    struct cairn_generation_id generation = message->as.seal.generation;
     struct retention retention;
     struct outcome outcome;
     struct part *part;

@@ -7,7 +7,7 @@
 
 #include "agent/core/roster.h"
 #include "base/wire.h"
-#include "cairn/types.h"
+#include "snapshot/generation.h"
 
 #include <stdbool.h>
 
@@ -26,9 +26,9 @@ struct record_seen {
 };
 
 struct record {
-    uint64_t epoch;                /* 0: no record */
-    uint64_t restart_epoch;        /* the newest epoch that began with new trainers */
-    struct cairn_generation ready; /* step 0: the epoch begins with nothing */
+    uint64_t epoch;                   /* 0: no record */
+    uint64_t restart_epoch;           /* the newest epoch that began with new trainers */
+    struct cairn_generation_id ready; /* step 0: the epoch begins with nothing */
     bool ready_from_files;
     struct cairn_roster *ready_roster; /* of `ready`; NULL: not in memory */
     uint32_t *holders;                 /* [ready_roster->member_count]: agents */

@@ -67,7 +67,7 @@ struct repair {
     uint64_t attempt;
     uint64_t epoch;  /* in the headers of its messages */
     uint64_t number; /* of the plan */
-    struct cairn_generation generation;
+    struct cairn_generation_id generation;
     struct plan plan;
     struct repair_worker workers[CAIRN_PARTS_MAX];
     uint32_t worker_count;

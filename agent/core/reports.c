@@ -46,8 +46,8 @@ reports_take(struct reports *reports, const struct cairn_roster *roster,
         reports->known[member / 64] &= ~(UINT64_C(1) << (member % 64));
         return false;
     }
-    entry = member < reports->count ? &reports->members[member]
-                                    : late_entry(reports, report->agent);
+    entry =
+        member < reports->count ? &reports->members[member] : late_entry(reports, report->agent);
     if (!entry)
         return false;
     if (member < reports->count)

@@ -180,8 +180,8 @@ begin_claim(const struct scene *scene)
         .choice = &restore->choice,
         .plan = restore->rebuild.plan.roster ? &restore->rebuild.plan : NULL,
         .keeps = keeps(restore),
-        .restarts = !keeps(restore) ||
-                    (request->joining && CAIRN_PLANTED(scene->env, BUG_JOIN_RESTARTS)),
+        .restarts =
+            !keeps(restore) || (request->joining && CAIRN_PLANTED(scene->env, BUG_JOIN_RESTARTS)),
         .fleet = request->operation == CAIRN_OP_FLEET ? restore->fleet : NULL,
         .fleet_len = request->fleet_len};
     char text[256] = "";
@@ -239,7 +239,7 @@ begin_confirming(const struct scene *scene)
     }
     restore->state = RESTORE_CONFIRMING;
     restore->deadline_ns = scene->env->now_ns + scene->env->options->claim_timeout_ns;
-    ask_known(scene->env, &restore->ask, CAIRN_ASK_LIST, (struct cairn_generation){0});
+    ask_known(scene->env, &restore->ask, CAIRN_ASK_LIST, (struct cairn_generation_id){0});
 }
 
 /* Chooses again. False: the answers lead to another choice now. */
@@ -247,7 +247,7 @@ static bool
 choice_stands(const struct scene *scene)
 {
     struct restore *restore = scene->restore;
-    const struct cairn_generation before = restore->choice.generation;
+    const struct cairn_generation_id before = restore->choice.generation;
     const bool from_files = restore->choice.from_files;
     char unused[64]; /* the outcome keeps the text of the first choice */
 
@@ -265,8 +265,7 @@ holders_stand(const struct restore *restore)
     const struct plan *plan = &restore->rebuild.plan;
 
     for (uint32_t m = 0; plan->roster && m < plan->roster->member_count; m++) {
-        uint32_t holder =
-            plan->targets[m] != UINT32_MAX ? plan->targets[m] : plan->holders[m];
+        uint32_t holder = plan->targets[m] != UINT32_MAX ? plan->targets[m] : plan->holders[m];
 
         if (!inventory_find(&restore->ask.inventories[holder], restore->choice.generation, m))
             return false;
@@ -281,9 +280,8 @@ can_join(const struct scene *scene)
     uint32_t late[CAIRN_NODES_MAX];
 
     return !scene->restore->request.joining ||
-           (record->epoch != 0 &&
-            members_late(scene->env->options, scene->restore->ask.inventories, record->roster,
-                         record->epoch, late) > 0);
+           (record->epoch != 0 && members_late(scene->env->options, scene->restore->ask.inventories,
+                                               record->roster, record->epoch, late) > 0);
 }
 
 static void
@@ -291,8 +289,8 @@ confirmed(const struct scene *scene)
 {
     if (!can_join(scene))
         finish_with(scene, CAIRN_AGAIN, "not all ranks of the job are attached any more");
-    else if (!choice_stands(scene) || (!holders_stand(scene->restore) &&
-                                       !CAIRN_PLANTED(scene->env, BUG_CLAIM_EARLY)))
+    else if (!choice_stands(scene) ||
+             (!holders_stand(scene->restore) && !CAIRN_PLANTED(scene->env, BUG_CLAIM_EARLY)))
         try_again(scene, CAIRN_AGAIN, "what the agents hold changed meanwhile");
     else
         begin_claim(scene);
@@ -514,9 +512,8 @@ begin_listing(const struct scene *scene)
     claim_fini(&restore->claim);
     restore->attempts++;
     restore->state = RESTORE_LISTING;
-    restore->deadline_ns =
-        scene->env->now_ns + (verifies ? scene->env->options->rebuild_timeout_ns
-                                       : scene->env->options->claim_timeout_ns);
+    restore->deadline_ns = scene->env->now_ns + (verifies ? scene->env->options->rebuild_timeout_ns
+                                                          : scene->env->options->claim_timeout_ns);
     ask_everyone(scene->env, &restore->ask, scene->membership->record.epoch,
                  verifies ? CAIRN_ASK_VERIFY_ALL : CAIRN_ASK_LIST);
 }
@@ -532,8 +529,8 @@ expects_newcomers(const struct scene *scene)
     const struct restore_request *request = &scene->restore->request;
 
     return scene->membership->record.epoch == 0 ||
-           (!request->by_itself && (request->operation == CAIRN_OP_RESTORE ||
-                                    request->operation == CAIRN_OP_FRESH));
+           (!request->by_itself &&
+            (request->operation == CAIRN_OP_RESTORE || request->operation == CAIRN_OP_FRESH));
 }
 
 /* It is too early to believe bad news, or to rebuild what a silent agent may still hold. */
@@ -688,8 +685,8 @@ asked(const struct scene *scene)
     if (restore->state != RESTORE_LISTING && restore->state != RESTORE_VERIFYING &&
         restore->state != RESTORE_CONFIRMING)
         return;
-    if (!late && !ask_is_answered(scene->env, &restore->ask, scene->peers,
-                                  expects_newcomers(scene)))
+    if (!late &&
+        !ask_is_answered(scene->env, &restore->ask, scene->peers, expects_newcomers(scene)))
         return;
     if (restore->state == RESTORE_LISTING) {
         listed(scene);

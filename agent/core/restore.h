@@ -57,12 +57,12 @@ struct restore {
     struct restore_request request;
     uint8_t *fleet;
     uint32_t attempts;
-    uint64_t deadline_ns;         /* of the state */
-    uint64_t silence_until_ns;    /* then parts of silent agents count as lost */
+    uint64_t deadline_ns;      /* of the state */
+    uint64_t silence_until_ns; /* then parts of silent agents count as lost */
     struct ask ask;
     struct choice choice;
-    uint32_t excluded_from;       /* so many agents had answered when something was excluded */
-    uint64_t *no_room;            /* bitset of agents that cannot take parts */
+    uint32_t excluded_from; /* so many agents had answered when something was excluded */
+    uint64_t *no_room;      /* bitset of agents that cannot take parts */
     struct rebuild rebuild;
     struct claim claim;
     struct cairn_outcome outcome; /* of this restore, or the last one */

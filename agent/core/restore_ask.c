@@ -108,7 +108,7 @@ send_ask(struct env *env, const struct ask *ask, uint32_t only)
 }
 
 static void
-begin(struct env *env, struct ask *ask, enum cairn_ask mode, struct cairn_generation generation)
+begin(struct env *env, struct ask *ask, enum cairn_ask mode, struct cairn_generation_id generation)
 {
     memset(ask->answered, 0, cairn_bitset_words(ask->agent_count) * sizeof *ask->answered);
     ask->number = env_request(env);
@@ -126,11 +126,12 @@ ask_everyone(struct env *env, struct ask *ask, uint64_t epoch, enum cairn_ask mo
         inventory_fini(&ask->inventories[a]);
     ask->everyone = true;
     ask->epoch = epoch;
-    begin(env, ask, mode, (struct cairn_generation){0});
+    begin(env, ask, mode, (struct cairn_generation_id){0});
 }
 
 void
-ask_known(struct env *env, struct ask *ask, enum cairn_ask mode, struct cairn_generation generation)
+ask_known(struct env *env, struct ask *ask, enum cairn_ask mode,
+          struct cairn_generation_id generation)
 {
     ask->everyone = false;
     begin(env, ask, mode, generation);

@@ -15,7 +15,7 @@ struct ask {
     uint32_t agent_count;
     uint64_t number; /* of the round: an INVENTORY repeats it */
     enum cairn_ask mode;
-    struct cairn_generation generation;
+    struct cairn_generation_id generation;
     uint64_t epoch;                /* of the coordinator */
     bool everyone;                 /* the first round */
     uint64_t pinned;               /* number of the newest round that pinned; 0: none */
@@ -31,7 +31,7 @@ void ask_fini(struct ask *ask);
 void ask_everyone(struct env *env, struct ask *ask, uint64_t epoch, enum cairn_ask mode);
 /* Asks those that are known. LIST also tells them who has forgotten its promises. */
 void ask_known(struct env *env, struct ask *ask, enum cairn_ask mode,
-               struct cairn_generation generation);
+               struct cairn_generation_id generation);
 /* Asks an agent whose session begins, unless it has answered. */
 void ask_peer_up(struct env *env, struct ask *ask, uint32_t agent);
 /* Takes an INVENTORY; false: it is not of this round, or absurd. `promised`: the own promise. */

@@ -81,8 +81,7 @@ fill_record(const struct env *env, const struct claim_basis *basis, struct recor
     if (out->fleet_len > 0)
         memcpy(out->fleet, fleet, out->fleet_len);
     for (uint32_t m = 0; plan && m < plan->roster->member_count; m++)
-        out->holders[m] =
-            plan->targets[m] != UINT32_MAX ? plan->targets[m] : plan->holders[m];
+        out->holders[m] = plan->targets[m] != UINT32_MAX ? plan->targets[m] : plan->holders[m];
     for (uint32_t a = 0; a < n; a++)
         out->seen[a] = (struct record_seen){basis->ask->inventories[a].self.incarnation,
                                             basis->ask->inventories[a].version};

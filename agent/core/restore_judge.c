@@ -32,10 +32,10 @@ forget_superseded(const struct membership *membership, struct ask *ask)
                  !generation_is(inventory->parts[i].generation, record->ready)))
                 inventory_forget_part(inventory, i);
         if (self->active != record->epoch)
-            self->ready = self->committed = (struct cairn_generation){0};
+            self->ready = self->committed = (struct cairn_generation_id){0};
         if (self->spilled.epoch < record->restart_epoch &&
             !(record->ready_from_files && generation_is(self->spilled, record->ready)))
-            self->spilled = (struct cairn_generation){0};
+            self->spilled = (struct cairn_generation_id){0};
     }
 }
 
@@ -88,7 +88,7 @@ void
 judge_choose(const struct env *env, const struct membership *membership, struct ask *ask,
              bool keeps, struct choice *out, char *text, size_t text_bytes)
 {
-    struct cairn_generation spilled;
+    struct cairn_generation_id spilled;
     bool has_epoch = membership->record.epoch != 0;
 
     if (keeps && has_epoch)
@@ -141,7 +141,7 @@ judge_is_behind(const struct membership *membership, const struct ask *ask)
 void
 judge_forget_uncommitted(struct ask *ask)
 {
-    struct cairn_generation newest = {0};
+    struct cairn_generation_id newest = {0};
 
     for (uint32_t a = 0; a < ask->agent_count; a++)
         if (generation_later(ask->inventories[a].self.ready, newest))

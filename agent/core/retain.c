@@ -7,7 +7,7 @@
 
 /* Something later is committed, which every member holds. */
 static bool
-is_superseded(const struct retention *retention, struct cairn_generation generation)
+is_superseded(const struct retention *retention, struct cairn_generation_id generation)
 {
     return retention->decision.committed.step != 0 &&
            generation_later(retention->decision.committed, generation);
@@ -15,7 +15,7 @@ is_superseded(const struct retention *retention, struct cairn_generation generat
 
 /* The decision names another run or a later step. A decision that is not known aborts nothing. */
 static bool
-is_aborted(const struct retention *retention, struct cairn_generation generation)
+is_aborted(const struct retention *retention, struct cairn_generation_id generation)
 {
     const struct cairn_decision *decision = &retention->decision;
 
@@ -24,10 +24,10 @@ is_aborted(const struct retention *retention, struct cairn_generation generation
 }
 
 /* The oldest complete generation from before the active epoch; `newest` likewise. */
-static struct cairn_generation
-oldest_before(const struct parts *parts, uint64_t active, struct cairn_generation *newest)
+static struct cairn_generation_id
+oldest_before(const struct parts *parts, uint64_t active, struct cairn_generation_id *newest)
 {
-    struct cairn_generation oldest = {0};
+    struct cairn_generation_id oldest = {0};
 
     memset(newest, 0, sizeof *newest);
     for (uint32_t i = 0; i < CAIRN_PARTS_MAX; i++) {
@@ -57,7 +57,7 @@ complete_may_go(const struct env *env, const struct parts *parts, const struct p
                 const struct retention *retention)
 {
     bool ready_in_memory = retention->ready.step != 0 && !retention->ready_from_files;
-    struct cairn_generation oldest, newest;
+    struct cairn_generation_id oldest, newest;
 
     /* Someone reads it. */
     if (part->spilling || part->working ||

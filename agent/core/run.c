@@ -88,14 +88,14 @@ is_captured(const struct part *part)
 
 /* Lists a complete own part, newest first. */
 static void
-list_complete(struct cairn_message_report *report, struct cairn_generation generation)
+list_complete(struct cairn_message_report *report, struct cairn_generation_id generation)
 {
-    struct cairn_generation *list[] = {&report->complete0, &report->complete1, &report->complete2,
-                                       &report->complete3};
+    struct cairn_generation_id *list[] = {&report->complete0, &report->complete1,
+                                          &report->complete2, &report->complete3};
 
     for (uint32_t i = 0; i < CAIRN_OWN_SLOTS_MAX; i++)
         if (generation_later(generation, *list[i])) {
-            struct cairn_generation older = *list[i];
+            struct cairn_generation_id older = *list[i];
 
             *list[i] = generation;
             generation = older;
@@ -221,7 +221,7 @@ run_begin(struct env *env, struct run *run, const struct membership *membership,
 }
 
 static struct outcome
-abort_part(struct run *run, struct cairn_generation generation, enum cairn_abort reason)
+abort_part(struct run *run, struct cairn_generation_id generation, enum cairn_abort reason)
 {
     run->gave_up = true;
     return (struct outcome){.progress = {.abort = reason}, .generation = generation};
@@ -277,7 +277,7 @@ first_waiting(const struct run *run)
 /* Opens the own part of a generation that the decision asks for. */
 static struct part *
 open_part(struct env *env, struct run *run, struct parts *parts,
-          const struct membership *membership, struct cairn_generation generation,
+          const struct membership *membership, struct cairn_generation_id generation,
           struct outcome *outcome)
 {
     struct cairn_roster *roster = membership->record.roster;
@@ -305,10 +305,10 @@ open_part(struct env *env, struct run *run, struct parts *parts,
 }
 
 /* What a decision's generation is called here. */
-static struct cairn_generation
+static struct cairn_generation_id
 name_of(const struct run *run, const struct membership *membership, uint64_t step)
 {
-    return (struct cairn_generation){
+    return (struct cairn_generation_id){
         .epoch = membership->record.epoch, .run = run->decision.run, .step = step};
 }
 
@@ -378,7 +378,7 @@ run_grant(struct env *env, struct run *run, struct parts *parts,
 struct part *
 run_part_for(struct env *env, struct run *run, struct parts *parts,
              const struct membership *membership, const struct retention *retention,
-             struct cairn_generation generation, struct outcome *outcome)
+             struct cairn_generation_id generation, struct outcome *outcome)
 {
     struct part *part = parts_find(parts, generation, membership->self_member);
 

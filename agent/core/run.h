@@ -54,7 +54,7 @@ struct run {
 /* What a member tells the leader, or what the caller does with its part. */
 struct outcome {
     struct progress progress;
-    struct cairn_generation generation;
+    struct cairn_generation_id generation;
 };
 
 void run_init(struct run *run);
@@ -85,6 +85,6 @@ struct outcome run_grant(struct env *env, struct run *run, struct parts *parts,
  * at the door, or *outcome says why it aborts. */
 struct part *run_part_for(struct env *env, struct run *run, struct parts *parts,
                           const struct membership *membership, const struct retention *retention,
-                          struct cairn_generation generation, struct outcome *outcome);
+                          struct cairn_generation_id generation, struct outcome *outcome);
 
 #endif

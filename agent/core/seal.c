@@ -25,7 +25,7 @@ seal_fini(struct seal *seal)
 }
 
 cairn_err
-seal_pack(struct cairn_generation generation, uint32_t member, uint64_t shard_blocks,
+seal_pack(struct cairn_generation_id generation, uint32_t member, uint64_t shard_blocks,
           const uint64_t *crcs, const uint8_t *manifest, size_t manifest_len, struct seal *out)
 {
     struct seal seal = {0};
@@ -63,7 +63,7 @@ seal_pack(struct cairn_generation generation, uint32_t member, uint64_t shard_bl
 }
 
 cairn_err
-seal_parse(struct seal *seal, struct cairn_generation generation, uint32_t member)
+seal_parse(struct seal *seal, struct cairn_generation_id generation, uint32_t member)
 {
     struct cairn_reader reader;
     uint32_t manifest_len;
@@ -102,8 +102,8 @@ seal_parse(struct seal *seal, struct cairn_generation generation, uint32_t membe
 }
 
 void
-seal_take(struct seal *seal, struct cairn_generation generation, uint32_t member, uint64_t offset,
-          uint64_t total, const uint8_t *bytes, uint32_t len)
+seal_take(struct seal *seal, struct cairn_generation_id generation, uint32_t member,
+          uint64_t offset, uint64_t total, const uint8_t *bytes, uint32_t len)
 {
     if (seal->whole || total < SEAL_FIXED_BYTES || total > seal_bytes_max)
         return;

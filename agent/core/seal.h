@@ -7,7 +7,7 @@
 #define CAIRN_AGENT_CORE_SEAL_H
 
 #include "cairn/err.h"
-#include "cairn/types.h"
+#include "snapshot/generation.h"
 
 #include <stdbool.h>
 
@@ -23,16 +23,16 @@ struct seal {
 };
 
 void seal_fini(struct seal *seal);
-CAIRN_MUST_CHECK cairn_err seal_pack(struct cairn_generation generation, uint32_t member,
+CAIRN_MUST_CHECK cairn_err seal_pack(struct cairn_generation_id generation, uint32_t member,
                                      uint64_t shard_blocks, const uint64_t *crcs,
                                      const uint8_t *manifest, size_t manifest_len,
                                      struct seal *out);
 /* Parses seal->bytes once all are received; CAIRN_CORRUPT, CAIRN_NOMEM. */
-CAIRN_MUST_CHECK cairn_err seal_parse(struct seal *seal, struct cairn_generation generation,
+CAIRN_MUST_CHECK cairn_err seal_parse(struct seal *seal, struct cairn_generation_id generation,
                                       uint32_t member);
 /* Takes bytes [offset, offset + len) of a seal of `total` bytes, in order. A seal that turns out
  * damaged starts again from its first byte. */
-void seal_take(struct seal *seal, struct cairn_generation generation, uint32_t member,
+void seal_take(struct seal *seal, struct cairn_generation_id generation, uint32_t member,
                uint64_t offset, uint64_t total, const uint8_t *bytes, uint32_t len);
 /* True if blocks with these packed checksums are [first, first + count) of the shard. */
 bool seal_matches(const struct seal *seal, uint64_t first, uint32_t count, const uint8_t *crcs);

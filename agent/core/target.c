@@ -285,7 +285,7 @@ repair_finished(struct env *env, struct repair *repair, struct parts *parts,
 
 /* The part of this repair that a member of its group is sent something for. */
 static struct part *
-part_for(const struct repair *repair, struct parts *parts, struct cairn_generation generation,
+part_for(const struct repair *repair, struct parts *parts, struct cairn_generation_id generation,
          uint32_t member, uint64_t attempt)
 {
     if (attempt != repair->attempt || !generation_is(generation, repair->generation))

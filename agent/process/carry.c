@@ -28,7 +28,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const struct cairn_generation no_generation = {0};
+static const struct cairn_generation_id no_generation = {0};
 
 /* Blocks of a part's area. Parity goes by (parity slot = row, line). */
 static uint8_t *
@@ -213,7 +213,7 @@ carry_committed(struct cairn_agent *agent, const struct cairn_action_committed *
 {
     struct committed_time *commit =
         &agent->carry.commits[agent->carry.commit_count % COMMIT_TIMES_MAX];
-    bool timed = cairn_generation_compare(committed->generation, agent->carry.first_grant) == 0;
+    bool timed = cairn_generation_id_compare(committed->generation, agent->carry.first_grant) == 0;
 
     commit->generation = committed->generation;
     commit->wall_ns = cairn_clock_wall_ns(&agent->clock);
@@ -255,7 +255,7 @@ carry_close(struct cairn_agent *agent, const struct cairn_action_part *close)
 static void
 carry_grant(struct cairn_agent *agent, const struct cairn_action_trainer *grant)
 {
-    if (cairn_generation_compare(agent->carry.first_grant, grant->generation) != 0) {
+    if (cairn_generation_id_compare(agent->carry.first_grant, grant->generation) != 0) {
         agent->carry.first_grant = grant->generation;
         agent->carry.first_grant_ns = agent_now_ns(agent);
     }

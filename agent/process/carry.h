@@ -16,14 +16,14 @@ enum { COMMIT_TIMES_MAX = 64 };
 
 /* When a generation was committed, and how long that took. */
 struct committed_time {
-    struct cairn_generation generation;
+    struct cairn_generation_id generation;
     uint64_t wall_ns; /* 0: unused */
     uint64_t bytes;
     uint64_t protect_ns; /* from the first grant to the commit, 0 unknown */
 };
 
 struct carry {
-    struct cairn_generation first_grant; /* of the generation being captured */
+    struct cairn_generation_id first_grant; /* of the generation being captured */
     uint64_t first_grant_ns;
     struct committed_time commits[COMMIT_TIMES_MAX]; /* a ring: the newest is at commit_count - 1 */
     uint64_t commit_count;

@@ -114,7 +114,7 @@ struct check_job {
     struct cairn_agent *agent;
     uint32_t part;
     uint64_t request;
-    struct cairn_generation generation;
+    struct cairn_generation_id generation;
     bool verify; /* answer VERIFIED, else FINISHED */
     bool check_data;
     bool record_damaged;
@@ -284,7 +284,7 @@ struct host_job {
     struct cairn_agent *agent;
     uint32_t part;
     uint64_t request;
-    struct cairn_generation generation;
+    struct cairn_generation_id generation;
     uint64_t serial;
     uint64_t data_blocks, parity_blocks;
     struct cairn_memory_reserved reserved;

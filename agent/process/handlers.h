@@ -46,7 +46,7 @@ struct agent_handlers {
                     const uint8_t *payload, size_t payload_len);
 
     /* The job committed a generation. */
-    void (*committed)(struct cairn_agent *agent, struct cairn_generation generation);
+    void (*committed)(struct cairn_agent *agent, struct cairn_generation_id generation);
 
     /* The core answers an operation that an operator's request started. */
     void (*reply)(struct cairn_agent *agent, const struct cairn_action_reply *reply);

@@ -16,7 +16,7 @@
 #define CAIRN_AGENT_PROCESS_SERVICE_MESSAGE_H
 
 #include "cairn/err.h"
-#include "cairn/types.h"
+#include "snapshot/generation.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -44,7 +44,7 @@ struct cairn_service_message {
     uint32_t from; /* agent; the session's other side */
     uint32_t to;   /* agent */
     uint32_t verb; /* FETCH, SPILL and OPERATOR have several, in their own enumerations */
-    struct cairn_generation generation;
+    struct cairn_generation_id generation;
     uint32_t item; /* FETCH: member; SPILL: file */
     uint32_t block_count;
     uint32_t err; /* cairn_err */

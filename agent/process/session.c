@@ -27,7 +27,7 @@ strip(struct cairn_agent *agent, struct session *session)
 
     agent->handlers->session_leaves(agent, session);
     session_forget_region(session);
-    session->granted = (struct cairn_generation){0};
+    session->granted = (struct cairn_generation_id){0};
     session->held_back.step = 0;
     if (was_rank && !agent->stopping)
         session_tell_ranks(agent);
@@ -132,7 +132,7 @@ find_rank(struct cairn_agent *agent, uint32_t local_rank)
 
 /* Fills the blocks that belong to no rank with zeros, and tells the core their checksum. */
 static void
-fill_holes(struct cairn_agent *agent, struct cairn_generation generation, uint32_t slot)
+fill_holes(struct cairn_agent *agent, struct cairn_generation_id generation, uint32_t slot)
 {
     static uint8_t zeros[CAIRN_BLOCK_BYTES];
     uint64_t crc = cairn_crc64(0, zeros, sizeof zeros);
@@ -278,7 +278,7 @@ session_skip(struct cairn_agent *agent, const struct cairn_action_trainer *actio
 }
 
 void
-session_drop(struct cairn_agent *agent, struct cairn_generation generation)
+session_drop(struct cairn_agent *agent, struct cairn_generation_id generation)
 {
     struct cairn_session_drop drop = {.generation = generation, .reason = CAIRN_REASON_NOT_READY};
     struct cairn_session_skip skip = {.step = generation.step, .reason = CAIRN_REASON_BUSY};
@@ -290,12 +290,12 @@ session_drop(struct cairn_agent *agent, struct cairn_generation generation)
         if (!session_is_rank(session))
             continue;
         if (session->held_back.step &&
-            cairn_generation_compare(session->held_back.generation, generation) == 0) {
+            cairn_generation_id_compare(session->held_back.generation, generation) == 0) {
             session->held_back.step = 0;
             err = cairn_session_put_skip(&session->writer, &skip);
-        } else if (cairn_generation_compare(session->granted, generation) == 0) {
+        } else if (cairn_generation_id_compare(session->granted, generation) == 0) {
             /* `writing` stays, until it says so */
-            session->granted = (struct cairn_generation){0};
+            session->granted = (struct cairn_generation_id){0};
             err = cairn_session_put_drop(&session->writer, &drop);
         } else {
             continue;

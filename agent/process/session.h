@@ -60,8 +60,8 @@ struct session {
     uint64_t region_blocks;
     struct cairn_manifest_entry *entries; /* capture plan; its names are in `slices` */
     struct cairn_session_register slices;
-    struct cairn_generation granted; /* being captured, step 0: none */
-    uint32_t writing;                /* slots (a bit each) that it may be copying into */
+    struct cairn_generation_id granted; /* being captured, step 0: none */
+    uint32_t writing;                   /* slots (a bit each) that it may be copying into */
     struct cairn_session_grant
         held_back;         /* waits for another trainer's copy to stop; step 0: none */
     uint64_t held_back_ns; /* since when */
@@ -74,7 +74,7 @@ struct session {
 /* ---- actions of the core ---- */
 void session_grant(struct cairn_agent *agent, const struct cairn_action_trainer *action);
 void session_skip(struct cairn_agent *agent, const struct cairn_action_trainer *action);
-void session_drop(struct cairn_agent *agent, struct cairn_generation generation);
+void session_drop(struct cairn_agent *agent, struct cairn_generation_id generation);
 void session_epoch(struct cairn_agent *agent, uint64_t epoch, bool restart);
 
 /* ---- sending, and the end ---- */

@@ -272,7 +272,7 @@ take_piece(struct cairn_agent *agent, struct session *session,
         return;
     }
     if (!session_is_rank(session) ||
-        cairn_generation_compare(session->granted, piece.generation) != 0)
+        cairn_generation_id_compare(session->granted, piece.generation) != 0)
         return; /* given up meanwhile */
     if (piece.first_block > session->region_blocks ||
         piece.count > session->region_blocks - piece.first_block) {
@@ -334,7 +334,7 @@ take_begin(struct cairn_agent *agent, struct session *session,
 static void
 stop_copying(struct cairn_agent *agent, struct session *session, struct cairn_event *event)
 {
-    session->granted = (struct cairn_generation){0};
+    session->granted = (struct cairn_generation_id){0};
     session->held_back.step = 0;
     session->writing = 0;
     if (event && session_is_rank(session))
@@ -354,7 +354,7 @@ take_done(struct cairn_agent *agent, struct session *session,
         session->state = SESSION_CLOSING;
         return;
     }
-    wanted = cairn_generation_compare(session->granted, done.generation) == 0;
+    wanted = cairn_generation_id_compare(session->granted, done.generation) == 0;
     event.as.captured = (struct cairn_event_captured){done.generation, session->local_rank};
     stop_copying(agent, session, wanted ? &event : NULL); /* else it was given up meanwhile */
 }

@@ -57,12 +57,13 @@ fetch_open(struct cairn_agent *agent)
 /* ---- lookups ---- */
 
 bool
-fetch_find_part(const struct cairn_agent *agent, struct cairn_generation generation,
+fetch_find_part(const struct cairn_agent *agent, struct cairn_generation_id generation,
                 uint32_t member, uint32_t *index, struct cairn_part_view *out)
 {
     for (uint32_t i = 0; i < CAIRN_PARTS_MAX; i++)
         if (cairn_core_look_part(agent->core, i, out) && out->state == CAIRN_PART_COMPLETE &&
-            out->member == member && cairn_generation_compare(out->generation, generation) == 0) {
+            out->member == member &&
+            cairn_generation_id_compare(out->generation, generation) == 0) {
             *index = i;
             return true;
         }
@@ -134,7 +135,7 @@ manifest_from_own(struct fetcher *fetcher, uint32_t member)
 
         if (!cairn_core_look_part(fetcher->agent->core, i, &view) ||
             view.state != CAIRN_PART_COMPLETE ||
-            cairn_generation_compare(view.generation, fetcher->generation) != 0)
+            cairn_generation_id_compare(view.generation, fetcher->generation) != 0)
             continue;
         packed = cairn_core_peer_manifest(fetcher->agent->core, i, member, &len);
         if (!packed)
@@ -186,14 +187,14 @@ count_members(const struct fetcher *fetcher, const struct cairn_roster **table)
 
     *table = NULL;
     cairn_core_look(fetcher->agent->core, &view);
-    if (!view.ready_from_files && cairn_generation_compare(view.ready, fetcher->generation) == 0)
+    if (!view.ready_from_files && cairn_generation_id_compare(view.ready, fetcher->generation) == 0)
         return cairn_core_ready_members(fetcher->agent->core);
     for (uint32_t i = 0; i < CAIRN_PARTS_MAX; i++) {
         struct cairn_part_view part;
 
         if (cairn_core_look_part(fetcher->agent->core, i, &part) &&
             part.state == CAIRN_PART_COMPLETE &&
-            cairn_generation_compare(part.generation, fetcher->generation) == 0 && part.roster) {
+            cairn_generation_id_compare(part.generation, fetcher->generation) == 0 && part.roster) {
             *table = part.roster;
             return part.roster->member_count;
         }
@@ -316,7 +317,7 @@ fetch_start_files(struct fetcher *fetcher)
 }
 
 cairn_err
-fetcher_start(struct cairn_agent *agent, struct cairn_generation generation, bool from_files,
+fetcher_start(struct cairn_agent *agent, struct cairn_generation_id generation, bool from_files,
               fetcher_ready_fn *ready, void *context, struct fetcher **out)
 {
     struct fetcher *fetcher = calloc(1, sizeof *fetcher);

@@ -17,7 +17,7 @@
 #define CAIRN_AGENT_SERVICE_FETCH_H
 
 #include "cairn/err.h"
-#include "cairn/types.h"
+#include "snapshot/generation.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -65,7 +65,7 @@ struct fetcher_run {
  * loop, maybe at once. CAIRN_NOT_FOUND: it is none of these; CAIRN_NOMEM.
  */
 CAIRN_MUST_CHECK cairn_err fetcher_start(struct cairn_agent *agent,
-                                         struct cairn_generation generation, bool from_files,
+                                         struct cairn_generation_id generation, bool from_files,
                                          fetcher_ready_fn *ready, void *context,
                                          struct fetcher **out);
 /* Ends it; callbacks that are due are not called any more. NULL is allowed. */

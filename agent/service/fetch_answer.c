@@ -87,7 +87,7 @@ wants_manifest(const struct fetcher *fetcher, const struct cairn_service_message
 {
     return !fetcher->from_files && !fetcher->is_ready && !fetcher->is_failed &&
            message->item < fetcher->container_count &&
-           cairn_generation_compare(message->generation, fetcher->generation) == 0 &&
+           cairn_generation_id_compare(message->generation, fetcher->generation) == 0 &&
            message->err == CAIRN_OK;
 }
 

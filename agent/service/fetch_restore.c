@@ -51,7 +51,7 @@ find_own_container(const struct fetcher *fetcher, struct cairn_session_restore_i
 
         if (!cairn_core_look_part(fetcher->agent->core, i, &view) ||
             view.state != CAIRN_PART_COMPLETE ||
-            cairn_generation_compare(view.generation, fetcher->generation) != 0)
+            cairn_generation_id_compare(view.generation, fetcher->generation) != 0)
             continue;
         info->own_container = view.member;
         info->own_slot = i;

@@ -62,7 +62,7 @@ struct read {
 struct fetcher {
     struct fetcher *next;
     struct cairn_agent *agent;
-    struct cairn_generation generation;
+    struct cairn_generation_id generation;
     bool from_files;
     bool is_opening; /* of files: a worker has it, and the containers are not known */
     bool is_ready;
@@ -113,7 +113,7 @@ cairn_err fetch_take_manifest(struct fetcher *fetcher, uint32_t index, const uin
 uint32_t fetch_holder_of(const struct fetcher *fetcher, uint32_t member);
 
 /* Finds a complete part of a generation in own memory. */
-bool fetch_find_part(const struct cairn_agent *agent, struct cairn_generation generation,
+bool fetch_find_part(const struct cairn_agent *agent, struct cairn_generation_id generation,
                      uint32_t member, uint32_t *index, struct cairn_part_view *out);
 
 /* Starts a verify of the job, unless one was started within the last five seconds. */

@@ -39,7 +39,7 @@ measure(int dir_fd, uint64_t wall_ns, struct operator_spilled *out)
 }
 
 static cairn_err
-open_generation(int spill_fd, struct cairn_generation generation, int *dir_fd)
+open_generation(int spill_fd, struct cairn_generation_id generation, int *dir_fd)
 {
     char name[CAIRN_SPILL_DIR_NAME_BYTES];
 
@@ -48,7 +48,7 @@ open_generation(int spill_fd, struct cairn_generation generation, int *dir_fd)
 }
 
 static void
-verify_generation(int spill_fd, struct cairn_generation generation, struct operator_files *out)
+verify_generation(int spill_fd, struct cairn_generation_id generation, struct operator_files *out)
 {
     struct cairn_universal universal = {0};
     int dir_fd = -1;
@@ -88,7 +88,7 @@ list_generations(int spill_fd, uint64_t wall_ns, const struct cairn_spilled *lis
 }
 
 void
-operator_files_read(const char *spill_dir, bool verify, struct cairn_generation wanted,
+operator_files_read(const char *spill_dir, bool verify, struct cairn_generation_id wanted,
                     uint64_t wall_ns, struct operator_files *out)
 {
     struct cairn_spilled *list = NULL;

@@ -10,7 +10,7 @@
  * Lists the directory. With `verify` reads every byte of a committed generation: `wanted`, with its
  * epoch as people name it, or the newest if its step is 0. Blocks on the disk.
  */
-void operator_files_read(const char *spill_dir, bool verify, struct cairn_generation wanted,
+void operator_files_read(const char *spill_dir, bool verify, struct cairn_generation_id wanted,
                          uint64_t wall_ns, struct operator_files *out);
 
 #endif

@@ -30,7 +30,7 @@ struct files_job {
     uint64_t number;
     uint64_t wall_ns;
     bool verify;
-    struct cairn_generation wanted;
+    struct cairn_generation_id wanted;
     char spill_dir[CAIRN_CONFIG_PATH_BYTES_MAX];
     struct operator_files *files;
 };

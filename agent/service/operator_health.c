@@ -26,25 +26,25 @@ enum {
  * fit in that time. */
 static const uint64_t FRESH_NS = 1000000000;
 
-struct cairn_generation
+struct cairn_generation_id
 operator_newest(const struct operator_node *nodes, uint32_t node_count, bool *from_files)
 {
-    struct cairn_generation newest = {0};
+    struct cairn_generation_id newest = {0};
 
     *from_files = false;
     for (uint32_t i = 0; i < node_count; i++) {
-        struct cairn_generation committed = {nodes[i].committed_epoch, nodes[i].committed_step,
-                                             nodes[i].committed_run};
-        struct cairn_generation ready = {nodes[i].ready_epoch, nodes[i].ready_step,
-                                         nodes[i].ready_run};
+        struct cairn_generation_id committed = {nodes[i].committed_epoch, nodes[i].committed_step,
+                                                nodes[i].committed_run};
+        struct cairn_generation_id ready = {nodes[i].ready_epoch, nodes[i].ready_step,
+                                            nodes[i].ready_run};
 
         if (!nodes[i].known)
             continue;
-        if (cairn_generation_compare(committed, newest) > 0) {
+        if (cairn_generation_id_compare(committed, newest) > 0) {
             newest = committed;
             *from_files = false;
         }
-        if (cairn_generation_compare(ready, newest) > 0) {
+        if (cairn_generation_id_compare(ready, newest) > 0) {
             newest = ready;
             *from_files = nodes[i].ready_from_files;
         }
@@ -110,7 +110,7 @@ sum_nodes(const struct operator_job *job, struct operator_health *out)
             const struct operator_part *part = &node->parts[h];
 
             out->bad_blocks += part->bad_blocks;
-            if (cairn_generation_compare(part->generation, job->newest) != 0)
+            if (cairn_generation_id_compare(part->generation, job->newest) != 0)
                 continue;
             out->bytes += part->data_bytes;
             if (part->age_ns < out->age_ns)

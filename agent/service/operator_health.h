@@ -8,8 +8,8 @@
 #include "agent/service/operator_view.h"
 
 /* The newest generation that any node knows as committed or ready. */
-struct cairn_generation operator_newest(const struct operator_node *nodes, uint32_t node_count,
-                                        bool *from_files);
+struct cairn_generation_id operator_newest(const struct operator_node *nodes, uint32_t node_count,
+                                           bool *from_files);
 
 void operator_health_find(const struct operator_job *job, struct operator_health *out);
 

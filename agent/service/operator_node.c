@@ -40,7 +40,7 @@ static const struct text_field {
 };
 
 static uint64_t
-commit_age_ns(const struct cairn_agent *agent, struct cairn_generation generation,
+commit_age_ns(const struct cairn_agent *agent, struct cairn_generation_id generation,
               uint64_t *protect_ns)
 {
     uint64_t now_ns = cairn_clock_wall_ns(&agent->clock);
@@ -48,7 +48,8 @@ commit_age_ns(const struct cairn_agent *agent, struct cairn_generation generatio
     for (uint32_t i = 0; i < COMMIT_TIMES_MAX; i++) {
         const struct committed_time *commit = &agent->carry.commits[i];
 
-        if (commit->wall_ns == 0 || cairn_generation_compare(commit->generation, generation) != 0)
+        if (commit->wall_ns == 0 ||
+            cairn_generation_id_compare(commit->generation, generation) != 0)
             continue;
         if (protect_ns)
             *protect_ns = commit->protect_ns;

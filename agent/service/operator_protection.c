@@ -49,7 +49,7 @@ find_holders(const struct operator_job *job, struct holders *out)
             const struct operator_part *part = &job->nodes[i].parts[h];
 
             if (part->member >= members || part->state != CAIRN_PART_COMPLETE ||
-                cairn_generation_compare(part->generation, job->newest) != 0)
+                cairn_generation_id_compare(part->generation, job->newest) != 0)
                 continue;
             out->list[out->count++] = (struct held){i, (uint32_t)part->member};
             out->copies[part->member]++;

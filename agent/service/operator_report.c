@@ -40,7 +40,7 @@ put_bool(struct cairn_json_writer *writer, const char *key, bool value)
 }
 
 static void
-put_generation_fields(struct cairn_json_writer *writer, struct cairn_generation generation)
+put_generation_fields(struct cairn_json_writer *writer, struct cairn_generation_id generation)
 {
     put_u64(writer, "epoch", generation.epoch >> OPERATOR_EPOCH_SHIFT);
     put_u64(writer, "step", generation.step);
@@ -48,7 +48,7 @@ put_generation_fields(struct cairn_json_writer *writer, struct cairn_generation 
 
 static void
 write_generation(struct cairn_json_writer *writer, const char *key,
-                 struct cairn_generation generation)
+                 struct cairn_generation_id generation)
 {
     cairn_json_write_key(writer, key);
     if (generation.step == 0) {
@@ -182,14 +182,14 @@ put_checks(struct cairn_json_writer *writer, const struct operator_health *healt
     cairn_json_write_array_end(writer);
 }
 
-static struct cairn_generation
+static struct cairn_generation_id
 newest_complete(const struct operator_node *node)
 {
-    struct cairn_generation newest = {0};
+    struct cairn_generation_id newest = {0};
 
     for (uint32_t h = 0; h < node->part_count; h++)
         if (node->parts[h].state == CAIRN_PART_COMPLETE &&
-            cairn_generation_compare(node->parts[h].generation, newest) > 0)
+            cairn_generation_id_compare(node->parts[h].generation, newest) > 0)
             newest = node->parts[h].generation;
     return newest;
 }
@@ -297,7 +297,7 @@ operator_write_status(struct cairn_json_writer *writer, const struct operator_jo
 /* ---- snapshots ---- */
 
 struct listed {
-    struct cairn_generation generation;
+    struct cairn_generation_id generation;
     uint64_t bytes, age_ns;
     uint32_t complete, open;
     bool committed, rebuilding;
@@ -307,13 +307,13 @@ enum { LISTED_MAX = 64 };
 
 /* The entry of a generation in a list that is kept newest first; NULL where the list is full. */
 static struct listed *
-list_entry(struct listed *list, uint32_t *count, struct cairn_generation generation)
+list_entry(struct listed *list, uint32_t *count, struct cairn_generation_id generation)
 {
     uint32_t at = 0;
 
-    while (at < *count && cairn_generation_compare(list[at].generation, generation) > 0)
+    while (at < *count && cairn_generation_id_compare(list[at].generation, generation) > 0)
         at++;
-    if (at < *count && cairn_generation_compare(list[at].generation, generation) == 0)
+    if (at < *count && cairn_generation_id_compare(list[at].generation, generation) == 0)
         return &list[at];
     if (*count == LISTED_MAX)
         return NULL;
@@ -349,8 +349,8 @@ list_memory(const struct operator_job *job, struct listed *list)
 }
 
 static void
-put_listed(struct cairn_json_writer *writer, struct cairn_generation generation, const char *state,
-           const char *where)
+put_listed(struct cairn_json_writer *writer, struct cairn_generation_id generation,
+           const char *state, const char *where)
 {
     cairn_json_write_line(writer);
     cairn_json_write_object_begin(writer);

@@ -153,7 +153,7 @@ request_fill_job(struct cairn_agent *agent, const struct request *request, struc
         struct cairn_part_view part;
 
         if (cairn_core_look_part(agent->core, i, &part) && part.state == CAIRN_PART_COMPLETE &&
-            part.roster && cairn_generation_compare(part.generation, job->newest) == 0)
+            part.roster && cairn_generation_id_compare(part.generation, job->newest) == 0)
             job->roster = part.roster;
     }
 }

@@ -44,7 +44,7 @@ answer_restore(struct cairn_agent *agent, struct request *request, int exit_code
 }
 
 static bool
-is_wanted(const struct request *request, struct cairn_generation generation)
+is_wanted(const struct request *request, struct cairn_generation_id generation)
 {
     return request->wanted.step == 0 ||
            (request->wanted.step == generation.step &&
@@ -137,7 +137,7 @@ chosen(struct cairn_agent *agent, struct request *request)
     cairn_core_look(agent->core, &view);
     restored->ready = !restored->outcome.err && restored->outcome.lost_members == 0 &&
                       !view.fenced &&
-                      cairn_generation_compare(view.ready, restored->outcome.generation) == 0;
+                      cairn_generation_id_compare(view.ready, restored->outcome.generation) == 0;
     if (restored->outcome.err ||
         (request->dry_run && is_wanted(request, restored->outcome.generation))) {
         answer_restore(agent, request, request_exit_code(restored->outcome.err));
@@ -271,8 +271,8 @@ answer_verify(struct cairn_agent *agent, struct request *request)
         verified.answering += node->known;
         verified.mended_records += node->known ? node->mended_records : 0;
         for (uint32_t h = 0; node->known && h < node->part_count; h++) {
-            if (cairn_generation_compare(node->parts[h].generation, verified.outcome.generation) ==
-                0)
+            if (cairn_generation_id_compare(node->parts[h].generation,
+                                            verified.outcome.generation) == 0)
                 verified.still_bad_blocks += node->parts[h].bad_blocks;
             else
                 verified.other_bad_blocks += node->parts[h].bad_blocks;

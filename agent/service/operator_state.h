@@ -35,7 +35,7 @@ struct request {
     enum verb verb;
     enum stage stage;
     uint32_t waiting;
-    struct cairn_generation wanted; /* epoch as people name it; step 0: the newest */
+    struct cairn_generation_id wanted; /* epoch as people name it; step 0: the newest */
     bool dry_run;
     bool fresh; /* restore: begin an epoch with nothing */
     uint64_t started_ns;

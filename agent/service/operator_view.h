@@ -23,7 +23,7 @@ enum { OPERATOR_EPOCH_SHIFT = 16 };
 
 /* One part as an agent reports it; in JSON an array of these numbers in this order. */
 struct operator_part {
-    struct cairn_generation generation;
+    struct cairn_generation_id generation;
     uint64_t member;
     uint64_t state; /* enum cairn_part_state */
     uint64_t committed;
@@ -155,7 +155,7 @@ enum { OPERATOR_SPILLED_MAX = 64, OPERATOR_REPORT_BYTES = 512 };
 
 /* A generation in the spill directory. */
 struct operator_spilled {
-    struct cairn_generation generation;
+    struct cairn_generation_id generation;
     bool committed;
     uint64_t bytes;
     uint64_t age_ns;
@@ -168,7 +168,7 @@ struct operator_files {
     uint32_t count;
     struct operator_spilled spilled[OPERATOR_SPILLED_MAX]; /* newest first */
     bool verified;
-    struct cairn_generation verified_generation;
+    struct cairn_generation_id verified_generation;
     cairn_err verify_err;
     uint64_t verified_bytes;
     char report[OPERATOR_REPORT_BYTES]; /* why verify_err, or where err */
@@ -179,7 +179,7 @@ struct operator_job {
     const struct cairn_config *config;
     const struct operator_node *nodes; /* [config->node_count] */
     const struct cairn_roster *roster; /* of `newest`, or the active one; NULL unknown */
-    struct cairn_generation newest;    /* the newest committed or restored one, step 0: none */
+    struct cairn_generation_id newest; /* the newest committed or restored one, step 0: none */
     bool newest_from_files;
     const struct operator_files *files;
     const struct cairn_ledger *ledger; /* the verdicts; NULL: none are known */

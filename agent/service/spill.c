@@ -19,7 +19,7 @@
 cairn_err
 spill_open(struct cairn_agent *agent)
 {
-    struct cairn_generation newest = {0};
+    struct cairn_generation_id newest = {0};
     cairn_err err;
 
     agent->spill = calloc(1, sizeof *agent->spill);
@@ -68,7 +68,7 @@ spill_stuck_read(const struct cairn_agent *agent, uint64_t *stuck_ms, uint64_t *
 }
 
 void
-spill_committed(struct cairn_agent *agent, struct cairn_generation generation)
+spill_committed(struct cairn_agent *agent, struct cairn_generation_id generation)
 {
     struct spill_state *state = agent->spill;
 

@@ -8,7 +8,7 @@
 #define CAIRN_AGENT_SERVICE_SPILL_H
 
 #include "cairn/err.h"
-#include "cairn/types.h"
+#include "snapshot/generation.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -27,7 +27,7 @@ void spill_tick(struct cairn_agent *agent);
 void spill_stuck_read(const struct cairn_agent *agent, uint64_t *stuck_ms, uint64_t *given_up);
 
 /* The job committed a generation: begins a spill if one is due. */
-void spill_committed(struct cairn_agent *agent, struct cairn_generation generation);
+void spill_committed(struct cairn_agent *agent, struct cairn_generation_id generation);
 
 /* A SERVICE message of another agent; messages of other services are ignored. */
 void spill_message(struct cairn_agent *agent, const struct cairn_service_message *message);
@@ -37,7 +37,7 @@ void spill_message(struct cairn_agent *agent, const struct cairn_service_message
 /* What an export came to. */
 struct spill_export_result {
     cairn_err err;
-    struct cairn_generation generation;
+    struct cairn_generation_id generation;
     uint64_t files; /* data files written, 0 on failure */
     uint64_t bytes; /* in them, headers included */
     uint64_t took_ns;

@@ -302,10 +302,10 @@ spill_disk_submit(struct cairn_agent *agent, struct spill_disk_job *job)
     return CAIRN_OK;
 }
 
-struct cairn_generation
+struct cairn_generation_id
 spill_disk_newest(const char *spill_dir, uint64_t job_id)
 {
-    struct cairn_generation newest = {0};
+    struct cairn_generation_id newest = {0};
     struct cairn_spilled *list = NULL;
     size_t count = 0;
     int spill_fd = -1;

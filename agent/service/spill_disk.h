@@ -25,7 +25,7 @@ struct spill_disk_job {
     struct cairn_agent *agent;
     enum spill_disk_work work;
     uint64_t request;
-    struct cairn_generation generation;
+    struct cairn_generation_id generation;
     char dir[SPILL_PATH_BYTES]; /* spill_dir, or of the export */
     uint32_t keep;              /* 0: no retention */
     bool made;                  /* EMPTY: the directory was not there before; WIPE: remove it too */
@@ -41,6 +41,6 @@ struct spill_disk_job {
 CAIRN_MUST_CHECK cairn_err spill_disk_submit(struct cairn_agent *agent, struct spill_disk_job *job);
 /* Finds the newest checkpoint of the job below spill_dir that opens; step 0: none. Blocks: for the
  * start alone. */
-struct cairn_generation spill_disk_newest(const char *spill_dir, uint64_t job_id);
+struct cairn_generation_id spill_disk_newest(const char *spill_dir, uint64_t job_id);
 
 #endif

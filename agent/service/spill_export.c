@@ -36,7 +36,7 @@ struct spill_export {
     uint64_t request;
     spill_export_done_fn *done;
     void *context;
-    struct cairn_generation generation;
+    struct cairn_generation_id generation;
     bool from_files;
     bool dir_ready;
     bool made; /* the directory was not there before */

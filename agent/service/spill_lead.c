@@ -466,7 +466,7 @@ begun(struct spill_disk_job *job)
 }
 
 void
-spill_lead_committed(struct cairn_agent *agent, struct cairn_generation generation)
+spill_lead_committed(struct cairn_agent *agent, struct cairn_generation_id generation)
 {
     struct spill_state *state = agent->spill;
     struct spill_lead *lead = &state->lead;
@@ -477,7 +477,7 @@ spill_lead_committed(struct cairn_agent *agent, struct cairn_generation generati
     cairn_core_look(agent->core, &view);
     if (!is_leader(agent, &view) || view.fenced || lead->state != LEAD_NONE ||
         state->part.request || agent_now_ns(agent) < state->pause_ns ||
-        spill_disk_is_stuck(agent) || cairn_generation_compare(generation, state->tried) <= 0 ||
+        spill_disk_is_stuck(agent) || cairn_generation_id_compare(generation, state->tried) <= 0 ||
         find_dead(agent, view.roster) != UINT32_MAX)
         return; /* skipped, never queued */
     free(lead->members);

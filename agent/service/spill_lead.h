@@ -10,7 +10,7 @@
 #include "agent/service/spill_state.h"
 
 /* A generation is due to be spilled: begins, if this agent is the leader. */
-void spill_lead_committed(struct cairn_agent *agent, struct cairn_generation generation);
+void spill_lead_committed(struct cairn_agent *agent, struct cairn_generation_id generation);
 
 /* A PROGRESS, CRCS or ENDED arrived. */
 void spill_lead_message(struct cairn_agent *agent, const struct cairn_service_message *message);

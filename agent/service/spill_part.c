@@ -158,7 +158,7 @@ check_start(struct cairn_agent *agent, const struct cairn_service_message *messa
     }
     if (view.fenced || view.self_member == UINT32_MAX || state->part.request)
         err = CAIRN_AGAIN;
-    else if (cairn_generation_compare(message->generation, state->tried) <= 0)
+    else if (cairn_generation_id_compare(message->generation, state->tried) <= 0)
         err = CAIRN_STALE;
     else
         err = spill_pin(agent, message->request, message->generation, 0);

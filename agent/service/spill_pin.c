@@ -19,7 +19,7 @@ spill_request_next(struct cairn_agent *agent)
 
 void
 spill_send(struct cairn_agent *agent, uint32_t to, enum spill_row row, uint64_t request,
-           struct cairn_generation generation, cairn_err err, const char *text)
+           struct cairn_generation_id generation, cairn_err err, const char *text)
 {
     struct cairn_service_message message = {.kind = CAIRN_SERVICE_SPILL,
                                             .from = agent->config.node,
@@ -35,7 +35,7 @@ spill_send(struct cairn_agent *agent, uint32_t to, enum spill_row row, uint64_t 
 }
 
 void
-spill_learn(struct cairn_agent *agent, struct cairn_generation generation)
+spill_learn(struct cairn_agent *agent, struct cairn_generation_id generation)
 {
     struct cairn_event event = {.type = CAIRN_EVENT_SPILLED, .as.pin = {.generation = generation}};
 
@@ -48,7 +48,7 @@ spill_learn(struct cairn_agent *agent, struct cairn_generation generation)
 /* ---- a disk that hangs ---- */
 
 uint64_t
-spill_patience_ns(const struct cairn_agent *agent, struct cairn_generation generation)
+spill_patience_ns(const struct cairn_agent *agent, struct cairn_generation_id generation)
 {
     struct cairn_core_view core;
     bool in_the_way = false;
@@ -59,8 +59,8 @@ spill_patience_ns(const struct cairn_agent *agent, struct cairn_generation gener
 
         if (!cairn_core_look_part(agent->core, i, &view) || view.state == CAIRN_PART_FREE)
             return SPILL_PATIENCE_NS;
-        in_the_way |= cairn_generation_compare(view.generation, generation) == 0 &&
-                      cairn_generation_compare(view.generation, core.committed) < 0;
+        in_the_way |= cairn_generation_id_compare(view.generation, generation) == 0 &&
+                      cairn_generation_id_compare(view.generation, core.committed) < 0;
     }
     return in_the_way ? SPILL_HURRY_NS : SPILL_PATIENCE_NS;
 }
@@ -96,20 +96,20 @@ spill_disk_is_stuck(const struct cairn_agent *agent)
 /* ---- pins ---- */
 
 bool
-spill_is_complete(const struct cairn_agent *agent, struct cairn_generation generation)
+spill_is_complete(const struct cairn_agent *agent, struct cairn_generation_id generation)
 {
     for (uint32_t i = 0; i < CAIRN_PARTS_MAX; i++) {
         struct cairn_part_view view;
 
         if (cairn_core_look_part(agent->core, i, &view) && view.state == CAIRN_PART_COMPLETE &&
-            cairn_generation_compare(view.generation, generation) == 0)
+            cairn_generation_id_compare(view.generation, generation) == 0)
             return true;
     }
     return false;
 }
 
 static void
-tell_core(struct cairn_agent *agent, struct cairn_generation generation, bool keep)
+tell_core(struct cairn_agent *agent, struct cairn_generation_id generation, bool keep)
 {
     struct cairn_event event = {.type = CAIRN_EVENT_PIN,
                                 .as.pin = {.generation = generation, .keep = keep}};
@@ -118,7 +118,7 @@ tell_core(struct cairn_agent *agent, struct cairn_generation generation, bool ke
 }
 
 cairn_err
-spill_pin(struct cairn_agent *agent, uint64_t request, struct cairn_generation generation,
+spill_pin(struct cairn_agent *agent, uint64_t request, struct cairn_generation_id generation,
           uint64_t lease_ns)
 {
     struct spill_pin *pins = agent->spill->pins, *pin = NULL;
@@ -140,7 +140,7 @@ void
 spill_unpin(struct cairn_agent *agent, uint64_t request)
 {
     struct spill_pin *pins = agent->spill->pins;
-    struct cairn_generation generation = {0};
+    struct cairn_generation_id generation = {0};
     bool others = false;
 
     for (uint32_t i = 0; request && i < SPILL_PINS_MAX; i++)
@@ -149,7 +149,8 @@ spill_unpin(struct cairn_agent *agent, uint64_t request)
             pins[i] = (struct spill_pin){0};
         }
     for (uint32_t i = 0; i < SPILL_PINS_MAX; i++)
-        others |= pins[i].request && cairn_generation_compare(pins[i].generation, generation) == 0;
+        others |=
+            pins[i].request && cairn_generation_id_compare(pins[i].generation, generation) == 0;
     if (generation.step && !others)
         tell_core(agent, generation, false);
 }

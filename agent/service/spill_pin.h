@@ -14,27 +14,27 @@
 uint64_t spill_request_next(struct cairn_agent *agent);
 
 void spill_send(struct cairn_agent *agent, uint32_t to, enum spill_row row, uint64_t request,
-                struct cairn_generation generation, cairn_err err, const char *text);
+                struct cairn_generation_id generation, cairn_err err, const char *text);
 
 /* This generation is whole on durable storage. */
-void spill_learn(struct cairn_agent *agent, struct cairn_generation generation);
+void spill_learn(struct cairn_agent *agent, struct cairn_generation_id generation);
 
 /* True if a part of the generation is complete here. */
-bool spill_is_complete(const struct cairn_agent *agent, struct cairn_generation generation);
+bool spill_is_complete(const struct cairn_agent *agent, struct cairn_generation_id generation);
 
 /*
  * Keeps a generation that is complete here, or renews the lease of the same request. lease_ns 0:
  * until spill_unpin. CAIRN_NOT_FOUND: it is not complete here; CAIRN_FULL: too many readers.
  */
 CAIRN_MUST_CHECK cairn_err spill_pin(struct cairn_agent *agent, uint64_t request,
-                                     struct cairn_generation generation, uint64_t lease_ns);
+                                     struct cairn_generation_id generation, uint64_t lease_ns);
 void spill_unpin(struct cairn_agent *agent, uint64_t request);
 
 /*
  * How long a spill of this generation may make no progress: SPILL_HURRY_NS if every own slot is in
  * use, one of them for this generation alone.
  */
-uint64_t spill_patience_ns(const struct cairn_agent *agent, struct cairn_generation generation);
+uint64_t spill_patience_ns(const struct cairn_agent *agent, struct cairn_generation_id generation);
 
 /* The disk did not answer, or does again. */
 void spill_stuck(struct cairn_agent *agent, uint64_t since_ns);

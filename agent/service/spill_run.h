@@ -33,7 +33,7 @@ struct spill_run;
 typedef void spill_run_done_fn(void *context, cairn_err err, const char *text);
 
 struct spill_run_options {
-    struct cairn_generation generation;
+    struct cairn_generation_id generation;
     bool from_files;            /* it is read from its directory below spill_dir */
     const char *dir;            /* that the files go to; exists */
     uint32_t writer_count;      /* writers are the containers 0 … writer_count - 1 */

@@ -69,7 +69,7 @@ enum {
 /* Somebody reads a generation. expires_ns 0: until it is dropped. */
 struct spill_pin {
     uint64_t request; /* 0: unused */
-    struct cairn_generation generation;
+    struct cairn_generation_id generation;
     uint64_t expires_ns;
 };
 
@@ -77,7 +77,7 @@ struct spill_pin {
 struct spill_part {
     uint64_t request; /* 0: none */
     uint32_t leader;
-    struct cairn_generation generation;
+    struct cairn_generation_id generation;
     uint64_t epoch;
     uint32_t writer; /* its own number among the members */
     struct spill_run *run;
@@ -106,7 +106,7 @@ struct lead_member {
 struct spill_lead {
     enum lead_state state;
     uint64_t request;
-    struct cairn_generation generation;
+    struct cairn_generation_id generation;
     uint64_t epoch;
     uint64_t started_ns;
     uint64_t progress_ns;
@@ -131,9 +131,9 @@ struct spill_state {
     void (*part_over)(struct cairn_agent *agent, cairn_err err, const char *text);
     struct spill_lead lead;
     struct spill_export *export;
-    struct cairn_generation newest; /* spilled, known whole */
-    struct cairn_generation tried;  /* newest one this agent took part in */
-    uint32_t commits;               /* since one was due */
+    struct cairn_generation_id newest; /* spilled, known whole */
+    struct cairn_generation_id tried;  /* newest one this agent took part in */
+    uint32_t commits;                  /* since one was due */
     uint64_t requests;
     uint64_t pause_ns;      /* no spill is begun before */
     uint64_t pause_step_ns; /* grows while the disk does not answer */

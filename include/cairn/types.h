@@ -89,14 +89,12 @@ struct cairn_slice {
 #define CAIRN_SLICE_INIT .struct_bytes = sizeof(struct cairn_slice)
 
 /*
- * The name of a generation. Ordered by epoch, then run, then step. All zero: no generation. The
- * epoch says which agents hold it, the run which start of the trainers wrote it; a generation read
- * from files has run 0. A value that never grows, so it needs no struct_bytes.
+ * The name of a generation. Ordered by epoch, then step. All zero: no generation. A value that
+ * never grows, so it needs no struct_bytes.
  */
 struct cairn_generation {
     uint64_t epoch;
     uint64_t step;
-    uint64_t run;
 };
 
 /* Returns -1, 0 or 1 if a is older than, the same as or newer than b. */
@@ -105,8 +103,6 @@ cairn_generation_compare(struct cairn_generation a, struct cairn_generation b)
 {
     if (a.epoch != b.epoch)
         return a.epoch < b.epoch ? -1 : 1;
-    if (a.run != b.run)
-        return a.run < b.run ? -1 : 1;
     if (a.step != b.step)
         return a.step < b.step ? -1 : 1;
     return 0;

@@ -281,7 +281,6 @@ class Agents(unittest.TestCase):
             finally:
                 job.stop()
 
-
     def test_a_reload_applies_what_it_can(self):
         with Cluster(3, 1) as cluster:
             cluster.start()

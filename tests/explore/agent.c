@@ -224,7 +224,7 @@ agent_crash(struct agent *agent, bool memory, bool disk)
     if (memory) {
         judge_lost(agent);
         open_slots(agent);
-        agent->seen_committed = (struct cairn_generation){0};
+        agent->seen_committed = (struct cairn_generation_id){0};
     }
     if (disk) {
         blob_set(&agent->disk, NULL, 0);

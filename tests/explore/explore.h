@@ -123,7 +123,7 @@ struct memory {
 
 /* What a stored record says. */
 struct stored {
-    struct cairn_generation generation; /* step 0: no record */
+    struct cairn_generation_id generation; /* step 0: no record */
     uint32_t member;
     uint32_t position;
     uint32_t n, m;
@@ -134,7 +134,7 @@ struct answer {
     struct answer *next;
     enum cairn_event_type type;
     uint32_t part, item;
-    struct cairn_generation generation;
+    struct cairn_generation_id generation;
     uint64_t request;
     cairn_err err;
     uint8_t *bytes;
@@ -171,7 +171,7 @@ struct agent {
     uint64_t stored_promised;
     uint64_t said_promised, said_active;
     uint64_t seen_promised, seen_active;
-    struct cairn_generation seen_committed;
+    struct cairn_generation_id seen_committed;
 };
 
 /* ---- the rest of the world: in its own arena ---- */
@@ -205,11 +205,11 @@ struct trainer {
     enum phase phase;
     uint32_t part;
     uint64_t step; /* begun */
-    struct cairn_generation generation;
+    struct cairn_generation_id generation;
 };
 
 struct truth {
-    struct cairn_generation generation; /* step 0: unused */
+    struct cairn_generation_id generation; /* step 0: unused */
     uint32_t life;
     uint32_t n, m;
     uint8_t agents[AGENTS_MAX]; /* by member */
@@ -249,10 +249,10 @@ struct world {
     bool cut;         /* the agent dies after its next store */
     /* the judge */
     struct truth truths[TRUTHS_MAX];
-    struct cairn_generation kept;                    /* must be restorable; step 0: nothing yet */
-    struct cairn_generation epoch_ready;             /* of kept_epoch */
-    uint64_t kept_epoch;                             /* newest that was activated */
-    struct cairn_generation erased[CAIRN_PARTS_MAX]; /* records erased in this event */
+    struct cairn_generation_id kept;        /* must be restorable; step 0: nothing yet */
+    struct cairn_generation_id epoch_ready; /* of kept_epoch */
+    uint64_t kept_epoch;                    /* newest that was activated */
+    struct cairn_generation_id erased[CAIRN_PARTS_MAX]; /* records erased in this event */
     uint32_t erased_count;
     bool was_damaged;          /* a message's blocks */
     bool was_cut_off;          /* an agent was silent for long, and ran */
@@ -309,7 +309,7 @@ void network_describe(uint32_t to, uint32_t from, uint32_t class, char *text, si
 
 /* ---- trainer.c ---- */
 uint64_t truth_word(uint32_t life, uint32_t agent, uint64_t step, uint64_t block);
-bool trainer_manifest(uint32_t agent, struct cairn_generation generation, const uint64_t *crcs,
+bool trainer_manifest(uint32_t agent, struct cairn_generation_id generation, const uint64_t *crcs,
                       uint64_t blocks, uint8_t **bytes, size_t *len);
 bool trainer_may_register(uint32_t a);
 bool trainer_may_begin(uint32_t a);
@@ -333,7 +333,7 @@ void judge_store_epoch(struct agent *agent, const uint8_t *bytes, size_t len);
 void judge_store_part(struct agent *agent, uint32_t part);
 void judge_written(struct agent *agent, uint32_t part);
 void judge_lost(struct agent *agent);
-void judge_committed(struct cairn_generation generation, const struct cairn_roster *roster);
+void judge_committed(struct cairn_generation_id generation, const struct cairn_roster *roster);
 void judge_activated(struct agent *agent, const struct cairn_action_activated *activated);
 void judge_after(struct agent *agent);
 void judge_kept(void);

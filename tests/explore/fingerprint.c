@@ -33,7 +33,7 @@ put_set(uint64_t *hash, const uint64_t *set, uint32_t count)
 }
 
 static void
-put_generation(uint64_t *hash, struct cairn_generation generation)
+put_generation(uint64_t *hash, struct cairn_generation_id generation)
 {
     put(hash, generation.epoch);
     put(hash, generation.run);
@@ -360,7 +360,7 @@ void
 core_describe(const struct cairn_core *core, char *text, size_t bytes)
 {
     const struct run *run = &core->run;
-    struct cairn_generation pinned = {0};
+    struct cairn_generation_id pinned = {0};
     bool pins = answer_pins(&core->answering, &pinned);
 
     (void)snprintf(

@@ -19,9 +19,9 @@
 #include <string.h>
 
 static bool
-same(struct cairn_generation a, struct cairn_generation b)
+same(struct cairn_generation_id a, struct cairn_generation_id b)
 {
-    return cairn_generation_compare(a, b) == 0;
+    return cairn_generation_id_compare(a, b) == 0;
 }
 
 static uint32_t
@@ -34,7 +34,7 @@ life_of(uint64_t run)
 }
 
 static struct truth *
-truth_of(struct cairn_generation generation, const struct cairn_roster *roster)
+truth_of(struct cairn_generation_id generation, const struct cairn_roster *roster)
 {
     uint32_t i = 0;
 
@@ -165,7 +165,7 @@ judge_kept(void)
         struct truth *truth = &world->truths[i];
 
         if (truth->done == (1u << truth->n) - 1 && is_whole(truth, &later) &&
-            cairn_generation_compare(truth->generation, world->kept) > 0)
+            cairn_generation_id_compare(truth->generation, world->kept) > 0)
             return;
     }
     fail("R6: generation %llx.%llx.%llu must be restorable; the parts of members %x are gone, "
@@ -275,7 +275,7 @@ judge_grant(struct agent *agent, const struct cairn_action_trainer *grant)
 }
 
 void
-judge_committed(struct cairn_generation generation, const struct cairn_roster *roster)
+judge_committed(struct cairn_generation_id generation, const struct cairn_roster *roster)
 {
     struct truth *truth = truth_of(generation, roster);
 
@@ -290,7 +290,7 @@ judge_committed(struct cairn_generation generation, const struct cairn_roster *r
         fail("step %llu is committed, and no rank holds a part of a tensor",
              (unsigned long long)generation.step);
     if (generation.epoch < world->kept_epoch &&
-        cairn_generation_compare(world->epoch_ready, generation) < 0)
+        cairn_generation_id_compare(world->epoch_ready, generation) < 0)
         fail("R9: step %llu is committed in epoch %llx, and epoch %llx has begun without it",
              (unsigned long long)generation.step, (unsigned long long)generation.epoch,
              (unsigned long long)world->kept_epoch);
@@ -305,7 +305,7 @@ judge_committed(struct cairn_generation generation, const struct cairn_roster *r
 void
 judge_activated(struct agent *agent, const struct cairn_action_activated *activated)
 {
-    struct cairn_generation ready = activated->ready;
+    struct cairn_generation_id ready = activated->ready;
     struct cairn_core_view view;
 
     agent_view(agent, &view);
@@ -323,7 +323,7 @@ judge_activated(struct agent *agent, const struct cairn_action_activated *activa
         (unsigned long long)ready.step);
     world->kept_epoch = view.active;
     world->epoch_ready = ready;
-    if (cairn_generation_compare(ready, world->kept) < 0)
+    if (cairn_generation_id_compare(ready, world->kept) < 0)
         fail("R9: epoch %llx begins with step %llu, and step %llu is committed",
              (unsigned long long)view.active, (unsigned long long)ready.step,
              (unsigned long long)world->kept.step);
@@ -349,7 +349,7 @@ judge_store_epoch(struct agent *agent, const uint8_t *bytes, size_t len)
 }
 
 static bool
-has_stored(const struct agent *agent, struct cairn_generation generation)
+has_stored(const struct agent *agent, struct cairn_generation_id generation)
 {
     for (uint32_t i = 0; i < CAIRN_PARTS_MAX; i++)
         if (same(agent->stored[i].generation, generation))

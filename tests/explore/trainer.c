@@ -20,7 +20,7 @@ truth_word(uint32_t life, uint32_t agent, uint64_t step, uint64_t block)
 }
 
 bool
-trainer_manifest(uint32_t agent, struct cairn_generation generation, const uint64_t *crcs,
+trainer_manifest(uint32_t agent, struct cairn_generation_id generation, const uint64_t *crcs,
                  uint64_t blocks, uint8_t **bytes, size_t *len)
 {
     uint64_t copy[SHARD_BLOCKS] = {0};
@@ -85,7 +85,7 @@ trainer_register(uint32_t a)
     }
     world->trainers[a].registered = true;
     world->trainers[a].phase = PHASE_IDLE;
-    if (!trainer_manifest(a, (struct cairn_generation){.epoch = 1, .run = 1, .step = 1}, NULL,
+    if (!trainer_manifest(a, (struct cairn_generation_id){.epoch = 1, .run = 1, .step = 1}, NULL,
                           SHARD_BLOCKS, &bytes, &len))
         fail("a manifest cannot be packed");
     event.as.ranks = (struct cairn_event_ranks){.ranks = 1,
@@ -194,7 +194,7 @@ trainer_action(struct agent *agent, const struct cairn_action *action)
         break;
     case CAIRN_ACTION_DROP:
         if (trainer->phase >= PHASE_GRANTED &&
-            cairn_generation_compare(trainer->generation, told->generation) == 0)
+            cairn_generation_id_compare(trainer->generation, told->generation) == 0)
             trainer->phase = PHASE_IDLE;
         break;
     default: /* ACTIVATED */

@@ -268,7 +268,7 @@ write_file(int dir_fd, struct cairn_universal *universal, uint32_t f)
 static cairn_err
 spill_generation(uint64_t step)
 {
-    struct cairn_generation generation = {.epoch = 1, .step = step};
+    struct cairn_generation_id generation = {.epoch = 1, .step = step};
     struct cairn_universal universal = {0};
     struct cairn_layout *layout = NULL;
     uint32_t writer = 0, removed;
@@ -329,7 +329,7 @@ check_generation(uint64_t step)
     char name[CAIRN_SPILL_DIR_NAME_BYTES], report[256];
     int dir_fd;
 
-    cairn_spill_dir_name((struct cairn_generation){.epoch = 1, .step = step}, name);
+    cairn_spill_dir_name((struct cairn_generation_id){.epoch = 1, .step = step}, name);
     assert_int_equal(cairn_file_open(spill_fd, name, CAIRN_FILE_DIRECTORY, &dir_fd), CAIRN_OK);
     assert_int_equal(cairn_universal_dir_open(dir_fd, &universal, report, sizeof(report)),
                      CAIRN_OK);

@@ -162,14 +162,14 @@ some_u64(struct source *source)
     return choice < 0xf0 ? EPOCH + (uint64_t)(choice % 4) * 0x10000 : UINT64_C(1) << (choice % 64);
 }
 
-static struct cairn_generation
+static struct cairn_generation_id
 some_generation(struct source *source)
 {
     uint8_t choice = byte(source);
 
-    return (struct cairn_generation){.epoch = EPOCH + (choice >> 6) * UINT64_C(0x10000),
-                                     .step = choice % 8,
-                                     .run = choice & 32 ? RUN + 1 : RUN};
+    return (struct cairn_generation_id){.epoch = EPOCH + (choice >> 6) * UINT64_C(0x10000),
+                                        .step = choice % 8,
+                                        .run = choice & 32 ? RUN + 1 : RUN};
 }
 
 #define SOME_U8(source) byte(source) % 2
@@ -220,7 +220,7 @@ some_record(uint64_t epoch, uint8_t ready, uint8_t *out)
     if (!roster)
         return 0;
     if (ready % 8 != 0) {
-        record.ready = (struct cairn_generation){.epoch = EPOCH, .step = ready % 8, .run = RUN};
+        record.ready = (struct cairn_generation_id){.epoch = EPOCH, .step = ready % 8, .run = RUN};
         record.ready_roster = roster;
         record.holders = holders;
         holders[ready / 64] = ready / 8 % 4;
@@ -344,7 +344,7 @@ static struct cairn_bytes
 complete_part(struct cairn_actions *actions)
 {
     static const uint64_t crcs[CAIRN_SHARDS_MAX * BLOCKS] = {1, 2, 3, 4, 5};
-    struct cairn_generation generation = {.epoch = EPOCH, .step = STEP - 1, .run = RUN};
+    struct cairn_generation_id generation = {.epoch = EPOCH, .step = STEP - 1, .run = RUN};
     struct cairn_roster *roster = new_roster();
     static struct parts parts;
     struct part *part = &parts.list[0];
@@ -531,7 +531,7 @@ one_inventory(const uint8_t *bytes, size_t bytes_len)
 static void
 one_seal(const uint8_t *bytes, size_t bytes_len)
 {
-    struct cairn_generation generation = {.epoch = 1, .step = 1, .run = 1};
+    struct cairn_generation_id generation = {.epoch = 1, .step = 1, .run = 1};
     struct seal seal = {0};
 
     for (size_t at = 0; at < bytes_len;) { /* in pieces, as it comes */

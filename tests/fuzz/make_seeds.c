@@ -182,8 +182,8 @@ make_seal(void)
     static const uint8_t manifest[4] = {1, 2, 3, 4}; /* carried unread by a seal */
     struct seal seal = {0};
 
-    if (seal_pack((struct cairn_generation){.epoch = 1, .step = 1, .run = 1}, 0, 3, crcs, manifest,
-                  sizeof(manifest), &seal) != CAIRN_OK) {
+    if (seal_pack((struct cairn_generation_id){.epoch = 1, .step = 1, .run = 1}, 0, 3, crcs,
+                  manifest, sizeof(manifest), &seal) != CAIRN_OK) {
         fprintf(stderr, "make_seeds: no seal\n");
         exit(1);
     }
@@ -245,7 +245,7 @@ static void
 make_messages(void)
 {
     static const uint8_t crcs[16] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16};
-    struct cairn_generation generation = {.epoch = 0x10001, .step = 3, .run = 7};
+    struct cairn_generation_id generation = {.epoch = 0x10001, .step = 3, .run = 7};
 
     write_message("heartbeat", (struct cairn_message){.kind = CAIRN_MSG_HEARTBEAT,
                                                       .as.heartbeat.committed = generation,

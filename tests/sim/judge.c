@@ -183,7 +183,7 @@ truth_commits(struct world *world, struct truth *truth)
     world->progress_ns = world->last_commit_ns = world->now_ns;
     world->committed_after_heal += world->healed;
     world_say(world, "generation " GENERATION " is committed", GENERATION_OF(truth->generation));
-    if (!world->kept || cairn_generation_compare(truth->generation, world->kept->generation) > 0)
+    if (!world->kept || cairn_generation_id_compare(truth->generation, world->kept->generation) > 0)
         kept_set(world, truth);
     if (world->setup.agent_count <= 64)
         judge_deep(world, "at its commit");
@@ -196,7 +196,7 @@ told_late(struct world *world, struct truth *truth)
 {
     truth->committed = true;
     if (truth->generation.epoch > world->fresh_epoch &&
-        cairn_generation_compare(world->newest_ready, truth->generation) < 0)
+        cairn_generation_id_compare(world->newest_ready, truth->generation) < 0)
         judge_fail(world, VERDICT_LOST,
                    "generation " GENERATION " is committed after epoch %llx began with " GENERATION,
                    GENERATION_OF(truth->generation), (unsigned long long)world->newest_epoch,
@@ -204,7 +204,7 @@ told_late(struct world *world, struct truth *truth)
 }
 
 void
-judge_told(struct world *world, const struct node *node, struct cairn_generation generation)
+judge_told(struct world *world, const struct node *node, struct cairn_generation_id generation)
 {
     struct truth *truth = generation.step ? judge_truth(world, generation) : NULL;
 
@@ -284,7 +284,7 @@ check_newest(struct world *world, const struct node *coordinator,
         uint8_t *present;
 
         if (truth->generation.step == 0 || truth->stored_count == 0 ||
-            cairn_generation_compare(truth->generation, view->ready) <= 0)
+            cairn_generation_id_compare(truth->generation, view->ready) <= 0)
             continue;
         present = some_zeros(truth->member_count, 1);
         for (uint32_t m = 0; m < truth->member_count; m++)
@@ -351,7 +351,7 @@ epoch_begins(struct world *world, const struct node *node, const struct cairn_co
         world->fresh_epoch = view->active;
         return;
     }
-    if (world->kept && cairn_generation_compare(view->ready, world->kept->generation) < 0) {
+    if (world->kept && cairn_generation_id_compare(view->ready, world->kept->generation) < 0) {
         if (world->now_ns > world->setup.faults_end_ns + 60 * SECOND_NS ||
             !view->ready_from_files || view->restart_epoch != view->active)
             judge_fail(world, VERDICT_LOST,

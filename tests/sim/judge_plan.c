@@ -30,8 +30,8 @@ judge_is_calm(const struct world *world)
 /* What a rebuild made that a plan replaced is known to nobody, and made again. What was completed
  * only now was not listed. */
 static bool
-has_captured(const struct world *world, const struct node *node, struct cairn_generation generation,
-             uint32_t member)
+has_captured(const struct world *world, const struct node *node,
+             struct cairn_generation_id generation, uint32_t member)
 {
     int part = stored_at(node, generation, member);
 

@@ -52,7 +52,7 @@ said_decision(struct world *world, struct node *node, uint64_t epoch,
 /* ---- R2 ---- */
 
 static void
-said_done(struct world *world, struct node *node, struct cairn_generation generation)
+said_done(struct world *world, struct node *node, struct cairn_generation_id generation)
 {
     const struct truth *truth = judge_truth(world, generation);
     uint32_t self = UINT32_MAX;
@@ -166,7 +166,7 @@ judge_sent(struct world *world, struct node *node, const struct cairn_message *m
 static void
 say_got(struct world *world, const struct cairn_message *message)
 {
-    struct cairn_generation generation = {0};
+    struct cairn_generation_id generation = {0};
     char text[160] = "";
 
     if (!world->verbose || message->kind == CAIRN_MSG_HEARTBEAT)
@@ -273,7 +273,7 @@ judge_got(struct world *world, struct node *node, const struct cairn_message *me
 
 /* R1: while a run goes on, no agent's trainers register again. */
 static void
-check_run(struct world *world, struct node *node, struct cairn_generation generation)
+check_run(struct world *world, struct node *node, struct cairn_generation_id generation)
 {
     struct run_seen *seen = NULL;
     uint32_t *registered;
@@ -323,7 +323,7 @@ judge_grant(struct world *world, struct node *node, const struct cairn_action_tr
     if (world->gang.layout != LAYOUT_GOOD)
         judge_fail(world, VERDICT_TORN, "agent %u captures tensors that do not fit together",
                    node->number);
-    if (!truth && cairn_generation_compare(grant->generation, world->forgotten) <= 0)
+    if (!truth && cairn_generation_id_compare(grant->generation, world->forgotten) <= 0)
         return; /* granted long after all others gave it up */
     if (!truth)
         truth = truth_new(world, grant->generation, node->core_life, view.roster);
@@ -333,7 +333,7 @@ judge_grant(struct world *world, struct node *node, const struct cairn_action_tr
 }
 
 static void
-spill(struct world *world, struct node *node, struct cairn_generation generation)
+spill(struct world *world, struct node *node, struct cairn_generation_id generation)
 {
     struct cairn_event event = {.type = CAIRN_EVENT_SPILLED, .as.pin = {generation, true}};
 

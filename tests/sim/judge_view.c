@@ -13,7 +13,7 @@ enum { LOSSES_MAX = 3 /* compared with the truth; more are taken for so many */ 
 
 /* An agent that answers says that it holds a complete part. */
 static bool
-says_it_holds(const struct world *world, uint32_t agent, struct cairn_generation generation,
+says_it_holds(const struct world *world, uint32_t agent, struct cairn_generation_id generation,
               uint32_t member)
 {
     const struct node *node = &world->nodes[agent];

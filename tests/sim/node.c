@@ -69,7 +69,7 @@ agent_gone(struct node *node)
     node->registered = false;
     node->intruded = false;
     node->core_life = 0;
-    node->pinned = (struct cairn_generation){0};
+    node->pinned = (struct cairn_generation_id){0};
     node->claim_epoch = 0;
     for (uint32_t i = 0; i < ITEMS_MAX; i++)
         scratch_clear(&node->scratch[i]);

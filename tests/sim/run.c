@@ -226,7 +226,7 @@ heal_one(struct world *world, const struct sim_event *event)
     case 2:
         if (node->hung.step != 0 && node->running)
             trainer_local(world, node, &pin, NULL);
-        node->hung = (struct cairn_generation){0};
+        node->hung = (struct cairn_generation_id){0};
         break;
     case 3:
         intruder_leave(world, node);
@@ -245,7 +245,7 @@ local_arrives(struct world *world, struct node *node, struct local *local)
         node->registrations++;
     } else if (local->event.type == CAIRN_EVENT_PIN) {
         if (!pin->keep && same(pin->generation, node->pinned))
-            node->pinned = (struct cairn_generation){0};
+            node->pinned = (struct cairn_generation_id){0};
         if (pin->keep)
             node->pinned_parts = 0;
         for (uint32_t i = 0; pin->keep && i < CAIRN_PARTS_MAX; i++)

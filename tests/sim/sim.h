@@ -160,14 +160,14 @@ struct told {
     uint32_t rank;
     enum cairn_action_type type; /* GRANT, SKIP, DROP */
     uint64_t step;
-    struct cairn_generation generation;
+    struct cairn_generation_id generation;
     uint32_t part;
     uint64_t life;
 };
 
 struct answer {
     enum cairn_event_type type; /* SEALED, FINISHED, VERIFIED, DECODED, OPENED */
-    struct cairn_generation generation;
+    struct cairn_generation_id generation;
     uint32_t part;
     uint32_t item;
     uint64_t request;
@@ -295,7 +295,7 @@ struct blob {
 
 /* What a stored record says, for the judge, who must not need a running agent. */
 struct stored {
-    struct cairn_generation generation; /* step 0: no record */
+    struct cairn_generation_id generation; /* step 0: no record */
     uint32_t member;
     uint32_t position;
     uint32_t parity_slots;
@@ -329,7 +329,7 @@ struct rank {
     enum rank_phase phase;
     bool asked;     /* BEGIN was sent, no answer yet */
     bool capturing; /* granted */
-    struct cairn_generation generation;
+    struct cairn_generation_id generation;
     uint32_t part;
     uint64_t first_block; /* of its region in the node's shard */
     uint64_t block_count;
@@ -386,10 +386,10 @@ struct node {
     struct packet *self_head, *self_tail;
     bool intruded; /* trainers of a second launch are registered */
     uint64_t intruder_step;
-    struct cairn_generation pinned; /* a spill reads it; step 0: none */
-    uint32_t pinned_parts;          /* set of its parts then */
-    struct cairn_generation hung;   /* the spill hangs */
-    uint32_t *links;                /* of the network */
+    struct cairn_generation_id pinned; /* a spill reads it; step 0: none */
+    uint32_t pinned_parts;             /* set of its parts then */
+    struct cairn_generation_id hung;   /* the spill hangs */
+    uint32_t *links;                   /* of the network */
     uint32_t link_count;
     uint32_t link_room;
     uint32_t sessions; /* now */
@@ -415,7 +415,7 @@ enum fate {
 
 /* One generation as it was captured. */
 struct truth {
-    struct cairn_generation generation; /* step 0: unused */
+    struct cairn_generation_id generation; /* step 0: unused */
     uint64_t life;
     uint32_t member_count;
     uint32_t group_count;
@@ -441,7 +441,7 @@ struct flip {
     bool parity;
     uint64_t byte;
     uint8_t good;
-    struct cairn_generation generation;
+    struct cairn_generation_id generation;
     uint32_t member;
 };
 
@@ -549,18 +549,18 @@ struct world {
 
     /* the judge */
     struct truth truths[TRUTHS_MAX];
-    struct cairn_generation forgotten; /* newest whose truth had to make room */
-    struct truth *kept;                /* what must not be lost; NULL: nothing yet */
+    struct cairn_generation_id forgotten; /* newest whose truth had to make room */
+    struct truth *kept;                   /* what must not be lost; NULL: nothing yet */
     struct flip flips[FLIPS_MAX];
     struct epoch_seen *epochs;
     uint32_t epoch_count;
     struct run_seen runs[TRUTHS_MAX];
     uint32_t run_next;
     struct decision_seen decisions[DECISIONS_MAX];
-    uint64_t newest_epoch;                /* activated anywhere */
-    struct cairn_generation newest_ready; /* what it began with */
-    uint64_t fresh_epoch;                 /* newest that began with nothing, or with files */
-    uint64_t progress_ns;                 /* when the job last went on (a commit) */
+    uint64_t newest_epoch;                   /* activated anywhere */
+    struct cairn_generation_id newest_ready; /* what it began with */
+    uint64_t fresh_epoch;                    /* newest that began with nothing, or with files */
+    uint64_t progress_ns;                    /* when the job last went on (a commit) */
     uint64_t stuck_ns; /* since when the leader names nobody for what is due; 0: it does */
     bool over;
     enum verdict verdict;
@@ -702,7 +702,7 @@ struct layout_of {
     uint32_t gang_member; /* UINT32_MAX: no tensors */
     uint32_t gang_members;
     enum layout_kind kind;
-    struct cairn_generation generation;
+    struct cairn_generation_id generation;
     uint32_t container; /* number and count, as the manifest gives them */
     uint32_t container_count;
 };
@@ -726,15 +726,15 @@ bool fault_may_lose(const struct world *world, uint32_t node);
 
 /* ---- truth.c ---- */
 static inline bool
-same(struct cairn_generation a, struct cairn_generation b)
+same(struct cairn_generation_id a, struct cairn_generation_id b)
 {
-    return cairn_generation_compare(a, b) == 0;
+    return cairn_generation_id_compare(a, b) == 0;
 }
 
 void *some_zeros(size_t count, size_t size);
-struct truth *judge_truth(struct world *world, struct cairn_generation generation);
+struct truth *judge_truth(struct world *world, struct cairn_generation_id generation);
 /* Makes room by forgetting the oldest that no longer matters. */
-struct truth *truth_new(struct world *world, struct cairn_generation generation, uint64_t life,
+struct truth *truth_new(struct world *world, struct cairn_generation_id generation, uint64_t life,
                         const struct cairn_roster *roster);
 void truth_fini(struct truth *truth);
 /* From now on this generation must be kept. */
@@ -742,7 +742,7 @@ void kept_set(struct world *world, struct truth *truth);
 /* After a fault beyond the budget nothing must be kept any more. */
 void kept_check_beyond(struct world *world);
 /* The record of a part at an agent, -1 none. */
-int stored_at(const struct node *node, struct cairn_generation generation, uint32_t member);
+int stored_at(const struct node *node, struct cairn_generation_id generation, uint32_t member);
 bool flip_active(const struct world *world, const struct flip *flip);
 /* A complete, undamaged copy. */
 bool truth_copy_at(const struct world *world, const struct node *node, const struct truth *truth,
@@ -788,7 +788,8 @@ struct epoch_seen *judge_epoch_seen(struct world *world, uint64_t epoch);
 void judge_epoch(struct world *world, struct node *node, const struct shared *before,
                  const struct cairn_action_store *store);
 /* Somebody was told that a generation is committed. */
-void judge_told(struct world *world, const struct node *node, struct cairn_generation generation);
+void judge_told(struct world *world, const struct node *node,
+                struct cairn_generation_id generation);
 void judge_lost_memory(struct world *world, struct node *node);
 void judge_lost_record(struct world *world, struct node *node, uint32_t part);
 void judge_after(struct world *world, struct node *node);

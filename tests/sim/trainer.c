@@ -355,7 +355,7 @@ trainer_told(struct world *world, struct node *node, const struct told *told)
     if (told->type == CAIRN_ACTION_DROP) {
         for (uint32_t r = 0; r < world->setup.ranks; r++)
             if (node->ranks[r].capturing &&
-                cairn_generation_compare(node->ranks[r].generation, told->generation) == 0)
+                cairn_generation_id_compare(node->ranks[r].generation, told->generation) == 0)
                 stop_capture(world, &node->ranks[r]);
         return;
     }

@@ -23,7 +23,7 @@ truth_fini(struct truth *truth)
 }
 
 struct truth *
-judge_truth(struct world *world, struct cairn_generation generation)
+judge_truth(struct world *world, struct cairn_generation_id generation)
 {
     for (uint32_t i = 0; i < TRUTHS_MAX; i++)
         if (world->truths[i].generation.step != 0 && same(world->truths[i].generation, generation))
@@ -54,26 +54,26 @@ truth_room(struct world *world)
             return other;
         if (other == world->kept)
             continue;
-        if (!oldest || cairn_generation_compare(other->generation, oldest->generation) < 0)
+        if (!oldest || cairn_generation_id_compare(other->generation, oldest->generation) < 0)
             oldest = other;
         /* What some agents hold may still be restored. */
         if ((other->stored_count == 0 ||
              (world->kept &&
-              cairn_generation_compare(other->generation, world->kept->generation) < 0)) &&
-            (!room || cairn_generation_compare(other->generation, room->generation) < 0))
+              cairn_generation_id_compare(other->generation, world->kept->generation) < 0)) &&
+            (!room || cairn_generation_id_compare(other->generation, room->generation) < 0))
             room = other;
     }
     return room ? room : oldest;
 }
 
 struct truth *
-truth_new(struct world *world, struct cairn_generation generation, uint64_t life,
+truth_new(struct world *world, struct cairn_generation_id generation, uint64_t life,
           const struct cairn_roster *roster)
 {
     struct truth *truth = truth_room(world);
     uint32_t n = roster->member_count, ranks = 0;
 
-    if (cairn_generation_compare(truth->generation, world->forgotten) > 0)
+    if (cairn_generation_id_compare(truth->generation, world->forgotten) > 0)
         world->forgotten = truth->generation;
     truth_fini(truth);
     truth->generation = generation;
@@ -105,7 +105,7 @@ truth_new(struct world *world, struct cairn_generation generation, uint64_t life
 
 /* The record of a part at an agent, -1 none. */
 int
-stored_at(const struct node *node, struct cairn_generation generation, uint32_t member)
+stored_at(const struct node *node, struct cairn_generation_id generation, uint32_t member)
 {
     for (int i = 0; i < CAIRN_PARTS_MAX; i++)
         if (node->stored[i].generation.step != 0 && same(node->stored[i].generation, generation) &&
@@ -200,7 +200,7 @@ judge_budget(const struct world *world, uint32_t without)
         if (truth->generation.step != 0 && truth->stored_count > 0 && truth != world->kept &&
             !truth->dropped && truth->whole && truth->generation.epoch == world->newest_epoch &&
             (!world->kept ||
-             cairn_generation_compare(truth->generation, world->kept->generation) > 0) &&
+             cairn_generation_id_compare(truth->generation, world->kept->generation) > 0) &&
             !survives(world, truth, without))
             return false;
     }

@@ -84,7 +84,7 @@ struct fake_agent {
 
     /* what can be restored */
     cairn_err restore_err;
-    struct cairn_generation generation;
+    struct cairn_generation_id generation;
     uint32_t source, container_count, own_container, own_slot;
     struct cairn_session_bytes manifests[FAKE_CONTAINERS];
     const uint8_t *containers[FAKE_CONTAINERS];
@@ -160,7 +160,8 @@ fake_registered(struct fake_agent *agent, struct fake_connection *connection)
 FAKE void
 fake_grant(struct fake_agent *agent, struct fake_connection *connection)
 {
-    struct cairn_generation generation = {.epoch = (uint64_t)agent->epoch, .step = connection->begin_step};
+    struct cairn_generation_id generation = {.epoch = (uint64_t)agent->epoch,
+                                             .step = connection->begin_step};
 
     if (agent->skip_reason) {
         struct cairn_session_skip skip = {connection->begin_step, (uint32_t)agent->skip_reason,

@@ -152,11 +152,7 @@ class _Slice(_Sized):
 
 
 class _Generation(ctypes.Structure):
-    _fields_ = [
-        ("epoch", ctypes.c_uint64),
-        ("step", ctypes.c_uint64),
-        ("run", ctypes.c_uint64),
-    ]
+    _fields_ = [("epoch", ctypes.c_uint64), ("step", ctypes.c_uint64)]
 
 
 class _Restored(_Sized):

@@ -175,7 +175,7 @@ test_frames_out_of_place(void **state)
     struct trainer trainer, second;
 
     attach(*state, &trainer, 0, 1);
-    piece.generation = (struct cairn_generation){.epoch = 1, .step = 77};
+    piece.generation = (struct cairn_generation_id){.epoch = 1, .step = 77};
     /* not registered */
     assert_int_equal(cairn_session_put_piece(&trainer.writer, &piece), CAIRN_OK);
     assert_int_equal(cairn_session_put_done(&trainer.writer, &done), CAIRN_OK);

@@ -690,7 +690,7 @@ test_restored_into_other_ranks(void **state)
         trainer.slices[trainer.count++] = rows(500, 100, (void *)(uintptr_t)trainer.small, 0);
         store(trainer.agent, 0, matrix, 0, 310);
         store(trainer.agent, 1, matrix, 310, ROWS - 310);
-        trainer.agent->generation = (struct cairn_generation){.epoch = 2, .step = 40};
+        trainer.agent->generation = (struct cairn_generation_id){.epoch = 2, .step = 40};
         trainer.agent->container_count = SOURCES;
         trainer.agent->own_container = 0;
         trainer.agent->own_slot = 1;
@@ -747,7 +747,7 @@ restore_while_a_device_hangs(void)
     trainer.slices[trainer.count++] = rows(0, 250, (void *)(uintptr_t)trainer.large[0], 0);
     store(trainer.agent, 0, matrix, 0, 310);
     store(trainer.agent, 1, matrix, 310, ROWS - 310);
-    trainer.agent->generation = (struct cairn_generation){.epoch = 2, .step = 40};
+    trainer.agent->generation = (struct cairn_generation_id){.epoch = 2, .step = 40};
     trainer.agent->container_count = SOURCES;
     restore_timeout_ms = 500;
     if (attach(&trainer, 400) != CAIRN_OK)

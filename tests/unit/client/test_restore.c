@@ -241,7 +241,7 @@ store_all(size_t window_bytes, bool own)
         store(&stored, index, &rank);
         rank_fini(&rank);
     }
-    stored.agent->generation = (struct cairn_generation){.epoch = 2, .step = 40};
+    stored.agent->generation = (struct cairn_generation_id){.epoch = 2, .step = 40};
     stored.agent->container_count = 3;
     if (own) { /* node 1's shard lies in its memory */
         stored.agent->own_container = 1;

@@ -227,7 +227,7 @@ test_piece_and_fetch(void **state)
 
     (void)state;
     pair_init(&pair, CAIRN_SESSION_CLIENT);
-    piece.generation = (struct cairn_generation){.epoch = 3, .step = 4};
+    piece.generation = (struct cairn_generation_id){.epoch = 3, .step = 4};
     piece.first_block = UINT64_C(1) << 40;
     piece.count = CAIRN_SESSION_PIECE_BLOCKS_MAX;
     for (uint32_t i = 0; i < piece.count; i++)

@@ -512,14 +512,36 @@ test_to_layout(void **state)
     cairn_layout_destroy(layout);
 }
 
+static void
+generations_are_ordered_by_epoch_run_and_step(void **state)
+{
+    struct cairn_generation_id a = {.epoch = 1, .step = 9}, b = {.epoch = 1, .run = 1, .step = 3};
+
+    (void)state;
+    assert_int_equal(cairn_generation_id_compare(a, b), -1);
+    assert_int_equal(cairn_generation_id_compare(b, a), 1);
+    a.run = 1;
+    assert_int_equal(cairn_generation_id_compare(a, b), 1);
+    a.step = 3;
+    assert_int_equal(cairn_generation_id_compare(a, b), 0);
+    b.epoch = 2;
+    b.run = 0;
+    assert_int_equal(cairn_generation_id_compare(a, b), -1);
+}
+
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trip),         cmocka_unit_test(test_small),
-        cmocka_unit_test(test_every_flip_and_cut), cmocka_unit_test(test_sealed_flips),
-        cmocka_unit_test(test_byte_lies),          cmocka_unit_test(test_name_twice),
-        cmocka_unit_test(test_table_order),        cmocka_unit_test(test_not_packed),
+        cmocka_unit_test(generations_are_ordered_by_epoch_run_and_step),
+        cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(test_small),
+        cmocka_unit_test(test_every_flip_and_cut),
+        cmocka_unit_test(test_sealed_flips),
+        cmocka_unit_test(test_byte_lies),
+        cmocka_unit_test(test_name_twice),
+        cmocka_unit_test(test_table_order),
+        cmocka_unit_test(test_not_packed),
         cmocka_unit_test(test_to_layout),
     };
 

@@ -439,13 +439,14 @@ test_names(void **state)
     static const char *const wrong[] = {"e1",     "e-s",    "e1-s",  "e01-s1",
                                         "e1-s2x", "e1-s-2", "s1-e1", "e18446744073709551616-s0",
                                         "",       "e1-s1/"};
-    struct cairn_generation generation;
+    struct cairn_generation_id generation;
     char name[CAIRN_SPILL_DIR_NAME_BYTES];
 
     (void)state;
     for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++)
         assert_false(cairn_spill_dir_parse(wrong[i], &generation));
-    cairn_spill_dir_name((struct cairn_generation){.epoch = UINT64_MAX, .step = UINT64_MAX}, name);
+    cairn_spill_dir_name((struct cairn_generation_id){.epoch = UINT64_MAX, .step = UINT64_MAX},
+                         name);
     assert_true(cairn_spill_dir_parse(name, &generation));
     assert_int_equal(generation.step, UINT64_MAX);
     assert_true(cairn_spill_dir_parse("e0-s0", &generation));
@@ -457,7 +458,9 @@ make_generation(int spill_fd, uint64_t epoch, uint64_t step, bool committed)
     int dir_fd;
 
     assert_int_equal(
-        cairn_spill_dir_begin(spill_fd, (struct cairn_generation){.epoch = epoch, .step = step}, &dir_fd), CAIRN_OK);
+        cairn_spill_dir_begin(spill_fd, (struct cairn_generation_id){.epoch = epoch, .step = step},
+                              &dir_fd),
+        CAIRN_OK);
     assert_int_equal(cairn_file_save(dir_fd, "param.safetensors", "data", 4), CAIRN_OK);
     if (committed) {
         static const char line[] = "cairn-universal 1 index.json bytes=2 crc64=0000000000000000\n";
@@ -516,14 +519,16 @@ test_retention(void **state)
     assert_int_equal(cairn_spill_retain(spill_fd, 1, &removed), CAIRN_OK);
     assert_int_equal(removed, 0);
     /* Beginning a generation that is there uncommits it. */
-    assert_int_equal(cairn_spill_dir_begin(spill_fd, (struct cairn_generation){.epoch = 2, .step = 40}, &dir_fd),
+    assert_int_equal(cairn_spill_dir_begin(
+                         spill_fd, (struct cairn_generation_id){.epoch = 2, .step = 40}, &dir_fd),
                      CAIRN_OK);
     assert_int_equal(cairn_file_close(dir_fd), CAIRN_OK);
     expect_list(spill_fd, "2/50- 2/40-");
     assert_int_equal(cairn_spill_retain(spill_fd, 1, &removed), CAIRN_OK);
     assert_int_equal(removed, 0); /* nothing is committed: nothing is known to be older than it */
-    assert_int_equal(cairn_spill_remove(spill_fd, (struct cairn_generation){.epoch = 7, .step = 7}),
-                     CAIRN_NOT_FOUND);
+    assert_int_equal(
+        cairn_spill_remove(spill_fd, (struct cairn_generation_id){.epoch = 7, .step = 7}),
+        CAIRN_NOT_FOUND);
     assert_true(is_there(spill_fd, "notes"));
     assert_int_equal(cairn_file_close(spill_fd), CAIRN_OK);
 }

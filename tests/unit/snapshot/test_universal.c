@@ -134,7 +134,8 @@ make_plan(struct cairn_universal *universal)
 
     memset(universal, 0, sizeof(*universal));
     assert_int_equal(cairn_universal_plan(layout, writers, NODES, "gpt", 0x1234,
-                                          (struct cairn_generation){.epoch = 3, .step = 120}, universal),
+                                          (struct cairn_generation_id){.epoch = 3, .step = 120},
+                                          universal),
                      CAIRN_OK);
     cairn_layout_destroy(layout);
 }
@@ -202,11 +203,11 @@ test_plan_is_deterministic(void **state)
     size_t a_bytes, b_bytes;
 
     (void)state;
-    assert_int_equal(
-        cairn_universal_plan(forwards, one, NODES, "gpt", 1, (struct cairn_generation){.epoch = 1, .step = 2}, &a),
-        CAIRN_OK);
+    assert_int_equal(cairn_universal_plan(forwards, one, NODES, "gpt", 1,
+                                          (struct cairn_generation_id){.epoch = 1, .step = 2}, &a),
+                     CAIRN_OK);
     assert_int_equal(cairn_universal_plan(backwards, other, NODES, "gpt", 1,
-                                          (struct cairn_generation){.epoch = 1, .step = 2}, &b),
+                                          (struct cairn_generation_id){.epoch = 1, .step = 2}, &b),
                      CAIRN_OK);
     assert_int_equal(cairn_universal_index_pack(&a, &a_text, &a_bytes),
                      CAIRN_INVAL); /* no checksums */
@@ -227,7 +228,7 @@ static void
 test_plan_refuses(void **state)
 {
     static const uint32_t twice[2] = {1, 1}, one[1] = {0};
-    struct cairn_generation generation = {.epoch = 1, .step = 1};
+    struct cairn_generation_id generation = {.epoch = 1, .step = 1};
     struct cairn_layout *layout = make_layout(false), *empty = NULL, *reserved = NULL;
     struct cairn_universal out = {0};
     struct cairn_slice slice = slice_of("__metadata__", CAIRN_PARAM, CAIRN_F32, 1, 1);

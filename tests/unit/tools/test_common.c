@@ -42,7 +42,7 @@ parses_generations(void **state)
     static const char *const wrong[] = {"",      "1",    "1:",    ":1",
                                         "1:2:3", "1:2 ", " 1:2",  "-1:2",
                                         "1:-2",  "a:b",  "1:0x2", "99999999999999999999:1"};
-    struct cairn_generation out = {.epoch = 7, .step = 7};
+    struct cairn_generation_id out = {.epoch = 7, .step = 7};
 
     (void)state;
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)

@@ -100,8 +100,8 @@ static cairn_err
 plan_files(const struct cairn_checkpoint *checkpoint, const struct cairn_output_options *options,
            const struct cairn_layout *tensors, struct cairn_universal *universal)
 {
-    struct cairn_generation generation = {.epoch = 0,
-                                          .step = checkpoint->step_known ? checkpoint->step : 0};
+    struct cairn_generation_id generation = {.epoch = 0,
+                                             .step = checkpoint->step_known ? checkpoint->step : 0};
     uint64_t most = options->file_bytes_max ? options->file_bytes_max : FILE_BYTES_MAX, total = 0;
     uint32_t writers[CAIRN_NODES_MAX], count;
 

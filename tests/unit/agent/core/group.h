@@ -59,7 +59,7 @@ struct agent {
 struct group {
     uint32_t count;
     struct cairn_roster *roster;
-    struct cairn_generation generation;
+    struct cairn_generation_id generation;
     struct cairn_decision decision;
     struct cairn_code *code;
     struct agent agents[AGENTS_MAX];
@@ -90,7 +90,7 @@ group_new(uint32_t count, uint32_t members, uint32_t parity, const uint64_t *blo
 
     assert_non_null(group);
     group->count = count;
-    group->generation = (struct cairn_generation){.epoch = 0x10001, .step = 20, .run = 7};
+    group->generation = (struct cairn_generation_id){.epoch = 0x10001, .step = 20, .run = 7};
     group->decision = (struct cairn_decision){.serial = 1, .run = 7, .next = 20};
     assert_int_equal(cairn_roster_build(agents, NULL, members, parity, members, &group->roster),
                      CAIRN_OK);

@@ -26,14 +26,14 @@ static char text[TEXT_BYTES];
 
 static const uint64_t epoch_1 = (UINT64_C(1) << 16) | 0xffff;
 
-static struct cairn_generation
+static struct cairn_generation_id
 at(uint64_t step)
 {
-    return (struct cairn_generation){.epoch = epoch_1, .run = 3, .step = step};
+    return (struct cairn_generation_id){.epoch = epoch_1, .run = 3, .step = step};
 }
 
 static struct inventory_part *
-hold(uint32_t agent, struct cairn_generation generation, uint32_t member, uint64_t bad)
+hold(uint32_t agent, struct cairn_generation_id generation, uint32_t member, uint64_t bad)
 {
     struct inventory *inventory = &inventories[agent];
     struct inventory_part *part = &inventory->parts[inventory->part_count++];
@@ -201,7 +201,7 @@ static void
 files(void **unused)
 {
     (void)unused;
-    inventories[6].self.spilled = (struct cairn_generation){.epoch = epoch_1, .step = 15};
+    inventories[6].self.spilled = (struct cairn_generation_id){.epoch = epoch_1, .step = 15};
     generation(10, "hhhhhh");
     choose(); /* the files are newer than memory */
     assert_int_equal(choice.err, CAIRN_OK);
@@ -240,11 +240,11 @@ order(void **unused)
     (void)unused;
     generation(20, "hhhhhh");
     for (uint32_t m = 0; m < 6; m++)
-        hold(m, (struct cairn_generation){.epoch = epoch_1, .run = 4, .step = 9}, m, 0);
+        hold(m, (struct cairn_generation_id){.epoch = epoch_1, .run = 4, .step = 9}, m, 0);
     choose();
     assert_taken(9, 0);
     for (uint32_t m = 0; m < 6; m++)
-        hold(m, (struct cairn_generation){.epoch = 0x20003, .run = 1, .step = 7}, m, 0);
+        hold(m, (struct cairn_generation_id){.epoch = 0x20003, .run = 1, .step = 7}, m, 0);
     choose();
     assert_taken(7, 0);
     assert_non_null(strstr(text, "epoch 2 step 7: chosen"));
@@ -254,7 +254,7 @@ order(void **unused)
 static void
 holders(void **unused)
 {
-    struct cairn_generation g = at(10);
+    struct cairn_generation_id g = at(10);
 
     (void)unused;
     assert_int_equal(choose_holder(inventories, AGENTS, g, 3), UINT32_MAX);
@@ -287,7 +287,7 @@ many(void **unused)
     assert_int_equal(choice.err, CAIRN_LOST);
     assert_non_null(strstr(text, "step 56: not restorable"));
     memset(small, 'x', sizeof small);
-    choose_generation(inventories, AGENTS, (struct cairn_generation){0}, &choice, small,
+    choose_generation(inventories, AGENTS, (struct cairn_generation_id){0}, &choice, small,
                       sizeof small - 8);
     assert_true(strlen(small) < sizeof small - 8);
     for (size_t i = sizeof small - 8; i < sizeof small; i++)

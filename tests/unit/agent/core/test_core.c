@@ -35,9 +35,9 @@ struct node {
     bool memory_new;
     uint64_t wants; /* agents, as a set */
     uint32_t granted_part;
-    struct cairn_generation granted; /* last GRANT; step 0: none */
-    enum cairn_skip skipped;         /* last SKIP */
-    struct cairn_generation committed;
+    struct cairn_generation_id granted; /* last GRANT; step 0: none */
+    enum cairn_skip skipped;            /* last SKIP */
+    struct cairn_generation_id committed;
     cairn_err reply;
     bool replied;
 };
@@ -374,7 +374,7 @@ attach_all(uint64_t launch)
 static void
 begin(uint32_t agent, uint64_t step)
 {
-    job.nodes[agent].granted = (struct cairn_generation){0};
+    job.nodes[agent].granted = (struct cairn_generation_id){0};
     job.nodes[agent].skipped = 0;
     give(agent, &(struct cairn_event){.type = CAIRN_EVENT_BEGIN, .as.step = {0, step}});
     deliver_all();
@@ -510,7 +510,7 @@ a_member_that_restarts_is_done_still(void **unused)
     step_all(1);
     stop(0); /* the leader */
     start(0);
-    job.nodes[0].committed = (struct cairn_generation){0};
+    job.nodes[0].committed = (struct cairn_generation_id){0};
     pass_seconds(3);
     assert_int_equal(job.nodes[0].committed.step, 1);
     attach_all(6);
@@ -523,7 +523,7 @@ a_member_that_restarts_is_done_still(void **unused)
 static void
 a_blank_member_is_admitted_by_a_repair(void **unused)
 {
-    struct cairn_generation before;
+    struct cairn_generation_id before;
 
     (void)unused;
     attach_all(5);
@@ -537,7 +537,7 @@ a_blank_member_is_admitted_by_a_repair(void **unused)
     assert_false(view_of(1).blank);
     assert_int_equal(view_of(1).self_member, 1);
     for (uint32_t a = 0; a < job.count; a++)
-        assert_int_equal(cairn_generation_compare(view_of(a).ready, before), 0);
+        assert_int_equal(cairn_generation_id_compare(view_of(a).ready, before), 0);
     attach(1, 1, 5);
     step_all(2);
     step_all(3);
@@ -547,7 +547,7 @@ a_blank_member_is_admitted_by_a_repair(void **unused)
 static void
 a_restore_rebuilds_a_lost_part(void **unused)
 {
-    struct cairn_generation before;
+    struct cairn_generation_id before;
 
     (void)unused;
     attach_all(5);
@@ -560,7 +560,7 @@ a_restore_rebuilds_a_lost_part(void **unused)
     pass_seconds(60);
     assert_true(job.nodes[0].replied);
     assert_int_equal(job.nodes[0].reply, CAIRN_OK);
-    assert_int_equal(cairn_generation_compare(view_of(1).ready, before), 0);
+    assert_int_equal(cairn_generation_id_compare(view_of(1).ready, before), 0);
     assert_int_equal(view_of(0).roster->member_count, 2);
     for (uint32_t m = 0; m < 3; m++)
         assert_true(cairn_core_holder(job.nodes[0].core, before, m) < 2);

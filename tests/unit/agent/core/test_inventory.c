@@ -17,8 +17,8 @@ static struct parts parts;
 static struct cairn_roster *roster;
 static struct cairn_bad_block bad[2] = {{.area = CAIRN_AREA_DATA, .block = 5},
                                         {.area = CAIRN_AREA_PARITY, .block = 9}};
-static const struct cairn_generation g1 = {.epoch = 0x10000, .run = 7, .step = 40};
-static const struct cairn_generation g2 = {.epoch = 0x10000, .run = 7, .step = 50};
+static const struct cairn_generation_id g1 = {.epoch = 0x10000, .run = 7, .step = 40};
+static const struct cairn_generation_id g2 = {.epoch = 0x10000, .run = 7, .step = 50};
 
 static int
 fresh(void **unused)
@@ -225,8 +225,7 @@ both_answered(uint64_t to_2, uint64_t to_3)
             parts_verified(&env, &parts, &answer);
             answer_progress(&env, &answering, &parts, &self);
         } else if (action->type == CAIRN_ACTION_SEND) {
-            attempts[action->as.send.message.to - 2] =
-                action->as.send.message.as.inventory.attempt;
+            attempts[action->as.send.message.to - 2] = action->as.send.message.as.inventory.attempt;
         }
     }
     assert_int_equal(attempts[0], to_2);
@@ -259,7 +258,7 @@ two_coordinators(void **unused)
 static void
 pins(void **unused)
 {
-    struct cairn_generation pinned;
+    struct cairn_generation_id pinned;
 
     (void)unused;
     memset(&answering, 0, sizeof answering);
@@ -332,10 +331,8 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        CASE(goes_over_the_wire),
-        CASE(damaged_ones_are_refused),
-        CASE(pins), CASE(two_coordinators),
-        CASE(meets_the_forgetful),
+        CASE(goes_over_the_wire), CASE(damaged_ones_are_refused), CASE(pins),
+        CASE(two_coordinators),   CASE(meets_the_forgetful),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

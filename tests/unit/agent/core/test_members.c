@@ -25,7 +25,7 @@ static const struct cairn_core_options options = {.agent_count = AGENTS,
                                                   .slots = 2,
                                                   .slot_blocks = 64,
                                                   .parity_blocks = 64};
-static const struct cairn_generation g = {.epoch = 0x10000, .run = 1, .step = 10};
+static const struct cairn_generation_id g = {.epoch = 0x10000, .run = 1, .step = 10};
 static struct inventory inventories[AGENTS];
 static struct cairn_roster *roster;
 static struct choice choice;

@@ -167,7 +167,7 @@ static void
 fields_come_back(void **unused)
 {
     static const uint8_t crcs[16] = {1, 2, 3};
-    struct cairn_generation generation = {.epoch = 1, .step = 2, .run = 3};
+    struct cairn_generation_id generation = {.epoch = 1, .step = 2, .run = 3};
     struct cairn_message message = {.kind = CAIRN_MSG_DATA, .bytes = crcs, .bytes_len = 16}, back;
     uint8_t packed[HEAD + 16];
     size_t used;
@@ -188,7 +188,7 @@ fields_come_back(void **unused)
     assert_true(back.as.data.decision.committed.epoch == 7);
     assert_true(back.as.data.decision.committed.step == 8);
     assert_true(back.as.data.decision.committed.run == 9);
-    assert_int_equal(cairn_generation_compare(back.as.data.generation, generation), 0);
+    assert_int_equal(cairn_generation_id_compare(back.as.data.generation, generation), 0);
     assert_int_equal(back.as.data.member, 10);
     assert_int_equal(back.as.data.stripe, 11);
     assert_int_equal(back.as.data.row, 12);

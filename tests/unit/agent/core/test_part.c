@@ -111,7 +111,7 @@ captures_have_own_slots_and_repairs_leave_one(void **state)
     struct group *group = group_new(4, 4, 1, sizes);
     struct agent *agent = &group->agents[0];
     struct parts *parts = &agent->parts;
-    struct cairn_generation other = group->generation;
+    struct cairn_generation_id other = group->generation;
     struct part *part;
 
     (void)state;
@@ -141,7 +141,7 @@ each_attempt_verifies_once(void **state)
 {
     struct group *group = group_new(4, 4, 1, sizes);
     struct agent *agent = &group->agents[0];
-    struct cairn_generation all = {0}, other = group->generation;
+    struct cairn_generation_id all = {0}, other = group->generation;
     struct cairn_event_answer answer = {.generation = group->generation};
     struct part *part;
     uint64_t first;
@@ -180,11 +180,11 @@ each_attempt_verifies_once(void **state)
 /* One part, alone with the retention: what becomes of it. */
 struct kept {
     const char *what;
-    struct cairn_generation generation;
+    struct cairn_generation_id generation;
     uint32_t member;
     enum cairn_part_state state;
     struct cairn_decision decision;
-    struct cairn_generation ready;
+    struct cairn_generation_id ready;
     bool from_files, fenced, pinned, spilling, working;
     bool stays;
 };
@@ -289,7 +289,7 @@ static const struct kept cases[] = {
 
 static struct part *
 add_part(struct group *group, struct parts *parts, uint32_t index,
-         struct cairn_generation generation, uint32_t member, enum cairn_part_state part_state)
+         struct cairn_generation_id generation, uint32_t member, enum cairn_part_state part_state)
 {
     assert_int_equal(part_init(&parts->list[index], generation, member, group->roster, part_state),
                      CAIRN_OK);
@@ -340,7 +340,8 @@ trainers_are_told(void **state)
     struct retention retention = {.active = EPOCH, .self_member = 0, .fenced = true};
 
     (void)state;
-    (void)add_part(group, &agent->parts, 0, (struct cairn_generation)OWN(20), 0, CAIRN_PART_OPEN);
+    (void)add_part(group, &agent->parts, 0, (struct cairn_generation_id)OWN(20), 0,
+                   CAIRN_PART_OPEN);
     parts_retain(&agent->env, &agent->parts, &retention);
     assert_int_equal(agent->actions.list[0].type, CAIRN_ACTION_DROP);
     assert_true(agent->actions.list[0].as.trainer.generation.step == 20);
@@ -358,21 +359,21 @@ the_newest_stays_until_the_first_commit(void **state)
 
     (void)state;
     agent->options.slots = 3;
-    (void)add_part(group, parts, 0, (struct cairn_generation)OLD(20), 0, CAIRN_PART_COMPLETE);
-    (void)add_part(group, parts, 1, (struct cairn_generation)OLD(10), 0, CAIRN_PART_COMPLETE);
+    (void)add_part(group, parts, 0, (struct cairn_generation_id)OLD(20), 0, CAIRN_PART_COMPLETE);
+    (void)add_part(group, parts, 1, (struct cairn_generation_id)OLD(10), 0, CAIRN_PART_COMPLETE);
     parts_retain(&agent->env, parts, &retention);
     assert_int_equal(parts->list[0].state, CAIRN_PART_COMPLETE);
     assert_int_equal(parts->list[1].state, CAIRN_PART_COMPLETE); /* there is a free slot */
-    (void)add_part(group, parts, 2, (struct cairn_generation)OLD(30), 0, CAIRN_PART_COMPLETE);
+    (void)add_part(group, parts, 2, (struct cairn_generation_id)OLD(30), 0, CAIRN_PART_COMPLETE);
     parts_retain(&agent->env, parts, &retention);
     assert_int_equal(parts->list[0].state, CAIRN_PART_COMPLETE);
     assert_int_equal(parts->list[1].state, CAIRN_PART_FREE);
     assert_int_equal(parts->list[2].state, CAIRN_PART_COMPLETE);
-    (void)add_part(group, parts, 1, (struct cairn_generation)OWN(5), 0, CAIRN_PART_OPEN);
+    (void)add_part(group, parts, 1, (struct cairn_generation_id)OWN(5), 0, CAIRN_PART_OPEN);
     parts_retain(&agent->env, parts, &retention);
     assert_int_equal(parts->list[0].state, CAIRN_PART_FREE);
     assert_int_equal(parts->list[2].state, CAIRN_PART_COMPLETE);
-    (void)add_part(group, parts, 0, (struct cairn_generation)OWN(4), 0, CAIRN_PART_COMPLETE);
+    (void)add_part(group, parts, 0, (struct cairn_generation_id)OWN(4), 0, CAIRN_PART_COMPLETE);
     parts_retain(&agent->env, parts, &retention);
     assert_int_equal(parts->list[2].state, CAIRN_PART_COMPLETE); /* alone it never goes */
     group_free(group);
@@ -389,11 +390,11 @@ the_part_in_flight(void **state)
     struct part *part;
 
     (void)state;
-    (void)add_part(group, parts, 0, (struct cairn_generation)OWN(10), 0, CAIRN_PART_COMPLETE);
+    (void)add_part(group, parts, 0, (struct cairn_generation_id)OWN(10), 0, CAIRN_PART_COMPLETE);
     assert_null(parts_in_flight(parts, &retention));
-    (void)add_part(group, parts, 2, (struct cairn_generation)OWN(20), 1, CAIRN_PART_COMPLETE);
+    (void)add_part(group, parts, 2, (struct cairn_generation_id)OWN(20), 1, CAIRN_PART_COMPLETE);
     assert_null(parts_in_flight(parts, &retention));
-    part = add_part(group, parts, 1, (struct cairn_generation)OWN(20), 0, CAIRN_PART_OPEN);
+    part = add_part(group, parts, 1, (struct cairn_generation_id)OWN(20), 0, CAIRN_PART_OPEN);
     assert_ptr_equal(parts_in_flight(parts, &retention), part);
     part->state = CAIRN_PART_COMPLETE;
     assert_ptr_equal(parts_in_flight(parts, &retention), part);

@@ -119,7 +119,7 @@ pass(struct job *job, uint32_t intervals)
             if (!job->agents[a].runs || job->agents[a].paused)
                 continue;
             (void)peers_awake(&env, &job->agents[a].peers);
-            peers_tick(&env, &job->agents[a].peers, 1, (struct cairn_generation){0});
+            peers_tick(&env, &job->agents[a].peers, 1, (struct cairn_generation_id){0});
             carry_out(job, a);
         }
     }

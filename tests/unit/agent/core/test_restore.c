@@ -56,8 +56,8 @@ static bool spares[AGENTS];
 static enum cairn_message_kind hook_kind;
 static void (*hook)(void);
 
-static const struct cairn_generation g1 = {.epoch = 0x10000, .run = 3, .step = 10};
-static const struct cairn_generation g2 = {.epoch = 0x10000, .run = 3, .step = 20};
+static const struct cairn_generation_id g1 = {.epoch = 0x10000, .run = 3, .step = 10};
+static const struct cairn_generation_id g2 = {.epoch = 0x10000, .run = 3, .step = 20};
 
 static struct env
 env_of(uint32_t a)
@@ -70,7 +70,7 @@ env_of(uint32_t a)
 }
 
 static struct part *
-hold(uint32_t a, struct cairn_generation generation, uint32_t member)
+hold(uint32_t a, struct cairn_generation_id generation, uint32_t member)
 {
     for (uint32_t i = 0; i < CAIRN_PARTS_MAX; i++) {
         struct part *part = &agents[a].parts.list[i];
@@ -302,9 +302,9 @@ begin_request(uint32_t a, const struct restore_request *request)
 
     replied = false;
     claims_sent = rebuilds_sent = 0;
-    assert_int_equal(restore_start(&env, &agents[a].restore, &agents[a].membership,
-                                   &agents[a].peers, request),
-                     CAIRN_OK);
+    assert_int_equal(
+        restore_start(&env, &agents[a].restore, &agents[a].membership, &agents[a].peers, request),
+        CAIRN_OK);
     collect(a, &env);
 }
 
@@ -421,11 +421,11 @@ done(void **unused)
 
 /* All that live are in the epoch, and no pin is left. */
 static void
-assert_epoch(uint64_t epoch, struct cairn_generation ready, bool restarts)
+assert_epoch(uint64_t epoch, struct cairn_generation_id ready, bool restarts)
 {
     for (uint32_t a = 0; a < AGENTS; a++) {
         const struct record *record = &agents[a].membership.record;
-        struct cairn_generation pinned;
+        struct cairn_generation_id pinned;
 
         if (agents[a].dead || agents[a].wedged)
             continue;
@@ -521,7 +521,7 @@ the_first_epoch(void **unused)
     start_new();
     begin(0, CAIRN_OP_RESTORE, true);
     assert_int_equal(run(0), 0);
-    assert_epoch(0x10000, (struct cairn_generation){0}, false);
+    assert_epoch(0x10000, (struct cairn_generation_id){0}, false);
     assert_int_equal(agents[0].membership.record.roster->member_count, 4);
     done(NULL);
     start_new(); /* two have not started: a majority is enough after claim_timeout */
@@ -529,7 +529,7 @@ the_first_epoch(void **unused)
     kill_agent(4);
     begin(0, CAIRN_OP_RESTORE, true);
     assert_in_range(run(0), 2900, 10000);
-    assert_epoch(0x10000, (struct cairn_generation){0}, false);
+    assert_epoch(0x10000, (struct cairn_generation_id){0}, false);
     assert_int_equal(agents[0].membership.record.roster->member_count, 3);
     done(NULL);
     start_new(); /* no majority */
@@ -722,11 +722,11 @@ no_witness(void **unused)
         forget_parts(a);
         hold(4, g1, a); /* k parts on a spare, from before the commit of g2 */
         agents[a].membership.blank = true;
-        agents[a].membership.ready = (struct cairn_generation){0};
+        agents[a].membership.ready = (struct cairn_generation_id){0};
     }
     kill_agent(2);
     kill_agent(3);
-    agents[4].membership.ready = (struct cairn_generation){0};
+    agents[4].membership.ready = (struct cairn_generation_id){0};
     begin(0, CAIRN_OP_RESTORE, true);
     (void)run(0);
     assert_int_equal(outcome_of(0)->err, CAIRN_AGAIN);
@@ -737,18 +737,18 @@ no_witness(void **unused)
 static void
 what_was_given_up_stays_so(void **unused)
 {
-    static const struct cairn_generation old = {.epoch = 0xffff, .run = 1, .step = 90};
+    static const struct cairn_generation_id old = {.epoch = 0xffff, .run = 1, .step = 90};
 
     (void)unused;
     start(true);
     for (uint32_t a = 0; a < 4; a++) {
         forget_parts(a);
         hold(a, old, a);
-        agents[a].membership.ready = (struct cairn_generation){0};
+        agents[a].membership.ready = (struct cairn_generation_id){0};
     }
     begin(1, CAIRN_OP_RESTORE, true);
     (void)run(1);
-    assert_epoch(0x20001, (struct cairn_generation){0}, false);
+    assert_epoch(0x20001, (struct cairn_generation_id){0}, false);
     begin(1, CAIRN_OP_RESTORE, false); /* an operator can, for as long as it is held */
     (void)run(1);
     assert_epoch(0x30001, old, true);
@@ -877,7 +877,7 @@ dry_run_and_fresh(void **unused)
     assert_int_equal(claims_sent, 0);
     begin(0, CAIRN_OP_FRESH, false);
     assert_int_equal(run(0), 0);
-    assert_epoch(0x20000, (struct cairn_generation){0}, true);
+    assert_epoch(0x20000, (struct cairn_generation_id){0}, true);
     assert_null(agents[0].membership.record.ready_roster);
 }
 
@@ -905,7 +905,7 @@ verify(void **unused)
     assert_int_equal(outcome_of(1)->bad_blocks, 1);
     assert_int_equal(outcome_of(1)->repaired_blocks, 7);
     assert_int_equal(claims_sent, 0);
-    assert_epoch(0x10000, (struct cairn_generation){0}, false); /* the record is as it was */
+    assert_epoch(0x10000, (struct cairn_generation_id){0}, false); /* the record is as it was */
 }
 
 static void

@@ -29,8 +29,7 @@ static const char *reason;
 static struct env
 an_env(void)
 {
-    return (struct env){
-        .options = &options, .now_ns = now_ns, .up = peers.up, .actions = &actions};
+    return (struct env){.options = &options, .now_ns = now_ns, .up = peers.up, .actions = &actions};
 }
 
 /* All others are alive, apart from those in `dead`. */
@@ -66,9 +65,9 @@ start(uint32_t self, bool has_epoch)
     if (has_epoch) {
         membership.record.epoch = membership.promised = 0x10000;
         membership.self_member = self < 4 ? self : UINT32_MAX;
-        assert_int_equal(
-            cairn_roster_build(agents, NULL, 4, 1, 4, &membership.record.roster), CAIRN_OK);
-        membership.ready = (struct cairn_generation){.epoch = 0x10000, .run = 1, .step = 5};
+        assert_int_equal(cairn_roster_build(agents, NULL, 4, 1, 4, &membership.record.roster),
+                         CAIRN_OK);
+        membership.ready = (struct cairn_generation_id){.epoch = 0x10000, .run = 1, .step = 5};
         membership.ready_is_own = true;
     }
     set_alive(0);

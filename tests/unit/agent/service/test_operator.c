@@ -21,8 +21,8 @@
 
 enum { NODES = 6, PARITY = 2 };
 
-static const struct cairn_generation newest = {.epoch = UINT64_C(1) << OPERATOR_EPOCH_SHIFT,
-                                               .step = 30};
+static const struct cairn_generation_id newest = {.epoch = UINT64_C(1) << OPERATOR_EPOCH_SHIFT,
+                                                  .step = 30};
 
 struct scene {
     struct cairn_config config;
@@ -858,7 +858,7 @@ static void
 snapshots_are_listed_newest_first(void **state)
 {
     struct scene *scene = *state;
-    const struct cairn_generation open = {.epoch = newest.epoch, .step = 31};
+    const struct cairn_generation_id open = {.epoch = newest.epoch, .step = 31};
     const struct cairn_tree_value *list, *entry;
     struct cairn_json_writer writer;
     struct cairn_tree tree;
@@ -932,11 +932,11 @@ files_that_are_not_there(void **state)
 
     (void)state;
     assert_non_null(files);
-    operator_files_read("", true, (struct cairn_generation){0}, 1, files);
+    operator_files_read("", true, (struct cairn_generation_id){0}, 1, files);
     assert_false(files->configured);
     assert_non_null(mkdtemp(folder));
     snprintf(path, sizeof path, "%s/none", folder);
-    operator_files_read(path, true, (struct cairn_generation){0}, 1,
+    operator_files_read(path, true, (struct cairn_generation_id){0}, 1,
                         files); /* made by the first spill */
     assert_int_equal(files->err, CAIRN_OK);
     assert_int_equal(files->count, 0);
@@ -947,7 +947,7 @@ files_that_are_not_there(void **state)
     assert_non_null(file);
     assert_true(fputs("no commit", file) >= 0);
     assert_int_equal(fclose(file), 0);
-    operator_files_read(folder, true, (struct cairn_generation){0}, UINT64_MAX, files);
+    operator_files_read(folder, true, (struct cairn_generation_id){0}, UINT64_MAX, files);
     assert_int_equal(files->err, CAIRN_OK);
     assert_int_equal(files->count, 1);
     assert_int_equal(files->spilled[0].generation.step, 7);

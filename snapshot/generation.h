@@ -1,0 +1,33 @@
+/*
+ * snapshot/generation.h - the full name of a generation, as agents, clients and files know it.
+ * Trainers see its epoch and step only (struct cairn_generation), whose size is part of the ABI.
+ */
+#ifndef CAIRN_SNAPSHOT_GENERATION_H
+#define CAIRN_SNAPSHOT_GENERATION_H
+
+#include "cairn/types.h"
+
+/*
+ * Ordered by epoch, then run, then step. All zero: no generation. The epoch says which agents hold
+ * it, the run which start of the trainers wrote it; a generation read from files has run 0.
+ */
+struct cairn_generation_id {
+    uint64_t epoch;
+    uint64_t step;
+    uint64_t run;
+};
+
+/* Returns -1, 0 or 1 if a is older than, the same as or newer than b. */
+static inline int
+cairn_generation_id_compare(struct cairn_generation_id a, struct cairn_generation_id b)
+{
+    if (a.epoch != b.epoch)
+        return a.epoch < b.epoch ? -1 : 1;
+    if (a.run != b.run)
+        return a.run < b.run ? -1 : 1;
+    if (a.step != b.step)
+        return a.step < b.step ? -1 : 1;
+    return 0;
+}
+
+#endif
