@@ -69,7 +69,8 @@ flow_urge(struct cairn_transport *t, struct peer *peer)
     transport_attend(t, peer);
 }
 
-/* Gives back what was asked back and has not been used. */
+/* Gives back what was asked back and has not been used. A sender that still waits says so again: the
+ * credit that came for it is gone. */
 void
 flow_return(struct cairn_transport *t, struct peer *peer)
 {
@@ -80,6 +81,8 @@ flow_return(struct cairn_transport *t, struct peer *peer)
         transport_attend(t, peer);
     }
     peer->revoked = 0; /* the payload that used the credit answers as well */
+    if (peer->blocked && peer->blocked_on_credit && peer->credit_count == 0)
+        flow_urge(t, peer);
 }
 
 static void
@@ -100,10 +103,10 @@ credits_received(struct cairn_transport *t, struct peer *peer, const struct cair
         if (peer->asked_count)
             peer->asked_count--;
     }
-    if (flow->revoked == 0)
-        return;
+    if (flow->revoked == 0 || peer->credit_count == 0)
+        return; /* the payload that used the credit answers: a later one is not meant */
     /* A sender that waits for a credit gets a moment to use it: one that came and went in the same
-     * poll would leave it waiting for ever. */
+     * poll would be passed round for ever. */
     peer->revoked += flow->revoked;
     peer->return_ns = t->now_ns;
     if (peer->blocked && peer->blocked_on_credit)

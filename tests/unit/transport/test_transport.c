@@ -290,6 +290,44 @@ test_one_buffer_for_all(void **state)
     assert_true(ends[0].intact);
 }
 
+/* Senders that rarely send and ends that are rarely polled, as on a busy machine: unused credits are
+ * asked back all the time, and no sender is forgotten. */
+static void
+test_few_buffers_and_rare_polls(void **state)
+{
+    enum { EACH = 40, TURNS_MAX = 200000 };
+    bool told_again[ENDS_MAX] = {false};
+    uint64_t sent[ENDS_MAX] = {0}, now_ns;
+    uint32_t random = 1;
+
+    (void)state;
+    ends_prepare(ENDS_MAX);
+    ends[0].options.buffer_count = 3;
+    for (uint32_t i = 0; i < ENDS_MAX; i++)
+        end_open(i);
+    for (uint32_t i = 1; i < ENDS_MAX; i++)
+        ends_connect(i, 0);
+    payload_fill(payloads[0], 4096, 0);
+    now_ns = clock_now_ns();
+    for (uint32_t turn = 0; ends[0].payloads < EACH * (ENDS_MAX - 1) && turn < TURNS_MAX; turn++) {
+        uint32_t i;
+
+        random = random * 1664525 + 1013904223;
+        i = (random >> 8) % ENDS_MAX;
+        now_ns += (random >> 16) % 8 * 1000000;
+        if (told_again[i] && ends[i].writable > 0)
+            told_again[i] = false;
+        if (i != 0 && !told_again[i] && sent[i] < EACH && (random >> 24) % 4 == 0) {
+            ends[i].writable = 0;
+            told_again[i] = end_send(i, 0, 0, payloads[0], 4096) == CAIRN_AGAIN;
+            sent[i] += !told_again[i];
+        }
+        cairn_transport_poll(ends[i].transport, now_ns);
+    }
+    assert_int_equal(ends[0].payloads, EACH * (ENDS_MAX - 1));
+    assert_true(ends[0].intact);
+}
+
 static void
 test_operations_are_bounded(void **state)
 {
@@ -751,6 +789,7 @@ main(void)
         BOTH(test_few_buffers_many_senders),
         BOTH(test_idle_peers_hold_no_buffers),
         BOTH(test_one_buffer_for_all),
+        cmocka_unit_test_setup_teardown(test_few_buffers_and_rare_polls, use_loop, ends_close),
         BOTH(test_operations_are_bounded),
         BOTH(test_both_call_at_once),
         BOTH(test_right_key),
