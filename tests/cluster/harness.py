@@ -71,16 +71,18 @@ def say(text):
 
 def wait_for(what, condition, seconds=30.0):
     """Polls until condition() gives something true, and returns it; for PATIENCE times as many
-    seconds at most."""
+    seconds at most. It polls less often the longer it waits, and so leaves the machine to what it
+    waits for."""
     seconds *= PATIENCE
-    deadline = time.monotonic() + seconds
+    begun = time.monotonic()
+    deadline = begun + seconds
     while True:
         value = condition()
         if value:
             return value
         if time.monotonic() > deadline:
             raise AssertionError(f"after {seconds} s still not: {what}")
-        time.sleep(0.005)
+        time.sleep(min(max(0.005, (time.monotonic() - begun) / 20), 0.1))
 
 
 def free_ports(count):

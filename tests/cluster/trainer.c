@@ -39,6 +39,7 @@ enum {
     SLICES = 3,
     EPOCH_CLAIMANT_BITS = 16,
     RING_RECORDS = 1 << 12,
+    NAP_MAX_US = 5000,  /* of a rank that waits for others */
     TRANSFER_US = 1000, /* of a timed collective, from the last arrival on */
     COMMUNICATOR = 0xc1
 };
@@ -201,16 +202,6 @@ nap(uint64_t us)
     (void)nanosleep(&time, NULL);
 }
 
-/* Nobody begins step s + 1 before all have done s. */
-static void
-wait_others(struct trainer *trainer, uint64_t step)
-{
-    atomic_store(&trainer->board[trainer->rank], step);
-    for (uint32_t r = 0; r < trainer->world && !ended; r++)
-        while (atomic_load(&trainer->board[r]) < step && !ended)
-            nap(trainer->wait_us);
-}
-
 static uint64_t
 now_ns(void)
 {
@@ -218,6 +209,22 @@ now_ns(void)
 
     (void)clock_gettime(CLOCK_MONOTONIC, &time);
     return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
+}
+
+/* Nobody begins step s + 1 before all have done s. Who waits longer looks less often: ranks whose
+ * peer is dead wait until they are killed. */
+static void
+wait_others(struct trainer *trainer, uint64_t step)
+{
+    uint64_t nap_us = trainer->wait_us;
+
+    atomic_store(&trainer->board[trainer->rank], step);
+    for (uint32_t r = 0; r < trainer->world && !ended; r++)
+        while (atomic_load(&trainer->board[r]) < step && !ended) {
+            nap(nap_us);
+            if (!trainer->timing && nap_us < NAP_MAX_US)
+                nap_us += nap_us / 8 + 1;
+        }
 }
 
 /* The same as a collective of all ranks, with its records. */

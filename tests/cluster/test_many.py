@@ -1,0 +1,123 @@
+#!/usr/bin/env python3
+"""64 agents on one machine: an agent costs little while nothing happens, steps of a second are
+committed one by one, and two lost nodes come back.
+
+What is counted does not depend on what else the machine does: the processor time of the agents in
+the quietest of several windows, and generations in a row."""
+import os
+import re
+import time
+import unittest
+
+from harness import OK, Cluster, build, say, text_of, wait_for
+
+NODES = 64
+STEP_US = 1000000
+WINDOW_S = 5
+IDLE_CORE_MAX = 0.002
+IN_A_ROW = 10
+# An agent has sessions with its group, its 2 log2(n) heartbeat partners and its neighbours in the
+# tree. A coordinator, and an agent that is asked for the status, has one with everybody.
+CONNECTIONS_MAX = 40
+
+
+def cpu_s(pid):
+    """Processor time of a process since its start, by the scheduler's own clock."""
+    total_ns = 0
+    for task in os.listdir(f"/proc/{pid}/task"):
+        total_ns += int((text_of(f"/proc/{pid}/task/{task}/schedstat") or "0").split()[0])
+    return total_ns / 1e9
+
+
+def connections(pid):
+    """Established TCP connections of a process."""
+    inodes = set()
+    for fd in os.listdir(f"/proc/{pid}/fd"):
+        try:
+            match = re.match(r"socket:\[(\d+)\]", os.readlink(f"/proc/{pid}/fd/{fd}"))
+        except OSError:
+            continue
+        if match:
+            inodes.add(match[1])
+    found = 0
+    for line in text_of("/proc/net/tcp").splitlines()[1:]:
+        fields = line.split()
+        found += fields[3] == "01" and fields[9] in inodes
+    return found
+
+
+def longest_row(steps):
+    """How many consecutive steps there are at most."""
+    longest = length = 0
+    for step in sorted(steps):
+        length = length + 1 if step - 1 in steps else 1
+        longest = max(longest, length)
+    return longest
+
+
+class Many(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        build()
+
+    def committed_steps(self, cluster):
+        """Steps of the newest epoch that the leader has seen committed."""
+        found = re.findall(r"save: committed epoch=(\d+) step=(\d+)", cluster.log(0))
+        newest = max((int(epoch) for epoch, _ in found), default=0)
+        return {int(step) for epoch, step in found if int(epoch) == newest}
+
+    def wait_idle(self, pids):
+        """Until the agents have used little in a window; other programs disturb some windows."""
+        windows = []
+
+        def window():
+            before = [cpu_s(pid) for pid in pids]
+            begun = time.monotonic()
+            time.sleep(WINDOW_S)  # what they use over a time is what is measured
+            took = time.monotonic() - begun
+            used = [(cpu_s(pid) - start) / took for pid, start in zip(pids, before)]
+            windows.append(sum(used) / len(used))
+            return windows[-1] <= IDLE_CORE_MAX
+
+        wait_for("idle agents use little", window, 60)
+        shown = ", ".join(f"{100 * used:.2f}" for used in windows)
+        say(f"idle: {shown} % of a core per agent in windows of {WINDOW_S} s")
+
+    def check_connections(self, pids):
+        links = sorted(connections(pid) for pid in pids)
+        say(
+            f"connections: {links[0]} to {links[-1]}, {links[len(links) * 3 // 4]} at three quarters"
+        )
+        self.assertLess(links[len(links) * 3 // 4], CONNECTIONS_MAX)
+
+    def test_64_agents(self):
+        with Cluster(NODES, 2, state="64KiB", dead_after_ms=3000) as cluster:
+            for node in range(NODES):
+                cluster.configure(node, heartbeat_interval_ms=500, log_level="info")
+            cluster.configure(0, log_level="debug")
+            cluster.start()
+            wait_for("all answer", lambda: cluster.status().get("nodes_answering") == NODES, 60)
+            pids = [agent.pid for agent in cluster.agents]
+            self.wait_idle(pids)
+            self.check_connections(pids)
+            cluster.train(elements=100, step_us=STEP_US, wait_us=50000)
+            wait_for(
+                f"{IN_A_ROW} steps in a row are committed",
+                lambda: longest_row(self.committed_steps(cluster)) >= IN_A_ROW,
+                60,
+            )
+            say(f"committed: steps {sorted(self.committed_steps(cluster))}")
+            self.check_connections(pids)
+            cluster.stop_trainers()
+            newest = cluster.committed()
+            for node in (5, 40):
+                cluster.kill_node(node)
+            cluster.start(5, 40)
+            code, answer, error = cluster.restore(0)
+            self.assertEqual(code, OK, f"{answer} {error}")
+            found = (answer["generation"]["epoch"], answer["generation"]["step"])
+            self.assertGreaterEqual(found, newest)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
