@@ -61,9 +61,16 @@ member_count(const struct cairn_core *core)
 }
 
 bool
+conduct_acts(const struct cairn_core *core)
+{
+    return membership_acts(&core->membership) || (core->membership.self_member != UINT32_MAX &&
+                                                  CAIRN_PLANTED(&core->env, BUG_ACCEPT_OLD_EPOCH));
+}
+
+bool
 conduct_leads(const struct cairn_core *core)
 {
-    return core->membership.self_member == 0 && membership_acts(&core->membership);
+    return core->membership.self_member == 0 && conduct_acts(core);
 }
 
 /* The agent that takes what is for the leader: the one above, for a late agent the leader itself. */
@@ -180,7 +187,7 @@ conduct_done(struct cairn_core *core, uint32_t child, struct cairn_generation_id
 {
     struct cairn_message done = env_message(&core->env, CAIRN_MSG_DONE, generation.epoch);
 
-    if (!membership_acts(&core->membership) || /* R4 */
+    if (!conduct_acts(core) || /* R4 */
         !gather_add(&core->env, &core->gather, core->membership.self_member, child, generation,
                     begun))
         return;

@@ -5,7 +5,7 @@
  * No clock, no I/O, no threads, no random numbers: events bring the time, and the caller carries out
  * the actions and moves the bytes. The agent feeds the core from its event loop
  * (agent/process/step.c); the simulator and the explorer feed the same code (tests/sim,
- * tests/explore). docs/PROTOCOL.md has the protocol and its rules R1 to R9; README.md says which
+ * tests/explore). docs/PROTOCOL.md has the protocol and its rules R1 to R10; README.md says which
  * file keeps which.
  */
 #ifndef CAIRN_AGENT_CORE_CORE_H

@@ -92,14 +92,11 @@ is_from_whom_it_may(const struct cairn_core *core, const struct cairn_message *m
 static bool
 may_enter(const struct cairn_core *core, const struct cairn_message *message)
 {
-    const struct membership *membership = &core->membership;
-
     if (message->to != core->options.self || !env_reaches(&core->env, message->from))
         return false;
     if (!cairn_message_is_of_epoch(message))
         return true;
-    return membership->self_member != UINT32_MAX && message->epoch == membership->record.epoch &&
-           (membership_acts(membership) || CAIRN_PLANTED(&core->env, BUG_ACCEPT_OLD_EPOCH)) &&
+    return message->epoch == core->membership.record.epoch && conduct_acts(core) &&
            is_from_whom_it_may(core, message);
 }
 

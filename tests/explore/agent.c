@@ -219,6 +219,8 @@ agent_crash(struct agent *agent, bool memory, bool disk)
     agent->core = NULL;
     agent->paused = false;
     agent->gone_ns = world->now_ns;
+    agent->died_at = world->starts;
+    agent->first_promise = disk ? 0 : agent->first_promise;
     answers_clear(agent);
     memset(agent->scratch, 0, sizeof agent->scratch);
     if (memory) {

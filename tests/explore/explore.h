@@ -9,7 +9,7 @@
  *   agent.c        carries out a core's actions: memory, disk, answers of the process
  *   network.c      sessions and channels
  *   trainer.c      the training job, and who starts it again
- *   judge.c        what must hold after every event (R1 to R9)
+ *   judge.c        what must hold after every event (R1 to R10)
  *   fingerprint.c  a hash of one core's state
  *   search.c       the search, visited states, and what it reduces
  *   main.c         worlds, budgets, the planted bugs, the report
@@ -158,8 +158,10 @@ struct agent {
     struct cairn_core *core; /* NULL: it is not running */
     bool memory_new;
     bool paused;
-    bool away;        /* a crashed agent comes back late */
-    uint64_t gone_ns; /* when it died last, if it was or is away for long; 0: never */
+    bool away;              /* a crashed agent comes back late */
+    uint64_t gone_ns;       /* when it died last, if it was or is away for long; 0: never */
+    uint64_t died_at;       /* when it died last, in starts of agents */
+    uint64_t first_promise; /* that its disk knows; 0: it knows none */
     struct blob disk;
     struct blob records[CAIRN_PARTS_MAX];
     struct stored stored[CAIRN_PARTS_MAX];

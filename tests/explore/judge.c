@@ -10,6 +10,7 @@
  *   R4  nothing of an older epoch is sent or granted after a promise
  *   R5  a run belongs to one start of the trainers, and a commit goes forward in steps
  *   R9  a restore never goes back behind a commit, and nothing is committed behind a restore
+ *   R10 who lost its promises promises again only if enough others can have met it
  *   and every stored record's bytes are those of one life and step, data and parity.
  */
 #include "tests/explore/explore.h"
@@ -333,19 +334,50 @@ judge_activated(struct agent *agent, const struct cairn_action_activated *activa
 
 /* ---- what an agent says and stores ---- */
 
+/* An agent promises that does not know its older promises. */
+static void
+check_vouched(const struct agent *agent)
+{
+    uint32_t n = world->setup.agents, knowing = 0, forgotten = 1;
+
+    for (uint32_t a = 0; a < n; a++) {
+        uint64_t first = agents[a]->first_promise;
+
+        if (a == agent->number ||
+            (!agents[a]->core && agents[a]->died_at < agent->incarnation >> 20))
+            continue;
+        if (first == 0 || first == agent->stored_promised)
+            forgotten++; /* or had, when this epoch's coordinator asked */
+        else
+            knowing++;
+    }
+    if (forgotten <= n / 2 && knowing < (n + 1) / 2)
+        fail(
+            "R10: agent %u has lost its promises and promises %llx, and only %u others know theirs "
+            "and can have met it",
+            agent->number, (unsigned long long)agent->stored_promised, knowing);
+}
+
 void
 judge_store_epoch(struct agent *agent, const uint8_t *bytes, size_t len)
 {
     struct cairn_reader reader;
     uint64_t promised;
+    bool knows;
 
     cairn_reader_init(&reader, bytes, len);
     (void)cairn_read_u32(&reader); /* version */
     promised = cairn_read_u64(&reader);
+    (void)cairn_read_u8(&reader); /* blank */
+    knows = cairn_read_u8(&reader) != 0;
     if (promised < agent->stored_promised)
         fail("R1: agent %u stores the promise %llx over %llx", agent->number,
              (unsigned long long)promised, (unsigned long long)agent->stored_promised);
     agent->stored_promised = promised;
+    if (knows && agent->first_promise == 0) {
+        check_vouched(agent);
+        agent->first_promise = promised;
+    }
 }
 
 static bool

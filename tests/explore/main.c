@@ -48,6 +48,7 @@ static const struct setup worlds[] = {
     {"restore and restart", 3, 1, .faults = {[FAULT_RESTORE] = 1, [FAULT_RESTART] = 1}},
     {"disk and restore", 3, 1, .faults = {[FAULT_DISK] = 1, [FAULT_RESTORE] = 1}},
     {"disk and two restores", 3, 1, .faults = {[FAULT_DISK] = 1, [FAULT_RESTORE] = 2}},
+    {"disk and long", 3, 1, .faults = {[FAULT_DISK] = 1, [FAULT_LONG] = 1}},
     {"memory and damage", 3, 1, .faults = {[FAULT_MEMORY] = 1, [FAULT_DAMAGE] = 1}},
     {"memory and cut", 3, 1, .faults = {[FAULT_MEMORY] = 1, [FAULT_CUT] = 1}},
     {"long and restart", 3, 1, .faults = {[FAULT_LONG] = 1, [FAULT_RESTART] = 1}},
