@@ -320,17 +320,19 @@ sim: $(BUILD)/sim/sim
 	$(Q)$(BUILD)/sim/sim $(if $(AGENTS),--agents $(AGENTS),$(if $(SEED),--seed $(SEED),--seeds $(SEEDS)))
 
 # The explorer: the same files, whose memory it copies away and back (tests/explore/arena.h).
-# SECONDS=N STATES=N WORLD=NAME BUG=N | BUGS=1
+# SECONDS=N (of the processor) STATES=N (of each world) LEAST=N (of all) | WORLD=NAME | BUG=N | BUGS=1
 EXPLORE_SRC := $(wildcard tests/explore/*.c) $(filter-out tests/sim/%,$(SIM_SRC))
 $(BUILD)/explore/%.o: %.c $(BUILD)/flags
 	$(Q)mkdir -p $(@D) && $(CC) $(CPPFLAGS) -DCAIRN_PLANTED_BUGS -include tests/explore/arena.h \
 	    $(CFLAGS) -MMD -MP -c -o $@ $<
 $(BUILD)/explore/explore: $(EXPLORE_SRC:%.c=$(BUILD)/explore/%.o)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ -lisal -lm
-SECONDS ?= 600
+SECONDS ?= 120
+LEAST   ?= $(if $(WORLD),0,10000000)
 explore: $(BUILD)/explore/explore
 	$(Q)$(BUILD)/explore/explore --seconds $(SECONDS) $(if $(STATES),--states $(STATES)) \
-	    $(if $(WORLD),--world "$(WORLD)") $(if $(BUG),--bug $(BUG)) $(if $(BUGS),--bugs)
+	    --least $(LEAST) $(if $(WORLD),--world "$(WORLD)") $(if $(BUG),--bug $(BUG)) \
+	    $(if $(BUGS),--bugs)
 
 # A file includes and calls only what its room may use.
 .PHONY: layers-objects

@@ -225,7 +225,7 @@ def python_programs(suite):
 
 def programs_of(suite):
     """All chosen programs of a suite."""
-    plain = {"style": GATES, "sim": ["sim", "explore"]}.get(suite, [])
+    plain = {"style": GATES, "sim": ["sim", "explore", "bugs"]}.get(suite, [])
     return [*filter(chosen, plain), *c_programs(suite), *python_programs(suite)]
 
 
@@ -303,9 +303,11 @@ def begin_background(names):
             for gate in programs_of("style"):
                 BACKGROUND.begin(("style", gate), gate_command(gate))
         elif suite == "sim":
+            explore = ["make", "-s", "explore"]
             commands = {
                 "sim": ["make", "-s", "sim"],
-                "explore": ["make", "-s", "explore", "SECONDS=45"],
+                "explore": [*explore, "SECONDS=30", "STATES=100000", "LEAST=100000"],
+                "bugs": [*explore, "BUGS=1", "SECONDS=60"],
             }
             for name in programs_of("sim"):
                 BACKGROUND.begin(("sim", name), commands[name])
