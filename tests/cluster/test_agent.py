@@ -26,7 +26,9 @@ from harness import (
     wait_for,
 )
 
-STEPS, DP, PP = 40, 2, 2
+STEPS, DP, PP = 120, 2, 2
+# The default model's state, and little to compute: the agents are what is tested.
+MODEL = ("--context", 64, "--micro-batch-size", 2)
 
 
 def gpt_losses(events):
@@ -58,6 +60,7 @@ class Gpt:
                 steps,
                 "--events",
                 self.events,
+                *MODEL,
             ]
             if cluster:
                 command += ["--agent", cluster.socket(rank), "--job", "cluster"]

@@ -10,6 +10,7 @@ import unittest
 
 from harness import CAIRN, INPUT, LOST, OK, USAGE, build, cairn, say, text_of, wait_for
 
+STEPS = "200"  # of a small model: some 4 s
 LIMIT_S = 400  # of a demo; those that take longest need 50 s of an idle machine
 
 
@@ -57,13 +58,13 @@ class Demo(unittest.TestCase):
         result = answer["loss_sha256"], answer["state_sha256"]
         self.assertTrue(all(result), answer)
         if Demo.expected is None:
-            reference, _ = self.demo("--no-faults", "--quick", "--steps", "300", "--no-reference")
+            reference, _ = self.demo("--no-faults", "--quick", "--steps", STEPS, "--no-reference")
             Demo.expected = reference["loss_sha256"], reference["state_sha256"]
         self.assertEqual(result, Demo.expected)
 
     def quick(self, *words):
-        """300 steps of a small model."""
-        return self.demo("--quick", "--steps", "300", *words)
+        """A small model."""
+        return self.demo("--quick", "--steps", STEPS, *words)
 
     def test_no_faults(self):
         answer, _ = self.quick("--no-faults")
@@ -157,7 +158,7 @@ class Demo(unittest.TestCase):
 
     def test_too_many(self):
         answer, talk = self.demo(
-            "--quick", "--steps", "300", "--kill", "0,1,2@30", "--no-reference", code=LOST
+            "--quick", "--steps", STEPS, "--kill", "0,1,2@30", "--no-reference", code=LOST
         )
         self.assertTrue(any("not restorable" in line for line in answer["considered"]), answer)
         self.assertIn("nothing can be restored", talk)
