@@ -4,7 +4,7 @@
 #   make check           unit and fault tests without installing anything
 #   make sim [SEEDS=N] [SEED=S] [AGENTS=N] | explore | cluster | interop | fuzz   one suite
 #   make style | layers | headers | format                      all style gates | one | reformat
-#   make bench | bench-peers | bench-convert | bench-detect | bench-plan
+#   make bench | bench-peers | bench-convert | bench-detect | bench-plan | bench-releases OLD=folder
 # Knobs: SAN=address,undefined | thread   CC=clang   V=1   BUILD=folder
 comma := ,
 SAN   ?=
@@ -63,7 +63,7 @@ ARCHIVES_FOR = $(foreach m,$(NEEDS_$(1)),$(filter $(BUILD)/lib$(m).a,$(ARCHIVES)
 LINK_ARCHIVES = -Wl,--start-group $(filter %.a,$^) -Wl,--end-group
 
 .PHONY: all FORCE clean deps test-deps demo test check sim cluster interop fuzz bench bench-peers
-.PHONY: bench-convert explore style layers headers format install uninstall
+.PHONY: bench-convert bench-releases explore style layers headers format install uninstall
 .SECONDARY:
 .DELETE_ON_ERROR:
 all: $(BUILD)/cairn $(BUILD)/libcairn.so $(BUILD)/libnccl-profiler-cairn.so $(BUILD)/gpt
@@ -267,6 +267,9 @@ interop:
 bench-peers: all
 	$(Q)python3 tests/runner.py environment && \
 	    build/venv/bin/python tests/interop/bench_peers.py $(ARGS)
+# The agents of two builds in turns, half an hour: OLD=build folder of the other, ARGS="--rounds N"
+bench-releases: all cluster-bins
+	$(Q)python3 tests/cluster/bench_releases.py $(ARGS) $(OLD) $(BUILD)
 # Conversions beside the frameworks' own tools: 12 GiB of disk, a quarter of an hour.
 # ARGS=--json | --small | --rounds N | --only WORD
 bench-convert: all
