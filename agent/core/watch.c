@@ -156,6 +156,6 @@ watch_due(const struct env *env, struct watch *watch, const struct watch_input *
 void
 watch_asked(struct watch *watch)
 {
-    if (watch->reason == WATCH_BLANK || watch->reason == WATCH_FIRST)
+    if (watch->reason == WATCH_BLANK || watch->reason == WATCH_FIRST || watch->reason == WATCH_LOST)
         watch->since_ns = 0;
 }

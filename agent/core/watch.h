@@ -45,7 +45,8 @@ struct watch_input {
  */
 bool watch_due(const struct env *env, struct watch *watch, const struct watch_input *input,
                struct restore_request *out, const char **reason);
-/* Another coordinator asks: it will admit a blank agent with all others, so this one waits again. */
+/* Another coordinator asks: its repair ends the reason for all agents, so this one waits again. A
+ * repair with a silent agent takes longer than the turns are apart. */
 void watch_asked(struct watch *watch);
 
 #endif

@@ -203,6 +203,12 @@ lost(void **unused)
     assert_int_equal(due_within(LONG), REPAIR + CLAIM);
     done(NULL);
     start(1, true);
+    set_alive(1 << 2);
+    assert_true(due_within(REPAIR) == UINT64_MAX);
+    watch_asked(&watch); /* agent 0's repair is under way: this one does not get in its way */
+    assert_int_equal(due_within(LONG), REPAIR + CLAIM);
+    done(NULL);
+    start(1, true);
     options.repair_after_ns = 0; /* never by itself */
     set_alive(1 << 2);
     assert_true(due_within(LONG) == UINT64_MAX);
