@@ -134,7 +134,7 @@ give_up(struct cairn_agent *agent, cairn_err err, const char *format, ...)
     vsnprintf(text, sizeof text, format, list);
     va_end(list);
     if (err == CAIRN_TIMEOUT && agent->spill->pause_ns <= agent_now_ns(agent))
-        spill_stuck(agent, lead->progress_ns); /* a member's disk */
+        spill_stuck(agent, lead->progress_ns);
     if (needs_people(err)) {
         agent->spill->pause_ns = agent_now_ns(agent) + pause_after_failure_ns;
         CAIRN_LOG_AT(ERROR,

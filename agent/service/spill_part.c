@@ -230,8 +230,11 @@ spill_part_ended(struct cairn_agent *agent, const struct cairn_service_message *
 {
     struct spill_part *part = &agent->spill->part;
 
-    if (part->request == message->request && part->leader == message->from)
+    if (part->request == message->request && part->leader == message->from) {
+        if (message->err == CAIRN_TIMEOUT && !part->err)
+            spill_stuck(agent, agent_now_ns(agent) - spill_patience_ns(agent, part->generation));
         spill_part_end(agent);
+    }
     spill_unpin(agent, message->request);
     if (!message->err)
         spill_learn(agent, message->generation);

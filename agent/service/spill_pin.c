@@ -70,9 +70,11 @@ spill_stuck(struct cairn_agent *agent, uint64_t since_ns)
 {
     struct spill_state *state = agent->spill;
 
-    state->given_up++;
-    if (state->stuck_ns == 0)
-        state->stuck_ns = since_ns;
+    if (cairn_workers_busy(state->disk) > 0) {
+        state->given_up++;
+        if (state->stuck_ns == 0)
+            state->stuck_ns = since_ns;
+    }
     state->pause_step_ns = state->pause_step_ns ? 2 * state->pause_step_ns : SPILL_PAUSE_NS;
     if (state->pause_step_ns > SPILL_PAUSE_NS_MAX)
         state->pause_step_ns = SPILL_PAUSE_NS_MAX;
