@@ -45,7 +45,7 @@
 
 enum {
     CAIRN_SESSION_PROTOCOL = 5, /* in HELLO and WELCOME; 5: generations have a run, REGISTER a
-                                 * launch */
+                                 * launch, BEGIN tells the last step */
     CAIRN_SESSION_FRAMING = 1,  /* in every header */
     CAIRN_SESSION_HEADER_BYTES = 8,
     CAIRN_SESSION_PAYLOAD_BYTES_MAX = 1 << 20,
@@ -132,6 +132,7 @@ struct cairn_session_register {
 
 struct cairn_session_begin {
     uint64_t step;
+    bool last; /* no step follows: SKIP only if it can never be captured */
 };
 
 /* Blocks [first_block, first_block + count) of this rank's region, from its first byte on, are

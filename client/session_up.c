@@ -148,13 +148,17 @@ cairn_session_register_fini(struct cairn_session_register *value)
 static void
 pack_begin(struct cairn_writer *writer, const void *value)
 {
-    cairn_write_u64(writer, ((const struct cairn_session_begin *)value)->step);
+    const struct cairn_session_begin *begin = value;
+
+    cairn_write_u64(writer, begin->step);
+    write_range(writer, begin->last, 0, 1);
 }
 
 static void
 unpack_begin(struct cairn_reader *reader, struct cairn_session_begin *begin)
 {
     begin->step = cairn_read_u64(reader);
+    begin->last = read_range(reader, 0, 1) == 1;
 }
 
 static void

@@ -192,7 +192,7 @@ client_report_pump(struct cairn_client *client)
         }
     }
     if (!report->active && snapshot->begin_wanted && client->registration == CLIENT_REGISTER_DONE) {
-        struct cairn_session_begin begin = {snapshot->step};
+        struct cairn_session_begin begin = {snapshot->step, snapshot->last};
 
         err = cairn_session_put_begin(&client->writer, &begin);
         if (err && err != CAIRN_AGAIN)
@@ -373,7 +373,7 @@ may_begin(const struct cairn_client *client)
 }
 
 static cairn_err
-begin(struct cairn_client *client, uint64_t step, bool held)
+begin(struct cairn_client *client, uint64_t step, bool held, bool last)
 {
     struct client_snapshot *snapshot;
     cairn_err ordered = CAIRN_OK, err = CAIRN_AGAIN;
@@ -404,6 +404,7 @@ begin(struct cairn_client *client, uint64_t step, bool held)
         snapshot->step = step;
         snapshot->begin_wanted = true;
         snapshot->held = held;
+        snapshot->last = last;
         client->stats.snapshots_begun++;
         client_wake(client);
         err = CAIRN_OK;
@@ -417,13 +418,19 @@ begin(struct cairn_client *client, uint64_t step, bool held)
 cairn_err
 cairn_snapshot_begin(struct cairn_client *client, uint64_t step)
 {
-    return begin(client, step, false);
+    return begin(client, step, false, false);
 }
 
 cairn_err
 cairn_snapshot_begin_held(struct cairn_client *client, uint64_t step)
 {
-    return begin(client, step, true);
+    return begin(client, step, true, false);
+}
+
+cairn_err
+cairn_snapshot_begin_last(struct cairn_client *client, uint64_t step)
+{
+    return begin(client, step, true, true);
 }
 
 cairn_err

@@ -100,6 +100,7 @@ struct client_snapshot {
     uint32_t stop_reason; /* enum cairn_session_reason */
     bool begin_wanted;    /* BEGIN is not queued yet */
     bool held;            /* its end is not said before it is confirmed */
+    bool last;            /* no step follows */
 };
 
 struct client_report {

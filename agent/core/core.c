@@ -199,10 +199,28 @@ reply(struct cairn_core *core, uint64_t request, cairn_err err, const char *text
 }
 
 static void
-ask_snapshot(struct cairn_core *core, uint64_t request)
+ask_leader(struct cairn_core *core, uint64_t step)
 {
     struct cairn_message message =
         env_message(&core->env, CAIRN_MSG_SNAPSHOT, core->membership.record.epoch);
+
+    core->run.asked = step;
+    message.as.snapshot =
+        (struct cairn_message_snapshot){.agent = core->options.self, .step = step};
+    conduct_to_leader(core, &message);
+}
+
+static void
+take_begin(struct cairn_core *core, const struct cairn_event_step *begin)
+{
+    run_begin(&core->env, &core->run, &core->membership, begin);
+    if (begin->last && core->run.asked < begin->step)
+        ask_leader(core, begin->step);
+}
+
+static void
+ask_snapshot(struct cairn_core *core, uint64_t request)
+{
     char text[32];
 
     if (!membership_acts(&core->membership) || core->run.trainers.ranks == 0) {
@@ -213,10 +231,7 @@ ask_snapshot(struct cairn_core *core, uint64_t request)
         reply(core, request, CAIRN_AGAIN, ""); /* where the job is, is not known yet */
         return;
     }
-    core->run.asked = core->run.begun + 2; /* others may be a step ahead */
-    message.as.snapshot =
-        (struct cairn_message_snapshot){.agent = core->options.self, .step = core->run.asked};
-    conduct_to_leader(core, &message);
+    ask_leader(core, core->run.begun + 2); /* others may be a step ahead */
     snprintf(text, sizeof text, "%" PRIu64, core->run.asked);
     reply(core, request, CAIRN_OK, text);
 }
@@ -357,7 +372,7 @@ dispatch(struct cairn_core *core, const struct cairn_event *event)
         take_ranks(core, &event->as.ranks);
         break;
     case CAIRN_EVENT_BEGIN:
-        run_begin(&core->env, &core->run, &core->membership, &event->as.step);
+        take_begin(core, &event->as.step);
         break;
     case CAIRN_EVENT_BLOCKS:
         take_blocks(core, &event->as.blocks);

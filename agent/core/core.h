@@ -108,6 +108,7 @@ struct cairn_event_ranks {
 struct cairn_event_step {
     uint32_t rank;
     uint64_t step;
+    bool last; /* BEGIN: the trainer holds this step until GRANT or its CANCEL */
 };
 
 /* BLOCKS: captured blocks of the shard. */

@@ -51,17 +51,21 @@ static uint64_t
 choose_next(const struct env *env, const struct leader *leader, const struct membership *membership)
 {
     const struct due *due = &leader->due;
-    uint64_t every = env->options->every_steps, step = due->begun + due->margin, gap = 0;
+    uint64_t every = env->options->every_steps, gap = 0, first, step, next;
 
     if (due->aborts_in_row > RETRIES_CLOSE)
         gap = UINT64_C(1) << min_u64(due->aborts_in_row - RETRIES_CLOSE, RETRY_GAP_LOG2_MAX);
-    step = max_u64(step, due->passed + 1) + gap;
+    first = max_u64(due->passed, leader->decision.committed.step) + 1;
     if (!CAIRN_PLANTED(env, BUG_CAPTURE_BEHIND))
-        step = max_u64(step, membership->ready.step + 1);
-    step = max_u64(step, leader->decision.committed.step + 1);
-    if (due->asked != 0 || due->owed != 0)
-        return max_u64(step, due->owed != 0 ? 0 : due->asked);
-    return every == 0 ? 0 : (step + every - 1) / every * every;
+        first = max_u64(first, membership->ready.step + 1);
+    step = max_u64(due->begun + due->margin, first) + gap;
+    next = every == 0 ? 0 : (step + every - 1) / every * every;
+    if (due->owed != 0)
+        next = step;
+    /* The step that was asked for is tried itself: it may be the last one. */
+    if (due->asked >= max_u64(due->begun, first))
+        step = due->asked;
+    return due->asked != 0 && (next == 0 || step < next) ? step : next;
 }
 
 /* A new decision: `next` follows from what is known now. */
@@ -385,7 +389,7 @@ leader_snapshot(struct env *env, struct leader *leader, const struct membership 
     uint64_t next = leader->decision.next;
 
     leader->due.asked = max_u64(leader->due.asked, step);
-    if (leader->assembled && (next == 0 || next > step))
+    if (leader->assembled && (next == 0 || choose_next(env, leader, membership) < next))
         decide(env, leader, membership);
 }
 

@@ -8,8 +8,8 @@
  *
  * The next step is beyond what the job already holds, and beyond every step that a member is known
  * to have passed, by a margin that grows when members abort because they were past the step, and
- * shrinks again. Multiples of every_steps are due, and what an operator asks for. A due step that was
- * aborted is owed: the steps after it are tried until one is committed, ever more rarely.
+ * shrinks again. Multiples of every_steps are due, and what an operator or the end of the training
+ * asks for, which is tried without a margin. A due step that was aborted is owed: the steps after it are tried until one is committed, ever more rarely.
  */
 #ifndef CAIRN_AGENT_CORE_LEADER_H
 #define CAIRN_AGENT_CORE_LEADER_H
@@ -23,7 +23,7 @@ struct due {
     uint64_t begun;  /* newest step that a member is known to have begun */
     uint64_t passed; /* newest that cannot be captured any more */
     uint64_t owed;   /* a due step that was aborted; 0: none */
-    uint64_t asked;  /* step that an operator asked for; 0: none */
+    uint64_t asked;  /* step that an operator or the training's end asked for; 0: none */
     uint32_t margin;
     uint32_t aborts_in_row;
     uint32_t commits_in_row;

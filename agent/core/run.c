@@ -207,13 +207,15 @@ run_begin(struct env *env, struct run *run, const struct membership *membership,
     if (begin->rank >= run->trainers.ranks || begin->step == 0)
         return;
     rank = &run->steps[begin->rank];
-    *rank = (struct rank_step){.step = begin->step, .before = rank->step};
+    *rank = (struct rank_step){.step = begin->step, .before = rank->step, .last = begin->last};
     run->begun = max_u64(run->begun, begin->step);
     reason = closed(run, membership, begin->rank);
     if (!reason && begin->step <= membership->ready.step && !CAIRN_PLANTED(env, BUG_CAPTURE_BEHIND))
         reason = CAIRN_SKIP_STALE;
     if (!reason && (run->decision.next == 0 || begin->step < run->decision.next))
         reason = CAIRN_SKIP_NOT_DUE;
+    if (begin->last && (reason == CAIRN_SKIP_NOT_DUE || reason == CAIRN_SKIP_NOT_READY))
+        reason = 0;
     if (reason)
         skip(env, membership, begin->rank, begin->step, reason);
     else
@@ -355,7 +357,7 @@ run_grant(struct env *env, struct run *run, struct parts *parts,
     uint64_t step;
 
     for (uint32_t r = 0; r < run->trainers.ranks; r++)
-        if (run->steps[r].waiting &&
+        if (run->steps[r].waiting && !run->steps[r].last &&
             (!membership_acts(membership) || run->decision.run == 0 || retention->pinned ||
              run->decision.next == 0 || run->steps[r].step < run->decision.next)) {
             run->steps[r].waiting = false;

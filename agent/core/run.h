@@ -31,6 +31,7 @@ struct rank_step {
     uint64_t step;
     uint64_t before; /* the one begun before it */
     bool waiting;    /* for GRANT or SKIP */
+    bool last;       /* no step follows: it waits also while it is not due */
 };
 
 struct run {
@@ -46,8 +47,8 @@ struct run {
     struct cairn_message_abort abort;  /* the newest said or passed on since the decision; reason 0:
                                         * none */
     uint64_t told;                     /* ranks that were told the refusal, as a set */
-    uint64_t asked;                    /* step that an operator here asked for; 0: none */
-    uint64_t waiting_ns;               /* when WAITING was sent last */
+    uint64_t asked;      /* step that an operator or a last step here asked for; 0: none */
+    uint64_t waiting_ns; /* when WAITING was sent last */
     struct rank_step steps[CAIRN_RANKS_PER_NODE_MAX];
 };
 

@@ -318,7 +318,8 @@ take_begin(struct cairn_agent *agent, struct session *session,
         return;
     }
     if (session_is_rank(session) && agent->regions.registered_ranks == session->hello.local_ranks) {
-        event.as.step = (struct cairn_event_step){.rank = session->local_rank, .step = begin.step};
+        event.as.step = (struct cairn_event_step){
+            .rank = session->local_rank, .step = begin.step, .last = begin.last};
         agent_step(agent, &event, NULL);
         return;
     }

@@ -59,7 +59,7 @@ extern "C" {
  * MAJOR is in the name libcairn.so.MAJOR and changes when old callers stop working. MINOR grows
  * with new functions and fields. The string is static. Thread: any.
  */
-#define CAIRN_LIBRARY_VERSION "1.0.0"
+#define CAIRN_LIBRARY_VERSION "1.1.0"
 const char *cairn_library_version(void);
 
 struct cairn_client;
@@ -262,7 +262,14 @@ cairn_err cairn_snapshot_begin(struct cairn_client *client, uint64_t step);
 cairn_err cairn_snapshot_begin_held(struct cairn_client *client, uint64_t step);
 
 /*
- * Ends the snapshot that cairn_snapshot_begin_held began: commits it if `good`, else gives it up
+ * Like cairn_snapshot_begin_held, for the state that the training ends with. The agents take this
+ * step whatever snapshot_every_steps says, and the snapshot waits until they can. All ranks must end
+ * with the same step, and leave time for the grant before the fence. Since version 1.1.
+ */
+cairn_err cairn_snapshot_begin_last(struct cairn_client *client, uint64_t step);
+
+/*
+ * Ends the snapshot that cairn_snapshot_begin_held or _last began: commits it if `good`, else gives it up
  * and counts it as failed. Returns at once. CAIRN_OK; CAIRN_NOT_FOUND if there is no held snapshot
  * (none was due, it was skipped, or it failed).
  */

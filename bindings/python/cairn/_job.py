@@ -410,7 +410,7 @@ class Job:
 
     # ---- capture ----
 
-    def _begin(self) -> None:
+    def _begin(self, last: bool = False) -> None:
         self._pending = False
         if not self.open():
             return
@@ -430,7 +430,7 @@ class Job:
         _tensors.set_streams(self.client, self._layout.devices)
         assert self._fence is not None
         self._fence.begin(learns=self._orders_learned < ORDERS_LEARNED_MAX)
-        self._begun = self.client.begin(self.step)
+        self._begun = self.client.begin(self.step, last)
         self._begun_s = time.monotonic()
 
     def _is_being_copied(self) -> bool:
@@ -596,7 +596,7 @@ class Job:
         self._resume.await_moments()
         if self._pending:
             self._finish()
-            self._begin()
+            self._begin(last=True)
             self._await_copy()
         self._is_one_state(LAST_MEETING_S)
         self._finish()

@@ -236,6 +236,7 @@ _SIGNATURES = {
         [_Client, _ListFn, ctypes.c_void_p, ctypes.POINTER(_Generation)],
     ),
     "cairn_snapshot_begin_held": (ctypes.c_int, [_Client, ctypes.c_uint64]),
+    "cairn_snapshot_begin_last": (ctypes.c_int, [_Client, ctypes.c_uint64]),
     "cairn_snapshot_confirm": (ctypes.c_int, [_Client, ctypes.c_bool]),
     "cairn_snapshot_fence": (ctypes.c_int, [_Client, ctypes.c_uint32]),
     "cairn_snapshot_captured": (ctypes.c_uint32, [_Client]),
@@ -406,10 +407,15 @@ class Client:
             into.address, into.device = piece.address, piece.device
         self._check(self._library.cairn_client_register(self._handle, slices, len(pieces)))
 
-    def begin(self, step: int) -> bool:
+    def begin(self, step: int, last: bool = False) -> bool:
         """Begins a held snapshot of the state after update `step`; False when none can be begun
-        now."""
-        return self._library.cairn_snapshot_begin_held(self._handle, step) == OK
+        now. last: no step follows, so the agents take this one."""
+        begin = (
+            self._library.cairn_snapshot_begin_last
+            if last
+            else self._library.cairn_snapshot_begin_held
+        )
+        return begin(self._handle, step) == OK
 
     def fence(self, index: int = FENCE_ALL) -> int:
         """Waits until a registered piece, or everything, may be overwritten; the cairn_err of the

@@ -122,7 +122,7 @@ CHECK_FRAME(hello, CAIRN_SESSION_HELLO, struct cairn_session_hello, CAIRN_SESSIO
                 out.world == 4 && out.local_ranks == 5 && out.pid == 6 && out.epoch == 7,
             {1, 2, "job", 3, 4, 5, 6, 7})
 CHECK_FRAME(begin, CAIRN_SESSION_BEGIN, struct cairn_session_begin, CAIRN_SESSION_CLIENT,
-            out.step == UINT64_MAX, {UINT64_MAX})
+            out.step == UINT64_MAX && out.last, {UINT64_MAX, true})
 CHECK_FRAME(done, CAIRN_SESSION_DONE, struct cairn_session_done, CAIRN_SESSION_CLIENT,
             out.generation.epoch == 8 && out.generation.step == 9 && out.generation.run == 3,
             {{8, 9, 3}})
@@ -202,7 +202,7 @@ test_strict(void **state)
 
     (void)state;
     strict_hello(&(struct cairn_session_hello){1, 1, "j", 0, 1, 1, 2, 0}, CAIRN_SESSION_CLIENT);
-    strict_begin(&(struct cairn_session_begin){1}, CAIRN_SESSION_CLIENT);
+    strict_begin(&(struct cairn_session_begin){.step = 1}, CAIRN_SESSION_CLIENT);
     strict_coverage(&(struct cairn_session_coverage){"r", 0, 1, {{CAIRN_PARAM, "name", "why"}}},
                     CAIRN_SESSION_CLIENT);
     strict_piece(&piece, CAIRN_SESSION_CLIENT);
@@ -668,7 +668,7 @@ test_large(void **state)
         assert_int_equal(
             cairn_session_put_frame(&writer, CAIRN_SESSION_REGISTER, payload, 3000000, NULL, 0),
             CAIRN_OK);
-        assert_int_equal(cairn_session_put_begin(&writer, &(struct cairn_session_begin){1}),
+        assert_int_equal(cairn_session_put_begin(&writer, &(struct cairn_session_begin){.step = 1}),
                          CAIRN_AGAIN); /* the queue is full until this is sent */
         pump(&writer, fds[0], &reader, fds[1], take_count, context);
     }
@@ -688,7 +688,7 @@ test_large(void **state)
 static void
 test_bounded(void **state)
 {
-    struct cairn_session_begin begin = {1};
+    struct cairn_session_begin begin = {.step = 1};
     struct cairn_session_writer writer;
     int queued = 0;
 
@@ -714,7 +714,8 @@ test_peer_gone(void **state)
     signal(SIGPIPE, SIG_DFL); /* would end this test */
     cairn_session_writer_init(&writer, 1000);
     cairn_session_reader_init(&reader, CAIRN_SESSION_CLIENT);
-    assert_int_equal(cairn_session_put_begin(&writer, &(struct cairn_session_begin){7}), CAIRN_OK);
+    assert_int_equal(cairn_session_put_begin(&writer, &(struct cairn_session_begin){.step = 7}),
+                     CAIRN_OK);
     assert_int_equal(cairn_session_writer_send(&writer, fds[0]), CAIRN_OK);
     close(fds[0]);
     /* What was said before the end is still heard. */
@@ -723,7 +724,8 @@ test_peer_gone(void **state)
     assert_int_equal(reader.os_error, 0);
     assert_int_equal(cairn_session_reader_next(&reader, &frame), CAIRN_OK);
     assert_int_equal(frame.type, CAIRN_SESSION_BEGIN);
-    assert_int_equal(cairn_session_put_begin(&writer, &(struct cairn_session_begin){8}), CAIRN_OK);
+    assert_int_equal(cairn_session_put_begin(&writer, &(struct cairn_session_begin){.step = 8}),
+                     CAIRN_OK);
     assert_int_equal(cairn_session_writer_send(&writer, fds[1]), CAIRN_PEER);
     assert_int_equal(writer.os_error, EPIPE);
     cairn_session_writer_fini(&writer);

@@ -372,12 +372,24 @@ attach_all(uint64_t launch)
 }
 
 static void
-begin(uint32_t agent, uint64_t step)
+begin_step(uint32_t agent, uint64_t step, bool last)
 {
     job.nodes[agent].granted = (struct cairn_generation_id){0};
     job.nodes[agent].skipped = 0;
-    give(agent, &(struct cairn_event){.type = CAIRN_EVENT_BEGIN, .as.step = {0, step}});
+    give(agent, &(struct cairn_event){.type = CAIRN_EVENT_BEGIN, .as.step = {0, step, last}});
     deliver_all();
+}
+
+static void
+begin(uint32_t agent, uint64_t step)
+{
+    begin_step(agent, step, false);
+}
+
+static void
+begin_last(uint32_t agent, uint64_t step)
+{
+    begin_step(agent, step, true);
 }
 
 static void
@@ -481,8 +493,8 @@ a_step_that_one_has_passed_is_aborted(void **unused)
     attach_all(5);
     step_all(1);
     begin(0, 2);
-    give(2, &(struct cairn_event){.type = CAIRN_EVENT_BEGIN, .as.step = {0, 2}});
-    give(2, &(struct cairn_event){.type = CAIRN_EVENT_CANCEL, .as.step = {0, 2}});
+    give(2, &(struct cairn_event){.type = CAIRN_EVENT_BEGIN, .as.step = {0, 2, false}});
+    give(2, &(struct cairn_event){.type = CAIRN_EVENT_CANCEL, .as.step = {0, 2, false}});
     deliver_all();
     begin(1, 2);
     committed = job.nodes[0].committed.step;
@@ -490,6 +502,52 @@ a_step_that_one_has_passed_is_aborted(void **unused)
     for (uint64_t step = 3; step < 8; step++)
         step_all(step);
     assert_int_equal(job.nodes[0].committed.step, 7);
+}
+
+/* Members that let steps pass make the leader choose later ones. No step comes after the last. */
+static void
+the_last_step_is_committed_whatever_the_margin(void **unused)
+{
+    (void)unused;
+    attach_all(5);
+    for (uint64_t step = 1; step <= 4; step += 3) {
+        give(2, &(struct cairn_event){.type = CAIRN_EVENT_BEGIN, .as.step = {0, step, false}});
+        give(2, &(struct cairn_event){.type = CAIRN_EVENT_CANCEL, .as.step = {0, step, false}});
+        give(2, &(struct cairn_event){.type = CAIRN_EVENT_BEGIN, .as.step = {0, step + 1, false}});
+        give(2, &(struct cairn_event){.type = CAIRN_EVENT_BEGIN, .as.step = {0, step + 2, false}});
+        deliver_all();
+        for (uint64_t other = step; other < step + 3; other++) {
+            begin(0, other);
+            begin(1, other);
+        }
+    }
+    assert_int_equal(view_of(0).next_step, 8);
+    for (uint32_t a = 0; a < job.count; a++)
+        begin_last(a, 7);
+    for (uint32_t a = 0; a < job.count; a++) {
+        assert_int_equal(job.nodes[a].skipped, 0);
+        assert_int_equal(job.nodes[a].granted.step, 7);
+        copy(a);
+    }
+    for (uint32_t a = 0; a < job.count; a++)
+        assert_int_equal(job.nodes[a].committed.step, 7);
+}
+
+/* It is not due, and some trainers end before all have registered. */
+static void
+a_last_step_waits_for_the_run(void **unused)
+{
+    (void)unused;
+    attach(0, 1, 5);
+    begin_last(0, 1);
+    attach(1, 1, 5);
+    begin_last(1, 1);
+    assert_int_equal(job.nodes[0].granted.step, 0);
+    attach(2, 1, 5);
+    begin_last(2, 1);
+    for (uint32_t a = 0; a < job.count; a++)
+        copy(a);
+    assert_int_equal(job.nodes[1].committed.step, 1);
 }
 
 static void
@@ -591,6 +649,8 @@ main(void)
         TEST(two_launches_make_no_run),
         TEST(every_step_is_committed),
         TEST(a_step_that_one_has_passed_is_aborted),
+        TEST(the_last_step_is_committed_whatever_the_margin),
+        TEST(a_last_step_waits_for_the_run),
         TEST(steps_may_have_gaps),
         TEST(a_member_that_restarts_is_done_still),
         TEST(a_blank_member_is_admitted_by_a_repair),
