@@ -75,6 +75,7 @@ struct fake_agent {
     atomic_int coverages;
     atomic_int rings;         /* of timing records, handed over */
     atomic_int leaves;        /* trainers that have said so */
+    atomic_int lasts;         /* BEGIN of a last step */
     atomic_ullong ring_inode; /* of the last one */
     pthread_mutex_t coverage_lock;
     struct cairn_session_coverage coverage; /* the last one */
@@ -362,6 +363,7 @@ fake_take(struct fake_agent *agent, struct fake_connection *connection,
         connection->begin_due = true;
         connection->begin_step = begin.step;
         agent->last_step = begin.step;
+        agent->lasts += begin.last;
         agent->begins++;
     } else if (frame->type == CAIRN_SESSION_DONE && !cairn_session_take_done(frame, &done)) {
         if (agent->blocks[connection->rank] != connection->region_bytes / CAIRN_BLOCK_BYTES)

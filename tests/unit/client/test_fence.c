@@ -530,8 +530,11 @@ test_held(void **state)
     setup(&trainer, 10000);
     assert_int_equal(cairn_snapshot_confirm(trainer.client, true), CAIRN_NOT_FOUND);
     for (uint64_t step = 1; step <= 5; step++) {
-        assert_int_equal(cairn_snapshot_begin_held(trainer.client, step), CAIRN_OK);
+        assert_int_equal(step < 5 ? cairn_snapshot_begin_held(trainer.client, step)
+                                  : cairn_snapshot_begin_last(trainer.client, step),
+                         CAIRN_OK);
         engine_until(&engine.running, NULL);
+        assert_int_equal(trainer.agent->lasts, step == 5);
         if (step == 1) /* in the middle of the copy */
             assert_int_equal(cairn_snapshot_confirm(trainer.client, true), CAIRN_OK);
         else if (step == 2)
