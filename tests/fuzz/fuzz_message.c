@@ -23,6 +23,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t bytes_len);
 enum { AGENTS = 4, EPOCH = 0x10001, RUN = 7, STEP = 3, BLOCKS = 5, PACKED_MAX = 8192 };
 
 static uint32_t self = 1;
+static uint64_t current_run = RUN; /* the leader issues its own */
 static uint64_t now_ns;
 
 static struct cairn_core *
@@ -169,7 +170,7 @@ some_generation(struct source *source)
 
     return (struct cairn_generation_id){.epoch = EPOCH + (choice >> 6) * UINT64_C(0x10000),
                                         .step = choice % 8,
-                                        .run = choice & 32 ? RUN + 1 : RUN};
+                                        .run = choice & 32 ? current_run + 1 : current_run};
 }
 
 #define SOME_U8(source) byte(source) % 2
@@ -179,7 +180,7 @@ some_generation(struct source *source)
 #define SOME_DECISION(source)                                                                      \
     (struct cairn_decision)                                                                        \
     {                                                                                              \
-        .serial = some_u64(source), .run = RUN, .next = byte(source) % 8,                          \
+        .serial = some_u64(source), .run = current_run, .next = byte(source) % 8,                  \
         .committed = some_generation(source)                                                       \
     }
 
@@ -368,11 +369,47 @@ complete_part(struct cairn_actions *actions)
                                 actions->list[0].as.store.bytes_len};
 }
 
+/* A run is assembled that has the generation of the complete part: by the decision of the leader, or
+ * by the reports of all members to it. */
+static void
+begin_run(struct cairn_core *core)
+{
+    const struct cairn_generation_id complete = {.epoch = EPOCH, .step = STEP - 1, .run = RUN};
+    struct cairn_message message = {.to = self, .epoch = EPOCH};
+
+    for (uint32_t a = 1; self == 0 && a < AGENTS; a++) {
+        message.kind = CAIRN_MSG_REPORT;
+        message.from = a;
+        message.as.report = (struct cairn_message_report){.agent = a,
+                                                          .ranks = 1,
+                                                          .blocks = BLOCKS,
+                                                          .incarnation = UINT64_C(1) << 20,
+                                                          .registration = 1,
+                                                          .complete0 = complete};
+        take_message(core, &message, true, 0);
+    }
+    if (self == 0)
+        return;
+    message.kind = CAIRN_MSG_HEARD;
+    for (uint64_t registration = 1; registration < 4; registration++) {
+        message.as.heard = (struct cairn_message_heard){.agent = self,
+                                                        .incarnation = UINT64_C(1) << 20,
+                                                        .registration = registration,
+                                                        .serial = 1};
+        take_message(core, &message, true, 0);
+    }
+    message.kind = CAIRN_MSG_DECISION;
+    message.as.decision.decision =
+        (struct cairn_decision){.serial = 1, .run = RUN, .next = STEP, .committed = complete};
+    take_message(core, &message, true, 0);
+}
+
 /* Brings the core into epoch EPOCH, with sessions to all, in which step STEP is being captured. */
 static void
 enter_epoch(struct cairn_core *core)
 {
     uint8_t record[PACKED_MAX];
+    struct cairn_part_view part;
     struct cairn_message message = {.kind = CAIRN_MSG_POSITION, .to = self, .epoch = EPOCH};
     struct cairn_event event = {.type = CAIRN_EVENT_PEER_UP};
 
@@ -394,13 +431,12 @@ enter_epoch(struct cairn_core *core)
     event =
         (struct cairn_event){.type = CAIRN_EVENT_RANKS, .as.ranks = {.ranks = 1, .blocks = BLOCKS}};
     take(core, event, 0);
-    message =
-        (struct cairn_message){.kind = CAIRN_MSG_DECISION, .from = 0, .to = self, .epoch = EPOCH};
-    message.as.decision.decision = (struct cairn_decision){.serial = 1, .run = RUN, .next = STEP};
-    if (self != 0)
-        take_message(core, &message, true, 0);
+    begin_run(core);
     event = (struct cairn_event){.type = CAIRN_EVENT_BEGIN, .as.step = {.step = STEP}};
     take(core, event, 0);
+    if (!cairn_core_look_part(core, 0, &part) || part.state != CAIRN_PART_COMPLETE ||
+        !cairn_core_look_part(core, 1, &part) || part.state != CAIRN_PART_OPEN)
+        abort(); /* most messages would be dropped at the door */
 }
 
 static void
@@ -624,6 +660,7 @@ LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t bytes_len)
         break;
     default:
         self = bytes[0] % 2 ? 0 : 1;
+        current_run = self == 0 ? (UINT64_C(1) << 20) + 1 : RUN;
         some_messages(rest.bytes, rest.len);
         self = 1;
         break;
