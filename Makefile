@@ -239,7 +239,8 @@ VERSIONED := $(shell grep -rl agent/process/protocol.h agent tools --include='*.
 LATER := $(shell expr 1 + $$(sed -n 's/^.define CAIRN_PROTOCOL_NEWEST \([0-9]*\).*/\1/p' \
     agent/process/protocol.h))
 $(BUILD)/newer/%.o: CFLAGS_EXTRA = -DCAIRN_PROTOCOL_NEWEST=$(LATER)
-$(BUILD)/foreign/%.o: CFLAGS_EXTRA = -DCAIRN_PROTOCOL_NEWEST=$(LATER) -DCAIRN_PROTOCOL_OLDEST=$(LATER)
+$(BUILD)/foreign/%.o: CFLAGS_EXTRA = -DCAIRN_PROTOCOL_NEWEST=$(LATER) \
+    -DCAIRN_PROTOCOL_OLDEST=$(LATER)
 define later_rule
 $(BUILD)/$(1)/%.o: %.c $(BUILD)/flags
 	$$(Q)mkdir -p $$(@D) && $$(CC) $$(CPPFLAGS) $$(CFLAGS) $$(CFLAGS_EXTRA) -MMD -MP -c -o $$@ $$<
@@ -320,10 +321,12 @@ SEEDS  ?= 10000
 SEED   ?=
 AGENTS ?=
 sim: $(BUILD)/sim/sim
-	$(Q)$(BUILD)/sim/sim $(if $(AGENTS),--agents $(AGENTS),$(if $(SEED),--seed $(SEED),--seeds $(SEEDS)))
+	$(Q)$(BUILD)/sim/sim \
+	    $(if $(AGENTS),--agents $(AGENTS),$(if $(SEED),--seed $(SEED),--seeds $(SEEDS)))
 
 # The explorer: the same files, whose memory it copies away and back (tests/explore/arena.h).
-# SECONDS=N (of the processor) STATES=N (of each world) LEAST=N (of all) | WORLD=NAME | BUG=N | BUGS=1
+# SECONDS=N of the processor, at most STATES=N of each world, fail below LEAST=N states of all;
+# WORLD=NAME, BUG=N or BUGS=1
 EXPLORE_SRC := $(wildcard tests/explore/*.c) $(filter-out tests/sim/%,$(SIM_SRC))
 $(BUILD)/explore/%.o: %.c $(BUILD)/flags
 	$(Q)mkdir -p $(@D) && $(CC) $(CPPFLAGS) -DCAIRN_PLANTED_BUGS -include tests/explore/arena.h \

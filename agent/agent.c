@@ -142,8 +142,8 @@ open_catalog(struct cairn_agent *agent)
 }
 
 /*
- * Peers must see each start of this agent as a newer one, also when the wall clock was set back. The
- * numbers of runs and requests are the incarnation and a counter, so there is room between two.
+ * Peers must see each start of this agent as a newer one, also when the wall clock was set back.
+ * The numbers of runs and requests are the incarnation and a counter, so there is room between two.
  */
 static cairn_err
 take_incarnation(struct cairn_agent *agent)
@@ -207,8 +207,8 @@ core_options(struct cairn_agent *agent, const struct cairn_sizes *sizes,
                                        .memory_is_new = !agent->memory_adopted};
 }
 
-/* Loads the records of all parts. CAIRN_VERSION: another version of Cairn wrote one, which may be of
- * a committed generation. A damaged one counts as lost. */
+/* Loads the records of all parts. CAIRN_VERSION: another version of Cairn wrote one, which may be
+ * of a committed generation. A damaged one counts as lost. */
 static cairn_err
 load_records(struct cairn_agent *agent, uint8_t *buffers[CAIRN_PARTS_MAX],
              struct cairn_bytes records[CAIRN_PARTS_MAX])

@@ -5,8 +5,8 @@
  * used, so that a steady stream never waits for a grant. A receiver grants from its pool in turn.
  * One peer gets at most `window`, and of the pool at most half of what is free plus one, so that a
  * peer without any buffer finds one. When none is left for such a peer with a payload to send, an
- * unused grant is asked back (`revoked`) from a peer that has the most, and that peer gets it before
- * others. All of this travels in flow frames, one at a
+ * unused grant is asked back (`revoked`) from a peer that has the most, and that peer gets it
+ * before others. All of this travels in flow frames, one at a
  * time per peer; what is to be said waits in counters and lists of fixed length.
  */
 #include "transport/internal.h"
@@ -69,8 +69,8 @@ flow_urge(struct cairn_transport *t, struct peer *peer)
     transport_attend(t, peer);
 }
 
-/* Gives back what was asked back and has not been used. A sender that still waits says so again: the
- * credit that came for it is gone. */
+/* Gives back what was asked back and has not been used. A sender that still waits says so again:
+ * the credit that came for it is gone. */
 void
 flow_return(struct cairn_transport *t, struct peer *peer)
 {

@@ -40,11 +40,12 @@
  *                                        <-     welcome(nonces i and r, proof "welcome")
  *      confirm(nonces i and r, proof "confirm") ->
  *
- * The responder chooses the newest version that both speak, or refuses. A proof is HMAC-SHA256 under
- * the job's key of the proof's name and the transcript: version, job, initiator, responder, both
- * incarnations, both nonces, both ranges of versions (so that nobody can lower the choice). The session token is the first 8 bytes of
- * the proof named "session". Without a key proofs are zero and the token is a CRC-64 of the
- * transcript. Both sides may call at once: then the lower node is the initiator.
+ * The responder chooses the newest version that both speak, or refuses. A proof is HMAC-SHA256
+ * under the job's key of the proof's name and the transcript: version, job, initiator, responder,
+ * both incarnations, both nonces, both ranges of versions (so that nobody can lower the choice).
+ * The session token is the first 8 bytes of the proof named "session". Without a key proofs are
+ * zero and the token is a CRC-64 of the transcript. Both sides may call at once: then the lower
+ * node is the initiator.
  */
 #ifndef CAIRN_TRANSPORT_FRAME_H
 #define CAIRN_TRANSPORT_FRAME_H

@@ -1,9 +1,9 @@
 /*
  * agent/core/audit.c - the leader's audit of a run's layouts; audit.h has the way.
  *
- * All members answer a question before the next is asked. What arrives is counted against the audit,
- * the question, the digest that the member reported and the keys received so far, so that repeats
- * and late answers change nothing.
+ * All members answer a question before the next is asked. What arrives is counted against the
+ * audit, the question, the digest that the member reported and the keys received so far, so that
+ * repeats and late answers change nothing.
  */
 #include "agent/core/audit.h"
 

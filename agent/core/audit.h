@@ -3,10 +3,10 @@
  * hold every element of every tensor exactly once?
  *
  * Members report the sum of their layout (snapshot/tiling.h). The leader asks all members, one
- * question after the other: first for sums by division and the keys of the tensors whose origin they
- * hold; if the sums are not 0, or a key comes twice, for sums of ever fewer tensors; at last for the
- * pieces of the few that are left, from which it explains what is wrong. A verdict on a combination
- * of layouts never changes, so known ones are remembered and cost nothing.
+ * question after the other: first for sums by division and the keys of the tensors whose origin
+ * they hold; if the sums are not 0, or a key comes twice, for sums of ever fewer tensors; at last
+ * for the pieces of the few that are left, from which it explains what is wrong. A verdict on a
+ * combination of layouts never changes, so known ones are remembered and cost nothing.
  */
 #ifndef CAIRN_AGENT_CORE_AUDIT_H
 #define CAIRN_AGENT_CORE_AUDIT_H

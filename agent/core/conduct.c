@@ -73,7 +73,8 @@ conduct_leads(const struct cairn_core *core)
     return core->membership.self_member == 0 && conduct_acts(core);
 }
 
-/* The agent that takes what is for the leader: the one above, for a late agent the leader itself. */
+/* The agent that takes what is for the leader: the one above, for a late agent the leader
+ * itself. */
 static uint32_t
 agent_above(const struct cairn_core *core)
 {
@@ -110,8 +111,8 @@ conduct_heard(struct cairn_core *core, const struct cairn_message *message)
     }
 }
 
-/* Of a run that has ended, the decision may stand while its last generation completes: only the next
- * one knows of these trainers. */
+/* Of a run that has ended, the decision may stand while its last generation completes: only the
+ * next one knows of these trainers. */
 static void
 send_heard(struct cairn_core *core, const struct cairn_message_report *report)
 {
@@ -245,7 +246,8 @@ commit(struct cairn_core *core, struct cairn_generation_id generation)
             .generation = generation, .part = part ? part_index(&core->parts, part) : UINT32_MAX};
 }
 
-/* The decision asks for a later step or another run; what a run that ended left may still commit. */
+/* The decision asks for a later step or another run; what a run that ended left may still
+ * commit. */
 static bool
 is_aborted(const struct cairn_core *core, struct cairn_generation_id generation)
 {
@@ -377,7 +379,8 @@ connect_epoch(struct cairn_core *core)
         env_connect(&core->env, agent_of(core, child));
 }
 
-/* The newest complete own part of the epoch counts as done: a member that restarts is done still. */
+/* The newest complete own part of the epoch counts as done: a member that restarts is done
+ * still. */
 static void
 gather_own(struct cairn_core *core)
 {

@@ -2,8 +2,8 @@
  * agent/core/core.h - the protocol of one agent as a pure state machine: (state, event) → (state,
  * actions).
  *
- * No clock, no I/O, no threads, no random numbers: events bring the time, and the caller carries out
- * the actions and moves the bytes. The agent feeds the core from its event loop
+ * No clock, no I/O, no threads, no random numbers: events bring the time, and the caller carries
+ * out the actions and moves the bytes. The agent feeds the core from its event loop
  * (agent/process/step.c); the simulator and the explorer feed the same code (tests/sim,
  * tests/explore). docs/PROTOCOL.md has the protocol and its rules R1 to R10; README.md says which
  * file keeps which.
@@ -281,7 +281,8 @@ struct cairn_action_store {
 };
 
 /*
- * OPEN: memory for a hosted part of `blocks` data and `parity_blocks` parity blocks (m equal slots).
+ * OPEN: memory for a hosted part of `blocks` data and `parity_blocks` parity blocks (m equal
+ * slots).
  * CLOSE: the part's memory is free (hosted: given back).
  * SEAL: pack the manifest from the registered tensors and `crcs`.
  * FINISH: checksum the parity, and the data of a rebuilt part.
@@ -364,9 +365,10 @@ struct cairn_bytes {
 
 /*
  * Makes a core. epoch_record is what STORE_EPOCH stored last (empty: none); records[i] is what
- * STORE_PART stored for part i (empty: free). Records that do not parse are counted in *dropped, and
- * make the agent blank. CAIRN_INVAL for options out of bounds, CAIRN_CORRUPT or CAIRN_VERSION for an
- * epoch record that cannot be used, CAIRN_NOMEM. The caller ends *out with cairn_core_destroy.
+ * STORE_PART stored for part i (empty: free). Records that do not parse are counted in *dropped,
+ * and make the agent blank. CAIRN_INVAL for options out of bounds, CAIRN_CORRUPT or CAIRN_VERSION
+ * for an epoch record that cannot be used, CAIRN_NOMEM. The caller ends *out with
+ * cairn_core_destroy.
  */
 CAIRN_MUST_CHECK cairn_err cairn_core_create(const struct cairn_core_options *options,
                                              uint64_t now_ns, struct cairn_bytes epoch_record,

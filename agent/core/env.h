@@ -2,8 +2,8 @@
  * agent/core/env.h - what every part of the core may use while it handles one event: the options,
  * the time, the sessions that are up, and the list of actions.
  *
- * Functions of a noun take the env and that noun. They change only that noun; what others must learn
- * from it they return, and core.c tells them. So no file calls back into one above it.
+ * Functions of a noun take the env and that noun. They change only that noun; what others must
+ * learn from it they return, and core.c tells them. So no file calls back into one above it.
  */
 #ifndef CAIRN_AGENT_CORE_ENV_H
 #define CAIRN_AGENT_CORE_ENV_H

@@ -5,8 +5,8 @@
  * promised, 4 ready lies in files, 8 a promised roster follows); the generations committed, ready
  * and spilled; u32 ranks, u32 world, u64 blocks, the promised roster; u64 version of the parts;
  * u32 count, and per complete part: generation, u32 member, u64 largest shard of its group, u64
- * bad blocks, u32 listed ones (u8 area, u64 block in the area, each), u8 1 and the roster it was made
- * under, or 0: that of the part before. A generation is u64 epoch, run, step.
+ * bad blocks, u32 listed ones (u8 area, u64 block in the area, each), u8 1 and the roster it was
+ * made under, or 0: that of the part before. A generation is u64 epoch, run, step.
  */
 #include "agent/core/inventory.h"
 

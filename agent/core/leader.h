@@ -2,14 +2,15 @@
  * agent/core/leader.h - what the first member of an epoch decides: that a run is assembled, what is
  * committed, and which step is captured next.
  *
- * A run is assembled when every member has reported, their ranks are all ranks of the job, all of one
- * launch, and an audit has found that they hold every tensor exactly once. It ends when an agent or
- * its trainers begin again. Its number is never used twice.
+ * A run is assembled when every member has reported, their ranks are all ranks of the job, all of
+ * one launch, and an audit has found that they hold every tensor exactly once. It ends when an
+ * agent or its trainers begin again. Its number is never used twice.
  *
  * The next step is beyond what the job already holds, and beyond every step that a member is known
  * to have passed, by a margin that grows when members abort because they were past the step, and
  * shrinks again. Multiples of every_steps are due, and what an operator or the end of the training
- * asks for, which is tried without a margin. A due step that was aborted is owed: the steps after it are tried until one is committed, ever more rarely.
+ * asks for, which is tried without a margin. A due step that was aborted is owed: the steps after
+ * it are tried until one is committed, ever more rarely.
  */
 #ifndef CAIRN_AGENT_CORE_LEADER_H
 #define CAIRN_AGENT_CORE_LEADER_H

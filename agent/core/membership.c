@@ -1,8 +1,8 @@
 /*
  * agent/core/membership.c - promises, claims and activations; see membership.h.
  *
- * Stored (little-endian): u32 version, u64 promised, u8 blank, u8 knows, u8 has a promised roster, that roster,
- * u8 has a record, the record.
+ * Stored (little-endian): u32 version, u64 promised, u8 blank, u8 knows, u8 has a promised roster,
+ * that roster, u8 has a record, the record.
  */
 #include "agent/core/membership.h"
 

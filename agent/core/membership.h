@@ -1,14 +1,14 @@
 /*
  * agent/core/membership.h - the epoch that this agent is in, and what it has promised.
  *
- * Rules kept here: R1 (numbers grow, stored before anyone hears), R4 (membership_acts is false from a
- * promise to the activation), R9 (membership_claim refuses what does not match what this agent
+ * Rules kept here: R1 (numbers grow, stored before anyone hears), R4 (membership_acts is false from
+ * a promise to the activation), R9 (membership_claim refuses what does not match what this agent
  * knows).
  *
- * An agent is blank when its memory is new, its stored epoch is gone, or a part's record is damaged:
- * it is no member until an epoch admits it. If the stored epoch is gone, it does not know what it
- * promised (`knows` is false). Then the coordinator that asks it for a promise must have heard enough
- * others, who have met this incarnation (restore.c).
+ * An agent is blank when its memory is new, its stored epoch is gone, or a part's record is
+ * damaged: it is no member until an epoch admits it. If the stored epoch is gone, it does not know
+ * what it promised (`knows` is false). Then the coordinator that asks it for a promise must have
+ * heard enough others, who have met this incarnation (restore.c).
  */
 #ifndef CAIRN_AGENT_CORE_MEMBERSHIP_H
 #define CAIRN_AGENT_CORE_MEMBERSHIP_H
@@ -68,7 +68,8 @@ enum activation membership_activate(struct env *env, struct membership *membersh
 
 /* A generation of this epoch is committed. */
 void membership_committed(struct membership *membership, struct cairn_generation_id generation);
-/* Of the ready generation: its roster, NULL if it is not in memory; and who holds a member's part. */
+/* Of the ready generation: its roster, NULL if it is not in memory; and who holds a member's
+ * part. */
 const struct cairn_roster *membership_ready_roster(const struct membership *membership);
 uint32_t membership_holder(const struct membership *membership, uint32_t member);
 

@@ -1,5 +1,6 @@
 /*
- * agent/core/message.h - what agents send each other: one struct per message, packed by base/wire.h.
+ * agent/core/message.h - what agents send each other: one struct per message, packed by
+ * base/wire.h.
  *
  * A message belongs to one session between two agents. Within a session messages arrive once and in
  * order, or the session ends and both sides learn it; but a message with blocks, or a long one, may
@@ -7,9 +8,9 @@
  * bulk and control.
  *
  * Each list below is one message: its fields, in wire order. It defines the struct, its packing and
- * its unpacking. Every message also has `bytes`; the list's comment says what they are. DATA, BLOCKS
- * and WRITE carry blocks beside the message; their CRC-64s, one per block, are the `bytes`, and the
- * receiver checks them before the core sees the message.
+ * its unpacking. Every message also has `bytes`; the list's comment says what they are. DATA,
+ * BLOCKS and WRITE carry blocks beside the message; their CRC-64s, one per block, are the `bytes`,
+ * and the receiver checks them before the core sees the message.
  */
 #ifndef CAIRN_AGENT_CORE_MESSAGE_H
 #define CAIRN_AGENT_CORE_MESSAGE_H

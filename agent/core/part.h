@@ -42,8 +42,8 @@ flow_received(struct flow *flow, uint64_t count, bool again)
 
 /*
  * Whether to ask a sender to send again: for a damaged message always, for a gap once. What follows
- * a damaged message is a gap too, and to ask for each of these would multiply them. The caller takes
- * `position` out of *asked when the next message in order is taken.
+ * a damaged message is a gap too, and to ask for each of these would multiply them. The caller
+ * takes `position` out of *asked when the next message in order is taken.
  */
 static inline bool
 flow_asks(uint64_t *asked, uint32_t position, bool gap)
@@ -186,10 +186,11 @@ CAIRN_MUST_CHECK cairn_err part_keep_parity_crcs(struct part *part, const uint64
 uint64_t part_parity_start(const struct part *part, uint32_t slot);
 
 /*
- * Drops what the rules allow: parts older than what is committed; own parts of the active epoch that
- * the decision aborts; after an activation whatever is not its ready generation. Keeps what a spill,
- * a repair or a coordinator reads, and the newest generation if the epoch began with nothing in
- * memory. While fenced it ends OPEN and FINISHING parts only: the claimant has counted the others.
+ * Drops what the rules allow: parts older than what is committed; own parts of the active epoch
+ * that the decision aborts; after an activation whatever is not its ready generation. Keeps what a
+ * spill, a repair or a coordinator reads, and the newest generation if the epoch began with nothing
+ * in memory. While fenced it ends OPEN and FINISHING parts only: the claimant has counted the
+ * others.
  */
 void parts_retain(struct env *env, struct parts *parts, const struct retention *retention);
 

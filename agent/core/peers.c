@@ -12,8 +12,8 @@
  *
  *   rumor   u32 agent (UINT32_MAX: none), u64 incarnation, u64 counter, u8 dead
  *
- * (incarnation, counter) orders news about one agent; at equal counters the rumor of its death wins,
- * for the one who watches it has waited for the next.
+ * (incarnation, counter) orders news about one agent; at equal counters the rumor of its death
+ * wins, for the one who watches it has waited for the next.
  */
 #include "agent/core/peers.h"
 
@@ -225,10 +225,10 @@ peers_down(struct env *env, struct peers *peers, uint32_t agent)
 
 /*
  * After a pause of this agent (SIGSTOP, a stalled machine) everyone else's silence is its own: the
- * gap does not count, or it would take all for dead. Ticks come every interval, so without any event
- * for two of them it stood still; the first event after that may be a message, and must not find
- * deadlines passed. Half an interval of each gap counts all the same, or an agent whose every turn is
- * late would take nobody for dead, and wait for ever.
+ * gap does not count, or it would take all for dead. Ticks come every interval, so without any
+ * event for two of them it stood still; the first event after that may be a message, and must not
+ * find deadlines passed. Half an interval of each gap counts all the same, or an agent whose every
+ * turn is late would take nobody for dead, and wait for ever.
  */
 uint64_t
 peers_awake(struct env *env, struct peers *peers)

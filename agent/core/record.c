@@ -151,19 +151,3 @@ record_pack(const struct record *record, uint8_t **bytes, size_t *len)
     *len = writer.used_bytes;
     return CAIRN_OK;
 }
-
-cairn_err
-record_copy(const struct record *record, struct record *out)
-{
-    struct cairn_reader reader;
-    uint8_t *bytes = NULL;
-    size_t len = 0;
-    cairn_err err = record_pack(record, &bytes, &len);
-
-    if (err)
-        return err;
-    cairn_reader_init(&reader, bytes, len);
-    err = record_read(&reader, out);
-    free(bytes);
-    return err;
-}

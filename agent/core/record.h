@@ -40,7 +40,6 @@ struct record {
 };
 
 void record_fini(struct record *record);
-CAIRN_MUST_CHECK cairn_err record_copy(const struct record *record, struct record *out);
 void record_write(const struct record *record, struct cairn_writer *writer);
 /* Checks all counts and numbers. The caller ends *out with record_fini. */
 CAIRN_MUST_CHECK cairn_err record_read(struct cairn_reader *reader, struct record *out);

@@ -11,11 +11,11 @@
  * taken.
  *
  * A session keeps order and loses nothing. When a new one begins, what was asked for and not
- * answered is asked for again; writing a block twice changes nothing. A target that is not ready yet
- * takes nothing, and tells the group when it is. So nothing here needs a timer.
+ * answered is asked for again; writing a block twice changes nothing. A target that is not ready
+ * yet takes nothing, and tells the group when it is. So nothing here needs a timer.
  *
- * repair.c begins and ends it, worker.c and target.c are the two roles, plan.c packs plans and tells
- * the coordinator how far this agent is.
+ * repair.c begins and ends it, worker.c and target.c are the two roles, plan.c packs plans and
+ * tells the coordinator how far this agent is.
  */
 #ifndef CAIRN_AGENT_CORE_REPAIR_H
 #define CAIRN_AGENT_CORE_REPAIR_H

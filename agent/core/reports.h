@@ -21,8 +21,8 @@ struct reports {
 CAIRN_MUST_CHECK cairn_err reports_init(struct reports *reports, uint32_t count);
 void reports_fini(struct reports *reports);
 /*
- * Takes one; registration 0 says that the agent's session has ended. Returns true if the agent or its
- * trainers have begun again since the last report, also if that came in an earlier session.
+ * Takes one; registration 0 says that the agent's session has ended. Returns true if the agent or
+ * its trainers have begun again since the last report, also if that came in an earlier session.
  */
 bool reports_take(struct reports *reports, const struct cairn_roster *roster,
                   const struct cairn_message_report *report);

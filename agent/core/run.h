@@ -1,11 +1,11 @@
 /*
- * agent/core/run.h - a member's side of a run: its trainers, the leader's newest decision, and which
- * step the member captures for it.
+ * agent/core/run.h - a member's side of a run: its trainers, the leader's newest decision, and
+ * which step the member captures for it.
  *
- * A decision's `next` means: capture the first step that your trainers begin at or after it. Trainers
- * of all nodes begin the same steps in the same order, so all members take the same one, as long as
- * none of them has let such a step pass before it heard of the decision. One that has, aborts, and
- * the leader chooses a later step.
+ * A decision's `next` means: capture the first step that your trainers begin at or after it.
+ * Trainers of all nodes begin the same steps in the same order, so all members take the same one,
+ * as long as none of them has let such a step pass before it heard of the decision. One that has,
+ * aborts, and the leader chooses a later step.
  */
 #ifndef CAIRN_AGENT_CORE_RUN_H
 #define CAIRN_AGENT_CORE_RUN_H
@@ -41,8 +41,8 @@ struct run {
     uint64_t begun;                    /* newest step begun by these trainers */
     uint64_t open_from;                /* serial of the first decision whose leader knows of these
                                         * trainers; UINT64_MAX: it has not said so yet. Earlier
-                                        * decisions, which may come late from the group, open nothing
-                                        * here: the run may be of trainers before them. */
+                                        * decisions, which may come late from the group, open
+                                        * nothing here: the run may be of trainers before them. */
     bool gave_up;                      /* this member has aborted the decision's generation */
     struct cairn_message_abort abort;  /* the newest said or passed on since the decision; reason 0:
                                         * none */

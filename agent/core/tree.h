@@ -1,9 +1,9 @@
 /*
  * agent/core/tree.h - along which members a leader's news and the members' answers travel.
  *
- * Up to TREE_FLAT_MAX members talk to the leader (member 0) directly. With more, the members are cut
- * into blocks of ⌈√n⌉, and the first of each block, its head, collects and passes on. So no member
- * has more than 2 ⌈√n⌉ neighbours. Pure.
+ * Up to TREE_FLAT_MAX members talk to the leader (member 0) directly. With more, the members are
+ * cut into blocks of ⌈√n⌉, and the first of each block, its head, collects and passes on. So no
+ * member has more than 2 ⌈√n⌉ neighbours. Pure.
  */
 #ifndef CAIRN_AGENT_CORE_TREE_H
 #define CAIRN_AGENT_CORE_TREE_H

@@ -313,8 +313,8 @@ find_item(struct repair *repair, uint64_t request)
     return NULL;
 }
 
-/* Something arrived damaged and is sent again, unless it happens again and again: then it is damaged
- * where it lies, and its holder must look again. */
+/* Something arrived damaged and is sent again, unless it happens again and again: then it is
+ * damaged where it lies, and its holder must look again. */
 static bool
 may_try_again(struct env *env, struct repair *repair, struct repair_item *item, uint32_t member)
 {

@@ -3,8 +3,8 @@
  *
  * When a session begins both sides send theirs as lines "name=value". A name that begins with '!'
  * must agree: groups, parity and memory are computed from it, so agents that differ could protect
- * nothing together, and the session is refused. The others only should. Names that one side does not
- * know are ignored.
+ * nothing together, and the session is refused. The others only should. Names that one side does
+ * not know are ignored.
  */
 #ifndef CAIRN_AGENT_PROCESS_AGREE_H
 #define CAIRN_AGENT_PROCESS_AGREE_H

@@ -1,13 +1,13 @@
 /*
- * agent/process/fleet.h - what operators have changed about the configured nodes: nodes that another
- * machine replaces, under its own address, and nodes that are removed.
+ * agent/process/fleet.h - what operators have changed about the configured nodes: nodes that
+ * another machine replaces, under its own address, and nodes that are removed.
  *
- * The records of the epochs carry these changes, opaque to the core. Every agent applies them to its
- * configuration when it starts and at each activation, so nobody edits a file. A node keeps its
+ * The records of the epochs carry these changes, opaque to the core. Every agent applies them to
+ * its configuration when it starts and at each activation, so nobody edits a file. A node keeps its
  * number. An agent whose own node was replaced or removed stops.
  *
- * Packed (little-endian): u32 version, u32 count, per changed node u32 node, u8 removed, the address
- * as a string ("": the configured one).
+ * Packed (little-endian): u32 version, u32 count, per changed node u32 node, u8 removed, the
+ * address as a string ("": the configured one).
  */
 #ifndef CAIRN_AGENT_PROCESS_FLEET_H
 #define CAIRN_AGENT_PROCESS_FLEET_H

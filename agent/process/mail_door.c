@@ -1,5 +1,5 @@
-/* agent/process/mail_door.c - the transport: what arrives from other agents, sessions, and the check
- * of each message; see mail.h. */
+/* agent/process/mail_door.c - the transport: what arrives from other agents, sessions, and the
+ * check of each message; see mail.h. */
 #include "agent/process/agent_state.h"
 #include "agent/process/agree.h"
 #include "agent/process/handlers.h"

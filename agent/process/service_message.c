@@ -1,5 +1,5 @@
-/* agent/process/service_message.c - packing of services' messages: all fields in the struct's order,
- * little-endian, then `bytes`. */
+/* agent/process/service_message.c - packing of services' messages: all fields in the struct's
+ * order, little-endian, then `bytes`. */
 #include "agent/process/service_message.h"
 
 #include "base/limits.h"

@@ -168,7 +168,8 @@ take_hello(struct cairn_agent *agent, struct session *session,
                  hello.world, hello.pid);
 }
 
-/* True if a trainer's process has ended, or has closed its end: the loop has not come to that yet. */
+/* True if a trainer's process has ended, or has closed its end: the loop has not come to that
+ * yet. */
 static bool
 has_ended(const struct session *session)
 {

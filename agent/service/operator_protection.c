@@ -57,7 +57,8 @@ find_holders(const struct operator_job *job, struct holders *out)
     return true;
 }
 
-/* True if every group still has k parts after all nodes of the failure domain of `node` are lost. */
+/* True if every group still has k parts after all nodes of the failure domain of `node` are
+ * lost. */
 static bool
 survives_domain_of(const struct operator_job *job, const struct holders *holders, uint32_t *left,
                    uint32_t *lost, uint32_t node)

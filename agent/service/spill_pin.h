@@ -36,8 +36,8 @@ void spill_unpin(struct cairn_agent *agent, uint64_t request);
  */
 uint64_t spill_patience_ns(const struct cairn_agent *agent, struct cairn_generation_id generation);
 
-/* A spill made no progress since then, or does again. If this agent's disk has not answered, it is to
- * blame; else a member's, and that member knows. */
+/* A spill made no progress since then, or does again. If this agent's disk has not answered, it is
+ * to blame; else a member's, and that member knows. */
 void spill_stuck(struct cairn_agent *agent, uint64_t since_ns);
 void spill_unstuck(struct cairn_agent *agent);
 /* True while work that was given up is still with the disk thread. */

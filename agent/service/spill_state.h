@@ -13,9 +13,9 @@
  *
  * Each file calls only those below it.
  *
- * Messages are CAIRN_SERVICE_SPILL with `row` from SPILL_START on. Any of them may be lost, repeated
- * or reordered: the waiting side sends again once a second, and each message stands for itself.
- * `request` names the spill or export, and is unique in the job.
+ * Messages are CAIRN_SERVICE_SPILL with `row` from SPILL_START on. Any of them may be lost,
+ * repeated or reordered: the waiting side sends again once a second, and each message stands for
+ * itself. `request` names the spill or export, and is unique in the job.
  *
  *   leader                               member
  *   START ───────────────────────────►   pins the generation (or refuses), gathers, plans, writes

@@ -93,7 +93,8 @@ struct cairn_client_options {
     const char *agent_socket; /* path of the agent's socket; NULL: $CAIRN_AGENT; if that is not set
                                * either, there is no agent */
     uint64_t launch; /* the same number for all ranks of one start of the job, another one for other
-                      * starts; 0: unknown. Ranks of two launches never take part in one snapshot. */
+                      * starts; 0: unknown. Ranks of two launches never take part in one
+                      * snapshot. */
 };
 
 #define CAIRN_CLIENT_OPTIONS_INIT .struct_bytes = sizeof(struct cairn_client_options)
@@ -263,15 +264,15 @@ cairn_err cairn_snapshot_begin_held(struct cairn_client *client, uint64_t step);
 
 /*
  * Like cairn_snapshot_begin_held, for the state that the training ends with. The agents take this
- * step whatever snapshot_every_steps says, and the snapshot waits until they can. All ranks must end
- * with the same step, and leave time for the grant before the fence. Since version 1.1.
+ * step whatever snapshot_every_steps says, and the snapshot waits until they can. All ranks must
+ * end with the same step, and leave time for the grant before the fence. Since version 1.1.
  */
 cairn_err cairn_snapshot_begin_last(struct cairn_client *client, uint64_t step);
 
 /*
- * Ends the snapshot that cairn_snapshot_begin_held or _last began: commits it if `good`, else gives it up
- * and counts it as failed. Returns at once. CAIRN_OK; CAIRN_NOT_FOUND if there is no held snapshot
- * (none was due, it was skipped, or it failed).
+ * Ends the snapshot that cairn_snapshot_begin_held or _last began: commits it if `good`, else gives
+ * it up and counts it as failed. Returns at once. CAIRN_OK; CAIRN_NOT_FOUND if there is no held
+ * snapshot (none was due, it was skipped, or it failed).
  */
 cairn_err cairn_snapshot_confirm(struct cairn_client *client, bool good);
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What once lost a committed state, or stopped commits without a word: a repair around an agent that
-comes back, the same job launched twice, nodes configured differently."""
+"""What once lost a committed state, or stopped commits without a word: a repair around an agent
+that comes back, the same job launched twice, nodes configured differently."""
 import re
 import shutil
 import time
@@ -54,8 +54,8 @@ class Breaking(unittest.TestCase):
     # ---- a repair around an agent that comes back ----
 
     def test_repaired_around_an_agent_that_comes_back(self):
-        """The repair puts the part on a survivor; the owner comes back with its own copy. Then any two
-        nodes may be lost, also the one that holds two parts."""
+        """The repair puts the part on a survivor; the owner comes back with its own copy. Then any
+        two nodes may be lost, also the one that holds two parts."""
         cluster = self.cluster(6, 2, dead_after_ms=400)
         for node in range(6):
             cluster.configure(node, repair_after_ms=1000)
@@ -175,8 +175,8 @@ class Breaking(unittest.TestCase):
     # ---- nodes configured differently ----
 
     def differ(self, option, change, sides=(0, 3), codes=("options-differ",)):
-        """One of four nodes is configured differently: both sides name the option, in their logs and
-        in their status, and commands end."""
+        """One of four nodes is configured differently: both sides name the option, in their logs
+        and in their status, and commands end."""
         cluster = self.cluster(4, 1)
         change(cluster)
         cluster.start()

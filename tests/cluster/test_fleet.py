@@ -47,8 +47,8 @@ class Fleet(unittest.TestCase):
         wait_for(f"node {node} is taken for dead", silent)
 
     def move(self, cluster, node):
-        """The file of a machine that takes a node's place: its own address is another one. It has no
-        state."""
+        """The file of a machine that takes a node's place: its own address is another one. It has
+        no state."""
         address = f"127.0.0.1:{free_ports(1)[0]}"
         with open(cluster.path(f"node{node}.yaml"), "r+") as file:
             head, nodes = file.read().split("nodes:\n")

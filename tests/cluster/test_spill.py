@@ -221,8 +221,8 @@ class Spill(unittest.TestCase):
             )
 
     def test_a_disk_that_hangs_does_not_stop_commits(self):
-        """One node's spill directory hangs, as a dead file server does: with two slots a spill takes
-        the one that the next generation needs, so it is given up."""
+        """One node's spill directory hangs, as a dead file server does: with two slots a spill
+        takes the one that the next generation needs, so it is given up."""
         faults = tempfile.mkdtemp(prefix="cairn-faults-")
         self.addCleanup(shutil.rmtree, faults, ignore_errors=True)
         prefix = (

@@ -100,7 +100,8 @@ class Stalls(unittest.TestCase):
         cluster.wait_committed(found, 60)
 
     def test_spill_directory_hangs(self):
-        """On one node, as a file server that is gone: commits go on, and restores come from memory."""
+        """On one node, as a file server that is gone: commits go on, and restores come from
+        memory."""
         cluster = self.cluster(3, 1)
         spill = cluster.path("spill")
         faults = Faults(self, [1], cluster.path("faults"))

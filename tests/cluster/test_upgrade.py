@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""A job that trains while its agents are upgraded one by one, and agents whose versions have nothing
-in common."""
+"""A job that trains while its agents are upgraded one by one, and agents whose versions have
+nothing in common."""
 import os
 import re
 import unittest

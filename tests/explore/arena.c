@@ -164,12 +164,13 @@ arena_free(void *memory)
 void *
 arena_realloc(void *old, size_t bytes)
 {
-    struct block *block = (struct block *)((uint8_t *)old - HEADER_BYTES);
+    struct block *block;
     void *memory;
     size_t room;
 
     if (!old)
         return arena_malloc(bytes);
+    block = (struct block *)((uint8_t *)old - HEADER_BYTES);
     room = room_of(block->class);
     if (bytes <= room)
         return old;

@@ -373,5 +373,6 @@ core_describe(const struct cairn_core *core, char *text, size_t bytes)
         (unsigned long long)core->gather.generation.step, (unsigned long long)core->level[0],
         (unsigned long long)core->leader.decision.serial,
         core->leader.assembled ? ", assembled" : "", core->leader.auditing ? ", auditing" : "",
-        (unsigned long long)core->leader.decision.next, core->restore.state, core->watch.reason);
+        (unsigned long long)core->leader.decision.next, (uint32_t)core->restore.state,
+        (uint32_t)core->watch.reason);
 }

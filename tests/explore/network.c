@@ -3,9 +3,9 @@
  *
  * One side or both want a session. It begins when both can, and each side learns that in a step of
  * its own; the same when it ends. Within a session control messages arrive in order, and bulk
- * messages do; between the two classes there is no order. Bulk is what carries blocks or may be long
- * in a large job. What is on its way when the session ends is lost. What was delivered before is a
- * prefix of each class, because the end may come after any delivery.
+ * messages do; between the two classes there is no order. Bulk is what carries blocks or may be
+ * long in a large job. What is on its way when the session ends is lost. What was delivered before
+ * is a prefix of each class, because the end may come after any delivery.
  */
 #include "tests/explore/explore.h"
 

@@ -8,8 +8,8 @@
  * has been seen.
  *
  * Visited states. A state is a 64-bit hash (fingerprint.c). With it the deviations that were left
- * are kept, and a state is entered again only with more of them. Two states with one hash would hide
- * one of them: with 10^7 states the probability of that is 10^-4.
+ * are kept, and a state is entered again only with more of them. Two states with one hash would
+ * hide one of them: with 10^7 states the probability of that is 10^-4.
  *
  * What is left out, and why that is sound:
  *   - Another event is taken before the default one only if both are of the same agent, and the

@@ -369,8 +369,8 @@ complete_part(struct cairn_actions *actions)
                                 actions->list[0].as.store.bytes_len};
 }
 
-/* A run is assembled that has the generation of the complete part: by the decision of the leader, or
- * by the reports of all members to it. */
+/* A run is assembled that has the generation of the complete part: by the decision of the leader,
+ * or by the reports of all members to it. */
 static void
 begin_run(struct cairn_core *core)
 {

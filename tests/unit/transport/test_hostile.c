@@ -284,8 +284,8 @@ stranger_received(void *context, const uint8_t *bytes, size_t bytes_len)
     (void)bytes_len;
 }
 
-/* Turns both ends without letting time pass: after a silent second a strange frame makes an end call
- * its peer again, and a busy machine may need longer for all frames. */
+/* Turns both ends without letting time pass: after a silent second a strange frame makes an end
+ * call its peer again, and a busy machine may need longer for all frames. */
 static void
 turn_at(uint64_t now_ns)
 {

@@ -230,8 +230,8 @@ test_few_buffers_many_senders(void **state)
     assert_true(ends[0].intact);
 }
 
-/* Every peer asks for buffers when its session begins. Whoever has a payload to send gets one before
- * those that have none, so one exchange with an idle peer is enough. */
+/* Every peer asks for buffers when its session begins. Whoever has a payload to send gets one
+ * before those that have none, so one exchange with an idle peer is enough. */
 static void
 test_idle_peers_hold_no_buffers(void **state)
 {
@@ -290,8 +290,8 @@ test_one_buffer_for_all(void **state)
     assert_true(ends[0].intact);
 }
 
-/* Senders that rarely send and ends that are rarely polled, as on a busy machine: unused credits are
- * asked back all the time, and no sender is forgotten. */
+/* Senders that rarely send and ends that are rarely polled, as on a busy machine: unused credits
+ * are asked back all the time, and no sender is forgotten. */
 static void
 test_few_buffers_and_rare_polls(void **state)
 {
@@ -478,8 +478,8 @@ count_anew(void *context, uint32_t node, bool up, uint64_t incarnation)
 }
 
 /*
- * Sessions that end at any moment under load, on either side: in each, what arrives is what was sent
- * from its first message on, in order and without a gap, and both sides hear of the end.
+ * Sessions that end at any moment under load, on either side: in each, what arrives is what was
+ * sent from its first message on, in order and without a gap, and both sides hear of the end.
  */
 static void
 test_nothing_is_lost_within_a_session(void **state)

@@ -1,7 +1,8 @@
 /*
- * tests/unit/agent/core/group.h - agents of one job that save and repair parts in memory: they carry
- * out the actions of send.c, fold.c and repair.h with blocks of BYTES bytes, and every message is
- * packed and unpacked on its way. No elections, no trainers: a test gives each agent its part.
+ * tests/unit/agent/core/group.h - agents of one job that save and repair parts in memory: they
+ * carry out the actions of send.c, fold.c and repair.h with blocks of BYTES bytes, and every
+ * message is packed and unpacked on its way. No elections, no trainers: a test gives each agent its
+ * part.
  */
 #ifndef CAIRN_TESTS_UNIT_AGENT_CORE_GROUP_H
 #define CAIRN_TESTS_UNIT_AGENT_CORE_GROUP_H

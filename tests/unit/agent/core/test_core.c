@@ -1,7 +1,8 @@
 /*
- * tests/unit/agent/core/test_core.c - a few cores, joined by channels that keep order, without memory
- * behind them: the way of a job through its first epoch, a run, commits, aborts, restarts and a
- * restore. What happens to bytes is tested in test_save.c, and everything at once in tests/sim.
+ * tests/unit/agent/core/test_core.c - a few cores, joined by channels that keep order, without
+ * memory behind them: the way of a job through its first epoch, a run, commits, aborts, restarts
+ * and a restore. What happens to bytes is tested in test_save.c, and everything at once in
+ * tests/sim.
  */
 #include "agent/core/core.h"
 

@@ -1,4 +1,5 @@
-/* tests/unit/agent/core/test_membership.c - promises, claims that must be refused, and activations. */
+/* tests/unit/agent/core/test_membership.c - promises, claims that must be refused, and
+ * activations. */
 #include "agent/core/membership.h"
 
 #include <setjmp.h>

@@ -1,7 +1,7 @@
 /*
- * tests/unit/agent/core/test_peers.c - who is alive: jobs of a few and of thousands of agents, whose
- * beats arrive in the interval in which they are sent, with deaths, restarts, pauses and wrong
- * rumors.
+ * tests/unit/agent/core/test_peers.c - who is alive: jobs of a few and of thousands of agents,
+ * whose beats arrive in the interval in which they are sent, with deaths, restarts, pauses and
+ * wrong rumors.
  */
 #include "agent/core/peers.h"
 

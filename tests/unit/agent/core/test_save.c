@@ -1,6 +1,7 @@
 /*
  * tests/unit/agent/core/test_save.c - capture, seals and parity of one group: all parts become
- * complete with the right parity, whatever is damaged, lost with its session or repeated on the way.
+ * complete with the right parity, whatever is damaged, lost with its session or repeated on the
+ * way.
  */
 #include "tests/unit/agent/core/group.h"
 

@@ -92,7 +92,8 @@ wrong_changes(void **state)
     cairn_config_fini(&config);
 }
 
-/* Every prefix, and every changed byte, either is refused or leaves a configuration that is whole. */
+/* Every prefix, and every changed byte, either is refused or leaves a configuration that is
+ * whole. */
 static void
 damaged_changes(void **state)
 {
