@@ -231,11 +231,11 @@ tell(struct demo *demo)
     if (code)
         return code;
     demo_say(&demo->view, DEMO_PLAIN, "memory of each: %s", demo->nodes[0].memory);
-    demo_say(
-        &demo->view, DEMO_PLAIN,
-        "training begins: %u replicas x %u stages, %" PRIu64
-        " steps; every step makes a generation, protected against the loss of any %u of %u nodes",
-        demo->dp, demo->pp, options->steps, options->parity, options->nodes);
+    demo_say(&demo->view, DEMO_PLAIN,
+             "training begins: %u replicas x %u stages, %" PRIu64
+             " steps; a generation at every step by which the one before is committed, each "
+             "survives the loss of any %u of %u nodes",
+             demo->dp, demo->pp, options->steps, options->parity, options->nodes);
     demo_view_rate_reset(&demo->view, 0, demo_now_ns(demo));
     code = demo_job_start(demo, &demo->job, false);
     if (code == 0)

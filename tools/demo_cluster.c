@@ -7,6 +7,7 @@
 #include "tools/demo.h"
 
 #include "base/file.h"
+#include "base/limits.h"
 #include "tools/common.h"
 #include "tools/verb.h"
 
@@ -337,6 +338,16 @@ take_commit(struct demo *demo, const char *line)
         demo->protect_ns = protect_ns;
 }
 
+/* An agent that starts without its memory repairs itself, often before the demo's restore. */
+static void
+take_repair(struct demo *demo, const char *line)
+{
+    uint64_t blocks;
+
+    if (strstr(line, "result=\"done\"") && demo_log_u64(line, "rebuilt_blocks", &blocks))
+        demo->repaired_bytes += blocks * CAIRN_BLOCK_BYTES;
+}
+
 static void
 take_line(struct demo *demo, uint32_t index, const char *line)
 {
@@ -346,6 +357,8 @@ take_line(struct demo *demo, uint32_t index, const char *line)
 
     if (strstr(line, "save: committed "))
         take_commit(demo, line);
+    else if (strstr(line, "repair: ended "))
+        take_repair(demo, line);
     else if (strstr(line, "spill: committed "))
         demo->spilled_count++;
     else if (strstr(line, "agent: serves "))

@@ -181,7 +181,7 @@ kill_due(struct demo *demo, bool *agents, bool *agent_only)
                 continue;
             kill_one(demo, fault, agents, agent_only);
             used += (size_t)snprintf(targets + used, sizeof targets - used, "%s%u",
-                                     count++ ? " and " : "", fault->target);
+                                     count++ ? ", " : "", fault->target);
         }
         if (count)
             demo_say(&demo->view, DEMO_BAD, "step %" PRIu64 ": killed %s%s %s: %s%s", step,
@@ -292,7 +292,7 @@ run_restore(struct demo *demo, struct demo_restore *restore)
 {
     const char *const words[] = {"restore", "--agent", any_socket(demo), "-o", "json", NULL};
     uint64_t deadline_ns = demo_now_ns(demo) + RESTORE_TIMEOUT_S * CAIRN_NS_PER_S;
-    char shown[CAIRN_SHOWN_BYTES];
+    char shown[CAIRN_SHOWN_BYTES], repaired[32 + CAIRN_SHOWN_BYTES] = "";
     int code;
 
     for (;;) {
@@ -311,15 +311,21 @@ run_restore(struct demo *demo, struct demo_restore *restore)
             if (!demo_tick(demo))
                 return 128 + SIGINT;
     }
+    demo_agents_look(demo);
+    restore->rebuilt_bytes += demo->repaired_bytes;
+    if (demo->repaired_bytes)
+        snprintf(repaired, sizeof repaired, ", %s of it before the restore",
+                 cairn_show_bytes(demo->repaired_bytes, shown));
+    demo->repaired_bytes = 0;
     if (code == CAIRN_EXIT_LOST)
         demo_say(&demo->view, DEMO_BAD, "nothing can be restored:");
     else if (code)
         demo_say(&demo->view, DEMO_BAD, "the restore failed with exit code %d:", code);
     else
         demo_say(&demo->view, DEMO_GOOD,
-                 "restore: generation of step %" PRIu64 " (epoch %" PRIu64 "), %s rebuilt%s",
+                 "restore: generation of step %" PRIu64 " (epoch %" PRIu64 "), %s rebuilt%s%s",
                  restore->generation.step, restore->generation.epoch,
-                 cairn_show_bytes(restore->rebuilt_bytes, shown),
+                 cairn_show_bytes(restore->rebuilt_bytes, shown), repaired,
                  restore->from_files ? ", from spilled files" : "");
     say_lines(demo, code ? DEMO_BAD : DEMO_PLAIN, demo->reasons);
     return code;

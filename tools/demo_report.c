@@ -119,12 +119,13 @@ print_memory(const struct demo *demo)
     uint32_t n = demo->options.nodes, m = demo->options.parity;
     char shown[4][CAIRN_SHOWN_BYTES];
 
-    printf("memory           2 x (1 + %u/%u) x %s x %u nodes = %s for a state of %s; with all "
-           "buffers the agents occupied %s (peak RSS)\n",
-           m, n - m, cairn_show_bytes(demo->slot_bytes, shown[0]), n,
-           cairn_show_bytes(memory.slots_bytes, shown[1]),
-           cairn_show_bytes(demo->model_bytes, shown[2]),
-           cairn_show_bytes(memory.rss_bytes, shown[3]));
+    printf(
+        "memory           2 x (1 + %u/%u) x %s x %u nodes = %s for a state of %s; %u agents with "
+        "their libraries and network buffers: %s (peak RSS)\n",
+        m, n - m, cairn_show_bytes(demo->slot_bytes, shown[0]), n,
+        cairn_show_bytes(memory.slots_bytes, shown[1]),
+        cairn_show_bytes(demo->model_bytes, shown[2]), n,
+        cairn_show_bytes(memory.rss_bytes, shown[3]));
 }
 
 static const char *

@@ -135,8 +135,8 @@ is_restorable(struct listing *listing, const struct candidate *candidate, uint32
             name_generation(listing, candidate->generation);
             explain(listing, "not restorable:");
         }
-        explain(listing, " group %u has lost %u of its %u nodes (%s) and survives %u;", g, missing,
-                group->count, nodes, group->parity);
+        explain(listing, "%s group %u has lost %u of its %u nodes (%s) and survives %u",
+                enough ? "" : ";", g, missing, group->count, nodes, group->parity);
         enough = false;
     }
     if (!enough)
