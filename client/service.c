@@ -424,6 +424,7 @@ serve(struct cairn_client *client, bool stats_due, const struct cairn_client_sta
                                : CAIRN_OK;
 }
 
+/* Until the next timer. Lock held: other threads register. */
 static int
 poll_ms(const struct cairn_client *client, uint64_t now_ns)
 {
@@ -472,6 +473,7 @@ turn(struct cairn_client *client, uint64_t *stop_until_ns)
     struct pollfd fds[2] = {{.fd = client->wake, .events = POLLIN}, {.fd = -1, .events = POLLIN}};
     bool stop_copy;
     cairn_err sent;
+    int wait_ms;
 
     if (client->link == CLIENT_LINK_WAITING && now_ns >= client->retry_at_ns)
         greet(client, now_ns);
@@ -492,6 +494,7 @@ turn(struct cairn_client *client, uint64_t *stop_until_ns)
         pthread_mutex_unlock(&client->lock);
         return false;
     }
+    wait_ms = *stop_until_ns ? 10 : poll_ms(client, now_ns);
     pthread_mutex_unlock(&client->lock);
     if (stop_copy) {
         cairn_capture_cancel(client->capture);
@@ -505,7 +508,7 @@ turn(struct cairn_client *client, uint64_t *stop_until_ns)
     fds[1].fd = client->socket;
     if (sent == CAIRN_AGAIN)
         fds[1].events |= POLLOUT;
-    if (poll(fds, 2, *stop_until_ns ? 10 : poll_ms(client, now_ns)) > 0 && fds[1].revents)
+    if (poll(fds, 2, wait_ms) > 0 && fds[1].revents)
         receive(client);
     return true;
 }
