@@ -67,7 +67,7 @@ class LazyCapture:
     def set_stream(self, device, stream):
         pass
 
-    def begin(self, step):
+    def begin(self, step, last=False):
         assert not self.running, "a begin before the end of the snapshot before"
         self.step, self.running, self.result = step, True, _lib.OK
         self.truth, self.copy = [self.read(piece) for piece in self.pieces], []
