@@ -33,7 +33,7 @@ PER_CPU_S = {
     "fuzz_megatron": 160000,
     "fuzz_megatron_dist": 440,
     "fuzz_megatron_tree": 440,
-    "fuzz_message": 11000,
+    "fuzz_message": 3000,
     "fuzz_pickle": 24000,
     "fuzz_problem": 60000,
     "fuzz_progress": 14000,
