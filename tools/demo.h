@@ -105,7 +105,7 @@ struct demo {
     uint64_t protect_ns; /* of the newest one, from the first grant to the commit */
     uint64_t spilled_count;
     uint64_t repaired_bytes; /* rebuilt by agents themselves since the last restore */
-    bool faults_waited; /* the next ones, for a generation to restore */
+    bool faults_waited;      /* the next ones, for a generation to restore */
     struct demo_restore restores[DEMO_RESTORES_MAX];
     uint32_t restore_count;
     uint32_t commands;                /* started so far, for the names of their files */
