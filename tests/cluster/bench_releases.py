@@ -4,7 +4,8 @@ of a fast job, and a repair.
 
     tests/cluster/bench_releases.py OLD NEW [--rounds N] [--no-stages]
 
-OLD and NEW are build folders (build/plain of two checkouts), both with `make all cluster-bins`. The
+OLD and NEW are build folders (build/plain of two checkouts), both with `make all cluster-bins`. Do
+not copy or rebuild them meanwhile: the trainer finds libcairn.so by its path. The
 builds take turns, so that other load on the machine meets both. Prints the median of each figure
 and its lowest and highest value; a figure without "more" is better when it is lower. CPU times
 depend less on other load than wall times do.
