@@ -310,8 +310,8 @@ uninstall:
 SIM_LAYOUT := layout share manifest manifest_check reshard_tiling reshard_boxes reshard_pieces \
               reshard_report tiling tiling_pieces
 SIM_BASE := crc crc_x86 wire text log err clock
-SIM_SRC  := $(wildcard tests/sim/*.c) $(wildcard agent/core/*.c) $(SIM_LAYOUT:%=snapshot/%.c) \
-            $(wildcard erasure/*.c) $(SIM_BASE:%=base/%.c)
+SIM_SRC  := $(wildcard tests/sim/*.c agent/core/*.c agent/core/*/*.c erasure/*.c) \
+            $(SIM_LAYOUT:%=snapshot/%.c) $(SIM_BASE:%=base/%.c)
 SIM_OBJ  := $(patsubst %.c,$(BUILD)/sim/%.o,$(SIM_SRC))
 $(BUILD)/sim/%.o: %.c $(BUILD)/flags
 	$(Q)mkdir -p $(@D) && $(CC) $(CPPFLAGS) -DCAIRN_PLANTED_BUGS $(CFLAGS) -MMD -MP -c -o $@ $<

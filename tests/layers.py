@@ -39,11 +39,20 @@ ROOMS = {
     "replan/assign": "replan/fleet base",
     "replan/advise": "replan/search replan/fleet base",
     # The agent: the pure protocol, the process that runs it, services beside it, the whole.
-    "agent/core": "erasure snapshot base",
-    "agent/process": "agent/core client transport erasure snapshot base",
-    "agent/service": "agent/process agent/core replan/live replan/detect replan/trace "
-    "replan/advise replan/search replan/fleet client erasure snapshot base",
-    "agent": "agent/service agent/process agent/core client transport erasure snapshot base",
+    "agent/core/env": "erasure snapshot base",
+    "agent/core/epoch": "agent/core/env snapshot base",
+    "agent/core/part": "agent/core/env erasure snapshot base",
+    "agent/core/run": "agent/core/part agent/core/epoch agent/core/env snapshot base",
+    "agent/core/repair": "agent/core/part agent/core/env erasure snapshot base",
+    "agent/core/restore": "agent/core/repair agent/core/part agent/core/epoch agent/core/env "
+    "erasure snapshot base",
+    "agent/core": "agent/core/restore agent/core/repair agent/core/run agent/core/part "
+    "agent/core/epoch agent/core/env erasure snapshot base",
+    "agent/process": "agent/core agent/core/env client transport erasure snapshot base",
+    "agent/service": "agent/process agent/core agent/core/env replan/live replan/detect "
+    "replan/trace replan/advise replan/search replan/fleet client erasure snapshot base",
+    "agent": "agent/service agent/process agent/core agent/core/env client transport erasure "
+    "snapshot base",
     # Checkpoints: containers, the checkpoint, training state, the engine, a room per format.
     "tools/convert/pickle": "base",
     "tools/convert/zip": "base",

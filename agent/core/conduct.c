@@ -1,7 +1,7 @@
 /* agent/core/conduct.c - see conduct.h. */
 #include "agent/core/conduct.h"
 
-#include "agent/core/tree.h"
+#include "agent/core/epoch/tree.h"
 #include "base/log.h"
 
 #include <inttypes.h>

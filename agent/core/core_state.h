@@ -5,15 +5,16 @@
 #ifndef CAIRN_AGENT_CORE_CORE_STATE_H
 #define CAIRN_AGENT_CORE_CORE_STATE_H
 
-#include "agent/core/answer.h"
-#include "agent/core/gather.h"
-#include "agent/core/leader.h"
-#include "agent/core/membership.h"
-#include "agent/core/peers.h"
-#include "agent/core/repair.h"
-#include "agent/core/restore.h"
-#include "agent/core/run.h"
-#include "agent/core/watch.h"
+#include "agent/core/core.h"
+#include "agent/core/restore/answer.h"
+#include "agent/core/run/gather.h"
+#include "agent/core/run/leader.h"
+#include "agent/core/epoch/membership.h"
+#include "agent/core/epoch/peers.h"
+#include "agent/core/repair/repair.h"
+#include "agent/core/restore/restore.h"
+#include "agent/core/run/run.h"
+#include "agent/core/restore/watch.h"
 
 struct cairn_core {
     struct cairn_core_options options;

@@ -1,6 +1,6 @@
 /* agent/core/look.c - what the process, the services and tests may read; see core.h. */
 #include "agent/core/conduct.h"
-#include "agent/core/tree.h"
+#include "agent/core/epoch/tree.h"
 
 /* Nobody says that it waits, and yet one is not done: it says nothing at all. */
 static void
@@ -88,6 +88,12 @@ cairn_core_look_part(const struct cairn_core *core, uint32_t index, struct cairn
         .stripes = part->lengths_known ? &part->stripes : NULL,
         .parity_crcs = (const uint64_t *const *)part->parity_crcs};
     return true;
+}
+
+bool
+cairn_core_record_is_foreign(struct cairn_bytes record)
+{
+    return part_record_is_foreign(record);
 }
 
 bool

@@ -9,7 +9,7 @@
 #include "agent/core/receive.h"
 
 #include "agent/core/conduct.h"
-#include "agent/core/tree.h"
+#include "agent/core/epoch/tree.h"
 
 #include <string.h>
 

@@ -17,7 +17,7 @@
 #ifndef CAIRN_AGENT_PROCESS_MAIL_H
 #define CAIRN_AGENT_PROCESS_MAIL_H
 
-#include "agent/core/message.h"
+#include "agent/core/env/message.h"
 #include "agent/process/service_message.h"
 #include "base/loop.h"
 

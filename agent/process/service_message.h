@@ -1,8 +1,9 @@
 /*
  * agent/process/service_message.h - what the services of two agents send each other.
  *
- * The protocol core has messages of its own (agent/core/message.h). Those of services may be lost:
- * one for a peer without a session is dropped, and a service that waits for an answer sends again.
+ * The protocol core has messages of its own (agent/core/env/message.h). Those of services may be
+ * lost: one for a peer without a session is dropped, and a service that waits for an answer sends
+ * again.
  *
  *   FETCH       send blocks or a manifest of a generation, for a trainer, a spill or an export
  *   FETCHED     the answer; blocks travel beside it, and `bytes` are their checksums

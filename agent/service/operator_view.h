@@ -9,7 +9,7 @@
 #define CAIRN_AGENT_SERVICE_OPERATOR_VIEW_H
 
 #include "agent/core/core.h"
-#include "agent/core/roster.h"
+#include "agent/core/env/roster.h"
 #include "agent/process/config.h"
 #include "cairn/types.h"
 #include "replan/live/ledger.h"

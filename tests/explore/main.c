@@ -12,7 +12,7 @@
  */
 #include "tests/explore/explore.h"
 
-#include "agent/core/planted.h"
+#include "agent/core/env/planted.h"
 #include "cairn/client.h"
 #include "base/log.h"
 

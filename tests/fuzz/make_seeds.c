@@ -4,10 +4,10 @@
  *
  *     make build/plain/tests/fuzz/make_seeds && build/plain/tests/fuzz/make_seeds tests/fuzz/corpus
  */
-#include "agent/core/message.h"
-#include "agent/core/record.h"
-#include "agent/core/roster.h"
-#include "agent/core/seal.h"
+#include "agent/core/env/message.h"
+#include "agent/core/epoch/record.h"
+#include "agent/core/env/roster.h"
+#include "agent/core/part/seal.h"
 #include "snapshot/manifest.h"
 #include "transport/frame.h"
 

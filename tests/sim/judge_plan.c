@@ -4,7 +4,7 @@
  */
 #include "tests/sim/sim.h"
 
-#include "agent/core/repair.h"
+#include "agent/core/repair/repair.h"
 #include "base/wire.h"
 
 bool

@@ -12,8 +12,8 @@
  */
 #include "tests/sim/sim.h"
 
-#include "agent/core/record.h"
-#include "agent/core/tree.h"
+#include "agent/core/epoch/record.h"
+#include "agent/core/epoch/tree.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -5,7 +5,7 @@
  *   sim [--seeds N] [--first S]   N schedules from seed S on, over all cores; then the planted
  *                                 bugs; then message counts
  *   sim --seed S                  that schedule alone, event by event
- *   sim --seed S --bug B          the same with planted bug B (agent/core/planted.h)
+ *   sim --seed S --bug B          the same with planted bug B (agent/core/env/planted.h)
  *   sim --alone 1 [--seeds N] …   only the schedules
  *   sim --agents N                message counts alone, with up to N agents
  *
@@ -18,7 +18,7 @@
  *  - messages of any node grow no faster than the square root of the nodes, and
  *  - memory does not grow with the generations.
  */
-#include "agent/core/planted.h"
+#include "agent/core/env/planted.h"
 #include "base/log.h"
 #include "tests/sim/sim.h"
 

@@ -12,8 +12,8 @@
  * It asks all agents what they hold, makes the claim to each, and prints per answer "AGENT ERR".
  * Exit: 0 every agent with a session answered, 75 not all did, 64 wrong usage.
  */
-#include "agent/core/inventory.h"
-#include "agent/core/record.h"
+#include "agent/core/restore/inventory.h"
+#include "agent/core/epoch/record.h"
 #include "agent/process/agree.h"
 #include "agent/process/config.h"
 #include "agent/process/letter.h"

@@ -7,7 +7,7 @@
 #ifndef CAIRN_TESTS_UNIT_AGENT_CORE_GROUP_H
 #define CAIRN_TESTS_UNIT_AGENT_CORE_GROUP_H
 
-#include "agent/core/repair.h"
+#include "agent/core/repair/repair.h"
 #include "base/crc.h"
 #include "erasure/code.h"
 

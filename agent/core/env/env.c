@@ -1,0 +1,111 @@
+/* agent/core/env/env.c - the list of actions of one event, and the messages in it; see env.h. */
+#include "agent/core/env/env.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct cairn_action *
+env_act(struct env *env, enum cairn_action_type type)
+{
+    struct cairn_actions *actions = env->actions;
+    struct cairn_action *action;
+
+    if (actions->count == actions->room) {
+        size_t room = actions->room ? actions->room * 2 : 32;
+        struct cairn_action *list = realloc(actions->list, room * sizeof *list);
+
+        if (!list) {
+            actions->failed = true;
+            return NULL;
+        }
+        actions->list = list;
+        actions->room = room;
+    }
+    action = &actions->list[actions->count++];
+    memset(action, 0, sizeof *action);
+    action->type = type;
+    return action;
+}
+
+void *
+env_keep(struct env *env, struct cairn_action *action, const void *bytes, size_t len)
+{
+    void *copy;
+
+    if (!action || len == 0)
+        return NULL;
+    copy = malloc(len);
+    if (!copy) {
+        env->actions->failed = true;
+        return NULL;
+    }
+    memcpy(copy, bytes, len);
+    action->owned = copy;
+    return copy;
+}
+
+struct cairn_message
+env_message(const struct env *env, enum cairn_message_kind kind, uint64_t epoch)
+{
+    struct cairn_message message;
+
+    memset(&message, 0, sizeof message);
+    message.kind = kind;
+    message.from = env->options->self;
+    message.epoch = epoch;
+    return message;
+}
+
+void
+env_send_blocks(struct env *env, uint32_t to, const struct cairn_message *message,
+                const struct cairn_blocks *blocks)
+{
+    struct cairn_action *action;
+
+    if (!(cairn_message_is_of_epoch(message) ? env_is_level(env, to) : env_reaches(env, to)))
+        return;
+    action = env_act(env, CAIRN_ACTION_SEND);
+    if (!action)
+        return;
+    action->as.send.message = *message;
+    action->as.send.message.to = to;
+    action->as.send.message.bytes = env_keep(env, action, message->bytes, message->bytes_len);
+    if (blocks)
+        action->as.send.blocks = *blocks;
+}
+
+void
+env_send(struct env *env, uint32_t to, const struct cairn_message *message)
+{
+    env_send_blocks(env, to, message, NULL);
+}
+
+void
+env_connect(struct env *env, uint32_t agent)
+{
+    struct cairn_action *action;
+
+    if (agent == env->options->self)
+        return;
+    /* Also where a session is up: the other side may want it no longer when it breaks. */
+    action = env_act(env, CAIRN_ACTION_CONNECT);
+    if (action)
+        action->as.peer.agent = agent;
+}
+
+void
+cairn_actions_clear(struct cairn_actions *actions)
+{
+    for (size_t i = 0; i < actions->count; i++)
+        free(actions->list[i].owned);
+    actions->count = 0;
+    actions->failed = false;
+}
+
+void
+cairn_actions_fini(struct cairn_actions *actions)
+{
+    cairn_actions_clear(actions);
+    free(actions->list);
+    memset(actions, 0, sizeof *actions);
+}

@@ -1,0 +1,340 @@
+/*
+ * agent/core/env/message.h - what agents send each other: one struct per message, packed by
+ * base/wire.h.
+ *
+ * A message belongs to one session between two agents. Within a session messages arrive once and in
+ * order, or the session ends and both sides learn it; but a message with blocks, or a long one, may
+ * be overtaken by a short one (transport/transport.h). So no handler relies on the order between
+ * bulk and control.
+ *
+ * Each list below is one message: its fields, in wire order. It defines the struct, its packing and
+ * its unpacking. Every message also has `bytes`; the list's comment says what they are. DATA,
+ * BLOCKS and WRITE carry blocks beside the message; their CRC-64s, one per block, are the `bytes`,
+ * and the receiver checks them before the core sees the message.
+ */
+#ifndef CAIRN_AGENT_CORE_ENV_MESSAGE_H
+#define CAIRN_AGENT_CORE_ENV_MESSAGE_H
+
+#include "base/limits.h"
+#include "cairn/err.h"
+#include "snapshot/generation.h"
+
+/*
+ * A leader's decision: what is committed, and what to capture next. Decisions of one epoch are
+ * ordered by `serial`; a later one replaces an earlier one whole, so losing one costs nothing.
+ */
+struct cairn_decision {
+    uint64_t serial; /* 0: none yet */
+    uint64_t run;    /* 0: no run is assembled, so nothing may be captured */
+    uint64_t next;   /* capture the first step begun at or after this one; 0: none is due */
+    struct cairn_generation_id committed; /* the epoch's newest; step 0: none */
+};
+
+/* POSITION: both sides, when a session begins. The header's epoch is the active one. */
+#define CAIRN_FIELDS_POSITION(F)                                                                   \
+    F(U64, incarnation)                                                                            \
+    F(U64, promised)                                                                               \
+    F(U8, blank) /* 1: I have forgotten my part, and am no member */                               \
+    F(U8, knows) /* 1: I know what I have promised */
+
+/* HEARTBEAT: to log2(n) agents. bytes: rumors about others (peers.c). */
+#define CAIRN_FIELDS_HEARTBEAT(F)                                                                  \
+    F(U64, incarnation)                                                                            \
+    F(U64, counter)                                                                                \
+    F(GENERATION, committed)
+
+/* REPORT: an agent's trainers, to the leader. ranks 0: there are none. */
+#define CAIRN_FIELDS_REPORT(F)                                                                     \
+    F(U32, agent) /* whose trainers; the head of its block passes the report on */                 \
+    F(U32, ranks)                                                                                  \
+    F(U32, world)      /* ranks of the whole job; 0: unknown */                                    \
+    F(U32, digest)     /* of the layout: equal for equal layouts */                                \
+    F(U64, launch)     /* of the job; 0: unknown */                                                \
+    F(U64, blocks)     /* of the shard */                                                          \
+    F(U64, tiling_sum) /* see snapshot/tiling.h */                                                 \
+    F(U64, begun)      /* newest step begun */                                                     \
+    F(U64, incarnation)                                                                            \
+    F(U64, registration)     /* counts RANKS events; 0: nothing is known of the agent */           \
+    F(GENERATION, captured)  /* newest own part of the epoch that is captured in full */           \
+    F(GENERATION, committed) /* newest of the epoch that the agent knows of */                     \
+    F(GENERATION, complete0) /* complete own parts of the epoch, newest first */                   \
+    F(GENERATION, complete1)                                                                       \
+    F(GENERATION, complete2)                                                                       \
+    F(GENERATION, complete3)
+
+/* HEARD: the leader has taken an agent's report. Decisions from `serial` on know of it. */
+#define CAIRN_FIELDS_HEARD(F)                                                                      \
+    F(U32, agent) /* whose report */                                                               \
+    F(U64, incarnation)                                                                            \
+    F(U64, registration)                                                                           \
+    F(U64, serial)
+
+/* AUDIT: the leader asks (answer 0) which tensors a member holds, and it answers (answer 1).
+ * bytes of an answer: CAIRN_TILING_FAN sums, then keys from `offset` on; after all divisions the
+ * pieces. */
+#define CAIRN_FIELDS_AUDIT(F)                                                                      \
+    F(U8, answer)                                                                                  \
+    F(U32, agent) /* who answers */                                                                \
+    F(U64, audit) /* names the audit */                                                            \
+    F(U32, digest)                                                                                 \
+    F(U32, level)                                                                                  \
+    F(U64, prefix)                                                                                 \
+    F(U32, offset) /* keys received so far */                                                      \
+    F(U32, total)  /* keys */
+
+/* DECISION: from the leader down the tree. bytes: why there is no run, for people. */
+#define CAIRN_FIELDS_DECISION(F) F(DECISION, decision)
+
+/* DATA: captured blocks for a parity owner. bytes: checksums. */
+#define CAIRN_FIELDS_DATA(F)                                                                       \
+    F(DECISION, decision) /* the newest that the sender knows */                                   \
+    F(GENERATION, generation)                                                                      \
+    F(U32, member) /* whose blocks */                                                              \
+    F(U32, stripe)                                                                                 \
+    F(U32, row)                                                                                    \
+    F(U64, first_block) /* in the shard */                                                         \
+    F(U64, line)        /* in the chunk */                                                         \
+    F(U32, count)
+
+/* SEAL: part [offset, offset + bytes) of a member's seal. */
+#define CAIRN_FIELDS_SEAL(F)                                                                       \
+    F(DECISION, decision)                                                                          \
+    F(GENERATION, generation)                                                                      \
+    F(U32, member)     /* whose seal */                                                            \
+    F(U32, for_member) /* whose part it is for */                                                  \
+    F(U64, attempt)    /* of a repair; 0: a save */                                                \
+    F(U64, offset)                                                                                 \
+    F(U64, total)
+
+/* RECEIVED: how far DATA or SEAL has arrived. */
+#define CAIRN_FIELDS_RECEIVED(F)                                                                   \
+    F(GENERATION, generation)                                                                      \
+    F(U32, member)     /* whose blocks or seal */                                                  \
+    F(U32, for_member) /* at whose part */                                                         \
+    F(U32, stripe)                                                                                 \
+    F(U32, row) /* CAIRN_ROW_SEAL: the seal */                                                     \
+    F(U64, attempt)                                                                                \
+    F(U64, count) /* blocks folded, or bytes of the seal received */                               \
+    F(U8, again)  /* 1: send again from `count` on; something was damaged or is missing */
+
+/* DONE: all members of the sender's subtree hold complete parts. */
+#define CAIRN_FIELDS_DONE(F)                                                                       \
+    F(GENERATION, generation)                                                                      \
+    F(U64, begun) /* newest step begun in the subtree */
+
+/* ABORT: a member cannot complete the generation. */
+#define CAIRN_FIELDS_ABORT(F)                                                                      \
+    F(GENERATION, generation) /* or the step that was due, if the member has not opened it */      \
+    F(U32, agent)                                                                                  \
+    F(U32, reason) /* enum cairn_abort */                                                          \
+    F(U64, begun)
+
+/* WAITING: what a member that makes no progress waits for. */
+#define CAIRN_FIELDS_WAITING(F)                                                                    \
+    F(GENERATION, generation)                                                                      \
+    F(U32, agent)                                                                                  \
+    F(U32, cause) /* enum cairn_wait */                                                            \
+    F(U32, for_agent)                                                                              \
+    F(U64, for_ms)
+
+/* SNAPSHOT: an agent asks the leader for a generation of this step or a later one. */
+#define CAIRN_FIELDS_SNAPSHOT(F) F(U32, agent) F(U64, step)
+
+/* ASK: a coordinator wants an inventory. bytes: agents that forgot their promises, as (u32 agent,
+ * u64 incarnation); see membership.h. */
+#define CAIRN_FIELDS_ASK(F)                                                                        \
+    F(U64, attempt) /* names the coordinator's try; ends with its session */                       \
+    F(U32, mode)    /* enum cairn_ask */                                                           \
+    F(GENERATION, generation)
+
+/* INVENTORY: the answer. bytes: inventory.c. */
+#define CAIRN_FIELDS_INVENTORY(F)                                                                  \
+    F(U64, attempt)                                                                                \
+    F(U32, mode)
+
+/* REBUILD: bytes: who holds what, and who gets what (plan.c). */
+#define CAIRN_FIELDS_REBUILD(F)                                                                    \
+    F(U64, attempt)                                                                                \
+    F(U64, plan)                                                                                   \
+    F(GENERATION, generation)
+
+/* REBUILT: a target's progress, or why an agent cannot take part. */
+#define CAIRN_FIELDS_REBUILT(F)                                                                    \
+    F(U64, attempt)                                                                                \
+    F(U64, plan)                                                                                   \
+    F(U32, member)                                                                                 \
+    F(U8, finished)                                                                                \
+    F(U8, proved) /* err LOST is proved from the checksums: trying again cannot help */            \
+    F(U32, err)                                                                                    \
+    F(U64, blocks) /* written so far */
+
+/* READ: send me blocks of a complete part. */
+#define CAIRN_FIELDS_READ(F)                                                                       \
+    F(U64, request)                                                                                \
+    F(GENERATION, generation)                                                                      \
+    F(U32, member)                                                                                 \
+    F(U32, area)                                                                                   \
+    F(U32, stripe)                                                                                 \
+    F(U32, position)                                                                               \
+    F(U64, first_block)                                                                            \
+    F(U32, count)
+
+/* BLOCKS: the answer to READ. count 0: err says why. bytes: checksums. */
+#define CAIRN_FIELDS_BLOCKS(F)                                                                     \
+    CAIRN_FIELDS_READ(F)                                                                           \
+    F(U32, err)
+
+/* WRITE: rebuilt blocks for their new owner. bytes: checksums. */
+#define CAIRN_FIELDS_WRITE(F)                                                                      \
+    CAIRN_FIELDS_READ(F)                                                                           \
+    F(U64, attempt)
+
+/* WRITTEN: the answer to WRITE. request 0: from now on the target takes what it is sent. */
+#define CAIRN_FIELDS_WRITTEN(F)                                                                    \
+    F(U64, request)                                                                                \
+    F(U32, position)                                                                               \
+    F(U8, again) /* 1: send it again; with request 0 all that is not answered */
+
+/* CLAIM: promise me the header's epoch. bytes: its finished record (record.c). */
+#define CAIRN_FIELDS_CLAIM(F) F(U64, attempt)
+
+/* PROMISE: err OK: promised and stored; else why not. */
+#define CAIRN_FIELDS_PROMISE(F)                                                                    \
+    F(U64, attempt)                                                                                \
+    F(U32, err)                                                                                    \
+    F(U64, promised)
+
+/* ACTIVATE: bytes: the record of the header's epoch. Also to an agent that is behind. */
+#define CAIRN_FIELDS_ACTIVATE(F) F(U64, promised)
+
+/* X(symbol, value, name, lower-case member) */
+#define CAIRN_MESSAGE_LIST(X)                                                                      \
+    X(POSITION, 1, position)                                                                       \
+    X(HEARTBEAT, 2, heartbeat)                                                                     \
+    X(REPORT, 3, report)                                                                           \
+    X(HEARD, 4, heard)                                                                             \
+    X(AUDIT, 5, audit)                                                                             \
+    X(DECISION, 6, decision)                                                                       \
+    X(DATA, 7, data)                                                                               \
+    X(SEAL, 8, seal)                                                                               \
+    X(RECEIVED, 9, received)                                                                       \
+    X(DONE, 10, done)                                                                              \
+    X(ABORT, 11, abort)                                                                            \
+    X(WAITING, 12, waiting)                                                                        \
+    X(SNAPSHOT, 13, snapshot)                                                                      \
+    X(ASK, 14, ask)                                                                                \
+    X(INVENTORY, 15, inventory)                                                                    \
+    X(REBUILD, 16, rebuild)                                                                        \
+    X(REBUILT, 17, rebuilt)                                                                        \
+    X(READ, 18, read)                                                                              \
+    X(BLOCKS, 19, blocks)                                                                          \
+    X(WRITE, 20, write)                                                                            \
+    X(WRITTEN, 21, written)                                                                        \
+    X(CLAIM, 22, claim)                                                                            \
+    X(PROMISE, 23, promise)                                                                        \
+    X(ACTIVATE, 24, activate)
+
+enum cairn_message_kind {
+#define CAIRN_KIND(symbol, value, member) CAIRN_MSG_##symbol = value,
+    CAIRN_MESSAGE_LIST(CAIRN_KIND)
+#undef CAIRN_KIND
+};
+
+#define CAIRN_MESSAGE_KIND_LAST CAIRN_MSG_ACTIVATE
+
+enum { CAIRN_ROW_SEAL = 0xffffffffu };
+
+/* Why a member aborts. */
+enum cairn_abort {
+    CAIRN_ABORT_PASSED = 1, /* its trainers were past the step */
+    CAIRN_ABORT_CANCELLED,  /* a trainer gave its copy up */
+    CAIRN_ABORT_NO_SLOT,    /* a spill still reads the slot */
+    CAIRN_ABORT_TOO_LARGE,  /* the group has too little memory for its parity */
+    CAIRN_ABORT_DAMAGED,    /* blocks arrive damaged, or the parity differs from a seal */
+    CAIRN_ABORT_MISMATCH,   /* its trainers begin other steps than those of its group */
+    CAIRN_ABORT_MEMORY      /* the agent has no memory to describe the part */
+};
+
+/* What a member waits for. */
+enum cairn_wait {
+    CAIRN_WAIT_TRAINERS = 1, /* own ranks have not begun, or not copied */
+    CAIRN_WAIT_BLOCKS,       /* for_agent's blocks or seal */
+    CAIRN_WAIT_PARITY,       /* for_agent's acknowledgement of own blocks or seal */
+    CAIRN_WAIT_HERE,         /* checksums or the record on this agent */
+    CAIRN_WAIT_SILENT        /* for_agent says nothing: no session, or no answer */
+};
+
+enum cairn_ask {
+    CAIRN_ASK_LIST = 0, /* what do you hold? */
+    CAIRN_ASK_VERIFY,   /* pin this generation, and compare your parts of it with their checksums */
+    CAIRN_ASK_VERIFY_ALL, /* the same for all parts; nothing is pinned */
+    CAIRN_ASK_RELEASE     /* unpin; no answer */
+};
+
+#define CAIRN_TYPE_U8 uint8_t
+#define CAIRN_TYPE_U32 uint32_t
+#define CAIRN_TYPE_U64 uint64_t
+#define CAIRN_TYPE_GENERATION struct cairn_generation_id
+#define CAIRN_TYPE_DECISION struct cairn_decision
+#define CAIRN_FIELD(type, name) CAIRN_TYPE_##type name;
+#define CAIRN_MESSAGE_STRUCT(symbol, value, member)                                                \
+    struct cairn_message_##member {                                                                \
+        CAIRN_FIELDS_##symbol(CAIRN_FIELD)                                                         \
+    };
+CAIRN_MESSAGE_LIST(CAIRN_MESSAGE_STRUCT)
+#undef CAIRN_MESSAGE_STRUCT
+
+struct cairn_message {
+    enum cairn_message_kind kind;
+    uint32_t from; /* agent; the session's other side */
+    uint32_t to;   /* agent */
+    uint64_t epoch;
+    union {
+#define CAIRN_MESSAGE_MEMBER(symbol, value, member) struct cairn_message_##member member;
+        CAIRN_MESSAGE_LIST(CAIRN_MESSAGE_MEMBER)
+#undef CAIRN_MESSAGE_MEMBER
+    } as;
+    const uint8_t *bytes; /* borrowed */
+    uint32_t bytes_len;
+};
+
+enum {
+    CAIRN_MESSAGE_HEAD_BYTES_MAX = 256,  /* of a packed message without its `bytes` */
+    CAIRN_MESSAGE_PART_BYTES_MAX = 65536 /* of `bytes`, where a message is one of several parts */
+};
+
+const char *cairn_message_name(enum cairn_message_kind kind);
+
+/* True for a message that carries blocks. */
+static inline bool
+cairn_message_has_blocks(const struct cairn_message *message)
+{
+    return message->kind == CAIRN_MSG_DATA || message->kind == CAIRN_MSG_BLOCKS ||
+           message->kind == CAIRN_MSG_WRITE;
+}
+
+/* True for a message that means something in one epoch only. */
+static inline bool
+cairn_message_is_of_epoch(const struct cairn_message *message)
+{
+    return (message->kind >= CAIRN_MSG_REPORT && message->kind <= CAIRN_MSG_SNAPSHOT) &&
+           !(message->kind == CAIRN_MSG_SEAL && message->as.seal.attempt != 0) &&
+           !(message->kind == CAIRN_MSG_RECEIVED && message->as.received.attempt != 0);
+}
+
+/* The blocks that a message says it carries; 0 for one without. */
+uint32_t cairn_message_block_count(const struct cairn_message *message);
+
+/* Packs into out[out_bytes]; *used is the length. CAIRN_FULL when it does not fit. */
+CAIRN_MUST_CHECK cairn_err cairn_message_pack(const struct cairn_message *message, void *out,
+                                              size_t out_bytes, size_t *used);
+
+/*
+ * Unpacks; message->bytes borrows from `bytes`. CAIRN_CORRUPT for anything that is not a message:
+ * unknown kind, agents out of range, more blocks than a message may carry, checksums that do not
+ * match the count.
+ */
+CAIRN_MUST_CHECK cairn_err cairn_message_unpack(const void *bytes, size_t bytes_len,
+                                                struct cairn_message *out);
+
+#endif

@@ -1,0 +1,76 @@
+/*
+ * agent/core/epoch/membership.h - the epoch that this agent is in, and what it has promised.
+ *
+ * Rules kept here: R1 (numbers grow, stored before anyone hears), R4 (membership_acts is false from
+ * a promise to the activation), R9 (membership_claim refuses what does not match what this agent
+ * knows).
+ *
+ * An agent is blank when its memory is new, its stored epoch is gone, or a part's record is
+ * damaged: it is no member until an epoch admits it. If the stored epoch is gone, it does not know
+ * what it promised (`knows` is false). Then the coordinator that asks it for a promise must have
+ * heard enough others, who have met this incarnation (restore.c).
+ */
+#ifndef CAIRN_AGENT_CORE_EPOCH_MEMBERSHIP_H
+#define CAIRN_AGENT_CORE_EPOCH_MEMBERSHIP_H
+
+#include "agent/core/env/env.h"
+#include "agent/core/epoch/peers.h"
+#include "agent/core/epoch/record.h"
+
+struct membership {
+    uint64_t promised;
+    uint64_t promised_ns; /* when; 0: in an earlier start */
+    struct record record; /* of the active epoch; epoch 0: none yet */
+    uint32_t self_member; /* UINT32_MAX: none; also of a blank agent */
+    bool blank;
+    bool knows;                           /* what it has promised */
+    struct cairn_roster *promised_roster; /* of the promised record, until an epoch is activated */
+    struct cairn_generation_id ready;     /* restored, or the newest committed since */
+    bool ready_from_files;
+    bool ready_is_own; /* `ready` was committed in this epoch: its members hold their own parts */
+};
+
+CAIRN_MUST_CHECK cairn_err membership_init(struct membership *membership,
+                                           const struct cairn_core_options *options,
+                                           struct cairn_bytes stored, bool parts_dropped);
+void membership_fini(struct membership *membership);
+/* Adds a STORE_EPOCH. */
+void membership_store(struct env *env, const struct membership *membership);
+
+/* True if this agent may act under the active epoch: it is a member, and has promised no newer. */
+static inline bool
+membership_acts(const struct membership *membership)
+{
+    return membership->self_member != UINT32_MAX &&
+           membership->promised == membership->record.epoch;
+}
+
+void membership_send_position(struct env *env, const struct membership *membership, uint32_t to);
+/* A peer's position. Returns true if the peer's epoch is older: it needs ACTIVATE. */
+bool membership_position(const struct membership *membership, const struct cairn_message *message);
+void membership_send_activate(struct env *env, const struct membership *membership, uint32_t to);
+
+/*
+ * Takes a CLAIM, stores and answers. Returns true if it was promised: what is open under the old
+ * epoch must be dropped. `version` is that of this agent's parts now.
+ */
+bool membership_claim(struct env *env, struct membership *membership, const struct peers *peers,
+                      uint64_t version, const struct cairn_message *message);
+
+enum activation {
+    ACTIVATION_NONE = 0, /* old, known, or not a record */
+    ACTIVATION_NEW,      /* trainers go on */
+    ACTIVATION_RESTART   /* with new trainers */
+};
+/* Takes an ACTIVATE and stores. */
+enum activation membership_activate(struct env *env, struct membership *membership,
+                                    const struct cairn_message *message);
+
+/* A generation of this epoch is committed. */
+void membership_committed(struct membership *membership, struct cairn_generation_id generation);
+/* Of the ready generation: its roster, NULL if it is not in memory; and who holds a member's
+ * part. */
+const struct cairn_roster *membership_ready_roster(const struct membership *membership);
+uint32_t membership_holder(const struct membership *membership, uint32_t member);
+
+#endif

@@ -1,0 +1,215 @@
+/* agent/core/part/part.c - parts: their slots and their life; see part.h. */
+#include "agent/core/part/part.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct part *
+parts_find(struct parts *parts, struct cairn_generation_id generation, uint32_t member)
+{
+    for (uint32_t i = 0; i < CAIRN_PARTS_MAX; i++) {
+        struct part *part = &parts->list[i];
+
+        if (part->state != CAIRN_PART_FREE && part->member == member &&
+            generation_is(part->generation, generation))
+            return part;
+    }
+    return NULL;
+}
+
+struct part *
+parts_in_flight(struct parts *parts, const struct retention *retention)
+{
+    struct part *newest = NULL;
+
+    for (uint32_t i = 0; i < CAIRN_PARTS_MAX; i++) {
+        struct part *part = &parts->list[i];
+
+        if (part->state != CAIRN_PART_FREE && part->state != CAIRN_PART_REBUILDING &&
+            part->member == retention->self_member && part->generation.epoch == retention->active &&
+            generation_later(part->generation, retention->decision.committed) &&
+            (!newest || generation_later(part->generation, newest->generation)))
+            newest = part;
+    }
+    return newest;
+}
+
+void
+part_fini(struct part *part)
+{
+    for (uint32_t p = 0; p < CAIRN_SHARDS_MAX; p++) {
+        seal_fini(&part->seals[p]);
+        free(part->parity_crcs[p]);
+    }
+    free(part->capture.captured);
+    free(part->capture.crcs);
+    free(part->capture.data_flows);
+    free(part->folding.folded);
+    free(part->folding.chain);
+    free(part->mending.missing);
+    free(part->checked.bad);
+    cairn_roster_drop(part->roster);
+    memset(part, 0, sizeof *part);
+}
+
+cairn_err
+part_init(struct part *part, struct cairn_generation_id generation, uint32_t member,
+          struct cairn_roster *roster, enum cairn_part_state state)
+{
+    const struct cairn_roster_group *group = cairn_roster_group_of(roster, member);
+    struct cairn_geometry geometry;
+    cairn_err err;
+
+    err = cairn_geometry_init(group->count - group->parity, group->parity, 1, &geometry);
+    if (err)
+        return err;
+    memset(part, 0, sizeof *part);
+    part->state = state;
+    part->generation = generation;
+    part->member = member;
+    part->position = roster->members[member].position;
+    part->geometry = geometry;
+    part->roster = cairn_roster_hold(roster);
+    part->folding.folded = calloc((size_t)geometry.m * geometry.n + 1, sizeof(uint64_t));
+    part->folding.chain = calloc((size_t)geometry.m * geometry.n + 1, sizeof(uint64_t));
+    if (part->folding.folded && part->folding.chain)
+        return CAIRN_OK;
+    part_fini(part);
+    return CAIRN_NOMEM;
+}
+
+static void
+erase_record(struct env *env, uint32_t index)
+{
+    struct cairn_action *action =
+        CAIRN_PLANTED(env, BUG_REUSE_SLOT) ? NULL : env_act(env, CAIRN_ACTION_STORE_PART);
+
+    if (action)
+        action->as.store.part = index;
+}
+
+/* True if a rebuilt part would take the last own slot that captures need once the repair is over.
+ * Parts of other generations do not count: they go then. */
+static bool
+own_slots_full(const struct env *env, const struct parts *parts,
+               struct cairn_generation_id generation)
+{
+    uint32_t taken = 0;
+
+    for (uint32_t i = 0; i < env->options->slots; i++)
+        taken += parts->list[i].state != CAIRN_PART_FREE &&
+                 generation_is(parts->list[i].generation, generation);
+    return taken + 1 >= env->options->slots;
+}
+
+struct part *
+part_open(struct env *env, struct parts *parts, struct cairn_generation_id generation,
+          uint32_t member, struct cairn_roster *roster, enum cairn_part_state state, bool own)
+{
+    uint32_t slots = env->options->slots;
+    bool in_slot = own && (state == CAIRN_PART_OPEN || !own_slots_full(env, parts, generation));
+    uint32_t end = state == CAIRN_PART_OPEN ? slots : CAIRN_PARTS_MAX;
+
+    for (uint32_t i = in_slot ? 0 : slots; i < end; i++) {
+        struct part *part = &parts->list[i];
+
+        if (part->state != CAIRN_PART_FREE)
+            continue;
+        if (part_init(part, generation, member, roster, state) != CAIRN_OK)
+            return NULL;
+        part->progress_ns = env->now_ns;
+        part->mending.memory_ready = i < slots;
+        if (i < slots)
+            erase_record(env, i); /* of what the slot held before */
+        return part;
+    }
+    return NULL;
+}
+
+void
+part_drop(struct env *env, struct parts *parts, struct part *part, bool tell_trainers)
+{
+    uint32_t index = part_index(parts, part);
+    struct cairn_action *action = tell_trainers ? env_act(env, CAIRN_ACTION_DROP) : NULL;
+
+    if (action)
+        action->as.trainer.generation = part->generation;
+    erase_record(env, index);
+    action = env_act(env, CAIRN_ACTION_CLOSE);
+    if (action) {
+        action->as.part.part = index;
+        action->as.part.generation = part->generation;
+    }
+    if (part->state == CAIRN_PART_COMPLETE)
+        parts->version++;
+    part_fini(part);
+}
+
+bool
+part_lengths(struct part *part)
+{
+    uint64_t blocks[CAIRN_SHARDS_MAX] = {0};
+
+    if (part->lengths_known)
+        return true;
+    for (uint32_t p = 0; p < part->geometry.n; p++) {
+        if (!part->seals[p].whole)
+            return false;
+        blocks[p] = part->seals[p].shard_blocks;
+    }
+    part->lengths_known = cairn_stripes_init(&part->geometry, blocks, &part->stripes) == CAIRN_OK;
+    return part->lengths_known;
+}
+
+bool
+part_crc(const struct part *part, uint32_t area, uint32_t stripe, uint64_t block, uint64_t *crc)
+{
+    const struct seal *seal = &part->seals[part->position];
+    uint32_t slot;
+
+    if (area == CAIRN_AREA_DATA) {
+        if (!seal->whole || block >= seal->shard_blocks)
+            return false;
+        *crc = seal->crcs[block];
+        return true;
+    }
+    slot = stripe < part->geometry.n
+               ? cairn_stripe_parity_row(&part->geometry, stripe, part->position)
+               : CAIRN_STRIPE_NONE;
+    if (slot == CAIRN_STRIPE_NONE || !part->lengths_known || !part->parity_crcs[slot] ||
+        block >= part->stripes.parity_blocks[stripe])
+        return false;
+    *crc = part->parity_crcs[slot][block];
+    return true;
+}
+
+cairn_err
+part_keep_parity_crcs(struct part *part, const uint64_t *crcs, uint64_t count)
+{
+    uint64_t at = 0;
+
+    for (uint32_t slot = 0; slot < part->geometry.m; slot++) {
+        uint64_t blocks = part_slot_blocks(part, slot);
+
+        if (blocks > count - at)
+            return CAIRN_INTERNAL;
+        free(part->parity_crcs[slot]);
+        part->parity_crcs[slot] = malloc(blocks ? 8 * blocks : 8);
+        if (!part->parity_crcs[slot])
+            return CAIRN_NOMEM;
+        if (blocks)
+            memcpy(part->parity_crcs[slot], crcs + at, 8 * blocks);
+        at += blocks;
+    }
+    return at == count ? CAIRN_OK : CAIRN_INTERNAL;
+}
+
+uint64_t
+part_parity_start(const struct part *part, uint32_t slot)
+{
+    uint64_t start = part->stripes.shard_blocks[part->position];
+
+    for (uint32_t i = 0; i < slot; i++)
+        start += part_slot_blocks(part, i);
+    return start;
+}

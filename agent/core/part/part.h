@@ -1,0 +1,208 @@
+/*
+ * agent/core/part/part.h - one member's part of one generation in this agent's memory, and the
+ * table of all parts.
+ *
+ *   FREE ─ open ─► OPEN ─ all sealed and folded ─► FINISHING ─ record stored ─► COMPLETE
+ *   FREE ─ a repair's target ─► REBUILDING ─ record stored ─► COMPLETE
+ *   any ─ drop ─► FREE
+ *
+ * A complete part never changes, apart from damaged blocks that a repair mends. The record is what
+ * makes memory describe itself: it is stored when the part is complete, erased before its slot is
+ * filled again, and read by the agent that adopts the memory after a crash.
+ *
+ * Rule kept here: R3 (parts_retain is the only function that drops complete parts).
+ */
+#ifndef CAIRN_AGENT_CORE_PART_PART_H
+#define CAIRN_AGENT_CORE_PART_PART_H
+
+#include "agent/core/env/env.h"
+#include "agent/core/part/seal.h"
+#include "erasure/stripe.h"
+
+enum {
+    BAD_BLOCKS_MAX = 256 /* listed per part; more make the part lost */
+};
+
+struct flow {
+    uint64_t next;  /* first block (byte of a seal) that was not sent */
+    uint64_t acked; /* first that the receiver has not reported */
+};
+
+/* The receiver has everything before `count`; again: it wants what follows once more. */
+static inline void
+flow_received(struct flow *flow, uint64_t count, bool again)
+{
+    if (again)
+        flow->next = count;
+    else if (flow->next < count)
+        flow->next = count;
+    if (again || flow->acked < count)
+        flow->acked = count;
+}
+
+/*
+ * Whether to ask a sender to send again: for a damaged message always, for a gap once. What follows
+ * a damaged message is a gap too, and to ask for each of these would multiply them. The caller
+ * takes `position` out of *asked when the next message in order is taken.
+ */
+static inline bool
+flow_asks(uint64_t *asked, uint32_t position, bool gap)
+{
+    uint64_t bit = UINT64_C(1) << position;
+    bool asks = !gap || !(*asked & bit);
+
+    *asked |= bit;
+    return asks;
+}
+
+/* Capture of the own part, and its way to the parity owners. */
+struct capture {
+    uint64_t *captured; /* bitset [blocks] */
+    uint64_t *crcs;     /* [blocks] */
+    uint64_t blocks;
+    uint64_t granted;                         /* local ranks that may copy, as a set */
+    uint64_t done;                            /* local ranks whose region is captured, as a set */
+    uint64_t seal_request;                    /* of the SEAL; 0: not asked for yet */
+    struct flow *data_flows;                  /* [k * m]: chunk * m + row */
+    struct flow seal_flows[CAIRN_SHARDS_MAX]; /* by position */
+};
+
+/* Parity for the others, by row * n + position. */
+struct folding {
+    uint64_t *folded;                   /* blocks folded in, in order */
+    uint64_t *chain;                    /* CRC-64 over the checksums of the folded blocks */
+    uint64_t touched[CAIRN_SHARDS_MAX]; /* by row: lines below were written in this generation */
+    uint64_t asked[CAIRN_SHARDS_MAX];   /* by row: positions that were asked to send again */
+    uint64_t seals_asked;               /* the same for seals */
+    uint32_t corrupt_in_row;
+};
+
+/* What a repair writes: everything (REBUILDING), or the bad blocks of a COMPLETE part. */
+struct mending {
+    uint64_t *missing; /* bitset over data blocks, then the parity area; NULL: none */
+    uint64_t missing_count;
+    uint64_t written_blocks;
+    bool memory_ready; /* REBUILDING: OPENED has come, or none was needed */
+};
+
+/* The last comparison with the checksums. */
+struct checked {
+    struct cairn_bad_block *bad; /* [min(bad_count, BAD_BLOCKS_MAX)], positions filled in */
+    uint64_t bad_count;
+    bool record_mended;
+    uint64_t request; /* of the VERIFY under way; 0: none */
+    uint64_t attempt; /* that it was compared for */
+};
+
+struct part {
+    enum cairn_part_state state;
+    struct cairn_generation_id generation;
+    uint32_t member;
+    uint32_t position;
+    struct cairn_roster *roster;
+    struct cairn_geometry geometry;
+    struct cairn_stripes stripes; /* lengths; valid once lengths_known */
+    bool lengths_known;
+    bool spilling;                           /* a spill reads it */
+    bool working;                            /* a repair reads it */
+    uint64_t request;                        /* of the newest FINISH or OPEN */
+    uint64_t progress_ns;                    /* when something arrived or was captured last */
+    struct seal seals[CAIRN_SHARDS_MAX];     /* by position; own included */
+    uint64_t *parity_crcs[CAIRN_SHARDS_MAX]; /* by slot; [parity blocks] */
+    struct capture capture;
+    struct folding folding;
+    struct mending mending;
+    struct checked checked;
+};
+
+struct parts {
+    struct part list[CAIRN_PARTS_MAX];
+    uint64_t version; /* grows whenever a part becomes complete, a complete one goes, or an epoch
+                       * begins */
+};
+
+/* The rule by which parts go; see parts_retain. */
+struct retention {
+    uint64_t active;                  /* epoch */
+    struct cairn_decision decision;   /* of the active epoch */
+    struct cairn_generation_id ready; /* what the active epoch began with; step 0: nothing */
+    bool ready_from_files;
+    uint32_t self_member;
+    bool fenced; /* a newer epoch is promised */
+    bool pinned; /* a coordinator has pinned pinned_generation */
+    struct cairn_generation_id pinned_generation;
+    bool own_is_hosted; /* the record names another holder of the own part of `ready`; only
+                         * BUG_OWNER_DROPS looks at it */
+};
+
+static inline uint32_t
+part_index(const struct parts *parts, const struct part *part)
+{
+    return (uint32_t)(part - parts->list);
+}
+
+/* Blocks of a parity slot. Needs the lengths. */
+static inline uint64_t
+part_slot_blocks(const struct part *part, uint32_t slot)
+{
+    return part->stripes.parity_blocks[cairn_slot_stripe(&part->geometry, part->position, slot)];
+}
+
+struct part *parts_find(struct parts *parts, struct cairn_generation_id generation,
+                        uint32_t member);
+/* The part being captured or finished, or complete and not committed: one of the retention's
+ * decision; NULL: none. */
+struct part *parts_in_flight(struct parts *parts, const struct retention *retention);
+/*
+ * A free slot for a part: own slots for the own member's captures, any that is large enough for a
+ * repair, which leaves one own slot for captures. NULL: none, or no memory.
+ */
+struct part *part_open(struct env *env, struct parts *parts, struct cairn_generation_id generation,
+                       uint32_t member, struct cairn_roster *roster, enum cairn_part_state state,
+                       bool own);
+/* Fills a slot with an empty part. */
+CAIRN_MUST_CHECK cairn_err part_init(struct part *part, struct cairn_generation_id generation,
+                                     uint32_t member, struct cairn_roster *roster,
+                                     enum cairn_part_state state);
+/* Ends a part in any state. tell_trainers: they stop copying it. */
+void part_drop(struct env *env, struct parts *parts, struct part *part, bool tell_trainers);
+void part_fini(struct part *part);
+/* Sets `stripes` once all seals are whole; false before. */
+bool part_lengths(struct part *part);
+/* Stores the record and makes the part COMPLETE. */
+CAIRN_MUST_CHECK cairn_err part_complete(struct env *env, struct parts *parts, struct part *part);
+/* Stores the record again. */
+CAIRN_MUST_CHECK cairn_err part_store(struct env *env, const struct parts *parts,
+                                      const struct part *part);
+CAIRN_MUST_CHECK cairn_err part_load(const struct cairn_core_options *options, struct parts *parts,
+                                     uint32_t index, struct cairn_bytes record);
+/* True for a record that another version of Cairn wrote. */
+bool part_record_is_foreign(struct cairn_bytes record);
+/* Checksum of a stored block; false when there is none. */
+bool part_crc(const struct part *part, uint32_t area, uint32_t stripe, uint64_t block,
+              uint64_t *crc);
+/* Keeps the checksums of all parity blocks, slot by slot. */
+CAIRN_MUST_CHECK cairn_err part_keep_parity_crcs(struct part *part, const uint64_t *crcs,
+                                                 uint64_t count);
+/* Index of a parity slot's first block among the data blocks and then the parity area. */
+uint64_t part_parity_start(const struct part *part, uint32_t slot);
+
+/*
+ * Drops what the rules allow: parts older than what is committed; own parts of the active epoch
+ * that the decision aborts; after an activation whatever is not its ready generation. Keeps what a
+ * spill, a repair or a coordinator reads, and the newest generation if the epoch began with nothing
+ * in memory. While fenced it ends OPEN and FINISHING parts only: the claimant has counted the
+ * others.
+ */
+void parts_retain(struct env *env, struct parts *parts, const struct retention *retention);
+
+/* VERIFY of complete parts: of one generation, or of all (step 0), once per attempt. */
+void parts_verify(struct env *env, struct parts *parts, struct cairn_generation_id generation,
+                  uint64_t attempt);
+/* Takes VERIFIED. */
+void parts_verified(struct env *env, struct parts *parts, const struct cairn_event_answer *answer);
+/* True if no VERIFY for this attempt or a later one is under way. */
+bool parts_are_verified(const struct parts *parts, struct cairn_generation_id generation,
+                        uint64_t attempt);
+
+#endif

@@ -1,0 +1,86 @@
+/*
+ * agent/core/part/save.h - the own part of a generation: captured blocks and the seal go to the
+ * group; the parity that this agent keeps for the group is folded, compared and finished.
+ *
+ *   capture   blocks arrive in order per rank; each is sent at once to the m parity owners of its
+ *             stripe (send.c)
+ *   seal      when all local ranks are done: checksums and manifest go to every member of the group
+ *   fold      blocks of each (member, stripe) are added strictly in order, so a count says exactly
+ *             which are folded, and a repeat is recognized (fold.c)
+ *   finish    own part sealed, all seals here, everything folded and equal to the seals: checksum
+ *             the parity, store the record
+ *
+ * A flow is one chunk, or the seal, on its way to one member: a window of unacknowledged blocks
+ * (bytes). Its session keeps order and loses nothing; when a new session begins, the flow goes back
+ * to what was acknowledged, and the receiver skips what it has. Where blocks arrive damaged, or a
+ * piece is missing, the receiver says from where it wants them again.
+ */
+#ifndef CAIRN_AGENT_CORE_PART_SAVE_H
+#define CAIRN_AGENT_CORE_PART_SAVE_H
+
+#include "agent/core/part/part.h"
+
+enum {
+    WINDOW_BLOCKS = 64, /* of one flow, sent and not acknowledged */
+    SEAL_PART_BYTES = 49152,
+    SEAL_WINDOW_PARTS = 4,
+    CORRUPT_DATA_MAX = 8 /* damaged messages in a row before the generation is aborted */
+};
+
+/* What became of a part in a step. */
+struct progress {
+    bool complete;          /* it is COMPLETE now: the member is done */
+    enum cairn_abort abort; /* it cannot be completed; 0: it can. The caller drops it. */
+};
+
+/* ---- send.c: the own part goes out ---- */
+/* Prepares a part opened for capture. CAIRN_NOMEM. */
+CAIRN_MUST_CHECK cairn_err save_prepare(const struct env *env, struct part *part, uint64_t blocks);
+/* Lets an adopted complete part be sent again to members that have not got all of it. */
+void save_resume(struct env *env, struct part *part);
+/* Whether the group's members have memory for the parity of a part of that many blocks. */
+bool save_parity_fits(const struct cairn_core_options *options,
+                      const struct cairn_roster_group *group, uint64_t blocks);
+/* Takes captured blocks, and sends. */
+void save_blocks(struct env *env, struct parts *parts, struct part *part,
+                 const struct cairn_decision *decision, const struct cairn_event_blocks *blocks);
+/* A rank is done (UINT32_MAX: there are none); everyone: the set of all local ranks. Asks for the
+ * seal after the last. */
+struct progress save_captured(struct env *env, struct parts *parts, struct part *part,
+                              uint32_t rank, uint64_t everyone);
+/* Takes SEALED, and sends the seal. */
+struct progress save_sealed(struct env *env, struct parts *parts, struct part *part,
+                            const struct cairn_decision *decision,
+                            const struct cairn_event_answer *answer);
+/* Takes RECEIVED of the own part, and sends more. */
+void save_received(struct env *env, struct parts *parts, struct part *part,
+                   const struct cairn_decision *decision, const struct cairn_message *message);
+/* A session with a member of the group begins, and it is level: goes back to what it has
+ * acknowledged, and sends. */
+void save_peer_up(struct env *env, struct parts *parts, struct part *part,
+                  const struct cairn_decision *decision, uint32_t agent);
+
+/* Sends what the flow's window allows of a seal; `message` has all but the piece. */
+void save_send_seal(struct env *env, uint32_t to, struct cairn_message message,
+                    const struct seal *seal, struct flow *flow);
+
+/* ---- fold.c: the group's parity comes in ---- */
+/* Takes DATA, and answers RECEIVED. */
+struct progress save_data(struct env *env, struct parts *parts, struct part *part,
+                          const struct cairn_message *message, bool payload_ok);
+/* Takes SEAL, and answers RECEIVED. */
+struct progress save_seal(struct env *env, struct parts *parts, struct part *part,
+                          const struct cairn_message *message);
+/* Takes a piece of the seal of a member of the part's group, and answers RECEIVED; false if it was
+ * damaged or did not follow what is here. */
+bool save_take_seal(struct env *env, struct part *part, const struct cairn_message *message,
+                    bool *damaged);
+/* Asks for the parity's checksums once everything is folded and equals the seals. */
+struct progress save_try_finish(struct env *env, struct parts *parts, struct part *part);
+/* Takes FINISHED: stores the record. */
+struct progress save_finished(struct env *env, struct parts *parts, struct part *part,
+                              const struct cairn_event_answer *answer);
+/* What the part waits for, 0 for nothing; for_agent UINT32_MAX: this agent. Pure. */
+enum cairn_wait save_waits_for(const struct part *part, uint64_t everyone, uint32_t *for_agent);
+
+#endif

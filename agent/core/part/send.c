@@ -1,0 +1,316 @@
+/*
+ * agent/core/part/send.c - the own part of a generation goes out: captured blocks to the parity
+ * owners, the seal to the group; see save.h.
+ */
+#include "agent/core/part/save.h"
+
+#include "base/log.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+static uint64_t
+capture_words(uint64_t blocks)
+{
+    return blocks / 64 + 1;
+}
+
+cairn_err
+save_prepare(const struct env *env, struct part *part, uint64_t blocks)
+{
+    struct capture *capture = &part->capture;
+    size_t flows = (size_t)part->geometry.k * part->geometry.m + 1;
+
+    capture->captured = calloc(capture_words(blocks), sizeof(uint64_t));
+    capture->crcs = calloc(blocks + 1, sizeof(uint64_t));
+    capture->data_flows = calloc(flows, sizeof *capture->data_flows);
+    if (!capture->captured || !capture->crcs || !capture->data_flows)
+        return CAIRN_NOMEM;
+    capture->blocks = blocks;
+    part->progress_ns = env->now_ns;
+    return CAIRN_OK;
+}
+
+void
+save_resume(struct env *env, struct part *part)
+{
+    const struct seal *seal = &part->seals[part->position];
+
+    if (part->capture.data_flows || !seal->whole)
+        return;
+    if (save_prepare(env, part, seal->shard_blocks) != CAIRN_OK) {
+        env->actions->failed = true;
+        return;
+    }
+    memset(part->capture.captured, 0xff, capture_words(seal->shard_blocks) * sizeof(uint64_t));
+    memcpy(part->capture.crcs, seal->crcs, seal->shard_blocks * sizeof(uint64_t));
+}
+
+bool
+save_parity_fits(const struct cairn_core_options *options, const struct cairn_roster_group *group,
+                 uint64_t blocks)
+{
+    uint64_t m = group->parity, k = group->count - m;
+
+    return m * ((blocks + k - 1) / k) <= options->parity_blocks;
+}
+
+/* ---- flows ---- */
+
+static uint32_t
+agent_at(const struct part *part, uint32_t position)
+{
+    return part->roster
+        ->members[cairn_roster_group_of(part->roster, part->member)->members[position]]
+        .agent;
+}
+
+/* The position that keeps parity row `row` for a chunk of the own shard. */
+static uint32_t
+owner_of(const struct part *part, uint32_t chunk, uint32_t row)
+{
+    return cairn_stripe_parity_position(
+        &part->geometry, cairn_chunk_stripe(&part->geometry, part->position, chunk), row);
+}
+
+/* The captured blocks that follow in a chunk, as many as a message may carry; their checksums. */
+static uint32_t
+next_blocks(const struct capture *capture, uint64_t first, uint64_t end, struct cairn_writer *crcs)
+{
+    uint32_t count = 0;
+
+    while (count < CAIRN_MESSAGE_BLOCKS_MAX && first + count < end &&
+           cairn_bitset_has(capture->captured, (uint32_t)(first + count)))
+        cairn_write_u64(crcs, capture->crcs[first + count++]);
+    return count;
+}
+
+static void
+pump_chunk(struct env *env, const struct parts *parts, struct part *part,
+           const struct cairn_decision *decision, uint32_t chunk, uint32_t row)
+{
+    const struct cairn_geometry *geometry = &part->geometry;
+    struct flow *flow = &part->capture.data_flows[chunk * geometry->m + row];
+    uint64_t start = chunk * cairn_shard_chunk_blocks(geometry, part->capture.blocks);
+    uint64_t length = cairn_chunk_blocks(geometry, part->capture.blocks, chunk);
+    uint32_t owner = agent_at(part, owner_of(part, chunk, row));
+
+    while (env_is_level(env, owner) && flow->next < length &&
+           flow->next - flow->acked < WINDOW_BLOCKS) {
+        struct cairn_message message = env_message(env, CAIRN_MSG_DATA, part->generation.epoch);
+        struct cairn_blocks blocks = {.area = CAIRN_AREA_DATA, .part = part_index(parts, part)};
+        uint8_t crcs[8 * CAIRN_MESSAGE_BLOCKS_MAX];
+        struct cairn_writer writer;
+
+        cairn_writer_init(&writer, crcs, sizeof crcs);
+        blocks.first_block = start + flow->next;
+        blocks.count = next_blocks(&part->capture, blocks.first_block, start + length, &writer);
+        if (blocks.count == 0)
+            return;
+        message.as.data = (struct cairn_message_data){
+            .decision = *decision,
+            .generation = part->generation,
+            .member = part->member,
+            .stripe = cairn_chunk_stripe(geometry, part->position, chunk),
+            .row = row,
+            .first_block = blocks.first_block,
+            .line = flow->next,
+            .count = blocks.count};
+        message.bytes = crcs;
+        message.bytes_len = 8 * blocks.count;
+        env_send_blocks(env, owner, &message, &blocks);
+        flow->next += blocks.count;
+    }
+}
+
+void
+save_send_seal(struct env *env, uint32_t to, struct cairn_message message, const struct seal *seal,
+               struct flow *flow)
+{
+    bool repairs = message.as.seal.attempt != 0;
+
+    while ((repairs ? env_reaches(env, to) : env_is_level(env, to)) && seal->whole &&
+           flow->next < seal->len &&
+           flow->next - flow->acked < SEAL_WINDOW_PARTS * SEAL_PART_BYTES) {
+        message.as.seal.offset = flow->next;
+        message.as.seal.total = seal->len;
+        message.bytes = seal->bytes + flow->next;
+        message.bytes_len = (uint32_t)min_u64(SEAL_PART_BYTES, seal->len - flow->next);
+        env_send(env, to, &message);
+        flow->next += message.bytes_len;
+    }
+}
+
+static void
+pump_seal(struct env *env, struct part *part, const struct cairn_decision *decision,
+          uint32_t position)
+{
+    struct cairn_message message = env_message(env, CAIRN_MSG_SEAL, part->generation.epoch);
+
+    if (position == part->position)
+        return;
+    message.as.seal = (struct cairn_message_seal){
+        .decision = *decision,
+        .generation = part->generation,
+        .member = part->member,
+        .for_member = cairn_roster_group_of(part->roster, part->member)->members[position]};
+    save_send_seal(env, agent_at(part, position), message, &part->seals[part->position],
+                   &part->capture.seal_flows[position]);
+}
+
+static void
+pump_chunks(struct env *env, const struct parts *parts, struct part *part,
+            const struct cairn_decision *decision)
+{
+    for (uint32_t chunk = 0; chunk < part->geometry.k; chunk++)
+        for (uint32_t row = 0; row < part->geometry.m; row++)
+            pump_chunk(env, parts, part, decision, chunk, row);
+}
+
+static void
+pump_seals(struct env *env, struct part *part, const struct cairn_decision *decision)
+{
+    for (uint32_t p = 0; p < part->geometry.n; p++)
+        pump_seal(env, part, decision, p);
+}
+
+/* ---- the local trainers ---- */
+
+void
+save_blocks(struct env *env, struct parts *parts, struct part *part,
+            const struct cairn_decision *decision, const struct cairn_event_blocks *blocks)
+{
+    struct capture *capture = &part->capture;
+
+    if (part->state != CAIRN_PART_OPEN || !capture->data_flows || capture->seal_request != 0 ||
+        blocks->first_block > capture->blocks ||
+        blocks->count > capture->blocks - blocks->first_block)
+        return;
+    for (uint64_t i = 0; i < blocks->count; i++) {
+        cairn_bitset_add(capture->captured, (uint32_t)(blocks->first_block + i));
+        capture->crcs[blocks->first_block + i] = blocks->crcs[i];
+    }
+    part->progress_ns = env->now_ns;
+    pump_chunks(env, parts, part, decision);
+}
+
+struct progress
+save_captured(struct env *env, struct parts *parts, struct part *part, uint32_t rank,
+              uint64_t everyone)
+{
+    struct capture *capture = &part->capture;
+    struct progress progress = {0};
+    struct cairn_action *action;
+
+    if (part->state != CAIRN_PART_OPEN || !capture->data_flows || capture->seal_request != 0)
+        return progress;
+    if (rank < CAIRN_RANKS_PER_NODE_MAX)
+        capture->done |= UINT64_C(1) << rank;
+    part->progress_ns = env->now_ns;
+    if (capture->done != everyone)
+        return progress;
+    if (cairn_bitset_count(capture->captured, (uint32_t)capture->blocks) != capture->blocks) {
+        progress.abort = CAIRN_ABORT_CANCELLED; /* the ranks are done, but blocks are missing */
+        return progress;
+    }
+    capture->seal_request = env_request(env);
+    action = env_act(env, CAIRN_ACTION_SEAL);
+    if (!action)
+        return progress;
+    action->as.part.part = part_index(parts, part);
+    action->as.part.request = capture->seal_request;
+    action->as.part.generation = part->generation;
+    action->as.part.member = part->member;
+    action->as.part.blocks = capture->blocks;
+    action->as.part.crcs = env_keep(env, action, capture->crcs, 8 * capture->blocks);
+    return progress;
+}
+
+struct progress
+save_sealed(struct env *env, struct parts *parts, struct part *part,
+            const struct cairn_decision *decision, const struct cairn_event_answer *answer)
+{
+    struct seal *seal = &part->seals[part->position];
+    struct progress progress = {0};
+    cairn_err err = answer->err;
+
+    if (part->state != CAIRN_PART_OPEN || part->capture.seal_request == 0 ||
+        answer->request != part->capture.seal_request ||
+        !generation_is(part->generation, answer->generation) || seal->whole)
+        return progress;
+    if (!err)
+        err = seal_pack(part->generation, part->member, part->capture.blocks, part->capture.crcs,
+                        answer->bytes, answer->bytes_len, seal);
+    if (err) {
+        CAIRN_LOG_AT(WARN, "save: step %" PRIu64 " cannot be sealed: %s", part->generation.step,
+                     cairn_err_text(err));
+        progress.abort = CAIRN_ABORT_MEMORY;
+        return progress;
+    }
+    part->progress_ns = env->now_ns;
+    pump_seals(env, part, decision);
+    return save_try_finish(env, parts, part);
+}
+
+/* ---- the group ---- */
+
+void
+save_received(struct env *env, struct parts *parts, struct part *part,
+              const struct cairn_decision *decision, const struct cairn_message *message)
+{
+    const struct cairn_message_received *received = &message->as.received;
+    const struct cairn_roster_group *group = cairn_roster_group_of(part->roster, part->member);
+    const struct seal *seal = &part->seals[part->position];
+    uint32_t chunk, position;
+    struct flow *flow;
+
+    if (!part->capture.data_flows || received->member != part->member ||
+        received->for_member >= part->roster->member_count ||
+        part->roster->members[received->for_member].agent != message->from)
+        return;
+    position = part->roster->members[received->for_member].position;
+    if (position >= group->count || group->members[position] != received->for_member)
+        return; /* of another group */
+    if (received->row == CAIRN_ROW_SEAL) {
+        if (!seal->whole || received->count > seal->len)
+            return;
+        flow_received(&part->capture.seal_flows[position], received->count, received->again);
+        part->progress_ns = env->now_ns;
+        pump_seal(env, part, decision, position);
+        return;
+    }
+    if (received->stripe >= part->geometry.n || received->row >= part->geometry.m)
+        return;
+    chunk = cairn_stripe_chunk(&part->geometry, received->stripe, part->position);
+    if (chunk == CAIRN_STRIPE_NONE || owner_of(part, chunk, received->row) != position ||
+        received->count > cairn_chunk_blocks(&part->geometry, part->capture.blocks, chunk))
+        return;
+    flow = &part->capture.data_flows[chunk * part->geometry.m + received->row];
+    flow_received(flow, received->count, received->again);
+    part->progress_ns = env->now_ns;
+    pump_chunk(env, parts, part, decision, chunk, received->row);
+}
+
+void
+save_peer_up(struct env *env, struct parts *parts, struct part *part,
+             const struct cairn_decision *decision, uint32_t agent)
+{
+    struct capture *capture = &part->capture;
+
+    if (!capture->data_flows)
+        return;
+    for (uint32_t chunk = 0; chunk < part->geometry.k; chunk++)
+        for (uint32_t row = 0; row < part->geometry.m; row++)
+            if (agent_at(part, owner_of(part, chunk, row)) == agent) {
+                struct flow *flow = &capture->data_flows[chunk * part->geometry.m + row];
+
+                flow->next = flow->acked;
+                pump_chunk(env, parts, part, decision, chunk, row);
+            }
+    for (uint32_t p = 0; p < part->geometry.n; p++)
+        if (agent_at(part, p) == agent) {
+            capture->seal_flows[p].next = capture->seal_flows[p].acked;
+            pump_seal(env, part, decision, p);
+        }
+}

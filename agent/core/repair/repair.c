@@ -1,0 +1,220 @@
+/* agent/core/repair/repair.c - begins and ends this agent's part in a repair; see repair.h. */
+#include "agent/core/repair/repair.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Drops REBUILDING parts, except those that the plan still wants here. */
+static void
+drop_unwanted(struct env *env, const struct repair *repair, struct parts *parts)
+{
+    for (uint32_t i = 0; i < CAIRN_PARTS_MAX; i++) {
+        struct part *part = &parts->list[i];
+        bool wanted = repair->active && generation_is(part->generation, repair->generation) &&
+                      part->member < repair->plan.roster->member_count &&
+                      repair->plan.targets[part->member] == env->options->self;
+
+        if (part->state == CAIRN_PART_REBUILDING && !wanted)
+            part_drop(env, parts, part, false);
+    }
+}
+
+void
+repair_stop(struct env *env, struct repair *repair, struct parts *parts, bool drop_parts)
+{
+    worker_stop(env, repair);
+    for (uint32_t i = 0; i < CAIRN_PARTS_MAX; i++) {
+        struct part *part = &parts->list[i];
+
+        part->working = false;
+        if (part->state == CAIRN_PART_COMPLETE) { /* bad blocks that were being mended */
+            free(part->mending.missing);
+            part->mending.missing = NULL;
+            part->mending.missing_count = 0;
+        }
+    }
+    plan_fini(&repair->plan);
+    repair->active = false;
+    repair->failed = false;
+    if (drop_parts)
+        drop_unwanted(env, repair, parts);
+}
+
+/* Opens what this agent gets, and lets what it holds work. */
+static cairn_err
+take_roles(struct env *env, struct repair *repair, struct parts *parts, uint32_t *member)
+{
+    const struct plan *plan = &repair->plan;
+    uint32_t self = env->options->self;
+
+    for (uint32_t m = 0; m < plan->roster->member_count; m++) {
+        cairn_err err = CAIRN_OK;
+
+        *member = m;
+        if (!plan_has_work(plan, m))
+            continue;
+        if (plan->targets[m] == self)
+            err = target_open(env, repair, parts, m);
+        if (!err && plan->holders[m] == self) {
+            struct part *part = parts_find(parts, repair->generation, m);
+
+            err = part && part->state == CAIRN_PART_COMPLETE
+                      ? worker_add(env, repair, parts, part)
+                      : CAIRN_AGAIN; /* it is no longer what the plan was made for */
+        }
+        if (err)
+            return err;
+    }
+    return CAIRN_OK;
+}
+
+/* Wants sessions with all that take part in the groups of this agent. */
+static void
+connect(struct env *env, const struct plan *plan)
+{
+    for (uint32_t m = 0; m < plan->roster->member_count; m++) {
+        const struct cairn_roster_group *group = cairn_roster_group_of(plan->roster, m);
+
+        if (plan->holders[m] != env->options->self && plan->targets[m] != env->options->self)
+            continue;
+        for (uint32_t p = 0; plan_has_work(plan, m) && p < group->count; p++) {
+            uint32_t other = group->members[p];
+
+            if (plan->holders[other] != UINT32_MAX)
+                env_connect(env, plan->holders[other]);
+            if (plan->targets[other] != UINT32_MAX)
+                env_connect(env, plan->targets[other]);
+        }
+    }
+}
+
+void
+repair_begin(struct env *env, struct repair *repair, struct parts *parts,
+             const struct cairn_message *message)
+{
+    struct cairn_reader reader;
+    struct plan plan = {0};
+    uint32_t member = UINT32_MAX;
+    cairn_err err;
+
+    cairn_reader_init(&reader, message->bytes, message->bytes_len);
+    err = plan_read(&reader, env->options->agent_count, &plan);
+    if (!err && message->as.rebuild.generation.step == 0) {
+        plan_fini(&plan);
+        err = CAIRN_CORRUPT; /* no generation */
+    }
+    repair_stop(env, repair, parts, false);
+    repair->coordinator = message->from;
+    repair->attempt = message->as.rebuild.attempt;
+    repair->epoch = message->epoch;
+    repair->number = message->as.rebuild.plan;
+    repair->generation = message->as.rebuild.generation;
+    if (err) {
+        repair_fail(env, repair, member, err, false);
+        return;
+    }
+    repair->active = true;
+    repair->plan = plan;
+    drop_unwanted(env, repair, parts);
+    err = take_roles(env, repair, parts, &member);
+    if (err) {
+        repair_fail(env, repair, member, err, err == CAIRN_LOST);
+        return;
+    }
+    connect(env, &repair->plan);
+    for (uint32_t m = 0; m < repair->plan.roster->member_count; m++)
+        if (repair->plan.targets[m] == env->options->self) {
+            struct part *part = parts_find(parts, repair->generation, m);
+
+            if (part && part->state == CAIRN_PART_COMPLETE && !part->mending.missing)
+                repair_report(env, repair, part); /* an earlier plan rebuilt it, or it was never
+                                                   * lost */
+            else if (part)
+                target_run(env, repair, parts, part);
+        }
+    worker_run(env, repair, parts);
+}
+
+/* Answers READ of any complete part, whether a repair is known here or not. */
+static void
+answer_read(struct env *env, struct parts *parts, const struct cairn_message *message)
+{
+    const struct cairn_message_read *read = &message->as.read;
+    struct part *part = parts_find(parts, read->generation, read->member);
+    struct cairn_message answer = env_message(env, CAIRN_MSG_BLOCKS, message->epoch);
+    struct cairn_blocks blocks = {.area = read->area, .first_block = read->first_block};
+    uint8_t crcs[8 * CAIRN_MESSAGE_BLOCKS_MAX];
+    struct cairn_writer writer;
+    cairn_err err = CAIRN_OK;
+
+    cairn_writer_init(&writer, crcs, sizeof crcs);
+    if (!part || part->state != CAIRN_PART_COMPLETE || read->count == 0 ||
+        read->count > CAIRN_MESSAGE_BLOCKS_MAX || read->area > CAIRN_AREA_PARITY)
+        err = CAIRN_NOT_FOUND;
+    for (uint32_t i = 0; !err && i < read->count; i++) {
+        uint64_t crc;
+
+        if (part_crc(part, read->area, read->stripe, read->first_block + i, &crc))
+            cairn_write_u64(&writer, crc);
+        else
+            err = CAIRN_NOT_FOUND;
+    }
+    answer.as.blocks = (struct cairn_message_blocks){.request = read->request,
+                                                     .generation = read->generation,
+                                                     .member = read->member,
+                                                     .area = read->area,
+                                                     .stripe = read->stripe,
+                                                     .position = read->position,
+                                                     .first_block = read->first_block,
+                                                     .count = err ? 0 : read->count,
+                                                     .err = (uint32_t)err};
+    if (err) {
+        env_send(env, message->from, &answer);
+        return;
+    }
+    answer.bytes = crcs;
+    answer.bytes_len = (uint32_t)writer.used_bytes;
+    blocks.count = read->count;
+    blocks.part = part_index(parts, part);
+    if (read->area == CAIRN_AREA_PARITY)
+        blocks.row = cairn_stripe_parity_row(&part->geometry, read->stripe, part->position);
+    env_send_blocks(env, message->from, &answer, &blocks);
+}
+
+void
+repair_message(struct env *env, struct repair *repair, struct parts *parts,
+               const struct cairn_message *message, bool payload_ok)
+{
+    if (message->kind == CAIRN_MSG_READ) {
+        answer_read(env, parts, message);
+        return;
+    }
+    if (!repair->active)
+        return;
+    switch (message->kind) {
+    case CAIRN_MSG_BLOCKS:
+        worker_blocks(env, repair, parts, message, payload_ok);
+        break;
+    case CAIRN_MSG_WRITTEN:
+        worker_written(env, repair, parts, message);
+        break;
+    case CAIRN_MSG_RECEIVED:
+        worker_received(env, repair, parts, message);
+        break;
+    case CAIRN_MSG_WRITE:
+        target_write(env, repair, parts, message, payload_ok);
+        break;
+    case CAIRN_MSG_SEAL:
+        target_seal(env, repair, parts, message);
+        break;
+    default:
+        break;
+    }
+}
+
+void
+repair_peer_up(struct env *env, struct repair *repair, struct parts *parts, uint32_t agent)
+{
+    if (repair->active)
+        worker_peer_up(env, repair, parts, agent);
+}

@@ -1,0 +1,445 @@
+/*
+ * agent/core/repair/target.c - taking part in a repair as target: a lost part gets its seals, then
+ * its memory, then its blocks; a damaged one gets the blocks that are bad. See repair.h.
+ *
+ * Every data block is compared with its member's seal before it is kept, and a mended parity block
+ * with the checksum that was stored for it, so a wrong decode is never taken. Writing a block twice
+ * changes nothing.
+ */
+#include "agent/core/repair/repair.h"
+
+#include "base/log.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { REPORTS = 8 }; /* of progress, on the way of one part */
+
+/* Blocks that the parity takes: m slots as long as the longest. */
+static uint64_t
+parity_room(const struct part *part)
+{
+    uint64_t longest = 0;
+
+    for (uint32_t slot = 0; slot < part->geometry.m; slot++)
+        longest = max_u64(longest, part_slot_blocks(part, slot));
+    return longest * part->geometry.m;
+}
+
+static cairn_err
+prepare_missing(struct part *part)
+{
+    uint64_t total = part_parity_start(part, part->geometry.m);
+
+    free(part->mending.missing);
+    part->mending.missing = calloc(total / 64 + 1, sizeof(uint64_t));
+    part->mending.missing_count = 0;
+    part->mending.written_blocks = 0;
+    return part->mending.missing ? CAIRN_OK : CAIRN_NOMEM;
+}
+
+static void
+add_missing(struct part *part, uint64_t block)
+{
+    if (cairn_bitset_has(part->mending.missing, (uint32_t)block))
+        return;
+    cairn_bitset_add(part->mending.missing, (uint32_t)block);
+    part->mending.missing_count++;
+}
+
+/* Marks the bad blocks of a part that this agent holds. */
+static cairn_err
+mend(struct part *part)
+{
+    uint64_t data_blocks = part->stripes.shard_blocks[part->position];
+    uint64_t total = part_parity_start(part, part->geometry.m);
+
+    if (part->checked.bad_count > BAD_BLOCKS_MAX)
+        return CAIRN_AGAIN; /* not all are listed: the part counts as lost */
+    if (prepare_missing(part) != CAIRN_OK)
+        return CAIRN_NOMEM;
+    for (uint64_t i = 0; i < part->checked.bad_count; i++) {
+        const struct cairn_bad_block *bad = &part->checked.bad[i];
+        uint64_t start = bad->area == CAIRN_AREA_PARITY ? data_blocks : 0;
+
+        if (bad->block < total - start)
+            add_missing(part, start + bad->block);
+    }
+    return CAIRN_OK;
+}
+
+cairn_err
+target_open(struct env *env, struct repair *repair, struct parts *parts, uint32_t member)
+{
+    struct cairn_roster *roster = repair->plan.roster;
+    struct part *part = parts_find(parts, repair->generation, member);
+    bool own = roster->members[member].agent == env->options->self ||
+               cairn_roster_member_of(roster, env->options->self) == UINT32_MAX;
+
+    if (part && part->state == CAIRN_PART_COMPLETE && part->checked.bad_count == 0)
+        return CAIRN_OK; /* an earlier plan rebuilt it, or it was never lost */
+    if (repair->plan.holders[member] == env->options->self)
+        return part && part->state == CAIRN_PART_COMPLETE ? mend(part) : CAIRN_AGAIN;
+    if (part && part->state == CAIRN_PART_REBUILDING)
+        return CAIRN_OK; /* a new plan goes on where the old one was */
+    if (part)            /* too damaged to be counted */
+        part_drop(env, parts, part, false);
+    part = part_open(env, parts, repair->generation, member, roster, CAIRN_PART_REBUILDING, own);
+    return part ? CAIRN_OK : CAIRN_NOMEM;
+}
+
+/* ---- what comes next ---- */
+
+/* Once the seals are here the lengths are known, and memory can be had. */
+static cairn_err
+ask_for_memory(struct env *env, const struct parts *parts, struct part *part)
+{
+    uint64_t data_blocks = part->stripes.shard_blocks[part->position];
+    uint64_t total = part_parity_start(part, part->geometry.m);
+    struct cairn_action *action;
+
+    if (prepare_missing(part) != CAIRN_OK)
+        return CAIRN_NOMEM;
+    for (uint64_t i = 0; i < total; i++)
+        add_missing(part, i);
+    if (data_blocks > env->options->slot_blocks || parity_room(part) > env->options->parity_blocks)
+        part->mending.memory_ready = false; /* an own slot is too small */
+    if (part->mending.memory_ready)
+        return CAIRN_OK;
+    part->request = env_request(env);
+    action = env_act(env, CAIRN_ACTION_OPEN);
+    if (action)
+        action->as.part = (struct cairn_action_part){.part = part_index(parts, part),
+                                                     .request = part->request,
+                                                     .generation = part->generation,
+                                                     .member = part->member,
+                                                     .blocks = data_blocks,
+                                                     .parity_blocks = parity_room(part)};
+    return CAIRN_OK;
+}
+
+static void
+finish_when_written(struct env *env, const struct parts *parts, struct part *part)
+{
+    struct cairn_action *action;
+
+    if (!part->mending.memory_ready || part->mending.missing_count > 0 || part->request != 0)
+        return;
+    part->request = env_request(env);
+    action = env_act(env, CAIRN_ACTION_FINISH);
+    if (action)
+        action->as.part = (struct cairn_action_part){.part = part_index(parts, part),
+                                                     .request = part->request,
+                                                     .generation = part->generation,
+                                                     .member = part->member};
+}
+
+/* Asks whoever pushes the group's seals for what is missing of them. */
+static void
+ask_for_seals(struct env *env, const struct repair *repair, const struct part *part)
+{
+    const struct plan *plan = &repair->plan;
+    const struct cairn_roster_group *group = cairn_roster_group_of(plan->roster, part->member);
+    uint32_t pusher = UINT32_MAX;
+
+    for (uint32_t p = group->count; p-- > 0;)
+        if (plan->holders[group->members[p]] != UINT32_MAX)
+            pusher = plan->holders[group->members[p]];
+    for (uint32_t p = 0; pusher != UINT32_MAX && p < part->geometry.n; p++) {
+        struct cairn_message message = env_message(env, CAIRN_MSG_RECEIVED, repair->epoch);
+
+        if (part->seals[p].whole)
+            continue;
+        message.as.received = (struct cairn_message_received){.generation = part->generation,
+                                                              .member = group->members[p],
+                                                              .for_member = part->member,
+                                                              .row = CAIRN_ROW_SEAL,
+                                                              .attempt = repair->attempt,
+                                                              .count = part->seals[p].received,
+                                                              .again = 1};
+        env_send(env, pusher, &message);
+    }
+}
+
+/* Tells the workers of the group that blocks are taken from now on. */
+static void
+ask_for_blocks(struct env *env, const struct repair *repair, const struct part *part)
+{
+    const struct plan *plan = &repair->plan;
+    const struct cairn_roster_group *group = cairn_roster_group_of(plan->roster, part->member);
+    struct cairn_message message = env_message(env, CAIRN_MSG_WRITTEN, repair->epoch);
+
+    message.as.written = (struct cairn_message_written){.position = part->position, .again = 1};
+    for (uint32_t p = 0; p < group->count; p++)
+        if (plan->holders[group->members[p]] != UINT32_MAX)
+            env_send(env, plan->holders[group->members[p]], &message);
+}
+
+static bool
+takes_blocks(const struct part *part)
+{
+    return part->mending.missing && part->mending.memory_ready && part->lengths_known;
+}
+
+static bool
+has_all_seals(const struct part *part)
+{
+    for (uint32_t p = 0; p < part->geometry.n; p++)
+        if (!part->seals[p].whole)
+            return false;
+    return true;
+}
+
+void
+target_run(struct env *env, struct repair *repair, struct parts *parts, struct part *part)
+{
+    cairn_err err = CAIRN_OK;
+
+    if (!has_all_seals(part)) {
+        ask_for_seals(env, repair, part);
+        return;
+    }
+    if (!part_lengths(part))
+        err = CAIRN_CORRUPT; /* lengths that no group can have */
+    else if (!part->mending.missing)
+        err = ask_for_memory(env, parts, part);
+    if (err) {
+        repair_fail(env, repair, part->member, err, false);
+        return;
+    }
+    if (takes_blocks(part))
+        ask_for_blocks(env, repair, part);
+    if (part->state == CAIRN_PART_REBUILDING)
+        finish_when_written(env, parts, part);
+}
+
+/* ---- answers of the process ---- */
+
+/* The REBUILDING part that an answer belongs to. */
+static struct part *
+answered(struct parts *parts, const struct cairn_event_answer *answer)
+{
+    struct part *part = answer->part < CAIRN_PARTS_MAX ? &parts->list[answer->part] : NULL;
+
+    if (!part || part->state != CAIRN_PART_REBUILDING || part->request == 0 ||
+        answer->request != part->request || !generation_is(part->generation, answer->generation))
+        return NULL;
+    return part;
+}
+
+/* Drops a part that cannot be written here. */
+static void
+give_up(struct env *env, struct repair *repair, struct parts *parts, struct part *part,
+        cairn_err err)
+{
+    uint32_t member = part->member;
+
+    part_drop(env, parts, part, false);
+    if (repair->active)
+        repair_fail(env, repair, member, err, false);
+}
+
+void
+repair_opened(struct env *env, struct repair *repair, struct parts *parts,
+              const struct cairn_event_answer *answer)
+{
+    struct part *part = answered(parts, answer);
+
+    if (!part || part->mending.memory_ready)
+        return;
+    if (answer->err) {
+        give_up(env, repair, parts, part, CAIRN_NOMEM);
+        return;
+    }
+    part->mending.memory_ready = true;
+    part->request = 0;
+    if (repair->active && generation_is(part->generation, repair->generation))
+        target_run(env, repair, parts, part);
+}
+
+void
+repair_finished(struct env *env, struct repair *repair, struct parts *parts,
+                const struct cairn_event_answer *answer)
+{
+    struct part *part = answered(parts, answer);
+    cairn_err err = answer->err;
+
+    if (!part || !part->mending.memory_ready)
+        return;
+    if (!err)
+        err = part_keep_parity_crcs(part, answer->crcs, answer->count);
+    if (!err)
+        err = part_complete(env, parts, part);
+    if (err) { /* its bytes are not what was written: all of it is written again */
+        give_up(env, repair, parts, part, err == CAIRN_CORRUPT ? CAIRN_AGAIN : err);
+        return;
+    }
+    free(part->mending.missing);
+    part->mending.missing = NULL;
+    if (repair->active && generation_is(part->generation, repair->generation))
+        repair_report(env, repair, part);
+}
+
+/* ---- seals and blocks ---- */
+
+/* The part of this repair that a member of its group is sent something for. */
+static struct part *
+part_for(const struct repair *repair, struct parts *parts, struct cairn_generation_id generation,
+         uint32_t member, uint64_t attempt)
+{
+    if (attempt != repair->attempt || !generation_is(generation, repair->generation))
+        return NULL;
+    return parts_find(parts, generation, member);
+}
+
+void
+target_seal(struct env *env, struct repair *repair, struct parts *parts,
+            const struct cairn_message *message)
+{
+    const struct cairn_message_seal *piece = &message->as.seal;
+    struct part *part =
+        part_for(repair, parts, piece->generation, piece->for_member, piece->attempt);
+    bool had_all, damaged;
+
+    if (!part || (part->state != CAIRN_PART_REBUILDING && part->state != CAIRN_PART_COMPLETE) ||
+        piece->member >= part->roster->member_count ||
+        part->roster->members[piece->member].group != part->roster->members[part->member].group)
+        return;
+    had_all = has_all_seals(part);
+    (void)save_take_seal(env, part, message, &damaged);
+    if (!had_all && has_all_seals(part))
+        target_run(env, repair, parts, part);
+}
+
+/* What a damaged parity block was is known, so it is compared; a lost part's is not. */
+static bool
+equals_parity(const struct part *part, uint32_t slot, const struct cairn_message *message)
+{
+    struct cairn_reader reader;
+
+    cairn_reader_init(&reader, message->bytes, message->bytes_len);
+    for (uint32_t i = 0; part->parity_crcs[slot] && i < message->as.write.count; i++)
+        if (cairn_read_u64(&reader) != part->parity_crcs[slot][message->as.write.first_block + i])
+            return false;
+    return true;
+}
+
+enum where { WHERE_NOWHERE, WHERE_WRONG, WHERE_RIGHT };
+
+/* Where the blocks of a WRITE belong, among the data blocks and then the parity (*slot), and
+ * whether they have the checksums that are known. */
+static enum where
+locate(const struct part *part, const struct cairn_message *message, uint32_t *slot, uint64_t *at)
+{
+    const struct cairn_message_write *write = &message->as.write;
+    uint64_t limit;
+    bool equal;
+
+    if (write->stripe >= part->geometry.n || write->count == 0 ||
+        message->bytes_len != 8 * write->count)
+        return WHERE_NOWHERE;
+    *slot = cairn_stripe_parity_row(&part->geometry, write->stripe, part->position);
+    if (write->area == CAIRN_AREA_PARITY && *slot == CAIRN_STRIPE_NONE)
+        return WHERE_NOWHERE;
+    limit = write->area == CAIRN_AREA_DATA ? part->stripes.shard_blocks[part->position]
+                                           : part_slot_blocks(part, *slot);
+    if (write->first_block > limit || write->count > limit - write->first_block)
+        return WHERE_NOWHERE;
+    if (write->area == CAIRN_AREA_DATA) {
+        *at = write->first_block;
+        *slot = 0;
+        equal = seal_matches(&part->seals[part->position], write->first_block, write->count,
+                             message->bytes);
+    } else {
+        *at = part_parity_start(part, *slot) + write->first_block;
+        equal = equals_parity(part, *slot, message);
+    }
+    return equal ? WHERE_RIGHT : WHERE_WRONG;
+}
+
+/* Takes blocks off the missing ones; true if it is time to report. */
+static bool
+note_written(struct part *part, uint64_t at, uint32_t count)
+{
+    struct mending *mending = &part->mending;
+    uint64_t total = mending->missing_count + mending->written_blocks;
+    uint64_t before = mending->written_blocks;
+
+    for (uint64_t block = at; block < at + count; block++) {
+        if (!cairn_bitset_has(mending->missing, (uint32_t)block))
+            continue;
+        mending->missing[block / 64] &= ~(UINT64_C(1) << (block % 64));
+        mending->missing_count--;
+        mending->written_blocks++;
+    }
+    return mending->missing_count > 0 &&
+           REPORTS * mending->written_blocks / total > REPORTS * before / total;
+}
+
+/* All damaged blocks of a complete part are good again. */
+static void
+mended(struct env *env, struct repair *repair, struct part *part)
+{
+    free(part->mending.missing);
+    free(part->checked.bad);
+    part->mending.missing = NULL;
+    part->checked.bad = NULL;
+    part->checked.bad_count = 0;
+    repair_report(env, repair, part);
+}
+
+void
+target_write(struct env *env, struct repair *repair, struct parts *parts,
+             const struct cairn_message *message, bool payload_ok)
+{
+    const struct cairn_message_write *write = &message->as.write;
+    struct part *part = part_for(repair, parts, write->generation, write->member, write->attempt);
+    struct cairn_message answer = env_message(env, CAIRN_MSG_WRITTEN, repair->epoch);
+    bool unverified = CAIRN_PLANTED(env, BUG_REBUILD_UNVERIFIED);
+    struct cairn_action *action;
+    enum where where;
+    uint32_t slot;
+    uint64_t at;
+
+    answer.as.written =
+        (struct cairn_message_written){.request = write->request, .position = write->position};
+    if (part && part->state == CAIRN_PART_COMPLETE && !part->mending.missing) {
+        env_send(env, message->from, &answer); /* a repeat of what is done */
+        return;
+    }
+    if (!part || !takes_blocks(part))
+        return; /* ask_for_blocks comes */
+    where = locate(part, message, &slot, &at);
+    if (where == WHERE_NOWHERE)
+        return;
+    if (!payload_ok && !unverified) {
+        answer.as.written.again = 1;
+        env_send(env, message->from, &answer);
+        return;
+    }
+    if (where == WHERE_WRONG && !unverified) {
+        CAIRN_LOG_AT(ERROR, "repair: wrong bytes from agent %u for member %u step=%" PRIu64,
+                     message->from, part->member, part->generation.step);
+        repair_fail(env, repair, part->member, CAIRN_CORRUPT, false);
+        return;
+    }
+    action = env_act(env, CAIRN_ACTION_WRITE);
+    if (!action)
+        return;
+    action->as.place = (struct cairn_action_place){.part = part_index(parts, part),
+                                                   .area = write->area,
+                                                   .row = slot,
+                                                   .first_block = write->first_block,
+                                                   .count = write->count};
+    part->progress_ns = env->now_ns;
+    if (note_written(part, at, write->count))
+        repair_report(env, repair, part);
+    env_send(env, message->from, &answer);
+    if (part->mending.missing_count > 0)
+        return;
+    if (part->state == CAIRN_PART_COMPLETE)
+        mended(env, repair, part);
+    else
+        finish_when_written(env, parts, part);
+}

@@ -1,0 +1,459 @@
+/*
+ * agent/core/repair/worker.c - taking part in a repair as worker: reads the sources of its items,
+ * decodes, writes, pushes seals; see repair.h.
+ *
+ * An item is READ from its holders, decoded, and written to its targets until each has answered.
+ * Its scratch is used again only when the answer to its DECODE has come, even if the repair has
+ * ended meanwhile.
+ */
+#include "agent/core/repair/repair.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static uint64_t
+bit(uint32_t position)
+{
+    return UINT64_C(1) << position;
+}
+
+static const struct cairn_roster_group *
+group_of(const struct repair *repair, const struct parts *parts, const struct repair_worker *worker)
+{
+    return cairn_roster_group_of(repair->plan.roster, parts->list[worker->part].member);
+}
+
+/* What of the group is intact and what is to be rebuilt; `lowest` is the first intact position. */
+static struct cairn_repair_request
+group_request(const struct plan *plan, uint32_t group_index, struct repair_worker *worker,
+              uint32_t *lowest)
+{
+    const struct cairn_roster_group *group = &plan->roster->groups[group_index];
+    struct cairn_repair_request request = {.stripes = &worker->stripes, .bad = worker->bad};
+
+    *lowest = UINT32_MAX;
+    for (uint32_t p = 0; p < group->count; p++) {
+        uint32_t member = group->members[p];
+
+        if (plan->holders[member] != UINT32_MAX) {
+            request.intact |= bit(p);
+            *lowest = *lowest == UINT32_MAX ? p : *lowest;
+        } else if (plan->targets[member] != UINT32_MAX) {
+            request.rebuild_data |= bit(p);
+            request.rebuild_parity |= bit(p);
+        }
+    }
+    for (uint32_t i = 0; i < plan->bad_count; i++) {
+        const struct cairn_roster_member *of = &plan->roster->members[plan->bad[i].position];
+
+        if (of->group != group_index)
+            continue;
+        worker->bad[request.bad_count] = plan->bad[i];
+        worker->bad[request.bad_count++].position = of->position;
+    }
+    return request;
+}
+
+cairn_err
+worker_add(struct env *env, struct repair *repair, struct parts *parts, struct part *part)
+{
+    const struct plan *plan = &repair->plan;
+    struct repair_worker *worker = &repair->workers[repair->worker_count];
+    uint32_t group_index = plan->roster->members[part->member].group;
+    const struct cairn_roster_group *group = &plan->roster->groups[group_index];
+    const struct cairn_roster_group *known = cairn_roster_group_of(part->roster, part->member);
+    struct cairn_repair_request request;
+    uint32_t lowest;
+    cairn_err err;
+
+    (void)env;
+    if (!part_lengths(part) || group->count != known->count || group->parity != known->parity ||
+        memcmp(group->members, known->members, group->count * sizeof *group->members) != 0)
+        return CAIRN_CORRUPT; /* another roster than that of the generation */
+    memset(worker, 0, sizeof *worker);
+    worker->part = part_index(parts, part);
+    worker->stripes = part->stripes;
+    worker->bad = calloc(plan->bad_count + (size_t)1, sizeof *worker->bad);
+    if (!worker->bad)
+        return CAIRN_NOMEM;
+    repair->worker_count++;
+    part->working = true;
+    request = group_request(plan, group_index, worker, &lowest);
+    err = cairn_repair_init(&request, NULL, NULL, &worker->schedule);
+    if (err)
+        return err;
+    if (lowest == part->position) {
+        worker->pushes = calloc((size_t)group->count * group->count, sizeof *worker->pushes);
+        if (!worker->pushes)
+            return CAIRN_NOMEM;
+    }
+    return CAIRN_OK;
+}
+
+static void
+release(struct env *env, struct repair *repair, uint32_t index)
+{
+    struct cairn_action *action = env_act(env, CAIRN_ACTION_RELEASE);
+
+    if (action)
+        action->as.decode.item = index;
+    repair->items[index].used = false;
+}
+
+void
+worker_stop(struct env *env, struct repair *repair)
+{
+    for (uint32_t i = 0; i < REPAIR_ITEMS_MAX; i++)
+        if (repair->items[i].used)
+            release(env, repair, i);
+    for (uint32_t w = 0; w < repair->worker_count; w++) {
+        free(repair->workers[w].bad);
+        free(repair->workers[w].pushes);
+    }
+    memset(repair->workers, 0, sizeof repair->workers);
+    repair->worker_count = 0;
+}
+
+/* ---- seals ---- */
+
+static void
+push_seals(struct env *env, struct repair *repair, const struct parts *parts,
+           struct repair_worker *worker, uint32_t target)
+{
+    const struct plan *plan = &repair->plan;
+    const struct cairn_roster_group *group = group_of(repair, parts, worker);
+    struct cairn_message message = env_message(env, CAIRN_MSG_SEAL, repair->epoch);
+    uint32_t member = group->members[target];
+
+    if (!worker->pushes || plan->targets[member] == UINT32_MAX ||
+        plan->holders[member] != UINT32_MAX)
+        return;
+    for (uint32_t p = 0; p < group->count; p++) {
+        message.as.seal = (struct cairn_message_seal){.generation = repair->generation,
+                                                      .member = group->members[p],
+                                                      .for_member = member,
+                                                      .attempt = repair->attempt};
+        save_send_seal(env, plan->targets[member], message, &parts->list[worker->part].seals[p],
+                       &worker->pushes[target * group->count + p]);
+    }
+}
+
+void
+worker_received(struct env *env, struct repair *repair, const struct parts *parts,
+                const struct cairn_message *message)
+{
+    const struct cairn_message_received *received = &message->as.received;
+    const struct plan *plan = &repair->plan;
+    uint32_t count = plan->roster->member_count;
+
+    if (received->attempt != repair->attempt || received->row != CAIRN_ROW_SEAL ||
+        !generation_is(received->generation, repair->generation) || received->member >= count ||
+        received->for_member >= count || plan->targets[received->for_member] != message->from)
+        return;
+    for (uint32_t w = 0; w < repair->worker_count; w++) {
+        struct repair_worker *worker = &repair->workers[w];
+        const struct part *part = &parts->list[worker->part];
+        const struct cairn_roster_member *seal = &plan->roster->members[received->member];
+        const struct cairn_roster_member *target = &plan->roster->members[received->for_member];
+
+        if (!worker->pushes || seal->group != plan->roster->members[part->member].group ||
+            target->group != seal->group || received->count > part->seals[seal->position].len)
+            continue;
+        flow_received(&worker->pushes[target->position * part->geometry.n + seal->position],
+                      received->count, received->again);
+        push_seals(env, repair, parts, worker, target->position);
+    }
+}
+
+/* ---- items ---- */
+
+/* A position's blocks of an item: which area, and where. */
+static struct cairn_message_read
+blocks_of(const struct repair *repair, const struct parts *parts, const struct repair_item *item,
+          uint32_t position)
+{
+    const struct repair_worker *worker = &repair->workers[item->worker];
+    uint64_t first;
+    enum cairn_area area =
+        cairn_stripes_area(&worker->stripes, item->plan.stripe, position, &first);
+
+    return (struct cairn_message_read){.request = item->request,
+                                       .generation = repair->generation,
+                                       .member = group_of(repair, parts, worker)->members[position],
+                                       .area = area,
+                                       .stripe = item->plan.stripe,
+                                       .position = position,
+                                       .first_block = area == CAIRN_AREA_DATA
+                                                          ? first + item->plan.line_first
+                                                          : item->plan.line_first,
+                                       .count = item->plan.line_count};
+}
+
+static void
+send_read(struct env *env, const struct repair *repair, const struct parts *parts,
+          const struct repair_item *item, uint32_t position)
+{
+    struct cairn_message message = env_message(env, CAIRN_MSG_READ, repair->epoch);
+
+    message.as.read = blocks_of(repair, parts, item, position);
+    env_send(env, repair->plan.holders[message.as.read.member], &message);
+}
+
+static void
+send_write(struct env *env, const struct repair *repair, const struct parts *parts, uint32_t index,
+           uint32_t position)
+{
+    const struct repair_item *item = &repair->items[index];
+    const struct repair_worker *worker = &repair->workers[item->worker];
+    struct cairn_message message = env_message(env, CAIRN_MSG_WRITE, repair->epoch);
+    struct cairn_message_read read = blocks_of(repair, parts, item, position);
+    struct cairn_blocks blocks = {
+        .count = read.count,
+        .area = CAIRN_AREA_SCRATCH,
+        .item = index,
+        .shard = cairn_stripe_shard(&worker->stripes.geometry, item->plan.stripe, position)};
+
+    message.as.write = (struct cairn_message_write){.request = read.request,
+                                                    .generation = read.generation,
+                                                    .member = read.member,
+                                                    .area = read.area,
+                                                    .stripe = read.stripe,
+                                                    .position = read.position,
+                                                    .first_block = read.first_block,
+                                                    .count = read.count,
+                                                    .attempt = repair->attempt};
+    env_send_blocks(env, repair->plan.targets[read.member], &message, &blocks);
+}
+
+static void
+decode_when_staged(struct env *env, struct repair *repair, uint32_t index)
+{
+    struct repair_item *item = &repair->items[index];
+    const struct cairn_geometry *geometry = &repair->workers[item->worker].stripes.geometry;
+    struct cairn_action *action;
+
+    if (item->needed != 0 || item->decoding)
+        return;
+    item->decoding = true;
+    repair->decoding[index] = true;
+    action = env_act(env, CAIRN_ACTION_DECODE);
+    if (action)
+        action->as.decode = (struct cairn_action_decode){
+            .item = index,
+            .request = item->request,
+            .lost = cairn_stripe_shards_of(geometry, item->plan.stripe, item->plan.rebuild),
+            .sources = cairn_stripe_shards_of(geometry, item->plan.stripe, item->plan.sources),
+            .data_shards = geometry->k,
+            .parity_shards = geometry->m,
+            .count = item->plan.line_count};
+}
+
+static void
+begin_item(struct env *env, struct repair *repair, const struct parts *parts, uint32_t index,
+           uint32_t worker, const struct cairn_repair_item *plan)
+{
+    struct repair_item *item = &repair->items[index];
+
+    *item = (struct repair_item){.used = true,
+                                 .worker = worker,
+                                 .request = env_request(env),
+                                 .plan = *plan,
+                                 .needed = plan->reads, /* the own part's too: all are compared with
+                                                         * their checksums on the way */
+                                 .unwritten = plan->rebuild};
+    for (uint32_t p = 0; p < CAIRN_SHARDS_MAX; p++)
+        if (item->needed & bit(p))
+            send_read(env, repair, parts, item, p);
+    decode_when_staged(env, repair, index);
+}
+
+/* The next item of a worker's schedule that is its own; false: there is none left. */
+static bool
+next_item(struct repair_worker *worker, uint32_t position, struct cairn_repair_item *out)
+{
+    while (!worker->exhausted) {
+        if (!cairn_repair_next(&worker->schedule, out))
+            worker->exhausted = true;
+        else if (out->worker == position)
+            return true;
+    }
+    return false;
+}
+
+static void
+fill_items(struct env *env, struct repair *repair, const struct parts *parts)
+{
+    for (uint32_t i = 0; i < REPAIR_ITEMS_MAX && !repair->failed; i++)
+        for (uint32_t w = 0; w < repair->worker_count; w++) {
+            struct repair_worker *worker = &repair->workers[w];
+            struct cairn_repair_item item;
+
+            if (repair->items[i].used || repair->decoding[i])
+                break;
+            if (next_item(worker, parts->list[worker->part].position, &item))
+                begin_item(env, repair, parts, i, w, &item);
+        }
+}
+
+void
+worker_run(struct env *env, struct repair *repair, const struct parts *parts)
+{
+    for (uint32_t w = 0; w < repair->worker_count; w++)
+        for (uint32_t t = 0; t < repair->workers[w].stripes.geometry.n; t++)
+            push_seals(env, repair, parts, &repair->workers[w], t);
+    fill_items(env, repair, parts);
+}
+
+static struct repair_item *
+find_item(struct repair *repair, uint64_t request)
+{
+    for (uint32_t i = 0; i < REPAIR_ITEMS_MAX; i++)
+        if (repair->items[i].used && repair->items[i].request == request)
+            return &repair->items[i];
+    return NULL;
+}
+
+/* Something arrived damaged and is sent again, unless it happens again and again: then it is
+ * damaged where it lies, and its holder must look again. */
+static bool
+may_try_again(struct env *env, struct repair *repair, struct repair_item *item, uint32_t member)
+{
+    if (++item->refused < CORRUPT_DATA_MAX)
+        return true;
+    repair_fail(env, repair, member, CAIRN_AGAIN, false);
+    return false;
+}
+
+void
+worker_blocks(struct env *env, struct repair *repair, const struct parts *parts,
+              const struct cairn_message *message, bool payload_ok)
+{
+    const struct cairn_message_blocks *blocks = &message->as.blocks;
+    struct repair_item *item = find_item(repair, blocks->request);
+    struct cairn_message_read asked;
+    const struct part *part;
+    struct cairn_action *action;
+
+    if (!item || blocks->position >= CAIRN_SHARDS_MAX || !(item->needed & bit(blocks->position)))
+        return;
+    asked = blocks_of(repair, parts, item, blocks->position);
+    if (message->from != repair->plan.holders[asked.member])
+        return;
+    if (blocks->err || blocks->count != asked.count || blocks->area != asked.area ||
+        blocks->first_block != asked.first_block || message->bytes_len != 8 * asked.count) {
+        repair_fail(env, repair, asked.member, CAIRN_AGAIN, false); /* the plan is out of date */
+        return;
+    }
+    part = &parts->list[repair->workers[item->worker].part];
+    if ((!payload_ok || (asked.area == CAIRN_AREA_DATA &&
+                         !seal_matches(&part->seals[blocks->position], asked.first_block,
+                                       asked.count, message->bytes))) &&
+        !CAIRN_PLANTED(env, BUG_REBUILD_UNVERIFIED)) {
+        if (may_try_again(env, repair, item, asked.member))
+            send_read(env, repair, parts, item, blocks->position);
+        return;
+    }
+    item->refused = 0;
+    action = env_act(env, CAIRN_ACTION_STAGE);
+    if (action)
+        action->as.place = (struct cairn_action_place){
+            .item = (uint32_t)(item - repair->items),
+            .source = cairn_stripe_shard(&part->geometry, item->plan.stripe, blocks->position),
+            .count = asked.count};
+    item->needed &= ~bit(blocks->position);
+    decode_when_staged(env, repair, (uint32_t)(item - repair->items));
+}
+
+void
+repair_decoded(struct env *env, struct repair *repair, struct parts *parts,
+               const struct cairn_event_decoded *decoded)
+{
+    uint32_t index = decoded->item;
+    struct repair_item *item = index < REPAIR_ITEMS_MAX ? &repair->items[index] : NULL;
+
+    if (!item)
+        return;
+    repair->decoding[index] = false;
+    if (item->used && item->decoding && !item->decoded && item->request == decoded->request) {
+        item->decoded = true;
+        for (uint32_t p = 0; p < CAIRN_SHARDS_MAX; p++)
+            if (item->unwritten & bit(p))
+                send_write(env, repair, parts, index, p);
+    } else if (repair->active) {
+        fill_items(env, repair, parts); /* its item is gone, its scratch is free now */
+    }
+}
+
+/* Sends the decoded blocks that an agent has not answered. */
+static void
+write_again(struct env *env, const struct repair *repair, const struct parts *parts, uint32_t agent)
+{
+    for (uint32_t i = 0; i < REPAIR_ITEMS_MAX; i++) {
+        const struct repair_item *item = &repair->items[i];
+
+        for (uint32_t p = 0; item->used && item->decoded && p < CAIRN_SHARDS_MAX; p++)
+            if ((item->unwritten & bit(p)) &&
+                repair->plan.targets[blocks_of(repair, parts, item, p).member] == agent)
+                send_write(env, repair, parts, i, p);
+    }
+}
+
+void
+worker_written(struct env *env, struct repair *repair, const struct parts *parts,
+               const struct cairn_message *message)
+{
+    const struct cairn_message_written *written = &message->as.written;
+    struct repair_item *item = find_item(repair, written->request);
+    uint32_t index = (uint32_t)(item ? item - repair->items : 0);
+    uint32_t member;
+
+    if (written->request == 0 && written->again)
+        write_again(env, repair, parts, message->from);
+    if (!item || !item->decoded || written->position >= CAIRN_SHARDS_MAX ||
+        !(item->unwritten & bit(written->position)))
+        return;
+    member = blocks_of(repair, parts, item, written->position).member;
+    if (repair->plan.targets[member] != message->from)
+        return;
+    if (written->again) {
+        if (may_try_again(env, repair, item, member))
+            send_write(env, repair, parts, index, written->position);
+        return;
+    }
+    item->unwritten &= ~bit(written->position);
+    if (item->unwritten)
+        return;
+    release(env, repair, index);
+    fill_items(env, repair, parts);
+}
+
+void
+worker_peer_up(struct env *env, struct repair *repair, const struct parts *parts, uint32_t agent)
+{
+    const struct plan *plan = &repair->plan;
+
+    for (uint32_t i = 0; i < REPAIR_ITEMS_MAX; i++) {
+        const struct repair_item *item = &repair->items[i];
+
+        for (uint32_t p = 0; item->used && p < CAIRN_SHARDS_MAX; p++)
+            if ((item->needed & bit(p)) &&
+                plan->holders[blocks_of(repair, parts, item, p).member] == agent)
+                send_read(env, repair, parts, item, p);
+    }
+    write_again(env, repair, parts, agent);
+    for (uint32_t w = 0; w < repair->worker_count; w++) {
+        struct repair_worker *worker = &repair->workers[w];
+        const struct cairn_roster_group *group = group_of(repair, parts, worker);
+
+        for (uint32_t t = 0; worker->pushes && t < group->count; t++) {
+            if (plan->targets[group->members[t]] != agent)
+                continue;
+            for (uint32_t p = 0; p < group->count; p++) {
+                struct flow *flow = &worker->pushes[t * group->count + p];
+
+                flow->next = flow->acked;
+            }
+            push_seals(env, repair, parts, worker, t);
+        }
+    }
+}

@@ -1,0 +1,276 @@
+/* agent/core/restore/choose.c - see choose.h. */
+#include "agent/core/restore/choose.h"
+
+#include "agent/core/epoch/record.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { CONSIDERED_MAX = 32 };
+
+/* A generation of which somebody holds a part. */
+struct candidate {
+    struct cairn_generation_id generation;
+    struct cairn_roster *roster; /* borrowed from an inventory */
+};
+
+struct listing {
+    const struct inventory *inventories;
+    uint32_t agent_count;
+    struct candidate list[CONSIDERED_MAX + 1]; /* newest first */
+    uint32_t count;
+    char *text;
+    size_t text_bytes;
+    size_t text_used;
+};
+
+__attribute__((format(printf, 2, 3))) static void
+explain(struct listing *listing, const char *format, ...)
+{
+    __builtin_va_list arguments;
+    int len;
+
+    if (listing->text_used >= listing->text_bytes)
+        return;
+    __builtin_va_start(arguments, format);
+    len = vsnprintf(listing->text + listing->text_used, listing->text_bytes - listing->text_used,
+                    format, arguments);
+    __builtin_va_end(arguments);
+    if (len > 0)
+        listing->text_used += (size_t)len;
+}
+
+static void
+name_generation(struct listing *listing, struct cairn_generation_id generation)
+{
+    explain(listing, "epoch %" PRIu64 " step %" PRIu64 ": ",
+            generation.epoch >> EPOCH_CLAIMANT_BITS, generation.step);
+}
+
+uint32_t
+choose_holder(const struct inventory *inventories, uint32_t agent_count,
+              struct cairn_generation_id generation, uint32_t member)
+{
+    uint32_t best = UINT32_MAX, best_merit = 0;
+
+    for (uint32_t a = 0; a < agent_count; a++) {
+        const struct inventory_part *part = inventory_find(&inventories[a], generation, member);
+        uint32_t merit;
+
+        if (!part || part->bad_count > BAD_BLOCKS_MAX)
+            continue;
+        merit =
+            (part->roster->members[member].agent == a ? 2u : 1u) + (part->bad_count == 0 ? 2u : 0u);
+        if (merit > best_merit) {
+            best = a;
+            best_merit = merit;
+        }
+    }
+    return best;
+}
+
+struct cairn_generation_id
+choose_spilled(const struct inventory *inventories, uint32_t agent_count)
+{
+    struct cairn_generation_id newest = {0};
+
+    for (uint32_t a = 0; a < agent_count; a++)
+        if (inventories[a].known && generation_later(inventories[a].self.spilled, newest))
+            newest = inventories[a].self.spilled;
+    return newest;
+}
+
+static void
+list_generations(struct listing *listing)
+{
+    for (uint32_t a = 0; a < listing->agent_count; a++)
+        for (uint32_t i = 0; i < listing->inventories[a].part_count; i++) {
+            const struct inventory_part *part = &listing->inventories[a].parts[i];
+            uint32_t at = 0;
+
+            while (at < listing->count &&
+                   generation_later(listing->list[at].generation, part->generation))
+                at++;
+            if (at == CONSIDERED_MAX ||
+                (at < listing->count &&
+                 generation_is(listing->list[at].generation, part->generation)))
+                continue;
+            memmove(&listing->list[at + 1], &listing->list[at],
+                    (listing->count - at) * sizeof listing->list[0]);
+            listing->list[at] = (struct candidate){part->generation, part->roster};
+            listing->count += listing->count < CONSIDERED_MAX;
+        }
+}
+
+/* Counts the lost members. False if a group lacks parts; explains which. */
+static bool
+is_restorable(struct listing *listing, const struct candidate *candidate, uint32_t *lost_members)
+{
+    const struct cairn_roster *roster = candidate->roster;
+    bool enough = true;
+
+    *lost_members = 0;
+    for (uint32_t g = 0; g < roster->group_count; g++) {
+        const struct cairn_roster_group *group = &roster->groups[g];
+        uint32_t missing = 0;
+        char nodes[160] = "";
+        size_t used = 0;
+
+        for (uint32_t p = 0; p < group->count; p++) {
+            uint32_t member = group->members[p];
+
+            if (choose_holder(listing->inventories, listing->agent_count, candidate->generation,
+                              member) != UINT32_MAX)
+                continue;
+            missing++;
+            if (used < sizeof nodes - 16)
+                used += (size_t)snprintf(nodes + used, sizeof nodes - used, "%s%u",
+                                         used ? ", " : "", roster->members[member].agent);
+        }
+        *lost_members += missing;
+        if (missing <= group->parity)
+            continue;
+        if (enough) {
+            name_generation(listing, candidate->generation);
+            explain(listing, "not restorable:");
+        }
+        explain(listing, "%s group %u has lost %u of its %u nodes (%s) and survives %u",
+                enough ? "" : ";", g, missing, group->count, nodes, group->parity);
+        enough = false;
+    }
+    if (!enough)
+        explain(listing, "\n");
+    return enough;
+}
+
+/*
+ * True if it is proved that the generation was not committed: a commit needs a complete part of
+ * every member, and a member that is still in the generation's epoch, has forgotten nothing and
+ * knows of no later commit would still have its part (R2, R3).
+ */
+static bool
+never_committed(const struct listing *listing, const struct candidate *candidate)
+{
+    for (uint32_t m = 0; m < candidate->roster->member_count; m++) {
+        uint32_t agent = candidate->roster->members[m].agent;
+        const struct inventory *inventory;
+
+        if (agent >= listing->agent_count)
+            continue;
+        inventory = &listing->inventories[agent];
+        if (inventory->known && !inventory->self.blank &&
+            inventory->self.active == candidate->generation.epoch &&
+            generation_later(candidate->generation, inventory->self.ready) &&
+            generation_later(candidate->generation, inventory->self.committed) &&
+            !inventory_find(inventory, candidate->generation, m))
+            return true;
+    }
+    return false;
+}
+
+static bool
+is_excluded(const struct choice *choice, struct cairn_generation_id generation)
+{
+    for (uint32_t i = 0; i < choice->excluded_count; i++)
+        if (generation_is(choice->excluded[i], generation))
+            return true;
+    return false;
+}
+
+/* A spilled generation keeps its epoch and step only. */
+static bool
+is_older(struct cairn_generation_id a, struct cairn_generation_id b)
+{
+    return a.epoch != b.epoch ? a.epoch < b.epoch : a.step < b.step;
+}
+
+/* Whether some agent knows that a generation later than the choice was committed. */
+static bool
+passes_known_commit(const struct listing *listing, const struct choice *choice)
+{
+    for (uint32_t a = 0; a < listing->agent_count; a++) {
+        const struct inventory_self *self = &listing->inventories[a].self;
+
+        if (listing->inventories[a].known &&
+            (choice->from_files ? is_older(choice->generation, self->ready) ||
+                                      is_older(choice->generation, self->committed)
+                                : generation_later(self->ready, choice->generation) ||
+                                      generation_later(self->committed, choice->generation)))
+            return true;
+    }
+    return false;
+}
+
+void
+choice_clear(struct choice *choice)
+{
+    cairn_roster_drop(choice->roster);
+    choice->roster = NULL;
+    choice->err = CAIRN_LOST;
+    choice->from_files = false;
+    choice->generation = (struct cairn_generation_id){0};
+    choice->lost_members = 0;
+    choice->goes_back = false;
+}
+
+static void
+choose_from_memory(struct listing *listing, struct cairn_generation_id spilled, struct choice *out)
+{
+    for (uint32_t i = 0; i < listing->count; i++) {
+        const struct candidate *candidate = &listing->list[i];
+        bool excluded = is_excluded(out, candidate->generation);
+        uint32_t lost_members;
+
+        if (is_older(candidate->generation, spilled))
+            return;
+        if (excluded) {
+            name_generation(listing, candidate->generation);
+            explain(listing, "not restorable: damaged beyond repair\n");
+        }
+        if (excluded || !is_restorable(listing, candidate, &lost_members)) {
+            out->goes_back |= !never_committed(listing, candidate);
+            continue;
+        }
+        out->err = CAIRN_OK;
+        out->generation = candidate->generation;
+        out->roster = cairn_roster_hold(candidate->roster);
+        out->lost_members = lost_members;
+        name_generation(listing, candidate->generation);
+        if (lost_members)
+            explain(listing, "chosen as the newest; rebuild the parts of %u of %u members\n",
+                    lost_members, out->roster->member_count);
+        else
+            explain(listing, "chosen as the newest; all %u members' parts are in memory\n",
+                    out->roster->member_count);
+        return;
+    }
+}
+
+void
+choose_generation(const struct inventory *inventories, uint32_t agent_count,
+                  struct cairn_generation_id spilled, struct choice *out, char *text,
+                  size_t text_bytes)
+{
+    struct listing listing = {.inventories = inventories,
+                              .agent_count = agent_count,
+                              .text = text,
+                              .text_bytes = text_bytes};
+
+    text[0] = '\0';
+    choice_clear(out);
+    list_generations(&listing);
+    choose_from_memory(&listing, spilled, out);
+    if (out->err && spilled.step != 0) {
+        out->err = CAIRN_OK;
+        out->from_files = true;
+        out->generation = spilled;
+        name_generation(&listing, spilled);
+        explain(&listing, "chosen from the spilled checkpoint\n");
+    }
+    if (out->err && listing.count > 0)
+        explain(&listing, "no spilled generation is known\n");
+    else if (out->err)
+        explain(&listing, "no agent that answered holds a generation, and none was spilled\n");
+    out->goes_back |= passes_known_commit(&listing, out);
+}

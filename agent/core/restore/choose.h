@@ -1,0 +1,45 @@
+/*
+ * agent/core/restore/choose.h - which generation is restored, and why the newer ones are not. Pure.
+ *
+ * The rule: take the newest generation of which every group has k complete parts. A part is
+ * complete only with the seals of its whole group, so such a generation is one consistent step of
+ * one run, whether or not anyone knew that it was committed. A spilled generation is taken if it
+ * is newer.
+ */
+#ifndef CAIRN_AGENT_CORE_RESTORE_CHOOSE_H
+#define CAIRN_AGENT_CORE_RESTORE_CHOOSE_H
+
+#include "agent/core/restore/inventory.h"
+
+enum { EXCLUDED_MAX = 4 };
+
+struct choice {
+    cairn_err err;   /* LOST: there is nothing to restore */
+    bool from_files; /* it lies in the spill directory, not in memory */
+    struct cairn_generation_id generation;
+    struct cairn_roster *roster; /* of `generation`, owned; NULL: not in memory */
+    uint32_t lost_members;       /* whose parts must be rebuilt */
+    bool goes_back; /* a newer generation may have been committed, and cannot be restored now */
+    struct cairn_generation_id excluded[EXCLUDED_MAX]; /* in: proved to be damaged beyond repair */
+    uint32_t excluded_count;
+};
+
+/* Forgets the choice, and keeps what is excluded. */
+void choice_clear(struct choice *choice);
+/*
+ * Chooses from the inventories [agent_count] of the agents that answered. spilled: the newest
+ * generation in files, step 0: none. Writes one line per generation considered to text. Clears *out
+ * first, but for what is excluded.
+ */
+void choose_generation(const struct inventory *inventories, uint32_t agent_count,
+                       struct cairn_generation_id spilled, struct choice *out, char *text,
+                       size_t text_bytes);
+/* The newest generation that any inventory says is spilled. */
+struct cairn_generation_id choose_spilled(const struct inventory *inventories,
+                                          uint32_t agent_count);
+/* Who holds a member's part: undamaged ones first, then the member's own agent. UINT32_MAX:
+ * nobody. */
+uint32_t choose_holder(const struct inventory *inventories, uint32_t agent_count,
+                       struct cairn_generation_id generation, uint32_t member);
+
+#endif

@@ -1,0 +1,57 @@
+/*
+ * agent/core/restore/members.h - who gets what: the targets of a repair, and the members of the
+ * next epoch. Pure.
+ */
+#ifndef CAIRN_AGENT_CORE_RESTORE_MEMBERS_H
+#define CAIRN_AGENT_CORE_RESTORE_MEMBERS_H
+
+#include "agent/core/restore/choose.h"
+#include "agent/core/repair/repair.h"
+
+/*
+ * Plans the repair of a choice that is in memory. A lost part goes to its own agent if that
+ * answered (blank or not), else to a spare, else to the agent that holds least of the group, then
+ * least of all; never to one in no_room (bitset). only_bad: lost parts stay lost, only damaged
+ * blocks are mended. CAIRN_LOST: no agent can take a lost part; CAIRN_NOMEM. The caller ends *out
+ * with plan_fini.
+ */
+CAIRN_MUST_CHECK cairn_err members_plan(const struct cairn_core_options *options,
+                                        const struct inventory *inventories,
+                                        const struct choice *choice, const uint64_t *no_room,
+                                        bool only_bad, struct plan *out);
+/* True if a part or block of the plan has a target. */
+bool members_plan_has_work(const struct plan *plan);
+
+/*
+ * Agents that have trainers and are no members, ascending, to late[agent_count]; returns how many.
+ * 0 unless all members answered and have trainers, and the ranks of members and late agents
+ * together are the job: an epoch that cannot commit helps nobody.
+ */
+uint32_t members_late(const struct cairn_core_options *options, const struct inventory *inventories,
+                      const struct cairn_roster *roster, uint64_t epoch, uint32_t *late);
+
+/* What the next roster is made from. */
+struct members_basis {
+    const struct inventory *inventories;
+    const struct cairn_roster *old; /* NULL: none yet */
+    uint64_t epoch;                 /* of `old` */
+    const struct plan *plan;        /* of what is restored; NULL: nothing in memory */
+    struct cairn_generation_id generation;
+};
+
+/*
+ * The old members in their order, dead ones too, then late agents: trainers go on. CAIRN_NOMEM.
+ * The caller owns a reference to *out. Both write a line to text if the groups survive fewer
+ * losses than configured, else "".
+ */
+CAIRN_MUST_CHECK cairn_err members_same(const struct cairn_core_options *options,
+                                        const struct members_basis *basis,
+                                        struct cairn_roster **out, char *text, size_t text_bytes);
+/* Those that answered: the old members in their order, targets in place of lost ones, then all
+ * others but unused spares. CAIRN_LOST: nobody; CAIRN_NOMEM. */
+CAIRN_MUST_CHECK cairn_err members_answering(const struct cairn_core_options *options,
+                                             const struct members_basis *basis,
+                                             struct cairn_roster **out, char *text,
+                                             size_t text_bytes);
+
+#endif

@@ -1,0 +1,464 @@
+/* agent/core/run/leader.c - see leader.h. */
+#include "agent/core/run/leader.h"
+
+#include "base/log.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    MARGIN_MAX = 64,
+    SHRINK_AFTER = 16, /* commits in a row before the margin shrinks by one */
+    RETRIES_CLOSE = 8, /* aborts in a row before the tries get rarer */
+    RETRY_GAP_LOG2_MAX = 6,
+    CHAIN_MAX = 8 /* agents that wait for each other, followed to the one that all wait for */
+};
+
+cairn_err
+leader_init(struct leader *leader, uint32_t count)
+{
+    leader_end(leader);
+    leader->waiting = calloc(count + 1u, sizeof *leader->waiting);
+    if (leader->waiting && reports_init(&leader->reports, count) == CAIRN_OK)
+        return CAIRN_OK;
+    leader_end(leader);
+    return CAIRN_NOMEM;
+}
+
+void
+leader_end(struct leader *leader)
+{
+    uint64_t counter = leader->counter;
+
+    leader_fini(leader);
+    leader->counter = counter;
+}
+
+void
+leader_fini(struct leader *leader)
+{
+    reports_fini(&leader->reports);
+    audit_fini(&leader->audit);
+    free(leader->waiting);
+    memset(leader, 0, sizeof *leader);
+}
+
+/* ---- the next step ---- */
+
+static uint64_t
+choose_next(const struct env *env, const struct leader *leader, const struct membership *membership)
+{
+    const struct due *due = &leader->due;
+    uint64_t every = env->options->every_steps, gap = 0, first, step, next;
+
+    if (due->aborts_in_row > RETRIES_CLOSE)
+        gap = UINT64_C(1) << min_u64(due->aborts_in_row - RETRIES_CLOSE, RETRY_GAP_LOG2_MAX);
+    first = max_u64(due->passed, leader->decision.committed.step) + 1;
+    if (!CAIRN_PLANTED(env, BUG_CAPTURE_BEHIND))
+        first = max_u64(first, membership->ready.step + 1);
+    step = max_u64(due->begun + due->margin, first) + gap;
+    next = every == 0 ? 0 : (step + every - 1) / every * every;
+    if (due->owed != 0)
+        next = step;
+    /* The step that was asked for is tried itself: it may be the last one. */
+    if (due->asked >= max_u64(due->begun, first))
+        step = due->asked;
+    return due->asked != 0 && (next == 0 || step < next) ? step : next;
+}
+
+/* A new decision: `next` follows from what is known now. */
+static void
+decide(const struct env *env, struct leader *leader, const struct membership *membership)
+{
+    struct cairn_decision *decision = &leader->decision;
+
+    if (!leader->assembled)
+        decision->run = 0;
+    decision->next = leader->assembled ? choose_next(env, leader, membership) : 0;
+    if (decision->next != 0)
+        leader->floor = (struct cairn_generation_id){
+            .epoch = membership->record.epoch, .run = decision->run, .step = decision->next};
+    decision->serial = env->options->incarnation + ++leader->counter;
+    leader->due.since_ns = env->now_ns;
+    memset(leader->waiting, 0, leader->reports.count * sizeof *leader->waiting);
+}
+
+/* ---- assembling a run ---- */
+
+static void
+refuse(const struct env *env, struct leader *leader, const struct membership *membership,
+       const char *text)
+{
+    if (strcmp(leader->refusal, text) == 0)
+        return;
+    snprintf(leader->refusal, sizeof leader->refusal, "%s", text);
+    if (text[0] != '\0')
+        CAIRN_LOG_AT(WARN, "run: not assembled: %s", text);
+    decide(env, leader, membership);
+}
+
+static void
+issue(const struct env *env, struct leader *leader, const struct membership *membership)
+{
+    uint64_t old = leader->decision.run;
+
+    leader->auditing = false;
+    leader->assembled = true;
+    leader->refusal[0] = '\0';
+    leader->decision.run = env->options->incarnation + ++leader->counter;
+    if (CAIRN_PLANTED(env, BUG_RUN_REUSED) && old != 0)
+        leader->decision.run = old;
+    leader->due.begun = leader->due.passed = 0;
+    leader->due.owed = leader->due.aborts_in_row = leader->due.margin = 0;
+    for (uint32_t m = 0; m < leader->reports.count; m++)
+        leader->due.begun = max_u64(leader->due.begun, leader->reports.members[m].begun);
+    decide(env, leader, membership);
+    CAIRN_LOG_AT(INFO, "run: assembled run=%" PRIu64 " next_step=%" PRIu64, leader->decision.run,
+                 leader->decision.next);
+}
+
+/* What all reports together say. */
+struct roll {
+    uint32_t ranks, late_ranks, world;
+    uint64_t launch;
+    uint32_t agent;       /* that said world and launch first */
+    uint32_t other;       /* that says something else; UINT32_MAX: nobody */
+    uint32_t without;     /* a member without ranks; UINT32_MAX: none */
+    uint32_t empty_group; /* a group without ranks; UINT32_MAX: none */
+    uint32_t unheard;     /* a member that has not reported; UINT32_MAX: none */
+};
+
+static void
+add_report(struct roll *roll, const struct cairn_message_report *report)
+{
+    if (report->ranks == 0)
+        return;
+    if ((roll->world && report->world && roll->world != report->world) ||
+        (roll->launch && report->launch && roll->launch != report->launch))
+        roll->other = report->agent;
+    if (!roll->world && !roll->launch)
+        roll->agent = report->agent;
+    roll->world = roll->world ? roll->world : report->world;
+    roll->launch = roll->launch ? roll->launch : report->launch;
+}
+
+static struct roll
+call_roll(const struct leader *leader, const struct cairn_roster *roster)
+{
+    struct roll roll = {.agent = UINT32_MAX,
+                        .other = UINT32_MAX,
+                        .without = UINT32_MAX,
+                        .empty_group = UINT32_MAX,
+                        .unheard = UINT32_MAX};
+
+    for (uint32_t g = 0; g < roster->group_count; g++) {
+        uint32_t ranks = 0;
+
+        for (uint32_t p = 0; p < roster->groups[g].count; p++) {
+            uint32_t m = roster->groups[g].members[p];
+            const struct cairn_message_report *report = &leader->reports.members[m];
+
+            if (!cairn_bitset_has(leader->reports.known, m)) {
+                roll.unheard = roster->members[m].agent;
+                continue;
+            }
+            add_report(&roll, report);
+            ranks += report->ranks;
+            if (report->ranks == 0)
+                roll.without = roster->members[m].agent;
+        }
+        roll.ranks += ranks;
+        if (ranks == 0)
+            roll.empty_group = g;
+    }
+    for (uint32_t i = 0; i < leader->reports.late_count; i++) {
+        const struct cairn_message_report *report = &leader->reports.late[i];
+
+        if (report->registration == 0)
+            continue;
+        add_report(&roll, report);
+        roll.late_ranks += report->ranks;
+    }
+    return roll;
+}
+
+/* Why there can be no run yet; "" if there can. Nothing is written while nobody has trainers. */
+static bool
+may_run(const struct roll *roll, char *text, size_t text_bytes)
+{
+    uint32_t ranks = roll->ranks;
+
+    text[0] = '\0';
+    if (ranks + roll->late_ranks == 0)
+        return false;
+    if (roll->other != UINT32_MAX)
+        snprintf(text, text_bytes,
+                 "trainers of two launches are attached: nodes %u and %u disagree about the launch "
+                 "or the number of ranks; stop one of them",
+                 roll->agent, roll->other);
+    else if (roll->world != 0 && ranks > roll->world)
+        snprintf(text, text_bytes, "%u ranks are attached, the job says it has %u", ranks,
+                 roll->world);
+    if (text[0] != '\0' || roll->unheard != UINT32_MAX)
+        return false;
+    return (roll->world != 0 ? ranks == roll->world : roll->without == UINT32_MAX) &&
+           roll->empty_group == UINT32_MAX;
+}
+
+static enum audit_result
+begin_audit(struct env *env, struct leader *leader, const struct membership *membership,
+            const struct cairn_tiling *tiling)
+{
+    const struct cairn_roster *roster = membership->record.roster;
+    struct audit_layout *layouts = calloc(leader->reports.count + 1u, sizeof *layouts);
+    enum audit_result result;
+
+    if (!layouts) {
+        env->actions->failed = true;
+        return AUDIT_RUNNING;
+    }
+    for (uint32_t m = 0; m < leader->reports.count; m++)
+        layouts[m] = (struct audit_layout){.agent = roster->members[m].agent,
+                                           .digest = leader->reports.members[m].digest};
+    result = CAIRN_PLANTED(env, BUG_LAYOUT_UNSEEN)
+                 ? AUDIT_GOOD
+                 : audit_begin(env, &leader->audit, roster, membership->record.epoch, layouts,
+                               leader->reports.count, membership->self_member, tiling);
+    free(layouts);
+    return result;
+}
+
+static bool
+lists(const struct cairn_message_report *report, struct cairn_generation_id generation)
+{
+    return generation_is(report->complete0, generation) ||
+           generation_is(report->complete1, generation) ||
+           generation_is(report->complete2, generation) ||
+           generation_is(report->complete3, generation);
+}
+
+/*
+ * When all members have begun again, nobody remembers what was committed. Nobody has dropped it
+ * either, so it is on every list; and what is on every list may be committed.
+ */
+static void
+learn_committed(struct leader *leader)
+{
+    const struct cairn_message_report *own = &leader->reports.members[0];
+    const struct cairn_generation_id candidates[] = {own->complete3, own->complete2, own->complete1,
+                                                     own->complete0};
+
+    for (uint32_t i = 0; i < CAIRN_OWN_SLOTS_MAX; i++) {
+        bool everywhere = generation_later(candidates[i], leader->decision.committed) &&
+                          !generation_later(leader->floor, candidates[i]);
+
+        for (uint32_t m = 0; everywhere && m < leader->reports.count; m++)
+            everywhere = lists(&leader->reports.members[m], candidates[i]);
+        if (everywhere)
+            leader->decision.committed = candidates[i];
+    }
+}
+
+static void
+take_result(const struct env *env, struct leader *leader, const struct membership *membership,
+            enum audit_result result)
+{
+    leader->auditing = result == AUDIT_RUNNING;
+    if (result == AUDIT_GOOD)
+        learn_committed(leader);
+    if (result == AUDIT_GOOD)
+        issue(env, leader, membership);
+    else if (result == AUDIT_BAD)
+        refuse(env, leader, membership, audit_text(&leader->audit));
+}
+
+static void
+assemble(struct env *env, struct leader *leader, const struct membership *membership,
+         const struct cairn_tiling *tiling)
+{
+    struct roll roll = call_roll(leader, membership->record.roster);
+    char text[CAIRN_REFUSAL_BYTES];
+    bool may = may_run(&roll, text, sizeof text);
+
+    leader->wants_join =
+        roll.late_ranks > 0 && roll.unheard == UINT32_MAX && roll.other == UINT32_MAX &&
+        (roll.world == 0 ? roll.without == UINT32_MAX : roll.ranks + roll.late_ranks == roll.world);
+    if (!may) {
+        refuse(env, leader, membership, text);
+        return;
+    }
+    take_result(env, leader, membership, begin_audit(env, leader, membership, tiling));
+}
+
+void
+leader_report(struct env *env, struct leader *leader, const struct membership *membership,
+              const struct cairn_tiling *tiling, const struct cairn_message_report *report)
+{
+    const struct cairn_roster *roster = membership->record.roster;
+    bool changed = reports_take(&leader->reports, roster, report);
+
+    leader->due.begun = max_u64(leader->due.begun, report->begun);
+    /* A leader that has restarted learns what it told before from those who heard it. */
+    if (report->committed.epoch == membership->record.epoch &&
+        generation_later(report->committed, leader->decision.committed)) {
+        leader->decision.committed = report->committed;
+        decide(env, leader, membership);
+    }
+    if (leader->assembled && !changed)
+        return;
+    if (leader->assembled || leader->auditing) {
+        leader->assembled = leader->auditing = false;
+        audit_end(&leader->audit);
+        /* A generation that this agent has captured in full needs its trainers no more. */
+        if (report->captured.run != leader->decision.run ||
+            report->captured.step < leader->decision.next || leader->decision.next == 0)
+            decide(env, leader, membership);
+    }
+    assemble(env, leader, membership, tiling);
+}
+
+void
+leader_audited(struct env *env, struct leader *leader, const struct membership *membership,
+               const struct cairn_tiling *tiling, const struct cairn_message *message)
+{
+    if (leader->auditing)
+        take_result(env, leader, membership,
+                    audit_answered(env, &leader->audit, membership->record.roster,
+                                   membership->record.epoch, membership->self_member, tiling,
+                                   message));
+}
+
+/* ---- how a generation ends ---- */
+
+void
+leader_done(struct env *env, struct leader *leader, const struct membership *membership,
+            struct cairn_generation_id generation, uint64_t begun)
+{
+    struct due *due = &leader->due;
+
+    if (generation.epoch != membership->record.epoch ||
+        generation_later(leader->floor, generation) ||
+        !generation_later(generation, leader->decision.committed))
+        return;
+    leader->decision.committed = generation;
+    due->begun = max_u64(due->begun, begun);
+    due->aborts_in_row = 0;
+    if (generation.step >= due->owed)
+        due->owed = 0;
+    if (generation.step >= due->asked)
+        due->asked = 0;
+    if (++due->commits_in_row >= SHRINK_AFTER) {
+        due->commits_in_row = 0;
+        due->margin -= due->margin > 0;
+    }
+    decide(env, leader, membership);
+}
+
+void
+leader_abort(struct env *env, struct leader *leader, const struct membership *membership,
+             const struct cairn_message_abort *message)
+{
+    struct due *due = &leader->due;
+
+    if (leader->decision.next == 0 || message->generation.run != leader->decision.run ||
+        message->generation.step < leader->decision.next)
+        return; /* of an earlier decision */
+    CAIRN_LOG_AT(DEBUG, "save: aborted step=%" PRIu64 " agent=%u reason=%u begun=%" PRIu64,
+                 message->generation.step, message->agent, message->reason, message->begun);
+    due->begun = max_u64(due->begun, message->begun);
+    due->passed =
+        max_u64(due->passed,
+                message->reason == CAIRN_ABORT_PASSED ? message->begun : message->generation.step);
+    due->commits_in_row = 0;
+    due->aborts_in_row++;
+    if (message->reason == CAIRN_ABORT_PASSED && due->margin < MARGIN_MAX)
+        due->margin++;
+    if (CAIRN_PLANTED(env, BUG_ASKS_ONCE))
+        due->asked = 0;
+    else if (due->owed == 0 && env->options->every_steps != 0)
+        due->owed = leader->decision.next;
+    decide(env, leader, membership);
+}
+
+void
+leader_snapshot(struct env *env, struct leader *leader, const struct membership *membership,
+                uint64_t step)
+{
+    uint64_t next = leader->decision.next;
+
+    leader->due.asked = max_u64(leader->due.asked, step);
+    if (leader->assembled && (next == 0 || choose_next(env, leader, membership) < next))
+        decide(env, leader, membership);
+}
+
+/* ---- who blocks ---- */
+
+void
+leader_waiting(struct env *env, struct leader *leader, const struct membership *membership,
+               const struct cairn_message_waiting *message)
+{
+    uint32_t member = cairn_roster_member_of(membership->record.roster, message->agent);
+    uint64_t for_ns = message->for_ms * 1000000;
+
+    if (member >= leader->reports.count || message->generation.run != leader->decision.run ||
+        message->generation.step < leader->decision.next)
+        return;
+    leader->waiting[member] =
+        (struct waiting){.cause = (enum cairn_wait)message->cause,
+                         .for_agent = message->for_agent,
+                         .since_ns = for_ns < env->now_ns ? env->now_ns - for_ns : 1};
+}
+
+void
+leader_tick(struct env *env, struct leader *leader, const struct membership *membership)
+{
+    bool under_way = false;
+
+    for (uint32_t m = 0; m < leader->reports.count; m++)
+        under_way |= leader->waiting[m].cause != 0;
+    if (!under_way || env->now_ns - leader->due.since_ns < env->options->rebuild_timeout_ns)
+        return;
+    leader_abort(env, leader, membership,
+                 &(struct cairn_message_abort){.generation = {.epoch = membership->record.epoch,
+                                                              .run = leader->decision.run,
+                                                              .step = leader->decision.next},
+                                               .agent = env->options->self,
+                                               .reason = CAIRN_ABORT_CANCELLED});
+}
+
+void
+leader_blocker(const struct leader *leader, const struct membership *membership, uint64_t now_ns,
+               struct cairn_blocker *out)
+{
+    const struct cairn_roster *roster = membership->record.roster;
+    const struct waiting *first = NULL, *at;
+    uint32_t member = 0;
+
+    *out = (struct cairn_blocker){.agent = UINT32_MAX, .for_agent = UINT32_MAX};
+    for (uint32_t m = 0; m < leader->reports.count; m++)
+        if (leader->waiting[m].cause != 0 &&
+            (!first || leader->waiting[m].since_ns < first->since_ns)) {
+            first = &leader->waiting[m];
+            member = m;
+        }
+    if (!first)
+        return;
+    at = first;
+    for (uint32_t i = 0; i < CHAIN_MAX && at->for_agent != UINT32_MAX; i++) {
+        uint32_t next = cairn_roster_member_of(roster, at->for_agent);
+
+        if (next >= leader->reports.count || leader->waiting[next].cause == 0)
+            break;
+        member = next;
+        at = &leader->waiting[next];
+    }
+    out->generation = (struct cairn_generation_id){.epoch = membership->record.epoch,
+                                                   .run = leader->decision.run,
+                                                   .step = leader->decision.next};
+    out->agent = roster->members[member].agent;
+    out->for_agent = at->for_agent;
+    out->cause = at->cause;
+    out->for_ms = (now_ns - first->since_ns) / 1000000;
+}

@@ -1,0 +1,80 @@
+/*
+ * agent/core/run/leader.h - what the first member of an epoch decides: that a run is assembled,
+ * what is committed, and which step is captured next.
+ *
+ * A run is assembled when every member has reported, their ranks are all ranks of the job, all of
+ * one launch, and an audit has found that they hold every tensor exactly once. It ends when an
+ * agent or its trainers begin again. Its number is never used twice.
+ *
+ * The next step is beyond what the job already holds, and beyond every step that a member is known
+ * to have passed, by a margin that grows when members abort because they were past the step, and
+ * shrinks again. Multiples of every_steps are due, and what an operator or the end of the training
+ * asks for, which is tried without a margin. A due step that was aborted is owed: the steps after
+ * it are tried until one is committed, ever more rarely.
+ */
+#ifndef CAIRN_AGENT_CORE_RUN_LEADER_H
+#define CAIRN_AGENT_CORE_RUN_LEADER_H
+
+#include "agent/core/run/audit.h"
+#include "agent/core/epoch/membership.h"
+#include "agent/core/run/reports.h"
+
+/* What decides about the next step. */
+struct due {
+    uint64_t begun;  /* newest step that a member is known to have begun */
+    uint64_t passed; /* newest that cannot be captured any more */
+    uint64_t owed;   /* a due step that was aborted; 0: none */
+    uint64_t asked;  /* step that an operator or the training's end asked for; 0: none */
+    uint32_t margin;
+    uint32_t aborts_in_row;
+    uint32_t commits_in_row;
+    uint64_t since_ns; /* of the newest decision */
+};
+
+/* What one agent waits for, as it last said. */
+struct waiting {
+    enum cairn_wait cause; /* 0: it has said nothing about this decision */
+    uint32_t for_agent;
+    uint64_t since_ns;
+};
+
+struct leader {
+    struct reports reports;
+    struct audit audit;
+    struct cairn_decision decision;   /* serial 0: this agent does not lead */
+    struct cairn_generation_id floor; /* older ones were aborted: late DONE does not commit them */
+    char refusal[CAIRN_REFUSAL_BYTES];
+    bool assembled; /* the run's trainers are still the same */
+    bool auditing;
+    bool wants_join;  /* members and late agents together have all ranks of the job */
+    uint64_t counter; /* of runs and serials, in this start */
+    struct due due;
+    struct waiting *waiting; /* [members] */
+};
+
+/* Begins to lead an epoch of `count` members. CAIRN_NOMEM. */
+CAIRN_MUST_CHECK cairn_err leader_init(struct leader *leader, uint32_t count);
+/* Leads no more; numbers that were issued stay used (R1). */
+void leader_end(struct leader *leader);
+void leader_fini(struct leader *leader);
+/* Each changes the decision if need be: its serial grows. tiling: this agent's layout. */
+void leader_report(struct env *env, struct leader *leader, const struct membership *membership,
+                   const struct cairn_tiling *tiling, const struct cairn_message_report *report);
+void leader_audited(struct env *env, struct leader *leader, const struct membership *membership,
+                    const struct cairn_tiling *tiling, const struct cairn_message *message);
+/* All members are done with a generation: it is committed, unless it is older than what is. */
+void leader_done(struct env *env, struct leader *leader, const struct membership *membership,
+                 struct cairn_generation_id generation, uint64_t begun);
+void leader_abort(struct env *env, struct leader *leader, const struct membership *membership,
+                  const struct cairn_message_abort *message);
+void leader_snapshot(struct env *env, struct leader *leader, const struct membership *membership,
+                     uint64_t step);
+void leader_waiting(struct env *env, struct leader *leader, const struct membership *membership,
+                    const struct cairn_message_waiting *message);
+/* Aborts a generation that has made no end for rebuild_timeout. */
+void leader_tick(struct env *env, struct leader *leader, const struct membership *membership);
+/* Who blocks the decision's generation (R8); generation step 0: nobody that is known. */
+void leader_blocker(const struct leader *leader, const struct membership *membership,
+                    uint64_t now_ns, struct cairn_blocker *out);
+
+#endif

@@ -1,0 +1,30 @@
+/*
+ * agent/core/run/reports.h - what the agents below a member have reported about their trainers: at
+ * the leader, all members and the late agents that are none; at the head of a block, its block, so
+ * that it can report again when the leader's session begins anew.
+ */
+#ifndef CAIRN_AGENT_CORE_RUN_REPORTS_H
+#define CAIRN_AGENT_CORE_RUN_REPORTS_H
+
+#include "agent/core/env/env.h"
+
+enum { REPORTS_LATE_MAX = 64 };
+
+struct reports {
+    struct cairn_message_report *members; /* [count] */
+    uint64_t *known; /* bitset of members whose report is of a session that is up */
+    uint32_t count;
+    struct cairn_message_report late[REPORTS_LATE_MAX];
+    uint32_t late_count;
+};
+
+CAIRN_MUST_CHECK cairn_err reports_init(struct reports *reports, uint32_t count);
+void reports_fini(struct reports *reports);
+/*
+ * Takes one; registration 0 says that the agent's session has ended. Returns true if the agent or
+ * its trainers have begun again since the last report, also if that came in an earlier session.
+ */
+bool reports_take(struct reports *reports, const struct cairn_roster *roster,
+                  const struct cairn_message_report *report);
+
+#endif

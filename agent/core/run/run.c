@@ -1,0 +1,397 @@
+/* agent/core/run/run.c - see run.h. */
+#include "agent/core/run/run.h"
+
+#include "base/text.h"
+
+#include <string.h>
+
+void
+run_init(struct run *run)
+{
+    memset(run, 0, sizeof *run);
+    run->open_from = UINT64_MAX;
+}
+
+void
+run_fini(struct run *run)
+{
+    cairn_tiling_destroy(run->trainers.tiling);
+    memset(run, 0, sizeof *run);
+}
+
+void
+run_ranks(struct run *run, const struct cairn_event_ranks *ranks)
+{
+    uint64_t registration = run->trainers.registration + 1;
+    bool same = ranks->ranks > 0 && run->trainers.ranks > 0;
+
+    cairn_tiling_destroy(run->trainers.tiling);
+    run->trainers = (struct trainers){.registration = registration};
+    memset(run->steps, 0, sizeof run->steps);
+    run->told = 0;
+    run->open_from = UINT64_MAX;
+    if (!same)
+        run->begun = 0;
+    if (ranks->ranks == 0 || ranks->ranks > CAIRN_RANKS_PER_NODE_MAX)
+        return;
+    if (ranks->manifest_len > 0) {
+        cairn_err err =
+            cairn_tiling_create(ranks->manifest, ranks->manifest_len, &run->trainers.tiling);
+
+        if (err == CAIRN_NOMEM)
+            return;
+        run->trainers.digest = cairn_tiling_digest(ranks->manifest, ranks->manifest_len);
+        if (!err)
+            run->trainers.tiling_sum = cairn_tiling_sum(run->trainers.tiling);
+    }
+    run->trainers.ranks = ranks->ranks;
+    run->trainers.world = ranks->world;
+    run->trainers.blocks = ranks->blocks;
+    run->trainers.launch = ranks->launch;
+}
+
+void
+run_heard(const struct env *env, struct run *run, const struct cairn_message_heard *heard)
+{
+    if (heard->incarnation == env->options->incarnation &&
+        heard->registration == run->trainers.registration + 1)
+        run->open_from = heard->serial;
+}
+
+void
+run_enter(struct run *run, bool restart)
+{
+    run->decision = (struct cairn_decision){0};
+    run->open_from = UINT64_MAX;
+    run->refusal[0] = '\0';
+    run->gave_up = false;
+    run->told = 0;
+    if (!restart)
+        return; /* ranks that wait are answered by run_grant */
+    run_ranks(run, &(struct cairn_event_ranks){0});
+    run->asked = 0;
+}
+
+uint64_t
+run_everyone(const struct run *run)
+{
+    return run->trainers.ranks >= 64 ? UINT64_MAX : (UINT64_C(1) << run->trainers.ranks) - 1;
+}
+
+/* Its trainers are not needed any more. */
+static bool
+is_captured(const struct part *part)
+{
+    return part->state == CAIRN_PART_COMPLETE || part->state == CAIRN_PART_FINISHING ||
+           (part->state == CAIRN_PART_OPEN && part->capture.seal_request != 0);
+}
+
+/* Lists a complete own part, newest first. */
+static void
+list_complete(struct cairn_message_report *report, struct cairn_generation_id generation)
+{
+    struct cairn_generation_id *list[] = {&report->complete0, &report->complete1,
+                                          &report->complete2, &report->complete3};
+
+    for (uint32_t i = 0; i < CAIRN_OWN_SLOTS_MAX; i++)
+        if (generation_later(generation, *list[i])) {
+            struct cairn_generation_id older = *list[i];
+
+            *list[i] = generation;
+            generation = older;
+        }
+}
+
+struct cairn_message_report
+run_report(const struct env *env, const struct run *run, struct parts *parts,
+           const struct retention *retention)
+{
+    struct cairn_message_report report = {.agent = env->options->self,
+                                          .ranks = run->trainers.ranks,
+                                          .world = run->trainers.world,
+                                          .digest = run->trainers.digest,
+                                          .launch = run->trainers.launch,
+                                          .blocks = run->trainers.blocks,
+                                          .tiling_sum = run->trainers.tiling_sum,
+                                          .begun = run->begun,
+                                          .incarnation = env->options->incarnation,
+                                          .registration = run->trainers.registration + 1};
+
+    for (uint32_t i = 0; i < CAIRN_PARTS_MAX; i++) {
+        const struct part *part = &parts->list[i];
+
+        if (!is_captured(part) || part->member != retention->self_member ||
+            part->generation.epoch != retention->active)
+            continue;
+        if (generation_later(part->generation, report.captured))
+            report.captured = part->generation;
+        if (part->state == CAIRN_PART_COMPLETE)
+            list_complete(&report, part->generation);
+    }
+    return report;
+}
+
+bool
+run_decide(struct env *env, struct run *run, const struct cairn_decision *decision,
+           const char *refusal)
+{
+    (void)env;
+    if (decision->serial <= run->decision.serial)
+        return false;
+    run->gave_up = false;
+    run->abort = (struct cairn_message_abort){0};
+    run->decision = *decision;
+    if (strcmp(run->refusal, refusal) != 0) {
+        cairn_text_clean(run->refusal, sizeof run->refusal, refusal);
+        run->told = 0;
+    }
+    if (run->asked <= decision->committed.step)
+        run->asked = 0;
+    return true;
+}
+
+/* ---- the local trainers ---- */
+
+static void
+skip(struct env *env, const struct membership *membership, uint32_t rank, uint64_t step,
+     enum cairn_skip reason)
+{
+    struct cairn_action *action = env_act(env, CAIRN_ACTION_SKIP);
+
+    if (!action)
+        return;
+    action->as.trainer = (struct cairn_action_trainer){
+        .rank = rank,
+        .step = step,
+        .reason = reason,
+        .until_step = reason == CAIRN_SKIP_STALE ? membership->ready.step : 0,
+        .generation = membership->ready};
+}
+
+static void
+grant(struct env *env, const struct parts *parts, struct part *part, uint32_t rank)
+{
+    struct cairn_action *action = env_act(env, CAIRN_ACTION_GRANT);
+
+    part->capture.granted |= UINT64_C(1) << rank;
+    if (action)
+        action->as.trainer = (struct cairn_action_trainer){.rank = rank,
+                                                           .part = part_index(parts, part),
+                                                           .step = part->generation.step,
+                                                           .generation = part->generation};
+}
+
+/* Why nothing is captured now, whatever the step; 0: a decision can be carried out. */
+static enum cairn_skip
+closed(struct run *run, const struct membership *membership, uint32_t rank)
+{
+    uint64_t bit = UINT64_C(1) << rank;
+
+    if (!membership_acts(membership))
+        return CAIRN_SKIP_NOT_READY;
+    if (run->decision.run != 0 && run->decision.serial >= run->open_from)
+        return 0;
+    if (run->refusal[0] == '\0' || (run->told & bit))
+        return CAIRN_SKIP_NOT_READY;
+    run->told |= bit;
+    return CAIRN_SKIP_UNTILED;
+}
+
+void
+run_begin(struct env *env, struct run *run, const struct membership *membership,
+          const struct cairn_event_step *begin)
+{
+    struct rank_step *rank;
+    enum cairn_skip reason;
+
+    if (begin->rank >= run->trainers.ranks || begin->step == 0)
+        return;
+    rank = &run->steps[begin->rank];
+    *rank = (struct rank_step){.step = begin->step, .before = rank->step, .last = begin->last};
+    run->begun = max_u64(run->begun, begin->step);
+    reason = closed(run, membership, begin->rank);
+    if (!reason && begin->step <= membership->ready.step && !CAIRN_PLANTED(env, BUG_CAPTURE_BEHIND))
+        reason = CAIRN_SKIP_STALE;
+    if (!reason && (run->decision.next == 0 || begin->step < run->decision.next))
+        reason = CAIRN_SKIP_NOT_DUE;
+    if (begin->last && (reason == CAIRN_SKIP_NOT_DUE || reason == CAIRN_SKIP_NOT_READY))
+        reason = 0;
+    if (reason)
+        skip(env, membership, begin->rank, begin->step, reason);
+    else
+        rank->waiting = true;
+}
+
+static struct outcome
+abort_part(struct run *run, struct cairn_generation_id generation, enum cairn_abort reason)
+{
+    run->gave_up = true;
+    return (struct outcome){.progress = {.abort = reason}, .generation = generation};
+}
+
+struct outcome
+run_cancel(struct run *run, struct parts *parts, const struct retention *retention,
+           const struct cairn_event_step *cancel)
+{
+    struct part *part = parts_in_flight(parts, retention);
+    uint64_t bit = UINT64_C(1) << (cancel->rank % 64);
+
+    if (cancel->rank >= run->trainers.ranks)
+        return (struct outcome){0};
+    if (run->steps[cancel->rank].step == cancel->step)
+        run->steps[cancel->rank].waiting = false;
+    if (!part || part->state != CAIRN_PART_OPEN || part->generation.step != cancel->step ||
+        (part->capture.done & bit) || part->capture.seal_request)
+        return (struct outcome){0};
+    return abort_part(run, part->generation, CAIRN_ABORT_CANCELLED);
+}
+
+/* ---- which step ---- */
+
+/* A rank has let the step, or one that would have been taken instead of it, pass. */
+static bool
+passed(const struct run *run, uint64_t step)
+{
+    for (uint32_t r = 0; r < run->trainers.ranks; r++) {
+        const struct rank_step *rank = &run->steps[r];
+
+        if (rank->step < run->decision.next)
+            continue;
+        if (rank->before >= run->decision.next || rank->step != step || !rank->waiting)
+            return true;
+    }
+    return false;
+}
+
+/* The first step at or after `next` that a rank waits with; 0: none. */
+static uint64_t
+first_waiting(const struct run *run)
+{
+    uint64_t first = 0;
+
+    for (uint32_t r = 0; r < run->trainers.ranks; r++)
+        if (run->steps[r].waiting && run->steps[r].step >= run->decision.next &&
+            (first == 0 || run->steps[r].step < first))
+            first = run->steps[r].step;
+    return first;
+}
+
+/* Opens the own part of a generation that the decision asks for. */
+static struct part *
+open_part(struct env *env, struct run *run, struct parts *parts,
+          const struct membership *membership, struct cairn_generation_id generation,
+          struct outcome *outcome)
+{
+    struct cairn_roster *roster = membership->record.roster;
+    uint32_t member = membership->self_member;
+    enum cairn_abort reason = 0;
+    struct part *part = NULL;
+
+    if (passed(run, generation.step))
+        reason = CAIRN_ABORT_PASSED;
+    else if (!save_parity_fits(env->options, cairn_roster_group_of(roster, member),
+                               run->trainers.blocks))
+        reason = CAIRN_ABORT_TOO_LARGE;
+    else
+        part = part_open(env, parts, generation, member, roster, CAIRN_PART_OPEN, true);
+    if (!reason && !part)
+        reason = CAIRN_ABORT_NO_SLOT;
+    if (part && save_prepare(env, part, run->trainers.blocks) != CAIRN_OK) {
+        part_drop(env, parts, part, false);
+        part = NULL;
+        reason = CAIRN_ABORT_MEMORY;
+    }
+    if (reason)
+        *outcome = abort_part(run, generation, reason);
+    return part;
+}
+
+/* What a decision's generation is called here. */
+static struct cairn_generation_id
+name_of(const struct run *run, const struct membership *membership, uint64_t step)
+{
+    return (struct cairn_generation_id){
+        .epoch = membership->record.epoch, .run = run->decision.run, .step = step};
+}
+
+static bool
+may_open(const struct run *run, const struct membership *membership,
+         const struct retention *retention)
+{
+    return membership_acts(membership) && !retention->pinned && !run->gave_up &&
+           run->decision.run != 0 && run->decision.serial >= run->open_from &&
+           run->decision.next != 0;
+}
+
+/* Grants the ranks that wait with the part's step; a rank beyond it that has not copied it is past
+ * it. */
+static struct outcome
+grant_part(struct env *env, struct run *run, struct parts *parts, struct part *part)
+{
+    for (uint32_t r = 0; r < run->trainers.ranks; r++) {
+        struct rank_step *rank = &run->steps[r];
+        uint64_t bit = UINT64_C(1) << r;
+
+        if (part->state != CAIRN_PART_OPEN || (part->capture.done & bit) ||
+            rank->step < run->decision.next)
+            continue;
+        if (rank->step != part->generation.step)
+            return abort_part(run, part->generation,
+                              rank->before < run->decision.next && rank->waiting &&
+                                      rank->step < part->generation.step
+                                  ? CAIRN_ABORT_MISMATCH
+                                  : CAIRN_ABORT_PASSED);
+        if (rank->waiting && !(part->capture.granted & bit))
+            grant(env, parts, part, r);
+        rank->waiting = false;
+    }
+    return (struct outcome){0};
+}
+
+struct outcome
+run_grant(struct env *env, struct run *run, struct parts *parts,
+          const struct membership *membership, const struct retention *retention)
+{
+    struct part *part = parts_in_flight(parts, retention);
+    struct outcome outcome = {0};
+    uint64_t step;
+
+    for (uint32_t r = 0; r < run->trainers.ranks; r++)
+        if (run->steps[r].waiting && !run->steps[r].last &&
+            (!membership_acts(membership) || run->decision.run == 0 || retention->pinned ||
+             run->decision.next == 0 || run->steps[r].step < run->decision.next)) {
+            run->steps[r].waiting = false;
+            skip(env, membership, r, run->steps[r].step,
+                 run->decision.next == 0 || run->steps[r].step < run->decision.next
+                     ? CAIRN_SKIP_NOT_DUE
+                     : CAIRN_SKIP_BUSY);
+        }
+    if (!part && may_open(run, membership, retention)) {
+        step = first_waiting(run);
+        if (step != 0)
+            part = open_part(env, run, parts, membership, name_of(run, membership, step), &outcome);
+        else if (passed(run, 0))
+            outcome =
+                abort_part(run, name_of(run, membership, run->decision.next), CAIRN_ABORT_PASSED);
+    }
+    return part ? grant_part(env, run, parts, part) : outcome;
+}
+
+struct part *
+run_part_for(struct env *env, struct run *run, struct parts *parts,
+             const struct membership *membership, const struct retention *retention,
+             struct cairn_generation_id generation, struct outcome *outcome)
+{
+    struct part *part = parts_find(parts, generation, membership->self_member);
+
+    *outcome = (struct outcome){0};
+    if (part || generation.epoch != membership->record.epoch ||
+        generation.run != run->decision.run || generation.step < run->decision.next ||
+        !may_open(run, membership, retention))
+        return part;
+    if (parts_in_flight(parts, retention)) { /* of another step */
+        *outcome = abort_part(run, generation, CAIRN_ABORT_MISMATCH);
+        return NULL;
+    }
+    return open_part(env, run, parts, membership, generation, outcome);
+}

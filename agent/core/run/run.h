@@ -1,0 +1,91 @@
+/*
+ * agent/core/run/run.h - a member's side of a run: its trainers, the leader's newest decision, and
+ * which step the member captures for it.
+ *
+ * A decision's `next` means: capture the first step that your trainers begin at or after it.
+ * Trainers of all nodes begin the same steps in the same order, so all members take the same one,
+ * as long as none of them has let such a step pass before it heard of the decision. One that has,
+ * aborts, and the leader chooses a later step.
+ */
+#ifndef CAIRN_AGENT_CORE_RUN_RUN_H
+#define CAIRN_AGENT_CORE_RUN_RUN_H
+
+#include "agent/core/epoch/membership.h"
+#include "agent/core/part/part.h"
+#include "agent/core/part/save.h"
+#include "snapshot/tiling.h"
+
+struct trainers {
+    uint32_t ranks; /* attached here; 0: none */
+    uint32_t world; /* ranks of the whole job; 0: unknown */
+    uint32_t digest;
+    uint64_t blocks;
+    uint64_t launch;
+    uint64_t tiling_sum;
+    uint64_t registration;       /* counts RANKS events */
+    struct cairn_tiling *tiling; /* NULL: no tensors */
+};
+
+/* The newest step that a rank has begun. */
+struct rank_step {
+    uint64_t step;
+    uint64_t before; /* the one begun before it */
+    bool waiting;    /* for GRANT or SKIP */
+    bool last;       /* no step follows: it waits also while it is not due */
+};
+
+struct run {
+    struct trainers trainers;
+    struct cairn_decision decision;
+    char refusal[CAIRN_REFUSAL_BYTES]; /* why there is no run; "" */
+    uint64_t begun;                    /* newest step begun by these trainers */
+    uint64_t open_from;                /* serial of the first decision whose leader knows of these
+                                        * trainers; UINT64_MAX: it has not said so yet. Earlier
+                                        * decisions, which may come late from the group, open
+                                        * nothing here: the run may be of trainers before them. */
+    bool gave_up;                      /* this member has aborted the decision's generation */
+    struct cairn_message_abort abort;  /* the newest said or passed on since the decision; reason 0:
+                                        * none */
+    uint64_t told;                     /* ranks that were told the refusal, as a set */
+    uint64_t asked;      /* step that an operator or a last step here asked for; 0: none */
+    uint64_t waiting_ns; /* when WAITING was sent last */
+    struct rank_step steps[CAIRN_RANKS_PER_NODE_MAX];
+};
+
+/* What a member tells the leader, or what the caller does with its part. */
+struct outcome {
+    struct progress progress;
+    struct cairn_generation_id generation;
+};
+
+void run_init(struct run *run);
+void run_fini(struct run *run);
+/* Takes RANKS. CAIRN_NOMEM: it is as if there were no trainers. */
+void run_ranks(struct run *run, const struct cairn_event_ranks *ranks);
+/* Takes HEARD. */
+void run_heard(const struct env *env, struct run *run, const struct cairn_message_heard *heard);
+/* A new epoch: the decision is void; restart: the trainers too. */
+void run_enter(struct run *run, bool restart);
+/* The set of all local ranks. */
+uint64_t run_everyone(const struct run *run);
+struct cairn_message_report run_report(const struct env *env, const struct run *run,
+                                       struct parts *parts, const struct retention *retention);
+/* Takes a decision if it is newer than the last. */
+bool run_decide(struct env *env, struct run *run, const struct cairn_decision *decision,
+                const char *refusal);
+/* Takes BEGIN: answers SKIP at once if it can; else the rank waits for run_grant. */
+void run_begin(struct env *env, struct run *run, const struct membership *membership,
+               const struct cairn_event_step *begin);
+/* Takes CANCEL. Returns an abort if the rank had not copied its part. */
+struct outcome run_cancel(struct run *run, struct parts *parts, const struct retention *retention,
+                          const struct cairn_event_step *cancel);
+/* Answers ranks that wait, as far as the decision and the slots allow: opens the part, grants. */
+struct outcome run_grant(struct env *env, struct run *run, struct parts *parts,
+                         const struct membership *membership, const struct retention *retention);
+/* The part for a generation that a member of the group has begun: opened if need be; NULL: dropped
+ * at the door, or *outcome says why it aborts. */
+struct part *run_part_for(struct env *env, struct run *run, struct parts *parts,
+                          const struct membership *membership, const struct retention *retention,
+                          struct cairn_generation_id generation, struct outcome *outcome);
+
+#endif

@@ -1,0 +1,339 @@
+/*
+ * tests/unit/agent/core/restore/test_inventory.c - inventories go over the wire whole; damaged
+ * ones are refused; the pin follows its rules.
+ */
+#include "agent/core/restore/answer.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static struct parts parts;
+static struct cairn_roster *roster;
+static struct cairn_bad_block bad[2] = {{.area = CAIRN_AREA_DATA, .block = 5},
+                                        {.area = CAIRN_AREA_PARITY, .block = 9}};
+static const struct cairn_generation_id g1 = {.epoch = 0x10000, .run = 7, .step = 40};
+static const struct cairn_generation_id g2 = {.epoch = 0x10000, .run = 7, .step = 50};
+
+static int
+fresh(void **unused)
+{
+    static const uint32_t agents[3] = {0, 1, 2};
+
+    (void)unused;
+    memset(&parts, 0, sizeof parts);
+    if (cairn_roster_build(agents, NULL, 3, 1, 3, &roster) != CAIRN_OK)
+        return 1;
+    for (uint32_t i = 1; i < 4; i++) {
+        struct part *part = &parts.list[i];
+
+        part->state = i == 2 ? CAIRN_PART_OPEN : CAIRN_PART_COMPLETE;
+        part->generation = i == 1 ? g1 : g2;
+        part->member = i % 3;
+        part->roster = roster;
+        part->geometry.n = 3;
+        part->seals[1].whole = true;
+        part->seals[1].shard_blocks = 10 * i;
+    }
+    parts.list[3].checked.bad = bad;
+    parts.list[3].checked.bad_count = 2;
+    parts.version = 99;
+    return 0;
+}
+
+static int
+done(void **unused)
+{
+    (void)unused;
+    cairn_roster_drop(roster);
+    return 0;
+}
+
+static struct inventory_self
+some_self(void)
+{
+    return (struct inventory_self){.incarnation = 3,
+                                   .promised = 0x20001,
+                                   .active = 0x10000,
+                                   .blank = true,
+                                   .committed = g1,
+                                   .ready = g2,
+                                   .ready_from_files = true,
+                                   .spilled = {1, 2, 3},
+                                   .ranks = 4,
+                                   .world = 5,
+                                   .blocks = 6,
+                                   .promised_roster = roster};
+}
+
+static cairn_err
+read_bytes(const uint8_t *bytes, size_t len, struct inventory *out)
+{
+    struct cairn_reader reader;
+
+    cairn_reader_init(&reader, bytes, len);
+    return inventory_read(&reader, out);
+}
+
+static void
+goes_over_the_wire(void **unused)
+{
+    struct inventory_self self = some_self();
+    struct inventory inventory = {0};
+    uint8_t *bytes;
+    size_t len;
+
+    (void)unused;
+    assert_int_equal(inventory_pack(&self, &parts, &bytes, &len), CAIRN_OK);
+    assert_int_equal(read_bytes(bytes, len, &inventory), CAIRN_OK);
+    assert_true(inventory.known);
+    assert_int_equal(inventory.self.incarnation, 3);
+    assert_int_equal(inventory.self.promised, 0x20001);
+    assert_int_equal(inventory.self.active, 0x10000);
+    assert_true(inventory.self.blank);
+    assert_false(inventory.self.knows);
+    assert_true(inventory.self.ready_from_files);
+    assert_true(generation_is(inventory.self.committed, g1));
+    assert_true(generation_is(inventory.self.ready, g2));
+    assert_int_equal(inventory.self.spilled.step, 2);
+    assert_int_equal(inventory.self.ranks, 4);
+    assert_int_equal(inventory.self.world, 5);
+    assert_int_equal(inventory.self.blocks, 6);
+    assert_int_equal(inventory.self.promised_roster->member_count, 3);
+    assert_int_equal(inventory.version, 99);
+    assert_int_equal(inventory.part_count, 2); /* the open one is not listed */
+    assert_non_null(inventory_find(&inventory, g1, 1));
+    assert_int_equal(inventory_find(&inventory, g1, 1)->largest_shard, 10);
+    assert_null(inventory_find(&inventory, g2, 2));
+    assert_int_equal(inventory_find(&inventory, g2, 0)->bad_count, 2);
+    assert_int_equal(inventory_find(&inventory, g2, 0)->bad[1].block, 9);
+    assert_int_equal(inventory_find(&inventory, g2, 0)->bad[1].area, CAIRN_AREA_PARITY);
+    inventory_forget_part(&inventory, 0);
+    assert_null(inventory_find(&inventory, g1, 1));
+    assert_non_null(inventory_find(&inventory, g2, 0));
+    inventory_fini(&inventory);
+    free(bytes);
+}
+
+static void
+damaged_ones_are_refused(void **unused)
+{
+    struct inventory_self self = some_self();
+    uint8_t *bytes, *copy;
+    size_t len;
+
+    (void)unused;
+    assert_int_equal(inventory_pack(&self, &parts, &bytes, &len), CAIRN_OK);
+    copy = malloc(len + 1);
+    assert_non_null(copy);
+    for (size_t cut = 0; cut < len; cut++) {
+        struct inventory inventory = {0};
+        uint8_t *exact = malloc(cut + 1); /* so that a sanitizer sees a read past the end */
+
+        assert_non_null(exact);
+        memcpy(exact, bytes, cut);
+        assert_int_equal(read_bytes(exact, cut, &inventory), CAIRN_CORRUPT);
+        free(exact);
+    }
+    memcpy(copy, bytes, len);
+    copy[len] = 0;
+    {
+        struct inventory inventory = {0};
+
+        assert_int_equal(read_bytes(copy, len + 1, &inventory), CAIRN_CORRUPT);
+    }
+    for (size_t at = 0; at < len; at++) {
+        struct inventory inventory = {0};
+
+        memcpy(copy, bytes, len);
+        copy[at] ^= 0xff;
+        if (read_bytes(copy, len, &inventory) == CAIRN_OK) /* a number that may be anything */
+            inventory_fini(&inventory);
+    }
+    free(copy);
+    free(bytes);
+}
+
+/* ---- answers ---- */
+
+static struct cairn_actions actions;
+static uint64_t up[1] = {0xff};
+static const struct cairn_core_options options = {.self = 1, .agent_count = 8, .incarnation = 1};
+static struct env env = {.options = &options, .up = up, .actions = &actions};
+static struct answering answering;
+static struct peers peers;
+
+static void
+ask(uint32_t from, uint64_t attempt, enum cairn_ask mode)
+{
+    const struct inventory_self self = some_self();
+    struct cairn_message message = {.kind = CAIRN_MSG_ASK, .from = from, .to = 1};
+
+    message.as.ask.attempt = attempt;
+    message.as.ask.mode = mode;
+    message.as.ask.generation = g2;
+    answer_ask(&env, &answering, &parts, &peers, &self, &message);
+}
+
+/* Returns the attempt of the INVENTORY that was sent to an agent; 0: none. Answers each VERIFY. */
+static uint64_t
+answered(uint32_t to)
+{
+    const struct inventory_self self = some_self();
+    uint64_t attempt = 0;
+
+    for (size_t i = 0; i < actions.count; i++) {
+        const struct cairn_action *action = &actions.list[i];
+        struct cairn_event_answer answer = {.part = action->as.part.part,
+                                            .request = action->as.part.request,
+                                            .generation = action->as.part.generation};
+
+        if (action->type == CAIRN_ACTION_VERIFY) {
+            parts_verified(&env, &parts, &answer);
+            answer_progress(&env, &answering, &parts, &self);
+        }
+    }
+    for (size_t i = 0; i < actions.count; i++)
+        if (actions.list[i].type == CAIRN_ACTION_SEND &&
+            actions.list[i].as.send.message.kind == CAIRN_MSG_INVENTORY &&
+            actions.list[i].as.send.message.to == to)
+            attempt = actions.list[i].as.send.message.as.inventory.attempt;
+    cairn_actions_clear(&actions);
+    return attempt;
+}
+
+/* The attempt that each of two coordinators is answered. */
+static void
+both_answered(uint64_t to_2, uint64_t to_3)
+{
+    uint64_t attempts[2] = {0};
+    const struct inventory_self self = some_self();
+
+    for (size_t i = 0; i < actions.count; i++) {
+        const struct cairn_action *action = &actions.list[i];
+
+        if (action->type == CAIRN_ACTION_VERIFY) {
+            const struct cairn_event_answer answer = {.part = action->as.part.part,
+                                                      .request = action->as.part.request,
+                                                      .generation = action->as.part.generation};
+
+            parts_verified(&env, &parts, &answer);
+            answer_progress(&env, &answering, &parts, &self);
+        } else if (action->type == CAIRN_ACTION_SEND) {
+            attempts[action->as.send.message.to - 2] = action->as.send.message.as.inventory.attempt;
+        }
+    }
+    assert_int_equal(attempts[0], to_2);
+    assert_int_equal(attempts[1], to_3);
+    cairn_actions_clear(&actions);
+}
+
+/* Two coordinators compare at once: both are answered, the second has the pin. */
+static void
+two_coordinators(void **unused)
+{
+    (void)unused;
+    memset(&answering, 0, sizeof answering);
+    parts.list[3].checked.bad = NULL;
+    parts.list[3].checked.bad_count = 0;
+    ask(2, 5, CAIRN_ASK_VERIFY);
+    ask(3, 4, CAIRN_ASK_VERIFY);
+    both_answered(5, 4);
+    ask(2, 6, CAIRN_ASK_VERIFY);
+    ask(3, 7, CAIRN_ASK_VERIFY_ALL);
+    ask(2, 6, CAIRN_ASK_RELEASE);
+    both_answered(0, 7);
+    ask(2, 8, CAIRN_ASK_VERIFY);
+    ask(3, 9, CAIRN_ASK_VERIFY);
+    assert_true(answer_peer_down(&answering, 3));
+    both_answered(8, 0);
+    cairn_actions_fini(&actions);
+}
+
+static void
+pins(void **unused)
+{
+    struct cairn_generation_id pinned;
+
+    (void)unused;
+    memset(&answering, 0, sizeof answering);
+    parts.list[3].checked.bad = NULL;
+    parts.list[3].checked.bad_count = 0;
+    ask(2, 5, CAIRN_ASK_LIST);
+    assert_int_equal(answered(2), 5);
+    assert_false(answer_pins(&answering, &pinned));
+    ask(2, 6, CAIRN_ASK_VERIFY);
+    assert_true(answer_pins(&answering, &pinned));
+    assert_true(generation_is(pinned, g2));
+    assert_int_equal(actions.count, 1); /* only VERIFY: the answer waits for it */
+    assert_int_equal(answered(2), 6);
+    ask(2, 4, CAIRN_ASK_VERIFY_ALL); /* of an earlier try */
+    assert_int_equal(answered(2), 0);
+    ask(2, 4, CAIRN_ASK_RELEASE);
+    assert_true(answer_pins(&answering, &pinned));
+    ask(3, 9, CAIRN_ASK_LIST);
+    assert_int_equal(answered(3), 9);
+    assert_true(answer_pins(&answering, &pinned));
+    ask(3, 10, CAIRN_ASK_RELEASE); /* it has no pin here */
+    assert_true(answer_pins(&answering, &pinned));
+    ask(3, 6, CAIRN_ASK_VERIFY); /* the later coordinator has the pin */
+    assert_int_equal(answered(3), 6);
+    assert_false(answer_peer_down(&answering, 2));
+    assert_true(answer_pins(&answering, &pinned));
+    assert_true(answer_peer_down(&answering, 3));
+    assert_false(answer_pins(&answering, &pinned));
+    ask(2, 11, CAIRN_ASK_VERIFY);
+    assert_int_equal(answered(2), 11);
+    assert_true(answer_ends(&answering));
+    assert_false(answer_ends(&answering));
+    ask(2, 12, CAIRN_ASK_VERIFY_ALL);
+    assert_int_equal(answered(2), 12);
+    assert_false(answer_pins(&answering, &pinned));
+    cairn_actions_fini(&actions);
+}
+
+/* A list of agents that forgot their promises is met; one that is cut short is read as far as it
+ * goes. */
+static void
+meets_the_forgetful(void **unused)
+{
+    const struct inventory_self self = some_self();
+    struct cairn_message message = {.kind = CAIRN_MSG_ASK, .from = 2, .to = 1};
+    struct cairn_writer writer;
+    uint8_t bytes[30];
+
+    (void)unused;
+    assert_int_equal(peers_init(&peers, &options, 1), CAIRN_OK);
+    cairn_writer_init(&writer, bytes, sizeof bytes);
+    cairn_write_u32(&writer, 4);
+    cairn_write_u64(&writer, 77);
+    cairn_write_u32(&writer, 4000); /* no such agent */
+    cairn_write_u64(&writer, 77);
+    cairn_write_u32(&writer, 5); /* cut short */
+    message.bytes = bytes;
+    message.bytes_len = (uint32_t)writer.used_bytes;
+    message.as.ask.attempt = 1;
+    answer_ask(&env, &answering, &parts, &peers, &self, &message);
+    assert_int_equal(peers_met(&env, &peers, 4), 77);
+    assert_int_equal(peers_met(&env, &peers, 5), 0);
+    peers_fini(&peers);
+    cairn_actions_fini(&actions);
+}
+
+#define CASE(name) cmocka_unit_test_setup_teardown(name, fresh, done)
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        CASE(goes_over_the_wire), CASE(damaged_ones_are_refused), CASE(pins),
+        CASE(two_coordinators),   CASE(meets_the_forgetful),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
