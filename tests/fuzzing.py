@@ -47,7 +47,7 @@ PER_CPU_S = {
     "fuzz_universal": 36000,
     "fuzz_zip": 27000,
 }
-CPU_S = 10  # of each fuzzer, at these speeds
+CPU_S = 5  # of each fuzzer, at these speeds
 POLL_S = 0.5
 # A fuzzer that uses so many times what it should is in an endless input, or far too slow.
 HANG_FACTOR = 20
