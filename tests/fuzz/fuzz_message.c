@@ -9,6 +9,7 @@
  * has one complete part, and captures the next.
  * Nothing may break an assertion, and what is taken must pack to the same bytes.
  */
+#include "agent/core/core.h"
 #include "agent/core/restore/inventory.h"
 #include "agent/core/epoch/record.h"
 #include "agent/core/repair/repair.h"

@@ -74,8 +74,8 @@ def test_too_little_memory(cluster, tmp_path):  # noqa: F811
 
 @pytest.mark.parametrize("resume", [False, True])
 def test_exec(cluster, tmp_path, resume):  # noqa: F811
-    """A trainer that replaces itself begins again at the first step. It is told so, and what is there
-    stays until it has passed that step. Or it resumes where asked to."""
+    """A trainer that replaces itself begins again at the first step. It is told so, and what is
+    there stays until it has passed that step. Or it resumes where asked to."""
     states, _ = reference(tmp_path, "mlp")
     go = tmp_path / "go"
     run = Run(

@@ -222,8 +222,8 @@ test_noise_ends_its_own_session_alone(void **state)
         hang_up(&noisy);
     }
     dial(*state, &noisy); /* a frame before HELLO */
-    assert_int_equal(cairn_session_put_begin(&noisy.writer, &(struct cairn_session_begin){1}),
-                     CAIRN_OK);
+    assert_int_equal(
+        cairn_session_put_begin(&noisy.writer, &(struct cairn_session_begin){.step = 1}), CAIRN_OK);
     assert_int_equal(receive(&noisy), 0);
     hang_up(&noisy);
     grant = begin(&trainer, 9);

@@ -51,8 +51,8 @@ a_record_that_is_not_one_is_refused(void **state)
     (void)state;
     save_all(group);
     record = record_of(agent, part_index(&agent->parts, own_part(group, 0)));
-    assert_false(cairn_core_record_is_foreign(record));
-    assert_false(cairn_core_record_is_foreign((struct cairn_bytes){0}));
+    assert_false(part_record_is_foreign(record));
+    assert_false(part_record_is_foreign((struct cairn_bytes){0}));
     for (size_t len = 4; len < record.len; len++) {
         struct cairn_bytes cut = {record.bytes, len};
 
@@ -70,7 +70,7 @@ a_record_that_is_not_one_is_refused(void **state)
     }
     memcpy(copy, record.bytes, record.len);
     copy[0] = 3;
-    assert_true(cairn_core_record_is_foreign((struct cairn_bytes){copy, record.len}));
+    assert_true(part_record_is_foreign((struct cairn_bytes){copy, record.len}));
     assert_int_equal(part_load(&agent->options, &parts, 0, (struct cairn_bytes){copy, record.len}),
                      CAIRN_VERSION);
     agent->options.slot_blocks = 29; /* memory with smaller slots than the part */
