@@ -696,8 +696,8 @@ test_bounded(void **state)
     cairn_session_writer_init(&writer, 1000);
     while (cairn_session_put_begin(&writer, &begin) == CAIRN_OK)
         queued++;
-    assert_int_equal(queued, 63); /* 16 bytes each: the 63rd passes 1000 */
-    assert_int_equal(cairn_session_writer_queued(&writer), 63 * 16);
+    assert_int_equal(queued, 50); /* 20 bytes each: the 50th reaches 1000 */
+    assert_int_equal(cairn_session_writer_queued(&writer), 50 * 20);
     cairn_session_writer_fini(&writer);
 }
 
