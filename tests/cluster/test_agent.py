@@ -119,10 +119,11 @@ class Agents(unittest.TestCase):
                 newest = cluster.committed()
                 code, answer, error = cluster.restore()
                 self.assertEqual(code, OK, error)
-                self.assertEqual(answer["lost_members"], 0)
-                self.assertGreaterEqual(
-                    (answer["generation"]["epoch"], answer["generation"]["step"]), newest
-                )
+                restored = (answer["generation"]["epoch"], answer["generation"]["step"])
+                self.assertGreaterEqual(restored, newest)
+                # A later generation than the committed one is taken even if an agent was killed
+                # before its part of it was complete: that part is rebuilt.
+                self.assertLessEqual(answer["lost_members"], int(restored > newest))
             finally:
                 job.stop()
 
