@@ -31,7 +31,7 @@ void conduct_decision(struct cairn_core *core, const struct cairn_decision *deci
 /* Reports this agent's trainers. */
 void conduct_report(struct cairn_core *core);
 /* Applies this agent's own decisions, drops parts that may go, and answers ranks that wait. After
- * every event, so that whatever kept a part needs not think of it when it ends. */
+ * every event, so that the code that kept a part need not drop it. */
 void conduct_settle(struct cairn_core *core);
 /* An agent is in the same epoch now: says all that it may miss. */
 void conduct_greet(struct cairn_core *core, uint32_t agent);

@@ -223,7 +223,7 @@ take_position(struct cairn_core *core, const struct cairn_message *message)
     if (message->epoch > active)
         membership_send_position(&core->env, &core->membership, from); /* to be sent its record */
     if (message->epoch != active || active == 0 || core->membership.promised != active)
-        return; /* R4: nothing is said under an epoch that is promised away */
+        return; /* R4: send nothing under an epoch older than the promised one */
     cairn_bitset_add(core->level, from);
     conduct_greet(core, from);
 }

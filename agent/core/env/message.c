@@ -211,7 +211,7 @@ fields_are_good(const struct cairn_message *message)
     case CAIRN_MSG_PROMISE:
         return err_is_good(message->as.promise.err);
     default:
-        return true; /* any numbers: whoever takes the message compares them with what it has */
+        return true; /* any numbers: the handler compares them with its state */
     }
 }
 

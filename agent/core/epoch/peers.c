@@ -2,7 +2,7 @@
  * agent/core/epoch/peers.c - who is alive; peers.h has the idea.
  *
  * Agent a beats to a + 2^j for every j, and to the next live agent behind a dead one, so a beat
- * arrives although agents are dead. Whoever is a target watches a. All compute the same from what
+ * arrives although agents are dead. Each target watches a. All compute the same from what
  * they know of the dead; where they differ for a moment, a wrong rumor may arise, and it ends when
  * its subject counts on.
  *
@@ -273,7 +273,7 @@ beats_here(const struct env *env, const struct peers *peers, uint32_t agent)
 
 /*
  * Watches whose beats come here: those at each distance 2^j before this agent, and before the dead
- * ones just before it, whose place it takes. One that is watched anew has time to be heard.
+ * ones just before it, whose place it takes. A newly watched agent gets time to be heard.
  */
 static void
 watch(const struct env *env, struct peers *peers)

@@ -135,7 +135,7 @@ finish_when_written(struct env *env, const struct parts *parts, struct part *par
                                                      .member = part->member};
 }
 
-/* Asks whoever pushes the group's seals for what is missing of them. */
+/* Asks the agent that pushes the group's seals for the missing ones. */
 static void
 ask_for_seals(struct env *env, const struct repair *repair, const struct part *part)
 {

@@ -5,7 +5,7 @@
  * coordinator saw stays true while it rebuilds. It only saves work: if a pin ends too early, the
  * coordinator's claim is refused (R9) and nothing is lost. So there is one pin, and the newest
  * ASK(VERIFY) of any coordinator has it. It ends with RELEASE, the coordinator's session, or an
- * activation. Every coordinator that asked gets its answer, whoever has the pin.
+ * activation. Every coordinator that asked gets its answer, with or without the pin.
  *
  * LIST is answered at once and never touches the pin.
  */

@@ -9,7 +9,7 @@
 
 enum { CONSIDERED_MAX = 32 };
 
-/* A generation of which somebody holds a part. */
+/* A generation of which an agent holds a part. */
 struct candidate {
     struct cairn_generation_id generation;
     struct cairn_roster *roster; /* borrowed from an inventory */
