@@ -55,11 +55,12 @@ extern "C" {
 #endif
 
 /*
- * The library's version, "MAJOR.MINOR.PATCH": of this header, and of the library that is loaded.
- * MAJOR is in the name libcairn.so.MAJOR and changes when old callers stop working. MINOR grows
- * with new functions and fields. The string is static. Thread: any.
+ * The version of this header, "MAJOR.MINOR.PATCH". MAJOR is in the name libcairn.so.MAJOR and
+ * changes when old callers stop working. MINOR grows with new functions and fields.
  */
 #define CAIRN_LIBRARY_VERSION "1.1.0"
+/* The version of the library that is loaded, in the same form. The string is static. Thread: any.
+ */
 const char *cairn_library_version(void);
 
 struct cairn_client;

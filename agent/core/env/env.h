@@ -11,6 +11,7 @@
 #include "agent/core/env/bitset.h"
 #include "agent/core/env/action.h"
 #include "agent/core/env/event.h"
+#include "agent/core/env/generation.h"
 #include "agent/core/env/planted.h"
 #include "base/assert.h"
 #include "base/wire.h"
@@ -73,18 +74,6 @@ static inline uint64_t
 max_u64(uint64_t a, uint64_t b)
 {
     return a > b ? a : b;
-}
-
-static inline bool
-generation_is(struct cairn_generation_id a, struct cairn_generation_id b)
-{
-    return cairn_generation_id_compare(a, b) == 0;
-}
-
-static inline bool
-generation_later(struct cairn_generation_id a, struct cairn_generation_id b)
-{
-    return cairn_generation_id_compare(a, b) > 0;
 }
 
 #endif

@@ -7,8 +7,8 @@
  */
 #include "agent/core/env/message.h"
 
+#include "agent/core/env/generation.h"
 #include "agent/core/env/types.h"
-#include "base/wire.h"
 
 const char *
 cairn_message_name(enum cairn_message_kind kind)
@@ -41,31 +41,12 @@ cairn_message_block_count(const struct cairn_message *message)
 /* ---- fields ---- */
 
 static void
-put_generation(struct cairn_writer *writer, struct cairn_generation_id generation)
-{
-    cairn_write_u64(writer, generation.epoch);
-    cairn_write_u64(writer, generation.step);
-    cairn_write_u64(writer, generation.run);
-}
-
-static struct cairn_generation_id
-get_generation(struct cairn_reader *reader)
-{
-    struct cairn_generation_id generation;
-
-    generation.epoch = cairn_read_u64(reader);
-    generation.step = cairn_read_u64(reader);
-    generation.run = cairn_read_u64(reader);
-    return generation;
-}
-
-static void
 put_decision(struct cairn_writer *writer, struct cairn_decision decision)
 {
     cairn_write_u64(writer, decision.serial);
     cairn_write_u64(writer, decision.run);
     cairn_write_u64(writer, decision.next);
-    put_generation(writer, decision.committed);
+    generation_write(writer, decision.committed);
 }
 
 static struct cairn_decision
@@ -76,7 +57,7 @@ get_decision(struct cairn_reader *reader)
     decision.serial = cairn_read_u64(reader);
     decision.run = cairn_read_u64(reader);
     decision.next = cairn_read_u64(reader);
-    decision.committed = get_generation(reader);
+    decision.committed = generation_read(reader);
     return decision;
 }
 
@@ -85,12 +66,12 @@ get_decision(struct cairn_reader *reader)
 #define PUT_U8 cairn_write_u8
 #define PUT_U32 cairn_write_u32
 #define PUT_U64 cairn_write_u64
-#define PUT_GENERATION put_generation
+#define PUT_GENERATION generation_write
 #define PUT_DECISION put_decision
 #define GET_U8 cairn_read_u8
 #define GET_U32 cairn_read_u32
 #define GET_U64 cairn_read_u64
-#define GET_GENERATION get_generation
+#define GET_GENERATION generation_read
 #define GET_DECISION get_decision
 #define FUNCTIONS(symbol, value, member)                                                           \
     static void write_##member(struct cairn_writer *writer,                                        \

@@ -1,5 +1,5 @@
 /*
- * agent/core/env/types.h - what the core is told at its start, and what events, actions and views
+ * agent/core/env/types.h - the options of a core, and the types that events, actions and views
  * share.
  */
 #ifndef CAIRN_AGENT_CORE_ENV_TYPES_H

@@ -2,9 +2,9 @@
  * agent/core/epoch/peers.c - who is alive; peers.h has the idea.
  *
  * Agent a beats to a + 2^j for every j, and to the next live agent behind a dead one, so a beat
- * arrives although agents are dead. Each target watches a. All compute the same from what
- * they know of the dead; where they differ for a moment, a wrong rumor may arise, and it ends when
- * its subject counts on.
+ * arrives although agents are dead. Each target watches a. Every agent computes these
+ * targets from its own list of dead agents. While two lists differ, an agent may be reported dead
+ * by mistake; the report ends when that agent's counter grows.
  *
  * A beat has room for RUMORS_PER_BEAT rumors: news first, each told about 3 log2(n) times, which
  * reaches everyone with high probability. What room is left repeats the table in turn. So lost news
@@ -272,8 +272,9 @@ beats_here(const struct env *env, const struct peers *peers, uint32_t agent)
 }
 
 /*
- * Watches whose beats come here: those at each distance 2^j before this agent, and before the dead
- * ones just before it, whose place it takes. A newly watched agent gets time to be heard.
+ * Finds out whose beats come here: those of the agents at each distance 2^j before this one. This
+ * agent also stands in for the dead agents directly before it, so the agents at those distances
+ * before them beat to it too. A newly watched agent gets time to be heard.
  */
 static void
 watch(const struct env *env, struct peers *peers)

@@ -7,6 +7,7 @@
  */
 #include "agent/core/epoch/record.h"
 
+#include "agent/core/env/generation.h"
 #include "base/limits.h"
 
 #include <stdlib.h>
@@ -28,9 +29,7 @@ record_write(const struct record *record, struct cairn_writer *writer)
 {
     cairn_write_u64(writer, record->epoch);
     cairn_write_u64(writer, record->restart_epoch);
-    cairn_write_u64(writer, record->ready.epoch);
-    cairn_write_u64(writer, record->ready.step);
-    cairn_write_u64(writer, record->ready.run);
+    generation_write(writer, record->ready);
     cairn_write_u8(writer, record->ready_from_files);
     cairn_write_u8(writer, record->ready_roster != NULL);
     if (record->ready_roster) {
@@ -53,9 +52,7 @@ read_ready(struct cairn_reader *reader, struct record *record)
 {
     cairn_err err;
 
-    record->ready.epoch = cairn_read_u64(reader);
-    record->ready.step = cairn_read_u64(reader);
-    record->ready.run = cairn_read_u64(reader);
+    record->ready = generation_read(reader);
     record->ready_from_files = cairn_read_u8(reader) != 0;
     if (cairn_read_u8(reader) == 0)
         return CAIRN_OK;

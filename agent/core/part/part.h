@@ -189,10 +189,10 @@ uint64_t part_parity_start(const struct part *part, uint32_t slot);
 
 /*
  * Drops what the rules allow: parts older than what is committed; own parts of the active epoch
- * that the decision aborts; after an activation whatever is not its ready generation. Keeps what a
- * spill, a repair or a coordinator reads, and the newest generation if the epoch began with nothing
- * in memory. While fenced it ends OPEN and FINISHING parts only: the claimant has counted the
- * others.
+ * that the decision aborts; after an activation every part of another generation than its ready
+ * one. Keeps what a spill, a repair or a coordinator reads, and the newest generation if the epoch
+ * began with nothing in memory. While fenced it ends OPEN and FINISHING parts only: the claimant
+ * has counted the others.
  */
 void parts_retain(struct env *env, struct parts *parts, const struct retention *retention);
 

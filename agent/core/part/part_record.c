@@ -20,9 +20,7 @@ static void
 write_record(const struct part *part, struct cairn_writer *writer)
 {
     cairn_write_u32(writer, RECORD_VERSION);
-    cairn_write_u64(writer, part->generation.epoch);
-    cairn_write_u64(writer, part->generation.step);
-    cairn_write_u64(writer, part->generation.run);
+    generation_write(writer, part->generation);
     cairn_write_u32(writer, part->member);
     cairn_roster_write(part->roster, writer);
     for (uint32_t p = 0; p < part->geometry.n; p++) {
@@ -145,9 +143,7 @@ part_load(const struct cairn_core_options *options, struct parts *parts, uint32_
 
     cairn_reader_init(&reader, record.bytes, record.len);
     version = cairn_read_u32(&reader);
-    generation.epoch = cairn_read_u64(&reader);
-    generation.step = cairn_read_u64(&reader);
-    generation.run = cairn_read_u64(&reader);
+    generation = generation_read(&reader);
     member = cairn_read_u32(&reader);
     if (version != RECORD_VERSION)
         return CAIRN_VERSION;

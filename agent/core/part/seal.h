@@ -1,7 +1,7 @@
 /*
  * agent/core/part/seal.h - a member's seal: the checksums of all blocks of its part and its packed
- * manifest. Every member of the group gets it, so whoever holds parity for a member also holds what
- * is needed to know and check its part. seal.c has the format.
+ * manifest. Every member of the group gets it, so an agent that holds parity for a member can also
+ * identify and check a rebuilt part of it. seal.c has the format.
  */
 #ifndef CAIRN_AGENT_CORE_PART_SEAL_H
 #define CAIRN_AGENT_CORE_PART_SEAL_H

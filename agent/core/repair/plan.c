@@ -1,5 +1,5 @@
 /*
- * agent/core/repair/plan.c - a repair's plan, and what its coordinator is told; see repair.h.
+ * agent/core/repair/plan.c - a repair's plan, and the reports to its coordinator; see repair.h.
  *
  * Packed (little-endian): the roster, per member u32 holder and u32 target, u32 count of bad
  * blocks, per bad block u32 member, u8 area, u64 block in the area.

@@ -1,7 +1,7 @@
 /*
  * agent/core/restore/choose.h - which generation is restored, and why the newer ones are not. Pure.
  *
- * The rule: take the newest generation of which every group has k complete parts. A part is
+ * The rule: take the newest generation with at least k complete parts in every group. A part is
  * complete only with the seals of its whole group, so such a generation is one consistent step of
  * one run, whether or not anyone knew that it was committed. A spilled generation is taken if it
  * is newer.

@@ -6,7 +6,7 @@
  * and spilled; u32 ranks, u32 world, u64 blocks, the promised roster; u64 version of the parts;
  * u32 count, and per complete part: generation, u32 member, u64 largest shard of its group, u64
  * bad blocks, u32 listed ones (u8 area, u64 block in the area, each), u8 1 and the roster it was
- * made under, or 0: that of the part before. A generation is u64 epoch, run, step.
+ * made under, or 0: that of the part before.
  */
 #include "agent/core/restore/inventory.h"
 
@@ -14,25 +14,6 @@
 #include <string.h>
 
 enum { FLAG_BLANK = 1, FLAG_KNOWS = 2, FLAG_FROM_FILES = 4, FLAG_ROSTER = 8 };
-
-static void
-write_generation(struct cairn_writer *writer, struct cairn_generation_id generation)
-{
-    cairn_write_u64(writer, generation.epoch);
-    cairn_write_u64(writer, generation.run);
-    cairn_write_u64(writer, generation.step);
-}
-
-static struct cairn_generation_id
-read_generation(struct cairn_reader *reader)
-{
-    struct cairn_generation_id generation;
-
-    generation.epoch = cairn_read_u64(reader);
-    generation.run = cairn_read_u64(reader);
-    generation.step = cairn_read_u64(reader);
-    return generation;
-}
 
 static void
 write_part(struct cairn_writer *writer, const struct part *part, const struct part *before)
@@ -44,7 +25,7 @@ write_part(struct cairn_writer *writer, const struct part *part, const struct pa
     for (uint32_t p = 0; p < part->geometry.n; p++)
         if (part->seals[p].whole)
             largest = max_u64(largest, part->seals[p].shard_blocks);
-    write_generation(writer, part->generation);
+    generation_write(writer, part->generation);
     cairn_write_u32(writer, part->member);
     cairn_write_u64(writer, largest);
     cairn_write_u64(writer, part->checked.bad_count);
@@ -72,9 +53,9 @@ write_inventory(struct cairn_writer *writer, const struct inventory_self *self,
                    (uint8_t)((self->blank ? FLAG_BLANK : 0) | (self->knows ? FLAG_KNOWS : 0) |
                              (self->ready_from_files ? FLAG_FROM_FILES : 0) |
                              (self->promised_roster ? FLAG_ROSTER : 0)));
-    write_generation(writer, self->committed);
-    write_generation(writer, self->ready);
-    write_generation(writer, self->spilled);
+    generation_write(writer, self->committed);
+    generation_write(writer, self->ready);
+    generation_write(writer, self->spilled);
     cairn_write_u32(writer, self->ranks);
     cairn_write_u32(writer, self->world);
     cairn_write_u64(writer, self->blocks);
@@ -136,7 +117,7 @@ read_part(struct cairn_reader *reader, struct inventory_part *out,
 {
     cairn_err err = CAIRN_OK;
 
-    out->generation = read_generation(reader);
+    out->generation = generation_read(reader);
     out->member = cairn_read_u32(reader);
     out->largest_shard = cairn_read_u64(reader);
     out->bad_count = cairn_read_u64(reader);
@@ -179,9 +160,9 @@ read_self(struct cairn_reader *reader, struct inventory_self *self)
     self->blank = flags & FLAG_BLANK;
     self->knows = flags & FLAG_KNOWS;
     self->ready_from_files = flags & FLAG_FROM_FILES;
-    self->committed = read_generation(reader);
-    self->ready = read_generation(reader);
-    self->spilled = read_generation(reader);
+    self->committed = generation_read(reader);
+    self->ready = generation_read(reader);
+    self->spilled = generation_read(reader);
     self->ranks = cairn_read_u32(reader);
     self->world = cairn_read_u32(reader);
     self->blocks = cairn_read_u64(reader);

@@ -10,8 +10,8 @@
  *   ─ active here ► IDLE
  *
  * If nothing is in memory, or nothing of it must be read, a step is skipped, but CONFIRMING never
- * is: a claim names the agents as they are (R9). Before the claim nothing has changed, so whatever
- * goes wrong ends the attempt, and the next one begins with LISTING. Every wait has a deadline; an
+ * is: a claim names the agents as they are (R9). Before the claim nothing has changed, so any
+ * failure ends the attempt, and the next one begins with LISTING. Every wait has a deadline; an
  * agent that misses that of a later step is ignored for the rest of the restore.
  *
  * Good news is acted on at once. Bad news (something is lost, or must come from files) is believed

@@ -16,8 +16,8 @@ static const char *const reasons[] = {[WATCH_FENCED] = "an unfinished restore",
                                       [WATCH_LOST] = "a part is missing",
                                       [WATCH_JOIN] = "trainers on agents that are no members"};
 
-/* True if this agent is in the roster, or holds a part of the ready generation, whatever it has
- * forgotten. */
+/* True if this agent is in the roster, or the record names it as the holder of a part, even if it
+ * is blank now. */
 static bool
 is_listed(const struct env *env, const struct membership *membership)
 {
