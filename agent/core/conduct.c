@@ -187,8 +187,10 @@ conduct_done(struct cairn_core *core, uint32_t child, struct cairn_generation_id
              uint64_t begun)
 {
     struct cairn_message done = env_message(&core->env, CAIRN_MSG_DONE, generation.epoch);
+    struct retention retention = conduct_retention(core);
 
     if (!conduct_acts(core) || /* R4 */
+        retention_aborts(&retention, generation) ||
         !gather_add(&core->env, &core->gather, core->membership.self_member, child, generation,
                     begun))
         return;
@@ -246,17 +248,6 @@ commit(struct cairn_core *core, struct cairn_generation_id generation)
             .generation = generation, .part = part ? part_index(&core->parts, part) : UINT32_MAX};
 }
 
-/* The decision asks for a later step or another run; what a run that ended left may still
- * commit. */
-static bool
-is_aborted(const struct cairn_core *core, struct cairn_generation_id generation)
-{
-    const struct cairn_decision *decision = &core->run.decision;
-
-    return decision->run != 0 &&
-           (generation.run != decision->run || generation.step < decision->next);
-}
-
 void
 conduct_decision(struct cairn_core *core, const struct cairn_decision *decision,
                  const char *refusal)
@@ -271,7 +262,7 @@ conduct_decision(struct cairn_core *core, const struct cairn_decision *decision,
         commit(core, decision->committed);
     retention = conduct_retention(core);
     parts_retain(&core->env, &core->parts, &retention);
-    if (is_aborted(core, core->gather.generation))
+    if (retention_aborts(&retention, core->gather.generation))
         gather_clear(&core->gather);
     for (uint32_t child = tree_next_child(self, n, UINT32_MAX); child != UINT32_MAX;
          child = tree_next_child(self, n, child))

@@ -3,8 +3,9 @@
  * store, send and tell their trainers.
  *
  *   R1  what an agent promised or is in only grows, and is stored before it says so
- *   R2  DONE is said only for a part whose record is stored; a generation is committed only after
- *       every member has stored its own part
+ *   R2  DONE is said only for a part whose record is stored, of a generation that the decision
+ *       known there has not aborted; a generation is committed only after every member has stored
+ *       its own part
  *   R3, R6  from its commit on until a later generation is committed, every part of the newest
  *       generation is stored somewhere, or a fault has taken it
  *   R4  nothing of an older epoch is sent or granted after a promise
@@ -389,6 +390,22 @@ has_stored(const struct agent *agent, struct cairn_generation_id generation)
     return false;
 }
 
+static void
+check_done(const struct agent *agent, struct cairn_generation_id generation)
+{
+    struct cairn_core_view view;
+
+    agent_view(agent, &view);
+    if (!has_stored(agent, generation))
+        fail("R2: agent %u is done with step %llu, and has stored no record of it", agent->number,
+             (unsigned long long)generation.step);
+    if (!same(generation, view.committed) &&
+        (generation.run < view.run ||
+         (generation.run == view.run && generation.step < view.next_step)))
+        fail("R2: agent %u is done with step %llu, which its decision aborts", agent->number,
+             (unsigned long long)generation.step);
+}
+
 void
 judge_send(struct agent *agent, const struct cairn_message *message)
 {
@@ -423,9 +440,7 @@ judge_send(struct agent *agent, const struct cairn_message *message)
                  (unsigned long long)message->as.abort.generation.step);
         break;
     case CAIRN_MSG_DONE:
-        if (!has_stored(agent, message->as.done.generation))
-            fail("R2: agent %u is done with step %llu, and has stored no record of it",
-                 agent->number, (unsigned long long)message->as.done.generation.step);
+        check_done(agent, message->as.done.generation);
         break;
     default:
         break;

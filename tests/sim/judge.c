@@ -2,10 +2,11 @@
  * tests/sim/judge.c - ground truth, and what must hold after every event.
  *
  *   LOST    A generation is committed from the instant at which an agent says so to anyone. Then
- *           every member must have stored its record. From there until a later one is committed (or
- *           restored), complete copies may go only by a fault, and a restore may never end with
- *           less while no group misses more than its parity. All complete copies count: those of
- *           the owners, and those hosted for them.
+ *           every member must have stored its record, and not have let go of it since, unless a
+ *           repair gave it back. From there until a later one is committed (or restored), complete
+ *           copies may go only by a fault, and a restore may never end with less while no group
+ *           misses more than its parity. All complete copies count: those of the owners, and those
+ *           hosted for them.
  *   TORN    What a record or an activation describes equals, byte for byte, what the trainers had
  *           at exactly that step, all of one life. Parity is computed again from that truth and
  *           compared too. Nothing is captured of a life whose tensors do not fit together.
@@ -167,10 +168,10 @@ judge_record(struct world *world, struct node *node, const struct cairn_action_s
     remember_record(world, node, store->part, &view);
     truth = judge_truth(world, view.generation);
     if (!truth || view.member >= truth->member_count ||
-        truth->agents[view.member] != node->number || truth->fates[view.member] != FATE_NONE)
+        truth->agents[view.member] != node->number)
         return;
-    truth->fates[view.member] = FATE_STORED;
-    truth->stored_count++;
+    truth->stored_count += truth->fates[view.member] == FATE_NONE;
+    truth->fates[view.member] = FATE_STORED; /* perhaps again: a repair gave it back */
 }
 
 /* ---- commits ---- */

@@ -62,6 +62,10 @@ said_done(struct world *world, struct node *node, struct cairn_generation_id gen
             self = m;
     if (self == UINT32_MAX)
         return;
+    if (truth->fates[self] == FATE_DROPPED)
+        judge_fail(world, VERDICT_OTHER,
+                   "agent %u says DONE of " GENERATION ", of which it has dropped its part",
+                   node->number, GENERATION_OF(generation));
     for (uint32_t m = self; m < truth->member_count; m++)
         if (truth->fates[m] == FATE_NONE && tree_is_above(self, truth->member_count, m))
             judge_fail(world, VERDICT_OTHER,

@@ -410,7 +410,7 @@ enum layout_kind {
 enum fate {
     FATE_NONE = 0,
     FATE_STORED, /* once; a fault may have taken it since */
-    FATE_DROPPED /* its agent let go of it */
+    FATE_DROPPED /* its agent let go of it; stored again by a repair, it is FATE_STORED */
 };
 
 /* One generation as it was captured. */

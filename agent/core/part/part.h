@@ -196,6 +196,14 @@ uint64_t part_parity_start(const struct part *part, uint32_t slot);
  */
 void parts_retain(struct env *env, struct parts *parts, const struct retention *retention);
 
+/*
+ * True if the decision asks for a later run or step than this generation of the active epoch, which
+ * it does not name as committed. Then no member is done with it (R2), and its parts may go (R3). A
+ * run that ended aborts nothing by itself: all members may be done, and the leader may still
+ * commit. The next run's decision does.
+ */
+bool retention_aborts(const struct retention *retention, struct cairn_generation_id generation);
+
 /* VERIFY of complete parts: of one generation, or of all (step 0), once per attempt. */
 void parts_verify(struct env *env, struct parts *parts, struct cairn_generation_id generation,
                   uint64_t attempt);

@@ -14,14 +14,15 @@ is_superseded(const struct retention *retention, struct cairn_generation_id gene
            generation_later(retention->decision.committed, generation);
 }
 
-/* The decision names another run or a later step. A decision that is not known aborts nothing. */
-static bool
-is_aborted(const struct retention *retention, struct cairn_generation_id generation)
+bool
+retention_aborts(const struct retention *retention, struct cairn_generation_id generation)
 {
     const struct cairn_decision *decision = &retention->decision;
+    struct cairn_generation_id next = {
+        .epoch = generation.epoch, .run = decision->run, .step = decision->next};
 
-    return decision->serial != 0 && !generation_is(generation, decision->committed) &&
-           (generation.run != decision->run || generation.step < decision->next);
+    return decision->run != 0 && !generation_is(generation, decision->committed) &&
+           generation_later(next, generation);
 }
 
 /* The oldest complete generation from before the active epoch; `newest` likewise. */
@@ -70,11 +71,10 @@ complete_may_go(const struct env *env, const struct parts *parts, const struct p
     /* R3: COMMIT of a later generation. */
     if (is_superseded(retention, part->generation))
         return true;
-    /* R3: ABORT of its own. A run that ended aborts nothing by itself: all members may be done, and
-     * the leader may still commit. The next run's decision does. */
+    /* R3: ABORT of its own. */
     if (part->generation.epoch == retention->active)
-        return part->member == retention->self_member && retention->decision.run != 0 &&
-               is_aborted(retention, part->generation);
+        return part->member == retention->self_member &&
+               retention_aborts(retention, part->generation);
     if (part->generation.epoch > retention->active)
         return false;
     if (ready_in_memory && retention->own_is_hosted && CAIRN_PLANTED(env, BUG_OWNER_DROPS) &&
@@ -101,7 +101,7 @@ may_go(const struct env *env, const struct parts *parts, const struct part *part
         /* Not complete, so nobody counts it: it goes as soon as it cannot be committed. */
         return retention->fenced || part->generation.epoch != retention->active ||
                is_superseded(retention, part->generation) ||
-               is_aborted(retention, part->generation) ||
+               retention_aborts(retention, part->generation) ||
                (retention->decision.serial != 0 && retention->decision.next == 0 &&
                 !generation_is(part->generation, retention->decision.committed));
     case CAIRN_PART_REBUILDING:

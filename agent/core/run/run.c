@@ -125,7 +125,7 @@ run_report(const struct env *env, const struct run *run, struct parts *parts,
             continue;
         if (generation_later(part->generation, report.captured))
             report.captured = part->generation;
-        if (part->state == CAIRN_PART_COMPLETE)
+        if (part->state == CAIRN_PART_COMPLETE && !retention_aborts(retention, part->generation))
             list_complete(&report, part->generation);
     }
     return report;

@@ -73,11 +73,25 @@ give(uint32_t agent, struct cairn_event *event)
     cairn_actions_fini(&actions);
 }
 
+/* R2: no member is done with what the decision that it knows has aborted. */
+static void
+check_done(uint32_t from, struct cairn_generation_id generation)
+{
+    struct cairn_core_view view;
+
+    cairn_core_look(job.nodes[from].core, &view);
+    assert_true(cairn_generation_id_compare(generation, view.committed) == 0 ||
+                generation.run > view.run ||
+                (generation.run == view.run && generation.step >= view.next_step));
+}
+
 static void
 post(const struct cairn_message *message)
 {
     struct letter *letter = &job.queue[job.tail++ % QUEUE_MAX];
 
+    if (message->kind == CAIRN_MSG_DONE)
+        check_done(message->from, message->as.done.generation);
     assert_true(job.tail - job.head < QUEUE_MAX);
     letter->to = message->to;
     letter->message = *message;
@@ -276,16 +290,30 @@ lose_memory(uint32_t agent)
 }
 
 static void
+deliver_one(void)
+{
+    struct letter letter = job.queue[job.head++ % QUEUE_MAX];
+
+    if (letter.to != UINT32_MAX)
+        give(letter.to, &(struct cairn_event){.type = CAIRN_EVENT_MESSAGE,
+                                              .as.message = {&letter.message, true}});
+    free(letter.bytes);
+}
+
+static void
 deliver_all(void)
 {
-    while (job.head != job.tail) {
-        struct letter letter = job.queue[job.head++ % QUEUE_MAX];
+    while (job.head != job.tail)
+        deliver_one();
+}
 
-        if (letter.to != UINT32_MAX)
-            give(letter.to, &(struct cairn_event){.type = CAIRN_EVENT_MESSAGE,
-                                                  .as.message = {&letter.message, true}});
-        free(letter.bytes);
-    }
+/* Stops before the first message of this kind. */
+static void
+deliver_until(enum cairn_message_kind kind)
+{
+    while (job.head != job.tail && job.queue[job.head % QUEUE_MAX].message.kind != kind)
+        deliver_one();
+    assert_true(job.head != job.tail);
 }
 
 /* Time passes; sessions that somebody wants come up. */
@@ -625,6 +653,32 @@ a_restore_rebuilds_a_lost_part(void **unused)
         assert_true(cairn_core_holder(job.nodes[0].core, before, m) < 2);
 }
 
+/* A new run aborts what a repair rebuilds: member 1 lost its part before it was complete. */
+static void
+nobody_is_done_with_what_a_later_run_aborts(void **unused)
+{
+    (void)unused;
+    attach_all(5);
+    for (uint32_t a = 0; a < job.count; a++)
+        begin(a, 1);
+    copy(1);
+    unlink_agents(0, 1);
+    copy(0);
+    copy(2);
+    stop(1);
+    start(1);
+    link_agents(0, 1);
+    link_agents(1, 2);
+    deliver_all();
+    operate(0, CAIRN_OP_RESTORE);
+    deliver_until(CAIRN_MSG_REBUILD); /* the holders keep the generation for the repair */
+    attach(1, 1, 5);
+    pass_seconds(30);
+    assert_true(job.nodes[0].replied);
+    assert_int_equal(job.nodes[0].reply, CAIRN_OK);
+    assert_int_equal(view_of(1).ready.step, 1);
+}
+
 static void
 a_fresh_epoch_begins_with_nothing(void **unused)
 {
@@ -656,6 +710,7 @@ main(void)
         TEST(a_member_that_restarts_is_done_still),
         TEST(a_blank_member_is_admitted_by_a_repair),
         TEST(a_restore_rebuilds_a_lost_part),
+        TEST(nobody_is_done_with_what_a_later_run_aborts),
         TEST(a_fresh_epoch_begins_with_nothing),
     };
 
