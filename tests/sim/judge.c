@@ -167,8 +167,7 @@ judge_record(struct world *world, struct node *node, const struct cairn_action_s
         return; /* dropped again in the same step; the erasure follows */
     remember_record(world, node, store->part, &view);
     truth = judge_truth(world, view.generation);
-    if (!truth || view.member >= truth->member_count ||
-        truth->agents[view.member] != node->number)
+    if (!truth || view.member >= truth->member_count || truth->agents[view.member] != node->number)
         return;
     truth->stored_count += truth->fates[view.member] == FATE_NONE;
     truth->fates[view.member] = FATE_STORED; /* perhaps again: a repair gave it back */
