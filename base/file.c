@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -109,6 +110,10 @@ report(const char *verb, int dir_fd, const char *name, uint64_t bytes)
     case ELOOP:
         cure = "it is a symbolic link, which is not followed: remove it";
         break;
+    case ENXIO:
+        err = CAIRN_CORRUPT;
+        cure = "it is a FIFO, a socket or a device: remove it";
+        break;
     case EMFILE:
     case ENFILE:
         cure = "raise the limit of open files";
@@ -130,32 +135,129 @@ report(const char *verb, int dir_fd, const char *name, uint64_t bytes)
     return err;
 }
 
-cairn_err
-cairn_file_open(int dir_fd, const char *name, enum cairn_file_mode mode, int *fd)
+static bool
+has_flags(enum cairn_file_mode mode, int *flags)
 {
-    static const int flags[] = {
+    static const int known[] = {
         [CAIRN_FILE_READ] = O_RDONLY | O_NOFOLLOW,
         [CAIRN_FILE_UPDATE] = O_RDWR | O_CREAT | O_NOFOLLOW,
         [CAIRN_FILE_CREATE] = O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW,
         [CAIRN_FILE_CREATE_DIRECT] = O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_DIRECT,
-        [CAIRN_FILE_DIRECTORY] = O_RDONLY | O_DIRECTORY,
+        [CAIRN_FILE_DIRECTORY] = O_RDONLY | O_DIRECTORY | O_NOFOLLOW,
         [CAIRN_FILE_READ_LINKED] = O_RDONLY,
+        [CAIRN_FILE_DIRECTORY_LINKED] = O_RDONLY | O_DIRECTORY,
     };
-    int opened;
 
-    if ((unsigned)mode >= sizeof(flags) / sizeof(flags[0]))
-        return CAIRN_INVAL;
+    if ((unsigned)mode >= sizeof(known) / sizeof(known[0]))
+        return false;
+    *flags = known[mode] | O_CLOEXEC | O_NONBLOCK | O_NOCTTY; /* a FIFO or terminal must not hang */
+    return true;
+}
+
+static int
+open_retry(int dir_fd, const char *name, int flags)
+{
+    int opened = -1;
+
     for (int i = 0; i < INTERRUPTS_MAX; i++) {
-        opened = file_ops->open(dir_fd, name, flags[mode] | O_CLOEXEC, 0600);
+        opened = file_ops->open(dir_fd, name, flags, 0600);
         if (opened >= 0 || errno != EINTR)
             break;
+    }
+    return opened;
+}
+
+/*
+ * Opens the directory that holds the last part of `name`, and follows no link on the way there.
+ * *leaf is that last part. A name without a slash, and one relative to AT_FDCWD or absolute, which
+ * the user chose, is left as it is: then *parent_fd is dir_fd. leave_parent closes *parent_fd.
+ * Returns false with errno set.
+ */
+static bool
+enter_parent(int dir_fd, const char *name, int *parent_fd, const char **leaf)
+{
+    char part[NAME_MAX + 1];
+    const char *slash;
+    int fd = dir_fd;
+
+    *leaf = name;
+    *parent_fd = dir_fd;
+    if (dir_fd == AT_FDCWD || name[0] == '/')
+        return true;
+    while ((slash = strchr(*leaf, '/')) != NULL) {
+        size_t bytes = (size_t)(slash - *leaf);
+        int next = -1, code;
+
+        if (bytes == 0 || bytes >= sizeof(part)) {
+            errno = bytes ? ENAMETOOLONG : EINVAL;
+        } else {
+            memcpy(part, *leaf, bytes);
+            part[bytes] = '\0';
+            next = open_retry(fd, part, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        }
+        code = errno;
+        if (fd != dir_fd)
+            (void)file_ops->close(fd);
+        errno = code;
+        if (next < 0)
+            return false;
+        fd = next;
+        *leaf = slash + 1;
+    }
+    *parent_fd = fd;
+    return true;
+}
+
+static void
+leave_parent(int dir_fd, int parent_fd)
+{
+    int saved = errno;
+
+    if (parent_fd != dir_fd)
+        (void)file_ops->close(parent_fd); /* a directory that was only looked up in */
+    errno = saved;
+}
+
+/* Refuses all but regular files. The descriptor is asked: a name can change between two calls. */
+static cairn_err
+check_regular(int dir_fd, const char *name, int fd)
+{
+    char path[CAIRN_FILE_PATH_BYTES_MAX];
+    struct stat found;
+
+    if (fstat(fd, &found) != 0)
+        return report("stat", dir_fd, name, 0);
+    if (S_ISREG(found.st_mode))
+        return CAIRN_OK;
+    cairn_file_path(dir_fd, name, path);
+    CAIRN_LOG_AT(ERROR, "file: open refused path=%s: not a regular file; remove it", path);
+    return CAIRN_CORRUPT;
+}
+
+cairn_err
+cairn_file_open(int dir_fd, const char *name, enum cairn_file_mode mode, int *fd)
+{
+    int flags, parent_fd, opened = -1;
+    const char *leaf;
+    cairn_err err;
+
+    if (!has_flags(mode, &flags))
+        return CAIRN_INVAL;
+    if (enter_parent(dir_fd, name, &parent_fd, &leaf)) {
+        opened = open_retry(parent_fd, leaf, flags);
+        leave_parent(dir_fd, parent_fd);
     }
     if (opened < 0 && mode == CAIRN_FILE_CREATE_DIRECT && errno == EINVAL)
         return CAIRN_INVAL; /* the file system has no direct I/O: the caller's second choice */
     if (opened < 0 && errno == ENOTDIR)
-        return CAIRN_NOT_FOUND; /* a part of the path is no directory: there is no such path */
+        return CAIRN_NOT_FOUND; /* there is no directory of that name; a link is none */
     if (opened < 0)
         return report("open", dir_fd, name, 0);
+    err = flags & O_DIRECTORY ? CAIRN_OK : check_regular(dir_fd, name, opened);
+    if (err) {
+        (void)file_ops->close(opened);
+        return err;
+    }
     *fd = opened;
     return CAIRN_OK;
 }
@@ -322,13 +424,14 @@ cairn_file_mask(void)
 void
 cairn_file_share(int dir_fd, const char *name, bool directory, mode_t mask)
 {
-    int saved = errno;
-    mode_t kept = 0;
+    int saved = errno, fd = -1;
     struct stat found;
 
-    if (directory && fstatat(dir_fd, name, &found, 0) == 0)
-        kept = found.st_mode & 07000; /* the group that a shared directory hands down */
-    (void)!fchmodat(dir_fd, name, kept | ((directory ? 0777 : 0666) & ~mask), 0);
+    if (cairn_file_open(dir_fd, name, directory ? CAIRN_FILE_DIRECTORY : CAIRN_FILE_READ, &fd) ==
+            CAIRN_OK &&
+        fstat(fd, &found) == 0) /* keeps the group that a shared directory hands down */
+        (void)!fchmod(fd, (directory ? (found.st_mode & 07000) | 0777 : 0666) & ~mask);
+    (void)cairn_file_close(fd);
     errno = saved;
 }
 
@@ -344,14 +447,36 @@ cairn_file_share_open(int fd, mode_t mask)
 cairn_err
 cairn_file_rename(int dir_fd, const char *from, const char *to)
 {
-    return file_ops->rename(dir_fd, from, to) == 0 ? CAIRN_OK : report("rename", dir_fd, from, 0);
+    const char *slash = strrchr(from, '/'), *leaf;
+    size_t shared = slash ? (size_t)(slash - from) + 1 : 0;
+    int parent_fd, result = -1;
+
+    if (strncmp(from, to, shared) != 0)
+        return CAIRN_INVAL;
+    if (enter_parent(dir_fd, from, &parent_fd, &leaf)) {
+        result = file_ops->rename(parent_fd, leaf, parent_fd == dir_fd ? to : to + shared);
+        leave_parent(dir_fd, parent_fd);
+    }
+    return result == 0 ? CAIRN_OK : report("rename", dir_fd, from, 0);
+}
+
+static int
+remove_name(int dir_fd, const char *name, bool directory)
+{
+    const char *leaf;
+    int parent_fd, result;
+
+    if (!enter_parent(dir_fd, name, &parent_fd, &leaf))
+        return -1;
+    result = file_ops->unlink(parent_fd, leaf, directory);
+    leave_parent(dir_fd, parent_fd);
+    return result;
 }
 
 cairn_err
 cairn_file_unlink(int dir_fd, const char *name)
 {
-    return file_ops->unlink(dir_fd, name, false) == 0 ? CAIRN_OK
-                                                      : report("unlink", dir_fd, name, 0);
+    return remove_name(dir_fd, name, false) == 0 ? CAIRN_OK : report("unlink", dir_fd, name, 0);
 }
 
 /* mask NULL: for the owner alone. */
@@ -389,8 +514,7 @@ save(int dir_fd, const char *name, const void *bytes, size_t bytes_len, const mo
 done:
     close_err = cairn_file_close(fd);
     if (there)
-        (void)file_ops->unlink(dir_fd, temporary,
-                               false); /* the failure that counts is already said */
+        (void)remove_name(dir_fd, temporary, false); /* the failure that counts is already said */
     return err ? err : close_err;
 }
 
@@ -453,21 +577,19 @@ done:
 cairn_err
 cairn_dir_add(int dir_fd, const char *name, bool *made)
 {
-    struct stat stat;
+    const int link_flags = dir_fd == AT_FDCWD ? 0 : AT_SYMLINK_NOFOLLOW;
+    struct stat found;
+    const char *leaf;
+    int parent_fd;
 
     *made = false;
-    if (mkdirat(dir_fd, name, 0700) != 0) {
-        if (errno != EEXIST)
-            return report("make directory", dir_fd, name, 0);
-        if (fstatat(dir_fd, name, &stat, 0) != 0)
-            return report("stat", dir_fd, name, 0);
-        if (S_ISDIR(stat.st_mode))
-            return CAIRN_OK;
-        errno = ENOTDIR;
+    if (!enter_parent(dir_fd, name, &parent_fd, &leaf))
         return report("make directory", dir_fd, name, 0);
-    }
-    *made = true;
-    return CAIRN_OK;
+    *made = mkdirat(parent_fd, leaf, 0700) == 0;
+    if (!*made && errno == EEXIST && fstatat(parent_fd, leaf, &found, link_flags) == 0)
+        errno = S_ISDIR(found.st_mode) ? 0 : S_ISLNK(found.st_mode) ? ELOOP : ENOTDIR;
+    leave_parent(dir_fd, parent_fd);
+    return *made || errno == 0 ? CAIRN_OK : report("make directory", dir_fd, name, 0);
 }
 
 cairn_err
@@ -496,11 +618,23 @@ cairn_dir_make(int dir_fd, const char *name)
 cairn_err
 cairn_dir_remove(int dir_fd, const char *name)
 {
-    if (file_ops->unlink(dir_fd, name, true) == 0)
+    if (remove_name(dir_fd, name, true) == 0)
         return CAIRN_OK;
     if (errno == ENOTEMPTY || errno == EEXIST)
         return CAIRN_AGAIN;
     return report("remove directory", dir_fd, name, 0);
+}
+
+bool
+cairn_file_is_below(int fd, const char *directory)
+{
+    char path[CAIRN_FILE_PATH_BYTES_MAX];
+    size_t bytes = strlen(directory);
+
+    cairn_file_path(fd, NULL, path);
+    if (bytes < 1 || directory[0] != '/' || strncmp(path, directory, bytes) != 0)
+        return false;
+    return directory[bytes - 1] == '/' || path[bytes] == '/' || path[bytes] == '\0';
 }
 
 static int

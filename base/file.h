@@ -13,8 +13,10 @@
  * operation has failed, and a sync is never tried again (the kernel drops the pages that it could
  * not write, and a second sync says success).
  *
- * Names are relative to a directory's descriptor (AT_FDCWD is allowed). Thread: any; calls may
- * block on the disk.
+ * Names are relative to a directory's descriptor (AT_FDCWD is allowed). Others may write to that
+ * directory: below a descriptor no symbolic link is followed, not in the middle of a name either.
+ * Relative to AT_FDCWD only the last part of a name is not followed: the user chose the rest.
+ * Thread: any; calls may block on the disk.
  */
 #ifndef CAIRN_BASE_FILE_H
 #define CAIRN_BASE_FILE_H
@@ -53,12 +55,17 @@ enum cairn_file_mode {
     CAIRN_FILE_CREATE = 2, /* write, created (0600), emptied where it is */
     CAIRN_FILE_CREATE_DIRECT =
         3, /* the same past the page cache; CAIRN_INVAL (not logged) where that is refused */
-    CAIRN_FILE_DIRECTORY = 4,  /* a directory, for dir_fd and cairn_file_sync */
-    CAIRN_FILE_READ_LINKED = 5 /* read, and follow symbolic links: for what a user named */
+    CAIRN_FILE_DIRECTORY = 4,       /* a directory, for dir_fd and cairn_file_sync */
+    CAIRN_FILE_READ_LINKED = 5,     /* read, and follow symbolic links */
+    CAIRN_FILE_DIRECTORY_LINKED = 6 /* a directory, and follow symbolic links */
 };
 
-/* Opens `name`; never follows it where it is a symbolic link, except with CAIRN_FILE_DIRECTORY and
- * CAIRN_FILE_READ_LINKED. The caller closes *fd. */
+/*
+ * Opens `name`. Follows symbolic links only with the two _LINKED modes, which are for names that
+ * the user chose. All but directories must be regular files: a FIFO, socket or device is
+ * CAIRN_CORRUPT, and opening one never waits. A directory's name that is a link is CAIRN_NOT_FOUND.
+ * The caller closes *fd.
+ */
 CAIRN_MUST_CHECK cairn_err cairn_file_open(int dir_fd, const char *name, enum cairn_file_mode mode,
                                            int *fd);
 
@@ -94,11 +101,15 @@ void cairn_file_start_sync(int fd, uint64_t at, uint64_t bytes);
 /* Closes; -1 is allowed. The descriptor is gone even on failure. The result matters for a file that
  * was written. */
 cairn_err cairn_file_close(int fd);
+/* Both names are in the same directory, or CAIRN_INVAL. */
 CAIRN_MUST_CHECK cairn_err cairn_file_rename(int dir_fd, const char *from, const char *to);
 CAIRN_MUST_CHECK cairn_err cairn_file_unlink(int dir_fd, const char *name);
 
 /* What the process' umask takes away. Call it while no other thread makes files. */
 mode_t cairn_file_mask(void);
+/* Whether what is open as `fd` is this directory or lies in it, at any depth: to be asked after an
+ * open that followed links. `directory` is a path that cairn_file_path found. Needs /proc. */
+bool cairn_file_is_below(int fd, const char *directory);
 /* Gives a file, or a directory, the permissions that a new one has with that mask: what is made
  * here is for its owner alone. A directory keeps what it has of its parent's setgid. A file system
  * that knows no permissions is left as it is. */

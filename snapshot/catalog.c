@@ -195,7 +195,7 @@ open_side(struct cairn_catalog *catalog, struct cairn_catalog_state *side, bool 
                      catalog->path);
     if (err)
         return err;
-    err = cairn_file_open(AT_FDCWD, catalog->path, CAIRN_FILE_DIRECTORY, &dir_fd);
+    err = cairn_file_open(AT_FDCWD, catalog->path, CAIRN_FILE_DIRECTORY_LINKED, &dir_fd);
     if (err)
         return err;
     err = cairn_file_open(dir_fd, CAIRN_CATALOG_SIDE_NAME, CAIRN_FILE_UPDATE, &catalog->side_fd);

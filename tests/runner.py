@@ -219,7 +219,14 @@ def c_programs(suite):
 
 def python_programs(suite):
     """The chosen programs of a suite in Python: paths, longest first."""
-    found = glob.glob(os.path.join(ROOT, "tests", suite, "**", "test_*.py"), recursive=True)
+    folders = [suite, "hostile"] if suite == "cluster" else [suite]
+    found = [
+        path
+        for folder in folders
+        for path in glob.glob(
+            os.path.join(ROOT, "tests", folder, "**", "test_*.py"), recursive=True
+        )
+    ]
     return longest_first(p for p in found if chosen(os.path.relpath(p, f"{ROOT}/tests")))
 
 

@@ -36,7 +36,7 @@ static const char examples[] =
 struct request {
     const char *to, *tp, *pp, *dp, *ep, *etp, *vpp, *dtype, *drop, *map, *set, *zero, *job,
         *threads, *memory, *output;
-    bool dry_run, json;
+    bool dry_run, follow_links, json;
 };
 
 static bool
@@ -439,6 +439,8 @@ cairn_verb_convert(int argc, char **argv)
         {"memory-limit", 0, "SIZE", "use at most this much memory (default: 1GiB)", &request.memory,
          NULL},
         {"dry-run", 0, NULL, "read metadata and print the plan", NULL, &request.dry_run},
+        {"follow-links", 0, NULL, "follow links out of the checkpoint's folder", NULL,
+         &request.follow_links},
         {"output", 'o', "table|json", "print a table (default) or JSON", &request.output, NULL},
     };
     const struct cairn_usage usage = {"convert", "SRC DST --to FORMAT [OPTIONS]", text, examples,
@@ -453,6 +455,7 @@ cairn_verb_convert(int argc, char **argv)
     list_formats(text);
     if (!cairn_words_parse(&usage, argc, argv, words, 2, "SRC and DST", &exit_code))
         return exit_code;
+    cairn_place_follow_links(request.follow_links);
     options.source = words[0];
     options.target = words[1];
     options.to = find_target(&usage, request.to, &exit_code);

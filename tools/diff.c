@@ -241,10 +241,13 @@ cairn_verb_diff(int argc, char **argv)
     struct cairn_progress progress = {.what = "comparing"};
     struct cairn_difference_options options = {.progress = cairn_show_progress,
                                                .context = &progress};
+    bool follow_links = false;
     const struct cairn_flag flags[] = {
         {"bits", 0, NULL, "compare bits instead of numbers", NULL, &options.bits},
         {"threads", 0, "N", "use N threads (default: one per core, at most 16)", &threads, NULL},
         {"memory-limit", 0, "SIZE", "use at most this much memory (default: 1GiB)", &memory, NULL},
+        {"follow-links", 0, NULL, "follow links out of the checkpoint's folder", NULL,
+         &follow_links},
         {"output", 'o', "table|json", "print a table (default) or JSON", &output, NULL},
     };
     const struct cairn_usage usage = {"diff", "A B [--bits] [-o table|json]", about, examples,
@@ -259,5 +262,6 @@ cairn_verb_diff(int argc, char **argv)
     if (!cairn_output_parse(output, &json))
         return cairn_usage_error(&usage, "-o takes table or json, not \"%s\"", output);
     cairn_checkpoint_log_setup();
+    cairn_place_follow_links(follow_links);
     return run(paths, &options, json);
 }

@@ -252,7 +252,10 @@ int
 cairn_verb_inspect(int argc, char **argv)
 {
     const char *output = NULL, *path;
+    bool follow_links = false;
     const struct cairn_flag flags[] = {
+        {"follow-links", 0, NULL, "follow links out of the checkpoint's folder", NULL,
+         &follow_links},
         {"output", 'o', "table|json", "print a table (default) or JSON", &output, NULL},
     };
     const struct cairn_usage usage = {"inspect", "PATH [-o table|json]",       about, examples,
@@ -269,6 +272,7 @@ cairn_verb_inspect(int argc, char **argv)
     if (!cairn_output_parse(output, &json))
         return cairn_usage_error(&usage, "-o takes table or json, not \"%s\"", output);
     cairn_checkpoint_log_setup();
+    cairn_place_follow_links(follow_links);
     err = cairn_checkpoint_detect(path, cairn_formats, 0, &checkpoint, &complaint);
     if (!err)
         err = view_init(&view, &checkpoint);

@@ -99,7 +99,7 @@ operator_files_read(const char *spill_dir, bool verify, struct cairn_generation_
     out->configured = spill_dir[0] != '\0';
     if (!out->configured)
         return;
-    out->err = cairn_file_open(AT_FDCWD, spill_dir, CAIRN_FILE_DIRECTORY, &spill_fd);
+    out->err = cairn_file_open(AT_FDCWD, spill_dir, CAIRN_FILE_DIRECTORY_LINKED, &spill_fd);
     if (out->err == CAIRN_NOT_FOUND) {
         out->err = CAIRN_OK; /* it is made by the first spill */
         goto done;

@@ -88,7 +88,7 @@ begin(struct spill_disk_job *job)
     cairn_err err = cairn_dir_make(AT_FDCWD, job->dir);
 
     if (!err)
-        err = cairn_file_open(AT_FDCWD, job->dir, CAIRN_FILE_DIRECTORY, &spill_fd);
+        err = cairn_file_open(AT_FDCWD, job->dir, CAIRN_FILE_DIRECTORY_LINKED, &spill_fd);
     if (err == CAIRN_NOT_FOUND)
         err =
             fail(job, CAIRN_IO, "the directory above %s is not there: make or mount it", job->dir);
@@ -160,7 +160,7 @@ commit(struct spill_disk_job *job)
     (void)cairn_file_close(dir_fd);
     if (err || !job->keep)
         return err;
-    err = cairn_file_open(AT_FDCWD, job->dir, CAIRN_FILE_DIRECTORY, &spill_fd);
+    err = cairn_file_open(AT_FDCWD, job->dir, CAIRN_FILE_DIRECTORY_LINKED, &spill_fd);
     if (!err)
         err = cairn_spill_retain(spill_fd, job->keep, &removed);
     (void)cairn_file_close(spill_fd);
@@ -176,7 +176,7 @@ static cairn_err
 remove_spilled(struct spill_disk_job *job)
 {
     int spill_fd = -1;
-    cairn_err err = cairn_file_open(AT_FDCWD, job->dir, CAIRN_FILE_DIRECTORY, &spill_fd);
+    cairn_err err = cairn_file_open(AT_FDCWD, job->dir, CAIRN_FILE_DIRECTORY_LINKED, &spill_fd);
 
     if (!err)
         err = cairn_spill_remove(spill_fd, job->generation);
@@ -186,24 +186,27 @@ remove_spilled(struct spill_disk_job *job)
 
 /* ---- exports ---- */
 
+/* The directory of an export may not be a link: whoever can replace it could lead us elsewhere. */
 static cairn_err
 make_empty(struct spill_disk_job *job)
 {
     char **names = NULL;
     size_t count = 0;
     int fd = -1;
-    cairn_err err = cairn_file_open(AT_FDCWD, job->dir, CAIRN_FILE_DIRECTORY, &fd);
+    cairn_err err = cairn_dir_add(AT_FDCWD, job->dir, &job->made);
 
-    if (err == CAIRN_NOT_FOUND) {
-        err = cairn_dir_make(AT_FDCWD, job->dir);
-        job->made = err == CAIRN_OK;
-        if (err == CAIRN_NOT_FOUND)
-            return fail(job, CAIRN_INVAL, "the directory above %s is not there: make it first",
-                        job->dir);
-    } else if (!err) {
+    if (err == CAIRN_NOT_FOUND)
+        return fail(job, CAIRN_INVAL, "the directory above %s is not there: make it first",
+                    job->dir);
+    if (!err)
+        err = cairn_file_open(AT_FDCWD, job->dir, CAIRN_FILE_DIRECTORY, &fd);
+    if (err == CAIRN_NOT_FOUND)
+        return fail(job, CAIRN_INVAL, "%s is a symbolic link: name the directory itself", job->dir);
+    if (!err)
         err = cairn_dir_list(fd, &names, &count);
+    if (!err) {
         cairn_dir_list_free(names, count);
-        if (!err && count > 0)
+        if (count > 0)
             err = fail(job, CAIRN_INVAL,
                        "%s is not empty: name an empty directory or one that is not there yet",
                        job->dir);
@@ -312,7 +315,7 @@ spill_disk_newest(const char *spill_dir, uint64_t job_id)
     cairn_err err = cairn_dir_make(AT_FDCWD, spill_dir);
 
     if (!err)
-        err = cairn_file_open(AT_FDCWD, spill_dir, CAIRN_FILE_DIRECTORY, &spill_fd);
+        err = cairn_file_open(AT_FDCWD, spill_dir, CAIRN_FILE_DIRECTORY_LINKED, &spill_fd);
     if (!err)
         err = cairn_spill_list(spill_fd, &list, &count);
     if (err)

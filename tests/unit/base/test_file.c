@@ -160,6 +160,84 @@ test_directories(void **state)
     assert_int_equal(cairn_file_close(-1), CAIRN_OK);
 }
 
+/* ---- what others planted ---- */
+
+/* "made" is a link to "outside": nothing below root_fd goes through it, whatever the call. */
+static void
+test_planted_links(void **state)
+{
+    struct stat found;
+    bool made = false;
+    int fd = -1;
+
+    (void)state;
+    assert_int_equal(cairn_dir_make(root_fd, "outside"), CAIRN_OK);
+    assert_int_equal(cairn_file_save(root_fd, "outside/file", "x", 1), CAIRN_OK);
+    assert_int_equal(symlinkat("outside", root_fd, "made"), 0);
+    assert_int_equal(cairn_file_open(root_fd, "made", CAIRN_FILE_DIRECTORY, &fd), CAIRN_NOT_FOUND);
+    assert_int_equal(cairn_file_open(root_fd, "made/file", CAIRN_FILE_READ, &fd), CAIRN_NOT_FOUND);
+    assert_int_equal(cairn_file_open(root_fd, "made/new", CAIRN_FILE_CREATE, &fd), CAIRN_NOT_FOUND);
+    assert_int_not_equal(cairn_dir_add(root_fd, "made", &made), CAIRN_OK);
+    assert_int_not_equal(cairn_dir_add(root_fd, "made/deeper", &made), CAIRN_OK);
+    assert_int_not_equal(cairn_file_rename(root_fd, "made/file", "made/other"), CAIRN_OK);
+    assert_int_not_equal(cairn_file_unlink(root_fd, "made/file"), CAIRN_OK);
+    assert_int_not_equal(cairn_file_save(root_fd, "made/file", "y", 1), CAIRN_OK);
+    cairn_file_share(root_fd, "made", true, 0);
+    cairn_file_share(root_fd, "made/file", false, 0);
+    assert_int_equal(fstatat(root_fd, "outside", &found, 0), 0);
+    assert_int_equal(found.st_mode & 07777, 0700);
+    assert_int_equal(fstatat(root_fd, "outside/file", &found, 0), 0);
+    assert_int_equal(found.st_mode & 07777, 0600);
+    assert_int_equal(fstatat(root_fd, "outside/new", &found, 0), -1);
+    expect_content("outside/file", "x");
+    /* what the user named is followed */
+    assert_int_equal(cairn_file_open(root_fd, "made", CAIRN_FILE_DIRECTORY_LINKED, &fd), CAIRN_OK);
+    assert_int_equal(cairn_file_close(fd), CAIRN_OK);
+    assert_int_equal(cairn_file_unlink(root_fd, "made"), CAIRN_OK);
+    assert_int_equal(cairn_file_rename(root_fd, "outside/file", "outside/other"), CAIRN_OK);
+    assert_int_equal(cairn_file_rename(root_fd, "outside/other", "other"), CAIRN_INVAL);
+    assert_int_equal(cairn_file_unlink(root_fd, "outside/other"), CAIRN_OK);
+    assert_int_equal(cairn_dir_remove(root_fd, "outside"), CAIRN_OK);
+}
+
+static void
+test_special_files(void **state)
+{
+    int fd = -1;
+
+    (void)state;
+    alarm(20); /* an open that waits for the FIFO's other end */
+    assert_int_equal(mkfifoat(root_fd, "fifo", 0600), 0);
+    for (enum cairn_file_mode mode = CAIRN_FILE_READ; mode <= CAIRN_FILE_READ_LINKED; mode++)
+        if (mode != CAIRN_FILE_DIRECTORY && mode != CAIRN_FILE_CREATE_DIRECT)
+            assert_int_equal(cairn_file_open(root_fd, "fifo", mode, &fd), CAIRN_CORRUPT);
+    assert_int_equal(cairn_file_open(AT_FDCWD, "/dev/zero", CAIRN_FILE_READ, &fd), CAIRN_CORRUPT);
+    assert_int_equal(cairn_file_open(root_fd, ".", CAIRN_FILE_READ, &fd), CAIRN_CORRUPT);
+    assert_int_equal(fd, -1);
+    assert_int_equal(cairn_file_unlink(root_fd, "fifo"), CAIRN_OK);
+    alarm(0);
+}
+
+static void
+test_below(void **state)
+{
+    char path[CAIRN_FILE_PATH_BYTES_MAX];
+    int fd = -1;
+
+    (void)state;
+    assert_int_equal(cairn_file_save(root_fd, "b", "x", 1), CAIRN_OK);
+    assert_int_equal(cairn_file_open(root_fd, "b", CAIRN_FILE_READ, &fd), CAIRN_OK);
+    cairn_file_path(root_fd, NULL, path);
+    assert_true(cairn_file_is_below(fd, path));
+    assert_true(cairn_file_is_below(root_fd, path));
+    assert_true(cairn_file_is_below(fd, "/"));
+    path[strlen(path) - 1] = '\0'; /* a name that only begins like it */
+    assert_false(cairn_file_is_below(fd, path));
+    assert_false(cairn_file_is_below(fd, "/usr"));
+    assert_false(cairn_file_is_below(fd, ""));
+    assert_int_equal(cairn_file_close(fd), CAIRN_OK);
+}
+
 /* ---- failures ---- */
 
 static int fail_at, calls, fail_errno, short_writes;
@@ -375,6 +453,9 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_save_and_load),
         cmocka_unit_test(test_directories),
+        cmocka_unit_test(test_planted_links),
+        cmocka_unit_test(test_special_files),
+        cmocka_unit_test(test_below),
         cmocka_unit_test(test_save_fails_at_every_call),
         cmocka_unit_test(test_interrupted_and_short),
         cmocka_unit_test(test_no_endless_loops),

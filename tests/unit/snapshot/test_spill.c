@@ -533,6 +533,42 @@ test_retention(void **state)
     assert_int_equal(cairn_file_close(spill_fd), CAIRN_OK);
 }
 
+/* Somebody who may write to the directory of generations plants a link with an old generation's
+ * name, to a folder of someone else: retention, removal and the next spill leave that alone. */
+static void
+test_planted_generation(void **state)
+{
+    char path[128];
+    uint32_t removed = 0;
+    int spill_fd, victim_fd, fd = -1;
+
+    (void)state;
+    (void)snprintf(path, sizeof(path), "%s/planted", root);
+    assert_int_equal(cairn_dir_make(AT_FDCWD, path), CAIRN_OK);
+    assert_int_equal(cairn_file_open(AT_FDCWD, path, CAIRN_FILE_DIRECTORY, &spill_fd), CAIRN_OK);
+    (void)snprintf(path, sizeof(path), "%s/victim", root);
+    assert_int_equal(cairn_dir_make(AT_FDCWD, path), CAIRN_OK);
+    assert_int_equal(cairn_file_open(AT_FDCWD, path, CAIRN_FILE_DIRECTORY, &victim_fd), CAIRN_OK);
+    assert_int_equal(cairn_file_save(victim_fd, "COMMIT", "mine", 4), CAIRN_OK);
+    assert_int_equal(cairn_file_save(victim_fd, "thesis", "mine", 4), CAIRN_OK);
+    assert_int_equal(symlinkat(path, spill_fd, "e1-s90"), 0);
+    make_generation(spill_fd, 2, 20, true);
+    make_generation(spill_fd, 2, 40, true);
+    expect_list(spill_fd, "2/40 2/20");
+    assert_int_equal(cairn_spill_retain(spill_fd, 1, &removed), CAIRN_OK);
+    assert_int_equal(removed, 1);
+    assert_int_not_equal(
+        cairn_spill_remove(spill_fd, (struct cairn_generation_id){.epoch = 1, .step = 90}),
+        CAIRN_OK);
+    assert_int_not_equal(
+        cairn_spill_dir_begin(spill_fd, (struct cairn_generation_id){.epoch = 1, .step = 90}, &fd),
+        CAIRN_OK);
+    assert_true(is_there(victim_fd, "COMMIT"));
+    assert_true(is_there(victim_fd, "thesis"));
+    assert_int_equal(cairn_file_close(victim_fd), CAIRN_OK);
+    assert_int_equal(cairn_file_close(spill_fd), CAIRN_OK);
+}
+
 int
 main(void)
 {
@@ -545,6 +581,7 @@ main(void)
         cmocka_unit_test(test_hanging_disk_blocks_nobody),
         cmocka_unit_test(test_names),
         cmocka_unit_test(test_retention),
+        cmocka_unit_test(test_planted_generation),
         cmocka_unit_test(test_full_disk), /* last: it takes a mount namespace of its own */
     };
 

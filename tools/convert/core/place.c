@@ -13,6 +13,15 @@
 #include "base/json.h"
 
 enum { NAME_BYTES_MAX = 1024 };
+
+static bool follow_links;
+
+void
+cairn_place_follow_links(bool follow)
+{
+    follow_links = follow;
+}
+
 /* Splits off the last name of a path: "a/b" is the directory "a" and the name "b". */
 static cairn_err
 split(const char *path, char **directory, char **name)
@@ -22,6 +31,26 @@ split(const char *path, char **directory, char **name)
     *directory = slash ? strndup(path, (size_t)(slash == path ? 1 : slash - path)) : strdup(".");
     *name = strdup(slash ? slash + 1 : path);
     return *directory && *name ? CAIRN_OK : CAIRN_NOMEM;
+}
+
+/* The directory that links of a checkpoint's directory may not leave: itself, or models--X if it
+ * lies in models--X/snapshots. The caller frees it; NULL: no memory. */
+static char *
+find_root(int dir_fd)
+{
+    char path[CAIRN_FILE_PATH_BYTES_MAX];
+
+    cairn_file_path(dir_fd, NULL, path);
+    for (char *at = path; (at = strstr(at, "/models--")) != NULL;) {
+        at = strchr(at + 1, '/');
+        if (!at)
+            break;
+        if (strncmp(at, "/snapshots/", 11) == 0) {
+            *at = '\0';
+            break;
+        }
+    }
+    return strdup(path);
 }
 
 cairn_err
@@ -47,8 +76,10 @@ cairn_place_open(const char *path, struct cairn_place *out, struct cairn_complai
     else if (S_ISREG(stat_of.st_mode))
         err = split(path, &directory, &place.name);
     if (!err)
-        err = cairn_file_open(AT_FDCWD, directory ? directory : path, CAIRN_FILE_DIRECTORY,
+        err = cairn_file_open(AT_FDCWD, directory ? directory : path, CAIRN_FILE_DIRECTORY_LINKED,
                               &place.dir_fd);
+    if (!err && !follow_links && !place.name && !(place.root = find_root(place.dir_fd)))
+        err = CAIRN_NOMEM;
     free(directory);
     if (err) {
         cairn_place_close(&place);
@@ -64,6 +95,7 @@ cairn_place_close(struct cairn_place *place)
     if (place->path) /* the empty value has descriptor 0, which is not ours */
         (void)cairn_file_close(place->dir_fd);
     free(place->path);
+    free(place->root);
     free(place->name);
     *place = (struct cairn_place){.dir_fd = -1};
 }
@@ -98,30 +130,48 @@ spoken(const struct cairn_place *place, const char *name, char *out, size_t out_
     return out;
 }
 
+/* Opens a name of the place, and refuses what a link led to elsewhere. CAIRN_NOT_FOUND is not
+ * complained about. */
+static cairn_err
+open_below(const struct cairn_place *place, const char *name, enum cairn_file_mode mode, int *fd,
+           struct cairn_complaint *complaint)
+{
+    char shown[CAIRN_FILE_PATH_BYTES_MAX], found[CAIRN_FILE_PATH_BYTES_MAX];
+    const char *opened = name[0] ? name : place->name ? place->name : ".";
+    int at = -1;
+    cairn_err err = cairn_file_open(place->dir_fd, opened, mode, &at);
+
+    if (err == CAIRN_NOT_FOUND)
+        return err;
+    (void)spoken(place, name, shown, sizeof(shown));
+    if (err == CAIRN_CORRUPT)
+        return cairn_complain(complaint, err, "%s is no regular file", shown);
+    if (err)
+        return cairn_complain(complaint, err, "%s cannot be opened: %s", shown,
+                              cairn_err_text(err));
+    if (place->root && !cairn_file_is_below(at, place->root)) {
+        cairn_file_path(at, NULL, found);
+        (void)cairn_file_close(at);
+        return cairn_complain(complaint, CAIRN_CORRUPT,
+                              "%s: the link leads out of the checkpoint, to %s; if you trust it, "
+                              "add --follow-links",
+                              shown, found);
+    }
+    *fd = at;
+    return CAIRN_OK;
+}
+
 cairn_err
 cairn_place_open_file(const struct cairn_place *place, const char *name, int *fd,
                       struct cairn_complaint *complaint)
 {
-    char shown[CAIRN_FILE_PATH_BYTES_MAX];
-    const char *opened = name[0] ? name : place->name;
-    struct stat stat_of;
-    cairn_err err;
-
-    if (!opened || (name[0] && !cairn_place_name_check(name)))
+    if ((!name[0] && !place->name) || (name[0] && !cairn_place_name_check(name)))
         return cairn_complain(complaint, CAIRN_CORRUPT,
                               "%s names a file outside of itself: \"%.200s\"; refused", place->path,
                               name);
     if (name[0] && place->name)
         return CAIRN_NOT_FOUND; /* a single file has nothing below it */
-    /* opening it would wait for a writer */
-    if (fstatat(place->dir_fd, opened, &stat_of, 0) == 0 && S_ISFIFO(stat_of.st_mode))
-        return cairn_complain(complaint, CAIRN_CORRUPT, "%s is no regular file",
-                              spoken(place, name, shown, sizeof(shown)));
-    err = cairn_file_open(place->dir_fd, opened, CAIRN_FILE_READ_LINKED, fd);
-    if (err && err != CAIRN_NOT_FOUND)
-        (void)cairn_complain(complaint, err, "%s cannot be opened: %s",
-                             spoken(place, name, shown, sizeof(shown)), cairn_err_text(err));
-    return err;
+    return open_below(place, name, CAIRN_FILE_READ_LINKED, fd, complaint);
 }
 
 bool
@@ -149,8 +199,6 @@ cairn_place_load(const struct cairn_place *place, const char *name, size_t bytes
         return err;
     (void)spoken(place, name, shown, sizeof(shown));
     err = cairn_file_size(fd, &size);
-    if (err == CAIRN_INVAL)
-        err = cairn_complain(complaint, CAIRN_CORRUPT, "%s is no regular file", shown);
     if (!err && size > bytes_max)
         err = cairn_complain(complaint, CAIRN_CORRUPT,
                              "%s has %" PRIu64 " bytes, and at most %zu are believable here; is it "

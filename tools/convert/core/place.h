@@ -2,8 +2,10 @@
  * tools/convert/core/place.h - where a checkpoint is: a directory or one file. Opens and lists its
  * files, and reads small ones.
  *
- * Symbolic links are followed, here and below: the user named the place, and hubs keep checkpoints
- * as links into a store of blobs.
+ * The path that the user named is followed if it is a symbolic link. Below it, links may lead to
+ * files of the same folder only, so that a checkpoint of somebody else cannot name our files. In a
+ * folder of Hugging Face's cache, models--X/snapshots/REVISION, they may lead to all of models--X:
+ * the cache keeps the data in models--X/blobs. cairn_place_follow_links lifts this.
  */
 #ifndef CAIRN_TOOLS_CONVERT_CORE_PLACE_H
 #define CAIRN_TOOLS_CONVERT_CORE_PLACE_H
@@ -17,8 +19,13 @@
 struct cairn_place {
     char *path; /* as the user gave it, for messages */
     int dir_fd; /* of the directory, or of the directory that holds the file */
+    char *root; /* the directory that links may not leave; NULL: they may lead anywhere */
     char *name; /* of the file in dir_fd; NULL: the place is a directory */
 };
+
+/* Whether links of places that are opened from now on may lead anywhere. For the start of a
+ * command; the default is false. */
+void cairn_place_follow_links(bool follow);
 
 /* Opens a place that exists. Errors, all complained about: CAIRN_NOT_FOUND, CAIRN_DENIED, CAIRN_IO,
  * CAIRN_NOMEM. */

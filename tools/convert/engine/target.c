@@ -69,7 +69,7 @@ forget(struct cairn_target *target)
     char journal[CAIRN_TARGET_NAME_BYTES_MAX];
 
     if (cairn_target_journal_name(target, journal, sizeof(journal)) == CAIRN_OK)
-        (void)!unlinkat(target->dir_fd, journal, 0);
+        (void)!cairn_file_unlink(target->dir_fd, journal);
     if (target->made)
         (void)!rmdir(target->directory);
 }
@@ -86,11 +86,11 @@ cairn_target_discard(struct cairn_target *target)
     for (uint32_t f = 0; f < target->output->file_count; f++) {
         if (cairn_target_part_name(target, f, name, sizeof(name)) != CAIRN_OK)
             continue;
-        (void)!unlinkat(target->dir_fd, name, 0);
+        (void)!cairn_file_unlink(target->dir_fd, name);
         while ((slash = strrchr(name, '/'))) { /* those with another file in them stay until that is
                                                 * gone */
             *slash = '\0';
-            (void)!unlinkat(target->dir_fd, name, AT_REMOVEDIR);
+            (void)!cairn_dir_remove(target->dir_fd, name);
         }
     }
     forget(target);
@@ -208,7 +208,8 @@ open_directory(struct cairn_target *target, struct cairn_complaint *complaint)
             cairn_file_share(AT_FDCWD, target->directory, true, target->mask);
     }
     if (!err)
-        err = cairn_file_open(AT_FDCWD, target->directory, CAIRN_FILE_DIRECTORY, &target->dir_fd);
+        err = cairn_file_open(AT_FDCWD, target->directory, CAIRN_FILE_DIRECTORY_LINKED,
+                              &target->dir_fd);
     if (err == CAIRN_NOT_FOUND)
         return cairn_complain(complaint, err,
                               "%s is no directory, or the one above it is missing; make it first",
