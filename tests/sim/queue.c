@@ -1,5 +1,6 @@
 /* tests/sim/queue.c - events in time order: a binary heap; events of one instant come in the order
- * of their pushing. */
+ * in which they were due first, then of their pushing. So what waits for a paused agent reaches it
+ * in order, even if it is paused again meanwhile. */
 #include "tests/sim/sim.h"
 
 #include <stdlib.h>
@@ -7,7 +8,9 @@
 static bool
 before(const struct sim_event *a, const struct sim_event *b)
 {
-    return a->at_ns != b->at_ns ? a->at_ns < b->at_ns : a->order < b->order;
+    if (a->at_ns != b->at_ns)
+        return a->at_ns < b->at_ns;
+    return a->due_ns != b->due_ns ? a->due_ns < b->due_ns : a->order < b->order;
 }
 
 void
@@ -24,6 +27,8 @@ queue_push(struct queue *queue, const struct sim_event *event)
     queue->count++;
     queue->heap[at] = *event;
     queue->heap[at].order = queue->order++;
+    if (event->due_ns == 0)
+        queue->heap[at].due_ns = event->at_ns;
     while (at > 0) {
         size_t parent = (at - 1) / 2;
         struct sim_event moved = queue->heap[at];

@@ -188,7 +188,8 @@ struct local {
 
 struct sim_event {
     uint64_t at_ns;
-    uint64_t order; /* among events of one instant */
+    uint64_t due_ns; /* before its agent stood still; queue_push sets it */
+    uint64_t order;  /* among events of one instant */
     enum event_kind kind;
     uint32_t node;
     uint64_t incarnation; /* of the agent it is for; 0: whichever runs */
