@@ -195,7 +195,7 @@ static void
 told_late(struct world *world, struct truth *truth)
 {
     truth->committed = true;
-    if (truth->generation.epoch > world->fresh_epoch &&
+    if (truth->generation.epoch > world->fresh_epoch && !truth->passed_over &&
         cairn_generation_id_compare(world->newest_ready, truth->generation) < 0)
         judge_fail(world, VERDICT_LOST,
                    "generation " GENERATION " is committed after epoch %llx began with " GENERATION,
@@ -261,10 +261,27 @@ lost_lately(const struct world *world, const struct node *node)
     return node->lost_ns != 0 && world->now_ns - node->lost_ns < 300 * SECOND_NS;
 }
 
-static bool
-lately(const struct world *world, uint64_t at_ns)
+void
+judge_asked(const struct world *world, struct node *node, enum cairn_operation operation,
+            uint64_t request)
 {
-    return at_ns != 0 && world->now_ns - at_ns < 600 * SECOND_NS;
+    if (operation != CAIRN_OP_RESTORE && operation != CAIRN_OP_FRESH)
+        return;
+    node->restore_asked_ns = world->now_ns;
+    if (operation == CAIRN_OP_FRESH)
+        node->fresh_asked_ns = world->now_ns;
+    if (node->open_request != 0)
+        return; /* the agent is busy with it */
+    node->open_request = request;
+    node->open_since_ns = world->now_ns;
+}
+
+/* Asked at that time, and lately; or the agent, which may have stood still, has not answered. */
+static bool
+is_asked(const struct world *world, const struct node *node, uint64_t at_ns)
+{
+    return at_ns != 0 && (world->now_ns - at_ns < 600 * SECOND_NS ||
+                          (node->open_request != 0 && at_ns >= node->open_since_ns));
 }
 
 /* R6, as far as it is certain: a newer generation whose parts agents hold that could answer. */
@@ -325,6 +342,30 @@ check_holders(struct world *world, const struct node *node, const struct cairn_c
     }
 }
 
+/* An operator's restore does not wait for ever for agents that stand still. Where they and damage
+ * take more than m parts of a group, it goes back past a generation that all members may have
+ * completed; a leader among those agents can still count their DONE, which were sent before. A
+ * repair never does so. */
+static void
+note_passed_over(struct world *world, const struct cairn_core_view *view)
+{
+    for (uint32_t i = 0; view->restart_epoch == view->active && i < TRUTHS_MAX; i++) {
+        struct truth *truth = &world->truths[i];
+        uint8_t *present;
+
+        if (truth->generation.step == 0 || truth->committed ||
+            cairn_generation_id_compare(truth->generation, view->ready) <= 0)
+            continue;
+        present = some_zeros(truth->member_count, 1);
+        for (uint32_t m = 0; m < truth->member_count; m++)
+            for (uint32_t a = 0; a < world->setup.agent_count && !present[m]; a++)
+                present[m] = node_answers(world, &world->nodes[a]) &&
+                             truth_copy_at(world, &world->nodes[a], truth, m);
+        truth->passed_over |= !truth_is_restorable(truth, present);
+        free(present);
+    }
+}
+
 /* The first agent stores a new epoch: what its coordinator says must be so. */
 static void
 epoch_begins(struct world *world, const struct node *node, const struct cairn_core_view *view)
@@ -332,7 +373,7 @@ epoch_begins(struct world *world, const struct node *node, const struct cairn_co
     uint32_t claimant = (uint32_t)(view->active & 0xffff);
     const struct node *coordinator =
         &world->nodes[claimant < world->setup.agent_count ? claimant : node->number];
-    bool fresh = view->ready.step == 0 && lately(world, coordinator->fresh_asked_ns);
+    bool fresh = view->ready.step == 0 && is_asked(world, coordinator, coordinator->fresh_asked_ns);
     struct truth *truth = judge_truth(world, view->ready);
 
     world_say(world, "epoch %llx begins at agent %u: ready " GENERATION "%s, %u members",
@@ -340,7 +381,7 @@ epoch_begins(struct world *world, const struct node *node, const struct cairn_co
               view->ready_from_files ? " from files" : "", view->roster->member_count);
     world->counters.repairs += view->restart_epoch != view->active;
     if (view->restart_epoch == view->active && world->newest_epoch != 0 &&
-        !lately(world, coordinator->restore_asked_ns))
+        !is_asked(world, coordinator, coordinator->restore_asked_ns))
         judge_fail(world, VERDICT_OTHER,
                    "epoch %llx stops the trainers, though nobody asked for a restore",
                    (unsigned long long)view->active);
@@ -362,6 +403,7 @@ epoch_begins(struct world *world, const struct node *node, const struct cairn_co
         world->kept = NULL; /* what cannot be reached is given up for a spilled one */
     }
     check_newest(world, coordinator, view);
+    note_passed_over(world, view);
     if (view->ready_from_files) {
         world->kept = NULL; /* the files have it */
         world->fresh_epoch = view->active;
@@ -418,6 +460,8 @@ judge_reply(struct world *world, struct node *node, const struct cairn_action_re
     const struct cairn_outcome *outcome = cairn_core_outcome(node->core);
     struct epoch_seen *seen;
 
+    if (reply->request == node->open_request)
+        node->open_request = 0;
     if ((outcome->operation != CAIRN_OP_RESTORE && outcome->operation != CAIRN_OP_FRESH) ||
         reply->request != outcome->request)
         return;

@@ -71,6 +71,7 @@ agent_gone(struct node *node)
     node->core_life = 0;
     node->pinned = (struct cairn_generation_id){0};
     node->claim_epoch = 0;
+    node->open_request = 0;
     for (uint32_t i = 0; i < ITEMS_MAX; i++)
         scratch_clear(&node->scratch[i]);
 }

@@ -30,10 +30,7 @@ ask(struct world *world, struct node *node, enum cairn_operation operation, uint
 
     world_say(world, "operator: asks agent %u for operation %d, request %llu", node->number,
               (int)operation, (unsigned long long)request);
-    if (operation == CAIRN_OP_RESTORE || operation == CAIRN_OP_FRESH)
-        node->restore_asked_ns = world->now_ns;
-    if (operation == CAIRN_OP_FRESH)
-        node->fresh_asked_ns = world->now_ns;
+    judge_asked(world, node, operation, request);
     return trainer_local(world, node, &event, NULL);
 }
 

@@ -358,6 +358,8 @@ struct node {
     uint64_t started_ns;       /* the agent */
     uint64_t restore_asked_ns; /* by an operator, last; 0: never */
     uint64_t fresh_asked_ns;
+    uint64_t open_request; /* RESTORE or FRESH that this start has not answered; 0: none */
+    uint64_t open_since_ns;
     uint64_t plan_attempt, plan_judged; /* the newest plan of a rebuild that it made */
     uint64_t promised, active;          /* as stored */
     uint64_t claim_incarnation;         /* of this agent, in the newest claim that it got */
@@ -429,10 +431,11 @@ struct truth {
     uint32_t stored_count;
     uint32_t gang_members;
     enum layout_kind layout;
-    bool whole;     /* all trainers of the job are on members, and hold every tensor once: else
-                     * nothing makes it a generation */
-    bool committed; /* somebody was told so */
-    bool dropped;   /* some agent let go of its part */
+    bool whole;       /* all trainers of the job are on members, and hold every tensor once: else
+                       * nothing makes it a generation */
+    bool committed;   /* somebody was told so */
+    bool dropped;     /* some agent let go of its part */
+    bool passed_over; /* by an operator's restore that could not reach enough of it */
 };
 
 struct flip {
@@ -794,6 +797,8 @@ void judge_told(struct world *world, const struct node *node,
 void judge_lost_memory(struct world *world, struct node *node);
 void judge_lost_record(struct world *world, struct node *node, uint32_t part);
 void judge_after(struct world *world, struct node *node);
+void judge_asked(const struct world *world, struct node *node, enum cairn_operation operation,
+                 uint64_t request);
 void judge_reply(struct world *world, struct node *node, const struct cairn_action_reply *reply);
 void judge_fini(struct world *world);
 bool judge_flip(struct world *world, struct node *node);
