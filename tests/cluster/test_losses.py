@@ -154,16 +154,15 @@ class Losses(unittest.TestCase):
         return wait_for("a generation is spilled", newest, 60)
 
     def meetings(self, cluster):
-        """How often an agent's restore was overtaken by another one, and began again."""
+        """How often an agent's restore was refused because of another one."""
         return sum(
-            cluster.log(node).count("restore: another epoch began meanwhile; try again")
-            + cluster.log(node).count("another restore is under way; try again")
+            cluster.log(node).count("another restore is under way; try again")
             for node in range(cluster.nodes)
         )
 
     def test_two_restores_at_once(self):
-        """Both wait for an agent that stands still, and so meet: the one that is overtaken begins
-        again by itself."""
+        """Both wait for an agent that stands still, and so meet: the one that is overtaken ends,
+        because trainers may run with the other's epoch."""
         with Cluster(6, 2) as cluster:
             cluster.start()
             cluster.train()
@@ -172,6 +171,7 @@ class Losses(unittest.TestCase):
                 cluster.kill_node(node)
             cluster.stop_trainers()
             cluster.start(1, 4)
+            ended = 0
             for _ in range(20):
                 os.kill(cluster.agents[2].pid, signal.SIGSTOP)
                 both = [
@@ -185,11 +185,11 @@ class Losses(unittest.TestCase):
                 ]
                 time.sleep(0.2)
                 os.kill(cluster.agents[2].pid, signal.SIGCONT)
-                for process in both:
-                    process.communicate(timeout=60 * PATIENCE)
+                said = [process.communicate(timeout=60 * PATIENCE) for process in both]
                 codes = sorted(process.returncode for process in both)
                 self.assertIn(codes, ([OK, AGAIN], [AGAIN, AGAIN], [OK, OK]))
-                met = self.meetings(cluster)
+                ended += sum("another restore has ended meanwhile" in text for text, _ in said)
+                met = self.meetings(cluster) + ended
                 say(f"two restores at once: exit codes {codes}, {met} met until now")
                 if met >= 2:
                     break

@@ -385,6 +385,14 @@ epoch_begins(struct world *world, const struct node *node, const struct cairn_co
         judge_fail(world, VERDICT_OTHER,
                    "epoch %llx stops the trainers, though nobody asked for a restore",
                    (unsigned long long)view->active);
+    if (view->restart_epoch == view->active) {
+        if (world->restarted_ns > coordinator->restore_asked_ns &&
+            world->now_ns > world->restarted_ns + 60 * SECOND_NS)
+            judge_fail(world, VERDICT_OTHER,
+                       "epoch %llx stops trainers that started after it was asked for",
+                       (unsigned long long)view->active);
+        world->restarted_ns = world->now_ns;
+    }
     world->newest_epoch = view->active;
     world->newest_ready = view->ready;
     if (fresh) { /* R3: what is held may go, to make room for the first commit */

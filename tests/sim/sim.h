@@ -563,6 +563,7 @@ struct world {
     struct decision_seen decisions[DECISIONS_MAX];
     uint64_t newest_epoch;                   /* activated anywhere */
     struct cairn_generation_id newest_ready; /* what it began with */
+    uint64_t restarted_ns;                   /* when an epoch last stopped the trainers */
     uint64_t fresh_epoch;                    /* newest that began with nothing, or with files */
     uint64_t progress_ns;                    /* when the job last went on (a commit) */
     uint64_t stuck_ns; /* since when the leader names nobody for what is due; 0: it does */

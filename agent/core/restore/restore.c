@@ -146,6 +146,14 @@ overtaken(const struct scene *scene, cairn_err err, const char *text)
 
 /* ---- claiming ---- */
 
+/* An operator wants the trainers to start again. */
+static bool
+restarts_trainers(const struct restore_request *request)
+{
+    return !request->by_itself &&
+           (request->operation == CAIRN_OP_RESTORE || request->operation == CAIRN_OP_FRESH);
+}
+
 /* Nothing is given up, and trainers go on. */
 static bool
 keeps(const struct restore *restore)
@@ -180,8 +188,8 @@ begin_claim(const struct scene *scene)
         .choice = &restore->choice,
         .plan = restore->rebuild.plan.roster ? &restore->rebuild.plan : NULL,
         .keeps = keeps(restore),
-        .restarts =
-            !keeps(restore) || (request->joining && CAIRN_PLANTED(scene->env, BUG_JOIN_RESTARTS)),
+        .restarts = restarts_trainers(request) ||
+                    (request->joining && CAIRN_PLANTED(scene->env, BUG_JOIN_RESTARTS)),
         .fleet = request->operation == CAIRN_OP_FLEET ? restore->fleet : NULL,
         .fleet_len = request->fleet_len};
     char text[256] = "";
@@ -528,9 +536,7 @@ expects_newcomers(const struct scene *scene)
 {
     const struct restore_request *request = &scene->restore->request;
 
-    return scene->membership->record.epoch == 0 ||
-           (!request->by_itself &&
-            (request->operation == CAIRN_OP_RESTORE || request->operation == CAIRN_OP_FRESH));
+    return scene->membership->record.epoch == 0 || restarts_trainers(request);
 }
 
 /* It is too early to believe bad news, or to rebuild what a silent agent may still hold. */
@@ -700,13 +706,21 @@ asked(const struct scene *scene)
     }
 }
 
-/* Another epoch began: what was asked is out of date. */
+/* Another epoch began: what was asked is out of date. If trainers began with it, they may run well,
+ * and the operator's request may be older than they are: it must not stop them. */
 static bool
 is_outdated(const struct scene *scene)
 {
-    if (scene->restore->ask.epoch == scene->membership->record.epoch)
+    const struct record *record = &scene->membership->record;
+
+    if (scene->restore->ask.epoch == record->epoch)
         return false;
-    overtaken(scene, CAIRN_AGAIN, "another epoch began meanwhile");
+    if (restarts_trainers(&scene->restore->request) &&
+        record->restart_epoch > scene->restore->ask.epoch)
+        finish_with(scene, CAIRN_AGAIN,
+                    "another restore has ended meanwhile; if its trainers do not run, try again");
+    else
+        overtaken(scene, CAIRN_AGAIN, "another epoch began meanwhile");
     return true;
 }
 

@@ -16,7 +16,8 @@
  *
  * Good news is acted on at once. Bad news (something is lost, or must come from files) is believed
  * only when all agents have answered, or have had time to. A restore that no operator asked for
- * never goes back to an older generation while some agent is silent.
+ * never goes back to an older generation while some agent is silent. A restore that an operator
+ * asked for ends when another one has started the trainers: its request is older than they are.
  */
 #ifndef CAIRN_AGENT_CORE_RESTORE_RESTORE_H
 #define CAIRN_AGENT_CORE_RESTORE_RESTORE_H

@@ -702,6 +702,42 @@ two_coordinators(void **unused)
     assert_epoch(agents[2].membership.record.epoch, g1, true);
 }
 
+/* Agent 4 is asked for a restore, stands still while agent 0 forms an epoch, and goes on. */
+static void
+restore_late(bool by_itself)
+{
+    struct env env;
+
+    start(true);
+    begin(4, CAIRN_OP_RESTORE, false);
+    agents[4].wedged = true;
+    begin(0, CAIRN_OP_RESTORE, by_itself);
+    (void)run(0);
+    assert_int_equal(outcome_of(0)->err, CAIRN_OK);
+    assert_epoch(0x20000, g1, !by_itself);
+    agents[4].wedged = false;
+    env = env_of(0);
+    membership_send_activate(&env, &agents[0].membership, 4);
+    collect(0, &env);
+    (void)run(4);
+    assert_true(replied);
+}
+
+/* The request is older than trainers that began with another restore: it ends, and they go on. A
+ * repair has started none: the restore tries again. */
+static void
+an_old_request(void **unused)
+{
+    restore_late(false);
+    assert_int_equal(outcome_of(4)->err, CAIRN_AGAIN);
+    assert_int_equal(outcome_of(4)->request, 77);
+    assert_epoch(0x20000, g1, true);
+    done(unused);
+    restore_late(true);
+    assert_int_equal(outcome_of(4)->err, CAIRN_OK);
+    assert_epoch(0x30004, g1, true);
+}
+
 /* By itself nothing goes back while somebody is silent who may know more. */
 static void
 no_way_back(void **unused)
@@ -1012,6 +1048,7 @@ main(void)
         CASE(deaths_on_the_way),
         CASE(a_commit_overtakes),
         CASE(two_coordinators),
+        CASE(an_old_request),
         CASE(no_way_back),
         CASE(no_witness),
         CASE(what_was_given_up_stays_so),
