@@ -124,6 +124,8 @@ ask_everyone(struct env *env, struct ask *ask, uint64_t epoch, enum cairn_ask mo
 {
     for (uint32_t a = 0; a < ask->agent_count; a++)
         inventory_fini(&ask->inventories[a]);
+    if (epoch != ask->epoch) /* who was silent then may be a member of it now */
+        memset(ask->ignored, 0, cairn_bitset_words(ask->agent_count) * sizeof *ask->ignored);
     ask->everyone = true;
     ask->epoch = epoch;
     begin(env, ask, mode, (struct cairn_generation_id){0});

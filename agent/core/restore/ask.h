@@ -3,7 +3,8 @@
  * the agents have answered.
  *
  * The first round of an attempt asks everyone; later ones ask those that answered it. Each round
- * has one deadline. Who misses that of a later round is ignored for the rest of the restore.
+ * has one deadline. The coordinator ignores an agent that misses that of a later round, until the
+ * restore ends or another epoch begins.
  */
 #ifndef CAIRN_AGENT_CORE_RESTORE_ASK_H
 #define CAIRN_AGENT_CORE_RESTORE_ASK_H

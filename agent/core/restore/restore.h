@@ -11,8 +11,9 @@
  *
  * If nothing is in memory, or nothing of it must be read, a step is skipped, but CONFIRMING never
  * is: a claim names the agents as they are (R9). Before the claim nothing has changed, so any
- * failure ends the attempt, and the next one begins with LISTING. Every wait has a deadline; an
- * agent that misses that of a later step is ignored for the rest of the restore.
+ * failure ends the attempt, and the next one begins with LISTING. Every wait has a deadline. The
+ * coordinator ignores an agent that misses that of a later step, until the restore ends or another
+ * epoch begins.
  *
  * Good news is acted on at once. Bad news (something is lost, or must come from files) is believed
  * only when all agents have answered, or have had time to. A restore that no operator asked for
