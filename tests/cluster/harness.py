@@ -142,6 +142,24 @@ def cairn(*words, seconds=60 * PATIENCE, env=None):
         return done.returncode, None, done.stderr
 
 
+def run(*words, seconds=60 * PATIENCE, env=None):
+    """(exit code, stdout, stderr) of a verb, as a person calls it."""
+    done = subprocess.run(
+        [CAIRN, *words],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=seconds,
+        env={**os.environ, **(env or {})},
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def codes(answer):
+    return {check["code"] for check in answer["checks"]}
+
+
 def pids_with(*arguments):
     """Processes whose command line holds all of these words."""
     found = []
