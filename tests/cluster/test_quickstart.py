@@ -5,8 +5,9 @@ with no variable of Cairn's or of a desktop session.
 A quick start is a block that begins with ```sh and a name that begins with "quickstart". A comment
 tells what a command promises: `prints "WORDS"` (on stdout or stderr) and `exits N` (otherwise 0).
 Where the system allows it, each block gets /tmp, /run and process numbers of its own, as in a fresh
-container. In the end the `kill` command that `cairn run` printed ends the agents, and nothing may
-be left.
+container; elsewhere it gets an XDG_RUNTIME_DIR of its own. So it never meets what an earlier run
+left in /tmp/cairn-UID. In the end the `kill` command that `cairn run` printed ends the agents, and
+nothing may be left.
 """
 import os
 import re
@@ -23,10 +24,11 @@ PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 TORCH = os.path.join(ROOT, "build", "venv", "bin")
 NAMESPACES = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
 
-# Asks for the status once more without any variable, HOME included; ends what the commands said
-# they started; and lists which processes of this HOME are left.
+# Asks for the status once more without any variable but the block's XDG_RUNTIME_DIR, if it has one;
+# ends what the commands said they started; and lists which processes of this HOME are left.
 LAST_WORDS = r"""
-env -i "$(command -v cairn)" status >"$OUT/bare" 2>&1
+runtime=(${XDG_RUNTIME_DIR:+"XDG_RUNTIME_DIR=$XDG_RUNTIME_DIR"})
+env -i "${runtime[@]}" "$(command -v cairn)" status >"$OUT/bare" 2>&1
 kill $(sed -n 's/.*`kill \([0-9 ]*\)` ends it.*/\1/p' "$OUT"/*.text) 2>>"$OUT/kill"
 for i in $(seq 300); do
     left=
@@ -82,20 +84,20 @@ class QuickStart(unittest.TestCase):
         """Each command's output in a file of its own, and its exit code in another."""
         text = []
         if isolated:
-            text.append("set -e")
-            for place in ("/run", "/tmp"):  # /tmp last: the files of this test are in it
-                if os.path.commonpath([ROOT, place]) == place:
-                    continue
-                if os.path.commonpath([self.folder, place]) == place:
-                    keep = os.path.join("/mnt", "cairn-quick")
-                    text += [
-                        f"mount -t tmpfs none /mnt && mkdir -p {keep}",
-                        f"mount --bind {shlex.quote(self.folder)} {keep}",
-                        f"mount -t tmpfs none {place} && mkdir -p {shlex.quote(self.folder)}",
-                        f"mount --bind {keep} {shlex.quote(self.folder)}",
-                    ]
-                else:
-                    text.append(f"mount -t tmpfs none {place}")
+            # where the clone and the test's files can be reached while /run and /tmp are covered
+            aside = next(a for a in ("/mnt", "/srv") if os.path.commonpath([ROOT, a]) != a)
+            text += ["set -e", f"mount -t tmpfs none {aside}"]
+            for place in ("/run", "/tmp"):
+                inside = [
+                    (shlex.quote(folder), f"{aside}/{number}")
+                    for number, folder in enumerate((ROOT, self.folder))
+                    if os.path.commonpath([folder, place]) == place
+                ]
+                for folder, keep in inside:
+                    text += [f"mkdir -p {keep}", f"mount --bind {folder} {keep}"]
+                text.append(f"mount -t tmpfs none {place}")
+                for folder, keep in inside:
+                    text += [f"mkdir -p {folder}", f"mount --bind {keep} {folder}"]
             text.append("set +e")
         text.append(f"cd {shlex.quote(ROOT)}")
         for number, line in enumerate(lines):
@@ -112,6 +114,8 @@ class QuickStart(unittest.TestCase):
         prefix = isolation()
         environment = {"HOME": self.home, "PATH": path, "OUT": self.out, "LANG": "C.UTF-8"}
         if not prefix:
+            environment["XDG_RUNTIME_DIR"] = os.path.join(self.folder, "runtime")
+            os.mkdir(environment["XDG_RUNTIME_DIR"], 0o700)
             busy = subprocess.run(
                 [os.path.join(ROOT, "cairn"), "status"], env=environment, capture_output=True
             )
