@@ -26,9 +26,11 @@ from harness import (
     wait_for,
 )
 
-STEPS, DP, PP = 120, 2, 2
+DP, PP = 2, 2
+STEPS = 120
+LONG_STEPS = 200  # so that agents can be killed and a disk filled meanwhile
 # The default model's state, and little to compute: the agents are what is tested.
-MODEL = ("--context", 64, "--micro-batch-size", 2)
+MODEL = ("--context", 32, "--micro-batch-size", 1)
 
 
 def gpt_losses(events):
@@ -43,6 +45,7 @@ class Gpt:
 
     def __init__(self, cluster, folder, steps=STEPS):
         peers = ",".join(f"127.0.0.1:{port}" for port in free_ports(DP * PP))
+        self.steps = steps
         self.events = os.path.join(folder, f"events-{time.monotonic_ns()}.jsonl")
         self.processes = []
         for rank in range(DP * PP):
@@ -84,24 +87,25 @@ class Agents(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         build()
-        cls.losses = None
+        cls.losses = {}  # of a job without agents, by its steps
 
     def check_losses(self, job):
         """The job ends well, with the losses of a job that has no agents."""
         self.assertEqual(job.wait(), [0] * (DP * PP))
-        if Agents.losses is None:
+        if job.steps not in Agents.losses:
             with Cluster(4, 1) as folder:
-                reference = Gpt(None, folder.dir)
+                reference = Gpt(None, folder.dir, job.steps)
                 self.assertEqual(reference.wait(), [0] * (DP * PP))
-                Agents.losses = gpt_losses(reference.events)
-        self.assertEqual(len(set(Agents.losses)), 1)
-        self.assertEqual(gpt_losses(job.events), Agents.losses)
+                Agents.losses[job.steps] = gpt_losses(reference.events)
+        losses = Agents.losses[job.steps]
+        self.assertEqual(len(set(losses)), 1)
+        self.assertEqual(gpt_losses(job.events), losses)
 
     def test_agents_killed_at_random_instants(self):
         rng = random.Random(20)
         with Cluster(4, 1, state="16MiB") as cluster:
             cluster.start()
-            job = Gpt(cluster, cluster.dir)
+            job = Gpt(cluster, cluster.dir, LONG_STEPS)
             try:
                 cluster.wait_committed((0, 1))
                 kills = 0
@@ -213,7 +217,7 @@ class Agents(unittest.TestCase):
                     # so that the catalog's log cannot reserve megabytes in advance
                     ballast.write(bytes(3600 << 10))
                 cluster.start()
-                job = Gpt(cluster, cluster.dir)
+                job = Gpt(cluster, cluster.dir, LONG_STEPS)
                 cluster.wait_committed((0, 1))
                 with open(os.path.join(cluster.state(1), "filler"), "wb", buffering=0) as filler:
                     try:
