@@ -86,8 +86,9 @@ THREADED = [
     "nccl/test_plugin",
     "engine/test_conversion",
 ]
-# Of cluster, where each program starts several processes of its own with short deadlines.
-CLUSTER_JOBS_MAX = 2
+# Of cluster, whose programs wait three quarters of the time, but start several processes with short
+# deadlines.
+CLUSTER_JOBS_MAX = 3
 # Of interop, whose programs wait for each other's starts half of the time.
 INTEROP_JOBS_MAX = 4
 # Names without their suffix.
@@ -96,6 +97,9 @@ LONGEST_FIRST = [
     "test_assign",
     "test_demo",
     "test_agent",
+    "test_stalls",
+    "test_losses",
+    "test_quickstart",
     "test_convert_deepspeed",
     "test_torch",
     "test_fsdp1",
@@ -116,6 +120,9 @@ LONGEST_FIRST = [
     "test_model",
     "test_process",
     "test_spill",
+    "test_breaking",
+    "test_many",
+    "test_shapes",
     "test_catalog",
     "test_transport",
     "test_job",
@@ -467,7 +474,7 @@ def suite_cluster():
     commands = {
         f"cluster: {os.path.basename(p)}": [*PYTHON, p, "-v"] for p in python_programs("cluster")
     }
-    with quiet(), concurrent.futures.ThreadPoolExecutor(min(JOBS, CLUSTER_JOBS_MAX)) as pool:
+    with quiet(), concurrent.futures.ThreadPoolExecutor(min(JOBS + 1, CLUSTER_JOBS_MAX)) as pool:
         results = list(pool.map(lambda n: run_program(n, commands[n]), commands))
     return again_alone(results, commands)
 
