@@ -445,6 +445,7 @@ conduct_watch(struct cairn_core *core)
 {
     struct watch_input input = {.membership = &core->membership,
                                 .peers = &core->peers,
+                                .has_trainers = core->run.trainers.ranks > 0,
                                 .wants_join = conduct_leads(core) && core->leader.wants_join};
     struct restore_request request = {0};
     const char *reason = NULL;

@@ -113,6 +113,7 @@ take_ranks(struct cairn_core *core, const struct cairn_event_ranks *ranks)
                                                .generation = part->generation});
     run_ranks(&core->run, ranks);
     conduct_report(core);
+    conduct_watch(core);
 }
 
 static void

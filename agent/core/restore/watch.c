@@ -13,6 +13,7 @@ enum {
 static const char *const reasons[] = {[WATCH_FENCED] = "an unfinished restore",
                                       [WATCH_FIRST] = "the first epoch",
                                       [WATCH_BLANK] = "memory is lost",
+                                      [WATCH_AWAITED] = "memory is lost, and trainers wait",
                                       [WATCH_LOST] = "a part is missing",
                                       [WATCH_JOIN] = "trainers on agents that are no members"};
 
@@ -51,8 +52,10 @@ find_reason(const struct env *env, const struct watch_input *input)
         return WATCH_FENCED;
     if (membership->record.epoch == 0)
         return env->options->spares[env->options->self] ? WATCH_NONE : WATCH_FIRST;
+    if (membership->blank && is_listed(env, membership))
+        return input->has_trainers ? WATCH_AWAITED : WATCH_BLANK;
     if (membership->blank)
-        return is_listed(env, membership) ? WATCH_BLANK : WATCH_NONE;
+        return WATCH_NONE;
     if (membership->self_member == UINT32_MAX)
         return WATCH_NONE;
     if (env->options->repair_after_ns != 0 && part_is_missing(env, input))
@@ -98,6 +101,8 @@ patience_ns(const struct env *env, const struct watch_input *input, enum watch_r
         break;
     case WATCH_BLANK:
         return patience * (1 + options->self % BLANK_TURNS);
+    case WATCH_AWAITED:
+        return patience * (options->self % BLANK_TURNS);
     case WATCH_LOST:
         patience = options->repair_after_ns;
         break;
@@ -156,6 +161,7 @@ watch_due(const struct env *env, struct watch *watch, const struct watch_input *
 void
 watch_asked(struct watch *watch)
 {
-    if (watch->reason == WATCH_BLANK || watch->reason == WATCH_FIRST || watch->reason == WATCH_LOST)
+    if (watch->reason == WATCH_BLANK || watch->reason == WATCH_AWAITED ||
+        watch->reason == WATCH_FIRST || watch->reason == WATCH_LOST)
         watch->since_ns = 0;
 }

@@ -6,6 +6,8 @@
  *                           once if this agent is the claimant, or the claimant is gone
  *   the first epoch         nobody is known to have one: the lowest agent that is no spare
  *   memory is lost          this agent is blank, and was a member or held a part: at once
+ *   trainers wait for it    the same, and trainers have attached here: at once again, since with
+ *                           trainers a job that has lost everything may begin with nothing
  *   a part is missing       a holder of the ready generation is dead for repair_after
  *   trainers elsewhere      the leader wants to take in agents that are no members
  *
@@ -23,6 +25,7 @@ enum watch_reason {
     WATCH_FENCED,
     WATCH_FIRST,
     WATCH_BLANK,
+    WATCH_AWAITED,
     WATCH_LOST,
     WATCH_JOIN
 };
@@ -37,11 +40,12 @@ struct watch {
 struct watch_input {
     const struct membership *membership;
     const struct peers *peers;
+    bool has_trainers; /* of this agent */
     bool wants_join; /* this agent leads, and the job is complete with agents that are no members */
 };
 
 /*
- * Call it on ticks while no restore or repair is under way. Returns true if one is due: start *out;
+ * Call it on ticks, and when trainers come or go, while no restore or repair is under way. Returns true if one is due: start *out;
  * *reason says why, for the log.
  */
 bool watch_due(const struct env *env, struct watch *watch, const struct watch_input *input,

@@ -155,6 +155,29 @@ blank(void **unused)
     assert_int_equal(due_within(LONG), 5 * BEAT);
 }
 
+/* Trainers can change what an attempt has found, so the pauses before do not count. */
+static void
+trainers_wait(void **unused)
+{
+    (void)unused;
+    for (uint32_t self = 0; self < 4; self++) {
+        start(self, true);
+        membership.blank = true;
+        membership.self_member = UINT32_MAX;
+        for (int i = 0; i < 8; i++)
+            (void)due_within(LONG);
+        input.has_trainers = true;
+        assert_int_equal(due_within(LONG), self * BEAT);
+        assert_string_equal(reason, "memory is lost, and trainers wait");
+        assert_int_equal(due_within(LONG), (self + self + 1) * BEAT);
+        done(NULL);
+    }
+    start(4, true); /* a spare that held nothing is not waited for */
+    membership.blank = true;
+    input.has_trainers = true;
+    assert_true(due_within(LONG) == UINT64_MAX);
+}
+
 static void
 fenced(void **unused)
 {
@@ -245,7 +268,7 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        CASE(no_reason), CASE(first_epoch), CASE(blank), CASE(fenced), CASE(lost), CASE(join),
+        CASE(no_reason), CASE(first_epoch), CASE(blank), CASE(trainers_wait), CASE(fenced), CASE(lost), CASE(join),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
