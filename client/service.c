@@ -258,6 +258,22 @@ take_epoch(struct cairn_client *client, const struct cairn_session_frame *frame)
 }
 
 static cairn_err
+take_committed(struct cairn_client *client, const struct cairn_session_frame *frame)
+{
+    struct cairn_session_committed committed;
+    cairn_err err = cairn_session_take_committed(frame, &committed);
+
+    if (err)
+        return err;
+    pthread_mutex_lock(&client->lock);
+    client->snapshot.committed |=
+        client->snapshot.last && client->snapshot.step == committed.generation.step;
+    pthread_cond_broadcast(&client->changed);
+    pthread_mutex_unlock(&client->lock);
+    return CAIRN_OK;
+}
+
+static cairn_err
 take_snapshot_frame(struct cairn_client *client, const struct cairn_session_frame *frame)
 {
     struct cairn_session_grant grant;
@@ -302,6 +318,8 @@ take_frame(struct cairn_client *client, struct cairn_session_frame *frame)
         return take_snapshot_frame(client, frame);
     case CAIRN_SESSION_EPOCH:
         return take_epoch(client, frame);
+    case CAIRN_SESSION_COMMITTED:
+        return take_committed(client, frame);
     case CAIRN_SESSION_RESTORE_INFO:
         return client_take_restore_info(client, frame);
     case CAIRN_SESSION_FETCHED:

@@ -21,6 +21,7 @@
  * - DROP makes the client stop copying. It answers with CANCEL unless DONE or CANCEL went before.
  *   Until DONE or CANCEL the agent must take it that the client writes to the slot; after it,
  *   nothing is written there and nothing more is sent of that step.
+ * - BEGIN of the last step → COMMITTED too, once that step is committed.
  * - RESTORE → RESTORE_INFO. If that says CAIRN_OK: FETCH → FETCHED any number of times, several at
  *   once, then RESTORED. The agent holds the generation and the window until RESTORED or the end of
  *   the connection.
@@ -45,7 +46,8 @@
 
 enum {
     CAIRN_SESSION_PROTOCOL = 5, /* in HELLO and WELCOME; 5: generations have a run, REGISTER a
-                                 * launch, BEGIN tells the last step */
+                                 * launch, BEGIN tells the last step and COMMITTED
+                                 * answers it */
     CAIRN_SESSION_FRAMING = 1,  /* in every header */
     CAIRN_SESSION_HEADER_BYTES = 8,
     CAIRN_SESSION_PAYLOAD_BYTES_MAX = 1 << 20,
@@ -84,7 +86,8 @@ enum cairn_session_type {
     CAIRN_SESSION_EPOCH = 70,
     CAIRN_SESSION_RESTORE_INFO = 71,
     CAIRN_SESSION_FETCHED = 72,
-    CAIRN_SESSION_OPERATOR_REPLY = 73
+    CAIRN_SESSION_OPERATOR_REPLY = 73,
+    CAIRN_SESSION_COMMITTED = 74
 };
 
 enum cairn_session_side { CAIRN_SESSION_CLIENT = 1, CAIRN_SESSION_AGENT = 2 };
@@ -255,6 +258,10 @@ struct cairn_session_epoch {
     uint64_t epoch;
 };
 
+struct cairn_session_committed {
+    struct cairn_generation_id generation;
+};
+
 struct cairn_session_bytes {
     const uint8_t *bytes; /* unpacked: borrowed from the frame */
     size_t bytes_len;
@@ -414,6 +421,7 @@ CAIRN_SESSION_PUT(grant, struct cairn_session_grant);
 CAIRN_SESSION_PUT(skip, struct cairn_session_skip);
 CAIRN_SESSION_PUT(drop, struct cairn_session_drop);
 CAIRN_SESSION_PUT(epoch, struct cairn_session_epoch);
+CAIRN_SESSION_PUT(committed, struct cairn_session_committed);
 CAIRN_SESSION_PUT(fetched, struct cairn_session_fetched);
 CAIRN_SESSION_PUT(operator_reply, struct cairn_session_operator_reply);
 CAIRN_MUST_CHECK cairn_err cairn_session_put_timing(struct cairn_session_writer *writer,
@@ -458,6 +466,7 @@ CAIRN_SESSION_TAKE(grant, struct cairn_session_grant);
 CAIRN_SESSION_TAKE(skip, struct cairn_session_skip);
 CAIRN_SESSION_TAKE(drop, struct cairn_session_drop);
 CAIRN_SESSION_TAKE(epoch, struct cairn_session_epoch);
+CAIRN_SESSION_TAKE(committed, struct cairn_session_committed);
 CAIRN_SESSION_TAKE(restore_info, struct cairn_session_restore_info);
 CAIRN_SESSION_TAKE(fetched, struct cairn_session_fetched);
 CAIRN_SESSION_TAKE(operator_reply, struct cairn_session_operator_reply);

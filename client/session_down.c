@@ -163,6 +163,18 @@ unpack_epoch(struct cairn_reader *reader, struct cairn_session_epoch *epoch)
 }
 
 static void
+pack_committed(struct cairn_writer *writer, const void *value)
+{
+    write_generation(writer, &((const struct cairn_session_committed *)value)->generation);
+}
+
+static void
+unpack_committed(struct cairn_reader *reader, struct cairn_session_committed *committed)
+{
+    read_generation(reader, &committed->generation);
+}
+
+static void
 pack_restore_info(struct cairn_writer *writer, const void *value)
 {
     const struct cairn_session_restore_info *info = value;
@@ -304,6 +316,8 @@ DEFINE_PUT(drop, CAIRN_SESSION_DROP, struct cairn_session_drop)
 DEFINE_TAKE(drop, CAIRN_SESSION_DROP, struct cairn_session_drop)
 DEFINE_PUT(epoch, CAIRN_SESSION_EPOCH, struct cairn_session_epoch)
 DEFINE_TAKE(epoch, CAIRN_SESSION_EPOCH, struct cairn_session_epoch)
+DEFINE_PUT(committed, CAIRN_SESSION_COMMITTED, struct cairn_session_committed)
+DEFINE_TAKE(committed, CAIRN_SESSION_COMMITTED, struct cairn_session_committed)
 DEFINE_PUT(fetched, CAIRN_SESSION_FETCHED, struct cairn_session_fetched)
 DEFINE_TAKE(fetched, CAIRN_SESSION_FETCHED, struct cairn_session_fetched)
 DEFINE_PUT(operator_reply, CAIRN_SESSION_OPERATOR_REPLY, struct cairn_session_operator_reply)

@@ -18,6 +18,7 @@
 #include "base/clock.h"
 #include "base/limits.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* Between the last try to stop a copy and the deadline of the fence: a copy on the host stops in
@@ -286,6 +287,8 @@ client_take_skip(struct cairn_client *client, const struct cairn_session_skip *s
     pthread_mutex_lock(&client->lock);
     mine = is_awaited(client, skip->step);
     /* late or not, it is so */
+    if (skip->reason != CAIRN_REASON_NOT_DUE)
+        memcpy(client->skip_text, skip->text, sizeof client->skip_text);
     say_it = skip->reason == CAIRN_REASON_OTHER && skip->text[0] && !client->said_refused;
     client->said_refused |= say_it;
     if (mine) {
@@ -396,6 +399,10 @@ begin(struct cairn_client *client, uint64_t step, bool held, bool last)
         /* not fenced: the one before goes on */
     } else if (ordered || !may_begin(client)) {
         snapshot->state = CLIENT_SNAPSHOT_NONE;
+        snapshot->step = step;
+        snapshot->result = CAIRN_AGAIN;
+        snapshot->last = last;
+        snapshot->committed = false;
         client->stats.snapshots_skipped++;
     } else {
         memset(snapshot, 0, sizeof *snapshot);
@@ -458,6 +465,62 @@ cairn_snapshot_confirm(struct cairn_client *client, bool good)
         err = CAIRN_NOT_FOUND;
     }
     pthread_mutex_unlock(&client->lock);
+    return err;
+}
+
+/* Why the last step cannot be committed any more; CAIRN_OK: it can. Lock held. */
+static cairn_err
+find_obstacle(const struct cairn_client *client, const char **why)
+{
+    const struct client_snapshot *snapshot = &client->snapshot;
+    const struct client_report *report = &client->report;
+    enum client_snapshot_state state = snapshot->state;
+
+    if (client->link != CLIENT_LINK_ATTACHED) {
+        *why = "no agent serves this process";
+        return CAIRN_PEER;
+    }
+    if ((state == CLIENT_SNAPSHOT_NONE || state == CLIENT_SNAPSHOT_ENDED) && snapshot->result) {
+        *why = client->registration != CLIENT_REGISTER_DONE ? "its tensors are not registered"
+               : client->device_failed                      ? "a device cannot be read"
+               : client->skip_text[0]                       ? client->skip_text
+                                                            : "the agents did not take it in time";
+        return snapshot->result;
+    }
+    if (report->ended && report->generation.step == snapshot->step && report->result) {
+        *why = "the agents gave it up, or the trainer did not confirm it";
+        return report->result;
+    }
+    return CAIRN_OK;
+}
+
+cairn_err
+cairn_snapshot_await_commit(struct cairn_client *client, uint32_t timeout_ms)
+{
+    uint64_t deadline_ns = client_now_ns() + timeout_ms * CAIRN_NS_PER_MS, step;
+    const char *why =
+        "it is copied, but not committed yet; `cairn status` shows what is waited for";
+    char reason[CAIRN_SESSION_TEXT_BYTES];
+    struct client_snapshot *snapshot;
+    cairn_err err = CAIRN_OK;
+
+    if (!client_usable(client))
+        return CAIRN_INVAL;
+    snapshot = &client->snapshot;
+    pthread_mutex_lock(&client->lock);
+    if (!snapshot->last)
+        err = CAIRN_NOT_FOUND;
+    while (!err && !snapshot->committed) {
+        err = find_obstacle(client, &why);
+        if (!err && !client_wait(client, deadline_ns))
+            err = CAIRN_TIMEOUT;
+    }
+    step = snapshot->step;
+    snprintf(reason, sizeof reason, "%s", why);
+    pthread_mutex_unlock(&client->lock);
+    if (err && err != CAIRN_NOT_FOUND)
+        client_say(client, CAIRN_LOG_WARN, "client: the last step=%llu is not protected: %s",
+                   (unsigned long long)step, reason);
     return err;
 }
 

@@ -101,6 +101,7 @@ struct client_snapshot {
     bool begin_wanted;    /* BEGIN is not queued yet */
     bool held;            /* its end is not said before it is confirmed */
     bool last;            /* no step follows */
+    bool committed;       /* the agent said so: of the last step only */
 };
 
 struct client_report {
@@ -194,7 +195,9 @@ struct cairn_client {
     atomic_bool engine_started; /* the watermark is that of the running copy, and no longer the one
                                    before */
     uint64_t capture_start_ns;
-    bool said_silent;            /* that the agent does not answer */
+    char
+        skip_text[CAIRN_SESSION_TEXT_BYTES]; /* why the agent skipped a step that was due, newest */
+    bool said_silent;                        /* that the agent does not answer */
     bool said_refused;           /* that the agent will not protect this trainer; said once per
                         * registration */
     bool device_failed;          /* the service thread opens the devices anew … */

@@ -227,6 +227,7 @@ carry_committed(struct cairn_agent *agent, const struct cairn_action_committed *
                  commit->protect_ns);
     if (agent->carry.commit_count % 16 == 1)
         store_history(agent, commit);
+    session_committed(agent, committed->generation);
     agent->handlers->committed(agent, committed->generation);
 }
 

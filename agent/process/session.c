@@ -332,3 +332,21 @@ session_epoch(struct cairn_agent *agent, uint64_t epoch, bool restart)
     if (any)
         session_tell_ranks(agent);
 }
+
+void
+session_committed(struct cairn_agent *agent, struct cairn_generation_id generation)
+{
+    const struct cairn_session_committed value = {.generation = generation};
+
+    for (uint32_t i = 0; i < SESSIONS_MAX; i++) {
+        struct session *session = &agent->sessions[i];
+
+        if (!session_is_rank(session) || session->last_step == 0 ||
+            session->last_step != generation.step)
+            continue;
+        session->last_step = 0;
+        if (cairn_session_put_committed(&session->writer, &value) != CAIRN_OK)
+            session->state = SESSION_CLOSING;
+        session_flush(agent, session);
+    }
+}

@@ -65,6 +65,7 @@ struct session {
     struct cairn_session_grant
         held_back;         /* waits for another trainer's copy to stop; step 0: none */
     uint64_t held_back_ns; /* since when */
+    uint64_t last_step;    /* that its trainer ends with: told of the commit; 0: none */
     struct cairn_client_stats stats;
     struct cairn_session_coverage *coverage; /* owned; NULL: not reported */
 
@@ -76,6 +77,8 @@ void session_grant(struct cairn_agent *agent, const struct cairn_action_trainer 
 void session_skip(struct cairn_agent *agent, const struct cairn_action_trainer *action);
 void session_drop(struct cairn_agent *agent, struct cairn_generation_id generation);
 void session_epoch(struct cairn_agent *agent, uint64_t epoch, bool restart);
+/* Tells the trainers that end with this generation. */
+void session_committed(struct cairn_agent *agent, struct cairn_generation_id generation);
 
 /* ---- sending, and the end ---- */
 

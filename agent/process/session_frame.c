@@ -318,6 +318,7 @@ take_begin(struct cairn_agent *agent, struct session *session,
         session->state = SESSION_CLOSING;
         return;
     }
+    session->last_step = begin.last ? begin.step : 0;
     if (session_is_rank(session) && agent->regions.registered_ranks == session->hello.local_ranks) {
         event.as.step = (struct cairn_event_step){
             .rank = session->local_rank, .step = begin.step, .last = begin.last};

@@ -271,6 +271,17 @@ cairn_err cairn_snapshot_begin_held(struct cairn_client *client, uint64_t step);
 cairn_err cairn_snapshot_begin_last(struct cairn_client *client, uint64_t step);
 
 /*
+ * Waits until the snapshot of the last step is committed; call it after the confirmation. Blocks at
+ * most timeout_ms, and returns at once when the commit cannot come any more. If the step is not
+ * committed the log has a warning with the reason. Since version 1.1.
+ *   CAIRN_OK         committed: it survives what the job's snapshots survive
+ *   CAIRN_NOT_FOUND  the newest snapshot was not begun as the last one
+ *   CAIRN_TIMEOUT    it may be committed later, if the agents have all of it
+ *   other errors     it was not taken, or was given up
+ */
+cairn_err cairn_snapshot_await_commit(struct cairn_client *client, uint32_t timeout_ms);
+
+/*
  * Ends the snapshot that cairn_snapshot_begin_held or _last began: commits it if `good`, else gives
  * it up and counts it as failed. Returns at once. CAIRN_OK; CAIRN_NOT_FOUND if there is no held
  * snapshot (none was due, it was skipped, or it failed).

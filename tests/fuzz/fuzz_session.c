@@ -145,6 +145,8 @@ try_down(struct cairn_session_frame *frame)
         TRY(drop, struct cairn_session_drop);
     } else if (frame->type == CAIRN_SESSION_EPOCH) {
         TRY(epoch, struct cairn_session_epoch);
+    } else if (frame->type == CAIRN_SESSION_COMMITTED) {
+        TRY(committed, struct cairn_session_committed);
     } else if (frame->type == CAIRN_SESSION_FETCHED) {
         TRY(fetched, struct cairn_session_fetched);
     } else {

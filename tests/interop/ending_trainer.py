@@ -4,14 +4,28 @@
 
 WHERE: main, or spawn or fork for a child of multiprocessing that is started so. HOW: return; 0, 1
 or words for sys.exit with that; raise; group (a process group that is destroyed while an exception
-is at work, which is then caught).
+is at work, which is then caught); late, silent, gone (its agent, process $AGENT_PID, is stopped for
+two seconds, stopped, or killed after the last update).
 """
+import os
+import signal
+import subprocess
 import sys
 
 import torch
 
 
+def trouble(how):
+    agent = int(os.environ["AGENT_PID"])
+    os.kill(agent, signal.SIGKILL if how == "gone" else signal.SIGSTOP)
+    if how == "late":
+        subprocess.Popen(["sh", "-c", f"sleep 2; kill -CONT {agent}"])
+
+
 def end(how):
+    if how in ("late", "silent", "gone"):
+        trouble(how)
+        return
     if how == "raise":
         raise OSError("the disk is full")
     if how != "return":

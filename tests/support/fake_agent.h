@@ -62,6 +62,7 @@ struct fake_agent {
     atomic_int hello_err, register_err, protocol, epoch;
     atomic_int unsealed, region_lie; /* wrong memory in REGISTERED */
     atomic_int drop_at_grant;        /* GRANT is followed by DROP at once */
+    atomic_int commits;              /* DONE is followed by COMMITTED at once */
     atomic_int close_at_grant;       /* the connection ends after GRANT */
     atomic_int close_at_fetch, hold_fetches, fetch_err;
     const uint8_t *raw; /* sent after WELCOME */
@@ -369,6 +370,9 @@ fake_take(struct fake_agent *agent, struct fake_connection *connection,
         if (agent->blocks[connection->rank] != connection->region_bytes / CAIRN_BLOCK_BYTES)
             agent->damaged++;
         agent->dones++;
+        if (agent->commits)
+            fake_check(cairn_session_put_committed(
+                &connection->writer, &(struct cairn_session_committed){done.generation}));
     } else if (frame->type == CAIRN_SESSION_CANCEL && !cairn_session_take_cancel(frame, &cancel)) {
         connection->begin_due = false;
         agent->cancel_reason = (int)cancel.reason;

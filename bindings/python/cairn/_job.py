@@ -43,9 +43,10 @@ from ._ranks import Place
 from ._resume import Resume
 from ._state import collect
 
-LAST_GRANT_MS = 500  # that the end of a process waits for the agent,
+LAST_GRANT_S = 5.0  # that the end of a process waits for the agent,
 LAST_MEETING_S = 5.0  # for the other ranks to have done the same,
-LAST_LINGER_MS = 300  # and for the agents to commit it
+LAST_COMMIT_MS = 5000  # for the agents to commit it,
+LAST_LINGER_MS = 300  # and for what was no last step to them
 NEVER_WITHOUT_ATTACH = (
     "schedulers, data loaders and the script's own state",
     "the script does not call cairn.attach",
@@ -571,14 +572,18 @@ class Job:
         """Counters since the start, see struct cairn_client_stats; all 0 without an agent."""
         return self.client.stats() if self.client else {}
 
-    def _await_copy(self) -> None:
+    def _count_ended(self) -> int:
+        stats = self.stats()
+        names = ("snapshots_captured", "snapshots_skipped", "snapshots_failed")
+        return sum(stats[name] for name in names)
+
+    def _begin_last(self) -> None:
         """Gives the agent the time to take a snapshot that no step follows; a fence at once would
         give it up."""
-        ended = ("snapshots_captured", "snapshots_skipped", "snapshots_failed")
-        before = sum(self.stats()[name] for name in ended)
-        for _ in range(LAST_GRANT_MS // 5):
-            if not self._begun or sum(self.stats()[name] for name in ended) != before:
-                return
+        before = self._count_ended()
+        self._begin(last=True)
+        until_s = time.monotonic() + LAST_GRANT_S
+        while self._begun and self._count_ended() == before and time.monotonic() < until_s:
             threading.Event().wait(0.005)
 
     def before_the_end(self) -> None:
@@ -596,12 +601,11 @@ class Job:
         self._resume.await_moments()
         if self._pending:
             self._finish()
-            self._begin(last=True)
-            self._await_copy()
+            self._begin_last()
         self._is_one_state(LAST_MEETING_S)
         self._finish()
-        if self.place.world > 1:  # a generation needs all ranks until its end
-            self._meet_at_the_end(LAST_MEETING_S)
+        self._meet_at_the_end(LAST_MEETING_S)  # a generation needs all ranks until its end
+        if self.client.await_commit(LAST_COMMIT_MS) == _lib.NOT_FOUND and self.place.world > 1:
             threading.Event().wait(LAST_LINGER_MS / 1000)
 
     def _meet_at_the_end(self, timeout_s: float) -> None:

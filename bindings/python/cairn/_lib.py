@@ -237,6 +237,7 @@ _SIGNATURES = {
     ),
     "cairn_snapshot_begin_held": (ctypes.c_int, [_Client, ctypes.c_uint64]),
     "cairn_snapshot_begin_last": (ctypes.c_int, [_Client, ctypes.c_uint64]),
+    "cairn_snapshot_await_commit": (ctypes.c_int, [_Client, ctypes.c_uint32]),
     "cairn_snapshot_confirm": (ctypes.c_int, [_Client, ctypes.c_bool]),
     "cairn_snapshot_fence": (ctypes.c_int, [_Client, ctypes.c_uint32]),
     "cairn_snapshot_captured": (ctypes.c_uint32, [_Client]),
@@ -430,6 +431,11 @@ class Client:
     def confirm(self, good: bool) -> bool:
         """Ends the held snapshot; False if there is none because it was not due or was dropped."""
         return self._library.cairn_snapshot_confirm(self._handle, good) == OK
+
+    def await_commit(self, timeout_ms: int) -> int:
+        """Waits until the snapshot of the last step is committed; a cairn_err. The library says why
+        it is not."""
+        return self._library.cairn_snapshot_await_commit(self._handle, timeout_ms)
 
     def list(self) -> Tuple[int, Dict[str, Listed]]:
         """(step, tensors by name) of the generation that a restore would take. CairnError,

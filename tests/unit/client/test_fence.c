@@ -563,6 +563,35 @@ test_held(void **state)
     teardown(&trainer);
 }
 
+/* The last step is awaited until it is committed, cannot be any more, or the time is over. */
+static void
+test_last(void **state)
+{
+    struct trainer trainer;
+
+    (void)state;
+    setup(&trainer, 10000);
+    begin_running(&trainer, 1);
+    engine_copies(SLICES * SLICE_BYTES);
+    engine_end(CAIRN_OK);
+    assert_int_equal(cairn_snapshot_fence(trainer.client, CAIRN_FENCE_ALL), CAIRN_OK);
+    assert_int_equal(cairn_snapshot_await_commit(trainer.client, MARGIN_MS), CAIRN_NOT_FOUND);
+    for (uint64_t step = 2; step <= 4; step++) {
+        trainer.agent->commits = step == 2;
+        assert_int_equal(cairn_snapshot_begin_last(trainer.client, step), CAIRN_OK);
+        engine_until(&engine.running, NULL);
+        engine_copies(SLICES * SLICE_BYTES);
+        engine_end(CAIRN_OK);
+        assert_int_equal(cairn_snapshot_fence(trainer.client, CAIRN_FENCE_ALL), CAIRN_OK);
+        assert_int_equal(cairn_snapshot_confirm(trainer.client, step != 4), CAIRN_OK);
+        assert_int_equal(cairn_snapshot_await_commit(trainer.client, step == 3 ? 20 : 60000),
+                         step == 2   ? CAIRN_OK
+                         : step == 3 ? CAIRN_TIMEOUT /* the agent says nothing */
+                                     : CAIRN_AGAIN); /* refused: nothing to wait for */
+    }
+    teardown(&trainer);
+}
+
 /* Two slices of one memory: it is read twice, and may be overwritten after the second time alone,
  * whichever of them is asked for. */
 static void
@@ -617,6 +646,7 @@ main(void)
         cmocka_unit_test(test_incomplete),
         cmocka_unit_test(test_given_up_while_waiting),
         cmocka_unit_test(test_held),
+        cmocka_unit_test(test_last),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

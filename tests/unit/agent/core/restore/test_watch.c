@@ -268,7 +268,8 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        CASE(no_reason), CASE(first_epoch), CASE(blank), CASE(trainers_wait), CASE(fenced), CASE(lost), CASE(join),
+        CASE(no_reason), CASE(first_epoch), CASE(blank), CASE(trainers_wait),
+        CASE(fenced),    CASE(lost),        CASE(join),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
