@@ -45,8 +45,8 @@ struct watch_input {
 };
 
 /*
- * Call it on ticks, and when trainers come or go, while no restore or repair is under way. Returns true if one is due: start *out;
- * *reason says why, for the log.
+ * Call it on ticks, and when trainers come or go, while no restore or repair is under way. Returns
+ * true if one is due: start *out; *reason says why, for the log.
  */
 bool watch_due(const struct env *env, struct watch *watch, const struct watch_input *input,
                struct restore_request *out, const char **reason);
