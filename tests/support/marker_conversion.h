@@ -6,6 +6,7 @@
 #define CAIRN_TESTS_MARKER_CONVERSION_H
 
 #include "tests/support/marker_format.h"
+#include "tests/support/remove_path.h"
 #include "tools/convert/engine/conversion.h"
 
 #include "base/file.h"
@@ -23,15 +24,6 @@ silent(void *context, enum cairn_log_level level, const char *line)
     (void)context;
     (void)level;
     (void)line;
-}
-
-static void
-remove_path(const char *path)
-{
-    char command[400];
-
-    (void)snprintf(command, sizeof(command), "rm -rf %s", path);
-    assert_int_equal(system(command), 0);
 }
 
 /* For the set-up of a group of tests. */

@@ -2,6 +2,8 @@
  * found. */
 #include "snapshot/slot.h"
 
+#include "tests/support/cases.h"
+
 #include <sched.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -16,7 +18,7 @@
 
 #include <cmocka.h>
 
-enum { SLOTS = 3, PAYLOAD_BYTES = 5000, MEMORY_BYTES = 64 * 1024, KILLS = 3000 };
+enum { SLOTS = 3, PAYLOAD_BYTES = 5000, MEMORY_BYTES = 64 * 1024, KILLS = 3000 / CASE_STRIDE };
 
 static uint8_t *memory;
 static struct cairn_slots slots;
