@@ -33,6 +33,7 @@ LIMITS_S = {
     "test_convert_dcp": 500,
     "test_torch_bad_input": 1000,
     "test_spill": 450,
+    "test_quickstart": 450,
     "test_losses": 400,
     "test_detection": 400,
     "test_formats": 450,
