@@ -2,6 +2,7 @@
 #include "tools/common.h"
 
 #include "base/clock.h"
+#include "base/output.h"
 #include "tools/verb.h"
 
 #include <arpa/inet.h>
@@ -201,16 +202,22 @@ cairn_colour(FILE *stream)
     const char *no_color = getenv("NO_COLOR"), *term = getenv("TERM");
 
     return !(no_color && no_color[0]) && term && strcmp(term, "dumb") != 0 &&
-           isatty(fileno(stream));
+           cairn_output_is_terminal(stream);
 }
 
 void
 cairn_print_coloured(FILE *stream, const char *colour, const char *text)
 {
-    if (cairn_colour(stream))
-        fprintf(stream, "\033[%sm%s\033[0m", colour, text);
-    else
+    char begin[16];
+
+    if (!cairn_colour(stream)) {
         fputs(text, stream);
+        return;
+    }
+    (void)snprintf(begin, sizeof begin, "\033[%sm", colour);
+    cairn_output_steer(stream, begin);
+    fputs(text, stream);
+    cairn_output_steer(stream, "\033[0m");
 }
 
 void
@@ -220,7 +227,7 @@ cairn_progress_start(struct cairn_progress *progress, const char *what, uint64_t
     *progress = (struct cairn_progress){.what = what,
                                         .total_bytes = total_bytes,
                                         .started_ns = now_ns,
-                                        .terminal = isatty(STDERR_FILENO) == 1};
+                                        .terminal = cairn_output_is_terminal(stderr)};
 }
 
 static void
@@ -240,8 +247,10 @@ draw_bar(struct cairn_progress *progress, uint64_t done_bytes, uint64_t now_ns)
         cairn_show_duration((uint64_t)((double)elapsed_ns * (1 - share) / share), left);
     else
         snprintf(left, sizeof left, "?");
-    fprintf(stderr, "\r%s [%s] %3.0f %%  %s/s  %s left\033[K", progress->what, bar, share * 100,
-            rate, left);
+    cairn_output_steer(stderr, "\r");
+    fprintf(stderr, "%s [%s] %3.0f %%  %s/s  %s left", progress->what, bar, share * 100, rate,
+            left);
+    cairn_output_steer(stderr, "\033[K");
 }
 
 void
@@ -266,17 +275,20 @@ cairn_progress_show(struct cairn_progress *progress, uint64_t done_bytes, uint64
         return;
     progress->drawn = true;
     progress->drawn_ns = now_ns;
-    if (progress->total_bytes)
+    if (progress->total_bytes) {
         draw_bar(progress, done_bytes, now_ns);
-    else
-        fprintf(stderr, "\r%s: %s\033[K", progress->what,
-                cairn_show_duration(now_ns - progress->started_ns, shown));
+        return;
+    }
+    cairn_output_steer(stderr, "\r");
+    fprintf(stderr, "%s: %s", progress->what,
+            cairn_show_duration(now_ns - progress->started_ns, shown));
+    cairn_output_steer(stderr, "\033[K");
 }
 
 void
 cairn_progress_stop(struct cairn_progress *progress)
 {
     if (progress->drawn)
-        fputs("\r\033[K", stderr);
+        cairn_output_steer(stderr, "\r\033[K");
     progress->drawn = false;
 }

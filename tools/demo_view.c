@@ -4,12 +4,12 @@
 #include "tools/demo_view.h"
 
 #include "base/clock.h"
+#include "base/output.h"
 #include "tools/common.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include <unistd.h>
 
 enum { REDRAW_NS = 100000000, BAR_COLUMNS = 20 };
 
@@ -17,7 +17,7 @@ void
 demo_view_init(struct demo_view *view, uint64_t now_ns)
 {
     *view = (struct demo_view){.started_ns = now_ns,
-                               .terminal = isatty(STDERR_FILENO) == 1,
+                               .terminal = cairn_output_is_terminal(stderr),
                                .colour = cairn_colour(stderr)};
 }
 
@@ -25,7 +25,7 @@ void
 demo_view_clear(struct demo_view *view)
 {
     if (view->drawn)
-        fputs("\r\033[K", stderr);
+        cairn_output_steer(stderr, "\r\033[K");
     view->drawn = false;
 }
 
@@ -39,11 +39,15 @@ demo_say(struct demo_view *view, enum demo_tone tone, const char *format, ...)
     va_list arguments;
 
     demo_view_clear(view);
-    fprintf(stderr, "%6.1f s  %s", (double)since_ns * 1e-9, view->colour ? colours[tone] : "");
+    fprintf(stderr, "%6.1f s  ", (double)since_ns * 1e-9);
+    if (view->colour)
+        cairn_output_steer(stderr, colours[tone]);
     va_start(arguments, format);
     vfprintf(stderr, format, arguments);
     va_end(arguments);
-    fprintf(stderr, "%s\n", view->colour && tone != DEMO_PLAIN ? "\033[0m" : "");
+    if (view->colour && tone != DEMO_PLAIN)
+        cairn_output_steer(stderr, "\033[0m");
+    fputc('\n', stderr);
     fflush(stderr);
 }
 
@@ -80,11 +84,13 @@ demo_view_progress(struct demo_view *view, const struct demo_progress *progress,
     if (rate > 0)
         cairn_show_duration((uint64_t)((double)(progress->steps - progress->step) * 1e9 / rate),
                             left);
+    cairn_output_steer(stderr, "\r");
     fprintf(stderr,
-            "\r          [%.*s%.*s] step %" PRIu64 "/%" PRIu64 "  loss %.3f  generation %" PRIu64
-            "  %.1f steps/s  %s left\033[K",
+            "          [%.*s%.*s] step %" PRIu64 "/%" PRIu64 "  loss %.3f  generation %" PRIu64
+            "  %.1f steps/s  %s left",
             filled, "####################", BAR_COLUMNS - filled, "....................",
             progress->step, progress->steps, progress->loss, progress->committed, rate, left);
+    cairn_output_steer(stderr, "\033[K");
     fflush(stderr);
     view->drawn = true;
     view->drawn_ns = now_ns;
