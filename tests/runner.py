@@ -19,7 +19,7 @@ the last line counts. Some failures get no second try: those of the suites style
 program that took too long, and every report of a sanitizer.
 
 Programs that only compute run in the background when there are several suites: the gates of style,
-the builds with sanitizers, the simulator, and at last the fuzzers. They take the time of the
+the builds with sanitizers, the simulator, and the fuzzers once built. They take the time of the
 processors that the other suites leave (SCHED_IDLE), and stop while the suite cluster runs, while
 something is measured and while a program is run again. Each suite waits for its own build only.
 Fuzzers have a fixed number of executions; FUZZ_SCALE multiplies it (fuzzing.py).
@@ -298,9 +298,6 @@ class Background:
     def result(self, key):
         return self.works[key].result()
 
-    def wait(self):
-        concurrent.futures.wait(self.works.values())
-
 
 def clang():
     return next((c for c in ("clang-14", "clang") if shutil.which(c)), None)
@@ -398,14 +395,13 @@ FUZZING = None  # the fuzzers in the background
 
 
 def begin_fuzzers():
-    """Starts the fuzzers, each on its corpus, when all else in the background has ended; returns
-    the failures to do so."""
+    """Starts the fuzzers, each on its corpus, when they are built; returns the failures to do so.
+    They share the processors with the simulator, whose last half minute is one process."""
     global FUZZING
     names = [os.path.basename(program) for program in binaries("fuzz")]
     if unmeasured := [name for name in names if name not in fuzzing.PER_CPU_S]:
         output = f"{', '.join(unmeasured)}: no speed; add it to PER_CPU_S in tests/fuzzing.py"
         return [Result("fuzz: speeds", failed=1, output=output)]
-    BACKGROUND.wait()
     if failure := build_failure("fuzz"):
         return [failure]
     build = BUILDS["fuzz"][0]
@@ -422,7 +418,7 @@ def begin_fuzzers():
         ]
         fuzzers.append(fuzzing.Fuzzer.of_program(name, program, arguments, FUZZ_SCALE))
     with FUZZING_LOCK:
-        FUZZING = fuzzing.Fuzzing(fuzzers, ROOT, 2 * JOBS, paused=QUIET > 0)
+        FUZZING = fuzzing.Fuzzing(fuzzers, ROOT, JOBS, paused=QUIET > 0)
     return []
 
 
