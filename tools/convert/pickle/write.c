@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/log.h"
 #include "tools/convert/pickle/read.h"
 
@@ -32,18 +33,32 @@ struct frame {
     struct batch batch;
 };
 
+struct number {
+    const struct cairn_pickle_node *node; /* NULL: free */
+    uint32_t number;
+};
+
+/* Its tables grow with what is written: a file may have a small tree for each of its many nodes. */
 struct writer {
     uint8_t *bytes;
     size_t used_bytes, room_bytes;
-    uint32_t *numbers; /* by node->index: memo number + 1, 0 for none */
+    struct number *numbers; /* open addressing by node->index, at most half full */
+    size_t number_room;     /* 0 or a power of two */
     uint32_t number_count;
     struct frame *frames;
-    size_t frame_count;
+    size_t frame_count, frame_room;
     const char *why;
     bool exhausted;
 };
 
 /* ---- output ---- */
+
+static void
+no_memory(struct writer *writer)
+{
+    writer->why = "there is no memory for it";
+    writer->exhausted = true;
+}
 
 static void
 put(struct writer *writer, const void *bytes, size_t bytes_len)
@@ -60,8 +75,7 @@ put(struct writer *writer, const void *bytes, size_t bytes_len)
             room *= 2;
         grown = realloc(writer->bytes, room);
         if (!grown) {
-            writer->why = "there is no memory for it";
-            writer->exhausted = true;
+            no_memory(writer);
             return;
         }
         writer->bytes = grown;
@@ -95,20 +109,65 @@ put_number(struct writer *writer, char short_opcode, char long_opcode, uint32_t 
     put_op(writer, number < 256 ? short_opcode : long_opcode, number, number < 256 ? 1 : 4);
 }
 
+/* The place of a node's number, or the free one where it would be; room is not 0. */
+static struct number *
+place_of(struct number *numbers, size_t room, const struct cairn_pickle_node *node)
+{
+    size_t at = (node->index * 2654435761u) & (room - 1);
+
+    while (numbers[at].node && numbers[at].node != node)
+        at = (at + 1) & (room - 1);
+    return &numbers[at];
+}
+
+/* The number of a node that was written, NULL for none. */
+static const uint32_t *
+find_number(const struct writer *writer, const struct cairn_pickle_node *node)
+{
+    const struct number *place;
+
+    if (writer->number_room == 0)
+        return NULL;
+    place = place_of(writer->numbers, writer->number_room, node);
+    return place->node ? &place->number : NULL;
+}
+
+static bool
+grow_numbers(struct writer *writer)
+{
+    size_t room = writer->number_room ? writer->number_room * 2 : 16;
+    struct number *grown = calloc(room, sizeof(*grown));
+
+    if (!grown)
+        return false;
+    for (size_t i = 0; i < writer->number_room; i++)
+        if (writer->numbers[i].node)
+            *place_of(grown, room, writer->numbers[i].node) = writer->numbers[i];
+    free(writer->numbers);
+    writer->numbers = grown;
+    writer->number_room = room;
+    return true;
+}
+
 /* The value on the stack is this node's: number it, if it is to have one. */
 static void
 memoize(struct writer *writer, const struct cairn_pickle_node *node)
 {
     if (!node->memoized)
         return;
+    if ((size_t)writer->number_count * 2 >= writer->number_room && !grow_numbers(writer)) {
+        no_memory(writer);
+        return;
+    }
     put_number(writer, 'q', 'r', writer->number_count);
-    writer->numbers[node->index] = ++writer->number_count;
+    *place_of(writer->numbers, writer->number_room, node) =
+        (struct number){node, writer->number_count++};
 }
 
 static void
-fetch(struct writer *writer, const struct cairn_pickle_node *node)
+fetch(struct writer *writer, uint32_t number)
 {
-    put_number(writer, 'h', 'j', writer->numbers[node->index] - 1);
+    put_number(writer, 'h', 'j', number);
 }
 
 /* ---- scalars ---- */
@@ -280,10 +339,12 @@ batch_next(struct writer *writer, struct batch *batch)
 static bool
 made_before(struct writer *writer, const struct cairn_pickle_node *node, const char *throw_away)
 {
-    if (writer->numbers[node->index] == 0)
+    const uint32_t *number = find_number(writer, node);
+
+    if (!number)
         return false;
     put_text(writer, throw_away);
-    fetch(writer, node);
+    fetch(writer, *number);
     return true;
 }
 
@@ -427,13 +488,26 @@ next_child(struct writer *writer, struct frame *frame)
 static void
 visit(struct writer *writer, const struct cairn_pickle_node *node)
 {
-    if (writer->numbers[node->index] != 0) {
-        fetch(writer, node);
+    const uint32_t *number = find_number(writer, node);
+
+    if (number) {
+        fetch(writer, *number);
         return;
     }
     if (writer->frame_count == CAIRN_PICKLE_DEPTH_MAX) {
         writer->why = "it is nested more than 1000 deep";
         return;
+    }
+    if (writer->frame_count == writer->frame_room) {
+        size_t room = writer->frame_room ? writer->frame_room * 2 : 8;
+        struct frame *grown = realloc(writer->frames, room * sizeof(*grown));
+
+        if (!grown) {
+            no_memory(writer);
+            return;
+        }
+        writer->frames = grown;
+        writer->frame_room = room;
     }
     memset(&writer->frames[writer->frame_count], 0, sizeof(struct frame));
     writer->frames[writer->frame_count++].node = node;
@@ -446,12 +520,8 @@ cairn_pickle_write(const struct cairn_pickle *pickle, const struct cairn_pickle_
     struct writer writer = {0};
     cairn_err err = CAIRN_OK;
 
-    writer.numbers = calloc((size_t)pickle->node_count + 1, sizeof(*writer.numbers));
-    writer.frames = calloc(CAIRN_PICKLE_DEPTH_MAX, sizeof(*writer.frames));
-    if (!writer.numbers || !writer.frames) {
-        err = CAIRN_NOMEM;
-        goto done;
-    }
+    CAIRN_ASSERT(root->index <= pickle->node_count);
+
     put_text(&writer, "\x80\x02"); /* PROTO 2 */
     visit(&writer, root);
     while (writer.frame_count > 0 && !writer.why) {

@@ -1,0 +1,43 @@
+#!/usr/bin/env python3
+"""Small files that ask for much work. Each test is an attack; the bound is in processor seconds."""
+import os
+import pickle
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+import zipfile
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "cluster"))
+from harness import CAIRN, OK, build
+
+OBJECTS = 250_000
+CPU_S_MAX = 10  # a quarter of a million objects take some 4 s
+
+
+class Work(unittest.TestCase):
+    def setUp(self):
+        self.dir = tempfile.mkdtemp(prefix="cairn-hostile-")
+        self.addCleanup(shutil.rmtree, self.dir)
+
+    def test_many_small_objects(self):
+        """Each becomes an entry of its own; none may cost what the whole file costs."""
+        path = os.path.join(self.dir, "many.pt")
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
+            tree = {"state": {f"k{i}": None for i in range(OBJECTS)}}
+            archive.writestr("archive/data.pkl", pickle.dumps(tree, protocol=2))
+            archive.writestr("archive/version", "3\n")
+        ended = subprocess.run(
+            [CAIRN, "inspect", path],
+            stdout=subprocess.DEVNULL,
+            timeout=600,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CPU, (CPU_S_MAX, CPU_S_MAX)),
+        )
+        self.assertEqual(ended.returncode, OK)
+
+
+if __name__ == "__main__":
+    build()
+    unittest.main(verbosity=2)
