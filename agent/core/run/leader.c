@@ -373,7 +373,9 @@ leader_abort(struct env *env, struct leader *leader, const struct membership *me
                 message->reason == CAIRN_ABORT_PASSED ? message->begun : message->generation.step);
     due->commits_in_row = 0;
     due->aborts_in_row++;
-    if (message->reason == CAIRN_ABORT_PASSED && due->margin < MARGIN_MAX)
+    /* The first abort has told where the trainers are: a second one is needed to show that they are
+     * too quick for that. */
+    if (message->reason == CAIRN_ABORT_PASSED && due->aborts_in_row > 1 && due->margin < MARGIN_MAX)
         due->margin++;
     if (CAIRN_PLANTED(env, BUG_ASKS_ONCE))
         due->asked = 0;
