@@ -115,6 +115,9 @@ class LazyCapture:
             self.result = _lib.INVAL
         return True
 
+    def await_commit(self, timeout_ms):
+        return _lib.OK
+
     def stats(self):
         return {
             "attached": 0,
