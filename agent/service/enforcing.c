@@ -1,6 +1,7 @@
 /*
  * agent/service/enforcing.c - runs the operator's command for verdicts that propose an exchange;
- * see enforcing.h. replan/live/enforce.h decides for which verdicts.
+ * see enforcing.h. replan/live/enforce.h decides for which verdicts: those alone that this agent's
+ * own detector confirms now.
  *
  * How a command ended is stored and told like its start. A worker waits for the command, so neither
  * the loop nor the protection does. The command decides what happens to the job: the agent does
@@ -249,6 +250,7 @@ enforcing_turn(struct cairn_agent *agent)
     const struct cairn_enforcer here = {.node = agent->config.node,
                                         .incarnation = agent->incarnation};
     uint64_t wall_ns = cairn_clock_wall_ns(&agent->clock), number;
+    struct cairn_live_view view;
 
     if (agent->stopping)
         return;
@@ -257,7 +259,8 @@ enforcing_turn(struct cairn_agent *agent)
         timing_tell_changes(agent);
     if (!state)
         return;
-    state->by.first_run = timing->first_run;
+    (void)timing_analysis_look(agent, &view);
+    state->by.run = view.run;
     state->by.exchange_ns = replanning_standstill_ns();
     number = state->is_running ? 0
                                : cairn_enforce_next(&timing->ledger, &state->by,

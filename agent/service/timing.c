@@ -66,11 +66,7 @@ on_announce(void *context)
 static void
 on_begin(void *context)
 {
-    struct cairn_agent *agent = context;
-    struct timing_state *timing = agent->timing;
-
-    timing->first_run = agent->incarnation + timing->lives++ * CAIRN_ENFORCE_RUNS;
-    timing_analysis_begin(agent, timing->first_run);
+    timing_analysis_begin(context);
 }
 
 static void

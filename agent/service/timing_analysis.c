@@ -58,6 +58,7 @@ struct timing_analysis {
     uint64_t dropped, dropped_said, dropped_said_ns;
     bool is_running;
     struct cairn_live_view view;
+    uint64_t last_run; /* in the agent's ledger */
     bool said_malformed, said_no_memory, said_large;
 
     /* the worker's while it runs */
@@ -157,6 +158,7 @@ done(struct cairn_job *job)
         return;
     }
     analysis->view = analysis->seen;
+    analysis->last_run = analysis->seen.run;
     is_taken = timing->ledger.version == analysis->base_version;
     if (is_taken)
         timing->ledger = analysis->ledger;
@@ -173,11 +175,11 @@ done(struct cairn_job *job)
 }
 
 void
-timing_analysis_begin(struct cairn_agent *agent, uint64_t first_run)
+timing_analysis_begin(struct cairn_agent *agent)
 {
     struct timing_analysis *analysis = agent->timing->analysis;
     struct cairn_live_options options = {.ledger = &analysis->ledger,
-                                         .first_run = first_run,
+                                         .first_run = analysis->last_run + 1,
                                          .said = keep_change,
                                          .context = analysis};
 

@@ -26,7 +26,7 @@ CAIRN_MUST_CHECK cairn_err timing_analysis_open(struct cairn_agent *agent,
 void timing_analysis_close(struct cairn_agent *agent);
 
 /* This agent becomes the analyst, or is it no longer. */
-void timing_analysis_begin(struct cairn_agent *agent, uint64_t first_run);
+void timing_analysis_begin(struct cairn_agent *agent);
 void timing_analysis_end(struct cairn_agent *agent);
 
 /* Takes packed reports of an agent (copied). Reports beyond 64 MiB that no turn has taken are

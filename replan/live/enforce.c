@@ -48,14 +48,6 @@ any_is_running(const struct cairn_ledger *ledger)
     return false;
 }
 
-/* Runs are numbered from their agent's start, so that those of an agent that was started later are
- * higher than one's own. */
-static bool
-is_confirmed(const struct cairn_ledger_entry *entry, const struct cairn_enforcer *by)
-{
-    return entry->run >= by->first_run && entry->run - by->first_run < CAIRN_ENFORCE_RUNS;
-}
-
 uint64_t
 cairn_enforce_next(struct cairn_ledger *ledger, const struct cairn_enforcer *by,
                    uint32_t exchanges_per_day, uint64_t wall_ns)
@@ -69,7 +61,7 @@ cairn_enforce_next(struct cairn_ledger *ledger, const struct cairn_enforcer *by,
         uint32_t exchanges = cairn_ledger_exchanges_of(entry);
 
         if (entry->closed_wall_ns != 0 || entry->enforcement.state != CAIRN_ENFORCEMENT_NONE ||
-            !is_confirmed(entry, by) ||
+            entry->run != by->run ||
             !cairn_ledger_proposes(ledger, entry, exchanges_per_day, true) ||
             used + exchanges > exchanges_per_day ||
             !has_cost_an_exchange(entry, by->exchange_ns, wall_ns))

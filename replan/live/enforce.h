@@ -21,19 +21,13 @@
 
 #include "replan/live/ledger.h"
 
-enum {
-    CAIRN_ENFORCE_LIMIT_S = 60,
-    CAIRN_ENFORCE_TEXT_BYTES = 224,
-    CAIRN_ENFORCE_RUNS = 1 << 20 /* that an analysis may come to: what is said in later ones is
-                                  * another agent's */
-};
+enum { CAIRN_ENFORCE_LIMIT_S = 60, CAIRN_ENFORCE_TEXT_BYTES = 224 };
 
 /* Who decides. */
 struct cairn_enforcer {
     uint32_t node;
     uint64_t incarnation; /* of its agent's start */
-    uint64_t first_run;   /* of the analysis that it does: what another one said must be confirmed
-                           * first, be its runs lower or higher */
+    uint64_t run;         /* of its present detector, which must confirm a verdict; not 0 */
     uint64_t running;     /* the verdict whose command runs here now; 0: none */
     uint64_t exchange_ns; /* training stands still for that long when ranks are exchanged */
 };

@@ -6,7 +6,7 @@
  * it is packed, stored, and handed to whoever analyses next. A verdict of the same kind on the same
  * culprits as an entry is that entry; one that comes back within a minute continues it. Each
  * detector has a number (a run), so that what an earlier one said can be told from what the present
- * one confirms.
+ * one confirms. Runs are this process's own: they are not packed, and what is unpacked has none.
  *
  * What the operator's command did about an entry is kept with it (replan/live/enforce.h).
  *
@@ -75,7 +75,7 @@ struct cairn_enforcement {
 
 struct cairn_ledger_entry {
     uint64_t number; /* from 1, never used again */
-    uint64_t run;    /* of the detector that says it, or said it last */
+    uint64_t run;    /* of this agent's detector that says it, or said it last; 0: none has */
     enum cairn_verdict_kind kind;
     char pattern[CAIRN_LEDGER_PATTERN_BYTES]; /* of structural */
     uint32_t rank_count, node_count, link_count, victim_count;

@@ -87,7 +87,7 @@ static void
 pack_entry(const struct cairn_ledger_entry *entry, struct cairn_writer *writer)
 {
     cairn_write_u64(writer, entry->number);
-    cairn_write_u64(writer, entry->run);
+    cairn_write_u64(writer, 0); /* was the run, which other agents must not believe */
     cairn_write_u8(writer, (uint8_t)entry->kind);
     cairn_write_string(writer, entry->pattern);
     write_items(writer, entry->ranks, entry->rank_count, 1, CAIRN_LEDGER_RANKS_MAX);
@@ -117,7 +117,7 @@ unpack_entry(struct cairn_reader *reader, struct cairn_ledger_entry *entry)
     uint8_t kind;
 
     entry->number = cairn_read_u64(reader);
-    entry->run = cairn_read_u64(reader);
+    (void)cairn_read_u64(reader);
     kind = cairn_read_u8(reader);
     if (kind > CAIRN_STRUCTURAL)
         reader->failed = true;

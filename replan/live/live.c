@@ -370,6 +370,7 @@ cairn_live_look(const struct cairn_live *live, uint64_t now_ns, struct cairn_liv
     *out = (struct cairn_live_view){.world = live->world,
                                     .comms = live->comms.count,
                                     .last_step = live->newest_step,
+                                    .run = live->run,
                                     .runs = live->runs,
                                     .ignored = live->ignored};
     for (uint32_t rank = 0; rank < live->world; rank++)

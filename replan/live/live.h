@@ -26,8 +26,7 @@ struct cairn_live;
 
 struct cairn_live_options {
     struct cairn_ledger *ledger;  /* borrowed until the end; changed by take and check */
-    uint64_t first_run;           /* 1 or more; no other analyst's runs may be at or shortly above
-                                  * it */
+    uint64_t first_run;           /* 1 or more, and above all runs in the ledger */
     cairn_ledger_change_fn *said; /* may be NULL */
     void *context;
 };
@@ -39,6 +38,7 @@ struct cairn_live_view {
     uint32_t steps, last_step; /* analysed by the present run; the newest that was reported */
     double period_ms;          /* 0: unknown */
     bool is_calibrated;        /* slow ranks and links can be told by now */
+    uint64_t run;              /* of the present detector */
     uint32_t runs;
     uint64_t ignored; /* reports that could not be used */
 };

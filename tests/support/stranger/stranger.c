@@ -11,6 +11,9 @@
  *
  * It asks all agents what they hold, makes the claim to each, and prints per answer "AGENT ERR".
  * Exit: 0 every agent with a session answered, 75 not all did, 64 wrong usage.
+ *
+ * With the CLAIM `verdict` it sends each agent a ledger with a verdict on rank 2 instead, as if
+ * that agent's own detector had opened it, and exits 0.
  */
 #include "agent/core/restore/inventory.h"
 #include "agent/core/epoch/record.h"
@@ -18,8 +21,10 @@
 #include "agent/process/config.h"
 #include "agent/process/letter.h"
 #include "agent/process/protocol.h"
+#include "agent/process/service_message.h"
 #include "base/crc.h"
 #include "base/log.h"
+#include "replan/live/ledger.h"
 #include "transport/transport.h"
 
 #include <poll.h>
@@ -36,6 +41,7 @@ static const uint64_t second_ns = 1000000000;
 
 struct agent {
     bool up, answered;
+    uint64_t incarnation;
     struct inventory inventory;
     uint64_t active; /* epoch */
 };
@@ -74,14 +80,26 @@ message_to(uint32_t to, enum cairn_message_kind kind, uint64_t epoch)
     return (struct cairn_message){.kind = kind, .from = self.config.node, .to = to, .epoch = epoch};
 }
 
-/* Sends, turning while the transport has no room. Long messages are payloads, as in mail.c. */
+/* Sends, turning while the transport has no room. */
+static void
+send_body(uint32_t to, const uint8_t *body, size_t body_len, const uint8_t *payload,
+          size_t payload_len)
+{
+    uint64_t until_ns = now_ns() + 10 * second_ns;
+
+    while (cairn_transport_send(self.transport, to, body, body_len, payload, payload_len, 0) ==
+               CAIRN_AGAIN &&
+           now_ns() < until_ns)
+        turn();
+}
+
+/* Long messages are payloads, as in mail.c. */
 static void
 send_message(const struct cairn_message *message)
 {
     static uint8_t payloads[AGENTS_MAX][CAIRN_BULK_BYTES_MAX] __attribute__((aligned(4096)));
     uint8_t body[CAIRN_TRANSPORT_BODY_BYTES_MAX] = {KIND_CORE};
     uint8_t *payload = payloads[message->to];
-    uint64_t until_ns = now_ns() + 10 * second_ns;
     size_t used = 0, payload_len = 0, body_len;
 
     if (cairn_message_pack(message, body + 1, sizeof body - 1, &used) == CAIRN_OK) {
@@ -93,10 +111,7 @@ send_message(const struct cairn_message *message)
         body[0] = KIND_CORE_LONG;
         body_len = 1;
     }
-    while (cairn_transport_send(self.transport, message->to, body, body_len, payload, payload_len,
-                                0) == CAIRN_AGAIN &&
-           now_ns() < until_ns)
-        turn();
+    send_body(message->to, body, body_len, payload, payload_len);
 }
 
 /* The first message of a session. */
@@ -176,8 +191,8 @@ static void
 on_peer(void *context, uint32_t node, bool up, uint64_t incarnation)
 {
     (void)context;
-    (void)incarnation;
     self.agents[node].up = up;
+    self.agents[node].incarnation = incarnation;
 }
 
 /* ---- what is said ---- */
@@ -291,6 +306,56 @@ make_claim(const char *claim)
     }
 }
 
+/* The verdict is of a run that the agent's own detector has, or will soon have. */
+static void
+send_verdict(uint32_t to)
+{
+    static uint8_t bytes[CAIRN_LEDGER_BYTES_MAX];
+    static struct cairn_ledger ledger;
+    const uint64_t wall_ns = self.incarnation; /* the time of the start */
+    uint8_t body[CAIRN_TRANSPORT_BODY_BYTES_MAX] = {KIND_SERVICE};
+    struct cairn_service_message message = {
+        .kind = CAIRN_SERVICE_VERDICTS, .from = self.config.node, .to = to, .bytes = bytes};
+    struct cairn_writer writer;
+    size_t len = 0;
+
+    cairn_ledger_init(&ledger);
+    ledger.version = UINT64_C(1) << 32;
+    ledger.next_number = 8;
+    ledger.count = 1;
+    ledger.entries[0] = (struct cairn_ledger_entry){.number = 7,
+                                                    .run = self.agents[to].incarnation,
+                                                    .kind = CAIRN_CRASH,
+                                                    .rank_count = 1,
+                                                    .ranks = {2},
+                                                    .until_step = CAIRN_STEP_NONE,
+                                                    .confidence = 1,
+                                                    .evidence_kinds = CAIRN_EVIDENCE_PROGRESS |
+                                                                      CAIRN_EVIDENCE_PROCESS,
+                                                    .opened_wall_ns = wall_ns,
+                                                    .lost_until_wall_ns = wall_ns,
+                                                    .evidence = "forged"};
+    cairn_writer_init(&writer, bytes, sizeof bytes);
+    cairn_ledger_pack(&ledger, &writer);
+    message.bytes_len = (uint32_t)writer.used_bytes;
+    if (cairn_writer_done(&writer) != CAIRN_OK ||
+        cairn_service_pack(&message, body + 1, sizeof body - 1, &len) != CAIRN_OK)
+        abort();
+    send_body(to, body, 1 + len, NULL, 0);
+}
+
+static void
+send_verdicts(void)
+{
+    uint64_t until_ns = now_ns() + second_ns;
+
+    for (uint32_t i = 0; i < self.config.node_count; i++)
+        if (self.agents[i].up)
+            send_verdict(i);
+    while (now_ns() < until_ns)
+        turn();
+}
+
 static bool
 await_answers(void)
 {
@@ -321,10 +386,15 @@ main(int argc, char **argv)
     self.incarnation = (uint64_t)wall.tv_sec * second_ns + (uint64_t)wall.tv_nsec;
     open_transport();
     ask_everyone();
-    if (self.record.epoch == 0)
-        return EXIT_AGAIN; /* nobody has told us of an epoch */
-    make_claim(argv[2]);
-    answered = await_answers();
+    if (strcmp(argv[2], "verdict") == 0) {
+        send_verdicts();
+        answered = true;
+    } else if (self.record.epoch == 0) {
+        answered = false; /* nobody has told us of an epoch */
+    } else {
+        make_claim(argv[2]);
+        answered = await_answers();
+    }
     cairn_transport_close(self.transport);
     for (uint32_t i = 0; i < AGENTS_MAX; i++)
         inventory_fini(&self.agents[i].inventory);

@@ -73,7 +73,7 @@ test_no_room(void **state)
     assert_int_equal(timing_analysis_dropped(agent), 0);
     for (uint32_t turn = 0; turn < 3; turn++) { /* at once, half a minute later, and a minute after
                                                  * that */
-        timing_analysis_begin(agent, 1);
+        timing_analysis_begin(agent);
         for (int i = 0; i < ROOM_PARTS + 9; i++)
             timing_analysis_take(agent, 1, part, PART_BYTES);
         /* each part takes a few bytes more */

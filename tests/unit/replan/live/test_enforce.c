@@ -16,7 +16,7 @@
 
 enum { TWO_KINDS = CAIRN_EVIDENCE_PROGRESS | CAIRN_EVIDENCE_PROCESS, NODES = 3 };
 
-static const struct cairn_enforcer here = {.node = 1, .incarnation = 7, .first_run = 100};
+static const struct cairn_enforcer here = {.node = 1, .incarnation = 7, .run = 100};
 static const bool all_alive[NODES] = {true, true, true};
 
 static struct cairn_ledger_entry *
@@ -35,6 +35,19 @@ add(struct cairn_ledger *ledger, uint32_t rank_count, uint32_t evidence_kinds,
     return &ledger->entries[ledger->count++];
 }
 
+/* Packs the ledger, as another agent does that sends it, and takes it over. */
+static void
+take_over(struct cairn_ledger *ledger)
+{
+    static uint8_t bytes[CAIRN_LEDGER_BYTES_MAX];
+    struct cairn_writer writer;
+
+    cairn_writer_init(&writer, bytes, sizeof bytes);
+    cairn_ledger_pack(ledger, &writer);
+    assert_int_equal(cairn_writer_done(&writer), CAIRN_OK);
+    assert_int_equal(cairn_ledger_unpack(bytes, writer.used_bytes, ledger), CAIRN_OK);
+}
+
 static void
 test_once(void **state)
 {
@@ -50,10 +63,11 @@ test_once(void **state)
     assert_int_equal(cairn_enforce_next(&ledger, &here, 2, 10 * S), 0); /* one kind of evidence */
     entry->evidence_kinds = TWO_KINDS;
     entry->run = 99;
-    /* this analysis has not confirmed it yet */
+    /* this agent's detector has not confirmed it yet */
     assert_int_equal(cairn_enforce_next(&ledger, &here, 2, 10 * S), 0);
-    entry->run = 100 + CAIRN_ENFORCE_RUNS;
-    /* nor what an agent said that was started later */
+    entry->run = 100;
+    take_over(&ledger);
+    /* nor what another agent says */
     assert_int_equal(cairn_enforce_next(&ledger, &here, 2, 10 * S), 0);
     entry->run = 100;
     entry->closed_wall_ns = 11 * S;
@@ -86,7 +100,7 @@ static void
 test_cost(void **state)
 {
     const struct cairn_enforcer by = {
-        .node = 1, .incarnation = 7, .first_run = 100, .exchange_ns = 10 * S};
+        .node = 1, .incarnation = 7, .run = 100, .exchange_ns = 10 * S};
     static struct cairn_ledger ledger;
     struct cairn_ledger_entry *slow;
 
@@ -133,10 +147,8 @@ static void
 test_cost_of_a_rate_that_changes(void **state)
 {
     const struct cairn_enforcer by = {
-        .node = 1, .incarnation = 7, .first_run = 100, .exchange_ns = 20 * S};
+        .node = 1, .incarnation = 7, .run = 100, .exchange_ns = 20 * S};
     static struct cairn_ledger ledger, read_again;
-    static uint8_t bytes[CAIRN_LEDGER_BYTES_MAX];
-    struct cairn_writer writer;
 
     (void)state;
     cairn_ledger_init(&ledger);
@@ -150,10 +162,9 @@ test_cost_of_a_rate_that_changes(void **state)
     say_rate(&ledger, 2, 200 * S);
     assert_int_equal(ledger.count, 1);
     assert_int_equal(cairn_enforce_next(&ledger, &by, 2, 209 * S), 0);
-    cairn_writer_init(&writer, bytes, sizeof bytes);
-    cairn_ledger_pack(&ledger, &writer);
-    assert_int_equal(cairn_writer_done(&writer), CAIRN_OK);
-    assert_int_equal(cairn_ledger_unpack(bytes, writer.used_bytes, &read_again), CAIRN_OK);
+    read_again = ledger;
+    take_over(&read_again);
+    read_again.entries[0].run = by.run; /* confirmed since */
     assert_int_equal(cairn_enforce_next(&read_again, &by, 2, 209 * S), 0);
     assert_int_equal(cairn_enforce_next(&read_again, &by, 2, 211 * S), 1);
     ledger.entries[0].rate = 1; /* nothing is lost any more, whatever was */
@@ -270,10 +281,9 @@ static void
 test_deaths(void **state)
 {
     static struct cairn_ledger ledger;
-    const struct cairn_enforcer again = {.node = 1, .incarnation = 8, .first_run = 200};
-    const struct cairn_enforcer other = {.node = 2, .incarnation = 5, .first_run = 300};
-    const struct cairn_enforcer at_it = {
-        .node = 1, .incarnation = 7, .first_run = 100, .running = 1};
+    const struct cairn_enforcer again = {.node = 1, .incarnation = 8, .run = 200};
+    const struct cairn_enforcer other = {.node = 2, .incarnation = 5, .run = 300};
+    const struct cairn_enforcer at_it = {.node = 1, .incarnation = 7, .run = 100, .running = 1};
     const bool without_1[NODES] = {true, false, true};
 
     (void)state;
