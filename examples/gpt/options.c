@@ -66,6 +66,10 @@ static const struct option table[] = {
     {"final", TEXT, AT(final_dir), 0, 0, NULL, "rank 0 writes final.safetensors into this folder"},
     {"log-every", U32, AT(log_every), 0, 1e8, "10",
      "a line on stderr every so many steps, 0: none"},
+    {"emulate-layer-ms", U32, AT(emulate_layer_ms), 0, 60000, "0",
+     "sleep until a layer's micro-batch has taken so long, as on a device; 0: do not"},
+    {"emulate-slow", TEXT, AT(emulate_slow), 0, 0, NULL,
+     "RANK:FACTOR@FROM-TO,…: ranks whose device is slower in these steps"},
     {"help", FLAG, AT(help), 0, 0, NULL, "this text"},
 };
 #undef AT
@@ -160,6 +164,9 @@ complete(struct gpt_options *options)
         gpt_plan_even(plan->dp > 6 ? plan->dp : 6, plan->dp, plan->micro_batches);
     if (!err)
         err = gpt_plan_complete(plan, options->shape.layers);
+    if (!err)
+        err = gpt_device_parse(options->emulate_layer_ms, options->emulate_slow, plan,
+                               &options->device);
     if (!err && plan->world > 1 && !options->peers) {
         gpt_say("%u ranks need --peers: the host:port of each, with commas", plan->world);
         err = CAIRN_INVAL;

@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "adamw.h"
+#include "device.h"
 #include "model.h"
 #include "plan.h"
 
@@ -31,6 +32,9 @@ struct gpt_options {
     uint32_t peer_timeout_s;
     uint32_t restore_timeout_s;
     uint32_t log_every;
+    uint32_t emulate_layer_ms;
+    const char *emulate_slow;
+    struct gpt_device_options device; /* from the two above */
     bool resume;
     bool help;
 };

@@ -12,10 +12,11 @@
 
 cairn_err
 gpt_parallel_init(const struct gpt_plan *plan, const struct gpt_data *data, struct gpt_stage *stage,
-                  struct gpt_net *net, uint64_t seed, struct gpt_parallel *out)
+                  struct gpt_net *net, struct gpt_device *device, uint64_t seed,
+                  struct gpt_parallel *out)
 {
     struct gpt_parallel parallel = {
-        .plan = plan, .data = data, .stage = stage, .net = net, .seed = seed};
+        .plan = plan, .data = data, .stage = stage, .net = net, .device = device, .seed = seed};
     size_t window = (size_t)stage->shape.sequences * (stage->shape.context + 1);
 
     parallel.tokens = calloc(plan->micro_count, window);
@@ -55,52 +56,71 @@ grad_of(const struct gpt_parallel *parallel, uint32_t micro)
     return parallel->grads + micro * (parallel->stage->float_count + 1);
 }
 
+/* Sends to, or receives from, a stage of the pipeline, and records it. */
+static cairn_err
+pass(struct gpt_parallel *parallel, enum gpt_link link, enum gpt_kind kind,
+     enum cairn_collective operation, uint64_t step, uint32_t index)
+{
+    size_t bytes = gpt_stream_floats(&parallel->stage->shape) * sizeof(float);
+    uint32_t rank = parallel->plan->rank;
+    uint64_t begin_ns = gpt_device_now_ns();
+    cairn_err err;
+
+    if (!gpt_net_has(parallel->net, link))
+        return CAIRN_OK;
+    err = operation == CAIRN_SEND
+              ? gpt_net_send(parallel->net, link, kind, step, index, parallel->stream, bytes)
+              : gpt_net_receive(parallel->net, link, kind, step, index, parallel->stream, bytes);
+    if (!err)
+        gpt_device_transferred(parallel->device, begin_ns, operation,
+                               link == GPT_LINK_STAGE_BEFORE ? rank - 1 : rank + 1, bytes);
+    return err;
+}
+
+static uint32_t
+layers_of(const struct gpt_parallel *parallel)
+{
+    return parallel->plan->layer_end - parallel->plan->layer_begin;
+}
+
 static cairn_err
 forward(struct gpt_parallel *parallel, uint64_t step, uint32_t micro)
 {
     const struct gpt_plan *plan = parallel->plan;
     const struct gpt_shape *shape = &parallel->stage->shape;
-    size_t bytes = gpt_stream_floats(shape) * sizeof(float);
     uint32_t index = plan->micro_begin + micro;
     float *grad = grad_of(parallel, micro);
+    uint64_t begin_ns;
     cairn_err err;
 
     gpt_data_draw(parallel->data, parallel->seed, step, index, shape->sequences, shape->context,
                   tokens_of(parallel, micro));
-    if (gpt_net_has(parallel->net, GPT_LINK_STAGE_BEFORE)) {
-        err = gpt_net_receive(parallel->net, GPT_LINK_STAGE_BEFORE, GPT_KIND_ACTIVATION, step,
-                              index, parallel->stream, bytes);
-        if (err)
-            return err;
-    }
+    err = pass(parallel, GPT_LINK_STAGE_BEFORE, GPT_KIND_ACTIVATION, CAIRN_RECV, step, index);
+    if (err)
+        return err;
+    begin_ns = gpt_device_now_ns();
     memset(grad, 0, parallel->stage->float_count * sizeof *grad);
     grad[parallel->stage->float_count] =
         gpt_stage_forward(parallel->stage, micro, tokens_of(parallel, micro), parallel->stream);
-    if (!gpt_net_has(parallel->net, GPT_LINK_STAGE_AFTER))
-        return CAIRN_OK;
-    return gpt_net_send(parallel->net, GPT_LINK_STAGE_AFTER, GPT_KIND_ACTIVATION, step, index,
-                        parallel->stream, bytes);
+    gpt_device_computed(parallel->device, begin_ns, layers_of(parallel), GPT_UNITS_FORWARD);
+    return pass(parallel, GPT_LINK_STAGE_AFTER, GPT_KIND_ACTIVATION, CAIRN_SEND, step, index);
 }
 
 static cairn_err
 backward(struct gpt_parallel *parallel, uint64_t step, uint32_t micro)
 {
-    size_t bytes = gpt_stream_floats(&parallel->stage->shape) * sizeof(float);
     uint32_t index = parallel->plan->micro_begin + micro;
+    uint64_t begin_ns;
     cairn_err err;
 
-    if (gpt_net_has(parallel->net, GPT_LINK_STAGE_AFTER)) {
-        err = gpt_net_receive(parallel->net, GPT_LINK_STAGE_AFTER, GPT_KIND_GRADIENT, step, index,
-                              parallel->stream, bytes);
-        if (err)
-            return err;
-    }
+    err = pass(parallel, GPT_LINK_STAGE_AFTER, GPT_KIND_GRADIENT, CAIRN_RECV, step, index);
+    if (err)
+        return err;
+    begin_ns = gpt_device_now_ns();
     gpt_stage_backward(parallel->stage, micro, tokens_of(parallel, micro), parallel->stream,
                        grad_of(parallel, micro));
-    if (!gpt_net_has(parallel->net, GPT_LINK_STAGE_BEFORE))
-        return CAIRN_OK;
-    return gpt_net_send(parallel->net, GPT_LINK_STAGE_BEFORE, GPT_KIND_GRADIENT, step, index,
-                        parallel->stream, bytes);
+    gpt_device_computed(parallel->device, begin_ns, layers_of(parallel), GPT_UNITS_BACKWARD);
+    return pass(parallel, GPT_LINK_STAGE_BEFORE, GPT_KIND_GRADIENT, CAIRN_SEND, step, index);
 }
 
 /*
@@ -186,8 +206,10 @@ conclude(struct gpt_parallel *parallel, uint64_t step, struct gpt_total *out)
 cairn_err
 gpt_parallel_gradient(struct gpt_parallel *parallel, uint64_t step, struct gpt_total *out)
 {
+    uint64_t begin_ns;
     cairn_err err;
 
+    parallel->device->step = step;
     for (uint32_t micro = 0; micro < parallel->plan->micro_count; micro++) {
         err = forward(parallel, step, micro);
         if (err)
@@ -198,9 +220,11 @@ gpt_parallel_gradient(struct gpt_parallel *parallel, uint64_t step, struct gpt_t
         if (err)
             return err;
     }
+    begin_ns = gpt_device_now_ns();
     err = reduce(parallel, step);
     if (err)
         return err;
+    gpt_device_reduced(parallel->device, begin_ns, parallel->stage->float_count * sizeof(float));
     return conclude(parallel, step, out);
 }
 

@@ -11,6 +11,7 @@
 #define GPT_PARALLEL_H
 
 #include "data.h"
+#include "device.h"
 #include "model.h"
 #include "net.h"
 #include "plan.h"
@@ -20,6 +21,7 @@ struct gpt_parallel {
     const struct gpt_data *data;
     struct gpt_stage *stage;
     struct gpt_net *net;
+    struct gpt_device *device;
     uint64_t seed;
     uint8_t *tokens; /* [micro_count][sequences * (context + 1)] */
     float *stream;
@@ -40,8 +42,8 @@ struct gpt_total {
  */
 CAIRN_MUST_CHECK cairn_err gpt_parallel_init(const struct gpt_plan *plan,
                                              const struct gpt_data *data, struct gpt_stage *stage,
-                                             struct gpt_net *net, uint64_t seed,
-                                             struct gpt_parallel *out);
+                                             struct gpt_net *net, struct gpt_device *device,
+                                             uint64_t seed, struct gpt_parallel *out);
 void gpt_parallel_fini(struct gpt_parallel *parallel);
 
 /*

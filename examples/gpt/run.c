@@ -26,6 +26,7 @@ struct run {
     struct gpt_data data;
     struct gpt_stage stage;
     struct gpt_net *net;
+    struct gpt_device device;
     struct gpt_parallel parallel;
     struct gpt_progress progress;
     struct gpt_protect *protect;
@@ -142,8 +143,11 @@ start(struct run *run)
     err = gpt_net_open(&net_options, &options->plan, &run->net);
     if (err)
         return err;
-    err = gpt_parallel_init(&options->plan, &run->data, &run->stage, run->net, options->seed,
-                            &run->parallel);
+    err = gpt_device_init(&options->device, &options->plan, &run->device);
+    if (err)
+        return err;
+    err = gpt_parallel_init(&options->plan, &run->data, &run->stage, run->net, &run->device,
+                            options->seed, &run->parallel);
     if (err)
         return err;
     return start_protection(run);
@@ -316,6 +320,7 @@ gpt_run(int argc, char **argv)
     err = train(&run);
     gpt_protect_close(run.protect);
     gpt_parallel_fini(&run.parallel);
+    gpt_device_fini(&run.device);
     gpt_net_close(run.net);
     gpt_progress_fini(&run.progress);
     gpt_stage_fini(&run.stage);

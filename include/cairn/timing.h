@@ -66,6 +66,16 @@ enum { CAIRN_TIMING_MEMBER = 0x100 };
 enum { CAIRN_TIMING_WORK = 0x101 };
 
 /*
+ * In place of an operation: this rank (`rank`) has computed from start_ns, or else enter_ns, to
+ * end_ns for step `step`. `bytes` is the amount of work done, in any unit that is the same on all
+ * ranks and in every plan (layers times micro-batches, FLOPs); 0 if unknown. Several records of one
+ * step add up. In a step with such records the detector takes a rank's computation from them, and
+ * not from the gaps between its operations. So a rank that was given more or less work is judged by
+ * its time per unit, before and after the change. `comm` is not looked at.
+ */
+enum { CAIRN_TIMING_COMPUTE = 0x102 };
+
+/*
  * One rank's part in one collective. A fixed format of 64 bytes, little-endian, in shared memory:
  * it has no struct_bytes and never grows. The version in the ring's header (base/ring.c) would
  * change with it.
@@ -87,7 +97,7 @@ struct cairn_timing_record {
     uint32_t peer;  /* global, of send and recv; CAIRN_PEER_NONE */
     uint32_t step;  /* updates done by then, 0 if unknown */
     uint16_t ranks; /* in the communicator; CAIRN_COMM_RANKS_MAX for that or more, 0 if unknown */
-    uint16_t op;    /* enum cairn_collective, CAIRN_TIMING_MEMBER, CAIRN_TIMING_WORK */
+    uint16_t op;    /* enum cairn_collective, or CAIRN_TIMING_MEMBER, _WORK or _COMPUTE */
 };
 
 struct cairn_timing;

@@ -299,7 +299,8 @@ finish_channel(struct cairn_channel *channel)
 }
 
 /* A rank that did less than its peers in the stage lost records, and the time of what is lost would
- * count as computation. */
+ * count as computation. Where ranks record their computation it means nothing: a replica may have
+ * been given fewer micro-batches. */
 static void
 leave_out_lossy(struct cairn_detector *detector, const struct cairn_flight *flight)
 {
@@ -312,7 +313,7 @@ leave_out_lossy(struct cairn_detector *detector, const struct cairn_flight *flig
             (float)flight->ranks[rank]->sample_count > most[topology->stage[rank]])
             most[topology->stage[rank]] = (float)flight->ranks[rank]->sample_count;
     for (uint32_t rank = 0; rank < topology->world; rank++)
-        if (flight->ranks[rank] &&
+        if (flight->ranks[rank] && !flight->ranks[rank]->is_measured &&
             (float)flight->ranks[rank]->sample_count < most[topology->stage[rank]])
             detector->now.compute_ns[rank] = (double)NAN;
 }

@@ -231,6 +231,7 @@ take_step(struct cairn_live *live, const struct cairn_report *report)
         return CAIRN_NOMEM;
     *step = (struct cairn_rank_step){.step = report->step,
                                      .sends_aside = report->sends_aside,
+                                     .is_measured = report->is_measured,
                                      .span_ns = report->span_ns,
                                      .work = report->work};
     memcpy(step->compute_ns, report->compute_ns, sizeof step->compute_ns);

@@ -81,6 +81,15 @@ leave_out(struct cairn_reduce *reduce, uint64_t count)
     reduce->lossy = true;
 }
 
+static bool
+has_possible_times(const struct cairn_timing_record *record, uint64_t now_ns)
+{
+    return record->enter_ns > 0 && record->enter_ns <= now_ns && record->start_ns <= now_ns &&
+           record->end_ns <= now_ns &&
+           (record->end_ns == 0 || record->end_ns >= record->enter_ns) &&
+           (record->end_ns == 0 || record->start_ns == 0 || record->end_ns >= record->start_ns);
+}
+
 /* False where a record cannot be one of this rank's. */
 static bool
 is_possible(const struct cairn_reduce *reduce, const struct cairn_timing_record *record,
@@ -90,6 +99,9 @@ is_possible(const struct cairn_reduce *reduce, const struct cairn_timing_record 
         return false;
     if (record->op == CAIRN_TIMING_WORK)
         return record->bytes > 0 && record->step < UINT32_MAX - 1;
+    if (record->op == CAIRN_TIMING_COMPUTE)
+        return record->end_ns > 0 && record->step < UINT32_MAX - 1 &&
+               has_possible_times(record, now_ns);
     if (record->comm == 0)
         return false;
     if (record->op == CAIRN_TIMING_MEMBER)
@@ -98,10 +110,7 @@ is_possible(const struct cairn_reduce *reduce, const struct cairn_timing_record 
         return false;
     if (record->op >= CAIRN_SEND && record->peer >= reduce->options.world)
         return false;
-    return record->enter_ns > 0 && record->enter_ns <= now_ns && record->start_ns <= now_ns &&
-           record->end_ns <= now_ns &&
-           (record->end_ns == 0 || record->end_ns >= record->enter_ns) &&
-           (record->end_ns == 0 || record->start_ns == 0 || record->end_ns >= record->start_ns);
+    return has_possible_times(record, now_ns);
 }
 
 /*
@@ -123,6 +132,7 @@ close_step(struct cairn_reduce *reduce)
 {
     bool whole = !reduce->lossy;
 
+    reduce->done_lossy = reduce->lossy;
     for (uint32_t i = 0; i < reduce->used_count; i++) {
         struct reduce_lane *lane = &reduce->lanes[reduce->used_lanes[i]];
 
@@ -228,8 +238,16 @@ note_work(struct cairn_reduce *reduce, const struct cairn_timing_record *record)
 
     if (work->step != step)
         *work = (struct reduce_work){.step = step};
-    work->amount += (double)record->bytes;
-    reduce->has_work = true;
+    if (record->op == CAIRN_TIMING_WORK) {
+        work->amount += (double)record->bytes;
+        reduce->has_work = true;
+        return;
+    }
+    work->compute_ns +=
+        (double)(record->end_ns - (record->start_ns ? record->start_ns : record->enter_ns));
+    work->units += (double)record->bytes;
+    if (record->end_ns > reduce->last_ns)
+        reduce->last_ns = record->end_ns;
 }
 
 cairn_err
@@ -251,7 +269,7 @@ cairn_reduce_take(struct cairn_reduce *reduce, const struct cairn_timing_record 
         reduce->counts.refused++;
         return CAIRN_OK;
     }
-    if (record->op == CAIRN_TIMING_WORK) {
+    if (record->op == CAIRN_TIMING_WORK || record->op == CAIRN_TIMING_COMPUTE) {
         note_work(reduce, record);
         return CAIRN_OK;
     }

@@ -89,12 +89,12 @@ fill_samples(const struct cairn_reduce *reduce, const struct cairn_rank_step *do
     }
 }
 
-static double
+static struct reduce_work
 work_in(const struct cairn_reduce *reduce, uint32_t step)
 {
     const struct reduce_work *work = &reduce->work[step % REDUCE_WORK_STEPS];
 
-    return work->step == step ? work->amount : 0;
+    return work->step == step ? *work : (struct reduce_work){.step = step};
 }
 
 void
@@ -102,17 +102,22 @@ reduce_emit_step(struct cairn_reduce *reduce, const struct cairn_rank_step *done
                  uint64_t end_ns)
 {
     struct cairn_report *report = begin_report(reduce, CAIRN_REPORT_STEP);
-    double work = work_in(reduce, done->step);
+    struct reduce_work work = work_in(reduce, done->step);
+    double amount = work.units > 0 ? work.units : work.amount;
 
-    /* computation for nobody knows how much is no measure */
-    known = known && (work > 0 || !reduce->has_work);
+    /* recorded computation needs no ends of operations, only that no record was lost */
+    report->is_measured = work.compute_ns > 0 && !reduce->done_lossy;
+    /* computation of an unknown amount of work is no measure */
+    known = (known || report->is_measured) && (amount > 0 || !reduce->has_work);
     report->step = done->step;
     report->end_ns = end_ns;
     for (int i = 0; i < CAIRN_GAPS; i++)
-        report->compute_ns[i] = known ? done->compute_ns[i] : (double)NAN;
+        report->compute_ns[i] = !known                ? (double)NAN
+                                : report->is_measured ? work.compute_ns
+                                                      : done->compute_ns[i];
     report->span_ns = done->span_ns;
-    report->work = work;
-    report->sends_aside = done->sends_aside;
+    report->work = amount;
+    report->sends_aside = done->sends_aside && !report->is_measured;
     fill_samples(reduce, done, report);
     reduce->options.emit(reduce->options.context, report);
 }

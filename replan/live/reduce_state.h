@@ -30,10 +30,11 @@ struct reduce_pair {
     bool is_place;
 };
 
-/* What a rank has to compute in a step. */
+/* What a rank has to compute in a step, and what it has recorded of doing so. */
 struct reduce_work {
     uint32_t step;
     double amount;
+    double compute_ns, units; /* 0: nothing was recorded; the amount is unknown */
 };
 
 /* What is known of a lane of operations. */
@@ -57,6 +58,7 @@ struct cairn_reduce {
     uint16_t used_lanes[REDUCE_LANES]; /* [used_count] those that a record has named */
     uint32_t used_count;
     bool lossy;               /* the step under way has lost records */
+    bool done_lossy;          /* the last one that is over had */
     bool before_whole;        /* the step before it had not */
     uint64_t last_ns;         /* when something was last done */
     enum cairn_presence said; /* in the last standing, 0: none was worth it */

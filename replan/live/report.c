@@ -7,6 +7,8 @@
 #include <math.h>
 #include <string.h>
 
+enum { SENDS_ASIDE = 1, IS_MEASURED = 2 }; /* flags of a step */
+
 static void
 write_double(struct cairn_writer *writer, double value)
 {
@@ -99,7 +101,8 @@ pack_step(const struct cairn_report *report, struct cairn_writer *writer)
         write_double(writer, report->compute_ns[i]);
     write_double(writer, report->span_ns);
     write_double(writer, report->work);
-    cairn_write_u8(writer, report->sends_aside);
+    cairn_write_u8(writer, (uint8_t)((report->sends_aside ? SENDS_ASIDE : 0) |
+                                     (report->is_measured ? IS_MEASURED : 0)));
     cairn_write_u32(writer, report->lane_count);
     cairn_write_u32(writer, report->sample_count);
     for (uint32_t i = 0; i < report->lane_count; i++)
@@ -115,11 +118,17 @@ pack_step(const struct cairn_report *report, struct cairn_writer *writer)
 static void
 unpack_step(struct cairn_reader *reader, struct cairn_report *out)
 {
+    uint8_t flags;
+
     for (int i = 0; i < CAIRN_GAPS; i++)
         out->compute_ns[i] = read_double(reader, true);
     out->span_ns = read_double(reader, true);
     out->work = read_double(reader, false);
-    out->sends_aside = read_bool(reader);
+    flags = cairn_read_u8(reader);
+    out->sends_aside = (flags & SENDS_ASIDE) != 0;
+    out->is_measured = (flags & IS_MEASURED) != 0;
+    if (flags > (SENDS_ASIDE | IS_MEASURED))
+        reader->failed = true;
     out->lane_count = read_range(reader, 0, CAIRN_REPORT_LANES_MAX);
     out->sample_count = read_range(reader, 0, CAIRN_REPORT_SAMPLES_MAX);
     for (uint32_t i = 0; !reader->failed && i < out->lane_count; i++)

@@ -10,7 +10,7 @@
  * of them.
  *
  * Packed by base/wire.h: u8 kind, u32 rank, u32 world, u64 attachment, then the kind's fields in
- * the order of the struct; doubles and floats as their bits.
+ * the order of the struct; doubles and floats as their bits, the two flags of a STEP in one byte.
  */
 #ifndef CAIRN_REPLAN_LIVE_REPORT_H
 #define CAIRN_REPLAN_LIVE_REPORT_H
@@ -96,7 +96,7 @@ struct cairn_report {
     double compute_ns[CAIRN_GAPS]; /* NaN where it cannot be known */
     double span_ns;                /* NaN */
     double work;
-    bool sends_aside;
+    bool sends_aside, is_measured;
     uint32_t lane_count, sample_count;
     struct cairn_report_lane lanes[CAIRN_REPORT_LANES_MAX];
     struct cairn_report_sample samples[CAIRN_REPORT_SAMPLES_MAX];

@@ -33,6 +33,7 @@ cairn_intake_flush(struct cairn_intake *intake, struct cairn_rank_step **done)
         intake->gaps[i].compute_ns = 0;
     }
     summary->sends_aside = intake->sends_aside >= CAIRN_SENDS_ASIDE;
+    summary->is_measured = false;
     summary->span_ns = intake->step_end_ns > 0 && intake->end_ns > intake->step_end_ns
                            ? (double)(intake->end_ns - intake->step_end_ns)
                            : NAN;

@@ -42,6 +42,7 @@ struct cairn_rank_step {
     uint32_t sample_count;
     double compute_ns[CAIRN_GAPS]; /* NaN where it cannot be known: the first step seen */
     bool sends_aside;              /* operations began inside of sends: nobody waits in one */
+    bool is_measured;              /* the rank has recorded its computation: no gaps are in it */
     double span_ns;                /* from the end of the step before to this one's */
     double work;                   /* 0 where unknown */
     struct cairn_sample samples[];

@@ -44,6 +44,39 @@ test_defaults_are_a_whole_job(void **state)
 }
 
 static void
+test_a_slow_device_is_emulated(void **state)
+{
+    static const char *const wrong[] = {
+        "gpt --emulate-slow 0:2@1-9", /* nothing is emulated */
+        "gpt --emulate-layer-ms 8 --emulate-slow 1:2@1-9",
+        "gpt --emulate-layer-ms 8 --emulate-slow 0:2@9-1",
+        "gpt --emulate-layer-ms 8 --emulate-slow 0:0@1-9",
+        "gpt --emulate-layer-ms 8 --emulate-slow 0:nan@1-9",
+        "gpt --emulate-layer-ms 8 --emulate-slow 0:2@1",
+        "gpt --emulate-layer-ms 8 --emulate-slow 0:2@1-9,",
+        "gpt --emulate-layer-ms 8 --emulate-slow 0:2@1-9x",
+    };
+    struct gpt_options options, plain;
+
+    (void)state;
+    assert_int_equal(parse("gpt --dp 2 --rank 1 --peers a:1,b:2 --emulate-layer-ms 8 "
+                           "--emulate-slow 1:2@20-120,0:3@1-9,1:1.5@200-300",
+                           &options),
+                     CAIRN_OK);
+    assert_int_equal(options.device.layer_ns, 8000000);
+    assert_int_equal(options.device.slow_count, 2);
+    assert_true(options.device.slow[0].factor == 2 && options.device.slow[1].factor == 1.5);
+    assert_int_equal(options.device.slow[0].first, 20);
+    assert_int_equal(options.device.slow[1].last, 300);
+    /* ranks with and without emulation, and their snapshots, belong together */
+    assert_int_equal(parse("gpt --dp 2 --rank 1 --peers a:1,b:2", &plain), CAIRN_OK);
+    assert_true(gpt_options_fingerprint(&options, 1, true) ==
+                gpt_options_fingerprint(&plain, 1, true));
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+        assert_int_equal(parse(wrong[i], &options), CAIRN_INVAL);
+}
+
+static void
 test_cairn_run_resumes(void **state)
 {
     struct gpt_options options;
@@ -211,6 +244,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_defaults_are_a_whole_job),
         cmocka_unit_test(test_cairn_run_resumes),
+        cmocka_unit_test(test_a_slow_device_is_emulated),
         cmocka_unit_test(test_uneven_plan),
         cmocka_unit_test(test_even_division),
         cmocka_unit_test(test_wrong_usage),

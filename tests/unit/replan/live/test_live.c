@@ -420,6 +420,59 @@ test_uneven_late(void **state)
     }
 }
 
+/*
+ * Ranks record their computation. Nobody is slow for doing more of the work, by plan. One that is
+ * slow stays so when it is given half of its work, which takes it as long as the others; and its
+ * gaps, in which it does other things, do not count.
+ */
+static void
+test_recorded_computation(void **state)
+{
+    double factors[WORLD] = {1, 1, 1, 1};
+    uint32_t found = 0;
+    struct job job;
+
+    (void)state;
+    start(&job);
+    for (uint32_t i = 0; i < 120; i++) {
+        bool is_slow = i >= 40, is_replanned = i >= 60;
+
+        for (uint32_t rank = 0; rank < WORLD; rank++) {
+            uint64_t units = rank == 2 && is_replanned ? 2 : rank == 3 ? 8 : 4;
+            struct cairn_timing_record record = {.rank = rank,
+                                                 .step = job.step + 1,
+                                                 .op = CAIRN_TIMING_COMPUTE,
+                                                 .bytes = units / 2,
+                                                 .end_ns = job.now_ns};
+
+            factors[rank] = rank == 1 && i % 2 ? 2 : 1; /* gaps */
+            record.enter_ns = job.now_ns - (uint64_t)((double)units * MS * noise(&job) *
+                                                      (rank == 2 && is_slow ? 2 : 1));
+            for (uint32_t part = 0; part < 2; part++) /* forward, backward */
+                assert_int_equal(cairn_reduce_take(job.reduces[rank], &record, job.now_ns),
+                                 CAIRN_OK);
+        }
+        steps(&job, 1, factors);
+        /* before, the plan is uneven, and that is all */
+        for (uint32_t k = 0; !is_slow && k < job.ledger.count; k++)
+            assert_int_equal(job.ledger.entries[k].kind, CAIRN_STRUCTURAL);
+    }
+    for (uint32_t k = 0; k < job.ledger.count; k++) {
+        const struct cairn_ledger_entry *entry = &job.ledger.entries[k];
+
+        if (entry->kind == CAIRN_STRUCTURAL)
+            continue;
+        found++;
+        assert_int_equal(entry->kind, CAIRN_SLOW_COMPUTE);
+        assert_true(entry->closed_why[0] == 0);
+        assert_int_equal(entry->ranks[0], 2);
+        assert_in_range(entry->since_step, 40, 43);
+        assert_true(entry->rate > 1.9 && entry->rate < 2.1);
+    }
+    assert_int_equal(found, 1);
+    end(&job);
+}
+
 /* Ranks whose sequences differ by step, and say so, are not slow for that, also where one says it
  * of two steps in turn, and one not for a while; one that is slow besides is found. */
 static void
@@ -1102,6 +1155,7 @@ main(void)
         cmocka_unit_test(test_budget_of_many),
         cmocka_unit_test(test_uneven_late),
         cmocka_unit_test(test_work),
+        cmocka_unit_test(test_recorded_computation),
         cmocka_unit_test(test_agent_begins_in_a_wait),
     };
 
