@@ -140,7 +140,7 @@ cairn_core_peer_manifest(const struct cairn_core *core, uint32_t index, uint32_t
 const struct cairn_outcome *
 cairn_core_outcome(const struct cairn_core *core)
 {
-    return restore_outcome(&core->restore);
+    return &core->restore.outcome;
 }
 
 uint64_t

@@ -373,7 +373,7 @@ receive_peer_up(struct cairn_core *core, const struct cairn_event_peer *peer)
     core->epochs[peer->agent] = UINT64_MAX;
     membership_send_position(&core->env, &core->membership, peer->agent);
     repair_peer_up(&core->env, &core->repair, &core->parts, peer->agent);
-    restore_peer_up(&core->env, &core->restore, &core->membership, &core->peers, peer->agent);
+    restore_peer_up(&core->env, &core->restore, peer->agent);
 }
 
 /* A head tells the leader that it has no report of this member now. */

@@ -281,8 +281,6 @@ put_repair(uint64_t *hash, const struct repair *repair)
 static void
 put_restore(uint64_t *hash, const struct restore *restore, uint32_t n)
 {
-    const struct ask *ask = &restore->ask;
-
     put(hash, restore->state);
     if (restore->state == RESTORE_IDLE)
         return;
@@ -290,14 +288,13 @@ put_restore(uint64_t *hash, const struct restore *restore, uint32_t n)
                   (uint64_t)restore->request.joining << 33);
     put(hash, restore->request.request);
     put(hash, restore->attempts);
-    put(hash, ask->mode | (uint64_t)ask->everyone << 32);
-    put(hash, ask->pinned != 0);
-    put_generation(hash, ask->generation);
-    put_set(hash, ask->answered, n);
-    put_set(hash, ask->ignored, n);
-    for (uint32_t a = 0; ask->inventories && a < n; a++) {
-        const struct inventory *inventory = &ask->inventories[a];
+    put(hash, restore->pinned != 0);
+    for (uint32_t a = 0; a < n; a++) {
+        const struct party *party = &restore->parties[a];
+        const struct inventory *inventory = &restore->inventories[a];
 
+        put(hash, (uint64_t)party->asked | (uint64_t)party->answered << 1 |
+                      (uint64_t)party->ignored << 2);
         put(hash, inventory->known);
         if (!inventory->known)
             continue;
@@ -320,12 +317,9 @@ put_restore(uint64_t *hash, const struct restore *restore, uint32_t n)
     put(hash, restore->choice.lost_members | (uint64_t)restore->choice.goes_back << 32 |
                   (uint64_t)restore->choice.excluded_count << 40);
     put_set(hash, restore->no_room, n);
-    put(hash, restore->rebuild.number != 0);
-    put_set(hash, restore->rebuild.done,
-            restore->rebuild.plan.roster ? restore->rebuild.plan.roster->member_count : 1);
-    put(hash, restore->claim.epoch);
-    put_set(hash, restore->claim.asked, n);
-    put_set(hash, restore->claim.promised, n);
+    for (uint32_t m = 0; restore->plan.roster && m < restore->plan.roster->member_count; m++)
+        put(hash, restore->plan.holders[m] | (uint64_t)restore->plan.targets[m] << 32);
+    put(hash, restore->claimed);
 }
 
 uint64_t

@@ -18,12 +18,12 @@ append(char *text, size_t text_bytes, const char *line)
  * operator.
  */
 static void
-forget_superseded(const struct membership *membership, struct ask *ask)
+forget_superseded(const struct membership *membership, struct restore *restore)
 {
     const struct record *record = &membership->record;
 
-    for (uint32_t a = 0; a < ask->agent_count; a++) {
-        struct inventory *inventory = &ask->inventories[a];
+    for (uint32_t a = 0; a < restore->agent_count; a++) {
+        struct inventory *inventory = &restore->inventories[a];
         struct inventory_self *self = &inventory->self;
 
         for (uint32_t i = inventory->part_count; i-- > 0;)
@@ -52,62 +52,83 @@ answers_for(const struct inventory *inventory, const struct cairn_roster *roster
  * one; and if it is not in the promised epoch yet, nothing was committed there.
  */
 static bool
-is_witnessed(const struct membership *membership, const struct ask *ask)
+is_witnessed(const struct membership *membership, const struct restore *restore)
 {
     const struct cairn_roster *promised_roster = membership->promised_roster;
     uint64_t promised = promised_roster ? membership->promised : 0;
     bool active = false, newest;
 
-    for (uint32_t a = 0; a < ask->agent_count; a++) {
-        const struct inventory_self *self = &ask->inventories[a].self;
+    for (uint32_t a = 0; a < restore->agent_count; a++) {
+        const struct inventory_self *self = &restore->inventories[a].self;
 
         if (self->promised_roster && self->promised > promised) {
             promised_roster = self->promised_roster;
             promised = self->promised;
         }
         active |= self->active == membership->record.epoch &&
-                  answers_for(&ask->inventories[a], membership->record.roster, a);
+                  answers_for(&restore->inventories[a], membership->record.roster, a);
     }
     newest = promised <= membership->record.epoch;
-    for (uint32_t a = 0; a < ask->agent_count && !newest; a++)
-        newest = answers_for(&ask->inventories[a], promised_roster, a);
+    for (uint32_t a = 0; a < restore->agent_count && !newest; a++)
+        newest = answers_for(&restore->inventories[a], promised_roster, a);
     return active && newest;
 }
 
 /* Trainers run that have not asked for what was lost. */
 static bool
-have_trainers(const struct ask *ask)
+have_trainers(const struct restore *restore)
 {
-    for (uint32_t a = 0; a < ask->agent_count; a++)
-        if (ask->inventories[a].known && ask->inventories[a].self.ranks > 0)
+    for (uint32_t a = 0; a < restore->agent_count; a++)
+        if (restore->inventories[a].known && restore->inventories[a].self.ranks > 0)
             return true;
     return false;
 }
 
-void
-judge_choose(const struct env *env, const struct membership *membership, struct ask *ask,
-             bool keeps, struct choice *out, char *text, size_t text_bytes)
+/* Forgets parts that are newer than what anyone knows to be committed: captures under way. */
+static void
+forget_uncommitted(struct restore *restore)
 {
-    struct cairn_generation_id spilled;
-    bool has_epoch = membership->record.epoch != 0;
+    struct cairn_generation_id newest = {0};
 
+    for (uint32_t a = 0; a < restore->agent_count; a++)
+        if (generation_later(restore->inventories[a].self.ready, newest))
+            newest = restore->inventories[a].self.ready;
+    for (uint32_t a = 0; a < restore->agent_count; a++)
+        for (uint32_t i = restore->inventories[a].part_count; i-- > 0;)
+            if (generation_later(restore->inventories[a].parts[i].generation, newest))
+                inventory_forget_part(&restore->inventories[a], i);
+}
+
+void
+judge_choose(const struct membership *membership, struct restore *restore, char *text,
+             size_t text_bytes)
+{
+    struct choice *choice = &restore->choice;
+    struct cairn_generation_id spilled;
+    bool has_epoch = membership->record.epoch != 0, keeps = restore_keeps(restore);
+
+    if (restore->request.operation == CAIRN_OP_VERIFY)
+        forget_uncommitted(restore);
     if (keeps && has_epoch)
-        forget_superseded(membership, ask);
-    spilled = choose_spilled(ask->inventories, ask->agent_count);
+        forget_superseded(membership, restore);
+    spilled = choose_spilled(restore->inventories, restore->agent_count);
     if (keeps && membership->ready_from_files && generation_later(membership->ready, spilled))
         spilled = membership->ready; /* agents that restarted have forgotten it */
-    choose_generation(ask->inventories, ask->agent_count, spilled, out, text, text_bytes);
+    choose_generation(restore->inventories, restore->agent_count, spilled, choice, text,
+                      text_bytes);
     if (!keeps)
         return;
     if (has_epoch)
-        out->goes_back |=
-            !is_witnessed(membership, ask) || (out->err && membership->ready.step != 0);
-    if (out->err && (!out->goes_back || (ask_knows_all(env, ask, true) && have_trainers(ask)))) {
-        out->err = CAIRN_OK;
+        choice->goes_back |=
+            !is_witnessed(membership, restore) || (choice->err && membership->ready.step != 0);
+    if (choice->err &&
+        (!choice->goes_back || (restore_knows_all(restore) && have_trainers(restore)))) {
+        choice->err = CAIRN_OK;
         append(text, text_bytes,
-               out->goes_back ? "all agents answered, nothing can be restored, and trainers run: "
-                                "begin with nothing"
-                              : "nothing was committed: begin with nothing");
+               choice->goes_back
+                   ? "all agents answered, nothing can be restored, and trainers run: "
+                     "begin with nothing"
+                   : "nothing was committed: begin with nothing");
     }
 }
 
@@ -120,34 +141,21 @@ judge_is_bad(const struct membership *membership, const struct choice *choice)
 }
 
 bool
-judge_expects_answers(const struct env *env, const struct ask *ask, const struct peers *peers)
+judge_expects_answers(const struct env *env, const struct restore *restore,
+                      const struct peers *peers)
 {
-    for (uint32_t a = 0; a < ask->agent_count; a++)
-        if (!ask->inventories[a].known && !cairn_bitset_has(ask->ignored, a) &&
+    for (uint32_t a = 0; a < restore->agent_count; a++)
+        if (!restore->inventories[a].known && !restore->parties[a].ignored &&
             !peers_given_up(env, peers, a))
             return true;
     return false;
 }
 
 bool
-judge_is_behind(const struct membership *membership, const struct ask *ask)
+judge_is_behind(const struct membership *membership, const struct restore *restore)
 {
-    for (uint32_t a = 0; a < ask->agent_count; a++)
-        if (ask->inventories[a].self.active > membership->record.epoch)
+    for (uint32_t a = 0; a < restore->agent_count; a++)
+        if (restore->inventories[a].self.active > membership->record.epoch)
             return true;
     return false;
-}
-
-void
-judge_forget_uncommitted(struct ask *ask)
-{
-    struct cairn_generation_id newest = {0};
-
-    for (uint32_t a = 0; a < ask->agent_count; a++)
-        if (generation_later(ask->inventories[a].self.ready, newest))
-            newest = ask->inventories[a].self.ready;
-    for (uint32_t a = 0; a < ask->agent_count; a++)
-        for (uint32_t i = ask->inventories[a].part_count; i-- > 0;)
-            if (generation_later(ask->inventories[a].parts[i].generation, newest))
-                inventory_forget_part(&ask->inventories[a], i);
 }

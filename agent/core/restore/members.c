@@ -261,6 +261,15 @@ members_same(const struct cairn_core_options *options, const struct members_basi
     return err;
 }
 
+/* Who has the part of a lost member and is no member itself: a spare. */
+static uint32_t
+stand_in(const struct plan *plan, uint32_t member)
+{
+    uint32_t holder = plan->holders[member];
+
+    return cairn_roster_member_of(plan->roster, holder) == UINT32_MAX ? holder : UINT32_MAX;
+}
+
 cairn_err
 members_answering(const struct cairn_core_options *options, const struct members_basis *basis,
                   struct cairn_roster **out, char *text, size_t text_bytes)
@@ -279,7 +288,7 @@ members_answering(const struct cairn_core_options *options, const struct members
 
         if (i < old_count && basis->plan &&
             (agent >= options->agent_count || !basis->inventories[agent].known))
-            agent = basis->plan->targets[i];
+            agent = stand_in(basis->plan, i);
         if (agent >= options->agent_count || !basis->inventories[agent].known ||
             cairn_bitset_has(taken, agent) || (i >= old_count && options->spares[agent]))
             continue;

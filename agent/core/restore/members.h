@@ -47,8 +47,8 @@ struct members_basis {
 CAIRN_MUST_CHECK cairn_err members_same(const struct cairn_core_options *options,
                                         const struct members_basis *basis,
                                         struct cairn_roster **out, char *text, size_t text_bytes);
-/* Those that answered: the old members in their order, targets in place of lost ones, then all
- * others but unused spares. CAIRN_LOST: nobody; CAIRN_NOMEM. */
+/* Those that answered: the old members in their order, spares that hold a lost one's part in its
+ * place, then all others but unused spares. CAIRN_LOST: nobody; CAIRN_NOMEM. */
 CAIRN_MUST_CHECK cairn_err members_answering(const struct cairn_core_options *options,
                                              const struct members_basis *basis,
                                              struct cairn_roster **out, char *text,

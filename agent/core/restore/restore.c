@@ -1,8 +1,9 @@
-/* agent/core/restore/restore.c - the steps of a restore; see restore.h. */
+/* agent/core/restore/restore.c - the rounds of a restore; see restore.h. */
 #include "agent/core/restore/restore.h"
 
-#include "agent/core/restore/members.h"
+#include "agent/core/restore/claim.h"
 #include "agent/core/restore/judge.h"
+#include "agent/core/restore/members.h"
 #include "base/log.h"
 
 #include <inttypes.h>
@@ -13,8 +14,12 @@
 enum {
     SILENCE_FACTOR = 3, /* of dead_after: a busy host may delay an agent so long; what it holds is
                          * not rebuilt before */
-    DAMAGED_MAX = 2     /* failures from damaged bytes; more are damage that no checksum shows */
+    DAMAGED_MAX = 2,    /* failures from damaged bytes; more are damage that no checksum shows */
+    FORGOTTEN_BYTES = 4 + 8 /* per agent in the bytes of ASK: agent, incarnation */
 };
+
+/* An agent that has promised so many rounds more than this one sends garbage. */
+static const uint64_t rounds_ahead_max = UINT64_C(1) << 32;
 
 /* What every step needs. */
 struct scene {
@@ -26,6 +31,8 @@ struct scene {
 
 static void begin_listing(const struct scene *scene);
 
+/* ---- the end ---- */
+
 static void
 say(struct restore *restore, const char *text)
 {
@@ -34,19 +41,42 @@ say(struct restore *restore, const char *text)
     snprintf(restore->outcome.text + used, sizeof restore->outcome.text - used, "%s\n", text);
 }
 
-/* ---- the end ---- */
+static void
+say_silent(const struct scene *scene)
+{
+    char text[400] = "no answer from agents ";
+    const size_t none = strlen(text);
+    size_t used = none;
+
+    for (uint32_t a = 0; a < scene->restore->agent_count && used + 16 < sizeof text; a++)
+        if (!scene->restore->inventories[a].known)
+            used += (size_t)snprintf(text + used, sizeof text - used, "%s%u",
+                                     used > none ? ", " : "", a);
+    if (used > none)
+        say(scene->restore, text);
+}
+
+static void
+clear_plan(struct restore *restore)
+{
+    plan_fini(&restore->plan);
+    free(restore->bytes);
+    restore->bytes = NULL;
+    restore->len = 0;
+}
 
 static void
 clear(struct restore *restore)
 {
     struct cairn_outcome outcome = restore->outcome;
 
-    ask_fini(&restore->ask);
+    for (uint32_t a = 0; restore->inventories && a < restore->agent_count; a++)
+        inventory_fini(&restore->inventories[a]);
+    clear_plan(restore);
     choice_clear(&restore->choice);
-    plan_fini(&restore->rebuild.plan);
-    free(restore->rebuild.done);
-    free(restore->rebuild.written);
-    claim_fini(&restore->claim);
+    cairn_roster_drop(restore->common);
+    free(restore->parties);
+    free(restore->inventories);
     free(restore->no_room);
     free(restore->fleet);
     memset(restore, 0, sizeof *restore);
@@ -94,17 +124,28 @@ log_repair(const struct cairn_outcome *outcome)
 }
 
 static void
+release_pins(const struct scene *scene)
+{
+    struct cairn_message message = env_message(scene->env, CAIRN_MSG_ASK, scene->restore->epoch);
+
+    message.as.ask.attempt = scene->restore->pinned;
+    message.as.ask.mode = CAIRN_ASK_RELEASE;
+    for (uint32_t a = 0; message.as.ask.attempt && a < scene->restore->agent_count; a++)
+        env_send(scene->env, a, &message);
+}
+
+static void
 finish(const struct scene *scene, cairn_err err)
 {
     struct restore *restore = scene->restore;
     struct cairn_outcome *outcome = &restore->outcome;
-    bool claimed = !err && restore->state == RESTORE_ACTIVATING;
+    bool claimed = !err && restore->state == RESTORE_CLAIMING;
 
     outcome->err = err;
-    outcome->epoch = claimed ? restore->claim.epoch : scene->membership->record.epoch;
+    outcome->epoch = claimed ? restore->claimed : scene->membership->record.epoch;
     if (err || outcome->lost_members > 0)
-        ask_name_silent(&restore->ask, outcome->text, sizeof outcome->text);
-    ask_release(scene->env, &restore->ask);
+        say_silent(scene);
+    release_pins(scene);
     if (restore->request.by_itself)
         log_repair(outcome);
     else
@@ -123,9 +164,7 @@ finish_with(const struct scene *scene, cairn_err err, const char *text)
 static void
 try_again(const struct scene *scene, cairn_err err, const char *text)
 {
-    struct restore *restore = scene->restore;
-
-    if (restore->attempts >= RESTORE_ATTEMPTS_MAX) {
+    if (scene->restore->attempts >= RESTORE_ATTEMPTS_MAX) {
         finish_with(scene, err, text);
         return;
     }
@@ -136,35 +175,119 @@ try_again(const struct scene *scene, cairn_err err, const char *text)
 /* Another coordinator or a commit was faster. An operator's restore tries again; one that nobody
  * asked for ends, and the watch finds out if it is still needed. */
 static void
-overtaken(const struct scene *scene, cairn_err err, const char *text)
+overtaken(const struct scene *scene, const char *text)
 {
     if (scene->restore->request.by_itself)
-        finish_with(scene, err, text);
+        finish_with(scene, CAIRN_AGAIN, text);
     else
-        try_again(scene, err, text);
+        try_again(scene, CAIRN_AGAIN, text);
+}
+
+/* ---- rounds ---- */
+
+uint32_t
+restore_known(const struct restore *restore)
+{
+    uint32_t count = 0;
+
+    for (uint32_t a = 0; a < restore->agent_count; a++)
+        count += restore->inventories[a].known;
+    return count;
+}
+
+bool
+restore_knows_all(const struct restore *restore)
+{
+    return restore_known(restore) == restore->agent_count;
+}
+
+static bool
+verifies(const struct restore *restore)
+{
+    return restore->request.operation == CAIRN_OP_VERIFY;
+}
+
+/* This agent stores its promise before others hear of the claim (R1). */
+static bool
+may_send(const struct scene *scene, uint32_t agent)
+{
+    const struct restore *restore = scene->restore;
+    uint32_t self = scene->env->options->self;
+
+    return restore->parties[agent].asked && !restore->parties[agent].answered &&
+           (restore->state != RESTORE_CLAIMING || agent == self || restore->parties[self].answered);
+}
+
+static void
+send(const struct scene *scene, uint32_t agent)
+{
+    const struct restore *restore = scene->restore;
+    struct cairn_message message = env_message(scene->env, CAIRN_MSG_ASK, restore->epoch);
+
+    if (restore->state == RESTORE_CLAIMING) {
+        message = env_message(scene->env, CAIRN_MSG_CLAIM, restore->claimed);
+        message.as.claim.attempt = restore->number;
+    } else if (restore->state == RESTORE_REBUILDING) {
+        message.kind = CAIRN_MSG_REBUILD;
+        message.as.rebuild = (struct cairn_message_rebuild){restore->pinned, restore->number,
+                                                            restore->choice.generation};
+    } else if (restore->state == RESTORE_PREPARING) {
+        message.as.ask = (struct cairn_message_ask){restore->number, CAIRN_ASK_VERIFY,
+                                                    restore->choice.generation};
+    } else {
+        message.as.ask.attempt = restore->number;
+        message.as.ask.mode = verifies(restore) ? CAIRN_ASK_VERIFY_ALL : CAIRN_ASK_LIST;
+    }
+    message.bytes = restore->bytes;
+    message.bytes_len = (uint32_t)restore->len;
+    env_connect(scene->env, agent);
+    env_send(scene->env, agent, &message);
+}
+
+/* Sends to those that are asked and have not answered. */
+static void
+send_all(const struct scene *scene)
+{
+    for (uint32_t a = 0; a < scene->restore->agent_count; a++)
+        if (may_send(scene, a))
+            send(scene, a);
+}
+
+/* Begins a round; the caller says who is asked, and sends. */
+static void
+begin(const struct scene *scene, enum restore_state state, uint64_t timeout_ns)
+{
+    struct restore *restore = scene->restore;
+
+    restore->state = state;
+    restore->number = env_request(scene->env);
+    restore->deadline_ns = scene->env->now_ns + timeout_ns;
+    for (uint32_t a = 0; a < scene->restore->agent_count; a++)
+        restore->parties[a].asked = restore->parties[a].answered = false;
+}
+
+/* True if the answer of an agent is missing. */
+static bool
+waits_for(const struct restore *restore, uint32_t agent)
+{
+    return restore->parties[agent].asked && !restore->parties[agent].answered;
+}
+
+static bool
+waits(const struct scene *scene)
+{
+    for (uint32_t a = 0; a < scene->restore->agent_count; a++)
+        if (waits_for(scene->restore, a))
+            return true;
+    return false;
 }
 
 /* ---- claiming ---- */
 
-/* An operator wants the trainers to start again. */
-static bool
-restarts_trainers(const struct restore_request *request)
-{
-    return !request->by_itself &&
-           (request->operation == CAIRN_OP_RESTORE || request->operation == CAIRN_OP_FRESH);
-}
-
-/* Nothing is given up, and trainers go on. */
-static bool
-keeps(const struct restore *restore)
-{
-    return restore->request.by_itself || restore->request.operation == CAIRN_OP_FLEET;
-}
-
 static bool
 has_majority(const struct scene *scene, uint32_t count, const char *what)
 {
-    uint32_t n = scene->env->options->agent_count;
+    uint32_t n = scene->restore->agent_count;
     char text[200];
 
     if (count > n / 2)
@@ -181,31 +304,35 @@ static void
 begin_claim(const struct scene *scene)
 {
     struct restore *restore = scene->restore;
-    const struct restore_request *request = &restore->request;
-    const struct claim_basis basis = {
-        .membership = scene->membership,
-        .ask = &restore->ask,
-        .choice = &restore->choice,
-        .plan = restore->rebuild.plan.roster ? &restore->rebuild.plan : NULL,
-        .keeps = keeps(restore),
-        .restarts = restarts_trainers(request) ||
-                    (request->joining && CAIRN_PLANTED(scene->env, BUG_JOIN_RESTARTS)),
-        .fleet = request->operation == CAIRN_OP_FLEET ? restore->fleet : NULL,
-        .fleet_len = request->fleet_len};
     char text[256] = "";
     cairn_err err;
 
-    if (!has_majority(scene, claim_voters(scene->env, &restore->ask), "can promise a new epoch"))
+    begin(scene, RESTORE_CLAIMING, scene->env->options->claim_timeout_ns);
+    if (!has_majority(scene, claim_ask(scene->env, restore), "can promise a new epoch"))
         return;
-    err = claim_begin(scene->env, &restore->claim, &basis, text, sizeof text);
+    free(restore->bytes);
+    restore->bytes = NULL;
+    err = claim_pack(scene->env, scene->membership, restore, text, sizeof text);
     if (err) {
         finish_with(scene, err, "the members of the new epoch cannot be laid out");
         return;
     }
     if (text[0] != '\0')
         say(restore, text);
-    restore->state = RESTORE_CLAIMING;
-    restore->deadline_ns = scene->env->now_ns + scene->env->options->claim_timeout_ns;
+    send_all(scene);
+}
+
+static void
+activate(const struct scene *scene)
+{
+    struct cairn_message message =
+        env_message(scene->env, CAIRN_MSG_ACTIVATE, scene->restore->claimed);
+
+    message.as.activate.promised = scene->restore->claimed;
+    message.bytes = scene->restore->bytes;
+    message.bytes_len = (uint32_t)scene->restore->len;
+    for (uint32_t a = 0; a < scene->restore->agent_count; a++)
+        env_send(scene->env, a, &message);
 }
 
 static void
@@ -215,39 +342,197 @@ take_promise(const struct scene *scene, const struct cairn_message *message)
     const struct cairn_message_promise *promise = &message->as.promise;
     char text[160];
 
-    if (restore->state != RESTORE_CLAIMING || message->epoch != restore->claim.epoch ||
-        promise->attempt != restore->claim.number ||
-        message->from >= scene->env->options->agent_count)
+    if (restore->state != RESTORE_CLAIMING || message->epoch != restore->claimed ||
+        promise->attempt != restore->number || !waits_for(restore, message->from))
         return;
-    if (promise->err && promise->promised != restore->claim.epoch) {
+    if (promise->err && promise->promised != restore->claimed) {
         snprintf(text, sizeof text, "agent %u refused the new epoch: %s", message->from,
                  promise->err == CAIRN_STALE ? "another restore is under way"
                                              : "something changed since it was asked");
-        overtaken(scene, CAIRN_AGAIN, text);
+        overtaken(scene, text);
         return;
     }
-    claim_promised(scene->env, &restore->claim, message->from);
-    if (!claim_is_promised(scene->env, &restore->claim))
-        return;
-    claim_activate(scene->env, &restore->claim);
-    restore->state = RESTORE_ACTIVATING;
+    restore->parties[message->from].answered = true;
+    if (message->from == scene->env->options->self)
+        send_all(scene);
+    if (!waits(scene))
+        activate(scene); /* who misses it gets the record from any POSITION */
 }
 
-/* ---- confirming ---- */
+/* ---- rebuilding ---- */
 
-/* Asks all for what they hold now: a claim must name the agents as they are. */
 static void
-begin_confirming(const struct scene *scene)
+rebuilt(const struct scene *scene)
+{
+    if (verifies(scene->restore))
+        finish(scene, CAIRN_OK);
+    else
+        begin_claim(scene);
+}
+
+/* All that take part in a group with work. */
+static void
+ask_plan(struct restore *restore)
+{
+    const struct plan *plan = &restore->plan;
+
+    for (uint32_t m = 0; m < plan->roster->member_count; m++) {
+        if (!plan_has_work(plan, m))
+            continue;
+        if (plan->holders[m] != UINT32_MAX)
+            restore->parties[plan->holders[m]].asked = true;
+        if (plan->targets[m] != UINT32_MAX)
+            restore->parties[plan->targets[m]].asked = true;
+    }
+}
+
+static void
+begin_rebuild(const struct scene *scene)
 {
     struct restore *restore = scene->restore;
+    struct cairn_writer writer;
+    cairn_err err;
 
-    if (restore->request.operation == CAIRN_OP_VERIFY) {
-        finish(scene, CAIRN_OK);
+    clear_plan(restore);
+    err = members_plan(scene->env->options, restore->inventories, &restore->choice,
+                       restore->no_room, verifies(restore), &restore->plan);
+    if (err) {
+        finish_with(scene, err, "no agent can take the lost parts");
         return;
     }
-    restore->state = RESTORE_CONFIRMING;
-    restore->deadline_ns = scene->env->now_ns + scene->env->options->claim_timeout_ns;
-    ask_known(scene->env, &restore->ask, CAIRN_ASK_LIST, (struct cairn_generation_id){0});
+    restore->outcome.bad_blocks = max_u64(restore->outcome.bad_blocks, restore->plan.bad_count);
+    if (!members_plan_has_work(&restore->plan) || CAIRN_PLANTED(scene->env, BUG_CLAIM_EARLY)) {
+        for (uint32_t m = 0; m < restore->plan.roster->member_count; m++)
+            if (restore->plan.targets[m] != UINT32_MAX)
+                restore->plan.holders[m] = restore->plan.targets[m];
+        rebuilt(scene);
+        return;
+    }
+    cairn_writer_init(&writer, NULL, SIZE_MAX);
+    plan_write(&restore->plan, &writer);
+    restore->bytes = malloc(writer.used_bytes);
+    if (!restore->bytes) {
+        scene->env->actions->failed = true;
+        return;
+    }
+    restore->len = writer.used_bytes;
+    cairn_writer_init(&writer, restore->bytes, restore->len);
+    plan_write(&restore->plan, &writer);
+    begin(scene, RESTORE_REBUILDING, scene->env->options->rebuild_timeout_ns);
+    ask_plan(restore);
+    send_all(scene);
+}
+
+static void
+take_progress(const struct scene *scene, uint32_t from, const struct cairn_message_rebuilt *report)
+{
+    struct restore *restore = scene->restore;
+    struct plan *plan = &restore->plan;
+    uint32_t member = report->member;
+
+    if (member >= plan->roster->member_count || plan->targets[member] != from)
+        return;
+    restore->deadline_ns = scene->env->now_ns + scene->env->options->rebuild_timeout_ns;
+    if (!report->finished)
+        return;
+    if (plan->holders[member] == UINT32_MAX) {
+        restore->outcome.rebuilt_blocks += report->blocks;
+        restore->inventories[from].version++; /* its part is complete now */
+    } else {
+        restore->outcome.repaired_blocks += report->blocks;
+    }
+    plan->holders[member] = from;
+    plan->targets[member] = UINT32_MAX;
+    if (!members_plan_has_work(plan))
+        rebuilt(scene);
+}
+
+/*
+ * What is proved to be damaged beyond repair is left out of the choice, and so are bytes that
+ * arrive damaged again and again. An agent without memory for a part is left out of the targets.
+ * All other reasons may pass.
+ */
+static void
+take_failure(const struct scene *scene, uint32_t from, const struct cairn_message_rebuilt *report)
+{
+    struct restore *restore = scene->restore;
+    struct choice *choice = &restore->choice;
+    cairn_err err = (cairn_err)report->err;
+    char text[160];
+
+    snprintf(text, sizeof text, "agent %u cannot take its part in the repair: %s", from,
+             cairn_err_text(err));
+    restore->damaged += err == CAIRN_CORRUPT;
+    if (err == CAIRN_NOMEM && !cairn_bitset_has(restore->no_room, from)) {
+        cairn_bitset_add(restore->no_room, from);
+        restore->attempts--; /* there are not more of them than agents */
+    }
+    if ((err == CAIRN_LOST && report->proved) || restore->damaged > DAMAGED_MAX) {
+        if (choice->excluded_count == EXCLUDED_MAX || verifies(restore)) {
+            finish_with(scene, CAIRN_LOST, text);
+            return;
+        }
+        restore->damaged = 0;
+        choice->excluded[choice->excluded_count++] = choice->generation;
+        restore->excluded_from = restore_known(restore);
+        err = CAIRN_LOST;
+    }
+    try_again(scene, err, text);
+}
+
+static void
+take_rebuilt(const struct scene *scene, const struct cairn_message *message)
+{
+    const struct cairn_message_rebuilt *report = &message->as.rebuilt;
+    const struct restore *restore = scene->restore;
+
+    if (restore->state != RESTORE_REBUILDING || report->attempt != restore->pinned ||
+        report->plan != restore->number)
+        return; /* of an earlier plan */
+    if (report->err)
+        take_failure(scene, message->from, report);
+    else
+        take_progress(scene, message->from, report);
+}
+
+/* ---- preparing ---- */
+
+/* Packs the agents that forgot their promises. */
+static void
+pack_forgotten(const struct scene *scene)
+{
+    struct restore *restore = scene->restore;
+    size_t room = FORGOTTEN_BYTES * (size_t)restore->agent_count;
+    struct cairn_writer writer;
+
+    clear_plan(restore);
+    restore->bytes = malloc(room);
+    if (!restore->bytes) {
+        scene->env->actions->failed = true;
+        return;
+    }
+    cairn_writer_init(&writer, restore->bytes, room);
+    for (uint32_t a = 0; a < restore->agent_count; a++)
+        if (restore->inventories[a].known && !restore->inventories[a].self.knows) {
+            cairn_write_u32(&writer, a);
+            cairn_write_u64(&writer, restore->inventories[a].self.incarnation);
+        }
+    restore->len = writer.used_bytes;
+}
+
+static void
+begin_preparing(const struct scene *scene)
+{
+    const struct cairn_core_options *options = scene->env->options;
+    struct restore *restore = scene->restore;
+
+    pack_forgotten(scene);
+    begin(scene, RESTORE_PREPARING,
+          restore->choice.roster ? options->rebuild_timeout_ns : options->claim_timeout_ns);
+    restore->pinned = restore->number;
+    for (uint32_t a = 0; a < restore->agent_count; a++)
+        restore->parties[a].asked = restore->inventories[a].known;
+    send_all(scene);
 }
 
 /* Chooses again. False: the answers lead to another choice now. */
@@ -261,24 +546,9 @@ choice_stands(const struct scene *scene)
 
     if (restore->request.operation == CAIRN_OP_FRESH)
         return true;
-    judge_choose(scene->env, scene->membership, &restore->ask, keeps(restore), &restore->choice,
-                 unused, sizeof unused);
+    judge_choose(scene->membership, restore, unused, sizeof unused);
     return !restore->choice.err && generation_is(restore->choice.generation, before) &&
            restore->choice.from_files == from_files;
-}
-
-static bool
-holders_stand(const struct restore *restore)
-{
-    const struct plan *plan = &restore->rebuild.plan;
-
-    for (uint32_t m = 0; plan->roster && m < plan->roster->member_count; m++) {
-        uint32_t holder = plan->targets[m] != UINT32_MAX ? plan->targets[m] : plan->holders[m];
-
-        if (!inventory_find(&restore->ask.inventories[holder], restore->choice.generation, m))
-            return false;
-    }
-    return true;
 }
 
 static bool
@@ -288,224 +558,21 @@ can_join(const struct scene *scene)
     uint32_t late[CAIRN_NODES_MAX];
 
     return !scene->restore->request.joining ||
-           (record->epoch != 0 && members_late(scene->env->options, scene->restore->ask.inventories,
+           (record->epoch != 0 && members_late(scene->env->options, scene->restore->inventories,
                                                record->roster, record->epoch, late) > 0);
 }
 
 static void
-confirmed(const struct scene *scene)
+prepared(const struct scene *scene)
 {
     if (!can_join(scene))
         finish_with(scene, CAIRN_AGAIN, "not all ranks of the job are attached any more");
-    else if (!choice_stands(scene) ||
-             (!holders_stand(scene->restore) && !CAIRN_PLANTED(scene->env, BUG_CLAIM_EARLY)))
+    else if (!choice_stands(scene))
         try_again(scene, CAIRN_AGAIN, "what the agents hold changed meanwhile");
+    else if (scene->restore->choice.roster)
+        begin_rebuild(scene);
     else
         begin_claim(scene);
-}
-
-/* ---- rebuilding ---- */
-
-static bool
-takes_part(const struct plan *plan, uint32_t agent)
-{
-    for (uint32_t m = 0; m < plan->roster->member_count; m++)
-        if (plan->holders[m] == agent || plan->targets[m] == agent)
-            return true;
-    return false;
-}
-
-static bool
-is_rebuilt(const struct rebuild *rebuild)
-{
-    for (uint32_t m = 0; m < rebuild->plan.roster->member_count; m++)
-        if (rebuild->plan.targets[m] != UINT32_MAX && !cairn_bitset_has(rebuild->done, m))
-            return false;
-    return true;
-}
-
-static void
-send_plan(const struct scene *scene)
-{
-    struct restore *restore = scene->restore;
-    struct cairn_message message =
-        env_message(scene->env, CAIRN_MSG_REBUILD, scene->membership->record.epoch);
-    struct cairn_writer writer;
-    uint8_t *bytes;
-
-    cairn_writer_init(&writer, NULL, SIZE_MAX);
-    plan_write(&restore->rebuild.plan, &writer);
-    bytes = malloc(writer.used_bytes);
-    if (!bytes) {
-        scene->env->actions->failed = true;
-        return;
-    }
-    cairn_writer_init(&writer, bytes, writer.used_bytes);
-    plan_write(&restore->rebuild.plan, &writer);
-    message.as.rebuild.attempt = restore->ask.number;
-    message.as.rebuild.plan = restore->rebuild.number;
-    message.as.rebuild.generation = restore->choice.generation;
-    message.bytes = bytes;
-    message.bytes_len = (uint32_t)writer.used_bytes;
-    for (uint32_t a = 0; a < scene->env->options->agent_count; a++)
-        if (takes_part(&restore->rebuild.plan, a))
-            env_send(scene->env, a, &message);
-    free(bytes);
-}
-
-static void
-drop_plan(struct rebuild *rebuild)
-{
-    uint32_t damaged = rebuild->damaged;
-
-    plan_fini(&rebuild->plan);
-    free(rebuild->done);
-    free(rebuild->written);
-    memset(rebuild, 0, sizeof *rebuild);
-    rebuild->damaged = damaged;
-}
-
-static cairn_err
-make_plan(const struct scene *scene)
-{
-    struct restore *restore = scene->restore;
-    struct rebuild *rebuild = &restore->rebuild;
-    uint32_t members = restore->choice.roster->member_count;
-    cairn_err err;
-
-    drop_plan(rebuild);
-    rebuild->done = calloc(cairn_bitset_words(members), sizeof *rebuild->done);
-    rebuild->written = calloc(members, sizeof *rebuild->written);
-    err = rebuild->done && rebuild->written
-              ? members_plan(scene->env->options, restore->ask.inventories, &restore->choice,
-                             restore->no_room, restore->request.operation == CAIRN_OP_VERIFY,
-                             &rebuild->plan)
-              : CAIRN_NOMEM;
-    if (err)
-        drop_plan(rebuild);
-    return err;
-}
-
-static void
-begin_rebuild(const struct scene *scene)
-{
-    struct restore *restore = scene->restore;
-    cairn_err err = make_plan(scene);
-
-    if (err) {
-        finish_with(scene, err, "no agent can take the lost parts");
-        return;
-    }
-    restore->outcome.bad_blocks =
-        max_u64(restore->outcome.bad_blocks, restore->rebuild.plan.bad_count);
-    if (!members_plan_has_work(&restore->rebuild.plan) ||
-        CAIRN_PLANTED(scene->env, BUG_CLAIM_EARLY)) {
-        begin_confirming(scene);
-        return;
-    }
-    restore->rebuild.number = env_request(scene->env);
-    restore->state = RESTORE_REBUILDING;
-    restore->deadline_ns = scene->env->now_ns + scene->env->options->rebuild_timeout_ns;
-    send_plan(scene);
-}
-
-static void
-take_progress(const struct scene *scene, uint32_t from, const struct cairn_message_rebuilt *rebuilt)
-{
-    struct restore *restore = scene->restore;
-    struct rebuild *rebuild = &restore->rebuild;
-    uint32_t member = rebuilt->member;
-
-    if (member >= rebuild->plan.roster->member_count || rebuild->plan.targets[member] != from ||
-        cairn_bitset_has(rebuild->done, member))
-        return;
-    if (rebuilt->blocks > rebuild->written[member] || rebuilt->finished)
-        restore->deadline_ns = scene->env->now_ns + scene->env->options->rebuild_timeout_ns;
-    rebuild->written[member] = max_u64(rebuild->written[member], rebuilt->blocks);
-    if (!rebuilt->finished)
-        return;
-    cairn_bitset_add(rebuild->done, member);
-    if (rebuild->plan.holders[member] == UINT32_MAX)
-        restore->outcome.rebuilt_blocks += rebuilt->blocks;
-    else
-        restore->outcome.repaired_blocks += rebuilt->blocks;
-    if (is_rebuilt(rebuild))
-        begin_confirming(scene);
-}
-
-/*
- * What is proved to be damaged beyond repair is left out of the choice, and so are bytes that
- * arrive damaged again and again. An agent without memory for a part is left out of the targets.
- * All other reasons may pass.
- */
-static void
-take_failure(const struct scene *scene, uint32_t from, const struct cairn_message_rebuilt *rebuilt)
-{
-    struct restore *restore = scene->restore;
-    struct choice *choice = &restore->choice;
-    cairn_err err = rebuilt->err <= CAIRN_INTERNAL ? (cairn_err)rebuilt->err : CAIRN_INTERNAL;
-    char text[160];
-
-    snprintf(text, sizeof text, "agent %u cannot take its part in the repair: %s", from,
-             cairn_err_text(err));
-    restore->rebuild.damaged += err == CAIRN_CORRUPT;
-    if (err == CAIRN_NOMEM && !cairn_bitset_has(restore->no_room, from)) {
-        CAIRN_LOG_AT(WARN, "restore: %s", text);
-        cairn_bitset_add(restore->no_room, from);
-        begin_rebuild(scene);
-        return;
-    }
-    if ((err == CAIRN_LOST && rebuilt->proved) || restore->rebuild.damaged > DAMAGED_MAX) {
-        if (choice->excluded_count == EXCLUDED_MAX ||
-            restore->request.operation == CAIRN_OP_VERIFY) {
-            finish_with(scene, CAIRN_LOST, text);
-            return;
-        }
-        restore->rebuild.damaged = 0;
-        choice->excluded[choice->excluded_count++] = choice->generation;
-        restore->excluded_from = ask_count(&restore->ask);
-        err = CAIRN_LOST;
-    }
-    try_again(scene, err, text);
-}
-
-static void
-take_rebuilt(const struct scene *scene, const struct cairn_message *message)
-{
-    const struct cairn_message_rebuilt *rebuilt = &message->as.rebuilt;
-    const struct restore *restore = scene->restore;
-
-    if (restore->state != RESTORE_REBUILDING || rebuilt->attempt != restore->ask.number ||
-        rebuilt->plan != restore->rebuild.number ||
-        message->from >= scene->env->options->agent_count)
-        return; /* of an earlier plan */
-    if (rebuilt->err)
-        take_failure(scene, message->from, rebuilt);
-    else
-        take_progress(scene, message->from, rebuilt);
-}
-
-/* ---- verifying ---- */
-
-static void
-begin_verifying(const struct scene *scene)
-{
-    struct restore *restore = scene->restore;
-
-    restore->state = RESTORE_VERIFYING;
-    restore->deadline_ns = scene->env->now_ns + scene->env->options->rebuild_timeout_ns;
-    ask_known(scene->env, &restore->ask, CAIRN_ASK_VERIFY, restore->choice.generation);
-}
-
-static void
-verified(const struct scene *scene)
-{
-    if (scene->restore->request.operation == CAIRN_OP_VERIFY)
-        judge_forget_uncommitted(&scene->restore->ask);
-    if (!choice_stands(scene))
-        try_again(scene, CAIRN_AGAIN, "what the agents hold changed meanwhile");
-    else
-        begin_rebuild(scene);
 }
 
 /* ---- listing ---- */
@@ -513,30 +580,39 @@ verified(const struct scene *scene)
 static void
 begin_listing(const struct scene *scene)
 {
+    const struct cairn_core_options *options = scene->env->options;
     struct restore *restore = scene->restore;
-    bool verifies = restore->request.operation == CAIRN_OP_VERIFY;
+    bool same_epoch = restore->epoch == scene->membership->record.epoch;
 
-    drop_plan(&restore->rebuild);
-    claim_fini(&restore->claim);
+    clear_plan(restore);
     restore->attempts++;
-    restore->state = RESTORE_LISTING;
-    restore->deadline_ns = scene->env->now_ns + (verifies ? scene->env->options->rebuild_timeout_ns
-                                                          : scene->env->options->claim_timeout_ns);
-    ask_everyone(scene->env, &restore->ask, scene->membership->record.epoch,
-                 verifies ? CAIRN_ASK_VERIFY_ALL : CAIRN_ASK_LIST);
+    restore->epoch = scene->membership->record.epoch;
+    begin(scene, RESTORE_LISTING,
+          verifies(restore) ? options->rebuild_timeout_ns : options->claim_timeout_ns);
+    for (uint32_t a = 0; a < restore->agent_count; a++) {
+        inventory_fini(&restore->inventories[a]);
+        restore->parties[a].ignored &= same_epoch; /* else it may be a member of the new one */
+        restore->parties[a].asked = !restore->parties[a].ignored;
+    }
+    send_all(scene);
 }
 
 /*
- * An operator starts the agents of new machines and restores at once, and the first epoch is formed
- * while agents start: all that are configured get until the deadline, even if others take them for
- * dead.
+ * True if an agent that may be alive has not answered. An operator starts the agents of new
+ * machines and restores at once, and the first epoch is formed while agents start: then all that
+ * are configured get until the deadline, even if others take them for dead.
  */
 static bool
-expects_newcomers(const struct scene *scene)
+expects_inventories(const struct scene *scene)
 {
-    const struct restore_request *request = &scene->restore->request;
+    const struct restore *restore = scene->restore;
+    bool newcomers = scene->membership->record.epoch == 0 || restore_restarts(restore);
 
-    return scene->membership->record.epoch == 0 || restarts_trainers(request);
+    for (uint32_t a = 0; a < restore->agent_count; a++)
+        if (waits_for(restore, a) && (peers_maybe_alive(scene->env, scene->peers, a) ||
+                                      (newcomers && !scene->env->options->spares[a])))
+            return true;
+    return false;
 }
 
 /* It is too early to believe bad news, or to rebuild what a silent agent may still hold. */
@@ -546,14 +622,13 @@ must_wait(const struct scene *scene)
     const struct restore *restore = scene->restore;
     bool bad = judge_is_bad(scene->membership, &restore->choice);
 
-    if (restore->request.operation == CAIRN_OP_VERIFY ||
-        (!bad && restore->choice.lost_members == 0) ||
-        ask_knows_all(scene->env, &restore->ask, true))
+    if (verifies(restore) || (!bad && restore->choice.lost_members == 0) ||
+        restore_knows_all(restore))
         return false;
     return (bad && scene->env->now_ns < restore->deadline_ns) ||
            (scene->env->now_ns < restore->silence_until_ns &&
             !CAIRN_PLANTED(scene->env, BUG_HASTY_REBUILD) &&
-            judge_expects_answers(scene->env, &restore->ask, scene->peers));
+            judge_expects_answers(scene->env, restore, scene->peers));
 }
 
 /* Ends a restore that cannot go on with its choice. True: it can. */
@@ -561,9 +636,9 @@ static bool
 accepts_choice(const struct scene *scene)
 {
     struct restore *restore = scene->restore;
+    uint32_t known = restore_known(restore);
 
-    if (keeps(restore) && restore->choice.goes_back &&
-        !ask_knows_all(scene->env, &restore->ask, true)) {
+    if (restore_keeps(restore) && restore->choice.goes_back && !restore_knows_all(restore)) {
         finish_with(scene, CAIRN_AGAIN,
                     "a newer generation may be with agents that are silent; only an operator's "
                     "restore goes back to an older one");
@@ -571,7 +646,7 @@ accepts_choice(const struct scene *scene)
     }
     if (!restore->choice.err)
         return true;
-    if (has_majority(scene, ask_count(&restore->ask), "answered"))
+    if (has_majority(scene, known, "answered"))
         finish_with(scene, restore->choice.err,
                     "nothing was changed: all parts stay where they are");
     return false;
@@ -581,9 +656,9 @@ accepts_choice(const struct scene *scene)
 static bool
 has_bad_blocks(const struct restore *restore)
 {
-    for (uint32_t a = 0; a < restore->ask.agent_count; a++)
-        for (uint32_t i = 0; i < restore->ask.inventories[a].part_count; i++) {
-            const struct inventory_part *part = &restore->ask.inventories[a].parts[i];
+    for (uint32_t a = 0; a < restore->agent_count; a++)
+        for (uint32_t i = 0; i < restore->inventories[a].part_count; i++) {
+            const struct inventory_part *part = &restore->inventories[a].parts[i];
 
             if (generation_is(part->generation, restore->choice.generation) && part->bad_count > 0)
                 return true;
@@ -597,37 +672,20 @@ static void
 proceed(const struct scene *scene)
 {
     struct restore *restore = scene->restore;
-    bool in_memory = restore->choice.roster != NULL;
+    uint32_t known = restore_known(restore);
 
-    for (uint32_t a = 0; a < restore->ask.agent_count; a++)
-        if (!restore->ask.inventories[a].known && env_reaches(scene->env, a))
-            cairn_bitset_add(restore->ask.ignored, a);
+    for (uint32_t a = 0; a < restore->agent_count; a++)
+        restore->parties[a].ignored |= !restore->inventories[a].known && env_reaches(scene->env, a);
     /* A later attempt finds what an earlier one has rebuilt. */
-    if (restore->request.operation == CAIRN_OP_VERIFY ||
-        restore->choice.lost_members > restore->outcome.lost_members)
+    if (verifies(restore) || restore->choice.lost_members > restore->outcome.lost_members)
         restore->outcome.lost_members = restore->choice.lost_members;
-
-    switch (restore->request.operation) {
-    case CAIRN_OP_DRY_RUN:
+    if (verifies(restore) && !restore->choice.roster)
+        finish_with(scene, CAIRN_NOT_FOUND, "no generation is in memory");
+    else if (restore->request.operation == CAIRN_OP_DRY_RUN ||
+             (verifies(restore) && !has_bad_blocks(restore)))
         finish(scene, CAIRN_OK);
-        return;
-    case CAIRN_OP_VERIFY:
-        if (!in_memory)
-            finish_with(scene, CAIRN_NOT_FOUND, "no generation is in memory");
-        else if (has_bad_blocks(restore))
-            begin_verifying(scene);
-        else
-            finish(scene, CAIRN_OK);
-        return;
-    default:
-        break;
-    }
-    if (!has_majority(scene, ask_count(&restore->ask), "answered"))
-        return;
-    if (in_memory)
-        begin_verifying(scene);
-    else
-        begin_confirming(scene);
+    else if (verifies(restore) || has_majority(scene, known, "answered"))
+        begin_preparing(scene);
 }
 
 static void
@@ -644,12 +702,9 @@ choose(const struct scene *scene)
                      "first commit");
         return;
     }
-    if (restore->request.operation == CAIRN_OP_VERIFY)
-        judge_forget_uncommitted(&restore->ask);
-    if (ask_count(&restore->ask) > restore->excluded_from)
+    if (restore_known(restore) > restore->excluded_from)
         restore->choice.excluded_count = 0; /* another agent may hold what was missing */
-    judge_choose(scene->env, scene->membership, &restore->ask, keeps(restore), &restore->choice,
-                 outcome->text, sizeof outcome->text);
+    judge_choose(scene->membership, restore, outcome->text, sizeof outcome->text);
     outcome->generation = restore->choice.generation;
 }
 
@@ -657,9 +712,8 @@ static void
 listed(const struct scene *scene)
 {
     struct restore *restore = scene->restore;
-    bool verifies = restore->request.operation == CAIRN_OP_VERIFY;
 
-    if (judge_is_behind(scene->membership, &restore->ask)) {
+    if (judge_is_behind(scene->membership, restore)) {
         if (scene->env->now_ns >= restore->deadline_ns)
             finish_with(scene, CAIRN_AGAIN, "the record of a newer epoch does not arrive");
         return; /* the activation begins the next attempt */
@@ -672,7 +726,7 @@ listed(const struct scene *scene)
     choose(scene);
     if (must_wait(scene))
         return; /* looked at again with every answer and tick */
-    if (verifies && (restore->choice.err || restore->choice.lost_members > 0) &&
+    if (verifies(restore) && (restore->choice.err || restore->choice.lost_members > 0) &&
         restore->attempts < RESTORE_ATTEMPTS_MAX)
         try_again(scene, CAIRN_AGAIN, "a generation was committed while parts were compared");
     else if (accepts_choice(scene))
@@ -681,28 +735,78 @@ listed(const struct scene *scene)
 
 /* ---- what happens ---- */
 
-/* The round of questions is over: all that are waited for answered, or in time. */
+/* Keeps one copy of a roster that most agents send. */
 static void
-asked(const struct scene *scene)
+share_rosters(struct restore *restore, struct inventory *inventory)
+{
+    for (uint32_t i = 0; i < inventory->part_count; i++) {
+        struct cairn_roster **roster = &inventory->parts[i].roster;
+
+        if (restore->common && cairn_roster_same(restore->common, *roster)) {
+            cairn_roster_drop(*roster);
+            *roster = cairn_roster_hold(restore->common);
+        } else {
+            cairn_roster_drop(restore->common);
+            restore->common = cairn_roster_hold(*roster);
+        }
+    }
+}
+
+/* All that are waited for have answered. */
+static void
+answered(const struct scene *scene)
+{
+    if (scene->restore->state == RESTORE_LISTING && !expects_inventories(scene))
+        listed(scene);
+    else if (scene->restore->state == RESTORE_PREPARING && !waits(scene))
+        prepared(scene);
+}
+
+static void
+take_inventory(const struct scene *scene, const struct cairn_message *message)
 {
     struct restore *restore = scene->restore;
-    bool late = scene->env->now_ns >= restore->deadline_ns;
+    struct inventory inventory = {0};
+    struct cairn_reader reader;
 
-    if (restore->state != RESTORE_LISTING && restore->state != RESTORE_VERIFYING &&
-        restore->state != RESTORE_CONFIRMING)
+    if ((restore->state != RESTORE_LISTING && restore->state != RESTORE_PREPARING) ||
+        message->as.inventory.attempt != restore->number || !restore->parties[message->from].asked)
         return;
-    if (!late &&
-        !ask_is_answered(scene->env, &restore->ask, scene->peers, expects_newcomers(scene)))
+    cairn_reader_init(&reader, message->bytes, message->bytes_len);
+    if (inventory_read(&reader, &inventory) != CAIRN_OK)
         return;
+    if (inventory.self.promised >> EPOCH_CLAIMANT_BITS >
+        (scene->membership->promised >> EPOCH_CLAIMANT_BITS) + rounds_ahead_max) {
+        inventory_fini(&inventory);
+        return;
+    }
+    share_rosters(restore, &inventory);
+    inventory_fini(&restore->inventories[message->from]);
+    restore->inventories[message->from] = inventory;
+    restore->parties[message->from].answered = true;
+    answered(scene);
+}
+
+/* The round's deadline has passed. */
+static void
+time_out(const struct scene *scene)
+{
+    struct restore *restore = scene->restore;
+    const struct plan *plan = &restore->plan;
+
     if (restore->state == RESTORE_LISTING) {
         listed(scene);
-    } else if (!ask_is_answered(scene->env, &restore->ask, scene->peers, false)) {
-        ask_ignore_silent(&restore->ask);
+        return;
+    }
+    if (restore->state == RESTORE_REBUILDING) {
+        for (uint32_t m = 0; m < plan->roster->member_count; m++)
+            if (plan->targets[m] != UINT32_MAX)
+                cairn_bitset_add(restore->no_room, plan->targets[m]);
+        try_again(scene, CAIRN_TIMEOUT, "the repair made no progress");
+    } else if (waits(scene)) {
+        for (uint32_t a = 0; a < restore->agent_count; a++)
+            restore->parties[a].ignored |= waits_for(restore, a);
         try_again(scene, CAIRN_TIMEOUT, "an agent stopped answering");
-    } else if (restore->state == RESTORE_VERIFYING) {
-        verified(scene);
-    } else {
-        confirmed(scene);
     }
 }
 
@@ -713,14 +817,13 @@ is_outdated(const struct scene *scene)
 {
     const struct record *record = &scene->membership->record;
 
-    if (scene->restore->ask.epoch == record->epoch)
+    if (scene->restore->epoch == record->epoch)
         return false;
-    if (restarts_trainers(&scene->restore->request) &&
-        record->restart_epoch > scene->restore->ask.epoch)
+    if (restore_restarts(scene->restore) && record->restart_epoch > scene->restore->epoch)
         finish_with(scene, CAIRN_AGAIN,
                     "another restore has ended meanwhile; if its trainers do not run, try again");
     else
-        overtaken(scene, CAIRN_AGAIN, "another epoch began meanwhile");
+        overtaken(scene, "another epoch began meanwhile");
     return true;
 }
 
@@ -730,16 +833,15 @@ restore_start(struct env *env, struct restore *restore, const struct membership 
 {
     const struct scene scene = {env, restore, membership, peers};
     uint32_t n = env->options->agent_count;
-    cairn_err err;
 
     CAIRN_ASSERT(restore_is_idle(restore));
     memset(&restore->outcome, 0, sizeof restore->outcome);
-    err = ask_init(&restore->ask, n);
-    if (err)
-        return err;
+    restore->agent_count = n;
+    restore->parties = calloc(n, sizeof *restore->parties);
+    restore->inventories = calloc(n, sizeof *restore->inventories);
     restore->no_room = calloc(cairn_bitset_words(n), sizeof *restore->no_room);
     restore->fleet = malloc(request->fleet_len + 1);
-    if (!restore->no_room || !restore->fleet) {
+    if (!restore->parties || !restore->inventories || !restore->no_room || !restore->fleet) {
         clear(restore);
         return CAIRN_NOMEM;
     }
@@ -760,44 +862,24 @@ restore_message(struct env *env, struct restore *restore, const struct membershi
 {
     const struct scene scene = {env, restore, membership, peers};
 
-    if (restore_is_idle(restore) || is_outdated(&scene))
+    if (restore_is_idle(restore) || message->from >= restore->agent_count || is_outdated(&scene))
         return;
-    switch (message->kind) {
-    case CAIRN_MSG_INVENTORY:
-        if (ask_take(&restore->ask, membership->promised, message))
-            asked(&scene);
-        break;
-    case CAIRN_MSG_REBUILT:
+    if (message->kind == CAIRN_MSG_INVENTORY)
+        take_inventory(&scene, message);
+    else if (message->kind == CAIRN_MSG_REBUILT)
         take_rebuilt(&scene, message);
-        break;
-    case CAIRN_MSG_PROMISE:
+    else if (message->kind == CAIRN_MSG_PROMISE)
         take_promise(&scene, message);
-        break;
-    default:
-        break;
-    }
 }
 
 void
-restore_peer_up(struct env *env, struct restore *restore, const struct membership *membership,
-                const struct peers *peers, uint32_t agent)
+restore_peer_up(struct env *env, struct restore *restore, uint32_t agent)
 {
-    (void)membership;
-    (void)peers;
-    switch (restore->state) {
-    case RESTORE_LISTING:
-    case RESTORE_VERIFYING:
-    case RESTORE_CONFIRMING:
-        ask_peer_up(env, &restore->ask, agent);
-        break;
-    case RESTORE_CLAIMING:
-        claim_peer_up(env, &restore->claim, agent);
-        break;
-    case RESTORE_IDLE:
-    case RESTORE_REBUILDING:
-    case RESTORE_ACTIVATING:
-        break;
-    }
+    const struct scene scene = {.env = env, .restore = restore};
+
+    if (!restore_is_idle(restore) && restore->state != RESTORE_REBUILDING &&
+        may_send(&scene, agent))
+        send(&scene, agent);
 }
 
 void
@@ -806,30 +888,16 @@ restore_peer_down(struct env *env, struct restore *restore, const struct members
 {
     const struct scene scene = {env, restore, membership, peers};
     char text[80];
-    bool needed = false;
 
-    switch (restore->state) {
-    case RESTORE_LISTING:
-        ask_forget(&restore->ask, agent);
-        break;
-    case RESTORE_VERIFYING:
-    case RESTORE_CONFIRMING:
-        needed = restore->ask.inventories[agent].known;
-        break;
-    case RESTORE_REBUILDING:
-        needed = takes_part(&restore->rebuild.plan, agent);
-        break;
-    case RESTORE_CLAIMING:
-        needed = claim_waits_for(&restore->claim, agent);
-        break;
-    case RESTORE_ACTIVATING:
-    case RESTORE_IDLE:
-        break;
-    }
-    if (!needed)
+    if (restore_is_idle(restore) || !restore->parties[agent].asked)
         return;
-    snprintf(text, sizeof text, "the session with agent %u ended", agent);
-    try_again(&scene, CAIRN_PEER, text);
+    if (restore->state == RESTORE_LISTING) {
+        inventory_fini(&restore->inventories[agent]);
+        restore->parties[agent].answered = false;
+    } else if (restore->state != RESTORE_CLAIMING || waits_for(restore, agent)) {
+        snprintf(text, sizeof text, "the session with agent %u ended", agent);
+        try_again(&scene, CAIRN_PEER, text);
+    }
 }
 
 void
@@ -840,21 +908,10 @@ restore_tick(struct env *env, struct restore *restore, const struct membership *
 
     if (restore_is_idle(restore) || is_outdated(&scene))
         return;
-    asked(&scene);
     if (env->now_ns < restore->deadline_ns)
-        return;
-    if (restore->state == RESTORE_REBUILDING) {
-        for (uint32_t m = 0; m < restore->rebuild.plan.roster->member_count; m++)
-            if (restore->rebuild.plan.targets[m] != UINT32_MAX &&
-                !cairn_bitset_has(restore->rebuild.done, m))
-                cairn_bitset_add(restore->no_room, restore->rebuild.plan.targets[m]);
-        try_again(&scene, CAIRN_TIMEOUT, "the repair made no progress");
-    } else if (restore->state == RESTORE_CLAIMING) {
-        for (uint32_t a = 0; a < env->options->agent_count; a++)
-            if (claim_waits_for(&restore->claim, a))
-                cairn_bitset_add(restore->ask.ignored, a);
-        try_again(&scene, CAIRN_TIMEOUT, "an agent did not answer the claim");
-    }
+        answered(&scene);
+    else
+        time_out(&scene);
 }
 
 void
@@ -863,7 +920,7 @@ restore_activated(struct env *env, struct restore *restore, const struct members
 {
     const struct scene scene = {env, restore, membership, peers};
 
-    if (restore->state == RESTORE_ACTIVATING && restore->claim.epoch == membership->record.epoch)
+    if (restore->state == RESTORE_CLAIMING && restore->claimed == membership->record.epoch)
         finish(&scene, CAIRN_OK);
 }
 
@@ -872,10 +929,4 @@ restore_stood_still(struct restore *restore, uint64_t gap_ns)
 {
     restore->deadline_ns += gap_ns;
     restore->silence_until_ns += gap_ns;
-}
-
-const struct cairn_outcome *
-restore_outcome(const struct restore *restore)
-{
-    return &restore->outcome;
 }

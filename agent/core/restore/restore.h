@@ -1,19 +1,21 @@
 /*
  * agent/core/restore/restore.h - the coordinator of a restore, a repair, a verify, or a dry run.
  *
- *   IDLE ─ start ─► LISTING      everyone: what do you hold?                    ask.c
- *   ─ chosen ─────► VERIFYING    holders pin the choice and compare it          choose.c
- *   ─ planned ────► REBUILDING   lost parts and damaged blocks are decoded      members.c, repair.h
- *   ─ rebuilt ────► CONFIRMING   what do you hold now? The choice must stand
- *   ─ confirmed ──► CLAIMING     all that answered promise the record           claim.c
- *   ─ promised ───► ACTIVATING   ACTIVATE is sent; who misses it gets the record from any POSITION
+ *   IDLE ─ start ─► LISTING      everyone: what do you hold?
+ *   ─ chosen ─────► PREPARING    those that answered: pin the choice, and compare it   choose.h
+ *   ─ planned ────► REBUILDING   lost parts and damaged blocks are decoded     members.h, repair.h
+ *   ─ rebuilt ────► CLAIMING     all that answered promise the record; then ACTIVATE   claim.h
  *   ─ active here ► IDLE
  *
- * If nothing is in memory, or nothing of it must be read, a step is skipped, but CONFIRMING never
- * is: a claim names the agents as they are (R9). Before the claim nothing has changed, so any
- * failure ends the attempt, and the next one begins with LISTING. Every wait has a deadline. The
- * coordinator ignores an agent that misses that of a later step, until the restore ends or another
+ * Each state is one round: a message to some agents, their answers, a deadline. A session that
+ * begins gets the message again; one that ends ends the attempt, except while LISTING. Before the
+ * claim nothing has changed, so any failure ends the attempt, and the next one begins with LISTING.
+ * The coordinator ignores an agent that misses a later deadline, until the restore ends or another
  * epoch begins.
+ *
+ * A claim names what the agents were when they were prepared (R9), and counts the parts that were
+ * rebuilt since. What changed otherwise makes an agent refuse it. PREPARING also tells all who has
+ * forgotten its promises, before these are asked for one (R10).
  *
  * Good news is acted on at once. Bad news (something is lost, or must come from files) is believed
  * only when all agents have answered, or have had time to. A restore that no operator asked for
@@ -23,7 +25,9 @@
 #ifndef CAIRN_AGENT_CORE_RESTORE_RESTORE_H
 #define CAIRN_AGENT_CORE_RESTORE_RESTORE_H
 
-#include "agent/core/restore/claim.h"
+#include "agent/core/epoch/membership.h"
+#include "agent/core/repair/repair.h"
+#include "agent/core/restore/choose.h"
 
 enum { RESTORE_ATTEMPTS_MAX = 6 };
 
@@ -39,19 +43,15 @@ struct restore_request {
 enum restore_state {
     RESTORE_IDLE = 0,
     RESTORE_LISTING,
-    RESTORE_VERIFYING,
+    RESTORE_PREPARING,
     RESTORE_REBUILDING,
-    RESTORE_CONFIRMING,
-    RESTORE_CLAIMING,
-    RESTORE_ACTIVATING /* this agent has not taken its own record yet */
+    RESTORE_CLAIMING
 };
 
-struct rebuild {
-    struct plan plan;
-    uint64_t number;   /* of the plan; 0: nothing is planned */
-    uint64_t *done;    /* bitset of members */
-    uint64_t *written; /* [members]: blocks */
-    uint32_t damaged;  /* failures from damaged bytes */
+struct party {
+    bool asked;    /* in this round */
+    bool answered; /* in this round */
+    bool ignored;
 };
 
 struct restore {
@@ -59,14 +59,23 @@ struct restore {
     struct restore_request request;
     uint8_t *fleet;
     uint32_t attempts;
-    uint64_t deadline_ns;      /* of the state */
+    uint64_t epoch;            /* in which this attempt asks */
+    uint64_t number;           /* of the round: answers repeat it */
+    uint64_t pinned;           /* number of the newest round that pinned; 0: none */
+    uint64_t deadline_ns;      /* of the round */
     uint64_t silence_until_ns; /* then parts of silent agents count as lost */
-    struct ask ask;
+    uint8_t *bytes;            /* of the round's message; NULL: none */
+    size_t len;
+    uint32_t agent_count;
+    uint64_t *no_room;             /* bitset of agents that cannot take parts */
+    struct party *parties;         /* [agent_count] */
+    struct inventory *inventories; /* [agent_count]: the newest answers */
+    struct cairn_roster *common;   /* the roster of the newest answer: most answers share it */
     struct choice choice;
     uint32_t excluded_from; /* so many agents had answered when something was excluded */
-    uint64_t *no_room;      /* bitset of agents that cannot take parts */
-    struct rebuild rebuild;
-    struct claim claim;
+    struct plan plan; /* roster NULL: none. A member that is rebuilt has its target as holder */
+    uint32_t damaged; /* failures from damaged bytes */
+    uint64_t claimed; /* epoch */
     struct cairn_outcome outcome; /* of this restore, or the last one */
 };
 
@@ -79,6 +88,25 @@ restore_is_idle(const struct restore *restore)
     return restore->state == RESTORE_IDLE;
 }
 
+/* An operator wants the trainers to start again. */
+static inline bool
+restore_restarts(const struct restore *restore)
+{
+    return !restore->request.by_itself && (restore->request.operation == CAIRN_OP_RESTORE ||
+                                           restore->request.operation == CAIRN_OP_FRESH);
+}
+
+/* Nothing is given up, and trainers go on: the same members, and those that are late. */
+static inline bool
+restore_keeps(const struct restore *restore)
+{
+    return restore->request.by_itself || restore->request.operation == CAIRN_OP_FLEET;
+}
+
+/* Of this round: how many inventories are here, and whether all are. */
+uint32_t restore_known(const struct restore *restore);
+bool restore_knows_all(const struct restore *restore);
+
 /* Starts; the caller has checked that it is idle. CAIRN_NOMEM. Ends with REPLY for an operator. */
 CAIRN_MUST_CHECK cairn_err restore_start(struct env *env, struct restore *restore,
                                          const struct membership *membership,
@@ -87,8 +115,7 @@ CAIRN_MUST_CHECK cairn_err restore_start(struct env *env, struct restore *restor
 /* Takes INVENTORY, REBUILT and PROMISE. */
 void restore_message(struct env *env, struct restore *restore, const struct membership *membership,
                      const struct peers *peers, const struct cairn_message *message);
-void restore_peer_up(struct env *env, struct restore *restore, const struct membership *membership,
-                     const struct peers *peers, uint32_t agent);
+void restore_peer_up(struct env *env, struct restore *restore, uint32_t agent);
 void restore_peer_down(struct env *env, struct restore *restore,
                        const struct membership *membership, const struct peers *peers,
                        uint32_t agent);
@@ -99,6 +126,5 @@ void restore_activated(struct env *env, struct restore *restore,
                        const struct membership *membership, const struct peers *peers);
 /* This agent stood still: nobody else's delay. */
 void restore_stood_still(struct restore *restore, uint64_t gap_ns);
-const struct cairn_outcome *restore_outcome(const struct restore *restore);
 
 #endif

@@ -259,7 +259,7 @@ revive(uint32_t a)
         peers_up(&env, &agents[b].peers, a, agents[a].options.incarnation);
         if (agents[b].membership.record.epoch > agents[a].membership.record.epoch)
             membership_send_activate(&env, &agents[b].membership, a);
-        restore_peer_up(&env, &agents[b].restore, &agents[b].membership, &agents[b].peers, a);
+        restore_peer_up(&env, &agents[b].restore, a);
         collect(b, &env);
     }
 }
@@ -320,7 +320,7 @@ begin(uint32_t a, enum cairn_operation operation, bool by_itself)
 static const struct cairn_outcome *
 outcome_of(uint32_t a)
 {
-    return restore_outcome(&agents[a].restore);
+    return &agents[a].restore.outcome;
 }
 
 static void
