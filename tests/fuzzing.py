@@ -21,6 +21,8 @@ import time
 # Executions per second of the processor, measured from an empty corpus with these seeds. They only
 # decide how many executions a run has.
 PER_CPU_S = {
+    "fuzz_assign": 60000,
+    "fuzz_catalog": 12000,
     "fuzz_checkpoint": 220,
     "fuzz_config": 15000,
     "fuzz_dcp": 6200,
@@ -34,6 +36,8 @@ PER_CPU_S = {
     "fuzz_megatron_dist": 440,
     "fuzz_megatron_tree": 440,
     "fuzz_message": 3000,
+    "fuzz_notes": 3500,
+    "fuzz_peer": 13000,
     "fuzz_pickle": 24000,
     "fuzz_problem": 60000,
     "fuzz_progress": 14000,
@@ -41,6 +45,8 @@ PER_CPU_S = {
     "fuzz_ring": 6500,
     "fuzz_safetensors": 42000,
     "fuzz_session": 58000,
+    "fuzz_slot": 25000,
+    "fuzz_spill": 2200,
     "fuzz_torch_file": 1900,
     "fuzz_trace": 1500,
     "fuzz_tree": 69000,

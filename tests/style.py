@@ -6,6 +6,7 @@
     tests/style.py format-python    black would change no Python file
     tests/style.py cppcheck         cppcheck finds nothing in any C file
     tests/style.py suppressions     every cppcheck-suppress gives its reason on the same line
+    tests/style.py fuzzers          tests/README.md names every fuzzer, its parser and its seeds
     tests/style.py unused           the products use every function of the modules
 
 Each prints one line per problem, `<file>:<line>: <what is wrong>; <what to do>`, and exits 1 when
@@ -13,11 +14,14 @@ there are any. `unused` links the products in build/unused, cppcheck keeps its r
 build/cppcheck: a second run only checks what has changed.
 """
 import fnmatch
+import glob
 import os
 import re
 import shutil
 import subprocess
 import sys
+
+import fuzzing
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 JOBS = str(os.cpu_count() or 2)
@@ -144,6 +148,34 @@ def suppressions():
     ]
 
 
+def fuzzers():
+    """The table `parser -> fuzzer` and the fuzzers agree; each has seeds and a speed."""
+    page, problems = "tests/README.md", []
+    fuzz = os.path.join(ROOT, "tests", "fuzz")
+    named = {}
+    for number, line in enumerate(lines_of(page), 1):
+        cells = [cell.strip() for cell in line.split("|")]
+        if len(cells) != 5 or not re.search(r"`fuzz_\w+`", cells[3]):
+            continue
+        for source in re.findall(r"`([\w/*]+\.c)`", cells[2]):
+            if not glob.glob(os.path.join(ROOT, source)):
+                problems.append(f"{page}:{number}: {source} does not exist; correct the path")
+        for name in re.findall(r"`(fuzz_\w+)`", cells[3]):
+            named.setdefault(name, number)
+    exist = {name[:-2] for name in os.listdir(fuzz) if fnmatch.fnmatch(name, "fuzz_*.c")}
+    for name in sorted(set(named) - exist):
+        problems.append(f"{page}:{named[name]}: there is no tests/fuzz/{name}.c; correct the name")
+    for name in sorted(exist):
+        source = f"tests/fuzz/{name}.c:1"
+        if name not in named:
+            problems.append(f"{source}: {page} does not name it; add its parser to the table")
+        if not os.path.isdir(os.path.join(fuzz, "corpus", name)):
+            problems.append(f"{source}: it has no seeds; add some to tests/fuzz/corpus/{name}")
+        if name not in fuzzing.PER_CPU_S:
+            problems.append(f"{source}: it has no speed; add it to PER_CPU_S in tests/fuzzing.py")
+    return problems
+
+
 def symbols(path):
     """Functions that an object or a program defines: (global, all)."""
     done = subprocess.run(["nm", path], cwd=ROOT, capture_output=True, text=True, check=True)
@@ -191,6 +223,7 @@ GATES = {
     "format-python": format_python,
     "cppcheck": cppcheck,
     "suppressions": suppressions,
+    "fuzzers": fuzzers,
     "unused": unused,
 }
 
