@@ -251,15 +251,10 @@ put_repair(uint64_t *hash, const struct repair *repair)
         put(hash, repair->plan.holders[m] | (uint64_t)repair->plan.targets[m] << 32);
     for (uint32_t w = 0; w < repair->worker_count; w++) {
         const struct repair_worker *worker = &repair->workers[w];
-        uint32_t n = worker->stripes.geometry.n;
 
         put(hash, worker->part | (uint64_t)worker->exhausted << 32);
         put(hash, worker->schedule.stripe);
         put(hash, worker->schedule.line);
-        for (uint32_t i = 0; worker->pushes && i < n * n; i++) {
-            put(hash, worker->pushes[i].next);
-            put(hash, worker->pushes[i].acked);
-        }
     }
     for (uint32_t i = 0; i < REPAIR_ITEMS_MAX; i++) {
         const struct repair_item *item = &repair->items[i];

@@ -60,10 +60,6 @@ void save_received(struct env *env, struct parts *parts, struct part *part,
 void save_peer_up(struct env *env, struct parts *parts, struct part *part,
                   const struct cairn_decision *decision, uint32_t agent);
 
-/* Sends what the flow's window allows of a seal; `message` has all but the piece. */
-void save_send_seal(struct env *env, uint32_t to, struct cairn_message message,
-                    const struct seal *seal, struct flow *flow);
-
 /* ---- fold.c: the group's parity comes in ---- */
 /* Takes DATA, and answers RECEIVED. */
 struct progress save_data(struct env *env, struct parts *parts, struct part *part,

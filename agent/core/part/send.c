@@ -124,39 +124,30 @@ pump_chunk(struct env *env, const struct parts *parts, struct part *part,
     }
 }
 
-void
-save_send_seal(struct env *env, uint32_t to, struct cairn_message message, const struct seal *seal,
-               struct flow *flow)
-{
-    bool repairs = message.as.seal.attempt != 0;
-
-    while ((repairs ? env_reaches(env, to) : env_is_level(env, to)) && seal->whole &&
-           flow->next < seal->len &&
-           flow->next - flow->acked < SEAL_WINDOW_PARTS * SEAL_PART_BYTES) {
-        message.as.seal.offset = flow->next;
-        message.as.seal.total = seal->len;
-        message.bytes = seal->bytes + flow->next;
-        message.bytes_len = (uint32_t)min_u64(SEAL_PART_BYTES, seal->len - flow->next);
-        env_send(env, to, &message);
-        flow->next += message.bytes_len;
-    }
-}
-
 static void
 pump_seal(struct env *env, struct part *part, const struct cairn_decision *decision,
           uint32_t position)
 {
+    const struct seal *seal = &part->seals[part->position];
+    struct flow *flow = &part->capture.seal_flows[position];
     struct cairn_message message = env_message(env, CAIRN_MSG_SEAL, part->generation.epoch);
 
-    if (position == part->position)
+    if (position == part->position || !seal->whole)
         return;
     message.as.seal = (struct cairn_message_seal){
         .decision = *decision,
         .generation = part->generation,
         .member = part->member,
-        .for_member = cairn_roster_group_of(part->roster, part->member)->members[position]};
-    save_send_seal(env, agent_at(part, position), message, &part->seals[part->position],
-                   &part->capture.seal_flows[position]);
+        .for_member = cairn_roster_group_of(part->roster, part->member)->members[position],
+        .total = seal->len};
+    while (env_is_level(env, agent_at(part, position)) && flow->next < seal->len &&
+           flow->next - flow->acked < SEAL_WINDOW_PARTS * SEAL_PART_BYTES) {
+        message.as.seal.offset = flow->next;
+        message.bytes = seal->bytes + flow->next;
+        message.bytes_len = (uint32_t)min_u64(SEAL_PART_BYTES, seal->len - flow->next);
+        env_send(env, agent_at(part, position), &message);
+        flow->next += message.bytes_len;
+    }
 }
 
 static void

@@ -59,7 +59,7 @@ take_roles(struct env *env, struct repair *repair, struct parts *parts, uint32_t
             struct part *part = parts_find(parts, repair->generation, m);
 
             err = part && part->state == CAIRN_PART_COMPLETE
-                      ? worker_add(env, repair, parts, part)
+                      ? worker_add(repair, parts, part)
                       : CAIRN_AGAIN; /* it is no longer what the plan was made for */
         }
         if (err)
@@ -135,7 +135,7 @@ repair_begin(struct env *env, struct repair *repair, struct parts *parts,
     worker_run(env, repair, parts);
 }
 
-/* Answers READ of any complete part, whether a repair is known here or not. */
+/* Answers READ of any complete part. */
 static void
 answer_read(struct env *env, struct parts *parts, const struct cairn_message *message)
 {
@@ -181,14 +181,54 @@ answer_read(struct env *env, struct parts *parts, const struct cairn_message *me
     env_send_blocks(env, message->from, &answer, &blocks);
 }
 
+/* A complete part here of a member's group. */
+static const struct part *
+parts_of_group(const struct parts *parts, struct cairn_generation_id generation, uint32_t member)
+{
+    for (uint32_t i = 0; i < CAIRN_PARTS_MAX; i++) {
+        const struct part *part = &parts->list[i];
+
+        if (part->state == CAIRN_PART_COMPLETE && generation_is(part->generation, generation) &&
+            member < part->roster->member_count &&
+            part->roster->members[member].group == part->roster->members[part->member].group)
+            return part;
+    }
+    return NULL;
+}
+
+/* Answers RECEIVED of a target with the next piece of the seal. */
+static void
+answer_received(struct env *env, const struct parts *parts, const struct cairn_message *message)
+{
+    const struct cairn_message_received *received = &message->as.received;
+    struct cairn_message piece = env_message(env, CAIRN_MSG_SEAL, message->epoch);
+    const struct part *part = parts_of_group(parts, received->generation, received->member);
+    const struct seal *seal;
+
+    if (!part)
+        return;
+    seal = &part->seals[part->roster->members[received->member].position];
+    if (!seal->whole || received->count >= seal->len)
+        return;
+    piece.as.seal = (struct cairn_message_seal){.generation = received->generation,
+                                                .member = received->member,
+                                                .for_member = received->for_member,
+                                                .attempt = received->attempt,
+                                                .offset = received->count,
+                                                .total = seal->len};
+    piece.bytes = seal->bytes + received->count;
+    piece.bytes_len = (uint32_t)min_u64(SEAL_PART_BYTES, seal->len - received->count);
+    env_send(env, message->from, &piece);
+}
+
 void
 repair_message(struct env *env, struct repair *repair, struct parts *parts,
                const struct cairn_message *message, bool payload_ok)
 {
-    if (message->kind == CAIRN_MSG_READ) {
+    if (message->kind == CAIRN_MSG_READ)
         answer_read(env, parts, message);
-        return;
-    }
+    else if (message->kind == CAIRN_MSG_RECEIVED)
+        answer_received(env, parts, message);
     if (!repair->active)
         return;
     switch (message->kind) {
@@ -197,9 +237,6 @@ repair_message(struct env *env, struct repair *repair, struct parts *parts,
         break;
     case CAIRN_MSG_WRITTEN:
         worker_written(env, repair, parts, message);
-        break;
-    case CAIRN_MSG_RECEIVED:
-        worker_received(env, repair, parts, message);
         break;
     case CAIRN_MSG_WRITE:
         target_write(env, repair, parts, message, payload_ok);
@@ -215,6 +252,8 @@ repair_message(struct env *env, struct repair *repair, struct parts *parts,
 void
 repair_peer_up(struct env *env, struct repair *repair, struct parts *parts, uint32_t agent)
 {
-    if (repair->active)
-        worker_peer_up(env, repair, parts, agent);
+    if (!repair->active)
+        return;
+    worker_peer_up(env, repair, parts, agent);
+    target_peer_up(env, repair, parts);
 }

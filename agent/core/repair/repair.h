@@ -5,10 +5,10 @@
  * A coordinator's plan says for each member of one generation who holds its part and who gets it.
  * Every agent that holds a part of a group with work iterates the same schedule (erasure/repair.h)
  * and carries out the items that name its position: READ the source blocks from their holders,
- * decode, WRITE each rebuilt block to its target. The lowest intact position of a group also sends
- * all seals of the group to each target that has nothing (SEAL with the attempt's number). A target
- * compares each data block with its member's seal before it keeps it, so a wrong decode is never
- * taken.
+ * decode, WRITE each rebuilt block to its target. A target that has nothing first asks one holder
+ * of its group for all seals of the group, piece by piece (RECEIVED and SEAL with the attempt's
+ * number). It compares each data block with its member's seal before it keeps it, so a wrong decode
+ * is never taken.
  *
  * A session keeps order and loses nothing. When a new one begins, what was asked for and not
  * answered is asked for again; writing a block twice changes nothing. A target that is not ready
@@ -58,7 +58,6 @@ struct repair_worker {
     struct cairn_stripes stripes;
     struct cairn_repair schedule;
     struct cairn_bad_block *bad; /* of the group, by position; owned */
-    struct flow *pushes; /* [n * n]: target position * n + seal position; NULL: another pushes */
 };
 
 struct repair {
@@ -83,7 +82,8 @@ void repair_stop(struct env *env, struct repair *repair, struct parts *parts, bo
 /* Takes REBUILD. */
 void repair_begin(struct env *env, struct repair *repair, struct parts *parts,
                   const struct cairn_message *message);
-/* Takes READ, BLOCKS, WRITE, WRITTEN, and SEAL and RECEIVED that carry an attempt. */
+/* Takes READ, BLOCKS, WRITE, WRITTEN, and SEAL and RECEIVED that carry an attempt. READ and
+ * RECEIVED ask for what any complete part here has, whether a repair is known here or not. */
 void repair_message(struct env *env, struct repair *repair, struct parts *parts,
                     const struct cairn_message *message, bool payload_ok);
 /* Takes OPENED or FINISHED of a REBUILDING part. */
@@ -106,17 +106,15 @@ void repair_fail(struct env *env, struct repair *repair, uint32_t member, cairn_
                  bool proved);
 
 /* Makes a complete part a worker of its group. */
-CAIRN_MUST_CHECK cairn_err worker_add(struct env *env, struct repair *repair, struct parts *parts,
+CAIRN_MUST_CHECK cairn_err worker_add(struct repair *repair, struct parts *parts,
                                       struct part *part);
-/* Begins items while there is scratch, and pushes seals. */
+/* Begins items while there is scratch. */
 void worker_run(struct env *env, struct repair *repair, const struct parts *parts);
 void worker_stop(struct env *env, struct repair *repair);
 void worker_blocks(struct env *env, struct repair *repair, const struct parts *parts,
                    const struct cairn_message *message, bool payload_ok);
 void worker_written(struct env *env, struct repair *repair, const struct parts *parts,
                     const struct cairn_message *message);
-void worker_received(struct env *env, struct repair *repair, const struct parts *parts,
-                     const struct cairn_message *message);
 void worker_peer_up(struct env *env, struct repair *repair, const struct parts *parts,
                     uint32_t agent);
 
@@ -127,6 +125,8 @@ CAIRN_MUST_CHECK cairn_err target_open(struct env *env, struct repair *repair, s
 void target_run(struct env *env, struct repair *repair, struct parts *parts, struct part *part);
 void target_seal(struct env *env, struct repair *repair, struct parts *parts,
                  const struct cairn_message *message);
+/* Asks again for seals that are missing. */
+void target_peer_up(struct env *env, const struct repair *repair, const struct parts *parts);
 void target_write(struct env *env, struct repair *repair, struct parts *parts,
                   const struct cairn_message *message, bool payload_ok);
 

@@ -135,18 +135,19 @@ finish_when_written(struct env *env, const struct parts *parts, struct part *par
                                                      .member = part->member};
 }
 
-/* Asks the agent that pushes the group's seals for the missing ones. */
+/* Asks the first holder of the group for the missing seals. Each piece that arrives is answered,
+ * and that asks for the next. */
 static void
 ask_for_seals(struct env *env, const struct repair *repair, const struct part *part)
 {
     const struct plan *plan = &repair->plan;
     const struct cairn_roster_group *group = cairn_roster_group_of(plan->roster, part->member);
-    uint32_t pusher = UINT32_MAX;
+    uint32_t holder = UINT32_MAX;
 
     for (uint32_t p = group->count; p-- > 0;)
         if (plan->holders[group->members[p]] != UINT32_MAX)
-            pusher = plan->holders[group->members[p]];
-    for (uint32_t p = 0; pusher != UINT32_MAX && p < part->geometry.n; p++) {
+            holder = plan->holders[group->members[p]];
+    for (uint32_t p = 0; holder != UINT32_MAX && p < part->geometry.n; p++) {
         struct cairn_message message = env_message(env, CAIRN_MSG_RECEIVED, repair->epoch);
 
         if (part->seals[p].whole)
@@ -158,8 +159,17 @@ ask_for_seals(struct env *env, const struct repair *repair, const struct part *p
                                                               .attempt = repair->attempt,
                                                               .count = part->seals[p].received,
                                                               .again = 1};
-        env_send(env, pusher, &message);
+        env_send(env, holder, &message);
     }
+}
+
+void
+target_peer_up(struct env *env, const struct repair *repair, const struct parts *parts)
+{
+    for (uint32_t i = 0; i < CAIRN_PARTS_MAX; i++)
+        if (parts->list[i].state == CAIRN_PART_REBUILDING &&
+            generation_is(parts->list[i].generation, repair->generation))
+            ask_for_seals(env, repair, &parts->list[i]);
 }
 
 /* Tells the workers of the group that blocks are taken from now on. */

@@ -1,6 +1,6 @@
 /*
  * agent/core/repair/worker.c - taking part in a repair as worker: reads the sources of its items,
- * decodes, writes, pushes seals; see repair.h.
+ * decodes, writes; see repair.h.
  *
  * An item is READ from its holders, decoded, and written to its targets until each has answered.
  * Its scratch is used again only when the answer to its DECODE has come, even if the repair has
@@ -23,21 +23,18 @@ group_of(const struct repair *repair, const struct parts *parts, const struct re
     return cairn_roster_group_of(repair->plan.roster, parts->list[worker->part].member);
 }
 
-/* What of the group is intact and what is to be rebuilt; `lowest` is the first intact position. */
+/* What of the group is intact and what is to be rebuilt. */
 static struct cairn_repair_request
-group_request(const struct plan *plan, uint32_t group_index, struct repair_worker *worker,
-              uint32_t *lowest)
+group_request(const struct plan *plan, uint32_t group_index, struct repair_worker *worker)
 {
     const struct cairn_roster_group *group = &plan->roster->groups[group_index];
     struct cairn_repair_request request = {.stripes = &worker->stripes, .bad = worker->bad};
 
-    *lowest = UINT32_MAX;
     for (uint32_t p = 0; p < group->count; p++) {
         uint32_t member = group->members[p];
 
         if (plan->holders[member] != UINT32_MAX) {
             request.intact |= bit(p);
-            *lowest = *lowest == UINT32_MAX ? p : *lowest;
         } else if (plan->targets[member] != UINT32_MAX) {
             request.rebuild_data |= bit(p);
             request.rebuild_parity |= bit(p);
@@ -55,7 +52,7 @@ group_request(const struct plan *plan, uint32_t group_index, struct repair_worke
 }
 
 cairn_err
-worker_add(struct env *env, struct repair *repair, struct parts *parts, struct part *part)
+worker_add(struct repair *repair, struct parts *parts, struct part *part)
 {
     const struct plan *plan = &repair->plan;
     struct repair_worker *worker = &repair->workers[repair->worker_count];
@@ -63,10 +60,7 @@ worker_add(struct env *env, struct repair *repair, struct parts *parts, struct p
     const struct cairn_roster_group *group = &plan->roster->groups[group_index];
     const struct cairn_roster_group *known = cairn_roster_group_of(part->roster, part->member);
     struct cairn_repair_request request;
-    uint32_t lowest;
-    cairn_err err;
 
-    (void)env;
     if (!part_lengths(part) || group->count != known->count || group->parity != known->parity ||
         memcmp(group->members, known->members, group->count * sizeof *group->members) != 0)
         return CAIRN_CORRUPT; /* another roster than that of the generation */
@@ -78,16 +72,8 @@ worker_add(struct env *env, struct repair *repair, struct parts *parts, struct p
         return CAIRN_NOMEM;
     repair->worker_count++;
     part->working = true;
-    request = group_request(plan, group_index, worker, &lowest);
-    err = cairn_repair_init(&request, NULL, NULL, &worker->schedule);
-    if (err)
-        return err;
-    if (lowest == part->position) {
-        worker->pushes = calloc((size_t)group->count * group->count, sizeof *worker->pushes);
-        if (!worker->pushes)
-            return CAIRN_NOMEM;
-    }
-    return CAIRN_OK;
+    request = group_request(plan, group_index, worker);
+    return cairn_repair_init(&request, NULL, NULL, &worker->schedule);
 }
 
 static void
@@ -106,63 +92,10 @@ worker_stop(struct env *env, struct repair *repair)
     for (uint32_t i = 0; i < REPAIR_ITEMS_MAX; i++)
         if (repair->items[i].used)
             release(env, repair, i);
-    for (uint32_t w = 0; w < repair->worker_count; w++) {
+    for (uint32_t w = 0; w < repair->worker_count; w++)
         free(repair->workers[w].bad);
-        free(repair->workers[w].pushes);
-    }
     memset(repair->workers, 0, sizeof repair->workers);
     repair->worker_count = 0;
-}
-
-/* ---- seals ---- */
-
-static void
-push_seals(struct env *env, struct repair *repair, const struct parts *parts,
-           struct repair_worker *worker, uint32_t target)
-{
-    const struct plan *plan = &repair->plan;
-    const struct cairn_roster_group *group = group_of(repair, parts, worker);
-    struct cairn_message message = env_message(env, CAIRN_MSG_SEAL, repair->epoch);
-    uint32_t member = group->members[target];
-
-    if (!worker->pushes || plan->targets[member] == UINT32_MAX ||
-        plan->holders[member] != UINT32_MAX)
-        return;
-    for (uint32_t p = 0; p < group->count; p++) {
-        message.as.seal = (struct cairn_message_seal){.generation = repair->generation,
-                                                      .member = group->members[p],
-                                                      .for_member = member,
-                                                      .attempt = repair->attempt};
-        save_send_seal(env, plan->targets[member], message, &parts->list[worker->part].seals[p],
-                       &worker->pushes[target * group->count + p]);
-    }
-}
-
-void
-worker_received(struct env *env, struct repair *repair, const struct parts *parts,
-                const struct cairn_message *message)
-{
-    const struct cairn_message_received *received = &message->as.received;
-    const struct plan *plan = &repair->plan;
-    uint32_t count = plan->roster->member_count;
-
-    if (received->attempt != repair->attempt || received->row != CAIRN_ROW_SEAL ||
-        !generation_is(received->generation, repair->generation) || received->member >= count ||
-        received->for_member >= count || plan->targets[received->for_member] != message->from)
-        return;
-    for (uint32_t w = 0; w < repair->worker_count; w++) {
-        struct repair_worker *worker = &repair->workers[w];
-        const struct part *part = &parts->list[worker->part];
-        const struct cairn_roster_member *seal = &plan->roster->members[received->member];
-        const struct cairn_roster_member *target = &plan->roster->members[received->for_member];
-
-        if (!worker->pushes || seal->group != plan->roster->members[part->member].group ||
-            target->group != seal->group || received->count > part->seals[seal->position].len)
-            continue;
-        flow_received(&worker->pushes[target->position * part->geometry.n + seal->position],
-                      received->count, received->again);
-        push_seals(env, repair, parts, worker, target->position);
-    }
 }
 
 /* ---- items ---- */
@@ -280,8 +213,8 @@ next_item(struct repair_worker *worker, uint32_t position, struct cairn_repair_i
     return false;
 }
 
-static void
-fill_items(struct env *env, struct repair *repair, const struct parts *parts)
+void
+worker_run(struct env *env, struct repair *repair, const struct parts *parts)
 {
     for (uint32_t i = 0; i < REPAIR_ITEMS_MAX && !repair->failed; i++)
         for (uint32_t w = 0; w < repair->worker_count; w++) {
@@ -293,15 +226,6 @@ fill_items(struct env *env, struct repair *repair, const struct parts *parts)
             if (next_item(worker, parts->list[worker->part].position, &item))
                 begin_item(env, repair, parts, i, w, &item);
         }
-}
-
-void
-worker_run(struct env *env, struct repair *repair, const struct parts *parts)
-{
-    for (uint32_t w = 0; w < repair->worker_count; w++)
-        for (uint32_t t = 0; t < repair->workers[w].stripes.geometry.n; t++)
-            push_seals(env, repair, parts, &repair->workers[w], t);
-    fill_items(env, repair, parts);
 }
 
 static struct repair_item *
@@ -380,7 +304,7 @@ repair_decoded(struct env *env, struct repair *repair, struct parts *parts,
             if (item->unwritten & bit(p))
                 send_write(env, repair, parts, index, p);
     } else if (repair->active) {
-        fill_items(env, repair, parts); /* its item is gone, its scratch is free now */
+        worker_run(env, repair, parts); /* its item is gone, its scratch is free now */
     }
 }
 
@@ -424,7 +348,7 @@ worker_written(struct env *env, struct repair *repair, const struct parts *parts
     if (item->unwritten)
         return;
     release(env, repair, index);
-    fill_items(env, repair, parts);
+    worker_run(env, repair, parts);
 }
 
 void
@@ -441,19 +365,4 @@ worker_peer_up(struct env *env, struct repair *repair, const struct parts *parts
                 send_read(env, repair, parts, item, p);
     }
     write_again(env, repair, parts, agent);
-    for (uint32_t w = 0; w < repair->worker_count; w++) {
-        struct repair_worker *worker = &repair->workers[w];
-        const struct cairn_roster_group *group = group_of(repair, parts, worker);
-
-        for (uint32_t t = 0; worker->pushes && t < group->count; t++) {
-            if (plan->targets[group->members[t]] != agent)
-                continue;
-            for (uint32_t p = 0; p < group->count; p++) {
-                struct flow *flow = &worker->pushes[t * group->count + p];
-
-                flow->next = flow->acked;
-            }
-            push_seals(env, repair, parts, worker, t);
-        }
-    }
 }
