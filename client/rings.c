@@ -92,6 +92,12 @@ client_rings_forget(struct cairn_client *client)
 }
 
 void
+client_rings_refused(struct cairn_client *client, uint64_t now_ns)
+{
+    client->rings = (struct client_rings){.look_at_ns = now_ns + LOOK_NS_MIN};
+}
+
+void
 client_rings_look(struct cairn_client *client, uint64_t now_ns)
 {
     struct client_rings *rings = &client->rings;

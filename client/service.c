@@ -95,16 +95,18 @@ try_connect(const struct cairn_client *client, cairn_err *refusal)
     if (fd < 0)
         return -1;
     memcpy(address.sun_path, client->path, strlen(client->path));
-    if (connect(fd, (const struct sockaddr *)&address, sizeof address) == 0)
-        return fd;
-    if (errno == EACCES || errno == EPERM) {
-        if (client->refusal != CAIRN_DENIED)
-            client_say(client, CAIRN_LOG_ERROR,
-                       "client: the agent's socket %s may not be opened errno=%d (%s): it is "
-                       "another user's",
-                       client->path, errno, strerror(errno));
+    if (connect(fd, (const struct sockaddr *)&address, sizeof address) == 0) {
+        *refusal = cairn_session_server_check(fd);
+        if (!*refusal)
+            return fd;
+    } else if (errno == EACCES || errno == EPERM) {
         *refusal = CAIRN_DENIED;
     }
+    if (*refusal && client->refusal != CAIRN_DENIED)
+        client_say(client, CAIRN_LOG_ERROR,
+                   "client: the agent's socket %s belongs to another user: name one of an agent of "
+                   "this user or of root",
+                   client->path);
     close(fd); /* anything else: nobody there, or too busy to take us now */
     return -1;
 }
@@ -182,6 +184,8 @@ take_refused(struct cairn_client *client, const struct cairn_session_frame *fram
     if (err)
         return err;
     pthread_mutex_lock(&client->lock);
+    if (refused.request == CAIRN_SESSION_RINGS_REQUEST)
+        client_rings_refused(client, client_now_ns());
     mine = refused.request == 0 || (refused.request == client->register_request &&
                                     client->registration == CLIENT_REGISTER_SENT);
     news = mine && (refused.request ? client->register_at_ns == 0 : client->refusal != refused.err);
@@ -392,7 +396,8 @@ put_register(struct cairn_client *client)
         return;
     }
     client->register_request = client->next_request;
-    client->next_request = client->next_request == UINT32_MAX ? 1 : client->next_request + 1;
+    client->next_request =
+        client->next_request == CAIRN_SESSION_RINGS_REQUEST - 1 ? 1 : client->next_request + 1;
     client->registration = CLIENT_REGISTER_SENT;
 }
 

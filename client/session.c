@@ -420,6 +420,17 @@ cairn_session_put_frame(struct cairn_session_writer *writer, enum cairn_session_
 }
 
 cairn_err
+cairn_session_server_check(int fd)
+{
+    struct ucred peer;
+    socklen_t peer_len = sizeof peer;
+
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &peer_len) != 0)
+        return CAIRN_DENIED;
+    return peer.uid == geteuid() || peer.uid == 0 || geteuid() == 0 ? CAIRN_OK : CAIRN_DENIED;
+}
+
+cairn_err
 cairn_session_fd_check(int fd, uint64_t bytes_min, uint64_t *bytes)
 {
     int seals = fcntl(fd, F_GET_SEALS);

@@ -14,6 +14,8 @@
  * change, so that two versions can tell each other that they do not fit.
  *
  * What follows what:
+ * - REFUSED with the request CAIRN_SESSION_RINGS_REQUEST: the rings of TIMING were not taken, since
+ *   another process holds the rank; the trainer hands them over again later.
  * - HELLO → WELCOME, or REFUSED (request 0) and the agent closes.
  * - REGISTER → REGISTERED, or REFUSED with the same request. A REGISTER replaces the one before.
  * - BEGIN → GRANT or SKIP of that step. After GRANT: PIECE in order of blocks, then DONE; or CANCEL
@@ -220,8 +222,10 @@ struct cairn_session_welcome {
     uint32_t flags;
 };
 
+enum { CAIRN_SESSION_RINGS_REQUEST = 0x7fffffff };
+
 struct cairn_session_refused {
-    uint32_t request; /* 0: HELLO; else that of a REGISTER */
+    uint32_t request; /* 0: HELLO; CAIRN_SESSION_RINGS_REQUEST: TIMING; else that of a REGISTER */
     cairn_err err;    /* not CAIRN_OK */
     char text[CAIRN_SESSION_TEXT_BYTES];
 };
@@ -476,6 +480,12 @@ CAIRN_SESSION_TAKE(operator_reply, struct cairn_session_operator_reply);
 /* Free what take allocated and zero it; all zero is allowed. */
 void cairn_session_register_fini(struct cairn_session_register *value);
 void cairn_session_restore_info_fini(struct cairn_session_restore_info *value);
+
+/*
+ * Checks who serves the socket that `fd` is connected to: our own user or root. Root may use the
+ * agents of all users. CAIRN_DENIED: another user does, and must not be told or believed anything.
+ */
+CAIRN_MUST_CHECK cairn_err cairn_session_server_check(int fd);
 
 /*
  * A descriptor's size when it is a memfd that cannot shrink under a mapping; CAIRN_DENIED when it

@@ -265,6 +265,9 @@ void client_devices_retry(struct cairn_client *client);
 void client_rings_look(struct cairn_client *client, uint64_t now_ns);
 /* The connection has ended. */
 void client_rings_forget(struct cairn_client *client);
+/* The agent has not taken them: another process holds the rank. They are handed over again. Also
+ * with the lock held. */
+void client_rings_refused(struct cairn_client *client, uint64_t now_ns);
 
 /* service.c: the thread's main function; argument and result as pthread_create has them. */
 void *client_service(void *client);

@@ -64,7 +64,7 @@ link_open(struct link *link, const char *socket_path)
         return CAIRN_IO;
     if (connect(link->fd, (struct sockaddr *)&address, sizeof address) != 0)
         return connect_error(errno);
-    return CAIRN_OK;
+    return cairn_session_server_check(link->fd);
 }
 
 static void

@@ -29,6 +29,7 @@ strip(struct cairn_agent *agent, struct session *session)
     session_forget_region(session);
     session->granted = (struct cairn_generation_id){0};
     session->held_back.step = 0;
+    session->holds_rank = false;
     if (was_rank && !agent->stopping)
         session_tell_ranks(agent);
 }
@@ -114,7 +115,9 @@ session_refuse(struct session *session, uint32_t request, cairn_err err, const c
     struct cairn_session_refused refused = {.request = request, .err = err};
 
     snprintf(refused.text, sizeof refused.text, "%s", text);
-    CAIRN_LOG_AT(WARN, "session: refused rank=%u: %s", session->hello.rank, text);
+    if (!session->said_refused) /* a trainer tries again every second */
+        CAIRN_LOG_AT(WARN, "session: refused rank=%u: %s", session->hello.rank, text);
+    session->said_refused = true;
     if (request == 0)
         session->state = SESSION_CLOSING;
     if (cairn_session_put_refused(&session->writer, &refused) != CAIRN_OK)

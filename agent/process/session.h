@@ -12,7 +12,8 @@
  *  2. A trainer may write to a slot from GRANT until DONE, CANCEL or the end of its connection;
  *     `writing` has a bit for each such slot. Nobody else is granted the slot meanwhile, except
  *     after ten seconds of a trainer that does not stop.
- *  3. A stale session, of an epoch before the last restore, is refused everything.
+ *  3. At most one process holds a rank of this node at a time: session_claim_rank.
+ *  4. A stale session, of an epoch before the last restore, is refused everything.
  *
  * The agent owns all sessions, in a fixed array.
  */
@@ -44,14 +45,16 @@ struct session {
     struct cairn_session_hello hello;
     uint64_t since_ns; /* when it connected */
     uint64_t since_wall_ns;
-    int pid;             /* as this process sees it; 0: unknown */
+    int pid;             /* that connected, by SO_PEERCRED; 0: in a namespace that we do not see */
     uint64_t closing_ns; /* when CLOSING was first seen, 0: not yet */
     int pid_fd;  /* readable when the trainer's process has ended, even if a child keeps the socket;
                   * or -1 */
     bool ending; /* sessions_reap ends it */
     bool trainer;
     bool stale;
-    bool leaves; /* its trainer sent LEAVE */
+    bool leaves;       /* its trainer sent LEAVE */
+    bool holds_rank;   /* has claimed the rank that HELLO names: registered, or handed rings over */
+    bool said_refused; /* why it was refused, since it registered last */
 
     /* A registered trainer. */
     bool registered;
@@ -87,6 +90,15 @@ void session_flush(struct cairn_agent *agent, struct session *session);
 
 /* Queues a refusal; `request` 0 refuses the session itself, which then closes. */
 void session_refuse(struct session *session, uint32_t request, cairn_err err, const char *text);
+
+/*
+ * Claims the rank that HELLO names for the session's process. One live process holds a rank of this
+ * node, the first to register or to hand over rings of timing records; sessions of ended ones are
+ * shown out. Nor do two launches of the job share a node: each would take the other's ranks for
+ * ever. CAIRN_AGAIN: another process holds it, as text[text_bytes] says.
+ */
+CAIRN_MUST_CHECK cairn_err session_claim_rank(struct cairn_agent *agent, struct session *session,
+                                              char *text, size_t text_bytes);
 
 /* Sends the grants that need not be held back any more. */
 void session_release_grants(struct cairn_agent *agent);

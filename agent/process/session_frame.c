@@ -14,8 +14,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <poll.h>
-#include <signal.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,7 +21,6 @@
 #include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { LAST_READS_MAX = 4096 };
@@ -168,51 +165,17 @@ take_hello(struct cairn_agent *agent, struct session *session,
                  hello.world, hello.pid);
 }
 
-/* True if a trainer's process has ended, or has closed its end: the loop has not come to that
- * yet. */
-static bool
-has_ended(const struct session *session)
-{
-    struct pollfd polled[] = {{.fd = session->fd, .events = POLLRDHUP},
-                              {.fd = session->pid_fd, .events = POLLIN}};
-
-    if (poll(polled, 2, 0) > 0)
-        return (polled[0].revents & (POLLRDHUP | POLLHUP | POLLERR)) || polled[1].revents;
-    return session->pid_fd < 0 && session->pid > 0 && kill(session->pid, 0) != 0 && errno == ESRCH;
-}
-
-/*
- * Shows out left-overs: sessions of ranks whose process has ended, and an older one of the same
- * process. Refuses a second launch of the job while trainers of another one live on this node:
- * evicting their ranks would have both launches take them from each other for ever.
- */
-static cairn_err
-claim_rank(struct cairn_agent *agent, const struct session *fresh, char *text, size_t text_bytes)
+/* Shows out older sessions of the process, whose rank this one takes over. */
+static void
+show_out_own(struct cairn_agent *agent, const struct session *fresh)
 {
     for (uint32_t i = 0; i < SESSIONS_MAX; i++) {
         struct session *session = &agent->sessions[i];
-        bool same_rank = session->hello.rank == fresh->hello.rank;
-        bool other_launch = session->slices.launch && fresh->slices.launch &&
-                            session->slices.launch != fresh->slices.launch;
-        time_t since = (time_t)(session->since_wall_ns / CAIRN_NS_PER_S);
-        char when[32] = "";
-        struct tm calendar;
 
-        if (session == fresh || !session_is_rank(session) || (!same_rank && !other_launch))
-            continue;
-        if (has_ended(session) || (same_rank && session->pid && session->pid == fresh->pid)) {
+        if (session != fresh && session_is_rank(session) && session->pid &&
+            session->pid == fresh->pid && session->hello.rank == fresh->hello.rank)
             session_show_out(agent, session);
-            continue;
-        }
-        if (gmtime_r(&since, &calendar))
-            strftime(when, sizeof when, "%Y-%m-%d %H:%M:%S UTC", &calendar);
-        snprintf(text, text_bytes,
-                 "job \"%s\" already runs on this node: process %d has held rank %u since %s. End "
-                 "that launch, or give this one another job name and its own agents",
-                 agent->config.job, session->pid, session->hello.rank, when);
-        return CAIRN_AGAIN;
     }
-    return CAIRN_OK;
 }
 
 static void
@@ -239,7 +202,8 @@ take_register(struct cairn_agent *agent, struct session *session,
         snprintf(text, sizeof text,
                  "a restore has begun a new epoch: this trainer is a left-over, end it");
     } else {
-        err = claim_rank(agent, session, text, sizeof text);
+        show_out_own(agent, session);
+        err = session_claim_rank(agent, session, text, sizeof text);
         if (!err)
             err = session_plan_region(agent, session, text, sizeof text);
     }
@@ -251,6 +215,7 @@ take_register(struct cairn_agent *agent, struct session *session,
         return;
     }
     session->registered = true;
+    session->said_refused = false;
     answer.request = session->slices.request;
     answer.region_offset = session->region_block * CAIRN_BLOCK_BYTES;
     answer.region_bytes = session->region_blocks * CAIRN_BLOCK_BYTES;

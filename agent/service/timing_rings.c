@@ -222,11 +222,18 @@ take_ring(struct cairn_agent *agent, const struct session *session, int ring_fd)
 bool
 timing_frame(struct cairn_agent *agent, struct session *session, struct cairn_session_frame *frame)
 {
+    char text[CAIRN_SESSION_TEXT_BYTES];
     struct cairn_session_timing timing;
+    cairn_err err;
 
     if (!session->trainer || cairn_session_take_timing(frame, &timing) != CAIRN_OK)
         return false;
     if (!session->stale) { /* another trainer has its rank now */
+        err = session_claim_rank(agent, session, text, sizeof text);
+        if (err) {
+            session_refuse(session, CAIRN_SESSION_RINGS_REQUEST, err, text);
+            return true;
+        }
         take_ring(agent, session, frame->fds[0]);
         frame->fds[0] = -1;
     }
