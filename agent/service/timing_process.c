@@ -9,13 +9,24 @@
 
 enum { STAT_BYTES = 1024 };
 
+/* Finds a process' state letter and its start in the text of its stat file. */
+static bool
+parse_stat(const char *text, char *state, uint64_t *start_ticks)
+{
+    const char *at = strrchr(text, ')'); /* the name before it may hold anything */
+
+    return at && sscanf(at + 1,
+                        " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d "
+                        "%*d %" SCNu64,
+                        state, start_ticks) == 2;
+}
+
 /* Reads a process' state letter and its start, in ticks since the machine's start. False: there is
  * no such process. */
 static bool
 read_stat(int64_t pid, char *state, uint64_t *start_ticks)
 {
     char path[48], text[STAT_BYTES];
-    const char *at;
     ssize_t got;
     int fd;
 
@@ -28,11 +39,7 @@ read_stat(int64_t pid, char *state, uint64_t *start_ticks)
     if (got <= 0)
         return false;
     text[got] = '\0';
-    at = strrchr(text, ')'); /* the name before it may hold anything */
-    return at && sscanf(at + 1,
-                        " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d "
-                        "%*d %" SCNu64,
-                        state, start_ticks) == 2;
+    return parse_stat(text, state, start_ticks);
 }
 
 bool
