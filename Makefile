@@ -32,7 +32,7 @@ TEST_PACKAGES := libcmocka-dev clang-14 libclang-rt-14-dev clang-format-14 cppch
 
 LIBS_base      := -lisal -lcrypto -lyaml
 LIBS_erasure   := -lisal
-LIBS_transport := -ldl
+LIBS_transport := -lssl -ldl
 LIBS_snapshot  := -lrocksdb -ldl -lm
 LIBS_ALL       := $(LIBS_transport) $(LIBS_snapshot) $(LIBS_base)
 

@@ -1,8 +1,9 @@
 /*
- * transport/backend.h - what the transport needs from below: datagrams that arrive whole and in
+ * transport/backend.h - what the transport needs from below: frames that arrive whole and in
  * order, or not at all, and writes into memory that the other side has opened.
  *
- * Backends: `ofi` (libfabric) and `loop` (in one process, for tests). All rules about peers, keys,
+ * Backends: `tcp` (our own, over plain sockets and TLS), `ofi` (libfabric) and `loop` (in one
+ * process, for tests). All rules about peers, keys,
  * windows and deadlines live above, once, in peer.c and flow.c; a backend only moves bytes.
  *
  * The rule about memory: bytes given to send and write, and the memory opened by region, may be
@@ -39,8 +40,14 @@ struct cairn_backend_part {
 struct cairn_backend_events {
     /* One send or write has ended and its bytes are no longer touched. CAIRN_OK or CAIRN_PEER. */
     void (*done)(void *context, struct cairn_backend_part *part, cairn_err err);
-    /* A frame has come, from whomever; bytes[bytes_len] valid during the call. */
-    void (*received)(void *context, const uint8_t *bytes, size_t bytes_len);
+    /* A frame has come; bytes[bytes_len] valid during the call. From the node that is proved on its
+     * connection; CAIRN_BACKEND_ALL: from whomever. */
+    void (*received)(void *context, uint32_t node, const uint8_t *bytes, size_t bytes_len);
+    /* The connection to a node can be used (why NULL), or is lost. Backends without connections
+     * never call it. */
+    void (*changed)(void *context, uint32_t node, const char *why);
+    /* The node does not take our key, or we do not take its. */
+    void (*refused)(void *context, uint32_t node);
     void *context;
 };
 
@@ -86,8 +93,10 @@ struct cairn_transport_ops {
 /* The head of every backend. */
 struct cairn_backend {
     const struct cairn_transport_ops *ops;
-    bool ordered;  /* see send */
-    bool isolates; /* disconnect works for one node */
+    bool ordered;           /* see send */
+    bool isolates;          /* disconnect works for one node */
+    uint32_t first_call_ms; /* a call without an answer is given up after this at first, then
+                             * later and later; 0: only after the call's timeout */
 };
 
 struct cairn_backend_options {
@@ -99,6 +108,8 @@ struct cairn_backend_options {
 };
 
 /* Errors as cairn_transport_open. The caller ends *out with ops->close. */
+CAIRN_MUST_CHECK cairn_err cairn_backend_tcp_open(const struct cairn_backend_options *options,
+                                                  struct cairn_backend **out);
 CAIRN_MUST_CHECK cairn_err cairn_backend_ofi_open(const struct cairn_backend_options *options,
                                                   struct cairn_backend **out);
 CAIRN_MUST_CHECK cairn_err cairn_backend_loop_open(const struct cairn_backend_options *options,

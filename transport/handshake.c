@@ -74,8 +74,8 @@ refusal_log(struct cairn_transport *t, struct peer *peer, enum cairn_refusal ref
     default:
         CAIRN_LOG_AT(ERROR,
                      "transport: peer node=%" PRIu32
-                     " does not hold this job's key: give all agents "
-                     "of the job the same key",
+                     " does not hold this job's key, or not the same job, nodes or protection (its "
+                     "log says which): give all agents of the job the same",
                      peer->node);
         break;
     }
@@ -91,6 +91,18 @@ peer_refused(struct cairn_transport *t, struct peer *peer, enum cairn_refusal re
         return; /* a session is not ended by a handshake that failed */
     peer_down(t, peer, refusal == CAIRN_REFUSAL_VERSION ? CAIRN_PEER_VERSION : CAIRN_PEER_DENIED,
               "refused");
+}
+
+/* The connection's own handshake failed on the key: nothing was said above it. */
+void
+peer_key_refused(void *context, uint32_t node)
+{
+    static const struct cairn_frame_handshake nothing;
+    struct cairn_transport *t = context;
+    const struct cairn_frame frame = {.from = node, .to = t->node, .job_id = t->job_id};
+
+    t->peers[node].calling = false;
+    peer_refused(t, &t->peers[node], CAIRN_REFUSAL_KEY, &frame, &nothing);
 }
 
 /* Refuses: notes it here, and tells the other side in an answer to its nonce. */

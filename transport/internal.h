@@ -99,8 +99,9 @@ struct peer {
     uint16_t version;
     uint64_t sent_sequence[CLASS_COUNT];
     uint64_t received_sequence[CLASS_COUNT];
-    uint64_t valid_ns;  /* when the last valid frame came */
-    const char *broken; /* why it must go down at the next pump, NULL: it must not */
+    uint64_t valid_ns;     /* when the last valid frame came */
+    const char *unreached; /* why the connection of this call was lost, NULL: it was not */
+    const char *broken;    /* why it must go down at the next pump, NULL: it must not */
 
     /* handshake */
     bool calling;   /* our hello awaits its welcome */
@@ -237,6 +238,7 @@ void peer_call_timed(struct cairn_transport *t, struct peer *peer);
 void peer_break(struct cairn_transport *t, struct peer *peer, const char *why);
 void peer_down(struct cairn_transport *t, struct peer *peer, enum cairn_peer_state state,
                const char *why);
+void peer_connection_changed(void *context, uint32_t node, const char *why);
 void peer_stranger(struct cairn_transport *t, struct peer *peer);
 void peer_timers(struct cairn_transport *t, struct peer *peer);
 uint64_t peer_due(const struct cairn_transport *t, const struct peer *peer);
@@ -248,12 +250,14 @@ bool peer_post_handshake(struct cairn_transport *t, struct peer *peer);
 
 /* handshake.c */
 void peer_handshake(struct cairn_transport *t, const struct cairn_frame *frame);
+void peer_key_refused(void *context, uint32_t node);
 
 /* operation.c */
 cairn_err operation_submit(struct cairn_transport *t, struct peer *peer, const void *body,
                            size_t body_len, const void *payload, size_t payload_len,
                            uint64_t ticket);
 bool operation_available(const struct cairn_transport *t, const struct peer *peer);
+void operation_retry_later(struct cairn_transport *t, struct peer *peer);
 void operation_pump(struct cairn_transport *t, struct peer *peer);
 cairn_err operation_send_own(struct cairn_transport *t, struct operation *operation);
 void operation_done(void *context, struct cairn_backend_part *part, cairn_err err);

@@ -150,8 +150,8 @@ operation_send_own(struct cairn_transport *t, struct operation *operation)
 }
 
 /* The backend would not take it: when to try again. An event of the backend may come sooner. */
-static void
-retry_later(struct cairn_transport *t, struct peer *peer)
+void
+operation_retry_later(struct cairn_transport *t, struct peer *peer)
 {
     if (peer->state == CAIRN_PEER_UP || peer->retry_step_ns == 0)
         peer->retry_step_ns = RETRY_NS_MIN;
@@ -205,18 +205,18 @@ operation_pump(struct cairn_transport *t, struct peer *peer)
     if (peer->broken || (peer->state != CAIRN_PEER_UP && t->now_ns < peer->retry_ns))
         return;
     if (!peer_post_handshake(t, peer)) {
-        retry_later(t, peer);
+        operation_retry_later(t, peer);
         return;
     }
     if (peer->state != CAIRN_PEER_UP || peer->pending_kind == CAIRN_FRAME_CONFIRM)
         return;
     if (!flow_post(t, peer)) {
-        retry_later(t, peer);
+        operation_retry_later(t, peer);
         return;
     }
     err = queue_pump(t, peer);
     if (err == CAIRN_AGAIN)
-        retry_later(t, peer);
+        operation_retry_later(t, peer);
     else if (err)
         peer_break(t, peer, "the connection is lost");
     else

@@ -15,9 +15,8 @@ const uint64_t refused_ns = 5000000000u; /* between tries of a peer that was ref
 enum {
     BACKOFF_MS_MIN = 100,
     BACKOFF_MS_MAX = 1000,
-    SILENT_MS = 1000,    /* without a valid frame, before a strange token makes us call */
-    FIRST_CALL_MS = 250, /* then 5 times the pause before it, at most t->call_timeout_ns */
-    GRACE_MS = 1000      /* for the backend to report what a lost peer's operations came to */
+    SILENT_MS = 1000, /* without a valid frame, before a strange token makes us call */
+    GRACE_MS = 1000   /* for the backend to report what a lost peer's operations came to */
 };
 
 void
@@ -91,6 +90,7 @@ peer_call(struct cairn_transport *t, struct peer *peer)
     if (peer->state == CAIRN_PEER_IDLE)
         peer->state = CAIRN_PEER_CONNECTING;
     peer->calling = true;
+    peer->unreached = NULL;
     peer->called_ns = t->now_ns;
     peer->call_deadline_ns = 0; /* peer_call_timed sets it: between polls now_ns may be old */
     peer->retry_ns = 0;
@@ -99,16 +99,16 @@ peer_call(struct cairn_transport *t, struct peer *peer)
 }
 
 /*
- * Where one peer's connection can be closed, the first call is given up early: when both sides
- * connect at once ofi_rxm can leave both without a connection and without an error, and only a new
- * one helps. Later calls are given more time, for peers and networks that are slow.
+ * A backend may want the first call to be given up early. Later calls are given more time, 5 times
+ * the pause before them, for peers and networks that are slow.
  */
 static uint64_t
 call_time_ns(const struct cairn_transport *t, const struct peer *peer)
 {
-    uint64_t time_ns = peer->backoff_ns ? 5 * peer->backoff_ns : FIRST_CALL_MS * millisecond_ns;
+    uint64_t time_ns =
+        peer->backoff_ns ? 5 * peer->backoff_ns : t->backend->first_call_ms * millisecond_ns;
 
-    return t->backend->isolates && time_ns < t->call_timeout_ns ? time_ns : t->call_timeout_ns;
+    return t->backend->first_call_ms && time_ns < t->call_timeout_ns ? time_ns : t->call_timeout_ns;
 }
 
 /* In a poll: starts the clock of a call that was made since the last one. */
@@ -216,6 +216,29 @@ peer_up(struct cairn_transport *t, struct peer *peer, uint64_t incarnation, uint
     t->on_peer(t->context, peer->node, true, incarnation);
 }
 
+/* The backend's connection to a peer is there, or is lost. A call goes on over the next one. */
+void
+peer_connection_changed(void *context, uint32_t node, const char *why)
+{
+    struct cairn_transport *t = context;
+    struct peer *peer = &t->peers[node];
+
+    if (!why) {
+        peer->retry_ns = 0;
+        transport_attend(t, peer);
+    } else if (peer->state == CAIRN_PEER_UP) {
+        peer_break(t, peer, why);
+    } else {
+        (void)!t->backend->ops->disconnect(t->backend, node); /* the next one takes its place */
+        peer->unreached = why;
+        peer->answering = false;
+        if (peer->calling && !peer->pending_kind)
+            peer->pending_kind = CAIRN_FRAME_HELLO;
+        operation_retry_later(t, peer);
+        transport_attend(t, peer);
+    }
+}
+
 /*
  * A frame came under a token that is not this session's: left over from an older session, or from a
  * peer that thinks it is up with a process that was here before. The second is cured by a call.
@@ -276,7 +299,7 @@ peer_timers(struct cairn_transport *t, struct peer *peer)
     if (peer->calling && peer->call_deadline_ns && t->now_ns >= peer->call_deadline_ns) {
         peer->calling = false;
         if (peer->state != CAIRN_PEER_UP)
-            peer_down(t, peer, CAIRN_PEER_DOWN, "no answer");
+            peer_down(t, peer, CAIRN_PEER_DOWN, peer->unreached ? peer->unreached : "no answer");
     } else if (!peer->calling && t->now_ns >= peer->next_call_ns &&
                (peer->state == CAIRN_PEER_DOWN || peer->state == CAIRN_PEER_DENIED ||
                 peer->state == CAIRN_PEER_VERSION)) {

@@ -42,7 +42,7 @@ transport_arm(struct cairn_transport *t, uint64_t due_ns)
 /* ---- receiving ---- */
 
 static void
-frame_received(void *context, const uint8_t *bytes, size_t bytes_len)
+frame_received(void *context, uint32_t node, const uint8_t *bytes, size_t bytes_len)
 {
     static const enum class_of_frame classes[] = {[CAIRN_FRAME_MESSAGE] = CLASS_MESSAGE,
                                                   [CAIRN_FRAME_BULK] = CLASS_BULK,
@@ -55,7 +55,8 @@ frame_received(void *context, const uint8_t *bytes, size_t bytes_len)
         t->stats.dropped_malformed++;
         return;
     }
-    if (frame.from >= t->node_count || frame.from == t->node) {
+    if (frame.from >= t->node_count || frame.from == t->node ||
+        (node != CAIRN_BACKEND_ALL && node != frame.from)) {
         t->stats.dropped_unauthenticated++;
         return;
     }
@@ -209,13 +210,18 @@ cairn_transport_open(const struct cairn_transport_options *options, struct cairn
     err = memory_make(t);
     if (err)
         goto done;
-    backend = (struct cairn_backend_options){
-        .transport = options,
-        .pool = t->pool,
-        .buffer_count = t->buffer_count,
-        .operation_count = t->operation_count,
-        .events = {.done = operation_done, .received = frame_received, .context = t}};
-    if (options->provider && strcmp(options->provider, "loop") == 0)
+    backend = (struct cairn_backend_options){.transport = options,
+                                             .pool = t->pool,
+                                             .buffer_count = t->buffer_count,
+                                             .operation_count = t->operation_count,
+                                             .events = {.done = operation_done,
+                                                        .received = frame_received,
+                                                        .changed = peer_connection_changed,
+                                                        .refused = peer_key_refused,
+                                                        .context = t}};
+    if (!options->provider || strcmp(options->provider, "tcp") == 0)
+        err = cairn_backend_tcp_open(&backend, &t->backend);
+    else if (strcmp(options->provider, "loop") == 0)
         err = cairn_backend_loop_open(&backend, &t->backend);
     else
         err = cairn_backend_ofi_open(&backend, &t->backend);

@@ -384,7 +384,8 @@ loop_progress(struct cairn_backend *backend)
         if (done)
             loop->events.done(loop->events.context, done->part, done->err);
         else if (frame)
-            loop->events.received(loop->events.context, frame->bytes, frame->bytes_len);
+            loop->events.received(loop->events.context, CAIRN_BACKEND_ALL, frame->bytes,
+                                  frame->bytes_len);
         free(done);
         free(frame);
     }

@@ -16,11 +16,6 @@
  * cancelled, and nothing more comes in from it. Other providers have no such thing (`isolates` is
  * false) and the whole endpoint is closed and opened again.
  *
- * Names of peers. A node that is gone may have no name any more (a pod, a host that is being
- * replaced), and come back under another address. So a peer whose name has none is unreachable and
- * no more, and the name of a peer that was lost or not reached is asked for again, one at a time,
- * in the background.
- *
  * Errors of completions: any error takes the peer of its context down. An entry may have no
  * context, or a negative code; without a context the peer is found by the deadline of its
  * operations.
@@ -30,7 +25,7 @@
 #include "transport/address.h"
 #include "transport/fabric.h"
 #include "transport/frame.h"
-#include "transport/lookup.h"
+#include "transport/names.h"
 
 #include "base/log.h"
 
@@ -51,8 +46,9 @@ enum {
     RECEIVE_COUNT = 256, /* posted receives of one frame each */
     READ_COUNT = 32,     /* completions read at once */
     READ_ROUNDS = 8,     /* reads of one poll */
-    KEY_COUNT = 64,      /* random keys drawn at once */
-    NAME_BYTES = 64      /* of an endpoint with a name instead of an address */
+    FIRST_CALL_MS = 250,
+    KEY_COUNT = 64, /* random keys drawn at once */
+    NAME_BYTES = 64 /* of an endpoint with a name instead of an address */
 };
 
 _Static_assert(sizeof(struct fi_context2) <= sizeof(struct cairn_backend_part),
@@ -71,16 +67,10 @@ struct ofi {
     uint8_t *pool;
     uint32_t buffer_count;
     uint32_t operation_count;
-    struct sockaddr_storage *addresses; /* [node_count] */
-    fi_addr_t *peers;                   /* [node_count], FI_ADDR_UNSPEC for this node and without an
-                                         * address */
-    char **names;                       /* [node_count], NULL where the address is a number */
-    bool *ask;                          /* [node_count], its name is to be asked for again */
-    bool asking;                        /* some of them */
-    bool *moved;                        /* [node_count], its address is not that of `peers` */
-    struct cairn_lookup *lookup;        /* of node `looked_up`, NULL: none runs */
-    uint32_t looked_up;
-    struct fid_mr **regions;  /* [buffer_count], NULL: closed */
+    struct cairn_names *names;
+    fi_addr_t *peers;        /* [node_count], FI_ADDR_UNSPEC for this node and without an address */
+    bool *moved;             /* [node_count], its address is not that of `peers` */
+    struct fid_mr **regions; /* [buffer_count], NULL: closed */
     struct receive *receives; /* [RECEIVE_COUNT] */
     bool *unposted;           /* [RECEIVE_COUNT], to be posted again */
     uint32_t unposted_count;
@@ -167,8 +157,9 @@ hints_make(const struct ofi *ofi, const char *provider, uint64_t order)
     if (strncmp(provider, "shm", 3) == 0)
         hints->addr_format = FI_ADDR_STR;
     else
-        hints->addr_format =
-            ofi->addresses[ofi->node].ss_family == AF_INET6 ? FI_SOCKADDR_IN6 : FI_SOCKADDR_IN;
+        hints->addr_format = cairn_names_address(ofi->names, ofi->node)->ss_family == AF_INET6
+                                 ? FI_SOCKADDR_IN6
+                                 : FI_SOCKADDR_IN;
     if (!hints->fabric_attr->prov_name) {
         ofi->library.freeinfo(hints);
         return NULL;
@@ -181,7 +172,8 @@ static void
 endpoint_name(const struct ofi *ofi, uint32_t node, char out[NAME_BYTES])
 {
     memset(out, 0, NAME_BYTES);
-    snprintf(out, NAME_BYTES, "fi_ns://cairn:%u", cairn_address_port(&ofi->addresses[node]));
+    snprintf(out, NAME_BYTES, "fi_ns://cairn:%u",
+             cairn_address_port(cairn_names_address(ofi->names, node)));
 }
 
 static int
@@ -195,13 +187,14 @@ info_get(const struct ofi *ofi, const char *provider, uint64_t order, struct fi_
         return -FI_ENOMEM;
     if (hints->addr_format == FI_ADDR_STR) {
         /* From node and service libfabric makes the name that endpoint_name makes. */
-        snprintf(port, sizeof port, "%u", cairn_address_port(&ofi->addresses[ofi->node]));
+        snprintf(port, sizeof port, "%u",
+                 cairn_address_port(cairn_names_address(ofi->names, ofi->node)));
         code = ofi->library.getinfo(FI_VERSION(1, 17), "cairn", port, FI_SOURCE, hints, out);
     } else {
-        hints->src_addrlen = cairn_address_len(&ofi->addresses[ofi->node]);
+        hints->src_addrlen = cairn_address_len(cairn_names_address(ofi->names, ofi->node));
         hints->src_addr = malloc(hints->src_addrlen);
         if (hints->src_addr)
-            memcpy(hints->src_addr, &ofi->addresses[ofi->node], hints->src_addrlen);
+            memcpy(hints->src_addr, cairn_names_address(ofi->names, ofi->node), hints->src_addrlen);
         code = hints->src_addr ? ofi->library.getinfo(FI_VERSION(1, 17), NULL, NULL, 0, hints, out)
                                : -FI_ENOMEM;
     }
@@ -227,7 +220,8 @@ provider_exists(const struct ofi *ofi, const char *provider)
 static cairn_err
 info_find(struct ofi *ofi, const struct cairn_transport_options *options)
 {
-    const char *provider = options->provider ? options->provider : "tcp";
+    bool is_tcp = strcmp(options->provider, "libfabric-tcp") == 0;
+    const char *provider = is_tcp ? "tcp" : options->provider;
     int code = info_get(ofi, provider, FI_ORDER_SAS | FI_ORDER_SAW, &ofi->info);
 
     if (code == -FI_ENODATA)
@@ -274,10 +268,10 @@ static int
 peer_insert(struct ofi *ofi, uint32_t node)
 {
     char name[NAME_BYTES];
-    const void *address = &ofi->addresses[node];
+    const void *address = cairn_names_address(ofi->names, node);
     int inserted;
 
-    if (ofi->addresses[node].ss_family == AF_UNSPEC)
+    if (cairn_names_address(ofi->names, node)->ss_family == AF_UNSPEC)
         return -FI_ENODATA;
     if (ofi->info->addr_format == FI_ADDR_STR) {
         endpoint_name(ofi, node, name);
@@ -289,6 +283,15 @@ peer_insert(struct ofi *ofi, uint32_t node)
         return 0;
     ofi->peers[node] = FI_ADDR_UNSPEC;
     return inserted < 0 ? inserted : -FI_EINVAL;
+}
+
+/* The node's address has changed: taken when no session uses the old one, by ofi_disconnect. */
+static void
+peer_move(struct ofi *ofi, uint32_t node)
+{
+    ofi->moved[node] = true;
+    if (ofi->ep && ofi->peers[node] == FI_ADDR_UNSPEC)
+        (void)!peer_insert(ofi, node);
 }
 
 static void
@@ -374,7 +377,7 @@ endpoint_steps(struct ofi *ofi, const char **step)
         return code;
     *step = "fi_av_insert";
     for (uint32_t i = 0; i < ofi->node_count && !code; i++)
-        if (i != ofi->node && ofi->addresses[i].ss_family != AF_UNSPEC)
+        if (i != ofi->node && cairn_names_address(ofi->names, i)->ss_family != AF_UNSPEC)
             code = peer_insert(ofi, i);
     return code;
 }
@@ -407,7 +410,6 @@ ofi_close(struct cairn_backend *backend)
     struct ofi *ofi = ofi_of(backend);
 
     endpoint_close(ofi);
-    cairn_lookup_end(ofi->lookup);
     if (ofi->info)
         ofi->library.freeinfo(ofi->info);
     if (ofi->fd >= 0)
@@ -417,12 +419,8 @@ ofi_close(struct cairn_backend *backend)
     free(ofi->receives);
     free(ofi->regions);
     free(ofi->peers);
-    for (uint32_t i = 0; ofi->names && i < ofi->node_count; i++)
-        free(ofi->names[i]);
-    free(ofi->names);
-    free(ofi->ask);
     free(ofi->moved);
-    free(ofi->addresses);
+    cairn_names_destroy(ofi->names);
     free(ofi);
 }
 
@@ -466,7 +464,7 @@ completion(struct ofi *ofi, void *context, size_t bytes_len, cairn_err err)
         return;
     }
     if (!err)
-        ofi->events.received(ofi->events.context, receive->bytes, bytes_len);
+        ofi->events.received(ofi->events.context, CAIRN_BACKEND_ALL, receive->bytes, bytes_len);
     receive_post(ofi, (uint32_t)(receive - ofi->receives));
 }
 
@@ -483,54 +481,17 @@ completion_error(struct ofi *ofi)
     completion(ofi, entry.op_context, 0, CAIRN_PEER);
 }
 
-/* Takes the answer of the lookup that ran, and starts that of the next peer behind it. */
-static void
-names_ask(struct ofi *ofi)
-{
-    struct sockaddr_storage address;
-    uint32_t node = ofi->looked_up;
-    cairn_err err;
-
-    if (ofi->lookup) {
-        err = cairn_lookup_result(ofi->lookup, &address);
-        if (err == CAIRN_AGAIN)
-            return;
-        cairn_lookup_end(ofi->lookup);
-        ofi->lookup = NULL;
-        if (!err && memcmp(&address, &ofi->addresses[node], sizeof address) != 0) {
-            CAIRN_LOG_AT(INFO, "transport: %s has another address now node=%" PRIu32,
-                         ofi->names[node], node);
-            ofi->addresses[node] = address;
-            ofi->moved[node] = true; /* taken when no session uses the old one: ofi_disconnect */
-            if (ofi->peers[node] == FI_ADDR_UNSPEC)
-                (void)!peer_insert(ofi, node);
-        }
-    }
-    for (uint32_t i = 1; i <= ofi->node_count; i++) {
-        uint32_t next = (node + i) % ofi->node_count;
-
-        if (!ofi->ask[next])
-            continue;
-        ofi->ask[next] = false;
-        ofi->looked_up = next;
-        if (cairn_lookup_start(ofi->names[next], ofi->addresses[ofi->node].ss_family,
-                               &ofi->lookup) != CAIRN_OK)
-            ofi->lookup = NULL; /* the peer's next failure asks again */
-        return;
-    }
-    ofi->asking = false;
-}
-
 static bool
 ofi_progress(struct cairn_backend *backend)
 {
     struct ofi *ofi = ofi_of(backend);
     struct fi_cq_msg_entry entries[READ_COUNT];
+    uint32_t moved;
 
     if (!ofi->ep)
         return false;
-    if (ofi->asking || ofi->lookup)
-        names_ask(ofi);
+    if (cairn_names_turn(ofi->names, &moved))
+        peer_move(ofi, moved);
     if (ofi->unposted_count)
         receives_post(ofi);
     for (int round = 0; round < READ_ROUNDS; round++) {
@@ -606,8 +567,7 @@ ofi_disconnect(struct cairn_backend *backend, uint32_t node)
         endpoint_close(ofi);
         return endpoint_open(ofi);
     }
-    if (ofi->names[node])
-        ofi->ask[node] = ofi->asking = true;
+    cairn_names_ask(ofi->names, node);
     if (!ofi->ep)
         return CAIRN_OK;
     if (!backend->isolates) {
@@ -676,40 +636,16 @@ ofi_region(struct cairn_backend *backend, uint32_t index, struct cairn_backend_r
     return CAIRN_OK;
 }
 
-/* A number counts at once, a name is asked for in the background. */
 static cairn_err
 ofi_readdress(struct cairn_backend *backend, uint32_t node, const char *address)
 {
     struct ofi *ofi = ofi_of(backend);
-    struct sockaddr_storage found = {0};
-    bool is_name = cairn_address_is_name(address);
-    char *name = is_name ? strdup(address) : NULL;
-    const char *why;
+    bool at_once = false;
+    cairn_err err = cairn_names_readdress(ofi->names, node, address, &at_once);
 
-    if (is_name && !name)
-        return CAIRN_NOMEM;
-    if (!is_name && cairn_address_resolve(address, ofi->addresses[ofi->node].ss_family, &found,
-                                          &why) != CAIRN_OK) {
-        CAIRN_LOG_AT(ERROR, "transport: cannot use \"%s\" for node=%" PRIu32 ": %s", address, node,
-                     why);
-        return CAIRN_CONFIG;
-    }
-    free(ofi->names[node]);
-    ofi->names[node] = name;
-    ofi->ask[node] = is_name;
-    ofi->asking |= is_name;
-    if (ofi->lookup && ofi->looked_up == node) { /* it asks for the old name */
-        cairn_lookup_end(ofi->lookup);
-        ofi->lookup = NULL;
-        ofi->asking = true;
-    }
-    if (is_name)
-        return CAIRN_OK;
-    ofi->addresses[node] = found;
-    ofi->moved[node] = true;
-    if (ofi->ep && ofi->peers[node] == FI_ADDR_UNSPEC)
-        (void)!peer_insert(ofi, node);
-    return CAIRN_OK;
+    if (!err && at_once)
+        peer_move(ofi, node);
+    return err;
 }
 
 static const struct cairn_transport_ops ofi_ops = {
@@ -745,73 +681,17 @@ environment_set(void)
                                                  * for frames of 4 */
 }
 
-/* A peer's address, of this node's family; a name without one leaves it empty, to be asked for
- * again. */
-static cairn_err
-peer_find(struct ofi *ofi, uint32_t node, const struct cairn_transport_options *options)
-{
-    const char *text = options->addresses[node], *why = "";
-    struct sockaddr_storage other;
-    cairn_err err;
-
-    if (cairn_address_is_name(text) && !(ofi->names[node] = strdup(text)))
-        return CAIRN_NOMEM;
-    err = cairn_address_resolve(text, ofi->addresses[ofi->node].ss_family, &ofi->addresses[node],
-                                &why);
-    if (!err)
-        return CAIRN_OK;
-    if (err == CAIRN_CONFIG && cairn_address_resolve(text, AF_UNSPEC, &other, &why) == CAIRN_OK) {
-        CAIRN_LOG_AT(ERROR, "transport: %s and %s are not of one kind: all IPv4, or all IPv6", text,
-                     options->bind_address);
-        return CAIRN_CONFIG;
-    }
-    if (err == CAIRN_CONFIG) {
-        CAIRN_LOG_AT(ERROR, "transport: cannot resolve \"%s\": %s", text, why);
-        return err;
-    }
-    CAIRN_LOG_AT(WARN,
-                 "transport: cannot resolve \"%s\" node=%" PRIu32
-                 ": %s: this node cannot be reached until it has an %s "
-                 "address; it is asked for again",
-                 text, node, why,
-                 ofi->addresses[ofi->node].ss_family == AF_INET6 ? "IPv6" : "IPv4");
-    return CAIRN_OK;
-}
-
-static cairn_err
-addresses_find(struct ofi *ofi, const struct cairn_transport_options *options)
-{
-    cairn_err err = cairn_address_parse(options->bind_address, &ofi->addresses[ofi->node]);
-
-    if (err)
-        return err;
-    if (!options->key && !cairn_address_is_loopback(&ofi->addresses[ofi->node])) {
-        CAIRN_LOG_AT(ERROR,
-                     "transport: refusing to listen on %s without a key: give the job a key, or "
-                     "listen on loopback",
-                     options->bind_address);
-        return CAIRN_DENIED;
-    }
-    for (uint32_t i = 0; i < ofi->node_count && !err; i++)
-        if (i != ofi->node)
-            err = peer_find(ofi, i, options);
-    return err;
-}
-
 static cairn_err
 memory_make(struct ofi *ofi, const char *bind_address)
 {
-    ofi->addresses = calloc(ofi->node_count, sizeof *ofi->addresses);
     ofi->peers = malloc(ofi->node_count * sizeof *ofi->peers);
-    ofi->names = calloc(ofi->node_count, sizeof *ofi->names);
-    ofi->ask = calloc(ofi->node_count, sizeof *ofi->ask);
     ofi->moved = calloc(ofi->node_count, sizeof *ofi->moved);
     ofi->regions = calloc(ofi->buffer_count, sizeof(struct fid_mr *));
     ofi->receives = calloc(RECEIVE_COUNT, sizeof *ofi->receives);
     ofi->unposted = calloc(RECEIVE_COUNT, sizeof *ofi->unposted);
     ofi->bind_address = strdup(bind_address);
-    if (!ofi->addresses || !ofi->peers || !ofi->names || !ofi->ask || !ofi->moved ||
-        !ofi->regions || !ofi->receives || !ofi->unposted || !ofi->bind_address)
+    if (!ofi->peers || !ofi->moved || !ofi->regions || !ofi->receives || !ofi->unposted ||
+        !ofi->bind_address)
         return CAIRN_NOMEM;
     for (uint32_t i = 0; i < ofi->node_count; i++)
         ofi->peers[i] = FI_ADDR_UNSPEC;
@@ -840,7 +720,7 @@ cairn_backend_ofi_open(const struct cairn_backend_options *options, struct cairn
     err = memory_make(ofi, transport->bind_address);
     if (err)
         goto done;
-    err = addresses_find(ofi, transport);
+    err = cairn_names_create(transport, &ofi->names);
     if (err)
         goto done;
     environment_set();
@@ -852,6 +732,9 @@ cairn_backend_ofi_open(const struct cairn_backend_options *options, struct cairn
         goto done;
     ofi->backend.ordered = (ofi->info->tx_attr->msg_order & FI_ORDER_SAW) != 0;
     ofi->backend.isolates = strstr(ofi->info->fabric_attr->prov_name, "ofi_rxm") != NULL;
+    /* When both sides connect at once ofi_rxm can leave both without a connection and without an
+     * error, and only a new one helps. */
+    ofi->backend.first_call_ms = ofi->backend.isolates ? FIRST_CALL_MS : 0;
     err = endpoint_open(ofi);
     if (err)
         goto done;

@@ -52,6 +52,7 @@ static char addresses[ENDS_MAX][LOOPBACK_TEXT_BYTES];
 static const char *address_list[ENDS_MAX];
 static struct cairn_transport_hub *hub;
 static const char *provider;
+static const char *ends_key; /* NULL: none */
 static char log_lines[LOG_LINES_MAX][1024];
 static uint32_t log_count;
 
@@ -195,6 +196,8 @@ ends_prepare(uint32_t count)
             .incarnation = 100 + i,
             .buffer_count = 16,
             .hub = hub,
+            .key = ends_key,
+            .key_len = ends_key ? strlen(ends_key) : 0,
             .on_message = end_message,
             .on_sent = end_sent,
             .on_peer = end_peer,
@@ -202,6 +205,42 @@ ends_prepare(uint32_t count)
             .context = &ends[i],
         };
     }
+}
+
+static inline int
+use(const char *name, const char *key)
+{
+    provider = name;
+    ends_key = key;
+    return 0;
+}
+
+static inline int
+use_loop(void **state)
+{
+    (void)state;
+    return use("loop", NULL);
+}
+
+static inline int
+use_tcp(void **state)
+{
+    (void)state;
+    return use("tcp", NULL);
+}
+
+static inline int
+use_tls(void **state)
+{
+    (void)state;
+    return use("tcp", "a key of more than sixteen bytes");
+}
+
+static inline int
+use_libfabric(void **state)
+{
+    (void)state;
+    return use("libfabric-tcp", NULL);
 }
 
 static inline void

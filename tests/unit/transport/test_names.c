@@ -37,7 +37,7 @@ named_open(const char *now)
 {
     static char name[LOOPBACK_TEXT_BYTES + 32];
 
-    provider = "tcp";
+    use_tcp(NULL);
     atomic_store(&known_as, now);
     atomic_store(&asked, 0);
     ends_prepare(2);
@@ -85,7 +85,7 @@ test_a_peer_that_is_replaced(void **state)
     static char elsewhere[LOOPBACK_TEXT_BYTES];
 
     (void)state;
-    provider = "tcp";
+    use_tcp(NULL);
     ends_prepare(3);
     memcpy(elsewhere, addresses[1], sizeof elsewhere);
     address_list[1] = addresses[2]; /* nobody listens there */
@@ -113,7 +113,7 @@ static void
 test_wrong_addresses(void **state)
 {
     (void)state;
-    provider = "tcp";
+    use_tcp(NULL);
     ends_prepare(2);
     end_open(0);
     end_open(1);

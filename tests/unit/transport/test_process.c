@@ -50,20 +50,21 @@ child_run(uint32_t node)
 
 /*
  * Starts this program anew as a peer, with none of the descriptors of the transport that is open
- * here: "child node incarnation provider address …".
+ * here: "child node incarnation provider key address …".
  */
 static void
 child_exec(uint32_t node)
 {
     static char numbers[2][24];
-    char *arguments[5 + ENDS_MAX] = {(char *)"/proc/self/exe", numbers[0], numbers[1]};
+    char *arguments[6 + ENDS_MAX] = {(char *)"/proc/self/exe", numbers[0], numbers[1]};
 
     snprintf(numbers[0], sizeof numbers[0], "%u", node);
     snprintf(numbers[1], sizeof numbers[1], "%llu",
              (unsigned long long)ends[node].options.incarnation);
     arguments[3] = (char *)provider;
+    arguments[4] = (char *)(ends_key ? ends_key : "");
     for (uint32_t i = 0; i < ends[node].options.node_count; i++)
-        arguments[4 + i] = addresses[i];
+        arguments[5 + i] = addresses[i];
     (void)close_range(3, ~0u, 0);
     execv("/proc/self/exe", arguments);
     _exit(5);
@@ -75,10 +76,10 @@ child_main(int count, char **arguments)
 {
     uint32_t node = (uint32_t)strtoul(arguments[1], NULL, 10);
 
-    provider = arguments[3];
-    ends_prepare((uint32_t)count - 4);
-    for (int i = 4; i < count; i++)
-        snprintf(addresses[i - 4], sizeof addresses[0], "%s", arguments[i]);
+    use(arguments[3], arguments[4][0] ? arguments[4] : NULL);
+    ends_prepare((uint32_t)count - 5);
+    for (int i = 5; i < count; i++)
+        snprintf(addresses[i - 5], sizeof addresses[0], "%s", arguments[i]);
     ends[node].options.incarnation = strtoull(arguments[2], NULL, 10);
     payload_fill(payloads[0], CAIRN_BULK_BYTES_MAX, 0);
     child_run(node);
@@ -110,22 +111,6 @@ stop(void **state)
     ends_close(state);
     for (uint32_t i = 0; i < ENDS_MAX; i++)
         child_kill(i);
-    return 0;
-}
-
-static int
-use_tcp(void **state)
-{
-    (void)state;
-    provider = "tcp";
-    return 0;
-}
-
-static int
-use_net(void **state)
-{
-    (void)state;
-    provider = "net";
     return 0;
 }
 
@@ -339,26 +324,36 @@ test_closed_in_the_middle(void **state)
     assert_true(ends[0].intact);
 }
 
-#define OVER_TCP(function)                                                                         \
+static int
+use_net(void **state)
+{
+    (void)state;
+    return use("net", NULL);
+}
+
+#define OVER(backend, function)                                                                    \
     {                                                                                              \
-        "tcp: " #function, function, use_tcp, stop, NULL                                           \
-    }
-#define OVER_NET(function)                                                                         \
-    {                                                                                              \
-        "net: " #function, function, use_net, stop, NULL                                           \
+#backend ": " #function, function, use_##backend, stop, NULL                               \
     }
 
 int
 main(int count, char **arguments)
 {
     const struct CMUnitTest tests[] = {
-        OVER_TCP(test_killed_while_receiving),  OVER_TCP(test_stopped_while_receiving),
-        OVER_TCP(test_sender_stopped),          OVER_TCP(test_sender_killed),
-        OVER_TCP(test_closed_in_the_middle),    OVER_NET(test_killed_while_receiving),
-        OVER_NET(test_stopped_while_receiving),
+        OVER(tcp, test_killed_while_receiving),
+        OVER(tcp, test_stopped_while_receiving),
+        OVER(tcp, test_sender_stopped),
+        OVER(tcp, test_sender_killed),
+        OVER(tcp, test_closed_in_the_middle),
+        OVER(tls, test_killed_while_receiving),
+        OVER(tls, test_stopped_while_receiving),
+        OVER(tls, test_sender_killed),
+        OVER(libfabric, test_killed_while_receiving),
+        OVER(libfabric, test_sender_killed),
+        OVER(net, test_stopped_while_receiving),
     };
 
-    if (count > 4)
+    if (count > 5)
         child_main(count, arguments);
     cairn_log_setup(CAIRN_LOG_WARN, log_keep, NULL);
     return cmocka_run_group_tests(tests, NULL, NULL);

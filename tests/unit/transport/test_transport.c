@@ -1,24 +1,8 @@
-/* What transport.h promises, over both backends: `loop`, and libfabric's tcp between ends of one
- * process. */
+/* What transport.h promises, over every backend: `loop`, and between ends of one process `tcp`, `tcp`
+ * with a key (over TLS), and libfabric's. */
 #include "ends.h"
 
 static uint8_t payloads[4][CAIRN_BULK_BYTES_MAX];
-
-static int
-use_loop(void **state)
-{
-    (void)state;
-    provider = "loop";
-    return 0;
-}
-
-static int
-use_tcp(void **state)
-{
-    (void)state;
-    provider = "tcp";
-    return 0;
-}
 
 static void
 two_open(void)
@@ -415,6 +399,8 @@ test_key_on_one_side(void **state)
     ends_prepare(2);
     ends[0].options.key = "a key of more than sixteen bytes";
     ends[0].options.key_len = 32;
+    ends[1].options.key = NULL;
+    ends[1].options.key_len = 0;
     refused_pair(CAIRN_PEER_DENIED, CAIRN_DENIED, "does not hold this job's key");
 }
 
@@ -716,7 +702,7 @@ test_what_cannot_be_opened(void **state)
     ends[0].options.bind_address = addresses[0];
     ends[0].options.provider = "nosuch";
     open_fails(CAIRN_CONFIG, "there is no provider \"nosuch\"; libfabric offers \"tcp;ofi_rxm\"");
-    ends[0].options.provider = "tcp";
+    ends[0].options.provider = provider;
     for (size_t i = 0; i < sizeof malformed / sizeof malformed[0]; i++) {
         ends[0].options.bind_address = malformed[i];
         open_fails(CAIRN_CONFIG, "is not an address");
@@ -770,45 +756,51 @@ test_addresses_of_other_kinds(void **state)
     ends_connect(0, 1);
 }
 
-#define BOTH(function)                                                                             \
-    {"loop: " #function, function, use_loop, ends_close, NULL},                                    \
+#define OVER(backend, function)                                                                    \
     {                                                                                              \
-        "tcp: " #function, function, use_tcp, ends_close, NULL                                     \
+#backend ": " #function, function, use_##backend, ends_close, NULL                         \
     }
+#define EACH(function)                                                                             \
+    OVER(loop, function), OVER(tcp, function), OVER(tls, function), OVER(libfabric, function)
 
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        BOTH(test_messages_both_ways),
-        BOTH(test_bodies_of_every_length),
-        BOTH(test_payloads_arrive_whole),
-        BOTH(test_checksummed_payloads),
-        BOTH(test_many_messages_in_order),
-        BOTH(test_back_pressure),
-        BOTH(test_few_buffers_many_senders),
-        BOTH(test_idle_peers_hold_no_buffers),
-        BOTH(test_one_buffer_for_all),
+        EACH(test_messages_both_ways),
+        EACH(test_bodies_of_every_length),
+        EACH(test_payloads_arrive_whole),
+        EACH(test_checksummed_payloads),
+        EACH(test_many_messages_in_order),
+        EACH(test_back_pressure),
+        EACH(test_few_buffers_many_senders),
+        EACH(test_idle_peers_hold_no_buffers),
+        EACH(test_one_buffer_for_all),
         cmocka_unit_test_setup_teardown(test_few_buffers_and_rare_polls, use_loop, ends_close),
-        BOTH(test_operations_are_bounded),
-        BOTH(test_both_call_at_once),
-        BOTH(test_right_key),
-        BOTH(test_wrong_key),
-        BOTH(test_key_on_one_side),
-        BOTH(test_wrong_version),
-        BOTH(test_versions_of_both),
-        BOTH(test_nothing_is_lost_within_a_session),
-        BOTH(test_wrong_job),
-        BOTH(test_restart),
-        BOTH(test_declared_dead),
-        BOTH(test_peer_that_is_not_there),
-        BOTH(test_options_are_checked),
-        {"tcp: test_wrong_order", test_wrong_order, use_tcp, ends_close, NULL},
-        {"tcp: test_no_way_to_peer", test_no_way_to_peer, use_tcp, ends_close, NULL},
-        {"tcp: test_what_cannot_be_opened", test_what_cannot_be_opened, use_tcp, ends_close, NULL},
-        {"tcp: test_nothing_is_printed", test_nothing_is_printed, use_tcp, ends_close, NULL},
-        {"tcp: test_addresses_of_other_kinds", test_addresses_of_other_kinds, use_tcp, ends_close,
-         NULL},
+        EACH(test_operations_are_bounded),
+        EACH(test_both_call_at_once),
+        EACH(test_right_key),
+        EACH(test_wrong_key),
+        EACH(test_key_on_one_side),
+        EACH(test_wrong_version),
+        EACH(test_versions_of_both),
+        EACH(test_nothing_is_lost_within_a_session),
+        EACH(test_wrong_job),
+        EACH(test_restart),
+        EACH(test_declared_dead),
+        EACH(test_peer_that_is_not_there),
+        EACH(test_options_are_checked),
+        OVER(tcp, test_wrong_order),
+        OVER(libfabric, test_wrong_order),
+        OVER(tcp, test_no_way_to_peer),
+        OVER(tls, test_no_way_to_peer),
+        OVER(libfabric, test_no_way_to_peer),
+        OVER(tcp, test_what_cannot_be_opened),
+        OVER(libfabric, test_what_cannot_be_opened),
+        OVER(libfabric, test_nothing_is_printed),
+        OVER(tcp, test_addresses_of_other_kinds),
+        OVER(tls, test_addresses_of_other_kinds),
+        OVER(libfabric, test_addresses_of_other_kinds),
     };
 
     setenv("FI_LOG_LEVEL", "info", 1); /* test_nothing_is_printed */

@@ -1,0 +1,657 @@
+/* transport/stream.c - see stream.h. */
+#include "transport/stream.h"
+
+#include "transport/frame.h"
+
+#include "base/limits.h"
+#include "base/wire.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum {
+    PAYLOAD_MARK = 0xb0,
+    FRAME_MARK = 'C',
+    FRAME_BODY_LEN_AT = 40,
+    TLS_KIND_FIRST = 20,
+    TLS_KIND_ALERT = 21,
+    TLS_KIND_LAST = 23,
+    RECORD_BYTES_MAX = CAIRN_FRAME_BYTES_MAX + CAIRN_TLS_OVERHEAD_BYTES,
+    CLEAR_BATCH_BYTES = 1 << 20,  /* of payload, without tags */
+    SEALED_BATCH_BYTES = 1 << 18, /* with tags: the blocks stay in cache until they are sent */
+    RECEIVE_BYTES_MAX = 4 << 20,  /* of one stream in one turn */
+    BEHIND_BYTES = 256            /* read together with a payload's end: the frame behind it */
+};
+
+_Static_assert(sizeof(struct stream_part) <= sizeof(struct cairn_backend_part),
+               "a part fits its scratch");
+
+/* A TLS alert in clear (handshake_failure): to who speaks to us without our key. */
+static const uint8_t refusal[7] = {TLS_KIND_ALERT, 3, 3, 0, 2, 2, 40};
+
+void
+stream_parts_init(struct stream_parts *parts)
+{
+    parts->head = NULL;
+    parts->end = &parts->head;
+}
+
+void
+stream_parts_push(struct stream_parts *parts, struct stream_part *part)
+{
+    part->next = NULL;
+    *parts->end = part;
+    parts->end = &part->next;
+}
+
+struct stream_part *
+stream_parts_pop(struct stream_parts *parts)
+{
+    struct stream_part *part = parts->head;
+
+    if (!part)
+        return NULL;
+    parts->head = part->next;
+    if (!parts->head)
+        parts->end = &parts->head;
+    return part;
+}
+
+/* ---- life ---- */
+
+cairn_err
+stream_create(struct stream_owner *owner, int fd, bool outbound, uint32_t node, struct stream **out)
+{
+    struct stream *stream = calloc(1, sizeof *stream);
+
+    if (stream)
+        stream->in = malloc(STREAM_IN_UNPROVED);
+    if (!stream || !stream->in) {
+        close(fd);
+        free(stream);
+        return CAIRN_NOMEM;
+    }
+    stream->owner = owner;
+    stream->fd = fd;
+    stream->outbound = stream->connecting = outbound;
+    stream->clear = !owner->tls;
+    stream->node = node;
+    stream->in_bytes = STREAM_IN_UNPROVED;
+    stream_parts_init(&stream->queue);
+    stream_parts_init(&stream->ended);
+    *out = stream;
+    return CAIRN_OK;
+}
+
+void
+stream_fail(struct stream *stream, const char *why)
+{
+    struct stream_parts *lists[] = {&stream->ended, &stream->queue};
+
+    if (stream->failed)
+        return;
+    stream->failed = why;
+    close(stream->fd);
+    stream->fd = -1;
+    for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++) {
+        struct stream_part *part;
+
+        while ((part = stream_parts_pop(lists[i])) != NULL) {
+            part->failed = true;
+            stream_parts_push(&stream->owner->done, part);
+        }
+    }
+}
+
+void
+stream_destroy(struct stream *stream)
+{
+    if (!stream)
+        return;
+    stream_fail(stream, "closed");
+    cairn_tls_link_destroy(stream->link);
+    cairn_seal_destroy(stream->seal_in);
+    cairn_seal_destroy(stream->seal_out);
+    if (stream->in)
+        explicit_bzero(stream->in, stream->in_bytes);
+    free(stream->in);
+    free(stream->batch.stage);
+    free(stream->batch.cipher);
+    free(stream);
+}
+
+/* Memory for a peer that is proved. */
+static cairn_err
+proved_prepare(struct stream *stream)
+{
+    uint8_t keys[CAIRN_TLS_EXPORT_BYTES];
+    enum cairn_protection protection = stream->owner->protection;
+    bool encrypt = protection == CAIRN_PROTECTION_ENCRYPT;
+    uint8_t *in = realloc(stream->in, STREAM_IN_BYTES);
+    cairn_err err;
+
+    if (!in)
+        return CAIRN_NOMEM;
+    stream->in = in;
+    stream->in_bytes = STREAM_IN_BYTES;
+    stream->batch.stage = malloc(STREAM_STAGE_BYTES);
+    if (!stream->batch.stage)
+        return CAIRN_NOMEM;
+    if (!stream->link || protection == CAIRN_PROTECTION_NONE)
+        return CAIRN_OK;
+    err = cairn_tls_link_export(stream->link, keys);
+    if (!err)
+        err = cairn_seal_create(encrypt, true, keys + (stream->outbound ? 0 : CAIRN_SEAL_KEY_BYTES),
+                                &stream->seal_out);
+    if (!err)
+        err = cairn_seal_create(
+            encrypt, false, keys + (stream->outbound ? CAIRN_SEAL_KEY_BYTES : 0), &stream->seal_in);
+    explicit_bzero(keys, sizeof keys);
+    return err;
+}
+
+/* ---- the handshake ---- */
+
+/* Sends what the handshake has to say: a few hundred bytes into an empty socket. */
+static bool
+handshake_output(struct stream *stream)
+{
+    uint8_t bytes[STREAM_IN_UNPROVED];
+    size_t len;
+
+    while ((len = cairn_tls_link_output(stream->link, bytes, sizeof bytes)) > 0)
+        if (send(stream->fd, bytes, len, MSG_NOSIGNAL | MSG_DONTWAIT) != (ssize_t)len)
+            return false;
+    return true;
+}
+
+static bool
+handshake_step(struct stream *stream, const uint8_t *record, size_t record_len)
+{
+    cairn_err err = CAIRN_OK;
+
+    if (!stream->link)
+        err = cairn_tls_link_create(stream->owner->tls, stream->outbound, stream->node,
+                                    &stream->link);
+    if (!err)
+        err = cairn_tls_link_handshake(stream->link, record, record_len);
+    if (stream->link && !handshake_output(stream) && (!err || err == CAIRN_AGAIN)) {
+        stream_fail(stream, "the connection is lost");
+        return false;
+    }
+    if (err == CAIRN_AGAIN)
+        return true;
+    if (!err)
+        err = proved_prepare(stream);
+    if (err) {
+        stream->refused = err == CAIRN_DENIED;
+        stream_fail(stream, stream->refused                     ? "it refused us"
+                            : stream->outbound || !stream->link ? "its handshake failed"
+                                                                : cairn_tls_link_why(stream->link));
+        return false;
+    }
+    stream->node = cairn_tls_link_peer(stream->link);
+    return stream->owner->proved(stream->owner->context, stream);
+}
+
+void
+stream_connected(struct stream *stream)
+{
+    stream->connecting = false;
+    if (!stream->clear)
+        (void)handshake_step(stream, NULL, 0);
+    else if (proved_prepare(stream) != CAIRN_OK)
+        stream_fail(stream, "out of memory");
+    else
+        (void)stream->owner->proved(stream->owner->context, stream);
+}
+
+/* ---- receiving ---- */
+
+/* The block that was received is complete: checks it and turns to the next one. */
+static bool
+block_end(struct stream *stream)
+{
+    struct stream_arrival *arrival = &stream->arrival;
+    size_t head_len = arrival->first ? STREAM_HEAD_BYTES : 0;
+
+    if (stream->seal_in && cairn_seal_check(stream->seal_in, arrival->head, head_len, arrival->to,
+                                            arrival->len, arrival->tag) != CAIRN_OK) {
+        stream_fail(stream, "a payload is damaged");
+        return false;
+    }
+    arrival->first = false;
+    arrival->got = 0;
+    arrival->to = arrival->left ? arrival->to + arrival->len : NULL;
+    arrival->len =
+        stream->seal_in && arrival->left > CAIRN_BLOCK_BYTES ? CAIRN_BLOCK_BYTES : arrival->left;
+    arrival->left -= arrival->len;
+    return true;
+}
+
+static uint32_t
+tag_bytes(const struct stream *stream)
+{
+    return stream->seal_in ? CAIRN_SEAL_TAG_BYTES : 0;
+}
+
+/* Counts bytes of a payload that are in place. */
+static bool
+arrival_advance(struct stream *stream, size_t bytes_len)
+{
+    stream->arrival.got += (uint32_t)bytes_len;
+    return stream->arrival.got < stream->arrival.len + tag_bytes(stream) || block_end(stream);
+}
+
+/* Takes bytes of a payload that were read with what stood before it. */
+static size_t
+arrival_copy(struct stream *stream, const uint8_t *bytes, size_t bytes_len)
+{
+    struct stream_arrival *arrival = &stream->arrival;
+    bool in_block = arrival->got < arrival->len;
+    size_t room =
+        in_block ? arrival->len - arrival->got : arrival->len + tag_bytes(stream) - arrival->got;
+    size_t count = bytes_len < room ? bytes_len : room;
+
+    memcpy(in_block ? arrival->to + arrival->got : arrival->tag + (arrival->got - arrival->len),
+           bytes, count);
+    return arrival_advance(stream, count) ? count : 0;
+}
+
+/* A payload's header: where it goes. */
+static bool
+arrival_begin(struct stream *stream, const uint8_t *bytes)
+{
+    struct stream_arrival *arrival = &stream->arrival;
+    struct cairn_reader reader;
+    uint64_t address, key;
+    uint32_t payload_len;
+    uint8_t protection;
+
+    cairn_reader_init(&reader, bytes, STREAM_HEAD_BYTES);
+    (void)cairn_read_u8(&reader);
+    protection = cairn_read_u8(&reader);
+    if (cairn_read_u16(&reader) != 0 || protection != stream->owner->protection) {
+        stream_fail(stream, "its payloads are not protected as ours: give all agents the same "
+                            "protection");
+        return false;
+    }
+    payload_len = cairn_read_u32(&reader);
+    address = cairn_read_u64(&reader);
+    key = cairn_read_u64(&reader);
+    arrival->to = payload_len && payload_len <= CAIRN_BULK_BYTES_MAX
+                      ? stream->owner->buffer(stream->owner->context, address, key)
+                      : NULL;
+    if (!arrival->to) {
+        stream_fail(stream, "it sent a payload into a buffer that it was not granted");
+        return false;
+    }
+    memcpy(arrival->head, bytes, STREAM_HEAD_BYTES);
+    arrival->first = true;
+    arrival->got = 0;
+    arrival->len =
+        stream->seal_in && payload_len > CAIRN_BLOCK_BYTES ? CAIRN_BLOCK_BYTES : payload_len;
+    arrival->left = payload_len - arrival->len;
+    return true;
+}
+
+/* Handles one whole TLS record. */
+static bool
+record_take(struct stream *stream, const uint8_t *record, size_t record_len)
+{
+    uint8_t frame[CAIRN_FRAME_BYTES_MAX];
+    size_t frame_len = 0;
+    cairn_err err;
+
+    if (!stream->proved)
+        return handshake_step(stream, record, record_len);
+    err = cairn_tls_link_open(stream->link, record, record_len, frame, sizeof frame, &frame_len);
+    if (err == CAIRN_AGAIN)
+        return true;
+    if (err) {
+        stream_fail(stream, "a message is damaged");
+        return false;
+    }
+    stream->heard = true;
+    return stream->owner->received(stream->owner->context, stream, frame, frame_len);
+}
+
+/* The bytes that the thing at the beginning of the input has; 0: it is nothing that we know. */
+static size_t
+thing_bytes(struct stream *stream, const uint8_t *bytes, size_t bytes_len)
+{
+    if (bytes[0] >= TLS_KIND_FIRST && bytes[0] <= TLS_KIND_LAST && !stream->clear) {
+        size_t len;
+
+        if (bytes_len < CAIRN_TLS_HEADER_BYTES)
+            return CAIRN_TLS_HEADER_BYTES;
+        len = CAIRN_TLS_HEADER_BYTES + ((size_t)bytes[3] << 8 | bytes[4]);
+        return len <= (stream->proved ? RECORD_BYTES_MAX : STREAM_IN_UNPROVED) ? len : 0;
+    }
+    if (bytes[0] == PAYLOAD_MARK && stream->proved)
+        return STREAM_HEAD_BYTES;
+    if (bytes[0] == FRAME_MARK && stream->clear) {
+        struct cairn_reader reader;
+        uint32_t body_len;
+
+        if (bytes_len < CAIRN_FRAME_HEADER_BYTES)
+            return CAIRN_FRAME_HEADER_BYTES;
+        cairn_reader_init(&reader, bytes + FRAME_BODY_LEN_AT, 4);
+        body_len = cairn_read_u32(&reader);
+        if (body_len >
+            (stream->proved ? CAIRN_TRANSPORT_BODY_BYTES_MAX : CAIRN_FRAME_HANDSHAKE_BYTES))
+            return 0;
+        return CAIRN_FRAME_HEADER_BYTES + body_len;
+    }
+    return 0;
+}
+
+/* The stream does not begin with anything that may stand there. */
+static void
+thing_unknown(struct stream *stream, uint8_t first)
+{
+    if (!stream->clear && first == FRAME_MARK) {
+        stream->refused = true;
+        (void)!send(stream->fd, refusal, sizeof refusal, MSG_NOSIGNAL | MSG_DONTWAIT);
+        stream_fail(stream, "it has no key, or no TLS");
+    } else if (stream->clear && first >= TLS_KIND_FIRST && first <= TLS_KIND_LAST) {
+        stream->refused = true;
+        if (first != TLS_KIND_ALERT)
+            (void)!send(stream->fd, refusal, sizeof refusal, MSG_NOSIGNAL | MSG_DONTWAIT);
+        stream_fail(stream, "it has a key, and this agent has none");
+    } else {
+        stream_fail(stream, stream->proved ? "a message is damaged" : "it is not an agent");
+    }
+}
+
+/* Handles what the input holds; keeps the beginning of what is not whole. */
+static void
+input_parse(struct stream *stream)
+{
+    size_t at = 0;
+
+    while (at < stream->in_len && !stream->held) {
+        const uint8_t *bytes = stream->in + at;
+        size_t bytes_len = stream->in_len - at, len;
+        bool go_on = true;
+
+        if (stream->arrival.to) {
+            at += arrival_copy(stream, bytes, bytes_len);
+            if (stream->failed)
+                return;
+            continue;
+        }
+        len = thing_bytes(stream, bytes, bytes_len);
+        if (len == 0) {
+            thing_unknown(stream, bytes[0]);
+            return;
+        }
+        if (len > bytes_len)
+            break;
+        if (bytes[0] == PAYLOAD_MARK) {
+            go_on = arrival_begin(stream, bytes);
+        } else if (bytes[0] != FRAME_MARK) {
+            go_on = record_take(stream, bytes, len);
+        } else if (stream->proved || proved_prepare(stream) == CAIRN_OK) {
+            bytes = stream->in + at; /* it may have grown */
+            stream->heard = stream->proved;
+            go_on = stream->owner->received(stream->owner->context, stream, bytes, len);
+            if (!go_on && stream->held)
+                break; /* the frame is taken when it is no longer held */
+        } else {
+            stream_fail(stream, "out of memory");
+        }
+        if (stream->failed)
+            return;
+        at += len;
+        if (!go_on)
+            break;
+    }
+    memmove(stream->in, stream->in + at, stream->in_len - at);
+    stream->in_len -= at;
+}
+
+/* Reads once: a payload into its buffer, all else into `in`. The bytes read, -1 at an end. */
+static ssize_t
+input_read(struct stream *stream)
+{
+    struct stream_arrival *arrival = &stream->arrival;
+    struct iovec pieces[3];
+    struct msghdr message = {.msg_iov = pieces};
+    size_t count = 0, direct = 0, room = stream->in_bytes - stream->in_len;
+    ssize_t got;
+
+    if (arrival->to && stream->in_len == 0) {
+        if (arrival->got < arrival->len)
+            pieces[count++] =
+                (struct iovec){arrival->to + arrival->got, arrival->len - arrival->got};
+        if (tag_bytes(stream)) {
+            uint32_t have = arrival->got > arrival->len ? arrival->got - arrival->len : 0;
+
+            pieces[count++] = (struct iovec){arrival->tag + have, CAIRN_SEAL_TAG_BYTES - have};
+        }
+        direct = arrival->len + tag_bytes(stream) - arrival->got;
+        room = arrival->left ? 0 : BEHIND_BYTES;
+    }
+    if (room)
+        pieces[count++] = (struct iovec){stream->in + stream->in_len, room};
+    message.msg_iovlen = count;
+    do
+        got = recvmsg(stream->fd, &message, MSG_DONTWAIT);
+    while (got < 0 && errno == EINTR);
+    if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+        return 0;
+    if (got <= 0) {
+        stream_fail(stream, got == 0 ? "the connection was closed" : "the connection is lost");
+        return -1;
+    }
+    if ((size_t)got > direct)
+        stream->in_len += (size_t)got - direct;
+    if (direct && !arrival_advance(stream, (size_t)got < direct ? (size_t)got : direct))
+        return -1;
+    return got;
+}
+
+bool
+stream_receive(struct stream *stream)
+{
+    size_t total = 0;
+
+    if (stream->in_len && !stream->held)
+        input_parse(stream);
+    while (!stream->failed && !stream->held && total < RECEIVE_BYTES_MAX) {
+        ssize_t got = input_read(stream);
+
+        if (got <= 0)
+            return false;
+        total += (size_t)got;
+        if (stream->in_len)
+            input_parse(stream);
+    }
+    return !stream->failed && !stream->held;
+}
+
+/* ---- sending ---- */
+
+static void
+piece_add(struct stream_batch *batch, const uint8_t *bytes, size_t bytes_len)
+{
+    struct iovec *last = batch->count ? &batch->pieces[batch->count - 1] : NULL;
+
+    if (last && (uint8_t *)last->iov_base + last->iov_len == bytes)
+        last->iov_len += bytes_len;
+    else
+        batch->pieces[batch->count++] = (struct iovec){(void *)(uintptr_t)bytes, bytes_len};
+}
+
+/* A place in `stage` for bytes that go out next. */
+static uint8_t *
+stage_take(struct stream_batch *batch, size_t bytes_len)
+{
+    uint8_t *at = batch->stage + batch->stage_used;
+
+    batch->stage_used += bytes_len;
+    piece_add(batch, at, bytes_len);
+    return at;
+}
+
+static cairn_err
+frame_add(struct stream *stream, const struct stream_part *part)
+{
+    struct stream_batch *batch = &stream->batch;
+    uint8_t *at = batch->stage + batch->stage_used;
+    size_t used = part->bytes_len;
+    cairn_err err = CAIRN_OK;
+
+    if (stream->clear)
+        memcpy(at, part->bytes, part->bytes_len);
+    else
+        err = cairn_tls_link_seal(stream->link, part->bytes, part->bytes_len, at,
+                                  STREAM_STAGE_BYTES - batch->stage_used, &used);
+    if (!err)
+        (void)stage_take(batch, used);
+    return err;
+}
+
+static void
+head_pack(const struct stream *stream, const struct stream_part *part,
+          uint8_t out[STREAM_HEAD_BYTES])
+{
+    struct cairn_writer writer;
+
+    cairn_writer_init(&writer, out, STREAM_HEAD_BYTES);
+    cairn_write_u8(&writer, PAYLOAD_MARK);
+    cairn_write_u8(&writer, (uint8_t)stream->owner->protection);
+    cairn_write_u16(&writer, 0);
+    cairn_write_u32(&writer, part->bytes_len);
+    cairn_write_u64(&writer, part->remote.address);
+    cairn_write_u64(&writer, part->remote.key);
+}
+
+/* Adds the next bytes of a payload to the batch, at most `room`, one block where there are tags. */
+static cairn_err
+payload_add(struct stream *stream, struct stream_part *part, size_t *room)
+{
+    struct stream_batch *batch = &stream->batch;
+    const uint8_t *block = part->bytes + part->at, *head = NULL;
+    size_t len = part->bytes_len - part->at, head_len = part->at ? 0 : STREAM_HEAD_BYTES;
+    uint8_t tag[CAIRN_SEAL_TAG_BYTES];
+    cairn_err err;
+
+    if (head_len) {
+        uint8_t *at = stage_take(batch, STREAM_HEAD_BYTES);
+
+        head_pack(stream, part, at);
+        head = at;
+    }
+    if (stream->seal_out && len > CAIRN_BLOCK_BYTES)
+        len = CAIRN_BLOCK_BYTES;
+    if (!stream->seal_out && len > *room)
+        len = *room;
+    *room = len < *room ? *room - len : 0;
+    part->at += (uint32_t)len;
+    if (!stream->seal_out) {
+        piece_add(batch, block, len);
+        return CAIRN_OK;
+    }
+    if (stream->owner->protection == CAIRN_PROTECTION_ENCRYPT) {
+        if (!batch->cipher)
+            batch->cipher = malloc(SEALED_BATCH_BYTES);
+        if (!batch->cipher)
+            return CAIRN_NOMEM;
+        err = cairn_seal_make(stream->seal_out, head, head_len, block, len,
+                              batch->cipher + (SEALED_BATCH_BYTES - *room - len), tag);
+        block = batch->cipher + (SEALED_BATCH_BYTES - *room - len);
+    } else {
+        err = cairn_seal_make(stream->seal_out, head, head_len, block, len, NULL, tag);
+    }
+    piece_add(batch, block, len);
+    memcpy(stage_take(batch, sizeof tag), tag, sizeof tag);
+    return err;
+}
+
+/* Fills an empty batch from the queue. */
+static cairn_err
+batch_fill(struct stream *stream)
+{
+    struct stream_batch *batch = &stream->batch;
+    size_t room = stream->seal_out ? SEALED_BATCH_BYTES : CLEAR_BATCH_BYTES;
+    cairn_err err = CAIRN_OK;
+
+    batch->first = batch->count = 0;
+    batch->stage_used = 0;
+    while (!err && stream->queue.head && batch->count + 4 <= STREAM_BATCH_PIECES &&
+           STREAM_STAGE_BYTES - batch->stage_used >= RECORD_BYTES_MAX) {
+        struct stream_part *part = stream->queue.head;
+
+        if (part->payload && room < (stream->seal_out ? CAIRN_BLOCK_BYTES : 1))
+            break;
+        if (part->payload) {
+            err = payload_add(stream, part, &room);
+        } else {
+            err = frame_add(stream, part);
+            part->at = part->bytes_len;
+        }
+        if (part->at == part->bytes_len)
+            stream_parts_push(&stream->ended, stream_parts_pop(&stream->queue));
+    }
+    return err;
+}
+
+/* Sends the batch on. True: all of it. */
+static bool
+batch_send(struct stream *stream)
+{
+    struct stream_batch *batch = &stream->batch;
+
+    while (batch->first < batch->count) {
+        struct msghdr message = {.msg_iov = batch->pieces + batch->first,
+                                 .msg_iovlen = batch->count - batch->first};
+        ssize_t sent = sendmsg(stream->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+
+        if (sent < 0 && errno == EINTR)
+            continue;
+        if (sent < 0) {
+            if (errno != EAGAIN && errno != EWOULDBLOCK)
+                stream_fail(stream, "the connection is lost");
+            return false;
+        }
+        while (batch->first < batch->count && (size_t)sent >= batch->pieces[batch->first].iov_len)
+            sent -= (ssize_t)batch->pieces[batch->first++].iov_len;
+        if (sent) {
+            struct iovec *piece = &batch->pieces[batch->first];
+
+            piece->iov_base = (uint8_t *)piece->iov_base + sent;
+            piece->iov_len -= (size_t)sent;
+        }
+    }
+    return true;
+}
+
+void
+stream_send(struct stream *stream, struct stream_part *part)
+{
+    part->at = 0;
+    part->failed = false;
+    stream_parts_push(&stream->queue, part);
+}
+
+bool
+stream_flush(struct stream *stream)
+{
+    struct stream_part *part;
+
+    while (!stream->failed) {
+        if (!batch_send(stream))
+            return !stream->failed;
+        while ((part = stream_parts_pop(&stream->ended)) != NULL)
+            stream_parts_push(&stream->owner->done, part);
+        if (!stream->queue.head)
+            return false;
+        if (batch_fill(stream) != CAIRN_OK)
+            stream_fail(stream, "the crypto library failed");
+    }
+    return false;
+}

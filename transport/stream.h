@@ -1,0 +1,151 @@
+/*
+ * transport/stream.h - one connection of the backend `tcp`: a socket, the handshake on it, and the
+ * frames and payloads that travel over it.
+ *
+ * What a stream carries, each thing told apart by its first byte:
+ *   0x14 … 0x17  a TLS record. After the handshake each holds one frame (frame.h).
+ *   'C'          a frame in clear, where there is no key (on loopback only)
+ *   0xb0         a payload: a header of 24 bytes, then blocks of at most CAIRN_BLOCK_BYTES, each
+ *                followed by its tag of 16 bytes where payloads are protected (seal.h; the header
+ *                is part of the first block's tag)
+ *
+ *   offset bytes of a payload's header, little-endian
+ *      0     1  0xb0
+ *      1     1  protection (enum cairn_protection)
+ *      2     2  zero
+ *      4     4  bytes of the payload
+ *      8     8  address: buffer of the receiver, times CAIRN_BULK_BYTES_MAX
+ *     16     8  key of that buffer
+ *
+ * Before the peer is proved a stream has STREAM_IN_UNPROVED bytes of memory and parses TLS records
+ * only. A payload is received straight into the buffer that its header names, if that buffer is
+ * open under this key, and its blocks are checked while they are in cache.
+ *
+ * Thread: the loop's. Nothing blocks. A stream that fails closes its socket, and `failed` says why.
+ */
+#ifndef CAIRN_TRANSPORT_STREAM_H
+#define CAIRN_TRANSPORT_STREAM_H
+
+#include "transport/backend.h"
+#include "transport/seal.h"
+#include "transport/tls.h"
+
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+enum {
+    STREAM_IN_UNPROVED = 2048,
+    STREAM_IN_BYTES = 16384,
+    STREAM_STAGE_BYTES = 16384,
+    STREAM_BATCH_PIECES = 96,
+    STREAM_HEAD_BYTES = 24
+};
+
+/* A frame or payload on its way out, in the scratch of its backend part. */
+struct stream_part {
+    struct stream_part *next;
+    const uint8_t *bytes;
+    struct cairn_backend_remote remote; /* of a payload */
+    uint32_t bytes_len;
+    uint32_t at; /* so many bytes are in batches */
+    bool payload;
+    bool failed;
+};
+
+struct stream_parts {
+    struct stream_part *head;
+    struct stream_part **end;
+};
+
+/* A payload on its way in. */
+struct stream_arrival {
+    uint8_t *to;   /* the block that is being received, NULL: no payload is */
+    uint32_t len;  /* of the block */
+    uint32_t got;  /* of the block and its tag */
+    uint32_t left; /* bytes of the payload behind this block */
+    bool first;    /* block of its payload */
+    uint8_t head[STREAM_HEAD_BYTES];
+    uint8_t tag[CAIRN_SEAL_TAG_BYTES];
+};
+
+/* What goes out with the next calls of sendmsg: pieces of payloads, and of `stage`. */
+struct stream_batch {
+    struct iovec pieces[STREAM_BATCH_PIECES];
+    uint32_t first, count;
+    size_t stage_used;
+    uint8_t *stage;  /* [STREAM_STAGE_BYTES] */
+    uint8_t *cipher; /* encrypted blocks, NULL until one is needed */
+};
+
+struct stream;
+
+/* What a stream asks and tells its owner. */
+struct stream_owner {
+    /* The buffer that is open under this address and key, NULL: none. */
+    uint8_t *(*buffer)(void *context, uint64_t address, uint64_t key);
+    /* A frame of a proved stream, or the first one in clear of an unproved. False: stop reading. */
+    bool (*received)(void *context, struct stream *stream, const uint8_t *bytes, size_t bytes_len);
+    /* The handshake is complete: stream->node is the peer. False: stop reading. */
+    bool (*proved)(void *context, struct stream *stream);
+    void *context;
+    struct cairn_tls *tls; /* NULL: no key, all is in clear */
+    enum cairn_protection protection;
+    struct stream_parts done; /* parts that have ended */
+};
+
+struct stream {
+    struct stream *next;  /* in a list of the owner's */
+    struct stream *dirty; /* next one with something to send */
+    struct stream_owner *owner;
+    int fd;
+    bool outbound;
+    bool connecting;
+    bool proved;
+    bool heard;   /* a frame has come since it was proved */
+    bool held;    /* nothing is read for now */
+    bool resumed; /* it was, and may have more to read than its socket shows */
+    bool queued;  /* in the list of those with something to send */
+    bool buried;  /* the owner is done with it */
+    bool refused; /* the other side does not take our key, or has none */
+    bool clear;   /* no TLS */
+    const char *failed;
+    uint32_t node; /* CAIRN_BACKEND_ALL: unknown */
+    uint64_t deadline_ns;
+    uint32_t events; /* that epoll watches */
+    struct sockaddr_storage address;
+    struct cairn_tls_link *link;
+    struct cairn_seal *seal_out, *seal_in;
+    uint8_t *in;
+    size_t in_bytes, in_len;
+    struct stream_arrival arrival;
+    struct stream_parts queue; /* not wholly in a batch yet */
+    struct stream_parts ended; /* wholly in the batch */
+    struct stream_batch batch;
+};
+
+void stream_parts_init(struct stream_parts *parts);
+void stream_parts_push(struct stream_parts *parts, struct stream_part *part);
+struct stream_part *stream_parts_pop(struct stream_parts *parts);
+
+/* Makes a stream over a socket, which is the stream's from here on (closed on failure, too). */
+CAIRN_MUST_CHECK cairn_err stream_create(struct stream_owner *owner, int fd, bool outbound,
+                                         uint32_t node, struct stream **out);
+/* Its parts must have been taken. NULL is allowed. */
+void stream_destroy(struct stream *stream);
+
+/* An outbound socket is connected. */
+void stream_connected(struct stream *stream);
+
+/* Reads and handles what has come, a bounded amount; true: there may be more. */
+bool stream_receive(struct stream *stream);
+
+/* Queues a part. */
+void stream_send(struct stream *stream, struct stream_part *part);
+
+/* Sends what is queued, as far as the socket takes it. True: something waits for the socket. */
+bool stream_flush(struct stream *stream);
+
+/* Closes the socket. All parts that have not ended fail. */
+void stream_fail(struct stream *stream, const char *why);
+
+#endif

@@ -1,0 +1,796 @@
+/*
+ * transport/transport_tcp.c - the backend over plain TCP: who is let in, and which connection
+ * belongs to which node. stream.h has what travels over a connection.
+ *
+ * A node has one connection at a time, whoever made it, and both sides send over it. Where both
+ * call at once the lower node's call counts. A proved peer that connects again has lost its
+ * connection or its process: the old one is reported as lost, and the new one is held until it has
+ * been closed.
+ *
+ * Strangers. A connection that is not proved costs a descriptor and 3 KiB until its handshake's
+ * deadline, two seconds. There are at most HALF_OPEN_MAX of them and HALF_OPEN_PER_SOURCE per
+ * address; beyond that the oldest (of this address) is closed for the newcomer, so that neither
+ * idle connections nor many of them keep a peer out for longer than its own handshake takes. At
+ * most ACCEPTS_PER_S connections are accepted in a second, and ACCEPTS_PER_TURN between two looks
+ * at proved peers.
+ */
+#include "transport/backend.h"
+
+#include "transport/address.h"
+#include "transport/frame.h"
+#include "transport/names.h"
+#include "transport/stream.h"
+
+#include "base/log.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/timerfd.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+    HALF_OPEN_MAX = 256,
+    HALF_OPEN_PER_SOURCE = 64,
+    ACCEPTS_PER_S = 1000,
+    ACCEPTS_PER_TURN = 16,
+    BACKLOG = 1024,
+    EVENTS_PER_TURN = 64,
+    TICK_MS = 100,
+    HANDSHAKE_MS = 2000,
+    CONNECT_PAUSE_MS = 20, /* after a connection that was refused */
+    KEY_COUNT = 64,
+    ADDRESS_TEXT_BYTES = 64
+};
+
+static const uint64_t millisecond_ns = 1000000;
+
+struct place {
+    struct stream *stream; /* over which we send */
+    struct stream *later;  /* takes its place once it is closed */
+    uint64_t connect_after_ns;
+};
+
+struct tcp {
+    struct cairn_backend backend;
+    struct cairn_backend_events events;
+    struct stream_owner owner;
+    struct cairn_names *names;
+    uint32_t node, node_count;
+    struct place *places; /* [node_count] */
+    uint8_t *pool;
+    uint64_t *regions; /* [buffer_count], keys, 0: closed */
+    uint32_t buffer_count;
+    uint64_t keys[KEY_COUNT];
+    uint32_t keys_left;
+    int epoll_fd, listener, timer;
+    bool listening; /* the listener is watched */
+    bool ticking;
+    struct stream *half_open; /* inbound, the newest first */
+    uint32_t half_open_count;
+    struct stream *dead;   /* freed at the end of the turn */
+    struct stream *dirty;  /* streams that something was queued for since the last flush */
+    bool unread;           /* a stream may have more than its turn's share */
+    uint32_t accepts_left; /* of this second */
+    uint64_t accepts_ns;   /* when it began */
+    uint64_t refused, refused_logged_ns;
+};
+
+static struct tcp *
+tcp_of(struct cairn_backend *backend)
+{
+    return (struct tcp *)(void *)backend;
+}
+
+static uint64_t
+clock_ns(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* ---- watching ---- */
+
+static void
+watch(struct tcp *tcp, struct stream *stream, uint32_t events)
+{
+    struct epoll_event event = {.events = events, .data.ptr = stream};
+    int how = stream->events ? EPOLL_CTL_MOD : EPOLL_CTL_ADD;
+
+    if (stream->fd < 0 || stream->events == events)
+        return;
+    if (epoll_ctl(tcp->epoll_fd, events ? how : EPOLL_CTL_DEL, stream->fd, &event) != 0)
+        stream_fail(stream, "it cannot be watched");
+    stream->events = events;
+}
+
+static void
+listener_watch(struct tcp *tcp, bool on)
+{
+    struct epoll_event event = {.events = EPOLLIN, .data.ptr = &tcp->listener};
+
+    if (tcp->listening != on &&
+        epoll_ctl(tcp->epoll_fd, on ? EPOLL_CTL_ADD : EPOLL_CTL_DEL, tcp->listener, &event) == 0)
+        tcp->listening = on;
+}
+
+/* The timer runs while something has a deadline. */
+static void
+tick_start(struct tcp *tcp, bool on)
+{
+    struct itimerspec spec = {.it_interval.tv_nsec = on ? TICK_MS * 1000000 : 0,
+                              .it_value.tv_nsec = on ? TICK_MS * 1000000 : 0};
+
+    if (tcp->ticking != on && timerfd_settime(tcp->timer, 0, &spec, NULL) == 0)
+        tcp->ticking = on;
+}
+
+/* ---- the life of a connection ---- */
+
+static void
+half_open_remove(struct tcp *tcp, struct stream *stream)
+{
+    for (struct stream **at = &tcp->half_open; *at; at = &(*at)->next)
+        if (*at == stream) {
+            *at = stream->next;
+            stream->next = NULL;
+            tcp->half_open_count--;
+            return;
+        }
+}
+
+static void
+bury(struct tcp *tcp, struct stream *stream, const char *why)
+{
+    stream_fail(stream, why);
+    stream->buried = true;
+    stream->next = tcp->dead;
+    tcp->dead = stream;
+}
+
+/* The node's next connection takes the place of the one that has gone. */
+static void
+promote(struct tcp *tcp, struct place *place)
+{
+    place->stream = place->later;
+    place->later = NULL;
+    if (!place->stream)
+        return;
+    place->stream->held = false;
+    place->stream->resumed = true;
+    watch(tcp, place->stream, EPOLLIN);
+    tcp->unread = true;
+}
+
+static void
+address_text(const struct sockaddr_storage *address, char out[ADDRESS_TEXT_BYTES])
+{
+    const void *at =
+        address->ss_family == AF_INET6
+            ? (const void *)&((const struct sockaddr_in6 *)(const void *)address)->sin6_addr
+            : &((const struct sockaddr_in *)(const void *)address)->sin_addr;
+
+    if (!inet_ntop(address->ss_family, at, out, ADDRESS_TEXT_BYTES))
+        out[0] = '\0';
+}
+
+/* A stranger was refused: one line in ten seconds. */
+static void
+stranger_log(struct tcp *tcp, const struct stream *stream)
+{
+    char address[ADDRESS_TEXT_BYTES];
+    uint64_t now_ns = clock_ns();
+
+    tcp->refused++;
+    if (tcp->refused_logged_ns && now_ns - tcp->refused_logged_ns < 10000 * millisecond_ns)
+        return;
+    tcp->refused_logged_ns = now_ns;
+    address_text(&stream->address, address);
+    CAIRN_LOG_AT(WARN,
+                 "transport: refused a connection from %s: %s (%" PRIu64 " refused since start)",
+                 address, stream->failed, tcp->refused);
+}
+
+/* A stream has failed: takes it out of its place and says so. */
+static void
+stream_lost(struct tcp *tcp, struct stream *stream)
+{
+    uint32_t node = stream->node;
+    struct place *place = node < tcp->node_count ? &tcp->places[node] : NULL;
+
+    if (stream->buried)
+        return;
+    if (place && place->later == stream) {
+        place->later = NULL;
+    } else if (place && place->stream == stream) {
+        bool refused = stream->refused && stream->outbound && !stream->proved;
+
+        place->connect_after_ns = clock_ns() + CONNECT_PAUSE_MS * millisecond_ns;
+        promote(tcp, place);
+        if (refused)
+            tcp->events.refused(tcp->events.context, node);
+        else if (!place->stream)
+            tcp->events.changed(tcp->events.context, node, stream->failed);
+    } else {
+        half_open_remove(tcp, stream);
+        if (!stream->outbound)
+            stranger_log(tcp, stream);
+    }
+    bury(tcp, stream, stream->failed);
+}
+
+static bool
+is_closed(const struct stream *stream)
+{
+    char byte;
+
+    return recv(stream->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
+}
+
+/* An inbound stream is proved: which of the node's connections counts. True: read on. */
+static bool
+adopt(struct tcp *tcp, struct stream *stream)
+{
+    struct place *place = &tcp->places[stream->node];
+    struct stream *current = place->stream;
+    bool ours_counts = current && current->outbound && tcp->node < stream->node &&
+                       (!current->proved || !current->heard);
+
+    half_open_remove(tcp, stream);
+    stream->proved = true;
+    if (ours_counts || (current && is_closed(stream))) {
+        bury(tcp, stream, "another connection counts");
+        return false;
+    }
+    if (!current) {
+        place->stream = stream;
+    } else if (!current->proved) {
+        bury(tcp, current, "another connection counts");
+        place->stream = stream;
+    } else {
+        if (place->later)
+            bury(tcp, place->later, "another connection counts");
+        place->later = stream;
+        stream->held = true;
+        watch(tcp, stream, 0);
+        tcp->events.changed(tcp->events.context, stream->node, "it connected again");
+        return !stream->held && !stream->failed;
+    }
+    tcp->events.changed(tcp->events.context, stream->node, NULL);
+    return true;
+}
+
+static bool
+stream_proved(void *context, struct stream *stream)
+{
+    struct tcp *tcp = context;
+
+    if (!stream->outbound)
+        return adopt(tcp, stream);
+    stream->proved = true;
+    tcp->events.changed(tcp->events.context, stream->node, NULL);
+    return true;
+}
+
+static bool
+stream_received(void *context, struct stream *stream, const uint8_t *bytes, size_t bytes_len)
+{
+    struct tcp *tcp = context;
+    struct cairn_frame frame;
+
+    if (!stream->proved) { /* in clear, and nobody has to prove anything */
+        if (cairn_frame_parse(bytes, bytes_len, &frame) != CAIRN_OK ||
+            frame.kind != CAIRN_FRAME_HELLO || frame.from >= tcp->node_count ||
+            frame.from == tcp->node) {
+            stream_fail(stream, "it is not an agent");
+            return false;
+        }
+        stream->node = frame.from;
+        if (!adopt(tcp, stream))
+            return false;
+    }
+    tcp->events.received(tcp->events.context, stream->clear ? CAIRN_BACKEND_ALL : stream->node,
+                         bytes, bytes_len);
+    return !stream->failed;
+}
+
+static uint8_t *
+region_find(void *context, uint64_t address, uint64_t key)
+{
+    struct tcp *tcp = context;
+    uint64_t index = address / CAIRN_BULK_BYTES_MAX;
+
+    if (address % CAIRN_BULK_BYTES_MAX || index >= tcp->buffer_count || key == 0 ||
+        tcp->regions[index] != key)
+        return NULL;
+    return tcp->pool + address;
+}
+
+/* ---- connecting and accepting ---- */
+
+static int
+socket_make(const struct sockaddr_storage *address)
+{
+    int one = 1;
+    int fd = socket(address->ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+
+    if (fd >= 0)
+        (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    return fd;
+}
+
+/* Begins to connect to a node. From this node's own address: others may look at where a call comes
+ * from. */
+static void
+call_begin(struct tcp *tcp, uint32_t node)
+{
+    struct place *place = &tcp->places[node];
+    const struct sockaddr_storage *address = cairn_names_address(tcp->names, node);
+    struct sockaddr_storage own = *cairn_names_address(tcp->names, tcp->node);
+    uint64_t now_ns = clock_ns();
+    struct stream *stream;
+    int fd, one = 1;
+
+    if (address->ss_family == AF_UNSPEC || now_ns < place->connect_after_ns)
+        return;
+    place->connect_after_ns = now_ns + CONNECT_PAUSE_MS * millisecond_ns;
+    fd = socket_make(address);
+    if (fd < 0)
+        return;
+    if (own.ss_family == AF_INET6)
+        ((struct sockaddr_in6 *)(void *)&own)->sin6_port = 0;
+    else
+        ((struct sockaddr_in *)(void *)&own)->sin_port = 0;
+    (void)setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &one, sizeof one);
+    if (bind(fd, (const struct sockaddr *)&own, cairn_address_len(&own)) != 0 ||
+        (connect(fd, (const struct sockaddr *)address, cairn_address_len(address)) != 0 &&
+         errno != EINPROGRESS)) {
+        close(fd);
+        return;
+    }
+    if (stream_create(&tcp->owner, fd, true, node, &stream) != CAIRN_OK)
+        return;
+    stream->address = *address;
+    stream->deadline_ns = now_ns + HANDSHAKE_MS * millisecond_ns;
+    place->stream = stream;
+    watch(tcp, stream, EPOLLIN | EPOLLOUT);
+    tick_start(tcp, true);
+}
+
+static bool
+same_source(const struct sockaddr_storage *a, const struct sockaddr_storage *b)
+{
+    if (a->ss_family == AF_INET6)
+        return memcmp(&((const struct sockaddr_in6 *)(const void *)a)->sin6_addr,
+                      &((const struct sockaddr_in6 *)(const void *)b)->sin6_addr,
+                      sizeof(struct in6_addr)) == 0;
+    return ((const struct sockaddr_in *)(const void *)a)->sin_addr.s_addr ==
+           ((const struct sockaddr_in *)(const void *)b)->sin_addr.s_addr;
+}
+
+/* Makes room for a connection from this address: see the top. */
+static void
+half_open_evict(struct tcp *tcp, const struct sockaddr_storage *source)
+{
+    struct stream *oldest = NULL, *oldest_here = NULL;
+    uint32_t here = 0;
+
+    for (struct stream *stream = tcp->half_open; stream; stream = stream->next) {
+        oldest = stream;
+        if (same_source(&stream->address, source)) {
+            oldest_here = stream;
+            here++;
+        }
+    }
+    if (here >= HALF_OPEN_PER_SOURCE)
+        oldest = oldest_here;
+    else if (tcp->half_open_count < HALF_OPEN_MAX)
+        return;
+    stream_fail(oldest, "too many connections that are not proved");
+    stream_lost(tcp, oldest);
+}
+
+static void
+accept_all(struct tcp *tcp)
+{
+    for (int i = 0; i < ACCEPTS_PER_TURN && tcp->accepts_left; i++) {
+        struct sockaddr_storage source;
+        socklen_t source_len = sizeof source;
+        struct stream *stream;
+        int one = 1;
+        int fd = accept4(tcp->listener, (struct sockaddr *)&source, &source_len,
+                         SOCK_CLOEXEC | SOCK_NONBLOCK);
+
+        if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM))
+            tcp->accepts_left = 0; /* the next tick tries again */
+        if (fd < 0)
+            break;
+        tcp->accepts_left--;
+        (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+        half_open_evict(tcp, &source);
+        if (stream_create(&tcp->owner, fd, false, CAIRN_BACKEND_ALL, &stream) != CAIRN_OK)
+            break;
+        stream->address = source;
+        stream->deadline_ns = clock_ns() + HANDSHAKE_MS * millisecond_ns;
+        stream->next = tcp->half_open;
+        tcp->half_open = stream;
+        tcp->half_open_count++;
+        watch(tcp, stream, EPOLLIN);
+    }
+    if (tcp->accepts_left == 0)
+        listener_watch(tcp, false);
+    tick_start(tcp, true);
+}
+
+/* Deadlines, and a fresh share of connections to accept. */
+static void
+tick(struct tcp *tcp)
+{
+    uint64_t now_ns = clock_ns(), count;
+    bool busy = tcp->half_open != NULL;
+
+    (void)!read(tcp->timer, &count, sizeof count);
+    if (now_ns - tcp->accepts_ns >= 1000 * millisecond_ns) {
+        tcp->accepts_ns = now_ns;
+        tcp->accepts_left = ACCEPTS_PER_S;
+    }
+    for (struct stream *stream = tcp->half_open, *next; stream; stream = next) {
+        next = stream->next;
+        if (now_ns >= stream->deadline_ns) {
+            stream_fail(stream, "it did not prove its key in time");
+            stream_lost(tcp, stream);
+        }
+    }
+    for (uint32_t i = 0; i < tcp->node_count; i++) {
+        struct stream *stream = tcp->places[i].stream;
+
+        if (!stream || stream->proved)
+            continue;
+        busy = true;
+        if (now_ns < stream->deadline_ns)
+            continue;
+        stream_fail(stream, "no answer");
+        stream_lost(tcp, stream);
+    }
+    if (tcp->accepts_left)
+        listener_watch(tcp, true);
+    tick_start(tcp, busy || !tcp->listening);
+}
+
+/* ---- the table ---- */
+
+static void
+listen_close(struct tcp *tcp)
+{
+    int fds[] = {tcp->listener, tcp->timer, tcp->epoll_fd};
+
+    for (size_t i = 0; i < sizeof fds / sizeof fds[0]; i++)
+        if (fds[i] >= 0)
+            close(fds[i]);
+}
+
+static void
+dead_free(struct tcp *tcp)
+{
+    while (tcp->dead) {
+        struct stream *stream = tcp->dead;
+
+        tcp->dead = stream->next;
+        stream_destroy(stream);
+    }
+}
+
+static void
+streams_close(struct tcp *tcp)
+{
+    while (tcp->half_open) {
+        struct stream *stream = tcp->half_open;
+
+        half_open_remove(tcp, stream);
+        bury(tcp, stream, "closed");
+    }
+    for (uint32_t i = 0; tcp->places && i < tcp->node_count; i++) {
+        if (tcp->places[i].stream)
+            bury(tcp, tcp->places[i].stream, "closed");
+        if (tcp->places[i].later)
+            bury(tcp, tcp->places[i].later, "closed");
+        tcp->places[i].stream = tcp->places[i].later = NULL;
+    }
+}
+
+static void
+tcp_close(struct cairn_backend *backend)
+{
+    struct tcp *tcp = tcp_of(backend);
+
+    streams_close(tcp);
+    dead_free(tcp);
+    listen_close(tcp);
+    cairn_tls_destroy(tcp->owner.tls);
+    cairn_names_destroy(tcp->names);
+    free(tcp->regions);
+    free(tcp->places);
+    free(tcp);
+}
+
+static int
+tcp_fd(const struct cairn_backend *backend)
+{
+    return ((const struct tcp *)(const void *)backend)->epoll_fd;
+}
+
+static bool
+tcp_may_sleep(struct cairn_backend *backend)
+{
+    const struct tcp *tcp = tcp_of(backend);
+
+    return !tcp->dirty && !tcp->unread && !tcp->owner.done.head;
+}
+
+/* Sends what is queued for a node. */
+static void
+flush(struct tcp *tcp, struct stream *stream)
+{
+    bool waits = stream->proved && !stream->failed && stream_flush(stream);
+
+    if (stream->failed)
+        stream_lost(tcp, stream);
+    else if (stream->proved && !stream->held) /* a held one is not watched */
+        watch(tcp, stream, EPOLLIN | (waits ? EPOLLOUT : 0));
+}
+
+static void
+stream_event(struct tcp *tcp, struct stream *stream, uint32_t ready)
+{
+    int code = 0;
+    socklen_t code_len = sizeof code;
+
+    if (stream->connecting && (ready & (EPOLLOUT | EPOLLERR | EPOLLHUP))) {
+        if (getsockopt(stream->fd, SOL_SOCKET, SO_ERROR, &code, &code_len) != 0 || code) {
+            stream_fail(stream,
+                        code == ECONNREFUSED ? "nobody listens there" : "it cannot be reached");
+        } else {
+            watch(tcp, stream, EPOLLIN);
+            stream_connected(stream);
+        }
+    } else if (ready & (EPOLLIN | EPOLLERR | EPOLLHUP)) {
+        tcp->unread |= stream_receive(stream);
+    }
+    if (stream->failed)
+        stream_lost(tcp, stream);
+}
+
+static void
+flush_all(struct tcp *tcp)
+{
+    while (tcp->dirty) {
+        struct stream *stream = tcp->dirty;
+
+        tcp->dirty = stream->dirty;
+        stream->queued = false;
+        flush(tcp, stream);
+    }
+}
+
+static void
+done_report(struct tcp *tcp)
+{
+    struct stream_part *part;
+
+    while ((part = stream_parts_pop(&tcp->owner.done)) != NULL) {
+        cairn_err err = part->failed ? CAIRN_PEER : CAIRN_OK;
+
+        tcp->events.done(tcp->events.context, (struct cairn_backend_part *)(void *)part, err);
+    }
+}
+
+static bool
+tcp_progress(struct cairn_backend *backend)
+{
+    struct tcp *tcp = tcp_of(backend);
+    struct epoll_event events[EVENTS_PER_TURN];
+    bool unread = tcp->unread;
+    uint32_t moved;
+    int count;
+
+    (void)cairn_names_turn(tcp->names, &moved); /* the next call goes to the address of then */
+    tcp->unread = false;
+    flush_all(tcp);
+    for (uint32_t i = 0; unread && i < tcp->node_count; i++)
+        if (tcp->places[i].stream && tcp->places[i].stream->resumed) {
+            tcp->places[i].stream->resumed = false;
+            stream_event(tcp, tcp->places[i].stream, EPOLLIN);
+        }
+    count = epoll_wait(tcp->epoll_fd, events, EVENTS_PER_TURN, 0);
+    for (int i = 0; i < count; i++) {
+        struct stream *stream = events[i].data.ptr;
+
+        if (events[i].data.ptr == &tcp->listener) {
+            accept_all(tcp);
+        } else if (events[i].data.ptr == &tcp->timer) {
+            tick(tcp);
+        } else if (!stream->failed) {
+            stream_event(tcp, stream, events[i].events);
+            if (!stream->failed && (events[i].events & EPOLLOUT))
+                flush(tcp, stream);
+        }
+    }
+    done_report(tcp);
+    flush_all(tcp);
+    dead_free(tcp);
+    return count == EVENTS_PER_TURN || !tcp_may_sleep(backend);
+}
+
+static cairn_err
+part_send(struct tcp *tcp, uint32_t node, const void *bytes, size_t bytes_len, bool payload,
+          struct cairn_backend_remote remote, struct cairn_backend_part *backend_part)
+{
+    struct stream_part *part = (struct stream_part *)(void *)backend_part;
+    struct stream *stream = tcp->places[node].stream;
+
+    if (!stream)
+        call_begin(tcp, node);
+    if (!stream || !stream->proved)
+        return CAIRN_AGAIN;
+    if (stream->failed)
+        return CAIRN_PEER;
+    part->bytes = bytes;
+    part->bytes_len = (uint32_t)bytes_len;
+    part->payload = payload;
+    part->remote = remote;
+    stream_send(stream, part);
+    if (!stream->queued) {
+        stream->queued = true;
+        stream->dirty = tcp->dirty;
+        tcp->dirty = stream;
+    }
+    return CAIRN_OK;
+}
+
+static cairn_err
+tcp_send(struct cairn_backend *backend, uint32_t node, const void *bytes, size_t bytes_len,
+         struct cairn_backend_part *part)
+{
+    struct cairn_backend_remote none = {0};
+
+    return part_send(tcp_of(backend), node, bytes, bytes_len, false, none, part);
+}
+
+static cairn_err
+tcp_write(struct cairn_backend *backend, uint32_t node, const void *bytes, size_t bytes_len,
+          struct cairn_backend_remote remote, struct cairn_backend_part *part)
+{
+    return part_send(tcp_of(backend), node, bytes, bytes_len, true, remote, part);
+}
+
+static cairn_err
+tcp_disconnect(struct cairn_backend *backend, uint32_t node)
+{
+    struct tcp *tcp = tcp_of(backend);
+
+    if (node == CAIRN_BACKEND_ALL) { /* never needed: one connection can always be closed */
+        streams_close(tcp);
+        stream_parts_init(&tcp->owner.done);
+        return CAIRN_OK;
+    }
+    cairn_names_ask(tcp->names, node);
+    if (tcp->places[node].stream)
+        bury(tcp, tcp->places[node].stream, "closed");
+    promote(tcp, &tcp->places[node]);
+    return CAIRN_OK;
+}
+
+/* A key that nobody can guess, so that a peer writes only into buffers it was granted. */
+static cairn_err
+tcp_region(struct cairn_backend *backend, uint32_t index, struct cairn_backend_remote *out)
+{
+    struct tcp *tcp = tcp_of(backend);
+
+    tcp->regions[index] = 0;
+    if (!out)
+        return CAIRN_OK;
+    if (tcp->keys_left == 0) {
+        if (cairn_proof_random(tcp->keys, sizeof tcp->keys) != CAIRN_OK)
+            return CAIRN_IO;
+        tcp->keys_left = KEY_COUNT;
+    }
+    tcp->regions[index] = tcp->keys[--tcp->keys_left] | 1;
+    out->key = tcp->regions[index];
+    out->address = (uint64_t)index * CAIRN_BULK_BYTES_MAX;
+    return CAIRN_OK;
+}
+
+static cairn_err
+tcp_readdress(struct cairn_backend *backend, uint32_t node, const char *address)
+{
+    bool at_once;
+
+    return cairn_names_readdress(tcp_of(backend)->names, node, address, &at_once);
+}
+
+static const struct cairn_transport_ops tcp_ops = {
+    .name = "tcp",
+    .close = tcp_close,
+    .fd = tcp_fd,
+    .may_sleep = tcp_may_sleep,
+    .progress = tcp_progress,
+    .send = tcp_send,
+    .write = tcp_write,
+    .disconnect = tcp_disconnect,
+    .region = tcp_region,
+    .readdress = tcp_readdress,
+};
+
+static cairn_err
+listen_open(struct tcp *tcp, const char *bind_address)
+{
+    const struct sockaddr_storage *address = cairn_names_address(tcp->names, tcp->node);
+    struct epoll_event event = {.events = EPOLLIN, .data.ptr = &tcp->timer};
+    int one = 1;
+
+    tcp->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    tcp->timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+    tcp->listener = socket_make(address);
+    if (tcp->epoll_fd >= 0 && tcp->timer >= 0 && tcp->listener >= 0 &&
+        setsockopt(tcp->listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) == 0 &&
+        bind(tcp->listener, (const struct sockaddr *)address, cairn_address_len(address)) == 0 &&
+        listen(tcp->listener, BACKLOG) == 0 &&
+        epoll_ctl(tcp->epoll_fd, EPOLL_CTL_ADD, tcp->timer, &event) == 0) {
+        listener_watch(tcp, true);
+        return CAIRN_OK;
+    }
+    CAIRN_LOG_AT(ERROR, "transport: cannot listen on %s: %s", bind_address, strerror(errno));
+    return CAIRN_IO;
+}
+
+cairn_err
+cairn_backend_tcp_open(const struct cairn_backend_options *options, struct cairn_backend **out)
+{
+    const struct cairn_transport_options *transport = options->transport;
+    struct tcp *tcp = calloc(1, sizeof *tcp);
+    cairn_err err = CAIRN_NOMEM;
+
+    if (!tcp)
+        return err;
+    tcp->backend = (struct cairn_backend){.ops = &tcp_ops, .ordered = true, .isolates = true};
+    tcp->events = options->events;
+    tcp->node = transport->node;
+    tcp->node_count = transport->node_count;
+    tcp->pool = options->pool;
+    tcp->buffer_count = options->buffer_count;
+    tcp->epoll_fd = tcp->listener = tcp->timer = -1;
+    tcp->accepts_left = ACCEPTS_PER_S;
+    tcp->accepts_ns = clock_ns();
+    tcp->owner = (struct stream_owner){.buffer = region_find,
+                                       .received = stream_received,
+                                       .proved = stream_proved,
+                                       .context = tcp,
+                                       .protection = transport->key ? transport->protection
+                                                                    : CAIRN_PROTECTION_NONE};
+    stream_parts_init(&tcp->owner.done);
+    tcp->places = calloc(tcp->node_count, sizeof *tcp->places);
+    tcp->regions = calloc(tcp->buffer_count, sizeof *tcp->regions);
+    if (!tcp->places || !tcp->regions)
+        goto done;
+    err = cairn_names_create(transport, &tcp->names);
+    if (!err && transport->key)
+        err = cairn_tls_create(transport, &tcp->owner.tls);
+    if (!err)
+        err = listen_open(tcp, transport->bind_address);
+    if (err)
+        goto done;
+    *out = &tcp->backend;
+    tcp = NULL;
+done:
+    if (tcp)
+        tcp_close(&tcp->backend);
+    return err;
+}
