@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <unistd.h>
 
 enum {
@@ -93,6 +94,8 @@ stream_fail(struct stream *stream, const char *why)
     if (stream->failed)
         return;
     stream->failed = why;
+    if (stream->events) /* a child between fork and exec keeps the socket, and its events, alive */
+        (void)epoll_ctl(stream->owner->epoll_fd, EPOLL_CTL_DEL, stream->fd, NULL);
     close(stream->fd);
     stream->fd = -1;
     for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++) {

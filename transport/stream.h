@@ -89,6 +89,7 @@ struct stream_owner {
     bool (*proved)(void *context, struct stream *stream);
     void *context;
     struct cairn_tls *tls; /* NULL: no key, all is in clear */
+    int epoll_fd;          /* watches the sockets */
     enum cairn_protection protection;
     struct stream_parts done; /* parts that have ended */
 };

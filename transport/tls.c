@@ -107,7 +107,7 @@ identity_explain(struct cairn_tls_link *link, const char *theirs)
                        from, to, tls->node);
     else if (key_id != cairn_keys_offered(tls->keys))
         (void)snprintf(link->why, sizeof link->why,
-                       "node %u does not hold this job's key (its key is %08x, ours %08" PRIx32
+                       "node %u offers another key (%08x, ours is %08" PRIx32
                        "): give all agents of the job the same key",
                        from, key_id, cairn_keys_offered(tls->keys));
     else
@@ -141,7 +141,7 @@ psk_find(SSL *ssl, const unsigned char *id, size_t id_len, SSL_SESSION **out)
         return 1;
     }
     (void)snprintf(link->why, sizeof link->why,
-                   "it calls itself node %lu, but does not hold this job's key", from);
+                   "it calls itself node %lu, but does not hold the key that it names", from);
     link->peer = (uint32_t)from;
     *out = session_make(tls, ssl, key_id, (uint32_t)from, tls->node);
     return *out != NULL;

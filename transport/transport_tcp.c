@@ -69,7 +69,7 @@ struct tcp {
     uint32_t buffer_count;
     uint64_t keys[KEY_COUNT];
     uint32_t keys_left;
-    int epoll_fd, listener, timer;
+    int listener, timer;
     bool listening; /* the listener is watched */
     bool ticking;
     struct stream *half_open; /* inbound, the newest first */
@@ -107,7 +107,7 @@ watch(struct tcp *tcp, struct stream *stream, uint32_t events)
 
     if (stream->fd < 0 || stream->events == events)
         return;
-    if (epoll_ctl(tcp->epoll_fd, events ? how : EPOLL_CTL_DEL, stream->fd, &event) != 0)
+    if (epoll_ctl(tcp->owner.epoll_fd, events ? how : EPOLL_CTL_DEL, stream->fd, &event) != 0)
         stream_fail(stream, "it cannot be watched");
     stream->events = events;
 }
@@ -117,8 +117,8 @@ listener_watch(struct tcp *tcp, bool on)
 {
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = &tcp->listener};
 
-    if (tcp->listening != on &&
-        epoll_ctl(tcp->epoll_fd, on ? EPOLL_CTL_ADD : EPOLL_CTL_DEL, tcp->listener, &event) == 0)
+    if (tcp->listening != on && epoll_ctl(tcp->owner.epoll_fd, on ? EPOLL_CTL_ADD : EPOLL_CTL_DEL,
+                                          tcp->listener, &event) == 0)
         tcp->listening = on;
 }
 
@@ -470,7 +470,7 @@ tick(struct tcp *tcp)
 static void
 listen_close(struct tcp *tcp)
 {
-    int fds[] = {tcp->listener, tcp->timer, tcp->epoll_fd};
+    int fds[] = {tcp->listener, tcp->timer, tcp->owner.epoll_fd};
 
     for (size_t i = 0; i < sizeof fds / sizeof fds[0]; i++)
         if (fds[i] >= 0)
@@ -524,7 +524,7 @@ tcp_close(struct cairn_backend *backend)
 static int
 tcp_fd(const struct cairn_backend *backend)
 {
-    return ((const struct tcp *)(const void *)backend)->epoll_fd;
+    return ((const struct tcp *)(const void *)backend)->owner.epoll_fd;
 }
 
 static bool
@@ -609,7 +609,7 @@ tcp_progress(struct cairn_backend *backend)
             tcp->places[i].stream->resumed = false;
             stream_event(tcp, tcp->places[i].stream, EPOLLIN);
         }
-    count = epoll_wait(tcp->epoll_fd, events, EVENTS_PER_TURN, 0);
+    count = epoll_wait(tcp->owner.epoll_fd, events, EVENTS_PER_TURN, 0);
     for (int i = 0; i < count; i++) {
         struct stream *stream = events[i].data.ptr;
 
@@ -736,14 +736,14 @@ listen_open(struct tcp *tcp, const char *bind_address)
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = &tcp->timer};
     int one = 1;
 
-    tcp->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    tcp->owner.epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     tcp->timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
     tcp->listener = socket_make(address);
-    if (tcp->epoll_fd >= 0 && tcp->timer >= 0 && tcp->listener >= 0 &&
+    if (tcp->owner.epoll_fd >= 0 && tcp->timer >= 0 && tcp->listener >= 0 &&
         setsockopt(tcp->listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) == 0 &&
         bind(tcp->listener, (const struct sockaddr *)address, cairn_address_len(address)) == 0 &&
         listen(tcp->listener, BACKLOG) == 0 &&
-        epoll_ctl(tcp->epoll_fd, EPOLL_CTL_ADD, tcp->timer, &event) == 0) {
+        epoll_ctl(tcp->owner.epoll_fd, EPOLL_CTL_ADD, tcp->timer, &event) == 0) {
         listener_watch(tcp, true);
         return CAIRN_OK;
     }
@@ -766,13 +766,14 @@ cairn_backend_tcp_open(const struct cairn_backend_options *options, struct cairn
     tcp->node_count = transport->node_count;
     tcp->pool = options->pool;
     tcp->buffer_count = options->buffer_count;
-    tcp->epoll_fd = tcp->listener = tcp->timer = -1;
+    tcp->listener = tcp->timer = -1;
     tcp->accepts_left = ACCEPTS_PER_S;
     tcp->accepts_ns = clock_ns();
     tcp->owner = (struct stream_owner){.buffer = region_find,
                                        .received = stream_received,
                                        .proved = stream_proved,
                                        .context = tcp,
+                                       .epoll_fd = -1,
                                        .protection = transport->key ? transport->protection
                                                                     : CAIRN_PROTECTION_NONE};
     stream_parts_init(&tcp->owner.done);

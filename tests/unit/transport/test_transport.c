@@ -1,5 +1,7 @@
-/* What transport.h promises, over every backend: `loop`, and between ends of one process `tcp`, `tcp`
- * with a key (over TLS), and libfabric's. */
+/*
+ * What transport.h promises, over every backend: `loop`, and between ends of one process `tcp`,
+ * `tcp` with a key (over TLS), and libfabric's.
+ */
 #include "ends.h"
 
 static uint8_t payloads[4][CAIRN_BULK_BYTES_MAX];
