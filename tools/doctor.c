@@ -195,7 +195,7 @@ check_network(struct doctor *doctor, const struct cairn_config *config, bool age
     cairn_log_setup(CAIRN_LOG_WARN, NULL, NULL);
     explicit_bzero(key, sizeof key);
     if (err == CAIRN_OK)
-        doctor_find(doctor, DOCTOR_OK, "network", NULL, "libfabric provider %s is there; %s%s",
+        doctor_find(doctor, DOCTOR_OK, "network", NULL, "provider %s is there; %s%s",
                     config->provider,
                     agent_runs ? "the agent holds its port " : "this node can listen on ", address);
     else

@@ -36,6 +36,14 @@ enum {
 
 enum cairn_config_hugepages { CAIRN_CONFIG_HUGEPAGES_AUTO = 0, CAIRN_CONFIG_HUGEPAGES_NEVER = 1 };
 
+/* What protects the state on its way between agents; transport/transport.h has the levels. */
+enum cairn_config_protection {
+    CAIRN_CONFIG_PROTECTION_AUTO = 0, /* none on loopback or a closed network, else authenticate */
+    CAIRN_CONFIG_PROTECTION_NONE = 1,
+    CAIRN_CONFIG_PROTECTION_AUTHENTICATE = 2,
+    CAIRN_CONFIG_PROTECTION_ENCRYPT = 3
+};
+
 /* What follows from a verdict on a slow or hanging rank. */
 enum cairn_config_policy {
     CAIRN_CONFIG_OBSERVE = 0,
@@ -69,8 +77,10 @@ struct cairn_config {
     char dir[CAIRN_CONFIG_PATH_BYTES_MAX];
     char key_file[CAIRN_CONFIG_PATH_BYTES_MAX]; /* empty: none, which only loopback allows */
     char provider[CAIRN_CONFIG_PROVIDER_BYTES_MAX];
-    uint32_t parity;     /* m */
-    uint32_t group_size; /* k + m; 0: as even as possible, up to 10 */
+    uint32_t protection;    /* enum cairn_config_protection */
+    bool network_is_closed; /* nobody else can reach it, the operator says */
+    uint32_t parity;        /* m */
+    uint32_t group_size;    /* k + m; 0: as even as possible, up to 10 */
     uint64_t state_bytes;
     uint32_t slots;
     uint32_t hugepages; /* enum cairn_config_hugepages */
@@ -139,6 +149,9 @@ uint32_t cairn_config_active_count(const struct cairn_config *config);
 
 /* Every node's address is on loopback (127.0.0.0/8, ::1 or "localhost"). */
 bool cairn_config_on_loopback(const struct cairn_config *config);
+
+/* The protection that is in effect: never AUTO. */
+enum cairn_config_protection cairn_config_protection(const struct cairn_config *config);
 
 /* The line of the file that set an option, 0 for a default or an unknown name. */
 uint32_t cairn_config_line(const struct cairn_config *config, const char *option_name);

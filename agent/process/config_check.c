@@ -68,6 +68,16 @@ cairn_config_on_loopback(const struct cairn_config *config)
     return true;
 }
 
+enum cairn_config_protection
+cairn_config_protection(const struct cairn_config *config)
+{
+    if (config->protection != CAIRN_CONFIG_PROTECTION_AUTO)
+        return (enum cairn_config_protection)config->protection;
+    return config->network_is_closed || !config->key_file[0] || cairn_config_on_loopback(config)
+               ? CAIRN_CONFIG_PROTECTION_NONE
+               : CAIRN_CONFIG_PROTECTION_AUTHENTICATE;
+}
+
 static int
 by_address(const void *a, const void *b)
 {
@@ -185,6 +195,44 @@ check_group(const struct cairn_config *config, uint32_t *line, char *why)
 }
 
 static cairn_err
+check_wire(const struct cairn_config *config, uint32_t *line, char *why)
+{
+    enum cairn_config_protection protection = cairn_config_protection(config);
+    bool is_tcp = strcmp(config->provider, "tcp") == 0;
+
+    *line = cairn_config_line(config, "nodes");
+    if (!config->key_file[0] && !cairn_config_on_loopback(config)) {
+        snprintf(why, WHY_BYTES,
+                 "nodes are reached off loopback without a key, so anyone on the network could "
+                 "read and change the job's state: make one with \"openssl rand -out job.key 32\", "
+                 "chmod 600 it, copy it to every node and set key_file");
+        return CAIRN_CONFIG;
+    }
+    *line = cairn_config_line(config, "provider");
+    if (!is_tcp && !config->network_is_closed) {
+        snprintf(why, WHY_BYTES,
+                 "provider is %s, and libfabric reads frames of anyone who can reach it: use tcp, "
+                 "or set network_is_closed to true if nobody else can",
+                 config->provider);
+        return CAIRN_CONFIG;
+    }
+    *line = cairn_config_line(config, "protection");
+    if (protection == CAIRN_CONFIG_PROTECTION_NONE && !config->network_is_closed &&
+        !cairn_config_on_loopback(config)) {
+        snprintf(why, WHY_BYTES,
+                 "protection is none off loopback: use authenticate or encrypt, or set "
+                 "network_is_closed to true if nobody else can reach the network");
+        return CAIRN_CONFIG;
+    }
+    if (protection != CAIRN_CONFIG_PROTECTION_NONE && !(is_tcp && config->key_file[0])) {
+        snprintf(why, WHY_BYTES, "protection needs %s: %s, or set protection to none",
+                 is_tcp ? "a key" : "provider tcp", is_tcp ? "set key_file" : "use it");
+        return CAIRN_CONFIG;
+    }
+    return CAIRN_OK;
+}
+
+static cairn_err
 check_rest(const struct cairn_config *config, uint32_t *line, char *why)
 {
     *line = cairn_config_line(config, "job");
@@ -221,15 +269,7 @@ check_rest(const struct cairn_config *config, uint32_t *line, char *why)
                  "nodes out of the cluster's use, or verdict_policy to advise");
         return CAIRN_CONFIG;
     }
-    *line = cairn_config_line(config, "nodes");
-    if (!config->key_file[0] && !cairn_config_on_loopback(config)) {
-        snprintf(why, WHY_BYTES,
-                 "nodes are reached off loopback without a key, so anyone on the network could "
-                 "read and change the job's state: make one with \"openssl rand -out job.key 32\", "
-                 "chmod 600 it, copy it to every node and set key_file");
-        return CAIRN_CONFIG;
-    }
-    return CAIRN_OK;
+    return check_wire(config, line, why);
 }
 
 cairn_err

@@ -10,6 +10,7 @@
 #define KIB UINT64_C(1024)
 
 static const char *const hugepages_choices[] = {"auto", "never", NULL};
+static const char *const protection_choices[] = {"auto", "none", "authenticate", "encrypt", NULL};
 static const char *const policy_choices[] = {"observe", "advise", "enforce", NULL};
 static const char *const log_level_choices[] = {"error", "warn", "info", "debug", NULL};
 
@@ -32,7 +33,13 @@ const struct cairn_option cairn_options[] = {
      "user; may be missing only where every node is on loopback"},
     {"provider", CAIRN_OPTION_TEXT, 1, CAIRN_CONFIG_PROVIDER_BYTES_MAX - 1, "tcp",
      FIELD(provider), NULL,
-     NULL, "libfabric provider of the network between agents, such as tcp, efa or verbs;ofi_rxm"},
+     NULL, "network between agents: tcp, or a provider of libfabric such as efa, verbs;ofi_rxm or "
+     "libfabric-tcp, which needs network_is_closed"},
+    {"protection", CAIRN_OPTION_CHOICE, 0, 0, "auto", FIELD(protection), protection_choices,
+     NULL, "what protects the state on its way between agents: none, authenticate (nobody can change "
+     "it) or encrypt (nor read it); auto: none on loopback or a closed network, else authenticate"},
+    {"network_is_closed", CAIRN_OPTION_BOOL, 0, 0, "false", FIELD(network_is_closed), NULL,
+     NULL, "true: nobody but this job can reach the network between its agents"},
     {"parity", CAIRN_OPTION_U32, 0, CAIRN_SHARDS_MAX - 1, "2", FIELD(parity), NULL,
      NULL, "nodes that each erasure group may lose at once; where it is not set, jobs of fewer "
      "than 3 active nodes take less"},

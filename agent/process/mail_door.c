@@ -352,6 +352,10 @@ mail_open(struct cairn_agent *agent)
         goto done;
     for (uint32_t i = 0; i < config->node_count; i++)
         addresses[i] = config->nodes[i].address;
+    if (cairn_config_protection(config) == CAIRN_CONFIG_PROTECTION_AUTHENTICATE)
+        options.protection = CAIRN_PROTECTION_AUTHENTICATE;
+    else if (cairn_config_protection(config) == CAIRN_CONFIG_PROTECTION_ENCRYPT)
+        options.protection = CAIRN_PROTECTION_ENCRYPT;
     err = cairn_config_key_read(config, key, &key_len, error, sizeof error);
     if (err) {
         CAIRN_LOG_AT(ERROR, "%s", error);

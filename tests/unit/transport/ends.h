@@ -53,6 +53,7 @@ static const char *address_list[ENDS_MAX];
 static struct cairn_transport_hub *hub;
 static const char *provider;
 static const char *ends_key; /* NULL: none */
+static enum cairn_protection ends_protection;
 static char log_lines[LOG_LINES_MAX][1024];
 static uint32_t log_count;
 
@@ -197,6 +198,7 @@ ends_prepare(uint32_t count)
             .buffer_count = 16,
             .hub = hub,
             .key = ends_key,
+            .protection = ends_protection,
             .key_len = ends_key ? strlen(ends_key) : 0,
             .on_message = end_message,
             .on_sent = end_sent,
@@ -212,6 +214,7 @@ use(const char *name, const char *key)
 {
     provider = name;
     ends_key = key;
+    ends_protection = CAIRN_PROTECTION_NONE;
     return 0;
 }
 
@@ -234,6 +237,22 @@ use_tls(void **state)
 {
     (void)state;
     return use("tcp", "a key of more than sixteen bytes");
+}
+
+static inline int
+use_authenticate(void **state)
+{
+    use_tls(state);
+    ends_protection = CAIRN_PROTECTION_AUTHENTICATE;
+    return 0;
+}
+
+static inline int
+use_encrypt(void **state)
+{
+    use_tls(state);
+    ends_protection = CAIRN_PROTECTION_ENCRYPT;
+    return 0;
 }
 
 static inline int

@@ -407,6 +407,15 @@ test_key_on_one_side(void **state)
 }
 
 static void
+test_another_protection(void **state)
+{
+    (void)state;
+    ends_prepare(2);
+    ends[1].options.protection = CAIRN_PROTECTION_ENCRYPT;
+    refused_pair(CAIRN_PEER_DENIED, CAIRN_DENIED, "has another protection");
+}
+
+static void
 test_wrong_version(void **state)
 {
     (void)state;
@@ -772,8 +781,12 @@ main(void)
         EACH(test_messages_both_ways),
         EACH(test_bodies_of_every_length),
         EACH(test_payloads_arrive_whole),
+        OVER(authenticate, test_payloads_arrive_whole),
+        OVER(encrypt, test_payloads_arrive_whole),
         EACH(test_checksummed_payloads),
         EACH(test_many_messages_in_order),
+        OVER(authenticate, test_many_messages_in_order),
+        OVER(encrypt, test_many_messages_in_order),
         EACH(test_back_pressure),
         EACH(test_few_buffers_many_senders),
         EACH(test_idle_peers_hold_no_buffers),
@@ -784,9 +797,12 @@ main(void)
         EACH(test_right_key),
         EACH(test_wrong_key),
         EACH(test_key_on_one_side),
+        OVER(tls, test_another_protection),
         EACH(test_wrong_version),
         EACH(test_versions_of_both),
         EACH(test_nothing_is_lost_within_a_session),
+        OVER(authenticate, test_nothing_is_lost_within_a_session),
+        OVER(encrypt, test_nothing_is_lost_within_a_session),
         EACH(test_wrong_job),
         EACH(test_restart),
         EACH(test_declared_dead),

@@ -107,6 +107,7 @@ every_option_is_taken(void **state)
                            "dir: '/var/tmp/c'\n"
                            "key_file: /k\n"
                            "provider: verbs;ofi_rxm\n"
+                           "network_is_closed: true\n"
                            "parity: 1\n"
                            "group_size: 2\n"
                            "state_bytes: 3GiB\n"
@@ -162,7 +163,7 @@ every_option_is_taken(void **state)
     assert_string_equal(config.enforce_command.text, "/usr/local/sbin/drain");
     assert_int_equal(config.log_level, CAIRN_LOG_DEBUG);
     assert_string_equal(config.source, "a.yaml");
-    assert_int_equal(cairn_config_line(&config, "parity"), 15);
+    assert_int_equal(cairn_config_line(&config, "parity"), 16);
     assert_false(cairn_config_on_loopback(&config));
     cairn_config_fini(&config);
 }

@@ -1,0 +1,133 @@
+/* Tags on payload blocks: what is changed, repeated, left out, moved or brought from another
+ * connection is found. */
+#include "transport/seal.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <string.h>
+
+enum { BLOCKS = 4, BYTES = 4096, HEAD = 24 };
+
+static const uint8_t key[CAIRN_SEAL_KEY_BYTES] = "one connection's key, thirty-two";
+static const uint8_t other_key[CAIRN_SEAL_KEY_BYTES] = "another connection's, thirty-two";
+static const uint8_t head[HEAD] = "a payload's header";
+static uint8_t plain[BLOCKS][BYTES], sealed[BLOCKS][BYTES], tags[BLOCKS][CAIRN_SEAL_TAG_BYTES];
+static struct cairn_seal *sender, *receiver;
+
+/* Seals all blocks; the first one has a header. */
+static void
+sealed_make(bool encrypt)
+{
+    assert_int_equal(cairn_seal_create(encrypt, true, key, &sender), CAIRN_OK);
+    assert_int_equal(cairn_seal_create(encrypt, false, key, &receiver), CAIRN_OK);
+    for (int i = 0; i < BLOCKS; i++) {
+        memset(plain[i], 'a' + i, BYTES);
+        memcpy(sealed[i], plain[i], BYTES);
+        assert_int_equal(
+            cairn_seal_make(sender, head, i ? 0 : HEAD, plain[i], BYTES, sealed[i], tags[i]),
+            CAIRN_OK);
+        assert_int_equal(memcmp(sealed[i], plain[i], BYTES) != 0, encrypt);
+    }
+}
+
+static int
+ends_destroy(void **state)
+{
+    (void)state;
+    cairn_seal_destroy(sender);
+    cairn_seal_destroy(receiver);
+    sender = receiver = NULL;
+    return 0;
+}
+
+static cairn_err
+check(int i)
+{
+    return cairn_seal_check(receiver, head, i ? 0 : HEAD, sealed[i], BYTES, tags[i]);
+}
+
+static void
+test_blocks_in_order(void **state)
+{
+    for (int encrypt = 0; encrypt < 2; encrypt++) {
+        sealed_make(encrypt);
+        for (int i = 0; i < BLOCKS; i++) {
+            assert_int_equal(check(i), CAIRN_OK);
+            assert_memory_equal(sealed[i], plain[i], BYTES);
+        }
+        ends_destroy(state);
+    }
+}
+
+/* Every bit of a tag counts, and bits all over the block and the header. */
+static void
+test_any_bit(void **state)
+{
+    for (int encrypt = 0; encrypt < 2; encrypt++)
+        for (size_t bit = 0; bit < 8 * (CAIRN_SEAL_TAG_BYTES + 40); bit++) {
+            uint8_t damaged_head[HEAD];
+
+            sealed_make(encrypt);
+            memcpy(damaged_head, head, HEAD);
+            if (bit < 8 * CAIRN_SEAL_TAG_BYTES)
+                tags[0][bit / 8] ^= (uint8_t)(1 << bit % 8);
+            else if (bit < 8 * (CAIRN_SEAL_TAG_BYTES + HEAD))
+                damaged_head[bit / 8 - CAIRN_SEAL_TAG_BYTES] ^= (uint8_t)(1 << bit % 8);
+            else
+                sealed[0][(bit * 37) % BYTES] ^= (uint8_t)(1 << bit % 8);
+            assert_int_equal(
+                cairn_seal_check(receiver, damaged_head, HEAD, sealed[0], BYTES, tags[0]),
+                CAIRN_CORRUPT);
+            ends_destroy(state);
+        }
+}
+
+static void
+test_repeated_left_out_moved(void **state)
+{
+    for (int encrypt = 0; encrypt < 2; encrypt++) {
+        uint8_t copy[BYTES];
+
+        sealed_make(encrypt);
+        memcpy(copy, sealed[0], BYTES);
+        assert_int_equal(check(0), CAIRN_OK);
+        memcpy(sealed[0], copy, BYTES);
+        assert_int_equal(check(0), CAIRN_CORRUPT); /* repeated */
+        ends_destroy(state);
+        sealed_make(encrypt);
+        assert_int_equal(check(0), CAIRN_OK);
+        assert_int_equal(check(2), CAIRN_CORRUPT); /* the one before it is missing */
+        ends_destroy(state);
+    }
+}
+
+/* Two connections count from the same nonce, under keys that differ. */
+static void
+test_another_connection(void **state)
+{
+    for (int encrypt = 0; encrypt < 2; encrypt++) {
+        sealed_make(encrypt);
+        cairn_seal_destroy(receiver);
+        assert_int_equal(cairn_seal_create(encrypt, false, other_key, &receiver), CAIRN_OK);
+        assert_int_equal(check(0), CAIRN_CORRUPT);
+        ends_destroy(state);
+    }
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_teardown(test_blocks_in_order, ends_destroy),
+        cmocka_unit_test_teardown(test_any_bit, ends_destroy),
+        cmocka_unit_test_teardown(test_repeated_left_out_moved, ends_destroy),
+        cmocka_unit_test_teardown(test_another_connection, ends_destroy),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
