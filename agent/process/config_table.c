@@ -36,8 +36,9 @@ const struct cairn_option cairn_options[] = {
      NULL, "network between agents: tcp, or a provider of libfabric such as efa, verbs;ofi_rxm or "
      "libfabric-tcp, which needs network_is_closed"},
     {"protection", CAIRN_OPTION_CHOICE, 0, 0, "auto", FIELD(protection), protection_choices,
-     NULL, "what protects the state on its way between agents: none, authenticate (nobody can change "
-     "it) or encrypt (nor read it); auto: none on loopback or a closed network, else authenticate"},
+     NULL,
+     "what protects the state on its way between agents: none, authenticate (nobody can change it) "
+     "or encrypt (nor read it); auto: none on loopback or a closed network, else authenticate"},
     {"network_is_closed", CAIRN_OPTION_BOOL, 0, 0, "false", FIELD(network_is_closed), NULL,
      NULL, "true: nobody but this job can reach the network between its agents"},
     {"parity", CAIRN_OPTION_U32, 0, CAIRN_SHARDS_MAX - 1, "2", FIELD(parity), NULL,
