@@ -44,7 +44,7 @@ load(const struct cairn_checkpoint *checkpoint, bool is_ours)
 
     fuzz_require(err == CAIRN_OK || (!is_ours && complaint.text[0] != '\0'));
     for (uint32_t i = 1; !err && is_ours && i < notes.count; i++)
-        fuzz_require(strcmp(notes.notes[i - 1].key, notes.notes[i].key) < 0);
+        fuzz_require(strcmp(notes.notes[i - 1]->key, notes.notes[i]->key) < 0);
     cairn_safetensors_notes_fini(&notes);
 }
 

@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 """Small files that ask for much work. Each test is an attack; the bound is in processor seconds."""
+import json
 import os
 import pickle
 import resource
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
@@ -29,6 +31,19 @@ class Work(unittest.TestCase):
             tree = {"state": {f"k{i}": None for i in range(OBJECTS)}}
             archive.writestr("archive/data.pkl", pickle.dumps(tree, protocol=2))
             archive.writestr("archive/version", "3\n")
+        self.inspect(path)
+
+    def test_many_notes(self):
+        """Each key of "__metadata__" is looked up among those before it."""
+        notes = {f"k{i}": "" for i in range(OBJECTS)}
+        tensor = {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}
+        header = json.dumps({"__metadata__": notes, "w": tensor}).encode()
+        path = os.path.join(self.dir, "notes.safetensors")
+        with open(path, "wb") as file:
+            file.write(struct.pack("<Q", len(header)) + header + bytes(4))
+        self.inspect(path)
+
+    def inspect(self, path):
         ended = subprocess.run(
             [CAIRN, "inspect", path],
             stdout=subprocess.DEVNULL,

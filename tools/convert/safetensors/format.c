@@ -267,10 +267,10 @@ add_notes(struct cairn_checkpoint *checkpoint, uint32_t container,
     for (uint32_t i = 0; i < own->count && !err; i++) {
         bool same;
 
-        err = cairn_safetensors_notes_add(all, own->notes[i].key, own->notes[i].value, &same);
+        err = cairn_safetensors_notes_add(all, own->notes[i]->key, own->notes[i]->value, &same);
         if (err || same)
             continue;
-        cairn_text_clean(shown, sizeof(shown), own->notes[i].key);
+        cairn_text_clean(shown, sizeof(shown), own->notes[i]->key);
         err = cairn_checkpoint_warn(checkpoint,
                                     "the header of %.200s has another note %.100s (__metadata__) "
                                     "than a file before it, which counts",

@@ -1,58 +1,97 @@
 /* tools/convert/safetensors/notes.c - see safetensors/notes.h. */
 #include "tools/convert/safetensors/notes.h"
 
+#include <search.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "tools/convert/safetensors/safetensors.h"
 
+static void
+note_free(struct cairn_safetensors_note *note)
+{
+    if (!note)
+        return;
+    free(note->key);
+    free(note->value);
+    free(note);
+}
+
+static void
+keep_note(void *note)
+{
+    (void)note; /* the list frees it */
+}
+
 void
 cairn_safetensors_notes_fini(struct cairn_safetensors_notes *notes)
 {
-    for (uint32_t i = 0; i < notes->count; i++) {
-        free(notes->notes[i].key);
-        free(notes->notes[i].value);
-    }
+    tdestroy(notes->index, keep_note);
+    for (uint32_t i = 0; i < notes->count; i++)
+        note_free(notes->notes[i]);
     free(notes->notes);
     memset(notes, 0, sizeof(*notes));
+}
+
+static int
+compare_keys(const void *left, const void *right)
+{
+    return strcmp(((const struct cairn_safetensors_note *)left)->key,
+                  ((const struct cairn_safetensors_note *)right)->key);
+}
+
+static cairn_err
+reserve(struct cairn_safetensors_notes *notes)
+{
+    uint32_t room = notes->room ? 2 * notes->room : 16;
+    struct cairn_safetensors_note **grown;
+
+    if (notes->count < notes->room)
+        return CAIRN_OK;
+    grown = realloc(notes->notes, room * sizeof(*grown));
+    if (!grown)
+        return CAIRN_NOMEM;
+    notes->notes = grown;
+    notes->room = room;
+    return CAIRN_OK;
 }
 
 cairn_err
 cairn_safetensors_notes_add(struct cairn_safetensors_notes *notes, const char *key,
                             const char *value, bool *same)
 {
-    struct cairn_safetensors_note note;
+    struct cairn_safetensors_note *note = NULL, **found;
+    cairn_err err = reserve(notes);
 
-    *same = true;
-    for (uint32_t i = 0; i < notes->count; i++)
-        if (strcmp(notes->notes[i].key, key) == 0) {
-            *same = strcmp(notes->notes[i].value, value) == 0;
-            return CAIRN_OK;
-        }
-    if (notes->count == notes->room) {
-        uint32_t room = notes->room ? 2 * notes->room : 16;
-        struct cairn_safetensors_note *grown = realloc(notes->notes, room * sizeof(*grown));
-
-        if (!grown)
-            return CAIRN_NOMEM;
-        notes->notes = grown;
-        notes->room = room;
+    if (err)
+        return err;
+    note = calloc(1, sizeof(*note));
+    err = CAIRN_NOMEM;
+    if (!note)
+        goto done;
+    note->key = strdup(key);
+    note->value = strdup(value);
+    if (!note->key || !note->value)
+        goto done;
+    found = tsearch(note, &notes->index, compare_keys);
+    if (!found)
+        goto done;
+    *same = strcmp((*found)->value, value) == 0;
+    if (*found == note) {
+        notes->notes[notes->count++] = note;
+        note = NULL;
     }
-    note = (struct cairn_safetensors_note){strdup(key), strdup(value)};
-    if (!note.key || !note.value) {
-        free(note.key);
-        free(note.value);
-        return CAIRN_NOMEM;
-    }
-    notes->notes[notes->count++] = note;
-    return CAIRN_OK;
+    err = CAIRN_OK;
+done:
+    note_free(note);
+    return err;
 }
 
 static int
 by_key(const void *left, const void *right)
 {
-    return strcmp(((const struct cairn_safetensors_note *)left)->key,
-                  ((const struct cairn_safetensors_note *)right)->key);
+    return compare_keys(*(struct cairn_safetensors_note *const *)left,
+                        *(struct cairn_safetensors_note *const *)right);
 }
 
 cairn_err
@@ -71,8 +110,8 @@ cairn_safetensors_notes_carry(struct cairn_checkpoint *checkpoint,
     cairn_json_writer_init(&writer);
     cairn_json_write_object_begin(&writer);
     for (uint32_t i = 0; i < notes->count; i++) {
-        cairn_json_write_key(&writer, notes->notes[i].key);
-        cairn_json_write_string(&writer, notes->notes[i].value);
+        cairn_json_write_key(&writer, notes->notes[i]->key);
+        cairn_json_write_string(&writer, notes->notes[i]->value);
     }
     cairn_json_write_object_end(&writer);
     err = cairn_json_writer_done(&writer, &text, &text_bytes);

@@ -18,8 +18,9 @@ struct cairn_safetensors_note {
 
 /* All zero is the empty value. */
 struct cairn_safetensors_notes {
-    struct cairn_safetensors_note *notes;
+    struct cairn_safetensors_note **notes;
     uint32_t count, room;
+    void *index; /* of tsearch(3), by key: a header may have millions of notes */
 };
 
 void cairn_safetensors_notes_fini(struct cairn_safetensors_notes *notes);

@@ -422,8 +422,8 @@ write_notes(struct cairn_json_writer *writer, const struct cairn_safetensors *he
     const char *format = "pt"; /* loaders of Hugging Face's want to know */
 
     for (uint32_t i = 0; i < header->notes.count; i++)
-        if (strcmp(header->notes.notes[i].key, "format") == 0)
-            format = header->notes.notes[i].value;
+        if (strcmp(header->notes.notes[i]->key, "format") == 0)
+            format = header->notes.notes[i]->value;
     cairn_json_write_key(writer, "__metadata__");
     cairn_json_write_object_begin(writer);
     cairn_json_write_key(writer, "format");
@@ -439,12 +439,12 @@ write_notes(struct cairn_json_writer *writer, const struct cairn_safetensors *he
         cairn_json_write_string(writer, note);
     }
     for (uint32_t i = 0; i < header->notes.count; i++) {
-        const char *key = header->notes.notes[i].key;
+        const char *key = header->notes.notes[i]->key;
 
         if (strcmp(key, "format") == 0 || strncmp(key, "cairn_", 6) == 0)
             continue;
         cairn_json_write_key(writer, key);
-        cairn_json_write_string(writer, header->notes.notes[i].value);
+        cairn_json_write_string(writer, header->notes.notes[i]->value);
     }
     cairn_json_write_object_end(writer);
 }
