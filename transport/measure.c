@@ -294,10 +294,15 @@ end_turn(struct end *end)
 }
 
 static cairn_err
-end_open(struct end *end, const char *provider, const char *const addresses[2], uint32_t node)
+end_open(struct end *end, const struct cairn_measure_options *how, const char *const addresses[2],
+         uint32_t node)
 {
+    static const char key[] = "a key that everybody knows";
     struct cairn_transport_options options = {
-        .provider = provider,
+        .provider = how->provider,
+        .key = how->keyed ? key : NULL,
+        .key_len = how->keyed ? sizeof key : 0,
+        .protection = how->protection,
         .bind_address = addresses[node],
         .node = node,
         .node_count = 2,
@@ -314,12 +319,13 @@ end_open(struct end *end, const char *provider, const char *const addresses[2], 
 }
 
 static void
-transport_receiver(const struct round *round, const char *provider, const char *const addresses[2])
+transport_receiver(const struct round *round, const struct cairn_measure_options *how,
+                   const char *const addresses[2])
 {
     struct end end = {.round = round};
     uint64_t give_up_ns = clock_ns(CLOCK_MONOTONIC) + LOST_S * (uint64_t)1000000000;
 
-    if (end_open(&end, provider, addresses, 1) != CAIRN_OK)
+    if (end_open(&end, how, addresses, 1) != CAIRN_OK)
         _exit(1);
     while (!end.finished && clock_ns(CLOCK_MONOTONIC) < give_up_ns)
         end_turn(&end);
@@ -414,7 +420,7 @@ transport_sender(struct end *end, struct round *round, const uint8_t *buffer)
 }
 
 static cairn_err
-transport_round(struct round *round, const char *provider, const uint8_t *buffer)
+transport_round(struct round *round, const struct cairn_measure_options *how, const uint8_t *buffer)
 {
     char texts[2][32];
     const char *const addresses[2] = {texts[0], texts[1]};
@@ -435,10 +441,10 @@ transport_round(struct round *round, const char *provider, const uint8_t *buffer
         return CAIRN_IO;
     child = fork();
     if (child == 0)
-        transport_receiver(round, provider, addresses);
+        transport_receiver(round, how, addresses);
     if (child < 0)
         return CAIRN_IO;
-    err = end_open(&end, provider, addresses, 0);
+    err = end_open(&end, how, addresses, 0);
     if (!err)
         err = transport_sender(&end, round, buffer);
     cairn_transport_close(end.transport);
@@ -493,7 +499,7 @@ cairn_transport_measure(const struct cairn_measure_options *options, struct cair
         bare[i] = transport[i];
         err = bare_round(&bare[i], buffer);
         if (!err)
-            err = transport_round(&transport[i], options->provider, buffer);
+            err = transport_round(&transport[i], options, buffer);
         if (err)
             break;
         ratio[i] = bare[i].seconds / transport[i].seconds;

@@ -5,13 +5,15 @@
 #ifndef CAIRN_TRANSPORT_MEASURE_H
 #define CAIRN_TRANSPORT_MEASURE_H
 
-#include "cairn/err.h"
+#include "transport/transport.h"
 
 #include <stddef.h>
 #include <stdint.h>
 
 struct cairn_measure_options {
-    const char *provider; /* NULL: tcp */
+    const char *provider;             /* NULL: tcp */
+    bool keyed;                       /* with a key: messages go over TLS */
+    enum cairn_protection protection; /* of payloads, with a key */
     size_t message_bytes; /* payload of one message, 1 … CAIRN_BULK_BYTES_MAX; 0: the maximum */
     uint64_t round_bytes; /* sent in one round; 0: 2 GiB */
     uint32_t rounds;      /* of each kind, alternating; 0: 5. At most 64 */

@@ -7,6 +7,8 @@
 #include "transport/backend.h"
 #include "transport/frame.h"
 
+#include <errno.h>
+
 static uint8_t payload[CAIRN_BULK_BYTES_MAX];
 static uint64_t seed = 99;
 
@@ -357,6 +359,111 @@ test_stranger_over_libfabric(void **state)
     assert_true(ends[1].intact);
 }
 
+/* A socket that is connected to node 1, from somebody who holds no key. */
+static int
+stranger_connect(void)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET};
+    char host[LOOPBACK_TEXT_BYTES];
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+
+    snprintf(host, sizeof host, "%.*s", (int)strcspn(addresses[1], ":"), addresses[1]);
+    address.sin_port = htons((uint16_t)strtoul(strchr(addresses[1], ':') + 1, NULL, 10));
+    assert_int_equal(inet_pton(AF_INET, host, &address.sin_addr), 1);
+    assert_true(fd >= 0);
+    (void)!connect(fd, (const struct sockaddr *)&address, sizeof address);
+    return fd;
+}
+
+/* The other side has closed the connection, orderly or not. */
+static bool
+is_closed(int fd)
+{
+    uint8_t bytes[256];
+    ssize_t got = recv(fd, bytes, sizeof bytes, MSG_DONTWAIT);
+
+    return got == 0 || (got < 0 && errno != EAGAIN && errno != ENOTCONN);
+}
+
+static void
+session_lives(uint64_t number)
+{
+    uint64_t before = ends[1].payloads;
+
+    payload_fill(payload, 65536, number);
+    end_send_soon(0, 1, number, payload, 65536);
+    TURN_UNTIL(ends[1].payloads == before + 1, 5);
+    assert_true(ends[1].intact);
+    assert_int_equal(ends[0].downs + ends[1].downs, 0);
+}
+
+/*
+ * Strangers at the port: bytes at random, beginnings of what may stand there, frames in clear. Each
+ * connection is closed, nothing is delivered, and the session goes on.
+ */
+static void
+test_strangers_over_tcp(void **state)
+{
+    static const uint8_t firsts[] = {0x14, 0x15, 0x16, 0x17, 'C', 0xb0, 0, 0xff};
+    static uint8_t bytes[3000];
+
+    (void)state;
+    two_connected(0);
+    for (uint32_t i = 0; i < 400; i++) {
+        size_t bytes_len = 1 + random_next() % sizeof bytes;
+        int fd = stranger_connect();
+        uint64_t sent_ns;
+
+        for (size_t j = 0; j < bytes_len; j++)
+            bytes[j] = (uint8_t)random_next();
+        bytes[0] = firsts[i % sizeof firsts];
+        if (i % 3 == 0) { /* a record of a believable length */
+            bytes[1] = bytes[2] = 3;
+            bytes[3] = 0;
+        }
+        if (i % 5 == 0)
+            bytes_len = forge(bytes, CAIRN_FRAME_MESSAGE, random_next() | 1, 1, 40);
+        ends_turn();
+        (void)!send(fd, bytes, bytes_len, MSG_NOSIGNAL | MSG_DONTWAIT);
+        shutdown(fd, SHUT_WR);
+        sent_ns = clock_now_ns();
+        while (!is_closed(fd) && clock_now_ns() - sent_ns < PATIENCE * 2000000000u)
+            ends_turn();
+        close(fd);
+    }
+    assert_int_equal(ends[1].messages + ends[1].payloads, 0);
+    session_lives(1);
+}
+
+/* More idle connections than are let in: the oldest are closed at once, the others after their two
+ * seconds, and a peer comes in between them. */
+static void
+test_idle_strangers_over_tcp(void **state)
+{
+    enum { IDLE = 300 };
+    int fds[IDLE];
+    uint32_t closed = 0;
+
+    (void)state;
+    two_connected(0);
+    for (uint32_t i = 0; i < IDLE; i++) {
+        fds[i] = stranger_connect();
+        ends_turn();
+    }
+    TURN_UNTIL(is_closed(fds[0]), 5);
+    cairn_transport_disconnect(ends[0].transport, 1);
+    TURN_UNTIL(ends[0].ups == 2 && ends[1].ups == 2, 3);
+    ends[0].downs = ends[1].downs = 0;
+    session_lives(1);
+    for (uint32_t i = 0; i < IDLE; i++) {
+        TURN_UNTIL(is_closed(fds[i]), 5);
+        close(fds[i]);
+        closed++;
+    }
+    assert_int_equal(closed, IDLE);
+    session_lives(2);
+}
+
 #define OVER(backend, function)                                                                    \
     {                                                                                              \
 #backend ": " #function, function, use_##backend, ends_close, NULL                         \
@@ -375,6 +482,9 @@ main(void)
         OVER(loop, test_hostile_frames),
         OVER(loop, test_replayed_handshake),
         OVER(libfabric, test_stranger_over_libfabric),
+        OVER(tls, test_strangers_over_tcp),
+        OVER(authenticate, test_strangers_over_tcp),
+        OVER(tls, test_idle_strangers_over_tcp),
     };
 
     cairn_log_setup(CAIRN_LOG_WARN, log_keep, NULL);
