@@ -17,6 +17,7 @@
 #include "agent/service/enforcing.h"
 #include "agent/service/fetch.h"
 #include "agent/service/operator.h"
+#include "agent/service/placing.h"
 #include "agent/service/replanning.h"
 #include "agent/service/spill.h"
 #include "agent/service/timing.h"
@@ -337,6 +338,8 @@ open_all(struct cairn_agent *agent)
     if (!err)
         err = timing_open(agent);
     if (!err)
+        err = placing_open(agent);
+    if (!err)
         err = replanning_open(agent);
     if (!err)
         err = enforcing_open(agent);
@@ -353,6 +356,7 @@ close_all(struct cairn_agent *agent)
     operator_close(agent);
     enforcing_close(agent);
     replanning_close(agent);
+    placing_close(agent);
     timing_close(agent);
     spill_close(agent);
     fetch_close(agent);

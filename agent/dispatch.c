@@ -6,6 +6,7 @@
 #include "agent/process/session.h"
 #include "agent/service/fetch.h"
 #include "agent/service/operator.h"
+#include "agent/service/placing.h"
 #include "agent/service/spill.h"
 #include "agent/service/timing.h"
 
@@ -21,6 +22,8 @@ take_frame(struct cairn_agent *agent, struct session *session, struct cairn_sess
         return timing_frame(agent, session, frame);
     case CAIRN_SESSION_OPERATOR:
         return operator_frame(agent, session, frame);
+    case CAIRN_SESSION_SHARES:
+        return placing_frame(agent, session, frame);
     default:
         return false;
     }
@@ -52,6 +55,9 @@ take_message(struct cairn_agent *agent, const struct cairn_service_message *mess
     case CAIRN_SERVICE_TIMING_ACK:
     case CAIRN_SERVICE_VERDICTS:
         timing_message(agent, message);
+        break;
+    case CAIRN_SERVICE_OFFER:
+        placing_message(agent, message);
         break;
     }
 }

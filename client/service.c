@@ -57,6 +57,8 @@ detach(struct cairn_client *client, const char *why)
     client->register_at_ns = 0;
     client->registration = client->tensors ? CLIENT_REGISTER_WANTED : CLIENT_REGISTER_NONE;
     client_snapshot_detach(client);
+    client_placement_detach(&client->placement);
+    client->takes_offers = client->shares_wanted = false;
     if (client->mail.wanted && !client->mail.err)
         client->mail.err = CAIRN_PEER;
     pthread_cond_broadcast(&client->changed);
@@ -161,6 +163,8 @@ take_welcome(struct cairn_client *client, const struct cairn_session_frame *fram
     client->link = CLIENT_LINK_ATTACHED;
     client->epoch = welcome.epoch;
     client->coverage_wanted = client->coverage != NULL;
+    client->takes_offers = (welcome.flags & CAIRN_WELCOME_OFFERS) != 0;
+    client->shares_wanted = client->takes_offers && client->placement.now.count > 0;
     client->refusal = CAIRN_OK;
     client->said_silent = false;
     pthread_cond_broadcast(&client->changed);
@@ -277,6 +281,21 @@ take_committed(struct cairn_client *client, const struct cairn_session_frame *fr
     return CAIRN_OK;
 }
 
+/* An offer that cannot be one is passed over: it is the agents' mistake, or a late one. */
+static cairn_err
+take_offer(struct cairn_client *client, const struct cairn_session_frame *frame)
+{
+    struct cairn_session_shares offer;
+    cairn_err err = cairn_session_take_offer(frame, &offer);
+
+    if (err)
+        return err;
+    pthread_mutex_lock(&client->lock);
+    (void)client_placement_offer(&client->placement, &offer);
+    pthread_mutex_unlock(&client->lock);
+    return CAIRN_OK;
+}
+
 static cairn_err
 take_snapshot_frame(struct cairn_client *client, const struct cairn_session_frame *frame)
 {
@@ -324,6 +343,8 @@ take_frame(struct cairn_client *client, struct cairn_session_frame *frame)
         return take_epoch(client, frame);
     case CAIRN_SESSION_COMMITTED:
         return take_committed(client, frame);
+    case CAIRN_SESSION_OFFER:
+        return take_offer(client, frame);
     case CAIRN_SESSION_RESTORE_INFO:
         return client_take_restore_info(client, frame);
     case CAIRN_SESSION_FETCHED:
@@ -424,6 +445,17 @@ put_leave(struct cairn_client *client)
         client->broken = true;
 }
 
+/* Lock held. */
+static void
+put_shares(struct cairn_client *client)
+{
+    cairn_err err = cairn_session_put_shares(&client->writer, &client->placement.now);
+
+    client->shares_wanted = err == CAIRN_AGAIN;
+    if (err && err != CAIRN_AGAIN)
+        client->broken = true;
+}
+
 /* Queues everything that is due and sends what the socket takes. Lock held. */
 static cairn_err
 serve(struct cairn_client *client, bool stats_due, const struct cairn_client_stats *stats)
@@ -435,6 +467,8 @@ serve(struct cairn_client *client, bool stats_due, const struct cairn_client_sta
             put_register(client);
         if (client->coverage_wanted)
             put_coverage(client);
+        if (client->shares_wanted)
+            put_shares(client);
         if (client->leave_wanted)
             put_leave(client);
         /* What does not fit now is said a second later. */

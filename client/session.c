@@ -203,8 +203,8 @@ static bool
 type_is_from(enum cairn_session_type type, enum cairn_session_side from)
 {
     return from == CAIRN_SESSION_CLIENT
-               ? type >= CAIRN_SESSION_HELLO && type <= CAIRN_SESSION_LEAVE
-               : type >= CAIRN_SESSION_WELCOME && type <= CAIRN_SESSION_COMMITTED;
+               ? type >= CAIRN_SESSION_HELLO && type <= CAIRN_SESSION_SHARES
+               : type >= CAIRN_SESSION_WELCOME && type <= CAIRN_SESSION_OFFER;
 }
 
 cairn_err

@@ -29,6 +29,8 @@
  *   the connection.
  * - TIMING at any time, once for each ring of timing records of the trainer's process. The agent
  *   may let go of it as it likes.
+ * - SHARES, only if WELCOME allows it, when the trainer first asks for its share, and when the
+ *   shares change → OFFER, once the agents have shares with a higher number.
  * - STATS and COVERAGE at any time; each replaces the one before. OPERATOR → OPERATOR_REPLY once or
  *   more, the last with `final`.
  *
@@ -43,6 +45,7 @@
 #ifndef CAIRN_CLIENT_SESSION_H
 #define CAIRN_CLIENT_SESSION_H
 
+#include "base/wire.h"
 #include "cairn/client.h"
 #include "snapshot/generation.h"
 
@@ -78,6 +81,7 @@ enum cairn_session_type {
     CAIRN_SESSION_COVERAGE = 12,
     CAIRN_SESSION_TIMING = 13,
     CAIRN_SESSION_LEAVE = 14,
+    CAIRN_SESSION_SHARES = 15,
     /* agent to client */
     CAIRN_SESSION_WELCOME = 64,
     CAIRN_SESSION_REFUSED = 65,
@@ -89,7 +93,8 @@ enum cairn_session_type {
     CAIRN_SESSION_RESTORE_INFO = 71,
     CAIRN_SESSION_FETCHED = 72,
     CAIRN_SESSION_OPERATOR_REPLY = 73,
-    CAIRN_SESSION_COMMITTED = 74
+    CAIRN_SESSION_COMMITTED = 74,
+    CAIRN_SESSION_OFFER = 75
 };
 
 enum cairn_session_side { CAIRN_SESSION_CLIENT = 1, CAIRN_SESSION_AGENT = 2 };
@@ -202,6 +207,14 @@ struct cairn_session_timing {
     uint32_t index; /* of the rings of this connection, from 0; below CAIRN_SESSION_RINGS_MAX */
 };
 
+/* How many micro-batches of a step each replica computes (cairn/client.h). As SHARES: those that
+ * this rank computes by; as OFFER: those that the agents offer. */
+struct cairn_session_shares {
+    uint64_t number;
+    uint32_t count;                     /* 1 … CAIRN_REPLICAS_MAX */
+    uint32_t parts[CAIRN_REPLICAS_MAX]; /* 1 or more each; the rest is 0 */
+};
+
 /* LEAVE carries nothing: the trainer is about to end the connection, and goes on or ends as it
  * should. A process that ends without it has died. STATS carries a struct cairn_client_stats.
  * OPERATOR carries text: */
@@ -213,7 +226,10 @@ struct cairn_session_operator {
 
 /* ---- frames: agent to client ---- */
 
-enum { CAIRN_WELCOME_RESTORABLE = 1 /* a generation is held ready to be restored */ };
+enum {
+    CAIRN_WELCOME_RESTORABLE = 1, /* a generation is held ready to be restored */
+    CAIRN_WELCOME_OFFERS = 2      /* shares may be offered: SHARES is understood */
+};
 
 struct cairn_session_welcome {
     uint32_t protocol;
@@ -419,6 +435,8 @@ CAIRN_SESSION_PUT(restored, struct cairn_session_restored);
 CAIRN_SESSION_PUT(stats, struct cairn_client_stats);
 CAIRN_SESSION_PUT(coverage, struct cairn_session_coverage);
 CAIRN_SESSION_PUT(operator, struct cairn_session_operator);
+CAIRN_SESSION_PUT(shares, struct cairn_session_shares);
+CAIRN_SESSION_PUT(offer, struct cairn_session_shares);
 CAIRN_SESSION_PUT(welcome, struct cairn_session_welcome);
 CAIRN_SESSION_PUT(refused, struct cairn_session_refused);
 CAIRN_SESSION_PUT(grant, struct cairn_session_grant);
@@ -461,6 +479,8 @@ CAIRN_SESSION_TAKE(restored, struct cairn_session_restored);
 CAIRN_SESSION_TAKE(stats, struct cairn_client_stats);
 CAIRN_SESSION_TAKE(coverage, struct cairn_session_coverage);
 CAIRN_SESSION_TAKE(operator, struct cairn_session_operator);
+CAIRN_SESSION_TAKE(shares, struct cairn_session_shares);
+CAIRN_SESSION_TAKE(offer, struct cairn_session_shares);
 CAIRN_SESSION_TAKE(timing, struct cairn_session_timing);
 CAIRN_MUST_CHECK cairn_err cairn_session_take_leave(const struct cairn_session_frame *frame);
 CAIRN_SESSION_TAKE(welcome, struct cairn_session_welcome);
@@ -480,6 +500,11 @@ CAIRN_SESSION_TAKE(operator_reply, struct cairn_session_operator_reply);
 /* Free what take allocated and zero it; all zero is allowed. */
 void cairn_session_register_fini(struct cairn_session_register *value);
 void cairn_session_restore_info_fini(struct cairn_session_restore_info *value);
+
+/* The same for whoever else keeps shares or passes them on. */
+void cairn_session_shares_pack(const struct cairn_session_shares *shares,
+                               struct cairn_writer *writer);
+void cairn_session_shares_unpack(struct cairn_reader *reader, struct cairn_session_shares *out);
 
 /*
  * Checks who serves the socket that `fd` is connected to: our own user or root. Root may use the

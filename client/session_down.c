@@ -316,6 +316,20 @@ DEFINE_PUT(drop, CAIRN_SESSION_DROP, struct cairn_session_drop)
 DEFINE_TAKE(drop, CAIRN_SESSION_DROP, struct cairn_session_drop)
 DEFINE_PUT(epoch, CAIRN_SESSION_EPOCH, struct cairn_session_epoch)
 DEFINE_TAKE(epoch, CAIRN_SESSION_EPOCH, struct cairn_session_epoch)
+static void
+pack_offer(struct cairn_writer *writer, const void *value)
+{
+    cairn_session_shares_pack(value, writer);
+}
+
+static void
+unpack_offer(struct cairn_reader *reader, struct cairn_session_shares *shares)
+{
+    cairn_session_shares_unpack(reader, shares);
+}
+
+DEFINE_PUT(offer, CAIRN_SESSION_OFFER, struct cairn_session_shares)
+DEFINE_TAKE(offer, CAIRN_SESSION_OFFER, struct cairn_session_shares)
 DEFINE_PUT(committed, CAIRN_SESSION_COMMITTED, struct cairn_session_committed)
 DEFINE_TAKE(committed, CAIRN_SESSION_COMMITTED, struct cairn_session_committed)
 DEFINE_PUT(fetched, CAIRN_SESSION_FETCHED, struct cairn_session_fetched)

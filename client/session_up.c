@@ -394,6 +394,38 @@ cairn_session_take_timing(const struct cairn_session_frame *frame, struct cairn_
     return CAIRN_OK;
 }
 
+void
+cairn_session_shares_pack(const struct cairn_session_shares *shares, struct cairn_writer *writer)
+{
+    cairn_write_u64(writer, shares->number);
+    write_range(writer, shares->count, 1, CAIRN_REPLICAS_MAX);
+    for (uint32_t i = 0; i < shares->count && i < CAIRN_REPLICAS_MAX; i++)
+        write_range(writer, shares->parts[i], 1, UINT32_MAX);
+}
+
+void
+cairn_session_shares_unpack(struct cairn_reader *reader, struct cairn_session_shares *out)
+{
+    *out = (struct cairn_session_shares){.number = cairn_read_u64(reader)};
+    out->count = read_range(reader, 1, CAIRN_REPLICAS_MAX);
+    for (uint32_t i = 0; !reader->failed && i < out->count; i++)
+        out->parts[i] = read_range(reader, 1, UINT32_MAX);
+}
+
+static void
+pack_shares(struct cairn_writer *writer, const void *value)
+{
+    cairn_session_shares_pack(value, writer);
+}
+
+static void
+unpack_shares(struct cairn_reader *reader, struct cairn_session_shares *shares)
+{
+    cairn_session_shares_unpack(reader, shares);
+}
+
+DEFINE_PUT(shares, CAIRN_SESSION_SHARES, struct cairn_session_shares)
+DEFINE_TAKE(shares, CAIRN_SESSION_SHARES, struct cairn_session_shares)
 DEFINE_PUT(hello, CAIRN_SESSION_HELLO, struct cairn_session_hello)
 DEFINE_TAKE(hello, CAIRN_SESSION_HELLO, struct cairn_session_hello)
 DEFINE_PUT(register, CAIRN_SESSION_REGISTER, struct cairn_session_register)

@@ -19,6 +19,7 @@
 
 #include "cairn/client.h"
 #include "base/limits.h"
+#include "client/placement.h"
 #include "client/session.h"
 #include "snapshot/capture.h"
 #include "snapshot/manifest.h"
@@ -209,6 +210,9 @@ struct cairn_client {
     struct cairn_session_coverage *coverage; /* NULL: nothing was told */
     bool coverage_wanted;                    /* to be sent */
     bool leave_wanted;                       /* it closes, and the agent is to be told */
+    struct client_placement placement;
+    bool takes_offers;  /* the agent may offer other shares */
+    bool shares_wanted; /* SHARES is to be sent */
     struct cairn_client_stats stats;
     uint64_t fences_ns[CLIENT_FENCES_KEPT];
     struct cairn_session_piece piece; /* room to build one */

@@ -82,6 +82,7 @@ struct cairn_agent {
     struct spill_state *spill;
     struct timing_state *timing;
     struct replanning_state *replanning;
+    struct placing_state *placing;
     struct enforcing_state *enforcing;
     struct operator_table *operators;
 };

@@ -44,7 +44,7 @@ enum cairn_config_protection {
     CAIRN_CONFIG_PROTECTION_ENCRYPT = 3
 };
 
-/* What follows from a verdict on a slow or hanging rank. */
+/* What follows from a verdict on a slow or hanging rank, and from a better plan. */
 enum cairn_config_policy {
     CAIRN_CONFIG_OBSERVE = 0,
     CAIRN_CONFIG_ADVISE = 1,
@@ -98,6 +98,8 @@ struct cairn_config {
     uint32_t exchanges_per_day; /* that may be proposed */
     struct cairn_config_command enforce_command;
     char problem[CAIRN_CONFIG_PATH_BYTES_MAX]; /* what plans are made for; empty: none are */
+    uint32_t plan_policy;                      /* enum cairn_config_policy */
+    uint32_t plans_per_day;                    /* that may be offered */
     uint32_t log_level;                        /* enum cairn_log_level */
 
     char source[CAIRN_CONFIG_PATH_BYTES_MAX]; /* name of the file; empty: built in */

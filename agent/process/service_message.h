@@ -12,6 +12,8 @@
  *   TIMING      bytes: reports; request: their stream; offset: the number of this part
  *   TIMING_ACK  offset: parts received so far; UINT64_MAX: begin a new stream
  *   VERDICTS    bytes: the ledger of verdicts
+ *   OFFER       bytes: the shares that are offered to trainers; only between agents whose
+ *               plan_policy is enforce
  */
 #ifndef CAIRN_AGENT_PROCESS_SERVICE_MESSAGE_H
 #define CAIRN_AGENT_PROCESS_SERVICE_MESSAGE_H
@@ -30,7 +32,8 @@
     X(OPERATOR, 4, "operator")                                                                     \
     X(TIMING, 5, "timing")                                                                         \
     X(TIMING_ACK, 6, "timing_ack")                                                                 \
-    X(VERDICTS, 7, "verdicts")
+    X(VERDICTS, 7, "verdicts")                                                                     \
+    X(OFFER, 8, "offer")
 
 enum cairn_service_kind {
 #define CAIRN_SERVICE_ENUM(symbol, value, name) CAIRN_SERVICE_##symbol = value,
@@ -38,7 +41,7 @@ enum cairn_service_kind {
 #undef CAIRN_SERVICE_ENUM
 };
 
-#define CAIRN_SERVICE_KIND_LAST CAIRN_SERVICE_VERDICTS
+#define CAIRN_SERVICE_KIND_LAST CAIRN_SERVICE_OFFER
 
 struct cairn_service_message {
     enum cairn_service_kind kind;

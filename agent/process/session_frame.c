@@ -155,6 +155,8 @@ take_hello(struct cairn_agent *agent, struct session *session,
     session->state = SESSION_WELCOME;
     welcome.epoch = view.active;
     welcome.flags = view.ready.step ? CAIRN_WELCOME_RESTORABLE : 0;
+    if (agent->config.plan_policy == CAIRN_CONFIG_ENFORCE)
+        welcome.flags |= CAIRN_WELCOME_OFFERS;
     if (cairn_session_put_welcome(&session->writer, &welcome) != CAIRN_OK)
         session->state = SESSION_CLOSING;
     if (!session->trainer)
@@ -394,6 +396,7 @@ take_frame(struct cairn_agent *agent, struct session *session, struct cairn_sess
     case CAIRN_SESSION_RESTORED:
     case CAIRN_SESSION_TIMING:
     case CAIRN_SESSION_OPERATOR:
+    case CAIRN_SESSION_SHARES:
         if (!agent->handlers->frame(agent, session, frame))
             session->state = SESSION_CLOSING;
         break;

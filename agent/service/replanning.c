@@ -12,6 +12,7 @@
 #include "agent/process/agent_state.h"
 #include "agent/process/step.h"
 #include "agent/service/operator_view.h"
+#include "agent/service/placing.h"
 #include "agent/service/problem_file.h"
 #include "agent/service/timing_analysis.h"
 #include "agent/service/timing_state.h"
@@ -28,7 +29,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-enum { ROUND_MS = 500, PLAN_LIMIT_MS = 1000, PLAN_NICE = 10 };
+enum { ROUND_MS = 500, PLAN_LIMIT_MS = 1000, PLAN_NICE = 10, ROUNDS_AT_REST = 6 };
 static const char advice_key[] = "advice";
 static const uint64_t standstill_ns = 10 * CAIRN_NS_PER_S; /* estimated, not measured */
 
@@ -67,6 +68,7 @@ struct replanning_state {
     cairn_err said_err; /* why no plans could be made, when that was said last; CAIRN_OK: they could
                          * since */
     bool was_analysing, said_unknown, said_unwritten;
+    uint32_t rounds_at_rest; /* in a row without advice */
 };
 
 /* ---- in the worker ---- */
@@ -246,9 +248,80 @@ say_change(struct cairn_agent *agent, enum cairn_advice_change change)
     cairn_advice_describe(&state->advice, text, sizeof text);
     CAIRN_LOG_AT(WARN, "replan: advice: %s; `cairn plan --problem %s/replan.json` shows the plan%s",
                  text, agent->config.dir,
-                 agent->config.verdict_policy == CAIRN_CONFIG_ENFORCE
+                 agent->config.verdict_policy == CAIRN_CONFIG_ENFORCE && !placing_newest(agent)
                      ? "; enforce_command is not run for plans: do it yourself"
                      : "");
+}
+
+/* ---- acting: shares of micro-batches ---- */
+
+/* The replica whose first stage begins with this device; UINT32_MAX: none. */
+static uint32_t
+replica_of(const struct cairn_plan *current, uint64_t device)
+{
+    for (uint32_t i = 0; i < current->pipeline_count; i++)
+        if (current->devices[current->stages[current->pipelines[i].first_stage].first_device] ==
+            device)
+            return i;
+    return UINT32_MAX;
+}
+
+/* The shares of a plan, by the replicas of the current one. False if the plan has others. */
+static bool
+shares_of(const struct cairn_plan *current, const struct cairn_plan *plan,
+          struct cairn_session_shares *out)
+{
+    *out = (struct cairn_session_shares){.count = current->pipeline_count};
+    if (plan->pipeline_count != current->pipeline_count || out->count > CAIRN_REPLICAS_MAX)
+        return false;
+    for (uint32_t i = 0; i < plan->pipeline_count; i++) {
+        const struct cairn_plan_pipeline *pipeline = &plan->pipelines[i];
+        uint32_t replica =
+            replica_of(current, plan->devices[plan->stages[pipeline->first_stage].first_device]);
+
+        if (replica == UINT32_MAX || out->parts[replica] != 0)
+            return false;
+        out->parts[replica] = pipeline->microbatches;
+    }
+    return true;
+}
+
+static bool
+are_same_parts(const struct cairn_session_shares *left, const struct cairn_session_shares *right)
+{
+    return left->count == right->count &&
+           memcmp(left->parts, right->parts, left->count * sizeof *left->parts) == 0;
+}
+
+/*
+ * Offers the shares that the advice leads to, and those of the problem again when nothing has been
+ * advised for some rounds. Advice that needs more than shares changes nothing: the trainers keep
+ * those that they have.
+ */
+static void
+act(struct cairn_agent *agent)
+{
+    struct replanning_state *state = agent->replanning;
+    const struct cairn_plan *current = cairn_adviser_current(state->adviser);
+    const struct cairn_plan *plan = cairn_adviser_plan(state->adviser, CAIRN_REPLAN_MICROBATCHES);
+    const struct cairn_session_shares *newest = placing_newest(agent);
+    struct cairn_session_shares home, wanted;
+    char text[CAIRN_ADVICE_BYTES];
+
+    if (!newest || !shares_of(current, current, &home))
+        return;
+    placing_repeat(agent);
+    state->rounds_at_rest =
+        state->advice.action == CAIRN_REPLAN_NONE ? state->rounds_at_rest + 1 : 0;
+    if (state->advice.action == CAIRN_REPLAN_MICROBATCHES && plan &&
+        shares_of(current, plan, &wanted)) {
+        cairn_advice_describe(&state->advice, text, sizeof text);
+        if (!are_same_parts(&wanted, newest->count ? newest : &home))
+            (void)placing_offer(agent, &wanted, false, text);
+    } else if (state->rounds_at_rest >= ROUNDS_AT_REST && newest->count &&
+               !are_same_parts(&home, newest)) {
+        (void)placing_offer(agent, &home, true, "nothing is slow any more");
+    }
 }
 
 static void
@@ -274,6 +347,7 @@ take_round(struct cairn_agent *agent, const struct cairn_live_view *view)
     }
     say_change(agent,
                cairn_adviser_round(state->adviser, state->rates, (uint32_t)steps, &state->advice));
+    act(agent);
     make_offers(agent);
 }
 
@@ -323,15 +397,21 @@ replanning_open(struct cairn_agent *agent)
     char error[CAIRN_CONFIG_ERROR_BYTES];
     struct cairn_adviser *adviser = NULL;
     struct replanning_state *state;
+    bool is_wanted = agent->config.plan_policy == CAIRN_CONFIG_ENFORCE ||
+                     (agent->config.plan_policy == CAIRN_CONFIG_ADVISE &&
+                      agent->config.verdict_policy != CAIRN_CONFIG_OBSERVE);
     cairn_err err;
 
     err = cairn_problem_file_load(&agent->config, &adviser, error, sizeof error);
     if (err)
         CAIRN_LOG_AT(ERROR, "agent: %s", error);
-    if (!err && adviser && agent->config.verdict_policy == CAIRN_CONFIG_OBSERVE)
-        CAIRN_LOG_AT(INFO, "agent: there is a problem to plan for, but verdict_policy is observe: "
-                           "nothing is planned");
-    if (err || !adviser || agent->config.verdict_policy == CAIRN_CONFIG_OBSERVE) {
+    if (!err && adviser && !is_wanted)
+        CAIRN_LOG_AT(INFO,
+                     "agent: there is a problem to plan for, but %s is observe: nothing is "
+                     "planned",
+                     agent->config.plan_policy == CAIRN_CONFIG_OBSERVE ? "plan_policy"
+                                                                       : "verdict_policy");
+    if (err || !adviser || !is_wanted) {
         cairn_adviser_destroy(adviser);
         return err;
     }

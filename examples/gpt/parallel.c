@@ -4,11 +4,15 @@
 #include "parallel.h"
 
 #include <math.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "cairn/client.h"
 #include "kernels.h"
 #include "say.h"
+
+enum { VOTE_FLOATS = sizeof(uint64_t) / sizeof(float) };
 
 cairn_err
 gpt_parallel_init(const struct gpt_plan *plan, const struct gpt_data *data, struct gpt_stage *stage,
@@ -19,12 +23,12 @@ gpt_parallel_init(const struct gpt_plan *plan, const struct gpt_data *data, stru
         .plan = plan, .data = data, .stage = stage, .net = net, .device = device, .seed = seed};
     size_t window = (size_t)stage->shape.sequences * (stage->shape.context + 1);
 
-    parallel.tokens = calloc(plan->micro_count, window);
+    parallel.tokens = calloc(plan->micro_room, window);
     parallel.stream = calloc(gpt_stream_floats(&stage->shape), sizeof(float));
-    parallel.grads = calloc(plan->micro_count, (stage->float_count + 1) * sizeof(float));
-    parallel.total = calloc(stage->float_count + 1, sizeof(float));
+    parallel.grads = calloc(plan->micro_room, (stage->float_count + 1) * sizeof(float));
+    parallel.total = calloc(stage->float_count + 1 + VOTE_FLOATS, sizeof(float));
     if (!parallel.tokens || !parallel.stream || !parallel.grads || !parallel.total) {
-        gpt_say("no memory for the gradients of %u micro-batches", plan->micro_count);
+        gpt_say("no memory for the gradients of %u micro-batches", plan->micro_room);
         gpt_parallel_fini(&parallel);
         return CAIRN_NOMEM;
     }
@@ -123,15 +127,31 @@ backward(struct gpt_parallel *parallel, uint64_t step, uint32_t micro)
     return pass(parallel, GPT_LINK_STAGE_BEFORE, GPT_KIND_GRADIENT, CAIRN_SEND, step, index);
 }
 
+/* The vote that travels behind a sum: reading joins it with this rank's, writing is the other way. */
+static void
+join_vote(const struct gpt_parallel *parallel, uint64_t *vote)
+{
+    uint64_t other;
+
+    memcpy(&other, parallel->total + parallel->stage->float_count + 1, sizeof other);
+    *vote = cairn_placement_agree(*vote, other);
+}
+
+static void
+put_vote(const struct gpt_parallel *parallel, uint64_t vote)
+{
+    memcpy(parallel->total + parallel->stage->float_count + 1, &vote, sizeof vote);
+}
+
 /*
  * The partial sum runs up the replicas, each adds its micro-batches one by one; the total runs back
- * down. The losses travel as the last float.
+ * down. The losses travel as the last float, and the votes behind them.
  */
 static cairn_err
-reduce(struct gpt_parallel *parallel, uint64_t step)
+reduce(struct gpt_parallel *parallel, uint64_t step, uint64_t *vote)
 {
     size_t floats = parallel->stage->float_count + 1;
-    size_t bytes = floats * sizeof(float);
+    size_t bytes = (floats + VOTE_FLOATS) * sizeof(float);
     cairn_err err;
 
     if (gpt_net_has(parallel->net, GPT_LINK_REPLICA_BEFORE)) {
@@ -139,9 +159,11 @@ reduce(struct gpt_parallel *parallel, uint64_t step)
                               parallel->total, bytes);
         if (err)
             return err;
+        join_vote(parallel, vote);
     } else {
         memset(parallel->total, 0, bytes);
     }
+    put_vote(parallel, *vote);
     for (uint32_t micro = 0; micro < parallel->plan->micro_count; micro++)
         gpt_add(parallel->total, grad_of(parallel, micro), floats);
     if (gpt_net_has(parallel->net, GPT_LINK_REPLICA_AFTER)) {
@@ -153,6 +175,7 @@ reduce(struct gpt_parallel *parallel, uint64_t step)
                               parallel->total, bytes);
         if (err)
             return err;
+        memcpy(vote, parallel->total + floats, sizeof *vote);
     }
     if (!gpt_net_has(parallel->net, GPT_LINK_REPLICA_BEFORE))
         return CAIRN_OK;
@@ -160,30 +183,34 @@ reduce(struct gpt_parallel *parallel, uint64_t step)
                         parallel->total, bytes);
 }
 
-/* Sums the squares over the stages, and brings them and the loss from the last stage to all. */
+/* Sums the squares over the stages, joins the votes, and brings both and the loss from the last
+ * stage to all. */
 static cairn_err
 conclude(struct gpt_parallel *parallel, uint64_t step, struct gpt_total *out)
 {
     const struct gpt_stage *stage = parallel->stage;
-    struct {
+    struct gpt_verdict {
         double squares;
+        uint64_t vote;
         double loss; /* the sum over the micro-batches; a float, widened */
-    } verdict = {0};
+    } verdict = {.vote = out->vote};
+    const size_t sums_bytes = offsetof(struct gpt_verdict, loss);
     cairn_err err;
 
     if (gpt_net_has(parallel->net, GPT_LINK_STAGE_BEFORE)) {
         err = gpt_net_receive(parallel->net, GPT_LINK_STAGE_BEFORE, GPT_KIND_NORM, step, 0,
-                              &verdict.squares, sizeof verdict.squares);
+                              &verdict, sums_bytes);
         if (err)
             return err;
+        verdict.vote = cairn_placement_agree(verdict.vote, out->vote);
     }
     for (uint32_t i = 0; i < stage->tensor_count; i++)
         verdict.squares +=
             gpt_square_sum(parallel->total + stage->tensors[i].begin, stage->tensors[i].count);
     verdict.loss = (double)parallel->total[stage->float_count];
     if (gpt_net_has(parallel->net, GPT_LINK_STAGE_AFTER)) {
-        err = gpt_net_send(parallel->net, GPT_LINK_STAGE_AFTER, GPT_KIND_NORM, step, 0,
-                           &verdict.squares, sizeof verdict.squares);
+        err = gpt_net_send(parallel->net, GPT_LINK_STAGE_AFTER, GPT_KIND_NORM, step, 0, &verdict,
+                           sums_bytes);
         if (err)
             return err;
         err = gpt_net_receive(parallel->net, GPT_LINK_STAGE_AFTER, GPT_KIND_VERDICT, step, 0,
@@ -197,6 +224,7 @@ conclude(struct gpt_parallel *parallel, uint64_t step, struct gpt_total *out)
         if (err)
             return err;
     }
+    out->vote = verdict.vote;
     out->mean_factor = 1.0f / (float)parallel->plan->micro_total;
     out->loss = (float)verdict.loss * out->mean_factor;
     out->norm = sqrt(verdict.squares) * (double)out->mean_factor;
@@ -221,7 +249,7 @@ gpt_parallel_gradient(struct gpt_parallel *parallel, uint64_t step, struct gpt_t
             return err;
     }
     begin_ns = gpt_device_now_ns();
-    err = reduce(parallel, step);
+    err = reduce(parallel, step, &out->vote);
     if (err)
         return err;
     gpt_device_reduced(parallel->device, begin_ns, parallel->stage->float_count * sizeof(float));

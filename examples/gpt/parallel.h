@@ -23,10 +23,10 @@ struct gpt_parallel {
     struct gpt_net *net;
     struct gpt_device *device;
     uint64_t seed;
-    uint8_t *tokens; /* [micro_count][sequences * (context + 1)] */
+    uint8_t *tokens; /* [micro_room][sequences * (context + 1)] */
     float *stream;
-    float *grads; /* [micro_count][float_count + 1]: the last float is the micro-batch's loss */
-    float *total; /* [float_count + 1] */
+    float *grads; /* [micro_room][float_count + 1]: the last float is the micro-batch's loss */
+    float *total; /* [float_count + 1], and room for a vote behind it */
 };
 
 /* The result of a step, the same on all ranks. */
@@ -34,6 +34,7 @@ struct gpt_total {
     float loss;        /* mean over all micro-batches */
     double norm;       /* of the gradient of that loss, over all tensors of the model */
     float mean_factor; /* the total times this is the gradient of the loss */
+    uint64_t vote;     /* in: of this rank; out: of all ranks, joined (cairn_placement_agree) */
 };
 
 /*
@@ -49,7 +50,7 @@ void gpt_parallel_fini(struct gpt_parallel *parallel);
 /*
  * Computes the gradients of `step` (counted from 1) with the present parameters. On success
  * parallel->total holds their sum over all micro-batches, the same bits on all replicas of the
- * stage. Errors as gpt_net_receive.
+ * stage. The votes ride on the sums. Errors as gpt_net_receive.
  */
 CAIRN_MUST_CHECK cairn_err gpt_parallel_gradient(struct gpt_parallel *parallel, uint64_t step,
                                                  struct gpt_total *out);

@@ -12,11 +12,26 @@ gpt_plan_even(uint32_t total, uint32_t parts, uint32_t out[GPT_PARTS_MAX])
         out[i] = total / parts + (i < total % parts ? 1 : 0);
 }
 
+void
+gpt_plan_share(struct gpt_plan *plan, const uint32_t *micro_batches)
+{
+    uint32_t sum = 0;
+
+    for (uint32_t i = 0; i < plan->dp; i++) {
+        plan->micro_batches[i] = micro_batches[i];
+        if (i == plan->replica)
+            plan->micro_begin = sum;
+        sum += micro_batches[i];
+    }
+    plan->micro_count = plan->micro_batches[plan->replica];
+    plan->micro_total = sum;
+}
+
 cairn_err
 gpt_plan_complete(struct gpt_plan *plan, uint32_t layers)
 {
     uint64_t layer_sum = 0;
-    uint64_t micro_sum = 0;
+    uint32_t micro_batches[GPT_PARTS_MAX];
 
     if (plan->dp < 1 || plan->dp > GPT_PARTS_MAX || plan->pp < 1 || plan->pp > GPT_PARTS_MAX) {
         gpt_say("--dp %u and --pp %u must be 1 to %d each", plan->dp, plan->pp, GPT_PARTS_MAX);
@@ -52,11 +67,9 @@ gpt_plan_complete(struct gpt_plan *plan, uint32_t layers)
                     plan->micro_batches[i]);
             return CAIRN_INVAL;
         }
-        if (i == plan->replica)
-            plan->micro_begin = (uint32_t)micro_sum;
-        micro_sum += plan->micro_batches[i];
+        micro_batches[i] = plan->micro_batches[i];
     }
-    plan->micro_count = plan->micro_batches[plan->replica];
-    plan->micro_total = (uint32_t)micro_sum;
+    gpt_plan_share(plan, micro_batches);
+    plan->micro_room = plan->micro_count;
     return CAIRN_OK;
 }

@@ -30,6 +30,7 @@ struct gpt_plan {
     uint32_t micro_begin; /* of the replica, in the global order */
     uint32_t micro_count;
     uint32_t micro_total; /* of all replicas */
+    uint32_t micro_room;  /* micro-batches that this rank has memory for */
 };
 
 /*
@@ -37,6 +38,10 @@ struct gpt_plan {
  * a part is empty, too large, or the layers do not add up.
  */
 CAIRN_MUST_CHECK cairn_err gpt_plan_complete(struct gpt_plan *plan, uint32_t layers);
+
+/* Takes other shares of the same total, of which the rank has room for its own: fills what follows
+ * from them. */
+void gpt_plan_share(struct gpt_plan *plan, const uint32_t *micro_batches);
 
 /* Divides `total` into `parts` as evenly as can be, the larger ones first. */
 void gpt_plan_even(uint32_t total, uint32_t parts, uint32_t out[GPT_PARTS_MAX]);

@@ -14,6 +14,7 @@ enum { PER_TENSOR = 3 /* the parameter and its two moments */ };
 struct gpt_protect {
     struct cairn_client *client;
     uint32_t tensor_count;
+    uint64_t shares_number; /* of the shares that are computed by; 0: those of the start */
     uint64_t fence_ns;
     char (*names)[CAIRN_NAME_BYTES_MAX];
 };
@@ -211,6 +212,24 @@ bool
 gpt_protect_begin(struct gpt_protect *protect, uint64_t step)
 {
     return cairn_snapshot_begin(protect->client, step) == CAIRN_OK;
+}
+
+uint64_t
+gpt_protect_vote(struct gpt_protect *protect, const struct gpt_plan *plan)
+{
+    return cairn_placement_vote(protect->client, protect->shares_number, plan->dp,
+                                plan->micro_batches);
+}
+
+bool
+gpt_protect_share(struct gpt_protect *protect, uint64_t agreed, struct gpt_plan *plan)
+{
+    uint32_t shares[GPT_PARTS_MAX];
+
+    if (!cairn_placement_share(protect->client, agreed, &protect->shares_number, plan->dp, shares))
+        return false;
+    gpt_plan_share(plan, shares);
+    return true;
 }
 
 struct cairn_client_stats

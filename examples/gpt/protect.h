@@ -61,6 +61,12 @@ uint64_t gpt_protect_fence_ns(struct gpt_protect *protect);
 /* Begins a snapshot of the state after update `step`. True when one was begun. */
 bool gpt_protect_begin(struct gpt_protect *protect, uint64_t step);
 
+/* This rank's vote on the shares of the next step; and the
+ * joined votes of all ranks: true where they change the plan's shares, which are then the new
+ * ones. */
+uint64_t gpt_protect_vote(struct gpt_protect *protect, const struct gpt_plan *plan);
+bool gpt_protect_share(struct gpt_protect *protect, uint64_t agreed, struct gpt_plan *plan);
+
 /* The client's counters. */
 struct cairn_client_stats gpt_protect_stats(const struct gpt_protect *protect);
 

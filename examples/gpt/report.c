@@ -189,6 +189,21 @@ gpt_report_step(struct gpt_report *report, const struct gpt_step_report *step)
 }
 
 void
+gpt_report_shares(struct gpt_report *report, uint64_t step, const struct gpt_plan *plan)
+{
+    struct line line;
+
+    if (!wanted(report))
+        return;
+    begin(&line, report, "shares");
+    add(&line, ",\"step\":%" PRIu64 ",\"micro_batches\":[", step);
+    for (uint32_t i = 0; i < plan->dp; i++)
+        add(&line, "%s%u", i ? "," : "", plan->micro_batches[i]);
+    add(&line, "]");
+    end(&line, report);
+}
+
+void
 gpt_report_done(struct gpt_report *report, const struct gpt_done_report *done)
 {
     const struct cairn_client_stats *s = &done->stats;

@@ -41,6 +41,9 @@ struct gpt_step_report {
 };
 void gpt_report_step(struct gpt_report *report, const struct gpt_step_report *step);
 
+/* From the step after this one on, the replicas have other shares of the micro-batches. */
+void gpt_report_shares(struct gpt_report *report, uint64_t step, const struct gpt_plan *plan);
+
 struct gpt_done_report {
     uint64_t steps;
     float loss_first;

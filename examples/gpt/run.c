@@ -77,7 +77,7 @@ start_model(struct run *run)
     const struct gpt_plan *plan = &options->plan;
     cairn_err err;
 
-    err = gpt_stage_init(&options->shape, plan->layer_begin, plan->layer_end, plan->micro_count,
+    err = gpt_stage_init(&options->shape, plan->layer_begin, plan->layer_end, plan->micro_room,
                          &run->stage);
     if (!err) {
         run->exp_avg = calloc(run->stage.float_count, sizeof(float));
@@ -88,7 +88,7 @@ start_model(struct run *run)
     if (err) {
         gpt_say("no memory for the model and %u micro-batches of %u x %u bytes: make --d-model, "
                 "--layers, --micro-batch-size or --context smaller",
-                plan->micro_count, options->shape.sequences, options->shape.context);
+                plan->micro_room, options->shape.sequences, options->shape.context);
         return err;
     }
     gpt_stage_randomize(&run->stage, options->seed);
@@ -132,6 +132,12 @@ start(struct run *run)
     if (err)
         return err;
     gpt_report_started(&run->report, options, run->data.path);
+    err = gpt_device_init(&options->device, &options->plan, &run->device);
+    if (err)
+        return err;
+    /* whoever is timed may be given more of the micro-batches, and needs room before it says so */
+    if (run->device.timing)
+        run->options.plan.micro_room = options->plan.micro_total - options->plan.dp + 1;
     err = start_model(run);
     if (err)
         return err;
@@ -141,9 +147,6 @@ start(struct run *run)
         .job = gpt_options_fingerprint(options, run->data.fingerprint, true),
     };
     err = gpt_net_open(&net_options, &options->plan, &run->net);
-    if (err)
-        return err;
-    err = gpt_device_init(&options->device, &options->plan, &run->device);
     if (err)
         return err;
     err = gpt_parallel_init(&options->plan, &run->data, &run->stage, run->net, &run->device,
@@ -226,6 +229,7 @@ train_step(struct run *run, uint64_t step)
     struct gpt_total total;
     cairn_err err;
 
+    total.vote = run->device.timing ? gpt_protect_vote(run->protect, &options->plan) : 0;
     err = gpt_parallel_gradient(&run->parallel, step, &total);
     if (err)
         return err;
@@ -240,6 +244,8 @@ train_step(struct run *run, uint64_t step)
     report.loss = gpt_plan_is_last_stage(&options->plan) ? &total.loss : NULL;
     report.norm = (float)total.norm;
     report.fence_ns = gpt_protect_fence_ns(run->protect);
+    if (run->device.timing && gpt_protect_share(run->protect, total.vote, &run->options.plan))
+        gpt_report_shares(&run->report, step, &options->plan);
     report.step_ns = now_ns() - begin_ns;
     gpt_report_step(&run->report, &report);
     if (options->plan.rank == 0 && options->log_every &&

@@ -58,7 +58,7 @@ extern "C" {
  * The version of this header, "MAJOR.MINOR.PATCH". MAJOR is in the name libcairn.so.MAJOR and
  * changes when old callers stop working. MINOR grows with new functions and fields.
  */
-#define CAIRN_LIBRARY_VERSION "1.1.0"
+#define CAIRN_LIBRARY_VERSION "1.2.0"
 /* The version of the library that is loaded, in the same form. The string is static. Thread: any.
  */
 const char *cairn_library_version(void);
@@ -318,6 +318,42 @@ uint32_t cairn_snapshot_captured(const struct cairn_client *client);
  * has.
  */
 cairn_err cairn_client_set_stream(struct cairn_client *client, int32_t device, void *stream);
+
+/*
+ * Shares: how many micro-batches of a step each replica computes. When a rank is slow, the agents
+ * may offer other shares (plan_policy: enforce); all ranks together decide whether they take them.
+ * At each step boundary every rank calls
+ *   vote = cairn_placement_vote(client, number, replicas, shares);
+ *   agreed = all ranks' votes, reduced by cairn_placement_agree in any order;
+ *   cairn_placement_share(client, agreed, &number, replicas, shares);
+ * `number` is 0 at the start, with the shares that the job begins with. All ranks must give the
+ * same. Agents that die, or offers that only some ranks have, leave the shares as they are.
+ */
+enum { CAIRN_REPLICAS_MAX = 1024 };
+
+/*
+ * Returns this rank's vote: a name of the newest shares that it is ready for, or else of those that
+ * it computes by now; never 0. shares[replicas] is borrowed for the call. Returns 0 for bad
+ * arguments, which leaves everything as it is. Never blocks, and makes no system call but to wake
+ * the client's thread when the shares have changed. Since version 1.2.
+ */
+uint64_t cairn_placement_vote(struct cairn_client *client, uint64_t number, uint32_t replicas,
+                              const uint32_t *shares);
+
+/* Joins two votes: both, if they are equal, else none (0). Commutative and associative. */
+static inline uint64_t
+cairn_placement_agree(uint64_t left, uint64_t right)
+{
+    return left == right ? left : 0;
+}
+
+/*
+ * Takes the ranks' decision: true if all have agreed on the shares that were offered to this rank,
+ * and then *number and shares[replicas] are the new ones, for the next step. Every share is at
+ * least 1, and their sum never changes. False: nothing has changed. Since version 1.2.
+ */
+bool cairn_placement_share(struct cairn_client *client, uint64_t agreed, uint64_t *number,
+                           uint32_t replicas, uint32_t *shares);
 
 /* A part of the job that no snapshot of this rank holds. */
 struct cairn_uncovered {

@@ -240,6 +240,19 @@ cairn_adviser_resume(struct cairn_adviser *adviser, const struct cairn_advice *a
     adviser->unsettled = CAIRN_DECIDER_ROUNDS;
 }
 
+const struct cairn_plan *
+cairn_adviser_plan(const struct cairn_adviser *adviser, enum cairn_replan_action action)
+{
+    return adviser->has_offers && action < CAIRN_REPLAN_COUNT ? adviser->offers.plans[action]
+                                                              : NULL;
+}
+
+const struct cairn_plan *
+cairn_adviser_current(const struct cairn_adviser *adviser)
+{
+    return adviser->problem.current;
+}
+
 uint64_t
 cairn_adviser_fingerprint(const struct cairn_adviser *adviser)
 {

@@ -72,6 +72,14 @@ enum cairn_advice_change cairn_adviser_round(struct cairn_adviser *adviser, cons
  */
 void cairn_adviser_resume(struct cairn_adviser *adviser, const struct cairn_advice *advice);
 
+/* The plan that an action leads to, at the present rates; NULL: there is none now. It is the
+ * adviser's until its next call. */
+const struct cairn_plan *cairn_adviser_plan(const struct cairn_adviser *adviser,
+                                            enum cairn_replan_action action);
+
+/* The plan that the problem has as current. */
+const struct cairn_plan *cairn_adviser_current(const struct cairn_adviser *adviser);
+
 /* A number that tells this problem from others; 0 without memory. */
 uint64_t cairn_adviser_fingerprint(const struct cairn_adviser *adviser);
 

@@ -101,6 +101,8 @@ try_up(const struct cairn_session_frame *frame)
 
         if (cairn_session_take_timing(frame, &timing) == CAIRN_OK)
             require(timing.index < CAIRN_SESSION_RINGS_MAX && frame->fd_count == 1);
+    } else if (frame->type == CAIRN_SESSION_SHARES) {
+        TRY(shares, struct cairn_session_shares);
     } else if (frame->type == CAIRN_SESSION_LEAVE) {
         if (cairn_session_take_leave(frame) == CAIRN_OK)
             require(frame->payload_bytes == 0);
@@ -147,6 +149,8 @@ try_down(struct cairn_session_frame *frame)
         TRY(epoch, struct cairn_session_epoch);
     } else if (frame->type == CAIRN_SESSION_COMMITTED) {
         TRY(committed, struct cairn_session_committed);
+    } else if (frame->type == CAIRN_SESSION_OFFER) {
+        TRY(offer, struct cairn_session_shares);
     } else if (frame->type == CAIRN_SESSION_FETCHED) {
         TRY(fetched, struct cairn_session_fetched);
     } else {

@@ -156,6 +156,13 @@ CHECK_FRAME(drop, CAIRN_SESSION_DROP, struct cairn_session_drop, CAIRN_SESSION_A
             {{1, 2, 3}, CAIRN_REASON_OTHER})
 CHECK_FRAME(epoch, CAIRN_SESSION_EPOCH, struct cairn_session_epoch, CAIRN_SESSION_AGENT,
             out.epoch == 77, {77})
+CHECK_FRAME(shares, CAIRN_SESSION_SHARES, struct cairn_session_shares, CAIRN_SESSION_CLIENT,
+            out.number == 7 && out.count == 2 && out.parts[0] == 8 && out.parts[1] == 4 &&
+                out.parts[2] == 0,
+            {7, 2, {8, 4}})
+CHECK_FRAME(offer, CAIRN_SESSION_OFFER, struct cairn_session_shares, CAIRN_SESSION_AGENT,
+            out.number == UINT64_MAX && out.count == 1 && out.parts[0] == UINT32_MAX,
+            {UINT64_MAX, 1, {UINT32_MAX}})
 CHECK_FRAME(committed, CAIRN_SESSION_COMMITTED, struct cairn_session_committed, CAIRN_SESSION_AGENT,
             out.generation.epoch == 1 && out.generation.step == 2 && out.generation.run == 3,
             {{1, 2, 3}})
@@ -899,6 +906,8 @@ main(void)
         cmocka_unit_test(test_drop),
         cmocka_unit_test(test_epoch),
         cmocka_unit_test(test_committed),
+        cmocka_unit_test(test_shares),
+        cmocka_unit_test(test_offer),
         cmocka_unit_test(test_fetched),
         cmocka_unit_test(test_operator),
         cmocka_unit_test(test_operator_reply),

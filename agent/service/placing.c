@@ -1,0 +1,266 @@
+/* agent/service/placing.c - offers other shares of micro-batches; see placing.h. */
+#include "agent/service/placing.h"
+
+#include "agent/process/agent_state.h"
+#include "agent/process/mail.h"
+#include "agent/process/service_message.h"
+#include "agent/process/session.h"
+#include "agent/process/step.h"
+#include "base/log.h"
+#include "snapshot/catalog.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { DAY_OFFERS_MAX = 1000, SHARES_BYTES_MAX = 16 + 4 * CAIRN_REPLICAS_MAX, TEXT_BYTES = 256 };
+static const char offer_key[] = "offer";
+static const uint64_t day_ns = UINT64_C(86400) * CAIRN_NS_PER_S;
+static const uint64_t repeat_ns = 10 * CAIRN_NS_PER_S;
+
+/* What the trainer of a session computes by. */
+struct asked {
+    uint64_t serial; /* of the session; 0: none */
+    uint64_t number;
+};
+
+struct placing_state {
+    struct cairn_session_shares offer; /* the newest; count 0: none */
+    uint64_t told_ns;
+    uint64_t away_wall_ns[DAY_OFFERS_MAX]; /* when offers left the problem's plan; the last ones */
+    uint32_t away_count;
+    bool said_spent;
+    struct asked asked[SESSIONS_MAX];
+};
+
+/* ---- the offer as bytes and words ---- */
+
+static size_t
+pack_offer(const struct cairn_session_shares *offer, uint8_t bytes[SHARES_BYTES_MAX])
+{
+    struct cairn_writer writer;
+
+    cairn_writer_init(&writer, bytes, SHARES_BYTES_MAX);
+    cairn_session_shares_pack(offer, &writer);
+    return cairn_writer_done(&writer) == CAIRN_OK ? writer.used_bytes : 0;
+}
+
+static bool
+unpack_offer(const void *bytes, size_t bytes_len, struct cairn_session_shares *out)
+{
+    struct cairn_reader reader;
+
+    cairn_reader_init(&reader, bytes, bytes_len);
+    cairn_session_shares_unpack(&reader, out);
+    return cairn_reader_done(&reader) == CAIRN_OK;
+}
+
+/* "8 | 4", cut with "..." where it is long. */
+static void
+describe(const struct cairn_session_shares *offer, char text[TEXT_BYTES])
+{
+    size_t used = 0;
+
+    text[0] = 0;
+    for (uint32_t i = 0; i < offer->count; i++) {
+        if (used > TEXT_BYTES - 32) {
+            (void)snprintf(text + used, TEXT_BYTES - used, " ...");
+            return;
+        }
+        used += (size_t)snprintf(text + used, TEXT_BYTES - used, "%s%" PRIu32, i ? " | " : "",
+                                 offer->parts[i]);
+    }
+}
+
+/* ---- storing and telling ---- */
+
+static bool
+store(struct cairn_agent *agent, const struct cairn_session_shares *offer)
+{
+    uint8_t bytes[SHARES_BYTES_MAX];
+    size_t bytes_len = pack_offer(offer, bytes);
+
+    if (bytes_len > 0 && cairn_catalog_put(agent->catalog, CAIRN_TABLE_VERDICTS, offer_key,
+                                           sizeof offer_key - 1, bytes, bytes_len) == CAIRN_OK)
+        return true;
+    CAIRN_LOG_AT(WARN, "catalog: offers of shares cannot be stored; none is made");
+    return false;
+}
+
+static void
+tell_agents(struct cairn_agent *agent)
+{
+    struct placing_state *state = agent->placing;
+    uint8_t bytes[SHARES_BYTES_MAX];
+    size_t bytes_len = pack_offer(&state->offer, bytes);
+
+    state->told_ns = agent_now_ns(agent);
+    for (uint32_t node = 0; bytes_len > 0 && node < agent->config.node_count; node++) {
+        struct cairn_service_message message = {.kind = CAIRN_SERVICE_OFFER,
+                                                .from = agent->config.node,
+                                                .to = node,
+                                                .bytes = bytes,
+                                                .bytes_len = (uint32_t)bytes_len};
+
+        if (node != agent->config.node && cairn_core_alive(agent->core, node))
+            mail_send_service(agent, &message, NULL, 0, UINT32_MAX);
+    }
+}
+
+/* Queues the offer for a trainer that computes by older shares. */
+static void
+tell_session(struct cairn_agent *agent, struct session *session)
+{
+    const struct placing_state *state = agent->placing;
+    const struct asked *asked = &state->asked[session->index];
+
+    if (state->offer.count == 0 || asked->serial != session->serial ||
+        asked->number >= state->offer.number || session->state != SESSION_WELCOME)
+        return;
+    if (cairn_session_put_offer(&session->writer, &state->offer) != CAIRN_OK)
+        CAIRN_LOG_AT(WARN, "replan: the offer is not told to rank=%u: too much is queued for it",
+                     session->hello.rank);
+}
+
+static void
+tell_sessions(struct cairn_agent *agent)
+{
+    for (uint32_t i = 0; i < SESSIONS_MAX; i++) {
+        struct session *session = &agent->sessions[i];
+
+        if (!session->used || session->ending || !session->trainer)
+            continue;
+        tell_session(agent, session);
+        session_flush(agent, session);
+    }
+}
+
+/* ---- offers ---- */
+
+const struct cairn_session_shares *
+placing_newest(const struct cairn_agent *agent)
+{
+    return agent->placing ? &agent->placing->offer : NULL;
+}
+
+/* Takes note of an offer that leaves the problem's plan; false if the day has had enough. */
+static bool
+spend(struct cairn_agent *agent)
+{
+    struct placing_state *state = agent->placing;
+    uint64_t now_ns = cairn_clock_wall_ns(&agent->clock);
+    uint32_t kept = 0;
+
+    for (uint32_t i = 0; i < state->away_count; i++)
+        if (now_ns < state->away_wall_ns[i] + day_ns)
+            state->away_wall_ns[kept++] = state->away_wall_ns[i];
+    state->away_count = kept;
+    if (kept < agent->config.plans_per_day && kept < DAY_OFFERS_MAX) {
+        state->away_wall_ns[state->away_count++] = now_ns;
+        state->said_spent = false;
+        return true;
+    }
+    if (!state->said_spent)
+        CAIRN_LOG_AT(WARN,
+                     "replan: no other shares are offered: %" PRIu32
+                     " changes within 24 hours are as many as plans_per_day allows",
+                     kept);
+    state->said_spent = true;
+    return false;
+}
+
+bool
+placing_offer(struct cairn_agent *agent, const struct cairn_session_shares *shares, bool home,
+              const char *why)
+{
+    struct placing_state *state = agent->placing;
+    struct cairn_session_shares offer = *shares;
+    char text[TEXT_BYTES];
+
+    offer.number = state->offer.number + 1;
+    if ((!home && !spend(agent)) || !store(agent, &offer))
+        return false;
+    state->offer = offer;
+    describe(&offer, text);
+    CAIRN_LOG_AT(WARN, "replan: offer %" PRIu64 ": micro-batches %s: %s", offer.number, text, why);
+    tell_agents(agent);
+    tell_sessions(agent);
+    return true;
+}
+
+void
+placing_repeat(struct cairn_agent *agent)
+{
+    const struct placing_state *state = agent->placing;
+
+    if (state && state->offer.count > 0 && agent_now_ns(agent) >= state->told_ns + repeat_ns)
+        tell_agents(agent);
+}
+
+void
+placing_message(struct cairn_agent *agent, const struct cairn_service_message *message)
+{
+    struct placing_state *state = agent->placing;
+    struct cairn_session_shares offer;
+    char text[TEXT_BYTES];
+
+    if (!state || !unpack_offer(message->bytes, message->bytes_len, &offer) ||
+        offer.number <= state->offer.number || !store(agent, &offer))
+        return;
+    state->offer = offer;
+    describe(&offer, text);
+    CAIRN_LOG_AT(INFO, "replan: offer %" PRIu64 " of node %u: micro-batches %s", offer.number,
+                 message->from, text);
+    tell_sessions(agent);
+}
+
+bool
+placing_frame(struct cairn_agent *agent, struct session *session,
+              const struct cairn_session_frame *frame)
+{
+    struct placing_state *state = agent->placing;
+    struct cairn_session_shares shares;
+    char text[TEXT_BYTES];
+
+    if (!state || !session->trainer || cairn_session_take_shares(frame, &shares) != CAIRN_OK)
+        return false;
+    state->asked[session->index] = (struct asked){session->serial, shares.number};
+    if (shares.number > 0) {
+        describe(&shares, text);
+        CAIRN_LOG_AT(INFO, "replan: rank=%u has taken offer %" PRIu64 ": micro-batches %s",
+                     session->hello.rank, shares.number, text);
+    }
+    tell_session(agent, session);
+    return true;
+}
+
+/* ---- life ---- */
+
+cairn_err
+placing_open(struct cairn_agent *agent)
+{
+    uint8_t *bytes = NULL;
+    size_t bytes_len = 0;
+
+    if (agent->config.plan_policy != CAIRN_CONFIG_ENFORCE)
+        return CAIRN_OK;
+    agent->placing = calloc(1, sizeof *agent->placing);
+    if (!agent->placing)
+        return CAIRN_NOMEM;
+    if (cairn_catalog_get(agent->catalog, CAIRN_TABLE_VERDICTS, offer_key, sizeof offer_key - 1,
+                          &bytes, &bytes_len) == CAIRN_OK &&
+        !unpack_offer(bytes, bytes_len, &agent->placing->offer)) {
+        CAIRN_LOG_AT(WARN, "catalog: the stored offer of shares is damaged: it is forgotten");
+        agent->placing->offer.count = 0;
+    }
+    free(bytes);
+    return CAIRN_OK;
+}
+
+void
+placing_close(struct cairn_agent *agent)
+{
+    free(agent->placing);
+    agent->placing = NULL;
+}
