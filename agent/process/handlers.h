@@ -29,9 +29,9 @@ struct agent_handlers {
     /* Nobody is in the middle of anything: sessions that are marked as ending may end. */
     void (*settle)(struct cairn_agent *agent);
 
-    /* A session sent a frame of a service: RESTORE, FETCH, RESTORED, TIMING, OPERATOR or SHARES. Returns
-     * false if the frame is malformed or not allowed; the session is closed then. May take over the
-     * frame's descriptors by setting them to -1. */
+    /* A session sent a frame of a service: RESTORE, FETCH, RESTORED, TIMING, OPERATOR or SHARES.
+     * Returns false if the frame is malformed or not allowed; the session is closed then. May take
+     * over the frame's descriptors by setting them to -1. */
     bool (*frame)(struct cairn_agent *agent, struct session *session,
                   struct cairn_session_frame *frame);
 

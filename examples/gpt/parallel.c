@@ -127,7 +127,7 @@ backward(struct gpt_parallel *parallel, uint64_t step, uint32_t micro)
     return pass(parallel, GPT_LINK_STAGE_BEFORE, GPT_KIND_GRADIENT, CAIRN_SEND, step, index);
 }
 
-/* The vote that travels behind a sum: reading joins it with this rank's, writing is the other way. */
+/* Joins the vote that has come behind a sum with another one. */
 static void
 join_vote(const struct gpt_parallel *parallel, uint64_t *vote)
 {
