@@ -244,6 +244,31 @@ print_advice(const struct cairn_tree *tree)
     return 1;
 }
 
+/* The shares of micro-batches that were offered last; returns how many lines that is. */
+static uint32_t
+print_offer(const struct cairn_tree *tree)
+{
+    const struct cairn_tree_value *parts, *part = NULL;
+    const char *between = "";
+
+    parts = cairn_tree_find(tree, NULL, "replan.offer.micro_batches");
+    if (!parts)
+        return 0;
+    printf("plan       offer %" PRIu64 ": micro-batches ",
+           cairn_tree_u64(tree, NULL, "replan.offer.number", 0));
+    while ((part = cairn_tree_next(tree, parts, part)) != NULL) {
+        printf("%s%" PRIu64, between, cairn_tree_u64(tree, part, "", 0));
+        between = " | ";
+    }
+    printf(", taken by %" PRIu64 " of %" PRIu64 " ranks; %" PRIu64 " of %" PRIu64
+           " changes today\n",
+           cairn_tree_u64(tree, NULL, "replan.offer.ranks_taken", 0),
+           cairn_tree_u64(tree, NULL, "replan.offer.ranks_asking", 0),
+           cairn_tree_u64(tree, NULL, "replan.offer.changes_today", 0),
+           cairn_tree_u64(tree, NULL, "replan.offer.changes_per_day", 0));
+    return 1;
+}
+
 static void
 print_checks(const struct cairn_tree *tree)
 {
@@ -341,6 +366,7 @@ print_status(const struct cairn_tree *tree)
     print_numbers(tree);
     taken += print_speed(tree);
     taken += print_advice(tree);
+    taken += print_offer(tree);
     taken += print_coverage(tree, SCREEN_LINES - taken - NODE_LINES_MIN);
     print_checks(tree);
     print_nodes(tree, SCREEN_LINES - taken);

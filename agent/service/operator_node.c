@@ -7,6 +7,7 @@
 #include "agent/process/memory.h"
 #include "agent/process/session.h"
 #include "agent/service/operator_coverage.h"
+#include "agent/service/placing.h"
 #include "agent/service/replanning.h"
 #include "agent/service/spill.h"
 #include "agent/service/timing.h"
@@ -155,6 +156,7 @@ operator_node_fill(struct cairn_agent *agent, struct operator_node *out)
     operator_coverage_fill(agent, out);
     timing_fill(agent, out);
     replanning_fill(agent, out);
+    placing_fill(agent, out);
     fill_parts(agent, out);
 }
 

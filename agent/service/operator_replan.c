@@ -56,6 +56,40 @@ put_advice(struct cairn_json_writer *writer, const struct operator_node *node)
     cairn_json_write_object_end(writer);
 }
 
+/* The newest shares, and how many ranks compute by them. */
+static void
+put_offer(struct cairn_json_writer *writer, const struct operator_job *job)
+{
+    uint64_t askers = 0, takers = 0, changes = 0;
+
+    for (uint32_t node = 0; node < job->config->node_count; node++) {
+        const struct operator_node *each = &job->nodes[node];
+
+        if (!each->known)
+            continue;
+        askers += each->offer_askers;
+        changes += each->offer_changes;
+        takers += each->offer_number == job->offer->number ? each->offer_takers : 0;
+    }
+    cairn_json_write_object_begin(writer);
+    cairn_json_write_key(writer, "number");
+    cairn_json_write_u64(writer, job->offer->number);
+    cairn_json_write_key(writer, "micro_batches");
+    cairn_json_write_array_begin(writer);
+    for (uint32_t i = 0; i < job->offer->count; i++)
+        cairn_json_write_u64(writer, job->offer->parts[i]);
+    cairn_json_write_array_end(writer);
+    cairn_json_write_key(writer, "ranks_asking");
+    cairn_json_write_u64(writer, askers);
+    cairn_json_write_key(writer, "ranks_taken");
+    cairn_json_write_u64(writer, takers);
+    cairn_json_write_key(writer, "changes_today");
+    cairn_json_write_u64(writer, changes);
+    cairn_json_write_key(writer, "changes_per_day");
+    cairn_json_write_u64(writer, job->config->plans_per_day);
+    cairn_json_write_object_end(writer);
+}
+
 void
 operator_replan_report(struct cairn_json_writer *writer, const struct operator_job *job)
 {
@@ -78,7 +112,12 @@ operator_replan_report(struct cairn_json_writer *writer, const struct operator_j
     cairn_json_write_key(writer, "plans_made");
     cairn_json_write_u64(writer, analyst ? analyst->plans_made : 0);
     cairn_json_write_key(writer, "enforced");
-    cairn_json_write_bool(writer, false);
+    cairn_json_write_bool(writer, job->config->plan_policy == CAIRN_CONFIG_ENFORCE);
+    cairn_json_write_key(writer, "offer");
+    if (job->offer && job->offer->count > 0)
+        put_offer(writer, job);
+    else
+        cairn_json_write_null(writer);
     cairn_json_write_key(writer, "advice");
     if (analyst && analyst->advice_action >= 1 && analyst->advice_action <= CAIRN_REPLAN_COUNT)
         put_advice(writer, analyst);

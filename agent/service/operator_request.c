@@ -6,6 +6,7 @@
 #include "agent/process/step.h"
 #include "agent/service/operator_health.h"
 #include "agent/service/operator_node.h"
+#include "agent/service/placing.h"
 #include "agent/service/timing.h"
 
 #include <stdlib.h>
@@ -146,7 +147,8 @@ request_fill_job(struct cairn_agent *agent, const struct request *request, struc
                                  .nodes = request->nodes,
                                  .roster = view.roster,
                                  .files = request->files,
-                                 .ledger = timing_ledger(agent)};
+                                 .ledger = timing_ledger(agent),
+                                 .offer = placing_newest(agent)};
     job->newest =
         operator_newest(request->nodes, agent->config.node_count, &job->newest_from_files);
     for (uint32_t i = 0; i < CAIRN_PARTS_MAX; i++) {

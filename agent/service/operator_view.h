@@ -12,6 +12,7 @@
 #include "agent/core/env/roster.h"
 #include "agent/process/config.h"
 #include "cairn/types.h"
+#include "client/session.h"
 #include "replan/live/ledger.h"
 
 #include <stdbool.h>
@@ -97,7 +98,11 @@ struct operator_part {
     X(advice_step_ns)      /* a step after it */                                                   \
     X(advice_cost_ns)      /* training stands still for that long */                               \
     X(advice_payback_steps)                                                                        \
-    X(advice_given_wall_ns)
+    X(advice_given_wall_ns)                                                                        \
+    X(offer_number)  /* of shares; 0: none, and the next are 0 too */                              \
+    X(offer_askers)  /* trainers of this node that ask for their share */                          \
+    X(offer_takers)  /* … and compute by that offer */                                           \
+    X(offer_changes) /* that this agent has offered within 24 hours, going back left out */
 
 enum {
     OPERATOR_MISMATCH_BYTES = 192,
@@ -182,7 +187,8 @@ struct operator_job {
     struct cairn_generation_id newest; /* the newest committed or restored one, step 0: none */
     bool newest_from_files;
     const struct operator_files *files;
-    const struct cairn_ledger *ledger; /* the verdicts; NULL: none are known */
+    const struct cairn_ledger *ledger;        /* the verdicts; NULL: none are known */
+    const struct cairn_session_shares *offer; /* newest shares; NULL or count 0: there are none */
 };
 
 enum operator_level { OPERATOR_OK = 0, OPERATOR_WARN = 1, OPERATOR_CRITICAL = 2 };

@@ -6,6 +6,7 @@
 #include "agent/process/service_message.h"
 #include "agent/process/session.h"
 #include "agent/process/step.h"
+#include "agent/service/operator_view.h"
 #include "base/log.h"
 #include "snapshot/catalog.h"
 
@@ -144,18 +145,27 @@ placing_newest(const struct cairn_agent *agent)
     return agent->placing ? &agent->placing->offer : NULL;
 }
 
-/* Takes note of an offer that leaves the problem's plan; false if the day has had enough. */
-static bool
-spend(struct cairn_agent *agent)
+/* Forgets the changes of more than a day ago; returns how many are left. */
+static uint32_t
+count_changes(struct placing_state *state, uint64_t now_ns)
 {
-    struct placing_state *state = agent->placing;
-    uint64_t now_ns = cairn_clock_wall_ns(&agent->clock);
     uint32_t kept = 0;
 
     for (uint32_t i = 0; i < state->away_count; i++)
         if (now_ns < state->away_wall_ns[i] + day_ns)
             state->away_wall_ns[kept++] = state->away_wall_ns[i];
     state->away_count = kept;
+    return kept;
+}
+
+/* Takes note of an offer that leaves the problem's plan; false if the day has had enough. */
+static bool
+spend(struct cairn_agent *agent)
+{
+    struct placing_state *state = agent->placing;
+    uint64_t now_ns = cairn_clock_wall_ns(&agent->clock);
+    uint32_t kept = count_changes(state, now_ns);
+
     if (kept < agent->config.plans_per_day && kept < DAY_OFFERS_MAX) {
         state->away_wall_ns[state->away_count++] = now_ns;
         state->said_spent = false;
@@ -196,6 +206,25 @@ placing_repeat(struct cairn_agent *agent)
 
     if (state && state->offer.count > 0 && agent_now_ns(agent) >= state->told_ns + repeat_ns)
         tell_agents(agent);
+}
+
+void
+placing_fill(struct cairn_agent *agent, struct operator_node *out)
+{
+    struct placing_state *state = agent->placing;
+
+    if (!state || state->offer.count == 0)
+        return;
+    out->offer_number = state->offer.number;
+    out->offer_changes = count_changes(state, cairn_clock_wall_ns(&agent->clock));
+    for (uint32_t i = 0; i < SESSIONS_MAX; i++) {
+        const struct session *session = &agent->sessions[i];
+
+        if (!session->used || !session->trainer || state->asked[i].serial != session->serial)
+            continue;
+        out->offer_askers++;
+        out->offer_takers += state->asked[i].number == state->offer.number;
+    }
 }
 
 void

@@ -22,6 +22,7 @@
 struct cairn_agent;
 struct cairn_service_message;
 struct cairn_session_frame;
+struct operator_node;
 struct session;
 
 /* Nothing is done, and agent->placing stays NULL, unless plan_policy is enforce. CAIRN_NOMEM. */
@@ -40,6 +41,9 @@ bool placing_offer(struct cairn_agent *agent, const struct cairn_session_shares 
 
 /* Tells the newest offer again, for agents that were away. */
 void placing_repeat(struct cairn_agent *agent);
+
+/* Fills in what this node has of the newest offer, for operators. */
+void placing_fill(struct cairn_agent *agent, struct operator_node *out);
 
 /* A SHARES of a trainer. False: close the session. */
 bool placing_frame(struct cairn_agent *agent, struct session *session,

@@ -855,6 +855,40 @@ advice_is_shown(void **state)
 }
 
 static void
+offered_shares_are_reported(void **state)
+{
+    struct scene *scene = *state;
+    const struct cairn_session_shares offer = {7, 2, {8, 4}};
+    const struct cairn_tree_value *parts, *part = NULL;
+    struct cairn_json_writer writer;
+    struct cairn_tree tree;
+    uint64_t sum = 0;
+    char *text;
+
+    scene->nodes[0].offer_number = scene->nodes[2].offer_number = 7;
+    scene->nodes[1].offer_number = 6; /* has not heard of it yet */
+    for (uint32_t i = 0; i < 3; i++)
+        scene->nodes[i].offer_askers = scene->nodes[i].offer_takers = 2;
+    scene->nodes[2].offer_takers = 1;
+    scene->nodes[2].offer_changes = 3;
+    look(scene);
+    scene->job.offer = &offer;
+    cairn_json_writer_init(&writer);
+    operator_write_status(&writer, &scene->job, &scene->health, 0);
+    tree = parse(&writer, &text);
+    assert_int_equal(cairn_tree_u64(&tree, NULL, "replan.offer.number", 0), 7);
+    assert_int_equal(cairn_tree_u64(&tree, NULL, "replan.offer.ranks_asking", 0), 6);
+    assert_int_equal(cairn_tree_u64(&tree, NULL, "replan.offer.ranks_taken", 0), 3);
+    assert_int_equal(cairn_tree_u64(&tree, NULL, "replan.offer.changes_today", 0), 3);
+    parts = cairn_tree_find(&tree, NULL, "replan.offer.micro_batches");
+    while ((part = cairn_tree_next(&tree, parts, part)) != NULL)
+        sum += cairn_tree_u64(&tree, part, "", 0);
+    assert_int_equal(sum, 12);
+    cairn_tree_fini(&tree);
+    free(text);
+}
+
+static void
 snapshots_are_listed_newest_first(void **state)
 {
     struct scene *scene = *state;
@@ -990,6 +1024,7 @@ main(void)
                                        SCENE(verdicts_are_shown),
                                        SCENE(enforcement_is_shown),
                                        SCENE(advice_is_shown),
+                                       SCENE(offered_shares_are_reported),
                                        SCENE(snapshots_are_listed_newest_first),
                                        cmocka_unit_test(restores_say_what_and_why),
                                        cmocka_unit_test(files_that_are_not_there)};
