@@ -113,14 +113,14 @@ operator_replan_report(struct cairn_json_writer *writer, const struct operator_j
     cairn_json_write_u64(writer, analyst ? analyst->plans_made : 0);
     cairn_json_write_key(writer, "enforced");
     cairn_json_write_bool(writer, job->config->plan_policy == CAIRN_CONFIG_ENFORCE);
-    cairn_json_write_key(writer, "offer");
-    if (job->offer && job->offer->count > 0)
-        put_offer(writer, job);
-    else
-        cairn_json_write_null(writer);
     cairn_json_write_key(writer, "advice");
     if (analyst && analyst->advice_action >= 1 && analyst->advice_action <= CAIRN_REPLAN_COUNT)
         put_advice(writer, analyst);
+    else
+        cairn_json_write_null(writer);
+    cairn_json_write_key(writer, "offer");
+    if (job->offer && job->offer->count > 0)
+        put_offer(writer, job);
     else
         cairn_json_write_null(writer);
     cairn_json_write_object_end(writer);
