@@ -1,0 +1,209 @@
+#!/usr/bin/env python3
+"""A stranger on the agents' network: frames of another protocol, frames at random, connections that
+say nothing, and handshakes without end. Each test is an attack by somebody without the job's key,
+from the agents' own address; all the while the job has to commit.
+
+HOSTILE_SCALE multiplies the amount: 300 makes a million mutated frames. HOSTILE_SEED tries others.
+"""
+import contextlib
+import os
+import re
+import resource
+import select
+import socket
+import ssl
+import sys
+import time
+import unittest
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "cluster"))
+from attacker import (
+    FRAME_MAGIC,
+    SCALE,
+    Watch,
+    connect,
+    descriptors,
+    frames,
+    mutated,
+    process_time,
+    request,
+    rng,
+    send_all,
+)
+from harness import PATIENCE, Cluster, build, free_ports, say, wait_for
+
+NODES = 3
+MUTATED = int(3000 * SCALE)
+CONNECTIONS = 10000
+FLOOD_S = 2 * max(1, SCALE)
+
+
+def hello():
+    """The first flight of a TLS 1.3 client that knows no key."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    out = ssl.MemoryBIO()
+    with contextlib.suppress(ssl.SSLWantReadError):
+        context.wrap_bio(ssl.MemoryBIO(), out).do_handshake()
+    return out.read()
+
+
+class Wire(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        build()
+
+    def setUp(self):
+        self.ports = free_ports(NODES)
+        self.cluster = Cluster(NODES, 1, addresses=[f"127.0.0.1:{port}" for port in self.ports])
+        self.addCleanup(self.cluster.close)
+        key = self.cluster.path("key")
+        with open(os.open(key, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
+            file.write(os.urandom(32))
+        for node in range(NODES):
+            self.cluster.configure(node, key_file=key)
+        self.cluster.start()
+        self.cluster.train(step_us=20000)
+        self.cluster.wait_committed((1, 3))
+        self.watch = Watch(self.cluster, self)
+
+    def lost(self):
+        """How often an agent has lost another."""
+        return sum(
+            len(re.findall("transport: lost peer", self.cluster.log(i))) for i in range(NODES)
+        )
+
+    def join_seconds(self, node):
+        """Kills an agent, starts it again, and waits until it hears all others and all hear it."""
+        self.cluster.kill_agent(node)
+        self.cluster.start(node)
+        begun = time.monotonic()
+        wait_for(
+            f"agent {node} has joined",
+            lambda: all(
+                self.cluster.status(i).get("nodes_answering") == NODES for i in range(NODES)
+            ),
+        )
+        return time.monotonic() - begun
+
+    def test_frames_of_another_protocol(self):
+        """With libfabric's tcp provider most of these end the agent, and one makes it spin."""
+        attacks = frames()
+        for name, attack in attacks.items():
+            with contextlib.suppress(OSError), connect(self.ports[0]) as peer:
+                peer.sendall(request(self.ports[0] + 1 if name != "atomic" else self.ports[1]))
+                peer.settimeout(0.2)
+                with contextlib.suppress(OSError):
+                    peer.recv(1000)
+                for _ in range(3):
+                    peer.sendall(attack)
+                time.sleep(0.1)
+            self.watch.alive(name)
+            send_all(self.ports[0], attack, 0.05)  # without asking for a connection first
+            self.watch.alive(name)
+        self.watch.check("all frames")
+
+    def test_session_is_not_taken(self):
+        """The stranger connects in a peer's name and reads, drains, replays and claims."""
+        lost = self.lost()
+        taken = b""
+        for victim, name in ((0, 1), (1, 0), (2, 0)):
+            taken = send_all(self.ports[victim], request(self.ports[name]), 1.5)
+            self.assertFalse(FRAME_MAGIC in taken, f"agent {victim} sent frames to a stranger")
+            self.assertLess(len(taken), 4096, f"agent {victim} sent data to a stranger")
+            for port in self.ports:
+                send_all(port, request(self.ports[name]) + taken, 0.1)
+                send_all(port, taken, 0.1)
+        self.assertEqual(self.lost(), lost, "a session was ended by a stranger")
+        self.assertFalse(any(node.get("fenced") for node in self.cluster.status()["nodes"]))
+        self.watch.check("take-over")
+
+    def test_mutated_frames(self):
+        """Bytes at random, near to what the agent and libfabric may expect."""
+        seeds = list(frames().values()) + [request(self.ports[0] + 1), hello()]
+        seeds += [FRAME_MAGIC + bytes(60), hello()[:5] + b"\0" * 64, b"\x15\x03\x03\0\x02\x02\0"]
+        seeds += [b"\x17\x03\x03\x40\0" + b"F" * 16384, b"GET / HTTP/1.1\r\n\r\n", b"\0" * 4096]
+        draw = rng(17)
+        pid = self.cluster.agents[0].pid
+        begun, started = process_time(pid), time.monotonic()
+        for number in range(MUTATED):
+            attack = mutated(draw, seeds)
+            if number % 2:
+                attack = request(self.ports[0] + 1) + attack
+            send_all(self.ports[0], attack)
+            if number % 500 == 0:
+                self.watch.alive(f"frame {number}")
+        took = time.monotonic() - started
+        spent = process_time(pid) - begun - self.watch.quiet_rate[0] * took
+        say(f"{MUTATED} frames in {took:.1f} s, {1e6 * spent / MUTATED:.0f} us of processor each")
+        self.assertLess(spent / MUTATED, 0.5e-3)
+        self.watch.check("mutated frames")
+
+    def test_idle_connections(self):
+        """Connections that say nothing, begin a handshake, or send a byte now and then. A node
+        joins beside them, and their descriptors come back though the stranger holds on."""
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self.addCleanup(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        pid, first = self.cluster.agents[0].pid, hello()
+        held, rng_ = [], rng(5)
+        with contextlib.ExitStack() as stack:
+            for number in range(min(CONNECTIONS, hard - 1000)):
+                peer = stack.enter_context(socket.socket())
+                peer.setblocking(False)
+                with contextlib.suppress(OSError):
+                    peer.connect(("127.0.0.1", self.ports[0]))
+                held.append(peer)
+                if number % 3 == 1:
+                    with contextlib.suppress(OSError):
+                        peer.send(first[: rng_.randrange(1, len(first))])
+                elif number % 3 == 2:
+                    with contextlib.suppress(OSError):
+                        peer.send(b"\x16")
+            say(f"{len(held)} connections; the agent has {descriptors(pid)} descriptors")
+            joined = self.join_seconds(2)
+            say(f"a node joined in {joined:.1f} s")
+            self.assertLess(joined, 3 * PATIENCE)
+            for peer in held[2:3000:3]:
+                with contextlib.suppress(OSError):
+                    peer.send(b"\x03")
+            self.watch.pids[2] = self.cluster.agents[2].pid
+            self.watch.memory[2] += 64 << 20
+            self.watch.check("idle connections")
+
+    def test_handshakes_without_end(self):
+        """Two strangers begin handshakes as fast as they can; a node joins meanwhile."""
+        first = hello()
+        children = []
+        for child in range(2):
+            pid = os.fork()
+            if pid == 0:
+                end, count = time.monotonic() + FLOOD_S + 4, 0
+                while time.monotonic() < end:
+                    with contextlib.suppress(OSError), connect(self.ports[child], 1) as peer:
+                        peer.sendall(first)
+                        select.select([peer], [], [], 0.01)
+                        count += 1
+                with open(self.cluster.path(f"flood{child}"), "w", encoding="ascii") as file:
+                    file.write(str(count))
+                os._exit(0)
+            children.append(pid)
+        joined = self.join_seconds(2)
+        for pid in children:
+            os.waitpid(pid, 0)
+        counts = []
+        for child in range(2):
+            with open(self.cluster.path(f"flood{child}"), encoding="ascii") as file:
+                counts.append(int(file.read()))
+        say(
+            f"{sum(counts) / (FLOOD_S + 4):.0f} handshakes a second; a node joined in {joined:.1f} s"
+        )
+        self.assertLess(joined, 3 * PATIENCE)
+        self.watch.pids[2] = self.cluster.agents[2].pid
+        self.watch.memory[2] += 64 << 20
+        self.watch.check("handshakes")
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
