@@ -159,7 +159,7 @@ static void
 check_network(struct doctor *doctor, const struct cairn_config *config, bool agent_runs)
 {
     const char *address = config->nodes[config->node].address;
-    uint8_t key[CAIRN_CONFIG_KEY_BYTES_MAX];
+    struct cairn_config_keys *keys = NULL;
     char line[512] = "", error[CAIRN_CONFIG_ERROR_BYTES];
     char probe[32];
     const char *addresses[1] = {agent_runs ? probe : address};
@@ -178,22 +178,21 @@ check_network(struct doctor *doctor, const struct cairn_config *config, bool age
     cairn_err err;
 
     snprintf(probe, sizeof probe, "127.0.0.1:%u", cairn_free_port());
-    err = cairn_config_key_read(config, key, &options.key_len, error, sizeof error);
+    err = cairn_config_keys_read(config, &keys, error, sizeof error);
     if (err) {
         doctor_find(doctor, DOCTOR_CRITICAL, "key",
                     "`chmod 600` it and give it to the agent's user", "%s", error);
         return;
     }
     doctor_find(doctor, DOCTOR_OK, "key", NULL, "%s",
-                options.key_len ? "the key file is ours alone"
+                keys->first.len ? "the key file is ours alone"
                                 : "no key: every node is on loopback");
-    options.key = options.key_len ? key : NULL;
-    if (options.key_len > CAIRN_TRANSPORT_KEY_BYTES_MAX)
-        options.key_len = CAIRN_TRANSPORT_KEY_BYTES_MAX;
+    options.key = keys->first.len ? keys->first.bytes : NULL;
+    options.key_len = keys->first.len;
     cairn_log_setup(CAIRN_LOG_WARN, keep_line, line);
     err = cairn_transport_open(&options, &transport);
     cairn_log_setup(CAIRN_LOG_WARN, NULL, NULL);
-    explicit_bzero(key, sizeof key);
+    cairn_config_keys_free(keys);
     if (err == CAIRN_OK)
         doctor_find(doctor, DOCTOR_OK, "network", NULL, "provider %s is there; %s%s",
                     config->provider,

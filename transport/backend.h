@@ -88,6 +88,8 @@ struct cairn_transport_ops {
      * it is none that this endpoint can reach; CAIRN_NOMEM. The old one stays then.
      */
     cairn_err (*readdress)(struct cairn_backend *backend, uint32_t node, const char *address);
+    /* As cairn_transport_rekey, of keys whose lengths are right. NULL: it proves no keys. */
+    cairn_err (*rekey)(struct cairn_backend *backend, const struct cairn_transport_key keys[2]);
 };
 
 /* The head of every backend. */

@@ -2,28 +2,33 @@
 #include "transport/keys.h"
 
 #include "base/log.h"
+#include "base/secret.h"
 #include "base/wire.h"
 
 #include <openssl/core_names.h>
 #include <openssl/evp.h>
 #include <openssl/kdf.h>
 #include <openssl/params.h>
+#include <inttypes.h>
 #include <string.h>
-#include <sys/mman.h>
 
-enum { KEY_BYTES_MAX = 256, INFO_BYTES = 40, PAGE_BYTES = 4096 };
+enum { INFO_BYTES = 40 };
+
+struct key {
+    uint32_t id;
+    size_t len; /* 0: none */
+    uint8_t bytes[CAIRN_TRANSPORT_KEY_BYTES_MAX];
+};
 
 struct cairn_keys {
     uint64_t job_id;
-    uint32_t id;
-    size_t key_len;
-    uint8_t key[KEY_BYTES_MAX];
+    struct key ring[CAIRN_KEYS_MAX];
 };
 
-/* HKDF-SHA256 of the job's key for one purpose. */
+/* HKDF-SHA256 of one of the job's keys for one purpose. */
 static cairn_err
-derive(const struct cairn_keys *keys, const char *purpose, uint32_t from, uint32_t to, uint8_t *out,
-       size_t out_len)
+derive(const struct cairn_keys *keys, const struct key *key, const char *purpose, uint32_t from,
+       uint32_t to, uint8_t *out, size_t out_len)
 {
     static char digest[] = "SHA256", salt[] = "cairn transport 1";
     uint8_t info[INFO_BYTES] = {0};
@@ -39,8 +44,8 @@ derive(const struct cairn_keys *keys, const char *purpose, uint32_t from, uint32
     cairn_write_u32(&writer, from);
     cairn_write_u32(&writer, to);
     params[0] = OSSL_PARAM_construct_utf8_string(OSSL_KDF_PARAM_DIGEST, digest, 0);
-    params[1] = OSSL_PARAM_construct_octet_string(OSSL_KDF_PARAM_KEY, (void *)(uintptr_t)keys->key,
-                                                  keys->key_len);
+    params[1] = OSSL_PARAM_construct_octet_string(OSSL_KDF_PARAM_KEY, (void *)(uintptr_t)key->bytes,
+                                                  key->len);
     params[2] = OSSL_PARAM_construct_octet_string(OSSL_KDF_PARAM_SALT, salt, sizeof salt - 1);
     params[3] = OSSL_PARAM_construct_octet_string(OSSL_KDF_PARAM_INFO, info, sizeof info);
     params[4] = OSSL_PARAM_construct_end();
@@ -54,27 +59,13 @@ derive(const struct cairn_keys *keys, const char *purpose, uint32_t from, uint32
 }
 
 cairn_err
-cairn_keys_create(const void *key, size_t key_len, uint64_t job_id, struct cairn_keys **out)
+cairn_keys_create(uint64_t job_id, struct cairn_keys **out)
 {
-    struct cairn_keys *keys;
-    cairn_err err;
+    struct cairn_keys *keys = cairn_secret_alloc(sizeof *keys);
 
-    _Static_assert(sizeof *keys <= PAGE_BYTES, "the keys fit their page");
-    if (key_len == 0 || key_len > KEY_BYTES_MAX)
-        return CAIRN_INVAL;
-    keys = mmap(NULL, PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (keys == MAP_FAILED)
+    if (!keys)
         return CAIRN_NOMEM;
-    (void)madvise(keys, PAGE_BYTES, MADV_DONTDUMP);
-    (void)mlock(keys, PAGE_BYTES);
     keys->job_id = job_id;
-    keys->key_len = key_len;
-    memcpy(keys->key, key, key_len);
-    err = derive(keys, "id", 0, 0, (uint8_t *)&keys->id, sizeof keys->id);
-    if (err) {
-        cairn_keys_destroy(keys);
-        return err;
-    }
     *out = keys;
     return CAIRN_OK;
 }
@@ -82,23 +73,63 @@ cairn_keys_create(const void *key, size_t key_len, uint64_t job_id, struct cairn
 void
 cairn_keys_destroy(struct cairn_keys *keys)
 {
-    if (!keys)
-        return;
-    explicit_bzero(keys, sizeof *keys);
-    munmap(keys, PAGE_BYTES);
+    cairn_secret_free(keys, sizeof *keys);
+}
+
+cairn_err
+cairn_keys_set(struct cairn_keys *keys, const struct cairn_transport_key ring[CAIRN_KEYS_MAX])
+{
+    struct cairn_keys *fresh = NULL;
+    cairn_err err = cairn_keys_create(keys->job_id, &fresh);
+
+    for (uint32_t i = 0; !err && i < CAIRN_KEYS_MAX; i++) {
+        struct key *key = &fresh->ring[i];
+
+        if (ring[i].len == 0)
+            continue;
+        key->len = ring[i].len;
+        memcpy(key->bytes, ring[i].bytes, ring[i].len);
+        err = derive(fresh, key, "id", 0, 0, (uint8_t *)&key->id, sizeof key->id);
+    }
+    if (!err && fresh->ring[1].len && fresh->ring[0].id == fresh->ring[1].id) {
+        CAIRN_LOG_AT(ERROR, "transport: both keys have the id %08" PRIx32 ": give different ones",
+                     fresh->ring[0].id);
+        err = CAIRN_CONFIG;
+    }
+    if (!err && memcmp(keys, fresh, sizeof *keys) != 0) {
+        *keys = *fresh;
+        if (keys->ring[1].len)
+            CAIRN_LOG_AT(INFO, "transport: key %08" PRIx32 " is offered, and %08" PRIx32 " accepted",
+                         keys->ring[0].id, keys->ring[1].id);
+        else
+            CAIRN_LOG_AT(INFO, "transport: key %08" PRIx32 " is offered", keys->ring[0].id);
+    }
+    if (fresh)
+        cairn_keys_destroy(fresh);
+    return err;
 }
 
 uint32_t
 cairn_keys_offered(const struct cairn_keys *keys)
 {
-    return keys->id;
+    return keys->ring[0].id;
+}
+
+bool
+cairn_keys_id(const struct cairn_keys *keys, uint32_t place, uint32_t *id)
+{
+    if (place >= CAIRN_KEYS_MAX || keys->ring[place].len == 0)
+        return false;
+    *id = keys->ring[place].id;
+    return true;
 }
 
 cairn_err
 cairn_keys_psk(const struct cairn_keys *keys, uint32_t key_id, uint32_t from, uint32_t to,
                uint8_t out[CAIRN_KEYS_PSK_BYTES])
 {
-    if (key_id != keys->id)
-        return CAIRN_NOT_FOUND;
-    return derive(keys, "psk", from, to, out, CAIRN_KEYS_PSK_BYTES);
+    for (uint32_t i = 0; i < CAIRN_KEYS_MAX; i++)
+        if (keys->ring[i].len && keys->ring[i].id == key_id)
+            return derive(keys, &keys->ring[i], "psk", from, to, out, CAIRN_KEYS_PSK_BYTES);
+    return CAIRN_NOT_FOUND;
 }

@@ -1,32 +1,38 @@
 /*
- * transport/keys.h - the job's key, and what is derived from it.
+ * transport/keys.h - a ring of two keys of the job, and what is derived from them.
  *
- * The job's key itself never reaches another file here: TLS gets a pre-shared key per pair of
+ * Calls offer the first key of the ring and both are accepted, so a job can change its key node by
+ * node: first every agent gets the new key as its second, then as its first, then the old one goes.
+ * Sessions live on under the key that they began with.
+ *
+ * No key of the job reaches another file here: TLS gets a pre-shared key per pair of
  * caller and callee, by HKDF-SHA256 (RFC 5869) over the job's number and both nodes. A key has an
  * id of 32 bits, derived the same way, so that two sides can tell which one they mean without
- * showing it. The keys lie on a page of their own, which is locked in memory where the system
- * allows it, left out of core files, and erased. Thread: any, after create.
+ * showing it. The ring lies in memory of base/secret.h. Thread: the owner's.
  */
 #ifndef CAIRN_TRANSPORT_KEYS_H
 #define CAIRN_TRANSPORT_KEYS_H
 
-#include "cairn/err.h"
+#include "transport/transport.h"
 
-#include <stddef.h>
-#include <stdint.h>
-
-enum { CAIRN_KEYS_PSK_BYTES = 32 };
+enum { CAIRN_KEYS_PSK_BYTES = 32, CAIRN_KEYS_MAX = 2 };
 
 struct cairn_keys;
 
-/* Takes a copy of key[key_len], 1 … 256 bytes. CAIRN_NOMEM; CAIRN_IO if the crypto library fails.
- * On success the caller ends *out with cairn_keys_destroy. */
-CAIRN_MUST_CHECK cairn_err cairn_keys_create(const void *key, size_t key_len, uint64_t job_id,
-                                             struct cairn_keys **out);
+/* Makes a ring without keys. CAIRN_NOMEM. The caller ends *out with cairn_keys_destroy. */
+CAIRN_MUST_CHECK cairn_err cairn_keys_create(uint64_t job_id, struct cairn_keys **out);
 void cairn_keys_destroy(struct cairn_keys *keys); /* NULL is allowed */
+
+/* Takes copies in place of the keys it has; the second may be empty. CAIRN_IO: the crypto library
+ * fails; CAIRN_CONFIG: two keys of one id (logged). The ring is as before then. */
+CAIRN_MUST_CHECK cairn_err
+cairn_keys_set(struct cairn_keys *keys, const struct cairn_transport_key ring[CAIRN_KEYS_MAX]);
 
 /* The id of the key that a caller offers. */
 uint32_t cairn_keys_offered(const struct cairn_keys *keys);
+
+/* The id of the key at this place of the ring, such as 0; false: there is none. */
+bool cairn_keys_id(const struct cairn_keys *keys, uint32_t place, uint32_t *id);
 
 /* The pre-shared key of this id for calls from node to node. CAIRN_NOT_FOUND: there is no key with
  * this id; CAIRN_IO. */

@@ -91,11 +91,17 @@ identity_explain(struct cairn_tls_link *link, const char *theirs)
     const struct cairn_tls *tls = link->tls;
     unsigned long long job = 0;
     unsigned key_id = 0, protection = 0, from = 0, to = 0;
+    uint8_t psk[CAIRN_KEYS_PSK_BYTES];
+    cairn_err known;
 
     if (sscanf(theirs, "cairn1 job=%16llx key=%8x protection=%1u from=%8u to=%8u", &job, &key_id,
-               &protection, &from, &to) != 5)
+               &protection, &from, &to) != 5) {
         (void)snprintf(link->why, sizeof link->why, "it is not an agent of this version");
-    else if (job != tls->job_id)
+        return;
+    }
+    known = cairn_keys_psk(tls->keys, key_id, from, to, psk);
+    explicit_bzero(psk, sizeof psk);
+    if (job != tls->job_id)
         (void)snprintf(link->why, sizeof link->why,
                        "it belongs to another job (theirs %016llx, ours %016" PRIx64
                        "): check its address and job",
@@ -105,7 +111,7 @@ identity_explain(struct cairn_tls_link *link, const char *theirs)
                        "it calls itself node %u and this node %u, which is node %" PRIu32
                        ": give all agents the same nodes in the same order",
                        from, to, tls->node);
-    else if (key_id != cairn_keys_offered(tls->keys))
+    else if (known == CAIRN_NOT_FOUND)
         (void)snprintf(link->why, sizeof link->why,
                        "node %u offers another key (%08x, ours is %08" PRIx32
                        "): give all agents of the job the same key",
@@ -122,7 +128,8 @@ psk_find(SSL *ssl, const unsigned char *id, size_t id_len, SSL_SESSION **out)
 {
     struct cairn_tls_link *link = SSL_get_app_data(ssl);
     const struct cairn_tls *tls = link->tls;
-    uint32_t key_id = cairn_keys_offered(tls->keys);
+    uint32_t key_id = 0;
+    bool known = false;
     char theirs[IDENTITY_BYTES] = "", ours[IDENTITY_BYTES];
     const char *from_text;
     unsigned long from;
@@ -135,8 +142,11 @@ psk_find(SSL *ssl, const unsigned char *id, size_t id_len, SSL_SESSION **out)
     from = from_text ? strtoul(from_text + 6, NULL, 10) : tls->node_count;
     if (from >= tls->node_count)
         from = tls->node;
-    identity_format(ours, tls, key_id, (uint32_t)from, tls->node);
-    if (strcmp(ours, theirs) != 0 || from == tls->node) {
+    for (uint32_t i = 0; !known && cairn_keys_id(tls->keys, i, &key_id); i++) {
+        identity_format(ours, tls, key_id, (uint32_t)from, tls->node);
+        known = strcmp(ours, theirs) == 0;
+    }
+    if (!known || from == tls->node) {
         identity_explain(link, theirs);
         return 1;
     }
@@ -161,7 +171,11 @@ cairn_tls_create(const struct cairn_transport_options *options, struct cairn_tls
     tls->node = options->node;
     tls->node_count = options->node_count;
     tls->protection = (unsigned)options->protection;
-    err = cairn_keys_create(options->key, options->key_len, options->job_id, &tls->keys);
+    err = cairn_keys_create(options->job_id, &tls->keys);
+    if (!err)
+        err = cairn_keys_set(tls->keys,
+                             (const struct cairn_transport_key[]){{options->key, options->key_len},
+                                                                  options->second_key});
     if (err)
         goto done;
     tls->context = SSL_CTX_new(TLS_method());
@@ -184,6 +198,12 @@ cairn_tls_create(const struct cairn_transport_options *options, struct cairn_tls
 done:
     cairn_tls_destroy(tls);
     return err;
+}
+
+cairn_err
+cairn_tls_rekey(struct cairn_tls *tls, const struct cairn_transport_key keys[2])
+{
+    return cairn_keys_set(tls->keys, keys);
 }
 
 void

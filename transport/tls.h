@@ -27,6 +27,9 @@ struct cairn_tls_link;
 /* The options are borrowed for the call; they have a key. CAIRN_NOMEM, CAIRN_IO (logged). */
 CAIRN_MUST_CHECK cairn_err cairn_tls_create(const struct cairn_transport_options *options,
                                             struct cairn_tls **out);
+/* As cairn_transport_rekey. */
+CAIRN_MUST_CHECK cairn_err cairn_tls_rekey(struct cairn_tls *tls,
+                                           const struct cairn_transport_key keys[2]);
 void cairn_tls_destroy(struct cairn_tls *tls); /* NULL is allowed; its links must have ended */
 
 /* One connection: as caller of node `peer`, or as callee of whoever it is. CAIRN_NOMEM. */

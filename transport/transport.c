@@ -6,6 +6,7 @@
 
 #include "base/assert.h"
 #include "base/log.h"
+#include "base/secret.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -90,6 +91,17 @@ frame_received(void *context, uint32_t node, const uint8_t *bytes, size_t bytes_
 
 /* ---- open and close ---- */
 
+static bool
+key_is_sane(const void *key, size_t key_len)
+{
+    if ((!key && key_len == 0) || (key && key_len >= CAIRN_TRANSPORT_KEY_BYTES_MIN &&
+                                   key_len <= CAIRN_TRANSPORT_KEY_BYTES_MAX))
+        return true;
+    CAIRN_LOG_AT(ERROR, "transport: a key has %zu bytes, and must have %d to %d", key_len,
+                 CAIRN_TRANSPORT_KEY_BYTES_MIN, CAIRN_TRANSPORT_KEY_BYTES_MAX);
+    return false;
+}
+
 static cairn_err
 options_check(const struct cairn_transport_options *options)
 {
@@ -103,14 +115,9 @@ options_check(const struct cairn_transport_options *options)
             options->node, options->node_count, CAIRN_NODES_MAX);
         return CAIRN_CONFIG;
     }
-    if ((options->key || options->key_len) &&
-        (!options->key || options->key_len < CAIRN_TRANSPORT_KEY_BYTES_MIN ||
-         options->key_len > CAIRN_TRANSPORT_KEY_BYTES_MAX)) {
-        CAIRN_LOG_AT(ERROR, "transport: the key has %zu bytes, and must have %d to %d",
-                     options->key_len, CAIRN_TRANSPORT_KEY_BYTES_MIN,
-                     CAIRN_TRANSPORT_KEY_BYTES_MAX);
+    if (!key_is_sane(options->key, options->key_len) ||
+        !key_is_sane(options->second_key.bytes, options->second_key.len))
         return CAIRN_CONFIG;
-    }
     if (options->window > CAIRN_TRANSPORT_WINDOW_MAX || options->buffer_count > 65536 ||
         options->operation_count > 65536) {
         CAIRN_LOG_AT(ERROR,
@@ -173,9 +180,6 @@ options_take(struct cairn_transport *t, const struct cairn_transport_options *op
     t->node_count = options->node_count;
     t->job_id = options->job_id;
     t->incarnation = options->incarnation;
-    t->key_len = options->key_len;
-    if (options->key_len)
-        memcpy(t->key, options->key, options->key_len);
     t->versions.newest = options->version ? options->version : CAIRN_TRANSPORT_VERSION;
     t->versions.oldest = options->version_oldest ? options->version_oldest : t->versions.newest;
     t->checksum_payload = options->checksum_payload;
@@ -227,6 +231,15 @@ cairn_transport_open(const struct cairn_transport_options *options, struct cairn
         err = cairn_backend_ofi_open(&backend, &t->backend);
     if (err)
         goto done;
+    if (options->key && !t->backend->ops->rekey) {
+        t->key = cairn_secret_alloc(CAIRN_TRANSPORT_KEY_BYTES_MAX);
+        if (!t->key) {
+            err = CAIRN_NOMEM;
+            goto done;
+        }
+        memcpy(t->key, options->key, options->key_len);
+        t->key_len = options->key_len;
+    }
     *out = t;
     t = NULL;
 done:
@@ -243,7 +256,7 @@ cairn_transport_close(struct cairn_transport *t)
         t->backend->ops->close(t->backend);
     if (t->pool)
         munmap(t->pool, t->pool_bytes);
-    explicit_bzero(t->key, sizeof t->key);
+    cairn_secret_free(t->key, CAIRN_TRANSPORT_KEY_BYTES_MAX);
     free(t->buffers);
     free(t->frames);
     free(t->operations);
@@ -476,6 +489,16 @@ cairn_transport_disconnect(struct cairn_transport *t, uint32_t node)
 {
     if (node < t->node_count && t->peers[node].state == CAIRN_PEER_UP)
         peer_break(t, &t->peers[node], "declared dead");
+}
+
+cairn_err
+cairn_transport_rekey(struct cairn_transport *t, const struct cairn_transport_key keys[2])
+{
+    if (!t->backend->ops->rekey || keys[0].len == 0)
+        return CAIRN_INVAL;
+    if (!key_is_sane(keys[0].bytes, keys[0].len) || !key_is_sane(keys[1].bytes, keys[1].len))
+        return CAIRN_CONFIG;
+    return t->backend->ops->rekey(t->backend, keys);
 }
 
 cairn_err

@@ -85,6 +85,12 @@ typedef void cairn_transport_peer_fn(void *context, uint32_t node, bool up, uint
 /* A send to this peer that was told CAIRN_AGAIN may be tried again. NULL is allowed. */
 typedef void cairn_transport_writable_fn(void *context, uint32_t node);
 
+/* A key of the job: bytes[len], CAIRN_TRANSPORT_KEY_BYTES_MIN … _MAX; len 0: none. */
+struct cairn_transport_key {
+    const void *bytes;
+    size_t len;
+};
+
 struct cairn_transport_options {
     const char *provider;         /* "tcp" (NULL means it), "tcp;ofi_rxm", "net", "shm", … or
                                     * "loop" */
@@ -97,6 +103,7 @@ struct cairn_transport_options {
     const void *key;                  /* the job's key, NULL: none, which is allowed on loopback
                                     * only */
     size_t key_len;                   /* CAIRN_TRANSPORT_KEY_BYTES_MIN … _MAX, 0 without a key */
+    struct cairn_transport_key second_key; /* is accepted from peers, and not offered to them */
     enum cairn_protection protection; /* with a key; the same on all nodes */
     uint16_t version;                 /* the newest that is spoken; 0: CAIRN_TRANSPORT_VERSION */
     uint16_t version_oldest;          /* … and the oldest; 0: the same. A session has the newest
@@ -207,6 +214,15 @@ void cairn_transport_disconnect(struct cairn_transport *transport, uint32_t node
  */
 CAIRN_MUST_CHECK cairn_err cairn_transport_readdress(struct cairn_transport *transport,
                                                      uint32_t node, const char *address);
+
+/*
+ * Takes other keys from now on: calls offer the first and accept both; sessions live on. The keys
+ * are copied; the second may be empty. CAIRN_INVAL: the provider cannot do that (it needs a
+ * restart), or the transport has no key; CAIRN_CONFIG: a length is wrong, or they are the same key;
+ * CAIRN_NOMEM, CAIRN_IO. The old keys stay then.
+ */
+CAIRN_MUST_CHECK cairn_err cairn_transport_rekey(struct cairn_transport *transport,
+                                                 const struct cairn_transport_key keys[2]);
 
 /* Reads the state of a peer; node < node_count. */
 void cairn_transport_peer_read(const struct cairn_transport *transport, uint32_t node,

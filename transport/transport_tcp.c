@@ -716,6 +716,14 @@ tcp_readdress(struct cairn_backend *backend, uint32_t node, const char *address)
     return cairn_names_readdress(tcp_of(backend)->names, node, address, &at_once);
 }
 
+static cairn_err
+tcp_rekey(struct cairn_backend *backend, const struct cairn_transport_key keys[2])
+{
+    struct tcp *tcp = tcp_of(backend);
+
+    return tcp->owner.tls ? cairn_tls_rekey(tcp->owner.tls, keys) : CAIRN_INVAL;
+}
+
 static const struct cairn_transport_ops tcp_ops = {
     .name = "tcp",
     .close = tcp_close,
@@ -727,6 +735,7 @@ static const struct cairn_transport_ops tcp_ops = {
     .disconnect = tcp_disconnect,
     .region = tcp_region,
     .readdress = tcp_readdress,
+    .rekey = tcp_rekey,
 };
 
 static cairn_err

@@ -9,7 +9,10 @@
 
 #include "agent/process/config_table.h"
 #include "base/assert.h"
+#include "base/secret.h"
+#include "base/sha256.h"
 #include "base/yaml_config.h"
+#include "transport/transport.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -385,66 +388,111 @@ read_plain(const struct error_text *error, uint32_t line, const char *path, int 
     return CAIRN_OK;
 }
 
-cairn_err
-cairn_config_key_read(const struct cairn_config *config, uint8_t *key, size_t *key_len,
-                      char *error_text, size_t error_bytes)
+/* Takes `used` bytes as the key; all of a long one counts. */
+static cairn_err
+key_shorten(struct cairn_config_key *key, size_t used)
 {
-    struct error_text error = error_of(config, error_text, error_bytes);
-    uint32_t line = cairn_config_line(config, "key_file");
-    uint8_t bytes[CAIRN_CONFIG_KEY_BYTES_MAX + 1]; /* one more: too long shows */
+    struct cairn_sha256 *sha = NULL;
+    cairn_err err;
+
+    key->len = used;
+    if (used <= CAIRN_TRANSPORT_KEY_BYTES_MAX)
+        return CAIRN_OK;
+    err = cairn_sha256_create(&sha);
+    if (err)
+        return err;
+    cairn_sha256_update(sha, key->bytes, used);
+    err = cairn_sha256_final(sha, key->bytes);
+    key->len = CAIRN_SHA256_BYTES;
+    cairn_sha256_destroy(sha);
+    return err;
+}
+
+static cairn_err
+key_read(const struct error_text *error, uint32_t line, const char *option, const char *path,
+         struct cairn_config_key *key)
+{
     struct stat status;
     size_t used = 0;
     int fd = -1;
-    cairn_err err = CAIRN_OK;
+    cairn_err err = open_plain(error, line, option, path, &fd, &status);
 
-    if (!config->key_file[0])
-        goto done;
-    err = open_plain(&error, line, "key_file", config->key_file, &fd, &status);
     if (err)
         goto done;
     if (status.st_uid != geteuid()) {
         err = CAIRN_DENIED;
-        (void)refuse(&error, line,
-                     "key_file %s belongs to user %u, but the agent runs as %u: chown it",
-                     config->key_file, status.st_uid, geteuid());
+        (void)refuse(error, line, "%s %s belongs to user %u, but the agent runs as %u: chown it",
+                     option, path, status.st_uid, geteuid());
         goto done;
     }
     if (status.st_mode & 077) {
         err = CAIRN_DENIED;
-        (void)refuse(&error, line,
-                     "key_file %s has mode %04o, so others can use the key: chmod 600 it, and make "
-                     "a new key if they may have read it",
-                     config->key_file, status.st_mode & 07777u);
+        (void)refuse(error, line,
+                     "%s %s has mode %04o, so others can use the key: chmod 600 it, and make a new "
+                     "key if they may have read it",
+                     option, path, status.st_mode & 07777u);
         goto done;
     }
-    err = read_plain(&error, line, config->key_file, fd, bytes, sizeof bytes, &used);
+    err = read_plain(error, line, path, fd, key->bytes, sizeof key->bytes, &used);
     if (err)
         goto done;
     if (used < CAIRN_CONFIG_KEY_BYTES_MIN || used > CAIRN_CONFIG_KEY_BYTES_MAX)
-        err = refuse(&error, line,
-                     "key_file %s holds %s bytes than a key has (%d to %d): make one with "
-                     "\"openssl rand -out %s 32\"",
-                     config->key_file, used < CAIRN_CONFIG_KEY_BYTES_MIN ? "fewer" : "more",
-                     CAIRN_CONFIG_KEY_BYTES_MIN, CAIRN_CONFIG_KEY_BYTES_MAX, config->key_file);
+        err = refuse(error, line,
+                     "%s %s holds %s bytes than a key has (%d to %d): make one with \"openssl rand "
+                     "-out %s 32\"",
+                     option, path, used < CAIRN_CONFIG_KEY_BYTES_MIN ? "fewer" : "more",
+                     CAIRN_CONFIG_KEY_BYTES_MIN, CAIRN_CONFIG_KEY_BYTES_MAX, path);
+    else
+        err = key_shorten(key, used);
 done:
     if (fd >= 0)
         close(fd);
-    if (!err) {
-        memcpy(key, bytes, used);
-        *key_len = used;
-    }
-    explicit_bzero(bytes, sizeof bytes);
     return err;
+}
+
+cairn_err
+cairn_config_keys_read(const struct cairn_config *config, struct cairn_config_keys **out,
+                       char *error_text, size_t error_bytes)
+{
+    struct error_text error = error_of(config, error_text, error_bytes);
+    struct cairn_config_keys *keys = cairn_secret_alloc(sizeof *keys);
+    cairn_err err = CAIRN_OK;
+
+    if (!keys) {
+        (void)refuse(&error, 0, "out of memory: free some and try again");
+        return CAIRN_NOMEM;
+    }
+    if (config->key_file[0])
+        err = key_read(&error, cairn_config_line(config, "key_file"), "key_file", config->key_file,
+                       &keys->first);
+    if (!err && config->key_file[0] && config->second_key_file[0]) {
+        err = key_read(&error, cairn_config_line(config, "second_key_file"), "second_key_file",
+                       config->second_key_file, &keys->second);
+        if (err == CAIRN_NOT_FOUND)
+            err = CAIRN_OK;
+    }
+    if (!err) {
+        *out = keys;
+        keys = NULL;
+    }
+    cairn_config_keys_free(keys);
+    return err;
+}
+
+void
+cairn_config_keys_free(struct cairn_config_keys *keys)
+{
+    cairn_secret_free(keys, sizeof *keys);
 }
 
 cairn_err
 cairn_config_load(const char *path, struct cairn_config *out, char *error_text, size_t error_bytes)
 {
     struct error_text error = {.source = path, .text = error_text, .text_bytes = error_bytes};
-    uint8_t key[CAIRN_CONFIG_KEY_BYTES_MAX];
+    struct cairn_config_keys *keys = NULL;
     struct cairn_config config = {0};
     struct stat status;
-    size_t used, key_len;
+    size_t used;
     char *bytes = NULL;
     int fd = -1;
     cairn_err err;
@@ -464,8 +512,8 @@ cairn_config_load(const char *path, struct cairn_config *out, char *error_text, 
     err = cairn_config_parse(bytes, used, path, &config, error_text, error_bytes);
     if (err)
         goto done;
-    err = cairn_config_key_read(&config, key, &key_len, error_text, error_bytes);
-    explicit_bzero(key, sizeof key); /* only its being there was asked */
+    err = cairn_config_keys_read(&config, &keys, error_text, error_bytes);
+    cairn_config_keys_free(keys); /* only whether they can be read was asked */
     if (err)
         goto done;
     *out = config;

@@ -76,6 +76,7 @@ struct cairn_config {
     char socket[CAIRN_CONFIG_SOCKET_BYTES_MAX];
     char dir[CAIRN_CONFIG_PATH_BYTES_MAX];
     char key_file[CAIRN_CONFIG_PATH_BYTES_MAX]; /* empty: none, which only loopback allows */
+    char second_key_file[CAIRN_CONFIG_PATH_BYTES_MAX]; /* empty: none */
     char provider[CAIRN_CONFIG_PROVIDER_BYTES_MAX];
     uint32_t protection;    /* enum cairn_config_protection */
     bool network_is_closed; /* nobody else can reach it, the operator says */
@@ -134,14 +135,26 @@ CAIRN_MUST_CHECK cairn_err cairn_config_parse(const char *text, size_t text_len,
 CAIRN_MUST_CHECK cairn_err cairn_config_check(const struct cairn_config *config, char *error,
                                               size_t error_bytes);
 
+/* The job's keys, in memory of base/secret.h. */
+struct cairn_config_keys {
+    struct cairn_config_key {
+        uint8_t bytes[CAIRN_CONFIG_KEY_BYTES_MAX + 1]; /* one more: too long shows */
+        size_t len; /* 0: none */
+    } first, second;
+};
+
 /*
- * Reads the job's key into key[CAIRN_CONFIG_KEY_BYTES_MAX] and its length into *key_len; a trailing
- * newline is part of it. Without a key_file the length is 0. The file must be a plain file, ours,
- * mode 0600 or less, and hold CAIRN_CONFIG_KEY_BYTES_MIN … _MAX bytes: else CAIRN_DENIED,
- * CAIRN_CONFIG, CAIRN_NOT_FOUND or CAIRN_IO with the text. The caller wipes the key when done.
+ * Reads the keys that key_file and second_key_file hold; a trailing newline is part of a key. A key
+ * of more than CAIRN_TRANSPORT_KEY_BYTES_MAX bytes is replaced by its SHA-256. Without a key_file
+ * there is no key; second_key_file may be missing. A file must be a plain file, ours, mode 0600 or
+ * less, and hold CAIRN_CONFIG_KEY_BYTES_MIN … _MAX bytes: else CAIRN_DENIED, CAIRN_CONFIG,
+ * CAIRN_NOT_FOUND or CAIRN_IO with the text; CAIRN_NOMEM. The caller ends *out with
+ * cairn_config_keys_free. Blocks on the disk. Thread: any.
  */
-CAIRN_MUST_CHECK cairn_err cairn_config_key_read(const struct cairn_config *config, uint8_t *key,
-                                                 size_t *key_len, char *error, size_t error_bytes);
+CAIRN_MUST_CHECK cairn_err cairn_config_keys_read(const struct cairn_config *config,
+                                                  struct cairn_config_keys **out, char *error,
+                                                  size_t error_bytes);
+void cairn_config_keys_free(struct cairn_config_keys *keys); /* erases; NULL is allowed */
 
 /* Frees the nodes and zeroes the struct. A zeroed struct is allowed. */
 void cairn_config_fini(struct cairn_config *config);

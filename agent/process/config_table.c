@@ -31,6 +31,11 @@ const struct cairn_option cairn_options[] = {
      "/etc/cairn/job.key",
      "the job's key: 16 to 4096 random bytes, mode 0600, owned by the agent's "
      "user; may be missing only where every node is on loopback"},
+    {"second_key_file", CAIRN_OPTION_PATH, 0, CAIRN_CONFIG_PATH_BYTES_MAX - 1, "",
+     FIELD(second_key_file), NULL,
+     NULL,
+     "a second key of the job, accepted from peers but not offered to them, for the time in which "
+     "the key changes; the file may be missing; SIGHUP reads both again: docs/OPERATIONS.md"},
     {"provider", CAIRN_OPTION_TEXT, 1, CAIRN_CONFIG_PROVIDER_BYTES_MAX - 1, "tcp",
      FIELD(provider), NULL,
      NULL, "network between agents: tcp, or a provider of libfabric such as efa, verbs;ofi_rxm or "

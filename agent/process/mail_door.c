@@ -8,7 +8,6 @@
 #include "agent/process/step.h"
 #include "base/crc.h"
 #include "base/log.h"
-#include "base/sha256.h"
 #include "base/wire.h"
 #include "transport/transport.h"
 
@@ -302,33 +301,13 @@ transport_pending(void *context)
     return false;
 }
 
-/* Replaces a key that is too long for the transport by its digest, so that all of it counts. */
-static cairn_err
-shorten_key(uint8_t *key, size_t *key_len)
-{
-    struct cairn_sha256 *sha = NULL;
-    cairn_err err;
-
-    if (*key_len <= CAIRN_TRANSPORT_KEY_BYTES_MAX)
-        return CAIRN_OK;
-    err = cairn_sha256_create(&sha);
-    if (err)
-        return err;
-    cairn_sha256_update(sha, key, *key_len);
-    err = cairn_sha256_final(sha, key);
-    *key_len = CAIRN_SHA256_BYTES;
-    cairn_sha256_destroy(sha);
-    return err;
-}
-
 cairn_err
 mail_open(struct cairn_agent *agent)
 {
     const struct cairn_config *config = &agent->config;
     const char **addresses = calloc(config->node_count, sizeof *addresses);
-    uint8_t key[CAIRN_CONFIG_KEY_BYTES_MAX];
+    struct cairn_config_keys *keys = NULL;
     char error[CAIRN_CONFIG_ERROR_BYTES];
-    size_t key_len = 0;
     struct cairn_transport_options options = {.provider = config->provider,
                                               .bind_address = config->nodes[config->node].address,
                                               .node = config->node,
@@ -356,17 +335,17 @@ mail_open(struct cairn_agent *agent)
         options.protection = CAIRN_PROTECTION_AUTHENTICATE;
     else if (cairn_config_protection(config) == CAIRN_CONFIG_PROTECTION_ENCRYPT)
         options.protection = CAIRN_PROTECTION_ENCRYPT;
-    err = cairn_config_key_read(config, key, &key_len, error, sizeof error);
+    err = cairn_config_keys_read(config, &keys, error, sizeof error);
     if (err) {
         CAIRN_LOG_AT(ERROR, "%s", error);
         goto done;
     }
-    err = shorten_key(key, &key_len);
-    if (err)
-        goto done;
     options.addresses = addresses;
-    options.key = key_len ? key : NULL;
-    options.key_len = key_len;
+    options.key = keys->first.len ? keys->first.bytes : NULL;
+    options.key_len = keys->first.len;
+    if (keys->second.len)
+        options.second_key =
+            (struct cairn_transport_key){keys->second.bytes, keys->second.len};
     err = cairn_transport_open(&options, &agent->transport);
     if (err)
         goto done;
@@ -378,7 +357,7 @@ mail_open(struct cairn_agent *agent)
         err = cairn_loop_fd_add(agent->loop, cairn_transport_fd(agent->transport), CAIRN_LOOP_READ,
                                 transport_ready, agent);
 done:
-    explicit_bzero(key, sizeof key);
+    cairn_config_keys_free(keys);
     free(addresses);
     return err;
 }

@@ -12,13 +12,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const applied_options[] = {"log_level", "spill_every_generations", "spill_keep",
-                                              "exchanges_per_day"};
+static const char *const applied_options[] = {"log_level",         "spill_every_generations",
+                                              "spill_keep",        "exchanges_per_day",
+                                              "second_key_file"};
 
 struct reload {
     struct cairn_job job;
     struct cairn_agent *agent;
     struct cairn_config config;
+    struct cairn_config_keys *keys;
     cairn_err err;
     char error[CAIRN_CONFIG_ERROR_BYTES];
 };
@@ -160,6 +162,22 @@ apply_nodes(struct cairn_agent *agent, const struct cairn_config *fresh)
     return changes;
 }
 
+/* The transport logs which keys it has now. */
+static void
+apply_keys(struct cairn_agent *agent, const struct cairn_config_keys *keys)
+{
+    const struct cairn_transport_key ring[] = {{keys->first.bytes, keys->first.len},
+                                               {keys->second.len ? keys->second.bytes : NULL,
+                                                keys->second.len}};
+    cairn_err err = keys->first.len ? cairn_transport_rekey(agent->transport, ring) : CAIRN_OK;
+
+    if (err == CAIRN_INVAL)
+        CAIRN_LOG_AT(WARN, "reload: the key stays: restart this agent to change it with provider %s",
+                     agent->config.provider);
+    else if (err)
+        CAIRN_LOG_AT(ERROR, "reload: the key stays: %s", cairn_err_text(err));
+}
+
 static void
 load(struct cairn_job *job)
 {
@@ -167,6 +185,9 @@ load(struct cairn_job *job)
 
     reload->err = cairn_config_load(reload->agent->config.source, &reload->config, reload->error,
                                     sizeof reload->error);
+    if (!reload->err)
+        reload->err = cairn_config_keys_read(&reload->config, &reload->keys, reload->error,
+                                             sizeof reload->error);
 }
 
 static void
@@ -182,10 +203,12 @@ apply(struct cairn_job *job)
         for (uint32_t i = 0; i < cairn_option_count; i++)
             changes += apply_option(agent, &cairn_options[i], &reload->config);
         changes += apply_nodes(agent, &reload->config);
+        apply_keys(agent, reload->keys);
         cairn_log_level((enum cairn_log_level)agent->config.log_level);
         if (changes == 0)
             CAIRN_LOG_AT(WARN, "reload: %s is what runs already", agent->config.source);
     }
+    cairn_config_keys_free(reload->keys);
     cairn_config_fini(&reload->config);
     free(reload);
 }

@@ -2,10 +2,10 @@
  * agent/process/reload.h - SIGHUP: reads the configuration again, and applies what can be changed
  * while the agent runs.
  *
- *   applied at once    log_level, spill_every_generations, spill_keep, exchanges_per_day, and the
- *                      addresses of other nodes
- *   after a restart    everything else: memory, groups, threads, the core's times and the key are
- *                      made from it at the start
+ *   applied at once    log_level, spill_every_generations, spill_keep, exchanges_per_day, the
+ *                      addresses of other nodes, and what the key files hold
+ *   after a restart    everything else: memory, groups, threads and the core's times are made from
+ *                      it at the start
  *
  * Each option that differs from the running one is logged with both values and which of the two it
  * is. A file that is wrong changes nothing.

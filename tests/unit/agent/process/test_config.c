@@ -594,17 +594,18 @@ load_with_key(size_t key_len, mode_t key_mode)
 {
     struct cairn_config config = {0};
     struct files files;
-    uint8_t key[CAIRN_CONFIG_KEY_BYTES_MAX];
-    size_t got = 0;
+    struct cairn_config_keys *keys = NULL;
     cairn_err err;
 
     make_files(&files, key_len, key_mode);
     memset(error, 0, sizeof error);
     err = cairn_config_load(files.config, &config, error, sizeof error);
     if (!err) {
-        assert_int_equal(cairn_config_key_read(&config, key, &got, error, sizeof error), CAIRN_OK);
-        assert_int_equal(got, key_len);
-        assert_int_equal(key[key_len - 1], 'k');
+        assert_int_equal(cairn_config_keys_read(&config, &keys, error, sizeof error), CAIRN_OK);
+        assert_int_equal(keys->first.len, key_len <= 256 ? key_len : 32); /* else its digest */
+        assert_int_equal(keys->first.bytes[15] == 'k', key_len <= 256);
+        assert_int_equal(keys->second.len, 0);
+        cairn_config_keys_free(keys);
     } else {
         assert_non_null(strstr(error, "a.yaml:2: "));
     }
@@ -628,6 +629,34 @@ key_must_be_ours_alone_and_long_enough(void **state)
     assert_int_equal(load_with_key(16, 0602), CAIRN_DENIED);
     assert_int_equal(load_with_key(0, 0), CAIRN_NOT_FOUND);
     assert_non_null(strstr(error, "No such file"));
+}
+
+/* It may be missing; where it is there, the same rules hold as for the first. */
+static void
+second_key_may_be_missing(void **state)
+{
+    struct cairn_config config = {0};
+    struct cairn_config_keys *keys = NULL;
+    struct files files;
+
+    (void)state;
+    make_files(&files, 16, 0600);
+    assert_int_equal(cairn_config_load(files.config, &config, error, sizeof error), CAIRN_OK);
+    snprintf(config.second_key_file, sizeof config.second_key_file, "%s/second", files.dir);
+    assert_int_equal(cairn_config_keys_read(&config, &keys, error, sizeof error), CAIRN_OK);
+    assert_int_equal(keys->second.len, 0);
+    cairn_config_keys_free(keys);
+    write_file(config.second_key_file, "sixteen bytes or more", 21, 0600);
+    assert_int_equal(cairn_config_keys_read(&config, &keys, error, sizeof error), CAIRN_OK);
+    assert_int_equal(keys->first.len, 16);
+    assert_int_equal(keys->second.len, 21);
+    cairn_config_keys_free(keys);
+    assert_int_equal(chmod(config.second_key_file, 0644), 0);
+    assert_int_equal(cairn_config_keys_read(&config, &keys, error, sizeof error), CAIRN_DENIED);
+    assert_non_null(strstr(error, "second_key_file"));
+    unlink(config.second_key_file);
+    cairn_config_fini(&config);
+    remove_files(&files);
 }
 
 static void
@@ -684,6 +713,7 @@ main(void)
         cmocka_unit_test(sample_parses_commented_and_not),
         cmocka_unit_test(docs_are_what_the_table_prints),
         cmocka_unit_test(key_must_be_ours_alone_and_long_enough),
+        cmocka_unit_test(second_key_may_be_missing),
         cmocka_unit_test(key_of_another_user_is_refused),
         cmocka_unit_test(files_that_cannot_be_read_are_said),
     };

@@ -1,0 +1,16 @@
+/*
+ * base/secret.h - memory for keys: pages of their own that are locked in memory where the system
+ * allows it (RLIMIT_MEMLOCK), left out of core files and of children, and erased at the end.
+ */
+#ifndef CAIRN_BASE_SECRET_H
+#define CAIRN_BASE_SECRET_H
+
+#include <stddef.h>
+
+/* Zeroed memory of `bytes` bytes, at least 1. NULL: none is left. Thread: any. */
+void *cairn_secret_alloc(size_t bytes);
+
+/* Erases and frees it; `bytes` as at the allocation. NULL is allowed. */
+void cairn_secret_free(void *secret, size_t bytes);
+
+#endif
