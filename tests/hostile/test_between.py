@@ -1,0 +1,93 @@
+#!/usr/bin/env python3
+"""Somebody between two agents: changes bytes, and plays a recorded session again. Each test is an
+attack; whatever is changed is not accepted, and the job commits.
+
+HOSTILE_SCALE multiplies the number of changes. HOSTILE_SEED tries others.
+"""
+import os
+import re
+import sys
+import unittest
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "cluster"))
+from attacker import SCALE, rng, send_all
+from harness import OK, Cluster, build, free_ports, say, wait_for
+from proxy import Mangler, Proxy
+
+NODES = 3
+CHANGES = int(16 * SCALE)
+KINDS = ("flip", "drop", "repeat", "reorder")
+NOTICED = re.compile(r"transport: lost peer|damaged|checksum|does not match")
+
+
+class Between(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        build()
+
+    def setUp(self):
+        """Nodes 0 and 1 reach each other through proxies alone."""
+        ports = free_ports(NODES + 2)
+        self.ports, between = ports[:NODES], ports[NODES:]
+        self.cluster = Cluster(NODES, 1, addresses=[f"127.0.0.1:{port}" for port in self.ports])
+        self.addCleanup(self.cluster.close)
+        key = self.cluster.path("key")
+        with open(os.open(key, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
+            file.write(os.urandom(32))
+        for node in range(NODES):
+            self.cluster.configure(node, key_file=key)
+        self.mangler = Mangler(rng(3))
+        self.proxies = []
+        for node, other in ((0, 1), (1, 0)):
+            proxy = Proxy(between[node], self.ports[other], self.mangler)
+            self.addCleanup(proxy.close)
+            self.proxies.append(proxy)
+            with open(self.cluster.path(f"node{node}.yaml"), "r+", encoding="utf-8") as file:
+                text = file.read().replace(f':{self.ports[other]}"', f':{between[node]}"')
+                file.seek(0)
+                file.truncate()
+                file.write(text)
+        self.cluster.start()
+        self.cluster.train(step_us=10000)
+        self.cluster.wait_committed((1, 3))
+        self.assertTrue(any(proxy.sessions for proxy in self.proxies), "nobody is in between")
+
+    def noticed(self):
+        return sum(len(NOTICED.findall(self.cluster.log(i))) for i in range(NODES))
+
+    def test_changed_bytes(self):
+        for number in range(CHANGES):
+            kind = KINDS[number % len(KINDS)]
+            before = self.noticed()
+            self.mangler.arm(kind)
+            wait_for(f"{kind} {number} is done", self.mangler.done.is_set)
+            wait_for(f"{kind} {number} is noticed", lambda before=before: self.noticed() > before)
+            self.cluster.wait_committed(self.cluster.committed(), 20)
+        self.assertFalse(any(self.cluster.ended(node) for node in range(NODES)))
+        self.cluster.stop_trainers()
+        newest = self.cluster.committed()
+        code, answer, error = self.cluster.restore(0)
+        self.assertEqual(code, OK, f"{answer} {error}")
+        found = (answer["generation"]["epoch"], answer["generation"]["step"])
+        self.assertGreaterEqual(found, newest)
+        self.assertEqual(self.cluster.check()[:2], (OK, found), "changed bytes were accepted")
+
+    def test_recorded_session(self):
+        """Each whole session, from its first byte, to every agent, from either side."""
+        lost = [self.cluster.log(i).count("transport: lost peer") for i in range(NODES)]
+        ups = [self.cluster.log(i).count("transport: peer is up") for i in range(NODES)]
+        recorded = [bytes(way) for p in self.proxies for session in p.sessions for way in session]
+        self.assertGreater(max(map(len, recorded)), 100000)
+        for record in recorded:
+            for port in self.ports:
+                send_all(port, record, 0.3)
+        say(f"{len(recorded)} recordings of {sum(map(len, recorded))} bytes")
+        self.cluster.wait_committed(self.cluster.committed(), 20)
+        for node in range(NODES):
+            log = self.cluster.log(node)
+            self.assertEqual(log.count("transport: lost peer"), lost[node])
+            self.assertEqual(log.count("transport: peer is up"), ups[node])
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
