@@ -5,7 +5,7 @@ attack; whatever is changed is not accepted, and the job commits.
 HOSTILE_SCALE multiplies the number of changes. HOSTILE_SEED tries others.
 """
 import os
-import re
+import struct
 import sys
 import unittest
 
@@ -17,13 +17,36 @@ from proxy import Mangler, Proxy
 NODES = 3
 CHANGES = int(16 * SCALE)
 KINDS = ("flip", "drop", "repeat", "reorder")
-NOTICED = re.compile(r"transport: lost peer|damaged|checksum|does not match")
+LOST = "transport: lost peer"
+
+
+MASK = (1 << 64) - 1
+
+
+def value(step, tensor, index):
+    """An element of the state of tests/cluster/trainer.c."""
+    z = (step * 0x9E3779B97F4A7C15 + tensor * 0xD1342543DE82EF95 + index) & MASK
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 & MASK
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EB & MASK
+    return z ^ (z >> 31)
+
+
+def planted(steps):
+    """Parts of the state that nodes 0 and 1 have after these steps."""
+    return [
+        struct.pack("<4Q", *(value(step, tensor, at + i) for i in range(4)))
+        for step in steps
+        for tensor in (0, 1)
+        for at in range(16, 40000, 2048)
+    ]
 
 
 class Between(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         build()
+
+    protection = "authenticate"
 
     def setUp(self):
         """Nodes 0 and 1 reach each other through proxies alone."""
@@ -36,6 +59,7 @@ class Between(unittest.TestCase):
             file.write(os.urandom(32))
         for node in range(NODES):
             self.cluster.configure(node, key_file=key)
+            self.cluster.configure(node, protection=self.protection)
         self.mangler = Mangler(rng(3))
         self.proxies = []
         for node, other in ((0, 1), (1, 0)):
@@ -53,7 +77,7 @@ class Between(unittest.TestCase):
         self.assertTrue(any(proxy.sessions for proxy in self.proxies), "nobody is in between")
 
     def noticed(self):
-        return sum(len(NOTICED.findall(self.cluster.log(i))) for i in range(NODES))
+        return sum(self.cluster.log(i).count(LOST) for i in range(NODES))
 
     def test_changed_bytes(self):
         for number in range(CHANGES):
@@ -72,9 +96,23 @@ class Between(unittest.TestCase):
         self.assertGreaterEqual(found, newest)
         self.assertEqual(self.cluster.check()[:2], (OK, found), "changed bytes were accepted")
 
+    def test_state_on_the_wire(self):
+        """It can be read where it is not encrypted, and nowhere else; the key cannot."""
+        step = self.cluster.wait_committed(self.cluster.committed())[1]
+        self.cluster.wait_committed((1, step + 3))
+        wire = b"".join(
+            bytes(way) for p in self.proxies for session in p.sessions for way in session
+        )
+        seen = sum(needle in wire for needle in planted(range(step, step + 3)))
+        say(f"{self.protection}: {seen} parts of the state in {len(wire)} bytes")
+        self.assertEqual(seen > 0, self.protection != "encrypt")
+        self.assertFalse(self.protection == "encrypt" and b"CAIRNMAN" in wire, "a manifest")
+        with open(self.cluster.path("key"), "rb") as file:
+            self.assertFalse(file.read() in wire, "the key is on the wire")
+
     def test_recorded_session(self):
         """Each whole session, from its first byte, to every agent, from either side."""
-        lost = [self.cluster.log(i).count("transport: lost peer") for i in range(NODES)]
+        lost = [self.cluster.log(i).count(LOST) for i in range(NODES)]
         ups = [self.cluster.log(i).count("transport: peer is up") for i in range(NODES)]
         recorded = [bytes(way) for p in self.proxies for session in p.sessions for way in session]
         self.assertGreater(max(map(len, recorded)), 100000)
@@ -85,8 +123,14 @@ class Between(unittest.TestCase):
         self.cluster.wait_committed(self.cluster.committed(), 20)
         for node in range(NODES):
             log = self.cluster.log(node)
-            self.assertEqual(log.count("transport: lost peer"), lost[node])
+            self.assertEqual(log.count(LOST), lost[node])
             self.assertEqual(log.count("transport: peer is up"), ups[node])
+
+
+class Capture(Between):
+    """The same attacks where the state is encrypted."""
+
+    protection = "encrypt"
 
 
 if __name__ == "__main__":

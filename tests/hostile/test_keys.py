@@ -124,12 +124,17 @@ class Keys(unittest.TestCase):
     def test_wrong_key_is_named(self):
         self.write(2, "key", os.urandom(32))
         self.cluster.start()
-        self.refused(r"node 2 does not hold this job's key \(its key is [0-9a-f]{8}, ours ")
+        self.refused(r"refused .*node 2 .*key \([0-9a-f]{8}, ours is [0-9a-f]{8}\)")
 
     def test_wrong_job_is_named(self):
         self.cluster.configure(2, job="another")
         self.cluster.start()
         self.refused(r"belongs to another job \(theirs [0-9a-f]{16}, ours ")
+
+    def test_wrong_level_is_named(self):
+        self.cluster.configure(2, protection="encrypt")
+        self.cluster.start()
+        self.refused("node 2 has another protection")
 
     def test_wrong_identity_is_named(self):
         """Node 2 takes node 0 for node 1."""
@@ -156,7 +161,7 @@ class Keys(unittest.TestCase):
             self.write(node, "key", fresh)
             cluster.agents[node].send_signal(signal.SIGHUP)
         cluster.start(2)
-        self.refused(r"node 2 does not hold this job's key")
+        self.refused(r"refused .*node 2 .*key \(")
         self.write(2, "key", fresh)
         cluster.agents[2].send_signal(signal.SIGHUP)
         wait_for("agent 2 is let in", lambda: cluster.status(0).get("nodes_answering") == NODES)
