@@ -185,8 +185,8 @@ struct cairn_transport {
     uint32_t node_count;
     uint64_t job_id;
     uint64_t incarnation;
-    uint8_t *key; /* [CAIRN_TRANSPORT_KEY_BYTES_MAX], of base/secret.h */
-    size_t key_len; /* 0: no key, or the backend proves it */
+    uint8_t *key;                         /* [CAIRN_TRANSPORT_KEY_BYTES_MAX], of base/secret.h */
+    size_t key_len;                       /* 0: no key, or the backend proves it */
     struct cairn_frame_versions versions; /* that are spoken */
     bool checksum_payload;
     uint32_t window;

@@ -99,7 +99,8 @@ cairn_keys_set(struct cairn_keys *keys, const struct cairn_transport_key ring[CA
     if (!err && memcmp(keys, fresh, sizeof *keys) != 0) {
         *keys = *fresh;
         if (keys->ring[1].len)
-            CAIRN_LOG_AT(INFO, "transport: key %08" PRIx32 " is offered, and %08" PRIx32 " accepted",
+            CAIRN_LOG_AT(INFO,
+                         "transport: key %08" PRIx32 " is offered, and %08" PRIx32 " accepted",
                          keys->ring[0].id, keys->ring[1].id);
         else
             CAIRN_LOG_AT(INFO, "transport: key %08" PRIx32 " is offered", keys->ring[0].id);

@@ -25,8 +25,8 @@ void cairn_keys_destroy(struct cairn_keys *keys); /* NULL is allowed */
 
 /* Takes copies in place of the keys it has; the second may be empty. CAIRN_IO: the crypto library
  * fails; CAIRN_CONFIG: two keys of one id (logged). The ring is as before then. */
-CAIRN_MUST_CHECK cairn_err
-cairn_keys_set(struct cairn_keys *keys, const struct cairn_transport_key ring[CAIRN_KEYS_MAX]);
+CAIRN_MUST_CHECK cairn_err cairn_keys_set(struct cairn_keys *keys,
+                                          const struct cairn_transport_key ring[CAIRN_KEYS_MAX]);
 
 /* The id of the key that a caller offers. */
 uint32_t cairn_keys_offered(const struct cairn_keys *keys);

@@ -173,9 +173,8 @@ cairn_tls_create(const struct cairn_transport_options *options, struct cairn_tls
     tls->protection = (unsigned)options->protection;
     err = cairn_keys_create(options->job_id, &tls->keys);
     if (!err)
-        err = cairn_keys_set(tls->keys,
-                             (const struct cairn_transport_key[]){{options->key, options->key_len},
-                                                                  options->second_key});
+        err = cairn_keys_set(tls->keys, (const struct cairn_transport_key[]){
+                                            {options->key, options->key_len}, options->second_key});
     if (err)
         goto done;
     tls->context = SSL_CTX_new(TLS_method());

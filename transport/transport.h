@@ -99,21 +99,21 @@ struct cairn_transport_options {
     uint32_t node_count;          /* 1 … CAIRN_NODES_MAX */
     const char *const *addresses; /* [node_count], "host:port" each; one's own entry is not used */
     uint64_t job_id;
-    uint64_t incarnation;             /* of this process; differs after every restart */
-    const void *key;                  /* the job's key, NULL: none, which is allowed on loopback
+    uint64_t incarnation; /* of this process; differs after every restart */
+    const void *key;      /* the job's key, NULL: none, which is allowed on loopback
                                     * only */
-    size_t key_len;                   /* CAIRN_TRANSPORT_KEY_BYTES_MIN … _MAX, 0 without a key */
+    size_t key_len;       /* CAIRN_TRANSPORT_KEY_BYTES_MIN … _MAX, 0 without a key */
     struct cairn_transport_key second_key; /* is accepted from peers, and not offered to them */
-    enum cairn_protection protection; /* with a key; the same on all nodes */
-    uint16_t version;                 /* the newest that is spoken; 0: CAIRN_TRANSPORT_VERSION */
-    uint16_t version_oldest;          /* … and the oldest; 0: the same. A session has the newest
+    enum cairn_protection protection;      /* with a key; the same on all nodes */
+    uint16_t version;                /* the newest that is spoken; 0: CAIRN_TRANSPORT_VERSION */
+    uint16_t version_oldest;         /* … and the oldest; 0: the same. A session has the newest
                                       * version that both sides speak. */
-    bool checksum_payload;            /* payloads that are sent carry a checksum here as well */
-    uint32_t buffer_count;            /* receive buffers of CAIRN_BULK_BYTES_MAX; 0 means 64 */
-    uint32_t window;                  /* of them, granted to one peer at most; 0 means 8 */
-    uint32_t operation_count;         /* sends in flight over all peers; 0 means 1024 */
-    uint64_t timeout_ns;              /* without progress of an operation; 0 means 10 s */
-    struct cairn_transport_hub *hub;  /* provider "loop" only: where the others are */
+    bool checksum_payload;           /* payloads that are sent carry a checksum here as well */
+    uint32_t buffer_count;           /* receive buffers of CAIRN_BULK_BYTES_MAX; 0 means 64 */
+    uint32_t window;                 /* of them, granted to one peer at most; 0 means 8 */
+    uint32_t operation_count;        /* sends in flight over all peers; 0 means 1024 */
+    uint64_t timeout_ns;             /* without progress of an operation; 0 means 10 s */
+    struct cairn_transport_hub *hub; /* provider "loop" only: where the others are */
     cairn_transport_message_fn *on_message;
     cairn_transport_sent_fn *on_sent;
     cairn_transport_peer_fn *on_peer;

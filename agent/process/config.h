@@ -75,7 +75,7 @@ struct cairn_config {
     uint32_t node_count;
     char socket[CAIRN_CONFIG_SOCKET_BYTES_MAX];
     char dir[CAIRN_CONFIG_PATH_BYTES_MAX];
-    char key_file[CAIRN_CONFIG_PATH_BYTES_MAX]; /* empty: none, which only loopback allows */
+    char key_file[CAIRN_CONFIG_PATH_BYTES_MAX];        /* empty: none, which only loopback allows */
     char second_key_file[CAIRN_CONFIG_PATH_BYTES_MAX]; /* empty: none */
     char provider[CAIRN_CONFIG_PROVIDER_BYTES_MAX];
     uint32_t protection;    /* enum cairn_config_protection */
@@ -139,7 +139,7 @@ CAIRN_MUST_CHECK cairn_err cairn_config_check(const struct cairn_config *config,
 struct cairn_config_keys {
     struct cairn_config_key {
         uint8_t bytes[CAIRN_CONFIG_KEY_BYTES_MAX + 1]; /* one more: too long shows */
-        size_t len; /* 0: none */
+        size_t len;                                    /* 0: none */
     } first, second;
 };
 

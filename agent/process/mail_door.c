@@ -344,8 +344,7 @@ mail_open(struct cairn_agent *agent)
     options.key = keys->first.len ? keys->first.bytes : NULL;
     options.key_len = keys->first.len;
     if (keys->second.len)
-        options.second_key =
-            (struct cairn_transport_key){keys->second.bytes, keys->second.len};
+        options.second_key = (struct cairn_transport_key){keys->second.bytes, keys->second.len};
     err = cairn_transport_open(&options, &agent->transport);
     if (err)
         goto done;

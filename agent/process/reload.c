@@ -12,9 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const applied_options[] = {"log_level",         "spill_every_generations",
-                                              "spill_keep",        "exchanges_per_day",
-                                              "second_key_file"};
+static const char *const applied_options[] = {"log_level", "spill_every_generations", "spill_keep",
+                                              "exchanges_per_day", "second_key_file"};
 
 struct reload {
     struct cairn_job job;
@@ -166,13 +165,14 @@ apply_nodes(struct cairn_agent *agent, const struct cairn_config *fresh)
 static void
 apply_keys(struct cairn_agent *agent, const struct cairn_config_keys *keys)
 {
-    const struct cairn_transport_key ring[] = {{keys->first.bytes, keys->first.len},
-                                               {keys->second.len ? keys->second.bytes : NULL,
-                                                keys->second.len}};
+    const struct cairn_transport_key ring[] = {
+        {keys->first.bytes, keys->first.len},
+        {keys->second.len ? keys->second.bytes : NULL, keys->second.len}};
     cairn_err err = keys->first.len ? cairn_transport_rekey(agent->transport, ring) : CAIRN_OK;
 
     if (err == CAIRN_INVAL)
-        CAIRN_LOG_AT(WARN, "reload: the key stays: restart this agent to change it with provider %s",
+        CAIRN_LOG_AT(WARN,
+                     "reload: the key stays: restart this agent to change it with provider %s",
                      agent->config.provider);
     else if (err)
         CAIRN_LOG_AT(ERROR, "reload: the key stays: %s", cairn_err_text(err));

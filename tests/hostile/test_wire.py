@@ -196,9 +196,8 @@ class Wire(unittest.TestCase):
         for child in range(2):
             with open(self.cluster.path(f"flood{child}"), encoding="ascii") as file:
                 counts.append(int(file.read()))
-        say(
-            f"{sum(counts) / (FLOOD_S + 4):.0f} handshakes a second; a node joined in {joined:.1f} s"
-        )
+        rate = sum(counts) / (FLOOD_S + 4)
+        say(f"{rate:.0f} handshakes a second; a node joined in {joined:.1f} s")
         self.assertLess(joined, 3 * PATIENCE)
         self.watch.pids[2] = self.cluster.agents[2].pid
         self.watch.memory[2] += 64 << 20

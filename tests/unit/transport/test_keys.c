@@ -40,8 +40,8 @@ derived_keys_differ(void **state)
     assert_int_equal(cairn_keys_psk(keys, first, 1, 0, psk[1]), CAIRN_OK);
     assert_int_equal(cairn_keys_psk(keys, first, 0, 2, psk[2]), CAIRN_OK);
     assert_int_equal(cairn_keys_psk(keys, second, 0, 1, psk[3]), CAIRN_OK);
-    assert_int_equal(
-        cairn_keys_psk(other_job, cairn_keys_offered(other_job), 0, 1, psk[4]), CAIRN_OK);
+    assert_int_equal(cairn_keys_psk(other_job, cairn_keys_offered(other_job), 0, 1, psk[4]),
+                     CAIRN_OK);
     memset(psk[5], 0, sizeof psk[5]);
     for (int i = 0; i < 6; i++)
         for (int j = 0; j < i; j++)
@@ -56,7 +56,8 @@ derived_keys_differ(void **state)
 static void
 rotation_never_parts_two_agents(void **state)
 {
-    const struct cairn_transport_key steps[][2] = {{one, none}, {one, two}, {two, one}, {two, none}};
+    const struct cairn_transport_key steps[][2] = {
+        {one, none}, {one, two}, {two, one}, {two, none}};
     uint8_t psk[CAIRN_KEYS_PSK_BYTES];
 
     (void)state;
