@@ -97,7 +97,7 @@ key_is_sane(const void *key, size_t key_len)
     if ((!key && key_len == 0) || (key && key_len >= CAIRN_TRANSPORT_KEY_BYTES_MIN &&
                                    key_len <= CAIRN_TRANSPORT_KEY_BYTES_MAX))
         return true;
-    CAIRN_LOG_AT(ERROR, "transport: a key has %zu bytes, and must have %d to %d", key_len,
+    CAIRN_LOG_AT(ERROR, "transport: the key has %zu bytes, and must have %d to %d", key_len,
                  CAIRN_TRANSPORT_KEY_BYTES_MIN, CAIRN_TRANSPORT_KEY_BYTES_MAX);
     return false;
 }
