@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """The examples of examples/deploy: the Slurm scripts run as Slurm runs them, with a stand-in for
-scontrol; systemd's unit verified."""
+scontrol; systemd's units verified and rated, and a verdict handed over."""
+import json
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -21,6 +23,7 @@ from harness import (
 )
 
 DEPLOY = os.path.join(ROOT, "examples", "deploy")
+SERVICES = ["cairn-agent.service", "cairn-enforce@.service"]
 
 
 class Deploy(unittest.TestCase):
@@ -105,23 +108,78 @@ class Deploy(unittest.TestCase):
         self.assertEqual([other.poll() for other in others], [None, None])
         self.assertFalse(os.path.exists(run))
 
+    def unit(self, name):
+        """A copy of a unit whose commands exist on this machine, under a name of its own."""
+        text = text_of(os.path.join(DEPLOY, name))
+        for command, present in (
+            ("/usr/local/bin/cairn ", CAIRN + " "),
+            ("/etc/cairn/enforce", "/bin/cat"),
+        ):
+            text = text.replace("ExecStart=" + command, "ExecStart=" + present)
+        path = os.path.join(self.dir, name)
+        with open(path, "w") as file:
+            file.write(text)
+        return path
+
     @unittest.skipUnless(shutil.which("systemd-analyze"), "systemd-analyze is not installed")
     def test_systemd(self):
-        unit = os.path.join(self.dir, "cairn-agent.service")
-        text = text_of(os.path.join(DEPLOY, "cairn-agent.service"))
-        self.assertIn("/usr/local/bin/cairn ", text)
-        with open(unit, "w") as file:
-            file.write(text.replace("/usr/local/bin/cairn ", CAIRN + " "))
+        units = [self.unit(name) for name in SERVICES + ["cairn-enforce.socket"]]
         verified = subprocess.run(
-            ["systemd-analyze", "verify", "--man=no", unit],
+            ["systemd-analyze", "verify", "--man=no", *units],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             check=False,
         )
-        self.assertEqual(
-            [line for line in verified.stdout.splitlines() if "cairn-agent" in line], []
+        complaints = [line for line in verified.stdout.splitlines() if "cairn-" in line]
+        self.assertEqual(complaints, [])
+
+    @unittest.skipUnless(shutil.which("systemd-analyze"), "systemd-analyze is not installed")
+    def test_systemd_sandbox(self):
+        """Neither service is exposed more than 2.0 of 10, and the agent is not root."""
+        for name in SERVICES:
+            rated = subprocess.run(
+                ["systemd-analyze", "security", "--no-pager", "--offline=true", "--threshold=20"]
+                + [self.unit(name)],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                check=False,
+            )
+            self.assertEqual(rated.returncode, 0, rated.stdout)
+        self.assertNotIn("User=root", text_of(os.path.join(DEPLOY, "cairn-agent.service")))
+
+    @unittest.skipUnless(
+        shutil.which("systemd-socket-activate") and os.path.exists("/bin/nc.openbsd"),
+        "systemd-socket-activate or nc of netcat-openbsd is not installed",
+    )
+    def test_verdict_is_handed_over(self):
+        """The documented enforce_command passes the verdict, whole, to a command started apart."""
+        text = text_of(os.path.join(DEPLOY, "cairn-enforce.socket"))
+        words = re.search(r"enforce_command: \[(.*)\]", text).group(1).split(", ")
+        listen = re.search(r"^ListenStream=(.*)$", text, re.M).group(1)
+        self.assertEqual(words[-1], listen)
+        path, taken = os.path.join(self.dir, "enforce.sock"), os.path.join(self.dir, "verdict")
+        listener = subprocess.Popen(
+            ["systemd-socket-activate", "--accept", "--inetd", "-l", path]
+            + ["/bin/sh", "-c", 'cat > "$0.part" && mv "$0.part" "$0"', taken],
+            stderr=subprocess.DEVNULL,
         )
+        self.addCleanup(listener.wait)
+        self.addCleanup(listener.kill)
+        wait_for("the socket listens", lambda: os.path.exists(path))
+        verdict = json.dumps({"ranks": list(range(20000))})
+        sent = subprocess.run(
+            ["/bin/nc.openbsd", *words[1:-1], path],
+            input=verdict,
+            stdout=subprocess.DEVNULL,
+            text=True,
+            timeout=60 * PATIENCE,
+            check=False,
+        )
+        self.assertEqual(sent.returncode, OK)
+        wait_for("the verdict is taken", lambda: os.path.exists(taken))
+        self.assertEqual(text_of(taken), verdict)
 
 
 if __name__ == "__main__":
