@@ -36,7 +36,7 @@ static const char examples[] =
 struct request {
     const char *to, *tp, *pp, *dp, *ep, *etp, *vpp, *dtype, *drop, *map, *set, *zero, *job,
         *threads, *memory, *output;
-    bool dry_run, follow_links, json;
+    bool dry_run, follow_links, allow_expanded, json;
 };
 
 static bool
@@ -441,6 +441,8 @@ cairn_verb_convert(int argc, char **argv)
         {"dry-run", 0, NULL, "read metadata and print the plan", NULL, &request.dry_run},
         {"follow-links", 0, NULL, "follow links out of the checkpoint's folder", NULL,
          &request.follow_links},
+        {"allow-expanded", 0, NULL, "accept tensors far larger than the files of SRC", NULL,
+         &request.allow_expanded},
         {"output", 'o', "table|json", "print a table (default) or JSON", &request.output, NULL},
     };
     const struct cairn_usage usage = {"convert", "SRC DST --to FORMAT [OPTIONS]", text, examples,
@@ -456,6 +458,7 @@ cairn_verb_convert(int argc, char **argv)
     if (!cairn_words_parse(&usage, argc, argv, words, 2, "SRC and DST", &exit_code))
         return exit_code;
     cairn_place_follow_links(request.follow_links);
+    cairn_whole_allow_expanded(request.allow_expanded);
     options.source = words[0];
     options.target = words[1];
     options.to = find_target(&usage, request.to, &exit_code);

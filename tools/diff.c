@@ -241,13 +241,15 @@ cairn_verb_diff(int argc, char **argv)
     struct cairn_progress progress = {.what = "comparing"};
     struct cairn_difference_options options = {.progress = cairn_show_progress,
                                                .context = &progress};
-    bool follow_links = false;
+    bool follow_links = false, allow_expanded = false;
     const struct cairn_flag flags[] = {
         {"bits", 0, NULL, "compare bits instead of numbers", NULL, &options.bits},
         {"threads", 0, "N", "use N threads (default: one per core, at most 16)", &threads, NULL},
         {"memory-limit", 0, "SIZE", "use at most this much memory (default: 1GiB)", &memory, NULL},
         {"follow-links", 0, NULL, "follow links out of the checkpoint's folder", NULL,
          &follow_links},
+        {"allow-expanded", 0, NULL, "accept tensors far larger than the files", NULL,
+         &allow_expanded},
         {"output", 'o', "table|json", "print a table (default) or JSON", &output, NULL},
     };
     const struct cairn_usage usage = {"diff", "A B [--bits] [-o table|json]", about, examples,
@@ -263,5 +265,6 @@ cairn_verb_diff(int argc, char **argv)
         return cairn_usage_error(&usage, "-o takes table or json, not \"%s\"", output);
     cairn_checkpoint_log_setup();
     cairn_place_follow_links(follow_links);
+    cairn_whole_allow_expanded(allow_expanded);
     return run(paths, &options, json);
 }

@@ -124,12 +124,14 @@ int
 cairn_verb_fingerprint(int argc, char **argv)
 {
     const char *output = NULL, *threads = NULL, *memory = NULL, *path;
-    bool follow_links = false;
+    bool follow_links = false, allow_expanded = false;
     const struct cairn_flag flags[] = {
         {"threads", 0, "N", "use N threads (default: one per core, at most 16)", &threads, NULL},
         {"memory-limit", 0, "SIZE", "use at most this much memory (default: 1GiB)", &memory, NULL},
         {"follow-links", 0, NULL, "follow links out of the checkpoint's folder", NULL,
          &follow_links},
+        {"allow-expanded", 0, NULL, "accept tensors far larger than the files", NULL,
+         &allow_expanded},
         {"output", 'o', "table|json", "print a table (default) or JSON", &output, NULL},
     };
     const struct cairn_usage usage = {"fingerprint", "PATH [-o table|json]",       about, examples,
@@ -153,6 +155,7 @@ cairn_verb_fingerprint(int argc, char **argv)
         return cairn_usage_error(&usage, "-o takes table or json, not \"%s\"", output);
     cairn_checkpoint_log_setup();
     cairn_place_follow_links(follow_links);
+    cairn_whole_allow_expanded(allow_expanded);
     err =
         cairn_checkpoint_detect(path, cairn_formats, options.thread_count, &checkpoint, &complaint);
     if (!err)

@@ -11,7 +11,22 @@
 #include "tools/convert/core/box.h"
 #include "tools/convert/engine/memory_limit.h"
 
-enum { REPORT_BYTES = 700, GAP_BYTES_MAX = 65536, NUMBER_TEXT_BYTES = 32 };
+enum {
+    REPORT_BYTES = 700,
+    GAP_BYTES_MAX = 65536,
+    NUMBER_TEXT_BYTES = 32,
+    EXPANSION_MAX = 16 /* times the bytes of the files; tied tensors and views of one storage need
+                        * some */
+};
+#define EXPANDED_BYTES_FREE (UINT64_C(1) << 30) /* no need to ask for that much */
+
+static bool allow_expanded;
+
+void
+cairn_whole_allow_expanded(bool allow)
+{
+    allow_expanded = allow;
+}
 
 void
 cairn_whole_fini(struct cairn_whole *whole)
@@ -177,6 +192,34 @@ has_replicas(const struct cairn_layout *layout, const struct cairn_piece_table *
     return false;
 }
 
+static cairn_err
+check_expansion(const struct cairn_checkpoint *checkpoint, struct cairn_complaint *complaint)
+{
+    const struct cairn_tensor *largest = NULL;
+    uint64_t stored_bytes = 0, tensor_bytes = 0;
+
+    for (uint32_t c = 0; c < checkpoint->container_count; c++)
+        if (__builtin_add_overflow(stored_bytes, checkpoint->containers[c].bytes, &stored_bytes))
+            stored_bytes = UINT64_MAX;
+    for (uint32_t t = 0; t < cairn_layout_tensor_count(checkpoint->layout); t++) {
+        const struct cairn_tensor *tensor = cairn_layout_tensor(checkpoint->layout, t);
+
+        if (!largest || cairn_tensor_bytes(tensor) > cairn_tensor_bytes(largest))
+            largest = tensor;
+        if (__builtin_add_overflow(tensor_bytes, cairn_tensor_bytes(tensor), &tensor_bytes))
+            tensor_bytes = UINT64_MAX;
+    }
+    if (allow_expanded || tensor_bytes <= EXPANDED_BYTES_FREE ||
+        tensor_bytes / EXPANSION_MAX <= stored_bytes)
+        return CAIRN_OK;
+    return cairn_complain(complaint, CAIRN_INVAL,
+                          "%s: its files have %" PRIu64 " bytes and its tensors %" PRIu64
+                          ", of which %s has %" PRIu64
+                          "; if they were expanded on purpose, add --allow-expanded",
+                          checkpoint->place.path, stored_bytes, tensor_bytes, largest->name,
+                          cairn_tensor_bytes(largest));
+}
+
 cairn_err
 cairn_whole_init(const struct cairn_checkpoint *checkpoint, struct cairn_whole *out,
                  struct cairn_complaint *complaint)
@@ -186,6 +229,9 @@ cairn_whole_init(const struct cairn_checkpoint *checkpoint, struct cairn_whole *
     char report[REPORT_BYTES] = "";
     cairn_err err;
 
+    err = check_expansion(checkpoint, complaint);
+    if (err)
+        return err;
     err = cairn_piece_table_init(&table, checkpoint->layout);
     if (!err && (checkpoint->alias_count > 0 || has_replicas(checkpoint->layout, &table)))
         err = split(checkpoint, &table, &whole);

@@ -25,7 +25,15 @@ struct cairn_whole {
     const char *map; /* borrowed: what may have made one number of several, for messages; or NULL */
 };
 
-/* CAIRN_CORRUPT: elements of a tensor are missing, or in two pieces that are no replicas;
+/*
+ * Accepts tensors of any size. Without it a checkpoint whose tensors are far larger than its files
+ * is refused: a view may repeat its elements (torch.Tensor.expand), so that a file of some hundred
+ * bytes describes terabytes.
+ */
+void cairn_whole_allow_expanded(bool allow);
+
+/* CAIRN_INVAL: the tensors are far larger than the files, and that is not allowed.
+ * CAIRN_CORRUPT: elements of a tensor are missing, or in two pieces that are no replicas;
  * complained about with the tensor and where. CAIRN_NOMEM. The checkpoint is borrowed until
  * cairn_whole_fini. */
 CAIRN_MUST_CHECK cairn_err cairn_whole_init(const struct cairn_checkpoint *checkpoint,
