@@ -209,15 +209,15 @@ conduct_outcome(struct cairn_core *core, struct outcome outcome)
     struct cairn_message message =
         env_message(&core->env, CAIRN_MSG_ABORT, outcome.generation.epoch);
 
-    if (outcome.progress.complete)
+    if (outcome.complete)
         conduct_done(core, core->membership.self_member, outcome.generation, core->run.begun);
-    if (!outcome.progress.abort)
+    if (!outcome.abort)
         return;
     drop_unfinished(core, outcome.generation);
     core->run.gave_up |= outcome.generation.run == core->run.decision.run;
     message.as.abort = (struct cairn_message_abort){.generation = outcome.generation,
                                                     .agent = core->options.self,
-                                                    .reason = outcome.progress.abort,
+                                                    .reason = outcome.abort,
                                                     .begun = core->run.begun};
     conduct_to_leader(core, &message);
 }
@@ -240,12 +240,10 @@ static void
 commit(struct cairn_core *core, struct cairn_generation_id generation)
 {
     struct part *part = parts_find(&core->parts, generation, core->membership.self_member);
-    struct cairn_action *action = env_act(&core->env, CAIRN_ACTION_COMMITTED);
 
     membership_committed(&core->membership, generation);
-    if (action)
-        action->as.committed = (struct cairn_action_committed){
-            .generation = generation, .part = part ? part_index(&core->parts, part) : UINT32_MAX};
+    env_act(&core->env, CAIRN_ACTION_COMMITTED)->as.committed = (struct cairn_action_committed){
+        .generation = generation, .part = part ? part_index(&core->parts, part) : UINT32_MAX};
 }
 
 void

@@ -109,8 +109,8 @@ take_ranks(struct cairn_core *core, const struct cairn_event_ranks *ranks)
 
     /* What the trainers have captured in full goes on without them. */
     if (part && part->state == CAIRN_PART_OPEN && part->capture.seal_request == 0)
-        conduct_outcome(core, (struct outcome){.progress = {.abort = CAIRN_ABORT_CANCELLED},
-                                               .generation = part->generation});
+        conduct_outcome(
+            core, (struct outcome){.generation = part->generation, .abort = CAIRN_ABORT_CANCELLED});
     run_ranks(&core->run, ranks);
     conduct_report(core);
     conduct_watch(core);
@@ -129,13 +129,10 @@ static void
 take_captured(struct cairn_core *core, const struct cairn_event_captured *captured)
 {
     struct part *part = own_part(core, captured->generation);
-    struct outcome outcome = {.generation = captured->generation};
 
-    if (!part || part->state != CAIRN_PART_OPEN || captured->rank >= core->run.trainers.ranks)
-        return;
-    outcome.progress =
-        save_captured(&core->env, &core->parts, part, captured->rank, run_everyone(&core->run));
-    conduct_outcome(core, outcome);
+    if (part && part->state == CAIRN_PART_OPEN && captured->rank < core->run.trainers.ranks)
+        conduct_outcome(core, save_captured(&core->env, &core->parts, part, captured->rank,
+                                            run_everyone(&core->run)));
 }
 
 static void
@@ -173,17 +170,15 @@ take_answer(struct cairn_core *core, const struct cairn_event *event)
     if (part->state == CAIRN_PART_REBUILDING) {
         repair_finished(&core->env, &core->repair, &core->parts, answer);
         /* A repair that ends without a new epoch may have completed what the leader waits for. */
-        outcome.progress.complete = part->state == CAIRN_PART_COMPLETE &&
-                                    part->member == core->membership.self_member &&
-                                    part->generation.epoch == core->membership.record.epoch;
-        conduct_outcome(core, outcome);
+        outcome.complete = part->state == CAIRN_PART_COMPLETE &&
+                           part->member == core->membership.self_member &&
+                           part->generation.epoch == core->membership.record.epoch;
     } else {
-        outcome.progress =
-            event->type == CAIRN_EVENT_SEALED
-                ? save_sealed(&core->env, &core->parts, part, &core->run.decision, answer)
-                : save_finished(&core->env, &core->parts, part, answer);
-        conduct_outcome(core, outcome);
+        outcome = event->type == CAIRN_EVENT_SEALED
+                      ? save_sealed(&core->env, &core->parts, part, &core->run.decision, answer)
+                      : save_finished(&core->env, &core->parts, part, answer);
     }
+    conduct_outcome(core, outcome);
 }
 
 /* ---- operators and spills ---- */
@@ -193,8 +188,6 @@ reply(struct cairn_core *core, uint64_t request, cairn_err err, const char *text
 {
     struct cairn_action *action = env_act(&core->env, CAIRN_ACTION_REPLY);
 
-    if (!action)
-        return;
     action->as.reply = (struct cairn_action_reply){.request = request, .err = err};
     action->as.reply.text = env_keep(&core->env, action, text, strlen(text) + 1);
 }

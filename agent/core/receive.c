@@ -102,50 +102,24 @@ may_enter(const struct cairn_core *core, const struct cairn_message *message)
 
 /* ---- messages of the epoch ---- */
 
-/* The leader itself learns nothing from those who heard it: it may have begun again since. */
+/* DATA or SEAL of a member of the group: opens the own part of its generation if need be. */
 static void
-take_rider(struct cairn_core *core, const struct cairn_decision *decision)
-{
-    if (!conduct_leads(core))
-        conduct_decision(core, decision, "");
-}
-
-static void
-take_data(struct cairn_core *core, const struct cairn_event_message *event)
+take_blocks(struct cairn_core *core, const struct cairn_event_message *event)
 {
     const struct cairn_message *message = event->message;
-    struct cairn_generation_id generation = message->as.data.generation;
+    bool seal = message->kind == CAIRN_MSG_SEAL;
     struct retention retention;
     struct outcome outcome;
     struct part *part;
 
-    take_rider(core, &message->as.data.decision);
+    if (!conduct_leads(core)) /* it may have begun again since those who tell it heard of it */
+        conduct_decision(core, seal ? &message->as.seal.decision : &message->as.data.decision, "");
     retention = conduct_retention(core);
     part = run_part_for(&core->env, &core->run, &core->parts, &core->membership, &retention,
-                        generation, &outcome);
-    if (part) {
-        outcome.generation = generation;
-        outcome.progress = save_data(&core->env, &core->parts, part, message, event->payload_ok);
-    }
-    conduct_outcome(core, outcome);
-}
-
-static void
-take_seal(struct cairn_core *core, const struct cairn_message *message)
-{
-    struct cairn_generation_id generation = message->as.seal.generation;
-    struct retention retention;
-    struct outcome outcome;
-    struct part *part;
-
-    take_rider(core, &message->as.seal.decision);
-    retention = conduct_retention(core);
-    part = run_part_for(&core->env, &core->run, &core->parts, &core->membership, &retention,
-                        generation, &outcome);
-    if (part) {
-        outcome.generation = generation;
-        outcome.progress = save_seal(&core->env, &core->parts, part, message);
-    }
+                        seal ? message->as.seal.generation : message->as.data.generation, &outcome);
+    if (part)
+        outcome = seal ? save_seal(&core->env, &core->parts, part, message)
+                       : save_data(&core->env, &core->parts, part, message, event->payload_ok);
     conduct_outcome(core, outcome);
 }
 
@@ -232,7 +206,6 @@ static void
 take_activate(struct cairn_core *core, const struct cairn_message *message)
 {
     enum activation activation = membership_activate(&core->env, &core->membership, message);
-    struct cairn_action *action;
 
     if (activation == ACTIVATION_NONE)
         return;
@@ -241,10 +214,8 @@ take_activate(struct cairn_core *core, const struct cairn_message *message)
     answer_ends(&core->answering);
     repair_stop(&core->env, &core->repair, &core->parts, true);
     conduct_enter(core, activation == ACTIVATION_RESTART);
-    action = env_act(&core->env, CAIRN_ACTION_ACTIVATED);
-    if (action)
-        action->as.activated = (struct cairn_action_activated){
-            .ready = core->membership.ready, .restart = activation == ACTIVATION_RESTART};
+    env_act(&core->env, CAIRN_ACTION_ACTIVATED)->as.activated = (struct cairn_action_activated){
+        .ready = core->membership.ready, .restart = activation == ACTIVATION_RESTART};
     restore_activated(&core->env, &core->restore, &core->membership, &core->peers);
 }
 
@@ -322,11 +293,11 @@ receive(struct cairn_core *core, const struct cairn_event_message *event)
         conduct_to_leader(core, message);
         break;
     case CAIRN_MSG_DATA:
-        take_data(core, event);
+        take_blocks(core, event);
         break;
     case CAIRN_MSG_SEAL:
         if (message->as.seal.attempt == 0)
-            take_seal(core, message);
+            take_blocks(core, event);
         else
             repair_message(&core->env, &core->repair, &core->parts, message, false);
         break;

@@ -173,7 +173,8 @@ struct cairn_actions {
     struct cairn_action *list;
     size_t count;
     size_t room;
-    bool failed; /* memory ran out and an action is missing: the agent must stop */
+    bool failed;                 /* memory ran out and an action is missing: the agent must stop */
+    struct cairn_action missing; /* it */
 };
 
 void cairn_actions_clear(struct cairn_actions *actions);

@@ -16,7 +16,8 @@ env_act(struct env *env, enum cairn_action_type type)
 
         if (!list) {
             actions->failed = true;
-            return NULL;
+            actions->missing = (struct cairn_action){.type = type};
+            return &actions->missing;
         }
         actions->list = list;
         actions->room = room;
@@ -32,14 +33,15 @@ env_keep(struct env *env, struct cairn_action *action, const void *bytes, size_t
 {
     void *copy;
 
-    if (!action || len == 0)
+    if (action == &env->actions->missing || len == 0)
         return NULL;
     copy = malloc(len);
     if (!copy) {
         env->actions->failed = true;
         return NULL;
     }
-    memcpy(copy, bytes, len);
+    if (bytes)
+        memcpy(copy, bytes, len);
     action->owned = copy;
     return copy;
 }
@@ -65,8 +67,6 @@ env_send_blocks(struct env *env, uint32_t to, const struct cairn_message *messag
     if (!(cairn_message_is_of_epoch(message) ? env_is_level(env, to) : env_reaches(env, to)))
         return;
     action = env_act(env, CAIRN_ACTION_SEND);
-    if (!action)
-        return;
     action->as.send.message = *message;
     action->as.send.message.to = to;
     action->as.send.message.bytes = env_keep(env, action, message->bytes, message->bytes_len);
@@ -83,14 +83,9 @@ env_send(struct env *env, uint32_t to, const struct cairn_message *message)
 void
 env_connect(struct env *env, uint32_t agent)
 {
-    struct cairn_action *action;
-
-    if (agent == env->options->self)
-        return;
     /* Also where a session is up: the other side may want it no longer when it breaks. */
-    action = env_act(env, CAIRN_ACTION_CONNECT);
-    if (action)
-        action->as.peer.agent = agent;
+    if (agent != env->options->self)
+        env_act(env, CAIRN_ACTION_CONNECT)->as.peer.agent = agent;
 }
 
 void

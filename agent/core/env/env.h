@@ -34,9 +34,11 @@ env_request(struct env *env)
     return ++env->next_request;
 }
 
-/* Appends an action, zeroed; NULL when memory ran out, which stops the agent after this event. */
+/* Appends an action, zeroed. When memory runs out the caller fills in one that is not carried out,
+ * and the agent stops after this event. */
 struct cairn_action *env_act(struct env *env, enum cairn_action_type type);
-/* Copies bytes that an action or a message needs; NULL when memory ran out. */
+/* Copies bytes that an action or a message needs, or makes room for them (NULL), as the action's
+ * own; NULL when memory ran out, which stops the agent after this event. */
 void *env_keep(struct env *env, struct cairn_action *action, const void *bytes, size_t len);
 
 /* A message from this agent, zeroed but for the header. */

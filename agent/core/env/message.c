@@ -41,7 +41,7 @@ cairn_message_block_count(const struct cairn_message *message)
 /* ---- fields ---- */
 
 static void
-put_decision(struct cairn_writer *writer, struct cairn_decision decision)
+write_decision(struct cairn_writer *writer, struct cairn_decision decision)
 {
     cairn_write_u64(writer, decision.serial);
     cairn_write_u64(writer, decision.run);
@@ -50,7 +50,7 @@ put_decision(struct cairn_writer *writer, struct cairn_decision decision)
 }
 
 static struct cairn_decision
-get_decision(struct cairn_reader *reader)
+read_decision(struct cairn_reader *reader)
 {
     struct cairn_decision decision;
 
@@ -61,139 +61,76 @@ get_decision(struct cairn_reader *reader)
     return decision;
 }
 
-#define WRITE_FIELD(type, name) PUT_##type(writer, fields->name);
-#define READ_FIELD(type, name) fields->name = GET_##type(reader);
-#define PUT_U8 cairn_write_u8
-#define PUT_U32 cairn_write_u32
-#define PUT_U64 cairn_write_u64
-#define PUT_GENERATION generation_write
-#define PUT_DECISION put_decision
-#define GET_U8 cairn_read_u8
-#define GET_U32 cairn_read_u32
-#define GET_U64 cairn_read_u64
-#define GET_GENERATION generation_read
-#define GET_DECISION get_decision
-#define FUNCTIONS(symbol, value, member)                                                           \
-    static void write_##member(struct cairn_writer *writer,                                        \
-                               const struct cairn_message_##member *fields)                        \
+#define WRITE_u8 cairn_write_u8
+#define WRITE_u32 cairn_write_u32
+#define WRITE_u64 cairn_write_u64
+#define WRITE_generation generation_write
+#define WRITE_decision write_decision
+#define READ_u8 cairn_read_u8
+#define READ_u32 cairn_read_u32
+#define READ_u64 cairn_read_u64
+#define READ_generation generation_read
+#define READ_decision read_decision
+
+/* One writer per type of field, and one reader, which returns false for a value out of bounds. */
+#define TYPE_FUNCTIONS(name, type, form, bound)                                                    \
+    static void put_##name(struct cairn_writer *writer, type value)                                \
     {                                                                                              \
-        CAIRN_FIELDS_##symbol(WRITE_FIELD)                                                         \
+        WRITE_##form(writer, value);                                                               \
     }                                                                                              \
-    static void read_##member(struct cairn_reader *reader, struct cairn_message_##member *fields)  \
+    static bool get_##name(struct cairn_reader *reader, type *out)                                 \
     {                                                                                              \
-        CAIRN_FIELDS_##symbol(READ_FIELD)                                                          \
+        type value = *out = READ_##form(reader);                                                   \
+                                                                                                   \
+        (void)value;                                                                               \
+        return bound;                                                                              \
     }
-CAIRN_MESSAGE_LIST(FUNCTIONS)
-#undef FUNCTIONS
+CAIRN_FIELD_TYPES(TYPE_FUNCTIONS)
+#undef TYPE_FUNCTIONS
+
+#define PUT(type, name) put_##type(writer, fields->name);
+#define GET(type, name) good &= get_##type(reader, &fields->name);
 
 static void
 write_fields(struct cairn_writer *writer, const struct cairn_message *message)
 {
     switch (message->kind) {
 #define CASE(symbol, value, member)                                                                \
-    case CAIRN_MSG_##symbol:                                                                       \
-        write_##member(writer, &message->as.member);                                               \
-        break;
+    case CAIRN_MSG_##symbol: {                                                                     \
+        const struct cairn_message_##member *fields = &message->as.member;                         \
+        CAIRN_FIELDS_##symbol(PUT) break;                                                          \
+    }
         CAIRN_MESSAGE_LIST(CASE)
 #undef CASE
     }
 }
 
+/* False for an unknown kind, and for a field out of its bounds. */
 static bool
 read_fields(struct cairn_reader *reader, struct cairn_message *message)
 {
+    bool good = true;
+
     switch (message->kind) {
 #define CASE(symbol, value, member)                                                                \
-    case CAIRN_MSG_##symbol:                                                                       \
-        read_##member(reader, &message->as.member);                                                \
-        return true;
+    case CAIRN_MSG_##symbol: {                                                                     \
+        struct cairn_message_##member *fields = &message->as.member;                               \
+        CAIRN_FIELDS_##symbol(GET) return good;                                                    \
+    }
         CAIRN_MESSAGE_LIST(CASE)
 #undef CASE
     }
     return false;
 }
 
-/* ---- bounds ---- */
-
+/* A message with blocks has as many checksums; only BLOCKS may have none. */
 static bool
-agent_is_good(uint32_t agent)
+has_its_checksums(const struct cairn_message *message)
 {
-    return agent < CAIRN_NODES_MAX;
-}
+    uint32_t count = cairn_message_block_count(message);
 
-static bool
-err_is_good(uint32_t err)
-{
-    return err <= CAIRN_INTERNAL;
-}
-
-/* Of READ, BLOCKS and WRITE. */
-static bool
-blocks_are_good(uint32_t area, uint32_t position, uint32_t count)
-{
-    return area <= CAIRN_AREA_PARITY && position < CAIRN_SHARDS_MAX &&
-           count <= CAIRN_MESSAGE_BLOCKS_MAX;
-}
-
-static bool
-carries(const struct cairn_message *message, uint32_t count)
-{
-    return count <= CAIRN_MESSAGE_BLOCKS_MAX && message->bytes_len == 8 * count;
-}
-
-static bool
-fields_are_good(const struct cairn_message *message)
-{
-    switch (message->kind) {
-    case CAIRN_MSG_POSITION:
-        return message->as.position.blank <= 1 && message->as.position.knows <= 1;
-    case CAIRN_MSG_REPORT:
-        return agent_is_good(message->as.report.agent);
-    case CAIRN_MSG_HEARD:
-        return agent_is_good(message->as.heard.agent);
-    case CAIRN_MSG_AUDIT:
-        return message->as.audit.answer <= 1 && agent_is_good(message->as.audit.agent);
-    case CAIRN_MSG_DATA:
-        return message->as.data.count > 0 && carries(message, message->as.data.count);
-    case CAIRN_MSG_RECEIVED:
-        return message->as.received.again <= 1;
-    case CAIRN_MSG_ABORT:
-        return agent_is_good(message->as.abort.agent) &&
-               message->as.abort.reason >= CAIRN_ABORT_PASSED &&
-               message->as.abort.reason <= CAIRN_ABORT_MEMORY;
-    case CAIRN_MSG_WAITING:
-        return agent_is_good(message->as.waiting.agent) &&
-               message->as.waiting.cause >= CAIRN_WAIT_TRAINERS &&
-               message->as.waiting.cause <= CAIRN_WAIT_SILENT &&
-               (agent_is_good(message->as.waiting.for_agent) ||
-                message->as.waiting.for_agent == UINT32_MAX);
-    case CAIRN_MSG_SNAPSHOT:
-        return agent_is_good(message->as.snapshot.agent);
-    case CAIRN_MSG_ASK:
-        return message->as.ask.mode <= CAIRN_ASK_RELEASE;
-    case CAIRN_MSG_INVENTORY:
-        return message->as.inventory.mode <= CAIRN_ASK_RELEASE;
-    case CAIRN_MSG_REBUILT:
-        return message->as.rebuilt.finished <= 1 && message->as.rebuilt.proved <= 1 &&
-               err_is_good(message->as.rebuilt.err);
-    case CAIRN_MSG_READ:
-        return blocks_are_good(message->as.read.area, message->as.read.position,
-                               message->as.read.count);
-    case CAIRN_MSG_BLOCKS:
-        return blocks_are_good(message->as.blocks.area, message->as.blocks.position,
-                               message->as.blocks.count) &&
-               carries(message, message->as.blocks.count) && err_is_good(message->as.blocks.err);
-    case CAIRN_MSG_WRITE:
-        return blocks_are_good(message->as.write.area, message->as.write.position,
-                               message->as.write.count) &&
-               message->as.write.count > 0 && carries(message, message->as.write.count);
-    case CAIRN_MSG_WRITTEN:
-        return message->as.written.position < CAIRN_SHARDS_MAX && message->as.written.again <= 1;
-    case CAIRN_MSG_PROMISE:
-        return err_is_good(message->as.promise.err);
-    default:
-        return true; /* any numbers: the handler compares them with its state */
-    }
+    return !cairn_message_has_blocks(message) ||
+           (message->bytes_len == 8 * count && (count > 0 || message->kind == CAIRN_MSG_BLOCKS));
 }
 
 cairn_err
@@ -235,7 +172,8 @@ cairn_message_unpack(const void *bytes, size_t bytes_len, struct cairn_message *
     err = cairn_reader_done(&reader);
     if (err)
         return err;
-    if (!agent_is_good(message.from) || !agent_is_good(message.to) || !fields_are_good(&message))
+    if (message.from >= CAIRN_NODES_MAX || message.to >= CAIRN_NODES_MAX ||
+        !has_its_checksums(&message))
         return CAIRN_CORRUPT;
     *out = message;
     return CAIRN_OK;

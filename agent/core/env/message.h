@@ -7,8 +7,8 @@
  * be overtaken by a short one (transport/transport.h). So no handler relies on the order between
  * bulk and control.
  *
- * Each list below is one message: its fields, in wire order. It defines the struct, its packing and
- * its unpacking. Every message also has `bytes`; the list's comment says what they are. DATA,
+ * Each list below is one message: its fields, in wire order. It defines the struct, its packing, its
+ * unpacking, and by the fields' types the bounds that a received one is held to. Every message also has `bytes`; the list's comment says what they are. DATA,
  * BLOCKS and WRITE carry blocks beside the message; their CRC-64s, one per block, are the `bytes`,
  * and the receiver checks them before the core sees the message.
  */
@@ -34,8 +34,8 @@ struct cairn_decision {
 #define CAIRN_FIELDS_POSITION(F)                                                                   \
     F(U64, incarnation)                                                                            \
     F(U64, promised)                                                                               \
-    F(U8, blank) /* 1: I have forgotten my part, and am no member */                               \
-    F(U8, knows) /* 1: I know what I have promised */
+    F(BOOL, blank) /* 1: I have forgotten my part, and am no member */                             \
+    F(BOOL, knows) /* 1: I know what I have promised */
 
 /* HEARTBEAT: to log2(n) agents. bytes: rumors about others (peers.c). */
 #define CAIRN_FIELDS_HEARTBEAT(F)                                                                  \
@@ -45,7 +45,7 @@ struct cairn_decision {
 
 /* REPORT: an agent's trainers, to the leader. ranks 0: there are none. */
 #define CAIRN_FIELDS_REPORT(F)                                                                     \
-    F(U32, agent) /* whose trainers; the head of its block passes the report on */                 \
+    F(AGENT, agent) /* whose trainers; the head of its block passes the report on */               \
     F(U32, ranks)                                                                                  \
     F(U32, world)      /* ranks of the whole job; 0: unknown */                                    \
     F(U32, digest)     /* of the layout: equal for equal layouts */                                \
@@ -64,7 +64,7 @@ struct cairn_decision {
 
 /* HEARD: the leader has taken an agent's report. Decisions from `serial` on know of it. */
 #define CAIRN_FIELDS_HEARD(F)                                                                      \
-    F(U32, agent) /* whose report */                                                               \
+    F(AGENT, agent) /* whose report */                                                             \
     F(U64, incarnation)                                                                            \
     F(U64, registration)                                                                           \
     F(U64, serial)
@@ -73,9 +73,9 @@ struct cairn_decision {
  * bytes of an answer: CAIRN_TILING_FAN sums, then keys from `offset` on; after all divisions the
  * pieces. */
 #define CAIRN_FIELDS_AUDIT(F)                                                                      \
-    F(U8, answer)                                                                                  \
-    F(U32, agent) /* who answers */                                                                \
-    F(U64, audit) /* names the audit */                                                            \
+    F(BOOL, answer)                                                                                \
+    F(AGENT, agent) /* who answers */                                                              \
+    F(U64, audit)   /* names the audit */                                                          \
     F(U32, digest)                                                                                 \
     F(U32, level)                                                                                  \
     F(U64, prefix)                                                                                 \
@@ -94,7 +94,7 @@ struct cairn_decision {
     F(U32, row)                                                                                    \
     F(U64, first_block) /* in the shard */                                                         \
     F(U64, line)        /* in the chunk */                                                         \
-    F(U32, count)
+    F(COUNT, count)
 
 /* SEAL: part [offset, offset + bytes) of a member's seal. */
 #define CAIRN_FIELDS_SEAL(F)                                                                       \
@@ -114,8 +114,8 @@ struct cairn_decision {
     F(U32, stripe)                                                                                 \
     F(U32, row) /* CAIRN_ROW_SEAL: the seal */                                                     \
     F(U64, attempt)                                                                                \
-    F(U64, count) /* blocks folded, or bytes of the seal received */                               \
-    F(U8, again)  /* 1: send again from `count` on; something was damaged or is missing */
+    F(U64, count)  /* blocks folded, or bytes of the seal received */                              \
+    F(BOOL, again) /* 1: send again from `count` on; something was damaged or is missing */
 
 /* DONE: all members of the sender's subtree hold complete parts. */
 #define CAIRN_FIELDS_DONE(F)                                                                       \
@@ -125,32 +125,32 @@ struct cairn_decision {
 /* ABORT: a member cannot complete the generation. */
 #define CAIRN_FIELDS_ABORT(F)                                                                      \
     F(GENERATION, generation) /* or the step that was due, if the member has not opened it */      \
-    F(U32, agent)                                                                                  \
-    F(U32, reason) /* enum cairn_abort */                                                          \
+    F(AGENT, agent)                                                                                \
+    F(ABORT, reason)                                                                               \
     F(U64, begun)
 
 /* WAITING: what a member that makes no progress waits for. */
 #define CAIRN_FIELDS_WAITING(F)                                                                    \
     F(GENERATION, generation)                                                                      \
-    F(U32, agent)                                                                                  \
-    F(U32, cause) /* enum cairn_wait */                                                            \
-    F(U32, for_agent)                                                                              \
+    F(AGENT, agent)                                                                                \
+    F(WAIT, cause)                                                                                 \
+    F(AGENT_OR_NONE, for_agent)                                                                    \
     F(U64, for_ms)
 
 /* SNAPSHOT: an agent asks the leader for a generation of this step or a later one. */
-#define CAIRN_FIELDS_SNAPSHOT(F) F(U32, agent) F(U64, step)
+#define CAIRN_FIELDS_SNAPSHOT(F) F(AGENT, agent) F(U64, step)
 
 /* ASK: a coordinator wants an inventory. bytes: agents that forgot their promises, as (u32 agent,
  * u64 incarnation); see membership.h. */
 #define CAIRN_FIELDS_ASK(F)                                                                        \
     F(U64, attempt) /* names the coordinator's try; ends with its session */                       \
-    F(U32, mode)    /* enum cairn_ask */                                                           \
+    F(ASK, mode)    /* enum cairn_ask */                                                           \
     F(GENERATION, generation)
 
 /* INVENTORY: the answer. bytes: inventory.c. */
 #define CAIRN_FIELDS_INVENTORY(F)                                                                  \
     F(U64, attempt)                                                                                \
-    F(U32, mode)
+    F(ASK, mode)
 
 /* REBUILD: bytes: who holds what, and who gets what (plan.c). */
 #define CAIRN_FIELDS_REBUILD(F)                                                                    \
@@ -163,9 +163,9 @@ struct cairn_decision {
     F(U64, attempt)                                                                                \
     F(U64, plan)                                                                                   \
     F(U32, member)                                                                                 \
-    F(U8, finished)                                                                                \
-    F(U8, proved) /* err LOST is proved from the checksums: trying again cannot help */            \
-    F(U32, err)                                                                                    \
+    F(BOOL, finished)                                                                              \
+    F(BOOL, proved) /* err LOST is proved from the checksums: trying again cannot help */          \
+    F(ERR, err)                                                                                    \
     F(U64, blocks) /* written so far */
 
 /* READ: send me blocks of a complete part. */
@@ -173,16 +173,16 @@ struct cairn_decision {
     F(U64, request)                                                                                \
     F(GENERATION, generation)                                                                      \
     F(U32, member)                                                                                 \
-    F(U32, area)                                                                                   \
+    F(AREA, area)                                                                                  \
     F(U32, stripe)                                                                                 \
-    F(U32, position)                                                                               \
+    F(POSITION, position)                                                                          \
     F(U64, first_block)                                                                            \
-    F(U32, count)
+    F(COUNT, count)
 
 /* BLOCKS: the answer to READ. count 0: err says why. bytes: checksums. */
 #define CAIRN_FIELDS_BLOCKS(F)                                                                     \
     CAIRN_FIELDS_READ(F)                                                                           \
-    F(U32, err)
+    F(ERR, err)
 
 /* WRITE: rebuilt blocks for their new owner. bytes: checksums. */
 #define CAIRN_FIELDS_WRITE(F)                                                                      \
@@ -192,8 +192,8 @@ struct cairn_decision {
 /* WRITTEN: the answer to WRITE. request 0: from now on the target takes what it is sent. */
 #define CAIRN_FIELDS_WRITTEN(F)                                                                    \
     F(U64, request)                                                                                \
-    F(U32, position)                                                                               \
-    F(U8, again) /* 1: send it again; with request 0 all that is not answered */
+    F(POSITION, position)                                                                          \
+    F(BOOL, again) /* 1: send it again; with request 0 all that is not answered */
 
 /* CLAIM: promise me the header's epoch. bytes: its finished record (record.c). */
 #define CAIRN_FIELDS_CLAIM(F) F(U64, attempt)
@@ -201,7 +201,7 @@ struct cairn_decision {
 /* PROMISE: err OK: promised and stored; else why not. */
 #define CAIRN_FIELDS_PROMISE(F)                                                                    \
     F(U64, attempt)                                                                                \
-    F(U32, err)                                                                                    \
+    F(ERR, err)                                                                                    \
     F(U64, promised)
 
 /* ACTIVATE: bytes: the record of the header's epoch. Also to an agent that is behind. */
@@ -271,12 +271,27 @@ enum cairn_ask {
     CAIRN_ASK_RELEASE     /* unpin; no answer */
 };
 
-#define CAIRN_TYPE_U8 uint8_t
-#define CAIRN_TYPE_U32 uint32_t
-#define CAIRN_TYPE_U64 uint64_t
-#define CAIRN_TYPE_GENERATION struct cairn_generation_id
-#define CAIRN_TYPE_DECISION struct cairn_decision
-#define CAIRN_FIELD(type, name) CAIRN_TYPE_##type name;
+/* Types of fields: name, C type, how it is packed (message.c), and what a value must be. */
+#define CAIRN_FIELD_TYPES(T)                                                                       \
+    T(BOOL, uint8_t, u8, value <= 1)                                                               \
+    T(U32, uint32_t, u32, true)                                                                    \
+    T(U64, uint64_t, u64, true)                                                                    \
+    T(AGENT, uint32_t, u32, value < CAIRN_NODES_MAX)                                               \
+    T(AGENT_OR_NONE, uint32_t, u32, value < CAIRN_NODES_MAX || value == UINT32_MAX)                \
+    T(ERR, uint32_t, u32, value <= CAIRN_INTERNAL)                                                 \
+    T(ABORT, uint32_t, u32, value >= CAIRN_ABORT_PASSED && value <= CAIRN_ABORT_MEMORY)            \
+    T(WAIT, uint32_t, u32, value >= CAIRN_WAIT_TRAINERS && value <= CAIRN_WAIT_SILENT)             \
+    T(ASK, uint32_t, u32, value <= CAIRN_ASK_RELEASE)                                              \
+    T(AREA, uint32_t, u32, value <= CAIRN_AREA_PARITY)                                             \
+    T(POSITION, uint32_t, u32, value < CAIRN_SHARDS_MAX)                                           \
+    T(COUNT, uint32_t, u32, value <= CAIRN_MESSAGE_BLOCKS_MAX) /* blocks */                        \
+    T(GENERATION, struct cairn_generation_id, generation, true)                                    \
+    T(DECISION, struct cairn_decision, decision, true)
+
+#define CAIRN_FIELD_TYPE(name, type, form, bound) typedef type cairn_field_##name;
+CAIRN_FIELD_TYPES(CAIRN_FIELD_TYPE)
+#undef CAIRN_FIELD_TYPE
+#define CAIRN_FIELD(type, name) cairn_field_##type name;
 #define CAIRN_MESSAGE_STRUCT(symbol, value, member)                                                \
     struct cairn_message_##member {                                                                \
         CAIRN_FIELDS_##symbol(CAIRN_FIELD)                                                         \

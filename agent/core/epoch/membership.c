@@ -101,17 +101,12 @@ membership_store(struct env *env, const struct membership *membership)
 
     cairn_writer_init(&writer, NULL, SIZE_MAX);
     write_stored(membership, &writer);
-    bytes = malloc(writer.used_bytes);
-    if (!action || !bytes) {
-        env->actions->failed = true;
-        free(bytes);
+    bytes = env_keep(env, action, NULL, writer.used_bytes);
+    if (!bytes)
         return;
-    }
     cairn_writer_init(&writer, bytes, writer.used_bytes);
     write_stored(membership, &writer);
-    action->owned = bytes;
-    action->as.store.bytes = bytes;
-    action->as.store.bytes_len = writer.used_bytes;
+    action->as.store = (struct cairn_action_store){.bytes = bytes, .bytes_len = writer.used_bytes};
 }
 
 /* ---- positions ---- */

@@ -319,12 +319,8 @@ judge(struct env *env, struct peers *peers)
             is_silent(env, peers, agent))
             take_for_dead(env, peers, agent);
         if (peers->list[agent].dead_ns != 0 && cairn_bitset_has(peers->up, agent) &&
-            is_silent(env, peers, agent)) {
-            struct cairn_action *action = env_act(env, CAIRN_ACTION_DISCONNECT);
-
-            if (action)
-                action->as.peer.agent = agent;
-        }
+            is_silent(env, peers, agent))
+            env_act(env, CAIRN_ACTION_DISCONNECT)->as.peer.agent = agent;
     }
 }
 

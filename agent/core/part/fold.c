@@ -63,51 +63,43 @@ member_folded(const struct part *part, uint32_t position)
     return FOLDED_ALL;
 }
 
-struct progress
+struct outcome
 save_try_finish(struct env *env, struct parts *parts, struct part *part)
 {
-    struct progress progress = {0};
-    struct cairn_action *action;
+    struct outcome outcome = {.generation = part->generation};
 
     if (part->state != CAIRN_PART_OPEN || !part->seals[part->position].whole)
-        return progress;
-    progress.complete = CAIRN_PLANTED(env, BUG_DONE_BEFORE_FINISH);
+        return outcome;
+    outcome.complete = CAIRN_PLANTED(env, BUG_DONE_BEFORE_FINISH);
     for (uint32_t p = 0; p < part->geometry.n; p++)
         switch (member_folded(part, p)) {
         case FOLDED_NOT_YET:
-            return progress;
+            return outcome;
         case FOLDED_WRONG:
-            progress.abort = CAIRN_ABORT_DAMAGED;
-            return progress;
+            outcome.abort = CAIRN_ABORT_DAMAGED;
+            return outcome;
         case FOLDED_ALL:
             break;
         }
     if (!part_lengths(part)) {
-        progress.abort = CAIRN_ABORT_DAMAGED; /* lengths that no group can have */
-        return progress;
+        outcome.abort = CAIRN_ABORT_DAMAGED; /* lengths that no group can have */
+        return outcome;
     }
     part->state = CAIRN_PART_FINISHING;
-    part->request = env_request(env);
-    action = env_act(env, CAIRN_ACTION_FINISH);
-    if (action) {
-        action->as.part.part = part_index(parts, part);
-        action->as.part.request = part->request;
-        action->as.part.generation = part->generation;
-        action->as.part.member = part->member;
-    }
-    return progress;
+    part->request = part_ask(env, parts, part, CAIRN_ACTION_FINISH)->request;
+    return outcome;
 }
 
-struct progress
+struct outcome
 save_finished(struct env *env, struct parts *parts, struct part *part,
               const struct cairn_event_answer *answer)
 {
-    struct progress progress = {0};
+    struct outcome outcome = {.generation = part->generation};
     cairn_err err = answer->err;
 
     if (part->state != CAIRN_PART_FINISHING || answer->request != part->request ||
         !generation_is(part->generation, answer->generation))
-        return progress;
+        return outcome;
     if (!err)
         err = part_keep_parity_crcs(part, answer->crcs, answer->count);
     if (!err && CAIRN_PLANTED(env, BUG_STORE_LATE)) {
@@ -118,13 +110,13 @@ save_finished(struct env *env, struct parts *parts, struct part *part,
         err = part_complete(env, parts, part);
     }
     part->progress_ns = env->now_ns;
-    progress.complete = !err;
+    outcome.complete = !err;
     if (err) {
         CAIRN_LOG_AT(WARN, "save: step %" PRIu64 " cannot be finished: %s", part->generation.step,
                      cairn_err_text(err));
-        progress.abort = err == CAIRN_NOMEM ? CAIRN_ABORT_MEMORY : CAIRN_ABORT_DAMAGED;
+        outcome.abort = err == CAIRN_NOMEM ? CAIRN_ABORT_MEMORY : CAIRN_ABORT_DAMAGED;
     }
-    return progress;
+    return outcome;
 }
 
 /* ---- what arrives ---- */
@@ -178,11 +170,8 @@ fold(struct env *env, const struct parts *parts, struct part *part,
     while (line < end) {
         bool fresh = line >= *touched;
         uint64_t stop = fresh ? end : min_u64(end, *touched);
-        struct cairn_action *action = env_act(env, CAIRN_ACTION_FOLD);
 
-        if (!action)
-            return;
-        action->as.fold = (struct cairn_action_fold){
+        env_act(env, CAIRN_ACTION_FOLD)->as.fold = (struct cairn_action_fold){
             .part = part_index(parts, part),
             .stripe = data->stripe,
             .row = data->row,
@@ -197,12 +186,12 @@ fold(struct env *env, const struct parts *parts, struct part *part,
     }
 }
 
-struct progress
+struct outcome
 save_data(struct env *env, struct parts *parts, struct part *part,
           const struct cairn_message *message, bool payload_ok)
 {
     const struct cairn_message_data *data = &message->as.data;
-    struct progress progress = {0};
+    struct outcome outcome = {.generation = part->generation};
     struct cairn_message_received received = {.generation = data->generation,
                                               .member = data->member,
                                               .for_member = part->member,
@@ -214,19 +203,19 @@ save_data(struct env *env, struct parts *parts, struct part *part,
 
     if (part->state == CAIRN_PART_FREE || part->state == CAIRN_PART_REBUILDING ||
         !data_belongs(env, part, message))
-        return progress;
+        return outcome;
     position = part->roster->members[data->member].position;
     at = data->row * part->geometry.n + position;
     folded = &part->folding.folded[at];
     if (part->state != CAIRN_PART_OPEN) { /* all of it is in */
         received.count = cairn_stripes_blocks(&part->stripes, data->stripe, position);
         send_received(env, message, received);
-        return progress;
+        return outcome;
     }
     received.count = *folded;
     if (data->line + data->count <= *folded && !CAIRN_PLANTED(env, BUG_FOLD_TWICE)) { /* a repeat */
         send_received(env, message, received);
-        return progress;
+        return outcome;
     }
     gap = data->line > *folded;
     if (gap || (!payload_ok && !CAIRN_PLANTED(env, BUG_FOLD_DAMAGED))) {
@@ -234,8 +223,8 @@ save_data(struct env *env, struct parts *parts, struct part *part,
         if (flow_asks(&part->folding.asked[data->row], position, gap))
             send_received(env, message, received);
         if (!gap && ++part->folding.corrupt_in_row >= CORRUPT_DATA_MAX)
-            progress.abort = CAIRN_ABORT_DAMAGED;
-        return progress;
+            outcome.abort = CAIRN_ABORT_DAMAGED;
+        return outcome;
     }
     part->folding.asked[data->row] &= ~(UINT64_C(1) << position);
     part->folding.corrupt_in_row = 0;
@@ -278,24 +267,24 @@ save_take_seal(struct env *env, struct part *part, const struct cairn_message *m
     return taken;
 }
 
-struct progress
+struct outcome
 save_seal(struct env *env, struct parts *parts, struct part *part,
           const struct cairn_message *message)
 {
     const struct cairn_message_seal *piece = &message->as.seal;
-    struct progress progress = {0};
+    struct outcome outcome = {.generation = part->generation};
     bool damaged;
 
     if (part->state == CAIRN_PART_FREE || part->state == CAIRN_PART_REBUILDING ||
         piece->for_member != part->member || !comes_from(part, piece->member, message->from))
-        return progress;
+        return outcome;
     if (save_take_seal(env, part, message, &damaged)) {
         part->progress_ns = env->now_ns;
         return save_try_finish(env, parts, part);
     }
     if (damaged && ++part->folding.corrupt_in_row >= CORRUPT_DATA_MAX)
-        progress.abort = CAIRN_ABORT_DAMAGED;
-    return progress;
+        outcome.abort = CAIRN_ABORT_DAMAGED;
+    return outcome;
 }
 
 /* True if a member of the group has reported the own seal and all blocks that it folds. */

@@ -4,6 +4,19 @@
 #include <stdlib.h>
 #include <string.h>
 
+struct cairn_action_part *
+part_ask(struct env *env, const struct parts *parts, const struct part *part,
+         enum cairn_action_type type)
+{
+    struct cairn_action *action = env_act(env, type);
+
+    action->as.part = (struct cairn_action_part){.part = part_index(parts, part),
+                                                 .request = env_request(env),
+                                                 .generation = part->generation,
+                                                 .member = part->member};
+    return &action->as.part;
+}
+
 struct part *
 parts_find(struct parts *parts, struct cairn_generation_id generation, uint32_t member)
 {
@@ -81,11 +94,8 @@ part_init(struct part *part, struct cairn_generation_id generation, uint32_t mem
 static void
 erase_record(struct env *env, uint32_t index)
 {
-    struct cairn_action *action =
-        CAIRN_PLANTED(env, BUG_REUSE_SLOT) ? NULL : env_act(env, CAIRN_ACTION_STORE_PART);
-
-    if (action)
-        action->as.store.part = index;
+    if (!CAIRN_PLANTED(env, BUG_REUSE_SLOT))
+        env_act(env, CAIRN_ACTION_STORE_PART)->as.store.part = index;
 }
 
 /* True if a rebuilt part would take the last own slot that captures need once the repair is over.
@@ -130,16 +140,12 @@ void
 part_drop(struct env *env, struct parts *parts, struct part *part, bool tell_trainers)
 {
     uint32_t index = part_index(parts, part);
-    struct cairn_action *action = tell_trainers ? env_act(env, CAIRN_ACTION_DROP) : NULL;
 
-    if (action)
-        action->as.trainer.generation = part->generation;
+    if (tell_trainers)
+        env_act(env, CAIRN_ACTION_DROP)->as.trainer.generation = part->generation;
     erase_record(env, index);
-    action = env_act(env, CAIRN_ACTION_CLOSE);
-    if (action) {
-        action->as.part.part = index;
-        action->as.part.generation = part->generation;
-    }
+    env_act(env, CAIRN_ACTION_CLOSE)->as.part =
+        (struct cairn_action_part){.part = index, .generation = part->generation};
     if (part->state == CAIRN_PART_COMPLETE)
         parts->version++;
     part_fini(part);

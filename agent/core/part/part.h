@@ -148,6 +148,9 @@ part_slot_blocks(const struct part *part, uint32_t slot)
     return part->stripes.parity_blocks[cairn_slot_stripe(&part->geometry, part->position, slot)];
 }
 
+/* Asks the process for something about a part; the answer repeats the request's number. */
+struct cairn_action_part *part_ask(struct env *env, const struct parts *parts,
+                                   const struct part *part, enum cairn_action_type type);
 struct part *parts_find(struct parts *parts, struct cairn_generation_id generation,
                         uint32_t member);
 /* The part being captured or finished, or complete and not committed: one of the retention's

@@ -51,13 +51,12 @@ part_store(struct env *env, const struct parts *parts, const struct part *part)
     cairn_writer_init(&writer, bytes, writer.used_bytes);
     write_record(part, &writer);
     action = env_act(env, CAIRN_ACTION_STORE_PART);
-    if (!action) {
+    if (action == &env->actions->missing) {
         free(bytes);
         return CAIRN_NOMEM;
     }
-    action->as.store.part = part_index(parts, part);
-    action->as.store.bytes = bytes;
-    action->as.store.bytes_len = writer.used_bytes;
+    action->as.store =
+        (struct cairn_action_store){part_index(parts, part), bytes, writer.used_bytes};
     action->owned = bytes;
     return CAIRN_OK;
 }
@@ -177,20 +176,12 @@ parts_verify(struct env *env, struct parts *parts, struct cairn_generation_id ge
 {
     for (uint32_t i = 0; i < CAIRN_PARTS_MAX; i++) {
         struct part *part = &parts->list[i];
-        struct cairn_action *action;
 
         if (part->state != CAIRN_PART_COMPLETE || part->checked.attempt == attempt ||
             (generation.step != 0 && !generation_is(part->generation, generation)))
             continue;
         part->checked.attempt = attempt;
-        part->checked.request = env_request(env);
-        action = env_act(env, CAIRN_ACTION_VERIFY);
-        if (!action)
-            return;
-        action->as.part.part = i;
-        action->as.part.request = part->checked.request;
-        action->as.part.generation = part->generation;
-        action->as.part.member = part->member;
+        part->checked.request = part_ask(env, parts, part, CAIRN_ACTION_VERIFY)->request;
     }
 }
 

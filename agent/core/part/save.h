@@ -27,8 +27,9 @@ enum {
     CORRUPT_DATA_MAX = 8 /* damaged messages in a row before the generation is aborted */
 };
 
-/* What became of a part in a step. */
-struct progress {
+/* What became of the own part of a generation in a step. */
+struct outcome {
+    struct cairn_generation_id generation;
     bool complete;          /* it is COMPLETE now: the member is done */
     enum cairn_abort abort; /* it cannot be completed; 0: it can. The caller drops it. */
 };
@@ -46,12 +47,12 @@ void save_blocks(struct env *env, struct parts *parts, struct part *part,
                  const struct cairn_decision *decision, const struct cairn_event_blocks *blocks);
 /* A rank is done (UINT32_MAX: there are none); everyone: the set of all local ranks. Asks for the
  * seal after the last. */
-struct progress save_captured(struct env *env, struct parts *parts, struct part *part,
-                              uint32_t rank, uint64_t everyone);
+struct outcome save_captured(struct env *env, struct parts *parts, struct part *part, uint32_t rank,
+                             uint64_t everyone);
 /* Takes SEALED, and sends the seal. */
-struct progress save_sealed(struct env *env, struct parts *parts, struct part *part,
-                            const struct cairn_decision *decision,
-                            const struct cairn_event_answer *answer);
+struct outcome save_sealed(struct env *env, struct parts *parts, struct part *part,
+                           const struct cairn_decision *decision,
+                           const struct cairn_event_answer *answer);
 /* Takes RECEIVED of the own part, and sends more. */
 void save_received(struct env *env, struct parts *parts, struct part *part,
                    const struct cairn_decision *decision, const struct cairn_message *message);
@@ -62,20 +63,20 @@ void save_peer_up(struct env *env, struct parts *parts, struct part *part,
 
 /* ---- fold.c: the group's parity comes in ---- */
 /* Takes DATA, and answers RECEIVED. */
-struct progress save_data(struct env *env, struct parts *parts, struct part *part,
-                          const struct cairn_message *message, bool payload_ok);
+struct outcome save_data(struct env *env, struct parts *parts, struct part *part,
+                         const struct cairn_message *message, bool payload_ok);
 /* Takes SEAL, and answers RECEIVED. */
-struct progress save_seal(struct env *env, struct parts *parts, struct part *part,
-                          const struct cairn_message *message);
+struct outcome save_seal(struct env *env, struct parts *parts, struct part *part,
+                         const struct cairn_message *message);
 /* Takes a piece of the seal of a member of the part's group, and answers RECEIVED; false if it was
  * damaged or did not follow what is here. */
 bool save_take_seal(struct env *env, struct part *part, const struct cairn_message *message,
                     bool *damaged);
 /* Asks for the parity's checksums once everything is folded and equals the seals. */
-struct progress save_try_finish(struct env *env, struct parts *parts, struct part *part);
+struct outcome save_try_finish(struct env *env, struct parts *parts, struct part *part);
 /* Takes FINISHED: stores the record. */
-struct progress save_finished(struct env *env, struct parts *parts, struct part *part,
-                              const struct cairn_event_answer *answer);
+struct outcome save_finished(struct env *env, struct parts *parts, struct part *part,
+                             const struct cairn_event_answer *answer);
 /* What the part waits for, 0 for nothing; for_agent UINT32_MAX: this agent. Pure. */
 enum cairn_wait save_waits_for(const struct part *part, uint64_t everyone, uint32_t *for_agent);
 

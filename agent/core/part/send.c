@@ -186,58 +186,57 @@ save_blocks(struct env *env, struct parts *parts, struct part *part,
     pump_chunks(env, parts, part, decision);
 }
 
-struct progress
+struct outcome
 save_captured(struct env *env, struct parts *parts, struct part *part, uint32_t rank,
               uint64_t everyone)
 {
     struct capture *capture = &part->capture;
-    struct progress progress = {0};
+    struct outcome outcome = {.generation = part->generation};
     struct cairn_action *action;
 
     if (part->state != CAIRN_PART_OPEN || !capture->data_flows || capture->seal_request != 0)
-        return progress;
+        return outcome;
     if (rank < CAIRN_RANKS_PER_NODE_MAX)
         capture->done |= UINT64_C(1) << rank;
     part->progress_ns = env->now_ns;
     if (capture->done != everyone)
-        return progress;
+        return outcome;
     if (cairn_bitset_count(capture->captured, (uint32_t)capture->blocks) != capture->blocks) {
-        progress.abort = CAIRN_ABORT_CANCELLED; /* the ranks are done, but blocks are missing */
-        return progress;
+        outcome.abort = CAIRN_ABORT_CANCELLED; /* the ranks are done, but blocks are missing */
+        return outcome;
     }
-    capture->seal_request = env_request(env);
     action = env_act(env, CAIRN_ACTION_SEAL);
-    if (!action)
-        return progress;
-    action->as.part.part = part_index(parts, part);
-    action->as.part.request = capture->seal_request;
-    action->as.part.generation = part->generation;
-    action->as.part.member = part->member;
-    action->as.part.blocks = capture->blocks;
-    action->as.part.crcs = env_keep(env, action, capture->crcs, 8 * capture->blocks);
-    return progress;
+    capture->seal_request = env_request(env);
+    action->as.part = (struct cairn_action_part){
+        .part = part_index(parts, part),
+        .request = capture->seal_request,
+        .generation = part->generation,
+        .member = part->member,
+        .blocks = capture->blocks,
+        .crcs = env_keep(env, action, capture->crcs, 8 * capture->blocks)};
+    return outcome;
 }
 
-struct progress
+struct outcome
 save_sealed(struct env *env, struct parts *parts, struct part *part,
             const struct cairn_decision *decision, const struct cairn_event_answer *answer)
 {
     struct seal *seal = &part->seals[part->position];
-    struct progress progress = {0};
+    struct outcome outcome = {.generation = part->generation};
     cairn_err err = answer->err;
 
     if (part->state != CAIRN_PART_OPEN || part->capture.seal_request == 0 ||
         answer->request != part->capture.seal_request ||
         !generation_is(part->generation, answer->generation) || seal->whole)
-        return progress;
+        return outcome;
     if (!err)
         err = seal_pack(part->generation, part->member, part->capture.blocks, part->capture.crcs,
                         answer->bytes, answer->bytes_len, seal);
     if (err) {
         CAIRN_LOG_AT(WARN, "save: step %" PRIu64 " cannot be sealed: %s", part->generation.step,
                      cairn_err_text(err));
-        progress.abort = CAIRN_ABORT_MEMORY;
-        return progress;
+        outcome.abort = CAIRN_ABORT_MEMORY;
+        return outcome;
     }
     part->progress_ns = env->now_ns;
     pump_seals(env, part, decision);

@@ -156,11 +156,7 @@ static void
 skip(struct env *env, const struct membership *membership, uint32_t rank, uint64_t step,
      enum cairn_skip reason)
 {
-    struct cairn_action *action = env_act(env, CAIRN_ACTION_SKIP);
-
-    if (!action)
-        return;
-    action->as.trainer = (struct cairn_action_trainer){
+    env_act(env, CAIRN_ACTION_SKIP)->as.trainer = (struct cairn_action_trainer){
         .rank = rank,
         .step = step,
         .reason = reason,
@@ -171,14 +167,12 @@ skip(struct env *env, const struct membership *membership, uint32_t rank, uint64
 static void
 grant(struct env *env, const struct parts *parts, struct part *part, uint32_t rank)
 {
-    struct cairn_action *action = env_act(env, CAIRN_ACTION_GRANT);
-
     part->capture.granted |= UINT64_C(1) << rank;
-    if (action)
-        action->as.trainer = (struct cairn_action_trainer){.rank = rank,
-                                                           .part = part_index(parts, part),
-                                                           .step = part->generation.step,
-                                                           .generation = part->generation};
+    env_act(env, CAIRN_ACTION_GRANT)->as.trainer =
+        (struct cairn_action_trainer){.rank = rank,
+                                      .part = part_index(parts, part),
+                                      .step = part->generation.step,
+                                      .generation = part->generation};
 }
 
 /* Why nothing is captured now, whatever the step; 0: a decision can be carried out. */
@@ -226,7 +220,7 @@ static struct outcome
 abort_part(struct run *run, struct cairn_generation_id generation, enum cairn_abort reason)
 {
     run->gave_up = true;
-    return (struct outcome){.progress = {.abort = reason}, .generation = generation};
+    return (struct outcome){.generation = generation, .abort = reason};
 }
 
 struct outcome

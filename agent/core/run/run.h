@@ -52,12 +52,6 @@ struct run {
     struct rank_step steps[CAIRN_RANKS_PER_NODE_MAX];
 };
 
-/* What a member tells the leader, or what the caller does with its part. */
-struct outcome {
-    struct progress progress;
-    struct cairn_generation_id generation;
-};
-
 void run_init(struct run *run);
 void run_fini(struct run *run);
 /* Takes RANKS. CAIRN_NOMEM: it is as if there were no trainers. */

@@ -207,10 +207,10 @@ answer_finish(struct group *group, struct agent *agent, const struct cairn_actio
     if (part->state == CAIRN_PART_REBUILDING) {
         repair_finished(&agent->env, &agent->repair, &agent->parts, &answer);
     } else {
-        struct progress progress = save_finished(&agent->env, &agent->parts, part, &answer);
+        struct outcome outcome = save_finished(&agent->env, &agent->parts, part, &answer);
 
-        agent->completions += progress.complete;
-        agent->aborts += progress.abort != 0;
+        agent->completions += outcome.complete;
+        agent->aborts += outcome.abort != 0;
     }
     carry_out(group, agent, NULL);
 }
@@ -225,10 +225,10 @@ answer_seal(struct group *group, struct agent *agent, const struct cairn_action_
                                         .generation = asked->generation,
                                         .bytes = asked->blocks ? manifest : NULL,
                                         .bytes_len = asked->blocks ? sizeof manifest : 0};
-    struct progress progress =
+    struct outcome outcome =
         save_sealed(&agent->env, &agent->parts, part, &group->decision, &answer);
 
-    agent->aborts += progress.abort != 0;
+    agent->aborts += outcome.abort != 0;
     carry_out(group, agent, NULL);
 }
 
@@ -353,20 +353,20 @@ static inline void
 take_save(struct group *group, struct agent *agent, const struct cairn_message *message, bool ok)
 {
     struct part *part = own_part(group, agent->options.self);
-    struct progress progress = {0};
+    struct outcome outcome = {0};
 
     if (!part)
         return;
     if (message->kind == CAIRN_MSG_DATA)
-        progress = save_data(&agent->env, &agent->parts, part, message, ok);
+        outcome = save_data(&agent->env, &agent->parts, part, message, ok);
     else if (message->kind == CAIRN_MSG_SEAL)
-        progress = save_seal(&agent->env, &agent->parts, part, message);
+        outcome = save_seal(&agent->env, &agent->parts, part, message);
     else
         save_received(&agent->env, &agent->parts, part, &group->decision, message);
-    agent->completions += progress.complete;
-    if (progress.abort) {
+    agent->completions += outcome.complete;
+    if (outcome.abort) {
         agent->aborts++;
-        agent->abort = progress.abort;
+        agent->abort = outcome.abort;
     }
 }
 
@@ -519,16 +519,16 @@ capture(struct group *group, uint32_t member, uint64_t first, uint64_t count)
 }
 
 /* A member without blocks has no ranks. */
-static inline struct progress
+static inline struct outcome
 captured(struct group *group, uint32_t member)
 {
     struct agent *agent = &group->agents[member];
     bool has_ranks = group->blocks[member] > 0;
-    struct progress progress = save_captured(&agent->env, &agent->parts, own_part(group, member),
-                                             has_ranks ? 0 : UINT32_MAX, has_ranks ? 1 : 0);
+    struct outcome outcome = save_captured(&agent->env, &agent->parts, own_part(group, member),
+                                           has_ranks ? 0 : UINT32_MAX, has_ranks ? 1 : 0);
 
     carry_out(group, agent, NULL);
-    return progress;
+    return outcome;
 }
 
 /* Saves the generation on all members of the roster. */
