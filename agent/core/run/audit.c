@@ -55,7 +55,7 @@ audit_text(const struct audit *audit)
 
 /* Names a combination of layouts; never 0. */
 static uint64_t
-combine(const struct audit_layout *layouts, uint32_t count)
+combine(const struct cairn_message_report *reports, uint32_t count)
 {
     uint64_t combination = 0;
 
@@ -64,7 +64,7 @@ combine(const struct audit_layout *layouts, uint32_t count)
         struct cairn_writer writer;
 
         cairn_writer_init(&writer, bytes, sizeof bytes);
-        cairn_write_u32(&writer, layouts[m].digest);
+        cairn_write_u32(&writer, reports[m].digest);
         combination = cairn_crc64(combination, bytes, sizeof bytes);
     }
     return combination ? combination : 1;
@@ -85,12 +85,11 @@ conclude(struct audit *audit, bool good, const char *text)
 void
 audit_end(struct audit *audit)
 {
-    free(audit->layouts);
     free(audit->question.answered);
     free(audit->question.received);
     free(audit->origins);
     cairn_tiling_pieces_fini(&audit->pieces);
-    audit->layouts = NULL;
+    audit->reports = NULL;
     audit->question = (struct audit_question){0};
     audit->origins = NULL;
     audit->origin_count = audit->origin_room = 0;
@@ -159,9 +158,9 @@ question_for(const struct asking *asking, uint32_t member)
     struct cairn_message message = env_message(asking->env, CAIRN_MSG_AUDIT, asking->epoch);
 
     message.as.audit = (struct cairn_message_audit){
-        .agent = audit->layouts[member].agent,
+        .agent = asking->roster->members[member].agent,
         .audit = audit->question.id,
-        .digest = audit->layouts[member].digest,
+        .digest = audit->reports[member].digest,
         .level = audit->question.level,
         .prefix = audit->question.prefix,
         .offset = audit->question.received[member],
@@ -244,7 +243,7 @@ take_answer(const struct asking *asking, uint32_t member, const struct cairn_mes
     struct audit *audit = asking->audit;
 
     if (said->audit != audit->question.id || said->level != audit->question.level ||
-        said->prefix != audit->question.prefix || said->digest != audit->layouts[member].digest ||
+        said->prefix != audit->question.prefix || said->digest != audit->reports[member].digest ||
         cairn_bitset_has(audit->question.answered, member))
         return;
     if (said->level < CAIRN_TILING_LEVELS)
@@ -281,7 +280,7 @@ ask_all(const struct asking *asking)
     struct audit *audit = asking->audit;
 
     for (uint32_t m = 0; m < audit->count; m++) {
-        if (audit->layouts[m].digest == 0)
+        if (audit->reports[m].digest == 0)
             cairn_bitset_add(audit->question.answered, m);
         else if (m == asking->own)
             answer_own(asking);
@@ -367,11 +366,11 @@ go_on(const struct asking *asking)
 
 enum audit_result
 audit_begin(struct env *env, struct audit *audit, const struct cairn_roster *roster, uint64_t epoch,
-            const struct audit_layout *layouts, uint32_t count, uint32_t own,
+            const struct cairn_message_report *reports, uint32_t count, uint32_t own,
             const struct cairn_tiling *tiling)
 {
     struct asking asking = {env, audit, roster, tiling, epoch, own};
-    uint64_t combination = combine(layouts, count);
+    uint64_t combination = combine(reports, count);
     const struct audit_verdict *verdict = verdict_on(audit, combination);
 
     audit_end(audit);
@@ -380,31 +379,18 @@ audit_begin(struct env *env, struct audit *audit, const struct cairn_roster *ros
         return AUDIT_GOOD;
     if (verdict)
         return verdict->good ? AUDIT_GOOD : AUDIT_BAD;
-    audit->layouts = calloc(count, sizeof *audit->layouts);
     audit->question.received = calloc(count, sizeof *audit->question.received);
     audit->question.answered = calloc(cairn_bitset_words(count), sizeof *audit->question.answered);
-    if (!audit->layouts || !audit->question.received || !audit->question.answered) {
+    if (!audit->question.received || !audit->question.answered) {
         audit_end(audit);
         env->actions->failed = true;
         return AUDIT_RUNNING;
     }
-    memcpy(audit->layouts, layouts, count * sizeof *audit->layouts);
+    audit->reports = reports;
     audit->count = count;
     audit->question.id = env_request(env);
     ask_all(&asking);
     return go_on(&asking);
-}
-
-/* The member that an agent serves; count if none. Most agents serve the member of their number. */
-static uint32_t
-member_of(const struct audit *audit, uint32_t agent)
-{
-    if (agent < audit->count && audit->layouts[agent].agent == agent)
-        return agent;
-    for (uint32_t m = 0; m < audit->count; m++)
-        if (audit->layouts[m].agent == agent)
-            return m;
-    return audit->count;
 }
 
 enum audit_result
@@ -417,7 +403,7 @@ audit_answered(struct env *env, struct audit *audit, const struct cairn_roster *
 
     if (audit->question.id == 0)
         return AUDIT_RUNNING;
-    member = member_of(audit, message->as.audit.agent);
+    member = cairn_roster_member_of(roster, message->as.audit.agent);
     if (member < audit->count)
         take_answer(&asking, member, message);
     return go_on(&asking);

@@ -24,12 +24,6 @@ struct audit_verdict {
     char text[CAIRN_REFUSAL_BYTES]; /* of a bad one: which tensors, and how */
 };
 
-/* One member's layout, as its report says. */
-struct audit_layout {
-    uint32_t agent;
-    uint32_t digest; /* 0: it has no tensors */
-};
-
 /* The question that is being asked. */
 struct audit_question {
     uint64_t id; /* names the audit; 0: none is under way */
@@ -43,9 +37,10 @@ struct audit_question {
 struct audit {
     struct audit_verdict known[AUDITS_KNOWN]; /* a ring */
     uint32_t known_next;
-    uint64_t combination;         /* under way */
-    uint32_t count;               /* members */
-    struct audit_layout *layouts; /* [count] */
+    uint64_t combination;                       /* under way */
+    uint32_t count;                             /* members */
+    const struct cairn_message_report *reports; /* [count], borrowed: digests of the layouts, 0 of a
+                                                 * member without tensors */
     struct audit_question question;
     uint64_t *origins; /* keys received */
     size_t origin_count;
@@ -58,13 +53,13 @@ void audit_fini(struct audit *audit);
 /* The verdict on the last combination that was begun; "" if it is good. */
 const char *audit_text(const struct audit *audit);
 /*
- * Begins an audit of these members' layouts, [count], copied; one that is under way ends. own: this
+ * Begins an audit of the layouts of these members' reports, [count], borrowed until the audit ends; one that is under way ends. own: this
  * agent's member; tiling: its layout, NULL if it has none. RUNNING: questions are on their way.
  */
 enum audit_result audit_begin(struct env *env, struct audit *audit,
                               const struct cairn_roster *roster, uint64_t epoch,
-                              const struct audit_layout *layouts, uint32_t count, uint32_t own,
-                              const struct cairn_tiling *tiling);
+                              const struct cairn_message_report *reports, uint32_t count,
+                              uint32_t own, const struct cairn_tiling *tiling);
 void audit_end(struct audit *audit);
 /* Takes an answer; anything that is not asked for changes nothing. */
 enum audit_result audit_answered(struct env *env, struct audit *audit,

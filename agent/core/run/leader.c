@@ -207,29 +207,6 @@ may_run(const struct roll *roll, char *text, size_t text_bytes)
            roll->empty_group == UINT32_MAX;
 }
 
-static enum audit_result
-begin_audit(struct env *env, struct leader *leader, const struct membership *membership,
-            const struct cairn_tiling *tiling)
-{
-    const struct cairn_roster *roster = membership->record.roster;
-    struct audit_layout *layouts = calloc(leader->reports.count + 1u, sizeof *layouts);
-    enum audit_result result;
-
-    if (!layouts) {
-        env->actions->failed = true;
-        return AUDIT_RUNNING;
-    }
-    for (uint32_t m = 0; m < leader->reports.count; m++)
-        layouts[m] = (struct audit_layout){.agent = roster->members[m].agent,
-                                           .digest = leader->reports.members[m].digest};
-    result = CAIRN_PLANTED(env, BUG_LAYOUT_UNSEEN)
-                 ? AUDIT_GOOD
-                 : audit_begin(env, &leader->audit, roster, membership->record.epoch, layouts,
-                               leader->reports.count, membership->self_member, tiling);
-    free(layouts);
-    return result;
-}
-
 static bool
 lists(const struct cairn_message_report *report, struct cairn_generation_id generation)
 {
@@ -289,7 +266,10 @@ assemble(struct env *env, struct leader *leader, const struct membership *member
         refuse(env, leader, membership, text);
         return;
     }
-    take_result(env, leader, membership, begin_audit(env, leader, membership, tiling));
+    take_result(env, leader, membership,
+                audit_begin(env, &leader->audit, membership->record.roster,
+                            membership->record.epoch, leader->reports.members,
+                            leader->reports.count, membership->self_member, tiling));
 }
 
 void

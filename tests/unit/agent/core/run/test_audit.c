@@ -33,7 +33,7 @@ struct member {
 struct job {
     uint32_t count;
     struct member members[MEMBERS_MAX];
-    struct audit_layout layouts[MEMBERS_MAX];
+    struct cairn_message_report reports[MEMBERS_MAX];
     struct cairn_roster *roster;
     struct cairn_core_options options;
     uint64_t up[2];
@@ -82,7 +82,7 @@ set_layout(struct job *job, uint32_t m, const struct box *boxes, uint32_t count)
     cairn_tiling_destroy(job->members[m].tiling);
     assert_int_equal(cairn_tiling_create(bytes, len, &job->members[m].tiling), CAIRN_OK);
     job->members[m].digest = cairn_tiling_digest(bytes, len);
-    job->layouts[m] = (struct audit_layout){m + 10, job->members[m].digest};
+    job->reports[m].digest = job->members[m].digest;
     free(bytes);
     free(entries);
 }
@@ -97,7 +97,6 @@ new_job(uint32_t count)
     job->count = count;
     for (uint32_t m = 0; m < count; m++) {
         agents[m] = m + 10;
-        job->layouts[m].agent = m + 10;
     }
     assert_int_equal(cairn_roster_build(agents, NULL, count, 0, 4, &job->roster), CAIRN_OK);
     job->options =
@@ -126,7 +125,7 @@ static enum audit_result
 begin(struct job *job)
 {
     job->asked = job->answered = 0;
-    return audit_begin(&job->env, &job->audit, job->roster, 5, job->layouts, job->count, 0,
+    return audit_begin(&job->env, &job->audit, job->roster, 5, job->reports, job->count, 0,
                        job->members[0].tiling);
 }
 
