@@ -7,10 +7,11 @@
  * be overtaken by a short one (transport/transport.h). So no handler relies on the order between
  * bulk and control.
  *
- * Each list below is one message: its fields, in wire order. It defines the struct, its packing, its
- * unpacking, and by the fields' types the bounds that a received one is held to. Every message also has `bytes`; the list's comment says what they are. DATA,
- * BLOCKS and WRITE carry blocks beside the message; their CRC-64s, one per block, are the `bytes`,
- * and the receiver checks them before the core sees the message.
+ * Each list below is one message: its fields, in wire order. It defines the struct, its packing,
+ * its unpacking, and by the fields' types the bounds that a received one is held to. Every message
+ * also has `bytes`; the list's comment says what they are. DATA, BLOCKS and WRITE carry blocks
+ * beside the message; their CRC-64s, one per block, are the `bytes`, and the receiver checks them
+ * before the core sees the message.
  */
 #ifndef CAIRN_AGENT_CORE_ENV_MESSAGE_H
 #define CAIRN_AGENT_CORE_ENV_MESSAGE_H

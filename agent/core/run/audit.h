@@ -53,8 +53,9 @@ void audit_fini(struct audit *audit);
 /* The verdict on the last combination that was begun; "" if it is good. */
 const char *audit_text(const struct audit *audit);
 /*
- * Begins an audit of the layouts of these members' reports, [count], borrowed until the audit ends; one that is under way ends. own: this
- * agent's member; tiling: its layout, NULL if it has none. RUNNING: questions are on their way.
+ * Begins an audit of the layouts in these members' reports, [count], borrowed until it ends; one
+ * that is under way ends. own: this agent's member; tiling: its layout, NULL if it has none.
+ * RUNNING: questions are on their way.
  */
 enum audit_result audit_begin(struct env *env, struct audit *audit,
                               const struct cairn_roster *roster, uint64_t epoch,
