@@ -200,6 +200,7 @@ class Usage(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder, Cluster(
             nodes=1, parity=0, prefixes=[("env", "-C", folder)]
         ) as cluster:
+            cluster.configure(0, provider="libfabric-tcp", network_is_closed="true")
             agent = cluster.start().agents[0]
             self.assertIn("libfabric", text_of(f"/proc/{agent.pid}/maps"))
             self.assertEqual(os.readlink(f"/proc/{agent.pid}/cwd"), folder)

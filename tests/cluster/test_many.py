@@ -95,11 +95,11 @@ class Many(unittest.TestCase):
         say(f"an idle agent, in windows of {WINDOW_S} s: {'; '.join(shown)}")
 
     def check_connections(self, pids):
-        """How many agents coordinated at the start depends on who was there first."""
+        """All but those that coordinated or were asked have few."""
         links = sorted(connections(pid) for pid in pids)
         quarters = [links[len(links) * quarter // 4] for quarter in (1, 2, 3)]
         say(f"connections: {links[0]} to {links[-1]}, quarters at {quarters}")
-        self.assertLess(quarters[0], CONNECTIONS_MAX)
+        self.assertLess(quarters[2], CONNECTIONS_MAX)
 
     def test_64_agents(self):
         with Cluster(NODES, 2, state="64KiB", dead_after_ms=3000) as cluster:

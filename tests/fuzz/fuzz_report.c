@@ -1,6 +1,6 @@
 /*
  * tests/fuzz/fuzz_report.c - reports and ledgers as a hostile peer may send them: refused, or
- * values within their bounds that pack to the same bytes; and an analysis takes whatever was not
+ * values within their bounds that pack to as many bytes; and an analysis takes what was not
  * refused.
  */
 #include "base/assert.h"
@@ -39,7 +39,7 @@ static void
 try_ledger(const uint8_t *data, size_t size)
 {
     static struct cairn_ledger ledger;
-    static uint8_t packed[CAIRN_LEDGER_BYTES_MAX];
+    static uint8_t packed[CAIRN_LEDGER_BYTES_MAX], again[CAIRN_LEDGER_BYTES_MAX];
     struct cairn_writer writer;
     char text[512];
 
@@ -48,7 +48,13 @@ try_ledger(const uint8_t *data, size_t size)
     cairn_writer_init(&writer, packed, sizeof packed);
     cairn_ledger_pack(&ledger, &writer);
     CAIRN_ASSERT(cairn_writer_done(&writer) == CAIRN_OK);
-    CAIRN_ASSERT(writer.used_bytes == size && memcmp(packed, data, size) == 0);
+    CAIRN_ASSERT(writer.used_bytes == size);
+    /* Runs are not taken from peers, so only what was packed here comes back byte for byte. */
+    CAIRN_ASSERT(cairn_ledger_unpack(packed, size, &ledger) == CAIRN_OK);
+    cairn_writer_init(&writer, again, sizeof again);
+    cairn_ledger_pack(&ledger, &writer);
+    CAIRN_ASSERT(cairn_writer_done(&writer) == CAIRN_OK);
+    CAIRN_ASSERT(writer.used_bytes == size && memcmp(packed, again, size) == 0);
     for (uint32_t i = 0; i < ledger.count; i++) {
         cairn_ledger_describe(&ledger.entries[i], text, sizeof text);
         cairn_ledger_advise(&ledger, &ledger.entries[i], 2, i % 2, text, sizeof text);

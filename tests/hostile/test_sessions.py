@@ -77,7 +77,8 @@ class Servers(unittest.TestCase):
     """Another user listens where the victim expects its agent."""
 
     def setUp(self):
-        self.dir = tempfile.mkdtemp(prefix="cairn-hostile-")
+        # not below TMPDIR, which may be root's alone
+        self.dir = tempfile.mkdtemp(prefix="cairn-hostile-", dir="/tmp")
         self.addCleanup(shutil.rmtree, self.dir)
         os.chmod(self.dir, 0o755)
         for program in (CAIRN, TRAINER, os.path.join(BUILD, "libcairn.so.1")):
