@@ -63,8 +63,9 @@ timing_tell(struct cairn_agent *agent, uint64_t now_ns)
 
     timing->told_version = timing->ledger.version;
     timing->told_ns = now_ns;
+    /* An agent that starts is the analyst until it hears of others: no full mesh for that. */
     if (timing->ledger.count == 0)
-        return; /* an agent that starts is the analyst until it hears of others: no full mesh then */
+        return;
     for (uint32_t node = 0; bytes_len > 0 && node < agent->config.node_count; node++) {
         struct cairn_service_message message = {.kind = CAIRN_SERVICE_VERDICTS,
                                                 .from = agent->config.node,
