@@ -137,8 +137,8 @@ class Keys(unittest.TestCase):
         self.refused("node 2 has another protection")
 
     def test_wrong_identity_is_named(self):
-        """Node 2 takes node 0 for node 1. It is named where node 2 calls; where the others call node 2
-        first, each proves its own name, and the wrong address is not used."""
+        """Node 2 takes node 0 for node 1. Its calls are refused by name; where the others call it
+        first, all prove their own names, and no wrong address is used."""
         with open(self.cluster.path("node2.yaml"), "r+", encoding="utf-8") as file:
             text = file.read()
             first, second = (f"127.0.0.1:{port}" for port in self.ports[:2])
