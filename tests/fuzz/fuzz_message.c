@@ -174,9 +174,19 @@ some_generation(struct source *source)
                                         .run = choice & 32 ? current_run + 1 : current_run};
 }
 
-#define SOME_U8(source) byte(source) % 2
-#define SOME_U32(source) byte(source) % 6
+/* One per type of field. Unpacking refuses a value out of its bounds. */
+#define SOME_BOOL(source) byte(source) % 2
+#define SOME_U32(source) byte(source) % 6u
 #define SOME_U64(source) some_u64(source)
+#define SOME_AGENT(source) SOME_U32(source)
+#define SOME_AGENT_OR_NONE(source) SOME_U32(source)
+#define SOME_ERR(source) SOME_U32(source)
+#define SOME_ABORT(source) SOME_U32(source)
+#define SOME_WAIT(source) SOME_U32(source)
+#define SOME_ASK(source) SOME_U32(source)
+#define SOME_AREA(source) SOME_U32(source)
+#define SOME_POSITION(source) SOME_U32(source)
+#define SOME_COUNT(source) SOME_U32(source)
 #define SOME_GENERATION(source) some_generation(source)
 #define SOME_DECISION(source)                                                                      \
     (struct cairn_decision)                                                                        \
