@@ -26,7 +26,8 @@ CFLAGS  := -std=c11 $(OPTIMIZE) $(DEBUG) -fPIC -pthread -Wall -Wextra -Wshadow -
 LDFLAGS := -pthread -Wl,-z,relro,-z,now,-z,noexecstack $(if $(SAN),-fsanitize=$(SAN))
 
 # Debian 12 packages; `make deps` installs the missing ones. Only tests need the second list.
-PACKAGES := gcc make pkg-config libfabric-dev libisal-dev librocksdb-dev libyaml-dev libssl-dev
+PACKAGES := gcc make pkg-config libfabric-dev libisal-dev librocksdb-dev libyaml-dev libssl-dev \
+            libipsec-mb-dev
 TEST_PACKAGES := libcmocka-dev clang-14 libclang-rt-14-dev clang-format-14 cppcheck black \
                  python3 python3-venv iproute2 systemd netcat-openbsd
 

@@ -19,6 +19,7 @@
 #include "tools/find_agent.h"
 #include "tools/usage.h"
 #include "tools/verb.h"
+#include "transport/cipher.h"
 #include "transport/transport.h"
 
 #include <errno.h>
@@ -208,6 +209,29 @@ check_network(struct doctor *doctor, const struct cairn_config *config, bool age
     cairn_transport_close(transport);
 }
 
+/* Which library protects the state on its way, and how fast each of them is here. */
+static void
+check_cipher(struct doctor *doctor, const struct cairn_config *config)
+{
+    enum cairn_config_protection protection = cairn_config_protection(config);
+    struct cairn_cipher *cipher = NULL;
+    struct cairn_cipher_speeds speeds;
+
+    if (protection == CAIRN_CONFIG_PROTECTION_NONE)
+        return;
+    if (cairn_cipher_choose(protection == CAIRN_CONFIG_PROTECTION_ENCRYPT, &cipher, &speeds) !=
+        CAIRN_OK) {
+        doctor_find(doctor, DOCTOR_CRITICAL, "cipher", "install libssl3 of this distribution",
+                    "no library can protect the state on its way");
+        return;
+    }
+    doctor_find(doctor, DOCTOR_OK, "cipher", NULL,
+                "%s protects the state on its way (%s %.1f GB/s, %s %.1f GB/s)", cipher->ops->name,
+                cairn_cipher_libraries[0]->name, speeds.bytes_per_s[0] / 1e9,
+                cairn_cipher_libraries[1]->name, speeds.bytes_per_s[1] / 1e9);
+    cairn_cipher_close(cipher);
+}
+
 /* What an agent looks at beside the configuration before it starts: a file that is wrong stops
  * it. */
 static void
@@ -377,6 +401,7 @@ cairn_verb_doctor(int argc, char **argv)
 
         check_memory(&doctor, &config, runs);
         check_network(&doctor, &config, runs);
+        check_cipher(&doctor, &config);
         if (path) {
             check_directory(&doctor, "dir", config.dir, false);
             check_directory(&doctor, "spill_dir", config.spill_dir, true);

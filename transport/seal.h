@@ -2,7 +2,7 @@
  * transport/seal.h - tags on the blocks of payloads, and their encryption: one direction of one
  * connection.
  *
- * Each block of at most CAIRN_BLOCK_BYTES gets a tag of AES-256-GCM (NIST SP 800-38D) under the
+ * Each block of at most CAIRN_BLOCK_BYTES gets a tag of AES-256-GCM (cipher.h) under the
  * connection's own key, over what stands before it in the payload's header and the block itself.
  * The nonce is a counter of blocks from 0 on. The key is TLS's exporter's, so it differs for every
  * connection and direction, and no nonce can come twice under it, whatever crashes or is restored.
@@ -12,15 +12,20 @@
 #ifndef CAIRN_TRANSPORT_SEAL_H
 #define CAIRN_TRANSPORT_SEAL_H
 
+#include "transport/cipher.h"
 #include "transport/transport.h"
 
-enum { CAIRN_SEAL_KEY_BYTES = 32, CAIRN_SEAL_TAG_BYTES = 16 };
+enum {
+    CAIRN_SEAL_KEY_BYTES = CAIRN_CIPHER_KEY_BYTES,
+    CAIRN_SEAL_TAG_BYTES = CAIRN_CIPHER_TAG_BYTES
+};
 
 struct cairn_seal;
 
-/* encrypt: blocks are encrypted as well. CAIRN_NOMEM. Thread: the owner's. */
-CAIRN_MUST_CHECK cairn_err cairn_seal_create(bool encrypt, bool sender,
-                                             const uint8_t key[CAIRN_SEAL_KEY_BYTES],
+/* encrypt: blocks are encrypted as well. The cipher is borrowed until the seal ends. CAIRN_NOMEM.
+ * Thread: the owner's. */
+CAIRN_MUST_CHECK cairn_err cairn_seal_create(const struct cairn_cipher *cipher, bool encrypt,
+                                             bool sender, const uint8_t key[CAIRN_SEAL_KEY_BYTES],
                                              struct cairn_seal **out);
 void cairn_seal_destroy(struct cairn_seal *seal); /* NULL is allowed */
 
@@ -36,6 +41,6 @@ CAIRN_MUST_CHECK cairn_err cairn_seal_make(struct cairn_seal *seal, const void *
  * what the other side sent; what the block then holds must not be used. */
 CAIRN_MUST_CHECK cairn_err cairn_seal_check(struct cairn_seal *seal, const void *head,
                                             size_t head_len, void *block, size_t block_len,
-                                            uint8_t tag[CAIRN_SEAL_TAG_BYTES]);
+                                            const uint8_t tag[CAIRN_SEAL_TAG_BYTES]);
 
 #endif

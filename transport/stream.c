@@ -20,10 +20,12 @@ enum {
     TLS_KIND_ALERT = 21,
     TLS_KIND_LAST = 23,
     RECORD_BYTES_MAX = CAIRN_FRAME_BYTES_MAX + CAIRN_TLS_OVERHEAD_BYTES,
-    CLEAR_BATCH_BYTES = 1 << 20,  /* of payload, without tags */
-    SEALED_BATCH_BYTES = 1 << 18, /* with tags: the blocks stay in cache until they are sent */
-    RECEIVE_BYTES_MAX = 4 << 20,  /* of one stream in one turn */
-    BEHIND_BYTES = 256            /* read together with a payload's end: the frame behind it */
+    /* Of payload in one batch. With tags it is one block: it is in cache when it is sent, and the
+     * other side works on it while the next one is sealed. */
+    CLEAR_BATCH_BYTES = 1 << 20,
+    SEALED_BATCH_BYTES = CAIRN_BLOCK_BYTES,
+    RECEIVE_BYTES_MAX = 4 << 20, /* of one stream in one turn */
+    BEHIND_BYTES = 256           /* read together with a payload's end: the frame behind it */
 };
 
 _Static_assert(sizeof(struct stream_part) <= sizeof(struct cairn_backend_part),
@@ -130,8 +132,8 @@ static cairn_err
 proved_prepare(struct stream *stream)
 {
     uint8_t keys[CAIRN_TLS_EXPORT_BYTES];
-    enum cairn_protection protection = stream->owner->protection;
-    bool encrypt = protection == CAIRN_PROTECTION_ENCRYPT;
+    const struct cairn_cipher *cipher = stream->owner->cipher;
+    bool encrypt = stream->owner->protection == CAIRN_PROTECTION_ENCRYPT;
     uint8_t *in = realloc(stream->in, STREAM_IN_BYTES);
     cairn_err err;
 
@@ -142,15 +144,17 @@ proved_prepare(struct stream *stream)
     stream->batch.stage = malloc(STREAM_STAGE_BYTES);
     if (!stream->batch.stage)
         return CAIRN_NOMEM;
-    if (!stream->link || protection == CAIRN_PROTECTION_NONE)
+    if (!cipher)
         return CAIRN_OK;
     err = cairn_tls_link_export(stream->link, keys);
     if (!err)
-        err = cairn_seal_create(encrypt, true, keys + (stream->outbound ? 0 : CAIRN_SEAL_KEY_BYTES),
+        err = cairn_seal_create(cipher, encrypt, true,
+                                keys + (stream->outbound ? 0 : CAIRN_SEAL_KEY_BYTES),
                                 &stream->seal_out);
     if (!err)
-        err = cairn_seal_create(
-            encrypt, false, keys + (stream->outbound ? CAIRN_SEAL_KEY_BYTES : 0), &stream->seal_in);
+        err = cairn_seal_create(cipher, encrypt, false,
+                                keys + (stream->outbound ? CAIRN_SEAL_KEY_BYTES : 0),
+                                &stream->seal_in);
     explicit_bzero(keys, sizeof keys);
     return err;
 }
@@ -553,24 +557,18 @@ payload_add(struct stream *stream, struct stream_part *part, size_t *room)
         len = CAIRN_BLOCK_BYTES;
     if (!stream->seal_out && len > *room)
         len = *room;
-    *room = len < *room ? *room - len : 0;
+    *room = stream->seal_out ? 0 : *room - len;
     part->at += (uint32_t)len;
     if (!stream->seal_out) {
         piece_add(batch, block, len);
         return CAIRN_OK;
     }
-    if (stream->owner->protection == CAIRN_PROTECTION_ENCRYPT) {
-        if (!batch->cipher)
-            batch->cipher = malloc(SEALED_BATCH_BYTES);
-        if (!batch->cipher)
-            return CAIRN_NOMEM;
-        err = cairn_seal_make(stream->seal_out, head, head_len, block, len,
-                              batch->cipher + (SEALED_BATCH_BYTES - *room - len), tag);
-        block = batch->cipher + (SEALED_BATCH_BYTES - *room - len);
-    } else {
-        err = cairn_seal_make(stream->seal_out, head, head_len, block, len, NULL, tag);
-    }
-    piece_add(batch, block, len);
+    if (stream->owner->protection == CAIRN_PROTECTION_ENCRYPT && !batch->cipher)
+        batch->cipher = malloc(SEALED_BATCH_BYTES);
+    if (stream->owner->protection == CAIRN_PROTECTION_ENCRYPT && !batch->cipher)
+        return CAIRN_NOMEM;
+    err = cairn_seal_make(stream->seal_out, head, head_len, block, len, batch->cipher, tag);
+    piece_add(batch, batch->cipher ? batch->cipher : block, len);
     memcpy(stage_take(batch, sizeof tag), tag, sizeof tag);
     return err;
 }
@@ -589,7 +587,7 @@ batch_fill(struct stream *stream)
            STREAM_STAGE_BYTES - batch->stage_used >= RECORD_BYTES_MAX) {
         struct stream_part *part = stream->queue.head;
 
-        if (part->payload && room < (stream->seal_out ? CAIRN_BLOCK_BYTES : 1))
+        if (part->payload && room == 0)
             break;
         if (part->payload) {
             err = payload_add(stream, part, &room);

@@ -74,7 +74,7 @@ struct stream_batch {
     uint32_t first, count;
     size_t stage_used;
     uint8_t *stage;  /* [STREAM_STAGE_BYTES] */
-    uint8_t *cipher; /* encrypted blocks, NULL until one is needed */
+    uint8_t *cipher; /* the encrypted block, NULL until one is needed */
 };
 
 struct stream;
@@ -88,8 +88,9 @@ struct stream_owner {
     /* The handshake is complete: stream->node is the peer. False: stop reading. */
     bool (*proved)(void *context, struct stream *stream);
     void *context;
-    struct cairn_tls *tls; /* NULL: no key, all is in clear */
-    int epoll_fd;          /* watches the sockets */
+    struct cairn_tls *tls;       /* NULL: no key, all is in clear */
+    struct cairn_cipher *cipher; /* NULL: payloads are not protected */
+    int epoll_fd;                /* watches the sockets */
     enum cairn_protection protection;
     struct stream_parts done; /* parts that have ended */
 };

@@ -515,6 +515,7 @@ tcp_close(struct cairn_backend *backend)
     dead_free(tcp);
     listen_close(tcp);
     cairn_tls_destroy(tcp->owner.tls);
+    cairn_cipher_close(tcp->owner.cipher);
     cairn_names_destroy(tcp->names);
     free(tcp->regions);
     free(tcp->places);
@@ -793,6 +794,9 @@ cairn_backend_tcp_open(const struct cairn_backend_options *options, struct cairn
     err = cairn_names_create(transport, &tcp->names);
     if (!err && transport->key)
         err = cairn_tls_create(transport, &tcp->owner.tls);
+    if (!err && tcp->owner.protection != CAIRN_PROTECTION_NONE)
+        err = cairn_cipher_choose(tcp->owner.protection == CAIRN_PROTECTION_ENCRYPT,
+                                  &tcp->owner.cipher, NULL);
     if (!err)
         err = listen_open(tcp, transport->bind_address);
     if (err)

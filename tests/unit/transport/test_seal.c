@@ -1,5 +1,5 @@
 /* Tags on payload blocks: what is changed, repeated, left out, moved or brought from another
- * connection is found. */
+ * connection is found, whichever library each of the two sides uses. */
 #include "transport/seal.h"
 
 #include <setjmp.h>
@@ -17,14 +17,29 @@ static const uint8_t key[CAIRN_SEAL_KEY_BYTES] = "one connection's key, thirty-t
 static const uint8_t other_key[CAIRN_SEAL_KEY_BYTES] = "another connection's, thirty-two";
 static const uint8_t head[HEAD] = "a payload's header";
 static uint8_t plain[BLOCKS][BYTES], sealed[BLOCKS][BYTES], tags[BLOCKS][CAIRN_SEAL_TAG_BYTES];
+static struct cairn_cipher *ciphers[CAIRN_CIPHER_LIBRARIES];
 static struct cairn_seal *sender, *receiver;
+
+/* What differs between runs of a test: whether blocks are encrypted, and the library of either
+ * side. */
+enum { WAYS = 2 * CAIRN_CIPHER_LIBRARIES * CAIRN_CIPHER_LIBRARIES };
+
+static const struct cairn_cipher *
+receiver_cipher(int way)
+{
+    return ciphers[way / 2 % CAIRN_CIPHER_LIBRARIES];
+}
 
 /* Seals all blocks; the first one has a header. */
 static void
-sealed_make(bool encrypt)
+sealed_make(int way)
 {
-    assert_int_equal(cairn_seal_create(encrypt, true, key, &sender), CAIRN_OK);
-    assert_int_equal(cairn_seal_create(encrypt, false, key, &receiver), CAIRN_OK);
+    const struct cairn_cipher *from = ciphers[way / 2 / CAIRN_CIPHER_LIBRARIES];
+    bool encrypt = way % 2;
+
+    assert_int_equal(cairn_seal_create(from, encrypt, true, key, &sender), CAIRN_OK);
+    assert_int_equal(cairn_seal_create(receiver_cipher(way), encrypt, false, key, &receiver),
+                     CAIRN_OK);
     for (int i = 0; i < BLOCKS; i++) {
         memset(plain[i], 'a' + i, BYTES);
         memcpy(sealed[i], plain[i], BYTES);
@@ -54,8 +69,8 @@ check(int i)
 static void
 test_blocks_in_order(void **state)
 {
-    for (int encrypt = 0; encrypt < 2; encrypt++) {
-        sealed_make(encrypt);
+    for (int way = 0; way < WAYS; way++) {
+        sealed_make(way);
         for (int i = 0; i < BLOCKS; i++) {
             assert_int_equal(check(i), CAIRN_OK);
             assert_memory_equal(sealed[i], plain[i], BYTES);
@@ -68,11 +83,11 @@ test_blocks_in_order(void **state)
 static void
 test_any_bit(void **state)
 {
-    for (int encrypt = 0; encrypt < 2; encrypt++)
+    for (int way = 0; way < WAYS; way++)
         for (size_t bit = 0; bit < 8 * (CAIRN_SEAL_TAG_BYTES + 40); bit++) {
             uint8_t damaged_head[HEAD];
 
-            sealed_make(encrypt);
+            sealed_make(way);
             memcpy(damaged_head, head, HEAD);
             if (bit < 8 * CAIRN_SEAL_TAG_BYTES)
                 tags[0][bit / 8] ^= (uint8_t)(1 << bit % 8);
@@ -90,16 +105,16 @@ test_any_bit(void **state)
 static void
 test_repeated_left_out_moved(void **state)
 {
-    for (int encrypt = 0; encrypt < 2; encrypt++) {
+    for (int way = 0; way < WAYS; way++) {
         uint8_t copy[BYTES];
 
-        sealed_make(encrypt);
+        sealed_make(way);
         memcpy(copy, sealed[0], BYTES);
         assert_int_equal(check(0), CAIRN_OK);
         memcpy(sealed[0], copy, BYTES);
         assert_int_equal(check(0), CAIRN_CORRUPT); /* repeated */
         ends_destroy(state);
-        sealed_make(encrypt);
+        sealed_make(way);
         assert_int_equal(check(0), CAIRN_OK);
         assert_int_equal(check(2), CAIRN_CORRUPT); /* the one before it is missing */
         ends_destroy(state);
@@ -110,13 +125,33 @@ test_repeated_left_out_moved(void **state)
 static void
 test_another_connection(void **state)
 {
-    for (int encrypt = 0; encrypt < 2; encrypt++) {
-        sealed_make(encrypt);
+    for (int way = 0; way < WAYS; way++) {
+        sealed_make(way);
         cairn_seal_destroy(receiver);
-        assert_int_equal(cairn_seal_create(encrypt, false, other_key, &receiver), CAIRN_OK);
+        assert_int_equal(
+            cairn_seal_create(receiver_cipher(way), way % 2, false, other_key, &receiver),
+            CAIRN_OK);
         assert_int_equal(check(0), CAIRN_CORRUPT);
         ends_destroy(state);
     }
+}
+
+static int
+ciphers_open(void **state)
+{
+    (void)state;
+    for (int i = 0; i < CAIRN_CIPHER_LIBRARIES; i++)
+        assert_int_equal(cairn_cipher_libraries[i]->open(&ciphers[i]), CAIRN_OK);
+    return 0;
+}
+
+static int
+ciphers_close(void **state)
+{
+    (void)state;
+    for (int i = 0; i < CAIRN_CIPHER_LIBRARIES; i++)
+        cairn_cipher_close(ciphers[i]);
+    return 0;
 }
 
 int
@@ -129,5 +164,5 @@ main(void)
         cmocka_unit_test_teardown(test_another_connection, ends_destroy),
     };
 
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, ciphers_open, ciphers_close);
 }

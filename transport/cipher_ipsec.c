@@ -1,0 +1,177 @@
+/*
+ * transport/cipher_ipsec.c - AES-256-GCM by Intel's ipsec-mb: see cipher.h. The only file here that
+ * includes it.
+ *
+ * The library is opened at run time, for who protects payloads alone. Its kernels are reached
+ * through members of a struct that grows between versions, so only the version of the headers that
+ * we are compiled with is used. It tests itself when it is opened. Its calls return nothing: what
+ * they refuse (missing keys, buffers) is asserted here, and has never been given to them.
+ */
+#include "transport/cipher.h"
+
+#include "base/assert.h"
+#include "base/secret.h"
+
+#include <dlfcn.h>
+#include <intel-ipsec-mb.h>
+#include <openssl/crypto.h>
+#include <stdlib.h>
+
+struct ipsec {
+    struct cairn_cipher cipher;
+    void *library;
+    IMB_MGR *manager;
+    void (*manager_free)(IMB_MGR *manager);
+};
+
+/* In memory of base/secret.h: it has the key, and the hash's secret in `state`. */
+struct ipsec_key {
+    struct cairn_cipher_key key;
+    IMB_MGR *manager;
+    bool encrypt;
+    struct gcm_context_data state;
+    _Alignas(64) struct gcm_key_data data; /* the kernels read whole vectors of it */
+};
+
+static struct ipsec_key *
+ipsec_key_of(struct cairn_cipher_key *key)
+{
+    return (struct ipsec_key *)(void *)key;
+}
+
+static void
+ipsec_close(struct cairn_cipher *cipher)
+{
+    struct ipsec *ipsec = (struct ipsec *)(void *)cipher;
+
+    if (ipsec->manager)
+        ipsec->manager_free(ipsec->manager);
+    dlclose(ipsec->library);
+    free(ipsec);
+}
+
+/* The library's manager, ready for this processor. NULL: it is another version, or fails its own
+ * tests. */
+static IMB_MGR *
+manager_make(struct ipsec *ipsec)
+{
+    unsigned (*version)(void);
+    IMB_MGR *(*make)(uint64_t flags);
+    void (*init)(IMB_MGR * manager, IMB_ARCH * arch);
+    IMB_ARCH arch = IMB_ARCH_NONE;
+
+    *(void **)(void *)&version = dlsym(ipsec->library, "imb_get_version");
+    *(void **)(void *)&make = dlsym(ipsec->library, "alloc_mb_mgr");
+    *(void **)(void *)&init = dlsym(ipsec->library, "init_mb_mgr_auto");
+    *(void **)(void *)&ipsec->manager_free = dlsym(ipsec->library, "free_mb_mgr");
+    if (!version || !make || !init || !ipsec->manager_free || version() != IMB_VERSION_NUM)
+        return NULL;
+    ipsec->manager = make(0);
+    if (!ipsec->manager)
+        return NULL;
+    init(ipsec->manager, &arch);
+    return arch != IMB_ARCH_NONE && (ipsec->manager->features & IMB_FEATURE_SELF_TEST_PASS)
+               ? ipsec->manager
+               : NULL;
+}
+
+static cairn_err
+ipsec_open(struct cairn_cipher **out)
+{
+    struct ipsec *ipsec = calloc(1, sizeof *ipsec);
+
+    if (!ipsec)
+        return CAIRN_NOMEM;
+    ipsec->cipher.ops = &cairn_cipher_ipsec;
+    ipsec->library = dlopen("libIPSec_MB.so.1", RTLD_NOW | RTLD_LOCAL);
+    if (!ipsec->library) {
+        free(ipsec);
+        return CAIRN_NOT_FOUND;
+    }
+    if (!manager_make(ipsec)) {
+        ipsec_close(&ipsec->cipher);
+        return CAIRN_NOT_FOUND;
+    }
+    *out = &ipsec->cipher;
+    return CAIRN_OK;
+}
+
+static void
+ipsec_key_destroy(struct cairn_cipher_key *key)
+{
+    cairn_secret_free(ipsec_key_of(key), sizeof(struct ipsec_key));
+}
+
+static cairn_err
+ipsec_key_create(const struct cairn_cipher *cipher, bool encrypt, bool sender,
+                 const uint8_t bytes[CAIRN_CIPHER_KEY_BYTES], struct cairn_cipher_key **out)
+{
+    const struct ipsec *ipsec = (const struct ipsec *)(const void *)cipher;
+    struct ipsec_key *key = cairn_secret_alloc(sizeof *key);
+
+    (void)sender; /* the same key schedule serves both */
+    if (!key)
+        return CAIRN_NOMEM;
+    key->key.ops = cipher->ops;
+    key->manager = ipsec->manager;
+    key->encrypt = encrypt;
+    IMB_AES256_GCM_PRE(key->manager, bytes, &key->data);
+    *out = &key->key;
+    return CAIRN_OK;
+}
+
+/* The tag of head and block, neither of them encrypted. */
+static void
+tag_compute(struct ipsec_key *key, const struct cairn_cipher_block *how, const void *block,
+            uint8_t tag[CAIRN_CIPHER_TAG_BYTES])
+{
+    IMB_MGR *manager = key->manager;
+
+    IMB_AES256_GMAC_INIT(manager, &key->data, &key->state, how->nonce, CAIRN_CIPHER_NONCE_BYTES);
+    if (how->head_len)
+        IMB_AES256_GMAC_UPDATE(manager, &key->data, &key->state, how->head, how->head_len);
+    IMB_AES256_GMAC_UPDATE(manager, &key->data, &key->state, block, how->block_len);
+    IMB_AES256_GMAC_FINALIZE(manager, &key->data, &key->state, tag, CAIRN_CIPHER_TAG_BYTES);
+}
+
+static cairn_err
+ipsec_make(struct cairn_cipher_key *key, const struct cairn_cipher_block *how, const void *block,
+           void *out, uint8_t tag[CAIRN_CIPHER_TAG_BYTES])
+{
+    struct ipsec_key *own = ipsec_key_of(key);
+
+    CAIRN_ASSERT(block && how->block_len && (how->head || !how->head_len));
+    CAIRN_ASSERT(out || !own->encrypt);
+    if (own->encrypt)
+        IMB_AES256_GCM_ENC(own->manager, &own->data, &own->state, out, block, how->block_len,
+                           how->nonce, how->head, how->head_len, tag, CAIRN_CIPHER_TAG_BYTES);
+    else
+        tag_compute(own, how, block, tag);
+    return CAIRN_OK;
+}
+
+static cairn_err
+ipsec_check(struct cairn_cipher_key *key, const struct cairn_cipher_block *how, void *block,
+            const uint8_t tag[CAIRN_CIPHER_TAG_BYTES])
+{
+    struct ipsec_key *own = ipsec_key_of(key);
+    uint8_t right[CAIRN_CIPHER_TAG_BYTES];
+
+    CAIRN_ASSERT(block && how->block_len && (how->head || !how->head_len));
+    if (own->encrypt)
+        IMB_AES256_GCM_DEC(own->manager, &own->data, &own->state, block, block, how->block_len,
+                           how->nonce, how->head, how->head_len, right, CAIRN_CIPHER_TAG_BYTES);
+    else
+        tag_compute(own, how, block, right);
+    return CRYPTO_memcmp(right, tag, sizeof right) == 0 ? CAIRN_OK : CAIRN_CORRUPT;
+}
+
+const struct cairn_cipher_ops cairn_cipher_ipsec = {
+    .name = "ipsec-mb",
+    .open = ipsec_open,
+    .close = ipsec_close,
+    .key_create = ipsec_key_create,
+    .key_destroy = ipsec_key_destroy,
+    .make = ipsec_make,
+    .check = ipsec_check,
+};
