@@ -65,6 +65,13 @@ struct turns {
     int code;
 };
 
+/* Where devices are emulated, a pause would look like a slow one: the reference comes last. */
+static uint64_t
+end_of_turn(const struct demo *demo, uint64_t step)
+{
+    return demo->options.slow.text ? UINT64_MAX : step + DEMO_TURN_STEPS;
+}
+
 static void
 take_turns(struct demo *demo, struct turns *turns)
 {
@@ -78,7 +85,7 @@ take_turns(struct demo *demo, struct turns *turns)
         if (!done && (step < turns->until || step == 0))
             return;
         if (!done && demo_job_step_least(reference) >= step) {
-            turns->until = step + DEMO_TURN_STEPS;
+            turns->until = end_of_turn(demo, step);
             return;
         }
         demo_job_pause(job, true);
@@ -93,7 +100,7 @@ take_turns(struct demo *demo, struct turns *turns)
         return;
     demo_job_pause(reference, true);
     demo_job_pause(job, false);
-    turns->until = step + DEMO_TURN_STEPS;
+    turns->until = end_of_turn(demo, step);
     turns->reference = false;
 }
 
@@ -133,7 +140,7 @@ find_failure(struct demo *demo)
 static int
 train(struct demo *demo)
 {
-    struct turns turns = {.until = DEMO_TURN_STEPS};
+    struct turns turns = {.until = end_of_turn(demo, 0)};
     uint64_t seen = 0, seen_ns = demo_now_ns(demo);
 
     for (;;) {
@@ -147,7 +154,7 @@ train(struct demo *demo)
             if (code)
                 return code;
             demo_view_rate_reset(&demo->view, demo->job.step, demo_now_ns(demo));
-            turns.until = demo->job.step + DEMO_TURN_STEPS;
+            turns.until = end_of_turn(demo, demo->job.step);
             seen_ns = demo_now_ns(demo);
         }
         code = find_failure(demo);
@@ -236,6 +243,8 @@ tell(struct demo *demo)
              " steps; a generation at every step by which the one before is committed, each "
              "survives the loss of any %u of %u nodes",
              demo->dp, demo->pp, options->steps, options->parity, options->nodes);
+    if (options->slow.text)
+        demo_slow_announce(demo);
     demo_view_rate_reset(&demo->view, 0, demo_now_ns(demo));
     code = demo_job_start(demo, &demo->job, false);
     if (code == 0)
@@ -248,6 +257,8 @@ tell(struct demo *demo)
     code = verify(demo);
     if (options->reference && !demo_identical(demo))
         code = CAIRN_EXIT_FAILED;
+    if (code == 0 && options->slow.text)
+        code = demo_slow_judge(demo);
     return code;
 }
 
@@ -302,6 +313,7 @@ cairn_verb_demo(int argc, char **argv)
         for (uint32_t i = 0; i < demo->options.nodes; i++)
             demo_tail_fini(&demo->nodes[i].tail);
     }
+    demo_slow_fini(&demo->slow);
     demo_guard_end(&demo->guard);
     free(demo);
     return code;

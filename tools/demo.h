@@ -8,6 +8,7 @@
  *   demo_cluster.c   the nodes: directory, configurations, agents
  *   demo_job.c       a training job: its ranks, their events, its step times
  *   demo_fault.c     what is killed, who notices, and the way back
+ *   demo_slow.c      --slow: a device that becomes slow, shares that move, demo_slow_report.c shows
  *   demo_report.c    the figures at the end
  *   demo_view.c      what is told while it happens
  *
@@ -20,6 +21,7 @@
 #include "snapshot/generation.h"
 #include "tools/demo_job.h"
 #include "tools/demo_process.h"
+#include "tools/demo_slow.h"
 #include "tools/demo_tail.h"
 #include "tools/demo_view.h"
 
@@ -57,6 +59,7 @@ struct demo_options {
     bool json;
     struct demo_fault faults[DEMO_FAULTS_MAX];
     uint32_t fault_count;
+    struct demo_slow_option slow;
 };
 
 /* One recovery: from a fault to the first step after it. */
@@ -110,6 +113,7 @@ struct demo {
     uint32_t restore_count;
     uint32_t commands;                /* started so far, for the names of their files */
     char reasons[DEMO_REASONS_BYTES]; /* of the last restore, one line per generation */
+    struct demo_slow slow;
 };
 
 /* ---- demo.c ---- */
@@ -125,6 +129,8 @@ extern const char *const demo_fault_names[]; /* by enum demo_fault_kind */
 
 /* ---- demo_cluster.c: each function says what went wrong and returns an exit code, 0 for success
  * ---- */
+/* How many replicas of how many stages that many nodes are. */
+void demo_shape(uint32_t nodes, uint32_t *dp, uint32_t *pp);
 int demo_cluster_open(struct demo *demo);
 int demo_agents_start(struct demo *demo, const bool *which);
 /* Waits until the chosen agents serve. */

@@ -33,13 +33,11 @@ enum {
 
 /* ---- sizes ---- */
 
-static void
-choose_shape(struct demo *demo)
+void
+demo_shape(uint32_t nodes, uint32_t *dp, uint32_t *pp)
 {
-    uint32_t n = demo->options.nodes;
-
-    demo->pp = n % 3 == 0 ? 3 : n % 2 == 0 ? 2 : n <= 6 ? n : 1;
-    demo->dp = n / demo->pp;
+    *pp = nodes % 3 == 0 ? 3 : nodes % 2 == 0 ? 2 : nodes <= 6 ? nodes : 1;
+    *dp = nodes / *pp;
 }
 
 /* What one rank captures at most, with room for alignment; and the whole state. As examples/gpt
@@ -47,8 +45,14 @@ choose_shape(struct demo *demo)
 static void
 size_state(struct demo *demo)
 {
-    const uint64_t d = demo->options.quick ? 32 : 96, context = demo->options.quick ? 32 : 128;
-    const uint64_t layers = 6, layer = 12 * d * d + 13 * d;
+    const bool is_slow = demo->options.slow.text != NULL, is_quick = demo->options.quick;
+    const uint64_t d = is_slow    ? 16
+                       : is_quick ? 32
+                                  : 96,
+                   context = is_slow    ? 16
+                             : is_quick ? 32
+                                        : 128;
+    const uint64_t layers = is_slow ? demo_slow_layers(demo) : 6, layer = 12 * d * d + 13 * d;
     uint64_t stage = (layers + demo->pp - 1) / demo->pp * layer + (VOCABULARY + context + 2) * d;
     uint64_t progress = 8 * demo->options.steps + 4096;
 
@@ -199,6 +203,8 @@ write_config(struct demo *demo, uint32_t index)
     if (options->spill_every)
         fprintf(file, "spill_dir: %s/spill\nspill_every_generations: %u\n", demo->dir,
                 options->spill_every);
+    if (options->slow.text)
+        fprintf(file, "problem: %s\nplan_policy: enforce\n", demo->slow.problem_path);
     fprintf(file, "nodes:\n");
     for (uint32_t i = 0; i < options->nodes; i++)
         fprintf(file, "  - {address: \"127.0.0.1:%u\"}\n", demo->nodes[i].port);
@@ -242,7 +248,7 @@ demo_cluster_open(struct demo *demo)
     const char *programs[2] = {demo->cairn, demo->trainer};
     int code;
 
-    choose_shape(demo);
+    demo_shape(demo->options.nodes, &demo->dp, &demo->pp);
     size_state(demo);
     code = find_programs(demo);
     if (code == 0)
@@ -255,7 +261,8 @@ demo_cluster_open(struct demo *demo)
         return CAIRN_EXIT_FAILED;
     if (demo_guard_start(&demo->guard, programs, demo->dir, !demo->options.dir) != CAIRN_OK)
         return CAIRN_EXIT_IO;
-    return write_configs(demo);
+    code = demo->options.slow.text ? demo_slow_open(demo) : 0;
+    return code ? code : write_configs(demo);
 }
 
 /* ---- agents ---- */
@@ -361,6 +368,8 @@ take_line(struct demo *demo, uint32_t index, const char *line)
         take_repair(demo, line);
     else if (strstr(line, "spill: committed "))
         demo->spilled_count++;
+    else if (demo->options.slow.text && strstr(line, "replan: offer "))
+        demo_slow_take_log(demo, line);
     else if (strstr(line, "agent: serves "))
         node->serves = true;
     else if ((at = strstr(line, reserve)))

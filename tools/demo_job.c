@@ -119,6 +119,20 @@ add_number(struct command *command, const char *option, uint64_t value)
     add(command, option, text);
 }
 
+/* The job of --slow; the reference computes the same as fast as it can. */
+static void
+add_emulation(const struct demo *demo, const struct demo_job *job, struct command *command)
+{
+    for (size_t i = 0; demo_slow_model[i]; i++)
+        add(command, demo_slow_model[i], NULL);
+    add_number(command, "--layers", demo_slow_layers(demo));
+    add(command, "--micro-batches", demo->slow.home_words);
+    if (!job->protect)
+        return;
+    add_number(command, "--emulate-layer-ms", DEMO_LAYER_MS);
+    add(command, "--emulate-slow", demo->options.slow.text);
+}
+
 static cairn_err
 start_rank(struct demo *demo, struct demo_job *job, uint32_t rank, const char *peers, bool resume)
 {
@@ -139,6 +153,8 @@ start_rank(struct demo *demo, struct demo_job *job, uint32_t rank, const char *p
         add(&command, "--text", demo->options.text);
     for (size_t i = 0; demo->options.quick && quick_model[i]; i++)
         add(&command, quick_model[i], NULL);
+    if (demo->options.slow.text)
+        add_emulation(demo, job, &command);
     if (job->protect)
         add(&command, "--agent", demo->nodes[rank].socket);
     if (resume)
@@ -163,6 +179,8 @@ demo_job_start(struct demo *demo, struct demo_job *job, bool resume)
     for (uint32_t r = 0; r < job->count; r++)
         used += (size_t)snprintf(peers + used, sizeof peers - used, "%s127.0.0.1:%u", r ? "," : "",
                                  ports[r]);
+    if (demo->options.slow.text && setenv("CAIRN_TIMING", job->protect ? "1" : "0", 1) != 0)
+        return 1;
     job->started = true;
     job->stopped = false;
     job->fresh = false;
@@ -206,6 +224,8 @@ take_step(struct demo *demo, struct demo_job *job, struct demo_rank *rank, const
         add_sample(&job->fence_times, fence_ns);
     if (rank != &job->ranks[0])
         return;
+    if (job->protect)
+        demo_slow_take_step(demo, step, step_ns);
     if (job->skip_step == UINT64_MAX || job->skip_step == step) {
         job->skip_step = 0;
         return;
@@ -238,6 +258,8 @@ take_event(struct demo *demo, struct demo_job *job, const char *line)
         take_step(demo, job, &job->ranks[rank], line);
     else if (strcmp(event, "done") == 0)
         take_done(job, &job->ranks[rank], line);
+    else if (strcmp(event, "shares") == 0 && rank == 0)
+        demo_slow_take_shares(demo, line);
     else if (strcmp(event, "fresh") == 0)
         job->fresh = true;
 }

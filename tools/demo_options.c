@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { STEPS_MAX = 100000, SPILL_MAX = 1000000 };
+enum { STEPS_MAX = 100000, SPILL_MAX = 1000000, SLOW_MAX = 100 };
 
 const char *const demo_fault_names[] = {
     [DEMO_FAULT_NODE] = "node", [DEMO_FAULT_TRAINER] = "trainer", [DEMO_FAULT_AGENT] = "agent"};
@@ -25,14 +25,20 @@ static const char about[] =
     "\n"
     "A killed node loses its agent, its trainer and its memory. A kill waits until there is a "
     "generation to restore (a spilled one, if more nodes die than --parity covers). The default is "
-    "--kill 1,4@30.";
+    "--kill 1,4@30.\n"
+    "\n"
+    "With --slow, devices are emulated and nothing is killed: the device of one rank becomes slow "
+    "for some steps, the replicas' shares of the micro-batches follow, and the report compares "
+    "step "
+    "times with the planner's.";
 
 static const char examples[] =
     "  cairn demo                             # lose two of six nodes at once\n"
     "  cairn demo --kill 1@15 --kill 3,5@35   # lose nodes at different steps\n"
     "  cairn demo --kill trainer:2@20         # lose a trainer: rebuild nothing\n"
     "  cairn demo --kill agent:2@20           # lose an agent: training goes on\n"
-    "  cairn demo --kill 0,1,2@30 --spill 10  # lose too many: restore from files\n";
+    "  cairn demo --kill 0,1,2@30 --spill 10  # lose too many: restore from files\n"
+    "  cairn demo --slow 4:2@20-120 --steps 240   # a slow device: shares move\n";
 
 static bool
 read_number(const char **at, uint64_t max, uint64_t *out)
@@ -126,6 +132,67 @@ parse_kills(const struct cairn_usage *usage, int argc, char **argv, struct demo_
     return true;
 }
 
+/* A whole number, and the character that has to follow it. */
+static bool
+read_field(const char **at, char after, uint64_t *out)
+{
+    if (!read_number(at, UINT64_MAX, out) || **at != after)
+        return false;
+    *at += after != '\0';
+    return true;
+}
+
+static bool
+read_factor(const char **at, char after, double *out)
+{
+    char *end;
+
+    if (**at < '0' || **at > '9')
+        return false;
+    *out = strtod(*at, &end);
+    if (*end != after)
+        return false;
+    *at = end + 1;
+    return true;
+}
+
+/* "4:2@20-120"; says what is wrong. */
+static bool
+parse_slow(const struct cairn_usage *usage, const char *text, struct demo_options *options)
+{
+    struct demo_slow_option slow = {.text = text};
+    const char *at = text;
+    uint64_t rank = 0;
+    uint32_t dp, pp;
+
+    demo_shape(options->nodes, &dp, &pp);
+    if (!read_field(&at, ':', &rank) || !read_factor(&at, '@', &slow.factor) ||
+        !read_field(&at, '-', &slow.first) || !read_field(&at, '\0', &slow.last))
+        cairn_usage_error(usage, "--slow %s: RANK:FACTOR@FROM-TO is needed, as 4:2@20-120", text);
+    else if (rank >= options->nodes)
+        cairn_usage_error(usage, "--slow %s: there is no rank %llu, the ranks are 0 to %u", text,
+                          (unsigned long long)rank, options->nodes - 1);
+    else if (!(slow.factor > 1 && slow.factor <= SLOW_MAX))
+        cairn_usage_error(usage, "--slow %s: a factor above 1, and of at most %d, is needed", text,
+                          SLOW_MAX);
+    else if (slow.first < 2 || slow.first > slow.last || slow.last >= options->steps)
+        cairn_usage_error(
+            usage,
+            "--slow %s: steps FROM to TO must lie within the run, from 2 to %llu: give "
+            "more --steps",
+            text, (unsigned long long)options->steps - 1);
+    else if (dp < 2)
+        cairn_usage_error(usage,
+                          "--slow %s: %u nodes are one replica, which has nobody to give "
+                          "micro-batches to: give --nodes 4 or 6",
+                          text, options->nodes);
+    else {
+        slow.rank = (uint32_t)rank;
+        options->slow = slow;
+    }
+    return options->slow.text != NULL;
+}
+
 static bool
 check_text(const char *path, int *exit_code)
 {
@@ -146,7 +213,7 @@ check_text(const char *path, int *exit_code)
 }
 
 struct given {
-    const char *nodes, *parity, *steps, *kill, *spill, *output;
+    const char *nodes, *parity, *steps, *kill, *slow, *spill, *output;
     bool no_faults, no_reference;
 };
 
@@ -191,6 +258,13 @@ complete(const struct cairn_usage *usage, const struct given *given, int argc, c
     options->parity = (uint32_t)parity;
     options->spill_every = (uint32_t)spill;
     options->reference = !given->no_reference;
+    if (given->slow && (given->kill || options->quick)) {
+        cairn_usage_error(usage, "--slow and %s exclude each other",
+                          given->kill ? "--kill" : "--quick");
+        return false;
+    }
+    if (given->slow)
+        return parse_slow(usage, given->slow, options);
     if (given->kill)
         return parse_kills(usage, argc, argv, options);
     if (given->no_faults)
@@ -218,6 +292,8 @@ demo_options_parse(int argc, char **argv, struct demo_options *out, int *exit_co
          "kill nodes, or with KIND trainer or agent only that process, after a step; may be "
          "repeated",
          &given.kill, NULL},
+        {"slow", 0, "RANK:FACTOR@FROM-TO",
+         "kill nothing; make a rank's emulated device slow in these steps", &given.slow, NULL},
         {"no-faults", 0, NULL, "kill nothing", NULL, &given.no_faults},
         {"no-reference", 0, NULL, "skip the job without protection", NULL, &given.no_reference},
         {"spill", 0, "N", "write every N-th generation to files too", &given.spill, NULL},
@@ -227,9 +303,12 @@ demo_options_parse(int argc, char **argv, struct demo_options *out, int *exit_co
          &given.output, NULL},
     };
     const struct cairn_usage usage = {
-        "demo", "[--nodes N] [--parity M] [--steps N] [--kill N,N@STEP]… [-o json]",
-        about,  examples,
-        flags,  sizeof flags / sizeof *flags,
+        "demo",
+        "[--nodes N] [--parity M] [--steps N] [--kill N,N@STEP]… [--slow R:F@A-B] [-o json]",
+        about,
+        examples,
+        flags,
+        sizeof flags / sizeof *flags,
         false};
 
     if (!cairn_usage_parse(&usage, argc, argv, NULL, exit_code))

@@ -35,6 +35,8 @@ overhead(const struct demo *demo)
     uint64_t with_ns = median_ns(&demo->job);
     uint64_t without_ns = median_ns(&demo->reference);
 
+    if (demo->options.slow.text)
+        return 0; /* the reference's devices are not emulated */
     return with_ns && without_ns ? (double)with_ns / (double)without_ns : 0;
 }
 
@@ -169,6 +171,8 @@ demo_report_table(const struct demo *demo)
     if (demo->options.reference)
         printf("bit-identical    %s to a run without protection and without faults\n",
                demo_identical(demo) ? "yes," : "NO, NOT");
+    if (demo->options.slow.text)
+        demo_slow_print(demo);
     printf("try next         %s\n", next_command(demo));
 }
 
@@ -340,7 +344,11 @@ demo_report_json(const struct demo *demo, int exit_code)
     put_restores(&writer, demo);
     cairn_json_write_key(&writer, "replans");
     cairn_json_write_array_begin(&writer);
+    if (demo->options.slow.text && demo->slow.step_ns)
+        demo_slow_put_replans(&writer, demo);
     cairn_json_write_array_end(&writer);
+    if (demo->options.slow.text && demo->slow.step_ns)
+        demo_slow_put(&writer, demo);
     put_measured(&writer, demo);
     put_reasons(&writer, demo);
     cairn_json_write_object_end(&writer);

@@ -156,6 +156,29 @@ demo_json_lines(const char *text, const char *key, char *out, size_t out_bytes)
     }
 }
 
+uint32_t
+demo_json_numbers(const char *text, const char *key, uint32_t *numbers, uint32_t numbers_max)
+{
+    const char *at = find_value(text, key);
+    uint32_t count = 0;
+
+    if (!at || *at != '[')
+        return 0;
+    while (*at == '[' || *at == ',') {
+        char *end;
+
+        if (count == numbers_max)
+            return numbers_max + 1;
+        at++;
+        numbers[count] = (uint32_t)strtoul(at, &end, 10);
+        if (end == at)
+            return 0;
+        count++;
+        at = end;
+    }
+    return *at == ']' ? count : 0;
+}
+
 bool
 demo_log_u64(const char *line, const char *key, uint64_t *out)
 {

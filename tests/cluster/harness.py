@@ -29,8 +29,9 @@ STRANGER = os.path.join(BUILD, "stranger")
 LIBC = ctypes.CDLL(None, use_errno=True)
 PR_SET_PDEATHSIG = 1
 
-OK, WARN, CRITICAL, LOST, USAGE, INPUT, PEER, IO, AGAIN, DENIED, CONFIG = (
+OK, FAILED, WARN, CRITICAL, LOST, USAGE, INPUT, PEER, IO, AGAIN, DENIED, CONFIG = (
     0,
+    1,
     2,
     3,
     4,

@@ -10,7 +10,7 @@ import tempfile
 import time
 import unittest
 
-from harness import CAIRN, GPT, INPUT, LOST, OK, USAGE, build, cairn, say, text_of, wait_for
+from harness import CAIRN, FAILED, GPT, INPUT, LOST, OK, USAGE, build, cairn, say, text_of, wait_for
 
 STEPS = 200  # of a small model: some 6 s
 LONG_STEPS = 400  # where a generation must be in files before the end
@@ -170,6 +170,44 @@ class Demo(unittest.TestCase):
         self.compare(answer)
         self.assertEqual([restore["from"] for restore in answer["restores"]], ["files"])
 
+    def test_a_slow_device(self):
+        """The shares follow the device, there and back, at the times that the planner says."""
+        words = ("--nodes", "4", "--slow", "2:2.7@25-75", "--steps", "150")
+        answer, talk = self.demo(*words)
+        self.assertTrue(answer["bit_identical"])
+        slow = answer["slow"]
+        self.assertTrue(slow["worth_while"] and slow["moved"] and slow["home"], talk)
+        rows = answer["replans"]
+        shares = [row for row in rows if row["action"] == "microbatches"]
+        self.assertEqual(shares[0]["micro_batches"], slow["best_micro_batches"])
+        self.assertEqual(shares[0]["from_step"], 25 + slow["moved_after_steps"])
+        self.assertEqual(shares[-1]["from_step"], 76 + slow["home_after_steps"])
+        self.assertEqual(shares[-1]["micro_batches"], [6, 6])
+        self.assertIn("fewer micro-batches", shares[0]["why"])
+        self.assertIn("nothing is slow", shares[-1]["why"])
+        for row in rows:
+            self.assertGreaterEqual(row["predicted_ms"], row["bound_ms"])
+            # devices sleep until they are through, so only noise of the machine is added
+            self.assertGreater(row["after_ms"], row["predicted_ms"] * 0.98, row)
+        (onset,) = [row for row in rows if row["action"] == "device slow"]
+        self.assertEqual(onset["predicted_ms"], slow["slow_ms"])
+        self.assertLess(shares[0]["after_ms"], onset["after_ms"] * 0.9)
+
+    def test_a_device_hardly_slower(self):
+        """Where the planner has nothing better, that nothing changes is no failure."""
+        words = ("--nodes", "4", "--slow", "2:1.05@3-8", "--steps", "12", "--no-reference")
+        answer, _ = self.demo(*words)
+        self.assertFalse(answer["slow"]["worth_while"] or answer["slow"]["moved"])
+        self.assertEqual(
+            [row["action"] for row in answer["replans"]], ["device slow", "device well"]
+        )
+
+    def test_slow_for_too_few_steps(self):
+        words = ("--nodes", "4", "--slow", "2:3@3-8", "--steps", "12", "--no-reference")
+        answer, talk = self.demo(*words, code=FAILED)
+        self.assertFalse(answer["slow"]["moved"])
+        self.assertIn("give it more steps", talk)
+
     def test_bad_arguments(self):
         for words, code, text in (
             (("--kill", "9@30"), USAGE, "no node 9"),
@@ -183,6 +221,13 @@ class Demo(unittest.TestCase):
             (("--nods", "4"), USAGE, "--nodes"),
             (("--text", "/nowhere/text"), INPUT, "/nowhere/text"),
             (("--dir", "/proc"), USAGE, "/proc"),
+            (("--slow", "4:2@20"), USAGE, "RANK:FACTOR@FROM-TO"),
+            (("--slow", "9:2@20-50"), USAGE, "no rank 9"),
+            (("--slow", "4:1@20-50"), USAGE, "a factor above 1"),
+            (("--slow", "4:2@20-60"), USAGE, "give more --steps"),
+            (("--slow", "4:2@50-20"), USAGE, "must lie within"),
+            (("--slow", "1:2@20-50", "--nodes", "3"), USAGE, "one replica"),
+            (("--slow", "1:2@20-50", "--kill", "1@9"), USAGE, "exclude"),
         ):
             got, _, talk = cairn("demo", *words)
             self.assertEqual(got, code, (words, talk))
