@@ -16,6 +16,7 @@
 
 #include <openssl/sha.h>
 
+#include "holders.h"
 #include "say.h"
 
 enum { GROUPS = 3 /* parameters, exp_avg, exp_avg_sq */ };
@@ -37,31 +38,48 @@ struct whole {
     size_t part_count;
 };
 
-static cairn_err
-compare_replicas(struct gpt_net *net, const struct gpt_stage *stage, const float *const own[GROUPS])
+typedef uint8_t digests[GROUPS][SHA256_DIGEST_LENGTH];
+
+static void
+digest_piece(const float *const own[GROUPS], const struct gpt_piece *piece, digests out)
 {
-    uint8_t digest[GROUPS][SHA256_DIGEST_LENGTH];
-    uint8_t other[GROUPS][SHA256_DIGEST_LENGTH];
+    for (int i = 0; i < GROUPS; i++)
+        (void)SHA256((const uint8_t *)(own[i] + piece->begin), piece->count * sizeof(float),
+                     out[i]);
+}
+
+static cairn_err
+compare_replicas(struct gpt_net *net, const struct gpt_plan *plan, const struct gpt_stage *stage,
+                 const float *const own[GROUPS])
+{
+    struct gpt_piece pieces[GPT_PARTS_MAX];
+    digests digest, other;
+    uint32_t count = 0;
     cairn_err err;
 
-    for (int i = 0; i < GROUPS; i++)
-        (void)SHA256((const uint8_t *)own[i], stage->float_count * sizeof(float), digest[i]);
-    if (gpt_net_has(net, GPT_LINK_REPLICA_BEFORE)) {
-        err = gpt_net_send(net, GPT_LINK_REPLICA_BEFORE, GPT_KIND_DIGEST, 0, 0, digest,
-                           sizeof digest);
+    if (plan->replica > 0)
+        count = gpt_pieces(plan, stage, plan->replica - 1, pieces);
+    for (uint32_t i = 0; i < count; i++) {
+        digest_piece(own, &pieces[i], digest);
+        err = gpt_net_send(net, gpt_link_of(GPT_LINK_REPLICA_BEFORE, pieces[i].stage),
+                           GPT_KIND_DIGEST, 0, 0, digest, sizeof digest);
         if (err)
             return err;
     }
-    if (!gpt_net_has(net, GPT_LINK_REPLICA_AFTER))
-        return CAIRN_OK;
-    err = gpt_net_receive(net, GPT_LINK_REPLICA_AFTER, GPT_KIND_DIGEST, 0, 0, other, sizeof other);
-    if (err)
-        return err;
-    if (memcmp(digest, other, sizeof digest) != 0) {
-        gpt_say(
-            "the replicas of this stage ended with different bytes: a machine computes wrongly, "
-            "or this is a defect; the result must not be used");
-        return CAIRN_INTERNAL;
+    count = 0;
+    if (!gpt_plan_is_last_replica(plan))
+        count = gpt_pieces(plan, stage, plan->replica + 1, pieces);
+    for (uint32_t i = 0; i < count; i++) {
+        digest_piece(own, &pieces[i], digest);
+        err = gpt_net_receive(net, gpt_link_of(GPT_LINK_REPLICA_AFTER, pieces[i].stage),
+                              GPT_KIND_DIGEST, 0, 0, other, sizeof other);
+        if (err)
+            return err;
+        if (memcmp(digest, other, sizeof digest) != 0) {
+            gpt_say("the replicas of these layers ended with different bytes: a machine computes "
+                    "wrongly, or this is a defect; the result must not be used");
+            return CAIRN_INTERNAL;
+        }
     }
     return CAIRN_OK;
 }
@@ -106,7 +124,8 @@ gather(struct gpt_net *net, const struct gpt_plan *plan, const struct gpt_stage 
     for (uint32_t s = plan->stage + 1; s < plan->pp; s++) {
         size_t floats = 0;
 
-        err = count_floats(&stage->shape, begin, begin + plan->stage_layers[s], &floats);
+        err = count_floats(&stage->shape, begin, begin + plan->stage_layers[plan->replica][s],
+                           &floats);
         if (!err && plan->stage > 0) {
             free(buffer);
             buffer = malloc(floats * sizeof *buffer);
@@ -123,7 +142,7 @@ gather(struct gpt_net *net, const struct gpt_plan *plan, const struct gpt_stage 
         }
         if (err)
             break;
-        begin += plan->stage_layers[s];
+        begin += plan->stage_layers[plan->replica][s];
         at += floats;
     }
     free(buffer);
@@ -297,7 +316,7 @@ gpt_final(struct gpt_net *net, const struct gpt_plan *plan, const struct gpt_sta
     char digest[GPT_SHA256_TEXT] = "";
     cairn_err err;
 
-    err = compare_replicas(net, stage, own);
+    err = compare_replicas(net, plan, stage, own);
     if (err || plan->replica != 0)
         goto done;
     if (plan->rank == 0)

@@ -73,6 +73,10 @@ CAIRN_MUST_CHECK cairn_err gpt_stage_init(const struct gpt_shape *shape, uint32_
                                           struct gpt_stage *out);
 void gpt_stage_fini(struct gpt_stage *stage);
 
+/* Where a layer of the stage begins in its arrays, with what belongs to it: the embeddings to the
+ * first layer of the model, the head to the last. float_count for layer_end. */
+size_t gpt_stage_layer_at(const struct gpt_stage *stage, uint32_t layer);
+
 /* Sets the parameters from the seed and the tensors' names: the same in every division. */
 void gpt_stage_randomize(struct gpt_stage *stage, uint64_t seed);
 

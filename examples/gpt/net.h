@@ -1,6 +1,6 @@
 /*
  * examples/gpt/net.h - the trainer's own TCP connections: to the neighbours in its pipeline and to
- * the same stage of the neighbouring replicas, nobody else.
+ * all stages of the neighbouring replicas, which may hold the same layers, nobody else.
  *
  * A message is a header of 40 bytes and a payload, both in the byte order of the machine, which the
  * greeting compares. The header names kind, step, index, sender and length, and each is checked
@@ -25,10 +25,17 @@
 enum gpt_link {
     GPT_LINK_STAGE_BEFORE,
     GPT_LINK_STAGE_AFTER,
-    GPT_LINK_REPLICA_BEFORE,
-    GPT_LINK_REPLICA_AFTER,
-    GPT_LINKS
+    GPT_LINK_REPLICA_BEFORE, /* its stage 0; the others follow */
+    GPT_LINK_REPLICA_AFTER = GPT_LINK_REPLICA_BEFORE + GPT_PARTS_MAX,
+    GPT_LINKS = GPT_LINK_REPLICA_AFTER + GPT_PARTS_MAX
 };
+
+/* The link to a stage of the replica before, or after. */
+static inline enum gpt_link
+gpt_link_of(enum gpt_link replica, uint32_t stage)
+{
+    return (enum gpt_link)((uint32_t)replica + stage);
+}
 
 /* What a message carries. */
 enum gpt_kind {

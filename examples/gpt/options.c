@@ -34,7 +34,7 @@ static const struct option table[] = {
     {"peers", TEXT, AT(peers), 0, 0, NULL,
      "host:port of every rank, with commas; own entry: listen"},
     {"stage-layers", TEXT, AT(stage_layers), 0, 0, NULL,
-     "layers of each stage, as 2,2,2; default: even"},
+     "layers of each stage, as 2,2,2, or of each replica's, as 2,2,2/1,3,2; default: even"},
     {"micro-batches", TEXT, AT(micro_batches), 0, 0, NULL,
      "micro-batches of each replica, as 2,2; default: 6 in all, even"},
     {"micro-batch-size", U32, AT(shape.sequences), 1, 4096, "8", "sequences of a micro-batch"},
@@ -116,27 +116,41 @@ set(const struct option *option, const char *text, struct gpt_options *out)
     return CAIRN_OK;
 }
 
-/* "2,1,3" to numbers; exactly `parts` of them. */
+/* "2,1,3" to numbers, exactly `parts` of them; `lists` such lists have "/" between them. */
 static cairn_err
-parse_list(const char *name, const char *text, uint32_t parts, uint32_t out[GPT_PARTS_MAX])
+parse_lists(const char *name, const char *text, uint32_t lists, uint32_t parts,
+            uint32_t (*out)[GPT_PARTS_MAX])
 {
     const char *at = text;
 
-    for (uint32_t i = 0; i < parts; i++) {
+    for (uint32_t i = 0; i < lists * parts; i++) {
+        char after = (i + 1) % parts ? ',' : i + 1 < lists * parts ? '/' : 0;
         char *end = NULL;
         unsigned long value;
 
         errno = 0;
         value = *at >= '0' && *at <= '9' ? strtoul(at, &end, 10) : 0;
-        if (!end || errno || value > 65536 || *end != (i + 1 < parts ? ',' : 0)) {
+        if (!end || errno || value > 65536 || *end != after) {
             gpt_say("--%s %s: %u whole numbers with commas between them are needed", name, text,
                     parts);
             return CAIRN_INVAL;
         }
-        out[i] = (uint32_t)value;
+        out[i / parts][i % parts] = (uint32_t)value;
         at = end + 1;
     }
     return CAIRN_OK;
+}
+
+/* One list for all replicas, or one for each. */
+static cairn_err
+parse_layers(const char *text, struct gpt_plan *plan)
+{
+    uint32_t lists = strchr(text, '/') ? plan->dp : 1;
+    cairn_err err = parse_lists("stage-layers", text, lists, plan->pp, plan->stage_layers);
+
+    for (uint32_t r = lists; !err && r < plan->dp; r++)
+        memcpy(plan->stage_layers[r], plan->stage_layers[0], sizeof plan->stage_layers[r]);
+    return err;
 }
 
 static cairn_err
@@ -155,11 +169,12 @@ complete(struct gpt_options *options)
         return CAIRN_INVAL;
     }
     if (options->stage_layers)
-        err = parse_list("stage-layers", options->stage_layers, plan->pp, plan->stage_layers);
-    else
-        gpt_plan_even(options->shape.layers, plan->pp, plan->stage_layers);
+        err = parse_layers(options->stage_layers, plan);
+    for (uint32_t r = 0; r < plan->dp && !options->stage_layers; r++)
+        gpt_plan_even(options->shape.layers, plan->pp, plan->stage_layers[r]);
     if (!err && options->micro_batches)
-        err = parse_list("micro-batches", options->micro_batches, plan->dp, plan->micro_batches);
+        err =
+            parse_lists("micro-batches", options->micro_batches, 1, plan->dp, &plan->micro_batches);
     else if (!err)
         gpt_plan_even(plan->dp > 6 ? plan->dp : 6, plan->dp, plan->micro_batches);
     if (!err)
@@ -304,8 +319,9 @@ gpt_options_fingerprint(const struct gpt_options *options, uint64_t text, bool p
     if (!plan)
         return key;
     key = gpt_random(gpt_random(key, options->plan.dp), options->plan.pp);
-    for (uint32_t i = 0; i < options->plan.pp; i++)
-        key = gpt_random(key, options->plan.stage_layers[i]);
+    for (uint32_t r = 0; r < options->plan.dp; r++)
+        for (uint32_t s = 0; s < options->plan.pp; s++)
+            key = gpt_random(key, options->plan.stage_layers[r][s]);
     for (uint32_t i = 0; i < options->plan.dp; i++)
         key = gpt_random(key, options->plan.micro_batches[i]);
     return key;

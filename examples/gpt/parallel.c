@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "cairn/client.h"
+#include "holders.h"
 #include "kernels.h"
 #include "say.h"
 
@@ -26,8 +27,10 @@ gpt_parallel_init(const struct gpt_plan *plan, const struct gpt_data *data, stru
     parallel.tokens = calloc(plan->micro_room, window);
     parallel.stream = calloc(gpt_stream_floats(&stage->shape), sizeof(float));
     parallel.grads = calloc(plan->micro_room, (stage->float_count + 1) * sizeof(float));
-    parallel.total = calloc(stage->float_count + 1 + VOTE_FLOATS, sizeof(float));
-    if (!parallel.tokens || !parallel.stream || !parallel.grads || !parallel.total) {
+    parallel.total = calloc(stage->float_count + 1, sizeof(float));
+    parallel.piece = calloc(stage->float_count + 1 + VOTE_FLOATS, sizeof(float));
+    if (!parallel.tokens || !parallel.stream || !parallel.grads || !parallel.total ||
+        !parallel.piece) {
         gpt_say("no memory for the gradients of %u micro-batches", plan->micro_room);
         gpt_parallel_fini(&parallel);
         return CAIRN_NOMEM;
@@ -43,6 +46,7 @@ gpt_parallel_fini(struct gpt_parallel *parallel)
     free(parallel->stream);
     free(parallel->grads);
     free(parallel->total);
+    free(parallel->piece);
     *parallel = (struct gpt_parallel){0};
 }
 
@@ -127,60 +131,78 @@ backward(struct gpt_parallel *parallel, uint64_t step, uint32_t micro)
     return pass(parallel, GPT_LINK_STAGE_BEFORE, GPT_KIND_GRADIENT, CAIRN_SEND, step, index);
 }
 
-/* Joins the vote that has come behind a sum with another one. */
-static void
-join_vote(const struct gpt_parallel *parallel, uint64_t *vote)
+/* A piece of the total as a message: its floats, the losses behind the head's, and the vote. */
+static size_t
+piece_floats(const struct gpt_piece *piece)
 {
-    uint64_t other;
-
-    memcpy(&other, parallel->total + parallel->stage->float_count + 1, sizeof other);
-    *vote = cairn_placement_agree(*vote, other);
+    return piece->count + (piece->head ? 1 : 0);
 }
 
-static void
-put_vote(const struct gpt_parallel *parallel, uint64_t vote)
+static cairn_err
+send_piece(struct gpt_parallel *parallel, enum gpt_link replica, const struct gpt_piece *piece,
+           enum gpt_kind kind, uint64_t step, uint64_t vote)
 {
-    memcpy(parallel->total + parallel->stage->float_count + 1, &vote, sizeof vote);
+    size_t floats = piece_floats(piece);
+
+    memcpy(parallel->piece, parallel->total + piece->begin, floats * sizeof(float));
+    memcpy(parallel->piece + floats, &vote, sizeof vote);
+    return gpt_net_send(parallel->net, gpt_link_of(replica, piece->stage), kind, step, 0,
+                        parallel->piece, (floats + VOTE_FLOATS) * sizeof(float));
+}
+
+static cairn_err
+receive_piece(struct gpt_parallel *parallel, enum gpt_link replica, const struct gpt_piece *piece,
+              enum gpt_kind kind, uint64_t step, uint64_t *vote)
+{
+    size_t floats = piece_floats(piece);
+    uint64_t other;
+    cairn_err err;
+
+    err = gpt_net_receive(parallel->net, gpt_link_of(replica, piece->stage), kind, step, 0,
+                          parallel->piece, (floats + VOTE_FLOATS) * sizeof(float));
+    if (err)
+        return err;
+    memcpy(parallel->total + piece->begin, parallel->piece, floats * sizeof(float));
+    memcpy(&other, parallel->piece + floats, sizeof other);
+    *vote = cairn_placement_agree(*vote, other);
+    return CAIRN_OK;
 }
 
 /*
- * The partial sum runs up the replicas, each adds its micro-batches one by one; the total runs back
- * down. The losses travel as the last float, and the votes behind them.
+ * The partial sums run up the replicas, each rank adds its micro-batches one by one; the totals run
+ * back down. Each tensor goes along the ranks that hold it. Messages between two replicas go in the
+ * order of the layers on both sides, so no two ranks wait for each other. A vote goes with every
+ * piece: all votes reach the last replica, and what it joins comes back to all.
  */
 static cairn_err
 reduce(struct gpt_parallel *parallel, uint64_t step, uint64_t *vote)
 {
+    const struct gpt_plan *plan = parallel->plan;
+    struct gpt_piece before[GPT_PARTS_MAX], after[GPT_PARTS_MAX];
+    uint32_t before_count = 0, after_count = 0;
     size_t floats = parallel->stage->float_count + 1;
-    size_t bytes = (floats + VOTE_FLOATS) * sizeof(float);
-    cairn_err err;
+    cairn_err err = CAIRN_OK;
 
-    if (gpt_net_has(parallel->net, GPT_LINK_REPLICA_BEFORE)) {
-        err = gpt_net_receive(parallel->net, GPT_LINK_REPLICA_BEFORE, GPT_KIND_PARTIAL, step, 0,
-                              parallel->total, bytes);
-        if (err)
-            return err;
-        join_vote(parallel, vote);
-    } else {
-        memset(parallel->total, 0, bytes);
-    }
-    put_vote(parallel, *vote);
-    for (uint32_t micro = 0; micro < parallel->plan->micro_count; micro++)
+    if (plan->replica > 0)
+        before_count = gpt_pieces(plan, parallel->stage, plan->replica - 1, before);
+    if (!gpt_plan_is_last_replica(plan))
+        after_count = gpt_pieces(plan, parallel->stage, plan->replica + 1, after);
+    memset(parallel->total, 0, floats * sizeof(float));
+    for (uint32_t i = 0; i < before_count && !err; i++)
+        err = receive_piece(parallel, GPT_LINK_REPLICA_BEFORE, &before[i], GPT_KIND_PARTIAL, step,
+                            vote);
+    for (uint32_t micro = 0; micro < plan->micro_count && !err; micro++)
         gpt_add(parallel->total, grad_of(parallel, micro), floats);
-    if (gpt_net_has(parallel->net, GPT_LINK_REPLICA_AFTER)) {
-        err = gpt_net_send(parallel->net, GPT_LINK_REPLICA_AFTER, GPT_KIND_PARTIAL, step, 0,
-                           parallel->total, bytes);
-        if (err)
-            return err;
-        err = gpt_net_receive(parallel->net, GPT_LINK_REPLICA_AFTER, GPT_KIND_TOTAL, step, 0,
-                              parallel->total, bytes);
-        if (err)
-            return err;
-        memcpy(vote, parallel->total + floats, sizeof *vote);
-    }
-    if (!gpt_net_has(parallel->net, GPT_LINK_REPLICA_BEFORE))
-        return CAIRN_OK;
-    return gpt_net_send(parallel->net, GPT_LINK_REPLICA_BEFORE, GPT_KIND_TOTAL, step, 0,
-                        parallel->total, bytes);
+    for (uint32_t i = 0; i < after_count && !err; i++)
+        err =
+            send_piece(parallel, GPT_LINK_REPLICA_AFTER, &after[i], GPT_KIND_PARTIAL, step, *vote);
+    for (uint32_t i = 0; i < after_count && !err; i++)
+        err =
+            receive_piece(parallel, GPT_LINK_REPLICA_AFTER, &after[i], GPT_KIND_TOTAL, step, vote);
+    for (uint32_t i = 0; i < before_count && !err; i++)
+        err =
+            send_piece(parallel, GPT_LINK_REPLICA_BEFORE, &before[i], GPT_KIND_TOTAL, step, *vote);
+    return err;
 }
 
 /* Sums the squares over the stages, joins the votes, and brings both and the loss from the last

@@ -26,7 +26,8 @@ struct gpt_parallel {
     uint8_t *tokens; /* [micro_room][sequences * (context + 1)] */
     float *stream;
     float *grads; /* [micro_room][float_count + 1]: the last float is the micro-batch's loss */
-    float *total; /* [float_count + 1], and room for a vote behind it */
+    float *total; /* [float_count + 1] */
+    float *piece; /* room for a message */
 };
 
 /* The result of a step, the same on all ranks. */

@@ -27,10 +27,37 @@ gpt_plan_share(struct gpt_plan *plan, const uint32_t *micro_batches)
     plan->micro_total = sum;
 }
 
+void
+gpt_plan_layers(const struct gpt_plan *plan, uint32_t replica, uint32_t stage, uint32_t *begin,
+                uint32_t *end)
+{
+    *begin = 0;
+    for (uint32_t s = 0; s < stage; s++)
+        *begin += plan->stage_layers[replica][s];
+    *end = *begin + plan->stage_layers[replica][stage];
+}
+
+static bool
+check_layers(const uint32_t *stage_layers, uint32_t pp, uint32_t layers)
+{
+    uint64_t sum = 0;
+
+    for (uint32_t s = 0; s < pp; s++) {
+        if (stage_layers[s] < 1) {
+            gpt_say("stage %u has no layer: every one of the %u stages needs one", s, pp);
+            return false;
+        }
+        sum += stage_layers[s];
+    }
+    if (sum != layers)
+        gpt_say("--stage-layers add up to %llu, and the model has %u layers (--layers)",
+                (unsigned long long)sum, layers);
+    return sum == layers;
+}
+
 cairn_err
 gpt_plan_complete(struct gpt_plan *plan, uint32_t layers)
 {
-    uint64_t layer_sum = 0;
     uint32_t micro_batches[GPT_PARTS_MAX];
 
     if (plan->dp < 1 || plan->dp > GPT_PARTS_MAX || plan->pp < 1 || plan->pp > GPT_PARTS_MAX) {
@@ -45,22 +72,10 @@ gpt_plan_complete(struct gpt_plan *plan, uint32_t layers)
     }
     plan->replica = plan->rank / plan->pp;
     plan->stage = plan->rank % plan->pp;
-    for (uint32_t i = 0; i < plan->pp; i++) {
-        if (plan->stage_layers[i] < 1) {
-            gpt_say("stage %u has no layer: every one of the %u stages needs one", i, plan->pp);
+    for (uint32_t r = 0; r < plan->dp; r++)
+        if (!check_layers(plan->stage_layers[r], plan->pp, layers))
             return CAIRN_INVAL;
-        }
-        if (i == plan->stage)
-            plan->layer_begin = (uint32_t)layer_sum;
-        layer_sum += plan->stage_layers[i];
-        if (i == plan->stage)
-            plan->layer_end = (uint32_t)layer_sum;
-    }
-    if (layer_sum != layers) {
-        gpt_say("--stage-layers add up to %llu, and the model has %u layers (--layers)",
-                (unsigned long long)layer_sum, layers);
-        return CAIRN_INVAL;
-    }
+    gpt_plan_layers(plan, plan->replica, plan->stage, &plan->layer_begin, &plan->layer_end);
     for (uint32_t i = 0; i < plan->dp; i++) {
         if (plan->micro_batches[i] < 1 || plan->micro_batches[i] > 4096) {
             gpt_say("replica %u has %u micro-batches: 1 to 4096 are possible", i,

@@ -1,9 +1,9 @@
 /*
  * examples/gpt/plan.h - who does what: the division of the model and of the batch over the ranks.
  *
- * rank = replica * pp + stage. Stage s holds stage_layers[s] layers, in order; replica r computes
- * micro_batches[r] micro-batches, consecutive ones in the step's global order. Neither needs to be
- * even. A plan is a plain value.
+ * rank = replica * pp + stage. Stage s of replica r holds stage_layers[r][s] layers, in order, and
+ * replica r computes micro_batches[r] micro-batches, consecutive ones in the step's global order.
+ * Neither needs to be even, and replicas may be divided differently. A plan is a plain value.
  */
 #ifndef GPT_PLAN_H
 #define GPT_PLAN_H
@@ -19,7 +19,7 @@ struct gpt_plan {
     uint32_t rank;
     uint32_t dp;
     uint32_t pp;
-    uint32_t stage_layers[GPT_PARTS_MAX];
+    uint32_t stage_layers[GPT_PARTS_MAX][GPT_PARTS_MAX];
     uint32_t micro_batches[GPT_PARTS_MAX];
     /* what follows is derived by gpt_plan_complete */
     uint32_t world;
@@ -42,6 +42,10 @@ CAIRN_MUST_CHECK cairn_err gpt_plan_complete(struct gpt_plan *plan, uint32_t lay
 /* Takes other shares of the same total, of which the rank has room for its own: fills what follows
  * from them. */
 void gpt_plan_share(struct gpt_plan *plan, const uint32_t *micro_batches);
+
+/* The layers [*begin, *end) of a stage of a replica. */
+void gpt_plan_layers(const struct gpt_plan *plan, uint32_t replica, uint32_t stage, uint32_t *begin,
+                     uint32_t *end);
 
 /* Divides `total` into `parts` as evenly as can be, the larger ones first. */
 void gpt_plan_even(uint32_t total, uint32_t parts, uint32_t out[GPT_PARTS_MAX]);

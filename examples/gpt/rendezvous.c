@@ -82,7 +82,7 @@ listen_on(const char *address, int *out)
 
         fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
         if (fd >= 0 && setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) == 0 &&
-            bind(fd, found->ai_addr, found->ai_addrlen) == 0 && listen(fd, 16) == 0)
+            bind(fd, found->ai_addr, found->ai_addrlen) == 0 && listen(fd, GPT_LINKS) == 0)
             break;
         if (errno != EADDRINUSE || gpt_now_ms() >= deadline_ms) {
             gpt_say(
@@ -285,65 +285,70 @@ accept_links(struct gpt_net *net, int listener, uint64_t deadline_ms)
 }
 
 static cairn_err
+set_link(struct gpt_net *net, enum gpt_link link, const char *peers, uint32_t rank)
+{
+    net->links[link].rank = rank;
+    return peer_address(peers, rank, net->links[link].address);
+}
+
+static cairn_err
 set_links(struct gpt_net *net, const struct gpt_plan *plan, const char *peers)
 {
-    const bool wanted[GPT_LINKS] = {
-        [GPT_LINK_STAGE_BEFORE] = plan->stage > 0,
-        [GPT_LINK_STAGE_AFTER] = plan->stage + 1 < plan->pp,
-        [GPT_LINK_REPLICA_BEFORE] = plan->replica > 0,
-        [GPT_LINK_REPLICA_AFTER] = plan->replica + 1 < plan->dp,
-    };
-    const uint32_t ranks[GPT_LINKS] = {
-        [GPT_LINK_STAGE_BEFORE] = plan->rank - 1,
-        [GPT_LINK_STAGE_AFTER] = plan->rank + 1,
-        [GPT_LINK_REPLICA_BEFORE] = plan->rank - plan->pp,
-        [GPT_LINK_REPLICA_AFTER] = plan->rank + plan->pp,
-    };
+    uint32_t first = plan->rank - plan->stage; /* of the replica */
+    cairn_err err = CAIRN_OK;
 
-    for (int i = 0; i < GPT_LINKS; i++) {
-        cairn_err err;
-
-        if (!wanted[i])
-            continue;
-        net->links[i].rank = ranks[i];
-        err = peer_address(peers, ranks[i], net->links[i].address);
-        if (err)
-            return err;
+    if (plan->stage > 0)
+        err = set_link(net, GPT_LINK_STAGE_BEFORE, peers, plan->rank - 1);
+    if (!err && plan->stage + 1 < plan->pp)
+        err = set_link(net, GPT_LINK_STAGE_AFTER, peers, plan->rank + 1);
+    for (uint32_t s = 0; s < plan->pp; s++) {
+        if (!err && plan->replica > 0)
+            err =
+                set_link(net, gpt_link_of(GPT_LINK_REPLICA_BEFORE, s), peers, first - plan->pp + s);
+        if (!err && plan->replica + 1 < plan->dp)
+            err =
+                set_link(net, gpt_link_of(GPT_LINK_REPLICA_AFTER, s), peers, first + plan->pp + s);
     }
-    return CAIRN_OK;
+    return err;
+}
+
+/* The neighbours whom this rank connects to. */
+static bool
+is_lower(const struct gpt_net *net, int link)
+{
+    return net->links[link].address[0] && net->links[link].rank < net->rank;
 }
 
 /* Connects and greets in the order that the head of this file describes. */
 static cairn_err
 meet(struct gpt_net *net, int listener)
 {
-    static const enum gpt_link lower[] = {GPT_LINK_STAGE_BEFORE, GPT_LINK_REPLICA_BEFORE};
     uint64_t deadline_ms = gpt_now_ms() + net->timeout_ms;
     struct gpt_header answer;
     cairn_err err;
 
-    for (size_t i = 0; i < 2; i++) {
-        if (!net->links[lower[i]].address[0])
+    for (int i = 0; i < GPT_LINKS; i++) {
+        if (!is_lower(net, i))
             continue;
-        err = connect_link(net, lower[i], deadline_ms);
+        err = connect_link(net, (enum gpt_link)i, deadline_ms);
         if (err)
             return err;
     }
     err = accept_links(net, listener, deadline_ms);
     if (err)
         return err;
-    for (size_t i = 0; i < 2; i++) {
-        if (!net->links[lower[i]].address[0])
+    for (int i = 0; i < GPT_LINKS; i++) {
+        if (!is_lower(net, i))
             continue;
-        err = gpt_bytes_receive(net, lower[i], &answer, sizeof answer);
+        err = gpt_bytes_receive(net, (enum gpt_link)i, &answer, sizeof answer);
         if (err)
             return err;
         err = check_greeting(net, &answer);
-        if (!err && answer.sender != net->links[lower[i]].rank)
+        if (!err && answer.sender != net->links[i].rank)
             err = CAIRN_INVAL;
         if (err == CAIRN_INVAL) {
             gpt_say("%s is not rank %u of this job: mend --peers, which must be the same on all",
-                    net->links[lower[i]].address, net->links[lower[i]].rank);
+                    net->links[i].address, net->links[i].rank);
             err = CAIRN_CONFIG;
         }
         if (err)

@@ -81,6 +81,18 @@ gpt_tensor_list(const struct gpt_shape *shape, uint32_t layer_begin, uint32_t la
     return CAIRN_OK;
 }
 
+size_t
+gpt_stage_layer_at(const struct gpt_stage *stage, uint32_t layer)
+{
+    uint32_t before = stage->layer_begin == 0 ? OF_EMBEDDING : 0;
+
+    if (layer == stage->layer_begin)
+        return 0;
+    if (layer == stage->layer_end)
+        return stage->float_count;
+    return stage->tensors[before + (layer - stage->layer_begin) * PER_LAYER].begin;
+}
+
 /*
  * A value of mean 0 and variance 1: the sum of 12 numbers below 1, less 6. Integer arithmetic and
  * one exact conversion, so the same on every machine.

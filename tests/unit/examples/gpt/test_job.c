@@ -28,6 +28,8 @@ test_every_division_gives_the_same_bits(void **state)
         {6, "--steps 6 --dp 2 --pp 3 --micro-batches 3,3"}, /* again: no timing enters */
         {6, "--steps 6 --dp 2 --pp 3 --micro-batches 1,5 --stage-layers 1,4,1"},
         {6, "--steps 6 --dp 3 --pp 2 --micro-batches 1,3,2 --stage-layers 5,1"},
+        {6, "--steps 6 --dp 2 --pp 3 --micro-batches 4,2 --stage-layers 2,2,2/4,1,1"},
+        {6, "--steps 6 --dp 3 --pp 2 --micro-batches 2,2,2 --stage-layers 5,1/1,5/3,3"},
         {4, "--steps 6 --dp 4 --pp 1 --micro-batches 1,2,2,1"},
         {1, "--steps 6 --micro-batches 6"},
     };

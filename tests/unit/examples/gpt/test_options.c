@@ -110,6 +110,11 @@ test_uneven_plan(void **state)
     assert_int_equal(options.plan.micro_count, 4);
     assert_int_equal(options.plan.micro_total, 5);
     assert_true(options.resume);
+    assert_int_equal(
+        parse("gpt --rank 4 --dp 2 --pp 3 --peers a:1 --stage-layers 1,3,2/4,1,1", &options),
+        CAIRN_OK);
+    assert_int_equal(options.plan.layer_begin, 4);
+    assert_int_equal(options.plan.layer_end, 5);
 }
 
 static void
@@ -155,6 +160,11 @@ test_wrong_usage(void **state)
         "gpt --pp 2 --peers a:1,b:1 --stage-layers 3,4",
         "gpt --pp 2 --peers a:1,b:1 --stage-layers 3,3,",
         "gpt --pp 2 --peers a:1,b:1 --stage-layers 3,-3",
+        "gpt --pp 2 --peers a:1,b:1 --stage-layers 3,3/",
+        "gpt --pp 2 --peers a:1,b:1 --stage-layers 3,3/2,4",
+        "gpt --pp 2 --dp 2 --peers a:1,b:1 --stage-layers 3,3/",
+        "gpt --pp 2 --dp 2 --peers a:1,b:1 --stage-layers 3,3/2,5",
+        "gpt --pp 2 --dp 2 --peers a:1,b:1 --stage-layers 3,3,2,4",
         "gpt --pp 7 --peers a:1,b:1",
         "gpt --dp 2 --peers a:1,b:1 --micro-batches 0,2",
         "gpt --dp 2 --peers a:1,b:1 --micro-batches 2",
@@ -202,6 +212,8 @@ test_fingerprint_sees_what_ranks_must_share(void **state)
                 fingerprint("gpt --rank 0 --dp 2 --pp 3 --peers x:1", 1, true));
     assert_true(fingerprint("gpt --pp 2 --peers x:1 --stage-layers 2,4", 1, true) !=
                 fingerprint("gpt --pp 2 --peers x:1 --stage-layers 4,2", 1, true));
+    assert_true(fingerprint("gpt --pp 2 --dp 2 --peers x:1 --stage-layers 2,4/4,2", 1, true) !=
+                fingerprint("gpt --pp 2 --dp 2 --peers x:1 --stage-layers 2,4", 1, true));
     assert_true(fingerprint("gpt --dp 2 --peers x:1 --micro-batches 2,4", 1, true) !=
                 fingerprint("gpt --dp 2 --peers x:1 --micro-batches 4,2", 1, true));
 }

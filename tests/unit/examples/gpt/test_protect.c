@@ -242,6 +242,8 @@ test_a_restored_run_ends_like_one_that_never_stopped(void **state)
     assert_same(&whole, &resumed);
     run_job(6, "--steps 14 --dp 3 --pp 2 --resume --stage-layers 1,5", &resumed);
     assert_same(&whole, &resumed);
+    run_job(6, "--steps 14 --dp 2 --pp 3 --resume --stage-layers 4,1,1/1,1,4", &resumed);
+    assert_same(&whole, &resumed);
     run_job(1, "--steps 14 --resume", &resumed);
     assert_same(&whole, &resumed);
 }
