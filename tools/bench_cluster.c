@@ -17,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -24,6 +25,7 @@
 #include <unistd.h>
 
 enum {
+    KEY_BYTES = 32,
     PATH_BYTES = 160,
     LINE_BYTES = 2048,
     START_S = 60,   /* for an agent to come up, for a trainer to register */
@@ -94,16 +96,35 @@ choose_ports(struct cairn_bench_cluster *cluster)
     return err;
 }
 
+/* A key of the job, in a file that only we can read. */
+static cairn_err
+write_key(const struct cairn_bench_cluster *cluster)
+{
+    char path[PATH_BYTES];
+    uint8_t key[KEY_BYTES];
+    bool failed;
+    int fd;
+
+    path_of(cluster, "key", 0, path);
+    fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    failed = fd < 0 || getrandom(key, sizeof key, 0) != sizeof key ||
+             write(fd, key, sizeof key) != sizeof key;
+    if (fd >= 0)
+        (void)close(fd);
+    return failed ? CAIRN_IO : CAIRN_OK;
+}
+
 static cairn_err
 write_config(const struct cairn_bench_cluster *cluster, uint32_t node)
 {
-    char path[PATH_BYTES], socket_path[PATH_BYTES], state_path[PATH_BYTES];
+    char path[PATH_BYTES], socket_path[PATH_BYTES], state_path[PATH_BYTES], key_path[PATH_BYTES];
     bool failed;
     FILE *file;
 
     path_of(cluster, "config", node, path);
     path_of(cluster, "socket", node, socket_path);
     path_of(cluster, "state", node, state_path);
+    path_of(cluster, "key", 0, key_path);
     file = fopen(path, "we");
     if (!file)
         return CAIRN_IO;
@@ -111,9 +132,12 @@ write_config(const struct cairn_bench_cluster *cluster, uint32_t node)
                   "job: bench\nnode: %" PRIu32 "\nsocket: %s\ndir: %s\nparity: %" PRIu32
                   "\ngroup_size: %" PRIu32 "\nstate_bytes: %" PRIu64
                   "\nheartbeat_interval_ms: 2000\ndead_after_ms: 6000\nkeeper_linger_s: 1"
-                  "\nrepair_after_ms: 0\nlog_level: debug\nnodes:\n",
+                  "\nrepair_after_ms: 0\nlog_level: debug\n",
                   node, socket_path, state_path, cluster->options.parity, cluster->options.nodes,
                   cluster->options.state_bytes);
+    if (cluster->options.authenticate)
+        (void)fprintf(file, "key_file: %s\nprotection: authenticate\n", key_path);
+    (void)fprintf(file, "nodes:\n");
     for (uint32_t i = 0; i < cluster->options.nodes; i++)
         (void)fprintf(file, "  - address: 127.0.0.1:%u\n", (unsigned)cluster->nodes[i].port);
     failed = ferror(file) != 0;
@@ -437,6 +461,8 @@ cairn_bench_cluster_open(const struct cairn_bench_cluster_options *options,
         err = CAIRN_IO;
     if (!err)
         err = choose_ports(cluster);
+    if (!err && options->authenticate)
+        err = write_key(cluster);
     for (uint32_t i = 0; !err && i < options->nodes; i++)
         err = write_config(cluster, i);
     for (uint32_t i = 0; !err && i < options->nodes; i++)

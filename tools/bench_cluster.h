@@ -22,6 +22,7 @@ struct cairn_bench_cluster_options {
     uint32_t nodes;       /* 1 … CAIRN_BENCH_NODES_MAX, all in one erasure group */
     uint32_t parity;      /* < nodes */
     uint64_t state_bytes; /* per node, a multiple of 16 blocks */
+    bool authenticate;    /* agents have a key and authenticate the state between them */
     bool keep;            /* leave the directory when it is closed */
 };
 

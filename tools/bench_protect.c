@@ -5,6 +5,7 @@
  * The value is CPU seconds per GiB of state over all agents and trainers. The floor is the sum of
  * the stages' CPU seconds per GiB, each measured alone in the same run, before and after: with m
  * parity rows every byte of state is captured once, and sent, received, checked and folded m times.
+ * With `protection: authenticate` the floor is what the same costs without.
  */
 #include "tools/bench.h"
 #include "tools/bench_cluster.h"
@@ -106,6 +107,32 @@ note_floor(const struct cairn_bench_floor *floor, struct cairn_bench_report *rep
     cairn_bench_note(report, "bare_tcp_s_per_gib", floor->bare_tcp);
 }
 
+/* What a round cost, per GiB of state. */
+static double
+cost(struct rounds *rounds, uint64_t bytes)
+{
+    return cairn_bench_median(rounds->cpu_s, rounds->count) / ((double)bytes / gib);
+}
+
+/* The same agents with tags on the state between them. */
+static void
+add_authenticated(const struct cairn_bench_cluster_options *options, struct rounds *rounds,
+                  double without, struct cairn_bench_report *report)
+{
+    uint64_t bytes = options->nodes * options->state_bytes;
+    struct cairn_bench_case value = {.name = "the same, authenticated",
+                                     .unit = "CPU s/GiB",
+                                     .bound = 1.25,
+                                     .at_most = true,
+                                     .bytes = bytes,
+                                     .threads = options->nodes,
+                                     .command = "the same without protection",
+                                     .floor = without};
+
+    value.value = value.cpu_seconds_per_gib = cost(rounds, bytes);
+    cairn_bench_add(report, &value);
+}
+
 static void
 fill_report(const struct cairn_bench_cluster_options *options, struct rounds *rounds,
             const struct cairn_bench_floor *floor, struct cairn_bench_report *report)
@@ -120,9 +147,7 @@ fill_report(const struct cairn_bench_cluster_options *options, struct rounds *ro
         .threads = options->nodes,
         .command = "capture + m * (send + receive + check + fold), each stage alone in this run"};
 
-    value.cpu_seconds_per_gib =
-        cairn_bench_median(rounds->cpu_s, rounds->count) / ((double)bytes / gib);
-    value.value = value.cpu_seconds_per_gib;
+    value.value = value.cpu_seconds_per_gib = cost(rounds, bytes);
     value.floor =
         floor->capture + options->parity * (floor->transport_sender + floor->transport_receiver +
                                             floor->check + floor->fold);
@@ -140,6 +165,24 @@ fill_report(const struct cairn_bench_cluster_options *options, struct rounds *ro
     note_floor(floor, report);
 }
 
+/* Agents and trainers of their own, for so many rounds. note: their nodes go into the report. */
+static cairn_err
+run_cluster(const struct cairn_bench_cluster_options *how, uint32_t count, struct rounds *out,
+            struct cairn_bench_report *note)
+{
+    struct cairn_bench_cluster *cluster = NULL;
+    cairn_err err = cairn_bench_cluster_open(how, &cluster);
+
+    if (!err)
+        err = cairn_bench_cluster_train(cluster);
+    if (!err)
+        err = run_rounds(cluster, count, out);
+    if (!err && note)
+        note_nodes(cluster, how, note);
+    cairn_bench_cluster_close(cluster);
+    return err;
+}
+
 cairn_err
 cairn_bench_protect(const struct cairn_bench_options *options, struct cairn_bench_report *report)
 {
@@ -149,9 +192,9 @@ cairn_bench_protect(const struct cairn_bench_options *options, struct cairn_benc
         .state_bytes = (options->bytes ? options->bytes : STATE_DEFAULT) >> 20 << 20,
         .keep = options->keep};
     uint32_t k = how.nodes - how.parity;
+    uint32_t count = options->rounds ? options->rounds : ROUNDS_DEFAULT;
     struct cairn_bench_floor before, after, floor;
-    struct cairn_bench_cluster *cluster = NULL;
-    static struct rounds rounds;
+    static struct rounds clear, authenticated;
     cairn_err err;
 
     report->stage = "protect";
@@ -159,19 +202,16 @@ cairn_bench_protect(const struct cairn_bench_options *options, struct cairn_benc
         return CAIRN_INVAL;
     err = cairn_bench_floor_measure(k, how.parity, 0, 3, &before);
     if (!err)
-        err = cairn_bench_cluster_open(&how, &cluster);
-    if (!err)
-        err = cairn_bench_cluster_train(cluster);
-    if (!err)
-        err = run_rounds(cluster, options->rounds ? options->rounds : ROUNDS_DEFAULT, &rounds);
-    if (!err)
-        note_nodes(cluster, &how, report);
-    cairn_bench_cluster_close(cluster);
+        err = run_cluster(&how, count, &clear, report);
     if (!err)
         err = cairn_bench_floor_measure(k, how.parity, 0, 3, &after);
+    how.authenticate = true;
+    if (!err)
+        err = run_cluster(&how, count, &authenticated, NULL);
     if (err)
         return err;
     floor = middle(&before, &after);
-    fill_report(&how, &rounds, &floor, report);
+    fill_report(&how, &clear, &floor, report);
+    add_authenticated(&how, &authenticated, report->cases[0].value, report);
     return CAIRN_OK;
 }

@@ -24,6 +24,7 @@ enum {
      * other side works on it while the next one is sealed. */
     CLEAR_BATCH_BYTES = 1 << 20,
     SEALED_BATCH_BYTES = CAIRN_BLOCK_BYTES,
+    WAKE_BYTES_MAX = 1 << 18,
     RECEIVE_BYTES_MAX = 4 << 20, /* of one stream in one turn */
     BEHIND_BYTES = 256           /* read together with a payload's end: the frame behind it */
 };
@@ -82,6 +83,7 @@ stream_create(struct stream_owner *owner, int fd, bool outbound, uint32_t node, 
     stream->clear = !owner->tls;
     stream->node = node;
     stream->in_bytes = STREAM_IN_UNPROVED;
+    stream->wake_bytes = 1;
     stream_parts_init(&stream->queue);
     stream_parts_init(&stream->ended);
     *out = stream;
@@ -461,23 +463,40 @@ input_read(struct stream *stream)
     return got;
 }
 
+/* Says how much of a payload must have come before the socket wakes us again: to wake up for each
+ * segment costs more than to read it. The rest of the payload is under way, and the kernel wakes us
+ * earlier where it has no room for so much. */
+static void
+wake_set(struct stream *stream)
+{
+    const struct stream_arrival *arrival = &stream->arrival;
+    uint32_t rest =
+        arrival->to ? arrival->len + tag_bytes(stream) - arrival->got + arrival->left : 1;
+    int wake_bytes = rest < WAKE_BYTES_MAX ? (int)rest : WAKE_BYTES_MAX;
+
+    if (stream->failed || wake_bytes == stream->wake_bytes)
+        return;
+    stream->wake_bytes = wake_bytes;
+    (void)setsockopt(stream->fd, SOL_SOCKET, SO_RCVLOWAT, &wake_bytes, sizeof wake_bytes);
+}
+
 bool
 stream_receive(struct stream *stream)
 {
     size_t total = 0;
+    ssize_t got = 1;
 
     if (stream->in_len && !stream->held)
         input_parse(stream);
-    while (!stream->failed && !stream->held && total < RECEIVE_BYTES_MAX) {
-        ssize_t got = input_read(stream);
-
-        if (got <= 0)
-            return false;
-        total += (size_t)got;
-        if (stream->in_len)
+    while (got > 0 && !stream->failed && !stream->held && total < RECEIVE_BYTES_MAX) {
+        got = input_read(stream);
+        if (got > 0)
+            total += (size_t)got;
+        if (got > 0 && stream->in_len)
             input_parse(stream);
     }
-    return !stream->failed && !stream->held;
+    wake_set(stream);
+    return got > 0 && !stream->failed && !stream->held;
 }
 
 /* ---- sending ---- */

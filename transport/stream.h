@@ -114,6 +114,7 @@ struct stream {
     uint32_t node; /* CAIRN_BACKEND_ALL: unknown */
     uint64_t deadline_ns;
     uint32_t events; /* that epoll watches */
+    int wake_bytes;  /* that must be there before the socket wakes us */
     struct sockaddr_storage address;
     struct cairn_tls_link *link;
     struct cairn_seal *seal_out, *seal_in;
