@@ -371,7 +371,8 @@ check_run(const struct operator_job *job, struct operator_health *health)
                   versions, versions == 1 ? "" : "s", versions == 1 ? "s" : "");
     if (blank)
         add_check(health, OPERATOR_WARN, "node-blank",
-                  "wait for the repair, or run `cairn restore`",
+                  "wait for the repair; if silent nodes hold it up, start them, or give up what "
+                  "they hold: `cairn restore`, or with --fresh to begin with nothing",
                   "%u node%s lost its memory and is no member until a repair takes it in", blank,
                   blank == 1 ? "" : "s");
 }

@@ -546,7 +546,7 @@ choice_stands(const struct scene *scene)
 
     if (restore->request.operation == CAIRN_OP_FRESH)
         return true;
-    judge_choose(scene->membership, restore, unused, sizeof unused);
+    judge_choose(scene->env->options, scene->membership, restore, unused, sizeof unused);
     return !restore->choice.err && generation_is(restore->choice.generation, before) &&
            restore->choice.from_files == from_files;
 }
@@ -591,8 +591,8 @@ begin_listing(const struct scene *scene)
           verifies(restore) ? options->rebuild_timeout_ns : options->claim_timeout_ns);
     for (uint32_t a = 0; a < restore->agent_count; a++) {
         inventory_fini(&restore->inventories[a]);
-        restore->parties[a].ignored &= same_epoch; /* else it may be a member of the new one */
-        restore->parties[a].asked = !restore->parties[a].ignored;
+        restore->parties[a].slow &= same_epoch; /* else it may be a member of the new one */
+        restore->parties[a].asked = true;
     }
     send_all(scene);
 }
@@ -609,8 +609,9 @@ expects_inventories(const struct scene *scene)
     bool newcomers = scene->membership->record.epoch == 0 || restore_restarts(restore);
 
     for (uint32_t a = 0; a < restore->agent_count; a++)
-        if (waits_for(restore, a) && (peers_maybe_alive(scene->env, scene->peers, a) ||
-                                      (newcomers && !scene->env->options->spares[a])))
+        if (waits_for(restore, a) && !restore->parties[a].slow &&
+            (peers_maybe_alive(scene->env, scene->peers, a) ||
+             (newcomers && !scene->env->options->spares[a])))
             return true;
     return false;
 }
@@ -641,7 +642,7 @@ accepts_choice(const struct scene *scene)
     if (restore_keeps(restore) && restore->choice.goes_back && !restore_knows_all(restore)) {
         finish_with(scene, CAIRN_AGAIN,
                     "a newer generation may be with agents that are silent; only an operator's "
-                    "restore goes back to an older one");
+                    "restore goes back to an older one, or with --fresh to nothing");
         return false;
     }
     if (!restore->choice.err)
@@ -666,8 +667,8 @@ has_bad_blocks(const struct restore *restore)
     return false;
 }
 
-/* Goes on with an accepted choice. An agent that has a session and did not answer is wedged: later
- * attempts do not wait for it. */
+/* Goes on with an accepted choice. An agent that has a session and did not answer is slow or wedged:
+ * later attempts ask it, but do not wait for it. */
 static void
 proceed(const struct scene *scene)
 {
@@ -675,7 +676,7 @@ proceed(const struct scene *scene)
     uint32_t known = restore_known(restore);
 
     for (uint32_t a = 0; a < restore->agent_count; a++)
-        restore->parties[a].ignored |= !restore->inventories[a].known && env_reaches(scene->env, a);
+        restore->parties[a].slow |= !restore->inventories[a].known && env_reaches(scene->env, a);
     /* A later attempt finds what an earlier one has rebuilt. */
     if (verifies(restore) || restore->choice.lost_members > restore->outcome.lost_members)
         restore->outcome.lost_members = restore->choice.lost_members;
@@ -704,7 +705,8 @@ choose(const struct scene *scene)
     }
     if (restore_known(restore) > restore->excluded_from)
         restore->choice.excluded_count = 0; /* another agent may hold what was missing */
-    judge_choose(scene->membership, restore, outcome->text, sizeof outcome->text);
+    judge_choose(scene->env->options, scene->membership, restore, outcome->text,
+                 sizeof outcome->text);
     outcome->generation = restore->choice.generation;
 }
 
@@ -805,7 +807,7 @@ time_out(const struct scene *scene)
         try_again(scene, CAIRN_TIMEOUT, "the repair made no progress");
     } else if (waits(scene)) {
         for (uint32_t a = 0; a < restore->agent_count; a++)
-            restore->parties[a].ignored |= waits_for(restore, a);
+            restore->parties[a].slow |= waits_for(restore, a);
         try_again(scene, CAIRN_TIMEOUT, "an agent stopped answering");
     }
 }

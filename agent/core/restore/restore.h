@@ -51,7 +51,7 @@ enum restore_state {
 struct party {
     bool asked;    /* in this round */
     bool answered; /* in this round */
-    bool ignored;
+    bool slow;     /* has let a deadline pass: asked like the others, but not waited for */
 };
 
 struct restore {

@@ -122,7 +122,7 @@ pause_ns(const struct env *env, const struct watch *watch)
 {
     uint32_t doublings = watch->tries - 1 < DOUBLINGS_MAX ? watch->tries - 1 : DOUBLINGS_MAX;
 
-    if (watch->tries == 0)
+    if (watch->tries == 0 || watch->reason == WATCH_FIRST) /* each try waits for those that start */
         return 0;
     return min_u64((env->options->heartbeat_interval_ns << doublings) *
                        (1 + env->options->self % BLANK_TURNS),

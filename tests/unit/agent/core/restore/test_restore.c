@@ -537,13 +537,27 @@ the_first_epoch(void **unused)
     assert_epoch(0x10000, (struct cairn_generation_id){0}, false);
     assert_int_equal(agents[0].membership.record.roster->member_count, 4);
     done(NULL);
-    start_new(); /* two have not started: a majority is enough after claim_timeout */
+    start_new(); /* two have not started: they may hold what the others have forgotten */
     kill_agent(2);
     kill_agent(4);
     begin(0, CAIRN_OP_RESTORE, true);
     assert_in_range(run(0), 2900, 10000);
-    assert_epoch(0x10000, (struct cairn_generation_id){0}, false);
+    assert_int_equal(outcome_of(0)->err, CAIRN_AGAIN);
+    assert_int_equal(agents[0].membership.promised, 0);
+    begin(0, CAIRN_OP_FRESH, false); /* an operator gives that up */
+    assert_in_range(run(0), 2900, 20000);
+    assert_epoch(0x10000, (struct cairn_generation_id){0}, true);
     assert_int_equal(agents[0].membership.record.roster->member_count, 3);
+    done(NULL);
+    start_new(); /* one of five, which is too few to hold anything that survived one loss */
+    spares[AGENTS - 1] = false;
+    for (uint32_t a = 0; a < AGENTS; a++)
+        agents[a].options.parity = 1;
+    kill_agent(2);
+    begin(0, CAIRN_OP_RESTORE, true);
+    assert_in_range(run(0), 2900, 10000);
+    assert_epoch(0x10000, (struct cairn_generation_id){0}, false);
+    assert_int_equal(agents[0].membership.record.roster->member_count, 4);
     done(NULL);
     start_new(); /* no majority */
     kill_agent(2);
