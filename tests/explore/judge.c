@@ -237,6 +237,15 @@ judge_store_part(struct agent *agent, uint32_t part)
     check_bytes(agent, part);
 }
 
+/* More parts are lost together than the job survives: with a node that held two of them, say. */
+static bool
+kept_is_lost(void)
+{
+    const struct truth *kept = world->kept.step ? truth_of(world->kept, NULL) : NULL;
+
+    return kept && (uint32_t)__builtin_popcount(kept->lost & ~members_stored(kept)) > kept->m;
+}
+
 void
 judge_lost(struct agent *agent)
 {
@@ -251,6 +260,8 @@ judge_lost(struct agent *agent)
         if (truth && !(members_stored(truth) & 1u << stored.member))
             truth->lost |= 1u << stored.member;
     }
+    if (kept_is_lost())
+        world->kept = (struct cairn_generation_id){0};
 }
 
 /* ---- runs and commits ---- */
@@ -296,7 +307,7 @@ judge_committed(struct cairn_generation_id generation, const struct cairn_roster
         fail("R9: step %llu is committed in epoch %llx, and epoch %llx has begun without it",
              (unsigned long long)generation.step, (unsigned long long)generation.epoch,
              (unsigned long long)world->kept_epoch);
-    if (generation.step <= world->kept.step)
+    if (generation.step <= world->kept.step && !same(generation, world->kept))
         fail("R5: step %llu is committed over step %llu", (unsigned long long)generation.step,
              (unsigned long long)world->kept.step);
     world->kept = generation;

@@ -99,27 +99,9 @@ forget_uncommitted(struct restore *restore)
                 inventory_forget_part(&restore->inventories[a], i);
 }
 
-/*
- * No agent that answered knows of an epoch: the job is new, or they have all forgotten it. True if
- * the silent agents are so many that they could hold a whole generation of an epoch. A majority
- * promised that epoch, so its members were a majority without the spares at least; and where a group
- * has lost `parity` members, one more is left.
- */
-static bool
-silent_may_hold(const struct cairn_core_options *options, const struct restore *restore)
-{
-    uint32_t silent = restore->agent_count - restore_known(restore), spares = 0, members;
-
-    for (uint32_t a = 0; a < restore->agent_count; a++)
-        spares += options->spares[a];
-    members = restore->agent_count / 2 + 1;
-    members = members > spares ? members - spares : 1;
-    return silent >= (members + options->parity) / (options->parity + 1);
-}
-
 void
-judge_choose(const struct cairn_core_options *options, const struct membership *membership,
-             struct restore *restore, char *text, size_t text_bytes)
+judge_choose(const struct membership *membership, struct restore *restore, char *text,
+             size_t text_bytes)
 {
     struct choice *choice = &restore->choice;
     struct cairn_generation_id spilled;
@@ -139,8 +121,8 @@ judge_choose(const struct cairn_core_options *options, const struct membership *
     if (has_epoch)
         choice->goes_back |=
             !is_witnessed(membership, restore) || (choice->err && membership->ready.step != 0);
-    else
-        choice->goes_back |= silent_may_hold(options, restore);
+    else /* the job is new, or those that answered have all forgotten it */
+        choice->goes_back |= !restore_knows_all(restore);
     if (choice->err &&
         (!choice->goes_back || (restore_knows_all(restore) && have_trainers(restore)))) {
         choice->err = CAIRN_OK;

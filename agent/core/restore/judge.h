@@ -10,13 +10,13 @@
 /*
  * Chooses from the answers. A verify leaves out what nobody knows to be committed: captures under
  * way. A restore that keeps (restore_keeps) leaves what earlier epochs decided decided, sets
- * goes_back also if no answer proves what was committed last, or silent agents could hold what all
+ * goes_back also if no answer proves what was committed last, or silent agents may hold what all
  * others have forgotten, and may begin with nothing (err OK,
  * step 0): nothing was committed, or all agents answered, nothing is left, and trainers run without
  * it.
  */
-void judge_choose(const struct cairn_core_options *options, const struct membership *membership,
-                  struct restore *restore, char *text, size_t text_bytes);
+void judge_choose(const struct membership *membership, struct restore *restore, char *text,
+                  size_t text_bytes);
 /* True if the choice is bad news: nothing, older than what was perhaps committed, or files that the
  * epoch did not begin with. */
 bool judge_is_bad(const struct membership *membership, const struct choice *choice);

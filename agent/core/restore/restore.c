@@ -546,7 +546,7 @@ choice_stands(const struct scene *scene)
 
     if (restore->request.operation == CAIRN_OP_FRESH)
         return true;
-    judge_choose(scene->env->options, scene->membership, restore, unused, sizeof unused);
+    judge_choose(scene->membership, restore, unused, sizeof unused);
     return !restore->choice.err && generation_is(restore->choice.generation, before) &&
            restore->choice.from_files == from_files;
 }
@@ -705,8 +705,7 @@ choose(const struct scene *scene)
     }
     if (restore_known(restore) > restore->excluded_from)
         restore->choice.excluded_count = 0; /* another agent may hold what was missing */
-    judge_choose(scene->env->options, scene->membership, restore, outcome->text,
-                 sizeof outcome->text);
+    judge_choose(scene->membership, restore, outcome->text, sizeof outcome->text);
     outcome->generation = restore->choice.generation;
 }
 

@@ -549,16 +549,6 @@ the_first_epoch(void **unused)
     assert_epoch(0x10000, (struct cairn_generation_id){0}, true);
     assert_int_equal(agents[0].membership.record.roster->member_count, 3);
     done(NULL);
-    start_new(); /* one of five, which is too few to hold anything that survived one loss */
-    spares[AGENTS - 1] = false;
-    for (uint32_t a = 0; a < AGENTS; a++)
-        agents[a].options.parity = 1;
-    kill_agent(2);
-    begin(0, CAIRN_OP_RESTORE, true);
-    assert_in_range(run(0), 2900, 10000);
-    assert_epoch(0x10000, (struct cairn_generation_id){0}, false);
-    assert_int_equal(agents[0].membership.record.roster->member_count, 4);
-    done(NULL);
     start_new(); /* no majority */
     kill_agent(2);
     kill_agent(3);
