@@ -335,7 +335,8 @@ void judge_store_epoch(struct agent *agent, const uint8_t *bytes, size_t len);
 void judge_store_part(struct agent *agent, uint32_t part);
 void judge_written(struct agent *agent, uint32_t part);
 void judge_lost(struct agent *agent);
-void judge_committed(struct cairn_generation_id generation, const struct cairn_roster *roster);
+void judge_committed(const struct agent *agent, struct cairn_generation_id generation,
+                     const struct cairn_roster *roster);
 void judge_activated(struct agent *agent, const struct cairn_action_activated *activated);
 void judge_after(struct agent *agent);
 void judge_kept(void);

@@ -288,7 +288,8 @@ judge_grant(struct agent *agent, const struct cairn_action_trainer *grant)
 }
 
 void
-judge_committed(struct cairn_generation_id generation, const struct cairn_roster *roster)
+judge_committed(const struct agent *agent, struct cairn_generation_id generation,
+                const struct cairn_roster *roster)
 {
     struct truth *truth = truth_of(generation, roster);
 
@@ -302,6 +303,9 @@ judge_committed(struct cairn_generation_id generation, const struct cairn_roster
     if (world->setup.untiled)
         fail("step %llu is committed, and no rank holds a part of a tensor",
              (unsigned long long)generation.step);
+    if (generation.epoch < agent->stored_promised)
+        fail("R4: agent %u commits under epoch %llx, and has promised %llx", agent->number,
+             (unsigned long long)generation.epoch, (unsigned long long)agent->stored_promised);
     if (generation.epoch < world->kept_epoch &&
         cairn_generation_id_compare(world->epoch_ready, generation) < 0)
         fail("R9: step %llu is committed in epoch %llx, and epoch %llx has begun without it",
@@ -473,6 +477,6 @@ judge_after(struct agent *agent)
     agent->seen_active = view.active;
     if (view.committed.step != 0 && !same(view.committed, agent->seen_committed)) {
         agent->seen_committed = view.committed;
-        judge_committed(view.committed, view.roster);
+        judge_committed(agent, view.committed, view.roster);
     }
 }
