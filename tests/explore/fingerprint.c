@@ -288,8 +288,8 @@ put_restore(uint64_t *hash, const struct restore *restore, uint32_t n)
         const struct party *party = &restore->parties[a];
         const struct inventory *inventory = &restore->inventories[a];
 
-        put(hash, (uint64_t)party->asked | (uint64_t)party->answered << 1 |
-                      (uint64_t)party->slow << 2);
+        put(hash,
+            (uint64_t)party->asked | (uint64_t)party->answered << 1 | (uint64_t)party->slow << 2);
         put(hash, inventory->known);
         if (!inventory->known)
             continue;

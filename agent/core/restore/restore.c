@@ -667,8 +667,9 @@ has_bad_blocks(const struct restore *restore)
     return false;
 }
 
-/* Goes on with an accepted choice. An agent that has a session and did not answer is slow or wedged:
- * later attempts ask it, but do not wait for it. */
+/* Goes on with an accepted choice. An agent that has a session and has not answered is slow or
+ * wedged:
+ * later attempts ask it without waiting. */
 static void
 proceed(const struct scene *scene)
 {
