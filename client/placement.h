@@ -1,53 +1,77 @@
 /*
- * client/placement.h - whether this rank computes by other shares: the rank's state machine.
+ * client/placement.h - whether this rank computes by another placement: the rank's state machine.
  *
- *   RUN(n) --offer p--> READY(p) --all votes are p--> RUN(p)
- *                          |  ^
- *     newer offer, detached|  |offer
- *                          v  |
- *                        RUN(n)
+ * A placement is how many micro-batches each replica computes and, where the trainer can move them,
+ * how many layers each stage has.
  *
- * A vote is a name of whole shares: number and every part of them. So ranks agree on one value or
- * on none. What the agents say decides whether a change comes, never what it is: a late, lost or
- * differing offer only makes the votes differ, and then nothing changes.
+ *   RUN(n) --offer p--> READY(p) --all vote p--> RUN(p)       layers stay where they are
+ *      ^                   |
+ *      |                   +---------all vote p--> ENTERED(p) --fill ends--> FILLED(p, good or not)
+ *      |                                                                      |
+ *      +---- not all vote p: n goes on ---------------------------------------+
+ *            all vote p, which only good ones do: RUN(p) <--------------------+
+ *
+ * A newer offer replaces one in READY; without an agent READY is RUN again. A vote is a name of a
+ * whole placement: number, shares and layers. So ranks agree on one value or on none. What the
+ * agents say decides whether a change comes, never what it is: a late, lost or differing offer only
+ * makes the votes differ, and then nothing changes.
  *
  * Invariants:
- *  1. The parts of what is offered are as many as now, each at least 1, with the same sum.
- *  2. Numbers grow.
+ *  1. The shares of an offer are as many as now, each at least 1, with the same sum; so are the
+ *     layers of each replica. An offer without layers leaves them where they are.
+ *  2. Numbers grow. What was entered and not adopted is not entered again.
  *  3. Only a vote that was given can be taken: an offer that comes between the two is not.
+ *  4. From ENTERED on, no offer and no agent changes what p is. A rank that loses its agent there
+ *     has not filled it well.
+ *  5. n goes on until all have filled p well. So nothing of n may be freed or written before that.
  *
  * Pure: no clock, no I/O, no threads, no allocation.
  */
 #ifndef CAIRN_CLIENT_PLACEMENT_H
 #define CAIRN_CLIENT_PLACEMENT_H
 
+#include "cairn/client.h"
 #include "client/session.h"
 
+enum client_placement_state {
+    CLIENT_PLACEMENT_RUN,
+    CLIENT_PLACEMENT_READY,
+    CLIENT_PLACEMENT_ENTERED,
+    CLIENT_PLACEMENT_FILLED
+};
+
 struct client_placement {
+    enum client_placement_state state;
+    bool is_good;                      /* FILLED: with the right bytes */
     struct cairn_session_shares now;   /* count 0: the trainer has not asked yet */
-    struct cairn_session_shares offer; /* where is_ready */
-    bool is_ready;
-    uint64_t vote; /* the last one, for `voted`; 0: none */
+    struct cairn_session_shares offer; /* from READY on */
+    uint64_t refused;                  /* the highest number that was entered and not adopted */
+    uint64_t vote;                     /* the last one, for `voted`; 0: none */
     struct cairn_session_shares voted;
 };
 
-/* The name of shares, never 0. */
+/* The name of a placement, never 0. */
 uint64_t client_placement_name(const struct cairn_session_shares *shares);
 
-/* The trainer computes by these shares. True if it did not by then. */
+/* The trainer computes by this placement. True if it did not by then. */
 bool client_placement_run(struct client_placement *placement,
                           const struct cairn_session_shares *shares);
 
-/* Takes an offer; false if it cannot be one (invariants 1 and 2), or nobody asked. */
+/* Takes an offer; false if it cannot be one (invariants 1, 2 and 4), or nobody asked. */
 bool client_placement_offer(struct client_placement *placement,
                             const struct cairn_session_shares *offer);
 
 /* There is no agent any more: this rank votes for what it runs. */
 void client_placement_detach(struct client_placement *placement);
 
+/* The fill has ended; nothing where nothing was entered. */
+void client_placement_filled(struct client_placement *placement, bool is_good);
+
 uint64_t client_placement_vote(struct client_placement *placement);
 
-/* All ranks' votes joined. True: the shares in `now` are new. */
-bool client_placement_decide(struct client_placement *placement, uint64_t agreed);
+/* All ranks' votes joined. TAKEN: the placement in `now` is new. ENTER: that in `offer` has to be
+ * filled, and voted for again. */
+enum cairn_placement_change client_placement_decide(struct client_placement *placement,
+                                                    uint64_t agreed);
 
 #endif

@@ -437,7 +437,15 @@ restore_fini(struct restore *restore)
 cairn_err
 cairn_client_restore(struct cairn_client *client, struct cairn_restored *out)
 {
-    struct restore restore = {.client = client};
+    if (!client_usable(client))
+        return CAIRN_INVAL;
+    return client_restore_until(client, client_now_ns() + client->restore_timeout_ns, out);
+}
+
+cairn_err
+client_restore_until(struct cairn_client *client, uint64_t deadline_ns, struct cairn_restored *out)
+{
+    struct restore restore = {.client = client, .deadline_ns = deadline_ns};
     struct cairn_restored restored = {0};
     cairn_err err;
 
@@ -448,7 +456,6 @@ cairn_client_restore(struct cairn_client *client, struct cairn_restored *out)
         return err;
     if (client->path[0] == '\0')
         return CAIRN_NOT_FOUND; /* no agent is configured: a fresh start */
-    restore.deadline_ns = client_now_ns() + client->restore_timeout_ns;
     err = await_hung(client, restore.deadline_ns);
     if (err)
         return err;

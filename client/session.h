@@ -207,12 +207,16 @@ struct cairn_session_timing {
     uint32_t index; /* of the rings of this connection, from 0; below CAIRN_SESSION_RINGS_MAX */
 };
 
-/* How many micro-batches of a step each replica computes (cairn/client.h). As SHARES: those that
- * this rank computes by; as OFFER: those that the agents offer. */
+/* How many micro-batches of a step each replica computes, and how many layers each of its stages
+ * has (cairn/client.h). As SHARES: those that this rank computes by; as OFFER: those that the
+ * agents offer. */
 struct cairn_session_shares {
     uint64_t number;
     uint32_t count;                     /* 1 … CAIRN_REPLICAS_MAX */
     uint32_t parts[CAIRN_REPLICAS_MAX]; /* 1 or more each; the rest is 0 */
+    uint32_t stages; /* of each replica, at most CAIRN_STAGES_MAX together; 0: nothing is said of
+                      * layers, and the bytes end here */
+    uint32_t layers[CAIRN_STAGES_MAX]; /* [count][stages], 1 or more each; the rest is 0 */
 };
 
 /* LEAVE carries nothing: the trainer is about to end the connection, and goes on or ends as it

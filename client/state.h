@@ -292,4 +292,9 @@ void client_snapshot_detach(struct cairn_client *client);
 cairn_err client_take_restore_info(struct cairn_client *client, struct cairn_session_frame *frame);
 void client_take_fetched(struct cairn_client *client, const struct cairn_session_fetched *fetched);
 
+/* ---- restore.c ---- */
+/* cairn_client_restore with another deadline. */
+CAIRN_MUST_CHECK cairn_err client_restore_until(struct cairn_client *client, uint64_t deadline_ns,
+                                                struct cairn_restored *out);
+
 #endif

@@ -53,7 +53,8 @@ size_state(struct demo *demo)
                              : is_quick ? 32
                                         : 128;
     const uint64_t layers = is_slow ? demo_slow_layers(demo) : 6, layer = 12 * d * d + 13 * d;
-    uint64_t stage = (layers + demo->pp - 1) / demo->pp * layer + (VOCABULARY + context + 2) * d;
+    uint64_t stage =
+        ((layers + demo->pp - 1) / demo->pp + is_slow) * layer + (VOCABULARY + context + 2) * d;
     uint64_t progress = 8 * demo->options.steps + 4096;
 
     if (demo->pp == 1)

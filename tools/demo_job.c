@@ -260,6 +260,8 @@ take_event(struct demo *demo, struct demo_job *job, const char *line)
         take_done(job, &job->ranks[rank], line);
     else if (strcmp(event, "shares") == 0 && rank == 0)
         demo_slow_take_shares(demo, line);
+    else if (strcmp(event, "move") == 0)
+        demo_slow_take_move(demo, line);
     else if (strcmp(event, "fresh") == 0)
         job->fresh = true;
 }

@@ -41,6 +41,12 @@ demo_shares_text(const struct demo *demo, const struct demo_shares *shares,
     for (uint32_t r = 0; r < demo->dp; r++)
         used += (size_t)snprintf(out + used, DEMO_SHARES_BYTES - used, "%s%" PRIu32, r ? " | " : "",
                                  shares->parts[r]);
+    for (uint32_t rank = 0; rank < demo->options.nodes; rank++) {
+        const char *before = rank == 0 ? ", layers " : rank % demo->pp == 0 ? " | " : ",";
+
+        used += (size_t)snprintf(out + used, DEMO_SHARES_BYTES - used, "%s%" PRIu32, before,
+                                 shares->layers[rank]);
+    }
 }
 
 /* ---- the problem ---- */
@@ -91,21 +97,29 @@ save_problem(struct demo *demo)
     return CAIRN_EXIT_IO;
 }
 
-/* A step of the current plan with these shares; the slow device's rate is `rate`. */
+static void
+set_plan(const struct demo *demo, const struct demo_shares *shares)
+{
+    const struct cairn_plan *plan = demo->slow.problem.current;
+
+    for (uint32_t r = 0; r < plan->pipeline_count; r++)
+        plan->pipelines[r].microbatches = shares->parts[r];
+    for (uint32_t rank = 0; rank < plan->stage_count; rank++)
+        plan->stages[rank].layer_count = shares->layers[rank];
+}
+
+/* A step of this placement; the slow device's rate is `rate`. */
 static double
 predict_ms(const struct demo *demo, const struct demo_shares *shares, double rate)
 {
     const struct cairn_problem *problem = &demo->slow.problem;
-    const struct cairn_plan *plan = problem->current;
     double ms;
 
     problem->devices[demo->options.slow.rank].rate = rate;
-    for (uint32_t r = 0; r < plan->pipeline_count; r++)
-        plan->pipelines[r].microbatches = shares->parts[r];
-    ms = cairn_plan_step_ms(plan, problem);
+    set_plan(demo, shares);
+    ms = cairn_plan_step_ms(problem->current, problem);
     problem->devices[demo->options.slow.rank].rate = 1;
-    for (uint32_t r = 0; r < plan->pipeline_count; r++)
-        plan->pipelines[r].microbatches = MICROBATCHES_PER_REPLICA;
+    set_plan(demo, &demo->slow.home);
     return ms;
 }
 
@@ -142,6 +156,7 @@ find_shares(struct demo *demo)
     device->rate = 1;
     if (!err && !plan)
         err = CAIRN_INTERNAL; /* the current plan fits, so others of its stages do */
+    slow->best = slow->home;
     for (uint32_t r = 0; !err && r < demo->dp; r++)
         slow->best.parts[r] = plan->pipelines[r].microbatches;
     cairn_plan_destroy(plan);
@@ -177,6 +192,8 @@ demo_slow_open(struct demo *demo)
         used += (size_t)snprintf(slow->home_words + used, sizeof slow->home_words - used, "%s%d",
                                  r ? "," : "", MICROBATCHES_PER_REPLICA);
     }
+    for (uint32_t rank = 0; rank < demo->options.nodes; rank++)
+        slow->home.layers[rank] = LAYERS_PER_STAGE;
     snprintf(slow->problem_path, sizeof slow->problem_path, "%.*s/problem.json", DEMO_DIR_BYTES_MAX,
              demo->dir);
     code = save_problem(demo);
@@ -205,9 +222,8 @@ demo_slow_announce(struct demo *demo)
 {
     const struct demo_slow_option *option = &demo->options.slow;
     const struct demo_slow *slow = &demo->slow;
-    char home[DEMO_SHARES_BYTES], best[DEMO_SHARES_BYTES];
+    char best[DEMO_SHARES_BYTES];
 
-    demo_shares_text(demo, &slow->home, home);
     demo_shares_text(demo, &slow->best, best);
     demo_say(&demo->view, DEMO_PLAIN,
              "devices are emulated: %d ms per layer and micro-batch; in steps %" PRIu64
@@ -215,8 +231,8 @@ demo_slow_announce(struct demo *demo)
              DEMO_LAYER_MS, option->first, option->last, option->rank, option->factor);
     demo_say(&demo->view, DEMO_PLAIN,
              "planned: a step takes %.4g ms; %.4g ms while the device is slow; then micro-batches "
-             "%s instead of %s take %.4g ms",
-             slow->healthy_ms, slow->slow_ms, best, home, slow->shared_ms);
+             "%s take %.4g ms; if layers move, no plan takes less than %.4g ms",
+             slow->healthy_ms, slow->slow_ms, best, slow->shared_ms, slow->slow_bound_ms);
 }
 
 /* ---- what happens ---- */
@@ -228,22 +244,76 @@ demo_slow_take_step(struct demo *demo, uint64_t step, uint64_t step_ns)
         demo->slow.step_ns[step] = step_ns;
 }
 
+/* The newest placement. */
+static struct demo_shares
+placement_now(const struct demo_slow *slow)
+{
+    return slow->change_count ? slow->changes[slow->change_count - 1].shares : slow->home;
+}
+
+/* Reads a change from an event of a rank. */
+static bool
+read_change(const struct demo *demo, const char *line, struct demo_change *out)
+{
+    *out = (struct demo_change){.shares = placement_now(&demo->slow)};
+    if (!demo_json_u64(line, "step", &out->from) || out->from > demo->options.steps ||
+        demo_json_numbers(line, "micro_batches", out->shares.parts, DEMO_NODES_MAX) != demo->dp)
+        return false;
+    out->from++;
+    return true;
+}
+
+static void
+add_change(struct demo *demo, const struct demo_change *change)
+{
+    struct demo_slow *slow = &demo->slow;
+    char text[DEMO_SHARES_BYTES];
+
+    if (slow->change_count == DEMO_CHANGES_MAX)
+        return;
+    slow->changes[slow->change_count++] = *change;
+    demo_shares_text(demo, &change->shares, text);
+    demo_say(&demo->view, DEMO_GOOD, "from step %" PRIu64 " on: micro-batches %s", change->from,
+             text);
+}
+
 void
 demo_slow_take_shares(struct demo *demo, const char *line)
 {
-    struct demo_slow *slow = &demo->slow;
-    struct demo_change change = {.from = 0};
-    char text[DEMO_SHARES_BYTES];
+    struct demo_change change;
 
-    if (!demo_json_u64(line, "step", &change.from) ||
-        demo_json_numbers(line, "micro_batches", change.shares.parts, DEMO_NODES_MAX) != demo->dp ||
-        change.from > demo->options.steps || slow->change_count == DEMO_CHANGES_MAX)
+    if (read_change(demo, line, &change))
+        add_change(demo, &change);
+}
+
+/* Each rank tells of a move; the first to do so makes the change. */
+void
+demo_slow_take_move(struct demo *demo, const char *line)
+{
+    struct demo_slow *slow = &demo->slow;
+    struct demo_change change, *known;
+    uint64_t rank = 0;
+
+    if (!read_change(demo, line, &change) || !demo_json_u64(line, "rank", &rank) ||
+        demo_json_numbers(line, "layers", change.shares.layers, DEMO_NODES_MAX) !=
+            demo->options.nodes ||
+        !demo_json_u64(line, "standstill_ns", &change.standstill_ns) ||
+        !demo_json_u64(line, "bytes", &change.bytes) ||
+        !demo_json_u64(line, "remote_bytes", &change.remote_bytes))
         return;
-    change.from++;
-    slow->changes[slow->change_count++] = change;
-    demo_shares_text(demo, &change.shares, text);
-    demo_say(&demo->view, DEMO_GOOD,
-             "from step %" PRIu64 " on the replicas compute %s micro-batches", change.from, text);
+    if (strstr(line, "\"adopted\":false")) {
+        slow->abandoned_count += rank == 0;
+        return;
+    }
+    known = slow->change_count ? &slow->changes[slow->change_count - 1] : NULL;
+    if (!known || known->from != change.from) {
+        add_change(demo, &change);
+        return;
+    }
+    if (change.standstill_ns > known->standstill_ns)
+        known->standstill_ns = change.standstill_ns;
+    known->bytes += change.bytes;
+    known->remote_bytes += change.remote_bytes;
 }
 
 void
@@ -336,7 +406,9 @@ demo_slow_rows(const struct demo *demo, struct demo_row *rows)
     bool is_slow = false;
 
     for (uint32_t i = 0; i < slow->change_count; i++)
-        rows[count++] = (struct demo_row){.kind = DEMO_ROW_SHARES,
+        rows[count++] = (struct demo_row){.kind = slow->changes[i].standstill_ns ? DEMO_ROW_LAYERS
+                                                                                 : DEMO_ROW_SHARES,
+                                          .change = &slow->changes[i],
                                           .from = slow->changes[i].from,
                                           .shares = slow->changes[i].shares,
                                           .why = why_of(demo, &slow->changes[i].shares)};
@@ -346,8 +418,8 @@ demo_slow_rows(const struct demo *demo, struct demo_row *rows)
     for (uint32_t i = 0; i < count; i++) {
         uint64_t end = i + 1 < count ? rows[i + 1].from : demo->options.steps + 1;
 
-        is_slow = rows[i].kind == DEMO_ROW_SHARES ? is_slow : rows[i].kind == DEMO_ROW_SLOW;
-        if (rows[i].kind != DEMO_ROW_SHARES)
+        is_slow = rows[i].change ? is_slow : rows[i].kind == DEMO_ROW_SLOW;
+        if (!rows[i].change)
             rows[i].shares = shares;
         shares = rows[i].shares;
         rows[i].before_ms = median_ms(demo, begin, rows[i].from);
@@ -397,7 +469,7 @@ demo_slow_judge(struct demo *demo)
     if (!outcome.is_worth_while || outcome.has_moved)
         return 0;
     demo_say(&demo->view, DEMO_BAD,
-             "no other shares were taken while the device was slow; give it more steps: the agents "
+             "nothing was changed while the device was slow; give it more steps: the agents "
              "need some 5 s before --slow to learn what is normal, and some 5 s within it");
     return CAIRN_EXIT_FAILED;
 }

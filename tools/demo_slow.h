@@ -1,9 +1,10 @@
 /*
  * tools/demo_slow.h - `cairn demo --slow`: a device becomes slow, the agents offer other shares of
- * the micro-batches, the ranks take them, and give them back when the device is well.
+ * the micro-batches and other layers per stage, the ranks take them, and give them back when the
+ * device is well.
  *
  * Devices are emulated, so step times follow from the planner's formula and two cores suffice. The
- * run is told as rows, one per change of the device or of the shares; each lasts until the next.
+ * run is told as rows, one per change of the device or the placement; each lasts until the next.
  */
 #ifndef CAIRN_TOOLS_DEMO_SLOW_H
 #define CAIRN_TOOLS_DEMO_SLOW_H
@@ -23,7 +24,7 @@ enum {
     DEMO_CHANGES_MAX = 64,
     DEMO_ROWS_MAX = DEMO_CHANGES_MAX + 2,
     DEMO_WHY_BYTES = 400,
-    DEMO_SHARES_BYTES = DEMO_NODES_MAX * 8
+    DEMO_SHARES_BYTES = DEMO_NODES_MAX * 16
 };
 
 /* --slow: from step `first` to `last` the device of `rank` takes `factor` times as long. */
@@ -34,13 +35,18 @@ struct demo_slow_option {
     uint64_t first, last;
 };
 
+/* A placement. */
 struct demo_shares {
-    uint32_t parts[DEMO_NODES_MAX]; /* by replica */
+    uint32_t parts[DEMO_NODES_MAX];  /* micro-batches by replica */
+    uint32_t layers[DEMO_NODES_MAX]; /* by rank */
 };
 
 struct demo_change {
     uint64_t from; /* the first step that is computed so */
     struct demo_shares shares;
+    uint64_t standstill_ns; /* the most that any rank stood still for it */
+    uint64_t bytes;         /* filled by all ranks */
+    uint64_t remote_bytes;  /* those from other nodes */
 };
 
 /* What the agents offered, as the analyst's log has it. */
@@ -59,18 +65,20 @@ struct demo_slow {
     uint64_t *step_ns;                      /* [steps + 1], of rank 0; 0: not seen */
     struct demo_change changes[DEMO_CHANGES_MAX];
     uint32_t change_count;
+    uint32_t abandoned_count; /* moves that ended where they began */
     struct demo_shares_offer offers[DEMO_CHANGES_MAX];
     uint32_t offer_count;
 };
 
-enum demo_row_kind { DEMO_ROW_SLOW, DEMO_ROW_WELL, DEMO_ROW_SHARES };
+enum demo_row_kind { DEMO_ROW_SLOW, DEMO_ROW_WELL, DEMO_ROW_SHARES, DEMO_ROW_LAYERS };
 
 struct demo_row {
     enum demo_row_kind kind;
     uint64_t from; /* step */
     struct demo_shares shares;
-    const char *why;            /* NULL: not known */
-    double before_ms, after_ms; /* medians; 0: no step */
+    const struct demo_change *change; /* NULL: only the device has changed */
+    const char *why;                  /* NULL: not known */
+    double before_ms, after_ms;       /* medians; 0: no step */
     double predicted_ms, bound_ms;
 };
 
@@ -93,12 +101,14 @@ extern const char *const demo_slow_model[];
 int demo_slow_open(struct demo *demo);
 void demo_slow_fini(struct demo_slow *slow);
 void demo_slow_announce(struct demo *demo);
-/* A step of rank 0, an event of it about shares, a line of an agent's log. */
+/* A step of rank 0, an event of it about shares, a rank's about moved layers, a line of an agent's
+ * log. */
 void demo_slow_take_step(struct demo *demo, uint64_t step, uint64_t step_ns);
 void demo_slow_take_shares(struct demo *demo, const char *line);
+void demo_slow_take_move(struct demo *demo, const char *line);
 void demo_slow_take_log(struct demo *demo, const char *line);
 
-/* "8 | 4" */
+/* "7 | 5, layers 4,4,4 | 5,2,5", as agents show it. */
 void demo_shares_text(const struct demo *demo, const struct demo_shares *shares,
                       char out[DEMO_SHARES_BYTES]);
 /* rows[DEMO_ROWS_MAX], by step; returns how many there are. */

@@ -28,18 +28,19 @@ static void
 print_row(const struct demo *demo, const struct demo_row *row)
 {
     const struct demo_slow_option *option = &demo->options.slow;
-    char action[ACTION_BYTES], shares[DEMO_SHARES_BYTES], shown[2][MS_BYTES];
+    char action[ACTION_BYTES], shares[DEMO_SHARES_BYTES], shown[3][MS_BYTES];
 
     demo_shares_text(demo, &row->shares, shares);
-    if (row->kind == DEMO_ROW_SHARES)
-        snprintf(action, sizeof action, "micro-batches %s", shares);
+    if (row->change)
+        snprintf(action, sizeof action, "%s", shares);
     else if (row->kind == DEMO_ROW_SLOW)
         snprintf(action, sizeof action, "(rank %u: %.4g times slow)", option->rank, option->factor);
     else
         snprintf(action, sizeof action, "(rank %u: well again)", option->rank);
-    printf("%6" PRIu64 "  %-28s %9s %9s %10.1f %9.1f\n", row->from, action,
+    printf("%6" PRIu64 "  %-35s %7s %7s %9.1f %7.1f %6s\n", row->from, action,
            show_ms(row->before_ms, shown[0]), show_ms(row->after_ms, shown[1]), row->predicted_ms,
-           row->bound_ms);
+           row->bound_ms,
+           show_ms(row->change ? (double)row->change->standstill_ns / 1e6 : 0, shown[2]));
     if (row->why)
         printf("          why: %s\n", row->why);
 }
@@ -50,17 +51,19 @@ print_verdict(const struct demo *demo)
     struct demo_outcome outcome = demo_slow_outcome(demo);
 
     if (!outcome.is_worth_while)
-        printf("verdict          no other shares would be faster: the change is not worth while\n");
+        printf("verdict          no other shares would be faster: a change is not worth while\n");
     else if (!outcome.has_moved)
-        printf("verdict          NO other shares were taken while the device was slow\n");
+        printf("verdict          NOTHING was changed while the device was slow\n");
     else
-        printf("verdict          other shares in force %" PRIu64 " steps after the device became "
-               "slow; %s\n",
+        printf("verdict          changed %" PRIu64 " steps after the device became slow; %s\n",
                outcome.moved_after,
-               outcome.is_home ? "given back when it was well" : "NOT given back by the end");
+               outcome.is_home ? "changed back when it was well" : "NOT changed back by the end");
     if (outcome.has_moved && outcome.is_home)
-        printf("                 given back %" PRIu64 " steps after it was well\n",
+        printf("                 changed back %" PRIu64 " steps after it was well\n",
                outcome.home_after);
+    if (demo->slow.abandoned_count)
+        printf("                 %" PRIu32 " moves of layers were ABANDONED\n",
+               demo->slow.abandoned_count);
 }
 
 void
@@ -69,13 +72,12 @@ demo_slow_print(const struct demo *demo)
     struct demo_row rows[DEMO_ROWS_MAX];
     uint32_t count = demo_slow_rows(demo, rows);
 
-    printf("\n%6s  %-28s %9s %9s %10s %9s\n", "step", "action", "before", "after", "predicted",
-           "bound");
+    printf("\n%6s  %-35s %7s %7s %9s %7s %6s\n", "step", "micro-batches, layers", "before", "after",
+           "predicted", "bound", "still");
     for (uint32_t i = 0; i < count; i++)
         print_row(demo, &rows[i]);
-    printf(
-        "milliseconds per step: medians of what rank 0 measured; bound: no plan takes less, even "
-        "if layers move\n");
+    printf("milliseconds per step: medians of what rank 0 measured; bound: no plan takes less;\n"
+           "still: how long training stood\n");
     print_verdict(demo);
 }
 
@@ -114,17 +116,35 @@ put_shares(struct cairn_json_writer *writer, const struct demo *demo, const char
 }
 
 static void
+put_layers(struct cairn_json_writer *writer, const struct demo *demo,
+           const struct demo_shares *shares)
+{
+    cairn_json_write_key(writer, "layers");
+    cairn_json_write_array_begin(writer);
+    for (uint32_t rank = 0; rank < demo->options.nodes; rank++) {
+        if (rank % demo->pp == 0)
+            cairn_json_write_array_begin(writer);
+        cairn_json_write_u64(writer, shares->layers[rank]);
+        if (rank % demo->pp + 1 == demo->pp)
+            cairn_json_write_array_end(writer);
+    }
+    cairn_json_write_array_end(writer);
+}
+
+static void
 put_row(struct cairn_json_writer *writer, const struct demo *demo, const struct demo_row *row)
 {
     static const char *const actions[] = {[DEMO_ROW_SLOW] = "device slow",
                                           [DEMO_ROW_WELL] = "device well",
-                                          [DEMO_ROW_SHARES] = "microbatches"};
+                                          [DEMO_ROW_SHARES] = "microbatches",
+                                          [DEMO_ROW_LAYERS] = "layers"};
 
     cairn_json_write_object_begin(writer);
     put_u64(writer, "from_step", row->from);
     cairn_json_write_key(writer, "action");
     cairn_json_write_string(writer, actions[row->kind]);
     put_shares(writer, demo, "micro_batches", &row->shares);
+    put_layers(writer, demo, &row->shares);
     cairn_json_write_key(writer, "why");
     if (row->why)
         cairn_json_write_string(writer, row->why);
@@ -134,6 +154,12 @@ put_row(struct cairn_json_writer *writer, const struct demo *demo, const struct 
     put_ms(writer, "after_ms", row->after_ms);
     put_ms(writer, "predicted_ms", row->predicted_ms);
     put_ms(writer, "bound_ms", row->bound_ms);
+    if (row->change) {
+        cairn_json_write_key(writer, "standstill_ms");
+        cairn_json_write_double(writer, (double)row->change->standstill_ns / 1e6);
+        put_u64(writer, "bytes", row->change->bytes);
+        put_u64(writer, "remote_bytes", row->change->remote_bytes);
+    }
     cairn_json_write_object_end(writer);
 }
 

@@ -160,23 +160,27 @@ uint32_t
 demo_json_numbers(const char *text, const char *key, uint32_t *numbers, uint32_t numbers_max)
 {
     const char *at = find_value(text, key);
-    uint32_t count = 0;
+    uint32_t count = 0, depth = 0;
 
     if (!at || *at != '[')
         return 0;
-    while (*at == '[' || *at == ',') {
+    do {
         char *end;
 
-        if (count == numbers_max)
-            return numbers_max + 1;
-        at++;
-        numbers[count] = (uint32_t)strtoul(at, &end, 10);
-        if (end == at)
+        depth += *at == '[';
+        depth -= *at == ']';
+        if (*at >= '0' && *at <= '9') {
+            if (count == numbers_max)
+                return numbers_max + 1;
+            numbers[count++] = (uint32_t)strtoul(at, &end, 10);
+            at = end;
+        } else if (*at == '[' || *at == ']' || *at == ',') {
+            at++;
+        } else {
             return 0;
-        count++;
-        at = end;
-    }
-    return *at == ']' ? count : 0;
+        }
+    } while (depth > 0);
+    return count;
 }
 
 bool

@@ -15,7 +15,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { DAY_OFFERS_MAX = 1000, SHARES_BYTES_MAX = 16 + 4 * CAIRN_REPLICAS_MAX, TEXT_BYTES = 256 };
+enum {
+    DAY_OFFERS_MAX = 1000,
+    SHARES_BYTES_MAX = 16 + 4 * (CAIRN_REPLICAS_MAX + CAIRN_STAGES_MAX),
+    TEXT_BYTES = 256
+};
 static const char offer_key[] = "offer";
 static const uint64_t day_ns = UINT64_C(86400) * CAIRN_NS_PER_S;
 static const uint64_t repeat_ns = 10 * CAIRN_NS_PER_S;
@@ -24,6 +28,7 @@ static const uint64_t repeat_ns = 10 * CAIRN_NS_PER_S;
 struct asked {
     uint64_t serial; /* of the session; 0: none */
     uint64_t number;
+    uint32_t stages; /* whose layers it can move; 0: it cannot */
 };
 
 struct placing_state {
@@ -57,21 +62,36 @@ unpack_offer(const void *bytes, size_t bytes_len, struct cairn_session_shares *o
     return cairn_reader_done(&reader) == CAIRN_OK;
 }
 
-/* "8 | 4", cut with "..." where it is long. */
+/* Adds numbers to a text, as far as it has room; "..." where it has not. */
+static void
+add_numbers(char text[TEXT_BYTES], const char *before, const char *between, const uint32_t *numbers,
+            uint32_t count)
+{
+    size_t used = strlen(text);
+
+    for (uint32_t i = 0; i < count; i++) {
+        bool has_room = used + 32 < TEXT_BYTES;
+
+        if (used + 8 >= TEXT_BYTES)
+            return;
+        if (has_room)
+            (void)snprintf(text + used, TEXT_BYTES - used, "%s%" PRIu32, i ? between : before,
+                           numbers[i]);
+        else
+            (void)snprintf(text + used, TEXT_BYTES - used, " ...");
+        used = has_room ? strlen(text) : TEXT_BYTES;
+    }
+}
+
+/* "8 | 4", and "7 | 5, layers 4,4,4 | 5,2,5". */
 static void
 describe(const struct cairn_session_shares *offer, char text[TEXT_BYTES])
 {
-    size_t used = 0;
-
     text[0] = 0;
-    for (uint32_t i = 0; i < offer->count; i++) {
-        if (used > TEXT_BYTES - 32) {
-            (void)snprintf(text + used, TEXT_BYTES - used, " ...");
-            return;
-        }
-        used += (size_t)snprintf(text + used, TEXT_BYTES - used, "%s%" PRIu32, i ? " | " : "",
-                                 offer->parts[i]);
-    }
+    add_numbers(text, "", " | ", offer->parts, offer->count);
+    for (uint32_t r = 0; offer->stages && r < offer->count; r++)
+        add_numbers(text, r ? " | " : ", layers ", ",", offer->layers + (size_t)r * offer->stages,
+                    offer->stages);
 }
 
 /* ---- storing and telling ---- */
@@ -117,7 +137,9 @@ tell_session(struct cairn_agent *agent, struct session *session)
     const struct asked *asked = &state->asked[session->index];
 
     if (state->offer.count == 0 || asked->serial != session->serial ||
-        asked->number >= state->offer.number || session->state != SESSION_WELCOME)
+        asked->number >= state->offer.number ||
+        (state->offer.stages && state->offer.stages != asked->stages) ||
+        session->state != SESSION_WELCOME)
         return;
     if (cairn_session_put_offer(&session->writer, &state->offer) != CAIRN_OK)
         CAIRN_LOG_AT(WARN, "replan: the offer is not told to rank=%u: too much is queued for it",
@@ -199,6 +221,18 @@ placing_offer(struct cairn_agent *agent, const struct cairn_session_shares *shar
     return true;
 }
 
+uint32_t
+placing_stages(const struct cairn_agent *agent)
+{
+    for (uint32_t i = 0; i < SESSIONS_MAX; i++) {
+        const struct session *session = &agent->sessions[i];
+
+        if (session->used && session->trainer && agent->placing->asked[i].serial == session->serial)
+            return agent->placing->asked[i].stages;
+    }
+    return 0;
+}
+
 void
 placing_repeat(struct cairn_agent *agent)
 {
@@ -254,7 +288,7 @@ placing_frame(struct cairn_agent *agent, struct session *session,
 
     if (!state || !session->trainer || cairn_session_take_shares(frame, &shares) != CAIRN_OK)
         return false;
-    state->asked[session->index] = (struct asked){session->serial, shares.number};
+    state->asked[session->index] = (struct asked){session->serial, shares.number, shares.stages};
     if (shares.number > 0) {
         describe(&shares, text);
         CAIRN_LOG_AT(INFO, "replan: rank=%u has taken offer %" PRIu64 ": micro-batches %s",

@@ -39,6 +39,10 @@ const struct cairn_session_shares *placing_newest(const struct cairn_agent *agen
 bool placing_offer(struct cairn_agent *agent, const struct cairn_session_shares *shares, bool home,
                    const char *why);
 
+/* How many stages of each replica this node's trainer can move layers between; 0: none, or there is
+ * no trainer yet. */
+uint32_t placing_stages(const struct cairn_agent *agent);
+
 /* Tells the newest offer again, for agents that were away. */
 void placing_repeat(struct cairn_agent *agent);
 

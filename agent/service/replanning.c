@@ -31,7 +31,10 @@
 
 enum { ROUND_MS = 500, PLAN_LIMIT_MS = 1000, PLAN_NICE = 10, ROUNDS_AT_REST = 6 };
 static const char advice_key[] = "advice";
-static const uint64_t standstill_ns = 10 * CAIRN_NS_PER_S; /* estimated, not measured */
+/* Estimated, not measured: of any change but one of shares alone, and of layers that trainers move
+ * while they run. */
+static const uint64_t standstill_ns = 10 * CAIRN_NS_PER_S;
+static const uint64_t live_standstill_ns = CAIRN_NS_PER_S;
 
 uint64_t
 replanning_standstill_ns(void)
@@ -166,7 +169,10 @@ make_offers(struct cairn_agent *agent)
     offering->agent = agent;
     offering->clock = agent->clock;
     offering->costs =
-        (struct cairn_offer_costs){(double)replanning_standstill_ns() / 1e6, INFINITY};
+        (struct cairn_offer_costs){.pause_ms = (double)standstill_ns / 1e6, .restart_ms = INFINITY};
+    offering->costs.layers_ms = agent->placing && placing_stages(agent) > 0
+                                    ? (double)live_standstill_ns / 1e6
+                                    : offering->costs.pause_ms;
     (void)snprintf(offering->path, sizeof offering->path, "%s/replan.json", agent->config.dir);
     if (cairn_workers_submit(state->worker, &offering->job) != CAIRN_OK) {
         cairn_adviser_offered(state->adviser, offering->number, NULL);
@@ -253,7 +259,7 @@ say_change(struct cairn_agent *agent, enum cairn_advice_change change)
                      : "");
 }
 
-/* ---- acting: shares of micro-batches ---- */
+/* ---- acting: shares of micro-batches, and layers ---- */
 
 /* The replica whose first stage begins with this device; UINT32_MAX: none. */
 static uint32_t
@@ -266,60 +272,69 @@ replica_of(const struct cairn_plan *current, uint64_t device)
     return UINT32_MAX;
 }
 
-/* The shares of a plan, by the replicas of the current one. False if the plan has others. */
+/* The placement of a plan, by the replicas of the current one; with layers if trainers can move
+ * them between `stages` stages. False if the plan has other replicas, or stages. */
 static bool
-shares_of(const struct cairn_plan *current, const struct cairn_plan *plan,
-          struct cairn_session_shares *out)
+placement_of(const struct cairn_plan *current, const struct cairn_plan *plan, uint32_t stages,
+             struct cairn_session_shares *out)
 {
-    *out = (struct cairn_session_shares){.count = current->pipeline_count};
-    if (plan->pipeline_count != current->pipeline_count || out->count > CAIRN_REPLICAS_MAX)
+    *out = (struct cairn_session_shares){.count = current->pipeline_count, .stages = stages};
+    if (plan->pipeline_count != current->pipeline_count || out->count > CAIRN_REPLICAS_MAX ||
+        stages > CAIRN_STAGES_MAX / out->count)
         return false;
     for (uint32_t i = 0; i < plan->pipeline_count; i++) {
         const struct cairn_plan_pipeline *pipeline = &plan->pipelines[i];
-        uint32_t replica =
-            replica_of(current, plan->devices[plan->stages[pipeline->first_stage].first_device]);
+        const struct cairn_plan_stage *first = &plan->stages[pipeline->first_stage];
+        uint32_t replica = replica_of(current, plan->devices[first->first_device]);
 
-        if (replica == UINT32_MAX || out->parts[replica] != 0)
+        if (replica == UINT32_MAX || out->parts[replica] != 0 ||
+            (stages && stages != pipeline->stage_count))
             return false;
         out->parts[replica] = pipeline->microbatches;
+        for (uint32_t s = 0; s < stages; s++)
+            out->layers[replica * stages + s] = first[s].layer_count;
     }
     return true;
 }
 
 static bool
-are_same_parts(const struct cairn_session_shares *left, const struct cairn_session_shares *right)
+are_same_placements(const struct cairn_session_shares *left,
+                    const struct cairn_session_shares *right)
 {
-    return left->count == right->count &&
-           memcmp(left->parts, right->parts, left->count * sizeof *left->parts) == 0;
+    return left->count == right->count && left->stages == right->stages &&
+           memcmp(left->parts, right->parts, sizeof left->parts) == 0 &&
+           memcmp(left->layers, right->layers, sizeof left->layers) == 0;
 }
 
 /*
- * Offers the shares that the advice leads to, and those of the problem again when nothing has been
- * advised for some rounds. Advice that needs more than shares changes nothing: the trainers keep
- * those that they have.
+ * Offers the placement that the advice leads to, and that of the problem again when nothing has
+ * been advised for some rounds. Advice that needs more than the trainers can do changes nothing:
+ * they keep what they have.
  */
 static void
 act(struct cairn_agent *agent)
 {
     struct replanning_state *state = agent->replanning;
     const struct cairn_plan *current = cairn_adviser_current(state->adviser);
-    const struct cairn_plan *plan = cairn_adviser_plan(state->adviser, CAIRN_REPLAN_MICROBATCHES);
+    const struct cairn_plan *plan = cairn_adviser_plan(state->adviser, state->advice.action);
     const struct cairn_session_shares *newest = placing_newest(agent);
+    uint32_t stages = newest ? placing_stages(agent) : 0;
+    bool can_act = state->advice.action == CAIRN_REPLAN_MICROBATCHES ||
+                   (state->advice.action == CAIRN_REPLAN_LAYERS && stages > 0);
     struct cairn_session_shares home, wanted;
     char text[CAIRN_ADVICE_BYTES];
 
-    if (!newest || !shares_of(current, current, &home))
+    if (!newest || !placement_of(current, current, stages, &home))
         return;
     placing_repeat(agent);
     state->rounds_at_rest =
         state->advice.action == CAIRN_REPLAN_NONE ? state->rounds_at_rest + 1 : 0;
-    if (state->advice.action == CAIRN_REPLAN_MICROBATCHES && plan &&
-        shares_of(current, plan, &wanted)) {
+    if (can_act && plan && placement_of(current, plan, stages, &wanted)) {
         cairn_advice_describe(&state->advice, text, sizeof text);
-        if (!are_same_parts(&wanted, newest->count ? newest : &home))
+        if (!are_same_placements(&wanted, newest->count ? newest : &home))
             (void)placing_offer(agent, &wanted, false, text);
     } else if (state->rounds_at_rest >= ROUNDS_AT_REST && newest->count &&
-               !are_same_parts(&home, newest)) {
+               !are_same_placements(&home, newest)) {
         (void)placing_offer(agent, &home, true, "nothing is slow any more");
     }
 }

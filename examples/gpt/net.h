@@ -49,6 +49,7 @@ enum gpt_kind {
     GPT_KIND_VERDICT,    /* squares over all stages, and the loss */
     GPT_KIND_STATE,      /* final tensors */
     GPT_KIND_DIGEST,     /* of final tensors */
+    GPT_KIND_VOTE,       /* on a placement whose layers have moved */
     GPT_KIND_END
 };
 

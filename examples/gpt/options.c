@@ -70,6 +70,8 @@ static const struct option table[] = {
      "sleep until a layer's micro-batch has taken so long, as on a device; 0: do not"},
     {"emulate-slow", TEXT, AT(emulate_slow), 0, 0, NULL,
      "RANK:FACTOR@FROM-TO,…: ranks whose device is slower in these steps"},
+    {"emulate-death", TEXT, AT(emulate_death), 0, 0, NULL,
+     "enter, fill, vote or adopt: kill this rank at that point of a move of layers"},
     {"help", FLAG, AT(help), 0, 0, NULL, "this text"},
 };
 #undef AT
@@ -153,6 +155,13 @@ parse_layers(const char *text, struct gpt_plan *plan)
     return err;
 }
 
+static bool
+is_point(const char *text)
+{
+    return strcmp(text, "enter") == 0 || strcmp(text, "fill") == 0 || strcmp(text, "vote") == 0 ||
+           strcmp(text, "adopt") == 0;
+}
+
 static cairn_err
 complete(struct gpt_options *options)
 {
@@ -182,6 +191,10 @@ complete(struct gpt_options *options)
     if (!err)
         err = gpt_device_parse(options->emulate_layer_ms, options->emulate_slow, plan,
                                &options->device);
+    if (!err && options->emulate_death && !is_point(options->emulate_death)) {
+        gpt_say("--emulate-death %s: enter, fill, vote or adopt is needed", options->emulate_death);
+        err = CAIRN_INVAL;
+    }
     if (!err && plan->world > 1 && !options->peers) {
         gpt_say("%u ranks need --peers: the host:port of each, with commas", plan->world);
         err = CAIRN_INVAL;

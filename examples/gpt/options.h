@@ -34,6 +34,7 @@ struct gpt_options {
     uint32_t log_every;
     uint32_t emulate_layer_ms;
     const char *emulate_slow;
+    const char *emulate_death;
     struct gpt_device_options device; /* from the two above */
     bool resume;
     bool help;

@@ -310,3 +310,38 @@ gpt_parallel_agree(struct gpt_parallel *parallel, uint64_t step)
     }
     return CAIRN_OK;
 }
+
+/* Joins the votes of a chain of ranks: up to its end, and the result back. A link that is not there
+ * is an end. */
+static cairn_err
+join_chain(struct gpt_parallel *parallel, enum gpt_link before, enum gpt_link after, uint64_t step,
+           uint64_t *vote)
+{
+    struct gpt_net *net = parallel->net;
+    uint64_t other;
+    cairn_err err = CAIRN_OK;
+
+    if (gpt_net_has(net, before)) {
+        err = gpt_net_receive(net, before, GPT_KIND_VOTE, step, 0, &other, sizeof other);
+        if (!err)
+            *vote = cairn_placement_agree(*vote, other);
+    }
+    if (!err && gpt_net_has(net, after))
+        err = gpt_net_send(net, after, GPT_KIND_VOTE, step, 0, vote, sizeof *vote);
+    if (!err && gpt_net_has(net, after))
+        err = gpt_net_receive(net, after, GPT_KIND_VOTE, step, 1, vote, sizeof *vote);
+    if (!err && gpt_net_has(net, before))
+        err = gpt_net_send(net, before, GPT_KIND_VOTE, step, 1, vote, sizeof *vote);
+    return err;
+}
+
+cairn_err
+gpt_parallel_vote(struct gpt_parallel *parallel, uint64_t step, uint64_t *vote)
+{
+    uint32_t stage = parallel->plan->stage;
+    cairn_err err = join_chain(parallel, gpt_link_of(GPT_LINK_REPLICA_BEFORE, stage),
+                               gpt_link_of(GPT_LINK_REPLICA_AFTER, stage), step, vote);
+
+    return err ? err
+               : join_chain(parallel, GPT_LINK_STAGE_BEFORE, GPT_LINK_STAGE_AFTER, step, vote);
+}

@@ -61,4 +61,8 @@ CAIRN_MUST_CHECK cairn_err gpt_parallel_gradient(struct gpt_parallel *parallel, 
  */
 CAIRN_MUST_CHECK cairn_err gpt_parallel_agree(struct gpt_parallel *parallel, uint64_t step);
 
+/* Joins the votes of all ranks, by themselves. */
+CAIRN_MUST_CHECK cairn_err gpt_parallel_vote(struct gpt_parallel *parallel, uint64_t step,
+                                             uint64_t *vote);
+
 #endif

@@ -3,6 +3,8 @@
  */
 #include "plan.h"
 
+#include <string.h>
+
 #include "say.h"
 
 void
@@ -35,6 +37,13 @@ gpt_plan_layers(const struct gpt_plan *plan, uint32_t replica, uint32_t stage, u
     for (uint32_t s = 0; s < stage; s++)
         *begin += plan->stage_layers[replica][s];
     *end = *begin + plan->stage_layers[replica][stage];
+}
+
+void
+gpt_plan_place(struct gpt_plan *plan, const uint32_t (*stage_layers)[GPT_PARTS_MAX])
+{
+    memcpy(plan->stage_layers, stage_layers, sizeof plan->stage_layers);
+    gpt_plan_layers(plan, plan->replica, plan->stage, &plan->layer_begin, &plan->layer_end);
 }
 
 static bool

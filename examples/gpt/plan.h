@@ -43,6 +43,9 @@ CAIRN_MUST_CHECK cairn_err gpt_plan_complete(struct gpt_plan *plan, uint32_t lay
  * from them. */
 void gpt_plan_share(struct gpt_plan *plan, const uint32_t *micro_batches);
 
+/* Takes other layers per stage, of the same sums: fills what follows from them. */
+void gpt_plan_place(struct gpt_plan *plan, const uint32_t (*stage_layers)[GPT_PARTS_MAX]);
+
 /* The layers [*begin, *end) of a stage of a replica. */
 void gpt_plan_layers(const struct gpt_plan *plan, uint32_t replica, uint32_t stage, uint32_t *begin,
                      uint32_t *end);

@@ -13,10 +13,8 @@ enum { PER_TENSOR = 3 /* the parameter and its two moments */ };
 
 struct gpt_protect {
     struct cairn_client *client;
-    uint32_t tensor_count;
-    uint64_t shares_number; /* of the shares that are computed by; 0: those of the start */
+    uint64_t number; /* of the placement that is computed by; 0: that of the start */
     uint64_t fence_ns;
-    char (*names)[CAIRN_NAME_BYTES_MAX];
 };
 
 static uint64_t
@@ -77,50 +75,77 @@ progress_slice(const struct gpt_progress *progress, const struct gpt_plan *plan)
     };
 }
 
-static cairn_err
-register_all(struct gpt_protect *protect, const struct gpt_plan *plan,
-             const struct gpt_stage *stage, float *exp_avg, float *exp_avg_sq,
-             const struct gpt_progress *progress)
-{
-    uint32_t count = stage->tensor_count * PER_TENSOR + 1;
-    struct cairn_slice *slices = calloc(count, sizeof *slices);
-    cairn_err err = CAIRN_NOMEM;
+/* The slices of a state, and the names that they borrow. */
+struct slices {
+    struct cairn_slice *list;
+    char (*names)[CAIRN_NAME_BYTES_MAX];
+    uint32_t count;
+};
 
-    protect->names = calloc(count, sizeof *protect->names);
-    if (!slices || !protect->names) {
+static void
+slices_fini(struct slices *slices)
+{
+    free(slices->list);
+    free(slices->names);
+    *slices = (struct slices){0};
+}
+
+static cairn_err
+slices_init(const struct gpt_plan *plan, const struct gpt_state *state,
+            const struct gpt_progress *progress, struct slices *out)
+{
+    const struct gpt_stage *stage = &state->stage;
+    struct slices slices = {.count = stage->tensor_count * PER_TENSOR + 1};
+
+    slices.list = calloc(slices.count, sizeof *slices.list);
+    slices.names = calloc(slices.count, sizeof *slices.names);
+    if (!slices.list || !slices.names) {
         gpt_say("no memory for the list of tensors");
-        goto done;
+        slices_fini(&slices);
+        return CAIRN_NOMEM;
     }
     for (uint32_t i = 0; i < stage->tensor_count; i++) {
         const struct gpt_tensor *tensor = &stage->tensors[i];
-        char(*names)[CAIRN_NAME_BYTES_MAX] = protect->names + (size_t)i * PER_TENSOR;
-        struct cairn_slice *own = slices + (size_t)i * PER_TENSOR;
+        char(*names)[CAIRN_NAME_BYTES_MAX] = slices.names + (size_t)i * PER_TENSOR;
+        struct cairn_slice *own = slices.list + (size_t)i * PER_TENSOR;
 
         (void)snprintf(names[0], sizeof names[0], "%s", tensor->name);
         (void)snprintf(names[1], sizeof names[1], "exp_avg.%s", tensor->name);
         (void)snprintf(names[2], sizeof names[2], "exp_avg_sq.%s", tensor->name);
         own[0] = tensor_slice(tensor, plan, names[0], CAIRN_PARAM, stage->param);
-        own[1] = tensor_slice(tensor, plan, names[1], CAIRN_OPTIMIZER, exp_avg);
-        own[2] = tensor_slice(tensor, plan, names[2], CAIRN_OPTIMIZER, exp_avg_sq);
+        own[1] = tensor_slice(tensor, plan, names[1], CAIRN_OPTIMIZER, state->exp_avg);
+        own[2] = tensor_slice(tensor, plan, names[2], CAIRN_OPTIMIZER, state->exp_avg_sq);
     }
-    slices[count - 1] = progress_slice(progress, plan);
-    err = cairn_client_register(protect->client, slices, count);
+    slices.list[slices.count - 1] = progress_slice(progress, plan);
+    *out = slices;
+    return CAIRN_OK;
+}
+
+cairn_err
+gpt_protect_register(struct gpt_protect *protect, const struct gpt_plan *plan,
+                     const struct gpt_state *state, const struct gpt_progress *progress)
+{
+    struct slices slices = {0};
+    cairn_err err = slices_init(plan, state, progress, &slices);
+
+    if (err)
+        return err;
+    err = cairn_client_register(protect->client, slices.list, slices.count);
+    slices_fini(&slices);
     if (err == CAIRN_NOMEM || err == CAIRN_TIMEOUT || err == CAIRN_PEER || err == CAIRN_AGAIN) {
         gpt_say("training goes on without protection: the agent took no tensors (%s)",
                 cairn_err_text(err));
-        err = CAIRN_OK;
-    } else if (err) {
-        gpt_say("the agent refused the tensors: %s", cairn_err_text(err));
+        return CAIRN_OK;
     }
-done:
-    free(slices);
+    if (err)
+        gpt_say("the agent refused the tensors: %s", cairn_err_text(err));
     return err;
 }
 
 cairn_err
 gpt_protect_open(const struct gpt_protect_options *options, const struct gpt_plan *plan,
-                 const struct gpt_stage *stage, float *exp_avg, float *exp_avg_sq,
-                 struct gpt_progress *progress, struct gpt_protect **out)
+                 const struct gpt_state *state, struct gpt_progress *progress,
+                 struct gpt_protect **out)
 {
     const struct cairn_client_options client_options = {
         CAIRN_CLIENT_OPTIONS_INIT,
@@ -140,13 +165,12 @@ gpt_protect_open(const struct gpt_protect_options *options, const struct gpt_pla
         gpt_say("no memory for the client");
         goto done;
     }
-    protect->tensor_count = stage->tensor_count;
     err = cairn_client_open(&client_options, &protect->client);
     if (err) {
         gpt_say("no client of the agent could be opened: %s", cairn_err_text(err));
         goto done;
     }
-    err = register_all(protect, plan, stage, exp_avg, exp_avg_sq, progress);
+    err = gpt_protect_register(protect, plan, state, progress);
     if (err)
         goto done;
     *out = protect;
@@ -162,7 +186,6 @@ gpt_protect_close(struct gpt_protect *protect)
     if (!protect)
         return;
     cairn_client_close(protect->client);
-    free(protect->names);
     free(protect);
 }
 
@@ -214,22 +237,69 @@ gpt_protect_begin(struct gpt_protect *protect, uint64_t step)
     return cairn_snapshot_begin(protect->client, step) == CAIRN_OK;
 }
 
+bool
+gpt_protect_commit(struct gpt_protect *protect, uint64_t step)
+{
+    /* as the last one: its step is taken whatever the interval is, and no fence gives it up */
+    return cairn_snapshot_begin_last(protect->client, step) == CAIRN_OK &&
+           cairn_snapshot_confirm(protect->client, true) == CAIRN_OK;
+}
+
+/* Stages whose layers may move; more than the client can name stay where they are. */
+static uint32_t
+movable_stages(const struct gpt_plan *plan)
+{
+    return plan->world <= CAIRN_STAGES_MAX ? plan->pp : 0;
+}
+
 uint64_t
 gpt_protect_vote(struct gpt_protect *protect, const struct gpt_plan *plan)
 {
-    return cairn_placement_vote(protect->client, protect->shares_number, plan->dp,
-                                plan->micro_batches);
+    uint32_t layers[CAIRN_STAGES_MAX], stages = movable_stages(plan);
+
+    for (uint32_t i = 0; i < plan->dp * stages; i++)
+        layers[i] = plan->stage_layers[i / stages][i % stages];
+    return cairn_placement_vote_layers(protect->client, protect->number, plan->dp,
+                                       plan->micro_batches, stages, layers);
 }
 
-bool
-gpt_protect_share(struct gpt_protect *protect, uint64_t agreed, struct gpt_plan *plan)
+enum cairn_placement_change
+gpt_protect_take(struct gpt_protect *protect, uint64_t agreed, const struct gpt_plan *plan,
+                 struct gpt_plan *next)
 {
-    uint32_t shares[GPT_PARTS_MAX];
+    uint32_t shares[GPT_PARTS_MAX], layers[CAIRN_STAGES_MAX], stages = movable_stages(plan);
+    uint32_t stage_layers[GPT_PARTS_MAX][GPT_PARTS_MAX] = {{0}};
+    enum cairn_placement_change change;
+    uint64_t number = protect->number;
 
-    if (!cairn_placement_share(protect->client, agreed, &protect->shares_number, plan->dp, shares))
-        return false;
-    gpt_plan_share(plan, shares);
-    return true;
+    change =
+        cairn_placement_take(protect->client, agreed, &number, plan->dp, shares, stages, layers);
+    if (change != CAIRN_PLACEMENT_TAKEN && change != CAIRN_PLACEMENT_ENTER)
+        return change;
+    *next = *plan;
+    gpt_plan_share(next, shares);
+    for (uint32_t i = 0; i < plan->dp * stages; i++)
+        stage_layers[i / stages][i % stages] = layers[i];
+    if (stages)
+        gpt_plan_place(next, stage_layers);
+    if (change == CAIRN_PLACEMENT_TAKEN)
+        protect->number = number;
+    return change;
+}
+
+cairn_err
+gpt_protect_fill(struct gpt_protect *protect, uint64_t step, const struct gpt_plan *plan,
+                 const struct gpt_state *state, const struct gpt_progress *progress,
+                 uint32_t timeout_ms, struct cairn_restored *out)
+{
+    struct slices slices = {0};
+    cairn_err err = slices_init(plan, state, progress, &slices);
+
+    if (!err)
+        err =
+            cairn_placement_fill(protect->client, step, slices.list, slices.count, timeout_ms, out);
+    slices_fini(&slices);
+    return err;
 }
 
 struct cairn_client_stats

@@ -14,9 +14,9 @@
 #include <stdint.h>
 
 #include "cairn/client.h"
-#include "model.h"
 #include "plan.h"
 #include "progress.h"
+#include "state.h"
 
 struct gpt_protect;
 
@@ -29,17 +29,23 @@ struct gpt_protect_options {
 };
 
 /*
- * Opens a client and registers the stage's tensors, moments (laid out like stage->param) and
- * progress, all of which stay borrowed until gpt_protect_close (NULL allowed). Succeeds without an
- * agent and without room in it: training then goes on unprotected, and the client says so. Errors
- * of cairn_client_open and cairn_client_register else, said.
+ * Opens a client and registers the state's tensors and progress, all of which stay borrowed until
+ * others are registered, or gpt_protect_close (NULL allowed). Succeeds without an agent and without
+ * room in it: training then goes on unprotected, and the client says so. Errors of
+ * cairn_client_open and cairn_client_register else, said.
  */
 CAIRN_MUST_CHECK cairn_err gpt_protect_open(const struct gpt_protect_options *options,
                                             const struct gpt_plan *plan,
-                                            const struct gpt_stage *stage, float *exp_avg,
-                                            float *exp_avg_sq, struct gpt_progress *progress,
+                                            const struct gpt_state *state,
+                                            struct gpt_progress *progress,
                                             struct gpt_protect **out);
 void gpt_protect_close(struct gpt_protect *protect);
+
+/* Registers another state instead, as gpt_protect_open does. */
+CAIRN_MUST_CHECK cairn_err gpt_protect_register(struct gpt_protect *protect,
+                                                const struct gpt_plan *plan,
+                                                const struct gpt_state *state,
+                                                const struct gpt_progress *progress);
 
 /*
  * Fills everything registered from the newest generation. CAIRN_OK with *out; CAIRN_NOT_FOUND:
@@ -61,11 +67,22 @@ uint64_t gpt_protect_fence_ns(struct gpt_protect *protect);
 /* Begins a snapshot of the state after update `step`. True when one was begun. */
 bool gpt_protect_begin(struct gpt_protect *protect, uint64_t step);
 
-/* This rank's vote on the shares of the next step; and the
- * joined votes of all ranks: true where they change the plan's shares, which are then the new
- * ones. */
+/* The same for a state that layers move from, whatever the interval is. */
+bool gpt_protect_commit(struct gpt_protect *protect, uint64_t step);
+
+/* This rank's vote on the placement of the next step; and what the joined votes of all ranks
+ * change: *next is the new plan for CAIRN_PLACEMENT_TAKEN and _ENTER. */
 uint64_t gpt_protect_vote(struct gpt_protect *protect, const struct gpt_plan *plan);
-bool gpt_protect_share(struct gpt_protect *protect, uint64_t agreed, struct gpt_plan *plan);
+enum cairn_placement_change gpt_protect_take(struct gpt_protect *protect, uint64_t agreed,
+                                             const struct gpt_plan *plan, struct gpt_plan *next);
+
+/* Registers the state of another plan and fills it from the generation of `step`, as
+ * cairn_placement_fill. */
+CAIRN_MUST_CHECK cairn_err gpt_protect_fill(struct gpt_protect *protect, uint64_t step,
+                                            const struct gpt_plan *plan,
+                                            const struct gpt_state *state,
+                                            const struct gpt_progress *progress,
+                                            uint32_t timeout_ms, struct cairn_restored *out);
 
 /* The client's counters. */
 struct cairn_client_stats gpt_protect_stats(const struct gpt_protect *protect);

@@ -188,6 +188,14 @@ gpt_report_step(struct gpt_report *report, const struct gpt_step_report *step)
     end(&line, report);
 }
 
+static void
+add_list(struct line *line, const uint32_t *numbers, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++)
+        add(line, "%s%u", i ? "," : "[", numbers[i]);
+    add(line, "]");
+}
+
 void
 gpt_report_shares(struct gpt_report *report, uint64_t step, const struct gpt_plan *plan)
 {
@@ -196,9 +204,31 @@ gpt_report_shares(struct gpt_report *report, uint64_t step, const struct gpt_pla
     if (!wanted(report))
         return;
     begin(&line, report, "shares");
-    add(&line, ",\"step\":%" PRIu64 ",\"micro_batches\":[", step);
-    for (uint32_t i = 0; i < plan->dp; i++)
-        add(&line, "%s%u", i ? "," : "", plan->micro_batches[i]);
+    add(&line, ",\"step\":%" PRIu64 ",\"micro_batches\":", step);
+    add_list(&line, plan->micro_batches, plan->dp);
+    end(&line, report);
+}
+
+void
+gpt_report_move(struct gpt_report *report, const struct gpt_move_report *move)
+{
+    const struct gpt_plan *plan = move->plan;
+    struct line line;
+
+    if (!wanted(report))
+        return;
+    begin(&line, report, "move");
+    add(&line, ",\"step\":%" PRIu64 ",\"adopted\":%s,\"standstill_ns\":%" PRIu64, move->step,
+        move->is_adopted ? "true" : "false", move->standstill_ns);
+    add(&line, ",\"fill_ns\":%" PRIu64, move->fill_ns);
+    add(&line,
+        ",\"bytes\":%" PRIu64 ",\"remote_bytes\":%" PRIu64 ",\"micro_batches\":", move->bytes,
+        move->remote_bytes);
+    add_list(&line, plan->micro_batches, plan->dp);
+    for (uint32_t r = 0; r < plan->dp; r++) {
+        add(&line, "%s", r ? "," : ",\"layers\":[");
+        add_list(&line, plan->stage_layers[r], plan->pp);
+    }
     add(&line, "]");
     end(&line, report);
 }

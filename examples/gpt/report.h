@@ -44,6 +44,16 @@ void gpt_report_step(struct gpt_report *report, const struct gpt_step_report *st
 /* From the step after this one on, the replicas have other shares of the micro-batches. */
 void gpt_report_shares(struct gpt_report *report, uint64_t step, const struct gpt_plan *plan);
 
+/* Layers have moved before the next step, or should have; training stood still meanwhile. */
+struct gpt_move_report {
+    uint64_t step;
+    bool is_adopted;
+    uint64_t standstill_ns, fill_ns; /* the second: until this rank was done with its part */
+    uint64_t bytes, remote_bytes;    /* filled, and those from other nodes */
+    const struct gpt_plan *plan;     /* that runs now */
+};
+void gpt_report_move(struct gpt_report *report, const struct gpt_move_report *move);
+
 struct gpt_done_report {
     uint64_t steps;
     float loss_first;

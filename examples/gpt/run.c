@@ -20,19 +20,20 @@
 #include "protect.h"
 #include "report.h"
 #include "say.h"
+#include "state.h"
+
+enum { FILL_TIMEOUT_MS = 5000 /* of a rank, for layers to come; then it votes against them */ };
 
 struct run {
     struct gpt_options options;
     struct gpt_data data;
-    struct gpt_stage stage;
+    struct gpt_state state;
     struct gpt_net *net;
     struct gpt_device device;
     struct gpt_parallel parallel;
     struct gpt_progress progress;
     struct gpt_protect *protect;
     struct gpt_report report;
-    float *exp_avg;
-    float *exp_avg_sq;
 };
 
 static uint64_t
@@ -74,24 +75,12 @@ static cairn_err
 start_model(struct run *run)
 {
     const struct gpt_options *options = &run->options;
-    const struct gpt_plan *plan = &options->plan;
     cairn_err err;
 
-    err = gpt_stage_init(&options->shape, plan->layer_begin, plan->layer_end, plan->micro_room,
-                         &run->stage);
-    if (!err) {
-        run->exp_avg = calloc(run->stage.float_count, sizeof(float));
-        run->exp_avg_sq = calloc(run->stage.float_count, sizeof(float));
-        if (!run->exp_avg || !run->exp_avg_sq)
-            err = CAIRN_NOMEM;
-    }
-    if (err) {
-        gpt_say("no memory for the model and %u micro-batches of %u x %u bytes: make --d-model, "
-                "--layers, --micro-batch-size or --context smaller",
-                plan->micro_room, options->shape.sequences, options->shape.context);
+    err = gpt_state_init(&options->shape, &options->plan, &run->state);
+    if (err)
         return err;
-    }
-    gpt_stage_randomize(&run->stage, options->seed);
+    gpt_stage_randomize(&run->state.stage, options->seed);
     return gpt_progress_init(options->steps, options->seed,
                              gpt_options_fingerprint(options, run->data.fingerprint, false),
                              &run->progress);
@@ -114,8 +103,8 @@ start_protection(struct run *run)
         .restore_timeout_ms = options->restore_timeout_s * 1000,
     };
 
-    return gpt_protect_open(&protect_options, &options->plan, &run->stage, run->exp_avg,
-                            run->exp_avg_sq, &run->progress, &run->protect);
+    return gpt_protect_open(&protect_options, &options->plan, &run->state, &run->progress,
+                            &run->protect);
 }
 
 static cairn_err
@@ -149,7 +138,7 @@ start(struct run *run)
     err = gpt_net_open(&net_options, &options->plan, &run->net);
     if (err)
         return err;
-    err = gpt_parallel_init(&options->plan, &run->data, &run->stage, run->net, &run->device,
+    err = gpt_parallel_init(&options->plan, &run->data, &run->state.stage, run->net, &run->device,
                             options->seed, &run->parallel);
     if (err)
         return err;
@@ -208,16 +197,116 @@ update(struct run *run, uint64_t step, const struct gpt_total *total)
 
     if (total->norm > (double)run->options.clip)
         scale *= (float)((double)run->options.clip / total->norm);
-    for (uint32_t i = 0; i < run->stage.tensor_count; i++) {
-        const struct gpt_tensor *tensor = &run->stage.tensors[i];
+    for (uint32_t i = 0; i < run->state.stage.tensor_count; i++) {
+        const struct gpt_tensor *tensor = &run->state.stage.tensors[i];
 
         gpt_protect_fence_tensor(run->protect, i);
-        gpt_adamw_update(adamw, &now, run->stage.param + tensor->begin,
-                         run->exp_avg + tensor->begin, run->exp_avg_sq + tensor->begin,
+        gpt_adamw_update(adamw, &now, run->state.stage.param + tensor->begin,
+                         run->state.exp_avg + tensor->begin, run->state.exp_avg_sq + tensor->begin,
                          run->parallel.total + tensor->begin, scale, tensor->matrix, tensor->count);
     }
     gpt_protect_fence_all(run->protect); /* what is left: the progress */
     gpt_progress_note(&run->progress, step, total->loss);
+}
+
+/* --emulate-death */
+static void
+pass_point(const struct run *run, const char *point)
+{
+    if (run->options.emulate_death && strcmp(run->options.emulate_death, point) == 0)
+        (void)raise(SIGKILL);
+}
+
+/* Trains by another state from now on; frees the one before. */
+static void
+adopt(struct run *run, const struct gpt_plan *next, struct gpt_state *state,
+      struct gpt_parallel *parallel)
+{
+    gpt_parallel_fini(&run->parallel);
+    gpt_state_fini(&run->state);
+    run->options.plan = *next;
+    run->state = *state;
+    run->parallel = *parallel;
+    run->parallel.plan = &run->options.plan;
+    run->parallel.stage = &run->state.stage;
+    *state = (struct gpt_state){0};
+    *parallel = (struct gpt_parallel){0};
+}
+
+/*
+ * Moves layers before the next step, as cairn/client.h says: the state of `step` is committed, and
+ * the state of the next plan is filled from it beside the present one. All ranks vote whether they
+ * have done so, and only then the present one goes.
+ */
+static cairn_err
+move(struct run *run, uint64_t step, struct gpt_plan *next)
+{
+    struct gpt_move_report report = {.step = step};
+    struct cairn_restored restored = {CAIRN_RESTORED_INIT};
+    struct gpt_state state = {0};
+    struct gpt_parallel parallel = {0};
+    uint64_t begin_ns = now_ns(), vote;
+    bool is_begun;
+    cairn_err err;
+
+    pass_point(run, "enter");
+    is_begun = gpt_protect_commit(run->protect, step);
+    err = gpt_state_init(&run->options.shape, next, &state);
+    if (!err)
+        err = gpt_parallel_init(next, &run->data, &state.stage, run->net, &run->device,
+                                run->options.seed, &parallel);
+    if (!err && is_begun)
+        err = gpt_protect_fill(run->protect, step, next, &state, &run->progress, FILL_TIMEOUT_MS,
+                               &restored);
+    if (err || !is_begun)
+        gpt_say("step %llu: the layers that should move here did not come: %s",
+                (unsigned long long)step, err ? cairn_err_text(err) : "no snapshot could be begun");
+    report.fill_ns = now_ns() - begin_ns;
+    pass_point(run, "fill");
+    vote = gpt_protect_vote(run->protect, &run->options.plan);
+    gpt_net_set_timeout(run->net, FILL_TIMEOUT_MS + run->options.peer_timeout_s * 1000);
+    err = gpt_parallel_vote(&run->parallel, step, &vote);
+    gpt_net_set_timeout(run->net, 0);
+    if (err)
+        goto done;
+    pass_point(run, "vote");
+    report.is_adopted =
+        gpt_protect_take(run->protect, vote, &run->options.plan, next) == CAIRN_PLACEMENT_TAKEN;
+    if (report.is_adopted) {
+        adopt(run, next, &state, &parallel);
+        pass_point(run, "adopt");
+    } else {
+        err = gpt_protect_register(run->protect, &run->options.plan, &run->state, &run->progress);
+    }
+    report.standstill_ns = now_ns() - begin_ns;
+    report.bytes = restored.bytes;
+    report.remote_bytes = restored.remote_bytes;
+    report.plan = &run->options.plan;
+    gpt_report_move(&run->report, &report);
+done:
+    gpt_parallel_fini(&parallel);
+    gpt_state_fini(&state);
+    return err;
+}
+
+/* The end of a step: what all ranks do about the placement, and the snapshot. */
+static cairn_err
+place(struct run *run, uint64_t step, uint64_t agreed, bool *snapshot)
+{
+    enum cairn_placement_change change = CAIRN_PLACEMENT_SAME;
+    struct gpt_plan *plan = &run->options.plan;
+    struct gpt_plan next;
+
+    if (run->device.timing)
+        change = gpt_protect_take(run->protect, agreed, plan, &next);
+    if (change == CAIRN_PLACEMENT_ENTER)
+        return move(run, step, &next);
+    *snapshot = gpt_protect_begin(run->protect, step);
+    if (change == CAIRN_PLACEMENT_TAKEN) {
+        *plan = next;
+        gpt_report_shares(&run->report, step, plan);
+    }
+    return CAIRN_OK;
 }
 
 static cairn_err
@@ -240,12 +329,12 @@ train_step(struct run *run, uint64_t step)
         return CAIRN_INTERNAL;
     }
     update(run, step, &total);
-    report.snapshot = gpt_protect_begin(run->protect, step);
+    err = place(run, step, total.vote, &report.snapshot);
+    if (err)
+        return err;
     report.loss = gpt_plan_is_last_stage(&options->plan) ? &total.loss : NULL;
     report.norm = (float)total.norm;
     report.fence_ns = gpt_protect_fence_ns(run->protect);
-    if (run->device.timing && gpt_protect_share(run->protect, total.vote, &run->options.plan))
-        gpt_report_shares(&run->report, step, &options->plan);
     report.step_ns = now_ns() - begin_ns;
     gpt_report_step(&run->report, &report);
     if (options->plan.rank == 0 && options->log_every &&
@@ -266,8 +355,8 @@ conclude(struct run *run)
     cairn_err err;
 
     gpt_protect_fence_all(run->protect); /* the last snapshot counts too */
-    err = gpt_final(run->net, &options->plan, &run->stage, run->exp_avg, run->exp_avg_sq,
-                    options->final_dir, state_sha256);
+    err = gpt_final(run->net, &options->plan, &run->state.stage, run->state.exp_avg,
+                    run->state.exp_avg_sq, options->final_dir, state_sha256);
     if (err)
         return err;
     gpt_progress_digest(&run->progress, loss_sha256);
@@ -329,10 +418,8 @@ gpt_run(int argc, char **argv)
     gpt_device_fini(&run.device);
     gpt_net_close(run.net);
     gpt_progress_fini(&run.progress);
-    gpt_stage_fini(&run.stage);
+    gpt_state_fini(&run.state);
     gpt_data_fini(&run.data);
-    free(run.exp_avg);
-    free(run.exp_avg_sq);
     report_err = gpt_report_close(&run.report);
     return status_of(err ? err : report_err);
 }

@@ -58,7 +58,7 @@ extern "C" {
  * The version of this header, "MAJOR.MINOR.PATCH". MAJOR is in the name libcairn.so.MAJOR and
  * changes when old callers stop working. MINOR grows with new functions and fields.
  */
-#define CAIRN_LIBRARY_VERSION "1.2.0"
+#define CAIRN_LIBRARY_VERSION "1.3.0"
 /* The version of the library that is loaded, in the same form. The string is static. Thread: any.
  */
 const char *cairn_library_version(void);
@@ -354,6 +354,59 @@ cairn_placement_agree(uint64_t left, uint64_t right)
  */
 bool cairn_placement_share(struct cairn_client *client, uint64_t agreed, uint64_t *number,
                            uint32_t replicas, uint32_t *shares);
+
+/*
+ * Placements: shares, and how many layers each stage of each replica has. For trainers that can
+ * move layers while they run. At each step boundary, after the update:
+ *   vote = cairn_placement_vote_layers(client, number, replicas, shares, stages, layers);
+ *   agreed = all ranks' votes, joined as above;
+ *   cairn_placement_take(client, agreed, &next_number, replicas, next_shares, stages, next_layers)
+ *     TAKEN   the next step is computed by these shares; layers are where they were
+ *     ENTER   layers have to move, see below
+ *     else    nothing has changed
+ * After ENTER, no rank computes a step before this is over:
+ *   cairn_snapshot_begin_last(client, step), cairn_snapshot_confirm(client, true)
+ *   memory for the tensors of the new placement, beside the present ones
+ *   cairn_placement_fill(client, step, their slices, …)
+ *   vote again, with the present placement's arguments; agreed again; take again
+ *     TAKEN   every rank has filled well: compute by the new tensors, and free the present ones
+ *     ABANDONED   register the present tensors again, go on by them, and free the new ones
+ * Until TAKEN the present tensors must be neither freed nor written: if a rank fails before, they
+ * are what training goes on with.
+ */
+enum { CAIRN_STAGES_MAX = 1024 }; /* of all replicas together */
+
+enum cairn_placement_change {
+    CAIRN_PLACEMENT_SAME = 0,
+    CAIRN_PLACEMENT_TAKEN = 1,
+    CAIRN_PLACEMENT_ENTER = 2,
+    CAIRN_PLACEMENT_ABANDONED = 3
+};
+
+/* Like cairn_placement_vote, with layers[replicas][stages]. replicas * stages is at most
+ * CAIRN_STAGES_MAX. stages 0: this trainer cannot move layers. Since version 1.3. */
+uint64_t cairn_placement_vote_layers(struct cairn_client *client, uint64_t number,
+                                     uint32_t replicas, const uint32_t *shares, uint32_t stages,
+                                     const uint32_t *layers);
+
+/* Takes the ranks' decision. *number, shares[replicas] and layers[replicas][stages] are written for
+ * TAKEN and ENTER. Each replica's layers always have the same sum. Since version 1.3. */
+enum cairn_placement_change cairn_placement_take(struct cairn_client *client, uint64_t agreed,
+                                                 uint64_t *number, uint32_t replicas,
+                                                 uint32_t *shares, uint32_t stages,
+                                                 uint32_t *layers);
+
+/*
+ * Waits for the commit of `step`, registers slices[count] instead of the present tensors, and fills
+ * them from that generation as cairn_client_restore does, each byte checked. Blocks at most
+ * timeout_ms, and connect_timeout_ms more if the agent does not answer. Every error makes this
+ * rank's next vote one for the present placement; the new tensors may be half filled then.
+ * CAIRN_STALE: the agents hold another generation ready than that of `step`. Other errors as
+ * cairn_snapshot_await_commit, cairn_client_register and cairn_client_restore. Since version 1.3.
+ */
+CAIRN_MUST_CHECK cairn_err cairn_placement_fill(struct cairn_client *client, uint64_t step,
+                                                const struct cairn_slice *slices, uint32_t count,
+                                                uint32_t timeout_ms, struct cairn_restored *out);
 
 /* A part of the job that no snapshot of this rank holds. */
 struct cairn_uncovered {

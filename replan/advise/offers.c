@@ -68,7 +68,7 @@ cairn_offers_make(const struct cairn_problem *problem, const struct cairn_offer_
     if (!err)
         err = cairn_migration_redivide(problem, problem->current, &plan, &step_ms);
     if (!err)
-        err = offer(problem, CAIRN_REPLAN_LAYERS, plan, step_ms, costs->pause_ms, &made);
+        err = offer(problem, CAIRN_REPLAN_LAYERS, plan, step_ms, costs->layers_ms, &made);
     if (!err)
         err = offer_groups(problem, costs, stop, &made);
     if (err)

@@ -17,7 +17,8 @@ struct cairn_offers {
 
 /* What actions cost beside the time of moving state, as measured. */
 struct cairn_offer_costs {
-    double pause_ms;   /* for any change of plan but one of micro-batches alone */
+    double layers_ms;  /* for other layers in the same stages */
+    double pause_ms;   /* for any change of plan that needs more than that */
     double restart_ms; /* from the last checkpoint, lost steps included; INFINITY: no restart is
                         * offered */
 };

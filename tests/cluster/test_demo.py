@@ -171,8 +171,8 @@ class Demo(unittest.TestCase):
         self.assertEqual([restore["from"] for restore in answer["restores"]], ["files"])
 
     def test_a_slow_device(self):
-        """The shares follow the device, there and back, at the times that the planner says."""
-        words = ("--nodes", "4", "--slow", "2:2.7@25-75", "--steps", "150")
+        """Shares and layers follow the device, there and back, at the times that were planned."""
+        words = ("--nodes", "4", "--slow", "2:2.7@25-95", "--steps", "170")
         answer, talk = self.demo(*words)
         self.assertTrue(answer["bit_identical"])
         slow = answer["slow"]
@@ -181,10 +181,12 @@ class Demo(unittest.TestCase):
         shares = [row for row in rows if row["action"] == "microbatches"]
         self.assertEqual(shares[0]["micro_batches"], slow["best_micro_batches"])
         self.assertEqual(shares[0]["from_step"], 25 + slow["moved_after_steps"])
-        self.assertEqual(shares[-1]["from_step"], 76 + slow["home_after_steps"])
-        self.assertEqual(shares[-1]["micro_batches"], [6, 6])
+        changes = [row for row in rows if "standstill_ms" in row]
+        last = changes[-1]
+        self.assertEqual(last["from_step"], 96 + slow["home_after_steps"])
+        self.assertEqual((last["micro_batches"], last["layers"]), ([6, 6], [[4, 4], [4, 4]]))
         self.assertIn("fewer micro-batches", shares[0]["why"])
-        self.assertIn("nothing is slow", shares[-1]["why"])
+        self.assertIn("nothing is slow", last["why"])
         for row in rows:
             self.assertGreaterEqual(row["predicted_ms"], row["bound_ms"])
             # devices sleep until they are through, so only noise of the machine is added
@@ -192,6 +194,10 @@ class Demo(unittest.TestCase):
         (onset,) = [row for row in rows if row["action"] == "device slow"]
         self.assertEqual(onset["predicted_ms"], slow["slow_ms"])
         self.assertLess(shares[0]["after_ms"], onset["after_ms"] * 0.9)
+        moved = [row for row in rows if row["action"] == "layers"]
+        self.assertEqual(len(moved), 2, talk)
+        self.assertLess(moved[0]["predicted_ms"], shares[0]["predicted_ms"])
+        self.assertTrue(all(row["remote_bytes"] > 0 and row["standstill_ms"] > 0 for row in moved))
 
     def test_a_device_hardly_slower(self):
         """Where the planner has nothing better, that nothing changes is no failure."""

@@ -1,7 +1,8 @@
 /*
- * tests/unit/client/test_placement.c - shares that change while training goes on: the rank's state
- * machine by itself, and many ranks of it around a model collective, with offers that are late,
- * lost, damaged or differ, agents that die, and a collective that breaks with some ranks informed.
+ * tests/unit/client/test_placement.c - shares and layers that change while training goes on: the
+ * rank's state machine by itself, and many ranks of it around a model collective, with offers that
+ * are late, lost, damaged or differ, agents that die, fills that fail, and a collective that breaks
+ * with some ranks informed.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,12 +16,13 @@
 #include "client/placement.h"
 #include "tests/support/cases.h"
 
-enum { RANKS = 6, REPLICAS = 3, TOTAL = 12, STEPS = 40, SCHEDULES = 10000 };
+enum { RANKS = 6, REPLICAS = 3, TOTAL = 12, STEPS = 40, SCHEDULES = 10000, STAGES = 2, LAYERS = 6 };
 
 static struct cairn_session_shares
 shares(uint64_t number, uint32_t first, uint32_t second, uint32_t third)
 {
-    return (struct cairn_session_shares){number, REPLICAS, {first, second, third}};
+    return (struct cairn_session_shares){
+        .number = number, .count = REPLICAS, .parts = {first, second, third}};
 }
 
 /* ---- one rank ---- */
@@ -77,13 +79,13 @@ static void
 test_what_cannot_be_an_offer(void **state)
 {
     const struct cairn_session_shares wrong[] = {
-        shares(3, 6, 4, 2),              /* no new number */
-        shares(4, 6, 4, 3),              /* another sum */
-        shares(4, 12, 0, 0),             /* nothing to do for a replica */
-        {4, REPLICAS - 1, {6, 6}},       /* other replicas */
-        {4, REPLICAS + 1, {4, 4, 3, 1}}, /* … more of them */
-        {4, 0, {0}},                     /* none */
-        shares(4, UINT32_MAX, 4, 9),     /* 12, if sums overflowed */
+        shares(3, 6, 4, 2),                      /* no new number */
+        shares(4, 6, 4, 3),                      /* another sum */
+        shares(4, 12, 0, 0),                     /* nothing to do for a replica */
+        {4, REPLICAS - 1, {6, 6}, 0, {0}},       /* other replicas */
+        {4, REPLICAS + 1, {4, 4, 3, 1}, 0, {0}}, /* … more of them */
+        {4, 0, {0}, 0, {0}},                     /* none */
+        shares(4, UINT32_MAX, 4, 9),             /* 12, if sums overflowed */
     };
     struct cairn_session_shares home = shares(3, 4, 4, 4);
     struct client_placement rank = {0};
@@ -108,9 +110,116 @@ test_names_tell_shares_apart(void **state)
     assert_true(cairn_placement_agree(0, 5) == 0 && cairn_placement_agree(0, 0) == 0);
 }
 
+/* ---- one rank, layers ---- */
+
+static struct cairn_session_shares
+placed(uint64_t number, uint32_t first, uint32_t third)
+{
+    struct cairn_session_shares out = shares(number, 4, 4, 4);
+
+    out.stages = STAGES;
+    for (uint32_t r = 0; r < REPLICAS; r++) {
+        out.layers[r * STAGES] = r == 2 ? third : first;
+        out.layers[r * STAGES + 1] = LAYERS - out.layers[r * STAGES];
+    }
+    return out;
+}
+
+/* A rank that has entered `offer`. */
+static struct client_placement
+entered(const struct cairn_session_shares *home, const struct cairn_session_shares *offer)
+{
+    struct client_placement rank = {0};
+
+    assert_true(client_placement_run(&rank, home));
+    assert_true(client_placement_offer(&rank, offer));
+    assert_int_equal(client_placement_decide(&rank, client_placement_vote(&rank)),
+                     CAIRN_PLACEMENT_ENTER);
+    assert_memory_equal(&rank.now, home, sizeof *home); /* which goes on until all have filled */
+    assert_memory_equal(&rank.offer, offer, sizeof *offer);
+    return rank;
+}
+
+static void
+test_layers_move_after_two_votes(void **state)
+{
+    struct cairn_session_shares home = placed(0, 3, 3), offer = placed(1, 3, 2);
+    struct cairn_session_shares later = placed(2, 3, 1);
+    struct client_placement rank = entered(&home, &offer);
+
+    (void)state;
+    assert_false(client_placement_offer(&rank, &later)); /* not while layers move */
+    assert_true(client_placement_vote(&rank) == client_placement_name(&home)); /* not filled yet */
+    client_placement_filled(&rank, true);
+    assert_true(client_placement_vote(&rank) == client_placement_name(&offer));
+    assert_int_equal(client_placement_decide(&rank, rank.vote), CAIRN_PLACEMENT_TAKEN);
+    assert_memory_equal(&rank.now, &offer, sizeof offer);
+    assert_true(client_placement_offer(&rank, &later));
+}
+
+static void
+test_a_move_that_fails_anywhere_is_given_up(void **state)
+{
+    struct cairn_session_shares home = placed(0, 3, 3), offer = placed(1, 3, 2);
+    struct cairn_session_shares later = placed(2, 3, 1);
+
+    (void)state;
+    for (int how = 0; how < 4; how++) {
+        struct client_placement rank = entered(&home, &offer);
+        uint64_t vote, other = client_placement_name(&home);
+
+        if (how != 2)
+            client_placement_filled(&rank, how > 0);
+        if (how > 1)
+            client_placement_detach(&rank);   /* also before it was filled */
+        client_placement_filled(&rank, true); /* too late */
+        vote = client_placement_vote(&rank);
+        assert_true(vote == client_placement_name(how == 1 ? &offer : &home));
+        assert_int_equal(client_placement_decide(&rank, cairn_placement_agree(vote, other)),
+                         CAIRN_PLACEMENT_ABANDONED);
+        assert_memory_equal(&rank.now, &home, sizeof home);
+        assert_false(client_placement_offer(&rank, &offer)); /* not again */
+        assert_true(client_placement_offer(&rank, &later));
+    }
+}
+
+static void
+test_layers_that_cannot_be_an_offer(void **state)
+{
+    struct cairn_session_shares home = placed(0, 3, 3), wrong = placed(1, 3, 2), less;
+    struct cairn_session_shares without = shares(1, 6, 4, 2), flat = shares(0, 4, 4, 4);
+    struct client_placement rank = {0};
+
+    (void)state;
+    assert_true(client_placement_run(&rank, &home));
+    wrong.layers[5]++; /* one more than the model has */
+    assert_false(client_placement_offer(&rank, &wrong));
+    wrong.layers[4] = 0;
+    wrong.layers[5] = LAYERS;
+    assert_false(client_placement_offer(&rank, &wrong));
+    less = placed(1, 3, 2);
+    less.stages = 1;
+    assert_false(client_placement_offer(&rank, &less));
+    assert_true(client_placement_offer(&rank, &without)); /* the layers stay */
+    assert_int_equal(client_placement_decide(&rank, client_placement_vote(&rank)),
+                     CAIRN_PLACEMENT_TAKEN);
+    assert_memory_equal(rank.now.layers, home.layers, sizeof home.layers);
+    rank = (struct client_placement){0};
+    assert_true(client_placement_run(&rank, &flat)); /* cannot move layers */
+    wrong = placed(1, 3, 2);
+    assert_false(client_placement_offer(&rank, &wrong));
+}
+
 /* ---- a job ---- */
 
-enum planted { NONE, WITHOUT_THE_OTHERS, SHARES_LOSE_ONE, AGENTS_FORGET_NUMBERS };
+enum planted {
+    NONE,
+    WITHOUT_THE_OTHERS,
+    SHARES_LOSE_ONE,
+    FILLS_UNVERIFIED,
+    ADOPTS_ALONE,
+    AGENTS_FORGET_NUMBERS
+};
 
 struct job {
     uint64_t seed;
@@ -119,7 +228,7 @@ struct job {
     bool has_agent[RANKS];
     struct cairn_session_shares offers[4]; /* the last ones, that may still arrive */
     uint64_t number;
-    uint32_t changes;
+    uint32_t changes, moves, abandoned;
     bool is_broken; /* an invariant is */
 };
 
@@ -133,7 +242,7 @@ draw(struct job *job, uint32_t below)
 static void
 start_ranks(struct job *job)
 {
-    const struct cairn_session_shares home = shares(0, 4, 4, 4);
+    const struct cairn_session_shares home = placed(0, 3, 3);
 
     for (uint32_t rank = 0; rank < RANKS; rank++) {
         job->ranks[rank] = (struct client_placement){0};
@@ -151,7 +260,14 @@ make_offer(struct job *job)
 
     if (draw(job, 5) > 0 && !(job->planted == AGENTS_FORGET_NUMBERS && draw(job, 2)))
         job->number++;
-    *offer = shares(job->number, first, second, TOTAL - first - second);
+    *offer = placed(job->number, 1 + draw(job, LAYERS - 1), 1 + draw(job, LAYERS - 1));
+    offer->parts[0] = first;
+    offer->parts[1] = second;
+    offer->parts[2] = TOTAL - first - second;
+    if (draw(job, 2) == 0) /* nothing is said of layers */
+        *offer = shares(job->number, first, second, TOTAL - first - second);
+    else if (draw(job, 12) == 0)
+        offer->layers[draw(job, REPLICAS * STAGES)] += draw(job, 2) ? 1 : UINT32_MAX;
     if (draw(job, 8) == 0)
         offer->parts[draw(job, REPLICAS)] += draw(job, 2) ? 1 : UINT32_MAX;
 }
@@ -163,9 +279,10 @@ tell(struct job *job, uint32_t rank)
 
     if (offer->count == 0 || !job->has_agent[rank])
         return;
-    if (job->planted == SHARES_LOSE_ONE && offer->number > job->ranks[rank].now.number) {
+    if (job->planted == SHARES_LOSE_ONE && offer->stages &&
+        offer->number > job->ranks[rank].now.number) {
         job->ranks[rank].offer = *offer; /* as it came */
-        job->ranks[rank].is_ready = true;
+        job->ranks[rank].state = CLIENT_PLACEMENT_READY;
         return;
     }
     (void)client_placement_offer(&job->ranks[rank], offer);
@@ -180,6 +297,9 @@ check(struct job *job, const struct client_placement *before)
         const struct cairn_session_shares *now = &job->ranks[rank].now;
         uint64_t sum = 0;
 
+        for (uint32_t r = 0; r < REPLICAS; r++)
+            job->is_broken |= now->layers[2 * r] == 0 || now->layers[2 * r + 1] == 0 ||
+                              now->layers[2 * r] + now->layers[2 * r + 1] != LAYERS;
         for (uint32_t i = 0; i < now->count; i++) {
             job->is_broken |= now->parts[i] == 0;
             sum += now->parts[i];
@@ -190,6 +310,46 @@ check(struct job *job, const struct client_placement *before)
     }
 }
 
+/*
+ * All ranks have entered: they fill, some badly, some lose their agent, and vote again. The old
+ * tensors of a rank are gone once it has taken the new placement: then all must have filled well.
+ * Returns how many ranks have heard the result.
+ */
+static uint32_t
+move(struct job *job)
+{
+    uint32_t informed = draw(job, 10) == 0 ? draw(job, RANKS) : RANKS;
+    uint64_t votes[RANKS], agreed;
+    bool are_all_good = true;
+
+    for (uint32_t rank = 0; rank < RANKS; rank++) {
+        bool is_good = draw(job, 40) > 0;
+
+        if (draw(job, 60) == 0) {
+            client_placement_detach(&job->ranks[rank]);
+            is_good = false;
+        }
+        are_all_good &= is_good;
+        tell(job, rank);
+        client_placement_filled(&job->ranks[rank], is_good || job->planted == FILLS_UNVERIFIED);
+        tell(job, rank);
+        votes[rank] = client_placement_vote(&job->ranks[rank]);
+    }
+    agreed = votes[0];
+    for (uint32_t rank = 1; rank < RANKS; rank++)
+        agreed = cairn_placement_agree(agreed, votes[rank]);
+    for (uint32_t rank = 0; rank < informed; rank++) {
+        enum cairn_placement_change change = client_placement_decide(
+            &job->ranks[rank], job->planted == ADOPTS_ALONE ? votes[rank] : agreed);
+
+        job->is_broken |= change == CAIRN_PLACEMENT_TAKEN && !are_all_good;
+        job->is_broken |= change != CAIRN_PLACEMENT_TAKEN && change != CAIRN_PLACEMENT_ABANDONED;
+        job->moves += change == CAIRN_PLACEMENT_TAKEN;
+        job->abandoned += change == CAIRN_PLACEMENT_ABANDONED;
+    }
+    return informed;
+}
+
 /* A step: all vote, between events; the votes are joined in any order. It may break, with some
  * ranks informed; then all ranks start again. */
 static void
@@ -197,7 +357,7 @@ take_step(struct job *job)
 {
     struct client_placement before[RANKS];
     uint64_t votes[RANKS], agreed;
-    uint32_t order = draw(job, RANKS), informed;
+    uint32_t order = draw(job, RANKS), informed, entered_count = 0;
 
     memcpy(before, job->ranks, sizeof before);
     for (uint32_t rank = 0; rank < RANKS; rank++) {
@@ -212,14 +372,24 @@ take_step(struct job *job)
     for (uint32_t i = 1; i < RANKS; i++)
         agreed = cairn_placement_agree(votes[(order + i) % RANKS], agreed);
     informed = draw(job, 20) == 0 ? draw(job, RANKS) : RANKS;
-    for (uint32_t rank = 0; rank < informed; rank++)
-        job->changes += client_placement_decide(
+    for (uint32_t rank = 0; rank < informed; rank++) {
+        enum cairn_placement_change change = client_placement_decide(
             &job->ranks[rank], job->planted == WITHOUT_THE_OTHERS ? votes[rank] : agreed);
+
+        job->changes += change == CAIRN_PLACEMENT_TAKEN;
+        entered_count += change == CAIRN_PLACEMENT_ENTER;
+    }
+    if (informed == RANKS && entered_count > 0) {
+        job->is_broken |= entered_count != RANKS;
+        informed = move(job);
+    }
     if (informed < RANKS)
         start_ranks(job);
     else
         check(job, before);
 }
+
+static uint64_t total_moves, total_abandoned; /* of all schedules */
 
 /* Returns how often ranks have changed their shares; *broken if an invariant was. */
 static uint32_t
@@ -245,6 +415,8 @@ run_schedule(uint64_t seed, enum planted planted, bool *broken)
         take_step(&job);
     }
     *broken = job.is_broken;
+    total_moves += job.moves;
+    total_abandoned += job.abandoned;
     return job.changes;
 }
 
@@ -262,14 +434,19 @@ test_schedules(void **state)
         if (broken)
             fail_msg("seed %llu breaks an invariant", (unsigned long long)seed);
     }
-    assert_true(changes > SCHEDULES / stride * RANKS); /* they do change */
+    print_message("%llu changes of shares, %llu moves, %llu abandoned\n",
+                  (unsigned long long)changes, (unsigned long long)total_moves,
+                  (unsigned long long)total_abandoned);
+    assert_true(changes + total_moves > SCHEDULES / stride * RANKS); /* they do change */
+    assert_true(total_moves > SCHEDULES / stride);
+    assert_true(total_abandoned > SCHEDULES / stride / 2);
 }
 
 static void
 test_planted_bugs_are_found(void **state)
 {
     (void)state;
-    for (int planted = WITHOUT_THE_OTHERS; planted <= SHARES_LOSE_ONE; planted++) {
+    for (int planted = WITHOUT_THE_OTHERS; planted <= ADOPTS_ALONE; planted++) {
         bool broken = false;
 
         for (uint64_t seed = 0; seed < 200 && !broken; seed++)
@@ -293,6 +470,9 @@ main(void)
         cmocka_unit_test(test_only_a_vote_that_was_given_counts),
         cmocka_unit_test(test_what_cannot_be_an_offer),
         cmocka_unit_test(test_names_tell_shares_apart),
+        cmocka_unit_test(test_layers_move_after_two_votes),
+        cmocka_unit_test(test_a_move_that_fails_anywhere_is_given_up),
+        cmocka_unit_test(test_layers_that_cannot_be_an_offer),
         cmocka_unit_test(test_schedules),
         cmocka_unit_test(test_planted_bugs_are_found),
     };

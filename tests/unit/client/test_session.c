@@ -158,11 +158,13 @@ CHECK_FRAME(epoch, CAIRN_SESSION_EPOCH, struct cairn_session_epoch, CAIRN_SESSIO
             out.epoch == 77, {77})
 CHECK_FRAME(shares, CAIRN_SESSION_SHARES, struct cairn_session_shares, CAIRN_SESSION_CLIENT,
             out.number == 7 && out.count == 2 && out.parts[0] == 8 && out.parts[1] == 4 &&
-                out.parts[2] == 0,
-            {7, 2, {8, 4}})
+                out.parts[2] == 0 && out.stages == 3 && out.layers[0] == 4 && out.layers[4] == 2 &&
+                out.layers[5] == 5 && out.layers[6] == 0,
+            {7, 2, {8, 4}, 3, {4, 4, 4, 5, 2, 5}})
 CHECK_FRAME(offer, CAIRN_SESSION_OFFER, struct cairn_session_shares, CAIRN_SESSION_AGENT,
-            out.number == UINT64_MAX && out.count == 1 && out.parts[0] == UINT32_MAX,
-            {UINT64_MAX, 1, {UINT32_MAX}})
+            out.number == UINT64_MAX && out.count == 1 && out.parts[0] == UINT32_MAX &&
+                out.stages == 0 && out.layers[0] == 0,
+            {UINT64_MAX, 1, {UINT32_MAX}, 0, {0}})
 CHECK_FRAME(committed, CAIRN_SESSION_COMMITTED, struct cairn_session_committed, CAIRN_SESSION_AGENT,
             out.generation.epoch == 1 && out.generation.step == 2 && out.generation.run == 3,
             {{1, 2, 3}})

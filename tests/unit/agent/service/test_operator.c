@@ -858,7 +858,7 @@ static void
 offered_shares_are_reported(void **state)
 {
     struct scene *scene = *state;
-    const struct cairn_session_shares offer = {7, 2, {8, 4}};
+    const struct cairn_session_shares offer = {.number = 7, .count = 2, .parts = {8, 4}};
     const struct cairn_tree_value *parts, *part = NULL;
     struct cairn_json_writer writer;
     struct cairn_tree tree;

@@ -22,6 +22,7 @@ static bool fence_is_refused;
 
 struct cairn_client {
     struct cairn_slice slices[SLICES_MAX];
+    char names[SLICES_MAX][CAIRN_NAME_BYTES_MAX]; /* copied, as by the library */
     uint8_t *before[SLICES_MAX]; /* the bytes when the snapshot began; NULL: captured */
     uint32_t count;
     uint64_t step;
@@ -74,7 +75,8 @@ cairn_client_register(struct cairn_client *client, const struct cairn_slice *sli
     for (uint32_t i = 0; i < count; i++) {
         const struct cairn_slice *slice = &slices[i];
 
-        client->slices[i] = *slice; /* the name outlives the call with us, not by the API's word */
+        client->slices[i] = *slice;
+        client->slices[i].name = strncpy(client->names[i], slice->name, CAIRN_NAME_BYTES_MAX - 1);
         for (uint32_t j = 0; j < i; j++) {
             if (strcmp(slices[j].name, slice->name) == 0)
                 misused("two slices of one name");

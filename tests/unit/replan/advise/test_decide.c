@@ -68,7 +68,7 @@ struct job {
 static void
 make_offers(struct job *job)
 {
-    struct cairn_offer_costs costs = {PAUSE_MS, INFINITY};
+    struct cairn_offer_costs costs = {PAUSE_MS, PAUSE_MS, INFINITY};
     struct cairn_stop stop = {never, NULL};
 
     cairn_offers_fini(&job->offers);

@@ -1,0 +1,147 @@
+#!/usr/bin/env python3
+"""Layers move between stages while training goes on, and a rank that is killed at any point of a
+move costs no more than a restart: the result is the same, bit by bit."""
+import json
+import os
+import re
+import subprocess
+import unittest
+
+from harness import GPT, OK, PATIENCE, Cluster, build, free_ports, spawn, text_of, wait_for
+
+DP, PP, LAYERS, LAYER_MS, STEPS = 2, 2, 8, 4, 260
+SLOW_RANK, KILLED_RANK = 2, 3
+SHAPE = (
+    f"--dp {DP} --pp {PP} --layers {LAYERS} --d-model 16 --heads 2 --context 16 "
+    f"--micro-batch-size 2 --micro-batches 4,4 --log-every 0 --steps {STEPS}"
+).split()
+SLOW = f"--emulate-layer-ms {LAYER_MS} --emulate-slow {SLOW_RANK}:4@40-{STEPS}".split()
+
+
+def problem():
+    """The job as the planner sees it, with room for all but one of the layers on each device."""
+
+    def stages(first):
+        half = LAYERS // 2
+        return [
+            {"devices": [first], "layers": [0, half]},
+            {"devices": [first + 1], "layers": [half, LAYERS]},
+        ]
+
+    return {
+        "layers": LAYERS,
+        "layer_ms": LAYER_MS,
+        "microbatches": 8,
+        "tp_cost": {"1": 1},
+        "layer_bytes": 1 << 20,
+        "devices": [
+            {"id": rank, "node": rank, "rate": 1, "memory_bytes": (LAYERS - 1) << 20}
+            for rank in range(DP * PP)
+        ],
+        "link_gbps": {"intra": 100, "inter": 10},
+        "current": {
+            "pipelines": [{"microbatches": 4, "stages": stages(replica * PP)} for replica in (0, 1)]
+        },
+    }
+
+
+class Moves(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        build()
+
+    def agents(self, state="2MiB"):
+        cluster = Cluster(
+            nodes=DP * PP,
+            parity=1,
+            state=state,
+            options="plan_policy: enforce\nverdict_policy: advise",
+        )
+        self.addCleanup(cluster.close)
+        with open(cluster.path("problem.json"), "w", encoding="utf-8") as file:
+            json.dump(problem(), file)
+        for node in range(DP * PP):
+            cluster.configure(node, problem=cluster.path("problem.json"))
+        return cluster.start()
+
+    def train(self, cluster, name, *words, death=None):
+        """Starts the ranks; one of them may end at a point of a move."""
+        peers = ",".join(f"127.0.0.1:{port}" for port in free_ports(DP * PP))
+        ranks = []
+        for rank in range(DP * PP):
+            command = [GPT, "--rank", str(rank), "--peers", peers, *SHAPE, *SLOW, *words]
+            command += ["--agent", cluster.socket(rank), "--job", "cluster"]
+            command += ["--events", cluster.path(f"{name}.jsonl")]
+            command += ["--emulate-death", death] if death and rank == KILLED_RANK else []
+            log = cluster.path(f"{name}-{rank}.log")
+            ranks.append(spawn(command, log, prefix=("env", "CAIRN_TIMING=1")))
+            self.addCleanup(ranks[-1].wait)
+            self.addCleanup(ranks[-1].kill)
+        return ranks
+
+    def events(self, cluster, name, event):
+        lines = [json.loads(line) for line in text_of(cluster.path(f"{name}.jsonl")).splitlines()]
+        return [line for line in lines if line["event"] == event]
+
+    def wait(self, cluster, name, ranks):
+        """Returns the ranks' exit statuses."""
+        codes = [rank.wait(timeout=60 * PATIENCE) for rank in ranks]
+        logs = [text_of(cluster.path(f"{name}-{rank}.log"))[-600:] for rank in range(DP * PP)]
+        return codes, "\n".join(logs)
+
+    def undisturbed(self):
+        """The digests of the same job, of one rank, without agents and emulation."""
+        shape = [word.replace("4,4", "8") for word in SHAPE]
+        shape[shape.index("--dp") + 1] = shape[shape.index("--pp") + 1] = "1"
+        talk = subprocess.run(
+            [GPT, *shape],
+            env={"PATH": "/usr/bin:/bin"},
+            stderr=subprocess.PIPE,
+            text=True,
+            check=True,
+            timeout=60 * PATIENCE,
+        ).stderr
+        return re.search(r"loss_sha256 (\w+), state_sha256 (\w+)", talk).groups()
+
+    def finish(self, cluster, name, ranks):
+        codes, logs = self.wait(cluster, name, ranks)
+        self.assertEqual(codes, [OK] * (DP * PP), logs)
+        (done,) = [each for each in self.events(cluster, name, "done") if each["rank"] == 0]
+        self.assertEqual((done["loss_sha256"], done["state_sha256"]), self.undisturbed())
+
+    def test_a_rank_dies_at_each_point_of_a_move(self):
+        cluster = self.agents()
+        for death in ("enter", "fill", "vote", "adopt"):
+            words = [] if death == "enter" else ["--resume"]
+            ranks = self.train(cluster, death, *words, death=death)
+            codes, logs = self.wait(cluster, death, ranks)
+            self.assertEqual(codes[KILLED_RANK], -9, logs)  # it has come to that point
+            for rank, code in enumerate(codes):
+                self.assertIn(code, (-9, 75), f"rank {rank}\n{logs}")
+            if death != "adopt":  # one rank has not voted: nobody may have moved
+                adopted = [each["adopted"] for each in self.events(cluster, death, "move")]
+                self.assertNotIn(True, adopted if death != "vote" else [])
+            code, _, talk = cluster.restore()
+            self.assertEqual(code, OK, talk)
+        ranks = self.train(cluster, "last", "--resume")
+        self.finish(cluster, "last", ranks)
+        moves = self.events(cluster, "last", "move")
+        self.assertEqual({move["rank"] for move in moves}, set(range(DP * PP)))
+        self.assertTrue(all(move["adopted"] for move in moves), moves)
+        self.assertNotEqual(moves[0]["layers"], [[4, 4], [4, 4]])
+        print(f"stood still {max(move['standstill_ns'] for move in moves) / 1e6:.0f} ms")
+
+    def test_a_move_without_room_is_given_up(self):
+        """Slots that hold the present layers and no more: the fill fails, training goes on."""
+        cluster = self.agents(state="128KiB")
+        ranks = self.train(cluster, "small")
+        wait_for("a move is tried", lambda: self.events(cluster, "small", "move"), 60)
+        self.finish(cluster, "small", ranks)
+        moves = self.events(cluster, "small", "move")
+        self.assertFalse(any(move["adopted"] for move in moves), moves)
+        self.assertEqual(moves[0]["layers"], [[4, 4], [4, 4]])
+        self.assertGreater(cluster.committed()[1], moves[0]["step"], "protected again")
+
+
+if __name__ == "__main__":
+    unittest.main()
