@@ -3,7 +3,7 @@
 say nothing, and handshakes without end. Each test is an attack by somebody without the job's key,
 from the agents' own address; all the while the job has to commit.
 
-HOSTILE_SCALE multiplies the amount: 300 makes a million mutated frames. HOSTILE_SEED tries others.
+HOSTILE_SCALE multiplies the amount: 334 makes a million mutated frames. HOSTILE_SEED tries others.
 """
 import contextlib
 import os
