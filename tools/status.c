@@ -244,21 +244,37 @@ print_advice(const struct cairn_tree *tree)
     return 1;
 }
 
-/* The shares of micro-batches that were offered last; returns how many lines that is. */
+static void
+print_list(const struct cairn_tree *tree, const struct cairn_tree_value *numbers,
+           const char *between)
+{
+    const struct cairn_tree_value *number = NULL;
+    const char *before = "";
+
+    while ((number = cairn_tree_next(tree, numbers, number)) != NULL) {
+        printf("%s%" PRIu64, before, cairn_tree_u64(tree, number, "", 0));
+        before = between;
+    }
+}
+
+/* The placement that was offered last; returns how many lines that is. */
 static uint32_t
 print_offer(const struct cairn_tree *tree)
 {
-    const struct cairn_tree_value *parts, *part = NULL;
-    const char *between = "";
+    const struct cairn_tree_value *parts, *layers, *part = NULL;
+    const char *before = ", layers ";
 
     parts = cairn_tree_find(tree, NULL, "replan.offer.micro_batches");
     if (!parts)
         return 0;
     printf("plan       offer %" PRIu64 ": micro-batches ",
            cairn_tree_u64(tree, NULL, "replan.offer.number", 0));
-    while ((part = cairn_tree_next(tree, parts, part)) != NULL) {
-        printf("%s%" PRIu64, between, cairn_tree_u64(tree, part, "", 0));
-        between = " | ";
+    print_list(tree, parts, " | ");
+    layers = cairn_tree_find(tree, NULL, "replan.offer.layers");
+    while (layers && (part = cairn_tree_next(tree, layers, part)) != NULL) {
+        printf("%s", before);
+        print_list(tree, part, ",");
+        before = " | ";
     }
     printf(", taken by %" PRIu64 " of %" PRIu64 " ranks; %" PRIu64 " of %" PRIu64
            " changes today\n",

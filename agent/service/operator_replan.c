@@ -56,7 +56,26 @@ put_advice(struct cairn_json_writer *writer, const struct operator_node *node)
     cairn_json_write_object_end(writer);
 }
 
-/* The newest shares, and how many ranks compute by them. */
+/* The layers of each stage of each replica; null where nothing is said of them. */
+static void
+put_layers(struct cairn_json_writer *writer, const struct cairn_session_shares *offer)
+{
+    cairn_json_write_key(writer, "layers");
+    if (offer->stages == 0) {
+        cairn_json_write_null(writer);
+        return;
+    }
+    cairn_json_write_array_begin(writer);
+    for (uint32_t r = 0; r < offer->count; r++) {
+        cairn_json_write_array_begin(writer);
+        for (uint32_t s = 0; s < offer->stages; s++)
+            cairn_json_write_u64(writer, offer->layers[r * offer->stages + s]);
+        cairn_json_write_array_end(writer);
+    }
+    cairn_json_write_array_end(writer);
+}
+
+/* The newest placement, and how many ranks compute by it. */
 static void
 put_offer(struct cairn_json_writer *writer, const struct operator_job *job)
 {
@@ -79,6 +98,7 @@ put_offer(struct cairn_json_writer *writer, const struct operator_job *job)
     for (uint32_t i = 0; i < job->offer->count; i++)
         cairn_json_write_u64(writer, job->offer->parts[i]);
     cairn_json_write_array_end(writer);
+    put_layers(writer, job->offer);
     cairn_json_write_key(writer, "ranks_asking");
     cairn_json_write_u64(writer, askers);
     cairn_json_write_key(writer, "ranks_taken");

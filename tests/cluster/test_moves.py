@@ -129,6 +129,7 @@ class Moves(unittest.TestCase):
         self.assertEqual({move["rank"] for move in moves}, set(range(DP * PP)))
         self.assertTrue(all(move["adopted"] for move in moves), moves)
         self.assertNotEqual(moves[0]["layers"], [[4, 4], [4, 4]])
+        self.assertEqual(cluster.status(1)["replan"]["offer"]["layers"], moves[-1]["layers"])
         print(f"stood still {max(move['standstill_ns'] for move in moves) / 1e6:.0f} ms")
 
     def test_a_move_without_room_is_given_up(self):

@@ -858,8 +858,9 @@ static void
 offered_shares_are_reported(void **state)
 {
     struct scene *scene = *state;
-    const struct cairn_session_shares offer = {.number = 7, .count = 2, .parts = {8, 4}};
-    const struct cairn_tree_value *parts, *part = NULL;
+    const struct cairn_session_shares offer = {
+        .number = 7, .count = 2, .parts = {8, 4}, .stages = 2, .layers = {4, 4, 1, 7}};
+    const struct cairn_tree_value *parts, *part = NULL, *layers;
     struct cairn_json_writer writer;
     struct cairn_tree tree;
     uint64_t sum = 0;
@@ -884,6 +885,12 @@ offered_shares_are_reported(void **state)
     while ((part = cairn_tree_next(&tree, parts, part)) != NULL)
         sum += cairn_tree_u64(&tree, part, "", 0);
     assert_int_equal(sum, 12);
+    sum = 0;
+    parts = cairn_tree_find(&tree, NULL, "replan.offer.layers");
+    while ((part = cairn_tree_next(&tree, parts, part)) != NULL)
+        for (layers = NULL; (layers = cairn_tree_next(&tree, part, layers)) != NULL;)
+            sum = sum * 10 + cairn_tree_u64(&tree, layers, "", 0);
+    assert_int_equal(sum, 4417);
     cairn_tree_fini(&tree);
     free(text);
 }
