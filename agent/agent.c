@@ -26,6 +26,7 @@
 #include "base/wire.h"
 #include "base/worker.h"
 #include "snapshot/catalog.h"
+#include "snapshot/copy.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -288,6 +289,29 @@ open_core(struct cairn_agent *agent, const struct cairn_sizes *sizes)
     return err;
 }
 
+/* Trainers copy with the kernel that this agent uses. */
+static cairn_err
+choose_copy(const struct cairn_config *config)
+{
+    bool automatic = strcmp(config->copy_kernel, "auto") == 0;
+    cairn_err err = CAIRN_OK;
+
+    if (!automatic && !cairn_copy_use(config->copy_kernel)) {
+        CAIRN_LOG_AT(
+            WARN,
+            "copy: this processor has no kernel %s, so the fastest of those that it has is "
+            "used; `cairn doctor` lists them",
+            config->copy_kernel);
+        automatic = true;
+    }
+    if (automatic)
+        err = cairn_copy_choose(NULL);
+    if (!err)
+        CAIRN_LOG_AT(INFO, "copy: kernel=%s chosen_by=%s", cairn_copy_name(),
+                     automatic ? "measuring" : "configuration");
+    return err;
+}
+
 static cairn_err
 open_all(struct cairn_agent *agent)
 {
@@ -296,6 +320,8 @@ open_all(struct cairn_agent *agent)
     cairn_err err;
 
     err = sessions_lock(agent);
+    if (!err)
+        err = choose_copy(&agent->config);
     if (!err)
         err = cairn_loop_create(NULL, &agent->loop);
     if (!err)

@@ -11,6 +11,7 @@
 #include "client/state.h"
 
 #include "base/clock.h"
+#include "snapshot/copy.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -155,6 +156,8 @@ take_welcome(struct cairn_client *client, const struct cairn_session_frame *fram
         return err;
     if (welcome.protocol != CAIRN_SESSION_PROTOCOL)
         return CAIRN_VERSION;
+    if (welcome.flags & CAIRN_WELCOME_COPIES)
+        cairn_copy_use_number(welcome.flags >> CAIRN_WELCOME_COPY_SHIFT);
     pthread_mutex_lock(&client->lock);
     if (client->link != CLIENT_LINK_GREETING) {
         pthread_mutex_unlock(&client->lock);

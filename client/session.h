@@ -232,7 +232,9 @@ struct cairn_session_operator {
 
 enum {
     CAIRN_WELCOME_RESTORABLE = 1, /* a generation is held ready to be restored */
-    CAIRN_WELCOME_OFFERS = 2      /* shares may be offered: SHARES is understood */
+    CAIRN_WELCOME_OFFERS = 2,     /* shares may be offered: SHARES is understood */
+    CAIRN_WELCOME_COPIES = 4,     /* the agent says which kernel copies fastest */
+    CAIRN_WELCOME_COPY_SHIFT = 24 /* its number (snapshot/copy.h) is in the upper byte */
 };
 
 struct cairn_session_welcome {

@@ -1,14 +1,19 @@
-/* snapshot/copy.c - copy-and-checksum: the portable kernel, and the choice of a faster one. */
+/* snapshot/copy.c - copy-and-checksum: the portable kernel, and the one that the process uses. */
 #include "snapshot/copy.h"
 
 #include "base/crc.h"
 
+#include <stdatomic.h>
 #include <string.h>
 
 enum {
     PIECE_BYTES = 4096, /* a piece and its copy fit the first-level cache */
     LINE_BYTES = 64
 };
+
+static const char portable_name[] = "portable";
+static const struct cairn_copy_kernel portable = {0};
+static _Atomic(const struct cairn_copy_kernel *) used; /* NULL: none is chosen yet */
 
 uint64_t
 cairn_copy_crc_portable(uint64_t seed, void *dest, const void *source, size_t bytes)
@@ -46,10 +51,57 @@ cairn_copy_crc_with(const struct cairn_copy_kernel *kernel, uint64_t seed, void 
                                    bytes - head - rows_bytes);
 }
 
+static const struct cairn_copy_kernel *
+used_kernel(void)
+{
+    const struct cairn_copy_kernel *kernel = atomic_load_explicit(&used, memory_order_relaxed);
+
+    return kernel ? kernel : cairn_copy_kernels();
+}
+
+const char *
+cairn_copy_name(void)
+{
+    return used_kernel()->name ? used_kernel()->name : portable_name;
+}
+
+bool
+cairn_copy_use(const char *name)
+{
+    const struct cairn_copy_kernel *kernel = cairn_copy_kernels();
+
+    while (kernel->name && strcmp(kernel->name, name) != 0)
+        kernel++;
+    if (!kernel->name && strcmp(name, portable_name) != 0)
+        return false;
+    atomic_store_explicit(&used, kernel->name ? kernel : &portable, memory_order_relaxed);
+    return true;
+}
+
+uint32_t
+cairn_copy_number(void)
+{
+    const struct cairn_copy_kernel *kernel = used_kernel();
+
+    return kernel->name ? (uint32_t)(kernel - cairn_copy_kernels()) + 1 : 0;
+}
+
+void
+cairn_copy_use_number(uint32_t number)
+{
+    const struct cairn_copy_kernel *kernel = cairn_copy_kernels();
+
+    if (number == 0)
+        (void)cairn_copy_use(portable_name);
+    for (; number > 0 && kernel->name; kernel++)
+        if (--number == 0)
+            (void)cairn_copy_use(kernel->name);
+}
+
 uint64_t
 cairn_copy_crc(uint64_t seed, void *dest, const void *source, size_t bytes)
 {
-    const struct cairn_copy_kernel *kernel = cairn_copy_kernels();
+    const struct cairn_copy_kernel *kernel = used_kernel();
 
     if (!kernel->name)
         return cairn_copy_crc_portable(seed, dest, source, bytes);

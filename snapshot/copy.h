@@ -4,11 +4,18 @@
  * On x86-64 vector kernels load every byte once, fold it into the checksum and store it past the
  * cache (copy_x86.c: AVX-512, AVX2, and 128-bit ones for older processors); elsewhere small pieces
  * are copied and then checksummed while they are in the first-level cache. All kernels have one
- * result. The fastest that the processor has is chosen by CPUID at run time.
+ * result.
+ *
+ * Which of them is the fastest depends on the processor in ways that its features do not tell, so an
+ * agent measures them when it starts (cairn_copy_choose) and its trainers take its choice. Until a
+ * process has one, it uses the first that its processor has.
  */
 #ifndef CAIRN_SNAPSHOT_COPY_H
 #define CAIRN_SNAPSHOT_COPY_H
 
+#include "cairn/err.h"
+
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -33,9 +40,33 @@ struct cairn_copy_kernel {
     uint64_t (*copy_rows)(uint64_t seed, uint8_t *dest, const uint8_t *source, size_t bytes);
 };
 
-/* The vector kernels that this processor has, fastest first; a kernel without a name ends the list.
- * Thread: any. */
+enum { CAIRN_COPY_KERNELS_MAX = 16 };
+
+/* The vector kernels that this processor has, widest first; a kernel without a name ends the list.
+ * Static. Thread: any. */
 const struct cairn_copy_kernel *cairn_copy_kernels(void);
+
+/* The name of what cairn_copy_crc uses: of one of them, or "portable". Thread: any. */
+const char *cairn_copy_name(void);
+
+/* Makes the process use the kernel of this name. False, and nothing changes, if its processor has
+ * none; "portable" is there always. Thread: any. */
+bool cairn_copy_use(const char *name);
+
+/* The same by a number that means the same kernel in all processes of a node and version, 0 the
+ * portable one. Another number changes nothing. Thread: any. */
+uint32_t cairn_copy_number(void);
+void cairn_copy_use_number(uint32_t number);
+
+/*
+ * Measures the kernels on memory that no cache holds, and makes the process use the fastest: of
+ * those within 5 % of it, the first. Takes some 20 ms. bytes_per_s, NULL or as many as cairn_copy_kernels() has: what each of them reached.
+ * CAIRN_NOMEM: nothing has changed. Thread: one at a time.
+ */
+CAIRN_MUST_CHECK cairn_err cairn_copy_choose(double bytes_per_s[CAIRN_COPY_KERNELS_MAX]);
+
+/* Drops memory from all caches, where the processor can. Thread: any. */
+void cairn_copy_forget(const void *memory, size_t bytes);
 
 /* cairn_copy_crc with one of them. Thread: any. */
 uint64_t cairn_copy_crc_with(const struct cairn_copy_kernel *kernel, uint64_t seed, void *dest,

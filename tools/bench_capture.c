@@ -6,6 +6,7 @@
  *   floor        the plain copy with the best median: libc's memcpy in pieces of 64 KiB, 1 MiB or
  *                all at once, streaming stores in pieces of 64 KiB or all at once
  *   ratio        of the two medians
+ *   details      GB/s of each kernel, as measured to choose one
  * The source is anonymous memory (with transparent huge pages where they are to be had), the
  * destination a pre-faulted arena; both are larger than any cache. Floors and ours alternate.
  */
@@ -342,9 +343,13 @@ cairn_bench_capture(const struct cairn_bench_options *options, struct cairn_benc
     uint64_t bytes =
         (options->bytes ? options->bytes : BYTES_DEFAULT) / CAIRN_BLOCK_BYTES * CAIRN_BLOCK_BYTES;
     uint32_t rounds = options->rounds ? options->rounds : 15;
-    cairn_err err = CAIRN_OK;
+    double bytes_per_s[CAIRN_COPY_KERNELS_MAX];
+    cairn_err err;
 
     report->stage = "capture";
+    err = cairn_copy_choose(bytes_per_s);
+    for (size_t i = 0; !err && cairn_copy_kernels()[i].name; i++)
+        cairn_bench_note(report, cairn_copy_kernels()[i].name, bytes_per_s[i] / 1e9);
     for (uint32_t threads = 1; !err && threads <= THREADS_MAX; threads++) {
         struct lane lanes[THREADS_MAX] = {{0}};
 

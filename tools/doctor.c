@@ -13,6 +13,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "snapshot/budget.h"
+#include "snapshot/copy.h"
 #include "snapshot/slot.h"
 #include "tools/ask.h"
 #include "tools/common.h"
@@ -232,6 +233,35 @@ check_cipher(struct doctor *doctor, const struct cairn_config *config)
     cairn_cipher_close(cipher);
 }
 
+/* With which code trainers will copy their state, and how fast each of them is here. */
+static void
+check_copy(struct doctor *doctor, const struct cairn_config *config)
+{
+    const struct cairn_copy_kernel *kernels = cairn_copy_kernels();
+    double bytes_per_s[CAIRN_COPY_KERNELS_MAX];
+    char text[512] = "";
+    bool found = true;
+
+    if (cairn_copy_choose(bytes_per_s) != CAIRN_OK) {
+        doctor_find(doctor, DOCTOR_WARN, "copy", "free some memory",
+                    "there is no memory to measure how fast state is copied");
+        return;
+    }
+    for (size_t i = 0, used = 0; kernels[i].name && used < sizeof text; i++)
+        used += (size_t)snprintf(text + used, sizeof text - used, "%s%s %.1f GB/s", i ? ", " : " (",
+                                 kernels[i].name, bytes_per_s[i] / 1e9);
+    if (strcmp(config->copy_kernel, "auto") != 0)
+        found = cairn_copy_use(config->copy_kernel);
+    if (!found)
+        doctor_find(doctor, DOCTOR_WARN, "copy",
+                    "set copy_kernel to auto, or to one that this processor has",
+                    "this processor has no copy_kernel %s; %s copies state%s%s",
+                    config->copy_kernel, cairn_copy_name(), text, text[0] ? ")" : "");
+    else
+        doctor_find(doctor, DOCTOR_OK, "copy", NULL, "%s copies state%s%s", cairn_copy_name(), text,
+                    text[0] ? ")" : "");
+}
+
 /* What an agent looks at beside the configuration before it starts: a file that is wrong stops
  * it. */
 static void
@@ -401,6 +431,7 @@ cairn_verb_doctor(int argc, char **argv)
 
         check_memory(&doctor, &config, runs);
         check_network(&doctor, &config, runs);
+        check_copy(&doctor, &config);
         check_cipher(&doctor, &config);
         if (path) {
             check_directory(&doctor, "dir", config.dir, false);

@@ -24,12 +24,13 @@ enum {
     CAIRN_CONFIG_PATH_BYTES_MAX = 1024,
     CAIRN_CONFIG_SOCKET_BYTES_MAX = 100, /* leaves room for a suffix within the kernel's 108 */
     CAIRN_CONFIG_PROVIDER_BYTES_MAX = 64,
+    CAIRN_CONFIG_KERNEL_BYTES_MAX = 32,
     CAIRN_CONFIG_ADDRESS_BYTES_MAX = 264, /* host, colon, port */
     CAIRN_CONFIG_DOMAIN_BYTES_MAX = 64,
     CAIRN_CONFIG_ERROR_BYTES = 1024, /* enough for any error text */
     CAIRN_CONFIG_KEY_BYTES_MIN = 16,
     CAIRN_CONFIG_KEY_BYTES_MAX = 4096,
-    CAIRN_CONFIG_OPTIONS_MAX = 32,
+    CAIRN_CONFIG_OPTIONS_MAX = 40,
     CAIRN_CONFIG_ARGUMENTS_MAX = 32,
     CAIRN_CONFIG_COMMAND_BYTES_MAX = 2048
 };
@@ -78,6 +79,7 @@ struct cairn_config {
     char key_file[CAIRN_CONFIG_PATH_BYTES_MAX];        /* empty: none, which only loopback allows */
     char second_key_file[CAIRN_CONFIG_PATH_BYTES_MAX]; /* empty: none */
     char provider[CAIRN_CONFIG_PROVIDER_BYTES_MAX];
+    char copy_kernel[CAIRN_CONFIG_KERNEL_BYTES_MAX]; /* "auto": the fastest one here */
     uint32_t protection;    /* enum cairn_config_protection */
     bool network_is_closed; /* nobody else can reach it, the operator says */
     uint32_t parity;        /* m */

@@ -59,6 +59,10 @@ const struct cairn_option cairn_options[] = {
      NULL, "generations held in memory at once, the one being made included"},
     {"hugepages", CAIRN_OPTION_CHOICE, 0, 0, "auto", FIELD(hugepages), hugepages_choices,
      NULL, "back the reserved memory by huge pages where the system has them"},
+    {"copy_kernel", CAIRN_OPTION_TEXT, 1, CAIRN_CONFIG_KERNEL_BYTES_MAX - 1, "auto",
+     FIELD(copy_kernel), NULL,
+     NULL, "the code that trainers copy their state with, such as avx2_store; auto: the agent "
+     "measures at its start which is the fastest, and `cairn doctor` shows them all"},
     {"snapshot_every_steps", CAIRN_OPTION_U32, 1, 1000000, "1", FIELD(snapshot_every_steps), NULL,
      NULL, "training steps from one generation to the next"},
     {"spill_dir", CAIRN_OPTION_PATH, 0, CAIRN_CONFIG_PATH_BYTES_MAX - 1, "", FIELD(spill_dir), NULL,

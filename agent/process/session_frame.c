@@ -10,6 +10,7 @@
 #include "agent/process/session_region.h"
 #include "agent/process/step.h"
 #include "base/log.h"
+#include "snapshot/copy.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -154,7 +155,9 @@ take_hello(struct cairn_agent *agent, struct session *session,
     session->trainer = hello.role == CAIRN_ROLE_TRAINER;
     session->state = SESSION_WELCOME;
     welcome.epoch = view.active;
-    welcome.flags = view.ready.step ? CAIRN_WELCOME_RESTORABLE : 0;
+    welcome.flags = CAIRN_WELCOME_COPIES | cairn_copy_number() << CAIRN_WELCOME_COPY_SHIFT;
+    if (view.ready.step)
+        welcome.flags |= CAIRN_WELCOME_RESTORABLE;
     if (agent->config.plan_policy == CAIRN_CONFIG_ENFORCE)
         welcome.flags |= CAIRN_WELCOME_OFFERS;
     if (cairn_session_put_welcome(&session->writer, &welcome) != CAIRN_OK)

@@ -65,19 +65,55 @@ check(uint64_t seed, size_t to, size_t from, size_t bytes)
         check_with(kernel, seed, to, from, bytes);
 }
 
-/* Whoever is asked for a figure must know which kernel gave it. */
+/* The fastest is used, whatever was used before, and it copies. */
 static void
 test_the_fastest_is_used(void **state)
 {
     const struct cairn_copy_kernel *kernels = cairn_copy_kernels();
+    double bytes_per_s[CAIRN_COPY_KERNELS_MAX];
+    size_t fastest = 0;
 
     (void)state;
-    print_message("this processor's kernels:");
-    for (const struct cairn_copy_kernel *kernel = kernels; kernel->name; kernel++)
-        print_message(" %s", kernel->name);
-    print_message(" portable\n");
+    assert_true(cairn_copy_use("portable"));
+    assert_int_equal(cairn_copy_choose(bytes_per_s), CAIRN_OK);
+    for (size_t i = 0; kernels[i].name; i++) {
+        assert_in_range(i, 0, CAIRN_COPY_KERNELS_MAX - 1);
+        assert_true(bytes_per_s[i] > 0);
+        print_message("%s %.1f GB/s\n", kernels[i].name, bytes_per_s[i] / 1e9);
+        if (bytes_per_s[i] > bytes_per_s[fastest])
+            fastest = i;
+    }
+    assert_int_equal(cairn_copy_number() == 0, kernels[0].name == NULL);
+    if (kernels[0].name)
+        assert_true(bytes_per_s[cairn_copy_number() - 1] >= 0.95 * bytes_per_s[fastest]);
     assert_int_equal(cairn_copy_crc(7, dest, source, 70000), cairn_crc64(7, source, 70000));
     assert_memory_equal(dest, source, 70000);
+}
+
+/* Agents tell trainers a number, and people write names. */
+static void
+test_a_kernel_is_named(void **state)
+{
+    const struct cairn_copy_kernel *kernels = cairn_copy_kernels();
+    uint32_t count = 0;
+
+    (void)state;
+    for (; kernels[count].name; count++) {
+        assert_true(cairn_copy_use(kernels[count].name));
+        assert_string_equal(cairn_copy_name(), kernels[count].name);
+        assert_int_equal(cairn_copy_number(), count + 1);
+    }
+    assert_true(cairn_copy_use("portable"));
+    assert_int_equal(cairn_copy_number(), 0);
+    for (uint32_t i = 0; i <= count; i++) {
+        cairn_copy_use_number(i);
+        assert_int_equal(cairn_copy_number(), i);
+        assert_int_equal(cairn_copy_crc(7, dest, source, 70000), cairn_crc64(7, source, 70000));
+    }
+    cairn_copy_use_number(count + 1);
+    cairn_copy_use_number(255);
+    assert_false(cairn_copy_use("abacus"));
+    assert_int_equal(cairn_copy_number(), count);
 }
 
 /* Every length around the edges of the kernel, at every alignment of the destination. */
@@ -150,10 +186,13 @@ test_every_bit_counts(void **state)
 int
 main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_the_fastest_is_used),  cmocka_unit_test(test_every_short_length),
-        cmocka_unit_test(test_long_lengths),         cmocka_unit_test(test_random),
-        cmocka_unit_test(test_continues_a_checksum), cmocka_unit_test(test_every_bit_counts)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_the_fastest_is_used),
+                                       cmocka_unit_test(test_a_kernel_is_named),
+                                       cmocka_unit_test(test_every_short_length),
+                                       cmocka_unit_test(test_long_lengths),
+                                       cmocka_unit_test(test_random),
+                                       cmocka_unit_test(test_continues_a_checksum),
+                                       cmocka_unit_test(test_every_bit_counts)};
 
     return cmocka_run_group_tests(tests, fill, NULL);
 }
