@@ -6,9 +6,9 @@
  * are copied and then checksummed while they are in the first-level cache. All kernels have one
  * result.
  *
- * Which of them is the fastest depends on the processor in ways that its features do not tell, so an
- * agent measures them when it starts (cairn_copy_choose) and its trainers take its choice. Until a
- * process has one, it uses the first that its processor has.
+ * Which of them is the fastest depends on the processor in ways that its features do not tell. So
+ * an agent measures them when it starts (cairn_copy_choose), and its trainers take its choice. Until
+ * a process has one, it uses the first that its processor has.
  */
 #ifndef CAIRN_SNAPSHOT_COPY_H
 #define CAIRN_SNAPSHOT_COPY_H
@@ -60,7 +60,8 @@ void cairn_copy_use_number(uint32_t number);
 
 /*
  * Measures the kernels on memory that no cache holds, and makes the process use the fastest: of
- * those within 5 % of it, the first. Takes some 20 ms. bytes_per_s, NULL or as many as cairn_copy_kernels() has: what each of them reached.
+ * those within 5 % of it, the first. Takes some 20 ms. bytes_per_s (or NULL): what each of
+ * cairn_copy_kernels() reached.
  * CAIRN_NOMEM: nothing has changed. Thread: one at a time.
  */
 CAIRN_MUST_CHECK cairn_err cairn_copy_choose(double bytes_per_s[CAIRN_COPY_KERNELS_MAX]);

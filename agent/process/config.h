@@ -80,7 +80,7 @@ struct cairn_config {
     char second_key_file[CAIRN_CONFIG_PATH_BYTES_MAX]; /* empty: none */
     char provider[CAIRN_CONFIG_PROVIDER_BYTES_MAX];
     char copy_kernel[CAIRN_CONFIG_KERNEL_BYTES_MAX]; /* "auto": the fastest one here */
-    uint32_t protection;    /* enum cairn_config_protection */
+    uint32_t protection;                             /* enum cairn_config_protection */
     bool network_is_closed; /* nobody else can reach it, the operator says */
     uint32_t parity;        /* m */
     uint32_t group_size;    /* k + m; 0: as even as possible, up to 10 */
