@@ -7,8 +7,8 @@
  * result.
  *
  * Which of them is the fastest depends on the processor in ways that its features do not tell. So
- * an agent measures them when it starts (cairn_copy_choose), and its trainers take its choice. Until
- * a process has one, it uses the first that its processor has.
+ * an agent measures them when it starts (cairn_copy_choose), and its trainers take its choice.
+ * Until a process has one, it uses the first that its processor has.
  */
 #ifndef CAIRN_SNAPSHOT_COPY_H
 #define CAIRN_SNAPSHOT_COPY_H

@@ -147,7 +147,7 @@ class Usage(unittest.TestCase):
             (("profile", "-o", "table"), "json alone"),
             (("agent", "-o", "json", "--sample"), "is for --check"),
             (("demo", "--kill", "1,1@9"), "node 1 is named twice"),
-            (("demo", "--quick=1:2@3"), "unknown option --quick"),
+            (("demo", "--speed", "2"), "unknown option --speed"),
             (("demo", "--slow", "1:2@3"), "RANK:FACTOR@FROM-TO"),
             (("snapshot", "--timeout", "9s"), "goes with --wait"),
             (("bench", "capture", "--nodes", "4"), "are for protect and restore"),
