@@ -667,9 +667,8 @@ has_bad_blocks(const struct restore *restore)
     return false;
 }
 
-/* Goes on with an accepted choice. An agent that has a session and has not answered is slow or
- * wedged:
- * later attempts ask it without waiting. */
+/* Goes on with an accepted choice. An agent that has a session and has not answered is slow:
+ * later attempts ask it, and do not wait for its answer. */
 static void
 proceed(const struct scene *scene)
 {
