@@ -87,8 +87,10 @@ put_offer(struct cairn_json_writer *writer, const struct operator_job *job)
         if (!each->known)
             continue;
         askers += each->offer_askers;
-        changes += each->offer_changes;
-        takers += each->offer_number == job->offer->number ? each->offer_takers : 0;
+        if (each->offer_number != job->offer->number)
+            continue;
+        takers += each->offer_takers;
+        changes = each->offer_changes > changes ? each->offer_changes : changes;
     }
     cairn_json_write_object_begin(writer);
     cairn_json_write_key(writer, "number");

@@ -102,7 +102,7 @@ struct operator_part {
     X(offer_number)  /* of shares; 0: none, and the next are 0 too */                              \
     X(offer_askers)  /* trainers of this node that ask for their share */                          \
     X(offer_takers)  /* … and compute by that offer */                                           \
-    X(offer_changes) /* that this agent has offered within 24 hours, going back left out */
+    X(offer_changes) /* that were offered within 24 hours, going back left out */
 
 enum {
     OPERATOR_MISMATCH_BYTES = 192,

@@ -17,7 +17,7 @@
 
 enum {
     DAY_OFFERS_MAX = 1000,
-    SHARES_BYTES_MAX = 16 + 4 * (CAIRN_REPLICAS_MAX + CAIRN_STAGES_MAX),
+    RECORD_BYTES_MAX = 16 + 4 * (CAIRN_REPLICAS_MAX + CAIRN_STAGES_MAX) + 4 + 8 * DAY_OFFERS_MAX,
     TEXT_BYTES = 256
 };
 static const char offer_key[] = "offer";
@@ -31,11 +31,17 @@ struct asked {
     uint32_t stages; /* whose layers it can move; 0: it cannot */
 };
 
-struct placing_state {
-    struct cairn_session_shares offer; /* the newest; count 0: none */
-    uint64_t told_ns;
+/* What agents store and tell each other: the offer, and what is spent of the day's budget. So the
+ * budget holds over a restart, and for the next analyst. */
+struct record {
+    struct cairn_session_shares offer;     /* the newest; count 0: none */
     uint64_t away_wall_ns[DAY_OFFERS_MAX]; /* when offers left the problem's plan; the last ones */
     uint32_t away_count;
+};
+
+struct placing_state {
+    struct record newest;
+    uint64_t told_ns;
     bool said_spent;
     struct asked asked[SESSIONS_MAX];
 };
@@ -43,22 +49,30 @@ struct placing_state {
 /* ---- the offer as bytes and words ---- */
 
 static size_t
-pack_offer(const struct cairn_session_shares *offer, uint8_t bytes[SHARES_BYTES_MAX])
+pack_record(const struct record *record, uint8_t bytes[RECORD_BYTES_MAX])
 {
     struct cairn_writer writer;
 
-    cairn_writer_init(&writer, bytes, SHARES_BYTES_MAX);
-    cairn_session_shares_pack(offer, &writer);
+    cairn_writer_init(&writer, bytes, RECORD_BYTES_MAX);
+    cairn_session_shares_pack(&record->offer, &writer);
+    cairn_write_u32(&writer, record->away_count);
+    for (uint32_t i = 0; i < record->away_count; i++)
+        cairn_write_u64(&writer, record->away_wall_ns[i]);
     return cairn_writer_done(&writer) == CAIRN_OK ? writer.used_bytes : 0;
 }
 
 static bool
-unpack_offer(const void *bytes, size_t bytes_len, struct cairn_session_shares *out)
+unpack_record(const void *bytes, size_t bytes_len, struct record *out)
 {
     struct cairn_reader reader;
 
     cairn_reader_init(&reader, bytes, bytes_len);
-    cairn_session_shares_unpack(&reader, out);
+    cairn_session_shares_unpack(&reader, &out->offer);
+    out->away_count = cairn_read_u32(&reader);
+    if (out->away_count > DAY_OFFERS_MAX)
+        return false;
+    for (uint32_t i = 0; i < out->away_count; i++)
+        out->away_wall_ns[i] = cairn_read_u64(&reader);
     return cairn_reader_done(&reader) == CAIRN_OK;
 }
 
@@ -97,10 +111,10 @@ describe(const struct cairn_session_shares *offer, char text[TEXT_BYTES])
 /* ---- storing and telling ---- */
 
 static bool
-store(struct cairn_agent *agent, const struct cairn_session_shares *offer)
+store(struct cairn_agent *agent, const struct record *record)
 {
-    uint8_t bytes[SHARES_BYTES_MAX];
-    size_t bytes_len = pack_offer(offer, bytes);
+    uint8_t bytes[RECORD_BYTES_MAX];
+    size_t bytes_len = pack_record(record, bytes);
 
     if (bytes_len > 0 && cairn_catalog_put(agent->catalog, CAIRN_TABLE_VERDICTS, offer_key,
                                            sizeof offer_key - 1, bytes, bytes_len) == CAIRN_OK)
@@ -113,8 +127,8 @@ static void
 tell_agents(struct cairn_agent *agent)
 {
     struct placing_state *state = agent->placing;
-    uint8_t bytes[SHARES_BYTES_MAX];
-    size_t bytes_len = pack_offer(&state->offer, bytes);
+    uint8_t bytes[RECORD_BYTES_MAX];
+    size_t bytes_len = pack_record(&state->newest, bytes);
 
     state->told_ns = agent_now_ns(agent);
     for (uint32_t node = 0; bytes_len > 0 && node < agent->config.node_count; node++) {
@@ -136,12 +150,12 @@ tell_session(struct cairn_agent *agent, struct session *session)
     const struct placing_state *state = agent->placing;
     const struct asked *asked = &state->asked[session->index];
 
-    if (state->offer.count == 0 || asked->serial != session->serial ||
-        asked->number >= state->offer.number ||
-        (state->offer.stages && state->offer.stages != asked->stages) ||
+    if (state->newest.offer.count == 0 || asked->serial != session->serial ||
+        asked->number >= state->newest.offer.number ||
+        (state->newest.offer.stages && state->newest.offer.stages != asked->stages) ||
         session->state != SESSION_WELCOME)
         return;
-    if (cairn_session_put_offer(&session->writer, &state->offer) != CAIRN_OK)
+    if (cairn_session_put_offer(&session->writer, &state->newest.offer) != CAIRN_OK)
         CAIRN_LOG_AT(WARN, "replan: the offer is not told to rank=%u: too much is queued for it",
                      session->hello.rank);
 }
@@ -164,42 +178,39 @@ tell_sessions(struct cairn_agent *agent)
 const struct cairn_session_shares *
 placing_newest(const struct cairn_agent *agent)
 {
-    return agent->placing ? &agent->placing->offer : NULL;
+    return agent->placing ? &agent->placing->newest.offer : NULL;
 }
 
 /* Forgets the changes of more than a day ago; returns how many are left. */
 static uint32_t
-count_changes(struct placing_state *state, uint64_t now_ns)
+count_changes(struct record *record, uint64_t now_ns)
 {
     uint32_t kept = 0;
 
-    for (uint32_t i = 0; i < state->away_count; i++)
-        if (now_ns < state->away_wall_ns[i] + day_ns)
-            state->away_wall_ns[kept++] = state->away_wall_ns[i];
-    state->away_count = kept;
+    for (uint32_t i = 0; i < record->away_count; i++)
+        if (now_ns < record->away_wall_ns[i] + day_ns)
+            record->away_wall_ns[kept++] = record->away_wall_ns[i];
+    record->away_count = kept;
     return kept;
 }
 
 /* Takes note of an offer that leaves the problem's plan; false if the day has had enough. */
 static bool
-spend(struct cairn_agent *agent)
+spend(struct cairn_agent *agent, struct record *record)
 {
-    struct placing_state *state = agent->placing;
     uint64_t now_ns = cairn_clock_wall_ns(&agent->clock);
-    uint32_t kept = count_changes(state, now_ns);
+    uint32_t kept = count_changes(record, now_ns);
+    bool may = kept < agent->config.plans_per_day && kept < DAY_OFFERS_MAX;
 
-    if (kept < agent->config.plans_per_day && kept < DAY_OFFERS_MAX) {
-        state->away_wall_ns[state->away_count++] = now_ns;
-        state->said_spent = false;
-        return true;
-    }
-    if (!state->said_spent)
+    if (may)
+        record->away_wall_ns[record->away_count++] = now_ns;
+    else if (!agent->placing->said_spent)
         CAIRN_LOG_AT(WARN,
                      "replan: no other shares are offered: %" PRIu32
                      " changes within 24 hours are as many as plans_per_day allows",
                      kept);
-    state->said_spent = true;
-    return false;
+    agent->placing->said_spent = !may;
+    return may;
 }
 
 bool
@@ -207,15 +218,17 @@ placing_offer(struct cairn_agent *agent, const struct cairn_session_shares *shar
               const char *why)
 {
     struct placing_state *state = agent->placing;
-    struct cairn_session_shares offer = *shares;
+    struct record record = state->newest;
     char text[TEXT_BYTES];
 
-    offer.number = state->offer.number + 1;
-    if ((!home && !spend(agent)) || !store(agent, &offer))
+    record.offer = *shares;
+    record.offer.number = state->newest.offer.number + 1;
+    if ((!home && !spend(agent, &record)) || !store(agent, &record))
         return false;
-    state->offer = offer;
-    describe(&offer, text);
-    CAIRN_LOG_AT(WARN, "replan: offer %" PRIu64 ": micro-batches %s: %s", offer.number, text, why);
+    state->newest = record;
+    describe(&record.offer, text);
+    CAIRN_LOG_AT(WARN, "replan: offer %" PRIu64 ": micro-batches %s: %s", record.offer.number, text,
+                 why);
     tell_agents(agent);
     tell_sessions(agent);
     return true;
@@ -238,7 +251,7 @@ placing_repeat(struct cairn_agent *agent)
 {
     const struct placing_state *state = agent->placing;
 
-    if (state && state->offer.count > 0 && agent_now_ns(agent) >= state->told_ns + repeat_ns)
+    if (state && state->newest.offer.count > 0 && agent_now_ns(agent) >= state->told_ns + repeat_ns)
         tell_agents(agent);
 }
 
@@ -247,17 +260,17 @@ placing_fill(struct cairn_agent *agent, struct operator_node *out)
 {
     struct placing_state *state = agent->placing;
 
-    if (!state || state->offer.count == 0)
+    if (!state || state->newest.offer.count == 0)
         return;
-    out->offer_number = state->offer.number;
-    out->offer_changes = count_changes(state, cairn_clock_wall_ns(&agent->clock));
+    out->offer_number = state->newest.offer.number;
+    out->offer_changes = count_changes(&state->newest, cairn_clock_wall_ns(&agent->clock));
     for (uint32_t i = 0; i < SESSIONS_MAX; i++) {
         const struct session *session = &agent->sessions[i];
 
         if (!session->used || !session->trainer || state->asked[i].serial != session->serial)
             continue;
         out->offer_askers++;
-        out->offer_takers += state->asked[i].number == state->offer.number;
+        out->offer_takers += state->asked[i].number == state->newest.offer.number;
     }
 }
 
@@ -265,16 +278,16 @@ void
 placing_message(struct cairn_agent *agent, const struct cairn_service_message *message)
 {
     struct placing_state *state = agent->placing;
-    struct cairn_session_shares offer;
+    struct record record;
     char text[TEXT_BYTES];
 
-    if (!state || !unpack_offer(message->bytes, message->bytes_len, &offer) ||
-        offer.number <= state->offer.number || !store(agent, &offer))
+    if (!state || !unpack_record(message->bytes, message->bytes_len, &record) ||
+        record.offer.number <= state->newest.offer.number || !store(agent, &record))
         return;
-    state->offer = offer;
-    describe(&offer, text);
-    CAIRN_LOG_AT(INFO, "replan: offer %" PRIu64 " of node %u: micro-batches %s", offer.number,
-                 message->from, text);
+    state->newest = record;
+    describe(&record.offer, text);
+    CAIRN_LOG_AT(INFO, "replan: offer %" PRIu64 " of node %u: micro-batches %s",
+                 record.offer.number, message->from, text);
     tell_sessions(agent);
 }
 
@@ -313,9 +326,9 @@ placing_open(struct cairn_agent *agent)
         return CAIRN_NOMEM;
     if (cairn_catalog_get(agent->catalog, CAIRN_TABLE_VERDICTS, offer_key, sizeof offer_key - 1,
                           &bytes, &bytes_len) == CAIRN_OK &&
-        !unpack_offer(bytes, bytes_len, &agent->placing->offer)) {
+        !unpack_record(bytes, bytes_len, &agent->placing->newest)) {
         CAIRN_LOG_AT(WARN, "catalog: the stored offer of shares is damaged: it is forgotten");
-        agent->placing->offer.count = 0;
+        memset(&agent->placing->newest, 0, sizeof agent->placing->newest);
     }
     free(bytes);
     return CAIRN_OK;

@@ -11,8 +11,9 @@
  *  1. An offer is stored before a trainer or another agent hears of it, so no number comes twice
  *     from one agent. Two agents that give one number differ in the shares, and then no trainer
  *     changes.
- *  2. Within 24 hours at most plans_per_day offers leave the plan of `problem`. Going back to it is
- *     always offered.
+ *  2. Within 24 hours at most plans_per_day offers leave the plan of `problem`, whichever agent
+ *     makes them: what is spent is stored and told with each offer. Going back to it is always
+ *     offered.
  */
 #ifndef CAIRN_AGENT_SERVICE_PLACING_H
 #define CAIRN_AGENT_SERVICE_PLACING_H

@@ -157,6 +157,10 @@ class Shares(unittest.TestCase):
         wait_for("training goes on", lambda: self.step(cluster) > at + 10, 30)
         cluster.start(3)
         wait_for("the shares go back", lambda: self.changes(cluster)[-1] == HOME, 60)
+        # whoever analyses next knows what is spent of the day's budget
+        cluster.kill_agent(0)
+        cluster.start(0)
+        self.assertEqual(self.offer(cluster)["changes_today"], 1)
         digests = self.ends(cluster, ranks)
         for rank in range(1, DP * PP):
             self.assertEqual(self.changes(cluster, rank), self.changes(cluster), rank)

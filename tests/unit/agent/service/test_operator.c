@@ -871,7 +871,8 @@ offered_shares_are_reported(void **state)
     for (uint32_t i = 0; i < 3; i++)
         scene->nodes[i].offer_askers = scene->nodes[i].offer_takers = 2;
     scene->nodes[2].offer_takers = 1;
-    scene->nodes[2].offer_changes = 3;
+    scene->nodes[0].offer_changes = scene->nodes[2].offer_changes = 3;
+    scene->nodes[1].offer_changes = 2;
     look(scene);
     scene->job.offer = &offer;
     cairn_json_writer_init(&writer);
