@@ -243,7 +243,7 @@ placing_stages(const struct cairn_agent *agent)
         if (session->used && session->trainer && agent->placing->asked[i].serial == session->serial)
             return agent->placing->asked[i].stages;
     }
-    return 0;
+    return agent->placing->newest.offer.stages;
 }
 
 void

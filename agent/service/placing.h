@@ -40,8 +40,8 @@ const struct cairn_session_shares *placing_newest(const struct cairn_agent *agen
 bool placing_offer(struct cairn_agent *agent, const struct cairn_session_shares *shares, bool home,
                    const char *why);
 
-/* How many stages of each replica this node's trainer can move layers between; 0: none, or there is
- * no trainer yet. */
+/* How many stages of each replica this node's trainer can move layers between; 0: none. While no
+ * trainer has asked, as many as in the newest offer. */
 uint32_t placing_stages(const struct cairn_agent *agent);
 
 /* Tells the newest offer again, for agents that were away. */
