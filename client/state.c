@@ -101,6 +101,7 @@ client_stats_copy(struct cairn_client *client, struct cairn_client_stats *out)
     *out = client->stats;
     out->epoch = client->link == CLIENT_LINK_ATTACHED ? client->epoch : 0;
     out->attached = client->link == CLIENT_LINK_ATTACHED;
+    out->takes_offers = client->takes_offers;
     kept = out->fence_count < CLIENT_FENCES_KEPT ? out->fence_count : CLIENT_FENCES_KEPT;
     memcpy(fences_ns, client->fences_ns, kept * sizeof *fences_ns);
     pthread_mutex_unlock(&client->lock);

@@ -129,6 +129,8 @@ struct cairn_client_stats {
     uint64_t fence_ns_p99;
     uint64_t fence_ns_max;
     uint64_t epoch; /* the epoch that this client captures under; 0 without an agent */
+    /* 1 while the agent may offer other shares (plan_policy: enforce), else 0. Since version 1.3 */
+    uint64_t takes_offers;
 };
 
 #define CAIRN_CLIENT_STATS_INIT .struct_bytes = sizeof(struct cairn_client_stats)

@@ -60,6 +60,7 @@ struct fake_agent {
     atomic_int hold_welcome, hold_registered, hold_grants; /* 1: do not answer yet */
     atomic_int skip_reason; /* not 0: SKIP with it instead of GRANT */
     atomic_int hello_err, register_err, protocol, epoch;
+    atomic_int welcome_flags;
     atomic_int unsealed, region_lie; /* wrong memory in REGISTERED */
     atomic_int drop_at_grant;        /* GRANT is followed by DROP at once */
     atomic_int commits;              /* DONE is followed by COMMITTED at once */
@@ -124,7 +125,7 @@ FAKE void
 fake_welcome(struct fake_agent *agent, struct fake_connection *connection)
 {
     struct cairn_session_welcome welcome = {(uint32_t)agent->protocol, (uint64_t)agent->epoch, 3,
-                                            0};
+                                            (uint32_t)agent->welcome_flags};
 
     fake_check(cairn_session_put_welcome(&connection->writer, &welcome));
     connection->welcome_due = false;

@@ -39,6 +39,8 @@ def attach(
     scheduler: Any = None,
     dataloader: Any = None,
     extra: Optional[Mapping[str, Any]] = None,
+    microbatches: Optional[int] = None,
+    rng: Optional[str] = None,
 ) -> "Job":
     """Protects a job, and resumes it where `cairn run --resume` says so; returns the job:
     `job.step` updates have been done.
@@ -62,10 +64,23 @@ def attach(
     afresh. Without an agent it returns a job that protects nothing, and says so. Raises TypeError
     for a model or optimizer that is none, and RuntimeError when the snapshot turned out to be
     damaged after tensors had been overwritten (of moments: where they are first waited for).
+
+    microbatches: how many the job computes in a step, all ranks together. The script then asks
+    `job.share()` at each step boundary which of them are its own:
+
+        share = job.share()
+        for i in share:
+            with share.micro(i):
+                (loss(batch(step, i)) * share.scale).backward()
+
+    With several ranks the model must be a DistributedDataParallel over all of them, and ValueError
+    or TypeError is raised where it cannot be shared. rng="counter": within `micro` torch's
+    generators are seeded by the script's seed on rank 0, the step and i, so that dropout does not
+    depend on which rank computes i.
     """
     from . import _torch
 
-    return _torch.attach(model, optimizer, scheduler, dataloader, extra)
+    return _torch.attach(model, optimizer, scheduler, dataloader, extra, microbatches, rng)
 
 
 def note_work(amount: float) -> None:

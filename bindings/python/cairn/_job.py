@@ -41,6 +41,7 @@ from ._names import Names
 from ._naming import few
 from ._ranks import Place
 from ._resume import Resume
+from ._share import Share, Sharing
 from ._state import collect
 
 LAST_GRANT_S = 5.0  # that the end of a process waits for the agent,
@@ -87,6 +88,8 @@ class Job:
         self.models = Models(self.forget_layout, self._forget_optimizer)
         self._names = Names(self.models)
         self.extras = Extras(None, None, None)
+        # of micro-batches, if the script has given their number
+        self.sharing: Optional[Sharing] = None
         self._said: Set[str] = set()
         self._coverage = Coverage()
         self._last_line = ""  # of the library, where it said what is wrong
@@ -360,7 +363,19 @@ class Job:
             self._order = {id(entry.tensor): turn for turn, entry in enumerate(order)}
             self._layout = None
 
+    def share(self) -> Share:
+        """The micro-batches of the next step that this rank computes. All ranks must ask at each
+        step boundary: they agree in an all-reduce on the shares, which may have changed."""
+        if self.sharing is None:
+            raise RuntimeError(
+                "job.share: the number of micro-batches is unknown; give it to cairn.attach "
+                "(microbatches=64)"
+            )
+        return self.sharing.ask(self.client, None if self._ended else self.step)
+
     def after_step(self, optimizer: Any) -> None:
+        if self.sharing is not None:
+            self.sharing.saw_update()
         if self._ended:
             return
         self._stepping = [each for each in self._stepping if each is not optimizer]

@@ -186,6 +186,7 @@ class _Stats(_Sized):
             "fence_ns_p99",
             "fence_ns_max",
             "epoch",
+            "takes_offers",
         )
     ]
 
@@ -247,6 +248,20 @@ _SIGNATURES = {
         [_Client, ctypes.c_char_p, ctypes.POINTER(_Uncovered), ctypes.c_uint32],
     ),
     "cairn_client_stats_read": (ctypes.c_int, [_Client, ctypes.POINTER(_Stats)]),
+    "cairn_placement_vote": (
+        ctypes.c_uint64,
+        [_Client, ctypes.c_uint64, ctypes.c_uint32, ctypes.POINTER(ctypes.c_uint32)],
+    ),
+    "cairn_placement_share": (
+        ctypes.c_bool,
+        [
+            _Client,
+            ctypes.c_uint64,
+            ctypes.POINTER(ctypes.c_uint64),
+            ctypes.c_uint32,
+            ctypes.POINTER(ctypes.c_uint32),
+        ],
+    ),
     "cairn_timing_open": (ctypes.c_int, [ctypes.c_uint32, ctypes.POINTER(ctypes.c_void_p)]),
     "cairn_timing_write": (ctypes.c_bool, [ctypes.c_void_p, ctypes.c_char_p]),
 }
@@ -502,6 +517,21 @@ class Client:
         out = _Stats()
         self._library.cairn_client_stats_read(self._handle, ctypes.byref(out))
         return {name: getattr(out, name) for name, *_ in _Stats._fields_}
+
+    def vote(self, number: int, shares: Sequence[int]) -> int:
+        """This rank's vote on the shares of the next step, 64 bits; `number` and `shares` are those
+        that it computes by. 0 for more replicas than can be voted on."""
+        return self._library.cairn_placement_vote(
+            self._handle, number, len(shares), (ctypes.c_uint32 * len(shares))(*shares)
+        )
+
+    def take_shares(self, agreed: int, replicas: int) -> Optional[Tuple[int, List[int]]]:
+        """(number, shares) of the next step if the ranks' joined votes change them, else None."""
+        number, shares = ctypes.c_uint64(), (ctypes.c_uint32 * replicas)()
+        changed = self._library.cairn_placement_share(
+            self._handle, agreed, ctypes.byref(number), replicas, shares
+        )
+        return (number.value, list(shares)) if changed else None
 
     def close(self) -> None:
         """Ends the session; waits for a running copy. Calling it again is allowed, any other call

@@ -52,7 +52,7 @@ def _reduces(hook: Any, state: Any) -> bool:
     return False
 
 
-def _parallel(module: torch.nn.Module) -> Optional[torch.nn.parallel.DistributedDataParallel]:
+def parallel_of(module: torch.nn.Module) -> Optional[torch.nn.parallel.DistributedDataParallel]:
     """The DistributedDataParallel that a root is, be it in torch.compile's wrapper."""
     inner = getattr(module, "_orig_mod", module)
     return inner if isinstance(inner, torch.nn.parallel.DistributedDataParallel) else None
@@ -61,7 +61,7 @@ def _parallel(module: torch.nn.Module) -> Optional[torch.nn.parallel.Distributed
 def unknown_hooks(module: torch.nn.Module) -> List[str]:
     """The names of the communication hooks of a root under DDP of which nobody knows that they keep
     the ranks alike."""
-    parallel = _parallel(module)
+    parallel = parallel_of(module)
     hooks = [] if parallel is None else parallel._comm_hooks
     return [
         str(getattr(hook, "__qualname__", hook))
@@ -85,7 +85,7 @@ def _leaves_nothing_out(module: torch.nn.parallel.DistributedDataParallel) -> bo
 def replicates(module: torch.nn.Module) -> bool:
     """Its parameters are the same on all ranks of the world, and its buffers are sent from rank 0
     before each forward."""
-    parallel = _parallel(module)
+    parallel = parallel_of(module)
     return (
         parallel is not None
         and bool(parallel.broadcast_buffers)

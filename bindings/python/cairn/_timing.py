@@ -37,7 +37,7 @@ RING_RECORDS = 1 << 14  # 1.1 MiB
     SEND,
     RECV,
 ) = range(1, 12)
-WORK = 0x101  # in place of an operation
+WORK, COMPUTE = 0x101, 0x102  # in place of an operation
 
 
 class _Operator(NamedTuple):
@@ -95,6 +95,7 @@ class _Timing:
         self._ring = _lib.TimingRing(RING_RECORDS)
         self._library = torch.library.Library("c10d", "IMPL")  # the kernels live as long as it
         self._communicators: Dict[Tuple[str, int, int], Optional[_Communicator]] = {}
+        self.entered_ns = 0  # when the newest collective was
         self._ended = False
         # before the backends; modes that only trace come earlier
         key = torch._C.DispatchKey.BackendSelect
@@ -159,6 +160,7 @@ class _Timing:
     def _entered(
         self, boxed: Any, operation: int, size_bytes: int, peer: Optional[int], enter_ns: int
     ) -> Optional[Tuple[int, ...]]:
+        self.entered_ns = enter_ns
         known = self._communicator(torch._C._distributed_c10d.ProcessGroup.unbox(boxed))
         if known is None:
             return None
@@ -178,7 +180,7 @@ class _Timing:
         self._ring.write(record, 0)
         return record
 
-    def note_work(self, amount: int) -> None:
+    def note(self, operation: int, amount: int, begin_ns: int, end_ns: int) -> None:
         job = _current.job
         step = job.step if job is not None else 0
         self._ring.write(
@@ -186,14 +188,14 @@ class _Timing:
                 0,
                 0,
                 amount,
-                time.monotonic_ns(),
+                begin_ns,
                 torch.distributed.get_rank(),
                 _lib.PEER_NONE,
                 step,
                 0,
-                WORK,
+                operation,
             ),
-            0,
+            end_ns,
         )
 
     def _watch(self, result: Any, record: Tuple[int, ...]) -> None:
@@ -225,7 +227,17 @@ _timing: Optional[_Timing] = None
 def note_work(amount: int) -> None:
     """Says how much this rank computes in the step under way."""
     if _timing is not None and torch.distributed.is_initialized():
-        _timing.note_work(amount)
+        _timing.note(WORK, amount, time.monotonic_ns(), 0)
+
+
+def note_computed(amount: int, begin_ns: int, waits_at_the_end: bool) -> None:
+    """Says that this rank has computed on the CPU since begin_ns, and how much. If it then waited
+    for others, it computed until it entered the newest collective."""
+    if _timing is not None and torch.distributed.is_initialized():
+        end_ns = time.monotonic_ns()
+        if waits_at_the_end and _timing.entered_ns > begin_ns:
+            end_ns = _timing.entered_ns
+        _timing.note(COMPUTE, amount, begin_ns, end_ns)
 
 
 def install() -> None:

@@ -23,6 +23,7 @@ from . import _current, _forwards, _job, _lib, _optimizers, _signals
 from ._extras import Extras
 from ._job import Job
 from ._quiet import never_compiled, quiet
+from ._share import Sharing
 
 WRAPPER_KEEPS = (
     "the optimizer in it is captured: name in `extra` what else is to come back, a loss scaler say"
@@ -174,7 +175,13 @@ def _inner(optimizer: Any, kept: List[str]) -> Any:
 
 
 def attach(
-    model: Any, optimizer: Any, scheduler: Any, dataloader: Any, extra: Optional[Mapping[str, Any]]
+    model: Any,
+    optimizer: Any,
+    scheduler: Any,
+    dataloader: Any,
+    extra: Optional[Mapping[str, Any]],
+    microbatches: Optional[int],
+    rng: Optional[str],
 ) -> Job:
     """See cairn.attach."""
     models = dict(model) if isinstance(model, Mapping) else {"": model}
@@ -195,8 +202,16 @@ def attach(
                 f"cairn.attach: the optimizer is a {type(each).__name__}, not a "
                 "torch.optim.Optimizer"
             )
+    if rng not in (None, "counter"):
+        raise ValueError(f'cairn.attach: rng is {rng!r}; it can be None or "counter"')
     install()
     job = _job.start()
+    # before the restore, which sets the generators
+    job.sharing = (
+        None
+        if microbatches is None
+        else Sharing(list(models.values()), microbatches, rng == "counter", job.say)
+    )
     job.attach(models, optimizers, Extras(scheduler, dataloader, extra))
     for name in kept:
         job.leave_out(

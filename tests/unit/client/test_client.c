@@ -106,7 +106,27 @@ test_environment(void **state)
     assert_int_equal(cairn_client_stats_read(client, &stats), CAIRN_OK);
     assert_int_equal(stats.attached, 1);
     assert_int_equal(stats.epoch, 1);
+    assert_int_equal(stats.takes_offers, 0);
     assert_int_equal(agent->hello_pid, getpid());
+    cairn_client_close(client);
+    fake_agent_stop(agent);
+    fake_agent_destroy(agent);
+}
+
+static void
+test_agent_that_offers(void **state)
+{
+    struct fake_agent *agent = fake_agent_create(CAIRN_BLOCK_BYTES);
+    struct cairn_client_options options = options_for(agent->path);
+    struct cairn_client *client = NULL;
+    struct cairn_client_stats stats = {CAIRN_CLIENT_STATS_INIT};
+
+    (void)state;
+    agent->welcome_flags = CAIRN_WELCOME_OFFERS;
+    fake_agent_start(agent);
+    assert_int_equal(cairn_client_open(&options, &client), CAIRN_OK);
+    assert_int_equal(cairn_client_stats_read(client, &stats), CAIRN_OK);
+    assert_int_equal(stats.takes_offers, 1);
     cairn_client_close(client);
     fake_agent_stop(agent);
     fake_agent_destroy(agent);
@@ -726,6 +746,7 @@ main(void)
         cmocka_unit_test_setup(test_no_agent_configured, reset),
         cmocka_unit_test_setup(test_no_agent_answers, reset),
         cmocka_unit_test_setup(test_environment, reset),
+        cmocka_unit_test_setup(test_agent_that_offers, reset),
         cmocka_unit_test_setup(test_leave, reset),
         cmocka_unit_test_setup(test_leave_at_exit, reset),
         cmocka_unit_test_setup(test_refused, reset),

@@ -1,0 +1,114 @@
+"""The trainer of test_torch_share.py: a small model in float64 under DistributedDataParallel over
+gloo, on an emulated device, whose ranks ask for their share of each step.
+
+    share_trainer.py KIND STEPS MICRO_MS [SLOW_RANK FACTOR FROM TO]
+
+Each micro-batch takes MICRO_MS of a clock, which is the device, and FACTOR times as long on the
+slow rank from step FROM to step TO. Prints `sample STEP I LOSS` for each micro-batch and `step STEP
+SHARES` after each update. At the end: `ask_us …`, how long each question took after a barrier,
+`bare_us …`, the same for a bare all-reduce of two numbers, and `reductions N`, how many of the
+former there were in the questions.
+KIND: "asks" once in each step; "twice"; "never"; "ignores" its share, and computes half of all;
+"refused" prints what `attach` raises for jobs that cannot be shared.
+"""
+import sys
+import time
+
+import cairn
+import torch
+import torch.distributed as dist
+
+MICROBATCHES, ROWS, WIDTH = 16, 4, 16
+
+
+def batch(step, i):
+    generator = torch.Generator().manual_seed(step * MICROBATCHES + i)
+    return torch.randn(ROWS, WIDTH, dtype=torch.float64, generator=generator)
+
+
+def main():
+    kind, steps, micro_ms = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
+    slow_rank, factor, first, last = map(float, sys.argv[4:] or [-1, 1, 0, 0])
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    rank, world = dist.get_rank(), dist.get_world_size()
+    torch.manual_seed(7)
+    model = torch.nn.Sequential(
+        torch.nn.Linear(WIDTH, WIDTH),
+        torch.nn.Tanh(),
+        torch.nn.BatchNorm1d(WIDTH, track_running_stats=False),
+        torch.nn.Dropout(0.25),
+        torch.nn.Linear(WIDTH, 1),
+    ).double()
+    model = torch.nn.parallel.DistributedDataParallel(model)
+    optimizer = torch.optim.AdamW(model.parameters(), 0.01)
+    if kind == "refused":
+        for options in (
+            {"model": model.module, "microbatches": 4},
+            {"model": model, "microbatches": world - 1},
+            {"model": model, "microbatches": 4, "rng": "other"},
+        ):
+            try:
+                cairn.attach(optimizer=optimizer, **options)
+            except (TypeError, ValueError) as error:
+                print("refused", error, flush=True)
+        try:
+            cairn.attach(model, optimizer).share()
+        except RuntimeError as error:
+            print("refused", error, flush=True)
+        return
+    torch.manual_seed(100 + rank)  # rank 0's counts
+    job = cairn.attach(model, optimizer, microbatches=MICROBATCHES, rng="counter")
+    taken_us = {"ask_us": [], "bare_us": []}
+    reduce, reductions = dist.all_reduce, []
+
+    def counted(*arguments, **options):
+        reductions.append(True)
+        return reduce(*arguments, **options)
+
+    dist.all_reduce = counted
+
+    def timed(name, function):
+        dist.barrier()
+        begin_ns = time.perf_counter_ns()
+        result = function()
+        taken_us[name].append(round((time.perf_counter_ns() - begin_ns) / 1000))
+        return result
+
+    def compute(step, i, scale):
+        begin_s = time.monotonic()
+        loss = model(batch(step, i)).square().mean()
+        print("sample", step, i, loss.item().hex(), flush=True)
+        slow = rank == slow_rank and first <= step <= last
+        end_s = begin_s + micro_ms / 1000 * (factor if slow else 1)
+        time.sleep(max(0, end_s - time.monotonic()))
+        (loss * scale).backward()
+
+    half = range(rank * MICROBATCHES // world, (rank + 1) * MICROBATCHES // world)
+    for step in range(steps):
+        if kind == "never":
+            counts = ()
+            for i in half:
+                compute(step, i, world / MICROBATCHES)
+        else:
+            timed("bare_us", lambda: reduce(torch.tensor([rank, -rank]), dist.ReduceOp.MIN))
+            share = timed("ask_us", job.share)
+            if kind == "twice":
+                assert list(job.share()) == list(share)
+            counts = share.counts
+            for i in half if kind == "ignores" else share:
+                if kind == "ignores":
+                    compute(step, i, world / MICROBATCHES)
+                    continue
+                with share.micro(i):
+                    compute(step, i, share.scale)
+        optimizer.step()
+        optimizer.zero_grad()
+        print("step", step, *counts, flush=True)
+    for name, values in taken_us.items():
+        print(name, *values, flush=True)
+    print("reductions", len(reductions), flush=True)
+    dist.destroy_process_group()
+
+
+main()

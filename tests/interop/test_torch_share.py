@@ -1,0 +1,182 @@
+"""Shares of micro-batches that move while a real PyTorch job trains: two ranks under
+DistributedDataParallel over gloo, one of which becomes slow. Each sample of a step is computed
+once, and the losses are those of the run whose shares never moved."""
+import json
+import re
+import statistics
+
+import pytest
+from test_torch import ROOT, Run, built, harness, under  # noqa: F401: fixtures
+
+SCRIPT = str(ROOT / "tests" / "interop" / "share_trainer.py")
+WORLD, MICROBATCHES, MICRO_MS = 2, 16, 4
+# 12 | 4 is best for a rank that is 2.4 to 3.25 times slow
+SLOW_RANK, SLOW_BY, SLOW_FROM, SLOW_TO, STEPS = 1, 2.8, 40, 140, 340
+HOME, SHARED = (8, 8), (12, 4)
+DEVIATION_MAX = 1e-9
+REVIEW_STEPS = 128  # of _share.py
+
+
+def problem():
+    """The job as the planner sees it: one layer, so that nothing but shares can move."""
+    return {
+        "layers": 1,
+        "layer_ms": MICRO_MS,
+        "microbatches": MICROBATCHES,
+        "tp_cost": {"1": 1},
+        "layer_bytes": 1 << 20,
+        "devices": [
+            {"id": rank, "node": rank, "rate": 1, "memory_bytes": 1 << 30} for rank in range(WORLD)
+        ],
+        "link_gbps": {"intra": 100, "inter": 10},
+        "current": {
+            "pipelines": [
+                {"microbatches": HOME[rank], "stages": [{"devices": [rank], "layers": [0, 1]}]}
+                for rank in range(WORLD)
+            ]
+        },
+    }
+
+
+@pytest.fixture
+def agents():
+    made = []
+
+    def make(policy):
+        cluster = harness.Cluster(
+            nodes=1,
+            parity=0,
+            state="4MiB",
+            options=f"snapshot_every_steps: 100\nplan_policy: {policy}\nverdict_policy: advise",
+        )
+        made.append(cluster)
+        with open(cluster.path("problem.json"), "w", encoding="utf-8") as file:
+            json.dump(problem(), file)
+        cluster.configure(0, problem=cluster.path("problem.json"))
+        return cluster.start()
+
+    yield make
+    for cluster in made:
+        cluster.close()
+
+
+def train(folder, cluster, kind, *words):
+    """A job under the agent, or without one where there is none."""
+    wrapper = under(cluster) if cluster else ()
+    env = {"CAIRN_TIMING": "1"}
+    return Run(folder, [kind, *words], WORLD, wrapper=wrapper, script=SCRIPT, env=env)
+
+
+def ended(run):
+    assert run.wait() == 0, run.errors()
+    return run
+
+
+def samples(run):
+    """Losses by (step, sample) of all ranks; each is there once."""
+    found = [
+        ((int(step), int(i)), float.fromhex(loss))
+        for rank in range(WORLD)
+        for step, i, loss in re.findall(r"^sample (\d+) (\d+) (\S+)$", run.text(rank), re.M)
+    ]
+    assert len(dict(found)) == len(found), "a sample was computed twice"
+    return dict(found)
+
+
+def shares(run, rank=0):
+    """By step."""
+    return {
+        int(step): tuple(map(int, counts.split()))
+        for step, counts in re.findall(r"^step (\d+)(.*)$", run.text(rank), re.M)
+    }
+
+
+def changes(run, rank=0):
+    """(step, shares) where they differ from the step before."""
+    by_step = shares(run, rank)
+    return [
+        (step, counts)
+        for step, counts in by_step.items()
+        if step > 0 and counts != by_step[step - 1]
+    ]
+
+
+def compare(run, reference):
+    """C4: the same samples in each step; C3: the same losses."""
+    mine, other = samples(run), samples(reference)
+    assert sorted(mine) == sorted(other)
+    deviation = max(abs(mine[key] - other[key]) / abs(other[key]) for key in other)
+    print(f"\n    the largest relative deviation of a loss is {deviation:.1e}")
+    assert deviation <= DEVIATION_MAX
+
+
+def test_shares_move_and_go_back(tmp_path, agents):
+    reference = ended(train(tmp_path, None, "asks", STEPS, 0))
+    assert set(shares(reference).values()) == {HOME}
+    cluster = agents("enforce")
+    run = ended(
+        train(tmp_path, cluster, "asks", STEPS, MICRO_MS, SLOW_RANK, SLOW_BY, SLOW_FROM, SLOW_TO)
+    )
+    log = [line for line in cluster.log(0).splitlines() if "replan: " in line or "detect: " in line]
+    seen = "\n".join([run.errors(), *log])
+    assert changes(run) == changes(run, 1), seen
+    moved = changes(run)
+    print(f"\n    slow from step {SLOW_FROM} to {SLOW_TO}: {moved}")
+    assert moved and moved[0][0] > SLOW_FROM, seen
+    assert SHARED in [counts for _, counts in moved], seen
+    assert HOME in [counts for step, counts in moved if step > SLOW_TO], seen
+    compare(run, reference)
+
+
+@pytest.mark.parametrize(
+    "kind,said",
+    [
+        ("twice", "job.share() was called again"),
+        ("never", "does not call job.share() in each step"),
+        ("ignores", "step 0 computed micro-batches none instead of"),
+    ],
+)
+def test_a_script_that_does_not_ask_as_it_should(tmp_path, agents, kind, said):
+    cluster = agents("enforce")
+    run = ended(train(tmp_path, cluster, kind, 6, 0))
+    for rank in range(WORLD):
+        assert set(shares(run, rank)) == set(range(6))
+    assert run.errors().count(said) == WORLD, run.errors()  # once per rank
+    if kind != "ignores":
+        compare(run, ended(train(tmp_path, None, kind, 6, 0)))
+
+
+def test_jobs_that_cannot_be_shared(tmp_path):
+    run = ended(train(tmp_path, None, "refused", 0, 0))
+    for rank in range(WORLD):
+        said = re.findall(r"^refused (.*)$", run.text(rank), re.M)
+        assert len(said) == 4, said
+        for text, reason in zip(
+            said,
+            (
+                "needs a DistributedDataParallel over all 2 ranks, and the model is a Sequential",
+                "microbatches is 1; it must be a number of at least one per rank (2)",
+                "rng is 'other'",
+                "the number of micro-batches is unknown",
+            ),
+        ):
+            assert reason in text
+
+
+@pytest.mark.parametrize("policy", ["enforce", "advise"])
+def test_what_a_question_costs(tmp_path, agents, policy):
+    steps = 300
+    run = ended(train(tmp_path, agents(policy), "asks", steps, 0))
+    for rank in range(WORLD):
+        for name in ("ask_us", "bare_us"):
+            taken = list(map(int, re.search(rf"^{name} (.*)$", run.text(rank), re.M)[1].split()))
+            print(
+                f"\n    {policy}, rank {rank}: {name} median {statistics.median(taken[20:]):.0f}, "
+                f"95 % {statistics.quantiles(taken[20:], n=20)[-1]:.0f}"
+            )
+        # the question whether offers can come, and the votes
+        reviews = -(-steps // REVIEW_STEPS)
+        votes = steps if policy == "enforce" else 0
+        assert f"\nreductions {reviews + votes}\n" in run.text(rank), run.errors()
+    assert len(samples(run)) == steps * MICROBATCHES
+    assert policy == "enforce" or changes(run) == []
