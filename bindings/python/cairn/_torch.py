@@ -180,8 +180,8 @@ def attach(
     scheduler: Any,
     dataloader: Any,
     extra: Optional[Mapping[str, Any]],
-    microbatches: Optional[int],
-    rng: Optional[str],
+    microbatches: Optional[int] = None,
+    rng: Optional[str] = None,
 ) -> Job:
     """See cairn.attach."""
     models = dict(model) if isinstance(model, Mapping) else {"": model}
