@@ -382,6 +382,23 @@ class Start(unittest.TestCase):
             self.assertIn("no keeper holds its memory", cluster.log(0))
             self.assertNotIn("stays with the keeper", cluster.log(0))
 
+    def test_an_unknown_copy_kernel_costs_no_start(self):
+        """The file may come from a machine with another processor."""
+        with Cluster(1, parity=0) as cluster:
+            path = cluster.path("node0.yaml")
+            self.found_by_doctor(path, "copy", "copies state", "OK")
+            cluster.configure(0, copy_kernel="abacus")
+            cluster.start()
+            self.assertIn("copy: this processor has no kernel abacus", cluster.log(0))
+            self.assertRegex(cluster.log(0), r"copy: kernel=\w+ chosen_by=measuring")
+            self.found_by_doctor(path, "copy", "this processor has no copy_kernel abacus", "WARN")
+            self.assertEqual(cluster.stop_agent(0), OK)
+            cluster.configure(0, copy_kernel="portable")
+            cluster.start()
+            self.assertIn("copy: kernel=portable chosen_by=configuration", cluster.log(0))
+            self.assertEqual(cluster.log(0).count("has no kernel"), 1)
+            self.found_by_doctor(path, "copy", "portable copies state", "OK")
+
     def test_too_little_memory_prints_the_sum(self):
         with Cluster(1, parity=0, state="64TiB") as cluster:
             code, _, err = self.start(cluster)

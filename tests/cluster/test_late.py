@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Agents that stand still around a restore: nothing is rebuilt for one that comes back soon, and
-one that comes too late is taken in."""
+"""Agents that stand still around a restore, or are missing at the first start: nothing is rebuilt
+for one that comes back soon, and one that comes too late is taken in."""
 import json
 import os
 import signal
@@ -8,7 +8,19 @@ import subprocess
 import time
 import unittest
 
-from harness import CAIRN, CRITICAL, OK, PATIENCE, Cluster, Trainer, build, cairn, say, wait_for
+from harness import (
+    CAIRN,
+    CRITICAL,
+    LOST,
+    OK,
+    PATIENCE,
+    Cluster,
+    Trainer,
+    build,
+    cairn,
+    say,
+    wait_for,
+)
 
 # A restore waits three times as long for a silent agent: those of a busy machine, too, answer
 # within what is left of that.
@@ -149,6 +161,55 @@ class Late(unittest.TestCase):
         self.assertEqual(code, OK, f"{answer} {error}")
         self.assertEqual(answer["lost_members"], 0)
         self.check_restored(answer, newest)
+
+    def test_a_node_is_missing_at_the_first_start(self):
+        """The missing node may hold the state, so only an operator begins the job without it."""
+        cluster = self.cluster = Cluster(4, 1)
+        self.addCleanup(cluster.close)
+        cluster.start(0, 1, 2)
+        cluster.wait_met(0)
+        refused = "a newer generation may be with agents that are silent; only an operator's"
+        wait_for(
+            "three tries at a first epoch are refused",
+            lambda: cluster.log(0).count(refused) >= 3,
+        )
+        self.assertIn("no answer from agents 3", cluster.log(0))
+        # a restore asks for a generation, which none of the agents holds: it forms no epoch either
+        self.assertEqual(cluster.restore(0)[0], LOST)
+        _, checks, epochs = self.status()
+        self.assertEqual(epochs, [0, 0, 0, None])
+        self.assertLessEqual({"node-blank", "nodes-silent", "nothing-committed"}, set(checks))
+        cluster.train(world=3, parts=4)
+        wait_for("trainers run unprotected", lambda: min(t.step() for t in cluster.trainers) > 20)
+        self.assertEqual(cluster.committed(), (0, 0))
+        cluster.stop_trainers()
+        code, answer, error = cluster.restore(0, "--fresh")
+        self.assertEqual((code, answer["result"]), (OK, "CAIRN_OK"), error)
+        _, checks, epochs = self.status()
+        self.assertEqual(epochs, [answer["epoch"]] * 3 + [None])
+        self.assertGreater(answer["epoch"], 0)
+        self.assertNotIn("node-blank", checks)
+        cluster.train(world=3, parts=4)
+        newest = cluster.wait_committed((0, 0))
+        self.assertEqual(newest[0], answer["epoch"])
+        cluster.stop_trainers()
+        newest = max(newest, cluster.committed())
+        cluster.start(3)
+        self.assertEqual(
+            self.one_epoch("the fourth has heard of the epoch"),
+            answer["epoch"],
+        )
+        self.assertIn("node-blank", self.status()[1])
+        code, answer, error = cluster.restore(0)  # as each start of a job does
+        self.assertEqual((code, answer["lost_members"]), (OK, 0), error)
+        self.check_restored(answer, newest)
+        trainers = cluster.train(resume=True, parts=4)
+        joined = cluster.wait_committed((newest[0], 1 << 32), 60)
+        restored = "restored {epoch} {step}\n".format(**answer["generation"])
+        for trainer in trainers:
+            self.assertTrue(trainer.out().startswith(restored), trainer.out())
+        self.assertEqual(self.one_epoch("all are in the new epoch"), joined[0])
+        wait_for("no node is blank", lambda: "node-blank" not in self.status()[1])
 
 
 if __name__ == "__main__":

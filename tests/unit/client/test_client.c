@@ -3,6 +3,8 @@
 
 #include "cairn/timing.h"
 
+#include "snapshot/copy.h"
+
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/wait.h>
@@ -132,7 +134,45 @@ test_agent_that_offers(void **state)
     fake_agent_destroy(agent);
 }
 
-/* Whoever closes says that he leaves; whoever ends by an error does not. */
+/* Attaches to an agent with these flags, and returns the kernel that this process copies with. */
+static const char *
+kernel_after_welcome(uint32_t flags)
+{
+    struct fake_agent *agent = fake_agent_create(CAIRN_BLOCK_BYTES);
+
+    agent->welcome_flags = (int)flags;
+    fake_agent_start(agent);
+    cairn_client_close(open_client(agent));
+    fake_agent_stop(agent);
+    fake_agent_destroy(agent);
+    return cairn_copy_name();
+}
+
+static void
+test_agent_chooses_the_copy_kernel(void **state)
+{
+    const struct cairn_copy_kernel *kernels = cairn_copy_kernels();
+    const char *last = "portable";
+    uint32_t count = 0;
+
+    (void)state;
+    for (; kernels[count].name; count++) {
+        last = kernels[count].name;
+        assert_string_equal(kernel_after_welcome(CAIRN_WELCOME_COPIES |
+                                                 (count + 1) << CAIRN_WELCOME_COPY_SHIFT),
+                            last);
+    }
+    /* A kernel that this processor has not, and an agent that chooses none, change nothing. */
+    assert_string_equal(kernel_after_welcome(CAIRN_WELCOME_COPIES |
+                                             (count + 1) << CAIRN_WELCOME_COPY_SHIFT),
+                        last);
+    assert_string_equal(kernel_after_welcome(0), last);
+    assert_string_equal(kernel_after_welcome(CAIRN_WELCOME_COPIES), "portable");
+    if (count > 0)
+        assert_true(cairn_copy_use(kernels[0].name));
+}
+
+/* A client that closes sends LEAVE; one that ends by an error does not. */
 static void
 test_leave(void **state)
 {
@@ -747,6 +787,7 @@ main(void)
         cmocka_unit_test_setup(test_no_agent_answers, reset),
         cmocka_unit_test_setup(test_environment, reset),
         cmocka_unit_test_setup(test_agent_that_offers, reset),
+        cmocka_unit_test_setup(test_agent_chooses_the_copy_kernel, reset),
         cmocka_unit_test_setup(test_leave, reset),
         cmocka_unit_test_setup(test_leave_at_exit, reset),
         cmocka_unit_test_setup(test_refused, reset),
