@@ -170,8 +170,7 @@ class Late(unittest.TestCase):
         cluster.wait_met(0)
         refused = "a newer generation may be with agents that are silent; only an operator's"
         wait_for(
-            "three tries at a first epoch are refused",
-            lambda: cluster.log(0).count(refused) >= 3,
+            "three tries at a first epoch are refused", lambda: cluster.log(0).count(refused) >= 3
         )
         self.assertIn("no answer from agents 3", cluster.log(0))
         # a restore asks for a generation, which none of the agents holds: it forms no epoch either
@@ -195,10 +194,7 @@ class Late(unittest.TestCase):
         cluster.stop_trainers()
         newest = max(newest, cluster.committed())
         cluster.start(3)
-        self.assertEqual(
-            self.one_epoch("the fourth has heard of the epoch"),
-            answer["epoch"],
-        )
+        self.assertEqual(self.one_epoch("the fourth has heard of the epoch"), answer["epoch"])
         self.assertIn("node-blank", self.status()[1])
         code, answer, error = cluster.restore(0)  # as each start of a job does
         self.assertEqual((code, answer["lost_members"]), (OK, 0), error)

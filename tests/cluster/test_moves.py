@@ -2,12 +2,20 @@
 """Layers move between stages while training goes on, and a rank that is killed at any point of a
 move costs no more than a restart: the result is the same, bit by bit."""
 import json
-import os
-import re
-import subprocess
 import unittest
 
-from harness import GPT, OK, PATIENCE, Cluster, build, free_ports, spawn, text_of, wait_for
+from harness import (
+    GPT,
+    OK,
+    PATIENCE,
+    Cluster,
+    build,
+    free_ports,
+    spawn,
+    text_of,
+    undisturbed,
+    wait_for,
+)
 
 DP, PP, LAYERS, LAYER_MS, STEPS = 2, 2, 8, 4, 260
 SLOW_RANK, KILLED_RANK = 2, 3
@@ -89,25 +97,11 @@ class Moves(unittest.TestCase):
         logs = [text_of(cluster.path(f"{name}-{rank}.log"))[-600:] for rank in range(DP * PP)]
         return codes, "\n".join(logs)
 
-    def undisturbed(self):
-        """The digests of the same job, of one rank, without agents and emulation."""
-        shape = [word.replace("4,4", "8") for word in SHAPE]
-        shape[shape.index("--dp") + 1] = shape[shape.index("--pp") + 1] = "1"
-        talk = subprocess.run(
-            [GPT, *shape],
-            env={"PATH": "/usr/bin:/bin"},
-            stderr=subprocess.PIPE,
-            text=True,
-            check=True,
-            timeout=60 * PATIENCE,
-        ).stderr
-        return re.search(r"loss_sha256 (\w+), state_sha256 (\w+)", talk).groups()
-
     def finish(self, cluster, name, ranks):
         codes, logs = self.wait(cluster, name, ranks)
         self.assertEqual(codes, [OK] * (DP * PP), logs)
         (done,) = [each for each in self.events(cluster, name, "done") if each["rank"] == 0]
-        self.assertEqual((done["loss_sha256"], done["state_sha256"]), self.undisturbed())
+        self.assertEqual((done["loss_sha256"], done["state_sha256"]), undisturbed(SHAPE))
 
     def test_a_rank_dies_at_each_point_of_a_move(self):
         cluster = self.agents()

@@ -2,15 +2,11 @@
 """A rank that becomes slow gets fewer micro-batches while training goes on, and its own again when
 it is well; an agent that dies meanwhile changes nothing; and the result is the same, bit by bit."""
 import json
-import os
-import re
 import statistics
-import subprocess
 import unittest
 
-from harness import PATIENCE, Cluster, build, free_ports, spawn, text_of, wait_for
+from harness import GPT, PATIENCE, Cluster, build, free_ports, spawn, text_of, undisturbed, wait_for
 
-GPT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "build", "plain", "gpt")
 DP, PP, LAYER_MS = 2, 2, 8
 SLOW_RANK, SLOW_FROM, SLOW_TO, STEPS = 2, 40, 130, 240
 # by the formula of docs/PLANNER.md; [6, 2] is best for a rank that is 2 to 3.5 times slow, so that
@@ -119,20 +115,6 @@ class Shares(unittest.TestCase):
         done = self.said(cluster, "done", 0)[0]
         return done["loss_sha256"], done["state_sha256"]
 
-    def undisturbed(self, steps):
-        """The digests of the same job, of one rank, without agents and emulation."""
-        shape = [word.replace("4,4", "8") for word in SHAPE]
-        shape[shape.index("--dp") + 1] = shape[shape.index("--pp") + 1] = "1"
-        talk = subprocess.run(
-            [GPT, *shape, "--steps", str(steps)],
-            env={"PATH": "/usr/bin:/bin"},
-            stderr=subprocess.PIPE,
-            text=True,
-            check=True,
-            timeout=60 * PATIENCE,
-        ).stderr
-        return re.search(r"loss_sha256 (\w+), state_sha256 (\w+)", talk).groups()
-
     def median_ms(self, cluster, first, last):
         return statistics.median(
             each["step_ns"] / 1e6
@@ -157,14 +139,14 @@ class Shares(unittest.TestCase):
         wait_for("training goes on", lambda: self.step(cluster) > at + 10, 30)
         cluster.start(3)
         wait_for("the shares go back", lambda: self.changes(cluster)[-1] == HOME, 60)
-        # whoever analyses next knows what is spent of the day's budget
+        # the next analyst knows how many changes of the day's budget are used
         cluster.kill_agent(0)
         cluster.start(0)
         self.assertEqual(self.offer(cluster)["changes_today"], 1)
         digests = self.ends(cluster, ranks)
         for rank in range(1, DP * PP):
             self.assertEqual(self.changes(cluster, rank), self.changes(cluster), rank)
-        self.assertEqual(digests, self.undisturbed(STEPS))
+        self.assertEqual(digests, undisturbed([*SHAPE, "--steps", str(STEPS)]))
         back = self.said(cluster, "shares", 0)[-1]["step"]
         self.assertGreater(back, SLOW_TO)
         # a busy machine adds to all steps
@@ -180,7 +162,7 @@ class Shares(unittest.TestCase):
         digests = self.ends(cluster, ranks)
         self.assertEqual(self.changes(cluster), [])
         self.assertIsNone(self.offer(cluster))
-        self.assertEqual(digests, self.undisturbed(100))
+        self.assertEqual(digests, undisturbed([*SHAPE, "--steps", str(100)]))
 
 
 if __name__ == "__main__":
