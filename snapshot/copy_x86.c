@@ -1,8 +1,8 @@
 /*
  * snapshot/copy_x86.c - the vector kernels of copy-and-checksum.
  *
- * How a row is folded: base/crc_x86.h. The wide kernels run at the speed of memory. They differ in
- * two things of which no choice is right for all processors (snapshot/copy.h measures):
+ * base/crc_x86.h describes how a row is folded. The wide kernels run at the speed of memory. They
+ * differ in two choices; the best one depends on the processor, so cairn_copy_choose measures:
  *
  * - Stores go past the cache ("stream"), which spares reading the destination, a third of the
  *   traffic, and leaves the trainer's working set where it is; or into it ("store").

@@ -56,7 +56,7 @@ put_advice(struct cairn_json_writer *writer, const struct operator_node *node)
     cairn_json_write_object_end(writer);
 }
 
-/* The layers of each stage of each replica; null where nothing is said of them. */
+/* The layers of each stage of each replica; null if the offer leaves them where they are. */
 static void
 put_layers(struct cairn_json_writer *writer, const struct cairn_session_shares *offer)
 {

@@ -39,8 +39,8 @@ struct gpt_plan {
  */
 CAIRN_MUST_CHECK cairn_err gpt_plan_complete(struct gpt_plan *plan, uint32_t layers);
 
-/* Takes other shares of the same total, of which the rank has room for its own: fills what follows
- * from them. */
+/* Takes other shares with the same total and updates the fields that depend on them. The rank must
+ * have room for its own share. */
 void gpt_plan_share(struct gpt_plan *plan, const uint32_t *micro_batches);
 
 /* Takes other layers per stage, of the same sums: fills what follows from them. */

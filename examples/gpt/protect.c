@@ -240,7 +240,7 @@ gpt_protect_begin(struct gpt_protect *protect, uint64_t step)
 bool
 gpt_protect_commit(struct gpt_protect *protect, uint64_t step)
 {
-    /* as the last one: its step is taken whatever the interval is, and no fence gives it up */
+    /* a "last" snapshot: it ignores the interval, and no fence cancels it */
     return cairn_snapshot_begin_last(protect->client, step) == CAIRN_OK &&
            cairn_snapshot_confirm(protect->client, true) == CAIRN_OK;
 }

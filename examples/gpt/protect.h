@@ -29,10 +29,10 @@ struct gpt_protect_options {
 };
 
 /*
- * Opens a client and registers the state's tensors and progress, all of which stay borrowed until
- * others are registered, or gpt_protect_close (NULL allowed). Succeeds without an agent and without
- * room in it: training then goes on unprotected, and the client says so. Errors of
- * cairn_client_open and cairn_client_register else, said.
+ * Opens a client and registers the state's tensors and progress. It borrows them until the caller
+ * registers another state or calls gpt_protect_close (NULL allowed). Succeeds without an agent, and
+ * if the agent has no room: the client logs that training goes on unprotected. Else the errors of
+ * cairn_client_open and cairn_client_register, after a message.
  */
 CAIRN_MUST_CHECK cairn_err gpt_protect_open(const struct gpt_protect_options *options,
                                             const struct gpt_plan *plan,
@@ -49,8 +49,8 @@ CAIRN_MUST_CHECK cairn_err gpt_protect_register(struct gpt_protect *protect,
 
 /*
  * Fills everything registered from the newest generation. CAIRN_OK with *out; CAIRN_NOT_FOUND:
- * there is none, start fresh; other errors of cairn_client_restore, said: the state must not be
- * used.
+ * there is none, start fresh; other errors of cairn_client_restore, after a message: do not use the
+ * state.
  */
 CAIRN_MUST_CHECK cairn_err gpt_protect_restore(struct gpt_protect *protect,
                                                struct cairn_restored *out);
@@ -67,7 +67,7 @@ uint64_t gpt_protect_fence_ns(struct gpt_protect *protect);
 /* Begins a snapshot of the state after update `step`. True when one was begun. */
 bool gpt_protect_begin(struct gpt_protect *protect, uint64_t step);
 
-/* The same for a state that layers move from, whatever the interval is. */
+/* The same for a state that layers move from; ignores the snapshot interval. */
 bool gpt_protect_commit(struct gpt_protect *protect, uint64_t step);
 
 /* This rank's vote on the placement of the next step; and what the joined votes of all ranks

@@ -4,8 +4,8 @@
  * Each rank listens on its entry of --peers, connects to its neighbours of lower rank and greets
  * them, accepts those of higher rank and answers their greeting, then reads the answers to its own.
  * Waits only ever point from higher ranks to lower ones and back once, so there is no circle.
- * Whoever connects without a greeting is sent away; a neighbour that connects again replaces its
- * old self. The listening socket is closed before training starts.
+ * A connection without a greeting is closed; a neighbour that connects again replaces its earlier
+ * connection. The listening socket is closed before training starts.
  */
 #include "net_part.h"
 
@@ -197,7 +197,7 @@ check_greeting(const struct gpt_net *net, const struct gpt_header *got)
     return CAIRN_CONFIG;
 }
 
-/* Reads the greeting of whoever has connected: 0 on success. Strangers are not waited for long. */
+/* Reads the greeting of a new connection: 0 on success. Waits only briefly, as for a stranger. */
 static int
 read_greeting(int fd, struct gpt_header *out)
 {

@@ -124,7 +124,7 @@ start(struct run *run)
     err = gpt_device_init(&options->device, &options->plan, &run->device);
     if (err)
         return err;
-    /* whoever is timed may be given more of the micro-batches, and needs room before it says so */
+    /* a timed rank may be offered more micro-batches, so it reserves room before it votes */
     if (run->device.timing)
         run->options.plan.micro_room = options->plan.micro_total - options->plan.dp + 1;
     err = start_model(run);

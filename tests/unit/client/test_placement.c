@@ -264,7 +264,7 @@ make_offer(struct job *job)
     offer->parts[0] = first;
     offer->parts[1] = second;
     offer->parts[2] = TOTAL - first - second;
-    if (draw(job, 2) == 0) /* nothing is said of layers */
+    if (draw(job, 2) == 0) /* an offer without layers */
         *offer = shares(job->number, first, second, TOTAL - first - second);
     else if (draw(job, 12) == 0)
         offer->layers[draw(job, REPLICAS * STAGES)] += draw(job, 2) ? 1 : UINT32_MAX;
