@@ -158,14 +158,13 @@ test_agent_chooses_the_copy_kernel(void **state)
     (void)state;
     for (; kernels[count].name; count++) {
         last = kernels[count].name;
-        assert_string_equal(kernel_after_welcome(CAIRN_WELCOME_COPIES |
-                                                 (count + 1) << CAIRN_WELCOME_COPY_SHIFT),
-                            last);
+        assert_string_equal(
+            kernel_after_welcome(CAIRN_WELCOME_COPIES | (count + 1) << CAIRN_WELCOME_COPY_SHIFT),
+            last);
     }
     /* A kernel that this processor has not, and an agent that chooses none, change nothing. */
-    assert_string_equal(kernel_after_welcome(CAIRN_WELCOME_COPIES |
-                                             (count + 1) << CAIRN_WELCOME_COPY_SHIFT),
-                        last);
+    assert_string_equal(
+        kernel_after_welcome(CAIRN_WELCOME_COPIES | (count + 1) << CAIRN_WELCOME_COPY_SHIFT), last);
     assert_string_equal(kernel_after_welcome(0), last);
     assert_string_equal(kernel_after_welcome(CAIRN_WELCOME_COPIES), "portable");
     if (count > 0)
