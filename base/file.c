@@ -83,6 +83,18 @@ cairn_file_path(int dir_fd, const char *name, char path[CAIRN_FILE_PATH_BYTES_MA
         (void)snprintf(path + used, (size_t)(CAIRN_FILE_PATH_BYTES_MAX - used), "%s", name);
 }
 
+/* The first error that this thread has logged since cairn_file_errno_take. */
+static _Thread_local int logged_errno;
+
+int
+cairn_file_errno_take(void)
+{
+    int code = logged_errno;
+
+    logged_errno = 0;
+    return code;
+}
+
 /* Turns errno into our error and says it once. `bytes` is what was asked for, 0 where that says
  * nothing. */
 static cairn_err
@@ -125,6 +137,8 @@ report(const char *verb, int dir_fd, const char *name, uint64_t bytes)
     default:
         break;
     }
+    if (!logged_errno)
+        logged_errno = code;
     cairn_file_path(dir_fd, name, path);
     if (bytes > 0)
         CAIRN_LOG_AT(ERROR, "file: %s failed path=%s bytes=%" PRIu64 " errno=%d (%s): %s", verb,

@@ -49,6 +49,10 @@ extern const struct cairn_file_ops cairn_file_ops_os;
 /* Sets the table of this process; NULL: the operating system. For tests, before threads start. */
 void cairn_file_setup(const struct cairn_file_ops *ops);
 
+/* Returns the errno of the first failure that this thread has logged since the last call, and
+ * forgets it; 0: none. For texts that reach an operator without the log. */
+int cairn_file_errno_take(void);
+
 enum cairn_file_mode {
     CAIRN_FILE_READ = 0,
     CAIRN_FILE_UPDATE = 1, /* read and write, created (0600) where it is not */

@@ -58,7 +58,8 @@ struct cairn_spill {
     bool given_up;
     bool done; /* the thread has ended its work, well or not */
     cairn_err err;
-    int holders; /* the caller and the thread */
+    int os_error; /* errno behind err, or 0 */
+    int holders;  /* the caller and the thread */
 };
 
 static void
@@ -178,6 +179,7 @@ run(void *context)
     /* Done and let go in one step, so that a caller who has seen the end is the one who frees. */
     (void)pthread_mutex_lock(&spill->lock);
     spill->err = err;
+    spill->os_error = err ? cairn_file_errno_take() : 0;
     spill->done = true;
     wake_caller(spill);
     last = --spill->holders == 0;
@@ -377,6 +379,17 @@ cairn_spill_finish(struct cairn_spill *spill, uint64_t **block_crcs, uint64_t *b
     if (spill->block_count > 0)
         spill->block_crcs = NULL;
     return CAIRN_OK;
+}
+
+int
+cairn_spill_os_error(struct cairn_spill *spill)
+{
+    int code;
+
+    (void)pthread_mutex_lock(&spill->lock);
+    code = spill->os_error;
+    (void)pthread_mutex_unlock(&spill->lock);
+    return code;
 }
 
 void

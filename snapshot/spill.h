@@ -60,6 +60,9 @@ CAIRN_MUST_CHECK cairn_err cairn_spill_commit(struct cairn_spill *spill);
 CAIRN_MUST_CHECK cairn_err cairn_spill_finish(struct cairn_spill *spill, uint64_t **block_crcs,
                                               uint64_t *block_count);
 
+/* The errno behind the error that these calls return, 0 where there is none. */
+int cairn_spill_os_error(struct cairn_spill *spill);
+
 /*
  * Ends the writer; NULL is allowed. Before finish said CAIRN_OK it gives the file up: the thread
  * removes the temporary as soon as the call to the disk that it is in returns. Never waits for it.

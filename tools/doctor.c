@@ -24,6 +24,7 @@
 #include "transport/transport.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,7 +32,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { HELLO_MS = 2000 };
+enum { HELLO_MS = 2000, STATUS_MS = 10000, PROBE_BYTES = 64 * 1024 };
 
 /* ---- the configuration against the machine ---- */
 
@@ -95,22 +96,55 @@ check_memory(struct doctor *doctor, const struct cairn_config *config, bool agen
         doctor_find(doctor, DOCTOR_OK, "memory", NULL, "%s", sum);
 }
 
-static void
-check_directory(struct doctor *doctor, const char *code, const char *path, bool wanted)
+/* Writes and removes a small file, since a full or failing disk passes access(). Returns 0, or the
+ * errno of the call that failed. */
+static int
+try_write(const char *directory)
 {
+    static const char bytes[PROBE_BYTES];
+    char path[CAIRN_CONFIG_PATH_BYTES_MAX + 32];
+    ssize_t written;
+    int fd, failed = 0;
+
+    snprintf(path, sizeof path, "%s/.cairn-doctor-%ld", directory, (long)getpid());
+    fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (fd < 0)
+        return errno;
+    written = write(fd, bytes, sizeof bytes);
+    if (written < 0 || fsync(fd) != 0)
+        failed = errno;
+    else if (written < (ssize_t)sizeof bytes)
+        failed = ENOSPC;
+    if (close(fd) != 0 && !failed)
+        failed = errno;
+    if (unlink(path) != 0 && !failed)
+        failed = errno;
+    return failed;
+}
+
+/* `spills`: it is spill_dir, without which an agent still starts and protects. */
+static void
+check_directory(struct doctor *doctor, const char *code, const char *path, bool spills)
+{
+    enum doctor_level bad = spills ? DOCTOR_WARN : DOCTOR_CRITICAL;
     struct stat status;
     char parent[CAIRN_CONFIG_PATH_BYTES_MAX], *slash;
+    int failed;
 
     if (!path[0])
         return;
     if (stat(path, &status) == 0) {
+        failed = access(path, R_OK | W_OK | X_OK) != 0 ? errno : 0;
+        if (!failed && S_ISDIR(status.st_mode))
+            failed = try_write(path);
         if (!S_ISDIR(status.st_mode))
-            doctor_find(doctor, DOCTOR_CRITICAL, code, "name a directory", "%s is no directory",
-                        path);
-        else if (access(path, R_OK | W_OK | X_OK) != 0)
-            doctor_find(doctor, DOCTOR_CRITICAL, code,
-                        "give it to the agent's user, or name another", "%s cannot be written: %s",
-                        path, strerror(errno));
+            doctor_find(doctor, bad, code, "name a directory", "%s is no directory", path);
+        else if (failed)
+            doctor_find(doctor, bad, code,
+                        failed == ENOSPC || failed == EDQUOT
+                            ? "free space there, or name another directory"
+                            : "give it to the agent's user, or name another directory",
+                        "%s cannot be written: errno %d (%s)", path, failed, strerror(failed));
         else
             doctor_find(doctor, DOCTOR_OK, code, NULL, "%s can be written", path);
         return;
@@ -119,13 +153,38 @@ check_directory(struct doctor *doctor, const char *code, const char *path, bool 
     slash = strrchr(parent, '/');
     if (slash)
         slash[slash == parent] = '\0';
-    if (slash && access(parent, W_OK | X_OK) == 0 && !wanted)
+    if (slash && access(parent, W_OK | X_OK) == 0 && !spills)
         doctor_find(doctor, DOCTOR_OK, code, NULL, "%s does not exist yet; %s can be written", path,
                     parent);
     else
-        doctor_find(doctor, wanted ? DOCTOR_WARN : DOCTOR_CRITICAL, code,
-                    "make the directory, for the agent's user", "%s does not exist%s", path,
-                    wanted ? "" : " and cannot be made");
+        doctor_find(doctor, bad, code, "make the directory, for the agent's user",
+                    "%s does not exist%s", path, spills ? "" : " and cannot be made");
+}
+
+/* A spill may fail where a small file can be written: the agent that runs knows. */
+static void
+check_spills(struct doctor *doctor, const char *socket)
+{
+    const struct cairn_question question = {
+        .verb = "status", .socket = socket, .timeout_ms = STATUS_MS};
+    const struct cairn_tree_value *checks, *check = NULL;
+    struct cairn_answer answer = {0};
+
+    if (cairn_ask(&question, &answer) != CAIRN_OK)
+        return; /* `agent` says whether it answers */
+    checks = cairn_tree_find(&answer.tree, NULL, "checks");
+    while ((check = cairn_tree_next(&answer.tree, checks, check)) != NULL) {
+        struct doctor_finding found;
+        char code[32];
+
+        cairn_tree_text(&answer.tree, check, "code", code, sizeof code);
+        if (strcmp(code, "spill-failed") != 0 && strcmp(code, "spill-stuck") != 0)
+            continue;
+        cairn_tree_text(&answer.tree, check, "what", found.what, sizeof found.what);
+        cairn_tree_text(&answer.tree, check, "fix", found.fix, sizeof found.fix);
+        doctor_find(doctor, DOCTOR_WARN, "spill", found.fix, "%s", found.what);
+    }
+    cairn_answer_fini(&answer);
 }
 
 /* Keeps the last line that the transport logged: it says why, and lists the providers. */
@@ -436,6 +495,8 @@ cairn_verb_doctor(int argc, char **argv)
         if (path) {
             check_directory(&doctor, "dir", config.dir, false);
             check_directory(&doctor, "spill_dir", config.spill_dir, true);
+            if (runs && config.spill_dir[0])
+                check_spills(&doctor, found.socket ? found.socket : found.agents[0].socket);
             check_files(&doctor, &config);
         }
         doctor.pinning =

@@ -292,7 +292,7 @@ print_checks(const struct cairn_tree *tree)
     uint32_t shown = 0;
 
     while ((check = cairn_tree_next(tree, checks, check)) && shown < CHECKS_SHOWN) {
-        char level[16], code[32], what[256], fix[256];
+        char level[16], code[32], what[512], fix[256];
 
         cairn_tree_text(tree, check, "level", level, sizeof level);
         cairn_print_coloured(stdout, strcmp(level, "CRITICAL") == 0 ? "1;31" : "33", level);

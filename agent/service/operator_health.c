@@ -331,7 +331,7 @@ check_blocker(const struct operator_node *leader, uint32_t leader_index,
 static void
 check_run(const struct operator_job *job, struct operator_health *health)
 {
-    const struct operator_node *refused = NULL, *different = NULL, *stuck = NULL;
+    const struct operator_node *refused = NULL, *different = NULL, *stuck = NULL, *failed = NULL;
     uint32_t blank = 0, versions = 0;
 
     for (uint32_t i = 0; i < job->config->node_count; i++) {
@@ -343,6 +343,8 @@ check_run(const struct operator_job *job, struct operator_health *health)
         blank += node->blank != 0;
         if (node->spill_stuck_ms && (!stuck || node->spill_stuck_ms > stuck->spill_stuck_ms))
             stuck = node;
+        if (node->spill_failed_ms && (!failed || node->spill_failed_ms < failed->spill_failed_ms))
+            failed = node; /* the newest leader */
         versions += node->version_peers != 0;
         if (node->refusal[0] && !refused)
             refused = node;
@@ -364,6 +366,12 @@ check_run(const struct operator_job *job, struct operator_health *health)
                   "node %u: the disk of %.120s has not answered for %" PRIu64 " s",
                   (unsigned)(stuck - job->nodes), job->config->spill_dir,
                   stuck->spill_stuck_ms / 1000);
+    if (failed)
+        add_check(health, OPERATOR_WARN, "spill-failed",
+                  "mend what is named; commits in memory go on, and a spill is tried again each "
+                  "minute",
+                  "node %u: spills fail since %" PRIu64 " s: %s", (unsigned)(failed - job->nodes),
+                  failed->spill_failed_ms / 1000, failed->spill_failure);
     if (versions)
         add_check(health, OPERATOR_WARN, "versions-differ", "upgrade the older agents",
                   "%u node%s refuse%s an agent that speaks no version of the protocol that they "

@@ -11,6 +11,7 @@
 #include "agent/service/replanning.h"
 #include "agent/service/spill.h"
 #include "agent/service/timing.h"
+#include "base/text.h"
 
 #include <stddef.h>
 #include <stdio.h>
@@ -38,6 +39,8 @@ static const struct text_field {
      sizeof((struct operator_node *)0)->refusal},
     {"mismatch", offsetof(struct operator_node, mismatch),
      sizeof((struct operator_node *)0)->mismatch},
+    {"spill_failure", offsetof(struct operator_node, spill_failure),
+     sizeof((struct operator_node *)0)->spill_failure},
 };
 
 static uint64_t
@@ -108,6 +111,7 @@ void
 operator_node_fill(struct cairn_agent *agent, struct operator_node *out)
 {
     struct cairn_core_view view;
+    const char *failure;
 
     memset(out, 0, sizeof *out);
     cairn_core_look(agent->core, &view);
@@ -151,6 +155,8 @@ operator_node_fill(struct cairn_agent *agent, struct operator_node *out)
     out->reserved_bytes = cairn_memory_reserved_bytes(agent->memory);
     out->state_bytes = agent->regions.shard_blocks * CAIRN_BLOCK_BYTES;
     spill_stuck_read(agent, &out->spill_stuck_ms, &out->spills_given_up);
+    spill_failure_read(agent, &out->spill_failed_ms, &failure);
+    cairn_text_clean(out->spill_failure, sizeof out->spill_failure, failure);
     out->attached_total = agent->attached_total;
     fill_trainers(agent, out);
     operator_coverage_fill(agent, out);

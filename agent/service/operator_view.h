@@ -68,6 +68,7 @@ struct operator_part {
     X(ready_from_files)                                                                            \
     X(spill_stuck_ms)  /* the disk of spill_dir has not answered for so long; 0: it does */        \
     X(spills_given_up) /* because of that */                                                       \
+    X(spill_failed_ms) /* spills that it led fail for so long; 0: the last one did not */          \
     X(protect_ns)      /* of the newest commit: from the first grant on; 0 unknown */              \
     X(reserved_bytes)  /* memory of this agent */                                                  \
     X(mended_records)  /* of generations, that the last verify found damaged */                    \
@@ -106,6 +107,7 @@ struct operator_part {
 
 enum {
     OPERATOR_MISMATCH_BYTES = 192,
+    OPERATOR_FAILURE_BYTES = 448,
     OPERATOR_KINDS = CAIRN_OPAQUE + 1, /* by enum cairn_kind */
     OPERATOR_UNCOVERED_MAX = 32,
     OPERATOR_RANKS_LISTED_MAX = 1024
@@ -149,8 +151,9 @@ struct operator_node {
 #define OPERATOR_NODE_FIELD(name) uint64_t name;
     OPERATOR_NODE_LIST(OPERATOR_NODE_FIELD)
 #undef OPERATOR_NODE_FIELD
-    char refusal[CAIRN_REFUSAL_BYTES];      /* why no run is assembled; "" */
-    char mismatch[OPERATOR_MISMATCH_BYTES]; /* which option a peer sets differently; "" */
+    char refusal[CAIRN_REFUSAL_BYTES];          /* why no run is assembled; "" */
+    char mismatch[OPERATOR_MISMATCH_BYTES];     /* which option a peer sets differently; "" */
+    char spill_failure[OPERATOR_FAILURE_BYTES]; /* why the last spill failed; "" */
     uint32_t part_count;
     struct operator_part parts[CAIRN_PARTS_MAX];
     struct operator_coverage *coverage; /* owned; NULL: of no rank anything is known */
@@ -196,7 +199,7 @@ enum operator_level { OPERATOR_OK = 0, OPERATOR_WARN = 1, OPERATOR_CRITICAL = 2 
 struct operator_check {
     enum operator_level level;
     const char *code; /* static */
-    char what[256];
+    char what[512];
     char fix[256];
 };
 

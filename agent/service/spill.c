@@ -68,6 +68,19 @@ spill_stuck_read(const struct cairn_agent *agent, uint64_t *stuck_ms, uint64_t *
 }
 
 void
+spill_failure_read(const struct cairn_agent *agent, uint64_t *failed_ms, const char **why)
+{
+    const struct spill_state *state = agent->spill;
+
+    *failed_ms = 0;
+    *why = "";
+    if (!state || !state->failed_ns)
+        return;
+    *failed_ms = (agent_now_ns(agent) - state->failed_ns) / CAIRN_NS_PER_MS + 1;
+    *why = state->failure;
+}
+
+void
 spill_committed(struct cairn_agent *agent, struct cairn_generation_id generation)
 {
     struct spill_state *state = agent->spill;

@@ -26,6 +26,10 @@ void spill_tick(struct cairn_agent *agent);
  * because of that. */
 void spill_stuck_read(const struct cairn_agent *agent, uint64_t *stuck_ms, uint64_t *given_up);
 
+/* Since when spills that this agent led have failed (0: the last one did not), and why the newest
+ * did. */
+void spill_failure_read(const struct cairn_agent *agent, uint64_t *failed_ms, const char **why);
+
 /* The job committed a generation: begins a spill if one is due. */
 void spill_committed(struct cairn_agent *agent, struct cairn_generation_id generation);
 

@@ -84,6 +84,7 @@ check_job(struct spill_disk_job *job, int spill_fd)
 static cairn_err
 begin(struct spill_disk_job *job)
 {
+    char why[SPILL_ERRNO_BYTES];
     int spill_fd = -1, dir_fd = -1;
     cairn_err err = cairn_dir_make(AT_FDCWD, job->dir);
 
@@ -99,7 +100,8 @@ begin(struct spill_disk_job *job)
     if (!err)
         err = cairn_spill_dir_begin(spill_fd, job->generation, &dir_fd);
     if (err && !job->text[0])
-        err = fail(job, err, "%s cannot be written to: %s", job->dir, cairn_err_text(err));
+        err = fail(job, err, "%s cannot be written to: %s%s", job->dir, cairn_err_text(err),
+                   spill_errno_text(cairn_file_errno_take(), why));
     (void)cairn_file_close(dir_fd);
     (void)cairn_file_close(spill_fd);
     return err;
@@ -113,6 +115,7 @@ check_files(struct spill_disk_job *job, int dir_fd)
     for (uint32_t f = 0; f < job->plan.file_count; f++) {
         const struct cairn_universal_file *file = &job->plan.files[f];
         uint64_t bytes = 0, expected = file->data_offset + file->data_bytes;
+        char why[SPILL_ERRNO_BYTES];
         int fd = -1;
         cairn_err err = cairn_file_open(dir_fd, file->name, CAIRN_FILE_READ, &fd);
 
@@ -125,7 +128,8 @@ check_files(struct spill_disk_job *job, int dir_fd)
                         "spill_dir must be one directory that all nodes share",
                         file->name, file->writer, job->agent->config.node);
         if (err)
-            return fail(job, err, "%s cannot be looked at: %s", file->name, cairn_err_text(err));
+            return fail(job, err, "%s cannot be looked at: %s%s", file->name, cairn_err_text(err),
+                        spill_errno_text(cairn_file_errno_take(), why));
         if (bytes != expected)
             return fail(job, CAIRN_CORRUPT, "%s has %" PRIu64 " bytes instead of %" PRIu64,
                         file->name, bytes, expected);
@@ -139,7 +143,7 @@ commit(struct spill_disk_job *job)
 {
     struct cairn_universal again = {0};
     char name[CAIRN_SPILL_DIR_NAME_BYTES], path[SPILL_PATH_BYTES + CAIRN_SPILL_DIR_NAME_BYTES];
-    char report[SPILL_TEXT_BYTES / 2] = "";
+    char report[SPILL_TEXT_BYTES / 2] = "", why[SPILL_ERRNO_BYTES];
     uint32_t removed = 0;
     int dir_fd = -1, spill_fd = -1;
     cairn_err err;
@@ -154,8 +158,9 @@ commit(struct spill_disk_job *job)
     if (!err)
         err = cairn_universal_dir_open(dir_fd, &again, report, sizeof report);
     if (err && !job->text[0])
-        err = fail(job, err == CAIRN_NOT_FOUND ? CAIRN_IO : err, "%s cannot be committed: %s%s%s",
-                   path, cairn_err_text(err), report[0] ? ": " : "", report);
+        err = fail(job, err == CAIRN_NOT_FOUND ? CAIRN_IO : err, "%s cannot be committed: %s%s%s%s",
+                   path, cairn_err_text(err), spill_errno_text(cairn_file_errno_take(), why),
+                   report[0] ? ": " : "", report);
     cairn_universal_fini(&again);
     (void)cairn_file_close(dir_fd);
     if (err || !job->keep)
@@ -190,7 +195,7 @@ remove_spilled(struct spill_disk_job *job)
 static cairn_err
 make_empty(struct spill_disk_job *job)
 {
-    char **names = NULL;
+    char **names = NULL, why[SPILL_ERRNO_BYTES];
     size_t count = 0;
     int fd = -1;
     cairn_err err = cairn_dir_add(AT_FDCWD, job->dir, &job->made);
@@ -212,8 +217,8 @@ make_empty(struct spill_disk_job *job)
                        job->dir);
     }
     if (err && !job->text[0])
-        err = fail(job, err, "%s cannot be made or opened as a directory: %s", job->dir,
-                   cairn_err_text(err));
+        err = fail(job, err, "%s cannot be made or opened as a directory: %s%s", job->dir,
+                   cairn_err_text(err), spill_errno_text(cairn_file_errno_take(), why));
     (void)cairn_file_close(fd);
     return err;
 }
@@ -254,6 +259,7 @@ disk_run(struct cairn_job *base)
 {
     struct spill_disk_job *job = (struct spill_disk_job *)base;
 
+    (void)cairn_file_errno_take();
     switch (job->work) {
     case SPILL_DISK_BEGIN:
         job->err = begin(job);

@@ -137,6 +137,9 @@ give_up(struct cairn_agent *agent, cairn_err err, const char *format, ...)
         spill_stuck(agent, lead->progress_ns);
     if (needs_people(err)) {
         agent->spill->pause_ns = agent_now_ns(agent) + pause_after_failure_ns;
+        if (!agent->spill->failed_ns)
+            agent->spill->failed_ns = agent_now_ns(agent);
+        snprintf(agent->spill->failure, sizeof agent->spill->failure, "%s", text);
         CAIRN_LOG_AT(ERROR,
                      "spill: given up epoch=%" PRIu64 " step=%" PRIu64 ": %s; training and its "
                      "protection in memory go on, and a spill is tried again in 60 s",

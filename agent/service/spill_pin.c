@@ -39,6 +39,7 @@ spill_learn(struct cairn_agent *agent, struct cairn_generation_id generation)
 {
     struct cairn_event event = {.type = CAIRN_EVENT_SPILLED, .as.pin = {.generation = generation}};
 
+    agent->spill->failed_ns = 0;
     if (cairn_spill_compare(generation, agent->spill->newest) <= 0)
         return;
     agent->spill->newest = generation;

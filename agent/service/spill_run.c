@@ -91,6 +91,15 @@ set_error(struct spill_run *run, cairn_err err, const char *format, ...)
     va_end(list);
 }
 
+const char *
+spill_errno_text(int code, char text[SPILL_ERRNO_BYTES])
+{
+    text[0] = '\0';
+    if (code)
+        snprintf(text, SPILL_ERRNO_BYTES, " (errno %d: %s)", code, strerror(code));
+    return text;
+}
+
 /* ---- jobs of the disk thread ---- */
 
 static uint32_t
@@ -155,10 +164,11 @@ plan_run(struct cairn_job *job)
     struct cairn_reshard_options reshard = {.cost = read_cost, .cost_context = &run->plan};
     struct cairn_layout *source = NULL, *all = NULL, *own = NULL;
     uint32_t *writers = calloc(options->writer_count, sizeof *writers);
-    char report[SPILL_TEXT_BYTES / 2] = "";
+    char report[SPILL_TEXT_BYTES / 2] = "", why[SPILL_ERRNO_BYTES];
     bool not_there = false;
     cairn_err err = writers ? cairn_layout_create(&source) : CAIRN_NOMEM;
 
+    (void)cairn_file_errno_take();
     for (uint32_t w = 0; writers && w < options->writer_count; w++)
         writers[w] = w;
     if (!err)
@@ -187,8 +197,9 @@ plan_run(struct cairn_job *job)
             "mount the same file system on each of them",
             run->dir, run->agent->config.node);
     else if (err && !run->err)
-        set_error(run, err, "the files cannot be planned or %s opened: %s%s%s", run->dir,
-                  cairn_err_text(err), report[0] ? ": " : "", report);
+        set_error(run, err, "the files cannot be planned or %s opened: %s%s%s%s", run->dir,
+                  cairn_err_text(err), spill_errno_text(cairn_file_errno_take(), why),
+                  report[0] ? ": " : "", report);
     cairn_layout_destroy(source);
     cairn_layout_destroy(all);
     cairn_layout_destroy(own);
@@ -202,20 +213,25 @@ open_run(struct cairn_job *job)
     const struct cairn_universal_file *file = &run->plan.files[run->file];
     uint8_t *header = NULL;
     size_t header_bytes = 0;
+    char why[SPILL_ERRNO_BYTES];
     cairn_err err = cairn_universal_header_pack(&run->plan, run->file, &header, &header_bytes);
 
+    (void)cairn_file_errno_take();
     if (!err)
         err = fill_create(&run->moves, run->file, &run->fill);
     if (!err)
         err = cairn_spill_open(run->dir_fd, file->name, header, header_bytes, file->data_bytes,
                                &run->spill);
     free(header);
+    spill_errno_text(cairn_file_errno_take(), why);
     if (err == CAIRN_FULL)
         set_error(run, err,
-                  "no space is left for %s/%s of %" PRIu64 " bytes: free some, or lower spill_keep",
-                  run->dir, file->name, header_bytes + file->data_bytes);
+                  "no space is left for %s/%s of %" PRIu64
+                  " bytes%s: free some, or lower spill_keep",
+                  run->dir, file->name, header_bytes + file->data_bytes, why);
     else if (err)
-        set_error(run, err, "%s/%s cannot be made: %s", run->dir, file->name, cairn_err_text(err));
+        set_error(run, err, "%s/%s cannot be made: %s%s", run->dir, file->name, cairn_err_text(err),
+                  why);
 }
 
 static void
@@ -314,8 +330,11 @@ wait_for_file(struct spill_run *run)
 static void
 file_failed(struct spill_run *run, cairn_err err)
 {
-    set_error(run, err, "%s/%s cannot be written: %s", run->dir, run->plan.files[run->file].name,
-              cairn_err_text(err));
+    char why[SPILL_ERRNO_BYTES];
+
+    set_error(run, err, "%s/%s cannot be written: %s%s", run->dir, run->plan.files[run->file].name,
+              cairn_err_text(err),
+              spill_errno_text(run->spill ? cairn_spill_os_error(run->spill) : 0, why));
 }
 
 /* Continues the passes of a buffer until one must wait. */

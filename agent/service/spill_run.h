@@ -24,7 +24,7 @@
 #define SPILL_PATIENCE_NS (30 * CAIRN_NS_PER_S)
 #define SPILL_HURRY_NS (10 * CAIRN_NS_PER_S)
 
-enum { SPILL_TEXT_BYTES = 512, SPILL_ALL_FILES = UINT32_MAX };
+enum { SPILL_TEXT_BYTES = 512, SPILL_ERRNO_BYTES = 80, SPILL_ALL_FILES = UINT32_MAX };
 
 struct spill_run;
 
@@ -42,6 +42,9 @@ struct spill_run_options {
     spill_run_done_fn *done;
     void *context;
 };
+
+/* Writes " (errno 28: No space left on device)" for a text that names the path; "" for code 0. */
+const char *spill_errno_text(int code, char text[SPILL_ERRNO_BYTES]);
 
 /* Starts a run; strings are copied. CAIRN_NOT_FOUND: the generation is not there; CAIRN_NOMEM. The
  * caller ends *out. */

@@ -352,6 +352,12 @@ class Spill(unittest.TestCase):
             # it is tried again every 60 s
             self.assertLessEqual(len(said), 1 + (time.monotonic() - begun + 30) // 60, said)
             self.assertIn("no space is left", said[0])
+            checks = {check["code"]: check for check in cluster.status(0)["checks"]}
+            self.assertEqual(checks["spill-failed"]["level"], "WARN")
+            for word in ("no space is left", self.spill, "errno 28"):
+                self.assertIn(word, checks["spill-failed"]["what"])
+            found = self.found(("doctor", "--config", cluster.path("node1.yaml")), "spill")
+            self.assertIn("errno 28", found["what"])
             wait_for("what was written is removed", lambda: all(spilled(self.spill).values()), 20)
             for generation in whole(self.spill):  # one that fitted
                 check_files(name_of(self.spill, generation), generation[1])
@@ -363,6 +369,58 @@ class Spill(unittest.TestCase):
             self.assertEqual(code, OK, text)
             self.assertGreaterEqual(found, newest)
             say(f"said {len(said)} time(s) in {newest[1] - start[1]} generations: {said[0]}")
+
+    def test_a_failing_spill_is_a_warning(self):
+        """Status and doctor name the path and the errno until a spill succeeds again."""
+        mounted = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", self.spill],
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        if mounted.returncode:
+            self.skipTest(f"a disk cannot be mounted here: {mounted.stderr.strip()}")
+        self.addCleanup(subprocess.run, ["umount", "-l", self.spill])
+
+        def remounted(mode):  # busy while a spill writes
+            return not subprocess.run(
+                ["mount", "-o", f"remount,{mode}", self.spill], stderr=subprocess.DEVNULL
+            ).returncode
+
+        def warnings(cluster, node):
+            checks = cluster.status(node).get("checks", [])
+            return [check for check in checks if check["code"] == "spill-failed"]
+
+        with self.cluster() as cluster:
+            cluster.start()
+            cluster.train(step_us=20000)
+            last = self.wait_spilled()
+            self.assertEqual(warnings(cluster, 0), [])
+            doctor = ("doctor", "--config", cluster.path("node0.yaml"))
+            self.assertEqual(self.found(doctor, "spill_dir")["level"], "OK")
+            self.assertIsNone(self.found(doctor, "spill"))
+            wait_for("the disk is read-only", lambda: remounted("ro"))
+            (failed,) = wait_for("the status warns", lambda: warnings(cluster, 1), 60)
+            self.assertEqual(failed["level"], "WARN")
+            self.assertRegex(failed["what"], rf"node 0: .*{self.spill}.* \(errno 30: Read-only")
+            self.assertEqual(cluster.status(1)["health"], "WARN")
+            for code, said in (("spill_dir", "errno 30"), ("spill", "errno 30: Read-only")):
+                found = self.found(doctor, code)
+                self.assertEqual(found["level"], "WARN")
+                self.assertIn(self.spill, found["what"])
+                self.assertIn(said, found["what"])
+            cluster.wait_committed(cluster.committed())
+            wait_for("the disk can be written", lambda: remounted("rw"))
+            self.assertEqual(self.found(doctor, "spill_dir")["level"], "OK")
+            self.assertEqual(self.found(doctor, "spill")["level"], "WARN")
+            self.wait_spilled(last, seconds=90)  # it is tried again after 60 s
+            wait_for("the warning ends", lambda: not warnings(cluster, 0))
+            self.assertIsNone(self.found(doctor, "spill"))
+
+    def found(self, doctor, code):
+        """What `cairn doctor` finds under this code; None: nothing."""
+        _, answer, error = cairn(*doctor)
+        self.assertIsNotNone(answer, error)
+        return next((each for each in answer["findings"] if each["code"] == code), None)
 
     def test_directory_is_not_shared(self):
         with self.cluster() as cluster:

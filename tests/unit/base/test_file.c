@@ -316,6 +316,25 @@ use_bad(int at, int code)
 }
 
 static void
+test_the_first_errno_is_kept(void **state)
+{
+    uint8_t *bytes = NULL;
+    size_t bytes_len = 0;
+
+    (void)state;
+    (void)cairn_file_errno_take();
+    use_bad(0, EROFS);
+    assert_int_equal(cairn_file_save(root_fd, "first", "x", 1), CAIRN_DENIED);
+    use_bad(0, EIO); /* as a clean-up that fails too */
+    assert_int_equal(cairn_file_save(root_fd, "first", "x", 1), CAIRN_IO);
+    cairn_file_setup(NULL);
+    assert_int_equal(cairn_file_load(root_fd, "none", 9, &bytes, &bytes_len), CAIRN_NOT_FOUND);
+    assert_int_equal(cairn_file_errno_take(), EROFS);
+    assert_int_equal(cairn_file_load(root_fd, "none", 9, &bytes, &bytes_len), CAIRN_NOT_FOUND);
+    assert_int_equal(cairn_file_errno_take(), 0); /* an answer is no failure */
+}
+
+static void
 test_save_fails_at_every_call(void **state)
 {
     static const struct {
@@ -343,6 +362,8 @@ test_save_fails_at_every_call(void **state)
             }
             assert_int_equal(err, codes[c].err);
             assert_int_equal(line_count, 1);
+            assert_int_equal(cairn_file_errno_take(), codes[c].code);
+            assert_int_equal(cairn_file_errno_take(), 0);
             assert_non_null(strstr(last_line, "path="));
             assert_non_null(strstr(last_line, root));
             assert_in_range(syncs, 0, 2); /* never a second try */
@@ -456,6 +477,7 @@ main(void)
         cmocka_unit_test(test_planted_links),
         cmocka_unit_test(test_special_files),
         cmocka_unit_test(test_below),
+        cmocka_unit_test(test_the_first_errno_is_kept),
         cmocka_unit_test(test_save_fails_at_every_call),
         cmocka_unit_test(test_interrupted_and_short),
         cmocka_unit_test(test_no_endless_loops),

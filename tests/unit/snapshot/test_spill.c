@@ -323,6 +323,54 @@ test_misuse_and_giving_up(void **state)
     free(header);
 }
 
+/* ---- a disk that fails ---- */
+
+static ssize_t
+full_write(int fd, const void *bytes, size_t bytes_len, off_t at)
+{
+    (void)fd, (void)bytes, (void)bytes_len, (void)at;
+    errno = EDQUOT;
+    return -1;
+}
+
+static int
+bad_unlink(int dir_fd, const char *name, bool directory)
+{
+    (void)unlinkat(dir_fd, name, directory ? AT_REMOVEDIR : 0);
+    errno = EIO;
+    return -1;
+}
+
+/* The writer keeps the errno of its thread, and not that of the clean-up. */
+static void
+test_failed_write_keeps_its_errno(void **state)
+{
+    static struct cairn_file_ops ops; /* a thread outlives this function */
+    uint8_t *header = calloc(1, HEADER_BYTES), *buffer;
+    struct cairn_spill *spill = NULL;
+    uint64_t offset;
+    size_t bytes;
+    cairn_err err;
+
+    (void)state;
+    ops = cairn_file_ops_os;
+    ops.write = full_write;
+    ops.unlink = bad_unlink;
+    cairn_file_setup(&ops);
+    assert_int_equal(cairn_spill_open(root_fd, "quota", header, HEADER_BYTES,
+                                      2 * CAIRN_SPILL_BUFFER_BYTES, &spill),
+                     CAIRN_OK);
+    do
+        err = cairn_spill_acquire(spill, &buffer, &offset, &bytes);
+    while (err == CAIRN_OK && usleep(1000) == 0);
+    assert_int_equal(err, CAIRN_FULL);
+    assert_int_equal(cairn_spill_os_error(spill), EDQUOT);
+    cairn_spill_close(spill);
+    cairn_file_setup(NULL);
+    assert_false(is_there(root_fd, "quota"));
+    free(header);
+}
+
 /* ---- a disk that hangs ---- */
 
 static int gate[2];
@@ -578,6 +626,7 @@ main(void)
         cmocka_unit_test(test_poor_file_systems),
         cmocka_unit_test(test_damage_is_found),
         cmocka_unit_test(test_misuse_and_giving_up),
+        cmocka_unit_test(test_failed_write_keeps_its_errno),
         cmocka_unit_test(test_hanging_disk_blocks_nobody),
         cmocka_unit_test(test_names),
         cmocka_unit_test(test_retention),

@@ -257,6 +257,26 @@ what_keeps_a_run_from_starting_is_shown(void **state)
 }
 
 static void
+a_failing_spill_is_named(void **state)
+{
+    struct scene *scene = *state;
+    const struct operator_check *check;
+
+    assert_null(check_of(look(scene), "spill-failed"));
+    scene->nodes[1].spill_failed_ms = 9000;
+    snprintf(scene->nodes[1].spill_failure, sizeof scene->nodes[1].spill_failure, "/old");
+    scene->nodes[4].spill_failed_ms = 5000; /* it leads now */
+    snprintf(scene->nodes[4].spill_failure, sizeof scene->nodes[4].spill_failure,
+             "/new cannot be written to (errno 30: Read-only file system)");
+    assert_int_equal(look(scene)->level, OPERATOR_WARN);
+    check = check_of(&scene->health, "spill-failed");
+    assert_non_null(check);
+    assert_int_equal(check->level, OPERATOR_WARN);
+    assert_string_equal(check->what, "node 4: spills fail since 5 s: /new cannot be written to "
+                                     "(errno 30: Read-only file system)");
+}
+
+static void
 domains_are_counted(void **state)
 {
     struct scene *scene = *state;
@@ -357,6 +377,7 @@ views_travel(void **state)
 
     scene->nodes[3].member = UINT32_MAX;
     scene->nodes[3].uptime_ns = UINT64_MAX;
+    snprintf(scene->nodes[3].spill_failure, sizeof scene->nodes[3].spill_failure, "/spill: \"a\"");
     cairn_json_writer_init(&writer);
     operator_node_write(&writer, &scene->nodes[3]);
     assert_int_equal(cairn_json_writer_done(&writer, &text, &len), CAIRN_OK);
@@ -1015,6 +1036,7 @@ main(void)
                                        SCENE(a_part_that_is_held_twice_is_lost_with_both),
                                        SCENE(who_blocks_a_commit_is_named),
                                        SCENE(what_keeps_a_run_from_starting_is_shown),
+                                       SCENE(a_failing_spill_is_named),
                                        SCENE(domains_are_counted),
                                        SCENE(each_trouble_has_its_check),
                                        SCENE(trainers_outside_the_epoch_are_critical),
