@@ -5,14 +5,21 @@
  * default mode drops acknowledged keys without a word), paranoid checks, atomic flush over the
  * column families (so that no flush splits a batch), small buffers (the agent has 128 MiB in all),
  * and no info log but errors. Every error is a string from RocksDB, translated and logged in
- * take_error. All column family handles are destroyed before the database is closed: builds with
+ * take_error. RocksDB ends the process if it cannot start a thread, so rocks_open tries that first.
+ * All column family handles are destroyed before the database is closed: builds with
  * assertions abort otherwise.
  */
 #include "snapshot/store.h"
 
+#include <errno.h>
+#include <pthread.h>
 #include <rocksdb/c.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "base/log.h"
 
@@ -24,6 +31,12 @@ enum {
     WAL_BYTES_MAX = 32 << 20,
     MANIFEST_BYTES_MAX = 4 << 20,
     OPEN_FILES_MAX = 64
+};
+
+enum {
+    THREADS = 4, /* RocksDB 7.8 starts 3 for an open database */
+    GONE_TRIES_MAX = 1000,
+    GONE_PAUSE_NS = 1000000
 };
 
 struct cairn_store {
@@ -112,11 +125,74 @@ set_options(rocksdb_options_t *options, bool create)
     rocksdb_options_set_manifest_preallocation_size(options, 64 << 10);
     rocksdb_options_set_max_open_files(options, OPEN_FILES_MAX);
     rocksdb_options_set_max_background_jobs(options, 2);
+    rocksdb_options_set_max_file_opening_threads(options, 1); /* the caller, instead of 15 more */
     rocksdb_options_set_info_log_level(options, LOG_LEVEL_FATAL);
     rocksdb_options_set_keep_log_file_num(options, 1);
     rocksdb_options_set_max_log_file_size(options, 64 << 10);
     rocksdb_options_set_stats_dump_period_sec(options, 0);
     rocksdb_options_set_skip_stats_update_on_db_open(options, 1);
+}
+
+struct trial {
+    pthread_mutex_t *gate; /* closed until all threads are started */
+    pthread_t thread;
+    pid_t tid;
+};
+
+static void *
+try_thread(void *context)
+{
+    struct trial *trial = context;
+
+    trial->tid = (pid_t)syscall(SYS_gettid);
+    (void)pthread_mutex_lock(trial->gate);
+    (void)pthread_mutex_unlock(trial->gate);
+    return NULL;
+}
+
+/* Joins a thread, and waits until the kernel has ceased to count it against the limits. */
+static void
+end_trial(const struct trial *trial)
+{
+    const struct timespec pause = {.tv_nsec = GONE_PAUSE_NS};
+
+    (void)pthread_join(trial->thread, NULL);
+    for (int i = 0; i < GONE_TRIES_MAX; i++) {
+        if (syscall(SYS_tgkill, getpid(), trial->tid, 0) != 0)
+            return;
+        (void)nanosleep(&pause, NULL);
+    }
+}
+
+/* Starts and ends as many threads as RocksDB needs. CAIRN_AGAIN: a limit is reached. */
+static cairn_err
+try_threads(const char *path)
+{
+    pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
+    struct trial trials[THREADS];
+    sigset_t all, before;
+    int count = 0, failed = 0;
+
+    (void)sigfillset(&all);
+    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
+    (void)pthread_mutex_lock(&gate);
+    while (count < THREADS && !failed) {
+        trials[count].gate = &gate;
+        failed = pthread_create(&trials[count].thread, NULL, try_thread, &trials[count]);
+        count += !failed;
+    }
+    (void)pthread_mutex_unlock(&gate);
+    while (count > 0)
+        end_trial(&trials[--count]);
+    (void)pthread_mutex_destroy(&gate);
+    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (!failed)
+        return CAIRN_OK;
+    CAIRN_LOG_AT(ERROR,
+                 "catalog: no thread path=%s errno=%d (%s): raise the limit of processes, or "
+                 "pids.max of the cgroup",
+                 path, failed, strerror(failed));
+    return CAIRN_AGAIN;
 }
 
 static cairn_err
@@ -126,10 +202,14 @@ rocks_open(const char *path, bool create, struct cairn_store **out)
     const char *names[CAIRN_TABLE_COUNT];
     struct cairn_store *store = calloc(1, sizeof(*store));
     char *error = NULL;
-    cairn_err err = CAIRN_NOMEM;
+    cairn_err err;
 
     if (!store)
         return CAIRN_NOMEM;
+    err = try_threads(path);
+    if (err)
+        goto done;
+    err = CAIRN_NOMEM;
     store->path = strdup(path);
     if (!store->path)
         goto done;

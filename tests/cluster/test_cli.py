@@ -18,6 +18,7 @@ from harness import (
     CRITICAL,
     Cluster,
     DENIED,
+    FAULTS,
     INPUT,
     IO,
     OK,
@@ -32,6 +33,7 @@ from harness import (
     free_ports,
     run,
     text_of,
+    wait_for,
 )
 
 
@@ -398,6 +400,29 @@ class Start(unittest.TestCase):
             self.assertIn("copy: kernel=portable chosen_by=configuration", cluster.log(0))
             self.assertEqual(cluster.log(0).count("has no kernel"), 1)
             self.found_by_doctor(path, "copy", "portable copies state", "OK")
+
+    def test_too_few_threads_are_no_crash(self):
+        """RocksDB ends a process that cannot start a thread: the agent must not come to that."""
+        with Cluster(1, parity=0) as cluster:
+            for limit in range(1, 20):
+                cluster.prefixes[0] = (
+                    "env",
+                    f"LD_PRELOAD={FAULTS}",
+                    f"CAIRN_FAULT_THREADS={limit}",
+                )
+                served = cluster.log(0).count("agent: serves")
+                cluster.start(wait=False)
+                wait_for(
+                    "the agent serves or ends",
+                    lambda: cluster.log(0).count("agent: serves") > served or cluster.ended(0),
+                )
+                if not cluster.ended(0):
+                    break
+                self.assertEqual(cluster.agents[0].returncode, AGAIN, cluster.log(0)[-2000:])
+                self.assertRegex(cluster.log(0), "(no|cannot start) thread")
+            self.assertGreater(limit, 4)
+            self.assertEqual(cluster.status()["node"], 0)
+            self.assertEqual(cluster.stop_agent(0), OK)
 
     def test_too_little_memory_prints_the_sum(self):
         with Cluster(1, parity=0, state="64TiB") as cluster:

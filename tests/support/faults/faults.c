@@ -8,9 +8,14 @@
  *   <dir>/files     calls that touch files below CAIRN_FAULT_FILES hang, as on a dead file server
  *
  * A call that hangs goes on once its file is gone.
+ *
+ * CAIRN_FAULT_THREADS is the most threads that the process may have, as with pids.max of a cgroup.
  */
+#include <dirent.h>
 #include <dlfcn.h>
+#include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -70,6 +75,33 @@ ec_encode_data(int len, int k, int rows, unsigned char *tables, unsigned char **
     NEXT(ec_encode_data);
     worker();
     next(len, k, rows, tables, data, coding);
+}
+
+/* ---- threads ---- */
+
+static int
+count_threads(void)
+{
+    DIR *tasks = opendir("/proc/self/task");
+    int count = 0;
+
+    for (struct dirent *task; tasks && (task = readdir(tasks)) != NULL;)
+        count += task->d_name[0] != '.';
+    if (tasks)
+        closedir(tasks);
+    return count;
+}
+
+int
+pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *),
+               void *context)
+{
+    const char *limit = getenv("CAIRN_FAULT_THREADS");
+
+    NEXT(pthread_create);
+    if (limit && count_threads() >= atoi(limit))
+        return EAGAIN;
+    return next(thread, attributes, run, context);
 }
 
 /* ---- files ---- */
