@@ -393,12 +393,13 @@ class Spill(unittest.TestCase):
         with self.cluster() as cluster:
             cluster.start()
             cluster.train(step_us=20000)
-            last = self.wait_spilled()
+            self.wait_spilled()
             self.assertEqual(warnings(cluster, 0), [])
             doctor = ("doctor", "--config", cluster.path("node0.yaml"))
             self.assertEqual(self.found(doctor, "spill_dir")["level"], "OK")
             self.assertIsNone(self.found(doctor, "spill"))
             wait_for("the disk is read-only", lambda: remounted("ro"))
+            last = whole(self.spill)[-1]
             (failed,) = wait_for("the status warns", lambda: warnings(cluster, 1), 60)
             self.assertEqual(failed["level"], "WARN")
             self.assertRegex(failed["what"], rf"node 0: .*{self.spill}.* \(errno 30: Read-only")
