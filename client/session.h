@@ -214,8 +214,8 @@ struct cairn_session_shares {
     uint64_t number;
     uint32_t count;                     /* 1 … CAIRN_REPLICAS_MAX */
     uint32_t parts[CAIRN_REPLICAS_MAX]; /* 1 or more each; the rest is 0 */
-    uint32_t stages; /* of each replica, at most CAIRN_STAGES_MAX together; 0: nothing is said of
-                      * layers, and the bytes end here */
+    uint32_t stages; /* of each replica, at most CAIRN_STAGES_MAX together; 0: the layers stay, or
+                      * the trainer cannot move them */
     uint32_t layers[CAIRN_STAGES_MAX]; /* [count][stages], 1 or more each; the rest is 0 */
 };
 
@@ -232,8 +232,9 @@ struct cairn_session_operator {
 
 enum {
     CAIRN_WELCOME_RESTORABLE = 1, /* a generation is held ready to be restored */
-    CAIRN_WELCOME_OFFERS = 2,     /* shares may be offered: SHARES is understood */
     CAIRN_WELCOME_COPIES = 4,     /* the agent says which kernel copies fastest */
+    CAIRN_WELCOME_OFFERS = 8,     /* placements may be offered: SHARES is understood. (2 was the
+                                   * same for shares that carried no stages) */
     CAIRN_WELCOME_COPY_SHIFT = 24 /* its number (snapshot/copy.h) is in the upper byte */
 };
 

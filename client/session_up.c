@@ -401,9 +401,7 @@ cairn_session_shares_pack(const struct cairn_session_shares *shares, struct cair
     write_range(writer, shares->count, 1, CAIRN_REPLICAS_MAX);
     for (uint32_t i = 0; i < shares->count && i < CAIRN_REPLICAS_MAX; i++)
         write_range(writer, shares->parts[i], 1, UINT32_MAX);
-    if (shares->stages == 0)
-        return;
-    write_range(writer, shares->stages, 1, CAIRN_STAGES_MAX / (shares->count ? shares->count : 1));
+    write_range(writer, shares->stages, 0, CAIRN_STAGES_MAX / (shares->count ? shares->count : 1));
     for (uint32_t i = 0; !writer->failed && i < shares->count * shares->stages; i++)
         write_range(writer, shares->layers[i], 1, UINT32_MAX);
 }
@@ -415,9 +413,7 @@ cairn_session_shares_unpack(struct cairn_reader *reader, struct cairn_session_sh
     out->count = read_range(reader, 1, CAIRN_REPLICAS_MAX);
     for (uint32_t i = 0; !reader->failed && i < out->count; i++)
         out->parts[i] = read_range(reader, 1, UINT32_MAX);
-    if (reader->failed || cairn_reader_left(reader) == 0)
-        return;
-    out->stages = read_range(reader, 1, CAIRN_STAGES_MAX / out->count);
+    out->stages = read_range(reader, 0, CAIRN_STAGES_MAX / (out->count ? out->count : 1));
     for (uint32_t i = 0; !reader->failed && i < out->count * out->stages; i++)
         out->layers[i] = read_range(reader, 1, UINT32_MAX);
 }

@@ -126,6 +126,14 @@ def test_shares_move_and_go_back(tmp_path, agents):
     assert SHARED in [counts for _, counts in moved], seen
     assert HOME in [counts for step, counts in moved if step > SLOW_TO], seen
     compare(run, reference)
+    # the offer and what is spent of the day's budget outlive the agent
+    before = cluster.status(0)["replan"]["offer"]
+    assert before["changes_today"] > 0
+    cluster.kill_agent(0)
+    cluster.start(0)
+    after = cluster.status(0)["replan"]["offer"]
+    for key in ("number", "micro_batches", "changes_today"):
+        assert after[key] == before[key], key
 
 
 @pytest.mark.parametrize(
