@@ -39,6 +39,7 @@ struct cairn_capture {
     _Atomic uint64_t watermark;
     struct cairn_mem_options mem_options;
     char driver_path[256];
+    uint32_t checksum_threads; /* wanted if there is a device */
     uint64_t start_ns;
     struct cairn_walk walk; /* its devices and job belong to the thread while running */
 };
@@ -146,6 +147,10 @@ cairn_capture_create(const struct cairn_capture_options *options, struct cairn_c
         capture->mem_options.log_context = options->log_context;
         capture->mem_options.never_pin = options->never_pin;
     }
+    if (!options || options->checksum_threads == 0)
+        capture->checksum_threads = cairn_checksum_threads_for_this_host();
+    else if (options->checksum_threads > 0)
+        capture->checksum_threads = (uint32_t)options->checksum_threads;
     atomic_init(&capture->walk.give_up_ns, UINT64_MAX);
     capture->walk.landed = move_watermark;
     capture->walk.landed_context = capture;
@@ -156,8 +161,12 @@ cairn_capture_create(const struct cairn_capture_options *options, struct cairn_c
     pthread_cond_init(&capture->work, NULL);
     pthread_cond_init(&capture->progress, &attributes);
     pthread_condattr_destroy(&attributes);
-    err = start_thread(capture);
+    err =
+        cairn_checksum_threads_create(cairn_walk_sum_part, &capture->walk, &capture->walk.threads);
+    if (!err)
+        err = start_thread(capture);
     if (err) {
+        cairn_checksum_threads_destroy(capture->walk.threads);
         free(capture);
         return err;
     }
@@ -193,6 +202,7 @@ cairn_capture_destroy(struct cairn_capture *capture)
     pthread_cond_signal(&capture->work);
     pthread_mutex_unlock(&capture->lock);
     pthread_join(capture->thread, NULL);
+    cairn_checksum_threads_destroy(capture->walk.threads);
     if (rest_devices(capture))
         for (uint32_t i = 0; i < capture->walk.device_count; i++)
             cairn_mem_close(capture->walk.devices[i].mem);
@@ -231,6 +241,7 @@ open_device(struct cairn_capture *capture, int32_t index, struct cairn_walk_devi
             return err;
         device = device ? device : &capture->walk.devices[capture->walk.device_count++];
         *device = (struct cairn_walk_device){.index = index, .mem = mem};
+        cairn_checksum_threads_start(capture->walk.threads, capture->checksum_threads);
     }
     *out = device;
     return CAIRN_OK;

@@ -29,7 +29,9 @@ struct cairn_capture_options {
     const char *driver_path; /* of the CUDA driver; NULL: "libcuda.so.1" */
     cairn_log_fn *log;       /* NULL: silent */
     void *log_context;
-    bool never_pin; /* devices: copies go through the ring always, to measure it */
+    bool never_pin;       /* devices: copies go through the ring always, to measure it */
+    int checksum_threads; /* of device bytes, besides the engine's own; 0: by this host's cores,
+                           * below: none */
 };
 
 struct cairn_capture_run {

@@ -23,6 +23,7 @@
 #include "snapshot/mem.h"
 
 #include <dlfcn.h>
+#include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -101,6 +102,20 @@ check(struct cuda_mem *cuda, const char *call, cu_result result)
     say(cuda, CAIRN_LOG_ERROR, "cuda: %s failed device=%d code=%d name=%s text=\"%s\"", call,
         cuda->device_index, result, name, text);
     return CAIRN_DEVICE;
+}
+
+/* The same of a copy, and which bytes it was of: they tell what the driver has against it. */
+static cairn_err
+check_copy(struct cuda_mem *cuda, const char *call, const struct cairn_mem_copy *copy,
+           cu_result result)
+{
+    char what[128];
+
+    if (result == CU_SUCCESS)
+        return CAIRN_OK;
+    (void)snprintf(what, sizeof what, "%s of %zu bytes, device 0x%" PRIx64 ", host %p,", call,
+                   copy->bytes, copy->region, copy->host);
+    return check(cuda, what, result);
 }
 
 static cairn_err
@@ -546,11 +561,11 @@ copy_batch(struct cuda_mem *cuda, const struct cairn_mem_copy *copies, uint32_t 
             memcpy(ring, copies[i].host, bytes);
         ring += ring ? bytes : 0;
         if (out)
-            err = check(cuda, "cuMemcpyDtoHAsync",
-                        driver->copy_out(host, copies[i].region, bytes, cuda->stream));
+            err = check_copy(cuda, "cuMemcpyDtoHAsync", &copies[i],
+                             driver->copy_out(host, copies[i].region, bytes, cuda->stream));
         else
-            err = check(cuda, "cuMemcpyHtoDAsync",
-                        driver->copy_in(copies[i].region, host, bytes, cuda->stream));
+            err = check_copy(cuda, "cuMemcpyHtoDAsync", &copies[i],
+                             driver->copy_in(copies[i].region, host, bytes, cuda->stream));
     }
     if (!err)
         err = check(cuda, "cuEventRecord", driver->event_record(flight->event, cuda->stream));

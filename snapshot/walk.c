@@ -7,13 +7,13 @@
  *     fetch    host runs are copied and checksummed, gaps are zeroed, device runs are issued as
  *              asynchronous batches
  *     land     the span's device batches have arrived: the watermark moves to its end
- *     report   the blocks that device bytes touched are checksummed where they lie; on_blocks gets
- *              up to CAIRN_MESSAGE_BLOCKS_MAX blocks at a time
+ *     sum      the blocks that device bytes touched are checksummed where they lie, in parts of
+ *              CAIRN_MESSAGE_BLOCKS_MAX blocks, by several threads (checksum_threads.h)
+ *     report   on_blocks gets part after part
  *
- * A host span passes through all three at once. Of device spans there are always as many in flight
- * as the device takes, and what has landed is looked at before each report: the trainer waits for
- * the copies, whose checksums may lie up to CAIRN_WALK_SPANS spans behind. A device brings more
- * than one core can checksum.
+ * A host span passes through all four at once. Of device spans there are always as many in flight
+ * as the device takes, and what has landed is looked at before each sum and report: the trainer
+ * waits for the copies, whose checksums may lie up to CAIRN_WALK_SPANS spans behind.
  *
  * Large host runs go through the fused kernel. Small ones (a block may hold hundreds of small
  * tensors) are copied, and what lies between two large ones is checksummed at once where it landed,
@@ -100,14 +100,18 @@ issue_batch(struct cairn_walk *walk, struct cairn_walk_span *span)
     return err;
 }
 
-/* Adds device bytes to the batch at hand. */
+/*
+ * Adds device bytes of a run to the batch at hand. What follows bytes of the same run makes their
+ * copy longer. Runs that lie side by side are not joined: they may be of two allocations, and the
+ * driver refuses a copy that goes over the end of one.
+ */
 static cairn_err
-fetch_device(struct cairn_walk *walk, struct cairn_walk_span *span, int32_t device_index,
-             uint8_t *host, uint64_t region, uint64_t bytes)
+fetch_device(struct cairn_walk *walk, struct cairn_walk_span *span, uint32_t run, uint8_t *host,
+             uint64_t region, uint64_t bytes)
 {
     struct cairn_walk_batch *batch = &walk->batch;
-    uint32_t device = (uint32_t)(cairn_walk_device_find(walk, device_index) - walk->devices);
-    struct cairn_mem_copy *last = batch->count ? &batch->copies[batch->count - 1] : NULL;
+    uint32_t device =
+        (uint32_t)(cairn_walk_device_find(walk, walk->job.runs[run].device) - walk->devices);
 
     if (batch->count == CAIRN_MEM_BATCH_COPIES_MAX ||
         batch->bytes + bytes > CAIRN_MEM_BATCH_BYTES_MAX ||
@@ -116,15 +120,14 @@ fetch_device(struct cairn_walk *walk, struct cairn_walk_span *span, int32_t devi
 
         if (err)
             return err;
-        last = NULL;
     }
     batch->device = device;
     batch->bytes += bytes;
-    if (last && (uint8_t *)last->host + last->bytes == host &&
-        last->region + last->bytes == region) {
-        last->bytes += bytes;
+    if (batch->count && batch->last_run == run) {
+        batch->copies[batch->count - 1].bytes += bytes;
         return CAIRN_OK;
     }
+    batch->last_run = run;
     batch->copies[batch->count++] = (struct cairn_mem_copy){host, region, bytes};
     return CAIRN_OK;
 }
@@ -157,8 +160,8 @@ fetch_block(struct cairn_walk *walk, struct cairn_walk_span *span, uint64_t begi
         at = to;
         if (run->device >= 0) {
             *has_device = true;
-            err = fetch_device(walk, span, run->device, job->region + from,
-                               (uint64_t)(uintptr_t)source, to - from);
+            err = fetch_device(walk, span, i, job->region + from, (uint64_t)(uintptr_t)source,
+                               to - from);
         } else if (to - from < FUSED_BYTES_MIN || *has_device) {
             memcpy(job->region + from, source, to - from);
         } else {
@@ -233,46 +236,91 @@ fetch_span(struct cairn_walk *walk)
     return CAIRN_OK;
 }
 
+/* The span's device copies have arrived: CAIRN_OK, CAIRN_AGAIN, CAIRN_DEVICE. */
+static cairn_err
+poll_span(const struct cairn_walk *walk, const struct cairn_walk_span *span)
+{
+    cairn_err err = CAIRN_OK;
+
+    for (uint32_t i = 0; i < walk->device_count && !err; i++)
+        if (span->tickets[i])
+            err = cairn_mem_poll(walk->devices[i].mem, span->tickets[i]);
+    return err;
+}
+
 /* Lands, in order, the spans whose device copies have arrived. */
 static cairn_err
 land_spans(struct cairn_walk *walk)
 {
-    for (; walk->land_next < walk->open_next; walk->land_next++) {
+    uint64_t before = walk->land_next;
+    bool has_device = false;
+    cairn_err err = CAIRN_OK;
+
+    while (walk->land_next < walk->open_next) {
         const struct cairn_walk_span *span = &walk->spans[walk->land_next % CAIRN_WALK_SPANS];
 
-        for (uint32_t i = 0; i < walk->device_count; i++) {
-            cairn_err err = span->tickets[i]
-                                ? cairn_mem_poll(walk->devices[i].mem, span->tickets[i])
-                                : CAIRN_OK;
-
-            if (err)
-                return err == CAIRN_AGAIN ? CAIRN_OK : err;
-        }
+        err = poll_span(walk, span);
+        if (err)
+            break;
         walk->landed(walk->landed_context,
                      (span->first_block + span->block_count) * CAIRN_BLOCK_BYTES);
+        has_device = has_device || span->device_blocks;
+        walk->land_next++;
     }
-    return CAIRN_OK;
+    if (walk->land_next > before)
+        cairn_checksum_threads_allow(walk->threads, walk->land_next * CAIRN_WALK_SPAN_PARTS,
+                                     has_device);
+    return err == CAIRN_AGAIN ? CAIRN_OK : err;
 }
 
-/* Checksums and reports what comes next of the oldest open span, which has landed. */
+/* The blocks of a part, counted in its span: [*from, *to). */
 static void
+part_blocks(const struct cairn_walk_span *span, uint32_t part, uint32_t *from, uint32_t *to)
+{
+    *from = part * CAIRN_MESSAGE_BLOCKS_MAX;
+    *to = *from + CAIRN_MESSAGE_BLOCKS_MAX;
+    if (*to > span->block_count)
+        *to = span->block_count;
+}
+
+void
+cairn_walk_sum_part(void *context, uint64_t item)
+{
+    struct cairn_walk *walk = context;
+    struct cairn_walk_span *span = &walk->spans[item / CAIRN_WALK_SPAN_PARTS % CAIRN_WALK_SPANS];
+    uint32_t part = (uint32_t)(item % CAIRN_WALK_SPAN_PARTS), from, to;
+
+    part_blocks(span, part, &from, &to);
+    for (uint32_t i = from; i < to; i++)
+        if (span->device_blocks >> i & 1)
+            span->crcs[i] =
+                cairn_crc64(0, walk->job.region + (span->first_block + i) * CAIRN_BLOCK_BYTES,
+                            CAIRN_BLOCK_BYTES);
+    atomic_fetch_or_explicit(&span->summed_parts, 1u << part, memory_order_release);
+}
+
+/* Reports what comes next of the oldest open span, which has landed; false if that is not
+ * checksummed yet. */
+static bool
 report_blocks(struct cairn_walk *walk)
 {
     const struct cairn_capture_job *job = &walk->job;
     struct cairn_walk_span *span = &walk->spans[walk->open_first % CAIRN_WALK_SPANS];
-    uint32_t from = span->reported_blocks, to = from + CAIRN_MESSAGE_BLOCKS_MAX;
+    uint32_t part = span->reported_blocks / CAIRN_MESSAGE_BLOCKS_MAX, from, to;
+    unsigned wanted, summed = atomic_load_explicit(&span->summed_parts, memory_order_acquire);
 
-    if (to > span->block_count)
-        to = span->block_count;
-    for (uint32_t i = from; i < to; i++)
-        if (span->device_blocks >> i & 1)
-            span->crcs[i] = cairn_crc64(
-                0, job->region + (span->first_block + i) * CAIRN_BLOCK_BYTES, CAIRN_BLOCK_BYTES);
+    part_blocks(span, part, &from, &to);
+    /* After its last block the span's place is free: then no thread may have a part of it left,
+     * an empty one neither. */
+    wanted = to == span->block_count ? (1u << CAIRN_WALK_SPAN_PARTS) - 1 : 1u << part;
+    if ((summed & wanted) != wanted)
+        return false;
     if (job->on_blocks)
         job->on_blocks(job->context, span->first_block + from, to - from, &span->crcs[from]);
     span->reported_blocks = to;
     if (to == span->block_count)
         walk->open_first++;
+    return true;
 }
 
 /* More can be given to the devices, or nothing else is to be done. */
@@ -356,11 +404,11 @@ cairn_walk_run(struct cairn_walk *walk)
             break;
         if (should_fetch(walk))
             err = fetch_span(walk);
-        else if (walk->open_first < walk->land_next)
-            report_blocks(walk);
-        else
+        else if (!(walk->open_first < walk->land_next && report_blocks(walk)) &&
+                 !cairn_checksum_threads_help(walk->threads))
             pause_shortly();
     }
+    cairn_checksum_threads_end(walk->threads);
     if (err)
         drain(walk);
     return err;

@@ -8,14 +8,17 @@
 #define CAIRN_SNAPSHOT_WALK_H
 
 #include "snapshot/capture.h"
+#include "snapshot/checksum_threads.h"
 #include "snapshot/mem.h"
 
 #include <stdatomic.h>
 
 enum {
     CAIRN_WALK_DEVICES_MAX = 16,
-    CAIRN_WALK_SPANS = 256,         /* open at a time: 1 GiB that checksums may lie behind */
-    CAIRN_WALK_SPAN_BLOCKS_MAX = 64 /* 4 MiB, and a bit each in a word */
+    CAIRN_WALK_SPANS = 4096,         /* open at a time: 16 GiB that checksums may lie behind */
+    CAIRN_WALK_SPAN_BLOCKS_MAX = 64, /* 4 MiB, and a bit each in a word */
+    /* A part of a span is what is checksummed and reported at once. */
+    CAIRN_WALK_SPAN_PARTS = CAIRN_WALK_SPAN_BLOCKS_MAX / CAIRN_MESSAGE_BLOCKS_MAX
 };
 
 struct cairn_walk_device {
@@ -29,6 +32,7 @@ struct cairn_walk_span {
     uint64_t device_blocks; /* bit per block: holds device bytes, checksum when landed */
     uint32_t block_count;
     uint32_t reported_blocks;
+    atomic_uint summed_parts; /* bit per part: crcs[] of all its blocks are set */
     uint64_t crcs[CAIRN_WALK_SPAN_BLOCKS_MAX];
     uint64_t tickets[CAIRN_WALK_DEVICES_MAX]; /* 0: none of this device */
 };
@@ -36,7 +40,8 @@ struct cairn_walk_span {
 /* A batch that is being filled for one device; issued when full, or at the end of a span. */
 struct cairn_walk_batch {
     uint32_t count;
-    uint32_t device; /* in devices[] */
+    uint32_t device;   /* in devices[] */
+    uint32_t last_run; /* whose bytes copies[count - 1] brings */
     uint64_t bytes;
     struct cairn_mem_copy copies[CAIRN_MEM_BATCH_COPIES_MAX];
 };
@@ -50,6 +55,7 @@ struct cairn_walk {
     void *landed_context;
     uint32_t device_count;
     struct cairn_walk_device devices[CAIRN_WALK_DEVICES_MAX];
+    struct cairn_checksum_threads *threads; /* that do cairn_walk_sum_part */
     /* ---- the walk's own ---- */
     uint32_t run;          /* first run that does not end before the block at hand */
     uint64_t next_block;   /* first that no span has */
@@ -71,6 +77,10 @@ struct cairn_walk_device *cairn_walk_device_find(struct cairn_walk *walk, int32_
 CAIRN_MUST_CHECK cairn_err cairn_walk_rest(const struct cairn_walk *walk,
                                            const struct cairn_walk_device *device,
                                            uint64_t deadline_ns);
+
+/* Checksums one part: item is its span, counted from the capture's beginning, times
+ * CAIRN_WALK_SPAN_PARTS, plus its place. A cairn_checksum_item_fn; context is the walk. */
+void cairn_walk_sum_part(void *context, uint64_t item);
 
 /*
  * Captures walk->job, which was checked. Returns CAIRN_OK, CAIRN_AGAIN when cancelled,

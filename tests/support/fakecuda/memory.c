@@ -2,7 +2,8 @@
  * tests/support/fakecuda/memory.c - the memory of the fake devices, pinned host memory, and copies.
  *
  * Device memory is a memfd mapped twice: the device pointer is a PROT_NONE mapping, so that a CPU
- * access faults as on hardware, and the driver's own copies go through the other one. A copy out to
+ * access faults as on hardware, and the driver's own copies go through the other one. Blocks lie
+ * side by side, as PyTorch's do on hardware, where no copy may go over the end of one. A copy out to
  * pinned memory fills its target with FAKE_POISON until it has run, so that whoever reads too early
  * reads that. Host memory that is neither registered nor allocated here is copied synchronously, as
  * the real driver does with pageable memory.
@@ -21,6 +22,8 @@ struct range {
     struct fake_context *context; /* of a device block */
 };
 
+static const size_t AREA_BYTES = (size_t)64 << 30;
+static uint8_t *area_next, *area_end; /* addresses for device memory, each given once */
 static struct range blocks[FAKE_HANDLES_MAX];
 static struct range pinned[FAKE_HANDLES_MAX];
 
@@ -76,6 +79,30 @@ fake_view_of(uint64_t region, size_t bytes, struct fake_context **owner)
     return view;
 }
 
+/* Addresses of device memory beside those given before; NULL when all are spent. */
+static uint8_t *
+take_addresses(size_t bytes)
+{
+    uint8_t *base = NULL;
+
+    pthread_mutex_lock(&fake_lock);
+    if (!area_end) {
+        void *area =
+            mmap(NULL, AREA_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+        if (area != MAP_FAILED) {
+            area_next = area;
+            area_end = area_next + AREA_BYTES;
+        }
+    }
+    if (bytes <= (size_t)(area_end - area_next)) {
+        base = area_next;
+        area_next += bytes;
+    }
+    pthread_mutex_unlock(&fake_lock);
+    return base;
+}
+
 int
 fakecuda_alloc(int device, uint64_t *region, size_t bytes)
 {
@@ -89,9 +116,12 @@ fakecuda_alloc(int device, uint64_t *region, size_t bytes)
         return OUT_OF_MEMORY;
     block.context = &fake_contexts[device];
     block.view = mmap(NULL, block.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    block.base = mmap(NULL, block.bytes, PROT_NONE, MAP_SHARED, fd, 0);
+    block.base = take_addresses(block.bytes);
+    if (block.base &&
+        mmap(block.base, block.bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED)
+        block.base = NULL;
     close(fd);
-    if (block.view == MAP_FAILED || block.base == MAP_FAILED)
+    if (block.view == MAP_FAILED || !block.base)
         return OUT_OF_MEMORY;
     pthread_mutex_lock(&fake_lock);
     code = add_range(blocks, block);

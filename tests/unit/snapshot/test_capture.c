@@ -144,11 +144,11 @@ map(size_t bytes)
 }
 
 static int
-setup(void **state)
+setup_threads(int checksum_threads)
 {
-    struct cairn_capture_options options = {.driver_path = fake_path, .log = keep_line};
+    struct cairn_capture_options options = {
+        .driver_path = fake_path, .log = keep_line, .checksum_threads = checksum_threads};
 
-    (void)state;
     fake_reset();
     lines[0] = '\0';
     run_count = 0;
@@ -163,6 +163,20 @@ setup(void **state)
         memcpy(fake_view(devices[d]), pattern + d + 1, REGION_BYTES_MAX);
     }
     return cairn_capture_create(&options, &capture);
+}
+
+static int
+setup(void **state)
+{
+    (void)state;
+    return setup_threads(2);
+}
+
+static int
+setup_without_threads(void **state)
+{
+    (void)state;
+    return setup_threads(-1);
 }
 
 static int
@@ -337,6 +351,31 @@ test_random_device_runs(void **state)
     fake_state(&live);
     assert_int_equal(live.pageable_copies, 0);
     assert_string_equal(lines, "");
+}
+
+/* Tensors of two allocations that lie side by side on the device and in the region: the driver
+ * refuses a copy that goes over the end of an allocation. */
+static void
+test_neighbours_on_a_device(void **state)
+{
+    enum { EACH = 3 };
+    uint64_t tensors[2];
+
+    (void)state;
+    prepare_devices();
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(fake_alloc(0, &tensors[i], EACH * BLOCK), 0);
+        memset(fake_view(tensors[i]), i + 1, EACH * BLOCK);
+        memset(expected + (size_t)i * EACH * BLOCK, i + 1, EACH * BLOCK);
+        runs[run_count++] =
+            (struct cairn_capture_run){.source = (const void *)(uintptr_t)tensors[i],
+                                       .bytes = EACH * BLOCK,
+                                       .offset = (uint64_t)i * EACH * BLOCK};
+    }
+    assert_int_equal(tensors[1], tensors[0] + EACH * BLOCK);
+    capture_and_check(2 * EACH);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(fake_free(tensors[i]), 0);
 }
 
 /* Large device tensors travel in few large copies. */
@@ -883,31 +922,34 @@ int
 main(void)
 {
 #define FRESH(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
-    const struct CMUnitTest tests[] = {FRESH(test_one_run),
-                                       FRESH(test_no_runs),
-                                       FRESH(test_random_runs),
-                                       FRESH(test_random_device_runs),
-                                       FRESH(test_device_copies_are_large),
-                                       FRESH(test_device_without_pinning),
-                                       FRESH(test_host_makes_no_context),
-                                       FRESH(test_wrong_jobs),
-                                       FRESH(test_before_the_first),
-                                       FRESH(test_one_at_a_time),
-                                       FRESH(test_wait_for_a_part),
-                                       FRESH(test_overwrite_behind_the_fence),
-                                       FRESH(test_overwrite_device_behind_the_fence),
-                                       FRESH(test_cancel),
-                                       FRESH(test_cancel_device),
-                                       FRESH(test_cancel_wakes_waiters),
-                                       FRESH(test_destroy_cancels),
-                                       FRESH(test_order),
-                                       FRESH(test_device_error),
-                                       FRESH(test_devices_fail_together),
-                                       FRESH(test_reports_do_not_hold_copies),
-                                       FRESH(test_lost_event),
-                                       FRESH(test_no_driver),
-                                       FRESH(test_stats),
-                                       FRESH(test_new_region_is_mapped_ahead)};
+    const struct CMUnitTest tests[] = {
+        FRESH(test_one_run),
+        FRESH(test_no_runs),
+        FRESH(test_random_runs),
+        FRESH(test_random_device_runs),
+        cmocka_unit_test_setup_teardown(test_random_device_runs, setup_without_threads, teardown),
+        FRESH(test_neighbours_on_a_device),
+        FRESH(test_device_copies_are_large),
+        FRESH(test_device_without_pinning),
+        FRESH(test_host_makes_no_context),
+        FRESH(test_wrong_jobs),
+        FRESH(test_before_the_first),
+        FRESH(test_one_at_a_time),
+        FRESH(test_wait_for_a_part),
+        FRESH(test_overwrite_behind_the_fence),
+        FRESH(test_overwrite_device_behind_the_fence),
+        FRESH(test_cancel),
+        FRESH(test_cancel_device),
+        FRESH(test_cancel_wakes_waiters),
+        FRESH(test_destroy_cancels),
+        FRESH(test_order),
+        FRESH(test_device_error),
+        FRESH(test_devices_fail_together),
+        FRESH(test_reports_do_not_hold_copies),
+        FRESH(test_lost_event),
+        FRESH(test_no_driver),
+        FRESH(test_stats),
+        FRESH(test_new_region_is_mapped_ahead)};
 
     return cmocka_run_group_tests(tests, load_fake, NULL);
 }
