@@ -64,7 +64,7 @@ ARCHIVES_FOR = $(foreach m,$(NEEDS_$(1)),$(filter $(BUILD)/lib$(m).a,$(ARCHIVES)
 LINK_ARCHIVES = -Wl,--start-group $(filter %.a,$^) -Wl,--end-group
 
 .PHONY: all FORCE clean deps test-deps demo test check sim cluster interop fuzz bench bench-peers
-.PHONY: bench-convert bench-releases explore style layers headers format install uninstall
+.PHONY: gpu bench-convert bench-releases explore style layers headers format install uninstall
 .SECONDARY:
 .DELETE_ON_ERROR:
 all: $(BUILD)/cairn $(BUILD)/libcairn.so $(BUILD)/libnccl-profiler-cairn.so $(BUILD)/gpt
@@ -222,6 +222,10 @@ check:
 	$(Q)python3 tests/runner.py unit fault style
 fuzz:
 	$(Q)python3 tests/runner.py fuzz
+# Every path that needs a CUDA device or NCCL, with its figures; skips where there is no device.
+# ARGS="--python PATH --only PART --folder DIR"
+gpu: all gpu-bins
+	$(Q)python3 tests/gpu/run.py $(ARGS); code=$$?; test $$code -eq 77 || exit $$code
 demo: deps
 	$(Q)$(MAKE) --no-print-directory all && ./cairn demo
 # Real processes on loopback; a trainer whose state is known beforehand.

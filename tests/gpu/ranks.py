@@ -6,8 +6,8 @@
 NCCL refuses two ranks of one host on one GPU. NCCL_HOSTID makes each rank a host of its own, so
 that they talk over sockets on loopback.
 
-`train` prints `pid PID RANK` at the beginning and `step N MS` after each update. SIGUSR2 makes the rank compute SLOWER times as long in
-each step from the next one on, and again as long as before.
+`train` prints `pid PID RANK` at the beginning and `step N MS` after each update. SIGUSR2 makes the
+rank compute SLOWER times as long in each step from the next one on, and again as long as before.
 """
 
 import argparse

@@ -188,34 +188,46 @@ def step_times(text):
     return [float(each) for each in re.findall(r"^step \d+ \S+ (\S+)$", text, re.M)]
 
 
+def say_cost(how, times, warm, base_ms, more=""):
+    counted = times[warm:]
+    median, mean = statistics.median(counted), statistics.fmean(counted)
+    print(
+        f"cost how={how} steps={len(counted)} median_ms={median:.1f} mean_ms={mean:.1f} "
+        f"mean_of_alone={mean / (base_ms or mean):.3f}{more}",
+        flush=True,
+    )
+    return mean
+
+
 def cost(options):
     words = ["--size", "1b", "--steps"]
-    steps = {"alone": step_times(output_of(trainer(options, *words, COST_STEPS)))}
+    text = output_of(trainer(options, *words, COST_STEPS))
+    base_ms = say_cost("alone", step_times(text), COST_WARM, None)
     with Agent() as agent:
         process = agent.start(
             "cairn", trainer(options, *words, COST_STEPS), ["--state", "8GiB", "--every", "1"]
         )
         finish(process)
-        steps["cairn"] = step_times(agent.text("cairn"))
-        newest = agent.status()["snapshots"]
-        print("cost snapshots", json.dumps(newest))
+        committed = [
+            int(step)
+            for path in pathlib.Path(agent.folder, "cairn").glob("*.log")
+            for step in re.findall(r"save: committed epoch=\d+ step=(\d+)", path.read_text())
+        ]
+        if one(r"^state (\w+)$", agent.text("cairn")) != one(r"^state (\w+)$", text):
+            raise Failed("under Cairn the job computes something else")
+        kept = sum(step > COST_WARM for step in committed)
+        say_cost(
+            "cairn", step_times(agent.text("cairn")), COST_WARM, base_ms, f" generations={kept}"
+        )
     for how in ("torch", "dcp"):
         folder = tempfile.mkdtemp(dir=options.folder)
         try:
             text = output_of(
                 trainer(options, *words, SAVE_STEPS, "--save", how, "--folder", folder)
             )
-            steps[how] = step_times(text)
+            say_cost(how, step_times(text), 1, base_ms)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-    base = statistics.median(steps["alone"][COST_WARM:])
-    for how, times in steps.items():
-        counted = times[COST_WARM if how in ("alone", "cairn") else 1 :]
-        median, mean = statistics.median(counted), statistics.fmean(counted)
-        print(
-            f"cost how={how} steps={len(counted)} median_ms={median:.1f} mean_ms={mean:.1f} "
-            f"of_alone={mean / base:.3f}"
-        )
 
 
 def nccl(options):
