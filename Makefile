@@ -1,6 +1,7 @@
 # Cairn: one Makefile, no recursion, no configure.
 #   make                 ./cairn, lib/libcairn.so, lib/libnccl-profiler-cairn.so, examples/gpt
 #   make demo | test     install what is missing, then run the main job | pass the tests
+#   make gpu             what needs a CUDA device or NCCL, with its figures
 #   make check           unit and fault tests without installing anything
 #   make sim [SEEDS=N] [SEED=S] [AGENTS=N] | explore | cluster | interop | fuzz   one suite
 #   make style | layers | headers | format                      all style gates | one | reformat

@@ -7,8 +7,8 @@
  * - Stores go past the cache ("stream"), which spares reading the destination, a third of the
  *   traffic, and leaves the trainer's working set where it is; or into it ("store").
  * - The source is asked for ahead of its use ("ahead"), because some processors' prefetchers stop
- *   at every page. On others that halves the speed: an Intel Xeon with AVX-512 copies 11.6 GB/s
- *   without and 5.2 with it.
+ *   at every page. On others it costs nearly half of the speed, as on an Intel Xeon with AVX-512
+ *   (docs/PERFORMANCE.md).
  */
 #include "snapshot/copy.h"
 
