@@ -4,9 +4,11 @@
 
 Prints `resumed N` where --attach goes on after step N (0: nothing was resumed), `step N LOSS MS`
 after each update (MS since the one before), `bytes N` of parameters and moments, and at the end
-`state SHA256` of them. --save writes each step's state into DIR, as scripts without Cairn do: `torch`
-by torch.save, `dcp` by async_save of torch.distributed.checkpoint, staged in pinned memory. --attach
-calls cairn.attach, so that a resumed loop goes on at its step.
+`state SHA256` of them.
+
+--save writes each step's state into DIR, as scripts without Cairn do: `torch` by torch.save, `dcp`
+by async_save of torch.distributed.checkpoint, staged in pinned memory. --attach calls cairn.attach,
+so that a resumed loop goes on at its step.
 """
 
 import argparse
