@@ -186,6 +186,11 @@ put_question(struct link *link, const struct cairn_question *question)
         cairn_json_write_key(&writer, "force");
         cairn_json_write_u64(&writer, 1);
     }
+    put_text(&writer, "decision", question->decision);
+    if (question->decision) {
+        cairn_json_write_key(&writer, "number");
+        cairn_json_write_u64(&writer, question->number);
+    }
     cairn_json_write_object_end(&writer);
     err = cairn_json_writer_done(&writer, &text, &len);
     request = (struct cairn_session_operator){.text = text, .text_bytes = len};

@@ -29,6 +29,7 @@ static const struct cairn_verb verbs[] = {
     {"heatmap", "draw each rank's compute time", cairn_verb_heatmap},
     {"trace", "export the last steps for Perfetto", cairn_verb_trace},
     {"Plan", NULL, NULL},
+    {"replan", "show proposed plan changes; approve or deny them", cairn_verb_replan},
     {"plan", "plan pipelines for the devices that are left", cairn_verb_plan},
     {"simulate", "replay one step of a plan", cairn_verb_simulate},
     {"assign", "assign sequences to pipelines", cairn_verb_assign},

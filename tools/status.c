@@ -3,6 +3,7 @@
 #include "tools/common.h"
 #include "tools/find_agent.h"
 #include "tools/metrics.h"
+#include "tools/placement_view.h"
 #include "tools/usage.h"
 #include "tools/verb.h"
 
@@ -244,45 +245,32 @@ print_advice(const struct cairn_tree *tree)
     return 1;
 }
 
-static void
-print_list(const struct cairn_tree *tree, const struct cairn_tree_value *numbers,
-           const char *between)
-{
-    const struct cairn_tree_value *number = NULL;
-    const char *before = "";
-
-    while ((number = cairn_tree_next(tree, numbers, number)) != NULL) {
-        printf("%s%" PRIu64, before, cairn_tree_u64(tree, number, "", 0));
-        before = between;
-    }
-}
-
-/* The placement that was offered last; returns how many lines that is. */
+/* The placement that was offered last, and the one that waits for approval; returns how many lines
+ * that is. */
 static uint32_t
 print_offer(const struct cairn_tree *tree)
 {
-    const struct cairn_tree_value *parts, *layers, *part = NULL;
-    const char *before = ", layers ";
+    const struct cairn_tree_value *offer = cairn_tree_find(tree, NULL, "replan.offer");
+    const struct cairn_tree_value *waiting = cairn_tree_find(tree, NULL, "replan.proposal");
+    uint64_t number;
 
-    parts = cairn_tree_find(tree, NULL, "replan.offer.micro_batches");
-    if (!parts)
-        return 0;
-    printf("plan       offer %" PRIu64 ": micro-batches ",
-           cairn_tree_u64(tree, NULL, "replan.offer.number", 0));
-    print_list(tree, parts, " | ");
-    layers = cairn_tree_find(tree, NULL, "replan.offer.layers");
-    while (layers && (part = cairn_tree_next(tree, layers, part)) != NULL) {
-        printf("%s", before);
-        print_list(tree, part, ",");
-        before = " | ";
+    if (offer) {
+        printf("plan       offer %" PRIu64 ": ", cairn_tree_u64(tree, offer, "number", 0));
+        cairn_placement_print(tree, offer);
+        printf(", taken by %" PRIu64 " of %" PRIu64 " ranks; %" PRIu64 " of %" PRIu64
+               " changes today\n",
+               cairn_tree_u64(tree, offer, "ranks_taken", 0),
+               cairn_tree_u64(tree, offer, "ranks_asking", 0),
+               cairn_tree_u64(tree, offer, "changes_today", 0),
+               cairn_tree_u64(tree, offer, "changes_per_day", 0));
     }
-    printf(", taken by %" PRIu64 " of %" PRIu64 " ranks; %" PRIu64 " of %" PRIu64
-           " changes today\n",
-           cairn_tree_u64(tree, NULL, "replan.offer.ranks_taken", 0),
-           cairn_tree_u64(tree, NULL, "replan.offer.ranks_asking", 0),
-           cairn_tree_u64(tree, NULL, "replan.offer.changes_today", 0),
-           cairn_tree_u64(tree, NULL, "replan.offer.changes_per_day", 0));
-    return 1;
+    if (waiting) {
+        number = cairn_tree_u64(tree, waiting, "number", 0);
+        printf("plan       proposal %" PRIu64 ": ", number);
+        cairn_placement_print(tree, waiting);
+        printf("; waits for `cairn replan --approve %" PRIu64 "`\n", number);
+    }
+    return (offer ? 1u : 0u) + (waiting ? 1u : 0u);
 }
 
 static void

@@ -14,7 +14,7 @@ enum cairn_exit {
     CAIRN_EXIT_FAILED = 1,
     CAIRN_EXIT_WARN = 2,     /* done with warnings; verify: repaired */
     CAIRN_EXIT_CRITICAL = 3, /* critical state; verify: loss found */
-    CAIRN_EXIT_LOST = 4,     /* nothing restorable */
+    CAIRN_EXIT_LOST = 4,     /* nothing restorable; replan: nothing is proposed or changed */
     CAIRN_EXIT_USAGE = 64,
     CAIRN_EXIT_INPUT = 65, /* a bad input file */
     CAIRN_EXIT_PEER = 69,  /* an agent or peer cannot be reached */
@@ -46,6 +46,7 @@ int cairn_verb_keeper(int argc, char **argv);
 int cairn_verb_node(int argc, char **argv);
 int cairn_verb_plan(int argc, char **argv);
 int cairn_verb_profile(int argc, char **argv);
+int cairn_verb_replan(int argc, char **argv);
 int cairn_verb_restore(int argc, char **argv);
 int cairn_verb_run(int argc, char **argv);
 int cairn_verb_simulate(int argc, char **argv);

@@ -45,11 +45,19 @@ enum cairn_config_protection {
     CAIRN_CONFIG_PROTECTION_ENCRYPT = 3
 };
 
-/* What follows from a verdict on a slow or hanging rank, and from a better plan. */
+/* What follows from a verdict on a slow or hanging rank. */
 enum cairn_config_policy {
     CAIRN_CONFIG_OBSERVE = 0,
     CAIRN_CONFIG_ADVISE = 1,
     CAIRN_CONFIG_ENFORCE = 2
+};
+
+/* What follows from a better plan. */
+enum cairn_plan_policy {
+    CAIRN_PLAN_OBSERVE = 0,
+    CAIRN_PLAN_ADVISE = 1,
+    CAIRN_PLAN_APPROVE = 2, /* offer what an operator approves */
+    CAIRN_PLAN_ENFORCE = 3
 };
 
 struct cairn_config_node {
@@ -101,7 +109,7 @@ struct cairn_config {
     uint32_t exchanges_per_day; /* that may be proposed */
     struct cairn_config_command enforce_command;
     char problem[CAIRN_CONFIG_PATH_BYTES_MAX]; /* what plans are made for; empty: none are */
-    uint32_t plan_policy;                      /* enum cairn_config_policy */
+    uint32_t plan_policy;                      /* enum cairn_plan_policy */
     uint32_t plans_per_day;                    /* that may be offered */
     uint32_t log_level;                        /* enum cairn_log_level */
 

@@ -12,6 +12,7 @@
 static const char *const hugepages_choices[] = {"auto", "never", NULL};
 static const char *const protection_choices[] = {"auto", "none", "authenticate", "encrypt", NULL};
 static const char *const policy_choices[] = {"observe", "advise", "enforce", NULL};
+static const char *const plan_choices[] = {"observe", "advise", "approve", "enforce", NULL};
 static const char *const log_level_choices[] = {"error", "warn", "info", "debug", NULL};
 
 /* clang-format off */
@@ -107,14 +108,15 @@ const struct cairn_option cairn_options[] = {
      "problem file of cairn plan, with the plan that runs as current and ranks as ids of "
      "devices: verdict_policy advise then says what to do about the plan where ranks are slow; "
      "empty: nothing"},
-    {"plan_policy", CAIRN_OPTION_CHOICE, 0, 0, "advise", FIELD(plan_policy), policy_choices,
+    {"plan_policy", CAIRN_OPTION_CHOICE, 0, 0, "advise", FIELD(plan_policy), plan_choices,
      NULL,
      "what follows from a better plan for `problem`: observe makes none, advise says what to do, "
-     "enforce also offers other shares of micro-batches to trainers that ask for theirs"},
+     "approve also offers other shares of micro-batches to trainers that ask for theirs, once an "
+     "operator has approved them with cairn replan, enforce offers them without asking"},
     {"plans_per_day", CAIRN_OPTION_U32, 0, 1000, "4", FIELD(plans_per_day), NULL,
      NULL,
      "changes of the plan that plan_policy enforce offers within a day; going back to the plan "
-     "of `problem` is always offered"},
+     "of `problem` is always offered, and so is what an operator approves"},
     {"log_level", CAIRN_OPTION_CHOICE, 0, 0, "info", FIELD(log_level), log_level_choices,
      NULL, "the most talkative level that is logged"},
 };

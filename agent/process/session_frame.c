@@ -158,7 +158,7 @@ take_hello(struct cairn_agent *agent, struct session *session,
     welcome.flags = CAIRN_WELCOME_COPIES | cairn_copy_number() << CAIRN_WELCOME_COPY_SHIFT;
     if (view.ready.step)
         welcome.flags |= CAIRN_WELCOME_RESTORABLE;
-    if (agent->config.plan_policy == CAIRN_CONFIG_ENFORCE)
+    if (agent->config.plan_policy >= CAIRN_PLAN_APPROVE)
         welcome.flags |= CAIRN_WELCOME_OFFERS;
     if (cairn_session_put_welcome(&session->writer, &welcome) != CAIRN_OK)
         session->state = SESSION_CLOSING;

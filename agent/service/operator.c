@@ -3,12 +3,13 @@
  *
  * A request is one frame of JSON:
  *
- *   "verb"             "status", "snapshots", "snapshot", "restore", "verify" or "node"
+ *   "verb"             "status", "snapshots", "snapshot", "restore", "verify", "node" or "replan"
  *   "dry_run": 1       change nothing, where the verb takes it
  *   "fresh": 1         of a restore: begin an epoch with nothing
  *   "epoch", "step"    the wanted generation, as people name it
  *   "to"               the directory to export to
  *   "change", "node", "address", "force": 1     of a node: operator_fleet.c
+ *   "decision", "number"                        of replan: operator_plan.c
  *
  * The answer is JSON in one or more OPERATOR_REPLY frames, whose texts follow one another. The last
  * frame has `final` and the exit code.
@@ -20,6 +21,7 @@
  *   FILES    a worker reads the spill directory
  *   EXPORT   an export writes
  *   RETRY    a pause before an export is tried again
+ *   PLANNER  the answer of the agent that plans
  *
  *   status, snapshots            PEERS FILES ─► answer
  *   snapshot                     CORE ─► answer
@@ -30,6 +32,7 @@
  *     and whole                  EXPORT ─► answer
  *   verify                       CORE ─► PEERS FILES ─► answer
  *   node                         CORE ─► answer
+ *   replan                       PEERS, or PLANNER for a decision ─► answer
  *
  * Invariant: after a reply of the core the next stage begins from a posted call, never inside the
  * core's step.
@@ -41,6 +44,7 @@
 #include "agent/service/operator_fleet.h"
 #include "agent/service/operator_gather.h"
 #include "agent/service/operator_health.h"
+#include "agent/service/operator_plan.h"
 #include "agent/service/operator_report.h"
 #include "agent/service/operator_request.h"
 #include "agent/service/operator_restore.h"
@@ -58,7 +62,8 @@ enum { FILES_MS = 3000 };
 
 static const char *const verb_names[] = {
     [VERB_STATUS] = "status",   [VERB_SNAPSHOTS] = "snapshots", [VERB_SNAPSHOT] = "snapshot",
-    [VERB_RESTORE] = "restore", [VERB_VERIFY] = "verify",       [VERB_NODE] = "node"};
+    [VERB_RESTORE] = "restore", [VERB_VERIFY] = "verify",       [VERB_NODE] = "node",
+    [VERB_REPLAN] = "replan"};
 
 /* ---- status and snapshots ---- */
 
@@ -200,6 +205,9 @@ request_advance(struct cairn_agent *agent, struct request *request)
     case VERB_NODE:
         request_fleet_answer(agent, request);
         break;
+    case VERB_REPLAN:
+        request_plan_answer(agent, request);
+        break;
     }
 }
 
@@ -209,7 +217,7 @@ static const char *
 parse(const char *text, size_t text_len, struct request *out)
 {
     struct cairn_json_reader reader;
-    char key[32], verb[32] = "";
+    char key[32], verb[32] = "", word[16];
 
     cairn_json_reader_init(&reader, text, text_len);
     cairn_json_object_begin(&reader);
@@ -235,7 +243,14 @@ parse(const char *text, size_t text_len, struct request *out)
             cairn_json_read_string(&reader, out->change.address, sizeof out->change.address);
         else if (strcmp(key, "force") == 0)
             out->change.force = cairn_json_read_u64(&reader, 1) != 0;
-        else
+        else if (strcmp(key, "number") == 0)
+            out->plan.decision.number = cairn_json_read_u64(&reader, UINT64_MAX);
+        else if (strcmp(key, "decision") == 0) {
+            cairn_json_read_string(&reader, word, sizeof word);
+            if (!cairn_json_reader_failed(&reader) && !request_plan_parse(out, word))
+                cairn_json_reader_fail(&reader,
+                                       "this agent does not know the decision: upgrade it");
+        } else
             cairn_json_reader_fail(&reader,
                                    "this agent does not know a part of the request: upgrade it");
     }
@@ -285,6 +300,9 @@ begin(struct cairn_agent *agent, struct request *request)
     case VERB_NODE:
         request_fleet_begin(agent, request);
         break;
+    case VERB_REPLAN:
+        started = request_plan_begin(agent, request);
+        break;
     }
     if (!started) {
         request_refuse(agent, request, 75, "the agent is too busy: try again");
@@ -326,6 +344,13 @@ take_request(struct cairn_agent *agent, const struct session *session, const cha
     begin(agent, request);
 }
 
+void
+operator_message(struct cairn_agent *agent, const struct cairn_service_message *message)
+{
+    if (!request_plan_message(agent, message))
+        request_gather_message(agent, message);
+}
+
 bool
 operator_frame(struct cairn_agent *agent, struct session *session,
                struct cairn_session_frame *frame)
@@ -364,6 +389,8 @@ operator_tick(struct cairn_agent *agent)
             request->waiting &= ~(uint32_t)WAIT_PEERS;
         if ((request->waiting & WAIT_RETRY) && agent_now_ns(agent) >= request->retry_at_ns)
             request->waiting &= ~(uint32_t)WAIT_RETRY;
+        if (request->waiting & WAIT_PLANNER)
+            request_plan_tick(agent, request);
         if ((request->waiting & WAIT_FILES) && request->verb != VERB_VERIFY)
             give_up_files(agent, request);
         request_advance(agent, request);

@@ -1,10 +1,11 @@
 /*
  * agent/service/operator.h - answers the requests of `cairn status`, `snapshots`, `snapshot`,
- * `restore`, `verify` and `node`.
+ * `restore`, `verify`, `node` and `replan`.
  *
  *   operator.c          requests: parsed, begun, taken through their stages
  *   operator_restore.c  the stages of a restore, its export, and a verify
  *   operator_fleet.c    the nodes of the job: one replaced, one removed
+ *   operator_plan.c     what is proposed about the plan, and an operator's decision
  *   operator_gather.c   asks the other agents, and has a worker read the spill directory
  *   operator_request.c  a request's table, its operation in the core, its answer
  *   operator_report.c   the answers' JSON. Pure
@@ -12,7 +13,7 @@
  *                       Pure
  *   operator_node.c     one node's view of itself, and its JSON between agents
  *   operator_coverage.c what the ranks cover of the job and what not: of a node, and of the job
- *   operator_replan.c   what is advised about the plan. Pure
+ *   operator_replan.c   what is advised, proposed and offered about the plan. Pure
  *   operator_verdicts.c the verdicts of detection, and which node analyses. Pure
  *   operator_files.c    reads the directory of spilled generations, in a worker
  *

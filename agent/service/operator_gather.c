@@ -4,7 +4,6 @@
 #include "agent/process/agent_state.h"
 #include "agent/process/mail.h"
 #include "agent/process/step.h"
-#include "agent/service/operator.h"
 #include "agent/service/operator_files.h"
 #include "agent/service/operator_node.h"
 #include "agent/service/operator_request.h"
@@ -17,7 +16,7 @@
 enum {
     FILES_JOBS_MAX = 4,
     GATHER_MS = 1000,
-    ASK = 1, /* in a OPERATOR message's `verb` */
+    ASK = 1, /* in an OPERATOR message's `verb`; operator_plan.c has 3 and 4 */
     ANSWER = 2
 };
 
@@ -106,7 +105,7 @@ answer_peer(struct cairn_agent *agent, const struct cairn_service_message *ask)
 }
 
 void
-operator_message(struct cairn_agent *agent, const struct cairn_service_message *message)
+request_gather_message(struct cairn_agent *agent, const struct cairn_service_message *message)
 {
     struct request *request;
     struct operator_node node;

@@ -7,11 +7,16 @@
 
 #include "agent/service/operator_state.h"
 
+struct cairn_service_message;
+
 /* Asks all agents for their views, and waits for those that are alive. False: no memory. */
 CAIRN_MUST_CHECK bool request_gather(struct cairn_agent *agent, struct request *request);
 
 /* True if all agents that are alive have answered, or the time for it is over. */
 bool request_gathered(const struct cairn_agent *agent, const struct request *request);
+
+/* A question of another agent for this one's view, or the answer to such a question. */
+void request_gather_message(struct cairn_agent *agent, const struct cairn_service_message *message);
 
 /* Has a worker read the spill directory. False: no worker takes the job now. */
 CAIRN_MUST_CHECK bool request_read_files(struct cairn_agent *agent, struct request *request,

@@ -1,17 +1,33 @@
-/* agent/service/operator_replan.c - the status' "replan": what is advised about the plan, as the
- * agent that analyses the job sees it. Pure. */
+/* agent/service/operator_replan.c - what is advised, proposed and offered about the plan, as JSON:
+ * the status' "replan", and the answer of `cairn replan`. Pure. */
 #include "agent/service/operator_replan.h"
 
 #include "agent/service/operator_verdicts.h"
 #include "replan/advise/adviser.h"
 
+#include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 
 static const char *const action_names[CAIRN_REPLAN_COUNT] = {[CAIRN_REPLAN_MICROBATCHES] =
                                                                  "microbatches",
                                                              [CAIRN_REPLAN_LAYERS] = "layers",
                                                              [CAIRN_REPLAN_GROUPS] = "groups",
                                                              [CAIRN_REPLAN_RESTART] = "restart"};
+
+static const char *const policy_names[] = {[CAIRN_PLAN_OBSERVE] = "observe",
+                                           [CAIRN_PLAN_ADVISE] = "advise",
+                                           [CAIRN_PLAN_APPROVE] = "approve",
+                                           [CAIRN_PLAN_ENFORCE] = "enforce"};
+
+enum { EXIT_NOTHING = 4 };
+
+static void
+put_u64(struct cairn_json_writer *writer, const char *key, uint64_t value)
+{
+    cairn_json_write_key(writer, key);
+    cairn_json_write_u64(writer, value);
+}
 
 static void
 put_ms(struct cairn_json_writer *writer, const char *key, double ms)
@@ -56,94 +72,317 @@ put_advice(struct cairn_json_writer *writer, const struct operator_node *node)
     cairn_json_write_object_end(writer);
 }
 
-/* The layers of each stage of each replica; null if the offer leaves them where they are. */
+/* ---- placements ---- */
+
+/* "micro_batches", and "layers" of each stage of each replica; null if they stay where they are. */
 static void
-put_layers(struct cairn_json_writer *writer, const struct cairn_session_shares *offer)
+put_placement(struct cairn_json_writer *writer, const struct cairn_session_shares *placement)
 {
+    cairn_json_write_key(writer, "micro_batches");
+    cairn_json_write_array_begin(writer);
+    for (uint32_t i = 0; i < placement->count; i++)
+        cairn_json_write_u64(writer, placement->parts[i]);
+    cairn_json_write_array_end(writer);
     cairn_json_write_key(writer, "layers");
-    if (offer->stages == 0) {
+    if (placement->stages == 0) {
         cairn_json_write_null(writer);
         return;
     }
     cairn_json_write_array_begin(writer);
-    for (uint32_t r = 0; r < offer->count; r++) {
+    for (uint32_t r = 0; r < placement->count; r++) {
         cairn_json_write_array_begin(writer);
-        for (uint32_t s = 0; s < offer->stages; s++)
-            cairn_json_write_u64(writer, offer->layers[r * offer->stages + s]);
+        for (uint32_t s = 0; s < placement->stages; s++)
+            cairn_json_write_u64(writer, placement->layers[r * placement->stages + s]);
         cairn_json_write_array_end(writer);
     }
     cairn_json_write_array_end(writer);
 }
 
-/* The newest placement, and how many ranks compute by it. */
+/* Since which step an open verdict calls the rank slow; null unknown. */
+static void
+put_since(struct cairn_json_writer *writer, const struct cairn_ledger *ledger, uint64_t rank)
+{
+    uint32_t since = CAIRN_STEP_NONE;
+
+    for (uint32_t i = 0; ledger && i < ledger->count; i++) {
+        const struct cairn_ledger_entry *entry = &ledger->entries[i];
+
+        for (uint32_t r = 0; r < entry->rank_count && r < CAIRN_LEDGER_RANKS_MAX; r++)
+            if (entry->closed_wall_ns == 0 && entry->ranks[r] == rank && entry->since_step < since)
+                since = entry->since_step;
+    }
+    cairn_json_write_key(writer, "since_step");
+    if (since == CAIRN_STEP_NONE)
+        cairn_json_write_null(writer);
+    else
+        cairn_json_write_u64(writer, since);
+}
+
+static void
+put_slow(struct cairn_json_writer *writer, const struct operator_job *job,
+         const struct proposal_slow *slow)
+{
+    put_u64(writer, "slow_count", slow->count);
+    cairn_json_write_key(writer, "slow");
+    cairn_json_write_array_begin(writer);
+    for (uint32_t i = 0; i < slow->count && i < PROPOSAL_SLOW_MAX; i++) {
+        cairn_json_write_object_begin(writer);
+        put_u64(writer, "rank", slow->ranks[i]);
+        cairn_json_write_key(writer, "rate");
+        cairn_json_write_double(writer, slow->rates[i]);
+        put_since(writer, job->ledger, slow->ranks[i]);
+        cairn_json_write_object_end(writer);
+    }
+    cairn_json_write_array_end(writer);
+}
+
+/* The fields of a proposal, into the object that is open. */
+static void
+put_proposal(struct cairn_json_writer *writer, const struct operator_job *job,
+             const struct proposal *proposal)
+{
+    bool is_action = proposal->action < CAIRN_REPLAN_COUNT;
+
+    put_u64(writer, "number", proposal->placement.number);
+    put_placement(writer, &proposal->placement);
+    cairn_json_write_key(writer, "home");
+    cairn_json_write_bool(writer, proposal->is_home);
+    cairn_json_write_key(writer, "action");
+    cairn_json_write_string(writer, is_action ? action_names[proposal->action] : "home");
+    put_ms(writer, "current_ms", proposal->current_ms);
+    put_ms(writer, "step_ms", proposal->step_ms);
+    put_ms(writer, "lower_bound_ms", proposal->bound_ms);
+    put_ms(writer, "price_ms", proposal->cost_ms);
+    put_u64(writer, "payback_steps", proposal->payback_steps);
+    put_u64(writer, "moved_layers", proposal->moved_layers);
+    put_u64(writer, "moved_bytes", proposal->moved_bytes);
+    put_u64(writer, "made_wall_ns", proposal->made_wall_ns);
+    put_slow(writer, job, &proposal->slow);
+}
+
+/* The proposal that waits for an operator; null: none does. */
+static void
+put_waiting(struct cairn_json_writer *writer, const struct operator_job *job)
+{
+    const struct proposal_book *book = job->book;
+
+    cairn_json_write_key(writer, "proposal");
+    if (!book || book->waiting.placement.count == 0) {
+        cairn_json_write_null(writer);
+        return;
+    }
+    cairn_json_write_object_begin(writer);
+    put_proposal(writer, job, &book->waiting);
+    cairn_json_write_key(writer, "running_ms"); /* a step of what was offered last, if it can be
+                                                 * compared */
+    if (book->offer.placement.count &&
+        proposal_is_same_slow(&book->offer.slow, &book->waiting.slow))
+        cairn_json_write_double(writer, book->offer.step_ms);
+    else
+        cairn_json_write_null(writer);
+    cairn_json_write_object_end(writer);
+}
+
+/* The newest offer, and how many ranks compute by it; null: there was none. */
 static void
 put_offer(struct cairn_json_writer *writer, const struct operator_job *job)
 {
+    const struct proposal *offer = job->book ? &job->book->offer : NULL;
     uint64_t askers = 0, takers = 0, changes = 0;
 
+    cairn_json_write_key(writer, "offer");
+    if (!offer || offer->placement.count == 0) {
+        cairn_json_write_null(writer);
+        return;
+    }
     for (uint32_t node = 0; node < job->config->node_count; node++) {
         const struct operator_node *each = &job->nodes[node];
 
         if (!each->known)
             continue;
         askers += each->offer_askers;
-        if (each->offer_number != job->offer->number)
+        if (each->offer_number != offer->placement.number)
             continue;
         takers += each->offer_takers;
         changes = each->offer_changes > changes ? each->offer_changes : changes;
     }
     cairn_json_write_object_begin(writer);
-    cairn_json_write_key(writer, "number");
-    cairn_json_write_u64(writer, job->offer->number);
-    cairn_json_write_key(writer, "micro_batches");
-    cairn_json_write_array_begin(writer);
-    for (uint32_t i = 0; i < job->offer->count; i++)
-        cairn_json_write_u64(writer, job->offer->parts[i]);
-    cairn_json_write_array_end(writer);
-    put_layers(writer, job->offer);
-    cairn_json_write_key(writer, "ranks_asking");
-    cairn_json_write_u64(writer, askers);
-    cairn_json_write_key(writer, "ranks_taken");
-    cairn_json_write_u64(writer, takers);
-    cairn_json_write_key(writer, "changes_today");
-    cairn_json_write_u64(writer, changes);
-    cairn_json_write_key(writer, "changes_per_day");
-    cairn_json_write_u64(writer, job->config->plans_per_day);
+    put_proposal(writer, job, offer);
+    put_u64(writer, "ranks_asking", askers);
+    put_u64(writer, "ranks_taken", takers);
+    put_u64(writer, "changes_today", changes);
+    put_u64(writer, "changes_per_day", job->config->plans_per_day);
     cairn_json_write_object_end(writer);
 }
 
-void
-operator_replan_report(struct cairn_json_writer *writer, const struct operator_job *job)
+/* "problem" to "proposal", into the object that is open. */
+static void
+put_plan(struct cairn_json_writer *writer, const struct operator_job *job)
 {
     const struct operator_node *analyst;
     uint32_t index = 0;
 
     analyst = operator_analyst(job, &index);
-    cairn_json_write_object_begin(writer);
     cairn_json_write_key(writer, "problem");
     if (job->config->problem[0])
         cairn_json_write_string(writer, job->config->problem);
     else
         cairn_json_write_null(writer);
+    cairn_json_write_key(writer, "policy");
+    cairn_json_write_string(writer, policy_names[job->config->plan_policy]);
     cairn_json_write_key(writer, "node"); /* whose agent plans, and has replan.json in its
                                            * directory */
     if (analyst && job->config->problem[0])
         cairn_json_write_u64(writer, index);
     else
         cairn_json_write_null(writer);
-    cairn_json_write_key(writer, "plans_made");
-    cairn_json_write_u64(writer, analyst ? analyst->plans_made : 0);
+    put_u64(writer, "plans_made", analyst ? analyst->plans_made : 0);
     cairn_json_write_key(writer, "enforced");
-    cairn_json_write_bool(writer, job->config->plan_policy == CAIRN_CONFIG_ENFORCE);
+    cairn_json_write_bool(writer, job->config->plan_policy == CAIRN_PLAN_ENFORCE);
     cairn_json_write_key(writer, "advice");
     if (analyst && analyst->advice_action >= 1 && analyst->advice_action <= CAIRN_REPLAN_COUNT)
         put_advice(writer, analyst);
     else
         cairn_json_write_null(writer);
-    cairn_json_write_key(writer, "offer");
-    if (job->offer && job->offer->count > 0)
-        put_offer(writer, job);
+    put_offer(writer, job);
+    put_waiting(writer, job);
+}
+
+void
+operator_replan_report(struct cairn_json_writer *writer, const struct operator_job *job)
+{
+    cairn_json_write_object_begin(writer);
+    put_plan(writer, job);
+    cairn_json_write_object_end(writer);
+}
+
+/* ---- `cairn replan` ---- */
+
+/* How the last proposals ended. */
+static void
+put_ended(struct cairn_json_writer *writer, const struct proposal_book *book)
+{
+    static const char *const names[] = {[PROPOSAL_APPROVED] = "approved",
+                                        [PROPOSAL_DENIED] = "denied",
+                                        [PROPOSAL_REPLACED] = "replaced",
+                                        [PROPOSAL_WITHDRAWN] = "withdrawn",
+                                        [PROPOSAL_BACK] = "back"};
+
+    cairn_json_write_key(writer, "ended");
+    cairn_json_write_array_begin(writer);
+    for (uint32_t i = 0; book && i < book->ended_count; i++) {
+        const struct proposal_ended *ended = &book->ended[i];
+
+        cairn_json_write_object_begin(writer);
+        put_u64(writer, "number", ended->number);
+        cairn_json_write_key(writer, "how");
+        cairn_json_write_string(writer, names[ended->end]);
+        cairn_json_write_key(writer, "node"); /* where an operator decided */
+        if (ended->node == UINT32_MAX)
+            cairn_json_write_null(writer);
+        else
+            cairn_json_write_u64(writer, ended->node);
+        put_u64(writer, "wall_ns", ended->wall_ns);
+        cairn_json_write_object_end(writer);
+    }
+    cairn_json_write_array_end(writer);
+}
+
+/* The denials that hold; null: there are none. */
+static void
+put_denied(struct cairn_json_writer *writer, const struct operator_job *job)
+{
+    const struct proposal_book *book = job->book;
+
+    cairn_json_write_key(writer, "denied");
+    if (!book || (!book->is_all_denied && book->denied_count == 0)) {
+        cairn_json_write_null(writer);
+        return;
+    }
+    cairn_json_write_object_begin(writer);
+    cairn_json_write_key(writer, "all"); /* an operator went back */
+    cairn_json_write_bool(writer, book->is_all_denied);
+    put_u64(writer, "placements", book->denied_count);
+    put_slow(writer, job, &book->denied_at);
+    cairn_json_write_object_end(writer);
+}
+
+/* Why nothing is proposed. */
+static void
+explain_nothing(const struct operator_job *job, char *out, size_t out_bytes)
+{
+    const struct operator_node *analyst;
+    uint64_t askers = 0;
+    uint32_t index = 0;
+
+    analyst = operator_analyst(job, &index);
+    for (uint32_t i = 0; i < job->config->node_count; i++)
+        askers += job->nodes[i].known ? job->nodes[i].offer_askers : 0;
+    if (!job->config->problem[0])
+        (void)snprintf(out, out_bytes,
+                       "nothing is planned: set `problem` in the agents' files (docs/PLANNER.md)");
+    else if (job->config->plan_policy < CAIRN_PLAN_APPROVE)
+        (void)snprintf(out, out_bytes,
+                       "plan_policy is %s: nothing is offered to trainers; set it to approve or "
+                       "enforce in the agents' files",
+                       policy_names[job->config->plan_policy]);
+    else if (askers == 0)
+        (void)snprintf(out, out_bytes, "no trainer asks for its share (docs/REPLANNING.md)");
+    else if (!analyst || analyst->analysis_ranks == 0)
+        (void)snprintf(out, out_bytes,
+                       "the job is not timed: start the trainers with CAIRN_TIMING=1");
+    else if (!analyst->analysis_calibrated)
+        (void)snprintf(out, out_bytes, "what is normal is being learned");
+    else if (job->book && (job->book->is_all_denied || job->book->denied_count > 0))
+        (void)snprintf(out, out_bytes,
+                       "what is advised was denied; it is proposed again when other ranks are "
+                       "slow, or these by another factor");
+    else if (analyst->advice_action == 0)
+        (void)snprintf(out, out_bytes, "no other plan gains enough to pay for the change");
+    else
+        (void)snprintf(out, out_bytes,
+                       "what is advised is running already, or needs more than the trainers can "
+                       "do");
+}
+
+int
+operator_replan_write(struct cairn_json_writer *writer, const struct operator_job *job)
+{
+    const struct operator_node *analyst;
+    bool waits = job->book && job->book->waiting.placement.count > 0;
+    bool is_away = job->book && job->book->offer.placement.count > 0 && !job->book->offer.is_home;
+    char nothing[256];
+    uint32_t index = 0;
+
+    analyst = operator_analyst(job, &index);
+    cairn_json_write_object_begin(writer);
+    put_u64(writer, "schema", 1);
+    cairn_json_write_key(writer, "job");
+    cairn_json_write_string(writer, job->config->job);
+    put_plan(writer, job);
+    cairn_json_write_key(writer, "measured_ms"); /* a step now */
+    if (analyst && analyst->analysis_step_ns)
+        cairn_json_write_double(writer, (double)analyst->analysis_step_ns / 1e6);
     else
         cairn_json_write_null(writer);
+    cairn_json_write_key(writer, "home");
+    if (job->home) {
+        cairn_json_write_object_begin(writer);
+        put_placement(writer, &job->home->placement);
+        cairn_json_write_object_end(writer);
+    } else {
+        cairn_json_write_null(writer);
+    }
+    put_denied(writer, job);
+    put_ended(writer, job->book);
+    put_u64(writer, "wall_ns", job->wall_ns);
+    cairn_json_write_key(writer, "nothing");
+    if (waits) {
+        cairn_json_write_null(writer);
+    } else {
+        explain_nothing(job, nothing, sizeof nothing);
+        cairn_json_write_string(writer, nothing);
+    }
     cairn_json_write_object_end(writer);
+    return waits || is_away ? 0 : EXIT_NOTHING;
 }

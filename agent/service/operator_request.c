@@ -148,7 +148,7 @@ request_fill_job(struct cairn_agent *agent, const struct request *request, struc
                                  .roster = view.roster,
                                  .files = request->files,
                                  .ledger = timing_ledger(agent),
-                                 .offer = placing_newest(agent)};
+                                 .book = placing_book(agent)};
     job->newest =
         operator_newest(request->nodes, agent->config.node_count, &job->newest_from_files);
     for (uint32_t i = 0; i < CAIRN_PARTS_MAX; i++) {

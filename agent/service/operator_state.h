@@ -15,8 +15,23 @@ struct cairn_workers;
 
 enum { REQUESTS_MAX = 16 };
 
-enum verb { VERB_STATUS, VERB_SNAPSHOTS, VERB_SNAPSHOT, VERB_RESTORE, VERB_VERIFY, VERB_NODE };
-enum { WAIT_PEERS = 1, WAIT_CORE = 2, WAIT_FILES = 4, WAIT_EXPORT = 8, WAIT_RETRY = 16 };
+enum verb {
+    VERB_STATUS,
+    VERB_SNAPSHOTS,
+    VERB_SNAPSHOT,
+    VERB_RESTORE,
+    VERB_VERIFY,
+    VERB_NODE,
+    VERB_REPLAN
+};
+enum {
+    WAIT_PEERS = 1,
+    WAIT_CORE = 2,
+    WAIT_FILES = 4,
+    WAIT_EXPORT = 8,
+    WAIT_RETRY = 16,
+    WAIT_PLANNER = 32
+};
 enum stage { STAGE_FIRST = 0, STAGE_CHOSEN, STAGE_RESTORED, STAGE_EXPORT_AGAIN, STAGE_EXPORTED };
 
 /* What a request wants to change about the nodes (operator_fleet.c). */
@@ -26,6 +41,14 @@ struct operator_change {
     char address[CAIRN_CONFIG_ADDRESS_BYTES_MAX]; /* of the machine that replaces it */
     bool force;                                   /* although its agent runs */
     uint32_t number;                              /* of the node, once it is found */
+};
+
+/* What a request wants to decide about the plan (operator_plan.c). */
+struct operator_plan {
+    struct proposal_decision decision; /* word 0: it only asks */
+    uint32_t planner;                  /* the agent that decides */
+    uint64_t sent_ns;
+    struct proposal_answer answer;
 };
 
 struct request {
@@ -47,6 +70,7 @@ struct request {
     uint32_t node_count;         /* 0 before nodes are there */
     struct operator_files *files;
     struct operator_change change;
+    struct operator_plan plan;
     struct operator_restored restored; /* also what a verify's core part found */
 };
 

@@ -11,8 +11,8 @@
 #include "agent/core/core.h"
 #include "agent/core/env/roster.h"
 #include "agent/process/config.h"
+#include "agent/service/proposal.h"
 #include "cairn/types.h"
-#include "client/session.h"
 #include "replan/live/ledger.h"
 
 #include <stdbool.h>
@@ -190,8 +190,10 @@ struct operator_job {
     struct cairn_generation_id newest; /* the newest committed or restored one, step 0: none */
     bool newest_from_files;
     const struct operator_files *files;
-    const struct cairn_ledger *ledger;        /* the verdicts; NULL: none are known */
-    const struct cairn_session_shares *offer; /* newest shares; NULL or count 0: there are none */
+    const struct cairn_ledger *ledger; /* the verdicts; NULL: none are known */
+    const struct proposal_book *book;  /* offers and proposals; NULL: none can be made */
+    const struct proposal *home;       /* the home placement; NULL: unknown, or not asked for */
+    uint64_t wall_ns;                  /* now; 0: not asked for */
 };
 
 enum operator_level { OPERATOR_OK = 0, OPERATOR_WARN = 1, OPERATOR_CRITICAL = 2 };

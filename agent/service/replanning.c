@@ -14,6 +14,7 @@
 #include "agent/service/operator_view.h"
 #include "agent/service/placing.h"
 #include "agent/service/problem_file.h"
+#include "agent/service/proposal_plan.h"
 #include "agent/service/timing_analysis.h"
 #include "agent/service/timing_state.h"
 #include "base/log.h"
@@ -254,89 +255,76 @@ say_change(struct cairn_agent *agent, enum cairn_advice_change change)
     cairn_advice_describe(&state->advice, text, sizeof text);
     CAIRN_LOG_AT(WARN, "replan: advice: %s; `cairn plan --problem %s/replan.json` shows the plan%s",
                  text, agent->config.dir,
-                 agent->config.verdict_policy == CAIRN_CONFIG_ENFORCE && !placing_newest(agent)
+                 agent->config.verdict_policy == CAIRN_CONFIG_ENFORCE && !placing_book(agent)
                      ? "; enforce_command is not run for plans: do it yourself"
                      : "");
 }
 
 /* ---- acting: shares of micro-batches, and layers ---- */
 
-/* The replica whose first stage begins with this device; UINT32_MAX: none. */
-static uint32_t
-replica_of(const struct cairn_plan *current, uint64_t device)
+bool
+replanning_home(const struct cairn_agent *agent, struct proposal *out)
 {
-    for (uint32_t i = 0; i < current->pipeline_count; i++)
-        if (current->devices[current->stages[current->pipelines[i].first_stage].first_device] ==
-            device)
-            return i;
-    return UINT32_MAX;
+    return agent->replanning && agent->placing &&
+           proposal_make_home(agent->replanning->adviser, placing_stages(agent), out);
 }
 
-/* The placement of a plan, by the replicas of the current one; with layers if trainers can move
- * them between `stages` stages. False if the plan has other replicas, or stages. */
-static bool
-placement_of(const struct cairn_plan *current, const struct cairn_plan *plan, uint32_t stages,
-             struct cairn_session_shares *out)
-{
-    *out = (struct cairn_session_shares){.count = current->pipeline_count, .stages = stages};
-    if (plan->pipeline_count != current->pipeline_count || out->count > CAIRN_REPLICAS_MAX ||
-        stages > CAIRN_STAGES_MAX / out->count)
-        return false;
-    for (uint32_t i = 0; i < plan->pipeline_count; i++) {
-        const struct cairn_plan_pipeline *pipeline = &plan->pipelines[i];
-        const struct cairn_plan_stage *first = &plan->stages[pipeline->first_stage];
-        uint32_t replica = replica_of(current, plan->devices[first->first_device]);
-
-        if (replica == UINT32_MAX || out->parts[replica] != 0 ||
-            (stages && stages != pipeline->stage_count))
-            return false;
-        out->parts[replica] = pipeline->microbatches;
-        for (uint32_t s = 0; s < stages; s++)
-            out->layers[replica * stages + s] = first[s].layer_count;
-    }
-    return true;
-}
-
-static bool
-are_same_placements(const struct cairn_session_shares *left,
-                    const struct cairn_session_shares *right)
-{
-    return left->count == right->count && left->stages == right->stages &&
-           memcmp(left->parts, right->parts, sizeof left->parts) == 0 &&
-           memcmp(left->layers, right->layers, sizeof left->layers) == 0;
-}
-
-/*
- * Offers the placement that the advice leads to, and that of the problem again when nothing has
- * been advised for some rounds. Advice that needs more than the trainers can do changes nothing:
- * they keep what they have.
- */
+/* Proposes or offers the placement that the advice leads to, or home when nothing has been advised
+ * for some rounds. Advice that needs more than the trainers can do changes nothing. */
 static void
 act(struct cairn_agent *agent)
 {
     struct replanning_state *state = agent->replanning;
-    const struct cairn_plan *current = cairn_adviser_current(state->adviser);
-    const struct cairn_plan *plan = cairn_adviser_plan(state->adviser, state->advice.action);
-    const struct cairn_session_shares *newest = placing_newest(agent);
-    uint32_t stages = newest ? placing_stages(agent) : 0;
-    bool can_act = state->advice.action == CAIRN_REPLAN_MICROBATCHES ||
-                   (state->advice.action == CAIRN_REPLAN_LAYERS && stages > 0);
-    struct cairn_session_shares home, wanted;
-    char text[CAIRN_ADVICE_BYTES];
+    const struct proposal_book *book = placing_book(agent);
+    const struct cairn_session_shares *running;
+    struct proposal_round round = {.needs_approval =
+                                       agent->config.plan_policy == CAIRN_PLAN_APPROVE,
+                                   .changes_per_day = agent->config.plans_per_day,
+                                   .wall_ns = cairn_clock_wall_ns(&agent->clock)};
+    struct proposal home, plan;
+    uint64_t layer_bytes;
 
-    if (!newest || !placement_of(current, current, stages, &home))
+    if (!book || !replanning_home(agent, &home))
         return;
     placing_repeat(agent);
     state->rounds_at_rest =
         state->advice.action == CAIRN_REPLAN_NONE ? state->rounds_at_rest + 1 : 0;
-    if (can_act && plan && placement_of(current, plan, stages, &wanted)) {
-        cairn_advice_describe(&state->advice, text, sizeof text);
-        if (!are_same_placements(&wanted, newest->count ? newest : &home))
-            (void)placing_offer(agent, &wanted, false, text);
-    } else if (state->rounds_at_rest >= ROUNDS_AT_REST && newest->count &&
-               !are_same_placements(&home, newest)) {
-        (void)placing_offer(agent, &home, true, "nothing is slow any more");
+    layer_bytes = cairn_adviser_problem(state->adviser)->layer_bytes;
+    running = &proposal_running(book, &home)->placement;
+    if (proposal_make(state->adviser, &state->advice, placing_stages(agent), &plan)) {
+        proposal_count_moves(running, layer_bytes, &plan);
+        round.plan = &plan;
     }
+    proposal_count_moves(running, layer_bytes, &home);
+    round.home = &home;
+    round.at_rest = state->rounds_at_rest >= ROUNDS_AT_REST;
+    placing_take_round(agent, &round);
+}
+
+void
+replanning_decide(struct cairn_agent *agent, const struct proposal_decision *decision, bool dry_run,
+                  struct proposal_answer *out)
+{
+    struct proposal_slow slow = {0};
+    struct proposal home;
+    bool has_home = replanning_home(agent, &home);
+    struct proposal_scene scene = {.home = has_home ? &home : NULL,
+                                   .slow = &slow,
+                                   .needs_approval =
+                                       agent->config.plan_policy == CAIRN_PLAN_APPROVE,
+                                   .wall_ns = cairn_clock_wall_ns(&agent->clock)};
+
+    if (has_home)
+        proposal_find_slow(agent->replanning->adviser, &slow);
+    if (!agent->placing) {
+        *out = (struct proposal_answer){.exit_code = 77};
+        (void)snprintf(out->text, sizeof out->text,
+                       "plan_policy: it is neither approve nor enforce in the file of node %u, "
+                       "which plans; set it to approve there, and restart that agent",
+                       agent->config.node);
+        return;
+    }
+    placing_decide(agent, decision, &scene, dry_run, out);
 }
 
 static void
@@ -412,8 +400,8 @@ replanning_open(struct cairn_agent *agent)
     char error[CAIRN_CONFIG_ERROR_BYTES];
     struct cairn_adviser *adviser = NULL;
     struct replanning_state *state;
-    bool is_wanted = agent->config.plan_policy == CAIRN_CONFIG_ENFORCE ||
-                     (agent->config.plan_policy == CAIRN_CONFIG_ADVISE &&
+    bool is_wanted = agent->config.plan_policy >= CAIRN_PLAN_APPROVE ||
+                     (agent->config.plan_policy == CAIRN_PLAN_ADVISE &&
                       agent->config.verdict_policy != CAIRN_CONFIG_OBSERVE);
     cairn_err err;
 
@@ -424,8 +412,8 @@ replanning_open(struct cairn_agent *agent)
         CAIRN_LOG_AT(INFO,
                      "agent: there is a problem to plan for, but %s is observe: nothing is "
                      "planned",
-                     agent->config.plan_policy == CAIRN_CONFIG_OBSERVE ? "plan_policy"
-                                                                       : "verdict_policy");
+                     agent->config.plan_policy == CAIRN_PLAN_OBSERVE ? "plan_policy"
+                                                                     : "verdict_policy");
     if (err || !adviser || !is_wanted) {
         cairn_adviser_destroy(adviser);
         return err;

@@ -247,10 +247,22 @@ cairn_adviser_plan(const struct cairn_adviser *adviser, enum cairn_replan_action
                                                               : NULL;
 }
 
-const struct cairn_plan *
-cairn_adviser_current(const struct cairn_adviser *adviser)
+const struct cairn_problem *
+cairn_adviser_problem(const struct cairn_adviser *adviser)
 {
-    return adviser->problem.current;
+    return &adviser->problem;
+}
+
+const double *
+cairn_adviser_settled(const struct cairn_adviser *adviser)
+{
+    return cairn_decider_rates(adviser->decider);
+}
+
+double
+cairn_adviser_bound_ms(const struct cairn_adviser *adviser)
+{
+    return adviser->has_offers ? adviser->offers.bound_ms : INFINITY;
 }
 
 uint64_t

@@ -77,8 +77,15 @@ void cairn_adviser_resume(struct cairn_adviser *adviser, const struct cairn_advi
 const struct cairn_plan *cairn_adviser_plan(const struct cairn_adviser *adviser,
                                             enum cairn_replan_action action);
 
-/* The plan that the problem has as current. */
-const struct cairn_plan *cairn_adviser_current(const struct cairn_adviser *adviser);
+/* The problem, with the rates of its file. */
+const struct cairn_problem *cairn_adviser_problem(const struct cairn_adviser *adviser);
+
+/* How many times longer than normal each device takes, [device_count] by index, as it has settled;
+ * 0: dead. Valid until the adviser ends. */
+const double *cairn_adviser_settled(const struct cairn_adviser *adviser);
+
+/* What no plan takes less than at the present rates; INFINITY: unknown now. */
+double cairn_adviser_bound_ms(const struct cairn_adviser *adviser);
 
 /* A number that tells this problem from others; 0 without memory. */
 uint64_t cairn_adviser_fingerprint(const struct cairn_adviser *adviser);

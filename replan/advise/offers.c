@@ -36,6 +36,7 @@ offer_groups(const struct cairn_problem *problem, const struct cairn_offer_costs
         return err;
     plan = answer.plan;
     step_ms = answer.step_ms;
+    out->bound_ms = answer.bound_ms;
     answer.plan = NULL; /* it is the offer's */
     cairn_answer_plan_fini(&answer);
     if (plan && costs->restart_ms < INFINITY)

@@ -13,6 +13,7 @@ struct cairn_offers {
     /* owned; NULL: the action cannot be done, or is a restart */
     struct cairn_plan *plans[CAIRN_REPLAN_COUNT];
     double current_ms; /* INFINITY: the plan that runs cannot go on */
+    double bound_ms;   /* no plan for these devices takes less */
 };
 
 /* What actions cost beside the time of moving state, as measured. */

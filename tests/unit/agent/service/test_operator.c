@@ -879,8 +879,9 @@ static void
 offered_shares_are_reported(void **state)
 {
     struct scene *scene = *state;
-    const struct cairn_session_shares offer = {
-        .number = 7, .count = 2, .parts = {8, 4}, .stages = 2, .layers = {4, 4, 1, 7}};
+    static const struct proposal_book book = {
+        .offer.placement = {
+            .number = 7, .count = 2, .parts = {8, 4}, .stages = 2, .layers = {4, 4, 1, 7}}};
     const struct cairn_tree_value *parts, *part = NULL, *layers;
     struct cairn_json_writer writer;
     struct cairn_tree tree;
@@ -895,7 +896,7 @@ offered_shares_are_reported(void **state)
     scene->nodes[0].offer_changes = scene->nodes[2].offer_changes = 3;
     scene->nodes[1].offer_changes = 2;
     look(scene);
-    scene->job.offer = &offer;
+    scene->job.book = &book;
     cairn_json_writer_init(&writer);
     operator_write_status(&writer, &scene->job, &scene->health, 0);
     tree = parse(&writer, &text);

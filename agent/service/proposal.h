@@ -1,0 +1,185 @@
+/*
+ * agent/service/proposal.h - which placement is offered to the trainers, which one waits for an
+ * operator, and which ones were denied: the book that every agent keeps. Pure.
+ *
+ *   plan_policy enforce   a better plan ─────────────────────────────► OFFERED n
+ *   plan_policy approve   a better plan ──► WAITING n ──approve n──► OFFERED n
+ *                                              ├─ deny n ──────────► over, and denied
+ *                                              ├─ another plan ────► over; WAITING n + 1
+ *                                              └─ no gain any more ► over
+ *   back                  any ─────────────────────────────────────► OFFERED n + 1: the home
+ *                                              placement; every other one is denied
+ *
+ * A placement that was denied is neither proposed nor offered until other ranks are slow, or the
+ * same ones by another factor. "Home" is the placement of the plan in `problem`.
+ *
+ * Invariants:
+ *  1. Numbers grow. A proposal that is approved becomes the offer with the same number.
+ *  2. An offer is never taken back, since trainers may have taken it: a later offer replaces it.
+ *  3. At most one proposal waits, and it differs from what is offered.
+ *  4. A decision that arrives twice is carried out once: the book knows its token.
+ *  5. Each change raises `version`; agents take over the book with the higher one.
+ *
+ * agent/service/placing.c stores books and tells them; proposal_plan.h makes proposals of plans.
+ */
+#ifndef CAIRN_AGENT_SERVICE_PROPOSAL_H
+#define CAIRN_AGENT_SERVICE_PROPOSAL_H
+
+#include "client/session.h"
+#include "replan/advise/decide.h"
+
+enum {
+    PROPOSAL_SLOW_MAX = 16,
+    PROPOSAL_DENIED_MAX = 8,
+    PROPOSAL_ENDED_MAX = 8,
+    PROPOSAL_AWAY_MAX = 1000, /* changes of a day */
+    PROPOSAL_TEXT_BYTES = 256,
+    PROPOSAL_ANSWER_BYTES = 512
+};
+
+/* The slow ranks that a proposal rests on. */
+struct proposal_slow {
+    uint32_t count; /* of all; the slowest PROPOSAL_SLOW_MAX are listed, in the order of ranks */
+    uint64_t ranks[PROPOSAL_SLOW_MAX];
+    double rates[PROPOSAL_SLOW_MAX]; /* times slower than normal */
+};
+
+/* A placement, what it gains, and why. Times are INFINITY if unknown. */
+struct proposal {
+    struct cairn_session_shares placement; /* with its number; count 0: there is none */
+    bool is_home;
+    enum cairn_replan_action action; /* that leads there; CAIRN_REPLAN_NONE: going home */
+    double current_ms;               /* a step of the home placement now */
+    double step_ms;                  /* a step of this one */
+    double bound_ms;                 /* no plan takes less */
+    double cost_ms;                  /* training stands still for that long */
+    uint64_t payback_steps;
+    uint64_t moved_layers; /* that get to another stage; replicas counted each */
+    uint64_t moved_bytes;
+    uint64_t made_wall_ns;
+    struct proposal_slow slow;
+};
+
+enum proposal_end {
+    PROPOSAL_APPROVED = 1,
+    PROPOSAL_DENIED,
+    PROPOSAL_REPLACED,  /* by a later proposal or offer */
+    PROPOSAL_WITHDRAWN, /* it gained nothing any more */
+    PROPOSAL_BACK       /* an operator went back; `number` is that of the offer */
+};
+
+/* How a proposal ended, for answers to late decisions. */
+struct proposal_ended {
+    uint64_t number;
+    enum proposal_end end;
+    uint32_t node; /* whose agent the operator asked; the planning agent's if none did */
+    uint64_t token;
+    uint64_t wall_ns;
+};
+
+struct proposal_book {
+    uint64_t version;
+    uint64_t last_number; /* the highest that was given, or that a trainer had */
+    struct proposal offer, waiting;
+    bool is_all_denied;
+    uint32_t denied_count;
+    uint64_t denied[PROPOSAL_DENIED_MAX]; /* names of placements, without their numbers */
+    struct proposal_slow denied_at;       /* the evidence that these denials are for */
+    uint32_t ended_count;
+    struct proposal_ended ended[PROPOSAL_ENDED_MAX]; /* the last ones, oldest first */
+    uint32_t away_count;
+    uint64_t away_wall_ns[PROPOSAL_AWAY_MAX]; /* when offers left home; the last ones */
+};
+
+/* What a transition has to be followed by. */
+enum {
+    PROPOSAL_CHANGED = 1, /* store the book, then tell the agents */
+    PROPOSAL_OFFER = 2,   /* there is a new offer: tell the trainers too */
+    PROPOSAL_WAITS = 4,   /* there is a new proposal that waits */
+    PROPOSAL_OVER = 8,    /* the one that waited is over, and nothing came instead */
+    PROPOSAL_SPENT = 16   /* no offer: the day's changes are spent */
+};
+
+/* What the analyst has found out in a round. */
+struct proposal_round {
+    const struct proposal *home;
+    const struct proposal *plan; /* what is advised; NULL: nothing that the trainers could do */
+    bool at_rest;                /* nothing has been advised for some rounds */
+    bool needs_approval;         /* plan_policy: approve */
+    uint32_t changes_per_day;    /* without approval */
+    uint64_t wall_ns;
+};
+
+/* Takes a round into account. Returns what has to follow. */
+uint32_t proposal_take_round(struct proposal_book *book, const struct proposal_round *round);
+
+enum proposal_word { PROPOSAL_APPROVE = 1, PROPOSAL_DENY, PROPOSAL_GO_BACK };
+
+/* What an operator decides. */
+struct proposal_decision {
+    enum proposal_word word;
+    uint64_t number; /* of the proposal; not of PROPOSAL_GO_BACK */
+    uint64_t name;   /* of the placement that the asked agent knows by the number; 0: none */
+    uint64_t token;  /* tells this decision from others; not 0 */
+    uint32_t node;   /* whose agent was asked */
+};
+
+/* What the planning agent knows when it decides. */
+struct proposal_scene {
+    const struct proposal *home;      /* NULL: nothing is planned here */
+    const struct proposal_slow *slow; /* now */
+    bool needs_approval;
+    uint64_t wall_ns;
+};
+
+struct proposal_answer {
+    int exit_code;                    /* of docs' table; 0: carried out */
+    uint64_t number;                  /* of the proposal or offer that the answer is about */
+    char text[PROPOSAL_ANSWER_BYTES]; /* the placement, or why not and what to do */
+};
+
+/* Carries a decision out. Returns what has to follow; 0, and the book is as before, if it was
+ * refused or had been carried out already. */
+uint32_t proposal_decide(struct proposal_book *book, const struct proposal_decision *decision,
+                         const struct proposal_scene *scene, struct proposal_answer *out);
+
+/* Takes over another agent's book if its version is higher. Returns what has to follow, but for
+ * telling it to other agents. */
+uint32_t proposal_hear(struct proposal_book *book, const struct proposal_book *heard);
+
+/* A trainer computes by the placement with this number: no lower one is given any more. */
+void proposal_note_number(struct proposal_book *book, uint64_t number);
+
+/* Forgets changes of more than a day ago; returns how many are left. */
+uint32_t proposal_count_changes(struct proposal_book *book, uint64_t wall_ns);
+
+/* What the trainers were offered last, or home. */
+const struct proposal *proposal_running(const struct proposal_book *book,
+                                        const struct proposal *home);
+
+bool proposal_is_same(const struct cairn_session_shares *left,
+                      const struct cairn_session_shares *right);
+bool proposal_is_same_slow(const struct proposal_slow *left, const struct proposal_slow *right);
+
+/* The name of a placement without its number; never 0. */
+uint64_t proposal_name(const struct cairn_session_shares *placement);
+
+/* "8 | 4", and "7 | 5, layers 4,4,4 | 5,2,5"; returns text. */
+const char *proposal_describe(const struct cairn_session_shares *placement,
+                              char text[PROPOSAL_TEXT_BYTES]);
+
+enum {
+    PROPOSAL_ONE_BYTES_MAX =
+        20 + 4 * (CAIRN_REPLICAS_MAX + CAIRN_STAGES_MAX) + 68 + 4 + 16 * PROPOSAL_SLOW_MAX,
+    PROPOSAL_BOOK_BYTES_MAX = 24 + 2 * (4 + PROPOSAL_ONE_BYTES_MAX) + 12 + 8 * PROPOSAL_DENIED_MAX +
+                              16 * PROPOSAL_SLOW_MAX + 4 + 32 * PROPOSAL_ENDED_MAX + 4 +
+                              8 * PROPOSAL_AWAY_MAX
+};
+
+/* Returns the bytes used; 0: the book cannot be packed. */
+size_t proposal_pack(const struct proposal_book *book, uint8_t bytes[PROPOSAL_BOOK_BYTES_MAX]);
+/* CAIRN_CORRUPT: no book, *out is untouched. CAIRN_VERSION: one of another version. */
+CAIRN_MUST_CHECK cairn_err proposal_unpack(const void *bytes, size_t bytes_len,
+                                           struct proposal_book *out);
+
+#endif

@@ -1,0 +1,233 @@
+/*
+ * agent/service/proposal_pack.c - the book of placements as bytes, little-endian (base/wire.h):
+ *
+ *   u64 mark  u64 version  u64 last number
+ *   offer, waiting            as below; only a u32 0 if there is none
+ *   u32 all denied  u32 count  u64 names[count]  slow
+ *   u32 count  { u64 number  u32 end  u32 node  u64 token  u64 wall_ns }[count]
+ *   u32 count  u64 away_wall_ns[count]
+ *
+ *   proposal  u32 replicas  u64 number  u32 shares[replicas]  u32 stages  u32 layers[replicas][stages]
+ *             u32 home  u32 action  f64 current_ms step_ms bound_ms cost_ms
+ *             u64 payback_steps moved_layers moved_bytes made_wall_ns  slow
+ *   slow      u32 count  { u64 rank  f64 rate }[the lesser of count and PROPOSAL_SLOW_MAX]
+ */
+#include "agent/service/proposal.h"
+
+#include "base/wire.h"
+
+#include <math.h>
+#include <string.h>
+
+static const uint64_t mark = UINT64_C(0x326b6f6f62706e63); /* "cnpbook2" */
+
+/* ---- packing ---- */
+
+static void
+write_double(struct cairn_writer *writer, double value)
+{
+    uint64_t bits;
+
+    memcpy(&bits, &value, sizeof bits);
+    cairn_write_u64(writer, bits);
+}
+
+static uint32_t
+listed(const struct proposal_slow *slow)
+{
+    return slow->count < PROPOSAL_SLOW_MAX ? slow->count : PROPOSAL_SLOW_MAX;
+}
+
+static void
+pack_slow(struct cairn_writer *writer, const struct proposal_slow *slow)
+{
+    cairn_write_u32(writer, slow->count);
+    for (uint32_t i = 0; i < listed(slow); i++) {
+        cairn_write_u64(writer, slow->ranks[i]);
+        write_double(writer, slow->rates[i]);
+    }
+}
+
+static void
+pack_proposal(struct cairn_writer *writer, const struct proposal *proposal)
+{
+    const struct cairn_session_shares *placement = &proposal->placement;
+
+    cairn_write_u32(writer, placement->count);
+    if (placement->count == 0)
+        return;
+    cairn_write_u64(writer, placement->number);
+    for (uint32_t i = 0; i < placement->count; i++)
+        cairn_write_u32(writer, placement->parts[i]);
+    cairn_write_u32(writer, placement->stages);
+    for (uint32_t i = 0; i < placement->count * placement->stages; i++)
+        cairn_write_u32(writer, placement->layers[i]);
+    cairn_write_u32(writer, proposal->is_home);
+    cairn_write_u32(writer, (uint32_t)proposal->action);
+    write_double(writer, proposal->current_ms);
+    write_double(writer, proposal->step_ms);
+    write_double(writer, proposal->bound_ms);
+    write_double(writer, proposal->cost_ms);
+    cairn_write_u64(writer, proposal->payback_steps);
+    cairn_write_u64(writer, proposal->moved_layers);
+    cairn_write_u64(writer, proposal->moved_bytes);
+    cairn_write_u64(writer, proposal->made_wall_ns);
+    pack_slow(writer, &proposal->slow);
+}
+
+size_t
+proposal_pack(const struct proposal_book *book, uint8_t bytes[PROPOSAL_BOOK_BYTES_MAX])
+{
+    struct cairn_writer writer;
+
+    cairn_writer_init(&writer, bytes, PROPOSAL_BOOK_BYTES_MAX);
+    cairn_write_u64(&writer, mark);
+    cairn_write_u64(&writer, book->version);
+    cairn_write_u64(&writer, book->last_number);
+    pack_proposal(&writer, &book->offer);
+    pack_proposal(&writer, &book->waiting);
+    cairn_write_u32(&writer, book->is_all_denied);
+    cairn_write_u32(&writer, book->denied_count);
+    for (uint32_t i = 0; i < book->denied_count; i++)
+        cairn_write_u64(&writer, book->denied[i]);
+    pack_slow(&writer, &book->denied_at);
+    cairn_write_u32(&writer, book->ended_count);
+    for (uint32_t i = 0; i < book->ended_count; i++) {
+        const struct proposal_ended *ended = &book->ended[i];
+
+        cairn_write_u64(&writer, ended->number);
+        cairn_write_u32(&writer, (uint32_t)ended->end);
+        cairn_write_u32(&writer, ended->node);
+        cairn_write_u64(&writer, ended->token);
+        cairn_write_u64(&writer, ended->wall_ns);
+    }
+    cairn_write_u32(&writer, book->away_count);
+    for (uint32_t i = 0; i < book->away_count; i++)
+        cairn_write_u64(&writer, book->away_wall_ns[i]);
+    return cairn_writer_done(&writer) == CAIRN_OK ? writer.used_bytes : 0;
+}
+
+/* ---- unpacking ---- */
+
+/* A number of at most `max`; a larger one is a failure, and 0. */
+static uint32_t
+read_up_to(struct cairn_reader *reader, uint32_t max)
+{
+    uint32_t value = cairn_read_u32(reader);
+
+    if (value > max)
+        reader->failed = true;
+    return reader->failed ? 0 : value;
+}
+
+/* 1 or more. */
+static uint32_t
+read_part(struct cairn_reader *reader)
+{
+    uint32_t value = cairn_read_u32(reader);
+
+    if (value == 0)
+        reader->failed = true;
+    return value;
+}
+
+/* A time or a rate: no number below 0. */
+static double
+read_double(struct cairn_reader *reader)
+{
+    uint64_t bits = cairn_read_u64(reader);
+    double value;
+
+    memcpy(&value, &bits, sizeof value);
+    if (!(value >= 0))
+        reader->failed = true;
+    return value;
+}
+
+static void
+unpack_slow(struct cairn_reader *reader, struct proposal_slow *out)
+{
+    out->count = cairn_read_u32(reader);
+    for (uint32_t i = 0; !reader->failed && i < listed(out); i++) {
+        out->ranks[i] = cairn_read_u64(reader);
+        out->rates[i] = read_double(reader);
+        if (i > 0 && out->ranks[i] <= out->ranks[i - 1])
+            reader->failed = true;
+    }
+}
+
+static void
+unpack_proposal(struct cairn_reader *reader, struct proposal *out)
+{
+    struct cairn_session_shares *placement = &out->placement;
+
+    placement->count = read_up_to(reader, CAIRN_REPLICAS_MAX);
+    if (placement->count == 0)
+        return;
+    placement->number = cairn_read_u64(reader);
+    for (uint32_t i = 0; !reader->failed && i < placement->count; i++)
+        placement->parts[i] = read_part(reader);
+    placement->stages = read_up_to(reader, CAIRN_STAGES_MAX / placement->count);
+    for (uint32_t i = 0; !reader->failed && i < placement->count * placement->stages; i++)
+        placement->layers[i] = read_part(reader);
+    out->is_home = read_up_to(reader, 1) != 0;
+    out->action = (enum cairn_replan_action)read_up_to(reader, CAIRN_REPLAN_NONE);
+    out->current_ms = read_double(reader);
+    out->step_ms = read_double(reader);
+    out->bound_ms = read_double(reader);
+    out->cost_ms = read_double(reader);
+    out->payback_steps = cairn_read_u64(reader);
+    out->moved_layers = cairn_read_u64(reader);
+    out->moved_bytes = cairn_read_u64(reader);
+    out->made_wall_ns = cairn_read_u64(reader);
+    unpack_slow(reader, &out->slow);
+}
+
+static void
+unpack_ended(struct cairn_reader *reader, struct proposal_book *book)
+{
+    book->ended_count = read_up_to(reader, PROPOSAL_ENDED_MAX);
+    for (uint32_t i = 0; !reader->failed && i < book->ended_count; i++) {
+        struct proposal_ended *ended = &book->ended[i];
+
+        ended->number = cairn_read_u64(reader);
+        ended->end = (enum proposal_end)read_up_to(reader, PROPOSAL_BACK);
+        if (ended->end < PROPOSAL_APPROVED)
+            reader->failed = true;
+        ended->node = cairn_read_u32(reader);
+        ended->token = cairn_read_u64(reader);
+        ended->wall_ns = cairn_read_u64(reader);
+    }
+}
+
+cairn_err
+proposal_unpack(const void *bytes, size_t bytes_len, struct proposal_book *out)
+{
+    struct proposal_book book = {0};
+    struct cairn_reader reader;
+    cairn_err err;
+
+    cairn_reader_init(&reader, bytes, bytes_len);
+    if (cairn_read_u64(&reader) != mark)
+        return reader.failed ? CAIRN_CORRUPT : CAIRN_VERSION;
+    book.version = cairn_read_u64(&reader);
+    book.last_number = cairn_read_u64(&reader);
+    unpack_proposal(&reader, &book.offer);
+    unpack_proposal(&reader, &book.waiting);
+    book.is_all_denied = read_up_to(&reader, 1) != 0;
+    book.denied_count = read_up_to(&reader, PROPOSAL_DENIED_MAX);
+    for (uint32_t i = 0; !reader.failed && i < book.denied_count; i++)
+        book.denied[i] = cairn_read_u64(&reader);
+    unpack_slow(&reader, &book.denied_at);
+    unpack_ended(&reader, &book);
+    book.away_count = read_up_to(&reader, PROPOSAL_AWAY_MAX);
+    for (uint32_t i = 0; !reader.failed && i < book.away_count; i++)
+        book.away_wall_ns[i] = cairn_read_u64(&reader);
+    err = cairn_reader_done(&reader);
+    if (!err && (book.last_number < book.offer.placement.number ||
+                 book.last_number < book.waiting.placement.number))
+        err = CAIRN_CORRUPT;
+    if (!err)
+        *out = book;
+    return err;
+}

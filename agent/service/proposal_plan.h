@@ -1,0 +1,31 @@
+/*
+ * agent/service/proposal_plan.h - proposals out of the planner's plans. Pure.
+ */
+#ifndef CAIRN_AGENT_SERVICE_PROPOSAL_PLAN_H
+#define CAIRN_AGENT_SERVICE_PROPOSAL_PLAN_H
+
+#include "agent/service/proposal.h"
+#include "replan/advise/adviser.h"
+
+/*
+ * The placement of a plan, by the replicas of the current one; with layers if trainers can move
+ * them between `stages` stages. False if the plan has other replicas, or stages.
+ */
+bool proposal_place(const struct cairn_plan *current, const struct cairn_plan *plan,
+                    uint32_t stages, struct cairn_session_shares *out);
+
+/* The ranks that are slow at the adviser's settled rates. */
+void proposal_find_slow(const struct cairn_adviser *adviser, struct proposal_slow *out);
+
+/* The home placement as a proposal: nothing is slow. False: it has too many replicas or stages. */
+bool proposal_make_home(const struct cairn_adviser *adviser, uint32_t stages, struct proposal *out);
+
+/* What the advice leads to. False: nothing that the trainers can do. */
+bool proposal_make(const struct cairn_adviser *adviser, const struct cairn_advice *advice,
+                   uint32_t stages, struct proposal *out);
+
+/* Sets how many layers change their stage between the placements, and their bytes. */
+void proposal_count_moves(const struct cairn_session_shares *from, uint64_t layer_bytes,
+                          struct proposal *to);
+
+#endif

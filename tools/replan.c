@@ -1,0 +1,300 @@
+/* tools/replan.c - `cairn replan`: what is proposed and offered about the plan, and an operator's
+ * decision. */
+#include "tools/ask.h"
+#include "tools/common.h"
+#include "tools/find_agent.h"
+#include "tools/placement_view.h"
+#include "tools/usage.h"
+#include "tools/verb.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { TIMEOUT_MS = 20000, SLOW_SHOWN = 4 };
+
+static const char about[] =
+    "Shows which change of the plan waits for approval or was offered to the trainers: micro-"
+    "batches and layers per replica, the gain, the price, what moves, and which ranks are slow. "
+    "With `plan_policy: approve` in the agents' files, the trainers get no offer before it is "
+    "approved.\n"
+    "\n"
+    "Home is the placement of the plan in `problem`. What was denied is not proposed again until "
+    "other ranks are slow, or the same ones by another factor.\n"
+    "\n"
+    "Exits 4 if nothing is proposed and the trainers have the home placement. A decision exits 1 "
+    "if it comes too late, 64 if there is no such proposal, 69 if the agent that plans does not "
+    "answer, 77 if plan_policy does not ask for approval.";
+
+static const char examples[] = "  cairn replan                # what waits, and why\n"
+                               "  cairn replan --approve 3    # offer proposal 3 to the trainers\n"
+                               "  cairn replan --deny 3       # go on as before\n"
+                               "  cairn replan --back         # back to the plan of `problem`\n";
+
+/* ---- showing ---- */
+
+static const char *
+since(const struct cairn_tree *tree, const struct cairn_tree_value *from, const char *path,
+      char out[CAIRN_SHOWN_BYTES])
+{
+    uint64_t now_ns = cairn_tree_u64(tree, NULL, "wall_ns", 0);
+    uint64_t then_ns = cairn_tree_u64(tree, from, path, now_ns);
+
+    return cairn_show_duration(now_ns > then_ns ? now_ns - then_ns : 0, out);
+}
+
+static void
+print_why(const struct cairn_tree *tree, const struct cairn_tree_value *proposal)
+{
+    const struct cairn_tree_value *list = cairn_tree_find(tree, proposal, "slow"), *slow = NULL;
+    uint64_t count = cairn_tree_u64(tree, proposal, "slow_count", 0), shown = 0;
+
+    printf("  why        ");
+    if (count == 0)
+        printf("nothing is slow any more");
+    while (shown < SLOW_SHOWN && (slow = cairn_tree_next(tree, list, slow)) != NULL) {
+        double rate = cairn_tree_double(tree, slow, "rate", 0);
+        uint64_t step = cairn_tree_u64(tree, slow, "since_step", UINT64_MAX);
+
+        printf("%srank %" PRIu64, shown++ ? ", " : "", cairn_tree_u64(tree, slow, "rank", 0));
+        if (rate <= 0)
+            printf(" is dead");
+        else
+            printf(" is %.3g times slow", rate);
+        if (step != UINT64_MAX)
+            printf(" since step %" PRIu64, step);
+    }
+    if (count > shown && shown > 0)
+        printf(", and %" PRIu64 " more", count - shown);
+    printf("\n");
+}
+
+static void
+print_gain(const struct cairn_tree *tree, const struct cairn_tree_value *proposal)
+{
+    double step = cairn_tree_double(tree, proposal, "step_ms", NAN);
+    double home = cairn_tree_double(tree, proposal, "current_ms", NAN);
+    double running = cairn_tree_double(tree, proposal, "running_ms", NAN);
+    double bound = cairn_tree_double(tree, proposal, "lower_bound_ms", NAN);
+    double before = isnan(running) ? home : running;
+
+    printf("  gain       steps of %.4g ms", step);
+    if (!isnan(before))
+        printf(" instead of %.4g (%.1f %% less)", before, 100 * (1 - step / before));
+    if (!isnan(running) && !isnan(home))
+        printf("; %.4g at home", home);
+    if (!isnan(bound))
+        printf("; no plan takes less than %.4g", bound);
+    printf("\n");
+}
+
+static void
+print_price(const struct cairn_tree *tree, const struct cairn_tree_value *proposal)
+{
+    uint64_t layers = cairn_tree_u64(tree, proposal, "moved_layers", 0);
+    uint64_t bytes = cairn_tree_u64(tree, proposal, "moved_bytes", 0);
+    double price = cairn_tree_double(tree, proposal, "price_ms", NAN);
+    uint64_t payback = cairn_tree_u64(tree, proposal, "payback_steps", 0);
+    char shown[CAIRN_SHOWN_BYTES];
+
+    if (layers == 0) {
+        printf("  price      none: no layer moves, and training does not stand still\n");
+        return;
+    }
+    printf("  price      ");
+    if (!isnan(price))
+        printf("about %.3g s of standing still, paid back after %" PRIu64 " steps", price / 1e3,
+               payback);
+    else
+        printf("training stands still while layers move");
+    printf("\n  moves      %" PRIu64 " layer%s to another stage, %s\n", layers,
+           layers == 1 ? "" : "s", cairn_show_bytes(bytes, shown));
+}
+
+static void
+print_proposal(const struct cairn_tree *tree, const struct cairn_tree_value *proposal)
+{
+    uint64_t number = cairn_tree_u64(tree, proposal, "number", 0);
+    char age[CAIRN_SHOWN_BYTES];
+
+    printf("proposal   %" PRIu64 " waits for approval since %s\n  to         ", number,
+           since(tree, proposal, "made_wall_ns", age));
+    cairn_placement_print(tree, proposal);
+    printf("%s\n", cairn_tree_bool(tree, proposal, "home", false) ? " (home)" : "");
+    print_why(tree, proposal);
+    print_gain(tree, proposal);
+    print_price(tree, proposal);
+    printf("  do         cairn replan --approve %" PRIu64 ", or cairn replan --deny %" PRIu64 "\n",
+           number, number);
+}
+
+static void
+print_offer(const struct cairn_tree *tree, const struct cairn_tree_value *offer)
+{
+    bool is_home = cairn_tree_bool(tree, offer, "home", false);
+    char age[CAIRN_SHOWN_BYTES];
+
+    printf("offer      %" PRIu64 " since %s, taken by %" PRIu64 " of %" PRIu64
+           " ranks\n  to         ",
+           cairn_tree_u64(tree, offer, "number", 0), since(tree, offer, "made_wall_ns", age),
+           cairn_tree_u64(tree, offer, "ranks_taken", 0),
+           cairn_tree_u64(tree, offer, "ranks_asking", 0));
+    cairn_placement_print(tree, offer);
+    printf("%s\n", is_home ? " (home)" : "");
+    print_why(tree, offer);
+    if (is_home)
+        return;
+    print_gain(tree, offer);
+    print_price(tree, offer);
+    printf("  do         cairn replan --back, if it is worse than before\n");
+}
+
+static void
+print_ended(const struct cairn_tree *tree)
+{
+    const struct cairn_tree_value *list = cairn_tree_find(tree, NULL, "ended"), *ended = NULL;
+
+    while ((ended = cairn_tree_next(tree, list, ended)) != NULL) {
+        uint64_t node = cairn_tree_u64(tree, ended, "node", UINT64_MAX);
+        char how[16], age[CAIRN_SHOWN_BYTES];
+
+        cairn_tree_text(tree, ended, "how", how, sizeof how);
+        printf("before     %" PRIu64 " %s %s ago", cairn_tree_u64(tree, ended, "number", 0),
+               strcmp(how, "back") == 0 ? "gave way to --back" : how,
+               since(tree, ended, "wall_ns", age));
+        if (node != UINT64_MAX)
+            printf(" at node %" PRIu64, node);
+        printf("\n");
+    }
+}
+
+static void
+print_plan(const struct cairn_tree *tree)
+{
+    const struct cairn_tree_value *proposal = cairn_tree_find(tree, NULL, "proposal");
+    const struct cairn_tree_value *offer = cairn_tree_find(tree, NULL, "offer");
+    const struct cairn_tree_value *home = cairn_tree_find(tree, NULL, "home");
+    uint64_t node = cairn_tree_u64(tree, NULL, "node", UINT64_MAX);
+    double measured = cairn_tree_double(tree, NULL, "measured_ms", NAN);
+    char text[512];
+
+    printf("policy     %s", cairn_tree_text(tree, NULL, "policy", text, sizeof text));
+    if (node != UINT64_MAX)
+        printf("; node %" PRIu64 " plans", node);
+    if (!isnan(measured))
+        printf("; steps take %.4g ms now", measured);
+    printf("\n");
+    if (home) {
+        printf("home       ");
+        cairn_placement_print(tree, home);
+        printf("\n");
+    }
+    if (cairn_tree_find(tree, NULL, "advice"))
+        printf("advice     %s\n", cairn_tree_text(tree, NULL, "advice.what", text, sizeof text));
+    if (offer)
+        print_offer(tree, offer);
+    if (proposal)
+        print_proposal(tree, proposal);
+    else
+        printf("nothing    waits: %s\n", cairn_tree_text(tree, NULL, "nothing", text, sizeof text));
+    print_ended(tree);
+}
+
+/* ---- deciding ---- */
+
+static void
+print_decided(const struct cairn_tree *tree)
+{
+    uint64_t number = cairn_tree_u64(tree, NULL, "number", 0);
+    bool dry_run = cairn_tree_bool(tree, NULL, "dry_run", false);
+    char decision[16], placement[512];
+
+    cairn_tree_text(tree, NULL, "decision", decision, sizeof decision);
+    cairn_tree_text(tree, NULL, "placement", placement, sizeof placement);
+    if (strcmp(decision, "approve") == 0)
+        printf("%s %" PRIu64 "%s: %s\n", dry_run ? "would offer proposal" : "proposal", number,
+               dry_run ? " to the trainers" : " is offered to the trainers", placement);
+    else if (strcmp(decision, "deny") == 0)
+        printf("%s %" PRIu64 "%s\n", dry_run ? "would deny proposal" : "proposal", number,
+               dry_run ? "" : " is denied; training goes on as before");
+    else
+        printf("%s %" PRIu64 "%s: %s\n", dry_run ? "would make offer" : "offer", number,
+               dry_run ? ", back to the home placement" : " is made, back to the home placement",
+               placement);
+}
+
+/* False: it is no whole number above 0. */
+static bool
+parse_number(const char *text, uint64_t *out)
+{
+    char *end;
+
+    if (text[0] < '0' || text[0] > '9')
+        return false;
+    errno = 0;
+    *out = strtoull(text, &end, 10);
+    return *end == '\0' && errno == 0 && *out > 0;
+}
+
+int
+cairn_verb_replan(int argc, char **argv)
+{
+    const char *agent = NULL, *output = NULL, *approve = NULL, *denial = NULL, *wrong;
+    bool back = false, dry_run = false, json;
+    const struct cairn_flag flags[] = {
+        {"approve", 0, "N", "offer proposal N to the trainers", &approve, NULL},
+        {"deny", 0, "N", "refuse proposal N", &denial, NULL},
+        {"back", 0, NULL, "go back to the home placement", NULL, &back},
+        {"dry-run", 'n', NULL, "check the decision, and do nothing", NULL, &dry_run},
+        {"agent", 'a', "SOCKET", CAIRN_AGENT_HELP, &agent, NULL},
+        {"output", 'o', "table|json", "print a table (default) or JSON", &output, NULL},
+    };
+    const struct cairn_usage usage = {"replan",
+                                      "[--approve N | --deny N | --back] [--dry-run] [--agent "
+                                      "SOCKET] [-o table|json]",
+                                      about,
+                                      examples,
+                                      flags,
+                                      sizeof flags / sizeof *flags,
+                                      false};
+    struct cairn_question question = {.verb = "replan", .timeout_ms = TIMEOUT_MS};
+    struct cairn_found found;
+    struct cairn_answer answer;
+    int exit_code;
+
+    if (!cairn_usage_parse(&usage, argc, argv, NULL, &exit_code))
+        return exit_code;
+    if (!cairn_output_parse(output, &json))
+        return cairn_usage_error(&usage, "-o takes table or json, not \"%s\"", output);
+    if ((approve != NULL) + (denial != NULL) + back > 1)
+        return cairn_usage_error(&usage, "--approve, --deny and --back exclude each other");
+    wrong = approve ? approve : denial;
+    if (wrong && !parse_number(wrong, &question.number))
+        return cairn_usage_error(&usage, "%s takes the number of a proposal, not \"%.40s\"",
+                                 approve ? "--approve" : "--deny", wrong);
+    question.decision = approve ? "approve" : denial ? "deny" : back ? "back" : NULL;
+    if (dry_run && !question.decision)
+        return cairn_usage_error(&usage, "--dry-run needs --approve, --deny or --back");
+    exit_code = cairn_find_agent("replan", agent, NULL, &found);
+    if (exit_code)
+        return exit_code;
+    question.socket = found.socket;
+    question.dry_run = dry_run;
+    exit_code = cairn_ask_or_say(&question, &answer);
+    if (exit_code)
+        return exit_code;
+    exit_code = answer.exit_code;
+    if (json)
+        printf("%s\n", answer.text);
+    if (!cairn_answer_refused("replan", &answer) && !json) {
+        if (question.decision)
+            print_decided(&answer.tree);
+        else
+            print_plan(&answer.tree);
+    }
+    cairn_answer_fini(&answer);
+    return exit_code;
+}
