@@ -270,9 +270,17 @@ void
 request_plan_tick(struct cairn_agent *agent, struct request *request)
 {
     uint64_t now_ns = agent_now_ns(agent);
+    uint32_t planner = planner_of(agent);
     struct proposal_answer *answer = &request->plan.answer;
 
-    if (now_ns >= request->started_ns + ANSWER_MS * CAIRN_NS_PER_MS) {
+    if (planner == agent->config.node) { /* the one before is dead */
+        request->waiting &= ~(uint32_t)WAIT_PLANNER;
+        request->plan.planner = planner;
+        decide(agent, &request->plan.decision, request->dry_run, answer);
+    } else if (planner != CAIRN_WATCH_NOBODY && planner != request->plan.planner) {
+        request->plan.planner = planner;
+        send_decision(agent, request);
+    } else if (now_ns >= request->started_ns + ANSWER_MS * CAIRN_NS_PER_MS) {
         request->waiting &= ~(uint32_t)WAIT_PLANNER;
         answer->exit_code = EXIT_PEER;
         (void)snprintf(answer->text, sizeof answer->text,

@@ -1,0 +1,108 @@
+#!/usr/bin/env python3
+"""`cairn replan` under plan_policy approve and enforce: trainers get no placement before an operator
+approves it, what was denied stays denied, an operator can go back, and a decision that comes too
+late, twice or for nothing is refused while training goes on as before."""
+import unittest
+
+from harness import DENIED, FAILED, LOST, OK, USAGE, cairn, run, undisturbed, wait_for
+from shares_job import DP, HOME, LAYER_MS, PP, SHAPE, SHARED, SHARED_MS, SLOW, SLOW_BY, SLOW_FROM
+from shares_job import SLOW_MS, SLOW_RANK, SLOW_TO, STEPS, SharesJob
+
+RANKS = DP * PP
+ALWAYS_SLOW = (
+    f"--emulate-layer-ms {LAYER_MS} --emulate-slow {SLOW_RANK}:{SLOW_BY}@{SLOW_FROM}-{STEPS}"
+).split()
+
+
+class Replan(SharesJob):
+    def replan(self, cluster, *words, node=1):
+        """(exit code, JSON, stderr) of `cairn replan` at an agent that does not plan."""
+        return cairn("replan", *words, "--agent", cluster.socket(node))
+
+    def proposal(self, cluster, node=1):
+        return (self.replan(cluster, node=node)[1] or {}).get("proposal")
+
+    def waiting(self, cluster, number, seconds=60):
+        """The proposal with this number, once it waits at every agent."""
+        for node in range(RANKS):
+            wait_for(
+                f"proposal {number} waits at node {node}",
+                lambda node=node: (self.proposal(cluster, node) or {}).get("number") == number,
+                seconds,
+            )
+        return self.proposal(cluster)
+
+    def refused(self, cluster, exit_code, said, *words, node=1):
+        code, answer, error = self.replan(cluster, *words, node=node)
+        self.assertEqual(code, exit_code, (words, answer, error))
+        self.assertRegex(answer["error"], said)
+        self.assertIn(f"cairn replan: {answer['error']}", error)
+
+    def train_on(self, cluster, steps):
+        """Training makes this many further steps."""
+        at = self.step(cluster)
+        wait_for("training goes on", lambda: self.step(cluster) >= at + steps, 60)
+
+    def test_a_proposal_is_offered_once_it_is_approved(self):
+        cluster = self.agents("approve")
+        code, answer, _ = self.replan(cluster)
+        self.assertEqual((code, answer["policy"], answer["proposal"]), (LOST, "approve", None))
+        self.assertIn("no trainer asks for its share", answer["nothing"])
+        self.refused(cluster, USAGE, "proposal 1: there is none .* none waits", "--approve", "1")
+        self.refused(cluster, FAILED, "home placement: .* nothing to go back from", "--back")
+        ranks = self.train(cluster, STEPS, *SLOW)
+
+        proposal = self.waiting(cluster, 1)
+        self.assertEqual(proposal["micro_batches"], SHARED)
+        self.assertEqual([each["rank"] for each in proposal["slow"]], [SLOW_RANK])
+        self.assertGreater(proposal["slow"][0]["rate"], 1.5)
+        self.assertGreater(proposal["slow"][0]["since_step"], SLOW_FROM - 10)
+        self.assertLess(proposal["step_ms"], proposal["current_ms"])
+        self.assertLessEqual(proposal["lower_bound_ms"], proposal["step_ms"])
+        self.assertEqual((proposal["moved_layers"], proposal["price_ms"]), (0, 0))
+        code, shown, _ = run("replan", "--agent", cluster.socket(2))
+        self.assertEqual(code, OK)
+        self.assertIn("proposal   1 waits for approval", shown)
+        self.assertRegex(shown, r"to +micro-batches 6 \| 2")
+        self.assertRegex(shown, rf"why +rank {SLOW_RANK} is [0-9.]+ times slow since step \d+")
+        self.assertIn("waits for `cairn replan --approve 1`", run_status(cluster))
+
+        # nothing is offered before that, and what only looks like an approval changes nothing
+        self.refused(cluster, USAGE, "proposal 9: there is none .* 1 is the one", "--approve", "9")
+        code, answer, _ = self.replan(cluster, "--dry-run", "--approve", "1")
+        self.assertEqual((code, answer["dry_run"]), (OK, True))
+        for words in (("--approve", "x"), ("--approve", "0"), ("--approve", "1", "--back")):
+            self.assertEqual(run("replan", *words, "--agent", cluster.socket(0))[0], USAGE)
+        self.train_on(cluster, 5)
+        self.assertIsNone(self.offer(cluster))
+        self.assertEqual(self.changes(cluster), [])
+
+        code, answer, error = self.replan(cluster, "--approve", "1")
+        self.assertEqual((code, answer["number"], answer["node"]), (OK, 1, 0), error)
+        wait_for("the shares move", lambda: self.changes(cluster), 40)
+        self.assertEqual(self.changes(cluster)[0], SHARED)
+        wait_for("all have told", lambda: self.offer(cluster)["ranks_taken"] == RANKS, 10)
+        self.assertEqual(self.replan(cluster)[0], OK)
+        self.refused(cluster, FAILED, "proposal 1: approved .* node 1, .*--back", "--approve", "1")
+        self.refused(cluster, FAILED, "proposal 1: approved .* node 1", "--deny", "1", node=3)
+
+        # going home is proposed as well
+        home = self.waiting(cluster, 2)
+        self.assertGreater(self.step(cluster), SLOW_TO)
+        self.assertEqual((home["home"], home["micro_batches"], home["slow"]), (True, HOME, []))
+        self.assertEqual(self.changes(cluster), [SHARED])
+        self.assertEqual(self.replan(cluster, "--approve", "2", node=0)[0], OK)
+        wait_for("the shares go back", lambda: self.changes(cluster)[-1] == HOME, 40)
+        digests = self.ends(cluster, ranks)
+        self.assertEqual(self.changes(cluster), [SHARED, HOME])
+        self.assertEqual(digests, undisturbed([*SHAPE, "--steps", str(STEPS)]))
+        print(f"planned {proposal['current_ms']:.0f} ({SLOW_MS}) and {proposal['step_ms']:.0f} ms")
+        self.assertLess(proposal["step_ms"], SHARED_MS * 1.5)
+
+
+def run_status(cluster):
+    return run("status", "--agent", cluster.socket(1))[1]
+
+
+if __name__ == "__main__":
+    unittest.main()
