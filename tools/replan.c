@@ -49,6 +49,7 @@ since(const struct cairn_tree *tree, const struct cairn_tree_value *from, const 
 static void
 print_why(const struct cairn_tree *tree, const struct cairn_tree_value *proposal)
 {
+    bool is_home = cairn_tree_bool(tree, proposal, "home", false);
     const struct cairn_tree_value *list = cairn_tree_find(tree, proposal, "slow"), *slow = NULL;
     uint64_t count = cairn_tree_u64(tree, proposal, "slow_count", 0), shown = 0;
 
@@ -69,7 +70,7 @@ print_why(const struct cairn_tree *tree, const struct cairn_tree_value *proposal
     }
     if (count > shown && shown > 0)
         printf(", and %" PRIu64 " more", count - shown);
-    printf("\n");
+    printf("%s\n", is_home && count ? "; no other plan gains enough" : "");
 }
 
 static void

@@ -104,7 +104,7 @@ enum {
 struct proposal_round {
     const struct proposal *home;
     const struct proposal *plan; /* what is advised; NULL: nothing that the trainers could do */
-    bool at_rest;                /* nothing has been advised for some rounds */
+    bool at_rest;                /* nothing has been advised for some rounds: go home */
     bool needs_approval;         /* plan_policy: approve */
     uint32_t changes_per_day;    /* without approval */
     uint64_t wall_ns;

@@ -87,6 +87,7 @@ proposal_make_home(const struct cairn_adviser *adviser, uint32_t stages, struct 
                              .step_ms = cairn_plan_step_ms(problem->current, problem),
                              .bound_ms = INFINITY,
                              .cost_ms = INFINITY};
+    proposal_find_slow(adviser, &out->slow);
     return proposal_place(problem->current, problem->current, stages, &out->placement);
 }
 

@@ -17,7 +17,7 @@ bool proposal_place(const struct cairn_plan *current, const struct cairn_plan *p
 /* The ranks that are slow at the adviser's settled rates. */
 void proposal_find_slow(const struct cairn_adviser *adviser, struct proposal_slow *out);
 
-/* The home placement as a proposal: nothing is slow. False: it has too many replicas or stages. */
+/* The home placement as a proposal. False: it has too many replicas or stages. */
 bool proposal_make_home(const struct cairn_adviser *adviser, uint32_t stages, struct proposal *out);
 
 /* What the advice leads to. False: nothing that the trainers can do. */

@@ -2,9 +2,22 @@
 """`cairn replan` under plan_policy approve and enforce: trainers get no placement before an operator
 approves it, what was denied stays denied, an operator can go back, and a decision that comes too
 late, twice or for nothing is refused while training goes on as before."""
+import subprocess
 import unittest
 
-from harness import DENIED, FAILED, LOST, OK, USAGE, cairn, run, undisturbed, wait_for
+from harness import (
+    CAIRN,
+    DENIED,
+    FAILED,
+    LOST,
+    OK,
+    PATIENCE,
+    USAGE,
+    cairn,
+    run,
+    undisturbed,
+    wait_for,
+)
 from shares_job import DP, HOME, LAYER_MS, PP, SHAPE, SHARED, SHARED_MS, SLOW, SLOW_BY, SLOW_FROM
 from shares_job import SLOW_MS, SLOW_RANK, SLOW_TO, STEPS, SharesJob
 
@@ -98,6 +111,86 @@ class Replan(SharesJob):
         self.assertEqual(digests, undisturbed([*SHAPE, "--steps", str(STEPS)]))
         print(f"planned {proposal['current_ms']:.0f} ({SLOW_MS}) and {proposal['step_ms']:.0f} ms")
         self.assertLess(proposal["step_ms"], SHARED_MS * 1.5)
+
+    def test_what_was_denied_is_not_proposed_again(self):
+        cluster = self.agents("approve")
+        ranks = self.train(cluster, STEPS, *ALWAYS_SLOW)
+        proposal = self.waiting(cluster, 1)
+        # two operators at once, at two agents: one of them decides
+        both = [
+            subprocess.Popen(
+                [CAIRN, "replan", *words, "1", "--agent", cluster.socket(node)],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for node, words in ((2, ["--deny"]), (3, ["--deny"]))
+        ]
+        said = [operator.communicate(timeout=60 * PATIENCE) for operator in both]
+        codes = [operator.returncode for operator in both]
+        self.assertEqual(sorted(codes), [OK, FAILED], said)
+        winner, loser = codes.index(OK), codes.index(FAILED)
+        self.assertIn("proposal 1 is denied", said[winner][0])
+        self.assertRegex(said[loser][1], f"proposal 1: denied .* at node {winner + 2}; wait for")
+        # it is advised as before, at every agent that may plan, and not proposed
+        cluster.kill_agent(0)
+        wait_for("another agent plans", lambda: self.replan(cluster)[1].get("node") == 1, 30)
+        cluster.start(0)
+        self.train_on(cluster, 25)
+        code, answer, _ = self.replan(cluster)
+        if answer["proposal"]:  # a busy machine has slow ranks of its own
+            self.assertFalse(is_same_evidence(answer["proposal"], proposal), answer)
+        else:
+            self.assertEqual(code, LOST)
+            self.assertEqual(answer["denied"]["placements"], 1)
+            self.assertIn("denied", answer["nothing"])
+        self.assertIn(("denied", winner + 2), [(e["how"], e["node"]) for e in answer["ended"]])
+        self.refused(cluster, FAILED, "proposal 1: denied .*; wait for the next", "--approve", "1")
+        digests = self.ends(cluster, ranks)
+        self.assertEqual(self.changes(cluster), [])
+        self.assertEqual(digests, undisturbed([*SHAPE, "--steps", str(STEPS)]))
+
+    def test_an_operator_goes_back(self):
+        cluster = self.agents("enforce")
+        ranks = self.train(cluster, STEPS, *ALWAYS_SLOW)
+        wait_for("the shares move", lambda: self.changes(cluster), 60)
+        offer = self.offer(cluster)
+        self.refused(cluster, DENIED, "plan_policy is enforce", "--approve", "1")
+        code, answer, _ = self.replan(cluster, "--dry-run", "--back")
+        self.assertEqual((code, answer["number"], answer["dry_run"]), (OK, 2, True))
+        code, answer, error = self.replan(cluster, "--back")
+        self.assertEqual((code, answer["number"]), (OK, 2), error)
+        wait_for("the shares go back", lambda: self.changes(cluster) == [SHARED, HOME], 40)
+        self.refused(cluster, FAILED, "home placement: the trainers have it", "--back", node=2)
+        self.train_on(cluster, 25)
+        digests = self.ends(cluster, ranks)
+        if self.offer(cluster)["number"] == 2:
+            self.assertEqual(self.changes(cluster), [SHARED, HOME])
+        else:
+            self.assertFalse(is_same_evidence(self.offer(cluster), offer), self.offer(cluster))
+        self.assertEqual(digests, undisturbed([*SHAPE, "--steps", str(STEPS)]))
+
+    def test_nothing_is_decided_where_the_policy_only_advises(self):
+        cluster = self.agents("advise")
+        for word in ("--approve", "--deny"):
+            self.refused(
+                cluster, DENIED, "neither approve nor enforce in the file of node", word, "1"
+            )
+        code, answer, _ = self.replan(cluster)
+        self.assertEqual((code, answer["offer"], answer["home"]), (LOST, None, None))
+        self.assertIn("plan_policy is advise", answer["nothing"])
+        code, shown, _ = run("replan", "--agent", cluster.socket(0))
+        self.assertEqual(code, LOST)
+        self.assertIn("nothing    waits: plan_policy is advise", shown)
+
+
+def is_same_evidence(left, right):
+    """As the agents see it: the same ranks, each by nearly the same factor."""
+    slow = [{each["rank"]: each["rate"] for each in side["slow"]} for side in (left, right)]
+    return slow[0].keys() == slow[1].keys() and all(
+        abs(slow[0][rank] - slow[1][rank]) <= 0.25 * max(slow[0][rank], slow[1][rank])
+        for rank in slow[0]
+    )
 
 
 def run_status(cluster):
