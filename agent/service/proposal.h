@@ -170,7 +170,7 @@ const char *proposal_describe(const struct cairn_session_shares *placement,
 
 enum {
     PROPOSAL_ONE_BYTES_MAX =
-        20 + 4 * (CAIRN_REPLICAS_MAX + CAIRN_STAGES_MAX) + 68 + 4 + 16 * PROPOSAL_SLOW_MAX,
+        84 + 4 * (CAIRN_REPLICAS_MAX + CAIRN_STAGES_MAX) + 4 + 16 * PROPOSAL_SLOW_MAX,
     PROPOSAL_BOOK_BYTES_MAX = 24 + 2 * (4 + PROPOSAL_ONE_BYTES_MAX) + 12 + 8 * PROPOSAL_DENIED_MAX +
                               16 * PROPOSAL_SLOW_MAX + 4 + 32 * PROPOSAL_ENDED_MAX + 4 +
                               8 * PROPOSAL_AWAY_MAX

@@ -1,0 +1,650 @@
+/*
+ * tests/unit/agent/service/test_proposal.c - the book of placements: each transition and refusal by
+ * itself, then many schedules of agents that plan, die, forget and come back, operators that decide
+ * late, twice and at once, and messages that are lost.
+ */
+#include "agent/service/proposal.h"
+#include "agent/service/proposal_plan.h"
+
+#include "base/clock.h"
+#include "tests/support/cases.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define S CAIRN_NS_PER_S
+#define DAY (UINT64_C(86400) * S)
+enum { REPLICAS = 2, SCHEDULES = 3000, EVENTS = 60, AGENTS = 3, PLACEMENTS = 4 };
+
+/* 10 micro-batches, of which replica 0 has `first`. */
+static struct proposal
+placing(uint32_t first, double rate)
+{
+    struct proposal made = {
+        .placement = {.count = REPLICAS, .parts = {first, 10 - first}},
+        .is_home = first == 5,
+        .action = first == 5 ? CAIRN_REPLAN_NONE : CAIRN_REPLAN_MICROBATCHES,
+        .current_ms = first == 5 ? INFINITY : 200,
+        .step_ms = 100,
+        .bound_ms = 90,
+    };
+
+    if (rate > 1)
+        made.slow = (struct proposal_slow){.count = 1, .ranks = {7}, .rates = {rate}};
+    return made;
+}
+
+static struct proposal_round
+round_of(const struct proposal *home, const struct proposal *plan, bool needs_approval,
+         uint64_t wall_ns)
+{
+    return (struct proposal_round){home, plan, plan == NULL, needs_approval, 4, wall_ns};
+}
+
+/* A round in which `first` for replica 0 is best, while a rank is `rate` times slow. */
+static uint32_t
+plan(struct proposal_book *book, uint32_t first, double rate, bool needs_approval, uint64_t wall_ns)
+{
+    struct proposal home = placing(5, rate), wanted = placing(first, rate);
+    struct proposal_round round =
+        round_of(&home, first == 5 ? NULL : &wanted, needs_approval, wall_ns);
+
+    return proposal_take_round(book, &round);
+}
+
+static uint64_t
+name_of(uint32_t first)
+{
+    struct proposal made = placing(first, 1);
+
+    return proposal_name(&made.placement);
+}
+
+/* An operator at node 2 decides, at 100 s. */
+static uint32_t
+decide(struct proposal_book *book, enum proposal_word word, uint64_t number, uint64_t token,
+       struct proposal_answer *out)
+{
+    struct proposal home = placing(5, 2);
+    struct proposal_scene scene = {&home, &home.slow, true, 100 * S};
+    struct proposal_decision decision = {word, number, 0, token, 2};
+
+    if (book->waiting.placement.number == number)
+        decision.name = proposal_name(&book->waiting.placement);
+    return proposal_decide(book, &decision, &scene, out);
+}
+
+#define assert_refused(code, said)                                                                 \
+    do {                                                                                           \
+        assert_int_equal(answer.exit_code, code);                                                  \
+        if (!strstr(answer.text, said))                                                            \
+            fail_msg("\"%s\" does not say \"%s\"", answer.text, said);                             \
+    } while (0)
+
+/* ---- one book ---- */
+
+static void
+test_a_proposal_waits_until_it_is_approved(void **state)
+{
+    static struct proposal_book book, before;
+    struct proposal_answer answer;
+
+    (void)state;
+    memset(&book, 0, sizeof book);
+    assert_int_equal(plan(&book, 5, 1, true, 1 * S), 0); /* home is what runs */
+    assert_int_equal(book.version, 0);
+    assert_int_equal(plan(&book, 8, 2, true, 90 * S), PROPOSAL_CHANGED | PROPOSAL_WAITS);
+    assert_int_equal(book.waiting.placement.number, 1);
+    assert_int_equal(book.offer.placement.count, 0);
+    before = book;
+    assert_int_equal(plan(&book, 8, 2.1, true, 91 * S), 0); /* the same once more */
+    assert_memory_equal(&book, &before, sizeof book);
+    assert_int_equal(plan(&book, 8, 3, true, 92 * S), PROPOSAL_CHANGED); /* at other rates */
+    assert_int_equal(book.waiting.placement.number, 1);
+    assert_true(book.waiting.made_wall_ns == 90 * S && book.waiting.slow.rates[0] > 2.9);
+    assert_int_equal(decide(&book, PROPOSAL_APPROVE, 1, 11, &answer),
+                     PROPOSAL_CHANGED | PROPOSAL_OFFER);
+    assert_int_equal(answer.exit_code, 0);
+    assert_string_equal(answer.text, "micro-batches 8 | 2");
+    assert_int_equal(book.offer.placement.number, 1);
+    assert_int_equal(book.waiting.placement.count, 0);
+    assert_int_equal(proposal_count_changes(&book, 101 * S), 1);
+    assert_int_equal(plan(&book, 8, 3, true, 102 * S), 0); /* it runs */
+    assert_int_equal(plan(&book, 5, 1, true, 103 * S), PROPOSAL_CHANGED | PROPOSAL_WAITS);
+    assert_true(book.waiting.is_home && book.waiting.placement.number == 2);
+    assert_int_equal(decide(&book, PROPOSAL_APPROVE, 2, 12, &answer),
+                     PROPOSAL_CHANGED | PROPOSAL_OFFER);
+    assert_int_equal(proposal_count_changes(&book, 104 * S), 1); /* going home is none */
+    assert_int_equal(proposal_count_changes(&book, 101 * S + DAY), 0);
+}
+
+static void
+test_late_decisions_are_refused(void **state)
+{
+    static struct proposal_book book, before;
+    struct proposal_answer answer;
+
+    (void)state;
+    memset(&book, 0, sizeof book);
+    assert_int_equal(decide(&book, PROPOSAL_APPROVE, 1, 10, &answer), 0);
+    assert_refused(64, "proposal 1: there is none with this number, and none waits");
+    (void)plan(&book, 8, 2, true, 90 * S);
+    (void)plan(&book, 7, 2, true, 95 * S); /* 1 is replaced by 2 */
+    before = book;
+    assert_int_equal(decide(&book, PROPOSAL_APPROVE, 1, 11, &answer), 0);
+    assert_refused(1, "proposal 1: replaced 5 s ago; look at proposal 2, which waits now");
+    assert_int_equal(decide(&book, PROPOSAL_DENY, 3, 12, &answer), 0);
+    assert_refused(64, "proposal 3: there is none with this number; 2 is the one that waits");
+    assert_int_equal(decide(&book, PROPOSAL_DENY, 0, 12, &answer), 0);
+    assert_refused(64, "proposal 0: there is none");
+    assert_memory_equal(&book, &before, sizeof book); /* refusals change nothing */
+    assert_int_equal(plan(&book, 5, 1, true, 96 * S), PROPOSAL_CHANGED | PROPOSAL_OVER);
+    assert_int_equal(decide(&book, PROPOSAL_APPROVE, 2, 13, &answer), 0);
+    assert_refused(1, "proposal 2: withdrawn 4 s ago, since it gained nothing any more; wait");
+    assert_int_equal(decide(&book, PROPOSAL_APPROVE, 1, 13, &answer), 0);
+    assert_refused(1, "proposal 1: replaced 5 s ago by a later one, which is over too");
+    (void)plan(&book, 8, 2, true, 97 * S);
+    assert_int_equal(decide(&book, PROPOSAL_APPROVE, 3, 14, &answer),
+                     PROPOSAL_CHANGED | PROPOSAL_OFFER);
+    assert_int_equal(decide(&book, PROPOSAL_DENY, 3, 15, &answer), 0);
+    assert_refused(1, "proposal 3: approved 0 s ago at node 2, and the trainers have the offer");
+    for (uint32_t i = 0; i < 2 * PROPOSAL_ENDED_MAX; i++)
+        (void)plan(&book, 6 + i % 2, 2, true, 98 * S);
+    assert_int_equal(decide(&book, PROPOSAL_APPROVE, 2, 16, &answer), 0);
+    assert_refused(1, "proposal 2: over for long");
+    assert_int_equal(decide(&book, PROPOSAL_APPROVE, 3, 16, &answer), 0);
+    assert_refused(1, "offer 3: the trainers have it already");
+}
+
+static void
+test_a_decision_that_arrives_twice_is_carried_out_once(void **state)
+{
+    static struct proposal_book book, before;
+    struct proposal_answer answer;
+
+    (void)state;
+    for (enum proposal_word word = PROPOSAL_APPROVE; word <= PROPOSAL_GO_BACK; word++) {
+        memset(&book, 0, sizeof book);
+        if (word == PROPOSAL_GO_BACK)
+            (void)plan(&book, 8, 2, false, 90 * S);
+        (void)plan(&book, 7, 2, true, 90 * S);
+        assert_true(decide(&book, word, book.last_number, 11, &answer) & PROPOSAL_CHANGED);
+        before = book;
+        assert_int_equal(decide(&book, word, book.last_number, 11, &answer), 0);
+        assert_int_equal(answer.exit_code, 0);
+        assert_int_equal(answer.number, word == PROPOSAL_GO_BACK ? 3 : 1);
+        assert_memory_equal(&book, &before, sizeof book);
+        assert_int_equal(decide(&book, word, 1, 12, &answer), 0); /* another operator's */
+        assert_int_equal(answer.exit_code, 1);
+    }
+}
+
+/* Two agents planned while they were cut off from each other. */
+static void
+test_another_placement_of_the_same_number_is_not_approved(void **state)
+{
+    static struct proposal_book book;
+    struct proposal home = placing(5, 2);
+    struct proposal_scene scene = {&home, &home.slow, true, 100 * S};
+    struct proposal_decision decision = {PROPOSAL_APPROVE, 1, name_of(7), 11, 2};
+    struct proposal_answer answer;
+
+    (void)state;
+    memset(&book, 0, sizeof book);
+    (void)plan(&book, 8, 2, true, 90 * S);
+    assert_int_equal(proposal_decide(&book, &decision, &scene, &answer), 0);
+    assert_refused(1, "proposal 1: node 2 has another placement under this number");
+    decision.name = 0; /* it knows of none */
+    assert_int_equal(proposal_decide(&book, &decision, &scene, &answer), 0);
+    decision.name = name_of(8);
+    assert_true(proposal_decide(&book, &decision, &scene, &answer) & PROPOSAL_OFFER);
+}
+
+static void
+test_a_denial_holds_for_its_evidence(void **state)
+{
+    static struct proposal_book book;
+    struct proposal_answer answer;
+
+    (void)state;
+    memset(&book, 0, sizeof book);
+    (void)plan(&book, 8, 2, true, 90 * S);
+    assert_int_equal(decide(&book, PROPOSAL_DENY, 1, 11, &answer), PROPOSAL_CHANGED);
+    assert_int_equal(plan(&book, 8, 2, true, 101 * S), 0);
+    assert_int_equal(plan(&book, 8, 2.4, true, 102 * S), 0); /* nearly the same rate */
+    assert_int_equal(plan(&book, 8, 2, false, 102 * S), 0);  /* nor offered without asking */
+    assert_int_equal(plan(&book, 7, 2, true, 103 * S), PROPOSAL_CHANGED | PROPOSAL_WAITS);
+    assert_int_equal(plan(&book, 8, 2, true, 104 * S), PROPOSAL_CHANGED | PROPOSAL_OVER);
+    (void)plan(&book, 7, 2, true, 105 * S);
+    (void)decide(&book, PROPOSAL_DENY, 3, 12, &answer);
+    assert_int_equal(book.denied_count, 2);
+    assert_int_equal(plan(&book, 7, 2, true, 106 * S), 0);
+    assert_int_equal(plan(&book, 8, 4, true, 107 * S), PROPOSAL_CHANGED | PROPOSAL_WAITS);
+    assert_int_equal(book.denied_count, 0);
+    (void)decide(&book, PROPOSAL_DENY, 4, 13, &answer);
+    assert_int_equal(plan(&book, 5, 1, true, 108 * S), PROPOSAL_CHANGED); /* it is well */
+    assert_int_equal(plan(&book, 8, 4, true, 109 * S), PROPOSAL_CHANGED | PROPOSAL_WAITS);
+    for (uint32_t i = 0; i < 3 * PROPOSAL_DENIED_MAX; i++) { /* only the last ones are kept */
+        struct proposal home = placing(5, 4), wanted = placing(8, 4);
+        struct proposal_round round = round_of(&home, &wanted, true, 110 * S);
+
+        wanted.placement.parts[0] += i;
+        (void)proposal_take_round(&book, &round);
+        (void)decide(&book, PROPOSAL_DENY, book.last_number, 20 + i, &answer);
+    }
+    assert_int_equal(book.denied_count, PROPOSAL_DENIED_MAX);
+}
+
+static void
+test_an_operator_goes_back(void **state)
+{
+    static struct proposal_book book;
+    struct proposal_answer answer;
+
+    (void)state;
+    memset(&book, 0, sizeof book);
+    assert_int_equal(decide(&book, PROPOSAL_GO_BACK, 0, 10, &answer), 0);
+    assert_refused(1, "home placement: the trainers have it; there is nothing to go back from");
+    (void)plan(&book, 8, 2, true, 90 * S);
+    assert_int_equal(decide(&book, PROPOSAL_GO_BACK, 0, 10, &answer), 0);
+    assert_refused(1, "home placement: the trainers have it; to refuse proposal 1, run");
+    (void)decide(&book, PROPOSAL_APPROVE, 1, 11, &answer);
+    (void)plan(&book, 7, 2, true, 91 * S);
+    assert_int_equal(decide(&book, PROPOSAL_GO_BACK, 0, 12, &answer),
+                     PROPOSAL_CHANGED | PROPOSAL_OFFER);
+    assert_int_equal(answer.number, 3);
+    assert_true(book.offer.is_home && book.offer.placement.number == 3);
+    assert_int_equal(book.waiting.placement.count, 0);
+    assert_int_equal(decide(&book, PROPOSAL_APPROVE, 2, 13, &answer), 0);
+    assert_refused(1, "proposal 2: withdrawn 0 s ago at node 2, where an operator went back");
+    /* no placement is proposed or offered while the same ranks are slow */
+    assert_int_equal(plan(&book, 7, 2, true, 101 * S), 0);
+    assert_int_equal(plan(&book, 6, 2, false, 101 * S), 0);
+    assert_int_equal(plan(&book, 6, 9, false, 102 * S), PROPOSAL_CHANGED | PROPOSAL_OFFER);
+    assert_int_equal(book.offer.placement.number, 4);
+}
+
+static void
+test_without_approval_the_budget_counts(void **state)
+{
+    static struct proposal_book book;
+    struct proposal home = placing(5, 2);
+    struct proposal_scene scene = {&home, &home.slow, false, 100 * S};
+    struct proposal_decision decision = {PROPOSAL_APPROVE, 1, 0, 11, 2};
+    struct proposal_answer answer;
+
+    (void)state;
+    memset(&book, 0, sizeof book);
+    for (uint32_t i = 0; i < 4; i++)
+        assert_int_equal(plan(&book, 7 + i % 2, 2, false, 90 * S),
+                         PROPOSAL_CHANGED | PROPOSAL_OFFER);
+    assert_int_equal(plan(&book, 7, 2, false, 90 * S), PROPOSAL_SPENT);
+    assert_int_equal(book.offer.placement.number, 4);
+    assert_int_equal(plan(&book, 5, 1, false, 91 * S), PROPOSAL_CHANGED | PROPOSAL_OFFER);
+    assert_int_equal(plan(&book, 7, 2, false, 92 * S), PROPOSAL_SPENT);
+    assert_int_equal(plan(&book, 7, 2, true, 92 * S), PROPOSAL_CHANGED | PROPOSAL_WAITS);
+    assert_true(decide(&book, PROPOSAL_APPROVE, 6, 10, &answer) & PROPOSAL_OFFER);
+    assert_int_equal(proposal_decide(&book, &decision, &scene, &answer), 0);
+    assert_refused(77, "plan_policy is enforce, so plans are offered without approval");
+    scene.home = NULL;
+    assert_int_equal(proposal_decide(&book, &decision, &scene, &answer), 0);
+    assert_refused(77, "plans nothing; set problem and plan_policy");
+    for (uint32_t i = 0; i < PROPOSAL_AWAY_MAX + 3; i++) { /* whatever operators approve is kept */
+        (void)plan(&book, 7 + i % 2, 2, true, 93 * S);
+        (void)decide(&book, PROPOSAL_APPROVE, book.last_number, 20 + i, &answer);
+    }
+    assert_int_equal(book.away_count, PROPOSAL_AWAY_MAX);
+    assert_true(plan(&book, 6, 2, false, 100 * S + 2 * DAY) & PROPOSAL_OFFER);
+}
+
+static void
+test_what_is_not_known_changes_nothing(void **state)
+{
+    static struct proposal_book book, before;
+    struct proposal home = placing(5, 1);
+    struct proposal_round round = {.home = &home, .needs_approval = true};
+
+    (void)state;
+    memset(&book, 0, sizeof book);
+    (void)plan(&book, 8, 2, true, 90 * S);
+    before = book;
+    assert_int_equal(proposal_take_round(&book, &round), 0); /* neither advice nor rest */
+    assert_memory_equal(&book, &before, sizeof book);
+    proposal_note_number(&book, 41); /* a trainer has run longer than this agent remembers */
+    proposal_note_number(&book, UINT64_MAX);
+    (void)plan(&book, 7, 2, true, 91 * S);
+    assert_int_equal(book.waiting.placement.number, 42);
+}
+
+/* ---- as bytes ---- */
+
+static void
+fill(struct proposal_book *book)
+{
+    struct proposal_answer answer;
+
+    memset(book, 0, sizeof *book);
+    (void)plan(book, 8, 2, false, 90 * S);
+    (void)plan(book, 7, 2, true, 91 * S);
+    (void)decide(book, PROPOSAL_DENY, 2, 5, &answer);
+    (void)plan(book, 6, 2, true, 92 * S);
+    book->waiting.placement.stages = 2;
+    memcpy(book->waiting.placement.layers, (uint32_t[]){4, 4, 1, 7}, 4 * sizeof(uint32_t));
+}
+
+static void
+test_books_travel(void **state)
+{
+    static struct proposal_book book, back;
+    static uint8_t bytes[PROPOSAL_BOOK_BYTES_MAX];
+    size_t used;
+
+    (void)state;
+    fill(&book);
+    used = proposal_pack(&book, bytes);
+    assert_true(used > 0);
+    assert_int_equal(proposal_unpack(bytes, used, &back), CAIRN_OK);
+    assert_memory_equal(&back, &book, sizeof book);
+    for (size_t cut = 0; cut < used; cut++)
+        assert_int_equal(proposal_unpack(bytes, cut, &back), CAIRN_CORRUPT);
+    assert_memory_equal(&back, &book, sizeof book); /* untouched */
+    bytes[used] = 0;
+    assert_int_equal(proposal_unpack(bytes, used + 1, &back), CAIRN_CORRUPT);
+    bytes[0]++;
+    assert_int_equal(proposal_unpack(bytes, used, &back), CAIRN_VERSION);
+    /* the largest one */
+    memset(&book, 0, sizeof book);
+    for (uint32_t i = 0; i < PROPOSAL_ENDED_MAX; i++)
+        book.ended[book.ended_count++] = (struct proposal_ended){.end = PROPOSAL_APPROVED};
+    book.denied_count = PROPOSAL_DENIED_MAX;
+    book.away_count = PROPOSAL_AWAY_MAX;
+    book.offer.placement.count = CAIRN_REPLICAS_MAX;
+    book.offer.placement.stages = CAIRN_STAGES_MAX / CAIRN_REPLICAS_MAX;
+    for (uint32_t i = 0; i < CAIRN_REPLICAS_MAX; i++)
+        book.offer.placement.parts[i] = book.offer.placement.layers[i] = 1;
+    book.offer.slow.count = book.denied_at.count = 5000;
+    for (uint32_t i = 0; i < PROPOSAL_SLOW_MAX; i++)
+        book.offer.slow.ranks[i] = book.denied_at.ranks[i] = i;
+    book.waiting = book.offer;
+    used = proposal_pack(&book, bytes);
+    assert_int_equal(used, PROPOSAL_BOOK_BYTES_MAX);
+    assert_int_equal(proposal_unpack(bytes, used, &back), CAIRN_OK);
+    assert_memory_equal(&back, &book, sizeof book);
+}
+
+/* Every byte is changed in turn: what comes out, if anything does, is a book that can be used. */
+static void
+test_damaged_books(void **state)
+{
+    static struct proposal_book book, back;
+    static uint8_t bytes[PROPOSAL_BOOK_BYTES_MAX], again[PROPOSAL_BOOK_BYTES_MAX];
+    size_t used;
+
+    (void)state;
+    fill(&book);
+    used = proposal_pack(&book, bytes);
+    for (size_t at = 0; at < used; at += CASE_STRIDE)
+        for (uint32_t bit = 0; bit < 8; bit++) {
+            bytes[at] ^= (uint8_t)(1u << bit);
+            if (proposal_unpack(bytes, used, &back) == CAIRN_OK) {
+                assert_true(back.last_number >= back.waiting.placement.number);
+                for (uint32_t i = 0; i < back.offer.placement.count; i++)
+                    assert_true(back.offer.placement.parts[i] > 0);
+                assert_int_equal(proposal_pack(&back, again), used);
+                assert_memory_equal(again, bytes, used);
+            }
+            bytes[at] ^= (uint8_t)(1u << bit);
+        }
+}
+
+static void
+test_the_newer_book_is_taken(void **state)
+{
+    static struct proposal_book one, other;
+
+    (void)state;
+    fill(&one);
+    memset(&other, 0, sizeof other);
+    assert_int_equal(proposal_hear(&one, &other), 0);
+    proposal_note_number(&other, 77);
+    assert_int_equal(proposal_hear(&other, &one),
+                     PROPOSAL_CHANGED | PROPOSAL_OFFER | PROPOSAL_WAITS);
+    assert_int_equal(other.waiting.placement.number, one.waiting.placement.number);
+    assert_int_equal(other.last_number, 77); /* no number is given twice */
+    assert_int_equal(proposal_hear(&other, &one), 0);
+    (void)plan(&one, 8, 2, true, 99 * S); /* what runs */
+    assert_int_equal(proposal_hear(&other, &one), PROPOSAL_CHANGED | PROPOSAL_OVER);
+}
+
+/* ---- moves ---- */
+
+static void
+test_moved_layers_are_counted(void **state)
+{
+    static const struct cairn_session_shares home = {
+        .count = 2, .parts = {4, 4}, .stages = 3, .layers = {4, 4, 4, 4, 4, 4}};
+    struct proposal to = {.placement = home};
+
+    (void)state;
+    proposal_count_moves(&home, 10, &to);
+    assert_int_equal(to.moved_layers, 0);
+    memcpy(to.placement.layers, (uint32_t[]){4, 4, 4, 5, 2, 5}, 6 * sizeof(uint32_t));
+    proposal_count_moves(&home, 10, &to);
+    assert_int_equal(to.moved_layers, 2);
+    assert_int_equal(to.moved_bytes, 20);
+    memcpy(to.placement.layers, (uint32_t[]){10, 1, 1, 4, 4, 4}, 6 * sizeof(uint32_t));
+    proposal_count_moves(&home, 10, &to); /* 4 … 9 to stage 0, 10 from stage 2 to 1 */
+    assert_int_equal(to.moved_layers, 7);
+    to.placement.stages = 0;
+    proposal_count_moves(&home, 10, &to);
+    assert_int_equal(to.moved_layers, 0);
+}
+
+/* ---- schedules ---- */
+
+enum planted { NOTHING, TOKENS_FORGOTTEN, DENIALS_FORGOTTEN, NAMES_IGNORED, OFFERS_UNASKED };
+
+struct world {
+    uint64_t seed, now_ns, token;
+    enum planted planted;
+    bool several; /* agents plan; else agent 0 alone */
+    struct proposal_book books[AGENTS];
+    bool is_broken;
+    uint32_t approvals, denials, backs;
+    uint32_t rate[AGENTS]; /* that each has settled on */
+    /* what the judge saw */
+    uint32_t denied[512]; /* placement and evidence that the only planner must not propose */
+    uint32_t denied_count;
+    uint32_t carried_out[512]; /* by token */
+};
+
+static uint32_t
+draw(struct world *world, uint32_t below)
+{
+    world->seed = world->seed * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    return (uint32_t)(world->seed >> 33) % below;
+}
+
+static const double rates[] = {1, 2, 4};
+
+/* One agent's round, and what it may have done. */
+static void
+make_round(struct world *world, uint32_t agent)
+{
+    struct proposal_book *book = &world->books[agent];
+    uint64_t offered = book->offer.placement.number;
+    uint32_t rate = draw(world, 3), first = rate == 0 ? 5 : 6 + draw(world, PLACEMENTS - 1);
+    uint32_t follows;
+
+    world->rate[agent] = rate;
+    if (world->planted == DENIALS_FORGOTTEN && draw(world, 8) == 0) {
+        book->denied_count = 0;
+        book->is_all_denied = false;
+    }
+    follows = plan(book, first, rates[rate], !(world->planted == OFFERS_UNASKED && !draw(world, 9)),
+                   world->now_ns);
+    if (book->offer.placement.number != offered)
+        world->is_broken = true; /* nobody has approved it */
+    if (book->last_number < book->waiting.placement.number)
+        world->is_broken = true;
+    if (!world->several &&
+        rate != 0) /* without other planners, a denial holds until rates change */
+        for (uint32_t i = 0; i < world->denied_count; i++)
+            if ((follows & PROPOSAL_WAITS) && world->denied[i] == rate * 16 + first)
+                world->is_broken = true;
+    if (!world->several) /* other evidence ends them */
+        for (uint32_t i = 0; i < world->denied_count; i++)
+            if (world->denied[i] / 16 != rate)
+                world->denied[i--] = world->denied[--world->denied_count];
+}
+
+/* An operator sees what waits at one agent, and another one decides, maybe twice. */
+static void
+make_decision(struct world *world, uint32_t asked, uint32_t planner)
+{
+    struct proposal_book *book = &world->books[planner];
+    const struct proposal seen = world->books[asked].waiting, before = book->waiting;
+    enum proposal_word word = PROPOSAL_APPROVE + draw(world, 3);
+    struct proposal home = placing(5, rates[world->rate[planner]]);
+    struct proposal_scene scene = {&home, &home.slow, true, world->now_ns};
+    struct proposal_decision decision = {word, seen.placement.number, 0, ++world->token, asked};
+    struct proposal_answer answer;
+
+    if (seen.placement.count)
+        decision.name = proposal_name(&seen.placement);
+    if (world->planted == NAMES_IGNORED)
+        decision.name = proposal_name(&before.placement);
+    for (uint32_t sent = draw(world, 3); sent < 3; sent++) {
+        uint64_t version = book->version;
+        uint32_t follows = proposal_decide(book, &decision, &scene, &answer);
+
+        if ((follows != 0) != (book->version != version))
+            world->is_broken = true;
+        if (follows == 0)
+            continue;
+        if (world->carried_out[decision.token]++)
+            world->is_broken = true; /* twice */
+        if (word == PROPOSAL_APPROVE && !proposal_is_same(&book->offer.placement, &seen.placement))
+            world->is_broken = true; /* not what the operator saw */
+        if (word == PROPOSAL_APPROVE && book->offer.placement.number != decision.number)
+            world->is_broken = true;
+        if (word == PROPOSAL_GO_BACK && !book->offer.is_home)
+            world->is_broken = true;
+        if (word == PROPOSAL_DENY && !world->several && before.slow.count)
+            world->denied[world->denied_count++] =
+                (before.slow.rates[0] > 3 ? 2u : 1u) * 16 + before.placement.parts[0];
+        world->approvals += word == PROPOSAL_APPROVE;
+        world->denials += word == PROPOSAL_DENY;
+        world->backs += word == PROPOSAL_GO_BACK;
+        if (world->planted == TOKENS_FORGOTTEN) {
+            book->ended_count = 0;
+            (void)plan(book, 6 + draw(world, 3), rates[1 + draw(world, 2)], true, world->now_ns);
+            decision.number = book->waiting.placement.number;
+            decision.name = proposal_name(&book->waiting.placement);
+            world->denied_count = 0;
+        }
+    }
+}
+
+/* Returns whether an invariant broke. Agents 1 and 2 plan only if `several` may. */
+static bool
+run_schedule(struct world *world, uint64_t seed, enum planted planted, bool several)
+{
+    static uint8_t bytes[PROPOSAL_BOOK_BYTES_MAX];
+    static struct proposal_book heard;
+
+    memset(world, 0, sizeof *world);
+    world->seed = seed;
+    world->planted = planted;
+    world->several = several;
+    for (uint32_t event = 0; event < EVENTS && !world->is_broken; event++) {
+        uint32_t agent = several ? draw(world, AGENTS) : 0, other = draw(world, AGENTS);
+        uint64_t version;
+
+        world->now_ns += S;
+        switch (draw(world, 4)) {
+        case 0:
+            make_round(world, agent);
+            break;
+        case 1:
+            make_decision(world, other, agent);
+            break;
+        case 2: /* a message that arrives */
+        case 3:
+            if (!several && other == 0)
+                break;
+            assert_int_equal(
+                proposal_unpack(bytes, proposal_pack(&world->books[agent], bytes), &heard),
+                CAIRN_OK);
+            version = world->books[other].version;
+            (void)proposal_hear(&world->books[other], &heard);
+            world->is_broken |= world->books[other].version < version;
+            if (several && draw(world, 20) == 0) /* a node that has lost its disk */
+                memset(&world->books[draw(world, AGENTS)], 0, sizeof world->books[0]);
+            break;
+        }
+    }
+    return world->is_broken;
+}
+
+static void
+test_schedules(void **state)
+{
+    static struct world world;
+    uint32_t approvals = 0, denials = 0, backs = 0;
+
+    (void)state;
+    for (uint64_t seed = 0; seed < SCHEDULES; seed += CASE_STRIDE) {
+        if (run_schedule(&world, seed, NOTHING, seed % 2))
+            fail_msg("seed %u breaks an invariant", (unsigned)seed);
+        approvals += world.approvals;
+        denials += world.denials;
+        backs += world.backs;
+    }
+    assert_true(approvals > SCHEDULES / CASE_STRIDE / 2 && denials > SCHEDULES / CASE_STRIDE / 2 &&
+                backs > SCHEDULES / CASE_STRIDE / 4);
+}
+
+static void
+test_planted_bugs_are_found(void **state)
+{
+    static struct world world;
+
+    (void)state;
+    for (enum planted planted = TOKENS_FORGOTTEN; planted <= OFFERS_UNASKED; planted++) {
+        uint64_t seed = 0;
+
+        while (seed < SCHEDULES && !run_schedule(&world, seed, planted, planted == NAMES_IGNORED))
+            seed++;
+        if (seed == SCHEDULES)
+            fail_msg("planted bug %d is not found", (int)planted);
+    }
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_proposal_waits_until_it_is_approved),
+        cmocka_unit_test(test_late_decisions_are_refused),
+        cmocka_unit_test(test_a_decision_that_arrives_twice_is_carried_out_once),
+        cmocka_unit_test(test_another_placement_of_the_same_number_is_not_approved),
+        cmocka_unit_test(test_a_denial_holds_for_its_evidence),
+        cmocka_unit_test(test_an_operator_goes_back),
+        cmocka_unit_test(test_without_approval_the_budget_counts),
+        cmocka_unit_test(test_what_is_not_known_changes_nothing),
+        cmocka_unit_test(test_books_travel),
+        cmocka_unit_test(test_damaged_books),
+        cmocka_unit_test(test_the_newer_book_is_taken),
+        cmocka_unit_test(test_moved_layers_are_counted),
+        cmocka_unit_test(test_schedules),
+        cmocka_unit_test(test_planted_bugs_are_found),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
