@@ -271,6 +271,10 @@ put_replan(const struct page *page)
     begin(page, "cairn_replan_plans_total", "counter",
           "Plans made for changes of rates, since the analysing agent's start.");
     put(page, "cairn_replan_plans_total", NULL, NULL, number_at(page, "replan.plans_made"));
+    begin(page, "cairn_replan_proposal_waiting", "gauge",
+          "Whether a change of the plan waits for an operator's approval now.");
+    put(page, "cairn_replan_proposal_waiting", NULL, NULL,
+        cairn_tree_find(page->status, NULL, "replan.proposal") != NULL);
     if (!action[0])
         return;
     begin(page, "cairn_replan_step_seconds", "gauge",

@@ -51,6 +51,7 @@ class Usage(unittest.TestCase):
         "doctor",
         "bench",
         "plan",
+        "replan",
         "profile",
         "simulate",
         "assign",

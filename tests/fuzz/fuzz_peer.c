@@ -2,14 +2,16 @@
  * tests/fuzz/fuzz_peer.c - what an agent's process and services read of another agent.
  *
  * Byte 0: 0 a service's message, 1 the options of the other side (agree.h), 2 the fleet's changes
- * (fleet.h), 3 a node's answer to an operator (operator_node.h). Refused, or taken: then packing
- * gives the same again, and nothing that is printed steers a terminal.
+ * (fleet.h), 3 a node's answer to an operator (operator_node.h), 4 its book of placements
+ * (proposal.h). Refused, or taken: then packing gives the same again, and nothing that is printed
+ * steers a terminal.
  */
 #include "agent/process/agree.h"
 #include "agent/process/fleet.h"
 #include "agent/process/service_message.h"
 #include "agent/service/operator_coverage.h"
 #include "agent/service/operator_node.h"
+#include "agent/service/proposal.h"
 #include "base/text.h"
 
 #include <stdlib.h>
@@ -130,12 +132,44 @@ node(const uint8_t *bytes, size_t bytes_len)
     operator_node_fini(&second);
 }
 
+/* What another agent says is taken over, and decided about. */
+static void
+book(const uint8_t *bytes, size_t bytes_len)
+{
+    static struct proposal_book heard, own;
+    static uint8_t again[PROPOSAL_BOOK_BYTES_MAX];
+    struct proposal_answer answer;
+    struct proposal_scene scene = {.needs_approval = true, .wall_ns = 1};
+    struct proposal_decision decision = {.token = 1};
+    struct proposal home;
+    char text[PROPOSAL_TEXT_BYTES];
+
+    if (proposal_unpack(bytes, bytes_len, &heard) != CAIRN_OK)
+        return;
+    require(proposal_pack(&heard, again) == bytes_len && memcmp(again, bytes, bytes_len) == 0);
+    memset(&own, 0, sizeof own);
+    require((proposal_hear(&own, &heard) != 0) == (heard.version > 0));
+    home = (struct proposal){.placement = {.count = 1, .parts = {1}}, .is_home = true};
+    scene.home = &home;
+    scene.slow = &home.slow;
+    decision.number = own.waiting.placement.number;
+    decision.name = proposal_name(&own.waiting.placement);
+    for (int word = PROPOSAL_APPROVE; word <= PROPOSAL_GO_BACK; word++) {
+        decision.word = (enum proposal_word)word;
+        decision.token += 2;
+        (void)proposal_decide(&own, &decision, &scene, &answer);
+        require(cairn_text_plain(answer.text, strlen(answer.text)));
+        (void)proposal_describe(&own.offer.placement, text);
+    }
+    require(own.version == 0 || proposal_pack(&own, again) > 0);
+}
+
 int
 LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t bytes_len)
 {
     if (bytes_len == 0)
         return 0;
-    switch (bytes[0] % 4) {
+    switch (bytes[0] % 5) {
     case 0:
         one_message(bytes + 1, bytes_len - 1);
         break;
@@ -145,8 +179,11 @@ LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t bytes_len)
     case 2:
         fleet(bytes + 1, bytes_len - 1);
         break;
-    default:
+    case 3:
         node(bytes + 1, bytes_len - 1);
+        break;
+    default:
+        book(bytes + 1, bytes_len - 1);
         break;
     }
     return 0;

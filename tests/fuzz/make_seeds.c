@@ -1,6 +1,6 @@
 /*
- * tests/fuzz/make_seeds.c - the seeds of fuzz_frame, fuzz_manifest and fuzz_message: what agents
- * and trainers pack themselves, in the form that each fuzzer takes it.
+ * tests/fuzz/make_seeds.c - the seeds of fuzz_frame, fuzz_manifest and fuzz_message, and the book of
+ * fuzz_peer: what agents and trainers pack themselves, in the form that each fuzzer takes it.
  *
  *     make build/plain/tests/fuzz/make_seeds && build/plain/tests/fuzz/make_seeds tests/fuzz/corpus
  */
@@ -8,6 +8,7 @@
 #include "agent/core/epoch/record.h"
 #include "agent/core/env/roster.h"
 #include "agent/core/part/seal.h"
+#include "agent/service/proposal.h"
 #include "snapshot/manifest.h"
 #include "transport/frame.h"
 
@@ -270,6 +271,31 @@ make_messages(void)
     make_talk();
 }
 
+/* ---- the book of placements ---- */
+
+static void
+make_book(void)
+{
+    static struct proposal_book book;
+    static uint8_t bytes[PROPOSAL_BOOK_BYTES_MAX];
+    const struct proposal home = {.placement = {.count = 2, .parts = {4, 4}}, .is_home = true};
+    struct proposal better = {
+        .placement = {.count = 2, .parts = {5, 3}, .stages = 2, .layers = {4, 4, 1, 7}},
+        .step_ms = 100,
+        .slow = {.count = 1, .ranks = {2}, .rates = {2.5}}};
+    struct proposal_round round = {.home = &home, .plan = &better, .changes_per_day = 4};
+
+    (void)proposal_take_round(&book, &round);
+    round.needs_approval = true;
+    for (uint32_t first = 6; first < 8; first++) {
+        better.placement.parts[0] = first;
+        better.placement.parts[1] = 8 - first;
+        (void)proposal_take_round(&book, &round);
+    }
+    book.denied[book.denied_count++] = proposal_name(&home.placement);
+    write_seed("fuzz_peer", "book", 4, bytes, proposal_pack(&book, bytes));
+}
+
 int
 main(int count, char **arguments)
 {
@@ -281,5 +307,6 @@ main(int count, char **arguments)
     make_frames();
     make_manifests();
     make_messages();
+    make_book();
     return 0;
 }

@@ -248,6 +248,14 @@ only_policies_are_policies(void **state)
     cairn_config_fini(&config);
     refused_with("verdict_policy: off\n", "must be one of observe, advise, enforce");
     refused_with("problem: problem.json\n", "must be empty or an absolute path");
+    assert_int_equal(parse("plan_policy: approve\n", &config), CAIRN_OK);
+    assert_int_equal(config.plan_policy, CAIRN_PLAN_APPROVE);
+    cairn_config_fini(&config);
+    assert_int_equal(parse("plan_policy: enforce\n", &config), CAIRN_OK);
+    assert_int_equal(config.plan_policy, CAIRN_PLAN_ENFORCE);
+    cairn_config_fini(&config);
+    refused_with("plan_policy: act\n", "must be one of observe, advise, approve, enforce");
+    refused_with("verdict_policy: approve\n", "must be one of observe, advise, enforce");
 }
 
 /* To enforce there must be a command: a list of texts, of which the first can be found without a

@@ -4,6 +4,7 @@
 #include "agent/service/operator_files.h"
 #include "agent/service/operator_health.h"
 #include "agent/service/operator_node.h"
+#include "agent/service/operator_replan.h"
 #include "agent/service/operator_report.h"
 
 #include "tools/tree.h"
@@ -918,6 +919,140 @@ offered_shares_are_reported(void **state)
     free(text);
 }
 
+/* ---- `cairn replan` ---- */
+
+static struct cairn_tree
+write_replan(struct scene *scene, char **text, int exit_code)
+{
+    struct cairn_json_writer writer;
+
+    cairn_json_writer_init(&writer);
+    assert_int_equal(operator_replan_write(&writer, &scene->job), exit_code);
+    return parse(&writer, text);
+}
+
+static void
+a_proposal_is_shown_with_its_reasons(void **state)
+{
+    static struct proposal_book book;
+    static struct cairn_ledger ledger;
+    const struct proposal home = {.placement = {.count = 2, .parts = {6, 6}}, .is_home = true};
+    struct scene *scene = *state;
+    const struct cairn_tree_value *slow;
+    struct cairn_tree tree;
+    char *text, out[256];
+
+    look(scene);
+    cairn_ledger_init(&ledger);
+    ledger.entries[ledger.count++] = (struct cairn_ledger_entry){
+        .rank_count = 1, .ranks = {4}, .since_step = 20, .until_step = CAIRN_STEP_NONE};
+    book = (struct proposal_book){.offer = {.placement = {.number = 2, .count = 2, .parts = {8, 4}},
+                                            .action = CAIRN_REPLAN_MICROBATCHES,
+                                            .step_ms = 320,
+                                            .slow = {.count = 1, .ranks = {4}, .rates = {2}}},
+                                  .waiting = {.placement = {.number = 3,
+                                                            .count = 2,
+                                                            .parts = {7, 5},
+                                                            .stages = 2,
+                                                            .layers = {4, 4, 5, 3}},
+                                              .action = CAIRN_REPLAN_LAYERS,
+                                              .current_ms = 448,
+                                              .step_ms = 288,
+                                              .bound_ms = 288,
+                                              .cost_ms = 1000,
+                                              .payback_steps = 7,
+                                              .moved_layers = 1,
+                                              .moved_bytes = 1 << 20,
+                                              .made_wall_ns = 5,
+                                              .slow = {.count = 1, .ranks = {4}, .rates = {2.1}}},
+                                  .ended_count = 1,
+                                  .ended = {{2, PROPOSAL_APPROVED, 1, 77, 4}},
+                                  .is_all_denied = true};
+    scene->config.plan_policy = CAIRN_PLAN_APPROVE;
+    scene->job.book = &book;
+    scene->job.home = &home;
+    scene->job.ledger = &ledger;
+    scene->job.wall_ns = 9;
+    scene->nodes[2].analyses = 1;
+    scene->nodes[2].analysis_step_ns = 325000000;
+    tree = write_replan(scene, &text, 0);
+    assert_string_equal(cairn_tree_text(&tree, NULL, "policy", out, sizeof out), "approve");
+    assert_int_equal(cairn_tree_u64(&tree, NULL, "proposal.number", 0), 3);
+    assert_string_equal(cairn_tree_text(&tree, NULL, "proposal.action", out, sizeof out), "layers");
+    assert_true(fabs(cairn_tree_double(&tree, NULL, "proposal.step_ms", 0) - 288) < 1e-9);
+    assert_true(fabs(cairn_tree_double(&tree, NULL, "proposal.running_ms", 0) - 320) < 1e-9);
+    assert_true(fabs(cairn_tree_double(&tree, NULL, "proposal.price_ms", 0) - 1000) < 1e-9);
+    assert_true(fabs(cairn_tree_double(&tree, NULL, "measured_ms", 0) - 325) < 1e-9);
+    assert_int_equal(cairn_tree_u64(&tree, NULL, "proposal.moved_layers", 0), 1);
+    slow = cairn_tree_next(&tree, cairn_tree_find(&tree, NULL, "proposal.slow"), NULL);
+    assert_int_equal(cairn_tree_u64(&tree, slow, "rank", 0), 4);
+    assert_int_equal(cairn_tree_u64(&tree, slow, "since_step", 0), 20);
+    assert_int_equal(cairn_tree_u64(&tree, NULL, "offer.number", 0), 2);
+    assert_true(cairn_tree_bool(&tree, NULL, "denied.all", false));
+    assert_int_equal(cairn_tree_find(&tree, NULL, "ended")->count, 1);
+    assert_int_equal(cairn_tree_find(&tree, NULL, "home.micro_batches")->count, 2);
+    assert_null(cairn_tree_find(&tree, NULL, "nothing"));
+    cairn_tree_fini(&tree);
+    free(text);
+    /* under other evidence what was offered cannot be compared, and nobody knows since when */
+    book.offer.slow.rates[0] = 4;
+    ledger.entries[0].closed_wall_ns = 1;
+    tree = write_replan(scene, &text, 0);
+    assert_null(cairn_tree_find(&tree, NULL, "proposal.running_ms"));
+    slow = cairn_tree_next(&tree, cairn_tree_find(&tree, NULL, "proposal.slow"), NULL);
+    assert_null(cairn_tree_find(&tree, slow, "since_step"));
+    cairn_tree_fini(&tree);
+    free(text);
+    /* what is away from home is worth a look */
+    book.waiting.placement.count = 0;
+    tree = write_replan(scene, &text, 0);
+    assert_null(cairn_tree_find(&tree, NULL, "proposal"));
+    cairn_tree_fini(&tree);
+    free(text);
+    book.offer.is_home = true;
+    tree = write_replan(scene, &text, 4);
+    cairn_tree_fini(&tree);
+    free(text);
+}
+
+static void
+nothing_is_proposed_for_a_reason(void **state)
+{
+    static struct proposal_book book;
+    static const char *const reasons[] = {
+        "set `problem`",           "plan_policy is advise",      "no trainer asks",
+        "the job is not timed",    "what is normal is being",    "no other plan gains enough",
+        "what is advised is runn", "what is advised was denied",
+    };
+    struct scene *scene = *state;
+    struct operator_node *analyst = &scene->nodes[2];
+    char *text, out[256];
+
+    memset(&book, 0, sizeof book);
+    look(scene);
+    scene->job.book = &book;
+    for (uint32_t i = 0; i < sizeof reasons / sizeof *reasons; i++) {
+        struct cairn_tree tree;
+
+        if (i == 1) {
+            snprintf(scene->config.problem, sizeof scene->config.problem, "/p.json");
+            scene->config.plan_policy = CAIRN_PLAN_ADVISE;
+        }
+        scene->config.plan_policy = i >= 2 ? CAIRN_PLAN_APPROVE : scene->config.plan_policy;
+        scene->nodes[4].offer_askers = i >= 3;
+        analyst->analyses = analyst->analysis_ranks = i >= 4;
+        analyst->analysis_calibrated = i >= 5;
+        analyst->advice_action = i >= 6;
+        book.denied_count = i >= 7;
+        tree = write_replan(scene, &text, 4);
+        cairn_tree_text(&tree, NULL, "nothing", out, sizeof out);
+        if (!strstr(out, reasons[i]))
+            fail_msg("\"%s\" does not say \"%s\"", out, reasons[i]);
+        cairn_tree_fini(&tree);
+        free(text);
+    }
+}
+
 static void
 snapshots_are_listed_newest_first(void **state)
 {
@@ -1056,6 +1191,8 @@ main(void)
                                        SCENE(enforcement_is_shown),
                                        SCENE(advice_is_shown),
                                        SCENE(offered_shares_are_reported),
+                                       SCENE(a_proposal_is_shown_with_its_reasons),
+                                       SCENE(nothing_is_proposed_for_a_reason),
                                        SCENE(snapshots_are_listed_newest_first),
                                        cmocka_unit_test(restores_say_what_and_why),
                                        cmocka_unit_test(files_that_are_not_there)};
