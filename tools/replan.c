@@ -136,16 +136,25 @@ static void
 print_offer(const struct cairn_tree *tree, const struct cairn_tree_value *offer)
 {
     bool is_home = cairn_tree_bool(tree, offer, "home", false);
-    char age[CAIRN_SHOWN_BYTES];
+    uint64_t node = cairn_tree_u64(tree, offer, "decided_node", UINT64_MAX);
+    char age[CAIRN_SHOWN_BYTES], decided[16];
+    bool is_back;
 
-    printf("offer      %" PRIu64 " since %s, taken by %" PRIu64 " of %" PRIu64
-           " ranks\n  to         ",
+    cairn_tree_text(tree, offer, "decided", decided, sizeof decided);
+    is_back = strcmp(decided, "back") == 0;
+    printf("offer      %" PRIu64 " since %s, taken by %" PRIu64 " of %" PRIu64 " ranks",
            cairn_tree_u64(tree, offer, "number", 0), since(tree, offer, "made_wall_ns", age),
            cairn_tree_u64(tree, offer, "ranks_taken", 0),
            cairn_tree_u64(tree, offer, "ranks_asking", 0));
+    if (node != UINT64_MAX && !is_back)
+        printf("; approved at node %" PRIu64, node);
+    printf("\n  to         ");
     cairn_placement_print(tree, offer);
     printf("%s\n", is_home ? " (home)" : "");
-    print_why(tree, offer);
+    if (is_back)
+        printf("  why        an operator went back at node %" PRIu64 "\n", node);
+    else
+        print_why(tree, offer);
     if (is_home)
         return;
     print_gain(tree, offer);
@@ -157,11 +166,14 @@ static void
 print_ended(const struct cairn_tree *tree)
 {
     const struct cairn_tree_value *list = cairn_tree_find(tree, NULL, "ended"), *ended = NULL;
+    uint64_t offered = cairn_tree_u64(tree, NULL, "offer.number", UINT64_MAX);
 
     while ((ended = cairn_tree_next(tree, list, ended)) != NULL) {
         uint64_t node = cairn_tree_u64(tree, ended, "node", UINT64_MAX);
         char how[16], age[CAIRN_SHOWN_BYTES];
 
+        if (cairn_tree_u64(tree, ended, "number", 0) == offered)
+            continue; /* it is shown above */
         cairn_tree_text(tree, ended, "how", how, sizeof how);
         printf("before     %" PRIu64 " %s %s ago", cairn_tree_u64(tree, ended, "number", 0),
                strcmp(how, "back") == 0 ? "gave way to --back" : how,
@@ -193,7 +205,7 @@ print_plan(const struct cairn_tree *tree)
         cairn_placement_print(tree, home);
         printf("\n");
     }
-    if (cairn_tree_find(tree, NULL, "advice"))
+    if (!proposal && cairn_tree_find(tree, NULL, "advice"))
         printf("advice     %s\n", cairn_tree_text(tree, NULL, "advice.what", text, sizeof text));
     if (offer)
         print_offer(tree, offer);

@@ -8,12 +8,14 @@
  *   FETCH       send blocks or a manifest of a generation, for a trainer, a spill or an export
  *   FETCHED     the answer; blocks travel beside it, and `bytes` are their checksums
  *   SPILL       agent/service/spill_state.h
- *   OPERATOR    agent/service/operator_gather.c: a node's view of itself
+ *   OPERATOR    agent/service/operator_gather.c: a node's view of itself;
+ *               agent/service/operator_plan.c: an operator's decision about the plan
  *   TIMING      bytes: reports; request: their stream; offset: the number of this part
  *   TIMING_ACK  offset: parts received so far; UINT64_MAX: begin a new stream
  *   VERDICTS    bytes: the ledger of verdicts
- *   OFFER       bytes: the shares that are offered to trainers; only between agents whose
- *               plan_policy is enforce
+ *   OFFER       bytes: the book of placements that are offered to trainers or wait for approval
+ *               (agent/service/proposal.h); only between agents whose plan_policy is approve or
+ *               enforce
  */
 #ifndef CAIRN_AGENT_PROCESS_SERVICE_MESSAGE_H
 #define CAIRN_AGENT_PROCESS_SERVICE_MESSAGE_H

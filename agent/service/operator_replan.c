@@ -183,6 +183,22 @@ put_waiting(struct cairn_json_writer *writer, const struct operator_job *job)
     cairn_json_write_object_end(writer);
 }
 
+/* How the offer was decided: "approved" or "back" by an operator at "decided_node", or "enforced" by
+ * plan_policy. */
+static void
+put_decided(struct cairn_json_writer *writer, const struct proposal *offer)
+{
+    cairn_json_write_key(writer, "decided");
+    cairn_json_write_string(writer, offer->decided == PROPOSAL_BACK ? "back"
+                                    : offer->decided                ? "approved"
+                                                                    : "enforced");
+    cairn_json_write_key(writer, "decided_node");
+    if (offer->decided)
+        cairn_json_write_u64(writer, offer->node);
+    else
+        cairn_json_write_null(writer);
+}
+
 /* The newest offer, and how many ranks compute by it; null: there was none. */
 static void
 put_offer(struct cairn_json_writer *writer, const struct operator_job *job)
@@ -208,6 +224,7 @@ put_offer(struct cairn_json_writer *writer, const struct operator_job *job)
     }
     cairn_json_write_object_begin(writer);
     put_proposal(writer, job, offer);
+    put_decided(writer, offer);
     put_u64(writer, "ranks_asking", askers);
     put_u64(writer, "ranks_taken", takers);
     put_u64(writer, "changes_today", changes);

@@ -132,9 +132,10 @@ end_waiting(struct proposal_book *book, enum proposal_end end, uint64_t wall_ns)
     return true;
 }
 
-/* Makes a proposal the offer, under its number. */
+/* Makes a proposal the offer, under its number. decision NULL: nobody was asked. */
 static void
-offer(struct proposal_book *book, const struct proposal *proposal, uint64_t wall_ns)
+offer(struct proposal_book *book, const struct proposal *proposal,
+      const struct proposal_decision *decision, uint64_t wall_ns)
 {
     uint32_t kept = proposal_count_changes(book, wall_ns);
 
@@ -146,6 +147,11 @@ offer(struct proposal_book *book, const struct proposal *proposal, uint64_t wall
         book->away_wall_ns[book->away_count++] = wall_ns;
     book->offer = *proposal;
     book->offer.made_wall_ns = wall_ns;
+    if (decision) {
+        book->offer.decided =
+            decision->word == PROPOSAL_GO_BACK ? PROPOSAL_BACK : PROPOSAL_APPROVED;
+        book->offer.node = decision->node;
+    }
 }
 
 /* A proposal with the next number. */
@@ -240,7 +246,7 @@ offer_at_once(struct proposal_book *book, const struct proposal *wanted,
         return PROPOSAL_SPENT;
     (void)end_waiting(book, PROPOSAL_REPLACED, round->wall_ns);
     give_number(book, &numbered, wanted, round->wall_ns);
-    offer(book, &numbered, round->wall_ns);
+    offer(book, &numbered, NULL, round->wall_ns);
     return PROPOSAL_CHANGED | PROPOSAL_OFFER;
 }
 
@@ -421,7 +427,7 @@ decide_waiting(struct proposal_book *book, const struct proposal_decision *decis
         return refuse(out, EXIT_FAILED);
     }
     if (approves)
-        offer(book, &waiting, scene->wall_ns);
+        offer(book, &waiting, decision, scene->wall_ns);
     else
         deny(book, &waiting);
     note_end(book, decision->number, approves ? PROPOSAL_APPROVED : PROPOSAL_DENIED, decision,
@@ -456,7 +462,7 @@ go_back(struct proposal_book *book, const struct proposal_decision *decision,
     set_evidence(book, scene->slow);
     book->is_all_denied = true;
     give_number(book, &home, scene->home, scene->wall_ns);
-    offer(book, &home, scene->wall_ns);
+    offer(book, &home, decision, scene->wall_ns);
     note_end(book, home.placement.number, PROPOSAL_BACK, decision, scene->wall_ns);
     return answer(out, &home.placement, PROPOSAL_CHANGED | PROPOSAL_OFFER);
 }

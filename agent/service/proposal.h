@@ -44,6 +44,14 @@ struct proposal_slow {
     double rates[PROPOSAL_SLOW_MAX]; /* times slower than normal */
 };
 
+enum proposal_end {
+    PROPOSAL_APPROVED = 1,
+    PROPOSAL_DENIED,
+    PROPOSAL_REPLACED,  /* by a later proposal or offer */
+    PROPOSAL_WITHDRAWN, /* it gained nothing any more */
+    PROPOSAL_BACK       /* an operator went back; `number` is that of the offer */
+};
+
 /* A placement, what it gains, and why. Times are INFINITY if unknown. */
 struct proposal {
     struct cairn_session_shares placement; /* with its number; count 0: there is none */
@@ -57,15 +65,9 @@ struct proposal {
     uint64_t moved_layers; /* that get to another stage; replicas counted each */
     uint64_t moved_bytes;
     uint64_t made_wall_ns;
+    uint32_t decided; /* of an offer: PROPOSAL_APPROVED or PROPOSAL_BACK; 0: without an operator */
+    uint32_t node;    /* whose agent the operator asked */
     struct proposal_slow slow;
-};
-
-enum proposal_end {
-    PROPOSAL_APPROVED = 1,
-    PROPOSAL_DENIED,
-    PROPOSAL_REPLACED,  /* by a later proposal or offer */
-    PROPOSAL_WITHDRAWN, /* it gained nothing any more */
-    PROPOSAL_BACK       /* an operator went back; `number` is that of the offer */
 };
 
 /* How a proposal ended, for answers to late decisions. */
@@ -170,7 +172,7 @@ const char *proposal_describe(const struct cairn_session_shares *placement,
 
 enum {
     PROPOSAL_ONE_BYTES_MAX =
-        84 + 4 * (CAIRN_REPLICAS_MAX + CAIRN_STAGES_MAX) + 4 + 16 * PROPOSAL_SLOW_MAX,
+        92 + 4 * (CAIRN_REPLICAS_MAX + CAIRN_STAGES_MAX) + 4 + 16 * PROPOSAL_SLOW_MAX,
     PROPOSAL_BOOK_BYTES_MAX = 24 + 2 * (4 + PROPOSAL_ONE_BYTES_MAX) + 12 + 8 * PROPOSAL_DENIED_MAX +
                               16 * PROPOSAL_SLOW_MAX + 4 + 32 * PROPOSAL_ENDED_MAX + 4 +
                               8 * PROPOSAL_AWAY_MAX

@@ -9,7 +9,7 @@
  *
  *   proposal  u32 replicas  u64 number  u32 shares[replicas]  u32 stages  u32 layers[replicas][stages]
  *             u32 home  u32 action  f64 current_ms step_ms bound_ms cost_ms
- *             u64 payback_steps moved_layers moved_bytes made_wall_ns  slow
+ *             u64 payback_steps moved_layers moved_bytes made_wall_ns  u32 decided node  slow
  *   slow      u32 count  { u64 rank  f64 rate }[the lesser of count and PROPOSAL_SLOW_MAX]
  */
 #include "agent/service/proposal.h"
@@ -72,6 +72,8 @@ pack_proposal(struct cairn_writer *writer, const struct proposal *proposal)
     cairn_write_u64(writer, proposal->moved_layers);
     cairn_write_u64(writer, proposal->moved_bytes);
     cairn_write_u64(writer, proposal->made_wall_ns);
+    cairn_write_u32(writer, proposal->decided);
+    cairn_write_u32(writer, proposal->node);
     pack_slow(writer, &proposal->slow);
 }
 
@@ -180,6 +182,8 @@ unpack_proposal(struct cairn_reader *reader, struct proposal *out)
     out->moved_layers = cairn_read_u64(reader);
     out->moved_bytes = cairn_read_u64(reader);
     out->made_wall_ns = cairn_read_u64(reader);
+    out->decided = read_up_to(reader, PROPOSAL_BACK);
+    out->node = cairn_read_u32(reader);
     unpack_slow(reader, &out->slow);
 }
 

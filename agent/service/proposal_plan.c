@@ -2,6 +2,7 @@
 #include "agent/service/proposal_plan.h"
 
 #include "replan/fleet/plan.h"
+#include "replan/search/migrate.h"
 
 #include <math.h>
 #include <string.h>
@@ -111,12 +112,13 @@ proposal_make(const struct cairn_adviser *adviser, const struct cairn_advice *ad
 }
 
 void
-proposal_count_moves(const struct cairn_session_shares *from, uint64_t layer_bytes,
-                     struct proposal *to)
+proposal_compare(const struct proposal *running, uint64_t layer_bytes, struct proposal *to)
 {
-    const struct cairn_session_shares *placement = &to->placement;
+    const struct cairn_session_shares *placement = &to->placement, *from = &running->placement;
 
     to->moved_layers = to->moved_bytes = 0;
+    if (!running->is_home && !to->is_home && proposal_is_same_slow(&running->slow, &to->slow))
+        to->payback_steps = cairn_migration_payback(to->cost_ms, running->step_ms - to->step_ms);
     if (from->count != placement->count || from->stages != placement->stages)
         return;
     for (uint32_t r = 0; r < from->count; r++) {

@@ -24,8 +24,8 @@ bool proposal_make_home(const struct cairn_adviser *adviser, uint32_t stages, st
 bool proposal_make(const struct cairn_adviser *adviser, const struct cairn_advice *advice,
                    uint32_t stages, struct proposal *out);
 
-/* Sets how many layers change their stage between the placements, and their bytes. */
-void proposal_count_moves(const struct cairn_session_shares *from, uint64_t layer_bytes,
-                          struct proposal *to);
+/* Sets how many layers change their stage between the placements, and their bytes; and when the
+ * price is paid back, if what runs can be compared. */
+void proposal_compare(const struct proposal *running, uint64_t layer_bytes, struct proposal *to);
 
 #endif

@@ -276,7 +276,7 @@ act(struct cairn_agent *agent)
 {
     struct replanning_state *state = agent->replanning;
     const struct proposal_book *book = placing_book(agent);
-    const struct cairn_session_shares *running;
+    const struct proposal *running;
     struct proposal_round round = {.needs_approval =
                                        agent->config.plan_policy == CAIRN_PLAN_APPROVE,
                                    .changes_per_day = agent->config.plans_per_day,
@@ -290,12 +290,12 @@ act(struct cairn_agent *agent)
     state->rounds_at_rest =
         state->advice.action == CAIRN_REPLAN_NONE ? state->rounds_at_rest + 1 : 0;
     layer_bytes = cairn_adviser_problem(state->adviser)->layer_bytes;
-    running = &proposal_running(book, &home)->placement;
+    running = proposal_running(book, &home);
     if (proposal_make(state->adviser, &state->advice, placing_stages(agent), &plan)) {
-        proposal_count_moves(running, layer_bytes, &plan);
+        proposal_compare(running, layer_bytes, &plan);
         round.plan = &plan;
     }
-    proposal_count_moves(running, layer_bytes, &home);
+    proposal_compare(running, layer_bytes, &home);
     round.home = &home;
     round.at_rest = state->rounds_at_rest >= ROUNDS_AT_REST;
     placing_take_round(agent, &round);

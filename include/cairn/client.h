@@ -129,7 +129,8 @@ struct cairn_client_stats {
     uint64_t fence_ns_p99;
     uint64_t fence_ns_max;
     uint64_t epoch; /* the epoch that this client captures under; 0 without an agent */
-    /* 1 while the agent may offer other shares (plan_policy: enforce), else 0. Since version 1.3 */
+    /* 1 while the agent may offer other shares (plan_policy: approve or enforce), else 0. Since
+     * version 1.3 */
     uint64_t takes_offers;
 };
 
@@ -323,7 +324,7 @@ cairn_err cairn_client_set_stream(struct cairn_client *client, int32_t device, v
 
 /*
  * Shares: how many micro-batches of a step each replica computes. When a rank is slow, the agents
- * may offer other shares (plan_policy: enforce); all ranks together decide whether they take them.
+ * may offer other shares (plan_policy: approve or enforce); all ranks together decide whether they take them.
  * At each step boundary every rank calls
  *   vote = cairn_placement_vote(client, number, replicas, shares);
  *   agreed = all ranks' votes, reduced by cairn_placement_agree in any order;

@@ -22,8 +22,9 @@ SLOW = (
 ).split()
 
 
-def problem():
-    """The job as the planner sees it; each rank is a device on its own node."""
+def problem(room=2):
+    """The job as the planner sees it; each rank is a device on its own node, with room for so many
+    layers. With room for 2, nothing but micro-batches can move."""
     stages = [{"devices": [0], "layers": [0, 2]}, {"devices": [1], "layers": [2, 4]}]
     others = [{"devices": [2], "layers": [0, 2]}, {"devices": [3], "layers": [2, 4]}]
     return {
@@ -32,9 +33,9 @@ def problem():
         "microbatches": 8,
         "tp_cost": {"1": 1},
         "layer_bytes": 1 << 20,
-        # two layers fit: nothing but micro-batches can move
         "devices": [
-            {"id": rank, "node": rank, "rate": 1, "memory_bytes": 5 << 19} for rank in range(4)
+            {"id": rank, "node": rank, "rate": 1, "memory_bytes": (2 * room + 1) << 19}
+            for rank in range(4)
         ],
         "link_gbps": {"intra": 100, "inter": 10},
         "current": {
@@ -53,13 +54,13 @@ class SharesJob(unittest.TestCase):
     def setUpClass(cls):
         build()
 
-    def agents(self, policy):
+    def agents(self, policy, room=2):
         cluster = Cluster(
             nodes=DP * PP, parity=1, options=f"plan_policy: {policy}\nverdict_policy: advise"
         )
         self.addCleanup(cluster.close)
         with open(cluster.path("problem.json"), "w", encoding="utf-8") as file:
-            json.dump(problem(), file)
+            json.dump(problem(room), file)
         for node in range(DP * PP):
             cluster.configure(node, problem=cluster.path("problem.json"))
         return cluster.start()

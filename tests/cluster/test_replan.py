@@ -150,6 +150,37 @@ class Replan(SharesJob):
         self.assertEqual(self.changes(cluster), [])
         self.assertEqual(digests, undisturbed([*SHAPE, "--steps", str(STEPS)]))
 
+    def test_a_proposal_that_moves_layers_replaces_one_of_shares(self):
+        cluster = self.agents("approve", room=3)
+        ranks = self.train(cluster, STEPS, *ALWAYS_SLOW)
+        first = self.waiting(cluster, 1)
+        self.assertEqual((first["action"], first["layers"]), ("microbatches", [[2, 2], [2, 2]]))
+        # nobody decides; what gains more is proposed instead, and agents keep it over a restart
+        second = self.waiting(cluster, 2)
+        cluster.kill_agent(1)
+        cluster.start(1)
+        self.assertEqual(self.proposal(cluster)["number"], 2)
+        self.assertEqual((second["action"], second["layers"]), ("layers", [[2, 2], [1, 3]]))
+        self.assertEqual((second["moved_layers"], second["moved_bytes"]), (1, 1 << 20))
+        self.assertEqual(second["price_ms"] // 1000, 1)
+        self.assertLess(second["step_ms"], first["step_ms"])
+        self.refused(cluster, FAILED, "proposal 1: replaced .* proposal 2, which", "--approve", "1")
+        self.assertEqual(self.changes(cluster), [])
+        wait_for(
+            "the agents hear each other",
+            lambda: cluster.status(1).get("nodes_answering") == RANKS,
+            30,
+        )
+        code, shown, error = run("replan", "--approve", "2", "--agent", cluster.socket(1))
+        self.assertEqual(code, OK, error)
+        self.assertIn("proposal 2 is offered to the trainers: micro-batches 5 | 3, layers", shown)
+        wait_for("the layers move", lambda: self.said(cluster, "move", 0), 40)
+        digests = self.ends(cluster, ranks)
+        moves = [move for rank in range(RANKS) for move in self.said(cluster, "move", rank)]
+        self.assertEqual([move["adopted"] for move in moves], [True] * RANKS)
+        self.assertEqual(moves[0]["layers"], second["layers"])
+        self.assertEqual(digests, undisturbed([*SHAPE, "--steps", str(STEPS)]))
+
     def test_an_operator_goes_back(self):
         cluster = self.agents("enforce")
         ranks = self.train(cluster, STEPS, *ALWAYS_SLOW)

@@ -949,6 +949,8 @@ a_proposal_is_shown_with_its_reasons(void **state)
     book = (struct proposal_book){.offer = {.placement = {.number = 2, .count = 2, .parts = {8, 4}},
                                             .action = CAIRN_REPLAN_MICROBATCHES,
                                             .step_ms = 320,
+                  .decided = PROPOSAL_APPROVED,
+                  .node = 1,
                                             .slow = {.count = 1, .ranks = {4}, .rates = {2}}},
                                   .waiting = {.placement = {.number = 3,
                                                             .count = 2,
@@ -988,6 +990,8 @@ a_proposal_is_shown_with_its_reasons(void **state)
     assert_int_equal(cairn_tree_u64(&tree, slow, "rank", 0), 4);
     assert_int_equal(cairn_tree_u64(&tree, slow, "since_step", 0), 20);
     assert_int_equal(cairn_tree_u64(&tree, NULL, "offer.number", 0), 2);
+    assert_string_equal(cairn_tree_text(&tree, NULL, "offer.decided", out, sizeof out), "approved");
+    assert_int_equal(cairn_tree_u64(&tree, NULL, "offer.decided_node", 0), 1);
     assert_true(cairn_tree_bool(&tree, NULL, "denied.all", false));
     assert_int_equal(cairn_tree_find(&tree, NULL, "ended")->count, 1);
     assert_int_equal(cairn_tree_find(&tree, NULL, "home.micro_batches")->count, 2);

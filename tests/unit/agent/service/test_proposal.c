@@ -112,6 +112,7 @@ test_a_proposal_waits_until_it_is_approved(void **state)
     assert_int_equal(answer.exit_code, 0);
     assert_string_equal(answer.text, "micro-batches 8 | 2");
     assert_int_equal(book.offer.placement.number, 1);
+    assert_true(book.offer.decided == PROPOSAL_APPROVED && book.offer.node == 2);
     assert_int_equal(book.waiting.placement.count, 0);
     assert_int_equal(proposal_count_changes(&book, 101 * S), 1);
     assert_int_equal(plan(&book, 8, 3, true, 102 * S), 0); /* it runs */
@@ -259,6 +260,7 @@ test_an_operator_goes_back(void **state)
                      PROPOSAL_CHANGED | PROPOSAL_OFFER);
     assert_int_equal(answer.number, 3);
     assert_true(book.offer.is_home && book.offer.placement.number == 3);
+    assert_int_equal(book.offer.decided, PROPOSAL_BACK);
     assert_int_equal(book.waiting.placement.count, 0);
     assert_int_equal(decide(&book, PROPOSAL_APPROVE, 2, 13, &answer), 0);
     assert_refused(1, "proposal 2: withdrawn 0 s ago at node 2, where an operator went back");
@@ -266,6 +268,7 @@ test_an_operator_goes_back(void **state)
     assert_int_equal(plan(&book, 7, 2, true, 101 * S), 0);
     assert_int_equal(plan(&book, 6, 2, false, 101 * S), 0);
     assert_int_equal(plan(&book, 6, 9, false, 102 * S), PROPOSAL_CHANGED | PROPOSAL_OFFER);
+    assert_int_equal(book.offer.decided, 0);
     assert_int_equal(book.offer.placement.number, 4);
 }
 
@@ -424,24 +427,34 @@ test_the_newer_book_is_taken(void **state)
 /* ---- moves ---- */
 
 static void
-test_moved_layers_are_counted(void **state)
+test_what_changes_is_compared(void **state)
 {
     static const struct cairn_session_shares home = {
         .count = 2, .parts = {4, 4}, .stages = 3, .layers = {4, 4, 4, 4, 4, 4}};
-    struct proposal to = {.placement = home};
+    struct proposal running = {.placement = home, .is_home = true};
+    struct proposal to = {.placement = home, .cost_ms = 1000, .step_ms = 80, .payback_steps = 7};
 
     (void)state;
-    proposal_count_moves(&home, 10, &to);
+    proposal_compare(&running, 10, &to);
     assert_int_equal(to.moved_layers, 0);
     memcpy(to.placement.layers, (uint32_t[]){4, 4, 4, 5, 2, 5}, 6 * sizeof(uint32_t));
-    proposal_count_moves(&home, 10, &to);
+    proposal_compare(&running, 10, &to);
     assert_int_equal(to.moved_layers, 2);
     assert_int_equal(to.moved_bytes, 20);
     memcpy(to.placement.layers, (uint32_t[]){10, 1, 1, 4, 4, 4}, 6 * sizeof(uint32_t));
-    proposal_count_moves(&home, 10, &to); /* 4 … 9 to stage 0, 10 from stage 2 to 1 */
+    proposal_compare(&running, 10, &to); /* 4 … 9 to stage 0, 10 from stage 2 to 1 */
     assert_int_equal(to.moved_layers, 7);
+    assert_int_equal(to.payback_steps, 7); /* as the planner has it, which compares with home */
+    running.is_home = false;
+    running.step_ms = 100;
+    proposal_compare(&running, 10, &to); /* … but other shares run already */
+    assert_int_equal(to.payback_steps, 50);
+    to.payback_steps = 7;
+    to.slow.count = 1; /* what they take under this evidence is not known */
+    proposal_compare(&running, 10, &to);
+    assert_int_equal(to.payback_steps, 7);
     to.placement.stages = 0;
-    proposal_count_moves(&home, 10, &to);
+    proposal_compare(&running, 10, &to);
     assert_int_equal(to.moved_layers, 0);
 }
 
@@ -641,7 +654,7 @@ main(void)
         cmocka_unit_test(test_books_travel),
         cmocka_unit_test(test_damaged_books),
         cmocka_unit_test(test_the_newer_book_is_taken),
-        cmocka_unit_test(test_moved_layers_are_counted),
+        cmocka_unit_test(test_what_changes_is_compared),
         cmocka_unit_test(test_schedules),
         cmocka_unit_test(test_planted_bugs_are_found),
     };
