@@ -183,8 +183,8 @@ put_waiting(struct cairn_json_writer *writer, const struct operator_job *job)
     cairn_json_write_object_end(writer);
 }
 
-/* How the offer was decided: "approved" or "back" by an operator at "decided_node", or "enforced" by
- * plan_policy. */
+/* How the offer was decided: "approved" or "back" by an operator at "decided_node", or "enforced"
+ * by plan_policy. */
 static void
 put_decided(struct cairn_json_writer *writer, const struct proposal *offer)
 {

@@ -7,7 +7,8 @@
  *   u32 count  { u64 number  u32 end  u32 node  u64 token  u64 wall_ns }[count]
  *   u32 count  u64 away_wall_ns[count]
  *
- *   proposal  u32 replicas  u64 number  u32 shares[replicas]  u32 stages  u32 layers[replicas][stages]
+ *   proposal  u32 replicas  u64 number  u32 shares[replicas]
+ *             u32 stages  u32 layers[replicas][stages]
  *             u32 home  u32 action  f64 current_ms step_ms bound_ms cost_ms
  *             u64 payback_steps moved_layers moved_bytes made_wall_ns  u32 decided node  slow
  *   slow      u32 count  { u64 rank  f64 rate }[the lesser of count and PROPOSAL_SLOW_MAX]

@@ -324,7 +324,8 @@ cairn_err cairn_client_set_stream(struct cairn_client *client, int32_t device, v
 
 /*
  * Shares: how many micro-batches of a step each replica computes. When a rank is slow, the agents
- * may offer other shares (plan_policy: approve or enforce); all ranks together decide whether they take them.
+ * may offer other shares (plan_policy: approve or enforce); all ranks together decide whether they
+ * take them.
  * At each step boundary every rank calls
  *   vote = cairn_placement_vote(client, number, replicas, shares);
  *   agreed = all ranks' votes, reduced by cairn_placement_agree in any order;

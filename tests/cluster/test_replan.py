@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""`cairn replan` under plan_policy approve and enforce: trainers get no placement before an operator
-approves it, what was denied stays denied, an operator can go back, and a decision that comes too
-late, twice or for nothing is refused while training goes on as before."""
+"""`cairn replan` under plan_policy approve and enforce: trainers get no placement before an
+operator approves it, what was denied stays denied, an operator can go back, and a decision that
+comes too late, twice or for nothing is refused while training goes on as before."""
 import subprocess
 import unittest
 

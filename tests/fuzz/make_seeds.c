@@ -1,6 +1,6 @@
 /*
- * tests/fuzz/make_seeds.c - the seeds of fuzz_frame, fuzz_manifest and fuzz_message, and the book of
- * fuzz_peer: what agents and trainers pack themselves, in the form that each fuzzer takes it.
+ * tests/fuzz/make_seeds.c - the seeds of fuzz_frame, fuzz_manifest and fuzz_message, and the book
+ * of fuzz_peer: what agents and trainers pack themselves, in the form that each fuzzer takes it.
  *
  *     make build/plain/tests/fuzz/make_seeds && build/plain/tests/fuzz/make_seeds tests/fuzz/corpus
  */
