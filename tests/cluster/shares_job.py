@@ -1,5 +1,5 @@
-"""A job of examples/gpt whose agents plan for it: two replicas of two stages. A rank becomes slow, so
-that other shares of micro-batches are better."""
+"""A job of examples/gpt whose agents plan for it: two replicas of two stages. A rank becomes slow,
+so that other shares of micro-batches are better."""
 
 import json
 import statistics
