@@ -165,20 +165,8 @@ read_answer(const struct cairn_service_message *message, struct proposal_answer 
 
 /* ---- the agent that plans ---- */
 
-static void
-decide(struct cairn_agent *agent, const struct proposal_decision *decision, bool dry_run,
-       struct proposal_answer *out)
-{
-    if (planner_of(agent) == agent->config.node) {
-        replanning_decide(agent, decision, dry_run, out);
-        return;
-    }
-    *out = (struct proposal_answer){.exit_code = EXIT_AGAIN};
-    (void)snprintf(out->text, sizeof out->text,
-                   "plan: node %u does not plan any more, another agent does; try again",
-                   agent->config.node);
-}
-
+/* An agent that does not know yet that it plans, or does not any more, says nothing: the asker asks
+ * again, or another one. */
 static void
 decide_for(struct cairn_agent *agent, const struct cairn_service_message *message)
 {
@@ -187,9 +175,9 @@ decide_for(struct cairn_agent *agent, const struct cairn_service_message *messag
     struct cairn_json_writer writer;
     bool dry_run;
 
-    if (!read_decision(message, &decision, &dry_run))
+    if (planner_of(agent) != agent->config.node || !read_decision(message, &decision, &dry_run))
         return;
-    decide(agent, &decision, dry_run, &answer);
+    replanning_decide(agent, &decision, dry_run, &answer);
     cairn_json_writer_init(&writer);
     cairn_json_write_object_begin(&writer);
     put_u64(&writer, "exit_code", (uint64_t)answer.exit_code);
@@ -257,7 +245,7 @@ request_plan_begin(struct cairn_agent *agent, struct request *request)
                        "plan: no agent plans now; try again when `cairn status` shows the nodes "
                        "alive");
     } else if (request->plan.planner == agent->config.node) {
-        decide(agent, decision, request->dry_run, &request->plan.answer);
+        replanning_decide(agent, decision, request->dry_run, &request->plan.answer);
         request_plan_answer(agent, request);
     } else {
         request->waiting |= WAIT_PLANNER;
@@ -276,7 +264,7 @@ request_plan_tick(struct cairn_agent *agent, struct request *request)
     if (planner == agent->config.node) { /* the one before is dead */
         request->waiting &= ~(uint32_t)WAIT_PLANNER;
         request->plan.planner = planner;
-        decide(agent, &request->plan.decision, request->dry_run, answer);
+        replanning_decide(agent, &request->plan.decision, request->dry_run, answer);
     } else if (planner != CAIRN_WATCH_NOBODY && planner != request->plan.planner) {
         request->plan.planner = planner;
         send_decision(agent, request);

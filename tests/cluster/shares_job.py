@@ -54,9 +54,12 @@ class SharesJob(unittest.TestCase):
     def setUpClass(cls):
         build()
 
-    def agents(self, policy, room=2):
+    def agents(self, policy, room=2, **options):
         cluster = Cluster(
-            nodes=DP * PP, parity=1, options=f"plan_policy: {policy}\nverdict_policy: advise"
+            nodes=DP * PP,
+            parity=1,
+            options=f"plan_policy: {policy}\nverdict_policy: advise",
+            **options,
         )
         self.addCleanup(cluster.close)
         with open(cluster.path("problem.json"), "w", encoding="utf-8") as file:

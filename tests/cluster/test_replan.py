@@ -2,6 +2,7 @@
 """`cairn replan` under plan_policy approve and enforce: trainers get no placement before an
 operator approves it, what was denied stays denied, an operator can go back, and a decision that
 comes too late, twice or for nothing is refused while training goes on as before."""
+import signal
 import subprocess
 import unittest
 
@@ -12,6 +13,7 @@ from harness import (
     LOST,
     OK,
     PATIENCE,
+    PEER,
     USAGE,
     cairn,
     run,
@@ -200,6 +202,37 @@ class Replan(SharesJob):
         else:
             self.assertFalse(is_same_evidence(self.offer(cluster), offer), self.offer(cluster))
         self.assertEqual(digests, undisturbed([*SHAPE, "--steps", str(STEPS)]))
+
+    def test_the_agent_that_plans_hangs(self):
+        cluster = self.agents("approve")
+        ranks = self.train(cluster, STEPS, *ALWAYS_SLOW)
+        self.waiting(cluster, 1)
+        cluster.agents[0].send_signal(signal.SIGSTOP)
+        # the next one decides once the others have missed it
+        code, answer, error = self.replan(cluster, "--approve", "1", node=2)
+        self.assertEqual((code, (answer or {}).get("node")), (OK, 1), error)
+        self.train_on(cluster, 3)
+        cluster.agents[0].send_signal(signal.SIGCONT)
+        wait_for("the shares move", lambda: self.changes(cluster), 40)
+        self.assertEqual(self.changes(cluster)[0], SHARED)
+        self.refused(cluster, FAILED, "proposal 1: approved .* node 2", "--approve", "1", node=0)
+        digests = self.ends(cluster, ranks)
+        self.assertEqual(digests, undisturbed([*SHAPE, "--steps", str(STEPS)]))
+
+    def test_an_agent_that_plans_and_does_not_answer(self):
+        cluster = self.agents("approve", dead_after_ms=60000)
+        for node in range(1, RANKS):
+            wait_for(
+                "each agent hears it",
+                lambda node=node: cluster.status(node).get("nodes_answering") == RANKS,
+                30,
+            )
+        cluster.agents[0].send_signal(signal.SIGSTOP)
+        # until it has heard of node 0, node 1 plans itself
+        wait_for("node 1 asks node 0", lambda: self.replan(cluster, "--back")[0] == PEER, 10)
+        self.refused(cluster, PEER, "node 0: its agent, which plans, has not answered", "--back")
+        cluster.agents[0].send_signal(signal.SIGCONT)
+        self.refused(cluster, FAILED, "home placement: the trainers have it", "--back")
 
     def test_nothing_is_decided_where_the_policy_only_advises(self):
         cluster = self.agents("advise")
