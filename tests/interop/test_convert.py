@@ -211,7 +211,7 @@ def test_names_cannot_write_on_the_terminal(tmp_path):
                 said.count("\n") == 1
                 and "\x1b" not in said
                 and "\x07" not in said
-                and "not clean" in said
+                and "control character" in said
             ), said
 
 

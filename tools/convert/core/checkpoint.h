@@ -159,6 +159,12 @@ CAIRN_MUST_CHECK cairn_err cairn_checkpoint_add_bytes(struct cairn_checkpoint *c
 cairn_err cairn_checkpoint_complain_changed(const struct cairn_checkpoint *checkpoint,
                                             const char *path, struct cairn_complaint *complaint);
 
+/* Complains that a tensor or opaque state cannot have this name (its length, control characters, no
+ * UTF-8) and returns CAIRN_CORRUPT; CAIRN_OK if it can. */
+CAIRN_MUST_CHECK cairn_err cairn_checkpoint_check_name(const struct cairn_checkpoint *checkpoint,
+                                                       const char *name,
+                                                       struct cairn_complaint *complaint);
+
 /* Adds a tensor without pieces; adding it again returns its index. dims <= CAIRN_DIMS_MAX. */
 CAIRN_MUST_CHECK cairn_err cairn_checkpoint_add_tensor(struct cairn_checkpoint *checkpoint,
                                                        const char *name, enum cairn_dtype dtype,

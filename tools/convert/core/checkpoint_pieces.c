@@ -10,7 +10,32 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/json.h"
 #include "tools/convert/core/box.h"
+
+cairn_err
+cairn_checkpoint_check_name(const struct cairn_checkpoint *checkpoint, const char *name,
+                            struct cairn_complaint *complaint)
+{
+    size_t bytes = strlen(name);
+    const char *why = NULL;
+
+    if (bytes >= CAIRN_NAME_BYTES_MAX)
+        return cairn_complain(complaint, CAIRN_CORRUPT,
+                              "%s: %.100s…: the name has %zu bytes; at most %d are supported; "
+                              "shorten its keys",
+                              checkpoint->place.path, name, bytes, CAIRN_NAME_BYTES_MAX - 1);
+    if (bytes == 0)
+        why = "is empty; give it one";
+    else if (!cairn_utf8_valid(name, bytes))
+        why = "is not UTF-8; rename it";
+    for (size_t i = 0; i < bytes && !why; i++)
+        if ((uint8_t)name[i] < 0x20 || name[i] == 0x7f)
+            why = "has a control character; rename it";
+    return why ? cairn_complain(complaint, CAIRN_CORRUPT, "%s: %s: the name %s",
+                                checkpoint->place.path, name, why)
+               : CAIRN_OK;
+}
 
 cairn_err
 cairn_checkpoint_add_tensor(struct cairn_checkpoint *checkpoint, const char *name,
@@ -28,6 +53,9 @@ cairn_checkpoint_add_tensor(struct cairn_checkpoint *checkpoint, const char *nam
     if (cairn_layout_tensor_count(checkpoint->layout) >= CAIRN_CONVERT_TENSORS_MAX)
         return cairn_complain(complaint, CAIRN_CORRUPT, "%s: more than %d tensors",
                               checkpoint->place.path, CAIRN_CONVERT_TENSORS_MAX);
+    err = cairn_checkpoint_check_name(checkpoint, name, complaint);
+    if (err)
+        return err;
     err = cairn_box_add_tensor(checkpoint->layout, name, dtype, kind, dims, shape, tensor, &why);
     if (err == CAIRN_INVAL)
         return cairn_complain(complaint, CAIRN_CORRUPT, "%s: tensor %.300s: %s",

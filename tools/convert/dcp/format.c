@@ -16,6 +16,7 @@
 #include "tools/convert/dcp/index.h"
 #include "tools/convert/state/kept_names.h"
 #include "tools/convert/state/param_groups.h"
+#include "tools/convert/state/whole_names.h"
 #include "tools/convert/pickle/write.h"
 
 static bool
@@ -37,6 +38,7 @@ struct reading {
     struct cairn_checkpoint *checkpoint;
     struct cairn_dcp_metadata metadata;
     struct cairn_state_roots roots;
+    struct cairn_whole_names whole;
     struct named *named; /* [entry_count] */
     struct cairn_dcp_wants wants;
     struct cairn_group_value *values; /* of parameter groups, by entry: [entry_count] */
@@ -50,20 +52,13 @@ struct reading {
 static cairn_err
 set_name(struct reading *reading, uint32_t index, const char *name)
 {
-    if (strlen(name) >= CAIRN_NAME_BYTES_MAX)
-        return cairn_complain(reading->complaint, CAIRN_CORRUPT,
-                              "%s: the name %.300s is longer than %d bytes",
-                              reading->checkpoint->place.path, name, CAIRN_NAME_BYTES_MAX - 1);
+    cairn_err err = cairn_checkpoint_check_name(reading->checkpoint, name, reading->complaint);
+
+    if (err)
+        return err;
     free(reading->named[index].name);
     reading->named[index].name = strdup(name);
     return reading->named[index].name ? CAIRN_OK : CAIRN_NOMEM;
-}
-
-static bool
-is_floating(enum cairn_dtype dtype)
-{
-    return dtype == CAIRN_F16 || dtype == CAIRN_BF16 || dtype == CAIRN_F32 || dtype == CAIRN_F64 ||
-           dtype == CAIRN_F8_E4M3 || dtype == CAIRN_F8_E5M2;
 }
 
 static cairn_err
@@ -74,7 +69,9 @@ add_tensor(struct reading *reading, uint32_t index, const char *name, enum cairn
     cairn_err err;
 
     /* Two prefixes may hold a tensor of one name; the second keeps its whole name. */
-    if (cairn_layout_tensor_find(checkpoint->layout, name) != UINT32_MAX)
+    if (strcmp(name, entry->name) != 0 &&
+        (cairn_whole_names_has(&reading->whole, name) ||
+         cairn_layout_tensor_find(checkpoint->layout, name) != UINT32_MAX))
         name = entry->name;
     if (cairn_layout_tensor_find(checkpoint->layout, name) != UINT32_MAX)
         return cairn_complain(reading->complaint, CAIRN_CORRUPT, "%s: tensor %.300s is there twice",
@@ -130,7 +127,7 @@ name_tensors(struct reading *reading, bool moments, uint32_t *model_count)
         } else if (place.class == CAIRN_STATE_GROUP) {
             err = add_tensor(reading, i, entry->name, CAIRN_OPTIMIZER);
         } else {
-            bool parameter = place.in_model && is_floating(entry->dtype);
+            bool parameter = place.in_model && cairn_state_is_parameter_dtype(entry->dtype);
 
             *model_count += parameter;
             err = add_tensor(reading, i, place.parameter, parameter ? CAIRN_PARAM : CAIRN_BUFFER);
@@ -417,6 +414,13 @@ read_all(struct reading *reading)
             cairn_state_roots_see(&reading->roots, &path);
         }
     for (uint32_t i = 0; i < metadata->entry_count && !err; i++)
+        if (metadata->entries[i].tensor) {
+            struct cairn_state_path path = cairn_dcp_entry_path(&metadata->entries[i]);
+
+            err = cairn_whole_names_add(&reading->whole, &reading->roots, &path);
+        }
+    cairn_whole_names_sort(&reading->whole);
+    for (uint32_t i = 0; i < metadata->entry_count && !err; i++)
         err = cairn_dcp_want_entry(reading->checkpoint, &reading->metadata, i, &reading->wants,
                                    reading->complaint);
     cairn_dcp_metadata_forget_tree(&reading->metadata); /* before the layout needs the memory */
@@ -454,6 +458,7 @@ end_reading(struct reading *reading)
             free((void *)(uintptr_t)reading->values[i].bytes);
         }
     }
+    cairn_whole_names_fini(&reading->whole);
     free(reading->named);
     free(reading->values);
     free(reading->grouped);

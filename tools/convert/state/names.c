@@ -12,6 +12,13 @@ enum { PREFIX_KEYS_MAX = 2 }; /* of the model's and the optimizer's */
 /* ---- text ---- */
 
 bool
+cairn_state_is_parameter_dtype(enum cairn_dtype dtype)
+{
+    return dtype == CAIRN_F16 || dtype == CAIRN_BF16 || dtype == CAIRN_F32 || dtype == CAIRN_F64 ||
+           dtype == CAIRN_F8_E4M3 || dtype == CAIRN_F8_E5M2 || dtype == CAIRN_C64;
+}
+
+bool
 cairn_state_join(const struct cairn_state_path *path, char *out, size_t out_bytes)
 {
     size_t used = 0;
@@ -19,8 +26,11 @@ cairn_state_join(const struct cairn_state_path *path, char *out, size_t out_byte
     for (uint32_t i = 0; i < path->count; i++) {
         size_t bytes = strlen(path->keys[i].text);
 
-        if (used + bytes + 2 > out_bytes)
+        if (used + bytes + 2 > out_bytes) {
+            if (out_bytes > 0)
+                out[used] = '\0';
             return false;
+        }
         if (i > 0)
             out[used++] = '.';
         memcpy(out + used, path->keys[i].text, bytes);

@@ -61,7 +61,10 @@ void cairn_state_roots_see(struct cairn_state_roots *roots, const struct cairn_s
 bool cairn_state_classify(const struct cairn_state_roots *roots,
                           const struct cairn_state_path *path, struct cairn_state_place *place);
 
-/* The keys joined by dots; false where they do not fit. */
+/* Whether a model's tensor of this dtype can be a parameter: floating or complex. */
+bool cairn_state_is_parameter_dtype(enum cairn_dtype dtype);
+
+/* The keys joined by dots; false where they do not fit, and then the first of them. */
 bool cairn_state_join(const struct cairn_state_path *path, char *out, size_t out_bytes);
 
 /* Takes what wrappers put into a parameter's name out of it: "module." in front, "_orig_mod.",

@@ -38,13 +38,6 @@ probe(const struct cairn_place *place)
 
 /* ---- reading ---- */
 
-static bool
-is_floating(enum cairn_dtype dtype)
-{
-    return dtype == CAIRN_F16 || dtype == CAIRN_BF16 || dtype == CAIRN_F32 || dtype == CAIRN_F64 ||
-           dtype == CAIRN_F8_E4M3 || dtype == CAIRN_F8_E5M2 || dtype == CAIRN_C64;
-}
-
 /* A tensor of the layout that is the same view of the same bytes, and of the same kind. */
 static uint32_t
 find_tied(const struct cairn_torch_reading *reading, uint32_t index, enum cairn_kind kind)
@@ -212,6 +205,35 @@ carried_name(const struct cairn_torch_reading *reading, const struct cairn_torch
                : NULL;
 }
 
+/* A name that leaves out keys, or else the whole path: another tensor is called so. */
+static bool
+choose_name(const struct cairn_torch_reading *reading, const struct cairn_state_path *path,
+            char *name, size_t name_bytes)
+{
+    char joined[CAIRN_STATE_NAME_BYTES_MAX];
+
+    if (!cairn_state_join(path, joined, sizeof(joined)))
+        return false;
+    if (strcmp(joined, name) != 0 &&
+        (cairn_whole_names_has(&reading->whole, name) ||
+         cairn_layout_tensor_find(reading->checkpoint->layout, name) != UINT32_MAX))
+        (void)snprintf(name, name_bytes, "%s", joined);
+    return true;
+}
+
+static cairn_err
+refuse_long_name(const struct cairn_torch_reading *reading, const struct cairn_state_path *path)
+{
+    char joined[CAIRN_STATE_NAME_BYTES_MAX];
+
+    (void)cairn_state_join(path, joined, sizeof(joined)); /* what fits */
+    return cairn_complain(reading->complaint, CAIRN_CORRUPT,
+                          "%s: %.100s…: the name has more than %d bytes; at most %d are supported; "
+                          "shorten its keys",
+                          reading->checkpoint->place.path, joined, CAIRN_STATE_NAME_BYTES_MAX - 1,
+                          CAIRN_NAME_BYTES_MAX - 1);
+}
+
 static cairn_err
 name_tensors(struct cairn_torch_reading *reading, bool moments)
 {
@@ -236,9 +258,7 @@ name_tensors(struct cairn_torch_reading *reading, bool moments)
         if (path.count == 0) /* the file is one tensor */
             path = (struct cairn_state_path){.count = 1, .keys = {{"tensor", false}}};
         if (!cairn_state_classify(&reading->roots, &path, &place))
-            return cairn_complain(reading->complaint, CAIRN_CORRUPT,
-                                  "%s: the name of a tensor is too long",
-                                  reading->checkpoint->place.path);
+            return refuse_long_name(reading, &path);
         if (moments != (place.class == CAIRN_STATE_MOMENT))
             continue;
         if (place.class == CAIRN_STATE_MOMENT) {
@@ -256,13 +276,16 @@ name_tensors(struct cairn_torch_reading *reading, bool moments)
             if (!cairn_state_join(&path, name, sizeof(name)))
                 return CAIRN_CORRUPT;
         } else {
-            kind = place.in_model && tensor && is_floating(tensor->view.dtype->dtype)
+            kind = place.in_model && tensor &&
+                           cairn_state_is_parameter_dtype(tensor->view.dtype->dtype)
                        ? CAIRN_PARAM
                        : CAIRN_BUFFER;
             (void)snprintf(name, sizeof(name), "%s", place.parameter);
             if (carried_name(reading, leaf))
                 (void)snprintf(name, sizeof(name), "%s", carried_name(reading, leaf));
         }
+        if (!choose_name(reading, &path, name, sizeof(name)))
+            return refuse_long_name(reading, &path);
         if (second) {
             err = add_second_name(reading, leaf->node, name);
             continue;
@@ -344,8 +367,7 @@ add_objects(struct cairn_torch_reading *reading)
         if (path.count == 0)
             path = (struct cairn_state_path){.count = 1, .keys = {{"object", false}}};
         if (!cairn_state_join(&path, name, sizeof(name) - sizeof(".pickle")))
-            return cairn_complain(reading->complaint, CAIRN_CORRUPT, "%s: a name is too long",
-                                  reading->checkpoint->place.path);
+            return refuse_long_name(reading, &path);
         err = refuse_storage(reading, leaf, name);
         if (err)
             return err;
@@ -384,6 +406,15 @@ read_leaves(struct cairn_torch_reading *reading)
     for (uint32_t i = reading->file.tensor_count; i-- > 0;)
         reading->tensor_of[reading->file.tensors[i].node->index] = i + 1;
     err = cairn_torch_leaves_list(&reading->file, &reading->leaves);
+    if (err == CAIRN_INVAL) {
+        char joined[CAIRN_STATE_NAME_BYTES_MAX];
+
+        (void)cairn_state_join(&reading->leaves.refused, joined, sizeof(joined)); /* what fits */
+        return cairn_complain(reading->complaint, CAIRN_CORRUPT,
+                              "%s: %s%.100s: a key is not UTF-8 or has a NUL byte; rename it",
+                              reading->checkpoint->place.path, joined[0] ? "below " : "the object",
+                              joined);
+    }
     for (uint32_t i = 0; i < reading->leaves.count && !err; i++) {
         struct cairn_state_path path = cairn_torch_leaf_path(&reading->leaves.leaves[i]);
         uint32_t index;
@@ -391,6 +422,14 @@ read_leaves(struct cairn_torch_reading *reading)
         if (cairn_torch_reading_tensor(reading, reading->leaves.leaves[i].node, &index))
             cairn_state_roots_see(&reading->roots, &path);
     }
+    for (uint32_t i = 0; i < reading->leaves.count && !err; i++) {
+        struct cairn_state_path path = cairn_torch_leaf_path(&reading->leaves.leaves[i]);
+        uint32_t index;
+
+        if (cairn_torch_reading_tensor(reading, reading->leaves.leaves[i].node, &index))
+            err = cairn_whole_names_add(&reading->whole, &reading->roots, &path);
+    }
+    cairn_whole_names_sort(&reading->whole);
     if (!err)
         err = name_tensors(reading, false);
     optimizer = reading->roots.optimizer;
@@ -457,6 +496,7 @@ read_file(struct cairn_checkpoint *checkpoint, struct cairn_complaint *complaint
     (void)cairn_file_close(fd); /* only read; -1 is allowed */
     cairn_torch_reading_forget_parameters(&reading);
     cairn_torch_leaves_fini(&reading.leaves);
+    cairn_whole_names_fini(&reading.whole);
     cairn_torch_close(&reading.file);
     free(reading.tensor_of);
     free(reading.layout_of);

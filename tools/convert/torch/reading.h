@@ -3,6 +3,7 @@
 #ifndef CAIRN_TOOLS_CONVERT_TORCH_READING_H
 #define CAIRN_TOOLS_CONVERT_TORCH_READING_H
 
+#include "tools/convert/state/whole_names.h"
 #include "tools/convert/torch/state.h"
 
 struct cairn_torch_reading {
@@ -10,6 +11,7 @@ struct cairn_torch_reading {
     struct cairn_torch_file file;
     struct cairn_torch_leaves leaves;
     struct cairn_state_roots roots;
+    struct cairn_whole_names whole;
     uint32_t container;
     uint32_t *tensor_of; /* [nodes]: 1 + index of the file's tensor that a node is */
     uint32_t *layout_of; /* [file's tensors]: 1 + index in the layout, once it has one */

@@ -164,7 +164,12 @@ cairn_torch_leaves_list(struct cairn_torch_file *file, struct cairn_torch_leaves
             key_text(&file->names, step->pairs ? from->items[2 * step->at] : NULL, step->at);
         slot = step->pairs ? &from->items[2 * step->at + 1] : &from->items[step->at];
         step->at++;
-        err = key->text ? enter(file, leaves, slot, &path, steps, &depth) : CAIRN_CORRUPT;
+        if (!key->text) {
+            path.count--;
+            leaves->refused = path;
+            return cairn_pickle_done(&file->names) ? CAIRN_NOMEM : CAIRN_INVAL;
+        }
+        err = enter(file, leaves, slot, &path, steps, &depth);
     }
     return err;
 }

@@ -39,10 +39,12 @@ struct cairn_torch_leaf {
 struct cairn_torch_leaves {
     struct cairn_torch_leaf *leaves;
     uint32_t count, room;
+    struct cairn_state_path refused; /* of CAIRN_INVAL: what holds the key */
 };
 
-/* Lists the leaves of an open file in their order. CAIRN_CORRUPT: too many; CAIRN_NOMEM. The caller
- * ends *leaves with cairn_torch_leaves_fini, also on failure. */
+/* Lists the leaves of an open file in their order. CAIRN_CORRUPT: too many; CAIRN_INVAL: a key is
+ * not UTF-8 or holds a NUL, in leaves->refused; CAIRN_NOMEM. The caller ends *leaves with
+ * cairn_torch_leaves_fini, also on failure. */
 CAIRN_MUST_CHECK cairn_err cairn_torch_leaves_list(struct cairn_torch_file *file,
                                                    struct cairn_torch_leaves *leaves);
 void cairn_torch_leaves_fini(struct cairn_torch_leaves *leaves);
