@@ -10,6 +10,8 @@
  *                        allocated pinned
  *   step arena, ring     ms of a step that a capture runs beside; floor: the same step without a
  *                        capture
+ *   step driver          the same beside the floor's copy, which is what a bus and a memory that
+ *                        two share cost; floor: as above
  *   step idle            ms of a step without a capture while the arena is pinned; floor: before it
  *                        was pinned
  *
@@ -52,11 +54,16 @@ enum {
     X(host_free, "cuMemFreeHost", (void *host))                                                    \
     X(set, "cuMemsetD8Async", (uint64_t region, uint8_t value, size_t bytes, void *stream))        \
     X(copy_out, "cuMemcpyDtoHAsync_v2", (void *host, uint64_t region, size_t bytes, void *stream)) \
+    X(stream_create, "cuStreamCreateWithPriority", (void **stream, unsigned flags, int priority))  \
+    X(stream_destroy, "cuStreamDestroy_v2", (void *stream))                                        \
     X(finish, "cuStreamSynchronize", (void *stream))
 
-enum path { ARENA, RING, SMALL, PATHS };
+/* What goes on beside a step: a capture by one of the paths, the floor's copy, or nothing. */
+enum path { ARENA, RING, SMALL, PATHS, DRIVER = PATHS, NOTHING, BESIDE };
 
-static const char *const path_names[PATHS] = {"arena", "ring", "small"};
+enum { NON_BLOCKING = 1 };
+
+static const char *const path_names[BESIDE] = {"arena", "ring", "small", "driver"};
 
 struct bench {
     void *library;
@@ -67,7 +74,7 @@ struct bench {
     bool retained, pushed;
     uint64_t bytes;
     uint64_t tensor, scratch; /* on the device; 0: none */
-    void *pinned;             /* of the floor */
+    void *pinned, *stream;    /* of the floor's copy */
     struct cairn_arena *arenas[2];
     struct cairn_capture *captures[2]; /* ARENA, RING */
     struct cairn_capture_run whole;
@@ -138,6 +145,8 @@ open_device(struct bench *bench)
     if (!code)
         code = bench->host_alloc(&bench->pinned, bench->bytes, 1);
     if (!code)
+        code = bench->stream_create(&bench->stream, NON_BLOCKING, 0);
+    if (!code)
         code = bench->set(bench->tensor, 0x3c, bench->bytes, NULL);
     if (!code)
         code = bench->finish(NULL);
@@ -190,6 +199,8 @@ close_all(struct bench *bench)
         cairn_arena_destroy(bench->arenas[i]);
     }
     free(bench->small);
+    if (bench->stream)
+        (void)bench->stream_destroy(bench->stream);
     if (bench->pinned)
         (void)bench->host_free(bench->pinned);
     if (bench->scratch)
@@ -250,23 +261,27 @@ time_floor(const struct bench *bench, double *seconds)
     return code ? failed("cuMemcpyDtoHAsync", code) : CAIRN_OK;
 }
 
-/* A step of the trainer: a snapshot begins (path PATHS: none), forward and backward, the fence, the
- * update. */
+/* A step of the trainer: a snapshot begins, forward and backward, the fence, the update. */
 static cairn_err
 time_step(const struct bench *bench, enum path path, double *seconds)
 {
     double begin = cairn_bench_now_s();
-    cairn_err err = path == PATHS ? CAIRN_OK : start_capture(bench, path);
+    cairn_err err = path < PATHS ? start_capture(bench, path) : CAIRN_OK;
     int code = 0;
+
+    if (path == DRIVER)
+        code = bench->copy_out(bench->pinned, bench->tensor, bench->bytes, bench->stream);
 
     for (uint32_t i = 0; i < bench->sets && !code && !err; i++)
         code = bench->set(bench->scratch, (uint8_t)i, SCRATCH_BYTES, NULL);
-    if (!err && path != PATHS)
+    if (!err && path < PATHS)
         err = cairn_capture_wait(capture_of(bench, path), UINT64_MAX, UINT64_MAX);
+    if (!code && path == DRIVER)
+        code = bench->finish(bench->stream);
     if (!code)
         code = bench->finish(NULL);
     *seconds = cairn_bench_now_s() - begin;
-    if (!err && path != PATHS) /* checksums go on behind the update */
+    if (!err && path < PATHS) /* checksums go on behind the update */
         err = cairn_capture_finish(capture_of(bench, path), UINT64_MAX);
     return err ? err : code ? failed("cuMemsetD8Async", code) : CAIRN_OK;
 }
@@ -282,7 +297,7 @@ calibrate(struct bench *bench)
         err = time_floor(bench, &copy_s);
     bench->sets = CALIBRATE_SETS;
     for (int i = 0; i < 2 && !err; i++)
-        err = time_step(bench, PATHS, &sets_s);
+        err = time_step(bench, NOTHING, &sets_s);
     sets = 2 * copy_s / (sets_s / CALIBRATE_SETS);
     bench->sets = sets < 1 ? 1 : sets > SETS_MAX ? SETS_MAX : (uint32_t)sets;
     return err;
@@ -338,13 +353,13 @@ static cairn_err
 measure(struct bench *bench, uint32_t rounds, struct cairn_bench_report *report)
 {
     static double copies[PATHS][CAIRN_BENCH_ROUNDS_MAX], floors[CAIRN_BENCH_ROUNDS_MAX];
-    static double steps[PATHS][CAIRN_BENCH_ROUNDS_MAX], alone[CAIRN_BENCH_ROUNDS_MAX];
+    static double steps[BESIDE][CAIRN_BENCH_ROUNDS_MAX];
     static double before[CAIRN_BENCH_ROUNDS_MAX], whole[CAIRN_BENCH_ROUNDS_MAX];
     double floor_s, alone_s, pin_s, unused_s;
     cairn_err err = calibrate(bench);
 
     for (uint32_t round = 0; round < rounds && !err; round++)
-        err = time_step(bench, PATHS, &before[round]);
+        err = time_step(bench, NOTHING, &before[round]);
     pin_s = cairn_bench_now_s();
     for (int i = 0; i < 2 && !err; i++) {
         err = cairn_capture_prepare(bench->captures[i], 0, cairn_arena_base(bench->arenas[i]),
@@ -359,18 +374,16 @@ measure(struct bench *bench, uint32_t rounds, struct cairn_bench_report *report)
                                path == ARENA ? &whole[round] : &unused_s);
         for (int path = 0; path < PATHS && !err && round == 0; path++)
             err = check_bytes(bench, (enum path)path);
-        if (!err)
-            err = time_step(bench, PATHS, &alone[round]);
-        for (int path = 0; path < PATHS && !err; path++)
+        for (int path = 0; path < BESIDE && !err; path++)
             err = time_step(bench, (enum path)path, &steps[path][round]);
     }
     if (err)
         return err;
     floor_s = cairn_bench_median(floors, rounds);
-    alone_s = cairn_bench_median(alone, rounds);
+    alone_s = cairn_bench_median(steps[NOTHING], rounds);
     for (int path = 0; path < PATHS; path++)
         add_copy(report, bench, (enum path)path, cairn_bench_median(copies[path], rounds), floor_s);
-    for (int path = 0; path < PATHS; path++)
+    for (int path = 0; path <= DRIVER; path++)
         add_step(report, bench, path_names[path], cairn_bench_median(steps[path], rounds), alone_s,
                  path == ARENA ? 1.01 : 0);
     add_step(report, bench, "idle", alone_s, cairn_bench_median(before, rounds), 1.01);

@@ -31,8 +31,8 @@ test_without_a_device(void **state)
 static void
 test_with_the_fake_driver(void **state)
 {
-    static const char *const names[] = {"copy arena", "copy ring",  "copy small", "step arena",
-                                        "step ring",  "step small", "step idle"};
+    static const char *const names[] = {"copy arena", "copy ring",  "copy small",  "step arena",
+                                        "step ring",  "step small", "step driver", "step idle"};
     struct cairn_bench_options options = {.bytes = 8 << 20, .rounds = 2};
     char path[4096];
     ssize_t len = readlink("/proc/self/exe", path, sizeof path - 64);
