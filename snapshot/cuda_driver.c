@@ -13,13 +13,16 @@ cairn_cuda_driver_open(const char *path, struct cairn_cuda_driver *out, char *wh
         (void)snprintf(why, why_bytes, "no driver path=%s text=\"%s\"", path, dlerror());
         return CAIRN_DEVICE;
     }
+#define FIND(field, symbol, arguments) *(void **)(void *)&out->field = dlsym(out->library, symbol);
 #define LOAD(field, symbol, arguments)                                                             \
-    *(void **)(void *)&out->field = dlsym(out->library, symbol);                                   \
+    FIND(field, symbol, arguments)                                                                 \
     if (!out->field) {                                                                             \
         (void)snprintf(why, why_bytes, "the driver is too old path=%s lacks=%s", path, symbol);    \
         return CAIRN_DEVICE;                                                                       \
     }
     CAIRN_CUDA_LIST(LOAD)
+    CAIRN_CUDA_NEWER_LIST(FIND)
 #undef LOAD
+#undef FIND
     return CAIRN_OK;
 }

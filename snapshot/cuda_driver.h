@@ -31,7 +31,19 @@ enum {
     CU_CAPTURE_MODE_RELAXED = 2,
     CU_STREAM_NON_BLOCKING = 1,
     CU_EVENT_DISABLE_TIMING = 2,
-    CU_HOST_PORTABLE = 1 /* of cuMemHostRegister and cuMemHostAlloc: pinned for every context */
+    CU_HOST_PORTABLE = 1,         /* of cuMemHostRegister and cuMemHostAlloc: for every context */
+    CU_ACCESS_IN_STREAM_ORDER = 1 /* CUmemcpySrcAccessOrder: after what the stream did before */
+};
+
+struct cu_location { /* CUmemLocation */
+    int type, id;
+};
+
+/* CUmemcpyAttributes, of the copies of a batch. The locations matter for managed memory alone. */
+struct cu_copy_attributes {
+    int source_access_order;
+    struct cu_location source_hint, target_hint;
+    unsigned flags;
 };
 
 /* X(field, symbol, arguments) */
@@ -66,16 +78,24 @@ enum {
     X(copy_in, "cuMemcpyHtoDAsync_v2",                                                             \
       (cu_pointer region, const void *host, size_t bytes, cu_stream stream))
 
+/* The same, of what drivers before CUDA 12.8 lack. */
+#define CAIRN_CUDA_NEWER_LIST(X)                                                                   \
+    X(copy_batch, "cuMemcpyBatchAsync",                                                            \
+      (cu_pointer * targets, cu_pointer * sources, size_t * bytes, size_t count,                   \
+       struct cu_copy_attributes * attributes, size_t * firsts, size_t attribute_count,            \
+       size_t * failed, cu_stream stream))
+
 struct cairn_cuda_driver {
     void *library;
 #define CAIRN_CUDA_FIELD(field, symbol, arguments) cu_result(*field) arguments;
     CAIRN_CUDA_LIST(CAIRN_CUDA_FIELD)
+    CAIRN_CUDA_NEWER_LIST(CAIRN_CUDA_FIELD)
 #undef CAIRN_CUDA_FIELD
 };
 
 /*
  * Opens the driver at `path`, NULL: "libcuda.so.1". CAIRN_DEVICE where there is none, or too old a
- * one: `why` says so. It is not unloaded by dlclose of out->library: a driver has threads of its
+ * one: `why` says so. What newer drivers alone have is NULL where it is missing. It is not unloaded by dlclose of out->library: a driver has threads of its
  * own.
  */
 CAIRN_MUST_CHECK cairn_err cairn_cuda_driver_open(const char *path, struct cairn_cuda_driver *out,

@@ -1,7 +1,9 @@
 /*
  * snapshot/mem_cuda.c - device memory, through the CUDA driver opened at run time.
  *
- * A batch of copies is issued on one stream and followed by one event; it is a `flight`. Flights
+ * A batch of copies is issued on one stream and followed by one event; it is a `flight`. Several
+ * copies are one call where the driver can (cuMemcpyBatchAsync): calls take a lock that the
+ * trainer's launches need, and a call for each small tensor would hold those up. Flights
  * form a queue of CAIRN_MEM_BATCHES_MAX places and land in order. When the host side is pinned the
  * device writes it directly. When pinning was refused the flight goes through its place's part of a
  * small ring of memory that the driver allocated pinned, and the CPU moves the bytes between ring
@@ -42,6 +44,7 @@ struct flight {
     cu_event event;
     uint8_t *ring;     /* this place's part of the ring; NULL without one */
     bool through_ring; /* this flight moves bytes from ring to copies[] when it lands */
+    bool pinned;       /* so is all host memory that the device reads or writes */
     uint32_t copy_count;
     struct cairn_mem_copy copies[CAIRN_MEM_BATCH_COPIES_MAX];
 };
@@ -67,6 +70,9 @@ struct cuda_mem {
     uint32_t idle_polls;
     uint32_t pin_count;
     struct pin pins[CAIRN_MEM_PINS_MAX];
+    /* The copies being issued, as cuMemcpyBatchAsync takes them. */
+    cu_pointer targets[CAIRN_MEM_BATCH_COPIES_MAX], sources[CAIRN_MEM_BATCH_COPIES_MAX];
+    size_t bytes[CAIRN_MEM_BATCH_COPIES_MAX];
     struct flight flights[CAIRN_MEM_BATCHES_MAX];
 };
 
@@ -504,16 +510,14 @@ cuda_after(struct cairn_mem *mem, void *stream)
     return cuda->broken ? CAIRN_DEVICE : err;
 }
 
-/* Does the device reach these bytes itself? Memory that was never pinned it does, slowly. */
-static bool
-needs_ring(const struct cuda_mem *cuda, const struct cairn_mem_copy *copy)
+/* The pin that has these bytes; NULL: they were never pinned, and the device reaches them slowly. */
+static const struct pin *
+find_pin(const struct cuda_mem *cuda, const uint8_t *host)
 {
-    const uint8_t *host = copy->host;
-
     for (uint32_t i = 0; i < cuda->pin_count; i++)
         if (host >= cuda->pins[i].host && host < cuda->pins[i].host + cuda->pins[i].bytes)
-            return !cuda->pins[i].direct;
-    return cuda->ring != NULL;
+            return &cuda->pins[i];
+    return NULL;
 }
 
 /* Takes a place for a batch and says whether it goes through the ring. */
@@ -529,22 +533,86 @@ begin_flight(struct cuda_mem *cuda, const struct cairn_mem_copy *copies, uint32_
     if (cuda->issued - cuda->landed == CAIRN_MEM_BATCHES_MAX)
         return CAIRN_AGAIN;
     flight->through_ring = false;
-    for (uint32_t i = 0; i < count; i++)
-        flight->through_ring = flight->through_ring || needs_ring(cuda, &copies[i]);
+    flight->pinned = true;
+    for (uint32_t i = 0; i < count; i++) {
+        const struct pin *pin = find_pin(cuda, copies[i].host);
+
+        flight->through_ring = flight->through_ring || (pin ? !pin->direct : cuda->ring != NULL);
+        flight->pinned = flight->pinned && pin;
+    }
+    flight->pinned = flight->pinned || flight->through_ring;
     flight->copy_count = count;
     memcpy(flight->copies, copies, count * sizeof copies[0]);
     *out = flight;
     return CAIRN_OK;
 }
 
+/* Lists what the device is to copy; for copy_in, the ring's part of it is filled here. */
+static void
+list_copies(struct cuda_mem *cuda, const struct flight *flight, bool out)
+{
+    uint8_t *ring = flight->through_ring ? flight->ring : NULL;
+
+    for (uint32_t i = 0; i < flight->copy_count; i++) {
+        const struct cairn_mem_copy *copy = &flight->copies[i];
+        cu_pointer host = (cu_pointer)(uintptr_t)(ring ? ring : copy->host);
+
+        if (ring && !out)
+            memcpy(ring, copy->host, copy->bytes);
+        ring += ring ? copy->bytes : 0;
+        cuda->targets[i] = out ? host : copy->region;
+        cuda->sources[i] = out ? copy->region : host;
+        cuda->bytes[i] = copy->bytes;
+    }
+}
+
+/* Issues the listed copies by one call; CAIRN_NOT_FOUND, and nothing is issued, where the driver
+ * cannot. */
+static cairn_err
+issue_together(struct cuda_mem *cuda, const struct flight *flight)
+{
+    struct cu_copy_attributes attributes = {.source_access_order = CU_ACCESS_IN_STREAM_ORDER};
+    size_t first = 0, failed = SIZE_MAX;
+    cu_result result;
+
+    if (!cuda->driver.copy_batch || flight->copy_count < 2 || !flight->pinned)
+        return CAIRN_NOT_FOUND;
+    result = cuda->driver.copy_batch(cuda->targets, cuda->sources, cuda->bytes, flight->copy_count,
+                                     &attributes, &first, 1, &failed, cuda->stream);
+    if (result == CU_NOT_SUPPORTED) {
+        cuda->driver.copy_batch = NULL;
+        return CAIRN_NOT_FOUND;
+    }
+    if (failed >= flight->copy_count)
+        return check(cuda, "cuMemcpyBatchAsync", result);
+    return check_copy(cuda, "cuMemcpyBatchAsync", &flight->copies[failed], result);
+}
+
+static cairn_err
+issue_one_by_one(struct cuda_mem *cuda, const struct flight *flight, bool out)
+{
+    struct cairn_cuda_driver *driver = &cuda->driver;
+    cairn_err err = CAIRN_OK;
+
+    for (uint32_t i = 0; !err && i < flight->copy_count; i++)
+        if (out)
+            err = check_copy(cuda, "cuMemcpyDtoHAsync", &flight->copies[i],
+                             driver->copy_out((void *)(uintptr_t)cuda->targets[i], cuda->sources[i],
+                                              cuda->bytes[i], cuda->stream));
+        else
+            err = check_copy(cuda, "cuMemcpyHtoDAsync", &flight->copies[i],
+                             driver->copy_in(cuda->targets[i],
+                                             (const void *)(uintptr_t)cuda->sources[i],
+                                             cuda->bytes[i], cuda->stream));
+    return err;
+}
+
 static cairn_err
 copy_batch(struct cuda_mem *cuda, const struct cairn_mem_copy *copies, uint32_t count, bool out,
            uint64_t *ticket)
 {
-    struct cairn_cuda_driver *driver = &cuda->driver;
     struct flight *flight = NULL;
     struct caller caller;
-    uint8_t *ring;
     cairn_err err = enter(cuda, &caller);
 
     if (err)
@@ -552,23 +620,12 @@ copy_batch(struct cuda_mem *cuda, const struct cairn_mem_copy *copies, uint32_t 
     err = begin_flight(cuda, copies, count, &flight);
     if (err)
         goto done;
-    ring = flight->through_ring ? flight->ring : NULL;
-    for (uint32_t i = 0; !err && i < count; i++) {
-        uint8_t *host = ring ? ring : copies[i].host;
-        size_t bytes = copies[i].bytes;
-
-        if (ring && !out)
-            memcpy(ring, copies[i].host, bytes);
-        ring += ring ? bytes : 0;
-        if (out)
-            err = check_copy(cuda, "cuMemcpyDtoHAsync", &copies[i],
-                             driver->copy_out(host, copies[i].region, bytes, cuda->stream));
-        else
-            err = check_copy(cuda, "cuMemcpyHtoDAsync", &copies[i],
-                             driver->copy_in(copies[i].region, host, bytes, cuda->stream));
-    }
+    list_copies(cuda, flight, out);
+    err = issue_together(cuda, flight);
+    if (err == CAIRN_NOT_FOUND)
+        err = issue_one_by_one(cuda, flight, out);
     if (!err)
-        err = check(cuda, "cuEventRecord", driver->event_record(flight->event, cuda->stream));
+        err = check(cuda, "cuEventRecord", cuda->driver.event_record(flight->event, cuda->stream));
     if (err)
         goto done;
     flight->through_ring = flight->through_ring && out;

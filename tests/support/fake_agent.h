@@ -74,6 +74,7 @@ struct fake_agent {
         fetches_waiting_max, restoreds, stats, damaged;
     atomic_int cancel_reason, restored_err;
     atomic_uint last_slot; /* granted */
+    atomic_uint done_slot; /* of the newest capture that ended well */
     atomic_int coverages;
     atomic_int rings;         /* of timing records, handed over */
     atomic_int leaves;        /* trainers that have said so */
@@ -370,6 +371,7 @@ fake_take(struct fake_agent *agent, struct fake_connection *connection,
     } else if (frame->type == CAIRN_SESSION_DONE && !cairn_session_take_done(frame, &done)) {
         if (agent->blocks[connection->rank] != connection->region_bytes / CAIRN_BLOCK_BYTES)
             agent->damaged++;
+        agent->done_slot = agent->last_slot;
         agent->dones++;
         if (agent->commits)
             fake_check(cairn_session_put_committed(

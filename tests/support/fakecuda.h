@@ -19,6 +19,7 @@
 struct fakecuda_state {
     int64_t contexts, streams, events, registered, host_allocated, device_allocated; /* live */
     uint64_t register_calls, pageable_copies, async_copies, copied_bytes, context_creations;
+    uint64_t batches; /* calls of cuMemcpyBatchAsync */
     uint64_t misuses;
     uint64_t failed_calls; /* as a test has asked */
 };

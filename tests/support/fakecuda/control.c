@@ -90,7 +90,7 @@ fakecuda_reset(void)
     memset(faults, 0, sizeof faults);
     lose_nth = async_nth = 0;
     fake_state_now.register_calls = fake_state_now.pageable_copies = 0;
-    fake_state_now.async_copies = fake_state_now.copied_bytes = 0;
+    fake_state_now.async_copies = fake_state_now.copied_bytes = fake_state_now.batches = 0;
     fake_state_now.context_creations = fake_state_now.misuses = fake_state_now.failed_calls = 0;
     for (int i = 0; i < FAKE_DEVICES; i++)
         atomic_store(&fake_contexts[i].error, 0);

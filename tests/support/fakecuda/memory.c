@@ -27,6 +27,12 @@ static uint8_t *area_next, *area_end; /* addresses for device memory, each given
 static struct range blocks[FAKE_HANDLES_MAX];
 static struct range pinned[FAKE_HANDLES_MAX];
 
+struct fake_copy_attributes {
+    int source_access_order;
+    int hints[4];
+    unsigned flags;
+};
+
 #define DRIVER(symbol, ...)                                                                        \
     EXPORT int symbol(__VA_ARGS__);                                                                \
     int symbol(__VA_ARGS__)
@@ -295,6 +301,32 @@ DRIVER(cuMemcpyDtoHAsync_v2, void *host, uint64_t region, size_t bytes, void *st
 DRIVER(cuMemcpyHtoDAsync_v2, uint64_t region, const void *host, size_t bytes, void *stream)
 {
     return copy(__func__, (void *)(uintptr_t)host, region, bytes, stream, false);
+}
+
+/* Of pinned memory and in stream order alone, which is what Cairn asks for. */
+DRIVER(cuMemcpyBatchAsync, uint64_t *targets, uint64_t *sources, size_t *bytes, size_t count,
+       const struct fake_copy_attributes *attributes, const size_t *firsts, size_t attribute_count,
+       size_t *failed, void *stream)
+{
+    int code = fake_enter(__func__);
+
+    *failed = SIZE_MAX;
+    if (code || !stream || !count || attribute_count != 1 || firsts[0] != 0 ||
+        attributes->source_access_order != 1)
+        return code ? code : INVALID_VALUE;
+    pthread_mutex_lock(&fake_lock);
+    fake_state_now.batches++;
+    pthread_mutex_unlock(&fake_lock);
+    for (size_t i = 0; i < count && !code; i++) {
+        bool out = fake_view_of(sources[i], bytes[i], NULL) != NULL;
+
+        code =
+            copy("a copy of cuMemcpyBatchAsync", (void *)(uintptr_t)(out ? targets[i] : sources[i]),
+                 out ? sources[i] : targets[i], bytes[i], stream, out);
+        if (code)
+            *failed = i;
+    }
+    return code;
 }
 
 DRIVER(cuMemsetD8Async, uint64_t region, uint8_t value, size_t bytes, void *handle)

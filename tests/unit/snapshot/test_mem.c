@@ -4,6 +4,7 @@
 #include "tests/support/fakecuda.h"
 
 #include <dlfcn.h>
+#include <inttypes.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -212,15 +213,60 @@ test_copy_out_pinned(void **state)
     fill_device();
     assert_int_equal(cairn_mem_pin(mem, host, HOST_BYTES), CAIRN_OK);
     copy_all_out(mem, 1);
+    fake_state(&seen);
+    assert_int_equal(seen.batches, 0);
     memset(host, 0, HOST_BYTES);
     copy_all_out(mem, 48);
     fake_state(&seen);
+    assert_int_equal(seen.batches, HOST_BYTES / PIECE / 48);
     assert_int_equal(seen.pageable_copies, 0);
     assert_int_equal(seen.host_allocated, 0);
     assert_int_equal(seen.registered, 1);
     assert_string_equal(lines, "");
     cairn_mem_unpin(mem, host);
     cairn_mem_unpin(mem, host); /* unknown now */
+    cairn_mem_close(mem);
+}
+
+/* Batches are for pinned memory and for drivers that can; else copies are issued one by one. */
+static void
+test_copies_one_by_one(void **state)
+{
+    struct cairn_mem *mem = open_device();
+    struct fakecuda_state seen;
+
+    (void)state;
+    fill_device();
+    copy_all_out(mem, 48);
+    fake_state(&seen);
+    assert_int_equal(seen.pageable_copies, HOST_BYTES / PIECE);
+    assert_int_equal(cairn_mem_pin(mem, host, HOST_BYTES), CAIRN_OK);
+    memset(host, 0, HOST_BYTES);
+    fake_fail("cuMemcpyBatchAsync", 1, 801);
+    copy_all_out(mem, 48);
+    fake_state(&seen);
+    assert_int_equal(seen.async_copies, HOST_BYTES / PIECE);
+    assert_int_equal(seen.batches, 0);
+    assert_string_equal(lines, "");
+    cairn_mem_close(mem);
+}
+
+/* The message says which copy of a batch the driver refuses. */
+static void
+test_refused_copy_of_a_batch(void **state)
+{
+    struct cairn_mem *mem = open_device();
+    struct cairn_mem_copy copies[3] = {piece(0), piece(1), piece(2)};
+    uint64_t ticket = 0;
+    char wanted[64];
+
+    (void)state;
+    assert_int_equal(cairn_mem_pin(mem, host, HOST_BYTES), CAIRN_OK);
+    copies[1].region = region + HOST_BYTES - 1; /* over its end */
+    (void)snprintf(wanted, sizeof wanted, "of %d bytes, device 0x%" PRIx64, PIECE,
+                   copies[1].region);
+    assert_int_equal(cairn_mem_copy_out(mem, copies, 3, &ticket), CAIRN_DEVICE);
+    assert_non_null(strstr(lines, wanted));
     cairn_mem_close(mem);
 }
 
@@ -459,9 +505,13 @@ whole_session(void)
     if (!err)
         err = cairn_mem_copy_out(mem, copies, 2, &ticket);
     if (!err)
+        err = cairn_mem_copy_out(mem, copies, 1, &ticket);
+    if (!err)
         err = cairn_mem_wait(mem, ticket, UINT64_MAX);
     if (!err)
         err = cairn_mem_copy_in(mem, copies, 2, &ticket);
+    if (!err)
+        err = cairn_mem_copy_in(mem, copies, 1, &ticket);
     if (!err)
         err = cairn_mem_wait(mem, ticket, UINT64_MAX);
     cairn_mem_unpin(mem, host);
@@ -488,6 +538,7 @@ test_every_driver_error(void **state)
         "cuMemHostAlloc",
         "cuMemcpyDtoHAsync_v2",
         "cuMemcpyHtoDAsync_v2",
+        "cuMemcpyBatchAsync",
     };
 
     (void)state;
@@ -547,6 +598,8 @@ main(void)
     const struct CMUnitTest tests[] = {FRESH(test_host),
                                        FRESH(test_batch_limits),
                                        FRESH(test_copy_out_pinned),
+                                       FRESH(test_copies_one_by_one),
+                                       FRESH(test_refused_copy_of_a_batch),
                                        FRESH(test_copy_through_the_ring),
                                        FRESH(test_unpinned_says_what_to_do),
                                        FRESH(test_close_and_unpin_land_the_ring),
