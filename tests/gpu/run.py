@@ -207,12 +207,12 @@ def cost(options):
         process = agent.start(
             "cairn", trainer(options, *words, COST_STEPS), ["--state", "8GiB", "--every", "1"]
         )
+        committed = set()
+        while process.poll() is None:
+            newest = agent.status().get("newest") or {}
+            committed.add(newest.get("step") or 0)
+            time.sleep(0.1)
         finish(process)
-        committed = [
-            int(step)
-            for path in pathlib.Path(agent.folder, "cairn").glob("*.log")
-            for step in re.findall(r"save: committed epoch=\d+ step=(\d+)", path.read_text())
-        ]
         kept = sum(step > COST_WARM for step in committed)
         say_cost(
             "cairn", step_times(agent.text("cairn")), COST_WARM, base_ms, f" generations={kept}"

@@ -72,7 +72,18 @@ class Saver:
 
             os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29511", RANK="0")
             dist.init_process_group("gloo", rank=0, world_size=1)
-            self.stager = DefaultStager(StagingOptions(True, False, True, True))
+
+            class Stager(DefaultStager):
+                """async_save of PyTorch 2.11 closes a stager that it was given; this one stays, and
+                with it the pinned memory that it keeps for the next save."""
+
+                def close(self):
+                    pass
+
+                def end(self):
+                    super().close()
+
+            self.stager = Stager(StagingOptions(True, False, True, True))
 
     def save(self, step, model, optimizer):
         if self.how == "none":
@@ -104,7 +115,7 @@ class Saver:
 
             if self.pending is not None:
                 self.pending.upload_completion.result()
-            self.stager.close()
+            self.stager.end()
             dist.destroy_process_group()
 
 
