@@ -72,18 +72,11 @@ class Saver:
 
             os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29511", RANK="0")
             dist.init_process_group("gloo", rank=0, world_size=1)
-
-            class Stager(DefaultStager):
-                """async_save of PyTorch 2.11 closes a stager that it was given; this one stays, and
-                with it the pinned memory that it keeps for the next save."""
-
-                def close(self):
-                    pass
-
-                def end(self):
-                    super().close()
-
-            self.stager = Stager(StagingOptions(True, False, True, True))
+            self.stager = DefaultStager(StagingOptions(True, False, True, True))
+            # In PyTorch 2.11 it closes this after one save, and fails at the next one. Kept open, it
+            # uses its pinned memory again.
+            self.close_staging = self.stager._state_dict_stager.close
+            self.stager._state_dict_stager.close = lambda: None
 
     def save(self, step, model, optimizer):
         if self.how == "none":
@@ -115,7 +108,8 @@ class Saver:
 
             if self.pending is not None:
                 self.pending.upload_completion.result()
-            self.stager.end()
+            self.stager.close()
+            self.close_staging()
             dist.destroy_process_group()
 
 
