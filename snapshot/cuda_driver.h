@@ -95,8 +95,8 @@ struct cairn_cuda_driver {
 
 /*
  * Opens the driver at `path`, NULL: "libcuda.so.1". CAIRN_DEVICE where there is none, or too old a
- * one: `why` says so. What newer drivers alone have is NULL where it is missing. It is not unloaded by dlclose of out->library: a driver has threads of its
- * own.
+ * one: `why` says so. What newer drivers alone have is NULL where it is missing. The driver is not
+ * unloaded by dlclose of out->library: it has threads of its own.
  */
 CAIRN_MUST_CHECK cairn_err cairn_cuda_driver_open(const char *path, struct cairn_cuda_driver *out,
                                                   char *why, size_t why_bytes);

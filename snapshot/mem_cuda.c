@@ -510,7 +510,7 @@ cuda_after(struct cairn_mem *mem, void *stream)
     return cuda->broken ? CAIRN_DEVICE : err;
 }
 
-/* The pin that has these bytes; NULL: they were never pinned, and the device reaches them slowly. */
+/* The pin that has these bytes; NULL: never pinned, and the device reaches them slowly. */
 static const struct pin *
 find_pin(const struct cuda_mem *cuda, const uint8_t *host)
 {

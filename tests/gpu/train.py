@@ -73,8 +73,8 @@ class Saver:
             os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29511", RANK="0")
             dist.init_process_group("gloo", rank=0, world_size=1)
             self.stager = DefaultStager(StagingOptions(True, False, True, True))
-            # In PyTorch 2.11 it closes this after one save, and fails at the next one. Kept open, it
-            # uses its pinned memory again.
+            # In PyTorch 2.11 it closes this after one save, and fails at the next one. Kept open,
+            # it uses its pinned memory again.
             self.close_staging = self.stager._state_dict_stager.close
             self.stager._state_dict_stager.close = lambda: None
 
