@@ -7,27 +7,6 @@
 #include <inttypes.h>
 #include <string.h>
 
-struct retention
-conduct_retention(const struct cairn_core *core)
-{
-    const struct membership *membership = &core->membership;
-    struct retention retention = {.active = membership->record.epoch,
-                                  .decision = core->run.decision,
-                                  .ready = membership->record.ready,
-                                  .ready_from_files = membership->record.ready_from_files,
-                                  .self_member = membership->self_member,
-                                  .fenced = membership->promised > membership->record.epoch};
-
-    retention.pinned = answer_pins(&core->answering, &retention.pinned_generation);
-    if (CAIRN_PLANTED(&core->env, BUG_OWNER_DROPS) && membership->record.ready_roster) {
-        uint32_t own = cairn_roster_member_of(membership->record.ready_roster, core->options.self);
-
-        retention.own_is_hosted =
-            own != UINT32_MAX && membership->record.holders[own] != core->options.self;
-    }
-    return retention;
-}
-
 struct inventory_self
 conduct_inventory(const struct cairn_core *core)
 {
@@ -90,7 +69,7 @@ drop_unfinished(struct cairn_core *core, struct cairn_generation_id generation)
     struct part *part = parts_find(&core->parts, generation, core->membership.self_member);
 
     if (part && (part->state == CAIRN_PART_OPEN || part->state == CAIRN_PART_FINISHING))
-        part_drop(&core->env, &core->parts, part, true);
+        part_drop(&core->env, part, true);
 }
 
 /* ---- to the leader ---- */
@@ -116,8 +95,7 @@ conduct_heard(struct cairn_core *core, const struct cairn_message *message)
 static void
 send_heard(struct cairn_core *core, const struct cairn_message_report *report)
 {
-    struct cairn_message message =
-        env_message(&core->env, CAIRN_MSG_HEARD, core->membership.record.epoch);
+    struct cairn_message message = epoch_message(&core->env, CAIRN_MSG_HEARD);
     /* What an earlier start of this agent decided has a lower serial number. */
     uint64_t serial = max_u64(core->leader.decision.serial, core->options.incarnation);
 
@@ -148,21 +126,20 @@ conduct_to_leader(struct cairn_core *core, const struct cairn_message *message)
     }
     switch (message->kind) {
     case CAIRN_MSG_REPORT:
-        leader_report(env, &core->leader, &core->membership, core->run.trainers.tiling,
-                      &message->as.report);
+        leader_report(env, &core->leader, core->run.trainers.tiling, &message->as.report);
         send_heard(core, &message->as.report);
         break;
     case CAIRN_MSG_ABORT:
-        leader_abort(env, &core->leader, &core->membership, &message->as.abort);
+        leader_abort(env, &core->leader, &message->as.abort);
         break;
     case CAIRN_MSG_WAITING:
-        leader_waiting(env, &core->leader, &core->membership, &message->as.waiting);
+        leader_waiting(env, &core->leader, &message->as.waiting);
         break;
     case CAIRN_MSG_SNAPSHOT:
-        leader_snapshot(env, &core->leader, &core->membership, message->as.snapshot.step);
+        leader_snapshot(env, &core->leader, message->as.snapshot.step);
         break;
     case CAIRN_MSG_AUDIT:
-        leader_audited(env, &core->leader, &core->membership, core->run.trainers.tiling, message);
+        leader_audited(env, &core->leader, core->run.trainers.tiling, message);
         break;
     default:
         break;
@@ -172,11 +149,9 @@ conduct_to_leader(struct cairn_core *core, const struct cairn_message *message)
 void
 conduct_report(struct cairn_core *core)
 {
-    struct cairn_message message =
-        env_message(&core->env, CAIRN_MSG_REPORT, core->membership.record.epoch);
-    struct retention retention = conduct_retention(core);
+    struct cairn_message message = epoch_message(&core->env, CAIRN_MSG_REPORT);
 
-    message.as.report = run_report(&core->env, &core->run, &core->parts, &retention);
+    message.as.report = run_report(&core->env, &core->run);
     if (core->membership.ready_is_own)
         message.as.report.committed = core->membership.ready;
     conduct_to_leader(core, &message);
@@ -187,15 +162,14 @@ conduct_done(struct cairn_core *core, uint32_t child, struct cairn_generation_id
              uint64_t begun)
 {
     struct cairn_message done = env_message(&core->env, CAIRN_MSG_DONE, generation.epoch);
-    struct retention retention = conduct_retention(core);
 
     if (!conduct_acts(core) || /* R4 */
-        retention_aborts(&retention, generation) ||
+        parts_abort(&core->env, generation) ||
         !gather_add(&core->env, &core->gather, core->membership.self_member, child, generation,
                     begun))
         return;
     if (conduct_leads(core)) {
-        leader_done(&core->env, &core->leader, &core->membership, generation, core->gather.begun);
+        leader_done(&core->env, &core->leader, generation, core->gather.begun);
         return;
     }
     done.as.done.generation = generation;
@@ -227,8 +201,7 @@ conduct_outcome(struct cairn_core *core, struct outcome outcome)
 static void
 send_decision(struct cairn_core *core, uint32_t to)
 {
-    struct cairn_message message =
-        env_message(&core->env, CAIRN_MSG_DECISION, core->membership.record.epoch);
+    struct cairn_message message = epoch_message(&core->env, CAIRN_MSG_DECISION);
 
     message.as.decision.decision = core->run.decision;
     message.bytes = (const uint8_t *)core->run.refusal;
@@ -243,7 +216,7 @@ commit(struct cairn_core *core, struct cairn_generation_id generation)
 
     membership_committed(&core->membership, generation);
     env_act(&core->env, CAIRN_ACTION_COMMITTED)->as.committed = (struct cairn_action_committed){
-        .generation = generation, .part = part ? part_index(&core->parts, part) : UINT32_MAX};
+        .generation = generation, .part = part ? part_index(&core->env, part) : UINT32_MAX};
 }
 
 void
@@ -252,15 +225,13 @@ conduct_decision(struct cairn_core *core, const struct cairn_decision *decision,
 {
     struct cairn_generation_id committed = core->run.decision.committed;
     uint32_t self = core->membership.self_member, n = member_count(core);
-    struct retention retention;
 
     if (!run_decide(&core->env, &core->run, decision, refusal))
         return;
     if (generation_later(decision->committed, committed))
         commit(core, decision->committed);
-    retention = conduct_retention(core);
-    parts_retain(&core->env, &core->parts, &retention);
-    if (retention_aborts(&retention, core->gather.generation))
+    parts_retain(&core->env);
+    if (parts_abort(&core->env, core->gather.generation))
         gather_clear(&core->gather);
     for (uint32_t child = tree_next_child(self, n, UINT32_MAX); child != UINT32_MAX;
          child = tree_next_child(self, n, child))
@@ -270,15 +241,11 @@ conduct_decision(struct cairn_core *core, const struct cairn_decision *decision,
 void
 conduct_settle(struct cairn_core *core)
 {
-    struct retention retention;
-
     do {
         if (conduct_leads(core))
             conduct_decision(core, &core->leader.decision, core->leader.refusal);
-        retention = conduct_retention(core);
-        parts_retain(&core->env, &core->parts, &retention);
-        conduct_outcome(
-            core, run_grant(&core->env, &core->run, &core->parts, &core->membership, &retention));
+        parts_retain(&core->env);
+        conduct_outcome(core, run_grant(&core->env, &core->run));
     } while (conduct_leads(core) && core->leader.decision.serial > core->run.decision.serial);
 }
 
@@ -288,14 +255,10 @@ conduct_settle(struct cairn_core *core)
 static void
 say_again_above(struct cairn_core *core)
 {
-    struct cairn_message done =
-        env_message(&core->env, CAIRN_MSG_DONE, core->membership.record.epoch);
-    struct cairn_message report =
-        env_message(&core->env, CAIRN_MSG_REPORT, core->membership.record.epoch);
-    struct cairn_message abort =
-        env_message(&core->env, CAIRN_MSG_ABORT, core->membership.record.epoch);
-    struct cairn_message snapshot =
-        env_message(&core->env, CAIRN_MSG_SNAPSHOT, core->membership.record.epoch);
+    struct cairn_message done = epoch_message(&core->env, CAIRN_MSG_DONE);
+    struct cairn_message report = epoch_message(&core->env, CAIRN_MSG_REPORT);
+    struct cairn_message abort = epoch_message(&core->env, CAIRN_MSG_ABORT);
+    struct cairn_message snapshot = epoch_message(&core->env, CAIRN_MSG_SNAPSHOT);
 
     if (gather_is_full(&core->env, &core->gather, core->membership.self_member)) {
         done.as.done.generation = core->gather.generation;
@@ -322,8 +285,7 @@ void
 conduct_greet(struct cairn_core *core, uint32_t agent)
 {
     uint32_t self = core->membership.self_member, n, member;
-    struct retention retention = conduct_retention(core);
-    struct part *part = parts_in_flight(&core->parts, &retention);
+    struct part *part = parts_in_flight(&core->env);
 
     if (core->membership.record.epoch == 0)
         return;
@@ -344,7 +306,7 @@ conduct_greet(struct cairn_core *core, uint32_t agent)
         audit_peer_up(&core->env, &core->leader.audit, core->membership.record.roster,
                       core->membership.record.epoch, agent);
     if (part)
-        save_peer_up(&core->env, &core->parts, part, &core->run.decision, agent);
+        save_peer_up(&core->env, part, agent);
 }
 
 static void
@@ -423,8 +385,8 @@ conduct_enter(struct cairn_core *core, bool restart)
     for (uint32_t a = 0; a < core->options.agent_count; a++) {
         if (!cairn_bitset_has(core->peers.up, a))
             continue;
-        membership_send_position(&core->env, &core->membership, a);
-        if (core->epochs[a] != core->membership.record.epoch)
+        membership_send_position(&core->env, a);
+        if (core->peers.epochs[a] != core->membership.record.epoch)
             continue;
         cairn_bitset_add(core->level, a);
         conduct_greet(core, a);
@@ -435,25 +397,22 @@ void
 conduct_fence(struct cairn_core *core)
 {
     memset(core->level, 0, cairn_bitset_words(core->options.agent_count) * sizeof(uint64_t));
-    repair_stop(&core->env, &core->repair, &core->parts, true);
+    repair_stop(&core->env, &core->repair, true);
 }
 
 void
 conduct_watch(struct cairn_core *core)
 {
-    struct watch_input input = {.membership = &core->membership,
-                                .peers = &core->peers,
-                                .has_trainers = core->run.trainers.ranks > 0,
-                                .wants_join = conduct_leads(core) && core->leader.wants_join};
+    bool wants_join = conduct_leads(core) && core->leader.wants_join;
     struct restore_request request = {0};
     const char *reason = NULL;
 
     if (!restore_is_idle(&core->restore) ||
-        !watch_due(&core->env, &core->watch, &input, &request, &reason))
+        !watch_due(&core->env, &core->watch, core->run.trainers.ranks > 0, wants_join, &request,
+                   &reason))
         return;
     CAIRN_LOG_AT(INFO, "repair: start reason=\"%s\" epoch=%" PRIu64 " step=%" PRIu64, reason,
                  core->membership.record.epoch >> EPOCH_CLAIMANT_BITS, core->membership.ready.step);
-    if (restore_start(&core->env, &core->restore, &core->membership, &core->peers, &request) !=
-        CAIRN_OK)
+    if (restore_start(&core->env, &core->restore, &request) != CAIRN_OK)
         CAIRN_LOG_AT(WARN, "repair: not started: out of memory");
 }

@@ -10,7 +10,6 @@
 
 #include "agent/core/core_state.h"
 
-struct retention conduct_retention(const struct cairn_core *core);
 struct inventory_self conduct_inventory(const struct cairn_core *core);
 /* True if this agent is a member of its epoch and may act in it (R4); and if it is the first. */
 bool conduct_acts(const struct cairn_core *core);

@@ -47,12 +47,15 @@ cairn_core_create(const struct cairn_core_options *options, uint64_t now_ns,
     if (!core)
         return CAIRN_NOMEM;
     core->options = *options;
-    core->env = (struct env){
-        .options = &core->options, .now_ns = now_ns, .next_request = options->incarnation << 8};
-    core->epochs = calloc(options->agent_count, sizeof *core->epochs);
+    core->env = (struct env){.options = &core->options,
+                             .membership = &core->membership,
+                             .peers = &core->peers,
+                             .decision = &core->run.decision,
+                             .parts = &core->parts,
+                             .now_ns = now_ns,
+                             .next_request = options->incarnation << 8};
     core->level = calloc(cairn_bitset_words(options->agent_count), sizeof(uint64_t));
-    err = core->epochs && core->level ? peers_init(&core->peers, &core->options, now_ns)
-                                      : CAIRN_NOMEM;
+    err = core->level ? peers_init(&core->peers, &core->options, now_ns) : CAIRN_NOMEM;
     core->env.up = core->peers.up;
     core->env.level = core->level;
     if (!err)
@@ -78,7 +81,7 @@ cairn_core_destroy(struct cairn_core *core)
         return;
     core->env.actions = &nowhere;
     if (core->env.up)
-        repair_stop(&core->env, &core->repair, &core->parts, true);
+        repair_stop(&core->env, &core->repair, true);
     cairn_actions_fini(&nowhere);
     restore_fini(&core->restore);
     leader_fini(&core->leader);
@@ -88,7 +91,6 @@ cairn_core_destroy(struct cairn_core *core)
         part_fini(&core->parts.list[i]);
     membership_fini(&core->membership);
     peers_fini(&core->peers);
-    free(core->epochs);
     free(core->level);
     free(core);
 }
@@ -104,8 +106,7 @@ own_part(struct cairn_core *core, struct cairn_generation_id generation)
 static void
 take_ranks(struct cairn_core *core, const struct cairn_event_ranks *ranks)
 {
-    struct retention retention = conduct_retention(core);
-    struct part *part = parts_in_flight(&core->parts, &retention);
+    struct part *part = parts_in_flight(&core->env);
 
     /* What the trainers have captured in full goes on without them. */
     if (part && part->state == CAIRN_PART_OPEN && part->capture.seal_request == 0)
@@ -122,7 +123,7 @@ take_blocks(struct cairn_core *core, const struct cairn_event_blocks *blocks)
     struct part *part = own_part(core, blocks->generation);
 
     if (part && part->state == CAIRN_PART_OPEN)
-        save_blocks(&core->env, &core->parts, part, &core->run.decision, blocks);
+        save_blocks(&core->env, part, blocks);
 }
 
 static void
@@ -131,16 +132,15 @@ take_captured(struct cairn_core *core, const struct cairn_event_captured *captur
     struct part *part = own_part(core, captured->generation);
 
     if (part && part->state == CAIRN_PART_OPEN && captured->rank < core->run.trainers.ranks)
-        conduct_outcome(core, save_captured(&core->env, &core->parts, part, captured->rank,
-                                            run_everyone(&core->run)));
+        conduct_outcome(core,
+                        save_captured(&core->env, part, captured->rank, run_everyone(&core->run)));
 }
 
 static void
 take_cancel(struct cairn_core *core, const struct cairn_event_step *cancel)
 {
-    struct retention retention = conduct_retention(core);
 
-    conduct_outcome(core, run_cancel(&core->run, &core->parts, &retention, cancel));
+    conduct_outcome(core, run_cancel(&core->env, &core->run, cancel));
 }
 
 /* ---- answers of the process ---- */
@@ -156,27 +156,26 @@ take_answer(struct cairn_core *core, const struct cairn_event *event)
     if (event->type ==
         CAIRN_EVENT_VERIFIED) { /* perhaps of a part that is gone: it waits no more */
         self = conduct_inventory(core);
-        parts_verified(&core->env, &core->parts, answer);
-        answer_progress(&core->env, &core->answering, &core->parts, &self);
+        parts_verified(&core->env, answer);
+        answer_progress(&core->env, &core->answering, &self);
         return;
     }
     if (event->type == CAIRN_EVENT_OPENED) {
-        repair_opened(&core->env, &core->repair, &core->parts, answer);
+        repair_opened(&core->env, &core->repair, answer);
         return;
     }
     if (!part || part->state == CAIRN_PART_FREE ||
         !generation_is(part->generation, answer->generation))
         return;
     if (part->state == CAIRN_PART_REBUILDING) {
-        repair_finished(&core->env, &core->repair, &core->parts, answer);
+        repair_finished(&core->env, &core->repair, answer);
         /* A repair that ends without a new epoch may have completed what the leader waits for. */
         outcome.complete = part->state == CAIRN_PART_COMPLETE &&
                            part->member == core->membership.self_member &&
                            part->generation.epoch == core->membership.record.epoch;
     } else {
-        outcome = event->type == CAIRN_EVENT_SEALED
-                      ? save_sealed(&core->env, &core->parts, part, &core->run.decision, answer)
-                      : save_finished(&core->env, &core->parts, part, answer);
+        outcome = event->type == CAIRN_EVENT_SEALED ? save_sealed(&core->env, part, answer)
+                                                    : save_finished(&core->env, part, answer);
     }
     conduct_outcome(core, outcome);
 }
@@ -195,8 +194,7 @@ reply(struct cairn_core *core, uint64_t request, cairn_err err, const char *text
 static void
 ask_leader(struct cairn_core *core, uint64_t step)
 {
-    struct cairn_message message =
-        env_message(&core->env, CAIRN_MSG_SNAPSHOT, core->membership.record.epoch);
+    struct cairn_message message = epoch_message(&core->env, CAIRN_MSG_SNAPSHOT);
 
     core->run.asked = step;
     message.as.snapshot =
@@ -207,7 +205,7 @@ ask_leader(struct cairn_core *core, uint64_t step)
 static void
 take_begin(struct cairn_core *core, const struct cairn_event_step *begin)
 {
-    run_begin(&core->env, &core->run, &core->membership, begin);
+    run_begin(&core->env, &core->run, begin);
     if (begin->last && core->run.asked < begin->step)
         ask_leader(core, begin->step);
 }
@@ -242,8 +240,7 @@ take_operator(struct cairn_core *core, const struct cairn_event_operator *op)
         ask_snapshot(core, op->request);
     else if (!restore_is_idle(&core->restore))
         reply(core, op->request, CAIRN_AGAIN, "this agent is busy with another restore or repair");
-    else if (restore_start(&core->env, &core->restore, &core->membership, &core->peers, &request) !=
-             CAIRN_OK)
+    else if (restore_start(&core->env, &core->restore, &request) != CAIRN_OK)
         reply(core, op->request, CAIRN_NOMEM, "");
 }
 
@@ -271,10 +268,8 @@ take_spilled(struct cairn_core *core, const struct cairn_event_pin *spilled)
 static void
 say_waiting(struct cairn_core *core)
 {
-    struct cairn_message message =
-        env_message(&core->env, CAIRN_MSG_WAITING, core->membership.record.epoch);
-    struct retention retention = conduct_retention(core);
-    struct part *part = parts_in_flight(&core->parts, &retention);
+    struct cairn_message message = epoch_message(&core->env, CAIRN_MSG_WAITING);
+    struct part *part = parts_in_flight(&core->env);
     uint64_t patience_ns = core->options.dead_after_ns;
     enum cairn_wait cause;
     uint32_t for_agent = UINT32_MAX;
@@ -299,10 +294,10 @@ tick(struct cairn_core *core)
 {
     peers_tick(&core->env, &core->peers, core->membership.record.epoch,
                core->run.decision.committed);
-    restore_tick(&core->env, &core->restore, &core->membership, &core->peers);
+    restore_tick(&core->env, &core->restore);
     say_waiting(core);
     if (conduct_leads(core))
-        leader_tick(&core->env, &core->leader, &core->membership);
+        leader_tick(&core->env, &core->leader);
     conduct_watch(core);
 }
 
@@ -314,7 +309,7 @@ announce(struct cairn_core *core)
 {
     core->announced = true;
     if (core->membership.blank)
-        membership_store(&core->env, &core->membership);
+        membership_store(&core->env);
     conduct_enter(core, false);
 }
 
@@ -384,7 +379,7 @@ dispatch(struct cairn_core *core, const struct cairn_event *event)
         take_answer(core, event);
         break;
     case CAIRN_EVENT_DECODED:
-        repair_decoded(&core->env, &core->repair, &core->parts, &event->as.decoded);
+        repair_decoded(&core->env, &core->repair, &event->as.decoded);
         break;
     case CAIRN_EVENT_OPERATOR:
         take_operator(core, &event->as.op);

@@ -20,8 +20,7 @@ struct cairn_core {
     struct cairn_core_options options;
     struct env env;
     struct peers peers;
-    uint64_t *epochs; /* [agent_count]: that each told in the session that is up */
-    uint64_t *level;  /* bitset; see env.h */
+    uint64_t *level; /* bitset; see env.h */
     struct membership membership;
     struct parts parts;
     struct run run;

@@ -55,7 +55,7 @@ cairn_core_look(const struct cairn_core *core, struct cairn_core_view *out)
         .fleet_len = membership->record.fleet_len};
     if (!conduct_leads(core))
         return;
-    leader_blocker(&core->leader, membership, core->env.now_ns, &out->blocker);
+    leader_blocker(&core->env, &core->leader, &out->blocker);
     if (out->blocker.generation.step == 0)
         name_silent(core, &out->blocker);
 }
@@ -99,7 +99,7 @@ cairn_core_record_is_foreign(struct cairn_bytes record)
 bool
 cairn_core_alive(const struct cairn_core *core, uint32_t agent)
 {
-    return peers_alive(&core->env, &core->peers, agent);
+    return peers_alive(&core->env, agent);
 }
 
 uint32_t

@@ -108,18 +108,16 @@ take_blocks(struct cairn_core *core, const struct cairn_event_message *event)
 {
     const struct cairn_message *message = event->message;
     bool seal = message->kind == CAIRN_MSG_SEAL;
-    struct retention retention;
     struct outcome outcome;
     struct part *part;
 
     if (!conduct_leads(core)) /* it may have begun again since those who tell it heard of it */
         conduct_decision(core, seal ? &message->as.seal.decision : &message->as.data.decision, "");
-    retention = conduct_retention(core);
-    part = run_part_for(&core->env, &core->run, &core->parts, &core->membership, &retention,
+    part = run_part_for(&core->env, &core->run,
                         seal ? message->as.seal.generation : message->as.data.generation, &outcome);
     if (part)
-        outcome = seal ? save_seal(&core->env, &core->parts, part, message)
-                       : save_data(&core->env, &core->parts, part, message, event->payload_ok);
+        outcome = seal ? save_seal(&core->env, part, message)
+                       : save_data(&core->env, part, message, event->payload_ok);
     conduct_outcome(core, outcome);
 }
 
@@ -130,7 +128,7 @@ take_received(struct cairn_core *core, const struct cairn_message *message)
         parts_find(&core->parts, message->as.received.generation, core->membership.self_member);
 
     if (part && message->as.received.member == core->membership.self_member)
-        save_received(&core->env, &core->parts, part, &core->run.decision, message);
+        save_received(&core->env, part, message);
 }
 
 static void
@@ -190,12 +188,12 @@ take_position(struct cairn_core *core, const struct cairn_message *message)
     uint64_t active = core->membership.record.epoch;
     uint32_t from = message->from;
 
-    core->epochs[from] = message->epoch;
+    core->peers.epochs[from] = message->epoch;
     core->peers.positions++;
-    if (membership_position(&core->membership, message))
-        membership_send_activate(&core->env, &core->membership, from);
+    if (message->epoch < active)
+        membership_send_activate(&core->env, from);
     if (message->epoch > active)
-        membership_send_position(&core->env, &core->membership, from); /* to be sent its record */
+        membership_send_position(&core->env, from); /* to be sent its record */
     if (message->epoch != active || active == 0 || core->membership.promised != active)
         return; /* R4: send nothing under an epoch older than the promised one */
     cairn_bitset_add(core->level, from);
@@ -211,18 +209,18 @@ take_activate(struct cairn_core *core, const struct cairn_message *message)
         return;
     core->parts
         .version++; /* R9: claims from before this epoch are void, though no part has changed */
-    answer_ends(&core->answering);
-    repair_stop(&core->env, &core->repair, &core->parts, true);
+    answer_unpin(&core->env, &core->answering);
+    repair_stop(&core->env, &core->repair, true);
     conduct_enter(core, activation == ACTIVATION_RESTART);
     env_act(&core->env, CAIRN_ACTION_ACTIVATED)->as.activated = (struct cairn_action_activated){
         .ready = core->membership.ready, .restart = activation == ACTIVATION_RESTART};
-    restore_activated(&core->env, &core->restore, &core->membership, &core->peers);
+    restore_activated(&core->env, &core->restore);
 }
 
 static void
 take_claim(struct cairn_core *core, const struct cairn_message *message)
 {
-    if (membership_claim(&core->env, &core->membership, &core->peers, core->parts.version, message))
+    if (membership_claim(&core->env, &core->membership, core->parts.version, message))
         conduct_fence(core);
 }
 
@@ -235,8 +233,8 @@ take_ask(struct cairn_core *core, const struct cairn_message *message)
         watch_asked(&core->watch);
     if (message->as.ask.mode == CAIRN_ASK_RELEASE && core->repair.coordinator == message->from &&
         core->repair.attempt <= message->as.ask.attempt)
-        repair_stop(&core->env, &core->repair, &core->parts, true);
-    answer_ask(&core->env, &core->answering, &core->parts, &core->peers, &self, message);
+        repair_stop(&core->env, &core->repair, true);
+    answer_ask(&core->env, &core->answering, &core->peers, &self, message);
 }
 
 static void
@@ -246,7 +244,7 @@ take_rebuild(struct cairn_core *core, const struct cairn_message *message)
     struct cairn_message answer = env_message(&core->env, CAIRN_MSG_REBUILT, message->epoch);
 
     if (answer_pins_for(&core->answering, message->from, rebuild->attempt)) {
-        repair_begin(&core->env, &core->repair, &core->parts, message);
+        repair_begin(&core->env, &core->repair, message);
         return;
     }
     answer.as.rebuilt = (struct cairn_message_rebuilt){.attempt = rebuild->attempt,
@@ -299,19 +297,19 @@ receive(struct cairn_core *core, const struct cairn_event_message *event)
         if (message->as.seal.attempt == 0)
             take_blocks(core, event);
         else
-            repair_message(&core->env, &core->repair, &core->parts, message, false);
+            repair_message(&core->env, &core->repair, message, false);
         break;
     case CAIRN_MSG_RECEIVED:
         if (message->as.received.attempt == 0)
             take_received(core, message);
         else
-            repair_message(&core->env, &core->repair, &core->parts, message, false);
+            repair_message(&core->env, &core->repair, message, false);
         break;
     case CAIRN_MSG_READ:
     case CAIRN_MSG_BLOCKS:
     case CAIRN_MSG_WRITE:
     case CAIRN_MSG_WRITTEN:
-        repair_message(&core->env, &core->repair, &core->parts, message, event->payload_ok);
+        repair_message(&core->env, &core->repair, message, event->payload_ok);
         break;
     case CAIRN_MSG_REBUILD:
         take_rebuild(core, message);
@@ -322,7 +320,7 @@ receive(struct cairn_core *core, const struct cairn_event_message *event)
     case CAIRN_MSG_INVENTORY:
     case CAIRN_MSG_REBUILT:
     case CAIRN_MSG_PROMISE:
-        restore_message(&core->env, &core->restore, &core->membership, &core->peers, message);
+        restore_message(&core->env, &core->restore, message);
         break;
     case CAIRN_MSG_CLAIM:
         take_claim(core, message);
@@ -341,9 +339,9 @@ receive_peer_up(struct cairn_core *core, const struct cairn_event_peer *peer)
     if (peer->agent >= core->options.agent_count || peer->agent == core->options.self)
         return;
     peers_up(&core->env, &core->peers, peer->agent, peer->incarnation);
-    core->epochs[peer->agent] = UINT64_MAX;
-    membership_send_position(&core->env, &core->membership, peer->agent);
-    repair_peer_up(&core->env, &core->repair, &core->parts, peer->agent);
+    core->peers.epochs[peer->agent] = UINT64_MAX;
+    membership_send_position(&core->env, peer->agent);
+    repair_peer_up(&core->env, &core->repair, peer->agent);
     restore_peer_up(&core->env, &core->restore, peer->agent);
 }
 
@@ -351,8 +349,7 @@ receive_peer_up(struct cairn_core *core, const struct cairn_event_peer *peer)
 static void
 forget_report(struct cairn_core *core, uint32_t agent)
 {
-    struct cairn_message message =
-        env_message(&core->env, CAIRN_MSG_REPORT, core->membership.record.epoch);
+    struct cairn_message message = epoch_message(&core->env, CAIRN_MSG_REPORT);
 
     message.kind = CAIRN_MSG_REPORT;
     message.as.report.agent = agent;
@@ -372,7 +369,7 @@ receive_peer_down(struct cairn_core *core, const struct cairn_event_peer *peer)
     if (core->membership.record.epoch != 0)
         forget_report(core, peer->agent);
     if (core->repair.active && core->repair.coordinator == peer->agent)
-        repair_stop(&core->env, &core->repair, &core->parts, true);
-    answer_peer_down(&core->answering, peer->agent);
-    restore_peer_down(&core->env, &core->restore, &core->membership, &core->peers, peer->agent);
+        repair_stop(&core->env, &core->repair, true);
+    answer_peer_down(&core->env, &core->answering, peer->agent);
+    restore_peer_down(&core->env, &core->restore, peer->agent);
 }

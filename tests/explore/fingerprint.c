@@ -63,10 +63,10 @@ put_peers(uint64_t *hash, const struct cairn_core *core)
 {
     for (uint32_t a = 0; a < core->options.agent_count; a++) {
         put(hash, core->peers.list[a].incarnation);
-        put(hash, (uint64_t)peers_alive(&core->env, &core->peers, a) |
-                      (uint64_t)peers_maybe_alive(&core->env, &core->peers, a) << 1 |
-                      (uint64_t)peers_given_up(&core->env, &core->peers, a) << 2);
-        put(hash, core->epochs[a]);
+        put(hash, (uint64_t)peers_alive(&core->env, a) |
+                      (uint64_t)peers_maybe_alive(&core->env, a) << 1 |
+                      (uint64_t)peers_given_up(&core->env, a) << 2);
+        put(hash, core->peers.epochs[a]);
     }
     put_set(hash, core->peers.up, core->options.agent_count);
     put_set(hash, core->level, core->options.agent_count);
@@ -336,9 +336,9 @@ core_fingerprint(const struct cairn_core *core)
     put_leader(&hash, &core->leader, members);
     put_repair(&hash, &core->repair);
     put(&hash, core->answering.attempt);
-    put(&hash, core->answering.coordinator | (uint64_t)core->answering.mode << 32 |
-                   (uint64_t)core->answering.owed << 40);
-    put_generation(&hash, core->answering.generation);
+    put(&hash, core->answering.coordinator | (uint64_t)core->parts.pinned << 32 |
+                   (uint64_t)core->answering.owed_count << 40);
+    put_generation(&hash, core->parts.pinned_generation);
     put_restore(&hash, &core->restore, n);
     put(&hash, core->watch.reason | (uint64_t)core->watch.tries << 32);
     put(&hash, core->announced);
@@ -349,8 +349,6 @@ void
 core_describe(const struct cairn_core *core, char *text, size_t bytes)
 {
     const struct run *run = &core->run;
-    struct cairn_generation_id pinned = {0};
-    bool pins = answer_pins(&core->answering, &pinned);
 
     (void)snprintf(
         text, bytes,
@@ -358,7 +356,8 @@ core_describe(const struct cairn_core *core, char *text, size_t bytes)
         "level %llx, leads %llx%s%s next %llu, restore %u, watch %u",
         (unsigned long long)run->decision.serial, (unsigned long long)run->open_from,
         run->gave_up ? ", gave up" : "", run->refusal[0] ? ", refused" : "", run->steps[0].waiting,
-        (unsigned long long)run->steps[0].step, pins ? (unsigned long long)pinned.step : 0,
+        (unsigned long long)run->steps[0].step,
+        core->parts.pinned ? (unsigned long long)core->parts.pinned_generation.step : 0,
         (unsigned long long)core->gather.generation.step, (unsigned long long)core->level[0],
         (unsigned long long)core->leader.decision.serial,
         core->leader.assembled ? ", assembled" : "", core->leader.auditing ? ", auditing" : "",

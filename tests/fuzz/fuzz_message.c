@@ -361,7 +361,7 @@ complete_part(struct cairn_actions *actions)
     static struct parts parts;
     struct part *part = &parts.list[0];
     struct cairn_core_options options = {.self = self, .agent_count = AGENTS};
-    struct env env = {.options = &options, .actions = actions};
+    struct env env = {.options = &options, .parts = &parts, .actions = actions};
     cairn_err err =
         roster ? part_init(part, generation, self, roster, CAIRN_PART_FINISHING) : CAIRN_NOMEM;
 
@@ -371,7 +371,7 @@ complete_part(struct cairn_actions *actions)
     if (!err && part_lengths(part))
         err = part_keep_parity_crcs(part, crcs, part_slot_blocks(part, 0));
     if (!err)
-        err = part_complete(&env, &parts, part);
+        err = part_complete(&env, part);
     part_fini(part);
     cairn_roster_drop(roster);
     if (err || actions->count == 0)

@@ -233,8 +233,8 @@ say_got(struct world *world, const struct cairn_message *message)
                  (unsigned long long)message->as.ask.attempt, message->as.ask.mode);
         break;
     case CAIRN_MSG_INVENTORY:
-        snprintf(text, sizeof text, "attempt %llx mode %u",
-                 (unsigned long long)message->as.inventory.attempt, message->as.inventory.mode);
+        snprintf(text, sizeof text, "attempt %llx",
+                 (unsigned long long)message->as.inventory.attempt);
         break;
     case CAIRN_MSG_REBUILT:
         snprintf(text, sizeof text, "attempt %llx plan %llx member %u finished %u err %u",

@@ -1,9 +1,10 @@
 /*
  * agent/core/env/env.h - what every part of the core may use while it handles one event: the
- * options, the time, the sessions that are up, and the list of actions.
+ * options, the time, the sessions that are up, what others know, and the list of actions.
  *
- * Functions of a noun take the env and that noun. They change only that noun; what others must
- * learn from it they return, and core.c tells them. So no file calls back into one above it.
+ * Functions of a noun take the env and that noun. They read the epoch, the peers and the newest
+ * decision through the env, and change only their noun and the parts in memory; what others must
+ * learn they return, and core.c tells them. So no file calls back into one above it.
  */
 #ifndef CAIRN_AGENT_CORE_ENV_ENV_H
 #define CAIRN_AGENT_CORE_ENV_ENV_H
@@ -16,8 +17,16 @@
 #include "base/assert.h"
 #include "base/wire.h"
 
+struct membership;
+struct parts;
+struct peers;
+
 struct env {
     const struct cairn_core_options *options;
+    const struct membership *membership;
+    const struct peers *peers;
+    const struct cairn_decision *decision; /* the newest that this member knows */
+    struct parts *parts;
     uint64_t now_ns;
     const uint64_t *up;    /* bitset of agents with a session; a message to another is dropped, and
                          * sent when its session is up */

@@ -149,9 +149,7 @@ struct cairn_decision {
     F(GENERATION, generation)
 
 /* INVENTORY: the answer. bytes: inventory.c. */
-#define CAIRN_FIELDS_INVENTORY(F)                                                                  \
-    F(U64, attempt)                                                                                \
-    F(ASK, mode)
+#define CAIRN_FIELDS_INVENTORY(F) F(U64, attempt)
 
 /* REBUILD: bytes: who holds what, and who gets what (plan.c). */
 #define CAIRN_FIELDS_REBUILD(F)                                                                    \

@@ -93,50 +93,45 @@ write_stored(const struct membership *membership, struct cairn_writer *writer)
 }
 
 void
-membership_store(struct env *env, const struct membership *membership)
+membership_store(struct env *env)
 {
     struct cairn_action *action = env_act(env, CAIRN_ACTION_STORE_EPOCH);
     struct cairn_writer writer;
     uint8_t *bytes;
 
     cairn_writer_init(&writer, NULL, SIZE_MAX);
-    write_stored(membership, &writer);
+    write_stored(env->membership, &writer);
     bytes = env_keep(env, action, NULL, writer.used_bytes);
     if (!bytes)
         return;
     cairn_writer_init(&writer, bytes, writer.used_bytes);
-    write_stored(membership, &writer);
+    write_stored(env->membership, &writer);
     action->as.store = (struct cairn_action_store){.bytes = bytes, .bytes_len = writer.used_bytes};
 }
 
 /* ---- positions ---- */
 
 void
-membership_send_position(struct env *env, const struct membership *membership, uint32_t to)
+membership_send_position(struct env *env, uint32_t to)
 {
-    struct cairn_message message = env_message(env, CAIRN_MSG_POSITION, membership->record.epoch);
+    struct cairn_message message = epoch_message(env, CAIRN_MSG_POSITION);
 
     message.as.position.incarnation = env->options->incarnation;
-    message.as.position.promised = membership->promised;
-    message.as.position.blank = membership->blank;
-    message.as.position.knows = membership->knows;
+    message.as.position.promised = env->membership->promised;
+    message.as.position.blank = env->membership->blank;
+    message.as.position.knows = env->membership->knows;
     env_send(env, to, &message);
 }
 
-bool
-membership_position(const struct membership *membership, const struct cairn_message *message)
-{
-    return message->epoch < membership->record.epoch;
-}
-
 void
-membership_send_activate(struct env *env, const struct membership *membership, uint32_t to)
+membership_send_activate(struct env *env, uint32_t to)
 {
-    struct cairn_message message = env_message(env, CAIRN_MSG_ACTIVATE, membership->record.epoch);
+    struct cairn_message message = epoch_message(env, CAIRN_MSG_ACTIVATE);
     uint8_t *bytes = NULL;
     size_t len = 0;
 
-    if (membership->record.epoch == 0 || record_pack(&membership->record, &bytes, &len) != CAIRN_OK)
+    if (env->membership->record.epoch == 0 ||
+        record_pack(&env->membership->record, &bytes, &len) != CAIRN_OK)
         return;
     message.bytes = bytes;
     message.bytes_len = (uint32_t)len;
@@ -148,8 +143,7 @@ membership_send_activate(struct env *env, const struct membership *membership, u
 
 /* R9: the record names everyone as this agent knows them, and this agent as it is now. */
 static bool
-is_current(const struct env *env, const struct peers *peers, uint64_t version,
-           const struct record *record)
+is_current(const struct env *env, uint64_t version, const struct record *record)
 {
     const struct record_seen *self;
 
@@ -161,8 +155,7 @@ is_current(const struct env *env, const struct peers *peers, uint64_t version,
     if (self->incarnation != env->options->incarnation || self->version != version)
         return false;
     for (uint32_t a = 0; a < record->agent_count; a++)
-        if (record->seen[a].incarnation != 0 &&
-            peers_met(env, peers, a) > record->seen[a].incarnation)
+        if (record->seen[a].incarnation != 0 && peers_met(env, a) > record->seen[a].incarnation)
             return false;
     return true;
 }
@@ -175,8 +168,8 @@ is_absurd(const struct membership *membership, uint64_t epoch)
 }
 
 static cairn_err
-judge_claim(const struct env *env, const struct membership *membership, const struct peers *peers,
-            uint64_t version, const struct cairn_message *message, struct record *record)
+judge_claim(const struct env *env, const struct membership *membership, uint64_t version,
+            const struct cairn_message *message, struct record *record)
 {
     struct cairn_reader reader;
     cairn_err err;
@@ -192,18 +185,18 @@ judge_claim(const struct env *env, const struct membership *membership, const st
         err = cairn_reader_done(&reader);
     if (!err && record->epoch != message->epoch)
         err = CAIRN_CORRUPT;
-    if (!err && !is_current(env, peers, version, record))
+    if (!err && !is_current(env, version, record))
         err = CAIRN_AGAIN;
     return err;
 }
 
 bool
-membership_claim(struct env *env, struct membership *membership, const struct peers *peers,
-                 uint64_t version, const struct cairn_message *message)
+membership_claim(struct env *env, struct membership *membership, uint64_t version,
+                 const struct cairn_message *message)
 {
     struct cairn_message answer = env_message(env, CAIRN_MSG_PROMISE, message->epoch);
     struct record record = {0};
-    cairn_err err = judge_claim(env, membership, peers, version, message, &record);
+    cairn_err err = judge_claim(env, membership, version, message, &record);
 
     if (!err) {
         membership->promised = message->epoch;
@@ -211,7 +204,7 @@ membership_claim(struct env *env, struct membership *membership, const struct pe
         membership->knows = true;
         cairn_roster_drop(membership->promised_roster);
         membership->promised_roster = cairn_roster_hold(record.roster);
-        membership_store(env, membership);
+        membership_store(env);
     }
     answer.as.promise.attempt = message->as.claim.attempt;
     answer.as.promise.err = (uint32_t)err;
@@ -262,7 +255,7 @@ membership_activate(struct env *env, struct membership *membership,
     membership->ready_from_files = record.ready_from_files;
     membership->ready_is_own = false;
     settle(membership, env->options);
-    membership_store(env, membership);
+    membership_store(env);
     return restart ? ACTIVATION_RESTART : ACTIVATION_NEW;
 }
 

@@ -35,7 +35,7 @@ CAIRN_MUST_CHECK cairn_err membership_init(struct membership *membership,
                                            struct cairn_bytes stored, bool parts_dropped);
 void membership_fini(struct membership *membership);
 /* Adds a STORE_EPOCH. */
-void membership_store(struct env *env, const struct membership *membership);
+void membership_store(struct env *env);
 
 /* True if this agent may act under the active epoch: it is a member, and has promised no newer. */
 static inline bool
@@ -45,17 +45,29 @@ membership_acts(const struct membership *membership)
            membership->promised == membership->record.epoch;
 }
 
-void membership_send_position(struct env *env, const struct membership *membership, uint32_t to);
-/* A peer's position. Returns true if the peer's epoch is older: it needs ACTIVATE. */
-bool membership_position(const struct membership *membership, const struct cairn_message *message);
-void membership_send_activate(struct env *env, const struct membership *membership, uint32_t to);
+/* A newer epoch is promised, and not active yet. */
+static inline bool
+membership_fenced(const struct membership *membership)
+{
+    return membership->promised > membership->record.epoch;
+}
+
+/* A message of the active epoch. */
+static inline struct cairn_message
+epoch_message(const struct env *env, enum cairn_message_kind kind)
+{
+    return env_message(env, kind, env->membership->record.epoch);
+}
+
+void membership_send_position(struct env *env, uint32_t to);
+void membership_send_activate(struct env *env, uint32_t to);
 
 /*
  * Takes a CLAIM, stores and answers. Returns true if it was promised: what is open under the old
  * epoch must be dropped. `version` is that of this agent's parts now.
  */
-bool membership_claim(struct env *env, struct membership *membership, const struct peers *peers,
-                      uint64_t version, const struct cairn_message *message);
+bool membership_claim(struct env *env, struct membership *membership, uint64_t version,
+                      const struct cairn_message *message);
 
 enum activation {
     ACTIVATION_NONE = 0, /* old, known, or not a record */

@@ -36,7 +36,8 @@ peers_init(struct peers *peers, const struct cairn_core_options *options, uint64
     peers->up = calloc(words, sizeof *peers->up);
     peers->watched = calloc(words, sizeof *peers->watched);
     peers->list = calloc(options->agent_count, sizeof *peers->list);
-    if (!peers->up || !peers->watched || !peers->list) {
+    peers->epochs = calloc(options->agent_count, sizeof *peers->epochs);
+    if (!peers->up || !peers->watched || !peers->list || !peers->epochs) {
         peers_fini(peers);
         return CAIRN_NOMEM;
     }
@@ -51,43 +52,44 @@ peers_fini(struct peers *peers)
     free(peers->up);
     free(peers->watched);
     free(peers->list);
+    free(peers->epochs);
     memset(peers, 0, sizeof *peers);
 }
 
 /* ---- what is known ---- */
 
 uint64_t
-peers_met(const struct env *env, const struct peers *peers, uint32_t agent)
+peers_met(const struct env *env, uint32_t agent)
 {
     if (agent == env->options->self)
         return env->options->incarnation;
-    return agent < env->options->agent_count ? peers->list[agent].incarnation : 0;
+    return agent < env->options->agent_count ? env->peers->list[agent].incarnation : 0;
 }
 
 bool
-peers_alive(const struct env *env, const struct peers *peers, uint32_t agent)
+peers_alive(const struct env *env, uint32_t agent)
 {
     if (agent == env->options->self)
         return true;
-    if (agent >= env->options->agent_count || peers->list[agent].dead_ns != 0)
+    if (agent >= env->options->agent_count || env->peers->list[agent].dead_ns != 0)
         return false;
-    return peers->list[agent].incarnation != 0 ||
-           env->now_ns - peers->started_ns >= QUIET_FACTOR * env->options->dead_after_ns;
+    return env->peers->list[agent].incarnation != 0 ||
+           env->now_ns - env->peers->started_ns >= QUIET_FACTOR * env->options->dead_after_ns;
 }
 
 bool
-peers_maybe_alive(const struct env *env, const struct peers *peers, uint32_t agent)
+peers_maybe_alive(const struct env *env, uint32_t agent)
 {
     return agent == env->options->self ||
-           (agent < env->options->agent_count && peers->list[agent].dead_ns == 0);
+           (agent < env->options->agent_count && env->peers->list[agent].dead_ns == 0);
 }
 
 bool
-peers_given_up(const struct env *env, const struct peers *peers, uint32_t agent)
+peers_given_up(const struct env *env, uint32_t agent)
 {
-    if (peers_maybe_alive(env, peers, agent))
+    if (peers_maybe_alive(env, agent))
         return false;
-    return agent >= env->options->agent_count || env->now_ns - peers->list[agent].dead_ns >=
+    return agent >= env->options->agent_count || env->now_ns - env->peers->list[agent].dead_ns >=
                                                      GIVEN_UP_FACTOR * env->options->dead_after_ns;
 }
 
@@ -253,20 +255,20 @@ peers_awake(struct env *env, struct peers *peers)
 
 /* The first of the agents from `place` on that is not taken for dead, or `end`. */
 static uint32_t
-first_live(const struct env *env, const struct peers *peers, uint32_t place, uint32_t end)
+first_live(const struct env *env, uint32_t place, uint32_t end)
 {
-    while (place != end && !peers_maybe_alive(env, peers, place))
+    while (place != end && !peers_maybe_alive(env, place))
         place = (place + 1) % env->options->agent_count;
     return place;
 }
 
 static bool
-beats_here(const struct env *env, const struct peers *peers, uint32_t agent)
+beats_here(const struct env *env, uint32_t agent)
 {
     uint32_t n = env->options->agent_count, self = env->options->self;
 
     for (uint32_t distance = 1; distance < n; distance *= 2)
-        if (first_live(env, peers, (agent + distance) % n, agent) == self)
+        if (first_live(env, (agent + distance) % n, agent) == self)
             return true;
     return false;
 }
@@ -282,7 +284,7 @@ watch(const struct env *env, struct peers *peers)
     uint32_t n = env->options->agent_count, self = env->options->self;
 
     for (uint32_t agent = 0; agent < n; agent++)
-        if (cairn_bitset_has(peers->watched, agent) && !beats_here(env, peers, agent))
+        if (cairn_bitset_has(peers->watched, agent) && !beats_here(env, agent))
             peers->watched[agent / 64] &= ~(UINT64_C(1) << (agent % 64));
     for (uint32_t distance = 1; distance < n; distance *= 2) {
         uint32_t place = self;
@@ -301,12 +303,12 @@ watch(const struct env *env, struct peers *peers)
 }
 
 static bool
-is_silent(const struct env *env, const struct peers *peers, uint32_t agent)
+is_silent(const struct env *env, uint32_t agent)
 {
-    uint64_t heard_ns = peers->list[agent].heard_ns;
+    uint64_t heard_ns = env->peers->list[agent].heard_ns;
 
     if (heard_ns == 0)
-        return env->now_ns - peers->started_ns >= UNHEARD_FACTOR * env->options->dead_after_ns;
+        return env->now_ns - env->peers->started_ns >= UNHEARD_FACTOR * env->options->dead_after_ns;
     return env->now_ns - heard_ns >= env->options->dead_after_ns;
 }
 
@@ -316,27 +318,26 @@ judge(struct env *env, struct peers *peers)
 {
     for (uint32_t agent = 0; agent < env->options->agent_count; agent++) {
         if (peers->list[agent].dead_ns == 0 && cairn_bitset_has(peers->watched, agent) &&
-            is_silent(env, peers, agent))
+            is_silent(env, agent))
             take_for_dead(env, peers, agent);
         if (peers->list[agent].dead_ns != 0 && cairn_bitset_has(peers->up, agent) &&
-            is_silent(env, peers, agent))
+            is_silent(env, agent))
             env_act(env, CAIRN_ACTION_DISCONNECT)->as.peer.agent = agent;
     }
 }
 
 static void
-write_rumor(const struct env *env, const struct peers *peers, uint32_t agent,
-            struct cairn_writer *writer)
+write_rumor(const struct env *env, uint32_t agent, struct cairn_writer *writer)
 {
     bool self = agent == env->options->self;
 
     cairn_write_u32(writer, agent);
-    cairn_write_u64(writer, peers_met(env, peers, agent));
-    cairn_write_u64(writer, self ? peers->counter : peers->list[agent].counter);
-    cairn_write_u8(writer, !self && peers->list[agent].dead_ns != 0);
+    cairn_write_u64(writer, peers_met(env, agent));
+    cairn_write_u64(writer, self ? env->peers->counter : env->peers->list[agent].counter);
+    cairn_write_u8(writer, !self && env->peers->list[agent].dead_ns != 0);
 }
 
-/* Fills one beat: news, then the table from `peers->table_next` on. */
+/* Fills one beat: news, then the table from `table_next` on. */
 static void
 write_rumors(const struct env *env, struct peers *peers, struct cairn_writer *writer)
 {
@@ -347,7 +348,7 @@ write_rumors(const struct env *env, struct peers *peers, struct cairn_writer *wr
     for (uint32_t left = peers->rumor_count; left > 0 && room > 0; left--) {
         struct rumor *rumor = &peers->rumors[peers->rumor_next % peers->rumor_count];
 
-        write_rumor(env, peers, rumor->agent, writer);
+        write_rumor(env, rumor->agent, writer);
         room--;
         if (++rumor->told >= enough)
             *rumor = peers->rumors[--peers->rumor_count];
@@ -360,7 +361,7 @@ write_rumors(const struct env *env, struct peers *peers, struct cairn_writer *wr
         if (agent == env->options->self ||
             (peers->list[agent].incarnation == 0 && peers->list[agent].dead_ns == 0))
             continue;
-        write_rumor(env, peers, agent, writer);
+        write_rumor(env, agent, writer);
         room--;
     }
     for (; room > 0; room--) {
@@ -407,7 +408,7 @@ peers_tick(struct env *env, struct peers *peers, uint64_t active,
     judge(env, peers);
     for (uint32_t distance = 1; distance < n; distance *= 2) {
         uint32_t finger = (self + distance) % n;
-        uint32_t next = first_live(env, peers, finger, self);
+        uint32_t next = first_live(env, finger, self);
 
         if (first)
             env_connect(env, finger);

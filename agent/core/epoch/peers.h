@@ -34,6 +34,7 @@ struct peers {
     uint64_t *up;      /* bitset */
     uint64_t *watched; /* bitset of agents whose heartbeats come here */
     struct peer *list; /* [agent_count] */
+    uint64_t *epochs;  /* [agent_count]: told in the session that is up; UINT64_MAX: none yet */
     struct rumor rumors[RUMORS_MAX];
     uint32_t rumor_count;
     uint32_t rumor_next;
@@ -56,16 +57,16 @@ void peers_tick(struct env *env, struct peers *peers, uint64_t active,
                 struct cairn_generation_id committed);
 void peers_heartbeat(struct env *env, struct peers *peers, const struct cairn_message *message);
 /* The newest incarnation of an agent that this one has met; of itself its own. */
-uint64_t peers_met(const struct env *env, const struct peers *peers, uint32_t agent);
+uint64_t peers_met(const struct env *env, uint32_t agent);
 
 /* Another agent has met that incarnation. */
 void peers_meet(struct peers *peers, uint32_t agent, uint64_t incarnation);
 
 /* Not taken for dead, and heard of since the start, if only by others. */
-bool peers_alive(const struct env *env, const struct peers *peers, uint32_t agent);
+bool peers_alive(const struct env *env, uint32_t agent);
 /* Alive, or not heard of yet while the start is young. */
-bool peers_maybe_alive(const struct env *env, const struct peers *peers, uint32_t agent);
+bool peers_maybe_alive(const struct env *env, uint32_t agent);
 /* Dead for so long that nobody waits for it any more. */
-bool peers_given_up(const struct env *env, const struct peers *peers, uint32_t agent);
+bool peers_given_up(const struct env *env, uint32_t agent);
 
 #endif

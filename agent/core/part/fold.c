@@ -64,7 +64,7 @@ member_folded(const struct part *part, uint32_t position)
 }
 
 struct outcome
-save_try_finish(struct env *env, struct parts *parts, struct part *part)
+save_try_finish(struct env *env, struct part *part)
 {
     struct outcome outcome = {.generation = part->generation};
 
@@ -86,13 +86,12 @@ save_try_finish(struct env *env, struct parts *parts, struct part *part)
         return outcome;
     }
     part->state = CAIRN_PART_FINISHING;
-    part->request = part_ask(env, parts, part, CAIRN_ACTION_FINISH)->request;
+    part->request = part_ask(env, part, CAIRN_ACTION_FINISH)->request;
     return outcome;
 }
 
 struct outcome
-save_finished(struct env *env, struct parts *parts, struct part *part,
-              const struct cairn_event_answer *answer)
+save_finished(struct env *env, struct part *part, const struct cairn_event_answer *answer)
 {
     struct outcome outcome = {.generation = part->generation};
     cairn_err err = answer->err;
@@ -105,9 +104,9 @@ save_finished(struct env *env, struct parts *parts, struct part *part,
     if (!err && CAIRN_PLANTED(env, BUG_STORE_LATE)) {
         part->state = CAIRN_PART_COMPLETE;
         part->request = UINT64_MAX; /* parts_retain stores it */
-        parts->version++;
+        env->parts->version++;
     } else if (!err) {
-        err = part_complete(env, parts, part);
+        err = part_complete(env, part);
     }
     part->progress_ns = env->now_ns;
     outcome.complete = !err;
@@ -160,8 +159,8 @@ data_belongs(const struct env *env, const struct part *part, const struct cairn_
 /* Adds FOLD actions for the blocks from `skip` on: lines below `touched` are added, those above
  * written. */
 static void
-fold(struct env *env, const struct parts *parts, struct part *part,
-     const struct cairn_message_data *data, uint32_t position, uint32_t skip)
+fold(struct env *env, struct part *part, const struct cairn_message_data *data, uint32_t position,
+     uint32_t skip)
 {
     uint64_t line = data->line + skip;
     uint64_t end = data->line + data->count;
@@ -172,7 +171,7 @@ fold(struct env *env, const struct parts *parts, struct part *part,
         uint64_t stop = fresh ? end : min_u64(end, *touched);
 
         env_act(env, CAIRN_ACTION_FOLD)->as.fold = (struct cairn_action_fold){
-            .part = part_index(parts, part),
+            .part = part_index(env, part),
             .stripe = data->stripe,
             .row = data->row,
             .source = cairn_stripe_data_index(&part->geometry, data->stripe, position),
@@ -187,8 +186,7 @@ fold(struct env *env, const struct parts *parts, struct part *part,
 }
 
 struct outcome
-save_data(struct env *env, struct parts *parts, struct part *part,
-          const struct cairn_message *message, bool payload_ok)
+save_data(struct env *env, struct part *part, const struct cairn_message *message, bool payload_ok)
 {
     const struct cairn_message_data *data = &message->as.data;
     struct outcome outcome = {.generation = part->generation};
@@ -229,14 +227,14 @@ save_data(struct env *env, struct parts *parts, struct part *part,
     part->folding.asked[data->row] &= ~(UINT64_C(1) << position);
     part->folding.corrupt_in_row = 0;
     skip = CAIRN_PLANTED(env, BUG_FOLD_TWICE) ? 0 : (uint32_t)(*folded - data->line);
-    fold(env, parts, part, data, position, skip);
+    fold(env, part, data, position, skip);
     part->folding.chain[at] = cairn_crc64(part->folding.chain[at], message->bytes + 8 * skip,
                                           8 * (size_t)(data->count - skip));
     *folded = data->line + data->count;
     part->progress_ns = env->now_ns;
     received.count = *folded;
     send_received(env, message, received);
-    return save_try_finish(env, parts, part);
+    return save_try_finish(env, part);
 }
 
 bool
@@ -268,8 +266,7 @@ save_take_seal(struct env *env, struct part *part, const struct cairn_message *m
 }
 
 struct outcome
-save_seal(struct env *env, struct parts *parts, struct part *part,
-          const struct cairn_message *message)
+save_seal(struct env *env, struct part *part, const struct cairn_message *message)
 {
     const struct cairn_message_seal *piece = &message->as.seal;
     struct outcome outcome = {.generation = part->generation};
@@ -280,7 +277,7 @@ save_seal(struct env *env, struct parts *parts, struct part *part,
         return outcome;
     if (save_take_seal(env, part, message, &damaged)) {
         part->progress_ns = env->now_ns;
-        return save_try_finish(env, parts, part);
+        return save_try_finish(env, part);
     }
     if (damaged && ++part->folding.corrupt_in_row >= CORRUPT_DATA_MAX)
         outcome.abort = CAIRN_ABORT_DAMAGED;

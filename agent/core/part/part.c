@@ -5,12 +5,11 @@
 #include <string.h>
 
 struct cairn_action_part *
-part_ask(struct env *env, const struct parts *parts, const struct part *part,
-         enum cairn_action_type type)
+part_ask(struct env *env, const struct part *part, enum cairn_action_type type)
 {
     struct cairn_action *action = env_act(env, type);
 
-    action->as.part = (struct cairn_action_part){.part = part_index(parts, part),
+    action->as.part = (struct cairn_action_part){.part = part_index(env, part),
                                                  .request = env_request(env),
                                                  .generation = part->generation,
                                                  .member = part->member};
@@ -31,16 +30,18 @@ parts_find(struct parts *parts, struct cairn_generation_id generation, uint32_t 
 }
 
 struct part *
-parts_in_flight(struct parts *parts, const struct retention *retention)
+parts_in_flight(const struct env *env)
 {
+    const struct membership *membership = env->membership;
     struct part *newest = NULL;
 
     for (uint32_t i = 0; i < CAIRN_PARTS_MAX; i++) {
-        struct part *part = &parts->list[i];
+        struct part *part = &env->parts->list[i];
 
         if (part->state != CAIRN_PART_FREE && part->state != CAIRN_PART_REBUILDING &&
-            part->member == retention->self_member && part->generation.epoch == retention->active &&
-            generation_later(part->generation, retention->decision.committed) &&
+            part->member == membership->self_member &&
+            part->generation.epoch == membership->record.epoch &&
+            generation_later(part->generation, env->decision->committed) &&
             (!newest || generation_later(part->generation, newest->generation)))
             newest = part;
     }
@@ -101,27 +102,26 @@ erase_record(struct env *env, uint32_t index)
 /* True if a rebuilt part would take the last own slot that captures need once the repair is over.
  * Parts of other generations do not count: they go then. */
 static bool
-own_slots_full(const struct env *env, const struct parts *parts,
-               struct cairn_generation_id generation)
+own_slots_full(const struct env *env, struct cairn_generation_id generation)
 {
     uint32_t taken = 0;
 
     for (uint32_t i = 0; i < env->options->slots; i++)
-        taken += parts->list[i].state != CAIRN_PART_FREE &&
-                 generation_is(parts->list[i].generation, generation);
+        taken += env->parts->list[i].state != CAIRN_PART_FREE &&
+                 generation_is(env->parts->list[i].generation, generation);
     return taken + 1 >= env->options->slots;
 }
 
 struct part *
-part_open(struct env *env, struct parts *parts, struct cairn_generation_id generation,
-          uint32_t member, struct cairn_roster *roster, enum cairn_part_state state, bool own)
+part_open(struct env *env, struct cairn_generation_id generation, uint32_t member,
+          struct cairn_roster *roster, enum cairn_part_state state, bool own)
 {
     uint32_t slots = env->options->slots;
-    bool in_slot = own && (state == CAIRN_PART_OPEN || !own_slots_full(env, parts, generation));
+    bool in_slot = own && (state == CAIRN_PART_OPEN || !own_slots_full(env, generation));
     uint32_t end = state == CAIRN_PART_OPEN ? slots : CAIRN_PARTS_MAX;
 
     for (uint32_t i = in_slot ? 0 : slots; i < end; i++) {
-        struct part *part = &parts->list[i];
+        struct part *part = &env->parts->list[i];
 
         if (part->state != CAIRN_PART_FREE)
             continue;
@@ -137,9 +137,9 @@ part_open(struct env *env, struct parts *parts, struct cairn_generation_id gener
 }
 
 void
-part_drop(struct env *env, struct parts *parts, struct part *part, bool tell_trainers)
+part_drop(struct env *env, struct part *part, bool tell_trainers)
 {
-    uint32_t index = part_index(parts, part);
+    uint32_t index = part_index(env, part);
 
     if (tell_trainers)
         env_act(env, CAIRN_ACTION_DROP)->as.trainer.generation = part->generation;
@@ -147,7 +147,7 @@ part_drop(struct env *env, struct parts *parts, struct part *part, bool tell_tra
     env_act(env, CAIRN_ACTION_CLOSE)->as.part =
         (struct cairn_action_part){.part = index, .generation = part->generation};
     if (part->state == CAIRN_PART_COMPLETE)
-        parts->version++;
+        env->parts->version++;
     part_fini(part);
 }
 

@@ -16,6 +16,7 @@
 #define CAIRN_AGENT_CORE_PART_PART_H
 
 #include "agent/core/env/env.h"
+#include "agent/core/epoch/membership.h"
 #include "agent/core/part/seal.h"
 #include "erasure/stripe.h"
 
@@ -119,26 +120,14 @@ struct parts {
     struct part list[CAIRN_PARTS_MAX];
     uint64_t version; /* grows whenever a part becomes complete, a complete one goes, or an epoch
                        * begins */
-};
-
-/* The rule by which parts go; see parts_retain. */
-struct retention {
-    uint64_t active;                  /* epoch */
-    struct cairn_decision decision;   /* of the active epoch */
-    struct cairn_generation_id ready; /* what the active epoch began with; step 0: nothing */
-    bool ready_from_files;
-    uint32_t self_member;
-    bool fenced; /* a newer epoch is promised */
-    bool pinned; /* a coordinator has pinned pinned_generation */
-    struct cairn_generation_id pinned_generation;
-    bool own_is_hosted; /* the record names another holder of the own part of `ready`; only
-                         * BUG_OWNER_DROPS looks at it */
+    bool pinned;      /* for a coordinator: nothing new is opened, and this is kept */
+    struct cairn_generation_id pinned_generation; /* step 0: none */
 };
 
 static inline uint32_t
-part_index(const struct parts *parts, const struct part *part)
+part_index(const struct env *env, const struct part *part)
 {
-    return (uint32_t)(part - parts->list);
+    return (uint32_t)(part - env->parts->list);
 }
 
 /* Blocks of a parity slot. Needs the lengths. */
@@ -149,34 +138,31 @@ part_slot_blocks(const struct part *part, uint32_t slot)
 }
 
 /* Asks the process for something about a part; the answer repeats the request's number. */
-struct cairn_action_part *part_ask(struct env *env, const struct parts *parts,
-                                   const struct part *part, enum cairn_action_type type);
+struct cairn_action_part *part_ask(struct env *env, const struct part *part,
+                                   enum cairn_action_type type);
 struct part *parts_find(struct parts *parts, struct cairn_generation_id generation,
                         uint32_t member);
-/* The part being captured or finished, or complete and not committed: one of the retention's
- * decision; NULL: none. */
-struct part *parts_in_flight(struct parts *parts, const struct retention *retention);
+/* The own part being captured or finished, or complete and not committed; NULL: none. */
+struct part *parts_in_flight(const struct env *env);
 /*
  * A free slot for a part: own slots for the own member's captures, any that is large enough for a
  * repair, which leaves one own slot for captures. NULL: none, or no memory.
  */
-struct part *part_open(struct env *env, struct parts *parts, struct cairn_generation_id generation,
-                       uint32_t member, struct cairn_roster *roster, enum cairn_part_state state,
-                       bool own);
+struct part *part_open(struct env *env, struct cairn_generation_id generation, uint32_t member,
+                       struct cairn_roster *roster, enum cairn_part_state state, bool own);
 /* Fills a slot with an empty part. */
 CAIRN_MUST_CHECK cairn_err part_init(struct part *part, struct cairn_generation_id generation,
                                      uint32_t member, struct cairn_roster *roster,
                                      enum cairn_part_state state);
 /* Ends a part in any state. tell_trainers: they stop copying it. */
-void part_drop(struct env *env, struct parts *parts, struct part *part, bool tell_trainers);
+void part_drop(struct env *env, struct part *part, bool tell_trainers);
 void part_fini(struct part *part);
 /* Sets `stripes` once all seals are whole; false before. */
 bool part_lengths(struct part *part);
 /* Stores the record and makes the part COMPLETE. */
-CAIRN_MUST_CHECK cairn_err part_complete(struct env *env, struct parts *parts, struct part *part);
+CAIRN_MUST_CHECK cairn_err part_complete(struct env *env, struct part *part);
 /* Stores the record again. */
-CAIRN_MUST_CHECK cairn_err part_store(struct env *env, const struct parts *parts,
-                                      const struct part *part);
+CAIRN_MUST_CHECK cairn_err part_store(struct env *env, const struct part *part);
 CAIRN_MUST_CHECK cairn_err part_load(const struct cairn_core_options *options, struct parts *parts,
                                      uint32_t index, struct cairn_bytes record);
 /* True for a record that another version of Cairn wrote. */
@@ -197,7 +183,7 @@ uint64_t part_parity_start(const struct part *part, uint32_t slot);
  * began with nothing in memory. While fenced it ends OPEN and FINISHING parts only: the claimant
  * has counted the others.
  */
-void parts_retain(struct env *env, struct parts *parts, const struct retention *retention);
+void parts_retain(struct env *env);
 
 /*
  * True if the decision asks for a later run or step than this generation of the active epoch, which
@@ -205,13 +191,12 @@ void parts_retain(struct env *env, struct parts *parts, const struct retention *
  * run that ended aborts nothing by itself: all members may be done, and the leader may still
  * commit. The next run's decision does.
  */
-bool retention_aborts(const struct retention *retention, struct cairn_generation_id generation);
+bool parts_abort(const struct env *env, struct cairn_generation_id generation);
 
 /* VERIFY of complete parts: of one generation, or of all (step 0), once per attempt. */
-void parts_verify(struct env *env, struct parts *parts, struct cairn_generation_id generation,
-                  uint64_t attempt);
+void parts_verify(struct env *env, struct cairn_generation_id generation, uint64_t attempt);
 /* Takes VERIFIED. */
-void parts_verified(struct env *env, struct parts *parts, const struct cairn_event_answer *answer);
+void parts_verified(struct env *env, const struct cairn_event_answer *answer);
 /* True if no VERIFY for this attempt or a later one is under way. */
 bool parts_are_verified(const struct parts *parts, struct cairn_generation_id generation,
                         uint64_t attempt);

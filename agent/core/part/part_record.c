@@ -37,7 +37,7 @@ write_record(const struct part *part, struct cairn_writer *writer)
 }
 
 cairn_err
-part_store(struct env *env, const struct parts *parts, const struct part *part)
+part_store(struct env *env, const struct part *part)
 {
     struct cairn_writer writer;
     struct cairn_action *action;
@@ -55,25 +55,24 @@ part_store(struct env *env, const struct parts *parts, const struct part *part)
         free(bytes);
         return CAIRN_NOMEM;
     }
-    action->as.store =
-        (struct cairn_action_store){part_index(parts, part), bytes, writer.used_bytes};
+    action->as.store = (struct cairn_action_store){part_index(env, part), bytes, writer.used_bytes};
     action->owned = bytes;
     return CAIRN_OK;
 }
 
 cairn_err
-part_complete(struct env *env, struct parts *parts, struct part *part)
+part_complete(struct env *env, struct part *part)
 {
-    cairn_err err = part_store(env, parts, part);
+    cairn_err err = part_store(env, part);
 
     if (err)
         return err;
     part->state = CAIRN_PART_COMPLETE;
-    parts->version++;
+    env->parts->version++;
     for (uint32_t i = 0; CAIRN_PLANTED(env, BUG_DROP_EARLY) && i < CAIRN_PARTS_MAX; i++)
-        if (parts->list[i].state == CAIRN_PART_COMPLETE &&
-            generation_later(part->generation, parts->list[i].generation))
-            part_drop(env, parts, &parts->list[i], false);
+        if (env->parts->list[i].state == CAIRN_PART_COMPLETE &&
+            generation_later(part->generation, env->parts->list[i].generation))
+            part_drop(env, &env->parts->list[i], false);
     return CAIRN_OK;
 }
 
@@ -171,24 +170,23 @@ part_load(const struct cairn_core_options *options, struct parts *parts, uint32_
 /* ---- comparing with the checksums ---- */
 
 void
-parts_verify(struct env *env, struct parts *parts, struct cairn_generation_id generation,
-             uint64_t attempt)
+parts_verify(struct env *env, struct cairn_generation_id generation, uint64_t attempt)
 {
     for (uint32_t i = 0; i < CAIRN_PARTS_MAX; i++) {
-        struct part *part = &parts->list[i];
+        struct part *part = &env->parts->list[i];
 
         if (part->state != CAIRN_PART_COMPLETE || part->checked.attempt == attempt ||
             (generation.step != 0 && !generation_is(part->generation, generation)))
             continue;
         part->checked.attempt = attempt;
-        part->checked.request = part_ask(env, parts, part, CAIRN_ACTION_VERIFY)->request;
+        part->checked.request = part_ask(env, part, CAIRN_ACTION_VERIFY)->request;
     }
 }
 
 void
-parts_verified(struct env *env, struct parts *parts, const struct cairn_event_answer *answer)
+parts_verified(struct env *env, const struct cairn_event_answer *answer)
 {
-    struct part *part = answer->part < CAIRN_PARTS_MAX ? &parts->list[answer->part] : NULL;
+    struct part *part = answer->part < CAIRN_PARTS_MAX ? &env->parts->list[answer->part] : NULL;
     size_t listed = answer->count < BAD_BLOCKS_MAX ? answer->count : BAD_BLOCKS_MAX;
     struct cairn_bad_block *bad = NULL;
 
@@ -223,7 +221,7 @@ parts_verified(struct env *env, struct parts *parts, const struct cairn_event_an
                      "verify: damaged record step=%" PRIu64
                      " member=%u (written again; test this node's memory)",
                      part->generation.step, part->member);
-        part->checked.record_mended = part_store(env, parts, part) == CAIRN_OK;
+        part->checked.record_mended = part_store(env, part) == CAIRN_OK;
     }
 }
 

@@ -8,16 +8,16 @@
 
 /* Something later is committed, which every member holds. */
 static bool
-is_superseded(const struct retention *retention, struct cairn_generation_id generation)
+is_superseded(const struct env *env, struct cairn_generation_id generation)
 {
-    return retention->decision.committed.step != 0 &&
-           generation_later(retention->decision.committed, generation);
+    return env->decision->committed.step != 0 &&
+           generation_later(env->decision->committed, generation);
 }
 
 bool
-retention_aborts(const struct retention *retention, struct cairn_generation_id generation)
+parts_abort(const struct env *env, struct cairn_generation_id generation)
 {
-    const struct cairn_decision *decision = &retention->decision;
+    const struct cairn_decision *decision = env->decision;
     struct cairn_generation_id next = {
         .epoch = generation.epoch, .run = decision->run, .step = decision->next};
 
@@ -46,69 +46,74 @@ oldest_before(const struct parts *parts, uint64_t active, struct cairn_generatio
 }
 
 static bool
-has_free_slot(const struct env *env, const struct parts *parts)
+has_free_slot(const struct env *env)
 {
     for (uint32_t i = 0; i < env->options->slots; i++)
-        if (parts->list[i].state == CAIRN_PART_FREE)
+        if (env->parts->list[i].state == CAIRN_PART_FREE)
             return true;
     return false;
 }
 
+/* Only BUG_OWNER_DROPS: the record names another holder of the own part of `ready`. */
 static bool
-complete_may_go(const struct env *env, const struct parts *parts, const struct part *part,
-                const struct retention *retention)
+owner_drops(const struct env *env, const struct part *part)
 {
-    bool ready_in_memory = retention->ready.step != 0 && !retention->ready_from_files;
+    const struct record *record = &env->membership->record;
+
+    return CAIRN_PLANTED(env, BUG_OWNER_DROPS) && record->ready_roster &&
+           generation_is(part->generation, record->ready) &&
+           record->ready_roster->members[part->member].agent == env->options->self &&
+           record->holders[part->member] != env->options->self;
+}
+
+static bool
+complete_may_go(const struct env *env, const struct part *part)
+{
+    const struct record *record = &env->membership->record;
     struct cairn_generation_id oldest, newest;
 
     /* Someone reads it. */
     if (part->spilling || part->working ||
-        (retention->pinned && generation_is(part->generation, retention->pinned_generation)))
+        (env->parts->pinned && generation_is(part->generation, env->parts->pinned_generation)))
         return false;
     /* The claimant of the promised epoch has counted it: R4, R9. */
-    if (retention->fenced)
+    if (membership_fenced(env->membership))
         return false;
     /* R3: COMMIT of a later generation. */
-    if (is_superseded(retention, part->generation))
+    if (is_superseded(env, part->generation))
         return true;
     /* R3: ABORT of its own. */
-    if (part->generation.epoch == retention->active)
-        return part->member == retention->self_member &&
-               retention_aborts(retention, part->generation);
-    if (part->generation.epoch > retention->active)
+    if (part->generation.epoch == record->epoch)
+        return part->member == env->membership->self_member && parts_abort(env, part->generation);
+    if (part->generation.epoch > record->epoch)
         return false;
-    if (ready_in_memory && retention->own_is_hosted && CAIRN_PLANTED(env, BUG_OWNER_DROPS) &&
-        generation_is(part->generation, retention->ready) &&
-        part->roster->members[part->member].agent == env->options->self)
-        return true;
     /* The activation chose `ready`: what is older is superseded, what is newer aborted. */
-    if (ready_in_memory)
-        return !generation_is(part->generation, retention->ready);
+    if (record->ready.step != 0 && !record->ready_from_files)
+        return !generation_is(part->generation, record->ready) || owner_drops(env, part);
     /* Nothing in memory can replace it before the first commit: the newest stays, and older ones go
      * only to make room for that commit. */
-    oldest = oldest_before(parts, retention->active, &newest);
-    return !has_free_slot(env, parts) && generation_is(part->generation, oldest) &&
+    oldest = oldest_before(env->parts, record->epoch, &newest);
+    return !has_free_slot(env) && generation_is(part->generation, oldest) &&
            !generation_is(oldest, newest);
 }
 
 static bool
-may_go(const struct env *env, const struct parts *parts, const struct part *part,
-       const struct retention *retention)
+may_go(const struct env *env, const struct part *part)
 {
     switch (part->state) {
     case CAIRN_PART_OPEN:
     case CAIRN_PART_FINISHING:
         /* Not complete, so nobody counts it: it goes as soon as it cannot be committed. */
-        return retention->fenced || part->generation.epoch != retention->active ||
-               is_superseded(retention, part->generation) ||
-               retention_aborts(retention, part->generation) ||
-               (retention->decision.serial != 0 && retention->decision.next == 0 &&
-                !generation_is(part->generation, retention->decision.committed));
+        return membership_fenced(env->membership) ||
+               part->generation.epoch != env->membership->record.epoch ||
+               is_superseded(env, part->generation) || parts_abort(env, part->generation) ||
+               (env->decision->serial != 0 && env->decision->next == 0 &&
+                !generation_is(part->generation, env->decision->committed));
     case CAIRN_PART_REBUILDING:
         /* The repair ends it, unless its generation is not worth it any more. */
-        return !retention->fenced && is_superseded(retention, part->generation);
+        return !membership_fenced(env->membership) && is_superseded(env, part->generation);
     case CAIRN_PART_COMPLETE:
-        return complete_may_go(env, parts, part, retention);
+        return complete_may_go(env, part);
     case CAIRN_PART_FREE:
         break;
     }
@@ -116,16 +121,16 @@ may_go(const struct env *env, const struct parts *parts, const struct part *part
 }
 
 void
-parts_retain(struct env *env, struct parts *parts, const struct retention *retention)
+parts_retain(struct env *env)
 {
     for (uint32_t i = 0; i < CAIRN_PARTS_MAX; i++) {
-        struct part *part = &parts->list[i];
+        struct part *part = &env->parts->list[i];
 
         if (CAIRN_PLANTED(env, BUG_STORE_LATE) && part->state == CAIRN_PART_COMPLETE &&
-            part->request == UINT64_MAX && part_store(env, parts, part) == CAIRN_OK)
+            part->request == UINT64_MAX && part_store(env, part) == CAIRN_OK)
             part->request = 0; /* save_finished left it out */
-        if (may_go(env, parts, part, retention))
-            part_drop(env, parts, part,
+        if (may_go(env, part))
+            part_drop(env, part,
                       part->state == CAIRN_PART_OPEN || part->state == CAIRN_PART_FINISHING);
     }
 }

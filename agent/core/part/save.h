@@ -43,39 +43,33 @@ void save_resume(struct env *env, struct part *part);
 bool save_parity_fits(const struct cairn_core_options *options,
                       const struct cairn_roster_group *group, uint64_t blocks);
 /* Takes captured blocks, and sends. */
-void save_blocks(struct env *env, struct parts *parts, struct part *part,
-                 const struct cairn_decision *decision, const struct cairn_event_blocks *blocks);
+void save_blocks(struct env *env, struct part *part, const struct cairn_event_blocks *blocks);
 /* A rank is done (UINT32_MAX: there are none); everyone: the set of all local ranks. Asks for the
  * seal after the last. */
-struct outcome save_captured(struct env *env, struct parts *parts, struct part *part, uint32_t rank,
-                             uint64_t everyone);
+struct outcome save_captured(struct env *env, struct part *part, uint32_t rank, uint64_t everyone);
 /* Takes SEALED, and sends the seal. */
-struct outcome save_sealed(struct env *env, struct parts *parts, struct part *part,
-                           const struct cairn_decision *decision,
+struct outcome save_sealed(struct env *env, struct part *part,
                            const struct cairn_event_answer *answer);
 /* Takes RECEIVED of the own part, and sends more. */
-void save_received(struct env *env, struct parts *parts, struct part *part,
-                   const struct cairn_decision *decision, const struct cairn_message *message);
+void save_received(struct env *env, struct part *part, const struct cairn_message *message);
 /* A session with a member of the group begins, and it is level: goes back to what it has
  * acknowledged, and sends. */
-void save_peer_up(struct env *env, struct parts *parts, struct part *part,
-                  const struct cairn_decision *decision, uint32_t agent);
+void save_peer_up(struct env *env, struct part *part, uint32_t agent);
 
 /* ---- fold.c: the group's parity comes in ---- */
 /* Takes DATA, and answers RECEIVED. */
-struct outcome save_data(struct env *env, struct parts *parts, struct part *part,
-                         const struct cairn_message *message, bool payload_ok);
+struct outcome save_data(struct env *env, struct part *part, const struct cairn_message *message,
+                         bool payload_ok);
 /* Takes SEAL, and answers RECEIVED. */
-struct outcome save_seal(struct env *env, struct parts *parts, struct part *part,
-                         const struct cairn_message *message);
+struct outcome save_seal(struct env *env, struct part *part, const struct cairn_message *message);
 /* Takes a piece of the seal of a member of the part's group, and answers RECEIVED; false if it was
  * damaged or did not follow what is here. */
 bool save_take_seal(struct env *env, struct part *part, const struct cairn_message *message,
                     bool *damaged);
 /* Asks for the parity's checksums once everything is folded and equals the seals. */
-struct outcome save_try_finish(struct env *env, struct parts *parts, struct part *part);
+struct outcome save_try_finish(struct env *env, struct part *part);
 /* Takes FINISHED: stores the record. */
-struct outcome save_finished(struct env *env, struct parts *parts, struct part *part,
+struct outcome save_finished(struct env *env, struct part *part,
                              const struct cairn_event_answer *answer);
 /* What the part waits for, 0 for nothing; for_agent UINT32_MAX: this agent. Pure. */
 enum cairn_wait save_waits_for(const struct part *part, uint64_t everyone, uint32_t *for_agent);

@@ -87,8 +87,7 @@ next_blocks(const struct capture *capture, uint64_t first, uint64_t end, struct 
 }
 
 static void
-pump_chunk(struct env *env, const struct parts *parts, struct part *part,
-           const struct cairn_decision *decision, uint32_t chunk, uint32_t row)
+pump_chunk(struct env *env, struct part *part, uint32_t chunk, uint32_t row)
 {
     const struct cairn_geometry *geometry = &part->geometry;
     struct flow *flow = &part->capture.data_flows[chunk * geometry->m + row];
@@ -99,7 +98,7 @@ pump_chunk(struct env *env, const struct parts *parts, struct part *part,
     while (env_is_level(env, owner) && flow->next < length &&
            flow->next - flow->acked < WINDOW_BLOCKS) {
         struct cairn_message message = env_message(env, CAIRN_MSG_DATA, part->generation.epoch);
-        struct cairn_blocks blocks = {.area = CAIRN_AREA_DATA, .part = part_index(parts, part)};
+        struct cairn_blocks blocks = {.area = CAIRN_AREA_DATA, .part = part_index(env, part)};
         uint8_t crcs[8 * CAIRN_MESSAGE_BLOCKS_MAX];
         struct cairn_writer writer;
 
@@ -109,7 +108,7 @@ pump_chunk(struct env *env, const struct parts *parts, struct part *part,
         if (blocks.count == 0)
             return;
         message.as.data = (struct cairn_message_data){
-            .decision = *decision,
+            .decision = *env->decision,
             .generation = part->generation,
             .member = part->member,
             .stripe = cairn_chunk_stripe(geometry, part->position, chunk),
@@ -125,8 +124,7 @@ pump_chunk(struct env *env, const struct parts *parts, struct part *part,
 }
 
 static void
-pump_seal(struct env *env, struct part *part, const struct cairn_decision *decision,
-          uint32_t position)
+pump_seal(struct env *env, struct part *part, uint32_t position)
 {
     const struct seal *seal = &part->seals[part->position];
     struct flow *flow = &part->capture.seal_flows[position];
@@ -135,7 +133,7 @@ pump_seal(struct env *env, struct part *part, const struct cairn_decision *decis
     if (position == part->position || !seal->whole)
         return;
     message.as.seal = (struct cairn_message_seal){
-        .decision = *decision,
+        .decision = *env->decision,
         .generation = part->generation,
         .member = part->member,
         .for_member = cairn_roster_group_of(part->roster, part->member)->members[position],
@@ -151,26 +149,24 @@ pump_seal(struct env *env, struct part *part, const struct cairn_decision *decis
 }
 
 static void
-pump_chunks(struct env *env, const struct parts *parts, struct part *part,
-            const struct cairn_decision *decision)
+pump_chunks(struct env *env, struct part *part)
 {
     for (uint32_t chunk = 0; chunk < part->geometry.k; chunk++)
         for (uint32_t row = 0; row < part->geometry.m; row++)
-            pump_chunk(env, parts, part, decision, chunk, row);
+            pump_chunk(env, part, chunk, row);
 }
 
 static void
-pump_seals(struct env *env, struct part *part, const struct cairn_decision *decision)
+pump_seals(struct env *env, struct part *part)
 {
     for (uint32_t p = 0; p < part->geometry.n; p++)
-        pump_seal(env, part, decision, p);
+        pump_seal(env, part, p);
 }
 
 /* ---- the local trainers ---- */
 
 void
-save_blocks(struct env *env, struct parts *parts, struct part *part,
-            const struct cairn_decision *decision, const struct cairn_event_blocks *blocks)
+save_blocks(struct env *env, struct part *part, const struct cairn_event_blocks *blocks)
 {
     struct capture *capture = &part->capture;
 
@@ -183,12 +179,11 @@ save_blocks(struct env *env, struct parts *parts, struct part *part,
         capture->crcs[blocks->first_block + i] = blocks->crcs[i];
     }
     part->progress_ns = env->now_ns;
-    pump_chunks(env, parts, part, decision);
+    pump_chunks(env, part);
 }
 
 struct outcome
-save_captured(struct env *env, struct parts *parts, struct part *part, uint32_t rank,
-              uint64_t everyone)
+save_captured(struct env *env, struct part *part, uint32_t rank, uint64_t everyone)
 {
     struct capture *capture = &part->capture;
     struct outcome outcome = {.generation = part->generation};
@@ -208,7 +203,7 @@ save_captured(struct env *env, struct parts *parts, struct part *part, uint32_t 
     action = env_act(env, CAIRN_ACTION_SEAL);
     capture->seal_request = env_request(env);
     action->as.part = (struct cairn_action_part){
-        .part = part_index(parts, part),
+        .part = part_index(env, part),
         .request = capture->seal_request,
         .generation = part->generation,
         .member = part->member,
@@ -218,8 +213,7 @@ save_captured(struct env *env, struct parts *parts, struct part *part, uint32_t 
 }
 
 struct outcome
-save_sealed(struct env *env, struct parts *parts, struct part *part,
-            const struct cairn_decision *decision, const struct cairn_event_answer *answer)
+save_sealed(struct env *env, struct part *part, const struct cairn_event_answer *answer)
 {
     struct seal *seal = &part->seals[part->position];
     struct outcome outcome = {.generation = part->generation};
@@ -239,15 +233,14 @@ save_sealed(struct env *env, struct parts *parts, struct part *part,
         return outcome;
     }
     part->progress_ns = env->now_ns;
-    pump_seals(env, part, decision);
-    return save_try_finish(env, parts, part);
+    pump_seals(env, part);
+    return save_try_finish(env, part);
 }
 
 /* ---- the group ---- */
 
 void
-save_received(struct env *env, struct parts *parts, struct part *part,
-              const struct cairn_decision *decision, const struct cairn_message *message)
+save_received(struct env *env, struct part *part, const struct cairn_message *message)
 {
     const struct cairn_message_received *received = &message->as.received;
     const struct cairn_roster_group *group = cairn_roster_group_of(part->roster, part->member);
@@ -267,7 +260,7 @@ save_received(struct env *env, struct parts *parts, struct part *part,
             return;
         flow_received(&part->capture.seal_flows[position], received->count, received->again);
         part->progress_ns = env->now_ns;
-        pump_seal(env, part, decision, position);
+        pump_seal(env, part, position);
         return;
     }
     if (received->stripe >= part->geometry.n || received->row >= part->geometry.m)
@@ -279,12 +272,11 @@ save_received(struct env *env, struct parts *parts, struct part *part,
     flow = &part->capture.data_flows[chunk * part->geometry.m + received->row];
     flow_received(flow, received->count, received->again);
     part->progress_ns = env->now_ns;
-    pump_chunk(env, parts, part, decision, chunk, received->row);
+    pump_chunk(env, part, chunk, received->row);
 }
 
 void
-save_peer_up(struct env *env, struct parts *parts, struct part *part,
-             const struct cairn_decision *decision, uint32_t agent)
+save_peer_up(struct env *env, struct part *part, uint32_t agent)
 {
     struct capture *capture = &part->capture;
 
@@ -296,11 +288,11 @@ save_peer_up(struct env *env, struct parts *parts, struct part *part,
                 struct flow *flow = &capture->data_flows[chunk * part->geometry.m + row];
 
                 flow->next = flow->acked;
-                pump_chunk(env, parts, part, decision, chunk, row);
+                pump_chunk(env, part, chunk, row);
             }
     for (uint32_t p = 0; p < part->geometry.n; p++)
         if (agent_at(part, p) == agent) {
             capture->seal_flows[p].next = capture->seal_flows[p].acked;
-            pump_seal(env, part, decision, p);
+            pump_seal(env, part, p);
         }
 }

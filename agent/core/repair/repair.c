@@ -6,25 +6,25 @@
 
 /* Drops REBUILDING parts, except those that the plan still wants here. */
 static void
-drop_unwanted(struct env *env, const struct repair *repair, struct parts *parts)
+drop_unwanted(struct env *env, const struct repair *repair)
 {
     for (uint32_t i = 0; i < CAIRN_PARTS_MAX; i++) {
-        struct part *part = &parts->list[i];
+        struct part *part = &env->parts->list[i];
         bool wanted = repair->active && generation_is(part->generation, repair->generation) &&
                       part->member < repair->plan.roster->member_count &&
                       repair->plan.targets[part->member] == env->options->self;
 
         if (part->state == CAIRN_PART_REBUILDING && !wanted)
-            part_drop(env, parts, part, false);
+            part_drop(env, part, false);
     }
 }
 
 void
-repair_stop(struct env *env, struct repair *repair, struct parts *parts, bool drop_parts)
+repair_stop(struct env *env, struct repair *repair, bool drop_parts)
 {
     worker_stop(env, repair);
     for (uint32_t i = 0; i < CAIRN_PARTS_MAX; i++) {
-        struct part *part = &parts->list[i];
+        struct part *part = &env->parts->list[i];
 
         part->working = false;
         if (part->state == CAIRN_PART_COMPLETE) { /* bad blocks that were being mended */
@@ -37,12 +37,12 @@ repair_stop(struct env *env, struct repair *repair, struct parts *parts, bool dr
     repair->active = false;
     repair->failed = false;
     if (drop_parts)
-        drop_unwanted(env, repair, parts);
+        drop_unwanted(env, repair);
 }
 
 /* Opens what this agent gets, and lets what it holds work. */
 static cairn_err
-take_roles(struct env *env, struct repair *repair, struct parts *parts, uint32_t *member)
+take_roles(struct env *env, struct repair *repair, uint32_t *member)
 {
     const struct plan *plan = &repair->plan;
     uint32_t self = env->options->self;
@@ -54,12 +54,12 @@ take_roles(struct env *env, struct repair *repair, struct parts *parts, uint32_t
         if (!plan_has_work(plan, m))
             continue;
         if (plan->targets[m] == self)
-            err = target_open(env, repair, parts, m);
+            err = target_open(env, repair, m);
         if (!err && plan->holders[m] == self) {
-            struct part *part = parts_find(parts, repair->generation, m);
+            struct part *part = parts_find(env->parts, repair->generation, m);
 
             err = part && part->state == CAIRN_PART_COMPLETE
-                      ? worker_add(repair, parts, part)
+                      ? worker_add(env, repair, part)
                       : CAIRN_AGAIN; /* it is no longer what the plan was made for */
         }
         if (err)
@@ -89,8 +89,7 @@ connect(struct env *env, const struct plan *plan)
 }
 
 void
-repair_begin(struct env *env, struct repair *repair, struct parts *parts,
-             const struct cairn_message *message)
+repair_begin(struct env *env, struct repair *repair, const struct cairn_message *message)
 {
     struct cairn_reader reader;
     struct plan plan = {0};
@@ -103,7 +102,7 @@ repair_begin(struct env *env, struct repair *repair, struct parts *parts,
         plan_fini(&plan);
         err = CAIRN_CORRUPT; /* no generation */
     }
-    repair_stop(env, repair, parts, false);
+    repair_stop(env, repair, false);
     repair->coordinator = message->from;
     repair->attempt = message->as.rebuild.attempt;
     repair->epoch = message->epoch;
@@ -115,8 +114,8 @@ repair_begin(struct env *env, struct repair *repair, struct parts *parts,
     }
     repair->active = true;
     repair->plan = plan;
-    drop_unwanted(env, repair, parts);
-    err = take_roles(env, repair, parts, &member);
+    drop_unwanted(env, repair);
+    err = take_roles(env, repair, &member);
     if (err) {
         repair_fail(env, repair, member, err, err == CAIRN_LOST);
         return;
@@ -124,23 +123,23 @@ repair_begin(struct env *env, struct repair *repair, struct parts *parts,
     connect(env, &repair->plan);
     for (uint32_t m = 0; m < repair->plan.roster->member_count; m++)
         if (repair->plan.targets[m] == env->options->self) {
-            struct part *part = parts_find(parts, repair->generation, m);
+            struct part *part = parts_find(env->parts, repair->generation, m);
 
             if (part && part->state == CAIRN_PART_COMPLETE && !part->mending.missing)
                 repair_report(env, repair, part); /* an earlier plan rebuilt it, or it was never
                                                    * lost */
             else if (part)
-                target_run(env, repair, parts, part);
+                target_run(env, repair, part);
         }
-    worker_run(env, repair, parts);
+    worker_run(env, repair);
 }
 
 /* Answers READ of any complete part. */
 static void
-answer_read(struct env *env, struct parts *parts, const struct cairn_message *message)
+answer_read(struct env *env, const struct cairn_message *message)
 {
     const struct cairn_message_read *read = &message->as.read;
-    struct part *part = parts_find(parts, read->generation, read->member);
+    struct part *part = parts_find(env->parts, read->generation, read->member);
     struct cairn_message answer = env_message(env, CAIRN_MSG_BLOCKS, message->epoch);
     struct cairn_blocks blocks = {.area = read->area, .first_block = read->first_block};
     uint8_t crcs[8 * CAIRN_MESSAGE_BLOCKS_MAX];
@@ -175,7 +174,7 @@ answer_read(struct env *env, struct parts *parts, const struct cairn_message *me
     answer.bytes = crcs;
     answer.bytes_len = (uint32_t)writer.used_bytes;
     blocks.count = read->count;
-    blocks.part = part_index(parts, part);
+    blocks.part = part_index(env, part);
     if (read->area == CAIRN_AREA_PARITY)
         blocks.row = cairn_stripe_parity_row(&part->geometry, read->stripe, part->position);
     env_send_blocks(env, message->from, &answer, &blocks);
@@ -198,11 +197,11 @@ parts_of_group(const struct parts *parts, struct cairn_generation_id generation,
 
 /* Answers RECEIVED of a target with the next piece of the seal. */
 static void
-answer_received(struct env *env, const struct parts *parts, const struct cairn_message *message)
+answer_received(struct env *env, const struct cairn_message *message)
 {
     const struct cairn_message_received *received = &message->as.received;
     struct cairn_message piece = env_message(env, CAIRN_MSG_SEAL, message->epoch);
-    const struct part *part = parts_of_group(parts, received->generation, received->member);
+    const struct part *part = parts_of_group(env->parts, received->generation, received->member);
     const struct seal *seal;
 
     if (!part)
@@ -222,27 +221,27 @@ answer_received(struct env *env, const struct parts *parts, const struct cairn_m
 }
 
 void
-repair_message(struct env *env, struct repair *repair, struct parts *parts,
-               const struct cairn_message *message, bool payload_ok)
+repair_message(struct env *env, struct repair *repair, const struct cairn_message *message,
+               bool payload_ok)
 {
     if (message->kind == CAIRN_MSG_READ)
-        answer_read(env, parts, message);
+        answer_read(env, message);
     else if (message->kind == CAIRN_MSG_RECEIVED)
-        answer_received(env, parts, message);
+        answer_received(env, message);
     if (!repair->active)
         return;
     switch (message->kind) {
     case CAIRN_MSG_BLOCKS:
-        worker_blocks(env, repair, parts, message, payload_ok);
+        worker_blocks(env, repair, message, payload_ok);
         break;
     case CAIRN_MSG_WRITTEN:
-        worker_written(env, repair, parts, message);
+        worker_written(env, repair, message);
         break;
     case CAIRN_MSG_WRITE:
-        target_write(env, repair, parts, message, payload_ok);
+        target_write(env, repair, message, payload_ok);
         break;
     case CAIRN_MSG_SEAL:
-        target_seal(env, repair, parts, message);
+        target_seal(env, repair, message);
         break;
     default:
         break;
@@ -250,10 +249,10 @@ repair_message(struct env *env, struct repair *repair, struct parts *parts,
 }
 
 void
-repair_peer_up(struct env *env, struct repair *repair, struct parts *parts, uint32_t agent)
+repair_peer_up(struct env *env, struct repair *repair, uint32_t agent)
 {
     if (!repair->active)
         return;
-    worker_peer_up(env, repair, parts, agent);
-    target_peer_up(env, repair, parts);
+    worker_peer_up(env, repair, agent);
+    target_peer_up(env, repair);
 }

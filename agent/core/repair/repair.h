@@ -54,6 +54,7 @@ struct repair_item {
 /* One part of this agent that works for the repair of its group. */
 struct repair_worker {
     uint32_t part;
+    uint32_t member;
     bool exhausted;
     struct cairn_stripes stripes;
     struct cairn_repair schedule;
@@ -78,22 +79,20 @@ struct repair {
 
 /* Ends the part that this agent takes. Parts that are complete stay; REBUILDING ones stay for the
  * next plan of the same generation, and are dropped with drop_parts. */
-void repair_stop(struct env *env, struct repair *repair, struct parts *parts, bool drop_parts);
+void repair_stop(struct env *env, struct repair *repair, bool drop_parts);
 /* Takes REBUILD. */
-void repair_begin(struct env *env, struct repair *repair, struct parts *parts,
-                  const struct cairn_message *message);
+void repair_begin(struct env *env, struct repair *repair, const struct cairn_message *message);
 /* Takes READ, BLOCKS, WRITE, WRITTEN, and SEAL and RECEIVED that carry an attempt. READ and
  * RECEIVED ask for what any complete part here has, whether a repair is known here or not. */
-void repair_message(struct env *env, struct repair *repair, struct parts *parts,
-                    const struct cairn_message *message, bool payload_ok);
+void repair_message(struct env *env, struct repair *repair, const struct cairn_message *message,
+                    bool payload_ok);
 /* Takes OPENED or FINISHED of a REBUILDING part. */
-void repair_opened(struct env *env, struct repair *repair, struct parts *parts,
-                   const struct cairn_event_answer *answer);
-void repair_finished(struct env *env, struct repair *repair, struct parts *parts,
+void repair_opened(struct env *env, struct repair *repair, const struct cairn_event_answer *answer);
+void repair_finished(struct env *env, struct repair *repair,
                      const struct cairn_event_answer *answer);
-void repair_decoded(struct env *env, struct repair *repair, struct parts *parts,
+void repair_decoded(struct env *env, struct repair *repair,
                     const struct cairn_event_decoded *decoded);
-void repair_peer_up(struct env *env, struct repair *repair, struct parts *parts, uint32_t agent);
+void repair_peer_up(struct env *env, struct repair *repair, uint32_t agent);
 
 /* ---- between the files of the repair ---- */
 
@@ -106,28 +105,24 @@ void repair_fail(struct env *env, struct repair *repair, uint32_t member, cairn_
                  bool proved);
 
 /* Makes a complete part a worker of its group. */
-CAIRN_MUST_CHECK cairn_err worker_add(struct repair *repair, struct parts *parts,
+CAIRN_MUST_CHECK cairn_err worker_add(const struct env *env, struct repair *repair,
                                       struct part *part);
 /* Begins items while there is scratch. */
-void worker_run(struct env *env, struct repair *repair, const struct parts *parts);
+void worker_run(struct env *env, struct repair *repair);
 void worker_stop(struct env *env, struct repair *repair);
-void worker_blocks(struct env *env, struct repair *repair, const struct parts *parts,
-                   const struct cairn_message *message, bool payload_ok);
-void worker_written(struct env *env, struct repair *repair, const struct parts *parts,
-                    const struct cairn_message *message);
-void worker_peer_up(struct env *env, struct repair *repair, const struct parts *parts,
-                    uint32_t agent);
+void worker_blocks(struct env *env, struct repair *repair, const struct cairn_message *message,
+                   bool payload_ok);
+void worker_written(struct env *env, struct repair *repair, const struct cairn_message *message);
+void worker_peer_up(struct env *env, struct repair *repair, uint32_t agent);
 
 /* Opens the part of a member that this agent gets, or marks its damaged blocks. */
-CAIRN_MUST_CHECK cairn_err target_open(struct env *env, struct repair *repair, struct parts *parts,
-                                       uint32_t member);
+CAIRN_MUST_CHECK cairn_err target_open(struct env *env, struct repair *repair, uint32_t member);
 /* Does what comes next for a part, and tells the group what it may send. */
-void target_run(struct env *env, struct repair *repair, struct parts *parts, struct part *part);
-void target_seal(struct env *env, struct repair *repair, struct parts *parts,
-                 const struct cairn_message *message);
+void target_run(struct env *env, struct repair *repair, struct part *part);
+void target_seal(struct env *env, struct repair *repair, const struct cairn_message *message);
 /* Asks again for seals that are missing. */
-void target_peer_up(struct env *env, const struct repair *repair, const struct parts *parts);
-void target_write(struct env *env, struct repair *repair, struct parts *parts,
-                  const struct cairn_message *message, bool payload_ok);
+void target_peer_up(struct env *env, const struct repair *repair);
+void target_write(struct env *env, struct repair *repair, const struct cairn_message *message,
+                  bool payload_ok);
 
 #endif

@@ -70,10 +70,10 @@ mend(struct part *part)
 }
 
 cairn_err
-target_open(struct env *env, struct repair *repair, struct parts *parts, uint32_t member)
+target_open(struct env *env, struct repair *repair, uint32_t member)
 {
     struct cairn_roster *roster = repair->plan.roster;
-    struct part *part = parts_find(parts, repair->generation, member);
+    struct part *part = parts_find(env->parts, repair->generation, member);
     bool own = roster->members[member].agent == env->options->self ||
                cairn_roster_member_of(roster, env->options->self) == UINT32_MAX;
 
@@ -84,8 +84,8 @@ target_open(struct env *env, struct repair *repair, struct parts *parts, uint32_
     if (part && part->state == CAIRN_PART_REBUILDING)
         return CAIRN_OK; /* a new plan goes on where the old one was */
     if (part)            /* too damaged to be counted */
-        part_drop(env, parts, part, false);
-    part = part_open(env, parts, repair->generation, member, roster, CAIRN_PART_REBUILDING, own);
+        part_drop(env, part, false);
+    part = part_open(env, repair->generation, member, roster, CAIRN_PART_REBUILDING, own);
     return part ? CAIRN_OK : CAIRN_NOMEM;
 }
 
@@ -93,7 +93,7 @@ target_open(struct env *env, struct repair *repair, struct parts *parts, uint32_
 
 /* Once the seals are here the lengths are known, and memory can be had. */
 static cairn_err
-ask_for_memory(struct env *env, const struct parts *parts, struct part *part)
+ask_for_memory(struct env *env, struct part *part)
 {
     uint64_t data_blocks = part->stripes.shard_blocks[part->position];
     uint64_t total = part_parity_start(part, part->geometry.m);
@@ -110,7 +110,7 @@ ask_for_memory(struct env *env, const struct parts *parts, struct part *part)
     part->request = env_request(env);
     action = env_act(env, CAIRN_ACTION_OPEN);
     if (action)
-        action->as.part = (struct cairn_action_part){.part = part_index(parts, part),
+        action->as.part = (struct cairn_action_part){.part = part_index(env, part),
                                                      .request = part->request,
                                                      .generation = part->generation,
                                                      .member = part->member,
@@ -120,7 +120,7 @@ ask_for_memory(struct env *env, const struct parts *parts, struct part *part)
 }
 
 static void
-finish_when_written(struct env *env, const struct parts *parts, struct part *part)
+finish_when_written(struct env *env, struct part *part)
 {
     struct cairn_action *action;
 
@@ -129,7 +129,7 @@ finish_when_written(struct env *env, const struct parts *parts, struct part *par
     part->request = env_request(env);
     action = env_act(env, CAIRN_ACTION_FINISH);
     if (action)
-        action->as.part = (struct cairn_action_part){.part = part_index(parts, part),
+        action->as.part = (struct cairn_action_part){.part = part_index(env, part),
                                                      .request = part->request,
                                                      .generation = part->generation,
                                                      .member = part->member};
@@ -164,12 +164,12 @@ ask_for_seals(struct env *env, const struct repair *repair, const struct part *p
 }
 
 void
-target_peer_up(struct env *env, const struct repair *repair, const struct parts *parts)
+target_peer_up(struct env *env, const struct repair *repair)
 {
     for (uint32_t i = 0; i < CAIRN_PARTS_MAX; i++)
-        if (parts->list[i].state == CAIRN_PART_REBUILDING &&
-            generation_is(parts->list[i].generation, repair->generation))
-            ask_for_seals(env, repair, &parts->list[i]);
+        if (env->parts->list[i].state == CAIRN_PART_REBUILDING &&
+            generation_is(env->parts->list[i].generation, repair->generation))
+            ask_for_seals(env, repair, &env->parts->list[i]);
 }
 
 /* Tells the workers of the group that blocks are taken from now on. */
@@ -202,7 +202,7 @@ has_all_seals(const struct part *part)
 }
 
 void
-target_run(struct env *env, struct repair *repair, struct parts *parts, struct part *part)
+target_run(struct env *env, struct repair *repair, struct part *part)
 {
     cairn_err err = CAIRN_OK;
 
@@ -213,7 +213,7 @@ target_run(struct env *env, struct repair *repair, struct parts *parts, struct p
     if (!part_lengths(part))
         err = CAIRN_CORRUPT; /* lengths that no group can have */
     else if (!part->mending.missing)
-        err = ask_for_memory(env, parts, part);
+        err = ask_for_memory(env, part);
     if (err) {
         repair_fail(env, repair, part->member, err, false);
         return;
@@ -221,7 +221,7 @@ target_run(struct env *env, struct repair *repair, struct parts *parts, struct p
     if (takes_blocks(part))
         ask_for_blocks(env, repair, part);
     if (part->state == CAIRN_PART_REBUILDING)
-        finish_when_written(env, parts, part);
+        finish_when_written(env, part);
 }
 
 /* ---- answers of the process ---- */
@@ -240,39 +240,36 @@ answered(struct parts *parts, const struct cairn_event_answer *answer)
 
 /* Drops a part that cannot be written here. */
 static void
-give_up(struct env *env, struct repair *repair, struct parts *parts, struct part *part,
-        cairn_err err)
+give_up(struct env *env, struct repair *repair, struct part *part, cairn_err err)
 {
     uint32_t member = part->member;
 
-    part_drop(env, parts, part, false);
+    part_drop(env, part, false);
     if (repair->active)
         repair_fail(env, repair, member, err, false);
 }
 
 void
-repair_opened(struct env *env, struct repair *repair, struct parts *parts,
-              const struct cairn_event_answer *answer)
+repair_opened(struct env *env, struct repair *repair, const struct cairn_event_answer *answer)
 {
-    struct part *part = answered(parts, answer);
+    struct part *part = answered(env->parts, answer);
 
     if (!part || part->mending.memory_ready)
         return;
     if (answer->err) {
-        give_up(env, repair, parts, part, CAIRN_NOMEM);
+        give_up(env, repair, part, CAIRN_NOMEM);
         return;
     }
     part->mending.memory_ready = true;
     part->request = 0;
     if (repair->active && generation_is(part->generation, repair->generation))
-        target_run(env, repair, parts, part);
+        target_run(env, repair, part);
 }
 
 void
-repair_finished(struct env *env, struct repair *repair, struct parts *parts,
-                const struct cairn_event_answer *answer)
+repair_finished(struct env *env, struct repair *repair, const struct cairn_event_answer *answer)
 {
-    struct part *part = answered(parts, answer);
+    struct part *part = answered(env->parts, answer);
     cairn_err err = answer->err;
 
     if (!part || !part->mending.memory_ready)
@@ -280,9 +277,9 @@ repair_finished(struct env *env, struct repair *repair, struct parts *parts,
     if (!err)
         err = part_keep_parity_crcs(part, answer->crcs, answer->count);
     if (!err)
-        err = part_complete(env, parts, part);
+        err = part_complete(env, part);
     if (err) { /* its bytes are not what was written: all of it is written again */
-        give_up(env, repair, parts, part, err == CAIRN_CORRUPT ? CAIRN_AGAIN : err);
+        give_up(env, repair, part, err == CAIRN_CORRUPT ? CAIRN_AGAIN : err);
         return;
     }
     free(part->mending.missing);
@@ -295,21 +292,19 @@ repair_finished(struct env *env, struct repair *repair, struct parts *parts,
 
 /* The part of this repair that a member of its group is sent something for. */
 static struct part *
-part_for(const struct repair *repair, struct parts *parts, struct cairn_generation_id generation,
+part_for(const struct env *env, const struct repair *repair, struct cairn_generation_id generation,
          uint32_t member, uint64_t attempt)
 {
     if (attempt != repair->attempt || !generation_is(generation, repair->generation))
         return NULL;
-    return parts_find(parts, generation, member);
+    return parts_find(env->parts, generation, member);
 }
 
 void
-target_seal(struct env *env, struct repair *repair, struct parts *parts,
-            const struct cairn_message *message)
+target_seal(struct env *env, struct repair *repair, const struct cairn_message *message)
 {
     const struct cairn_message_seal *piece = &message->as.seal;
-    struct part *part =
-        part_for(repair, parts, piece->generation, piece->for_member, piece->attempt);
+    struct part *part = part_for(env, repair, piece->generation, piece->for_member, piece->attempt);
     bool had_all, damaged;
 
     if (!part || (part->state != CAIRN_PART_REBUILDING && part->state != CAIRN_PART_COMPLETE) ||
@@ -319,7 +314,7 @@ target_seal(struct env *env, struct repair *repair, struct parts *parts,
     had_all = has_all_seals(part);
     (void)save_take_seal(env, part, message, &damaged);
     if (!had_all && has_all_seals(part))
-        target_run(env, repair, parts, part);
+        target_run(env, repair, part);
 }
 
 /* What a damaged parity block was is known, so it is compared; a lost part's is not. */
@@ -400,11 +395,11 @@ mended(struct env *env, struct repair *repair, struct part *part)
 }
 
 void
-target_write(struct env *env, struct repair *repair, struct parts *parts,
-             const struct cairn_message *message, bool payload_ok)
+target_write(struct env *env, struct repair *repair, const struct cairn_message *message,
+             bool payload_ok)
 {
     const struct cairn_message_write *write = &message->as.write;
-    struct part *part = part_for(repair, parts, write->generation, write->member, write->attempt);
+    struct part *part = part_for(env, repair, write->generation, write->member, write->attempt);
     struct cairn_message answer = env_message(env, CAIRN_MSG_WRITTEN, repair->epoch);
     bool unverified = CAIRN_PLANTED(env, BUG_REBUILD_UNVERIFIED);
     struct cairn_action *action;
@@ -437,7 +432,7 @@ target_write(struct env *env, struct repair *repair, struct parts *parts,
     action = env_act(env, CAIRN_ACTION_WRITE);
     if (!action)
         return;
-    action->as.place = (struct cairn_action_place){.part = part_index(parts, part),
+    action->as.place = (struct cairn_action_place){.part = part_index(env, part),
                                                    .area = write->area,
                                                    .row = slot,
                                                    .first_block = write->first_block,
@@ -451,5 +446,5 @@ target_write(struct env *env, struct repair *repair, struct parts *parts,
     if (part->state == CAIRN_PART_COMPLETE)
         mended(env, repair, part);
     else
-        finish_when_written(env, parts, part);
+        finish_when_written(env, part);
 }

@@ -18,9 +18,9 @@ bit(uint32_t position)
 }
 
 static const struct cairn_roster_group *
-group_of(const struct repair *repair, const struct parts *parts, const struct repair_worker *worker)
+group_of(const struct repair *repair, const struct repair_worker *worker)
 {
-    return cairn_roster_group_of(repair->plan.roster, parts->list[worker->part].member);
+    return cairn_roster_group_of(repair->plan.roster, worker->member);
 }
 
 /* What of the group is intact and what is to be rebuilt. */
@@ -52,7 +52,7 @@ group_request(const struct plan *plan, uint32_t group_index, struct repair_worke
 }
 
 cairn_err
-worker_add(struct repair *repair, struct parts *parts, struct part *part)
+worker_add(const struct env *env, struct repair *repair, struct part *part)
 {
     const struct plan *plan = &repair->plan;
     struct repair_worker *worker = &repair->workers[repair->worker_count];
@@ -65,7 +65,8 @@ worker_add(struct repair *repair, struct parts *parts, struct part *part)
         memcmp(group->members, known->members, group->count * sizeof *group->members) != 0)
         return CAIRN_CORRUPT; /* another roster than that of the generation */
     memset(worker, 0, sizeof *worker);
-    worker->part = part_index(parts, part);
+    worker->part = part_index(env, part);
+    worker->member = part->member;
     worker->stripes = part->stripes;
     worker->bad = calloc(plan->bad_count + (size_t)1, sizeof *worker->bad);
     if (!worker->bad)
@@ -102,8 +103,7 @@ worker_stop(struct env *env, struct repair *repair)
 
 /* A position's blocks of an item: which area, and where. */
 static struct cairn_message_read
-blocks_of(const struct repair *repair, const struct parts *parts, const struct repair_item *item,
-          uint32_t position)
+blocks_of(const struct repair *repair, const struct repair_item *item, uint32_t position)
 {
     const struct repair_worker *worker = &repair->workers[item->worker];
     uint64_t first;
@@ -112,7 +112,7 @@ blocks_of(const struct repair *repair, const struct parts *parts, const struct r
 
     return (struct cairn_message_read){.request = item->request,
                                        .generation = repair->generation,
-                                       .member = group_of(repair, parts, worker)->members[position],
+                                       .member = group_of(repair, worker)->members[position],
                                        .area = area,
                                        .stripe = item->plan.stripe,
                                        .position = position,
@@ -123,23 +123,22 @@ blocks_of(const struct repair *repair, const struct parts *parts, const struct r
 }
 
 static void
-send_read(struct env *env, const struct repair *repair, const struct parts *parts,
-          const struct repair_item *item, uint32_t position)
+send_read(struct env *env, const struct repair *repair, const struct repair_item *item,
+          uint32_t position)
 {
     struct cairn_message message = env_message(env, CAIRN_MSG_READ, repair->epoch);
 
-    message.as.read = blocks_of(repair, parts, item, position);
+    message.as.read = blocks_of(repair, item, position);
     env_send(env, repair->plan.holders[message.as.read.member], &message);
 }
 
 static void
-send_write(struct env *env, const struct repair *repair, const struct parts *parts, uint32_t index,
-           uint32_t position)
+send_write(struct env *env, const struct repair *repair, uint32_t index, uint32_t position)
 {
     const struct repair_item *item = &repair->items[index];
     const struct repair_worker *worker = &repair->workers[item->worker];
     struct cairn_message message = env_message(env, CAIRN_MSG_WRITE, repair->epoch);
-    struct cairn_message_read read = blocks_of(repair, parts, item, position);
+    struct cairn_message_read read = blocks_of(repair, item, position);
     struct cairn_blocks blocks = {
         .count = read.count,
         .area = CAIRN_AREA_SCRATCH,
@@ -182,8 +181,8 @@ decode_when_staged(struct env *env, struct repair *repair, uint32_t index)
 }
 
 static void
-begin_item(struct env *env, struct repair *repair, const struct parts *parts, uint32_t index,
-           uint32_t worker, const struct cairn_repair_item *plan)
+begin_item(struct env *env, struct repair *repair, uint32_t index, uint32_t worker,
+           const struct cairn_repair_item *plan)
 {
     struct repair_item *item = &repair->items[index];
 
@@ -196,7 +195,7 @@ begin_item(struct env *env, struct repair *repair, const struct parts *parts, ui
                                  .unwritten = plan->rebuild};
     for (uint32_t p = 0; p < CAIRN_SHARDS_MAX; p++)
         if (item->needed & bit(p))
-            send_read(env, repair, parts, item, p);
+            send_read(env, repair, item, p);
     decode_when_staged(env, repair, index);
 }
 
@@ -214,7 +213,7 @@ next_item(struct repair_worker *worker, uint32_t position, struct cairn_repair_i
 }
 
 void
-worker_run(struct env *env, struct repair *repair, const struct parts *parts)
+worker_run(struct env *env, struct repair *repair)
 {
     for (uint32_t i = 0; i < REPAIR_ITEMS_MAX && !repair->failed; i++)
         for (uint32_t w = 0; w < repair->worker_count; w++) {
@@ -223,8 +222,8 @@ worker_run(struct env *env, struct repair *repair, const struct parts *parts)
 
             if (repair->items[i].used || repair->decoding[i])
                 break;
-            if (next_item(worker, parts->list[worker->part].position, &item))
-                begin_item(env, repair, parts, i, w, &item);
+            if (next_item(worker, env->parts->list[worker->part].position, &item))
+                begin_item(env, repair, i, w, &item);
         }
 }
 
@@ -249,8 +248,8 @@ may_try_again(struct env *env, struct repair *repair, struct repair_item *item, 
 }
 
 void
-worker_blocks(struct env *env, struct repair *repair, const struct parts *parts,
-              const struct cairn_message *message, bool payload_ok)
+worker_blocks(struct env *env, struct repair *repair, const struct cairn_message *message,
+              bool payload_ok)
 {
     const struct cairn_message_blocks *blocks = &message->as.blocks;
     struct repair_item *item = find_item(repair, blocks->request);
@@ -260,7 +259,7 @@ worker_blocks(struct env *env, struct repair *repair, const struct parts *parts,
 
     if (!item || blocks->position >= CAIRN_SHARDS_MAX || !(item->needed & bit(blocks->position)))
         return;
-    asked = blocks_of(repair, parts, item, blocks->position);
+    asked = blocks_of(repair, item, blocks->position);
     if (message->from != repair->plan.holders[asked.member])
         return;
     if (blocks->err || blocks->count != asked.count || blocks->area != asked.area ||
@@ -268,13 +267,13 @@ worker_blocks(struct env *env, struct repair *repair, const struct parts *parts,
         repair_fail(env, repair, asked.member, CAIRN_AGAIN, false); /* the plan is out of date */
         return;
     }
-    part = &parts->list[repair->workers[item->worker].part];
+    part = &env->parts->list[repair->workers[item->worker].part];
     if ((!payload_ok || (asked.area == CAIRN_AREA_DATA &&
                          !seal_matches(&part->seals[blocks->position], asked.first_block,
                                        asked.count, message->bytes))) &&
         !CAIRN_PLANTED(env, BUG_REBUILD_UNVERIFIED)) {
         if (may_try_again(env, repair, item, asked.member))
-            send_read(env, repair, parts, item, blocks->position);
+            send_read(env, repair, item, blocks->position);
         return;
     }
     item->refused = 0;
@@ -289,8 +288,7 @@ worker_blocks(struct env *env, struct repair *repair, const struct parts *parts,
 }
 
 void
-repair_decoded(struct env *env, struct repair *repair, struct parts *parts,
-               const struct cairn_event_decoded *decoded)
+repair_decoded(struct env *env, struct repair *repair, const struct cairn_event_decoded *decoded)
 {
     uint32_t index = decoded->item;
     struct repair_item *item = index < REPAIR_ITEMS_MAX ? &repair->items[index] : NULL;
@@ -302,29 +300,28 @@ repair_decoded(struct env *env, struct repair *repair, struct parts *parts,
         item->decoded = true;
         for (uint32_t p = 0; p < CAIRN_SHARDS_MAX; p++)
             if (item->unwritten & bit(p))
-                send_write(env, repair, parts, index, p);
+                send_write(env, repair, index, p);
     } else if (repair->active) {
-        worker_run(env, repair, parts); /* its item is gone, its scratch is free now */
+        worker_run(env, repair); /* its item is gone, its scratch is free now */
     }
 }
 
 /* Sends the decoded blocks that an agent has not answered. */
 static void
-write_again(struct env *env, const struct repair *repair, const struct parts *parts, uint32_t agent)
+write_again(struct env *env, const struct repair *repair, uint32_t agent)
 {
     for (uint32_t i = 0; i < REPAIR_ITEMS_MAX; i++) {
         const struct repair_item *item = &repair->items[i];
 
         for (uint32_t p = 0; item->used && item->decoded && p < CAIRN_SHARDS_MAX; p++)
             if ((item->unwritten & bit(p)) &&
-                repair->plan.targets[blocks_of(repair, parts, item, p).member] == agent)
-                send_write(env, repair, parts, i, p);
+                repair->plan.targets[blocks_of(repair, item, p).member] == agent)
+                send_write(env, repair, i, p);
     }
 }
 
 void
-worker_written(struct env *env, struct repair *repair, const struct parts *parts,
-               const struct cairn_message *message)
+worker_written(struct env *env, struct repair *repair, const struct cairn_message *message)
 {
     const struct cairn_message_written *written = &message->as.written;
     struct repair_item *item = find_item(repair, written->request);
@@ -332,27 +329,27 @@ worker_written(struct env *env, struct repair *repair, const struct parts *parts
     uint32_t member;
 
     if (written->request == 0 && written->again)
-        write_again(env, repair, parts, message->from);
+        write_again(env, repair, message->from);
     if (!item || !item->decoded || written->position >= CAIRN_SHARDS_MAX ||
         !(item->unwritten & bit(written->position)))
         return;
-    member = blocks_of(repair, parts, item, written->position).member;
+    member = blocks_of(repair, item, written->position).member;
     if (repair->plan.targets[member] != message->from)
         return;
     if (written->again) {
         if (may_try_again(env, repair, item, member))
-            send_write(env, repair, parts, index, written->position);
+            send_write(env, repair, index, written->position);
         return;
     }
     item->unwritten &= ~bit(written->position);
     if (item->unwritten)
         return;
     release(env, repair, index);
-    worker_run(env, repair, parts);
+    worker_run(env, repair);
 }
 
 void
-worker_peer_up(struct env *env, struct repair *repair, const struct parts *parts, uint32_t agent)
+worker_peer_up(struct env *env, struct repair *repair, uint32_t agent)
 {
     const struct plan *plan = &repair->plan;
 
@@ -361,8 +358,8 @@ worker_peer_up(struct env *env, struct repair *repair, const struct parts *parts
 
         for (uint32_t p = 0; item->used && p < CAIRN_SHARDS_MAX; p++)
             if ((item->needed & bit(p)) &&
-                plan->holders[blocks_of(repair, parts, item, p).member] == agent)
-                send_read(env, repair, parts, item, p);
+                plan->holders[blocks_of(repair, item, p).member] == agent)
+                send_read(env, repair, item, p);
     }
-    write_again(env, repair, parts, agent);
+    write_again(env, repair, agent);
 }

@@ -5,19 +5,17 @@
 #include <string.h>
 
 static void
-send_inventory(struct env *env, uint32_t to, uint64_t attempt, uint32_t mode,
-               const struct parts *parts, const struct inventory_self *self)
+send_inventory(struct env *env, uint32_t to, uint64_t attempt, const struct inventory_self *self)
 {
     struct cairn_message message = env_message(env, CAIRN_MSG_INVENTORY, self->active);
     uint8_t *bytes = NULL;
     size_t len = 0;
 
-    if (inventory_pack(self, parts, &bytes, &len) != CAIRN_OK) {
+    if (inventory_pack(self, env->parts, &bytes, &len) != CAIRN_OK) {
         env->actions->failed = true;
         return;
     }
     message.as.inventory.attempt = attempt;
-    message.as.inventory.mode = mode;
     message.bytes = bytes;
     message.bytes_len = (uint32_t)len;
     env_send(env, to, &message);
@@ -37,65 +35,52 @@ drop_owed(struct answering *answering, uint32_t coordinator, uint64_t attempt)
 }
 
 void
-answer_progress(struct env *env, struct answering *answering, const struct parts *parts,
-                const struct inventory_self *self)
+answer_progress(struct env *env, struct answering *answering, const struct inventory_self *self)
 {
     uint32_t kept = 0;
 
     for (uint32_t i = 0; i < answering->owed_count; i++) {
         const struct owed *owed = &answering->owed[i];
 
-        if (parts_are_verified(parts, owed->generation, owed->check))
-            send_inventory(env, owed->coordinator, owed->attempt, owed->mode, parts, self);
+        if (parts_are_verified(env->parts, owed->generation, owed->check))
+            send_inventory(env, owed->coordinator, owed->attempt, self);
         else
             answering->owed[kept++] = *owed;
     }
     answering->owed_count = kept;
 }
 
-static void
-unpin(struct answering *answering)
+void
+answer_unpin(struct env *env, struct answering *answering)
 {
     answering->attempt = 0;
-    answering->mode = 0;
-}
-
-bool
-answer_ends(struct answering *answering)
-{
-    struct cairn_generation_id unused;
-
-    if (!answer_pins(answering, &unused))
-        return false;
-    unpin(answering);
-    return true;
+    env->parts->pinned = false;
 }
 
 static void
-verify(struct env *env, struct answering *answering, struct parts *parts,
-       const struct inventory_self *self, const struct cairn_message *message)
+verify(struct env *env, struct answering *answering, const struct inventory_self *self,
+       const struct cairn_message *message)
 {
     const struct cairn_message_ask *ask = &message->as.ask;
-    struct owed owed = {.attempt = ask->attempt,
-                        .coordinator = message->from,
-                        .mode = ask->mode,
-                        .check = env_request(env)};
+    struct owed owed = {
+        .attempt = ask->attempt, .coordinator = message->from, .check = env_request(env)};
 
     if (answering->attempt > ask->attempt && answering->coordinator == message->from)
         return; /* of an earlier try */
-    if (ask->mode == CAIRN_ASK_VERIFY)
+    if (ask->mode == CAIRN_ASK_VERIFY) {
         owed.generation = ask->generation;
-    answering->attempt = ask->attempt;
-    answering->coordinator = message->from;
-    answering->mode = ask->mode;
-    answering->generation = owed.generation;
+        answering->attempt = ask->attempt;
+        answering->coordinator = message->from;
+        env->parts->pinned = true;
+        env->parts->pinned_generation = ask->generation;
+    }
     drop_owed(answering, message->from, UINT64_MAX);
     if (answering->owed_count == OWED_MAX)
         memmove(&answering->owed[0], &answering->owed[1],
                 --answering->owed_count * sizeof answering->owed[0]);
     answering->owed[answering->owed_count++] = owed;
-    parts_verify(env, parts, owed.generation, owed.check);
-    answer_progress(env, answering, parts, self);
+    parts_verify(env, owed.generation, owed.check);
+    answer_progress(env, answering, self);
 }
 
 /* Meets the agents that an ASK lists. */
@@ -115,7 +100,7 @@ meet(const struct env *env, struct peers *peers, const struct cairn_message *mes
 }
 
 void
-answer_ask(struct env *env, struct answering *answering, struct parts *parts, struct peers *peers,
+answer_ask(struct env *env, struct answering *answering, struct peers *peers,
            const struct inventory_self *self, const struct cairn_message *message)
 {
     const struct cairn_message_ask *ask = &message->as.ask;
@@ -125,47 +110,32 @@ answer_ask(struct env *env, struct answering *answering, struct parts *parts, st
     meet(env, peers, message);
     switch (ask->mode) {
     case CAIRN_ASK_LIST:
-        send_inventory(env, message->from, ask->attempt, ask->mode, parts, self);
+        send_inventory(env, message->from, ask->attempt, self);
         break;
     case CAIRN_ASK_VERIFY:
     case CAIRN_ASK_VERIFY_ALL:
-        verify(env, answering, parts, self, message);
+        verify(env, answering, self, message);
         break;
     case CAIRN_ASK_RELEASE:
         drop_owed(answering, message->from, ask->attempt);
-        if (answering->coordinator == message->from && answering->attempt <= ask->attempt)
-            unpin(answering);
+        if (answer_pins_for(answering, message->from, min_u64(answering->attempt, ask->attempt)))
+            answer_unpin(env, answering);
         break;
     default:
         break;
     }
 }
 
-bool
-answer_peer_down(struct answering *answering, uint32_t agent)
+void
+answer_peer_down(struct env *env, struct answering *answering, uint32_t agent)
 {
-    bool pinned;
-
     drop_owed(answering, agent, UINT64_MAX);
-    if (answering->attempt == 0 || answering->coordinator != agent)
-        return false;
-    pinned = answer_ends(answering);
-    unpin(answering);
-    return pinned;
-}
-
-bool
-answer_pins(const struct answering *answering, struct cairn_generation_id *out)
-{
-    if (answering->attempt == 0 || answering->mode != CAIRN_ASK_VERIFY)
-        return false;
-    *out = answering->generation;
-    return true;
+    if (answering->coordinator == agent)
+        answer_unpin(env, answering);
 }
 
 bool
 answer_pins_for(const struct answering *answering, uint32_t coordinator, uint64_t attempt)
 {
-    return answering->mode == CAIRN_ASK_VERIFY && answering->coordinator == coordinator &&
-           attempt != 0 && answering->attempt == attempt;
+    return answering->coordinator == coordinator && attempt != 0 && answering->attempt == attempt;
 }

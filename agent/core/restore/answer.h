@@ -21,16 +21,13 @@ enum { OWED_MAX = 8 }; /* coordinators at once; the one that waits longest loses
 struct owed {
     uint64_t attempt;
     uint32_t coordinator;
-    uint32_t mode;                         /* enum cairn_ask */
     struct cairn_generation_id generation; /* step 0: all parts */
     uint64_t check; /* names the comparison here: two coordinators' attempts may be equal */
 };
 
 struct answering {
-    uint64_t attempt; /* of the newest VERIFY, which pins, or VERIFY_ALL, which does not; 0: none */
+    uint64_t attempt; /* that has the pin; 0: none */
     uint32_t coordinator;
-    uint32_t mode;
-    struct cairn_generation_id generation;
     struct owed owed[OWED_MAX]; /* oldest first */
     uint32_t owed_count;
 };
@@ -39,18 +36,15 @@ struct answering {
  * Takes ASK. Meets the agents that it lists as having forgotten their promises before it answers:
  * the answer then means that this agent refuses older claims that count on such a promise (R9).
  */
-void answer_ask(struct env *env, struct answering *answering, struct parts *parts,
-                struct peers *peers, const struct inventory_self *self,
-                const struct cairn_message *message);
+void answer_ask(struct env *env, struct answering *answering, struct peers *peers,
+                const struct inventory_self *self, const struct cairn_message *message);
 /* Sends each INVENTORY that is owed and for which everything is compared. */
-void answer_progress(struct env *env, struct answering *answering, const struct parts *parts,
+void answer_progress(struct env *env, struct answering *answering,
                      const struct inventory_self *self);
-/* The session with an agent ends. Returns true if a pin ended. */
-bool answer_peer_down(struct answering *answering, uint32_t agent);
-/* An epoch is active. Returns true if a pin ended. */
-bool answer_ends(struct answering *answering);
-/* True if a generation is pinned. */
-bool answer_pins(const struct answering *answering, struct cairn_generation_id *out);
+/* The session with an agent ends. */
+void answer_peer_down(struct env *env, struct answering *answering, uint32_t agent);
+/* Ends the pin: an epoch is active. */
+void answer_unpin(struct env *env, struct answering *answering);
 /* True if that coordinator's round holds the pin: its RELEASE, which is short, may overtake its
  * REBUILD, which is long, and then the plan is void. */
 bool answer_pins_for(const struct answering *answering, uint32_t coordinator, uint64_t attempt);

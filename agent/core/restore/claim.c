@@ -29,10 +29,9 @@ claim_ask(const struct env *env, struct restore *restore)
 /* The round after the newest that anyone promised, or that is spilled: what is restored from files
  * must be older than the epoch that begins with it. */
 static uint64_t
-next_epoch(const struct env *env, const struct membership *membership,
-           const struct inventory *inventories)
+next_epoch(const struct env *env, const struct inventory *inventories)
 {
-    uint64_t highest = membership->promised;
+    uint64_t highest = env->membership->promised;
 
     for (uint32_t a = 0; a < env->options->agent_count; a++)
         highest = max_u64(highest,
@@ -56,15 +55,14 @@ next_roster(const struct env *env, const struct record *old, const struct restor
 }
 
 cairn_err
-claim_pack(const struct env *env, const struct membership *membership, struct restore *restore,
-           char *text, size_t text_bytes)
+claim_pack(const struct env *env, struct restore *restore, char *text, size_t text_bytes)
 {
     const struct restore_request *request = &restore->request;
-    const struct record *old = &membership->record;
+    const struct record *old = &env->membership->record;
     uint32_t n = env->options->agent_count;
     bool has_fleet = request->operation == CAIRN_OP_FLEET;
     /* Pointers are borrowed, but for the roster and `seen`. */
-    struct record record = {.epoch = next_epoch(env, membership, restore->inventories),
+    struct record record = {.epoch = next_epoch(env, restore->inventories),
                             .restart_epoch = old->restart_epoch,
                             .ready = restore->choice.generation,
                             .ready_from_files = restore->choice.from_files,

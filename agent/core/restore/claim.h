@@ -19,7 +19,7 @@ uint32_t claim_ask(const struct env *env, struct restore *restore);
  * Makes the record into restore->bytes and its epoch into restore->claimed. text: a line on the new
  * groups, or "". CAIRN_LOST: there are no members; CAIRN_NOMEM.
  */
-CAIRN_MUST_CHECK cairn_err claim_pack(const struct env *env, const struct membership *membership,
-                                      struct restore *restore, char *text, size_t text_bytes);
+CAIRN_MUST_CHECK cairn_err claim_pack(const struct env *env, struct restore *restore, char *text,
+                                      size_t text_bytes);
 
 #endif

@@ -18,9 +18,9 @@ append(char *text, size_t text_bytes, const char *line)
  * operator.
  */
 static void
-forget_superseded(const struct membership *membership, struct restore *restore)
+forget_superseded(const struct env *env, struct restore *restore)
 {
-    const struct record *record = &membership->record;
+    const struct record *record = &env->membership->record;
 
     for (uint32_t a = 0; a < restore->agent_count; a++) {
         struct inventory *inventory = &restore->inventories[a];
@@ -52,10 +52,10 @@ answers_for(const struct inventory *inventory, const struct cairn_roster *roster
  * one; and if it is not in the promised epoch yet, nothing was committed there.
  */
 static bool
-is_witnessed(const struct membership *membership, const struct restore *restore)
+is_witnessed(const struct env *env, const struct restore *restore)
 {
-    const struct cairn_roster *promised_roster = membership->promised_roster;
-    uint64_t promised = promised_roster ? membership->promised : 0;
+    const struct cairn_roster *promised_roster = env->membership->promised_roster;
+    uint64_t promised = promised_roster ? env->membership->promised : 0;
     bool active = false, newest;
 
     for (uint32_t a = 0; a < restore->agent_count; a++) {
@@ -65,10 +65,10 @@ is_witnessed(const struct membership *membership, const struct restore *restore)
             promised_roster = self->promised_roster;
             promised = self->promised;
         }
-        active |= self->active == membership->record.epoch &&
-                  answers_for(&restore->inventories[a], membership->record.roster, a);
+        active |= self->active == env->membership->record.epoch &&
+                  answers_for(&restore->inventories[a], env->membership->record.roster, a);
     }
-    newest = promised <= membership->record.epoch;
+    newest = promised <= env->membership->record.epoch;
     for (uint32_t a = 0; a < restore->agent_count && !newest; a++)
         newest = answers_for(&restore->inventories[a], promised_roster, a);
     return active && newest;
@@ -100,27 +100,27 @@ forget_uncommitted(struct restore *restore)
 }
 
 void
-judge_choose(const struct membership *membership, struct restore *restore, char *text,
-             size_t text_bytes)
+judge_choose(const struct env *env, struct restore *restore, char *text, size_t text_bytes)
 {
     struct choice *choice = &restore->choice;
     struct cairn_generation_id spilled;
-    bool has_epoch = membership->record.epoch != 0, keeps = restore_keeps(restore);
+    bool has_epoch = env->membership->record.epoch != 0, keeps = restore_keeps(restore);
 
     if (restore->request.operation == CAIRN_OP_VERIFY)
         forget_uncommitted(restore);
     if (keeps && has_epoch)
-        forget_superseded(membership, restore);
+        forget_superseded(env, restore);
     spilled = choose_spilled(restore->inventories, restore->agent_count);
-    if (keeps && membership->ready_from_files && generation_later(membership->ready, spilled))
-        spilled = membership->ready; /* agents that restarted have forgotten it */
+    if (keeps && env->membership->ready_from_files &&
+        generation_later(env->membership->ready, spilled))
+        spilled = env->membership->ready; /* agents that restarted have forgotten it */
     choose_generation(restore->inventories, restore->agent_count, spilled, choice, text,
                       text_bytes);
     if (!keeps)
         return;
     if (has_epoch)
         choice->goes_back |=
-            !is_witnessed(membership, restore) || (choice->err && membership->ready.step != 0);
+            !is_witnessed(env, restore) || (choice->err && env->membership->ready.step != 0);
     else /* the job is new, or those that answered have all forgotten it */
         choice->goes_back |= !restore_knows_all(restore);
     if (choice->err &&
@@ -135,29 +135,27 @@ judge_choose(const struct membership *membership, struct restore *restore, char 
 }
 
 bool
-judge_is_bad(const struct membership *membership, const struct choice *choice)
+judge_is_bad(const struct env *env, const struct choice *choice)
 {
     return choice->err || choice->goes_back ||
-           (choice->from_files && !(membership->ready_from_files &&
-                                    generation_is(choice->generation, membership->ready)));
+           (choice->from_files && !(env->membership->ready_from_files &&
+                                    generation_is(choice->generation, env->membership->ready)));
 }
 
 bool
-judge_expects_answers(const struct env *env, const struct restore *restore,
-                      const struct peers *peers)
+judge_expects_answers(const struct env *env, const struct restore *restore)
 {
     for (uint32_t a = 0; a < restore->agent_count; a++)
-        if (!restore->inventories[a].known && !restore->parties[a].slow &&
-            !peers_given_up(env, peers, a))
+        if (!restore->inventories[a].known && !restore->parties[a].slow && !peers_given_up(env, a))
             return true;
     return false;
 }
 
 bool
-judge_is_behind(const struct membership *membership, const struct restore *restore)
+judge_is_behind(const struct env *env, const struct restore *restore)
 {
     for (uint32_t a = 0; a < restore->agent_count; a++)
-        if (restore->inventories[a].self.active > membership->record.epoch)
+        if (restore->inventories[a].self.active > env->membership->record.epoch)
             return true;
     return false;
 }

@@ -15,15 +15,13 @@
  * step 0): nothing was committed, or all agents answered, nothing is left, and trainers run without
  * it.
  */
-void judge_choose(const struct membership *membership, struct restore *restore, char *text,
-                  size_t text_bytes);
+void judge_choose(const struct env *env, struct restore *restore, char *text, size_t text_bytes);
 /* True if the choice is bad news: nothing, older than what was perhaps committed, or files that the
  * epoch did not begin with. */
-bool judge_is_bad(const struct membership *membership, const struct choice *choice);
+bool judge_is_bad(const struct env *env, const struct choice *choice);
 /* True if an agent that has not answered may still do so. */
-bool judge_expects_answers(const struct env *env, const struct restore *restore,
-                           const struct peers *peers);
+bool judge_expects_answers(const struct env *env, const struct restore *restore);
 /* True if an agent is in a newer epoch than this one. */
-bool judge_is_behind(const struct membership *membership, const struct restore *restore);
+bool judge_is_behind(const struct env *env, const struct restore *restore);
 
 #endif

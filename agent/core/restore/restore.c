@@ -21,15 +21,7 @@ enum {
 /* An agent that has promised so many rounds more than this one sends garbage. */
 static const uint64_t rounds_ahead_max = UINT64_C(1) << 32;
 
-/* What every step needs. */
-struct scene {
-    struct env *env;
-    struct restore *restore;
-    const struct membership *membership;
-    const struct peers *peers;
-};
-
-static void begin_listing(const struct scene *scene);
+static void begin_listing(struct env *env, struct restore *restore);
 
 /* ---- the end ---- */
 
@@ -42,18 +34,18 @@ say(struct restore *restore, const char *text)
 }
 
 static void
-say_silent(const struct scene *scene)
+say_silent(struct restore *restore)
 {
     char text[400] = "no answer from agents ";
     const size_t none = strlen(text);
     size_t used = none;
 
-    for (uint32_t a = 0; a < scene->restore->agent_count && used + 16 < sizeof text; a++)
-        if (!scene->restore->inventories[a].known)
+    for (uint32_t a = 0; a < restore->agent_count && used + 16 < sizeof text; a++)
+        if (!restore->inventories[a].known)
             used += (size_t)snprintf(text + used, sizeof text - used, "%s%u",
                                      used > none ? ", " : "", a);
     if (used > none)
-        say(scene->restore, text);
+        say(restore, text);
 }
 
 static void
@@ -124,63 +116,62 @@ log_repair(const struct cairn_outcome *outcome)
 }
 
 static void
-release_pins(const struct scene *scene)
+release_pins(struct env *env, struct restore *restore)
 {
-    struct cairn_message message = env_message(scene->env, CAIRN_MSG_ASK, scene->restore->epoch);
+    struct cairn_message message = env_message(env, CAIRN_MSG_ASK, restore->epoch);
 
-    message.as.ask.attempt = scene->restore->pinned;
+    message.as.ask.attempt = restore->pinned;
     message.as.ask.mode = CAIRN_ASK_RELEASE;
-    for (uint32_t a = 0; message.as.ask.attempt && a < scene->restore->agent_count; a++)
-        env_send(scene->env, a, &message);
+    for (uint32_t a = 0; message.as.ask.attempt && a < restore->agent_count; a++)
+        env_send(env, a, &message);
 }
 
 static void
-finish(const struct scene *scene, cairn_err err)
+finish(struct env *env, struct restore *restore, cairn_err err)
 {
-    struct restore *restore = scene->restore;
     struct cairn_outcome *outcome = &restore->outcome;
     bool claimed = !err && restore->state == RESTORE_CLAIMING;
 
     outcome->err = err;
-    outcome->epoch = claimed ? restore->claimed : scene->membership->record.epoch;
+    outcome->epoch = claimed ? restore->claimed : env->membership->record.epoch;
     if (err || outcome->lost_members > 0)
-        say_silent(scene);
-    release_pins(scene);
+        say_silent(restore);
+    release_pins(env, restore);
     if (restore->request.by_itself)
         log_repair(outcome);
     else
-        reply(scene->env, outcome);
+        reply(env, outcome);
     clear(restore);
 }
 
 static void
-finish_with(const struct scene *scene, cairn_err err, const char *text)
+finish_with(struct env *env, struct restore *restore, cairn_err err, const char *text)
 {
-    say(scene->restore, text);
-    finish(scene, err);
+    say(restore, text);
+    finish(env, restore, err);
 }
 
 /* The attempt has failed for a reason that may be gone. */
 static void
-try_again(const struct scene *scene, cairn_err err, const char *text)
+try_again(struct env *env, struct restore *restore, cairn_err err, const char *text)
 {
-    if (scene->restore->attempts >= RESTORE_ATTEMPTS_MAX) {
-        finish_with(scene, err, text);
+    if (restore->attempts >= RESTORE_ATTEMPTS_MAX) {
+        finish_with(env, restore, err, text);
         return;
     }
     CAIRN_LOG_AT(WARN, "restore: %s; try again", text);
-    begin_listing(scene);
+    begin_listing(env, restore);
 }
 
 /* Another coordinator or a commit was faster. An operator's restore tries again; one that nobody
  * asked for ends, and the watch finds out if it is still needed. */
 static void
-overtaken(const struct scene *scene, const char *text)
+overtaken(struct env *env, struct restore *restore, const char *text)
 {
-    if (scene->restore->request.by_itself)
-        finish_with(scene, CAIRN_AGAIN, text);
+    if (restore->request.by_itself)
+        finish_with(env, restore, CAIRN_AGAIN, text);
     else
-        try_again(scene, CAIRN_AGAIN, text);
+        try_again(env, restore, CAIRN_AGAIN, text);
 }
 
 /* ---- rounds ---- */
@@ -209,23 +200,21 @@ verifies(const struct restore *restore)
 
 /* This agent stores its promise before others hear of the claim (R1). */
 static bool
-may_send(const struct scene *scene, uint32_t agent)
+may_send(struct env *env, struct restore *restore, uint32_t agent)
 {
-    const struct restore *restore = scene->restore;
-    uint32_t self = scene->env->options->self;
+    uint32_t self = env->options->self;
 
     return restore->parties[agent].asked && !restore->parties[agent].answered &&
            (restore->state != RESTORE_CLAIMING || agent == self || restore->parties[self].answered);
 }
 
 static void
-send(const struct scene *scene, uint32_t agent)
+send(struct env *env, struct restore *restore, uint32_t agent)
 {
-    const struct restore *restore = scene->restore;
-    struct cairn_message message = env_message(scene->env, CAIRN_MSG_ASK, restore->epoch);
+    struct cairn_message message = env_message(env, CAIRN_MSG_ASK, restore->epoch);
 
     if (restore->state == RESTORE_CLAIMING) {
-        message = env_message(scene->env, CAIRN_MSG_CLAIM, restore->claimed);
+        message = env_message(env, CAIRN_MSG_CLAIM, restore->claimed);
         message.as.claim.attempt = restore->number;
     } else if (restore->state == RESTORE_REBUILDING) {
         message.kind = CAIRN_MSG_REBUILD;
@@ -240,29 +229,28 @@ send(const struct scene *scene, uint32_t agent)
     }
     message.bytes = restore->bytes;
     message.bytes_len = (uint32_t)restore->len;
-    env_connect(scene->env, agent);
-    env_send(scene->env, agent, &message);
+    env_connect(env, agent);
+    env_send(env, agent, &message);
 }
 
 /* Sends to those that are asked and have not answered. */
 static void
-send_all(const struct scene *scene)
+send_all(struct env *env, struct restore *restore)
 {
-    for (uint32_t a = 0; a < scene->restore->agent_count; a++)
-        if (may_send(scene, a))
-            send(scene, a);
+    for (uint32_t a = 0; a < restore->agent_count; a++)
+        if (may_send(env, restore, a))
+            send(env, restore, a);
 }
 
 /* Begins a round; the caller says who is asked, and sends. */
 static void
-begin(const struct scene *scene, enum restore_state state, uint64_t timeout_ns)
+begin(struct env *env, struct restore *restore, enum restore_state state, uint64_t timeout_ns)
 {
-    struct restore *restore = scene->restore;
 
     restore->state = state;
-    restore->number = env_request(scene->env);
-    restore->deadline_ns = scene->env->now_ns + timeout_ns;
-    for (uint32_t a = 0; a < scene->restore->agent_count; a++)
+    restore->number = env_request(env);
+    restore->deadline_ns = env->now_ns + timeout_ns;
+    for (uint32_t a = 0; a < restore->agent_count; a++)
         restore->parties[a].asked = restore->parties[a].answered = false;
 }
 
@@ -274,10 +262,10 @@ waits_for(const struct restore *restore, uint32_t agent)
 }
 
 static bool
-waits(const struct scene *scene)
+waits(const struct restore *restore)
 {
-    for (uint32_t a = 0; a < scene->restore->agent_count; a++)
-        if (waits_for(scene->restore, a))
+    for (uint32_t a = 0; a < restore->agent_count; a++)
+        if (waits_for(restore, a))
             return true;
     return false;
 }
@@ -285,9 +273,9 @@ waits(const struct scene *scene)
 /* ---- claiming ---- */
 
 static bool
-has_majority(const struct scene *scene, uint32_t count, const char *what)
+has_majority(struct env *env, struct restore *restore, uint32_t count, const char *what)
 {
-    uint32_t n = scene->restore->agent_count;
+    uint32_t n = restore->agent_count;
     char text[200];
 
     if (count > n / 2)
@@ -296,49 +284,46 @@ has_majority(const struct scene *scene, uint32_t count, const char *what)
              "only %u of the job's %u agents %s, and more than half must; start the missing "
              "agents, or new ones in their place, and try again",
              count, n, what);
-    finish_with(scene, CAIRN_AGAIN, text);
+    finish_with(env, restore, CAIRN_AGAIN, text);
     return false;
 }
 
 static void
-begin_claim(const struct scene *scene)
+begin_claim(struct env *env, struct restore *restore)
 {
-    struct restore *restore = scene->restore;
     char text[256] = "";
     cairn_err err;
 
-    begin(scene, RESTORE_CLAIMING, scene->env->options->claim_timeout_ns);
-    if (!has_majority(scene, claim_ask(scene->env, restore), "can promise a new epoch"))
+    begin(env, restore, RESTORE_CLAIMING, env->options->claim_timeout_ns);
+    if (!has_majority(env, restore, claim_ask(env, restore), "can promise a new epoch"))
         return;
     free(restore->bytes);
     restore->bytes = NULL;
-    err = claim_pack(scene->env, scene->membership, restore, text, sizeof text);
+    err = claim_pack(env, restore, text, sizeof text);
     if (err) {
-        finish_with(scene, err, "the members of the new epoch cannot be laid out");
+        finish_with(env, restore, err, "the members of the new epoch cannot be laid out");
         return;
     }
     if (text[0] != '\0')
         say(restore, text);
-    send_all(scene);
+    send_all(env, restore);
 }
 
 static void
-activate(const struct scene *scene)
+activate(struct env *env, struct restore *restore)
 {
-    struct cairn_message message =
-        env_message(scene->env, CAIRN_MSG_ACTIVATE, scene->restore->claimed);
+    struct cairn_message message = env_message(env, CAIRN_MSG_ACTIVATE, restore->claimed);
 
-    message.as.activate.promised = scene->restore->claimed;
-    message.bytes = scene->restore->bytes;
-    message.bytes_len = (uint32_t)scene->restore->len;
-    for (uint32_t a = 0; a < scene->restore->agent_count; a++)
-        env_send(scene->env, a, &message);
+    message.as.activate.promised = restore->claimed;
+    message.bytes = restore->bytes;
+    message.bytes_len = (uint32_t)restore->len;
+    for (uint32_t a = 0; a < restore->agent_count; a++)
+        env_send(env, a, &message);
 }
 
 static void
-take_promise(const struct scene *scene, const struct cairn_message *message)
+take_promise(struct env *env, struct restore *restore, const struct cairn_message *message)
 {
-    struct restore *restore = scene->restore;
     const struct cairn_message_promise *promise = &message->as.promise;
     char text[160];
 
@@ -349,25 +334,25 @@ take_promise(const struct scene *scene, const struct cairn_message *message)
         snprintf(text, sizeof text, "agent %u refused the new epoch: %s", message->from,
                  promise->err == CAIRN_STALE ? "another restore is under way"
                                              : "something changed since it was asked");
-        overtaken(scene, text);
+        overtaken(env, restore, text);
         return;
     }
     restore->parties[message->from].answered = true;
-    if (message->from == scene->env->options->self)
-        send_all(scene);
-    if (!waits(scene))
-        activate(scene); /* who misses it gets the record from any POSITION */
+    if (message->from == env->options->self)
+        send_all(env, restore);
+    if (!waits(restore))
+        activate(env, restore); /* who misses it gets the record from any POSITION */
 }
 
 /* ---- rebuilding ---- */
 
 static void
-rebuilt(const struct scene *scene)
+rebuilt(struct env *env, struct restore *restore)
 {
-    if (verifies(scene->restore))
-        finish(scene, CAIRN_OK);
+    if (verifies(restore))
+        finish(env, restore, CAIRN_OK);
     else
-        begin_claim(scene);
+        begin_claim(env, restore);
 }
 
 /* All that take part in a group with work. */
@@ -387,52 +372,51 @@ ask_plan(struct restore *restore)
 }
 
 static void
-begin_rebuild(const struct scene *scene)
+begin_rebuild(struct env *env, struct restore *restore)
 {
-    struct restore *restore = scene->restore;
     struct cairn_writer writer;
     cairn_err err;
 
     clear_plan(restore);
-    err = members_plan(scene->env->options, restore->inventories, &restore->choice,
-                       restore->no_room, verifies(restore), &restore->plan);
+    err = members_plan(env->options, restore->inventories, &restore->choice, restore->no_room,
+                       verifies(restore), &restore->plan);
     if (err) {
-        finish_with(scene, err, "no agent can take the lost parts");
+        finish_with(env, restore, err, "no agent can take the lost parts");
         return;
     }
     restore->outcome.bad_blocks = max_u64(restore->outcome.bad_blocks, restore->plan.bad_count);
-    if (!members_plan_has_work(&restore->plan) || CAIRN_PLANTED(scene->env, BUG_CLAIM_EARLY)) {
+    if (!members_plan_has_work(&restore->plan) || CAIRN_PLANTED(env, BUG_CLAIM_EARLY)) {
         for (uint32_t m = 0; m < restore->plan.roster->member_count; m++)
             if (restore->plan.targets[m] != UINT32_MAX)
                 restore->plan.holders[m] = restore->plan.targets[m];
-        rebuilt(scene);
+        rebuilt(env, restore);
         return;
     }
     cairn_writer_init(&writer, NULL, SIZE_MAX);
     plan_write(&restore->plan, &writer);
     restore->bytes = malloc(writer.used_bytes);
     if (!restore->bytes) {
-        scene->env->actions->failed = true;
+        env->actions->failed = true;
         return;
     }
     restore->len = writer.used_bytes;
     cairn_writer_init(&writer, restore->bytes, restore->len);
     plan_write(&restore->plan, &writer);
-    begin(scene, RESTORE_REBUILDING, scene->env->options->rebuild_timeout_ns);
+    begin(env, restore, RESTORE_REBUILDING, env->options->rebuild_timeout_ns);
     ask_plan(restore);
-    send_all(scene);
+    send_all(env, restore);
 }
 
 static void
-take_progress(const struct scene *scene, uint32_t from, const struct cairn_message_rebuilt *report)
+take_progress(struct env *env, struct restore *restore, uint32_t from,
+              const struct cairn_message_rebuilt *report)
 {
-    struct restore *restore = scene->restore;
     struct plan *plan = &restore->plan;
     uint32_t member = report->member;
 
     if (member >= plan->roster->member_count || plan->targets[member] != from)
         return;
-    restore->deadline_ns = scene->env->now_ns + scene->env->options->rebuild_timeout_ns;
+    restore->deadline_ns = env->now_ns + env->options->rebuild_timeout_ns;
     if (!report->finished)
         return;
     if (plan->holders[member] == UINT32_MAX) {
@@ -444,7 +428,7 @@ take_progress(const struct scene *scene, uint32_t from, const struct cairn_messa
     plan->holders[member] = from;
     plan->targets[member] = UINT32_MAX;
     if (!members_plan_has_work(plan))
-        rebuilt(scene);
+        rebuilt(env, restore);
 }
 
 /*
@@ -453,9 +437,9 @@ take_progress(const struct scene *scene, uint32_t from, const struct cairn_messa
  * All other reasons may pass.
  */
 static void
-take_failure(const struct scene *scene, uint32_t from, const struct cairn_message_rebuilt *report)
+take_failure(struct env *env, struct restore *restore, uint32_t from,
+             const struct cairn_message_rebuilt *report)
 {
-    struct restore *restore = scene->restore;
     struct choice *choice = &restore->choice;
     cairn_err err = (cairn_err)report->err;
     char text[160];
@@ -469,7 +453,7 @@ take_failure(const struct scene *scene, uint32_t from, const struct cairn_messag
     }
     if ((err == CAIRN_LOST && report->proved) || restore->damaged > DAMAGED_MAX) {
         if (choice->excluded_count == EXCLUDED_MAX || verifies(restore)) {
-            finish_with(scene, CAIRN_LOST, text);
+            finish_with(env, restore, CAIRN_LOST, text);
             return;
         }
         restore->damaged = 0;
@@ -477,38 +461,36 @@ take_failure(const struct scene *scene, uint32_t from, const struct cairn_messag
         restore->excluded_from = restore_known(restore);
         err = CAIRN_LOST;
     }
-    try_again(scene, err, text);
+    try_again(env, restore, err, text);
 }
 
 static void
-take_rebuilt(const struct scene *scene, const struct cairn_message *message)
+take_rebuilt(struct env *env, struct restore *restore, const struct cairn_message *message)
 {
     const struct cairn_message_rebuilt *report = &message->as.rebuilt;
-    const struct restore *restore = scene->restore;
 
     if (restore->state != RESTORE_REBUILDING || report->attempt != restore->pinned ||
         report->plan != restore->number)
         return; /* of an earlier plan */
     if (report->err)
-        take_failure(scene, message->from, report);
+        take_failure(env, restore, message->from, report);
     else
-        take_progress(scene, message->from, report);
+        take_progress(env, restore, message->from, report);
 }
 
 /* ---- preparing ---- */
 
 /* Packs the agents that forgot their promises. */
 static void
-pack_forgotten(const struct scene *scene)
+pack_forgotten(struct env *env, struct restore *restore)
 {
-    struct restore *restore = scene->restore;
     size_t room = FORGOTTEN_BYTES * (size_t)restore->agent_count;
     struct cairn_writer writer;
 
     clear_plan(restore);
     restore->bytes = malloc(room);
     if (!restore->bytes) {
-        scene->env->actions->failed = true;
+        env->actions->failed = true;
         return;
     }
     cairn_writer_init(&writer, restore->bytes, room);
@@ -521,80 +503,77 @@ pack_forgotten(const struct scene *scene)
 }
 
 static void
-begin_preparing(const struct scene *scene)
+begin_preparing(struct env *env, struct restore *restore)
 {
-    const struct cairn_core_options *options = scene->env->options;
-    struct restore *restore = scene->restore;
+    const struct cairn_core_options *options = env->options;
 
-    pack_forgotten(scene);
-    begin(scene, RESTORE_PREPARING,
+    pack_forgotten(env, restore);
+    begin(env, restore, RESTORE_PREPARING,
           restore->choice.roster ? options->rebuild_timeout_ns : options->claim_timeout_ns);
     restore->pinned = restore->number;
     for (uint32_t a = 0; a < restore->agent_count; a++)
         restore->parties[a].asked = restore->inventories[a].known;
-    send_all(scene);
+    send_all(env, restore);
 }
 
 /* Chooses again. False: the answers lead to another choice now. */
 static bool
-choice_stands(const struct scene *scene)
+choice_stands(struct env *env, struct restore *restore)
 {
-    struct restore *restore = scene->restore;
     const struct cairn_generation_id before = restore->choice.generation;
     const bool from_files = restore->choice.from_files;
     char unused[64]; /* the outcome keeps the text of the first choice */
 
     if (restore->request.operation == CAIRN_OP_FRESH)
         return true;
-    judge_choose(scene->membership, restore, unused, sizeof unused);
+    judge_choose(env, restore, unused, sizeof unused);
     return !restore->choice.err && generation_is(restore->choice.generation, before) &&
            restore->choice.from_files == from_files;
 }
 
 static bool
-can_join(const struct scene *scene)
+can_join(struct env *env, struct restore *restore)
 {
-    const struct record *record = &scene->membership->record;
+    const struct record *record = &env->membership->record;
     uint32_t late[CAIRN_NODES_MAX];
 
-    return !scene->restore->request.joining ||
-           (record->epoch != 0 && members_late(scene->env->options, scene->restore->inventories,
-                                               record->roster, record->epoch, late) > 0);
+    return !restore->request.joining ||
+           (record->epoch != 0 && members_late(env->options, restore->inventories, record->roster,
+                                               record->epoch, late) > 0);
 }
 
 static void
-prepared(const struct scene *scene)
+prepared(struct env *env, struct restore *restore)
 {
-    if (!can_join(scene))
-        finish_with(scene, CAIRN_AGAIN, "not all ranks of the job are attached any more");
-    else if (!choice_stands(scene))
-        try_again(scene, CAIRN_AGAIN, "what the agents hold changed meanwhile");
-    else if (scene->restore->choice.roster)
-        begin_rebuild(scene);
+    if (!can_join(env, restore))
+        finish_with(env, restore, CAIRN_AGAIN, "not all ranks of the job are attached any more");
+    else if (!choice_stands(env, restore))
+        try_again(env, restore, CAIRN_AGAIN, "what the agents hold changed meanwhile");
+    else if (restore->choice.roster)
+        begin_rebuild(env, restore);
     else
-        begin_claim(scene);
+        begin_claim(env, restore);
 }
 
 /* ---- listing ---- */
 
 static void
-begin_listing(const struct scene *scene)
+begin_listing(struct env *env, struct restore *restore)
 {
-    const struct cairn_core_options *options = scene->env->options;
-    struct restore *restore = scene->restore;
-    bool same_epoch = restore->epoch == scene->membership->record.epoch;
+    const struct cairn_core_options *options = env->options;
+    bool same_epoch = restore->epoch == env->membership->record.epoch;
 
     clear_plan(restore);
     restore->attempts++;
-    restore->epoch = scene->membership->record.epoch;
-    begin(scene, RESTORE_LISTING,
+    restore->epoch = env->membership->record.epoch;
+    begin(env, restore, RESTORE_LISTING,
           verifies(restore) ? options->rebuild_timeout_ns : options->claim_timeout_ns);
     for (uint32_t a = 0; a < restore->agent_count; a++) {
         inventory_fini(&restore->inventories[a]);
         restore->parties[a].slow &= same_epoch; /* else it may be a member of the new one */
         restore->parties[a].asked = true;
     }
-    send_all(scene);
+    send_all(env, restore);
 }
 
 /*
@@ -603,52 +582,47 @@ begin_listing(const struct scene *scene)
  * are configured get until the deadline, even if others take them for dead.
  */
 static bool
-expects_inventories(const struct scene *scene)
+expects_inventories(struct env *env, struct restore *restore)
 {
-    const struct restore *restore = scene->restore;
-    bool newcomers = scene->membership->record.epoch == 0 || restore_restarts(restore);
+    bool newcomers = env->membership->record.epoch == 0 || restore_restarts(restore);
 
     for (uint32_t a = 0; a < restore->agent_count; a++)
         if (waits_for(restore, a) && !restore->parties[a].slow &&
-            (peers_maybe_alive(scene->env, scene->peers, a) ||
-             (newcomers && !scene->env->options->spares[a])))
+            (peers_maybe_alive(env, a) || (newcomers && !env->options->spares[a])))
             return true;
     return false;
 }
 
 /* It is too early to believe bad news, or to rebuild what a silent agent may still hold. */
 static bool
-must_wait(const struct scene *scene)
+must_wait(struct env *env, struct restore *restore)
 {
-    const struct restore *restore = scene->restore;
-    bool bad = judge_is_bad(scene->membership, &restore->choice);
+    bool bad = judge_is_bad(env, &restore->choice);
 
     if (verifies(restore) || (!bad && restore->choice.lost_members == 0) ||
         restore_knows_all(restore))
         return false;
-    return (bad && scene->env->now_ns < restore->deadline_ns) ||
-           (scene->env->now_ns < restore->silence_until_ns &&
-            !CAIRN_PLANTED(scene->env, BUG_HASTY_REBUILD) &&
-            judge_expects_answers(scene->env, restore, scene->peers));
+    return (bad && env->now_ns < restore->deadline_ns) ||
+           (env->now_ns < restore->silence_until_ns && !CAIRN_PLANTED(env, BUG_HASTY_REBUILD) &&
+            judge_expects_answers(env, restore));
 }
 
 /* Ends a restore that cannot go on with its choice. True: it can. */
 static bool
-accepts_choice(const struct scene *scene)
+accepts_choice(struct env *env, struct restore *restore)
 {
-    struct restore *restore = scene->restore;
     uint32_t known = restore_known(restore);
 
     if (restore_keeps(restore) && restore->choice.goes_back && !restore_knows_all(restore)) {
-        finish_with(scene, CAIRN_AGAIN,
+        finish_with(env, restore, CAIRN_AGAIN,
                     "a newer generation may be with agents that are silent; only an operator's "
                     "restore goes back to an older one, or with --fresh to nothing");
         return false;
     }
     if (!restore->choice.err)
         return true;
-    if (has_majority(scene, known, "answered"))
-        finish_with(scene, restore->choice.err,
+    if (has_majority(env, restore, known, "answered"))
+        finish_with(env, restore, restore->choice.err,
                     "nothing was changed: all parts stay where they are");
     return false;
 }
@@ -670,29 +644,27 @@ has_bad_blocks(const struct restore *restore)
 /* Goes on with an accepted choice. An agent that has a session and has not answered is slow:
  * later attempts ask it, and do not wait for its answer. */
 static void
-proceed(const struct scene *scene)
+proceed(struct env *env, struct restore *restore)
 {
-    struct restore *restore = scene->restore;
     uint32_t known = restore_known(restore);
 
     for (uint32_t a = 0; a < restore->agent_count; a++)
-        restore->parties[a].slow |= !restore->inventories[a].known && env_reaches(scene->env, a);
+        restore->parties[a].slow |= !restore->inventories[a].known && env_reaches(env, a);
     /* A later attempt finds what an earlier one has rebuilt. */
     if (verifies(restore) || restore->choice.lost_members > restore->outcome.lost_members)
         restore->outcome.lost_members = restore->choice.lost_members;
     if (verifies(restore) && !restore->choice.roster)
-        finish_with(scene, CAIRN_NOT_FOUND, "no generation is in memory");
+        finish_with(env, restore, CAIRN_NOT_FOUND, "no generation is in memory");
     else if (restore->request.operation == CAIRN_OP_DRY_RUN ||
              (verifies(restore) && !has_bad_blocks(restore)))
-        finish(scene, CAIRN_OK);
-    else if (verifies(restore) || has_majority(scene, known, "answered"))
-        begin_preparing(scene);
+        finish(env, restore, CAIRN_OK);
+    else if (verifies(restore) || has_majority(env, restore, known, "answered"))
+        begin_preparing(env, restore);
 }
 
 static void
-choose(const struct scene *scene)
+choose(struct env *env, struct restore *restore)
 {
-    struct restore *restore = scene->restore;
     struct cairn_outcome *outcome = &restore->outcome;
 
     if (restore->request.operation == CAIRN_OP_FRESH) {
@@ -705,33 +677,33 @@ choose(const struct scene *scene)
     }
     if (restore_known(restore) > restore->excluded_from)
         restore->choice.excluded_count = 0; /* another agent may hold what was missing */
-    judge_choose(scene->membership, restore, outcome->text, sizeof outcome->text);
+    judge_choose(env, restore, outcome->text, sizeof outcome->text);
     outcome->generation = restore->choice.generation;
 }
 
 static void
-listed(const struct scene *scene)
+listed(struct env *env, struct restore *restore)
 {
-    struct restore *restore = scene->restore;
 
-    if (judge_is_behind(scene->membership, restore)) {
-        if (scene->env->now_ns >= restore->deadline_ns)
-            finish_with(scene, CAIRN_AGAIN, "the record of a newer epoch does not arrive");
+    if (judge_is_behind(env, restore)) {
+        if (env->now_ns >= restore->deadline_ns)
+            finish_with(env, restore, CAIRN_AGAIN, "the record of a newer epoch does not arrive");
         return; /* the activation begins the next attempt */
     }
-    if (!can_join(scene)) {
-        finish_with(scene, CAIRN_AGAIN,
+    if (!can_join(env, restore)) {
+        finish_with(env, restore, CAIRN_AGAIN,
                     "not all ranks of the job are attached to agents that answer");
         return;
     }
-    choose(scene);
-    if (must_wait(scene))
+    choose(env, restore);
+    if (must_wait(env, restore))
         return; /* looked at again with every answer and tick */
     if (verifies(restore) && (restore->choice.err || restore->choice.lost_members > 0) &&
         restore->attempts < RESTORE_ATTEMPTS_MAX)
-        try_again(scene, CAIRN_AGAIN, "a generation was committed while parts were compared");
-    else if (accepts_choice(scene))
-        proceed(scene);
+        try_again(env, restore, CAIRN_AGAIN,
+                  "a generation was committed while parts were compared");
+    else if (accepts_choice(env, restore))
+        proceed(env, restore);
 }
 
 /* ---- what happens ---- */
@@ -755,18 +727,17 @@ share_rosters(struct restore *restore, struct inventory *inventory)
 
 /* All that are waited for have answered. */
 static void
-answered(const struct scene *scene)
+answered(struct env *env, struct restore *restore)
 {
-    if (scene->restore->state == RESTORE_LISTING && !expects_inventories(scene))
-        listed(scene);
-    else if (scene->restore->state == RESTORE_PREPARING && !waits(scene))
-        prepared(scene);
+    if (restore->state == RESTORE_LISTING && !expects_inventories(env, restore))
+        listed(env, restore);
+    else if (restore->state == RESTORE_PREPARING && !waits(restore))
+        prepared(env, restore);
 }
 
 static void
-take_inventory(const struct scene *scene, const struct cairn_message *message)
+take_inventory(struct env *env, struct restore *restore, const struct cairn_message *message)
 {
-    struct restore *restore = scene->restore;
     struct inventory inventory = {0};
     struct cairn_reader reader;
 
@@ -777,7 +748,7 @@ take_inventory(const struct scene *scene, const struct cairn_message *message)
     if (inventory_read(&reader, &inventory) != CAIRN_OK)
         return;
     if (inventory.self.promised >> EPOCH_CLAIMANT_BITS >
-        (scene->membership->promised >> EPOCH_CLAIMANT_BITS) + rounds_ahead_max) {
+        (env->membership->promised >> EPOCH_CLAIMANT_BITS) + rounds_ahead_max) {
         inventory_fini(&inventory);
         return;
     }
@@ -785,54 +756,51 @@ take_inventory(const struct scene *scene, const struct cairn_message *message)
     inventory_fini(&restore->inventories[message->from]);
     restore->inventories[message->from] = inventory;
     restore->parties[message->from].answered = true;
-    answered(scene);
+    answered(env, restore);
 }
 
 /* The round's deadline has passed. */
 static void
-time_out(const struct scene *scene)
+time_out(struct env *env, struct restore *restore)
 {
-    struct restore *restore = scene->restore;
     const struct plan *plan = &restore->plan;
 
     if (restore->state == RESTORE_LISTING) {
-        listed(scene);
+        listed(env, restore);
         return;
     }
     if (restore->state == RESTORE_REBUILDING) {
         for (uint32_t m = 0; m < plan->roster->member_count; m++)
             if (plan->targets[m] != UINT32_MAX)
                 cairn_bitset_add(restore->no_room, plan->targets[m]);
-        try_again(scene, CAIRN_TIMEOUT, "the repair made no progress");
-    } else if (waits(scene)) {
+        try_again(env, restore, CAIRN_TIMEOUT, "the repair made no progress");
+    } else if (waits(restore)) {
         for (uint32_t a = 0; a < restore->agent_count; a++)
             restore->parties[a].slow |= waits_for(restore, a);
-        try_again(scene, CAIRN_TIMEOUT, "an agent stopped answering");
+        try_again(env, restore, CAIRN_TIMEOUT, "an agent stopped answering");
     }
 }
 
 /* Another epoch began: what was asked is out of date. If trainers began with it, they may run well,
  * and the operator's request may be older than they are: it must not stop them. */
 static bool
-is_outdated(const struct scene *scene)
+is_outdated(struct env *env, struct restore *restore)
 {
-    const struct record *record = &scene->membership->record;
+    const struct record *record = &env->membership->record;
 
-    if (scene->restore->epoch == record->epoch)
+    if (restore->epoch == record->epoch)
         return false;
-    if (restore_restarts(scene->restore) && record->restart_epoch > scene->restore->epoch)
-        finish_with(scene, CAIRN_AGAIN,
+    if (restore_restarts(restore) && record->restart_epoch > restore->epoch)
+        finish_with(env, restore, CAIRN_AGAIN,
                     "another restore has ended meanwhile; if its trainers do not run, try again");
     else
-        overtaken(scene, "another epoch began meanwhile");
+        overtaken(env, restore, "another epoch began meanwhile");
     return true;
 }
 
 cairn_err
-restore_start(struct env *env, struct restore *restore, const struct membership *membership,
-              const struct peers *peers, const struct restore_request *request)
+restore_start(struct env *env, struct restore *restore, const struct restore_request *request)
 {
-    const struct scene scene = {env, restore, membership, peers};
     uint32_t n = env->options->agent_count;
 
     CAIRN_ASSERT(restore_is_idle(restore));
@@ -853,41 +821,37 @@ restore_start(struct env *env, struct restore *restore, const struct membership 
     restore->outcome.operation = request->operation;
     restore->outcome.request = request->request;
     restore->silence_until_ns = env->now_ns + SILENCE_FACTOR * env->options->dead_after_ns;
-    begin_listing(&scene);
+    begin_listing(env, restore);
     return CAIRN_OK;
 }
 
 void
-restore_message(struct env *env, struct restore *restore, const struct membership *membership,
-                const struct peers *peers, const struct cairn_message *message)
+restore_message(struct env *env, struct restore *restore, const struct cairn_message *message)
 {
-    const struct scene scene = {env, restore, membership, peers};
 
-    if (restore_is_idle(restore) || message->from >= restore->agent_count || is_outdated(&scene))
+    if (restore_is_idle(restore) || message->from >= restore->agent_count ||
+        is_outdated(env, restore))
         return;
     if (message->kind == CAIRN_MSG_INVENTORY)
-        take_inventory(&scene, message);
+        take_inventory(env, restore, message);
     else if (message->kind == CAIRN_MSG_REBUILT)
-        take_rebuilt(&scene, message);
+        take_rebuilt(env, restore, message);
     else if (message->kind == CAIRN_MSG_PROMISE)
-        take_promise(&scene, message);
+        take_promise(env, restore, message);
 }
 
 void
 restore_peer_up(struct env *env, struct restore *restore, uint32_t agent)
 {
-    const struct scene scene = {.env = env, .restore = restore};
 
     if (!restore_is_idle(restore) && restore->state != RESTORE_REBUILDING &&
-        may_send(&scene, agent))
-        send(&scene, agent);
+        may_send(env, restore, agent))
+        send(env, restore, agent);
 }
 
 void
-restore_peer_down(struct env *env, struct restore *restore, const struct membership *membership,
-                  const struct peers *peers, uint32_t agent)
+restore_peer_down(struct env *env, struct restore *restore, uint32_t agent)
 {
-    const struct scene scene = {env, restore, membership, peers};
     char text[80];
 
     if (restore_is_idle(restore) || !restore->parties[agent].asked)
@@ -897,32 +861,28 @@ restore_peer_down(struct env *env, struct restore *restore, const struct members
         restore->parties[agent].answered = false;
     } else if (restore->state != RESTORE_CLAIMING || waits_for(restore, agent)) {
         snprintf(text, sizeof text, "the session with agent %u ended", agent);
-        try_again(&scene, CAIRN_PEER, text);
+        try_again(env, restore, CAIRN_PEER, text);
     }
 }
 
 void
-restore_tick(struct env *env, struct restore *restore, const struct membership *membership,
-             const struct peers *peers)
+restore_tick(struct env *env, struct restore *restore)
 {
-    const struct scene scene = {env, restore, membership, peers};
 
-    if (restore_is_idle(restore) || is_outdated(&scene))
+    if (restore_is_idle(restore) || is_outdated(env, restore))
         return;
     if (env->now_ns < restore->deadline_ns)
-        answered(&scene);
+        answered(env, restore);
     else
-        time_out(&scene);
+        time_out(env, restore);
 }
 
 void
-restore_activated(struct env *env, struct restore *restore, const struct membership *membership,
-                  const struct peers *peers)
+restore_activated(struct env *env, struct restore *restore)
 {
-    const struct scene scene = {env, restore, membership, peers};
 
-    if (restore->state == RESTORE_CLAIMING && restore->claimed == membership->record.epoch)
-        finish(&scene, CAIRN_OK);
+    if (restore->state == RESTORE_CLAIMING && restore->claimed == env->membership->record.epoch)
+        finish(env, restore, CAIRN_OK);
 }
 
 void

@@ -109,21 +109,14 @@ bool restore_knows_all(const struct restore *restore);
 
 /* Starts; the caller has checked that it is idle. CAIRN_NOMEM. Ends with REPLY for an operator. */
 CAIRN_MUST_CHECK cairn_err restore_start(struct env *env, struct restore *restore,
-                                         const struct membership *membership,
-                                         const struct peers *peers,
                                          const struct restore_request *request);
 /* Takes INVENTORY, REBUILT and PROMISE. */
-void restore_message(struct env *env, struct restore *restore, const struct membership *membership,
-                     const struct peers *peers, const struct cairn_message *message);
+void restore_message(struct env *env, struct restore *restore, const struct cairn_message *message);
 void restore_peer_up(struct env *env, struct restore *restore, uint32_t agent);
-void restore_peer_down(struct env *env, struct restore *restore,
-                       const struct membership *membership, const struct peers *peers,
-                       uint32_t agent);
-void restore_tick(struct env *env, struct restore *restore, const struct membership *membership,
-                  const struct peers *peers);
+void restore_peer_down(struct env *env, struct restore *restore, uint32_t agent);
+void restore_tick(struct env *env, struct restore *restore);
 /* This agent has entered an epoch: if it is the restore's own, the restore is over. */
-void restore_activated(struct env *env, struct restore *restore,
-                       const struct membership *membership, const struct peers *peers);
+void restore_activated(struct env *env, struct restore *restore);
 /* This agent stood still: nobody else's delay. */
 void restore_stood_still(struct restore *restore, uint64_t gap_ns);
 

@@ -20,9 +20,9 @@ static const char *const reasons[] = {[WATCH_FENCED] = "an unfinished restore",
 /* True if this agent is in the roster, or the record names it as the holder of a part, even if it
  * is blank now. */
 static bool
-is_listed(const struct env *env, const struct membership *membership)
+is_listed(const struct env *env)
 {
-    const struct record *record = &membership->record;
+    const struct record *record = &env->membership->record;
 
     if (cairn_roster_member_of(record->roster, env->options->self) != UINT32_MAX)
         return true;
@@ -33,70 +33,69 @@ is_listed(const struct env *env, const struct membership *membership)
 }
 
 static bool
-part_is_missing(const struct env *env, const struct watch_input *input)
+part_is_missing(const struct env *env)
 {
-    const struct cairn_roster *roster = membership_ready_roster(input->membership);
+    const struct cairn_roster *roster = membership_ready_roster(env->membership);
 
     for (uint32_t m = 0; roster && m < roster->member_count; m++)
-        if (!peers_maybe_alive(env, input->peers, membership_holder(input->membership, m)))
+        if (!peers_maybe_alive(env, membership_holder(env->membership, m)))
             return true;
     return false;
 }
 
 static enum watch_reason
-find_reason(const struct env *env, const struct watch_input *input)
+find_reason(const struct env *env, bool has_trainers, bool wants_join)
 {
-    const struct membership *membership = input->membership;
+    const struct membership *membership = env->membership;
 
     if (membership->promised > membership->record.epoch)
         return WATCH_FENCED;
     if (membership->record.epoch == 0)
         return env->options->spares[env->options->self] ? WATCH_NONE : WATCH_FIRST;
-    if (membership->blank && is_listed(env, membership))
-        return input->has_trainers ? WATCH_AWAITED : WATCH_BLANK;
+    if (membership->blank && is_listed(env))
+        return has_trainers ? WATCH_AWAITED : WATCH_BLANK;
     if (membership->blank)
         return WATCH_NONE;
     if (membership->self_member == UINT32_MAX)
         return WATCH_NONE;
-    if (env->options->repair_after_ns != 0 && part_is_missing(env, input))
+    if (env->options->repair_after_ns != 0 && part_is_missing(env))
         return WATCH_LOST;
-    if (input->wants_join && !CAIRN_PLANTED(env, BUG_NEVER_JOINS))
+    if (wants_join && !CAIRN_PLANTED(env, BUG_NEVER_JOINS))
         return WATCH_JOIN;
     return WATCH_NONE;
 }
 
 /* Agents that go first: lower ones, of the members only where members start. */
 static uint64_t
-count_ahead(const struct env *env, const struct watch_input *input, enum watch_reason reason)
+count_ahead(const struct env *env, enum watch_reason reason)
 {
-    const struct membership *membership = input->membership;
+    const struct membership *membership = env->membership;
     uint64_t ahead = 0;
 
     if (reason == WATCH_LOST) {
         for (uint32_t m = 0; m < membership->self_member && ahead < AHEAD_MAX; m++)
-            ahead += peers_alive(env, input->peers, membership->record.roster->members[m].agent);
+            ahead += peers_alive(env, membership->record.roster->members[m].agent);
         return ahead;
     }
     for (uint32_t a = 0; a < env->options->self && ahead < AHEAD_MAX; a++)
-        ahead += reason == WATCH_FIRST
-                     ? !env->options->spares[a] && peers_maybe_alive(env, input->peers, a)
-                     : peers_alive(env, input->peers, a);
+        ahead += reason == WATCH_FIRST ? !env->options->spares[a] && peers_maybe_alive(env, a)
+                                       : peers_alive(env, a);
     return ahead;
 }
 
 /* How long the reason must last before the first try. */
 static uint64_t
-patience_ns(const struct env *env, const struct watch_input *input, enum watch_reason reason)
+patience_ns(const struct env *env, enum watch_reason reason)
 {
     const struct cairn_core_options *options = env->options;
-    uint32_t claimant = epoch_claimant(input->membership->promised);
+    uint32_t claimant = epoch_claimant(env->membership->promised);
     uint64_t patience = options->heartbeat_interval_ns;
 
     switch (reason) {
     case WATCH_FENCED: /* the claimant goes first: two that wait equally long collide for ever */
         if (claimant == options->self)
             return patience;
-        if (peers_maybe_alive(env, input->peers, claimant))
+        if (peers_maybe_alive(env, claimant))
             patience = options->claim_timeout_ns;
         break;
     case WATCH_BLANK:
@@ -112,7 +111,7 @@ patience_ns(const struct env *env, const struct watch_input *input, enum watch_r
     case WATCH_NONE:
         break;
     }
-    return patience + count_ahead(env, input, reason) * options->claim_timeout_ns;
+    return patience + count_ahead(env, reason) * options->claim_timeout_ns;
 }
 
 /* Added for each try that has not helped; different agents pause differently long, so that two that
@@ -131,10 +130,10 @@ pause_ns(const struct env *env, const struct watch *watch)
 }
 
 bool
-watch_due(const struct env *env, struct watch *watch, const struct watch_input *input,
+watch_due(const struct env *env, struct watch *watch, bool has_trainers, bool wants_join,
           struct restore_request *out, const char **reason)
 {
-    enum watch_reason found = find_reason(env, input);
+    enum watch_reason found = find_reason(env, has_trainers, wants_join);
     /* After a gap (this agent stood still, or a restore was under way) a reason must last again. */
     bool gap = env->now_ns - watch->looked_ns >= env->options->dead_after_ns;
 
@@ -148,7 +147,7 @@ watch_due(const struct env *env, struct watch *watch, const struct watch_input *
         return false;
     if (gap || watch->since_ns == 0)
         watch->since_ns = env->now_ns;
-    if (env->now_ns - watch->since_ns < patience_ns(env, input, found) + pause_ns(env, watch))
+    if (env->now_ns - watch->since_ns < patience_ns(env, found) + pause_ns(env, watch))
         return false;
     watch->since_ns = 0;
     watch->tries++;

@@ -37,18 +37,12 @@ struct watch {
     uint32_t tries;     /* for this reason */
 };
 
-struct watch_input {
-    const struct membership *membership;
-    const struct peers *peers;
-    bool has_trainers; /* of this agent */
-    bool wants_join; /* this agent leads, and the job is complete with agents that are no members */
-};
-
 /*
  * Call it on ticks, and when trainers come or go, while no restore or repair is under way. Returns
- * true if one is due: start *out; *reason says why, for the log.
+ * true if one is due: start *out; *reason says why, for the log. wants_join: this agent leads, and the
+ * job is complete with agents that are no members.
  */
-bool watch_due(const struct env *env, struct watch *watch, const struct watch_input *input,
+bool watch_due(const struct env *env, struct watch *watch, bool has_trainers, bool wants_join,
                struct restore_request *out, const char **reason);
 /* Another coordinator asks: its repair ends the reason for all agents, so this one waits again. A
  * repair with a silent agent takes longer than the turns are apart. */

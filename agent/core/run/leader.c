@@ -48,7 +48,7 @@ leader_fini(struct leader *leader)
 /* ---- the next step ---- */
 
 static uint64_t
-choose_next(const struct env *env, const struct leader *leader, const struct membership *membership)
+choose_next(const struct env *env, const struct leader *leader)
 {
     const struct due *due = &leader->due;
     uint64_t every = env->options->every_steps, gap = 0, first, step, next;
@@ -57,7 +57,7 @@ choose_next(const struct env *env, const struct leader *leader, const struct mem
         gap = UINT64_C(1) << min_u64(due->aborts_in_row - RETRIES_CLOSE, RETRY_GAP_LOG2_MAX);
     first = max_u64(due->passed, leader->decision.committed.step) + 1;
     if (!CAIRN_PLANTED(env, BUG_CAPTURE_BEHIND))
-        first = max_u64(first, membership->ready.step + 1);
+        first = max_u64(first, env->membership->ready.step + 1);
     step = max_u64(due->begun + due->margin, first) + gap;
     next = every == 0 ? 0 : (step + every - 1) / every * every;
     if (due->owed != 0)
@@ -70,16 +70,16 @@ choose_next(const struct env *env, const struct leader *leader, const struct mem
 
 /* A new decision: `next` follows from what is known now. */
 static void
-decide(const struct env *env, struct leader *leader, const struct membership *membership)
+decide(const struct env *env, struct leader *leader)
 {
     struct cairn_decision *decision = &leader->decision;
 
     if (!leader->assembled)
         decision->run = 0;
-    decision->next = leader->assembled ? choose_next(env, leader, membership) : 0;
+    decision->next = leader->assembled ? choose_next(env, leader) : 0;
     if (decision->next != 0)
         leader->floor = (struct cairn_generation_id){
-            .epoch = membership->record.epoch, .run = decision->run, .step = decision->next};
+            .epoch = env->membership->record.epoch, .run = decision->run, .step = decision->next};
     decision->serial = env->options->incarnation + ++leader->counter;
     leader->due.since_ns = env->now_ns;
     memset(leader->waiting, 0, leader->reports.count * sizeof *leader->waiting);
@@ -88,19 +88,18 @@ decide(const struct env *env, struct leader *leader, const struct membership *me
 /* ---- assembling a run ---- */
 
 static void
-refuse(const struct env *env, struct leader *leader, const struct membership *membership,
-       const char *text)
+refuse(const struct env *env, struct leader *leader, const char *text)
 {
     if (strcmp(leader->refusal, text) == 0)
         return;
     snprintf(leader->refusal, sizeof leader->refusal, "%s", text);
     if (text[0] != '\0')
         CAIRN_LOG_AT(WARN, "run: not assembled: %s", text);
-    decide(env, leader, membership);
+    decide(env, leader);
 }
 
 static void
-issue(const struct env *env, struct leader *leader, const struct membership *membership)
+issue(const struct env *env, struct leader *leader)
 {
     uint64_t old = leader->decision.run;
 
@@ -114,7 +113,7 @@ issue(const struct env *env, struct leader *leader, const struct membership *mem
     leader->due.owed = leader->due.aborts_in_row = leader->due.margin = 0;
     for (uint32_t m = 0; m < leader->reports.count; m++)
         leader->due.begun = max_u64(leader->due.begun, leader->reports.members[m].begun);
-    decide(env, leader, membership);
+    decide(env, leader);
     CAIRN_LOG_AT(INFO, "run: assembled run=%" PRIu64 " next_step=%" PRIu64, leader->decision.run,
                  leader->decision.next);
 }
@@ -239,23 +238,21 @@ learn_committed(struct leader *leader)
 }
 
 static void
-take_result(const struct env *env, struct leader *leader, const struct membership *membership,
-            enum audit_result result)
+take_result(const struct env *env, struct leader *leader, enum audit_result result)
 {
     leader->auditing = result == AUDIT_RUNNING;
     if (result == AUDIT_GOOD)
         learn_committed(leader);
     if (result == AUDIT_GOOD)
-        issue(env, leader, membership);
+        issue(env, leader);
     else if (result == AUDIT_BAD)
-        refuse(env, leader, membership, audit_text(&leader->audit));
+        refuse(env, leader, audit_text(&leader->audit));
 }
 
 static void
-assemble(struct env *env, struct leader *leader, const struct membership *membership,
-         const struct cairn_tiling *tiling)
+assemble(struct env *env, struct leader *leader, const struct cairn_tiling *tiling)
 {
-    struct roll roll = call_roll(leader, membership->record.roster);
+    struct roll roll = call_roll(leader, env->membership->record.roster);
     char text[CAIRN_REFUSAL_BYTES];
     bool may = may_run(&roll, text, sizeof text);
 
@@ -263,28 +260,28 @@ assemble(struct env *env, struct leader *leader, const struct membership *member
         roll.late_ranks > 0 && roll.unheard == UINT32_MAX && roll.other == UINT32_MAX &&
         (roll.world == 0 ? roll.without == UINT32_MAX : roll.ranks + roll.late_ranks == roll.world);
     if (!may) {
-        refuse(env, leader, membership, text);
+        refuse(env, leader, text);
         return;
     }
-    take_result(env, leader, membership,
-                audit_begin(env, &leader->audit, membership->record.roster,
-                            membership->record.epoch, leader->reports.members,
-                            leader->reports.count, membership->self_member, tiling));
+    take_result(env, leader,
+                audit_begin(env, &leader->audit, env->membership->record.roster,
+                            env->membership->record.epoch, leader->reports.members,
+                            leader->reports.count, env->membership->self_member, tiling));
 }
 
 void
-leader_report(struct env *env, struct leader *leader, const struct membership *membership,
-              const struct cairn_tiling *tiling, const struct cairn_message_report *report)
+leader_report(struct env *env, struct leader *leader, const struct cairn_tiling *tiling,
+              const struct cairn_message_report *report)
 {
-    const struct cairn_roster *roster = membership->record.roster;
+    const struct cairn_roster *roster = env->membership->record.roster;
     bool changed = reports_take(&leader->reports, roster, report);
 
     leader->due.begun = max_u64(leader->due.begun, report->begun);
     /* A leader that has restarted learns what it told before from those who heard it. */
-    if (report->committed.epoch == membership->record.epoch &&
+    if (report->committed.epoch == env->membership->record.epoch &&
         generation_later(report->committed, leader->decision.committed)) {
         leader->decision.committed = report->committed;
-        decide(env, leader, membership);
+        decide(env, leader);
     }
     if (leader->assembled && !changed)
         return;
@@ -294,31 +291,31 @@ leader_report(struct env *env, struct leader *leader, const struct membership *m
         /* A generation that this agent has captured in full needs its trainers no more. */
         if (report->captured.run != leader->decision.run ||
             report->captured.step < leader->decision.next || leader->decision.next == 0)
-            decide(env, leader, membership);
+            decide(env, leader);
     }
-    assemble(env, leader, membership, tiling);
+    assemble(env, leader, tiling);
 }
 
 void
-leader_audited(struct env *env, struct leader *leader, const struct membership *membership,
-               const struct cairn_tiling *tiling, const struct cairn_message *message)
+leader_audited(struct env *env, struct leader *leader, const struct cairn_tiling *tiling,
+               const struct cairn_message *message)
 {
     if (leader->auditing)
-        take_result(env, leader, membership,
-                    audit_answered(env, &leader->audit, membership->record.roster,
-                                   membership->record.epoch, membership->self_member, tiling,
-                                   message));
+        take_result(env, leader,
+                    audit_answered(env, &leader->audit, env->membership->record.roster,
+                                   env->membership->record.epoch, env->membership->self_member,
+                                   tiling, message));
 }
 
 /* ---- how a generation ends ---- */
 
 void
-leader_done(struct env *env, struct leader *leader, const struct membership *membership,
-            struct cairn_generation_id generation, uint64_t begun)
+leader_done(struct env *env, struct leader *leader, struct cairn_generation_id generation,
+            uint64_t begun)
 {
     struct due *due = &leader->due;
 
-    if (generation.epoch != membership->record.epoch ||
+    if (generation.epoch != env->membership->record.epoch ||
         generation_later(leader->floor, generation) ||
         !generation_later(generation, leader->decision.committed))
         return;
@@ -333,12 +330,11 @@ leader_done(struct env *env, struct leader *leader, const struct membership *mem
         due->commits_in_row = 0;
         due->margin -= due->margin > 0;
     }
-    decide(env, leader, membership);
+    decide(env, leader);
 }
 
 void
-leader_abort(struct env *env, struct leader *leader, const struct membership *membership,
-             const struct cairn_message_abort *message)
+leader_abort(struct env *env, struct leader *leader, const struct cairn_message_abort *message)
 {
     struct due *due = &leader->due;
 
@@ -361,27 +357,25 @@ leader_abort(struct env *env, struct leader *leader, const struct membership *me
         due->asked = 0;
     else if (due->owed == 0 && env->options->every_steps != 0)
         due->owed = leader->decision.next;
-    decide(env, leader, membership);
+    decide(env, leader);
 }
 
 void
-leader_snapshot(struct env *env, struct leader *leader, const struct membership *membership,
-                uint64_t step)
+leader_snapshot(struct env *env, struct leader *leader, uint64_t step)
 {
     uint64_t next = leader->decision.next;
 
     leader->due.asked = max_u64(leader->due.asked, step);
-    if (leader->assembled && (next == 0 || choose_next(env, leader, membership) < next))
-        decide(env, leader, membership);
+    if (leader->assembled && (next == 0 || choose_next(env, leader) < next))
+        decide(env, leader);
 }
 
 /* ---- who blocks ---- */
 
 void
-leader_waiting(struct env *env, struct leader *leader, const struct membership *membership,
-               const struct cairn_message_waiting *message)
+leader_waiting(struct env *env, struct leader *leader, const struct cairn_message_waiting *message)
 {
-    uint32_t member = cairn_roster_member_of(membership->record.roster, message->agent);
+    uint32_t member = cairn_roster_member_of(env->membership->record.roster, message->agent);
     uint64_t for_ns = message->for_ms * 1000000;
 
     if (member >= leader->reports.count || message->generation.run != leader->decision.run ||
@@ -394,7 +388,7 @@ leader_waiting(struct env *env, struct leader *leader, const struct membership *
 }
 
 void
-leader_tick(struct env *env, struct leader *leader, const struct membership *membership)
+leader_tick(struct env *env, struct leader *leader)
 {
     bool under_way = false;
 
@@ -402,19 +396,19 @@ leader_tick(struct env *env, struct leader *leader, const struct membership *mem
         under_way |= leader->waiting[m].cause != 0;
     if (!under_way || env->now_ns - leader->due.since_ns < env->options->rebuild_timeout_ns)
         return;
-    leader_abort(env, leader, membership,
-                 &(struct cairn_message_abort){.generation = {.epoch = membership->record.epoch,
-                                                              .run = leader->decision.run,
-                                                              .step = leader->decision.next},
-                                               .agent = env->options->self,
-                                               .reason = CAIRN_ABORT_CANCELLED});
+    leader_abort(
+        env, leader,
+        &(struct cairn_message_abort){.generation = {.epoch = env->membership->record.epoch,
+                                                     .run = leader->decision.run,
+                                                     .step = leader->decision.next},
+                                      .agent = env->options->self,
+                                      .reason = CAIRN_ABORT_CANCELLED});
 }
 
 void
-leader_blocker(const struct leader *leader, const struct membership *membership, uint64_t now_ns,
-               struct cairn_blocker *out)
+leader_blocker(const struct env *env, const struct leader *leader, struct cairn_blocker *out)
 {
-    const struct cairn_roster *roster = membership->record.roster;
+    const struct cairn_roster *roster = env->membership->record.roster;
     const struct waiting *first = NULL, *at;
     uint32_t member = 0;
 
@@ -436,11 +430,11 @@ leader_blocker(const struct leader *leader, const struct membership *membership,
         member = next;
         at = &leader->waiting[next];
     }
-    out->generation = (struct cairn_generation_id){.epoch = membership->record.epoch,
+    out->generation = (struct cairn_generation_id){.epoch = env->membership->record.epoch,
                                                    .run = leader->decision.run,
                                                    .step = leader->decision.next};
     out->agent = roster->members[member].agent;
     out->for_agent = at->for_agent;
     out->cause = at->cause;
-    out->for_ms = (now_ns - first->since_ns) / 1000000;
+    out->for_ms = (env->now_ns - first->since_ns) / 1000000;
 }

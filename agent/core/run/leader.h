@@ -58,23 +58,21 @@ CAIRN_MUST_CHECK cairn_err leader_init(struct leader *leader, uint32_t count);
 void leader_end(struct leader *leader);
 void leader_fini(struct leader *leader);
 /* Each changes the decision if need be: its serial grows. tiling: this agent's layout. */
-void leader_report(struct env *env, struct leader *leader, const struct membership *membership,
-                   const struct cairn_tiling *tiling, const struct cairn_message_report *report);
-void leader_audited(struct env *env, struct leader *leader, const struct membership *membership,
-                    const struct cairn_tiling *tiling, const struct cairn_message *message);
+void leader_report(struct env *env, struct leader *leader, const struct cairn_tiling *tiling,
+                   const struct cairn_message_report *report);
+void leader_audited(struct env *env, struct leader *leader, const struct cairn_tiling *tiling,
+                    const struct cairn_message *message);
 /* All members are done with a generation: it is committed, unless it is older than what is. */
-void leader_done(struct env *env, struct leader *leader, const struct membership *membership,
-                 struct cairn_generation_id generation, uint64_t begun);
-void leader_abort(struct env *env, struct leader *leader, const struct membership *membership,
+void leader_done(struct env *env, struct leader *leader, struct cairn_generation_id generation,
+                 uint64_t begun);
+void leader_abort(struct env *env, struct leader *leader,
                   const struct cairn_message_abort *message);
-void leader_snapshot(struct env *env, struct leader *leader, const struct membership *membership,
-                     uint64_t step);
-void leader_waiting(struct env *env, struct leader *leader, const struct membership *membership,
+void leader_snapshot(struct env *env, struct leader *leader, uint64_t step);
+void leader_waiting(struct env *env, struct leader *leader,
                     const struct cairn_message_waiting *message);
 /* Aborts a generation that has made no end for rebuild_timeout. */
-void leader_tick(struct env *env, struct leader *leader, const struct membership *membership);
+void leader_tick(struct env *env, struct leader *leader);
 /* Who blocks the decision's generation (R8); generation step 0: nobody that is known. */
-void leader_blocker(const struct leader *leader, const struct membership *membership,
-                    uint64_t now_ns, struct cairn_blocker *out);
+void leader_blocker(const struct env *env, const struct leader *leader, struct cairn_blocker *out);
 
 #endif

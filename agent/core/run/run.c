@@ -103,8 +103,7 @@ list_complete(struct cairn_message_report *report, struct cairn_generation_id ge
 }
 
 struct cairn_message_report
-run_report(const struct env *env, const struct run *run, struct parts *parts,
-           const struct retention *retention)
+run_report(const struct env *env, const struct run *run)
 {
     struct cairn_message_report report = {.agent = env->options->self,
                                           .ranks = run->trainers.ranks,
@@ -118,14 +117,14 @@ run_report(const struct env *env, const struct run *run, struct parts *parts,
                                           .registration = run->trainers.registration + 1};
 
     for (uint32_t i = 0; i < CAIRN_PARTS_MAX; i++) {
-        const struct part *part = &parts->list[i];
+        const struct part *part = &env->parts->list[i];
 
-        if (!is_captured(part) || part->member != retention->self_member ||
-            part->generation.epoch != retention->active)
+        if (!is_captured(part) || part->member != env->membership->self_member ||
+            part->generation.epoch != env->membership->record.epoch)
             continue;
         if (generation_later(part->generation, report.captured))
             report.captured = part->generation;
-        if (part->state == CAIRN_PART_COMPLETE && !retention_aborts(retention, part->generation))
+        if (part->state == CAIRN_PART_COMPLETE && !parts_abort(env, part->generation))
             list_complete(&report, part->generation);
     }
     return report;
@@ -153,35 +152,34 @@ run_decide(struct env *env, struct run *run, const struct cairn_decision *decisi
 /* ---- the local trainers ---- */
 
 static void
-skip(struct env *env, const struct membership *membership, uint32_t rank, uint64_t step,
-     enum cairn_skip reason)
+skip(struct env *env, uint32_t rank, uint64_t step, enum cairn_skip reason)
 {
     env_act(env, CAIRN_ACTION_SKIP)->as.trainer = (struct cairn_action_trainer){
         .rank = rank,
         .step = step,
         .reason = reason,
-        .until_step = reason == CAIRN_SKIP_STALE ? membership->ready.step : 0,
-        .generation = membership->ready};
+        .until_step = reason == CAIRN_SKIP_STALE ? env->membership->ready.step : 0,
+        .generation = env->membership->ready};
 }
 
 static void
-grant(struct env *env, const struct parts *parts, struct part *part, uint32_t rank)
+grant(struct env *env, struct part *part, uint32_t rank)
 {
     part->capture.granted |= UINT64_C(1) << rank;
     env_act(env, CAIRN_ACTION_GRANT)->as.trainer =
         (struct cairn_action_trainer){.rank = rank,
-                                      .part = part_index(parts, part),
+                                      .part = part_index(env, part),
                                       .step = part->generation.step,
                                       .generation = part->generation};
 }
 
 /* Why nothing is captured now, whatever the step; 0: a decision can be carried out. */
 static enum cairn_skip
-closed(struct run *run, const struct membership *membership, uint32_t rank)
+closed(const struct env *env, struct run *run, uint32_t rank)
 {
     uint64_t bit = UINT64_C(1) << rank;
 
-    if (!membership_acts(membership))
+    if (!membership_acts(env->membership))
         return CAIRN_SKIP_NOT_READY;
     if (run->decision.run != 0 && run->decision.serial >= run->open_from)
         return 0;
@@ -192,8 +190,7 @@ closed(struct run *run, const struct membership *membership, uint32_t rank)
 }
 
 void
-run_begin(struct env *env, struct run *run, const struct membership *membership,
-          const struct cairn_event_step *begin)
+run_begin(struct env *env, struct run *run, const struct cairn_event_step *begin)
 {
     struct rank_step *rank;
     enum cairn_skip reason;
@@ -203,15 +200,16 @@ run_begin(struct env *env, struct run *run, const struct membership *membership,
     rank = &run->steps[begin->rank];
     *rank = (struct rank_step){.step = begin->step, .before = rank->step, .last = begin->last};
     run->begun = max_u64(run->begun, begin->step);
-    reason = closed(run, membership, begin->rank);
-    if (!reason && begin->step <= membership->ready.step && !CAIRN_PLANTED(env, BUG_CAPTURE_BEHIND))
+    reason = closed(env, run, begin->rank);
+    if (!reason && begin->step <= env->membership->ready.step &&
+        !CAIRN_PLANTED(env, BUG_CAPTURE_BEHIND))
         reason = CAIRN_SKIP_STALE;
     if (!reason && (run->decision.next == 0 || begin->step < run->decision.next))
         reason = CAIRN_SKIP_NOT_DUE;
     if (begin->last && (reason == CAIRN_SKIP_NOT_DUE || reason == CAIRN_SKIP_NOT_READY))
         reason = 0;
     if (reason)
-        skip(env, membership, begin->rank, begin->step, reason);
+        skip(env, begin->rank, begin->step, reason);
     else
         rank->waiting = true;
 }
@@ -224,10 +222,9 @@ abort_part(struct run *run, struct cairn_generation_id generation, enum cairn_ab
 }
 
 struct outcome
-run_cancel(struct run *run, struct parts *parts, const struct retention *retention,
-           const struct cairn_event_step *cancel)
+run_cancel(const struct env *env, struct run *run, const struct cairn_event_step *cancel)
 {
-    struct part *part = parts_in_flight(parts, retention);
+    struct part *part = parts_in_flight(env);
     uint64_t bit = UINT64_C(1) << (cancel->rank % 64);
 
     if (cancel->rank >= run->trainers.ranks)
@@ -272,12 +269,11 @@ first_waiting(const struct run *run)
 
 /* Opens the own part of a generation that the decision asks for. */
 static struct part *
-open_part(struct env *env, struct run *run, struct parts *parts,
-          const struct membership *membership, struct cairn_generation_id generation,
+open_part(struct env *env, struct run *run, struct cairn_generation_id generation,
           struct outcome *outcome)
 {
-    struct cairn_roster *roster = membership->record.roster;
-    uint32_t member = membership->self_member;
+    struct cairn_roster *roster = env->membership->record.roster;
+    uint32_t member = env->membership->self_member;
     enum cairn_abort reason = 0;
     struct part *part = NULL;
 
@@ -287,11 +283,11 @@ open_part(struct env *env, struct run *run, struct parts *parts,
                                run->trainers.blocks))
         reason = CAIRN_ABORT_TOO_LARGE;
     else
-        part = part_open(env, parts, generation, member, roster, CAIRN_PART_OPEN, true);
+        part = part_open(env, generation, member, roster, CAIRN_PART_OPEN, true);
     if (!reason && !part)
         reason = CAIRN_ABORT_NO_SLOT;
     if (part && save_prepare(env, part, run->trainers.blocks) != CAIRN_OK) {
-        part_drop(env, parts, part, false);
+        part_drop(env, part, false);
         part = NULL;
         reason = CAIRN_ABORT_MEMORY;
     }
@@ -302,17 +298,16 @@ open_part(struct env *env, struct run *run, struct parts *parts,
 
 /* What a decision's generation is called here. */
 static struct cairn_generation_id
-name_of(const struct run *run, const struct membership *membership, uint64_t step)
+name_of(const struct env *env, const struct run *run, uint64_t step)
 {
     return (struct cairn_generation_id){
-        .epoch = membership->record.epoch, .run = run->decision.run, .step = step};
+        .epoch = env->membership->record.epoch, .run = run->decision.run, .step = step};
 }
 
 static bool
-may_open(const struct run *run, const struct membership *membership,
-         const struct retention *retention)
+may_open(const struct env *env, const struct run *run)
 {
-    return membership_acts(membership) && !retention->pinned && !run->gave_up &&
+    return membership_acts(env->membership) && !env->parts->pinned && !run->gave_up &&
            run->decision.run != 0 && run->decision.serial >= run->open_from &&
            run->decision.next != 0;
 }
@@ -320,7 +315,7 @@ may_open(const struct run *run, const struct membership *membership,
 /* Grants the ranks that wait with the part's step; a rank beyond it that has not copied it is past
  * it. */
 static struct outcome
-grant_part(struct env *env, struct run *run, struct parts *parts, struct part *part)
+grant_part(struct env *env, struct run *run, struct part *part)
 {
     for (uint32_t r = 0; r < run->trainers.ranks; r++) {
         struct rank_step *rank = &run->steps[r];
@@ -336,56 +331,53 @@ grant_part(struct env *env, struct run *run, struct parts *parts, struct part *p
                                   ? CAIRN_ABORT_MISMATCH
                                   : CAIRN_ABORT_PASSED);
         if (rank->waiting && !(part->capture.granted & bit))
-            grant(env, parts, part, r);
+            grant(env, part, r);
         rank->waiting = false;
     }
     return (struct outcome){0};
 }
 
 struct outcome
-run_grant(struct env *env, struct run *run, struct parts *parts,
-          const struct membership *membership, const struct retention *retention)
+run_grant(struct env *env, struct run *run)
 {
-    struct part *part = parts_in_flight(parts, retention);
+    struct part *part = parts_in_flight(env);
     struct outcome outcome = {0};
     uint64_t step;
 
     for (uint32_t r = 0; r < run->trainers.ranks; r++)
         if (run->steps[r].waiting && !run->steps[r].last &&
-            (!membership_acts(membership) || run->decision.run == 0 || retention->pinned ||
+            (!membership_acts(env->membership) || run->decision.run == 0 || env->parts->pinned ||
              run->decision.next == 0 || run->steps[r].step < run->decision.next)) {
             run->steps[r].waiting = false;
-            skip(env, membership, r, run->steps[r].step,
+            skip(env, r, run->steps[r].step,
                  run->decision.next == 0 || run->steps[r].step < run->decision.next
                      ? CAIRN_SKIP_NOT_DUE
                      : CAIRN_SKIP_BUSY);
         }
-    if (!part && may_open(run, membership, retention)) {
+    if (!part && may_open(env, run)) {
         step = first_waiting(run);
         if (step != 0)
-            part = open_part(env, run, parts, membership, name_of(run, membership, step), &outcome);
+            part = open_part(env, run, name_of(env, run, step), &outcome);
         else if (passed(run, 0))
-            outcome =
-                abort_part(run, name_of(run, membership, run->decision.next), CAIRN_ABORT_PASSED);
+            outcome = abort_part(run, name_of(env, run, run->decision.next), CAIRN_ABORT_PASSED);
     }
-    return part ? grant_part(env, run, parts, part) : outcome;
+    return part ? grant_part(env, run, part) : outcome;
 }
 
 struct part *
-run_part_for(struct env *env, struct run *run, struct parts *parts,
-             const struct membership *membership, const struct retention *retention,
-             struct cairn_generation_id generation, struct outcome *outcome)
+run_part_for(struct env *env, struct run *run, struct cairn_generation_id generation,
+             struct outcome *outcome)
 {
-    struct part *part = parts_find(parts, generation, membership->self_member);
+    struct part *part = parts_find(env->parts, generation, env->membership->self_member);
 
     *outcome = (struct outcome){0};
-    if (part || generation.epoch != membership->record.epoch ||
+    if (part || generation.epoch != env->membership->record.epoch ||
         generation.run != run->decision.run || generation.step < run->decision.next ||
-        !may_open(run, membership, retention))
+        !may_open(env, run))
         return part;
-    if (parts_in_flight(parts, retention)) { /* of another step */
+    if (parts_in_flight(env)) { /* of another step */
         *outcome = abort_part(run, generation, CAIRN_ABORT_MISMATCH);
         return NULL;
     }
-    return open_part(env, run, parts, membership, generation, outcome);
+    return open_part(env, run, generation, outcome);
 }

@@ -47,6 +47,7 @@ struct memory {
 struct agent {
     struct cairn_core_options options;
     struct env env;
+    struct membership membership;
     struct parts parts;
     struct repair repair;
     struct cairn_actions actions;
@@ -110,6 +111,9 @@ group_new(uint32_t count, uint32_t members, uint32_t parity, const uint64_t *blo
                                                      .parity_blocks = SLOTS_MAX * BLOCKS_MAX};
         agent->up = agent->level = (UINT64_C(1) << count) - 1;
         agent->env = (struct env){.options = &agent->options,
+                                  .membership = &agent->membership,
+                                  .decision = &group->decision,
+                                  .parts = &agent->parts,
                                   .now_ns = 1,
                                   .up = &agent->up,
                                   .level = &agent->level,
@@ -127,7 +131,7 @@ group_free(struct group *group)
     for (uint32_t a = 0; a < group->count; a++) {
         struct agent *agent = &group->agents[a];
 
-        repair_stop(&agent->env, &agent->repair, &agent->parts, false);
+        repair_stop(&agent->env, &agent->repair, false);
         for (uint32_t i = 0; i < CAIRN_PARTS_MAX; i++) {
             part_fini(&agent->parts.list[i]);
             free(agent->memory[i].record);
@@ -205,9 +209,9 @@ answer_finish(struct group *group, struct agent *agent, const struct cairn_actio
             crcs[answer.count++] = crc_of(agent->memory[asked->part].parity[slot][i]);
     answer.crcs = crcs;
     if (part->state == CAIRN_PART_REBUILDING) {
-        repair_finished(&agent->env, &agent->repair, &agent->parts, &answer);
+        repair_finished(&agent->env, &agent->repair, &answer);
     } else {
-        struct outcome outcome = save_finished(&agent->env, &agent->parts, part, &answer);
+        struct outcome outcome = save_finished(&agent->env, part, &answer);
 
         agent->completions += outcome.complete;
         agent->aborts += outcome.abort != 0;
@@ -225,8 +229,7 @@ answer_seal(struct group *group, struct agent *agent, const struct cairn_action_
                                         .generation = asked->generation,
                                         .bytes = asked->blocks ? manifest : NULL,
                                         .bytes_len = asked->blocks ? sizeof manifest : 0};
-    struct outcome outcome =
-        save_sealed(&agent->env, &agent->parts, part, &group->decision, &answer);
+    struct outcome outcome = save_sealed(&agent->env, part, &answer);
 
     agent->aborts += outcome.abort != 0;
     carry_out(group, agent, NULL);
@@ -246,7 +249,7 @@ decode(struct group *group, struct agent *agent, const struct cairn_action_decod
             cairn_code_rebuild_some(group->code, BYTES, asked->sources, asked->lost, shards),
             CAIRN_OK);
     }
-    repair_decoded(&agent->env, &agent->repair, &agent->parts, &decoded);
+    repair_decoded(&agent->env, &agent->repair, &decoded);
     carry_out(group, agent, NULL);
 }
 
@@ -312,7 +315,7 @@ carry_out_one(struct group *group, struct agent *agent, const struct cairn_actio
     case CAIRN_ACTION_OPEN:
         agent->opens++;
         answer.err = group->refuse_open ? CAIRN_FULL : CAIRN_OK;
-        repair_opened(&agent->env, &agent->repair, &agent->parts, &answer);
+        repair_opened(&agent->env, &agent->repair, &answer);
         carry_out(group, agent, NULL);
         break;
     case CAIRN_ACTION_CLOSE:
@@ -358,11 +361,11 @@ take_save(struct group *group, struct agent *agent, const struct cairn_message *
     if (!part)
         return;
     if (message->kind == CAIRN_MSG_DATA)
-        outcome = save_data(&agent->env, &agent->parts, part, message, ok);
+        outcome = save_data(&agent->env, part, message, ok);
     else if (message->kind == CAIRN_MSG_SEAL)
-        outcome = save_seal(&agent->env, &agent->parts, part, message);
+        outcome = save_seal(&agent->env, part, message);
     else
-        save_received(&agent->env, &agent->parts, part, &group->decision, message);
+        save_received(&agent->env, part, message);
     agent->completions += outcome.complete;
     if (outcome.abort) {
         agent->aborts++;
@@ -404,7 +407,7 @@ deliver(struct group *group)
         note_rebuilt(group, &message);
         break;
     case CAIRN_MSG_REBUILD:
-        repair_begin(&agent->env, &agent->repair, &agent->parts, &message);
+        repair_begin(&agent->env, &agent->repair, &message);
         break;
     case CAIRN_MSG_DATA:
         take_save(group, agent, &message, ok);
@@ -417,7 +420,7 @@ deliver(struct group *group)
         }
         /* fall through */
     default:
-        repair_message(&agent->env, &agent->repair, &agent->parts, &message, ok);
+        repair_message(&agent->env, &agent->repair, &message, ok);
         break;
     }
     carry_out(group, agent, &packet);
@@ -460,9 +463,9 @@ peer_up(struct group *group, uint32_t a, uint32_t b)
 
     agent->up |= UINT64_C(1) << b;
     agent->level |= UINT64_C(1) << b;
-    repair_peer_up(&agent->env, &agent->repair, &agent->parts, b);
+    repair_peer_up(&agent->env, &agent->repair, b);
     if (part)
-        save_peer_up(&agent->env, &agent->parts, part, &group->decision, b);
+        save_peer_up(&agent->env, part, b);
     carry_out(group, agent, NULL);
 }
 
@@ -491,8 +494,8 @@ static inline struct part *
 open_part(struct group *group, uint32_t member)
 {
     struct agent *agent = &group->agents[member];
-    struct part *part = part_open(&agent->env, &agent->parts, group->generation, member,
-                                  group->roster, CAIRN_PART_OPEN, true);
+    struct part *part =
+        part_open(&agent->env, group->generation, member, group->roster, CAIRN_PART_OPEN, true);
 
     assert_non_null(part);
     assert_int_equal(save_prepare(&agent->env, part, group->blocks[member]), CAIRN_OK);
@@ -506,7 +509,7 @@ capture(struct group *group, uint32_t member, uint64_t first, uint64_t count)
 {
     struct agent *agent = &group->agents[member];
     struct part *part = own_part(group, member);
-    struct memory *memory = &agent->memory[part_index(&agent->parts, part)];
+    struct memory *memory = &agent->memory[part_index(&agent->env, part)];
     uint64_t crcs[BLOCKS_MAX];
     struct cairn_event_blocks blocks = {group->generation, first, count, crcs};
 
@@ -514,7 +517,7 @@ capture(struct group *group, uint32_t member, uint64_t first, uint64_t count)
         fill_block(member, first + i, memory->data[first + i]);
         crcs[i] = crc_of(memory->data[first + i]);
     }
-    save_blocks(&agent->env, &agent->parts, part, &group->decision, &blocks);
+    save_blocks(&agent->env, part, &blocks);
     carry_out(group, agent, NULL);
 }
 
@@ -524,7 +527,7 @@ captured(struct group *group, uint32_t member)
 {
     struct agent *agent = &group->agents[member];
     bool has_ranks = group->blocks[member] > 0;
-    struct outcome outcome = save_captured(&agent->env, &agent->parts, own_part(group, member),
+    struct outcome outcome = save_captured(&agent->env, own_part(group, member),
                                            has_ranks ? 0 : UINT32_MAX, has_ranks ? 1 : 0);
 
     carry_out(group, agent, NULL);
@@ -556,7 +559,7 @@ assert_part_is_right(struct group *group, uint32_t agent_index, uint32_t member)
 
     assert_non_null(part);
     assert_int_equal(part->state, CAIRN_PART_COMPLETE);
-    memory = &agent->memory[part_index(&agent->parts, part)];
+    memory = &agent->memory[part_index(&agent->env, part)];
     assert_true(memory->record_len > 0);
     for (uint64_t i = 0; i < group->blocks[member]; i++) {
         fill_block(member, i, expected);

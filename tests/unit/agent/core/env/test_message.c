@@ -75,9 +75,6 @@ bound(struct cairn_message *message)
     case CAIRN_MSG_ASK:
         message->as.ask.mode %= CAIRN_ASK_RELEASE + 1;
         break;
-    case CAIRN_MSG_INVENTORY:
-        message->as.inventory.mode %= CAIRN_ASK_RELEASE + 1;
-        break;
     case CAIRN_MSG_REBUILT:
         message->as.rebuilt.finished %= 2;
         message->as.rebuilt.proved %= 2;
@@ -281,7 +278,6 @@ out_of_bounds(void **unused)
     REFUSED(CAIRN_MSG_WAITING, as.waiting.for_agent, CAIRN_NODES_MAX);
     REFUSED(CAIRN_MSG_SNAPSHOT, as.snapshot.agent, CAIRN_NODES_MAX);
     REFUSED(CAIRN_MSG_ASK, as.ask.mode, CAIRN_ASK_RELEASE + 1);
-    REFUSED(CAIRN_MSG_INVENTORY, as.inventory.mode, CAIRN_ASK_RELEASE + 1);
     REFUSED(CAIRN_MSG_REBUILT, as.rebuilt.err, CAIRN_INTERNAL + 1);
     REFUSED(CAIRN_MSG_READ, as.read.area, CAIRN_AREA_PARITY + 1);
     REFUSED(CAIRN_MSG_READ, as.read.position, CAIRN_SHARDS_MAX);

@@ -27,7 +27,12 @@ setup(void **unused)
     (void)unused;
     memset(&membership, 0, sizeof membership);
     assert_int_equal(peers_init(&peers, &options, 1), CAIRN_OK);
-    env = (struct env){.options = &options, .up = peers.up, .level = peers.up, .actions = &actions};
+    env = (struct env){.options = &options,
+                       .membership = &membership,
+                       .peers = &peers,
+                       .up = peers.up,
+                       .level = peers.up,
+                       .actions = &actions};
     for (uint32_t a = 0; a < AGENTS; a++)
         if (a != SELF)
             peers_up(&env, &peers, a, 10);
@@ -82,7 +87,7 @@ give(enum cairn_message_kind kind, uint32_t from, struct record *record, uint64_
     message.bytes_len = (uint32_t)len;
     cairn_actions_clear(&actions);
     if (kind == CAIRN_MSG_CLAIM) {
-        (void)membership_claim(&env, &membership, &peers, version, &message);
+        (void)membership_claim(&env, &membership, version, &message);
         assert_true(actions.count > 0);
         err = (cairn_err)actions.list[actions.count - 1].as.send.message.as.promise.err;
     } else {

@@ -37,6 +37,7 @@ env_of(struct job *job, uint32_t a)
     struct agent *agent = &job->agents[a];
 
     return (struct env){.options = &agent->options,
+                        .peers = &agent->peers,
                         .now_ns = job->now_ns,
                         .up = agent->peers.up,
                         .actions = &agent->actions};
@@ -156,7 +157,7 @@ alive(struct job *job, uint32_t observer, uint32_t agent)
 {
     struct env env = env_of(job, observer);
 
-    return peers_alive(&env, &job->agents[observer].peers, agent);
+    return peers_alive(&env, agent);
 }
 
 /* How many of the running agents take `agent` for alive. */
@@ -209,7 +210,7 @@ a_small_job_agrees(void **unused)
         for (uint32_t a = 0; a < n; a++) {
             struct env env = env_of(job, a);
 
-            assert_int_equal(peers_met(&env, &job->agents[a].peers, 1), 2);
+            assert_int_equal(peers_met(&env, 1), 2);
         }
         end_job(job);
     }
@@ -226,14 +227,14 @@ silence_is_given_up(void **unused)
     kill_agent(job, 2);
     pass(job, 13);
     env = env_of(job, 0);
-    assert_false(peers_maybe_alive(&env, &job->agents[0].peers, 2));
-    assert_false(peers_given_up(&env, &job->agents[0].peers, 2));
+    assert_false(peers_maybe_alive(&env, 2));
+    assert_false(peers_given_up(&env, 2));
     pass(job, 20);
     env = env_of(job, 0);
-    assert_true(peers_given_up(&env, &job->agents[0].peers, 2));
-    assert_false(peers_given_up(&env, &job->agents[0].peers, 3));
-    assert_true(peers_given_up(&env, &job->agents[0].peers, 99));
-    assert_false(peers_alive(&env, &job->agents[0].peers, 99));
+    assert_true(peers_given_up(&env, 2));
+    assert_false(peers_given_up(&env, 3));
+    assert_true(peers_given_up(&env, 99));
+    assert_false(peers_alive(&env, 99));
     end_job(job);
 }
 
@@ -249,14 +250,14 @@ an_agent_that_never_starts_is_dead(void **unused)
     for (uint32_t a = 0; a < 4; a++) {
         struct env env = env_of(job, a);
 
-        assert_true(peers_maybe_alive(&env, &job->agents[a].peers, 4));
+        assert_true(peers_maybe_alive(&env, 4));
     }
     assert_int_equal(believers(job, 4), 0);
     pass(job, 9);
     for (uint32_t a = 0; a < 4; a++) {
         struct env env = env_of(job, a);
 
-        assert_false(peers_maybe_alive(&env, &job->agents[a].peers, 4));
+        assert_false(peers_maybe_alive(&env, 4));
     }
     pass(job, 20);
     assert_int_equal(believers(job, 4), 0);
@@ -403,10 +404,10 @@ a_session_counts_as_hearing(void **unused)
     peers_up(&env, &job->agents[0].peers, 2, 7);
     assert_true(alive(job, 0, 2));
     assert_false(alive(job, 0, 1));
-    assert_int_equal(peers_met(&env, &job->agents[0].peers, 2), 7);
-    assert_int_equal(peers_met(&env, &job->agents[0].peers, 0), 1);
+    assert_int_equal(peers_met(&env, 2), 7);
+    assert_int_equal(peers_met(&env, 0), 1);
     peers_meet(&job->agents[0].peers, 1, 9);
-    assert_int_equal(peers_met(&env, &job->agents[0].peers, 1), 9);
+    assert_int_equal(peers_met(&env, 1), 9);
     pass(job, 30);
     assert_false(alive(job, 0, 2));
     end_job(job);

@@ -26,7 +26,7 @@ a_record_describes_its_part(void **state)
     for (uint32_t m = 0; m < 4; m++) {
         struct agent *agent = &group->agents[m];
         struct part *part = own_part(group, m);
-        uint32_t index = part_index(&agent->parts, part);
+        uint32_t index = part_index(&agent->env, part);
 
         part_fini(part);
         assert_int_equal(part_load(&agent->options, &agent->parts, index, record_of(agent, index)),
@@ -50,7 +50,7 @@ a_record_that_is_not_one_is_refused(void **state)
 
     (void)state;
     save_all(group);
-    record = record_of(agent, part_index(&agent->parts, own_part(group, 0)));
+    record = record_of(agent, part_index(&agent->env, own_part(group, 0)));
     assert_false(part_record_is_foreign(record));
     assert_false(part_record_is_foreign((struct cairn_bytes){0}));
     for (size_t len = 4; len < record.len; len++) {
@@ -88,8 +88,8 @@ a_slot_is_erased_before_it_is_filled_again(void **state)
 {
     struct group *group = group_new(4, 4, 1, sizes);
     struct agent *agent = &group->agents[0];
-    struct part *part = part_open(&agent->env, &agent->parts, group->generation, 0, group->roster,
-                                  CAIRN_PART_OPEN, true);
+    struct part *part =
+        part_open(&agent->env, group->generation, 0, group->roster, CAIRN_PART_OPEN, true);
 
     (void)state;
     assert_ptr_equal(part, &agent->parts.list[0]);
@@ -97,7 +97,7 @@ a_slot_is_erased_before_it_is_filled_again(void **state)
     assert_int_equal(agent->actions.list[0].type, CAIRN_ACTION_STORE_PART);
     assert_int_equal(agent->actions.list[0].as.store.bytes_len, 0);
     cairn_actions_clear(&agent->actions);
-    part_drop(&agent->env, &agent->parts, part, true);
+    part_drop(&agent->env, part, true);
     assert_int_equal(agent->actions.count, 3);
     assert_int_equal(agent->actions.list[0].type, CAIRN_ACTION_DROP);
     assert_int_equal(agent->actions.list[1].type, CAIRN_ACTION_STORE_PART);
@@ -110,27 +110,24 @@ captures_have_own_slots_and_repairs_leave_one(void **state)
 {
     struct group *group = group_new(4, 4, 1, sizes);
     struct agent *agent = &group->agents[0];
-    struct parts *parts = &agent->parts;
     struct cairn_generation_id other = group->generation;
     struct part *part;
 
     (void)state;
     other.step++;
-    part = part_open(&agent->env, parts, group->generation, 0, group->roster, CAIRN_PART_REBUILDING,
-                     true);
-    assert_int_equal(part_index(parts, part), 0);
+    part = part_open(&agent->env, group->generation, 0, group->roster, CAIRN_PART_REBUILDING, true);
+    assert_int_equal(part_index(&agent->env, part), 0);
     assert_true(part->mending.memory_ready);
-    part = part_open(&agent->env, parts, group->generation, 1, group->roster, CAIRN_PART_REBUILDING,
-                     true);
-    assert_int_equal(part_index(parts, part), 2); /* the last own slot is for captures */
+    part = part_open(&agent->env, group->generation, 1, group->roster, CAIRN_PART_REBUILDING, true);
+    assert_int_equal(part_index(&agent->env, part), 2); /* the last own slot is for captures */
     assert_false(part->mending.memory_ready);
-    part = part_open(&agent->env, parts, group->generation, 2, group->roster, CAIRN_PART_REBUILDING,
-                     false);
-    assert_int_equal(part_index(parts, part), 3);
-    part = part_open(&agent->env, parts, other, 0, group->roster, CAIRN_PART_OPEN, true);
-    assert_int_equal(part_index(parts, part), 1);
+    part =
+        part_open(&agent->env, group->generation, 2, group->roster, CAIRN_PART_REBUILDING, false);
+    assert_int_equal(part_index(&agent->env, part), 3);
+    part = part_open(&agent->env, other, 0, group->roster, CAIRN_PART_OPEN, true);
+    assert_int_equal(part_index(&agent->env, part), 1);
     other.step++;
-    assert_null(part_open(&agent->env, parts, other, 0, group->roster, CAIRN_PART_OPEN, true));
+    assert_null(part_open(&agent->env, other, 0, group->roster, CAIRN_PART_OPEN, true));
     group_free(group);
 }
 
@@ -150,24 +147,24 @@ each_attempt_verifies_once(void **state)
     save_all(group);
     part = own_part(group, 0);
     other.step++;
-    parts_verify(&agent->env, &agent->parts, other, 1);
+    parts_verify(&agent->env, other, 1);
     assert_int_equal(agent->actions.count, 0);
-    parts_verify(&agent->env, &agent->parts, all, 1);
-    parts_verify(&agent->env, &agent->parts, all, 1);
+    parts_verify(&agent->env, all, 1);
+    parts_verify(&agent->env, all, 1);
     assert_int_equal(agent->actions.count, 1);
     assert_false(parts_are_verified(&agent->parts, all, 1));
     assert_true(parts_are_verified(&agent->parts, other, 1));
     first = part->checked.request;
-    parts_verify(&agent->env, &agent->parts, all, 2);
+    parts_verify(&agent->env, all, 2);
     assert_int_equal(agent->actions.count, 2);
     cairn_actions_clear(&agent->actions);
-    answer.part = part_index(&agent->parts, part);
+    answer.part = part_index(&agent->env, part);
     answer.request = first; /* of the attempt before */
-    parts_verified(&agent->env, &agent->parts, &answer);
+    parts_verified(&agent->env, &answer);
     assert_false(parts_are_verified(&agent->parts, all, 2));
     answer.request = part->checked.request;
     answer.record_damaged = true;
-    parts_verified(&agent->env, &agent->parts, &answer);
+    parts_verified(&agent->env, &answer);
     assert_true(parts_are_verified(&agent->parts, all, 2));
     assert_true(part->checked.record_mended);
     assert_int_equal(agent->actions.list[0].type, CAIRN_ACTION_STORE_PART);
@@ -296,30 +293,40 @@ add_part(struct group *group, struct parts *parts, uint32_t index,
     return &parts->list[index];
 }
 
+/* The first agent, a member of an epoch in which nothing is decided. */
+static struct agent *
+in_epoch(struct group *group)
+{
+    struct agent *agent = &group->agents[0];
+
+    agent->membership.record.epoch = agent->membership.promised = EPOCH;
+    group->decision = (struct cairn_decision){0};
+    return agent;
+}
+
 static void
 parts_go_by_the_rule(void **state)
 {
     struct group *group = group_new(4, 4, 1, sizes);
-    struct agent *agent = &group->agents[0];
+    struct agent *agent = in_epoch(group);
 
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         const struct kept *kept = &cases[i];
-        struct retention retention = {.active = EPOCH,
-                                      .decision = kept->decision,
-                                      .ready = kept->ready,
-                                      .ready_from_files = kept->from_files,
-                                      .self_member = 0,
-                                      .fenced = kept->fenced,
-                                      .pinned = kept->pinned,
-                                      .pinned_generation = kept->generation};
+        struct record *record = &agent->membership.record;
         struct part *part =
             add_part(group, &agent->parts, 0, kept->generation, kept->member, kept->state);
         uint64_t version = agent->parts.version;
 
         part->spilling = kept->spilling;
         part->working = kept->working;
-        parts_retain(&agent->env, &agent->parts, &retention);
+        group->decision = kept->decision;
+        record->ready = kept->ready;
+        record->ready_from_files = kept->from_files;
+        agent->membership.promised = EPOCH + kept->fenced;
+        agent->parts.pinned = kept->pinned;
+        agent->parts.pinned_generation = kept->generation;
+        parts_retain(&agent->env);
         if ((part->state != CAIRN_PART_FREE) != kept->stays)
             fail_msg("%s: the part %s", kept->what, kept->stays ? "went" : "stayed");
         assert_int_equal(agent->parts.version - version,
@@ -336,13 +343,13 @@ static void
 trainers_are_told(void **state)
 {
     struct group *group = group_new(4, 4, 1, sizes);
-    struct agent *agent = &group->agents[0];
-    struct retention retention = {.active = EPOCH, .self_member = 0, .fenced = true};
+    struct agent *agent = in_epoch(group);
 
     (void)state;
+    agent->membership.promised = EPOCH + 1;
     (void)add_part(group, &agent->parts, 0, (struct cairn_generation_id)OWN(20), 0,
                    CAIRN_PART_OPEN);
-    parts_retain(&agent->env, &agent->parts, &retention);
+    parts_retain(&agent->env);
     assert_int_equal(agent->actions.list[0].type, CAIRN_ACTION_DROP);
     assert_true(agent->actions.list[0].as.trainer.generation.step == 20);
     group_free(group);
@@ -353,28 +360,27 @@ static void
 the_newest_stays_until_the_first_commit(void **state)
 {
     struct group *group = group_new(4, 4, 1, sizes);
-    struct agent *agent = &group->agents[0];
+    struct agent *agent = in_epoch(group);
     struct parts *parts = &agent->parts;
-    struct retention retention = {.active = EPOCH, .self_member = 0};
 
     (void)state;
     agent->options.slots = 3;
     (void)add_part(group, parts, 0, (struct cairn_generation_id)OLD(20), 0, CAIRN_PART_COMPLETE);
     (void)add_part(group, parts, 1, (struct cairn_generation_id)OLD(10), 0, CAIRN_PART_COMPLETE);
-    parts_retain(&agent->env, parts, &retention);
+    parts_retain(&agent->env);
     assert_int_equal(parts->list[0].state, CAIRN_PART_COMPLETE);
     assert_int_equal(parts->list[1].state, CAIRN_PART_COMPLETE); /* there is a free slot */
     (void)add_part(group, parts, 2, (struct cairn_generation_id)OLD(30), 0, CAIRN_PART_COMPLETE);
-    parts_retain(&agent->env, parts, &retention);
+    parts_retain(&agent->env);
     assert_int_equal(parts->list[0].state, CAIRN_PART_COMPLETE);
     assert_int_equal(parts->list[1].state, CAIRN_PART_FREE);
     assert_int_equal(parts->list[2].state, CAIRN_PART_COMPLETE);
     (void)add_part(group, parts, 1, (struct cairn_generation_id)OWN(5), 0, CAIRN_PART_OPEN);
-    parts_retain(&agent->env, parts, &retention);
+    parts_retain(&agent->env);
     assert_int_equal(parts->list[0].state, CAIRN_PART_FREE);
     assert_int_equal(parts->list[2].state, CAIRN_PART_COMPLETE);
     (void)add_part(group, parts, 0, (struct cairn_generation_id)OWN(4), 0, CAIRN_PART_COMPLETE);
-    parts_retain(&agent->env, parts, &retention);
+    parts_retain(&agent->env);
     assert_int_equal(parts->list[2].state, CAIRN_PART_COMPLETE); /* alone it never goes */
     group_free(group);
 }
@@ -383,23 +389,22 @@ static void
 the_part_in_flight(void **state)
 {
     struct group *group = group_new(4, 4, 1, sizes);
-    struct agent *agent = &group->agents[0];
+    struct agent *agent = in_epoch(group);
     struct parts *parts = &agent->parts;
-    struct retention retention = {
-        .active = EPOCH, .self_member = 0, .decision = DECISION(RUN, 20, 10)};
     struct part *part;
 
     (void)state;
+    group->decision = (struct cairn_decision)DECISION(RUN, 20, 10);
     (void)add_part(group, parts, 0, (struct cairn_generation_id)OWN(10), 0, CAIRN_PART_COMPLETE);
-    assert_null(parts_in_flight(parts, &retention));
+    assert_null(parts_in_flight(&agent->env));
     (void)add_part(group, parts, 2, (struct cairn_generation_id)OWN(20), 1, CAIRN_PART_COMPLETE);
-    assert_null(parts_in_flight(parts, &retention));
+    assert_null(parts_in_flight(&agent->env));
     part = add_part(group, parts, 1, (struct cairn_generation_id)OWN(20), 0, CAIRN_PART_OPEN);
-    assert_ptr_equal(parts_in_flight(parts, &retention), part);
+    assert_ptr_equal(parts_in_flight(&agent->env), part);
     part->state = CAIRN_PART_COMPLETE;
-    assert_ptr_equal(parts_in_flight(parts, &retention), part);
-    retention.decision = (struct cairn_decision)DECISION(RUN, 30, 20);
-    assert_null(parts_in_flight(parts, &retention));
+    assert_ptr_equal(parts_in_flight(&agent->env), part);
+    group->decision = (struct cairn_decision)DECISION(RUN, 30, 20);
+    assert_null(parts_in_flight(&agent->env));
     group_free(group);
 }
 

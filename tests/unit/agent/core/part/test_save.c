@@ -159,7 +159,7 @@ an_adopted_part_is_sent_again(void **state)
     (void)state;
     save_all(group);
     part = own_part(group, 0);
-    index = part_index(&agent->parts, part);
+    index = part_index(&agent->env, part);
     record = (struct cairn_bytes){agent->memory[index].record, agent->memory[index].record_len};
     part_fini(part);
     assert_int_equal(part_load(&agent->options, &agent->parts, index, record), CAIRN_OK);
@@ -241,10 +241,10 @@ numbers_out_of_bounds_are_dropped(void **state)
                     message.as.data.row = row;
                     message.as.data.member = member;
                     message.as.data.line = UINT64_C(1) << 40;
-                    (void)save_data(&agent->env, &agent->parts, part, &message, true);
+                    (void)save_data(&agent->env, part, &message, true);
                     assert_int_equal(agent->actions.count, 0);
                     message.as.data.line = 0;
-                    (void)save_data(&agent->env, &agent->parts, part, &message, true);
+                    (void)save_data(&agent->env, part, &message, true);
                     assert_int_equal(agent->actions.count > 0, belongs);
                     cairn_actions_clear(&agent->actions);
                 }

@@ -14,7 +14,7 @@ lose(struct group *group, uint32_t member)
 {
     struct agent *agent = &group->agents[member];
 
-    part_drop(&agent->env, &agent->parts, own_part(group, member), false);
+    part_drop(&agent->env, own_part(group, member), false);
     carry_out(group, agent, NULL);
 }
 
@@ -61,7 +61,7 @@ tell(struct group *group, const struct plan *plan, uint32_t to)
     message.as.rebuild = (struct cairn_message_rebuild){ATTEMPT, 1, group->generation};
     message.bytes = bytes;
     message.bytes_len = (uint32_t)writer.used_bytes;
-    repair_begin(&agent->env, &agent->repair, &agent->parts, &message);
+    repair_begin(&agent->env, &agent->repair, &message);
     carry_out(group, agent, NULL);
 }
 
@@ -253,16 +253,16 @@ bad_blocks_are_mended(void **state)
     (void)state;
     save_all(group);
     part = own_part(group, 0);
-    index = part_index(&agent->parts, part);
+    index = part_index(&agent->env, part);
     agent->memory[index].data[0][3] ^= 4;
     agent->memory[index].data[299][3] ^= 4;
     agent->memory[index].parity[0][2][3] ^= 4;
-    parts_verify(&agent->env, &agent->parts, group->generation, 5);
+    parts_verify(&agent->env, group->generation, 5);
     assert_false(parts_are_verified(&agent->parts, group->generation, 5));
     verified.part = index;
     verified.request = part->checked.request;
     verified.generation = group->generation;
-    parts_verified(&agent->env, &agent->parts, &verified);
+    parts_verified(&agent->env, &verified);
     assert_true(parts_are_verified(&agent->parts, group->generation, 5));
     assert_true(part->checked.bad_count == 3);
     cairn_actions_clear(&agent->actions);
@@ -314,12 +314,12 @@ attempts_are_told_apart(void **state)
     read = env_message(&group->agents[1].env, CAIRN_MSG_READ, 1);
     read.as.read = (struct cairn_message_read){
         .request = 3, .generation = group->generation, .member = 0, .count = 2};
-    repair_message(&agent->env, &agent->repair, &agent->parts, &read, true);
+    repair_message(&agent->env, &agent->repair, &read, true);
     assert_int_equal(agent->actions.count, 1);
     assert_int_equal(agent->actions.list[0].as.send.message.as.blocks.count, 2);
     cairn_actions_clear(&agent->actions);
     read.as.read.first_block = 299;
-    repair_message(&agent->env, &agent->repair, &agent->parts, &read, true);
+    repair_message(&agent->env, &agent->repair, &read, true);
     assert_int_equal(agent->actions.list[0].as.send.message.as.blocks.err, CAIRN_NOT_FOUND);
     cairn_actions_clear(&agent->actions);
     plan = plan_new(group);
@@ -336,7 +336,7 @@ attempts_are_told_apart(void **state)
     write.bytes = crcs;
     write.bytes_len = 8;
     agent = &group->agents[1];
-    repair_message(&agent->env, &agent->repair, &agent->parts, &write, true);
+    repair_message(&agent->env, &agent->repair, &write, true);
     assert_int_equal(agent->actions.count, 0);
     plan_fini(&plan);
     group_free(group);
@@ -362,14 +362,14 @@ parts_outlive_a_plan(void **state)
     run(group, 40);
     part = own_part(group, 0);
     assert_int_equal(part->state, CAIRN_PART_REBUILDING);
-    repair_stop(&agent->env, &agent->repair, &agent->parts, false);
+    repair_stop(&agent->env, &agent->repair, false);
     assert_ptr_equal(own_part(group, 0), part);
     repair_all(group, &plan, 0, 10);
     assert_part_is_right(group, 0, 0);
     lose(group, 0);
     tell(group, &plan, 0);
     assert_non_null(own_part(group, 0));
-    repair_stop(&agent->env, &agent->repair, &agent->parts, true);
+    repair_stop(&agent->env, &agent->repair, true);
     assert_null(own_part(group, 0));
     cairn_actions_clear(&agent->actions);
     plan_fini(&plan);

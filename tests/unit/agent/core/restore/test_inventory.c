@@ -164,9 +164,16 @@ damaged_ones_are_refused(void **unused)
 static struct cairn_actions actions;
 static uint64_t up[1] = {0xff};
 static const struct cairn_core_options options = {.self = 1, .agent_count = 8, .incarnation = 1};
-static struct env env = {.options = &options, .up = up, .actions = &actions};
+
 static struct answering answering;
 static struct peers peers;
+static struct membership membership;
+static struct env env = {.options = &options,
+                         .membership = &membership,
+                         .peers = &peers,
+                         .parts = &parts,
+                         .up = up,
+                         .actions = &actions};
 
 static void
 ask(uint32_t from, uint64_t attempt, enum cairn_ask mode)
@@ -177,7 +184,7 @@ ask(uint32_t from, uint64_t attempt, enum cairn_ask mode)
     message.as.ask.attempt = attempt;
     message.as.ask.mode = mode;
     message.as.ask.generation = g2;
-    answer_ask(&env, &answering, &parts, &peers, &self, &message);
+    answer_ask(&env, &answering, &peers, &self, &message);
 }
 
 /* Returns the attempt of the INVENTORY that was sent to an agent; 0: none. Answers each VERIFY. */
@@ -194,8 +201,8 @@ answered(uint32_t to)
                                             .generation = action->as.part.generation};
 
         if (action->type == CAIRN_ACTION_VERIFY) {
-            parts_verified(&env, &parts, &answer);
-            answer_progress(&env, &answering, &parts, &self);
+            parts_verified(&env, &answer);
+            answer_progress(&env, &answering, &self);
         }
     }
     for (size_t i = 0; i < actions.count; i++)
@@ -222,8 +229,8 @@ both_answered(uint64_t to_2, uint64_t to_3)
                                                       .request = action->as.part.request,
                                                       .generation = action->as.part.generation};
 
-            parts_verified(&env, &parts, &answer);
-            answer_progress(&env, &answering, &parts, &self);
+            parts_verified(&env, &answer);
+            answer_progress(&env, &answering, &self);
         } else if (action->type == CAIRN_ACTION_SEND) {
             attempts[action->as.send.message.to - 2] = action->as.send.message.as.inventory.attempt;
         }
@@ -250,7 +257,7 @@ two_coordinators(void **unused)
     both_answered(0, 7);
     ask(2, 8, CAIRN_ASK_VERIFY);
     ask(3, 9, CAIRN_ASK_VERIFY);
-    assert_true(answer_peer_down(&answering, 3));
+    answer_peer_down(&env, &answering, 3);
     both_answered(8, 0);
     cairn_actions_fini(&actions);
 }
@@ -258,42 +265,40 @@ two_coordinators(void **unused)
 static void
 pins(void **unused)
 {
-    struct cairn_generation_id pinned;
-
     (void)unused;
     memset(&answering, 0, sizeof answering);
     parts.list[3].checked.bad = NULL;
     parts.list[3].checked.bad_count = 0;
     ask(2, 5, CAIRN_ASK_LIST);
     assert_int_equal(answered(2), 5);
-    assert_false(answer_pins(&answering, &pinned));
+    assert_false(parts.pinned);
     ask(2, 6, CAIRN_ASK_VERIFY);
-    assert_true(answer_pins(&answering, &pinned));
-    assert_true(generation_is(pinned, g2));
+    assert_true(parts.pinned);
+    assert_true(generation_is(parts.pinned_generation, g2));
     assert_int_equal(actions.count, 1); /* only VERIFY: the answer waits for it */
     assert_int_equal(answered(2), 6);
     ask(2, 4, CAIRN_ASK_VERIFY_ALL); /* of an earlier try */
     assert_int_equal(answered(2), 0);
     ask(2, 4, CAIRN_ASK_RELEASE);
-    assert_true(answer_pins(&answering, &pinned));
+    assert_true(parts.pinned);
     ask(3, 9, CAIRN_ASK_LIST);
     assert_int_equal(answered(3), 9);
-    assert_true(answer_pins(&answering, &pinned));
+    assert_true(parts.pinned);
     ask(3, 10, CAIRN_ASK_RELEASE); /* it has no pin here */
-    assert_true(answer_pins(&answering, &pinned));
+    assert_true(parts.pinned);
     ask(3, 6, CAIRN_ASK_VERIFY); /* the later coordinator has the pin */
     assert_int_equal(answered(3), 6);
-    assert_false(answer_peer_down(&answering, 2));
-    assert_true(answer_pins(&answering, &pinned));
-    assert_true(answer_peer_down(&answering, 3));
-    assert_false(answer_pins(&answering, &pinned));
+    answer_peer_down(&env, &answering, 2);
+    assert_true(parts.pinned);
+    answer_peer_down(&env, &answering, 3);
+    assert_false(parts.pinned);
     ask(2, 11, CAIRN_ASK_VERIFY);
     assert_int_equal(answered(2), 11);
-    assert_true(answer_ends(&answering));
-    assert_false(answer_ends(&answering));
+    answer_unpin(&env, &answering);
+    assert_false(parts.pinned);
     ask(2, 12, CAIRN_ASK_VERIFY_ALL);
     assert_int_equal(answered(2), 12);
-    assert_false(answer_pins(&answering, &pinned));
+    assert_false(parts.pinned);
     cairn_actions_fini(&actions);
 }
 
@@ -318,9 +323,9 @@ meets_the_forgetful(void **unused)
     message.bytes = bytes;
     message.bytes_len = (uint32_t)writer.used_bytes;
     message.as.ask.attempt = 1;
-    answer_ask(&env, &answering, &parts, &peers, &self, &message);
-    assert_int_equal(peers_met(&env, &peers, 4), 77);
-    assert_int_equal(peers_met(&env, &peers, 5), 0);
+    answer_ask(&env, &answering, &peers, &self, &message);
+    assert_int_equal(peers_met(&env, 4), 77);
+    assert_int_equal(peers_met(&env, 5), 0);
     peers_fini(&peers);
     cairn_actions_fini(&actions);
 }

@@ -59,10 +59,16 @@ static void (*hook)(void);
 static const struct cairn_generation_id g1 = {.epoch = 0x10000, .run = 3, .step = 10};
 static const struct cairn_generation_id g2 = {.epoch = 0x10000, .run = 3, .step = 20};
 
+static const struct cairn_decision no_decision;
+
 static struct env
 env_of(uint32_t a)
 {
     return (struct env){.options = &agents[a].options,
+                        .membership = &agents[a].membership,
+                        .peers = &agents[a].peers,
+                        .decision = &no_decision,
+                        .parts = &agents[a].parts,
                         .now_ns = now_ns,
                         .up = agents[a].peers.up,
                         .actions = &agents[a].actions,
@@ -192,28 +198,27 @@ deliver(const struct cairn_message *message)
         return;
     switch (message->kind) {
     case CAIRN_MSG_ASK:
-        answer_ask(&env, &agent->answering, &agent->parts, &agent->peers, &self, message);
+        answer_ask(&env, &agent->answering, &agent->peers, &self, message);
         for (uint32_t i = 0; i < CAIRN_PARTS_MAX; i++)
             agent->parts.list[i].checked.request = 0; /* compared at once */
-        answer_progress(&env, &agent->answering, &agent->parts, &self);
+        answer_progress(&env, &agent->answering, &self);
         break;
     case CAIRN_MSG_CLAIM: /* R1: the claimant itself has stored the number */
         assert_true(message->from == a ||
                     agents[message->from].membership.promised == message->epoch);
-        (void)membership_claim(&env, &agent->membership, &agent->peers, agent->parts.version,
-                               message);
+        (void)membership_claim(&env, &agent->membership, agent->parts.version, message);
         break;
     case CAIRN_MSG_ACTIVATE:
         if (membership_activate(&env, &agent->membership, message) == ACTIVATION_NONE)
             break;
-        (void)answer_ends(&agent->answering);
-        restore_activated(&env, &agent->restore, &agent->membership, &agent->peers);
+        answer_unpin(&env, &agent->answering);
+        restore_activated(&env, &agent->restore);
         break;
     case CAIRN_MSG_REBUILD:
         rebuild(a, message);
         return;
     default:
-        restore_message(&env, &agent->restore, &agent->membership, &agent->peers, message);
+        restore_message(&env, &agent->restore, message);
         break;
     }
     collect(a, &env);
@@ -240,8 +245,8 @@ kill_agent(uint32_t a)
         if (b == a)
             continue;
         peers_down(&env, &agents[b].peers, a);
-        answer_peer_down(&agents[b].answering, a);
-        restore_peer_down(&env, &agents[b].restore, &agents[b].membership, &agents[b].peers, a);
+        answer_peer_down(&env, &agents[b].answering, a);
+        restore_peer_down(&env, &agents[b].restore, a);
         collect(b, &env);
     }
 }
@@ -258,7 +263,7 @@ revive(uint32_t a)
             continue;
         peers_up(&env, &agents[b].peers, a, agents[a].options.incarnation);
         if (agents[b].membership.record.epoch > agents[a].membership.record.epoch)
-            membership_send_activate(&env, &agents[b].membership, a);
+            membership_send_activate(&env, a);
         restore_peer_up(&env, &agents[b].restore, a);
         collect(b, &env);
     }
@@ -287,7 +292,7 @@ run(uint32_t a)
                     peer->dead_ns = now_ns;
             }
         env = env_of(a);
-        restore_tick(&env, &agents[a].restore, &agents[a].membership, &agents[a].peers);
+        restore_tick(&env, &agents[a].restore);
         collect(a, &env);
         deliver_all();
     }
@@ -302,9 +307,7 @@ begin_request(uint32_t a, const struct restore_request *request)
 
     replied = false;
     claims_sent = rebuilds_sent = 0;
-    assert_int_equal(
-        restore_start(&env, &agents[a].restore, &agents[a].membership, &agents[a].peers, request),
-        CAIRN_OK);
+    assert_int_equal(restore_start(&env, &agents[a].restore, request), CAIRN_OK);
     collect(a, &env);
 }
 
@@ -438,7 +441,6 @@ assert_epoch(uint64_t epoch, struct cairn_generation_id ready, bool restarts)
 {
     for (uint32_t a = 0; a < AGENTS; a++) {
         const struct record *record = &agents[a].membership.record;
-        struct cairn_generation_id pinned;
 
         if (agents[a].dead || agents[a].wedged)
             continue;
@@ -447,7 +449,7 @@ assert_epoch(uint64_t epoch, struct cairn_generation_id ready, bool restarts)
         assert_true(generation_is(record->ready, ready));
         assert_int_equal(record->restart_epoch == epoch, restarts);
         assert_false(agents[a].membership.blank);
-        assert_false(answer_pins(&agents[a].answering, &pinned));
+        assert_false(agents[a].parts.pinned);
     }
 }
 
@@ -721,7 +723,7 @@ restore_late(bool by_itself)
     assert_epoch(0x20000, g1, !by_itself);
     agents[4].wedged = false;
     env = env_of(0);
-    membership_send_activate(&env, &agents[0].membership, 4);
+    membership_send_activate(&env, 4);
     collect(0, &env);
     (void)run(4);
     assert_true(replied);

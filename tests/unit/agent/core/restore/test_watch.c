@@ -20,7 +20,9 @@ static struct cairn_core_options options;
 static struct membership membership;
 static struct peers peers;
 static struct watch watch;
-static struct watch_input input;
+static struct {
+    bool has_trainers, wants_join;
+} input;
 static struct cairn_actions actions;
 static uint64_t now_ns;
 static struct restore_request request;
@@ -29,7 +31,12 @@ static const char *reason;
 static struct env
 an_env(void)
 {
-    return (struct env){.options = &options, .now_ns = now_ns, .up = peers.up, .actions = &actions};
+    return (struct env){.options = &options,
+                        .membership = &membership,
+                        .peers = &peers,
+                        .now_ns = now_ns,
+                        .up = peers.up,
+                        .actions = &actions};
 }
 
 /* All others are alive, apart from those in `dead`. */
@@ -71,7 +78,7 @@ start(uint32_t self, bool has_epoch)
         membership.ready_is_own = true;
     }
     set_alive(0);
-    input = (struct watch_input){.membership = &membership, .peers = &peers};
+    memset(&input, 0, sizeof input);
 }
 
 static int
@@ -92,7 +99,7 @@ due_within(uint64_t limit)
     for (; now_ns - start_ns <= limit; now_ns += BEAT) {
         struct env env = an_env();
 
-        if (watch_due(&env, &watch, &input, &request, &reason)) {
+        if (watch_due(&env, &watch, input.has_trainers, input.wants_join, &request, &reason)) {
             assert_int_equal(request.operation, CAIRN_OP_RESTORE);
             assert_true(request.by_itself);
             return now_ns - start_ns;
