@@ -358,18 +358,13 @@ cairn_tiling_sum(const struct cairn_tiling *tiling)
 }
 
 void
-cairn_tiling_sums(const struct cairn_tiling *tiling, uint32_t level, uint64_t prefix,
-                  uint64_t sums[CAIRN_TILING_FAN])
+cairn_tiling_sums(const struct cairn_tiling *tiling, uint64_t sums[CAIRN_TILING_FAN])
 {
-    uint32_t shift = 64 - (level + 1) * CAIRN_TILING_FAN_LOG2;
-
     memset(sums, 0, CAIRN_TILING_FAN * sizeof *sums);
     for (size_t i = 0; i < tiling->row_count; i++) {
-        uint64_t begins = tiling->rows[i].key >> shift;
+        uint64_t *sum = &sums[cairn_tiling_prefix(tiling->rows[i].key)];
 
-        if (begins >> CAIRN_TILING_FAN_LOG2 == prefix)
-            sums[begins % CAIRN_TILING_FAN] =
-                cairn_tiling_add(sums[begins % CAIRN_TILING_FAN], tiling->rows[i].sum);
+        *sum = cairn_tiling_add(*sum, tiling->rows[i].sum);
     }
 }
 
@@ -383,7 +378,7 @@ cairn_tiling_origins(const struct cairn_tiling *tiling, size_t *count)
 uint64_t
 cairn_tiling_prefix(uint64_t key)
 {
-    return key >> (64 - CAIRN_TILING_LEVELS * CAIRN_TILING_FAN_LOG2);
+    return key >> (64 - CAIRN_TILING_FAN_LOG2);
 }
 
 const struct cairn_tiling_row *

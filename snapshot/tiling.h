@@ -23,9 +23,9 @@
  * can say it: so every part lists the keys of those that it has, a hash of the name each, 8 bytes.
  * In all parts together each tensor is listed once.
  *
- * To find which tensors are wrong, sums of some tensors alone are taken: those whose keys begin
- * with the same bits, divided by the next ones, CAIRN_TILING_LEVELS times. Of the few that are left
- * the pieces themselves are brought together and looked at.
+ * To find which tensors are wrong, they are divided by the first bits of their keys, and summed by
+ * division. Of the few in a division that is wrong the pieces themselves are brought together and
+ * looked at.
  *
  * Tensors of one name that differ in dtype, kind or shape have different values, and so are not
  * covered. Pure.
@@ -36,9 +36,8 @@
 #include "snapshot/layout.h"
 
 enum {
-    CAIRN_TILING_FAN_LOG2 = 6,
-    CAIRN_TILING_FAN = 1 << CAIRN_TILING_FAN_LOG2, /* sums of one division */
-    CAIRN_TILING_LEVELS = 3                        /* divisions */
+    CAIRN_TILING_FAN_LOG2 = 12,
+    CAIRN_TILING_FAN = 1 << CAIRN_TILING_FAN_LOG2 /* divisions */
 };
 
 /* What one part, a packed manifest, holds of the job's tensors. Opaque and immutable. */
@@ -63,23 +62,18 @@ uint64_t cairn_tiling_add(uint64_t a, uint64_t b);
 /* The part's sum over all its tensors. */
 uint64_t cairn_tiling_sum(const struct cairn_tiling *tiling);
 
-/*
- * The part's sums over the tensors whose keys begin with the level * CAIRN_TILING_FAN_LOG2 bits of
- * `prefix`, divided by the next CAIRN_TILING_FAN_LOG2 bits. level < CAIRN_TILING_LEVELS.
- */
-void cairn_tiling_sums(const struct cairn_tiling *tiling, uint32_t level, uint64_t prefix,
-                       uint64_t sums[CAIRN_TILING_FAN]);
+/* The part's sums over the tensors of each division. */
+void cairn_tiling_sums(const struct cairn_tiling *tiling, uint64_t sums[CAIRN_TILING_FAN]);
 
 /* The keys of the tensors whose origin the part has, ascending, once per piece that has it.
  * Borrowed. */
 const uint64_t *cairn_tiling_origins(const struct cairn_tiling *tiling, size_t *count);
 
-/* The prefix of a key after all divisions. */
+/* The division of a key: its first CAIRN_TILING_FAN_LOG2 bits. */
 uint64_t cairn_tiling_prefix(uint64_t key);
 
 /*
- * Packs the pieces of the tensors whose keys begin with a prefix of CAIRN_TILING_LEVELS divisions
- * into out[room], as many as fit (tiling_pieces.c has the format). Returns the bytes used. `room`
+ * Packs the pieces of the tensors of a division into out[room], as many as fit (tiling_pieces.c has the format). Returns the bytes used. `room`
  * is at least 1.
  */
 size_t cairn_tiling_pack_pieces(const struct cairn_tiling *tiling, uint64_t prefix, uint8_t *out,

@@ -126,7 +126,7 @@ conduct_to_leader(struct cairn_core *core, const struct cairn_message *message)
     }
     switch (message->kind) {
     case CAIRN_MSG_REPORT:
-        leader_report(env, &core->leader, core->run.trainers.tiling, &message->as.report);
+        leader_report(env, &core->leader, &message->as.report);
         send_heard(core, &message->as.report);
         break;
     case CAIRN_MSG_ABORT:
@@ -139,7 +139,7 @@ conduct_to_leader(struct cairn_core *core, const struct cairn_message *message)
         leader_snapshot(env, &core->leader, message->as.snapshot.step);
         break;
     case CAIRN_MSG_AUDIT:
-        leader_audited(env, &core->leader, core->run.trainers.tiling, message);
+        leader_audited(env, &core->leader, message);
         break;
     default:
         break;
@@ -302,9 +302,8 @@ conduct_greet(struct cairn_core *core, uint32_t agent)
         say_again_above(core);
     if (member != 0 && tree_parent(member, n) == self && core->run.decision.serial != 0)
         send_decision(core, agent);
-    if (conduct_leads(core) && core->leader.auditing)
-        audit_peer_up(&core->env, &core->leader.audit, core->membership.record.roster,
-                      core->membership.record.epoch, agent);
+    if (conduct_leads(core))
+        audit_peer_up(&core->env, &core->leader.audit, agent);
     if (part)
         save_peer_up(&core->env, part, agent);
 }

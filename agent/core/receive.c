@@ -71,6 +71,8 @@ is_from_group(const struct cairn_core *core, const struct cairn_message *message
 static bool
 is_from_whom_it_may(const struct cairn_core *core, const struct cairn_message *message)
 {
+    if (message->from == core->options.self)
+        return true;
     switch (message->kind) {
     case CAIRN_MSG_DECISION:
     case CAIRN_MSG_HEARD:

@@ -217,14 +217,14 @@ put_leader(uint64_t *hash, const struct leader *leader, uint32_t members)
     for (uint32_t i = 0; i < leader->reports.late_count; i++)
         put_report(hash, &leader->reports.late[i]);
     put(hash, leader->audit.combination);
-    put(hash, leader->audit.question.id != 0);
-    if (leader->audit.question.id != 0) {
-        put(hash, leader->audit.question.level);
-        put(hash, leader->audit.question.prefix);
-        put_set(hash, leader->audit.question.answered, leader->audit.count);
+    put(hash, leader->audit.id != 0);
+    if (leader->audit.id != 0) {
+        put(hash, leader->audit.asks);
+        put(hash, leader->audit.prefix);
+        put_set(hash, leader->audit.answered, leader->audit.count);
     }
-    put(hash, (uint64_t)leader->assembled | (uint64_t)leader->auditing << 1 |
-                  (uint64_t)leader->wants_join << 2 | (uint64_t)(leader->refusal[0] != '\0') << 3);
+    put(hash, (uint64_t)leader->assembled | (uint64_t)leader->wants_join << 2 |
+                  (uint64_t)(leader->refusal[0] != '\0') << 3);
     put(hash, leader->due.begun);
     put(hash, leader->due.passed);
     put(hash, leader->due.owed);
@@ -360,7 +360,7 @@ core_describe(const struct cairn_core *core, char *text, size_t bytes)
         core->parts.pinned ? (unsigned long long)core->parts.pinned_generation.step : 0,
         (unsigned long long)core->gather.generation.step, (unsigned long long)core->level[0],
         (unsigned long long)core->leader.decision.serial,
-        core->leader.assembled ? ", assembled" : "", core->leader.auditing ? ", auditing" : "",
+        core->leader.assembled ? ", assembled" : "", core->leader.audit.id ? ", auditing" : "",
         (unsigned long long)core->leader.decision.next, (uint32_t)core->restore.state,
         (uint32_t)core->watch.reason);
 }

@@ -70,18 +70,15 @@ struct cairn_decision {
     F(U64, registration)                                                                           \
     F(U64, serial)
 
-/* AUDIT: the leader asks (answer 0) which tensors a member holds, and it answers (answer 1).
- * bytes of an answer: CAIRN_TILING_FAN sums, then keys from `offset` on; after all divisions the
- * pieces. */
+/* AUDIT: the leader asks (answer 0) what tensors a member holds, and it answers (answer 1). bytes of
+ * an answer: sums by division, keys, or pieces (snapshot/tiling.h). */
 #define CAIRN_FIELDS_AUDIT(F)                                                                      \
     F(BOOL, answer)                                                                                \
     F(AGENT, agent) /* who answers */                                                              \
-    F(U64, audit)   /* names the audit */                                                          \
-    F(U32, digest)                                                                                 \
-    F(U32, level)                                                                                  \
-    F(U64, prefix)                                                                                 \
-    F(U32, offset) /* keys received so far */                                                      \
-    F(U32, total)  /* keys */
+    F(U64, audit)   /* names the question */                                                       \
+    F(AUDIT, asks)                                                                                 \
+    F(U64, prefix) /* PIECES: of the tensors' keys */                                              \
+    F(BOOL, cut)   /* ORIGINS: there are more */
 
 /* DECISION: from the leader down the tree. bytes: why there is no run, for people. */
 #define CAIRN_FIELDS_DECISION(F) F(DECISION, decision)
@@ -263,6 +260,13 @@ enum cairn_wait {
     CAIRN_WAIT_SILENT        /* for_agent says nothing: no session, or no answer */
 };
 
+/* What the leader asks of a layout. */
+enum cairn_audit {
+    CAIRN_AUDIT_SUMS = 0, /* by division of the tensors' keys */
+    CAIRN_AUDIT_ORIGINS,  /* keys of the tensors whose origin the member holds */
+    CAIRN_AUDIT_PIECES    /* of the tensors whose keys begin with a prefix */
+};
+
 enum cairn_ask {
     CAIRN_ASK_LIST = 0, /* what do you hold? */
     CAIRN_ASK_VERIFY,   /* pin this generation, and compare your parts of it with their checksums */
@@ -281,6 +285,7 @@ enum cairn_ask {
     T(ABORT, uint32_t, u32, value >= CAIRN_ABORT_PASSED && value <= CAIRN_ABORT_MEMORY)            \
     T(WAIT, uint32_t, u32, value >= CAIRN_WAIT_TRAINERS && value <= CAIRN_WAIT_SILENT)             \
     T(ASK, uint32_t, u32, value <= CAIRN_ASK_RELEASE)                                              \
+    T(AUDIT, uint32_t, u32, value <= CAIRN_AUDIT_PIECES)                                           \
     T(AREA, uint32_t, u32, value <= CAIRN_AREA_PARITY)                                             \
     T(POSITION, uint32_t, u32, value < CAIRN_SHARDS_MAX)                                           \
     T(COUNT, uint32_t, u32, value <= CAIRN_MESSAGE_BLOCKS_MAX) /* blocks */                        \

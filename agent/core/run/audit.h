@@ -2,16 +2,16 @@
  * agent/core/run/audit.h - the leader's audit of a run's layouts: do the parts of all members
  * together hold every element of every tensor exactly once?
  *
- * Members report the sum of their layout (snapshot/tiling.h). The leader asks all members, one
- * question after the other: first for sums by division and the keys of the tensors whose origin
- * they hold; if the sums are not 0, or a key comes twice, for sums of ever fewer tensors; at last
- * for the pieces of the few that are left, from which it explains what is wrong. A verdict on a
- * combination of layouts never changes, so known ones are remembered and cost nothing.
+ * Members report the sum of their layout (snapshot/tiling.h). If all sums together are 0, the
+ * leader asks all members for the keys of the tensors whose origin they hold; none may come twice.
+ * Else it asks for the sums by division. Then it asks for the pieces of the tensors in the one
+ * division that is wrong, and explains. A verdict on a combination of layouts never changes, so
+ * known ones are remembered and cost nothing.
  */
 #ifndef CAIRN_AGENT_CORE_RUN_AUDIT_H
 #define CAIRN_AGENT_CORE_RUN_AUDIT_H
 
-#include "agent/core/env/env.h"
+#include "agent/core/epoch/membership.h"
 #include "snapshot/tiling.h"
 
 enum { AUDITS_KNOWN = 8 };
@@ -24,25 +24,19 @@ struct audit_verdict {
     char text[CAIRN_REFUSAL_BYTES]; /* of a bad one: which tensors, and how */
 };
 
-/* The question that is being asked. */
-struct audit_question {
-    uint64_t id; /* names the audit; 0: none is under way */
-    uint32_t level;
-    uint64_t prefix;
-    uint64_t sums[CAIRN_TILING_FAN];
-    uint64_t *answered; /* bitset of members */
-    uint32_t *received; /* [count]: keys */
-};
-
 struct audit {
     struct audit_verdict known[AUDITS_KNOWN]; /* a ring */
     uint32_t known_next;
-    uint64_t combination;                       /* under way */
-    uint32_t count;                             /* members */
+    uint64_t combination;                       /* under way, or the last one */
     const struct cairn_message_report *reports; /* [count], borrowed: digests of the layouts, 0 of a
                                                  * member without tensors */
-    struct audit_question question;
-    uint64_t *origins; /* keys received */
+    uint32_t count;                             /* members */
+    uint64_t id;                                /* of the question; 0: no audit is under way */
+    uint32_t asks;                              /* enum cairn_audit */
+    uint64_t prefix;                            /* PIECES: of the keys */
+    uint64_t *answered;                         /* bitset of members */
+    uint64_t *sums;                             /* [CAIRN_TILING_FAN] */
+    uint64_t *origins;                          /* keys received */
     size_t origin_count;
     size_t origin_room;
     bool uncounted; /* there were too many keys to look for doubles */
@@ -52,24 +46,16 @@ struct audit {
 void audit_fini(struct audit *audit);
 /* The verdict on the last combination that was begun; "" if it is good. */
 const char *audit_text(const struct audit *audit);
-/*
- * Begins an audit of the layouts in these members' reports, [count], borrowed until it ends; one
- * that is under way ends. own: this agent's member; tiling: its layout, NULL if it has none.
- * RUNNING: questions are on their way.
- */
+/* Begins an audit of the layouts in all members' reports, [count], borrowed until it ends; one that
+ * is under way ends. RUNNING: questions are on their way. */
 enum audit_result audit_begin(struct env *env, struct audit *audit,
-                              const struct cairn_roster *roster, uint64_t epoch,
-                              const struct cairn_message_report *reports, uint32_t count,
-                              uint32_t own, const struct cairn_tiling *tiling);
+                              const struct cairn_message_report *reports, uint32_t count);
 void audit_end(struct audit *audit);
 /* Takes an answer; anything that is not asked for changes nothing. */
 enum audit_result audit_answered(struct env *env, struct audit *audit,
-                                 const struct cairn_roster *roster, uint64_t epoch, uint32_t own,
-                                 const struct cairn_tiling *tiling,
                                  const struct cairn_message *message);
 /* A session begins with `agent`: asks again whoever is reached through it and has not answered. */
-void audit_peer_up(struct env *env, struct audit *audit, const struct cairn_roster *roster,
-                   uint64_t epoch, uint32_t agent);
+void audit_peer_up(struct env *env, const struct audit *audit, uint32_t agent);
 /* A member's answer to a question about its layout; sent to `to`. tiling NULL: it has none. */
 void audit_reply(struct env *env, uint32_t to, const struct cairn_message *question,
                  const struct cairn_tiling *tiling);

@@ -103,7 +103,6 @@ issue(const struct env *env, struct leader *leader)
 {
     uint64_t old = leader->decision.run;
 
-    leader->auditing = false;
     leader->assembled = true;
     leader->refusal[0] = '\0';
     leader->decision.run = env->options->incarnation + ++leader->counter;
@@ -240,17 +239,15 @@ learn_committed(struct leader *leader)
 static void
 take_result(const struct env *env, struct leader *leader, enum audit_result result)
 {
-    leader->auditing = result == AUDIT_RUNNING;
-    if (result == AUDIT_GOOD)
+    if (result == AUDIT_GOOD) {
         learn_committed(leader);
-    if (result == AUDIT_GOOD)
         issue(env, leader);
-    else if (result == AUDIT_BAD)
+    } else if (result == AUDIT_BAD)
         refuse(env, leader, audit_text(&leader->audit));
 }
 
 static void
-assemble(struct env *env, struct leader *leader, const struct cairn_tiling *tiling)
+assemble(struct env *env, struct leader *leader)
 {
     struct roll roll = call_roll(leader, env->membership->record.roster);
     char text[CAIRN_REFUSAL_BYTES];
@@ -264,14 +261,11 @@ assemble(struct env *env, struct leader *leader, const struct cairn_tiling *tili
         return;
     }
     take_result(env, leader,
-                audit_begin(env, &leader->audit, env->membership->record.roster,
-                            env->membership->record.epoch, leader->reports.members,
-                            leader->reports.count, env->membership->self_member, tiling));
+                audit_begin(env, &leader->audit, leader->reports.members, leader->reports.count));
 }
 
 void
-leader_report(struct env *env, struct leader *leader, const struct cairn_tiling *tiling,
-              const struct cairn_message_report *report)
+leader_report(struct env *env, struct leader *leader, const struct cairn_message_report *report)
 {
     const struct cairn_roster *roster = env->membership->record.roster;
     bool changed = reports_take(&leader->reports, roster, report);
@@ -285,26 +279,21 @@ leader_report(struct env *env, struct leader *leader, const struct cairn_tiling 
     }
     if (leader->assembled && !changed)
         return;
-    if (leader->assembled || leader->auditing) {
-        leader->assembled = leader->auditing = false;
+    if (leader->assembled || leader->audit.id != 0) {
+        leader->assembled = false;
         audit_end(&leader->audit);
         /* A generation that this agent has captured in full needs its trainers no more. */
         if (report->captured.run != leader->decision.run ||
             report->captured.step < leader->decision.next || leader->decision.next == 0)
             decide(env, leader);
     }
-    assemble(env, leader, tiling);
+    assemble(env, leader);
 }
 
 void
-leader_audited(struct env *env, struct leader *leader, const struct cairn_tiling *tiling,
-               const struct cairn_message *message)
+leader_audited(struct env *env, struct leader *leader, const struct cairn_message *message)
 {
-    if (leader->auditing)
-        take_result(env, leader,
-                    audit_answered(env, &leader->audit, env->membership->record.roster,
-                                   env->membership->record.epoch, env->membership->self_member,
-                                   tiling, message));
+    take_result(env, leader, audit_answered(env, &leader->audit, message));
 }
 
 /* ---- how a generation ends ---- */

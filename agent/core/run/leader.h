@@ -44,8 +44,7 @@ struct leader {
     struct cairn_decision decision;   /* serial 0: this agent does not lead */
     struct cairn_generation_id floor; /* older ones were aborted: late DONE does not commit them */
     char refusal[CAIRN_REFUSAL_BYTES];
-    bool assembled; /* the run's trainers are still the same */
-    bool auditing;
+    bool assembled;   /* the run's trainers are still the same */
     bool wants_join;  /* members and late agents together have all ranks of the job */
     uint64_t counter; /* of runs and serials, in this start */
     struct due due;
@@ -57,11 +56,10 @@ CAIRN_MUST_CHECK cairn_err leader_init(struct leader *leader, uint32_t count);
 /* Leads no more; numbers that were issued stay used (R1). */
 void leader_end(struct leader *leader);
 void leader_fini(struct leader *leader);
-/* Each changes the decision if need be: its serial grows. tiling: this agent's layout. */
-void leader_report(struct env *env, struct leader *leader, const struct cairn_tiling *tiling,
+/* Each changes the decision if need be: its serial grows. */
+void leader_report(struct env *env, struct leader *leader,
                    const struct cairn_message_report *report);
-void leader_audited(struct env *env, struct leader *leader, const struct cairn_tiling *tiling,
-                    const struct cairn_message *message);
+void leader_audited(struct env *env, struct leader *leader, const struct cairn_message *message);
 /* All members are done with a generation: it is committed, unless it is older than what is. */
 void leader_done(struct env *env, struct leader *leader, struct cairn_generation_id generation,
                  uint64_t begun);

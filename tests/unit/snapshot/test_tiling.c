@@ -181,27 +181,17 @@ static bool
 find_wrong(struct cairn_tiling *const tilings[PARTS], uint64_t *prefix)
 {
     uint64_t keys[PARTS * ENTRIES_MAX];
+    uint64_t total[CAIRN_TILING_FAN] = {0}, sums[CAIRN_TILING_FAN];
     size_t count = 0;
 
-    *prefix = 0;
-    for (uint32_t level = 0; level < CAIRN_TILING_LEVELS; level++) {
-        uint64_t total[CAIRN_TILING_FAN] = {0}, sums[CAIRN_TILING_FAN];
-        uint32_t division = 0;
-
-        for (uint32_t p = 0; p < PARTS; p++) {
-            cairn_tiling_sums(tilings[p], level, *prefix, sums);
-            for (uint32_t i = 0; i < CAIRN_TILING_FAN; i++)
-                total[i] = cairn_tiling_add(total[i], sums[i]);
-        }
-        while (division < CAIRN_TILING_FAN && total[division] == 0)
-            division++;
-        if (division == CAIRN_TILING_FAN && level == 0)
-            break;
-        assert_true(division < CAIRN_TILING_FAN);
-        *prefix = *prefix << CAIRN_TILING_FAN_LOG2 | division;
-        if (level + 1 == CAIRN_TILING_LEVELS)
-            return true;
+    for (uint32_t p = 0; p < PARTS; p++) {
+        cairn_tiling_sums(tilings[p], sums);
+        for (uint32_t i = 0; i < CAIRN_TILING_FAN; i++)
+            total[i] = cairn_tiling_add(total[i], sums[i]);
     }
+    for (*prefix = 0; *prefix < CAIRN_TILING_FAN; (*prefix)++)
+        if (total[*prefix] != 0)
+            return true;
     for (uint32_t p = 0; p < PARTS; p++) {
         size_t own;
         const uint64_t *origins = cairn_tiling_origins(tilings[p], &own);
