@@ -149,33 +149,26 @@ static void
 take_answer(struct cairn_core *core, const struct cairn_event *event)
 {
     const struct cairn_event_answer *answer = &event->as.answer;
-    struct part *part = answer->part < CAIRN_PARTS_MAX ? &core->parts.list[answer->part] : NULL;
+    struct part *part = &core->parts.list[answer->part % CAIRN_PARTS_MAX];
     struct outcome outcome = {.generation = answer->generation};
     struct inventory_self self;
 
-    if (event->type ==
-        CAIRN_EVENT_VERIFIED) { /* perhaps of a part that is gone: it waits no more */
+    if (event->type == CAIRN_EVENT_VERIFIED) {
         self = conduct_inventory(core);
-        parts_verified(&core->env, answer);
+        parts_verified(&core->env, part, answer);
         answer_progress(&core->env, &core->answering, &self);
-        return;
-    }
-    if (event->type == CAIRN_EVENT_OPENED) {
-        repair_opened(&core->env, &core->repair, answer);
-        return;
-    }
-    if (!part || part->state == CAIRN_PART_FREE ||
-        !generation_is(part->generation, answer->generation))
-        return;
-    if (part->state == CAIRN_PART_REBUILDING) {
-        repair_finished(&core->env, &core->repair, answer);
+    } else if (part->state == CAIRN_PART_REBUILDING && event->type == CAIRN_EVENT_OPENED) {
+        repair_opened(&core->env, &core->repair, part, answer);
+    } else if (part->state == CAIRN_PART_REBUILDING) {
+        repair_finished(&core->env, &core->repair, part, answer);
         /* A repair that ends without a new epoch may have completed what the leader waits for. */
         outcome.complete = part->state == CAIRN_PART_COMPLETE &&
                            part->member == core->membership.self_member &&
                            part->generation.epoch == core->membership.record.epoch;
+    } else if (event->type == CAIRN_EVENT_SEALED) {
+        outcome = save_sealed(&core->env, part, answer);
     } else {
-        outcome = event->type == CAIRN_EVENT_SEALED ? save_sealed(&core->env, part, answer)
-                                                    : save_finished(&core->env, part, answer);
+        outcome = save_finished(&core->env, part, answer);
     }
     conduct_outcome(core, outcome);
 }

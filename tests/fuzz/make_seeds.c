@@ -256,13 +256,12 @@ make_messages(void)
                                                  .as.data = {.generation = generation, .count = 2},
                                                  .bytes = crcs,
                                                  .bytes_len = sizeof(crcs)});
-    write_message("read", (struct cairn_message){.kind = CAIRN_MSG_READ,
-                                                 .as.read = {.request = 77,
-                                                             .generation = generation,
-                                                             .area = 1,
-                                                             .position = 1,
-                                                             .first_block = 4,
-                                                             .count = 3}});
+    write_message(
+        "read",
+        (struct cairn_message){
+            .kind = CAIRN_MSG_READ,
+            .as.read = {
+                .request = 77, .generation = generation, .stripe = 1, .line = 4, .count = 3}});
     write_message("failed", (struct cairn_message){.kind = CAIRN_MSG_REBUILT,
                                                    .as.rebuilt = {.err = CAIRN_CORRUPT}});
     make_roster();

@@ -164,15 +164,13 @@ struct cairn_decision {
     F(ERR, err)                                                                                    \
     F(U64, blocks) /* written so far */
 
-/* READ: send me blocks of a complete part. */
+/* READ: send me blocks of a complete part. Its member and the stripe say in which area they lie. */
 #define CAIRN_FIELDS_READ(F)                                                                       \
     F(U64, request)                                                                                \
     F(GENERATION, generation)                                                                      \
     F(U32, member)                                                                                 \
-    F(AREA, area)                                                                                  \
     F(U32, stripe)                                                                                 \
-    F(POSITION, position)                                                                          \
-    F(U64, first_block)                                                                            \
+    F(U64, line) /* the first, in the chunk */                                                     \
     F(COUNT, count)
 
 /* BLOCKS: the answer to READ. count 0: err says why. bytes: checksums. */
@@ -188,7 +186,7 @@ struct cairn_decision {
 /* WRITTEN: the answer to WRITE. request 0: from now on the target takes what it is sent. */
 #define CAIRN_FIELDS_WRITTEN(F)                                                                    \
     F(U64, request)                                                                                \
-    F(POSITION, position)                                                                          \
+    F(U32, member)                                                                                 \
     F(BOOL, again) /* 1: send it again; with request 0 all that is not answered */
 
 /* CLAIM: promise me the header's epoch. bytes: its finished record (record.c). */
@@ -286,8 +284,6 @@ enum cairn_ask {
     T(WAIT, uint32_t, u32, value >= CAIRN_WAIT_TRAINERS && value <= CAIRN_WAIT_SILENT)             \
     T(ASK, uint32_t, u32, value <= CAIRN_ASK_RELEASE)                                              \
     T(AUDIT, uint32_t, u32, value <= CAIRN_AUDIT_PIECES)                                           \
-    T(AREA, uint32_t, u32, value <= CAIRN_AREA_PARITY)                                             \
-    T(POSITION, uint32_t, u32, value < CAIRN_SHARDS_MAX)                                           \
     T(COUNT, uint32_t, u32, value <= CAIRN_MESSAGE_BLOCKS_MAX) /* blocks */                        \
     T(GENERATION, struct cairn_generation_id, generation, true)                                    \
     T(DECISION, struct cairn_decision, decision, true)

@@ -96,8 +96,7 @@ save_finished(struct env *env, struct part *part, const struct cairn_event_answe
     struct outcome outcome = {.generation = part->generation};
     cairn_err err = answer->err;
 
-    if (part->state != CAIRN_PART_FINISHING || answer->request != part->request ||
-        !generation_is(part->generation, answer->generation))
+    if (part->state != CAIRN_PART_FINISHING || answer->request != part->request)
         return outcome;
     if (!err)
         err = part_keep_parity_crcs(part, answer->crcs, answer->count);

@@ -168,24 +168,26 @@ part_lengths(struct part *part)
 }
 
 bool
-part_crc(const struct part *part, uint32_t area, uint32_t stripe, uint64_t block, uint64_t *crc)
+part_span(const struct part *part, uint32_t stripe, uint64_t line, uint32_t count, struct span *out)
 {
-    const struct seal *seal = &part->seals[part->position];
-    uint32_t slot;
+    const struct cairn_stripes *stripes = &part->stripes;
+    uint32_t at = part->position;
+    uint64_t start, blocks;
 
-    if (area == CAIRN_AREA_DATA) {
-        if (!seal->whole || block >= seal->shard_blocks)
-            return false;
-        *crc = seal->crcs[block];
+    blocks = stripe < part->geometry.n ? cairn_stripes_blocks(stripes, stripe, at) : 0;
+    if (count == 0 || line > blocks || count > blocks - line)
+        return false;
+    out->area = cairn_stripes_area(stripes, stripe, at, &start);
+    if (out->area == CAIRN_AREA_DATA) {
+        out->slot = 0;
+        out->first_block = out->index = start + line;
+        out->crcs = part->seals[at].crcs + out->first_block;
         return true;
     }
-    slot = stripe < part->geometry.n
-               ? cairn_stripe_parity_row(&part->geometry, stripe, part->position)
-               : CAIRN_STRIPE_NONE;
-    if (slot == CAIRN_STRIPE_NONE || !part->lengths_known || !part->parity_crcs[slot] ||
-        block >= part->stripes.parity_blocks[stripe])
-        return false;
-    *crc = part->parity_crcs[slot][block];
+    out->slot = cairn_stripe_parity_row(&part->geometry, stripe, at);
+    out->first_block = line;
+    out->index = stripes->shard_blocks[at] + start + line;
+    out->crcs = part->parity_crcs[out->slot] ? part->parity_crcs[out->slot] + line : NULL;
     return true;
 }
 
@@ -208,14 +210,4 @@ part_keep_parity_crcs(struct part *part, const uint64_t *crcs, uint64_t count)
         at += blocks;
     }
     return at == count ? CAIRN_OK : CAIRN_INTERNAL;
-}
-
-uint64_t
-part_parity_start(const struct part *part, uint32_t slot)
-{
-    uint64_t start = part->stripes.shard_blocks[part->position];
-
-    for (uint32_t i = 0; i < slot; i++)
-        start += part_slot_blocks(part, i);
-    return start;
 }

@@ -167,14 +167,27 @@ CAIRN_MUST_CHECK cairn_err part_load(const struct cairn_core_options *options, s
                                      uint32_t index, struct cairn_bytes record);
 /* True for a record that another version of Cairn wrote. */
 bool part_record_is_foreign(struct cairn_bytes record);
-/* Checksum of a stored block; false when there is none. */
-bool part_crc(const struct part *part, uint32_t area, uint32_t stripe, uint64_t block,
-              uint64_t *crc);
+/* Some blocks of a part: lines of a stripe. */
+struct span {
+    enum cairn_area area;
+    uint32_t slot;        /* PARITY */
+    uint64_t first_block; /* DATA: in the shard; PARITY: in the slot */
+    uint64_t index;       /* of the first, among the data blocks and then the parity area */
+    const uint64_t *crcs; /* of the blocks; NULL: not known here */
+};
+/* Needs the lengths. False for blocks that the part does not have. */
+bool part_span(const struct part *part, uint32_t stripe, uint64_t line, uint32_t count,
+               struct span *out);
 /* Keeps the checksums of all parity blocks, slot by slot. */
 CAIRN_MUST_CHECK cairn_err part_keep_parity_crcs(struct part *part, const uint64_t *crcs,
                                                  uint64_t count);
-/* Index of a parity slot's first block among the data blocks and then the parity area. */
-uint64_t part_parity_start(const struct part *part, uint32_t slot);
+/* Blocks of the data and of the parity area. Needs the lengths. */
+static inline uint64_t
+part_blocks(const struct part *part)
+{
+    return cairn_stripes_area_blocks(&part->stripes, part->position, CAIRN_AREA_DATA) +
+           cairn_stripes_area_blocks(&part->stripes, part->position, CAIRN_AREA_PARITY);
+}
 
 /*
  * Drops what the rules allow: parts older than what is committed; own parts of the active epoch
@@ -196,7 +209,7 @@ bool parts_abort(const struct env *env, struct cairn_generation_id generation);
 /* VERIFY of complete parts: of one generation, or of all (step 0), once per attempt. */
 void parts_verify(struct env *env, struct cairn_generation_id generation, uint64_t attempt);
 /* Takes VERIFIED. */
-void parts_verified(struct env *env, const struct cairn_event_answer *answer);
+void parts_verified(struct env *env, struct part *part, const struct cairn_event_answer *answer);
 /* True if no VERIFY for this attempt or a later one is under way. */
 bool parts_are_verified(const struct parts *parts, struct cairn_generation_id generation,
                         uint64_t attempt);

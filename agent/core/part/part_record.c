@@ -184,16 +184,13 @@ parts_verify(struct env *env, struct cairn_generation_id generation, uint64_t at
 }
 
 void
-parts_verified(struct env *env, const struct cairn_event_answer *answer)
+parts_verified(struct env *env, struct part *part, const struct cairn_event_answer *answer)
 {
-    struct part *part = answer->part < CAIRN_PARTS_MAX ? &env->parts->list[answer->part] : NULL;
     size_t listed = answer->count < BAD_BLOCKS_MAX ? answer->count : BAD_BLOCKS_MAX;
     struct cairn_bad_block *bad = NULL;
 
-    if (!part || part->state != CAIRN_PART_COMPLETE || part->checked.request == 0 ||
-        answer->request != part->checked.request ||
-        !generation_is(part->generation, answer->generation))
-        return;
+    if (answer->request != part->checked.request)
+        return; /* perhaps of a part that is gone */
     if (listed)
         bad = calloc(listed, sizeof *bad);
     if (answer->err || (listed && !bad)) { /* it stays under way for this attempt: the

@@ -126,15 +126,13 @@ seal_take(struct seal *seal, struct cairn_generation_id generation, uint32_t mem
 }
 
 bool
-seal_matches(const struct seal *seal, uint64_t first, uint32_t count, const uint8_t *crcs)
+crcs_match(const uint64_t *crcs, uint32_t count, const uint8_t *packed)
 {
     struct cairn_reader reader;
 
-    if (!seal->whole || first > seal->shard_blocks || count > seal->shard_blocks - first)
-        return false;
-    cairn_reader_init(&reader, crcs, 8 * (size_t)count);
+    cairn_reader_init(&reader, packed, 8 * (size_t)count);
     for (uint32_t i = 0; i < count; i++)
-        if (cairn_read_u64(&reader) != seal->crcs[first + i])
+        if (cairn_read_u64(&reader) != crcs[i])
             return false;
     return true;
 }

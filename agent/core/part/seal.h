@@ -34,7 +34,7 @@ CAIRN_MUST_CHECK cairn_err seal_parse(struct seal *seal, struct cairn_generation
  * damaged starts again from its first byte. */
 void seal_take(struct seal *seal, struct cairn_generation_id generation, uint32_t member,
                uint64_t offset, uint64_t total, const uint8_t *bytes, uint32_t len);
-/* True if blocks with these packed checksums are [first, first + count) of the shard. */
-bool seal_matches(const struct seal *seal, uint64_t first, uint32_t count, const uint8_t *crcs);
+/* True if the packed checksums of `count` blocks are those. */
+bool crcs_match(const uint64_t *crcs, uint32_t count, const uint8_t *packed);
 
 #endif

@@ -220,8 +220,7 @@ save_sealed(struct env *env, struct part *part, const struct cairn_event_answer 
     cairn_err err = answer->err;
 
     if (part->state != CAIRN_PART_OPEN || part->capture.seal_request == 0 ||
-        answer->request != part->capture.seal_request ||
-        !generation_is(part->generation, answer->generation) || seal->whole)
+        answer->request != part->capture.seal_request || seal->whole)
         return outcome;
     if (!err)
         err = seal_pack(part->generation, part->member, part->capture.blocks, part->capture.crcs,

@@ -141,42 +141,32 @@ answer_read(struct env *env, const struct cairn_message *message)
     const struct cairn_message_read *read = &message->as.read;
     struct part *part = parts_find(env->parts, read->generation, read->member);
     struct cairn_message answer = env_message(env, CAIRN_MSG_BLOCKS, message->epoch);
-    struct cairn_blocks blocks = {.area = read->area, .first_block = read->first_block};
+    struct cairn_blocks blocks = {0};
     uint8_t crcs[8 * CAIRN_MESSAGE_BLOCKS_MAX];
     struct cairn_writer writer;
-    cairn_err err = CAIRN_OK;
+    struct span span;
 
-    cairn_writer_init(&writer, crcs, sizeof crcs);
-    if (!part || part->state != CAIRN_PART_COMPLETE || read->count == 0 ||
-        read->count > CAIRN_MESSAGE_BLOCKS_MAX || read->area > CAIRN_AREA_PARITY)
-        err = CAIRN_NOT_FOUND;
-    for (uint32_t i = 0; !err && i < read->count; i++) {
-        uint64_t crc;
-
-        if (part_crc(part, read->area, read->stripe, read->first_block + i, &crc))
-            cairn_write_u64(&writer, crc);
-        else
-            err = CAIRN_NOT_FOUND;
-    }
     answer.as.blocks = (struct cairn_message_blocks){.request = read->request,
                                                      .generation = read->generation,
                                                      .member = read->member,
-                                                     .area = read->area,
                                                      .stripe = read->stripe,
-                                                     .position = read->position,
-                                                     .first_block = read->first_block,
-                                                     .count = err ? 0 : read->count,
-                                                     .err = (uint32_t)err};
-    if (err) {
-        env_send(env, message->from, &answer);
-        return;
+                                                     .line = read->line,
+                                                     .err = CAIRN_NOT_FOUND};
+    if (part && part->state == CAIRN_PART_COMPLETE &&
+        part_span(part, read->stripe, read->line, read->count, &span)) {
+        cairn_writer_init(&writer, crcs, sizeof crcs);
+        for (uint32_t i = 0; i < read->count; i++)
+            cairn_write_u64(&writer, span.crcs[i]);
+        answer.as.blocks.count = read->count;
+        answer.as.blocks.err = CAIRN_OK;
+        answer.bytes = crcs;
+        answer.bytes_len = (uint32_t)writer.used_bytes;
+        blocks = (struct cairn_blocks){.count = read->count,
+                                       .area = span.area,
+                                       .part = part_index(env, part),
+                                       .row = span.slot,
+                                       .first_block = span.first_block};
     }
-    answer.bytes = crcs;
-    answer.bytes_len = (uint32_t)writer.used_bytes;
-    blocks.count = read->count;
-    blocks.part = part_index(env, part);
-    if (read->area == CAIRN_AREA_PARITY)
-        blocks.row = cairn_stripe_parity_row(&part->geometry, read->stripe, part->position);
     env_send_blocks(env, message->from, &answer, &blocks);
 }
 

@@ -87,8 +87,9 @@ void repair_begin(struct env *env, struct repair *repair, const struct cairn_mes
 void repair_message(struct env *env, struct repair *repair, const struct cairn_message *message,
                     bool payload_ok);
 /* Takes OPENED or FINISHED of a REBUILDING part. */
-void repair_opened(struct env *env, struct repair *repair, const struct cairn_event_answer *answer);
-void repair_finished(struct env *env, struct repair *repair,
+void repair_opened(struct env *env, struct repair *repair, struct part *part,
+                   const struct cairn_event_answer *answer);
+void repair_finished(struct env *env, struct repair *repair, struct part *part,
                      const struct cairn_event_answer *answer);
 void repair_decoded(struct env *env, struct repair *repair,
                     const struct cairn_event_decoded *decoded);

@@ -30,7 +30,7 @@ parity_room(const struct part *part)
 static cairn_err
 prepare_missing(struct part *part)
 {
-    uint64_t total = part_parity_start(part, part->geometry.m);
+    uint64_t total = part_blocks(part);
 
     free(part->mending.missing);
     part->mending.missing = calloc(total / 64 + 1, sizeof(uint64_t));
@@ -53,7 +53,7 @@ static cairn_err
 mend(struct part *part)
 {
     uint64_t data_blocks = part->stripes.shard_blocks[part->position];
-    uint64_t total = part_parity_start(part, part->geometry.m);
+    uint64_t total = part_blocks(part);
 
     if (part->checked.bad_count > BAD_BLOCKS_MAX)
         return CAIRN_AGAIN; /* not all are listed: the part counts as lost */
@@ -96,8 +96,8 @@ static cairn_err
 ask_for_memory(struct env *env, struct part *part)
 {
     uint64_t data_blocks = part->stripes.shard_blocks[part->position];
-    uint64_t total = part_parity_start(part, part->geometry.m);
-    struct cairn_action *action;
+    uint64_t total = part_blocks(part);
+    struct cairn_action_part *opened;
 
     if (prepare_missing(part) != CAIRN_OK)
         return CAIRN_NOMEM;
@@ -107,32 +107,18 @@ ask_for_memory(struct env *env, struct part *part)
         part->mending.memory_ready = false; /* an own slot is too small */
     if (part->mending.memory_ready)
         return CAIRN_OK;
-    part->request = env_request(env);
-    action = env_act(env, CAIRN_ACTION_OPEN);
-    if (action)
-        action->as.part = (struct cairn_action_part){.part = part_index(env, part),
-                                                     .request = part->request,
-                                                     .generation = part->generation,
-                                                     .member = part->member,
-                                                     .blocks = data_blocks,
-                                                     .parity_blocks = parity_room(part)};
+    opened = part_ask(env, part, CAIRN_ACTION_OPEN);
+    opened->blocks = data_blocks;
+    opened->parity_blocks = parity_room(part);
+    part->request = opened->request;
     return CAIRN_OK;
 }
 
 static void
 finish_when_written(struct env *env, struct part *part)
 {
-    struct cairn_action *action;
-
-    if (!part->mending.memory_ready || part->mending.missing_count > 0 || part->request != 0)
-        return;
-    part->request = env_request(env);
-    action = env_act(env, CAIRN_ACTION_FINISH);
-    if (action)
-        action->as.part = (struct cairn_action_part){.part = part_index(env, part),
-                                                     .request = part->request,
-                                                     .generation = part->generation,
-                                                     .member = part->member};
+    if (part->mending.memory_ready && part->mending.missing_count == 0 && part->request == 0)
+        part->request = part_ask(env, part, CAIRN_ACTION_FINISH)->request;
 }
 
 /* Asks the first holder of the group for the missing seals. Each piece that arrives is answered,
@@ -180,7 +166,7 @@ ask_for_blocks(struct env *env, const struct repair *repair, const struct part *
     const struct cairn_roster_group *group = cairn_roster_group_of(plan->roster, part->member);
     struct cairn_message message = env_message(env, CAIRN_MSG_WRITTEN, repair->epoch);
 
-    message.as.written = (struct cairn_message_written){.position = part->position, .again = 1};
+    message.as.written = (struct cairn_message_written){.member = part->member, .again = 1};
     for (uint32_t p = 0; p < group->count; p++)
         if (plan->holders[group->members[p]] != UINT32_MAX)
             env_send(env, plan->holders[group->members[p]], &message);
@@ -226,18 +212,6 @@ target_run(struct env *env, struct repair *repair, struct part *part)
 
 /* ---- answers of the process ---- */
 
-/* The REBUILDING part that an answer belongs to. */
-static struct part *
-answered(struct parts *parts, const struct cairn_event_answer *answer)
-{
-    struct part *part = answer->part < CAIRN_PARTS_MAX ? &parts->list[answer->part] : NULL;
-
-    if (!part || part->state != CAIRN_PART_REBUILDING || part->request == 0 ||
-        answer->request != part->request || !generation_is(part->generation, answer->generation))
-        return NULL;
-    return part;
-}
-
 /* Drops a part that cannot be written here. */
 static void
 give_up(struct env *env, struct repair *repair, struct part *part, cairn_err err)
@@ -250,11 +224,10 @@ give_up(struct env *env, struct repair *repair, struct part *part, cairn_err err
 }
 
 void
-repair_opened(struct env *env, struct repair *repair, const struct cairn_event_answer *answer)
+repair_opened(struct env *env, struct repair *repair, struct part *part,
+              const struct cairn_event_answer *answer)
 {
-    struct part *part = answered(env->parts, answer);
-
-    if (!part || part->mending.memory_ready)
+    if (answer->request != part->request || part->mending.memory_ready)
         return;
     if (answer->err) {
         give_up(env, repair, part, CAIRN_NOMEM);
@@ -267,12 +240,12 @@ repair_opened(struct env *env, struct repair *repair, const struct cairn_event_a
 }
 
 void
-repair_finished(struct env *env, struct repair *repair, const struct cairn_event_answer *answer)
+repair_finished(struct env *env, struct repair *repair, struct part *part,
+                const struct cairn_event_answer *answer)
 {
-    struct part *part = answered(env->parts, answer);
     cairn_err err = answer->err;
 
-    if (!part || !part->mending.memory_ready)
+    if (answer->request != part->request || !part->mending.memory_ready)
         return;
     if (!err)
         err = part_keep_parity_crcs(part, answer->crcs, answer->count);
@@ -317,52 +290,6 @@ target_seal(struct env *env, struct repair *repair, const struct cairn_message *
         target_run(env, repair, part);
 }
 
-/* What a damaged parity block was is known, so it is compared; a lost part's is not. */
-static bool
-equals_parity(const struct part *part, uint32_t slot, const struct cairn_message *message)
-{
-    struct cairn_reader reader;
-
-    cairn_reader_init(&reader, message->bytes, message->bytes_len);
-    for (uint32_t i = 0; part->parity_crcs[slot] && i < message->as.write.count; i++)
-        if (cairn_read_u64(&reader) != part->parity_crcs[slot][message->as.write.first_block + i])
-            return false;
-    return true;
-}
-
-enum where { WHERE_NOWHERE, WHERE_WRONG, WHERE_RIGHT };
-
-/* Where the blocks of a WRITE belong, among the data blocks and then the parity (*slot), and
- * whether they have the checksums that are known. */
-static enum where
-locate(const struct part *part, const struct cairn_message *message, uint32_t *slot, uint64_t *at)
-{
-    const struct cairn_message_write *write = &message->as.write;
-    uint64_t limit;
-    bool equal;
-
-    if (write->stripe >= part->geometry.n || write->count == 0 ||
-        message->bytes_len != 8 * write->count)
-        return WHERE_NOWHERE;
-    *slot = cairn_stripe_parity_row(&part->geometry, write->stripe, part->position);
-    if (write->area == CAIRN_AREA_PARITY && *slot == CAIRN_STRIPE_NONE)
-        return WHERE_NOWHERE;
-    limit = write->area == CAIRN_AREA_DATA ? part->stripes.shard_blocks[part->position]
-                                           : part_slot_blocks(part, *slot);
-    if (write->first_block > limit || write->count > limit - write->first_block)
-        return WHERE_NOWHERE;
-    if (write->area == CAIRN_AREA_DATA) {
-        *at = write->first_block;
-        *slot = 0;
-        equal = seal_matches(&part->seals[part->position], write->first_block, write->count,
-                             message->bytes);
-    } else {
-        *at = part_parity_start(part, *slot) + write->first_block;
-        equal = equals_parity(part, *slot, message);
-    }
-    return equal ? WHERE_RIGHT : WHERE_WRONG;
-}
-
 /* Takes blocks off the missing ones; true if it is time to report. */
 static bool
 note_written(struct part *part, uint64_t at, uint32_t count)
@@ -402,43 +329,38 @@ target_write(struct env *env, struct repair *repair, const struct cairn_message 
     struct part *part = part_for(env, repair, write->generation, write->member, write->attempt);
     struct cairn_message answer = env_message(env, CAIRN_MSG_WRITTEN, repair->epoch);
     bool unverified = CAIRN_PLANTED(env, BUG_REBUILD_UNVERIFIED);
-    struct cairn_action *action;
-    enum where where;
-    uint32_t slot;
-    uint64_t at;
+    struct span span;
 
     answer.as.written =
-        (struct cairn_message_written){.request = write->request, .position = write->position};
+        (struct cairn_message_written){.request = write->request, .member = write->member};
     if (part && part->state == CAIRN_PART_COMPLETE && !part->mending.missing) {
         env_send(env, message->from, &answer); /* a repeat of what is done */
         return;
     }
-    if (!part || !takes_blocks(part))
-        return; /* ask_for_blocks comes */
-    where = locate(part, message, &slot, &at);
-    if (where == WHERE_NOWHERE)
+    if (!part || !takes_blocks(part)) /* ask_for_blocks comes */
+        return;
+    if (!part_span(part, write->stripe, write->line, write->count, &span))
         return;
     if (!payload_ok && !unverified) {
         answer.as.written.again = 1;
         env_send(env, message->from, &answer);
         return;
     }
-    if (where == WHERE_WRONG && !unverified) {
+    /* What a damaged parity block was is known; a lost part's is not. */
+    if (span.crcs && !crcs_match(span.crcs, write->count, message->bytes) && !unverified) {
         CAIRN_LOG_AT(ERROR, "repair: wrong bytes from agent %u for member %u step=%" PRIu64,
                      message->from, part->member, part->generation.step);
         repair_fail(env, repair, part->member, CAIRN_CORRUPT, false);
         return;
     }
-    action = env_act(env, CAIRN_ACTION_WRITE);
-    if (!action)
-        return;
-    action->as.place = (struct cairn_action_place){.part = part_index(env, part),
-                                                   .area = write->area,
-                                                   .row = slot,
-                                                   .first_block = write->first_block,
-                                                   .count = write->count};
+    env_act(env, CAIRN_ACTION_WRITE)->as.place =
+        (struct cairn_action_place){.part = part_index(env, part),
+                                    .area = span.area,
+                                    .row = span.slot,
+                                    .first_block = span.first_block,
+                                    .count = write->count};
     part->progress_ns = env->now_ns;
-    if (note_written(part, at, write->count))
+    if (note_written(part, span.index, write->count))
         repair_report(env, repair, part);
     env_send(env, message->from, &answer);
     if (part->mending.missing_count > 0)

@@ -209,7 +209,7 @@ answer_finish(struct group *group, struct agent *agent, const struct cairn_actio
             crcs[answer.count++] = crc_of(agent->memory[asked->part].parity[slot][i]);
     answer.crcs = crcs;
     if (part->state == CAIRN_PART_REBUILDING) {
-        repair_finished(&agent->env, &agent->repair, &answer);
+        repair_finished(&agent->env, &agent->repair, part, &answer);
     } else {
         struct outcome outcome = save_finished(&agent->env, part, &answer);
 
@@ -315,7 +315,7 @@ carry_out_one(struct group *group, struct agent *agent, const struct cairn_actio
     case CAIRN_ACTION_OPEN:
         agent->opens++;
         answer.err = group->refuse_open ? CAIRN_FULL : CAIRN_OK;
-        repair_opened(&agent->env, &agent->repair, &answer);
+        repair_opened(&agent->env, &agent->repair, &agent->parts.list[answer.part], &answer);
         carry_out(group, agent, NULL);
         break;
     case CAIRN_ACTION_CLOSE:
@@ -555,7 +555,7 @@ assert_part_is_right(struct group *group, uint32_t agent_index, uint32_t member)
     struct part *part = parts_find(&agent->parts, group->generation, member);
     const struct memory *memory;
     uint8_t expected[BYTES];
-    uint64_t crc;
+    struct span span;
 
     assert_non_null(part);
     assert_int_equal(part->state, CAIRN_PART_COMPLETE);
@@ -586,8 +586,9 @@ assert_part_is_right(struct group *group, uint32_t agent_index, uint32_t member)
                 cairn_code_fold(group->code, slot, index, BYTES, expected, parity, false);
             }
             assert_memory_equal(memory->parity[slot][line], parity, BYTES);
-            assert_true(part_crc(part, CAIRN_AREA_PARITY, stripe, line, &crc));
-            assert_true(crc == crc_of(parity));
+            assert_true(part_span(part, stripe, line, 1, &span));
+            assert_int_equal(span.area, CAIRN_AREA_PARITY);
+            assert_true(*span.crcs == crc_of(parity));
         }
     }
 }

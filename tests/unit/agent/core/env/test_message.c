@@ -83,25 +83,18 @@ bound(struct cairn_message *message)
         message->as.rebuilt.err %= CAIRN_INTERNAL + 1;
         break;
     case CAIRN_MSG_READ:
-        message->as.read.area %= 2;
-        message->as.read.position %= CAIRN_SHARDS_MAX;
         message->as.read.count = count;
         break;
     case CAIRN_MSG_BLOCKS:
-        message->as.blocks.area %= 2;
-        message->as.blocks.position %= CAIRN_SHARDS_MAX;
         message->as.blocks.count = count - 1;
         message->as.blocks.err %= CAIRN_INTERNAL + 1;
         message->bytes_len = 8 * (count - 1);
         break;
     case CAIRN_MSG_WRITE:
-        message->as.write.area %= 2;
-        message->as.write.position %= CAIRN_SHARDS_MAX;
         message->as.write.count = count;
         message->bytes_len = 8 * count;
         break;
     case CAIRN_MSG_WRITTEN:
-        message->as.written.position %= CAIRN_SHARDS_MAX;
         message->as.written.again %= 2;
         break;
     case CAIRN_MSG_PROMISE:
@@ -282,13 +275,10 @@ out_of_bounds(void **unused)
     REFUSED(CAIRN_MSG_SNAPSHOT, as.snapshot.agent, CAIRN_NODES_MAX);
     REFUSED(CAIRN_MSG_ASK, as.ask.mode, CAIRN_ASK_RELEASE + 1);
     REFUSED(CAIRN_MSG_REBUILT, as.rebuilt.err, CAIRN_INTERNAL + 1);
-    REFUSED(CAIRN_MSG_READ, as.read.area, CAIRN_AREA_PARITY + 1);
-    REFUSED(CAIRN_MSG_READ, as.read.position, CAIRN_SHARDS_MAX);
     REFUSED(CAIRN_MSG_READ, as.read.count, CAIRN_MESSAGE_BLOCKS_MAX + 1);
     REFUSED(CAIRN_MSG_BLOCKS, bytes_len, BYTES_MAX + 8);
     REFUSED(CAIRN_MSG_BLOCKS, as.blocks.err, CAIRN_INTERNAL + 1);
     REFUSED(CAIRN_MSG_WRITE, as.write.count, 0);
-    REFUSED(CAIRN_MSG_WRITTEN, as.written.position, CAIRN_SHARDS_MAX);
     REFUSED(CAIRN_MSG_WRITTEN, as.written.again, 2);
     REFUSED(CAIRN_MSG_PROMISE, as.promise.err, CAIRN_INTERNAL + 1);
 }

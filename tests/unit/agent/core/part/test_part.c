@@ -160,11 +160,11 @@ each_attempt_verifies_once(void **state)
     cairn_actions_clear(&agent->actions);
     answer.part = part_index(&agent->env, part);
     answer.request = first; /* of the attempt before */
-    parts_verified(&agent->env, &answer);
+    parts_verified(&agent->env, &agent->parts.list[answer.part], &answer);
     assert_false(parts_are_verified(&agent->parts, all, 2));
     answer.request = part->checked.request;
     answer.record_damaged = true;
-    parts_verified(&agent->env, &answer);
+    parts_verified(&agent->env, &agent->parts.list[answer.part], &answer);
     assert_true(parts_are_verified(&agent->parts, all, 2));
     assert_true(part->checked.record_mended);
     assert_int_equal(agent->actions.list[0].type, CAIRN_ACTION_STORE_PART);

@@ -262,7 +262,7 @@ bad_blocks_are_mended(void **state)
     verified.part = index;
     verified.request = part->checked.request;
     verified.generation = group->generation;
-    parts_verified(&agent->env, &verified);
+    parts_verified(&agent->env, part, &verified);
     assert_true(parts_are_verified(&agent->parts, group->generation, 5));
     assert_true(part->checked.bad_count == 3);
     cairn_actions_clear(&agent->actions);
@@ -318,7 +318,7 @@ attempts_are_told_apart(void **state)
     assert_int_equal(agent->actions.count, 1);
     assert_int_equal(agent->actions.list[0].as.send.message.as.blocks.count, 2);
     cairn_actions_clear(&agent->actions);
-    read.as.read.first_block = 299;
+    read.as.read.line = 299;
     repair_message(&agent->env, &agent->repair, &read, true);
     assert_int_equal(agent->actions.list[0].as.send.message.as.blocks.err, CAIRN_NOT_FOUND);
     cairn_actions_clear(&agent->actions);

@@ -201,7 +201,7 @@ answered(uint32_t to)
                                             .generation = action->as.part.generation};
 
         if (action->type == CAIRN_ACTION_VERIFY) {
-            parts_verified(&env, &answer);
+            parts_verified(&env, &parts.list[answer.part], &answer);
             answer_progress(&env, &answering, &self);
         }
     }
@@ -229,7 +229,7 @@ both_answered(uint64_t to_2, uint64_t to_3)
                                                       .request = action->as.part.request,
                                                       .generation = action->as.part.generation};
 
-            parts_verified(&env, &answer);
+            parts_verified(&env, &parts.list[answer.part], &answer);
             answer_progress(&env, &answering, &self);
         } else if (action->type == CAIRN_ACTION_SEND) {
             attempts[action->as.send.message.to - 2] = action->as.send.message.as.inventory.attempt;
