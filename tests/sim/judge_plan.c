@@ -44,7 +44,6 @@ void
 judge_plan(struct world *world, struct node *coordinator, const struct cairn_message *message)
 {
     const struct cairn_message_rebuild *rebuild = &message->as.rebuild;
-    struct cairn_reader reader;
     struct plan plan;
 
     if (coordinator->plan_attempt == rebuild->attempt && coordinator->plan_judged == rebuild->plan)
@@ -55,8 +54,8 @@ judge_plan(struct world *world, struct node *coordinator, const struct cairn_mes
         /* what was said meanwhile is behind it in its queue */
         world->now_ns < coordinator->paused_until_ns + 5 * SECOND_NS)
         return;
-    cairn_reader_init(&reader, message->bytes, message->bytes_len);
-    if (plan_read(&reader, world->setup.agent_count, &plan) != CAIRN_OK) {
+    if (plan_read(message->bytes, message->bytes_len, world->setup.agent_count, &plan) !=
+        CAIRN_OK) {
         judge_fail(world, VERDICT_OTHER, "the plan of agent %u does not parse",
                    coordinator->number);
         return;

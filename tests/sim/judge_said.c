@@ -257,14 +257,12 @@ say_got(struct world *world, const struct cairn_message *message)
 void
 judge_got(struct world *world, struct node *node, const struct cairn_message *message)
 {
-    struct cairn_reader reader;
     struct record record = {0};
 
     say_got(world, message);
     if (message->kind != CAIRN_MSG_CLAIM || world->setup.agent_count > 64)
         return;
-    cairn_reader_init(&reader, message->bytes, message->bytes_len);
-    if (record_read(&reader, &record) != CAIRN_OK) {
+    if (record_read(message->bytes, message->bytes_len, &record) != CAIRN_OK) {
         judge_fail(world, VERDICT_OTHER, "the claim of agent %u does not parse", message->from);
         return;
     }

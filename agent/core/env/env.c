@@ -46,6 +46,20 @@ env_keep(struct env *env, struct cairn_action *action, const void *bytes, size_t
     return copy;
 }
 
+const uint8_t *
+env_pack(struct env *env, struct cairn_action *action, code_fn *code, const void *value,
+         size_t *len)
+{
+    uint8_t *bytes = NULL;
+
+    *len = 0;
+    if (action == &env->actions->missing)
+        return NULL;
+    env->actions->failed |= codec_pack(code, value, &bytes, len) != CAIRN_OK;
+    action->owned = bytes;
+    return bytes;
+}
+
 struct cairn_message
 env_message(const struct env *env, enum cairn_message_kind kind, uint64_t epoch)
 {
@@ -78,6 +92,23 @@ void
 env_send(struct env *env, uint32_t to, const struct cairn_message *message)
 {
     env_send_blocks(env, to, message, NULL);
+}
+
+void
+env_send_packed(struct env *env, uint32_t to, struct cairn_message *message, code_fn *code,
+                const void *value)
+{
+    uint8_t *bytes = NULL;
+    size_t len = 0;
+
+    if (codec_pack(code, value, &bytes, &len) != CAIRN_OK) {
+        env->actions->failed = true;
+        return;
+    }
+    message->bytes = bytes;
+    message->bytes_len = (uint32_t)len;
+    env_send(env, to, message);
+    free(bytes);
 }
 
 void

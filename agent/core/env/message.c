@@ -7,7 +7,7 @@
  */
 #include "agent/core/env/message.h"
 
-#include "agent/core/env/generation.h"
+#include "agent/core/env/codec.h"
 #include "agent/core/env/types.h"
 
 const char *
@@ -41,86 +41,43 @@ cairn_message_block_count(const struct cairn_message *message)
 /* ---- fields ---- */
 
 static void
-write_decision(struct cairn_writer *writer, struct cairn_decision decision)
+code_decision(struct codec *codec, struct cairn_decision *decision)
 {
-    cairn_write_u64(writer, decision.serial);
-    cairn_write_u64(writer, decision.run);
-    cairn_write_u64(writer, decision.next);
-    generation_write(writer, decision.committed);
+    code_u64(codec, &decision->serial);
+    code_u64(codec, &decision->run);
+    code_u64(codec, &decision->next);
+    code_generation(codec, &decision->committed);
 }
 
-static struct cairn_decision
-read_decision(struct cairn_reader *reader)
-{
-    struct cairn_decision decision;
-
-    decision.serial = cairn_read_u64(reader);
-    decision.run = cairn_read_u64(reader);
-    decision.next = cairn_read_u64(reader);
-    decision.committed = generation_read(reader);
-    return decision;
-}
-
-#define WRITE_u8 cairn_write_u8
-#define WRITE_u32 cairn_write_u32
-#define WRITE_u64 cairn_write_u64
-#define WRITE_generation generation_write
-#define WRITE_decision write_decision
-#define READ_u8 cairn_read_u8
-#define READ_u32 cairn_read_u32
-#define READ_u64 cairn_read_u64
-#define READ_generation generation_read
-#define READ_decision read_decision
-
-/* One writer per type of field, and one reader, which returns false for a value out of bounds. */
-#define TYPE_FUNCTIONS(name, type, form, bound)                                                    \
-    static void put_##name(struct cairn_writer *writer, type value)                                \
+/* Codes a field of each type, and checks its bounds. */
+#define TYPE_FUNCTION(name, type, form, bound)                                                     \
+    static void field_##name(struct codec *codec, type *field)                                     \
     {                                                                                              \
-        WRITE_##form(writer, value);                                                               \
-    }                                                                                              \
-    static bool get_##name(struct cairn_reader *reader, type *out)                                 \
-    {                                                                                              \
-        type value = *out = READ_##form(reader);                                                   \
+        type value;                                                                                \
                                                                                                    \
+        code_##form(codec, field);                                                                 \
+        value = *field;                                                                            \
         (void)value;                                                                               \
-        return bound;                                                                              \
+        code_check(codec, bound);                                                                  \
     }
-CAIRN_FIELD_TYPES(TYPE_FUNCTIONS)
-#undef TYPE_FUNCTIONS
+CAIRN_FIELD_TYPES(TYPE_FUNCTION)
+#undef TYPE_FUNCTION
 
-#define PUT(type, name) put_##type(writer, fields->name);
-#define GET(type, name) good &= get_##type(reader, &fields->name);
+#define CODE(type, name) field_##type(codec, &fields->name);
 
 static void
-write_fields(struct cairn_writer *writer, const struct cairn_message *message)
+code_fields(struct codec *codec, struct cairn_message *message)
 {
-    switch (message->kind) {
-#define CASE(symbol, value, member)                                                                \
-    case CAIRN_MSG_##symbol: {                                                                     \
-        const struct cairn_message_##member *fields = &message->as.member;                         \
-        CAIRN_FIELDS_##symbol(PUT) break;                                                          \
-    }
-        CAIRN_MESSAGE_LIST(CASE)
-#undef CASE
-    }
-}
-
-/* False for an unknown kind, and for a field out of its bounds. */
-static bool
-read_fields(struct cairn_reader *reader, struct cairn_message *message)
-{
-    bool good = true;
-
     switch (message->kind) {
 #define CASE(symbol, value, member)                                                                \
     case CAIRN_MSG_##symbol: {                                                                     \
         struct cairn_message_##member *fields = &message->as.member;                               \
-        CAIRN_FIELDS_##symbol(GET) return good;                                                    \
+        CAIRN_FIELDS_##symbol(CODE) return;                                                        \
     }
         CAIRN_MESSAGE_LIST(CASE)
 #undef CASE
     }
-    return false;
+    code_check(codec, false); /* an unknown kind */
 }
 
 /* A message with blocks has as many checksums; only BLOCKS may have none. */
@@ -133,48 +90,42 @@ has_its_checksums(const struct cairn_message *message)
            (message->bytes_len == 8 * count && (count > 0 || message->kind == CAIRN_MSG_BLOCKS));
 }
 
+static void
+code_message(struct codec *codec, void *value)
+{
+    struct cairn_message *message = value;
+    uint8_t kind = (uint8_t)message->kind;
+
+    code_u8(codec, &kind);
+    message->kind = (enum cairn_message_kind)kind;
+    code_u32(codec, &message->from);
+    code_u32(codec, &message->to);
+    code_check(codec, message->from < CAIRN_NODES_MAX && message->to < CAIRN_NODES_MAX);
+    code_u64(codec, &message->epoch);
+    code_fields(codec, message);
+    code_u32(codec, &message->bytes_len);
+    if (codec->reads)
+        message->bytes = cairn_read_borrow(&codec->reader, message->bytes_len);
+    else
+        cairn_write_bytes(&codec->writer, message->bytes, message->bytes_len);
+    code_check(codec, has_its_checksums(message));
+}
+
 cairn_err
 cairn_message_pack(const struct cairn_message *message, void *out, size_t out_bytes, size_t *used)
 {
-    struct cairn_writer writer;
-    cairn_err err;
+    struct cairn_message copy = *message;
 
-    cairn_writer_init(&writer, out, out_bytes);
-    cairn_write_u8(&writer, (uint8_t)message->kind);
-    cairn_write_u32(&writer, message->from);
-    cairn_write_u32(&writer, message->to);
-    cairn_write_u64(&writer, message->epoch);
-    write_fields(&writer, message);
-    cairn_write_u32(&writer, message->bytes_len);
-    cairn_write_bytes(&writer, message->bytes, message->bytes_len);
-    err = cairn_writer_done(&writer);
-    if (!err)
-        *used = writer.used_bytes;
-    return err;
+    return codec_pack_into(code_message, &copy, out, out_bytes, used);
 }
 
 cairn_err
 cairn_message_unpack(const void *bytes, size_t bytes_len, struct cairn_message *out)
 {
     struct cairn_message message = {0};
-    struct cairn_reader reader;
-    cairn_err err;
+    cairn_err err = codec_unpack(code_message, &message, bytes, bytes_len);
 
-    cairn_reader_init(&reader, bytes, bytes_len);
-    message.kind = (enum cairn_message_kind)cairn_read_u8(&reader);
-    message.from = cairn_read_u32(&reader);
-    message.to = cairn_read_u32(&reader);
-    message.epoch = cairn_read_u64(&reader);
-    if (!read_fields(&reader, &message))
-        return CAIRN_CORRUPT;
-    message.bytes_len = cairn_read_u32(&reader);
-    message.bytes = cairn_read_borrow(&reader, message.bytes_len);
-    err = cairn_reader_done(&reader);
-    if (err)
-        return err;
-    if (message.from >= CAIRN_NODES_MAX || message.to >= CAIRN_NODES_MAX ||
-        !has_its_checksums(&message))
-        return CAIRN_CORRUPT;
-    *out = message;
-    return CAIRN_OK;
+    if (!err)
+        *out = message;
+    return err;
 }

@@ -24,25 +24,24 @@ settle(struct membership *membership, const struct cairn_core_options *options)
                                   : cairn_roster_member_of(record->roster, options->self);
 }
 
-static cairn_err
-read_stored(struct cairn_bytes stored, struct membership *out)
+static void
+code_stored(struct codec *codec, void *value)
 {
-    struct cairn_reader reader;
-    cairn_err err = CAIRN_OK;
+    struct membership *membership = value;
+    uint32_t version = STORED_VERSION;
+    bool has_record = membership->record.epoch != 0;
 
-    cairn_reader_init(&reader, stored.bytes, stored.len);
-    if (cairn_read_u32(&reader) != STORED_VERSION)
-        return CAIRN_VERSION;
-    out->promised = cairn_read_u64(&reader);
-    out->blank = cairn_read_u8(&reader) != 0;
-    out->knows = cairn_read_u8(&reader) != 0;
-    if (cairn_read_u8(&reader) != 0)
-        err = cairn_roster_read(&reader, &out->promised_roster);
-    if (!err && cairn_read_u8(&reader) != 0)
-        err = record_read(&reader, &out->record);
-    if (!err)
-        err = cairn_reader_done(&reader);
-    return !err && out->promised < out->record.epoch ? CAIRN_CORRUPT : err;
+    code_u32(codec, &version);
+    if (version != STORED_VERSION)
+        codec->err = CAIRN_VERSION;
+    code_u64(codec, &membership->promised);
+    code_bool(codec, &membership->blank);
+    code_bool(codec, &membership->knows);
+    code_optional_roster(codec, &membership->promised_roster);
+    code_bool(codec, &has_record);
+    if (has_record)
+        record_code(codec, &membership->record);
+    code_check(codec, membership->promised >= membership->record.epoch);
 }
 
 cairn_err
@@ -54,7 +53,7 @@ membership_init(struct membership *membership, const struct cairn_core_options *
     memset(membership, 0, sizeof *membership);
     membership->blank = true;
     if (stored.len > 0) {
-        err = read_stored(stored, membership);
+        err = codec_unpack(code_stored, membership, stored.bytes, stored.len);
         if (err) {
             membership_fini(membership);
             return err;
@@ -77,36 +76,14 @@ membership_fini(struct membership *membership)
     memset(membership, 0, sizeof *membership);
 }
 
-static void
-write_stored(const struct membership *membership, struct cairn_writer *writer)
-{
-    cairn_write_u32(writer, STORED_VERSION);
-    cairn_write_u64(writer, membership->promised);
-    cairn_write_u8(writer, membership->blank);
-    cairn_write_u8(writer, membership->knows);
-    cairn_write_u8(writer, membership->promised_roster != NULL);
-    if (membership->promised_roster)
-        cairn_roster_write(membership->promised_roster, writer);
-    cairn_write_u8(writer, membership->record.epoch != 0);
-    if (membership->record.epoch != 0)
-        record_write(&membership->record, writer);
-}
-
 void
 membership_store(struct env *env)
 {
     struct cairn_action *action = env_act(env, CAIRN_ACTION_STORE_EPOCH);
-    struct cairn_writer writer;
-    uint8_t *bytes;
+    size_t len;
 
-    cairn_writer_init(&writer, NULL, SIZE_MAX);
-    write_stored(env->membership, &writer);
-    bytes = env_keep(env, action, NULL, writer.used_bytes);
-    if (!bytes)
-        return;
-    cairn_writer_init(&writer, bytes, writer.used_bytes);
-    write_stored(env->membership, &writer);
-    action->as.store = (struct cairn_action_store){.bytes = bytes, .bytes_len = writer.used_bytes};
+    action->as.store.bytes = env_pack(env, action, code_stored, env->membership, &len);
+    action->as.store.bytes_len = len;
 }
 
 /* ---- positions ---- */
@@ -127,16 +104,9 @@ void
 membership_send_activate(struct env *env, uint32_t to)
 {
     struct cairn_message message = epoch_message(env, CAIRN_MSG_ACTIVATE);
-    uint8_t *bytes = NULL;
-    size_t len = 0;
 
-    if (env->membership->record.epoch == 0 ||
-        record_pack(&env->membership->record, &bytes, &len) != CAIRN_OK)
-        return;
-    message.bytes = bytes;
-    message.bytes_len = (uint32_t)len;
-    env_send(env, to, &message);
-    free(bytes);
+    if (env->membership->record.epoch != 0)
+        env_send_packed(env, to, &message, record_code, &env->membership->record);
 }
 
 /* ---- claims ---- */
@@ -171,7 +141,6 @@ static cairn_err
 judge_claim(const struct env *env, const struct membership *membership, uint64_t version,
             const struct cairn_message *message, struct record *record)
 {
-    struct cairn_reader reader;
     cairn_err err;
 
     if (epoch_claimant(message->epoch) != message->from || is_absurd(membership, message->epoch))
@@ -179,10 +148,7 @@ judge_claim(const struct env *env, const struct membership *membership, uint64_t
     if (message->epoch <= membership->promised &&
         !(CAIRN_PLANTED(env, BUG_PROMISE_TWICE) && message->epoch > membership->record.epoch))
         return CAIRN_STALE;
-    cairn_reader_init(&reader, message->bytes, message->bytes_len);
-    err = record_read(&reader, record);
-    if (!err)
-        err = cairn_reader_done(&reader);
+    err = record_read(message->bytes, message->bytes_len, record);
     if (!err && record->epoch != message->epoch)
         err = CAIRN_CORRUPT;
     if (!err && !is_current(env, version, record))
@@ -229,15 +195,13 @@ membership_activate(struct env *env, struct membership *membership,
                     const struct cairn_message *message)
 {
     struct record record = {0};
-    struct cairn_reader reader;
     bool restart;
 
     if (message->epoch <= membership->record.epoch || is_absurd(membership, message->epoch))
         return ACTIVATION_NONE;
-    cairn_reader_init(&reader, message->bytes, message->bytes_len);
-    if (record_read(&reader, &record) != CAIRN_OK)
+    if (record_read(message->bytes, message->bytes_len, &record) != CAIRN_OK)
         return ACTIVATION_NONE;
-    if (cairn_reader_done(&reader) != CAIRN_OK || record.epoch != message->epoch ||
+    if (record.epoch != message->epoch ||
         epoch_claimant(record.epoch) >= env->options->agent_count) {
         record_fini(&record);
         return ACTIVATION_NONE;

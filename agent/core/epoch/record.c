@@ -7,7 +7,6 @@
  */
 #include "agent/core/epoch/record.h"
 
-#include "agent/core/env/generation.h"
 #include "base/limits.h"
 
 #include <stdlib.h>
@@ -25,105 +24,44 @@ record_fini(struct record *record)
 }
 
 void
-record_write(const struct record *record, struct cairn_writer *writer)
+record_code(struct codec *codec, void *value)
 {
-    cairn_write_u64(writer, record->epoch);
-    cairn_write_u64(writer, record->restart_epoch);
-    generation_write(writer, record->ready);
-    cairn_write_u8(writer, record->ready_from_files);
-    cairn_write_u8(writer, record->ready_roster != NULL);
-    if (record->ready_roster) {
-        cairn_roster_write(record->ready_roster, writer);
-        for (uint32_t m = 0; m < record->ready_roster->member_count; m++)
-            cairn_write_u32(writer, record->holders[m]);
+    struct record *record = value;
+    uint32_t ready_members;
+
+    code_u64(codec, &record->epoch);
+    code_u64(codec, &record->restart_epoch);
+    code_generation(codec, &record->ready);
+    code_bool(codec, &record->ready_from_files);
+    code_optional_roster(codec, &record->ready_roster);
+    ready_members = record->ready_roster ? record->ready_roster->member_count : 0;
+    record->holders = code_array(codec, record->holders, ready_members, sizeof *record->holders);
+    for (uint32_t m = 0; record->holders && m < ready_members; m++) {
+        code_u32(codec, &record->holders[m]);
+        code_check(codec, record->holders[m] < CAIRN_NODES_MAX);
     }
-    cairn_roster_write(record->roster, writer);
-    cairn_write_u32(writer, record->agent_count);
-    for (uint32_t a = 0; a < record->agent_count; a++) {
-        cairn_write_u64(writer, record->seen[a].incarnation);
-        cairn_write_u64(writer, record->seen[a].version);
+    code_check(codec,
+               !record->ready_roster || (!record->ready_from_files && record->ready.step != 0));
+    code_roster(codec, &record->roster);
+    code_count(codec, &record->agent_count, CAIRN_NODES_MAX, 16);
+    record->seen = code_array(codec, record->seen, record->agent_count, sizeof *record->seen);
+    for (uint32_t a = 0; record->seen && a < record->agent_count; a++) {
+        code_u64(codec, &record->seen[a].incarnation);
+        code_u64(codec, &record->seen[a].version);
     }
-    cairn_write_u32(writer, record->fleet_len);
-    cairn_write_bytes(writer, record->fleet, record->fleet_len);
-}
-
-static cairn_err
-read_ready(struct cairn_reader *reader, struct record *record)
-{
-    cairn_err err;
-
-    record->ready = generation_read(reader);
-    record->ready_from_files = cairn_read_u8(reader) != 0;
-    if (cairn_read_u8(reader) == 0)
-        return CAIRN_OK;
-    err = cairn_roster_read(reader, &record->ready_roster);
-    if (err)
-        return err;
-    record->holders = calloc(record->ready_roster->member_count, sizeof *record->holders);
-    if (!record->holders)
-        return CAIRN_NOMEM;
-    for (uint32_t m = 0; m < record->ready_roster->member_count; m++) {
-        record->holders[m] = cairn_read_u32(reader);
-        if (record->holders[m] >= CAIRN_NODES_MAX)
-            return CAIRN_CORRUPT;
-    }
-    return record->ready_from_files || record->ready.step == 0 ? CAIRN_CORRUPT : CAIRN_OK;
-}
-
-static cairn_err
-read_seen(struct cairn_reader *reader, struct record *record)
-{
-    record->agent_count = cairn_read_u32(reader);
-    if (record->agent_count == 0 || record->agent_count > CAIRN_NODES_MAX ||
-        record->agent_count > cairn_reader_left(reader) / 16)
-        return CAIRN_CORRUPT;
-    record->seen = calloc(record->agent_count, sizeof *record->seen);
-    if (!record->seen)
-        return CAIRN_NOMEM;
-    for (uint32_t a = 0; a < record->agent_count; a++) {
-        record->seen[a].incarnation = cairn_read_u64(reader);
-        record->seen[a].version = cairn_read_u64(reader);
-    }
-    return CAIRN_OK;
-}
-
-static cairn_err
-read_fleet(struct cairn_reader *reader, struct record *record)
-{
-    uint32_t len = cairn_read_u32(reader);
-    const uint8_t *bytes = cairn_read_borrow(reader, len);
-
-    if (!bytes)
-        return CAIRN_CORRUPT;
-    record->fleet = malloc(len ? len : 1);
-    if (!record->fleet)
-        return CAIRN_NOMEM;
-    memcpy(record->fleet, bytes, len);
-    record->fleet_len = len;
-    return CAIRN_OK;
+    code_bytes(codec, &record->fleet, &record->fleet_len);
+    code_check(codec, record->epoch != 0 && record->restart_epoch <= record->epoch &&
+                          record->ready.epoch <= record->epoch);
+    for (uint32_t m = 0; record->roster && m < record->roster->member_count; m++)
+        code_check(codec, record->roster->members[m].agent < record->agent_count);
 }
 
 cairn_err
-record_read(struct cairn_reader *reader, struct record *out)
+record_read(const void *bytes, size_t len, struct record *out)
 {
     struct record record = {0};
-    cairn_err err;
+    cairn_err err = codec_unpack(record_code, &record, bytes, len);
 
-    record.epoch = cairn_read_u64(reader);
-    record.restart_epoch = cairn_read_u64(reader);
-    err = read_ready(reader, &record);
-    if (!err)
-        err = cairn_roster_read(reader, &record.roster);
-    if (!err)
-        err = read_seen(reader, &record);
-    if (!err)
-        err = read_fleet(reader, &record);
-    if (!err && (record.epoch == 0 || record.restart_epoch > record.epoch ||
-                 record.ready.epoch > record.epoch))
-        err = CAIRN_CORRUPT;
-    for (uint32_t m = 0; !err && m < record.roster->member_count; m++)
-        if (record.roster->members[m].agent >= record.agent_count)
-            err = CAIRN_CORRUPT;
     if (err)
         record_fini(&record);
     else
@@ -134,17 +72,5 @@ record_read(struct cairn_reader *reader, struct record *out)
 cairn_err
 record_pack(const struct record *record, uint8_t **bytes, size_t *len)
 {
-    struct cairn_writer writer;
-    uint8_t *packed;
-
-    cairn_writer_init(&writer, NULL, SIZE_MAX);
-    record_write(record, &writer);
-    packed = malloc(writer.used_bytes);
-    if (!packed)
-        return CAIRN_NOMEM;
-    cairn_writer_init(&writer, packed, writer.used_bytes);
-    record_write(record, &writer);
-    *bytes = packed;
-    *len = writer.used_bytes;
-    return CAIRN_OK;
+    return codec_pack(record_code, record, bytes, len);
 }

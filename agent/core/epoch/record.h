@@ -5,9 +5,7 @@
 #ifndef CAIRN_AGENT_CORE_EPOCH_RECORD_H
 #define CAIRN_AGENT_CORE_EPOCH_RECORD_H
 
-#include "agent/core/env/roster.h"
-#include "base/wire.h"
-#include "snapshot/generation.h"
+#include "agent/core/env/codec.h"
 
 #include <stdbool.h>
 
@@ -40,9 +38,9 @@ struct record {
 };
 
 void record_fini(struct record *record);
-void record_write(const struct record *record, struct cairn_writer *writer);
+void record_code(struct codec *codec, void *record);
 /* Checks all counts and numbers. The caller ends *out with record_fini. */
-CAIRN_MUST_CHECK cairn_err record_read(struct cairn_reader *reader, struct record *out);
+CAIRN_MUST_CHECK cairn_err record_read(const void *bytes, size_t len, struct record *out);
 /* Packs into new memory; the caller frees *bytes. */
 CAIRN_MUST_CHECK cairn_err record_pack(const struct record *record, uint8_t **bytes, size_t *len);
 

@@ -17,45 +17,74 @@
 enum { RECORD_VERSION = 4 };
 
 static void
-write_record(const struct part *part, struct cairn_writer *writer)
+code_seal(struct codec *codec, struct part *part, uint32_t position)
 {
-    cairn_write_u32(writer, RECORD_VERSION);
-    generation_write(writer, part->generation);
-    cairn_write_u32(writer, part->member);
-    cairn_roster_write(part->roster, writer);
-    for (uint32_t p = 0; p < part->geometry.n; p++) {
-        cairn_write_u64(writer, part->seals[p].len);
-        cairn_write_bytes(writer, part->seals[p].bytes, part->seals[p].len);
-    }
-    for (uint32_t slot = 0; slot < part->geometry.m; slot++) {
-        uint64_t count = part_slot_blocks(part, slot);
+    struct seal *seal = &part->seals[position];
+    uint64_t len = seal->len;
 
-        cairn_write_u64(writer, count);
-        for (uint64_t i = 0; i < count; i++)
-            cairn_write_u64(writer, part->parity_crcs[slot][i]);
+    code_u64(codec, &len);
+    code_check(codec, len <= cairn_reader_left(&codec->reader));
+    seal->bytes = code_array(codec, seal->bytes, len, 1);
+    if (!codec->reads) {
+        cairn_write_bytes(&codec->writer, seal->bytes, len);
+    } else if (!codec->err) {
+        cairn_read_bytes(&codec->reader, seal->bytes, len);
+        seal->len = seal->received = len;
+        codec->err =
+            seal_parse(seal, part->generation,
+                       cairn_roster_group_of(part->roster, part->member)->members[position]);
+    }
+}
+
+static void
+code_record(struct codec *codec, void *value)
+{
+    struct part *part = value;
+    uint32_t version = RECORD_VERSION, member = part->member;
+    struct cairn_generation_id generation = part->generation;
+    struct cairn_roster *roster = part->roster;
+
+    code_u32(codec, &version);
+    if (version != RECORD_VERSION)
+        codec->err = CAIRN_VERSION;
+    code_generation(codec, &generation);
+    code_u32(codec, &member);
+    code_roster(codec, &roster);
+    code_check(codec, !roster || member < roster->member_count);
+    if (codec->reads && !codec->err)
+        codec->err = part_init(part, generation, member, roster, CAIRN_PART_COMPLETE);
+    if (codec->reads)
+        cairn_roster_drop(roster);
+    for (uint32_t p = 0; p < part->geometry.n; p++)
+        code_seal(codec, part, p);
+    code_check(codec, !codec->reads || codec->err || part_lengths(part));
+    for (uint32_t slot = 0; !codec->err && slot < part->geometry.m; slot++) {
+        uint64_t blocks = part_slot_blocks(part, slot), count = blocks;
+        uint64_t **crcs = &part->parity_crcs[slot];
+
+        code_u64(codec, &count);
+        code_check(codec, count == blocks && count <= cairn_reader_left(&codec->reader) / 8);
+        *crcs = code_array(codec, *crcs, count, sizeof **crcs);
+        for (uint64_t i = 0; *crcs && i < count; i++)
+            code_u64(codec, &(*crcs)[i]);
     }
 }
 
 cairn_err
 part_store(struct env *env, const struct part *part)
 {
-    struct cairn_writer writer;
     struct cairn_action *action;
     uint8_t *bytes;
+    size_t len;
 
-    cairn_writer_init(&writer, NULL, SIZE_MAX);
-    write_record(part, &writer);
-    bytes = malloc(writer.used_bytes);
-    if (!bytes)
+    if (codec_pack(code_record, part, &bytes, &len) != CAIRN_OK)
         return CAIRN_NOMEM;
-    cairn_writer_init(&writer, bytes, writer.used_bytes);
-    write_record(part, &writer);
     action = env_act(env, CAIRN_ACTION_STORE_PART);
     if (action == &env->actions->missing) {
         free(bytes);
         return CAIRN_NOMEM;
     }
-    action->as.store = (struct cairn_action_store){part_index(env, part), bytes, writer.used_bytes};
+    action->as.store = (struct cairn_action_store){part_index(env, part), bytes, len};
     action->owned = bytes;
     return CAIRN_OK;
 }
@@ -76,49 +105,6 @@ part_complete(struct env *env, struct part *part)
     return CAIRN_OK;
 }
 
-static cairn_err
-read_seals(struct cairn_reader *reader, struct part *part)
-{
-    const struct cairn_roster_group *group = cairn_roster_group_of(part->roster, part->member);
-
-    for (uint32_t p = 0; p < part->geometry.n; p++) {
-        struct seal *seal = &part->seals[p];
-        uint64_t len = cairn_read_u64(reader);
-        const uint8_t *bytes = cairn_read_borrow(reader, len);
-        cairn_err err;
-
-        if (!bytes)
-            return CAIRN_CORRUPT;
-        seal->bytes = malloc(len ? len : 1);
-        if (!seal->bytes)
-            return CAIRN_NOMEM;
-        memcpy(seal->bytes, bytes, len);
-        seal->len = len;
-        seal->received = len;
-        err = seal_parse(seal, part->generation, group->members[p]);
-        if (err)
-            return err;
-    }
-    return part_lengths(part) ? CAIRN_OK : CAIRN_CORRUPT;
-}
-
-static cairn_err
-read_parity_crcs(struct cairn_reader *reader, struct part *part)
-{
-    for (uint32_t slot = 0; slot < part->geometry.m; slot++) {
-        uint64_t count = cairn_read_u64(reader);
-
-        if (count != part_slot_blocks(part, slot) || count > cairn_reader_left(reader) / 8)
-            return CAIRN_CORRUPT;
-        part->parity_crcs[slot] = malloc(count ? 8 * count : 8);
-        if (!part->parity_crcs[slot])
-            return CAIRN_NOMEM;
-        for (uint64_t i = 0; i < count; i++)
-            part->parity_crcs[slot][i] = cairn_read_u64(reader);
-    }
-    return cairn_reader_done(reader);
-}
-
 bool
 part_record_is_foreign(struct cairn_bytes record)
 {
@@ -133,30 +119,8 @@ part_load(const struct cairn_core_options *options, struct parts *parts, uint32_
           struct cairn_bytes record)
 {
     struct part *part = &parts->list[index];
-    struct cairn_generation_id generation;
-    struct cairn_roster *roster = NULL;
-    struct cairn_reader reader;
-    uint32_t version, member;
-    cairn_err err;
+    cairn_err err = codec_unpack(code_record, part, record.bytes, record.len);
 
-    cairn_reader_init(&reader, record.bytes, record.len);
-    version = cairn_read_u32(&reader);
-    generation = generation_read(&reader);
-    member = cairn_read_u32(&reader);
-    if (version != RECORD_VERSION)
-        return CAIRN_VERSION;
-    err = cairn_roster_read(&reader, &roster);
-    if (err)
-        return err;
-    err = member < roster->member_count
-              ? part_init(part, generation, member, roster, CAIRN_PART_COMPLETE)
-              : CAIRN_CORRUPT;
-    cairn_roster_drop(roster);
-    if (err)
-        return err;
-    err = read_seals(&reader, part);
-    if (!err)
-        err = read_parity_crcs(&reader, part);
     if (!err && index < options->slots &&
         part->stripes.shard_blocks[part->position] > options->slot_blocks)
         err = CAIRN_CORRUPT;

@@ -21,20 +21,37 @@ plan_fini(struct plan *plan)
     memset(plan, 0, sizeof *plan);
 }
 
-void
-plan_write(const struct plan *plan, struct cairn_writer *writer)
+static void
+code_plan(struct codec *codec, void *value)
 {
-    cairn_roster_write(plan->roster, writer);
-    for (uint32_t m = 0; m < plan->roster->member_count; m++) {
-        cairn_write_u32(writer, plan->holders[m]);
-        cairn_write_u32(writer, plan->targets[m]);
+    struct plan *plan = value;
+    uint32_t count;
+
+    code_roster(codec, &plan->roster);
+    count = plan->roster ? plan->roster->member_count : 0;
+    plan->holders = code_array(codec, plan->holders, count, sizeof *plan->holders);
+    plan->targets = code_array(codec, plan->targets, count, sizeof *plan->targets);
+    for (uint32_t m = 0; plan->targets && m < count; m++) {
+        code_u32(codec, &plan->holders[m]);
+        code_u32(codec, &plan->targets[m]);
     }
-    cairn_write_u32(writer, plan->bad_count);
-    for (uint32_t i = 0; i < plan->bad_count; i++) {
-        cairn_write_u32(writer, plan->bad[i].position);
-        cairn_write_u8(writer, (uint8_t)plan->bad[i].area);
-        cairn_write_u64(writer, plan->bad[i].block);
+    code_count(codec, &plan->bad_count, UINT32_MAX, BAD_BYTES);
+    plan->bad = code_array(codec, plan->bad, plan->bad_count, sizeof *plan->bad);
+    for (uint32_t i = 0; plan->bad && i < plan->bad_count; i++) {
+        uint8_t area = (uint8_t)plan->bad[i].area;
+
+        code_u32(codec, &plan->bad[i].position);
+        code_u8(codec, &area);
+        plan->bad[i].area = (enum cairn_area)area;
+        code_u64(codec, &plan->bad[i].block);
+        code_check(codec, plan->bad[i].position < count && area <= CAIRN_AREA_PARITY);
     }
+}
+
+cairn_err
+plan_pack(const struct plan *plan, uint8_t **bytes, size_t *len)
+{
+    return codec_pack(code_plan, plan, bytes, len);
 }
 
 static bool
@@ -43,57 +60,16 @@ agent_or_none(uint32_t agent, uint32_t agent_count)
     return agent < agent_count || agent == UINT32_MAX;
 }
 
-static cairn_err
-read_bad(struct cairn_reader *reader, struct plan *plan)
-{
-    uint32_t count = cairn_read_u32(reader);
-
-    if (count > cairn_reader_left(reader) / BAD_BYTES)
-        return CAIRN_CORRUPT;
-    plan->bad = calloc(count + (size_t)1, sizeof *plan->bad);
-    if (!plan->bad)
-        return CAIRN_NOMEM;
-    plan->bad_count = count;
-    for (uint32_t i = 0; i < count; i++) {
-        plan->bad[i].position = cairn_read_u32(reader);
-        plan->bad[i].area = (enum cairn_area)cairn_read_u8(reader);
-        plan->bad[i].block = cairn_read_u64(reader);
-        if (plan->bad[i].position >= plan->roster->member_count ||
-            plan->bad[i].area > CAIRN_AREA_PARITY)
-            return CAIRN_CORRUPT;
-    }
-    return cairn_reader_done(reader);
-}
-
-static cairn_err
-read_members(struct cairn_reader *reader, uint32_t agent_count, struct plan *plan)
-{
-    uint32_t count = plan->roster->member_count;
-
-    plan->holders = calloc(count, sizeof(uint32_t));
-    plan->targets = calloc(count, sizeof(uint32_t));
-    if (!plan->holders || !plan->targets)
-        return CAIRN_NOMEM;
-    for (uint32_t m = 0; m < count; m++) {
-        plan->holders[m] = cairn_read_u32(reader);
-        plan->targets[m] = cairn_read_u32(reader);
-        if (!agent_or_none(plan->holders[m], agent_count) ||
-            !agent_or_none(plan->targets[m], agent_count))
-            return CAIRN_CORRUPT;
-    }
-    return CAIRN_OK;
-}
-
 cairn_err
-plan_read(struct cairn_reader *reader, uint32_t agent_count, struct plan *out)
+plan_read(const void *bytes, size_t len, uint32_t agent_count, struct plan *out)
 {
     struct plan plan = {0};
-    cairn_err err = cairn_roster_read(reader, &plan.roster);
+    cairn_err err = codec_unpack(code_plan, &plan, bytes, len);
 
-    if (!err)
-        err = read_members(reader, agent_count, &plan);
-    if (!err)
-        err = read_bad(reader, &plan);
+    for (uint32_t m = 0; !err && m < plan.roster->member_count; m++)
+        if (!agent_or_none(plan.holders[m], agent_count) ||
+            !agent_or_none(plan.targets[m], agent_count))
+            err = CAIRN_CORRUPT;
     if (err)
         plan_fini(&plan);
     else

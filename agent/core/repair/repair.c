@@ -91,13 +91,11 @@ connect(struct env *env, const struct plan *plan)
 void
 repair_begin(struct env *env, struct repair *repair, const struct cairn_message *message)
 {
-    struct cairn_reader reader;
     struct plan plan = {0};
     uint32_t member = UINT32_MAX;
     cairn_err err;
 
-    cairn_reader_init(&reader, message->bytes, message->bytes_len);
-    err = plan_read(&reader, env->options->agent_count, &plan);
+    err = plan_read(message->bytes, message->bytes_len, env->options->agent_count, &plan);
     if (!err && message->as.rebuild.generation.step == 0) {
         plan_fini(&plan);
         err = CAIRN_CORRUPT; /* no generation */

@@ -34,8 +34,8 @@ struct plan {
 };
 
 void plan_fini(struct plan *plan);
-void plan_write(const struct plan *plan, struct cairn_writer *writer);
-CAIRN_MUST_CHECK cairn_err plan_read(struct cairn_reader *reader, uint32_t agent_count,
+CAIRN_MUST_CHECK cairn_err plan_pack(const struct plan *plan, uint8_t **bytes, size_t *len);
+CAIRN_MUST_CHECK cairn_err plan_read(const void *bytes, size_t len, uint32_t agent_count,
                                      struct plan *out);
 
 /* An item being carried out by this agent. */

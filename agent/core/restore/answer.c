@@ -1,26 +1,7 @@
 /* agent/core/restore/answer.c - see answer.h. */
 #include "agent/core/restore/answer.h"
 
-#include <stdlib.h>
 #include <string.h>
-
-static void
-send_inventory(struct env *env, uint32_t to, uint64_t attempt, const struct inventory_self *self)
-{
-    struct cairn_message message = env_message(env, CAIRN_MSG_INVENTORY, self->active);
-    uint8_t *bytes = NULL;
-    size_t len = 0;
-
-    if (inventory_pack(self, env->parts, &bytes, &len) != CAIRN_OK) {
-        env->actions->failed = true;
-        return;
-    }
-    message.as.inventory.attempt = attempt;
-    message.bytes = bytes;
-    message.bytes_len = (uint32_t)len;
-    env_send(env, to, &message);
-    free(bytes);
-}
 
 /* Forgets what is owed to a coordinator for this attempt and earlier ones. */
 static void
@@ -43,7 +24,7 @@ answer_progress(struct env *env, struct answering *answering, const struct inven
         const struct owed *owed = &answering->owed[i];
 
         if (parts_are_verified(env->parts, owed->generation, owed->check))
-            send_inventory(env, owed->coordinator, owed->attempt, self);
+            inventory_send(env, owed->coordinator, owed->attempt, self);
         else
             answering->owed[kept++] = *owed;
     }
@@ -110,7 +91,7 @@ answer_ask(struct env *env, struct answering *answering, struct peers *peers,
     meet(env, peers, message);
     switch (ask->mode) {
     case CAIRN_ASK_LIST:
-        send_inventory(env, message->from, ask->attempt, self);
+        inventory_send(env, message->from, ask->attempt, self);
         break;
     case CAIRN_ASK_VERIFY:
     case CAIRN_ASK_VERIFY_ALL:

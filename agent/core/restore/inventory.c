@@ -13,83 +13,108 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FLAG_BLANK = 1, FLAG_KNOWS = 2, FLAG_FROM_FILES = 4, FLAG_ROSTER = 8 };
-
 static void
-write_part(struct cairn_writer *writer, const struct part *part, const struct part *before)
+code_flags(struct codec *codec, struct inventory_self *self, bool *has_roster)
 {
-    bool repeats = before && cairn_roster_same(before->roster, part->roster);
-    uint32_t listed = (uint32_t)min_u64(part->checked.bad_count, BAD_BLOCKS_MAX);
-    uint64_t largest = 0;
+    bool *flags[] = {&self->blank, &self->knows, &self->ready_from_files, has_roster};
+    uint8_t byte = 0;
 
-    for (uint32_t p = 0; p < part->geometry.n; p++)
-        if (part->seals[p].whole)
-            largest = max_u64(largest, part->seals[p].shard_blocks);
-    generation_write(writer, part->generation);
-    cairn_write_u32(writer, part->member);
-    cairn_write_u64(writer, largest);
-    cairn_write_u64(writer, part->checked.bad_count);
-    cairn_write_u32(writer, listed);
-    for (uint32_t i = 0; i < listed; i++) {
-        cairn_write_u8(writer, (uint8_t)part->checked.bad[i].area);
-        cairn_write_u64(writer, part->checked.bad[i].block);
+    for (uint32_t i = 0; i < 4; i++)
+        byte |= (uint8_t)(*flags[i] << i);
+    code_u8(codec, &byte);
+    for (uint32_t i = 0; i < 4; i++)
+        *flags[i] = byte >> i & 1;
+}
+
+/* `before`: the part before it, NULL for the first. */
+static void
+code_part(struct codec *codec, struct inventory_part *part, const struct inventory_part *before)
+{
+    bool has_roster = !before || !part->roster || !cairn_roster_same(before->roster, part->roster);
+
+    code_generation(codec, &part->generation);
+    code_u32(codec, &part->member);
+    code_u64(codec, &part->largest_shard);
+    code_u64(codec, &part->bad_count);
+    code_count(codec, &part->bad_listed, BAD_BLOCKS_MAX, 9);
+    code_check(codec, part->bad_listed == min_u64(part->bad_count, BAD_BLOCKS_MAX));
+    part->bad = code_array(codec, part->bad, part->bad_listed, sizeof *part->bad);
+    for (uint32_t i = 0; part->bad && i < part->bad_listed; i++) {
+        uint8_t area = (uint8_t)part->bad[i].area;
+
+        code_u8(codec, &area);
+        part->bad[i].area = (enum cairn_area)area;
+        code_check(codec, area <= CAIRN_AREA_PARITY);
+        code_u64(codec, &part->bad[i].block);
     }
-    cairn_write_u8(writer, !repeats);
-    if (!repeats)
-        cairn_roster_write(part->roster, writer);
+    code_bool(codec, &has_roster);
+    code_check(codec, has_roster || before);
+    if (has_roster)
+        code_roster(codec, &part->roster);
+    else if (codec->reads && !codec->err)
+        part->roster = cairn_roster_hold(before->roster);
+    code_check(codec, !part->roster || part->member < part->roster->member_count);
 }
 
 static void
-write_inventory(struct cairn_writer *writer, const struct inventory_self *self,
-                const struct parts *parts)
+code_inventory(struct codec *codec, void *value)
 {
-    const struct part *before = NULL;
-    uint32_t count = 0;
+    struct inventory *inventory = value;
+    struct inventory_self *self = &inventory->self;
+    bool has_roster = self->promised_roster != NULL;
 
-    cairn_write_u64(writer, self->incarnation);
-    cairn_write_u64(writer, self->promised);
-    cairn_write_u64(writer, self->active);
-    cairn_write_u8(writer,
-                   (uint8_t)((self->blank ? FLAG_BLANK : 0) | (self->knows ? FLAG_KNOWS : 0) |
-                             (self->ready_from_files ? FLAG_FROM_FILES : 0) |
-                             (self->promised_roster ? FLAG_ROSTER : 0)));
-    generation_write(writer, self->committed);
-    generation_write(writer, self->ready);
-    generation_write(writer, self->spilled);
-    cairn_write_u32(writer, self->ranks);
-    cairn_write_u32(writer, self->world);
-    cairn_write_u64(writer, self->blocks);
-    if (self->promised_roster)
-        cairn_roster_write(self->promised_roster, writer);
-    cairn_write_u64(writer, parts->version);
-    for (uint32_t i = 0; i < CAIRN_PARTS_MAX; i++)
-        count += parts->list[i].state == CAIRN_PART_COMPLETE;
-    cairn_write_u32(writer, count);
+    code_u64(codec, &self->incarnation);
+    code_u64(codec, &self->promised);
+    code_u64(codec, &self->active);
+    code_flags(codec, self, &has_roster);
+    code_generation(codec, &self->committed);
+    code_generation(codec, &self->ready);
+    code_generation(codec, &self->spilled);
+    code_u32(codec, &self->ranks);
+    code_u32(codec, &self->world);
+    code_u64(codec, &self->blocks);
+    if (has_roster)
+        code_roster(codec, &self->promised_roster);
+    code_u64(codec, &inventory->version);
+    code_count(codec, &inventory->part_count, CAIRN_PARTS_MAX, 1);
+    code_check(codec, self->incarnation != 0);
+    for (uint32_t i = 0; i < inventory->part_count; i++)
+        code_part(codec, &inventory->parts[i], i > 0 ? &inventory->parts[i - 1] : NULL);
+}
+
+/* Lists the complete parts, whose rosters and bad blocks the list borrows. */
+static void
+list_parts(const struct parts *parts, struct inventory *inventory)
+{
     for (uint32_t i = 0; i < CAIRN_PARTS_MAX; i++) {
-        if (parts->list[i].state != CAIRN_PART_COMPLETE)
+        const struct part *part = &parts->list[i];
+        struct inventory_part *out = &inventory->parts[inventory->part_count];
+
+        if (part->state != CAIRN_PART_COMPLETE)
             continue;
-        write_part(writer, &parts->list[i], before);
-        before = &parts->list[i];
+        *out = (struct inventory_part){
+            .generation = part->generation,
+            .member = part->member,
+            .bad_count = part->checked.bad_count,
+            .bad_listed = (uint32_t)min_u64(part->checked.bad_count, BAD_BLOCKS_MAX),
+            .bad = part->checked.bad,
+            .roster = part->roster};
+        for (uint32_t p = 0; p < part->geometry.n; p++)
+            if (part->seals[p].whole)
+                out->largest_shard = max_u64(out->largest_shard, part->seals[p].shard_blocks);
+        inventory->part_count++;
     }
 }
 
-cairn_err
-inventory_pack(const struct inventory_self *self, const struct parts *parts, uint8_t **bytes,
-               size_t *len)
+void
+inventory_send(struct env *env, uint32_t to, uint64_t attempt, const struct inventory_self *self)
 {
-    struct cairn_writer writer;
-    uint8_t *packed;
+    struct cairn_message message = env_message(env, CAIRN_MSG_INVENTORY, self->active);
+    struct inventory inventory = {.self = *self, .version = env->parts->version};
 
-    cairn_writer_init(&writer, NULL, SIZE_MAX);
-    write_inventory(&writer, self, parts);
-    *len = writer.used_bytes;
-    packed = malloc(*len);
-    if (!packed)
-        return CAIRN_NOMEM;
-    cairn_writer_init(&writer, packed, *len);
-    write_inventory(&writer, self, parts);
-    *bytes = packed;
-    return CAIRN_OK;
+    list_parts(env->parts, &inventory);
+    message.as.inventory.attempt = attempt;
+    env_send_packed(env, to, &message, code_inventory, &inventory);
 }
 
 void
@@ -111,81 +136,12 @@ inventory_fini(struct inventory *inventory)
     memset(inventory, 0, sizeof *inventory);
 }
 
-static cairn_err
-read_part(struct cairn_reader *reader, struct inventory_part *out,
-          const struct inventory_part *before)
-{
-    cairn_err err = CAIRN_OK;
-
-    out->generation = generation_read(reader);
-    out->member = cairn_read_u32(reader);
-    out->largest_shard = cairn_read_u64(reader);
-    out->bad_count = cairn_read_u64(reader);
-    out->bad_listed = cairn_read_u32(reader);
-    if (out->bad_listed != min_u64(out->bad_count, BAD_BLOCKS_MAX))
-        return CAIRN_CORRUPT;
-    if (out->bad_listed) {
-        out->bad = calloc(out->bad_listed, sizeof *out->bad);
-        if (!out->bad)
-            return CAIRN_NOMEM;
-    }
-    for (uint32_t i = 0; i < out->bad_listed; i++) {
-        uint8_t area = cairn_read_u8(reader);
-
-        if (area > CAIRN_AREA_PARITY)
-            return CAIRN_CORRUPT;
-        out->bad[i].area = (enum cairn_area)area;
-        out->bad[i].block = cairn_read_u64(reader);
-    }
-    if (cairn_read_u8(reader) != 0)
-        err = cairn_roster_read(reader, &out->roster);
-    else if (before)
-        out->roster = cairn_roster_hold(before->roster);
-    else
-        err = CAIRN_CORRUPT;
-    if (!err && out->member >= out->roster->member_count)
-        err = CAIRN_CORRUPT;
-    return err;
-}
-
-static cairn_err
-read_self(struct cairn_reader *reader, struct inventory_self *self)
-{
-    uint8_t flags;
-
-    self->incarnation = cairn_read_u64(reader);
-    self->promised = cairn_read_u64(reader);
-    self->active = cairn_read_u64(reader);
-    flags = cairn_read_u8(reader);
-    self->blank = flags & FLAG_BLANK;
-    self->knows = flags & FLAG_KNOWS;
-    self->ready_from_files = flags & FLAG_FROM_FILES;
-    self->committed = generation_read(reader);
-    self->ready = generation_read(reader);
-    self->spilled = generation_read(reader);
-    self->ranks = cairn_read_u32(reader);
-    self->world = cairn_read_u32(reader);
-    self->blocks = cairn_read_u64(reader);
-    return flags & FLAG_ROSTER ? cairn_roster_read(reader, &self->promised_roster) : CAIRN_OK;
-}
-
 cairn_err
-inventory_read(struct cairn_reader *reader, struct inventory *out)
+inventory_read(const void *bytes, size_t len, struct inventory *out)
 {
     struct inventory inventory = {.known = true};
-    cairn_err err = read_self(reader, &inventory.self);
-    uint32_t count;
+    cairn_err err = codec_unpack(code_inventory, &inventory, bytes, len);
 
-    inventory.version = cairn_read_u64(reader);
-    count = cairn_read_u32(reader);
-    if (!err && (count > CAIRN_PARTS_MAX || inventory.self.incarnation == 0))
-        err = CAIRN_CORRUPT;
-    for (uint32_t i = 0; i < count && !err; i++) {
-        inventory.part_count = i + 1;
-        err = read_part(reader, &inventory.parts[i], i > 0 ? &inventory.parts[i - 1] : NULL);
-    }
-    if (!err)
-        err = cairn_reader_done(reader);
     if (err)
         inventory_fini(&inventory);
     else

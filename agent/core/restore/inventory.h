@@ -44,12 +44,11 @@ struct inventory {
     struct inventory_part parts[CAIRN_PARTS_MAX];
 };
 
-/* Packs into new memory; the caller frees *bytes. */
-CAIRN_MUST_CHECK cairn_err inventory_pack(const struct inventory_self *self,
-                                          const struct parts *parts, uint8_t **bytes, size_t *len);
-/* Reads an inventory that ends with the reader. CAIRN_CORRUPT, CAIRN_NOMEM. The caller ends *out
- * with inventory_fini. */
-CAIRN_MUST_CHECK cairn_err inventory_read(struct cairn_reader *reader, struct inventory *out);
+/* Sends what this agent holds as the answer to an ASK. */
+void inventory_send(struct env *env, uint32_t to, uint64_t attempt,
+                    const struct inventory_self *self);
+/* CAIRN_CORRUPT, CAIRN_NOMEM. The caller ends *out with inventory_fini. */
+CAIRN_MUST_CHECK cairn_err inventory_read(const void *bytes, size_t len, struct inventory *out);
 void inventory_fini(struct inventory *inventory);
 /* Removes the part with that index. */
 void inventory_forget_part(struct inventory *inventory, uint32_t index);

@@ -374,7 +374,6 @@ ask_plan(struct restore *restore)
 static void
 begin_rebuild(struct env *env, struct restore *restore)
 {
-    struct cairn_writer writer;
     cairn_err err;
 
     clear_plan(restore);
@@ -392,16 +391,10 @@ begin_rebuild(struct env *env, struct restore *restore)
         rebuilt(env, restore);
         return;
     }
-    cairn_writer_init(&writer, NULL, SIZE_MAX);
-    plan_write(&restore->plan, &writer);
-    restore->bytes = malloc(writer.used_bytes);
-    if (!restore->bytes) {
+    if (plan_pack(&restore->plan, &restore->bytes, &restore->len) != CAIRN_OK) {
         env->actions->failed = true;
         return;
     }
-    restore->len = writer.used_bytes;
-    cairn_writer_init(&writer, restore->bytes, restore->len);
-    plan_write(&restore->plan, &writer);
     begin(env, restore, RESTORE_REBUILDING, env->options->rebuild_timeout_ns);
     ask_plan(restore);
     send_all(env, restore);
@@ -739,13 +732,11 @@ static void
 take_inventory(struct env *env, struct restore *restore, const struct cairn_message *message)
 {
     struct inventory inventory = {0};
-    struct cairn_reader reader;
 
     if ((restore->state != RESTORE_LISTING && restore->state != RESTORE_PREPARING) ||
         message->as.inventory.attempt != restore->number || !restore->parties[message->from].asked)
         return;
-    cairn_reader_init(&reader, message->bytes, message->bytes_len);
-    if (inventory_read(&reader, &inventory) != CAIRN_OK)
+    if (inventory_read(message->bytes, message->bytes_len, &inventory) != CAIRN_OK)
         return;
     if (inventory.self.promised >> EPOCH_CLAIMANT_BITS >
         (env->membership->promised >> EPOCH_CLAIMANT_BITS) + rounds_ahead_max) {

@@ -132,22 +132,18 @@ static void
 take_inventory(const struct cairn_message *message)
 {
     struct agent *agent = &self.agents[message->from];
-    struct cairn_reader reader;
 
     inventory_fini(&agent->inventory);
-    cairn_reader_init(&reader, message->bytes, message->bytes_len);
-    if (inventory_read(&reader, &agent->inventory) != CAIRN_OK)
+    if (inventory_read(message->bytes, message->bytes_len, &agent->inventory) != CAIRN_OK)
         memset(&agent->inventory, 0, sizeof agent->inventory);
 }
 
 static void
 take_record(const struct cairn_message *message)
 {
-    struct cairn_reader reader;
     struct record record = {0};
 
-    cairn_reader_init(&reader, message->bytes, message->bytes_len);
-    if (record_read(&reader, &record) != CAIRN_OK)
+    if (record_read(message->bytes, message->bytes_len, &record) != CAIRN_OK)
         return;
     record_fini(&self.record);
     self.record = record;

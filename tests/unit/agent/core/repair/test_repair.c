@@ -52,16 +52,15 @@ tell(struct group *group, const struct plan *plan, uint32_t to)
     struct agent *agent = &group->agents[to];
     struct cairn_message message =
         env_message(&group->agents[COORDINATOR].env, CAIRN_MSG_REBUILD, 0x20003);
-    uint8_t bytes[4096];
-    struct cairn_writer writer;
+    uint8_t *bytes = NULL;
+    size_t len = 0;
 
-    cairn_writer_init(&writer, bytes, sizeof bytes);
-    plan_write(plan, &writer);
-    assert_int_equal(cairn_writer_done(&writer), CAIRN_OK);
+    assert_int_equal(plan_pack(plan, &bytes, &len), CAIRN_OK);
     message.as.rebuild = (struct cairn_message_rebuild){ATTEMPT, 1, group->generation};
     message.bytes = bytes;
-    message.bytes_len = (uint32_t)writer.used_bytes;
+    message.bytes_len = (uint32_t)len;
     repair_begin(&agent->env, &agent->repair, &message);
+    free(bytes);
     carry_out(group, agent, NULL);
 }
 
@@ -381,24 +380,19 @@ plans_are_checked(void **state)
 {
     struct group *group = group_new(4, 4, 1, sizes);
     struct plan plan = plan_new(group), back = {0};
-    struct cairn_reader reader;
-    struct cairn_writer writer;
-    uint8_t bytes[4096];
+    uint8_t *bytes = NULL;
+    size_t whole = 0;
 
     (void)state;
     give(&plan, 2, 3);
     plan.bad[0] = (struct cairn_bad_block){.position = 3, .area = CAIRN_AREA_PARITY, .block = 9};
     plan.bad_count = 1;
-    cairn_writer_init(&writer, bytes, sizeof bytes);
-    plan_write(&plan, &writer);
-    for (size_t len = 0; len < writer.used_bytes; len++) {
-        cairn_reader_init(&reader, bytes, len);
-        assert_int_equal(plan_read(&reader, 4, &back), CAIRN_CORRUPT);
-    }
-    cairn_reader_init(&reader, bytes, writer.used_bytes);
-    assert_int_equal(plan_read(&reader, 3, &back), CAIRN_CORRUPT); /* agent 3 does not exist */
-    cairn_reader_init(&reader, bytes, writer.used_bytes);
-    assert_int_equal(plan_read(&reader, 4, &back), CAIRN_OK);
+    assert_int_equal(plan_pack(&plan, &bytes, &whole), CAIRN_OK);
+    for (size_t len = 0; len < whole; len++)
+        assert_int_equal(plan_read(bytes, len, 4, &back), CAIRN_CORRUPT);
+    assert_int_equal(plan_read(bytes, whole, 3, &back), CAIRN_CORRUPT); /* no agent 3 */
+    assert_int_equal(plan_read(bytes, whole, 4, &back), CAIRN_OK);
+    free(bytes);
     assert_int_equal(back.targets[2], 3);
     assert_int_equal(back.holders[2], UINT32_MAX);
     assert_int_equal(back.bad[0].position, 3);

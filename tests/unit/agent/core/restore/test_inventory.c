@@ -71,26 +71,47 @@ some_self(void)
                                    .promised_roster = roster};
 }
 
-static cairn_err
-read_bytes(const uint8_t *bytes, size_t len, struct inventory *out)
-{
-    struct cairn_reader reader;
+static struct cairn_actions actions;
+static uint64_t up[1] = {0xff};
+static const struct cairn_core_options options = {.self = 1, .agent_count = 8, .incarnation = 1};
 
-    cairn_reader_init(&reader, bytes, len);
-    return inventory_read(&reader, out);
+static struct answering answering;
+static struct peers peers;
+static struct membership membership;
+static struct env env = {.options = &options,
+                         .membership = &membership,
+                         .peers = &peers,
+                         .parts = &parts,
+                         .up = up,
+                         .actions = &actions};
+
+/* The bytes of an INVENTORY. */
+static void
+pack(uint8_t **bytes, size_t *len)
+{
+    const struct inventory_self self = some_self();
+    const struct cairn_message *message;
+
+    inventory_send(&env, 2, 1, &self);
+    assert_int_equal(actions.count, 1);
+    message = &actions.list[0].as.send.message;
+    *len = message->bytes_len;
+    *bytes = malloc(*len);
+    assert_non_null(*bytes);
+    memcpy(*bytes, message->bytes, *len);
+    cairn_actions_fini(&actions);
 }
 
 static void
 goes_over_the_wire(void **unused)
 {
-    struct inventory_self self = some_self();
     struct inventory inventory = {0};
     uint8_t *bytes;
     size_t len;
 
     (void)unused;
-    assert_int_equal(inventory_pack(&self, &parts, &bytes, &len), CAIRN_OK);
-    assert_int_equal(read_bytes(bytes, len, &inventory), CAIRN_OK);
+    pack(&bytes, &len);
+    assert_int_equal(inventory_read(bytes, len, &inventory), CAIRN_OK);
     assert_true(inventory.known);
     assert_int_equal(inventory.self.incarnation, 3);
     assert_int_equal(inventory.self.promised, 0x20001);
@@ -123,12 +144,11 @@ goes_over_the_wire(void **unused)
 static void
 damaged_ones_are_refused(void **unused)
 {
-    struct inventory_self self = some_self();
     uint8_t *bytes, *copy;
     size_t len;
 
     (void)unused;
-    assert_int_equal(inventory_pack(&self, &parts, &bytes, &len), CAIRN_OK);
+    pack(&bytes, &len);
     copy = malloc(len + 1);
     assert_non_null(copy);
     for (size_t cut = 0; cut < len; cut++) {
@@ -137,7 +157,7 @@ damaged_ones_are_refused(void **unused)
 
         assert_non_null(exact);
         memcpy(exact, bytes, cut);
-        assert_int_equal(read_bytes(exact, cut, &inventory), CAIRN_CORRUPT);
+        assert_int_equal(inventory_read(exact, cut, &inventory), CAIRN_CORRUPT);
         free(exact);
     }
     memcpy(copy, bytes, len);
@@ -145,14 +165,14 @@ damaged_ones_are_refused(void **unused)
     {
         struct inventory inventory = {0};
 
-        assert_int_equal(read_bytes(copy, len + 1, &inventory), CAIRN_CORRUPT);
+        assert_int_equal(inventory_read(copy, len + 1, &inventory), CAIRN_CORRUPT);
     }
     for (size_t at = 0; at < len; at++) {
         struct inventory inventory = {0};
 
         memcpy(copy, bytes, len);
         copy[at] ^= 0xff;
-        if (read_bytes(copy, len, &inventory) == CAIRN_OK) /* a number that may be anything */
+        if (inventory_read(copy, len, &inventory) == CAIRN_OK) /* a number that may be anything */
             inventory_fini(&inventory);
     }
     free(copy);
@@ -160,20 +180,6 @@ damaged_ones_are_refused(void **unused)
 }
 
 /* ---- answers ---- */
-
-static struct cairn_actions actions;
-static uint64_t up[1] = {0xff};
-static const struct cairn_core_options options = {.self = 1, .agent_count = 8, .incarnation = 1};
-
-static struct answering answering;
-static struct peers peers;
-static struct membership membership;
-static struct env env = {.options = &options,
-                         .membership = &membership,
-                         .peers = &peers,
-                         .parts = &parts,
-                         .up = up,
-                         .actions = &actions};
 
 static void
 ask(uint32_t from, uint64_t attempt, enum cairn_ask mode)

@@ -154,11 +154,9 @@ rebuild(uint32_t a, const struct cairn_message *message)
 {
     struct env env = env_of(a);
     struct cairn_message answer = env_message(&env, CAIRN_MSG_REBUILT, message->epoch);
-    struct cairn_reader reader;
     struct plan plan = {0};
 
-    cairn_reader_init(&reader, message->bytes, message->bytes_len);
-    assert_int_equal(plan_read(&reader, AGENTS, &plan), CAIRN_OK);
+    assert_int_equal(plan_read(message->bytes, message->bytes_len, AGENTS, &plan), CAIRN_OK);
     answer.as.rebuilt.attempt = message->as.rebuild.attempt;
     answer.as.rebuilt.plan = message->as.rebuild.plan;
     for (uint32_t m = 0; m < plan.roster->member_count && !agents[a].stuck; m++) {
@@ -329,13 +327,11 @@ outcome_of(uint32_t a)
 static void
 copy_record(const struct record *record, struct record *out)
 {
-    struct cairn_reader reader;
     uint8_t *bytes = NULL;
     size_t len = 0;
 
     assert_int_equal(record_pack(record, &bytes, &len), CAIRN_OK);
-    cairn_reader_init(&reader, bytes, len);
-    assert_int_equal(record_read(&reader, out), CAIRN_OK);
+    assert_int_equal(record_read(bytes, len, out), CAIRN_OK);
     free(bytes);
 }
 
