@@ -73,8 +73,8 @@ const uint64_t *cairn_tiling_origins(const struct cairn_tiling *tiling, size_t *
 uint64_t cairn_tiling_prefix(uint64_t key);
 
 /*
- * Packs the pieces of the tensors of a division into out[room], as many as fit (tiling_pieces.c has the format). Returns the bytes used. `room`
- * is at least 1.
+ * Packs the pieces of the tensors of a division into out[room], as many as fit (tiling_pieces.c has
+ * the format). Returns the bytes used. `room` is at least 1.
  */
 size_t cairn_tiling_pack_pieces(const struct cairn_tiling *tiling, uint64_t prefix, uint8_t *out,
                                 size_t room);

@@ -70,8 +70,8 @@ struct cairn_decision {
     F(U64, registration)                                                                           \
     F(U64, serial)
 
-/* AUDIT: the leader asks (answer 0) what tensors a member holds, and it answers (answer 1). bytes of
- * an answer: sums by division, keys, or pieces (snapshot/tiling.h). */
+/* AUDIT: the leader asks (answer 0) what tensors a member holds, and it answers (answer 1). An
+ * answer's bytes are sums by division, keys, or pieces (snapshot/tiling.h). */
 #define CAIRN_FIELDS_AUDIT(F)                                                                      \
     F(BOOL, answer)                                                                                \
     F(AGENT, agent) /* who answers */                                                              \

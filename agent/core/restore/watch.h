@@ -39,8 +39,8 @@ struct watch {
 
 /*
  * Call it on ticks, and when trainers come or go, while no restore or repair is under way. Returns
- * true if one is due: start *out; *reason says why, for the log. wants_join: this agent leads, and the
- * job is complete with agents that are no members.
+ * true if one is due: start *out; *reason says why, for the log. wants_join: this agent leads, and
+ * the job is complete with agents that are no members.
  */
 bool watch_due(const struct env *env, struct watch *watch, bool has_trainers, bool wants_join,
                struct restore_request *out, const char **reason);
