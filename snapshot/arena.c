@@ -49,6 +49,7 @@ struct cairn_arena {
     uint64_t bytes;
     int fd;
     bool hugepages;
+    bool advised;
 };
 
 __attribute__((format(printf, 3, 4))) static void
@@ -75,15 +76,15 @@ round_up(uint64_t bytes, uint64_t unit)
     return (bytes + unit - 1) / unit * unit;
 }
 
-/* Allocates every page; contents stay. Leaves errno. */
+/* Allocates every page of [begin, end); contents stay. Leaves errno. */
 static cairn_err
-allocate_pages(int fd, uint64_t bytes)
+allocate_pages(int fd, uint64_t begin, uint64_t end)
 {
-    int result;
+    int result = 0;
 
-    do
-        result = fallocate(fd, 0, 0, (off_t)bytes);
-    while (result && errno == EINTR);
+    while (begin < end && (result = fallocate(fd, 0, (off_t)begin, (off_t)(end - begin))) &&
+           errno == EINTR)
+        ;
     return result ? translate_errno(errno) : CAIRN_OK;
 }
 
@@ -122,10 +123,31 @@ advice_counts(void)
     return strstr(text, "[advise]") != NULL;
 }
 
-/* Makes every page exist and maps it. On success *out holds everything but `hugepages`. */
+/* Makes every page between the ranges exist and maps it. */
 static cairn_err
-map_arena(int fd, uint64_t bytes, bool try_transparent, struct cairn_arena *out, char *report,
-          size_t report_bytes)
+fill_pages(int fd, uint8_t *base, uint64_t bytes, const struct cairn_arena_range *away,
+           uint32_t away_count)
+{
+    uint64_t begin = 0;
+
+    for (uint32_t i = 0; i <= away_count; i++) {
+        uint64_t end = i < away_count ? away[i].begin : bytes;
+        cairn_err err = allocate_pages(fd, begin, end);
+
+        if (err)
+            return err;
+        if (begin < end)
+            map_pages(base + begin, end - begin);
+        begin = i < away_count ? away[i].end : end;
+    }
+    return CAIRN_OK;
+}
+
+/* Maps an arena, with every page that is not away. On success *out holds everything but
+ * `hugepages`. */
+static cairn_err
+map_arena(int fd, uint64_t bytes, bool try_transparent, const struct cairn_arena_range *away,
+          uint32_t away_count, struct cairn_arena *out, char *report, size_t report_bytes)
 {
     void *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     cairn_err err;
@@ -136,16 +158,16 @@ map_arena(int fd, uint64_t bytes, bool try_transparent, struct cairn_arena *out,
     }
     (void)madvise(base, bytes, MADV_DONTDUMP);
     /* Hints: what they fail to do, fallocate does with small pages. */
-    if (try_transparent && advice_counts() && !madvise(base, bytes, MADV_HUGEPAGE))
+    out->advised = try_transparent && advice_counts() && !madvise(base, bytes, MADV_HUGEPAGE);
+    if (out->advised)
         (void)madvise(base, bytes, MADV_POPULATE_WRITE);
-    err = allocate_pages(fd, bytes);
+    err = fill_pages(fd, base, bytes, away, away_count);
     if (err) {
         say(report, report_bytes, "the kernel refused %" PRIu64 " bytes of shared memory: %s",
             bytes, strerror(errno));
         munmap(base, bytes);
         return err;
     }
-    map_pages(base, bytes);
     out->base = base;
     out->bytes = bytes;
     out->fd = fd;
@@ -240,7 +262,7 @@ create_huge(const char *name, uint64_t bytes, struct cairn_arena *arena)
     bytes = round_up(bytes, HUGE_BYTES);
     if (make_fd(name, bytes, true, &fd))
         return false;
-    if (map_arena(fd, bytes, false, arena, NULL, 0)) {
+    if (map_arena(fd, bytes, false, NULL, 0, arena, NULL, 0)) {
         close(fd);
         return false;
     }
@@ -280,7 +302,7 @@ cairn_arena_create(const char *name, uint64_t bytes, const struct cairn_arena_op
             strerror(errno));
         goto done;
     }
-    err = map_arena(fd, bytes, options->hugepages == CAIRN_HUGEPAGES_TRY, arena, report,
+    err = map_arena(fd, bytes, options->hugepages == CAIRN_HUGEPAGES_TRY, NULL, 0, arena, report,
                     report_bytes);
     if (!err)
         fd = -1; /* the arena's now */
@@ -329,8 +351,8 @@ check_fd(int fd, uint64_t bytes_min, struct stat *info, char *report, size_t rep
 }
 
 cairn_err
-cairn_arena_adopt(int fd, uint64_t bytes_min, struct cairn_arena **out, char *report,
-                  size_t report_bytes)
+cairn_arena_adopt(int fd, uint64_t bytes_min, const struct cairn_arena_range *away,
+                  uint32_t away_count, struct cairn_arena **out, char *report, size_t report_bytes)
 {
     struct cairn_arena *arena;
     struct stat info;
@@ -341,7 +363,8 @@ cairn_arena_adopt(int fd, uint64_t bytes_min, struct cairn_arena **out, char *re
     arena = calloc(1, sizeof *arena);
     if (!arena)
         return CAIRN_NOMEM;
-    err = map_arena(fd, (uint64_t)info.st_size, false, arena, report, report_bytes);
+    err =
+        map_arena(fd, (uint64_t)info.st_size, false, away, away_count, arena, report, report_bytes);
     if (err) {
         free(arena);
         return err;
@@ -378,6 +401,12 @@ int
 cairn_arena_fd(const struct cairn_arena *arena)
 {
     return arena->fd;
+}
+
+bool
+cairn_arena_is_advised(const struct cairn_arena *arena)
+{
+    return arena->advised;
 }
 
 bool

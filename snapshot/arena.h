@@ -44,14 +44,23 @@ CAIRN_MUST_CHECK cairn_err cairn_arena_create(const char *name, uint64_t bytes,
                                               struct cairn_arena **out, char *report,
                                               size_t report_bytes);
 
+/* Bytes [begin, end) of an arena. */
+struct cairn_arena_range {
+    uint64_t begin, end;
+};
+
 /*
  * Takes over an arena that another process made. Checks that `fd` is a memfd with the three seals
  * and at least bytes_min bytes long (0: any length), makes sure that every page exists and maps it:
- * contents are untouched. CAIRN_CORRUPT: it is no arena, or too short; CAIRN_NOMEM; CAIRN_IO;
+ * contents are untouched. away[away_count], by place, are ranges whose pages are in other files
+ * (region.h): they stay holes, and the caller maps those files before anybody reads there.
+ * CAIRN_CORRUPT: it is no arena, or too short; CAIRN_NOMEM; CAIRN_IO;
  * `report` as above. On success the descriptor is the arena's and close-on-exec, on failure still
  * the caller's. Prints and logs nothing. Thread: any.
  */
-CAIRN_MUST_CHECK cairn_err cairn_arena_adopt(int fd, uint64_t bytes_min, struct cairn_arena **out,
+CAIRN_MUST_CHECK cairn_err cairn_arena_adopt(int fd, uint64_t bytes_min,
+                                             const struct cairn_arena_range *away,
+                                             uint32_t away_count, struct cairn_arena **out,
                                              char *report, size_t report_bytes);
 
 /* Unmaps and closes; the bytes live on while another process holds the descriptor. NULL is allowed.
@@ -63,5 +72,7 @@ uint8_t *cairn_arena_base(const struct cairn_arena *arena);
 uint64_t cairn_arena_bytes(const struct cairn_arena *arena);
 int cairn_arena_fd(const struct cairn_arena *arena);
 bool cairn_arena_has_hugepages(const struct cairn_arena *arena);
+/* True where the kernel was asked for transparent huge pages, and gives them on request alone. */
+bool cairn_arena_is_advised(const struct cairn_arena *arena);
 
 #endif

@@ -44,7 +44,6 @@ CPPCHECK = [
 ]
 # Functions of modules that only tests call, or patterns of them, each with the reason.
 ONLY_TESTS = {
-    "cairn_arena_has_hugepages": "tests tell whether the system gave huge pages",
     "cairn_capture_stats_read": "tests count captures and stalls",
     "cairn_catalog_counter": "tests check which counter survives a crash",
     "cairn_config_markdown": "a test compares docs/CONFIG.md with the table of options",

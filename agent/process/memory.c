@@ -70,7 +70,7 @@ take_arena(struct cairn_memory *memory, const char *name, uint64_t bytes, struct
                      name, kept->bytes, bytes);
             return CAIRN_CONFIG;
         }
-        err = cairn_arena_adopt(kept->fd, bytes, out, report, report_bytes);
+        err = cairn_arena_adopt(kept->fd, bytes, NULL, 0, out, report, report_bytes);
         if (err)
             return err;
         kept->fd = -1;

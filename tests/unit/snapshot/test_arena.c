@@ -169,10 +169,11 @@ test_adopt(void **state)
     for (uint64_t i = 0; i < bytes; i++)
         cairn_arena_base(arena)[i] = (uint8_t)(i * 31 >> 3);
     cairn_arena_destroy(arena); /* its owner is gone, the descriptor is not */
-    assert_int_equal(cairn_arena_adopt(fd, bytes + 1, &other, report, sizeof report),
+    assert_int_equal(cairn_arena_adopt(fd, bytes + 1, NULL, 0, &other, report, sizeof report),
                      CAIRN_CORRUPT);
     assert_null(other);
-    assert_int_equal(cairn_arena_adopt(fd, bytes, &other, report, sizeof report), CAIRN_OK);
+    assert_int_equal(cairn_arena_adopt(fd, bytes, NULL, 0, &other, report, sizeof report),
+                     CAIRN_OK);
     assert_int_equal(cairn_arena_bytes(other), bytes);
     assert_int_equal(cairn_arena_fd(other), fd);
     assert_int_equal(fcntl(fd, F_GETFD), FD_CLOEXEC);
@@ -193,7 +194,7 @@ test_adopt_fills_holes(void **state)
     assert_int_equal(fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 1 << 20), 0);
     assert_int_equal(fstat(fd, &info), 0);
     assert_true((uint64_t)info.st_blocks * 512 < cairn_arena_bytes(arena));
-    assert_int_equal(cairn_arena_adopt(fd, 0, &other, NULL, 0), CAIRN_OK);
+    assert_int_equal(cairn_arena_adopt(fd, 0, NULL, 0, &other, NULL, 0), CAIRN_OK);
     assert_int_equal(fstat(fd, &info), 0);
     assert_true((uint64_t)info.st_blocks * 512 >= cairn_arena_bytes(arena));
     cairn_arena_destroy(other);
@@ -206,7 +207,8 @@ refuse(int fd, const char *why)
     struct cairn_arena *arena = NULL;
     char report[CAIRN_ARENA_REPORT_BYTES] = "";
 
-    assert_int_equal(cairn_arena_adopt(fd, 0, &arena, report, sizeof report), CAIRN_CORRUPT);
+    assert_int_equal(cairn_arena_adopt(fd, 0, NULL, 0, &arena, report, sizeof report),
+                     CAIRN_CORRUPT);
     assert_null(arena);
     if (!strstr(report, why))
         fail_msg("\"%s\" is not in \"%s\"", why, report);
