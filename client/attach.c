@@ -4,7 +4,8 @@
  *
  * A slot's descriptor is believed only when it is sealed against shrinking and long enough: then no
  * access through the mapping can end in SIGBUS, whatever the agent does. Mappings are not inherited
- * by forked children.
+ * by forked children. A file without pages is not touched before a grant: its pages would be memory
+ * that nobody has set aside.
  */
 #include "cairn/client.h"
 
@@ -60,9 +61,20 @@ client_page_bytes(int fd)
     return page_bytes;
 }
 
-/* Maps region [offset, offset + bytes) of a slot, widened to whole pages. */
+/* True if the region has its pages; the agent gives all of them at once. */
+static bool
+has_pages(int fd, uint64_t bytes)
+{
+    struct stat status;
+
+    return fstat(fd, &status) == 0 && (uint64_t)status.st_blocks >= bytes / 512;
+}
+
+/* Maps region [offset, offset + bytes) of a slot, widened to whole pages; before a grant only if it
+ * has them. */
 static cairn_err
-slot_map(struct cairn_client *client, struct client_slot *slot, uint64_t offset, uint64_t bytes)
+slot_map(struct cairn_client *client, struct client_slot *slot, uint64_t offset, uint64_t bytes,
+         bool granted)
 {
     uint64_t file_bytes, page_bytes, begin, end;
     cairn_err err = cairn_session_fd_check(slot->fd, offset + bytes, &file_bytes);
@@ -73,7 +85,7 @@ slot_map(struct cairn_client *client, struct client_slot *slot, uint64_t offset,
                    err == CAIRN_DENIED ? "not sealed against shrinking" : "shorter than it says");
         return CAIRN_CORRUPT;
     }
-    if (bytes == 0)
+    if (bytes == 0 || (!granted && !has_pages(slot->fd, bytes)))
         return CAIRN_OK;
     page_bytes = client_page_bytes(slot->fd);
     begin = offset - offset % page_bytes;
@@ -111,27 +123,52 @@ slot_prepare(struct cairn_client *client, struct client_slot *slot, const int32_
     return CAIRN_OK;
 }
 
+/* What the tensors need: mapping is slow, and register may replace them meanwhile. */
+struct need {
+    uint64_t region_bytes;
+    int32_t devices[CAIRN_RANKS_PER_NODE_MAX];
+    uint32_t device_count;
+};
+
+static struct need
+read_need(struct cairn_client *client)
+{
+    struct need need;
+
+    pthread_mutex_lock(&client->lock);
+    need.region_bytes = client->tensors->region_bytes;
+    need.device_count = client->tensors->device_count;
+    memcpy(need.devices, client->tensors->devices, sizeof need.devices);
+    pthread_mutex_unlock(&client->lock);
+    return need;
+}
+
+cairn_err
+client_slot_open(struct cairn_client *client, uint32_t slot)
+{
+    struct client_slot *opened = &client->slots[slot];
+    struct need need = read_need(client);
+    cairn_err err;
+
+    if (opened->map || need.region_bytes == 0)
+        return CAIRN_OK;
+    err = slot_map(client, opened, client->region_offset, need.region_bytes, true);
+    return err ? err : slot_prepare(client, opened, need.devices, need.device_count);
+}
+
 cairn_err
 client_slots_map(struct cairn_client *client, const struct cairn_session_registered *value,
                  struct cairn_session_frame *frame)
 {
     struct client_slot slots[CAIRN_SESSION_FDS_MAX];
-    int32_t devices[CAIRN_RANKS_PER_NODE_MAX];
-    uint32_t device_count;
-    uint64_t needed_bytes;
+    struct need need = read_need(client);
     cairn_err err = CAIRN_OK;
 
-    pthread_mutex_lock(
-        &client->lock); /* mapping is slow, and register may replace the tensors meanwhile */
-    needed_bytes = client->tensors->region_bytes;
-    device_count = client->tensors->device_count;
-    memcpy(devices, client->tensors->devices, sizeof devices);
-    pthread_mutex_unlock(&client->lock);
-    if (value->region_bytes != needed_bytes) {
+    if (value->region_bytes != need.region_bytes) {
         client_say(client, CAIRN_LOG_ERROR,
                    "client: the agent gives a region of %llu bytes where %llu are needed: it is of "
                    "another version",
-                   (unsigned long long)value->region_bytes, (unsigned long long)needed_bytes);
+                   (unsigned long long)value->region_bytes, (unsigned long long)need.region_bytes);
         return CAIRN_VERSION;
     }
     memset(slots, 0, sizeof slots);
@@ -140,9 +177,9 @@ client_slots_map(struct cairn_client *client, const struct cairn_session_registe
     for (uint32_t i = 0; i < value->slot_count && !err; i++) {
         slots[i].fd = frame->fds[i];
         frame->fds[i] = -1;
-        err = slot_map(client, &slots[i], value->region_offset, value->region_bytes);
+        err = slot_map(client, &slots[i], value->region_offset, value->region_bytes, false);
         if (!err)
-            err = slot_prepare(client, &slots[i], devices, device_count);
+            err = slot_prepare(client, &slots[i], need.devices, need.device_count);
     }
     if (err) {
         for (uint32_t i = 0; i < value->slot_count; i++)
@@ -152,6 +189,7 @@ client_slots_map(struct cairn_client *client, const struct cairn_session_registe
     pthread_mutex_lock(&client->lock);
     memcpy(client->slots, slots, sizeof slots);
     client->slot_count = value->slot_count;
+    client->region_offset = value->region_offset;
     pthread_mutex_unlock(&client->lock);
     return CAIRN_OK;
 }

@@ -267,9 +267,10 @@ reader_run(void *context)
     reader->sweep.container = CAIRN_CONTAINER_NONE;
     for (uint64_t block = reader->first_block; block < reader->end_block && !reader->err; block++) {
         if (is_needed(source, block))
-            reader->err = take_block(run, &reader->sweep, fill->own_container, block,
-                                     fill->own + block * CAIRN_BLOCK_BYTES, &reader->bad_blocks,
-                                     &reader->copied_bytes);
+            reader->err =
+                take_block(run, &reader->sweep, fill->own_container, block,
+                           fill->own + (block - fill->own_first_block) * CAIRN_BLOCK_BYTES,
+                           &reader->bad_blocks, &reader->copied_bytes);
         if (!reader->err && block % 1024 == 0 && client_now_ns() >= fill->deadline_ns)
             reader->err = CAIRN_TIMEOUT;
     }
@@ -326,21 +327,23 @@ read_own(struct run_state *run)
     struct client_fill *fill = run->fill;
     struct reader readers[READERS_MAX] = {0};
     const struct source *source;
-    uint64_t share;
+    uint64_t first, end, share;
     uint32_t count;
     cairn_err err = CAIRN_OK;
 
     if (fill->own_container == CAIRN_CONTAINER_NONE || !run->sources[fill->own_container].needed)
         return CAIRN_OK;
     source = &run->sources[fill->own_container];
-    count = count_readers(run, source->block_count);
-    share = (source->block_count / count / READER_BLOCKS_MIN + 1) * READER_BLOCKS_MIN;
+    first = fill->own_first_block / READER_BLOCKS_MIN * READER_BLOCKS_MIN;
+    end = fill->own_end_block < source->block_count ? fill->own_end_block : source->block_count;
+    count = count_readers(run, end - first);
+    share = ((end - first) / count / READER_BLOCKS_MIN + 1) * READER_BLOCKS_MIN;
     for (uint32_t i = 0; i < count; i++) {
+        uint64_t begin = first + i * share;
+
         readers[i].run = run;
-        readers[i].first_block = i * share;
-        readers[i].end_block = readers[i].first_block + share < source->block_count
-                                   ? readers[i].first_block + share
-                                   : source->block_count;
+        readers[i].first_block = i ? begin : fill->own_first_block;
+        readers[i].end_block = begin + share < end ? begin + share : end;
         readers[i].sweep.active = malloc(run->most_moves * sizeof *readers[i].sweep.active);
         if (!readers[i].sweep.active)
             err = CAIRN_NOMEM;

@@ -2,9 +2,9 @@
  * client/fill.h - carries out the moves of a restore: verified blocks in, tensors filled.
  *
  * Private to client/. The moves are walked block by block of their source containers. A block is
- * checked as a whole against its checksum before any byte of it goes into a tensor. Blocks of the
- * container that lies in this node's memory are read in place, by this rank's share of the cores
- * where the tensors are on the host: the trainer waits, and memory that it has not touched yet is
+ * checked as a whole against its checksum before any byte of it goes into a tensor. Blocks of this
+ * rank's own region are read in place, by this rank's share of the cores where the tensors are on
+ * the host: the trainer waits, and memory that it has not touched yet is
  * faulted in meanwhile, which costs more than the copy. The others, and those of the own one that
  * fail, are fetched into the window, whose parts are in flight at once. A fetched block that fails
  * is fetched once more. Memory: a bit per block, an index per move and reader, and what the caller
@@ -25,7 +25,8 @@ struct client_fill {
     uint32_t container_count;
     const struct cairn_moves *moves; /* target container = index of the slice */
     uint32_t own_container;          /* CAIRN_CONTAINER_NONE: all is fetched */
-    const uint8_t *own;              /* its bytes, mapped */
+    const uint8_t *own;              /* its blocks [own_first_block, own_end_block), mapped */
+    uint64_t own_first_block, own_end_block;
     uint8_t *window;
     uint64_t window_bytes;
     uint64_t deadline_ns;

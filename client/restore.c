@@ -32,8 +32,9 @@ struct restore {
     struct cairn_moves moves;
     uint8_t *window;
     size_t window_map_bytes;
-    uint8_t *own;
+    uint8_t *own; /* mapped blocks [own_first_block, own_end_block) of info.own_container */
     size_t own_map_bytes;
+    uint64_t own_first_block, own_end_block;
     struct client_sink *hung; /* a device still reads both, NULL: none does */
 };
 
@@ -69,9 +70,12 @@ client_take_restore_info(struct cairn_client *client, struct cairn_session_frame
             mail->window_fd = frame->fds[0];
             frame->fds[0] = -1;
         }
-        if (!info.err && info.own_container != CAIRN_CONTAINER_NONE &&
-            info.own_slot < client->slot_count)
+        if (!info.err && info.own_container == CAIRN_CONTAINER_NONE)
+            info.own_slot -= CAIRN_SLOT_OF_REGION; /* where it is none, too large for an index */
+        if (!info.err && info.own_slot < client->slot_count)
             mail->own_slot_fd = fcntl(client->slots[info.own_slot].fd, F_DUPFD_CLOEXEC, 0);
+        mail->region_offset = client->region_offset;
+        mail->region_bytes = client->tensors ? client->tensors->region_bytes : 0;
         payload = NULL;
         pthread_cond_broadcast(&client->changed);
     }
@@ -291,25 +295,28 @@ done:
 
 /* ---- reading ---- */
 
-/* Maps bytes [0, bytes) of the agent's memory, and so much more as its last page has. */
+/* Maps bytes [begin, begin + bytes) of the agent's memory, and so much more as the last page has.
+ * CAIRN_INVAL, which is not logged: they do not begin with a page. */
 static cairn_err
-map_memory(const struct cairn_client *client, int fd, uint64_t bytes, int protection, uint8_t **out,
-           size_t *map_bytes)
+map_memory(const struct cairn_client *client, int fd, uint64_t begin, uint64_t bytes,
+           int protection, uint8_t **out, size_t *map_bytes)
 {
-    uint64_t file_bytes, page_bytes;
+    uint64_t file_bytes, page_bytes = client_page_bytes(fd);
     void *map;
-    cairn_err err = cairn_session_fd_check(fd, bytes, &file_bytes);
+    cairn_err err = cairn_session_fd_check(fd, begin + bytes, &file_bytes);
+
+    if (begin % page_bytes)
+        return CAIRN_INVAL;
 
     if (err || bytes == 0) {
         client_say(client, CAIRN_LOG_ERROR, "client: the agent's memory is %s",
                    err == CAIRN_DENIED ? "not sealed against shrinking" : "shorter than it says");
         return CAIRN_CORRUPT;
     }
-    page_bytes = client_page_bytes(fd);
     bytes += bytes % page_bytes ? page_bytes - bytes % page_bytes : 0;
-    if (bytes > file_bytes)
-        bytes = file_bytes;
-    map = mmap(NULL, bytes, protection, MAP_SHARED, fd, 0);
+    if (bytes > file_bytes - begin)
+        bytes = file_bytes - begin;
+    map = mmap(NULL, bytes, protection, MAP_SHARED, fd, (off_t)begin);
     if (map == MAP_FAILED) {
         client_say(client, CAIRN_LOG_ERROR,
                    "client: the agent's memory cannot be mapped errno=%d (%s)", errno,
@@ -322,19 +329,52 @@ map_memory(const struct cairn_client *client, int fd, uint64_t bytes, int protec
     return CAIRN_OK;
 }
 
+/* Finds the container that has this rank's own region, and maps it from the rank's file of the slot
+ * if the agent says that it is there. */
+static cairn_err
+map_own_region(struct restore *restore)
+{
+    const struct client_mail *mail = &restore->client->mail;
+    uint64_t begin = mail->region_offset, bytes = mail->region_bytes;
+    cairn_err err;
+
+    if (mail->own_slot_fd < 0 || bytes == 0)
+        return CAIRN_OK;
+    for (uint32_t c = 0; c < restore->info.count; c++) {
+        const struct cairn_manifest *manifest = &restore->manifests[c];
+
+        for (uint32_t r = 0; r < manifest->rank_count; r++) {
+            const struct cairn_manifest_rank *rank = &manifest->ranks[r];
+
+            if (rank->rank != restore->client->rank || rank->region_offset != begin ||
+                rank->region_bytes != bytes || begin + bytes > manifest->container_bytes)
+                continue;
+            err = map_memory(restore->client, mail->own_slot_fd, begin, bytes, PROT_READ,
+                             &restore->own, &restore->own_map_bytes);
+            if (err)
+                return err == CAIRN_INVAL ? CAIRN_OK : err;
+            restore->info.own_container = c;
+            restore->own_first_block = begin / CAIRN_BLOCK_BYTES;
+            restore->own_end_block = (begin + bytes) / CAIRN_BLOCK_BYTES;
+            return CAIRN_OK;
+        }
+    }
+    return CAIRN_OK;
+}
+
 static cairn_err
 map_sources(struct restore *restore)
 {
     const struct client_mail *mail = &restore->client->mail;
     uint32_t own = restore->info.own_container;
     cairn_err err =
-        map_memory(restore->client, mail->window_fd, restore->info.window_bytes,
+        map_memory(restore->client, mail->window_fd, 0, restore->info.window_bytes,
                    PROT_READ | PROT_WRITE, &restore->window, &restore->window_map_bytes);
 
     if (err)
         return err;
     if (own == CAIRN_CONTAINER_NONE)
-        return CAIRN_OK;
+        return map_own_region(restore);
     if (own >= restore->info.count)
         return CAIRN_CORRUPT;
     if (mail->own_slot_fd < 0 || restore->manifests[own].container_bytes == 0) {
@@ -342,8 +382,10 @@ map_sources(struct restore *restore)
         restore->info.own_container = CAIRN_CONTAINER_NONE;
         return CAIRN_OK;
     }
-    return map_memory(restore->client, mail->own_slot_fd, restore->manifests[own].container_bytes,
-                      PROT_READ, &restore->own, &restore->own_map_bytes);
+    restore->own_end_block = restore->manifests[own].block_count;
+    return map_memory(restore->client, mail->own_slot_fd, 0,
+                      restore->manifests[own].container_bytes, PROT_READ, &restore->own,
+                      &restore->own_map_bytes);
 }
 
 static cairn_err
@@ -370,6 +412,8 @@ run(struct restore *restore, struct cairn_restored *out)
     fill.moves = &restore->moves;
     fill.own_container = restore->info.own_container;
     fill.own = restore->own;
+    fill.own_first_block = restore->own_first_block;
+    fill.own_end_block = restore->own_end_block;
     fill.window = restore->window;
     fill.window_bytes = restore->info.window_bytes;
     err = client_fill_run(&fill);

@@ -115,7 +115,7 @@ enum cairn_session_reason {
 
 enum cairn_session_source { CAIRN_SOURCE_MEMORY = 1, CAIRN_SOURCE_FILES = 2 };
 
-enum { CAIRN_CONTAINER_NONE = 0xffffffffu };
+enum { CAIRN_CONTAINER_NONE = 0xffffffffu, CAIRN_SLOT_OF_REGION = 0x100 };
 
 /* ---- frames: client to agent ---- */
 
@@ -306,9 +306,11 @@ struct cairn_session_restore_info {
     struct cairn_generation_id generation;
     uint32_t source; /* enum cairn_session_source */
     uint64_t window_bytes;
-    uint32_t own_container; /* that lies in this node's memory from byte 0 of own_slot, or
-                               CAIRN_CONTAINER_NONE */
-    uint32_t own_slot;      /* index into the descriptors of REGISTERED */
+    uint32_t own_container; /* that lies in this node's memory from byte 0 of own_slot: of an agent
+                               that gives whole slots to trainers; or CAIRN_CONTAINER_NONE */
+    uint32_t own_slot;      /* index into the descriptors of REGISTERED; with CAIRN_CONTAINER_NONE
+                               CAIRN_SLOT_OF_REGION more: there this rank's own region lies, and
+                               nothing else; or 0 */
     uint32_t count;
     struct cairn_session_bytes
         *manifests; /* packed (snapshot/manifest.h), one per container; the array is

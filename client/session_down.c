@@ -210,6 +210,14 @@ cairn_session_put_restore_info(struct cairn_session_writer *writer,
                window_fd >= 0 ? 1 : 0);
 }
 
+/* Where no container is in this node's memory. */
+static bool
+is_slot_of_region(uint32_t own_slot)
+{
+    return own_slot == 0 || (own_slot >= CAIRN_SLOT_OF_REGION &&
+                             own_slot < CAIRN_SLOT_OF_REGION + CAIRN_SESSION_FDS_MAX);
+}
+
 /* The part that is there when something can be restored. */
 static cairn_err
 unpack_restorable(struct cairn_reader *reader, struct cairn_session_restore_info *info)
@@ -222,7 +230,8 @@ unpack_restorable(struct cairn_reader *reader, struct cairn_session_restore_info
     info->count = cairn_read_u32(reader);
     if (reader->failed || info->count > cairn_reader_left(reader) / MANIFEST_BYTES_MIN)
         return CAIRN_CORRUPT;
-    if (info->own_container != CAIRN_CONTAINER_NONE && info->own_slot >= CAIRN_SESSION_FDS_MAX)
+    if (info->own_container != CAIRN_CONTAINER_NONE ? info->own_slot >= CAIRN_SESSION_FDS_MAX
+                                                    : !is_slot_of_region(info->own_slot))
         return CAIRN_CORRUPT;
     info->manifests = calloc(info->count ? info->count : 1, sizeof *info->manifests);
     if (!info->manifests)

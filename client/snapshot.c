@@ -246,8 +246,10 @@ client_take_grant(struct cairn_client *client, const struct cairn_session_grant 
 {
     struct cairn_capture_job job;
     bool awaited, possible;
-    cairn_err err;
+    cairn_err opened = CAIRN_OK, err;
 
+    if (grant->slot < client->slot_count) /* only this thread changes it */
+        opened = client_slot_open(client, grant->slot);
     pthread_mutex_lock(&client->lock);
     awaited = is_awaited(client, grant->step);
     possible = awaited && grant->slot < client->slot_count;
@@ -256,6 +258,10 @@ client_take_grant(struct cairn_client *client, const struct cairn_session_grant 
     pthread_mutex_unlock(&client->lock);
     if (!possible)
         return awaited ? CAIRN_CORRUPT : CAIRN_OK;
+    if (opened) {
+        capture_ended(client, CAIRN_DEVICE);
+        return CAIRN_OK;
+    }
     if (job.region_bytes == 0) { /* this rank captures nothing */
         capture_ended(client, CAIRN_OK);
         return CAIRN_OK;

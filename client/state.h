@@ -79,8 +79,8 @@ struct client_stream {
 /* A slot of the agent's memory, owned by the service thread; fd is read under the lock by a
  * restore. */
 struct client_slot {
-    int fd; /* -1: none */
-    void *map;
+    int fd;    /* -1: none */
+    void *map; /* NULL: the region is empty, or the file has no pages yet */
     size_t map_bytes;
     uint8_t *region; /* this rank's, inside the map */
     bool is_written; /* a capture has been let into it since it was mapped */
@@ -138,8 +138,9 @@ struct client_mail {
     cairn_err err;    /* CAIRN_PEER: the connection ended */
     uint8_t *payload; /* of RESTORE_INFO, NULL until it came; owned */
     size_t payload_bytes;
-    int window_fd;   /* -1: none; owned */
-    int own_slot_fd; /* a duplicate, -1: none; owned */
+    int window_fd;                        /* -1: none; owned */
+    int own_slot_fd;                      /* a duplicate, -1: none; owned */
+    uint64_t region_offset, region_bytes; /* of this rank's region there */
     struct {
         uint32_t request;
         bool answered;
@@ -170,6 +171,7 @@ struct cairn_client {
     /* the service thread's */
     struct cairn_session_reader reader;
     struct client_slot slots[CAIRN_SESSION_FDS_MAX];
+    uint64_t region_offset; /* in each slot */
     uint64_t retry_at_ns, retry_ns, greet_until_ns, stats_at_ns;
     bool said_detached;
     struct client_rings rings;
@@ -242,6 +244,11 @@ cairn_err client_slots_map(struct cairn_client *client,
                            const struct cairn_session_registered *value,
                            struct cairn_session_frame *frame);
 void client_slots_unmap(struct cairn_client *client);
+/*
+ * Maps a slot that had no pages when it was registered, since it held a generation of another
+ * arrangement of ranks. Nothing if it is mapped. Service thread, lock not held, no copy running.
+ */
+cairn_err client_slot_open(struct cairn_client *client, uint32_t slot);
 /*
  * The page size of a file, which st_blksize tells for huge pages too. A mapping of these is undone,
  * and kept from a fork, in whole pages alone: its length is to be a multiple. Thread: any.

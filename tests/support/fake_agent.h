@@ -62,6 +62,7 @@ struct fake_agent {
     atomic_int hello_err, register_err, protocol, epoch;
     atomic_int welcome_flags;
     atomic_int unsealed, region_lie; /* wrong memory in REGISTERED */
+    atomic_ullong region_at;         /* of all ranks; 0: a stride per rank */
     atomic_int drop_at_grant;        /* GRANT is followed by DROP at once */
     atomic_int commits;              /* DONE is followed by COMMITTED at once */
     atomic_int close_at_grant;       /* the connection ends after GRANT */
@@ -140,9 +141,10 @@ fake_welcome(struct fake_agent *agent, struct fake_connection *connection)
 FAKE void
 fake_registered(struct fake_agent *agent, struct fake_connection *connection)
 {
-    struct cairn_session_registered registered = {connection->register_request,
-                                                  (uint64_t)connection->rank * FAKE_REGION_STRIDE,
-                                                  connection->region_bytes, FAKE_SLOTS};
+    struct cairn_session_registered registered = {
+        connection->register_request,
+        agent->region_at ? agent->region_at : (uint64_t)connection->rank * FAKE_REGION_STRIDE,
+        connection->region_bytes, FAKE_SLOTS};
     int fds[FAKE_SLOTS] = {agent->slot_fds[0], agent->slot_fds[1]};
     int bad = -1;
 
@@ -497,7 +499,7 @@ fake_memfd(size_t bytes)
 {
     int fd = memfd_create("fake", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 
-    if (fd < 0 || ftruncate(fd, (off_t)bytes) ||
+    if (fd < 0 || ftruncate(fd, (off_t)bytes) || fallocate(fd, 0, 0, (off_t)bytes) ||
         fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL))
         abort();
     return fd;

@@ -7,6 +7,7 @@
 
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -680,6 +681,63 @@ test_nothing_to_capture(void **state)
     fake_agent_destroy(agent);
 }
 
+/* How often this process maps a file. */
+static int
+count_maps(int fd)
+{
+    FILE *maps = fopen("/proc/self/maps", "r");
+    unsigned long long inode;
+    struct stat status;
+    char line[4096];
+    int count = 0;
+
+    assert_non_null(maps);
+    assert_int_equal(fstat(fd, &status), 0);
+    while (fgets(line, sizeof line, maps))
+        count += sscanf(line, "%*s %*s %*s %*s %llu", &inode) == 1 && inode == status.st_ino;
+    fclose(maps);
+    return count;
+}
+
+/* Memory that the agent has not given its pages yet is not touched before a grant. */
+static void
+test_slot_without_pages(void **state)
+{
+    struct fake_agent *agent = fake_agent_create(1 << 20);
+    struct cairn_client *client;
+    struct stat status;
+    struct model model;
+
+    (void)state;
+    model_init(&model);
+    assert_int_equal(fallocate(agent->slot_fds[1], FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
+                               FAKE_SLOT_BYTES),
+                     0);
+    fake_agent_start(agent);
+    client = open_client(agent);
+    assert_int_equal(cairn_client_register(client, model.slices, TENSORS), CAIRN_OK);
+    for (int step = 1; step <= 4; step++) {
+        assert_int_equal(count_maps(agent->slot_fds[0]), 2); /* the client's and the test's */
+        assert_int_equal(count_maps(agent->slot_fds[1]), step <= 2 ? 1 : 2);
+        if (step <= 2) {
+            assert_int_equal(fstat(agent->slot_fds[1], &status), 0);
+            assert_int_equal(status.st_blocks, 0);
+        }
+        while (cairn_snapshot_begin(client, (uint64_t)step) != CAIRN_OK)
+            usleep(1000);
+        assert_true(fake_reaches(&agent->dones, step));
+        assert_int_equal(cairn_snapshot_fence(client, CAIRN_FENCE_ALL), CAIRN_OK);
+        assert_int_equal(agent->last_slot, (step - 1) % 2);
+        check_region(agent, &model, agent->last_slot);
+    }
+    assert_int_equal(agent->damaged, 0);
+    cairn_client_close(client);
+    assert_int_equal(count_maps(agent->slot_fds[1]), 1);
+    fake_agent_stop(agent);
+    fake_agent_destroy(agent);
+    model_fini(&model);
+}
+
 /* ---- register ---- */
 
 static void
@@ -798,6 +856,7 @@ main(void)
         cmocka_unit_test_setup(test_fence_before_grant, reset),
         cmocka_unit_test_setup(test_skip_and_drop, reset),
         cmocka_unit_test_setup(test_nothing_to_capture, reset),
+        cmocka_unit_test_setup(test_slot_without_pages, reset),
         cmocka_unit_test_setup(test_register_wrong, reset),
         cmocka_unit_test_setup(test_register_again, reset),
     };

@@ -178,9 +178,9 @@ struct stored {
     struct cairn_manifest manifests[3];
 };
 
-/* Captures a rank as container `index`, the way the engine lays it out. */
+/* Captures a rank as container `index`, the way the engine lays it out, behind other bytes. */
 static void
-store(struct stored *stored, uint32_t index, const struct rank *rank)
+store_behind(struct stored *stored, uint32_t index, const struct rank *rank, uint64_t before)
 {
     struct cairn_manifest_entry entries[SLICES_MAX];
     struct cairn_manifest manifest = {.job_id = 5,
@@ -189,7 +189,7 @@ store(struct stored *stored, uint32_t index, const struct rank *rank)
                                       .container_count = 3,
                                       .rank_count = 1,
                                       .entry_count = rank->count};
-    struct cairn_manifest_rank owner = {.rank = index, .world = 3};
+    struct cairn_manifest_rank owner = {.rank = index, .world = 3, .region_offset = before};
     uint64_t crcs[256];
     uint8_t *packed;
     size_t packed_bytes;
@@ -197,12 +197,13 @@ store(struct stored *stored, uint32_t index, const struct rank *rank)
     assert_int_equal(
         cairn_capture_plan(rank->slices, rank->count, entries, &owner.region_bytes, NULL),
         CAIRN_OK);
-    stored->bytes[index] = calloc(1, owner.region_bytes);
+    manifest.container_bytes = before + owner.region_bytes;
+    manifest.block_count = manifest.container_bytes / CAIRN_BLOCK_BYTES;
+    stored->bytes[index] = calloc(1, manifest.container_bytes);
     assert_non_null(stored->bytes[index]);
-    manifest.container_bytes = owner.region_bytes;
-    manifest.block_count = owner.region_bytes / CAIRN_BLOCK_BYTES;
     assert_true(manifest.block_count <= 256);
     for (uint32_t i = 0; i < rank->count; i++) {
+        entries[i].offset_bytes += before;
         memcpy(stored->bytes[index] + entries[i].offset_bytes, entries[i].slice.address,
                cairn_capture_bytes(&entries[i]));
         entries[i].rank = index;
@@ -215,7 +216,13 @@ store(struct stored *stored, uint32_t index, const struct rank *rank)
     assert_int_equal(cairn_manifest_pack(&manifest, &packed, &packed_bytes), CAIRN_OK);
     stored->agent->manifests[index] = (struct cairn_session_bytes){packed, packed_bytes};
     stored->agent->containers[index] = stored->bytes[index];
-    stored->agent->container_bytes[index] = owner.region_bytes;
+    stored->agent->container_bytes[index] = manifest.container_bytes;
+}
+
+static void
+store(struct stored *stored, uint32_t index, const struct rank *rank)
+{
+    store_behind(stored, index, rank, 0);
 }
 
 /* Rows on three nodes, the vector in flat ranges, the blob a replica on each. */
@@ -327,6 +334,42 @@ test_same_layout(void **state)
     assert_int_equal(restored.file_bytes, 0);
     rank_fini(&rank);
     stored_fini(&stored);
+}
+
+/* A file of its own region alone: that is read in place, wherever it lies in the container, and all
+ * else is fetched. Where it is another place's, everything is. */
+static void
+test_own_region(void **state)
+{
+    enum { BEFORE = 3 * CAIRN_BLOCK_BYTES };
+
+    (void)state;
+    for (int elsewhere = 0; elsewhere < 2; elsewhere++) {
+        struct stored stored = store_all(16 * CAIRN_BLOCK_BYTES, false);
+        struct rank rank = {.count = 0};
+        struct cairn_restored restored = {CAIRN_RESTORED_INIT};
+        uint64_t bytes;
+
+        source_rank(&rank, 1);
+        free(stored.bytes[1]);
+        free((void *)(uintptr_t)stored.agent->manifests[1].bytes);
+        store_behind(&stored, 1, &rank, BEFORE);
+        bytes = stored.agent->container_bytes[1];
+        stored.agent->region_at = elsewhere ? BEFORE + CAIRN_BLOCK_BYTES : BEFORE;
+        stored.agent->own_slot = CAIRN_SLOT_OF_REGION + 1;
+        memset(stored.agent->slots[1], 0x77, bytes); /* not this rank's */
+        memcpy(stored.agent->slots[1] + BEFORE, stored.bytes[1] + BEFORE, bytes - BEFORE);
+        clear(&rank);
+        restore_into(&stored, &rank, &restored);
+        if (elsewhere)
+            assert_int_equal(restored.local_bytes, 0);
+        else
+            assert_true(restored.local_bytes >= 250 * COLUMNS * 4);
+        assert_true(restored.remote_bytes > 0);
+        assert_null(strstr(log_text, "damaged"));
+        rank_fini(&rank);
+        stored_fini(&stored);
+    }
 }
 
 /* What several nodes hold is read from the own one. */
@@ -815,6 +858,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_same_layout),
+        cmocka_unit_test(test_own_region),
         cmocka_unit_test(test_other_layout),
         cmocka_unit_test(test_prefers_own),
         cmocka_unit_test(test_whole_state),

@@ -581,6 +581,58 @@ test_descriptors_refused(void **state)
     assert_int_equal(open_fd_count(), before);
 }
 
+/* Which slots a RESTORE_INFO may name, with a container there and without. */
+static void
+expect_own_slots(void)
+{
+    static const struct {
+        uint32_t container, slot;
+        cairn_err err;
+    } cases[] = {
+        {0, 0, CAIRN_OK},
+        {0, CAIRN_SESSION_FDS_MAX - 1, CAIRN_OK},
+        {0, CAIRN_SESSION_FDS_MAX, CAIRN_CORRUPT},
+        {0, CAIRN_SLOT_OF_REGION, CAIRN_CORRUPT},
+        {CAIRN_CONTAINER_NONE, 0, CAIRN_OK},
+        {CAIRN_CONTAINER_NONE, 1, CAIRN_CORRUPT},
+        {CAIRN_CONTAINER_NONE, CAIRN_SLOT_OF_REGION - 1, CAIRN_CORRUPT},
+        {CAIRN_CONTAINER_NONE, CAIRN_SLOT_OF_REGION, CAIRN_OK},
+        {CAIRN_CONTAINER_NONE, CAIRN_SLOT_OF_REGION + CAIRN_SESSION_FDS_MAX - 1, CAIRN_OK},
+        {CAIRN_CONTAINER_NONE, CAIRN_SLOT_OF_REGION + CAIRN_SESSION_FDS_MAX, CAIRN_CORRUPT},
+    };
+    int fd = sealed_memfd(1 << 20, F_SEAL_SHRINK);
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct cairn_session_restore_info info = {.request = 4,
+                                                  .generation = {2, 30},
+                                                  .source = CAIRN_SOURCE_MEMORY,
+                                                  .window_bytes = 1 << 20,
+                                                  .own_container = cases[i].container,
+                                                  .own_slot = cases[i].slot};
+        struct cairn_session_restore_info out = {0};
+        struct cairn_session_frame frame;
+        struct cairn_session_writer writer;
+        struct cairn_session_reader reader;
+        int fds[2];
+
+        socket_pair(fds);
+        cairn_session_writer_init(&writer, 1 << 20);
+        cairn_session_reader_init(&reader, CAIRN_SESSION_AGENT);
+        assert_int_equal(cairn_session_put_restore_info(&writer, &info, fd), CAIRN_OK);
+        assert_int_equal(cairn_session_writer_send(&writer, fds[0]), CAIRN_OK);
+        assert_int_equal(cairn_session_reader_receive(&reader, fds[1]), CAIRN_OK);
+        assert_int_equal(cairn_session_reader_next(&reader, &frame), CAIRN_OK);
+        assert_int_equal(cairn_session_take_restore_info(&frame, &out), cases[i].err);
+        cairn_session_restore_info_fini(&out);
+        cairn_session_frame_fini(&frame);
+        cairn_session_reader_fini(&reader);
+        cairn_session_writer_fini(&writer);
+        close(fds[0]);
+        close(fds[1]);
+    }
+    close(fd);
+}
+
 static void
 test_restore_info(void **state)
 {
@@ -623,6 +675,7 @@ test_restore_info(void **state)
     assert_memory_equal(out.manifests[2].bytes, "three", 5);
     assert_int_equal(out.manifests[1].bytes_len, 0);
     cairn_session_restore_info_fini(&out);
+    expect_own_slots();
     for (size_t bytes = 0; bytes < frame.payload_bytes; bytes++) {
         struct cairn_session_frame cut = frame;
 
