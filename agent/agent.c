@@ -386,6 +386,8 @@ close_all(struct cairn_agent *agent)
     timing_close(agent);
     spill_close(agent);
     fetch_close(agent);
+    if (agent->memory)
+        cairn_memory_stop_moves(agent->memory);
     if (agent->workers)
         cairn_workers_stop(agent->workers);
     keeping_close(agent);

@@ -64,6 +64,7 @@ take_message(struct cairn_agent *agent, const struct cairn_service_message *mess
 
 const struct agent_handlers cairn_agent_handlers = {.carry_out = carry_out,
                                                     .settle = sessions_reap,
+                                                    .region_cut = sessions_answer,
                                                     .frame = take_frame,
                                                     .session_leaves = session_leaves,
                                                     .trainer_ended = timing_session_ended,

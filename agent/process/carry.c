@@ -10,6 +10,7 @@
 #include "agent/process/agent_state.h"
 #include "agent/process/carry_jobs.h"
 #include "agent/process/codes.h"
+#include "agent/process/cutting.h"
 #include "agent/process/fleet.h"
 #include "agent/process/handlers.h"
 #include "agent/process/keeping.h"
@@ -124,10 +125,13 @@ carry_write(struct cairn_agent *agent, const struct cairn_action_place *place,
     uint8_t *target =
         blocks_at(agent, place->part, place->area, place->row, place->first_block, place->count);
 
-    if (target)
-        memcpy(target, arrival->payload, (size_t)place->count * CAIRN_BLOCK_BYTES);
-    else
+    if (!target) {
         agent_abort(agent, 1, "a rebuilt block has no place in memory");
+        return;
+    }
+    cairn_memory_write_begin(agent->memory, place->part);
+    memcpy(target, arrival->payload, (size_t)place->count * CAIRN_BLOCK_BYTES);
+    cairn_memory_write_end(agent->memory, place->part);
 }
 
 static void
@@ -251,6 +255,7 @@ carry_close(struct cairn_agent *agent, const struct cairn_action_part *close)
 {
     agent->carry.hosting[close->part] = 0;
     cairn_memory_free(agent->memory, close->part);
+    cutting_advance(agent);
 }
 
 static void

@@ -5,7 +5,7 @@
  * The files of agent/process know no service. What a frame, a message, a commit or the end of a
  * session means to one, they report through this table, which agent/dispatch.c fills in. Two more
  * slots lead from the steps of the core to the files that carry them out, which take steps
- * themselves.
+ * themselves, and one from the memory of regions to the sessions that wait for it.
  *
  * All functions run in the loop's thread. None may be NULL.
  */
@@ -28,6 +28,9 @@ struct agent_handlers {
 
     /* Nobody is in the middle of anything: sessions that are marked as ending may end. */
     void (*settle)(struct cairn_agent *agent);
+
+    /* A region of a slot has its memory: trainers may wait for it. */
+    void (*region_cut)(struct cairn_agent *agent);
 
     /* A session sent a frame of a service: RESTORE, FETCH, RESTORED, TIMING, OPERATOR or SHARES.
      * Returns false if the frame is malformed or not allowed; the session is closed then. May take

@@ -1,6 +1,8 @@
 /* agent/process/memory.c - see memory.h. */
 #include "agent/process/memory.h"
 
+#include "agent/core/env/types.h"
+#include "agent/process/memory_region.h"
 #include "base/log.h"
 #include "snapshot/arena.h"
 #include "snapshot/budget.h"
@@ -12,7 +14,11 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { PARTS_LIMIT = 32, MEMORY_NAME_BYTES = 64 };
+enum {
+    PARTS_LIMIT = 32,
+    MEMORY_NAME_BYTES = 64,
+    MOVED_BYTES = CAIRN_OWN_SLOTS_MAX * MEMORY_REGIONS_MAX * sizeof(_Atomic uint64_t)
+};
 
 #define SIZES_ADVICE                                                                               \
     "set state_bytes, slots, parity, group_size and the nodes back to what they were, or end "     \
@@ -35,11 +41,22 @@ struct cairn_memory {
     struct cairn_arena *records;
     struct cairn_slots record_store;
     struct place places[PARTS_LIMIT];
+    struct cairn_arena *moved; /* the table of moved bytes, of all regions */
+    struct memory_regions regions[CAIRN_OWN_SLOTS_MAX];
+    uint32_t regions_count; /* that are initialised */
     uint64_t reserved_bytes;
     struct cairn_keeper_item *kept; /* found in the keeper at start */
     uint32_t kept_count;
     bool adopted;
 };
+
+/* Ranges of an arena that lie elsewhere, as cairn_arena_adopt has them. */
+struct away {
+    struct cairn_arena_range ranges[MEMORY_REGIONS_MAX];
+    uint32_t count;
+};
+
+static const struct away nothing_away;
 
 static struct cairn_keeper_item *
 find_kept(struct cairn_memory *memory, const char *name)
@@ -52,11 +69,12 @@ find_kept(struct cairn_memory *memory, const char *name)
 
 /* Adopts the arena of that name from the keeper, or reserves it and has the keeper hold it. */
 static cairn_err
-take_arena(struct cairn_memory *memory, const char *name, uint64_t bytes, struct cairn_arena **out,
-           bool *adopted, char *report, size_t report_bytes)
+take_arena(struct cairn_memory *memory, const char *name, uint64_t bytes, const struct away *away,
+           struct cairn_arena **out, bool *adopted, char *report, size_t report_bytes)
 {
     struct cairn_arena_options options = {
-        .hugepages = memory->options.hugepages ? CAIRN_HUGEPAGES_TRY : CAIRN_HUGEPAGES_NEVER};
+        .hugepages = memory->options.hugepages && bytes > MOVED_BYTES ? CAIRN_HUGEPAGES_TRY
+                                                                      : CAIRN_HUGEPAGES_NEVER};
     struct cairn_keeper_item *kept = find_kept(memory, name);
     cairn_err err;
 
@@ -70,7 +88,8 @@ take_arena(struct cairn_memory *memory, const char *name, uint64_t bytes, struct
                      name, kept->bytes, bytes);
             return CAIRN_CONFIG;
         }
-        err = cairn_arena_adopt(kept->fd, bytes, NULL, 0, out, report, report_bytes);
+        err = cairn_arena_adopt(kept->fd, bytes, away->ranges, away->count, out, report,
+                                report_bytes);
         if (err)
             return err;
         kept->fd = -1;
@@ -166,32 +185,60 @@ check_budget(const struct cairn_memory_options *options, char *report, size_t re
     return err;
 }
 
+/* Takes a slot's data: its arena, and the files of its regions. */
+static cairn_err
+open_data(struct cairn_memory *memory, uint32_t slot, char *report, size_t report_bytes)
+{
+    struct memory_regions *regions = &memory->regions[slot];
+    struct place *place = &memory->places[slot];
+    char name[MEMORY_NAME_BYTES];
+    struct away away;
+    bool adopted;
+    cairn_err err;
+
+    err = regions_init(regions, slot,
+                       (_Atomic uint64_t *)(void *)cairn_arena_base(memory->moved) +
+                           (size_t)slot * MEMORY_REGIONS_MAX);
+    if (err)
+        return err;
+    memory->regions_count++;
+    regions_find(regions, memory->options.keeper, memory->kept, memory->kept_count, away.ranges,
+                 &away.count);
+    snprintf(name, sizeof name, "cairn-slot%u-data", slot);
+    err = take_arena(memory, name, memory->options.slot_blocks * CAIRN_BLOCK_BYTES, &away,
+                     &place->data, &adopted, report, report_bytes);
+    if (err)
+        return err;
+    regions_adopt(regions, place->data);
+    atomic_store(&regions->is_blank, !adopted);
+    place->data_blocks = memory->options.slot_blocks;
+    return CAIRN_OK;
+}
+
 static cairn_err
 open_slots(struct cairn_memory *memory, char *report, size_t report_bytes)
 {
     const struct cairn_memory_options *options = &memory->options;
     bool adopted;
-    cairn_err err = CAIRN_OK;
+    cairn_err err = take_arena(memory, "cairn-regions", MOVED_BYTES, &nothing_away, &memory->moved,
+                               &adopted, report, report_bytes);
 
     for (uint32_t i = 0; !err && i < options->slots; i++) {
         struct place *place = &memory->places[i];
         char name[MEMORY_NAME_BYTES];
 
-        snprintf(name, sizeof name, "cairn-slot%u-data", i);
-        err = take_arena(memory, name, options->slot_blocks * CAIRN_BLOCK_BYTES, &place->data,
-                         &adopted, report, report_bytes);
-        place->data_blocks = options->slot_blocks;
+        err = open_data(memory, i, report, report_bytes);
         if (err || options->parity_blocks == 0)
             continue;
         snprintf(name, sizeof name, "cairn-slot%u-parity", i);
-        err = take_arena(memory, name, options->parity_blocks * CAIRN_BLOCK_BYTES, &place->parity,
-                         &adopted, report, report_bytes);
+        err = take_arena(memory, name, options->parity_blocks * CAIRN_BLOCK_BYTES, &nothing_away,
+                         &place->parity, &adopted, report, report_bytes);
         place->parity_blocks = options->parity_blocks;
     }
     if (!err)
         err = take_arena(memory, "cairn-records",
                          cairn_slot_memory_bytes(options->slots, options->record_bytes),
-                         &memory->records, &adopted, report, report_bytes);
+                         &nothing_away, &memory->records, &adopted, report, report_bytes);
     if (!err)
         err = attach_records(memory->records, options->slots, options->record_bytes, adopted,
                              &memory->record_store, report, report_bytes);
@@ -230,14 +277,14 @@ adopt_hosted(struct cairn_memory *memory)
         record = find_kept(memory, name);
         if (!data || !record)
             continue;
-        if (take_arena(memory, record->name, record->bytes, &place->record, &adopted, report,
-                       sizeof report) ||
+        if (take_arena(memory, record->name, record->bytes, &nothing_away, &place->record, &adopted,
+                       report, sizeof report) ||
             attach_records(place->record, 1, 1, true, &place->record_store, report,
                            sizeof report) ||
-            take_arena(memory, data->name, data->bytes, &place->data, &adopted, report,
-                       sizeof report) ||
-            (parity && take_arena(memory, parity->name, parity->bytes, &place->parity, &adopted,
-                                  report, sizeof report))) {
+            take_arena(memory, data->name, data->bytes, &nothing_away, &place->data, &adopted,
+                       report, sizeof report) ||
+            (parity && take_arena(memory, parity->name, parity->bytes, &nothing_away,
+                                  &place->parity, &adopted, report, sizeof report))) {
             CAIRN_LOG_AT(WARN, "memory: a hosted part is given up: %s", report);
             cairn_memory_free(memory, i);
             continue;
@@ -281,7 +328,7 @@ cairn_memory_open(const struct cairn_memory_options *options, struct cairn_memor
     cairn_err err = CAIRN_OK;
 
     if (options->parts > PARTS_LIMIT || options->slots > options->parts ||
-        options->slot_blocks == 0)
+        options->slots > CAIRN_OWN_SLOTS_MAX || options->slot_blocks == 0)
         return CAIRN_INVAL;
     memory = calloc(1, sizeof *memory);
     if (!memory)
@@ -317,11 +364,14 @@ cairn_memory_close(struct cairn_memory *memory)
 {
     if (!memory)
         return;
+    for (uint32_t i = 0; i < memory->regions_count; i++)
+        regions_fini(&memory->regions[i]);
     for (uint32_t i = 0; i < PARTS_LIMIT; i++) {
         cairn_arena_destroy(memory->places[i].data);
         cairn_arena_destroy(memory->places[i].parity);
         cairn_arena_destroy(memory->places[i].record);
     }
+    cairn_arena_destroy(memory->moved);
     cairn_arena_destroy(memory->records);
     free(memory);
 }
@@ -332,10 +382,130 @@ cairn_memory_reserved_bytes(const struct cairn_memory *memory)
     return memory->reserved_bytes;
 }
 
-int
-cairn_memory_slot_fd(const struct cairn_memory *memory, uint32_t slot)
+/* ---- regions ---- */
+
+uint64_t
+cairn_memory_region_unit_blocks(const struct cairn_memory *memory)
 {
-    return slot < memory->options.slots ? cairn_arena_fd(memory->places[slot].data) : -1;
+    uint64_t unit = CAIRN_BLOCK_BYTES;
+
+    for (uint32_t i = 0; i < memory->options.slots; i++)
+        if (cairn_region_unit_bytes(memory->places[i].data) > unit)
+            unit = cairn_region_unit_bytes(memory->places[i].data);
+    return unit / CAIRN_BLOCK_BYTES;
+}
+
+struct cairn_memory_region *
+cairn_memory_region_find(const struct cairn_memory *memory, uint32_t slot, uint64_t first_block,
+                         uint64_t blocks, uint32_t rank)
+{
+    return regions_get(&memory->regions[slot], first_block, blocks, rank);
+}
+
+cairn_err
+cairn_memory_region_make(struct cairn_memory *memory, uint32_t slot, uint64_t first_block,
+                         uint64_t blocks, uint32_t rank, struct cairn_memory_region **out)
+{
+    return regions_add(&memory->regions[slot], first_block, blocks, rank, out);
+}
+
+uint64_t
+cairn_memory_region_place(const struct cairn_memory *memory, uint64_t blocks, uint32_t rank)
+{
+    for (uint32_t slot = 0; slot < memory->regions_count; slot++)
+        for (uint32_t i = 0; i < MEMORY_REGIONS_MAX; i++) {
+            const struct cairn_memory_region *region = memory->regions[slot].list[i];
+
+            if (region && region->is_kept && region->rank == rank && region->blocks == blocks)
+                return region->first_block;
+        }
+    return UINT64_MAX;
+}
+
+int
+cairn_memory_region_fd(const struct cairn_memory_region *region)
+{
+    return region->pages.fd;
+}
+
+static uint64_t
+moved_bytes(const struct cairn_memory_region *region)
+{
+    return atomic_load(region->pages.moved);
+}
+
+bool
+cairn_memory_region_is_whole(const struct cairn_memory_region *region)
+{
+    return !region->is_moving && moved_bytes(region) == region->pages.end - region->pages.begin;
+}
+
+bool
+cairn_memory_region_forget(struct cairn_memory *memory, struct cairn_memory_region *region)
+{
+    if (region->is_moving || moved_bytes(region) > 0)
+        return false;
+    regions_drop(&memory->regions[region->slot], region, memory->options.keeper);
+    return true;
+}
+
+cairn_err
+cairn_memory_region_next_move(struct cairn_memory *memory, struct cairn_memory_region *region,
+                              struct cairn_memory_region **moving, bool *out)
+{
+    struct memory_regions *regions = &memory->regions[region->slot];
+    struct cairn_memory_region *other;
+    cairn_err err;
+
+    *moving = NULL;
+    if (region->is_moving || cairn_memory_region_is_whole(region))
+        return CAIRN_OK;
+    while ((other = regions_in_way(regions, region)) && !other->is_moving &&
+           moved_bytes(other) == 0)
+        regions_drop(regions, other, memory->options.keeper);
+    if (other && other->is_moving)
+        return CAIRN_OK;
+    err = other ? CAIRN_OK : regions_keep(region, memory->options.keeper);
+    if (err)
+        return err;
+    *out = !other;
+    *moving = other ? other : region;
+    (*moving)->is_moving = true;
+    return CAIRN_OK;
+}
+
+cairn_err
+cairn_memory_region_move(struct cairn_memory *memory, const struct cairn_memory_region *region,
+                         bool out)
+{
+    return regions_move(&memory->regions[region->slot], region, out);
+}
+
+void
+cairn_memory_region_moved(struct cairn_memory_region *region)
+{
+    region->is_moving = false;
+}
+
+void
+cairn_memory_stop_moves(struct cairn_memory *memory)
+{
+    for (uint32_t i = 0; i < memory->regions_count; i++)
+        atomic_store(&memory->regions[i].is_stopping, true);
+}
+
+void
+cairn_memory_write_begin(struct cairn_memory *memory, uint32_t part)
+{
+    if (part < memory->regions_count)
+        regions_write_begin(&memory->regions[part]);
+}
+
+void
+cairn_memory_write_end(struct cairn_memory *memory, uint32_t part)
+{
+    if (part < memory->regions_count)
+        regions_write_end(&memory->regions[part]);
 }
 
 uint8_t *
@@ -496,6 +666,12 @@ keep_part(const struct cairn_memory *memory, uint32_t part)
     snprintf(name, sizeof name, "cairn-%s%u-parity", kind, part);
     if (!err)
         err = keep_arena(memory, name, place->parity);
+    for (uint32_t i = 0; !err && part < memory->regions_count && i < MEMORY_REGIONS_MAX; i++) {
+        struct cairn_memory_region *region = memory->regions[part].list[i];
+
+        if (region && region->is_kept)
+            err = regions_keep(region, memory->options.keeper);
+    }
     return err;
 }
 
@@ -506,6 +682,8 @@ cairn_memory_keeper_set(struct cairn_memory *memory, struct cairn_keeper *keeper
 
     memory->options.keeper = keeper;
     err = keep_arena(memory, "cairn-records", memory->records);
+    if (!err)
+        err = keep_arena(memory, "cairn-regions", memory->moved);
     for (uint32_t i = 0; !err && i < memory->options.parts; i++)
         err = keep_part(memory, i);
     return err;
@@ -561,8 +739,10 @@ cairn_memory_free(struct cairn_memory *memory, uint32_t part)
     struct place *place = &memory->places[part];
     char name[MEMORY_NAME_BYTES];
 
-    if (part < memory->options.slots)
+    if (part < memory->options.slots) {
+        atomic_store(&memory->regions[part].is_blank, true);
         return;
+    }
     place->free_when_unused = place->users > 0;
     if (place->users > 0)
         return;

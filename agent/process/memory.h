@@ -9,6 +9,7 @@
  * needed.
  *
  * Blocks are CAIRN_BLOCK_BYTES. A part index below `slots` is an own slot, others are hosted.
+ * The data of own slots is cut into files, one per rank's region.
  * Parity slot i of a part with m parity slots begins at block i * (parity_blocks / m) of its
  * parity arena. Thread: loop; workers may read and write through pointers that they were given
  * while the part is held (cairn_memory_hold).
@@ -61,8 +62,57 @@ CAIRN_MUST_CHECK cairn_err cairn_memory_keeper_set(struct cairn_memory *memory,
 /* All reserved bytes. */
 uint64_t cairn_memory_reserved_bytes(const struct cairn_memory *memory);
 
-/* Descriptor of an own slot's data arena, for trainers. Borrowed. */
-int cairn_memory_slot_fd(const struct cairn_memory *memory, uint32_t slot);
+/*
+ * Regions: the blocks of an own slot that one rank captures into, in a file of their own, whose
+ * descriptor its trainer gets and no other (memory_region.h). A region is known by its first block,
+ * a multiple of the unit, its number of blocks, and its rank. Its file has no pages at first, so it
+ * costs nothing. The pages of the slot are then moved into it; those of other regions that are in
+ * the way go back to the slot's own file before. Workers make the moves: next_move says which move
+ * comes next, and after it the loop asks again.
+ */
+struct cairn_memory_region;
+
+uint64_t cairn_memory_region_unit_blocks(const struct cairn_memory *memory);
+/* NULL: there is none. slot is an own slot. */
+struct cairn_memory_region *cairn_memory_region_find(const struct cairn_memory *memory,
+                                                     uint32_t slot, uint64_t first_block,
+                                                     uint64_t blocks, uint32_t rank);
+/* Makes one without pages. CAIRN_FULL: the slot has too many; CAIRN_NOMEM: no memory, or no
+ * descriptor; CAIRN_IO. */
+CAIRN_MUST_CHECK cairn_err cairn_memory_region_make(struct cairn_memory *memory, uint32_t slot,
+                                                    uint64_t first_block, uint64_t blocks,
+                                                    uint32_t rank,
+                                                    struct cairn_memory_region **out);
+/* The first block of a region with pages that the rank has in any slot, of so many blocks;
+ * UINT64_MAX: there is none. */
+uint64_t cairn_memory_region_place(const struct cairn_memory *memory, uint64_t blocks,
+                                   uint32_t rank);
+/* Borrowed. */
+int cairn_memory_region_fd(const struct cairn_memory_region *region);
+/* All of its pages are in its file: what its trainer writes is in the slot. */
+bool cairn_memory_region_is_whole(const struct cairn_memory_region *region);
+/* Ends one that has no pages and is not moving. False: it has, and stays. */
+bool cairn_memory_region_forget(struct cairn_memory *memory, struct cairn_memory_region *region);
+/*
+ * The next move on the way to a whole region: *moving, NULL for none now, whose pages go into its
+ * file (*out) or back. It is moving until cairn_memory_region_moved. Errors of cairn_keeper_put.
+ */
+CAIRN_MUST_CHECK cairn_err cairn_memory_region_next_move(struct cairn_memory *memory,
+                                                         struct cairn_memory_region *region,
+                                                         struct cairn_memory_region **moving,
+                                                         bool *out);
+/* Carries a move out. CAIRN_AGAIN: stopped; CAIRN_NOMEM, CAIRN_IO: some of it is done, and no byte
+ * is wrong. Thread: a worker. */
+CAIRN_MUST_CHECK cairn_err cairn_memory_region_move(struct cairn_memory *memory,
+                                                    const struct cairn_memory_region *region,
+                                                    bool out);
+void cairn_memory_region_moved(struct cairn_memory_region *region);
+/* All moves end soon; none begins. Before the workers are stopped. */
+void cairn_memory_stop_moves(struct cairn_memory *memory);
+
+/* Around writes to a part's data: they wait for a moving slice. */
+void cairn_memory_write_begin(struct cairn_memory *memory, uint32_t part);
+void cairn_memory_write_end(struct cairn_memory *memory, uint32_t part);
 
 /* Where blocks are; NULL where the part has no memory or not so much. */
 uint8_t *cairn_memory_data(const struct cairn_memory *memory, uint32_t part, uint64_t block,

@@ -2,6 +2,7 @@
 #include "agent/process/session.h"
 
 #include "agent/process/agent_state.h"
+#include "agent/process/cutting.h"
 #include "agent/process/handlers.h"
 #include "agent/process/memory.h"
 #include "agent/process/session_region.h"
@@ -26,6 +27,7 @@ strip(struct cairn_agent *agent, struct session *session)
     bool was_rank = session_is_rank(session);
 
     agent->handlers->session_leaves(agent, session);
+    cutting_forget(agent, session);
     session_forget_region(session);
     session->granted = (struct cairn_generation_id){0};
     session->held_back.step = 0;
@@ -160,7 +162,9 @@ fill_holes(struct cairn_agent *agent, struct cairn_generation_id generation, uin
         bytes = owned ? NULL : cairn_memory_data(agent->memory, slot, block, 1);
         if (!bytes)
             continue;
+        cairn_memory_write_begin(agent->memory, slot);
         memset(bytes, 0, CAIRN_BLOCK_BYTES);
+        cairn_memory_write_end(agent->memory, slot);
         agent_step(agent, &event, NULL);
     }
 }
@@ -185,6 +189,8 @@ put_grant(struct cairn_agent *agent, struct session *session,
 {
     session->granted = grant->generation;
     session->writing |= 1u << grant->slot;
+    cairn_memory_write_begin(agent->memory, grant->slot); /* from now on its bytes count */
+    cairn_memory_write_end(agent->memory, grant->slot);
     if (session->local_rank == 0)
         fill_holes(agent, grant->generation, grant->slot);
     if (cairn_session_put_grant(&session->writer, grant) != CAIRN_OK)
@@ -196,7 +202,7 @@ put_grant(struct cairn_agent *agent, struct session *session,
  * If another trainer was told to stop copying into this slot, and has not confirmed that, it could
  * write into the new generation: the grant waits. It waits ten seconds at most, since a stopped
  * left-over trainer must not end the protection of the job. What it damages later is found by its
- * checksums and repaired.
+ * checksums and repaired. A grant also waits until the rank's region is cut (cutting.h).
  */
 void
 session_grant(struct cairn_agent *agent, const struct cairn_action_trainer *action)
@@ -207,7 +213,10 @@ session_grant(struct cairn_agent *agent, const struct cairn_action_trainer *acti
 
     if (!session)
         return;
-    if (written_by_others(agent, session, grant.slot)) {
+    if (!cutting_is_whole(agent, session, grant.slot))
+        cutting_advance(agent);
+    if (!cutting_is_whole(agent, session, grant.slot) ||
+        written_by_others(agent, session, grant.slot)) {
         session->held_back = grant;
         session->held_back_ns = agent_now_ns(agent);
         return;
@@ -226,14 +235,37 @@ session_release_grants(struct cairn_agent *agent)
         bool overdue = now_ns - session->held_back_ns > held_back_max_ns;
 
         if (grant.step == 0 || !session_is_rank(session) ||
+            !cutting_is_whole(agent, session, grant.slot) ||
             (written_by_others(agent, session, grant.slot) && !overdue))
             continue;
-        if (overdue)
+        if (written_by_others(agent, session, grant.slot))
             CAIRN_LOG_AT(
                 WARN, "session: a left-over trainer does not stop: its slot is used again; end it");
         session->held_back.step = 0;
         put_grant(agent, session, &grant);
     }
+}
+
+void
+sessions_answer(struct cairn_agent *agent)
+{
+    for (uint32_t i = 0; i < SESSIONS_MAX; i++) {
+        struct session *session = &agent->sessions[i];
+        struct cairn_session_registered answer = {.slot_count = agent->config.slots};
+        int fds[CAIRN_OWN_SLOTS_MAX];
+
+        if (!session_is_rank(session) || session->is_answered ||
+            !cutting_is_done(agent, session, fds))
+            continue;
+        session->is_answered = true;
+        answer.request = session->slices.request;
+        answer.region_offset = session->region_block * CAIRN_BLOCK_BYTES;
+        answer.region_bytes = session->region_blocks * CAIRN_BLOCK_BYTES;
+        if (cairn_session_put_registered(&session->writer, &answer, fds) != CAIRN_OK)
+            session->state = SESSION_CLOSING;
+        session_flush(agent, session);
+    }
+    session_release_grants(agent);
 }
 
 void

@@ -58,6 +58,8 @@ struct session {
 
     /* A registered trainer. */
     bool registered;
+    bool is_answered;    /* REGISTERED was sent */
+    uint32_t own_slots;  /* a bit each: it holds a generation with this very region of this rank */
     uint32_t local_rank; /* index in the core's events */
     uint64_t region_block;
     uint64_t region_blocks;
@@ -99,6 +101,10 @@ void session_refuse(struct session *session, uint32_t request, cairn_err err, co
  */
 CAIRN_MUST_CHECK cairn_err session_claim_rank(struct cairn_agent *agent, struct session *session,
                                               char *text, size_t text_bytes);
+
+/* Sends REGISTERED, and grants, to the trainers whose memory has been cut. A handler
+ * (handlers.h). */
+void sessions_answer(struct cairn_agent *agent);
 
 /* Sends the grants that need not be held back any more. */
 void session_release_grants(struct cairn_agent *agent);

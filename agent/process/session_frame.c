@@ -3,9 +3,9 @@
 #include "agent/process/session_frame.h"
 
 #include "agent/process/agent_state.h"
+#include "agent/process/cutting.h"
 #include "agent/process/handlers.h"
 #include "agent/process/mail.h"
-#include "agent/process/memory.h"
 #include "agent/process/session.h"
 #include "agent/process/session_region.h"
 #include "agent/process/step.h"
@@ -183,17 +183,25 @@ show_out_own(struct cairn_agent *agent, const struct session *fresh)
     }
 }
 
+/* Has all other trainers of this node register again, where their regions lie close together. */
+static void
+show_out_ranks(struct cairn_agent *agent, const struct session *self)
+{
+    for (uint32_t i = 0; i < SESSIONS_MAX; i++)
+        if (&agent->sessions[i] != self && session_is_rank(&agent->sessions[i]))
+            session_show_out(agent, &agent->sessions[i]);
+}
+
 static void
 take_register(struct cairn_agent *agent, struct session *session,
               const struct cairn_session_frame *frame)
 {
-    struct cairn_session_registered answer = {.slot_count = agent->config.slots};
-    bool again = session->registered;
-    int fds[CAIRN_OWN_SLOTS_MAX];
+    bool again = session->registered, was_packed = agent->regions.is_packed;
     char text[CAIRN_SESSION_TEXT_BYTES] = "";
     cairn_err err;
 
     if (again) {
+        cutting_forget(agent, session);
         session_forget_region(session);
         session_tell_ranks(agent);
     }
@@ -211,24 +219,24 @@ take_register(struct cairn_agent *agent, struct session *session,
         err = session_claim_rank(agent, session, text, sizeof text);
         if (!err)
             err = session_plan_region(agent, session, text, sizeof text);
+        if (!err)
+            err = cutting_claim(agent, session, text, sizeof text);
     }
     if (err) {
         uint32_t request = session->slices.request;
 
+        cutting_forget(agent, session);
         session_forget_region(session);
+        if (agent->regions.is_packed && !was_packed)
+            show_out_ranks(agent, session);
         session_refuse(session, request, err, text[0] ? text : cairn_err_text(err));
         return;
     }
     session->registered = true;
+    session->is_answered = false;
     session->said_refused = false;
-    answer.request = session->slices.request;
-    answer.region_offset = session->region_block * CAIRN_BLOCK_BYTES;
-    answer.region_bytes = session->region_blocks * CAIRN_BLOCK_BYTES;
-    for (uint32_t i = 0; i < agent->config.slots; i++)
-        fds[i] = cairn_memory_slot_fd(agent->memory, i);
-    if (cairn_session_put_registered(&session->writer, &answer, fds) != CAIRN_OK)
-        session->state = SESSION_CLOSING;
     session_tell_ranks(agent);
+    sessions_answer(agent);
 }
 
 static void

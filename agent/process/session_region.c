@@ -2,13 +2,15 @@
  * agent/process/session_region.c - which blocks of the node's shard belong to which trainer; see
  * session_region.h.
  *
- * Each trainer's capture plan gets a run of blocks, first fit. If a trainer comes back smaller, a
- * hole is left behind its region; session.c fills holes with zero blocks, so that every block of a
- * shard has a checksum.
+ * Each trainer's capture plan gets a run of blocks: where its rank had one of the same length
+ * before, so that its memory need not be cut again (cutting.h), else first fit. If a trainer comes
+ * back smaller, a hole is left behind its region; session.c fills holes with zero blocks, so that
+ * every block of a shard has a checksum.
  */
 #include "agent/process/session_region.h"
 
 #include "agent/process/agent_state.h"
+#include "agent/process/memory.h"
 #include "agent/process/session.h"
 #include "agent/process/sizes.h"
 #include "agent/process/step.h"
@@ -26,13 +28,73 @@ session_is_rank(const struct session *session)
     return session->used && session->registered && !session->stale;
 }
 
-/* The first place with room for `blocks` blocks between the regions of the other ranks. */
+/* True if no other rank's region is in the way. */
+static bool
+is_free(const struct cairn_agent *agent, const struct session *self, uint64_t at, uint64_t blocks)
+{
+    uint64_t unit = cairn_memory_region_unit_blocks(agent->memory);
+    uint64_t capacity = agent->config.state_bytes / CAIRN_BLOCK_BYTES;
+
+    if (at % unit || at > capacity || blocks > capacity - at)
+        return false;
+    for (uint32_t i = 0; i < SESSIONS_MAX; i++) {
+        const struct session *other = &agent->sessions[i];
+
+        if (other != self && session_is_rank(other) && other->region_blocks &&
+            at < other->region_block + (other->region_blocks + unit - 1) / unit * unit &&
+            other->region_block < at + blocks)
+            return false;
+    }
+    return true;
+}
+
+uint64_t
+session_place_in_slot(const struct cairn_agent *agent, uint32_t slot, uint32_t rank,
+                      uint64_t blocks)
+{
+    struct cairn_manifest manifest = {0};
+    struct cairn_part_view view;
+    const uint8_t *packed = NULL;
+    uint64_t place = UINT64_MAX;
+    size_t len = 0;
+
+    if (cairn_core_look_part(agent->core, slot, &view) && view.state == CAIRN_PART_COMPLETE)
+        packed = cairn_core_peer_manifest(agent->core, slot, view.member, &len);
+    if (!packed || cairn_manifest_unpack(packed, len, &manifest) != CAIRN_OK)
+        return UINT64_MAX;
+    for (uint32_t i = 0; i < manifest.rank_count; i++)
+        if (manifest.ranks[i].rank == rank &&
+            manifest.ranks[i].region_bytes == blocks * CAIRN_BLOCK_BYTES)
+            place = manifest.ranks[i].region_offset / CAIRN_BLOCK_BYTES;
+    cairn_manifest_fini(&manifest);
+    return place;
+}
+
+/* Where the rank had its region before, if that place is free; UINT64_MAX: nowhere. */
+static uint64_t
+former_place(const struct cairn_agent *agent, const struct session *self, uint64_t blocks)
+{
+    uint32_t rank = self->hello.rank;
+    uint64_t place = cairn_memory_region_place(agent->memory, blocks, rank);
+
+    for (uint32_t slot = 0; place == UINT64_MAX && slot < agent->config.slots; slot++)
+        place = session_place_in_slot(agent, slot, rank, blocks);
+    return place != UINT64_MAX && is_free(agent, self, place, blocks) ? place : UINT64_MAX;
+}
+
+/* The first place with room for `blocks` blocks between the regions of the other ranks, at a page
+ * of the memory: no two ranks share one. */
 static uint64_t
 place_region(const struct cairn_agent *agent, const struct session *self, uint64_t blocks)
 {
-    uint64_t at = 0;
+    uint64_t unit = cairn_memory_region_unit_blocks(agent->memory), at = UINT64_MAX;
     bool moved = true;
 
+    if (blocks && !agent->regions.is_packed)
+        at = former_place(agent, self, blocks);
+    if (at != UINT64_MAX)
+        return at;
+    at = 0;
     while (moved) {
         moved = false;
         for (uint32_t i = 0; i < SESSIONS_MAX; i++) {
@@ -42,7 +104,7 @@ place_region(const struct cairn_agent *agent, const struct session *self, uint64
                 continue;
             if (at < other->region_block + other->region_blocks &&
                 other->region_block < at + blocks) {
-                at = other->region_block + other->region_blocks;
+                at = (other->region_block + other->region_blocks + unit - 1) / unit * unit;
                 moved = true;
             }
         }
@@ -263,6 +325,18 @@ check_record(struct cairn_agent *agent, struct session *session, char *text, siz
     return CAIRN_NOMEM;
 }
 
+/* True if the regions would all fit, had the others no holes between them. */
+static bool
+fits_packed(const struct cairn_agent *agent, const struct session *self)
+{
+    uint64_t unit = cairn_memory_region_unit_blocks(agent->memory), sum = self->region_blocks;
+
+    for (uint32_t i = 0; i < SESSIONS_MAX; i++)
+        if (&agent->sessions[i] != self && session_is_rank(&agent->sessions[i]))
+            sum += (agent->sessions[i].region_blocks + unit - 1) / unit * unit;
+    return sum <= agent->config.state_bytes / CAIRN_BLOCK_BYTES;
+}
+
 cairn_err
 session_plan_region(struct cairn_agent *agent, struct session *session, char *text,
                     size_t text_bytes)
@@ -301,6 +375,14 @@ session_plan_region(struct cairn_agent *agent, struct session *session, char *te
     capacity = agent->config.state_bytes / CAIRN_BLOCK_BYTES;
     if (session->region_block + session->region_blocks <= capacity)
         return check_record(agent, session, text, text_bytes);
+    if (!agent->regions.is_packed && fits_packed(agent, session)) {
+        agent->regions.is_packed = true;
+        snprintf(text, text_bytes,
+                 "rank %u has no room between the former regions of this node's other ranks: all "
+                 "of them register again",
+                 session->hello.rank);
+        return CAIRN_AGAIN; /* the trainer tries again */
+    }
     snprintf(text, text_bytes,
              "rank %u registers %.1f MiB to capture, %.1f MiB of this node's state_bytes (%.1f "
              "MiB) are taken by its other "

@@ -17,10 +17,16 @@ struct regions {
     uint64_t shard_blocks;     /* the end of the last region */
     uint32_t registered_ranks; /* sessions that have one */
     uint64_t layout_bytes_max; /* names and shapes that one manifest has room for */
+    bool is_packed; /* regions lie close together: their former places left too little room */
 };
 
 /* True for the session of a rank that takes part: registered and not stale. */
 bool session_is_rank(const struct session *session);
+
+/* The first block of a rank's region in the generation that a slot holds, if it has so many blocks;
+ * UINT64_MAX: it has none. */
+uint64_t session_place_in_slot(const struct cairn_agent *agent, uint32_t slot, uint32_t rank,
+                               uint64_t blocks);
 
 /*
  * Gives the session a region for the slices that it registers. On failure text[text_bytes] says

@@ -2,6 +2,7 @@
 #include "agent/process/session_socket.h"
 
 #include "agent/process/agent_state.h"
+#include "agent/process/cutting.h"
 #include "agent/process/served.h"
 #include "agent/process/session.h"
 #include "agent/process/session_frame.h"
@@ -95,7 +96,8 @@ sessions_tick(struct cairn_agent *agent)
             (session->closing_ns && now_ns - session->closing_ns > closing_deadline_ns))
             session->ending = session->state != SESSION_DRAINING;
     }
-    session_release_grants(agent);
+    cutting_advance(agent);
+    sessions_answer(agent);
     sessions_reap(agent);
     if (agent->socket.paused)
         agent->socket.paused =

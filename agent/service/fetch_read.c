@@ -53,6 +53,89 @@ fetch_blocks_good(const struct cairn_manifest *manifest, uint64_t first_block, u
     return true;
 }
 
+struct read *
+fetch_find_read(struct fetcher *fetcher, uint64_t id)
+{
+    for (struct read *read = fetcher->reads; read; read = read->next)
+        if (read->id == id)
+            return read;
+    return NULL;
+}
+
+/* Blocks of this node's memory on their way into a trainer's window, in a worker: trainers that
+ * restore may want all of the node's state, each. */
+struct own_job {
+    struct cairn_job job;
+    struct fetcher *fetcher; /* held, and its window with it */
+    uint64_t id;
+    uint32_t part; /* held */
+    uint32_t container;
+    uint64_t first_block;
+    uint32_t count;
+    const uint8_t *source;
+    uint8_t *target;
+    bool is_good;
+};
+
+static void
+own_run(struct cairn_job *job)
+{
+    struct own_job *own = (struct own_job *)job;
+
+    memcpy(own->target, own->source, (size_t)own->count * CAIRN_BLOCK_BYTES);
+    own->is_good = fetch_blocks_good(&own->fetcher->containers[own->container].manifest,
+                                     own->first_block, own->count, own->target);
+}
+
+static void
+own_done(struct cairn_job *job)
+{
+    struct own_job *own = (struct own_job *)job;
+    struct fetcher *fetcher = own->fetcher;
+    struct read *read = fetcher->ended ? NULL : fetch_find_read(fetcher, own->id);
+
+    cairn_memory_unhold(fetcher->agent->memory, own->part);
+    if (read && own->is_good) {
+        fetch_end_read(fetcher, read, CAIRN_OK);
+    } else if (read) {
+        fetch_ask_for_repair(fetcher->agent);
+        fetch_read_remote(fetcher, read); /* asked again at a tick, when it is repaired */
+    }
+    if (!fetcher->ended)
+        fetch_pump(fetcher);
+    fetcher_unhold(fetcher);
+    free(own);
+}
+
+/* False: no worker takes it. */
+static bool
+start_own_job(struct fetcher *fetcher, struct read *read, uint32_t part, const uint8_t *source)
+{
+    struct own_job *own = calloc(1, sizeof *own);
+
+    if (!own)
+        return false;
+    own->job = (struct cairn_job){.run = own_run, .done = own_done};
+    own->fetcher = fetcher;
+    own->id = read->id;
+    own->part = part;
+    own->container = read->container;
+    own->first_block = read->first_block;
+    own->count = read->count;
+    own->source = source;
+    own->target = read->target;
+    if (cairn_workers_submit(fetcher->agent->workers, &own->job) != CAIRN_OK) {
+        free(own);
+        return false;
+    }
+    fetcher_hold(fetcher);
+    cairn_memory_hold(fetcher->agent->memory, part);
+    if (!read->sent_ns)
+        fetcher->in_flight++;
+    read->sent_ns = UINT64_MAX / 2; /* never again: the job answers */
+    return true;
+}
+
 bool
 fetch_read_own(struct fetcher *fetcher, struct read *read)
 {
@@ -66,6 +149,8 @@ fetch_read_own(struct fetcher *fetcher, struct read *read)
     source = cairn_memory_data(fetcher->agent->memory, index, read->first_block, read->count);
     if (!source)
         return false;
+    if (fetcher->window && start_own_job(fetcher, read, index, source))
+        return true;
     memcpy(read->target, source, (size_t)read->count * CAIRN_BLOCK_BYTES);
     if (!fetch_blocks_good(manifest, read->first_block, read->count, read->target)) {
         fetch_ask_for_repair(fetcher->agent);
@@ -100,15 +185,6 @@ file_run(struct cairn_job *job)
     if (!file->err && !fetch_blocks_good(&file->fetcher->containers[file->file].manifest,
                                          file->first_block, file->count, file->bytes))
         file->err = CAIRN_CORRUPT;
-}
-
-struct read *
-fetch_find_read(struct fetcher *fetcher, uint64_t id)
-{
-    for (struct read *read = fetcher->reads; read; read = read->next)
-        if (read->id == id)
-            return read;
-    return NULL;
 }
 
 static void

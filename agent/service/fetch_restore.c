@@ -1,7 +1,9 @@
 /* agent/service/fetch_restore.c - the restore of a trainer: sends it the manifests, makes its
  * window and fills it with blocks. */
 #include "agent/process/agent_state.h"
+#include "agent/process/cutting.h"
 #include "agent/process/session.h"
+#include "agent/process/session_region.h"
 #include "agent/process/step.h"
 #include "agent/service/fetch.h"
 #include "agent/service/fetch_state.h"
@@ -40,10 +42,11 @@ refuse_restore(struct cairn_agent *agent, struct session *session, uint32_t requ
     send_info(agent, session, &info, -1);
 }
 
-/* The container that lies in one of this node's slots, so that the trainer can read it without a
- * copy. */
+/* The slot in which this node's part of the generation lies, if the rank's own region is in the
+ * trainer's file: it can read that without a copy. */
 static void
-find_own_container(const struct fetcher *fetcher, struct cairn_session_restore_info *info)
+find_own_region(const struct fetcher *fetcher, const struct session *session,
+                struct cairn_session_restore_info *info)
 {
     info->own_container = CAIRN_CONTAINER_NONE;
     for (uint32_t i = 0; !fetcher->from_files && i < fetcher->agent->config.slots; i++) {
@@ -53,20 +56,22 @@ find_own_container(const struct fetcher *fetcher, struct cairn_session_restore_i
             view.state != CAIRN_PART_COMPLETE ||
             cairn_generation_id_compare(view.generation, fetcher->generation) != 0)
             continue;
-        info->own_container = view.member;
-        info->own_slot = i;
+        if (session_is_rank(session) && session->is_answered &&
+            cutting_is_whole(fetcher->agent, session, i))
+            info->own_slot = CAIRN_SLOT_OF_REGION + i;
         return;
     }
 }
 
 /*
- * The trainer waits while the window's pages are made. If everything lies in this node's slot, only
+ * The trainer waits while the window's pages are made. If everything lies in its own region, only
  * damaged blocks come through the window, so it is small.
  */
 static uint32_t
 window_blocks(const struct fetcher *fetcher, const struct cairn_session_restore_info *info)
 {
-    bool all_here = fetcher->container_count == 1 && info->own_container != CAIRN_CONTAINER_NONE;
+    bool all_here = fetcher->container_count == 1 && info->own_slot &&
+                    fetcher->containers[0].manifest.rank_count == 1;
 
     return all_here ? REPAIR_WINDOW_BLOCKS : RESTORE_WINDOW_BLOCKS;
 }
@@ -84,7 +89,7 @@ restore_ready(void *context, cairn_err err, const char *text)
     if (!session)
         return;
     if (!err) {
-        find_own_container(fetcher, &info);
+        find_own_region(fetcher, session, &info);
         info.window_bytes = (uint64_t)window_blocks(fetcher, &info) * CAIRN_BLOCK_BYTES;
         err = cairn_arena_create("cairn-window", info.window_bytes, &options, &fetcher->window,
                                  report, sizeof report);

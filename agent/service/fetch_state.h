@@ -126,7 +126,7 @@ void fetch_pump(struct fetcher *fetcher);
 struct read *fetch_find_read(struct fetcher *fetcher, uint64_t id);
 void fetch_end_read(struct fetcher *fetcher, struct read *read, cairn_err err);
 
-/* Reads from own memory. True: that ended the read. */
+/* Reads from own memory. True: that ended the read, or a worker's job will. */
 bool fetch_read_own(struct fetcher *fetcher, struct read *read);
 void fetch_read_remote(struct fetcher *fetcher, struct read *read);
 

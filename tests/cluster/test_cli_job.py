@@ -255,7 +255,7 @@ class Job(unittest.TestCase):
         self.train()
         self.healthy()
         self.stop_trainers()
-        for kind in ("-data", "-parity"):
+        for kind in ("-region", "-parity"):
             self.flip(1, kind)
             code, answer, _ = cairn("verify", *self.agent)
             self.assertEqual((code, answer["verdict"]), (WARN, "repaired"), (kind, answer))
@@ -279,7 +279,7 @@ class Job(unittest.TestCase):
         self.healthy()
         self.stop_trainers()
         for node in range(3):
-            self.flip(node, "-data")
+            self.flip(node, "-region")
             self.flip(node, "-parity")
         code, answer, _ = cairn("verify", *self.agent)
         self.assertEqual((code, answer["verdict"]), (CRITICAL, "loss"), answer)

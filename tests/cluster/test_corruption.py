@@ -11,6 +11,7 @@ from harness import CRITICAL, OK, PATIENCE, WARN, Cluster, build, cairn, say, wa
 
 SEED = int(os.environ.get("SEED", str(random.SystemRandom().randrange(1 << 32))))
 BLOCK = 65536
+DATA = r"slot.-region\d"  # of the only rank of a node
 
 
 def memories(pid, kind):
@@ -77,7 +78,7 @@ class Corruption(unittest.TestCase):
                 flip(path, self.dice.randrange(BLOCK))
 
     def test_data(self):
-        self.flip_everywhere("data", [3])
+        self.flip_everywhere(DATA, [3])
         code, answer = self.verify()
         say(f"data: exit {code}, {answer}")
         self.assertEqual(code, WARN)
@@ -96,19 +97,19 @@ class Corruption(unittest.TestCase):
         self.check()
 
     def test_restore_repairs(self):
-        self.flip_everywhere("data", [0, 5])
+        self.flip_everywhere(DATA, [0, 5])
         self.check()
         self.assertEqual(self.verify()[0], OK)
 
     def test_trainer_never_reads_damage(self):
-        self.flip_everywhere("data", range(6))
+        self.flip_everywhere(DATA, range(6))
         code, found, text = self.cluster.check()
         say(f"a trainer that restores at once: exit {code} {found}")
         self.assertNotEqual(code, 3, f"wrong bytes were restored: {text}")
 
     def test_too_much(self):
         for node in range(4):  # three of its chunks are lost wherever a stripe has its parity
-            for path in memories(self.cluster.agents[node].pid, "data"):
+            for path in memories(self.cluster.agents[node].pid, DATA):
                 flip(path, 100, count=os.stat(path).st_size // BLOCK, stride=BLOCK)  # every block
         code, answer = self.verify(1)
         say(f"four nodes: exit {code}, {answer}")

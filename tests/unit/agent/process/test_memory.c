@@ -5,15 +5,20 @@
  */
 #include "agent/process/keeper.h"
 #include "agent/process/memory.h"
+#include "agent/process/memory_region.h"
 #include "base/log.h"
 #include "snapshot/arena.h"
 
+#include <fcntl.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -24,7 +29,8 @@ enum {
     PARTS = 4,
     DATA_BLOCKS = 3,
     PARITY_BLOCKS = 4,
-    RECORD_BYTES = 5000
+    RECORD_BYTES = 5000,
+    KEPT = 2 * SLOTS + 2 /* data and parity, the records, the table of regions */
 };
 
 static char executable[512];
@@ -148,7 +154,6 @@ test_blocks_are_bounded(void **state)
     assert_null(cairn_memory_parity(memory, 1, 1, 2, 1, 2));
     assert_null(cairn_memory_parity(memory, 1, 2, 2, 0, 1));
     assert_null(cairn_memory_parity(memory, 1, 0, 0, 0, 1));
-    assert_int_equal(cairn_memory_slot_fd(memory, SLOTS), -1);
     cairn_memory_close(memory);
 }
 
@@ -183,7 +188,7 @@ test_adopted_with_its_contents(void **state)
     assert_null(cairn_memory_data(memory, 3, 0, 1));
     expect_record(memory, 3, NULL);
     cairn_memory_close(memory);
-    assert_int_equal(kept_count(place), 2 * SLOTS + 1);
+    assert_int_equal(kept_count(place), KEPT);
 }
 
 static void
@@ -242,7 +247,7 @@ test_hosted_is_given_back_after_its_last_user(void **state)
     struct cairn_memory_reserved reserved = {0};
 
     host(memory, 2, 4, 0);
-    assert_int_equal(kept_count(place), 2 * SLOTS + 1 + 2);
+    assert_int_equal(kept_count(place), KEPT + 2);
     assert_int_equal(cairn_memory_reserve(memory, 1, 1, &reserved), CAIRN_OK);
     assert_int_equal(cairn_memory_host(memory, 2, &reserved), CAIRN_INVAL); /* it is taken */
     assert_int_equal(cairn_memory_host(memory, 0, &reserved), CAIRN_INVAL); /* an own slot */
@@ -256,7 +261,7 @@ test_hosted_is_given_back_after_its_last_user(void **state)
     cairn_memory_unhold(memory, 2);
     assert_null(cairn_memory_data(memory, 2, 0, 4));
     assert_int_equal(cairn_memory_reserved_bytes(memory), before);
-    assert_int_equal(kept_count(place), 2 * SLOTS + 1);
+    assert_int_equal(kept_count(place), KEPT);
     host(memory, 2, 1, 1); /* the place can be used again */
     cairn_memory_free(memory, 2);
     cairn_memory_close(memory);
@@ -309,9 +314,9 @@ test_pieces_of_a_hosted_part_are_given_back(void **state)
     cairn_keeper_items_free(items, count);
     assert_int_equal(cairn_keeper_drop(place->keeper, "cairn-hosted2-data"), CAIRN_OK);
     memory = open_memory(&options, true);
-    assert_int_equal(kept_count(place), 2 * SLOTS + 1);
+    assert_int_equal(kept_count(place), KEPT);
     host(memory, 2, 1, 1);
-    assert_int_equal(kept_count(place), 2 * SLOTS + 1 + 3);
+    assert_int_equal(kept_count(place), KEPT + 3);
     cairn_memory_close(memory);
 }
 
@@ -344,6 +349,323 @@ test_a_new_keeper_takes_everything(void **state)
     cairn_memory_close(memory);
 }
 
+/* ---- regions ---- */
+
+enum { BIG_BLOCKS = 300 }; /* more than two slices */
+
+static struct cairn_memory *
+open_big(const struct place *place, bool adopted_wanted)
+{
+    struct cairn_memory_options options = sizes(place ? place->keeper : NULL);
+
+    options.slot_blocks = BIG_BLOCKS;
+    return open_memory(&options, adopted_wanted);
+}
+
+static struct cairn_memory_region *
+make_region(struct cairn_memory *memory, uint32_t slot, uint64_t first, uint64_t blocks,
+            uint32_t rank)
+{
+    struct cairn_memory_region *region = NULL;
+
+    assert_int_equal(cairn_memory_region_make(memory, slot, first, blocks, rank, &region),
+                     CAIRN_OK);
+    assert_ptr_equal(cairn_memory_region_find(memory, slot, first, blocks, rank), region);
+    return region;
+}
+
+/* Makes one move, if there is one to make. */
+static bool
+move_once(struct cairn_memory *memory, struct cairn_memory_region *region)
+{
+    struct cairn_memory_region *moving = NULL;
+    bool out = false;
+
+    assert_int_equal(cairn_memory_region_next_move(memory, region, &moving, &out), CAIRN_OK);
+    if (!moving)
+        return false;
+    assert_false(cairn_memory_region_is_whole(moving));
+    assert_int_equal(cairn_memory_region_move(memory, moving, out), CAIRN_OK);
+    cairn_memory_region_moved(moving);
+    return true;
+}
+
+static void
+cut(struct cairn_memory *memory, struct cairn_memory_region *region)
+{
+    while (move_once(memory, region))
+        ;
+    assert_true(cairn_memory_region_is_whole(region));
+}
+
+/* Fills a slot with a byte per block, as a generation would. */
+static void
+fill_slot(struct cairn_memory *memory, uint32_t slot, uint64_t from, uint64_t to, int plus)
+{
+    cairn_memory_write_begin(memory, slot);
+    for (uint64_t block = from; block < to; block++)
+        memset(cairn_memory_data(memory, slot, block, 1), (int)(block + (uint64_t)plus) & 0xff,
+               CAIRN_BLOCK_BYTES);
+    cairn_memory_write_end(memory, slot);
+}
+
+static void
+expect_slot(const struct cairn_memory *memory, uint32_t slot, uint64_t from, uint64_t to, int plus)
+{
+    for (uint64_t block = from; block < to; block++) {
+        const uint8_t *bytes = cairn_memory_data(memory, slot, block, 1);
+
+        assert_int_equal(bytes[0], (int)(block + (uint64_t)plus) & 0xff);
+        assert_memory_equal(bytes, bytes + 1, CAIRN_BLOCK_BYTES - 1);
+    }
+}
+
+/* A byte of the region's file as its trainer sees it; 0 where it has no page. */
+static int
+trainer_byte(const struct cairn_memory_region *region, uint64_t block)
+{
+    uint8_t byte = 0;
+
+    (void)!pread(cairn_memory_region_fd(region), &byte, 1, (off_t)(block * CAIRN_BLOCK_BYTES));
+    return byte;
+}
+
+/* A trainer's writes reach its own region, and nothing else of the slot. */
+static void
+test_a_region_is_all_that_its_file_reaches(void **state)
+{
+    struct cairn_memory *memory = open_big(NULL, false);
+    struct cairn_memory_region *first = make_region(memory, 0, 0, 130, 4),
+                               *second = make_region(memory, 0, 130, 140, 5);
+    uint8_t block[CAIRN_BLOCK_BYTES];
+
+    (void)state;
+    assert_false(cairn_memory_region_is_whole(first));
+    cut(memory, first);
+    cut(memory, second);
+    fill_slot(memory, 0, 0, BIG_BLOCKS, 1);
+    memset(block, 0xee, sizeof block);
+    for (uint64_t at = 0; at < 2 * BIG_BLOCKS; at++) /* sealed beyond its end */
+        (void)!pwrite(cairn_memory_region_fd(first), block, sizeof block,
+                      (off_t)(at * CAIRN_BLOCK_BYTES));
+    for (uint64_t at = 0; at < 130; at++)
+        assert_int_equal(*cairn_memory_data(memory, 0, at, 1), 0xee);
+    expect_slot(memory, 0, 130, BIG_BLOCKS, 1);
+    for (uint64_t at = 0; at < 130; at++) { /* the file of the other has a hole there */
+        (void)!pwrite(cairn_memory_region_fd(second), "x", 1, (off_t)(at * CAIRN_BLOCK_BYTES));
+        assert_int_equal(*cairn_memory_data(memory, 0, at, 1), 0xee);
+    }
+    assert_int_equal(trainer_byte(second, 131), 132);
+    assert_int_equal(trainer_byte(first, 131), 0);
+    cairn_memory_close(memory);
+}
+
+/* Contents stay through all moves, and what is cut over goes back first. */
+static void
+test_another_arrangement(void **state)
+{
+    struct cairn_memory *memory = open_big(NULL, false);
+    struct cairn_memory_region *old = make_region(memory, 1, 10, 200, 0), *young;
+    struct cairn_memory_region *moving = NULL;
+    bool out = false;
+
+    (void)state;
+    fill_slot(memory, 1, 0, BIG_BLOCKS, 7);
+    cut(memory, old);
+    expect_slot(memory, 1, 0, BIG_BLOCKS, 7);
+    young = make_region(memory, 1, 10, 200, 1); /* another rank's */
+    assert_ptr_not_equal(young, old);
+    assert_int_equal(trainer_byte(young, 20), 0);
+    assert_int_equal(cairn_memory_region_next_move(memory, young, &moving, &out), CAIRN_OK);
+    assert_ptr_equal(moving, old);
+    assert_false(out);
+    assert_false(cairn_memory_region_forget(memory, old)); /* a worker has it */
+    assert_int_equal(cairn_memory_region_move(memory, moving, out), CAIRN_OK);
+    cairn_memory_region_moved(moving);
+    assert_int_equal(trainer_byte(old, 20), 0); /* who holds it reaches nothing any more */
+    expect_slot(memory, 1, 0, BIG_BLOCKS, 7);
+    cut(memory, young);
+    assert_null(cairn_memory_region_find(memory, 1, 10, 200, 0));
+    expect_slot(memory, 1, 0, BIG_BLOCKS, 7);
+    assert_int_equal(trainer_byte(young, 20), 27);
+    /* Freed: nobody needs what is in it, so the next owner does not get it. */
+    cairn_memory_free(memory, 1);
+    old = make_region(memory, 1, 0, 100, 2);
+    cut(memory, old);
+    assert_null(cairn_memory_region_find(memory, 1, 10, 200, 1));
+    assert_int_equal(trainer_byte(old, 20), 0);
+    cairn_memory_close(memory);
+}
+
+/* An agent that dies with a region half moved, either way, leaves every byte. */
+static void
+test_regions_are_adopted(void **state)
+{
+    struct place *place = *state;
+    struct cairn_memory *memory = open_big(place, false);
+    struct cairn_memory_region *whole = make_region(memory, 0, 0, 100, 0),
+                               *half = make_region(memory, 0, 100, 200, 1),
+                               *none = make_region(memory, 1, 0, 50, 0), *moving;
+    bool out;
+
+    fill_slot(memory, 0, 0, BIG_BLOCKS, 3);
+    cut(memory, whole);
+    for (int stop = 0; stop < 3; stop++) {
+        assert_int_equal(cairn_memory_region_next_move(memory, half, &moving, &out), CAIRN_OK);
+        assert_ptr_equal(moving, half);
+        /* One of its three slices, as a worker that is killed after it; another, and back. */
+        assert_int_equal(cairn_region_move(&half->pages, true, true), CAIRN_AGAIN);
+        if (stop == 1)
+            assert_int_equal(cairn_region_move(&half->pages, false, true), CAIRN_AGAIN);
+        while (stop == 2 && cairn_region_move(&half->pages, true, true) == CAIRN_AGAIN)
+            ;
+        cairn_memory_region_moved(half);
+        assert_int_equal(kept_count(place), KEPT + 2);
+        cairn_memory_close(memory);
+        memory = open_big(place, true);
+        expect_slot(memory, 0, 0, BIG_BLOCKS, 3);
+        whole = cairn_memory_region_find(memory, 0, 0, 100, 0);
+        assert_non_null(whole);
+        assert_true(cairn_memory_region_is_whole(whole));
+        half = cairn_memory_region_find(memory, 0, 100, 200, 1);
+        assert_non_null(half);
+        assert_int_equal(cairn_memory_region_is_whole(half), stop == 2);
+        (void)none; /* without pages it is not kept */
+        assert_null(cairn_memory_region_find(memory, 1, 0, 50, 0));
+    }
+    assert_int_equal(trainer_byte(half, 150), 153);
+    cairn_memory_close(memory);
+}
+
+/* What was reserved is what is used: a region costs no memory of its own. */
+static void
+test_regions_cost_nothing(void **state)
+{
+    struct place *place = *state;
+    struct cairn_memory *memory = open_big(place, false);
+    uint64_t reserved = cairn_memory_reserved_bytes(memory), used = 0;
+    struct cairn_keeper_item *items = NULL;
+    uint32_t count = 0;
+
+    cut(memory, make_region(memory, 0, 0, 100, 0));
+    cut(memory, make_region(memory, 0, 100, 200, 1));
+    cut(memory, make_region(memory, 1, 0, BIG_BLOCKS, 0));
+    cut(memory, make_region(memory, 1, 50, 20, 1));
+    assert_int_equal(cairn_memory_reserved_bytes(memory), reserved);
+    for (int again = 0; again < 2; again++) { /* also after adoption */
+        used = 0;
+        assert_int_equal(cairn_keeper_get(place->keeper, &items, &count), CAIRN_OK);
+        for (uint32_t i = 0; i < count; i++) {
+            struct stat status;
+
+            assert_int_equal(fstat(items[i].fd, &status), 0);
+            used += (uint64_t)status.st_blocks * 512;
+        }
+        assert_int_equal(used, reserved);
+        cairn_memory_close(memory);
+        for (uint32_t i = 0; i < count; i++) /* as an agent of an older release does */
+            if (strcmp(items[i].name, "cairn-slot1-data") == 0)
+                assert_int_equal(fallocate(items[i].fd, 0, 0, (off_t)items[i].bytes), 0);
+        cairn_keeper_items_free(items, count);
+        memory = open_big(place, true);
+    }
+    cairn_memory_close(memory);
+}
+
+/* Writers and movers at the same time: no write is lost. */
+struct mover {
+    struct cairn_memory *memory;
+    struct cairn_memory_region *region;
+};
+
+static void *
+move_to_and_fro(void *context)
+{
+    const struct mover *mover = context;
+
+    for (int round = 0; round < 6; round++)
+        if (cairn_memory_region_move(mover->memory, mover->region, round % 2 == 0) != CAIRN_OK)
+            return (void *)mover;
+    return NULL;
+}
+
+static void
+test_writes_beside_moves(void **state)
+{
+    struct cairn_memory *memory = open_big(NULL, false);
+    struct mover mover = {memory, make_region(memory, 0, 0, BIG_BLOCKS, 0)};
+    struct cairn_memory_region *moving;
+    pthread_t thread;
+    void *failed;
+    bool out;
+
+    (void)state;
+    fill_slot(memory, 0, 0, BIG_BLOCKS, 0);
+    assert_int_equal(cairn_memory_region_next_move(memory, mover.region, &moving, &out), CAIRN_OK);
+    assert_int_equal(pthread_create(&thread, NULL, move_to_and_fro, &mover), 0);
+    for (int plus = 1; plus < 20; plus++)
+        for (uint64_t block = 0; block < BIG_BLOCKS; block++) {
+            fill_slot(memory, 0, block, block + 1, plus);
+            expect_slot(memory, 0, block, block + 1, plus);
+        }
+    assert_int_equal(pthread_join(thread, &failed), 0);
+    assert_null(failed);
+    cairn_memory_region_moved(mover.region);
+    expect_slot(memory, 0, 0, BIG_BLOCKS, 19);
+    cairn_memory_close(memory);
+}
+
+/* Memory that an older release reserved has no table of regions. */
+static void
+test_memory_of_an_older_release(void **state)
+{
+    struct place *place = *state;
+    struct cairn_memory *memory = open_big(place, false);
+    struct cairn_memory_region *region;
+
+    fill_slot(memory, 0, 0, BIG_BLOCKS, 5);
+    cairn_memory_close(memory);
+    assert_int_equal(cairn_keeper_drop(place->keeper, "cairn-regions"), CAIRN_OK);
+    memory = open_big(place, true);
+    expect_slot(memory, 0, 0, BIG_BLOCKS, 5);
+    region = make_region(memory, 0, 3, 7, 0);
+    cut(memory, region);
+    expect_slot(memory, 0, 0, BIG_BLOCKS, 5); /* what it held is the rank's own: it stays */
+    assert_int_equal(trainer_byte(region, 4), 9);
+    cairn_memory_close(memory);
+}
+
+/* Items that only look like regions are given up, and do no harm. */
+static void
+test_odd_regions_in_the_keeper(void **state)
+{
+    static const char *const names[] = {
+        "cairn-slot0-region0-first0-blocks18446744073709551615-rank0",
+        "cairn-slot0-region1-first18446744073709551615-blocks1-rank0",
+        "cairn-slot0-region4000000000-first0-blocks1-rank0",
+        "cairn-slot0-region2-first0-blocks1-rank0x",
+        "cairn-slot0-region03-first0-blocks1-rank0",
+        "cairn-slot0-regions",
+    };
+    struct place *place = *state;
+    struct cairn_memory *memory = open_big(place, false);
+
+    fill_slot(memory, 0, 0, BIG_BLOCKS, 9);
+    cairn_memory_close(memory);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        int fd = memfd_create("odd", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+        assert_true(fd >= 0 && ftruncate(fd, CAIRN_BLOCK_BYTES) == 0);
+        assert_int_equal(cairn_keeper_put(place->keeper, names[i], fd, CAIRN_BLOCK_BYTES),
+                         CAIRN_OK);
+        close(fd);
+    }
+    memory = open_big(place, true);
+    expect_slot(memory, 0, 0, BIG_BLOCKS, 9);
+    assert_int_equal(kept_count(place), KEPT);
+    cairn_memory_close(memory);
+}
+
 int
 main(int argc, char **argv)
 {
@@ -359,6 +681,13 @@ main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(test_pieces_of_a_hosted_part_are_given_back, make_place,
                                         end_place),
         cmocka_unit_test_setup_teardown(test_a_new_keeper_takes_everything, make_place, end_place),
+        cmocka_unit_test(test_a_region_is_all_that_its_file_reaches),
+        cmocka_unit_test(test_another_arrangement),
+        cmocka_unit_test_setup_teardown(test_regions_are_adopted, make_place, end_place),
+        cmocka_unit_test_setup_teardown(test_regions_cost_nothing, make_place, end_place),
+        cmocka_unit_test(test_writes_beside_moves),
+        cmocka_unit_test_setup_teardown(test_memory_of_an_older_release, make_place, end_place),
+        cmocka_unit_test_setup_teardown(test_odd_regions_in_the_keeper, make_place, end_place),
     };
     ssize_t len = readlink("/proc/self/exe", executable, sizeof executable - 1);
 

@@ -1,0 +1,48 @@
+/*
+ * agent/process/cutting.h - cuts the memory of own slots into the regions of the registered ranks.
+ *
+ * A trainer gets the descriptor of one file per slot, which holds its rank's region. The file
+ * exists as soon as the rank registers. The pages of the slot are moved into it when nothing that
+ * is another rank's is among them:
+ *
+ *   the slot is free, or a generation is being captured in it     at once
+ *   it holds a generation that has this very region of this rank  at once, contents and all
+ *   it holds another generation                                   when that is dropped
+ *
+ * REGISTERED waits for the first two. In the third case the trainer has a file without pages until
+ * then, and a grant of the slot waits.
+ *
+ * Invariant: what is in a trainer's file is its own rank's, or nobody's. The exception: a part that
+ * a repair rebuilds into a slot that was cut for another arrangement of ranks.
+ */
+#ifndef CAIRN_AGENT_PROCESS_CUTTING_H
+#define CAIRN_AGENT_PROCESS_CUTTING_H
+
+#include "cairn/err.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct cairn_agent;
+struct session;
+
+/* Makes the files of a session's region, which is planned, and starts the moves. On failure
+ * text[text_bytes] says what is wrong. */
+CAIRN_MUST_CHECK cairn_err cutting_claim(struct cairn_agent *agent, struct session *session,
+                                         char *text, size_t text_bytes);
+
+/* True if the session's descriptors may be handed out: fds[slots]. */
+bool cutting_is_done(const struct cairn_agent *agent, const struct session *session, int *fds);
+
+/* True if what the trainer writes to its file is in the slot. */
+bool cutting_is_whole(const struct cairn_agent *agent, const struct session *session,
+                      uint32_t slot);
+
+/* A slot's state has changed: starts the moves that are possible now. */
+void cutting_advance(struct cairn_agent *agent);
+
+/* The session gives up its region. */
+void cutting_forget(struct cairn_agent *agent, const struct session *session);
+
+#endif
