@@ -5,6 +5,7 @@
 #ifndef CAIRN_BASE_SECRET_H
 #define CAIRN_BASE_SECRET_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 /* Zeroed memory of `bytes` bytes, at least 1. NULL: none is left. Thread: any. */
@@ -12,5 +13,12 @@ void *cairn_secret_alloc(size_t bytes);
 
 /* Erases and frees it; `bytes` as at the allocation. NULL is allowed. */
 void cairn_secret_free(void *secret, size_t bytes);
+
+/*
+ * Makes the crypto library erase all memory that it frees, for the rest of the process: it leaves
+ * copies of private keys there when it parses them. Call it before the library is used. False: it
+ * is too late, or the library cannot do that. Thread: the first.
+ */
+bool cairn_secret_erase_freed(void);
 
 #endif

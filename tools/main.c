@@ -1,6 +1,7 @@
 /* tools/main.c - the `cairn` command: the table of verbs, their common help, the dispatch. */
 #include "agent/process/protocol.h"
 #include "base/output.h"
+#include "base/secret.h"
 #include "client/session.h"
 #include "tools/usage.h"
 #include "tools/verb.h"
@@ -143,6 +144,7 @@ main(int argc, char **argv)
     const struct cairn_verb *verb;
 
     cairn_output_setup();
+    (void)cairn_secret_erase_freed();
     signal(SIGPIPE, SIG_IGN);
     signal(SIGCHLD, SIG_DFL); /* if our parent ignores it, we could not wait for our children */
     if (argc < 2) {
