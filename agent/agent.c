@@ -469,7 +469,7 @@ cairn_agent_run(const struct cairn_config *config, const char *executable)
     cairn_timer_start(agent->loop, &agent->tick_timer, 0);
     CAIRN_LOG_AT(INFO, "agent: serves job=%s node=%u of %u socket=%s%s", config->job, config->node,
                  config->node_count, config->socket,
-                 config->key_file[0] ? "" : " (no key: loopback only)");
+                 cairn_config_has_credentials(config) ? "" : " (no key: loopback only)");
     err = cairn_loop_run(agent->loop);
     exit_code = agent->exit_code ? agent->exit_code : exit_code_of(err);
     close_all(agent);

@@ -2,8 +2,9 @@
  * tools/doctor.c - `cairn doctor`: preflight of this node, each finding with its fix.
  *
  * Findings are collected in a list and printed at the end, so that table and JSON say the same. The
- * probes of the machine stand in doctor_probe.c; here are those that compare a configuration with
- * the machine, and the command.
+ * probes of the machine stand in doctor_probe.c, those of the network between agents in
+ * doctor_wire.c; here are the others that compare a configuration with the machine, and the
+ * command.
  */
 #include "tools/doctor.h"
 
@@ -11,7 +12,6 @@
 #include "agent/service/problem_file.h"
 #include "agent/process/sizes.h"
 #include "base/json.h"
-#include "base/log.h"
 #include "snapshot/budget.h"
 #include "snapshot/copy.h"
 #include "snapshot/slot.h"
@@ -20,8 +20,6 @@
 #include "tools/find_agent.h"
 #include "tools/usage.h"
 #include "tools/verb.h"
-#include "transport/cipher.h"
-#include "transport/transport.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -187,111 +185,6 @@ check_spills(struct doctor *doctor, const char *socket)
     cairn_answer_fini(&answer);
 }
 
-/* Keeps the last line that the transport logged: it says why, and lists the providers. */
-static void
-keep_line(void *context, enum cairn_log_level level, const char *line)
-{
-    if (level <= CAIRN_LOG_WARN)
-        snprintf(context, 512, "%s", line);
-}
-
-/* Nobody is connected to: these are never called. */
-static void
-no_message(void *context, uint32_t from, const void *body, size_t body_len, const void *payload,
-           size_t payload_len, uint64_t buffer)
-{
-    (void)context, (void)from, (void)body, (void)body_len, (void)payload, (void)payload_len,
-        (void)buffer;
-}
-
-static void
-no_sent(void *context, uint32_t node, uint64_t ticket, cairn_err err)
-{
-    (void)context, (void)node, (void)ticket, (void)err;
-}
-
-static void
-no_peer(void *context, uint32_t node, bool up, uint64_t incarnation)
-{
-    (void)context, (void)node, (void)up, (void)incarnation;
-}
-
-static void
-check_network(struct doctor *doctor, const struct cairn_config *config, bool agent_runs)
-{
-    const char *address = config->nodes[config->node].address;
-    struct cairn_config_keys *keys = NULL;
-    char line[512] = "", error[CAIRN_CONFIG_ERROR_BYTES];
-    char probe[32];
-    const char *addresses[1] = {agent_runs ? probe : address};
-    struct cairn_transport_options options = {.provider = config->provider,
-                                              .bind_address = addresses[0],
-                                              .addresses = addresses,
-                                              .node_count = 1,
-                                              .job_id = 1,
-                                              .incarnation = 1,
-                                              .buffer_count = 4,
-                                              .window = 1,
-                                              .on_message = no_message,
-                                              .on_sent = no_sent,
-                                              .on_peer = no_peer};
-    struct cairn_transport *transport = NULL;
-    cairn_err err;
-
-    snprintf(probe, sizeof probe, "127.0.0.1:%u", cairn_free_port());
-    err = cairn_config_keys_read(config, &keys, error, sizeof error);
-    if (err) {
-        doctor_find(doctor, DOCTOR_CRITICAL, "key",
-                    "`chmod 600` it and give it to the agent's user", "%s", error);
-        return;
-    }
-    doctor_find(doctor, DOCTOR_OK, "key", NULL, "%s",
-                keys->first.len ? "the key file is ours alone"
-                                : "no key: every node is on loopback");
-    options.key = keys->first.len ? keys->first.bytes : NULL;
-    options.key_len = keys->first.len;
-    cairn_log_setup(CAIRN_LOG_WARN, keep_line, line);
-    err = cairn_transport_open(&options, &transport);
-    cairn_log_setup(CAIRN_LOG_WARN, NULL, NULL);
-    cairn_config_keys_free(keys);
-    if (err == CAIRN_OK)
-        doctor_find(doctor, DOCTOR_OK, "network", NULL, "provider %s is there; %s%s",
-                    config->provider,
-                    agent_runs ? "the agent holds its port " : "this node can listen on ", address);
-    else
-        doctor_find(doctor, DOCTOR_CRITICAL, err == CAIRN_IO ? "port" : "network",
-                    err == CAIRN_IO
-                        ? "end what holds the port, or set another in `nodes` on every node"
-                    : err == CAIRN_NOT_FOUND
-                        ? "install libfabric's package"
-                        : "set `provider` to one that this node has (tcp is everywhere)",
-                    "%s: %s", addresses[0], line[0] ? line : cairn_err_text(err));
-    cairn_transport_close(transport);
-}
-
-/* Which library protects the state on its way, and how fast each of them is here. */
-static void
-check_cipher(struct doctor *doctor, const struct cairn_config *config)
-{
-    enum cairn_config_protection protection = cairn_config_protection(config);
-    struct cairn_cipher *cipher = NULL;
-    struct cairn_cipher_speeds speeds;
-
-    if (protection == CAIRN_CONFIG_PROTECTION_NONE)
-        return;
-    if (cairn_cipher_choose(protection == CAIRN_CONFIG_PROTECTION_ENCRYPT, &cipher, &speeds) !=
-        CAIRN_OK) {
-        doctor_find(doctor, DOCTOR_CRITICAL, "cipher", "install libssl3 of this distribution",
-                    "no library can protect the state on its way");
-        return;
-    }
-    doctor_find(doctor, DOCTOR_OK, "cipher", NULL,
-                "%s protects the state on its way (%s %.1f GB/s, %s %.1f GB/s)", cipher->ops->name,
-                cairn_cipher_libraries[0]->name, speeds.bytes_per_s[0] / 1e9,
-                cairn_cipher_libraries[1]->name, speeds.bytes_per_s[1] / 1e9);
-    cairn_cipher_close(cipher);
-}
-
 /* With which code trainers will copy their state, and how fast each of them is here. */
 static void
 check_copy(struct doctor *doctor, const struct cairn_config *config)
@@ -440,14 +333,15 @@ print_table(const struct doctor *doctor)
 
         snprintf(level, sizeof level, "%-8s", level_names[finding->level]);
         cairn_print_coloured(stdout, colours[finding->level], level);
-        printf(" %-10s %s\n", finding->code, finding->what);
+        printf(" %-11s %s\n", finding->code, finding->what);
         if (finding->fix[0])
-            printf("%20sdo: %s\n", "", finding->fix);
+            printf("%21sdo: %s\n", "", finding->fix);
     }
 }
 
 static const char about[] =
-    "Checks this node before a job starts: memory, limits, kernel, network, key, directories, "
+    "Checks this node before a job starts: memory, limits, kernel, network, key and certificate, "
+    "directories, "
     "problem file, command, accelerator driver, coding speed, clock. Each finding comes with its "
     "fix.\n"
     "\n"
@@ -489,9 +383,8 @@ cairn_verb_doctor(int argc, char **argv)
         runs = check_agent(&doctor, found.socket ? found.socket : found.agents[0].socket);
 
         check_memory(&doctor, &config, runs);
-        check_network(&doctor, &config, runs);
+        doctor_wire(&doctor, &config, runs);
         check_copy(&doctor, &config);
-        check_cipher(&doctor, &config);
         if (path) {
             check_directory(&doctor, "dir", config.dir, false);
             check_directory(&doctor, "spill_dir", config.spill_dir, true);

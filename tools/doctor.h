@@ -2,6 +2,8 @@
 #ifndef CAIRN_TOOLS_DOCTOR_H
 #define CAIRN_TOOLS_DOCTOR_H
 
+#include "agent/process/config.h"
+
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -33,5 +35,8 @@ void doctor_find(struct doctor *doctor, enum doctor_level level, const char *cod
 /* ---- doctor_probe.c: the machine itself: limits, kernel, huge pages, accelerator, coding speed,
  * clock ---- */
 void doctor_probe(struct doctor *doctor);
+
+/* ---- doctor_wire.c: what goes between agents: key and certificate, provider, port, cipher ---- */
+void doctor_wire(struct doctor *doctor, const struct cairn_config *config, bool agent_runs);
 
 #endif

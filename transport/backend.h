@@ -46,8 +46,9 @@ struct cairn_backend_events {
     /* The connection to a node can be used (why NULL), or is lost. Backends without connections
      * never call it. */
     void (*changed)(void *context, uint32_t node, const char *why);
-    /* The node does not take our key, or we do not take its. */
-    void (*refused)(void *context, uint32_t node);
+    /* We do not take the node's certificate, and why says what is wrong with it, valid during the
+     * call; NULL: the node does not take our key or certificate, and its log says why. */
+    void (*refused)(void *context, uint32_t node, const char *why);
     void *context;
 };
 
@@ -88,8 +89,10 @@ struct cairn_transport_ops {
      * it is none that this endpoint can reach; CAIRN_NOMEM. The old one stays then.
      */
     cairn_err (*readdress)(struct cairn_backend *backend, uint32_t node, const char *address);
-    /* As cairn_transport_rekey, of keys whose lengths are right. NULL: it proves no keys. */
-    cairn_err (*rekey)(struct cairn_backend *backend, const struct cairn_transport_key keys[2]);
+    /* As cairn_transport_rekey, of keys whose lengths are right. NULL: it proves neither keys nor
+     * certificates. */
+    cairn_err (*rekey)(struct cairn_backend *backend, const struct cairn_transport_key keys[2],
+                       const struct cairn_transport_certificate *certificate);
 };
 
 /* The head of every backend. */

@@ -74,8 +74,9 @@ refusal_log(struct cairn_transport *t, struct peer *peer, enum cairn_refusal ref
     default:
         CAIRN_LOG_AT(ERROR,
                      "transport: peer node=%" PRIu32
-                     " does not hold this job's key, or not the same job, nodes or protection (its "
-                     "log says which): give all agents of the job the same",
+                     " does not hold this job's key, or not the same job, nodes or protection, or "
+                     "refuses this node's certificate (its log says which): give all agents of the "
+                     "job the same",
                      peer->node);
         break;
     }
@@ -93,15 +94,20 @@ peer_refused(struct cairn_transport *t, struct peer *peer, enum cairn_refusal re
               "refused");
 }
 
-/* The connection's own handshake failed on the key: nothing was said above it. */
+/* The connection's own handshake failed on the key or a certificate: nothing was said above it. */
 void
-peer_key_refused(void *context, uint32_t node)
+peer_key_refused(void *context, uint32_t node, const char *why)
 {
     static const struct cairn_frame_handshake nothing;
     struct cairn_transport *t = context;
     const struct cairn_frame frame = {.from = node, .to = t->node, .job_id = t->job_id};
 
     t->peers[node].calling = false;
+    if (why) {
+        if (t->peers[node].logged_refusal != CAIRN_REFUSAL_KEY)
+            CAIRN_LOG_AT(ERROR, "transport: peer node=%" PRIu32 " is refused: %s", node, why);
+        t->peers[node].logged_refusal = CAIRN_REFUSAL_KEY;
+    }
     peer_refused(t, &t->peers[node], CAIRN_REFUSAL_KEY, &frame, &nothing);
 }
 

@@ -250,7 +250,7 @@ bool peer_post_handshake(struct cairn_transport *t, struct peer *peer);
 
 /* handshake.c */
 void peer_handshake(struct cairn_transport *t, const struct cairn_frame *frame);
-void peer_key_refused(void *context, uint32_t node);
+void peer_key_refused(void *context, uint32_t node, const char *why);
 
 /* operation.c */
 cairn_err operation_submit(struct cairn_transport *t, struct peer *peer, const void *body,

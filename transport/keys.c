@@ -102,18 +102,14 @@ cairn_keys_set(struct cairn_keys *keys, const struct cairn_transport_key ring[CA
             CAIRN_LOG_AT(INFO,
                          "transport: key %08" PRIx32 " is offered, and %08" PRIx32 " accepted",
                          keys->ring[0].id, keys->ring[1].id);
-        else
+        else if (keys->ring[0].len)
             CAIRN_LOG_AT(INFO, "transport: key %08" PRIx32 " is offered", keys->ring[0].id);
+        else
+            CAIRN_LOG_AT(INFO, "transport: no key is offered or accepted, but certificates are");
     }
     if (fresh)
         cairn_keys_destroy(fresh);
     return err;
-}
-
-uint32_t
-cairn_keys_offered(const struct cairn_keys *keys)
-{
-    return keys->ring[0].id;
 }
 
 bool

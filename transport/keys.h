@@ -23,15 +23,13 @@ struct cairn_keys;
 CAIRN_MUST_CHECK cairn_err cairn_keys_create(uint64_t job_id, struct cairn_keys **out);
 void cairn_keys_destroy(struct cairn_keys *keys); /* NULL is allowed */
 
-/* Takes copies in place of the keys it has; the second may be empty. CAIRN_IO: the crypto library
- * fails; CAIRN_CONFIG: two keys of one id (logged). The ring is as before then. */
+/* Takes copies in place of the keys it has; the second may be empty, or both. CAIRN_IO: the crypto
+ * library fails; CAIRN_CONFIG: two keys of one id (logged). The ring is as before then. */
 CAIRN_MUST_CHECK cairn_err cairn_keys_set(struct cairn_keys *keys,
                                           const struct cairn_transport_key ring[CAIRN_KEYS_MAX]);
 
-/* The id of the key that a caller offers. */
-uint32_t cairn_keys_offered(const struct cairn_keys *keys);
-
-/* The id of the key at this place of the ring, such as 0; false: there is none. */
+/* The id of the key at this place of the ring, of which a caller offers the first, 0; false: there
+ * is none. */
 bool cairn_keys_id(const struct cairn_keys *keys, uint32_t place, uint32_t *id);
 
 /* The pre-shared key of this id for calls from node to node. CAIRN_NOT_FOUND: there is no key with

@@ -168,10 +168,11 @@ cairn_names_create(const struct cairn_transport_options *options, struct cairn_n
     err = cairn_address_parse(options->bind_address, &names->places[names->node].address);
     if (err)
         goto done;
-    if (!options->key && !cairn_address_is_loopback(&names->places[names->node].address)) {
+    if (!options->key && !options->certificate &&
+        !cairn_address_is_loopback(&names->places[names->node].address)) {
         CAIRN_LOG_AT(ERROR,
-                     "transport: refusing to listen on %s without a key: give the job a key, or "
-                     "listen on loopback",
+                     "transport: refusing to listen on %s without a key or a certificate: give the "
+                     "job one, or listen on loopback",
                      options->bind_address);
         err = CAIRN_DENIED;
         goto done;

@@ -163,7 +163,7 @@ proved_prepare(struct stream *stream)
 
 /* ---- the handshake ---- */
 
-/* Sends what the handshake has to say: a few hundred bytes into an empty socket. */
+/* Sends what the handshake has to say: at most some KiB of certificates into an empty socket. */
 static bool
 handshake_output(struct stream *stream)
 {
@@ -195,10 +195,13 @@ handshake_step(struct stream *stream, const uint8_t *record, size_t record_len)
     if (!err)
         err = proved_prepare(stream);
     if (err) {
+        const char *why = stream->link ? cairn_tls_link_why(stream->link) : "";
+
         stream->refused = err == CAIRN_DENIED;
-        stream_fail(stream, stream->refused                     ? "it refused us"
-                            : stream->outbound || !stream->link ? "its handshake failed"
-                                                                : cairn_tls_link_why(stream->link));
+        stream->refuses = stream->refused && why[0];
+        stream_fail(stream, why[0] && (stream->refuses || !stream->outbound) ? why
+                            : stream->refused                                ? "it refused us"
+                                              : "its handshake failed");
         return false;
     }
     stream->node = cairn_tls_link_peer(stream->link);
@@ -319,8 +322,9 @@ record_take(struct stream *stream, const uint8_t *record, size_t record_len)
     err = cairn_tls_link_open(stream->link, record, record_len, frame, sizeof frame, &frame_len);
     if (err == CAIRN_AGAIN)
         return true;
-    if (err) {
-        stream_fail(stream, "a message is damaged");
+    if (err) { /* a callee looks at its caller's certificate when the caller has done its part */
+        stream->refused = err == CAIRN_DENIED && !stream->heard;
+        stream_fail(stream, stream->refused ? "it refused us" : "a message is damaged");
         return false;
     }
     stream->heard = true;
@@ -364,12 +368,12 @@ thing_unknown(struct stream *stream, uint8_t first)
     if (!stream->clear && first == FRAME_MARK) {
         stream->refused = true;
         (void)!send(stream->fd, refusal, sizeof refusal, MSG_NOSIGNAL | MSG_DONTWAIT);
-        stream_fail(stream, "it has no key, or no TLS");
+        stream_fail(stream, "it has no key and no certificate, or no TLS");
     } else if (stream->clear && first >= TLS_KIND_FIRST && first <= TLS_KIND_LAST) {
         stream->refused = true;
         if (first != TLS_KIND_ALERT)
             (void)!send(stream->fd, refusal, sizeof refusal, MSG_NOSIGNAL | MSG_DONTWAIT);
-        stream_fail(stream, "it has a key, and this agent has none");
+        stream_fail(stream, "it has a key or a certificate, and this agent has neither");
     } else {
         stream_fail(stream, stream->proved ? "a message is damaged" : "it is not an agent");
     }

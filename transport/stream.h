@@ -4,7 +4,7 @@
  *
  * What a stream carries, each thing told apart by its first byte:
  *   0x14 … 0x17  a TLS record. After the handshake each holds one frame (frame.h).
- *   'C'          a frame in clear, where there is no key (on loopback only)
+ *   'C'          a frame in clear, where there is no key and no certificate (on loopback only)
  *   0xb0         a payload: a header of 24 bytes, then blocks of at most CAIRN_BLOCK_BYTES, each
  *                followed by its tag of 16 bytes where payloads are protected (seal.h; the header
  *                is part of the first block's tag)
@@ -88,7 +88,7 @@ struct stream_owner {
     /* The handshake is complete: stream->node is the peer. False: stop reading. */
     bool (*proved)(void *context, struct stream *stream);
     void *context;
-    struct cairn_tls *tls;       /* NULL: no key, all is in clear */
+    struct cairn_tls *tls;       /* NULL: no key and no certificate, all is in clear */
     struct cairn_cipher *cipher; /* NULL: payloads are not protected */
     int epoll_fd;                /* watches the sockets */
     enum cairn_protection protection;
@@ -108,7 +108,8 @@ struct stream {
     bool resumed; /* it was, and may have more to read than its socket shows */
     bool queued;  /* in the list of those with something to send */
     bool buried;  /* the owner is done with it */
-    bool refused; /* the other side does not take our key, or has none */
+    bool refused; /* one side does not take the other's key or certificate, or has none */
+    bool refuses; /* and it is this one: `failed` says why */
     bool clear;   /* no TLS */
     const char *failed;
     uint32_t node; /* CAIRN_BACKEND_ALL: unknown */

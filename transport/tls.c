@@ -1,6 +1,7 @@
-/* transport/tls.c - see tls.h. Source of the construction: RFC 8446, sections 2.2 and 7.5. */
+/* transport/tls.c - see tls.h. Source of the construction: RFC 8446, sections 2.2, 4.4 and 7.5. */
 #include "transport/tls.h"
 
+#include "transport/certificate.h"
 #include "transport/keys.h"
 
 #include "base/log.h"
@@ -12,13 +13,23 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { IDENTITY_BYTES = 128, WHY_BYTES = 200 };
+enum {
+    IDENTITY_BYTES = 128,
+    WHY_BYTES = 640,
+    CLAIM_BYTES_MAX = 255, /* of a protocol's name in ALPN */
+    /* Of a handshake in one record, so that it fits what a connection may keep before it is proved;
+     * of all certificates of a peer. */
+    HANDSHAKE_FRAGMENT_BYTES = 1536,
+    CERTIFICATES_BYTES_MAX = 16384
+};
 
 static const unsigned char suite_id[2] = {0x13, 0x01}; /* TLS_AES_128_GCM_SHA256 */
+static const unsigned char context_name[] = "cairn";   /* sessions must come from it */
 
 struct cairn_tls {
     SSL_CTX *context;
-    struct cairn_keys *keys;
+    struct cairn_keys *keys;               /* may be empty */
+    struct cairn_certificate *certificate; /* NULL: none */
     uint64_t job_id;
     uint32_t node;
     uint32_t node_count;
@@ -31,24 +42,87 @@ struct cairn_tls_link {
     BIO *in;  /* owned by ssl */
     BIO *out; /* likewise */
     bool caller;
+    bool by_key;    /* the callee knows the key that the caller names */
+    bool claimed;   /* the two agree on job, protection, caller and callee */
+    bool certified; /* and the peer's certificate is that of this node */
+    bool refuses;   /* it is not */
     uint32_t peer;
+    uint32_t key_id; /* of the caller's key */
     char identity[IDENTITY_BYTES];
     char why[WHY_BYTES];
 };
 
-/* ---- pre-shared keys ---- */
+/* ---- claims ---- */
 
+/* What a caller says before anything is proved: with a key as the identity of the pre-shared key,
+ * else (NULL) as the name of the protocol. */
 static void
-identity_format(char out[IDENTITY_BYTES], const struct cairn_tls *tls, uint32_t key_id,
-                uint32_t from, uint32_t to)
+claim_format(char out[IDENTITY_BYTES], const struct cairn_tls *tls, const uint32_t *key_id,
+             uint32_t from, uint32_t to)
 {
+    char key[16] = "";
+
+    if (key_id)
+        (void)snprintf(key, sizeof key, " key=%08" PRIx32, *key_id);
     (void)snprintf(out, IDENTITY_BYTES,
-                   "cairn1 job=%016" PRIx64 " key=%08" PRIx32 " protection=%u from=%" PRIu32
-                   " to=%" PRIu32,
-                   tls->job_id, key_id, tls->protection, from, to);
+                   "cairn1 job=%016" PRIx64 "%s protection=%u from=%" PRIu32 " to=%" PRIu32,
+                   tls->job_id, key, tls->protection, from, to);
 }
 
-/* A session that has nothing but the pre-shared key; NULL if the crypto library fails. */
+/* The caller that a claim names; one's own number: none that can call. */
+static uint32_t
+claim_caller(const struct cairn_tls *tls, const char *claim)
+{
+    const char *text = strstr(claim, " from=");
+    unsigned long from = text ? strtoul(text + 6, NULL, 10) : tls->node_count;
+
+    return from < tls->node_count ? (uint32_t)from : tls->node;
+}
+
+/* What is wrong with a claim that is not one of ours; the stranger is told none of this. */
+static void
+claim_explain(struct cairn_tls_link *link, const char *theirs)
+{
+    const struct cairn_tls *tls = link->tls;
+    unsigned long long job = 0;
+    unsigned key_id = 0, protection = 0, from = 0, to = 0;
+    uint32_t ours = 0;
+    bool has_key = cairn_keys_id(tls->keys, 0, &ours);
+    bool keyed = sscanf(theirs, "cairn1 job=%16llx key=%8x protection=%1u from=%8u to=%8u", &job,
+                        &key_id, &protection, &from, &to) == 5;
+
+    if (!keyed && sscanf(theirs, "cairn1 job=%16llx protection=%1u from=%8u to=%8u", &job,
+                         &protection, &from, &to) != 4)
+        (void)snprintf(link->why, sizeof link->why, "it is not an agent of this version");
+    else if (job != tls->job_id)
+        (void)snprintf(link->why, sizeof link->why,
+                       "it belongs to another job (theirs %016llx, ours %016" PRIx64
+                       "): check its address and job",
+                       job, tls->job_id);
+    else if (to != tls->node || from >= tls->node_count || from == tls->node)
+        (void)snprintf(link->why, sizeof link->why,
+                       "it calls itself node %u and this node %u, which is node %" PRIu32
+                       ": give all agents the same nodes in the same order",
+                       from, to, tls->node);
+    else if (protection != tls->protection)
+        (void)snprintf(link->why, sizeof link->why,
+                       "node %u has another protection: give all agents the same", from);
+    else if (has_key)
+        (void)snprintf(link->why, sizeof link->why,
+                       "node %u offers another key (%08x, ours is %08" PRIx32
+                       "): give all agents of the job the same key",
+                       from, key_id, ours);
+    else
+        (void)snprintf(link->why, sizeof link->why,
+                       "node %u offers a key (%08x), and this agent has a certificate alone: give "
+                       "that node one, too",
+                       from, key_id);
+}
+
+/* ---- pre-shared keys ---- */
+
+/* A session that has nothing but the pre-shared key; NULL if there is no such key, or the crypto
+ * library fails. */
 static SSL_SESSION *
 session_make(const struct cairn_tls *tls, SSL *ssl, uint32_t key_id, uint32_t from, uint32_t to)
 {
@@ -61,7 +135,8 @@ session_make(const struct cairn_tls *tls, SSL *ssl, uint32_t key_id, uint32_t fr
     session = SSL_SESSION_new();
     good = session && SSL_SESSION_set1_master_key(session, psk, sizeof psk) == 1 &&
            SSL_SESSION_set_cipher(session, SSL_CIPHER_find(ssl, suite_id)) == 1 &&
-           SSL_SESSION_set_protocol_version(session, TLS1_3_VERSION) == 1;
+           SSL_SESSION_set_protocol_version(session, TLS1_3_VERSION) == 1 &&
+           SSL_SESSION_set1_id_context(session, context_name, sizeof context_name) == 1;
     explicit_bzero(psk, sizeof psk);
     if (good)
         return session;
@@ -69,7 +144,7 @@ session_make(const struct cairn_tls *tls, SSL *ssl, uint32_t key_id, uint32_t fr
     return NULL;
 }
 
-/* The caller's side: which key it offers. */
+/* The caller's side: which key it offers, if it has one. */
 static int
 psk_offer(SSL *ssl, const EVP_MD *digest, const unsigned char **id, size_t *id_len,
           SSL_SESSION **out)
@@ -77,92 +152,219 @@ psk_offer(SSL *ssl, const EVP_MD *digest, const unsigned char **id, size_t *id_l
     struct cairn_tls_link *link = SSL_get_app_data(ssl);
 
     (void)digest;
-    *out = session_make(link->tls, ssl, cairn_keys_offered(link->tls->keys), link->tls->node,
-                        link->peer);
+    *out = NULL;
+    if (!link->identity[0])
+        return 1;
+    *out = session_make(link->tls, ssl, link->key_id, link->tls->node, link->peer);
     *id = (const unsigned char *)link->identity;
     *id_len = strlen(link->identity);
     return *out != NULL;
 }
 
-/* What is wrong with an identity that is not one of ours; the stranger is told none of this. */
-static void
-identity_explain(struct cairn_tls_link *link, const char *theirs)
-{
-    const struct cairn_tls *tls = link->tls;
-    unsigned long long job = 0;
-    unsigned key_id = 0, protection = 0, from = 0, to = 0;
-    uint8_t psk[CAIRN_KEYS_PSK_BYTES];
-    cairn_err known;
-
-    if (sscanf(theirs, "cairn1 job=%16llx key=%8x protection=%1u from=%8u to=%8u", &job, &key_id,
-               &protection, &from, &to) != 5) {
-        (void)snprintf(link->why, sizeof link->why, "it is not an agent of this version");
-        return;
-    }
-    known = cairn_keys_psk(tls->keys, key_id, from, to, psk);
-    explicit_bzero(psk, sizeof psk);
-    if (job != tls->job_id)
-        (void)snprintf(link->why, sizeof link->why,
-                       "it belongs to another job (theirs %016llx, ours %016" PRIx64
-                       "): check its address and job",
-                       job, tls->job_id);
-    else if (to != tls->node || from >= tls->node_count || from == tls->node)
-        (void)snprintf(link->why, sizeof link->why,
-                       "it calls itself node %u and this node %u, which is node %" PRIu32
-                       ": give all agents the same nodes in the same order",
-                       from, to, tls->node);
-    else if (known == CAIRN_NOT_FOUND)
-        (void)snprintf(link->why, sizeof link->why,
-                       "node %u offers another key (%08x, ours is %08" PRIx32
-                       "): give all agents of the job the same key",
-                       from, key_id, cairn_keys_offered(tls->keys));
-    else
-        (void)snprintf(link->why, sizeof link->why,
-                       "node %u has another protection: give all agents the same", from);
-}
-
-/* The callee's side: the key that an identity names. Without one the handshake fails, for there is
- * no certificate. */
+/* The callee's side: the key that an identity names. Without one the handshake goes on with
+ * certificates, or fails where there are none. */
 static int
 psk_find(SSL *ssl, const unsigned char *id, size_t id_len, SSL_SESSION **out)
 {
     struct cairn_tls_link *link = SSL_get_app_data(ssl);
     const struct cairn_tls *tls = link->tls;
-    uint32_t key_id = 0;
+    uint32_t key_id = 0, from;
     bool known = false;
     char theirs[IDENTITY_BYTES] = "", ours[IDENTITY_BYTES];
-    const char *from_text;
-    unsigned long from;
 
     *out = NULL;
     if (id_len >= sizeof theirs)
         return 1;
     memcpy(theirs, id, id_len);
-    from_text = strstr(theirs, " from=");
-    from = from_text ? strtoul(from_text + 6, NULL, 10) : tls->node_count;
-    if (from >= tls->node_count)
-        from = tls->node;
+    from = claim_caller(tls, theirs);
     for (uint32_t i = 0; !known && cairn_keys_id(tls->keys, i, &key_id); i++) {
-        identity_format(ours, tls, key_id, (uint32_t)from, tls->node);
+        claim_format(ours, tls, &key_id, from, tls->node);
         known = strcmp(ours, theirs) == 0;
     }
     if (!known || from == tls->node) {
-        identity_explain(link, theirs);
+        claim_explain(link, theirs);
         return 1;
     }
     (void)snprintf(link->why, sizeof link->why,
-                   "it calls itself node %lu, but does not hold the key that it names", from);
-    link->peer = (uint32_t)from;
-    *out = session_make(tls, ssl, key_id, (uint32_t)from, tls->node);
+                   "it calls itself node %" PRIu32 ", but does not hold the key that it names",
+                   from);
+    link->peer = from;
+    link->by_key = true;
+    *out = session_make(tls, ssl, key_id, from, tls->node);
     return *out != NULL;
 }
 
+/* ---- certificates ---- */
+
+/* The callee's side: what the caller claims. */
+static int
+claim_take(SSL *ssl, const unsigned char **out, unsigned char *out_len, const unsigned char *in,
+           unsigned in_len, void *context)
+{
+    struct cairn_tls_link *link = SSL_get_app_data(ssl);
+    const struct cairn_tls *tls = link->tls;
+    char theirs[CLAIM_BYTES_MAX + 1] = "", ours[IDENTITY_BYTES];
+    uint32_t from;
+
+    (void)context;
+    if (link->by_key || !tls->certificate)
+        return SSL_TLSEXT_ERR_NOACK;
+    if (in_len < 2 || in[0] >= in_len)
+        return SSL_TLSEXT_ERR_ALERT_FATAL;
+    memcpy(theirs, in + 1, in[0]);
+    from = claim_caller(tls, theirs);
+    claim_format(ours, tls, NULL, from, tls->node);
+    if (from == tls->node || strcmp(ours, theirs) != 0) {
+        claim_explain(link, theirs);
+        return SSL_TLSEXT_ERR_ALERT_FATAL;
+    }
+    (void)snprintf(link->why, sizeof link->why,
+                   "it calls itself node %" PRIu32 ", but shows no certificate", from);
+    link->peer = from;
+    link->claimed = true;
+    *out = in + 1;
+    *out_len = in[0];
+    return SSL_TLSEXT_ERR_OK;
+}
+
+/* The caller's side: offers its claim. */
+static bool
+claim_offer(struct cairn_tls_link *link)
+{
+    char claim[IDENTITY_BYTES];
+    unsigned char list[IDENTITY_BYTES];
+    size_t len;
+
+    claim_format(claim, link->tls, NULL, link->tls->node, link->peer);
+    len = strlen(claim);
+    list[0] = (unsigned char)len;
+    memcpy(list + 1, claim, len);
+    return SSL_set_alpn_protos(link->ssl, list, (unsigned)len + 1) == 0;
+}
+
+/* Both sides: the certificate that the peer shows. Called before it is proved that it is the
+ * peer's. */
+static int
+peer_verify(X509_STORE_CTX *shown, void *context)
+{
+    SSL *ssl = X509_STORE_CTX_get_ex_data(shown, SSL_get_ex_data_X509_STORE_CTX_idx());
+    struct cairn_tls_link *link = SSL_get_app_data(ssl);
+
+    (void)context;
+    if (link->tls->certificate && (link->caller || link->claimed)) {
+        link->certified = cairn_certificate_verify(link->tls->certificate, shown, link->peer,
+                                                   link->why, sizeof link->why) == CAIRN_OK;
+    } else {
+        X509_STORE_CTX_set_error(shown, X509_V_ERR_APPLICATION_VERIFICATION);
+        (void)snprintf(link->why, sizeof link->why, "%s",
+                       link->tls->certificate ? "it is not an agent of this version"
+                                              : "it shows a certificate, and this agent has a key "
+                                                "alone: give this node a certificate, too");
+    }
+    link->refuses = !link->certified;
+    if (link->certified)
+        (void)snprintf(link->why, sizeof link->why,
+                       "it shows the certificate of node %" PRIu32 ", but does not hold its key",
+                       link->peer);
+    return link->certified;
+}
+
+/* The handshake is complete: whether it has proved who the peer is. */
+static bool
+is_proved(const struct cairn_tls_link *link)
+{
+    const unsigned char *protocol = NULL;
+    unsigned protocol_len = 0;
+
+    if (SSL_session_reused(link->ssl)) /* with the key */
+        return true;
+    SSL_get0_alpn_selected(link->ssl, &protocol, &protocol_len);
+    return link->certified && protocol_len > 0;
+}
+
 /* ---- the context ---- */
+
+static cairn_err
+context_make(const struct cairn_certificate *certificate, SSL_CTX **out)
+{
+    SSL_CTX *context = SSL_CTX_new(TLS_method());
+
+    if (!context || SSL_CTX_set_min_proto_version(context, TLS1_3_VERSION) != 1 ||
+        SSL_CTX_set_max_proto_version(context, TLS1_3_VERSION) != 1 ||
+        SSL_CTX_set_ciphersuites(context, "TLS_AES_128_GCM_SHA256") != 1 ||
+        SSL_CTX_set1_groups_list(context, "X25519") != 1 ||
+        SSL_CTX_set_session_id_context(context, context_name, sizeof context_name) != 1 ||
+        SSL_CTX_set_num_tickets(context, 0) != 1 ||
+        (certificate && cairn_certificate_use(certificate, context) != CAIRN_OK)) {
+        CAIRN_LOG_AT(ERROR, "transport: the crypto library cannot do TLS 1.3%s: %s",
+                     certificate ? " with this certificate" : "",
+                     ERR_reason_error_string(ERR_peek_last_error()));
+        SSL_CTX_free(context);
+        return CAIRN_IO;
+    }
+    SSL_CTX_set_options(context, SSL_OP_NO_TICKET | SSL_OP_NO_RENEGOTIATION);
+    SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
+    SSL_CTX_set_security_level(context, 2); /* no SHA-1, no RSA of less than 2048 bits */
+    SSL_CTX_set_max_cert_list(context, CERTIFICATES_BYTES_MAX);
+    SSL_CTX_set_psk_use_session_callback(context, psk_offer);
+    SSL_CTX_set_psk_find_session_callback(context, psk_find);
+    SSL_CTX_set_alpn_select_cb(context, claim_take, NULL);
+    SSL_CTX_set_verify(context, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, NULL);
+    SSL_CTX_set_cert_verify_callback(context, peer_verify, NULL);
+    *out = context;
+    return CAIRN_OK;
+}
+
+static void
+certificate_log(const struct cairn_certificate *certificate)
+{
+    struct cairn_certificate_dates dates;
+    char when[CAIRN_CERTIFICATE_TIME_BYTES];
+
+    cairn_certificate_dates(certificate, &dates);
+    cairn_certificate_time(dates.ends_s, when);
+    CAIRN_LOG_AT(INFO, "transport: the certificate that is shown is valid until %s", when);
+}
+
+cairn_err
+cairn_tls_rekey(struct cairn_tls *tls, const struct cairn_transport_key keys[2],
+                const struct cairn_transport_certificate *certificate)
+{
+    struct cairn_certificate *fresh = NULL;
+    SSL_CTX *context = NULL;
+    char why[WHY_BYTES];
+    cairn_err err = CAIRN_OK;
+
+    if (certificate)
+        err = cairn_certificate_create(certificate, tls->node, &fresh, why, sizeof why);
+    if (err)
+        CAIRN_LOG_AT(ERROR, "transport: %s", why);
+    if (!err)
+        err = context_make(fresh, &context);
+    if (!err)
+        err = cairn_keys_set(tls->keys, keys);
+    if (err)
+        goto done;
+    SSL_CTX_free(tls->context); /* links keep the one that they began with */
+    cairn_certificate_destroy(tls->certificate);
+    tls->context = context;
+    tls->certificate = fresh;
+    context = NULL;
+    fresh = NULL;
+    if (tls->certificate)
+        certificate_log(tls->certificate);
+done:
+    SSL_CTX_free(context);
+    cairn_certificate_destroy(fresh);
+    return err;
+}
 
 cairn_err
 cairn_tls_create(const struct cairn_transport_options *options, struct cairn_tls **out)
 {
     struct cairn_tls *tls = calloc(1, sizeof *tls);
+    const struct cairn_transport_key keys[] = {{options->key, options->key_len},
+                                               options->second_key};
     cairn_err err = CAIRN_NOMEM;
 
     if (!tls)
@@ -173,36 +375,14 @@ cairn_tls_create(const struct cairn_transport_options *options, struct cairn_tls
     tls->protection = (unsigned)options->protection;
     err = cairn_keys_create(options->job_id, &tls->keys);
     if (!err)
-        err = cairn_keys_set(tls->keys, (const struct cairn_transport_key[]){
-                                            {options->key, options->key_len}, options->second_key});
+        err = cairn_tls_rekey(tls, keys, options->certificate);
     if (err)
         goto done;
-    tls->context = SSL_CTX_new(TLS_method());
-    if (!tls->context || SSL_CTX_set_min_proto_version(tls->context, TLS1_3_VERSION) != 1 ||
-        SSL_CTX_set_max_proto_version(tls->context, TLS1_3_VERSION) != 1 ||
-        SSL_CTX_set_ciphersuites(tls->context, "TLS_AES_128_GCM_SHA256") != 1 ||
-        SSL_CTX_set1_groups_list(tls->context, "X25519") != 1 ||
-        SSL_CTX_set_num_tickets(tls->context, 0) != 1) {
-        CAIRN_LOG_AT(ERROR, "transport: the crypto library has no TLS 1.3: %s",
-                     ERR_reason_error_string(ERR_peek_last_error()));
-        err = CAIRN_IO;
-        goto done;
-    }
-    SSL_CTX_set_options(tls->context, SSL_OP_NO_TICKET | SSL_OP_NO_RENEGOTIATION);
-    SSL_CTX_set_session_cache_mode(tls->context, SSL_SESS_CACHE_OFF);
-    SSL_CTX_set_psk_use_session_callback(tls->context, psk_offer);
-    SSL_CTX_set_psk_find_session_callback(tls->context, psk_find);
     *out = tls;
     tls = NULL;
 done:
     cairn_tls_destroy(tls);
     return err;
-}
-
-cairn_err
-cairn_tls_rekey(struct cairn_tls *tls, const struct cairn_transport_key keys[2])
-{
-    return cairn_keys_set(tls->keys, keys);
 }
 
 void
@@ -211,6 +391,7 @@ cairn_tls_destroy(struct cairn_tls *tls)
     if (!tls)
         return;
     SSL_CTX_free(tls->context);
+    cairn_certificate_destroy(tls->certificate);
     cairn_keys_destroy(tls->keys);
     free(tls);
 }
@@ -240,9 +421,14 @@ cairn_tls_link_create(struct cairn_tls *tls, bool caller, uint32_t peer,
     }
     SSL_set_bio(link->ssl, link->in, link->out);
     SSL_set_app_data(link->ssl, link);
+    SSL_set_max_send_fragment(link->ssl, HANDSHAKE_FRAGMENT_BYTES);
     if (caller) {
-        identity_format(link->identity, tls, cairn_keys_offered(tls->keys), tls->node, peer);
-        SSL_set_verify(link->ssl, SSL_VERIFY_PEER, NULL); /* no certificate is ever trusted */
+        if (cairn_keys_id(tls->keys, 0, &link->key_id))
+            claim_format(link->identity, tls, &link->key_id, tls->node, peer);
+        if (tls->certificate && !claim_offer(link)) {
+            cairn_tls_link_destroy(link);
+            return CAIRN_NOMEM;
+        }
         SSL_set_connect_state(link->ssl);
     } else {
         SSL_set_accept_state(link->ssl);
@@ -272,6 +458,13 @@ cairn_tls_link_peer(const struct cairn_tls_link *link)
     return link->peer;
 }
 
+/* Whether an error is what the other side said. */
+static bool
+is_alert(int reason)
+{
+    return reason > SSL_AD_REASON_OFFSET && reason < SSL_AD_REASON_OFFSET + 256;
+}
+
 cairn_err
 cairn_tls_link_handshake(struct cairn_tls_link *link, const uint8_t *bytes, size_t bytes_len)
 {
@@ -282,15 +475,23 @@ cairn_tls_link_handshake(struct cairn_tls_link *link, const uint8_t *bytes, size
     if (bytes_len && BIO_write(link->in, bytes, (int)bytes_len) != (int)bytes_len)
         return CAIRN_CORRUPT;
     result = SSL_do_handshake(link->ssl);
-    if (result == 1 && SSL_session_reused(link->ssl)) /* with the key, and nothing else */
+    if (result == 1 && is_proved(link)) {
+        /* from here on a message is one record */
+        if (SSL_set_max_send_fragment(link->ssl, SSL3_RT_MAX_PLAIN_LENGTH) != 1 ||
+            SSL_set_split_send_fragment(link->ssl, SSL3_RT_MAX_PLAIN_LENGTH) != 1 ||
+            SSL_free_buffers(link->ssl) != 1)
+            return CAIRN_CORRUPT;
         return CAIRN_OK;
+    }
     if (result != 1 && SSL_get_error(link->ssl, result) == SSL_ERROR_WANT_READ)
         return CAIRN_AGAIN;
     code = ERR_peek_error();
     reason = ERR_GET_REASON(code);
     ERR_clear_error();
-    if (reason > SSL_AD_REASON_OFFSET && reason < SSL_AD_REASON_OFFSET + 256)
+    if (is_alert(reason))
         return CAIRN_DENIED; /* an alert of the other side */
+    if (link->refuses)
+        return CAIRN_DENIED;
     if (!link->why[0])
         (void)snprintf(link->why, sizeof link->why, "%s",
                        code && ERR_reason_error_string(code) ? ERR_reason_error_string(code)
@@ -321,7 +522,7 @@ cairn_err
 cairn_tls_link_open(struct cairn_tls_link *link, const uint8_t *record, size_t record_len,
                     uint8_t *out, size_t out_bytes, size_t *used)
 {
-    int got;
+    int got, reason;
 
     ERR_clear_error();
     if (BIO_write(link->in, record, (int)record_len) != (int)record_len)
@@ -332,8 +533,11 @@ cairn_tls_link_open(struct cairn_tls_link *link, const uint8_t *record, size_t r
         return CAIRN_OK;
     }
     got = got > 0 ? SSL_ERROR_SSL : SSL_get_error(link->ssl, got);
+    reason = ERR_GET_REASON(ERR_peek_error());
     ERR_clear_error();
-    return got == SSL_ERROR_WANT_READ ? CAIRN_AGAIN : CAIRN_CORRUPT;
+    if (got == SSL_ERROR_WANT_READ)
+        return CAIRN_AGAIN;
+    return is_alert(reason) ? CAIRN_DENIED : CAIRN_CORRUPT;
 }
 
 cairn_err

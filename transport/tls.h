@@ -1,12 +1,16 @@
 /*
- * transport/tls.h - TLS 1.3 over bytes that somebody else sends and receives, with the job's key as
- * pre-shared key. The only file here that includes OpenSSL's TLS.
+ * transport/tls.h - TLS 1.3 over bytes that somebody else sends and receives, proved by the job's
+ * key as pre-shared key, or by certificates of both sides. The only file here that includes
+ * OpenSSL's TLS, but for what certificate.c sets in its contexts.
  *
- * A caller names job, caller, callee, key and protection in the identity of its pre-shared key; the
- * callee looks at the identity and refuses what it does not know. Both sides prove the key within
- * one round trip, with a fresh Diffie-Hellman exchange (psk_dhe_ke), so that a recorded
- * conversation stays closed when the key is known later. There are no certificates, no tickets, no
- * early data and no other version of TLS.
+ * With a key a caller names job, caller, callee, key and protection in the identity of its
+ * pre-shared key; with a certificate it names the same, but the key, as the protocol of the
+ * application (ALPN, RFC 7301). The callee looks at either before it computes anything, and refuses
+ * what it does not know. Then both sides prove the key, or that the certificate of the node that
+ * each claims to be is theirs (certificate.h), with a fresh Diffie-Hellman exchange, so that a
+ * recorded conversation stays closed when the key is known later. Who has both offers both, and a
+ * callee takes the key where it knows it. There are no tickets, no early data and no other version
+ * of TLS.
  *
  * Threads: a context and its links belong to one thread.
  */
@@ -24,12 +28,14 @@ enum {
 struct cairn_tls;
 struct cairn_tls_link;
 
-/* The options are borrowed for the call; they have a key. CAIRN_NOMEM, CAIRN_IO (logged). */
+/* The options are borrowed for the call; they have a key, a certificate or both. CAIRN_CONFIG,
+ * CAIRN_IO (both logged), CAIRN_NOMEM. */
 CAIRN_MUST_CHECK cairn_err cairn_tls_create(const struct cairn_transport_options *options,
                                             struct cairn_tls **out);
 /* As cairn_transport_rekey. */
 CAIRN_MUST_CHECK cairn_err cairn_tls_rekey(struct cairn_tls *tls,
-                                           const struct cairn_transport_key keys[2]);
+                                           const struct cairn_transport_key keys[2],
+                                           const struct cairn_transport_certificate *certificate);
 void cairn_tls_destroy(struct cairn_tls *tls); /* NULL is allowed; its links must have ended */
 
 /* One connection: as caller of node `peer`, or as callee of whoever it is. CAIRN_NOMEM. */
@@ -39,8 +45,9 @@ void cairn_tls_link_destroy(struct cairn_tls_link *link); /* NULL is allowed */
 
 /*
  * Takes records[bytes_len] of the other side (the caller begins with none). CAIRN_OK: the peer is
- * proved; CAIRN_AGAIN: it needs more; CAIRN_DENIED: the other side refused us; CAIRN_CORRUPT:
- * anything else, and cairn_tls_link_why says what. cairn_tls_link_output has what must be sent in
+ * proved; CAIRN_AGAIN: it needs more; CAIRN_DENIED: the other side refused us, or we refuse its
+ * certificate, and then cairn_tls_link_why says why; CAIRN_CORRUPT: anything else, and
+ * cairn_tls_link_why says what. cairn_tls_link_output has what must be sent in
  * every case.
  */
 CAIRN_MUST_CHECK cairn_err cairn_tls_link_handshake(struct cairn_tls_link *link,
@@ -49,7 +56,7 @@ CAIRN_MUST_CHECK cairn_err cairn_tls_link_handshake(struct cairn_tls_link *link,
 /* Moves at most out_bytes that must be sent into out; 0: no more. */
 size_t cairn_tls_link_output(struct cairn_tls_link *link, uint8_t *out, size_t out_bytes);
 
-/* Why a handshake failed, static or as long as the link. */
+/* Why a handshake failed, "" unknown; as long as the link. */
 const char *cairn_tls_link_why(const struct cairn_tls_link *link);
 
 /* The node on the other side, once it is proved. */
@@ -60,8 +67,9 @@ CAIRN_MUST_CHECK cairn_err cairn_tls_link_seal(struct cairn_tls_link *link, cons
                                                size_t bytes_len, uint8_t *out, size_t out_bytes,
                                                size_t *used);
 
-/* Opens one whole record. CAIRN_AGAIN: it held no message; CAIRN_CORRUPT: it is forged, damaged,
- * repeated, or the end of the conversation. */
+/* Opens one whole record. CAIRN_AGAIN: it held no message; CAIRN_DENIED: the other side ends the
+ * conversation, which is how a callee refuses a certificate; CAIRN_CORRUPT: the record is forged,
+ * damaged or repeated. */
 CAIRN_MUST_CHECK cairn_err cairn_tls_link_open(struct cairn_tls_link *link, const uint8_t *record,
                                                size_t record_len, uint8_t *out, size_t out_bytes,
                                                size_t *used);

@@ -118,6 +118,11 @@ options_check(const struct cairn_transport_options *options)
     if (!key_is_sane(options->key, options->key_len) ||
         !key_is_sane(options->second_key.bytes, options->second_key.len))
         return CAIRN_CONFIG;
+    if (options->certificate && options->provider && strcmp(options->provider, "tcp") != 0) {
+        CAIRN_LOG_AT(ERROR, "transport: provider %s cannot prove certificates: use tcp, or a key",
+                     options->provider);
+        return CAIRN_CONFIG;
+    }
     if (options->window > CAIRN_TRANSPORT_WINDOW_MAX || options->buffer_count > 65536 ||
         options->operation_count > 65536) {
         CAIRN_LOG_AT(ERROR,
@@ -492,13 +497,14 @@ cairn_transport_disconnect(struct cairn_transport *t, uint32_t node)
 }
 
 cairn_err
-cairn_transport_rekey(struct cairn_transport *t, const struct cairn_transport_key keys[2])
+cairn_transport_rekey(struct cairn_transport *t, const struct cairn_transport_key keys[2],
+                      const struct cairn_transport_certificate *certificate)
 {
-    if (!t->backend->ops->rekey || keys[0].len == 0)
+    if (!t->backend->ops->rekey || (keys[0].len == 0 && !certificate))
         return CAIRN_INVAL;
     if (!key_is_sane(keys[0].bytes, keys[0].len) || !key_is_sane(keys[1].bytes, keys[1].len))
         return CAIRN_CONFIG;
-    return t->backend->ops->rekey(t->backend, keys);
+    return t->backend->ops->rekey(t->backend, keys, certificate);
 }
 
 cairn_err

@@ -18,7 +18,8 @@
  *   4. No queue is unbounded. A sender without credit at the receiver, or without a free operation,
  *      is told CAIRN_AGAIN. Buffers that the receiver keeps hold back payloads from that sender and
  *      nothing else: messages without a payload need no such buffer.
- *   5. Nothing but the handshake is read from a peer that has not proved the key.
+ *   5. Nothing but the handshake is read from a peer that has proved neither the job's key nor, by
+ *      its certificate, which node it is.
  *   6. The liveness of a silent peer is not decided here (heartbeats above do that); an operation
  *      that makes no progress for timeout_ns is, and takes the peer down.
  *
@@ -43,7 +44,8 @@ enum {
     CAIRN_TRANSPORT_BODY_BYTES_MAX = 4096,
     CAIRN_TRANSPORT_KEY_BYTES_MIN = 16,
     CAIRN_TRANSPORT_KEY_BYTES_MAX = 256,
-    CAIRN_TRANSPORT_WINDOW_MAX = 16 /* payload buffers that one peer may be granted at once */
+    CAIRN_TRANSPORT_JOB_BYTES_MAX = 64, /* of its name, NUL included */
+    CAIRN_TRANSPORT_WINDOW_MAX = 16     /* payload buffers that one peer may be granted at once */
 };
 
 enum cairn_peer_state {
@@ -51,13 +53,13 @@ enum cairn_peer_state {
     CAIRN_PEER_CONNECTING, /* first attempt */
     CAIRN_PEER_UP,
     CAIRN_PEER_DOWN,   /* lost or never reached; being tried again in the background */
-    CAIRN_PEER_DENIED, /* holds another key, belongs to another job or is not the node it should
-                            * be */
+    CAIRN_PEER_DENIED, /* holds another key or a certificate that does not count, belongs to another
+                        * job or is not the node it should be */
     CAIRN_PEER_VERSION /* speaks no version that this agent speaks */
 };
 
 /* What the network between agents cannot do to payloads. Messages are always TLS where there is a
- * key. */
+ * key or a certificate. */
 enum cairn_protection {
     CAIRN_PROTECTION_NONE,
     CAIRN_PROTECTION_AUTHENTICATE, /* change, repeat or move them */
@@ -91,6 +93,35 @@ struct cairn_transport_key {
     size_t len;
 };
 
+/* A text of certificates or a key in PEM (RFC 7468). */
+struct cairn_pem {
+    const char *name; /* of the file, for what is said about it */
+    const char *text;
+    size_t len;
+};
+
+/* This node's certificate, and whose certificates of other nodes count: certificate.h. */
+struct cairn_transport_certificate {
+    struct cairn_pem chain; /* this node's, then those between it and an authority's */
+    struct cairn_pem private_key;
+    struct cairn_pem authorities;
+    const char *identity; /* the pattern of the nodes' names: identity.h */
+    const char *job;      /* its name */
+};
+
+/* When a certificate is valid, in seconds since 1970; both 0: there is none. */
+struct cairn_certificate_dates {
+    int64_t begins_s, ends_s;
+};
+
+enum cairn_certificate_state {
+    CAIRN_CERTIFICATE_NONE,
+    CAIRN_CERTIFICATE_VALID,
+    CAIRN_CERTIFICATE_DUE, /* for renewal, which should have come before now */
+    CAIRN_CERTIFICATE_EXPIRED,
+    CAIRN_CERTIFICATE_EARLY /* not valid yet */
+};
+
 struct cairn_transport_options {
     const char *provider;         /* "tcp" (NULL means it), "tcp;ofi_rxm", "net", "shm", … or
                                     * "loop" */
@@ -100,20 +131,23 @@ struct cairn_transport_options {
     const char *const *addresses; /* [node_count], "host:port" each; one's own entry is not used */
     uint64_t job_id;
     uint64_t incarnation; /* of this process; differs after every restart */
-    const void *key;      /* the job's key, NULL: none, which is allowed on loopback
-                                    * only */
+    const void *key;      /* the job's key, NULL: none. Without key and certificate only
+                                    * loopback is allowed. */
     size_t key_len;       /* CAIRN_TRANSPORT_KEY_BYTES_MIN … _MAX, 0 without a key */
     struct cairn_transport_key second_key; /* is accepted from peers, and not offered to them */
-    enum cairn_protection protection;      /* with a key; the same on all nodes */
-    uint16_t version;                /* the newest that is spoken; 0: CAIRN_TRANSPORT_VERSION */
-    uint16_t version_oldest;         /* … and the oldest; 0: the same. A session has the newest
+    /* NULL: none. Only the provider tcp has them. With a key as well, calls offer both, and a peer
+     * needs one of them: so a job moves from one to the other. */
+    const struct cairn_transport_certificate *certificate;
+    enum cairn_protection protection; /* with a key or certificate; the same on all nodes */
+    uint16_t version;                 /* the newest that is spoken; 0: CAIRN_TRANSPORT_VERSION */
+    uint16_t version_oldest;          /* … and the oldest; 0: the same. A session has the newest
                                       * version that both sides speak. */
-    bool checksum_payload;           /* payloads that are sent carry a checksum here as well */
-    uint32_t buffer_count;           /* receive buffers of CAIRN_BULK_BYTES_MAX; 0 means 64 */
-    uint32_t window;                 /* of them, granted to one peer at most; 0 means 8 */
-    uint32_t operation_count;        /* sends in flight over all peers; 0 means 1024 */
-    uint64_t timeout_ns;             /* without progress of an operation; 0 means 10 s */
-    struct cairn_transport_hub *hub; /* provider "loop" only: where the others are */
+    bool checksum_payload;            /* payloads that are sent carry a checksum here as well */
+    uint32_t buffer_count;            /* receive buffers of CAIRN_BULK_BYTES_MAX; 0 means 64 */
+    uint32_t window;                  /* of them, granted to one peer at most; 0 means 8 */
+    uint32_t operation_count;         /* sends in flight over all peers; 0 means 1024 */
+    uint64_t timeout_ns;              /* without progress of an operation; 0 means 10 s */
+    struct cairn_transport_hub *hub;  /* provider "loop" only: where the others are */
     cairn_transport_message_fn *on_message;
     cairn_transport_sent_fn *on_sent;
     cairn_transport_peer_fn *on_peer;
@@ -149,12 +183,12 @@ struct cairn_transport_stats {
 
 /*
  * Opens a transport and listens. `options` and all it points to are borrowed for the call (the hub
- * and the context until close). CAIRN_DENIED: bind_address is not loopback and there is no key.
- * CAIRN_CONFIG: an address or the provider is wrong (a peer's name that has no address is not: it
- * is asked for again; the log says what is wrong and lists the providers there are), or a number is
- * out of range. CAIRN_IO: the address cannot be bound, such as a port in use. CAIRN_NOT_FOUND:
- * libfabric is not installed. CAIRN_NOMEM. On success the caller owns *out and ends it with
- * cairn_transport_close.
+ * and the context until close). CAIRN_DENIED: bind_address is not loopback and there is no key and
+ * no certificate. CAIRN_CONFIG: an address or the provider is wrong (a peer's name that has no
+ * address is not: it is asked for again; the log says what is wrong and lists the providers there
+ * are), or a number is out of range. CAIRN_IO: the address cannot be bound, such as a port in use.
+ * CAIRN_NOT_FOUND: libfabric is not installed. CAIRN_NOMEM. On success the caller owns *out and
+ * ends it with cairn_transport_close.
  */
 CAIRN_MUST_CHECK cairn_err cairn_transport_open(const struct cairn_transport_options *options,
                                                 struct cairn_transport **out);
@@ -216,13 +250,15 @@ CAIRN_MUST_CHECK cairn_err cairn_transport_readdress(struct cairn_transport *tra
                                                      uint32_t node, const char *address);
 
 /*
- * Takes other keys from now on: calls offer the first and accept both; sessions live on. The keys
- * are copied; the second may be empty. CAIRN_INVAL: the provider cannot do that (it needs a
- * restart), or the transport has no key; CAIRN_CONFIG: a length is wrong, or they are the same key;
- * CAIRN_NOMEM, CAIRN_IO. The old keys stay then.
+ * Takes other keys and another certificate from now on: calls offer the first key and accept both;
+ * sessions live on. All is copied; the second key, or both, may be empty, and the certificate NULL,
+ * but not all of them. CAIRN_INVAL: the provider cannot do that (it needs a restart), or the
+ * transport has neither key nor certificate; CAIRN_CONFIG: a length is wrong, the keys are the
+ * same, or the certificate is refused (logged); CAIRN_NOMEM, CAIRN_IO. The old ones stay then.
  */
-CAIRN_MUST_CHECK cairn_err cairn_transport_rekey(struct cairn_transport *transport,
-                                                 const struct cairn_transport_key keys[2]);
+CAIRN_MUST_CHECK cairn_err
+cairn_transport_rekey(struct cairn_transport *transport, const struct cairn_transport_key keys[2],
+                      const struct cairn_transport_certificate *certificate);
 
 /* Reads the state of a peer; node < node_count. */
 void cairn_transport_peer_read(const struct cairn_transport *transport, uint32_t node,

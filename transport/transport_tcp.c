@@ -12,7 +12,9 @@
  * address; beyond that the oldest (of this address) is closed for the newcomer, so that neither
  * idle connections nor many of them keep a peer out for longer than its own handshake takes. At
  * most ACCEPTS_PER_S connections are accepted in a second, and ACCEPTS_PER_TURN between two looks
- * at proved peers.
+ * at proved peers. A handshake that costs more processor time than ACCEPT_COST_NS, as one does in
+ * which this node signs with a long RSA key, counts as several: handshakes of strangers never take
+ * more than a quarter of a core.
  */
 #include "transport/backend.h"
 
@@ -40,6 +42,7 @@ enum {
     HALF_OPEN_PER_SOURCE = 64,
     ACCEPTS_PER_S = 1000,
     ACCEPTS_PER_TURN = 16,
+    ACCEPT_COST_NS = 250000,
     BACKLOG = 1024,
     EVENTS_PER_TURN = 64,
     TICK_MS = 100,
@@ -94,6 +97,16 @@ clock_ns(void)
     struct timespec now;
 
     clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* Processor time of this thread. */
+static uint64_t
+work_ns(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
@@ -211,12 +224,12 @@ stream_lost(struct tcp *tcp, struct stream *stream)
     if (place && place->later == stream) {
         place->later = NULL;
     } else if (place && place->stream == stream) {
-        bool refused = stream->refused && stream->outbound && !stream->proved;
+        bool refused = stream->refused && stream->outbound && !stream->heard;
 
         place->connect_after_ns = clock_ns() + CONNECT_PAUSE_MS * millisecond_ns;
         promote(tcp, place);
         if (refused)
-            tcp->events.refused(tcp->events.context, node);
+            tcp->events.refused(tcp->events.context, node, stream->refuses ? stream->failed : NULL);
         else if (!place->stream)
             tcp->events.changed(tcp->events.context, node, stream->failed);
     } else {
@@ -548,6 +561,19 @@ flush(struct tcp *tcp, struct stream *stream)
         watch(tcp, stream, EPOLLIN | (waits ? EPOLLOUT : 0));
 }
 
+/* A handshake that was this expensive leaves room for fewer others in this second. */
+static void
+handshake_count(struct tcp *tcp, uint64_t cost_ns)
+{
+    uint64_t count = cost_ns / ACCEPT_COST_NS;
+
+    tcp->accepts_left -= count < tcp->accepts_left ? (uint32_t)count : tcp->accepts_left;
+    if (tcp->accepts_left == 0) {
+        listener_watch(tcp, false);
+        tick_start(tcp, true);
+    }
+}
+
 static void
 stream_event(struct tcp *tcp, struct stream *stream, uint32_t ready)
 {
@@ -563,7 +589,12 @@ stream_event(struct tcp *tcp, struct stream *stream, uint32_t ready)
             stream_connected(stream);
         }
     } else if (ready & (EPOLLIN | EPOLLERR | EPOLLHUP)) {
+        bool stranger = !stream->outbound && !stream->proved;
+        uint64_t begun_ns = stranger ? work_ns() : 0;
+
         tcp->unread |= stream_receive(stream);
+        if (stranger)
+            handshake_count(tcp, work_ns() - begun_ns);
     }
     if (stream->failed)
         stream_lost(tcp, stream);
@@ -718,11 +749,12 @@ tcp_readdress(struct cairn_backend *backend, uint32_t node, const char *address)
 }
 
 static cairn_err
-tcp_rekey(struct cairn_backend *backend, const struct cairn_transport_key keys[2])
+tcp_rekey(struct cairn_backend *backend, const struct cairn_transport_key keys[2],
+          const struct cairn_transport_certificate *certificate)
 {
     struct tcp *tcp = tcp_of(backend);
 
-    return tcp->owner.tls ? cairn_tls_rekey(tcp->owner.tls, keys) : CAIRN_INVAL;
+    return tcp->owner.tls ? cairn_tls_rekey(tcp->owner.tls, keys, certificate) : CAIRN_INVAL;
 }
 
 static const struct cairn_transport_ops tcp_ops = {
@@ -765,6 +797,7 @@ cairn_err
 cairn_backend_tcp_open(const struct cairn_backend_options *options, struct cairn_backend **out)
 {
     const struct cairn_transport_options *transport = options->transport;
+    bool has_tls = transport->key || transport->certificate;
     struct tcp *tcp = calloc(1, sizeof *tcp);
     cairn_err err = CAIRN_NOMEM;
 
@@ -784,15 +817,15 @@ cairn_backend_tcp_open(const struct cairn_backend_options *options, struct cairn
                                        .proved = stream_proved,
                                        .context = tcp,
                                        .epoll_fd = -1,
-                                       .protection = transport->key ? transport->protection
-                                                                    : CAIRN_PROTECTION_NONE};
+                                       .protection =
+                                           has_tls ? transport->protection : CAIRN_PROTECTION_NONE};
     stream_parts_init(&tcp->owner.done);
     tcp->places = calloc(tcp->node_count, sizeof *tcp->places);
     tcp->regions = calloc(tcp->buffer_count, sizeof *tcp->regions);
     if (!tcp->places || !tcp->regions)
         goto done;
     err = cairn_names_create(transport, &tcp->names);
-    if (!err && transport->key)
+    if (!err && has_tls)
         err = cairn_tls_create(transport, &tcp->owner.tls);
     if (!err && tcp->owner.protection != CAIRN_PROTECTION_NONE)
         err = cairn_cipher_choose(tcp->owner.protection == CAIRN_PROTECTION_ENCRYPT,

@@ -28,9 +28,8 @@ enum {
     CAIRN_CONFIG_ADDRESS_BYTES_MAX = 264, /* host, colon, port */
     CAIRN_CONFIG_DOMAIN_BYTES_MAX = 64,
     CAIRN_CONFIG_ERROR_BYTES = 1024, /* enough for any error text */
-    CAIRN_CONFIG_KEY_BYTES_MIN = 16,
-    CAIRN_CONFIG_KEY_BYTES_MAX = 4096,
-    CAIRN_CONFIG_OPTIONS_MAX = 40,
+    CAIRN_CONFIG_IDENTITY_BYTES_MAX = 256,
+    CAIRN_CONFIG_OPTIONS_MAX = 44,
     CAIRN_CONFIG_ARGUMENTS_MAX = 32,
     CAIRN_CONFIG_COMMAND_BYTES_MAX = 2048
 };
@@ -84,8 +83,13 @@ struct cairn_config {
     uint32_t node_count;
     char socket[CAIRN_CONFIG_SOCKET_BYTES_MAX];
     char dir[CAIRN_CONFIG_PATH_BYTES_MAX];
-    char key_file[CAIRN_CONFIG_PATH_BYTES_MAX];        /* empty: none, which only loopback allows */
-    char second_key_file[CAIRN_CONFIG_PATH_BYTES_MAX]; /* empty: none */
+    /* Without a key and a certificate only loopback is allowed. Empty: none. */
+    char key_file[CAIRN_CONFIG_PATH_BYTES_MAX];
+    char second_key_file[CAIRN_CONFIG_PATH_BYTES_MAX];
+    char certificate_file[CAIRN_CONFIG_PATH_BYTES_MAX]; /* and the next three: all or none */
+    char private_key_file[CAIRN_CONFIG_PATH_BYTES_MAX];
+    char ca_file[CAIRN_CONFIG_PATH_BYTES_MAX];
+    char identity[CAIRN_CONFIG_IDENTITY_BYTES_MAX]; /* pattern of the nodes' names */
     char provider[CAIRN_CONFIG_PROVIDER_BYTES_MAX];
     char copy_kernel[CAIRN_CONFIG_KERNEL_BYTES_MAX]; /* "auto": the fastest one here */
     uint32_t protection;                             /* enum cairn_config_protection */
@@ -123,9 +127,9 @@ CAIRN_MUST_CHECK cairn_err cairn_config_default(struct cairn_config *out);
 /*
  * Reads and checks a file. Where the file does not set `parity`, it becomes less than 2 for jobs of
  * fewer than three active nodes. On failure error[error_bytes] gets the text and *out is untouched.
- * CAIRN_CONFIG for wrong contents, CAIRN_NOT_FOUND, CAIRN_DENIED (unreadable, or a key file that
- * others can read), CAIRN_IO, CAIRN_NOMEM. The caller ends *out with cairn_config_fini. Blocks on
- * the disk. Thread: any.
+ * CAIRN_CONFIG for wrong contents, also of the key and certificate files, CAIRN_NOT_FOUND,
+ * CAIRN_DENIED (unreadable, or a key file that others can read), CAIRN_IO, CAIRN_NOMEM. The caller
+ * ends *out with cairn_config_fini. Blocks on the disk. Thread: any.
  */
 CAIRN_MUST_CHECK cairn_err cairn_config_load(const char *path, struct cairn_config *out,
                                              char *error, size_t error_bytes);
@@ -138,33 +142,12 @@ CAIRN_MUST_CHECK cairn_err cairn_config_parse(const char *text, size_t text_len,
 
 /*
  * Checks what the table cannot: that options agree with each other, that addresses are addresses
- * and differ, that off loopback there is a key. For configurations built in code; cairn_config_load
- * has called it. Does not touch the disk or resolve names: a host name other than "localhost"
- * counts as off loopback. CAIRN_CONFIG with the text.
+ * and differ, that off loopback there is a key or a certificate. For configurations built in code;
+ * cairn_config_load has called it. Does not touch the disk or resolve names: a host name other than
+ * "localhost" counts as off loopback. CAIRN_CONFIG with the text.
  */
 CAIRN_MUST_CHECK cairn_err cairn_config_check(const struct cairn_config *config, char *error,
                                               size_t error_bytes);
-
-/* The job's keys, in memory of base/secret.h. */
-struct cairn_config_keys {
-    struct cairn_config_key {
-        uint8_t bytes[CAIRN_CONFIG_KEY_BYTES_MAX + 1]; /* one more: too long shows */
-        size_t len;                                    /* 0: none */
-    } first, second;
-};
-
-/*
- * Reads the keys that key_file and second_key_file hold; a trailing newline is part of a key. A key
- * of more than CAIRN_TRANSPORT_KEY_BYTES_MAX bytes is replaced by its SHA-256. Without a key_file
- * there is no key; second_key_file may be missing. A file must be a plain file, ours, mode 0600 or
- * less, and hold CAIRN_CONFIG_KEY_BYTES_MIN … _MAX bytes: else CAIRN_DENIED, CAIRN_CONFIG,
- * CAIRN_NOT_FOUND or CAIRN_IO with the text; CAIRN_NOMEM. The caller ends *out with
- * cairn_config_keys_free. Blocks on the disk. Thread: any.
- */
-CAIRN_MUST_CHECK cairn_err cairn_config_keys_read(const struct cairn_config *config,
-                                                  struct cairn_config_keys **out, char *error,
-                                                  size_t error_bytes);
-void cairn_config_keys_free(struct cairn_config_keys *keys); /* erases; NULL is allowed */
 
 /* Frees the nodes and zeroes the struct. A zeroed struct is allowed. */
 void cairn_config_fini(struct cairn_config *config);
@@ -174,6 +157,9 @@ uint32_t cairn_config_active_count(const struct cairn_config *config);
 
 /* Every node's address is on loopback (127.0.0.0/8, ::1 or "localhost"). */
 bool cairn_config_on_loopback(const struct cairn_config *config);
+
+/* Agents prove themselves to each other, by a key or a certificate. */
+bool cairn_config_has_credentials(const struct cairn_config *config);
 
 /* The protection that is in effect: never AUTO. */
 enum cairn_config_protection cairn_config_protection(const struct cairn_config *config);

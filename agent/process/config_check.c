@@ -1,6 +1,8 @@
 /* agent/process/config_check.c - the rules between options, and those for addresses and names. */
 #include "agent/process/config.h"
 
+#include "transport/identity.h"
+
 #include <arpa/inet.h>
 #include <stdlib.h>
 #include <string.h>
@@ -68,12 +70,19 @@ cairn_config_on_loopback(const struct cairn_config *config)
     return true;
 }
 
+bool
+cairn_config_has_credentials(const struct cairn_config *config)
+{
+    return config->key_file[0] || config->certificate_file[0];
+}
+
 enum cairn_config_protection
 cairn_config_protection(const struct cairn_config *config)
 {
     if (config->protection != CAIRN_CONFIG_PROTECTION_AUTO)
         return (enum cairn_config_protection)config->protection;
-    return config->network_is_closed || !config->key_file[0] || cairn_config_on_loopback(config)
+    return config->network_is_closed || !cairn_config_has_credentials(config) ||
+                   cairn_config_on_loopback(config)
                ? CAIRN_CONFIG_PROTECTION_NONE
                : CAIRN_CONFIG_PROTECTION_AUTHENTICATE;
 }
@@ -194,6 +203,51 @@ check_group(const struct cairn_config *config, uint32_t *line, char *why)
     return CAIRN_OK;
 }
 
+/* The four options of a certificate. */
+static cairn_err
+check_certificate(const struct cairn_config *config, uint32_t *line, char *why)
+{
+    const struct {
+        const char *option, *value;
+    } parts[] = {{"certificate_file", config->certificate_file},
+                 {"private_key_file", config->private_key_file},
+                 {"ca_file", config->ca_file},
+                 {"identity", config->identity}};
+    const size_t part_count = sizeof parts / sizeof *parts;
+    const char *set = NULL, *missing = NULL;
+    char wrong[WHY_BYTES / 2];
+
+    for (size_t i = 0; i < part_count; i++) {
+        if (parts[i].value[0])
+            set = parts[i].option;
+        else
+            missing = parts[i].option;
+    }
+    if (!set)
+        return CAIRN_OK;
+    *line = cairn_config_line(config, set);
+    if (missing) {
+        snprintf(why, WHY_BYTES,
+                 "%s is set and %s is not: certificates need certificate_file, private_key_file, "
+                 "ca_file and identity",
+                 set, missing);
+        return CAIRN_CONFIG;
+    }
+    *line = cairn_config_line(config, "identity");
+    if (cairn_identity_check(config->identity, config->job, wrong, sizeof wrong) != CAIRN_OK) {
+        snprintf(why, WHY_BYTES, "identity is \"%.100s\": %s", config->identity, wrong);
+        return CAIRN_CONFIG;
+    }
+    *line = cairn_config_line(config, "provider");
+    if (strcmp(config->provider, "tcp") != 0) {
+        snprintf(why, WHY_BYTES,
+                 "provider is %s, which cannot prove certificates: use tcp, or key_file",
+                 config->provider);
+        return CAIRN_CONFIG;
+    }
+    return CAIRN_OK;
+}
+
 static cairn_err
 check_wire(const struct cairn_config *config, uint32_t *line, char *why)
 {
@@ -201,11 +255,11 @@ check_wire(const struct cairn_config *config, uint32_t *line, char *why)
     bool is_tcp = strcmp(config->provider, "tcp") == 0;
 
     *line = cairn_config_line(config, "nodes");
-    if (!config->key_file[0] && !cairn_config_on_loopback(config)) {
+    if (!cairn_config_has_credentials(config) && !cairn_config_on_loopback(config)) {
         snprintf(why, WHY_BYTES,
                  "nodes are reached off loopback without a key, so anyone on the network could "
                  "read and change the job's state: make one with \"openssl rand -out job.key 32\", "
-                 "chmod 600 it, copy it to every node and set key_file");
+                 "chmod 600 it, copy it to every node and set key_file, or use certificates");
         return CAIRN_CONFIG;
     }
     *line = cairn_config_line(config, "provider");
@@ -224,9 +278,11 @@ check_wire(const struct cairn_config *config, uint32_t *line, char *why)
                  "network_is_closed to true if nobody else can reach the network");
         return CAIRN_CONFIG;
     }
-    if (protection != CAIRN_CONFIG_PROTECTION_NONE && !(is_tcp && config->key_file[0])) {
+    if (protection != CAIRN_CONFIG_PROTECTION_NONE &&
+        !(is_tcp && cairn_config_has_credentials(config))) {
         snprintf(why, WHY_BYTES, "protection needs %s: %s, or set protection to none",
-                 is_tcp ? "a key" : "provider tcp", is_tcp ? "set key_file" : "use it");
+                 is_tcp ? "a key or a certificate" : "provider tcp",
+                 is_tcp ? "set key_file or certificate_file" : "use it");
         return CAIRN_CONFIG;
     }
     return CAIRN_OK;
@@ -269,6 +325,8 @@ check_rest(const struct cairn_config *config, uint32_t *line, char *why)
                  "nodes out of the cluster's use, or verdict_policy to advise");
         return CAIRN_CONFIG;
     }
+    if (check_certificate(config, line, why) != CAIRN_OK)
+        return CAIRN_CONFIG;
     return check_wire(config, line, why);
 }
 

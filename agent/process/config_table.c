@@ -37,6 +37,24 @@ const struct cairn_option cairn_options[] = {
      NULL,
      "a second key of the job, accepted from peers but not offered to them, for the time in which "
      "the key changes; the file may be missing; SIGHUP reads both again: docs/OPERATIONS.md"},
+    {"certificate_file", CAIRN_OPTION_PATH, 0, CAIRN_CONFIG_PATH_BYTES_MAX - 1, "",
+     FIELD(certificate_file), NULL,
+     NULL,
+     "this node's certificate for TLS (X.509, PEM), then those up to an authority's, "
+     "instead of key_file; needs the next three, and SIGHUP reads all files again: "
+     "docs/OPERATIONS.md"},
+    {"private_key_file", CAIRN_OPTION_PATH, 0, CAIRN_CONFIG_PATH_BYTES_MAX - 1, "",
+     FIELD(private_key_file), NULL,
+     NULL, "the private key of that certificate (PEM, without a passphrase), mode 0600, owned by "
+     "the agent's user"},
+    {"ca_file", CAIRN_OPTION_PATH, 0, CAIRN_CONFIG_PATH_BYTES_MAX - 1, "", FIELD(ca_file), NULL,
+     NULL, "certificates of the authorities (PEM) that sign those of all nodes; nobody but the "
+     "agent's user and root may write to it"},
+    {"identity", CAIRN_OPTION_TEXT, 0, CAIRN_CONFIG_IDENTITY_BYTES_MAX - 1, "", FIELD(identity),
+     NULL,
+     NULL, "which name each node's certificate has (subject alternative name), with {job} and "
+     "{node} in it: a SPIFFE ID such as spiffe://example.org/cairn/{job}/{node}, or a DNS name "
+     "such as {job}-{node}.cairn.example.org; the same on all nodes"},
     {"provider", CAIRN_OPTION_TEXT, 1, CAIRN_CONFIG_PROVIDER_BYTES_MAX - 1, "tcp",
      FIELD(provider), NULL,
      NULL, "network between agents: tcp, or a provider of libfabric such as efa, verbs;ofi_rxm or "

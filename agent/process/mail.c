@@ -9,6 +9,7 @@
 #include "agent/process/scratch.h"
 #include "base/log.h"
 #include "transport/transport.h"
+#include "transport/certificate.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -316,6 +317,16 @@ peers_in(const struct cairn_agent *agent, enum cairn_peer_state state)
         count += peer.state == state;
     }
     return count;
+}
+
+enum cairn_certificate_state
+mail_certificate(const struct cairn_agent *agent, uint64_t *left_s)
+{
+    const struct cairn_certificate_dates *dates = &agent->mail.dates;
+    int64_t now_s = (int64_t)(cairn_clock_wall_ns(&agent->clock) / UINT64_C(1000000000));
+
+    *left_s = dates->ends_s > now_s ? (uint64_t)(dates->ends_s - now_s) : 0;
+    return cairn_certificate_state(dates, now_s);
 }
 
 uint32_t

@@ -18,6 +18,7 @@
 #define CAIRN_AGENT_PROCESS_MAIL_H
 
 #include "agent/core/env/message.h"
+#include "agent/process/credentials.h"
 #include "agent/process/service_message.h"
 #include "base/loop.h"
 
@@ -57,8 +58,9 @@ struct mail {
     bool watched; /* the loop polls the transport */
     struct cairn_loop_source source;
     struct cairn_timer timer;
-    uint64_t due_ns;         /* of the timer, 0: none */
-    uint64_t seal_bytes_max; /* the longest seal that a record has room for */
+    uint64_t due_ns;                      /* of the timer, 0: none */
+    struct cairn_certificate_dates dates; /* of the certificate that is shown; 0: none is */
+    uint64_t seal_bytes_max;              /* the longest seal that a record has room for */
     uint64_t seal_warned_ns;
     uint64_t dropped; /* messages that arrived malformed or not for this node */
 
@@ -98,6 +100,10 @@ bool mail_payload_ok(const struct cairn_message *message, const uint8_t *payload
 /* How many peers hold another key, belong to another job or are not who they should be; how many
  * speak no version of the protocol that this agent speaks. */
 uint32_t mail_denied_peers(const struct cairn_agent *agent);
+
+/* What this node's certificate is now, and the seconds until it ends, 0 where it has or where there
+ * is none. */
+enum cairn_certificate_state mail_certificate(const struct cairn_agent *agent, uint64_t *left_s);
 uint32_t mail_version_peers(const struct cairn_agent *agent);
 
 #endif

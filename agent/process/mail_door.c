@@ -2,6 +2,7 @@
  * check of each message; see mail.h. */
 #include "agent/process/agent_state.h"
 #include "agent/process/agree.h"
+#include "agent/process/credentials.h"
 #include "agent/process/handlers.h"
 #include "agent/process/letter.h"
 #include "agent/process/protocol.h"
@@ -306,8 +307,10 @@ mail_open(struct cairn_agent *agent)
 {
     const struct cairn_config *config = &agent->config;
     const char **addresses = calloc(config->node_count, sizeof *addresses);
-    struct cairn_config_keys *keys = NULL;
-    char error[CAIRN_CONFIG_ERROR_BYTES];
+    struct cairn_credentials *credentials = NULL;
+    struct cairn_transport_certificate certificate;
+    struct cairn_transport_key keys[2];
+    char error[CAIRN_CONFIG_ERROR_BYTES], when[64];
     struct cairn_transport_options options = {.provider = config->provider,
                                               .bind_address = config->nodes[config->node].address,
                                               .node = config->node,
@@ -335,16 +338,26 @@ mail_open(struct cairn_agent *agent)
         options.protection = CAIRN_PROTECTION_AUTHENTICATE;
     else if (cairn_config_protection(config) == CAIRN_CONFIG_PROTECTION_ENCRYPT)
         options.protection = CAIRN_PROTECTION_ENCRYPT;
-    err = cairn_config_keys_read(config, &keys, error, sizeof error);
+    err = cairn_credentials_read(config, &credentials, error, sizeof error);
     if (err) {
         CAIRN_LOG_AT(ERROR, "%s", error);
         goto done;
     }
+    agent->mail.dates = credentials->dates;
+    if (cairn_credentials_not_valid(
+            &credentials->dates,
+            (int64_t)(cairn_clock_wall_ns(&agent->clock) / UINT64_C(1000000000)), when,
+            sizeof when))
+        CAIRN_LOG_AT(ERROR,
+                     "the certificate in %s %s, and other nodes refuse it: renew it, and send "
+                     "SIGHUP",
+                     config->certificate_file, when);
+    cairn_credentials_keys(credentials, keys);
     options.addresses = addresses;
-    options.key = keys->first.len ? keys->first.bytes : NULL;
-    options.key_len = keys->first.len;
-    if (keys->second.len)
-        options.second_key = (struct cairn_transport_key){keys->second.bytes, keys->second.len};
+    options.key = keys[0].bytes;
+    options.key_len = keys[0].len;
+    options.second_key = keys[1];
+    options.certificate = cairn_credentials_certificate(credentials, config, &certificate);
     err = cairn_transport_open(&options, &agent->transport);
     if (err)
         goto done;
@@ -356,7 +369,7 @@ mail_open(struct cairn_agent *agent)
         err = cairn_loop_fd_add(agent->loop, cairn_transport_fd(agent->transport), CAIRN_LOOP_READ,
                                 transport_ready, agent);
 done:
-    cairn_config_keys_free(keys);
+    cairn_credentials_free(credentials);
     free(addresses);
     return err;
 }

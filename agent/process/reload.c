@@ -3,6 +3,7 @@
 
 #include "agent/process/agent_state.h"
 #include "agent/process/config_table.h"
+#include "agent/process/credentials.h"
 #include "base/log.h"
 #include "base/worker.h"
 #include "transport/transport.h"
@@ -13,24 +14,37 @@
 #include <string.h>
 
 static const char *const applied_options[] = {"log_level", "spill_every_generations", "spill_keep",
-                                              "exchanges_per_day", "second_key_file"};
+                                              "exchanges_per_day"};
+
+/* Taken over together with what the files hold. */
+static const char *const credential_options[] = {
+    "key_file", "second_key_file", "certificate_file", "private_key_file", "ca_file", "identity"};
 
 struct reload {
     struct cairn_job job;
     struct cairn_agent *agent;
     struct cairn_config config;
-    struct cairn_config_keys *keys;
+    struct cairn_credentials *credentials;
     cairn_err err;
     char error[CAIRN_CONFIG_ERROR_BYTES];
 };
 
 static bool
-is_applied(const char *name)
+is_among(const char *name, const char *const *names, size_t count)
 {
-    for (size_t i = 0; i < sizeof applied_options / sizeof *applied_options; i++)
-        if (strcmp(name, applied_options[i]) == 0)
+    for (size_t i = 0; i < count; i++)
+        if (strcmp(name, names[i]) == 0)
             return true;
     return false;
+}
+
+/* Whether an option is taken over at once; those of credentials with them only. */
+static bool
+is_applied(const char *name, bool credentials_taken)
+{
+    return is_among(name, applied_options, sizeof applied_options / sizeof *applied_options) ||
+           (credentials_taken && is_among(name, credential_options,
+                                          sizeof credential_options / sizeof *credential_options));
 }
 
 static size_t
@@ -85,7 +99,7 @@ format_value(const struct cairn_option *option, const struct cairn_config *confi
 /* Takes over one option; returns 1 if it differs. */
 static uint32_t
 apply_option(struct cairn_agent *agent, const struct cairn_option *option,
-             const struct cairn_config *fresh)
+             const struct cairn_config *fresh, bool credentials_taken)
 {
     char *running = (char *)&agent->config + option->offset;
     const char *value = (const char *)fresh + option->offset;
@@ -96,7 +110,7 @@ apply_option(struct cairn_agent *agent, const struct cairn_option *option,
         return 0;
     format_value(option, &agent->config, before, sizeof before);
     format_value(option, fresh, after, sizeof after);
-    if (is_applied(option->name)) {
+    if (is_applied(option->name, credentials_taken)) {
         memcpy(running, value, bytes);
         CAIRN_LOG_AT(WARN, "reload: %s: %s is %s now", option->name, before, after);
     } else {
@@ -161,33 +175,55 @@ apply_nodes(struct cairn_agent *agent, const struct cairn_config *fresh)
     return changes;
 }
 
-/* The transport logs which keys it has now. */
-static void
-apply_keys(struct cairn_agent *agent, const struct cairn_config_keys *keys)
+/* Hands keys and certificate to the transport, which logs what it has now. False: the old ones
+ * stay. */
+static bool
+apply_credentials(struct cairn_agent *agent, const struct reload *reload)
 {
-    const struct cairn_transport_key ring[] = {
-        {keys->first.bytes, keys->first.len},
-        {keys->second.len ? keys->second.bytes : NULL, keys->second.len}};
-    cairn_err err = keys->first.len ? cairn_transport_rekey(agent->transport, ring) : CAIRN_OK;
+    const struct cairn_transport_certificate *certificate;
+    struct cairn_transport_certificate pem;
+    struct cairn_transport_key keys[2];
+    cairn_err err;
 
+    if (!cairn_config_has_credentials(&agent->config) &&
+        !cairn_config_has_credentials(&reload->config))
+        return true;
+    cairn_credentials_keys(reload->credentials, keys);
+    certificate = cairn_credentials_certificate(reload->credentials, &reload->config, &pem);
+    pem.job = agent->config.job; /* it and the node stay, whatever the file says */
+    err = cairn_transport_rekey(agent->transport, keys, certificate);
     if (err == CAIRN_INVAL)
         CAIRN_LOG_AT(WARN,
-                     "reload: the key stays: restart this agent to change it with provider %s",
-                     agent->config.provider);
+                     "reload: key and certificate stay: restart this agent to change them%s%s",
+                     strcmp(agent->config.provider, "tcp") == 0 ? "" : " with provider ",
+                     strcmp(agent->config.provider, "tcp") == 0 ? "" : agent->config.provider);
     else if (err)
-        CAIRN_LOG_AT(ERROR, "reload: the key stays: %s", cairn_err_text(err));
+        CAIRN_LOG_AT(ERROR, "reload: key and certificate stay: %s", cairn_err_text(err));
+    else
+        agent->mail.dates = reload->credentials->dates;
+    return !err;
 }
 
 static void
 load(struct cairn_job *job)
 {
     struct reload *reload = (struct reload *)job;
+    char when[64];
 
     reload->err = cairn_config_load(reload->agent->config.source, &reload->config, reload->error,
                                     sizeof reload->error);
     if (!reload->err)
-        reload->err = cairn_config_keys_read(&reload->config, &reload->keys, reload->error,
+        reload->err = cairn_credentials_read(&reload->config, &reload->credentials, reload->error,
                                              sizeof reload->error);
+    if (!reload->err &&
+        cairn_credentials_not_valid(
+            &reload->credentials->dates,
+            (int64_t)(cairn_clock_wall_ns(&reload->agent->clock) / UINT64_C(1000000000)), when,
+            sizeof when)) {
+        reload->err = CAIRN_CONFIG;
+        snprintf(reload->error, sizeof reload->error, "the certificate in %.800s %s: renew it",
+                 reload->config.certificate_file, when);
+    }
 }
 
 static void
@@ -200,15 +236,16 @@ apply(struct cairn_job *job)
     if (reload->err) {
         CAIRN_LOG_AT(ERROR, "reload: nothing is changed: %s", reload->error);
     } else if (!agent->stopping) {
+        bool taken = apply_credentials(agent, reload);
+
         for (uint32_t i = 0; i < cairn_option_count; i++)
-            changes += apply_option(agent, &cairn_options[i], &reload->config);
+            changes += apply_option(agent, &cairn_options[i], &reload->config, taken);
         changes += apply_nodes(agent, &reload->config);
-        apply_keys(agent, reload->keys);
         cairn_log_level((enum cairn_log_level)agent->config.log_level);
         if (changes == 0)
             CAIRN_LOG_AT(WARN, "reload: %s is what runs already", agent->config.source);
     }
-    cairn_config_keys_free(reload->keys);
+    cairn_credentials_free(reload->credentials);
     cairn_config_fini(&reload->config);
     free(reload);
 }

@@ -5,6 +5,7 @@
 #include "agent/service/operator_health.h"
 
 #include "agent/process/config.h"
+#include "agent/process/credentials.h"
 #include "agent/service/operator_coverage.h"
 #include "agent/service/operator_protection.h"
 #include "replan/live/enforce.h"
@@ -169,12 +170,14 @@ check_nodes(const struct operator_job *job, struct operator_health *health)
                   "%u of %u agents do not answer: node %s%s", silent, job->config->node_count,
                   names, silent > named ? ", ..." : "");
     if (denied)
-        add_check(health, OPERATOR_WARN, "peers-denied",
-                  "give all nodes of the job the same `job`, `nodes` and key_file, then restart "
-                  "the agents that differ",
-                  "%u node%s refuse%s an agent that holds another key, belongs to another job, or "
-                  "is not the node it says",
-                  denied, denied == 1 ? "" : "s", denied == 1 ? "s" : "");
+        add_check(
+            health, OPERATOR_WARN, "peers-denied",
+            "give all nodes of the job the same `job`, `nodes` and key_file, or certificates of "
+            "the same authorities, then restart the agents that differ; their logs have the "
+            "reasons",
+            "%u node%s refuse%s an agent that holds another key, shows a certificate that "
+            "does not count, belongs to another job, or is not the node it says",
+            denied, denied == 1 ? "" : "s", denied == 1 ? "s" : "");
     if (outside)
         add_check(
             health, OPERATOR_CRITICAL, "not-a-member",
@@ -200,6 +203,52 @@ check_nodes(const struct operator_job *job, struct operator_health *health)
                   "see why the other ranks of these nodes have not registered",
                   "on %u node%s not all ranks are attached: nothing is captured", waiting,
                   waiting == 1 ? "" : "s");
+}
+
+/* Nodes with a certificate in one of two states, and the least time that is left. */
+static uint32_t
+count_certificates(const struct operator_job *job, enum cairn_certificate_state one,
+                   enum cairn_certificate_state other, uint32_t *node, uint64_t *left_s)
+{
+    uint32_t count = 0;
+
+    *left_s = UINT64_MAX;
+    for (uint32_t i = job->config->node_count; i-- > 0;) {
+        const struct operator_node *each = &job->nodes[i];
+
+        if (!each->known || (each->certificate_state != one && each->certificate_state != other))
+            continue;
+        count++;
+        if (each->certificate_left_s <= *left_s) {
+            *left_s = each->certificate_left_s;
+            *node = i;
+        }
+    }
+    return count;
+}
+
+static void
+check_certificates(const struct operator_job *job, struct operator_health *health)
+{
+    static const char fix[] =
+        "renew the certificate there (certificate_file, private_key_file) and "
+        "send its agent SIGHUP; see why that has not happened by itself";
+    uint32_t node = 0, count;
+    uint64_t left_s;
+
+    count =
+        count_certificates(job, CAIRN_CERTIFICATE_EXPIRED, CAIRN_CERTIFICATE_EARLY, &node, &left_s);
+    if (count)
+        add_check(health, OPERATOR_CRITICAL, "certificate-invalid", fix,
+                  "the certificate of %u node%s is not valid now, first node %u: sessions live on, "
+                  "but no new one begins",
+                  count, count == 1 ? "" : "s", node);
+    count = count_certificates(job, CAIRN_CERTIFICATE_DUE, CAIRN_CERTIFICATE_DUE, &node, &left_s);
+    if (count)
+        add_check(health, OPERATOR_WARN, "certificate-ends", fix,
+                  "the certificate of %u node%s ends soon, first that of node %u in %" PRIu64
+                  " minutes: renewal is late",
+                  count, count == 1 ? "" : "s", node, left_s / 60);
 }
 
 static void
@@ -462,6 +511,7 @@ operator_health_find(const struct operator_job *job, struct operator_health *out
     operator_coverage_sum(job, out);
     operator_protection_find(job, out);
     check_nodes(job, out);
+    check_certificates(job, out);
     check_generation(job, out);
     check_run(job, out);
     check_verdicts(job, out);

@@ -135,6 +135,7 @@ operator_node_fill(struct cairn_agent *agent, struct operator_node *out)
     snprintf(out->refusal, sizeof out->refusal, "%s", view.refusal ? view.refusal : "");
     out->unkept = agent->unkept;
     out->denied_peers = mail_denied_peers(agent);
+    out->certificate_state = mail_certificate(agent, &out->certificate_left_s);
     for (uint32_t i = 0; i < agent->config.node_count; i++) {
         const struct mailbox *box = &agent->mail.boxes[i];
 

@@ -51,13 +51,15 @@ struct operator_part {
     X(blocked_for_agent) /* whom it waits for; UINT32_MAX: nobody */                               \
     X(blocked_cause)     /* enum cairn_wait */                                                     \
     X(blocked_ms)                                                                                  \
-    X(unkept)         /* no keeper holds its memory */                                             \
-    X(denied_peers)   /* with another key or job, or not who they should be */                     \
-    X(refused_peers)  /* whose options differ */                                                   \
-    X(version_peers)  /* that speak no version of the protocol that it speaks */                   \
-    X(trainers)       /* attached and registered */                                                \
-    X(attached_total) /* trainers since the agent's start */                                       \
-    X(local_ranks)    /* that the job runs on this node, 0 unknown */                              \
+    X(unkept)             /* no keeper holds its memory */                                         \
+    X(denied_peers)       /* with another key or job, or not who they should be */                 \
+    X(certificate_state)  /* enum cairn_certificate_state */                                       \
+    X(certificate_left_s) /* until it ends; 0: it has, or there is none */                         \
+    X(refused_peers)      /* whose options differ */                                               \
+    X(version_peers)      /* that speak no version of the protocol that it speaks */               \
+    X(trainers)           /* attached and registered */                                            \
+    X(attached_total)     /* trainers since the agent's start */                                   \
+    X(local_ranks)        /* that the job runs on this node, 0 unknown */                          \
     X(last_step)                                                                                   \
     X(committed_epoch)                                                                             \
     X(committed_step)                                                                              \

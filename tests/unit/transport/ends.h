@@ -9,6 +9,7 @@
 #include "transport/transport_loop.h"
 
 #include "base/log.h"
+#include "tests/support/certificates.h"
 #include "tests/support/loopback.h"
 
 #include <setjmp.h>
@@ -53,6 +54,8 @@ static const char *address_list[ENDS_MAX];
 static struct cairn_transport_hub *hub;
 static const char *provider;
 static const char *ends_key; /* NULL: none */
+static bool ends_certified;  /* each has its certificate */
+static struct cairn_transport_certificate end_certificates[ENDS_MAX];
 static enum cairn_protection ends_protection;
 static char log_lines[LOG_LINES_MAX][1024];
 static uint32_t log_count;
@@ -173,6 +176,22 @@ end_writable(void *context, uint32_t node)
     ((struct end *)context)->writable++;
 }
 
+/* The authority of this program, and a certificate for each end. */
+static inline void
+certificates_prepare(void)
+{
+    static struct authority authority;
+    static struct leaf leaves[ENDS_MAX];
+
+    if (authority.key)
+        return;
+    authority_make("authority", NULL, &authority);
+    for (uint32_t i = 0; i < ENDS_MAX; i++) {
+        leaf_of_node(&authority, i, &leaves[i]);
+        end_certificates[i] = leaf_use(&leaves[i], authority.pem, TEST_IDENTITY);
+    }
+}
+
 /* Prepares options of `count` nodes; a test changes them before end_open. */
 static inline void
 ends_prepare(uint32_t count)
@@ -181,6 +200,8 @@ ends_prepare(uint32_t count)
     log_count = 0;
     if (strcmp(provider, "loop") == 0)
         assert_int_equal(cairn_transport_hub_create(count, &hub), CAIRN_OK);
+    if (ends_certified)
+        certificates_prepare();
     for (uint32_t i = 0; i < count; i++) {
         loopback_address(addresses[i]);
         address_list[i] = addresses[i];
@@ -200,6 +221,7 @@ ends_prepare(uint32_t count)
             .key = ends_key,
             .protection = ends_protection,
             .key_len = ends_key ? strlen(ends_key) : 0,
+            .certificate = ends_certified ? &end_certificates[i] : NULL,
             .on_message = end_message,
             .on_sent = end_sent,
             .on_peer = end_peer,
@@ -214,6 +236,7 @@ use(const char *name, const char *key)
 {
     provider = name;
     ends_key = key;
+    ends_certified = false;
     ends_protection = CAIRN_PROTECTION_NONE;
     return 0;
 }
@@ -252,6 +275,16 @@ use_encrypt(void **state)
 {
     use_tls(state);
     ends_protection = CAIRN_PROTECTION_ENCRYPT;
+    return 0;
+}
+
+static inline int
+use_certificates(void **state)
+{
+    (void)state;
+    use("tcp", NULL);
+    ends_certified = true;
+    ends_protection = CAIRN_PROTECTION_AUTHENTICATE;
     return 0;
 }
 

@@ -24,6 +24,15 @@ ring_make(uint64_t job_id, struct cairn_transport_key first, struct cairn_transp
     return keys;
 }
 
+static uint32_t
+offered(const struct cairn_keys *keys)
+{
+    uint32_t id;
+
+    assert_true(cairn_keys_id(keys, 0, &id));
+    return id;
+}
+
 static void
 derived_keys_differ(void **state)
 {
@@ -35,13 +44,12 @@ derived_keys_differ(void **state)
     assert_true(cairn_keys_id(keys, 0, &first));
     assert_true(cairn_keys_id(keys, 1, &second));
     assert_int_not_equal(first, second);
-    assert_int_equal(cairn_keys_offered(keys), first);
+    assert_int_equal(offered(keys), first);
     assert_int_equal(cairn_keys_psk(keys, first, 0, 1, psk[0]), CAIRN_OK);
     assert_int_equal(cairn_keys_psk(keys, first, 1, 0, psk[1]), CAIRN_OK);
     assert_int_equal(cairn_keys_psk(keys, first, 0, 2, psk[2]), CAIRN_OK);
     assert_int_equal(cairn_keys_psk(keys, second, 0, 1, psk[3]), CAIRN_OK);
-    assert_int_equal(cairn_keys_psk(other_job, cairn_keys_offered(other_job), 0, 1, psk[4]),
-                     CAIRN_OK);
+    assert_int_equal(cairn_keys_psk(other_job, offered(other_job), 0, 1, psk[4]), CAIRN_OK);
     memset(psk[5], 0, sizeof psk[5]);
     for (int i = 0; i < 6; i++)
         for (int j = 0; j < i; j++)
@@ -66,8 +74,8 @@ rotation_never_parts_two_agents(void **state)
             struct cairn_keys *keys = ring_make(7, steps[i][0], steps[i][1]);
             struct cairn_keys *peer = ring_make(7, steps[j][0], steps[j][1]);
 
-            assert_int_equal(cairn_keys_psk(keys, cairn_keys_offered(peer), 0, 1, psk), CAIRN_OK);
-            assert_int_equal(cairn_keys_psk(peer, cairn_keys_offered(keys), 0, 1, psk), CAIRN_OK);
+            assert_int_equal(cairn_keys_psk(keys, offered(peer), 0, 1, psk), CAIRN_OK);
+            assert_int_equal(cairn_keys_psk(peer, offered(keys), 0, 1, psk), CAIRN_OK);
             cairn_keys_destroy(keys);
             cairn_keys_destroy(peer);
         }
@@ -77,14 +85,14 @@ static void
 a_replaced_key_is_forgotten(void **state)
 {
     struct cairn_keys *keys = ring_make(7, one, none);
-    uint32_t first = cairn_keys_offered(keys), id;
+    uint32_t first = offered(keys), id;
     uint8_t psk[CAIRN_KEYS_PSK_BYTES];
 
     (void)state;
     assert_false(cairn_keys_id(keys, 1, &id));
     assert_false(cairn_keys_id(keys, CAIRN_KEYS_MAX, &id));
     assert_int_equal(cairn_keys_set(keys, (struct cairn_transport_key[]){two, none}), CAIRN_OK);
-    assert_int_not_equal(cairn_keys_offered(keys), first);
+    assert_int_not_equal(offered(keys), first);
     assert_int_equal(cairn_keys_psk(keys, first, 0, 1, psk), CAIRN_NOT_FOUND);
     cairn_keys_destroy(keys);
 }
@@ -93,11 +101,11 @@ static void
 the_same_key_twice_is_refused(void **state)
 {
     struct cairn_keys *keys = ring_make(7, one, two);
-    uint32_t first = cairn_keys_offered(keys), second;
+    uint32_t first = offered(keys), second;
 
     (void)state;
     assert_int_equal(cairn_keys_set(keys, (struct cairn_transport_key[]){two, two}), CAIRN_CONFIG);
-    assert_int_equal(cairn_keys_offered(keys), first); /* as before */
+    assert_int_equal(offered(keys), first); /* as before */
     assert_true(cairn_keys_id(keys, 1, &second));
     cairn_keys_destroy(keys);
 }

@@ -1,6 +1,6 @@
 /*
  * What transport.h promises, over every backend: `loop`, and between ends of one process `tcp`,
- * `tcp` with a key (over TLS), and libfabric's.
+ * `tcp` over TLS with a key or with certificates, and libfabric's.
  */
 #include "ends.h"
 
@@ -779,14 +779,18 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         EACH(test_messages_both_ways),
+        OVER(certificates, test_messages_both_ways),
         EACH(test_bodies_of_every_length),
+        OVER(certificates, test_bodies_of_every_length),
         EACH(test_payloads_arrive_whole),
         OVER(authenticate, test_payloads_arrive_whole),
         OVER(encrypt, test_payloads_arrive_whole),
+        OVER(certificates, test_payloads_arrive_whole),
         EACH(test_checksummed_payloads),
         EACH(test_many_messages_in_order),
         OVER(authenticate, test_many_messages_in_order),
         OVER(encrypt, test_many_messages_in_order),
+        OVER(certificates, test_many_messages_in_order),
         EACH(test_back_pressure),
         EACH(test_few_buffers_many_senders),
         EACH(test_idle_peers_hold_no_buffers),
@@ -794,18 +798,25 @@ main(void)
         cmocka_unit_test_setup_teardown(test_few_buffers_and_rare_polls, use_loop, ends_close),
         EACH(test_operations_are_bounded),
         EACH(test_both_call_at_once),
+        OVER(certificates, test_both_call_at_once),
         EACH(test_right_key),
         EACH(test_wrong_key),
         EACH(test_key_on_one_side),
         OVER(tls, test_another_protection),
+        OVER(certificates, test_another_protection),
         EACH(test_wrong_version),
         EACH(test_versions_of_both),
+        OVER(certificates, test_versions_of_both),
         EACH(test_nothing_is_lost_within_a_session),
         OVER(authenticate, test_nothing_is_lost_within_a_session),
         OVER(encrypt, test_nothing_is_lost_within_a_session),
+        OVER(certificates, test_nothing_is_lost_within_a_session),
         EACH(test_wrong_job),
+        OVER(certificates, test_wrong_job),
         EACH(test_restart),
+        OVER(certificates, test_restart),
         EACH(test_declared_dead),
+        OVER(certificates, test_declared_dead),
         EACH(test_peer_that_is_not_there),
         EACH(test_options_are_checked),
         OVER(tcp, test_wrong_order),
@@ -813,6 +824,7 @@ main(void)
         OVER(tcp, test_no_way_to_peer),
         OVER(tls, test_no_way_to_peer),
         OVER(libfabric, test_no_way_to_peer),
+        OVER(certificates, test_no_way_to_peer),
         OVER(tcp, test_what_cannot_be_opened),
         OVER(libfabric, test_what_cannot_be_opened),
         OVER(libfabric, test_nothing_is_printed),

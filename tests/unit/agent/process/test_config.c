@@ -5,6 +5,8 @@
  * With CAIRN_WRITE_DOCS set, docs/CONFIG.md is written instead of compared.
  */
 #include "agent/process/config.h"
+
+#include "agent/process/credentials.h"
 #include "agent/process/config_table.h"
 
 #include <fcntl.h>
@@ -433,6 +435,33 @@ addresses_are_host_and_port(void **state)
     }
 }
 
+/* A certificate is all four options or none, over tcp, and does what a key does off loopback. */
+static void
+certificate_options_go_together(void **state)
+{
+#define FILES "certificate_file: /c\nprivate_key_file: /k\nca_file: /a\n"
+#define NODES "nodes: [{address: \"node0:1\"}]\n"
+#define IDENTITY "identity: \"spiffe://a/{job}/{node}\"\n"
+    struct cairn_config config;
+
+    (void)state;
+    assert_int_equal(parse(NODES FILES IDENTITY, &config), CAIRN_OK);
+    assert_true(cairn_config_has_credentials(&config));
+    assert_int_equal(cairn_config_protection(&config), CAIRN_CONFIG_PROTECTION_AUTHENTICATE);
+    cairn_config_fini(&config);
+    assert_int_equal(parse(NODES FILES IDENTITY "key_file: /j\nprotection: encrypt\n", &config),
+                     CAIRN_OK);
+    cairn_config_fini(&config);
+    refused_with(NODES FILES, "certificates need certificate_file, private_key_file, ca_file");
+    refused_with(NODES IDENTITY "key_file: /j\n", "identity is set and ca_file is not");
+    refused_with(NODES "certificate_file: /c\nca_file: /a\n" IDENTITY,
+                 "identity is set and private_key_file is not");
+    refused_with(NODES FILES "identity: \"spiffe://a/{node}\"\n", "must contain {job} and {node}");
+    refused_with(NODES FILES "job: Llama\nidentity: \"{job}-{node}.a\"\n", "lower-case");
+    refused_with(NODES FILES IDENTITY "provider: verbs\nnetwork_is_closed: true\n",
+                 "cannot prove certificates");
+}
+
 static void
 sizes_and_durations_are_whole_numbers_with_units(void **state)
 {
@@ -574,7 +603,7 @@ write_file(const char *path, const char *text, size_t text_len, mode_t mode)
 static void
 make_files(struct files *files, size_t key_len, mode_t key_mode)
 {
-    char text[256], key[CAIRN_CONFIG_KEY_BYTES_MAX + 1];
+    char text[256], key[CAIRN_CREDENTIALS_KEY_BYTES_MAX + 1];
 
     /* cppcheck-suppress ctuuninitvar ; this function fills it */
     snprintf(files->dir, sizeof files->dir, "/tmp/cairn-config-XXXXXX");
@@ -602,18 +631,18 @@ load_with_key(size_t key_len, mode_t key_mode)
 {
     struct cairn_config config = {0};
     struct files files;
-    struct cairn_config_keys *keys = NULL;
+    struct cairn_credentials *keys = NULL;
     cairn_err err;
 
     make_files(&files, key_len, key_mode);
     memset(error, 0, sizeof error);
     err = cairn_config_load(files.config, &config, error, sizeof error);
     if (!err) {
-        assert_int_equal(cairn_config_keys_read(&config, &keys, error, sizeof error), CAIRN_OK);
+        assert_int_equal(cairn_credentials_read(&config, &keys, error, sizeof error), CAIRN_OK);
         assert_int_equal(keys->first.len, key_len <= 256 ? key_len : 32); /* else its digest */
         assert_int_equal(keys->first.bytes[15] == 'k', key_len <= 256);
         assert_int_equal(keys->second.len, 0);
-        cairn_config_keys_free(keys);
+        cairn_credentials_free(keys);
     } else {
         assert_non_null(strstr(error, "a.yaml:2: "));
     }
@@ -644,23 +673,23 @@ static void
 second_key_may_be_missing(void **state)
 {
     struct cairn_config config = {0};
-    struct cairn_config_keys *keys = NULL;
+    struct cairn_credentials *keys = NULL;
     struct files files;
 
     (void)state;
     make_files(&files, 16, 0600);
     assert_int_equal(cairn_config_load(files.config, &config, error, sizeof error), CAIRN_OK);
     snprintf(config.second_key_file, sizeof config.second_key_file, "%s/second", files.dir);
-    assert_int_equal(cairn_config_keys_read(&config, &keys, error, sizeof error), CAIRN_OK);
+    assert_int_equal(cairn_credentials_read(&config, &keys, error, sizeof error), CAIRN_OK);
     assert_int_equal(keys->second.len, 0);
-    cairn_config_keys_free(keys);
+    cairn_credentials_free(keys);
     write_file(config.second_key_file, "sixteen bytes or more", 21, 0600);
-    assert_int_equal(cairn_config_keys_read(&config, &keys, error, sizeof error), CAIRN_OK);
+    assert_int_equal(cairn_credentials_read(&config, &keys, error, sizeof error), CAIRN_OK);
     assert_int_equal(keys->first.len, 16);
     assert_int_equal(keys->second.len, 21);
-    cairn_config_keys_free(keys);
+    cairn_credentials_free(keys);
     assert_int_equal(chmod(config.second_key_file, 0644), 0);
-    assert_int_equal(cairn_config_keys_read(&config, &keys, error, sizeof error), CAIRN_DENIED);
+    assert_int_equal(cairn_credentials_read(&config, &keys, error, sizeof error), CAIRN_DENIED);
     assert_non_null(strstr(error, "second_key_file"));
     unlink(config.second_key_file);
     cairn_config_fini(&config);
@@ -716,6 +745,7 @@ main(void)
         cmocka_unit_test(texts_that_are_not_our_yaml_are_refused),
         cmocka_unit_test(options_must_agree_with_each_other),
         cmocka_unit_test(addresses_are_host_and_port),
+        cmocka_unit_test(certificate_options_go_together),
         cmocka_unit_test(sizes_and_durations_are_whole_numbers_with_units),
         cmocka_unit_test(help_names_every_option),
         cmocka_unit_test(sample_parses_commented_and_not),

@@ -1,5 +1,6 @@
 /* tests/unit/agent/service/test_operator.c - what operators are told: a node's view between agents,
  * health and its checks, the answers' JSON. */
+#include "agent/process/credentials.h"
 #include "agent/service/operator_coverage.h"
 #include "agent/service/operator_files.h"
 #include "agent/service/operator_health.h"
@@ -320,6 +321,41 @@ each_trouble_has_its_check(void **state)
     assert_non_null(check_of(&scene->health, "spill-unreadable"));
     for (uint32_t i = 0; i < scene->health.check_count; i++)
         assert_true(scene->health.checks[i].fix[0] != '\0'); /* each finding with its fix */
+}
+
+/* One check for each state of certificates, by what ends first. */
+static void
+certificates_that_end_are_reported(void **state)
+{
+    struct scene *scene = *state;
+    const struct operator_check *check;
+
+    for (uint32_t i = 0; i < 6; i++) {
+        scene->nodes[i].certificate_state = CAIRN_CERTIFICATE_VALID;
+        scene->nodes[i].certificate_left_s = 3600;
+    }
+    look(scene);
+    assert_null(check_of(&scene->health, "certificate-ends"));
+    assert_null(check_of(&scene->health, "certificate-invalid"));
+    scene->nodes[2].certificate_state = CAIRN_CERTIFICATE_DUE;
+    scene->nodes[4].certificate_state = CAIRN_CERTIFICATE_DUE;
+    scene->nodes[4].certificate_left_s = 300;
+    look(scene);
+    check = check_of(&scene->health, "certificate-ends");
+    assert_non_null(check);
+    assert_int_equal(check->level, OPERATOR_WARN);
+    assert_non_null(strstr(check->what, "2 nodes"));
+    assert_non_null(strstr(check->what, "node 4 in 5 minutes"));
+    assert_null(check_of(&scene->health, "certificate-invalid"));
+    scene->nodes[1].certificate_state = CAIRN_CERTIFICATE_EXPIRED;
+    scene->nodes[3].certificate_state = CAIRN_CERTIFICATE_EARLY;
+    scene->nodes[1].certificate_left_s = 0;
+    look(scene);
+    check = check_of(&scene->health, "certificate-invalid");
+    assert_non_null(check);
+    assert_int_equal(check->level, OPERATOR_CRITICAL);
+    assert_non_null(strstr(check->what, "2 nodes"));
+    assert_non_null(strstr(check->what, "first node 1"));
 }
 
 /* With steps of a millisecond most are skipped and many are not in the newest generation, which is
@@ -1179,6 +1215,7 @@ main(void)
                                        SCENE(a_failing_spill_is_named),
                                        SCENE(domains_are_counted),
                                        SCENE(each_trouble_has_its_check),
+                                       SCENE(certificates_that_end_are_reported),
                                        SCENE(trainers_outside_the_epoch_are_critical),
                                        SCENE(a_young_generation_is_enough),
                                        SCENE(nothing_committed_warns),
