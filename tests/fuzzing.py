@@ -23,6 +23,7 @@ import time
 PER_CPU_S = {
     "fuzz_assign": 60000,
     "fuzz_catalog": 12000,
+    "fuzz_certificate": 1200,
     "fuzz_checkpoint": 220,
     "fuzz_config": 15000,
     "fuzz_dcp": 6200,
@@ -39,7 +40,7 @@ PER_CPU_S = {
     "fuzz_megatron_tree": 440,
     "fuzz_message": 3000,
     "fuzz_notes": 3500,
-    "fuzz_opening": 6000,
+    "fuzz_opening": 2800,
     "fuzz_peer": 13000,
     "fuzz_pickle": 24000,
     "fuzz_problem": 60000,

@@ -3,15 +3,16 @@
  *
  * The first byte chooses: any bytes at a stream that was called (0) or that calls (1); a real
  * handshake whose caller's (2) or callee's (3) bytes are changed on the way; any bytes at a stream
- * without a key (4). A change is three bytes: where, and what is flipped there; 0 cuts the rest
- * off. Nobody is proved without the key, and until then a stream takes little memory and no frame.
+ * without a key (4); and 5 to 8 as 0 to 3 with certificates in place of the key. A change is three
+ * bytes: where, and what is flipped there; 0 cuts the rest off. Nobody is proved without the key or
+ * a certificate, and until then a stream takes little memory and no frame.
  */
 #include "tests/fuzz/streams.h"
 #include "transport/frame.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-enum { FLIGHT_BYTES_MAX = 4096, CHANGE_BYTES = 3, WAYS = 5 };
+enum { FLIGHT_BYTES_MAX = 4096, CHANGE_BYTES = 3, WAYS = 9, CERTIFIED = 5 };
 
 static bool may_be_proved;
 
@@ -83,7 +84,7 @@ handshake(struct stream *stream, struct cairn_tls *tls, int fd, const uint8_t *d
 int
 LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static struct cairn_tls *tls[2];
+    static struct cairn_tls *keyed[2], *certified[2], **tls;
     struct stream_owner owner = {
         .buffer = no_buffer, .received = first_frame, .proved = proved, .epoll_fd = -1};
     struct stream *stream = NULL;
@@ -92,11 +93,15 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     int fds[2];
 
     for (uint32_t i = 0; i < 2; i++)
-        if (!tls[i])
-            tls[i] = streams_tls(i, CAIRN_PROTECTION_NONE);
+        if (!keyed[i]) {
+            keyed[i] = streams_tls(i, CAIRN_PROTECTION_NONE);
+            certified[i] = streams_tls_certified(i);
+        }
     if (size == 0 || size > FLIGHT_BYTES_MAX)
         return 0;
     way = data[0] % WAYS;
+    tls = way >= CERTIFIED ? certified : keyed;
+    way %= CERTIFIED;
     outbound = way == 1 || way == 3;
     owner.tls = way == 4 ? NULL : tls[0];
     may_be_proved = way == 2 || way == 3;

@@ -1,6 +1,6 @@
 /*
  * tests/fuzz/streams.h - connections over a pair of sockets, for the fuzzers of what comes over
- * them: nodes 0 and 1 of one job, with one key.
+ * them: nodes 0 and 1 of one job, with one key, or with a certificate each.
  */
 #ifndef STREAMS_H
 #define STREAMS_H
@@ -8,6 +8,7 @@
 #include "transport/stream.h"
 
 #include "base/log.h"
+#include "tests/support/certificates.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -39,6 +40,26 @@ streams_tls(uint32_t node, enum cairn_protection protection)
                                               .key_len = 28};
     struct cairn_tls *tls = NULL;
 
+    cairn_log_setup(CAIRN_LOG_ERROR, streams_log, NULL);
+    must(cairn_tls_create(&options, &tls) == CAIRN_OK);
+    return tls;
+}
+
+/* The same with certificates in place of the key. */
+static inline struct cairn_tls *
+streams_tls_certified(uint32_t node)
+{
+    static struct authority authority;
+    struct cairn_transport_certificate certificate;
+    struct cairn_transport_options options = {
+        .node = node, .node_count = 2, .job_id = 1, .certificate = &certificate};
+    struct cairn_tls *tls = NULL;
+    struct leaf leaf;
+
+    if (!authority.key)
+        authority_make("authority", NULL, &authority);
+    leaf_of_node(&authority, node, &leaf);
+    certificate = leaf_use(&leaf, authority.pem, TEST_IDENTITY);
     cairn_log_setup(CAIRN_LOG_ERROR, streams_log, NULL);
     must(cairn_tls_create(&options, &tls) == CAIRN_OK);
     return tls;

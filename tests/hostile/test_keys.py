@@ -12,7 +12,7 @@ import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "cluster"))
 from attacker import SCALE
-from harness import OK, Cluster, build, free_ports, wait_for
+from harness import OK, Cluster, build, free_ports, say, wait_for
 
 NODES = 3
 ROTATIONS = int(20 * SCALE)
@@ -86,7 +86,7 @@ class Keys(unittest.TestCase):
     def test_rotation_under_load(self):
         cluster = self.cluster.start()
         cluster.train(step_us=5000)
-        newest = cluster.wait_committed((1, 3))
+        first = newest = cluster.wait_committed((1, 3))
         for rotation in range(ROTATIONS):
             lost, fresh = self.lost(), os.urandom(32)
             self.set_keys(self.key, fresh)
@@ -107,6 +107,7 @@ class Keys(unittest.TestCase):
             if rotation % RESTART_EVERY == 0:
                 newest = cluster.wait_committed(newest)
         newest = cluster.wait_committed(newest)
+        say(f"{ROTATIONS} rotations while {newest[1] - first[1]} steps were trained and protected")
         self.assertFalse(any(cluster.ended(node) for node in range(NODES)))
         cluster.stop_trainers()
         code, answer, error = cluster.restore(0)
