@@ -29,7 +29,7 @@
 enum { SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL };
 
 static const uint64_t HUGE_BYTES = UINT64_C(2) << 20;
-static const uint64_t SLICE_BYTES = UINT64_C(8) << 20; /* a writer waits for one, some 5 ms */
+static const uint64_t SLICE_BYTES = UINT64_C(2) << 20; /* a writer waits for one: 1 to 20 ms */
 
 static cairn_err
 translate_errno(int error)

@@ -141,12 +141,21 @@ cutting_claim(struct cairn_agent *agent, struct session *session, char *text, si
 }
 
 bool
-cutting_is_done(const struct cairn_agent *agent, const struct session *session, int *fds)
+cutting_is_done(const struct cairn_agent *agent, const struct session *session)
+{
+    for (uint32_t slot = 0; slot < agent->config.slots; slot++)
+        if (!cutting_is_whole(agent, session, slot) && may_move(agent, session, slot))
+            return false;
+    return true;
+}
+
+bool
+cutting_files(const struct cairn_agent *agent, const struct session *session, int *fds)
 {
     for (uint32_t slot = 0; slot < agent->config.slots; slot++) {
         const struct cairn_memory_region *region = region_of(agent, session, slot);
 
-        if (!region || (!cairn_memory_region_is_whole(region) && may_move(agent, session, slot)))
+        if (!region)
             return false;
         fds[slot] = cairn_memory_region_fd(region);
     }

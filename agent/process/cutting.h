@@ -9,8 +9,8 @@
  *   it holds a generation that has this very region of this rank  at once, contents and all
  *   it holds another generation                                   when that is dropped
  *
- * REGISTERED waits for the first two. In the third case the trainer has a file without pages until
- * then, and a grant of the slot waits.
+ * REGISTERED waits for the first two, for two seconds at most (session.c). Else the trainer has a
+ * file without all of its pages, and a grant of the slot waits.
  *
  * Invariant: what is in a trainer's file is its own rank's, or nobody's. The exception: a part that
  * a repair rebuilds into a slot that was cut for another arrangement of ranks.
@@ -32,8 +32,11 @@ struct session;
 CAIRN_MUST_CHECK cairn_err cutting_claim(struct cairn_agent *agent, struct session *session,
                                          char *text, size_t text_bytes);
 
-/* True if the session's descriptors may be handed out: fds[slots]. */
-bool cutting_is_done(const struct cairn_agent *agent, const struct session *session, int *fds);
+/* True if no move for the session is possible now, or all are made. */
+bool cutting_is_done(const struct cairn_agent *agent, const struct session *session);
+
+/* The descriptors of a registered session's files: fds[slots], borrowed. False: one is gone. */
+bool cutting_files(const struct cairn_agent *agent, const struct session *session, int *fds);
 
 /* True if what the trainer writes to its file is in the slot. */
 bool cutting_is_whole(const struct cairn_agent *agent, const struct session *session,

@@ -20,6 +20,9 @@
 /* A trainer that does not stop copying holds back the next grant of its slot for so long. */
 static const uint64_t held_back_max_ns = 10 * CAIRN_NS_PER_S;
 
+/* REGISTERED waits so long for the memory: a trainer that restores must not give up meanwhile. */
+static const uint64_t answer_max_ns = 2 * CAIRN_NS_PER_S;
+
 /* Releases everything except the socket. */
 static void
 strip(struct cairn_agent *agent, struct session *session)
@@ -255,7 +258,9 @@ sessions_answer(struct cairn_agent *agent)
         int fds[CAIRN_OWN_SLOTS_MAX];
 
         if (!session_is_rank(session) || session->is_answered ||
-            !cutting_is_done(agent, session, fds))
+            (!cutting_is_done(agent, session) &&
+             agent_now_ns(agent) - session->registered_ns < answer_max_ns) ||
+            !cutting_files(agent, session, fds))
             continue;
         session->is_answered = true;
         answer.request = session->slices.request;

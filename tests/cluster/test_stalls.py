@@ -3,11 +3,15 @@
 and completes nothing, a file server that hangs."""
 import os
 import subprocess
+import sys
 import time
 import unittest
 
 from harness import FAULTS, OK, PATIENCE, Cluster, build, cairn, say, wait_for
 from test_namespaces import ip, why_not
+
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "hostile"))
+from test_memory import GRANT, Rank
 
 NODES = 4
 
@@ -65,6 +69,30 @@ class Stalls(unittest.TestCase):
             return cluster.committed() == before
 
         wait_for("commits stop", stalled)
+
+    def test_memory_that_comes_slowly(self):
+        """A trainer is registered while its memory is made, so that its restore does not wait; its
+        snapshots are granted once the memory is there."""
+        cluster = self.cluster(1, 0)
+        faults = Faults(self, [0], cluster.path("faults"))
+        cluster.prefixes = faults.prefixes(1)
+        cluster.start()
+        faults.set("memory")
+        rank = Rank(cluster.socket(0), 0, 1, 3, 0x41)
+        self.addCleanup(rank.close)
+        rank.register()
+        self.assertEqual([os.fstat(fd).st_blocks for fd in rank.slots], [0] * len(rank.slots))
+        for step in range(1, 400):
+            rank.begin(step)
+            answer = rank.answer(0.5)
+            self.assertNotEqual(answer, GRANT, "a slot without memory was granted")
+            if answer is None:
+                break
+        faults.clear()
+        self.assertTrue(rank.capture())  # of the step that waited
+        cluster.wait_committed((0, 0))
+        code, answer, error = cairn("verify", "--agent", cluster.socket(0))
+        self.assertEqual((code, answer["bad_blocks"]), (OK, 0), error)
 
     def test_wedged_agent(self):
         """Its workers hang, its loop runs: status names it, and a restore without it ends."""

@@ -2,6 +2,7 @@
 """The memory that agent and trainers share: a trainer that tries to write, with what it was given,
 to what is not its own. Each test is an attack."""
 import os
+import select
 import socket
 import struct
 import sys
@@ -89,6 +90,14 @@ class Rank:
         _, payload, self.slots = self.expect(REGISTERED)
         _, self.offset, region, count = struct.unpack("<IQQI", payload)
         assert region == size and count == len(self.slots)
+
+    def answer(self, seconds):
+        """GRANT or SKIP, if one of them comes in time; else None."""
+        while select.select([self.connection], [], [], seconds)[0]:
+            kind = self.receive()[0]
+            if kind in (GRANT, SKIP):
+                return kind
+        return None
 
     def begin(self, step):
         self.send(BEGIN, struct.pack("<QI", step, 0))

@@ -5,6 +5,7 @@
  * CAIRN_FAULTS names a directory:
  *   <dir>/workers   threads other than the main one hang when they compute a checksum or decode:
  *                   the agent beats and talks, and completes nothing
+ *   <dir>/memory    threads other than the main one hang when they allocate a file's pages
  *   <dir>/files     calls that touch files below CAIRN_FAULT_FILES hang, as on a dead file server
  *
  * A call that hangs goes on once its file is gone.
@@ -75,6 +76,17 @@ ec_encode_data(int len, int k, int rows, unsigned char *tables, unsigned char **
     NEXT(ec_encode_data);
     worker();
     next(len, k, rows, tables, data, coding);
+}
+
+/* ---- memory ---- */
+
+int
+fallocate(int fd, int mode, off_t begin, off_t bytes)
+{
+    NEXT(fallocate);
+    if (getpid() != (pid_t)syscall(SYS_gettid))
+        hang_while("memory");
+    return next(fd, mode, begin, bytes);
 }
 
 /* ---- threads ---- */

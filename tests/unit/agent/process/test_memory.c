@@ -513,7 +513,7 @@ test_regions_are_adopted(void **state)
     for (int stop = 0; stop < 3; stop++) {
         assert_int_equal(cairn_memory_region_next_move(memory, half, &moving, &out), CAIRN_OK);
         assert_ptr_equal(moving, half);
-        /* One of its three slices, as a worker that is killed after it; another, and back. */
+        /* One of its slices, as a worker that is killed after it; another, and back. */
         assert_int_equal(cairn_region_move(&half->pages, true, true), CAIRN_AGAIN);
         if (stop == 1)
             assert_int_equal(cairn_region_move(&half->pages, false, true), CAIRN_AGAIN);
