@@ -64,7 +64,9 @@ class State(ctypes.Structure):
             "async_copies",
             "copied_bytes",
             "context_creations",
+            "batches",
             "misuses",
+            "failed_calls",
         )
     ]
 
