@@ -177,11 +177,14 @@ GPU_BIN := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/gpu/test_*.c))
 $(BUILD)/tests/gpu/%: $(BUILD)/tests/gpu/%.o $(SUPPORT_OBJ) $(call ARCHIVES_FOR,snapshot)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) $(LINK_ARCHIVES) $(LIBS_ALL) -lcmocka -lm
 # Labelled traces of simulated jobs, and the verdicts of `cairn detect` on them.
-# ARGS=--traces N | --seed N | --case NAME | --quiet-steps N
+# ARGS=--generator second | --traces N | --seed N | --case NAME | --quiet-steps N
 $(BUILD)/tests/traces/generate: $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/traces/*.c))
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ -lm
+$(BUILD)/tests/traces/second/generate: \
+    $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/traces/second/*.c)) $(BUILD)/tests/traces/random.o
+	$(Q)$(CC) $(LDFLAGS) -o $@ $^ -lm
 .PHONY: bench-detect
-bench-detect: all $(BUILD)/tests/traces/generate
+bench-detect: all $(BUILD)/tests/traces/generate $(BUILD)/tests/traces/second/generate
 	$(Q)python3 tests/traces/bench.py --build $(BUILD) $(ARGS)
 # Plans and assignments beside a proven bound and other planners.
 # ARGS=--full | --only gap|time|rivals|malleus|simulation|assign

@@ -2,20 +2,26 @@
 """Generates labelled traces, runs `cairn detect` over each as a user would, and prints what was
 found.
 
-    bench.py [--build DIR] [--traces N] [--seed N] [--case NAME] [--quiet-steps N] [--spikes F]
-    [--log FILE] [--json] [--verbose] bench.py --scale 1024,4096,16384 [--steps N] [--seed
-    N]     what the command costs on jobs of so many ranks, piped into it
+    bench.py [--generator first|second] [--build DIR] [--traces N] [--seed N] [--case NAME]
+    [--quiet-steps N] [--spikes F] [--drift F] [--log FILE] [--json] [--verbose]
+    bench.py --scale 1024,4096,16384 [--steps N] [--seed N]
+        what the command costs on jobs of so many ranks, piped into it
 
-Each row is a case of tests/traces/generate.c. "found" says that a verdict of the right kind was
-given for the fault, "right" that it names the right rank, node, link or ranks, "rate" that its rate
-is within 10 % of the truth, "delay" the steps from the onset to the detected step (median and 99th
-percentile). A verdict that no fault explains is false; a victim that is named as a cause is one of
-those. A slow NIC whose node is crossed by the very channels that cross another node is a row of its
-own, `nic_anywhere`: no record depends on which of them it is, and right is there who names its
-links and no node. Jobs whose transfers are much longer now and then have rows of their own, `..
-spiky`. Quiet jobs run for --quiet-steps steps in all, and a tenth of that each where transfers are
-spiky (`quiet_spikes`) and where the lengths of pipelines wander unreported (`quiet_kept`). --spikes
-gives all jobs a share of such transfers; 0: none. The exit status is 0 whatever the figures are.
+Each row is a case of tests/traces/generate.c, or with --generator second one of
+tests/traces/second/generate.c. "found" says that a verdict of the right kind was given for the
+fault, "right" that it names the right rank, node, link or ranks, "rate" that its rate is within
+10 % of the truth, "closed" that it ended if and only if the fault did, "delay" the steps from the
+onset to the detected step (median and 99th percentile). A verdict that no fault explains is false;
+a victim that is named as a cause is one of those; "per_1e5" counts them per 100,000 steps of a
+rank. Behind found and right stands the Wilson interval of 95 %. A trace that the command refuses
+counts as one in which nothing was found.
+
+A slow NIC whose node is crossed by the very channels that cross another node is a row of its own,
+`nic_anywhere`: no record depends on which of them it is, and right is there who names its links and
+no node. Jobs whose transfers are much longer now and then have rows of their own, `.. spiky`. Quiet
+jobs run for --quiet-steps steps in all, and a tenth of that each where transfers are spiky
+(`quiet_spikes`) and where the lengths of pipelines wander unreported (`quiet_kept`). --spikes gives
+all jobs a share of such transfers; 0: none. The exit status is 0 whatever the figures are.
 
 The whole takes hours on a small machine. With --log each trace's result is a line of that file as
 soon as it is known, and the same command begun again (with the same --seed) goes on behind what is
@@ -23,6 +29,7 @@ there; the table is of all lines of the file.
 """
 import argparse
 import json
+import math
 import os
 import subprocess
 import sys
@@ -49,6 +56,36 @@ CASES = [
     "lengths",
     "collector",
 ]
+SECOND_CASES = [
+    "slow",
+    "slow_slight",
+    "node",
+    "link",
+    "nic",
+    "several",
+    "hang_rank",
+    "hang_link",
+    "crash",
+    "long_stage",
+    "last_stage",
+    "lengths",
+    "collector",
+    "quiet",
+    # hard ones
+    "nameless",
+    "throttle",
+    "overlapped",
+    "overlapped_nic",
+    "restart",
+    "replaced",
+    "losses",
+    "clock_steps",
+    "checkpoints",
+    "hot_expert",
+    "correlated",
+    "drifting",
+    "heavy_tails",
+]
 QUIET_CASES: Dict[str, List[str]] = {
     "quiet": [],
     "quiet_spikes": ["--spikes", "0.15"],
@@ -73,6 +110,9 @@ class Row:
     false: int = 0
     traces_false: int = 0
     steps: int = 0
+    rank_steps: int = 0
+    closed: int = 0
+    refused: int = 0
     delays: List[int] = field(default_factory=list)
 
     def add(self, other: "Row") -> None:
@@ -194,6 +234,7 @@ def judge(row: Row, labels: Dict[str, Any], answer: Dict[str, Any]) -> bool:
     left = list(answer["verdicts"])
     row.traces += 1
     row.steps += answer["steps"]
+    row.rank_steps += answer["steps"] * labels["world"]
     right_here = 0
     for fault in labels["faults"]:
         row.faults += 1
@@ -211,7 +252,9 @@ def judge(row: Row, labels: Dict[str, Any], answer: Dict[str, Any]) -> bool:
         if verdict["kind"].startswith("slow"):
             row.rated += 1
             row.rate += abs(verdict["rate"] / fault["rate"] - 1) <= 0.1
+        row.closed += (verdict["until_step"] is None) == (fault["until_step"] < 0)
         row.delays.append(verdict["detected_step"] - fault["since_step"])
+    left = [v for v in left if v["kind"] not in labels.get("tolerated", [])]
     row.named_all += right_here == len(labels["faults"])
     row.false += len(left)
     row.traces_false += bool(left)
@@ -234,6 +277,8 @@ def detect(cairn: str, trace: str) -> Dict[str, Any]:
         text=True,
         check=False,
     )
+    if done.returncode == 65:
+        return {"verdicts": [], "steps": 0, "refused": done.stderr.strip()}
     if done.returncode != 0:
         raise SystemExit(
             f"bench: cairn detect failed with {done.returncode}: {done.stderr.strip()}"
@@ -250,20 +295,55 @@ def row_of(case: str, labels: Dict[str, Any]) -> str:
 def run_one(
     build: str, directory: str, name: str, seed: int, log: Log, more: List[str], verbose: bool
 ) -> None:
+    """One trace of the first generator."""
     if (name, seed) in log.known:
         return
-    trace, labels_path = os.path.join(directory, "trace.jsonl"), os.path.join(
-        directory, "labels.json"
-    )
     real = (
         "slow" if name == "slow_2pct" else name.partition("_")[0] if name in QUIET_CASES else name
     )
     more = [*more, *QUIET_CASES.get(name, [])]
     if name == "slow_2pct":
         more = [*more, "--noise", "0.02"]
+    run_generated(
+        f"{build}/tests/traces/generate", build, directory, (name, real), seed, log, more, verbose
+    )
+
+
+def run_second(
+    build: str, directory: str, name: str, seed: int, log: Log, more: List[str], verbose: bool
+) -> None:
+    """One trace of the second generator."""
+    if (name, seed) not in log.known:
+        run_generated(
+            f"{build}/tests/traces/second/generate",
+            build,
+            directory,
+            (name, name),
+            seed,
+            log,
+            more,
+            verbose,
+        )
+
+
+def run_generated(
+    program: str,
+    build: str,
+    directory: str,
+    names: Tuple[str, str],
+    seed: int,
+    log: Log,
+    more: List[str],
+    verbose: bool,
+) -> None:
+    """Generates, detects, judges and logs; names are the case's and what the program calls it."""
+    name, real = names
+    trace, labels_path = os.path.join(directory, "trace.jsonl"), os.path.join(
+        directory, "labels.json"
+    )
     subprocess.run(
         [
-            f"{build}/tests/traces/generate",
+            program,
             "--seed",
             str(seed),
             "--case",
@@ -288,8 +368,11 @@ def run_one(
     seconds = time.monotonic() - begin
     figures = Row()
     good = judge(figures, labels, answer)
-    log.add(name, seed, row_of(name, labels), figures, seconds)
+    figures.refused += "refused" in answer
+    second = program.endswith("second/generate")
+    log.add(name, seed, name if second else row_of(name, labels), figures, seconds)
     if not good and verbose:
+        print(answer.get("refused", ""))
         shape = {k: v for k, v in labels.items() if k != "faults"}
         print(f"-- {name} seed {seed}: {shape}\n   faults {labels['faults']}", flush=True)
         for verdict in answer["verdicts"][:6]:
@@ -299,6 +382,17 @@ def run_one(
 
 def percent(part: int, whole: int) -> Optional[float]:
     return round(100 * part / whole, 2) if whole else None
+
+
+def wilson(part: int, whole: int) -> str:
+    """Interval of 95 % of a share, in percent (Wilson, 1927)."""
+    if not whole:
+        return "-"
+    z = 1.96
+    share, squared = part / whole, z * z / whole
+    middle = (share + squared / 2) / (1 + squared)
+    half = z / (1 + squared) * math.sqrt(share * (1 - share) / whole + squared / 4 / whole)
+    return f"{100 * max(0, middle - half):.1f}-{100 * min(1, middle + half):.1f}"
 
 
 def quantile(values: List[int], share: float) -> Optional[int]:
@@ -311,13 +405,19 @@ def summary(row: Row) -> Dict[str, Any]:
         "steps": row.steps,
         "faults": row.faults,
         "found_%": percent(row.found, row.faults),
+        "found_95": wilson(row.found, row.faults),
         "right_%": percent(row.right, row.faults),
+        "right_95": wilson(row.right, row.faults),
         "rate_%": percent(row.rate, row.rated),
+        "closed_%": percent(row.closed, row.found),
         "all_right_%": percent(row.named_all, row.traces),
         "false_verdicts": row.false,
         "traces_with_false": row.traces_false,
+        "per_1e5": round(1e5 * row.false / row.rank_steps, 2) if row.rank_steps else None,
+        "refused": row.refused,
         "delay_p50": quantile(row.delays, 0.5),
         "delay_p99": quantile(row.delays, 0.99),
+        "within_20_%": percent(sum(delay <= 20 for delay in row.delays), row.faults),
     }
 
 
@@ -390,11 +490,30 @@ def scale(build: str, ranks: int, steps: int, seed: int) -> Dict[str, Any]:
     }
 
 
+def report(log: Log, seed: int, as_json: bool) -> None:
+    results = {name: summary(row) for name, row in log.rows().items()}
+    seconds = sum(each[2] for each in log.known.values())
+    if as_json:
+        print(
+            json.dumps(
+                {"seed": seed, "detect_seconds": round(seconds, 1), "cases": results}, indent=1
+            )
+        )
+        return
+    keys = list(next(iter(results.values())))
+    print(f"seed {seed}; cairn detect ran for {seconds:.0f} s")
+    print("".join(["case".ljust(19), *(k.rjust(max(9, len(k) + 2)) for k in keys)]))
+    for name, result in results.items():
+        print("".join([name.ljust(19), *(show(result[k]).rjust(max(9, len(k) + 2)) for k in keys)]))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--scale", help="numbers of ranks, with commas")
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--build", default="build/plain")
+    parser.add_argument("--generator", choices=("first", "second"), default="first")
+    parser.add_argument("--drift", help="of each rank's speed, second generator")
     parser.add_argument("--traces", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--case")
@@ -413,6 +532,16 @@ def main() -> int:
             print(" ".join(f"{key}={value}" for key, value in figures.items()), flush=True)
         return 0
     log = Log(options.log)
+    if options.generator == "second":
+        more = ["--drift", options.drift] if options.drift else []
+        cases = options.case.split(",") if options.case else SECOND_CASES
+        with tempfile.TemporaryDirectory() as directory:
+            for i in range(options.traces):
+                name = cases[i % len(cases)]
+                seed = options.seed + i
+                run_second(options.build, directory, name, seed, log, more, options.verbose)
+        report(log, options.seed, options.json)
+        return 0
     cases = (
         [options.case]
         if options.case and options.case not in QUIET_CASES
@@ -452,21 +581,7 @@ def main() -> int:
                     ["--steps", str(QUIET_STEPS_OF_ONE), "--ranks", ranks, *spikes],
                     options.verbose,
                 )
-    results = {name: summary(row) for name, row in log.rows().items()}
-    seconds = sum(each[2] for each in log.known.values())
-    if options.json:
-        print(
-            json.dumps(
-                {"seed": options.seed, "detect_seconds": round(seconds, 1), "cases": results},
-                indent=1,
-            )
-        )
-        return 0
-    keys = list(next(iter(results.values())))
-    print(f"seed {options.seed}; cairn detect ran for {seconds:.0f} s")
-    print("".join(["case".ljust(19), *(k.rjust(max(9, len(k) + 2)) for k in keys)]))
-    for name, result in results.items():
-        print("".join([name.ljust(19), *(show(result[k]).rjust(max(9, len(k) + 2)) for k in keys)]))
+    report(log, options.seed, options.json)
     return 0
 
 

@@ -6,20 +6,13 @@
 #ifndef CAIRN_TESTS_TRACES_JOB_H
 #define CAIRN_TESTS_TRACES_JOB_H
 
+#include "tests/traces/random.h"
+
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 
 enum { FAULTS_MAX = 4, RANKS_MAX = 16384 };
-
-struct random {
-    uint64_t state;
-};
-uint64_t random_next(struct random *random);
-double random_unit(struct random *random); /* 0 … 1 */
-double random_between(struct random *random, double low, double high);
-uint32_t random_below(struct random *random, uint32_t limit);
-double random_normal(struct random *random);
 
 enum fault_kind {
     FAULT_SLOW_RANK,

@@ -1,5 +1,5 @@
-/* tests/traces/random.c - the numbers that jobs and their noise are drawn from; see job.h. */
-#include "tests/traces/job.h"
+/* tests/traces/random.c - the numbers that jobs and their noise are drawn from; see random.h. */
+#include "tests/traces/random.h"
 
 #include <math.h>
 
