@@ -100,25 +100,29 @@ step_data(struct run *run, struct worker *worker, double ns, double factor)
     finish(run, worker, factor);
 }
 
+/* All of a group's collectives share a stream. The next layer's parameters are gathered while this
+ * one computes, so they are asked for before this one's gradients are scattered. */
 static void
 step_sharded(struct run *run, struct worker *worker, double ns, double factor)
 {
     const struct model *model = run->model;
     double gather = model->gradients_ns / 2, bytes = 64e6 / model->dp;
-    int32_t before = -1, last = -1;
+    int32_t gathered, next, before = -1;
 
-    for (uint32_t pass = 0; pass < 2; pass++)
+    for (uint32_t pass = 0; pass < 2; pass++) {
+        next = all(worker, worker->replicas, OP_ALL_GATHER, STREAM_GRADIENTS, before, gather,
+                   bytes);
         for (uint32_t i = 0; i < model->layers; i++) {
-            int32_t gathered = all(worker, worker->replicas, OP_ALL_GATHER, STREAM_GRADIENTS,
-                                   before, gather, bytes);
-            int32_t piece = compute(run, worker, (pass + 1) * ns, gathered);
-
-            before = last; /* the next layer's parameters come while this layer computes */
-            last = piece;
+            gathered = next;
+            if (i + 1 < model->layers)
+                next = all(worker, worker->replicas, OP_ALL_GATHER, STREAM_GRADIENTS, before,
+                           gather, bytes);
+            before = compute(run, worker, (pass + 1) * ns, gathered);
             if (pass == 1)
-                all(worker, worker->replicas, OP_REDUCE_SCATTER, STREAM_FORWARD, piece, gather,
+                all(worker, worker->replicas, OP_REDUCE_SCATTER, STREAM_GRADIENTS, before, gather,
                     64e6);
         }
+    }
     finish(run, worker, factor);
 }
 
