@@ -8,6 +8,9 @@
 static const double doubted_share = 0.35; /* of the series keep less */
 static const double kept_error = 0.65;    /* of what is kept, times the root of the values */
 static const double fades_slowly = 0.1, fades_fast = 0.3; /* of what is kept, from step to step */
+/* Shares of normal values that lie within one and two standard deviations. */
+static const double one_share = 0.6827, two_share = 0.9545;
+static const double tail_margin = 1.15; /* averages that wander have longer tails than normal ones */
 enum {
     VALUES_MIN = 8,
     STEPS_MIN = 8,
@@ -165,4 +168,32 @@ cairn_history_score(const struct cairn_history *history, double mean, uint32_t s
                     steps * (spread_of(history->fades, kept, known) - 1) / known;
     }
     return sqrt(2 * exponent * steps);
+}
+
+/* The distance from normal within which a share of the values lies. */
+static double
+distance_of(const struct cairn_history *history, double share)
+{
+    uint32_t wanted = (uint32_t)ceil(share * history->values), within = history->bins[BINS / 2];
+
+    for (uint32_t far = 1; far <= BINS / 2; far++) {
+        if (within >= wanted)
+            return value_of(history, BINS / 2 + far - 1) + history->reach / (BINS - 1);
+        within += history->bins[BINS / 2 + far] + history->bins[BINS / 2 - far];
+    }
+    return history->reach;
+}
+
+double
+cairn_history_wander_score(const struct cairn_history *history, double size, uint32_t steps)
+{
+    double kept = cairn_history_kept(history), known, deviation, variance;
+
+    if (history->values < VALUES_MIN)
+        return (double)INFINITY;
+    known = (double)history->values / history->series;
+    deviation = fmax(distance_of(history, one_share), distance_of(history, two_share) / 2);
+    variance = spread_of(history->fades, kept, steps) / steps +
+               spread_of(history->fades, kept, known) / known;
+    return size / (tail_margin * deviation * sqrt(variance));
 }

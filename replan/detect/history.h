@@ -47,5 +47,13 @@ double cairn_history_kept(const struct cairn_history *history);
  * little is known.
  */
 double cairn_history_score(const struct cairn_history *history, double mean, uint32_t steps);
+/*
+ * The same for values that wander slowly, as an autoregressive process does, and seldom jump: the
+ * shift's size in standard deviations of the difference of two averages of such values, that of the
+ * shift and that of the normal. Unlike the score above it grows with the size beyond reach.
+ * INFINITY where too little is known.
+ */
+double cairn_history_wander_score(const struct cairn_history *history, double size,
+                                  uint32_t steps);
 
 #endif

@@ -178,6 +178,8 @@ cairn_shift_find(const struct cairn_shift *shift, const struct cairn_shift_limit
 
     while (best_steps > 1 && cairn_shift_value(shift, best_steps - 1) - limits->base < latest / 2)
         best_steps--;
+    if (best_steps < limits->steps_min)
+        return false;
     before = base_at(shift, limits, best_steps, clip);
     found->base = before.value;
     found->base_values = before.values;

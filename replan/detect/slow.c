@@ -183,7 +183,9 @@ is_no_wandering(const struct cairn_detector *detector, uint32_t rank,
         return true;
     mean = cairn_shift_mean(&detector->ranks[rank].shift, found->base, reach, found->steps);
     found->score =
-        fmin(found->score, CAIRN_HISTORY_GAIN * cairn_history_score(&history, mean, found->steps));
+        fmin(found->score,
+             fmax(CAIRN_HISTORY_GAIN * cairn_history_score(&history, mean, found->steps),
+                  cairn_history_wander_score(&history, found->size, found->steps)));
     return found->score >= limits->score_min;
 }
 

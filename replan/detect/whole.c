@@ -208,8 +208,10 @@ is_no_wandering(const struct cairn_detector *detector, uint32_t node,
                               i == node ? found->since_step : UINT32_MAX);
     mean = cairn_shift_mean(&detector->wholes[node].shift, found->base, reach, found->steps);
     if (cairn_history_kept(&history) > 0)
-        found->score = fmin(found->score,
-                            CAIRN_HISTORY_GAIN * cairn_history_score(&history, mean, found->steps));
+        found->score =
+            fmin(found->score,
+                 fmax(CAIRN_HISTORY_GAIN * cairn_history_score(&history, mean, found->steps),
+                      cairn_history_wander_score(&history, found->size, found->steps)));
     return found->score >= limits->score_min;
 }
 
