@@ -58,6 +58,7 @@ struct cairn_rank_state {
     float compute_ns[CAIRN_SHIFT_WINDOW];
     double normal;       /* ln of the rank's own normal computation; NaN until calibrated */
     double normal_aside; /* the same of the other reading of sends */
+    double normal_wait_ns;
     double normal_steps; /* how many steps that is as good as */
     double base;         /* correction of the normal by later quiet steps */
     double excess;       /* how much the normal is above the peers' */
@@ -155,6 +156,7 @@ struct cairn_detector {
     uint32_t calibrate_count;
     bool calibrated;
     bool sends_aside;                /* sends go on while their ranks compute */
+    double sends_jumps_ns[CAIRN_GAPS]; /* struct cairn_rank_step's jumps, of the first steps */
     bool sends_unsure;               /* that may or may not be: the computation is read both ways */
     bool by_pipeline;                /* each pipeline's own common variation is taken out … */
     bool by_pairs;                   /* … and that is the smaller of two ranks' */
@@ -207,11 +209,12 @@ float *cairn_detect_kept(const struct cairn_detector *detector, uint32_t block, 
                          uint32_t rank);
 /* From ln(computation / work) by both readings of sends, in detector->value and ->value_aside, to
  * the deviations from the ranks' normals and from what is common, in detector->value; NaN where it
- * is not known. */
-void cairn_detect_deviations(struct cairn_detector *detector, bool by_pipeline, double sigma);
+ * is not known. waits_known: detector->now has the waits of the same step. */
+void cairn_detect_deviations(struct cairn_detector *detector, bool by_pipeline, double sigma,
+                             bool waits_known);
 /* The deviations of the kept first step `index`, in detector->value. */
 void cairn_detect_first_values(struct cairn_detector *detector, uint32_t index, bool by_pipeline,
-                               double sigma);
+                               double sigma, bool waits_known);
 /* From the first steps: normals, noise, and whether pipelines vary each by itself. */
 void cairn_detect_learn_normals(struct cairn_detector *detector);
 /* slow.c */

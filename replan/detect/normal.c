@@ -21,7 +21,9 @@ static const double few_spread = 0.6, few_deviation = 0.3;
 static const double sigma_floor = 0.005;
 static const double first_steps_gain = 1.08;
 static const double sends_gain = 0.95;    /* of the noise at most is left where sends are read
-                                        * rightly */
+                                        * rightly … */
+static const double sends_jumps_gain = 0.8; /* … and of what single gaps vary by */
+static const double short_sigmas = 2.5; /* a rank that looks quicker by more waited meanwhile */
 static const double pipeline_gain = 0.8;  /* of the noise at most is left where what pipelines vary
                                            * by is taken out … */
 static const double pair_gain = 0.6;      /* … of pairs, of whose noise less is known */
@@ -120,8 +122,28 @@ cairn_detect_kept(const struct cairn_detector *detector, uint32_t block, uint32_
            ((size_t)block * CAIRN_CALIBRATE_STEPS + index) * detector->topology->world + rank;
 }
 
+/*
+ * Where operations go on behind computation, a rank that waits in one computes meanwhile, and the
+ * gaps that are left are shorter than its computation. What it waits longer than normal may have
+ * been computation: only what is short beyond that is. Otherwise all who wait for a slow rank would
+ * look quick, and those beside them slow.
+ */
+static double
+restore_hidden(const struct cairn_detector *detector, uint32_t rank, double value)
+{
+    const struct cairn_rank_state *state = &detector->ranks[rank];
+    double work = detector->now.work[rank] > 0 ? detector->now.work[rank] : 1;
+    double waited = (detector->now.wait_ns[rank] - state->normal_wait_ns) /
+                    (exp(state->normal) * work);
+
+    if (!(value < -short_sigmas * state->sigma) || !(waited > 0))
+        return value;
+    return fmin(log(exp(value) + waited), -short_sigmas * state->sigma);
+}
+
 void
-cairn_detect_deviations(struct cairn_detector *detector, bool by_pipeline, double sigma)
+cairn_detect_deviations(struct cairn_detector *detector, bool by_pipeline, double sigma,
+                        bool waits_known)
 {
     uint32_t world = detector->topology->world;
     double *value = detector->value, *other = detector->value_aside;
@@ -133,6 +155,8 @@ cairn_detect_deviations(struct cairn_detector *detector, bool by_pipeline, doubl
         /* NaN of the other is passed over */
         if (detector->sends_unsure && !by_reading && !isnan(value[rank]))
             value[rank] = fmin(value[rank], other[rank]);
+        if (waits_known)
+            value[rank] = restore_hidden(detector, rank, value[rank]);
     }
     cairn_detect_remove_common(detector, value, by_pipeline, sigma);
     if (!by_reading)
@@ -145,7 +169,7 @@ cairn_detect_deviations(struct cairn_detector *detector, bool by_pipeline, doubl
 
 void
 cairn_detect_first_values(struct cairn_detector *detector, uint32_t index, bool by_pipeline,
-                          double sigma)
+                          double sigma, bool waits_known)
 {
     for (uint32_t rank = 0; rank < detector->topology->world; rank++) {
         detector->value[rank] =
@@ -153,7 +177,7 @@ cairn_detect_first_values(struct cairn_detector *detector, uint32_t index, bool 
         detector->value_aside[rank] =
             (double)*cairn_detect_kept(detector, CAIRN_KEPT_ASIDE, index, rank);
     }
-    cairn_detect_deviations(detector, by_pipeline, sigma);
+    cairn_detect_deviations(detector, by_pipeline, sigma, waits_known);
 }
 
 /* Robust standard deviation of all deviations of the first steps. */
@@ -164,7 +188,7 @@ first_sigma(struct cairn_detector *detector, bool by_pipeline)
     float *all = detector->scratch + world; /* the first world are common_of's */
 
     for (uint32_t i = 0; i + 1 < detector->calibrate_count; i++) {
-        cairn_detect_first_values(detector, i, by_pipeline, 0);
+        cairn_detect_first_values(detector, i, by_pipeline, 0, false);
         for (uint32_t rank = 0; rank < world; rank++)
             if (!isnan(detector->value[rank]))
                 all[count++] = (float)detector->value[rank];
@@ -301,15 +325,27 @@ swap_readings(struct cairn_detector *detector)
 /*
  * Where no operation has begun inside of a send, its time is computation (the send goes on by
  * itself) or waiting (the rank is in it). Sends take as long as their receivers let them, so the
- * wrong reading is the noisier one. Where both are alike, only what both say is believed.
+ * wrong reading is the noisier one: of the gaps behind sends where these are known, each compared
+ * with its like in the step before, else of whole steps. Where both are alike, only what both say
+ * is believed.
  */
 static void
 choose_reading(struct cairn_detector *detector)
 {
+    const double *jumps_ns = detector->sends_jumps_ns;
     double wait, aside;
 
     if (detector->sends_aside) /* seen */
         return;
+    if (jumps_ns[CAIRN_GAPS_SENDS_WAIT] > 0 && jumps_ns[CAIRN_GAPS_SENDS_ASIDE] > 0) {
+        wait = jumps_ns[CAIRN_GAPS_SENDS_WAIT];
+        aside = jumps_ns[CAIRN_GAPS_SENDS_ASIDE];
+        if (aside < sends_jumps_gain * wait)
+            swap_readings(detector);
+        detector->sends_unsure = aside >= sends_jumps_gain * wait &&
+                                 wait >= sends_jumps_gain * aside;
+        return;
+    }
     wait = fmin(first_sigma(detector, false), first_sigma(detector, true));
     swap_readings(detector);
     aside = fmin(first_sigma(detector, false), first_sigma(detector, true));
@@ -328,6 +364,7 @@ cairn_detect_learn_normals(struct cairn_detector *detector)
     for (uint32_t rank = 0; rank < topology->world; rank++) {
         detector->ranks[rank].normal = median_of_first(detector, CAIRN_KEPT_COMPUTE, rank);
         detector->ranks[rank].normal_aside = median_of_first(detector, CAIRN_KEPT_ASIDE, rank);
+        detector->ranks[rank].normal_wait_ns = median_of_first(detector, CAIRN_KEPT_WAIT, rank);
     }
     choose_reading(detector);
     detector->sigma = first_sigma(detector, false);

@@ -303,7 +303,7 @@ push_first(struct cairn_detector *detector, uint32_t index)
         detector->now.wait_ns[rank] =
             (double)*cairn_detect_kept(detector, CAIRN_KEPT_WAIT, index, rank);
     }
-    cairn_detect_first_values(detector, index, detector->by_pipeline, detector->sigma);
+    cairn_detect_first_values(detector, index, detector->by_pipeline, detector->sigma, true);
     push_values(detector, detector->calibrate_step[index]);
 }
 
@@ -375,7 +375,7 @@ cairn_detect_ranks(struct cairn_detector *detector)
         detector->value[rank] = log_of(now, now->compute_ns, rank);
         detector->value_aside[rank] = log_of(now, now->aside_ns, rank);
     }
-    cairn_detect_deviations(detector, detector->by_pipeline, detector->sigma);
+    cairn_detect_deviations(detector, detector->by_pipeline, detector->sigma, true);
     note_noise(detector);
     push_values(detector, now->step);
     cairn_detect_count_pauses(detector);

@@ -326,7 +326,11 @@ learn_sends(struct cairn_detector *detector, const struct cairn_flight *flight)
     bool aside = detector->sends_aside;
 
     for (uint32_t rank = 0; rank < detector->topology->world && !detector->calibrated; rank++)
-        aside |= flight->ranks[rank] && flight->ranks[rank]->sends_aside;
+        if (flight->ranks[rank]) {
+            aside |= flight->ranks[rank]->sends_aside;
+            for (int i = 0; i < CAIRN_GAPS; i++)
+                detector->sends_jumps_ns[i] += flight->ranks[rank]->jumps_ns[i];
+        }
     if (aside != detector->sends_aside)
         detector->calibrate_count = 0; /* begin anew */
     detector->sends_aside = aside;

@@ -98,7 +98,7 @@ find_noise(struct cairn_detector *detector)
     if (!all)
         return CAIRN_NOMEM;
     for (uint32_t i = 0; i < detector->calibrate_count; i++) {
-        cairn_detect_first_values(detector, i, true, detector->sigma);
+        cairn_detect_first_values(detector, i, true, detector->sigma, false);
         sum_pipelines(detector);
         for (uint32_t node = 0; node < topology->node_count; node++)
             if (detector->wholes[node].pipelines > 0)

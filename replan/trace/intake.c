@@ -31,6 +31,8 @@ cairn_intake_flush(struct cairn_intake *intake, struct cairn_rank_step **done)
     for (int i = 0; i < CAIRN_GAPS; i++) {
         summary->compute_ns[i] = intake->step_end_ns > 0 ? intake->gaps[i].compute_ns : (double)NAN;
         intake->gaps[i].compute_ns = 0;
+        summary->jumps_ns[i] = intake->gaps[i].jumps_ns;
+        intake->gaps[i].jumps_ns = 0;
     }
     summary->sends_aside = intake->sends_aside >= CAIRN_SENDS_ASIDE;
     summary->is_measured = false;
@@ -40,6 +42,8 @@ cairn_intake_flush(struct cairn_intake *intake, struct cairn_rank_step **done)
     summary->work = intake->work;
     memcpy(summary->samples, intake->samples, intake->sample_count * sizeof *intake->samples);
     intake->step_end_ns = intake->end_ns;
+    intake->places_known =
+        intake->sample_count < CAIRN_INTAKE_PLACES ? intake->sample_count : CAIRN_INTAKE_PLACES;
     intake->sample_count = 0;
     intake->work = 0;
     *done = summary;
@@ -141,11 +145,33 @@ add_sample(struct cairn_intake *intake, const struct cairn_record *record)
     return CAIRN_OK;
 }
 
+/* Adds the gap before an operation, by each reading. */
+static void
+add_gap(struct cairn_intake *intake, const double *gap_ns)
+{
+    uint32_t at = intake->sample_count - 1;
+    bool differ = false;
+
+    for (int i = 0; i < CAIRN_GAPS; i++)
+        intake->gaps[i].compute_ns += gap_ns[i];
+    if (at >= CAIRN_INTAKE_PLACES)
+        return;
+    differ = fabs(gap_ns[CAIRN_GAPS_SENDS_WAIT] - gap_ns[CAIRN_GAPS_SENDS_ASIDE]) > apart_ns;
+    for (int i = 0; i < CAIRN_GAPS; i++) {
+        float *before_ns = &intake->gaps[i].before_ns[at];
+
+        if (differ && at < intake->places_known)
+            intake->gaps[i].jumps_ns += fabs(gap_ns[i] - (double)*before_ns);
+        *before_ns = (float)gap_ns[i];
+    }
+}
+
 cairn_err
 cairn_intake_take(struct cairn_intake *intake, const struct cairn_record *record,
                   struct cairn_rank_step **done)
 {
     uint64_t last_ns = record->end_ns > record->start_ns ? record->end_ns : record->start_ns;
+    double gap_ns[CAIRN_GAPS];
     cairn_err err;
 
     *done = NULL;
@@ -177,10 +203,11 @@ cairn_intake_take(struct cairn_intake *intake, const struct cairn_record *record
         record->start_ns + apart_ns < intake->send_end_ns)
         intake->sends_aside++;
     for (int i = 0; i < CAIRN_GAPS; i++) {
-        intake->gaps[i].compute_ns += gap_before(&intake->gaps[i], record->start_ns);
+        gap_ns[i] = gap_before(&intake->gaps[i], record->start_ns);
         if (record->op != CAIRN_SEND || i == CAIRN_GAPS_SENDS_WAIT)
             add_pending(&intake->gaps[i], record->end_ns);
     }
+    add_gap(intake, gap_ns);
     if (record->op == CAIRN_SEND) {
         intake->send_start_ns = record->start_ns;
         intake->send_end_ns = record->end_ns;

@@ -17,7 +17,12 @@
 
 #include <stddef.h>
 
-enum { CAIRN_INTAKE_PENDING = 16, CAIRN_INTAKE_OPEN = 8, CAIRN_SENDS_ASIDE = 2 };
+enum {
+    CAIRN_INTAKE_PENDING = 16,
+    CAIRN_INTAKE_OPEN = 8,
+    CAIRN_INTAKE_PLACES = 64, /* operations of a step whose gaps are compared with the last step */
+    CAIRN_SENDS_ASIDE = 2
+};
 
 /* An operation: what it was in (cairn_lane_*), its number there, and how long it took. */
 struct cairn_sample {
@@ -41,6 +46,9 @@ struct cairn_rank_step {
     uint32_t step;
     uint32_t sample_count;
     double compute_ns[CAIRN_GAPS]; /* NaN where it cannot be known: the first step seen */
+    /* By how much gaps differ from the step before, in the same place of the step, where the two
+     * readings do: the wrong one is the noisier. 0 where unknown. */
+    double jumps_ns[CAIRN_GAPS];
     bool sends_aside;              /* operations began inside of sends: nobody waits in one */
     bool is_measured;              /* the rank has recorded its computation: no gaps are in it */
     double span_ns;                /* from the end of the step before to this one's */
@@ -60,6 +68,8 @@ struct cairn_gaps {
     uint32_t pending_count;
     uint64_t point_ns; /* the last known begin or end */
     double compute_ns;
+    double jumps_ns;
+    float before_ns[CAIRN_INTAKE_PLACES]; /* each operation's gap, in the last step */
 };
 
 struct cairn_intake {
@@ -79,6 +89,7 @@ struct cairn_intake {
     double work;
     struct cairn_sample *samples;
     uint32_t sample_count, sample_room;
+    uint32_t places_known; /* operations of the step before, as far as their gaps are kept */
 };
 
 void cairn_intake_fini(struct cairn_intake *intake);
