@@ -23,6 +23,7 @@ cairn_detector_create(const struct cairn_topology *topology, uint32_t steps_in_f
     detector->ranks = calloc(world, sizeof *detector->ranks);
     detector->now.compute_ns = calloc(world, sizeof *detector->now.compute_ns);
     detector->now.aside_ns = calloc(world, sizeof *detector->now.aside_ns);
+    detector->now.most_ns = calloc(world, sizeof *detector->now.most_ns);
     detector->now.work = calloc(world, sizeof *detector->now.work);
     detector->now.wait_ns = calloc(world, sizeof *detector->now.wait_ns);
     detector->calibrate =
@@ -35,7 +36,7 @@ cairn_detector_create(const struct cairn_topology *topology, uint32_t steps_in_f
     detector->pauses_now = calloc((size_t)world * 2, sizeof *detector->pauses_now);
     detector->pipeline_common = calloc(topology->pipeline_count, sizeof *detector->pipeline_common);
     if (!detector->intakes || !detector->rank_step || !detector->seen || !detector->left_out ||
-        !detector->ranks || !detector->now.compute_ns || !detector->now.aside_ns ||
+        !detector->ranks || !detector->now.compute_ns || !detector->now.aside_ns || !detector->now.most_ns ||
         !detector->now.work || !detector->now.wait_ns || !detector->calibrate ||
         !detector->scratch || !detector->value || !detector->value_aside || !detector->pauses ||
         !detector->pauses_now || !detector->pipeline_common) {
@@ -94,6 +95,7 @@ cairn_detector_destroy(struct cairn_detector *detector)
     free(detector->ranks);
     free(detector->now.compute_ns);
     free(detector->now.aside_ns);
+    free(detector->now.most_ns);
     free(detector->now.work);
     free(detector->now.wait_ns);
     free(detector->calibrate);

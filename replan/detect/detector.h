@@ -33,9 +33,9 @@ enum {
     CAIRN_JUMPS = 5
 };
 
-/* What is kept of each rank in the first steps: ln(compute / work), waits, and ln(compute / work)
- * as it is if sends go on by themselves. */
-enum { CAIRN_KEPT_COMPUTE, CAIRN_KEPT_WAIT, CAIRN_KEPT_ASIDE, CAIRN_KEPT };
+/* What is kept of each rank in the first steps: ln(compute / work), waits, ln(compute / work) as it
+ * is if sends go on by themselves, and the most that it may be. */
+enum { CAIRN_KEPT_COMPUTE, CAIRN_KEPT_WAIT, CAIRN_KEPT_ASIDE, CAIRN_KEPT_MOST, CAIRN_KEPT };
 
 /* A step that is not analysed yet. */
 struct cairn_flight {
@@ -48,6 +48,8 @@ struct cairn_observation {
     uint32_t step;
     double *compute_ns; /* [world] NaN where unknown */
     double *aside_ns;   /* [world] the same if sends go on by themselves, while that is not known */
+    double *most_ns;    /* [world] the most that it may be; NaN where unknown */
+    bool all_behind;    /* a rank's operations seem to go on behind computation */
     double *work;       /* [world] 0 where unknown */
     double *wait_ns;    /* [world] in operations, beyond what the transfer took */
 };
@@ -59,6 +61,7 @@ struct cairn_rank_state {
     double normal;       /* ln of the rank's own normal computation; NaN until calibrated */
     double normal_aside; /* the same of the other reading of sends */
     double normal_wait_ns;
+    double doubt; /* by how much the normal may be too low: what operations hide; a logarithm */
     double normal_steps; /* how many steps that is as good as */
     double base;         /* correction of the normal by later quiet steps */
     double excess;       /* how much the normal is above the peers' */
@@ -82,6 +85,9 @@ struct cairn_whole_node {
 struct cairn_slot {
     float least_ns; /* the shortest part of any rank: that of the last to arrive */
     float bytes;
+    float send_ns;  /* the sender's, of a pair */
+    float first_ns; /* the first part, while … */
+    uint32_t end_us; /* … ends are compared */
     uint32_t parts;
 };
 
@@ -99,8 +105,12 @@ struct cairn_channel {
     struct cairn_slot *slots;
     uint32_t slot_count, slot_room;
     double transfer; /* ns per byte (or ns) of this step; NaN */
+    double send;     /* of a pair, the same by what its sender shows */
+    int32_t apart_us; /* by which its ends were apart last, on two clocks */
+    bool ends_known;
     struct cairn_shift shift;
     float first[CAIRN_CALIBRATE_STEPS];
+    float first_send[CAIRN_CALIBRATE_STEPS];
     uint32_t first_step[CAIRN_CALIBRATE_STEPS];
     uint32_t first_count;
     double normal, normal_steps, base, excess; /* as of a rank */
@@ -176,6 +186,9 @@ struct cairn_detector {
     /* channels */
     struct cairn_channel *channels;
     uint32_t channel_count, channel_room;
+    uint64_t ends, ends_apart; /* transfers of pairs in the first steps, and those that do not end
+                                * for both at the same time */
+    bool buffered;             /* sends end by themselves: only they show how long transfers take */
     uint32_t *channel_index; /* open hash of keys, index plus 1 */
     uint32_t channel_hash_room;
     struct cairn_class *classes; /* [CLASSES] */

@@ -10,6 +10,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* ---- thresholds of a slow channel ---- */
 
@@ -32,9 +33,12 @@ static const double end_sure_min = 12; /* an end is e^12 times likelier than tha
 /* ---- noise and other constants ---- */
 
 static const double sigma_floor = 0.02;
+/* Sends are buffered where so many of the transfers end for one long before the other. */
+static const double apart_share = 0.2;
 /* The median distance of two values of normal noise, in standard deviations of one. */
 static const double jump_of_noise = 0.954;
 enum {
+    ENDS_MIN = 20,    /* transfers that tell whether sends are buffered */
     FEW_VALUES = 100, /* fewer first steps of a class may show too little noise by chance */
     JUMPS_MIN = 12,
     ONSET_STEPS = 8,  /* by which noise may move the onset of a shift */
@@ -90,12 +94,23 @@ make_classes(struct cairn_detector *detector)
     return detector->classes ? CAIRN_OK : CAIRN_NOMEM;
 }
 
+static bool
+by_sender(const struct cairn_detector *detector, const struct cairn_channel *channel)
+{
+    return detector->buffered && channel->comm == CAIRN_COMM_NONE;
+}
+
 /* A channel's first steps are over: its normal, and its class's noise anew. */
 static void
 calibrate(struct cairn_detector *detector, struct cairn_channel *channel)
 {
     float values[CAIRN_CALIBRATE_STEPS];
 
+    if (channel->comm == CAIRN_COMM_NONE && detector->ends >= ENDS_MIN &&
+        (double)detector->ends_apart > apart_share * (double)detector->ends)
+        detector->buffered = true;
+    if (by_sender(detector, channel))
+        memcpy(channel->first, channel->first_send, sizeof channel->first);
     for (uint32_t k = 0; k < channel->first_count; k++)
         values[k] = channel->first[k];
     channel->normal = (double)cairn_quantile(values, channel->first_count, 0.5);
@@ -385,6 +400,7 @@ cairn_detect_links(struct cairn_detector *detector)
         if (isnan(channel->transfer) || !isnan(channel->normal))
             continue;
         channel->first_step[channel->first_count] = detector->now.step;
+        channel->first_send[channel->first_count] = (float)log(channel->send);
         channel->first[channel->first_count++] = (float)log(channel->transfer);
         if (channel->first_count == CAIRN_CALIBRATE_STEPS)
             calibrate(detector, channel);
@@ -404,7 +420,8 @@ cairn_detect_links(struct cairn_detector *detector)
         }
         refine(detector, channel);
         cairn_shift_push(&channel->shift, detector->now.step,
-                         log(channel->transfer) - channel->normal + channel->excess);
+                         log(by_sender(detector, channel) ? channel->send : channel->transfer) -
+                             channel->normal + channel->excess);
         judge(detector, channel);
     }
     heat_together(detector);

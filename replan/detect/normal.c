@@ -367,6 +367,12 @@ cairn_detect_learn_normals(struct cairn_detector *detector)
         detector->ranks[rank].normal_wait_ns = median_of_first(detector, CAIRN_KEPT_WAIT, rank);
     }
     choose_reading(detector);
+    for (uint32_t rank = 0; rank < topology->world; rank++) {
+        struct cairn_rank_state *state = &detector->ranks[rank];
+        double most = median_of_first(detector, CAIRN_KEPT_MOST, rank);
+
+        state->doubt = isnan(most) ? 0 : fmax(most - state->normal, 0);
+    }
     detector->sigma = first_sigma(detector, false);
     sigma = first_sigma(detector, true);
     if (topology->pipeline_count > 1 && topology->pipeline_count * 2 <= topology->world &&

@@ -189,6 +189,23 @@ is_no_wandering(const struct cairn_detector *detector, uint32_t rank,
     return found->score >= limits->score_min;
 }
 
+/*
+ * True for a rank that waits longer since its shift and need not compute longer: before, operations
+ * may have hidden as much computation as it seems to have more of now. A culprit waits less, or
+ * there is a worse one.
+ */
+static bool
+may_be_victim(const struct cairn_detector *detector, uint32_t rank,
+              const struct cairn_shift_found *found)
+{
+    const struct cairn_rank_state *state = &detector->ranks[rank];
+    double extra_ns = mean_of(state, state->compute_ns, 0, found->steps) * (1 - exp(-found->size));
+    double wait_ns = mean_of(state, state->wait_ns, 0, found->steps);
+
+    return found->size - state->doubt < size_min &&
+           wait_ns - state->normal_wait_ns > share_of_wait * extra_ns;
+}
+
 static cairn_err
 judge(struct cairn_detector *detector, uint32_t rank)
 {
@@ -208,6 +225,7 @@ judge(struct cairn_detector *detector, uint32_t rank)
     }
     if (!cairn_shift_find(&state->shift, &limits, &found) ||
         cairn_detect_may_be_pauses(detector, rank, &found) ||
+        may_be_victim(detector, rank, &found) ||
         !is_no_wandering(detector, rank, &limits, &found))
         return CAIRN_OK;
     return open_verdict(detector, rank, &found);
@@ -355,6 +373,8 @@ keep_first(struct cairn_detector *detector)
             (float)log_of(now, now->compute_ns, rank);
         *cairn_detect_kept(detector, CAIRN_KEPT_ASIDE, at, rank) =
             (float)log_of(now, now->aside_ns, rank);
+        *cairn_detect_kept(detector, CAIRN_KEPT_MOST, at, rank) =
+            (float)log_of(now, now->most_ns, rank);
         *cairn_detect_kept(detector, CAIRN_KEPT_WAIT, at, rank) = (float)now->wait_ns[rank];
         known += isnan(now->compute_ns[rank]) ? 0 : 1;
     }

@@ -22,6 +22,7 @@ enum {
     SLOTS_FOR_MOST = 3
 };
 static const double held_up = 1.5;
+static const double ends_apart_us = 200; /* more than clocks drift between two transfers */
 
 static uint64_t
 key_of(uint32_t rank, uint32_t lane)
@@ -207,6 +208,38 @@ count_lane(struct lanes *lanes, uint32_t lane)
     return 0;
 }
 
+/*
+ * A transfer that both wait for ends for both at the same time. If one ends long before the other,
+ * and not always by the same (the clocks are apart), its data was buffered: the receiver then finds
+ * it there, and only the sender shows how long it took.
+ */
+static void
+compare_ends(struct cairn_detector *detector, struct cairn_channel *channel,
+             struct cairn_slot *slot, const struct cairn_sample *sample, bool is_send)
+{
+    int32_t apart_us;
+
+    if (sample->end_us == 0)
+        return;
+    if (slot->parts == 0) {
+        slot->end_us = sample->end_us;
+        slot->first_ns = sample->duration_ns;
+        return;
+    }
+    if (slot->parts != 1 || slot->end_us == 0)
+        return;
+    apart_us = (int32_t)(is_send ? slot->end_us - sample->end_us : sample->end_us - slot->end_us);
+    if (channel->ends_known) {
+        double send_us = (double)(is_send ? sample->duration_ns : slot->first_ns) / 1e3;
+        double changed_us = fabs((double)apart_us - channel->apart_us);
+
+        detector->ends_apart += changed_us > fmax(ends_apart_us, send_us / 4);
+        detector->ends++;
+    }
+    channel->ends_known = true;
+    channel->apart_us = apart_us;
+}
+
 /* Adds a rank's part to the channels. From then on its samples say the channel and the slot in it
  * in place of the lane and the number, CAIRN_SEQ_NONE where they have no slot. */
 static cairn_err
@@ -218,6 +251,7 @@ take_parts(struct cairn_detector *detector, uint32_t rank, struct cairn_rank_ste
         struct cairn_sample *sample = &part->samples[i];
         struct cairn_channel *channel;
         struct cairn_slot *slot;
+        bool is_send = (sample->lane & CAIRN_LANE_PAIR) && (sample->lane & CAIRN_LANE_SEND);
         cairn_err err = find_channel(detector, rank, sample->lane, &channel);
 
         if (err)
@@ -228,7 +262,11 @@ take_parts(struct cairn_detector *detector, uint32_t rank, struct cairn_rank_ste
         sample->seq = slot ? (uint32_t)(slot - channel->slots) : CAIRN_SEQ_NONE;
         if (!slot)
             continue;
+        if (!detector->calibrated && channel->comm == CAIRN_COMM_NONE)
+            compare_ends(detector, channel, slot, sample, is_send);
         slot->parts++;
+        if (is_send)
+            slot->send_ns = sample->duration_ns;
         if (sample->duration_ns < slot->least_ns)
             slot->least_ns = sample->duration_ns;
         if (sample->bytes > slot->bytes)
@@ -282,11 +320,12 @@ most_of(const struct cairn_channel *channel)
 static void
 finish_channel(struct cairn_channel *channel)
 {
-    double least_ns = 0, bytes = 0, most = most_of(channel);
+    double least_ns = 0, bytes = 0, send_ns = 0, most = most_of(channel);
     uint32_t count = 0;
 
     for (uint32_t i = 0; i < channel->slot_count; i++)
         if (channel->slots[i].parts == channel->members) {
+            send_ns += (double)channel->slots[i].send_ns;
             least_ns += fmin((double)channel->slots[i].least_ns,
                              most * fmax((double)channel->slots[i].bytes, 1));
             bytes += (double)channel->slots[i].bytes;
@@ -295,6 +334,9 @@ finish_channel(struct cairn_channel *channel)
     channel->transfer = count == 0 || least_ns <= 0 ? (double)NAN
                         : bytes > 0                 ? least_ns / bytes
                                                     : least_ns / count;
+    channel->send = count == 0 || send_ns <= 0 ? (double)NAN
+                    : bytes > 0                ? send_ns / bytes
+                                               : send_ns / count;
     channel->slot_count = 0;
 }
 
@@ -344,6 +386,7 @@ cairn_detect_match(struct cairn_detector *detector, const struct cairn_flight *f
     int gaps;
 
     detector->now.step = flight->step;
+    detector->now.all_behind = false;
     learn_sends(detector, flight);
     gaps = detector->sends_aside ? CAIRN_GAPS_SENDS_ASIDE : CAIRN_GAPS_SENDS_WAIT;
     for (uint32_t rank = 0; !err && rank < world; rank++) {
@@ -355,6 +398,8 @@ cairn_detect_match(struct cairn_detector *detector, const struct cairn_flight *f
             part && !detector->sends_aside && part->compute_ns[CAIRN_GAPS_SENDS_ASIDE] > 0
                 ? part->compute_ns[CAIRN_GAPS_SENDS_ASIDE]
                 : (double)NAN;
+        detector->now.most_ns[rank] = part && part->most_ns > 0 ? part->most_ns : (double)NAN;
+        detector->now.all_behind |= part && part->all_behind;
         detector->now.work[rank] = part ? part->work : 0;
         detector->now.wait_ns[rank] = 0;
         if (part)

@@ -7,6 +7,10 @@
 
 /* Operations that are begun together start less than this apart. */
 static const uint64_t apart_ns = 2000;
+/* All operations go on behind computation where intervals between starts differ from step to step
+ * by less than this share of what gaps do: computation goes on whatever the operations take. */
+static const double behind_gain = 0.8;
+enum { BEHIND_MIN = 2, BEHIND_STEPS_MIN = 3 };
 
 void
 cairn_intake_fini(struct cairn_intake *intake)
@@ -34,6 +38,12 @@ cairn_intake_flush(struct cairn_intake *intake, struct cairn_rank_step **done)
         summary->jumps_ns[i] = intake->gaps[i].jumps_ns;
         intake->gaps[i].jumps_ns = 0;
     }
+    if (intake->steps_judged >= BEHIND_STEPS_MIN)
+        intake->all_behind = intake->interval_jumps_ns < behind_gain * intake->gap_jumps_ns;
+    intake->steps_judged += intake->places_known > 0;
+    summary->most_ns = intake->step_end_ns > 0 ? intake->most.compute_ns : (double)NAN;
+    intake->most.compute_ns = 0;
+    summary->all_behind = intake->all_behind;
     summary->sends_aside = intake->sends_aside >= CAIRN_SENDS_ASIDE;
     summary->is_measured = false;
     summary->span_ns = intake->step_end_ns > 0 && intake->end_ns > intake->step_end_ns
@@ -141,8 +151,76 @@ add_sample(struct cairn_intake *intake, const struct cairn_record *record)
         .seq = record->has_seq && (uint32_t)record->seq != CAIRN_SEQ_NONE ? (uint32_t)record->seq
                                                                           : CAIRN_SEQ_NONE,
         .duration_ns = (float)(record->end_ns - record->start_ns),
-        .bytes = (float)record->bytes};
+        .bytes = (float)record->bytes,
+        .end_us = (uint32_t)(record->end_ns / 1000)};
     return CAIRN_OK;
+}
+
+/* Counts a lane in whose operations others begin, or end. */
+static void
+note_behind(struct cairn_intake *intake, uint32_t lane)
+{
+    uint32_t i = 0;
+
+    while (i < intake->behind_count && intake->behind[i] != lane)
+        i++;
+    if (i == CAIRN_INTAKE_BEHIND)
+        return;
+    if (i == intake->behind_count) {
+        intake->behind[intake->behind_count] = lane;
+        intake->behind_seen[intake->behind_count++] = 0;
+    }
+    intake->behind_seen[i]++;
+}
+
+static bool
+goes_behind(const struct cairn_intake *intake, uint32_t lane)
+{
+    for (uint32_t i = 0; i < intake->behind_count; i++)
+        if (intake->behind[i] == lane && intake->behind_seen[i] >= BEHIND_MIN)
+            return true;
+    return intake->all_behind;
+}
+
+static bool
+begins_inside(uint64_t start_ns, uint64_t outer_start_ns, uint64_t outer_end_ns)
+{
+    return start_ns > outer_start_ns + apart_ns && start_ns + apart_ns < outer_end_ns;
+}
+
+/* An operation inside of which another one begins went on behind what the rank did meanwhile. */
+static void
+note_recent(struct cairn_intake *intake, const struct cairn_record *record, uint32_t lane)
+{
+    for (uint32_t i = 0; i < CAIRN_INTAKE_RECENT; i++) {
+        const struct cairn_recent *recent = &intake->recent[i];
+
+        if (begins_inside(record->start_ns, recent->start_ns, recent->end_ns))
+            note_behind(intake, recent->lane);
+        else if (begins_inside(recent->start_ns, record->start_ns, record->end_ns))
+            note_behind(intake, lane);
+    }
+    intake->recent[intake->recent_count++ % CAIRN_INTAKE_RECENT] =
+        (struct cairn_recent){record->start_ns, record->end_ns, lane};
+}
+
+/* Compares the gap before an operation, and its interval from the start before, with those in the
+ * same place of the step before. */
+static void
+compare_places(struct cairn_intake *intake, uint64_t start_ns, double gap_ns)
+{
+    uint32_t at = intake->sample_count - 1;
+    double interval_ns = (double)start_ns - (double)intake->start_ns;
+
+    intake->start_ns = start_ns;
+    if (at >= CAIRN_INTAKE_PLACES)
+        return;
+    if (at > 0 && at < intake->places_known) {
+        intake->gap_jumps_ns +=
+            fabs(gap_ns - (double)intake->gaps[CAIRN_GAPS_SENDS_WAIT].before_ns[at]);
+        intake->interval_jumps_ns += fabs(interval_ns - (double)intake->interval_ns[at]);
+    }
+    intake->interval_ns[at] = (float)interval_ns;
 }
 
 /* Adds the gap before an operation, by each reading. */
@@ -172,6 +250,7 @@ cairn_intake_take(struct cairn_intake *intake, const struct cairn_record *record
 {
     uint64_t last_ns = record->end_ns > record->start_ns ? record->end_ns : record->start_ns;
     double gap_ns[CAIRN_GAPS];
+    uint32_t lane;
     cairn_err err;
 
     *done = NULL;
@@ -207,6 +286,14 @@ cairn_intake_take(struct cairn_intake *intake, const struct cairn_record *record
         if (record->op != CAIRN_SEND || i == CAIRN_GAPS_SENDS_WAIT)
             add_pending(&intake->gaps[i], record->end_ns);
     }
+    intake->most.compute_ns += gap_before(&intake->most, record->start_ns);
+    lane = intake->samples[intake->sample_count - 1].lane;
+    if (record->op != CAIRN_SEND) {
+        note_recent(intake, record, lane);
+        if (!goes_behind(intake, lane))
+            add_pending(&intake->most, record->end_ns);
+    }
+    compare_places(intake, record->start_ns, gap_ns[CAIRN_GAPS_SENDS_WAIT]);
     add_gap(intake, gap_ns);
     if (record->op == CAIRN_SEND) {
         intake->send_start_ns = record->start_ns;

@@ -21,6 +21,8 @@ enum {
     CAIRN_INTAKE_PENDING = 16,
     CAIRN_INTAKE_OPEN = 8,
     CAIRN_INTAKE_PLACES = 64, /* operations of a step whose gaps are compared with the last step */
+    CAIRN_INTAKE_BEHIND = 8,  /* lanes whose operations go on behind computation */
+    CAIRN_INTAKE_RECENT = 4,
     CAIRN_SENDS_ASIDE = 2
 };
 
@@ -30,6 +32,7 @@ struct cairn_sample {
     uint32_t seq; /* low 32 bits; CAIRN_SEQ_NONE */
     float duration_ns;
     float bytes;
+    uint32_t end_us; /* low 32 bits, on the rank's clock; 0 where unknown */
 };
 #define CAIRN_SEQ_NONE UINT32_MAX
 
@@ -49,6 +52,10 @@ struct cairn_rank_step {
     /* By how much gaps differ from the step before, in the same place of the step, where the two
      * readings do: the wrong one is the noisier. 0 where unknown. */
     double jumps_ns[CAIRN_GAPS];
+    /* The most that may have been computed: with the time in operations that go on behind
+     * computation. 0 where unknown. */
+    double most_ns;
+    bool all_behind;               /* all operations seem to go on behind computation */
     bool sends_aside;              /* operations began inside of sends: nobody waits in one */
     bool is_measured;              /* the rank has recorded its computation: no gaps are in it */
     double span_ns;                /* from the end of the step before to this one's */
@@ -72,8 +79,24 @@ struct cairn_gaps {
     float before_ns[CAIRN_INTAKE_PLACES]; /* each operation's gap, in the last step */
 };
 
+struct cairn_recent {
+    uint64_t start_ns, end_ns;
+    uint32_t lane;
+};
+
 struct cairn_intake {
     struct cairn_gaps gaps[CAIRN_GAPS];
+    struct cairn_gaps most; /* struct cairn_rank_step's most_ns */
+    struct cairn_recent recent[CAIRN_INTAKE_RECENT]; /* the last operations but sends */
+    uint32_t recent_count;
+    uint32_t behind[CAIRN_INTAKE_BEHIND], behind_seen[CAIRN_INTAKE_BEHIND]; /* lanes, how often */
+    uint32_t behind_count;
+    double gap_jumps_ns, interval_jumps_ns; /* by what gaps, and intervals between starts, differ
+                                             * from those in the same place of the step before */
+    float interval_ns[CAIRN_INTAKE_PLACES];
+    uint64_t start_ns;     /* the last */
+    uint32_t steps_judged; /* that these are of */
+    bool all_behind;
     uint64_t end_ns;      /* the last end */
     uint64_t step_end_ns; /* the last end of the step before; 0: none */
     uint64_t life_ns;     /* the last sign of life, of any kind */
