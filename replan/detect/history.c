@@ -8,8 +8,9 @@
 static const double doubted_share = 0.35; /* of the series keep less */
 static const double kept_error = 0.65;    /* of what is kept, times the root of the values */
 static const double fades_slowly = 0.1, fades_fast = 0.3; /* of what is kept, from step to step */
-/* Shares of normal values that lie within one and two standard deviations. */
-static const double one_share = 0.6827, two_share = 0.9545;
+/* Shares of normal values that lie within one, two and 2.6 standard deviations. */
+static const double one_share = 0.6827, two_share = 0.9545, most_share = 0.99;
+static const double normal_margin = 1.35; /* of deviations by these shares: else not normal */
 static const double tail_margin = 1.15; /* averages that wander have longer tails than normal ones */
 enum {
     VALUES_MIN = 8,
@@ -187,12 +188,18 @@ distance_of(const struct cairn_history *history, double share)
 double
 cairn_history_wander_score(const struct cairn_history *history, double size, uint32_t steps)
 {
-    double kept = cairn_history_kept(history), known, deviation, variance;
+    double kept = cairn_history_kept(history), known, one, deviation, variance;
 
     if (history->values < VALUES_MIN)
         return (double)INFINITY;
     known = (double)history->values / history->series;
-    deviation = fmax(distance_of(history, one_share), distance_of(history, two_share) / 2);
+    one = distance_of(history, one_share);
+    deviation = fmax(one, distance_of(history, two_share) / 2);
+    if (!history->doubted) { /* none is in a shift: what is far from normal is congestion */
+        deviation = fmax(deviation, distance_of(history, most_share) / 2.576);
+        if (deviation > normal_margin * one)
+            return 0;
+    }
     variance = spread_of(history->fades, kept, steps) / steps +
                spread_of(history->fades, kept, known) / known;
     return size / (tail_margin * deviation * sqrt(variance));

@@ -234,7 +234,9 @@ cairn_detect_link_shifted(const struct cairn_detector *detector,
     add_history(detector, channel, found->since_step, early, &history);
     mean = cairn_shift_mean(&channel->shift, found->base, reach, found->steps);
     found->score =
-        fmin(found->score, CAIRN_HISTORY_GAIN * cairn_history_score(&history, mean, found->steps));
+        fmin(found->score,
+             fmax(CAIRN_HISTORY_GAIN * cairn_history_score(&history, mean, found->steps),
+                  cairn_history_wander_score(&history, found->size, found->steps)));
     return found->score >= limits->score_min;
 }
 
