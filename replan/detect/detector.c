@@ -24,6 +24,7 @@ cairn_detector_create(const struct cairn_topology *topology, uint32_t steps_in_f
     detector->now.compute_ns = calloc(world, sizeof *detector->now.compute_ns);
     detector->now.aside_ns = calloc(world, sizeof *detector->now.aside_ns);
     detector->now.most_ns = calloc(world, sizeof *detector->now.most_ns);
+    detector->now.operations_ns = calloc(world, sizeof *detector->now.operations_ns);
     detector->now.work = calloc(world, sizeof *detector->now.work);
     detector->now.wait_ns = calloc(world, sizeof *detector->now.wait_ns);
     detector->calibrate =
@@ -37,6 +38,7 @@ cairn_detector_create(const struct cairn_topology *topology, uint32_t steps_in_f
     detector->pipeline_common = calloc(topology->pipeline_count, sizeof *detector->pipeline_common);
     if (!detector->intakes || !detector->rank_step || !detector->seen || !detector->left_out ||
         !detector->ranks || !detector->now.compute_ns || !detector->now.aside_ns || !detector->now.most_ns ||
+        !detector->now.operations_ns ||
         !detector->now.work || !detector->now.wait_ns || !detector->calibrate ||
         !detector->scratch || !detector->value || !detector->value_aside || !detector->pauses ||
         !detector->pauses_now || !detector->pipeline_common) {
@@ -96,6 +98,7 @@ cairn_detector_destroy(struct cairn_detector *detector)
     free(detector->now.compute_ns);
     free(detector->now.aside_ns);
     free(detector->now.most_ns);
+    free(detector->now.operations_ns);
     free(detector->now.work);
     free(detector->now.wait_ns);
     free(detector->calibrate);

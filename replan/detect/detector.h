@@ -34,8 +34,15 @@ enum {
 };
 
 /* What is kept of each rank in the first steps: ln(compute / work), waits, ln(compute / work) as it
- * is if sends go on by themselves, and the most that it may be. */
-enum { CAIRN_KEPT_COMPUTE, CAIRN_KEPT_WAIT, CAIRN_KEPT_ASIDE, CAIRN_KEPT_MOST, CAIRN_KEPT };
+ * is if sends go on by themselves, the most that it may be, and the time in operations. */
+enum {
+    CAIRN_KEPT_COMPUTE,
+    CAIRN_KEPT_WAIT,
+    CAIRN_KEPT_ASIDE,
+    CAIRN_KEPT_MOST,
+    CAIRN_KEPT_OPERATIONS,
+    CAIRN_KEPT
+};
 
 /* A step that is not analysed yet. */
 struct cairn_flight {
@@ -51,6 +58,7 @@ struct cairn_observation {
     double *most_ns;    /* [world] the most that it may be; NaN where unknown */
     bool all_behind;    /* a rank's operations seem to go on behind computation */
     double *work;       /* [world] 0 where unknown */
+    double *operations_ns; /* [world] the sum of their durations */
     double *wait_ns;    /* [world] in operations, beyond what the transfer took */
 };
 
@@ -58,9 +66,10 @@ struct cairn_rank_state {
     struct cairn_shift shift;          /* of ln(compute / normal) */
     float wait_ns[CAIRN_SHIFT_WINDOW]; /* of the same steps, in the same slots */
     float compute_ns[CAIRN_SHIFT_WINDOW];
+    float operations_ns[CAIRN_SHIFT_WINDOW];
     double normal;       /* ln of the rank's own normal computation; NaN until calibrated */
     double normal_aside; /* the same of the other reading of sends */
-    double normal_wait_ns;
+    double normal_operations_ns;
     double doubt; /* by how much the normal may be too low: what operations hide; a logarithm */
     double normal_steps; /* how many steps that is as good as */
     double base;         /* correction of the normal by later quiet steps */
@@ -222,12 +231,12 @@ float *cairn_detect_kept(const struct cairn_detector *detector, uint32_t block, 
                          uint32_t rank);
 /* From ln(computation / work) by both readings of sends, in detector->value and ->value_aside, to
  * the deviations from the ranks' normals and from what is common, in detector->value; NaN where it
- * is not known. waits_known: detector->now has the waits of the same step. */
+ * is not known. operations_known: detector->now has the time in operations of the same step. */
 void cairn_detect_deviations(struct cairn_detector *detector, bool by_pipeline, double sigma,
-                             bool waits_known);
+                             bool operations_known);
 /* The deviations of the kept first step `index`, in detector->value. */
 void cairn_detect_first_values(struct cairn_detector *detector, uint32_t index, bool by_pipeline,
-                               double sigma, bool waits_known);
+                               double sigma, bool operations_known);
 /* From the first steps: normals, noise, and whether pipelines vary each by itself. */
 void cairn_detect_learn_normals(struct cairn_detector *detector);
 /* slow.c */

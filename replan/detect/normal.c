@@ -23,7 +23,7 @@ static const double first_steps_gain = 1.08;
 static const double sends_gain = 0.95;    /* of the noise at most is left where sends are read
                                         * rightly … */
 static const double sends_jumps_gain = 0.8; /* … and of what single gaps vary by */
-static const double short_sigmas = 2.5; /* a rank that looks quicker by more waited meanwhile */
+static const double short_sigmas = 2.5; /* a rank that looks quicker by more was in operations */
 static const double pipeline_gain = 0.8;  /* of the noise at most is left where what pipelines vary
                                            * by is taken out … */
 static const double pair_gain = 0.6;      /* … of pairs, of whose noise less is known */
@@ -123,27 +123,27 @@ cairn_detect_kept(const struct cairn_detector *detector, uint32_t block, uint32_
 }
 
 /*
- * Where operations go on behind computation, a rank that waits in one computes meanwhile, and the
- * gaps that are left are shorter than its computation. What it waits longer than normal may have
- * been computation: only what is short beyond that is. Otherwise all who wait for a slow rank would
- * look quick, and those beside them slow.
+ * Where operations go on behind computation, a rank that is long in one computes meanwhile, and the
+ * gaps that are left are shorter than its computation. What its operations take longer than normal
+ * may have been computation: only what is short beyond that is. Otherwise all who wait for a slow
+ * rank would look quick, and those beside them slow.
  */
 static double
 restore_hidden(const struct cairn_detector *detector, uint32_t rank, double value)
 {
     const struct cairn_rank_state *state = &detector->ranks[rank];
     double work = detector->now.work[rank] > 0 ? detector->now.work[rank] : 1;
-    double waited = (detector->now.wait_ns[rank] - state->normal_wait_ns) /
+    double hidden = (detector->now.operations_ns[rank] - state->normal_operations_ns) /
                     (exp(state->normal) * work);
 
-    if (!(value < -short_sigmas * state->sigma) || !(waited > 0))
+    if (!(value < -short_sigmas * state->sigma) || !(hidden > 0))
         return value;
-    return fmin(log(exp(value) + waited), -short_sigmas * state->sigma);
+    return fmin(log(exp(value) + hidden), -short_sigmas * state->sigma);
 }
 
 void
 cairn_detect_deviations(struct cairn_detector *detector, bool by_pipeline, double sigma,
-                        bool waits_known)
+                        bool operations_known)
 {
     uint32_t world = detector->topology->world;
     double *value = detector->value, *other = detector->value_aside;
@@ -155,7 +155,7 @@ cairn_detect_deviations(struct cairn_detector *detector, bool by_pipeline, doubl
         /* NaN of the other is passed over */
         if (detector->sends_unsure && !by_reading && !isnan(value[rank]))
             value[rank] = fmin(value[rank], other[rank]);
-        if (waits_known)
+        if (operations_known)
             value[rank] = restore_hidden(detector, rank, value[rank]);
     }
     cairn_detect_remove_common(detector, value, by_pipeline, sigma);
@@ -169,7 +169,7 @@ cairn_detect_deviations(struct cairn_detector *detector, bool by_pipeline, doubl
 
 void
 cairn_detect_first_values(struct cairn_detector *detector, uint32_t index, bool by_pipeline,
-                          double sigma, bool waits_known)
+                          double sigma, bool operations_known)
 {
     for (uint32_t rank = 0; rank < detector->topology->world; rank++) {
         detector->value[rank] =
@@ -177,7 +177,7 @@ cairn_detect_first_values(struct cairn_detector *detector, uint32_t index, bool 
         detector->value_aside[rank] =
             (double)*cairn_detect_kept(detector, CAIRN_KEPT_ASIDE, index, rank);
     }
-    cairn_detect_deviations(detector, by_pipeline, sigma, waits_known);
+    cairn_detect_deviations(detector, by_pipeline, sigma, operations_known);
 }
 
 /* Robust standard deviation of all deviations of the first steps. */
@@ -364,7 +364,8 @@ cairn_detect_learn_normals(struct cairn_detector *detector)
     for (uint32_t rank = 0; rank < topology->world; rank++) {
         detector->ranks[rank].normal = median_of_first(detector, CAIRN_KEPT_COMPUTE, rank);
         detector->ranks[rank].normal_aside = median_of_first(detector, CAIRN_KEPT_ASIDE, rank);
-        detector->ranks[rank].normal_wait_ns = median_of_first(detector, CAIRN_KEPT_WAIT, rank);
+        detector->ranks[rank].normal_operations_ns =
+            median_of_first(detector, CAIRN_KEPT_OPERATIONS, rank);
     }
     choose_reading(detector);
     for (uint32_t rank = 0; rank < topology->world; rank++) {

@@ -190,9 +190,9 @@ is_no_wandering(const struct cairn_detector *detector, uint32_t rank,
 }
 
 /*
- * True for a rank that waits longer since its shift and need not compute longer: before, operations
- * may have hidden as much computation as it seems to have more of now. A culprit waits less, or
- * there is a worse one.
+ * True for a rank whose operations take longer since its shift and that need not compute longer:
+ * before, operations may have hidden as much computation as it seems to have more of now. A culprit
+ * waits less, or there is a worse one.
  */
 static bool
 may_be_victim(const struct cairn_detector *detector, uint32_t rank,
@@ -200,10 +200,10 @@ may_be_victim(const struct cairn_detector *detector, uint32_t rank,
 {
     const struct cairn_rank_state *state = &detector->ranks[rank];
     double extra_ns = mean_of(state, state->compute_ns, 0, found->steps) * (1 - exp(-found->size));
-    double wait_ns = mean_of(state, state->wait_ns, 0, found->steps);
+    double operations_ns = mean_of(state, state->operations_ns, 0, found->steps);
 
     return found->size - state->doubt < size_min &&
-           wait_ns - state->normal_wait_ns > share_of_wait * extra_ns;
+           operations_ns - state->normal_operations_ns > share_of_wait * extra_ns;
 }
 
 static cairn_err
@@ -290,6 +290,7 @@ push_values(struct cairn_detector *detector, uint32_t step)
             continue;
         state->wait_ns[state->shift.next] = (float)detector->now.wait_ns[rank];
         state->compute_ns[state->shift.next] = (float)detector->now.compute_ns[rank];
+        state->operations_ns[state->shift.next] = (float)detector->now.operations_ns[rank];
         refine(state);
         cairn_shift_push(&state->shift, step, detector->value[rank] + state->excess);
     }
@@ -320,6 +321,8 @@ push_first(struct cairn_detector *detector, uint32_t index)
             exp((double)*cairn_detect_kept(detector, CAIRN_KEPT_COMPUTE, index, rank));
         detector->now.wait_ns[rank] =
             (double)*cairn_detect_kept(detector, CAIRN_KEPT_WAIT, index, rank);
+        detector->now.operations_ns[rank] =
+            (double)*cairn_detect_kept(detector, CAIRN_KEPT_OPERATIONS, index, rank);
     }
     cairn_detect_first_values(detector, index, detector->by_pipeline, detector->sigma, true);
     push_values(detector, detector->calibrate_step[index]);
@@ -375,6 +378,8 @@ keep_first(struct cairn_detector *detector)
             (float)log_of(now, now->aside_ns, rank);
         *cairn_detect_kept(detector, CAIRN_KEPT_MOST, at, rank) =
             (float)log_of(now, now->most_ns, rank);
+        *cairn_detect_kept(detector, CAIRN_KEPT_OPERATIONS, at, rank) =
+            (float)now->operations_ns[rank];
         *cairn_detect_kept(detector, CAIRN_KEPT_WAIT, at, rank) = (float)now->wait_ns[rank];
         known += isnan(now->compute_ns[rank]) ? 0 : 1;
     }

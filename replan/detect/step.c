@@ -402,6 +402,9 @@ cairn_detect_match(struct cairn_detector *detector, const struct cairn_flight *f
         detector->now.all_behind |= part && part->all_behind;
         detector->now.work[rank] = part ? part->work : 0;
         detector->now.wait_ns[rank] = 0;
+        detector->now.operations_ns[rank] = 0;
+        for (uint32_t i = 0; part && i < part->sample_count; i++)
+            detector->now.operations_ns[rank] += (double)part->samples[i].duration_ns;
         if (part)
             err = take_parts(detector, rank, part);
     }

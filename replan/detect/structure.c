@@ -20,6 +20,8 @@ static const double uneven_spread_min = 0.14, uneven_steps_share = 0.45, uneven_
  * each by this much (ln), in this share of the steps. */
 static const double pause_size_min = 0.1, pause_share_min = 0.12;
 enum { WATCH_STEPS = 20, WATCH_STEPS_PAUSES = 24, PAUSES_MIN = 6, PAUSE_RANKS_MIN = 3 };
+/* Where some operations go on behind computation, what they hide varies by this share of itself. */
+static const double doubt_share = 0.4;
 /* The chance that pauses meet on one rank must stay below this, in the whole job. */
 static const double chance_max = 1e-3;
 /* Either is over when its share, in OVER_STEPS of the present run, falls below this part of the
@@ -105,23 +107,45 @@ cairn_detect_stages(struct cairn_detector *detector)
     return CAIRN_OK;
 }
 
+/* By how much less of a rank's computation than usual its operations may hide in a step; a
+ * logarithm. */
+static double
+doubt_of(const struct cairn_detector *detector, const struct cairn_rank_state *state)
+{
+    return state->doubt * (detector->now.all_behind ? 1 : doubt_share);
+}
+
+/* What a rank has to do in this step: as it says itself, where all do, else what it computed. NaN:
+ * unknown. *doubt: by how much operations may hide some of it, a logarithm. */
+static double
+load_of(const struct cairn_detector *detector, bool by_work, uint32_t rank, double *doubt)
+{
+    if (by_work)
+        return detector->now.work[rank] > 0 ? detector->now.work[rank] : (double)NAN;
+    *doubt = fmax(*doubt, doubt_of(detector, &detector->ranks[rank]));
+    return detector->now.compute_ns[rank];
+}
+
 /* How differently the pipelines are loaded in this step: spread of the middle half, and the largest
- * over the mean. False where it cannot be said. */
+ * over the mean, both less what operations may hide. False where it cannot be said. */
 static bool
 pipelines_of(struct cairn_detector *detector, double *spread, double *largest)
 {
     const struct cairn_topology *topology = detector->topology;
-    double sum = 0, most = 0, low, high, middle;
+    double sum = 0, most = 0, doubt = 0, low, high, middle;
     uint32_t count = 0;
     double *load = detector->value;
+    bool by_work = true;
 
     if (topology->pipeline_count < 2)
         return false;
     for (uint32_t i = 0; i < topology->pipeline_count; i++)
         load[i] = 0;
     for (uint32_t rank = 0; rank < topology->world; rank++)
+        by_work = by_work && (isnan(detector->now.compute_ns[rank]) || detector->now.work[rank] > 0);
+    for (uint32_t rank = 0; rank < topology->world; rank++)
         /* NaN spoils its pipeline */
-        load[topology->pipeline[rank]] += detector->now.compute_ns[rank];
+        load[topology->pipeline[rank]] += load_of(detector, by_work, rank, &doubt);
     for (uint32_t i = 0; i < topology->pipeline_count; i++)
         if (!isnan(load[i])) {
             detector->scratch[count++] = (float)load[i];
@@ -137,7 +161,8 @@ pipelines_of(struct cairn_detector *detector, double *spread, double *largest)
     *spread = count < 4
                   ? (double)(detector->scratch[count - 1] - detector->scratch[0]) / 1.41 / middle
                   : (high - low) / 1.35 / middle;
-    *largest = most / (sum / count);
+    *spread -= doubt / 2;
+    *largest = most / (sum / count) - doubt;
     return true;
 }
 
@@ -226,11 +251,13 @@ watch_lengths(struct cairn_detector *detector)
     return CAIRN_OK;
 }
 
-/* What a step takes longer by where a rank pauses in it. */
+/* What a step takes longer by where a rank pauses in it, and no operation hides less of its
+ * computation than usual. */
 static double
 pause_size(const struct cairn_detector *detector, const struct cairn_rank_state *state)
 {
-    return fmax(6 * state->sigma * detector->noise_growth, pause_size_min);
+    return fmax(6 * state->sigma * detector->noise_growth, pause_size_min) +
+           doubt_of(detector, state);
 }
 
 /* A lone late step of a rank: late in the step before this one, and not in its neighbours. */

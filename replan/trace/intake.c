@@ -288,11 +288,10 @@ cairn_intake_take(struct cairn_intake *intake, const struct cairn_record *record
     }
     intake->most.compute_ns += gap_before(&intake->most, record->start_ns);
     lane = intake->samples[intake->sample_count - 1].lane;
-    if (record->op != CAIRN_SEND) {
+    if (record->op != CAIRN_SEND)
         note_recent(intake, record, lane);
-        if (!goes_behind(intake, lane))
-            add_pending(&intake->most, record->end_ns);
-    }
+    if (!goes_behind(intake, lane))
+        add_pending(&intake->most, record->end_ns);
     compare_places(intake, record->start_ns, gap_ns[CAIRN_GAPS_SENDS_WAIT]);
     add_gap(intake, gap_ns);
     if (record->op == CAIRN_SEND) {

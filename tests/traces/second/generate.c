@@ -344,6 +344,8 @@ add_hard(struct draw *draw)
         model->faults[0].until = UINT32_MAX;
     } else if (is(draw, "restart")) {
         model->faults[0].since = model->restart + 25;
+        if (model->faults[0].until <= model->faults[0].since)
+            model->faults[0].until = UINT32_MAX;
     }
     if (model->faults[0].rank == model->missing)
         model->missing = UINT32_MAX;
