@@ -179,8 +179,6 @@ is_no_wandering(const struct cairn_detector *detector, uint32_t rank,
             (node[i] == CAIRN_NODE_UNKNOWN || node[i] != node[rank]))
             cairn_history_add(&history, &detector->ranks[i].shift, detector->ranks[i].base,
                               UINT32_MAX);
-    if (cairn_history_kept(&history) <= 0)
-        return true;
     mean = cairn_shift_mean(&detector->ranks[rank].shift, found->base, reach, found->steps);
     found->score =
         fmin(found->score,

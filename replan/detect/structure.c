@@ -224,6 +224,8 @@ watch_lengths(struct cairn_detector *detector)
 
     if (some_rank_slow(detector) || !pipelines_of(detector, &spread, &largest))
         return CAIRN_OK;
+    if (!detector->by_pipeline && lasting(detector, "garbage_collection"))
+        return CAIRN_OK; /* a pipeline is the longest since one of its ranks pauses */
     count_lengths(detector, spread, largest);
     verdict = lasting(detector, pattern);
     if (verdict) {
@@ -343,6 +345,8 @@ watch_pauses(struct cairn_detector *detector)
             verdict->until_step = now->first_step;
         return CAIRN_OK;
     }
+    if (detector->by_pipeline && now->uneven > uneven_steps_share * now->length_steps)
+        return CAIRN_OK; /* its ranks are late together */
     if (is_over || steps < WATCH_STEPS_PAUSES || pauses < PAUSES_MIN ||
         pauses < pause_share_min * steps)
         return CAIRN_OK;
