@@ -28,7 +28,7 @@ static const char examples[] =
     "  cairn detect --ras localhost:28028   # needs NCCL 2.28.7 or newer\n";
 
 static bool
-print_json(const struct cairn_detector *detector)
+print_json(const struct cairn_detector *detector, uint64_t backward)
 {
     const struct cairn_verdicts *verdicts = cairn_detector_verdicts(detector);
     struct cairn_detector_summary summary;
@@ -57,7 +57,7 @@ print_json(const struct cairn_detector *detector)
     cairn_json_write_key(&writer, "records");
     cairn_json_write_u64(&writer, summary.records);
     cairn_json_write_key(&writer, "ignored");
-    cairn_json_write_u64(&writer, summary.ignored);
+    cairn_json_write_u64(&writer, summary.ignored + backward);
     cairn_json_write_object_end(&writer);
     if (cairn_json_writer_done(&writer, &text, &text_bytes) != CAIRN_OK)
         return false;
@@ -67,7 +67,7 @@ print_json(const struct cairn_detector *detector)
 }
 
 static void
-print_text(const struct cairn_detector *detector, uint32_t world)
+print_text(const struct cairn_detector *detector, uint32_t world, uint64_t backward)
 {
     const struct cairn_verdicts *verdicts = cairn_detector_verdicts(detector);
     struct cairn_detector_summary summary;
@@ -76,6 +76,10 @@ print_text(const struct cairn_detector *detector, uint32_t world)
     printf("sees %" PRIu32 " of %" PRIu32 " ranks, %" PRIu32 " steps of %.1f ms, %" PRIu64
            " operations\n",
            summary.ranks_seen, world, summary.steps, summary.period_ms, summary.records);
+    if (backward > 0)
+        printf("%" PRIu64 " operations end before they start and are left out: check whether a "
+               "clock was set\n",
+               backward);
     if (verdicts->count == 0)
         printf("nothing is wrong\n");
     for (uint32_t i = 0; i < verdicts->count; i++) {
@@ -181,10 +185,11 @@ cairn_verb_detect(int argc, char **argv)
     exit_code = cairn_trace_source_open("detect", path, &source);
     if (exit_code == CAIRN_EXIT_OK)
         exit_code = detect(source, &detector);
-    if (exit_code == CAIRN_EXIT_OK && json && !print_json(detector))
+    if (exit_code == CAIRN_EXIT_OK && json && !print_json(detector, cairn_trace_source_backward(source)))
         exit_code = CAIRN_EXIT_FAILED;
     else if (exit_code == CAIRN_EXIT_OK && !json)
-        print_text(detector, cairn_trace_source_topology(source)->world);
+        print_text(detector, cairn_trace_source_topology(source)->world,
+                   cairn_trace_source_backward(source));
     cairn_detector_destroy(detector);
     cairn_trace_source_close(source);
     return exit_code;

@@ -30,6 +30,7 @@ struct cairn_trace_source {
     char *line;
     size_t line_room;
     uint64_t line_number;
+    uint64_t backward_count; /* operations that end before they start */
     struct cairn_trace_fault fault;
     cairn_err err; /* CAIRN_IO: the file; CAIRN_CORRUPT: `fault` in line `line_number` */
     /* of the user */
@@ -94,6 +95,8 @@ fill(struct cairn_trace_source *source, struct batch *batch)
                                             &source->fault);
         if (!source->err && record->memory_bytes > 0)
             source->err = take_memory(source, record);
+        else if (!source->err && record->is_backward)
+            source->backward_count++;
         else if (!source->err)
             batch->count++;
         if (source->err) {
@@ -239,6 +242,12 @@ const uint64_t *
 cairn_trace_source_memory(const struct cairn_trace_source *source)
 {
     return source->memory_bytes;
+}
+
+uint64_t
+cairn_trace_source_backward(const struct cairn_trace_source *source)
+{
+    return source->backward_count;
 }
 
 bool

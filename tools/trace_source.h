@@ -30,6 +30,10 @@ bool cairn_trace_source_next(struct cairn_trace_source *source, const struct cai
  * code where a line was refused or the file not readable, which is then said on stderr. */
 int cairn_trace_source_result(const struct cairn_trace_source *source);
 
+/* How many operations ended before they started, and were left out; once cairn_trace_source_next is
+ * false. */
+uint64_t cairn_trace_source_backward(const struct cairn_trace_source *source);
+
 /* The most that the device of each rank held, memory_bytes[world], 0 where no line has said it;
  * once cairn_trace_source_next is false, borrowed until the close. Lines that say it are no
  * records. */

@@ -24,6 +24,7 @@ cairn_detector_create(const struct cairn_topology *topology, uint32_t steps_in_f
     detector->now.compute_ns = calloc(world, sizeof *detector->now.compute_ns);
     detector->now.aside_ns = calloc(world, sizeof *detector->now.aside_ns);
     detector->now.most_ns = calloc(world, sizeof *detector->now.most_ns);
+    detector->now.dealt = calloc(world, sizeof *detector->now.dealt);
     detector->now.operations_ns = calloc(world, sizeof *detector->now.operations_ns);
     detector->now.work = calloc(world, sizeof *detector->now.work);
     detector->now.wait_ns = calloc(world, sizeof *detector->now.wait_ns);
@@ -32,15 +33,16 @@ cairn_detector_create(const struct cairn_topology *topology, uint32_t steps_in_f
     detector->scratch =
         calloc((size_t)world * (CAIRN_CALIBRATE_STEPS + 1), sizeof *detector->scratch);
     detector->value = calloc(world, sizeof *detector->value);
+    detector->early = calloc(world, sizeof *detector->early);
     detector->value_aside = calloc(world, sizeof *detector->value_aside);
     detector->pauses = calloc(world, sizeof *detector->pauses);
     detector->pauses_now = calloc((size_t)world * 2, sizeof *detector->pauses_now);
     detector->pipeline_common = calloc(topology->pipeline_count, sizeof *detector->pipeline_common);
     if (!detector->intakes || !detector->rank_step || !detector->seen || !detector->left_out ||
-        !detector->ranks || !detector->now.compute_ns || !detector->now.aside_ns || !detector->now.most_ns ||
+        !detector->ranks || !detector->now.compute_ns || !detector->now.aside_ns || !detector->now.most_ns || !detector->now.dealt ||
         !detector->now.operations_ns ||
         !detector->now.work || !detector->now.wait_ns || !detector->calibrate ||
-        !detector->scratch || !detector->value || !detector->value_aside || !detector->pauses ||
+        !detector->scratch || !detector->value || !detector->value_aside || !detector->early || !detector->pauses ||
         !detector->pauses_now || !detector->pipeline_common) {
         cairn_detector_destroy(detector);
         return CAIRN_NOMEM;
@@ -98,6 +100,7 @@ cairn_detector_destroy(struct cairn_detector *detector)
     free(detector->now.compute_ns);
     free(detector->now.aside_ns);
     free(detector->now.most_ns);
+    free(detector->now.dealt);
     free(detector->now.operations_ns);
     free(detector->now.work);
     free(detector->now.wait_ns);
@@ -105,6 +108,7 @@ cairn_detector_destroy(struct cairn_detector *detector)
     free(detector->scratch);
     free(detector->value);
     free(detector->value_aside);
+    free(detector->early);
     free(detector->pauses);
     free(detector->pauses_now);
     free(detector->pipeline_common);

@@ -59,6 +59,7 @@ struct cairn_observation {
     bool all_behind;    /* a rank's operations seem to go on behind computation */
     double *work;       /* [world] 0 where unknown */
     double *operations_ns; /* [world] the sum of their durations */
+    double *dealt;      /* [world] bytes given in all-to-alls */
     double *wait_ns;    /* [world] in operations, beyond what the transfer took */
 };
 
@@ -67,6 +68,9 @@ struct cairn_rank_state {
     float wait_ns[CAIRN_SHIFT_WINDOW]; /* of the same steps, in the same slots */
     float compute_ns[CAIRN_SHIFT_WINDOW];
     float operations_ns[CAIRN_SHIFT_WINDOW];
+    float dealt[CAIRN_SHIFT_WINDOW]; /* bytes given in all-to-alls */
+    uint32_t usual_samples, usual_last_lane, usual_age; /* of whole steps, and how many steps ago */
+    bool lost_last; /* the last record of the last step is lost */
     double normal;       /* ln of the rank's own normal computation; NaN until calibrated */
     double normal_aside; /* the same of the other reading of sends */
     double normal_operations_ns;
@@ -190,6 +194,7 @@ struct cairn_detector {
                           * steps; 1 or more */
     float *scratch;      /* [world] */
     double *value;       /* [world] */
+    double *early;       /* [world] … before what is common is taken out */
     double *value_aside; /* [world] the same by the other reading of sends */
 
     /* channels */

@@ -29,6 +29,8 @@ static const double pipeline_gain = 0.8;  /* of the noise at most is left where 
 static const double pair_gain = 0.6;      /* … of pairs, of whose noise less is known */
 static const double spread_floor = 0.006; /* of healthy devices of one kind */
 static const double excess_min = 0.06;    /* over the peers, from the first step on */
+static const double pause_min = 0.15;     /* of all ranks, a logarithm */
+static const double pause_rest = 0.1;     /* of a rank's computation at least is left of it */
 enum {
     STEPS_MIN = 4,
     PEERS_MIN = 3,
@@ -141,12 +143,43 @@ restore_hidden(const struct cairn_detector *detector, uint32_t rank, double valu
     return fmin(log(exp(value) + hidden), -short_sigmas * state->sigma);
 }
 
+/*
+ * A pause of all ranks (a checkpoint) adds the same time to each and not the same factor: those
+ * that compute little would look late beside those that compute much. In a step that takes all of
+ * them much longer, a rank is late only by both readings. early[world]: before what is common was
+ * taken out.
+ */
+static void
+compare_pause(struct cairn_detector *detector, double *value, const double *early)
+{
+    uint32_t world = detector->topology->world, known = 0;
+    double extra;
+
+    for (uint32_t rank = 0; rank < world; rank++)
+        if (!isnan(early[rank]))
+            detector->scratch[known++] = (float)early[rank];
+    if (known < PEERS_MIN || (double)cairn_quantile(detector->scratch, known, 0.5) < pause_min)
+        return;
+    known = 0;
+    for (uint32_t rank = 0; rank < world; rank++)
+        if (!isnan(early[rank]))
+            detector->scratch[known++] =
+                (float)(exp(detector->ranks[rank].normal) * (exp(early[rank]) - 1));
+    extra = (double)cairn_quantile(detector->scratch, known, common_share);
+    for (uint32_t rank = 0; rank < world; rank++) {
+        double share = extra / exp(detector->ranks[rank].normal);
+
+        if (!isnan(early[rank]))
+            value[rank] = fmin(value[rank], log(fmax(exp(early[rank]) - share, pause_rest)));
+    }
+}
+
 void
 cairn_detect_deviations(struct cairn_detector *detector, bool by_pipeline, double sigma,
                         bool operations_known)
 {
     uint32_t world = detector->topology->world;
-    double *value = detector->value, *other = detector->value_aside;
+    double *value = detector->value, *other = detector->value_aside, *early = detector->early;
     bool by_reading = detector->sends_unsure && by_pipeline && are_pairs(detector->topology);
 
     for (uint32_t rank = 0; rank < world; rank++) {
@@ -157,8 +190,10 @@ cairn_detect_deviations(struct cairn_detector *detector, bool by_pipeline, doubl
             value[rank] = fmin(value[rank], other[rank]);
         if (operations_known)
             value[rank] = restore_hidden(detector, rank, value[rank]);
+        early[rank] = value[rank];
     }
     cairn_detect_remove_common(detector, value, by_pipeline, sigma);
+    compare_pause(detector, value, early);
     if (!by_reading)
         return;
     /* a rank of a pair whose wrong reading is low would make the other late */

@@ -44,6 +44,7 @@ static const double noise_of_pairs = 1.42;
 static const double growth_min = 1.5;   /* a smaller growth of the noise may be chance */
 static const double growth_kept = 0.95; /* share of the growth kept per step: old values stay in the
                                          * window */
+static const double dealt_share = 0.25; /* of a shift that more work explains */
 static const double share_of_wait = 0.25; /* a victim waits longer by this share of the delay */
 enum {
     NOISE_RANKS_MIN = 3,
@@ -204,6 +205,19 @@ may_be_victim(const struct cairn_detector *detector, uint32_t rank,
            operations_ns - state->normal_operations_ns > share_of_wait * extra_ns;
 }
 
+/* True for a rank that gives more in all-to-alls since its shift: an expert that gets more tokens
+ * gives more back. Its work is uneven; its device is not slow. */
+static bool
+has_more_dealt(const struct cairn_detector *detector, uint32_t rank,
+               const struct cairn_shift_found *found)
+{
+    const struct cairn_rank_state *state = &detector->ranks[rank];
+    double now = mean_of(state, state->dealt, 0, found->steps);
+    double before = mean_of(state, state->dealt, found->steps, state->shift.used);
+
+    return before > 0 && log(now / before) > dealt_share * found->size;
+}
+
 static cairn_err
 judge(struct cairn_detector *detector, uint32_t rank)
 {
@@ -223,7 +237,7 @@ judge(struct cairn_detector *detector, uint32_t rank)
     }
     if (!cairn_shift_find(&state->shift, &limits, &found) ||
         cairn_detect_may_be_pauses(detector, rank, &found) ||
-        may_be_victim(detector, rank, &found) ||
+        may_be_victim(detector, rank, &found) || has_more_dealt(detector, rank, &found) ||
         !is_no_wandering(detector, rank, &limits, &found))
         return CAIRN_OK;
     return open_verdict(detector, rank, &found);
@@ -289,6 +303,7 @@ push_values(struct cairn_detector *detector, uint32_t step)
         state->wait_ns[state->shift.next] = (float)detector->now.wait_ns[rank];
         state->compute_ns[state->shift.next] = (float)detector->now.compute_ns[rank];
         state->operations_ns[state->shift.next] = (float)detector->now.operations_ns[rank];
+        state->dealt[state->shift.next] = (float)detector->now.dealt[rank];
         refine(state);
         cairn_shift_push(&state->shift, step, detector->value[rank] + state->excess);
     }

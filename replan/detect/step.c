@@ -19,6 +19,7 @@ enum {
     SLOT_SLACK = 8,
     HASH_FIRST = 256,
     SLOTS_LOOKED_AT = 64,
+    USUAL_STEPS = 8,
     SLOTS_FOR_MOST = 3
 };
 static const double held_up = 1.5;
@@ -378,6 +379,45 @@ learn_sends(struct cairn_detector *detector, const struct cairn_flight *flight)
     detector->sends_aside = aside;
 }
 
+/* The time that a rank was in operations, and what it gave in all-to-alls. Before take_parts. */
+static void
+sum_operations(struct cairn_detector *detector, uint32_t rank, const struct cairn_rank_step *part)
+{
+    for (uint32_t i = 0; i < part->sample_count; i++) {
+        const struct cairn_sample *sample = &part->samples[i];
+
+        detector->now.operations_ns[rank] += (double)sample->duration_ns;
+        if (!(sample->lane & CAIRN_LANE_PAIR) && sample->lane % 16 == CAIRN_ALL_TO_ALL)
+            detector->now.dealt[rank] += (double)sample->bytes;
+    }
+}
+
+/*
+ * A rank that did less than it does in a step lost records, and the time of what is lost would
+ * count as computation, in the next step too if the last record is lost. A rank that goes on with
+ * fewer operations is known again after a few steps. Before take_parts.
+ */
+static bool
+has_lost(struct cairn_detector *detector, uint32_t rank, const struct cairn_rank_step *part)
+{
+    struct cairn_rank_state *state = &detector->ranks[rank];
+    uint32_t last_lane = part->sample_count ? part->samples[part->sample_count - 1].lane : 0;
+    bool lost_before = state->lost_last;
+
+    if (detector->by_reports || part->is_measured)
+        return false;
+    if (part->sample_count < state->usual_samples && state->usual_age < USUAL_STEPS) {
+        state->usual_age++;
+        state->lost_last = last_lane != state->usual_last_lane;
+        return true;
+    }
+    state->usual_samples = part->sample_count;
+    state->usual_last_lane = last_lane;
+    state->usual_age = 0;
+    state->lost_last = false;
+    return lost_before;
+}
+
 cairn_err
 cairn_detect_match(struct cairn_detector *detector, const struct cairn_flight *flight)
 {
@@ -392,8 +432,10 @@ cairn_detect_match(struct cairn_detector *detector, const struct cairn_flight *f
     for (uint32_t rank = 0; !err && rank < world; rank++) {
         struct cairn_rank_step *part = flight->ranks[rank];
 
+        bool lost = part && has_lost(detector, rank, part);
+
         detector->now.compute_ns[rank] =
-            part && part->compute_ns[gaps] > 0 ? part->compute_ns[gaps] : (double)NAN;
+            part && !lost && part->compute_ns[gaps] > 0 ? part->compute_ns[gaps] : (double)NAN;
         detector->now.aside_ns[rank] =
             part && !detector->sends_aside && part->compute_ns[CAIRN_GAPS_SENDS_ASIDE] > 0
                 ? part->compute_ns[CAIRN_GAPS_SENDS_ASIDE]
@@ -403,8 +445,9 @@ cairn_detect_match(struct cairn_detector *detector, const struct cairn_flight *f
         detector->now.work[rank] = part ? part->work : 0;
         detector->now.wait_ns[rank] = 0;
         detector->now.operations_ns[rank] = 0;
-        for (uint32_t i = 0; part && i < part->sample_count; i++)
-            detector->now.operations_ns[rank] += (double)part->samples[i].duration_ns;
+        detector->now.dealt[rank] = 0;
+        if (part)
+            sum_operations(detector, rank, part);
         if (part)
             err = take_parts(detector, rank, part);
     }

@@ -274,6 +274,22 @@ lone_pause(const struct cairn_detector *detector, const struct cairn_rank_state 
            cairn_shift_value(&state->shift, 2) < least / 2;
 }
 
+/* True where all ranks of a node, and there are several, paused in the same step: its clock was set,
+ * or the node stood still, and no process did anything by itself. */
+static bool
+whole_node_pauses(const struct cairn_detector *detector, uint32_t node)
+{
+    const struct cairn_topology *topology = detector->topology;
+    uint32_t ranks = 0, pause = 0;
+
+    for (uint32_t rank = 0; node != CAIRN_NODE_UNKNOWN && rank < topology->world; rank++)
+        if (topology->node[rank] == node && detector->seen[rank]) {
+            ranks++;
+            pause += lone_pause(detector, &detector->ranks[rank]);
+        }
+    return ranks > 1 && pause == ranks;
+}
+
 void
 cairn_detect_count_pauses(struct cairn_detector *detector)
 {
@@ -293,7 +309,8 @@ cairn_detect_count_pauses(struct cairn_detector *detector)
         now->first_step = detector->now.step;
     detector->watched_steps++;
     for (uint32_t rank = 0; rank < world; rank++) {
-        if (!lone_pause(detector, &detector->ranks[rank]))
+        if (!lone_pause(detector, &detector->ranks[rank]) ||
+            whole_node_pauses(detector, detector->topology->node[rank]))
             continue;
         detector->pauses[rank]++;
         detector->pauses_now[rank]++;

@@ -51,6 +51,7 @@ cairn_intake_flush(struct cairn_intake *intake, struct cairn_rank_step **done)
                            : NAN;
     summary->work = intake->work;
     memcpy(summary->samples, intake->samples, intake->sample_count * sizeof *intake->samples);
+    intake->span_ns = isnan(summary->span_ns) ? 0 : (uint64_t)summary->span_ns;
     intake->step_end_ns = intake->end_ns;
     intake->places_known =
         intake->sample_count < CAIRN_INTAKE_PLACES ? intake->sample_count : CAIRN_INTAKE_PLACES;
@@ -244,6 +245,31 @@ add_gap(struct cairn_intake *intake, const double *gap_ns)
     }
 }
 
+/* True where a rank's clock has been set back by more than a step: an operation ends more than a
+ * whole step before the end of the step before. */
+static bool
+is_set_back(const struct cairn_intake *intake, const struct cairn_record *record)
+{
+    return record->end_ns > 0 && intake->span_ns > 0 &&
+           record->end_ns + intake->span_ns < intake->step_end_ns;
+}
+
+/* Begins with another clock. What is computed until the end of this step is unknown. */
+static void
+forget_times(struct cairn_intake *intake)
+{
+    struct cairn_gaps *all[] = {&intake->gaps[0], &intake->gaps[1], &intake->most};
+
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        all[i]->pending_count = 0;
+        all[i]->point_ns = 0;
+    }
+    memset(intake->recent, 0, sizeof intake->recent);
+    intake->send_start_ns = intake->send_end_ns = 0;
+    intake->end_ns = intake->step_end_ns = intake->life_ns = intake->span_ns = 0;
+    intake->open_count = 0;
+}
+
 cairn_err
 cairn_intake_take(struct cairn_intake *intake, const struct cairn_record *record,
                   struct cairn_rank_step **done)
@@ -254,6 +280,8 @@ cairn_intake_take(struct cairn_intake *intake, const struct cairn_record *record
     cairn_err err;
 
     *done = NULL;
+    if (record->op != 0 && is_set_back(intake, record))
+        forget_times(intake);
     if (last_ns > intake->life_ns)
         intake->life_ns = last_ns;
     if (record->op == 0) {

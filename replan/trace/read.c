@@ -329,8 +329,6 @@ check(struct scan *scan, const struct cairn_topology *topology, const struct fie
     record->end_ns = fields->end_ns;
     if (!fields->has_start && !fields->has_enter)
         fail(scan, "the operation has neither \"start_ns\" nor \"enter_ns\"");
-    else if (fields->has_end && record->end_ns < record->start_ns)
-        fail(scan, "the operation ends before it starts");
     else if (pair && record->peer == CAIRN_PEER_NONE)
         fail(scan, "send and recv need \"peer\"");
     else if (pair && record->peer == record->rank)
@@ -340,6 +338,7 @@ check(struct scan *scan, const struct cairn_topology *topology, const struct fie
     else if (record->comm != CAIRN_COMM_NONE &&
              !cairn_topology_member(topology, record->rank, record->comm))
         fail(scan, "the rank is no member of that communicator");
+    record->is_backward = fields->has_end && record->end_ns < record->start_ns;
     if (fields->has_end && record->end_ns == 0)
         record->end_ns = 1; /* 0 means open */
     if (!pair)

@@ -30,6 +30,7 @@ struct cairn_record {
     uint32_t step; /* where has_step */
     uint8_t op;    /* enum cairn_collective; 0: a sign of life, or memory */
     bool has_seq, has_step;
+    bool is_backward; /* it ends before it starts, as where a clock was set back: not to be used */
 };
 
 #endif
