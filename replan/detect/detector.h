@@ -34,13 +34,15 @@ enum {
 };
 
 /* What is kept of each rank in the first steps: ln(compute / work), waits, ln(compute / work) as it
- * is if sends go on by themselves, the most that it may be, and the time in operations. */
+ * is if sends go on by themselves, the most that it may be, the time in operations, and the
+ * bytes given in all-to-alls. */
 enum {
     CAIRN_KEPT_COMPUTE,
     CAIRN_KEPT_WAIT,
     CAIRN_KEPT_ASIDE,
     CAIRN_KEPT_MOST,
     CAIRN_KEPT_OPERATIONS,
+    CAIRN_KEPT_DEALT,
     CAIRN_KEPT
 };
 
@@ -73,7 +75,7 @@ struct cairn_rank_state {
     bool lost_last; /* the last record of the last step is lost */
     double normal;       /* ln of the rank's own normal computation; NaN until calibrated */
     double normal_aside; /* the same of the other reading of sends */
-    double normal_operations_ns;
+    double normal_operations_ns, normal_dealt;
     double doubt; /* by how much the normal may be too low: what operations hide; a logarithm */
     double normal_steps; /* how many steps that is as good as */
     double base;         /* correction of the normal by later quiet steps */

@@ -401,6 +401,7 @@ cairn_detect_learn_normals(struct cairn_detector *detector)
         detector->ranks[rank].normal_aside = median_of_first(detector, CAIRN_KEPT_ASIDE, rank);
         detector->ranks[rank].normal_operations_ns =
             median_of_first(detector, CAIRN_KEPT_OPERATIONS, rank);
+        detector->ranks[rank].normal_dealt = median_of_first(detector, CAIRN_KEPT_DEALT, rank);
     }
     choose_reading(detector);
     for (uint32_t rank = 0; rank < topology->world; rank++) {

@@ -44,6 +44,7 @@ static const double noise_of_pairs = 1.42;
 static const double growth_min = 1.5;   /* a smaller growth of the noise may be chance */
 static const double growth_kept = 0.95; /* share of the growth kept per step: old values stay in the
                                          * window */
+static const double dealt_clip = 0.05;  /* what is further from normal counts as so far away */
 static const double dealt_share = 0.25; /* of a shift that more work explains */
 static const double share_of_wait = 0.25; /* a victim waits longer by this share of the delay */
 enum {
@@ -213,9 +214,8 @@ has_more_dealt(const struct cairn_detector *detector, uint32_t rank,
 {
     const struct cairn_rank_state *state = &detector->ranks[rank];
     double now = mean_of(state, state->dealt, 0, found->steps);
-    double before = mean_of(state, state->dealt, found->steps, state->shift.used);
 
-    return before > 0 && log(now / before) > dealt_share * found->size;
+    return state->normal_dealt > 0 && log(now / state->normal_dealt) > dealt_share * found->size;
 }
 
 static cairn_err
@@ -249,7 +249,7 @@ judge(struct cairn_detector *detector, uint32_t rank)
 static void
 refine(struct cairn_rank_state *state)
 {
-    double oldest;
+    double oldest, dealt;
 
     if (state->shift.used < WINDOW || state->verdict != UINT32_MAX)
         return;
@@ -257,6 +257,11 @@ refine(struct cairn_rank_state *state)
     oldest = fmax(fmin(oldest, 3 * state->sigma), -3 * state->sigma);
     state->normal_steps = fmin(state->normal_steps + 1, NORMAL_STEPS_MAX);
     state->base += oldest / state->normal_steps;
+    dealt = (double)state->dealt[state->shift.next];
+    if (state->normal_dealt > 0 && dealt > 0)
+        state->normal_dealt *=
+            exp(fmax(fmin(log(dealt / state->normal_dealt), dealt_clip), -dealt_clip) /
+                state->normal_steps);
 }
 
 /*
@@ -300,11 +305,11 @@ push_values(struct cairn_detector *detector, uint32_t step)
 
         if (isnan(detector->value[rank]))
             continue;
+        refine(state);
         state->wait_ns[state->shift.next] = (float)detector->now.wait_ns[rank];
         state->compute_ns[state->shift.next] = (float)detector->now.compute_ns[rank];
         state->operations_ns[state->shift.next] = (float)detector->now.operations_ns[rank];
         state->dealt[state->shift.next] = (float)detector->now.dealt[rank];
-        refine(state);
         cairn_shift_push(&state->shift, step, detector->value[rank] + state->excess);
     }
 }
@@ -336,6 +341,8 @@ push_first(struct cairn_detector *detector, uint32_t index)
             (double)*cairn_detect_kept(detector, CAIRN_KEPT_WAIT, index, rank);
         detector->now.operations_ns[rank] =
             (double)*cairn_detect_kept(detector, CAIRN_KEPT_OPERATIONS, index, rank);
+        detector->now.dealt[rank] =
+            (double)*cairn_detect_kept(detector, CAIRN_KEPT_DEALT, index, rank);
     }
     cairn_detect_first_values(detector, index, detector->by_pipeline, detector->sigma, true);
     push_values(detector, detector->calibrate_step[index]);
@@ -393,6 +400,7 @@ keep_first(struct cairn_detector *detector)
             (float)log_of(now, now->most_ns, rank);
         *cairn_detect_kept(detector, CAIRN_KEPT_OPERATIONS, at, rank) =
             (float)now->operations_ns[rank];
+        *cairn_detect_kept(detector, CAIRN_KEPT_DEALT, at, rank) = (float)now->dealt[rank];
         *cairn_detect_kept(detector, CAIRN_KEPT_WAIT, at, rank) = (float)now->wait_ns[rank];
         known += isnan(now->compute_ns[rank]) ? 0 : 1;
     }
