@@ -153,6 +153,9 @@ $(foreach m,$(MODULES),$(eval $(call unit_rule,$(m))))
 $(BUILD)/tests/unit/replan/search/test_search: $(BUILD)/tests/bench/made.o
 # It reads the command's JSON with the command's own tree.
 $(BUILD)/tests/unit/agent/service/test_operator: $(BUILD)/libtools.a
+SECOND_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(filter-out %/generate.c, \
+    $(wildcard tests/traces/second/*.c)))
+$(BUILD)/tests/unit/replan/detect/test_second: $(SECOND_OBJ) $(BUILD)/tests/traces/random.o
 $(BUILD)/tests/unit/replan/profile/test_links: $(BUILD)/tests/traces/simulate.o \
     $(BUILD)/tests/traces/random.o
 $(BUILD)/tests/unit/examples/gpt/%: $(BUILD)/tests/unit/examples/gpt/%.o \
@@ -180,8 +183,8 @@ $(BUILD)/tests/gpu/%: $(BUILD)/tests/gpu/%.o $(SUPPORT_OBJ) $(call ARCHIVES_FOR,
 # ARGS=--generator second | --traces N | --seed N | --case NAME | --quiet-steps N
 $(BUILD)/tests/traces/generate: $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/traces/*.c))
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ -lm
-$(BUILD)/tests/traces/second/generate: \
-    $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/traces/second/*.c)) $(BUILD)/tests/traces/random.o
+$(BUILD)/tests/traces/second/generate: $(BUILD)/tests/traces/second/generate.o $(SECOND_OBJ) \
+    $(BUILD)/tests/traces/random.o
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ -lm
 .PHONY: bench-detect
 bench-detect: all $(BUILD)/tests/traces/generate $(BUILD)/tests/traces/second/generate

@@ -185,7 +185,8 @@ cairn_verb_detect(int argc, char **argv)
     exit_code = cairn_trace_source_open("detect", path, &source);
     if (exit_code == CAIRN_EXIT_OK)
         exit_code = detect(source, &detector);
-    if (exit_code == CAIRN_EXIT_OK && json && !print_json(detector, cairn_trace_source_backward(source)))
+    if (exit_code == CAIRN_EXIT_OK && json &&
+        !print_json(detector, cairn_trace_source_backward(source)))
         exit_code = CAIRN_EXIT_FAILED;
     else if (exit_code == CAIRN_EXIT_OK && !json)
         print_text(detector, cairn_trace_source_topology(source)->world,

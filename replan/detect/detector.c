@@ -39,11 +39,11 @@ cairn_detector_create(const struct cairn_topology *topology, uint32_t steps_in_f
     detector->pauses_now = calloc((size_t)world * 2, sizeof *detector->pauses_now);
     detector->pipeline_common = calloc(topology->pipeline_count, sizeof *detector->pipeline_common);
     if (!detector->intakes || !detector->rank_step || !detector->seen || !detector->left_out ||
-        !detector->ranks || !detector->now.compute_ns || !detector->now.aside_ns || !detector->now.most_ns || !detector->now.dealt ||
-        !detector->now.operations_ns ||
+        !detector->ranks || !detector->now.compute_ns || !detector->now.aside_ns ||
+        !detector->now.most_ns || !detector->now.dealt || !detector->now.operations_ns ||
         !detector->now.work || !detector->now.wait_ns || !detector->calibrate ||
-        !detector->scratch || !detector->value || !detector->value_aside || !detector->early || !detector->pauses ||
-        !detector->pauses_now || !detector->pipeline_common) {
+        !detector->scratch || !detector->value || !detector->value_aside || !detector->early ||
+        !detector->pauses || !detector->pauses_now || !detector->pipeline_common) {
         cairn_detector_destroy(detector);
         return CAIRN_NOMEM;
     }

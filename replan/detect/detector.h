@@ -61,8 +61,8 @@ struct cairn_observation {
     bool all_behind;    /* a rank's operations seem to go on behind computation */
     double *work;       /* [world] 0 where unknown */
     double *operations_ns; /* [world] the sum of their durations */
-    double *dealt;      /* [world] bytes given in all-to-alls */
-    double *wait_ns;    /* [world] in operations, beyond what the transfer took */
+    double *dealt;         /* [world] bytes given in all-to-alls */
+    double *wait_ns;       /* [world] in operations, beyond what the transfer took */
 };
 
 struct cairn_rank_state {
@@ -70,9 +70,9 @@ struct cairn_rank_state {
     float wait_ns[CAIRN_SHIFT_WINDOW]; /* of the same steps, in the same slots */
     float compute_ns[CAIRN_SHIFT_WINDOW];
     float operations_ns[CAIRN_SHIFT_WINDOW];
-    float dealt[CAIRN_SHIFT_WINDOW]; /* bytes given in all-to-alls */
+    float dealt[CAIRN_SHIFT_WINDOW];                    /* bytes given in all-to-alls */
     uint32_t usual_samples, usual_last_lane, usual_age; /* of whole steps, and how many steps ago */
-    bool lost_last; /* the last record of the last step is lost */
+    bool lost_last;      /* the last record of the last step is lost */
     double normal;       /* ln of the rank's own normal computation; NaN until calibrated */
     double normal_aside; /* the same of the other reading of sends */
     double normal_operations_ns, normal_dealt;
@@ -100,8 +100,8 @@ struct cairn_whole_node {
 struct cairn_slot {
     float least_ns; /* the shortest part of any rank: that of the last to arrive */
     float bytes;
-    float send_ns;  /* the sender's, of a pair */
-    float first_ns; /* the first part, while … */
+    float send_ns;   /* the sender's, of a pair */
+    float first_ns;  /* the first part, while … */
     uint32_t end_us; /* … ends are compared */
     uint32_t parts;
 };
@@ -119,8 +119,8 @@ struct cairn_channel {
     uint32_t seq_base;
     struct cairn_slot *slots;
     uint32_t slot_count, slot_room;
-    double transfer; /* ns per byte (or ns) of this step; NaN */
-    double send;     /* of a pair, the same by what its sender shows */
+    double transfer;  /* ns per byte (or ns) of this step; NaN */
+    double send;      /* of a pair, the same by what its sender shows */
     int32_t apart_us; /* by which its ends were apart last, on two clocks */
     bool ends_known;
     struct cairn_shift shift;
@@ -180,7 +180,7 @@ struct cairn_detector {
     uint32_t calibrate_step[CAIRN_CALIBRATE_STEPS];
     uint32_t calibrate_count;
     bool calibrated;
-    bool sends_aside;                /* sends go on while their ranks compute */
+    bool sends_aside;                  /* sends go on while their ranks compute */
     double sends_jumps_ns[CAIRN_GAPS]; /* struct cairn_rank_step's jumps, of the first steps */
     bool sends_unsure;               /* that may or may not be: the computation is read both ways */
     bool by_pipeline;                /* each pipeline's own common variation is taken out … */
@@ -205,7 +205,7 @@ struct cairn_detector {
     uint64_t ends, ends_apart; /* transfers of pairs in the first steps, and those that do not end
                                 * for both at the same time */
     bool buffered;             /* sends end by themselves: only they show how long transfers take */
-    uint32_t *channel_index; /* open hash of keys, index plus 1 */
+    uint32_t *channel_index;   /* open hash of keys, index plus 1 */
     uint32_t channel_hash_room;
     struct cairn_class *classes; /* [CLASSES] */
     bool links_pending;

@@ -11,7 +11,8 @@ static const double fades_slowly = 0.1, fades_fast = 0.3; /* of what is kept, fr
 /* Shares of normal values that lie within one, two and 2.6 standard deviations. */
 static const double one_share = 0.6827, two_share = 0.9545, most_share = 0.99;
 static const double normal_margin = 1.35; /* of deviations by these shares: else not normal */
-static const double tail_margin = 1.15; /* averages that wander have longer tails than normal ones */
+static const double tail_margin =
+    1.15; /* averages that wander have longer tails than normal ones */
 enum {
     VALUES_MIN = 8,
     STEPS_MIN = 8,

@@ -53,7 +53,6 @@ double cairn_history_score(const struct cairn_history *history, double mean, uin
  * shift and that of the normal. Unlike the score above it grows with the size beyond reach.
  * INFINITY where too little is known; 0 where the values are not doubted and have a long tail.
  */
-double cairn_history_wander_score(const struct cairn_history *history, double size,
-                                  uint32_t steps);
+double cairn_history_wander_score(const struct cairn_history *history, double size, uint32_t steps);
 
 #endif

@@ -233,10 +233,9 @@ cairn_detect_link_shifted(const struct cairn_detector *detector,
     early = channel->shift.used - found->steps < CAIRN_CALIBRATE_STEPS;
     add_history(detector, channel, found->since_step, early, &history);
     mean = cairn_shift_mean(&channel->shift, found->base, reach, found->steps);
-    found->score =
-        fmin(found->score,
-             fmax(CAIRN_HISTORY_GAIN * cairn_history_score(&history, mean, found->steps),
-                  cairn_history_wander_score(&history, found->size, found->steps)));
+    found->score = fmin(found->score,
+                        fmax(CAIRN_HISTORY_GAIN * cairn_history_score(&history, mean, found->steps),
+                             cairn_history_wander_score(&history, found->size, found->steps)));
     return found->score >= limits->score_min;
 }
 

@@ -20,10 +20,10 @@ static const double pair_spread = 1.43; /* sigmas in what is seen of them: half 
 static const double few_spread = 0.6, few_deviation = 0.3;
 static const double sigma_floor = 0.005;
 static const double first_steps_gain = 1.08;
-static const double sends_gain = 0.95;    /* of the noise at most is left where sends are read
+static const double sends_gain = 0.95;      /* of the noise at most is left where sends are read
                                         * rightly … */
 static const double sends_jumps_gain = 0.8; /* … and of what single gaps vary by */
-static const double short_sigmas = 2.5; /* a rank that looks quicker by more was in operations */
+static const double short_sigmas = 2.5;   /* a rank that looks quicker by more was in operations */
 static const double pipeline_gain = 0.8;  /* of the noise at most is left where what pipelines vary
                                            * by is taken out … */
 static const double pair_gain = 0.6;      /* … of pairs, of whose noise less is known */
@@ -377,8 +377,8 @@ choose_reading(struct cairn_detector *detector)
         aside = jumps_ns[CAIRN_GAPS_SENDS_ASIDE];
         if (aside < sends_jumps_gain * wait)
             swap_readings(detector);
-        detector->sends_unsure = aside >= sends_jumps_gain * wait &&
-                                 wait >= sends_jumps_gain * aside;
+        detector->sends_unsure =
+            aside >= sends_jumps_gain * wait && wait >= sends_jumps_gain * aside;
         return;
     }
     wait = fmin(first_sigma(detector, false), first_sigma(detector, true));

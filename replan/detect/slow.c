@@ -182,10 +182,9 @@ is_no_wandering(const struct cairn_detector *detector, uint32_t rank,
             cairn_history_add(&history, &detector->ranks[i].shift, detector->ranks[i].base,
                               UINT32_MAX);
     mean = cairn_shift_mean(&detector->ranks[rank].shift, found->base, reach, found->steps);
-    found->score =
-        fmin(found->score,
-             fmax(CAIRN_HISTORY_GAIN * cairn_history_score(&history, mean, found->steps),
-                  cairn_history_wander_score(&history, found->size, found->steps)));
+    found->score = fmin(found->score,
+                        fmax(CAIRN_HISTORY_GAIN * cairn_history_score(&history, mean, found->steps),
+                             cairn_history_wander_score(&history, found->size, found->steps)));
     return found->score >= limits->score_min;
 }
 

@@ -142,7 +142,8 @@ pipelines_of(struct cairn_detector *detector, double *spread, double *largest)
     for (uint32_t i = 0; i < topology->pipeline_count; i++)
         load[i] = 0;
     for (uint32_t rank = 0; rank < topology->world; rank++)
-        by_work = by_work && (isnan(detector->now.compute_ns[rank]) || detector->now.work[rank] > 0);
+        by_work =
+            by_work && (isnan(detector->now.compute_ns[rank]) || detector->now.work[rank] > 0);
     for (uint32_t rank = 0; rank < topology->world; rank++)
         /* NaN spoils its pipeline */
         load[topology->pipeline[rank]] += load_of(detector, by_work, rank, &doubt);

@@ -55,11 +55,11 @@ struct cairn_rank_step {
     /* The most that may have been computed: with the time in operations that go on behind
      * computation. 0 where unknown. */
     double most_ns;
-    bool all_behind;               /* all operations seem to go on behind computation */
-    bool sends_aside;              /* operations began inside of sends: nobody waits in one */
-    bool is_measured;              /* the rank has recorded its computation: no gaps are in it */
-    double span_ns;                /* from the end of the step before to this one's */
-    double work;                   /* 0 where unknown */
+    bool all_behind;  /* all operations seem to go on behind computation */
+    bool sends_aside; /* operations began inside of sends: nobody waits in one */
+    bool is_measured; /* the rank has recorded its computation: no gaps are in it */
+    double span_ns;   /* from the end of the step before to this one's */
+    double work;      /* 0 where unknown */
     struct cairn_sample samples[];
 };
 
@@ -86,7 +86,7 @@ struct cairn_recent {
 
 struct cairn_intake {
     struct cairn_gaps gaps[CAIRN_GAPS];
-    struct cairn_gaps most; /* struct cairn_rank_step's most_ns */
+    struct cairn_gaps most;                          /* struct cairn_rank_step's most_ns */
     struct cairn_recent recent[CAIRN_INTAKE_RECENT]; /* the last operations but sends */
     uint32_t recent_count;
     uint32_t behind[CAIRN_INTAKE_BEHIND], behind_seen[CAIRN_INTAKE_BEHIND]; /* lanes, how often */

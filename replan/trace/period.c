@@ -116,9 +116,65 @@ choose_anchor(struct cairn_period *period)
         period->anchor_numbered = false;
 }
 
+/* The rarest collective that comes once each time the others come as often as before. Operations
+ * that go on at once may be recorded in any order, so that the sequence repeats nearly. */
+static bool
+find_rarest(struct cairn_period *period)
+{
+    uint64_t seen[64];
+    uint32_t counts[64], used = 0, rarest = 0, first = UINT32_MAX, last = 0, uneven = 0, since = 0;
+
+    for (uint32_t i = 0; i < period->kept_count; i++) {
+        uint64_t symbol = symbol_of(&period->kept[i]);
+        uint32_t k = 0;
+
+        if (period->kept[i].op == CAIRN_SEND || period->kept[i].op == CAIRN_RECV)
+            continue;
+        while (k < used && seen[k] != symbol)
+            k++;
+        if (k == symbols_max)
+            return false;
+        if (k == used) {
+            seen[used] = symbol;
+            counts[used++] = 0;
+        }
+        counts[k]++;
+    }
+    for (uint32_t k = 1; k < used; k++)
+        rarest = counts[k] <= counts[rarest] ? k : rarest; /* of equally rare ones, the last */
+    if (used == 0 || counts[rarest] < repeats + 2)
+        return false;
+    for (uint32_t i = 0; i < period->kept_count; i++) {
+        if (symbol_of(&period->kept[i]) != seen[rarest])
+            continue;
+        if (first == UINT32_MAX)
+            first = i;
+        else if (since == 0)
+            since = i - last;
+        else if (i - last + 2 < since || i - last > since + 2)
+            uneven++;
+        last = i;
+    }
+    if (since < 2 || uneven * 10 > counts[rarest])
+        return false;
+    period->period = since;
+    period->anchor = seen[rarest];
+    period->anchor_count = 1;
+    period->anchor_numbered = period->kept[first].has_seq;
+    period->anchor_seq = period->kept[first].seq;
+    for (uint32_t i = first + 1; i < period->kept_count; i++)
+        if (symbol_of(&period->kept[i]) == period->anchor) {
+            period->anchor_numbered &= period->kept[i].seq == period->anchor_seq + 1;
+            break;
+        }
+    return true;
+}
+
 static void
 search(struct cairn_period *period)
 {
+    if (find_rarest(period))
+        return;
     for (uint32_t lag = 1; lag * (repeats + 1) <= period->kept_count; lag++)
         if (nearly_repeats_after(period, lag) && repeats_after(period, lag)) {
             period->period = lag;

@@ -118,7 +118,7 @@ LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t bytes_len)
             }
         } else {
             err = cairn_trace_read_line(topology, at, line_bytes, &record, &fault);
-            if (!err && detector && record.memory_bytes == 0) {
+            if (!err && detector && record.memory_bytes == 0 && !record.is_backward) {
                 require(cairn_detector_feed(detector, &record) == CAIRN_OK);
                 require(cairn_timeline_feed(timeline, &record) == CAIRN_OK);
                 require(cairn_transfers_feed(transfers, &record) == CAIRN_OK);

@@ -252,7 +252,7 @@ def judge(row: Row, labels: Dict[str, Any], answer: Dict[str, Any]) -> bool:
         if verdict["kind"].startswith("slow"):
             row.rated += 1
             row.rate += abs(verdict["rate"] / fault["rate"] - 1) <= 0.1
-        row.closed += (verdict["until_step"] is None) == (fault["until_step"] < 0)
+            row.closed += (verdict["until_step"] is None) == (fault["until_step"] < 0)
         row.delays.append(verdict["detected_step"] - fault["since_step"])
     left = [v for v in left if v["kind"] not in labels.get("tolerated", [])]
     row.named_all += right_here == len(labels["faults"])
@@ -409,7 +409,7 @@ def summary(row: Row) -> Dict[str, Any]:
         "right_%": percent(row.right, row.faults),
         "right_95": wilson(row.right, row.faults),
         "rate_%": percent(row.rate, row.rated),
-        "closed_%": percent(row.closed, row.found),
+        "closed_%": percent(row.closed, row.rated),
         "all_right_%": percent(row.named_all, row.traces),
         "false_verdicts": row.false,
         "traces_with_false": row.traces_false,

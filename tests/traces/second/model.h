@@ -111,6 +111,13 @@ uint32_t model_rank(const struct model *model, uint32_t tp, uint32_t pp, uint32_
 uint32_t model_stage(const struct model *model, uint32_t rank);
 uint32_t model_replica(const struct model *model, uint32_t rank);
 
+/* The numbers of a seed. */
+struct random model_seed(uint64_t seed);
+/* Draws a job of a case (generate.c lists them) into *model, whose `ticks` are kept if they are 120
+ * or more. drift: the slow drift of each rank's speed, < 0: as drawn. False: there is no such
+ * case. */
+bool model_draw(struct model *model, struct random *random, const char *name, double drift);
+
 /* Simulates the job and writes its trace to out. */
 void model_run(const struct model *model, struct random *random, FILE *out);
 

@@ -110,8 +110,8 @@ step_sharded(struct run *run, struct worker *worker, double ns, double factor)
     int32_t gathered, next, before = -1;
 
     for (uint32_t pass = 0; pass < 2; pass++) {
-        next = all(worker, worker->replicas, OP_ALL_GATHER, STREAM_GRADIENTS, before, gather,
-                   bytes);
+        next =
+            all(worker, worker->replicas, OP_ALL_GATHER, STREAM_GRADIENTS, before, gather, bytes);
         for (uint32_t i = 0; i < model->layers; i++) {
             gathered = next;
             if (i + 1 < model->layers)

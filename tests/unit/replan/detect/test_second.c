@@ -1,0 +1,171 @@
+/*
+ * tests/unit/replan/detect/test_second.c - jobs of the second trace generator, each with one
+ * difficulty: the culprit is named, and nobody else. make bench-detect has the shares.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "replan/detect/detect.h"
+#include "replan/trace/read.h"
+#include "tests/traces/second/model.h"
+
+struct job {
+    const char *name;
+    uint64_t seed;
+};
+
+/* Reads a trace as the command does: what ends before it starts is left out. */
+static struct cairn_detector *
+detect(char *trace, struct cairn_topology **topology)
+{
+    struct cairn_detector *detector = NULL;
+    struct cairn_trace_fault fault;
+    struct cairn_record record;
+
+    for (char *at = trace; *at; at += strcspn(at, "\n") + 1) {
+        size_t line_bytes = strcspn(at, "\n");
+
+        if (!*topology) {
+            assert_int_equal(cairn_trace_read_header(at, line_bytes, topology, &fault), CAIRN_OK);
+            assert_int_equal(cairn_detector_create(*topology, 0, &detector), CAIRN_OK);
+            continue;
+        }
+        assert_int_equal(cairn_trace_read_line(*topology, at, line_bytes, &record, &fault),
+                         CAIRN_OK);
+        if (!record.is_backward)
+            assert_int_equal(cairn_detector_feed(detector, &record), CAIRN_OK);
+    }
+    assert_int_equal(cairn_detector_finish(detector), CAIRN_OK);
+    return detector;
+}
+
+/* Whether a verdict is of a fault. */
+static bool
+is_of(const struct cairn_verdict *verdict, const struct model_fault *fault)
+{
+    if (fault->cause == CAUSE_RANK || fault->cause == CAUSE_THROTTLE)
+        return verdict->kind == CAIRN_SLOW_COMPUTE && verdict->ranks.count == 1 &&
+               verdict->ranks.items[0] == fault->rank;
+    if (fault->cause == CAUSE_LINK)
+        return verdict->kind == CAIRN_SLOW_LINK && verdict->ranks.count == 2 &&
+               verdict->nodes.count == 0 &&
+               (verdict->ranks.items[0] == fault->rank || verdict->ranks.items[1] == fault->rank);
+    return fault->cause == CAUSE_NODE && verdict->kind == CAIRN_SLOW_NODE &&
+           verdict->nodes.count == 1 && verdict->nodes.items[0] == fault->node;
+}
+
+/* Each fault has its verdict, which ended if and only if the fault did, and there is no other. */
+static void
+check(const struct job *job, const struct model *model, const struct cairn_verdicts *verdicts)
+{
+    uint32_t expected = 0;
+
+    for (uint32_t i = 0; i < model->fault_count; i++) {
+        const struct model_fault *fault = &model->faults[i];
+        const struct cairn_verdict *found = NULL;
+
+        if (fault->cause == CAUSE_EXPERT || fault->cause == CAUSE_PAUSE)
+            continue;
+        expected++;
+        for (uint32_t k = 0; k < verdicts->count; k++)
+            if (is_of(&verdicts->items[k], fault))
+                found = &verdicts->items[k];
+        if (!found)
+            fail_msg("%s %u: rank %u is not named", job->name, (uint32_t)job->seed, fault->rank);
+        assert_int_equal(found->until_step != CAIRN_STEP_NONE, fault->until < model->ticks);
+    }
+    if (verdicts->count != expected)
+        fail_msg("%s %u: %u verdicts for %u faults: %s", job->name, (uint32_t)job->seed,
+                 verdicts->count, expected, verdicts->items[0].evidence);
+}
+
+static void
+run_all(const struct job *jobs, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        struct random random = model_seed(jobs[i].seed);
+        struct model model = {.ticks = 0};
+        struct cairn_topology *topology = NULL;
+        struct cairn_detector *detector;
+        char *trace = NULL;
+        size_t trace_bytes;
+        FILE *out = open_memstream(&trace, &trace_bytes);
+
+        assert_true(model_draw(&model, &random, jobs[i].name, -1));
+        model_run(&model, &random, out);
+        assert_int_equal(fclose(out), 0);
+        detector = detect(trace, &topology);
+        check(&jobs[i], &model, cairn_detector_verdicts(detector));
+        cairn_detector_destroy(detector);
+        cairn_topology_destroy(topology);
+        free(trace);
+    }
+}
+
+#define RUN(jobs) run_all(jobs, sizeof(jobs) / sizeof *(jobs))
+
+static void
+test_noise(void **state)
+{
+    static const struct job jobs[] = {
+        {"correlated", 3001}, {"correlated", 3002},  {"drifting", 3000},   {"drifting", 3007},
+        {"slow", 3003},       {"slow_slight", 3002}, {"slow_slight", 3012}};
+
+    (void)state;
+    RUN(jobs);
+}
+
+static void
+test_nothing_wrong(void **state)
+{
+    static const struct job jobs[] = {{"quiet", 3016},
+                                      {"quiet", 3018},
+                                      {"hot_expert", 3002},
+                                      {"hot_expert", 3003},
+                                      {"checkpoints", 3017}};
+
+    (void)state;
+    RUN(jobs);
+}
+
+static void
+test_communication(void **state)
+{
+    static const struct job jobs[] = {
+        {"link", 3006}, {"link", 3014}, {"overlapped", 3020}, {"overlapped", 3028}, {"slow", 3016}};
+
+    (void)state;
+    RUN(jobs);
+}
+
+static void
+test_sources(void **state)
+{
+    static const struct job jobs[] = {
+        {"nameless", 3003},    {"nameless", 3006}, {"clock_steps", 3006},
+        {"clock_steps", 3013}, {"replaced", 3002}, {"replaced", 3003},
+        {"losses", 3007},      {"losses", 3009},   {"restart", 3018}};
+
+    (void)state;
+    RUN(jobs);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_noise),
+        cmocka_unit_test(test_nothing_wrong),
+        cmocka_unit_test(test_communication),
+        cmocka_unit_test(test_sources),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
