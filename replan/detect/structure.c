@@ -275,8 +275,8 @@ lone_pause(const struct cairn_detector *detector, const struct cairn_rank_state 
            cairn_shift_value(&state->shift, 2) < least / 2;
 }
 
-/* True where all ranks of a node, and there are several, paused in the same step: its clock was set,
- * or the node stood still, and no process did anything by itself. */
+/* True where all ranks of a node, and there are several, paused in the same step: its clock was
+ * set, or the node stood still, and no process did anything by itself. */
 static bool
 whole_node_pauses(const struct cairn_detector *detector, uint32_t node)
 {
