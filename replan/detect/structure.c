@@ -21,7 +21,7 @@ static const double uneven_spread_min = 0.14, uneven_steps_share = 0.45, uneven_
 static const double pause_size_min = 0.1, pause_share_min = 0.12;
 enum { WATCH_STEPS = 20, WATCH_STEPS_PAUSES = 24, PAUSES_MIN = 6, PAUSE_RANKS_MIN = 3 };
 /* Where some operations go on behind computation, what they hide varies by this share of itself. */
-static const double doubt_share = 0.4;
+static const double doubt_share = 0.4, pause_doubt = 1.6 /* times that, of single ranks */;
 /* The chance that pauses meet on one rank must stay below this, in the whole job. */
 static const double chance_max = 1e-3;
 /* Either is over when its share, in OVER_STEPS of the present run, falls below this part of the
@@ -260,7 +260,7 @@ static double
 pause_size(const struct cairn_detector *detector, const struct cairn_rank_state *state)
 {
     return fmax(6 * state->sigma * detector->noise_growth, pause_size_min) +
-           doubt_of(detector, state);
+           pause_doubt * doubt_of(detector, state);
 }
 
 /* A lone late step of a rank: late in the step before this one, and not in its neighbours. */

@@ -310,9 +310,12 @@ cairn_intake_take(struct cairn_intake *intake, const struct cairn_record *record
         record->start_ns + apart_ns < intake->send_end_ns)
         intake->sends_aside++;
     for (int i = 0; i < CAIRN_GAPS; i++) {
+        gap_ns[i] = 0;
+        /* a send that goes on by itself may begin late, while its rank waits for something else */
+        if (record->op == CAIRN_SEND && i == CAIRN_GAPS_SENDS_ASIDE)
+            continue;
         gap_ns[i] = gap_before(&intake->gaps[i], record->start_ns);
-        if (record->op != CAIRN_SEND || i == CAIRN_GAPS_SENDS_WAIT)
-            add_pending(&intake->gaps[i], record->end_ns);
+        add_pending(&intake->gaps[i], record->end_ns);
     }
     intake->most.compute_ns += gap_before(&intake->most, record->start_ns);
     lane = intake->samples[intake->sample_count - 1].lane;

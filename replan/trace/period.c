@@ -35,6 +35,12 @@ symbol_of(const struct cairn_record *record)
     return (uint64_t)record->op << 56 | (uint64_t)(record->comm & 0xffffff) << 32 | record->peer;
 }
 
+static bool
+is_pair(uint64_t symbol)
+{
+    return symbol >> 56 == CAIRN_SEND || symbol >> 56 == CAIRN_RECV;
+}
+
 struct symbol {
     uint64_t symbol;
     uint32_t count, matched;
@@ -128,8 +134,6 @@ find_rarest(struct cairn_period *period)
         uint64_t symbol = symbol_of(&period->kept[i]);
         uint32_t k = 0;
 
-        if (period->kept[i].op == CAIRN_SEND || period->kept[i].op == CAIRN_RECV)
-            continue;
         while (k < used && seen[k] != symbol)
             k++;
         if (k == symbols_max)
@@ -142,7 +146,7 @@ find_rarest(struct cairn_period *period)
     }
     for (uint32_t k = 1; k < used; k++)
         rarest = counts[k] <= counts[rarest] ? k : rarest; /* of equally rare ones, the last */
-    if (used == 0 || counts[rarest] < repeats + 2)
+    if (used == 0 || is_pair(seen[rarest]) || counts[rarest] < repeats + 2)
         return false;
     for (uint32_t i = 0; i < period->kept_count; i++) {
         if (symbol_of(&period->kept[i]) != seen[rarest])
@@ -170,6 +174,17 @@ find_rarest(struct cairn_period *period)
     return true;
 }
 
+static bool
+has_pairs(const struct cairn_period *period)
+{
+    for (uint32_t i = 0; i < period->period; i++)
+        if (is_pair(symbol_of(&period->kept[i])))
+            return true;
+    return false;
+}
+
+/* The micro-batches of a pipeline repeat too, differently for each of its stages. If none of a
+ * rank's operations comes once in what repeats, that may be one of them and no step. */
 static void
 search(struct cairn_period *period)
 {
@@ -179,6 +194,8 @@ search(struct cairn_period *period)
         if (nearly_repeats_after(period, lag) && repeats_after(period, lag)) {
             period->period = lag;
             choose_anchor(period);
+            if (period->anchor_count > 1 && has_pairs(period))
+                period->period = 0;
             return;
         }
 }
