@@ -191,6 +191,7 @@ open_data(struct cairn_memory *memory, uint32_t slot, char *report, size_t repor
 {
     struct memory_regions *regions = &memory->regions[slot];
     struct place *place = &memory->places[slot];
+    const struct cairn_keeper_item *kept;
     char name[MEMORY_NAME_BYTES];
     struct away away;
     bool adopted;
@@ -202,9 +203,10 @@ open_data(struct cairn_memory *memory, uint32_t slot, char *report, size_t repor
     if (err)
         return err;
     memory->regions_count++;
-    regions_find(regions, memory->options.keeper, memory->kept, memory->kept_count, away.ranges,
-                 &away.count);
     snprintf(name, sizeof name, "cairn-slot%u-data", slot);
+    kept = find_kept(memory, name);
+    regions_find(regions, memory->options.keeper, memory->kept, memory->kept_count,
+                 kept ? kept->bytes : 0, away.ranges, &away.count);
     err = take_arena(memory, name, memory->options.slot_blocks * CAIRN_BLOCK_BYTES, &away,
                      &place->data, &adopted, report, report_bytes);
     if (err)

@@ -191,7 +191,8 @@ regions_write_end(struct memory_regions *regions)
 
 /* Makes a region of what its name says. NULL: it is no region of this slot, or cannot be. */
 static struct cairn_memory_region *
-read_item(struct memory_regions *regions, const struct cairn_keeper_item *item)
+read_item(struct memory_regions *regions, const struct cairn_keeper_item *item,
+          uint64_t arena_bytes)
 {
     struct cairn_memory_region *region = calloc(1, sizeof *region);
     char name[CAIRN_KEEPER_NAME_BYTES_MAX] = "";
@@ -206,7 +207,7 @@ read_item(struct memory_regions *regions, const struct cairn_keeper_item *item)
     if (strcmp(name, item->name) != 0 || region->slot != regions->slot ||
         region->index >= MEMORY_REGIONS_MAX || regions->list[region->index] ||
         region->first_block > UINT64_MAX / CAIRN_BLOCK_BYTES ||
-        region->pages.begin >= item->bytes ||
+        region->pages.begin >= item->bytes || item->bytes > arena_bytes || region->blocks == 0 ||
         region->blocks > (item->bytes - region->pages.begin) / CAIRN_BLOCK_BYTES ||
         atomic_load(&regions->moved[region->index]) > item->bytes - region->pages.begin) {
         free(region);
@@ -226,7 +227,7 @@ compare_ranges(const void *left, const void *right)
 
 void
 regions_find(struct memory_regions *regions, struct cairn_keeper *keeper,
-             struct cairn_keeper_item *items, uint32_t item_count,
+             struct cairn_keeper_item *items, uint32_t item_count, uint64_t arena_bytes,
              struct cairn_arena_range away[MEMORY_REGIONS_MAX], uint32_t *away_count)
 {
     char prefix[32];
@@ -238,7 +239,7 @@ regions_find(struct memory_regions *regions, struct cairn_keeper *keeper,
 
         if (items[i].fd < 0 || strncmp(items[i].name, prefix, strlen(prefix)) != 0)
             continue;
-        region = read_item(regions, &items[i]);
+        region = read_item(regions, &items[i], arena_bytes);
         if (!region || regions_in_way(regions, region)) {
             CAIRN_LOG_AT(WARN, "memory: %s cannot be used, and is given up", items[i].name);
             drop_item(keeper, items[i].name);

@@ -47,9 +47,10 @@ struct memory_regions {
 };
 
 /* Finds the regions of a slot among what the keeper holds: away[*away_count], by place, for
- * cairn_arena_adopt. Items that cannot be used are dropped. */
+ * cairn_arena_adopt. arena_bytes is what the keeper has of the slot's own file, 0: nothing. Items
+ * that cannot be used are dropped. */
 void regions_find(struct memory_regions *regions, struct cairn_keeper *keeper,
-                  struct cairn_keeper_item *items, uint32_t item_count,
+                  struct cairn_keeper_item *items, uint32_t item_count, uint64_t arena_bytes,
                   struct cairn_arena_range away[MEMORY_REGIONS_MAX], uint32_t *away_count);
 
 /* Maps what regions_find has found over the slot's arena. */

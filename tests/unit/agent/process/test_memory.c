@@ -644,6 +644,7 @@ test_odd_regions_in_the_keeper(void **state)
         "cairn-slot0-region1-first18446744073709551615-blocks1-rank0",
         "cairn-slot0-region4000000000-first0-blocks1-rank0",
         "cairn-slot0-region2-first0-blocks1-rank0x",
+        "cairn-slot0-region4-first0-blocks0-rank0",
         "cairn-slot0-region03-first0-blocks1-rank0",
         "cairn-slot0-regions",
     };
