@@ -30,7 +30,7 @@ LDFLAGS := -pthread -Wl,-z,relro,-z,now,-z,noexecstack $(if $(SAN),-fsanitize=$(
 PACKAGES := gcc make pkg-config libfabric-dev libisal-dev librocksdb-dev libyaml-dev libssl-dev \
             libipsec-mb-dev
 TEST_PACKAGES := libcmocka-dev clang-14 libclang-rt-14-dev clang-format-14 cppcheck black \
-                 python3 python3-venv iproute2 systemd netcat-openbsd openssl
+                 python3 python3-venv iproute2 systemd netcat-openbsd openssl slurm-wlm
 
 LIBS_base      := -lisal -lcrypto -lyaml
 LIBS_erasure   := -lisal

@@ -1,5 +1,8 @@
 #!/bin/sh
-# Slurm's Epilog: ends the agent that slurm-prolog.sh started, then the keeper of its memory.
+# Slurm's Epilog: ends the agent that slurm-prolog.sh started. The keeper and its memory stay for
+# `keeper_linger_s`, because a job that lost a node is requeued, and Slurm does not tell an epilog
+# that it will be: the exit code is 0 then, too. A job that is over says so, in its script's last
+# lines, by the file `over` beside its agent's socket; then memory and folder go at once.
 run=${CAIRN_RUN:-/run/cairn}/job-$SLURM_JOB_ID
 
 # Whether a process is of this job. It may have ended long ago, and its number be another's now.
@@ -16,7 +19,8 @@ while ours "$agent"; do
     [ "$tries" -lt -50 ] && break          # in the kernel: Slurm, too, could only wait
     sleep 0.1
 done
-keeper=$(sed -n 's/^pid //p' "$run/state/keeper.sock.lock" 2> /dev/null)
+[ -e "$run/agent/over" ] || exit 0
+keeper=$(sed -n 's/^pid //p' "$run/agent/state/keeper.sock.lock" 2> /dev/null)
 [ -n "$keeper" ] && ours "$keeper" && kill "$keeper" 2> /dev/null
-rm -rf "$run"
+rm -rf "$run" "${CAIRN_SHARED:-$run}/job-$SLURM_JOB_ID.nodes"
 exit 0

@@ -55,7 +55,7 @@ class Deploy(unittest.TestCase):
             file.write('#!/bin/sh\n[ "$*" = "show hostnames localhost" ] && echo localhost\n')
         os.chmod(os.path.join(commands, "scontrol"), 0o755)
         with open(
-            os.open(os.path.join(etc, "job.key"), os.O_WRONLY | os.O_CREAT, 0o600), "wb"
+            os.open(os.path.join(etc, "site.key"), os.O_WRONLY | os.O_CREAT, 0o600), "wb"
         ) as file:
             file.write(os.urandom(32))
         with open(os.path.join(etc, "agent.yaml.in"), "w") as file:
@@ -67,7 +67,7 @@ class Deploy(unittest.TestCase):
             "CAIRN_RUN": self.dir,
             "CAIRN_PORT": str(free_ports(1)[0]),
             "SLURM_JOB_ID": "7",
-            "SLURM_JOB_NODELIST": "localhost",
+            "SLURM_NODELIST": "localhost",
             "SLURMD_NODENAME": "localhost",
         }
         run = os.path.join(self.dir, "job-7")
@@ -76,15 +76,27 @@ class Deploy(unittest.TestCase):
         self.assertEqual((prolog.returncode, prolog.stdout), (OK, ""))
         log = os.path.join(run, "agent.log")
         wait_for("the agent serves", lambda: "agent: serves" in text_of(log), 60)
-        _, status, _ = cairn("status", "--agent", os.path.join(run, "agent.sock"))
+        _, status, _ = cairn("status", "--agent", os.path.join(run, "agent", "agent.sock"))
         self.assertEqual((status["job"], len(status["nodes"])), ("slurm-7", 1))
+        epilog = self.script("slurm-epilog.sh", env)
+        self.assertEqual((epilog.returncode, epilog.stdout), (OK, ""))
+        self.assertEqual(pids_with("agent", os.path.join(run, "agent.yaml")), [])
+        # The job may be requeued: the memory stays, and the next agent takes it.
+        self.assertEqual(
+            len(pids_with("keeper", os.path.join(run, "agent", "state", "keeper.sock"))), 1
+        )
+        prolog = self.script("slurm-prolog.sh", env)
+        self.assertEqual((prolog.returncode, prolog.stdout), (OK, ""))
+        wait_for("the next agent serves", lambda: text_of(log).count("agent: serves") == 2, 60)
+        with open(os.path.join(run, "agent", "over"), "w"):
+            pass
         epilog = self.script("slurm-epilog.sh", env)
         self.assertEqual((epilog.returncode, epilog.stdout), (OK, ""))
         self.assertFalse(os.path.exists(run))
         wait_for(
             "no process is left",
             lambda: not pids_with("agent", os.path.join(run, "agent.yaml"))
-            and not pids_with("keeper", os.path.join(run, "state", "keeper.sock")),
+            and not pids_with("keeper", os.path.join(run, "agent", "state", "keeper.sock")),
         )
 
     def test_slurm_agent_is_gone(self):
@@ -94,10 +106,11 @@ class Deploy(unittest.TestCase):
             self.addCleanup(other.wait)
             self.addCleanup(other.kill)
         run = os.path.join(self.dir, "job-8")
-        os.makedirs(os.path.join(run, "state"))
-        for name, text in ("agent.pid", f"{others[0].pid}\n"), (
-            "state/keeper.sock.lock",
-            f"pid {others[1].pid}\n",
+        os.makedirs(os.path.join(run, "agent", "state"))
+        for name, text in (
+            ("agent.pid", f"{others[0].pid}\n"),
+            ("agent/state/keeper.sock.lock", f"pid {others[1].pid}\n"),
+            ("agent/over", ""),
         ):
             with open(os.path.join(run, name), "w") as file:
                 file.write(text)

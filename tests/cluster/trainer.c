@@ -306,9 +306,10 @@ misplace(struct trainer *trainer)
 static int
 run(struct trainer *trainer)
 {
+    const char *job = getenv("CAIRN_JOB");
     const struct cairn_client_options options = {CAIRN_CLIENT_OPTIONS_INIT,
                                                  .agent_socket = trainer->agent,
-                                                 .job = "cluster",
+                                                 .job = job ? job : "cluster",
                                                  .rank = trainer->rank,
                                                  .world = trainer->world,
                                                  .fence_timeout_ms = 20000,

@@ -1,0 +1,299 @@
+#!/usr/bin/env python3
+"""A job under a real Slurm: slurmctld, and five nodes with slurmd in network namespaces of their
+own, with the prolog and the epilog of examples/deploy."""
+import glob
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import unittest
+
+from harness import BUILD, CAIRN, PATIENCE, ROOT, TRAINER, build, cairn, pids_with, say, text_of
+from harness import wait_for
+
+DEPLOY = os.path.join(ROOT, "examples", "deploy")
+NODES = 5
+USER = "nobody"
+STEPS = 300
+CONTROL = f"cairn{os.getpid()}c"
+NAMES = [f"cairn{os.getpid()}n{i}" for i in range(1, NODES + 1)]
+
+SLURM_CONF = """\
+ClusterName=cairn
+SlurmctldHost=control(10.78.0.100)
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/none
+CredType=cred/none
+StateSaveLocation={dir}/state
+SlurmdSpoolDir={dir}/%n
+SlurmctldPidFile={dir}/control.pid
+SlurmdPidFile={dir}/%n.pid
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/linear
+SwitchType=switch/none
+MpiDefault=none
+JobAcctGatherType=jobacct_gather/none
+SlurmdParameters=config_overrides
+ReturnToService=2
+KillWait=5
+PrologFlags=Alloc
+JobRequeue=1
+Prolog={dir}/prolog
+Epilog={dir}/epilog
+{nodes}
+PartitionName=all Nodes=n[1-{count}] Default=YES MaxTime=INFINITE State=UP
+"""
+
+# The folder of a real node is its own; here they share a file system.
+SCRIPT = """\
+#!/bin/sh
+export CAIRN_ETC={dir}/etc CAIRN_RUN={dir}/run/$SLURMD_NODENAME CAIRN_SHARED={dir}/shared
+export PATH={dir}/bin:$PATH
+exec {deploy}/slurm-{which}.sh
+"""
+
+AGENT = """\
+parity: 1
+state_bytes: 4MiB
+heartbeat_interval_ms: 100
+dead_after_ms: 2000
+repair_after_ms: 4000
+keeper_linger_s: 240
+"""
+
+JOB = """\
+#!/bin/bash
+#SBATCH --nodes=4 --requeue --open-mode=append --output={dir}/user/job-%j.out
+export PATH={dir}/bin:$PATH LD_LIBRARY_PATH={dir}/bin
+export BARRIER={dir}/user/barrier-$SLURM_JOB_ID-${{SLURM_RESTART_COUNT:-0}}
+export CAIRN_AGENT={dir}/run/$SLURMD_NODENAME/job-$SLURM_JOB_ID/agent/agent.sock
+cairn run --resume -- srun --label sh -c 'exec trainer --rank $SLURM_PROCID --world 4 --parts 4 \
+    --resume --steps {steps} --step-us 40000 --restore-ms 60000 --barrier $BARRIER \
+    --agent {dir}/run/$SLURMD_NODENAME/job-$SLURM_JOB_ID/agent/agent.sock'
+code=$?
+echo "the trainers ended with $code"
+[ $code -eq 0 ] && srun sh -c 'touch {dir}/run/$SLURMD_NODENAME/job-$SLURM_JOB_ID/agent/over'
+exit $code
+"""
+
+
+def ip(*words):
+    return subprocess.run(
+        ["ip", *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+def why_not():
+    if os.geteuid() != 0:
+        return "network namespaces need root"
+    for name in ("ip", "slurmctld", "slurmd", "sbatch"):
+        if not shutil.which(name):
+            return f"{name} is not installed"
+    made = ip("netns", "add", CONTROL)
+    if made.returncode:
+        return f"no network namespace can be made: {made.stdout.strip()}"
+    ip("netns", "del", CONTROL)
+    return None
+
+
+class Slurm(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        build()
+
+    def setUp(self):
+        reason = why_not()
+        if reason:
+            self.skipTest(reason)
+        self.dir = tempfile.mkdtemp(prefix="cairn-slurm-")
+        self.addCleanup(shutil.rmtree, self.dir, ignore_errors=True)
+        self.addCleanup(self.end_all)
+        for name in (
+            "state",
+            "etc",
+            "shared",
+            "user",
+            "bin",
+            *(f"run/n{i}" for i in range(1, NODES + 1)),
+        ):
+            os.makedirs(os.path.join(self.dir, name))
+        os.chmod(self.dir, 0o755)
+        shutil.chown(os.path.join(self.dir, "user"), USER)
+        for program in (CAIRN, TRAINER, *glob.glob(f"{BUILD}/libcairn.so*")):
+            shutil.copy(program, os.path.join(self.dir, "bin"))
+        self.join_nodes()
+        self.write_files()
+        self.slurm = [self.start(CONTROL, "control", "slurmctld")]
+        for i, name in enumerate(NAMES, 1):
+            self.slurm.append(self.start(name, f"n{i}", "slurmd", "-N", f"n{i}"))
+        try:
+            wait_for("all nodes are idle", lambda: self.idle() == NODES, 20)
+        except AssertionError:
+            for daemon, name in zip(self.slurm, ("slurmctld", *NAMES)):
+                if daemon.poll() is not None:
+                    text = text_of(os.path.join(self.dir, f"{name}.out")).strip()
+                    self.skipTest(f"Slurm does not start here: {text.splitlines()[-1:]}")
+            raise
+
+    def join_nodes(self):
+        """A namespace per node, and one with a bridge between them."""
+        self.assertEqual(ip("netns", "add", CONTROL).returncode, 0)
+        for words in (
+            ("link", "add", "bridge0", "type", "bridge"),
+            ("addr", "add", "10.78.0.100/24", "dev", "bridge0"),
+            ("link", "set", "bridge0", "up"),
+            ("link", "set", "lo", "up"),
+        ):
+            self.assertEqual(ip("-n", CONTROL, *words).returncode, 0)
+        for i, name in enumerate(NAMES, 1):
+            self.assertEqual(ip("netns", "add", name).returncode, 0)
+            pair = ("link", "add", f"node{i}", "netns", CONTROL, "type", "veth")
+            self.assertEqual(ip(*pair, "peer", "name", "eth0", "netns", name).returncode, 0)
+            for place, words in (
+                (CONTROL, ("set", f"node{i}", "master", "bridge0", "up")),
+                (name, ("set", "eth0", "up")),
+                (name, ("set", "lo", "up")),
+            ):
+                self.assertEqual(ip("-n", place, "link", *words).returncode, 0)
+            self.assertEqual(
+                ip("-n", name, "addr", "add", f"10.78.0.{i}/24", "dev", "eth0").returncode, 0
+            )
+
+    def write_files(self):
+        hosts = [f"10.78.0.{i} n{i}" for i in range(1, NODES + 1)]
+        hosts += ["127.0.0.1 localhost", "10.78.0.100 control"]
+        nodes = [f"NodeName=n{i} NodeAddr=10.78.0.{i} CPUs=1" for i in range(1, NODES + 1)]
+        for name, text in (
+            ("hosts", "\n".join(hosts) + "\n"),
+            ("slurm.conf", SLURM_CONF.format(dir=self.dir, nodes="\n".join(nodes), count=NODES)),
+            ("job", JOB.format(dir=self.dir, steps=STEPS)),
+            ("etc/agent.yaml.in", AGENT),
+            ("etc/site.key", os.urandom(16).hex()),
+            *(
+                (which, SCRIPT.format(dir=self.dir, deploy=DEPLOY, which=which))
+                for which in ("prolog", "epilog")
+            ),
+        ):
+            with open(os.path.join(self.dir, name), "w") as file:
+                file.write(text)
+        os.chmod(os.path.join(self.dir, "etc/site.key"), 0o600)
+        for name in ("prolog", "epilog"):
+            os.chmod(os.path.join(self.dir, name), 0o755)
+
+    def start(self, namespace, host, *daemon):
+        """A daemon on a host of its own name, which knows the others' addresses."""
+        conf = os.path.join(self.dir, "slurm.conf")
+        inside = f"mount --bind {self.dir}/hosts /etc/hosts && hostname {host} && exec "
+        inside += " ".join((*daemon, "-D", "-f", conf))
+        with open(os.path.join(self.dir, f"{host}.out"), "w") as out:
+            return subprocess.Popen(
+                ["nsenter", f"--net=/run/netns/{namespace}", "unshare", "-u", "-m"]
+                + ["sh", "-c", inside],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "SLURM_CONF": conf},
+            )
+
+    def command(self, *words, user="root"):
+        done = subprocess.run(
+            ["nsenter", f"--net=/run/netns/{CONTROL}", "unshare", "-m", "sh", "-c"]
+            + [f'mount --bind {self.dir}/hosts /etc/hosts && exec "$@"', "sh"]
+            + ["setpriv", f"--reuid={user}", "--clear-groups", *words],
+            env={**os.environ, "SLURM_CONF": os.path.join(self.dir, "slurm.conf")},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=60 * PATIENCE,
+        )
+        return done.stdout
+
+    def idle(self):
+        found = re.search(r"(?m)^(\d+)$", self.command("sinfo", "-h", "-t", "idle", "-o", "%D"))
+        return int(found[1]) if found else 0
+
+    def kill_node(self, number):
+        for pid in ip("netns", "pids", NAMES[number - 1]).stdout.split():
+            os.kill(int(pid), signal.SIGKILL)
+
+    def end_all(self):
+        for i in range(NODES):
+            self.kill_node(i + 1)
+        for pid in ip("netns", "pids", CONTROL).stdout.split():
+            os.kill(int(pid), signal.SIGKILL)
+        for daemon in getattr(self, "slurm", []):
+            daemon.wait()
+        for name in (*NAMES, CONTROL):
+            ip("netns", "del", name)
+
+    def submit(self):
+        return int(re.search(r"job (\d+)", self.command("sbatch", f"{self.dir}/job", user=USER))[1])
+
+    def out(self, job):
+        return text_of(os.path.join(self.dir, f"user/job-{job}.out"))
+
+    def resumed(self, job):
+        """The step after which each rank went on."""
+        return [int(step) for step in re.findall(r"(?m)^\d: restored \d+ (\d+)$", self.out(job))]
+
+    def newest(self, job, node):
+        socket = os.path.join(self.dir, f"run/n{node}/job-{job}/agent/agent.sock")
+        status = cairn("status", "--agent", socket)[1] or {}
+        return (status.get("newest") or {}).get("step") or 0
+
+    def wait(self, job, what, condition, seconds=30):
+        """Waits; if that is in vain it says what Slurm, the job and the agents wrote."""
+        try:
+            return wait_for(what, condition, seconds)
+        except AssertionError:
+            say(self.command("squeue") + self.command("sinfo"))
+            say(re.sub(r"(?m)^\d: begun \d+\n", "", self.out(job)))
+            for path in glob.glob(f"{self.dir}/*.out") + glob.glob(
+                f"{self.dir}/run/*/job-{job}/agent.log"
+            ):
+                say(f"== {path}\n{text_of(path)[-3000:]}")
+            raise
+
+    def test_node_is_lost(self):
+        """Slurm requeues the job, on the nodes that are left and a new one; it goes on after the
+        newest generation, from memory."""
+        job = self.submit()
+        self.wait(job, "a generation", lambda: self.newest(job, 1) > 20)
+        committed = self.newest(job, 1)
+        self.kill_node(3)
+        self.command("scontrol", "update", "nodename=n3", "state=down", "reason=killed")
+        self.wait(
+            job,
+            "the job waits",
+            lambda: "PENDING" in self.command("scontrol", "show", "job", str(job)),
+        )
+        self.wait(job, "the epilogs have run", lambda: self.idle() == NODES - 1)
+        # Slurm lets a requeued job wait for two minutes, and runs no prolog for one that begins in
+        # the second in which its epilog ended.
+        self.command("scontrol", "update", f"job={job}", "starttime=now+3seconds")
+        self.wait(job, "the trainers go on", lambda: len(self.resumed(job)) == 4, 60)
+        steps = set(self.resumed(job))
+        say(f"killed after step {committed} was committed, resumed after {steps}")
+        self.assertEqual(len(steps), 1)
+        self.assertGreaterEqual(steps.pop(), committed)
+        self.assertNotIn("torn", self.out(job))
+        self.wait(job, "the job ends", lambda: "ended with 0" in self.out(job), 60)
+        self.wait(
+            job,
+            "memory and folders are gone",
+            lambda: not glob.glob(f"{self.dir}/run/n[1245]/job-{job}"),
+            60,
+        )
+        for node in (1, 2, 4, 5):
+            folder = f"{self.dir}/run/n{node}/job-{job}"
+            self.assertEqual(pids_with("keeper", f"{folder}/agent/state/keeper.sock"), [])
+        self.assertEqual(os.listdir(f"{self.dir}/shared"), [])
+
+
+if __name__ == "__main__":
+    unittest.main()
