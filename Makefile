@@ -3,7 +3,7 @@
 #   make demo | test     install what is missing, then run the main job | pass the tests
 #   make gpu             what needs a CUDA device or NCCL, with its figures
 #   make check           unit and fault tests without installing anything
-#   make sim [SEEDS=N] [SEED=S] [AGENTS=N] | explore | cluster | interop | fuzz   one suite
+#   make sim [SEEDS=N] [SEED=S] [AGENTS=N] | placements | explore | cluster | interop | fuzz   one suite
 #   make style | layers | headers | format                      all style gates | one | reformat
 #   make bench | bench-peers | bench-convert | bench-detect | bench-plan | bench-releases OLD=folder
 # Knobs: SAN=address,undefined | thread   CC=clang   V=1   BUILD=folder
@@ -64,7 +64,7 @@ ARCHIVES_FOR = $(foreach m,$(NEEDS_$(1)),$(filter $(BUILD)/lib$(m).a,$(ARCHIVES)
 # In a recipe: the archives that the target depends on, in any order.
 LINK_ARCHIVES = -Wl,--start-group $(filter %.a,$^) -Wl,--end-group
 
-.PHONY: all FORCE clean deps test-deps demo test check sim cluster interop fuzz bench bench-peers
+.PHONY: all FORCE clean deps test-deps demo test check sim placements cluster interop fuzz bench bench-peers
 .PHONY: gpu bench-convert bench-releases explore style layers headers format install uninstall
 .SECONDARY:
 .DELETE_ON_ERROR:
@@ -334,6 +334,17 @@ AGENTS ?=
 sim: $(BUILD)/sim/sim
 	$(Q)$(BUILD)/sim/sim \
 	    $(if $(AGENTS),--agents $(AGENTS),$(if $(SEED),--seed $(SEED),--seeds $(SEEDS)))
+
+# The simulator of placements: the analyst's and the ranks' state machines with planted bugs. The
+# planner is the product's archive.
+PLACEMENTS_SRC := $(wildcard tests/placements/*.c) client/placement.c \
+                  $(patsubst %,agent/service/%.c,analyst proposal proposal_pack proposal_plan) \
+                  $(patsubst %,client/%.c,session session_up session_down)
+$(BUILD)/sim/placements: $(PLACEMENTS_SRC:%.c=$(BUILD)/sim/%.o) $(BUILD)/libreplan.a \
+    $(BUILD)/libsnapshot.a $(BUILD)/libbase.a
+	$(Q)$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) $(LINK_ARCHIVES) $(LIBS_ALL)
+placements: $(BUILD)/sim/placements
+	$(Q)$(BUILD)/sim/placements $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
 
 # The explorer: the same files, whose memory it copies away and back (tests/explore/arena.h).
 # SECONDS=N of the processor, at most STATES=N of each world, fail below LEAST=N states of all;

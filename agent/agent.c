@@ -364,9 +364,9 @@ open_all(struct cairn_agent *agent)
     if (!err)
         err = timing_open(agent);
     if (!err)
-        err = placing_open(agent);
-    if (!err)
         err = replanning_open(agent);
+    if (!err)
+        err = placing_open(agent);
     if (!err)
         err = enforcing_open(agent);
     if (!err)
@@ -381,8 +381,8 @@ close_all(struct cairn_agent *agent)
     sessions_close(agent);
     operator_close(agent);
     enforcing_close(agent);
-    replanning_close(agent);
     placing_close(agent);
+    replanning_close(agent);
     timing_close(agent);
     spill_close(agent);
     fetch_close(agent);

@@ -11,7 +11,7 @@
  *      +---- not all vote p: n goes on ---------------------------------------+
  *            all vote p, which only good ones do: RUN(p) <--------------------+
  *
- * A newer offer replaces one in READY; without an agent READY is RUN again. A vote is a name of a
+ * A newer offer replaces one in READY; without an agent, or in another epoch, READY is RUN again. A vote is a name of a
  * whole placement: number, shares and layers. So ranks agree on one value or on none. What the
  * agents say decides whether a change comes, never what it is: a late, lost or differing offer only
  * makes the votes differ, and then nothing changes.
@@ -21,8 +21,8 @@
  *     layers of each replica. An offer without layers leaves them where they are.
  *  2. Numbers grow. What was entered and not adopted is not entered again.
  *  3. Only a vote that was given can be taken: an offer that comes between the two is not.
- *  4. From ENTERED on, no offer and no agent changes what p is. A rank that loses its agent there
- *     has not filled it well.
+ *  4. From ENTERED on, no offer and no agent changes what p is. A rank that loses its agent there,
+ *     or whose agent enters another epoch, has not filled it well.
  *  5. n goes on until all have filled p well. So nothing of n may be freed or written before that.
  *
  * Pure: no clock, no I/O, no threads, no allocation.
@@ -46,6 +46,7 @@ struct client_placement {
     struct cairn_session_shares now;   /* count 0: the trainer has not asked yet */
     struct cairn_session_shares offer; /* from READY on */
     uint64_t refused;                  /* the highest number that was entered and not adopted */
+    uint64_t epoch;                    /* of this rank's agent; 0: not heard yet */
     uint64_t vote;                     /* the last one, for `voted`; 0: none */
     struct cairn_session_shares voted;
 };
@@ -63,6 +64,10 @@ bool client_placement_offer(struct client_placement *placement,
 
 /* There is no agent any more: this rank votes for what it runs. */
 void client_placement_detach(struct client_placement *placement);
+
+/* The agent is in this epoch. Another one than before ends what was offered and not adopted: its
+ * generations may not be there any more. */
+void client_placement_epoch(struct client_placement *placement, uint64_t epoch);
 
 /* The fill has ended; nothing where nothing was entered. */
 void client_placement_filled(struct client_placement *placement, bool is_good);

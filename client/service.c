@@ -60,6 +60,7 @@ detach(struct cairn_client *client, const char *why)
     client_snapshot_detach(client);
     client_placement_detach(&client->placement);
     client->takes_offers = client->shares_wanted = false;
+    client->takes_moves = client->moved_wanted = false;
     if (client->mail.wanted && !client->mail.err)
         client->mail.err = CAIRN_PEER;
     pthread_cond_broadcast(&client->changed);
@@ -167,6 +168,8 @@ take_welcome(struct cairn_client *client, const struct cairn_session_frame *fram
     client->epoch = welcome.epoch;
     client->coverage_wanted = client->coverage != NULL;
     client->takes_offers = (welcome.flags & CAIRN_WELCOME_OFFERS) != 0;
+    client->takes_moves = (welcome.flags & CAIRN_WELCOME_MOVES) != 0;
+    client_placement_epoch(&client->placement, welcome.epoch);
     client->shares_wanted = client->takes_offers && client->placement.now.count > 0;
     client->refusal = CAIRN_OK;
     client->said_silent = false;
@@ -264,6 +267,8 @@ take_epoch(struct cairn_client *client, const struct cairn_session_frame *frame)
         return err;
     pthread_mutex_lock(&client->lock);
     client->epoch = epoch.epoch;
+    client_placement_epoch(&client->placement, epoch.epoch);
+    client->shares_wanted = client->takes_offers && client->placement.now.count > 0;
     pthread_mutex_unlock(&client->lock);
     return CAIRN_OK;
 }
@@ -459,6 +464,17 @@ put_shares(struct cairn_client *client)
         client->broken = true;
 }
 
+/* Lock held. */
+static void
+put_moved(struct cairn_client *client)
+{
+    cairn_err err = cairn_session_put_moved(&client->writer, &client->moved);
+
+    client->moved_wanted = err == CAIRN_AGAIN;
+    if (err && err != CAIRN_AGAIN)
+        client->broken = true;
+}
+
 /* Queues everything that is due and sends what the socket takes. Lock held. */
 static cairn_err
 serve(struct cairn_client *client, bool stats_due, const struct cairn_client_stats *stats)
@@ -470,6 +486,8 @@ serve(struct cairn_client *client, bool stats_due, const struct cairn_client_sta
             put_register(client);
         if (client->coverage_wanted)
             put_coverage(client);
+        if (client->moved_wanted)
+            put_moved(client);
         if (client->shares_wanted)
             put_shares(client);
         if (client->leave_wanted)

@@ -29,6 +29,7 @@
  *   the connection.
  * - TIMING at any time, once for each ring of timing records of the trainer's process. The agent
  *   may let go of it as it likes.
+ * - MOVED, only if WELCOME allows it, after layers have moved, or have not come.
  * - SHARES, only if WELCOME allows it, when the trainer first asks for its share, and when the
  *   shares change → OFFER, once the agents have shares with a higher number.
  * - STATS and COVERAGE at any time; each replaces the one before. OPERATOR → OPERATOR_REPLY once or
@@ -82,6 +83,7 @@ enum cairn_session_type {
     CAIRN_SESSION_TIMING = 13,
     CAIRN_SESSION_LEAVE = 14,
     CAIRN_SESSION_SHARES = 15,
+    CAIRN_SESSION_MOVED = 16,
     /* agent to client */
     CAIRN_SESSION_WELCOME = 64,
     CAIRN_SESSION_REFUSED = 65,
@@ -219,6 +221,13 @@ struct cairn_session_shares {
     uint32_t layers[CAIRN_STAGES_MAX]; /* [count][stages], 1 or more each; the rest is 0 */
 };
 
+/* How a move of layers ended at this rank. */
+struct cairn_session_moved {
+    uint64_t number;        /* of the placement that was entered */
+    bool is_adopted;        /* by all ranks; false: by none */
+    uint64_t standstill_ns; /* this rank did not train for so long */
+};
+
 /* LEAVE carries nothing: the trainer is about to end the connection, and goes on or ends as it
  * should. A process that ends without it has died. STATS carries a struct cairn_client_stats.
  * OPERATOR carries text: */
@@ -235,6 +244,7 @@ enum {
     CAIRN_WELCOME_COPIES = 4,     /* the agent says which kernel copies fastest */
     CAIRN_WELCOME_OFFERS = 8,     /* placements may be offered: SHARES is understood. (2 was the
                                    * same for shares that carried no stages) */
+    CAIRN_WELCOME_MOVES = 16,     /* MOVED is understood */
     CAIRN_WELCOME_COPY_SHIFT = 24 /* its number (snapshot/copy.h) is in the upper byte */
 };
 
@@ -445,6 +455,7 @@ CAIRN_SESSION_PUT(stats, struct cairn_client_stats);
 CAIRN_SESSION_PUT(coverage, struct cairn_session_coverage);
 CAIRN_SESSION_PUT(operator, struct cairn_session_operator);
 CAIRN_SESSION_PUT(shares, struct cairn_session_shares);
+CAIRN_SESSION_PUT(moved, struct cairn_session_moved);
 CAIRN_SESSION_PUT(offer, struct cairn_session_shares);
 CAIRN_SESSION_PUT(welcome, struct cairn_session_welcome);
 CAIRN_SESSION_PUT(refused, struct cairn_session_refused);
@@ -489,6 +500,7 @@ CAIRN_SESSION_TAKE(stats, struct cairn_client_stats);
 CAIRN_SESSION_TAKE(coverage, struct cairn_session_coverage);
 CAIRN_SESSION_TAKE(operator, struct cairn_session_operator);
 CAIRN_SESSION_TAKE(shares, struct cairn_session_shares);
+CAIRN_SESSION_TAKE(moved, struct cairn_session_moved);
 CAIRN_SESSION_TAKE(offer, struct cairn_session_shares);
 CAIRN_SESSION_TAKE(timing, struct cairn_session_timing);
 CAIRN_MUST_CHECK cairn_err cairn_session_take_leave(const struct cairn_session_frame *frame);

@@ -430,6 +430,26 @@ unpack_shares(struct cairn_reader *reader, struct cairn_session_shares *shares)
     cairn_session_shares_unpack(reader, shares);
 }
 
+static void
+pack_moved(struct cairn_writer *writer, const void *value)
+{
+    const struct cairn_session_moved *moved = value;
+
+    cairn_write_u64(writer, moved->number);
+    write_range(writer, moved->is_adopted, 0, 1);
+    cairn_write_u64(writer, moved->standstill_ns);
+}
+
+static void
+unpack_moved(struct cairn_reader *reader, struct cairn_session_moved *moved)
+{
+    moved->number = cairn_read_u64(reader);
+    moved->is_adopted = read_range(reader, 0, 1) != 0;
+    moved->standstill_ns = cairn_read_u64(reader);
+}
+
+DEFINE_PUT(moved, CAIRN_SESSION_MOVED, struct cairn_session_moved)
+DEFINE_TAKE(moved, CAIRN_SESSION_MOVED, struct cairn_session_moved)
 DEFINE_PUT(shares, CAIRN_SESSION_SHARES, struct cairn_session_shares)
 DEFINE_TAKE(shares, CAIRN_SESSION_SHARES, struct cairn_session_shares)
 DEFINE_PUT(hello, CAIRN_SESSION_HELLO, struct cairn_session_hello)

@@ -213,6 +213,9 @@ struct cairn_client {
     bool coverage_wanted;                    /* to be sent */
     bool leave_wanted;                       /* it closes, and the agent is to be told */
     struct client_placement placement;
+    uint64_t entered_ns; /* when the last move of layers began */
+    struct cairn_session_moved moved;
+    bool takes_moves, moved_wanted;
     bool takes_offers;  /* the agent may offer other shares */
     bool shares_wanted; /* SHARES is to be sent */
     struct cairn_client_stats stats;

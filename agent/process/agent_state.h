@@ -81,6 +81,7 @@ struct cairn_agent {
     struct fetch_table *fetches;
     struct spill_state *spill;
     struct timing_state *timing;
+    struct analyst *analyst; /* NULL: neither plans nor offers are made here */
     struct replanning_state *replanning;
     struct placing_state *placing;
     struct enforcing_state *enforcing;

@@ -115,6 +115,7 @@ struct cairn_config {
     char problem[CAIRN_CONFIG_PATH_BYTES_MAX]; /* what plans are made for; empty: none are */
     uint32_t plan_policy;                      /* enum cairn_plan_policy */
     uint32_t plans_per_day;                    /* that may be offered */
+    uint32_t standstill_per_day_s;             /* for changes of the plan */
     uint32_t log_level;                        /* enum cairn_log_level */
 
     char source[CAIRN_CONFIG_PATH_BYTES_MAX]; /* name of the file; empty: built in */

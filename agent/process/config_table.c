@@ -135,6 +135,11 @@ const struct cairn_option cairn_options[] = {
      NULL,
      "changes of the plan that plan_policy enforce offers within a day; going back to the plan "
      "of `problem` is always offered, and so is what an operator approves"},
+    {"standstill_per_day_s", CAIRN_OPTION_U32, 0, 86400, "60", FIELD(standstill_per_day_s), NULL,
+     NULL,
+     "how long training may stand still within a day while layers move: what plan_policy enforce "
+     "offers must fit in what is left; moves that an operator approves or goes back by, and moves "
+     "that failed, are counted too, and these are always allowed"},
     {"log_level", CAIRN_OPTION_CHOICE, 0, 0, "info", FIELD(log_level), log_level_choices,
      NULL, "the most talkative level that is logged"},
 };

@@ -159,7 +159,7 @@ take_hello(struct cairn_agent *agent, struct session *session,
     if (view.ready.step)
         welcome.flags |= CAIRN_WELCOME_RESTORABLE;
     if (agent->config.plan_policy >= CAIRN_PLAN_APPROVE)
-        welcome.flags |= CAIRN_WELCOME_OFFERS;
+        welcome.flags |= CAIRN_WELCOME_OFFERS | CAIRN_WELCOME_MOVES;
     if (cairn_session_put_welcome(&session->writer, &welcome) != CAIRN_OK)
         session->state = SESSION_CLOSING;
     if (!session->trainer)
@@ -409,6 +409,7 @@ take_frame(struct cairn_agent *agent, struct session *session, struct cairn_sess
     case CAIRN_SESSION_TIMING:
     case CAIRN_SESSION_OPERATOR:
     case CAIRN_SESSION_SHARES:
+    case CAIRN_SESSION_MOVED:
         if (!agent->handlers->frame(agent, session, frame))
             session->state = SESSION_CLOSING;
         break;

@@ -1,4 +1,4 @@
-/* agent/service/placing.c - stores the book of placements, and tells it; see placing.h. */
+/* agent/service/placing.c - carries out what the analyst decides about placements; see placing.h. */
 #include "agent/service/placing.h"
 
 #include "agent/process/agent_state.h"
@@ -6,6 +6,7 @@
 #include "agent/process/service_message.h"
 #include "agent/process/session.h"
 #include "agent/process/step.h"
+#include "agent/service/analyst.h"
 #include "agent/service/operator_view.h"
 #include "base/log.h"
 #include "replan/advise/adviser.h"
@@ -27,8 +28,6 @@ struct asked {
 };
 
 struct placing_state {
-    struct proposal_book book;
-    struct proposal_book next; /* a change of it that is not stored yet, or another agent's book */
     uint64_t told_ns;
     bool said_spent;
     struct asked asked[SESSIONS_MAX];
@@ -68,7 +67,7 @@ static void
 tell_agents(struct cairn_agent *agent)
 {
     struct placing_state *state = agent->placing;
-    size_t bytes_len = proposal_pack(&state->book, state->bytes);
+    size_t bytes_len = proposal_pack(analyst_book(agent->analyst), state->bytes);
 
     state->told_ns = agent_now_ns(agent);
     for (uint32_t node = 0; node < agent->config.node_count; node++)
@@ -80,7 +79,7 @@ static void
 tell_session(struct cairn_agent *agent, struct session *session)
 {
     const struct placing_state *state = agent->placing;
-    const struct cairn_session_shares *offer = &state->book.offer.placement;
+    const struct cairn_session_shares *offer = &analyst_book(agent->analyst)->offer.placement;
     const struct asked *asked = &state->asked[session->index];
 
     if (offer->count == 0 || asked->serial != session->serial || asked->number >= offer->number ||
@@ -120,76 +119,99 @@ log_proposal(const char *what, const struct proposal *proposal)
                  proposal->placement.number, proposal_describe(&proposal->placement, text), why);
 }
 
-/* Makes state->next the book, once it is stored, and does what has to follow. */
-static bool
-follow(struct cairn_agent *agent, uint32_t follows)
+static void
+log_withdrawn(const struct proposal_book *book)
 {
-    struct placing_state *state = agent->placing;
-    uint64_t waited = state->book.waiting.placement.number;
+    static const char *const why[] = {[PROPOSAL_TAKEN_BACK] =
+                                          "it brought less than half of what was predicted",
+                                      [PROPOSAL_FAILED] = "the ranks entered it and gave it up",
+                                      [PROPOSAL_AGED] = "some ranks never took it"};
+    const struct proposal_story *story = proposal_story_of(book, book->offer.placement.number);
+    const struct proposal_story *withdrawn =
+        story && story->withdraws ? proposal_story_of(book, story->withdraws) : NULL;
 
-    if (!(follows & PROPOSAL_CHANGED))
+    if (withdrawn && withdrawn->fate >= PROPOSAL_TAKEN_BACK)
+        CAIRN_LOG_AT(WARN,
+                     "replan: offer %" PRIu64 " is withdrawn: %s; see `cairn explain plan %" PRIu64
+                     "`",
+                     withdrawn->number, why[withdrawn->fate], withdrawn->number);
+}
+
+/* Of another agent's book. */
+static void
+log_heard(const char *what, const struct proposal *proposal, uint32_t sender)
+{
+    char text[PROPOSAL_TEXT_BYTES];
+
+    CAIRN_LOG_AT(INFO, "replan: %s %" PRIu64 " of node %u: micro-batches %s", what,
+                 proposal->placement.number, sender, proposal_describe(&proposal->placement, text));
+}
+
+static void
+log_actions(struct cairn_agent *agent, const struct analyst_actions *actions, uint32_t sender)
+{
+    const struct proposal_book *book = analyst_book(agent->analyst);
+    struct placing_state *state = agent->placing;
+
+    if (actions->what & ANALYST_SAY_HEARD) {
+        if (actions->what & ANALYST_SAY_OFFER)
+            log_heard("offer", &book->offer, sender);
+        else if (actions->what & ANALYST_SAY_WAITS)
+            log_heard("proposal", &book->waiting, sender);
+        return;
+    }
+    if (actions->what & ANALYST_SAY_WITHDRAWN)
+        log_withdrawn(book);
+    if (actions->what & ANALYST_SAY_OFFER)
+        log_proposal("offer", &book->offer);
+    if (actions->what & ANALYST_SAY_WAITS)
+        log_proposal("waits for approval: proposal", &book->waiting);
+    if (actions->what & ANALYST_SAY_OVER)
+        CAIRN_LOG_AT(INFO, "replan: proposal %" PRIu64 " is over", actions->over);
+    if (actions->what & ANALYST_SAY_KEPT)
+        CAIRN_LOG_AT(INFO, "replan: offer %" PRIu64 " has brought what it should",
+                     book->offer.placement.number);
+    if ((actions->what & ANALYST_SAY_SPENT) && !state->said_spent)
+        CAIRN_LOG_AT(WARN,
+                     "replan: no other placement is offered: the day's budget is spent "
+                     "(plans_per_day, standstill_per_day_s); %" PRIu32
+                     " changes and %.1f s of standing still within 24 hours",
+                     book->away_count,
+                     (double)proposal_spent_ns(book, cairn_clock_wall_ns(&agent->clock)) / 1e9);
+    state->said_spent = (actions->what & ANALYST_SAY_SPENT) != 0;
+}
+
+bool
+placing_carry_out(struct cairn_agent *agent, const struct analyst_actions *actions, uint32_t sender)
+{
+    struct analyst_event event = {.type = ANALYST_STORED,
+                                  .wall_ns = cairn_clock_wall_ns(&agent->clock)};
+    struct analyst_actions all = *actions, then = {0};
+    bool is_stored = true;
+
+    if (!agent->placing)
         return true;
-    if (!store(agent, &state->next))
-        return false;
-    state->book = state->next;
-    if (follows & PROPOSAL_OFFER)
-        log_proposal("offer", &state->book.offer);
-    if (follows & PROPOSAL_WAITS)
-        log_proposal("waits for approval: proposal", &state->book.waiting);
-    if (follows & PROPOSAL_OVER)
-        CAIRN_LOG_AT(INFO, "replan: proposal %" PRIu64 " is over", waited);
-    tell_agents(agent);
-    if (follows & PROPOSAL_OFFER)
+    if (all.what & ANALYST_STORE) {
+        event.as.is_stored = is_stored = store(agent, analyst_next(agent->analyst));
+        analyst_step(agent->analyst, &event, &then);
+        all.what |= then.what;
+        all.over = then.over;
+    }
+    log_actions(agent, &all, sender);
+    if (all.what & ANALYST_TELL_AGENTS)
+        tell_agents(agent);
+    if (all.what & ANALYST_TELL_SENDER)
+        tell_agent(agent, sender,
+                   proposal_pack(analyst_book(agent->analyst), agent->placing->bytes));
+    if (all.what & ANALYST_TELL_TRAINERS)
         tell_sessions(agent);
-    return true;
+    return is_stored;
 }
 
 const struct proposal_book *
 placing_book(const struct cairn_agent *agent)
 {
-    return agent->placing ? &agent->placing->book : NULL;
-}
-
-void
-placing_take_round(struct cairn_agent *agent, const struct proposal_round *round)
-{
-    struct placing_state *state = agent->placing;
-    uint32_t follows;
-
-    state->next = state->book;
-    follows = proposal_take_round(&state->next, round);
-    if ((follows & PROPOSAL_SPENT) && !state->said_spent)
-        CAIRN_LOG_AT(WARN,
-                     "replan: no other placement is offered: %" PRIu32
-                     " changes within 24 hours are as many as plans_per_day allows",
-                     state->next.away_count);
-    state->said_spent = (follows & PROPOSAL_SPENT) != 0;
-    (void)follow(agent, follows);
-}
-
-void
-placing_decide(struct cairn_agent *agent, const struct proposal_decision *decision,
-               const struct proposal_scene *scene, bool dry_run, struct proposal_answer *out)
-{
-    static const char *const words[] = {[PROPOSAL_APPROVE] = "approved",
-                                        [PROPOSAL_DENY] = "denied",
-                                        [PROPOSAL_GO_BACK] = "went back by offer"};
-    struct placing_state *state = agent->placing;
-    uint32_t follows;
-
-    state->next = state->book;
-    follows = proposal_decide(&state->next, decision, scene, out);
-    if (dry_run || follows == 0)
-        return;
-    CAIRN_LOG_AT(INFO, "replan: an operator at node %u %s %" PRIu64, decision->node,
-                 words[decision->word], out->number);
-    if (!follow(agent, follows)) {
-        out->exit_code = 74;
-        (void)snprintf(out->text, sizeof out->text,
-                       "plan: the agent of node %u cannot store decisions; look at its disk and "
-                       "its log, then try again",
-                       agent->config.node);
-    }
+    return agent->analyst ? analyst_book(agent->analyst) : NULL;
 }
 
 void
@@ -197,43 +219,28 @@ placing_repeat(struct cairn_agent *agent)
 {
     const struct placing_state *state = agent->placing;
 
-    if (state && state->book.version > 0 && agent_now_ns(agent) >= state->told_ns + repeat_ns)
+    if (state && placing_book(agent)->version > 0 &&
+        agent_now_ns(agent) >= state->told_ns + repeat_ns)
         tell_agents(agent);
 }
 
 void
 placing_message(struct cairn_agent *agent, const struct cairn_service_message *message)
 {
-    struct placing_state *state = agent->placing;
+    struct analyst_event event = {.type = ANALYST_HEARD,
+                                  .wall_ns = cairn_clock_wall_ns(&agent->clock)};
+    struct analyst_actions actions;
     struct proposal_book *heard;
-    uint32_t follows;
 
-    if (!state)
+    if (!agent->placing)
         return;
     heard = calloc(1, sizeof *heard);
-    if (!heard || proposal_unpack(message->bytes, message->bytes_len, heard) != CAIRN_OK) {
-        free(heard);
-        return;
+    if (heard && proposal_unpack(message->bytes, message->bytes_len, heard) == CAIRN_OK) {
+        event.as.heard = heard;
+        analyst_step(agent->analyst, &event, &actions);
+        (void)placing_carry_out(agent, &actions, message->from);
     }
-    if (heard->version < state->book.version) /* it has forgotten its own, or was cut off */
-        tell_agent(agent, message->from, proposal_pack(&state->book, state->bytes));
-    state->next = state->book;
-    follows = proposal_hear(&state->next, heard);
     free(heard);
-    if (!(follows & PROPOSAL_CHANGED) || !store(agent, &state->next))
-        return;
-    state->book = state->next;
-    if (follows & (PROPOSAL_OFFER | PROPOSAL_WAITS)) {
-        const struct proposal *proposal =
-            follows & PROPOSAL_OFFER ? &state->book.offer : &state->book.waiting;
-        char text[PROPOSAL_TEXT_BYTES];
-
-        CAIRN_LOG_AT(INFO, "replan: %s %" PRIu64 " of node %u: micro-batches %s",
-                     follows & PROPOSAL_OFFER ? "offer" : "proposal", proposal->placement.number,
-                     message->from, proposal_describe(&proposal->placement, text));
-    }
-    if (follows & PROPOSAL_OFFER)
-        tell_sessions(agent);
 }
 
 /* ---- trainers ---- */
@@ -247,7 +254,29 @@ placing_stages(const struct cairn_agent *agent)
         if (session->used && session->trainer && agent->placing->asked[i].serial == session->serial)
             return agent->placing->asked[i].stages;
     }
-    return agent->placing->book.offer.placement.stages;
+    return placing_book(agent)->offer.placement.stages;
+}
+
+bool
+placing_is_asked(const struct cairn_agent *agent)
+{
+    for (uint32_t i = 0; i < SESSIONS_MAX; i++) {
+        const struct session *session = &agent->sessions[i];
+
+        if (session->used && session->trainer && agent->placing->asked[i].serial == session->serial)
+            return true;
+    }
+    return false;
+}
+
+static uint32_t
+count_changes(const struct proposal_book *book, uint64_t wall_ns)
+{
+    uint32_t count = 0;
+
+    for (uint32_t i = 0; i < book->away_count; i++)
+        count += wall_ns < book->away_wall_ns[i] + UINT64_C(86400) * CAIRN_NS_PER_S;
+    return count;
 }
 
 void
@@ -258,11 +287,10 @@ placing_fill(struct cairn_agent *agent, struct operator_node *out)
 
     if (!state)
         return;
-    offer = &state->book.offer.placement;
+    offer = &analyst_book(agent->analyst)->offer.placement;
     if (offer->count > 0) {
         out->offer_number = offer->number;
-        out->offer_changes =
-            proposal_count_changes(&state->book, cairn_clock_wall_ns(&agent->clock));
+        out->offer_changes = count_changes(placing_book(agent), cairn_clock_wall_ns(&agent->clock));
     }
     for (uint32_t i = 0; i < SESSIONS_MAX; i++) {
         const struct session *session = &agent->sessions[i];
@@ -274,18 +302,21 @@ placing_fill(struct cairn_agent *agent, struct operator_node *out)
     }
 }
 
-bool
-placing_frame(struct cairn_agent *agent, struct session *session,
-              const struct cairn_session_frame *frame)
+static bool
+take_shares(struct cairn_agent *agent, struct session *session,
+            const struct cairn_session_frame *frame)
 {
-    struct placing_state *state = agent->placing;
+    struct analyst_event event = {.type = ANALYST_RUNS};
     struct cairn_session_shares shares;
+    struct analyst_actions actions;
     char text[PROPOSAL_TEXT_BYTES];
 
-    if (!state || !session->trainer || cairn_session_take_shares(frame, &shares) != CAIRN_OK)
+    if (cairn_session_take_shares(frame, &shares) != CAIRN_OK)
         return false;
-    state->asked[session->index] = (struct asked){session->serial, shares.number, shares.stages};
-    proposal_note_number(&state->book, shares.number);
+    agent->placing->asked[session->index] =
+        (struct asked){session->serial, shares.number, shares.stages};
+    event.as.runs = &shares;
+    analyst_step(agent->analyst, &event, &actions);
     if (shares.number > 0)
         CAIRN_LOG_AT(INFO, "replan: rank=%u has taken offer %" PRIu64 ": micro-batches %s",
                      session->hello.rank, shares.number, proposal_describe(&shares, text));
@@ -293,25 +324,53 @@ placing_frame(struct cairn_agent *agent, struct session *session,
     return true;
 }
 
+static bool
+take_moved(struct cairn_agent *agent, const struct cairn_session_frame *frame)
+{
+    struct analyst_event event = {.type = ANALYST_MOVED};
+    struct analyst_actions actions;
+
+    if (cairn_session_take_moved(frame, &event.as.moved) != CAIRN_OK)
+        return false;
+    analyst_step(agent->analyst, &event, &actions);
+    return true;
+}
+
+bool
+placing_frame(struct cairn_agent *agent, struct session *session,
+              const struct cairn_session_frame *frame)
+{
+    if (!agent->placing || !session->trainer)
+        return false;
+    return frame->type == CAIRN_SESSION_MOVED ? take_moved(agent, frame)
+                                              : take_shares(agent, session, frame);
+}
+
 /* ---- life ---- */
 
 cairn_err
 placing_open(struct cairn_agent *agent)
 {
+    struct proposal_book *book;
     uint8_t *bytes = NULL;
     size_t bytes_len = 0;
 
     if (agent->config.plan_policy < CAIRN_PLAN_APPROVE)
         return CAIRN_OK;
     agent->placing = calloc(1, sizeof *agent->placing);
-    if (!agent->placing)
+    book = calloc(1, sizeof *book);
+    if (!agent->placing || !book) {
+        free(book);
         return CAIRN_NOMEM;
+    }
     if (cairn_catalog_get(agent->catalog, CAIRN_TABLE_VERDICTS, book_key, sizeof book_key - 1,
                           &bytes, &bytes_len) == CAIRN_OK &&
-        proposal_unpack(bytes, bytes_len, &agent->placing->book) != CAIRN_OK)
+        proposal_unpack(bytes, bytes_len, book) != CAIRN_OK)
         CAIRN_LOG_AT(WARN, "catalog: the stored offers are damaged, or an older version's: they "
                            "are forgotten");
+    analyst_start_with_book(agent->analyst, book);
     free(bytes);
+    free(book);
     return CAIRN_OK;
 }
 

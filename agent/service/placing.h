@@ -3,8 +3,8 @@
  * enforce): stores the book of placements (proposal.h), and tells it.
  *
  * A placement is a number, one share of the micro-batches per replica, and maybe the layers of each
- * stage. The analyst proposes or offers it; each agent stores the newest book and tells its offer
- * to the trainers that have asked for their share. Whether it is taken, the trainers decide among
+ * stage. The analyst (analyst.h) decides about it; each agent stores the newest book and tells its
+ * offer to the trainers that have asked for their share. Whether it is taken, the trainers decide among
  * themselves (client/placement.h).
  *
  * Invariants:
@@ -19,26 +19,28 @@
 
 #include "agent/service/proposal.h"
 
+struct analyst_actions;
 struct cairn_agent;
 struct cairn_service_message;
 struct cairn_session_frame;
 struct operator_node;
 struct session;
 
-/* Nothing is done, and agent->placing stays NULL, unless plan_policy is approve or enforce.
- * CAIRN_NOMEM. */
+/* Nothing is done, and agent->placing stays NULL, unless plan_policy is approve or enforce. After
+ * replanning_open. CAIRN_NOMEM. */
 CAIRN_MUST_CHECK cairn_err placing_open(struct cairn_agent *agent);
 void placing_close(struct cairn_agent *agent);
 
 /* The newest book; NULL: plan_policy is neither approve nor enforce. */
 const struct proposal_book *placing_book(const struct cairn_agent *agent);
 
-/* Takes a round of the analyst into account. placing_book is not NULL. */
-void placing_take_round(struct cairn_agent *agent, const struct proposal_round *round);
+/* Carries out what analyst_step wants, but for plans and advice. `sender`: of ANALYST_HEARD. False:
+ * the book could not be stored, and is as before. */
+bool placing_carry_out(struct cairn_agent *agent, const struct analyst_actions *actions,
+                       uint32_t sender);
 
-/* Carries out an operator's decision, or only checks it. placing_book is not NULL. */
-void placing_decide(struct cairn_agent *agent, const struct proposal_decision *decision,
-                    const struct proposal_scene *scene, bool dry_run, struct proposal_answer *out);
+/* Whether a trainer of this node asks for its share. Not without placing_book, as the next. */
+bool placing_is_asked(const struct cairn_agent *agent);
 
 /* How many stages of each replica this node's trainer can move layers between; 0: none. While no
  * trainer has asked, as many as in the newest offer. */
@@ -50,7 +52,7 @@ void placing_repeat(struct cairn_agent *agent);
 /* Fills in what this node has of the newest offer, for operators. */
 void placing_fill(struct cairn_agent *agent, struct operator_node *out);
 
-/* A SHARES of a trainer. False: close the session. */
+/* A SHARES or MOVED of a trainer. False: close the session. */
 bool placing_frame(struct cairn_agent *agent, struct session *session,
                    const struct cairn_session_frame *frame);
 /* An OFFER of another agent: its book. */

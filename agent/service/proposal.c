@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "base/crc.h"
+#include "client/placement_bugs.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -101,6 +102,63 @@ proposal_running(const struct proposal_book *book, const struct proposal *home)
     return book->offer.placement.count ? &book->offer : home;
 }
 
+const struct proposal_story *
+proposal_story_of(const struct proposal_book *book, uint64_t number)
+{
+    for (uint32_t i = book->story_count; i-- > 0;)
+        if (book->stories[i].number == number)
+            return &book->stories[i];
+    return NULL;
+}
+
+bool
+proposal_is_taken(const struct proposal_book *book)
+{
+    const struct proposal_story *story = proposal_story_of(book, book->offer.placement.number);
+
+    return book->offer.placement.count && story &&
+           (story->fate == PROPOSAL_TAKEN || story->fate == PROPOSAL_KEPT);
+}
+
+static void
+forget_spent(struct proposal_book *book, uint64_t wall_ns)
+{
+    uint32_t kept = 0;
+
+    for (uint32_t i = 0; i < book->spent_count; i++)
+        if (wall_ns < book->spent[i].wall_ns + day_ns)
+            book->spent[kept++] = book->spent[i];
+    book->spent_count = kept;
+}
+
+uint64_t
+proposal_spent_ns(const struct proposal_book *book, uint64_t wall_ns)
+{
+    uint64_t spent_ns = 0;
+
+    for (uint32_t i = 0; i < book->spent_count; i++)
+        if (wall_ns < book->spent[i].wall_ns + day_ns)
+            spent_ns += book->spent[i].standstill_ns;
+    return spent_ns;
+}
+
+uint64_t
+proposal_price_ns(const struct proposal_book *book)
+{
+    const uint64_t *measured = book->standstills_ns;
+    uint64_t low, high;
+
+    if (book->standstill_count == 0)
+        return 0;
+    if (book->standstill_count == 1)
+        return measured[0];
+    low = measured[0] < measured[1] ? measured[0] : measured[1];
+    high = measured[0] < measured[1] ? measured[1] : measured[0];
+    if (book->standstill_count == 2) /* the careful one */
+        return high;
+    return measured[2] < low ? low : measured[2] > high ? high : measured[2];
+}
+
 void
 proposal_note_number(struct proposal_book *book, uint64_t number)
 {
@@ -132,26 +190,86 @@ end_waiting(struct proposal_book *book, enum proposal_end end, uint64_t wall_ns)
     return true;
 }
 
-/* Makes a proposal the offer, under its number. decision NULL: nobody was asked. */
+static struct proposal_story *
+newest_story(struct proposal_book *book)
+{
+    return book->story_count ? &book->stories[book->story_count - 1] : NULL;
+}
+
+static void
+end_story(struct proposal_book *book, enum proposal_fate fate, uint64_t wall_ns)
+{
+    struct proposal_story *story = newest_story(book);
+
+    if (!story || story->ended_wall_ns)
+        return;
+    if (fate != PROPOSAL_LEFT || story->fate != PROPOSAL_KEPT)
+        story->fate = fate;
+    story->ended_wall_ns = wall_ns;
+}
+
+/* Begins the story of the offer. */
+static void
+begin_story(struct proposal_book *book, uint64_t withdraws, uint64_t wall_ns)
+{
+    const struct proposal *made = &book->offer;
+    struct proposal_story *story;
+
+    end_story(book, PROPOSAL_LEFT, wall_ns);
+    if (book->story_count == PROPOSAL_STORIES_MAX) {
+        book->story_count--;
+        memmove(book->stories, book->stories + 1, book->story_count * sizeof *book->stories);
+    }
+    story = &book->stories[book->story_count++];
+    *story = (struct proposal_story){.number = made->placement.number,
+                                     .withdraws = withdraws,
+                                     .fate = PROPOSAL_OFFERED,
+                                     .is_home = made->is_home,
+                                     .action = made->action,
+                                     .current_ms = made->current_ms,
+                                     .running_ms = made->running_ms,
+                                     .step_ms = made->step_ms,
+                                     .bound_ms = made->bound_ms,
+                                     .cost_ms = made->cost_ms,
+                                     .moved_layers = made->moved_layers,
+                                     .moved_bytes = made->moved_bytes,
+                                     .decided = made->decided,
+                                     .node = made->node,
+                                     .slow = made->slow,
+                                     .offered_wall_ns = wall_ns,
+                                     .before_ms = INFINITY,
+                                     .expected_ms = INFINITY,
+                                     .after_ms = INFINITY};
+    memcpy(story->alternatives, made->alternatives, sizeof story->alternatives);
+    (void)proposal_describe(&made->placement, story->text);
+}
+
+/* Makes a proposal the offer, under its number. decision NULL: nobody was asked. withdraws: the
+ * offer that it takes back, or 0. */
 static void
 offer(struct proposal_book *book, const struct proposal *proposal,
-      const struct proposal_decision *decision, uint64_t wall_ns)
+      const struct proposal_decision *decision, uint64_t withdraws, uint64_t wall_ns)
 {
     uint32_t kept = proposal_count_changes(book, wall_ns);
+    bool is_away = !proposal->is_home && withdraws == 0;
 
-    if (!proposal->is_home && kept == PROPOSAL_AWAY_MAX) {
+    if (is_away && kept == PROPOSAL_AWAY_MAX) {
         memmove(book->away_wall_ns, book->away_wall_ns + 1, (kept - 1) * sizeof(uint64_t));
         book->away_count = --kept;
     }
-    if (!proposal->is_home)
+    if (is_away)
         book->away_wall_ns[book->away_count++] = wall_ns;
+    if (proposal_is_taken(book))
+        book->before = book->offer;
     book->offer = *proposal;
     book->offer.made_wall_ns = wall_ns;
+    book->offer.decided = book->offer.node = 0;
     if (decision) {
         book->offer.decided =
             decision->word == PROPOSAL_GO_BACK ? PROPOSAL_BACK : PROPOSAL_APPROVED;
         book->offer.node = decision->node;
     }
+    begin_story(book, withdraws, wall_ns);
 }
 
 /* A proposal with the next number. */
@@ -160,16 +278,24 @@ give_number(struct proposal_book *book, struct proposal *proposal, const struct 
             uint64_t wall_ns)
 {
     *proposal = *from;
-    proposal->placement.number = ++book->last_number;
+    proposal->placement.number = PLACEMENT_BUG(NUMBER_TWICE) && book->last_number > 0
+                                     ? book->last_number
+                                     : ++book->last_number;
     proposal->made_wall_ns = wall_ns;
 }
 
+/* Ends the denials that hold for an evidence. */
 static void
 clear_denials(struct proposal_book *book)
 {
+    uint32_t kept = 0;
+
+    for (uint32_t i = 0; i < book->denied_count; i++)
+        if (book->denied[i].until_wall_ns)
+            book->denied[kept++] = book->denied[i];
+    memset(book->denied + kept, 0, (PROPOSAL_DENIED_MAX - kept) * sizeof *book->denied);
+    book->denied_count = kept;
     book->is_all_denied = false;
-    book->denied_count = 0;
-    memset(book->denied, 0, sizeof book->denied);
     memset(&book->denied_at, 0, sizeof book->denied_at);
 }
 
@@ -183,26 +309,39 @@ set_evidence(struct proposal_book *book, const struct proposal_slow *slow)
     }
 }
 
+/* until_wall_ns 0: while its evidence holds. */
 static void
-deny(struct proposal_book *book, const struct proposal *proposal)
+deny(struct proposal_book *book, const struct proposal *proposal, uint64_t until_wall_ns)
 {
-    set_evidence(book, &proposal->slow);
+    if (until_wall_ns == 0)
+        set_evidence(book, &proposal->slow);
     if (book->denied_count == PROPOSAL_DENIED_MAX) {
         book->denied_count--;
         memmove(book->denied, book->denied + 1, book->denied_count * sizeof *book->denied);
     }
-    book->denied[book->denied_count++] = proposal_name(&proposal->placement);
+    book->denied[book->denied_count++] =
+        (struct proposal_denial){proposal_name(&proposal->placement), until_wall_ns};
 }
 
 static bool
-is_denied(const struct proposal_book *book, const struct cairn_session_shares *placement)
+is_denied(const struct proposal_book *book, const struct proposal *wanted, uint64_t wall_ns)
 {
-    uint64_t name = proposal_name(placement);
+    uint64_t name = proposal_name(&wanted->placement);
 
     for (uint32_t i = 0; i < book->denied_count; i++)
-        if (book->denied[i] == name)
+        if (book->denied[i].name == name &&
+            (book->denied[i].until_wall_ns == 0 || wall_ns < book->denied[i].until_wall_ns))
             return true;
-    return book->is_all_denied;
+    return book->is_all_denied && !wanted->is_home;
+}
+
+static bool
+has_denials(const struct proposal_book *book)
+{
+    for (uint32_t i = 0; i < book->denied_count; i++)
+        if (book->denied[i].until_wall_ns == 0)
+            return true;
+    return false;
 }
 
 /* ---- rounds ---- */
@@ -235,18 +374,34 @@ propose(struct proposal_book *book, const struct proposal *wanted, uint64_t wall
     return PROPOSAL_CHANGED | PROPOSAL_WAITS;
 }
 
+/* Whether the day's budgets allow no further change. Going home is always allowed: a budget must
+ * not hold a job in a plan for a rank that is well. */
+static bool
+is_spent(struct proposal_book *book, const struct proposal *wanted,
+         const struct proposal_round *round)
+{
+    uint32_t changes = proposal_count_changes(book, round->wall_ns);
+    double left_ns =
+        (double)round->standstill_per_day_ns - (double)proposal_spent_ns(book, round->wall_ns);
+    bool stands_still = wanted->moved_layers > 0 && wanted->cost_ms < INFINITY;
+
+    if (wanted->is_home || PLACEMENT_BUG(OVERSPENDS))
+        return false;
+    return changes >= round->changes_per_day || changes >= PROPOSAL_AWAY_MAX ||
+           (stands_still && wanted->cost_ms * 1e6 > left_ns);
+}
+
 static uint32_t
 offer_at_once(struct proposal_book *book, const struct proposal *wanted,
               const struct proposal_round *round)
 {
-    uint32_t changes = proposal_count_changes(book, round->wall_ns);
     struct proposal numbered;
 
-    if (!wanted->is_home && (changes >= round->changes_per_day || changes >= PROPOSAL_AWAY_MAX))
+    if (is_spent(book, wanted, round))
         return PROPOSAL_SPENT;
     (void)end_waiting(book, PROPOSAL_REPLACED, round->wall_ns);
     give_number(book, &numbered, wanted, round->wall_ns);
-    offer(book, &numbered, NULL, round->wall_ns);
+    offer(book, &numbered, NULL, 0, round->wall_ns);
     return PROPOSAL_CHANGED | PROPOSAL_OFFER;
 }
 
@@ -254,23 +409,112 @@ uint32_t
 proposal_take_round(struct proposal_book *book, const struct proposal_round *round)
 {
     const struct proposal *wanted = round->plan ? round->plan : round->at_rest ? round->home : NULL;
+    bool is_asked = round->needs_approval, is_other = round->is_other_evidence;
     uint32_t follows = 0;
 
     if (!wanted)
         return 0; /* what is there stays until more is known */
-    if ((book->denied_count || book->is_all_denied) &&
-        !proposal_is_same_slow(&book->denied_at, &wanted->slow)) {
+    if (!wanted->is_home && round->wall_ns < book->doubt_until_wall_ns)
+        is_asked = true;
+    if (PLACEMENT_BUG(FORGETS_DENIAL))
+        is_other = !proposal_is_same_slow(&book->denied_at, &wanted->slow);
+    if (is_other && (book->is_all_denied || has_denials(book))) {
         clear_denials(book);
         follows = PROPOSAL_CHANGED;
     }
     if (proposal_is_same(&wanted->placement, &proposal_running(book, round->home)->placement) ||
-        is_denied(book, &wanted->placement))
+        is_denied(book, wanted, round->wall_ns))
         follows |= want_nothing(book, round);
     else
-        follows |= round->needs_approval ? propose(book, wanted, round->wall_ns)
-                                         : offer_at_once(book, wanted, round);
+        follows |=
+            is_asked ? propose(book, wanted, round->wall_ns) : offer_at_once(book, wanted, round);
     book->version += (follows & PROPOSAL_CHANGED) != 0;
     return follows;
+}
+
+/* ---- what becomes of an offer ---- */
+
+uint32_t
+proposal_note_taken(struct proposal_book *book, double before_ms, double expected_ms,
+                    uint64_t wall_ns)
+{
+    struct proposal_story *story = newest_story(book);
+
+    if (!story || story->fate != PROPOSAL_OFFERED)
+        return 0;
+    story->fate = PROPOSAL_TAKEN;
+    story->taken_wall_ns = wall_ns;
+    story->before_ms = before_ms;
+    story->expected_ms = expected_ms;
+    book->version++;
+    return PROPOSAL_CHANGED;
+}
+
+uint32_t
+proposal_note_standstill(struct proposal_book *book, uint64_t number, uint64_t standstill_ns,
+                         uint64_t wall_ns)
+{
+    struct proposal_story *story = NULL;
+
+    for (uint32_t i = 0; i < book->story_count; i++)
+        if (book->stories[i].number == number && book->stories[i].standstill_ns == 0)
+            story = &book->stories[i];
+    if (!story || standstill_ns == 0)
+        return 0;
+    story->standstill_ns = standstill_ns;
+    forget_spent(book, wall_ns);
+    if (book->spent_count == PROPOSAL_SPENT_MAX) {
+        book->spent[1].standstill_ns += book->spent[0].standstill_ns;
+        book->spent_count--;
+        memmove(book->spent, book->spent + 1, book->spent_count * sizeof *book->spent);
+    }
+    book->spent[book->spent_count++] = (struct proposal_spent){wall_ns, standstill_ns};
+    if (book->standstill_count == PROPOSAL_STANDSTILLS) {
+        book->standstill_count--;
+        memmove(book->standstills_ns, book->standstills_ns + 1,
+                book->standstill_count * sizeof *book->standstills_ns);
+    }
+    book->standstills_ns[book->standstill_count++] = standstill_ns;
+    book->version++;
+    return PROPOSAL_CHANGED;
+}
+
+uint32_t
+proposal_note_kept(struct proposal_book *book, double after_ms, uint64_t wall_ns)
+{
+    struct proposal_story *story = newest_story(book);
+
+    (void)wall_ns;
+    if (!story || story->fate != PROPOSAL_TAKEN)
+        return 0;
+    story->fate = PROPOSAL_KEPT;
+    story->after_ms = after_ms;
+    book->version++;
+    return PROPOSAL_CHANGED;
+}
+
+uint32_t
+proposal_withdraw(struct proposal_book *book, const struct proposal *home, enum proposal_fate why,
+                  double after_ms, uint64_t deny_ns, uint64_t wall_ns)
+{
+    const struct proposal withdrawn = book->offer;
+    struct proposal again = book->before.placement.count ? book->before : *home;
+    struct proposal_story *story = newest_story(book);
+
+    if (withdrawn.placement.count == 0 || !story || story->ended_wall_ns)
+        return 0;
+    story->after_ms = after_ms;
+    if (why == PROPOSAL_TAKEN_BACK)
+        book->doubt_until_wall_ns = wall_ns + day_ns;
+    deny(book, &withdrawn, wall_ns + deny_ns);
+    (void)end_waiting(book, PROPOSAL_REPLACED, wall_ns);
+    give_number(book, &again, &again, wall_ns);
+    if (why == PROPOSAL_TAKEN_BACK)
+        book->before = withdrawn;
+    end_story(book, why, wall_ns);
+    offer(book, &again, NULL, withdrawn.placement.number, wall_ns);
+    book->version++;
+    return PROPOSAL_CHANGED | PROPOSAL_OFFER;
 }
 
 /* ---- decisions ---- */
@@ -288,7 +532,7 @@ static const struct proposal_ended *
 find_token(const struct proposal_book *book, uint64_t token)
 {
     for (uint32_t i = book->ended_count; i-- > 0;)
-        if (book->ended[i].token == token)
+        if (book->ended[i].token == token && !PLACEMENT_BUG(DECIDES_TWICE))
             return &book->ended[i];
     return NULL;
 }
@@ -427,9 +671,9 @@ decide_waiting(struct proposal_book *book, const struct proposal_decision *decis
         return refuse(out, EXIT_FAILED);
     }
     if (approves)
-        offer(book, &waiting, decision, scene->wall_ns);
+        offer(book, &waiting, decision, 0, scene->wall_ns);
     else
-        deny(book, &waiting);
+        deny(book, &waiting, decision->for_ns ? scene->wall_ns + decision->for_ns : 0);
     note_end(book, decision->number, approves ? PROPOSAL_APPROVED : PROPOSAL_DENIED, decision,
              scene->wall_ns);
     memset(&book->waiting, 0, sizeof book->waiting);
@@ -462,9 +706,36 @@ go_back(struct proposal_book *book, const struct proposal_decision *decision,
     set_evidence(book, scene->slow);
     book->is_all_denied = true;
     give_number(book, &home, scene->home, scene->wall_ns);
-    offer(book, &home, decision, scene->wall_ns);
+    offer(book, &home, decision, 0, scene->wall_ns);
     note_end(book, home.placement.number, PROPOSAL_BACK, decision, scene->wall_ns);
     return answer(out, &home.placement, PROPOSAL_CHANGED | PROPOSAL_OFFER);
+}
+
+/* Offers the best plan at once, although what slow ranks have cost so far has not paid for it. */
+static uint32_t
+offer_now(struct proposal_book *book, const struct proposal_decision *decision,
+          const struct proposal_scene *scene, struct proposal_answer *out)
+{
+    const struct proposal *running = proposal_running(book, scene->home);
+    struct proposal best;
+
+    if (!scene->best) {
+        (void)snprintf(out->text, sizeof out->text,
+                       "plan: no other plan gains enough for what is known to be slow now; see "
+                       "`cairn status` for the verdicts");
+        return refuse(out, EXIT_FAILED);
+    }
+    if (proposal_is_same(&running->placement, &scene->best->placement)) {
+        (void)snprintf(out->text, sizeof out->text,
+                       "plan: the trainers have the best placement that is known; wait for "
+                       "another verdict");
+        return refuse(out, EXIT_FAILED);
+    }
+    (void)end_waiting(book, PROPOSAL_REPLACED, scene->wall_ns);
+    give_number(book, &best, scene->best, scene->wall_ns);
+    offer(book, &best, decision, 0, scene->wall_ns);
+    note_end(book, best.placement.number, PROPOSAL_APPROVED, decision, scene->wall_ns);
+    return answer(out, &best.placement, PROPOSAL_CHANGED | PROPOSAL_OFFER);
 }
 
 uint32_t
@@ -485,7 +756,9 @@ proposal_decide(struct proposal_book *book, const struct proposal_decision *deci
     }
     if (decision->word == PROPOSAL_GO_BACK) {
         follows = go_back(book, decision, scene, out);
-    } else if (!scene->needs_approval) {
+    } else if (decision->word == PROPOSAL_NOW) {
+        follows = offer_now(book, decision, scene, out);
+    } else if (!scene->needs_approval && book->waiting.placement.count == 0) {
         (void)snprintf(out->text, sizeof out->text,
                        "proposal %" PRIu64
                        ": plan_policy is enforce, so plans are offered without approval; to undo "

@@ -9,16 +9,23 @@
  *                                              └─ no gain any more ► over
  *   back                  any ─────────────────────────────────────► OFFERED n + 1: the home
  *                                              placement; every other one is denied
+ *   now                   a better plan ─────────────────────────────► OFFERED n + 1
  *
- * A placement that was denied is neither proposed nor offered until other ranks are slow, or the
- * same ones by another factor. "Home" is the placement of the plan in `problem`.
+ *   OFFERED n ──all ranks take it──► TAKEN ──it brings what was predicted──► KEPT
+ *      │                               └─ it does not ──► TAKEN_BACK: OFFERED n + 1, what ran before
+ *      └─ the ranks give it up, or never take it ──► FAILED: OFFERED n + 1, what runs
+ *
+ * A placement that was denied is neither proposed nor offered until other ranks are slow for some
+ * time, or the same ones by another factor. "Home" is the placement of the plan in `problem`.
  *
  * Invariants:
  *  1. Numbers grow. A proposal that is approved becomes the offer with the same number.
- *  2. An offer is never taken back, since trainers may have taken it: a later offer replaces it.
+ *  2. Trainers may have taken an offer at any time. So it is withdrawn by a later offer, of the
+ *     placement that ran before.
  *  3. At most one proposal waits, and it differs from what is offered.
  *  4. A decision that arrives twice is carried out once: the book knows its token.
  *  5. Each change raises `version`; agents take over the book with the higher one.
+ *  6. Every standstill of the last 24 hours is in the book, whoever decided the change.
  *
  * agent/service/placing.c stores books and tells them; proposal_plan.h makes proposals of plans.
  */
@@ -29,6 +36,9 @@
 #include "replan/advise/decide.h"
 
 enum {
+    PROPOSAL_STANDSTILLS = 3, /* whose median is the price of a move of layers */
+    PROPOSAL_SPENT_MAX = 64,
+    PROPOSAL_STORIES_MAX = 8,
     PROPOSAL_SLOW_MAX = 16,
     PROPOSAL_DENIED_MAX = 8,
     PROPOSAL_ENDED_MAX = 8,
@@ -59,6 +69,7 @@ struct proposal {
     enum cairn_replan_action action; /* that leads there; CAIRN_REPLAN_NONE: going home */
     double current_ms;               /* a step of the home placement now */
     double step_ms;                  /* a step of this one */
+    double running_ms;               /* a step of the one that ran when this one was made, now */
     double bound_ms;                 /* no plan takes less */
     double cost_ms;                  /* training stands still for that long */
     uint64_t payback_steps;
@@ -68,6 +79,52 @@ struct proposal {
     uint32_t decided; /* of an offer: PROPOSAL_APPROVED or PROPOSAL_BACK; 0: without an operator */
     uint32_t node;    /* whose agent the operator asked */
     struct proposal_slow slow;
+    struct cairn_offer alternatives[CAIRN_REPLAN_COUNT]; /* what each action would have led to, and
+                                                          * its price; INFINITY: it cannot be done,
+                                                          * or is unknown */
+};
+
+/* How an offer fares, from the last row on for good. */
+enum proposal_fate {
+    PROPOSAL_OFFERED = 1,
+    PROPOSAL_TAKEN,      /* by all ranks; what it brings is being measured */
+    PROPOSAL_KEPT,       /* it has brought enough, or nobody could tell */
+    PROPOSAL_LEFT,       /* a later offer replaced it */
+    PROPOSAL_TAKEN_BACK, /* it brought too little */
+    PROPOSAL_FAILED,     /* the ranks entered it and gave it up */
+    PROPOSAL_AGED        /* some ranks never took it */
+};
+
+/* What became of an offer, for `cairn explain plan`. Times are INFINITY if unknown. */
+struct proposal_story {
+    uint64_t number;
+    uint64_t withdraws; /* the offer that this one takes back; 0: none */
+    enum proposal_fate fate;
+    char text[PROPOSAL_TEXT_BYTES]; /* its placement */
+    bool is_home;
+    enum cairn_replan_action action;
+    double current_ms, running_ms, step_ms, bound_ms, cost_ms; /* as in struct proposal */
+    uint64_t moved_layers, moved_bytes;
+    uint32_t decided, node;
+    struct proposal_slow slow;
+    struct cairn_offer alternatives[CAIRN_REPLAN_COUNT];
+    uint64_t offered_wall_ns, taken_wall_ns, ended_wall_ns; /* 0: not yet */
+    double before_ms;       /* a measured step, before it was taken */
+    double expected_ms;     /* what that should become */
+    double after_ms;        /* what it has become */
+    uint64_t standstill_ns; /* measured */
+};
+
+/* A standstill of training for a change. */
+struct proposal_spent {
+    uint64_t wall_ns;
+    uint64_t standstill_ns;
+};
+
+/* A placement that is not proposed. */
+struct proposal_denial {
+    uint64_t name;          /* without its number */
+    uint64_t until_wall_ns; /* 0: while the evidence of `denied_at` holds */
 };
 
 /* How a proposal ended, for answers to late decisions. */
@@ -83,14 +140,23 @@ struct proposal_book {
     uint64_t version;
     uint64_t last_number; /* the highest that was given, or that a trainer had */
     struct proposal offer, waiting;
+    struct proposal before; /* what ran when the offer was made; count 0: home */
     bool is_all_denied;
     uint32_t denied_count;
-    uint64_t denied[PROPOSAL_DENIED_MAX]; /* names of placements, without their numbers */
-    struct proposal_slow denied_at;       /* the evidence that these denials are for */
+    struct proposal_denial denied[PROPOSAL_DENIED_MAX];
+    struct proposal_slow denied_at; /* the evidence that denials without a time are for */
+    uint64_t doubt_until_wall_ns;   /* a change was taken back: until then an operator is asked */
     uint32_t ended_count;
     struct proposal_ended ended[PROPOSAL_ENDED_MAX]; /* the last ones, oldest first */
     uint32_t away_count;
     uint64_t away_wall_ns[PROPOSAL_AWAY_MAX]; /* when offers left home; the last ones */
+    uint32_t spent_count;
+    struct proposal_spent spent[PROPOSAL_SPENT_MAX]; /* of the last day; beyond the bound the two
+                                                      * oldest are one, at the later time */
+    uint32_t standstill_count;
+    uint64_t standstills_ns[PROPOSAL_STANDSTILLS]; /* of the last moves of layers */
+    uint32_t story_count;
+    struct proposal_story stories[PROPOSAL_STORIES_MAX]; /* of the last offers, oldest first */
 };
 
 /* What a transition has to be followed by. */
@@ -99,28 +165,40 @@ enum {
     PROPOSAL_OFFER = 2,   /* there is a new offer: tell the trainers too */
     PROPOSAL_WAITS = 4,   /* there is a new proposal that waits */
     PROPOSAL_OVER = 8,    /* the one that waited is over, and nothing came instead */
-    PROPOSAL_SPENT = 16   /* no offer: the day's changes are spent */
+    PROPOSAL_SPENT = 16,  /* no offer: the day's budget is spent */
+    /* and why, for the log */
+    PROPOSAL_HEARD = 32,     /* the book is another agent's */
+    PROPOSAL_GOOD = 64,      /* the offer has brought what it should */
+    PROPOSAL_WITHDRAWS = 128 /* the offer takes the one before back */
 };
 
 /* What the analyst has found out in a round. */
 struct proposal_round {
     const struct proposal *home;
-    const struct proposal *plan; /* what is advised; NULL: nothing that the trainers could do */
-    bool at_rest;                /* nothing has been advised for some rounds: go home */
-    bool needs_approval;         /* plan_policy: approve */
-    uint32_t changes_per_day;    /* without approval */
+    const struct proposal *plan;    /* what is advised; NULL: nothing that the trainers could do */
+    bool at_rest;                   /* nothing has been advised for some rounds: go home */
+    bool needs_approval;            /* plan_policy: approve */
+    bool is_other_evidence;         /* for long enough that denials end */
+    uint32_t changes_per_day;       /* without approval */
+    uint64_t standstill_per_day_ns; /* without approval */
     uint64_t wall_ns;
 };
 
 /* Takes a round into account. Returns what has to follow. */
 uint32_t proposal_take_round(struct proposal_book *book, const struct proposal_round *round);
 
-enum proposal_word { PROPOSAL_APPROVE = 1, PROPOSAL_DENY, PROPOSAL_GO_BACK };
+enum proposal_word {
+    PROPOSAL_APPROVE = 1,
+    PROPOSAL_DENY,
+    PROPOSAL_GO_BACK,
+    PROPOSAL_NOW /* offers the best plan although the loss has not paid for it yet */
+};
 
 /* What an operator decides. */
 struct proposal_decision {
     enum proposal_word word;
-    uint64_t number; /* of the proposal; not of PROPOSAL_GO_BACK */
+    uint64_t number; /* of the proposal; of PROPOSAL_APPROVE and PROPOSAL_DENY */
+    uint64_t for_ns; /* of PROPOSAL_DENY: it holds for so long; 0: while the evidence does */
     uint64_t name;   /* of the placement that the asked agent knows by the number; 0: none */
     uint64_t token;  /* tells this decision from others; not 0 */
     uint32_t node;   /* whose agent was asked */
@@ -129,6 +207,7 @@ struct proposal_decision {
 /* What the planning agent knows when it decides. */
 struct proposal_scene {
     const struct proposal *home;      /* NULL: nothing is planned here */
+    const struct proposal *best;      /* of PROPOSAL_NOW; NULL: no plan gains enough */
     const struct proposal_slow *slow; /* now */
     bool needs_approval;
     uint64_t wall_ns;
@@ -144,6 +223,33 @@ struct proposal_answer {
  * refused or had been carried out already. */
 uint32_t proposal_decide(struct proposal_book *book, const struct proposal_decision *decision,
                          const struct proposal_scene *scene, struct proposal_answer *out);
+
+/* All ranks compute by the offer now. before_ms, expected_ms: a measured step before, and what it
+ * should become. Returns what has to follow, as the next four. */
+uint32_t proposal_note_taken(struct proposal_book *book, double before_ms, double expected_ms,
+                             uint64_t wall_ns);
+/* Training stood still while layers moved; or for a move that was given up. Once per story. */
+uint32_t proposal_note_standstill(struct proposal_book *book, uint64_t number,
+                                  uint64_t standstill_ns, uint64_t wall_ns);
+/* What the offer has brought is measured. */
+uint32_t proposal_note_kept(struct proposal_book *book, double after_ms, uint64_t wall_ns);
+/* Withdraws the offer: offers what ran before again, and denies the placement for a time. after_ms:
+ * of PROPOSAL_TAKEN_BACK. */
+uint32_t proposal_withdraw(struct proposal_book *book, const struct proposal *home,
+                           enum proposal_fate why, double after_ms, uint64_t deny_ns,
+                           uint64_t wall_ns);
+
+/* The offer has been taken, as far as the book knows. */
+bool proposal_is_taken(const struct proposal_book *book);
+
+/* Of an offer that is still in the book; NULL. */
+const struct proposal_story *proposal_story_of(const struct proposal_book *book, uint64_t number);
+
+/* How long training has stood still within a day. */
+uint64_t proposal_spent_ns(const struct proposal_book *book, uint64_t wall_ns);
+
+/* The median standstill of the last moves of layers; 0: none was measured. */
+uint64_t proposal_price_ns(const struct proposal_book *book);
 
 /* Takes over another agent's book if its version is higher. Returns what has to follow, but for
  * telling it to other agents. */
@@ -171,11 +277,14 @@ const char *proposal_describe(const struct cairn_session_shares *placement,
                               char text[PROPOSAL_TEXT_BYTES]);
 
 enum {
-    PROPOSAL_ONE_BYTES_MAX =
-        92 + 4 * (CAIRN_REPLICAS_MAX + CAIRN_STAGES_MAX) + 4 + 16 * PROPOSAL_SLOW_MAX,
-    PROPOSAL_BOOK_BYTES_MAX = 24 + 2 * (4 + PROPOSAL_ONE_BYTES_MAX) + 12 + 8 * PROPOSAL_DENIED_MAX +
-                              16 * PROPOSAL_SLOW_MAX + 4 + 32 * PROPOSAL_ENDED_MAX + 4 +
-                              8 * PROPOSAL_AWAY_MAX
+    PROPOSAL_ONE_BYTES_MAX = 104 + 4 * (CAIRN_REPLICAS_MAX + CAIRN_STAGES_MAX) +
+                             16 * PROPOSAL_SLOW_MAX + 16 * CAIRN_REPLAN_COUNT,
+    PROPOSAL_STORY_BYTES =
+        155 + PROPOSAL_TEXT_BYTES + 16 * PROPOSAL_SLOW_MAX + 16 * CAIRN_REPLAN_COUNT,
+    PROPOSAL_BOOK_BYTES_MAX =
+        24 + 3 * PROPOSAL_ONE_BYTES_MAX + 20 + 16 * PROPOSAL_DENIED_MAX + 16 * PROPOSAL_SLOW_MAX +
+        4 + 32 * PROPOSAL_ENDED_MAX + 4 + 8 * PROPOSAL_AWAY_MAX + 4 + 16 * PROPOSAL_SPENT_MAX + 4 +
+        8 * PROPOSAL_STANDSTILLS + 4 + PROPOSAL_STORY_BYTES * PROPOSAL_STORIES_MAX
 };
 
 /* Returns the bytes used; 0: the book cannot be packed. */

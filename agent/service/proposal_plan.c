@@ -5,6 +5,7 @@
 #include "replan/search/migrate.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* The replica whose first stage begins with this device; UINT32_MAX: none. */
@@ -77,6 +78,74 @@ proposal_find_slow(const struct cairn_adviser *adviser, struct proposal_slow *ou
             list_slow(out, problem->devices[i].id, rates[i]);
 }
 
+static void
+set_alternatives(const struct cairn_adviser *adviser, struct proposal *out)
+{
+    const struct cairn_offers *offers = cairn_adviser_offers(adviser);
+
+    for (uint32_t i = 0; i < CAIRN_REPLAN_COUNT; i++)
+        out->alternatives[i] =
+            offers ? offers->offers[i] : (struct cairn_offer){INFINITY, INFINITY};
+}
+
+/* The plan of a placement, by the devices of the current one; NULL: it has other replicas, or there
+ * is no memory. */
+static struct cairn_plan *
+plan_of(const struct cairn_plan *current, const struct cairn_session_shares *placement)
+{
+    struct cairn_plan *plan = NULL;
+
+    if (placement->count != current->pipeline_count ||
+        cairn_plan_create(current->pipeline_count, current->stage_count, current->device_count,
+                          &plan) != CAIRN_OK)
+        return NULL;
+    plan->pipeline_count = current->pipeline_count;
+    plan->stage_count = current->stage_count;
+    plan->device_count = current->device_count;
+    memcpy(plan->devices, current->devices, current->device_count * sizeof *plan->devices);
+    memcpy(plan->stages, current->stages, current->stage_count * sizeof *plan->stages);
+    for (uint32_t r = 0; r < placement->count; r++) {
+        struct cairn_plan_pipeline *pipeline = &plan->pipelines[r];
+        uint32_t layer = 0;
+
+        *pipeline = current->pipelines[r];
+        pipeline->microbatches = placement->parts[r];
+        if (pipeline->stage_count != placement->stages)
+            continue; /* the layers stay */
+        for (uint32_t s = 0; s < placement->stages; s++) {
+            struct cairn_plan_stage *stage = &plan->stages[pipeline->first_stage + s];
+
+            stage->first_layer = layer;
+            stage->layer_count = placement->layers[r * placement->stages + s];
+            layer += stage->layer_count;
+        }
+    }
+    return plan;
+}
+
+double
+proposal_step_ms(const struct cairn_adviser *adviser, const struct cairn_session_shares *placement)
+{
+    const double *settled = cairn_adviser_settled(adviser);
+    struct cairn_problem problem = *cairn_adviser_problem(adviser);
+    struct cairn_plan *plan = plan_of(problem.current, placement);
+    const struct cairn_device *devices = problem.devices;
+    double step_ms = INFINITY;
+    bool are_alive = true;
+
+    problem.devices = malloc((problem.device_count + 1) * sizeof *problem.devices);
+    for (uint32_t i = 0; problem.devices && i < problem.device_count; i++) {
+        problem.devices[i] = devices[i];
+        problem.devices[i].rate *= settled[i];
+        are_alive &= problem.devices[i].rate > 0;
+    }
+    if (plan && problem.devices && are_alive)
+        step_ms = cairn_plan_step_ms(plan, &problem);
+    free(problem.devices);
+    cairn_plan_destroy(plan);
+    return step_ms;
+}
+
 bool
 proposal_make_home(const struct cairn_adviser *adviser, uint32_t stages, struct proposal *out)
 {
@@ -86,41 +155,70 @@ proposal_make_home(const struct cairn_adviser *adviser, uint32_t stages, struct 
                              .action = CAIRN_REPLAN_NONE,
                              .current_ms = INFINITY,
                              .step_ms = cairn_plan_step_ms(problem->current, problem),
+                             .running_ms = INFINITY,
                              .bound_ms = INFINITY,
                              .cost_ms = INFINITY};
+    set_alternatives(adviser, out);
     proposal_find_slow(adviser, &out->slow);
     return proposal_place(problem->current, problem->current, stages, &out->placement);
+}
+
+/* What an action leads to. False: nothing that the trainers can do. */
+static bool
+make_of(const struct cairn_adviser *adviser, enum cairn_replan_action action, uint32_t stages,
+        struct proposal *out)
+{
+    const struct cairn_problem *problem = cairn_adviser_problem(adviser);
+    const struct cairn_offers *offers = cairn_adviser_offers(adviser);
+    bool can_act =
+        action == CAIRN_REPLAN_MICROBATCHES || (action == CAIRN_REPLAN_LAYERS && stages > 0);
+
+    if (!can_act || !offers || !offers->plans[action])
+        return false;
+    *out = (struct proposal){.action = action,
+                             .current_ms = offers->current_ms,
+                             .step_ms = offers->offers[action].step_ms,
+                             .running_ms = INFINITY,
+                             .bound_ms = offers->bound_ms,
+                             .cost_ms = offers->offers[action].cost_ms};
+    out->payback_steps = cairn_migration_payback(out->cost_ms, offers->current_ms - out->step_ms);
+    set_alternatives(adviser, out);
+    proposal_find_slow(adviser, &out->slow);
+    return proposal_place(problem->current, offers->plans[action], stages, &out->placement);
+}
+
+bool
+proposal_make_best(const struct cairn_adviser *adviser, const struct proposal *running,
+                   uint32_t stages, struct proposal *out)
+{
+    static const double nearly = 1.02; /* as the decider has it: the cheaper one is as good */
+    struct proposal shares, layers;
+    bool has_shares = make_of(adviser, CAIRN_REPLAN_MICROBATCHES, stages, &shares);
+    bool has_layers = make_of(adviser, CAIRN_REPLAN_LAYERS, stages, &layers);
+    double running_ms = proposal_step_ms(adviser, &running->placement);
+
+    if (!has_shares && !has_layers)
+        return false;
+    *out =
+        has_layers && (!has_shares || layers.step_ms * nearly < shares.step_ms) ? layers : shares;
+    return out->step_ms * (1 + CAIRN_DECIDER_WORTH_WHILE) < running_ms;
 }
 
 bool
 proposal_make(const struct cairn_adviser *adviser, const struct cairn_advice *advice,
               uint32_t stages, struct proposal *out)
 {
-    const struct cairn_problem *problem = cairn_adviser_problem(adviser);
-    const struct cairn_plan *plan = cairn_adviser_plan(adviser, advice->action);
-    bool can_act = advice->action == CAIRN_REPLAN_MICROBATCHES ||
-                   (advice->action == CAIRN_REPLAN_LAYERS && stages > 0);
-
-    *out = (struct proposal){.action = advice->action,
-                             .current_ms = advice->current_ms,
-                             .step_ms = advice->step_ms,
-                             .bound_ms = cairn_adviser_bound_ms(adviser),
-                             .cost_ms = advice->cost_ms,
-                             .payback_steps = advice->payback_steps};
-    proposal_find_slow(adviser, &out->slow);
-    return can_act && plan && proposal_place(problem->current, plan, stages, &out->placement);
+    return make_of(adviser, advice->action, stages, out);
 }
 
-void
-proposal_compare(const struct proposal *running, uint64_t layer_bytes, struct proposal *to)
+/* Counts the layers that get to another stage. */
+static uint64_t
+count_moved(const struct cairn_session_shares *from, const struct cairn_session_shares *to)
 {
-    const struct cairn_session_shares *placement = &to->placement, *from = &running->placement;
+    uint64_t moved = 0;
 
-    to->moved_layers = to->moved_bytes = 0;
-    if (!running->is_home && !to->is_home && proposal_is_same_slow(&running->slow, &to->slow))
-        to->payback_steps = cairn_migration_payback(to->cost_ms, running->step_ms - to->step_ms);
-    if (from->count != placement->count || from->stages != placement->stages)
-        return;
+    if (from->count != to->count || from->stages != to->stages)
+        return 0;
     for (uint32_t r = 0; r < from->count; r++) {
         uint64_t old_end = 0, new_end = 0;
 
@@ -128,12 +226,25 @@ proposal_compare(const struct proposal *running, uint64_t layer_bytes, struct pr
             uint64_t old_begin = old_end, new_begin = new_end, kept_begin, kept_end;
 
             old_end += from->layers[r * from->stages + s];
-            new_end += placement->layers[r * from->stages + s];
+            new_end += to->layers[r * from->stages + s];
             kept_begin = old_begin > new_begin ? old_begin : new_begin;
             kept_end = old_end < new_end ? old_end : new_end;
-            to->moved_layers += new_end - new_begin;
-            to->moved_layers -= kept_end > kept_begin ? kept_end - kept_begin : 0;
+            moved += new_end - new_begin;
+            moved -= kept_end > kept_begin ? kept_end - kept_begin : 0;
         }
     }
-    to->moved_bytes = to->moved_layers * layer_bytes;
+    return moved;
+}
+
+void
+proposal_compare(const struct cairn_adviser *adviser, const struct proposal *running,
+                 struct proposal *to)
+{
+    to->moved_layers = count_moved(&running->placement, &to->placement);
+    to->moved_bytes = to->moved_layers * cairn_adviser_problem(adviser)->layer_bytes;
+    to->running_ms = proposal_step_ms(adviser, &running->placement);
+    if (to->moved_layers == 0 && !to->is_home)
+        to->cost_ms = 0;
+    if (to->running_ms < INFINITY && to->cost_ms < INFINITY)
+        to->payback_steps = cairn_migration_payback(to->cost_ms, to->running_ms - to->step_ms);
 }

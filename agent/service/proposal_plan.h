@@ -20,12 +20,23 @@ void proposal_find_slow(const struct cairn_adviser *adviser, struct proposal_slo
 /* The home placement as a proposal. False: it has too many replicas or stages. */
 bool proposal_make_home(const struct cairn_adviser *adviser, uint32_t stages, struct proposal *out);
 
+/* A step of a placement at the adviser's settled rates; INFINITY: it cannot go on, or there is no
+ * memory to tell. */
+double proposal_step_ms(const struct cairn_adviser *adviser,
+                        const struct cairn_session_shares *placement);
+
+/* The best that the trainers can do at the settled rates, whether what was lost has paid for it or
+ * not; of nearly equal ones the cheapest. False: nothing gains enough over what runs. */
+bool proposal_make_best(const struct cairn_adviser *adviser, const struct proposal *running,
+                        uint32_t stages, struct proposal *out);
+
 /* What the advice leads to. False: nothing that the trainers can do. */
 bool proposal_make(const struct cairn_adviser *adviser, const struct cairn_advice *advice,
                    uint32_t stages, struct proposal *out);
 
-/* Sets how many layers change their stage between the placements, and their bytes; and when the
- * price is paid back, if what runs can be compared. */
-void proposal_compare(const struct proposal *running, uint64_t layer_bytes, struct proposal *to);
+/* Compares a proposal with what runs: how many layers change their stage, their bytes, a step of
+ * what runs now, and when the price is paid back. */
+void proposal_compare(const struct cairn_adviser *adviser, const struct proposal *running,
+                      struct proposal *to);
 
 #endif

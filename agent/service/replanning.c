@@ -2,19 +2,19 @@
  * agent/service/replanning.c - advises what to do about the plan while ranks are slow; see
  * replanning.h.
  *
- * If this agent is the analyst, rates from open verdicts go to an adviser twice a second while
- * steps are made. A worker makes the offers that the adviser asks for: one thread of low priority,
- * with a time limit, so that trainers keep their processors. The problem that it plans for is also
- * written to `replan.json` in the agent's directory, for `cairn plan --problem`.
+ * The shell of the analyst (analyst.h), which decides: twice a second it gets what the analysis has
+ * found. A worker makes the plans that it asks for: one thread of low priority, with a time limit,
+ * so that trainers keep their processors. The problem that it plans for is also written to
+ * `replan.json` in the agent's directory, for `cairn plan --problem`.
  */
 #include "agent/service/replanning.h"
 
 #include "agent/process/agent_state.h"
 #include "agent/process/step.h"
+#include "agent/service/analyst.h"
 #include "agent/service/operator_view.h"
 #include "agent/service/placing.h"
 #include "agent/service/problem_file.h"
-#include "agent/service/proposal_plan.h"
 #include "agent/service/timing_analysis.h"
 #include "agent/service/timing_state.h"
 #include "base/log.h"
@@ -30,12 +30,10 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-enum { ROUND_MS = 500, PLAN_LIMIT_MS = 1000, PLAN_NICE = 10, ROUNDS_AT_REST = 6 };
+enum { ROUND_MS = 500, PLAN_LIMIT_MS = 1000, PLAN_NICE = 10 };
 static const char advice_key[] = "advice";
-/* Estimated, not measured: of any change but one of shares alone, and of layers that trainers move
- * while they run. */
+/* Of an exchange of hardware: estimated, not measured. */
 static const uint64_t standstill_ns = 10 * CAIRN_NS_PER_S;
-static const uint64_t live_standstill_ns = CAIRN_NS_PER_S;
 
 uint64_t
 replanning_standstill_ns(void)
@@ -60,19 +58,13 @@ struct offering {
 
 struct replanning_state {
     struct cairn_timer timer;
-    struct cairn_adviser *adviser;
     struct cairn_workers *worker;
-    double *rates; /* [device_count] */
     atomic_bool is_closing;
-    struct cairn_advice advice;
-    uint64_t given_wall_ns;
     uint64_t fingerprint; /* of the problem */
     uint64_t plans_made;
-    uint64_t steps_before; /* that the analysis had at the last round */
     cairn_err said_err; /* why no plans could be made, when that was said last; CAIRN_OK: they could
                          * since */
-    bool was_analysing, said_unknown, said_unwritten;
-    uint32_t rounds_at_rest; /* in a row without advice */
+    bool said_unwritten;
 };
 
 /* ---- in the worker ---- */
@@ -132,6 +124,15 @@ run_offering(struct cairn_job *job)
 /* ---- in the loop ---- */
 
 static void
+give_plans(struct cairn_agent *agent, uint64_t number, struct cairn_offers *offers)
+{
+    const struct analyst_event event = {.type = ANALYST_PLANS, .as.plans = {number, offers}};
+    struct analyst_actions actions;
+
+    analyst_step(agent->analyst, &event, &actions);
+}
+
+static void
 offering_done(struct cairn_job *job)
 {
     struct offering *offering = (struct offering *)job;
@@ -148,35 +149,31 @@ offering_done(struct cairn_job *job)
         CAIRN_LOG_AT(WARN, "replan: no plans could be made: %s", cairn_err_text(offering->err));
     state->said_err = offering->err;
     state->plans_made += !offering->err;
-    cairn_adviser_offered(state->adviser, offering->number,
-                          offering->err ? NULL : &offering->offers);
+    give_plans(offering->agent, offering->number, offering->err ? NULL : &offering->offers);
     free(offering->problem.devices);
     free(offering);
 }
 
+/* Takes over actions->problem. */
 static void
-make_offers(struct cairn_agent *agent)
+make_plans(struct cairn_agent *agent, const struct analyst_actions *actions)
 {
-    struct replanning_state *state = agent->replanning;
     struct offering *offering = calloc(1, sizeof *offering);
 
-    if (!offering)
-        return; /* with the next round */
-    if (!cairn_adviser_wants(state->adviser, &offering->number, &offering->problem)) {
-        free(offering);
+    if (!offering) { /* they are wanted again with the next round */
+        give_plans(agent, actions->plans_number, NULL);
+        free(actions->problem.devices);
         return;
     }
     offering->job = (struct cairn_job){.run = run_offering, .done = offering_done};
     offering->agent = agent;
     offering->clock = agent->clock;
-    offering->costs =
-        (struct cairn_offer_costs){.pause_ms = (double)standstill_ns / 1e6, .restart_ms = INFINITY};
-    offering->costs.layers_ms = agent->placing && placing_stages(agent) > 0
-                                    ? (double)live_standstill_ns / 1e6
-                                    : offering->costs.pause_ms;
+    offering->number = actions->plans_number;
+    offering->problem = actions->problem;
+    offering->costs = actions->costs;
     (void)snprintf(offering->path, sizeof offering->path, "%s/replan.json", agent->config.dir);
-    if (cairn_workers_submit(state->worker, &offering->job) != CAIRN_OK) {
-        cairn_adviser_offered(state->adviser, offering->number, NULL);
+    if (cairn_workers_submit(agent->replanning->worker, &offering->job) != CAIRN_OK) {
+        give_plans(agent, offering->number, NULL);
         free(offering->problem.devices);
         free(offering);
     }
@@ -186,11 +183,11 @@ make_offers(struct cairn_agent *agent)
 static void
 store_advice(struct cairn_agent *agent)
 {
-    const struct replanning_state *state = agent->replanning;
-    const struct cairn_advice_kept kept = {state->fingerprint, state->given_wall_ns, state->advice};
+    struct cairn_advice_kept kept = {.fingerprint = agent->replanning->fingerprint};
     uint8_t bytes[CAIRN_ADVICE_KEPT_BYTES];
     struct cairn_writer writer;
 
+    kept.advice = *analyst_advice(agent->analyst, &kept.given_wall_ns);
     cairn_writer_init(&writer, bytes, sizeof bytes);
     cairn_advice_pack(&kept, &writer);
     if (cairn_writer_done(&writer) != CAIRN_OK ||
@@ -199,16 +196,19 @@ store_advice(struct cairn_agent *agent)
         CAIRN_LOG_AT(WARN, "catalog: advice is not written any more");
 }
 
-/* Sets state->rates from the open verdicts; returns how many slow ranks are no device. */
-static uint32_t
-take_rates(struct cairn_agent *agent)
+/* Whether stored verdicts say that a device of the problem is slow. */
+static bool
+is_something_slow(const struct cairn_agent *agent, const struct cairn_adviser *adviser)
 {
-    struct replanning_state *state = agent->replanning;
+    const struct cairn_problem *problem = cairn_adviser_problem(adviser);
     uint32_t ranks[CAIRN_LEDGER_SLOW_MAX], count;
     double rates[CAIRN_LEDGER_SLOW_MAX];
 
     count = cairn_ledger_slow_ranks(&agent->timing->ledger, ranks, rates);
-    return cairn_adviser_rates(state->adviser, ranks, rates, count, state->rates);
+    for (uint32_t i = 0; i < count; i++)
+        if (rates[i] > 1 && cairn_problem_device_find(problem, ranks[i]) < problem->device_count)
+            return true;
+    return false;
 }
 
 /* Continues with the stored advice about the same problem, if stored verdicts still say that
@@ -216,43 +216,35 @@ take_rates(struct cairn_agent *agent)
 static void
 load_advice(struct cairn_agent *agent)
 {
-    struct replanning_state *state = agent->replanning;
     struct cairn_advice_kept kept;
     uint8_t *bytes = NULL;
     size_t bytes_len = 0;
-    bool is_slow = false;
 
-    (void)take_rates(agent);
-    for (uint32_t i = 0; i < cairn_adviser_device_count(state->adviser); i++)
-        is_slow |= state->rates[i] > 1;
-    if (is_slow &&
+    if (is_something_slow(agent, analyst_adviser(agent->analyst)) &&
         cairn_catalog_get(agent->catalog, CAIRN_TABLE_VERDICTS, advice_key, sizeof advice_key - 1,
                           &bytes, &bytes_len) == CAIRN_OK &&
         cairn_advice_unpack(bytes, bytes_len, &kept) == CAIRN_OK &&
-        kept.fingerprint == state->fingerprint && kept.fingerprint != 0) {
-        cairn_adviser_resume(state->adviser, &kept.advice);
-        state->advice = kept.advice;
-        state->given_wall_ns = kept.given_wall_ns;
-    }
+        kept.fingerprint == agent->replanning->fingerprint && kept.fingerprint != 0)
+        analyst_start_with_advice(agent->analyst, &kept);
     free(bytes);
 }
 
 static void
-say_change(struct cairn_agent *agent, enum cairn_advice_change change)
+say_advice(const struct cairn_agent *agent, uint32_t what, uint32_t unknown)
 {
-    struct replanning_state *state = agent->replanning;
     char text[CAIRN_ADVICE_BYTES];
+    uint64_t given_wall_ns;
 
-    if (change == CAIRN_ADVICE_WITHDRAWN)
+    if (what & ANALYST_SAY_UNKNOWN)
+        CAIRN_LOG_AT(
+            WARN, "replan: %u slow ranks are no device's id in %s: nothing is advised about them",
+            unknown, agent->config.problem);
+    if (what & ANALYST_SAY_NO_ADVICE)
         CAIRN_LOG_AT(INFO,
                      "replan: the advice is withdrawn: the plan that runs is good enough again");
-    if (change == CAIRN_ADVICE_GIVEN)
-        state->given_wall_ns = cairn_clock_wall_ns(&agent->clock);
-    if (change != CAIRN_ADVICE_SAME)
-        store_advice(agent);
-    if (change != CAIRN_ADVICE_GIVEN)
+    if (!(what & ANALYST_SAY_ADVICE))
         return;
-    cairn_advice_describe(&state->advice, text, sizeof text);
+    cairn_advice_describe(analyst_advice(agent->analyst, &given_wall_ns), text, sizeof text);
     CAIRN_LOG_AT(WARN, "replan: advice: %s; `cairn plan --problem %s/replan.json` shows the plan%s",
                  text, agent->config.dir,
                  agent->config.verdict_policy == CAIRN_CONFIG_ENFORCE && !placing_book(agent)
@@ -260,62 +252,105 @@ say_change(struct cairn_agent *agent, enum cairn_advice_change change)
                      : "");
 }
 
-/* ---- acting: shares of micro-batches, and layers ---- */
+/* ---- events ---- */
 
-bool
-replanning_home(const struct cairn_agent *agent, struct proposal *out)
+/* Steps that were made while the slowest verdict lasts. */
+static uint32_t
+count_steady(const struct cairn_ledger *ledger, uint32_t last_step)
 {
-    return agent->replanning && agent->placing &&
-           proposal_make_home(agent->replanning->adviser, placing_stages(agent), out);
+    uint32_t since = 0;
+
+    for (uint32_t i = 0; i < ledger->count; i++) {
+        const struct cairn_ledger_entry *entry = &ledger->entries[i];
+
+        if (entry->closed_wall_ns == 0 &&
+            (entry->kind == CAIRN_SLOW_COMPUTE || entry->kind == CAIRN_SLOW_NODE) &&
+            entry->since_step != CAIRN_STEP_NONE && entry->since_step > since)
+            since = entry->since_step;
+    }
+    return last_step > since ? last_step - since : 0;
 }
 
-/* Proposes or offers the placement that the advice leads to, or home when nothing has been advised
- * for some rounds. Advice that needs more than the trainers can do changes nothing. */
-static void
-act(struct cairn_agent *agent)
+static bool
+is_hung(const struct cairn_ledger *ledger)
 {
-    struct replanning_state *state = agent->replanning;
-    const struct proposal_book *book = placing_book(agent);
-    const struct proposal *running;
-    struct proposal_round round = {.needs_approval =
-                                       agent->config.plan_policy == CAIRN_PLAN_APPROVE,
-                                   .changes_per_day = agent->config.plans_per_day,
-                                   .wall_ns = cairn_clock_wall_ns(&agent->clock)};
-    struct proposal home, plan;
-    uint64_t layer_bytes;
+    for (uint32_t i = 0; i < ledger->count; i++) {
+        const struct cairn_ledger_entry *entry = &ledger->entries[i];
 
-    if (!book || !replanning_home(agent, &home))
-        return;
-    placing_repeat(agent);
-    state->rounds_at_rest =
-        state->advice.action == CAIRN_REPLAN_NONE ? state->rounds_at_rest + 1 : 0;
-    layer_bytes = cairn_adviser_problem(state->adviser)->layer_bytes;
-    running = proposal_running(book, &home);
-    if (proposal_make(state->adviser, &state->advice, placing_stages(agent), &plan)) {
-        proposal_compare(running, layer_bytes, &plan);
-        round.plan = &plan;
+        if (entry->closed_wall_ns == 0 && entry->kind >= CAIRN_HANG_COMPUTE &&
+            entry->kind <= CAIRN_CRASH)
+            return true;
     }
-    proposal_compare(running, layer_bytes, &home);
-    round.home = &home;
-    round.at_rest = state->rounds_at_rest >= ROUNDS_AT_REST;
-    placing_take_round(agent, &round);
+    return false;
+}
+
+/* What the verdicts say of the ranks that a proposal was made for. */
+static uint32_t
+find_unsure(const struct cairn_agent *agent, uint64_t run, uint64_t unsure[PROPOSAL_SLOW_MAX])
+{
+    const struct proposal_book *book = placing_book(agent);
+    uint32_t count = 0;
+
+    for (uint32_t i = 0; book && i < book->offer.slow.count && i < PROPOSAL_SLOW_MAX; i++)
+        if (cairn_ledger_is_unsure(&agent->timing->ledger, book->offer.slow.ranks[i], run))
+            unsure[count++] = book->offer.slow.ranks[i];
+    return count;
+}
+
+static void
+take_round(struct cairn_agent *agent)
+{
+    struct analyst_event event = {.type = ANALYST_ROUND,
+                                  .wall_ns = cairn_clock_wall_ns(&agent->clock)};
+    struct analyst_round *round = &event.as.round;
+    uint32_t ranks[CAIRN_LEDGER_SLOW_MAX];
+    double rates[CAIRN_LEDGER_SLOW_MAX];
+    uint64_t unsure[PROPOSAL_SLOW_MAX];
+    struct analyst_actions actions;
+    struct cairn_live_view view;
+
+    if (agent->timing && timing_analysis_look(agent, &view)) {
+        const struct cairn_ledger *ledger = &agent->timing->ledger;
+
+        *round = (struct analyst_round){.analyses = true,
+                                        .steps = view.steps,
+                                        .is_calibrated = view.is_calibrated,
+                                        .is_whole =
+                                            view.ranks_reporting == view.world && !is_hung(ledger),
+                                        .recent_ms = view.recent_ms,
+                                        .steady_steps = count_steady(ledger, view.last_step),
+                                        .is_asked = agent->placing && placing_is_asked(agent),
+                                        .stages = agent->placing ? placing_stages(agent) : 0,
+                                        .slow_count = cairn_ledger_slow_ranks(ledger, ranks, rates),
+                                        .slow_ranks = ranks,
+                                        .slow_rates = rates,
+                                        .unsure_count = find_unsure(agent, view.run, unsure),
+                                        .unsure_ranks = unsure};
+    }
+    analyst_step(agent->analyst, &event, &actions);
+    say_advice(agent, actions.what, actions.unknown);
+    if (actions.what & ANALYST_STORE_ADVICE)
+        store_advice(agent);
+    (void)placing_carry_out(agent, &actions, UINT32_MAX);
+    if (actions.what & ANALYST_MAKE_PLANS)
+        make_plans(agent, &actions);
+    if (round->analyses)
+        placing_repeat(agent);
 }
 
 void
 replanning_decide(struct cairn_agent *agent, const struct proposal_decision *decision, bool dry_run,
                   struct proposal_answer *out)
 {
-    struct proposal_slow slow = {0};
-    struct proposal home;
-    bool has_home = replanning_home(agent, &home);
-    struct proposal_scene scene = {.home = has_home ? &home : NULL,
-                                   .slow = &slow,
-                                   .needs_approval =
-                                       agent->config.plan_policy == CAIRN_PLAN_APPROVE,
-                                   .wall_ns = cairn_clock_wall_ns(&agent->clock)};
+    struct analyst_event event = {.type = ANALYST_DECISION,
+                                  .wall_ns = cairn_clock_wall_ns(&agent->clock),
+                                  .as.decision = {.decision = decision, .dry_run = dry_run}};
+    static const char *const words[] = {[PROPOSAL_APPROVE] = "approved",
+                                        [PROPOSAL_DENY] = "denied",
+                                        [PROPOSAL_GO_BACK] = "went back by offer",
+                                        [PROPOSAL_NOW] = "did not wait with offer"};
+    struct analyst_actions actions;
 
-    if (has_home)
-        proposal_find_slow(agent->replanning->adviser, &slow);
     if (!agent->placing) {
         *out = (struct proposal_answer){.exit_code = 77};
         (void)snprintf(out->text, sizeof out->text,
@@ -324,63 +359,49 @@ replanning_decide(struct cairn_agent *agent, const struct proposal_decision *dec
                        agent->config.node);
         return;
     }
-    placing_decide(agent, decision, &scene, dry_run, out);
+    event.as.decision.stages = placing_stages(agent);
+    analyst_step(agent->analyst, &event, &actions);
+    *out = actions.answer;
+    if (actions.what & ANALYST_STORE)
+        CAIRN_LOG_AT(INFO, "replan: an operator at node %u %s %" PRIu64, decision->node,
+                     words[decision->word], out->number);
+    if (!placing_carry_out(agent, &actions, UINT32_MAX)) {
+        out->exit_code = 74;
+        (void)snprintf(out->text, sizeof out->text,
+                       "plan: the agent of node %u cannot store decisions; look at its disk and "
+                       "its log, then try again",
+                       agent->config.node);
+    }
 }
 
-static void
-take_round(struct cairn_agent *agent, const struct cairn_live_view *view)
+bool
+replanning_home(const struct cairn_agent *agent, struct proposal *out)
 {
-    struct replanning_state *state = agent->replanning;
-    uint64_t steps;
-    uint32_t unknown;
-
-    steps = state->was_analysing && view->steps > state->steps_before
-                ? view->steps - state->steps_before
-                : 0;
-    state->steps_before = view->steps;
-    state->was_analysing = true;
-    if (steps == 0)
-        return; /* the job stands, or begins: nothing is measured */
-    unknown = take_rates(agent);
-    if (unknown > 0 && !state->said_unknown) {
-        CAIRN_LOG_AT(
-            WARN, "replan: %u slow ranks are no device's id in %s: nothing is advised about them",
-            unknown, agent->config.problem);
-        state->said_unknown = true;
-    }
-    say_change(agent,
-               cairn_adviser_round(state->adviser, state->rates, (uint32_t)steps, &state->advice));
-    act(agent);
-    make_offers(agent);
+    return agent->placing && analyst_home(agent->analyst, placing_stages(agent), out);
 }
 
 static void
 on_timer(void *context)
 {
     struct cairn_agent *agent = context;
-    struct replanning_state *state = agent->replanning;
-    struct cairn_live_view view;
 
-    if (agent->timing && timing_analysis_look(agent, &view))
-        take_round(agent, &view);
-    else
-        state->was_analysing = false;
+    take_round(agent);
     if (!agent->stopping)
-        cairn_timer_start(agent->loop, &state->timer,
+        cairn_timer_start(agent->loop, &agent->replanning->timer,
                           agent_now_ns(agent) + ROUND_MS * CAIRN_NS_PER_MS);
 }
 
 void
 replanning_fill(const struct cairn_agent *agent, struct operator_node *out)
 {
-    const struct replanning_state *state = agent->replanning;
     const struct cairn_advice *advice;
     struct cairn_live_view view;
+    uint64_t given_wall_ns;
 
-    if (!state || !agent->timing || !timing_analysis_look(agent, &view))
+    if (!agent->replanning || !agent->timing || !timing_analysis_look(agent, &view))
         return;
-    advice = &state->advice;
-    out->plans_made = state->plans_made;
+    advice = analyst_advice(agent->analyst, &given_wall_ns);
+    out->plans_made = agent->replanning->plans_made;
     if (advice->action == CAIRN_REPLAN_NONE)
         return;
     out->advice_action = (uint64_t)advice->action + 1;
@@ -389,10 +410,29 @@ replanning_fill(const struct cairn_agent *agent, struct operator_node *out)
     out->advice_step_ns = (uint64_t)(advice->step_ms * 1e6);
     out->advice_cost_ns = (uint64_t)(advice->cost_ms * 1e6);
     out->advice_payback_steps = advice->payback_steps;
-    out->advice_given_wall_ns = state->given_wall_ns;
+    out->advice_given_wall_ns = given_wall_ns;
 }
 
 /* ---- life ---- */
+
+/* Takes the adviser over, also if it fails. */
+static cairn_err
+create_analyst(struct cairn_agent *agent, struct cairn_adviser *adviser)
+{
+    const struct cairn_config *config = &agent->config;
+    const struct analyst_options options = {
+        .adviser = adviser,
+        .offers = config->plan_policy >= CAIRN_PLAN_APPROVE,
+        .needs_approval = config->plan_policy == CAIRN_PLAN_APPROVE,
+        .node = config->node,
+        .changes_per_day = config->plans_per_day,
+        .standstill_per_day_ns = config->standstill_per_day_s * CAIRN_NS_PER_S};
+    cairn_err err = analyst_create(&options, &agent->analyst);
+
+    if (err)
+        cairn_adviser_destroy(adviser);
+    return err;
+}
 
 cairn_err
 replanning_open(struct cairn_agent *agent)
@@ -408,28 +448,27 @@ replanning_open(struct cairn_agent *agent)
     err = cairn_problem_file_load(&agent->config, &adviser, error, sizeof error);
     if (err)
         CAIRN_LOG_AT(ERROR, "agent: %s", error);
-    if (!err && adviser && !is_wanted)
+    if (err)
+        return err;
+    if (adviser && !is_wanted) {
         CAIRN_LOG_AT(INFO,
                      "agent: there is a problem to plan for, but %s is observe: nothing is "
                      "planned",
                      agent->config.plan_policy == CAIRN_PLAN_OBSERVE ? "plan_policy"
                                                                      : "verdict_policy");
-    if (err || !adviser || !is_wanted) {
         cairn_adviser_destroy(adviser);
+        adviser = NULL;
+    }
+    if (!adviser && agent->config.plan_policy < CAIRN_PLAN_APPROVE)
+        return CAIRN_OK;
+    err = create_analyst(agent, adviser);
+    if (err || !adviser)
         return err;
-    }
     state = calloc(1, sizeof *state);
-    if (!state) {
-        cairn_adviser_destroy(adviser);
+    if (!state)
         return CAIRN_NOMEM;
-    }
     agent->replanning = state;
-    state->adviser = adviser;
-    state->advice.action = CAIRN_REPLAN_NONE;
     atomic_init(&state->is_closing, false);
-    state->rates = calloc((size_t)cairn_adviser_device_count(adviser) + 1, sizeof *state->rates);
-    if (!state->rates)
-        return CAIRN_NOMEM;
     state->fingerprint = cairn_adviser_fingerprint(adviser);
     load_advice(agent);
     err = cairn_workers_start(agent->loop, 1, 1, &state->worker);
@@ -445,15 +484,15 @@ replanning_close(struct cairn_agent *agent)
 {
     struct replanning_state *state = agent->replanning;
 
-    if (!state)
-        return;
-    atomic_store(&state->is_closing, true);
-    if (state->worker) {
-        cairn_timer_stop(agent->loop, &state->timer);
-        cairn_workers_stop(state->worker);
+    if (state) {
+        atomic_store(&state->is_closing, true);
+        if (state->worker) {
+            cairn_timer_stop(agent->loop, &state->timer);
+            cairn_workers_stop(state->worker);
+        }
+        free(state);
     }
-    cairn_adviser_destroy(state->adviser);
-    free(state->rates);
-    free(state);
     agent->replanning = NULL;
+    analyst_destroy(agent->analyst);
+    agent->analyst = NULL;
 }

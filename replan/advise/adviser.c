@@ -259,10 +259,18 @@ cairn_adviser_settled(const struct cairn_adviser *adviser)
     return cairn_decider_rates(adviser->decider);
 }
 
-double
-cairn_adviser_bound_ms(const struct cairn_adviser *adviser)
+const struct cairn_offers *
+cairn_adviser_offers(const struct cairn_adviser *adviser)
 {
-    return adviser->has_offers ? adviser->offers.bound_ms : INFINITY;
+    return adviser->has_offers ? &adviser->offers : NULL;
+}
+
+bool
+cairn_adviser_is_at_rest(const struct cairn_adviser *adviser)
+{
+    if (adviser->unsettled > 0)
+        return false;
+    return any_is_off(adviser) ? adviser->has_offers && !is_still_worth(adviser) : true;
 }
 
 uint64_t

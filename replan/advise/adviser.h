@@ -84,8 +84,13 @@ const struct cairn_problem *cairn_adviser_problem(const struct cairn_adviser *ad
  * 0: dead. Valid until the adviser ends. */
 const double *cairn_adviser_settled(const struct cairn_adviser *adviser);
 
-/* What no plan takes less than at the present rates; INFINITY: unknown now. */
-double cairn_adviser_bound_ms(const struct cairn_adviser *adviser);
+/* What each action would lead to at the present rates; NULL: unknown now. Valid until the adviser's
+ * next call. */
+const struct cairn_offers *cairn_adviser_offers(const struct cairn_adviser *adviser);
+
+/* Whether the plan of the problem is as good as any: no device is slow, or no action gains. False
+ * while that is not known. */
+bool cairn_adviser_is_at_rest(const struct cairn_adviser *adviser);
 
 /* A number that tells this problem from others; 0 without memory. */
 uint64_t cairn_adviser_fingerprint(const struct cairn_adviser *adviser);

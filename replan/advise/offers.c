@@ -70,6 +70,8 @@ cairn_offers_make(const struct cairn_problem *problem, const struct cairn_offer_
         err = cairn_migration_redivide(problem, problem->current, &plan, &step_ms);
     if (!err)
         err = offer(problem, CAIRN_REPLAN_LAYERS, plan, step_ms, costs->layers_ms, &made);
+    if (!err && costs->is_layers_whole && made.plans[CAIRN_REPLAN_LAYERS])
+        made.offers[CAIRN_REPLAN_LAYERS].cost_ms = costs->layers_ms;
     if (!err)
         err = offer_groups(problem, costs, stop, &made);
     if (err)

@@ -18,9 +18,10 @@ struct cairn_offers {
 
 /* What actions cost beside the time of moving state, as measured. */
 struct cairn_offer_costs {
-    double layers_ms;  /* for other layers in the same stages */
-    double pause_ms;   /* for any change of plan that needs more than that */
-    double restart_ms; /* from the last checkpoint, lost steps included; INFINITY: no restart is
+    double layers_ms;     /* for other layers in the same stages */
+    bool is_layers_whole; /* layers_ms was measured: the time of moving state is in it */
+    double pause_ms;      /* for any change of plan that needs more than that */
+    double restart_ms;    /* from the last checkpoint, lost steps included; INFINITY: no restart is
                         * offered */
 };
 

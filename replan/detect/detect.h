@@ -21,6 +21,8 @@
 #include "replan/trace/topology.h"
 #include "replan/detect/verdict.h"
 
+enum { CAIRN_RECENT_STEPS = 12 };
+
 struct cairn_detector;
 
 struct cairn_detector_summary {
@@ -29,6 +31,7 @@ struct cairn_detector_summary {
     uint32_t steps;   /* analysed */
     uint32_t ranks_seen;
     double period_ms;   /* median time of the last steps; 0 where unknown */
+    double recent_ms;   /* the same of the last CAIRN_RECENT_STEPS */
     bool is_calibrated; /* each rank's normal is known */
 };
 

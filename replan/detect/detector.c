@@ -150,4 +150,9 @@ cairn_detector_summarize(const struct cairn_detector *detector, struct cairn_det
         values[i] = (float)detector->spans_ns[i];
     if (spans > 0)
         out->period_ms = (double)cairn_quantile(values, spans, 0.5) / 1e6;
+    if (spans < CAIRN_RECENT_STEPS)
+        return;
+    for (uint32_t i = 0; i < CAIRN_RECENT_STEPS; i++)
+        values[i] = (float)detector->spans_ns[(detector->span_count - 1 - i) % CAIRN_SPANS];
+    out->recent_ms = (double)cairn_quantile(values, CAIRN_RECENT_STEPS, 0.5) / 1e6;
 }

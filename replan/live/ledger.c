@@ -292,6 +292,34 @@ cairn_ledger_close_others(struct cairn_ledger *ledger, uint64_t run, uint64_t wa
             close_entry(ledger, &ledger->entries[i], CAIRN_STEP_NONE, wall_ns, why, said, context);
 }
 
+static bool
+is_about(const struct cairn_ledger_entry *entry, uint64_t rank)
+{
+    for (uint32_t i = 0; i < entry->rank_count && i < CAIRN_LEDGER_RANKS_MAX; i++)
+        if (entry->ranks[i] == rank)
+            return true;
+    return false;
+}
+
+bool
+cairn_ledger_is_unsure(const struct cairn_ledger *ledger, uint64_t rank, uint64_t run)
+{
+    const struct cairn_ledger_entry *newest = NULL;
+
+    for (uint32_t i = 0; i < ledger->count; i++) {
+        const struct cairn_ledger_entry *entry = &ledger->entries[i];
+        bool is_slow = entry->kind == CAIRN_SLOW_COMPUTE || entry->kind == CAIRN_SLOW_NODE;
+
+        if (!is_slow || !is_about(entry, rank))
+            continue;
+        if (entry->closed_wall_ns == 0)
+            return false;
+        if (!newest || entry->closed_wall_ns > newest->closed_wall_ns)
+            newest = entry;
+    }
+    return newest && newest->until_step == CAIRN_STEP_NONE && newest->run != run;
+}
+
 uint32_t
 cairn_ledger_open_count(const struct cairn_ledger *ledger)
 {

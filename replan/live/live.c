@@ -389,5 +389,6 @@ cairn_live_look(const struct cairn_live *live, uint64_t now_ns, struct cairn_liv
     cairn_detector_summarize(live->detector, &summary);
     out->steps = summary.steps;
     out->period_ms = summary.period_ms;
+    out->recent_ms = summary.recent_ms;
     out->is_calibrated = summary.is_calibrated;
 }

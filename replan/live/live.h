@@ -37,6 +37,7 @@ struct cairn_live_view {
     uint32_t comms, comms_complete, comms_used; /* known; with all ranks; analysed */
     uint32_t steps, last_step; /* analysed by the present run; the newest that was reported */
     double period_ms;          /* 0: unknown */
+    double recent_ms;          /* median of the last CAIRN_RECENT_STEPS; 0: unknown */
     bool is_calibrated;        /* slow ranks and links can be told by now */
     uint64_t run;              /* of the present detector */
     uint32_t runs;

@@ -105,7 +105,7 @@ static const char problem_text[] =
 static cairn_err
 run_plan(void)
 {
-    struct cairn_offer_costs costs = {10, 10, 1000};
+    struct cairn_offer_costs costs = {.layers_ms = 10, .pause_ms = 10, .restart_ms = 1000};
     struct cairn_stop stop = {never, NULL};
     struct cairn_problem problem = {0};
     struct cairn_offers offers = {0};

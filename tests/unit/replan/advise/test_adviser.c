@@ -71,7 +71,7 @@ never(void *context)
 static uint64_t
 answer(struct cairn_adviser *adviser, double slow_rate)
 {
-    struct cairn_offer_costs costs = {1000, 1000, INFINITY};
+    struct cairn_offer_costs costs = {.layers_ms = 1000, .pause_ms = 1000, .restart_ms = INFINITY};
     struct cairn_stop stop = {never, NULL};
     struct cairn_offers offers;
     struct cairn_problem problem;

@@ -68,7 +68,8 @@ struct job {
 static void
 make_offers(struct job *job)
 {
-    struct cairn_offer_costs costs = {PAUSE_MS, PAUSE_MS, INFINITY};
+    struct cairn_offer_costs costs = {
+        .layers_ms = PAUSE_MS, .pause_ms = PAUSE_MS, .restart_ms = INFINITY};
     struct cairn_stop stop = {never, NULL};
 
     cairn_offers_fini(&job->offers);

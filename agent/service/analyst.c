@@ -1,0 +1,536 @@
+/* agent/service/analyst.c - decides which placement is proposed, offered, kept and withdrawn; see
+ * analyst.h. */
+#include "agent/service/analyst.h"
+
+#include "agent/service/proposal_plan.h"
+#include "base/assert.h"
+#include "base/clock.h"
+#include "client/placement_bugs.h"
+#include "replan/detect/detect.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    ROUNDS_AT_REST = 6,                       /* in a row, before going home */
+    AGE_STEPS = 10,                           /* an offer is not withdrawn for its age before … */
+    PROBATION_STEPS = CAIRN_RECENT_STEPS + 2, /* after a change is taken, before it is measured */
+    FAILURES = 2 /* in a row, CAIRN_RECENT_STEPS apart: one may be a pause of something else */
+};
+static const uint64_t age_ns = 60 * CAIRN_NS_PER_S;
+static const uint64_t other_evidence_ns = 60 * CAIRN_NS_PER_S;
+static const uint64_t failed_ns = 300 * CAIRN_NS_PER_S; /* before it is tried again */
+static const uint64_t taken_back_ns = UINT64_C(86400) * CAIRN_NS_PER_S;
+/* Of changes that were not measured yet: layers that trainers move while they run, and any other
+ * change of plan. */
+static const double live_standstill_ms = 1e3, standstill_ms = 10e3;
+static const double least_gain = 0.02; /* of a step */
+
+struct analyst {
+    struct analyst_options options;
+    struct proposal_book book, next;
+    bool is_storing;
+    uint32_t follows; /* once `next` is stored */
+    uint64_t over;
+    struct cairn_advice advice;
+    uint64_t given_wall_ns;
+    double *rates; /* [devices] */
+
+    /* of this analysis */
+    bool was_analysing, said_unknown;
+    uint32_t steps_before;
+    uint32_t rounds_at_rest;
+    uint64_t differs_wall_ns;  /* since when the evidence of denials does not hold; 0: it does */
+    struct proposal_slow slow; /* at the last round */
+
+    /* what trainers of this node have told */
+    uint64_t runs_number;
+    bool has_runs;
+    uint64_t runs_steps;              /* made since that changed */
+    uint64_t earlier_steps;           /* … and by what ran before */
+    struct cairn_session_moved moved; /* number 0: nothing that is not in the book */
+
+    /* of the newest offer */
+    uint64_t watched;       /* its number */
+    uint64_t watched_ns;    /* since when this analyst watches it */
+    uint64_t watched_steps; /* made since, and since it was taken */
+    uint32_t failures;
+};
+
+/* ---- life ---- */
+
+cairn_err
+analyst_create(const struct analyst_options *options, struct analyst **out)
+{
+    struct analyst *analyst = calloc(1, sizeof *analyst);
+    uint32_t devices = options->adviser ? cairn_adviser_device_count(options->adviser) : 0;
+
+    if (!analyst)
+        return CAIRN_NOMEM;
+    analyst->rates = calloc((size_t)devices + 1, sizeof *analyst->rates);
+    if (!analyst->rates) {
+        free(analyst);
+        return CAIRN_NOMEM;
+    }
+    analyst->options = *options;
+    analyst->advice.action = CAIRN_REPLAN_NONE;
+    *out = analyst;
+    return CAIRN_OK;
+}
+
+void
+analyst_destroy(struct analyst *analyst)
+{
+    if (!analyst)
+        return;
+    cairn_adviser_destroy(analyst->options.adviser);
+    free(analyst->rates);
+    free(analyst);
+}
+
+void
+analyst_start_with_book(struct analyst *analyst, const struct proposal_book *book)
+{
+    analyst->book = *book;
+}
+
+void
+analyst_start_with_advice(struct analyst *analyst, const struct cairn_advice_kept *kept)
+{
+    cairn_adviser_resume(analyst->options.adviser, &kept->advice);
+    analyst->advice = kept->advice;
+    analyst->given_wall_ns = kept->given_wall_ns;
+}
+
+const struct proposal_book *
+analyst_book(const struct analyst *analyst)
+{
+    return analyst->options.offers ? &analyst->book : NULL;
+}
+
+const struct proposal_book *
+analyst_next(const struct analyst *analyst)
+{
+    return &analyst->next;
+}
+
+const struct cairn_advice *
+analyst_advice(const struct analyst *analyst, uint64_t *given_wall_ns)
+{
+    *given_wall_ns = analyst->given_wall_ns;
+    return &analyst->advice;
+}
+
+const struct cairn_adviser *
+analyst_adviser(const struct analyst *analyst)
+{
+    return analyst->options.adviser;
+}
+
+bool
+analyst_home(const struct analyst *analyst, uint32_t stages, struct proposal *out)
+{
+    return analyst->options.offers && analyst->options.adviser &&
+           proposal_make_home(analyst->options.adviser, stages, out);
+}
+
+/* ---- the book changes ---- */
+
+/* The transition in `next` has to be followed by these. */
+static void
+change(struct analyst *analyst, uint32_t follows, struct analyst_actions *out)
+{
+    if (!(follows & PROPOSAL_CHANGED))
+        return;
+    analyst->over = analyst->book.waiting.placement.number;
+    analyst->follows = follows;
+    analyst->is_storing = true;
+    out->what |= ANALYST_STORE;
+    if (PLACEMENT_BUG(OFFERS_UNSTORED) && (follows & PROPOSAL_OFFER))
+        out->what = (out->what & ~(uint32_t)ANALYST_STORE) | ANALYST_TELL_TRAINERS;
+    if (PLACEMENT_BUG(OFFERS_UNSTORED)) {
+        analyst->book = analyst->next;
+        analyst->is_storing = false;
+    }
+}
+
+static void
+take_stored(struct analyst *analyst, bool is_stored, struct analyst_actions *out)
+{
+    uint32_t follows = analyst->follows;
+
+    if (!analyst->is_storing)
+        return;
+    analyst->is_storing = false;
+    if (!is_stored)
+        return;
+    analyst->book = analyst->next;
+    out->what |= follows & PROPOSAL_HEARD ? ANALYST_SAY_HEARD : ANALYST_TELL_AGENTS;
+    if (follows & PROPOSAL_OFFER)
+        out->what |= ANALYST_TELL_TRAINERS | ANALYST_SAY_OFFER;
+    if (follows & PROPOSAL_WAITS)
+        out->what |= ANALYST_SAY_WAITS;
+    if (follows & PROPOSAL_OVER)
+        out->what |= ANALYST_SAY_OVER;
+    if (follows & PROPOSAL_GOOD)
+        out->what |= ANALYST_SAY_KEPT;
+    if (follows & PROPOSAL_WITHDRAWS)
+        out->what |= ANALYST_SAY_WITHDRAWN;
+    out->over = analyst->over;
+}
+
+/* ---- rounds: what became of the offer ---- */
+
+static bool
+is_running(const struct analyst *analyst, const struct proposal_book *book)
+{
+    return analyst->has_runs && book->offer.placement.count > 0 &&
+           analyst->runs_number == book->offer.placement.number;
+}
+
+/* A step before the change, as measured; INFINITY: too few steps were made by what ran before, or
+ * with these ranks slow, for the median to be theirs. */
+static double
+measured_before(const struct analyst *analyst, const struct analyst_round *round)
+{
+    static const uint32_t enough = CAIRN_RECENT_STEPS / 2 + 2;
+
+    return round->recent_ms > 0 && round->steady_steps >= enough && analyst->earlier_steps >= enough
+               ? round->recent_ms
+               : INFINITY;
+}
+
+/* All ranks compute by the offer. The last steps that were analysed may be older: they are those
+ * before it. */
+static uint32_t
+note_taken(struct analyst *analyst, struct proposal_book *book, const struct analyst_round *round,
+           uint64_t wall_ns)
+{
+    const struct proposal *offer = &book->offer;
+    double before_ms = offer->is_home ? INFINITY : measured_before(analyst, round);
+    double expected_ms = offer->running_ms < INFINITY && before_ms < INFINITY
+                             ? before_ms * offer->step_ms / offer->running_ms
+                             : INFINITY;
+
+    analyst->watched_steps = analyst->failures = 0;
+    return proposal_note_taken(book, before_ms, expected_ms, wall_ns);
+}
+
+/* Whether a change brings what it should: at least half of the predicted gain. */
+static bool
+has_gained(const struct proposal_story *story, double after_ms)
+{
+    double half_ms = (story->before_ms + story->expected_ms) / 2;
+
+    return after_ms <= half_ms && after_ms <= story->before_ms * (1 - least_gain);
+}
+
+/* The offer is on probation: the steps after it are compared with those before. */
+static uint32_t
+judge(struct analyst *analyst, struct proposal_book *book, const struct proposal *home,
+      const struct analyst_round *round, uint64_t wall_ns)
+{
+    const struct proposal_story *story = proposal_story_of(book, book->offer.placement.number);
+    uint32_t due = PROBATION_STEPS + analyst->failures * CAIRN_RECENT_STEPS;
+
+    if (!story || story->fate != PROPOSAL_TAKEN)
+        return 0;
+    if (!proposal_is_same_slow(&story->slow, &analyst->slow)) /* nobody can tell any more */
+        return proposal_note_kept(book, INFINITY, wall_ns);
+    if (analyst->watched_steps < due || !(round->recent_ms > 0))
+        return 0;
+    if (!(story->expected_ms < INFINITY) || PLACEMENT_BUG(NO_PROBATION))
+        return proposal_note_kept(book, round->recent_ms, wall_ns);
+    if (has_gained(story, round->recent_ms))
+        return proposal_note_kept(book, round->recent_ms, wall_ns) | PROPOSAL_GOOD;
+    if (++analyst->failures < FAILURES)
+        return 0;
+    return proposal_withdraw(book, home, PROPOSAL_TAKEN_BACK, round->recent_ms, taken_back_ns,
+                             wall_ns) |
+           PROPOSAL_WITHDRAWS;
+}
+
+/* An offer that would change something, and that not all ranks take. */
+static bool
+is_aged(const struct analyst *analyst, const struct proposal_book *book,
+        const struct proposal *home, uint64_t wall_ns)
+{
+    const struct proposal *before = book->before.placement.count ? &book->before : home;
+
+    return !PLACEMENT_BUG(NEVER_WITHDRAWN) && !proposal_is_taken(book) &&
+           !proposal_is_same(&before->placement, &book->offer.placement) &&
+           analyst->watched_steps >= AGE_STEPS && wall_ns >= analyst->watched_ns + age_ns;
+}
+
+/* What trainers have told since, and what the steps after a change took. */
+static uint32_t
+follow_offer(struct analyst *analyst, struct proposal_book *book, const struct proposal *home,
+             const struct analyst_round *round, uint32_t steps, uint64_t wall_ns)
+{
+    const struct cairn_session_moved *moved = &analyst->moved;
+    uint64_t number = book->offer.placement.number;
+    uint32_t follows = 0;
+
+    if (book->offer.placement.count == 0)
+        return 0;
+    if (analyst->watched != number) {
+        analyst->watched = number;
+        analyst->watched_ns = wall_ns;
+        analyst->watched_steps = analyst->failures = 0;
+    } else {
+        analyst->watched_steps += steps;
+    }
+    if (moved->number)
+        follows |= proposal_note_standstill(book, moved->number, moved->standstill_ns, wall_ns);
+    if (moved->number == number && !moved->is_adopted && !proposal_is_taken(book))
+        return follows |
+               proposal_withdraw(book, home, PROPOSAL_FAILED, INFINITY, failed_ns, wall_ns) |
+               PROPOSAL_WITHDRAWS;
+    if (is_running(analyst, book) && !proposal_is_taken(book))
+        return follows | note_taken(analyst, book, round, wall_ns);
+    if (is_aged(analyst, book, home, wall_ns))
+        return follows |
+               proposal_withdraw(book, home, PROPOSAL_AGED, INFINITY, failed_ns, wall_ns) |
+               PROPOSAL_WITHDRAWS;
+    return follows | judge(analyst, book, home, round, wall_ns);
+}
+
+/* ---- rounds: what is wanted ---- */
+
+/* Whether some rank that a placement was made for may be slow still, without anybody knowing. */
+static bool
+is_unsure(const struct proposal *running, const struct analyst_round *round)
+{
+    for (uint32_t i = 0; i < running->slow.count && i < PROPOSAL_SLOW_MAX; i++)
+        for (uint32_t k = 0; k < round->unsure_count; k++)
+            if (running->slow.ranks[i] == round->unsure_ranks[k])
+                return true;
+    return false;
+}
+
+static void
+count_rest(struct analyst *analyst, const struct proposal *running,
+           const struct analyst_round *round)
+{
+    bool is_known = round->is_calibrated && !is_unsure(running, round);
+    bool rests = cairn_adviser_is_at_rest(analyst->options.adviser) &&
+                 (is_known || PLACEMENT_BUG(HASTY_HOME));
+
+    analyst->rounds_at_rest = rests ? analyst->rounds_at_rest + 1 : 0;
+}
+
+/* Whether the evidence of denials has been another for long enough. */
+static bool
+is_other_evidence(struct analyst *analyst, const struct proposal_book *book, uint64_t wall_ns)
+{
+    if (proposal_is_same_slow(&book->denied_at, &analyst->slow)) {
+        analyst->differs_wall_ns = 0;
+        return false;
+    }
+    if (analyst->differs_wall_ns == 0)
+        analyst->differs_wall_ns = wall_ns;
+    return wall_ns >= analyst->differs_wall_ns + other_evidence_ns;
+}
+
+static double
+layers_price_ms(const struct analyst *analyst)
+{
+    uint64_t price_ns = proposal_price_ns(&analyst->book);
+
+    return price_ns ? (double)price_ns / 1e6 : live_standstill_ms;
+}
+
+static uint32_t
+decide(struct analyst *analyst, struct proposal_book *book, struct proposal *home,
+       const struct analyst_round *seen, uint64_t wall_ns)
+{
+    const struct cairn_adviser *adviser = analyst->options.adviser;
+    const struct proposal *running = proposal_running(book, home);
+    struct proposal_round round = {.home = home,
+                                   .needs_approval = analyst->options.needs_approval,
+                                   .is_other_evidence = is_other_evidence(analyst, book, wall_ns),
+                                   .changes_per_day = analyst->options.changes_per_day,
+                                   .standstill_per_day_ns = analyst->options.standstill_per_day_ns,
+                                   .wall_ns = wall_ns};
+    struct proposal plan;
+
+    count_rest(analyst, running, seen);
+    if (proposal_make(adviser, &analyst->advice, seen->stages, &plan)) {
+        proposal_compare(adviser, running, &plan);
+        round.plan = &plan;
+    }
+    proposal_compare(adviser, running, home);
+    if (home->moved_layers > 0)
+        home->cost_ms = layers_price_ms(analyst);
+    round.at_rest = analyst->rounds_at_rest >= ROUNDS_AT_REST;
+    return proposal_take_round(book, &round);
+}
+
+static void
+act(struct analyst *analyst, const struct analyst_round *round, uint32_t steps, uint64_t wall_ns,
+    struct analyst_actions *out)
+{
+    struct proposal home;
+    uint32_t follows;
+
+    if (!analyst_home(analyst, round->stages, &home))
+        return;
+    analyst->next = analyst->book;
+    follows = follow_offer(analyst, &analyst->next, &home, round, steps, wall_ns);
+    if (!(follows & PROPOSAL_OFFER) && round->is_whole && round->is_asked)
+        follows |= decide(analyst, &analyst->next, &home, round, wall_ns);
+    if (follows & PROPOSAL_SPENT)
+        out->what |= ANALYST_SAY_SPENT;
+    change(analyst, follows, out);
+}
+
+/* ---- rounds: advice ---- */
+
+static void
+advise(struct analyst *analyst, const struct analyst_round *round, uint32_t steps, uint64_t wall_ns,
+       struct analyst_actions *out)
+{
+    struct cairn_adviser *adviser = analyst->options.adviser;
+    enum cairn_advice_change change;
+
+    out->unknown = cairn_adviser_rates(adviser, round->slow_ranks, round->slow_rates,
+                                       round->slow_count, analyst->rates);
+    if (out->unknown > 0 && !analyst->said_unknown)
+        out->what |= ANALYST_SAY_UNKNOWN;
+    analyst->said_unknown |= out->unknown > 0;
+    change = cairn_adviser_round(adviser, analyst->rates, steps, &analyst->advice);
+    if (change == CAIRN_ADVICE_GIVEN)
+        analyst->given_wall_ns = wall_ns;
+    if (change != CAIRN_ADVICE_SAME)
+        out->what |= ANALYST_STORE_ADVICE;
+    if (change == CAIRN_ADVICE_GIVEN)
+        out->what |= ANALYST_SAY_ADVICE;
+    if (change == CAIRN_ADVICE_WITHDRAWN)
+        out->what |= ANALYST_SAY_NO_ADVICE;
+    proposal_find_slow(adviser, &analyst->slow);
+    analyst->runs_steps += steps;
+}
+
+/* Plans are wanted: at the present rates, and at the measured price. */
+static void
+want_plans(struct analyst *analyst, const struct analyst_round *round, struct analyst_actions *out)
+{
+    bool moves = analyst->options.offers && round->stages > 0;
+
+    if (!cairn_adviser_wants(analyst->options.adviser, &out->plans_number, &out->problem))
+        return;
+    out->what |= ANALYST_MAKE_PLANS;
+    out->costs = (struct cairn_offer_costs){
+        .layers_ms = moves ? layers_price_ms(analyst) : standstill_ms,
+        .is_layers_whole = moves && proposal_price_ns(&analyst->book) > 0,
+        .pause_ms = standstill_ms,
+        .restart_ms = INFINITY};
+}
+
+static void
+take_round(struct analyst *analyst, const struct analyst_round *round, uint64_t wall_ns,
+           struct analyst_actions *out)
+{
+    uint32_t steps;
+
+    if (!round->analyses || !analyst->options.adviser) {
+        analyst->was_analysing = false;
+        analyst->rounds_at_rest = 0;
+        return;
+    }
+    steps = analyst->was_analysing && round->steps > analyst->steps_before
+                ? round->steps - analyst->steps_before
+                : 0;
+    analyst->steps_before = round->steps;
+    analyst->was_analysing = true;
+    if (steps == 0)
+        return; /* the job stands, or begins: nothing is measured */
+    advise(analyst, round, steps, wall_ns, out);
+    act(analyst, round, steps, wall_ns, out);
+    want_plans(analyst, round, out);
+}
+
+/* ---- the other events ---- */
+
+static void
+take_decision(struct analyst *analyst, const struct analyst_event *event,
+              struct analyst_actions *out)
+{
+    const struct cairn_adviser *adviser = analyst->options.adviser;
+    uint32_t stages = event->as.decision.stages, follows;
+    struct proposal home, best;
+    bool has_home = analyst_home(analyst, stages, &home);
+    struct proposal_scene scene = {.home = has_home ? &home : NULL,
+                                   .slow = &analyst->slow,
+                                   .needs_approval = analyst->options.needs_approval,
+                                   .wall_ns = event->wall_ns};
+
+    analyst->next = analyst->book;
+    if (has_home) {
+        const struct proposal *running = proposal_running(&analyst->next, &home);
+
+        proposal_compare(adviser, running, &home);
+        if (event->as.decision.decision->word == PROPOSAL_NOW &&
+            proposal_make_best(adviser, running, stages, &best)) {
+            proposal_compare(adviser, running, &best);
+            scene.best = &best;
+        }
+    }
+    follows = proposal_decide(&analyst->next, event->as.decision.decision, &scene, &out->answer);
+    if (!event->as.decision.dry_run)
+        change(analyst, follows, out);
+}
+
+static void
+take_book(struct analyst *analyst, const struct proposal_book *heard, struct analyst_actions *out)
+{
+    if (heard->version < analyst->book.version) /* it has forgotten its own, or was cut off */
+        out->what |= ANALYST_TELL_SENDER;
+    analyst->next = analyst->book;
+    change(analyst, proposal_hear(&analyst->next, heard) | PROPOSAL_HEARD, out);
+}
+
+static void
+note_runs(struct analyst *analyst, uint64_t number)
+{
+    if (!analyst->has_runs || analyst->runs_number != number) {
+        analyst->earlier_steps = analyst->runs_steps;
+        analyst->runs_steps = 0;
+    }
+    analyst->has_runs = true;
+    analyst->runs_number = number;
+    proposal_note_number(&analyst->book, number);
+}
+
+void
+analyst_step(struct analyst *analyst, const struct analyst_event *event,
+             struct analyst_actions *out)
+{
+    *out = (struct analyst_actions){0};
+    CAIRN_ASSERT(!analyst->is_storing || event->type == ANALYST_STORED);
+    switch (event->type) {
+    case ANALYST_ROUND:
+        take_round(analyst, &event->as.round, event->wall_ns, out);
+        break;
+    case ANALYST_PLANS:
+        cairn_adviser_offered(analyst->options.adviser, event->as.plans.number,
+                              event->as.plans.offers);
+        break;
+    case ANALYST_DECISION:
+        take_decision(analyst, event, out);
+        break;
+    case ANALYST_HEARD:
+        take_book(analyst, event->as.heard, out);
+        break;
+    case ANALYST_RUNS:
+        note_runs(analyst, event->as.runs->number);
+        break;
+    case ANALYST_MOVED:
+        analyst->moved = event->as.moved;
+        break;
+    case ANALYST_STORED:
+        take_stored(analyst, event->as.is_stored, out);
+        break;
+    }
+}

@@ -1,0 +1,310 @@
+/* tests/placements/judge.c - what must hold after every event; see world.h. */
+#include "tests/placements/world.h"
+
+#include "base/clock.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+static const uint64_t minute_ticks = 60000 / TICK_MS;
+
+void
+judge_break(struct world *world, const char *format, ...)
+{
+    va_list arguments;
+
+    if (world->is_broken)
+        return;
+    world->is_broken = true;
+    va_start(arguments, format);
+    (void)vsnprintf(world->why, sizeof world->why, format, arguments);
+    va_end(arguments);
+}
+
+/* P5. */
+void
+judge_shares(struct world *world, const struct cairn_session_shares *shares)
+{
+    uint64_t sum = 0;
+
+    for (uint32_t r = 0; r < REPLICAS; r++) {
+        sum += shares->parts[r];
+        if (shares->parts[r] == 0)
+            judge_break(world, "P5: a replica has no micro-batches");
+        if (shares->layers[r * STAGES] == 0 || shares->layers[r * STAGES + 1] == 0 ||
+            shares->layers[r * STAGES] + shares->layers[r * STAGES + 1] != LAYERS)
+            judge_break(world, "P5: the layers of a replica are not the model's");
+    }
+    if (sum != MICROBATCHES)
+        judge_break(world, "P5: the shares of a step are not the batch");
+}
+
+bool
+judge_was_offered(const struct world *world, const struct cairn_session_shares *shares)
+{
+    uint64_t name = client_placement_name(shares);
+
+    for (uint32_t i = 0; i < world->told_count; i++)
+        if (world->told[i].name == name)
+            return true;
+    return false;
+}
+
+/* An agent tells its trainer its offer: it must be stored. */
+void
+judge_told(struct world *world, uint32_t index, const struct proposal_book *book)
+{
+    const struct agent *agent = &world->agents[index];
+    static struct proposal_book stored;
+
+    memset(&stored, 0, sizeof stored);
+    if (agent->disk_bytes > 0 &&
+        proposal_unpack(agent->disk, agent->disk_bytes, &stored) != CAIRN_OK)
+        judge_break(world, "a stored book cannot be read");
+    if (stored.offer.placement.number != book->offer.placement.number)
+        judge_break(world, "an offer is told before it is stored");
+    if (judge_was_offered(world, &book->offer.placement) || world->told_count == TOLD_MAX)
+        return;
+    world->told[world->told_count++] =
+        (struct told){client_placement_name(&book->offer.placement), book->offer.placement.number};
+}
+
+/* ---- the analyst ---- */
+
+static bool
+is_evidence_slow(const struct world *world, const struct proposal_slow *slow)
+{
+    for (uint32_t i = 0; i < slow->count; i++)
+        if (world->rate[slow->ranks[i]] > 1 && world->rate_ticks[slow->ranks[i]] > minute_ticks / 2)
+            return true;
+    return false;
+}
+
+/* Nobody has asked for home, and a rank that the placement before is for is slow as before. */
+static void
+judge_home(struct world *world, const struct proposal *home, const struct proposal *before)
+{
+    struct cairn_session_shares placement = home->placement;
+
+    if (before->placement.count == 0 || before->is_home || !is_evidence_slow(world, &before->slow))
+        return;
+    if (planner_step_ms(&placement, world->rate) >
+        planner_step_ms(&before->placement, world->rate) * 1.05)
+        judge_break(world, "the analyst goes home while the rank is slow");
+}
+
+static void
+judge_budget(struct world *world, const struct proposal_book *before,
+             const struct proposal_book *book)
+{
+    uint64_t spent_ns = proposal_spent_ns(before, world_ns(world));
+
+    if (before->away_count >= world->changes_per_day)
+        judge_break(world, "the %u changes of a day are spent, and another is offered",
+                    world->changes_per_day);
+    if (book->offer.moved_layers > 0 &&
+        (double)spent_ns + book->offer.cost_ms * 1e6 > (double)world->standstill_per_day_ns + 1e3)
+        judge_break(world, "the day's standstill is spent, and a move is offered");
+}
+
+static void
+judge_denials(struct world *world, const struct proposal *proposal)
+{
+    uint64_t name = proposal_name(&proposal->placement);
+
+    for (uint32_t i = 0; i < world->denied_count && !world->several; i++) {
+        const struct denied *denied = &world->denied[i];
+        if (denied->name == name && (denied->until_ns == 0 || world_ns(world) < denied->until_ns))
+            judge_break(world, "what an operator denied is proposed again");
+    }
+}
+
+/* An offer was kept: it must have brought at least half of what was predicted. */
+static void
+judge_fate(struct world *world, const struct proposal_book *before,
+           const struct proposal_book *book)
+{
+    for (uint32_t i = 0; i < book->story_count; i++) {
+        const struct proposal_story *story = &book->stories[i];
+        const struct proposal_story *was = proposal_story_of(before, story->number);
+
+        if (was && was->fate == story->fate)
+            continue;
+        world->counters.kept += story->fate == PROPOSAL_KEPT;
+        world->counters.taken_back += story->fate == PROPOSAL_TAKEN_BACK;
+        world->counters.failed += story->fate == PROPOSAL_FAILED;
+        world->counters.aged += story->fate == PROPOSAL_AGED;
+        if (story->fate == PROPOSAL_KEPT && story->after_ms < INFINITY &&
+            story->expected_ms < INFINITY &&
+            story->after_ms > (story->before_ms + story->expected_ms) / 2 + 1e-6)
+            judge_break(world, "a change that brings nothing is kept");
+    }
+}
+
+void
+judge_book(struct world *world, uint32_t index, const struct proposal_book *before,
+           const struct proposal_book *book, uint32_t what, bool is_decided)
+{
+    bool is_back = false;
+
+    if (book->version <= before->version)
+        judge_break(world, "agent %u: a book changes without a new version", index);
+    if ((what & ANALYST_SAY_WAITS) && book->waiting.placement.number <= before->last_number)
+        judge_break(world, "a number is given twice");
+    judge_fate(world, before, book);
+    if (what & ANALYST_SAY_WAITS)
+        judge_denials(world, &book->waiting);
+    if (!(what & ANALYST_SAY_OFFER))
+        return;
+    world->counters.offers++;
+    for (uint32_t i = 0; i < book->story_count; i++)
+        is_back |= book->stories[i].number == book->offer.placement.number &&
+                   book->stories[i].withdraws != 0;
+    if (book->offer.placement.number <= before->last_number &&
+        book->offer.placement.number != before->waiting.placement.number)
+        judge_break(world, "a number is given twice");
+    judge_shares(world, &book->offer.placement);
+    if (is_decided || is_back)
+        return;
+    judge_denials(world, &book->offer);
+    world->counters.homes += book->offer.is_home;
+    if (book->offer.is_home)
+        judge_home(world, &book->offer, &before->offer);
+    else
+        judge_budget(world, before, book);
+    if (world->needs_approval)
+        judge_break(world, "an offer is made that nobody has approved");
+}
+
+void
+judge_decision(struct world *world, uint32_t index, const struct proposal_decision *decision,
+               const struct proposal_book *before, const struct proposal_book *after,
+               bool is_carried_out)
+{
+    struct denied *denied = &world->denied[world->denied_count];
+
+    if (!is_carried_out)
+        return;
+    if (!world->several && world->carried_out[decision->token]++ > 0)
+        judge_break(world, "agent %u: a decision is carried out twice", index);
+    world->counters.approvals += decision->word == PROPOSAL_APPROVE;
+    world->counters.denials += decision->word == PROPOSAL_DENY;
+    world->counters.backs += decision->word == PROPOSAL_GO_BACK;
+    world->counters.nows += decision->word == PROPOSAL_NOW;
+    if (decision->word == PROPOSAL_APPROVE &&
+        (after->offer.placement.number != decision->number ||
+         proposal_name(&after->offer.placement) != decision->name))
+        judge_break(world, "something else was approved than the operator saw");
+    if (decision->word == PROPOSAL_GO_BACK && !after->offer.is_home)
+        judge_break(world, "--back did not go home");
+    for (uint32_t i = 0; decision->word == PROPOSAL_GO_BACK && i < world->denied_count; i++)
+        if (world->denied[i].until_ns == 0)
+            world->denied[i] = (struct denied){0}; /* it may end those for other evidence */
+    if (decision->word != PROPOSAL_DENY || world->denied_count == DENIALS_MAX)
+        return;
+    /* a denial for other evidence ends those of the one before */
+    for (uint32_t i = 0; decision->for_ns == 0 && i < world->denied_count; i++)
+        if (world->denied[i].until_ns == 0 &&
+            !proposal_is_same_slow(&world->denied[i].slow, &before->waiting.slow))
+            world->denied[i] = (struct denied){0};
+    *denied = (struct denied){.name = proposal_name(&before->waiting.placement),
+                              .slow = before->waiting.slow};
+    if (decision->for_ns)
+        denied->until_ns = world_ns(world) + decision->for_ns;
+    world->denied_count++;
+}
+
+/* ---- every tick ---- */
+
+/* What the verdicts say. The analyst believes it some rounds later. */
+static struct proposal_slow
+slow_now(const struct world *world)
+{
+    struct proposal_slow slow = {0};
+
+    for (uint32_t r = 0; r < RANKS; r++)
+        if (world->verdicts[r].is_open) {
+            slow.ranks[slow.count] = r;
+            slow.rates[slow.count++] = world->verdicts[r].rate;
+        }
+    return slow;
+}
+
+/* Denials of which the evidence has differed for nearly a minute may end. */
+static void
+watch_evidence(struct world *world)
+{
+    struct proposal_slow slow = slow_now(world);
+
+    for (uint32_t i = 0; i < world->denied_count; i++) {
+        struct denied *denied = &world->denied[i];
+
+        if (proposal_is_same_slow(&denied->slow, &slow))
+            denied->differs_tick = 0;
+        else if (denied->differs_tick == 0)
+            denied->differs_tick = world->tick;
+        if (denied->until_ns == 0 && denied->differs_tick &&
+            world->tick > denied->differs_tick + minute_ticks - 30)
+            *denied = (struct denied){0};
+    }
+}
+
+static uint32_t
+only_analyst(const struct world *world)
+{
+    uint32_t found = NOBODY;
+
+    for (uint32_t i = 0; i < RANKS; i++) {
+        if (!world->agents[i].analyst || !world->agents[i].analyses)
+            continue;
+        if (found != NOBODY)
+            return NOBODY;
+        found = i;
+    }
+    return found;
+}
+
+/* An offer that changes something, and that the ranks do not take, must go. */
+static void
+watch_untaken(struct world *world)
+{
+    uint32_t index = only_analyst(world);
+    const struct proposal_book *book;
+    const struct cairn_session_shares *offer;
+    bool is_same;
+
+    if (index == NOBODY) {
+        world->untaken_number = 0;
+        return;
+    }
+    book = analyst_book(world->agents[index].analyst);
+    offer = &book->offer.placement;
+    is_same = world->untaken_number == offer->number && world->untaken_analyst == index &&
+              world->untaken_life == world->agents[index].life + world->job_life;
+    if (offer->count == 0 || proposal_is_taken(book) ||
+        proposal_is_same(offer, &world->ranks[0].machine.now) ||
+        world->ranks[0].machine.now.number >= offer->number || !is_same) {
+        world->untaken_number = offer->count ? offer->number : 0;
+        world->untaken_tick = world->tick;
+        world->untaken_step = world->step;
+        world->untaken_analyst = index;
+        world->untaken_life = world->agents[index].life + world->job_life;
+        return;
+    }
+    if (world->tick > world->untaken_tick + minute_ticks + 40 &&
+        world->step > world->untaken_step + 40)
+        judge_break(world, "offer %llu is never withdrawn", (unsigned long long)offer->number);
+}
+
+void
+judge_tick(struct world *world)
+{
+    watch_evidence(world);
+    watch_untaken(world);
+    for (uint32_t r = 1; r < RANKS && world->down_ticks == 0 && !world->moves; r++)
+        if (memcmp(&world->ranks[r].machine.now, &world->ranks[0].machine.now,
+                   sizeof world->ranks[0].machine.now) != 0)
+            judge_break(world, "P2: ranks compute by different placements");
+}

@@ -1,0 +1,217 @@
+/*
+ * tests/placements/main.c - runs many schedules of the placements' two state machines, then plants
+ * bugs and counts in how many schedules each is caught; see world.h.
+ *
+ *   placements [--seeds N]            N schedules over all cores; then the planted bugs
+ *   placements --seed S [--bug B]     that schedule alone, tick by tick (client/placement_bugs.h)
+ *
+ * The last line is the result. Exits 0 only if no schedule broke anything, everything that should
+ * happen did happen, and every planted bug was caught.
+ */
+#include "tests/placements/world.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { SEEDS_DEFAULT = 10000, BUG_SEEDS = 300, WORKERS_MAX = 64 };
+
+enum placement_bug placement_bug;
+
+struct tally {
+    uint64_t schedules, broken, first; /* first: the lowest seed that broke, and 1 */
+    struct counters counters;
+    char why[WHY_BYTES];
+};
+
+static void
+add(struct counters *into, const struct counters *from)
+{
+    uint64_t *to = (uint64_t *)into;
+    const uint64_t *more = (const uint64_t *)from;
+
+    for (size_t i = 0; i < sizeof *into / sizeof *to; i++)
+        to[i] += more[i];
+}
+
+static void
+merge(struct tally *into, const struct tally *from)
+{
+    into->schedules += from->schedules;
+    into->broken += from->broken;
+    add(&into->counters, &from->counters);
+    if (from->first && (!into->first || from->first < into->first)) {
+        into->first = from->first;
+        memcpy(into->why, from->why, sizeof into->why);
+    }
+}
+
+/* Every `stride`-th seed from `first` on. */
+static void
+run_some(uint64_t first, uint64_t end, uint64_t stride, struct tally *tally)
+{
+    static struct world world;
+
+    for (uint64_t seed = first; seed < end; seed += stride) {
+        bool holds = world_run(&world, seed, false);
+
+        tally->schedules++;
+        add(&tally->counters, &world.counters);
+        if (holds)
+            continue;
+        tally->broken++;
+        if (!tally->first) {
+            tally->first = seed + 1;
+            memcpy(tally->why, world.why, sizeof tally->why);
+        }
+    }
+}
+
+/* Spreads the seeds over the cores. A crash of the code under test breaks all of a worker's. */
+static void
+run_seeds(uint64_t count, struct tally *total)
+{
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    uint32_t workers = cores < 1 ? 1 : cores > WORKERS_MAX ? WORKERS_MAX : (uint32_t)cores;
+    int pipes[WORKERS_MAX][2];
+    pid_t pids[WORKERS_MAX];
+
+    for (uint32_t w = 0; w < workers; w++) {
+        fflush(NULL);
+        if (pipe(pipes[w]) != 0 || (pids[w] = fork()) < 0) {
+            perror("placements: cannot start a worker");
+            exit(1);
+        }
+        if (pids[w] == 0) {
+            struct tally tally = {0};
+
+            run_some(w, count, workers, &tally);
+            _exit(write(pipes[w][1], &tally, sizeof tally) == sizeof tally ? 0 : 1);
+        }
+        close(pipes[w][1]);
+    }
+    for (uint32_t w = 0; w < workers; w++) {
+        struct tally tally = {0};
+
+        if (read(pipes[w][0], &tally, sizeof tally) != sizeof tally)
+            tally = (struct tally){.broken = 1, .first = w + 1, .why = "a worker died"};
+        close(pipes[w][0]);
+        (void)waitpid(pids[w], NULL, 0);
+        merge(total, &tally);
+    }
+}
+
+static bool
+report_schedules(const struct tally *tally)
+{
+    const struct counters *c = &tally->counters;
+
+    printf("%llu schedules, %llu events of analysts, %llu steps\n",
+           (unsigned long long)tally->schedules, (unsigned long long)c->events,
+           (unsigned long long)c->steps);
+    printf("offers %llu, taken %llu; moves %llu, given up %llu; kept %llu, taken back %llu, failed "
+           "%llu, aged %llu; home %llu; days spent %llu\n",
+           (unsigned long long)c->offers, (unsigned long long)c->taken,
+           (unsigned long long)c->moves, (unsigned long long)c->abandoned,
+           (unsigned long long)c->kept, (unsigned long long)c->taken_back,
+           (unsigned long long)c->failed, (unsigned long long)c->aged, (unsigned long long)c->homes,
+           (unsigned long long)c->spent);
+    printf("approvals %llu, denials %llu, --back %llu, --now %llu; agents died %llu, takeovers "
+           "%llu, restarts of the job %llu\n",
+           (unsigned long long)c->approvals, (unsigned long long)c->denials,
+           (unsigned long long)c->backs, (unsigned long long)c->nows, (unsigned long long)c->deaths,
+           (unsigned long long)c->takeovers, (unsigned long long)c->restarts);
+    if (tally->broken)
+        printf("BROKEN in %llu schedules, first in --seed %llu: %s\n",
+               (unsigned long long)tally->broken, (unsigned long long)tally->first - 1, tally->why);
+    return !tally->broken;
+}
+
+/* Everything that the machines can do has been done. */
+static bool
+has_covered(const struct tally *tally)
+{
+    const uint64_t *counters = (const uint64_t *)&tally->counters;
+
+    for (size_t i = 0; i < sizeof tally->counters / sizeof *counters; i++)
+        if (counters[i] == 0) {
+            printf("counter %zu is 0: something never happens\n", i);
+            return false;
+        }
+    return true;
+}
+
+static uint32_t
+plant(void)
+{
+    static const char *const names[] = {[PLACEMENT_BUG_FREES_EARLY] = "frees old early",
+                                        [PLACEMENT_BUG_ENTERS_ALONE] = "enters without the MIN",
+                                        [PLACEMENT_BUG_IGNORES_EPOCH] = "ignores the epoch",
+                                        [PLACEMENT_BUG_FILLS_UNVERIFIED] = "fills unverified",
+                                        [PLACEMENT_BUG_LOSES_ONE] = "shares lose one",
+                                        [PLACEMENT_BUG_ABORT_KEEPS_NEW] = "abort keeps new",
+                                        [PLACEMENT_BUG_VOTES_LATE] = "votes late after timeout",
+                                        [PLACEMENT_BUG_REGISTER_DROPS] = "register drops S",
+                                        [PLACEMENT_BUG_NUMBER_TWICE] = "number used twice",
+                                        [PLACEMENT_BUG_NEVER_WITHDRAWN] = "offer never withdrawn",
+                                        [PLACEMENT_BUG_FORGETS_DENIAL] = "forgets a denial",
+                                        [PLACEMENT_BUG_DECIDES_TWICE] = "decides twice",
+                                        [PLACEMENT_BUG_OVERSPENDS] = "overspends",
+                                        [PLACEMENT_BUG_NO_PROBATION] = "no probation",
+                                        [PLACEMENT_BUG_HASTY_HOME] = "goes home too early",
+                                        [PLACEMENT_BUG_OFFERS_UNSTORED] = "tells before it stores"};
+    uint32_t missed = 0;
+
+    for (int bug = PLACEMENT_BUG_NONE + 1; bug < PLACEMENT_BUG_LAST; bug++) {
+        struct tally tally = {0};
+
+        placement_bug = (enum placement_bug)bug;
+        run_seeds(BUG_SEEDS, &tally);
+        printf("bug %2d %-24s caught by %4llu of %llu schedules%s%s\n", bug, names[bug],
+               (unsigned long long)tally.broken, (unsigned long long)tally.schedules,
+               tally.broken ? ": " : ": MISSED", tally.why);
+        missed += tally.broken == 0;
+    }
+    placement_bug = PLACEMENT_BUG_NONE;
+    return missed;
+}
+
+static int
+run_one(uint64_t seed)
+{
+    static struct world world;
+    bool holds = world_run(&world, seed, true);
+
+    printf("seed %llu: %s\n", (unsigned long long)seed, holds ? "holds" : world.why);
+    return holds ? 0 : 1;
+}
+
+int
+main(int argc, char **argv)
+{
+    uint64_t seeds = SEEDS_DEFAULT, seed = UINT64_MAX;
+    struct tally tally = {0};
+    uint32_t missed;
+    bool holds;
+
+    for (int i = 1; i + 1 < argc; i += 2) {
+        uint64_t value = strtoull(argv[i + 1], NULL, 10);
+
+        if (strcmp(argv[i], "--seeds") == 0)
+            seeds = value;
+        else if (strcmp(argv[i], "--seed") == 0)
+            seed = value;
+        else if (strcmp(argv[i], "--bug") == 0)
+            placement_bug = (enum placement_bug)value;
+    }
+    if (seed != UINT64_MAX)
+        return run_one(seed);
+    run_seeds(seeds, &tally);
+    holds = report_schedules(&tally) && has_covered(&tally);
+    missed = plant();
+    printf("placements: %s, %u planted bugs missed\n", holds ? "everything held" : "BROKEN",
+           missed);
+    return holds && missed == 0 ? 0 : 1;
+}
