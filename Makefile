@@ -3,7 +3,8 @@
 #   make demo | test     install what is missing, then run the main job | pass the tests
 #   make gpu             what needs a CUDA device or NCCL, with its figures
 #   make check           unit and fault tests without installing anything
-#   make sim [SEEDS=N] [SEED=S] [AGENTS=N] | placements | explore | cluster | interop | fuzz   one suite
+#   make sim [SEEDS=N] [SEED=S] [AGENTS=N] | placements [SEEDS=N] [SEED=S]        simulators
+#   make explore | cluster | interop | fuzz                                       one suite
 #   make style | layers | headers | format                      all style gates | one | reformat
 #   make bench | bench-peers | bench-convert | bench-detect | bench-plan | bench-releases OLD=folder
 # Knobs: SAN=address,undefined | thread   CC=clang   V=1   BUILD=folder
@@ -64,7 +65,8 @@ ARCHIVES_FOR = $(foreach m,$(NEEDS_$(1)),$(filter $(BUILD)/lib$(m).a,$(ARCHIVES)
 # In a recipe: the archives that the target depends on, in any order.
 LINK_ARCHIVES = -Wl,--start-group $(filter %.a,$^) -Wl,--end-group
 
-.PHONY: all FORCE clean deps test-deps demo test check sim placements cluster interop fuzz bench bench-peers
+.PHONY: all FORCE clean deps test-deps demo test check sim placements cluster interop fuzz bench
+.PHONY: bench-peers
 .PHONY: gpu bench-convert bench-releases explore style layers headers format install uninstall
 .SECONDARY:
 .DELETE_ON_ERROR:

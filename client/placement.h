@@ -11,9 +11,9 @@
  *      +---- not all vote p: n goes on ---------------------------------------+
  *            all vote p, which only good ones do: RUN(p) <--------------------+
  *
- * A newer offer replaces one in READY; without an agent, or in another epoch, READY is RUN again. A vote is a name of a
- * whole placement: number, shares and layers. So ranks agree on one value or on none. What the
- * agents say decides whether a change comes, never what it is: a late, lost or differing offer only
+ * A newer offer replaces one in READY; without an agent, or in another epoch, READY is RUN again. A
+ * vote is a name of a whole placement: number, shares and layers. So ranks agree on one value or on
+ * none. What the agents say decides whether a change comes, never what it is: a late, lost or differing offer only
  * makes the votes differ, and then nothing changes.
  *
  * Invariants:

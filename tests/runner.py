@@ -239,7 +239,7 @@ def python_programs(suite):
 
 def programs_of(suite):
     """All chosen programs of a suite."""
-    plain = {"style": GATES, "sim": ["sim", "explore", "bugs"]}.get(suite, [])
+    plain = {"style": GATES, "sim": ["sim", "placements", "explore", "bugs"]}.get(suite, [])
     return [*filter(chosen, plain), *c_programs(suite), *python_programs(suite)]
 
 
@@ -257,7 +257,7 @@ BUILDS = {
 PLAIN_TARGETS = {
     "style": ["all", "layers-objects"],
     "unit": ["all"],
-    "sim": [f"{PLAIN}/sim/sim"],
+    "sim": [f"{PLAIN}/sim/sim", f"{PLAIN}/sim/placements"],
     "cluster": ["all", "cluster-bins"],
     "interop": [
         "all",
@@ -317,6 +317,7 @@ def begin_background(names):
             explore = ["make", "-s", "explore"]
             commands = {
                 "sim": ["make", "-s", "sim"],
+                "placements": ["make", "-s", "placements"],
                 "explore": [*explore, "SECONDS=30", "STATES=100000", "LEAST=100000"],
                 "bugs": [*explore, "BUGS=1", "SECONDS=60"],
             }

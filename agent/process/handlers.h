@@ -33,8 +33,8 @@ struct agent_handlers {
     void (*region_cut)(struct cairn_agent *agent);
 
     /* A session sent a frame of a service: RESTORE, FETCH, RESTORED, TIMING, OPERATOR, SHARES or
-     * MOVED. Returns false if the frame is malformed or not allowed; the session is closed then. May take
-     * over the frame's descriptors by setting them to -1. */
+     * MOVED. Returns false if the frame is malformed or not allowed; the session is closed then.
+     * May take over the frame's descriptors by setting them to -1. */
     bool (*frame)(struct cairn_agent *agent, struct session *session,
                   struct cairn_session_frame *frame);
 

@@ -20,7 +20,8 @@ enum {
 };
 static const uint64_t age_ns = 60 * CAIRN_NS_PER_S;
 static const uint64_t other_evidence_ns = 60 * CAIRN_NS_PER_S;
-static const uint64_t failed_ns = 300 * CAIRN_NS_PER_S; /* before it is tried again */
+static const uint64_t round_ns_max = 5 * CAIRN_NS_PER_S; /* a longer one is a pause */
+static const uint64_t failed_ns = 300 * CAIRN_NS_PER_S;  /* before it is tried again */
 static const uint64_t taken_back_ns = UINT64_C(86400) * CAIRN_NS_PER_S;
 /* Of changes that were not measured yet: layers that trainers move while they run, and any other
  * change of plan. */
@@ -41,7 +42,8 @@ struct analyst {
     bool was_analysing, said_unknown;
     uint32_t steps_before;
     uint32_t rounds_at_rest;
-    uint64_t differs_wall_ns;  /* since when the evidence of denials does not hold; 0: it does */
+    uint64_t round_wall_ns;    /* of the last round with steps */
+    uint64_t differs_ns;       /* for which the evidence of denials has not held; 0: it does */
     struct proposal_slow slow; /* at the last round */
 
     /* what trainers of this node have told */
@@ -309,6 +311,22 @@ is_unsure(const struct proposal *running, const struct analyst_round *round)
     return false;
 }
 
+/* Whether all ranks that settled rates call slow are slow by the open verdicts too: rates settle
+ * some rounds after a verdict has ended, and nothing new is made of them then. */
+static bool
+still_holds(const struct proposal_slow *slow, const struct analyst_round *round)
+{
+    for (uint32_t i = 0; i < slow->count && i < PROPOSAL_SLOW_MAX; i++) {
+        bool is_open = false;
+
+        for (uint32_t k = 0; k < round->slow_count; k++)
+            is_open |= round->slow_ranks[k] == slow->ranks[i];
+        if (!is_open)
+            return false;
+    }
+    return true;
+}
+
 static void
 count_rest(struct analyst *analyst, const struct proposal *running,
            const struct analyst_round *round)
@@ -324,13 +342,13 @@ count_rest(struct analyst *analyst, const struct proposal *running,
 static bool
 is_other_evidence(struct analyst *analyst, const struct proposal_book *book, uint64_t wall_ns)
 {
-    if (proposal_is_same_slow(&book->denied_at, &analyst->slow)) {
-        analyst->differs_wall_ns = 0;
-        return false;
-    }
-    if (analyst->differs_wall_ns == 0)
-        analyst->differs_wall_ns = wall_ns;
-    return wall_ns >= analyst->differs_wall_ns + other_evidence_ns;
+    uint64_t passed_ns = wall_ns > analyst->round_wall_ns ? wall_ns - analyst->round_wall_ns : 0;
+
+    if (proposal_is_same_slow(&book->denied_at, &analyst->slow))
+        analyst->differs_ns = 0;
+    else /* while the job stands, nobody knows */
+        analyst->differs_ns += passed_ns < round_ns_max ? passed_ns : round_ns_max;
+    return analyst->differs_ns >= other_evidence_ns;
 }
 
 static double
@@ -356,7 +374,8 @@ decide(struct analyst *analyst, struct proposal_book *book, struct proposal *hom
     struct proposal plan;
 
     count_rest(analyst, running, seen);
-    if (proposal_make(adviser, &analyst->advice, seen->stages, &plan)) {
+    if (still_holds(&analyst->slow, seen) &&
+        proposal_make(adviser, &analyst->advice, seen->stages, &plan)) {
         proposal_compare(adviser, running, &plan);
         round.plan = &plan;
     }
@@ -437,6 +456,7 @@ take_round(struct analyst *analyst, const struct analyst_round *round, uint64_t 
     if (!round->analyses || !analyst->options.adviser) {
         analyst->was_analysing = false;
         analyst->rounds_at_rest = 0;
+        analyst->differs_ns = 0;
         return;
     }
     steps = analyst->was_analysing && round->steps > analyst->steps_before
@@ -448,6 +468,7 @@ take_round(struct analyst *analyst, const struct analyst_round *round, uint64_t 
         return; /* the job stands, or begins: nothing is measured */
     advise(analyst, round, steps, wall_ns, out);
     act(analyst, round, steps, wall_ns, out);
+    analyst->round_wall_ns = wall_ns;
     want_plans(analyst, round, out);
 }
 

@@ -4,8 +4,8 @@
  *
  * A placement is a number, one share of the micro-batches per replica, and maybe the layers of each
  * stage. The analyst (analyst.h) decides about it; each agent stores the newest book and tells its
- * offer to the trainers that have asked for their share. Whether it is taken, the trainers decide among
- * themselves (client/placement.h).
+ * offer to the trainers that have asked for their share. Whether it is taken, the trainers decide
+ * among themselves (client/placement.h).
  *
  * Invariants:
  *  1. A book is stored before a trainer or another agent hears of it, so no number comes twice from

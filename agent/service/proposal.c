@@ -282,6 +282,8 @@ give_number(struct proposal_book *book, struct proposal *proposal, const struct 
                                      ? book->last_number
                                      : ++book->last_number;
     proposal->made_wall_ns = wall_ns;
+    if (proposal->evidence_wall_ns == 0)
+        proposal->evidence_wall_ns = wall_ns;
 }
 
 /* Ends the denials that hold for an evidence. */
@@ -366,6 +368,7 @@ propose(struct proposal_book *book, const struct proposal *wanted, uint64_t wall
         same = *wanted; /* the same placement, with the figures of other rates */
         same.placement.number = waiting->placement.number;
         same.made_wall_ns = waiting->made_wall_ns;
+        same.evidence_wall_ns = wall_ns;
         *waiting = same;
         return PROPOSAL_CHANGED;
     }

@@ -12,7 +12,7 @@
  *   now                   a better plan ─────────────────────────────► OFFERED n + 1
  *
  *   OFFERED n ──all ranks take it──► TAKEN ──it brings what was predicted──► KEPT
- *      │                               └─ it does not ──► TAKEN_BACK: OFFERED n + 1, what ran before
+ *      │                               └─ it does not ──► TAKEN_BACK: OFFERED n + 1, as before
  *      └─ the ranks give it up, or never take it ──► FAILED: OFFERED n + 1, what runs
  *
  * A placement that was denied is neither proposed nor offered until other ranks are slow for some
@@ -76,6 +76,7 @@ struct proposal {
     uint64_t moved_layers; /* that get to another stage; replicas counted each */
     uint64_t moved_bytes;
     uint64_t made_wall_ns;
+    uint64_t evidence_wall_ns; /* when its ranks were known to be slow */
     uint32_t decided; /* of an offer: PROPOSAL_APPROVED or PROPOSAL_BACK; 0: without an operator */
     uint32_t node;    /* whose agent the operator asked */
     struct proposal_slow slow;
@@ -277,7 +278,7 @@ const char *proposal_describe(const struct cairn_session_shares *placement,
                               char text[PROPOSAL_TEXT_BYTES]);
 
 enum {
-    PROPOSAL_ONE_BYTES_MAX = 104 + 4 * (CAIRN_REPLICAS_MAX + CAIRN_STAGES_MAX) +
+    PROPOSAL_ONE_BYTES_MAX = 116 + 4 * (CAIRN_REPLICAS_MAX + CAIRN_STAGES_MAX) +
                              16 * PROPOSAL_SLOW_MAX + 16 * CAIRN_REPLAN_COUNT,
     PROPOSAL_STORY_BYTES =
         155 + PROPOSAL_TEXT_BYTES + 16 * PROPOSAL_SLOW_MAX + 16 * CAIRN_REPLAN_COUNT,

@@ -14,8 +14,8 @@
  *   proposal  u32 replicas  u64 number  u32 shares[replicas]
  *             u32 stages  u32 layers[replicas][stages]
  *             u32 home  u32 action  f64 current_ms step_ms running_ms bound_ms cost_ms
- *             u64 payback_steps moved_layers moved_bytes made_wall_ns  u32 decided node  slow
- *             { f64 step_ms  f64 cost_ms }[CAIRN_REPLAN_COUNT]
+ *             u64 payback_steps moved_layers moved_bytes made_wall_ns evidence_wall_ns
+ *             u32 decided node  slow  { f64 step_ms  f64 cost_ms }[CAIRN_REPLAN_COUNT]
  *   story     u64 number withdraws  u32 fate  u32 length  u8 text[length]  u32 home action
  *             f64 current_ms running_ms step_ms bound_ms cost_ms  u64 moved_layers moved_bytes
  *             u32 decided node  slow  { f64 step_ms  f64 cost_ms }[CAIRN_REPLAN_COUNT]
@@ -93,6 +93,7 @@ pack_proposal(struct cairn_writer *writer, const struct proposal *proposal)
     cairn_write_u64(writer, proposal->moved_layers);
     cairn_write_u64(writer, proposal->moved_bytes);
     cairn_write_u64(writer, proposal->made_wall_ns);
+    cairn_write_u64(writer, proposal->evidence_wall_ns);
     cairn_write_u32(writer, proposal->decided);
     cairn_write_u32(writer, proposal->node);
     pack_slow(writer, &proposal->slow);
@@ -261,6 +262,7 @@ unpack_proposal(struct cairn_reader *reader, struct proposal *out)
     out->moved_layers = cairn_read_u64(reader);
     out->moved_bytes = cairn_read_u64(reader);
     out->made_wall_ns = cairn_read_u64(reader);
+    out->evidence_wall_ns = cairn_read_u64(reader);
     out->decided = read_up_to(reader, PROPOSAL_BACK);
     out->node = cairn_read_u32(reader);
     unpack_slow(reader, &out->slow);

@@ -292,7 +292,8 @@ find_unsure(const struct cairn_agent *agent, uint64_t run, uint64_t unsure[PROPO
     uint32_t count = 0;
 
     for (uint32_t i = 0; book && i < book->offer.slow.count && i < PROPOSAL_SLOW_MAX; i++)
-        if (cairn_ledger_is_unsure(&agent->timing->ledger, book->offer.slow.ranks[i], run))
+        if (cairn_ledger_is_unsure(&agent->timing->ledger, book->offer.slow.ranks[i], run,
+                                   book->offer.evidence_wall_ns))
             unsure[count++] = book->offer.slow.ranks[i];
     return count;
 }

@@ -240,13 +240,6 @@ cairn_adviser_resume(struct cairn_adviser *adviser, const struct cairn_advice *a
     adviser->unsettled = CAIRN_DECIDER_ROUNDS;
 }
 
-const struct cairn_plan *
-cairn_adviser_plan(const struct cairn_adviser *adviser, enum cairn_replan_action action)
-{
-    return adviser->has_offers && action < CAIRN_REPLAN_COUNT ? adviser->offers.plans[action]
-                                                              : NULL;
-}
-
 const struct cairn_problem *
 cairn_adviser_problem(const struct cairn_adviser *adviser)
 {

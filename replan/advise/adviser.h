@@ -72,11 +72,6 @@ enum cairn_advice_change cairn_adviser_round(struct cairn_adviser *adviser, cons
  */
 void cairn_adviser_resume(struct cairn_adviser *adviser, const struct cairn_advice *advice);
 
-/* The plan that an action leads to, at the present rates; NULL: there is none now. It is the
- * adviser's until its next call. */
-const struct cairn_plan *cairn_adviser_plan(const struct cairn_adviser *adviser,
-                                            enum cairn_replan_action action);
-
 /* The problem, with the rates of its file. */
 const struct cairn_problem *cairn_adviser_problem(const struct cairn_adviser *adviser);
 

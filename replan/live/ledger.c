@@ -302,22 +302,18 @@ is_about(const struct cairn_ledger_entry *entry, uint64_t rank)
 }
 
 bool
-cairn_ledger_is_unsure(const struct cairn_ledger *ledger, uint64_t rank, uint64_t run)
+cairn_ledger_is_unsure(const struct cairn_ledger *ledger, uint64_t rank, uint64_t run,
+                       uint64_t since_wall_ns)
 {
-    const struct cairn_ledger_entry *newest = NULL;
-
     for (uint32_t i = 0; i < ledger->count; i++) {
         const struct cairn_ledger_entry *entry = &ledger->entries[i];
         bool is_slow = entry->kind == CAIRN_SLOW_COMPUTE || entry->kind == CAIRN_SLOW_NODE;
 
-        if (!is_slow || !is_about(entry, rank))
-            continue;
-        if (entry->closed_wall_ns == 0)
-            return false;
-        if (!newest || entry->closed_wall_ns > newest->closed_wall_ns)
-            newest = entry;
+        if (is_slow && is_about(entry, rank) && entry->closed_wall_ns >= since_wall_ns &&
+            entry->until_step == CAIRN_STEP_NONE && entry->run != run)
+            return true;
     }
-    return newest && newest->until_step == CAIRN_STEP_NONE && newest->run != run;
+    return false;
 }
 
 uint32_t

@@ -151,9 +151,11 @@ bool cairn_ledger_suspects(const struct cairn_ledger *ledger);
  * twice. Returns how many. */
 uint32_t cairn_ledger_slow_ranks(const struct cairn_ledger *ledger, uint32_t *ranks, double *rates);
 
-/* Whether nobody can tell if a rank that was called slow still is: its newest entry was closed by
- * another run than the one that gave it, which has learned as normal what it has found. */
-bool cairn_ledger_is_unsure(const struct cairn_ledger *ledger, uint64_t rank, uint64_t run);
+/* Whether nobody can tell if a rank that was called slow still is: since this time an entry about
+ * it was closed by another run than the one that gave it. That run has learned as normal what it
+ * has found, so it does not see either whether the rank gets well. */
+bool cairn_ledger_is_unsure(const struct cairn_ledger *ledger, uint64_t rank, uint64_t run,
+                            uint64_t since_wall_ns);
 
 /* What an entry would have exchanged: ranks, or nodes; 0 where that is no cure, or there is one
  * kind of evidence alone. Where the command was run for it, what that was for. */

@@ -141,7 +141,7 @@ static void
 update_verdict(struct world *world, const struct agent *agent, uint32_t rank)
 {
     struct verdict *verdict = &world->verdicts[rank];
-    bool is_spurious = world->spurious_ticks[rank] > 0;
+    bool is_spurious = world->spurious_ticks[rank] > 0 && !agent->learned_slow[rank];
     bool looks_slow = (world->rate[rank] > 1 && !agent->learned_slow[rank]) || is_spurious;
 
     if (looks_slow == (verdict->is_open && verdict->is_confirmed)) {
@@ -152,15 +152,16 @@ update_verdict(struct world *world, const struct agent *agent, uint32_t rank)
         if (looks_slow)
             *verdict = (struct verdict){.is_open = true,
                                         .is_confirmed = true,
+                                        .unsure_ns = verdict->unsure_ns,
                                         .since_step = was_open ? verdict->since_step
                                                                : world->step - SEEN_TICKS};
         else if (verdict->is_confirmed)
-            *verdict = (struct verdict){0};
+            *verdict = (struct verdict){.unsure_ns = verdict->unsure_ns};
     }
     if (looks_slow && verdict->is_open)
         verdict->rate = world->rate[rank] > 1 ? world->rate[rank] : 1.5;
     if (verdict->is_open && !verdict->is_confirmed && agent->steps >= CONFIRM_STEPS)
-        *verdict = (struct verdict){.is_unsure = true};
+        *verdict = (struct verdict){.unsure_ns = world_ns(world)};
 }
 
 static int
@@ -211,7 +212,8 @@ make_round(struct world *world, uint32_t index)
             rates[round->slow_count++] = world->verdicts[r].rate;
             since = world->verdicts[r].since_step > since ? world->verdicts[r].since_step : since;
         }
-        if (world->verdicts[r].is_unsure)
+        if (world->verdicts[r].unsure_ns &&
+            world->verdicts[r].unsure_ns >= analyst_book(agent->analyst)->offer.evidence_wall_ns)
             unsure[round->unsure_count++] = r;
     }
     round->steady_steps = (uint32_t)(world->step > since ? world->step - since : 0);
@@ -307,7 +309,7 @@ agent_tick(struct world *world, uint32_t index)
         agent_stop(world, index);
         return;
     }
-    if (world_chance(world, world->trouble / 4)) {
+    if (world_chance(world, world->moves ? 5 * world->trouble : world->trouble / 4)) {
         agent->epoch = world->tick + 1;
         rank_epoch(world, index, agent->epoch);
     }
@@ -373,7 +375,8 @@ operators_tick(struct world *world)
     message.life = world->agents[planner].life;
     /* it is sent again until it is answered */
     for (uint32_t sent = (uint32_t)random_below(&world->random, 3); sent < 3; sent++) {
-        message.due_tick = world->tick + random_below(&world->random, 6);
+        message.due_tick =
+            world->tick + random_below(&world->random, world_chance(world, 200) ? 80 : 6);
         world_send(world, &message, true);
     }
 }

@@ -73,11 +73,15 @@ judge_told(struct world *world, uint32_t index, const struct proposal_book *book
 
 /* ---- the analyst ---- */
 
+/* Whether a rank that a proposal is for has been slow ever since. */
 static bool
-is_evidence_slow(const struct world *world, const struct proposal_slow *slow)
+is_evidence_slow(const struct world *world, const struct proposal *proposal)
 {
+    const struct proposal_slow *slow = &proposal->slow;
+    uint64_t ticks = (world_ns(world) - proposal->evidence_wall_ns) / (TICK_MS * UINT64_C(1000000));
+
     for (uint32_t i = 0; i < slow->count; i++)
-        if (world->rate[slow->ranks[i]] > 1 && world->rate_ticks[slow->ranks[i]] > minute_ticks / 2)
+        if (world->rate[slow->ranks[i]] > 1 && world->rate_ticks[slow->ranks[i]] >= ticks)
             return true;
     return false;
 }
@@ -88,7 +92,8 @@ judge_home(struct world *world, const struct proposal *home, const struct propos
 {
     struct cairn_session_shares placement = home->placement;
 
-    if (before->placement.count == 0 || before->is_home || !is_evidence_slow(world, &before->slow))
+    if (world->several || before->placement.count == 0 || before->is_home ||
+        !is_evidence_slow(world, before))
         return;
     if (planner_step_ms(&placement, world->rate) >
         planner_step_ms(&before->placement, world->rate) * 1.05)
@@ -109,14 +114,28 @@ judge_budget(struct world *world, const struct proposal_book *before,
         judge_break(world, "the day's standstill is spent, and a move is offered");
 }
 
+static bool
+knows_denial(const struct proposal_book *book, uint64_t name)
+{
+    for (uint32_t i = 0; i < book->denied_count; i++)
+        if (book->denied[i].name == name)
+            return true;
+    return false;
+}
+
+/* What an operator denied is proposed, by an agent that knows it. (Another may have decided while
+ * this one was dead, and have died before it told.) */
 static void
-judge_denials(struct world *world, const struct proposal *proposal)
+judge_denials(struct world *world, const struct proposal_book *before,
+              const struct proposal *proposal)
 {
     uint64_t name = proposal_name(&proposal->placement);
 
     for (uint32_t i = 0; i < world->denied_count && !world->several; i++) {
         const struct denied *denied = &world->denied[i];
-        if (denied->name == name && (denied->until_ns == 0 || world_ns(world) < denied->until_ns))
+
+        if (denied->name == name && knows_denial(before, name) &&
+            (denied->until_ns == 0 || world_ns(world) < denied->until_ns))
             judge_break(world, "what an operator denied is proposed again");
     }
 }
@@ -155,7 +174,7 @@ judge_book(struct world *world, uint32_t index, const struct proposal_book *befo
         judge_break(world, "a number is given twice");
     judge_fate(world, before, book);
     if (what & ANALYST_SAY_WAITS)
-        judge_denials(world, &book->waiting);
+        judge_denials(world, before, &book->waiting);
     if (!(what & ANALYST_SAY_OFFER))
         return;
     world->counters.offers++;
@@ -168,7 +187,7 @@ judge_book(struct world *world, uint32_t index, const struct proposal_book *befo
     judge_shares(world, &book->offer.placement);
     if (is_decided || is_back)
         return;
-    judge_denials(world, &book->offer);
+    judge_denials(world, before, &book->offer);
     world->counters.homes += book->offer.is_home;
     if (book->offer.is_home)
         judge_home(world, &book->offer, &before->offer);
@@ -187,8 +206,9 @@ judge_decision(struct world *world, uint32_t index, const struct proposal_decisi
 
     if (!is_carried_out)
         return;
-    if (!world->several && world->carried_out[decision->token]++ > 0)
-        judge_break(world, "agent %u: a decision is carried out twice", index);
+    for (uint32_t i = 0; i < before->ended_count; i++)
+        if (before->ended[i].token == decision->token)
+            judge_break(world, "agent %u: a decision is carried out twice", index);
     world->counters.approvals += decision->word == PROPOSAL_APPROVE;
     world->counters.denials += decision->word == PROPOSAL_DENY;
     world->counters.backs += decision->word == PROPOSAL_GO_BACK;
@@ -275,7 +295,7 @@ watch_untaken(struct world *world)
     const struct cairn_session_shares *offer;
     bool is_same;
 
-    if (index == NOBODY) {
+    if (index == NOBODY || world->several) {
         world->untaken_number = 0;
         return;
     }

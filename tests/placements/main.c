@@ -16,7 +16,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { SEEDS_DEFAULT = 10000, BUG_SEEDS = 300, WORKERS_MAX = 64 };
+enum {
+    SEEDS_DEFAULT = 10000,
+    BUG_SEEDS = 300,
+    SHOWN_MAX = 10 /* of each worker */,
+    WORKERS_MAX = 64
+};
 
 enum placement_bug placement_bug;
 
@@ -61,7 +66,8 @@ run_some(uint64_t first, uint64_t end, uint64_t stride, struct tally *tally)
         add(&tally->counters, &world.counters);
         if (holds)
             continue;
-        tally->broken++;
+        if (tally->broken++ < SHOWN_MAX && placement_bug == PLACEMENT_BUG_NONE)
+            fprintf(stderr, "placements: --seed %llu: %s\n", (unsigned long long)seed, world.why);
         if (!tally->first) {
             tally->first = seed + 1;
             memcpy(tally->why, world.why, sizeof tally->why);

@@ -121,7 +121,7 @@ set_up(struct world *world, uint64_t seed, bool prints)
     for (uint32_t r = 0; r < RANKS; r++)
         world->rate[r] = 1;
     world->ranks[random_below(random, RANKS)].is_deaf =
-        !world->is_quiet && random_chance(random, 60);
+        !world->is_quiet && random_chance(random, 100);
     for (uint32_t i = 0; i < RECENT; i++)
         world->recent[i] = 80;
     for (uint32_t i = 0; i < RANKS; i++)
@@ -140,15 +140,23 @@ print_tick(const struct world *world)
            world->rate[1], world->rate[2], world->rate[3], world->down_ticks ? "down " : "",
            world->moves ? "moves" : "", (unsigned long long)now->number,
            proposal_describe(now, text));
+    for (uint32_t r = 0; r < RANKS; r++)
+        if (world->verdicts[r].is_open || world->verdicts[r].unsure_ns)
+            printf("       rank %u: called %g times slow%s%s\n", r,
+                   world->verdicts[r].is_open ? world->verdicts[r].rate : 1.0,
+                   world->verdicts[r].is_confirmed ? ", confirmed" : "",
+                   world->verdicts[r].unsure_ns ? ", unsure" : "");
     for (uint32_t i = 0; i < RANKS; i++) {
         const struct agent *agent = &world->agents[i];
         const struct proposal_book *book = agent->analyst ? analyst_book(agent->analyst) : NULL;
 
         if (book && agent->analyses)
-            printf("       agent %u: version %llu offer %llu (%s), waiting %llu, %u away\n", i,
-                   (unsigned long long)book->version,
+            printf("       agent %u: version %llu offer %llu (%s) for rank %llu, waiting %llu, %u "
+                   "away\n",
+                   i, (unsigned long long)book->version,
                    (unsigned long long)book->offer.placement.number,
                    proposal_describe(&book->offer.placement, text),
+                   book->offer.slow.count ? (unsigned long long)book->offer.slow.ranks[0] : 99,
                    (unsigned long long)book->waiting.placement.number, book->away_count);
     }
 }

@@ -102,7 +102,7 @@ struct told {
 /* What the agents know of a rank: all have the same verdicts. */
 struct verdict {
     bool is_open, is_confirmed; /* by the present analysis */
-    bool is_unsure;             /* closed, since a later analysis cannot tell */
+    uint64_t unsure_ns;         /* when it was closed, since a later analysis cannot tell; 0 */
     double rate;
     uint32_t ticks; /* that the present analysis has seen the other of slow and well */
     uint64_t since_step;
@@ -156,7 +156,6 @@ struct world {
     char why[WHY_BYTES];
     struct told told[TOLD_MAX];
     uint32_t told_count;
-    uint32_t carried_out[TOKENS_MAX];
     struct denied denied[DENIALS_MAX];
     uint32_t denied_count;
     uint64_t untaken_number, untaken_tick, untaken_step;

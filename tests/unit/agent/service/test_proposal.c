@@ -1,7 +1,6 @@
 /*
  * tests/unit/agent/service/test_proposal.c - the book of placements: each transition and refusal by
- * itself, then many schedules of agents that plan, die, forget and come back, operators that decide
- * late, twice and at once, and messages that are lost.
+ * itself. tests/placements runs many schedules of it.
  */
 #include "agent/service/proposal.h"
 #include "agent/service/proposal_plan.h"
@@ -19,7 +18,7 @@
 
 #define S CAIRN_NS_PER_S
 #define DAY (UINT64_C(86400) * S)
-enum { REPLICAS = 2, SCHEDULES = 3000, EVENTS = 60, AGENTS = 3, PLACEMENTS = 4 };
+enum { REPLICAS = 2 };
 
 /* 10 micro-batches, of which replica 0 has `first`. */
 static struct proposal
@@ -515,185 +514,6 @@ test_what_changes_is_compared(void **state)
     cairn_adviser_destroy(adviser);
 }
 
-/* ---- schedules ---- */
-
-enum planted { NOTHING, TOKENS_FORGOTTEN, DENIALS_FORGOTTEN, NAMES_IGNORED, OFFERS_UNASKED };
-
-struct world {
-    uint64_t seed, now_ns, token;
-    enum planted planted;
-    bool several; /* agents plan; else agent 0 alone */
-    struct proposal_book books[AGENTS];
-    bool is_broken;
-    uint32_t approvals, denials, backs;
-    uint32_t rate[AGENTS]; /* that each has settled on */
-    /* what the judge saw */
-    uint32_t denied[512]; /* placement and evidence that the only planner must not propose */
-    uint32_t denied_count;
-    uint32_t carried_out[512]; /* by token */
-};
-
-static uint32_t
-draw(struct world *world, uint32_t below)
-{
-    world->seed = world->seed * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-    return (uint32_t)(world->seed >> 33) % below;
-}
-
-static const double rates[] = {1, 2, 4};
-
-/* One agent's round, and what it may have done. */
-static void
-make_round(struct world *world, uint32_t agent)
-{
-    struct proposal_book *book = &world->books[agent];
-    uint64_t offered = book->offer.placement.number;
-    uint32_t rate = draw(world, 3), first = rate == 0 ? 5 : 6 + draw(world, PLACEMENTS - 1);
-    uint32_t follows;
-
-    world->rate[agent] = rate;
-    if (world->planted == DENIALS_FORGOTTEN && draw(world, 8) == 0) {
-        book->denied_count = 0;
-        book->is_all_denied = false;
-    }
-    follows = plan(book, first, rates[rate], !(world->planted == OFFERS_UNASKED && !draw(world, 9)),
-                   world->now_ns);
-    if (book->offer.placement.number != offered)
-        world->is_broken = true; /* nobody has approved it */
-    if (book->last_number < book->waiting.placement.number)
-        world->is_broken = true;
-    if (!world->several &&
-        rate != 0) /* without other planners, a denial holds until rates change */
-        for (uint32_t i = 0; i < world->denied_count; i++)
-            if ((follows & PROPOSAL_WAITS) && world->denied[i] == rate * 16 + first)
-                world->is_broken = true;
-}
-
-/* An operator sees what waits at one agent, and another one decides, maybe twice. */
-static void
-make_decision(struct world *world, uint32_t asked, uint32_t planner)
-{
-    struct proposal_book *book = &world->books[planner];
-    const struct proposal seen = world->books[asked].waiting, before = book->waiting;
-    enum proposal_word word = PROPOSAL_APPROVE + draw(world, 3);
-    struct proposal home = placing(5, rates[world->rate[planner]]);
-    struct proposal_scene scene = {
-        .home = &home, .slow = &home.slow, .needs_approval = true, .wall_ns = world->now_ns};
-    struct proposal_decision decision = {
-        .word = word, .number = seen.placement.number, .token = ++world->token, .node = asked};
-    struct proposal_answer answer;
-
-    if (seen.placement.count)
-        decision.name = proposal_name(&seen.placement);
-    if (world->planted == NAMES_IGNORED)
-        decision.name = proposal_name(&before.placement);
-    for (uint32_t sent = draw(world, 3); sent < 3; sent++) {
-        uint64_t version = book->version;
-        uint32_t follows = proposal_decide(book, &decision, &scene, &answer);
-
-        if ((follows != 0) != (book->version != version))
-            world->is_broken = true;
-        if (follows == 0)
-            continue;
-        if (world->carried_out[decision.token]++)
-            world->is_broken = true; /* twice */
-        if (word == PROPOSAL_APPROVE && !proposal_is_same(&book->offer.placement, &seen.placement))
-            world->is_broken = true; /* not what the operator saw */
-        if (word == PROPOSAL_APPROVE && book->offer.placement.number != decision.number)
-            world->is_broken = true;
-        if (word == PROPOSAL_GO_BACK && !book->offer.is_home)
-            world->is_broken = true;
-        if (word == PROPOSAL_DENY && !world->several && before.slow.count)
-            world->denied[world->denied_count++] =
-                (before.slow.rates[0] > 3 ? 2u : 1u) * 16 + before.placement.parts[0];
-        world->approvals += word == PROPOSAL_APPROVE;
-        world->denials += word == PROPOSAL_DENY;
-        world->backs += word == PROPOSAL_GO_BACK;
-        if (world->planted == TOKENS_FORGOTTEN) {
-            book->ended_count = 0;
-            (void)plan(book, 6 + draw(world, 3), rates[1 + draw(world, 2)], true, world->now_ns);
-            decision.number = book->waiting.placement.number;
-            decision.name = proposal_name(&book->waiting.placement);
-            world->denied_count = 0;
-        }
-    }
-}
-
-/* Returns whether an invariant broke. Agents 1 and 2 plan only if `several` may. */
-static bool
-run_schedule(struct world *world, uint64_t seed, enum planted planted, bool several)
-{
-    static uint8_t bytes[PROPOSAL_BOOK_BYTES_MAX];
-    static struct proposal_book heard;
-
-    memset(world, 0, sizeof *world);
-    world->seed = seed;
-    world->planted = planted;
-    world->several = several;
-    for (uint32_t event = 0; event < EVENTS && !world->is_broken; event++) {
-        uint32_t agent = several ? draw(world, AGENTS) : 0, other = draw(world, AGENTS);
-        uint64_t version;
-
-        world->now_ns += S;
-        switch (draw(world, 4)) {
-        case 0:
-            make_round(world, agent);
-            break;
-        case 1:
-            make_decision(world, other, agent);
-            break;
-        case 2: /* a message that arrives */
-        case 3:
-            if (!several && other == 0)
-                break;
-            assert_int_equal(
-                proposal_unpack(bytes, proposal_pack(&world->books[agent], bytes), &heard),
-                CAIRN_OK);
-            version = world->books[other].version;
-            (void)proposal_hear(&world->books[other], &heard);
-            world->is_broken |= world->books[other].version < version;
-            if (several && draw(world, 20) == 0) /* a node that has lost its disk */
-                memset(&world->books[draw(world, AGENTS)], 0, sizeof world->books[0]);
-            break;
-        }
-    }
-    return world->is_broken;
-}
-
-static void
-test_schedules(void **state)
-{
-    static struct world world;
-    uint32_t approvals = 0, denials = 0, backs = 0;
-
-    (void)state;
-    for (uint64_t seed = 0; seed < SCHEDULES; seed += CASE_STRIDE) {
-        if (run_schedule(&world, seed, NOTHING, seed % 2))
-            fail_msg("seed %u breaks an invariant", (unsigned)seed);
-        approvals += world.approvals;
-        denials += world.denials;
-        backs += world.backs;
-    }
-    assert_true(approvals > SCHEDULES / CASE_STRIDE / 2 && denials > SCHEDULES / CASE_STRIDE / 2 &&
-                backs > SCHEDULES / CASE_STRIDE / 4);
-}
-
-static void
-test_planted_bugs_are_found(void **state)
-{
-    static struct world world;
-
-    (void)state;
-    for (enum planted planted = TOKENS_FORGOTTEN; planted <= OFFERS_UNASKED; planted++) {
-        uint64_t seed = 0;
-
-        while (seed < SCHEDULES && !run_schedule(&world, seed, planted, planted == NAMES_IGNORED))
-            seed++;
-        if (seed == SCHEDULES)
-            fail_msg("planted bug %d is not found", (int)planted);
-    }
-}
-
 int
 main(void)
 {
@@ -710,8 +530,6 @@ main(void)
         cmocka_unit_test(test_damaged_books),
         cmocka_unit_test(test_the_newer_book_is_taken),
         cmocka_unit_test(test_what_changes_is_compared),
-        cmocka_unit_test(test_schedules),
-        cmocka_unit_test(test_planted_bugs_are_found),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
