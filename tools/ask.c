@@ -188,6 +188,8 @@ put_question(struct link *link, const struct cairn_question *question)
     }
     put_text(&writer, "decision", question->decision);
     if (question->decision) {
+        cairn_json_write_key(&writer, "for_ns");
+        cairn_json_write_u64(&writer, question->for_ns);
         cairn_json_write_key(&writer, "number");
         cairn_json_write_u64(&writer, question->number);
     }

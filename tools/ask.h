@@ -23,7 +23,8 @@ struct cairn_question {
     const char *node;     /* node: a number or an address */
     const char *address;  /* node: of a replacement; NULL: none */
     bool force;           /* node: although its agent runs */
-    const char *decision; /* replan: "approve", "deny" or "back"; NULL: none */
+    const char *decision; /* replan: "approve", "deny", "back" or "now"; NULL: none */
+    uint64_t for_ns;      /* replan: a denial holds for so long; 0: while the evidence does */
     uint64_t number;      /* replan: of the proposal that is approved or denied */
     uint32_t timeout_ms;  /* for the whole answer */
     const char *progress; /* shown on stderr while waiting; NULL: nothing */

@@ -1,5 +1,6 @@
 /* tools/replan.c - `cairn replan`: what is proposed and offered about the plan, and an operator's
  * decision. */
+#include "agent/service/proposal.h"
 #include "tools/ask.h"
 #include "tools/common.h"
 #include "tools/find_agent.h"
@@ -23,7 +24,8 @@ static const char about[] =
     "approved.\n"
     "\n"
     "Home is the placement of the plan in `problem`. What was denied is not proposed again until "
-    "other ranks are slow, or the same ones by another factor.\n"
+    "other ranks are slow for a minute, or the same ones by another factor; with --for, until that "
+    "time is over. --now does not wait until slow ranks have cost as much as the change does.\n"
     "\n"
     "Exits 4 if nothing is proposed and the trainers have the home placement. A decision exits 1 "
     "if it comes too late, 64 if there is no such proposal, 69 if the agent that plans does not "
@@ -32,6 +34,8 @@ static const char about[] =
 static const char examples[] = "  cairn replan                # what waits, and why\n"
                                "  cairn replan --approve 3    # offer proposal 3 to the trainers\n"
                                "  cairn replan --deny 3       # go on as before\n"
+                               "  cairn replan --deny 3 --for 24h\n"
+                               "  cairn replan --now          # offer the best plan at once\n"
                                "  cairn replan --back         # back to the plan of `problem`\n";
 
 /* ---- showing ---- */
@@ -233,6 +237,9 @@ print_decided(const struct cairn_tree *tree)
     else if (strcmp(decision, "deny") == 0)
         printf("%s %" PRIu64 "%s\n", dry_run ? "would deny proposal" : "proposal", number,
                dry_run ? "" : " is denied; training goes on as before");
+    else if (strcmp(decision, "now") == 0)
+        printf("%s %" PRIu64 "%s: %s\n", dry_run ? "would make offer" : "offer", number,
+               dry_run ? "" : " is made, without waiting", placement);
     else
         printf("%s %" PRIu64 "%s: %s\n", dry_run ? "would make offer" : "offer", number,
                dry_run ? ", back to the home placement" : " is made, back to the home placement",
@@ -252,22 +259,47 @@ parse_number(const char *text, uint64_t *out)
     return *end == '\0' && errno == 0 && *out > 0;
 }
 
+/* "90s", "30m", "24h" or "7d". False: it is no such duration, or more than a year. */
+static bool
+parse_duration(const char *text, uint64_t *out_ns)
+{
+    static const char units[] = "smhd";
+    static const uint64_t seconds[] = {1, 60, 3600, 86400};
+    const char *unit;
+    uint64_t count;
+    char *end;
+
+    if (text[0] < '0' || text[0] > '9')
+        return false;
+    errno = 0;
+    count = strtoull(text, &end, 10);
+    unit = *end ? strchr(units, *end) : NULL;
+    if (errno || !unit || end[1] || count == 0 ||
+        count > PROPOSAL_FOR_NS_MAX / 1000000000 / seconds[unit - units])
+        return false;
+    *out_ns = count * seconds[unit - units] * 1000000000;
+    return true;
+}
+
 int
 cairn_verb_replan(int argc, char **argv)
 {
     const char *agent = NULL, *output = NULL, *approve = NULL, *denial = NULL, *wrong;
-    bool back = false, dry_run = false, json;
+    const char *duration = NULL;
+    bool back = false, now = false, dry_run = false, json;
     const struct cairn_flag flags[] = {
         {"approve", 0, "N", "offer proposal N to the trainers", &approve, NULL},
         {"deny", 0, "N", "refuse proposal N", &denial, NULL},
+        {"for", 0, "DURATION", "with --deny: for 90s, 30m, 24h or 7d", &duration, NULL},
+        {"now", 0, NULL, "offer the best plan without waiting until it pays", NULL, &now},
         {"back", 0, NULL, "go back to the home placement", NULL, &back},
         {"dry-run", 'n', NULL, "check the decision, and do nothing", NULL, &dry_run},
         {"agent", 'a', "SOCKET", CAIRN_AGENT_HELP, &agent, NULL},
         {"output", 'o', "table|json", "print a table (default) or JSON", &output, NULL},
     };
     const struct cairn_usage usage = {"replan",
-                                      "[--approve N | --deny N | --back] [--dry-run] [--agent "
-                                      "SOCKET] [-o table|json]",
+                                      "[--approve N | --deny N [--for DURATION] | --now | --back] "
+                                      "[--dry-run] [--agent SOCKET] [-o table|json]",
                                       about,
                                       examples,
                                       flags,
@@ -282,15 +314,21 @@ cairn_verb_replan(int argc, char **argv)
         return exit_code;
     if (!cairn_output_parse(output, &json))
         return cairn_usage_error(&usage, "-o takes table or json, not \"%s\"", output);
-    if ((approve != NULL) + (denial != NULL) + back > 1)
-        return cairn_usage_error(&usage, "--approve, --deny and --back exclude each other");
+    if ((approve != NULL) + (denial != NULL) + back + now > 1)
+        return cairn_usage_error(&usage, "--approve, --deny, --now and --back exclude each other");
+    if (duration && !denial)
+        return cairn_usage_error(&usage, "--for needs --deny");
+    if (duration && !parse_duration(duration, &question.for_ns))
+        return cairn_usage_error(
+            &usage, "--for takes a duration of up to 365d, as 90s, 30m, 24h or 7d, not \"%.40s\"",
+            duration);
     wrong = approve ? approve : denial;
     if (wrong && !parse_number(wrong, &question.number))
         return cairn_usage_error(&usage, "%s takes the number of a proposal, not \"%.40s\"",
                                  approve ? "--approve" : "--deny", wrong);
-    question.decision = approve ? "approve" : denial ? "deny" : back ? "back" : NULL;
+    question.decision = approve ? "approve" : denial ? "deny" : back ? "back" : now ? "now" : NULL;
     if (dry_run && !question.decision)
-        return cairn_usage_error(&usage, "--dry-run needs --approve, --deny or --back");
+        return cairn_usage_error(&usage, "--dry-run needs --approve, --deny, --now or --back");
     exit_code = cairn_find_agent("replan", agent, NULL, &found);
     if (exit_code)
         return exit_code;

@@ -45,6 +45,7 @@ struct analyst {
     uint64_t round_wall_ns;    /* of the last round with steps */
     uint64_t differs_ns;       /* for which the evidence of denials has not held; 0: it does */
     struct proposal_slow slow; /* at the last round */
+    bool slow_holds;           /* the open verdicts said the same */
 
     /* what trainers of this node have told */
     uint64_t runs_number;
@@ -311,22 +312,6 @@ is_unsure(const struct proposal *running, const struct analyst_round *round)
     return false;
 }
 
-/* Whether all ranks that settled rates call slow are slow by the open verdicts too: rates settle
- * some rounds after a verdict has ended, and nothing new is made of them then. */
-static bool
-still_holds(const struct proposal_slow *slow, const struct analyst_round *round)
-{
-    for (uint32_t i = 0; i < slow->count && i < PROPOSAL_SLOW_MAX; i++) {
-        bool is_open = false;
-
-        for (uint32_t k = 0; k < round->slow_count; k++)
-            is_open |= round->slow_ranks[k] == slow->ranks[i];
-        if (!is_open)
-            return false;
-    }
-    return true;
-}
-
 static void
 count_rest(struct analyst *analyst, const struct proposal *running,
            const struct analyst_round *round)
@@ -374,8 +359,7 @@ decide(struct analyst *analyst, struct proposal_book *book, struct proposal *hom
     struct proposal plan;
 
     count_rest(analyst, running, seen);
-    if (still_holds(&analyst->slow, seen) &&
-        proposal_make(adviser, &analyst->advice, seen->stages, &plan)) {
+    if (analyst->slow_holds && proposal_make(adviser, &analyst->advice, seen->stages, &plan)) {
         proposal_compare(adviser, running, &plan);
         round.plan = &plan;
     }
@@ -406,6 +390,22 @@ act(struct analyst *analyst, const struct analyst_round *round, uint32_t steps, 
 
 /* ---- rounds: advice ---- */
 
+/* Whether all ranks that settled rates call slow are slow by the open verdicts too: rates settle
+ * some rounds after a verdict has ended, and nothing new is made of them then. */
+static bool
+still_holds(const struct proposal_slow *slow, const struct analyst_round *round)
+{
+    for (uint32_t i = 0; i < slow->count && i < PROPOSAL_SLOW_MAX; i++) {
+        bool is_open = false;
+
+        for (uint32_t k = 0; k < round->slow_count; k++)
+            is_open |= round->slow_ranks[k] == slow->ranks[i];
+        if (!is_open)
+            return false;
+    }
+    return true;
+}
+
 static void
 advise(struct analyst *analyst, const struct analyst_round *round, uint32_t steps, uint64_t wall_ns,
        struct analyst_actions *out)
@@ -428,6 +428,7 @@ advise(struct analyst *analyst, const struct analyst_round *round, uint32_t step
     if (change == CAIRN_ADVICE_WITHDRAWN)
         out->what |= ANALYST_SAY_NO_ADVICE;
     proposal_find_slow(adviser, &analyst->slow);
+    analyst->slow_holds = still_holds(&analyst->slow, round);
     analyst->runs_steps += steps;
 }
 
@@ -492,7 +493,7 @@ take_decision(struct analyst *analyst, const struct analyst_event *event,
         const struct proposal *running = proposal_running(&analyst->next, &home);
 
         proposal_compare(adviser, running, &home);
-        if (event->as.decision.decision->word == PROPOSAL_NOW &&
+        if (event->as.decision.decision->word == PROPOSAL_NOW && analyst->slow_holds &&
             proposal_make_best(adviser, running, stages, &best)) {
             proposal_compare(adviser, running, &best);
             scene.best = &best;

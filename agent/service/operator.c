@@ -9,7 +9,7 @@
  *   "epoch", "step"    the wanted generation, as people name it
  *   "to"               the directory to export to
  *   "change", "node", "address", "force": 1     of a node: operator_fleet.c
- *   "decision", "number"                        of replan: operator_plan.c
+ *   "decision", "number", "for_ns"              of replan: operator_plan.c
  *
  * The answer is JSON in one or more OPERATOR_REPLY frames, whose texts follow one another. The last
  * frame has `final` and the exit code.
@@ -245,6 +245,8 @@ parse(const char *text, size_t text_len, struct request *out)
             out->change.force = cairn_json_read_u64(&reader, 1) != 0;
         else if (strcmp(key, "number") == 0)
             out->plan.decision.number = cairn_json_read_u64(&reader, UINT64_MAX);
+        else if (strcmp(key, "for_ns") == 0)
+            out->plan.decision.for_ns = cairn_json_read_u64(&reader, PROPOSAL_FOR_NS_MAX);
         else if (strcmp(key, "decision") == 0) {
             cairn_json_read_string(&reader, word, sizeof word);
             if (!cairn_json_reader_failed(&reader) && !request_plan_parse(out, word))

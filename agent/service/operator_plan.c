@@ -27,8 +27,10 @@ enum {
     DECIDED = 4
 };
 
-static const char *const words[] = {
-    [PROPOSAL_APPROVE] = "approve", [PROPOSAL_DENY] = "deny", [PROPOSAL_GO_BACK] = "back"};
+static const char *const words[] = {[PROPOSAL_APPROVE] = "approve",
+                                    [PROPOSAL_DENY] = "deny",
+                                    [PROPOSAL_GO_BACK] = "back",
+                                    [PROPOSAL_NOW] = "now"};
 enum { WORDS = sizeof words / sizeof *words };
 
 /* 0: there is no such word. */
@@ -106,6 +108,7 @@ send_decision(struct cairn_agent *agent, struct request *request)
     put_u64(&writer, "number", decision->number);
     put_u64(&writer, "name", decision->name);
     put_u64(&writer, "token", decision->token);
+    put_u64(&writer, "for_ns", decision->for_ns);
     put_u64(&writer, "dry_run", request->dry_run);
     cairn_json_write_object_end(&writer);
     send_json(agent, request->plan.planner, DECIDE, request->number, &writer);
@@ -132,6 +135,8 @@ read_decision(const struct cairn_service_message *message, struct proposal_decis
             out->name = cairn_json_read_u64(&reader, UINT64_MAX);
         else if (strcmp(key, "token") == 0)
             out->token = cairn_json_read_u64(&reader, UINT64_MAX);
+        else if (strcmp(key, "for_ns") == 0)
+            out->for_ns = cairn_json_read_u64(&reader, PROPOSAL_FOR_NS_MAX);
         else if (strcmp(key, "dry_run") == 0)
             *dry_run = cairn_json_read_u64(&reader, 1) != 0;
         else

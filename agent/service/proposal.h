@@ -188,6 +188,9 @@ struct proposal_round {
 /* Takes a round into account. Returns what has to follow. */
 uint32_t proposal_take_round(struct proposal_book *book, const struct proposal_round *round);
 
+/* A denial holds for at most a year. */
+#define PROPOSAL_FOR_NS_MAX (UINT64_C(31536000) * 1000000000)
+
 enum proposal_word {
     PROPOSAL_APPROVE = 1,
     PROPOSAL_DENY,

@@ -291,7 +291,7 @@ make_book(void)
         better.placement.parts[1] = 8 - first;
         (void)proposal_take_round(&book, &round);
     }
-    book.denied[book.denied_count++] = proposal_name(&home.placement);
+    book.denied[book.denied_count++].name = proposal_name(&home.placement);
     write_seed("fuzz_peer", "book", 4, bytes, proposal_pack(&book, bytes));
 }
 

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
+enum { SETTLED_TICKS = 12 }; /* after which the analyst believes a verdict */
 static const uint64_t minute_ticks = 60000 / TICK_MS;
 
 void
@@ -230,6 +231,7 @@ judge_decision(struct world *world, uint32_t index, const struct proposal_decisi
             !proposal_is_same_slow(&world->denied[i].slow, &before->waiting.slow))
             world->denied[i] = (struct denied){0};
     *denied = (struct denied){.name = proposal_name(&before->waiting.placement),
+                              .same_ticks = SETTLED_TICKS,
                               .slow = before->waiting.slow};
     if (decision->for_ns)
         denied->until_ns = world_ns(world) + decision->for_ns;
@@ -261,7 +263,9 @@ watch_evidence(struct world *world)
     for (uint32_t i = 0; i < world->denied_count; i++) {
         struct denied *denied = &world->denied[i];
 
-        if (proposal_is_same_slow(&denied->slow, &slow))
+        denied->same_ticks =
+            proposal_is_same_slow(&denied->slow, &slow) ? denied->same_ticks + 1 : 0;
+        if (denied->same_ticks > SETTLED_TICKS)
             denied->differs_tick = 0;
         else if (denied->differs_tick == 0)
             denied->differs_tick = world->tick;
@@ -304,6 +308,7 @@ watch_untaken(struct world *world)
     is_same = world->untaken_number == offer->number && world->untaken_analyst == index &&
               world->untaken_life == world->agents[index].life + world->job_life;
     if (offer->count == 0 || proposal_is_taken(book) ||
+        proposal_is_same(offer, &book->before.placement) ||
         proposal_is_same(offer, &world->ranks[0].machine.now) ||
         world->ranks[0].machine.now.number >= offer->number || !is_same) {
         world->untaken_number = offer->count ? offer->number : 0;

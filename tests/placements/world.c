@@ -120,8 +120,10 @@ set_up(struct world *world, uint64_t seed, bool prints)
     world->end_tick = 300 + (uint32_t)random_below(random, 300);
     for (uint32_t r = 0; r < RANKS; r++)
         world->rate[r] = 1;
-    world->ranks[random_below(random, RANKS)].is_deaf =
-        !world->is_quiet && random_chance(random, 100);
+    if (!world->is_quiet && random_chance(random, 120)) {
+        world->ranks[random_below(random, RANKS)].is_deaf = true;
+        world->trouble = 2; /* its offers need time to age */
+    }
     for (uint32_t i = 0; i < RECENT; i++)
         world->recent[i] = 80;
     for (uint32_t i = 0; i < RANKS; i++)

@@ -114,6 +114,7 @@ struct denied {
     struct proposal_slow slow;
     uint64_t until_ns;     /* 0: while the evidence holds */
     uint64_t differs_tick; /* since when it does not; 0: it does */
+    uint32_t same_ticks;   /* for which it does */
 };
 
 struct counters {

@@ -184,6 +184,25 @@ test_a_move_that_fails_anywhere_is_given_up(void **state)
 }
 
 static void
+test_another_epoch_ends_what_was_offered(void **state)
+{
+    struct cairn_session_shares home = placed(0, 3, 3), offer = placed(1, 3, 2);
+    struct client_placement rank = entered(&home, &offer);
+
+    (void)state;
+    client_placement_epoch(&rank, 0); /* the same as before */
+    assert_int_equal(rank.state, CLIENT_PLACEMENT_ENTERED);
+    client_placement_epoch(&rank, 5);
+    client_placement_filled(&rank, true); /* from a generation of the epoch before */
+    assert_true(client_placement_vote(&rank) == client_placement_name(&home));
+    assert_int_equal(client_placement_decide(&rank, rank.vote), CAIRN_PLACEMENT_ABANDONED);
+    offer.number = 2;
+    assert_true(client_placement_offer(&rank, &offer));
+    client_placement_epoch(&rank, 6);
+    assert_true(client_placement_vote(&rank) == client_placement_name(&home));
+}
+
+static void
 test_layers_that_cannot_be_an_offer(void **state)
 {
     struct cairn_session_shares home = placed(0, 3, 3), wrong = placed(1, 3, 2), less;
@@ -472,6 +491,7 @@ main(void)
         cmocka_unit_test(test_names_tell_shares_apart),
         cmocka_unit_test(test_layers_move_after_two_votes),
         cmocka_unit_test(test_a_move_that_fails_anywhere_is_given_up),
+        cmocka_unit_test(test_another_epoch_ends_what_was_offered),
         cmocka_unit_test(test_layers_that_cannot_be_an_offer),
         cmocka_unit_test(test_schedules),
         cmocka_unit_test(test_planted_bugs_are_found),

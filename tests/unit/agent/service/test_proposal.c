@@ -327,6 +327,122 @@ test_without_approval_the_budget_counts(void **state)
 }
 
 static void
+test_an_offer_that_brings_nothing_is_taken_back(void **state)
+{
+    static struct proposal_book book;
+    struct proposal home = placing(5, 2);
+    const struct proposal_story *story;
+
+    (void)state;
+    memset(&book, 0, sizeof book);
+    (void)plan(&book, 8, 2, false, 90 * S);
+    assert_false(proposal_is_taken(&book));
+    assert_int_equal(proposal_note_taken(&book, 200, 100, 91 * S), PROPOSAL_CHANGED);
+    assert_true(proposal_is_taken(&book));
+    assert_int_equal(proposal_note_taken(&book, 200, 100, 92 * S), 0); /* once */
+    assert_int_equal(proposal_withdraw(&book, &home, PROPOSAL_TAKEN_BACK, 195, 1000 * S, 99 * S),
+                     PROPOSAL_CHANGED | PROPOSAL_OFFER);
+    assert_true(book.offer.is_home && book.offer.placement.number == 2);
+    assert_int_equal(proposal_count_changes(&book, 99 * S), 1); /* going back is none */
+    story = proposal_story_of(&book, 1);
+    assert_int_equal(story->fate, PROPOSAL_TAKEN_BACK);
+    assert_true(story->after_ms > 194 && story->before_ms > 199);
+    assert_int_equal(proposal_story_of(&book, 2)->withdraws, 1);
+    assert_null(proposal_story_of(&book, 3));
+    /* it is denied, whatever is slow; others wait for an operator for a day */
+    assert_int_equal(plan_anew(&book, 8, 4, 100 * S), 0);
+    assert_int_equal(plan(&book, 7, 2, false, 101 * S), PROPOSAL_CHANGED | PROPOSAL_WAITS);
+    assert_int_equal(plan(&book, 8, 2, false, 2000 * S), PROPOSAL_CHANGED | PROPOSAL_WAITS);
+    assert_int_equal(plan(&book, 7, 2, false, 99 * S + DAY), PROPOSAL_CHANGED | PROPOSAL_OFFER);
+}
+
+static void
+test_what_ran_before_is_offered_again(void **state)
+{
+    static struct proposal_book book;
+    struct proposal home = placing(5, 2);
+
+    (void)state;
+    memset(&book, 0, sizeof book);
+    (void)plan(&book, 8, 2, false, 90 * S);
+    (void)proposal_note_taken(&book, 200, 100, 91 * S);
+    (void)plan(&book, 7, 2, false, 92 * S); /* the ranks give it up */
+    (void)proposal_withdraw(&book, &home, PROPOSAL_FAILED, INFINITY, 10 * S, 93 * S);
+    assert_int_equal(book.offer.placement.parts[0], 8);
+    assert_int_equal(book.offer.placement.number, 3);
+    assert_int_equal(proposal_story_of(&book, 2)->fate, PROPOSAL_FAILED);
+    assert_int_equal(plan(&book, 7, 2, false, 94 * S), 0);
+    assert_int_equal(plan(&book, 7, 2, false, 104 * S), PROPOSAL_CHANGED | PROPOSAL_OFFER);
+}
+
+static void
+test_standstills_are_a_price_and_a_budget(void **state)
+{
+    static struct proposal_book book;
+    struct proposal home = placing(5, 2), wanted = placing(8, 2);
+    struct proposal_round round = round_of(&home, &wanted, false, 100 * S);
+    struct proposal_answer answer;
+
+    (void)state;
+    memset(&book, 0, sizeof book);
+    assert_int_equal(proposal_price_ns(&book), 0);
+    (void)plan(&book, 8, 2, true, 90 * S);
+    (void)decide(&book, PROPOSAL_APPROVE, 1, 11, &answer);
+    assert_int_equal(proposal_note_standstill(&book, 1, 4 * S, 101 * S), PROPOSAL_CHANGED);
+    assert_int_equal(proposal_note_standstill(&book, 1, 9 * S, 102 * S), 0); /* once per offer */
+    assert_int_equal(proposal_note_standstill(&book, 7, 9 * S, 102 * S), 0); /* of no offer */
+    assert_int_equal(proposal_price_ns(&book), 4 * S);
+    assert_int_equal(proposal_spent_ns(&book, 103 * S), 4 * S); /* approved, and counted */
+    for (uint32_t i = 2; i < 5; i++) {
+        (void)plan(&book, 5 + i, 2, false, 103 * S);
+        (void)proposal_note_standstill(&book, i, i * S, 103 * S);
+    }
+    assert_int_equal(proposal_price_ns(&book), 3 * S); /* the median of 2, 3 and 4 */
+    assert_int_equal(proposal_spent_ns(&book, 103 * S), 13 * S);
+    wanted.placement.parts[0] = 6;
+    wanted.placement.parts[1] = 4;
+    wanted.moved_layers = 1;
+    wanted.cost_ms = 3000;
+    round.changes_per_day = 99;
+    round.standstill_per_day_ns = 15 * S; /* 13 are spent, and 3 more would be */
+    assert_int_equal(proposal_take_round(&book, &round), PROPOSAL_SPENT);
+    wanted.moved_layers = 0;
+    assert_int_equal(proposal_take_round(&book, &round), PROPOSAL_CHANGED | PROPOSAL_OFFER);
+    assert_int_equal(proposal_spent_ns(&book, 104 * S + DAY), 0);
+}
+
+static void
+test_a_denial_for_a_time_and_an_offer_now(void **state)
+{
+    static struct proposal_book book;
+    struct proposal home = placing(5, 2), best = placing(7, 2);
+    struct proposal_scene scene = {
+        .home = &home, .slow = &home.slow, .needs_approval = true, .wall_ns = 100 * S};
+    struct proposal_decision decision = {
+        .word = PROPOSAL_DENY, .number = 1, .name = name_of(8), .for_ns = 50 * S, .token = 1};
+    struct proposal_answer answer;
+
+    (void)state;
+    memset(&book, 0, sizeof book);
+    (void)plan(&book, 8, 2, true, 90 * S);
+    assert_int_equal(proposal_decide(&book, &decision, &scene, &answer), PROPOSAL_CHANGED);
+    assert_int_equal(plan_anew(&book, 8, 4, 149 * S), 0);
+    assert_int_equal(plan(&book, 8, 2, true, 150 * S), PROPOSAL_CHANGED | PROPOSAL_WAITS);
+    decision = (struct proposal_decision){.word = PROPOSAL_NOW, .token = 2};
+    assert_int_equal(proposal_decide(&book, &decision, &scene, &answer), 0);
+    assert_refused(1, "no other plan gains enough");
+    scene.best = &best;
+    assert_int_equal(proposal_decide(&book, &decision, &scene, &answer),
+                     PROPOSAL_CHANGED | PROPOSAL_OFFER);
+    assert_int_equal(answer.number, 3);
+    assert_int_equal(book.offer.placement.parts[0], 7);
+    assert_int_equal(book.waiting.placement.count, 0);
+    decision.token = 3;
+    assert_int_equal(proposal_decide(&book, &decision, &scene, &answer), 0);
+    assert_refused(1, "the trainers have the best placement");
+}
+
+static void
 test_what_is_not_known_changes_nothing(void **state)
 {
     static struct proposal_book book, before;
@@ -525,6 +641,10 @@ main(void)
         cmocka_unit_test(test_a_denial_holds_for_its_evidence),
         cmocka_unit_test(test_an_operator_goes_back),
         cmocka_unit_test(test_without_approval_the_budget_counts),
+        cmocka_unit_test(test_an_offer_that_brings_nothing_is_taken_back),
+        cmocka_unit_test(test_what_ran_before_is_offered_again),
+        cmocka_unit_test(test_standstills_are_a_price_and_a_budget),
+        cmocka_unit_test(test_a_denial_for_a_time_and_an_offer_now),
         cmocka_unit_test(test_what_is_not_known_changes_nothing),
         cmocka_unit_test(test_books_travel),
         cmocka_unit_test(test_damaged_books),
