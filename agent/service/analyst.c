@@ -42,10 +42,11 @@ struct analyst {
     bool was_analysing, said_unknown;
     uint32_t steps_before;
     uint32_t rounds_at_rest;
-    uint64_t round_wall_ns;    /* of the last round with steps */
-    uint64_t differs_ns;       /* for which the evidence of denials has not held; 0: it does */
-    struct proposal_slow slow; /* at the last round */
-    bool slow_holds;           /* the open verdicts said the same */
+    uint64_t round_wall_ns;         /* of the last round with steps */
+    uint64_t differs_ns;            /* for which the evidence of denials has not held; 0: it does */
+    struct proposal_slow denied_at; /* that evidence */
+    struct proposal_slow slow;      /* at the last round */
+    bool slow_holds;                /* the open verdicts said the same */
 
     /* what trainers of this node have told */
     uint64_t runs_number;
@@ -329,10 +330,12 @@ is_other_evidence(struct analyst *analyst, const struct proposal_book *book, uin
 {
     uint64_t passed_ns = wall_ns > analyst->round_wall_ns ? wall_ns - analyst->round_wall_ns : 0;
 
-    if (proposal_is_same_slow(&book->denied_at, &analyst->slow))
+    if (proposal_is_same_slow(&book->denied_at, &analyst->slow) ||
+        memcmp(&book->denied_at, &analyst->denied_at, sizeof book->denied_at) != 0)
         analyst->differs_ns = 0;
     else /* while the job stands, nobody knows */
         analyst->differs_ns += passed_ns < round_ns_max ? passed_ns : round_ns_max;
+    analyst->denied_at = book->denied_at;
     return analyst->differs_ns >= other_evidence_ns;
 }
 
