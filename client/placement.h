@@ -13,8 +13,8 @@
  *
  * A newer offer replaces one in READY; without an agent, or in another epoch, READY is RUN again. A
  * vote is a name of a whole placement: number, shares and layers. So ranks agree on one value or on
- * none. What the agents say decides whether a change comes, never what it is: a late, lost or differing offer only
- * makes the votes differ, and then nothing changes.
+ * none. What the agents say decides whether a change comes, never what it is: a late, lost or
+ * differing offer only makes the votes differ, and then nothing changes.
  *
  * Invariants:
  *  1. The shares of an offer are as many as now, each at least 1, with the same sum; so are the

@@ -13,7 +13,7 @@
 
 struct cairn_service_message;
 
-/* True if this is what a request may want: "approve", "deny", "back" or "now"; sets its decision. */
+/* True if a request may want this ("approve", "deny", "back" or "now"); sets its decision. */
 bool request_plan_parse(struct request *request, const char *word);
 
 /* Begins the request. False: no memory. */
