@@ -31,8 +31,13 @@ static const char about[] =
     "seconds it cost, which ranks wait for it, the evidence, and what to do.\n"
     "\n"
     "VERDICT is the number that `cairn detect` prints or, without --trace, the number that `cairn "
-    "status` prints for the running job.";
+    "status` prints for the running job.\n"
+    "\n"
+    "`plan N` explains one of the last offers of another placement: the evidence, the "
+    "alternatives, the price, and what it has brought.";
 static const char examples[] = "  cairn explain 3                       # of the running job\n"
+                               "  cairn explain plan 2                  # an offer of `cairn "
+                               "replan`\n"
                                "  cairn explain 1 --trace job.jsonl\n"
                                "  cairn explain 1 --trace job.jsonl -o json | jq .lost_seconds\n";
 
@@ -478,38 +483,53 @@ done:
 int
 cairn_verb_explain(int argc, char **argv)
 {
-    const char *path = NULL, *agent = NULL, *output = NULL, *word = NULL;
+    const char *path = NULL, *agent = NULL, *output = NULL, *words[2] = {NULL, NULL}, *word;
     const struct cairn_flag flags[] = {
         {"trace", 0, "FILE", "read the trace from this file, \"-\" for stdin", &path, NULL},
         {"agent", 'a', "SOCKET", CAIRN_AGENT_HELP, &agent, NULL},
         {"output", 'o', "table|json", "print a table (default) or JSON", &output, NULL},
     };
     const struct cairn_usage usage = {
-        "explain", "VERDICT [--trace FILE | --agent SOCKET] [-o table|json]",
-        about,     examples,
-        flags,     sizeof flags / sizeof *flags,
+        "explain",
+        "VERDICT [--trace FILE | --agent SOCKET] | plan N [--agent SOCKET] [-o "
+        "table|json]",
+        about,
+        examples,
+        flags,
+        sizeof flags / sizeof *flags,
         true};
     unsigned long number = 0;
     int exit_code;
     char *end;
-    bool json;
+    bool json, is_plan = false;
 
-    if (!cairn_words_parse(&usage, argc, argv, &word, 1,
-                           "a verdict by the number that `cairn detect` or `cairn status` gives it",
+    for (int i = 1; i < argc; i++)
+        is_plan |= strcmp(argv[i], "plan") == 0;
+    if (!cairn_words_parse(&usage, argc, argv, words, is_plan ? 2 : 1,
+                           is_plan ? "`plan` and the number of an offer, as `cairn replan` has it"
+                                   : "a verdict by the number that `cairn detect` or `cairn "
+                                     "status` gives it",
                            &exit_code))
         return exit_code;
+    word = words[is_plan];
     errno = 0;
     number = strtoul(word, &end, 10);
     if (*word < '0' || *word > '9' || *end != '\0' || errno != 0 || number < 1 ||
         number > UINT32_MAX)
         return cairn_usage_error(&usage,
-                                 "VERDICT is a number from 1 on, as `cairn detect` and `cairn "
-                                 "status` print it, not \"%s\"",
+                                 is_plan ? "N is a number from 1 on, as `cairn replan` prints it, "
+                                           "not \"%s\""
+                                         : "VERDICT is a number from 1 on, as `cairn detect` and "
+                                           "`cairn status` print it, not \"%s\"",
                                  word);
     if (path && agent)
         return cairn_usage_error(&usage, "--trace FILE or --agent SOCKET, not both");
     if (!cairn_output_parse(output, &json))
         return cairn_usage_error(&usage, "-o takes table or json, not \"%s\"", output);
+    if (is_plan && path)
+        return cairn_usage_error(&usage, "--trace FILE has no plans");
+    if (is_plan)
+        return cairn_explain_plan(agent, number, json);
     return path ? run((uint32_t)number, path, json)
                 : cairn_explain_live(agent, (uint32_t)number, json);
 }

@@ -9,4 +9,7 @@
  * the exit code. */
 int cairn_explain_live(const char *agent, uint32_t number, bool json);
 
+/* The same of an offer of another placement. */
+int cairn_explain_plan(const char *agent, uint64_t number, bool json);
+
 #endif

@@ -305,6 +305,75 @@ put_ended(struct cairn_json_writer *writer, const struct proposal_book *book)
     cairn_json_write_array_end(writer);
 }
 
+static void
+put_alternatives(struct cairn_json_writer *writer, const struct proposal_story *story)
+{
+    cairn_json_write_key(writer, "alternatives");
+    cairn_json_write_object_begin(writer);
+    for (uint32_t i = 0; i < CAIRN_REPLAN_COUNT; i++) {
+        cairn_json_write_key(writer, action_names[i]);
+        cairn_json_write_object_begin(writer);
+        put_ms(writer, "step_ms", story->alternatives[i].step_ms);
+        put_ms(writer, "price_ms", story->alternatives[i].cost_ms);
+        cairn_json_write_object_end(writer);
+    }
+    cairn_json_write_object_end(writer);
+}
+
+static void
+put_story(struct cairn_json_writer *writer, const struct operator_job *job,
+          const struct proposal_story *story)
+{
+    static const char *const fates[] = {[PROPOSAL_OFFERED] = "offered",
+                                        [PROPOSAL_TAKEN] = "taken",
+                                        [PROPOSAL_KEPT] = "kept",
+                                        [PROPOSAL_LEFT] = "left",
+                                        [PROPOSAL_TAKEN_BACK] = "taken_back",
+                                        [PROPOSAL_FAILED] = "failed",
+                                        [PROPOSAL_AGED] = "aged"};
+    const struct proposal decided = {.decided = story->decided, .node = story->node};
+
+    cairn_json_write_object_begin(writer);
+    put_u64(writer, "number", story->number);
+    cairn_json_write_key(writer, "placement");
+    cairn_json_write_string(writer, story->text);
+    cairn_json_write_key(writer, "home");
+    cairn_json_write_bool(writer, story->is_home);
+    cairn_json_write_key(writer, "fate");
+    cairn_json_write_string(writer, fates[story->fate]);
+    put_u64(writer, "withdraws", story->withdraws); /* 0: none */
+    put_slow(writer, job, &story->slow);
+    put_ms(writer, "current_ms", story->current_ms);
+    put_ms(writer, "running_ms", story->running_ms);
+    put_ms(writer, "step_ms", story->step_ms);
+    put_ms(writer, "lower_bound_ms", story->bound_ms);
+    put_ms(writer, "price_ms", story->cost_ms);
+    put_alternatives(writer, story);
+    put_u64(writer, "moved_layers", story->moved_layers);
+    put_u64(writer, "moved_bytes", story->moved_bytes);
+    put_decided(writer, &decided);
+    put_u64(writer, "offered_wall_ns", story->offered_wall_ns);
+    put_u64(writer, "taken_wall_ns", story->taken_wall_ns); /* 0: not yet, as the next */
+    put_u64(writer, "ended_wall_ns", story->ended_wall_ns);
+    put_ms(writer, "before_ms", story->before_ms);
+    put_ms(writer, "expected_ms", story->expected_ms);
+    put_ms(writer, "after_ms", story->after_ms);
+    put_ms(writer, "standstill_ms",
+           story->standstill_ns ? (double)story->standstill_ns / 1e6 : (double)INFINITY);
+    cairn_json_write_object_end(writer);
+}
+
+/* What became of the last offers, for `cairn explain plan`. */
+static void
+put_stories(struct cairn_json_writer *writer, const struct operator_job *job)
+{
+    cairn_json_write_key(writer, "stories");
+    cairn_json_write_array_begin(writer);
+    for (uint32_t i = 0; job->book && i < job->book->story_count; i++)
+        put_story(writer, job, &job->book->stories[i]);
+    cairn_json_write_array_end(writer);
+}
+
 /* The denials that hold; null: there are none. */
 static void
 put_denied(struct cairn_json_writer *writer, const struct operator_job *job)
@@ -392,6 +461,7 @@ operator_replan_write(struct cairn_json_writer *writer, const struct operator_jo
     }
     put_denied(writer, job);
     put_ended(writer, job->book);
+    put_stories(writer, job);
     put_u64(writer, "wall_ns", job->wall_ns);
     cairn_json_write_key(writer, "nothing");
     if (waits) {

@@ -203,6 +203,45 @@ class Replan(SharesJob):
             self.assertFalse(is_same_evidence(self.offer(cluster), offer), self.offer(cluster))
         self.assertEqual(digests, undisturbed([*SHAPE, "--steps", str(STEPS)]))
 
+    def test_an_operator_does_not_wait_and_reads_the_story(self):
+        cluster = self.agents("approve")
+        ranks = self.train(cluster, STEPS, *ALWAYS_SLOW)
+        wait_for("training begins", lambda: self.step(cluster) > 2, 60)
+        self.refused(cluster, FAILED, "no other plan gains enough", "--now")
+        self.waiting(cluster, 1)
+        for words in (
+            ("--deny", "1", "--for", "1x"),
+            ("--back", "--for", "1h"),
+            ("--now", "--back"),
+        ):
+            self.assertEqual(run("replan", *words, "--agent", cluster.socket(0))[0], USAGE)
+        code, answer, error = self.replan(cluster, "--deny", "1", "--for", "1h")
+        self.assertEqual((code, answer["number"]), (OK, 1), error)
+        self.assertEqual(run("explain", "plan", "1", "--agent", cluster.socket(1))[0], USAGE)
+        code, answer, error = self.replan(cluster, "--now", node=2)
+        self.assertEqual(code, OK, error)
+        number = answer["number"]
+        wait_for("the shares move", lambda: self.changes(cluster), 40)
+        self.assertEqual(self.changes(cluster)[0], SHARED)
+        code, story, error = cairn("explain", "plan", str(number), "--agent", cluster.socket(3))
+        self.assertEqual((code, story["number"]), (OK, number), error)
+        self.assertEqual((story["decided"], story["decided_node"]), ("approved", 2))
+        self.assertEqual([each["rank"] for each in story["slow"]], [SLOW_RANK])
+        self.assertLess(story["step_ms"], story["running_ms"])
+        self.assertAlmostEqual(story["alternatives"]["microbatches"]["step_ms"], story["step_ms"])
+
+        def fate():
+            return cairn("explain", "plan", str(number), "--agent", cluster.socket(1))[1]
+
+        wait_for("its steps are measured", lambda: fate()["fate"] not in ("offered", "taken"), 60)
+        self.assertGreater(fate()["taken_wall_ns"], fate()["offered_wall_ns"])
+        code, shown, _ = run("explain", "plan", str(number), "--agent", cluster.socket(1))
+        self.assertEqual(code, OK)
+        self.assertRegex(shown, rf"plan +{number}: micro-batches 6 \| 2")
+        self.assertRegex(shown, rf"evidence +rank {SLOW_RANK} was [0-9.]+ times slow")
+        digests = self.ends(cluster, ranks)
+        self.assertEqual(digests, undisturbed([*SHAPE, "--steps", str(STEPS)]))
+
     def test_the_agent_that_plans_hangs(self):
         cluster = self.agents("approve")
         ranks = self.train(cluster, STEPS, *ALWAYS_SLOW)
