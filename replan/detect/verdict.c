@@ -18,20 +18,30 @@ cairn_verdict_kind_text(enum cairn_verdict_kind kind)
     return texts[kind];
 }
 
+static cairn_err
+make_room(struct cairn_u32_list *list)
+{
+    uint32_t room = list->room ? 2 * list->room : 8;
+    uint32_t *items;
+
+    if (list->count < list->room)
+        return CAIRN_OK;
+    items = realloc(list->items, room * sizeof *items);
+    if (!items)
+        return CAIRN_NOMEM;
+    list->items = items;
+    list->room = room;
+    return CAIRN_OK;
+}
+
 cairn_err
 cairn_list_add(struct cairn_u32_list *list, uint32_t item)
 {
-    if (list->count == list->room) {
-        uint32_t room = list->room ? 2 * list->room : 8;
-        uint32_t *items = realloc(list->items, room * sizeof *items);
+    cairn_err err = make_room(list);
 
-        if (!items)
-            return CAIRN_NOMEM;
-        list->items = items;
-        list->room = room;
-    }
-    list->items[list->count++] = item;
-    return CAIRN_OK;
+    if (!err)
+        list->items[list->count++] = item;
+    return err;
 }
 
 static int
@@ -71,6 +81,9 @@ cairn_list_sort(struct cairn_u32_list *list, uint32_t width)
 cairn_err
 cairn_verdicts_add(struct cairn_verdicts *verdicts, enum cairn_verdict_kind kind, uint32_t *out)
 {
+    struct cairn_verdict verdict = {.kind = kind, .until_step = CAIRN_STEP_NONE, .rate = 1};
+    cairn_err err;
+
     if (verdicts->count == verdicts->room) {
         uint32_t room = verdicts->room ? 2 * verdicts->room : 8;
         struct cairn_verdict *items = realloc(verdicts->items, room * sizeof *items);
@@ -80,8 +93,16 @@ cairn_verdicts_add(struct cairn_verdicts *verdicts, enum cairn_verdict_kind kind
         verdicts->items = items;
         verdicts->room = room;
     }
-    verdicts->items[verdicts->count] =
-        (struct cairn_verdict){.kind = kind, .until_step = CAIRN_STEP_NONE, .rate = 1};
+    err = make_room(&verdict.ranks);
+    if (!err)
+        err = make_room(&verdict.nodes);
+    if (!err)
+        err = make_room(&verdict.links);
+    if (err) {
+        cairn_verdict_fini(&verdict);
+        return err;
+    }
+    verdicts->items[verdicts->count] = verdict;
     *out = verdicts->count++;
     return CAIRN_OK;
 }

@@ -53,7 +53,8 @@ struct cairn_verdicts {
 
 const char *cairn_verdict_kind_text(enum cairn_verdict_kind kind);
 
-/* Appends an empty verdict of a kind, lasting; its index in *out. CAIRN_NOMEM. */
+/* Appends an empty verdict of a kind, lasting; its index in *out. It has the memory to name some
+ * ranks, nodes and links: no verdict stays that names nobody. CAIRN_NOMEM. */
 CAIRN_MUST_CHECK cairn_err cairn_verdicts_add(struct cairn_verdicts *verdicts,
                                               enum cairn_verdict_kind kind, uint32_t *out);
 /* Takes a verdict out, the others keep their order. */
