@@ -177,6 +177,7 @@ model_write_text(struct run *run, uint32_t ticks)
             size_t to =
                 i < ticks && !run->model->rank_by_rank ? worker->marks[i] : worker->text_len;
 
-            fwrite(worker->text + from, 1, to - from, run->out);
+            if (to > from)
+                fwrite(worker->text + from, 1, to - from, run->out);
         }
 }
