@@ -257,7 +257,8 @@ BUILDS = {
 PLAIN_TARGETS = {
     "style": ["all", "layers-objects"],
     "unit": ["all"],
-    "sim": [f"{PLAIN}/sim/sim", f"{PLAIN}/sim/placements"],
+    # All three here: two programs that build the explorer at the same time disturb each other.
+    "sim": [f"{PLAIN}/sim/sim", f"{PLAIN}/sim/placements", f"{PLAIN}/explore/explore"],
     "cluster": ["all", "cluster-bins"],
     "interop": [
         "all",

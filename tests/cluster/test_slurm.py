@@ -110,7 +110,8 @@ class Slurm(unittest.TestCase):
         reason = why_not()
         if reason:
             self.skipTest(reason)
-        self.dir = tempfile.mkdtemp(prefix="cairn-slurm-")
+        # The job's user must get there, and the runner's own folder is closed.
+        self.dir = tempfile.mkdtemp(prefix="cairn-slurm-", dir="/tmp")
         self.addCleanup(shutil.rmtree, self.dir, ignore_errors=True)
         self.addCleanup(self.end_all)
         for name in (
@@ -232,7 +233,9 @@ class Slurm(unittest.TestCase):
             ip("netns", "del", name)
 
     def submit(self):
-        return int(re.search(r"job (\d+)", self.command("sbatch", f"{self.dir}/job", user=USER))[1])
+        answer = self.command("sbatch", f"{self.dir}/job", user=USER)
+        self.assertRegex(answer, r"job \d+")
+        return int(re.search(r"job (\d+)", answer)[1])
 
     def out(self, job):
         return text_of(os.path.join(self.dir, f"user/job-{job}.out"))
