@@ -320,7 +320,7 @@ def begin_background(names):
                 "sim": ["make", "-s", "sim"],
                 "placements": ["make", "-s", "placements"],
                 "explore": [*explore, "SECONDS=30", "STATES=100000", "LEAST=100000"],
-                "bugs": [*explore, "BUGS=1", "SECONDS=60"],
+                "bugs": [*explore, "BUGS=1", "SECONDS=240"],
             }
             for name in programs_of("sim"):
                 BACKGROUND.begin(("sim", name), commands[name])
