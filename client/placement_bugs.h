@@ -26,7 +26,7 @@ enum placement_bug {
     PLACEMENT_BUG_OVERSPENDS,      /* the day's budgets are not looked at */
     PLACEMENT_BUG_NO_PROBATION,    /* a change that brings nothing is kept */
     PLACEMENT_BUG_HASTY_HOME,      /* a new analyst takes what it has not measured for well */
-    PLACEMENT_BUG_OFFERS_UNSTORED, /* an offer is told before it is stored */
+    PLACEMENT_BUG_OFFERS_UNSTORED, /* trainers hear of an offer before it is stored */
     PLACEMENT_BUG_LAST
 };
 

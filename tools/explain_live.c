@@ -274,20 +274,10 @@ cairn_explain_live(const char *agent, uint32_t number, bool json)
     struct cairn_answer answer;
     struct timespec now;
     struct story story;
-    struct cairn_found found;
-    int exit_code = cairn_find_agent("explain", agent, NULL, &found);
+    int exit_code = cairn_find_and_ask("explain", agent, &question, &answer);
 
     if (exit_code)
         return exit_code;
-    question.socket = found.socket;
-    exit_code = cairn_ask_or_say(&question, &answer);
-    if (exit_code)
-        return exit_code;
-    if (cairn_answer_refused("explain", &answer)) {
-        exit_code = answer.exit_code;
-        cairn_answer_fini(&answer);
-        return exit_code;
-    }
     list = cairn_tree_find(&answer.tree, NULL, "detection.verdicts");
     while ((verdict = cairn_tree_next(&answer.tree, list, verdict)) != NULL)
         if (cairn_tree_u64(&answer.tree, verdict, "verdict", 0) == number)

@@ -219,20 +219,10 @@ cairn_explain_plan(const char *agent, uint64_t number, bool json)
         .verb = "replan", .asker = "explain", .timeout_ms = ANSWER_MS};
     const struct cairn_tree_value *list, *story = NULL;
     struct cairn_answer answer;
-    struct cairn_found found;
-    int exit_code = cairn_find_agent("explain", agent, NULL, &found);
+    int exit_code = cairn_find_and_ask("explain", agent, &question, &answer);
 
     if (exit_code)
         return exit_code;
-    question.socket = found.socket;
-    exit_code = cairn_ask_or_say(&question, &answer);
-    if (exit_code)
-        return exit_code;
-    if (cairn_answer_refused("explain", &answer)) {
-        exit_code = answer.exit_code;
-        cairn_answer_fini(&answer);
-        return exit_code;
-    }
     list = cairn_tree_find(&answer.tree, NULL, "stories");
     while ((story = cairn_tree_next(&answer.tree, list, story)) != NULL)
         if (cairn_tree_u64(&answer.tree, story, "number", 0) == number)

@@ -3,7 +3,6 @@
 
 #include "agent/process/listing.h"
 #include "agent/process/served.h"
-#include "tools/ask.h"
 #include "tools/common.h"
 #include "tools/verb.h"
 
@@ -166,4 +165,23 @@ cairn_find_agent(const char *verb, const char *given, const char *job, struct ca
             "CMD` or `cairn agent --config FILE`, or name one with --agent SOCKET\n",
             verb);
     return CAIRN_EXIT_PEER;
+}
+
+int
+cairn_find_and_ask(const char *verb, const char *given, struct cairn_question *question,
+                   struct cairn_answer *answer)
+{
+    struct cairn_found found;
+    int exit_code = cairn_find_agent(verb, given, NULL, &found);
+
+    if (exit_code)
+        return exit_code;
+    question->socket = found.socket;
+    exit_code = cairn_ask_or_say(question, answer);
+    question->socket = NULL;
+    if (exit_code || !cairn_answer_refused(verb, answer))
+        return exit_code;
+    exit_code = answer->exit_code;
+    cairn_answer_fini(answer);
+    return exit_code;
 }

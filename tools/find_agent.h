@@ -16,6 +16,7 @@
 #define CAIRN_TOOLS_FIND_AGENT_H
 
 #include "agent/process/config.h"
+#include "tools/ask.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -61,5 +62,13 @@ void cairn_find_print_several(const char *verb, const struct cairn_found *found)
  * is wrong and what to do and returns the exit code.
  */
 int cairn_find_agent(const char *verb, const char *given, const char *job, struct cairn_found *out);
+
+/*
+ * Finds the agent and asks it; question->socket is set for the call. 0: *answer has what was asked
+ * for, and the caller ends it. Otherwise prints what is wrong under the verb's name, and returns
+ * the exit code.
+ */
+int cairn_find_and_ask(const char *verb, const char *given, struct cairn_question *question,
+                       struct cairn_answer *answer);
 
 #endif

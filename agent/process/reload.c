@@ -190,7 +190,7 @@ apply_credentials(struct cairn_agent *agent, const struct reload *reload)
         return true;
     cairn_credentials_keys(reload->credentials, keys);
     certificate = cairn_credentials_certificate(reload->credentials, &reload->config, &pem);
-    pem.job = agent->config.job; /* it and the node stay, whatever the file says */
+    pem.job = agent->config.job; /* a reload changes neither the job nor the node */
     err = cairn_transport_rekey(agent->transport, keys, certificate);
     if (err == CAIRN_INVAL)
         CAIRN_LOG_AT(WARN,

@@ -230,7 +230,7 @@ has_gained(const struct proposal_story *story, double after_ms)
     return after_ms <= half_ms && after_ms <= story->before_ms * (1 - least_gain);
 }
 
-/* The offer is on probation: the steps after it are compared with those before. */
+/* Compares the steps after the change with those before, and keeps the offer or withdraws it. */
 static uint32_t
 judge(struct analyst *analyst, struct proposal_book *book, const struct proposal *home,
       const struct analyst_round *round, uint64_t wall_ns)

@@ -67,7 +67,7 @@ struct analyst_round {
     uint32_t slow_count;   /* ranks of open verdicts, with their rates */
     const uint32_t *slow_ranks;
     const double *slow_rates;
-    uint32_t unsure_count; /* ranks of which nobody can tell whether they are well again */
+    uint32_t unsure_count; /* ranks that may be slow or well: too little is known */
     const uint64_t *unsure_ranks;
 };
 
@@ -109,10 +109,10 @@ enum {
     ANALYST_SAY_SPENT = 512,
     ANALYST_SAY_ADVICE = 1024,
     ANALYST_SAY_NO_ADVICE = 2048,
-    ANALYST_SAY_UNKNOWN = 4096,   /* slow ranks that are no devices: `unknown` */
-    ANALYST_SAY_KEPT = 8192,      /* the newest story's offer has brought what it should */
-    ANALYST_SAY_HEARD = 32768,    /* offer and proposal are another agent's */
-    ANALYST_SAY_WITHDRAWN = 16384 /* why is in the story of the offer that this one withdraws */
+    ANALYST_SAY_UNKNOWN = 4096,    /* slow ranks that are no devices: `unknown` */
+    ANALYST_SAY_KEPT = 8192,       /* the newest story's offer has brought what it should */
+    ANALYST_SAY_WITHDRAWN = 16384, /* why is in the story of the offer that this one withdraws */
+    ANALYST_SAY_HEARD = 32768      /* offer and proposal are another agent's */
 };
 
 struct analyst_actions {
@@ -122,7 +122,7 @@ struct analyst_actions {
     struct proposal_answer answer; /* to a decision */
     /* ANALYST_MAKE_PLANS */
     uint64_t plans_number;
-    struct cairn_problem problem; /* whoever carries it out frees `devices`, and nothing else */
+    struct cairn_problem problem; /* the shell frees its `devices`, and nothing else */
     struct cairn_offer_costs costs;
 };
 

@@ -25,7 +25,7 @@
  *  3. At most one proposal waits, and it differs from what is offered.
  *  4. A decision that arrives twice is carried out once: the book knows its token.
  *  5. Each change raises `version`; agents take over the book with the higher one.
- *  6. Every standstill of the last 24 hours is in the book, whoever decided the change.
+ *  6. The book has every standstill of the last 24 hours, also of changes that an operator decided.
  *
  * agent/service/placing.c stores books and tells them; proposal_plan.h makes proposals of plans.
  */

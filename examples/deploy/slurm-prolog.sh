@@ -10,6 +10,7 @@
 # with the order of its nodes: a requeued job keeps the numbers of the nodes that it keeps, and a
 # new node gets that of a lost one. Without it a job resumes from memory on the same nodes only.
 set -u
+umask 022 # no user may write beside the job's files
 PATH=/usr/local/bin:$PATH
 etc=${CAIRN_ETC:-/etc/cairn}
 base=${CAIRN_RUN:-/run/cairn}
@@ -24,7 +25,7 @@ for other in "$base"/job-*; do
     [ -e "$other/agent.pid" ] && ! pgrep -f "$other/" > /dev/null && rm -rf "$other"
 done
 
-# The job's key: whoever has it cannot find out the site's, nor that of another job.
+# The job's key. It reveals neither the site's key nor another job's.
 [ -s "$etc/site.key" ] || { echo "$etc/site.key is missing or empty" >> "$run/agent.log"; exit 0; }
 rm -f "$run/job.key"
 (
@@ -34,8 +35,8 @@ rm -f "$run/job.key"
 )
 chown "$user" "$run/job.key"
 
-# The hosts in the order of their numbers. All nodes of the job do this at about the same time, and
-# whoever reads what another has written finds nothing to change.
+# The hosts in the order of their numbers. All nodes of the job do this at about the same time. A
+# node that reads the order after another has written it writes the same again.
 order=$shared/job-$SLURM_JOB_ID.nodes
 touch "$order"
 scontrol show hostnames "$SLURM_NODELIST" > "$run/allocated"

@@ -115,8 +115,8 @@ doubt_of(const struct cairn_detector *detector, const struct cairn_rank_state *s
     return state->doubt * (detector->now.all_behind ? 1 : doubt_share);
 }
 
-/* What a rank has to do in this step: as it says itself, where all do, else what it computed. NaN:
- * unknown. *doubt: by how much operations may hide some of it, a logarithm. */
+/* A rank's work in this step, as it reports it; if some rank reports none, the time it computed.
+ * NaN: unknown. *doubt: by how much operations may hide some of it, a logarithm. */
 static double
 load_of(const struct cairn_detector *detector, bool by_work, uint32_t rank, double *doubt)
 {

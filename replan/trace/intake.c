@@ -7,8 +7,8 @@
 
 /* Operations that are begun together start less than this apart. */
 static const uint64_t apart_ns = 2000;
-/* All operations go on behind computation where intervals between starts differ from step to step
- * by less than this share of what gaps do: computation goes on whatever the operations take. */
+/* A job computes while all its operations run if the intervals between their starts vary less from
+ * step to step than this share of the variation of the gaps between operations. */
 static const double behind_gain = 0.8;
 enum { BEHIND_MIN = 2, BEHIND_STEPS_MIN = 3 };
 

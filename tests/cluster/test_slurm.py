@@ -8,11 +8,11 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
 import unittest
 
 from harness import BUILD, CAIRN, PATIENCE, ROOT, TRAINER, build, cairn, pids_with, say, text_of
 from harness import wait_for
+from test_namespaces import ip, why_not
 
 DEPLOY = os.path.join(ROOT, "examples", "deploy")
 NODES = 5
@@ -82,23 +82,11 @@ exit $code
 """
 
 
-def ip(*words):
-    return subprocess.run(
-        ["ip", *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
-
-
-def why_not():
-    if os.geteuid() != 0:
-        return "network namespaces need root"
-    for name in ("ip", "slurmctld", "slurmd", "sbatch"):
+def why_not_here():
+    for name in ("slurmctld", "slurmd", "sbatch"):
         if not shutil.which(name):
             return f"{name} is not installed"
-    made = ip("netns", "add", CONTROL)
-    if made.returncode:
-        return f"no network namespace can be made: {made.stdout.strip()}"
-    ip("netns", "del", CONTROL)
-    return None
+    return why_not()
 
 
 class Slurm(unittest.TestCase):
@@ -107,7 +95,7 @@ class Slurm(unittest.TestCase):
         build()
 
     def setUp(self):
-        reason = why_not()
+        reason = why_not_here()
         if reason:
             self.skipTest(reason)
         # The job's user must get there, and the runner's own folder is closed.
