@@ -99,6 +99,24 @@ class Deploy(unittest.TestCase):
             and not pids_with("keeper", os.path.join(run, "agent", "state", "keeper.sock")),
         )
 
+    def test_slurm_without_the_key(self):
+        """No agent runs with a key that everybody could derive; the job starts all the same."""
+        etc = os.path.join(self.dir, "etc")
+        os.mkdir(etc)
+        for content in (None, ""):
+            if content is not None:
+                with open(os.path.join(etc, "site.key"), "w") as file:
+                    file.write(content)
+            prolog = self.script(
+                "slurm-prolog.sh",
+                {**os.environ, "CAIRN_ETC": etc, "CAIRN_RUN": self.dir, "SLURM_JOB_ID": "9"},
+            )
+            self.assertEqual(prolog.returncode, OK)
+        run = os.path.join(self.dir, "job-9")
+        self.assertEqual(text_of(os.path.join(run, "agent.log")).count("site.key"), 2)
+        self.assertFalse(os.path.exists(os.path.join(run, "job.key")))
+        self.assertFalse(os.path.exists(os.path.join(run, "agent.pid")))
+
     def test_slurm_agent_is_gone(self):
         """Agent and keeper ended before the job; other processes now have their process ids."""
         others = [subprocess.Popen(["sleep", str(600 * PATIENCE)]) for _ in range(2)]
