@@ -164,8 +164,8 @@ say_behind(const struct cairn_op_count *ranks, size_t count, struct cairn_verdic
         free(found.victims.items);
         return err;
     }
-    verdict->ranks = found.ranks;
-    verdict->victims = found.victims;
+    cairn_list_take(&verdict->ranks, &found.ranks);
+    cairn_list_take(&verdict->victims, &found.victims);
     settle(verdict);
     snprintf(verdict->evidence, sizeof verdict->evidence,
              "in communicator %s of %" PRIu32 " ranks no count moves, and that of rank %" PRIu32
@@ -288,8 +288,8 @@ cairn_stall_of_dumps(const struct cairn_op_count *dumps, size_t count, struct ca
         free(all);
         return err;
     }
-    verdict->ranks = found.ranks;
-    verdict->victims = found.victims;
+    cairn_list_take(&verdict->ranks, &found.ranks);
+    cairn_list_take(&verdict->victims, &found.victims);
     settle(verdict);
     snprintf(verdict->evidence, sizeof verdict->evidence,
              "rank %" PRIu32 "%s inside no operation, and behind others that wait inside one",

@@ -44,6 +44,14 @@ cairn_list_add(struct cairn_u32_list *list, uint32_t item)
     return err;
 }
 
+void
+cairn_list_take(struct cairn_u32_list *list, struct cairn_u32_list *from)
+{
+    free(list->items);
+    *list = *from;
+    *from = (struct cairn_u32_list){0};
+}
+
 static int
 compare_items(const void *left, const void *right)
 {

@@ -64,6 +64,8 @@ void cairn_verdict_fini(struct cairn_verdict *verdict);
 void cairn_verdicts_fini(struct cairn_verdicts *verdicts);
 
 CAIRN_MUST_CHECK cairn_err cairn_list_add(struct cairn_u32_list *list, uint32_t item);
+/* Gives `list` the items of `from`, which is empty afterwards; ends what `list` held. */
+void cairn_list_take(struct cairn_u32_list *list, struct cairn_u32_list *from);
 /* Puts the items in order, taken `width` (1 or 2) at a time, and leaves each one once. */
 void cairn_list_sort(struct cairn_u32_list *list, uint32_t width);
 
