@@ -20,6 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { REPORT_BYTES = 512 };
@@ -186,13 +187,42 @@ unpack_answer(struct restore *restore)
                                         .fd_count = mail->window_fd >= 0 ? 1 : 0};
     cairn_err err = cairn_session_take_restore_info(&frame, &restore->info);
 
-    if (err || restore->info.err == CAIRN_OK)
-        return err;
-    client_say(restore->client,
-               restore->info.err == CAIRN_NOT_FOUND ? CAIRN_LOG_INFO : CAIRN_LOG_ERROR,
-               "client: nothing was restored: %s (%s)", cairn_err_text(restore->info.err),
-               restore->info.text);
-    return restore->info.err;
+    return err ? err : restore->info.err;
+}
+
+/* Asks until the agent can say what is held ready: while a restore of the whole job is under way it
+ * cannot, and who took that for "nothing" would train from the beginning. */
+static cairn_err
+ask_and_unpack(struct restore *restore)
+{
+    struct cairn_client *client = restore->client;
+    const struct timespec pause = {.tv_nsec = 20 * CAIRN_NS_PER_MS};
+    bool said = false;
+    cairn_err err;
+
+    for (;;) {
+        pthread_mutex_lock(&client->lock);
+        err = ask(restore);
+        pthread_mutex_unlock(&client->lock);
+        if (err) {
+            client_say(client, CAIRN_LOG_ERROR,
+                       "client: restore failed, no answer from the agent: %s", cairn_err_text(err));
+            return err;
+        }
+        err = unpack_answer(restore);
+        if (err != CAIRN_AGAIN || client_now_ns() + (uint64_t)pause.tv_nsec > restore->deadline_ns)
+            break;
+        if (!said)
+            client_say(client, CAIRN_LOG_INFO, "client: restore waits: %s", restore->info.text);
+        said = true;
+        cairn_session_restore_info_fini(&restore->info);
+        nanosleep(&pause, NULL);
+    }
+    if (err)
+        client_say(client, err == CAIRN_NOT_FOUND ? CAIRN_LOG_INFO : CAIRN_LOG_ERROR,
+                   "client: nothing was restored: %s (%s)", cairn_err_text(err),
+                   restore->info.text);
+    return err;
 }
 
 static cairn_err
@@ -392,7 +422,7 @@ static cairn_err
 run(struct restore *restore, struct cairn_restored *out)
 {
     struct client_fill fill = {.client = restore->client, .deadline_ns = restore->deadline_ns};
-    cairn_err err = unpack_answer(restore);
+    cairn_err err = ask_and_unpack(restore);
 
     if (err)
         return err;
@@ -506,11 +536,12 @@ client_restore_until(struct cairn_client *client, uint64_t deadline_ns, struct c
     pthread_mutex_lock(&client->lock);
     client_give_up(client, CAIRN_AGAIN,
                    CAIRN_REASON_OTHER); /* the tensors are about to be overwritten */
-    err = client_wait_idle(client, restore.deadline_ns) ? ask(&restore) : CAIRN_TIMEOUT;
+    if (!client_wait_idle(client, restore.deadline_ns))
+        err = CAIRN_TIMEOUT;
     pthread_mutex_unlock(&client->lock);
     if (err)
-        client_say(client, CAIRN_LOG_ERROR, "client: restore failed, no answer from the agent: %s",
-                   cairn_err_text(err));
+        client_say(client, CAIRN_LOG_ERROR,
+                   "client: restore failed: the snapshot before does not end");
     else
         err = run(&restore, &restored);
     say_end(&restore, restored.bytes, err);
@@ -567,11 +598,7 @@ cairn_client_list(struct cairn_client *client, cairn_list_fn *each, void *contex
     if (client->path[0] == '\0')
         return CAIRN_NOT_FOUND; /* no agent is configured */
     restore.deadline_ns = client_now_ns() + client->restore_timeout_ns;
-    pthread_mutex_lock(&client->lock);
-    err = ask(&restore);
-    pthread_mutex_unlock(&client->lock);
-    if (!err)
-        err = unpack_answer(&restore);
+    err = ask_and_unpack(&restore);
     if (!err)
         err = unpack_manifests(&restore);
     if (!err)

@@ -89,6 +89,7 @@ struct fake_agent {
 
     /* what can be restored */
     cairn_err restore_err;
+    atomic_int busy_restores; /* so many are answered with CAIRN_AGAIN before that */
     struct cairn_generation_id generation;
     uint32_t source, container_count, own_container, own_slot;
     struct cairn_session_bytes manifests[FAKE_CONTAINERS];
@@ -195,6 +196,10 @@ fake_restore_info(struct fake_agent *agent, struct fake_connection *connection, 
     struct cairn_session_restore_info info = {.request = request, .err = agent->restore_err};
 
     snprintf(info.text, sizeof info.text, "as told");
+    if (agent->busy_restores > 0) {
+        agent->busy_restores--;
+        info.err = CAIRN_AGAIN;
+    }
     if (!info.err) {
         info.generation = agent->generation;
         info.source = agent->source;

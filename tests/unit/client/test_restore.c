@@ -7,6 +7,7 @@
 #include "base/crc.h"
 
 #include <pthread.h>
+#include <limits.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -616,6 +617,30 @@ test_answers(void **state)
     stored_fini(&stored);
 }
 
+/* While the job's own restore is under way the agent cannot say what is held: that is no answer. */
+static void
+test_waits_for_an_answer(void **state)
+{
+    struct stored stored = store_all(8 * CAIRN_BLOCK_BYTES, true);
+    struct cairn_restored restored = {CAIRN_RESTORED_INIT};
+    struct rank rank = {.count = 0};
+    struct cairn_client *client;
+
+    (void)state;
+    add(&rank, matrix(0, ROWS, 0, 10), false);
+    stored.agent->busy_restores = 3;
+    client = open_client(stored.agent, &rank);
+    clear(&rank);
+    assert_int_equal(cairn_client_restore(client, &restored), CAIRN_OK);
+    assert_int_equal(stored.agent->restores, 4);
+    check_filled(&rank);
+    cairn_client_close(client);
+    stored.agent->busy_restores = INT_MAX; /* until the trainer's time is over */
+    expect_failure(&stored, &rank, CAIRN_AGAIN, "as told");
+    rank_fini(&rank);
+    stored_fini(&stored);
+}
+
 /* Every byte of every manifest, flipped: refused, and nothing is touched. */
 static void
 test_hostile_manifests(void **state)
@@ -867,6 +892,7 @@ main(void)
         cmocka_unit_test(test_damage_everywhere),
         cmocka_unit_test(test_does_not_fit),
         cmocka_unit_test(test_answers),
+        cmocka_unit_test(test_waits_for_an_answer),
         cmocka_unit_test(test_hostile_manifests),
         cmocka_unit_test(test_without_slots),
         cmocka_unit_test(test_list),
