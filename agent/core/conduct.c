@@ -19,8 +19,8 @@ conduct_inventory(const struct cairn_core *core)
                                    .blank = membership->blank,
                                    .knows = membership->knows,
                                    .committed = core->run.decision.committed,
-                                   .ready = membership->ready,
-                                   .ready_from_files = membership->ready_from_files,
+                                   .ready = membership_ready(membership),
+                                   .ready_from_files = membership_ready_from_files(membership),
                                    .spilled = core->spilled,
                                    .ranks = core->run.trainers.ranks,
                                    .world = core->run.trainers.world,
@@ -74,20 +74,26 @@ drop_unfinished(struct cairn_core *core, struct cairn_generation_id generation)
 
 /* ---- to the leader ---- */
 
+bool
+conduct_pass_down(struct cairn_core *core, const struct cairn_message *message, uint32_t agent)
+{
+    uint32_t self = core->membership.self_member, n = member_count(core);
+    uint32_t member = cairn_roster_member_of(core->membership.record.roster, agent);
+    struct cairn_message on = *message;
+
+    if (member == self)
+        return false;
+    on.from = core->options.self;
+    if (member != UINT32_MAX && tree_is_above(self, n, member))
+        env_send(&core->env, agent_of(core, tree_towards(self, n, member)), &on);
+    return true;
+}
+
 void
 conduct_heard(struct cairn_core *core, const struct cairn_message *message)
 {
-    const struct cairn_roster *roster = core->membership.record.roster;
-    uint32_t self = core->membership.self_member, n = roster->member_count;
-    uint32_t member = cairn_roster_member_of(roster, message->as.heard.agent);
-    struct cairn_message on = *message;
-
-    if (member == self) {
+    if (!conduct_pass_down(core, message, message->as.heard.agent))
         run_heard(&core->env, &core->run, &message->as.heard);
-    } else if (member != UINT32_MAX && tree_is_above(self, n, member)) {
-        on.from = core->options.self;
-        env_send(&core->env, agent_of(core, tree_towards(self, n, member)), &on);
-    }
 }
 
 /* Of a run that has ended, the decision may stand while its last generation completes: only the
@@ -152,8 +158,7 @@ conduct_report(struct cairn_core *core)
     struct cairn_message message = epoch_message(&core->env, CAIRN_MSG_REPORT);
 
     message.as.report = run_report(&core->env, &core->run);
-    if (core->membership.ready_is_own)
-        message.as.report.committed = core->membership.ready;
+    message.as.report.committed = core->membership.committed;
     conduct_to_leader(core, &message);
 }
 
@@ -214,7 +219,7 @@ commit(struct cairn_core *core, struct cairn_generation_id generation)
 {
     struct part *part = parts_find(&core->parts, generation, core->membership.self_member);
 
-    membership_committed(&core->membership, generation);
+    core->membership.committed = generation;
     env_act(&core->env, CAIRN_ACTION_COMMITTED)->as.committed = (struct cairn_action_committed){
         .generation = generation, .part = part ? part_index(&core->env, part) : UINT32_MAX};
 }
@@ -226,7 +231,7 @@ conduct_decision(struct cairn_core *core, const struct cairn_decision *decision,
     struct cairn_generation_id committed = core->run.decision.committed;
     uint32_t self = core->membership.self_member, n = member_count(core);
 
-    if (!run_decide(&core->env, &core->run, decision, refusal))
+    if (!run_decide(&core->run, decision, refusal))
         return;
     if (generation_later(decision->committed, committed))
         commit(core, decision->committed);
@@ -302,8 +307,6 @@ conduct_greet(struct cairn_core *core, uint32_t agent)
         say_again_above(core);
     if (member != 0 && tree_parent(member, n) == self && core->run.decision.serial != 0)
         send_decision(core, agent);
-    if (conduct_leads(core))
-        audit_peer_up(&core->env, &core->leader.audit, agent);
     if (part)
         save_peer_up(&core->env, part, agent);
 }
@@ -411,7 +414,8 @@ conduct_watch(struct cairn_core *core)
                    &reason))
         return;
     CAIRN_LOG_AT(INFO, "repair: start reason=\"%s\" epoch=%" PRIu64 " step=%" PRIu64, reason,
-                 core->membership.record.epoch >> EPOCH_CLAIMANT_BITS, core->membership.ready.step);
+                 core->membership.record.epoch >> EPOCH_CLAIMANT_BITS,
+                 membership_ready(&core->membership).step);
     if (restore_start(&core->env, &core->restore, &request) != CAIRN_OK)
         CAIRN_LOG_AT(WARN, "repair: not started: out of memory");
 }

@@ -67,7 +67,6 @@ cairn_core_create(const struct cairn_core_options *options, uint64_t now_ns,
         return err;
     }
     run_init(&core->run);
-    restore_init(&core->restore);
     *out = core;
     return CAIRN_OK;
 }
@@ -176,15 +175,6 @@ take_answer(struct cairn_core *core, const struct cairn_event *event)
 /* ---- operators and spills ---- */
 
 static void
-reply(struct cairn_core *core, uint64_t request, cairn_err err, const char *text)
-{
-    struct cairn_action *action = env_act(&core->env, CAIRN_ACTION_REPLY);
-
-    action->as.reply = (struct cairn_action_reply){.request = request, .err = err};
-    action->as.reply.text = env_keep(&core->env, action, text, strlen(text) + 1);
-}
-
-static void
 ask_leader(struct cairn_core *core, uint64_t step)
 {
     struct cairn_message message = epoch_message(&core->env, CAIRN_MSG_SNAPSHOT);
@@ -206,19 +196,21 @@ take_begin(struct cairn_core *core, const struct cairn_event_step *begin)
 static void
 ask_snapshot(struct cairn_core *core, uint64_t request)
 {
+    const struct cairn_generation_id none = {0};
     char text[32];
 
     if (!membership_acts(&core->membership) || core->run.trainers.ranks == 0) {
-        reply(core, request, CAIRN_NOT_FOUND, ""); /* nobody trains here */
+        env_reply(&core->env, request, CAIRN_NOT_FOUND, none, ""); /* nobody trains here */
         return;
     }
     if (core->run.begun == 0) {
-        reply(core, request, CAIRN_AGAIN, ""); /* where the job is, is not known yet */
+        env_reply(&core->env, request, CAIRN_AGAIN, none,
+                  ""); /* where the job is, is not known yet */
         return;
     }
     ask_leader(core, core->run.begun + 2); /* others may be a step ahead */
     snprintf(text, sizeof text, "%" PRIu64, core->run.asked);
-    reply(core, request, CAIRN_OK, text);
+    env_reply(&core->env, request, CAIRN_OK, none, text);
 }
 
 static void
@@ -228,13 +220,15 @@ take_operator(struct cairn_core *core, const struct cairn_event_operator *op)
                                       .request = op->request,
                                       .fleet = op->fleet,
                                       .fleet_len = op->fleet_len};
+    const struct cairn_generation_id none = {0};
 
     if (op->operation == CAIRN_OP_SNAPSHOT)
         ask_snapshot(core, op->request);
     else if (!restore_is_idle(&core->restore))
-        reply(core, op->request, CAIRN_AGAIN, "this agent is busy with another restore or repair");
+        env_reply(&core->env, op->request, CAIRN_AGAIN, none,
+                  "this agent is busy with another restore or repair");
     else if (restore_start(&core->env, &core->restore, &request) != CAIRN_OK)
-        reply(core, op->request, CAIRN_NOMEM, "");
+        env_reply(&core->env, op->request, CAIRN_NOMEM, none, "");
 }
 
 static void
@@ -285,8 +279,7 @@ say_waiting(struct cairn_core *core)
 static void
 tick(struct cairn_core *core)
 {
-    peers_tick(&core->env, &core->peers, core->membership.record.epoch,
-               core->run.decision.committed);
+    peers_tick(&core->env, &core->peers);
     restore_tick(&core->env, &core->restore);
     say_waiting(core);
     if (conduct_leads(core))

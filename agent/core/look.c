@@ -33,8 +33,8 @@ cairn_core_look(const struct cairn_core *core, struct cairn_core_view *out)
     *out = (struct cairn_core_view){
         .promised = membership->promised,
         .active = membership->record.epoch,
-        .ready = membership->ready,
-        .ready_from_files = membership->ready_from_files,
+        .ready = membership_ready(membership),
+        .ready_from_files = membership_ready_from_files(membership),
         .committed = core->run.decision.committed,
         .roster = membership->record.roster,
         .ready_roster = membership_ready_roster(membership),
@@ -77,7 +77,7 @@ cairn_core_look_part(const struct cairn_core *core, uint32_t index, struct cairn
         .position = part->position,
         .committed = part->state == CAIRN_PART_COMPLETE &&
                      (generation_is(part->generation, core->run.decision.committed) ||
-                      generation_is(part->generation, core->membership.ready)),
+                      generation_is(part->generation, membership_ready(&core->membership))),
         .record_mended = part->checked.record_mended,
         .data_blocks = seal->whole ? seal->shard_blocks : part->capture.blocks,
         .bad_blocks = part->checked.bad_count,
@@ -106,7 +106,7 @@ uint32_t
 cairn_core_holder(const struct cairn_core *core, struct cairn_generation_id generation,
                   uint32_t member)
 {
-    return generation_is(generation, core->membership.ready)
+    return generation_is(generation, membership_ready(&core->membership))
                ? membership_holder(&core->membership, member)
                : UINT32_MAX;
 }

@@ -157,19 +157,10 @@ take_decision(struct cairn_core *core, const struct cairn_message *message)
 static void
 take_audit(struct cairn_core *core, const struct cairn_message *message)
 {
-    const struct cairn_roster *roster = core->membership.record.roster;
-    uint32_t self = core->membership.self_member, n = roster->member_count;
-    uint32_t member = cairn_roster_member_of(roster, message->as.audit.agent);
-    struct cairn_message on = *message;
-
-    if (message->as.audit.answer) {
+    if (message->as.audit.answer)
         conduct_to_leader(core, message);
-    } else if (member == self) {
+    else if (!conduct_pass_down(core, message, message->as.audit.agent))
         audit_reply(&core->env, message->from, message, core->run.trainers.tiling);
-    } else if (member != UINT32_MAX && tree_is_above(self, n, member)) {
-        on.from = core->options.self;
-        env_send(&core->env, roster->members[tree_towards(self, n, member)].agent, &on);
-    }
 }
 
 /* A head remembers its block's reports, and passes them on. */
@@ -215,7 +206,7 @@ take_activate(struct cairn_core *core, const struct cairn_message *message)
     repair_stop(&core->env, &core->repair, true);
     conduct_enter(core, activation == ACTIVATION_RESTART);
     env_act(&core->env, CAIRN_ACTION_ACTIVATED)->as.activated = (struct cairn_action_activated){
-        .ready = core->membership.ready, .restart = activation == ACTIVATION_RESTART};
+        .ready = membership_ready(&core->membership), .restart = activation == ACTIVATION_RESTART};
     restore_activated(&core->env, &core->restore);
 }
 
@@ -366,7 +357,7 @@ receive_peer_down(struct cairn_core *core, const struct cairn_event_peer *peer)
 {
     if (peer->agent >= core->options.agent_count || !cairn_bitset_has(core->peers.up, peer->agent))
         return;
-    peers_down(&core->env, &core->peers, peer->agent);
+    peers_down(&core->peers, peer->agent);
     core->level[peer->agent / 64] &= ~(UINT64_C(1) << (peer->agent % 64));
     if (core->membership.record.epoch != 0)
         forget_report(core, peer->agent);

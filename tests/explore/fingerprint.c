@@ -95,14 +95,11 @@ static void
 put_membership(uint64_t *hash, const struct membership *membership)
 {
     put(hash, membership->promised);
-    put(hash, membership->promised_ns != 0);
     put_record(hash, &membership->record);
     put(hash, membership->self_member);
-    put(hash, (uint64_t)membership->blank | (uint64_t)membership->knows << 1 |
-                  (uint64_t)membership->ready_from_files << 2 |
-                  (uint64_t)membership->ready_is_own << 3);
+    put(hash, (uint64_t)membership->blank | (uint64_t)membership->knows << 1);
     put_roster(hash, membership->promised_roster);
-    put_generation(hash, membership->ready);
+    put_generation(hash, membership->committed);
 }
 
 static void
@@ -199,7 +196,6 @@ put_report(uint64_t *hash, const struct cairn_message_report *report)
     put(hash, report->agent | (uint64_t)report->ranks << 32);
     put(hash, report->world | (uint64_t)report->digest << 32);
     put(hash, report->launch);
-    put(hash, report->blocks);
     put(hash, report->begun);
     put(hash, report->incarnation);
     put(hash, report->registration);

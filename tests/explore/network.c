@@ -301,9 +301,8 @@ network_describe(uint32_t to, uint32_t from, uint32_t class, char *text, size_t 
                  (unsigned long long)message.as.received.generation.step, message.as.received.row);
         break;
     case CAIRN_MSG_POSITION:
-        snprintf(more, sizeof more, " promised=%llx blank=%u knows=%u",
-                 (unsigned long long)message.as.position.promised, message.as.position.blank,
-                 message.as.position.knows);
+        snprintf(more, sizeof more, " promised=%llx",
+                 (unsigned long long)message.as.position.promised);
         break;
     case CAIRN_MSG_REPORT:
         snprintf(more, sizeof more, " agent=%u ranks=%u registration=%llu captured=%llu",

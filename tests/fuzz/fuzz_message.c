@@ -395,7 +395,6 @@ begin_run(struct cairn_core *core)
         message.from = a;
         message.as.report = (struct cairn_message_report){.agent = a,
                                                           .ranks = 1,
-                                                          .blocks = BLOCKS,
                                                           .incarnation = UINT64_C(1) << 20,
                                                           .registration = 1,
                                                           .complete0 = complete};
@@ -430,7 +429,7 @@ enter_epoch(struct cairn_core *core)
         event.as.peer = (struct cairn_event_peer){a, UINT64_C(1) << 20};
         take(core, event, 0);
     }
-    message.as.position = (struct cairn_message_position){UINT64_C(1) << 20, EPOCH, 0, 1};
+    message.as.position = (struct cairn_message_position){EPOCH};
     for (uint32_t a = 0; a < AGENTS; a++) {
         message.from = a;
         if (a != self)

@@ -249,7 +249,6 @@ make_messages(void)
     struct cairn_generation_id generation = {.epoch = 0x10001, .step = 3, .run = 7};
 
     write_message("heartbeat", (struct cairn_message){.kind = CAIRN_MSG_HEARTBEAT,
-                                                      .as.heartbeat.committed = generation,
                                                       .bytes = crcs,
                                                       .bytes_len = sizeof(crcs)});
     write_message("data", (struct cairn_message){.kind = CAIRN_MSG_DATA,

@@ -135,9 +135,6 @@ judge_sent(struct world *world, struct node *node, const struct cairn_message *m
                    node->number, cairn_message_name(message->kind),
                    (unsigned long long)message->epoch, (unsigned long long)node->promised);
     switch (message->kind) {
-    case CAIRN_MSG_HEARTBEAT:
-        judge_told(world, node, message->as.heartbeat.committed);
-        break;
     case CAIRN_MSG_DECISION:
         said_decision(world, node, message->epoch, &message->as.decision.decision);
         break;
@@ -177,9 +174,8 @@ say_got(struct world *world, const struct cairn_message *message)
         return;
     switch (message->kind) {
     case CAIRN_MSG_POSITION:
-        snprintf(text, sizeof text, "promised %llx blank %u knows %u",
-                 (unsigned long long)message->as.position.promised, message->as.position.blank,
-                 message->as.position.knows);
+        snprintf(text, sizeof text, "promised %llx",
+                 (unsigned long long)message->as.position.promised);
         break;
     case CAIRN_MSG_REPORT:
         snprintf(text, sizeof text, "agent %u ranks %u world %u launch %llx begun %llu",

@@ -120,6 +120,16 @@ env_connect(struct env *env, uint32_t agent)
 }
 
 void
+env_reply(struct env *env, uint64_t request, cairn_err err, struct cairn_generation_id generation,
+          const char *text)
+{
+    struct cairn_action *action = env_act(env, CAIRN_ACTION_REPLY);
+
+    action->as.reply = (struct cairn_action_reply){request, err, generation,
+                                                   env_keep(env, action, text, strlen(text) + 1)};
+}
+
+void
 cairn_actions_clear(struct cairn_actions *actions)
 {
     for (size_t i = 0; i < actions->count; i++)

@@ -67,6 +67,9 @@ void env_send_packed(struct env *env, uint32_t to, struct cairn_message *message
 void env_send_blocks(struct env *env, uint32_t to, const struct cairn_message *message,
                      const struct cairn_blocks *blocks);
 void env_connect(struct env *env, uint32_t agent);
+/* Answers an operator; copies the text. */
+void env_reply(struct env *env, uint64_t request, cairn_err err,
+               struct cairn_generation_id generation, const char *text);
 
 static inline bool
 env_reaches(const struct env *env, uint32_t agent)

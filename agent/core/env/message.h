@@ -32,17 +32,10 @@ struct cairn_decision {
 };
 
 /* POSITION: both sides, when a session begins. The header's epoch is the active one. */
-#define CAIRN_FIELDS_POSITION(F)                                                                   \
-    F(U64, incarnation)                                                                            \
-    F(U64, promised)                                                                               \
-    F(BOOL, blank) /* 1: I have forgotten my part, and am no member */                             \
-    F(BOOL, knows) /* 1: I know what I have promised */
+#define CAIRN_FIELDS_POSITION(F) F(U64, promised)
 
 /* HEARTBEAT: to log2(n) agents. bytes: rumors about others (peers.c). */
-#define CAIRN_FIELDS_HEARTBEAT(F)                                                                  \
-    F(U64, incarnation)                                                                            \
-    F(U64, counter)                                                                                \
-    F(GENERATION, committed)
+#define CAIRN_FIELDS_HEARTBEAT(F) F(U64, incarnation) F(U64, counter)
 
 /* REPORT: an agent's trainers, to the leader. ranks 0: there are none. */
 #define CAIRN_FIELDS_REPORT(F)                                                                     \
@@ -51,7 +44,6 @@ struct cairn_decision {
     F(U32, world)      /* ranks of the whole job; 0: unknown */                                    \
     F(U32, digest)     /* of the layout: equal for equal layouts */                                \
     F(U64, launch)     /* of the job; 0: unknown */                                                \
-    F(U64, blocks)     /* of the shard */                                                          \
     F(U64, tiling_sum) /* see snapshot/tiling.h */                                                 \
     F(U64, begun)      /* newest step begun */                                                     \
     F(U64, incarnation)                                                                            \
@@ -90,8 +82,7 @@ struct cairn_decision {
     F(U32, member) /* whose blocks */                                                              \
     F(U32, stripe)                                                                                 \
     F(U32, row)                                                                                    \
-    F(U64, first_block) /* in the shard */                                                         \
-    F(U64, line)        /* in the chunk */                                                         \
+    F(U64, line) /* in the chunk */                                                                \
     F(COUNT, count)
 
 /* SEAL: part [offset, offset + bytes) of a member's seal. */

@@ -62,8 +62,6 @@ membership_init(struct membership *membership, const struct cairn_core_options *
             parts_dropped)
             membership->blank = true;
     }
-    membership->ready = membership->record.ready;
-    membership->ready_from_files = membership->record.ready_from_files;
     settle(membership, options);
     return CAIRN_OK;
 }
@@ -93,10 +91,7 @@ membership_send_position(struct env *env, uint32_t to)
 {
     struct cairn_message message = epoch_message(env, CAIRN_MSG_POSITION);
 
-    message.as.position.incarnation = env->options->incarnation;
     message.as.position.promised = env->membership->promised;
-    message.as.position.blank = env->membership->blank;
-    message.as.position.knows = env->membership->knows;
     env_send(env, to, &message);
 }
 
@@ -166,7 +161,6 @@ membership_claim(struct env *env, struct membership *membership, uint64_t versio
 
     if (!err) {
         membership->promised = message->epoch;
-        membership->promised_ns = env->now_ns;
         membership->knows = true;
         cairn_roster_drop(membership->promised_roster);
         membership->promised_roster = cairn_roster_hold(record.roster);
@@ -215,9 +209,7 @@ membership_activate(struct env *env, struct membership *membership,
         membership->promised_roster = NULL;
     }
     membership->blank &= !admits(env, &membership->record);
-    membership->ready = record.ready;
-    membership->ready_from_files = record.ready_from_files;
-    membership->ready_is_own = false;
+    membership->committed = (struct cairn_generation_id){0};
     settle(membership, env->options);
     membership_store(env);
     return restart ? ACTIVATION_RESTART : ACTIVATION_NEW;
@@ -225,20 +217,11 @@ membership_activate(struct env *env, struct membership *membership,
 
 /* ---- what a restore gets ---- */
 
-void
-membership_committed(struct membership *membership, struct cairn_generation_id generation)
-{
-    membership->ready = generation;
-    membership->ready_from_files = false;
-    membership->ready_is_own = true;
-}
-
 const struct cairn_roster *
 membership_ready_roster(const struct membership *membership)
 {
-    if (membership->ready.step == 0 || membership->ready_from_files)
-        return NULL;
-    return membership->ready_is_own ? membership->record.roster : membership->record.ready_roster;
+    return membership->committed.step != 0 ? membership->record.roster
+                                           : membership->record.ready_roster;
 }
 
 uint32_t
@@ -248,6 +231,6 @@ membership_holder(const struct membership *membership, uint32_t member)
 
     if (!roster || member >= roster->member_count)
         return UINT32_MAX;
-    return membership->ready_is_own ? roster->members[member].agent
-                                    : membership->record.holders[member];
+    return membership->committed.step != 0 ? roster->members[member].agent
+                                           : membership->record.holders[member];
 }

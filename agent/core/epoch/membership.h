@@ -19,15 +19,12 @@
 
 struct membership {
     uint64_t promised;
-    uint64_t promised_ns; /* when; 0: in an earlier start */
     struct record record; /* of the active epoch; epoch 0: none yet */
     uint32_t self_member; /* UINT32_MAX: none; also of a blank agent */
     bool blank;
     bool knows;                           /* what it has promised */
     struct cairn_roster *promised_roster; /* of the promised record, until an epoch is activated */
-    struct cairn_generation_id ready;     /* restored, or the newest committed since */
-    bool ready_from_files;
-    bool ready_is_own; /* `ready` was committed in this epoch: its members hold their own parts */
+    struct cairn_generation_id committed; /* newest of the epoch; step 0: none */
 };
 
 CAIRN_MUST_CHECK cairn_err membership_init(struct membership *membership,
@@ -78,10 +75,21 @@ enum activation {
 enum activation membership_activate(struct env *env, struct membership *membership,
                                     const struct cairn_message *message);
 
-/* A generation of this epoch is committed. */
-void membership_committed(struct membership *membership, struct cairn_generation_id generation);
-/* Of the ready generation: its roster, NULL if it is not in memory; and who holds a member's
- * part. */
+/* What a restore gets: the newest that is committed, or what the epoch began with. */
+static inline struct cairn_generation_id
+membership_ready(const struct membership *membership)
+{
+    return membership->committed.step != 0 ? membership->committed : membership->record.ready;
+}
+
+/* It lies in files. */
+static inline bool
+membership_ready_from_files(const struct membership *membership)
+{
+    return membership->committed.step == 0 && membership->record.ready_from_files;
+}
+
+/* Its roster, NULL if it is not in memory; and who holds a member's part. */
 const struct cairn_roster *membership_ready_roster(const struct membership *membership);
 uint32_t membership_holder(const struct membership *membership, uint32_t member);
 

@@ -217,9 +217,8 @@ peers_up(struct env *env, struct peers *peers, uint32_t agent, uint64_t incarnat
 }
 
 void
-peers_down(struct env *env, struct peers *peers, uint32_t agent)
+peers_down(struct peers *peers, uint32_t agent)
 {
-    (void)env;
     peers->up[agent / 64] &= ~(UINT64_C(1) << (agent % 64));
 }
 
@@ -372,10 +371,9 @@ write_rumors(const struct env *env, struct peers *peers, struct cairn_writer *wr
 }
 
 static void
-beat_to(struct env *env, struct peers *peers, uint32_t to, uint64_t active,
-        struct cairn_generation_id committed)
+beat_to(struct env *env, struct peers *peers, uint32_t to)
 {
-    struct cairn_message message = env_message(env, CAIRN_MSG_HEARTBEAT, active);
+    struct cairn_message message = env_message(env, CAIRN_MSG_HEARTBEAT, 0);
     uint8_t bytes[RUMORS_PER_BEAT * RUMOR_BYTES];
     struct cairn_writer writer;
 
@@ -386,7 +384,6 @@ beat_to(struct env *env, struct peers *peers, uint32_t to, uint64_t active,
     message.as.heartbeat = (struct cairn_message_heartbeat){
         .incarnation = env->options->incarnation,
         .counter = peers->counter,
-        .committed = committed,
     };
     message.bytes = bytes;
     message.bytes_len = (uint32_t)writer.used_bytes;
@@ -394,8 +391,7 @@ beat_to(struct env *env, struct peers *peers, uint32_t to, uint64_t active,
 }
 
 void
-peers_tick(struct env *env, struct peers *peers, uint64_t active,
-           struct cairn_generation_id committed)
+peers_tick(struct env *env, struct peers *peers)
 {
     uint32_t n = env->options->agent_count, self = env->options->self;
     bool first = peers->beat_ns == 0;
@@ -412,11 +408,11 @@ peers_tick(struct env *env, struct peers *peers, uint64_t active,
 
         if (first)
             env_connect(env, finger);
-        beat_to(env, peers, finger, active, committed); /* if dead, it may come back */
+        beat_to(env, peers, finger); /* if dead, it may come back */
         if (next == finger)
             continue;
         if (next != self && !env_reaches(env, next))
             env_connect(env, next);
-        beat_to(env, peers, next, active, committed);
+        beat_to(env, peers, next);
     }
 }

@@ -13,7 +13,6 @@
 #include "agent/core/env/env.h"
 
 enum {
-    FINGERS_MAX = 16,
     RUMORS_MAX = 64,    /* remembered by one agent */
     RUMORS_PER_BEAT = 8 /* told in one heartbeat */
 };
@@ -52,9 +51,8 @@ void peers_fini(struct peers *peers);
 /* Before every event. Returns how long this agent itself stood still: nobody else's silence. */
 uint64_t peers_awake(struct env *env, struct peers *peers);
 void peers_up(struct env *env, struct peers *peers, uint32_t agent, uint64_t incarnation);
-void peers_down(struct env *env, struct peers *peers, uint32_t agent);
-void peers_tick(struct env *env, struct peers *peers, uint64_t active,
-                struct cairn_generation_id committed);
+void peers_down(struct peers *peers, uint32_t agent);
+void peers_tick(struct env *env, struct peers *peers);
 void peers_heartbeat(struct env *env, struct peers *peers, const struct cairn_message *message);
 /* The newest incarnation of an agent that this one has met; of itself its own. */
 uint64_t peers_met(const struct env *env, uint32_t agent);

@@ -113,7 +113,6 @@ pump_chunk(struct env *env, struct part *part, uint32_t chunk, uint32_t row)
             .member = part->member,
             .stripe = cairn_chunk_stripe(geometry, part->position, chunk),
             .row = row,
-            .first_block = blocks.first_block,
             .line = flow->next,
             .count = blocks.count};
         message.bytes = crcs;

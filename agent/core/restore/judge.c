@@ -111,16 +111,16 @@ judge_choose(const struct env *env, struct restore *restore, char *text, size_t 
     if (keeps && has_epoch)
         forget_superseded(env, restore);
     spilled = choose_spilled(restore->inventories, restore->agent_count);
-    if (keeps && env->membership->ready_from_files &&
-        generation_later(env->membership->ready, spilled))
-        spilled = env->membership->ready; /* agents that restarted have forgotten it */
+    if (keeps && membership_ready_from_files(env->membership) &&
+        generation_later(membership_ready(env->membership), spilled))
+        spilled = membership_ready(env->membership); /* agents that restarted have forgotten it */
     choose_generation(restore->inventories, restore->agent_count, spilled, choice, text,
                       text_bytes);
     if (!keeps)
         return;
     if (has_epoch)
-        choice->goes_back |=
-            !is_witnessed(env, restore) || (choice->err && env->membership->ready.step != 0);
+        choice->goes_back |= !is_witnessed(env, restore) ||
+                             (choice->err && membership_ready(env->membership).step != 0);
     else /* the job is new, or those that answered have all forgotten it */
         choice->goes_back |= !restore_knows_all(restore);
     if (choice->err &&
@@ -138,8 +138,9 @@ bool
 judge_is_bad(const struct env *env, const struct choice *choice)
 {
     return choice->err || choice->goes_back ||
-           (choice->from_files && !(env->membership->ready_from_files &&
-                                    generation_is(choice->generation, env->membership->ready)));
+           (choice->from_files &&
+            !(membership_ready_from_files(env->membership) &&
+              generation_is(choice->generation, membership_ready(env->membership))));
 }
 
 bool

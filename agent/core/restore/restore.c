@@ -14,8 +14,7 @@
 enum {
     SILENCE_FACTOR = 3, /* of dead_after: a busy host may delay an agent so long; what it holds is
                          * not rebuilt before */
-    DAMAGED_MAX = 2,    /* failures from damaged bytes; more are damage that no checksum shows */
-    FORGOTTEN_BYTES = 4 + 8 /* per agent in the bytes of ASK: agent, incarnation */
+    DAMAGED_MAX = 2     /* failures from damaged bytes; more are damage that no checksum shows */
 };
 
 /* An agent that has promised so many rounds more than this one sends garbage. */
@@ -76,28 +75,9 @@ clear(struct restore *restore)
 }
 
 void
-restore_init(struct restore *restore)
-{
-    memset(restore, 0, sizeof *restore);
-}
-
-void
 restore_fini(struct restore *restore)
 {
     clear(restore);
-}
-
-static void
-reply(struct env *env, const struct cairn_outcome *outcome)
-{
-    struct cairn_action *action = env_act(env, CAIRN_ACTION_REPLY);
-
-    if (!action)
-        return;
-    action->as.reply.request = outcome->request;
-    action->as.reply.err = outcome->err;
-    action->as.reply.generation = outcome->generation;
-    action->as.reply.text = env_keep(env, action, outcome->text, strlen(outcome->text) + 1);
 }
 
 static void
@@ -140,7 +120,7 @@ finish(struct env *env, struct restore *restore, cairn_err err)
     if (restore->request.by_itself)
         log_repair(outcome);
     else
-        reply(env, outcome);
+        env_reply(env, outcome->request, err, outcome->generation, outcome->text);
     clear(restore);
 }
 
@@ -198,14 +178,20 @@ verifies(const struct restore *restore)
     return restore->request.operation == CAIRN_OP_VERIFY;
 }
 
+/* True if the answer of an agent is missing. */
+static bool
+waits_for(const struct restore *restore, uint32_t agent)
+{
+    return restore->parties[agent].asked && !restore->parties[agent].answered;
+}
+
 /* This agent stores its promise before others hear of the claim (R1). */
 static bool
-may_send(struct env *env, struct restore *restore, uint32_t agent)
+may_send(const struct env *env, const struct restore *restore, uint32_t agent)
 {
-    uint32_t self = env->options->self;
-
-    return restore->parties[agent].asked && !restore->parties[agent].answered &&
-           (restore->state != RESTORE_CLAIMING || agent == self || restore->parties[self].answered);
+    return waits_for(restore, agent) &&
+           (restore->state != RESTORE_CLAIMING || agent == env->options->self ||
+            !waits_for(restore, env->options->self));
 }
 
 static void
@@ -246,19 +232,11 @@ send_all(struct env *env, struct restore *restore)
 static void
 begin(struct env *env, struct restore *restore, enum restore_state state, uint64_t timeout_ns)
 {
-
     restore->state = state;
     restore->number = env_request(env);
     restore->deadline_ns = env->now_ns + timeout_ns;
     for (uint32_t a = 0; a < restore->agent_count; a++)
         restore->parties[a].asked = restore->parties[a].answered = false;
-}
-
-/* True if the answer of an agent is missing. */
-static bool
-waits_for(const struct restore *restore, uint32_t agent)
-{
-    return restore->parties[agent].asked && !restore->parties[agent].answered;
 }
 
 static bool
@@ -473,26 +451,17 @@ take_rebuilt(struct env *env, struct restore *restore, const struct cairn_messag
 
 /* ---- preparing ---- */
 
-/* Packs the agents that forgot their promises. */
+/* The agents that forgot their promises. */
 static void
-pack_forgotten(struct env *env, struct restore *restore)
+code_forgotten(struct codec *codec, void *value)
 {
-    size_t room = FORGOTTEN_BYTES * (size_t)restore->agent_count;
-    struct cairn_writer writer;
+    struct restore *restore = value;
 
-    clear_plan(restore);
-    restore->bytes = malloc(room);
-    if (!restore->bytes) {
-        env->actions->failed = true;
-        return;
-    }
-    cairn_writer_init(&writer, restore->bytes, room);
     for (uint32_t a = 0; a < restore->agent_count; a++)
         if (restore->inventories[a].known && !restore->inventories[a].self.knows) {
-            cairn_write_u32(&writer, a);
-            cairn_write_u64(&writer, restore->inventories[a].self.incarnation);
+            code_u32(codec, &a);
+            code_u64(codec, &restore->inventories[a].self.incarnation);
         }
-    restore->len = writer.used_bytes;
 }
 
 static void
@@ -500,7 +469,11 @@ begin_preparing(struct env *env, struct restore *restore)
 {
     const struct cairn_core_options *options = env->options;
 
-    pack_forgotten(env, restore);
+    clear_plan(restore);
+    if (codec_pack(code_forgotten, restore, &restore->bytes, &restore->len) != CAIRN_OK) {
+        env->actions->failed = true;
+        return;
+    }
     begin(env, restore, RESTORE_PREPARING,
           restore->choice.roster ? options->rebuild_timeout_ns : options->claim_timeout_ns);
     restore->pinned = restore->number;

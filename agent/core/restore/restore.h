@@ -79,7 +79,6 @@ struct restore {
     struct cairn_outcome outcome; /* of this restore, or the last one */
 };
 
-void restore_init(struct restore *restore);
 void restore_fini(struct restore *restore);
 
 static inline bool

@@ -316,13 +316,10 @@ audit_answered(struct env *env, struct audit *audit, const struct cairn_message 
 }
 
 void
-audit_peer_up(struct env *env, const struct audit *audit, uint32_t agent)
+audit_ask_again(struct env *env, const struct audit *audit, uint32_t agent)
 {
-    const struct cairn_roster *roster = env->membership->record.roster;
+    uint32_t member = cairn_roster_member_of(env->membership->record.roster, agent);
 
-    for (uint32_t m = 0; audit->id != 0 && m < audit->count; m++)
-        if (!cairn_bitset_has(audit->answered, m) &&
-            roster->members[tree_towards(env->membership->self_member, audit->count, m)].agent ==
-                agent)
-            ask(env, audit, m);
+    if (audit->id != 0 && member < audit->count && !cairn_bitset_has(audit->answered, member))
+        ask(env, audit, member);
 }

@@ -54,8 +54,8 @@ void audit_end(struct audit *audit);
 /* Takes an answer; anything that is not asked for changes nothing. */
 enum audit_result audit_answered(struct env *env, struct audit *audit,
                                  const struct cairn_message *message);
-/* A session begins with `agent`: asks again whoever is reached through it and has not answered. */
-void audit_peer_up(struct env *env, const struct audit *audit, uint32_t agent);
+/* A member reports again, in a new session: the question may be lost. */
+void audit_ask_again(struct env *env, const struct audit *audit, uint32_t agent);
 /* A member's answer to a question about its layout; sent to `to`. tiling NULL: it has none. */
 void audit_reply(struct env *env, uint32_t to, const struct cairn_message *question,
                  const struct cairn_tiling *tiling);

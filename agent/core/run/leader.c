@@ -57,7 +57,7 @@ choose_next(const struct env *env, const struct leader *leader)
         gap = UINT64_C(1) << min_u64(due->aborts_in_row - RETRIES_CLOSE, RETRY_GAP_LOG2_MAX);
     first = max_u64(due->passed, leader->decision.committed.step) + 1;
     if (!CAIRN_PLANTED(env, BUG_CAPTURE_BEHIND))
-        first = max_u64(first, env->membership->ready.step + 1);
+        first = max_u64(first, membership_ready(env->membership).step + 1);
     step = max_u64(due->begun + due->margin, first) + gap;
     next = every == 0 ? 0 : (step + every - 1) / every * every;
     if (due->owed != 0)
@@ -277,7 +277,9 @@ leader_report(struct env *env, struct leader *leader, const struct cairn_message
         leader->decision.committed = report->committed;
         decide(env, leader);
     }
-    if (leader->assembled && !changed)
+    if (!changed && leader->audit.id != 0)
+        audit_ask_again(env, &leader->audit, report->agent);
+    if (!changed && (leader->assembled || leader->audit.id != 0))
         return;
     if (leader->assembled || leader->audit.id != 0) {
         leader->assembled = false;

@@ -110,7 +110,6 @@ run_report(const struct env *env, const struct run *run)
                                           .world = run->trainers.world,
                                           .digest = run->trainers.digest,
                                           .launch = run->trainers.launch,
-                                          .blocks = run->trainers.blocks,
                                           .tiling_sum = run->trainers.tiling_sum,
                                           .begun = run->begun,
                                           .incarnation = env->options->incarnation,
@@ -131,10 +130,8 @@ run_report(const struct env *env, const struct run *run)
 }
 
 bool
-run_decide(struct env *env, struct run *run, const struct cairn_decision *decision,
-           const char *refusal)
+run_decide(struct run *run, const struct cairn_decision *decision, const char *refusal)
 {
-    (void)env;
     if (decision->serial <= run->decision.serial)
         return false;
     run->gave_up = false;
@@ -158,8 +155,8 @@ skip(struct env *env, uint32_t rank, uint64_t step, enum cairn_skip reason)
         .rank = rank,
         .step = step,
         .reason = reason,
-        .until_step = reason == CAIRN_SKIP_STALE ? env->membership->ready.step : 0,
-        .generation = env->membership->ready};
+        .until_step = reason == CAIRN_SKIP_STALE ? membership_ready(env->membership).step : 0,
+        .generation = membership_ready(env->membership)};
 }
 
 static void
@@ -201,7 +198,7 @@ run_begin(struct env *env, struct run *run, const struct cairn_event_step *begin
     *rank = (struct rank_step){.step = begin->step, .before = rank->step, .last = begin->last};
     run->begun = max_u64(run->begun, begin->step);
     reason = closed(env, run, begin->rank);
-    if (!reason && begin->step <= env->membership->ready.step &&
+    if (!reason && begin->step <= membership_ready(env->membership).step &&
         !CAIRN_PLANTED(env, BUG_CAPTURE_BEHIND))
         reason = CAIRN_SKIP_STALE;
     if (!reason && (run->decision.next == 0 || begin->step < run->decision.next))

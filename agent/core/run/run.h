@@ -64,8 +64,7 @@ void run_enter(struct run *run, bool restart);
 uint64_t run_everyone(const struct run *run);
 struct cairn_message_report run_report(const struct env *env, const struct run *run);
 /* Takes a decision if it is newer than the last. */
-bool run_decide(struct env *env, struct run *run, const struct cairn_decision *decision,
-                const char *refusal);
+bool run_decide(struct run *run, const struct cairn_decision *decision, const char *refusal);
 /* Takes BEGIN: answers SKIP at once if it can; else the rank waits for run_grant. */
 void run_begin(struct env *env, struct run *run, const struct cairn_event_step *begin);
 /* Takes CANCEL. Returns an abort if the rank had not copied its part. */

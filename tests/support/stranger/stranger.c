@@ -242,8 +242,6 @@ ask_everyone(void)
                 continue;
             greeted[i] = true;
             send_options(i);
-            position.as.position.incarnation = self.incarnation;
-            position.as.position.blank = 1;
             send_message(&position);
             ask.as.ask.attempt = ATTEMPT;
             ask.as.ask.mode = CAIRN_ASK_LIST;

@@ -73,12 +73,9 @@ static void
 kill_agent(struct job *job, uint32_t a)
 {
     job->agents[a].runs = false;
-    for (uint32_t b = 0; b < job->count; b++) {
-        struct env env = env_of(job, b);
-
+    for (uint32_t b = 0; b < job->count; b++)
         if (b != a && job->agents[b].peers.up)
-            peers_down(&env, &job->agents[b].peers, a);
-    }
+            peers_down(&job->agents[b].peers, a);
 }
 
 static void
@@ -120,7 +117,7 @@ pass(struct job *job, uint32_t intervals)
             if (!job->agents[a].runs || job->agents[a].paused)
                 continue;
             (void)peers_awake(&env, &job->agents[a].peers);
-            peers_tick(&env, &job->agents[a].peers, 1, (struct cairn_generation_id){0});
+            peers_tick(&env, &job->agents[a].peers);
             carry_out(job, a);
         }
     }

@@ -142,8 +142,8 @@ self_of(uint32_t a)
                                    .active = membership->record.epoch,
                                    .blank = membership->blank,
                                    .knows = membership->knows,
-                                   .ready = membership->ready,
-                                   .ready_from_files = membership->ready_from_files,
+                                   .ready = membership_ready(membership),
+                                   .ready_from_files = membership_ready_from_files(membership),
                                    .ranks = 1,
                                    .promised_roster = membership->promised_roster};
 }
@@ -242,7 +242,7 @@ kill_agent(uint32_t a)
 
         if (b == a)
             continue;
-        peers_down(&env, &agents[b].peers, a);
+        peers_down(&agents[b].peers, a);
         answer_peer_down(&env, &agents[b].answering, a);
         restore_peer_down(&env, &agents[b].restore, a);
         collect(b, &env);
@@ -385,7 +385,7 @@ start(bool with_spare)
         make(a, &record);
         if (a < members) {
             hold(a, g1, a);
-            membership_committed(&agents[a].membership, g1);
+            agents[a].membership.committed = g1;
         }
     }
     cairn_roster_drop(record.roster);
@@ -663,7 +663,7 @@ commit_g2(void)
 {
     for (uint32_t a = 0; a < 4; a++) {
         hold(a, g2, a);
-        membership_committed(&agents[a].membership, g2);
+        agents[a].membership.committed = g2;
     }
 }
 
@@ -773,11 +773,11 @@ no_witness(void **unused)
         forget_parts(a);
         hold(4, g1, a); /* k parts on a spare, from before the commit of g2 */
         agents[a].membership.blank = true;
-        agents[a].membership.ready = (struct cairn_generation_id){0};
+        agents[a].membership.committed = (struct cairn_generation_id){0};
     }
     kill_agent(2);
     kill_agent(3);
-    agents[4].membership.ready = (struct cairn_generation_id){0};
+    agents[4].membership.committed = (struct cairn_generation_id){0};
     begin(0, CAIRN_OP_RESTORE, true);
     (void)run(0);
     assert_int_equal(outcome_of(0)->err, CAIRN_AGAIN);
@@ -795,7 +795,7 @@ what_was_given_up_stays_so(void **unused)
     for (uint32_t a = 0; a < 4; a++) {
         forget_parts(a);
         hold(a, old, a);
-        agents[a].membership.ready = (struct cairn_generation_id){0};
+        agents[a].membership.committed = (struct cairn_generation_id){0};
     }
     begin(1, CAIRN_OP_RESTORE, true);
     (void)run(1);

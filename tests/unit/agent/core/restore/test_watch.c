@@ -74,8 +74,7 @@ start(uint32_t self, bool has_epoch)
         membership.self_member = self < 4 ? self : UINT32_MAX;
         assert_int_equal(cairn_roster_build(agents, NULL, 4, 1, 4, &membership.record.roster),
                          CAIRN_OK);
-        membership.ready = (struct cairn_generation_id){.epoch = 0x10000, .run = 1, .step = 5};
-        membership.ready_is_own = true;
+        membership.committed = (struct cairn_generation_id){.epoch = 0x10000, .run = 1, .step = 5};
     }
     set_alive(0);
     memset(&input, 0, sizeof input);
@@ -244,7 +243,9 @@ lost(void **unused)
     assert_true(due_within(LONG) == UINT64_MAX);
     done(NULL);
     start(1, true);
-    membership.ready_from_files = true;
+    membership.record.ready = membership.committed;
+    membership.record.ready_from_files = true;
+    membership.committed = (struct cairn_generation_id){0};
     set_alive(1 << 2);
     assert_true(due_within(LONG) == UINT64_MAX);
     done(NULL);

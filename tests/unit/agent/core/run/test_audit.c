@@ -310,7 +310,7 @@ what_is_not_asked_for_changes_nothing(void **unused)
     end_job(job);
 }
 
-/* A new session asks again whoever is behind it and has not answered. */
+/* A member that reports again and has not answered is asked again. */
 static void
 questions_are_asked_again(void **unused)
 {
@@ -326,9 +326,11 @@ questions_are_asked_again(void **unused)
     assert_int_equal(run(job, begin(job), false), AUDIT_RUNNING);
     assert_int_equal(job->asked, 40 - behind);
     job->up[0] = UINT64_MAX;
-    audit_peer_up(&job->env, &job->audit, 11);
+    audit_ask_again(&job->env, &job->audit, 11); /* it has answered */
+    audit_ask_again(&job->env, &job->audit, 5);  /* no member */
     assert_int_equal(job->actions.count, 0);
-    audit_peer_up(&job->env, &job->audit, head + 10);
+    for (uint32_t m = 0; m < 40; m++)
+        audit_ask_again(&job->env, &job->audit, m + 10);
     for (size_t i = 0; i < job->actions.count; i++) {
         assert_int_equal(job->actions.list[i].as.send.message.to, head + 10);
         asked++;
