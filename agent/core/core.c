@@ -243,10 +243,8 @@ take_pin(struct cairn_core *core, const struct cairn_event_pin *pin)
 static void
 take_spilled(struct cairn_core *core, const struct cairn_event_pin *spilled)
 {
-    const struct cairn_generation_id *new = &spilled->generation, *old = &core->spilled;
-
-    if (new->epoch > old->epoch || (new->epoch == old->epoch &&new->step > old->step))
-        core->spilled = *new;
+    if (generation_is_older(core->spilled, spilled->generation))
+        core->spilled = spilled->generation;
 }
 
 /* ---- time ---- */

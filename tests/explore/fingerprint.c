@@ -248,7 +248,7 @@ put_repair(uint64_t *hash, const struct repair *repair)
     for (uint32_t w = 0; w < repair->worker_count; w++) {
         const struct repair_worker *worker = &repair->workers[w];
 
-        put(hash, worker->part | (uint64_t)worker->exhausted << 32);
+        put(hash, worker->part);
         put(hash, worker->schedule.stripe);
         put(hash, worker->schedule.line);
     }
@@ -264,7 +264,7 @@ put_repair(uint64_t *hash, const struct repair *repair)
         put(hash, item->plan.sources);
         put(hash, item->needed);
         put(hash, item->unwritten);
-        put(hash, (uint64_t)item->decoding | (uint64_t)item->decoded << 1);
+        put(hash, item->decoded);
         put(hash, item->refused);
     }
 }
@@ -294,7 +294,6 @@ put_restore(uint64_t *hash, const struct restore *restore, uint32_t n)
         put(hash, inventory->self.promised);
         put(hash, inventory->self.active);
         put(hash, (uint64_t)inventory->self.blank | (uint64_t)inventory->self.knows << 1);
-        put_generation(hash, inventory->self.committed);
         put_generation(hash, inventory->self.ready);
         put(hash, inventory->self.ranks);
         for (uint32_t i = 0; i < inventory->part_count; i++) {

@@ -46,7 +46,6 @@ struct repair_item {
     struct cairn_repair_item plan;
     uint64_t needed;    /* positions still to be read, as a set */
     uint64_t unwritten; /* positions whose WRITTEN is missing, as a set */
-    bool decoding;
     bool decoded;
     uint32_t refused; /* damaged answers in a row */
 };
@@ -55,7 +54,6 @@ struct repair_item {
 struct repair_worker {
     uint32_t part;
     uint32_t member;
-    bool exhausted;
     struct cairn_stripes stripes;
     struct cairn_repair schedule;
     struct cairn_bad_block *bad; /* of the group, by position; owned */

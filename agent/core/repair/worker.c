@@ -164,9 +164,8 @@ decode_when_staged(struct env *env, struct repair *repair, uint32_t index)
     struct repair_item *item = &repair->items[index];
     const struct cairn_geometry *geometry = &repair->workers[item->worker].stripes.geometry;
 
-    if (item->needed != 0 || item->decoding)
+    if (item->needed != 0)
         return;
-    item->decoding = true;
     repair->decoding[index] = true;
     env_act(env, CAIRN_ACTION_DECODE)->as.decode = (struct cairn_action_decode){
         .item = index,
@@ -201,12 +200,9 @@ begin_item(struct env *env, struct repair *repair, uint32_t index, uint32_t work
 static bool
 next_item(struct repair_worker *worker, uint32_t position, struct cairn_repair_item *out)
 {
-    while (!worker->exhausted) {
-        if (!cairn_repair_next(&worker->schedule, out))
-            worker->exhausted = true;
-        else if (out->worker == position)
+    while (cairn_repair_next(&worker->schedule, out))
+        if (out->worker == position)
             return true;
-    }
     return false;
 }
 
@@ -300,7 +296,7 @@ repair_decoded(struct env *env, struct repair *repair, const struct cairn_event_
     if (!item)
         return;
     repair->decoding[index] = false;
-    if (item->used && item->decoding && !item->decoded && item->request == decoded->request) {
+    if (item->used && !item->decoded && item->request == decoded->request) {
         item->decoded = true;
         for (uint32_t p = 0; p < CAIRN_SHARDS_MAX; p++)
             if (item->unwritten & bit(p))

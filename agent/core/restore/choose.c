@@ -162,7 +162,6 @@ never_committed(const struct listing *listing, const struct candidate *candidate
         if (inventory->known && !inventory->self.blank &&
             inventory->self.active == candidate->generation.epoch &&
             generation_later(candidate->generation, inventory->self.ready) &&
-            generation_later(candidate->generation, inventory->self.committed) &&
             !inventory_find(inventory, candidate->generation, m))
             return true;
     }
@@ -178,25 +177,16 @@ is_excluded(const struct choice *choice, struct cairn_generation_id generation)
     return false;
 }
 
-/* A spilled generation keeps its epoch and step only. */
-static bool
-is_older(struct cairn_generation_id a, struct cairn_generation_id b)
-{
-    return a.epoch != b.epoch ? a.epoch < b.epoch : a.step < b.step;
-}
-
 /* Whether some agent knows that a generation later than the choice was committed. */
 static bool
 passes_known_commit(const struct listing *listing, const struct choice *choice)
 {
     for (uint32_t a = 0; a < listing->agent_count; a++) {
-        const struct inventory_self *self = &listing->inventories[a].self;
+        struct cairn_generation_id ready = listing->inventories[a].self.ready;
 
         if (listing->inventories[a].known &&
-            (choice->from_files ? is_older(choice->generation, self->ready) ||
-                                      is_older(choice->generation, self->committed)
-                                : generation_later(self->ready, choice->generation) ||
-                                      generation_later(self->committed, choice->generation)))
+            (choice->from_files ? generation_is_older(choice->generation, ready)
+                                : generation_later(ready, choice->generation)))
             return true;
     }
     return false;
@@ -222,7 +212,7 @@ choose_from_memory(struct listing *listing, struct cairn_generation_id spilled, 
         bool excluded = is_excluded(out, candidate->generation);
         uint32_t lost_members;
 
-        if (is_older(candidate->generation, spilled))
+        if (generation_is_older(candidate->generation, spilled))
             return;
         if (excluded) {
             name_generation(listing, candidate->generation);

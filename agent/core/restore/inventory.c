@@ -2,8 +2,7 @@
  * agent/core/restore/inventory.c - packs and unpacks what an agent holds.
  *
  * Packed (little-endian): u64 incarnation, promised, active; u8 flags (1 blank, 2 knows what it
- * promised, 4 ready lies in files, 8 a promised roster follows); the generations committed, ready
- * and spilled; u32 ranks, u32 world, u64 blocks, the promised roster; u64 version of the parts;
+ * promised, 4 a promised roster follows); the generations ready and spilled; u32 ranks, u32 world, u64 blocks, the promised roster; u64 version of the parts;
  * u32 count, and per complete part: generation, u32 member, u64 largest shard of its group, u64
  * bad blocks, u32 listed ones (u8 area, u64 block in the area, each), u8 1 and the roster it was
  * made under, or 0: that of the part before.
@@ -16,13 +15,13 @@
 static void
 code_flags(struct codec *codec, struct inventory_self *self, bool *has_roster)
 {
-    bool *flags[] = {&self->blank, &self->knows, &self->ready_from_files, has_roster};
+    bool *flags[] = {&self->blank, &self->knows, has_roster};
     uint8_t byte = 0;
 
-    for (uint32_t i = 0; i < 4; i++)
+    for (uint32_t i = 0; i < 3; i++)
         byte |= (uint8_t)(*flags[i] << i);
     code_u8(codec, &byte);
-    for (uint32_t i = 0; i < 4; i++)
+    for (uint32_t i = 0; i < 3; i++)
         *flags[i] = byte >> i & 1;
 }
 
@@ -67,7 +66,6 @@ code_inventory(struct codec *codec, void *value)
     code_u64(codec, &self->promised);
     code_u64(codec, &self->active);
     code_flags(codec, self, &has_roster);
-    code_generation(codec, &self->committed);
     code_generation(codec, &self->ready);
     code_generation(codec, &self->spilled);
     code_u32(codec, &self->ranks);

@@ -14,9 +14,7 @@ struct inventory_self {
     uint64_t active; /* epoch */
     bool blank;
     bool knows;                           /* what it has promised */
-    struct cairn_generation_id committed; /* newest of the active epoch; step 0: none */
-    struct cairn_generation_id ready;     /* what a restore would get */
-    bool ready_from_files;
+    struct cairn_generation_id ready;     /* what a restore would get; step 0: nothing */
     struct cairn_generation_id spilled;   /* newest in the spill directory; step 0: none */
     uint32_t ranks;                       /* of its trainers; 0: it has none */
     uint32_t world;                       /* ranks of their job; 0: unknown */

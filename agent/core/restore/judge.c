@@ -32,7 +32,7 @@ forget_superseded(const struct env *env, struct restore *restore)
                  !generation_is(inventory->parts[i].generation, record->ready)))
                 inventory_forget_part(inventory, i);
         if (self->active != record->epoch)
-            self->ready = self->committed = (struct cairn_generation_id){0};
+            self->ready = (struct cairn_generation_id){0};
         if (self->spilled.epoch < record->restart_epoch &&
             !(record->ready_from_files && generation_is(self->spilled, record->ready)))
             self->spilled = (struct cairn_generation_id){0};

@@ -24,25 +24,6 @@ enum {
     ANSWER_BYTES_MAX = 8 * ORIGINS_OF_ONE
 };
 
-/* ---- verdicts ---- */
-
-static const struct audit_verdict *
-verdict_on(const struct audit *audit, uint64_t combination)
-{
-    for (uint32_t i = 0; i < AUDITS_KNOWN; i++)
-        if (combination != 0 && audit->known[i].combination == combination)
-            return &audit->known[i];
-    return NULL;
-}
-
-const char *
-audit_text(const struct audit *audit)
-{
-    const struct audit_verdict *verdict = verdict_on(audit, audit->combination);
-
-    return verdict ? verdict->text : "";
-}
-
 /* Names a combination of layouts; never 0. */
 static uint64_t
 combine(const struct cairn_message_report *reports, uint32_t count)
@@ -61,15 +42,12 @@ combine(const struct cairn_message_report *reports, uint32_t count)
 }
 
 static enum audit_result
-conclude(struct audit *audit, bool good, const char *text)
+conclude(struct audit *audit, enum audit_result verdict, const char *text)
 {
-    struct audit_verdict *verdict = &audit->known[audit->known_next++ % AUDITS_KNOWN];
-
-    verdict->combination = audit->combination;
-    verdict->good = good;
-    cairn_text_clean(verdict->text, sizeof verdict->text, text);
+    audit->verdict = verdict;
+    cairn_text_clean(audit->text, sizeof audit->text, text);
     audit_end(audit);
-    return good ? AUDIT_GOOD : AUDIT_BAD;
+    return verdict;
 }
 
 void
@@ -83,12 +61,6 @@ audit_end(struct audit *audit)
     audit->answered = audit->sums = audit->origins = NULL;
     audit->origin_count = audit->origin_room = 0;
     audit->uncounted = false;
-}
-
-void
-audit_fini(struct audit *audit)
-{
-    audit_end(audit);
 }
 
 /* ---- a member's answer ---- */
@@ -244,7 +216,7 @@ judge_origins(struct env *env, struct audit *audit)
                      "audit: more than %d tensors, or %d on a node; not checked whether two ranks "
                      "hold one",
                      ORIGINS_MAX, ORIGINS_OF_ONE);
-    return conclude(audit, true, "");
+    return conclude(audit, AUDIT_GOOD, "");
 }
 
 /* All members have answered: the verdict, or the next question. */
@@ -259,7 +231,7 @@ advance(struct env *env, struct audit *audit)
         if (audit->sums[i] != 0)
             return ask_all(env, audit, CAIRN_AUDIT_PIECES, i);
     cairn_tiling_explain(&audit->pieces, text, sizeof text);
-    return conclude(audit, false, text);
+    return conclude(audit, AUDIT_BAD, text);
 }
 
 enum audit_result
@@ -267,15 +239,16 @@ audit_begin(struct env *env, struct audit *audit, const struct cairn_message_rep
             uint32_t count)
 {
     uint64_t combination = combine(reports, count), sum = 0;
-    const struct audit_verdict *verdict = verdict_on(audit, combination);
     bool any = false;
 
     audit_end(audit);
-    audit->combination = combination;
     if (CAIRN_PLANTED(env, BUG_LAYOUT_UNSEEN))
         return AUDIT_GOOD;
-    if (verdict)
-        return verdict->good ? AUDIT_GOOD : AUDIT_BAD;
+    if (combination == audit->combination && audit->verdict != AUDIT_RUNNING)
+        return audit->verdict;
+    audit->combination = combination;
+    audit->verdict = AUDIT_RUNNING;
+    audit->text[0] = '\0';
     audit->reports = reports;
     audit->count = count;
     for (uint32_t m = 0; m < count; m++) {
@@ -290,7 +263,7 @@ audit_begin(struct env *env, struct audit *audit, const struct cairn_message_rep
         return AUDIT_RUNNING;
     }
     if (!any)
-        return conclude(audit, true, "");
+        return conclude(audit, AUDIT_GOOD, "");
     return ask_all(env, audit, sum ? CAIRN_AUDIT_SUMS : CAIRN_AUDIT_ORIGINS, 0);
 }
 

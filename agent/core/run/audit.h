@@ -6,7 +6,7 @@
  * leader asks all members for the keys of the tensors whose origin they hold; none may come twice.
  * Else it asks for the sums by division. Then it asks for the pieces of the tensors in the one
  * division that is wrong, and explains. A verdict on a combination of layouts never changes, so
- * known ones are remembered and cost nothing.
+ * the last one is remembered.
  */
 #ifndef CAIRN_AGENT_CORE_RUN_AUDIT_H
 #define CAIRN_AGENT_CORE_RUN_AUDIT_H
@@ -14,20 +14,12 @@
 #include "agent/core/epoch/membership.h"
 #include "snapshot/tiling.h"
 
-enum { AUDITS_KNOWN = 8 };
-
 enum audit_result { AUDIT_RUNNING = 0, AUDIT_GOOD, AUDIT_BAD };
 
-struct audit_verdict {
-    uint64_t combination; /* 0: unused */
-    bool good;
-    char text[CAIRN_REFUSAL_BYTES]; /* of a bad one: which tensors, and how */
-};
-
 struct audit {
-    struct audit_verdict known[AUDITS_KNOWN]; /* a ring */
-    uint32_t known_next;
-    uint64_t combination;                       /* under way, or the last one */
+    uint64_t combination;                       /* of layouts, in the newest audit */
+    enum audit_result verdict;                  /* on it; RUNNING: none yet */
+    char text[CAIRN_REFUSAL_BYTES];             /* of a bad one: which tensors, and how; else "" */
     const struct cairn_message_report *reports; /* [count], borrowed: digests of the layouts, 0 of a
                                                  * member without tensors */
     uint32_t count;                             /* members */
@@ -43,9 +35,6 @@ struct audit {
     struct cairn_tiling_pieces pieces;
 };
 
-void audit_fini(struct audit *audit);
-/* The verdict on the last combination that was begun; "" if it is good. */
-const char *audit_text(const struct audit *audit);
 /* Begins an audit of the layouts in all members' reports, [count], borrowed until it ends; one that
  * is under way ends. RUNNING: questions are on their way. */
 enum audit_result audit_begin(struct env *env, struct audit *audit,

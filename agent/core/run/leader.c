@@ -40,7 +40,7 @@ void
 leader_fini(struct leader *leader)
 {
     reports_fini(&leader->reports);
-    audit_fini(&leader->audit);
+    audit_end(&leader->audit);
     free(leader->waiting);
     memset(leader, 0, sizeof *leader);
 }
@@ -243,7 +243,7 @@ take_result(const struct env *env, struct leader *leader, enum audit_result resu
         learn_committed(leader);
         issue(env, leader);
     } else if (result == AUDIT_BAD)
-        refuse(env, leader, audit_text(&leader->audit));
+        refuse(env, leader, leader->audit.text);
 }
 
 static void

@@ -141,7 +141,7 @@ goes_back(void **unused)
     inventories[4].self.ready = at(10);
     choose();
     assert_false(choice.goes_back);
-    inventories[0].self.committed = at(20); /* somebody knows */
+    inventories[0].self.ready = at(20); /* somebody knows */
     choose();
     assert_true(choice.goes_back);
     inventories[0].known = false;
@@ -165,7 +165,7 @@ goes_back_from_nothing(void **unused)
     choose();
     assert_true(choice.from_files);
     assert_false(choice.goes_back);
-    inventories[2].self.committed = at(21);
+    inventories[2].self.ready = at(21);
     choose();
     assert_true(choice.goes_back);
 }

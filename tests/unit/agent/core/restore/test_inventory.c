@@ -61,9 +61,7 @@ some_self(void)
                                    .promised = 0x20001,
                                    .active = 0x10000,
                                    .blank = true,
-                                   .committed = g1,
                                    .ready = g2,
-                                   .ready_from_files = true,
                                    .spilled = {1, 2, 3},
                                    .ranks = 4,
                                    .world = 5,
@@ -118,8 +116,6 @@ goes_over_the_wire(void **unused)
     assert_int_equal(inventory.self.active, 0x10000);
     assert_true(inventory.self.blank);
     assert_false(inventory.self.knows);
-    assert_true(inventory.self.ready_from_files);
-    assert_true(generation_is(inventory.self.committed, g1));
     assert_true(generation_is(inventory.self.ready, g2));
     assert_int_equal(inventory.self.spilled.step, 2);
     assert_int_equal(inventory.self.ranks, 4);

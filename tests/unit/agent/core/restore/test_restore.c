@@ -143,7 +143,6 @@ self_of(uint32_t a)
                                    .blank = membership->blank,
                                    .knows = membership->knows,
                                    .ready = membership_ready(membership),
-                                   .ready_from_files = membership_ready_from_files(membership),
                                    .ranks = 1,
                                    .promised_roster = membership->promised_roster};
 }

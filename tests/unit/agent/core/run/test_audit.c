@@ -119,7 +119,7 @@ end_job(struct job *job)
 {
     for (uint32_t m = 0; m < job->count; m++)
         cairn_tiling_destroy(job->members[m].tiling);
-    audit_fini(&job->audit);
+    audit_end(&job->audit);
     cairn_actions_fini(&job->actions);
     cairn_roster_drop(job->membership.record.roster);
     free(job);
@@ -203,7 +203,7 @@ a_good_one(void **unused)
             cut(job, m, 4 * m, 4);
         assert_int_equal(run(job, begin(job), n % 2), AUDIT_GOOD);
         assert_int_equal(job->asked, n);
-        assert_string_equal(audit_text(&job->audit), "");
+        assert_string_equal(job->audit.text, "");
         assert_int_equal(begin(job), AUDIT_GOOD); /* known */
         assert_int_equal(job->actions.count, 0);
         end_job(job);
@@ -220,12 +220,12 @@ a_gap(void **unused)
         cut(job, m, 4 * m, m == 2 ? 3 : 4);
     assert_int_equal(run(job, begin(job), false), AUDIT_BAD);
     assert_int_equal(job->asked, 4 * 2); /* sums, then pieces */
-    assert_non_null(strstr(audit_text(&job->audit), "x"));
+    assert_non_null(strstr(job->audit.text, "x"));
     assert_int_equal(begin(job), AUDIT_BAD);
     assert_int_equal(job->actions.count, 0);
     cut(job, 2, 8, 4);
     assert_int_equal(run(job, begin(job), true), AUDIT_GOOD);
-    assert_string_equal(audit_text(&job->audit), "");
+    assert_string_equal(job->audit.text, "");
     end_job(job);
 }
 
@@ -240,7 +240,7 @@ a_double(void **unused)
     cut(job, 1, 0, 8);
     assert_int_equal(run(job, begin(job), false), AUDIT_BAD);
     assert_int_equal(job->asked, 2 * 2);
-    assert_non_null(strstr(audit_text(&job->audit), "x"));
+    assert_non_null(strstr(job->audit.text, "x"));
     end_job(job);
 }
 
