@@ -168,11 +168,28 @@ never_committed(const struct listing *listing, const struct candidate *candidate
     return false;
 }
 
-static bool
-is_excluded(const struct choice *choice, struct cairn_generation_id generation)
+uint64_t
+choose_intact(const struct inventory *inventories, uint32_t agent_count,
+              struct cairn_generation_id generation)
 {
+    uint64_t intact = 0;
+
+    for (uint32_t a = 0; a < agent_count; a++)
+        for (uint32_t i = 0; i < inventories[a].part_count; i++)
+            if (generation_is(inventories[a].parts[i].generation, generation))
+                intact += UINT32_MAX - min_u64(inventories[a].parts[i].bad_count, UINT32_MAX - 1);
+    return intact;
+}
+
+static bool
+is_excluded(const struct listing *listing, const struct choice *choice,
+            struct cairn_generation_id generation)
+{
+    uint64_t intact = choose_intact(listing->inventories, listing->agent_count, generation);
+
     for (uint32_t i = 0; i < choice->excluded_count; i++)
-        if (generation_is(choice->excluded[i], generation))
+        if (generation_is(choice->excluded[i].generation, generation) &&
+            intact <= choice->excluded[i].intact)
             return true;
     return false;
 }
@@ -209,7 +226,7 @@ choose_from_memory(struct listing *listing, struct cairn_generation_id spilled, 
 {
     for (uint32_t i = 0; i < listing->count; i++) {
         const struct candidate *candidate = &listing->list[i];
-        bool excluded = is_excluded(out, candidate->generation);
+        bool excluded = is_excluded(listing, out, candidate->generation);
         uint32_t lost_members;
 
         if (generation_is_older(candidate->generation, spilled))

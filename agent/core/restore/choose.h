@@ -13,6 +13,12 @@
 
 enum { EXCLUDED_MAX = 4 };
 
+/* A generation that was proved to be damaged beyond repair, and how much of it was intact then. */
+struct excluded {
+    struct cairn_generation_id generation;
+    uint64_t intact;
+};
+
 struct choice {
     cairn_err err;   /* LOST: there is nothing to restore */
     bool from_files; /* it lies in the spill directory, not in memory */
@@ -20,12 +26,15 @@ struct choice {
     struct cairn_roster *roster; /* of `generation`, owned; NULL: not in memory */
     uint32_t lost_members;       /* whose parts must be rebuilt */
     bool goes_back; /* a newer generation may have been committed, and cannot be restored now */
-    struct cairn_generation_id excluded[EXCLUDED_MAX]; /* in: proved to be damaged beyond repair */
+    struct excluded excluded[EXCLUDED_MAX]; /* in: while no more of them is intact */
     uint32_t excluded_count;
 };
 
 /* Forgets the choice, and keeps what is excluded. */
 void choice_clear(struct choice *choice);
+/* Grows when a part of the generation is completed, or damaged blocks of one are mended. */
+uint64_t choose_intact(const struct inventory *inventories, uint32_t agent_count,
+                       struct cairn_generation_id generation);
 /*
  * Chooses from the inventories [agent_count] of the agents that answered. spilled: the newest
  * generation in files, step 0: none. Writes one line per generation considered to text. Clears *out

@@ -428,8 +428,9 @@ take_failure(struct env *env, struct restore *restore, uint32_t from,
             return;
         }
         restore->damaged = 0;
-        choice->excluded[choice->excluded_count++] = choice->generation;
-        restore->excluded_from = restore_known(restore);
+        choice->excluded[choice->excluded_count++] = (struct excluded){
+            choice->generation,
+            choose_intact(restore->inventories, restore->agent_count, choice->generation)};
         err = CAIRN_LOST;
     }
     try_again(env, restore, err, text);
@@ -641,8 +642,6 @@ choose(struct env *env, struct restore *restore)
                      "first commit");
         return;
     }
-    if (restore_known(restore) > restore->excluded_from)
-        restore->choice.excluded_count = 0; /* another agent may hold what was missing */
     judge_choose(env, restore, outcome->text, sizeof outcome->text);
     outcome->generation = restore->choice.generation;
 }

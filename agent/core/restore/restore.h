@@ -72,7 +72,6 @@ struct restore {
     struct inventory *inventories; /* [agent_count]: the newest answers */
     struct cairn_roster *common;   /* the roster of the newest answer: most answers share it */
     struct choice choice;
-    uint32_t excluded_from; /* so many agents had answered when something was excluded */
     struct plan plan; /* roster NULL: none. A member that is rebuilt has its target as holder */
     uint32_t damaged; /* failures from damaged bytes */
     uint64_t claimed; /* epoch */

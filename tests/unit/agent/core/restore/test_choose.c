@@ -225,12 +225,15 @@ excluded(void **unused)
     (void)unused;
     generation(10, "hhhhhh");
     generation(20, "hhhhhh");
-    choice.excluded[0] = at(20);
+    choice.excluded[0] = (struct excluded){at(20), choose_intact(inventories, AGENTS, at(20))};
     choice.excluded_count = 1;
     choose();
     assert_taken(10, 0);
     assert_true(choice.goes_back);
     assert_non_null(strstr(text, "step 20: not restorable: damaged beyond repair\n"));
+    hold(6, at(20), 0, 0); /* more of it is here than when that was proved */
+    choose();
+    assert_taken(20, 0);
 }
 
 /* A later epoch is newer whatever its run and step, and a later run whatever its step. */

@@ -875,6 +875,38 @@ damaged_beyond_repair(void **unused)
 }
 
 static void
+complete_late(void)
+{
+    agents[3].breaks = false;
+    hold(3, g2, 3);
+}
+
+static void
+complete_after_the_next_list(void)
+{
+    hook_kind = CAIRN_MSG_INVENTORY;
+    hook = complete_late;
+}
+
+/* A generation that was damaged beyond repair is not, once another part of it is complete: one that
+ * an earlier plan has rebuilt may end late, and then the generation may be committed. */
+static void
+a_part_that_is_completed_late_counts(void **unused)
+{
+    (void)unused;
+    start(true);
+    for (uint32_t a = 0; a < 3; a++)
+        hold(a, g2, a);
+    agents[3].breaks = true;
+    hook_kind = CAIRN_MSG_REBUILD;
+    hook = complete_after_the_next_list;
+    begin(0, CAIRN_OP_RESTORE, false);
+    (void)run(0);
+    assert_int_equal(outcome_of(0)->err, CAIRN_OK);
+    assert_epoch(0x20000, g2, true);
+}
+
+static void
 no_memory_at_the_target(void **unused)
 {
     (void)unused;
@@ -1057,6 +1089,7 @@ main(void)
         CASE(a_newcomer),
         CASE(in_flight),
         CASE(damaged_beyond_repair),
+        CASE(a_part_that_is_completed_late_counts),
         CASE(no_memory_at_the_target),
         CASE(too_much_is_lost),
         CASE(dry_run_and_fresh),
