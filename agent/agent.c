@@ -38,7 +38,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { INCARNATION_STEP = 1 << 20, REBUILD_NS_PER_BYTE = 8 };
+enum { REBUILD_NS_PER_BYTE = 8 };
 
 /* ---- timers and signals ---- */
 
@@ -162,8 +162,8 @@ take_incarnation(struct cairn_agent *agent)
         return err;
     cairn_reader_init(&reader, stored, stored_len);
     before = cairn_read_u64(&reader);
-    if (!err && !reader.failed && agent->incarnation < before + INCARNATION_STEP)
-        agent->incarnation = before + INCARNATION_STEP;
+    if (!err && !reader.failed && agent->incarnation < before + CAIRN_INCARNATION_STEP)
+        agent->incarnation = before + CAIRN_INCARNATION_STEP;
     free(stored);
     cairn_writer_init(&writer, bytes, sizeof bytes);
     cairn_write_u64(&writer, agent->incarnation);

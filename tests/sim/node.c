@@ -13,9 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Between two starts of an agent. */
-#define INCARNATION_STEP (UINT64_C(1) << 20)
-
 static void
 blob_set(struct blob *blob, const uint8_t *bytes, size_t len)
 {
@@ -41,7 +38,7 @@ node_init(struct world *world, uint32_t number)
     node->number = number;
     node->up = true;
     node->member = UINT32_MAX;
-    node->incarnation = INCARNATION_STEP;
+    node->incarnation = CAIRN_INCARNATION_STEP;
     node->memory_new = true;
     node->clock_offset_ns = random_between(&world->random, SECOND_NS, 1000 * SECOND_NS);
     node->clock_rate = (uint32_t)random_between(&world->random, 950, 1050);
@@ -178,7 +175,7 @@ agent_dies(struct world *world, struct node *node, bool node_too)
         return;
     world_say(world, "agent %u dies", node->number);
     agent_gone(node);
-    node->incarnation += INCARNATION_STEP;
+    node->incarnation += CAIRN_INCARNATION_STEP;
     node->paused_until_ns = node->wedged_until_ns = 0;
     network_agent_died(world, node, node_too);
     trainer_agent_died(world, node);

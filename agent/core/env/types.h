@@ -14,7 +14,8 @@
 enum {
     CAIRN_OWN_SLOTS_MAX = 4, /* of a node's own member */
     CAIRN_PARTS_MAX = 8,     /* own slots and parts hosted for lost members */
-    CAIRN_REFUSAL_BYTES = 256
+    CAIRN_REFUSAL_BYTES = 256,
+    CAIRN_INCARNATION_STEP = 1 << 20
 };
 
 /* Beside CAIRN_AREA_DATA and CAIRN_AREA_PARITY of erasure/stripe.h: what a repair has decoded. */
@@ -32,7 +33,8 @@ struct cairn_core_options {
     uint64_t slot_blocks;       /* data blocks that fit one own slot */
     uint64_t parity_blocks;     /* parity blocks that fit one own slot, all parity slots together */
     uint64_t every_steps;       /* every multiple is due; 0: only what operators ask for */
-    uint64_t incarnation;       /* of this start; at least 2^20 above that of the start before */
+    uint64_t incarnation;       /* of this start; at least CAIRN_INCARNATION_STEP above that of
+                                 * the start before */
     uint64_t heartbeat_interval_ns;
     uint64_t dead_after_ns;
     uint64_t repair_after_ns;    /* 0: never by itself */

@@ -11,9 +11,6 @@
 
 enum { STORED_VERSION = 3 };
 
-/* A claim that is so many rounds ahead is no coordinator's. */
-static const uint64_t rounds_ahead_max = UINT64_C(1) << 32;
-
 static void
 settle(struct membership *membership, const struct cairn_core_options *options)
 {
@@ -125,10 +122,12 @@ is_current(const struct env *env, uint64_t version, const struct record *record)
     return true;
 }
 
-static bool
-is_absurd(const struct membership *membership, uint64_t epoch)
+bool
+membership_believes(const struct membership *membership, uint64_t epoch)
 {
-    return epoch >> EPOCH_CLAIMANT_BITS >
+    const uint64_t rounds_ahead_max = UINT64_C(1) << 42; /* of 2^48; see next_epoch in claim.c */
+
+    return epoch >> EPOCH_CLAIMANT_BITS <=
            (membership->promised >> EPOCH_CLAIMANT_BITS) + rounds_ahead_max;
 }
 
@@ -138,7 +137,8 @@ judge_claim(const struct env *env, const struct membership *membership, uint64_t
 {
     cairn_err err;
 
-    if (epoch_claimant(message->epoch) != message->from || is_absurd(membership, message->epoch))
+    if (epoch_claimant(message->epoch) != message->from ||
+        !membership_believes(membership, message->epoch))
         return CAIRN_INVAL;
     if (message->epoch <= membership->promised &&
         !(CAIRN_PLANTED(env, BUG_PROMISE_TWICE) && message->epoch > membership->record.epoch))
@@ -191,7 +191,8 @@ membership_activate(struct env *env, struct membership *membership,
     struct record record = {0};
     bool restart;
 
-    if (message->epoch <= membership->record.epoch || is_absurd(membership, message->epoch))
+    if (message->epoch <= membership->record.epoch ||
+        !membership_believes(membership, message->epoch))
         return ACTIVATION_NONE;
     if (record_read(message->bytes, message->bytes_len, &record) != CAIRN_OK)
         return ACTIVATION_NONE;

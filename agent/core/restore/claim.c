@@ -27,16 +27,25 @@ claim_ask(const struct env *env, struct restore *restore)
 }
 
 /* The round after the newest that anyone promised, or that is spilled: what is restored from files
- * must be older than the epoch that begins with it. */
+ * must be older than the epoch that begins with it. Where too few remember to tell which rounds
+ * there were, and a silent agent may be in one, the round is taken from this start's incarnation,
+ * which is never used twice either (R1). */
 static uint64_t
-next_epoch(const struct env *env, const struct inventory *inventories)
+next_epoch(const struct env *env, const struct restore *restore)
 {
-    uint64_t highest = env->membership->promised;
+    const struct inventory *inventories = restore->inventories;
+    uint32_t n = env->options->agent_count, remember = 0;
+    uint64_t highest = env->membership->promised, round;
 
-    for (uint32_t a = 0; a < env->options->agent_count; a++)
+    for (uint32_t a = 0; a < n; a++) {
+        remember += inventories[a].known && inventories[a].self.knows;
         highest = max_u64(highest,
                           max_u64(inventories[a].self.promised, inventories[a].self.spilled.epoch));
-    return (((highest >> EPOCH_CLAIMANT_BITS) + 1) << EPOCH_CLAIMANT_BITS) | env->options->self;
+    }
+    round = (highest >> EPOCH_CLAIMANT_BITS) + 1;
+    if (remember <= n / 2 && !restore_knows_all(restore))
+        round = max_u64(round, env->options->incarnation / CAIRN_INCARNATION_STEP);
+    return round << EPOCH_CLAIMANT_BITS | env->options->self;
 }
 
 static cairn_err
@@ -62,7 +71,7 @@ claim_pack(const struct env *env, struct restore *restore, char *text, size_t te
     uint32_t n = env->options->agent_count;
     bool has_fleet = request->operation == CAIRN_OP_FLEET;
     /* Pointers are borrowed, but for the roster and `seen`. */
-    struct record record = {.epoch = next_epoch(env, restore->inventories),
+    struct record record = {.epoch = next_epoch(env, restore),
                             .restart_epoch = old->restart_epoch,
                             .ready = restore->choice.generation,
                             .ready_from_files = restore->choice.from_files,

@@ -17,9 +17,6 @@ enum {
     DAMAGED_MAX = 2     /* failures from damaged bytes; more are damage that no checksum shows */
 };
 
-/* An agent that has promised so many rounds more than this one sends garbage. */
-static const uint64_t rounds_ahead_max = UINT64_C(1) << 32;
-
 static void begin_listing(struct env *env, struct restore *restore);
 
 /* ---- the end ---- */
@@ -710,8 +707,7 @@ take_inventory(struct env *env, struct restore *restore, const struct cairn_mess
         return;
     if (inventory_read(message->bytes, message->bytes_len, &inventory) != CAIRN_OK)
         return;
-    if (inventory.self.promised >> EPOCH_CLAIMANT_BITS >
-        (env->membership->promised >> EPOCH_CLAIMANT_BITS) + rounds_ahead_max) {
+    if (!membership_believes(env->membership, inventory.self.promised)) {
         inventory_fini(&inventory);
         return;
     }

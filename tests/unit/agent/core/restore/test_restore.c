@@ -546,6 +546,14 @@ the_first_epoch(void **unused)
     assert_epoch(0x10000, (struct cairn_generation_id){0}, true);
     assert_int_equal(agents[0].membership.record.roster->member_count, 3);
     done(NULL);
+    start_new(); /* again, but the silent ones may be in an epoch that the others have forgotten */
+    kill_agent(2);
+    kill_agent(4);
+    agents[0].options.incarnation = 7 * (uint64_t)CAIRN_INCARNATION_STEP;
+    begin(0, CAIRN_OP_FRESH, false);
+    (void)run(0);
+    assert_epoch(0x70000, (struct cairn_generation_id){0}, true);
+    done(NULL);
     start_new(); /* no majority */
     kill_agent(2);
     kill_agent(3);
