@@ -342,6 +342,27 @@ check_holders(struct world *world, const struct node *node, const struct cairn_c
     }
 }
 
+/* Whether a generation lacks too many parts when those of agents that stand still count as lost:
+ * all such agents, or only those that are silent for as long as an operator's restore waits. */
+static bool
+is_beyond_reach(struct world *world, const struct truth *truth, bool only_long_silent)
+{
+    uint8_t *present = some_zeros(truth->member_count, 1);
+    bool beyond;
+
+    for (uint32_t m = 0; m < truth->member_count; m++)
+        for (uint32_t a = 0; a < world->setup.agent_count && !present[m]; a++) {
+            struct node *node = &world->nodes[a];
+
+            present[m] = (node_answers(world, node) ||
+                          (only_long_silent && !judge_was_silent(world, node))) &&
+                         truth_copy_at(world, node, truth, m);
+        }
+    beyond = !truth_is_restorable(truth, present);
+    free(present);
+    return beyond;
+}
+
 /* An operator's restore does not wait for ever for agents that stand still. Where they and damage
  * take more than m parts of a group, it goes back past a generation that all members may have
  * completed; a leader among those agents can still count their DONE, which were sent before. A
@@ -351,18 +372,10 @@ note_passed_over(struct world *world, const struct cairn_core_view *view)
 {
     for (uint32_t i = 0; view->restart_epoch == view->active && i < TRUTHS_MAX; i++) {
         struct truth *truth = &world->truths[i];
-        uint8_t *present;
 
-        if (truth->generation.step == 0 || truth->committed ||
-            cairn_generation_id_compare(truth->generation, view->ready) <= 0)
-            continue;
-        present = some_zeros(truth->member_count, 1);
-        for (uint32_t m = 0; m < truth->member_count; m++)
-            for (uint32_t a = 0; a < world->setup.agent_count && !present[m]; a++)
-                present[m] = node_answers(world, &world->nodes[a]) &&
-                             truth_copy_at(world, &world->nodes[a], truth, m);
-        truth->passed_over |= !truth_is_restorable(truth, present);
-        free(present);
+        if (truth->generation.step != 0 && !truth->committed &&
+            cairn_generation_id_compare(truth->generation, view->ready) > 0)
+            truth->passed_over |= is_beyond_reach(world, truth, false);
     }
 }
 
@@ -402,13 +415,14 @@ epoch_begins(struct world *world, const struct node *node, const struct cairn_co
     }
     if (world->kept && cairn_generation_id_compare(view->ready, world->kept->generation) < 0) {
         if (world->now_ns > world->setup.faults_end_ns + 60 * SECOND_NS ||
-            !view->ready_from_files || view->restart_epoch != view->active)
+            view->restart_epoch != view->active ||
+            (!view->ready_from_files && !is_beyond_reach(world, world->kept, true)))
             judge_fail(world, VERDICT_LOST,
                        "epoch %llx begins with generation " GENERATION ", though " GENERATION
                        " was committed",
                        (unsigned long long)view->active, GENERATION_OF(view->ready),
                        GENERATION_OF(world->kept->generation));
-        world->kept = NULL; /* what cannot be reached is given up for a spilled one */
+        world->kept = NULL; /* what cannot be reached is given up for what can */
     }
     check_newest(world, coordinator, view);
     note_passed_over(world, view);
