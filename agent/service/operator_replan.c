@@ -98,7 +98,8 @@ put_placement(struct cairn_json_writer *writer, const struct cairn_session_share
     cairn_json_write_array_end(writer);
 }
 
-/* Since which step an open verdict calls the rank slow; null unknown. */
+/* Since which step an open verdict calls the rank or its node slow; null unknown. A verdict may
+ * have ended and come back: what slows the rank now began with its return. */
 static void
 put_since(struct cairn_json_writer *writer, const struct cairn_ledger *ledger, uint64_t rank)
 {
@@ -107,9 +108,12 @@ put_since(struct cairn_json_writer *writer, const struct cairn_ledger *ledger, u
     for (uint32_t i = 0; ledger && i < ledger->count; i++) {
         const struct cairn_ledger_entry *entry = &ledger->entries[i];
 
+        if (entry->closed_wall_ns != 0 || entry->run_since_step >= since ||
+            (entry->kind != CAIRN_SLOW_COMPUTE && entry->kind != CAIRN_SLOW_NODE))
+            continue;
         for (uint32_t r = 0; r < entry->rank_count && r < CAIRN_LEDGER_RANKS_MAX; r++)
-            if (entry->closed_wall_ns == 0 && entry->ranks[r] == rank && entry->since_step < since)
-                since = entry->since_step;
+            if (entry->ranks[r] == rank)
+                since = entry->run_since_step;
     }
     cairn_json_write_key(writer, "since_step");
     if (since == CAIRN_STEP_NONE)

@@ -254,7 +254,7 @@ say_advice(const struct cairn_agent *agent, uint32_t what, uint32_t unknown)
 
 /* ---- events ---- */
 
-/* Steps that were made while the slowest verdict lasts. */
+/* Steps that were made since the last verdict that lasts began or came back. */
 static uint32_t
 count_steady(const struct cairn_ledger *ledger, uint32_t last_step)
 {
@@ -265,8 +265,8 @@ count_steady(const struct cairn_ledger *ledger, uint32_t last_step)
 
         if (entry->closed_wall_ns == 0 &&
             (entry->kind == CAIRN_SLOW_COMPUTE || entry->kind == CAIRN_SLOW_NODE) &&
-            entry->since_step != CAIRN_STEP_NONE && entry->since_step > since)
-            since = entry->since_step;
+            entry->run_since_step != CAIRN_STEP_NONE && entry->run_since_step > since)
+            since = entry->run_since_step;
     }
     return last_step > since ? last_step - since : 0;
 }

@@ -84,8 +84,7 @@ struct cairn_ledger_entry {
     uint32_t links[2 * CAIRN_LEDGER_LINKS_MAX]; /* pairs: source, target */
     /* until_step: CAIRN_STEP_NONE while it lasts, or where nobody knows */
     uint32_t since_step, until_step, detected_step;
-    uint32_t run_since_step; /* as the detector's verdict has it, which may be a return of the same
-                              * cause */
+    uint32_t run_since_step; /* when it last began: after since_step if it came back */
     uint32_t returns;        /* how often it came back */
     double rate, confidence;
     uint32_t evidence_kinds;

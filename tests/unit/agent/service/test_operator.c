@@ -980,8 +980,20 @@ a_proposal_is_shown_with_its_reasons(void **state)
 
     look(scene);
     cairn_ledger_init(&ledger);
-    ledger.entries[ledger.count++] = (struct cairn_ledger_entry){
-        .rank_count = 1, .ranks = {4}, .since_step = 20, .until_step = CAIRN_STEP_NONE};
+    /* it has come back with step 20; its link, slow since before, is another matter */
+    ledger.entries[ledger.count++] = (struct cairn_ledger_entry){.kind = CAIRN_SLOW_COMPUTE,
+                                                                 .rank_count = 1,
+                                                                 .ranks = {4},
+                                                                 .since_step = 9,
+                                                                 .run_since_step = 20,
+                                                                 .returns = 1,
+                                                                 .until_step = CAIRN_STEP_NONE};
+    ledger.entries[ledger.count++] = (struct cairn_ledger_entry){.kind = CAIRN_SLOW_LINK,
+                                                                 .rank_count = 2,
+                                                                 .ranks = {4, 5},
+                                                                 .since_step = 10,
+                                                                 .run_since_step = 10,
+                                                                 .until_step = CAIRN_STEP_NONE};
     book = (struct proposal_book){.offer = {.placement = {.number = 2, .count = 2, .parts = {8, 4}},
                                             .action = CAIRN_REPLAN_MICROBATCHES,
                                             .step_ms = 320,
