@@ -143,12 +143,34 @@ base_at(const struct cairn_shift *shift, const struct cairn_shift_limits *limits
     return base_before(limits, sum, shift->used - steps);
 }
 
+/*
+ * How many of the last steps_max values belong to a shift of size `latest` over `base`. Clipped
+ * values cannot tell a large shift from a smaller disturbance before it, a pause or a busy moment.
+ * The likeliest onset of a step from 0 to `latest` is where the sum of the values less half its
+ * size is largest (Page's cumulative sum; E. S. Page, Continuous Inspection Schemes, 1954).
+ */
+static uint32_t
+steps_of_large(const struct cairn_shift *shift, double base, double latest, uint32_t steps_max)
+{
+    double sum = 0, best = 0;
+    uint32_t steps = 0;
+
+    for (uint32_t n = 1; n <= steps_max; n++) {
+        sum += fmax(fmin(cairn_shift_value(shift, n - 1) - base, latest), 0) - latest / 2;
+        if (sum >= best) {
+            best = sum;
+            steps = n;
+        }
+    }
+    return steps;
+}
+
 bool
 cairn_shift_find(const struct cairn_shift *shift, const struct cairn_shift_limits *limits,
                  struct cairn_shift_found *found)
 {
     double clip = cairn_shift_reach(limits);
-    double sum = 0, whole = 0, best = 0;
+    double sum = 0, whole = 0, best = 0, latest;
     uint32_t best_steps = 0;
     struct base before;
 
@@ -172,12 +194,9 @@ cairn_shift_find(const struct cairn_shift *shift, const struct cairn_shift_limit
     }
     if (best < limits->score_min)
         return false;
-    /* clipped values cannot tell a large shift from a smaller one before it: those in front that
-     * are not half as high as the last are not part of it */
-    double latest = cairn_shift_median(shift, limits->steps_min) - limits->base;
-
-    while (best_steps > 1 && cairn_shift_value(shift, best_steps - 1) - limits->base < latest / 2)
-        best_steps--;
+    latest = cairn_shift_median(shift, limits->steps_min) - limits->base;
+    if (latest > clip)
+        best_steps = steps_of_large(shift, limits->base, latest, best_steps);
     if (best_steps < limits->steps_min)
         return false;
     before = base_at(shift, limits, best_steps, clip);

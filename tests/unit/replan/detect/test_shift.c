@@ -46,6 +46,34 @@ test_found(void **state)
     assert_true(fabs(exp(found.size) - 1.3) < 0.05);
 }
 
+/* A shift beyond the clip begins where it does, whatever disturbed the steps before it: a few long
+ * steps, then some that are a little longer than normal. */
+static void
+test_disturbed_before(void **state)
+{
+    struct cairn_shift shift = {.used = 0};
+    struct cairn_shift_found found = {0};
+    bool is_found = false;
+
+    (void)state;
+    for (uint32_t step = 0; step < 40; step++) {
+        double load = step < 19 ? 0 : step < 22 ? log(1.8) : 0.04;
+
+        cairn_shift_push(&shift, step, load + 0.005 * noise());
+    }
+    for (uint32_t step = 40; step < 46 && !is_found; step++) {
+        struct cairn_shift_limits calm = limits;
+
+        calm.sigma = 0.005;
+        cairn_shift_push(&shift, step, log(2.7) + 0.005 * noise());
+        is_found = cairn_shift_find(&shift, &calm, &found);
+    }
+    assert_true(is_found);
+    assert_int_equal(found.since_step, 40);
+    assert_int_equal(found.steps, 4);
+    assert_true(fabs(exp(found.size) - 2.7) < 0.1);
+}
+
 static void
 test_pauses_are_none(void **state)
 {
@@ -167,6 +195,7 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_found),
+                                       cmocka_unit_test(test_disturbed_before),
                                        cmocka_unit_test(test_pauses_are_none),
                                        cmocka_unit_test(test_small_is_none),
                                        cmocka_unit_test(test_base),
