@@ -29,15 +29,17 @@ LDFLAGS := -pthread -Wl,-z,relro,-z,now,-z,noexecstack $(if $(SAN),-fsanitize=$(
 
 # Debian 12 packages; `make deps` installs the missing ones. Only tests need the second list.
 PACKAGES := gcc make pkg-config libfabric-dev libisal-dev librocksdb-dev libyaml-dev libssl-dev \
-            libipsec-mb-dev
+            libipsec-mb-dev libmicrohttpd-dev
 TEST_PACKAGES := libcmocka-dev clang-14 libclang-rt-14-dev clang-format-14 cppcheck black \
-                 python3 python3-venv iproute2 systemd netcat-openbsd openssl slurm-wlm
+                 python3 python3-venv iproute2 systemd netcat-openbsd openssl slurm-wlm \
+                 python3-prometheus-client
 
 LIBS_base      := -lisal -lcrypto -lyaml
 LIBS_erasure   := -lisal
 LIBS_transport := -lssl -ldl
 LIBS_snapshot  := -lrocksdb -ldl -lm
-LIBS_ALL       := $(LIBS_transport) $(LIBS_snapshot) $(LIBS_base)
+LIBS_tools     := -lmicrohttpd
+LIBS_ALL       := $(LIBS_tools) $(LIBS_transport) $(LIBS_snapshot) $(LIBS_base)
 
 # All C that is ours, tests included.
 C_FILES = $(sort $(shell find include $(MODULES) bindings/nccl examples/gpt tests -name '*.[ch]'))

@@ -18,6 +18,7 @@ static const struct cairn_verb verbs[] = {
     {"run", "run a trainer with an agent attached", cairn_verb_run},
     {"agent", "run this node's agent", cairn_verb_agent},
     {"status", "show what is protected, its age, and what to do", cairn_verb_status},
+    {"metrics", "print or serve the status as OpenMetrics", cairn_verb_metrics},
     {"snapshot", "take a snapshot at the next step", cairn_verb_snapshot},
     {"snapshots", "list the snapshots", cairn_verb_snapshots},
     {"verify", "checksum every byte and repair damage", cairn_verb_verify},

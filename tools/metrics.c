@@ -1,4 +1,4 @@
-/* tools/metrics.c - a status as metrics in Prometheus' text format. */
+/* tools/metrics.c - a status as metrics; see metrics.h. */
 #include "tools/metrics.h"
 
 #include <inttypes.h>
@@ -10,27 +10,35 @@ enum { RATES_MAX = 512 };
 struct page {
     FILE *stream;
     const struct cairn_tree *status;
-    char job[256]; /* escaped */
+    enum cairn_metrics_format format;
+    char job[256];      /* escaped */
+    const char *family; /* that put adds samples to */
+    const char *suffix; /* of their names */
 };
 
+/* Begins a family. OpenMetrics gives a counter's family a name without the suffix of its samples;
+ * Prometheus' older format has no families, and gives each name a type. */
 static void
-begin(const struct page *page, const char *name, const char *type, const char *help)
+begin(struct page *page, const char *family, const char *type, const char *help)
 {
-    fprintf(page->stream, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
+    page->family = family;
+    page->suffix = strcmp(type, "counter") == 0 ? "_total" : "";
+    for (uint32_t i = 0; i < 2; i++)
+        fprintf(page->stream, "# %s %s%s %s\n", i ? "TYPE" : "HELP", family,
+                page->format == CAIRN_METRICS_OPENMETRICS ? "" : page->suffix, i ? type : help);
 }
 
 /* One sample; `label` NULL: that of the job alone. Labels but the job's need no escaping: they are
  * ours. */
 static void
-put(const struct page *page, const char *name, const char *label, const char *value, double number)
+put(const struct page *page, const char *label, const char *value, double number)
 {
     if (!isfinite(number))
         return;
+    fprintf(page->stream, "%s%s{job=\"%s\"", page->family, page->suffix, page->job);
     if (label)
-        fprintf(page->stream, "%s{job=\"%s\",%s=\"%s\"} %.17g\n", name, page->job, label, value,
-                number);
-    else
-        fprintf(page->stream, "%s{job=\"%s\"} %.17g\n", name, page->job, number);
+        fprintf(page->stream, ",%s=\"%s\"", label, value);
+    fprintf(page->stream, "} %.17g\n", number);
 }
 
 /* The number at a path, NaN where there is none. */
@@ -73,11 +81,11 @@ put_check(const struct page *page, const struct cairn_tree_value *checks,
             return;
         count++;
     }
-    put(page, "cairn_check", "code", code, count);
+    put(page, "code", code, count);
 }
 
 static void
-put_health(const struct page *page)
+put_health(struct page *page)
 {
     const struct cairn_tree_value *checks = cairn_tree_find(page->status, NULL, "checks"),
                                   *check = NULL;
@@ -85,50 +93,134 @@ put_health(const struct page *page)
 
     cairn_tree_text(page->status, NULL, "health", health, sizeof health);
     begin(page, "cairn_health", "gauge", "0 OK, 1 WARN, 2 CRITICAL, as cairn status says.");
-    put(page, "cairn_health", NULL, NULL,
-        strcmp(health, "OK") == 0     ? 0
-        : strcmp(health, "WARN") == 0 ? 1
-                                      : 2);
+    put(page, NULL, NULL, strcmp(health, "OK") == 0 ? 0 : strcmp(health, "WARN") == 0 ? 1 : 2);
     begin(page, "cairn_check", "gauge", "How many findings of each kind cairn status has.");
     while ((check = cairn_tree_next(page->status, checks, check)))
         put_check(page, checks, check);
 }
 
 static void
-put_generation(const struct page *page)
+put_numbers(struct page *page)
 {
-    static const char *const results[] = {"captured", "skipped", "failed"};
-    static const char *const paths[] = {"stall.snapshots_captured", "stall.snapshots_skipped",
-                                        "stall.snapshots_failed"};
+    static const struct {
+        const char *family, *type, *path;
+        double unit; /* of the status, in the metric's base unit */
+        const char *help;
+    } numbers[] = {
+        {"cairn_newest_step", "gauge", "newest.step", 1,
+         "Step of the newest committed generation."},
+        {"cairn_newest_age_seconds", "gauge", "newest.age_ns", 1e-9,
+         "Age of the newest committed generation."},
+        {"cairn_protect_seconds", "gauge", "newest.protect_ns", 1e-9,
+         "From the first copy of the newest committed generation until it was committed."},
+        {"cairn_restore_estimate_seconds", "gauge", "restore_estimate_seconds", 1,
+         "How long a restore would take, roughly."},
+        {"cairn_lost_now_steps", "gauge", "lost_now.steps", 1,
+         "Steps that would be lost if all trainers died now."},
+        {"cairn_survives_nodes", "gauge", "protection.survives_nodes_per_group", 1,
+         "Further nodes of every group that may be lost now."},
+        {"cairn_missing_parts", "gauge", "protection.missing_parts", 1,
+         "Parts of the newest generation that are lost and not rebuilt yet."},
+        {"cairn_nodes", "gauge", "nodes_configured", 1, "Nodes of the job, spares included."},
+        {"cairn_nodes_answering", "gauge", "nodes_answering", 1,
+         "Nodes whose agents answered for this page."},
+        {"cairn_trainers", "gauge", "trainers", 1, "Trainers that are attached."},
+        {"cairn_memory_reserved_bytes", "gauge", "memory.reserved_bytes", 1,
+         "Memory of all agents, for the state, its parity and buffers."},
+        {"cairn_state_bytes", "gauge", "memory.state_bytes", 1, "Bytes of a generation."},
+        {"cairn_dropped_messages", "counter", "dropped_messages", 1,
+         "Messages between agents that were dropped: malformed, or of another session or epoch."},
+        {"cairn_commit_blocked_seconds", "gauge", "blocked_ms", 1e-3,
+         "How long the generation that is due has waited for a member."},
+        {"cairn_spills_given_up", "counter", "spills_given_up", 1,
+         "Spills given up because a disk did not answer."},
+        {"cairn_analysed_ranks", "gauge", "detection.ranks_seen", 1,
+         "Ranks whose timing is analysed."},
+        {"cairn_timing_records", "counter", "detection.records", 1,
+         "Timing records read, since the agents' start."},
+        {"cairn_timing_records_lost", "counter", "detection.records_lost", 1,
+         "Timing records lost in full rings, or beyond what is kept apart."},
+        {"cairn_timing_reports_dropped", "counter", "detection.reports_dropped", 1,
+         "Parcels of reports of ranks that the analysis had no room for, or did not take in time, "
+         "since the agents' start."},
+        {"cairn_replan_plans", "counter", "replan.plans_made", 1,
+         "Plans made for changes of rates, since the analysing agent's start."},
+        {"cairn_replan_cost_seconds", "gauge", "replan.advice.cost_ms", 1e-3,
+         "How long training would stand still for what is advised."},
+    };
 
-    begin(page, "cairn_newest_step", "gauge", "Step of the newest committed generation.");
-    put(page, "cairn_newest_step", NULL, NULL, number_at(page, "newest.step"));
-    begin(page, "cairn_newest_age_seconds", "gauge", "Age of the newest committed generation.");
-    put(page, "cairn_newest_age_seconds", NULL, NULL, number_at(page, "newest.age_ns") / 1e9);
-    begin(page, "cairn_lost_now_steps", "gauge",
-          "Steps that would be lost if all trainers died now.");
-    put(page, "cairn_lost_now_steps", NULL, NULL, number_at(page, "lost_now.steps"));
-    begin(page, "cairn_survives_nodes", "gauge",
-          "Further nodes of every group that may be lost now.");
-    put(page, "cairn_survives_nodes", NULL, NULL,
-        number_at(page, "protection.survives_nodes_per_group"));
-    begin(page, "cairn_snapshots_total", "counter", "Snapshots of the trainers that are attached.");
-    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++)
-        put(page, "cairn_snapshots_total", "result", results[i], number_at(page, paths[i]));
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        double number = number_at(page, numbers[i].path);
+
+        if (isnan(number))
+            continue;
+        begin(page, numbers[i].family, numbers[i].type, numbers[i].help);
+        put(page, NULL, NULL, number * numbers[i].unit);
+    }
+}
+
+/* What each node's agent says of itself. One that does not answer has `up` alone. */
+static void
+put_nodes(struct page *page)
+{
+    static const struct {
+        const char *family, *type, *key;
+        double unit;
+        const char *help;
+    } numbers[] = {
+        {"cairn_node_up", "gauge", "answers", 1, "Whether the node's agent answers."},
+        {"cairn_node_uptime_seconds", "gauge", "uptime_ns", 1e-9, "Since the agent's start."},
+        {"cairn_node_trainers", "gauge", "trainers", 1, "Trainers that are attached there."},
+        {"cairn_node_peers", "gauge", "peers", 1, "Other agents that it has a session with."},
+        {"cairn_node_sent_bytes", "counter", "sent_bytes", 1,
+         "Sent to other agents since its start."},
+        {"cairn_node_received_bytes", "counter", "received_bytes", 1,
+         "Received from other agents since its start."},
+        {"cairn_node_memory_reserved_bytes", "gauge", "reserved_bytes", 1, "Memory of the agent."},
+        {"cairn_node_disk_free_bytes", "gauge", "disk_free_bytes", 1,
+         "Free for the agent's own directory."},
+        {"cairn_node_spill_failing_seconds", "gauge", "spill_failed_ms", 1e-3,
+         "Since when the spills that it leads fail; 0: the last one did not."},
+        {"cairn_node_spill_stuck_seconds", "gauge", "spill_stuck_ms", 1e-3,
+         "Since when its spill directory does not answer; 0: it does."},
+    };
+    const struct cairn_tree_value *nodes = cairn_tree_find(page->status, NULL, "nodes");
+
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        const struct cairn_tree_value *node = NULL;
+
+        begin(page, numbers[i].family, numbers[i].type, numbers[i].help);
+        while ((node = cairn_tree_next(page->status, nodes, node))) {
+            bool answers = cairn_tree_bool(page->status, node, "answers", false);
+            char name[24];
+
+            snprintf(name, sizeof name, "%" PRIu64, cairn_tree_u64(page->status, node, "node", 0));
+            put(page, "node", name,
+                i == 0
+                    ? answers
+                    : numbers[i].unit * cairn_tree_double(page->status, node, numbers[i].key, NAN));
+        }
+    }
 }
 
 static void
-put_protocol(const struct page *page)
+put_trainers(struct page *page)
 {
-    begin(page, "cairn_dropped_messages_total", "counter",
-          "Messages between agents that were dropped: malformed, or of another session or epoch.");
-    put(page, "cairn_dropped_messages_total", NULL, NULL, number_at(page, "dropped_messages"));
-    begin(page, "cairn_commit_blocked_seconds", "gauge",
-          "How long the generation that is due has waited for a member.");
-    put(page, "cairn_commit_blocked_seconds", NULL, NULL, number_at(page, "blocked_ms") / 1e3);
-    begin(page, "cairn_spills_given_up_total", "counter",
-          "Spills given up because a disk did not answer.");
-    put(page, "cairn_spills_given_up_total", NULL, NULL, number_at(page, "spills_given_up"));
+    static const char *const results[] = {"captured", "skipped", "failed"};
+    static const char *const quantiles[] = {"p50", "p99", "max"};
+    char path[64];
+
+    begin(page, "cairn_snapshots", "counter", "Snapshots of the trainers that are attached.");
+    for (size_t i = 0; i < sizeof results / sizeof *results; i++) {
+        snprintf(path, sizeof path, "stall.snapshots_%s", results[i]);
+        put(page, "result", results[i], number_at(page, path));
+    }
+    begin(page, "cairn_fence_seconds", "gauge",
+          "How long the slowest trainer waited at its fences for a copy.");
+    for (size_t i = 0; i < sizeof quantiles / sizeof *quantiles; i++) {
+        snprintf(path, sizeof path, "stall.fence_ns_%s", quantiles[i]);
+        put(page, "of", quantiles[i], number_at(page, path) / 1e9);
+    }
 }
 
 /* Things by kind, each once however many ranks have it. */
@@ -146,7 +238,7 @@ uncovered_of(const struct page *page, const char *kind)
 }
 
 static void
-put_coverage(const struct page *page)
+put_coverage(struct page *page)
 {
     static const char *const kinds[] = {"parameter", "optimizer", "buffer", "opaque"};
     static const char *const ranks[] = {"known", "reporting", "refusing"};
@@ -155,29 +247,29 @@ put_coverage(const struct page *page)
     begin(page, "cairn_covered_bytes", "gauge", "Bytes that the ranks capture of a snapshot.");
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         snprintf(path, sizeof path, "coverage.bytes.%s", kinds[i]);
-        put(page, "cairn_covered_bytes", "kind", kinds[i], number_at(page, path));
+        put(page, "kind", kinds[i], number_at(page, path));
     }
     begin(page, "cairn_covered_tensors", "gauge",
           "Tensors that are registered, summed up over the ranks.");
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         snprintf(path, sizeof path, "coverage.tensors.%s", kinds[i]);
-        put(page, "cairn_covered_tensors", "kind", kinds[i], number_at(page, path));
+        put(page, "kind", kinds[i], number_at(page, path));
     }
     begin(page, "cairn_uncovered", "gauge", "Things that no snapshot holds, as the trainers tell.");
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
-        put(page, "cairn_uncovered", "kind", kinds[i], uncovered_of(page, kinds[i]));
-    put(page, "cairn_uncovered", "kind", "not listed", number_at(page, "coverage.left_out"));
+        put(page, "kind", kinds[i], uncovered_of(page, kinds[i]));
+    put(page, "kind", "not listed", number_at(page, "coverage.left_out"));
     begin(page, "cairn_ranks", "gauge",
           "Ranks that are known, that tell what they do not cover, that refuse snapshots.");
     for (size_t i = 0; i < sizeof ranks / sizeof *ranks; i++) {
         snprintf(path, sizeof path, "coverage.ranks_%s", ranks[i]);
-        put(page, "cairn_ranks", "state", ranks[i], number_at(page, path));
+        put(page, "state", ranks[i], number_at(page, path));
     }
 }
 
 /* The rate of each rank that a verdict calls slow; once, where several do. */
 static void
-put_rates(const struct page *page, const struct cairn_tree_value *list)
+put_rates(struct page *page, const struct cairn_tree_value *list)
 {
     const struct cairn_tree_value *item = NULL, *each;
     uint64_t said[RATES_MAX];
@@ -204,15 +296,14 @@ put_rates(const struct page *page, const struct cairn_tree_value *list)
                 continue;
             said[count++] = rank;
             snprintf(text, sizeof text, "%" PRIu64, rank);
-            put(page, "cairn_straggling_rate", "rank", text,
-                cairn_tree_double(page->status, item, "rate", NAN));
+            put(page, "rank", text, cairn_tree_double(page->status, item, "rate", NAN));
         }
     }
 }
 
 /* Open verdicts by kind, and how far the analysis sees. */
 static void
-put_detection(const struct page *page)
+put_detection(struct page *page)
 {
     static const char *const kinds[] = {"slow_compute", "slow_node", "slow_link", "hang_compute",
                                         "hang_link",    "crash",     "structural"};
@@ -230,36 +321,22 @@ put_detection(const struct page *page)
             count += cairn_tree_bool(page->status, item, "open", false) &&
                      strcmp(cairn_tree_text(page->status, item, "kind", kind, sizeof kind),
                             kinds[i]) == 0;
-        put(page, "cairn_verdicts_open", "kind", kinds[i], count);
+        put(page, "kind", kinds[i], count);
     }
     put_rates(page, list);
-    begin(page, "cairn_analysed_ranks", "gauge", "Ranks whose timing is analysed.");
-    put(page, "cairn_analysed_ranks", NULL, NULL, number_at(page, "detection.ranks_seen"));
-    begin(page, "cairn_timing_records_total", "counter",
-          "Timing records read, since the agents' start.");
-    put(page, "cairn_timing_records_total", NULL, NULL, number_at(page, "detection.records"));
-    begin(page, "cairn_timing_records_lost_total", "counter",
-          "Timing records lost in full rings, or beyond what is kept apart.");
-    put(page, "cairn_timing_records_lost_total", NULL, NULL,
-        number_at(page, "detection.records_lost"));
-    begin(page, "cairn_timing_reports_dropped_total", "counter",
-          "Parcels of reports of ranks that the analysis had no room for, or did not take in time, "
-          "since the agents' start.");
-    put(page, "cairn_timing_reports_dropped_total", NULL, NULL,
-        number_at(page, "detection.reports_dropped"));
-    begin(page, "cairn_enforcements_total", "counter",
+    begin(page, "cairn_enforcements", "counter",
           "How the operator's command ended that verdict_policy enforce runs.");
     for (size_t i = 0; i < sizeof results / sizeof *results; i++) {
         char path[64];
 
         snprintf(path, sizeof path, "detection.enforcements.%s", results[i]);
-        put(page, "cairn_enforcements_total", "result", results[i], number_at(page, path));
+        put(page, "result", results[i], number_at(page, path));
     }
 }
 
 /* What is advised about the plan that runs. */
 static void
-put_replan(const struct page *page)
+put_replan(struct page *page)
 {
     static const char *const actions[] = {"microbatches", "layers", "groups", "restart"};
     char action[24] = "";
@@ -267,42 +344,37 @@ put_replan(const struct page *page)
     cairn_tree_text(page->status, NULL, "replan.advice.action", action, sizeof action);
     begin(page, "cairn_replan_advised", "gauge", "Whether an action on the plan is advised now.");
     for (size_t i = 0; i < sizeof actions / sizeof *actions; i++)
-        put(page, "cairn_replan_advised", "action", actions[i], strcmp(action, actions[i]) == 0);
-    begin(page, "cairn_replan_plans_total", "counter",
-          "Plans made for changes of rates, since the analysing agent's start.");
-    put(page, "cairn_replan_plans_total", NULL, NULL, number_at(page, "replan.plans_made"));
+        put(page, "action", actions[i], strcmp(action, actions[i]) == 0);
     begin(page, "cairn_replan_proposal_waiting", "gauge",
           "Whether a change of the plan waits for an operator's approval now.");
-    put(page, "cairn_replan_proposal_waiting", NULL, NULL,
-        cairn_tree_find(page->status, NULL, "replan.proposal") != NULL);
+    put(page, NULL, NULL, cairn_tree_find(page->status, NULL, "replan.proposal") != NULL);
     if (!action[0])
         return;
     begin(page, "cairn_replan_step_seconds", "gauge",
           "Predicted step of the plan that runs (none: it cannot go on), and as advised.");
-    put(page, "cairn_replan_step_seconds", "plan", "current",
+    put(page, "plan", "current",
         cairn_tree_double(page->status, NULL, "replan.advice.current_ms", NAN) / 1e3);
-    put(page, "cairn_replan_step_seconds", "plan", "advised",
+    put(page, "plan", "advised",
         cairn_tree_double(page->status, NULL, "replan.advice.step_ms", NAN) / 1e3);
-    begin(page, "cairn_replan_cost_seconds", "gauge",
-          "How long training would stand still for it.");
-    put(page, "cairn_replan_cost_seconds", NULL, NULL,
-        cairn_tree_double(page->status, NULL, "replan.advice.cost_ms", NAN) / 1e3);
 }
 
 void
-cairn_metrics_print(FILE *stream, const struct cairn_tree *status)
+cairn_metrics_print(FILE *stream, const struct cairn_tree *status, enum cairn_metrics_format format)
 {
-    struct page page = {.stream = stream, .status = status};
+    struct page page = {.stream = stream, .status = status, .format = format};
     char job[sizeof page.job];
 
     escape(cairn_tree_text(status, NULL, "job", job, sizeof job), page.job, sizeof page.job);
     put_health(&page);
-    put_generation(&page);
-    put_protocol(&page);
+    put_numbers(&page);
+    put_nodes(&page);
+    put_trainers(&page);
     if (cairn_tree_find(status, NULL, "coverage"))
         put_coverage(&page);
     if (cairn_tree_find(status, NULL, "detection"))
         put_detection(&page);
     if (cairn_tree_find(status, NULL, "replan"))
         put_replan(&page);
+    if (format == CAIRN_METRICS_OPENMETRICS)
+        fprintf(stream, "# EOF\n");
 }

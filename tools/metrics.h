@@ -1,6 +1,5 @@
 /*
- * tools/metrics.h - a status as metrics in Prometheus' text format, for node_exporter's textfile
- * collector or whatever else runs a command: base units, a name that begins with cairn_, labels of
+ * tools/metrics.h - a status as metrics: base units, a name that begins with cairn_, labels of
  * bounded number.
  */
 #ifndef CAIRN_TOOLS_METRICS_H
@@ -10,7 +9,13 @@
 
 #include <stdio.h>
 
+enum cairn_metrics_format {
+    CAIRN_METRICS_PROMETHEUS, /* text format 0.0.4: node_exporter's textfile collector reads it */
+    CAIRN_METRICS_OPENMETRICS /* OpenMetrics 1.0 */
+};
+
 /* Writes the answer to "status". A number that the agent does not know is left out. */
-void cairn_metrics_print(FILE *stream, const struct cairn_tree *status);
+void cairn_metrics_print(FILE *stream, const struct cairn_tree *status,
+                         enum cairn_metrics_format format);
 
 #endif

@@ -431,7 +431,7 @@ cairn_verb_status(int argc, char **argv)
                 found.socket, served, job);
         exit_code = CAIRN_EXIT_PEER;
     } else if (metrics) {
-        cairn_metrics_print(stdout, &answer.tree);
+        cairn_metrics_print(stdout, &answer.tree, CAIRN_METRICS_PROMETHEUS);
     } else if (json) {
         printf("%s\n", answer.text);
     } else {

@@ -62,7 +62,8 @@ struct mail {
     struct cairn_certificate_dates dates; /* of the certificate that is shown; 0: none is */
     uint64_t seal_bytes_max;              /* the longest seal that a record has room for */
     uint64_t seal_warned_ns;
-    uint64_t dropped; /* messages that arrived malformed or not for this node */
+    uint64_t dropped;                    /* messages that arrived malformed or not for this node */
+    uint64_t sent_bytes, received_bytes; /* to and from other agents */
 
     /* The message that is being delivered. */
     uint32_t arriving_from;

@@ -224,6 +224,7 @@ mail_arrived(void *context, uint32_t from_node, const void *body, size_t body_le
 {
     struct cairn_agent *agent = context;
 
+    agent->mail.received_bytes += body_len + payload_len;
     agent->mail.arriving_from = from_node;
     agent->mail.arriving_buffer = payload ? buffer : 0;
     take_body(agent, from_node, body, body_len, payload, payload_len);
@@ -249,7 +250,8 @@ on_sent(void *context, uint32_t node, uint64_t ticket, cairn_err err)
     struct cairn_agent *agent = context;
     struct letter *letter = (struct letter *)(uintptr_t)ticket;
 
-    (void)err; /* if it is lost, the session has ended */
+    if (!err) /* if it is lost, the session has ended */
+        agent->mail.sent_bytes += letter->body_len + letter->payload_len;
     letter_land(letter);
     letter_free(agent, letter);
     mail_flush(agent, node);

@@ -17,6 +17,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/statvfs.h>
 
 enum { PART_NUMBERS = 9 };
 
@@ -111,6 +112,7 @@ void
 operator_node_fill(struct cairn_agent *agent, struct operator_node *out)
 {
     struct cairn_core_view view;
+    struct statvfs disk;
     const char *failure;
 
     memset(out, 0, sizeof *out);
@@ -142,7 +144,13 @@ operator_node_fill(struct cairn_agent *agent, struct operator_node *out)
         if (box->mismatch && (!out->mismatch[0] || (box->refused && !out->refused_peers)))
             snprintf(out->mismatch, sizeof out->mismatch, "%s", box->mismatch);
         out->refused_peers += box->refused;
+        out->peers += box->up;
     }
+    out->sent_bytes = agent->mail.sent_bytes;
+    out->received_bytes = agent->mail.received_bytes;
+    out->disk_free_bytes = OPERATOR_UNKNOWN;
+    if (statvfs(agent->config.dir, &disk) == 0)
+        out->disk_free_bytes = (uint64_t)disk.f_bavail * disk.f_frsize;
     out->version_peers = mail_version_peers(agent);
     out->last_step = view.last_step;
     out->committed_epoch = view.committed.epoch;

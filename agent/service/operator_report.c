@@ -218,6 +218,13 @@ put_node(struct cairn_json_writer *writer, const struct operator_job *job, uint3
         write_generation(writer, "complete", newest_complete(node));
         put_u64(writer, "reserved_bytes", node->reserved_bytes);
         put_u64(writer, "uptime_ns", node->uptime_ns);
+        put_u64(writer, "peers", node->peers);
+        put_u64(writer, "sent_bytes", node->sent_bytes);
+        put_u64(writer, "received_bytes", node->received_bytes);
+        if (node->disk_free_bytes != OPERATOR_UNKNOWN)
+            put_u64(writer, "disk_free_bytes", node->disk_free_bytes);
+        put_u64(writer, "spill_failed_ms", node->spill_failed_ms);
+        put_u64(writer, "spill_stuck_ms", node->spill_stuck_ms);
         put_u64(writer, "run", node->run);
         put_u64(writer, "next_step", node->next_step);
         put_u64(writer, "dropped_messages", node->dropped_messages);

@@ -56,10 +56,14 @@ struct operator_part {
     X(certificate_state)  /* enum cairn_certificate_state */                                       \
     X(certificate_left_s) /* until it ends; 0: it has, or there is none */                         \
     X(refused_peers)      /* whose options differ */                                               \
-    X(version_peers)      /* that speak no version of the protocol that it speaks */               \
-    X(trainers)           /* attached and registered */                                            \
-    X(attached_total)     /* trainers since the agent's start */                                   \
-    X(local_ranks)        /* that the job runs on this node, 0 unknown */                          \
+    X(peers)              /* that it has a session with */                                         \
+    X(sent_bytes)         /* to other agents since its start, as the next */                       \
+    X(received_bytes)                                                                              \
+    X(disk_free_bytes) /* for its own directory; OPERATOR_UNKNOWN */                               \
+    X(version_peers)   /* that speak no version of the protocol that it speaks */                  \
+    X(trainers)        /* attached and registered */                                               \
+    X(attached_total)  /* trainers since the agent's start */                                      \
+    X(local_ranks)     /* that the job runs on this node, 0 unknown */                             \
     X(last_step)                                                                                   \
     X(committed_epoch)                                                                             \
     X(committed_step)                                                                              \

@@ -60,6 +60,7 @@ class Usage(unittest.TestCase):
         "heatmap",
         "trace",
         "inspect",
+        "metrics",
         "convert",
         "diff",
         "fingerprint",

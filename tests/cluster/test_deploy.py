@@ -23,7 +23,7 @@ from harness import (
 )
 
 DEPLOY = os.path.join(ROOT, "examples", "deploy")
-SERVICES = ["cairn-agent.service", "cairn-enforce@.service"]
+SERVICES = ["cairn-agent.service", "cairn-enforce@.service", "cairn-metrics.service"]
 
 
 class Deploy(unittest.TestCase):

@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 static char *
-page_of(const char *status)
+written(const char *status, enum cairn_metrics_format format)
 {
     struct cairn_tree tree;
     char *text = NULL;
@@ -18,10 +18,16 @@ page_of(const char *status)
 
     assert_non_null(stream);
     assert_int_equal(cairn_tree_parse(status, strlen(status), &tree), CAIRN_OK);
-    cairn_metrics_print(stream, &tree);
+    cairn_metrics_print(stream, &tree, format);
     assert_int_equal(fclose(stream), 0);
     cairn_tree_fini(&tree);
     return text;
+}
+
+static char *
+page_of(const char *status)
+{
+    return written(status, CAIRN_METRICS_PROMETHEUS);
 }
 
 static void
@@ -116,12 +122,34 @@ test_nothing_yet(void **state)
     free(page);
 }
 
+/* A counter's family has no suffix, its samples have; the page ends with a mark. */
+static void
+test_openmetrics(void **state)
+{
+    const char *status = "{\"job\":\"j\",\"health\":\"OK\",\"checks\":[],\"spills_given_up\":2,"
+                         "\"nodes\":[{\"node\":7,\"answers\":true,\"sent_bytes\":5},"
+                         "{\"node\":8,\"answers\":false}]}";
+    char *page = written(status, CAIRN_METRICS_OPENMETRICS);
+
+    (void)state;
+    has(page, "# TYPE cairn_spills_given_up counter\ncairn_spills_given_up_total{job=\"j\"} 2\n");
+    has(page, "cairn_node_sent_bytes_total{job=\"j\",node=\"7\"} 5\n");
+    has(page, "cairn_node_up{job=\"j\",node=\"8\"} 0\n");
+    assert_null(strstr(page, "bytes_total{job=\"j\",node=\"8\"}")); /* nobody knows */
+    assert_string_equal(page + strlen(page) - 6, "# EOF\n");
+    free(page);
+    page = page_of(status);
+    has(page, "# TYPE cairn_spills_given_up_total counter\n");
+    assert_null(strstr(page, "# EOF"));
+    free(page);
+}
+
 int
 main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_a_status),
-                                       cmocka_unit_test(test_findings_of_one_code),
-                                       cmocka_unit_test(test_nothing_yet)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_status), cmocka_unit_test(test_findings_of_one_code),
+        cmocka_unit_test(test_nothing_yet), cmocka_unit_test(test_openmetrics)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
