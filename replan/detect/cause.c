@@ -34,6 +34,32 @@ between_nodes(const struct cairn_topology *topology, const struct cairn_channel 
                : topology->comms[channel->comm].crosses;
 }
 
+/*
+ * True for a channel within a node that is slow since one of its ranks is: processors move the data
+ * there, so a rank that lacks them (a limit, other work beside it) computes and transfers late, and
+ * that is one cause.
+ */
+static bool
+is_slow_ranks(const struct cairn_detector *detector, const struct cairn_channel *channel)
+{
+    const struct cairn_topology *topology = detector->topology;
+    const uint32_t ends[] = {channel->source, channel->target};
+    bool is_pair = channel->comm == CAIRN_COMM_NONE;
+    const uint32_t *ranks = is_pair ? ends : topology->comms[channel->comm].ranks;
+
+    for (uint32_t i = 0; i < channel->members && !between_nodes(topology, channel); i++) {
+        uint32_t index = detector->ranks[ranks[i]].verdict, since;
+
+        if (index == UINT32_MAX)
+            continue;
+        since = detector->verdicts.items[index].since_step;
+        if (since <= channel->found.since_step + ONSET_STEPS &&
+            channel->found.since_step <= since + ONSET_STEPS)
+            return true;
+    }
+    return false;
+}
+
 /* True where a channel is hot and not explained yet, or nearly so. */
 static bool
 unexplained(const struct cairn_detector *detector, const struct cairn_channel *channel)
@@ -47,7 +73,8 @@ unexplained(const struct cairn_detector *detector, const struct cairn_channel *c
                                         .steps_min = STEPS_MIN};
     struct cairn_shift_found found;
 
-    if (channel->verdict != UINT32_MAX || isnan(channel->normal))
+    if (channel->verdict != UINT32_MAX || isnan(channel->normal) ||
+        (channel->hot && is_slow_ranks(detector, channel)))
         return false;
     return channel->hot || cairn_detect_link_shifted(detector, channel, &limits, &found);
 }
