@@ -1,15 +1,17 @@
 """Timing records of collectives: found and read from outside, in order, with the right bytes;
 results and errors are those without them."""
-import mmap
 import os
 import re
-import struct
+import sys
 
 import pytest
 from test_torch import ROOT, Run, built, harness  # noqa: F401: fixtures
 
+sys.path.insert(0, str(ROOT / "tests" / "traces" / "recorded"))
+
+from rings import read_ring  # noqa: E402
+
 SCRIPT = str(ROOT / "tests" / "interop" / "timing_trainer.py")
-RECORD = struct.Struct("<6Q3I2H")
 NAMES = {
     1: "all_reduce",
     2: "broadcast",
@@ -19,44 +21,6 @@ NAMES = {
     9: "barrier",
     10: "send",
 }
-
-
-def read_ring(pid):
-    """(records as dicts in the order of writing, dropped) of the ring of a process, laid out as
-    base/ring.c says."""
-    folder = f"/proc/{pid}/fd"
-    for name in os.listdir(folder):
-        if os.readlink(f"{folder}/{name}").startswith("/memfd:cairn-timing"):
-            break
-    else:
-        raise AssertionError("there is no ring")
-    fd = os.open(f"{folder}/{name}", os.O_RDONLY)
-    with mmap.mmap(fd, 0, prot=mmap.PROT_READ) as memory:
-        os.close(fd)
-        magic, _version, record_bytes, count = struct.unpack_from("<8sIII", memory, 0)
-        assert (magic, record_bytes) == (b"CAIRNRNG", RECORD.size)
-        head, tail, dropped = (struct.unpack_from("<Q", memory, at)[0] for at in (64, 128, 192))
-        assert tail == 0
-        slots = 256 + 8 * count
-        assert all(
-            struct.unpack_from("<Q", memory, 256 + 8 * i)[0] == i + 1 for i in range(head)
-        ), "a record is not published"
-        keys = (
-            "comm",
-            "seq",
-            "bytes",
-            "enter_ns",
-            "start_ns",
-            "end_ns",
-            "rank",
-            "peer",
-            "step",
-            "ranks",
-            "op",
-        )
-        return [
-            dict(zip(keys, RECORD.unpack_from(memory, slots + 64 * i))) for i in range(head)
-        ], dropped
 
 
 def trainer_pids(run):
