@@ -35,6 +35,15 @@ cairn_baseline cairn_baseline_drop;
  */
 cairn_baseline cairn_baseline_malleus;
 
+/*
+ * A simple heuristic that looks at memory. For each size, order of devices within nodes (rate or
+ * memory), number of pipelines and number of stages: the first groups, fastest or largest first,
+ * are dealt in turn, back and forth; stages stand slowest or smallest first; each stage gets its
+ * layers one by one where that takes least and fits; micro-batches go to the pipeline that would
+ * end first. The fastest of all these plans.
+ */
+cairn_baseline cairn_baseline_greedy;
+
 /* The time of an assignment of sequences; INFINITY where there is none. pipelines[sequence_count]:
  * scratch. CAIRN_NOMEM. */
 typedef cairn_err cairn_baseline_assign(const struct cairn_assign_problem *problem,

@@ -82,10 +82,9 @@ quantile(struct values *values, double part)
     return values->count == 0 ? NAN : values->value[at < 1 ? 0 : (uint32_t)ceil(at) - 1];
 }
 
-/* Plans within a time, and checks the plan by the rules. Ends with fail() where nothing fits: all
- * problems here have plans. */
+/* Plans within a time, and checks the plan by the rules. */
 static struct cairn_answer_plan
-plan(const struct cairn_problem *problem, double limit_ms, double *took_ms)
+try_plan(const struct cairn_problem *problem, double limit_ms, double *took_ms)
 {
     struct cairn_answer_plan answer = {0};
     double began_ms = now_ms();
@@ -93,13 +92,26 @@ plan(const struct cairn_problem *problem, double limit_ms, double *took_ms)
     struct cairn_stop stop = {is_over, &limit};
     struct cairn_fault fault;
 
-    if (cairn_answer_plan_best(problem, &stop, &answer) || !answer.plan)
-        fail("no plan for %u devices", problem->device_count);
+    if (cairn_answer_plan_best(problem, &stop, &answer))
+        fail("planning for %u devices failed", problem->device_count);
     *took_ms = now_ms() - began_ms;
+    if (!answer.plan)
+        return answer;
     if (cairn_plan_check(answer.plan, problem, &fault))
         fail("the plan for %u devices is none: %s", problem->device_count, fault.text);
     if (answer.bound_ms > answer.step_ms * (1 + 1e-9))
         fail("a plan of %g ms beats the bound, %g ms", answer.step_ms, answer.bound_ms);
+    return answer;
+}
+
+/* The same, of problems that have plans. */
+static struct cairn_answer_plan
+plan(const struct cairn_problem *problem, double limit_ms, double *took_ms)
+{
+    struct cairn_answer_plan answer = try_plan(problem, limit_ms, took_ms);
+
+    if (!answer.plan)
+        fail("no plan for %u devices", problem->device_count);
     return answer;
 }
 
@@ -272,6 +284,53 @@ row_rivals(bool full)
                quantile(&ratios[b], 0.95), quantile(&ratios[b], 1));
 }
 
+/* Where memory is tight: the gap to the bound, and a simple heuristic's step over ours. */
+static void
+row_tight(bool full)
+{
+    static const struct rival greedy = {"groups dealt in turn", cairn_baseline_greedy};
+    static struct values gaps, ratios, times;
+    uint32_t slower = 0, seeds = full ? 300 : 60, unfit = 0;
+
+    for (uint64_t seed = 0; seed < seeds; seed++) {
+        struct cairn_problem problem;
+        struct cairn_answer_plan answer;
+        double took_ms, ratio;
+
+        if (cairn_made_tight(64, seed, &problem))
+            fail("out of memory");
+        answer = try_plan(&problem, 1000, &took_ms);
+        ratio = rival_ms(&greedy, &problem, answer.bound_ms);
+        if (!answer.plan && ratio < INFINITY)
+            fail("no plan for problem %u, and the heuristic has one", (unsigned)seed);
+        unfit += answer.plan == NULL;
+        if (answer.plan) {
+            ratio /= answer.step_ms;
+            slower += ratio < 1 - 1e-9;
+            add(&gaps, answer.step_ms / answer.bound_ms - 1);
+            add(&ratios, ratio);
+            add(&times, took_ms);
+        }
+        if (getenv("EACH"))
+            printf("seed %u ours %.1f (%u) bound %.1f gap %.2f%% ratio %.4f complete %d %.0f ms\n",
+                   (unsigned)seed, answer.step_ms, answer.plan ? answer.plan->pipeline_count : 0,
+                   answer.bound_ms, 100 * (answer.step_ms / answer.bound_ms - 1), ratio,
+                   answer.complete, took_ms);
+        cairn_answer_plan_fini(&answer);
+        cairn_problem_fini(&problem);
+    }
+    printf("\ntight memory, %u problems of 64 devices, limit 1 s, %u of them fit nothing: ours is "
+           "slower than the heuristic's on %u\n",
+           seeds, unfit, slower);
+    printf("%-50s %8s %8s %8s\n", "", "median", "p95", "worst");
+    printf("%-50s %7.2f%% %7.2f%% %7.2f%%\n", "gap to the bound", 100 * quantile(&gaps, 0.5),
+           100 * quantile(&gaps, 0.95), 100 * quantile(&gaps, 1));
+    printf("%-50s %8.3f %8.3f %8.3f\n", "the heuristic's step over ours", quantile(&ratios, 0.5),
+           quantile(&ratios, 0.05), quantile(&ratios, 0));
+    printf("%-50s %8.0f %8.0f %8.0f\n", "ms", quantile(&times, 0.5), quantile(&times, 0.95),
+           quantile(&times, 1));
+}
+
 /* Slow devices of one of Malleus's situations. */
 struct situation {
     const char *name;
@@ -415,7 +474,7 @@ main(int argc, char **argv)
         else if (strcmp(argv[i], "--only") == 0 && i + 1 < argc)
             only = argv[++i];
         else
-            fail("usage: %s [--full] [--only gap|time|rivals|malleus|simulation|assign]", argv[0]);
+            fail("usage: %s [--full] [--only gap|time|rivals|tight|malleus|simulation|assign]", argv[0]);
     }
     if (!only || strcmp(only, "gap") == 0)
         row_gap(full);
@@ -423,6 +482,8 @@ main(int argc, char **argv)
         row_time(full);
     if (!only || strcmp(only, "rivals") == 0)
         row_rivals(full);
+    if (!only || strcmp(only, "tight") == 0)
+        row_tight(full);
     if (!only || strcmp(only, "malleus") == 0)
         row_malleus();
     if (!only || strcmp(only, "simulation") == 0)

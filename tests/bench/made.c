@@ -2,6 +2,7 @@
 #include "tests/bench/made.h"
 
 #include <math.h>
+#include <stdbool.h>
 #include <stdlib.h>
 
 enum { NODE_DEVICES = 8, TOKENS_MIN = 512, TOKENS_MAX = 262144 };
@@ -60,6 +61,37 @@ cairn_made_problem(const struct cairn_made_cluster *cluster, uint64_t seed,
         else if (lot < cluster->dead_share + cluster->slow_share)
             problem.devices[i].rate = floor(slow * 100) / 100;
     }
+    *out = problem;
+    return CAIRN_OK;
+}
+
+cairn_err
+cairn_made_tight(uint32_t devices, uint64_t seed, struct cairn_problem *out)
+{
+    const struct cairn_made_cluster cluster = {devices, 1, GIB, GIB, 0.2, 0.02};
+    bool mixed = seed % 2;
+    double bytes = 0, share;
+    struct cairn_problem problem;
+    cairn_err err = cairn_made_problem(&cluster, seed, &problem);
+
+    if (err)
+        return err;
+    seed = ~seed;
+    problem.layers = 24 + cairn_made_below(&seed, 73);
+    problem.microbatches = 16 + cairn_made_below(&seed, 113);
+    share = 0.05 + 0.2 * cairn_made_part(&seed); /* of a layer, per micro-batch in flight */
+    for (uint32_t i = 0, halved = 0; i < devices; i++) {
+        struct cairn_device *device = &problem.devices[i];
+
+        if (i % NODE_DEVICES == 0)
+            halved = cairn_made_part(&seed) < 0.25;
+        device->memory_bytes >>= halved + (mixed && cairn_made_part(&seed) < 0.25);
+        if (device->rate > 0)
+            bytes += (double)(device->memory_bytes - problem.reserved_bytes);
+    }
+    bytes /= problem.layers * (1.1 + 2.4 * cairn_made_part(&seed)) * (1 + 4 * share);
+    problem.layer_bytes = (uint64_t)bytes;
+    problem.activation_bytes = (uint64_t)(bytes * share);
     *out = problem;
     return CAIRN_OK;
 }

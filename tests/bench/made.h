@@ -28,6 +28,16 @@ struct cairn_made_cluster {
 CAIRN_MUST_CHECK cairn_err cairn_made_problem(const struct cairn_made_cluster *cluster,
                                               uint64_t seed, struct cairn_problem *out);
 
+/*
+ * A problem whose memory is tight: the devices together hold 1.1 to 3.5 times the model with four
+ * micro-batches in flight. Nodes of 8; a fifth of the devices is slow (1.1 to 5.5), a fiftieth
+ * dead, a quarter of the nodes has half the memory, and in every other problem a quarter of the
+ * devices has half of what its node has. 24 to 96 layers, 16 to 128 micro-batches, groups of 1, 2,
+ * 4 or 8. The caller ends *out with cairn_problem_fini. CAIRN_NOMEM.
+ */
+CAIRN_MUST_CHECK cairn_err cairn_made_tight(uint32_t devices, uint64_t seed,
+                                            struct cairn_problem *out);
+
 /* Sets the rates of a problem's devices back to 1. */
 void cairn_made_heal(struct cairn_problem *problem);
 
