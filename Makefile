@@ -154,7 +154,8 @@ $(BUILD)/tests/unit/$(1)/%: $(BUILD)/tests/unit/$(1)/%.o $(SUPPORT_OBJ) $(call A
 endef
 $(foreach m,$(MODULES),$(eval $(call unit_rule,$(m))))
 # Link speeds are measured on jobs of the traces' simulator.
-$(BUILD)/tests/unit/replan/search/test_search: $(BUILD)/tests/bench/made.o
+$(BUILD)/tests/unit/replan/search/test_search: $(BUILD)/tests/bench/made.o \
+    $(BUILD)/tests/bench/baseline_greedy.o
 # It reads the command's JSON with the command's own tree.
 $(BUILD)/tests/unit/agent/service/test_operator: $(BUILD)/libtools.a
 SECOND_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(filter-out %/generate.c, \

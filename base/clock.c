@@ -9,7 +9,7 @@ read_clock(clockid_t id)
 {
     struct timespec now;
 
-    clock_gettime(id, &now); /* cannot fail for the two clocks used here */
+    clock_gettime(id, &now); /* cannot fail for the clocks used here */
     return (uint64_t)now.tv_sec * CAIRN_NS_PER_S + (uint64_t)now.tv_nsec;
 }
 
@@ -49,6 +49,12 @@ uint64_t
 cairn_clock_wall_ns(const struct cairn_clock *clock)
 {
     return clock->ops->wall_ns(clock->context);
+}
+
+uint64_t
+cairn_clock_thread_cpu_ns(void)
+{
+    return read_clock(CLOCK_THREAD_CPUTIME_ID);
 }
 
 void

@@ -38,6 +38,10 @@ uint64_t cairn_clock_now_ns(const struct cairn_clock *clock);
 /* Wall time of a clock, for display alone: it jumps. Thread: any, for the system clock. */
 uint64_t cairn_clock_wall_ns(const struct cairn_clock *clock);
 
+/* Time that a processor spent on the calling thread: what other programs take does not count, so it
+ * limits work rather than waiting. Thread: any. */
+uint64_t cairn_clock_thread_cpu_ns(void);
+
 /* Writes a wall time as "2026-01-31T23:59:59.123Z" into out[out_bytes]; cut short if it does not
  * fit. */
 void cairn_clock_format(uint64_t wall_ns, char *out, size_t out_bytes);

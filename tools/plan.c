@@ -51,6 +51,8 @@ write_plan(struct cairn_json_writer *writer, const struct cairn_problem *problem
     cairn_json_write_u64(writer, answer->slow_layers);
     cairn_json_write_key(writer, "complete");
     cairn_json_write_bool(writer, answer->complete);
+    cairn_json_write_key(writer, "cut_short");
+    cairn_json_write_bool(writer, answer->cut_short);
     write_number(writer, "plan_ms", plan_ms);
     return err;
 }
@@ -147,9 +149,11 @@ print_table(const struct cairn_problem *problem, const struct cairn_answer_plan 
         printf("%" PRIu32 " layers are reduced over pipelines by links that slow_links names\n",
                answer->slow_layers);
     printf("planned in %.1f ms%s\n", plan_ms,
-           answer->complete ? ""
-                            : ", cut short by --time-limit: a longer one may find a better plan, "
-                              "or a better bound");
+           answer->complete ? ", and no plan is better"
+           : answer->cut_short
+               ? ", cut short by --time-limit: a longer one may find a better plan, "
+                 "or a better bound"
+               : "");
 }
 
 struct options {
@@ -216,8 +220,8 @@ cairn_verb_plan(int argc, char **argv)
     struct options options = {.problem = NULL};
     const struct cairn_flag flags[] = {
         {"problem", 0, "FILE", "read the problem from this JSON file", &options.problem, NULL},
-        {"time-limit", 0, "MS", "search for at most this many milliseconds (default: 1000)", &limit,
-         NULL},
+        {"time-limit", 0, "MS", "search for at most this many milliseconds of work (default: 1000)",
+         &limit, NULL},
         {"explain", 0, NULL, "draw the pipelines: stages, layers, slow devices, idle time", NULL,
          &options.explain},
         {"svg", 0, "FILE", "draw the pipelines into this file", &options.svg, NULL},

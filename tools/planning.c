@@ -86,7 +86,6 @@ cairn_planning_problem(const char *verb, const char *path, struct cairn_problem 
 bool
 cairn_deadline_parse(const char *text, struct cairn_deadline *out)
 {
-    struct cairn_clock clock = cairn_clock_system();
     char *end;
     unsigned long limit_ms;
 
@@ -96,7 +95,7 @@ cairn_deadline_parse(const char *text, struct cairn_deadline *out)
     limit_ms = strtoul(text, &end, 10);
     if (*end != '\0' || errno != 0 || limit_ms < 1 || limit_ms > LIMIT_MS_MAX)
         return false;
-    out->started_ns = cairn_clock_now_ns(&clock);
+    out->started_ns = cairn_clock_thread_cpu_ns();
     out->limit_ns = limit_ms * CAIRN_NS_PER_MS;
     return true;
 }
@@ -105,17 +104,14 @@ bool
 cairn_deadline_over(void *deadline)
 {
     const struct cairn_deadline *own = deadline;
-    struct cairn_clock clock = cairn_clock_system();
 
-    return cairn_clock_now_ns(&clock) - own->started_ns >= own->limit_ns;
+    return cairn_clock_thread_cpu_ns() - own->started_ns >= own->limit_ns;
 }
 
 double
 cairn_deadline_elapsed_ms(const struct cairn_deadline *deadline)
 {
-    struct cairn_clock clock = cairn_clock_system();
-
-    return (double)(cairn_clock_now_ns(&clock) - deadline->started_ns) / (double)CAIRN_NS_PER_MS;
+    return (double)(cairn_clock_thread_cpu_ns() - deadline->started_ns) / (double)CAIRN_NS_PER_MS;
 }
 
 int

@@ -17,12 +17,12 @@ bool cairn_planning_load(const char *verb, const char *path, uint8_t **text, siz
 bool cairn_planning_problem(const char *verb, const char *path, struct cairn_problem *out,
                             int *exit_code);
 
-/* A deadline on the monotonic clock. */
+/* A deadline on the calling thread's processor time, which other programs do not use up. */
 struct cairn_deadline {
     uint64_t started_ns;
     uint64_t limit_ns;
 };
-/* "1000" milliseconds from now; false for anything but a whole number from 1 to 3,600,000. */
+/* "1000" milliseconds of work from now; false for all but whole numbers from 1 to 3,600,000. */
 bool cairn_deadline_parse(const char *text, struct cairn_deadline *out);
 bool cairn_deadline_over(void *deadline); /* as cairn_stop asks */
 double cairn_deadline_elapsed_ms(const struct cairn_deadline *deadline);

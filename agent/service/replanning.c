@@ -48,8 +48,7 @@ struct offering {
     struct cairn_problem problem; /* owns its devices alone */
     uint64_t number;
     struct cairn_offer_costs costs;
-    struct cairn_clock clock;
-    uint64_t until_ns;
+    uint64_t until_ns; /* of the worker's processor time: what the trainers take does not count */
     struct cairn_offers offers;
     cairn_err err;
     char path[CAIRN_CONFIG_PATH_BYTES_MAX + 32];
@@ -75,7 +74,7 @@ is_over(void *context)
     const struct offering *offering = context;
 
     return atomic_load(&offering->agent->replanning->is_closing) ||
-           cairn_clock_now_ns(&offering->clock) >= offering->until_ns;
+           cairn_clock_thread_cpu_ns() >= offering->until_ns;
 }
 
 /* Writes the problem beside its place and renames it, so that readers see a whole file. Returns 0
@@ -115,7 +114,7 @@ run_offering(struct cairn_job *job)
 
     /* of this thread; where it cannot be, the limit of time is still there */
     (void)setpriority(PRIO_PROCESS, (id_t)gettid(), PLAN_NICE);
-    offering->until_ns = cairn_clock_now_ns(&offering->clock) + PLAN_LIMIT_MS * CAIRN_NS_PER_MS;
+    offering->until_ns = cairn_clock_thread_cpu_ns() + PLAN_LIMIT_MS * CAIRN_NS_PER_MS;
     offering->write_errno = write_problem(&offering->problem, offering->path);
     offering->err =
         cairn_offers_make(&offering->problem, &offering->costs, &stop, &offering->offers);
@@ -167,7 +166,6 @@ make_plans(struct cairn_agent *agent, const struct analyst_actions *actions)
     }
     offering->job = (struct cairn_job){.run = run_offering, .done = offering_done};
     offering->agent = agent;
-    offering->clock = agent->clock;
     offering->number = actions->plans_number;
     offering->problem = actions->problem;
     offering->costs = actions->costs;

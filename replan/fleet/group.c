@@ -5,6 +5,21 @@
 #include <stdlib.h>
 #include <string.h>
 
+bool
+cairn_fleet_mixes_memory(const struct cairn_fleet *fleet)
+{
+    const struct cairn_device *devices = fleet->problem->devices;
+
+    for (uint32_t i = 1; i < fleet->device_count; i++) {
+        const struct cairn_device *one = &devices[fleet->order[i - 1]];
+        const struct cairn_device *other = &devices[fleet->order[i]];
+
+        if (one->node == other->node && one->memory_bytes != other->memory_bytes)
+            return true;
+    }
+    return false;
+}
+
 void
 cairn_fleet_destroy(struct cairn_fleet *fleet)
 {

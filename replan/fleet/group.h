@@ -33,10 +33,13 @@ CAIRN_MUST_CHECK cairn_err cairn_fleet_create(const struct cairn_problem *proble
                                               struct cairn_fleet **out);
 
 /* The same with the devices of each node in order of memory, the most first, then of rate: the
- * groups that hold most. For the search where devices of a node differ in memory and nothing fits
- * otherwise; bounds need the order of rates. */
+ * groups that hold most. For the search; bounds need the order of rates. */
 CAIRN_MUST_CHECK cairn_err cairn_fleet_create_by_memory(const struct cairn_problem *problem,
                                                         struct cairn_fleet **out);
+
+/* Whether devices of one node differ in memory: only then the two orders differ. */
+bool cairn_fleet_mixes_memory(const struct cairn_fleet *fleet);
+
 void cairn_fleet_destroy(struct cairn_fleet *fleet); /* NULL is allowed */
 
 /* Consecutive devices of a fleet's order. */

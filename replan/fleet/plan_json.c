@@ -14,9 +14,9 @@ enum {
 
 /* What an answer carries beside its pipelines; read by people, not here. */
 static const char *const passed_over[] = {
-    "schema",  "unused",     "step_ms",     "schedule_ms",          "lower_bound_ms",
-    "gap",     "healthy_ms", "moved_bytes", "migrate_ms",           "payback_steps",
-    "plan_ms", "complete",   "current_ms",  "slow_reduction_layers"};
+    "schema",  "unused",     "step_ms",     "schedule_ms", "lower_bound_ms",
+    "gap",     "healthy_ms", "moved_bytes", "migrate_ms",  "payback_steps",
+    "plan_ms", "complete",   "cut_short",   "current_ms",  "slow_reduction_layers"};
 
 /* Room for one more of a flat array. */
 static cairn_err

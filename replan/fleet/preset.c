@@ -8,6 +8,9 @@ enum { STATE_BYTES = 18, ACTIVATION_BYTES = 34 };
 
 static const char llama2[] = "arXiv 2307.09288 and the models' config.json";
 static const char llama3[] = "arXiv 2407.21783, table 3";
+/* The shape of the 32B model of arXiv 2410.13333, from its authors' scripts; vocabulary of
+ * llama2. */
+static const char malleus[] = "PKU-DAIR/Hetu, tencent_exp.sh";
 static const char qwen25[] = "arXiv 2412.15115 and the models' config.json";
 
 const struct cairn_model_shape cairn_model_shapes[] = {
@@ -18,7 +21,9 @@ const struct cairn_model_shape cairn_model_shapes[] = {
     {"llama3-8b", 32, 4096, 14336, 1024, 3, 128256, llama3},
     {"llama3-70b", 80, 8192, 28672, 1024, 3, 128256, llama3},
     {"llama3-405b", 126, 16384, 53248, 1024, 3, 128256, llama3},
+    {"llama-32b", 60, 6656, 17920, 6656, 3, 32000, malleus},
     {"mistral-7b", 32, 4096, 14336, 1024, 3, 32000, "arXiv 2310.06825, table 1"},
+    {"qwen1.5-110b", 80, 8192, 49152, 1024, 3, 152064, "the model's config.json"},
     {"qwen2.5-7b", 28, 3584, 18944, 512, 3, 152064, qwen25},
     {"qwen2.5-72b", 80, 8192, 29568, 1024, 3, 152064, qwen25},
 };

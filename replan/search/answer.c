@@ -25,21 +25,6 @@ is_over(void *context)
     return watched->said;
 }
 
-/* Groups of the devices of each node with most memory hold a pipeline, and the fastest with each
- * other do not. */
-static cairn_err
-plan_by_memory(const struct cairn_problem *problem, const struct cairn_stop *stop,
-               struct cairn_answer_plan *out)
-{
-    struct cairn_fleet *fleet = NULL;
-    cairn_err err = cairn_fleet_create_by_memory(problem, &fleet);
-
-    if (!err)
-        err = cairn_search(fleet, &out->bound_ms, stop, &out->plan, &out->step_ms);
-    cairn_fleet_destroy(fleet);
-    return err == CAIRN_NOT_FOUND ? CAIRN_OK : err;
-}
-
 /* Bound and plan of one set of devices; *plan stays NULL where nothing fits. */
 static cairn_err
 plan_for(const struct cairn_problem *problem, const struct cairn_stop *stop,
@@ -54,15 +39,14 @@ plan_for(const struct cairn_problem *problem, const struct cairn_stop *stop,
     if (!err)
         err = cairn_bound_step_ms(fleet, &own, &out->bound_ms);
     if (!err && out->bound_ms < INFINITY)
-        err = cairn_search(fleet, &out->bound_ms, &own, &out->plan, &out->step_ms);
+        err = cairn_search(fleet, &out->bound_ms, &own, &out->plan, &out->step_ms, &out->complete);
     if (err == CAIRN_NOT_FOUND)
         err = CAIRN_OK;
     if (!err && !out->plan)
         err = cairn_infeasible_why(fleet, &out->infeasible);
     cairn_fleet_destroy(fleet);
-    if (!err && !out->plan && out->bound_ms < INFINITY && out->infeasible.short_by_bytes == 0)
-        err = plan_by_memory(problem, &own, out);
-    out->complete = out->plan && !watched.said;
+    out->complete = out->complete && out->plan;
+    out->cut_short = watched.said && !out->complete;
     return err;
 }
 

@@ -23,7 +23,9 @@ struct cairn_answer_plan {
                               * choice */
     uint32_t slow_layers;   /* whose reduction over pipelines joins two nodes with a slow link
                               * between them */
-    bool complete;          /* neither the search nor the bound was cut short */
+    bool complete;          /* no plan is better: all were tried, or the bound is within 0.05 % */
+    bool cut_short; /* `stop` ended the search, or the bound: with more time the answer may be
+                             * better */
     struct cairn_infeasible infeasible;
 };
 

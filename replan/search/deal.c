@@ -101,9 +101,42 @@ deal_apart(const struct cairn_problem *problem, const struct cairn_unit *units, 
     }
 }
 
+static int
+by_memory(const void *left, const void *right)
+{
+    const struct cairn_unit *a = *(const struct cairn_unit *const *)left;
+    const struct cairn_unit *b = *(const struct cairn_unit *const *)right;
+
+    if (a->group.bytes != b->group.bytes)
+        return a->group.bytes > b->group.bytes ? -1 : 1;
+    return a < b ? -1 : a > b; /* the faster first */
+}
+
+/* Deals the first units in turn, back and forth; the others to nobody. CAIRN_NOMEM. */
+static cairn_err
+deal_in_turn(const struct cairn_unit *units, uint32_t unit_count, uint32_t dealt, uint32_t count,
+             bool memory, uint32_t *owner)
+{
+    const struct cairn_unit **order = calloc((size_t)unit_count + 1, sizeof(*order));
+
+    if (!order)
+        return CAIRN_NOMEM;
+    for (uint32_t i = 0; i < unit_count; i++)
+        order[i] = &units[i];
+    if (memory)
+        qsort(order, unit_count, sizeof(*order), by_memory);
+    for (uint32_t i = 0; i < unit_count; i++) {
+        uint32_t to = i % (2 * count);
+
+        owner[order[i] - units] = i >= dealt ? count : to < count ? to : 2 * count - 1 - to;
+    }
+    free(order);
+    return CAIRN_OK;
+}
+
 cairn_err
 cairn_deal_units(const struct cairn_problem *problem, const struct cairn_unit *units,
-                 uint32_t unit_count, uint32_t pipeline_count, enum cairn_deal deal,
+                 uint32_t unit_count, uint32_t dealt, uint32_t pipeline_count, enum cairn_deal deal,
                  uint32_t *owner)
 {
     struct dealt *heap;
@@ -112,6 +145,9 @@ cairn_deal_units(const struct cairn_problem *problem, const struct cairn_unit *u
         deal_apart(problem, units, unit_count, pipeline_count, owner);
         return CAIRN_OK;
     }
+    if (deal == CAIRN_DEAL_TURN || deal == CAIRN_DEAL_TURN_MEMORY)
+        return deal_in_turn(units, unit_count, dealt, pipeline_count,
+                            deal == CAIRN_DEAL_TURN_MEMORY, owner);
     if (deal == CAIRN_DEAL_EVEN)
         return deal_evenly(units, unit_count, pipeline_count, owner);
     heap = calloc(pipeline_count, sizeof(*heap));

@@ -24,6 +24,7 @@ struct exhaust {
     struct cairn_divider *divider;
     const struct cairn_stop *stop;
     bool has_plan;
+    bool stopped;
     double step_ms;                    /* to beat */
     uint32_t alike;                    /* bit i: devices i and i + 1 of the order are the same */
     struct cairn_group group[SUBSETS]; /* layer_ms 0: may not be a group */
@@ -166,7 +167,8 @@ beat(struct exhaust *exhaust)
     uint32_t count = exhaust->fleet->device_count, all = (1u << count) - 1;
 
     for (uint32_t subset = 1; subset <= all; subset++) {
-        if (exhaust->has_plan && exhaust->stop->over(exhaust->stop->context))
+        exhaust->stopped = exhaust->has_plan && exhaust->stop->over(exhaust->stop->context);
+        if (exhaust->stopped)
             return false;
         if (first_form(exhaust, subset) == subset)
             find_sequence(exhaust, subset, &exhaust->best[subset]);
@@ -255,7 +257,7 @@ take_plan(struct exhaust *exhaust, struct cairn_plan **plan, double *step_ms)
 
 cairn_err
 cairn_exhaust(const struct cairn_fleet *fleet, const struct cairn_stop *stop,
-              struct cairn_plan **plan, double *step_ms)
+              struct cairn_plan **plan, double *step_ms, bool *complete)
 {
     struct exhaust *exhaust = calloc(1, sizeof(*exhaust));
     cairn_err err = exhaust ? CAIRN_OK : CAIRN_NOMEM;
@@ -277,6 +279,8 @@ cairn_exhaust(const struct cairn_fleet *fleet, const struct cairn_stop *stop,
             exhaust->has_plan = true;
         }
     }
+    if (!err)
+        *complete = !exhaust->stopped;
     if (exhaust)
         cairn_divider_destroy(exhaust->divider);
     free(exhaust);

@@ -17,12 +17,12 @@
 enum { CAIRN_EXHAUST_DEVICES_MAX = 8 };
 
 /*
- * Replaces *plan (NULL: none yet) and *step_ms (then INFINITY) by the best plan there is, unless
- * `stop` ends the search first: then *plan is the best so far. For at most
- * CAIRN_EXHAUST_DEVICES_MAX live devices. CAIRN_NOMEM, with both as they were.
+ * Replaces *plan (NULL: none yet) and *step_ms (then INFINITY) by the best plan there is, and sets
+ * *complete, unless `stop` ends the search first: then *plan is the best so far. For at most
+ * CAIRN_EXHAUST_DEVICES_MAX live devices. CAIRN_NOMEM, with all as they were.
  */
 CAIRN_MUST_CHECK cairn_err cairn_exhaust(const struct cairn_fleet *fleet,
                                          const struct cairn_stop *stop, struct cairn_plan **plan,
-                                         double *step_ms);
+                                         double *step_ms, bool *complete);
 
 #endif

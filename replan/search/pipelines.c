@@ -31,12 +31,17 @@ insert(const struct cairn_division *division, struct cairn_pipeline *pipeline, u
     pipeline->members[at] = unit;
 }
 
-/* Whether a group with that memory goes before one that stands already. */
+/* Whether a group goes before one that stands already, and is no faster. */
 static bool
-goes_before(enum cairn_order order, uint64_t bytes, uint64_t standing_bytes)
+goes_before(enum cairn_order order, const struct cairn_group *group,
+            const struct cairn_group *standing)
 {
-    return (order == CAIRN_ORDER_MEMORY_FIRST && bytes > standing_bytes) ||
-           (order == CAIRN_ORDER_MEMORY_LAST && bytes < standing_bytes);
+    if (order == CAIRN_ORDER_SPEED)
+        return false;
+    if (order == CAIRN_ORDER_SPEED_MEMORY_LAST)
+        return group->layer_ms >= standing->layer_ms && group->bytes < standing->bytes;
+    return order == CAIRN_ORDER_MEMORY_FIRST ? group->bytes > standing->bytes
+                                             : group->bytes < standing->bytes;
 }
 
 void
@@ -47,8 +52,7 @@ cairn_division_stages(const struct cairn_division *division, const struct cairn_
         const struct cairn_unit *unit = &division->units[pipeline->members[i]];
         uint32_t at = i;
 
-        for (; at > 0 && goes_before(pipeline->order, unit->group.bytes, groups[at - 1].bytes);
-             at--) {
+        for (; at > 0 && goes_before(pipeline->order, &unit->group, &groups[at - 1]); at--) {
             groups[at] = groups[at - 1];
             if (units)
                 units[at] = units[at - 1];
@@ -177,16 +181,16 @@ judge(struct cairn_division *division, struct cairn_pipeline *pipeline)
 }
 
 static cairn_err
-deal_units(struct cairn_division *division, enum cairn_deal deal)
+deal_units(struct cairn_division *division, uint32_t dealt, enum cairn_deal deal)
 {
     uint32_t unit_count = division->unit_count, pipeline_count = division->pipeline_count, at = 0;
     uint32_t *owner = calloc((size_t)unit_count + 1, sizeof(*owner));
-    uint32_t *counts = calloc(pipeline_count, sizeof(*counts));
+    uint32_t *counts = calloc((size_t)pipeline_count + 1, sizeof(*counts));
     cairn_err err = owner && counts ? CAIRN_OK : CAIRN_NOMEM;
 
     if (!err)
-        err = cairn_deal_units(division->problem, division->units, unit_count, pipeline_count, deal,
-                               owner);
+        err = cairn_deal_units(division->problem, division->units, unit_count, dealt,
+                               pipeline_count, deal, owner);
     for (uint32_t unit = 0; !err && unit < unit_count; unit++)
         counts[owner[unit]]++;
     for (uint32_t i = 0; !err && i <= pipeline_count; i++) {
@@ -205,8 +209,9 @@ deal_units(struct cairn_division *division, enum cairn_deal deal)
 
 cairn_err
 cairn_division_create(const struct cairn_problem *problem, struct cairn_divider *divider,
-                      const struct cairn_unit *units, uint32_t unit_count, uint32_t pipeline_count,
-                      enum cairn_deal deal, double target_ms, struct cairn_division **out)
+                      const struct cairn_unit *units, uint32_t unit_count, uint32_t dealt,
+                      uint32_t pipeline_count, enum cairn_deal deal, double target_ms,
+                      struct cairn_division **out)
 {
     struct cairn_division *division = calloc(1, sizeof(*division));
     size_t room = (size_t)3 * unit_count + (size_t)ROOM_MORE * pipeline_count;
@@ -223,7 +228,7 @@ cairn_division_create(const struct cairn_problem *problem, struct cairn_divider 
     division->pipelines = calloc((size_t)pipeline_count + 1, sizeof(*division->pipelines));
     division->members = calloc(room, sizeof(*division->members));
     if (division->pipelines && division->members)
-        err = deal_units(division, deal);
+        err = deal_units(division, dealt, deal);
     if (err) {
         cairn_division_destroy(division);
         return err;

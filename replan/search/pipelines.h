@@ -4,9 +4,9 @@
  *
  * A division is judged at a target time: how many micro-batches all its pipelines can do within it.
  * The groups of a pipeline stand slowest first, since early stages hold more activations per layer
- * and slow ones get fewer layers. Where groups differ in memory two more orders are tried: most
- * memory first, for stages of equal layers, and most memory last, which holds most layers
- * altogether.
+ * and slow ones get fewer layers. Where groups differ in memory three more orders are tried:
+ * slowest first with most memory last among equals, most memory first, for stages of equal layers,
+ * and most memory last, which holds most layers altogether.
  */
 #ifndef CAIRN_REPLAN_SEARCH_PIPELINES_H
 #define CAIRN_REPLAN_SEARCH_PIPELINES_H
@@ -18,12 +18,13 @@
 struct cairn_unit {
     struct cairn_group group;
     uint32_t kind;
-    uint32_t first; /* in the fleet's order */
+    const uint32_t *devices; /* [size] indices of devices; in the memory of a fleet */
     uint32_t size;
 };
 
 enum cairn_order {
-    CAIRN_ORDER_SPEED,
+    CAIRN_ORDER_SPEED,             /* of equal speed most memory first */
+    CAIRN_ORDER_SPEED_MEMORY_LAST, /* of equal speed least memory first */
     CAIRN_ORDER_MEMORY_FIRST,
     CAIRN_ORDER_MEMORY_LAST,
     CAIRN_ORDER_COUNT
@@ -58,16 +59,18 @@ enum cairn_deal {
     CAIRN_DEAL_ALIKE,  /* in order of speed: slow units together, pipelines of different speed */
     CAIRN_DEAL_APART,  /* what holds the model alone by itself, the others as few together as hold
                         * it */
-    CAIRN_DEAL_COUNT
+    CAIRN_DEAL_TURN,   /* back and forth, the fastest first */
+    CAIRN_DEAL_TURN_MEMORY /* the same, those with most memory first */
 };
 
-/* Deals units[unit_count], fastest first, to at most unit_count pipelines. CAIRN_NOMEM. */
+/* Deals `dealt` of units[unit_count], which stand fastest first, to at most as many pipelines; the
+ * others are unused at first. All are dealt but by the last two deals. CAIRN_NOMEM. */
 CAIRN_MUST_CHECK cairn_err cairn_division_create(const struct cairn_problem *problem,
                                                  struct cairn_divider *divider,
                                                  const struct cairn_unit *units,
-                                                 uint32_t unit_count, uint32_t pipeline_count,
-                                                 enum cairn_deal deal, double target_ms,
-                                                 struct cairn_division **out);
+                                                 uint32_t unit_count, uint32_t dealt,
+                                                 uint32_t pipeline_count, enum cairn_deal deal,
+                                                 double target_ms, struct cairn_division **out);
 void cairn_division_destroy(struct cairn_division *division); /* NULL is allowed */
 
 /* The whole micro-batches that all pipelines do within a time. */

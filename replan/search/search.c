@@ -13,6 +13,8 @@
 enum {
     KEPT_MAX = 24,         /* divisions that are improved */
     NEAR_PIPELINES = 40,   /* numbers of pipelines tried one by one, before the steps grow */
+    LENGTH_STEPS = 64,     /* numbers of stages tried one by one, before the steps grow */
+    FEW_PIPELINES = 16,    /* where memory allows no more, all their lengths are tried */
     MOVES_MAX = 1000000,   /* of one search */
     MOVES_AT_ONCE = 12000, /* towards one target */
     MOVES_BRIEFLY = 1000,  /* the same, where a division is only sounded */
@@ -91,8 +93,8 @@ take_plan(struct search *search, struct cairn_division *division, double step_ms
             plan->stages[plan->stage_count++] =
                 (struct cairn_plan_stage){devices, unit->size, first_layer, layers[at]};
             first_layer += layers[at];
-            for (uint32_t k = unit->first; k < unit->first + unit->size; k++)
-                plan->devices[devices++] = search->problem->devices[search->fleet->order[k]].id;
+            for (uint32_t k = 0; k < unit->size; k++)
+                plan->devices[devices++] = search->problem->devices[unit->devices[k]].id;
         }
     }
     if (err)
@@ -167,8 +169,8 @@ enough_ms(const struct search *search, struct cairn_division *division)
 }
 
 static cairn_err
-try_division(struct search *search, const struct cairn_unit_set *set, uint32_t pipeline_count,
-             enum cairn_deal deal)
+try_division(struct search *search, const struct cairn_unit_set *set, uint32_t dealt,
+             uint32_t pipeline_count, enum cairn_deal deal)
 {
     double limit_ms = search->step_ms < INFINITY ? search->step_ms * NEAR : search->bound_ms,
            step_ms;
@@ -176,7 +178,7 @@ try_division(struct search *search, const struct cairn_unit_set *set, uint32_t p
     cairn_err err;
 
     err = cairn_division_create(search->problem, search->divider, set->units, set->unit_count,
-                                pipeline_count, deal, limit_ms, &division);
+                                dealt, pipeline_count, deal, limit_ms, &division);
     if (err)
         return err;
     if (search->step_ms == INFINITY)
@@ -193,15 +195,15 @@ try_division(struct search *search, const struct cairn_unit_set *set, uint32_t p
     return err;
 }
 
-/* How many pipelines the units of a set may form at most: each needs as many as hold all layers,
- * were all as large as the largest. Pipelines of fewer micro-batches than stages might do with
- * less, and are left to chance. */
+/* How many units of a set a pipeline needs at least: as many as hold all layers, were all as large
+ * as the largest. Pipelines of fewer micro-batches than stages might do with less, and are left to
+ * chance. */
 static uint32_t
-pipelines_max(const struct search *search, const struct cairn_unit_set *set)
+stages_min(const struct search *search, const struct cairn_unit_set *set)
 {
     const struct cairn_problem *problem = search->problem;
     uint64_t bytes_max = 0, layers = 0;
-    uint32_t stages = 0, most;
+    uint32_t stages = 0;
 
     for (uint32_t i = 0; i < set->unit_count; i++)
         if (set->units[i].group.bytes > bytes_max)
@@ -211,8 +213,15 @@ pipelines_max(const struct search *search, const struct cairn_unit_set *set)
 
         layers += cairn_cost_layers_max(problem, bytes_max, in_flight);
     }
-    most = set->unit_count / stages;
-    return most < problem->microbatches ? most : problem->microbatches;
+    return stages;
+}
+
+static uint32_t
+pipelines_max(const struct search *search, const struct cairn_unit_set *set)
+{
+    uint32_t most = set->unit_count / stages_min(search, set);
+
+    return most < search->problem->microbatches ? most : search->problem->microbatches;
 }
 
 /* A set at every number of pipelines that may still be better than the best: the fewer, the longer
@@ -230,11 +239,11 @@ try_set(struct search *search, const struct cairn_unit_set *set)
 
         if (search->plan && fluid_ms >= search->step_ms * NEAR)
             break;
-        for (int deal = 0; !err && deal < CAIRN_DEAL_COUNT && !over(search); deal++) {
+        for (int deal = 0; !err && deal <= CAIRN_DEAL_APART && !over(search); deal++) {
             /* the same for every number of pipelines that is enough */
             if (deal == CAIRN_DEAL_APART && tried > 0)
                 continue;
-            err = try_division(search, set, count, (enum cairn_deal)deal);
+            err = try_division(search, set, set->unit_count, count, (enum cairn_deal)deal);
             search->tried = true;
         }
         if (tried >= NEAR_PIPELINES)
@@ -242,6 +251,45 @@ try_set(struct search *search, const struct cairn_unit_set *set)
         count = count > step ? count - step : count > 1 && !search->plan ? 1 : 0;
     }
     return err;
+}
+
+/*
+ * Where memory is tight: pipelines of as many stages each, of all lengths that may hold the model
+ * and still be better than the best. Fewer stages than there are groups hold more layers, since
+ * fewer micro-batches are in flight, and leave slow groups out.
+ */
+static cairn_err
+try_lengths(struct search *search, const struct cairn_unit_set *set)
+{
+    uint32_t most = pipelines_max(search, set), least_stages = stages_min(search, set);
+    cairn_err err = CAIRN_OK;
+
+    if (most > FEW_PIPELINES)
+        return CAIRN_OK;
+    for (uint32_t count = most; count >= 1; count--) {
+        double speed = 0; /* of the fastest units, as many as are dealt */
+        uint32_t added = 0;
+
+        for (uint32_t stages = least_stages; stages <= set->unit_count / count;
+             stages += 1 + stages / LENGTH_STEPS) {
+            for (; added < stages * count; added++)
+                speed += 1 / set->units[added].group.layer_ms;
+            /* no pipeline ends before (m - 1) times its longest stage and all layers once at the
+             * fastest unit's pace */
+            if (search->work_layers * ((search->problem->microbatches - count) / speed +
+                                       set->units[0].group.layer_ms) >=
+                search->step_ms * NEAR)
+                continue;
+            for (int deal = CAIRN_DEAL_TURN; !err && deal <= CAIRN_DEAL_TURN_MEMORY; deal++) {
+                if (over(search))
+                    return CAIRN_OK;
+                err = try_division(search, set, stages * count, count, (enum cairn_deal)deal);
+            }
+            if (err)
+                return err;
+        }
+    }
+    return CAIRN_OK;
 }
 
 static int
@@ -281,7 +329,8 @@ try_shortest(struct search *search, const struct cairn_unit_set *set)
         largest.unit_count = 0;
     cairn_unit_sets_take(&search->sets, largest);
     if (search->sets.count > set_count) /* else it was empty, or has been tried */
-        err = try_division(search, &search->sets.sets[set_count], 1, CAIRN_DEAL_MEMORY);
+        err = try_division(search, &search->sets.sets[set_count],
+                           search->sets.sets[set_count].unit_count, 1, CAIRN_DEAL_MEMORY);
     return err;
 }
 
@@ -289,8 +338,7 @@ try_shortest(struct search *search, const struct cairn_unit_set *set)
 static cairn_err
 raise_bound(struct search *search)
 {
-    /* bounds rest on the order of rates */
-    bool may = !search->raised && search->plan && !search->fleet->by_memory;
+    bool may = !search->raised && search->plan;
 
     search->raised = true;
     if (!may)
@@ -370,20 +418,27 @@ improve_all(struct search *search)
     return err ? err : raise_bound(search);
 }
 
-/* A handful of devices: everything that the search passed over, too. The bound comes last: a time
- * limit is better spent on the plan. */
+/* A handful of devices: everything that the search passed over, too. What then is best is the
+ * bound; where the time limit is over first it is raised as far as that goes. */
 static cairn_err
-exhaust(struct search *search)
+exhaust(struct search *search, bool *complete)
 {
-    cairn_err err = cairn_exhaust(search->fleet, search->stop, &search->plan, &search->step_ms);
+    cairn_err err =
+        cairn_exhaust(search->fleet, search->stop, &search->plan, &search->step_ms, complete);
 
+    if (err)
+        return err;
+    if (*complete && search->plan) {
+        search->bound_ms = search->step_ms;
+        return CAIRN_OK;
+    }
     search->raised = false;
-    return err ? err : raise_bound(search);
+    return raise_bound(search);
 }
 
 cairn_err
 cairn_search(const struct cairn_fleet *fleet, double *bound_ms, const struct cairn_stop *stop,
-             struct cairn_plan **out, double *step_ms)
+             struct cairn_plan **out, double *step_ms, bool *complete)
 {
     struct search search = {.fleet = fleet,
                             .problem = fleet->problem,
@@ -391,6 +446,7 @@ cairn_search(const struct cairn_fleet *fleet, double *bound_ms, const struct cai
                             .bound_ms = *bound_ms,
                             .work_layers = cairn_problem_work_layers(fleet->problem),
                             .step_ms = INFINITY};
+    struct cairn_fleet *memory_fleet = NULL;
     bool few = fleet->device_count <= CAIRN_EXHAUST_DEVICES_MAX;
     cairn_err err;
 
@@ -403,20 +459,30 @@ cairn_search(const struct cairn_fleet *fleet, double *bound_ms, const struct cai
     err = cairn_divider_create(fleet->problem, &search.divider);
     if (!err)
         err = cairn_unit_sets_find(&search.sets);
+    if (!err && cairn_fleet_mixes_memory(fleet))
+        err = cairn_fleet_create_by_memory(fleet->problem, &memory_fleet);
+    if (!err && memory_fleet) {
+        search.sets.fleet = memory_fleet;
+        err = cairn_unit_sets_find(&search.sets);
+    }
     /* With a plan, however long its step, the time limit counts. */
     for (uint32_t i = 0, sets = search.sets.count; !err && !search.plan && i < sets; i++)
         err = try_shortest(&search, &search.sets.sets[i]);
     /* All sets first, which takes less than improving what one of them has led to. */
     for (uint32_t i = 0; !err && i < search.sets.count && !over(&search); i++)
         err = try_set(&search, &search.sets.sets[i]);
+    for (uint32_t i = 0; !err && i < search.sets.count && !over(&search); i++)
+        err = try_lengths(&search, &search.sets.sets[i]);
     if (!err)
         err = improve_all(&search);
     for (uint32_t i = 0; i < search.kept_count; i++)
         cairn_division_destroy(search.kept[i]);
     cairn_unit_sets_fini(&search.sets);
+    cairn_fleet_destroy(memory_fleet);
     cairn_divider_destroy(search.divider);
+    *complete = search.step_ms <= search.bound_ms * ENOUGH;
     if (!err && few)
-        err = exhaust(&search);
+        err = exhaust(&search, complete);
     if (!err && !search.plan)
         err = CAIRN_NOT_FOUND;
     if (err) {

@@ -15,10 +15,12 @@
 #include "replan/fleet/plan.h"
 
 /* Searches the best plan, given a lower bound on its time, and raises that bound on the way
- * (replan/bound/raise.h). CAIRN_NOT_FOUND if nothing that was tried fits; CAIRN_NOMEM. The caller
- * owns *out. `stop` is ignored until there is a plan. */
+ * (replan/bound/raise.h). *complete: no plan is better, since all have been tried (the bound is
+ * then the plan's time), or by more than 0.05 %, since the bound is that near. CAIRN_NOT_FOUND if
+ * nothing that was tried fits; CAIRN_NOMEM. The caller owns *out. `stop` is ignored until there is
+ * a plan. */
 CAIRN_MUST_CHECK cairn_err cairn_search(const struct cairn_fleet *fleet, double *bound_ms,
                                         const struct cairn_stop *stop, struct cairn_plan **out,
-                                        double *step_ms);
+                                        double *step_ms, bool *complete);
 
 #endif

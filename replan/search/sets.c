@@ -6,13 +6,14 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* What groups are wanted for. */
 enum aim {
     AIM_WHOLE,  /* micro-batches, as pipelines by themselves */
     AIM_STAGES, /* micro-batches, as stages */
     AIM_SPEED,  /* every device that adds to the speed of all; of equal speed the largest groups */
-    AIM_MEMORY  /* all the memory there is, whatever the speed */
+    AIM_MEMORY  /* all the memory there is, and only then speed */
 };
 
 struct worth {
@@ -35,7 +36,7 @@ worth_of(const void *context, uint32_t size_index, double rate, uint64_t memory_
     if (layers == 0)
         return 0;
     if (worth->aim == AIM_MEMORY)
-        return (double)bytes;
+        return (double)bytes * (1 + 1e-6 / (1 + rate)); /* of equal memory the fastest */
     if (worth->aim == AIM_SPEED)
         return (1 + 1e-6 * size->size) / (size->cost * rate);
     if (worth->aim == AIM_WHOLE) /* fractions only where whole ones are equal */
@@ -52,19 +53,19 @@ cairn_unit_by_speed_and_memory(const void *left, const void *right)
         return a->group.layer_ms < b->group.layer_ms ? -1 : 1;
     if (a->group.bytes != b->group.bytes)
         return a->group.bytes > b->group.bytes ? -1 : 1;
-    return a->first < b->first ? -1 : a->first > b->first;
+    return a->devices[0] < b->devices[0] ? -1 : a->devices[0] > b->devices[0];
 }
 
 static struct cairn_unit
 unit_at(const struct cairn_unit_sets *sets, const struct cairn_group_place *place)
 {
     const struct cairn_problem *problem = sets->problem;
-    struct cairn_unit unit = {.first = place->first, .size = place->size};
+    struct cairn_unit unit = {.devices = sets->fleet->order + place->first, .size = place->size};
     uint64_t memory_bytes = UINT64_MAX;
     double rate = 0;
 
-    for (uint32_t i = place->first; i < place->first + place->size; i++) {
-        const struct cairn_device *device = &problem->devices[sets->fleet->order[i]];
+    for (uint32_t i = 0; i < unit.size; i++) {
+        const struct cairn_device *device = &problem->devices[unit.devices[i]];
 
         rate = device->rate > rate ? device->rate : rate;
         memory_bytes = device->memory_bytes < memory_bytes ? device->memory_bytes : memory_bytes;
@@ -80,8 +81,9 @@ same_units(const struct cairn_unit_set *left, const struct cairn_unit_set *right
     if (left->unit_count != right->unit_count)
         return false;
     for (uint32_t i = 0; i < left->unit_count; i++)
-        if (left->units[i].first != right->units[i].first ||
-            left->units[i].size != right->units[i].size)
+        if (left->units[i].size != right->units[i].size ||
+            memcmp(left->units[i].devices, right->units[i].devices,
+                   left->units[i].size * sizeof(*left->units[i].devices)) != 0)
             return false;
     return true;
 }
@@ -174,11 +176,9 @@ cairn_unit_sets_find(struct cairn_unit_sets *sets)
     uint32_t size_count = sets->problem->size_count;
     cairn_err err = CAIRN_OK;
 
-    for (uint32_t i = size_count; !err && sets->fleet->by_memory && i-- > 0;)
-        err = add_set(sets, 1u << i, sets->bound_ms, AIM_MEMORY);
     if (!err)
         err = add_set(sets, (1u << size_count) - 1, sets->bound_ms, AIM_SPEED);
-    if (!err)
+    if (!err && !sets->fleet->by_memory) /* prices rest on the order of rates */
         err = add_priced_sets(sets);
     for (uint32_t t = 0; t < sizeof(times) / sizeof(*times); t++) {
         double step_ms = sets->bound_ms * times[t] * (1 + 1e-6);
@@ -198,6 +198,8 @@ cairn_unit_sets_find(struct cairn_unit_sets *sets)
         err = add_set(sets, 1u << i, sets->bound_ms * 1e9, AIM_STAGES);
     if (!err)
         err = add_set(sets, (1u << size_count) - 1, sets->bound_ms * 1e9, AIM_STAGES);
+    for (uint32_t i = size_count; !err && i-- > 0;)
+        err = add_set(sets, 1u << i, sets->bound_ms, AIM_MEMORY);
     return err;
 }
 

@@ -15,12 +15,13 @@ struct cairn_unit_set {
 };
 
 enum {
-    CAIRN_UNIT_SETS_MAX = 320
-}; /* 13 for each size of groups, and as many again of one
-                                     * pipeline */
+    CAIRN_UNIT_SETS_MAX = 640
+}; /* 14 for each size of groups and order of devices, and as many
+                                     * again of one pipeline */
 
 struct cairn_unit_sets {
-    const struct cairn_fleet *fleet; /* these five are given, and borrowed */
+    const struct cairn_fleet *fleet; /* these five are given, and borrowed: what the next sets are
+                                      * found in may be another fleet of the same devices */
     const struct cairn_problem *problem;
     const struct cairn_stop *stop;
     double bound_ms;
@@ -29,7 +30,7 @@ struct cairn_unit_sets {
     uint32_t count;
 };
 
-/* Finds sets. With one to go on with, the time limit counts. CAIRN_NOMEM. */
+/* Adds the sets of a fleet. With one to go on with, the time limit counts. CAIRN_NOMEM. */
 CAIRN_MUST_CHECK cairn_err cairn_unit_sets_find(struct cairn_unit_sets *sets);
 
 /* Sorts a set, names kinds, and takes it in unless it is empty or known. Owns its units. */

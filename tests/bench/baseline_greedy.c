@@ -148,8 +148,8 @@ take(struct greedy *greedy, uint32_t size, uint32_t pipelines, uint32_t count, d
         plan->pipelines[plan->pipeline_count++] =
             (struct cairn_plan_pipeline){greedy->microbatches[i], i * count, count};
         for (uint32_t j = i * count; j < (i + 1) * count; j++) {
-            plan->stages[plan->stage_count++] = (struct cairn_plan_stage){
-                plan->device_count, size, next_layer, greedy->layers[j]};
+            plan->stages[plan->stage_count++] =
+                (struct cairn_plan_stage){plan->device_count, size, next_layer, greedy->layers[j]};
             next_layer += greedy->layers[j];
             for (uint32_t k = 0; k < size; k++)
                 plan->devices[plan->device_count++] =
@@ -211,8 +211,8 @@ try_deal(struct greedy *greedy, uint32_t size, uint32_t pipelines, uint32_t coun
         greedy->microbatches[to]++;
     }
     for (uint32_t i = 0; i < pipelines; i++)
-        step_ms = fmax(step_ms, (greedy->microbatches[i] - 1) * greedy->slowest_ms[i] +
-                                    greedy->sum_ms[i]);
+        step_ms = fmax(step_ms,
+                       (greedy->microbatches[i] - 1) * greedy->slowest_ms[i] + greedy->sum_ms[i]);
     return step_ms < greedy->best_ms ? take(greedy, size, pipelines, count, step_ms) : CAIRN_OK;
 }
 
@@ -224,8 +224,8 @@ try_groups(struct greedy *greedy, uint32_t size)
     for (uint32_t pipelines = 1; pipelines <= greedy->group_count; pipelines++) {
         if (pipelines > greedy->problem->microbatches)
             break;
-        for (uint32_t count = 1; !err && count * pipelines <= greedy->group_count &&
-                                 count <= greedy->problem->layers;
+        for (uint32_t count = 1;
+             !err && count * pipelines <= greedy->group_count && count <= greedy->problem->layers;
              count++) {
             err = try_deal(greedy, size, pipelines, count, fastest_first);
             if (!err)

@@ -147,7 +147,7 @@ class Planner(unittest.TestCase):
     def test_the_same_problem_has_the_same_plan(self):
         what = problem(seed=5, layer_bytes=14 << 30)
         first, second = (self.plan(what, "--time-limit", "60000") for _ in range(2))
-        self.assertTrue(first["complete"] and second["complete"])
+        self.assertFalse(first["cut_short"] or second["cut_short"])
         self.assertEqual(first["pipelines"], second["pipelines"])
 
     def test_what_runs_well_goes_on_and_a_move_has_its_price(self):

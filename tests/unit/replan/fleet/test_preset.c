@@ -21,9 +21,9 @@ static const struct {
     const char *model;
     double parameters;
 } published[] = {
-    {"gpt3-175b", 175},   {"llama2-7b", 6.74},   {"llama2-13b", 13.0}, {"llama2-70b", 69.0},
-    {"llama3-8b", 8.03},  {"llama3-70b", 70.6},  {"llama3-405b", 405}, {"mistral-7b", 7.24},
-    {"qwen2.5-7b", 7.61}, {"qwen2.5-72b", 72.7},
+    {"gpt3-175b", 175},   {"llama2-7b", 6.74},   {"llama2-13b", 13.0},  {"llama2-70b", 69.0},
+    {"llama3-8b", 8.03},  {"llama3-70b", 70.6},  {"llama3-405b", 405},  {"mistral-7b", 7.24},
+    {"qwen2.5-7b", 7.61}, {"qwen2.5-72b", 72.7}, {"qwen1.5-110b", 111}, {"llama-32b", 32.5},
 };
 
 static void
