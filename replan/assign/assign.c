@@ -301,9 +301,10 @@ check_lengths(const struct cairn_assign_problem *problem, struct cairn_fault *fa
     return CAIRN_OK;
 }
 
-cairn_err
-cairn_assign(const struct cairn_assign_problem *problem, struct cairn_assignment *out,
-             struct cairn_fault *fault)
+/* is_searching: also for better places of the longest sequences. */
+static cairn_err
+assign(const struct cairn_assign_problem *problem, bool is_searching, struct cairn_assignment *out,
+       struct cairn_fault *fault)
 {
     struct assigner assigner = {.problem = problem};
     struct cairn_assignment made = {0};
@@ -323,7 +324,7 @@ cairn_assign(const struct cairn_assign_problem *problem, struct cairn_assignment
         err = cairn_assign_bound_ms(problem, assigner.sequences, &made.bound_ms);
         if (!err)
             err = find_packing(&assigner, &made);
-        if (!err)
+        if (!err && is_searching)
             err = settle_longest(&assigner, &made);
     }
 done:
@@ -336,6 +337,20 @@ done:
     else
         *out = made;
     return err;
+}
+
+cairn_err
+cairn_assign(const struct cairn_assign_problem *problem, struct cairn_assignment *out,
+             struct cairn_fault *fault)
+{
+    return assign(problem, true, out, fault);
+}
+
+cairn_err
+cairn_assign_by_rules(const struct cairn_assign_problem *problem, struct cairn_assignment *out,
+                      struct cairn_fault *fault)
+{
+    return assign(problem, false, out, fault);
 }
 
 cairn_err

@@ -53,6 +53,12 @@ struct cairn_assignment {
 CAIRN_MUST_CHECK cairn_err cairn_assign(const struct cairn_assign_problem *problem,
                                         struct cairn_assignment *out, struct cairn_fault *fault);
 
+/* The same by the rules alone, without the search: for callers that have less time than that takes,
+ * such as a training loop. */
+CAIRN_MUST_CHECK cairn_err cairn_assign_by_rules(const struct cairn_assign_problem *problem,
+                                                 struct cairn_assignment *out,
+                                                 struct cairn_fault *fault);
+
 /* The time of given pipelines for the sequences, by the formula. CAIRN_NOMEM. */
 CAIRN_MUST_CHECK cairn_err cairn_assign_step_ms(const struct cairn_assign_problem *problem,
                                                 const uint32_t *pipelines, double *step_ms);

@@ -1,6 +1,7 @@
 /* replan/assign/pack.c - sequences into micro-batches. */
 #include "replan/assign/pack.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 /* A piece that shares its micro-batch with others. */
@@ -11,8 +12,9 @@ struct loose {
 };
 
 struct batch {
-    uint64_t tokens;
+    uint64_t room_tokens;
     double cost_ms;
+    uint32_t number;
 };
 
 /* What a sequence's tokens [first, end) cost: attention to all before them included, the constant
@@ -86,26 +88,72 @@ cut(const struct cairn_assign_problem *cost, const uint64_t *tokens, uint32_t se
     return loose_count;
 }
 
+static bool
+is_cheaper(const struct batch *left, const struct batch *right)
+{
+    if (left->cost_ms < right->cost_ms || left->cost_ms > right->cost_ms)
+        return left->cost_ms < right->cost_ms;
+    return left->number < right->number;
+}
+
+/* Restores the heap of batches, the cheapest first, whose element `at` may be too dear. */
+static void
+sink(struct batch *heap, uint32_t count, uint32_t at)
+{
+    struct batch own = heap[at];
+
+    for (uint32_t child = 2 * at + 1; child < count; child = 2 * at + 1) {
+        if (child + 1 < count && is_cheaper(&heap[child + 1], &heap[child]))
+            child++;
+        if (!is_cheaper(&heap[child], &own))
+            break;
+        heap[at] = heap[child];
+        at = child;
+    }
+    heap[at] = own;
+}
+
+/* The cheapest batch with room, by its place in the heap; `count` where there is none. Subtrees of
+ * dearer ones than the best are left out: nearly always the first has room. open[count] is working
+ * memory. */
+static uint32_t
+cheapest_with_room(const struct batch *heap, uint32_t count, uint64_t room_tokens, uint32_t *open)
+{
+    uint32_t open_count = 1, best = count;
+
+    open[0] = 0;
+    while (open_count > 0) {
+        uint32_t at = open[--open_count];
+
+        if (best < count && !is_cheaper(&heap[at], &heap[best]))
+            continue;
+        if (heap[at].room_tokens >= room_tokens) {
+            best = at;
+            continue;
+        }
+        for (uint32_t child = 2 * at + 1; child <= 2 * at + 2 && child < count; child++)
+            open[open_count++] = child;
+    }
+    return best;
+}
+
 /* Whether all loose pieces fit so many micro-batches, the most costly first, each to the one that
  * costs least and has room; places[loose_count] then says where. */
 static bool
 fill(const struct loose *loose, uint32_t loose_count, uint64_t cap_tokens, struct batch *batches,
-     uint32_t batch_count, uint32_t *places)
+     uint32_t batch_count, uint32_t *places, uint32_t *open)
 {
     for (uint32_t i = 0; i < batch_count; i++)
-        batches[i] = (struct batch){0, 0};
+        batches[i] = (struct batch){cap_tokens, 0, i};
     for (uint32_t i = 0; i < loose_count; i++) {
-        uint32_t to = batch_count;
+        uint32_t to = cheapest_with_room(batches, batch_count, loose[i].tokens, open);
 
-        for (uint32_t j = 0; j < batch_count; j++)
-            if (loose[i].tokens <= cap_tokens - batches[j].tokens &&
-                (to == batch_count || batches[j].cost_ms < batches[to].cost_ms))
-                to = j;
         if (to == batch_count)
             return false;
-        batches[to].tokens += loose[i].tokens;
+        places[i] = batches[to].number;
+        batches[to].room_tokens -= loose[i].tokens;
         batches[to].cost_ms += loose[i].cost_ms;
-        places[i] = to;
+        sink(batches, batch_count, to);
     }
     return true;
 }
@@ -133,21 +181,20 @@ fewest(const struct loose *loose, uint32_t loose_count, uint64_t cap_tokens)
 
 static void
 pack_loose(struct cairn_packing *packing, struct loose *loose, uint32_t loose_count,
-           uint64_t cap_tokens, struct batch *batches, uint32_t *places)
+           uint64_t cap_tokens, struct batch *batches, uint32_t *places, uint32_t *open)
 {
     uint32_t count = fewest(loose, loose_count, cap_tokens);
 
     packing->microbatches_min = packing->microbatch_count + count;
     qsort(loose, loose_count, sizeof(*loose), most_costly_first);
-    while (!fill(loose, loose_count, cap_tokens, batches, count, places)) {
+    while (!fill(loose, loose_count, cap_tokens, batches, count, places, open)) {
         count += count / 64 + 1;
         count = count < loose_count ? count : loose_count; /* each its own: that fits */
     }
-    for (uint32_t i = 0; i < loose_count; i++) {
+    for (uint32_t i = 0; i < loose_count; i++)
         packing->pieces[loose[i].piece].microbatch = packing->microbatch_count + places[i];
-        if (batches[places[i]].cost_ms > packing->largest_ms)
-            packing->largest_ms = batches[places[i]].cost_ms;
-    }
+    for (uint32_t i = 0; i < count; i++)
+        packing->largest_ms = fmax(packing->largest_ms, batches[i].cost_ms);
     packing->microbatch_count += count;
 }
 
@@ -158,7 +205,7 @@ cairn_pack(const struct cairn_assign_problem *cost, const uint64_t *tokens, uint
     struct cairn_packing packing = {0};
     struct loose *loose = NULL;
     struct batch *batches = NULL;
-    uint32_t *places = NULL, piece_count, loose_count;
+    uint32_t *places = NULL, *open = NULL, piece_count, loose_count;
     cairn_err err = CAIRN_NOMEM;
 
     if (cap_tokens == 0 || !count_pieces(tokens, sequence_count, cap_tokens, &piece_count))
@@ -167,10 +214,11 @@ cairn_pack(const struct cairn_assign_problem *cost, const uint64_t *tokens, uint
     loose = calloc((size_t)piece_count + 1, sizeof(*loose));
     batches = calloc((size_t)piece_count + 1, sizeof(*batches));
     places = calloc((size_t)piece_count + 1, sizeof(*places));
-    if (!packing.pieces || !loose || !batches || !places)
+    open = calloc((size_t)piece_count + 1, sizeof(*open));
+    if (!packing.pieces || !loose || !batches || !places || !open)
         goto done;
     loose_count = cut(cost, tokens, sequence_count, cap_tokens, &packing, loose);
-    pack_loose(&packing, loose, loose_count, cap_tokens, batches, places);
+    pack_loose(&packing, loose, loose_count, cap_tokens, batches, places, open);
     *out = packing;
     packing.pieces = NULL;
     err = CAIRN_OK;
@@ -179,6 +227,7 @@ done:
     free(loose);
     free(batches);
     free(places);
+    free(open);
     return err;
 }
 
