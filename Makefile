@@ -59,7 +59,7 @@ NEEDS_base := base
 NEEDS_erasure := erasure base
 NEEDS_transport := transport base
 NEEDS_snapshot := snapshot base
-NEEDS_client := client snapshot base
+NEEDS_client := client replan snapshot base
 NEEDS_agent := agent client snapshot erasure transport replan base
 NEEDS_replan := replan base
 NEEDS_tools := tools agent replan client snapshot erasure transport base
@@ -139,7 +139,7 @@ LARGER_OBJ := $(patsubst $(BUILD)/%,$(LARGER)/%,$(call OBJ_OF,client snapshot))
 $(LARGER)/librest.a: $(filter $(LARGER)/snapshot/%,$(LARGER_OBJ))
 	$(Q)rm -f $@ && ar rcsP $@ $^
 $(LARGER)/libcairn.so: $(filter $(LARGER)/client/%,$(LARGER_OBJ)) $(LARGER)/librest.a
-$(LARGER)/libcairn.so: $(BUILD)/libbase.a client/libcairn.map
+$(LARGER)/libcairn.so: $(BUILD)/libreplan.a $(BUILD)/libbase.a client/libcairn.map
 	$(Q)$(LINK_LIBRARY) -o $@ $(filter %.o,$^) $(LINK_ARCHIVES) -lisal -ldl -lm
 ABI_CALLERS := $(BUILD)/tests/support/abi/caller.o $(LARGER)/tests/support/abi/caller.o
 $(BUILD)/tests/unit/client/test_abi: $(ABI_CALLERS) | $(BUILD)/libcairn.so $(LARGER)/libcairn.so

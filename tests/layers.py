@@ -23,7 +23,6 @@ ROOMS = {
     "erasure": "base",
     "transport": "base",
     "snapshot": "base",
-    "client": "snapshot base",
     "bindings/nccl": "base",
     "examples/gpt": "",
     # Detection: records of a trace, a summary per rank and step, verdicts, the live job, pictures.
@@ -38,6 +37,8 @@ ROOMS = {
     "replan/search": "replan/bound replan/fleet base",
     "replan/assign": "replan/fleet base",
     "replan/advise": "replan/search replan/fleet base",
+    # The trainer's side, which assigns sequences as the planner does.
+    "client": "replan/assign replan/fleet snapshot base",
     # The agent: the pure protocol, the process that runs it, services beside it, the whole.
     "agent/core/env": "erasure snapshot base",
     "agent/core/epoch": "agent/core/env snapshot base",

@@ -58,7 +58,7 @@ extern "C" {
  * The version of this header, "MAJOR.MINOR.PATCH". MAJOR is in the name libcairn.so.MAJOR and
  * changes when old callers stop working. MINOR grows with new functions and fields.
  */
-#define CAIRN_LIBRARY_VERSION "1.3.0"
+#define CAIRN_LIBRARY_VERSION "1.4.0"
 /* The version of the library that is loaded, in the same form. The string is static. Thread: any.
  */
 const char *cairn_library_version(void);
@@ -411,6 +411,30 @@ enum cairn_placement_change cairn_placement_take(struct cairn_client *client, ui
 CAIRN_MUST_CHECK cairn_err cairn_placement_fill(struct cairn_client *client, uint64_t step,
                                                 const struct cairn_slice *slices, uint32_t count,
                                                 uint32_t timeout_ms, struct cairn_restored *out);
+
+/*
+ * Assigns the sequences of one step to replicas and to micro-batches: sequence i, of tokens[i]
+ * tokens, to micro-batch microbatch_of[i] of replica replica_of[i]. Each replica numbers its
+ * micro-batches from 0, without gaps, and none holds more than cap_tokens. A replica computes
+ * shares[replica] times as fast as one with a share of 1, and a sequence of s tokens costs
+ * cost[0] s^2 + cost[1] s + cost[2]: the replica that takes longest is made to take as little as
+ * possible. A replica may get no sequence. The arrays tokens[count], shares[replicas], cost[3],
+ * replica_of[count] and microbatch_of[count] are borrowed for the call.
+ *
+ * The result depends on the arguments alone: ranks that run the same library on processors of one
+ * architecture get the same without asking each other. The sequences are assigned by the planner
+ * (replan/assign/assign.h; LPT: Graham 1969, and MULTIFIT: Coffman, Garey, Johnson 1978, both on
+ * machines of different speed) and packed as replan/assign/pack.h says.
+ *
+ * Needs no client. Thread: any. Allocates, and blocks for milliseconds.
+ * CAIRN_INVAL: no sequences or replicas; more than 1,000,000 or CAIRN_REPLICAS_MAX, or more than
+ * 65,536 sequences in one replica; a share of 0; a length of 0 or above cap_tokens; a cost below 0,
+ * of nothing, or beyond what a double holds. CAIRN_NOMEM. Since version 1.4.
+ */
+CAIRN_MUST_CHECK cairn_err cairn_sequences_assign(const uint64_t *tokens, uint32_t count,
+                                                  const uint32_t *shares, uint32_t replicas,
+                                                  uint64_t cap_tokens, const double cost[3],
+                                                  uint32_t *replica_of, uint32_t *microbatch_of);
 
 /* A part of the job that no snapshot of this rank holds. */
 struct cairn_uncovered {

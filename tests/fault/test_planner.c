@@ -7,6 +7,7 @@
  * reuse as used, so each case runs until that has settled: what then still grows with each run is a
  * leak.
  */
+#include "cairn/client.h"
 #include "replan/advise/offers.h"
 #include "replan/assign/pack.h"
 #include "replan/profile/links.h"
@@ -220,6 +221,18 @@ run_assign(void)
     return err;
 }
 
+static cairn_err
+run_sequences(void)
+{
+    const uint64_t tokens[] = {900, 800, 800, 700, 640, 600, 510, 90, 80, 70, 60, 50};
+    const uint32_t shares[] = {8, 4, 8};
+    const double cost[3] = {0.001, 1, 0};
+    enum { COUNT = sizeof tokens / sizeof *tokens };
+    uint32_t replica_of[COUNT], microbatch_of[COUNT];
+
+    return cairn_sequences_assign(tokens, COUNT, shares, 3, 1000, cost, replica_of, microbatch_of);
+}
+
 /* Each allocation fails in turn. Nothing may be left, whatever fails. */
 static void
 fail_each(cairn_err (*run)(void))
@@ -281,6 +294,13 @@ test_assign(void **state)
     fail_each(run_assign);
 }
 
+static void
+test_sequences(void **state)
+{
+    (void)state;
+    fail_each(run_sequences);
+}
+
 int
 main(void)
 {
@@ -288,6 +308,7 @@ main(void)
         cmocka_unit_test(test_plan),
         cmocka_unit_test(test_profile),
         cmocka_unit_test(test_assign),
+        cmocka_unit_test(test_sequences),
     };
 
     return cmocka_run_group_tests_name("fault/planner", tests, NULL, NULL);
