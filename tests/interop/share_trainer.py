@@ -8,8 +8,9 @@ slow rank from step FROM to step TO. Prints `sample STEP I LOSS` for each micro-
 SHARES` after each update. At the end: `ask_us …`, how long each question took after a barrier,
 `bare_us …`, the same for a bare all-reduce of two numbers, and `reductions N`, how many of the
 former there were in the questions.
-KIND: "asks" once in each step; "twice"; "never"; "ignores" its share, and computes half of all;
-"refused" prints what `attach` raises for jobs that cannot be shared.
+KIND: "asks" once in each step; "deals" a stream of all micro-batches; "twice"; "never"; "ignores"
+its share, and computes half of all; "refused" prints what `attach` raises for jobs that cannot be
+shared.
 """
 import sys
 import time
@@ -75,15 +76,16 @@ def main():
         taken_us[name].append(round((time.perf_counter_ns() - begin_ns) / 1000))
         return result
 
-    def compute(step, i, scale):
+    def compute(step, i, scale, inputs=None):
         begin_s = time.monotonic()
-        loss = model(batch(step, i)).square().mean()
+        loss = model(batch(step, i) if inputs is None else inputs).square().mean()
         print("sample", step, i, loss.item().hex(), flush=True)
         slow = rank == slow_rank and first <= step <= last
         end_s = begin_s + micro_ms / 1000 * (factor if slow else 1)
         time.sleep(max(0, end_s - time.monotonic()))
         (loss * scale).backward()
 
+    stream = (batch(step, i) for step in range(steps) for i in range(MICROBATCHES))
     half = range(rank * MICROBATCHES // world, (rank + 1) * MICROBATCHES // world)
     for step in range(steps):
         if kind == "never":
@@ -96,7 +98,10 @@ def main():
             if kind == "twice":
                 assert list(job.share()) == list(share)
             counts = share.counts
-            for i in half if kind == "ignores" else share:
+            for i, inputs in share.deal(stream) if kind == "deals" else ():
+                with share.micro(i):
+                    compute(step, i, share.scale, inputs)
+            for i in half if kind == "ignores" else () if kind == "deals" else share:
                 if kind == "ignores":
                     compute(step, i, world / MICROBATCHES)
                     continue

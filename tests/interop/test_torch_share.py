@@ -116,7 +116,7 @@ def test_shares_move_and_go_back(tmp_path, agents):
     assert set(shares(reference).values()) == {HOME}
     cluster = agents("enforce")
     run = ended(
-        train(tmp_path, cluster, "asks", STEPS, MICRO_MS, SLOW_RANK, SLOW_BY, SLOW_FROM, SLOW_TO)
+        train(tmp_path, cluster, "deals", STEPS, MICRO_MS, SLOW_RANK, SLOW_BY, SLOW_FROM, SLOW_TO)
     )
     log = [line for line in cluster.log(0).splitlines() if "replan: " in line or "detect: " in line]
     seen = "\n".join([run.errors(), *log])
@@ -185,7 +185,55 @@ def test_what_a_question_costs(tmp_path, agents, policy):
             )
         # the question whether offers can come, and the votes
         reviews = -(-steps // REVIEW_STEPS)
-        votes = steps if policy == "enforce" else 0
+        votes = steps if policy == "enforce" else 1  # without votes one that compares lengths
         assert f"\nreductions {reviews + votes}\n" in run.text(rank), run.errors()
     assert len(samples(run)) == steps * MICROBATCHES
     assert policy == "enforce" or changes(run) == []
+
+
+DEALT, EPOCH = 12, 50  # micro-batches in a step; in a loader, of which a step may have two epochs
+
+
+def dealt(run, world):
+    """(step, i, item) of all ranks, in order."""
+    lines = [re.findall(r"^item (\d+) (\d+) (\d+)$", run.text(rank), re.M) for rank in range(world)]
+    return sorted(tuple(map(int, line)) for each in lines for line in each)
+
+
+@pytest.mark.parametrize("kind", ["iterator", "stateful"])
+def test_a_dealt_stream_goes_on_in_other_numbers_of_ranks(tmp_path, kind):
+    script = str(ROOT / "tests" / "interop" / "deal_trainer.py")
+    with harness.Cluster(nodes=1, parity=0, state="4MiB") as cluster:
+        cluster.start()
+        found, done = [], 0
+        for world in (2, 3, 1):
+            run = Run(
+                tmp_path,
+                [kind, done + 7, DEALT, EPOCH],
+                world,
+                wrapper=under(cluster, "--resume"),
+                script=script,
+                env={"TRAINER_PAUSE_S": "0"},
+            )
+            assert run.wait() == 0, run.errors()
+            found.append(dealt(run, world))
+            assert found[-1][0][0] == done, run.errors()  # resumed after the last update
+            done += 7
+    everything = [each for part in found for each in part]
+    wrap = EPOCH if kind == "stateful" else 10**9
+    assert everything == [
+        (step, i, (step * DEALT + i) % wrap) for step in range(done) for i in range(DEALT)
+    ]
+
+
+def test_streams_that_cannot_be_dealt(tmp_path):
+    script = str(ROOT / "tests" / "interop" / "deal_trainer.py")
+    run = Run(tmp_path, ["bad", 5, DEALT, EPOCH], WORLD, script=script)
+    assert run.wait() == 0, run.errors()
+    assert [item for _, _, item in dealt(run, WORLD)] == list(range(4 * DEALT))  # of 50
+    for rank in range(WORLD):
+        said = re.findall(r"^refused (.*)$", run.text(rank), re.M)
+        reasons = "ended after 2 of the 12", "DistributedSampler", "global generator", "after 0 of"
+        assert len(said) == len(reasons), said
+        for text, reason in zip(said, reasons):
+            assert reason in text

@@ -10,6 +10,7 @@ library their size, so that a newer or older one can serve them; their rules are
 
 from __future__ import annotations
 
+import array
 import atexit
 import ctypes
 import hashlib
@@ -259,6 +260,19 @@ _SIGNATURES = {
             ctypes.c_uint64,
             ctypes.POINTER(ctypes.c_uint64),
             ctypes.c_uint32,
+            ctypes.POINTER(ctypes.c_uint32),
+        ],
+    ),
+    "cairn_sequences_assign": (
+        ctypes.c_int,
+        [
+            ctypes.POINTER(ctypes.c_uint64),
+            ctypes.c_uint32,
+            ctypes.POINTER(ctypes.c_uint32),
+            ctypes.c_uint32,
+            ctypes.c_uint64,
+            ctypes.POINTER(ctypes.c_double),
+            ctypes.POINTER(ctypes.c_uint32),
             ctypes.POINTER(ctypes.c_uint32),
         ],
     ),
@@ -553,6 +567,27 @@ class Client:
         handle, self._handle = self._handle, _Client()
         if handle:
             how(handle)
+
+
+def assign_sequences(
+    tokens: "array.array[int]", shares: Sequence[int], cap_tokens: int, cost: Sequence[float]
+) -> Tuple["array.array[int]", "array.array[int]"]:
+    """(replica, micro-batch of that replica) by sequence; `tokens` are of type "Q". CairnError."""
+    count = len(tokens)
+    replica_of, microbatch_of = (array.array("I", bytes(4 * count)) for _ in range(2))
+    code = library().cairn_sequences_assign(
+        (ctypes.c_uint64 * count).from_buffer(tokens),
+        count,
+        (ctypes.c_uint32 * len(shares))(*shares),
+        len(shares),
+        min(cap_tokens, 2**64 - 1),
+        (ctypes.c_double * 3)(*cost),
+        (ctypes.c_uint32 * count).from_buffer(replica_of),
+        (ctypes.c_uint32 * count).from_buffer(microbatch_of),
+    )
+    if code != OK:
+        raise CairnError(code, error_text(code))
+    return replica_of, microbatch_of
 
 
 class TimingRing:

@@ -17,16 +17,19 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import time
-from typing import Any, Callable, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple, Union
 
 import torch
 
-from . import _lib, _timing
+from . import _assign, _lib, _timing
+from ._assign import Micro
+from ._deal import Dealer
 from ._modules import parallel_of
 
 # Once in so many steps the ranks tell each other whether their agents may offer anything.
 REVIEW_STEPS = 128
 INT64_END = 1 << 63
+NO_DIGEST = bytes(8)
 NEVER_ASKED = (
     "cairn.attach was given microbatches, but the script does not call job.share() in each step: "
     "the shares stay as they are"
@@ -38,6 +41,15 @@ ASKED_TWICE = (
 NOT_COMPUTED = (
     "step {step} computed micro-batches {done} instead of {share}: the shares stay as they are "
     "from now on; compute each in `with share.micro(i):`"
+)
+DIFFERENT_LENGTHS = (
+    "before step {step} the ranks gave share.assign different lengths, max_tokens or costs, or run "
+    "different libcairn: sequences were computed twice or not at all; give all ranks the same, in "
+    "the same order"
+)
+FEWER_SEQUENCES = (
+    "step {step} has {count} sequences for {ranks} ranks: those without one compute a sequence of "
+    "another rank, with scale 0"
 )
 
 
@@ -57,26 +69,75 @@ class Share:
         self._indices = range(before, before + self.counts[sharing.rank])
         self.scale = len(self.counts) / sum(self.counts)
         self.done: List[int] = []
+        self._micros: Optional[List[Micro]] = None  # of sequences
+        self.dealt: Dict[int, List[Tuple[int, Any]]] = {}  # by id of the stream
 
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._indices)
+    def __iter__(self) -> Iterator[Union[int, Micro]]:
+        return iter(self._indices if self._micros is None else self._micros)
 
     def __len__(self) -> int:
-        return len(self._indices)
+        return len(self._indices if self._micros is None else self._micros)
 
     def __repr__(self) -> str:
         shares = " | ".join(map(str, self.counts))
         return f"<cairn share of step {self.step}: {in_words(self._indices)} of {shares}>"
 
+    def numbers(self) -> List[int]:
+        """Of its micro-batches."""
+        return [each.number if isinstance(each, Micro) else each for each in self]
+
     def is_computed(self) -> bool:
         """Each micro-batch was, once."""
-        return sorted(self.done) == list(self._indices)
+        return sorted(self.done) == sorted(self.numbers())
+
+    def assign(
+        self, lengths: Any, max_tokens: int, cost: Sequence[float] = _assign.LINEAR
+    ) -> List[Micro]:
+        """Shares sequences instead of numbered micro-batches: this rank's micro-batches, at least
+        one, and each of at most max_tokens tokens. Each sequence is in one micro-batch of one rank.
+
+        lengths: the tokens of each sequence of the step, integers (a sequence, an array or a
+        tensor). All ranks must give the same lengths in the same order. The ranks do not talk: the
+        result depends on the arguments and on this step's shares alone. A rank computes in
+        proportion to its share of the job's micro-batches. cost: (a, b, c), a sequence of s tokens
+        costs a s^2 + b s + c, in any unit. ValueError for lengths that cannot be assigned, which
+        leaves the share as it was. RuntimeError where a micro-batch of the step is computed
+        already.
+
+        Each micro-batch's mean loss per token times its `scale` adds up to the mean over all tokens
+        of the step; a sum of losses is to be multiplied with ranks / all tokens instead. Assigned
+        by LPT and MULTIFIT on machines of different speed (docs/REPLANNING.md).
+        """
+        if self.done:
+            raise RuntimeError(
+                f"share.assign: step {self.step} has computed micro-batches already; assign before "
+                "the first one"
+            )
+        self._micros = self._sharing.assign(self, lengths, max_tokens, cost)
+        return list(self._micros)
+
+    def deal(self, loader: Any) -> List[Tuple[int, Any]]:
+        """(i, micro-batch) of this rank, from a stream of micro-batches that is the same on all
+        ranks. Each step reads as many as the job computes in a step, and keeps this rank's.
+
+        An iterator is read on from where it is; any other iterable, such as a DataLoader, again
+        from its start where it ends, also within a step. Called again in the same step it returns
+        the same. EOFError where the stream ends for good: the rest of it is less than a step.
+        ValueError for a loader that shuffles differently on each rank.
+        """
+        if id(loader) not in self.dealt:
+            sharing = self._sharing
+            self.dealt[id(loader)] = sharing.dealer.deal(
+                loader, self._indices, sum(self.counts), len(self.counts) == 1
+            )
+        return self.dealt[id(loader)]
 
     @contextlib.contextmanager
-    def micro(self, index: int) -> Iterator[None]:
+    def micro(self, index: Union[int, Micro]) -> Iterator[None]:
         """Surrounds forward and backward of one micro-batch."""
         sharing = self._sharing
-        self.done.append(index)
+        number, work = (index.number, index.work) if isinstance(index, Micro) else (index, 1)
+        self.done.append(number)
         is_last = len(self.done) == len(self)
         with contextlib.ExitStack() as stack:
             if not is_last:
@@ -84,13 +145,13 @@ class Share:
                     stack.enter_context(each.no_sync())
             if sharing.seed is not None:
                 stack.enter_context(torch.random.fork_rng(sharing.devices))
-                torch.manual_seed(seed_of(sharing.seed, self.step, index))
+                torch.manual_seed(seed_of(sharing.seed, self.step, number))
             begin_ns = time.monotonic_ns()
             yield
             if sharing.devices:
-                _timing.note_work(1)
+                _timing.note_work(work)
             else:
-                _timing.note_computed(1, begin_ns, is_last)
+                _timing.note_computed(work, begin_ns, is_last)
 
 
 class Sharing:
@@ -114,6 +175,9 @@ class Sharing:
         kinds = {parameter.device for each in models for parameter in each.parameters()}
         self.devices = [device for device in kinds if device.type == "cuda"]
         self.seed = torch.initial_seed() % INT64_END if is_seeding else None
+        self.dealer = Dealer()
+        self._digest = NO_DIGEST  # of all assignments so far
+        self._differed = self._was_short = False
         self._say = say
         self._number = 0  # of the offer that was taken last
         self._share: Optional[Share] = None
@@ -134,11 +198,12 @@ class Sharing:
             if not share.is_computed():
                 self._say(ASKED_TWICE)
             if share.done:
-                self._share = share = Share(self, share.step)
-            return share
+                dealt, self._share = share.dealt, Share(self, share.step)
+                self._share.dealt = dealt
+            return self._share
         if share is not None and not share.is_computed():
             if self._is_computed:
-                done, wanted = in_words(share.done), in_words(list(share))
+                done, wanted = in_words(share.done), in_words(share.numbers())
                 self._say(NOT_COMPUTED.format(step=share.step, done=done, share=wanted))
             self._is_computed = False
         if step is None:
@@ -149,15 +214,31 @@ class Sharing:
         self._share = Share(self, step)
         return self._share
 
+    def assign(
+        self, share: Share, lengths: Any, max_tokens: int, cost: Sequence[float]
+    ) -> List[Micro]:
+        """This rank's micro-batches of sequences."""
+        tokens = _assign.checked(lengths, max_tokens)
+        micros, digest = _assign.assign(tokens, self.shares, self.rank, max_tokens, cost)
+        self._digest = hashlib.blake2b(self._digest + digest, digest_size=8).digest()
+        if len(tokens) < len(self.shares) and not self._was_short:
+            self._was_short = True
+            if self.rank == 0:
+                counts = {"count": len(tokens), "ranks": len(self.shares)}
+                self._say(FEWER_SEQUENCES.format(step=share.step, **counts))
+        return micros
+
     def _decide(self, client: Optional[_lib.Client], step: int) -> None:
         if self._asked % REVIEW_STEPS == 0:
-            self._review(client)
+            self._review(client, step)
         self._asked += 1
         if not self._is_voting:
+            if self._asked == 2:  # ranks that differ mostly do so from the first step on
+                self._compare(step)
             return
         vote = client.vote(self._number, self.shares) if client and self._is_computed else 0
         vote -= INT64_END  # so that 64 bits without a sign fit
-        least, complement = _least(vote, ~vote)
+        least, complement = self._compare(step, vote, ~vote)
         agreed = least + INT64_END if least == ~complement else 0
         taken = client.take_shares(agreed, len(self.shares)) if client else None
         if taken is None:
@@ -167,10 +248,20 @@ class Sharing:
             texts = [" | ".join(map(str, each)) for each in (self.shares, before)]
             self._say(f"from step {step} on: micro-batches {texts[0]} instead of {texts[1]}")
 
-    def _review(self, client: Optional[_lib.Client]) -> None:
+    def _compare(self, step: int, *values: int) -> List[int]:
+        """The least of all ranks for each value; says where the ranks have assigned differently."""
+        digest = int.from_bytes(self._digest, "little") - INT64_END
+        *found, least, complement = _least(*values, digest, ~digest)
+        if least != ~complement and not self._differed:
+            self._differed = True
+            self._say(DIFFERENT_LENGTHS.format(step=step))
+        return found
+
+    def _review(self, client: Optional[_lib.Client], step: int) -> None:
         """Agrees on whether votes can lead to anything; at the start, on the seed too."""
         may = client is not None and client.stats()["takes_offers"] != 0
-        none, seed = _least(0 if may else 1, (self.seed or 0) if self.rank == 0 else INT64_END - 1)
+        seed = (self.seed or 0) if self.rank == 0 else INT64_END - 1
+        none, seed = self._compare(step, 0 if may else 1, seed)
         self._is_voting = none == 0
         if self.seed is not None:
             self.seed = seed
