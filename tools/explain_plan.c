@@ -103,6 +103,19 @@ print_alternatives(const struct teller *teller)
 }
 
 static void
+print_refused(const struct teller *teller)
+{
+    const struct cairn_tree_value *list = cairn_tree_find(teller->tree, teller->story, "refused");
+    const struct cairn_tree_value *gate = NULL;
+    char why[TEXT_BYTES];
+
+    while ((gate = cairn_tree_next(teller->tree, list, gate)) != NULL)
+        printf("refused      before it was offered, in %.3g s: %s\n",
+               ms_of(teller, "refused_ms") / 1e3,
+               cairn_tree_text(teller->tree, gate, "why", why, sizeof why));
+}
+
+static void
 print_price(const struct teller *teller)
 {
     double price = ms_of(teller, "price_ms"), measured = ms_of(teller, "standstill_ms");
@@ -193,6 +206,7 @@ print_story(const struct teller *teller)
     print_plan(teller);
     print_alternatives(teller);
     print_price(teller);
+    print_refused(teller);
     print_decided(teller);
     print_brought(teller);
     print_end(teller);

@@ -189,6 +189,16 @@ print_ended(const struct cairn_tree *tree)
 }
 
 static void
+print_refused(const struct cairn_tree *tree)
+{
+    const struct cairn_tree_value *refused = cairn_tree_find(tree, NULL, "refused");
+    char why[320], age[CAIRN_SHOWN_BYTES];
+
+    printf("refused    since %s: %s\n", since(tree, refused, "since_wall_ns", age),
+           cairn_tree_text(tree, refused, "why", why, sizeof why));
+}
+
+static void
 print_plan(const struct cairn_tree *tree)
 {
     const struct cairn_tree_value *proposal = cairn_tree_find(tree, NULL, "proposal");
@@ -215,7 +225,9 @@ print_plan(const struct cairn_tree *tree)
         print_offer(tree, offer);
     if (proposal)
         print_proposal(tree, proposal);
-    else
+    if (cairn_tree_find(tree, NULL, "refused"))
+        print_refused(tree);
+    else if (!proposal)
         printf("nothing    waits: %s\n", cairn_tree_text(tree, NULL, "nothing", text, sizeof text));
     print_ended(tree);
 }

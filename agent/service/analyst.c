@@ -26,7 +26,9 @@ static const uint64_t taken_back_ns = UINT64_C(86400) * CAIRN_NS_PER_S;
 /* Of changes that were not measured yet: layers that trainers move while they run, and any other
  * change of plan. */
 static const double live_standstill_ms = 1e3, standstill_ms = 10e3;
-static const double least_gain = 0.02; /* of a step */
+static const double least_gain = 0.02; /* of a step, measured */
+/* A commit is noticed in the round after it. */
+static const uint64_t commit_slack_ns = CAIRN_NS_PER_S;
 
 struct analyst {
     struct analyst_options options;
@@ -47,6 +49,18 @@ struct analyst {
     struct proposal_slow denied_at; /* that evidence */
     struct proposal_slow slow;      /* at the last round */
     bool slow_holds;                /* the open verdicts said the same */
+
+    /* what gates look at */
+    bool is_whole;
+    uint64_t committed_epoch, committed_step;
+    uint64_t committed_wall_ns;             /* when that was noticed; 0: it may be old */
+    uint64_t interval_ns;                   /* of snapshots */
+    uint64_t held_bytes;                    /* this node's state */
+    uint64_t planned_bytes;                 /* … as the planner has it */
+    enum proposal_gate refuses;             /* what was wanted at the last round */
+    uint64_t refused_name;                  /* of that */
+    uint64_t refused_wall_ns;               /* since when */
+    struct proposal_refused refused_before; /* until then, and since it was wanted first */
 
     /* what trainers of this node have told */
     uint64_t runs_number;
@@ -184,6 +198,119 @@ take_stored(struct analyst *analyst, bool is_stored, struct analyst_actions *out
     out->over = analyst->over;
 }
 
+/* ---- gates ---- */
+
+static void
+note_commit(struct analyst *analyst, const struct analyst_round *round, uint64_t wall_ns)
+{
+    if (round->committed_epoch != analyst->committed_epoch ||
+        round->committed_step != analyst->committed_step)
+        analyst->committed_wall_ns = analyst->was_analysing ? wall_ns : 0;
+    analyst->committed_epoch = round->committed_epoch;
+    analyst->committed_step = round->committed_step;
+}
+
+/* The trainers may run something else than what was offered last; then their state is not its. */
+static void
+note_state(struct analyst *analyst, const struct proposal *running,
+           const struct analyst_round *round)
+{
+    bool is_running =
+        analyst->has_runs && round->is_asked && analyst->runs_number == running->placement.number;
+
+    analyst->is_whole = round->is_whole;
+    analyst->interval_ns =
+        (uint64_t)(analyst->options.snapshot_every_steps * round->recent_ms * 1e6);
+    if (!is_running)
+        return;
+    analyst->held_bytes = round->held_bytes;
+    analyst->planned_bytes = proposal_ranks_bytes(analyst->options.adviser, &running->placement,
+                                                  round->held_ranks, round->held_count);
+}
+
+static bool
+is_commit_new(const struct analyst *analyst, uint64_t wall_ns)
+{
+    return (analyst->committed_step > 0 &&
+            wall_ns <= analyst->committed_wall_ns + 2 * analyst->interval_ns + commit_slack_ns) ||
+           PLACEMENT_BUG(OLD_COMMIT);
+}
+
+/*
+ * The planner's figure for the fullest node is of layers alone, and may be rough. This node's real
+ * state corrects it: either every node has as much beside its layers as this one, or layers are as
+ * much larger than planned. The lesser counts; if it is too little, the fill fails, and training
+ * goes on as before. The job has begun at home, so that fits.
+ */
+static bool
+fits_slots(const struct analyst *analyst, const struct proposal *to)
+{
+    double bytes = (double)proposal_largest_node_bytes(analyst->options.adviser, &to->placement);
+    double held = (double)analyst->held_bytes, planned = (double)analyst->planned_bytes;
+
+    if (held > 0 && planned > 0)
+        bytes = fmin(bytes + fmax(held - planned, 0), bytes * held / planned);
+    return to->is_home || bytes <= (double)analyst->options.state_bytes || PLACEMENT_BUG(OVERFILLS);
+}
+
+/* The gates of moves of layers, also for operators. `to` is compared with what runs. */
+static enum proposal_gate
+find_unsafe(const struct analyst *analyst, const struct proposal *to, uint64_t wall_ns)
+{
+    if (to->moved_layers == 0)
+        return PROPOSAL_GATE_NONE;
+    if (!analyst->is_whole)
+        return PROPOSAL_GATE_RANKS;
+    if (!is_commit_new(analyst, wall_ns))
+        return PROPOSAL_GATE_COMMIT;
+    return fits_slots(analyst, to) ? PROPOSAL_GATE_NONE : PROPOSAL_GATE_SLOTS;
+}
+
+static enum proposal_gate
+find_gate(const struct analyst *analyst, const struct proposal *to, uint64_t wall_ns)
+{
+    if (!to->is_home && to->step_ms > to->running_ms * (1 - PROPOSAL_LEAST_GAIN) &&
+        !PLACEMENT_BUG(SMALL_GAIN))
+        return PROPOSAL_GATE_GAIN;
+    return find_unsafe(analyst, to, wall_ns);
+}
+
+/* What has refused a placement since it was wanted first. */
+static struct proposal_refused
+refused_until(const struct analyst *analyst, const struct proposal *wanted, uint64_t wall_ns)
+{
+    struct proposal_refused refused = analyst->refused_before;
+
+    if (!wanted || proposal_name(&wanted->placement) != analyst->refused_name)
+        return (struct proposal_refused){0};
+    if (analyst->refuses && wall_ns > analyst->round_wall_ns)
+        refused.ns += wall_ns - analyst->round_wall_ns;
+    return refused;
+}
+
+/* What refuses the wanted placement now; NULL: none is wanted. */
+static void
+note_refused(struct analyst *analyst, const struct proposal *wanted, enum proposal_gate gate,
+             uint64_t wall_ns)
+{
+    uint64_t name = wanted ? proposal_name(&wanted->placement) : 0;
+
+    analyst->refused_before = refused_until(analyst, wanted, wall_ns);
+    if (gate)
+        analyst->refused_before.gates |= 1u << gate;
+    if (name != analyst->refused_name || gate != analyst->refuses)
+        analyst->refused_wall_ns = wall_ns;
+    analyst->refuses = gate;
+    analyst->refused_name = name;
+}
+
+enum proposal_gate
+analyst_refused(const struct analyst *analyst, uint64_t *since_wall_ns)
+{
+    *since_wall_ns = analyst->refused_wall_ns;
+    return analyst->refuses;
+}
+
 /* ---- rounds: what became of the offer ---- */
 
 static bool
@@ -232,7 +359,7 @@ has_gained(const struct proposal_story *story, double after_ms)
 
 /* Compares the steps after the change with those before, and keeps the offer or withdraws it. */
 static uint32_t
-judge(struct analyst *analyst, struct proposal_book *book, const struct proposal *home,
+judge(struct analyst *analyst, struct proposal_book *book, const struct proposal *before,
       const struct analyst_round *round, uint64_t wall_ns)
 {
     const struct proposal_story *story = proposal_story_of(book, book->offer.placement.number);
@@ -248,9 +375,9 @@ judge(struct analyst *analyst, struct proposal_book *book, const struct proposal
         return proposal_note_kept(book, round->recent_ms, wall_ns);
     if (has_gained(story, round->recent_ms))
         return proposal_note_kept(book, round->recent_ms, wall_ns) | PROPOSAL_GOOD;
-    if (++analyst->failures < FAILURES)
+    if (find_unsafe(analyst, before, wall_ns) || ++analyst->failures < FAILURES)
         return 0;
-    return proposal_withdraw(book, home, PROPOSAL_TAKEN_BACK, round->recent_ms, taken_back_ns,
+    return proposal_withdraw(book, before, PROPOSAL_TAKEN_BACK, round->recent_ms, taken_back_ns,
                              wall_ns) |
            PROPOSAL_WITHDRAWS;
 }
@@ -258,10 +385,8 @@ judge(struct analyst *analyst, struct proposal_book *book, const struct proposal
 /* An offer that would change something, and that not all ranks take. */
 static bool
 is_aged(const struct analyst *analyst, const struct proposal_book *book,
-        const struct proposal *home, uint64_t wall_ns)
+        const struct proposal *before, uint64_t wall_ns)
 {
-    const struct proposal *before = book->before.placement.count ? &book->before : home;
-
     return !PLACEMENT_BUG(NEVER_WITHDRAWN) && !proposal_is_taken(book) &&
            !proposal_is_same(&before->placement, &book->offer.placement) &&
            analyst->watched_steps >= AGE_STEPS && wall_ns >= analyst->watched_ns + age_ns;
@@ -272,6 +397,7 @@ static uint32_t
 follow_offer(struct analyst *analyst, struct proposal_book *book, const struct proposal *home,
              const struct analyst_round *round, uint32_t steps, uint64_t wall_ns)
 {
+    struct proposal before = *proposal_before(book, home);
     const struct cairn_session_moved *moved = &analyst->moved;
     uint64_t number = book->offer.placement.number;
     uint32_t follows = 0;
@@ -285,19 +411,20 @@ follow_offer(struct analyst *analyst, struct proposal_book *book, const struct p
     } else {
         analyst->watched_steps += steps;
     }
+    proposal_compare(analyst->options.adviser, &book->offer, &before);
     if (moved->number)
         follows |= proposal_note_standstill(book, moved->number, moved->standstill_ns, wall_ns);
     if (moved->number == number && !moved->is_adopted && !proposal_is_taken(book))
         return follows |
-               proposal_withdraw(book, home, PROPOSAL_FAILED, INFINITY, failed_ns, wall_ns) |
+               proposal_withdraw(book, &before, PROPOSAL_FAILED, INFINITY, failed_ns, wall_ns) |
                PROPOSAL_WITHDRAWS;
     if (is_running(analyst, book) && !proposal_is_taken(book))
         return follows | note_taken(analyst, book, round, wall_ns);
-    if (is_aged(analyst, book, home, wall_ns))
+    if (is_aged(analyst, book, &before, wall_ns))
         return follows |
-               proposal_withdraw(book, home, PROPOSAL_AGED, INFINITY, failed_ns, wall_ns) |
+               proposal_withdraw(book, &before, PROPOSAL_AGED, INFINITY, failed_ns, wall_ns) |
                PROPOSAL_WITHDRAWS;
-    return follows | judge(analyst, book, home, round, wall_ns);
+    return follows | judge(analyst, book, &before, round, wall_ns);
 }
 
 /* ---- rounds: what is wanted ---- */
@@ -359,7 +486,8 @@ decide(struct analyst *analyst, struct proposal_book *book, struct proposal *hom
                                    .changes_per_day = analyst->options.changes_per_day,
                                    .standstill_per_day_ns = analyst->options.standstill_per_day_ns,
                                    .wall_ns = wall_ns};
-    struct proposal plan;
+    struct proposal plan, *wanted;
+    uint32_t follows;
 
     count_rest(analyst, running, seen);
     if (analyst->slow_holds && proposal_make(adviser, &analyst->advice, seen->stages, &plan)) {
@@ -370,7 +498,33 @@ decide(struct analyst *analyst, struct proposal_book *book, struct proposal *hom
     if (home->moved_layers > 0)
         home->cost_ms = layers_price_ms(analyst);
     round.at_rest = analyst->rounds_at_rest >= ROUNDS_AT_REST;
-    return proposal_take_round(book, &round);
+    wanted = round.plan ? &plan : round.at_rest ? home : NULL;
+    if (wanted) {
+        round.gate = find_gate(analyst, wanted, wall_ns);
+        wanted->refused = refused_until(analyst, wanted, wall_ns);
+    }
+    follows = proposal_take_round(book, &round);
+    note_refused(analyst, wanted,
+                 follows & PROPOSAL_SHUT    ? round.gate
+                 : follows & PROPOSAL_SPENT ? PROPOSAL_GATE_BUDGET
+                                            : PROPOSAL_GATE_NONE,
+                 wall_ns);
+    return follows;
+}
+
+/* Some rank is silent or hangs: nothing is decided. */
+static void
+decide_nothing(struct analyst *analyst, const struct proposal *home,
+               const struct analyst_round *seen, uint64_t wall_ns)
+{
+    struct proposal plan;
+    bool is_wanted =
+        analyst->slow_holds &&
+        proposal_make(analyst->options.adviser, &analyst->advice, seen->stages, &plan) &&
+        !proposal_is_same(&plan.placement, &proposal_running(&analyst->book, home)->placement);
+
+    note_refused(analyst, is_wanted ? &plan : NULL,
+                 is_wanted ? PROPOSAL_GATE_RANKS : PROPOSAL_GATE_NONE, wall_ns);
 }
 
 static void
@@ -383,9 +537,14 @@ act(struct analyst *analyst, const struct analyst_round *round, uint32_t steps, 
     if (!analyst_home(analyst, round->stages, &home))
         return;
     analyst->next = analyst->book;
+    note_state(analyst, proposal_running(&analyst->book, &home), round);
     follows = follow_offer(analyst, &analyst->next, &home, round, steps, wall_ns);
-    if (!(follows & PROPOSAL_OFFER) && round->is_whole && round->is_asked)
+    if ((follows & PROPOSAL_OFFER) || !round->is_asked)
+        note_refused(analyst, NULL, PROPOSAL_GATE_NONE, wall_ns);
+    else if (round->is_whole)
         follows |= decide(analyst, &analyst->next, &home, round, wall_ns);
+    else
+        decide_nothing(analyst, &home, round, wall_ns);
     if (follows & PROPOSAL_SPENT)
         out->what |= ANALYST_SAY_SPENT;
     change(analyst, follows, out);
@@ -461,8 +620,10 @@ take_round(struct analyst *analyst, const struct analyst_round *round, uint64_t 
         analyst->was_analysing = false;
         analyst->rounds_at_rest = 0;
         analyst->differs_ns = 0;
+        analyst->refuses = PROPOSAL_GATE_NONE;
         return;
     }
+    note_commit(analyst, round, wall_ns);
     steps = analyst->was_analysing && round->steps > analyst->steps_before
                 ? round->steps - analyst->steps_before
                 : 0;
@@ -494,11 +655,18 @@ take_decision(struct analyst *analyst, const struct analyst_event *event,
     analyst->next = analyst->book;
     if (has_home) {
         const struct proposal *running = proposal_running(&analyst->next, &home);
+        struct proposal waiting = analyst->next.waiting;
 
+        if (waiting.placement.count > 0) {
+            proposal_compare(adviser, running, &waiting);
+            scene.waiting_gate = find_unsafe(analyst, &waiting, event->wall_ns);
+        }
         proposal_compare(adviser, running, &home);
+        scene.home_gate = find_unsafe(analyst, &home, event->wall_ns);
         if (event->as.decision.decision->word == PROPOSAL_NOW && analyst->slow_holds &&
             proposal_make_best(adviser, running, stages, &best)) {
             proposal_compare(adviser, running, &best);
+            scene.best_gate = find_unsafe(analyst, &best, event->wall_ns);
             scene.best = &best;
         }
     }

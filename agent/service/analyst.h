@@ -22,7 +22,9 @@
  *     know that the ranks that the placement is for are well, not only that nobody calls them slow.
  *  3. An offer that is not taken within its time is withdrawn. So is one that brings less than half
  *     of what was predicted, twice in a row.
- *  4. A denial that holds for an evidence ends only if the evidence differs for a minute without a
+ *  4. Nothing is proposed or offered while a gate refuses it (enum proposal_gate). Those for moves
+ *     of layers hold for what operators decide too, and for taking a change back.
+ *  5. A denial that holds for an evidence ends only if the evidence differs for a minute without a
  *     break.
  *
  * agent/service/replanning.c and placing.c carry the actions out.
@@ -42,6 +44,8 @@ struct analyst_options {
     uint32_t node;
     uint32_t changes_per_day;
     uint64_t standstill_per_day_ns;
+    uint32_t snapshot_every_steps;
+    uint64_t state_bytes; /* that a node may have */
 };
 
 enum analyst_event_type {
@@ -69,6 +73,10 @@ struct analyst_round {
     const double *slow_rates;
     uint32_t unsure_count; /* ranks that may be slow or well: too little is known */
     const uint64_t *unsure_ranks;
+    uint64_t committed_epoch, committed_step; /* of the newest commit; step 0: none */
+    uint64_t held_bytes;                      /* this node's state; 0 unknown */
+    uint32_t held_count;                      /* ranks that it is of */
+    const uint32_t *held_ranks;
 };
 
 struct analyst_plans {
@@ -142,6 +150,9 @@ void analyst_step(struct analyst *analyst, const struct analyst_event *event,
 const struct proposal_book *analyst_book(const struct analyst *analyst);
 /* The one to be stored. After ANALYST_STORE. */
 const struct proposal_book *analyst_next(const struct analyst *analyst);
+
+/* Which gate refuses what is wanted, and since when; PROPOSAL_GATE_NONE: none does. */
+enum proposal_gate analyst_refused(const struct analyst *analyst, uint64_t *since_wall_ns);
 
 /* The adviser's; CAIRN_REPLAN_NONE: there is none. */
 const struct cairn_advice *analyst_advice(const struct analyst *analyst, uint64_t *given_wall_ns);

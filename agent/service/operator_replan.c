@@ -236,6 +236,26 @@ put_offer(struct cairn_json_writer *writer, const struct operator_job *job)
     cairn_json_write_object_end(writer);
 }
 
+/* Why what is wanted is neither proposed nor offered; null: nothing is wanted, or it is. */
+static void
+put_refused(struct cairn_json_writer *writer, const struct operator_node *analyst)
+{
+    uint64_t gate = analyst ? analyst->refused_gate : PROPOSAL_GATE_NONE;
+
+    cairn_json_write_key(writer, "refused");
+    if (gate == PROPOSAL_GATE_NONE || gate >= PROPOSAL_GATES) {
+        cairn_json_write_null(writer);
+        return;
+    }
+    cairn_json_write_object_begin(writer);
+    cairn_json_write_key(writer, "gate");
+    cairn_json_write_string(writer, proposal_gate_name((enum proposal_gate)gate));
+    cairn_json_write_key(writer, "why");
+    cairn_json_write_string(writer, proposal_gate_why((enum proposal_gate)gate));
+    put_u64(writer, "since_wall_ns", analyst->refused_wall_ns);
+    cairn_json_write_object_end(writer);
+}
+
 /* "problem" to "proposal", into the object that is open. */
 static void
 put_plan(struct cairn_json_writer *writer, const struct operator_job *job)
@@ -267,6 +287,7 @@ put_plan(struct cairn_json_writer *writer, const struct operator_job *job)
         cairn_json_write_null(writer);
     put_offer(writer, job);
     put_waiting(writer, job);
+    put_refused(writer, analyst);
 }
 
 void
@@ -324,6 +345,26 @@ put_alternatives(struct cairn_json_writer *writer, const struct proposal_story *
     cairn_json_write_object_end(writer);
 }
 
+/* Which gates have refused it before it was offered, and for how long. */
+static void
+put_refused_before(struct cairn_json_writer *writer, const struct proposal_refused *refused)
+{
+    cairn_json_write_key(writer, "refused");
+    cairn_json_write_array_begin(writer);
+    for (uint32_t gate = PROPOSAL_GATE_NONE + 1; gate < PROPOSAL_GATES; gate++) {
+        if (!(refused->gates >> gate & 1))
+            continue;
+        cairn_json_write_object_begin(writer);
+        cairn_json_write_key(writer, "gate");
+        cairn_json_write_string(writer, proposal_gate_name((enum proposal_gate)gate));
+        cairn_json_write_key(writer, "why");
+        cairn_json_write_string(writer, proposal_gate_why((enum proposal_gate)gate));
+        cairn_json_write_object_end(writer);
+    }
+    cairn_json_write_array_end(writer);
+    put_ms(writer, "refused_ms", (double)refused->ns / 1e6);
+}
+
 static void
 put_story(struct cairn_json_writer *writer, const struct operator_job *job,
           const struct proposal_story *story)
@@ -355,6 +396,7 @@ put_story(struct cairn_json_writer *writer, const struct operator_job *job,
     put_alternatives(writer, story);
     put_u64(writer, "moved_layers", story->moved_layers);
     put_u64(writer, "moved_bytes", story->moved_bytes);
+    put_refused_before(writer, &story->refused);
     put_decided(writer, &decided);
     put_u64(writer, "offered_wall_ns", story->offered_wall_ns);
     put_u64(writer, "taken_wall_ns", story->taken_wall_ns); /* 0: not yet, as the next */
@@ -427,6 +469,9 @@ explain_nothing(const struct operator_job *job, char *out, size_t out_bytes)
         (void)snprintf(out, out_bytes,
                        "what is advised was denied; it is proposed again when other ranks are "
                        "slow, or these by another factor");
+    else if (analyst->refused_gate > PROPOSAL_GATE_NONE && analyst->refused_gate < PROPOSAL_GATES)
+        (void)snprintf(out, out_bytes, "%s",
+                       proposal_gate_why((enum proposal_gate)analyst->refused_gate));
     else if (analyst->advice_action == 0)
         (void)snprintf(out, out_bytes, "no other plan gains enough to pay for the change");
     else

@@ -106,10 +106,12 @@ struct operator_part {
     X(advice_cost_ns)      /* training stands still for that long */                               \
     X(advice_payback_steps)                                                                        \
     X(advice_given_wall_ns)                                                                        \
-    X(offer_number)  /* of shares; 0: none, and the next are 0 too */                              \
-    X(offer_askers)  /* trainers of this node that ask for their share */                          \
-    X(offer_takers)  /* … and compute by that offer */                                           \
-    X(offer_changes) /* that were offered within 24 hours, going back left out */
+    X(refused_gate)    /* enum proposal_gate: why what is wanted is not offered; 0: it is */       \
+    X(refused_wall_ns) /* since when */                                                            \
+    X(offer_number)    /* of shares; 0: none, and the next are 0 too */                            \
+    X(offer_askers)    /* trainers of this node that ask for their share */                        \
+    X(offer_takers)    /* … and compute by that offer */                                         \
+    X(offer_changes)   /* that were offered within 24 hours, going back left out */
 
 enum {
     OPERATOR_MISMATCH_BYTES = 192,

@@ -82,6 +82,33 @@ proposal_describe(const struct cairn_session_shares *placement, char text[PROPOS
     return text;
 }
 
+const char *
+proposal_gate_name(enum proposal_gate gate)
+{
+    static const char *const names[PROPOSAL_GATES] = {
+        [PROPOSAL_GATE_NONE] = "none",   [PROPOSAL_GATE_GAIN] = "gain",
+        [PROPOSAL_GATE_RANKS] = "ranks", [PROPOSAL_GATE_COMMIT] = "commit",
+        [PROPOSAL_GATE_SLOTS] = "slots", [PROPOSAL_GATE_BUDGET] = "budget"};
+
+    return names[gate];
+}
+
+const char *
+proposal_gate_why(enum proposal_gate gate)
+{
+    static const char *const whys[PROPOSAL_GATES] = {
+        [PROPOSAL_GATE_NONE] = "nothing refuses it",
+        [PROPOSAL_GATE_GAIN] = "the best plan shortens a step by less than 3 %",
+        [PROPOSAL_GATE_RANKS] = "not all ranks report, or one hangs; see `cairn status`",
+        [PROPOSAL_GATE_COMMIT] = "layers would move, and the newest commit is older than two "
+                                 "intervals of snapshots; see `cairn status`",
+        [PROPOSAL_GATE_SLOTS] = "layers would move, and a node's state would exceed state_bytes; "
+                                "set it higher in the agents' files",
+        [PROPOSAL_GATE_BUDGET] = "the day's budget is spent (plans_per_day, standstill_per_day_s)"};
+
+    return whys[gate];
+}
+
 /* ---- the book ---- */
 
 uint32_t
@@ -236,6 +263,7 @@ begin_story(struct proposal_book *book, uint64_t withdraws, uint64_t wall_ns)
                                      .decided = made->decided,
                                      .node = made->node,
                                      .slow = made->slow,
+                                     .refused = made->refused,
                                      .offered_wall_ns = wall_ns,
                                      .before_ms = INFINITY,
                                      .expected_ms = INFINITY,
@@ -428,6 +456,9 @@ proposal_take_round(struct proposal_book *book, const struct proposal_round *rou
     if (proposal_is_same(&wanted->placement, &proposal_running(book, round->home)->placement) ||
         is_denied(book, wanted, round->wall_ns))
         follows |= want_nothing(book, round);
+    else if (round->gate) /* what waits goes on waiting, unless it gains too little now */
+        follows |=
+            PROPOSAL_SHUT | (round->gate == PROPOSAL_GATE_GAIN ? want_nothing(book, round) : 0);
     else
         follows |=
             is_asked ? propose(book, wanted, round->wall_ns) : offer_at_once(book, wanted, round);
@@ -496,12 +527,18 @@ proposal_note_kept(struct proposal_book *book, double after_ms, uint64_t wall_ns
     return PROPOSAL_CHANGED;
 }
 
+const struct proposal *
+proposal_before(const struct proposal_book *book, const struct proposal *home)
+{
+    return book->before.placement.count ? &book->before : home;
+}
+
 uint32_t
-proposal_withdraw(struct proposal_book *book, const struct proposal *home, enum proposal_fate why,
+proposal_withdraw(struct proposal_book *book, const struct proposal *before, enum proposal_fate why,
                   double after_ms, uint64_t deny_ns, uint64_t wall_ns)
 {
     const struct proposal withdrawn = book->offer;
-    struct proposal again = book->before.placement.count ? book->before : *home;
+    struct proposal again = *before;
     struct proposal_story *story = newest_story(book);
 
     if (withdrawn.placement.count == 0 || !story || story->ended_wall_ns)
@@ -633,6 +670,15 @@ refuse_number(const struct proposal_book *book, uint64_t wrong, uint64_t wall_ns
     return refuse(out, EXIT_USAGE);
 }
 
+/* A gate that holds for operators too refuses what they decided. */
+static uint32_t
+refuse_gate(enum proposal_gate gate, struct proposal_answer *out)
+{
+    (void)snprintf(out->text, sizeof out->text, "plan: %s; training goes on as before",
+                   proposal_gate_why(gate));
+    return refuse(out, EXIT_FAILED);
+}
+
 static uint32_t
 answer(struct proposal_answer *out, const struct cairn_session_shares *placement, uint32_t follows)
 {
@@ -673,6 +719,8 @@ decide_waiting(struct proposal_book *book, const struct proposal_decision *decis
                        decision->number, decision->node);
         return refuse(out, EXIT_FAILED);
     }
+    if (approves && scene->waiting_gate)
+        return refuse_gate(scene->waiting_gate, out);
     if (approves)
         offer(book, &waiting, decision, 0, scene->wall_ns);
     else
@@ -702,6 +750,8 @@ go_back(struct proposal_book *book, const struct proposal_decision *decision,
                 "home placement: the trainers have it; there is nothing to go back from");
         return refuse(out, EXIT_FAILED);
     }
+    if (scene->home_gate)
+        return refuse_gate(scene->home_gate, out);
     if (book->waiting.placement.count) {
         note_end(book, book->waiting.placement.number, PROPOSAL_BACK, decision, scene->wall_ns);
         memset(&book->waiting, 0, sizeof book->waiting);
@@ -734,6 +784,8 @@ offer_now(struct proposal_book *book, const struct proposal_decision *decision,
                        "another verdict");
         return refuse(out, EXIT_FAILED);
     }
+    if (scene->best_gate)
+        return refuse_gate(scene->best_gate, out);
     (void)end_waiting(book, PROPOSAL_REPLACED, scene->wall_ns);
     give_number(book, &best, scene->best, scene->wall_ns);
     offer(book, &best, decision, 0, scene->wall_ns);

@@ -62,6 +62,24 @@ enum proposal_end {
     PROPOSAL_BACK       /* an operator went back; `number` is that of the offer */
 };
 
+/* What must hold before a placement is proposed or offered; the one that does not. */
+enum proposal_gate {
+    PROPOSAL_GATE_NONE,   /* all hold */
+    PROPOSAL_GATE_GAIN,   /* a step gets at least PROPOSAL_LEAST_GAIN shorter; but for home */
+    PROPOSAL_GATE_RANKS,  /* all ranks report, and nothing hangs */
+    PROPOSAL_GATE_COMMIT, /* if layers move: the newest commit is younger than two intervals */
+    PROPOSAL_GATE_SLOTS,  /* if layers move, but for home: each node's state will fit state_bytes */
+    PROPOSAL_GATE_BUDGET, /* the day's budgets; but for home, and for an operator's decisions */
+    PROPOSAL_GATES
+};
+#define PROPOSAL_LEAST_GAIN 0.03
+
+/* Which gates have refused a placement before it was offered, and for how long. */
+struct proposal_refused {
+    uint32_t gates; /* 1 << enum proposal_gate, each */
+    uint64_t ns;
+};
+
 /* A placement, what it gains, and why. Times are INFINITY if unknown. */
 struct proposal {
     struct cairn_session_shares placement; /* with its number; count 0: there is none */
@@ -83,6 +101,7 @@ struct proposal {
     struct cairn_offer alternatives[CAIRN_REPLAN_COUNT]; /* what each action would have led to, and
                                                           * its price; INFINITY: it cannot be done,
                                                           * or is unknown */
+    struct proposal_refused refused;
 };
 
 /* How an offer fares, from the last row on for good. */
@@ -109,6 +128,7 @@ struct proposal_story {
     uint32_t decided, node;
     struct proposal_slow slow;
     struct cairn_offer alternatives[CAIRN_REPLAN_COUNT];
+    struct proposal_refused refused;
     uint64_t offered_wall_ns, taken_wall_ns, ended_wall_ns; /* 0: not yet */
     double before_ms;       /* a measured step, before it was taken */
     double expected_ms;     /* what that should become */
@@ -167,6 +187,7 @@ enum {
     PROPOSAL_WAITS = 4,   /* there is a new proposal that waits */
     PROPOSAL_OVER = 8,    /* the one that waited is over, and nothing came instead */
     PROPOSAL_SPENT = 16,  /* no offer: the day's budget is spent */
+    PROPOSAL_SHUT = 256,  /* no offer and no proposal: the round's gate refuses it */
     /* and why, for the log */
     PROPOSAL_HEARD = 32,     /* the book is another agent's */
     PROPOSAL_GOOD = 64,      /* the offer has brought what it should */
@@ -178,6 +199,7 @@ struct proposal_round {
     const struct proposal *home;
     const struct proposal *plan;    /* what is advised; NULL: nothing that the trainers could do */
     bool at_rest;                   /* nothing has been advised for some rounds: go home */
+    enum proposal_gate gate;        /* that refuses the plan, or going home */
     bool needs_approval;            /* plan_policy: approve */
     bool is_other_evidence;         /* for long enough that denials end */
     uint32_t changes_per_day;       /* without approval */
@@ -213,6 +235,9 @@ struct proposal_scene {
     const struct proposal *home;      /* NULL: nothing is planned here */
     const struct proposal *best;      /* of PROPOSAL_NOW; NULL: no plan gains enough */
     const struct proposal_slow *slow; /* now */
+    enum proposal_gate waiting_gate;  /* that refuses what waits; of these, PROPOSAL_GATE_RANKS, */
+    enum proposal_gate home_gate;     /* … _COMMIT and _SLOTS hold for an operator too */
+    enum proposal_gate best_gate;
     bool needs_approval;
     uint64_t wall_ns;
 };
@@ -237,11 +262,15 @@ uint32_t proposal_note_standstill(struct proposal_book *book, uint64_t number,
                                   uint64_t standstill_ns, uint64_t wall_ns);
 /* What the offer has brought is measured. */
 uint32_t proposal_note_kept(struct proposal_book *book, double after_ms, uint64_t wall_ns);
-/* Withdraws the offer: offers what ran before again, and denies the placement for a time. after_ms:
- * of PROPOSAL_TAKEN_BACK. */
-uint32_t proposal_withdraw(struct proposal_book *book, const struct proposal *home,
+/* Withdraws the offer: offers what ran before again, and denies the placement for a time. `before`:
+ * proposal_before, compared with the offer. after_ms: of PROPOSAL_TAKEN_BACK. */
+uint32_t proposal_withdraw(struct proposal_book *book, const struct proposal *before,
                            enum proposal_fate why, double after_ms, uint64_t deny_ns,
                            uint64_t wall_ns);
+
+/* What ran when the offer was made. */
+const struct proposal *proposal_before(const struct proposal_book *book,
+                                       const struct proposal *home);
 
 /* The offer has been taken, as far as the book knows. */
 bool proposal_is_taken(const struct proposal_book *book);
@@ -265,6 +294,10 @@ void proposal_note_number(struct proposal_book *book, uint64_t number);
 /* Forgets changes of more than a day ago; returns how many are left. */
 uint32_t proposal_count_changes(struct proposal_book *book, uint64_t wall_ns);
 
+/* "commit", and what is wrong: "the newest commit is older than two intervals of snapshots". */
+const char *proposal_gate_name(enum proposal_gate gate);
+const char *proposal_gate_why(enum proposal_gate gate);
+
 /* What the trainers were offered last, or home. */
 const struct proposal *proposal_running(const struct proposal_book *book,
                                         const struct proposal *home);
@@ -281,10 +314,10 @@ const char *proposal_describe(const struct cairn_session_shares *placement,
                               char text[PROPOSAL_TEXT_BYTES]);
 
 enum {
-    PROPOSAL_ONE_BYTES_MAX = 116 + 4 * (CAIRN_REPLICAS_MAX + CAIRN_STAGES_MAX) +
+    PROPOSAL_ONE_BYTES_MAX = 128 + 4 * (CAIRN_REPLICAS_MAX + CAIRN_STAGES_MAX) +
                              16 * PROPOSAL_SLOW_MAX + 16 * CAIRN_REPLAN_COUNT,
     PROPOSAL_STORY_BYTES =
-        155 + PROPOSAL_TEXT_BYTES + 16 * PROPOSAL_SLOW_MAX + 16 * CAIRN_REPLAN_COUNT,
+        167 + PROPOSAL_TEXT_BYTES + 16 * PROPOSAL_SLOW_MAX + 16 * CAIRN_REPLAN_COUNT,
     PROPOSAL_BOOK_BYTES_MAX =
         24 + 3 * PROPOSAL_ONE_BYTES_MAX + 20 + 16 * PROPOSAL_DENIED_MAX + 16 * PROPOSAL_SLOW_MAX +
         4 + 32 * PROPOSAL_ENDED_MAX + 4 + 8 * PROPOSAL_AWAY_MAX + 4 + 16 * PROPOSAL_SPENT_MAX + 4 +

@@ -16,10 +16,11 @@
  *             u32 home  u32 action  f64 current_ms step_ms running_ms bound_ms cost_ms
  *             u64 payback_steps moved_layers moved_bytes made_wall_ns evidence_wall_ns
  *             u32 decided node  slow  { f64 step_ms  f64 cost_ms }[CAIRN_REPLAN_COUNT]
+ *             u32 refusing gates  u64 refused_ns
  *   story     u64 number withdraws  u32 fate  u32 length  u8 text[length]  u32 home action
  *             f64 current_ms running_ms step_ms bound_ms cost_ms  u64 moved_layers moved_bytes
  *             u32 decided node  slow  { f64 step_ms  f64 cost_ms }[CAIRN_REPLAN_COUNT]
- *             u64 offered_wall_ns taken_wall_ns ended_wall_ns
+ *             u32 refusing gates  u64 refused_ns  u64 offered_wall_ns taken_wall_ns ended_wall_ns
  *             f64 before_ms expected_ms after_ms  u64 standstill_ns
  *   slow      u32 count  { u64 rank  f64 rate }[the lesser of count and PROPOSAL_SLOW_MAX]
  */
@@ -30,7 +31,7 @@
 #include <math.h>
 #include <string.h>
 
-static const uint64_t mark = UINT64_C(0x336b6f6f62706e63); /* "cnpbook3" */
+static const uint64_t mark = UINT64_C(0x346b6f6f62706e63); /* "cnpbook4" */
 
 /* ---- packing ---- */
 
@@ -69,6 +70,13 @@ pack_alternatives(struct cairn_writer *writer, const struct cairn_offer *alterna
 }
 
 static void
+pack_refused(struct cairn_writer *writer, const struct proposal_refused *refused)
+{
+    cairn_write_u32(writer, refused->gates);
+    cairn_write_u64(writer, refused->ns);
+}
+
+static void
 pack_proposal(struct cairn_writer *writer, const struct proposal *proposal)
 {
     const struct cairn_session_shares *placement = &proposal->placement;
@@ -98,6 +106,7 @@ pack_proposal(struct cairn_writer *writer, const struct proposal *proposal)
     cairn_write_u32(writer, proposal->node);
     pack_slow(writer, &proposal->slow);
     pack_alternatives(writer, proposal->alternatives);
+    pack_refused(writer, &proposal->refused);
 }
 
 static void
@@ -123,6 +132,7 @@ pack_story(struct cairn_writer *writer, const struct proposal_story *story)
     cairn_write_u32(writer, story->node);
     pack_slow(writer, &story->slow);
     pack_alternatives(writer, story->alternatives);
+    pack_refused(writer, &story->refused);
     cairn_write_u64(writer, story->offered_wall_ns);
     cairn_write_u64(writer, story->taken_wall_ns);
     cairn_write_u64(writer, story->ended_wall_ns);
@@ -238,6 +248,13 @@ unpack_alternatives(struct cairn_reader *reader, struct cairn_offer *out)
 }
 
 static void
+unpack_refused(struct cairn_reader *reader, struct proposal_refused *out)
+{
+    out->gates = read_up_to(reader, (1u << PROPOSAL_GATES) - 1);
+    out->ns = cairn_read_u64(reader);
+}
+
+static void
 unpack_proposal(struct cairn_reader *reader, struct proposal *out)
 {
     struct cairn_session_shares *placement = &out->placement;
@@ -267,6 +284,7 @@ unpack_proposal(struct cairn_reader *reader, struct proposal *out)
     out->node = cairn_read_u32(reader);
     unpack_slow(reader, &out->slow);
     unpack_alternatives(reader, out->alternatives);
+    unpack_refused(reader, &out->refused);
 }
 
 static void
@@ -299,6 +317,7 @@ unpack_story(struct cairn_reader *reader, struct proposal_story *out)
     out->node = cairn_read_u32(reader);
     unpack_slow(reader, &out->slow);
     unpack_alternatives(reader, out->alternatives);
+    unpack_refused(reader, &out->refused);
     out->offered_wall_ns = cairn_read_u64(reader);
     out->taken_wall_ns = cairn_read_u64(reader);
     out->ended_wall_ns = cairn_read_u64(reader);

@@ -201,7 +201,7 @@ proposal_make_best(const struct cairn_adviser *adviser, const struct proposal *r
         return false;
     *out =
         has_layers && (!has_shares || layers.step_ms * nearly < shares.step_ms) ? layers : shares;
-    return out->step_ms * (1 + CAIRN_DECIDER_WORTH_WHILE) < running_ms;
+    return out->step_ms <= running_ms * (1 - PROPOSAL_LEAST_GAIN);
 }
 
 bool
@@ -234,6 +234,87 @@ count_moved(const struct cairn_session_shares *from, const struct cairn_session_
         }
     }
     return moved;
+}
+
+/* ---- the state of nodes ---- */
+
+struct device_bytes {
+    uint64_t id, node, bytes;
+};
+
+/* What each device of the current plan has in a placement. False: no memory. The caller frees
+ * *out. */
+static bool
+find_device_bytes(const struct cairn_adviser *adviser, const struct cairn_session_shares *placement,
+                  struct device_bytes **out)
+{
+    const struct cairn_problem *problem = cairn_adviser_problem(adviser);
+    struct cairn_plan *plan = plan_of(problem->current, placement);
+    struct device_bytes *list = calloc(problem->current->device_count + 1u, sizeof *list);
+
+    for (uint32_t i = 0; plan && list && i < plan->stage_count; i++) {
+        const struct cairn_plan_stage *stage = &plan->stages[i];
+
+        for (uint32_t k = 0; k < stage->device_count; k++) {
+            struct device_bytes *device = &list[stage->first_device + k];
+
+            device->id = plan->devices[stage->first_device + k];
+            device->node = problem->devices[cairn_problem_device_find(problem, device->id)].node;
+            device->bytes = stage->layer_count * problem->layer_bytes / stage->device_count;
+        }
+    }
+    if (!plan) {
+        free(list);
+        list = NULL;
+    }
+    cairn_plan_destroy(plan);
+    *out = list;
+    return list != NULL;
+}
+
+static int
+compare_nodes(const void *left, const void *right)
+{
+    const struct device_bytes *a = left, *b = right;
+
+    return (a->node > b->node) - (a->node < b->node);
+}
+
+uint64_t
+proposal_largest_node_bytes(const struct cairn_adviser *adviser,
+                            const struct cairn_session_shares *placement)
+{
+    uint32_t count = cairn_adviser_problem(adviser)->current->device_count;
+    uint64_t largest = 0, sum = 0;
+    struct device_bytes *list;
+
+    if (!find_device_bytes(adviser, placement, &list))
+        return UINT64_MAX;
+    qsort(list, count, sizeof *list, compare_nodes);
+    for (uint32_t i = 0; i < count; i++) {
+        sum = i && list[i].node == list[i - 1].node ? sum + list[i].bytes : list[i].bytes;
+        largest = sum > largest ? sum : largest;
+    }
+    free(list);
+    return largest;
+}
+
+uint64_t
+proposal_ranks_bytes(const struct cairn_adviser *adviser,
+                     const struct cairn_session_shares *placement, const uint32_t *ranks,
+                     uint32_t count)
+{
+    uint32_t devices = cairn_adviser_problem(adviser)->current->device_count;
+    struct device_bytes *list;
+    uint64_t sum = 0;
+
+    if (!find_device_bytes(adviser, placement, &list))
+        return UINT64_MAX;
+    for (uint32_t i = 0; i < devices; i++)
+        for (uint32_t k = 0; k < count; k++)
+            sum += list[i].id == ranks[k] ? list[i].bytes : 0;
+    free(list);
+    return sum;
 }
 
 void

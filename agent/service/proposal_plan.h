@@ -34,6 +34,14 @@ bool proposal_make_best(const struct cairn_adviser *adviser, const struct propos
 bool proposal_make(const struct cairn_adviser *adviser, const struct cairn_advice *advice,
                    uint32_t stages, struct proposal *out);
 
+/* The state of the node that has most of it, and of some ranks, both without what is not in layers:
+ * the planner's layer_bytes. UINT64_MAX: no memory to tell. */
+uint64_t proposal_largest_node_bytes(const struct cairn_adviser *adviser,
+                                     const struct cairn_session_shares *placement);
+uint64_t proposal_ranks_bytes(const struct cairn_adviser *adviser,
+                              const struct cairn_session_shares *placement, const uint32_t *ranks,
+                              uint32_t count);
+
 /* Compares a proposal with what runs: how many layers change their stage, their bytes, a step of
  * what runs now, and when the price is paid back. */
 void proposal_compare(const struct cairn_adviser *adviser, const struct proposal *running,

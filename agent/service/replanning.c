@@ -9,7 +9,9 @@
  */
 #include "agent/service/replanning.h"
 
+#include "agent/core/core.h"
 #include "agent/process/agent_state.h"
+#include "agent/process/session.h"
 #include "agent/process/step.h"
 #include "agent/service/analyst.h"
 #include "agent/service/operator_view.h"
@@ -296,16 +298,35 @@ find_unsure(const struct cairn_agent *agent, uint64_t run, uint64_t unsure[PROPO
     return count;
 }
 
+/* The state that this node's trainers have registered, and whose it is. */
+static uint64_t
+find_held(const struct cairn_agent *agent, uint32_t ranks[SESSIONS_MAX], uint32_t *count)
+{
+    uint64_t blocks = 0;
+
+    *count = 0;
+    for (uint32_t i = 0; i < SESSIONS_MAX; i++) {
+        const struct session *session = &agent->sessions[i];
+
+        if (!session_is_rank(session))
+            continue;
+        ranks[(*count)++] = session->hello.rank;
+        blocks += session->region_blocks;
+    }
+    return blocks * CAIRN_BLOCK_BYTES;
+}
+
 static void
 take_round(struct cairn_agent *agent)
 {
     struct analyst_event event = {.type = ANALYST_ROUND,
                                   .wall_ns = cairn_clock_wall_ns(&agent->clock)};
     struct analyst_round *round = &event.as.round;
-    uint32_t ranks[CAIRN_LEDGER_SLOW_MAX];
+    uint32_t ranks[CAIRN_LEDGER_SLOW_MAX], held_ranks[SESSIONS_MAX];
     double rates[CAIRN_LEDGER_SLOW_MAX];
     uint64_t unsure[PROPOSAL_SLOW_MAX];
     struct analyst_actions actions;
+    struct cairn_core_view core;
     struct cairn_live_view view;
 
     if (agent->timing && timing_analysis_look(agent, &view)) {
@@ -324,7 +345,12 @@ take_round(struct cairn_agent *agent)
                                         .slow_ranks = ranks,
                                         .slow_rates = rates,
                                         .unsure_count = find_unsure(agent, view.run, unsure),
-                                        .unsure_ranks = unsure};
+                                        .unsure_ranks = unsure,
+                                        .held_ranks = held_ranks};
+        cairn_core_look(agent->core, &core);
+        round->committed_epoch = core.committed.epoch;
+        round->committed_step = core.committed.step;
+        round->held_bytes = find_held(agent, held_ranks, &round->held_count);
     }
     analyst_step(agent->analyst, &event, &actions);
     say_advice(agent, actions.what, actions.unknown);
@@ -400,6 +426,7 @@ replanning_fill(const struct cairn_agent *agent, struct operator_node *out)
     if (!agent->replanning || !agent->timing || !timing_analysis_look(agent, &view))
         return;
     advice = analyst_advice(agent->analyst, &given_wall_ns);
+    out->refused_gate = analyst_refused(agent->analyst, &out->refused_wall_ns);
     out->plans_made = agent->replanning->plans_made;
     if (advice->action == CAIRN_REPLAN_NONE)
         return;
@@ -425,7 +452,9 @@ create_analyst(struct cairn_agent *agent, struct cairn_adviser *adviser)
         .needs_approval = config->plan_policy == CAIRN_PLAN_APPROVE,
         .node = config->node,
         .changes_per_day = config->plans_per_day,
-        .standstill_per_day_ns = config->standstill_per_day_s * CAIRN_NS_PER_S};
+        .standstill_per_day_ns = config->standstill_per_day_s * CAIRN_NS_PER_S,
+        .snapshot_every_steps = config->snapshot_every_steps,
+        .state_bytes = config->state_bytes};
     cairn_err err = analyst_create(&options, &agent->analyst);
 
     if (err)

@@ -10,6 +10,7 @@ from harness import (
     PATIENCE,
     Cluster,
     build,
+    cairn,
     free_ports,
     spawn,
     text_of,
@@ -26,7 +27,7 @@ SHAPE = (
 SLOW = f"--emulate-layer-ms {LAYER_MS} --emulate-slow {SLOW_RANK}:4@40-{STEPS}".split()
 
 
-def problem():
+def problem(layer_bytes):
     """The job as the planner sees it, with room for all but one of the layers on each device."""
 
     def stages(first):
@@ -41,9 +42,9 @@ def problem():
         "layer_ms": LAYER_MS,
         "microbatches": 8,
         "tp_cost": {"1": 1},
-        "layer_bytes": 1 << 20,
+        "layer_bytes": layer_bytes,
         "devices": [
-            {"id": rank, "node": rank, "rate": 1, "memory_bytes": (LAYERS - 1) << 20}
+            {"id": rank, "node": rank, "rate": 1, "memory_bytes": (LAYERS - 1) * layer_bytes}
             for rank in range(DP * PP)
         ],
         "link_gbps": {"intra": 100, "inter": 10},
@@ -58,7 +59,7 @@ class Moves(unittest.TestCase):
     def setUpClass(cls):
         build()
 
-    def agents(self, state="2MiB"):
+    def agents(self, state="2MiB", layer_bytes=1 << 20):
         cluster = Cluster(
             nodes=DP * PP,
             parity=1,
@@ -67,7 +68,7 @@ class Moves(unittest.TestCase):
         )
         self.addCleanup(cluster.close)
         with open(cluster.path("problem.json"), "w", encoding="utf-8") as file:
-            json.dump(problem(), file)
+            json.dump(problem(layer_bytes), file)
         for node in range(DP * PP):
             cluster.configure(node, problem=cluster.path("problem.json"))
         return cluster.start()
@@ -127,8 +128,9 @@ class Moves(unittest.TestCase):
         print(f"stood still {max(move['standstill_ns'] for move in moves) / 1e6:.0f} ms")
 
     def test_a_move_without_room_is_given_up(self):
-        """Slots that hold the present layers and no more: the fill fails, training goes on."""
-        cluster = self.agents(state="128KiB")
+        """Slots that hold the present layers and no more, and a problem that takes layers for
+        smaller than they are: the fill fails, training goes on."""
+        cluster = self.agents(state="128KiB", layer_bytes=1024)
         ranks = self.train(cluster, "small")
         wait_for("a move is tried", lambda: self.events(cluster, "small", "move"), 60)
         self.finish(cluster, "small", ranks)
@@ -136,6 +138,23 @@ class Moves(unittest.TestCase):
         self.assertFalse(any(move["adopted"] for move in moves), moves)
         self.assertEqual(moves[0]["layers"], [[4, 4], [4, 4]])
         self.assertGreater(cluster.committed()[1], moves[0]["step"], "protected again")
+
+    def test_no_move_without_room_is_offered(self):
+        """The same slots, and a problem that does not: the agents say why they offer none."""
+        cluster = self.agents(state="128KiB", layer_bytes=16 << 10)
+        ranks = self.train(cluster, "full")
+
+        def refused():
+            return (cluster.status(0)["replan"]["refused"] or {}).get("gate") == "slots"
+
+        wait_for("a move is refused", refused, 60)
+        code, answer, talk = cairn("replan", "--agent", cluster.socket(1))
+        self.assertEqual((code, answer["refused"]["gate"]), (OK, "slots"), talk)
+        code, _, talk = cairn("replan", "--now", "--agent", cluster.socket(1))
+        self.assertEqual(code, 1, talk)
+        self.finish(cluster, "full", ranks)
+        self.assertEqual(self.events(cluster, "full", "move"), [])
+        self.assertEqual(cluster.status(0)["replan"]["offer"]["layers"], [[4, 4], [4, 4]])
 
 
 if __name__ == "__main__":

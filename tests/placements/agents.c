@@ -190,21 +190,28 @@ make_round(struct world *world, uint32_t index)
     struct analyst_round *round = &event.as.round;
     uint32_t ranks[RANKS];
     double rates[RANKS];
-    uint64_t unsure[RANKS], since = 0;
+    uint64_t unsure[RANKS], since = 0, refused_ns;
+    enum proposal_gate gate;
     struct analyst_actions actions;
 
     agent->steps += (uint32_t)(world->step - agent->seen_step);
     agent->seen_step = world->step;
-    *round = (struct analyst_round){.analyses = agent->analyses,
-                                    .steps = agent->steps,
-                                    .is_calibrated = agent->steps >= CALIBRATED_STEPS,
-                                    .is_whole = world->down_ticks == 0,
-                                    .recent_ms = agent->steps >= RECENT ? recent_ms(world) : 0,
-                                    .is_asked = agent->is_asked,
-                                    .stages = STAGES,
-                                    .slow_ranks = ranks,
-                                    .slow_rates = rates,
-                                    .unsure_ranks = unsure};
+    *round = (struct analyst_round){
+        .analyses = agent->analyses,
+        .steps = agent->steps,
+        .is_calibrated = agent->steps >= CALIBRATED_STEPS,
+        .is_whole = world->down_ticks == 0,
+        .recent_ms = agent->steps >= RECENT ? recent_ms(world) : 0,
+        .is_asked = agent->is_asked,
+        .stages = STAGES,
+        .slow_ranks = ranks,
+        .slow_rates = rates,
+        .unsure_ranks = unsure,
+        .committed_epoch = world->committed_epoch,
+        .committed_step = world->committed_step,
+        .held_bytes = OTHER_BYTES + LAYER_BYTES * world->ranks[index].machine.now.layers[index],
+        .held_count = 1,
+        .held_ranks = &index};
     for (uint32_t r = 0; agent->analyses && r < RANKS; r++) {
         update_verdict(world, agent, r);
         if (world->verdicts[r].is_open) {
@@ -218,6 +225,10 @@ make_round(struct world *world, uint32_t index)
     }
     round->steady_steps = (uint32_t)(world->step > since ? world->step - since : 0);
     (void)step(world, index, &event, NOBODY, false, &actions);
+    gate = agent->analyst ? analyst_refused(agent->analyst, &refused_ns) : PROPOSAL_GATE_NONE;
+    world->counters.refused_gain += gate == PROPOSAL_GATE_GAIN;
+    world->counters.refused_commit += gate == PROPOSAL_GATE_COMMIT;
+    world->counters.refused_slots += gate == PROPOSAL_GATE_SLOTS;
 }
 
 static void
@@ -252,7 +263,9 @@ agent_start(struct world *world, uint32_t index)
                                             .needs_approval = world->needs_approval,
                                             .node = index,
                                             .changes_per_day = world->changes_per_day,
-                                            .standstill_per_day_ns = world->standstill_per_day_ns};
+                                            .standstill_per_day_ns = world->standstill_per_day_ns,
+                                            .snapshot_every_steps = EVERY_STEPS,
+                                            .state_bytes = STATE_BYTES};
 
     if (analyst_create(&options, &agent->analyst) != CAIRN_OK) {
         fprintf(stderr, "placements: no memory for an analyst\n");

@@ -86,6 +86,8 @@ job_start(struct world *world)
     struct cairn_session_shares home;
 
     planner_home(&home);
+    world->committed_epoch++;
+    world->committed_step = 0;
     world->moves = false;
     world->down_ticks = 0;
     for (uint32_t i = 0; i < RANKS; i++) {
@@ -316,9 +318,26 @@ end_step(struct world *world, double ms)
         enter(world);
 }
 
+/* Snapshots are committed, unless something holds that up. */
+static void
+commit_tick(struct world *world)
+{
+    uint64_t due = world->step - world->step % EVERY_STEPS;
+
+    if (world->stuck_ticks > 0)
+        world->stuck_ticks--;
+    else if (world_chance(world, world->trouble / 2))
+        world->stuck_ticks = 10 + (uint32_t)random_below(&world->random, 60);
+    else if (due > world->committed_step) {
+        world->committed_step = due;
+        world->committed_tick = world->tick;
+    }
+}
+
 void
 job_tick(struct world *world)
 {
+    commit_tick(world);
     if (world->down_ticks > 0) {
         if (--world->down_ticks == 0)
             job_start(world);

@@ -93,6 +93,9 @@ judge_home(struct world *world, const struct proposal *home, const struct propos
 {
     struct cairn_session_shares placement = home->placement;
 
+    for (uint32_t r = 0; r < RANKS; r++)
+        if (world->rate_ticks[r] < SETTLED_TICKS)
+            return; /* the analyst cannot know what is best now */
     if (world->several || before->placement.count == 0 || before->is_home ||
         !is_evidence_slow(world, before))
         return;
@@ -163,25 +166,61 @@ judge_fate(struct world *world, const struct proposal_book *before,
     }
 }
 
+/* Layers are offered to move: there must be a commit to fill them from if all goes wrong, and room
+ * for them in the slots. */
+static void
+judge_move(struct world *world, const struct proposal_book *book, bool is_decided)
+{
+    double slowest_ms = 0;
+    uint64_t ticks;
+
+    for (uint32_t i = 0; i < RECENT; i++)
+        slowest_ms = fmax(slowest_ms, world->recent[i]);
+    ticks = (uint64_t)(2 * EVERY_STEPS * slowest_ms / TICK_MS) + 1000 / TICK_MS + 2;
+    if (book->offer.moved_layers == 0)
+        return;
+    if (world->committed_step == 0 || world->tick > world->committed_tick + ticks)
+        judge_break(world, "layers are offered to move, %llu ticks after the newest commit%s",
+                    (unsigned long long)(world->tick - world->committed_tick),
+                    is_decided ? ", by an operator" : "");
+    for (uint32_t r = 0; r < RANKS; r++)
+        if (book->offer.placement.layers[r] * LAYER_BYTES + OTHER_BYTES > STATE_BYTES)
+            judge_break(world, "node %u is offered %u layers, for which its slots have no room", r,
+                        book->offer.placement.layers[r]);
+}
+
+static void
+judge_gain(struct world *world, const struct proposal *proposal)
+{
+    if (!proposal->is_home && proposal->step_ms > proposal->running_ms * 0.97 + 1e-9)
+        judge_break(world, "a change is offered that makes steps of %g ms out of %g",
+                    proposal->step_ms, proposal->running_ms);
+}
+
 void
 judge_book(struct world *world, uint32_t index, const struct proposal_book *before,
            const struct proposal_book *book, uint32_t what, bool is_decided)
 {
-    bool is_back = false;
+    const struct proposal_story *story, *withdrawn;
+    bool is_back;
 
     if (book->version <= before->version)
         judge_break(world, "agent %u: a book changes without a new version", index);
     if ((what & ANALYST_SAY_WAITS) && book->waiting.placement.number <= before->last_number)
         judge_break(world, "a number is given twice");
     judge_fate(world, before, book);
-    if (what & ANALYST_SAY_WAITS)
+    if (what & ANALYST_SAY_WAITS) {
         judge_denials(world, before, &book->waiting);
+        judge_gain(world, &book->waiting);
+    }
     if (!(what & ANALYST_SAY_OFFER))
         return;
     world->counters.offers++;
-    for (uint32_t i = 0; i < book->story_count; i++)
-        is_back |= book->stories[i].number == book->offer.placement.number &&
-                   book->stories[i].withdraws != 0;
+    story = proposal_story_of(book, book->offer.placement.number);
+    is_back = story && story->withdraws != 0;
+    withdrawn = is_back ? proposal_story_of(book, story->withdraws) : NULL;
+    if (!withdrawn || withdrawn->fate == PROPOSAL_TAKEN_BACK)
+        judge_move(world, book, is_decided);
     if (book->offer.placement.number <= before->last_number &&
         book->offer.placement.number != before->waiting.placement.number)
         judge_break(world, "a number is given twice");
@@ -189,6 +228,7 @@ judge_book(struct world *world, uint32_t index, const struct proposal_book *befo
     if (is_decided || is_back)
         return;
     judge_denials(world, before, &book->offer);
+    judge_gain(world, &book->offer);
     world->counters.homes += book->offer.is_home;
     if (book->offer.is_home)
         judge_home(world, &book->offer, &before->offer);

@@ -129,6 +129,9 @@ report_schedules(const struct tally *tally)
            (unsigned long long)c->approvals, (unsigned long long)c->denials,
            (unsigned long long)c->backs, (unsigned long long)c->nows, (unsigned long long)c->deaths,
            (unsigned long long)c->takeovers, (unsigned long long)c->restarts);
+    printf("rounds that a gate refused: gain %llu, commit %llu, slots %llu\n",
+           (unsigned long long)c->refused_gain, (unsigned long long)c->refused_commit,
+           (unsigned long long)c->refused_slots);
     if (tally->broken)
         printf("BROKEN in %llu schedules, first in --seed %llu: %s\n",
                (unsigned long long)tally->broken, (unsigned long long)tally->first - 1, tally->why);
@@ -167,7 +170,10 @@ plant(void)
                                         [PLACEMENT_BUG_OVERSPENDS] = "overspends",
                                         [PLACEMENT_BUG_NO_PROBATION] = "no probation",
                                         [PLACEMENT_BUG_HASTY_HOME] = "goes home too early",
-                                        [PLACEMENT_BUG_OFFERS_UNSTORED] = "tells before it stores"};
+                                        [PLACEMENT_BUG_OFFERS_UNSTORED] = "tells before it stores",
+                                        [PLACEMENT_BUG_SMALL_GAIN] = "gains next to nothing",
+                                        [PLACEMENT_BUG_OLD_COMMIT] = "moves without a new commit",
+                                        [PLACEMENT_BUG_OVERFILLS] = "overfills a node's slots"};
     uint32_t missed = 0;
 
     for (int bug = PLACEMENT_BUG_NONE + 1; bug < PLACEMENT_BUG_LAST; bug++) {

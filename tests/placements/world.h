@@ -39,7 +39,11 @@ enum {
     TOKENS_MAX = 256,
     DENIALS_MAX = 64,
     WHY_BYTES = 160,
-    NOBODY = RANKS
+    NOBODY = RANKS,
+    LAYER_BYTES = 1000,
+    OTHER_BYTES = 300,  /* of a node, beside its layers */
+    STATE_BYTES = 6400, /* that a node may have: six layers */
+    EVERY_STEPS = 2     /* a snapshot */
 };
 
 /* Whether a rank has filled the tensors of what it has entered. */
@@ -119,7 +123,8 @@ struct denied {
 
 struct counters {
     uint64_t steps, offers, taken, moves, abandoned, kept, taken_back, failed, aged, homes,
-        approvals, denials, backs, nows, takeovers, restarts, deaths, spent, events;
+        approvals, denials, backs, nows, takeovers, restarts, deaths, spent, events, refused_gain,
+        refused_commit, refused_slots;
 };
 
 struct world {
@@ -144,6 +149,8 @@ struct world {
     double left_ms;        /* of this tick */
     double recent[RECENT]; /* of steps */
     uint64_t step;
+    uint64_t committed_epoch, committed_step, committed_tick; /* the newest commit */
+    uint32_t stuck_ticks;                                     /* for which none comes */
     bool moves;
     uint64_t moving_ticks;
     bool had_fault;  /* while it moves */

@@ -367,7 +367,8 @@ test_what_ran_before_is_offered_again(void **state)
     (void)plan(&book, 8, 2, false, 90 * S);
     (void)proposal_note_taken(&book, 200, 100, 91 * S);
     (void)plan(&book, 7, 2, false, 92 * S); /* the ranks give it up */
-    (void)proposal_withdraw(&book, &home, PROPOSAL_FAILED, INFINITY, 10 * S, 93 * S);
+    (void)proposal_withdraw(&book, proposal_before(&book, &home), PROPOSAL_FAILED, INFINITY, 10 * S,
+                            93 * S);
     assert_int_equal(book.offer.placement.parts[0], 8);
     assert_int_equal(book.offer.placement.number, 3);
     assert_int_equal(proposal_story_of(&book, 2)->fate, PROPOSAL_FAILED);
@@ -443,6 +444,50 @@ test_a_denial_for_a_time_and_an_offer_now(void **state)
 }
 
 static void
+test_a_gate_refuses(void **state)
+{
+    static struct proposal_book book;
+    struct proposal home = placing(5, 2), wanted = placing(7, 2), best = placing(8, 2);
+    struct proposal_round round = round_of(&home, &wanted, false, 90 * S);
+    struct proposal_scene scene = {
+        .home = &home, .best = &best, .slow = &home.slow, .wall_ns = 100 * S};
+    struct proposal_decision decision = {.word = PROPOSAL_NOW, .token = 7, .node = 2};
+    struct proposal_answer answer;
+
+    (void)state;
+    memset(&book, 0, sizeof book);
+    round.gate = PROPOSAL_GATE_COMMIT;
+    assert_int_equal(proposal_take_round(&book, &round), PROPOSAL_SHUT);
+    assert_int_equal(book.last_number, 0);
+    assert_int_equal(plan(&book, 6, 2, true, 91 * S), PROPOSAL_CHANGED | PROPOSAL_WAITS);
+    round.needs_approval = true;
+    assert_int_equal(proposal_take_round(&book, &round), PROPOSAL_SHUT);
+    assert_int_equal(book.waiting.placement.number, 1); /* waits on, for what it was */
+    scene.needs_approval = true;
+    scene.best_gate = scene.waiting_gate = PROPOSAL_GATE_SLOTS;
+    assert_int_equal(proposal_decide(&book, &decision, &scene, &answer), 0);
+    assert_refused(1, proposal_gate_why(PROPOSAL_GATE_SLOTS));
+    decision = (struct proposal_decision){
+        .word = PROPOSAL_APPROVE, .number = 1, .name = name_of(6), .token = 8, .node = 2};
+    assert_int_equal(proposal_decide(&book, &decision, &scene, &answer), 0);
+    assert_refused(1, proposal_gate_why(PROPOSAL_GATE_SLOTS));
+    round.gate = PROPOSAL_GATE_GAIN;
+    assert_int_equal(proposal_take_round(&book, &round),
+                     PROPOSAL_SHUT | PROPOSAL_CHANGED | PROPOSAL_OVER);
+    round.gate = PROPOSAL_GATE_NONE;
+    round.needs_approval = false;
+    wanted.refused = (struct proposal_refused){1u << PROPOSAL_GATE_GAIN, 3 * S};
+    assert_int_equal(proposal_take_round(&book, &round), PROPOSAL_CHANGED | PROPOSAL_OFFER);
+    assert_int_equal(proposal_story_of(&book, 2)->refused.gates, 1u << PROPOSAL_GATE_GAIN);
+    scene.home_gate = PROPOSAL_GATE_RANKS;
+    decision = (struct proposal_decision){.word = PROPOSAL_GO_BACK, .token = 9, .node = 2};
+    assert_int_equal(proposal_decide(&book, &decision, &scene, &answer), 0);
+    assert_refused(1, proposal_gate_why(PROPOSAL_GATE_RANKS));
+    for (uint32_t gate = 0; gate < PROPOSAL_GATES; gate++)
+        assert_non_null(proposal_gate_name((enum proposal_gate)gate));
+}
+
+static void
 test_what_is_not_known_changes_nothing(void **state)
 {
     static struct proposal_book book, before;
@@ -475,6 +520,8 @@ fill(struct proposal_book *book)
     (void)plan(book, 6, 2, true, 92 * S);
     book->waiting.placement.stages = 2;
     memcpy(book->waiting.placement.layers, (uint32_t[]){4, 4, 1, 7}, 4 * sizeof(uint32_t));
+    book->offer.refused.gates = book->stories[0].refused.gates = 1u << PROPOSAL_GATE_SLOTS;
+    book->offer.refused.ns = book->stories[0].refused.ns = 5 * S;
 }
 
 static void
@@ -645,6 +692,7 @@ main(void)
         cmocka_unit_test(test_what_ran_before_is_offered_again),
         cmocka_unit_test(test_standstills_are_a_price_and_a_budget),
         cmocka_unit_test(test_a_denial_for_a_time_and_an_offer_now),
+        cmocka_unit_test(test_a_gate_refuses),
         cmocka_unit_test(test_what_is_not_known_changes_nothing),
         cmocka_unit_test(test_books_travel),
         cmocka_unit_test(test_damaged_books),

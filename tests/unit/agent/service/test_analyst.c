@@ -1,0 +1,298 @@
+/*
+ * tests/unit/agent/service/test_analyst.c - the analyst's gates, each by itself.
+ * tests/placements runs many schedules of the whole machine.
+ */
+#include "agent/service/analyst.h"
+
+#include "base/clock.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define MS CAIRN_NS_PER_MS
+enum { STAGES = 2, LAYER_BYTES = 1000, ROUND_MS = 500, STEP_MS = 100 };
+
+/* Two replicas of two stages, each device on its own node. */
+static const char problem_format[] =
+    "{\"layers\": 8, \"layer_ms\": 4, \"microbatches\": %u, \"tp_cost\": {\"1\": 1}, "
+    "\"layer_bytes\": 1000, \"link_gbps\": {\"intra\": 100, \"inter\": 10}, \"devices\": ["
+    "{\"id\": 0, \"node\": 0, \"rate\": 1, \"memory_bytes\": 7000},"
+    "{\"id\": 1, \"node\": 1, \"rate\": 1, \"memory_bytes\": 7000},"
+    "{\"id\": 2, \"node\": 2, \"rate\": 1, \"memory_bytes\": 7000},"
+    "{\"id\": 3, \"node\": 3, \"rate\": 1, \"memory_bytes\": 7000}],"
+    "\"current\": {\"pipelines\": ["
+    "{\"microbatches\": %u, \"stages\": [{\"devices\": [0], \"layers\": [0, 4]}, "
+    "{\"devices\": [1], \"layers\": [4, 8]}]},"
+    "{\"microbatches\": %u, \"stages\": [{\"devices\": [2], \"layers\": [0, 4]}, "
+    "{\"devices\": [3], \"layers\": [4, 8]}]}]}}";
+
+struct scene {
+    struct analyst *analyst;
+    uint64_t wall_ns;
+    uint32_t steps, stages;
+    double rate; /* of rank 3 */
+    bool is_silent;
+    bool commits; /* snapshots are committed */
+    uint64_t committed_step;
+    uint64_t held_bytes; /* of rank 0 */
+};
+
+static void
+begin(struct scene *scene, uint32_t microbatches, double rate, uint64_t state_bytes)
+{
+    struct cairn_problem problem = {0};
+    struct cairn_adviser *adviser = NULL;
+    struct analyst_actions actions;
+    struct cairn_fault fault;
+    char text[2048];
+    int bytes = snprintf(text, sizeof text, problem_format, microbatches, microbatches / 2,
+                         microbatches / 2);
+
+    assert_int_equal(cairn_problem_read(text, (size_t)bytes, &problem, &fault), CAIRN_OK);
+    assert_int_equal(cairn_adviser_create(&problem, &adviser, &fault), CAIRN_OK);
+    *scene = (struct scene){.wall_ns = 1000 * CAIRN_NS_PER_S,
+                            .stages = STAGES,
+                            .rate = rate,
+                            .commits = true,
+                            .held_bytes = 4 * LAYER_BYTES};
+    assert_int_equal(
+        analyst_create(&(struct analyst_options){.adviser = adviser,
+                                                 .offers = true,
+                                                 .changes_per_day = 99,
+                                                 .standstill_per_day_ns = 1000 * CAIRN_NS_PER_S,
+                                                 .snapshot_every_steps = 5,
+                                                 .state_bytes = state_bytes},
+                       &scene->analyst),
+        CAIRN_OK);
+    analyst_step(
+        scene->analyst,
+        &(struct analyst_event){.type = ANALYST_RUNS, .as.runs = &(struct cairn_session_shares){0}},
+        &actions);
+}
+
+static bool
+never(void *context)
+{
+    (void)context;
+    return false;
+}
+
+/* Does what the analyst wants; the trainers take offers at once. */
+static void
+carry_out(struct scene *scene, const struct analyst_actions *actions)
+{
+    struct analyst_event event = {.wall_ns = scene->wall_ns};
+    const struct cairn_stop stop = {never, NULL};
+    struct analyst_actions then;
+    struct cairn_offers offers;
+
+    if (actions->what & ANALYST_STORE) {
+        event.type = ANALYST_STORED;
+        event.as.is_stored = true;
+        analyst_step(scene->analyst, &event, &then);
+        event.type = ANALYST_RUNS;
+        event.as.runs = &analyst_book(scene->analyst)->offer.placement;
+        analyst_step(scene->analyst, &event, &then);
+    }
+    if (actions->what & ANALYST_MAKE_PLANS) {
+        assert_int_equal(cairn_offers_make(&actions->problem, &actions->costs, &stop, &offers),
+                         CAIRN_OK);
+        free(actions->problem.devices);
+        event.type = ANALYST_PLANS;
+        event.as.plans = (struct analyst_plans){actions->plans_number, &offers};
+        analyst_step(scene->analyst, &event, &then);
+    }
+}
+
+static void
+run_rounds(struct scene *scene, uint32_t count)
+{
+    static const uint32_t slow_rank = 3, own_rank = 0;
+    struct analyst_actions actions;
+
+    for (uint32_t i = 0; i < count; i++) {
+        struct analyst_event event = {.type = ANALYST_ROUND};
+
+        scene->wall_ns += ROUND_MS * MS;
+        scene->steps += ROUND_MS / STEP_MS;
+        scene->committed_step = scene->commits ? scene->steps : scene->committed_step;
+        event.wall_ns = scene->wall_ns;
+        event.as.round = (struct analyst_round){.analyses = true,
+                                                .steps = scene->steps,
+                                                .is_calibrated = true,
+                                                .is_whole = !scene->is_silent,
+                                                .recent_ms = STEP_MS,
+                                                .is_asked = true,
+                                                .stages = scene->stages,
+                                                .slow_count = scene->rate > 1,
+                                                .slow_ranks = &slow_rank,
+                                                .slow_rates = &scene->rate,
+                                                .committed_epoch = 1,
+                                                .committed_step = scene->committed_step,
+                                                .held_bytes = scene->held_bytes,
+                                                .held_count = 1,
+                                                .held_ranks = &own_rank};
+        analyst_step(scene->analyst, &event, &actions);
+        carry_out(scene, &actions);
+    }
+}
+
+static bool
+has_moved(const struct scene *scene)
+{
+    static const uint32_t home[] = {4, 4, 4, 4};
+    const struct cairn_session_shares *offer = &analyst_book(scene->analyst)->offer.placement;
+
+    return offer->count > 0 && memcmp(offer->layers, home, sizeof home) != 0;
+}
+
+static enum proposal_gate
+refused(const struct scene *scene)
+{
+    uint64_t since_wall_ns;
+
+    return analyst_refused(scene->analyst, &since_wall_ns);
+}
+
+static int
+decide(struct scene *scene, enum proposal_word word)
+{
+    const struct proposal_decision decision = {.word = word, .token = scene->wall_ns};
+    struct analyst_event event = {.type = ANALYST_DECISION,
+                                  .wall_ns = scene->wall_ns,
+                                  .as.decision = {.decision = &decision, .stages = scene->stages}};
+    struct analyst_actions actions;
+
+    analyst_step(scene->analyst, &event, &actions);
+    carry_out(scene, &actions);
+    return actions.answer.exit_code;
+}
+
+/* ---- tests ---- */
+
+static void
+test_layers_move_if_nothing_refuses(void **state)
+{
+    struct scene scene;
+
+    (void)state;
+    begin(&scene, 8, 3, 6000);
+    run_rounds(&scene, 200);
+    assert_true(has_moved(&scene));
+    assert_int_equal(refused(&scene), PROPOSAL_GATE_NONE);
+    assert_int_equal(analyst_book(scene.analyst)->offer.refused.gates, 0);
+    analyst_destroy(scene.analyst);
+}
+
+static void
+test_no_layers_move_from_an_old_commit(void **state)
+{
+    const struct proposal_story *story;
+    struct scene scene;
+
+    (void)state;
+    begin(&scene, 8, 3, 6000);
+    scene.commits = false;
+    run_rounds(&scene, 200);
+    assert_false(has_moved(&scene)); /* shares have, which need no commit */
+    assert_int_equal(analyst_book(scene.analyst)->offer.action, CAIRN_REPLAN_MICROBATCHES);
+    assert_int_equal(refused(&scene), PROPOSAL_GATE_COMMIT);
+    assert_int_equal(decide(&scene, PROPOSAL_NOW), 1);
+    assert_false(has_moved(&scene));
+    scene.commits = true;
+    run_rounds(&scene, 2);
+    assert_true(has_moved(&scene));
+    assert_int_equal(refused(&scene), PROPOSAL_GATE_NONE);
+    story = proposal_story_of(analyst_book(scene.analyst),
+                              analyst_book(scene.analyst)->offer.placement.number);
+    assert_int_equal(story->refused.gates, 1u << PROPOSAL_GATE_COMMIT);
+    assert_in_range(story->refused.ns, 20 * CAIRN_NS_PER_S, 100 * CAIRN_NS_PER_S);
+    /* two intervals of 5 steps of 100 ms, and a second in which commits are noticed */
+    scene.commits = false;
+    run_rounds(&scene, 4);
+    scene.wall_ns += 1 * MS;
+    assert_int_equal(decide(&scene, PROPOSAL_GO_BACK), 1); /* 2.001 s old */
+    scene.wall_ns -= 1 * MS;
+    assert_int_equal(decide(&scene, PROPOSAL_GO_BACK), 0);
+    analyst_destroy(scene.analyst);
+}
+
+static void
+test_no_layers_move_into_full_slots(void **state)
+{
+    struct scene scene;
+
+    (void)state;
+    begin(&scene, 8, 3, 4999); /* a layer more, and a node has 5000 */
+    run_rounds(&scene, 200);
+    assert_false(has_moved(&scene));
+    assert_int_equal(refused(&scene), PROPOSAL_GATE_SLOTS);
+    assert_int_equal(decide(&scene, PROPOSAL_NOW), 1);
+    analyst_destroy(scene.analyst);
+    begin(&scene, 8, 3, 6999); /* a node would have five layers or more, and 2000 beside them */
+    scene.held_bytes += 2000;
+    run_rounds(&scene, 200);
+    assert_false(has_moved(&scene));
+    assert_int_equal(refused(&scene), PROPOSAL_GATE_SLOTS);
+    analyst_destroy(scene.analyst);
+    begin(&scene, 8, 3, 1200); /* layers are five times smaller than planned */
+    scene.held_bytes /= 5;
+    run_rounds(&scene, 200);
+    assert_true(has_moved(&scene));
+    analyst_destroy(scene.analyst);
+}
+
+static void
+test_a_small_gain_changes_nothing(void **state)
+{
+    struct scene scene;
+
+    (void)state;
+    begin(&scene, 20, 1.12, 6000); /* 11 | 9: 1.6 % */
+    scene.stages = 0;
+    run_rounds(&scene, 400);
+    assert_int_equal(analyst_book(scene.analyst)->offer.placement.count, 0);
+    assert_int_equal(refused(&scene), PROPOSAL_GATE_GAIN);
+    assert_int_equal(decide(&scene, PROPOSAL_NOW), 1);
+    analyst_destroy(scene.analyst);
+    begin(&scene, 20, 1.5, 6000);
+    scene.stages = 0;
+    run_rounds(&scene, 400);
+    assert_int_equal(analyst_book(scene.analyst)->offer.action, CAIRN_REPLAN_MICROBATCHES);
+    assert_int_equal(refused(&scene), PROPOSAL_GATE_NONE);
+    analyst_destroy(scene.analyst);
+}
+
+static void
+test_nothing_changes_while_a_rank_is_silent(void **state)
+{
+    struct scene scene;
+
+    (void)state;
+    begin(&scene, 8, 3, 6000);
+    scene.is_silent = true;
+    run_rounds(&scene, 200);
+    assert_int_equal(analyst_book(scene.analyst)->offer.placement.count, 0);
+    assert_int_equal(refused(&scene), PROPOSAL_GATE_RANKS);
+    analyst_destroy(scene.analyst);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_layers_move_if_nothing_refuses),
+        cmocka_unit_test(test_no_layers_move_from_an_old_commit),
+        cmocka_unit_test(test_no_layers_move_into_full_slots),
+        cmocka_unit_test(test_a_small_gain_changes_nothing),
+        cmocka_unit_test(test_nothing_changes_while_a_rank_is_silent),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
