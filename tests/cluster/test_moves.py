@@ -130,7 +130,7 @@ class Moves(unittest.TestCase):
     def test_a_move_without_room_is_given_up(self):
         """Slots that hold the present layers and no more, and a problem that takes layers for
         smaller than they are: the fill fails, training goes on."""
-        cluster = self.agents(state="128KiB", layer_bytes=1024)
+        cluster = self.agents(state="144KiB", layer_bytes=1024)  # whole blocks of 64 KiB count
         ranks = self.train(cluster, "small")
         wait_for("a move is tried", lambda: self.events(cluster, "small", "move"), 60)
         self.finish(cluster, "small", ranks)
