@@ -173,9 +173,19 @@ class Replan(SharesJob):
             lambda: cluster.status(1).get("nodes_answering") == RANKS,
             30,
         )
-        code, shown, error = run("replan", "--approve", "2", "--agent", cluster.socket(1))
-        self.assertEqual(code, OK, error)
-        self.assertIn("proposal 2 is offered to the trainers: micro-batches 5 | 3, layers", shown)
+        answers = []
+
+        def approve():
+            answers.append(run("replan", "--approve", "2", "--agent", cluster.socket(1)))
+            return answers[-1][0] == OK
+
+        wait_for("all ranks report again, and commit", approve, 30)
+        self.assertIn(
+            "proposal 2 is offered to the trainers: micro-batches 5 | 3, layers", answers[-1][1]
+        )
+        for code, _, error in answers[:-1]:
+            self.assertEqual(code, FAILED)
+            self.assertRegex(error, "not all ranks report|newest commit")
         wait_for("the layers move", lambda: self.said(cluster, "move", 0), 40)
         digests = self.ends(cluster, ranks)
         moves = [move for rank in range(RANKS) for move in self.said(cluster, "move", rank)]
