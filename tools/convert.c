@@ -36,7 +36,7 @@ static const char examples[] =
 struct request {
     const char *to, *tp, *pp, *dp, *ep, *etp, *vpp, *dtype, *drop, *map, *set, *zero, *job,
         *threads, *memory, *output;
-    bool dry_run, follow_links, allow_expanded, json;
+    bool dry_run, follow_links, allow_expanded, canonical_names, json;
 };
 
 static bool
@@ -441,6 +441,9 @@ cairn_verb_convert(int argc, char **argv)
         {"dry-run", 0, NULL, "read metadata and print the plan", NULL, &request.dry_run},
         {"follow-links", 0, NULL, "follow links out of the checkpoint's folder", NULL,
          &request.follow_links},
+        {"canonical-names", 0, NULL,
+         "write torch and dcp with Cairn's names for keys, not with the keys of SRC", NULL,
+         &request.canonical_names},
         {"allow-expanded", 0, NULL, "accept tensors far larger than the files of SRC", NULL,
          &request.allow_expanded},
         {"output", 'o', "table|json", "print a table (default) or JSON", &request.output, NULL},
@@ -459,6 +462,7 @@ cairn_verb_convert(int argc, char **argv)
         return exit_code;
     cairn_place_follow_links(request.follow_links);
     cairn_whole_allow_expanded(request.allow_expanded);
+    options.output.canonical_names = request.canonical_names;
     options.source = words[0];
     options.target = words[1];
     options.to = find_target(&usage, request.to, &exit_code);

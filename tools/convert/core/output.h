@@ -35,6 +35,7 @@ struct cairn_output_options {
     const char *job;                      /* path of a job file (state/job_file.h); NULL: none */
     enum cairn_dtype dtype;               /* of parameters; 0: unchanged. The executor casts */
     uint64_t file_bytes_max;              /* of data in one file; 0: the format's usual size */
+    bool canonical_names;                 /* a tree does not keep the source's keys */
     bool single_file;                     /* the target is one file, whose path is "" */
 };
 

@@ -12,12 +12,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/file.h"
 #include "tools/convert/dcp/dcp.h"
 #include "tools/convert/dcp/index.h"
 #include "tools/convert/state/kept_names.h"
 #include "tools/convert/state/param_groups.h"
 #include "tools/convert/state/whole_names.h"
 #include "tools/convert/pickle/write.h"
+#include "tools/convert/torch/state.h"
 
 static bool
 probe(const struct cairn_place *place)
@@ -44,8 +46,190 @@ struct reading {
     struct cairn_group_value *values; /* of parameter groups, by entry: [entry_count] */
     bool *grouped;                    /* [entry_count]: the entry is in `values` */
     bool groups_plain;                /* all of them could be read */
+    bool groups_carried;              /* they are there in one form too */
+    struct cairn_torch_file kept;     /* the tree of the file of torch.save that this was */
+    struct cairn_torch_leaves leaves; /* of that tree */
+    uint32_t *first_of;               /* [nodes of the tree]: 1 + index of its first leaf */
+    uint32_t *leaf_of;                /* [entry_count]: 1 + index in `leaves`; NULL: no such tree */
     struct cairn_complaint *complaint;
 };
+
+static bool
+same_path(const struct cairn_state_path *a, const struct cairn_state_path *b)
+{
+    if (a->count != b->count)
+        return false;
+    for (uint32_t i = 0; i < a->count; i++)
+        if (a->keys[i].number != b->keys[i].number || strcmp(a->keys[i].text, b->keys[i].text) != 0)
+            return false;
+    return true;
+}
+
+static bool
+is_carried(const struct cairn_dcp_entry *entry)
+{
+    return entry->tensor && entry->keys_said && entry->key_count == 2 && !entry->keys[1].number &&
+           strcmp(entry->keys[0].text, CAIRN_CARRIED_KEY) == 0 && entry->dtype == CAIRN_U8 &&
+           entry->dims == 1;
+}
+
+/* ---- the tree of a file of torch.save ---- */
+
+/* The bytes of the carried tree; *bytes stays NULL where there is none. */
+static cairn_err
+load_kept_tree(struct reading *reading, uint8_t **bytes, size_t *bytes_len)
+{
+    const struct cairn_checkpoint *checkpoint = reading->checkpoint;
+    const struct cairn_dcp_wanted *wanted = NULL;
+    char file_name[CAIRN_NAME_BYTES_MAX];
+    struct cairn_torch_file file = {0};
+    int fd = -1;
+    size_t got = 0;
+    cairn_err err;
+
+    for (size_t i = 0; i < reading->wants.count; i++) {
+        const struct cairn_dcp_entry *entry =
+            &reading->metadata.entries[reading->wants.items[i].entry];
+
+        if (is_carried(entry) && strcmp(entry->keys[1].text, CAIRN_TORCH_TREE) == 0)
+            wanted = &reading->wants.items[i];
+    }
+    if (!wanted || wanted->item.bytes > CAIRN_DCP_OBJECT_BYTES_MAX ||
+        !cairn_pickle_copy_text(wanted->item.path, file_name, sizeof(file_name)) ||
+        !cairn_place_name_check(file_name))
+        return CAIRN_OK; /* refused with the others */
+    err = cairn_place_open_file(&checkpoint->place, file_name, &fd, reading->complaint);
+    if (!err)
+        err = cairn_torch_open(fd, file_name, wanted->item.offset_bytes, wanted->item.bytes,
+                               CAIRN_DCP_TREE_BYTES_MAX, &file);
+    if (!err && file.tensor_count == 1 && file.tensors[0].contiguous) {
+        *bytes_len = (size_t)file.tensors[0].bytes;
+        *bytes = malloc(*bytes_len + 1);
+        err = *bytes ? cairn_file_read_at(fd, file.tensors[0].at, *bytes, *bytes_len, &got)
+                     : CAIRN_NOMEM;
+        if (!err && got != *bytes_len)
+            err = CAIRN_CORRUPT;
+    }
+    cairn_torch_close(&file);
+    (void)cairn_file_close(fd); /* only read; -1 is allowed */
+    return err ? cairn_complain(reading->complaint, err, "%s/%s: %s cannot be read: %s",
+                                checkpoint->place.path, file_name, CAIRN_TORCH_TREE,
+                                cairn_err_text(err))
+               : CAIRN_OK;
+}
+
+static int
+compare_entries(const void *left, const void *right, void *entries)
+{
+    const struct cairn_dcp_entry *all = entries;
+
+    return strcmp(all[*(const uint32_t *)left].name, all[*(const uint32_t *)right].name);
+}
+
+/* The entry that lies where a leaf does; UINT32_MAX. */
+static uint32_t
+entry_of_leaf(const struct reading *reading, const uint32_t *sorted,
+              const struct cairn_torch_leaf *leaf)
+{
+    const struct cairn_dcp_entry *entries = reading->metadata.entries;
+    struct cairn_state_path path = cairn_torch_leaf_path(leaf), said;
+    uint32_t from = 0, to = reading->metadata.entry_count;
+    char joined[CAIRN_STATE_NAME_BYTES_MAX];
+
+    if (!cairn_state_join(&path, joined, sizeof(joined)))
+        return UINT32_MAX;
+    while (from < to) {
+        uint32_t middle = from + (to - from) / 2;
+        int order = strcmp(entries[sorted[middle]].name, joined);
+
+        if (order == 0) {
+            said = cairn_dcp_entry_path(&entries[sorted[middle]]);
+            return same_path(&said, &path) ? sorted[middle] : UINT32_MAX;
+        }
+        if (order < 0)
+            from = middle + 1;
+        else
+            to = middle;
+    }
+    return UINT32_MAX;
+}
+
+/* Finds the leaf of each tensor. Without one for each, as where keys were not kept or a tensor was
+ * left out, the tree says nothing: *fits. */
+static cairn_err
+match_leaves(struct reading *reading, bool *fits)
+{
+    const struct cairn_dcp_metadata *metadata = &reading->metadata;
+    uint32_t *sorted = calloc((size_t)metadata->entry_count + 1, sizeof(*sorted));
+
+    reading->leaf_of = calloc((size_t)metadata->entry_count + 1, sizeof(*reading->leaf_of));
+    if (!sorted || !reading->leaf_of) {
+        free(sorted);
+        return CAIRN_NOMEM;
+    }
+    for (uint32_t i = 0; i < metadata->entry_count; i++)
+        sorted[i] = i;
+    qsort_r(sorted, metadata->entry_count, sizeof(*sorted), compare_entries, metadata->entries);
+    for (uint32_t i = 0; i < reading->leaves.count && *fits; i++) {
+        const struct cairn_torch_leaf *leaf = &reading->leaves.leaves[i];
+        uint32_t entry;
+
+        if (leaf->groups || !cairn_pickle_tensor_name(leaf->node))
+            continue;
+        entry = entry_of_leaf(reading, sorted, leaf);
+        *fits = entry != UINT32_MAX && metadata->entries[entry].tensor;
+        if (*fits)
+            reading->leaf_of[entry] = i + 1;
+    }
+    free(sorted);
+    for (uint32_t i = 0; i < metadata->entry_count && *fits; i++) {
+        struct cairn_state_path path = cairn_dcp_entry_path(&metadata->entries[i]);
+        struct cairn_state_place place;
+
+        *fits = !metadata->entries[i].tensor || reading->leaf_of[i] != 0 ||
+                is_carried(&metadata->entries[i]) ||
+                (cairn_state_classify(&reading->roots, &path, &place) &&
+                 place.class == CAIRN_STATE_GROUP);
+    }
+    return CAIRN_OK;
+}
+
+/* Takes the prefixes from the tree, in its order, as from the file itself. */
+static cairn_err
+take_kept_tree(struct reading *reading)
+{
+    struct cairn_state_roots before = reading->roots;
+    uint8_t *bytes = NULL;
+    size_t bytes_len = 0;
+    bool fits = true;
+    cairn_err err = load_kept_tree(reading, &bytes, &bytes_len);
+
+    if (err || !bytes)
+        return err;
+    err = cairn_torch_leaves_of_kept(bytes, bytes_len, &reading->kept, &reading->leaves);
+    reading->kept.pickle_bytes = bytes; /* which the tree borrows */
+    memset(&reading->roots, 0, sizeof(reading->roots));
+    for (uint32_t i = 0; i < reading->leaves.count && !err; i++) {
+        struct cairn_state_path path = cairn_torch_leaf_path(&reading->leaves.leaves[i]);
+
+        if (cairn_pickle_tensor_name(reading->leaves.leaves[i].node))
+            cairn_state_roots_see(&reading->roots, &path);
+    }
+    reading->first_of = calloc((size_t)reading->kept.tree.node_count + 1, sizeof(uint32_t));
+    if (!err && !reading->first_of)
+        err = CAIRN_NOMEM;
+    for (uint32_t i = reading->leaves.count; i-- > 0 && !err;)
+        reading->first_of[reading->leaves.leaves[i].node->index] = i + 1;
+    if (!err)
+        err = match_leaves(reading, &fits);
+    if (err == CAIRN_CORRUPT || err == CAIRN_INVAL || (!err && !fits)) {
+        free(reading->leaf_of);
+        reading->leaf_of = NULL;
+        reading->roots = before;
+        err = CAIRN_OK;
+    }
+    return err;
+}
 
 /* ---- names ---- */
 
@@ -62,17 +246,12 @@ set_name(struct reading *reading, uint32_t index, const char *name)
 }
 
 static cairn_err
-add_tensor(struct reading *reading, uint32_t index, const char *name, enum cairn_kind kind)
+add_named(struct reading *reading, uint32_t index, const char *name, enum cairn_kind kind)
 {
     const struct cairn_dcp_entry *entry = &reading->metadata.entries[index];
     struct cairn_checkpoint *checkpoint = reading->checkpoint;
     cairn_err err;
 
-    /* Two prefixes may hold a tensor of one name; the second keeps its whole name. */
-    if (strcmp(name, entry->name) != 0 &&
-        (cairn_whole_names_has(&reading->whole, name) ||
-         cairn_layout_tensor_find(checkpoint->layout, name) != UINT32_MAX))
-        name = entry->name;
     if (cairn_layout_tensor_find(checkpoint->layout, name) != UINT32_MAX)
         return cairn_complain(reading->complaint, CAIRN_CORRUPT, "%s: tensor %.300s is there twice",
                               checkpoint->place.path, name);
@@ -84,12 +263,74 @@ add_tensor(struct reading *reading, uint32_t index, const char *name, enum cairn
     return err;
 }
 
-static bool
-is_carried(const struct cairn_dcp_entry *entry)
+static cairn_err
+add_tensor(struct reading *reading, uint32_t index, const char *name, enum cairn_kind kind)
 {
-    return entry->tensor && entry->keys_said && entry->key_count == 2 && !entry->keys[1].number &&
-           strcmp(entry->keys[0].text, CAIRN_CARRIED_KEY) == 0 && entry->dtype == CAIRN_U8 &&
-           entry->dims == 1;
+    const char *whole = reading->metadata.entries[index].name;
+
+    /* Two prefixes may hold a tensor of one name; the second keeps its whole name. */
+    if (strcmp(name, whole) != 0 &&
+        (cairn_whole_names_has(&reading->whole, name) ||
+         cairn_layout_tensor_find(reading->checkpoint->layout, name) != UINT32_MAX))
+        name = whole;
+    return add_named(reading, index, name, kind);
+}
+
+/* Whether a leaf is the first of the tree with its node, which all of them share. */
+static bool
+is_first(const struct reading *reading, const struct cairn_torch_leaf *leaf)
+{
+    return reading->first_of[leaf->node->index] == leaf - reading->leaves.leaves + 1;
+}
+
+/* A path at which the tree holds a tensor again: more bytes of that tensor, which the executor
+ * compares. */
+static cairn_err
+add_again(struct reading *reading, uint32_t index, const char *of)
+{
+    const struct cairn_dcp_entry *entry = &reading->metadata.entries[index];
+    struct cairn_checkpoint *checkpoint = reading->checkpoint;
+    uint32_t known = cairn_layout_tensor_find(checkpoint->layout, of);
+    const struct cairn_tensor *tensor =
+        known == UINT32_MAX ? NULL : cairn_layout_tensor(checkpoint->layout, known);
+    struct cairn_state_path path = cairn_dcp_entry_path(entry);
+    struct cairn_state_place place;
+    const char *name = entry->name;
+    cairn_err err;
+
+    if (!tensor || tensor->dtype != entry->dtype || tensor->dims != entry->dims ||
+        memcmp(tensor->shape, entry->shape, entry->dims * sizeof(*entry->shape)) != 0)
+        return cairn_complain(reading->complaint, CAIRN_CORRUPT,
+                              "%s: %.300s is not the tensor %.300s that %s says it is; take "
+                              "another copy",
+                              checkpoint->place.path, entry->name, of, CAIRN_TORCH_TREE);
+    if (cairn_state_classify(&reading->roots, &path, &place) && place.class != CAIRN_STATE_MOMENT &&
+        place.class != CAIRN_STATE_GROUP &&
+        !cairn_whole_names_has(&reading->whole, place.parameter) &&
+        cairn_layout_tensor_find(checkpoint->layout, place.parameter) == UINT32_MAX)
+        name = place.parameter;
+    if (path.count == 2 && !path.keys[0].number && !path.keys[1].number &&
+        strcmp(path.keys[0].text, CAIRN_CARRIED_KEY) == 0 &&
+        cairn_layout_tensor_find(checkpoint->layout, path.keys[1].text) == UINT32_MAX)
+        name = path.keys[1].text; /* as torch/format.c names it */
+    err = set_name(reading, index, name);
+    reading->named[index].tensor = known;
+    return err ? err : cairn_checkpoint_add_alias(checkpoint, name, known, reading->complaint);
+}
+
+static cairn_err
+add_all_again(struct reading *reading)
+{
+    char of[CAIRN_NAME_BYTES_MAX];
+    cairn_err err = CAIRN_OK;
+
+    for (uint32_t i = 0; i < reading->metadata.entry_count && !err; i++)
+        if (reading->leaf_of && reading->leaf_of[i] != 0 && !reading->named[i].name &&
+            cairn_pickle_copy_text(
+                cairn_pickle_tensor_name(reading->leaves.leaves[reading->leaf_of[i] - 1].node), of,
+                sizeof(of)))
+            err = add_again(reading, i, of);
+    return err;
 }
 
 /* Names the tensors of one class; optimizer state after the parameters, which it is looked up
@@ -114,7 +355,21 @@ name_tensors(struct reading *reading, bool moments, uint32_t *model_count)
                                   reading->checkpoint->place.path, entry->name);
         if (moments != (place.class == CAIRN_STATE_MOMENT))
             continue;
-        if (is_carried(entry)) {
+        if (reading->leaf_of && reading->leaf_of[i] != 0) {
+            const struct cairn_torch_leaf *leaf = &reading->leaves.leaves[reading->leaf_of[i] - 1];
+
+            if (!is_first(reading, leaf))
+                continue;
+            if (!cairn_pickle_copy_text(cairn_pickle_tensor_name(leaf->node), name, sizeof(name)))
+                return CAIRN_CORRUPT;
+            err = add_named(reading, i, name,
+                            place.class == CAIRN_STATE_MOMENT || place.class == CAIRN_STATE_GROUP
+                                ? CAIRN_OPTIMIZER
+                            : place.in_model && cairn_state_is_parameter_dtype(entry->dtype)
+                                ? CAIRN_PARAM
+                                : CAIRN_BUFFER);
+        } else if (is_carried(entry)) {
+            reading->groups_carried |= strcmp(entry->keys[1].text, CAIRN_PARAM_GROUPS_NAME) == 0;
             err = add_tensor(reading, i, entry->keys[1].text, CAIRN_OPAQUE);
         } else if (place.class == CAIRN_STATE_MOMENT) {
             cairn_state_unwrap(place.parameter);
@@ -287,17 +542,6 @@ add_line(struct cairn_pickle *pickle, struct cairn_pickle_node *list, const char
 }
 
 static bool
-same_path(const struct cairn_state_path *a, const struct cairn_state_path *b)
-{
-    if (a->count != b->count)
-        return false;
-    for (uint32_t i = 0; i < a->count; i++)
-        if (a->keys[i].number != b->keys[i].number || strcmp(a->keys[i].text, b->keys[i].text) != 0)
-            return false;
-    return true;
-}
-
-static bool
 default_name(const struct reading *reading, uint32_t index)
 {
     const struct cairn_dcp_entry *entry = &reading->metadata.entries[index];
@@ -423,11 +667,15 @@ read_all(struct reading *reading)
     for (uint32_t i = 0; i < metadata->entry_count && !err; i++)
         err = cairn_dcp_want_entry(reading->checkpoint, &reading->metadata, i, &reading->wants,
                                    reading->complaint);
+    if (!err)
+        err = take_kept_tree(reading);
     cairn_dcp_metadata_forget_tree(&reading->metadata); /* before the layout needs the memory */
     if (!err)
         err = name_tensors(reading, false, &model_count);
     if (!err)
         err = name_tensors(reading, true, &model_count);
+    if (!err)
+        err = add_all_again(reading);
     if (!err)
         err = note_groups(reading);
     if (!err)
@@ -435,13 +683,13 @@ read_all(struct reading *reading)
                                    reading->complaint);
     if (err)
         return err;
-    reading->groups_plain = true;
+    reading->groups_plain = !reading->groups_carried;
     err = read_items(reading, false);
-    if (!err)
+    if (!err && !reading->groups_carried)
         err = pack_groups(reading, &groups_packed);
-    if (!err && !groups_packed)
+    if (!err && !groups_packed && !reading->groups_carried)
         err = read_items(reading, true);
-    if (!err)
+    if (!err && !reading->leaf_of)
         err = keep_names(reading, groups_packed);
     return err;
 }
@@ -459,6 +707,10 @@ end_reading(struct reading *reading)
         }
     }
     cairn_whole_names_fini(&reading->whole);
+    cairn_torch_leaves_fini(&reading->leaves);
+    cairn_torch_close(&reading->kept);
+    free(reading->first_of);
+    free(reading->leaf_of);
     free(reading->named);
     free(reading->values);
     free(reading->grouped);

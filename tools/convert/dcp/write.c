@@ -10,12 +10,15 @@
 #include "tools/convert/state/kept_names.h"
 #include "tools/convert/dcp/output.h"
 #include "tools/convert/state/param_groups.h"
+#include "tools/convert/torch/state.h"
 
 struct planning {
     const struct cairn_checkpoint *source;
     struct cairn_output *output;
     struct cairn_dcp_output dcp;
     struct cairn_kept_names names;
+    bool tree, numbered; /* names are those of a file of torch.save; its optimizer's parameters have
+                            numbers */
     struct cairn_complaint *complaint;
 };
 
@@ -23,6 +26,99 @@ void
 cairn_dcp_release(void *kept)
 {
     cairn_dcp_kept_end(kept);
+}
+
+/* ---- the keys of a file of torch.save ---- */
+
+/* The next tensor that shares `of`'s elements and has no path yet: a tree names what it holds twice
+ * only once. UINT32_MAX: none. */
+static uint32_t
+next_alias(const struct cairn_checkpoint *source, uint32_t of, const bool *named)
+{
+    for (uint32_t i = 0; i < source->alias_count; i++)
+        if (source->aliases[i].tensor == of)
+            of = source->aliases[i].of;
+    for (uint32_t i = 0; i < source->alias_count; i++)
+        if (source->aliases[i].of == of && !named[source->aliases[i].tensor])
+            return source->aliases[i].tensor;
+    return UINT32_MAX;
+}
+
+static cairn_err
+take_leaf(struct planning *planning, struct cairn_torch_leaf *leaf, bool again, bool *named)
+{
+    const struct cairn_layout *layout = planning->source->layout;
+    const struct cairn_pickle_node *id =
+        leaf->node && leaf->node->kind == CAIRN_PICKLE_PERSISTENT ? leaf->node->items[0] : NULL;
+    struct cairn_state_path path = cairn_torch_leaf_path(leaf);
+    char joined[CAIRN_STATE_NAME_BYTES_MAX], name[CAIRN_NAME_BYTES_MAX];
+    uint32_t tensor;
+
+    if (leaf->groups || path.count == 0 || !id || id->kind != CAIRN_PICKLE_TUPLE ||
+        id->count != 2 || cairn_pickle_is_text(id->items[0], "carried") ||
+        !cairn_pickle_copy_text(id->items[1], name, sizeof(name)) ||
+        !cairn_state_join(&path, joined, sizeof(joined)))
+        return CAIRN_OK;
+    tensor = cairn_layout_tensor_find(layout, name);
+    if (tensor == UINT32_MAX || named[tensor] != again)
+        return CAIRN_OK;
+    if (again)
+        tensor = next_alias(planning->source, tensor, named);
+    if (tensor == UINT32_MAX)
+        return CAIRN_OK;
+    named[tensor] = true;
+    leaf->node = NULL; /* done */
+    if (strcmp(name, CAIRN_PARAM_GROUPS_NAME) == 0) {
+        path.count--;
+        joined[0] = '\0';
+    }
+    if (path.count >= 3 && !leaf->keys[path.count - 2].number &&
+        cairn_layout_tensor(layout, tensor)->kind == CAIRN_OPTIMIZER &&
+        strcmp(path.keys[path.count - 3].text, "state") == 0)
+        planning->numbered |= strspn(path.keys[path.count - 2].text, "0123456789") ==
+                              strlen(path.keys[path.count - 2].text);
+    return cairn_kept_names_add(&planning->names, cairn_layout_tensor(layout, tensor)->name, joined,
+                                &path);
+}
+
+/* What a source came from as a file of torch.save keeps its keys, unless it was a distributed
+ * checkpoint before. */
+static cairn_err
+take_tree(struct planning *planning)
+{
+    struct cairn_torch_leaves leaves = {0};
+    struct cairn_torch_file file = {0};
+    uint8_t *bytes = NULL;
+    size_t bytes_len = 0;
+    bool *named = calloc((size_t)cairn_layout_tensor_count(planning->source->layout) + 1, 1);
+    cairn_err err = named ? cairn_checkpoint_load_opaque(planning->source, CAIRN_TORCH_TREE,
+                                                         CAIRN_TORCH_OBJECT_BYTES_MAX, &bytes,
+                                                         &bytes_len, planning->complaint)
+                          : CAIRN_NOMEM;
+
+    if (!err)
+        err = cairn_torch_leaves_of_kept(bytes, bytes_len, &file, &leaves);
+    planning->tree = !err;
+    for (int again = 0; again < 2; again++)
+        for (uint32_t i = 0; i < leaves.count && !err; i++)
+            err = take_leaf(planning, &leaves.leaves[i], again, named);
+    cairn_kept_names_sort(&planning->names);
+    cairn_torch_leaves_fini(&leaves);
+    cairn_torch_close(&file);
+    free(bytes);
+    free(named);
+    return err == CAIRN_NOT_FOUND || err == CAIRN_CORRUPT || err == CAIRN_INVAL ? CAIRN_OK : err;
+}
+
+static cairn_err
+load_names(struct planning *planning, const struct cairn_output_options *options)
+{
+    cairn_err err;
+
+    if (options->canonical_names)
+        return CAIRN_OK;
+    err = cairn_kept_names_load(planning->source, &planning->names, planning->complaint);
+    return err || planning->names.kept_count > 0 ? err : take_tree(planning);
 }
 
 /* Where it goes by name; false complained about. */
@@ -49,9 +145,26 @@ add_tensor(struct planning *planning, uint32_t tensor)
 
 /* ---- objects ---- */
 
+/* Gives parameters their numbers again, counted through all groups. */
+static cairn_err
+number_members(struct cairn_param_groups *groups)
+{
+    int64_t position = 0;
+
+    for (uint32_t g = 0; g < groups->list->count; g++) {
+        struct cairn_pickle_node *members = cairn_pickle_get(groups->list->items[g], "params");
+
+        for (uint32_t i = 0; members && members->kind == CAIRN_PICKLE_LIST && i < members->count;
+             i++, position++)
+            if (members->items[i]->kind == CAIRN_PICKLE_TEXT)
+                members->items[i] = cairn_pickle_int(&groups->pickle, position);
+    }
+    return cairn_pickle_done(&groups->pickle);
+}
+
 /* Parameter groups, each hyperparameter an object of its own, as get_state_dict has them. */
 static cairn_err
-add_groups(struct planning *planning, const struct cairn_param_groups *groups)
+add_groups(struct planning *planning, struct cairn_param_groups *groups)
 {
     const struct cairn_kept_name *kept =
         cairn_kept_names_find(&planning->names, CAIRN_PARAM_GROUPS_NAME);
@@ -61,10 +174,12 @@ add_groups(struct planning *planning, const struct cairn_param_groups *groups)
         key[CAIRN_STATE_NAME_BYTES_MAX];
     char member[CAIRN_STATE_NAME_BYTES_MAX], joined[2 * CAIRN_STATE_NAME_BYTES_MAX + 16];
     uint32_t prefix_count;
-    cairn_err err = CAIRN_OK;
+    cairn_err err = planning->numbered ? number_members(groups) : CAIRN_OK;
 
+    if (err)
+        return err;
     if (kept)
-        path = kept->path;
+        path = cairn_kept_name_path(kept);
     else
         cairn_state_default_prefix(planning->source, text, &path);
     if (path.count + 3 > CAIRN_STATE_KEYS_MAX)
@@ -130,7 +245,12 @@ add_object(struct planning *planning, uint32_t tensor, bool *done)
     if (!err && strcmp(known->name, CAIRN_PARAM_GROUPS_NAME) == 0 &&
         cairn_param_groups_open(bytes, bytes_len, &groups) == CAIRN_OK) {
         err = add_groups(planning, &groups);
-        if (!err)
+        if (!err && planning->tree) /* with the parameters' names */
+            err = cairn_dcp_output_tensor(
+                &planning->dcp, tensor, CAIRN_CARRIED_KEY "." CAIRN_PARAM_GROUPS_NAME,
+                &(struct cairn_state_path){
+                    2, {{CAIRN_CARRIED_KEY, false}, {CAIRN_PARAM_GROUPS_NAME, false}}});
+        else if (!err)
             err = cairn_output_add_carried(planning->output, tensor);
         *done = true;
         cairn_param_groups_close(&groups);
@@ -183,7 +303,7 @@ cairn_dcp_plan(const struct cairn_checkpoint *checkpoint,
     err = cairn_dcp_output_init(&planning.dcp, checkpoint, options, output, &kept, complaint);
     output->state = kept;
     if (!err)
-        err = cairn_kept_names_load(checkpoint, &planning.names, complaint);
+        err = load_names(&planning, options);
     if (!err)
         err = plan_all(&planning);
     if (!err)

@@ -151,40 +151,68 @@ cairn_state_default_prefix(const struct cairn_checkpoint *checkpoint,
 
 /* ---- as they were ---- */
 
-static char *
-keep_text(struct cairn_kept_names *names, const struct cairn_pickle_node *node)
+static const char *
+copy_text(struct cairn_kept_names *names, const char *text)
 {
-    char *text = node->kind == CAIRN_PICKLE_TEXT
-                     ? cairn_pickle_alloc(&names->pickle, (uint64_t)node->count + 1)
-                     : NULL;
+    size_t bytes = strlen(text) + 1;
+    char *copy = cairn_pickle_alloc(&names->pickle, bytes);
 
-    return text && cairn_pickle_copy_text(node, text, (size_t)node->count + 1) ? text : NULL;
+    return copy ? memcpy(copy, text, bytes) : NULL;
+}
+
+cairn_err
+cairn_kept_names_add(struct cairn_kept_names *names, const char *canonical, const char *name,
+                     const struct cairn_state_path *path)
+{
+    struct cairn_state_key *keys =
+        cairn_pickle_alloc(&names->pickle, ((uint64_t)path->count + 1) * sizeof(*keys));
+    struct cairn_kept_name kept = {.canonical = copy_text(names, canonical),
+                                   .name = copy_text(names, name),
+                                   .keys = keys,
+                                   .key_count = path->count};
+
+    if (names->kept_count == names->room) {
+        uint32_t room = names->room ? 2 * names->room : 64;
+        struct cairn_kept_name *grown = realloc(names->kept, room * sizeof(*grown));
+
+        if (!grown)
+            return CAIRN_NOMEM;
+        names->kept = grown;
+        names->room = room;
+    }
+    for (uint32_t i = 0; keys && i < path->count; i++) {
+        keys[i] =
+            (struct cairn_state_key){copy_text(names, path->keys[i].text), path->keys[i].number};
+        if (!keys[i].text)
+            return CAIRN_NOMEM;
+    }
+    if (!keys || !kept.canonical || !kept.name)
+        return CAIRN_NOMEM;
+    names->kept[names->kept_count++] = kept;
+    return CAIRN_OK;
 }
 
 static bool
-read_path(struct cairn_kept_names *names, const struct cairn_pickle_node *node,
+read_path(const struct cairn_pickle_node *node, char text[CAIRN_STATE_NAME_BYTES_MAX],
           struct cairn_state_path *path)
 {
+    size_t used = 0;
+
     path->count = 0;
     if (node->kind == CAIRN_PICKLE_NONE)
         return true;
     if (node->kind != CAIRN_PICKLE_TUPLE || node->count > CAIRN_STATE_KEYS_MAX)
         return false;
     for (uint32_t i = 0; i < node->count; i++) {
-        struct cairn_state_key *key = &path->keys[path->count++];
+        char key[CAIRN_STATE_NAME_BYTES_MAX];
         uint64_t number;
+        bool numbered = cairn_pickle_u64(node->items[i], &number);
 
-        key->number = cairn_pickle_u64(node->items[i], &number);
-        if (key->number) {
-            char *text = cairn_pickle_alloc(&names->pickle, 24);
-
-            if (text)
-                (void)snprintf(text, 24, "%" PRIu64, number);
-            key->text = text;
-        } else {
-            key->text = keep_text(names, node->items[i]);
-        }
-        if (!key->text)
+        if (numbered)
+            (void)snprintf(key, sizeof(key), "%" PRIu64, number);
+        else if (!cairn_pickle_copy_text(node->items[i], key, sizeof(key)))
+            return false;
+        if (!add_key(path, text, &used, key, strlen(key), numbered))
             return false;
     }
     return true;
@@ -196,6 +224,13 @@ compare_kept(const void *left, const void *right)
     const struct cairn_kept_name *a = left, *b = right;
 
     return strcmp(a->canonical, b->canonical);
+}
+
+void
+cairn_kept_names_sort(struct cairn_kept_names *names)
+{
+    if (names->kept_count > 0)
+        qsort(names->kept, names->kept_count, sizeof(*names->kept), compare_kept);
 }
 
 cairn_err
@@ -218,22 +253,20 @@ cairn_kept_names_load(const struct cairn_checkpoint *checkpoint, struct cairn_ke
                             &taken_bytes);
     if (err || list->kind != CAIRN_PICKLE_LIST)
         return err == CAIRN_NOMEM ? err : CAIRN_OK;
-    names->kept = calloc((size_t)list->count + 1, sizeof(*names->kept));
-    if (!names->kept)
-        return CAIRN_NOMEM;
-    for (uint32_t i = 0; i < list->count; i++) {
+    for (uint32_t i = 0; i < list->count && !err; i++) {
         const struct cairn_pickle_node *line = list->items[i];
-        struct cairn_kept_name *kept = &names->kept[names->kept_count];
+        char canonical[CAIRN_STATE_NAME_BYTES_MAX], name[CAIRN_STATE_NAME_BYTES_MAX],
+            text[CAIRN_STATE_NAME_BYTES_MAX];
+        struct cairn_state_path path;
 
-        if (line->kind != CAIRN_PICKLE_TUPLE || line->count != 3)
-            continue;
-        kept->canonical = keep_text(names, line->items[0]);
-        kept->name = keep_text(names, line->items[1]);
-        names->kept_count +=
-            kept->canonical && kept->name && read_path(names, line->items[2], &kept->path);
+        if (line->kind == CAIRN_PICKLE_TUPLE && line->count == 3 &&
+            cairn_pickle_copy_text(line->items[0], canonical, sizeof(canonical)) &&
+            cairn_pickle_copy_text(line->items[1], name, sizeof(name)) &&
+            read_path(line->items[2], text, &path))
+            err = cairn_kept_names_add(names, canonical, name, &path);
     }
-    qsort(names->kept, names->kept_count, sizeof(*names->kept), compare_kept);
-    return CAIRN_OK;
+    cairn_kept_names_sort(names);
+    return err;
 }
 
 void
@@ -243,6 +276,16 @@ cairn_kept_names_fini(struct cairn_kept_names *names)
     free(names->bytes);
     free(names->kept);
     memset(names, 0, sizeof(*names));
+}
+
+struct cairn_state_path
+cairn_kept_name_path(const struct cairn_kept_name *kept)
+{
+    struct cairn_state_path path = {.count = kept->key_count};
+
+    if (kept->key_count > 0)
+        memcpy(path.keys, kept->keys, kept->key_count * sizeof(*kept->keys));
+    return path;
 }
 
 const struct cairn_kept_name *
@@ -267,7 +310,7 @@ cairn_kept_names_choose(const struct cairn_kept_names *names,
     if (!kept)
         return cairn_state_default_path(checkpoint, tensor, text, path) &&
                cairn_state_join(path, name, CAIRN_STATE_NAME_BYTES_MAX);
-    *path = kept->path;
+    *path = cairn_kept_name_path(kept);
     return (size_t)snprintf(name, CAIRN_STATE_NAME_BYTES_MAX, "%s", kept->name) <
            CAIRN_STATE_NAME_BYTES_MAX;
 }

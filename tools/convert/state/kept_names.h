@@ -1,7 +1,7 @@
 /*
  * tools/convert/state/kept_names.h - the names and paths of keys that a nested state dict gives to
- * what has canonical names: those of the distributed checkpoint it was read from, else those that
- * torch's get_state_dict would give. For the writers of dcp and torch.
+ * what has canonical names: those of the distributed checkpoint it was read from, else (dcp/write.c)
+ * those of its tree of torch.save, else those that torch's get_state_dict would give. For the writers of dcp and torch.
  *
  * Names that do not follow from canonical names are kept in the opaque state "dcp/names.pickle", a
  * list of tuples (canonical name, name in the checkpoint, path of keys or None). It is omitted if
@@ -42,7 +42,8 @@ void cairn_state_default_prefix(const struct cairn_checkpoint *checkpoint,
 struct cairn_kept_name {
     const char *canonical;
     const char *name;
-    struct cairn_state_path path; /* count 0: none was kept */
+    const struct cairn_state_key *keys; /* [key_count] */
+    uint32_t key_count;                 /* 0: no path was kept */
 };
 
 /* All zero is the empty value. */
@@ -50,7 +51,7 @@ struct cairn_kept_names {
     struct cairn_pickle pickle;
     uint8_t *bytes;
     struct cairn_kept_name *kept; /* sorted by canonical name */
-    uint32_t kept_count;
+    uint32_t kept_count, room;
 };
 
 /* Reads what the source kept, if anything; a value that is not such a list counts as nothing.
@@ -59,7 +60,15 @@ struct cairn_kept_names {
 CAIRN_MUST_CHECK cairn_err cairn_kept_names_load(const struct cairn_checkpoint *checkpoint,
                                                  struct cairn_kept_names *names,
                                                  struct cairn_complaint *complaint);
+/* Keeps another name. Texts and keys are copied. The caller sorts at the end. CAIRN_NOMEM. */
+CAIRN_MUST_CHECK cairn_err cairn_kept_names_add(struct cairn_kept_names *names,
+                                                const char *canonical, const char *name,
+                                                const struct cairn_state_path *path);
+void cairn_kept_names_sort(struct cairn_kept_names *names);
 void cairn_kept_names_fini(struct cairn_kept_names *names);
+
+/* The kept path. */
+struct cairn_state_path cairn_kept_name_path(const struct cairn_kept_name *kept);
 
 /* What was kept for a canonical name; NULL if nothing. */
 const struct cairn_kept_name *cairn_kept_names_find(const struct cairn_kept_names *names,

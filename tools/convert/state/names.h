@@ -18,7 +18,7 @@
 
 #include "cairn/types.h"
 
-enum { CAIRN_STATE_KEYS_MAX = 16, CAIRN_STATE_NAME_BYTES_MAX = 1024 };
+enum { CAIRN_STATE_KEYS_MAX = 128, CAIRN_STATE_NAME_BYTES_MAX = 1024 };
 
 struct cairn_state_key {
     const char *text; /* borrowed; ends with NUL; decimal where it is a number */

@@ -48,11 +48,13 @@ cairn_pickle_replace(struct cairn_pickle *pickle, const struct cairn_pickle_node
     /* The tree is the arena's, and so ours to change; only its readers see it as constant. */
     struct cairn_pickle_node *changed = (struct cairn_pickle_node *)(uintptr_t)node;
     uint32_t index = node->index;
+    bool memoized = node->memoized; /* what holds it twice holds one value also when read again */
 
     if (!by)
         return cairn_pickle_done(pickle);
     *changed = *by;
     changed->index = index;
+    changed->memoized = memoized || by->memoized;
     return CAIRN_OK;
 }
 

@@ -73,7 +73,8 @@ plan_tree(struct cairn_torch_building *building, struct state *state, struct cai
     uint32_t file;
     cairn_err err;
 
-    err = cairn_torch_building_restore(building, &root);
+    err = building->options->canonical_names ? CAIRN_OK
+                                             : cairn_torch_building_restore(building, &root);
     if (!err && !root) {
         size_t count = (size_t)cairn_layout_tensor_count(building->source->layout) + 1;
 
@@ -115,7 +116,9 @@ cairn_torch_format_plan(const struct cairn_checkpoint *checkpoint,
     building.used = calloc(count, sizeof(*building.used));
     building.numbers = calloc(count, sizeof(*building.numbers));
     if (state && building.used && building.numbers)
-        err = cairn_kept_names_load(checkpoint, &building.names, complaint);
+        err = options->canonical_names
+                  ? CAIRN_OK
+                  : cairn_kept_names_load(checkpoint, &building.names, complaint);
     if (!err)
         err = plan_tree(&building, state, output);
     cairn_kept_names_fini(&building.names);

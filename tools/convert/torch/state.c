@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tools/convert/pickle/read.h"
+
 /* Containers may hold themselves, many times over. */
 enum { STEPS_MAX = 1 << 26, LIST_STEPS_MAX = 1 << 20 };
 
@@ -57,7 +59,8 @@ followed_list(struct cairn_pickle_node *list)
             continue;
         }
         item = stack[depth - 1].list->items[stack[depth - 1].at++];
-        if (cairn_torch_is_tensor(item) || followed_pairs(item))
+        if (cairn_torch_is_tensor(item) || item->kind == CAIRN_PICKLE_PERSISTENT ||
+            followed_pairs(item))
             return true;
         if (item->kind == CAIRN_PICKLE_LIST && depth < CAIRN_STATE_KEYS_MAX) {
             stack[depth].list = item;
@@ -172,6 +175,22 @@ cairn_torch_leaves_list(struct cairn_torch_file *file, struct cairn_torch_leaves
         err = enter(file, leaves, slot, &path, steps, &depth);
     }
     return err;
+}
+
+cairn_err
+cairn_torch_leaves_of_kept(const uint8_t *bytes, size_t bytes_len, struct cairn_torch_file *file,
+                           struct cairn_torch_leaves *leaves)
+{
+    size_t taken_bytes = 0;
+    cairn_err err;
+
+    memset(file, 0, sizeof(*file));
+    memset(leaves, 0, sizeof(*leaves));
+    cairn_pickle_init(&file->tree, CAIRN_TORCH_OBJECT_BYTES_MAX);
+    cairn_pickle_init(&file->names, CAIRN_TORCH_OBJECT_BYTES_MAX);
+    err = cairn_pickle_read(&file->tree, CAIRN_TORCH_TREE, bytes, bytes_len, &file->root,
+                            &taken_bytes);
+    return err ? err : cairn_torch_leaves_list(file, leaves);
 }
 
 void

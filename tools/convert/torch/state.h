@@ -47,6 +47,11 @@ struct cairn_torch_leaves {
  * cairn_torch_leaves_fini, also on failure. */
 CAIRN_MUST_CHECK cairn_err cairn_torch_leaves_list(struct cairn_torch_file *file,
                                                    struct cairn_torch_leaves *leaves);
+/* The same of a kept tree ("torch/tree.pickle"): the leaves are persistent ids. `bytes` outlive
+ * *file, which the caller ends with cairn_torch_close. The errors of cairn_pickle_read too. */
+CAIRN_MUST_CHECK cairn_err cairn_torch_leaves_of_kept(const uint8_t *bytes, size_t bytes_len,
+                                                      struct cairn_torch_file *file,
+                                                      struct cairn_torch_leaves *leaves);
 void cairn_torch_leaves_fini(struct cairn_torch_leaves *leaves);
 
 struct cairn_state_path cairn_torch_leaf_path(const struct cairn_torch_leaf *leaf);
