@@ -187,12 +187,11 @@ def numbered_optimizer() -> dict[str, Any]:
 
 def test_canonical_names(tmp_path: pathlib.Path) -> None:
     """A checkpoint with Cairn's names, which older versions always wrote, gives the tree back."""
-    state = {"net": Trees(1).model(), "opt": {"a": numbered_optimizer()}, "step": 3}
+    state = {"model": {"w": torch.ones(3)}, "optimizer": numbered_optimizer(), "step": 3}
     torch.save(state, tmp_path / "in.pt")
     cairn("convert", tmp_path / "in.pt", tmp_path / "dcp", "--to", "dcp", "--canonical-names")
     paths = nested_paths(tmp_path / "dcp")
-    assert all(f"model.net.{name}" in paths for name in state["net"]), paths
-    cairn("diff", tmp_path / "in.pt", tmp_path / "dcp", "--bits")
+    assert {"model.w", "optim.state.w.exp_avg"} <= paths.keys(), paths
     cairn("convert", tmp_path / "dcp", tmp_path / "back.pt", "--to", "torch")
     same(state, torch.load(tmp_path / "back.pt", weights_only=True))
 

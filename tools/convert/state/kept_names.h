@@ -1,7 +1,8 @@
 /*
  * tools/convert/state/kept_names.h - the names and paths of keys that a nested state dict gives to
- * what has canonical names: those of the distributed checkpoint it was read from, else (dcp/write.c)
- * those of its tree of torch.save, else those that torch's get_state_dict would give. For the writers of dcp and torch.
+ * what has canonical names: those of the distributed checkpoint it was read from, else those of the
+ * file of torch.save it was read from (dcp/write.c), else those that torch's get_state_dict would
+ * give. For the writers of dcp and torch.
  *
  * Names that do not follow from canonical names are kept in the opaque state "dcp/names.pickle", a
  * list of tuples (canonical name, name in the checkpoint, path of keys or None). It is omitted if
