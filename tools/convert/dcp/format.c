@@ -204,8 +204,10 @@ take_kept_tree(struct reading *reading)
     bool fits = true;
     cairn_err err = load_kept_tree(reading, &bytes, &bytes_len);
 
-    if (err || !bytes)
+    if (err || !bytes) {
+        free(bytes);
         return err;
+    }
     err = cairn_torch_leaves_of_kept(bytes, bytes_len, &reading->kept, &reading->leaves);
     reading->kept.pickle_bytes = bytes; /* which the tree borrows */
     memset(&reading->roots, 0, sizeof(reading->roots));
