@@ -408,6 +408,53 @@ run(const struct cairn_conversion_options *wanted, const struct request *request
     return printed && fflush(stdout) == 0 ? CAIRN_EXIT_OK : CAIRN_EXIT_IO;
 }
 
+/* Turns the command's options into those of the conversion. 0, or the exit code of what is wrong with
+ * them, which was said. */
+static int
+take_options(const struct cairn_usage *usage, struct request *request,
+             struct cairn_conversion_options *options)
+{
+    struct cairn_parallelism *ranks = &options->output.parallelism;
+    int exit_code;
+
+    cairn_place_follow_links(request->follow_links);
+    cairn_whole_allow_expanded(request->allow_expanded);
+    options->output.canonical_names = request->canonical_names;
+    options->to = find_target(usage, request->to, &exit_code);
+    if (!options->to)
+        return exit_code;
+    if (!take_ranks(usage, "tp", request->tp, &ranks->tp, &exit_code) ||
+        !take_ranks(usage, "pp", request->pp, &ranks->pp, &exit_code) ||
+        !take_ranks(usage, "dp", request->dp, &ranks->dp, &exit_code) ||
+        !take_ranks(usage, "ep", request->ep, &ranks->ep, &exit_code) ||
+        !take_ranks(usage, "etp", request->etp, &ranks->etp, &exit_code) ||
+        !take_ranks(usage, "vpp", request->vpp, &ranks->vpp, &exit_code))
+        return exit_code;
+    if (request->dtype && !(options->output.dtype = take_dtype(request->dtype)))
+        return cairn_usage_error(usage, "--dtype takes F32, BF16, F16 or F64, not \"%s\"",
+                                 request->dtype);
+    if (!take_zero(request->zero, &options->output.zero))
+        return cairn_usage_error(usage, "--zero takes 1, 2, 3 or bf16, not \"%s\"", request->zero);
+    if (request->zero && options->to != &cairn_format_deepspeed &&
+        options->to != &cairn_format_ds_universal)
+        return cairn_usage_error(usage, "--zero is for --to deepspeed and deepspeed-universal");
+    if (request->job && !options->to->prepare)
+        return cairn_usage_error(usage,
+                                 "--job is for --to deepspeed, deepspeed-universal, megatron and "
+                                 "megatron-dist");
+    options->output.job = request->job;
+    if (!cairn_output_parse(request->output, &request->json))
+        return cairn_usage_error(usage, "-o takes table or json, not \"%s\"", request->output);
+    if (!cairn_resources_parse(usage, request->threads, request->memory, &options->thread_count,
+                               &options->memory_limit_bytes, &exit_code))
+        return exit_code;
+    if (request->set && !request->map)
+        return cairn_usage_error(usage, "--set tells a map something: say which with --map");
+    options->map = request->map;
+    options->output.single_file = is_single_file(options->to, options->target);
+    return CAIRN_EXIT_OK;
+}
+
 int
 cairn_verb_convert(int argc, char **argv)
 {
@@ -451,7 +498,6 @@ cairn_verb_convert(int argc, char **argv)
     const struct cairn_usage usage = {"convert", "SRC DST --to FORMAT [OPTIONS]", text, examples,
                                       flags,     sizeof flags / sizeof *flags,    true};
     struct cairn_conversion_options options = {.formats = cairn_formats};
-    struct cairn_parallelism *ranks = &options.output.parallelism;
     const char *words[2], *drops[DROPS_MAX], *sets[SETS_MAX];
     char *drop_text = NULL, *set_text = NULL;
     int exit_code;
@@ -460,47 +506,15 @@ cairn_verb_convert(int argc, char **argv)
     list_formats(text);
     if (!cairn_words_parse(&usage, argc, argv, words, 2, "SRC and DST", &exit_code))
         return exit_code;
-    cairn_place_follow_links(request.follow_links);
-    cairn_whole_allow_expanded(request.allow_expanded);
-    options.output.canonical_names = request.canonical_names;
     options.source = words[0];
     options.target = words[1];
-    options.to = find_target(&usage, request.to, &exit_code);
-    if (!options.to)
+    exit_code = take_options(&usage, &request, &options);
+    if (exit_code)
         return exit_code;
-    if (!take_ranks(&usage, "tp", request.tp, &ranks->tp, &exit_code) ||
-        !take_ranks(&usage, "pp", request.pp, &ranks->pp, &exit_code) ||
-        !take_ranks(&usage, "dp", request.dp, &ranks->dp, &exit_code) ||
-        !take_ranks(&usage, "ep", request.ep, &ranks->ep, &exit_code) ||
-        !take_ranks(&usage, "etp", request.etp, &ranks->etp, &exit_code) ||
-        !take_ranks(&usage, "vpp", request.vpp, &ranks->vpp, &exit_code))
-        return exit_code;
-    if (request.dtype && !(options.output.dtype = take_dtype(request.dtype)))
-        return cairn_usage_error(&usage, "--dtype takes F32, BF16, F16 or F64, not \"%s\"",
-                                 request.dtype);
-    if (!take_zero(request.zero, &options.output.zero))
-        return cairn_usage_error(&usage, "--zero takes 1, 2, 3 or bf16, not \"%s\"", request.zero);
-    if (request.zero && options.to != &cairn_format_deepspeed &&
-        options.to != &cairn_format_ds_universal)
-        return cairn_usage_error(&usage, "--zero is for --to deepspeed and deepspeed-universal");
-    if (request.job && !options.to->prepare)
-        return cairn_usage_error(&usage,
-                                 "--job is for --to deepspeed, deepspeed-universal, megatron and "
-                                 "megatron-dist");
-    options.output.job = request.job;
-    if (!cairn_output_parse(request.output, &request.json))
-        return cairn_usage_error(&usage, "-o takes table or json, not \"%s\"", request.output);
-    if (!cairn_resources_parse(&usage, request.threads, request.memory, &options.thread_count,
-                               &options.memory_limit_bytes, &exit_code))
-        return exit_code;
-    if (request.set && !request.map)
-        return cairn_usage_error(&usage, "--set tells a map something: say which with --map");
     drop_text = strdup(request.drop ? request.drop : "");
     set_text = strdup(request.set ? request.set : "");
     options.drops = drops;
     options.sets = sets;
-    options.map = request.map;
-    options.output.single_file = is_single_file(options.to, options.target);
     cairn_checkpoint_log_setup();
     if (!drop_text || !set_text)
         exit_code = CAIRN_EXIT_FAILED;
