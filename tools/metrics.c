@@ -99,14 +99,17 @@ put_health(struct page *page)
         put_check(page, checks, check);
 }
 
+/* A number of the status, or of one of its nodes. */
+struct number {
+    const char *family, *type, *path;
+    double unit; /* of the status, in the metric's base unit */
+    const char *help;
+};
+
 static void
 put_numbers(struct page *page)
 {
-    static const struct {
-        const char *family, *type, *path;
-        double unit; /* of the status, in the metric's base unit */
-        const char *help;
-    } numbers[] = {
+    static const struct number numbers[] = {
         {"cairn_newest_step", "gauge", "newest.step", 1,
          "Step of the newest committed generation."},
         {"cairn_newest_age_seconds", "gauge", "newest.age_ns", 1e-9,
@@ -163,11 +166,7 @@ put_numbers(struct page *page)
 static void
 put_nodes(struct page *page)
 {
-    static const struct {
-        const char *family, *type, *key;
-        double unit;
-        const char *help;
-    } numbers[] = {
+    static const struct number numbers[] = {
         {"cairn_node_up", "gauge", "answers", 1, "Whether the node's agent answers."},
         {"cairn_node_uptime_seconds", "gauge", "uptime_ns", 1e-9, "Since the agent's start."},
         {"cairn_node_trainers", "gauge", "trainers", 1, "Trainers that are attached there."},
@@ -196,9 +195,9 @@ put_nodes(struct page *page)
 
             snprintf(name, sizeof name, "%" PRIu64, cairn_tree_u64(page->status, node, "node", 0));
             put(page, "node", name,
-                i == 0
-                    ? answers
-                    : numbers[i].unit * cairn_tree_double(page->status, node, numbers[i].key, NAN));
+                i == 0 ? answers
+                       : numbers[i].unit *
+                             cairn_tree_double(page->status, node, numbers[i].path, NAN));
         }
     }
 }
