@@ -195,10 +195,10 @@ $(BUILD)/tests/traces/second/generate: $(BUILD)/tests/traces/second/generate.o $
 bench-detect: all $(BUILD)/tests/traces/generate $(BUILD)/tests/traces/second/generate
 	$(Q)python3 tests/traces/bench.py --build $(BUILD) $(ARGS)
 # Plans and assignments beside a proven bound and other planners.
-# ARGS=--full | --only gap|time|rivals|malleus|simulation|assign
+# ARGS=--full | --only gap|time|rivals|malleus|simulation|assign|sequences
 BENCH_PLAN_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/bench/*.c))
-$(BUILD)/tests/bench/bench_plan: $(BENCH_PLAN_OBJ) $(call ARCHIVES_FOR,replan)
-	$(Q)$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) $(LINK_ARCHIVES) $(LIBS_base) -lm
+$(BUILD)/tests/bench/bench_plan: $(BENCH_PLAN_OBJ) $(call ARCHIVES_FOR,client)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) $(LINK_ARCHIVES) $(LIBS_snapshot) $(LIBS_base)
 .PHONY: bench-plan
 bench-plan: $(BUILD)/tests/bench/bench_plan
 	$(Q)$< $(ARGS)

@@ -5,6 +5,7 @@
  * thread. The baselines are described in tests/bench/baseline.h. `make bench-plan` runs it; --full
  * takes all problems, some minutes.
  */
+#include "cairn/client.h"
 #include "replan/search/answer.h"
 #include "replan/fleet/preset.h"
 #include "replan/fleet/simulate.h"
@@ -18,7 +19,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { VALUES_MAX = 4096, BASELINES = 4 };
+enum { VALUES_MAX = 4096, BASELINES = 4, SEQUENCES = 4096, CAP_TOKENS = 8192 };
 #define GIB (UINT64_C(1) << 30)
 #define MIB (UINT64_C(1) << 20)
 
@@ -390,8 +391,8 @@ row_malleus(void)
         }
 }
 
-/* How near a short limit comes to the default one, of processor time, whatever else the machine
- * does. */
+/* How near a short limit comes to the default one. Limits count processor time, so this may run
+ * beside other programs. */
 static void
 row_limit(bool full)
 {
@@ -506,6 +507,57 @@ row_assign(bool full)
     }
 }
 
+/* A log-normal length: Box and Muller's transform of two uniform draws. */
+static uint64_t
+made_length(uint64_t *seed, double spread)
+{
+    double radius = sqrt(-2 * log(1 - cairn_made_part(seed)));
+    double length = 512 * exp(spread * radius * cos(2 * acos(-1) * cairn_made_part(seed)));
+
+    return length < 1 ? 1 : length < CAP_TOKENS ? (uint64_t)length : CAP_TOKENS;
+}
+
+/* What a training loop asks for in each step (cairn_sequences_assign). */
+static void
+row_sequences(bool full)
+{
+    static const uint32_t replicas[] = {1, 4, 8, 64, 256, 1024};
+    static const double spreads[] = {1.2, 0.6}; /* of the logarithms of lengths */
+    static const double cost[3] = {0, 1, 0};
+    static uint64_t tokens[SEQUENCES];
+    static uint32_t shares[1024], replica_of[SEQUENCES], microbatch_of[SEQUENCES];
+    uint32_t seeds = full ? 200 : 20;
+
+    printf("\n%u sequences of a step, log-normal, in micro-batches of %u tokens, shares from 1 to "
+           "4; processor time, %u seeds\n%-10s",
+           SEQUENCES, CAP_TOKENS, seeds, "replicas");
+    for (uint32_t k = 0; k < sizeof spreads / sizeof *spreads; k++)
+        printf("  spread %.1f: median ms, most", spreads[k]);
+    for (uint32_t r = 0; r < sizeof replicas / sizeof *replicas; r++) {
+        printf("\n%-10u", replicas[r]);
+        for (uint32_t k = 0; k < sizeof spreads / sizeof *spreads; k++) {
+            struct values times = {.count = 0};
+
+            for (uint64_t seed = 0; seed < seeds; seed++) {
+                uint64_t draw = seed;
+                double began_ms;
+
+                for (uint32_t i = 0; i < SEQUENCES; i++)
+                    tokens[i] = made_length(&draw, spreads[k]);
+                for (uint32_t i = 0; i < replicas[r]; i++)
+                    shares[i] = 16 + cairn_made_below(&draw, 49);
+                began_ms = now_ms();
+                if (cairn_sequences_assign(tokens, SEQUENCES, shares, replicas[r], CAP_TOKENS, cost,
+                                           replica_of, microbatch_of))
+                    fail("no assignment");
+                add(&times, now_ms() - began_ms);
+            }
+            printf("  %21.1f %6.1f", quantile(&times, 0.5), quantile(&times, 1));
+        }
+    }
+    printf("\n");
+}
+
 int
 main(int argc, char **argv)
 {
@@ -518,9 +570,9 @@ main(int argc, char **argv)
         else if (strcmp(argv[i], "--only") == 0 && i + 1 < argc)
             only = argv[++i];
         else
-            fail(
-                "usage: %s [--full] [--only gap|time|limit|rivals|tight|malleus|simulation|assign]",
-                argv[0]);
+            fail("usage: %s [--full] [--only gap|time|limit|rivals|tight|malleus|simulation|"
+                 "assign|sequences]",
+                 argv[0]);
     }
     if (!only || strcmp(only, "gap") == 0)
         row_gap(full);
@@ -538,5 +590,7 @@ main(int argc, char **argv)
         row_simulation(full);
     if (!only || strcmp(only, "assign") == 0)
         row_assign(full);
+    if (!only || strcmp(only, "sequences") == 0)
+        row_sequences(full);
     return 0;
 }
