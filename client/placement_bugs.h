@@ -28,7 +28,7 @@ enum placement_bug {
     PLACEMENT_BUG_HASTY_HOME,      /* a new analyst takes what it has not measured for well */
     PLACEMENT_BUG_OFFERS_UNSTORED, /* trainers hear of an offer before it is stored */
     PLACEMENT_BUG_SMALL_GAIN,      /* a change that gains next to nothing is offered */
-    PLACEMENT_BUG_OLD_COMMIT,      /* layers move, whatever the age of the newest commit */
+    PLACEMENT_BUG_OLD_COMMIT,      /* layers move although the newest commit is old */
     PLACEMENT_BUG_OVERFILLS,       /* layers move to a node whose slots have no room for them */
     PLACEMENT_BUG_LAST
 };

@@ -13,7 +13,8 @@ from typing import Any, Dict, List, Optional
 from harness import CAIRN, OK, build
 
 FOLDER = pathlib.Path(__file__).resolve().parents[1] / "traces" / "recorded"
-# Steps: a rank is told to be slow in the middle of one. It is over when that is sure.
+# Steps. The recorder slows a rank in the middle of a step; the detector ends the verdict when it
+# is sure.
 SINCE_EARLY, SINCE_LATE, UNTIL_EARLY, UNTIL_LATE = 1, 3, 3, 3
 RECORDINGS = 20
 Verdict = Dict[str, Any]

@@ -41,7 +41,8 @@ parts_in_flight(const struct env *env)
         if (part->state != CAIRN_PART_FREE && part->state != CAIRN_PART_REBUILDING &&
             part->member == membership->self_member &&
             part->generation.epoch == membership->record.epoch &&
-            (part->state != CAIRN_PART_COMPLETE || /* whatever a broken leader calls committed */
+            /* An incomplete part fills its slot even if a broken leader says it is committed. */
+            (part->state != CAIRN_PART_COMPLETE ||
              generation_later(part->generation, env->decision->committed)) &&
             (!newest || generation_later(part->generation, newest->generation)))
             newest = part;

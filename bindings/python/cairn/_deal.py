@@ -3,8 +3,8 @@ keeps its own.
 
 Invariants:
  1. A step takes exactly as many micro-batches from the stream as the job computes in a step, on
-    every rank, whatever its share is. So the position in the stream depends on the step alone: it
-    stays exact where shares change, and after a restore into another number of ranks.
+    every rank, also on one with a small share. So the position in the stream depends on the step
+    alone: it stays exact where shares change, and after a restore into another number of ranks.
  2. All of a step's micro-batches are read before any is computed: where the stream ends, it ends
     for all ranks at the same place, and none computes a part of a step.
 """

@@ -1,8 +1,8 @@
 """The trainer of recorded jobs (record.py): a small model under DistributedDataParallel over gloo.
 
 The device is mostly a clock: a step computes SLICES times for SLEEP_S by the clock and then for
-SPIN_S of processor time. So ranks can share processors and be much alike, while whatever takes
-processor time from one of them, or stops it, makes it slow as it would a real one.
+SPIN_S of processor time. So ranks can share processors and be much alike, while a program that
+takes processor time from one of them, or stops it, makes it slow as it would a real one.
 
 Environment: RECORD_GROUP is the number of ranks that meet in the middle of a step (tensor
 parallelism; 1: none), RECORD_STEPS how many steps to make, RECORD_LOADER "RANK:MS:FROM:TO" whose

@@ -46,8 +46,8 @@ test_found(void **state)
     assert_true(fabs(exp(found.size) - 1.3) < 0.05);
 }
 
-/* A shift beyond the clip begins where it does, whatever disturbed the steps before it: a few long
- * steps, then some that are a little longer than normal. */
+/* Steps that are a little too long, or a few long ones, before a shift beyond the clip do not move
+ * its begin. */
 static void
 test_disturbed_before(void **state)
 {

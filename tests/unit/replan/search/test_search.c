@@ -409,8 +409,8 @@ large_layers(void)
     return problem;
 }
 
-/* Whatever is cut short, be it the last thing there was to do, the answer says so unless it is as
- * good as the bound; and it is a plan, with a bound. */
+/* A search that is cut short at any point gives a plan and a bound, and says that it was cut short
+ * unless the plan is as good as the bound. */
 static void
 test_cut_short(void **test_state)
 {
