@@ -408,8 +408,8 @@ run(const struct cairn_conversion_options *wanted, const struct request *request
     return printed && fflush(stdout) == 0 ? CAIRN_EXIT_OK : CAIRN_EXIT_IO;
 }
 
-/* Turns the command's options into those of the conversion. 0, or the exit code of what is wrong with
- * them, which was said. */
+/* Turns the command's options into those of the conversion. Returns 0, or says what is wrong with
+ * them and returns the exit code. */
 static int
 take_options(const struct cairn_usage *usage, struct request *request,
              struct cairn_conversion_options *options)

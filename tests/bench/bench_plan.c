@@ -528,7 +528,7 @@ row_sequences(bool full)
     static uint32_t shares[1024], replica_of[SEQUENCES], microbatch_of[SEQUENCES];
     uint32_t seeds = full ? 200 : 20;
 
-    printf("\n%u sequences of a step, log-normal, in micro-batches of %u tokens, shares from 1 to "
+    printf("\n%d sequences of a step, log-normal, in micro-batches of %d tokens, shares from 1 to "
            "4; processor time, %u seeds\n%-10s",
            SEQUENCES, CAP_TOKENS, seeds, "replicas");
     for (uint32_t k = 0; k < sizeof spreads / sizeof *spreads; k++)
