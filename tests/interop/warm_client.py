@@ -30,9 +30,12 @@ def main() -> int:
     }
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
         connection.connect("\0" + server)
+        # The trainer may ask to be told to end before this process knows whom to tell.
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
         socket.send_fds(connection, [json.dumps(request).encode()], [0, 1, 2])
         pid = int(answer(connection))
         signal.signal(signal.SIGTERM, lambda number, _frame: os.kill(pid, number))
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
         status = int(answer(connection))
     if status < 0:
         if signal.getsignal(-status) is not signal.SIG_DFL:  # SIGKILL's cannot be set
