@@ -59,6 +59,8 @@ cairn_core_create(const struct cairn_core_options *options, uint64_t now_ns,
     core->env.up = core->peers.up;
     core->env.level = core->level;
     if (!err)
+        err = answer_init(&core->answering, options->agent_count);
+    if (!err)
         err = load_parts(core, records, dropped);
     if (!err)
         err = membership_init(&core->membership, &core->options, epoch_record, *dropped > 0);
@@ -83,6 +85,7 @@ cairn_core_destroy(struct cairn_core *core)
         repair_stop(&core->env, &core->repair, true);
     cairn_actions_fini(&nowhere);
     restore_fini(&core->restore);
+    answer_fini(&core->answering);
     leader_fini(&core->leader);
     gather_fini(&core->gather);
     run_fini(&core->run);

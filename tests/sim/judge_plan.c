@@ -52,7 +52,8 @@ judge_plan(struct world *world, struct node *coordinator, const struct cairn_mes
     coordinator->plan_judged = rebuild->plan;
     if (!judge_is_calm(world) || world->now_ns < coordinator->started_ns + 60 * SECOND_NS ||
         /* what was said meanwhile is behind it in its queue */
-        world->now_ns < coordinator->paused_until_ns + 5 * SECOND_NS)
+        world->now_ns < coordinator->paused_until_ns + 5 * SECOND_NS ||
+        world->now_ns < coordinator->wedged_until_ns + 5 * SECOND_NS)
         return;
     if (plan_read(message->bytes, message->bytes_len, world->setup.agent_count, &plan) !=
         CAIRN_OK) {

@@ -5,7 +5,8 @@
  * What the transport promises is what is kept here. Between two agents there is a session or none.
  * A session is tried for ever while one side wants it. PEER_UP comes to both sides before any
  * message. Messages arrive once, and in order within their class: short ones without blocks among
- * themselves, all others among themselves. A session may break at any time: then what is under way
+ * themselves, all others among themselves. What grows with the job is long even where the world is
+ * small. A session may break at any time: then what is under way
  * is lost, and each side learns it at its own time. A cut holds messages back, in order; a cut of
  * either direction breaks the session after a while, and no new one begins.
  *
@@ -23,6 +24,8 @@
 #define TO_ITSELF UINT64_MAX /* value of a PACKET */
 
 enum { SHARED_BYTES_MIN = 4096 /* smaller bodies are not looked up */ };
+
+#define QUEUE_NS_MAX (200 * MS_NS)
 
 struct shared *
 shared_new(const void *bytes, size_t len)
@@ -507,6 +510,17 @@ send_to_itself(struct world *world, struct node *node, struct packet *packet)
            node->incarnation);
 }
 
+static bool
+is_long(const struct packet *packet, const struct cairn_message *message)
+{
+    bool grows = message->kind == CAIRN_MSG_ASK || message->kind == CAIRN_MSG_INVENTORY ||
+                 message->kind == CAIRN_MSG_REBUILD || message->kind == CAIRN_MSG_CLAIM ||
+                 message->kind == CAIRN_MSG_ACTIVATE;
+
+    return packet->payload_len || message_len(packet) > SHORT_BYTES ||
+           (grows && message->bytes_len > 0);
+}
+
 static void
 count_traffic(struct node *node, const struct packet *packet, bool sent)
 {
@@ -562,9 +576,11 @@ network_send(struct world *world, struct node *from, const struct cairn_message 
     if (payload_len && random_chance(&world->random, world->network.damage_per_thousand))
         packet->bytes[packet->head_len + random_below(&world->random, payload_len)] ^=
             (uint8_t)random_between(&world->random, 1, 255);
-    class = payload_len || message_len(packet) > SHORT_BYTES ? LANE_BULK : LANE_CONTROL;
+    class = is_long(packet, message) ? LANE_BULK : LANE_CONTROL;
     lane = &link->lanes[side][class];
     packet->at_ns = world->now_ns + latency_ns(world);
+    if (class == LANE_BULK && random_chance(&world->random, 100)) /* others' blocks go first */
+        packet->at_ns += random_below(&world->random, QUEUE_NS_MAX);
     if (packet->at_ns < lane->last_ns)
         packet->at_ns = lane->last_ns;
     lane->last_ns = packet->at_ns;

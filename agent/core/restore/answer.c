@@ -1,7 +1,22 @@
 /* agent/core/restore/answer.c - see answer.h. */
 #include "agent/core/restore/answer.h"
 
+#include <stdlib.h>
 #include <string.h>
+
+cairn_err
+answer_init(struct answering *answering, uint32_t agent_count)
+{
+    answering->open_from = calloc(agent_count, sizeof *answering->open_from);
+    return answering->open_from ? CAIRN_OK : CAIRN_NOMEM;
+}
+
+void
+answer_fini(struct answering *answering)
+{
+    free(answering->open_from);
+    memset(answering, 0, sizeof *answering);
+}
 
 /* Forgets what is owed to a coordinator for this attempt and earlier ones. */
 static void
@@ -46,8 +61,9 @@ verify(struct env *env, struct answering *answering, const struct inventory_self
     struct owed owed = {
         .attempt = ask->attempt, .coordinator = message->from, .check = env_request(env)};
 
-    if (answering->attempt > ask->attempt && answering->coordinator == message->from)
-        return; /* of an earlier try */
+    if (ask->attempt < answering->open_from[message->from])
+        return;
+    answering->open_from[message->from] = ask->attempt;
     if (ask->mode == CAIRN_ASK_VERIFY) {
         owed.generation = ask->generation;
         answering->attempt = ask->attempt;
@@ -98,6 +114,8 @@ answer_ask(struct env *env, struct answering *answering, struct peers *peers,
         verify(env, answering, self, message);
         break;
     case CAIRN_ASK_RELEASE:
+        answering->open_from[message->from] =
+            max_u64(answering->open_from[message->from], ask->attempt + 1);
         drop_owed(answering, message->from, ask->attempt);
         if (answer_pins_for(answering, message->from, min_u64(answering->attempt, ask->attempt)))
             answer_unpin(env, answering);
@@ -111,6 +129,7 @@ void
 answer_peer_down(struct env *env, struct answering *answering, uint32_t agent)
 {
     drop_owed(answering, agent, UINT64_MAX);
+    answering->open_from[agent] = 0;
     if (answering->coordinator == agent)
         answer_unpin(env, answering);
 }

@@ -7,6 +7,9 @@
  * ASK(VERIFY) of any coordinator has it. It ends with RELEASE, the coordinator's session, or an
  * activation. Every coordinator that asked gets its answer, with or without the pin.
  *
+ * RELEASE is short and VERIFY may be long, so RELEASE may come first. The attempts of a session
+ * grow: the first that is not over is remembered, and a VERIFY below it pins nothing.
+ *
  * LIST is answered at once and never touches the pin.
  */
 #ifndef CAIRN_AGENT_CORE_RESTORE_ANSWER_H
@@ -28,10 +31,13 @@ struct owed {
 struct answering {
     uint64_t attempt; /* that has the pin; 0: none */
     uint32_t coordinator;
+    uint64_t *open_from;        /* [agent_count]: first attempt that the agent has not ended */
     struct owed owed[OWED_MAX]; /* oldest first */
     uint32_t owed_count;
 };
 
+CAIRN_MUST_CHECK cairn_err answer_init(struct answering *answering, uint32_t agent_count);
+void answer_fini(struct answering *answering);
 /*
  * Takes ASK. Meets the agents that it lists as having forgotten their promises before it answers:
  * the answer then means that this agent refuses older claims that count on such a promise (R9).
@@ -45,8 +51,8 @@ void answer_progress(struct env *env, struct answering *answering,
 void answer_peer_down(struct env *env, struct answering *answering, uint32_t agent);
 /* Ends the pin: an epoch is active. */
 void answer_unpin(struct env *env, struct answering *answering);
-/* True if that coordinator's round holds the pin: its RELEASE, which is short, may overtake its
- * REBUILD, which is long, and then the plan is void. */
+/* True if that coordinator's round holds the pin: its RELEASE may overtake its REBUILD, and
+ * then the plan is void. */
 bool answer_pins_for(const struct answering *answering, uint32_t coordinator, uint64_t attempt);
 
 #endif

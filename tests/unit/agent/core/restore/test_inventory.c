@@ -247,7 +247,7 @@ static void
 two_coordinators(void **unused)
 {
     (void)unused;
-    memset(&answering, 0, sizeof answering);
+    assert_int_equal(answer_init(&answering, options.agent_count), CAIRN_OK);
     parts.list[3].checked.bad = NULL;
     parts.list[3].checked.bad_count = 0;
     ask(2, 5, CAIRN_ASK_VERIFY);
@@ -261,6 +261,31 @@ two_coordinators(void **unused)
     ask(3, 9, CAIRN_ASK_VERIFY);
     answer_peer_down(&env, &answering, 3);
     both_answered(8, 0);
+    answer_fini(&answering);
+    cairn_actions_fini(&actions);
+}
+
+/* VERIFY may be long and come after the RELEASE that ends it: nobody would end that pin. */
+static void
+a_release_comes_first(void **unused)
+{
+    (void)unused;
+    assert_int_equal(answer_init(&answering, options.agent_count), CAIRN_OK);
+    parts.list[3].checked.bad = NULL;
+    parts.list[3].checked.bad_count = 0;
+    ask(2, 6, CAIRN_ASK_RELEASE);
+    ask(2, 6, CAIRN_ASK_VERIFY);
+    assert_int_equal(answered(2), 0);
+    assert_false(parts.pinned);
+    ask(2, 7, CAIRN_ASK_VERIFY);
+    assert_int_equal(answered(2), 7);
+    assert_true(parts.pinned);
+    answer_peer_down(&env, &answering, 2);
+    ask(2, 5, CAIRN_ASK_VERIFY); /* another session counts anew */
+    assert_int_equal(answered(2), 5);
+    assert_true(parts.pinned);
+    answer_unpin(&env, &answering);
+    answer_fini(&answering);
     cairn_actions_fini(&actions);
 }
 
@@ -268,7 +293,7 @@ static void
 pins(void **unused)
 {
     (void)unused;
-    memset(&answering, 0, sizeof answering);
+    assert_int_equal(answer_init(&answering, options.agent_count), CAIRN_OK);
     parts.list[3].checked.bad = NULL;
     parts.list[3].checked.bad_count = 0;
     ask(2, 5, CAIRN_ASK_LIST);
@@ -288,8 +313,8 @@ pins(void **unused)
     assert_true(parts.pinned);
     ask(3, 10, CAIRN_ASK_RELEASE); /* it has no pin here */
     assert_true(parts.pinned);
-    ask(3, 6, CAIRN_ASK_VERIFY); /* the later coordinator has the pin */
-    assert_int_equal(answered(3), 6);
+    ask(3, 11, CAIRN_ASK_VERIFY); /* the later coordinator has the pin */
+    assert_int_equal(answered(3), 11);
     answer_peer_down(&env, &answering, 2);
     assert_true(parts.pinned);
     answer_peer_down(&env, &answering, 3);
@@ -301,6 +326,7 @@ pins(void **unused)
     ask(2, 12, CAIRN_ASK_VERIFY_ALL);
     assert_int_equal(answered(2), 12);
     assert_false(parts.pinned);
+    answer_fini(&answering);
     cairn_actions_fini(&actions);
 }
 
@@ -316,6 +342,7 @@ meets_the_forgetful(void **unused)
 
     (void)unused;
     assert_int_equal(peers_init(&peers, &options, 1), CAIRN_OK);
+    assert_int_equal(answer_init(&answering, options.agent_count), CAIRN_OK);
     cairn_writer_init(&writer, bytes, sizeof bytes);
     cairn_write_u32(&writer, 4);
     cairn_write_u64(&writer, 77);
@@ -328,6 +355,7 @@ meets_the_forgetful(void **unused)
     answer_ask(&env, &answering, &peers, &self, &message);
     assert_int_equal(peers_met(&env, 4), 77);
     assert_int_equal(peers_met(&env, 5), 0);
+    answer_fini(&answering);
     peers_fini(&peers);
     cairn_actions_fini(&actions);
 }
@@ -339,7 +367,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         CASE(goes_over_the_wire), CASE(damaged_ones_are_refused), CASE(pins),
-        CASE(two_coordinators),   CASE(meets_the_forgetful),
+        CASE(two_coordinators),   CASE(a_release_comes_first),    CASE(meets_the_forgetful),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

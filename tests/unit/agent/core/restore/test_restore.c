@@ -353,6 +353,7 @@ make(uint32_t a, const struct record *record)
                                                  .claim_timeout_ns = 3000 * ms,
                                                  .rebuild_timeout_ns = 20000 * ms};
     assert_int_equal(peers_init(&agent->peers, &agent->options, now_ns), CAIRN_OK);
+    assert_int_equal(answer_init(&agent->answering, agent->options.agent_count), CAIRN_OK);
     agent->membership.blank = record == NULL;
     agent->membership.knows = record != NULL;
     agent->membership.self_member = UINT32_MAX;
@@ -424,6 +425,7 @@ done(void **unused)
         restore_fini(&agents[a].restore);
         forget_parts(a);
         membership_fini(&agents[a].membership);
+        answer_fini(&agents[a].answering);
         peers_fini(&agents[a].peers);
         cairn_actions_fini(&agents[a].actions);
     }
