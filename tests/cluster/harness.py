@@ -47,6 +47,8 @@ OK, FAILED, WARN, CRITICAL, LOST, USAGE, INPUT, PEER, IO, AGAIN, DENIED, CONFIG 
 TORN = 3  # of the trainer
 # times what an idle machine takes at most: tests run on machines that have other things to do
 PATIENCE = int(os.environ.get("PATIENCE", "5"))
+PORT_FIRST, PORT_BLOCK, PORT_BLOCKS = 12000, 100, 190
+_claims, _unused_ports = [], []
 
 # The agents of this test are not in the user's list of agents, nor is anybody else's in theirs.
 os.environ["XDG_RUNTIME_DIR"] = tempfile.mkdtemp(prefix="cairn-run-")
@@ -86,21 +88,35 @@ def wait_for(what, condition, seconds=30.0):
         time.sleep(min(max(0.005, (time.monotonic() - begun) / 20), 0.1))
 
 
+def claim_ports():
+    """A block of ports below those of outgoing connections, which no other process that asks here
+    has while this one lives: the name of a socket stands for the block."""
+    for block in random.SystemRandom().sample(range(PORT_BLOCKS), PORT_BLOCKS):
+        claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        try:
+            claim.bind(f"\0cairn-test-ports-{block}")
+        except OSError:
+            claim.close()
+            continue
+        _claims.append(claim)
+        first = PORT_FIRST + block * PORT_BLOCK
+        return list(range(first, first + PORT_BLOCK))
+    raise AssertionError(f"other processes have all {PORT_BLOCKS} blocks of ports")
+
+
 def free_ports(count):
-    """Free ports below those of outgoing connections."""
-    ports = set()
-    for _ in range(20000):
-        port = random.SystemRandom().randrange(12000, 31000)
+    """Ports that nobody listens at and no other test gets."""
+    ports = []
+    while len(ports) < count:
+        if not _unused_ports:
+            _unused_ports.extend(claim_ports())
+        port = _unused_ports.pop()
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
+            with contextlib.suppress(OSError):
                 probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        ports.add(port)
-        if len(ports) == count:
-            return sorted(ports)
-    raise AssertionError(f"no {count} free ports on loopback")
+                ports.append(port)
+    return sorted(ports)
 
 
 def die_with_parent():
@@ -433,8 +449,18 @@ class Cluster:
     def __enter__(self):
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, kind, *_):
+        if kind:
+            self.say_status()
         self.close()
+
+    def say_status(self):
+        """What an operator would see, from the first agent that answers."""
+        for node, agent in enumerate(self.agents):
+            if agent and agent.poll() is None:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    say(run("status", "--agent", self.socket(node), seconds=20)[1])
+                    return
 
 
 class Trainer:
