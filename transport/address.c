@@ -121,17 +121,3 @@ cairn_address_len(const struct sockaddr_storage *address)
     return address->ss_family == AF_INET6 ? sizeof(struct sockaddr_in6)
                                           : sizeof(struct sockaddr_in);
 }
-
-unsigned
-cairn_address_port(const struct sockaddr_storage *address)
-{
-    struct sockaddr_in v4;
-    struct sockaddr_in6 v6;
-
-    if (address->ss_family == AF_INET) {
-        memcpy(&v4, address, sizeof v4);
-        return ntohs(v4.sin_port);
-    }
-    memcpy(&v6, address, sizeof v6);
-    return ntohs(v6.sin6_port);
-}

@@ -29,8 +29,7 @@ bool cairn_address_is_name(const char *text);
 /* Whether only this machine can reach it. */
 bool cairn_address_is_loopback(const struct sockaddr_storage *address);
 
-/* The length of the struct inside, and its port. */
+/* The length of the struct inside. */
 socklen_t cairn_address_len(const struct sockaddr_storage *address);
-unsigned cairn_address_port(const struct sockaddr_storage *address);
 
 #endif

@@ -2,9 +2,9 @@
  * transport/backend.h - what the transport needs from below: frames that arrive whole and in
  * order, or not at all, and writes into memory that the other side has opened.
  *
- * Backends: `tcp` (our own, over plain sockets and TLS), `ofi` (libfabric) and `loop` (in one
- * process, for tests). All rules about peers, keys,
- * windows and deadlines live above, once, in peer.c and flow.c; a backend only moves bytes.
+ * Backends: `tcp` (our own, over plain sockets and TLS), `rdma` (frames over `tcp`, payloads over
+ * libfabric, which is `ofi` here) and `loop` (in one process, for tests). All rules about peers,
+ * keys, windows and deadlines live above, once, in peer.c and flow.c; a backend only moves bytes.
  *
  * The rule about memory: bytes given to send and write, and the memory opened by region, may be
  * touched by the backend until it has reported the operation by `done`, or until disconnect of
@@ -17,7 +17,8 @@
 #include "transport/transport.h"
 
 enum {
-    CAIRN_BACKEND_ALL = 0xffffffffu /* as a node: all of them */
+    CAIRN_BACKEND_ALL = 0xffffffffu, /* as a node: all of them */
+    CAIRN_BACKEND_NAME_BYTES = 64    /* of a libfabric endpoint, at most */
 };
 
 /* Where a peer may write: what region() of that peer said. */
@@ -84,6 +85,9 @@ struct cairn_transport_ops {
      */
     cairn_err (*region)(struct cairn_backend *backend, uint32_t index,
                         struct cairn_backend_remote *out);
+    /* Whether a payload of so many bytes has come, whole and with the right tags where payloads are
+     * protected, into the buffer since it was opened. */
+    bool (*filled)(const struct cairn_backend *backend, uint32_t index, size_t bytes_len);
     /*
      * The node has another address, which counts from the next disconnect of it on. CAIRN_CONFIG:
      * it is none that this endpoint can reach; CAIRN_NOMEM. The old one stays then.
@@ -93,15 +97,23 @@ struct cairn_transport_ops {
      * certificates. */
     cairn_err (*rekey)(struct cairn_backend *backend, const struct cairn_transport_key keys[2],
                        const struct cairn_transport_certificate *certificate);
+    /*
+     * Of what lies below `rdma` alone. The first gives the name of this node's endpoint, which
+     * changes with a disconnect of all. The second takes the name of a node's endpoint, which
+     * counts until the next disconnect of that node. CAIRN_AGAIN: the endpoint is closed;
+     * CAIRN_PEER: libfabric does not take it.
+     */
+    cairn_err (*endpoint)(struct cairn_backend *backend, uint8_t out[CAIRN_BACKEND_NAME_BYTES],
+                          size_t *out_len);
+    cairn_err (*reach)(struct cairn_backend *backend, uint32_t node, const uint8_t *name,
+                       size_t name_len);
 };
 
 /* The head of every backend. */
 struct cairn_backend {
     const struct cairn_transport_ops *ops;
-    bool ordered;           /* see send */
-    bool isolates;          /* disconnect works for one node */
-    uint32_t first_call_ms; /* a call without an answer is given up after this at first, then
-                             * later and later; 0: only after the call's timeout */
+    bool ordered;  /* see send */
+    bool isolates; /* disconnect works for one node */
 };
 
 struct cairn_backend_options {
@@ -117,6 +129,15 @@ CAIRN_MUST_CHECK cairn_err cairn_backend_tcp_open(const struct cairn_backend_opt
                                                   struct cairn_backend **out);
 CAIRN_MUST_CHECK cairn_err cairn_backend_ofi_open(const struct cairn_backend_options *options,
                                                   struct cairn_backend **out);
+CAIRN_MUST_CHECK cairn_err cairn_backend_rdma_open(const struct cairn_backend_options *options,
+                                                   struct cairn_backend **out);
+/* The same over other backends: tests have some that say and do what they like. */
+typedef cairn_err cairn_backend_open_fn(const struct cairn_backend_options *options,
+                                        struct cairn_backend **out);
+CAIRN_MUST_CHECK cairn_err cairn_backend_rdma_over(const struct cairn_backend_options *options,
+                                                   cairn_backend_open_fn *control_open,
+                                                   cairn_backend_open_fn *bulk_open,
+                                                   struct cairn_backend **out);
 CAIRN_MUST_CHECK cairn_err cairn_backend_loop_open(const struct cairn_backend_options *options,
                                                    struct cairn_backend **out);
 

@@ -294,6 +294,10 @@ flow_bulk(struct cairn_transport *t, struct peer *peer, const struct cairn_frame
         peer_break(t, peer, "it sent a payload into a buffer that it was not granted");
         return;
     }
+    if (!t->backend->ops->filled(t->backend, index, frame->payload_len)) {
+        peer_break(t, peer, "it announced a payload that has not come");
+        return;
+    }
     payload = t->pool + (size_t)index * CAIRN_BULK_BYTES_MAX;
     region_close(t, index); /* from here on the sender cannot change what is read */
     grant_remove(peer, at);

@@ -98,19 +98,6 @@ peer_call(struct cairn_transport *t, struct peer *peer)
     peer_handshake_set(t, peer, CAIRN_FRAME_HELLO, t->versions.newest, &hello);
 }
 
-/*
- * A backend may want the first call to be given up early. Later calls are given more time, 5 times
- * the pause before them, for peers and networks that are slow.
- */
-static uint64_t
-call_time_ns(const struct cairn_transport *t, const struct peer *peer)
-{
-    uint64_t time_ns =
-        peer->backoff_ns ? 5 * peer->backoff_ns : t->backend->first_call_ms * millisecond_ns;
-
-    return t->backend->first_call_ms && time_ns < t->call_timeout_ns ? time_ns : t->call_timeout_ns;
-}
-
 /* In a poll: starts the clock of a call that was made since the last one. */
 void
 peer_call_timed(struct cairn_transport *t, struct peer *peer)
@@ -118,7 +105,7 @@ peer_call_timed(struct cairn_transport *t, struct peer *peer)
     if (!peer->calling || peer->call_deadline_ns)
         return;
     peer->called_ns = t->now_ns;
-    peer->call_deadline_ns = t->now_ns + call_time_ns(t, peer);
+    peer->call_deadline_ns = t->now_ns + t->call_timeout_ns;
     transport_arm(t, peer->call_deadline_ns);
 }
 

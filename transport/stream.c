@@ -294,7 +294,7 @@ arrival_begin(struct stream *stream, const uint8_t *bytes)
     address = cairn_read_u64(&reader);
     key = cairn_read_u64(&reader);
     arrival->to = payload_len && payload_len <= CAIRN_BULK_BYTES_MAX
-                      ? stream->owner->buffer(stream->owner->context, address, key)
+                      ? stream->owner->buffer(stream->owner->context, address, key, payload_len)
                       : NULL;
     if (!arrival->to) {
         stream_fail(stream, "it sent a payload into a buffer that it was not granted");

@@ -81,8 +81,8 @@ struct stream;
 
 /* What a stream asks and tells its owner. */
 struct stream_owner {
-    /* The buffer that is open under this address and key, NULL: none. */
-    uint8_t *(*buffer)(void *context, uint64_t address, uint64_t key);
+    /* The buffer that is open under this address and key, for a payload that begins; NULL: none. */
+    uint8_t *(*buffer)(void *context, uint64_t address, uint64_t key, uint32_t bytes_len);
     /* A frame of a proved stream, or the first one in clear of an unproved. False: stop reading. */
     bool (*received)(void *context, struct stream *stream, const uint8_t *bytes, size_t bytes_len);
     /* The handshake is complete: stream->node is the peer. False: stop reading. */

@@ -118,11 +118,6 @@ options_check(const struct cairn_transport_options *options)
     if (!key_is_sane(options->key, options->key_len) ||
         !key_is_sane(options->second_key.bytes, options->second_key.len))
         return CAIRN_CONFIG;
-    if (options->certificate && options->provider && strcmp(options->provider, "tcp") != 0) {
-        CAIRN_LOG_AT(ERROR, "transport: provider %s cannot prove certificates: use tcp, or a key",
-                     options->provider);
-        return CAIRN_CONFIG;
-    }
     if (options->window > CAIRN_TRANSPORT_WINDOW_MAX || options->buffer_count > 65536 ||
         options->operation_count > 65536) {
         CAIRN_LOG_AT(ERROR,
@@ -233,7 +228,7 @@ cairn_transport_open(const struct cairn_transport_options *options, struct cairn
     else if (strcmp(options->provider, "loop") == 0)
         err = cairn_backend_loop_open(&backend, &t->backend);
     else
-        err = cairn_backend_ofi_open(&backend, &t->backend);
+        err = cairn_backend_rdma_open(&backend, &t->backend);
     if (err)
         goto done;
     if (options->key && !t->backend->ops->rekey) {

@@ -123,8 +123,8 @@ enum cairn_certificate_state {
 };
 
 struct cairn_transport_options {
-    const char *provider;         /* "tcp" (NULL means it), "tcp;ofi_rxm", "net", "shm", … or
-                                    * "loop" */
+    const char *provider;         /* "tcp" (NULL means it), "loop", or a fabric, which needs a key
+                                   * or a certificate: "libfabric-tcp", "net", "shm", … */
     const char *bind_address;     /* "host:port", "[v6]:port"; port 0 is not allowed */
     uint32_t node;                /* of this agent, < node_count */
     uint32_t node_count;          /* 1 … CAIRN_NODES_MAX */
@@ -135,7 +135,7 @@ struct cairn_transport_options {
                                     * loopback is allowed. */
     size_t key_len;       /* CAIRN_TRANSPORT_KEY_BYTES_MIN … _MAX, 0 without a key */
     struct cairn_transport_key second_key; /* is accepted from peers, and not offered to them */
-    /* NULL: none. Only the provider tcp has them. With a key as well, calls offer both, and a peer
+    /* NULL: none. With a key as well, calls offer both, and a peer
      * needs one of them: so a job moves from one to the other. */
     const struct cairn_transport_certificate *certificate;
     enum cairn_protection protection; /* with a key or certificate; the same on all nodes */

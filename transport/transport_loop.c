@@ -42,11 +42,13 @@ struct link {
     struct items items;
     bool cut;
     uint32_t drop;
+    uint32_t drop_payloads;
     uint32_t corrupt;
 };
 
 struct region {
     uint64_t key; /* 0: closed */
+    size_t filled_bytes;
 };
 
 struct loop {
@@ -207,6 +209,15 @@ cairn_transport_hub_drop(struct cairn_transport_hub *hub, uint32_t from, uint32_
 }
 
 void
+cairn_transport_hub_drop_payloads(struct cairn_transport_hub *hub, uint32_t from, uint32_t to,
+                                  uint32_t count)
+{
+    pthread_mutex_lock(&hub->lock);
+    link_of(hub, from, to)->drop_payloads = count;
+    pthread_mutex_unlock(&hub->lock);
+}
+
+void
 cairn_transport_hub_corrupt(struct cairn_transport_hub *hub, uint32_t from, uint32_t to,
                             uint32_t count)
 {
@@ -323,6 +334,7 @@ write_take(struct loop *loop, const struct item *item)
         item->remote.key == 0 || loop->regions[index].key != item->remote.key)
         return CAIRN_PEER;
     memcpy(loop->pool + item->remote.address, item->payload, item->bytes_len);
+    loop->regions[index].filled_bytes = item->bytes_len;
     return CAIRN_OK;
 }
 
@@ -341,7 +353,10 @@ item_take(struct loop *loop, bool *any)
         return NULL;
     item = items_pop(&link->items);
     if (item->payload) {
-        item_done(loop->hub, from, item, write_take(loop, item));
+        bool lost = link->drop_payloads > 0;
+
+        link->drop_payloads -= lost;
+        item_done(loop->hub, from, item, lost ? CAIRN_OK : write_take(loop, item));
         return NULL;
     }
     if (link->drop) {
@@ -469,12 +484,21 @@ loop_region(struct cairn_backend *backend, uint32_t index, struct cairn_backend_
 
     pthread_mutex_lock(&loop->hub->lock);
     loop->regions[index].key = out ? loop->next_key++ : 0;
+    loop->regions[index].filled_bytes = 0;
     if (out) {
         out->address = (uint64_t)index * CAIRN_BULK_BYTES_MAX;
         out->key = loop->regions[index].key;
     }
     pthread_mutex_unlock(&loop->hub->lock);
     return CAIRN_OK;
+}
+
+static bool
+loop_filled(const struct cairn_backend *backend, uint32_t index, size_t bytes_len)
+{
+    const struct loop *loop = (const struct loop *)(const void *)backend;
+
+    return loop->regions[index].filled_bytes == bytes_len;
 }
 
 /* Nodes of a hub have no addresses. */
@@ -497,6 +521,7 @@ static const struct cairn_transport_ops loop_ops = {
     .write = loop_write,
     .disconnect = loop_disconnect,
     .region = loop_region,
+    .filled = loop_filled,
     .readdress = loop_readdress,
 };
 

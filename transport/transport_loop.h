@@ -29,6 +29,10 @@ void cairn_transport_hub_cut(struct cairn_transport_hub *hub, uint32_t from, uin
 void cairn_transport_hub_drop(struct cairn_transport_hub *hub, uint32_t from, uint32_t to,
                               uint32_t count);
 
+/* The same with payloads: the frames behind them arrive. */
+void cairn_transport_hub_drop_payloads(struct cairn_transport_hub *hub, uint32_t from, uint32_t to,
+                                       uint32_t count);
+
 /* Flips a bit in each of the next `count` frames on a link. */
 void cairn_transport_hub_corrupt(struct cairn_transport_hub *hub, uint32_t from, uint32_t to,
                                  uint32_t count);

@@ -1,15 +1,14 @@
 /*
- * transport/transport_ofi.c - the backend over libfabric: one reliable-datagram endpoint, one
- * completion queue and one address vector per agent. The only file that includes libfabric.
+ * transport/transport_ofi.c - libfabric below the backend `rdma`: one reliable-datagram endpoint,
+ * one completion queue and one address vector per agent. The only file that includes libfabric.
  *
- * Why a payload is an RMA write and a frame behind it, and not a write with remote completion data:
- * the data would save the frame, but with tcp;ofi_rxm 1.17 closing a connection while such a write
- * is half received reports an error without a context, which rxm then follows
+ * It writes payloads. A message serves to make a connection, and is dropped where it arrives:
+ * anyone can send one.
+ *
+ * Why no write with remote completion data: with tcp;ofi_rxm 1.17 closing a connection while such a
+ * write is half received reports an error without a context, which rxm then follows
  * (tcpx_ep_flush_all_queues, rxm_handle_comp_error). A plain write is internal to the provider and
  * is dropped silently.
- *
- * Why not messages of 1 MiB: beyond rxm's eager limit they are a rendezvous, whose buffer on the
- * sending side is never reported when the peer dies between the offer and the read.
  *
  * Taking memory back. fi_cancel does not reach sends. With ofi_rxm and FI_AV_REMOVE_CLEANUP, taking
  * a peer's address out of the vector closes its connection: what is in flight is reported as
@@ -25,11 +24,11 @@
 #include "transport/address.h"
 #include "transport/fabric.h"
 #include "transport/frame.h"
-#include "transport/names.h"
 
 #include "base/log.h"
 
 #include <inttypes.h>
+#include <netinet/in.h>
 #include <rdma/fabric.h>
 #include <rdma/fi_cm.h>
 #include <rdma/fi_domain.h>
@@ -43,12 +42,12 @@
 #include <unistd.h>
 
 enum {
-    RECEIVE_COUNT = 256, /* posted receives of one frame each */
-    READ_COUNT = 32,     /* completions read at once */
-    READ_ROUNDS = 8,     /* reads of one poll */
-    FIRST_CALL_MS = 250,
-    KEY_COUNT = 64, /* random keys drawn at once */
-    NAME_BYTES = 64 /* of an endpoint with a name instead of an address */
+    RECEIVE_COUNT = 256, /* posted receives */
+    RECEIVE_BYTES = 64,
+    READ_COUNT = 32,  /* completions read at once */
+    READ_ROUNDS = 8,  /* reads of one poll */
+    CLOSE_ROUNDS = 4, /* a request to connect takes two: to accept it, and to read it */
+    KEY_COUNT = 64    /* random keys drawn at once */
 };
 
 _Static_assert(sizeof(struct fi_context2) <= sizeof(struct cairn_backend_part),
@@ -56,21 +55,19 @@ _Static_assert(sizeof(struct fi_context2) <= sizeof(struct cairn_backend_part),
 
 struct receive {
     struct fi_context2 context; /* first: it is what a completion points to */
-    uint8_t bytes[CAIRN_FRAME_BYTES_MAX];
+    uint8_t bytes[RECEIVE_BYTES];
 };
 
 struct ofi {
     struct cairn_backend backend;
     struct cairn_backend_events events;
-    uint32_t node;
     uint32_t node_count;
     uint8_t *pool;
     uint32_t buffer_count;
     uint32_t operation_count;
-    struct cairn_names *names;
-    fi_addr_t *peers;        /* [node_count], FI_ADDR_UNSPEC for this node and without an address */
-    bool *moved;             /* [node_count], its address is not that of `peers` */
-    struct fid_mr **regions; /* [buffer_count], NULL: closed */
+    struct sockaddr_storage own;
+    fi_addr_t *peers;         /* [node_count], FI_ADDR_UNSPEC where nobody has said */
+    struct fid_mr **regions;  /* [buffer_count], NULL: closed */
     struct receive *receives; /* [RECEIVE_COUNT] */
     bool *unposted;           /* [RECEIVE_COUNT], to be posted again */
     uint32_t unposted_count;
@@ -136,8 +133,16 @@ providers_log(const struct ofi *ofi, const char *provider)
                  names[0] ? names : "none");
 }
 
+/* The provider gives endpoints names of its own, not addresses of sockets. */
+static bool
+names_itself(const char *provider)
+{
+    return strncmp(provider, "shm", 3) == 0 || strncmp(provider, "efa", 3) == 0 ||
+           strncmp(provider, "psm", 3) == 0;
+}
+
 static struct fi_info *
-hints_make(const struct ofi *ofi, const char *provider, uint64_t order)
+hints_make(const struct ofi *ofi, const char *provider)
 {
     struct fi_info *hints = ofi->library.dupinfo(NULL);
 
@@ -151,15 +156,9 @@ hints_make(const struct ofi *ofi, const char *provider, uint64_t order)
     hints->domain_attr->threading = FI_THREAD_DOMAIN;
     hints->domain_attr->data_progress = FI_PROGRESS_MANUAL;
     hints->domain_attr->resource_mgmt = FI_RM_ENABLED;
-    hints->tx_attr->msg_order = order;
-    hints->rx_attr->msg_order = order;
     hints->fabric_attr->prov_name = strdup(provider);
-    if (strncmp(provider, "shm", 3) == 0)
-        hints->addr_format = FI_ADDR_STR;
-    else
-        hints->addr_format = cairn_names_address(ofi->names, ofi->node)->ss_family == AF_INET6
-                                 ? FI_SOCKADDR_IN6
-                                 : FI_SOCKADDR_IN;
+    if (!names_itself(provider))
+        hints->addr_format = ofi->own.ss_family == AF_INET6 ? FI_SOCKADDR_IN6 : FI_SOCKADDR_IN;
     if (!hints->fabric_attr->prov_name) {
         ofi->library.freeinfo(hints);
         return NULL;
@@ -167,37 +166,25 @@ hints_make(const struct ofi *ofi, const char *provider, uint64_t order)
     return hints;
 }
 
-/* shm knows endpoints by name: the port tells the agents of one machine apart. */
-static void
-endpoint_name(const struct ofi *ofi, uint32_t node, char out[NAME_BYTES])
-{
-    memset(out, 0, NAME_BYTES);
-    snprintf(out, NAME_BYTES, "fi_ns://cairn:%u",
-             cairn_address_port(cairn_names_address(ofi->names, node)));
-}
-
 static int
-info_get(const struct ofi *ofi, const char *provider, uint64_t order, struct fi_info **out)
+info_get(const struct ofi *ofi, const char *provider, struct fi_info **out)
 {
-    struct fi_info *hints = hints_make(ofi, provider, order);
-    char port[8];
-    int code;
+    struct fi_info *hints = hints_make(ofi, provider);
+    int code = 0;
 
     if (!hints)
         return -FI_ENOMEM;
-    if (hints->addr_format == FI_ADDR_STR) {
-        /* From node and service libfabric makes the name that endpoint_name makes. */
-        snprintf(port, sizeof port, "%u",
-                 cairn_address_port(cairn_names_address(ofi->names, ofi->node)));
-        code = ofi->library.getinfo(FI_VERSION(1, 17), "cairn", port, FI_SOURCE, hints, out);
-    } else {
-        hints->src_addrlen = cairn_address_len(cairn_names_address(ofi->names, ofi->node));
+    if (!names_itself(provider)) {
+        hints->src_addrlen = cairn_address_len(&ofi->own);
         hints->src_addr = malloc(hints->src_addrlen);
-        if (hints->src_addr)
-            memcpy(hints->src_addr, cairn_names_address(ofi->names, ofi->node), hints->src_addrlen);
-        code = hints->src_addr ? ofi->library.getinfo(FI_VERSION(1, 17), NULL, NULL, 0, hints, out)
-                               : -FI_ENOMEM;
+        if (hints->src_addr) { /* the port is TCP's: the fabric has one of its own */
+            memcpy(hints->src_addr, &ofi->own, hints->src_addrlen);
+            ((struct sockaddr_in *)hints->src_addr)->sin_port = 0; /* where IPv6 has its own */
+        }
+        code = hints->src_addr ? 0 : -FI_ENOMEM;
     }
+    if (!code)
+        code = ofi->library.getinfo(FI_VERSION(1, 17), NULL, NULL, 0, hints, out);
     ofi->library.freeinfo(hints);
     return code;
 }
@@ -205,7 +192,7 @@ info_get(const struct ofi *ofi, const char *provider, uint64_t order, struct fi_
 static bool
 provider_exists(const struct ofi *ofi, const char *provider)
 {
-    struct fi_info *hints = hints_make(ofi, provider, 0);
+    struct fi_info *hints = hints_make(ofi, provider);
     struct fi_info *list = NULL;
     bool exists =
         hints && ofi->library.getinfo(FI_VERSION(1, 17), NULL, NULL, 0, hints, &list) == 0;
@@ -222,10 +209,8 @@ info_find(struct ofi *ofi, const struct cairn_transport_options *options)
 {
     bool is_tcp = strcmp(options->provider, "libfabric-tcp") == 0;
     const char *provider = is_tcp ? "tcp" : options->provider;
-    int code = info_get(ofi, provider, FI_ORDER_SAS | FI_ORDER_SAW, &ofi->info);
+    int code = info_get(ofi, provider, &ofi->info);
 
-    if (code == -FI_ENODATA)
-        code = info_get(ofi, provider, FI_ORDER_SAS, &ofi->info);
     if (code == 0)
         return CAIRN_OK;
     if (code == -FI_ENOMEM)
@@ -239,9 +224,16 @@ info_find(struct ofi *ofi, const struct cairn_transport_options *options)
     return CAIRN_CONFIG;
 }
 
+/*
+ * What is in the queue of connections when it closes is lost with its memory and its descriptor
+ * (libfabric 1.17, ofi_eq_cleanup), and only libfabric itself can reach that queue. So requests to
+ * connect are taken until none is left; a connection that they lead to ends with the endpoint.
+ */
 static void
 endpoint_close(struct ofi *ofi)
 {
+    for (int i = 0; ofi->ep && i < CLOSE_ROUNDS; i++)
+        (void)!fi_cq_read(ofi->cq, NULL, 0);
     if (ofi->ep)
         fi_close(&ofi->ep->fid);
     for (uint32_t i = 0; ofi->regions && i < ofi->buffer_count; i++) {
@@ -262,36 +254,6 @@ endpoint_close(struct ofi *ofi)
     ofi->av = NULL;
     ofi->domain = NULL;
     ofi->fabric = NULL;
-}
-
-static int
-peer_insert(struct ofi *ofi, uint32_t node)
-{
-    char name[NAME_BYTES];
-    const void *address = cairn_names_address(ofi->names, node);
-    int inserted;
-
-    if (cairn_names_address(ofi->names, node)->ss_family == AF_UNSPEC)
-        return -FI_ENODATA;
-    if (ofi->info->addr_format == FI_ADDR_STR) {
-        endpoint_name(ofi, node, name);
-        address = name;
-    }
-    inserted = fi_av_insert(ofi->av, address, 1, &ofi->peers[node], 0, NULL);
-    ofi->moved[node] = false;
-    if (inserted == 1)
-        return 0;
-    ofi->peers[node] = FI_ADDR_UNSPEC;
-    return inserted < 0 ? inserted : -FI_EINVAL;
-}
-
-/* The node's address has changed: taken when no session uses the old one, by ofi_disconnect. */
-static void
-peer_move(struct ofi *ofi, uint32_t node)
-{
-    ofi->moved[node] = true;
-    if (ofi->ep && ofi->peers[node] == FI_ADDR_UNSPEC)
-        (void)!peer_insert(ofi, node);
 }
 
 static void
@@ -375,11 +337,9 @@ endpoint_steps(struct ofi *ofi, const char **step)
     code = fi_enable(ofi->ep);
     if (code)
         return code;
-    *step = "fi_av_insert";
-    for (uint32_t i = 0; i < ofi->node_count && !code; i++)
-        if (i != ofi->node && cairn_names_address(ofi->names, i)->ss_family != AF_UNSPEC)
-            code = peer_insert(ofi, i);
-    return code;
+    for (uint32_t i = 0; i < ofi->node_count; i++)
+        ofi->peers[i] = FI_ADDR_UNSPEC;
+    return 0;
 }
 
 static cairn_err
@@ -419,8 +379,6 @@ ofi_close(struct cairn_backend *backend)
     free(ofi->receives);
     free(ofi->regions);
     free(ofi->peers);
-    free(ofi->moved);
-    cairn_names_destroy(ofi->names);
     free(ofi);
 }
 
@@ -453,7 +411,7 @@ receive_of(const struct ofi *ofi, void *context)
 }
 
 static void
-completion(struct ofi *ofi, void *context, size_t bytes_len, cairn_err err)
+completion(struct ofi *ofi, void *context, cairn_err err)
 {
     struct receive *receive = receive_of(ofi, context);
 
@@ -463,8 +421,6 @@ completion(struct ofi *ofi, void *context, size_t bytes_len, cairn_err err)
         ofi->events.done(ofi->events.context, context, err);
         return;
     }
-    if (!err)
-        ofi->events.received(ofi->events.context, CAIRN_BACKEND_ALL, receive->bytes, bytes_len);
     receive_post(ofi, (uint32_t)(receive - ofi->receives));
 }
 
@@ -478,7 +434,7 @@ completion_error(struct ofi *ofi)
         return;
     CAIRN_LOG_AT(DEBUG, "transport: completion error code=%d text=\"%s\" provider_code=%d",
                  entry.err, ofi->library.strerror(abs(entry.err)), entry.prov_errno);
-    completion(ofi, entry.op_context, 0, CAIRN_PEER);
+    completion(ofi, entry.op_context, CAIRN_PEER);
 }
 
 static bool
@@ -486,12 +442,9 @@ ofi_progress(struct cairn_backend *backend)
 {
     struct ofi *ofi = ofi_of(backend);
     struct fi_cq_msg_entry entries[READ_COUNT];
-    uint32_t moved;
 
     if (!ofi->ep)
         return false;
-    if (cairn_names_turn(ofi->names, &moved))
-        peer_move(ofi, moved);
     if (ofi->unposted_count)
         receives_post(ofi);
     for (int round = 0; round < READ_ROUNDS; round++) {
@@ -504,7 +457,7 @@ ofi_progress(struct cairn_backend *backend)
         if (count <= 0)
             return false;
         for (ssize_t i = 0; i < count; i++)
-            completion(ofi, entries[i].op_context, entries[i].len, CAIRN_OK);
+            completion(ofi, entries[i].op_context, CAIRN_OK);
     }
     return true;
 }
@@ -538,9 +491,8 @@ ofi_write(struct cairn_backend *backend, uint32_t node, const void *bytes, size_
     memcpy(&local.iov_base, &bytes, sizeof bytes); /* the interface is not const, the bytes are */
     local.iov_len = bytes_len;
     message.addr = ofi->peers[node];
-    /* Without order the frame that follows must find the bytes in place. */
-    code = fi_writemsg(ofi->ep, &message,
-                       FI_COMPLETION | (backend->ordered ? 0 : FI_DELIVERY_COMPLETE));
+    /* What follows over another way must find the bytes in place. */
+    code = fi_writemsg(ofi->ep, &message, FI_COMPLETION | FI_DELIVERY_COMPLETE);
     return code ? translate(code) : CAIRN_OK;
 }
 
@@ -567,22 +519,16 @@ ofi_disconnect(struct cairn_backend *backend, uint32_t node)
         endpoint_close(ofi);
         return endpoint_open(ofi);
     }
-    cairn_names_ask(ofi->names, node);
-    if (!ofi->ep)
+    if (!ofi->ep || ofi->peers[node] == FI_ADDR_UNSPEC)
         return CAIRN_OK;
-    if (!backend->isolates) {
-        if (ofi->moved[node]) /* the old entry stays behind */
-            (void)!peer_insert(ofi, node);
+    if (!backend->isolates)
         return CAIRN_AGAIN;
-    }
-    if (ofi->peers[node] != FI_ADDR_UNSPEC && !may_remove(ofi, node)) {
-        if (ofi->moved[node])
-            (void)!peer_insert(ofi, node);
+    if (!may_remove(ofi, node))
         return CAIRN_OK;
-    }
-    if (ofi->peers[node] != FI_ADDR_UNSPEC && fi_av_remove(ofi->av, &ofi->peers[node], 1, 0) != 0)
+    if (fi_av_remove(ofi->av, &ofi->peers[node], 1, 0) != 0)
         return CAIRN_AGAIN;
-    return peer_insert(ofi, node) == 0 ? CAIRN_OK : CAIRN_AGAIN;
+    ofi->peers[node] = FI_ADDR_UNSPEC;
+    return CAIRN_OK;
 }
 
 /* A key that nobody can guess; 0 when there is no randomness. */
@@ -637,15 +583,31 @@ ofi_region(struct cairn_backend *backend, uint32_t index, struct cairn_backend_r
 }
 
 static cairn_err
-ofi_readdress(struct cairn_backend *backend, uint32_t node, const char *address)
+ofi_endpoint(struct cairn_backend *backend, uint8_t out[CAIRN_BACKEND_NAME_BYTES], size_t *out_len)
 {
     struct ofi *ofi = ofi_of(backend);
-    bool at_once = false;
-    cairn_err err = cairn_names_readdress(ofi->names, node, address, &at_once);
+    size_t len = CAIRN_BACKEND_NAME_BYTES;
 
-    if (!err && at_once)
-        peer_move(ofi, node);
-    return err;
+    if (!ofi->ep || fi_getname(&ofi->ep->fid, out, &len) != 0)
+        return CAIRN_AGAIN;
+    *out_len = len;
+    return CAIRN_OK;
+}
+
+static cairn_err
+ofi_reach(struct cairn_backend *backend, uint32_t node, const uint8_t *name, size_t name_len)
+{
+    struct ofi *ofi = ofi_of(backend);
+    uint8_t own[CAIRN_BACKEND_NAME_BYTES];
+    size_t own_len;
+
+    if (!ofi->ep || ofi_endpoint(backend, own, &own_len) != CAIRN_OK)
+        return CAIRN_AGAIN;
+    if (name_len != own_len && ofi->info->addr_format != FI_ADDR_STR)
+        return CAIRN_PEER;
+    if (ofi->info->addr_format == FI_ADDR_STR && name[name_len - 1] != 0)
+        return CAIRN_PEER;
+    return fi_av_insert(ofi->av, name, 1, &ofi->peers[node], 0, NULL) == 1 ? CAIRN_OK : CAIRN_PEER;
 }
 
 static const struct cairn_transport_ops ofi_ops = {
@@ -658,7 +620,8 @@ static const struct cairn_transport_ops ofi_ops = {
     .write = ofi_write,
     .disconnect = ofi_disconnect,
     .region = ofi_region,
-    .readdress = ofi_readdress,
+    .endpoint = ofi_endpoint,
+    .reach = ofi_reach,
 };
 
 /*
@@ -678,20 +641,20 @@ environment_set(void)
     unsetenv("FI_PROVIDER");
     setenv("FI_AV_REMOVE_CLEANUP", "1", 1);     /* see the top */
     setenv("FI_OFI_RXM_MSG_RX_SIZE", "512", 1); /* its own 4096 buffers of 16 KiB would be 64 MiB
-                                                 * for frames of 4 */
+                                                * for messages that are dropped */
+    /* Looks for connections at every poll: by default once in 10 ms, and none may sleep before. */
+    setenv("FI_OFI_RXM_CM_PROGRESS_INTERVAL", "0", 1);
 }
 
 static cairn_err
 memory_make(struct ofi *ofi, const char *bind_address)
 {
     ofi->peers = malloc(ofi->node_count * sizeof *ofi->peers);
-    ofi->moved = calloc(ofi->node_count, sizeof *ofi->moved);
     ofi->regions = calloc(ofi->buffer_count, sizeof(struct fid_mr *));
     ofi->receives = calloc(RECEIVE_COUNT, sizeof *ofi->receives);
     ofi->unposted = calloc(RECEIVE_COUNT, sizeof *ofi->unposted);
     ofi->bind_address = strdup(bind_address);
-    if (!ofi->peers || !ofi->moved || !ofi->regions || !ofi->receives || !ofi->unposted ||
-        !ofi->bind_address)
+    if (!ofi->peers || !ofi->regions || !ofi->receives || !ofi->unposted || !ofi->bind_address)
         return CAIRN_NOMEM;
     for (uint32_t i = 0; i < ofi->node_count; i++)
         ofi->peers[i] = FI_ADDR_UNSPEC;
@@ -709,7 +672,6 @@ cairn_backend_ofi_open(const struct cairn_backend_options *options, struct cairn
         return err;
     ofi->backend.ops = &ofi_ops;
     ofi->events = options->events;
-    ofi->node = transport->node;
     ofi->node_count = transport->node_count;
     ofi->pool = options->pool;
     ofi->buffer_count = options->buffer_count;
@@ -720,7 +682,7 @@ cairn_backend_ofi_open(const struct cairn_backend_options *options, struct cairn
     err = memory_make(ofi, transport->bind_address);
     if (err)
         goto done;
-    err = cairn_names_create(transport, &ofi->names);
+    err = cairn_address_parse(transport->bind_address, &ofi->own);
     if (err)
         goto done;
     environment_set();
@@ -730,11 +692,7 @@ cairn_backend_ofi_open(const struct cairn_backend_options *options, struct cairn
     err = info_find(ofi, transport);
     if (err)
         goto done;
-    ofi->backend.ordered = (ofi->info->tx_attr->msg_order & FI_ORDER_SAW) != 0;
     ofi->backend.isolates = strstr(ofi->info->fabric_attr->prov_name, "ofi_rxm") != NULL;
-    /* When both sides connect at once ofi_rxm can leave both without a connection and without an
-     * error, and only a new one helps. */
-    ofi->backend.first_call_ms = ofi->backend.isolates ? FIRST_CALL_MS : 0;
     err = endpoint_open(ofi);
     if (err)
         goto done;

@@ -60,6 +60,11 @@ struct place {
     uint64_t connect_after_ns;
 };
 
+struct region {
+    uint64_t key;          /* 0: closed */
+    uint32_t filled_bytes; /* by the last payload that has begun: frames come behind its end */
+};
+
 struct tcp {
     struct cairn_backend backend;
     struct cairn_backend_events events;
@@ -68,7 +73,7 @@ struct tcp {
     uint32_t node, node_count;
     struct place *places; /* [node_count] */
     uint8_t *pool;
-    uint64_t *regions; /* [buffer_count], keys, 0: closed */
+    struct region *regions; /* [buffer_count] */
     uint32_t buffer_count;
     uint64_t keys[KEY_COUNT];
     uint32_t keys_left;
@@ -316,14 +321,15 @@ stream_received(void *context, struct stream *stream, const uint8_t *bytes, size
 }
 
 static uint8_t *
-region_find(void *context, uint64_t address, uint64_t key)
+region_find(void *context, uint64_t address, uint64_t key, uint32_t bytes_len)
 {
     struct tcp *tcp = context;
     uint64_t index = address / CAIRN_BULK_BYTES_MAX;
 
     if (address % CAIRN_BULK_BYTES_MAX || index >= tcp->buffer_count || key == 0 ||
-        tcp->regions[index] != key)
+        tcp->regions[index].key != key)
         return NULL;
+    tcp->regions[index].filled_bytes = bytes_len;
     return tcp->pool + address;
 }
 
@@ -726,7 +732,7 @@ tcp_region(struct cairn_backend *backend, uint32_t index, struct cairn_backend_r
 {
     struct tcp *tcp = tcp_of(backend);
 
-    tcp->regions[index] = 0;
+    tcp->regions[index] = (struct region){0};
     if (!out)
         return CAIRN_OK;
     if (tcp->keys_left == 0) {
@@ -734,10 +740,18 @@ tcp_region(struct cairn_backend *backend, uint32_t index, struct cairn_backend_r
             return CAIRN_IO;
         tcp->keys_left = KEY_COUNT;
     }
-    tcp->regions[index] = tcp->keys[--tcp->keys_left] | 1;
-    out->key = tcp->regions[index];
+    tcp->regions[index].key = tcp->keys[--tcp->keys_left] | 1;
+    out->key = tcp->regions[index].key;
     out->address = (uint64_t)index * CAIRN_BULK_BYTES_MAX;
     return CAIRN_OK;
+}
+
+static bool
+tcp_filled(const struct cairn_backend *backend, uint32_t index, size_t bytes_len)
+{
+    const struct tcp *tcp = (const struct tcp *)(const void *)backend;
+
+    return tcp->regions[index].filled_bytes == bytes_len;
 }
 
 static cairn_err
@@ -767,6 +781,7 @@ static const struct cairn_transport_ops tcp_ops = {
     .write = tcp_write,
     .disconnect = tcp_disconnect,
     .region = tcp_region,
+    .filled = tcp_filled,
     .readdress = tcp_readdress,
     .rekey = tcp_rekey,
 };

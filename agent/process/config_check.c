@@ -238,13 +238,6 @@ check_certificate(const struct cairn_config *config, uint32_t *line, char *why)
         snprintf(why, WHY_BYTES, "identity is \"%.100s\": %s", config->identity, wrong);
         return CAIRN_CONFIG;
     }
-    *line = cairn_config_line(config, "provider");
-    if (strcmp(config->provider, "tcp") != 0) {
-        snprintf(why, WHY_BYTES,
-                 "provider is %s, which cannot prove certificates: use tcp, or key_file",
-                 config->provider);
-        return CAIRN_CONFIG;
-    }
     return CAIRN_OK;
 }
 
@@ -270,6 +263,13 @@ check_wire(const struct cairn_config *config, uint32_t *line, char *why)
                  config->provider);
         return CAIRN_CONFIG;
     }
+    if (!is_tcp && !cairn_config_has_credentials(config)) {
+        snprintf(why, WHY_BYTES,
+                 "provider is %s, and what opens an agent's memory to it travels in TLS, which "
+                 "needs a key: set key_file or certificates, or use tcp",
+                 config->provider);
+        return CAIRN_CONFIG;
+    }
     *line = cairn_config_line(config, "protection");
     if (protection == CAIRN_CONFIG_PROTECTION_NONE && !config->network_is_closed &&
         !cairn_config_on_loopback(config)) {
@@ -278,11 +278,16 @@ check_wire(const struct cairn_config *config, uint32_t *line, char *why)
                  "network_is_closed to true if nobody else can reach the network");
         return CAIRN_CONFIG;
     }
-    if (protection != CAIRN_CONFIG_PROTECTION_NONE &&
-        !(is_tcp && cairn_config_has_credentials(config))) {
-        snprintf(why, WHY_BYTES, "protection needs %s: %s, or set protection to none",
-                 is_tcp ? "a key or a certificate" : "provider tcp",
-                 is_tcp ? "set key_file or certificate_file" : "use it");
+    if (protection != CAIRN_CONFIG_PROTECTION_NONE && !cairn_config_has_credentials(config)) {
+        snprintf(why, WHY_BYTES,
+                 "protection needs a key or a certificate: set key_file or "
+                 "certificate_file, or set protection to none");
+        return CAIRN_CONFIG;
+    }
+    if (protection == CAIRN_CONFIG_PROTECTION_ENCRYPT && !is_tcp) {
+        snprintf(why, WHY_BYTES,
+                 "protection encrypt needs provider tcp: use it, or set protection "
+                 "to authenticate");
         return CAIRN_CONFIG;
     }
     return CAIRN_OK;

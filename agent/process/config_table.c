@@ -57,8 +57,9 @@ const struct cairn_option cairn_options[] = {
      "such as {job}-{node}.cairn.example.org; the same on all nodes"},
     {"provider", CAIRN_OPTION_TEXT, 1, CAIRN_CONFIG_PROVIDER_BYTES_MAX - 1, "tcp",
      FIELD(provider), NULL,
-     NULL, "network between agents: tcp, or a provider of libfabric such as efa, verbs;ofi_rxm or "
-     "libfabric-tcp, which needs network_is_closed"},
+     NULL, "network between agents: tcp, or a provider of libfabric such as verbs;ofi_rxm or "
+     "libfabric-tcp for the blocks beside it, which needs network_is_closed and a key or "
+     "certificates"},
     {"protection", CAIRN_OPTION_CHOICE, 0, 0, "auto", FIELD(protection), protection_choices,
      NULL,
      "what protects the state on its way between agents: none, authenticate (nobody can change it) "

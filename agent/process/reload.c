@@ -193,10 +193,7 @@ apply_credentials(struct cairn_agent *agent, const struct reload *reload)
     pem.job = agent->config.job; /* a reload changes neither the job nor the node */
     err = cairn_transport_rekey(agent->transport, keys, certificate);
     if (err == CAIRN_INVAL)
-        CAIRN_LOG_AT(WARN,
-                     "reload: key and certificate stay: restart this agent to change them%s%s",
-                     strcmp(agent->config.provider, "tcp") == 0 ? "" : " with provider ",
-                     strcmp(agent->config.provider, "tcp") == 0 ? "" : agent->config.provider);
+        CAIRN_LOG_AT(WARN, "reload: key and certificate stay: restart this agent to change them");
     else if (err)
         CAIRN_LOG_AT(ERROR, "reload: key and certificate stay: %s", cairn_err_text(err));
     else

@@ -26,9 +26,9 @@ static uint8_t pool[2][CAIRN_BULK_BYTES_MAX]; /* the receiver's buffers */
 static uint32_t received_count;
 
 static uint8_t *
-buffer(void *context, uint64_t address, uint64_t key)
+buffer(void *context, uint64_t address, uint64_t key, uint32_t bytes_len)
 {
-    (void)context;
+    (void)context, (void)bytes_len;
     return address < 2 && key == address + 10 ? pool[address] : NULL;
 }
 

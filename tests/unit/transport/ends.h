@@ -289,10 +289,35 @@ use_certificates(void **state)
 }
 
 static inline int
+use_rdma(void **state)
+{
+    (void)state;
+    use("libfabric-tcp", "a key of more than sixteen bytes");
+    ends_protection = CAIRN_PROTECTION_AUTHENTICATE;
+    return 0;
+}
+
+static inline int
+use_rdma_certificates(void **state)
+{
+    use_certificates(state);
+    provider = "libfabric-tcp";
+    return 0;
+}
+
+static inline int
+use_shm(void **state)
+{
+    use_rdma(state);
+    provider = "shm";
+    return 0;
+}
+
+static inline int
 use_libfabric(void **state)
 {
     (void)state;
-    return use("libfabric-tcp", NULL);
+    return use("libfabric-tcp", "a key of more than sixteen bytes");
 }
 
 static inline void

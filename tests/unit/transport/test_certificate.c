@@ -468,19 +468,6 @@ key_against_certificate(void **state)
     }
 }
 
-static void
-certificates_need_tcp(void **state)
-{
-    struct cairn_transport *untouched = NULL;
-
-    (void)state;
-    use_certificates(NULL);
-    ends_prepare(2);
-    ends[0].options.provider = "libfabric-tcp";
-    assert_int_equal(cairn_transport_open(&ends[0].options, &untouched), CAIRN_CONFIG);
-    assert_null(untouched);
-}
-
 int
 main(void)
 {
@@ -500,7 +487,6 @@ main(void)
         TEST(bad_one_keeps_the_old),
         TEST(from_a_key_to_certificates),
         TEST(key_against_certificate),
-        TEST(certificates_need_tcp),
     };
 
     cairn_log_setup(CAIRN_LOG_WARN, log_keep, NULL);

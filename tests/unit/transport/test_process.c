@@ -55,16 +55,18 @@ child_run(uint32_t node)
 static void
 child_exec(uint32_t node)
 {
-    static char numbers[2][24];
-    char *arguments[6 + ENDS_MAX] = {(char *)"/proc/self/exe", numbers[0], numbers[1]};
+    static char numbers[3][24];
+    char *arguments[7 + ENDS_MAX] = {(char *)"/proc/self/exe", numbers[0], numbers[1]};
 
     snprintf(numbers[0], sizeof numbers[0], "%u", node);
     snprintf(numbers[1], sizeof numbers[1], "%llu",
              (unsigned long long)ends[node].options.incarnation);
     arguments[3] = (char *)provider;
     arguments[4] = (char *)(ends_key ? ends_key : "");
+    snprintf(numbers[2], sizeof numbers[2], "%d", (int)ends_protection);
+    arguments[5] = numbers[2];
     for (uint32_t i = 0; i < ends[node].options.node_count; i++)
-        arguments[5 + i] = addresses[i];
+        arguments[6 + i] = addresses[i];
     (void)close_range(3, ~0u, 0);
     execv("/proc/self/exe", arguments);
     _exit(5);
@@ -77,9 +79,10 @@ child_main(int count, char **arguments)
     uint32_t node = (uint32_t)strtoul(arguments[1], NULL, 10);
 
     use(arguments[3], arguments[4][0] ? arguments[4] : NULL);
-    ends_prepare((uint32_t)count - 5);
-    for (int i = 5; i < count; i++)
-        snprintf(addresses[i - 5], sizeof addresses[0], "%s", arguments[i]);
+    ends_protection = (enum cairn_protection)strtoul(arguments[5], NULL, 10);
+    ends_prepare((uint32_t)count - 6);
+    for (int i = 6; i < count; i++)
+        snprintf(addresses[i - 6], sizeof addresses[0], "%s", arguments[i]);
     ends[node].options.incarnation = strtoull(arguments[2], NULL, 10);
     payload_fill(payloads[0], CAIRN_BULK_BYTES_MAX, 0);
     child_run(node);
@@ -350,10 +353,12 @@ main(int count, char **arguments)
         OVER(tls, test_sender_killed),
         OVER(libfabric, test_killed_while_receiving),
         OVER(libfabric, test_sender_killed),
+        OVER(rdma, test_killed_while_receiving),
+        OVER(rdma, test_sender_killed),
         OVER(net, test_stopped_while_receiving),
     };
 
-    if (count > 5)
+    if (count > 6)
         child_main(count, arguments);
     cairn_log_setup(CAIRN_LOG_WARN, log_keep, NULL);
     return cmocka_run_group_tests(tests, NULL, NULL);

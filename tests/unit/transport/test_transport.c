@@ -406,6 +406,21 @@ test_key_on_one_side(void **state)
     refused_pair(CAIRN_PEER_DENIED, CAIRN_DENIED, "does not hold this job's key");
 }
 
+/* What opens memory to a fabric travels in TLS. */
+static void
+test_fabrics_need_a_key(void **state)
+{
+    struct cairn_transport *untouched = NULL;
+
+    (void)state;
+    ends_prepare(2);
+    ends[0].options.key = NULL;
+    ends[0].options.key_len = 0;
+    assert_int_equal(cairn_transport_open(&ends[0].options, &untouched), CAIRN_CONFIG);
+    assert_null(untouched);
+    assert_int_equal(log_has("needs a key or certificates"), 1);
+}
+
 static void
 test_another_protection(void **state)
 {
@@ -543,6 +558,26 @@ test_wrong_order(void **state)
     TURN_UNTIL(state_of(0, 1) == CAIRN_PEER_DENIED && state_of(2, 0) == CAIRN_PEER_DENIED, 10);
     assert_int_equal(log_has("node=1 is not at its address: node 2 is there"), 1);
     assert_int_equal(log_has("node=0 takes this node for node 1"), 1);
+}
+
+/* The key is another one for each pair, so who is there cannot say more than that. */
+static void
+test_wrong_order_with_a_key(void **state)
+{
+    const char *second;
+
+    (void)state;
+    ends_prepare(3);
+    end_open(1);
+    end_open(2);
+    second = address_list[1];
+    address_list[1] = address_list[2];
+    address_list[2] = second;
+    end_open(0);
+    cairn_transport_connect(ends[0].transport, 1);
+    TURN_UNTIL(state_of(0, 1) == CAIRN_PEER_DENIED, 10);
+    assert_int_equal(log_has("node=1 does not hold this job's key, or not the same job, nodes"), 1);
+    assert_int_equal(ends[0].ups + ends[1].ups + ends[2].ups, 0);
 }
 
 /*
@@ -699,6 +734,8 @@ test_what_cannot_be_opened(void **state)
     ends[0].options.bind_address = addresses[1];
     open_fails(CAIRN_IO, "cannot listen on"); /* the port is in use */
     ends[0].options.bind_address = "0.0.0.0:7000";
+    ends[0].options.key = NULL;
+    ends[0].options.key_len = 0;
     open_fails(CAIRN_DENIED, "refusing to listen on 0.0.0.0:7000 without a key");
     ends[0].options.bind_address = "192.0.2.1:7000"; /* of no interface here */
     ends[0].options.key = "a key of more than sixteen bytes";
@@ -772,7 +809,8 @@ test_addresses_of_other_kinds(void **state)
 #backend ": " #function, function, use_##backend, ends_close, NULL                         \
     }
 #define EACH(function)                                                                             \
-    OVER(loop, function), OVER(tcp, function), OVER(tls, function), OVER(libfabric, function)
+    OVER(loop, function), OVER(tcp, function), OVER(tls, function), OVER(libfabric, function),     \
+        OVER(rdma, function)
 
 int
 main(void)
@@ -780,12 +818,14 @@ main(void)
     const struct CMUnitTest tests[] = {
         EACH(test_messages_both_ways),
         OVER(certificates, test_messages_both_ways),
+        OVER(rdma_certificates, test_messages_both_ways),
         EACH(test_bodies_of_every_length),
         OVER(certificates, test_bodies_of_every_length),
         EACH(test_payloads_arrive_whole),
         OVER(authenticate, test_payloads_arrive_whole),
         OVER(encrypt, test_payloads_arrive_whole),
         OVER(certificates, test_payloads_arrive_whole),
+        OVER(rdma_certificates, test_payloads_arrive_whole),
         EACH(test_checksummed_payloads),
         EACH(test_many_messages_in_order),
         OVER(authenticate, test_many_messages_in_order),
@@ -801,7 +841,10 @@ main(void)
         OVER(certificates, test_both_call_at_once),
         EACH(test_right_key),
         EACH(test_wrong_key),
-        EACH(test_key_on_one_side),
+        OVER(loop, test_key_on_one_side),
+        OVER(tcp, test_key_on_one_side),
+        OVER(tls, test_key_on_one_side),
+        OVER(libfabric, test_fabrics_need_a_key),
         OVER(tls, test_another_protection),
         OVER(certificates, test_another_protection),
         EACH(test_wrong_version),
@@ -811,6 +854,8 @@ main(void)
         OVER(authenticate, test_nothing_is_lost_within_a_session),
         OVER(encrypt, test_nothing_is_lost_within_a_session),
         OVER(certificates, test_nothing_is_lost_within_a_session),
+        OVER(rdma_certificates, test_nothing_is_lost_within_a_session),
+        OVER(shm, test_messages_both_ways),
         EACH(test_wrong_job),
         OVER(certificates, test_wrong_job),
         EACH(test_restart),
@@ -820,7 +865,8 @@ main(void)
         EACH(test_peer_that_is_not_there),
         EACH(test_options_are_checked),
         OVER(tcp, test_wrong_order),
-        OVER(libfabric, test_wrong_order),
+        OVER(tls, test_wrong_order_with_a_key),
+        OVER(libfabric, test_wrong_order_with_a_key),
         OVER(tcp, test_no_way_to_peer),
         OVER(tls, test_no_way_to_peer),
         OVER(libfabric, test_no_way_to_peer),
