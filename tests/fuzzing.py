@@ -29,6 +29,7 @@ PER_CPU_S = {
     "fuzz_dcp": 6200,
     "fuzz_deepspeed": 1000,
     "fuzz_deepspeed_tree": 280,
+    "fuzz_fabric": 2000,
     "fuzz_fetch": 8000,
     "fuzz_frame": 75000,
     "fuzz_journal": 7200,

@@ -204,5 +204,64 @@ class Wire(unittest.TestCase):
         self.watch.check("handshakes")
 
 
+class Fabric(unittest.TestCase):
+    """Payloads travel over libfabric, whose own parser reads what a stranger sends. What it lets
+    through is not believed: no frame counts there, and no write without a key of a TLS session."""
+
+    @classmethod
+    def setUpClass(cls):
+        build()
+
+    def test_nothing_is_reached_over_the_fabric(self):
+        ports = free_ports(NODES)
+        with Cluster(NODES, 1, addresses=[f"127.0.0.1:{port}" for port in ports]) as cluster:
+            key = cluster.path("key")
+            with open(os.open(key, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
+                file.write(os.urandom(32))
+            for node in range(NODES):
+                cluster.configure(
+                    node,
+                    key_file=key,
+                    provider="libfabric-tcp",
+                    network_is_closed="true",
+                    protection="authenticate",
+                )
+            cluster.start()
+            cluster.train(step_us=20000)
+            cluster.wait_committed((1, 3))
+            watch = Watch(cluster, self)
+            for agent in cluster.agents:
+                fabric = [port for port in listening(agent.pid) if port not in ports]
+                self.assertEqual(len(fabric), 1, "one port of the fabric beside the agent's own")
+                for name in ("write", "read"):
+                    taken = send_all(fabric[0], request(ports[0]) + frames()[name], 0.5)
+                    self.assertNotIn(FRAME_MAGIC, taken)
+                    self.assertLess(len(taken), 4096, "data was sent to a stranger")
+                    watch.alive(name)
+            for i in range(NODES):
+                self.assertEqual(cluster.log(i).count("transport: lost peer"), 0)
+            watch.check("frames at the fabric's port")
+            cluster.kill_agent(1)
+            cluster.start(1)
+            wait_for(
+                "agent 1 has joined", lambda: cluster.status(0).get("nodes_answering") == NODES
+            )
+
+
+def listening(pid):
+    """The TCP ports that a process listens on."""
+    inodes = set()
+    for name in os.listdir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(OSError):
+            inodes.add(os.readlink(f"/proc/{pid}/fd/{name}"))
+    with open(f"/proc/{pid}/net/tcp", encoding="ascii") as table:
+        rows = [line.split() for line in table.readlines()[1:]]
+    return [
+        int(row[1].split(":")[1], 16)
+        for row in rows
+        if row[3] == "0A" and f"socket:[{row[9]}]" in inodes
+    ]
+
+
 if __name__ == "__main__":
     unittest.main(verbosity=2)
