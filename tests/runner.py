@@ -104,6 +104,7 @@ LONGEST_FIRST = [
     "test_torch",
     "test_fsdp1",
     "test_convert_megatron_dist",
+    "test_megatron_live",
     "test_convert_dcp",
     "test_dcp",
     "test_torch_bad_input",

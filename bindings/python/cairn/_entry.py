@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, Dict, Iterable, Optional, Set, Tuple
 
 from . import _lib, _tensors
-from ._fsdp1 import Part
 from ._naming import fitting
+from ._part import Part
 from ._ranks import Place
 
 
@@ -14,8 +14,8 @@ class Entry:
     """One tensor of the job. `staged` is the copy that is captured in its stead, where there is
     one.
 
-    Where `part` is given, it says what is captured, and where that lies: the tensor is FSDP1's, and
-    may hold several.
+    Where `part` is given, it says what is captured, and where that lies: the tensor is laid out by
+    its framework, and may hold several.
     """
 
     __slots__ = (
@@ -59,8 +59,11 @@ class Entry:
         )
         self.called = self.name  # in the model: the name in a snapshot may get the rank's before it
         self.staged: Any = _tensors.staging_like(tensor) if staged else None
+        if staged and part is not None:
+            self.part = part._replace(memory=lambda: self.staged)
         self.replica = (0, 1)
-        self.captured = True  # by this rank; all ranks restore it
+        # by this rank; all ranks restore it
+        self.captured = part is None or part.captured[0] < part.captured[1]
         # A parameter that no optimizer has: may be captured from a copy; and which is no frozen one
         # of a model that trains, so that the script itself may update it (a copy in lower
         # precision, an average).
@@ -72,7 +75,7 @@ class Entry:
         """What this rank holds of it; None where that is nothing. For a restore replicas only say
         how little is captured."""
         if self.part is not None:
-            return self._piece_of_part(self.part, as_named or self.name)
+            return self._piece_of_part(self.part, as_named or self.name, not into_staged)
         memory = self.staged if self.staged is not None else _tensors.local(self.tensor)
         shape, offset, extent, index, count = self._box()
         if 0 in extent:
@@ -92,38 +95,51 @@ class Entry:
             count,
         )
 
+    @property
+    def is_held(self) -> bool:
+        """It is what an optimizer updates, or may: a parameter, or a copy of one."""
+        return self.owner is None and self.kind in (_lib.PARAM, _lib.OPTIMIZER)
+
     def is_on_host(self) -> bool:
         """Its memory is the CPU's, and is filled in place."""
         return self.staged is None and _tensors.ordinal(self.memory()) < 0
 
-    def _piece_of_part(self, part: Part, name: str) -> Optional[_lib.Piece]:
-        if part.is_empty:
+    def _piece_of_part(self, part: Part, name: str, restores: bool) -> Optional[_lib.Piece]:
+        begin, end = (part.begin, part.end) if restores else part.captured
+        if begin == end:
             return None
         memory = part.memory()
+        offset, extent = part.box or ((0,) * len(part.shape), part.shape)
         return _lib.Piece(
             name,
             _tensors.DTYPES[memory.dtype],
             self.kind,
             part.shape,
-            (0,) * len(part.shape),
-            part.shape,
-            self.address(),
+            offset,
+            extent,
+            self._address_of(begin),
             _tensors.ordinal(memory),
             *part.replica,
-            part.begin,
-            part.end,
+            begin,
+            end,
         )
+
+    def _address_of(self, element: int) -> int:
+        """Where an element of the part's box lies."""
+        assert self.part is not None
+        memory = self.part.memory()
+        at = self.part.at + element - self.part.begin
+        return _tensors.addresses([memory])[0] + at * int(memory.element_size())
 
     def memory(self) -> Any:
         """The tensor here in whose memory it lies, if not in its own copy."""
         return _tensors.local(self.tensor) if self.part is None else self.part.memory()
 
     def address(self) -> int:
-        """Where in that it begins."""
-        memory = self.memory()
-        return _tensors.addresses([memory])[0] + (
-            0 if self.part is None else self.part.at * int(memory.element_size())
-        )
+        """Where in that begins what this rank captures."""
+        if self.part is not None:
+            return self._address_of(self.part.captured[0])
+        return _tensors.addresses([self.memory()])[0]
 
     def shape(self) -> Tuple[int, ...]:
         """Of the whole, in the order of its memory."""
@@ -137,13 +153,12 @@ class Entry:
         )
 
     def size_bytes(self) -> int:
-        """Of what lies here."""
+        """Of what lies here, as far as this rank captures it."""
         memory = self.memory()
-        return (
-            int(memory.nbytes)
-            if self.part is None
-            else (self.part.end - self.part.begin) * int(memory.element_size())
-        )
+        if self.part is None:
+            return int(memory.nbytes)
+        begin, end = self.part.captured
+        return (end - begin) * int(memory.element_size())
 
     def takes_narrower(self, found: _lib.Listed) -> bool:
         """A buffer can come back from a narrower type: FSDP1's mixed precision gives it that only

@@ -13,49 +13,10 @@ computes.
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, List, Mapping, Optional, Tuple
 
 from . import _lib, _modules, _tensors
-
-Numbered = Tuple[int, int]  # index, count
-
-
-class Part(NamedTuple):
-    """What this rank holds of a parameter, or of a tensor of the optimizer's state beside it.
-    Ranges and places in elements."""
-
-    name: str  # of the parameter
-    shape: Tuple[int, ...]  # of the whole, in the order of its memory
-    begin: int  # the range of the whole; where both are the same, nothing
-    end: int
-    memory: Callable[[], Any]  # the tensor in which it lies
-    at: int  # where it begins there
-    held_shape: Tuple[int, ...]  # of what the optimizer holds: its state has the same
-    held_at: int  # where the part begins in that
-    replica: Numbered  # this rank among those that hold the same range
-    holder: Numbered  # this rank among those that hold any of the parameter
-
-    @property
-    def is_empty(self) -> bool:
-        return self.begin == self.end
-
-    def of(self, value: Any) -> Optional["Part"]:
-        """The part of a tensor of the optimizer's state: of one number, which all holders have, or
-        laid out like the parameter.
-
-        None where its shape is neither.
-        """
-        if value.dim() == 0:
-            return self._replace(
-                shape=(), begin=0, end=1, memory=lambda: value, at=0, replica=self.holder
-            )
-        if tuple(value.shape) == self.held_shape:
-            return self._replace(memory=lambda: value, at=self.held_at)
-        return None
-
-
-# by the id of what an optimizer holds: a parameter, or a flat one of several
-Parts = Dict[int, List[Part]]
+from ._part import Numbered, Part, Parts
 
 
 def parts_of(root: Any, prefix: str, world: int) -> Tuple[Parts, List[str]]:

@@ -30,7 +30,7 @@ import threading
 import time
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Set
 
-from . import _blob, _current, _lib, _plain, _ranks, _tensors, _watch
+from . import _blob, _current, _lib, _megatron, _plain, _ranks, _tensors, _watch
 from ._coverage import Coverage, Problems
 from ._current import Damaged
 from ._extras import Extras
@@ -44,6 +44,7 @@ from ._resume import Resume
 from ._share import Share, Sharing
 from ._state import collect
 
+REGISTER_MEETING_S = 5.0  # that a stage of a pipeline waits for the others, once
 LAST_GRANT_S = 5.0  # that the end of a process waits for the agent,
 LAST_MEETING_S = 5.0  # for the other ranks to have done the same,
 LAST_COMMIT_MS = 5000  # for the agents to commit it,
@@ -409,6 +410,8 @@ class Job:
         self._early = {"random": _plain.random_state(), "extras": self.extras.early(self)}
         if grown:
             self._names.publish_early()
+            if _megatron.wrapper(optimizer) is not None:
+                self._register_with_all()
         if self._begins_at_once:
             self._kept = {}
             self._begin()
@@ -552,6 +555,16 @@ class Job:
                 else f"; not {NEVER_WITHOUT_ATTACH[0]}: {NEVER_WITHOUT_ATTACH[1]}"
             )
             self.say(f"covers {layout.summary()}{without}")
+
+    def _register_with_all(self) -> None:
+        """Right after an update, which all stages of a pipeline end together: the first snapshot
+        would else begin in the first stage's forward, before the last stage has registered."""
+        if self._resume.wanted or not self.open():
+            return
+        assert self.place is not None
+        if self.place.world > 1 and not self._begun:
+            self._register()
+            _ranks.meet(f"registered{self.step}", self.place, REGISTER_MEETING_S)
 
     # ---- restore ----
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Mapping, Optional, Set, Tuple
 
-from . import _blob, _lib, _optimizers, _plain, _tensors
+from . import _blob, _lib, _megatron, _optimizers, _plain, _tensors
 from ._coverage import Problems
-from ._fsdp1 import Parts
 from ._naming import fitting, keys_of, moments_of, positional
+from ._part import Parts
 from ._ranks import Place
 
 if TYPE_CHECKING:
@@ -51,6 +51,12 @@ class Known:
             if optimizer is not None
             else []
         )
+
+    def trained(self) -> Iterable[Any]:
+        """The parameters of modules that it trains: its own, or those whose copies it has."""
+        optimizer = self.optimizer()
+        found = None if optimizer is None else _megatron.trained(optimizer)
+        return self.parameters() if found is None else found
 
     def count(self) -> Tuple[int, int]:
         """Grows with parameters that are added and with state that appears."""
@@ -124,7 +130,9 @@ class Known:
             for name, state, keys in layout.plain_of(self.number)
         }
         own = sorted(self._own - self._left_out.keys())
-        return {"groups": groups, "own": own, "state": values, "beside": self.beside()}
+        found = {"groups": groups, "own": own, "state": values, "beside": self.beside()}
+        scaler = _megatron.plain(optimizer)
+        return found if scaler is None else {**found, "scaler": scaler}
 
     def all_names(self, names: Mapping[int, str]) -> Dict[int, str]:
         """Those of its parameters, by their ids; by position of those that have no other."""
@@ -145,6 +153,7 @@ class Known:
             if found:
                 holder.state[parameter].update(found)
         holder.state.update(value.get("beside", {}))
+        _megatron.load_plain(self.optimizer(), value.get("scaler"))
         for number, (group, saved) in enumerate(
             zip(self.optimizer().param_groups, value["groups"])
         ):
@@ -174,8 +183,10 @@ class Known:
             for part in (parts or {}).get(id(parameter), [None]):
                 if part is not None and part.is_empty:
                     continue
-                name = of[id(parameter)] if part is None else part.name
-                for key, _, each in moments_of(listed, keys, name, place):
+                name = of[id(parameter)] if part is None else part.parameter
+                for key, moment, each in moments_of(listed, keys, name, place):
+                    if part is not None and moment == fitting(part.name):
+                        continue  # the master itself
                     if optimizer.state.get(parameter, {}).get(
                         key
                     ) is None and not _tensors.uncovered(parameter):

@@ -11,9 +11,9 @@ from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from . import _lib, _optimizers, _tensors
 from ._entry import Entry
-from ._fsdp1 import Part, Parts
 from ._known import Known
 from ._naming import keys_of, moment_name, moments_of
+from ._part import Part, Parts
 from ._ranks import Place
 
 
@@ -36,7 +36,9 @@ class Late:
         self.entries: List[Tuple[Entry, str]] = []  # with their names in the snapshot
         self._waiting: Dict[int, Tuple[str, Dict[str, Any]]] = {}
         self._kept: List[Tuple[Known, int, Mapping[str, Any]]] = []
-        held = {id(parameter) for each in known for parameter in each.parameters()}
+        held = {
+            id(parameter) for each in known for parameter in (*each.parameters(), *each.trained())
+        }
         keys = keys_of(listed)
         group = known[0].holder().param_groups[0] if known else {}
         for name, parameter in named.items():
@@ -44,7 +46,7 @@ class Late:
                 continue
             state: Dict[str, Any] = {}
             for part in (parts or {}).get(id(parameter), [None]):
-                part_name = name if part is None else part.name
+                part_name = name if part is None else part.parameter
                 self._add(
                     part_name,
                     parameter,

@@ -199,7 +199,7 @@ class Layout:
         return buffer, self.blob_piece(buffer, name)
 
     def plain_parameters(self) -> Dict[str, Any]:
-        """Those that are neither DTensors nor FSDP1's, by name."""
+        """Those that are neither DTensors nor parts, by name."""
         return {
             entry.name: entry.tensor
             for entry in self.entries
@@ -268,7 +268,9 @@ class Layout:
             dtype = _tensors.DTYPES[_tensors.local(entry.memory()).dtype]
             if found is None:
                 problems.append(f"{entry.name} is not in the snapshot")
-            elif found.shape != shape:
+            elif not (
+                found.shape == shape if entry.part is None else entry.part.takes(found.shape)
+            ):
                 problems.append(
                     f"{entry.name} has the shape {list(shape)}, in the snapshot {list(found.shape)}"
                 )

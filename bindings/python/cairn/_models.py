@@ -86,7 +86,7 @@ class Models:
 
     def wanted(self) -> Set[int]:
         """The ids of all parameters of the optimizers."""
-        return {id(parameter) for known in self.live() for parameter in known.parameters()}
+        return {id(parameter) for known in self.live() for parameter in known.trained()}
 
     def saw_forward(self, module: Any) -> bool:
         """Some module's forward begins. True: it is a root, and was not known.

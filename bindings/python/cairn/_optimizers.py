@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from . import _lib, _tensors
-from ._fsdp1 import Part
+from . import _lib, _megatron, _tensors
+from ._part import Part
 
 
 def grouped(optimizer: Optimizer) -> Iterator[Tuple[int, int, Dict[str, Any], Tensor]]:
@@ -61,6 +61,9 @@ def refusal(optimizer: Any, world: int) -> Optional[str]:
             "with counters and scales of its own: its ZeRO and mixed-precision optimizers are not "
             "covered, save with its save_checkpoint"
         )
+    why = _megatron.refusal(optimizer)
+    if why:
+        return why
     if _is_zero(optimizer) and optimizer._overlap_with_ddp:
         return (
             "ZeroRedundancyOptimizer with overlap_with_ddp updates parameters during backward, "
@@ -84,7 +87,7 @@ def make_state(
     beside FSDP1's flat parameters, which have padding that no restore writes to.
     """
     dtype = _tensors.FROM_DTYPE[listed.dtype]
-    if part is not None and listed.shape == part.shape:
+    if part is not None and part.takes(listed.shape):
         return torch.zeros_like(
             parameter, dtype=dtype, memory_format=torch.preserve_format, requires_grad=False
         )

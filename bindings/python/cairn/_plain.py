@@ -10,7 +10,7 @@ from typing import Any, Dict, Mapping, Optional, Tuple
 import torch
 from torch import Tensor
 
-from . import _tensors
+from . import _megatron, _tensors
 
 
 def random_state() -> Dict[str, Any]:
@@ -25,6 +25,9 @@ def random_state() -> Dict[str, Any]:
         # they are kept on the host: nothing waits for a device
         state["cuda"] = torch.cuda.get_rng_state_all()
         state["cuda_device"] = torch.cuda.current_device()
+    tracked = _megatron.random_states()
+    if tracked is not None:
+        state["megatron"] = tracked
     numpy = sys.modules.get("numpy")
     if numpy is not None and hasattr(numpy, "random"):
         name, keys, *rest = numpy.random.get_state()
@@ -47,6 +50,8 @@ def set_random_state(state: Mapping[str, Any]) -> None:
         for device, each in enumerate(states[: torch.cuda.device_count()]):
             if each is not None:
                 torch.cuda.set_rng_state(each, device)
+    if "megatron" in state:
+        _megatron.set_random_states(state["megatron"])
     if "numpy" in state:
         import numpy
 

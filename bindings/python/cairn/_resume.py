@@ -15,7 +15,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Set, Tuple
 
-from . import _blob, _lib, _modules, _plain, _ranks, _tensors
+from . import _blob, _lib, _megatron, _modules, _plain, _ranks, _tensors
 from ._coverage import Problems
 from ._current import Damaged
 from ._entry import Entry, devices_of
@@ -139,7 +139,9 @@ class Resume:
         """(layout, what of it is to be restored under which names); None, and said where it is
         final: the snapshot does not fit."""
         assert self._listed is not None and self._job.place is not None
-        names, parts, _ = named(self._job.models.roots, self._job.place.world)
+        names, parts, _ = named(
+            self._job.models.roots, self._job.models.live(), self._job.place.world
+        )
         for known in self._job.models.live():
             known.make_state(names, self._listed, self._job.place, unnamed_too=final, parts=parts)
         uncovered = Problems()
@@ -296,14 +298,17 @@ class Resume:
         )
         first = not self._restored
         blob = layout.blob_to_restore(self._listed, self._job.place) if first else None
+        # not masters, which a script may look at
         later = {
-            name for entry, name in todo if entry.kind == _lib.OPTIMIZER and entry.is_on_host()
-        }
-        pieces = {
-            name: entry.piece(self._job.place, as_named=name, into_staged=False)
+            name
             for entry, name in todo
+            if entry.kind == _lib.OPTIMIZER and entry.owner is not None and entry.is_on_host()
         }
-        now = [piece for name, piece in pieces.items() if piece and name not in later] + (
+        pieces = [
+            (name, entry.piece(self._job.place, as_named=name, into_staged=False))
+            for entry, name in todo
+        ]
+        now = [piece for name, piece in pieces if piece and name not in later] + (
             [blob[1]] if blob else []
         )
         self._job.send(now)
@@ -315,7 +320,7 @@ class Resume:
         # a scheduler's load_state_dict, say: some of its tensors hold nothing yet
         except Exception as error:
             raise self._damaged(f"{type(error).__name__}: {error}") from error
-        moments = [piece for name, piece in pieces.items() if piece and name in later]
+        moments = [piece for name, piece in pieces if piece and name in later]
         if moments:
             optimizers = [known.holder() for known in self._job.models.live()]
             self._filling = Filling(lambda: self._fill_moments(moments), optimizers)
@@ -340,8 +345,8 @@ class Resume:
             data = _tensors.read_bytes(blob)
             value = _blob.decode(data[8 : 8 + int.from_bytes(data[:8], "little")], _plain.unpack)
             self._plains = value["optimizers"]
-        names = named(self._job.models.roots, self._job.place.world)[0]
-        for known, plain in zip(self._job.models.live(), self._plains):
+        names = named(self._job.models.roots, self._job.models.live(), self._job.place.world)[0]
+        for known, plain in self._plains_of(self._job.models.live()):
             if self._job.attached:
                 known.load_plain(plain, known.all_names(names), groups_from=0)
                 continue
@@ -349,12 +354,23 @@ class Resume:
             new = {number: name for number, name in names.items() if number in held}
             if new:  # what has no name does not come back, nor do hyperparameters
                 known.load_plain(plain, new, groups_from=len(plain["groups"]))
-        self._came |= {id(entry.tensor) for entry, _ in todo if entry.kind == _lib.PARAM}
+        self._came |= {id(entry.tensor) for entry, _ in todo if entry.is_held}
         if blob is not None:
             if self._late is not None:
                 self._late.keep(self._plains, self._job.models.live())
             self._job.extras.load({**value["early"], **value["late"]}, self._job)
             _plain.set_random_state(value["random"])
+
+    def _plains_of(self, live: Sequence[Known]) -> List[Tuple[Known, Dict[str, Any]]]:
+        """Each optimizer with the plain state that the snapshot has for it."""
+        found = []
+        for number, known in enumerate(live):
+            plain = _megatron.settings_for(known.optimizer(), self._plains, number)
+            if plain is None and number < len(self._plains):
+                plain = self._plains[number]
+            if plain is not None:
+                found.append((known, plain))
+        return found
 
     def _fill_moments(self, pieces: Sequence[_lib.Piece]) -> None:
         """In a thread of its own, while no other uses the client."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
-from . import _blob, _lib, _modules, _optimizers, _plain, _tensors
+from . import _blob, _lib, _megatron, _modules, _optimizers, _plain, _tensors
 from ._coverage import Problems
 from ._entry import Entry
-from ._fsdp1 import Part, Parts, parts_of
+from ._fsdp1 import parts_of
 from ._known import Known
 from ._layout import Layout
 from ._naming import few, fitting, moment_name, positional
+from ._part import Part, Parts
 from ._ranks import Place
 
 UNKNOWN_HOOK = (
@@ -34,7 +35,8 @@ def _add_parameter(
     if why:
         problems.refuse(_lib.PARAM, name, why, f"parameter {name} cannot be captured: {why}")
         return None
-    entry = Entry(name, _lib.PARAM, tensor, staged=staged, part=part)
+    kind = _lib.PARAM if part is None else part.kind
+    entry = Entry(name, kind, tensor, staged=staged, part=part)
     layout.entries.append(entry)
     return entry
 
@@ -70,7 +72,7 @@ def _add_state(
     name: str,
     parameter: Any,
     part: Optional[Part],
-    taken: Set[str],
+    taken: Dict[str, int],
     problems: Problems,
 ) -> None:
     state = known.holder().state.get(parameter) or {}
@@ -90,25 +92,28 @@ def _add_state(
         if part is not None and part.is_empty:
             continue
         of = part.of(value) if part is not None else None
+        moment = moment_name(key, name)
+        if value.dim() == 0 and taken.get(moment) == id(state):
+            continue  # another part of the same parameter has it
         why = (
             _tensors.uncovered(value)
             if isinstance(key, str)
             else f"its key is no text but the {type(key).__name__} {key}"
         )
         if part is not None and of is None:
+            framework = "FSDP1" if part.box is None else "Megatron-Core"
             why = (
-                f"FSDP1 holds {list(part.held_shape)} of its parameter, and it has the shape "
+                f"{framework} holds {list(part.held_shape)} of its parameter, and it has the shape "
                 f"{list(value.shape)}"
             )
-        moment = moment_name(key, name)
         if why:
             problems.refuse(_lib.OPTIMIZER, moment, why, f"{moment} cannot be captured: {why}")
-        elif moment in taken:
+        elif taken.get(moment, id(state)) != id(state):
             problems.refuse(
                 _lib.OPTIMIZER, moment, "two optimizers have it", f"two optimizers have {moment}"
             )
         else:
-            taken.add(moment)
+            taken[moment] = id(state)
             layout.entries.append(
                 Entry(moment, _lib.OPTIMIZER, value, state, key, parameter, part=of, alone=alone)
             )
@@ -116,9 +121,11 @@ def _add_state(
         layout.add_plain(known.number, name, state, plain)
 
 
-def named(roots: Mapping[str, Any], world: int) -> Tuple[Dict[int, str], Parts, List[str]]:
-    """(names by the ids of parameters, FSDP1's parts of them, why some have no name). A flat one
-    has the name of its first."""
+def named(
+    roots: Mapping[str, Any], known: Sequence[Known], world: int
+) -> Tuple[Dict[int, str], Parts, List[str]]:
+    """(names by the ids of parameters, the parts of those that a framework lays out, why some have
+    no name). A flat one has the name of its first."""
     names: Dict[int, str] = {}
     parts: Parts = {}
     problems: List[str] = []
@@ -128,13 +135,17 @@ def named(roots: Mapping[str, Any], world: int) -> Tuple[Dict[int, str], Parts, 
         problems += why
         for name, parameter in _modules.named_parameters(root):
             names.setdefault(id(parameter), prefix + name)
-    names.update((number, each[0].name) for number, each in parts.items())
+    optimizers = [optimizer for optimizer in (each.optimizer() for each in known) if optimizer]
+    of_megatron, why = _megatron.parts_of(roots, optimizers)
+    parts.update(of_megatron)
+    problems += why
+    names.update((number, each[0].parameter) for number, each in parts.items())
     return names, parts, problems
 
 
 def plain_names(roots: Mapping[str, Any], known: Sequence[Known], world: int) -> List[str]:
     """The names of Layout.plain_parameters, sorted, without a look at anything else."""
-    names, parts, _ = named(roots, world)
+    names, parts, _ = named(roots, known, world)
     held = [
         parameter for root in roots.values() for _, parameter in _modules.named_parameters(root)
     ]
@@ -166,10 +177,10 @@ def collect(
     updates is known better.
     """
     layout = Layout(place)
-    names, parts, why_unnamed = named(roots, place.world)
+    names, parts, why_unnamed = named(roots, known, place.world)
     problems.lines += why_unnamed
     added: Set[int] = set()
-    taken: Set[str] = set()
+    taken: Dict[str, int] = {}  # the ids of the states that have moments of these names
     unnamed = problems.unnamed
     for each in known:
         why = _optimizers.refusal(each.optimizer(), place.world)
@@ -184,10 +195,14 @@ def collect(
                 name = positional(each.number, number, index)
                 unnamed.append(name)
             for part in parts.get(id(parameter), [None]):
-                part_name = name if part is None else part.name
-                if id(parameter) in added or _add_parameter(
-                    layout, part_name, parameter, part, problems
+                if (
+                    id(parameter) in added
+                    or (part is not None and not part.name)
+                    or _add_parameter(
+                        layout, name if part is None else part.name, parameter, part, problems
+                    )
                 ):
+                    part_name = name if part is None else part.parameter
                     _add_state(layout, each, part_name, parameter, part, taken, problems)
             added.add(id(parameter))
         missing = [
@@ -213,7 +228,8 @@ def collect(
             )
         _add_what_no_optimizer_has(layout, prefix, root, parts, added, problems, staged_always)
         for name, buffer in _modules.named_buffers(root):
-            full = prefix + name
+            part = parts.get(id(buffer), [None])[0]
+            full = prefix + name if part is None else part.name
             why = _tensors.uncovered(buffer)
             if why and why != "it is not contiguous":
                 problems.note(_lib.BUFFER, full, why, f"buffer {full} is not covered: {why}")
@@ -223,7 +239,7 @@ def collect(
                 or _tensors.local(buffer).nbytes <= STAGED_BYTES_MAX
                 or fitting(full) in staged_always
             )
-            layout.entries.append(Entry(full, _lib.BUFFER, buffer, staged=staged))
+            layout.entries.append(Entry(full, _lib.BUFFER, buffer, staged=staged, part=part))
     layout.arrange(order or {})
     layout.seal(known)
     return layout

@@ -19,7 +19,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from . import _current, _forwards, _job, _lib, _optimizers, _signals
+from . import _current, _forwards, _job, _lib, _megatron, _optimizers, _signals
 from ._extras import Extras
 from ._job import Job
 from ._quiet import never_compiled, quiet
@@ -84,6 +84,7 @@ def install() -> None:
     def made(self: Optimizer, *arguments: Any, **options: Any) -> None:
         initialise(self, *arguments, **options)
         never_compiled(made)
+        _megatron.watch_wrappers()
         job = _current.job
         if job is not None:
             job.saw_optimizer(self)
@@ -184,12 +185,14 @@ def attach(
     rng: Optional[str] = None,
 ) -> Job:
     """See cairn.attach."""
+    if isinstance(model, (list, tuple)):  # the stages of a virtual pipeline
+        model = {f"model{count}" if count else "": each for count, each in enumerate(model)}
     models = dict(model) if isinstance(model, Mapping) else {"": model}
     kept: List[str] = []
-    optimizers = [
-        _inner(each, kept)
-        for each in (optimizer if isinstance(optimizer, (list, tuple)) else [optimizer])
-    ]
+    optimizers: List[Any] = []
+    for each in optimizer if isinstance(optimizer, (list, tuple)) else [optimizer]:
+        wrapped = _megatron.inner(each)
+        optimizers += [_inner(each, kept)] if wrapped is None else wrapped
     for name, each in models.items():
         if not isinstance(each, torch.nn.Module):
             raise TypeError(
