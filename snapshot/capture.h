@@ -19,7 +19,9 @@
 #include "base/limits.h"
 #include "cairn/client.h"
 #include "cairn/err.h"
+#include "snapshot/finite.h"
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -35,11 +37,12 @@ struct cairn_capture_options {
 };
 
 struct cairn_capture_run {
-    const void *source; /* host or device address */
-    uint64_t bytes;     /* 0 is allowed and ignored */
-    uint64_t offset;    /* in the region; runs are sorted by it and do not overlap */
-    int32_t device;     /* -1 host, else a CUDA ordinal that was prepared */
-    uint32_t reserved;  /* 0 */
+    const void *source;              /* host or device address */
+    uint64_t bytes;                  /* 0 is allowed and ignored */
+    uint64_t offset;                 /* in the region; runs are sorted by it and do not overlap */
+    int32_t device;                  /* -1 host, else a CUDA ordinal that was prepared */
+    uint32_t reserved;               /* 0 */
+    const struct cairn_finite *type; /* looked at for values that are not finite; NULL: not */
 };
 
 /* Blocks [first_block, first_block + count), count <= CAIRN_MESSAGE_BLOCKS_MAX, lie complete in the
@@ -60,6 +63,9 @@ struct cairn_capture_job {
     cairn_capture_blocks_fn *on_blocks; /* may be NULL */
     cairn_capture_done_fn *on_done;     /* may be NULL */
     void *context;                      /* of both */
+    atomic_bool
+        *failing; /* [run_count], borrowed likewise, or NULL: set when a run with a type holds
+                           * a value that is not finite; final when on_done is called */
 };
 
 struct cairn_capture_stats {

@@ -16,7 +16,8 @@ static const struct cairn_copy_kernel portable = {0};
 static _Atomic(const struct cairn_copy_kernel *) used; /* NULL: none is chosen yet */
 
 uint64_t
-cairn_copy_crc_portable(uint64_t seed, void *dest, const void *source, size_t bytes)
+cairn_copy_crc_portable(uint64_t seed, void *dest, const void *source, size_t bytes,
+                        struct cairn_copy_look *look)
 {
     uint8_t *to = dest;
     const uint8_t *from = source;
@@ -26,6 +27,8 @@ cairn_copy_crc_portable(uint64_t seed, void *dest, const void *source, size_t by
 
         memcpy(to, from, piece);
         seed = cairn_crc64(seed, to, piece); /* of what was written, not of what was read */
+        if (look)
+            look->found |= cairn_finite_fails(look->type, to, piece);
         to += piece;
         from += piece;
         bytes -= piece;
@@ -35,7 +38,7 @@ cairn_copy_crc_portable(uint64_t seed, void *dest, const void *source, size_t by
 
 uint64_t
 cairn_copy_crc_with(const struct cairn_copy_kernel *kernel, uint64_t seed, void *dest,
-                    const void *source, size_t bytes)
+                    const void *source, size_t bytes, struct cairn_copy_look *look)
 {
     size_t head = (LINE_BYTES - ((uintptr_t)dest & (LINE_BYTES - 1))) & (LINE_BYTES - 1);
     const uint8_t *from = source;
@@ -43,12 +46,16 @@ cairn_copy_crc_with(const struct cairn_copy_kernel *kernel, uint64_t seed, void 
     size_t rows_bytes;
 
     if (bytes < head + kernel->row_bytes)
-        return cairn_copy_crc_portable(seed, dest, source, bytes);
+        return cairn_copy_crc_portable(seed, dest, source, bytes, look);
+    if (look && head % look->type->element_bytes) { /* a row would begin inside an element */
+        look->found |= cairn_finite_fails(look->type, source, bytes);
+        look = NULL;
+    }
     rows_bytes = (bytes - head) / kernel->row_bytes * kernel->row_bytes;
-    seed = cairn_copy_crc_portable(seed, to, from, head);
-    seed = kernel->copy_rows(seed, to + head, from + head, rows_bytes);
+    seed = cairn_copy_crc_portable(seed, to, from, head, look);
+    seed = kernel->copy_rows(seed, to + head, from + head, rows_bytes, look);
     return cairn_copy_crc_portable(seed, to + head + rows_bytes, from + head + rows_bytes,
-                                   bytes - head - rows_bytes);
+                                   bytes - head - rows_bytes, look);
 }
 
 static const struct cairn_copy_kernel *
@@ -99,11 +106,12 @@ cairn_copy_use_number(uint32_t number)
 }
 
 uint64_t
-cairn_copy_crc(uint64_t seed, void *dest, const void *source, size_t bytes)
+cairn_copy_crc(uint64_t seed, void *dest, const void *source, size_t bytes,
+               struct cairn_copy_look *look)
 {
     const struct cairn_copy_kernel *kernel = used_kernel();
 
     if (!kernel->name)
-        return cairn_copy_crc_portable(seed, dest, source, bytes);
-    return cairn_copy_crc_with(kernel, seed, dest, source, bytes);
+        return cairn_copy_crc_portable(seed, dest, source, bytes, look);
+    return cairn_copy_crc_with(kernel, seed, dest, source, bytes, look);
 }

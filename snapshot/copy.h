@@ -1,5 +1,6 @@
 /*
- * snapshot/copy.h - copies bytes and computes their CRC-64 in one pass over memory.
+ * snapshot/copy.h - copies bytes, computes their CRC-64 and looks for values that are not finite,
+ * in one pass over memory.
  *
  * On x86-64 vector kernels load every byte once, fold it into the checksum and store it past the
  * cache (copy_x86.c: AVX-512, AVX2, and 128-bit ones for older processors); elsewhere small pieces
@@ -14,30 +15,40 @@
 #define CAIRN_SNAPSHOT_COPY_H
 
 #include "cairn/err.h"
+#include "snapshot/finite.h"
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
+/* What a copy looks for in the bytes that pass. The first byte of a copy begins an element. */
+struct cairn_copy_look {
+    const struct cairn_finite *type;
+    bool found; /* set, never cleared: an element is not finite */
+};
+
 /*
  * Copies `bytes` bytes from source to dest, which do not overlap, and returns
  * cairn_crc64(seed, source, bytes). Any alignment and length; fastest with dest aligned to 64 bytes
- * and 4 KiB or more. All stores are ordered before what the caller publishes afterwards with a
- * release store. Cannot fail, never allocates. Thread: any.
+ * and 4 KiB or more. `look` NULL: looks for nothing. All stores are ordered before what the caller
+ * publishes afterwards with a release store. Cannot fail, never allocates. Thread: any.
  */
-uint64_t cairn_copy_crc(uint64_t seed, void *dest, const void *source, size_t bytes);
+uint64_t cairn_copy_crc(uint64_t seed, void *dest, const void *source, size_t bytes,
+                        struct cairn_copy_look *look);
 
 /* The portable kernel, on every machine: what all others must agree with. Thread: any. */
-uint64_t cairn_copy_crc_portable(uint64_t seed, void *dest, const void *source, size_t bytes);
+uint64_t cairn_copy_crc_portable(uint64_t seed, void *dest, const void *source, size_t bytes,
+                                 struct cairn_copy_look *look);
 
 /*
  * A kernel for whole rows: copies the first bytes / row_bytes rows (one at least) from source to
- * dest, which is aligned to 64 bytes, and returns the checksum of what it copied.
+ * dest, which is aligned to 64 bytes, and returns the checksum of what it copied. `look` as above.
  */
 struct cairn_copy_kernel {
     const char *name;
     size_t row_bytes;
-    uint64_t (*copy_rows)(uint64_t seed, uint8_t *dest, const uint8_t *source, size_t bytes);
+    uint64_t (*copy_rows)(uint64_t seed, uint8_t *dest, const uint8_t *source, size_t bytes,
+                          struct cairn_copy_look *look);
 };
 
 enum { CAIRN_COPY_KERNELS_MAX = 16 };
@@ -71,6 +82,6 @@ void cairn_copy_forget(const void *memory, size_t bytes);
 
 /* cairn_copy_crc with one of them. Thread: any. */
 uint64_t cairn_copy_crc_with(const struct cairn_copy_kernel *kernel, uint64_t seed, void *dest,
-                             const void *source, size_t bytes);
+                             const void *source, size_t bytes, struct cairn_copy_look *look);
 
 #endif

@@ -9,6 +9,8 @@
  * - The source is asked for ahead of its use ("ahead"), because some processors' prefetchers stop
  *   at every page. On others it costs nearly half of the speed, as on an Intel Xeon with AVX-512
  *   (docs/PERFORMANCE.md).
+ *
+ * Each has a second body that looks for values that are not finite as well (finite.h).
  */
 #include "snapshot/copy.h"
 
@@ -44,20 +46,25 @@ put_avx512(uint8_t *dest, __m512i vector, bool stream)
         _mm512_store_si512((void *)dest, vector);
 }
 
-/* Inlined, so that `stream` and `ahead` are constants. */
+/* Inlined, so that `stream`, `ahead` and `looks` are constants. */
 __attribute__((target("avx512f,vpclmulqdq"), always_inline)) static inline uint64_t
-copy_rows_avx512(uint64_t seed, uint8_t *dest, const uint8_t *source, size_t bytes, bool stream,
-                 bool ahead)
+copy_rows_avx512(uint64_t seed, uint8_t *dest, const uint8_t *source, size_t bytes,
+                 struct cairn_copy_look *look, bool stream, bool ahead, bool looks)
 {
     const long long low_factor = CAIRN_FOLD_4096_LOW, high_factor = CAIRN_FOLD_4096_HIGH;
     const __m512i factors = _mm512_set_epi64(high_factor, low_factor, high_factor, low_factor,
                                              high_factor, low_factor, high_factor, low_factor);
-    __m512i remainder[VECTORS];
+    const __m512i exponent = _mm512_set1_epi64(looks ? (long long)look->type->exponent : 0);
+    const __m512i unit = _mm512_set1_epi64(looks ? (long long)look->type->unit : 0);
+    __m512i remainder[VECTORS], seen = _mm512_setzero_si512();
     uint8_t row[sizeof remainder] __attribute__((aligned(LINE_BYTES)));
 
     for (size_t i = 0; i < VECTORS; i++) {
         remainder[i] = _mm512_loadu_si512((source + i * sizeof(__m512i)));
         put_avx512(dest + i * sizeof(__m512i), remainder[i], stream);
+        if (looks)
+            seen = _mm512_or_si512(
+                seen, _mm512_add_epi64(_mm512_and_si512(remainder[i], exponent), unit));
     }
     remainder[0] = _mm512_xor_si512(
         remainder[0], _mm512_zextsi128_si512(_mm_cvtsi64_si128(CAIRN_FOLD_START(seed))));
@@ -71,9 +78,15 @@ copy_rows_avx512(uint64_t seed, uint8_t *dest, const uint8_t *source, size_t byt
 
             prefetch_line(from, i * sizeof(__m512i), ahead);
             put_avx512(dest + at + i * sizeof(__m512i), next, stream);
+            if (looks)
+                seen =
+                    _mm512_or_si512(seen, _mm512_add_epi64(_mm512_and_si512(next, exponent), unit));
             remainder[i] = _mm512_ternarylogic_epi64(low, high, next, 0x96); /* a ^ b ^ c */
         }
     }
+    if (looks)
+        look->found |=
+            _mm512_test_epi64_mask(seen, _mm512_set1_epi64((long long)look->type->sign)) != 0;
     if (stream)
         _mm_sfence(); /* streaming stores are not ordered by a release store */
     for (size_t i = 0; i < VECTORS; i++)
@@ -90,19 +103,24 @@ put_avx2(uint8_t *dest, __m256i vector, bool stream)
         _mm256_store_si256((void *)dest, vector);
 }
 
-/* Inlined, so that `stream` and `ahead` are constants. */
+/* Inlined, so that `stream`, `ahead` and `looks` are constants. */
 __attribute__((target("avx2,vpclmulqdq"), always_inline)) static inline uint64_t
-copy_rows_avx2(uint64_t seed, uint8_t *dest, const uint8_t *source, size_t bytes, bool stream,
-               bool ahead)
+copy_rows_avx2(uint64_t seed, uint8_t *dest, const uint8_t *source, size_t bytes,
+               struct cairn_copy_look *look, bool stream, bool ahead, bool looks)
 {
     const long long low_factor = CAIRN_FOLD_2048_LOW, high_factor = CAIRN_FOLD_2048_HIGH;
     const __m256i factors = _mm256_set_epi64x(high_factor, low_factor, high_factor, low_factor);
-    __m256i remainder[VECTORS];
+    const __m256i exponent = _mm256_set1_epi64x(looks ? (long long)look->type->exponent : 0);
+    const __m256i unit = _mm256_set1_epi64x(looks ? (long long)look->type->unit : 0);
+    __m256i remainder[VECTORS], seen = _mm256_setzero_si256();
     uint8_t row[sizeof remainder] __attribute__((aligned(LINE_BYTES)));
 
     for (size_t i = 0; i < VECTORS; i++) {
         remainder[i] = _mm256_loadu_si256((const void *)(source + i * sizeof(__m256i)));
         put_avx2(dest + i * sizeof(__m256i), remainder[i], stream);
+        if (looks)
+            seen = _mm256_or_si256(
+                seen, _mm256_add_epi64(_mm256_and_si256(remainder[i], exponent), unit));
     }
     remainder[0] = _mm256_xor_si256(
         remainder[0], _mm256_zextsi128_si256(_mm_cvtsi64_si128(CAIRN_FOLD_START(seed))));
@@ -116,9 +134,14 @@ copy_rows_avx2(uint64_t seed, uint8_t *dest, const uint8_t *source, size_t bytes
 
             prefetch_line(from, i * sizeof(__m256i), ahead);
             put_avx2(dest + at + i * sizeof(__m256i), next, stream);
+            if (looks)
+                seen =
+                    _mm256_or_si256(seen, _mm256_add_epi64(_mm256_and_si256(next, exponent), unit));
             remainder[i] = _mm256_xor_si256(_mm256_xor_si256(low, high), next);
         }
     }
+    if (looks)
+        look->found |= !_mm256_testz_si256(seen, _mm256_set1_epi64x((long long)look->type->sign));
     if (stream)
         _mm_sfence(); /* streaming stores are not ordered by a release store */
     for (size_t i = 0; i < VECTORS; i++)
@@ -135,19 +158,23 @@ put_sse(uint8_t *dest, __m128i vector, bool stream)
         _mm_store_si128((void *)dest, vector);
 }
 
-/* Inlined, so that `stream` and `ahead` are constants. */
+/* Inlined, so that `stream`, `ahead` and `looks` are constants. */
 __attribute__((target("pclmul"), always_inline)) static inline uint64_t
-copy_rows_sse(uint64_t seed, uint8_t *dest, const uint8_t *source, size_t bytes, bool stream,
-              bool ahead)
+copy_rows_sse(uint64_t seed, uint8_t *dest, const uint8_t *source, size_t bytes,
+              struct cairn_copy_look *look, bool stream, bool ahead, bool looks)
 {
     const long long low_factor = CAIRN_FOLD_1024_LOW, high_factor = CAIRN_FOLD_1024_HIGH;
     const __m128i factors = _mm_set_epi64x(high_factor, low_factor);
-    __m128i remainder[VECTORS];
+    const __m128i exponent = _mm_set1_epi64x(looks ? (long long)look->type->exponent : 0);
+    const __m128i unit = _mm_set1_epi64x(looks ? (long long)look->type->unit : 0);
+    __m128i remainder[VECTORS], seen = _mm_setzero_si128();
     uint8_t row[sizeof remainder] __attribute__((aligned(LINE_BYTES)));
 
     for (size_t i = 0; i < VECTORS; i++) {
         remainder[i] = _mm_loadu_si128((const void *)(source + i * sizeof(__m128i)));
         put_sse(dest + i * sizeof(__m128i), remainder[i], stream);
+        if (looks)
+            seen = _mm_or_si128(seen, _mm_add_epi64(_mm_and_si128(remainder[i], exponent), unit));
     }
     remainder[0] = _mm_xor_si128(remainder[0], _mm_cvtsi64_si128(CAIRN_FOLD_START(seed)));
     for (size_t at = sizeof row; at + sizeof row <= bytes; at += sizeof row) {
@@ -160,8 +187,15 @@ copy_rows_sse(uint64_t seed, uint8_t *dest, const uint8_t *source, size_t bytes,
 
             prefetch_line(from, i * sizeof(__m128i), ahead);
             put_sse(dest + at + i * sizeof(__m128i), next, stream);
+            if (looks)
+                seen = _mm_or_si128(seen, _mm_add_epi64(_mm_and_si128(next, exponent), unit));
             remainder[i] = _mm_xor_si128(_mm_xor_si128(low, high), next);
         }
+    }
+    if (looks) {
+        const __m128i signs = _mm_and_si128(seen, _mm_set1_epi64x((long long)look->type->sign));
+
+        look->found |= _mm_movemask_epi8(_mm_cmpeq_epi8(signs, _mm_setzero_si128())) != 0xffff;
     }
     if (stream)
         _mm_sfence(); /* streaming stores are not ordered by a release store */
@@ -184,9 +218,11 @@ copy_rows_sse(uint64_t seed, uint8_t *dest, const uint8_t *source, size_t bytes,
 
 #define FUNCTION(width, isa, vector, how, streams, ahead)                                          \
     __attribute__((target(isa))) static uint64_t copy_##width##_##how(                             \
-        uint64_t seed, uint8_t *dest, const uint8_t *source, size_t bytes)                         \
+        uint64_t seed, uint8_t *dest, const uint8_t *source, size_t bytes,                         \
+        struct cairn_copy_look *look)                                                              \
     {                                                                                              \
-        return copy_rows_##width(seed, dest, source, bytes, streams, ahead);                       \
+        return look ? copy_rows_##width(seed, dest, source, bytes, look, streams, ahead, true)     \
+                    : copy_rows_##width(seed, dest, source, bytes, NULL, streams, ahead, false);   \
     }
 KERNELS(FUNCTION)
 

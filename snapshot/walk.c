@@ -38,6 +38,7 @@
 enum {
     HOST_SPAN_BLOCKS = CAIRN_MESSAGE_BLOCKS_MAX,
     MAP_AHEAD_BYTES = 2 << 20, /* at a time, so that page tables and bytes are met in the cache */
+    SUM_BYTES = 16 << 10,      /* fits the first-level cache: looked at there after its checksum */
     FUSED_BYTES_MIN = 2048     /* below, starting and ending the kernel costs more than it saves */
 };
 
@@ -132,6 +133,19 @@ fetch_device(struct cairn_walk *walk, struct cairn_walk_span *span, uint32_t run
     return CAIRN_OK;
 }
 
+/* Whether values of a run are to be looked at. */
+static bool
+is_looked_at(const struct cairn_capture_job *job, const struct cairn_capture_run *run)
+{
+    return run->type && job->failing;
+}
+
+static void
+note_failing(const struct cairn_capture_job *job, uint32_t run)
+{
+    atomic_store_explicit(&job->failing[run], true, memory_order_relaxed);
+}
+
 /*
  * Brings the block that begins at `begin` from its runs. *crc is set unless the block has device
  * bytes, which *has_device says.
@@ -152,6 +166,8 @@ fetch_block(struct cairn_walk *walk, struct cairn_walk_span *span, uint64_t begi
         uint64_t from = run->offset > begin ? run->offset : begin;
         uint64_t to = run->offset + run->bytes < end ? run->offset + run->bytes : end;
         const uint8_t *source = (const uint8_t *)run->source + (from - run->offset);
+        bool looks = is_looked_at(job, run);
+        struct cairn_copy_look look = {.type = run->type};
         cairn_err err = CAIRN_OK;
 
         if (to <= from)
@@ -164,13 +180,16 @@ fetch_block(struct cairn_walk *walk, struct cairn_walk_span *span, uint64_t begi
                                to - from);
         } else if (to - from < FUSED_BYTES_MIN || *has_device) {
             memcpy(job->region + from, source, to - from);
+            look.found = looks && cairn_finite_fails(run->type, job->region + from, to - from);
         } else {
             sum = cairn_crc64(sum, job->region + summed, from - summed);
-            sum = cairn_copy_crc(sum, job->region + from, source, to - from);
+            sum = cairn_copy_crc(sum, job->region + from, source, to - from, looks ? &look : NULL);
             summed = to;
         }
         if (err)
             return err;
+        if (look.found)
+            note_failing(job, i);
     }
     memset(job->region + at, 0, end - at);
     if (!*has_device)
@@ -283,6 +302,62 @@ part_blocks(const struct cairn_walk_span *span, uint32_t part, uint32_t *from, u
         *to = span->block_count;
 }
 
+/* The first run that ends behind `at`. */
+static uint32_t
+find_run(const struct cairn_capture_job *job, uint64_t at)
+{
+    uint32_t low = 0, high = job->run_count;
+
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+
+        if (job->runs[middle].offset + job->runs[middle].bytes <= at)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* The checksum of region bytes [begin, end); looks at them in the same pass over memory. */
+static uint64_t
+sum_bytes(const struct cairn_capture_job *job, uint32_t run, uint64_t sum, uint64_t begin,
+          uint64_t end)
+{
+    bool found = false;
+
+    for (uint64_t at = begin, to; at < end; at = to) {
+        to = end - at < SUM_BYTES ? end : at + SUM_BYTES;
+        sum = cairn_crc64(sum, job->region + at, to - at);
+        found |= cairn_finite_fails(job->runs[run].type, job->region + at, to - at);
+    }
+    if (found)
+        note_failing(job, run);
+    return sum;
+}
+
+/* The checksum of a block that has device bytes, which are looked at. */
+static uint64_t
+sum_block(const struct cairn_capture_job *job, uint64_t begin)
+{
+    uint64_t end = begin + CAIRN_BLOCK_BYTES, at = begin, sum = 0;
+
+    if (!job->failing)
+        return cairn_crc64(0, job->region + begin, CAIRN_BLOCK_BYTES);
+    for (uint32_t i = find_run(job, begin); i < job->run_count && job->runs[i].offset < end; i++) {
+        const struct cairn_capture_run *run = &job->runs[i];
+        uint64_t from = run->offset > begin ? run->offset : begin;
+        uint64_t to = run->offset + run->bytes < end ? run->offset + run->bytes : end;
+
+        if (to <= from || run->device < 0 || !run->type)
+            continue;
+        sum = cairn_crc64(sum, job->region + at, from - at);
+        sum = sum_bytes(job, i, sum, from, to);
+        at = to;
+    }
+    return cairn_crc64(sum, job->region + at, end - at);
+}
+
 void
 cairn_walk_sum_part(void *context, uint64_t item)
 {
@@ -293,9 +368,7 @@ cairn_walk_sum_part(void *context, uint64_t item)
     part_blocks(span, part, &from, &to);
     for (uint32_t i = from; i < to; i++)
         if (span->device_blocks >> i & 1)
-            span->crcs[i] =
-                cairn_crc64(0, walk->job.region + (span->first_block + i) * CAIRN_BLOCK_BYTES,
-                            CAIRN_BLOCK_BYTES);
+            span->crcs[i] = sum_block(&walk->job, (span->first_block + i) * CAIRN_BLOCK_BYTES);
     atomic_fetch_or_explicit(&span->summed_parts, 1u << part, memory_order_release);
 }
 

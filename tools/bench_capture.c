@@ -2,7 +2,8 @@
  * tools/bench_capture.c - copy and checksum against the best plain copy of the same bytes.
  *
  *   case         kernel: cairn_copy_crc block by block; engine: a whole capture through its thread,
- *                one run; small: the same made of 4 KiB tensors with gaps
+ *                one run; small: the same made of 4 KiB tensors with gaps; kernel_look and
+ *                engine_look: the same, and bf16 values that are not finite are looked for
  *   floor        the plain copy with the best median: libc's memcpy in pieces of 64 KiB, 1 MiB or
  *                all at once, streaming stores in pieces of 64 KiB or all at once
  *   ratio        of the two medians
@@ -45,14 +46,16 @@ enum method {
     STREAM_ALL,
     FLOORS,
     KERNEL = FLOORS,
+    KERNEL_LOOK,
     ENGINE,
+    ENGINE_LOOK,
     SMALL,
     METHODS
 };
 
-static const char *const method_names[METHODS] = {"memcpy_64k", "memcpy_1m",  "memcpy_all",
-                                                  "stream_64k", "stream_all", "kernel",
-                                                  "engine",     "small"};
+static const char *const method_names[METHODS] = {
+    "memcpy_64k", "memcpy_1m",   "memcpy_all", "stream_64k",  "stream_all",
+    "kernel",     "kernel_look", "engine",     "engine_look", "small"};
 
 /* What one thread works on. */
 struct lane {
@@ -146,12 +149,14 @@ fold_crcs(void *context, uint64_t first_block, uint32_t count, const uint64_t *c
 static void
 run_engine(struct lane *lane, const struct cairn_capture_run *runs, uint32_t run_count)
 {
+    atomic_bool failing = false;
     struct cairn_capture_job job = {.runs = runs,
                                     .run_count = run_count,
                                     .region = cairn_arena_base(lane->arena),
                                     .region_bytes = lane->bytes,
                                     .on_blocks = fold_crcs,
-                                    .context = lane};
+                                    .context = lane,
+                                    .failing = run_count == 1 ? &failing : NULL};
 
     if (cairn_capture_start(lane->capture, &job) ||
         cairn_capture_finish(lane->capture, UINT64_MAX)) {
@@ -164,6 +169,7 @@ static void
 run_once(struct lane *lane)
 {
     struct cairn_capture_run whole = {.source = lane->source, .bytes = lane->bytes, .device = -1};
+    struct cairn_copy_look look = {.type = cairn_finite_of(CAIRN_BF16)};
 
     lane->crc = 0;
     switch (lane->method) {
@@ -183,9 +189,15 @@ run_once(struct lane *lane)
         stream_pieces(lane, lane->bytes);
         break;
     case KERNEL:
+    case KERNEL_LOOK:
         for (uint64_t at = 0; at < lane->bytes; at += CAIRN_BLOCK_BYTES)
-            lane->crc ^= cairn_copy_crc(0, cairn_arena_base(lane->arena) + at, lane->source + at,
-                                        CAIRN_BLOCK_BYTES);
+            lane->crc ^=
+                cairn_copy_crc(0, cairn_arena_base(lane->arena) + at, lane->source + at,
+                               CAIRN_BLOCK_BYTES, lane->method == KERNEL_LOOK ? &look : NULL);
+        break;
+    case ENGINE_LOOK:
+        whole.type = look.type;
+        run_engine(lane, &whole, 1);
         break;
     case ENGINE:
         run_engine(lane, &whole, 1);
@@ -322,7 +334,7 @@ measure(struct lane *lanes, uint32_t threads, uint32_t rounds, struct cairn_benc
 
             seconds[m][round] = time_method(lanes, threads, (enum method)m);
             cpu[m] += cairn_bench_cpu_s() - begin;
-            for (uint32_t t = 0; round == 0 && (m == KERNEL || m == ENGINE) && t < threads; t++)
+            for (uint32_t t = 0; round == 0 && m >= KERNEL && m <= ENGINE_LOOK && t < threads; t++)
                 if (!lane_is_right(&lanes[t]))
                     return CAIRN_CORRUPT;
         }

@@ -10,8 +10,10 @@
 #include <pthread.h>
 #include <stdbool.h>
 
-uint64_t __real_cairn_copy_crc(uint64_t crc, void *to, const void *from, size_t bytes);
-uint64_t __wrap_cairn_copy_crc(uint64_t crc, void *to, const void *from, size_t bytes);
+uint64_t __real_cairn_copy_crc(uint64_t crc, void *to, const void *from, size_t bytes,
+                               struct cairn_copy_look *look);
+uint64_t __wrap_cairn_copy_crc(uint64_t crc, void *to, const void *from, size_t bytes,
+                               struct cairn_copy_look *look);
 void cairn_test_gate(uint64_t bytes);
 bool cairn_test_gate_waits(void);
 
@@ -43,7 +45,8 @@ cairn_test_gate_waits(void)
 }
 
 uint64_t
-__wrap_cairn_copy_crc(uint64_t crc, void *to, const void *from, size_t bytes)
+__wrap_cairn_copy_crc(uint64_t crc, void *to, const void *from, size_t bytes,
+                      struct cairn_copy_look *look)
 {
     pthread_mutex_lock(&lock);
     while (left_bytes < bytes) {
@@ -54,5 +57,5 @@ __wrap_cairn_copy_crc(uint64_t crc, void *to, const void *from, size_t bytes)
     if (left_bytes != UINT64_MAX)
         left_bytes -= bytes;
     pthread_mutex_unlock(&lock);
-    return __real_cairn_copy_crc(crc, to, from, bytes);
+    return __real_cairn_copy_crc(crc, to, from, bytes, look);
 }

@@ -46,9 +46,9 @@ check_with(const struct cairn_copy_kernel *kernel, uint64_t seed, size_t to, siz
 
     memset(dest + to - before, GUARD, bytes + before + 128);
     if (kernel)
-        crc = cairn_copy_crc_with(kernel, seed, dest + to, source + from, bytes);
+        crc = cairn_copy_crc_with(kernel, seed, dest + to, source + from, bytes, NULL);
     else
-        crc = cairn_copy_crc_portable(seed, dest + to, source + from, bytes);
+        crc = cairn_copy_crc_portable(seed, dest + to, source + from, bytes, NULL);
     assert_int_equal(crc, expected);
     assert_memory_equal(dest + to, source + from, bytes);
     for (size_t i = 1; i <= before; i++)
@@ -86,7 +86,7 @@ test_the_fastest_is_used(void **state)
     assert_int_equal(cairn_copy_number() == 0, kernels[0].name == NULL);
     if (kernels[0].name)
         assert_true(bytes_per_s[cairn_copy_number() - 1] >= 0.95 * bytes_per_s[fastest]);
-    assert_int_equal(cairn_copy_crc(7, dest, source, 70000), cairn_crc64(7, source, 70000));
+    assert_int_equal(cairn_copy_crc(7, dest, source, 70000, NULL), cairn_crc64(7, source, 70000));
     assert_memory_equal(dest, source, 70000);
 }
 
@@ -108,7 +108,8 @@ test_a_kernel_is_named(void **state)
     for (uint32_t i = 0; i <= count; i++) {
         cairn_copy_use_number(i);
         assert_int_equal(cairn_copy_number(), i);
-        assert_int_equal(cairn_copy_crc(7, dest, source, 70000), cairn_crc64(7, source, 70000));
+        assert_int_equal(cairn_copy_crc(7, dest, source, 70000, NULL),
+                         cairn_crc64(7, source, 70000));
     }
     cairn_copy_use_number(count + 1);
     cairn_copy_use_number(255);
@@ -162,9 +163,9 @@ test_continues_a_checksum(void **state)
 
     (void)state;
     for (size_t cut = 0; cut <= 65536; cut += 997) {
-        uint64_t crc = cairn_copy_crc(0, dest, source, cut);
+        uint64_t crc = cairn_copy_crc(0, dest, source, cut, NULL);
 
-        crc = cairn_copy_crc(crc, dest + cut, source + cut, 65536 - cut);
+        crc = cairn_copy_crc(crc, dest + cut, source + cut, 65536 - cut, NULL);
         assert_int_equal(crc, whole);
         assert_memory_equal(dest, source, 65536);
     }
@@ -173,14 +174,124 @@ test_continues_a_checksum(void **state)
 static void
 test_every_bit_counts(void **state)
 {
-    uint64_t whole = cairn_copy_crc(0, dest, source, 8192);
+    uint64_t whole = cairn_copy_crc(0, dest, source, 8192, NULL);
 
     (void)state;
     for (size_t bit = 0; bit < 8192 * 8; bit += 37) {
         source[bit / 8] ^= (uint8_t)(1u << bit % 8);
-        assert_int_not_equal(cairn_copy_crc(0, dest, source, 8192), whole);
+        assert_int_not_equal(cairn_copy_crc(0, dest, source, 8192, NULL), whole);
         source[bit / 8] ^= (uint8_t)(1u << bit % 8);
     }
+}
+
+/* Bit patterns of one type: the largest finite values, and what is not finite. */
+struct patterns {
+    enum cairn_dtype dtype;
+    uint64_t finite[3];
+    uint64_t failing[5];
+};
+
+static const struct patterns all_patterns[] = {
+    {CAIRN_F8_E5M2, {0x7b, 0xfb, 0x01}, {0x7c, 0xfc, 0x7d, 0xff, 0x7f}},
+    {CAIRN_F8_E4M3, {0x7e, 0xfe, 0x78}, {0x7f, 0xff, 0x7f, 0xff, 0x7f}},
+    {CAIRN_F16, {0x7bff, 0xfbff, 0x83ff}, {0x7c00, 0xfc00, 0x7c01, 0xfe00, 0xffff}},
+    {CAIRN_BF16, {0x7f7f, 0xff7f, 0x807f}, {0x7f80, 0xff80, 0x7f81, 0xffc0, 0xffff}},
+    {CAIRN_F32,
+     {0x7f7fffff, 0xff7fffff, 0x807fffff},
+     {0x7f800000, 0xff800000, 0x7f800001, 0xffc00000, 0xffffffff}},
+    {CAIRN_F64,
+     {0x7fefffffffffffff, 0xffefffffffffffff, 0x800fffffffffffff},
+     {0x7ff0000000000000, 0xfff0000000000000, 0x7ff0000000000001, 0xfff8000000000000, UINT64_MAX}},
+    {CAIRN_C64,
+     {0x7f7fffffff7fffff, 0xff7fffff7f7fffff, 0x7f7f},
+     {0x7f80000000000000, 0x7f800000, 0xffc0000000000000, 0xff800001, UINT64_MAX}},
+};
+
+/* Whether a kernel (NULL: the portable one) finds something; the checksum must not suffer. */
+static bool
+finds(const struct cairn_copy_kernel *kernel, const struct cairn_finite *type, size_t to,
+      size_t from, size_t bytes)
+{
+    struct cairn_copy_look look = {.type = type};
+    uint64_t crc = kernel ? cairn_copy_crc_with(kernel, 5, dest + to, source + from, bytes, &look)
+                          : cairn_copy_crc_portable(5, dest + to, source + from, bytes, &look);
+
+    assert_int_equal(crc, cairn_crc64(5, source + from, bytes));
+    return look.found;
+}
+
+static void
+check_found(const struct cairn_finite *type, size_t to, size_t from, size_t bytes, bool expected)
+{
+    assert_int_equal(finds(NULL, type, to, from, bytes), expected);
+    for (const struct cairn_copy_kernel *kernel = cairn_copy_kernels(); kernel->name; kernel++)
+        assert_int_equal(finds(kernel, type, to, from, bytes), expected);
+}
+
+/* One value, at every place of what begins at `to` and `from`, and cut off behind the end. */
+static void
+check_places(const struct patterns *patterns, size_t to, size_t from, size_t elements)
+{
+    const struct cairn_finite *type = cairn_finite_of(patterns->dtype);
+    size_t element_bytes = cairn_dtype_bytes(patterns->dtype), bytes = elements * element_bytes;
+
+    for (size_t i = 0; i <= elements; i++)
+        memcpy(source + from + i * element_bytes, &patterns->finite[i % 3], element_bytes);
+    check_found(type, to, from, bytes, false);
+    for (size_t at = 0; at <= elements; at++) {
+        uint8_t *element = source + from + at * element_bytes;
+
+        memcpy(element, &patterns->failing[at % 5], element_bytes);
+        check_found(type, to, from, bytes, at < elements);
+        if (at == elements)
+            check_found(type, to, from, bytes + type->element_bytes - 1, false);
+        memcpy(element, &patterns->finite[at % 3], element_bytes);
+    }
+}
+
+/* Every value that is not finite is found, of each type, wherever it lies and whatever the copy's
+ * head, rows and tail are; the largest finite values never are. */
+static void
+test_what_is_not_finite_is_found(void **state)
+{
+    static const size_t starts[] = {128, 129, 130, 132, 136, 160, 191};
+
+    (void)state;
+    for (size_t p = 0; p < sizeof all_patterns / sizeof all_patterns[0]; p++)
+        for (size_t s = 0; s < sizeof starts / sizeof starts[0]; s++) {
+            size_t element_bytes = cairn_dtype_bytes(all_patterns[p].dtype);
+
+            check_places(&all_patterns[p], starts[s], s, 1 + s);
+            check_places(&all_patterns[p], starts[s], 7 * s, (1024 + 130 + 8 * s) / element_bytes);
+        }
+    (void)fill(NULL);
+}
+
+/* All values of the small types, against their definitions. */
+static void
+test_small_types_by_definition(void **state)
+{
+    static const struct {
+        enum cairn_dtype dtype;
+        uint32_t bits, exponent_bits;
+    } types[] = {{CAIRN_F8_E5M2, 8, 5}, {CAIRN_F16, 16, 5}, {CAIRN_BF16, 16, 8}};
+
+    (void)state;
+    for (size_t t = 0; t < 3; t++)
+        for (uint32_t value = 0; value < 1u << types[t].bits; value++) {
+            uint32_t mantissa_bits = types[t].bits - 1 - types[t].exponent_bits;
+            uint32_t largest = (1u << types[t].exponent_bits) - 1;
+
+            assert_int_equal(
+                cairn_finite_fails(cairn_finite_of(types[t].dtype), &value, types[t].bits / 8),
+                (value >> mantissa_bits & largest) == largest);
+        }
+    for (uint32_t value = 0; value < 256; value++)
+        assert_int_equal(cairn_finite_fails(cairn_finite_of(CAIRN_F8_E4M3), &value, 1),
+                         (value & 0x7f) == 0x7f);
+    assert_null(cairn_finite_of(CAIRN_I64));
+    assert_null(cairn_finite_of(CAIRN_U8));
+    assert_null(cairn_finite_of(CAIRN_BOOL));
 }
 
 int
@@ -192,7 +303,9 @@ main(void)
                                        cmocka_unit_test(test_long_lengths),
                                        cmocka_unit_test(test_random),
                                        cmocka_unit_test(test_continues_a_checksum),
-                                       cmocka_unit_test(test_every_bit_counts)};
+                                       cmocka_unit_test(test_every_bit_counts),
+                                       cmocka_unit_test(test_what_is_not_finite_is_found),
+                                       cmocka_unit_test(test_small_types_by_definition)};
 
     return cmocka_run_group_tests(tests, fill, NULL);
 }
