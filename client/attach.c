@@ -208,6 +208,9 @@ client_tensors_free(struct client_tensors *tensors)
     free(tensors->reaches);
     free(tensors->crcs);
     free(tensors->names);
+    free(tensors->known);
+    free(tensors->run_slices);
+    free(tensors->failing);
     free(tensors);
 }
 
@@ -280,6 +283,8 @@ plan_runs(struct client_tensors *tensors)
         run->bytes = bytes;
         run->offset = entry->offset_bytes;
         run->device = entry->slice.device;
+        run->type = cairn_finite_of(entry->slice.dtype);
+        tensors->run_slices[tensors->run_count] = i;
         tensors->ends[i] = entry->offset_bytes + bytes;
         tensors->share_bytes += bytes;
         tensors->run_count++;
@@ -369,9 +374,12 @@ tensors_create(const struct cairn_client *client, const struct cairn_slice *slic
     tensors->ends = calloc(room, sizeof *tensors->ends);
     tensors->reaches = calloc(room, sizeof *tensors->reaches);
     tensors->names = malloc(names_bytes);
+    tensors->known = calloc(room, sizeof *tensors->known);
+    tensors->run_slices = calloc(room, sizeof *tensors->run_slices);
+    tensors->failing = calloc(room, sizeof *tensors->failing);
     err = CAIRN_NOMEM;
     if (!tensors->entries || !tensors->runs || !tensors->ends || !tensors->reaches ||
-        !tensors->names)
+        !tensors->names || !tensors->known || !tensors->run_slices || !tensors->failing)
         goto done;
     copy_names(tensors);
     err =
@@ -425,8 +433,12 @@ cairn_client_register(struct cairn_client *client, const struct cairn_slice *sli
     if (!client_usable(client) || (count && !slices) || count == CAIRN_FENCE_ALL)
         return CAIRN_INVAL;
     err = tensors_create(client, slices, count, &tensors);
-    if (err)
+    if (!err) /* only this thread replaces the tensors */
+        err = client_known_carry(client->tensors, tensors);
+    if (err) {
+        client_tensors_free(tensors);
         return err;
+    }
     pthread_mutex_lock(&client->lock);
     client_give_up(client, CAIRN_AGAIN, CAIRN_REASON_CLOSING);
     if (!client_wait_idle(client, client_now_ns() + client->fence_timeout_ns)) {

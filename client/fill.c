@@ -543,8 +543,8 @@ client_fill_run(struct client_fill *fill)
     err = mark_sources(run);
     if (err)
         goto done;
-    err = client_sink_open(fill->client, fill->slices, fill->slice_count, fill->deadline_ns,
-                           &run->sink);
+    err = client_sink_open(fill->client, fill->slices, fill->slice_count, fill->failing,
+                           fill->deadline_ns, &run->sink);
     if (err)
         goto done;
     err = client_sink_pin(run->sink, fill->window, fill->window_bytes);

@@ -32,7 +32,8 @@ struct client_fill {
     uint64_t deadline_ns;
     struct client_sink *hung; /* out: a device still copies from own and window, until this can be
                                * closed; NULL: none does */
-    uint64_t own_bytes;       /* out: put into tensors from the own container */
+    atomic_bool *failing; /* [slice_count] out: set for slices with values that are not finite */
+    uint64_t own_bytes;   /* out: put into tensors from the own container */
     uint64_t fetched_bytes;
 };
 

@@ -36,6 +36,7 @@ struct restore {
     uint8_t *own; /* mapped blocks [own_first_block, own_end_block) of info.own_container */
     size_t own_map_bytes;
     uint64_t own_first_block, own_end_block;
+    atomic_bool *failing;     /* by slice */
     struct client_sink *hung; /* a device still reads both, NULL: none does */
 };
 
@@ -446,10 +447,14 @@ run(struct restore *restore, struct cairn_restored *out)
     fill.own_end_block = restore->own_end_block;
     fill.window = restore->window;
     fill.window_bytes = restore->info.window_bytes;
+    fill.failing = restore->failing = calloc(fill.slice_count, sizeof *fill.failing);
+    if (!fill.failing)
+        return CAIRN_NOMEM;
     err = client_fill_run(&fill);
     restore->hung = fill.hung;
     if (err)
         return err;
+    client_known_restored(restore->client, fill.failing);
     out->generation = public_name(restore->info.generation);
     out->bytes = fill.own_bytes + fill.fetched_bytes;
     out->local_bytes = fill.own_bytes;
@@ -504,6 +509,7 @@ restore_fini(struct restore *restore)
     for (uint32_t i = 0; restore->manifests && i < restore->info.count; i++)
         cairn_manifest_fini(&restore->manifests[i]);
     free(restore->manifests);
+    free(restore->failing);
     cairn_moves_fini(&restore->moves);
     cairn_session_restore_info_fini(&restore->info);
 }

@@ -61,6 +61,7 @@ detach(struct cairn_client *client, const char *why)
     client_placement_detach(&client->placement);
     client->takes_offers = client->shares_wanted = false;
     client->takes_moves = client->moved_wanted = false;
+    client->takes_poison = false;
     if (client->mail.wanted && !client->mail.err)
         client->mail.err = CAIRN_PEER;
     pthread_cond_broadcast(&client->changed);
@@ -169,6 +170,7 @@ take_welcome(struct cairn_client *client, const struct cairn_session_frame *fram
     client->coverage_wanted = client->coverage != NULL;
     client->takes_offers = (welcome.flags & CAIRN_WELCOME_OFFERS) != 0;
     client->takes_moves = (welcome.flags & CAIRN_WELCOME_MOVES) != 0;
+    client->takes_poison = (welcome.flags & CAIRN_WELCOME_POISON) != 0;
     client_placement_epoch(&client->placement, welcome.epoch);
     client->shares_wanted = client->takes_offers && client->placement.now.count > 0;
     client->refusal = CAIRN_OK;

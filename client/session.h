@@ -20,6 +20,8 @@
  * - REGISTER → REGISTERED, or REFUSED with the same request. A REGISTER replaces the one before.
  * - BEGIN → GRANT or SKIP of that step. After GRANT: PIECE in order of blocks, then DONE; or CANCEL
  *   at any time, before GRANT too (a GRANT or SKIP that crosses a CANCEL is ignored).
+ * - POISON instead of DONE, only if WELCOME allows it: the rank has captured its part, and it is
+ *   worse than what the job holds. The agent keeps it like DONE, or answers with DROP.
  * - DROP makes the client stop copying. It answers with CANCEL unless DONE or CANCEL went before.
  *   Until DONE or CANCEL the agent must take it that the client writes to the slot; after it,
  *   nothing is written there and nothing more is sent of that step.
@@ -84,6 +86,7 @@ enum cairn_session_type {
     CAIRN_SESSION_LEAVE = 14,
     CAIRN_SESSION_SHARES = 15,
     CAIRN_SESSION_MOVED = 16,
+    CAIRN_SESSION_POISON = 17,
     /* agent to client */
     CAIRN_SESSION_WELCOME = 64,
     CAIRN_SESSION_REFUSED = 65,
@@ -112,7 +115,9 @@ enum cairn_session_reason {
     CAIRN_REASON_TIMEOUT = 5, /* CANCEL, DROP: a fence or a peer took too long */
     CAIRN_REASON_DEVICE = 6,  /* CANCEL: a copy failed */
     CAIRN_REASON_CLOSING = 7, /* CANCEL: the trainer closes or registers anew */
-    CAIRN_REASON_OTHER = 8
+    CAIRN_REASON_OTHER = 8,
+    CAIRN_REASON_POISONED = 9, /* DROP: answers POISON, the generation is not kept */
+    CAIRN_REASON_STOP = 10     /* DROP: the same, and the trainer is asked to stop */
 };
 
 enum cairn_session_source { CAIRN_SOURCE_MEMORY = 1, CAIRN_SOURCE_FILES = 2 };
@@ -158,6 +163,16 @@ struct cairn_session_piece {
 
 struct cairn_session_done {
     struct cairn_generation_id generation;
+};
+
+/* Why a generation that the rank has captured should not replace a good one. */
+struct cairn_session_poison {
+    struct cairn_generation_id generation;
+    bool is_rejected;                    /* by the trainer, which says why */
+    uint32_t tensors;                    /* of this rank that were finite and hold values that are
+                                          * not; 0: it is rejected only */
+    char name[CAIRN_NAME_BYTES_MAX];     /* of the first of them; plain */
+    char reason[CAIRN_REASON_BYTES_MAX]; /* of the rejection; plain */
 };
 
 struct cairn_session_cancel {
@@ -245,6 +260,7 @@ enum {
     CAIRN_WELCOME_OFFERS = 8,     /* placements may be offered: SHARES is understood. (2 was the
                                    * same for shares that carried no stages) */
     CAIRN_WELCOME_MOVES = 16,     /* MOVED is understood */
+    CAIRN_WELCOME_POISON = 32,    /* POISON is understood */
     CAIRN_WELCOME_COPY_SHIFT = 24 /* its number (snapshot/copy.h) is in the upper byte */
 };
 
@@ -448,6 +464,7 @@ CAIRN_SESSION_PUT(begin, struct cairn_session_begin);
 CAIRN_SESSION_PUT(piece, struct cairn_session_piece);
 CAIRN_SESSION_PUT(done, struct cairn_session_done);
 CAIRN_SESSION_PUT(cancel, struct cairn_session_cancel);
+CAIRN_SESSION_PUT(poison, struct cairn_session_poison);
 CAIRN_SESSION_PUT(restore, struct cairn_session_restore);
 CAIRN_SESSION_PUT(fetch, struct cairn_session_fetch);
 CAIRN_SESSION_PUT(restored, struct cairn_session_restored);
@@ -493,6 +510,7 @@ CAIRN_SESSION_TAKE(begin, struct cairn_session_begin);
 CAIRN_SESSION_TAKE(piece, struct cairn_session_piece);
 CAIRN_SESSION_TAKE(done, struct cairn_session_done);
 CAIRN_SESSION_TAKE(cancel, struct cairn_session_cancel);
+CAIRN_SESSION_TAKE(poison, struct cairn_session_poison);
 CAIRN_SESSION_TAKE(restore, struct cairn_session_restore);
 CAIRN_SESSION_TAKE(fetch, struct cairn_session_fetch);
 CAIRN_SESSION_TAKE(restored, struct cairn_session_restored);

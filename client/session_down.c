@@ -140,14 +140,14 @@ pack_drop(struct cairn_writer *writer, const void *value)
     const struct cairn_session_drop *drop = value;
 
     write_generation(writer, &drop->generation);
-    write_range(writer, drop->reason, CAIRN_REASON_NOT_DUE, CAIRN_REASON_OTHER);
+    write_range(writer, drop->reason, CAIRN_REASON_NOT_DUE, CAIRN_REASON_STOP);
 }
 
 static void
 unpack_drop(struct cairn_reader *reader, struct cairn_session_drop *drop)
 {
     read_generation(reader, &drop->generation);
-    drop->reason = read_range(reader, CAIRN_REASON_NOT_DUE, CAIRN_REASON_OTHER);
+    drop->reason = read_range(reader, CAIRN_REASON_NOT_DUE, CAIRN_REASON_STOP);
 }
 
 static void

@@ -315,6 +315,28 @@ read_plain(struct cairn_reader *reader, char *text, size_t text_bytes)
 }
 
 static void
+pack_poison(struct cairn_writer *writer, const void *value)
+{
+    const struct cairn_session_poison *poison = value;
+
+    write_generation(writer, &poison->generation);
+    write_range(writer, poison->is_rejected, 0, 1);
+    write_range(writer, poison->tensors, poison->is_rejected ? 0 : 1, UINT32_MAX);
+    write_plain(writer, poison->name, sizeof poison->name);
+    write_plain(writer, poison->reason, sizeof poison->reason);
+}
+
+static void
+unpack_poison(struct cairn_reader *reader, struct cairn_session_poison *poison)
+{
+    read_generation(reader, &poison->generation);
+    poison->is_rejected = read_range(reader, 0, 1) == 1;
+    poison->tensors = read_range(reader, poison->is_rejected ? 0 : 1, UINT32_MAX);
+    read_plain(reader, poison->name, sizeof poison->name);
+    read_plain(reader, poison->reason, sizeof poison->reason);
+}
+
+static void
 pack_coverage(struct cairn_writer *writer, const void *value)
 {
     const struct cairn_session_coverage *coverage = value;
@@ -463,6 +485,8 @@ DEFINE_PUT(done, CAIRN_SESSION_DONE, struct cairn_session_done)
 DEFINE_TAKE(done, CAIRN_SESSION_DONE, struct cairn_session_done)
 DEFINE_PUT(cancel, CAIRN_SESSION_CANCEL, struct cairn_session_cancel)
 DEFINE_TAKE(cancel, CAIRN_SESSION_CANCEL, struct cairn_session_cancel)
+DEFINE_PUT(poison, CAIRN_SESSION_POISON, struct cairn_session_poison)
+DEFINE_TAKE(poison, CAIRN_SESSION_POISON, struct cairn_session_poison)
 DEFINE_PUT(restore, CAIRN_SESSION_RESTORE, struct cairn_session_restore)
 DEFINE_TAKE(restore, CAIRN_SESSION_RESTORE, struct cairn_session_restore)
 DEFINE_PUT(fetch, CAIRN_SESSION_FETCH, struct cairn_session_fetch)

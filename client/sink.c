@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "client/state.h"
+#include "snapshot/finite.h"
 #include "snapshot/mem.h"
 
 #include <stdlib.h>
@@ -30,6 +31,7 @@ struct device {
 
 struct client_sink {
     const struct cairn_slice *slices;
+    atomic_bool *failing;
     uint64_t deadline_ns;
     struct device *devices[CAIRN_RANKS_PER_NODE_MAX];
     uint32_t device_count;
@@ -71,13 +73,15 @@ open_device(struct client_sink *sink, const struct cairn_client *client, int32_t
 
 cairn_err
 client_sink_open(const struct cairn_client *client, const struct cairn_slice *slices,
-                 uint32_t count, uint64_t deadline_ns, struct client_sink **out)
+                 uint32_t count, atomic_bool *failing, uint64_t deadline_ns,
+                 struct client_sink **out)
 {
     struct client_sink *sink = calloc(1, sizeof *sink);
 
     if (!sink)
         return CAIRN_NOMEM;
     sink->slices = slices;
+    sink->failing = failing;
     sink->deadline_ns = deadline_ns;
     for (uint32_t i = 0; i < count; i++) {
         cairn_err err = CAIRN_OK;
@@ -148,6 +152,18 @@ make_pages(uint8_t *begin, uint64_t bytes)
         (void)madvise(begin, whole_bytes, MADV_POPULATE_WRITE);
 }
 
+/* Notes values that are not finite. A range of a file may begin or end inside an element. */
+static void
+look_at(struct client_sink *sink, uint32_t slice, uint64_t offset, const uint8_t *bytes,
+        uint64_t bytes_len)
+{
+    const struct cairn_finite *type = cairn_finite_of(sink->slices[slice].dtype);
+    uint64_t before = type ? -offset % type->element_bytes : 0;
+
+    if (type && bytes_len > before && cairn_finite_fails(type, bytes + before, bytes_len - before))
+        atomic_store_explicit(&sink->failing[slice], true, memory_order_relaxed);
+}
+
 cairn_err
 client_sink_put(struct client_sink *sink, uint32_t slice, uint64_t offset, const uint8_t *bytes,
                 uint64_t bytes_len)
@@ -156,6 +172,7 @@ client_sink_put(struct client_sink *sink, uint32_t slice, uint64_t offset, const
     struct device *device;
     cairn_err err = CAIRN_OK;
 
+    look_at(sink, slice, offset, bytes, bytes_len);
     if (target->device < 0) {
         make_pages((uint8_t *)target->address + offset, bytes_len);
         memcpy((uint8_t *)target->address + offset, bytes, bytes_len);

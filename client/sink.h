@@ -10,14 +10,19 @@
 
 #include "cairn/client.h"
 
+#include <stdatomic.h>
+
 struct client_sink;
 
 /* Opens every device that the slices name; writes there wait for what its stream has been given by
- * now. slices[count] are borrowed until close. CAIRN_NOMEM, CAIRN_DEVICE; CAIRN_AGAIN while a
+ * now. slices[count] and failing[count] are borrowed until close, failing until the last
+ * put; failing[i] is set when slice i is
+ * given a floating-point value that is not finite. CAIRN_NOMEM, CAIRN_DEVICE; CAIRN_AGAIN while a
  * stream is captured into a CUDA graph. */
 CAIRN_MUST_CHECK cairn_err client_sink_open(const struct cairn_client *client,
                                             const struct cairn_slice *slices, uint32_t count,
-                                            uint64_t deadline_ns, struct client_sink **out);
+                                            atomic_bool *failing, uint64_t deadline_ns,
+                                            struct client_sink **out);
 
 /* Makes copies out of this memory faster for devices; unpinned by close. */
 CAIRN_MUST_CHECK cairn_err client_sink_pin(struct client_sink *sink, void *memory, uint64_t bytes);

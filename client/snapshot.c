@@ -99,9 +99,12 @@ capture_ended(void *context, cairn_err err)
     struct cairn_client *client = context;
     struct client_snapshot *snapshot = &client->snapshot;
     struct client_report *report = &client->report;
-    bool say_failed = false, say_works = false;
+    bool say_failed = false, say_works = false, say_poisoned = false;
+    char name[CAIRN_NAME_BYTES_MAX];
+    uint64_t step;
 
     pthread_mutex_lock(&client->lock);
+    step = report->generation.step;
     client->engine_busy = false;
     if (err == CAIRN_DEVICE && client->tensors->device_count)
         say_failed = client_devices_fail(client);
@@ -111,8 +114,10 @@ capture_ended(void *context, cairn_err err)
         err = snapshot->stop_err;
     if (err == CAIRN_OK && client->tensors->device_count)
         say_works = client_devices_work(client);
-    if (err == CAIRN_OK)
+    if (err == CAIRN_OK) {
         client->stats.capture_ns += client_now_ns() - client->capture_start_ns;
+        say_poisoned = client_poison_find(client, name);
+    }
     report->ended = true;
     report->result = err;
     report->reason = snapshot->stop_err ? snapshot->stop_reason : CAIRN_REASON_DEVICE;
@@ -127,6 +132,8 @@ capture_ended(void *context, cairn_err err)
     if (say_works)
         client_say(client, CAIRN_LOG_WARN,
                    "client: the device answers again, and a snapshot was copied");
+    if (say_poisoned)
+        client_poison_say(client, step, name);
 }
 
 /* ---- what the agent hears. Lock held, attached ---- */
@@ -162,12 +169,17 @@ put_end(struct cairn_client *client)
 {
     const struct client_report *report = &client->report;
 
-    if (report->result == CAIRN_OK) {
+    bool is_poisoned = report->poisoned || report->rejected;
+
+    if (report->result == CAIRN_OK && is_poisoned && client->takes_poison)
+        return client_put_poison(client);
+    if (report->result == CAIRN_OK && !is_poisoned) {
         struct cairn_session_done done = {report->generation};
 
         return cairn_session_put_done(&client->writer, &done);
     }
-    struct cairn_session_cancel cancel = {report->generation.step, report->reason};
+    struct cairn_session_cancel cancel = {report->generation.step,
+                                          report->result ? report->reason : CAIRN_REASON_OTHER};
 
     return cairn_session_put_cancel(&client->writer, &cancel);
 }
@@ -189,6 +201,8 @@ client_report_pump(struct cairn_client *client)
             client->broken = true;
         if (!err) {
             report->active = false;
+            if (report->result == CAIRN_OK && !report->poisoned && !report->rejected)
+                client_poison_learn(client);
             pthread_cond_broadcast(&client->changed);
         }
     }
@@ -229,9 +243,12 @@ accept_grant(struct cairn_client *client, const struct cairn_session_grant *gran
     client->report.active = true;
     client->report.generation = grant->generation;
     client->report.held = client->snapshot.held;
+    for (uint32_t r = 0; r < tensors->run_count; r++)
+        atomic_store_explicit(&tensors->failing[r], false, memory_order_relaxed);
     memset(job, 0, sizeof *job);
     job->runs = tensors->runs;
     job->run_count = tensors->run_count;
+    job->failing = tensors->failing;
     job->region = client->slots[grant->slot].region;
     job->region_is_new = !client->slots[grant->slot].is_written;
     client->slots[grant->slot].is_written = true;
@@ -319,11 +336,18 @@ client_take_skip(struct cairn_client *client, const struct cairn_session_skip *s
 void
 client_take_drop(struct cairn_client *client, const struct cairn_session_drop *drop)
 {
-    bool mine;
+    bool mine, poisoned;
 
     pthread_mutex_lock(&client->lock);
-    mine = client->report.active &&
-           cairn_generation_id_compare(client->report.generation, drop->generation) == 0;
+    mine = cairn_generation_id_compare(client->report.generation, drop->generation) == 0;
+    poisoned = mine && !client->report.active &&
+               (drop->reason == CAIRN_REASON_POISONED || drop->reason == CAIRN_REASON_STOP);
+    mine = mine && client->report.active;
+    if (poisoned) { /* the answer to POISON: it is not kept */
+        client->report.result = CAIRN_CORRUPT;
+        client->stop_wanted |= drop->reason == CAIRN_REASON_STOP;
+        pthread_cond_broadcast(&client->changed);
+    }
     if (mine &&
         client->report.ended) { /* copied, but the pieces are not all sent: send none of them */
         client->report.result = CAIRN_AGAIN;
@@ -494,7 +518,9 @@ find_obstacle(const struct cairn_client *client, const char **why)
         return snapshot->result;
     }
     if (report->ended && report->generation.step == snapshot->step && report->result) {
-        *why = "the agents gave it up, or the trainer did not confirm it";
+        *why = report->result == CAIRN_CORRUPT
+                   ? "it is poisoned: it holds values that are not finite, or was rejected"
+                   : "the agents gave it up, or the trainer did not confirm it";
         return report->result;
     }
     return CAIRN_OK;

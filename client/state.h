@@ -45,6 +45,9 @@ struct client_tensors {
     uint64_t *reaches; /* [count] the largest end of the slices up to this one */
     uint64_t *crcs;    /* [block_count] of the running capture */
     char *names;
+    uint8_t *known;       /* [count] enum client_known */
+    uint32_t *run_slices; /* [run_count] the slice of each run */
+    atomic_bool *failing; /* [run_count] of the running capture: holds what is not finite */
     int32_t devices[CAIRN_RANKS_PER_NODE_MAX]; /* that the runs name, each once */
     uint32_t device_count;
     uint32_t count;
@@ -52,6 +55,14 @@ struct client_tensors {
     uint64_t region_bytes;
     uint64_t share_bytes; /* the region without its padding */
     uint64_t block_count;
+};
+
+/* What is known of the values of a slice. Only what was finite can be poisoned: a mask may hold
+ * infinities from the start. */
+enum client_known {
+    CLIENT_KNOWN_NOT = 0, /* neither captured nor restored yet */
+    CLIENT_KNOWN_FINITE,
+    CLIENT_KNOWN_FAILING /* it was not finite when it was first captured, or restored */
 };
 
 enum client_link {
@@ -113,7 +124,16 @@ struct client_report {
     uint64_t ready_blocks; /* their checksums are in tensors->crcs */
     uint64_t sent_blocks;
     cairn_err result;
-    uint32_t reason; /* of a CANCEL */
+    uint32_t reason;      /* of a CANCEL */
+    uint32_t poisoned;    /* slices that were finite and hold values that are not; 0: none */
+    uint32_t first_slice; /* of these */
+    bool rejected;        /* by the trainer: client->rejection.reason */
+};
+
+/* What the trainer has rejected last. */
+struct client_rejection {
+    uint64_t step;                       /* to be reported as rejected; 0: none */
+    char reason[CAIRN_REASON_BYTES_MAX]; /* plain */
 };
 
 /* The rings of timing records that the agent of this connection has. */
@@ -209,6 +229,10 @@ struct cairn_client {
     atomic_bool devices_are_silent; /* what their failures say is known by now */
     struct client_mail mail;
     uint32_t next_request;
+    struct client_rejection rejection;
+    bool takes_poison;                       /* the agent understands POISON */
+    bool said_poisoned;                      /* since the last snapshot that was not */
+    bool stop_wanted;                        /* the agent asks the trainer to stop */
     struct cairn_session_coverage *coverage; /* NULL: nothing was told */
     bool coverage_wanted;                    /* to be sent */
     bool leave_wanted;                       /* it closes, and the agent is to be told */
@@ -297,6 +321,25 @@ void client_take_skip(struct cairn_client *client, const struct cairn_session_sk
 void client_take_drop(struct cairn_client *client, const struct cairn_session_drop *drop);
 /* The agent went away: ends what was asked for. The engine is idle. Lock held. */
 void client_snapshot_detach(struct cairn_client *client);
+
+/* poison.c. Lock held. */
+/* Looks at what a capture that ended well has found, and notes it in the report. True: to be said,
+ * of the slice with this name[CAIRN_NAME_BYTES_MAX]. */
+bool client_poison_find(struct cairn_client *client, char *name);
+/* Lock not held. */
+void client_poison_say(const struct cairn_client *client, uint64_t step, const char *name);
+/* Notes a rejection of the report's step in the report, which need not be confirmed then. */
+void client_note_rejection(struct cairn_client *client);
+/* Queues POISON instead of DONE. */
+CAIRN_MUST_CHECK cairn_err client_put_poison(struct cairn_client *client);
+/* A good snapshot is reported: what it holds is known from now on. */
+void client_poison_learn(struct cairn_client *client);
+/* What the tensors hold was restored; failing[tensors->count]: slices that are not finite. Lock not
+ * held. */
+void client_known_restored(struct cairn_client *client, const atomic_bool *failing);
+/* Gives freshly registered tensors what is known of those of the same names. CAIRN_NOMEM. */
+CAIRN_MUST_CHECK cairn_err client_known_carry(const struct client_tensors *from,
+                                              struct client_tensors *to);
 
 /* restore.c */
 cairn_err client_take_restore_info(struct cairn_client *client, struct cairn_session_frame *frame);

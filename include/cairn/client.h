@@ -58,7 +58,7 @@ extern "C" {
  * The version of this header, "MAJOR.MINOR.PATCH". MAJOR is in the name libcairn.so.MAJOR and
  * changes when old callers stop working. MINOR grows with new functions and fields.
  */
-#define CAIRN_LIBRARY_VERSION "1.4.0"
+#define CAIRN_LIBRARY_VERSION "1.5.0"
 /* The version of the library that is loaded, in the same form. The string is static. Thread: any.
  */
 const char *cairn_library_version(void);
@@ -290,6 +290,24 @@ cairn_err cairn_snapshot_await_commit(struct cairn_client *client, uint32_t time
  * snapshot (none was due, it was skipped, or it failed).
  */
 cairn_err cairn_snapshot_confirm(struct cairn_client *client, bool good);
+
+/*
+ * Rejects the state after update `step`: its generation must not become the newest good one, on
+ * any rank, whatever `on_poison` says. One rank's rejection is enough. `reason` is one line for
+ * `cairn status`, borrowed for the call; NULL or "": none. Call it before the snapshot of that step
+ * begins, while it is copied, or while it is held. Returns at once. CAIRN_OK; CAIRN_STALE: too
+ * late, this rank's part has been reported as good or a later step has begun; CAIRN_INVAL: step 0.
+ * Since version 1.5.
+ */
+cairn_err cairn_snapshot_reject(struct cairn_client *client, uint64_t step, const char *reason);
+
+/*
+ * True once the agent asks this trainer to stop: a generation of this rank was poisoned (it was
+ * rejected, or a floating-point tensor that was finite holds an infinity or NaN) and `on_poison` is
+ * `stop`. The state to go on from is that of the last good step. Never blocks for long. Since
+ * version 1.5.
+ */
+bool cairn_client_stop_wanted(const struct cairn_client *client);
 
 /*
  * Waits until the bytes of one registered slice (its index in the registered order), or of all of

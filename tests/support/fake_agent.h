@@ -64,6 +64,7 @@ struct fake_agent {
     atomic_int unsealed, region_lie; /* wrong memory in REGISTERED */
     atomic_ullong region_at;         /* of all ranks; 0: a stride per rank */
     atomic_int drop_at_grant;        /* GRANT is followed by DROP at once */
+    atomic_int poison_answer;        /* not 0: POISON is answered with DROP for this reason */
     atomic_int commits;              /* DONE is followed by COMMITTED at once */
     atomic_int close_at_grant;       /* the connection ends after GRANT */
     atomic_int close_at_fetch, hold_fetches, fetch_err;
@@ -83,6 +84,8 @@ struct fake_agent {
     atomic_ullong ring_inode; /* of the last one */
     pthread_mutex_t coverage_lock;
     struct cairn_session_coverage coverage; /* the last one */
+    struct cairn_session_poison poison;     /* the last one, guarded likewise */
+    atomic_int poisons;
     atomic_ullong hello_epoch, hello_pid, last_step, restored_bytes, stats_fences;
     atomic_ullong blocks[FAKE_CONNECTIONS];
     uint64_t crcs[FAKE_CONNECTIONS][FAKE_BLOCKS];
@@ -351,6 +354,27 @@ fake_take_restore_frame(struct fake_agent *agent, struct fake_connection *connec
 }
 
 FAKE void
+fake_take_poison(struct fake_agent *agent, struct fake_connection *connection,
+                 const struct cairn_session_frame *frame)
+{
+    struct cairn_session_poison poison;
+    struct cairn_session_drop drop = {.reason = (uint32_t)agent->poison_answer};
+
+    if (cairn_session_take_poison(frame, &poison) ||
+        agent->blocks[connection->rank] != connection->region_bytes / CAIRN_BLOCK_BYTES) {
+        agent->damaged++;
+        return;
+    }
+    pthread_mutex_lock(&agent->coverage_lock);
+    agent->poison = poison;
+    pthread_mutex_unlock(&agent->coverage_lock);
+    agent->poisons++;
+    drop.generation = poison.generation;
+    if (drop.reason)
+        fake_check(cairn_session_put_drop(&connection->writer, &drop));
+}
+
+FAKE void
 fake_take(struct fake_agent *agent, struct fake_connection *connection,
           const struct cairn_session_frame *frame)
 {
@@ -383,6 +407,8 @@ fake_take(struct fake_agent *agent, struct fake_connection *connection,
         if (agent->commits)
             fake_check(cairn_session_put_committed(
                 &connection->writer, &(struct cairn_session_committed){done.generation}));
+    } else if (frame->type == CAIRN_SESSION_POISON) {
+        fake_take_poison(agent, connection, frame);
     } else if (frame->type == CAIRN_SESSION_CANCEL && !cairn_session_take_cancel(frame, &cancel)) {
         connection->begin_due = false;
         agent->cancel_reason = (int)cancel.reason;

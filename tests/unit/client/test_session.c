@@ -128,6 +128,11 @@ CHECK_FRAME(done, CAIRN_SESSION_DONE, struct cairn_session_done, CAIRN_SESSION_C
             {{8, 9, 3}})
 CHECK_FRAME(cancel, CAIRN_SESSION_CANCEL, struct cairn_session_cancel, CAIRN_SESSION_CLIENT,
             out.step == 10 && out.reason == CAIRN_REASON_DEVICE, {10, CAIRN_REASON_DEVICE})
+CHECK_FRAME(poison, CAIRN_SESSION_POISON, struct cairn_session_poison, CAIRN_SESSION_CLIENT,
+            out.generation.epoch == 1 && out.generation.step == 2 && out.generation.run == 3 &&
+                out.is_rejected && out.tensors == 4 && strcmp(out.name, "w") == 0 &&
+                strcmp(out.reason, "spike") == 0,
+            {{1, 2, 3}, true, 4, "w", "spike"})
 CHECK_FRAME(restore, CAIRN_SESSION_RESTORE, struct cairn_session_restore, CAIRN_SESSION_CLIENT,
             out.request == 11, {11})
 CHECK_FRAME(restored, CAIRN_SESSION_RESTORED, struct cairn_session_restored, CAIRN_SESSION_CLIENT,
@@ -949,24 +954,43 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_hello),        cmocka_unit_test(test_begin),
-        cmocka_unit_test(test_done),         cmocka_unit_test(test_cancel),
-        cmocka_unit_test(test_restore),      cmocka_unit_test(test_restored),
-        cmocka_unit_test(test_stats),        cmocka_unit_test(test_welcome),
-        cmocka_unit_test(test_refused),      cmocka_unit_test(test_grant),
-        cmocka_unit_test(test_skip),         cmocka_unit_test(test_drop),
-        cmocka_unit_test(test_epoch),        cmocka_unit_test(test_committed),
-        cmocka_unit_test(test_shares),       cmocka_unit_test(test_moved),
-        cmocka_unit_test(test_offer),        cmocka_unit_test(test_fetched),
-        cmocka_unit_test(test_operator),     cmocka_unit_test(test_operator_reply),
-        cmocka_unit_test(test_strict),       cmocka_unit_test(test_piece_and_fetch),
-        cmocka_unit_test(test_leave),        cmocka_unit_test(test_timing),
-        cmocka_unit_test(test_register),     cmocka_unit_test(test_out_of_range),
-        cmocka_unit_test(test_descriptors),  cmocka_unit_test(test_descriptors_refused),
-        cmocka_unit_test(test_restore_info), cmocka_unit_test(test_large),
-        cmocka_unit_test(test_bounded),      cmocka_unit_test(test_peer_gone),
-        cmocka_unit_test(test_headers),      cmocka_unit_test(test_fd_check),
-        cmocka_unit_test(test_coverage),     cmocka_unit_test(test_hostile_coverage),
+        cmocka_unit_test(test_hello),
+        cmocka_unit_test(test_begin),
+        cmocka_unit_test(test_done),
+        cmocka_unit_test(test_cancel),
+        cmocka_unit_test(test_poison),
+        cmocka_unit_test(test_restore),
+        cmocka_unit_test(test_restored),
+        cmocka_unit_test(test_stats),
+        cmocka_unit_test(test_welcome),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_grant),
+        cmocka_unit_test(test_skip),
+        cmocka_unit_test(test_drop),
+        cmocka_unit_test(test_epoch),
+        cmocka_unit_test(test_committed),
+        cmocka_unit_test(test_shares),
+        cmocka_unit_test(test_moved),
+        cmocka_unit_test(test_offer),
+        cmocka_unit_test(test_fetched),
+        cmocka_unit_test(test_operator),
+        cmocka_unit_test(test_operator_reply),
+        cmocka_unit_test(test_strict),
+        cmocka_unit_test(test_piece_and_fetch),
+        cmocka_unit_test(test_leave),
+        cmocka_unit_test(test_timing),
+        cmocka_unit_test(test_register),
+        cmocka_unit_test(test_out_of_range),
+        cmocka_unit_test(test_descriptors),
+        cmocka_unit_test(test_descriptors_refused),
+        cmocka_unit_test(test_restore_info),
+        cmocka_unit_test(test_large),
+        cmocka_unit_test(test_bounded),
+        cmocka_unit_test(test_peer_gone),
+        cmocka_unit_test(test_headers),
+        cmocka_unit_test(test_fd_check),
+        cmocka_unit_test(test_coverage),
+        cmocka_unit_test(test_hostile_coverage),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

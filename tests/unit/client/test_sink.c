@@ -41,13 +41,14 @@ put(uint64_t offset, uint64_t bytes_len, size_t touched)
     uint8_t *bytes = malloc(bytes_len);
     struct cairn_slice slice = {CAIRN_SLICE_INIT, .address = memory, .device = -1};
     struct client_sink *sink = NULL;
+    atomic_bool failing = false;
     size_t expected;
 
     assert_true(memory != MAP_FAILED);
     assert_non_null(bytes);
     memset(memory, 0, touched);
     memset(bytes, 0xa5, bytes_len);
-    assert_int_equal(client_sink_open(NULL, &slice, 1, UINT64_MAX, &sink), CAIRN_OK);
+    assert_int_equal(client_sink_open(NULL, &slice, 1, &failing, UINT64_MAX, &sink), CAIRN_OK);
     assert_int_equal(client_sink_put(sink, 0, offset, bytes, bytes_len), CAIRN_OK);
     assert_int_equal(client_sink_flush(sink), CAIRN_OK);
     client_sink_close(sink);
