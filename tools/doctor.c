@@ -159,9 +159,10 @@ check_directory(struct doctor *doctor, const char *code, const char *path, bool 
                     "%s does not exist%s", path, spills ? "" : " and cannot be made");
 }
 
-/* A spill may fail where a small file can be written: the agent that runs knows. */
+/* What only the agent that runs knows: that spills fail where a small file can be written, and that
+ * the job's newest state was poisoned. */
 static void
-check_spills(struct doctor *doctor, const char *socket)
+check_running(struct doctor *doctor, const char *socket)
 {
     const struct cairn_question question = {
         .verb = "status", .socket = socket, .timeout_ms = STATUS_MS};
@@ -174,13 +175,17 @@ check_spills(struct doctor *doctor, const char *socket)
     while ((check = cairn_tree_next(&answer.tree, checks, check)) != NULL) {
         struct doctor_finding found;
         char code[32];
+        bool spills, poisoned;
 
         cairn_tree_text(&answer.tree, check, "code", code, sizeof code);
-        if (strcmp(code, "spill-failed") != 0 && strcmp(code, "spill-stuck") != 0)
+        spills = strcmp(code, "spill-failed") == 0 || strcmp(code, "spill-stuck") == 0;
+        poisoned = strcmp(code, "poisoned") == 0;
+        if (!spills && !poisoned && strcmp(code, "poisoned-kept") != 0)
             continue;
         cairn_tree_text(&answer.tree, check, "what", found.what, sizeof found.what);
         cairn_tree_text(&answer.tree, check, "fix", found.fix, sizeof found.fix);
-        doctor_find(doctor, DOCTOR_WARN, "spill", found.fix, "%s", found.what);
+        doctor_find(doctor, poisoned ? DOCTOR_CRITICAL : DOCTOR_WARN, spills ? "spill" : "state",
+                    found.fix, "%s", found.what);
     }
     cairn_answer_fini(&answer);
 }
@@ -389,7 +394,7 @@ cairn_verb_doctor(int argc, char **argv)
             check_directory(&doctor, "dir", config.dir, false);
             check_directory(&doctor, "spill_dir", config.spill_dir, true);
             if (runs && config.spill_dir[0])
-                check_spills(&doctor, found.socket ? found.socket : found.agents[0].socket);
+                check_running(&doctor, found.socket ? found.socket : found.agents[0].socket);
             check_files(&doctor, &config);
         }
         doctor.pinning =

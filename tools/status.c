@@ -454,7 +454,7 @@ print_snapshots(const struct cairn_tree *tree)
     }
     printf("%-16s %-11s %12s %14s  %s\n", "generation", "state", "bytes", "age", "where");
     while ((entry = cairn_tree_next(tree, list, entry))) {
-        char name[48], state[16], where[512], bytes[CAIRN_SHOWN_BYTES],
+        char name[48], state[16], where[512], why[512], bytes[CAIRN_SHOWN_BYTES],
             age[CAIRN_SHOWN_BYTES] = "-";
         uint64_t age_ns = cairn_tree_u64(tree, entry, "age_ns", UINT64_MAX);
         uint64_t parts = cairn_tree_u64(tree, entry, "parts", UINT64_MAX);
@@ -469,13 +469,17 @@ print_snapshots(const struct cairn_tree *tree)
                cairn_tree_text(tree, entry, "where", where, sizeof where));
         if (parts != UINT64_MAX)
             printf(", %" PRIu64 " complete part%s", parts, parts == 1 ? "" : "s");
+        if (cairn_tree_find(tree, entry, "why"))
+            printf(": %s", cairn_tree_text(tree, entry, "why", why, sizeof why));
         printf("\n");
     }
 }
 
 static const char snapshots_about[] =
     "Lists the job's generations, newest first: epoch:step, state (open, complete, committed, "
-    "rebuilding, spilled, incomplete), bytes, age, and location.";
+    "rebuilding, spilled, incomplete, poisoned), bytes, age, and location. A poisoned one holds "
+    "values that are not finite, or was rejected by a rank: it is not kept unless `on_poison` is "
+    "allow.";
 
 int
 cairn_verb_snapshots(int argc, char **argv)

@@ -15,6 +15,7 @@
 #include "agent/process/codes.h"
 #include "agent/process/config.h"
 #include "agent/process/mail.h"
+#include "agent/process/poison.h"
 #include "agent/process/scratch.h"
 #include "agent/process/session.h"
 #include "agent/process/session_region.h"
@@ -76,6 +77,7 @@ struct cairn_agent {
     struct session sessions[SESSIONS_MAX];
     struct regions regions;
     uint64_t attached_total; /* trainers since the start */
+    struct poison poison;    /* the newest */
 
     /* Services (agent/service); NULL: not open. */
     struct fetch_table *fetches;

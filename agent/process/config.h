@@ -34,6 +34,9 @@ enum {
     CAIRN_CONFIG_COMMAND_BYTES_MAX = 2048
 };
 
+/* What follows from a generation that is worse than the one before. */
+enum cairn_on_poison { CAIRN_POISON_KEEP_GOOD = 0, CAIRN_POISON_ALLOW, CAIRN_POISON_STOP };
+
 enum cairn_config_hugepages { CAIRN_CONFIG_HUGEPAGES_AUTO = 0, CAIRN_CONFIG_HUGEPAGES_NEVER = 1 };
 
 /* What protects the state on its way between agents; transport/transport.h has the levels. */
@@ -100,6 +103,7 @@ struct cairn_config {
     uint32_t slots;
     uint32_t hugepages; /* enum cairn_config_hugepages */
     uint32_t snapshot_every_steps;
+    uint32_t on_poison;                          /* enum cairn_on_poison */
     char spill_dir[CAIRN_CONFIG_PATH_BYTES_MAX]; /* empty: no spill */
     uint32_t spill_every_generations;            /* 0: never */
     uint32_t spill_keep;

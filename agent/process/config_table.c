@@ -12,6 +12,7 @@
 static const char *const hugepages_choices[] = {"auto", "never", NULL};
 static const char *const protection_choices[] = {"auto", "none", "authenticate", "encrypt", NULL};
 static const char *const policy_choices[] = {"observe", "advise", "enforce", NULL};
+static const char *const poison_choices[] = {"keep_good", "allow", "stop", NULL};
 static const char *const plan_choices[] = {"observe", "advise", "approve", "enforce", NULL};
 static const char *const log_level_choices[] = {"error", "warn", "info", "debug", NULL};
 
@@ -85,6 +86,12 @@ const struct cairn_option cairn_options[] = {
      "measures at its start which is the fastest, and `cairn doctor` shows them all"},
     {"snapshot_every_steps", CAIRN_OPTION_U32, 1, 1000000, "1", FIELD(snapshot_every_steps), NULL,
      NULL, "training steps from one generation to the next"},
+    {"on_poison", CAIRN_OPTION_CHOICE, 0, 0, "keep_good", FIELD(on_poison), poison_choices,
+     NULL,
+     "what happens to a generation in which a floating-point tensor that was finite holds an "
+     "infinity or NaN: keep_good gives it up, so that the last good one stays; allow commits it "
+     "and warns; stop gives it up and asks the trainer to stop. A step that a rank rejects itself "
+     "is always given up: docs/OPERATIONS.md"},
     {"spill_dir", CAIRN_OPTION_PATH, 0, CAIRN_CONFIG_PATH_BYTES_MAX - 1, "", FIELD(spill_dir), NULL,
      NULL,
      "directory for spilled generations, on durable storage shared by all nodes; empty: none"},

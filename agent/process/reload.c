@@ -14,7 +14,7 @@
 #include <string.h>
 
 static const char *const applied_options[] = {"log_level", "spill_every_generations", "spill_keep",
-                                              "exchanges_per_day"};
+                                              "exchanges_per_day", "on_poison"};
 
 /* Taken over together with what the files hold. */
 static const char *const credential_options[] = {

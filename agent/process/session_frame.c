@@ -155,7 +155,8 @@ take_hello(struct cairn_agent *agent, struct session *session,
     session->trainer = hello.role == CAIRN_ROLE_TRAINER;
     session->state = SESSION_WELCOME;
     welcome.epoch = view.active;
-    welcome.flags = CAIRN_WELCOME_COPIES | cairn_copy_number() << CAIRN_WELCOME_COPY_SHIFT;
+    welcome.flags = CAIRN_WELCOME_COPIES | CAIRN_WELCOME_POISON |
+                    cairn_copy_number() << CAIRN_WELCOME_COPY_SHIFT;
     if (view.ready.step)
         welcome.flags |= CAIRN_WELCOME_RESTORABLE;
     if (agent->config.plan_policy >= CAIRN_PLAN_APPROVE)
@@ -341,6 +342,42 @@ take_done(struct cairn_agent *agent, struct session *session,
     stop_copying(agent, session, wanted ? &event : NULL); /* else it was given up meanwhile */
 }
 
+/* A rank has copied what should not replace a good generation. */
+static void
+take_poison(struct cairn_agent *agent, struct session *session,
+            const struct cairn_session_frame *frame)
+{
+    struct cairn_session_poison poison;
+    struct cairn_session_drop drop;
+    struct cairn_event event;
+    bool wanted;
+    cairn_err err;
+
+    if (cairn_session_take_poison(frame, &poison) != CAIRN_OK) {
+        session->state = SESSION_CLOSING;
+        return;
+    }
+    wanted = cairn_generation_id_compare(session->granted, poison.generation) == 0;
+    if (!wanted) { /* given up meanwhile */
+        stop_copying(agent, session, NULL);
+        return;
+    }
+    err = poison_take(agent, session->hello.rank, &poison);
+    if (!err) {
+        event = (struct cairn_event){.type = CAIRN_EVENT_CAPTURED,
+                                     .as.captured = {poison.generation, session->local_rank}};
+    } else {
+        event = (struct cairn_event){
+            .type = CAIRN_EVENT_CANCEL,
+            .as.step = {.rank = session->local_rank, .step = poison.generation.step}};
+        drop = (struct cairn_session_drop){
+            poison.generation, err == CAIRN_AGAIN ? CAIRN_REASON_POISONED : CAIRN_REASON_STOP};
+        if (cairn_session_put_drop(&session->writer, &drop) != CAIRN_OK)
+            session->state = SESSION_CLOSING;
+    }
+    stop_copying(agent, session, &event);
+}
+
 static void
 take_cancel(struct cairn_agent *agent, struct session *session,
             const struct cairn_session_frame *frame)
@@ -402,6 +439,9 @@ take_frame(struct cairn_agent *agent, struct session *session, struct cairn_sess
         break;
     case CAIRN_SESSION_CANCEL:
         take_cancel(agent, session, frame);
+        break;
+    case CAIRN_SESSION_POISON:
+        take_poison(agent, session, frame);
         break;
     case CAIRN_SESSION_RESTORE:
     case CAIRN_SESSION_FETCH:

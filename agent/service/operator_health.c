@@ -7,6 +7,7 @@
 #include "agent/process/config.h"
 #include "agent/process/credentials.h"
 #include "agent/service/operator_coverage.h"
+#include "agent/service/operator_poison.h"
 #include "agent/service/operator_protection.h"
 #include "replan/live/enforce.h"
 
@@ -317,6 +318,31 @@ check_generation(const struct operator_job *job, struct operator_health *health)
 }
 
 static void
+check_poison(const struct operator_job *job, struct operator_health *health)
+{
+    const struct operator_node *node = operator_poison_find(job);
+    char what[OPERATOR_POISON_BYTES], fix[sizeof health->checks[0].fix];
+
+    if (!node)
+        return;
+    operator_poison_describe(node, what);
+    if (node->poison_kept) {
+        add_check(health, OPERATOR_WARN, "poisoned-kept",
+                  "look for the cause; with `on_poison: keep_good` such steps are not committed",
+                  "%s", what);
+        return;
+    }
+    if (job->newest.step)
+        snprintf(fix, sizeof fix,
+                 "look for the cause, stop the job, and go on from step %" PRIu64
+                 " with `cairn run --resume`; docs/OPERATIONS.md has more",
+                 job->newest.step);
+    else
+        snprintf(fix, sizeof fix, "look for the cause: no good step is held");
+    add_check(health, OPERATOR_CRITICAL, "poisoned", fix, "%s", what);
+}
+
+static void
 check_rest(const struct operator_job *job, struct operator_health *health)
 {
     if (health->bad_blocks)
@@ -513,6 +539,7 @@ operator_health_find(const struct operator_job *job, struct operator_health *out
     check_nodes(job, out);
     check_certificates(job, out);
     check_generation(job, out);
+    check_poison(job, out);
     check_run(job, out);
     check_verdicts(job, out);
     check_coverage(out);

@@ -40,6 +40,10 @@ static const struct text_field {
      sizeof((struct operator_node *)0)->refusal},
     {"mismatch", offsetof(struct operator_node, mismatch),
      sizeof((struct operator_node *)0)->mismatch},
+    {"poison_name", offsetof(struct operator_node, poison_name),
+     sizeof((struct operator_node *)0)->poison_name},
+    {"poison_reason", offsetof(struct operator_node, poison_reason),
+     sizeof((struct operator_node *)0)->poison_reason},
     {"spill_failure", offsetof(struct operator_node, spill_failure),
      sizeof((struct operator_node *)0)->spill_failure},
 };
@@ -108,6 +112,20 @@ fill_parts(const struct cairn_agent *agent, struct operator_node *out)
     }
 }
 
+static void
+fill_poison(const struct poison *poison, struct operator_node *out)
+{
+    out->poison_epoch = poison->last.epoch;
+    out->poison_step = poison->last.step;
+    out->poison_run = poison->last.run;
+    out->poison_kept = poison->is_kept;
+    out->poison_first_step = poison->first.generation.step;
+    out->poison_rank = poison->rank;
+    out->poison_tensors = poison->first.tensors;
+    memcpy(out->poison_name, poison->first.name, sizeof out->poison_name);
+    memcpy(out->poison_reason, poison->first.reason, sizeof out->poison_reason);
+}
+
 void
 operator_node_fill(struct cairn_agent *agent, struct operator_node *out)
 {
@@ -167,6 +185,7 @@ operator_node_fill(struct cairn_agent *agent, struct operator_node *out)
     spill_failure_read(agent, &out->spill_failed_ms, &failure);
     cairn_text_clean(out->spill_failure, sizeof out->spill_failure, failure);
     out->attached_total = agent->attached_total;
+    fill_poison(&agent->poison, out);
     fill_trainers(agent, out);
     operator_coverage_fill(agent, out);
     timing_fill(agent, out);

@@ -3,6 +3,7 @@
 #include "agent/service/operator_report.h"
 
 #include "agent/service/operator_coverage.h"
+#include "agent/service/operator_poison.h"
 #include "agent/service/operator_replan.h"
 #include "agent/service/operator_verdicts.h"
 #include <stdio.h>
@@ -366,10 +367,26 @@ put_listed(struct cairn_json_writer *writer, struct cairn_generation_id generati
     put_text(writer, "where", where);
 }
 
+/* The newest poisoned generation, if it matters: it is the only one that is remembered. */
+static void
+put_poisoned(struct cairn_json_writer *writer, const struct operator_node *poisoned)
+{
+    char what[OPERATOR_POISON_BYTES];
+
+    if (!poisoned || poisoned->poison_kept)
+        return;
+    operator_poison_describe(poisoned, what);
+    put_listed(writer, operator_poison_of(poisoned), "poisoned", "not kept");
+    put_u64(writer, "bytes", 0);
+    put_text(writer, "why", what);
+    cairn_json_write_object_end(writer);
+}
+
 void
 operator_write_snapshots(struct cairn_json_writer *writer, const struct operator_job *job)
 {
     struct listed list[LISTED_MAX];
+    const struct operator_node *poisoned = operator_poison_find(job);
     uint32_t count = list_memory(job, list), answering = 0;
 
     for (uint32_t i = 0; i < job->config->node_count; i++)
@@ -381,6 +398,7 @@ operator_write_snapshots(struct cairn_json_writer *writer, const struct operator
     put_u64(writer, "nodes_answering", answering);
     cairn_json_write_key(writer, "generations");
     cairn_json_write_array_begin(writer);
+    put_poisoned(writer, poisoned);
     for (uint32_t i = 0; i < count; i++) {
         const struct listed *entry = &list[i];
 
@@ -393,6 +411,13 @@ operator_write_snapshots(struct cairn_json_writer *writer, const struct operator
         put_u64(writer, "bytes", entry->bytes);
         put_known(writer, "age_ns", entry->age_ns, OPERATOR_UNKNOWN);
         put_u64(writer, "parts", entry->complete);
+        if (poisoned && poisoned->poison_kept &&
+            cairn_generation_id_compare(entry->generation, operator_poison_of(poisoned)) == 0) {
+            char what[OPERATOR_POISON_BYTES];
+
+            operator_poison_describe(poisoned, what);
+            put_text(writer, "why", what);
+        }
         cairn_json_write_object_end(writer);
     }
     for (uint32_t i = 0; i < job->files->count; i++) {

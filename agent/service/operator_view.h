@@ -68,6 +68,13 @@ struct operator_part {
     X(committed_epoch)                                                                             \
     X(committed_step)                                                                              \
     X(committed_run)                                                                               \
+    X(poison_epoch) /* of the newest poisoned generation; step 0: none */                          \
+    X(poison_step)                                                                                 \
+    X(poison_run)                                                                                  \
+    X(poison_kept)       /* it is kept all the same */                                             \
+    X(poison_first_step) /* since the last good one, as the next */                                \
+    X(poison_rank)       /* that found it */                                                       \
+    X(poison_tensors)    /* of that rank; 0: it was rejected */                                    \
     X(ready_epoch)                                                                                 \
     X(ready_step)                                                                                  \
     X(ready_run)                                                                                   \
@@ -160,6 +167,8 @@ struct operator_node {
     OPERATOR_NODE_LIST(OPERATOR_NODE_FIELD)
 #undef OPERATOR_NODE_FIELD
     char refusal[CAIRN_REFUSAL_BYTES];          /* why no run is assembled; "" */
+    char poison_name[CAIRN_NAME_BYTES_MAX];     /* of a tensor that is not finite; "" */
+    char poison_reason[CAIRN_REASON_BYTES_MAX]; /* why the step was rejected; "" */
     char mismatch[OPERATOR_MISMATCH_BYTES];     /* which option a peer sets differently; "" */
     char spill_failure[OPERATOR_FAILURE_BYTES]; /* why the last spill failed; "" */
     uint32_t part_count;

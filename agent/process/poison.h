@@ -1,0 +1,30 @@
+/*
+ * agent/process/poison.h - generations that trainers of this node found to be worse than what the
+ * job holds: what was wrong, and what `on_poison` says about it.
+ *
+ * A generation needs every rank's part, so one rank that does not give it keeps it from being
+ * committed on all nodes. What is remembered, until the agent ends, are the poisoned generations
+ * of the run since the last good one: the first tells most about the cause.
+ */
+#ifndef CAIRN_AGENT_PROCESS_POISON_H
+#define CAIRN_AGENT_PROCESS_POISON_H
+
+#include "client/session.h"
+
+struct cairn_agent;
+
+struct poison {
+    struct cairn_session_poison first; /* that was found; generation.step 0: none yet */
+    uint32_t rank;                     /* that found it */
+    struct cairn_generation_id last;
+    bool is_kept; /* the last one, all the same */
+};
+
+/*
+ * Notes and logs what a rank has found. CAIRN_OK: the generation is kept all the same. CAIRN_AGAIN:
+ * it is given up. CAIRN_CORRUPT: it is given up, and the trainer is asked to stop.
+ */
+CAIRN_MUST_CHECK cairn_err poison_take(struct cairn_agent *agent, uint32_t rank,
+                                       const struct cairn_session_poison *found);
+
+#endif

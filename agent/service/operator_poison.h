@@ -1,0 +1,25 @@
+/*
+ * agent/service/operator_poison.h - what operators are told of poisoned generations
+ * (agent/process/poison.h), from all nodes' views. Pure.
+ */
+#ifndef CAIRN_AGENT_SERVICE_OPERATOR_POISON_H
+#define CAIRN_AGENT_SERVICE_OPERATOR_POISON_H
+
+#include "agent/service/operator_view.h"
+
+enum { OPERATOR_POISON_BYTES = 448 };
+
+/*
+ * The node that knows the newest poisoned generation, and of several the one that knows more of its
+ * past. One that was not kept matters until a later one is committed, one that was kept until it is
+ * replaced. NULL: none matters. Borrowed from the job.
+ */
+const struct operator_node *operator_poison_find(const struct operator_job *job);
+
+/* The newest poisoned generation that the node knows. */
+struct cairn_generation_id operator_poison_of(const struct operator_node *node);
+
+/* Says which steps are poisoned, whether they are kept, and what was found first. */
+void operator_poison_describe(const struct operator_node *node, char out[OPERATOR_POISON_BYTES]);
+
+#endif
