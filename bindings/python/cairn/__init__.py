@@ -19,13 +19,18 @@ if TYPE_CHECKING:
     from typing import Any, Mapping, Optional
 
     from . import dcp
+    from ._current import Poisoned
     from ._job import Job
 
 __version__ = "0.1.0"
-__all__ = ["attach", "dcp", "note_work", "__version__"]
+__all__ = ["Poisoned", "attach", "dcp", "note_work", "__version__"]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "Poisoned":
+        from ._current import Poisoned
+
+        return Poisoned
     if name != "dcp":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib

@@ -14,6 +14,11 @@ class Damaged(RuntimeError):
     """A restore failed after overwriting tensors; the process must not train on what is left."""
 
 
+class Poisoned(RuntimeError):
+    """This rank's state holds values that are not finite, or was rejected, and `on_poison` is
+    `stop`. The last good step is kept: start the job again with `cairn run --resume`."""
+
+
 def forget() -> None:
     """In a forked child: a job that has begun is the parent's; before that the child may be the one
     that trains."""

@@ -32,7 +32,7 @@ from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Set
 
 from . import _blob, _current, _lib, _megatron, _plain, _ranks, _tensors, _watch
 from ._coverage import Coverage, Problems
-from ._current import Damaged
+from ._current import Damaged, Poisoned
 from ._extras import Extras
 from ._fence import Fence
 from ._layout import Layout
@@ -117,6 +117,7 @@ class Job:
         self._refused = False  # the layout is incomplete: no snapshots are taken
         self.staged_always: Set[str] = set()
         self._last_step = -1  # that was seen to its end
+        self._said_stop = False  # of this poisoned step
         self.snapshots_refused = 0  # begun, and found changed behind the optimizer's back
 
     # ---- messages ----
@@ -268,6 +269,7 @@ class Job:
         self._in_closure = False
         if self._ended:
             return
+        self._stop_if_asked()
         self.models.unwatch_if_complete()
         known = self.models.alive.get(id(optimizer))
         if self._resume.wanted:
@@ -363,6 +365,25 @@ class Job:
             self._orders_learned += 1
             self._order = {id(entry.tensor): turn for turn, entry in enumerate(order)}
             self._layout = None
+
+    def reject(self, reason: str = "") -> bool:
+        """Keeps the state after the newest update (`step`) from replacing a good one on any rank;
+        `reason` is one line for `cairn status`. One rank's rejection is enough. Call it before the
+        next update; False if it is too late, and without an agent."""
+        if self._ended or self.client is None:
+            return False
+        return self.client.reject(self.step, reason)
+
+    def _stop_if_asked(self) -> None:
+        """Raises once per poisoned step."""
+        wanted = self.client is not None and self.client.stop_wanted()
+        raises = wanted and not self._said_stop
+        self._said_stop = wanted
+        if raises:
+            raise Poisoned(
+                "cairn: the state of this rank is poisoned, and on_poison is stop: `cairn status` "
+                "names tensor, rank and step; `cairn run --resume` goes on from the last good step"
+            )
 
     def share(self) -> Share:
         """The micro-batches of the next step that this rank computes. All ranks must ask at each

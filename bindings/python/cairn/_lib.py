@@ -241,6 +241,8 @@ _SIGNATURES = {
     "cairn_snapshot_begin_last": (ctypes.c_int, [_Client, ctypes.c_uint64]),
     "cairn_snapshot_await_commit": (ctypes.c_int, [_Client, ctypes.c_uint32]),
     "cairn_snapshot_confirm": (ctypes.c_int, [_Client, ctypes.c_bool]),
+    "cairn_snapshot_reject": (ctypes.c_int, [_Client, ctypes.c_uint64, ctypes.c_char_p]),
+    "cairn_client_stop_wanted": (ctypes.c_bool, [_Client]),
     "cairn_snapshot_fence": (ctypes.c_int, [_Client, ctypes.c_uint32]),
     "cairn_snapshot_captured": (ctypes.c_uint32, [_Client]),
     "cairn_client_set_stream": (ctypes.c_int, [_Client, ctypes.c_int32, ctypes.c_void_p]),
@@ -460,6 +462,16 @@ class Client:
     def confirm(self, good: bool) -> bool:
         """Ends the held snapshot; False if there is none because it was not due or was dropped."""
         return self._library.cairn_snapshot_confirm(self._handle, good) == OK
+
+    def reject(self, step: int, reason: str) -> bool:
+        """Keeps the state after update `step` from becoming the newest good generation; False if
+        that is too late."""
+        text = reason.encode("utf-8", "replace")
+        return self._library.cairn_snapshot_reject(self._handle, step, text) == OK
+
+    def stop_wanted(self) -> bool:
+        """The agent asks this trainer to stop: a step was poisoned, and `on_poison` is `stop`."""
+        return self._library.cairn_client_stop_wanted(self._handle)
 
     def await_commit(self, timeout_ms: int) -> int:
         """Waits until the snapshot of the last step is committed; a cairn_err. The library says why

@@ -41,7 +41,7 @@ def quiet(function: Callable[..., Any]) -> Callable[..., Any]:
             return None
         try:
             return function(job, *arguments)
-        except _current.Damaged:
+        except (_current.Damaged, _current.Poisoned):
             raise
         except Exception as error:
             job.end(f"{type(error).__name__}: {error}")
