@@ -100,6 +100,7 @@ LONGEST_FIRST = [
     "test_stalls",
     "test_losses",
     "test_quickstart",
+    "test_deepspeed_live",
     "test_convert_deepspeed",
     "test_torch",
     "test_fsdp1",

@@ -43,6 +43,7 @@ from ._ranks import Place
 from ._resume import Resume
 from ._share import Share, Sharing
 from ._state import collect
+from ._zero import is_zero
 
 REGISTER_MEETING_S = 5.0  # that a stage of a pipeline waits for the others, once
 LAST_GRANT_S = 5.0  # that the end of a process waits for the agent,
@@ -201,6 +202,11 @@ class Job:
         """An optimizer was made, or steps for the first time."""
         if not self._ended and not self.attached and id(optimizer) not in self.models.alive:
             self.models.add_optimizer(optimizer)
+
+    def saw_engine(self, engine: Any) -> None:
+        """DeepSpeed has made an engine, and an optimizer of its own around another."""
+        if is_zero(engine.optimizer):
+            self.saw_optimizer(engine.optimizer)
 
     def _forget_optimizer(self, number: int) -> None:
         """An optimizer is gone."""
@@ -436,6 +442,10 @@ class Job:
         if self._begins_at_once:
             self._kept = {}
             self._begin()
+
+    def skipped_step(self, optimizer: Any) -> None:
+        """Instead of after_step: it has found an overflow, and updated nothing."""
+        self._stepping = [each for each in self._stepping if each is not optimizer]
 
     def before_forward(self, module: Any) -> None:
         """The forward of a root begins."""

@@ -44,6 +44,15 @@ class Known:
             name = f"the hyperparameter {key} of optimizer {self.number}"
             problems.note(_lib.OPAQUE, name, why, f"{name} is not covered: {why}")
 
+    def refusal(self, world: int) -> Optional[str]:
+        """Why it cannot be covered; None where it can, as far as that is known before its state is
+        looked at."""
+        return _optimizers.refusal(self.optimizer(), world)
+
+    def grouped(self) -> Iterable[Tuple[int, int, Dict[str, Any], Any]]:
+        """(group number, number in the group, group, parameter) in the order of the update."""
+        return _optimizers.grouped(self.optimizer())
+
     def parameters(self) -> Iterable[Any]:
         optimizer = self.optimizer()
         return (

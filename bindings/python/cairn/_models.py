@@ -6,8 +6,9 @@ from __future__ import annotations
 import weakref
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Set
 
-from . import _forwards, _optimizers, _ranks, _tensors, _watch
+from . import _deepspeed, _forwards, _ranks, _tensors, _watch
 from ._known import Known
+from ._zero import Zero, is_zero
 
 
 class Models:
@@ -39,18 +40,28 @@ class Models:
 
     def add_optimizer(self, optimizer: Any) -> None:
         number = id(optimizer)
-        known = Known(
-            weakref.ref(optimizer, lambda _: self._forget_optimizer(number)), len(self.known)
-        )
-        self.known.append(known)
-        self.alive[number] = known
-        _watch.guard_step(optimizer)
+        reference = weakref.ref(optimizer, lambda _: self._forget_optimizer(number))
+        if is_zero(optimizer):
+            self._add_zero(optimizer, reference)
+        else:
+            self.alive[number] = Known(reference, len(self.known))
+            self.known.append(self.alive[number])
+            _watch.guard_step(optimizer)
         # What was called before may hold parameters of this one.
         self._seen = weakref.WeakSet(
             module for root in self.roots.values() for module in root.modules()
         )
         self._changed()
         self._watch()
+
+    def _add_zero(self, zero: Any, reference: Callable[[], Any]) -> None:
+        """One of DeepSpeed's: instead of that inside of it, which it steps."""
+        inner = self.alive.pop(id(zero.optimizer), None)
+        number = len(self.known) if inner is None else inner.number
+        known = Zero(reference, number, lambda: _deepspeed.engine_of(reference()))
+        self.known[number : number + 1] = [known]
+        self.alive[id(zero)] = known
+        _deepspeed.watch_steps(zero)
 
     def _forget_optimizer(self, number: int) -> None:
         """An optimizer is gone."""
@@ -78,11 +89,7 @@ class Models:
         """Why optimizers cannot be covered; to be said before the first step, for of one whose
         steps are not seen it never would be."""
         world = _ranks.place().world
-        return [
-            why
-            for why in (_optimizers.refusal(known.optimizer(), world) for known in self.live())
-            if why
-        ]
+        return [why for why in (known.refusal(world) for known in self.live()) if why]
 
     def wanted(self) -> Set[int]:
         """The ids of all parameters of the optimizers."""

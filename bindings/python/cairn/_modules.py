@@ -17,11 +17,19 @@ def strip(name: str) -> str:
     return name
 
 
+def is_engine(module: Any) -> bool:
+    """DeepSpeed's engine, which is a module, too."""
+    there = sys.modules.get("deepspeed.runtime.engine")
+    return there is not None and isinstance(module, there.DeepSpeedEngine)
+
+
 def unwrap(module: Any) -> Any:
-    """Without what only wraps: data parallelism, torch.compile."""
-    while isinstance(
-        module, (torch.nn.parallel.DistributedDataParallel, torch.nn.DataParallel)
-    ) or hasattr(module, "_orig_mod"):
+    """Without what only wraps: data parallelism, torch.compile, DeepSpeed's engine."""
+    while (
+        isinstance(module, (torch.nn.parallel.DistributedDataParallel, torch.nn.DataParallel))
+        or hasattr(module, "_orig_mod")
+        or is_engine(module)
+    ):
         module = module._orig_mod if hasattr(module, "_orig_mod") else module.module
     return module
 

@@ -14,6 +14,7 @@ from ._layout import Layout
 from ._naming import few, fitting, moment_name, positional
 from ._part import Part, Parts
 from ._ranks import Place
+from ._zero import Zero, parts_of as parts_of_zero
 
 UNKNOWN_HOOK = (
     "as nothing says that this hook leaves the same gradients on all ranks, each rank's own "
@@ -37,6 +38,8 @@ def _add_parameter(
         return None
     kind = _lib.PARAM if part is None else part.kind
     entry = Entry(name, kind, tensor, staged=staged, part=part)
+    # what the stages of DeepSpeed's pipeline share is the first one's
+    entry.captured = not getattr(tensor, "ds_pipe_replicated", False)
     layout.entries.append(entry)
     return entry
 
@@ -132,6 +135,7 @@ def named(
     for prefix, root in roots.items():
         of_root, why = parts_of(root, prefix, world)
         parts.update(of_root)
+        parts.update(parts_of_zero(root, prefix))
         problems += why
         for name, parameter in _modules.named_parameters(root):
             names.setdefault(id(parameter), prefix + name)
@@ -155,7 +159,7 @@ def plain_names(roots: Mapping[str, Any], known: Sequence[Known], world: int) ->
         if id(parameter) not in parts and not _tensors.is_sharded(parameter)
     }
     for each in known:
-        for number, index, _group, parameter in _optimizers.grouped(each.optimizer()):
+        for number, index, _group, parameter in each.grouped():
             if id(parameter) not in names and not _tensors.is_sharded(parameter):
                 found.add(positional(each.number, number, index))
     return sorted(map(fitting, found))
@@ -183,11 +187,11 @@ def collect(
     taken: Dict[str, int] = {}  # the ids of the states that have moments of these names
     unnamed = problems.unnamed
     for each in known:
-        why = _optimizers.refusal(each.optimizer(), place.world)
+        why = each.refusal(place.world)
         if why:
             problems.lines.append(why)
             continue
-        for number, index, _group, parameter in _optimizers.grouped(each.optimizer()):
+        for number, index, _group, parameter in each.grouped():
             name = names.get(id(parameter), "")
             if not name:
                 if not unnamed_too:
@@ -203,7 +207,10 @@ def collect(
                     )
                 ):
                     part_name = name if part is None else part.parameter
-                    _add_state(layout, each, part_name, parameter, part, taken, problems)
+                    if isinstance(each, Zero):
+                        each.add_state(layout, part_name, parameter, problems)
+                    else:
+                        _add_state(layout, each, part_name, parameter, part, taken, problems)
             added.add(id(parameter))
         missing = [
             names.get(id(parameter), "a parameter without a name")

@@ -19,11 +19,22 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from . import _current, _forwards, _job, _lib, _megatron, _optimizers, _signals
+from . import (
+    _current,
+    _deepspeed,
+    _forwards,
+    _job,
+    _lib,
+    _megatron,
+    _modules,
+    _optimizers,
+    _signals,
+)
 from ._extras import Extras
 from ._job import Job
 from ._quiet import never_compiled, quiet
 from ._share import Sharing
+from ._zero import is_zero
 
 WRAPPER_KEEPS = (
     "the optimizer in it is captured: name in `extra` what else is to come back, a loss scaler say"
@@ -94,6 +105,7 @@ def install() -> None:
     register_optimizer_step_post_hook(_after_step)  # type: ignore[arg-type]
     os.register_at_fork(after_in_child=_current.forget)
     _forwards.see_whole_graphs()
+    _deepspeed.see_engines()
     _signals.answer_signals()
     _job.start()
     _time_collectives_of_groups()
@@ -165,14 +177,14 @@ STATELESS_WRAPPERS = ("accelerate", "lightning", "pytorch_lightning")  # by thei
 def _inner(optimizer: Any, kept: List[str]) -> Any:
     """What a wrapper (of Hugging Face's accelerate, say) wraps: its step is the one whose hooks
     run. kept: the kinds of wrappers that may keep something themselves."""
-    while isinstance(getattr(optimizer, "optimizer", None), Optimizer):
-        package = type(optimizer).__module__.partition(".")[0]
-        if package == "deepspeed":
-            _optimizers.deepspeeds[optimizer.optimizer] = type(optimizer).__module__
-        elif package not in STATELESS_WRAPPERS:
+    while not is_zero(optimizer) and (
+        isinstance(getattr(optimizer, "optimizer", None), Optimizer)
+        or is_zero(getattr(optimizer, "optimizer", None))
+    ):
+        if type(optimizer).__module__.partition(".")[0] not in STATELESS_WRAPPERS:
             kept.append(type(optimizer).__name__)
         optimizer = optimizer.optimizer
-    return optimizer
+    return _deepspeed.wrapper_of(optimizer)
 
 
 def attach(
@@ -188,6 +200,9 @@ def attach(
     if isinstance(model, (list, tuple)):  # the stages of a virtual pipeline
         model = {f"model{count}" if count else "": each for count, each in enumerate(model)}
     models = dict(model) if isinstance(model, Mapping) else {"": model}
+    for each in models.values():
+        if _modules.is_engine(each):
+            _deepspeed.note_engine(each)
     kept: List[str] = []
     optimizers: List[Any] = []
     for each in optimizer if isinstance(optimizer, (list, tuple)) else [optimizer]:
@@ -200,7 +215,7 @@ def attach(
                 "torch.nn.Module"
             )
     for each in optimizers:
-        if not isinstance(each, Optimizer):
+        if not isinstance(each, Optimizer) and not is_zero(each):
             raise TypeError(
                 f"cairn.attach: the optimizer is a {type(each).__name__}, not a "
                 "torch.optim.Optimizer"

@@ -1,0 +1,415 @@
+"""DeepSpeed's ZeRO optimizers: which part of which parameter, of its master and of its moments lies
+here.
+
+ZeRO 1 and 2, and DeepSpeed's BF16_Optimizer, lay the parameters of each group one after the other
+into a flat one that all ranks of data parallelism have, and each of them updates an equal range of
+it: there it has masters in fp32, and the moments beside them. ZeRO 3 cuts every parameter into
+equal ranges, of which each rank keeps one; those of a group (or of a part of one, a "sub-group")
+lie one after the other, and so do their masters and moments. So everything is captured under the
+parameter's name as a flat range of its whole shape: a parameter `<name>`, its master `fp32.<name>`,
+its moments `exp_avg.<name>`. A restore needs neither the same number of ranks nor the same stage.
+
+What is offloaded to the CPU's memory lies there as it would on a device, and is captured there.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
+
+import torch
+
+from . import _blob, _lib, _modules, _plain, _tensors
+from ._coverage import Problems
+from ._entry import Entry
+from ._known import Known
+from ._naming import keys_of, moment_name, moments_of
+from ._part import Numbered, Part, Parts
+from ._ranks import Place
+
+MASTER = "fp32"
+SHARED_GROUPS = {  # of ZeRO 1 and 2 and their like: the attributes with flat masters and parameters
+    "DeepSpeedZeroOptimizer": ("single_partition_of_fp32_groups", "bit16_groups"),
+    "BF16_Optimizer": ("fp32_groups_flat_partition", "bf16_groups"),
+}
+CUT_GROUPS = {  # the same of ZeRO 3
+    "DeepSpeedZeroOptimizer_Stage3": ("fp32_partitioned_groups_flat", "fp16_groups")
+}
+# What DeepSpeed's engine counts. Not micro_steps: that is a multiple of the accumulation steps
+# where a snapshot begins, and those may be others after a resumption.
+COUNTERS = ("global_steps", "global_samples", "skipped_steps")
+# What the optimizers keep themselves, beside their loss scaler.
+SETTINGS = ("custom_loss_scaler", "external_loss_scale")
+
+
+class Fragment(NamedTuple):
+    """What this rank has of a parameter's master. Ranges and places in elements."""
+
+    parameter: Any
+    group: int  # index among the optimizer's groups
+    flat: Callable[[], Any]  # the masters of which it is a part
+    at: int  # where it begins there
+    begin: int  # the range of the parameter
+    end: int
+    holder: Numbered  # this rank among those that have any of it
+
+
+def is_zero(optimizer: Any) -> bool:
+    """One of DeepSpeed's optimizers, which wrap another."""
+    module = sys.modules.get("deepspeed.runtime.base_optimizer")
+    return module is not None and isinstance(optimizer, module.DeepSpeedOptimizer)
+
+
+def _kind(zero: Any) -> str:
+    """The name of its class, where that is DeepSpeed's own and no other derived from it."""
+    kind = type(zero)
+    return kind.__name__ if kind.__module__.startswith("deepspeed.runtime.") else ""
+
+
+def _place(group: Any) -> Numbered:
+    return torch.distributed.get_rank(group), torch.distributed.get_world_size(group)
+
+
+def _refusal(zero: Any) -> Optional[str]:
+    kind = _kind(zero)
+    called = f"DeepSpeed's {type(zero).__name__}"
+    if kind not in SHARED_GROUPS and kind not in CUT_GROUPS:
+        return (
+            f"{called} is not covered, save with its save_checkpoint: of DeepSpeed's optimizers "
+            f"those are, {', '.join([*SHARED_GROUPS, *CUT_GROUPS])}"
+        )
+    if getattr(zero, "zenflow", False):
+        return f"{called} with ZenFlow is not covered: it updates parameters in another process"
+    if getattr(zero, "has_moe_layers", False):
+        return f"{called} with experts is not covered: ranks have other experts of the same names"
+    if getattr(zero, "swap_optimizer", False) or getattr(zero, "params_in_nvme_and_cpu", False):
+        return f"{called} is not covered where its state is offloaded to NVMe: it is in no memory"
+    if getattr(zero, "offload_optimizer", False) and zero.partial_offload != 1.0:
+        return f"{called} with a part of its state offloaded (`ratio`) is not covered"
+    if getattr(zero, "torch_autocast_gradscaler", None) is not None:
+        return f"{called} with torch.autocast's gradient scaler is not covered"
+    if _tensor_ranks(zero) > 1:
+        return (
+            f"{called} over {_tensor_ranks(zero)} ranks of tensor parallelism is not covered: what "
+            "each has of a parameter has the same name"
+        )
+    return None
+
+
+def _tensor_ranks(zero: Any) -> int:
+    mpu = getattr(zero, "mpu", None)
+    for name in ("get_tensor_model_parallel_world_size", "get_slice_parallel_world_size"):
+        if hasattr(mpu, name):
+            return int(getattr(mpu, name)())
+    group = getattr(zero, "model_parallel_group", None)
+    return 1 if group is None else _place(group)[1]
+
+
+# ---- the parameters ----
+
+
+def parts_of(root: Any, prefix: str) -> Parts:
+    """Which part of each parameter of a root module lies here; empty where it has none of
+    DeepSpeed's optimizers."""
+    parts: Parts = {}
+    if "deepspeed.runtime.base_optimizer" not in sys.modules:
+        return parts
+    named = list(_modules.named_parameters(root))
+    groups = [each._dp_group for _, each in named if hasattr(each, "_dp_group")]
+    for name, parameter in named:
+        if hasattr(parameter, "ds_tensor"):
+            part = _cut_part(prefix + name, parameter)
+        elif groups:  # frozen ones are the same on all ranks, too
+            part = _shared_part(
+                prefix + name, parameter, getattr(parameter, "_dp_group", groups[0])
+            )
+        else:
+            continue
+        parts[id(parameter)] = [part]
+    return parts
+
+
+def _cut_range(parameter: Any) -> Tuple[int, int, Numbered]:
+    """(begin, end, this rank among those that have any of it) of what ZeRO 3 keeps here."""
+    count, each = int(parameter.ds_numel), int(parameter.ds_tensor.ds_numel)
+    rank, _ = _place(parameter.ds_process_group)
+    begin, end = min(rank * each, count), min((rank + 1) * each, count)
+    return begin, end, (rank, -(-count // each)) if begin < end else (0, 1)
+
+
+def _cut_part(name: str, parameter: Any) -> Part:
+    begin, end, holder = _cut_range(parameter)
+    shape = tuple(parameter.ds_shape)
+    return Part(
+        name, shape, begin, end, lambda: parameter.ds_tensor, 0, (end - begin,), 0, (0, 1), holder
+    )
+
+
+def _shared_part(name: str, parameter: Any, group: Any) -> Part:
+    shape = _tensors.shape_in_memory(parameter.shape, parameter.stride())
+    place, held_shape = _place(group), tuple(parameter.shape)
+    return Part(
+        name, shape, 0, parameter.numel(), lambda: parameter, 0, held_shape, 0, place, place
+    )
+
+
+# ---- the optimizer ----
+
+
+def _fragments(zero: Any) -> Iterator[Fragment]:
+    kind = _kind(zero)
+    masters, groups = SHARED_GROUPS.get(kind) or CUT_GROUPS[kind]
+    there = weakref.ref(zero)  # what is registered keeps no optimizer alive
+    for number, parameters in enumerate(getattr(zero, groups)):
+
+        def flat(number: int = number) -> Any:
+            return getattr(there(), masters)[number]
+
+        if kind in SHARED_GROUPS:
+            yield from _shared_fragments(zero, number, flat, parameters)
+        else:
+            yield from _cut_fragments(zero.sub_group_to_group_id[number], flat, parameters)
+
+
+def _shared_fragments(
+    zero: Any, number: int, flat: Callable[[], Any], parameters: List[Any]
+) -> Iterator[Fragment]:
+    rank, _ = _place(zero.real_dp_process_group[number])
+    size = int(flat().numel())
+    for parameter in parameters:
+        mapping = parameter._hp_mapping
+        if mapping is None:  # all of it lies on other ranks
+            continue
+        begin, at = mapping.lp_fragment_address.start, mapping.hp_fragment_address.start
+        first_at = rank * size + at - begin  # where the parameter begins in the whole flat one
+        first, last = first_at // size, (first_at + parameter.numel() - 1) // size
+        end = begin + mapping.lp_fragment_address.numel
+        holder = (rank - first, last - first + 1)
+        yield Fragment(parameter, number, flat, at, begin, end, holder)
+
+
+def _cut_fragments(
+    group: int, flat: Callable[[], Any], parameters: List[Any]
+) -> Iterator[Fragment]:
+    at = 0
+    for parameter in parameters:
+        begin, end, holder = _cut_range(parameter)
+        if begin < end:
+            yield Fragment(parameter, group, flat, at, begin, end, holder)
+        at += int(parameter.ds_tensor.ds_numel)
+
+
+class Zero(Known):
+    """One of DeepSpeed's optimizers, as an optimizer of the parameters that the modules hold."""
+
+    def __init__(
+        self, optimizer: Callable[[], Any], number: int, engine: Callable[[], Any]
+    ) -> None:
+        super().__init__(optimizer, number)
+        self._engine = engine  # that steps it; gives None where it is not known
+        self._found: Dict[int, Fragment] = {}
+
+    def holder(self) -> Any:
+        return self.optimizer().optimizer
+
+    def refusal(self, world: int) -> Optional[str]:
+        zero = self.optimizer()
+        why = _refusal(zero)
+        if why is None:
+            try:
+                self._look()
+            except (AttributeError, KeyError, IndexError, TypeError) as error:
+                why = (
+                    f"this version of DeepSpeed describes {type(zero).__name__} in a way that is "
+                    f"not known here: {error!r}"
+                )
+        return why
+
+    def _look(self) -> Dict[int, Fragment]:
+        """What lies here, by the parameters' ids."""
+        self._found = {id(each.parameter): each for each in _fragments(self.optimizer())}
+        return self._found
+
+    def _groups(self) -> List[List[Any]]:
+        zero = self.optimizer()
+        kind = _kind(zero)
+        names = SHARED_GROUPS.get(kind) or CUT_GROUPS.get(kind)
+        return [] if zero is None or names is None else getattr(zero, names[1], [])
+
+    def grouped(self) -> Iterator[Tuple[int, int, Dict[str, Any], Any]]:
+        for number, parameters in enumerate(self._groups()):
+            for index, parameter in enumerate(parameters):
+                yield number, index, {}, parameter
+
+    def parameters(self) -> List[Any]:
+        return [parameter for _, _, _, parameter in self.grouped()]
+
+    def before_update(self) -> None:
+        """Its groups are kept whole."""
+
+    def after_update(self) -> None:
+        """See before_update."""
+
+    def note_missing(self) -> None:
+        """A flat group is updated as a whole."""
+
+    def incomplete(self) -> List[Any]:
+        return []
+
+    def add_state(self, layout: Any, name: str, parameter: Any, problems: Problems) -> None:
+        """The master of a parameter, and its moments."""
+        fragment = self._found.get(id(parameter))
+        if fragment is None:
+            return
+        shape = tuple(getattr(parameter, "ds_shape", parameter.shape))
+        flat = fragment.flat()
+        part = Part(
+            name,
+            shape,
+            fragment.begin,
+            fragment.end,
+            fragment.flat,
+            fragment.at,
+            tuple(flat.shape),
+            fragment.at,
+            (0, 1),
+            fragment.holder,
+        )
+        entries = []
+        # without lower precision ZeRO 3 has no masters: it updates the parameters
+        if not _is_inside(getattr(parameter, "ds_tensor", None), flat):
+            master = moment_name(MASTER, name)
+            entries.append(Entry(master, _lib.OPTIMIZER, flat, parameter=parameter, part=part))
+        state = self.holder().state.get(flat) or {}
+        for key, value in state.items():
+            moment = moment_name(key, name)
+            if not _tensors.is_tensor(value):
+                continue  # in `plain`
+            of = part.of(value)
+            why = _tensors.uncovered(value)
+            if of is None:
+                why = (
+                    f"DeepSpeed holds masters of the shape {list(flat.shape)}, and it has the "
+                    f"shape {list(value.shape)}"
+                )
+            if why:
+                problems.refuse(_lib.OPTIMIZER, moment, why, f"{moment} cannot be captured: {why}")
+                continue
+            entries.append(Entry(moment, _lib.OPTIMIZER, value, state, key, parameter, part=of))
+        for entry in entries:
+            # what the stages of a pipeline share is the first one's
+            entry.captured = not getattr(parameter, "ds_pipe_replicated", False)
+        layout.entries += entries
+
+    def all_names(self, names: Mapping[int, str]) -> Dict[int, str]:
+        return {id(each): names[id(each)] for each in self.parameters() if id(each) in names}
+
+    # ---- plain state ----
+
+    def plain(self, layout: Any) -> Dict[str, Any]:
+        """Also what the engine counts, its scheduler and the loss scaler. The same on all ranks, so
+        that a rank can take any other's."""
+        zero, engine = self.optimizer(), self._engine()
+        value = super().plain(layout)
+        counts: Dict[str, Dict[str, Any]] = {}
+        for fragment in self._found.values():
+            state = self.holder().state.get(fragment.flat()) or {}
+            plain = {key: each for key, each in state.items() if not _tensors.is_tensor(each)}
+            if plain:
+                counts.setdefault(str(fragment.group), plain)
+        value["counts"] = counts
+        value["settings"] = {name: getattr(zero, name, None) for name in SETTINGS}
+        value["scaler"] = _plain_fields(getattr(zero, "loss_scaler", None))
+        value["engine"] = {name: getattr(engine, name, None) for name in COUNTERS}
+        scheduler = getattr(engine, "lr_scheduler", None)
+        value["scheduler"] = scheduler.state_dict() if hasattr(scheduler, "state_dict") else None
+        return value
+
+    def load_plain(
+        self, value: Mapping[str, Any], names: Mapping[int, str], groups_from: int
+    ) -> None:
+        """All of it, whatever is asked for: DeepSpeed's engine is always known whole."""
+        super().load_plain({**value, "state": {}}, names, 0)
+        zero, engine, state = self.optimizer(), self._engine(), self.holder().state
+        for fragment in self._look().values():
+            plain = value["counts"].get(str(fragment.group))
+            if plain and state.get(fragment.flat()):
+                state[fragment.flat()].update(plain)
+        _set_fields(zero, value["settings"])
+        _set_fields(getattr(zero, "loss_scaler", None), value["scaler"])
+        _set_fields(engine, value["engine"])
+        scheduler = getattr(engine, "lr_scheduler", None)
+        if value["scheduler"] is not None and hasattr(scheduler, "load_state_dict"):
+            scheduler.load_state_dict(value["scheduler"])
+        _forget_gathered(zero)
+
+    def make_state(
+        self,
+        names: Mapping[int, str],
+        listed: Mapping[str, _lib.Listed],
+        place: Place,
+        unnamed_too: bool,
+        parts: Optional[Parts] = None,
+    ) -> None:
+        if _refusal(self.optimizer()):
+            return
+        keys = [key for key in keys_of(listed) if key != MASTER]
+        state = self.holder().state
+        for fragment in self._look().values():
+            name = names.get(id(fragment.parameter))
+            if name is None:
+                continue
+            flat = fragment.flat()
+            for key, _, each in moments_of(listed, keys, name, place):
+                if key in (state.get(flat) or {}):
+                    continue
+                of = state[flat]
+                of[key] = _make_moment(flat, fragment.parameter, key, each)
+                self._made.append((of, key))
+
+
+def _make_moment(flat: Any, parameter: Any, key: str, listed: _lib.Listed) -> Any:
+    """A tensor of the state as the first step would have made it; the padding in it is 0."""
+    dtype = _tensors.FROM_DTYPE[listed.dtype]
+    is_one_number = not listed.shape and (
+        key == "step" or tuple(getattr(parameter, "ds_shape", parameter.shape)) != ()
+    )
+    if is_one_number:
+        return torch.zeros((), dtype=dtype)
+    return torch.zeros_like(flat, dtype=dtype, requires_grad=False)
+
+
+def _is_inside(tensor: Any, flat: Any) -> bool:
+    return (
+        tensor is not None
+        and tensor.untyped_storage().data_ptr() == flat.untyped_storage().data_ptr()
+    )
+
+
+def _plain_fields(value: Any) -> Dict[str, Any]:
+    """Those of an object that are plain data."""
+    fields = {}
+    for name, each in vars(value).items() if value is not None else ():
+        try:
+            _blob.encode(each, _plain.pack)
+            fields[name] = each
+        except TypeError:
+            pass
+    return fields
+
+
+def _set_fields(value: Any, fields: Mapping[str, Any]) -> None:
+    for name, each in fields.items():
+        if value is not None and hasattr(value, name):
+            setattr(value, name, each)
+
+
+def _forget_gathered(zero: Any) -> None:
+    """After a restore into ZeRO 3's parts: what is gathered of parameters is from before, and is
+    gathered anew by the next forward."""
+    persistent = getattr(zero, "persistent_parameters", None)
+    if persistent:
+        persistent[0].partition(persistent)
+    if hasattr(zero, "invalidate_secondary_tensor"):
+        zero.invalidate_secondary_tensor()

@@ -1,0 +1,118 @@
+"""The trainer of test_deepspeed_live.py: a small model under DeepSpeed, each step determined by its
+number, the rank and the state.
+
+    deepspeed_live_trainer.py JSON
+
+JSON: what deepspeed_trainer.py takes ("stage", "dtype", "options", "config"), and "steps": updates
+and skipped steps at the end; "micro": micro-batches of an update; "attach": false for a script that
+knows nothing of Cairn; "tell": the step before which, and before all later ones, the whole state
+is told; "save": DIR for DeepSpeed's own checkpoint, too; "load": DIR, a universal checkpoint to
+start from; "inf": the step whose loss is infinite; "groups": 1 for one group of parameters.
+
+Prints `step N LOSS` (the loss as a hexadecimal float) after each step of the engine that is an
+update or a skipped one, and `whole STEP PART SHA256` for each part of the state that is put
+together from all ranks: the modules' parameters, their buffers, masters and moments, counters,
+loss scale and learning rates.
+"""
+
+import hashlib
+import json
+import os
+import sys
+import time
+from typing import Any
+
+os.environ.setdefault("DS_ACCELERATOR", "cpu")
+
+import torch
+import torch.distributed
+
+import forking
+import deepspeed_trainer
+
+import cairn
+
+forking.become_a_rank()
+PAUSE_S = float(os.environ.get("TRAINER_PAUSE_S", "0"))
+
+
+def sha_of(value: Any) -> str:
+    sha = hashlib.sha256()
+    for name, each in sorted(value.items()) if isinstance(value, dict) else [("", value)]:
+        sha.update(name.encode())
+        if isinstance(each, torch.Tensor):
+            each = each.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+        sha.update(each if isinstance(each, bytes) else repr(each).encode())
+    return sha.hexdigest()
+
+
+def say_whole(engine: Any) -> None:
+    truth = deepspeed_trainer.truth_of(engine)
+    trained = {name for name, _ in engine.module.named_parameters()}
+    truth["buffers"] = {name: each for name, each in truth["module"].items() if name not in trained}
+    truth["module"] = {name: each for name, each in truth["module"].items() if name in trained}
+    truth["skipped"] = engine.skipped_steps
+    truth["scheduler"] = engine.lr_scheduler.state_dict()
+    scaler = getattr(engine.optimizer, "loss_scaler", None)
+    truth["scaler"] = (
+        {}
+        if scaler is None
+        else {name: each for name, each in vars(scaler).items() if isinstance(each, (int, float))}
+    )
+    for name, part in truth.items():
+        print(f"whole {engine.global_steps} {name} {sha_of(part)}", flush=True)
+
+
+def batch(step: int, micro: int) -> torch.Tensor:
+    seed = 1000 * step + 100 * micro + torch.distributed.get_rank()
+    return torch.randint(
+        0, deepspeed_trainer.VOCABULARY, (6, 3), generator=torch.Generator().manual_seed(seed)
+    )
+
+
+def train_a_step(engine: Any, job: dict[str, Any]) -> float:
+    step = engine.global_steps
+    for micro in range(job.get("micro", 1)):
+        tokens = batch(step, micro)
+        loss = torch.nn.functional.cross_entropy(
+            engine(tokens).float().flatten(0, 1), tokens.flatten()
+        )
+        engine.backward(loss * float("inf") if step == job.get("inf") else loss)
+        if micro == job.get("micro", 1) - 1:
+            time.sleep(PAUSE_S)
+        engine.step()
+    engine.module.seen.add_(1)
+    return float(loss.item())
+
+
+def main() -> None:
+    job = {"mode": "save", **json.loads(sys.argv[1])}
+    torch.set_num_threads(1)
+    deepspeed_trainer.deepspeed.init_distributed("gloo")
+    job["universal"] = "load" in job
+    if job["dtype"] == "fp16":  # slowly, the CPU can
+        deepspeed_trainer.deepspeed.accelerator.get_accelerator().is_fp16_supported = lambda: True
+    if job.get("groups") == 1:
+        deepspeed_trainer.groups_of = lambda model: [
+            {"params": [each for each in model.parameters() if each.requires_grad]}
+        ]
+    engine = deepspeed_trainer.engine_of(job)
+    if job.get("attach", True) and "load" not in job:
+        cairn.attach(engine, engine.optimizer)
+    if "load" in job:
+        engine.load_checkpoint(job["load"])
+    while True:
+        step = engine.global_steps
+        if step >= job.get("tell", job["steps"]):
+            say_whole(engine)
+            if "save" in job:
+                engine.save_checkpoint(job["save"])
+        if step >= job["steps"]:
+            break
+        if str(step) == os.environ.get("TRAINER_HOLD_AT"):
+            time.sleep(3600)  # until the test kills it
+        print(f"step {step} {train_a_step(engine, job).hex()}", flush=True)
+    torch.distributed.destroy_process_group()
+
+
+main()
