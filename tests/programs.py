@@ -31,6 +31,7 @@ LIMITS_S = {
     "test_torch_more": 900,
     "test_convert_megatron_dist": 500,
     "test_megatron_live": 600,
+    "test_deepspeed_live": 1200,
     "test_convert_dcp": 500,
     "test_torch_bad_input": 1000,
     "test_spill": 450,

@@ -7,7 +7,8 @@ JSON: what deepspeed_trainer.py takes ("stage", "dtype", "options", "config"), a
 and skipped steps at the end; "micro": micro-batches of an update; "attach": false for a script that
 knows nothing of Cairn; "tell": the step before which, and before all later ones, the whole state
 is told; "save": DIR for DeepSpeed's own checkpoint, too; "load": DIR, a universal checkpoint to
-start from; "inf": the step whose loss is infinite; "groups": 1 for one group of parameters.
+start from; "inf": the step whose loss is infinite; "groups": 1 for one group of parameters;
+"counting": an optimizer that keeps its count of steps as a number, as DeepSpeed's own do.
 
 Prints `step N LOSS` (the loss as a hexadecimal float) after each step of the engine that is an
 update or a skipped one, and `whole STEP PART SHA256` for each part of the state that is put
@@ -34,6 +35,32 @@ import cairn
 
 forking.become_a_rank()
 PAUSE_S = float(os.environ.get("TRAINER_PAUSE_S", "0"))
+
+
+class Counting(torch.optim.Optimizer):
+    """Adam, whose count of steps is a number, as in DeepSpeedCPUAdam (which is compiled first)."""
+
+    def __init__(self, params: Any, lr: float) -> None:
+        super().__init__(params, {"lr": lr, "weight_decay": 0.0})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for each in group["params"]:
+                if each.grad is None:
+                    continue
+                state = self.state[each]
+                if not state:
+                    state["step"] = 0
+                    state["exp_avg"] = torch.zeros_like(each)
+                    state["exp_avg_sq"] = torch.zeros_like(each)
+                state["step"] += 1
+                state["exp_avg"].lerp_(each.grad, 0.1)
+                state["exp_avg_sq"].lerp_(each.grad * each.grad, 0.01)
+                mean = state["exp_avg"] / (1 - 0.9 ** state["step"])
+                square = state["exp_avg_sq"] / (1 - 0.99 ** state["step"])
+                each.mul_(1 - group["lr"] * group["weight_decay"])
+                each.sub_(group["lr"] * mean / (square.sqrt() + 1e-8))
 
 
 def sha_of(value: Any) -> str:
@@ -96,8 +123,10 @@ def main() -> None:
         deepspeed_trainer.groups_of = lambda model: [
             {"params": [each for each in model.parameters() if each.requires_grad]}
         ]
+    if job.get("counting"):
+        torch.optim.AdamW = Counting  # type: ignore[misc,assignment]
     engine = deepspeed_trainer.engine_of(job)
-    if job.get("attach", True) and "load" not in job:
+    if job.get("attach", True) and "CAIRN_AGENT" in os.environ:
         cairn.attach(engine, engine.optimizer)
     if "load" in job:
         engine.load_checkpoint(job["load"])

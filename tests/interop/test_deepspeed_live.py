@@ -16,8 +16,12 @@ from test_torch import ROOT, Run, built, cluster, newest, under  # noqa: F401: f
 
 PYTHON = ROOT / "build" / "venv-deepspeed" / "bin" / "python"
 TRAINER = ROOT / "tests" / "interop" / "deepspeed_live_trainer.py"
+PIPELINE = ROOT / "tests" / "interop" / "deepspeed_live_pipeline.py"
 ONE_GROUP = {"groups": 1}  # DeepSpeed gives all groups of ZeRO 3 the hyperparameters of the first
 SCALER = {"enabled": True, "initial_scale_power": 20, "loss_scale_window": 2, "hysteresis": 1}
+# some parameters stay gathered, and there are several sub-groups
+SMALL = {"stage3_param_persistence_threshold": 30, "sub_group_size": 100}
+OFFLOADED = {"offload_optimizer": {"device": "cpu"}}
 JOBS = {
     "zero1": {"stage": 1, "dtype": "bf16"},
     "zero2": {
@@ -27,7 +31,8 @@ JOBS = {
         "inf": 4,
         "config": {"gradient_accumulation_steps": 2, "fp16": SCALER},
     },
-    "zero3": {"stage": 3, "dtype": "bf16", **ONE_GROUP},
+    "zero3": {"stage": 3, "dtype": "bf16", "options": SMALL, **ONE_GROUP},
+    "pipeline": {"accumulate": "fp32"},
 }
 
 pytestmark = pytest.mark.skipif(
@@ -35,14 +40,14 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def start(folder, job, world, wrapper=(), hold_at=None, trainer=TRAINER):
+def start(folder, job, world, wrapper=(), hold_at=None):
     return Run(
         folder,
         ["'" + json.dumps(job) + "'"],
         world,
         wrapper,
         distributed=True,
-        script=str(trainer),
+        script=str(TRAINER if "stage" in job else PIPELINE),
         python=str(PYTHON),
         start="forked",
         hold_at=hold_at,
@@ -50,10 +55,12 @@ def start(folder, job, world, wrapper=(), hold_at=None, trainer=TRAINER):
 
 
 def wholes(run):
-    """The digest of each part of the whole state, by the step before which it was told."""
+    """The digest of each part of the whole state, by the step before which it was told: what the
+    first and the last rank have told, which are of different stages of a pipeline."""
     found = {}
-    for step, part, digest in re.findall(r"^whole (\d+) (\S+) (\S+)$", run.text(), re.M):
-        found.setdefault(int(step), {})[part] = digest
+    for rank in (0, run.world - 1):
+        for step, part, digest in re.findall(r"^whole (\d+) (\S+) (\S+)$", run.text(rank), re.M):
+            found.setdefault(int(step), {})[rank > 0, part] = digest
     return found
 
 
@@ -87,8 +94,9 @@ def universal(folder, saved, step):
     return str(target)
 
 
-def without(whole, *parts):
-    return {part: digest for part, digest in whole.items() if part not in parts}
+def without_buffers(whole):
+    """As DeepSpeed loads none from its universal form."""
+    return {part: digest for part, digest in whole.items() if "buffers" not in part}
 
 
 @pytest.mark.parametrize("kind", JOBS)
@@ -109,11 +117,59 @@ def test_other_number_of_ranks(cluster, tmp_path, kind):  # noqa: F811
     assert found[begun] == wholes(first)[begun], second.errors()
     own = start(runs, {**job, "steps": 12, "tell": 5, "load": universal(tmp_path, saved, begun)}, 2)
     assert own.wait() == 0, own.errors()
-    # DeepSpeed does not load buffers from its universal form
     for step in range(begun, 12):
-        assert without(found[step], "buffers") == without(wholes(own)[step], "buffers"), step
+        assert without_buffers(found[step]) == without_buffers(wholes(own)[step]), step
     assert second.steps() == own.steps(), second.errors()
     third = start(runs, {**job, "steps": 0, "tell": 5}, 4, under(cluster, "--resume"))
     ended(third)
     ((step, whole),) = wholes(third).items()
     assert step >= 8 and whole == found[step], third.errors()
+
+
+@pytest.mark.parametrize(
+    "stage, options",
+    [(2, OFFLOADED), (3, {**OFFLOADED, **SMALL, "offload_param": {"device": "cpu"}})],
+)
+def test_offloaded(cluster, tmp_path, stage, options):  # noqa: F811
+    """In the CPU's memory, and with an optimizer that counts its steps in a number."""
+    job = {
+        "stage": stage,
+        "dtype": "bf16",
+        "counting": True,
+        "options": options,
+        "config": {"zero_force_ds_cpu_optimizer": False},
+        "tell": 4,
+    }
+    first = start(tmp_path, {**job, "steps": 20}, 2, under(cluster), hold_at=7)
+    first.kill_at(6, cluster, 3)
+    again = ended(start(tmp_path, {**job, "steps": 7}, 3, under(cluster, "--resume")))
+    found = wholes(again)
+    assert found[min(found)] == wholes(first)[min(found)], again.errors()
+    assert min(found) >= 4 and max(found) == 7
+
+
+def test_unchanged_script(cluster, tmp_path):  # noqa: F811
+    """One that knows nothing of Cairn comes back in its first forward, with the engine's counters:
+    the step under way becomes the one that was."""
+    job = {"stage": 1, "dtype": "bf16", "attach": False, "tell": 4}
+    first = start(tmp_path, {**job, "steps": 20}, 2, under(cluster), hold_at=8)
+    first.kill_at(7, cluster, 5)
+    again = start(tmp_path, {**job, "steps": 8}, 2, under(cluster, "--resume"))
+    ended(again)
+    begun = min(wholes(again))
+    assert f"the state after update {begun - 1}" in again.errors(), again.errors()
+    assert sorted(again.steps()) == [0, *range(begun, 8)]
+
+
+def test_what_is_refused(cluster, tmp_path):  # noqa: F811
+    """One line at the start, and training is what it is without Cairn."""
+    job = {"stage": 0, "dtype": "fp16", "steps": 4, "tell": 9, "config": {"fp16": SCALER}}
+    whole = start(tmp_path, job, 2, ("env",))
+    assert whole.wait() == 0, whole.errors()
+    run = start(tmp_path, job, 2, under(cluster))
+    assert run.wait() == 0, run.errors()
+    assert run.steps() == whole.steps() and sorted(run.steps()) == [0, 1, 2, 3]
+    lines = [line for line in run.errors().splitlines() if "no snapshots are taken" in line]
+    assert len(lines) == 2, lines  # one of each rank
+    assert all("FP16_UnfusedOptimizer is not covered" in line for line in lines), lines
+    assert newest(cluster) == 0

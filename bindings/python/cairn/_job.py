@@ -437,7 +437,7 @@ class Job:
         self._early = {"random": _plain.random_state(), "extras": self.extras.early(self)}
         if grown:
             self._names.publish_early()
-            if _megatron.wrapper(optimizer) is not None:
+            if _megatron.wrapper(optimizer) is not None or is_zero(optimizer):
                 self._register_with_all()
         if self._begins_at_once:
             self._kept = {}
@@ -588,8 +588,8 @@ class Job:
             self.say(f"covers {layout.summary()}{without}")
 
     def _register_with_all(self) -> None:
-        """Right after an update, which all stages of a pipeline end together: the first snapshot
-        would else begin in the first stage's forward, before the last stage has registered."""
+        """Right after an update, which all stages of a pipeline, and all ranks of ZeRO, end
+        together: the first snapshot would else begin before the last of them has registered."""
         if self._resume.wanted or not self.open():
             return
         assert self.place is not None

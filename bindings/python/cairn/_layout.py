@@ -261,6 +261,18 @@ class Layout:
         for entry in self.entries:
             own = fitting(f"rank{place.rank}/{entry.name}")
             name = own if own in listed else entry.name
+            if entry.kind == _lib.BUFFER and name not in listed:
+                # one of a stage of a pipeline, say: another rank's
+                name = next(
+                    (
+                        each
+                        for each in (
+                            fitting(f"rank{rank}/{entry.name}") for rank in range(1, ranks)
+                        )
+                        if each in listed
+                    ),
+                    name,
+                )
             if name in done:
                 continue
             found = listed.get(name)

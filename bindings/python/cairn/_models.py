@@ -6,7 +6,7 @@ from __future__ import annotations
 import weakref
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Set
 
-from . import _deepspeed, _forwards, _ranks, _tensors, _watch
+from . import _deepspeed, _forwards, _modules, _ranks, _tensors, _watch
 from ._known import Known
 from ._zero import Zero, is_zero
 
@@ -102,6 +102,7 @@ class Models:
         training. In an evaluation it may be a part of the whole: a script evaluates its encoder, or
         the module inside DDP, before it trains.
         """
+        module = _modules.in_engine(module)
         known = module in self._seen
         if not known:
             if self.wanted().isdisjoint(id(parameter) for parameter in module.parameters()):
@@ -125,6 +126,7 @@ class Models:
             self.unwatch()
 
     def add_root(self, module: Any, prefix: Optional[str] = None) -> None:
+        module = _modules.in_engine(module)
         inside = set(map(id, module.modules()))
         for name in [name for name, root in self.roots.items() if id(root) in inside]:
             del self.roots[name]  # it was called on its own before the module that holds it

@@ -23,13 +23,17 @@ def is_engine(module: Any) -> bool:
     return there is not None and isinstance(module, there.DeepSpeedEngine)
 
 
+def in_engine(module: Any) -> Any:
+    """What DeepSpeed's engine trains: that is called in each forward, as an engine of a pipeline
+    never is. Any other module is given back."""
+    return module.module if is_engine(module) else module
+
+
 def unwrap(module: Any) -> Any:
-    """Without what only wraps: data parallelism, torch.compile, DeepSpeed's engine."""
-    while (
-        isinstance(module, (torch.nn.parallel.DistributedDataParallel, torch.nn.DataParallel))
-        or hasattr(module, "_orig_mod")
-        or is_engine(module)
-    ):
+    """Without what only wraps: data parallelism, torch.compile."""
+    while isinstance(
+        module, (torch.nn.parallel.DistributedDataParallel, torch.nn.DataParallel)
+    ) or hasattr(module, "_orig_mod"):
         module = module._orig_mod if hasattr(module, "_orig_mod") else module.module
     return module
 
