@@ -115,6 +115,9 @@ class LazyCapture:
             self.result = _lib.INVAL
         return True
 
+    def stop_wanted(self):
+        return False
+
     def await_commit(self, timeout_ms):
         return _lib.OK
 
