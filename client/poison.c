@@ -72,6 +72,27 @@ client_put_poison(struct cairn_client *client)
 }
 
 void
+client_put_unwatched(struct cairn_client *client)
+{
+    const struct client_tensors *tensors = client->tensors;
+    struct cairn_session_unwatched unwatched = {0};
+    cairn_err err;
+
+    if (!client->unwatched_wanted)
+        return;
+    for (uint32_t i = 0; i < tensors->count; i++)
+        if (tensors->known[i] == CLIENT_KNOWN_FAILING &&
+            (tensors->slices[i].kind == CAIRN_PARAM ||
+             tensors->slices[i].kind == CAIRN_OPTIMIZER) &&
+            unwatched.tensors++ == 0)
+            cairn_text_clean(unwatched.name, sizeof unwatched.name, tensors->slices[i].name);
+    err = cairn_session_put_unwatched(&client->writer, &unwatched);
+    client->unwatched_wanted = err == CAIRN_AGAIN;
+    if (err && err != CAIRN_AGAIN)
+        client->broken = true;
+}
+
+void
 client_poison_learn(struct cairn_client *client)
 {
     struct client_tensors *tensors = client->tensors;
@@ -79,10 +100,12 @@ client_poison_learn(struct cairn_client *client)
     for (uint32_t r = 0; r < tensors->run_count; r++) {
         uint8_t *known = &tensors->known[tensors->run_slices[r]];
 
-        if (tensors->runs[r].type && *known == CLIENT_KNOWN_NOT)
-            *known = atomic_load_explicit(&tensors->failing[r], memory_order_relaxed)
-                         ? CLIENT_KNOWN_FAILING
-                         : CLIENT_KNOWN_FINITE;
+        if (!tensors->runs[r].type || *known != CLIENT_KNOWN_NOT)
+            continue;
+        *known = atomic_load_explicit(&tensors->failing[r], memory_order_relaxed)
+                     ? CLIENT_KNOWN_FAILING
+                     : CLIENT_KNOWN_FINITE;
+        client->unwatched_wanted |= client->takes_poison && *known == CLIENT_KNOWN_FAILING;
     }
     client->said_poisoned = client->stop_wanted = false;
 }
@@ -93,6 +116,7 @@ client_known_restored(struct cairn_client *client, const atomic_bool *failing)
     pthread_mutex_lock(&client->lock);
     for (uint32_t i = 0; i < client->tensors->count; i++)
         client->tensors->known[i] = failing[i] ? CLIENT_KNOWN_FAILING : CLIENT_KNOWN_FINITE;
+    client->unwatched_wanted = client->takes_poison;
     client->rejection.step = 0;
     client->said_poisoned = client->stop_wanted = false;
     pthread_mutex_unlock(&client->lock);

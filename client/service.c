@@ -61,7 +61,7 @@ detach(struct cairn_client *client, const char *why)
     client_placement_detach(&client->placement);
     client->takes_offers = client->shares_wanted = false;
     client->takes_moves = client->moved_wanted = false;
-    client->takes_poison = false;
+    client->takes_poison = client->unwatched_wanted = false;
     if (client->mail.wanted && !client->mail.err)
         client->mail.err = CAIRN_PEER;
     pthread_cond_broadcast(&client->changed);
@@ -430,6 +430,8 @@ put_register(struct cairn_client *client)
     client->next_request =
         client->next_request == CAIRN_SESSION_RINGS_REQUEST - 1 ? 1 : client->next_request + 1;
     client->registration = CLIENT_REGISTER_SENT;
+    client->unwatched_wanted =
+        client->takes_poison; /* what is known of them, and was carried over */
 }
 
 /* Lock held. */
@@ -486,6 +488,7 @@ serve(struct cairn_client *client, bool stats_due, const struct cairn_client_sta
         if (client->registration == CLIENT_REGISTER_WANTED && client->tensors &&
             !client->report.active && client_now_ns() >= client->register_at_ns)
             put_register(client);
+        client_put_unwatched(client);
         if (client->coverage_wanted)
             put_coverage(client);
         if (client->moved_wanted)

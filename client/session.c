@@ -203,7 +203,7 @@ static bool
 type_is_from(enum cairn_session_type type, enum cairn_session_side from)
 {
     return from == CAIRN_SESSION_CLIENT
-               ? type >= CAIRN_SESSION_HELLO && type <= CAIRN_SESSION_POISON
+               ? type >= CAIRN_SESSION_HELLO && type <= CAIRN_SESSION_UNWATCHED
                : type >= CAIRN_SESSION_WELCOME && type <= CAIRN_SESSION_OFFER;
 }
 

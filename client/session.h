@@ -34,6 +34,7 @@
  * - MOVED, only if WELCOME allows it, after layers have moved, or have not come.
  * - SHARES, only if WELCOME allows it, when the trainer first asks for its share, and when the
  *   shares change → OFFER, once the agents have shares with a higher number.
+ * - UNWATCHED, only if WELCOME allows POISON, after each REGISTER, and when it changes.
  * - STATS and COVERAGE at any time; each replaces the one before. OPERATOR → OPERATOR_REPLY once or
  *   more, the last with `final`.
  *
@@ -87,6 +88,7 @@ enum cairn_session_type {
     CAIRN_SESSION_SHARES = 15,
     CAIRN_SESSION_MOVED = 16,
     CAIRN_SESSION_POISON = 17,
+    CAIRN_SESSION_UNWATCHED = 18,
     /* agent to client */
     CAIRN_SESSION_WELCOME = 64,
     CAIRN_SESSION_REFUSED = 65,
@@ -173,6 +175,13 @@ struct cairn_session_poison {
                                           * not; 0: it is rejected only */
     char name[CAIRN_NAME_BYTES_MAX];     /* of the first of them; plain */
     char reason[CAIRN_REASON_BYTES_MAX]; /* of the rejection; plain */
+};
+
+/* Parameters and optimizer state of the rank that POISON is never sent for: they held values that
+ * are not finite when they were first captured, or restored. Replaces the one before. */
+struct cairn_session_unwatched {
+    uint32_t tensors;
+    char name[CAIRN_NAME_BYTES_MAX]; /* of the first of them; plain */
 };
 
 struct cairn_session_cancel {
@@ -465,6 +474,7 @@ CAIRN_SESSION_PUT(piece, struct cairn_session_piece);
 CAIRN_SESSION_PUT(done, struct cairn_session_done);
 CAIRN_SESSION_PUT(cancel, struct cairn_session_cancel);
 CAIRN_SESSION_PUT(poison, struct cairn_session_poison);
+CAIRN_SESSION_PUT(unwatched, struct cairn_session_unwatched);
 CAIRN_SESSION_PUT(restore, struct cairn_session_restore);
 CAIRN_SESSION_PUT(fetch, struct cairn_session_fetch);
 CAIRN_SESSION_PUT(restored, struct cairn_session_restored);
@@ -511,6 +521,7 @@ CAIRN_SESSION_TAKE(piece, struct cairn_session_piece);
 CAIRN_SESSION_TAKE(done, struct cairn_session_done);
 CAIRN_SESSION_TAKE(cancel, struct cairn_session_cancel);
 CAIRN_SESSION_TAKE(poison, struct cairn_session_poison);
+CAIRN_SESSION_TAKE(unwatched, struct cairn_session_unwatched);
 CAIRN_SESSION_TAKE(restore, struct cairn_session_restore);
 CAIRN_SESSION_TAKE(fetch, struct cairn_session_fetch);
 CAIRN_SESSION_TAKE(restored, struct cairn_session_restored);

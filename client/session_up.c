@@ -337,6 +337,22 @@ unpack_poison(struct cairn_reader *reader, struct cairn_session_poison *poison)
 }
 
 static void
+pack_unwatched(struct cairn_writer *writer, const void *value)
+{
+    const struct cairn_session_unwatched *unwatched = value;
+
+    cairn_write_u32(writer, unwatched->tensors);
+    write_plain(writer, unwatched->name, sizeof unwatched->name);
+}
+
+static void
+unpack_unwatched(struct cairn_reader *reader, struct cairn_session_unwatched *unwatched)
+{
+    unwatched->tensors = cairn_read_u32(reader);
+    read_plain(reader, unwatched->name, sizeof unwatched->name);
+}
+
+static void
 pack_coverage(struct cairn_writer *writer, const void *value)
 {
     const struct cairn_session_coverage *coverage = value;
@@ -487,6 +503,8 @@ DEFINE_PUT(cancel, CAIRN_SESSION_CANCEL, struct cairn_session_cancel)
 DEFINE_TAKE(cancel, CAIRN_SESSION_CANCEL, struct cairn_session_cancel)
 DEFINE_PUT(poison, CAIRN_SESSION_POISON, struct cairn_session_poison)
 DEFINE_TAKE(poison, CAIRN_SESSION_POISON, struct cairn_session_poison)
+DEFINE_PUT(unwatched, CAIRN_SESSION_UNWATCHED, struct cairn_session_unwatched)
+DEFINE_TAKE(unwatched, CAIRN_SESSION_UNWATCHED, struct cairn_session_unwatched)
 DEFINE_PUT(restore, CAIRN_SESSION_RESTORE, struct cairn_session_restore)
 DEFINE_TAKE(restore, CAIRN_SESSION_RESTORE, struct cairn_session_restore)
 DEFINE_PUT(fetch, CAIRN_SESSION_FETCH, struct cairn_session_fetch)

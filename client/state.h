@@ -231,6 +231,7 @@ struct cairn_client {
     uint32_t next_request;
     struct client_rejection rejection;
     bool takes_poison;                       /* the agent understands POISON */
+    bool unwatched_wanted;                   /* UNWATCHED is to be sent */
     bool said_poisoned;                      /* since the last snapshot that was not */
     bool stop_wanted;                        /* the agent asks the trainer to stop */
     struct cairn_session_coverage *coverage; /* NULL: nothing was told */
@@ -332,6 +333,8 @@ void client_poison_say(const struct cairn_client *client, uint64_t step, const c
 void client_note_rejection(struct cairn_client *client);
 /* Queues POISON instead of DONE. */
 CAIRN_MUST_CHECK cairn_err client_put_poison(struct cairn_client *client);
+/* Queues UNWATCHED if it is wanted. Attached. */
+void client_put_unwatched(struct cairn_client *client);
 /* A good snapshot is reported: what it holds is known from now on. */
 void client_poison_learn(struct cairn_client *client);
 /* What the tensors hold was restored; failing[tensors->count]: slices that are not finite. Lock not

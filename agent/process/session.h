@@ -74,6 +74,7 @@ struct session {
     uint64_t last_step;    /* that its trainer ends with: told of the commit; 0: none */
     struct cairn_client_stats stats;
     struct cairn_session_coverage *coverage; /* owned; NULL: not reported */
+    struct cairn_session_unwatched unwatched;
 
     struct fetcher *fetcher; /* of the service that restores; NULL: none */
 };

@@ -443,6 +443,10 @@ take_frame(struct cairn_agent *agent, struct session *session, struct cairn_sess
     case CAIRN_SESSION_POISON:
         take_poison(agent, session, frame);
         break;
+    case CAIRN_SESSION_UNWATCHED:
+        if (cairn_session_take_unwatched(frame, &session->unwatched) != CAIRN_OK)
+            session->state = SESSION_CLOSING;
+        break;
     case CAIRN_SESSION_RESTORE:
     case CAIRN_SESSION_FETCH:
     case CAIRN_SESSION_RESTORED:

@@ -342,6 +342,27 @@ check_poison(const struct operator_job *job, struct operator_health *health)
     add_check(health, OPERATOR_CRITICAL, "poisoned", fix, "%s", what);
 }
 
+/* A state that was bad from the start replaces nothing good, but nobody expects it either. */
+static void
+check_unwatched(const struct operator_job *job, struct operator_health *health)
+{
+    for (uint32_t i = 0; i < job->config->node_count; i++) {
+        const struct operator_node *node = &job->nodes[i];
+
+        if (!node->known || node->unwatched_tensors == 0)
+            continue;
+        add_check(
+            health, OPERATOR_WARN, "never-finite",
+            "if that is not meant so, look for the cause, and begin again with `cairn restore "
+            "--fresh`",
+            "rank %" PRIu64 ": %" PRIu64 " tensor%s of model or optimizer held values that "
+            "are not finite from the start, such as %.120s; %s not watched for them",
+            node->unwatched_rank, node->unwatched_tensors, node->unwatched_tensors == 1 ? "" : "s",
+            node->unwatched_name, node->unwatched_tensors == 1 ? "it is" : "they are");
+        return;
+    }
+}
+
 static void
 check_rest(const struct operator_job *job, struct operator_health *health)
 {
@@ -540,6 +561,7 @@ operator_health_find(const struct operator_job *job, struct operator_health *out
     check_certificates(job, out);
     check_generation(job, out);
     check_poison(job, out);
+    check_unwatched(job, out);
     check_run(job, out);
     check_verdicts(job, out);
     check_coverage(out);

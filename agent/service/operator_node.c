@@ -44,6 +44,8 @@ static const struct text_field {
      sizeof((struct operator_node *)0)->poison_name},
     {"poison_reason", offsetof(struct operator_node, poison_reason),
      sizeof((struct operator_node *)0)->poison_reason},
+    {"unwatched_name", offsetof(struct operator_node, unwatched_name),
+     sizeof((struct operator_node *)0)->unwatched_name},
     {"spill_failure", offsetof(struct operator_node, spill_failure),
      sizeof((struct operator_node *)0)->spill_failure},
 };
@@ -77,6 +79,11 @@ fill_trainers(const struct cairn_agent *agent, struct operator_node *out)
         if (!session->used || !session->trainer || !session->registered || session->stale)
             continue;
         out->trainers++;
+        if (session->unwatched.tensors && !out->unwatched_tensors) {
+            out->unwatched_rank = session->hello.rank;
+            out->unwatched_tensors = session->unwatched.tensors;
+            memcpy(out->unwatched_name, session->unwatched.name, sizeof out->unwatched_name);
+        }
         out->local_ranks = session->hello.local_ranks;
         out->captured += stats->snapshots_captured;
         out->skipped += stats->snapshots_skipped;

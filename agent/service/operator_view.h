@@ -75,6 +75,8 @@ struct operator_part {
     X(poison_first_step) /* since the last good one, as the next */                                \
     X(poison_rank)       /* that found it */                                                       \
     X(poison_tensors)    /* of that rank; 0: it was rejected */                                    \
+    X(unwatched_rank)    /* the first with such tensors, as the next */                            \
+    X(unwatched_tensors) /* of model and optimizer that never were finite; 0: none */              \
     X(ready_epoch)                                                                                 \
     X(ready_step)                                                                                  \
     X(ready_run)                                                                                   \
@@ -169,6 +171,7 @@ struct operator_node {
     char refusal[CAIRN_REFUSAL_BYTES];          /* why no run is assembled; "" */
     char poison_name[CAIRN_NAME_BYTES_MAX];     /* of a tensor that is not finite; "" */
     char poison_reason[CAIRN_REASON_BYTES_MAX]; /* why the step was rejected; "" */
+    char unwatched_name[CAIRN_NAME_BYTES_MAX];  /* of the first of those tensors; "" */
     char mismatch[OPERATOR_MISMATCH_BYTES];     /* which option a peer sets differently; "" */
     char spill_failure[OPERATOR_FAILURE_BYTES]; /* why the last spill failed; "" */
     uint32_t part_count;

@@ -103,6 +103,8 @@ try_up(const struct cairn_session_frame *frame)
             require(timing.index < CAIRN_SESSION_RINGS_MAX && frame->fd_count == 1);
     } else if (frame->type == CAIRN_SESSION_SHARES) {
         TRY(shares, struct cairn_session_shares);
+    } else if (frame->type == CAIRN_SESSION_UNWATCHED) {
+        TRY(unwatched, struct cairn_session_unwatched);
     } else if (frame->type == CAIRN_SESSION_POISON) {
         TRY(poison, struct cairn_session_poison);
     } else if (frame->type == CAIRN_SESSION_MOVED) {

@@ -83,8 +83,9 @@ struct fake_agent {
     atomic_int lasts;         /* BEGIN of a last step */
     atomic_ullong ring_inode; /* of the last one */
     pthread_mutex_t coverage_lock;
-    struct cairn_session_coverage coverage; /* the last one */
-    struct cairn_session_poison poison;     /* the last one, guarded likewise */
+    struct cairn_session_coverage coverage;   /* the last one */
+    struct cairn_session_poison poison;       /* the last one, guarded likewise */
+    struct cairn_session_unwatched unwatched; /* the same */
     atomic_int poisons;
     atomic_ullong hello_epoch, hello_pid, last_step, restored_bytes, stats_fences;
     atomic_ullong blocks[FAKE_CONNECTIONS];
@@ -407,6 +408,10 @@ fake_take(struct fake_agent *agent, struct fake_connection *connection,
         if (agent->commits)
             fake_check(cairn_session_put_committed(
                 &connection->writer, &(struct cairn_session_committed){done.generation}));
+    } else if (frame->type == CAIRN_SESSION_UNWATCHED) {
+        pthread_mutex_lock(&agent->coverage_lock);
+        fake_check(cairn_session_take_unwatched(frame, &agent->unwatched));
+        pthread_mutex_unlock(&agent->coverage_lock);
     } else if (frame->type == CAIRN_SESSION_POISON) {
         fake_take_poison(agent, connection, frame);
     } else if (frame->type == CAIRN_SESSION_CANCEL && !cairn_session_take_cancel(frame, &cancel)) {

@@ -295,6 +295,106 @@ an_older_agent_hears_cancel(void **state)
     assert_int_equal(count_lines("tensor \"weight\" holds"), 1);
 }
 
+static uint32_t
+unwatched(struct job *job)
+{
+    uint32_t tensors;
+
+    pthread_mutex_lock(&job->agent->coverage_lock);
+    tensors = job->agent->unwatched.tensors;
+    pthread_mutex_unlock(&job->agent->coverage_lock);
+    return tensors;
+}
+
+/* The agent learns of parameters that never were finite, also after tensors changed and after it
+ * was away. */
+static void
+what_never_was_finite_is_told(void **state)
+{
+    struct job *job = *state;
+    uint64_t until_ms = fake_now_ms() + 60000;
+
+    open_job(job);
+    take_step(job);
+    expect(job, 1, 0);
+    while (unwatched(job) != 1)
+        assert_true(fake_now_ms() < until_ms);
+    assert_string_equal(job->agent->unwatched.name, "mask");
+    assert_int_equal(cairn_client_register(job->client, job->slices, 1), CAIRN_OK);
+    while (unwatched(job) != 0)
+        assert_true(fake_now_ms() < until_ms);
+    job->slices[MASK].kind = CAIRN_BUFFER; /* nobody need be told of those */
+    assert_int_equal(cairn_client_register(job->client, job->slices, PARTS), CAIRN_OK);
+    take_step(job);
+    expect(job, 2, 0);
+    assert_int_equal(unwatched(job), 0);
+}
+
+/* A generation of what the job holds now, in the stand-in's memory. */
+static void
+store(struct job *job, uint8_t *container)
+{
+    struct cairn_manifest_entry entries[PARTS];
+    struct cairn_manifest_rank owner = {.rank = 1, .world = 4};
+    struct cairn_manifest manifest = {.job_id = 5,
+                                      .generation = {1, 40},
+                                      .container_count = 1,
+                                      .rank_count = 1,
+                                      .entry_count = PARTS,
+                                      .ranks = &owner,
+                                      .entries = entries};
+    uint64_t crcs[64];
+    uint8_t *packed;
+    size_t packed_bytes;
+
+    assert_int_equal(cairn_capture_plan(job->slices, PARTS, entries, &owner.region_bytes, NULL),
+                     CAIRN_OK);
+    manifest.container_bytes = owner.region_bytes;
+    manifest.block_count = owner.region_bytes / CAIRN_BLOCK_BYTES;
+    assert_true(manifest.block_count <= 64);
+    for (uint32_t i = 0; i < PARTS; i++) {
+        memcpy(container + entries[i].offset_bytes, entries[i].slice.address,
+               cairn_capture_bytes(&entries[i]));
+        entries[i].rank = 1;
+    }
+    for (uint64_t b = 0; b < manifest.block_count; b++)
+        crcs[b] = cairn_crc64(0, container + b * CAIRN_BLOCK_BYTES, CAIRN_BLOCK_BYTES);
+    manifest.block_crcs = crcs;
+    assert_int_equal(cairn_manifest_pack(&manifest, &packed, &packed_bytes), CAIRN_OK);
+    job->agent->generation = (struct cairn_generation_id){.epoch = 1, .step = 40};
+    job->agent->container_count = 1;
+    job->agent->manifests[0] = (struct cairn_session_bytes){packed, packed_bytes};
+    job->agent->containers[0] = container;
+    job->agent->container_bytes[0] = manifest.container_bytes;
+}
+
+/* What was restored is known: a state that is bad in the first snapshot after it is told, and what
+ * was not finite in the generation is not. */
+static void
+what_is_restored_is_known(void **state)
+{
+    static uint8_t container[64 * CAIRN_BLOCK_BYTES];
+    struct job *job = *state;
+    struct cairn_restored restored = {CAIRN_RESTORED_INIT};
+
+    store(job, container);
+    memset(job->weight, 0xff, sizeof job->weight);
+    memset(job->mask, 0, sizeof job->mask);
+    open_job(job);
+    assert_int_equal(cairn_client_restore(job->client, &restored), CAIRN_OK);
+    assert_int_equal(job->weight[0], BF16_ONE);
+    job->step = restored.generation.step;
+    job->weight[ELEMENTS / 2] = BF16_NAN;
+    take_step(job);
+    expect(job, 0, 1);
+    assert_string_equal(job->agent->poison.name, "weight");
+    assert_int_equal(job->agent->poison.tensors, 1);
+    job->weight[ELEMENTS / 2] = BF16_ONE;
+    take_step(job);
+    expect(job, 1, 1);
+    free((void *)(uintptr_t)job->agent->manifests[0].bytes);
+}
+
 int
 main(void)
 {
@@ -306,7 +406,9 @@ main(void)
                                        CASE(a_poisoned_last_step_is_not_waited_for),
                                        CASE(the_trainer_is_asked_to_stop),
                                        CASE(an_agent_may_keep_it),
-                                       CASE(an_older_agent_hears_cancel)};
+                                       CASE(an_older_agent_hears_cancel),
+                                       CASE(what_never_was_finite_is_told),
+                                       CASE(what_is_restored_is_known)};
 #undef CASE
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1203,6 +1203,22 @@ poison_that_was_kept_warns(void **state)
 }
 
 static void
+what_never_was_finite_warns(void **state)
+{
+    struct scene *scene = *state;
+    const struct operator_check *check;
+
+    scene->nodes[4].unwatched_tensors = 3;
+    scene->nodes[4].unwatched_rank = 9;
+    snprintf(scene->nodes[4].unwatched_name, sizeof scene->nodes[4].unwatched_name, "head.bias");
+    check = check_of(look(scene), "never-finite");
+    assert_non_null(check);
+    assert_int_equal(scene->health.level, OPERATOR_WARN);
+    assert_non_null(strstr(check->what, "rank 9: 3 tensors"));
+    assert_non_null(strstr(check->what, "head.bias"));
+}
+
+static void
 poisoned_generations_are_listed(void **state)
 {
     struct scene *scene = *state;
@@ -1335,6 +1351,7 @@ main(void)
                                        SCENE(snapshots_are_listed_newest_first),
                                        SCENE(poison_that_was_not_kept_is_critical),
                                        SCENE(poison_that_was_kept_warns),
+                                       SCENE(what_never_was_finite_warns),
                                        SCENE(poisoned_generations_are_listed),
                                        cmocka_unit_test(restores_say_what_and_why),
                                        cmocka_unit_test(files_that_are_not_there)};
