@@ -487,6 +487,7 @@ class Trainer:
         salt=0,
         wait_us=None,
         launch=None,
+        weights=None,
     ):
         Trainer.count += 1
         self.agent = rank if node is None else node
@@ -520,6 +521,7 @@ class Trainer:
         command += ["--salt", salt] if salt else []
         command += ["--wait-us", wait_us] if wait_us else []
         command += ["--launch", launch] if launch else []
+        command += [f"--{weights}"] if weights else []
         with open(self.out_path, "wb") as out:
             self.process = spawn([str(word) for word in command], self.err_path, stdout=out)
 

@@ -9,7 +9,7 @@
  *   trainer --rank R --world W --parts P --agent SOCKET --barrier FILE [--elements N] [--steps N]
  * [--step-us T]
  *           [--restore-ms T] [--resume | --check] [--timing] [--salt N] [--wait-us T]
- *           [--launch N]
+ *           [--launch N] [--weights | --rejects]
  *
  * P is the number of ranks that train: the size of the tensor follows from it, and with W = P the
  * uneven parts. --check restores, compares, and ends. Lines on stdout: "begun S" after a snapshot
@@ -17,7 +17,10 @@
  * 75 an error of the client, 64 wrong usage. SIGTERM ends it in good order. With --timing the wait
  * for the others is timed as a collective; SIGUSR1 makes the rank's steps four times as long,
  * SIGUSR2 as long as before. All values of two jobs with different salts differ. --wait-us is the
- * pause between two looks at the others.
+ * pause between two looks at the others. With --weights or --rejects the ranks also hold parts of a
+ * tensor of bfloat16, and a mask of infinities. From a SIGHUP on a weight of that rank is NaN, or
+ * it rejects its steps. "finite" or "not finite", of the weights, follows "restored". Where the
+ * agent asks for it, a rank prints "stopped" and ends with 1.
  */
 #include "cairn/client.h"
 #include "cairn/timing.h"
@@ -36,7 +39,12 @@
 enum {
     RANKS_MAX = 64,
     SHARED_ELEMENTS = 5000,
-    SLICES = 3,
+    SLICES = 5,
+    SLICES_WITHOUT_WEIGHTS = 3,
+    WEIGHTS = 3000, /* of a rank */
+    BF16_ONE = 0x3f80,
+    BF16_INFINITY = 0x7f80,
+    BF16_NAN = 0x7fc0,
     EPOCH_CLAIMANT_BITS = 16,
     RING_RECORDS = 1 << 12,
     NAP_MAX_US = 5000,  /* of a rank that waits for others */
@@ -61,7 +69,7 @@ struct trainer {
     uint64_t restore_ms;
     uint64_t wait_us;
     uint64_t launch;
-    bool resume, check, timed;
+    bool resume, check, timed, has_weights, rejects;
     bool misplaced; /* it registers its part of the divided tensor as the first rank's; a SIGHUP
                      * ends that */
 
@@ -69,12 +77,13 @@ struct trainer {
     uint64_t *divided;
     uint64_t shared[SHARED_ELEMENTS];
     struct progress progress;
+    uint16_t weights[WEIGHTS], mask[WEIGHTS];
     struct cairn_client *client;
     struct cairn_timing *timing; /* NULL: nothing is timed */
     _Atomic uint64_t *board;     /* [RANKS_MAX]: the step that each rank has done */
 };
 
-static volatile sig_atomic_t ended, slow, mended;
+static volatile sig_atomic_t ended, slow, mended, bad;
 
 static void
 on_signal(int number)
@@ -82,7 +91,7 @@ on_signal(int number)
     if (number == SIGTERM)
         ended = number;
     else if (number == SIGHUP)
-        mended = number;
+        mended = bad = number;
     else
         slow = number == SIGUSR1;
 }
@@ -134,6 +143,21 @@ update(struct trainer *trainer, uint64_t step)
     for (uint64_t i = 0; i < SHARED_ELEMENTS; i++)
         trainer->shared[i] = value(step, 1, i);
     trainer->progress = (struct progress){step, value(step, 2, 0)};
+    for (uint32_t i = 0; i < WEIGHTS; i++) {
+        trainer->weights[i] = BF16_ONE;
+        trainer->mask[i] = BF16_INFINITY;
+    }
+    if (bad && !trainer->rejects)
+        trainer->weights[WEIGHTS - 1] = BF16_NAN;
+}
+
+static bool
+is_finite(const struct trainer *trainer)
+{
+    for (uint32_t i = 0; i < WEIGHTS; i++)
+        if ((trainer->weights[i] & BF16_INFINITY) == BF16_INFINITY)
+            return false;
+    return true;
 }
 
 static bool
@@ -170,9 +194,17 @@ register_all(struct trainer *trainer)
          .shape = {sizeof trainer->progress}, .extent = {sizeof trainer->progress},
          .replica_index = trainer->rank, .replica_count = trainer->world,
          .address = &trainer->progress, .device = -1},
+        {CAIRN_SLICE_INIT, .name = "weights", .dtype = CAIRN_BF16, .kind = CAIRN_PARAM, .dims = 1,
+         .shape = {(uint64_t)WEIGHTS * trainer->world},
+         .offset = {(uint64_t)WEIGHTS * trainer->rank}, .extent = {WEIGHTS}, .replica_count = 1,
+         .address = trainer->weights, .device = -1},
+        {CAIRN_SLICE_INIT, .name = "mask", .dtype = CAIRN_BF16, .kind = CAIRN_BUFFER, .dims = 1,
+         .shape = {WEIGHTS}, .extent = {WEIGHTS}, .replica_index = trainer->rank,
+         .replica_count = trainer->world, .address = trainer->mask, .device = -1},
     };
 
-    return cairn_client_register(trainer->client, slices, SLICES);
+    return cairn_client_register(trainer->client, slices,
+                                 trainer->has_weights ? SLICES : SLICES_WITHOUT_WEIGHTS);
 }
 
 /* ---- keeping step ---- */
@@ -292,6 +324,8 @@ restore(struct trainer *trainer, uint64_t *step)
         return EXIT_TORN;
     printf("restored %" PRIu64 " %" PRIu64 "\n", restored.generation.epoch >> EPOCH_CLAIMANT_BITS,
            restored.generation.step);
+    if (trainer->has_weights)
+        printf("%s\n", is_finite(trainer) ? "finite" : "not finite");
     return 0;
 }
 
@@ -355,7 +389,13 @@ run(struct trainer *trainer)
                                    CAIRN_FENCE_ALL); /* the client says and counts failures */
         if (trainer->misplaced && mended && misplace(trainer) != CAIRN_OK)
             return EXIT_CLIENT;
+        if (cairn_client_stop_wanted(trainer->client)) {
+            printf("stopped\n");
+            return EXIT_FAILURE;
+        }
         update(trainer, ++step);
+        if (trainer->rejects && bad)
+            (void)cairn_snapshot_reject(trainer->client, step, "loss spike");
         if (cairn_snapshot_begin(trainer->client, step) == CAIRN_OK)
             printf("begun %" PRIu64 "\n", step);
         wait_timed(trainer, step);
@@ -380,6 +420,10 @@ parse(int argc, char **argv, struct trainer *trainer)
             trainer->timed = true;
         else if (strcmp(name, "--misplaced") == 0)
             trainer->misplaced = true;
+        else if (strcmp(name, "--weights") == 0)
+            trainer->has_weights = true;
+        else if (strcmp(name, "--rejects") == 0)
+            trainer->has_weights = trainer->rejects = true;
         else if (++i >= argc)
             return false;
         else if (strcmp(name, "--rank") == 0)

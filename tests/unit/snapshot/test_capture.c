@@ -45,6 +45,7 @@ static uint8_t pattern[REGION_BYTES_MAX + DEVICE_COUNT]; /* another start for ea
 static struct cairn_capture *capture;
 static struct cairn_capture_run runs[RUNS_MAX];
 static uint32_t run_count;
+static atomic_bool *job_failing; /* of the next capture */
 
 #define DECLARE(name, result, arguments) static result(*fake_##name) arguments;
 FAKECUDA_LIST(DECLARE)
@@ -226,7 +227,8 @@ job_of(uint64_t blocks)
                                       .region_bytes = blocks * BLOCK,
                                       .on_blocks = on_blocks,
                                       .on_done = on_done,
-                                      .context = &seen};
+                                      .context = &seen,
+                                      .failing = job_failing};
 }
 
 static void
@@ -262,6 +264,63 @@ capture_and_check(uint64_t blocks)
         assert_int_equal(region[i], 0xdb);
     for (uint64_t i = 0; i < blocks; i++)
         assert_int_equal(seen.crcs[i], cairn_crc64(0, expected + i * BLOCK, BLOCK));
+}
+
+/* Makes one element of a run NaN, in its source and in what is expected. */
+static void
+spoil(uint32_t run, uint64_t element, const void *bytes, size_t bytes_len)
+{
+    uint64_t at = element * bytes_len;
+    int32_t device = runs[run].device;
+    uint8_t *source =
+        device < 0 ? (uint8_t *)(uintptr_t)runs[run].source
+                   : fake_view(devices[device]) + ((uintptr_t)runs[run].source - devices[device]);
+
+    memcpy(source + at, bytes, bytes_len);
+    memcpy(expected + runs[run].offset + at, bytes, bytes_len);
+}
+
+/* Which runs hold values that are not finite is told, of the host and of devices, of large ones and
+ * of small ones that share a block, and of no others. */
+static void
+test_failing_runs(void **state)
+{
+    static const uint32_t nan = 0x7fc00000, inf = 0xff800000;
+    static const struct {
+        int32_t device;
+        uint64_t bytes;
+    } shapes[] = {{-1, 3 * BLOCK}, {0, 300}, {-1, 300}, {1, 5 * BLOCK},
+                  {0, 90 * BLOCK}, {-1, 40}, {1, 4096}};
+    enum { SHAPES = sizeof shapes / sizeof shapes[0] };
+    atomic_bool failing[SHAPES];
+    uint64_t at, blocks;
+
+    (void)state;
+    prepare_devices();
+    for (uint32_t bad = 0; bad <= SHAPES; bad++) {
+        run_count = 0;
+        memset(expected, 0, REGION_BYTES_MAX);
+        memset(host, 0, REGION_BYTES_MAX);
+        for (int d = 0; d < DEVICE_COUNT; d++)
+            memset(fake_view(devices[d]), 0, REGION_BYTES_MAX);
+        at = 0;
+        for (uint32_t i = 0; i < SHAPES; i++) {
+            add_run(shapes[i].device, at, shapes[i].bytes, at);
+            runs[i].type = i == 2 ? NULL : cairn_finite_of(CAIRN_F32);
+            at = (at + shapes[i].bytes + 63) / 64 * 64;
+            atomic_init(&failing[i], false);
+        }
+        blocks = at / BLOCK + 1;
+        if (bad < SHAPES) {
+            spoil(bad, 0, &nan, sizeof nan);
+            spoil(bad, shapes[bad].bytes / sizeof inf - 1, &inf, sizeof inf);
+        }
+        job_failing = failing;
+        capture_and_check(blocks);
+        job_failing = NULL;
+        for (uint32_t i = 0; i < SHAPES; i++)
+            assert_int_equal(atomic_load(&failing[i]), i == bad && i != 2);
+    }
 }
 
 static void
@@ -923,6 +982,8 @@ main(void)
 {
 #define FRESH(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
     const struct CMUnitTest tests[] = {
+        FRESH(test_failing_runs),
+        cmocka_unit_test_setup_teardown(test_failing_runs, setup_without_threads, teardown),
         FRESH(test_one_run),
         FRESH(test_no_runs),
         FRESH(test_random_runs),
