@@ -12,6 +12,10 @@ always does. Each rank prints
     expected N LOSS         the loss of step N from there (last pipeline stage only)
     resumed STEP SHA256     the state when cairn.attach has returned
     step N LOSS             the loss of step N (last pipeline stage; rank 0 prints the number alone)
+    groups JSON             hyperparameters of the first optimizer, at the end
+
+With TRAINER_UNCHANGED in the environment the trainer does not call Cairn, and prints `found 0
+SHA256`, its state after the first forward and backward, instead of `resumed`.
 
 Losses are hexadecimal floats. With TRAINER_LISTS in the environment each rank lists parameters and
 state, to compare them by hand.
@@ -20,6 +24,7 @@ state, to compare them by hand.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import pathlib
 import sys
@@ -38,6 +43,7 @@ from megatron.core.models.gpt.gpt_model import GPTModel
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.tensor_parallel import random as tracker
+from megatron.core.transformer.moe import moe_utils
 from megatron.core.transformer.module import Float16Module
 from megatron.core.transformer.transformer_config import TransformerConfig
 
@@ -58,14 +64,19 @@ DEFAULTS = {
     "half": 1,  # parameters in bfloat16, with masters
     "glu": 1,
     "padded": 96,  # rows of the embedding
+    "odd": 0,  # an optimizer of a kind that nobody knows
     "bucket": 0,  # elements; 0: one bucket
 }
 HIDDEN, LENGTH, VOCABULARY, MICRO_BATCHES = 32, 8, 90, 4
+STRATEGY = "TRAINER_STRATEGY" in os.environ
+UNCHANGED = "TRAINER_UNCHANGED" in os.environ
 PAUSE_S = float(os.environ.get("TRAINER_PAUSE_S", "0"))
 
 
 def track_on_the_cpu() -> None:
-    """Megatron-Core's tracker of CUDA generators keeps those of the CPU."""
+    """Megatron-Core's tracker of CUDA generators keeps those of the CPU; routers do without
+    Transformer Engine."""
+    moe_utils.te_general_gemm = None
     tracker._get_cuda_rng_state = lambda *_, **__: torch.get_rng_state()
     tracker._set_cuda_rng_state = lambda state, *_, **__: torch.set_rng_state(state)
     torch.cuda.get_rng_state = lambda *_: torch.get_rng_state()
@@ -200,6 +211,8 @@ def train(
             forward_only=False,
         )
         time.sleep(PAUSE_S)
+        if step == 0 and word == "step" and UNCHANGED:
+            print(f"found {step} {digest(chunks, optimizer)}", flush=True)
         optimizer.step()
         if losses and parallel_state.is_pipeline_last_stage(ignore_virtual=True):
             mean = torch.stack([each["loss"] for each in losses]).mean()
@@ -238,17 +251,24 @@ def save(chunks: list[Any], optimizer: Any, folder: str, step: int) -> None:
         place.mkdir(parents=True, exist_ok=True)
     dist.barrier()
     state = {**sharded(chunks, optimizer, False), "iteration": step}
-    dist_checkpointing.save(
-        state, folder, TorchDistSaveShardedStrategy("torch_dist", 1, thread_count=1)
-    )
+    files = TorchDistSaveShardedStrategy("torch_dist", 1, thread_count=1)
+    dist_checkpointing.save(state, folder, files)
+    if STRATEGY:
+        place = pathlib.Path(f"{folder}.cairn/iter_{step:07}")
+        if dist.get_rank() == 0:
+            place.mkdir(parents=True)
+        dist.barrier()
+        state = {**sharded(chunks, optimizer, False), "iteration": step}
+        dist_checkpointing.save(state, str(place), cairn.megatron.SaveStrategy())
 
 
-def load(chunks: list[Any], optimizer: Any, folder: str) -> int:
-    """What it has loaded; the step. A step of Adam has to make the state that is loaded into."""
+def load(chunks: list[Any], optimizer: Any, folder: str) -> None:
+    """A step of Adam has to make the state that is loaded into."""
     for chunk in chunks:
         chunk.zero_grad_buffer()
     optimizer.step()
-    state = dist_checkpointing.load(sharded(chunks, optimizer, True), folder)
+    strategy = cairn.megatron.LoadStrategy() if "iter_" in folder else None
+    state = dist_checkpointing.load(sharded(chunks, optimizer, True), folder, strategy)
     for number, chunk in enumerate(chunks):
         name = "model" if len(chunks) == 1 else f"model{number}"
         bare(chunk).load_state_dict(state[name], strict=False)
@@ -257,7 +277,6 @@ def load(chunks: list[Any], optimizer: Any, folder: str) -> int:
     for each in inner(optimizer):
         for held in each.state.values():
             held["step"] = held["step"].clone()
-    return int(state["iteration"])
 
 
 # ---- what a rank holds ----
@@ -266,6 +285,12 @@ def load(chunks: list[Any], optimizer: Any, folder: str) -> int:
 def inner(optimizer: Any) -> list[Any]:
     each = getattr(optimizer, "chained_optimizers", [optimizer])
     return [one.optimizer for one in each if one.optimizer is not None]
+
+
+def settings_of(group: dict[str, Any]) -> dict[str, Any]:
+    """The hyperparameters that torch's Adam reads."""
+    added = ("params", "step", "bias_correction")
+    return {key: value for key, value in group.items() if key not in added}
 
 
 def digest(chunks: list[Any], optimizer: Any) -> str:
@@ -289,8 +314,10 @@ def digest(chunks: list[Any], optimizer: Any) -> str:
                 add(f"{number}.{index}.{place}", held)
                 for key, value in sorted(each.state[held].items()):
                     add(f"{number}.{index}.{place}.{key}", value)
-            settings = {key: value for key, value in group.items() if key not in ("params", "step")}
-            sha.update(repr(sorted(settings.items(), key=lambda item: item[0])).encode())
+            settings = json.dumps(settings_of(group), sort_keys=True)
+            sha.update(settings.encode())
+            if "TRAINER_LISTS" in os.environ:
+                print(f"has {number}.{index} {settings}", flush=True)
     return sha.hexdigest()
 
 
@@ -298,7 +325,7 @@ def main() -> None:
     words = dict(word.split("=") for word in sys.argv[1].split(","))
     job = {**DEFAULTS, **{name: int(value) for name, value in words.items()}}
     steps, folder = int(sys.argv[2]), sys.argv[3]
-    saved = max(map(int, os.listdir(folder)), default=0)
+    saved = max((int(name) for name in os.listdir(folder) if name.isdigit()), default=0)
     torch.set_num_threads(1)
     worker.without_cuda()
     dist.init_process_group("gloo")
@@ -314,15 +341,26 @@ def main() -> None:
     if saved:
         _current.job = None  # nothing of this is Cairn's: cairn.attach makes another job
         chunks, optimizer = build(job)
-        start = load(chunks, optimizer, f"{folder}/{saved}")
-        print(f"loaded {start} {digest(chunks, optimizer)}", flush=True)
-        train(job, chunks, optimizer, range(start, steps), "expected", folder)
+        load(chunks, optimizer, f"{folder}/{saved}")
+        print(f"loaded {saved} {digest(chunks, optimizer)}", flush=True)
+        train(job, chunks, optimizer, range(saved, steps), "expected", folder)
     chunks, optimizer = build(job)
-    attached = cairn.attach(chunks, optimizer)
-    if attached.step:
-        print(f"resumed {attached.step} {digest(chunks, optimizer)}", flush=True)
-    train(job, chunks, optimizer, range(attached.step, steps), "step", folder)
-    print(f"refused {attached.snapshots_refused}", flush=True)
+    if job["odd"]:
+        first = optimizer.chained_optimizers[0]
+        first.__class__ = type("OddOptimizer", (type(first),), {})
+    if saved and STRATEGY:  # instead of cairn.attach
+        load(chunks, optimizer, f"{folder}/{saved}.cairn/iter_{saved:07}")
+        print(f"resumed {saved} {digest(chunks, optimizer)}", flush=True)
+        return
+    start = 0
+    if not UNCHANGED and not STRATEGY:
+        attached = cairn.attach(chunks, optimizer)
+        start = attached.step
+    if start:
+        print(f"resumed {start} {digest(chunks, optimizer)}", flush=True)
+    train(job, chunks, optimizer, range(start, steps), "step", folder)
+    settings = [settings_of(group) for group in inner(optimizer)[0].param_groups]
+    print(f"groups {json.dumps(settings)}", flush=True)
     dist.destroy_process_group()
 
 

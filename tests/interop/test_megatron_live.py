@@ -5,9 +5,11 @@ with the same losses.
 Needs build/venv-megatron, a virtual environment with megatron-core that shares this one's PyTorch.
 """
 
+import json
 import re
 
 import pytest
+from convert_states import cairn
 from test_torch import ROOT, Run, built, cluster, harness, newest, under  # noqa: F401: fixtures
 
 PYTHON = ROOT / "build" / "venv-megatron" / "bin" / "python"
@@ -27,23 +29,28 @@ def said(run, rank, word):
     return re.findall(rf"^{word} (\d+) (\S+)$", run.text(rank), re.M)
 
 
-def trained(folder, cluster, job, begin, end):  # noqa: F811
+def start(folder, job, steps, saved, wrapper=(), **options):
+    """Starts the trainer; `saved`: the folder of Megatron-Core's checkpoints."""
+    return Run(
+        folder,
+        [job, steps, saved],
+        world_of(job),
+        wrapper,
+        distributed=True,
+        script=SCRIPT,
+        python=str(PYTHON),
+        **{"start": "forked", **options},
+    )
+
+
+def trained(folder, cluster, job, begin, end, more=None):  # noqa: F811
     """Goes on from update `begin`, and is killed when the newest snapshot is that after update
     `end`, of which there is a checkpoint of Megatron-Core's, too."""
     saved = folder / "saved"
     saved.mkdir(exist_ok=True)
-    run = Run(
-        folder,
-        [job, STEPS, saved],
-        world_of(job),
-        under(cluster, *(["--resume"] if begin else [])),
-        distributed=True,
-        script=SCRIPT,
-        python=str(PYTHON),
-        start="forked",
-        hold_at=end + 1,
-        env={"TRAINER_SAVE_AT": str(end)},
-    )
+    wrapper = under(cluster, *(["--resume"] if begin else []))
+    options = {"hold_at": end + 1, "env": {"TRAINER_SAVE_AT": str(end), **(more or {})}}
+    run = start(folder, job, STEPS, saved, wrapper, **options)
 
     def is_there():
         """The snapshot, and what is printed after it."""
@@ -74,11 +81,92 @@ def trained(folder, cluster, job, begin, end):  # noqa: F811
     [
         ["tp=2", "tp=1"],
         ["tp=2,pp=2,dist=1", "tp=1,pp=2,dist=1", "tp=2,dist=1", "dp=4,dist=1", "tp=2,pp=2,dist=1"],
+        # experts in one optimizer and in two; the embedding on both ends, and its padding
+        ["dp=2,pp=2,ep=2,experts=4,dist=1", "dp=4,ep=4,experts=4,dist=1"],
+        ["pp=2,vpp=2,tied=1,padded=92,half=0", "tp=2,tied=1,padded=128,half=0"],
     ],
-    ids=["plain", "distributed"],
+    ids=["plain", "distributed", "experts", "virtual"],
 )
 def test_another_parallelism(cluster, tmp_path, jobs):  # noqa: F811
     begin = 0
     for job in jobs:
         trained(tmp_path, cluster, job, begin, begin + 2)
         begin += 2
+
+
+def test_exported(cluster, tmp_path):  # noqa: F811
+    """A snapshot's files become Megatron-Core's, and its loader gets from them what it gets from
+    its own, in another parallelism."""
+    trained(tmp_path, cluster, "tp=2,pp=2,dist=1", 0, 2)
+    exported = tmp_path / "exported"
+    cairn("restore", "--agent", cluster.socket(0), "--to", exported)
+    tensors = json.loads((exported / "index.json").read_text())["tensors"]
+    run = start(tmp_path, "dist=1", 1, tmp_path / "saved")
+    assert run.wait() == 0, run.errors()
+    groups = json.loads(re.findall("^groups (.*)$", run.text(), re.M)[0])
+    groups = [{**group, "params": []} for group in groups]
+    assert [group["wd_mult"] for group in groups] == [1.0, 0.0]
+    for each in tensors:
+        if each["kind"] == "param":
+            groups[len(each["shape"]) == 1]["params"].append(each["name"])
+    scheduler = {"max_lr": 0.02, "num_steps": 2}
+    (tmp_path / "job.json").write_text(
+        json.dumps({"param_groups": groups, "lr_scheduler": scheduler})
+    )
+    converted = tmp_path / "converted"
+    converted.mkdir()
+    options = ["--to", "megatron-dist", "--job", tmp_path / "job.json"]
+    cairn("convert", exported, converted / "2", *options)
+    for job in ("tp=1,dp=2,dist=1", "tp=2,dist=1"):
+        runs = [
+            start(tmp_path, job, 4, folder, env={"TRAINER_LISTS": "1"})
+            for folder in (tmp_path / "saved", converted)
+        ]
+        assert all(run.wait() == 0 for run in runs), [run.errors() for run in runs]
+        for rank in range(2):
+            one, other = (
+                re.findall(r"^(?:has|expected) .*$", run.text(rank), re.M) for run in runs
+            )
+            assert one == other != [], runs[1].errors()
+
+
+def test_unchanged_script(cluster, tmp_path):  # noqa: F811
+    """A script that does not know of Cairn finds the same state in its first forward."""
+    unchanged, nothing = {"TRAINER_UNCHANGED": "1"}, tmp_path / "nothing"
+    nothing.mkdir()
+    trained(tmp_path, cluster, "tp=2,dist=1", 0, 2, unchanged)
+    job = "dp=2,dist=1"
+    own = start(tmp_path, job, 3, tmp_path / "saved")
+    run = start(tmp_path, job, 1, nothing, under(cluster, "--resume"), env=unchanged, start="cold")
+    assert run.wait() == 0 and own.wait() == 0, run.errors() + own.errors()
+    for rank in range(2):
+        ((_, wanted),) = said(own, rank, "loaded")
+        assert said(run, rank, "found") == [("0", wanted)], run.errors()
+
+
+def test_what_is_refused(cluster, tmp_path):  # noqa: F811
+    """Of an optimizer that is unknown it is said that nothing is captured, once; it trains as
+    ever."""
+    saved = tmp_path / "saved"
+    saved.mkdir()
+    own = start(tmp_path, "dist=1", 3, saved)
+    run = start(tmp_path, "dist=1,odd=1", 3, saved, under(cluster))
+    assert run.wait() == 0 and own.wait() == 0, run.errors() + own.errors()
+    assert run.steps() == own.steps() and len(run.steps()) == 3
+    lines = [line for line in run.errors().splitlines() if line.startswith("cairn")]
+    assert len([line for line in lines if "OddOptimizer" in line]) == 1, run.errors()
+    assert newest(cluster) == 0
+
+
+def test_strategies(cluster, tmp_path):  # noqa: F811
+    """Megatron-Core's own calls save to the agents' memory and load from it, in another
+    parallelism, by one argument."""
+    saved, own = tmp_path / "saved", {"TRAINER_STRATEGY": "1"}
+    saved.mkdir()
+    job = "dp=2,pp=2,ep=2,experts=4,dist=1"
+    run = start(tmp_path, job, 3, saved, under(cluster), env={**own, "TRAINER_SAVE_AT": "2"})
+    assert run.wait() == 0 and newest(cluster) == 2, run.errors()
+    run = start(tmp_path, "dp=4,ep=4,experts=4,dist=1", 2, saved, under(cluster), env=own)
+    assert run.wait() == 0, run.errors()
+    for rank in range(run.world):
+        assert said(run, rank, "loaded") == said(run, rank, "resumed") != [], run.errors()

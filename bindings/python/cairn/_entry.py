@@ -33,6 +33,7 @@ class Entry:
         "alone",
         "aside",
         "stageable",
+        "found_shape",
     )
 
     def __init__(
@@ -68,6 +69,8 @@ class Entry:
         # of a model that trains, so that the script itself may update it (a copy in lower
         # precision, an average).
         self.stageable = self.aside = False
+        # of the whole in the snapshot that it is restored from, where its padding is another
+        self.found_shape: Optional[Tuple[int, ...]] = None
 
     def piece(
         self, place: Place, as_named: Optional[str] = None, into_staged: bool = True
@@ -100,11 +103,19 @@ class Entry:
         """It is what an optimizer updates, or may: a parameter, or a copy of one."""
         return self.owner is None and self.kind in (_lib.PARAM, _lib.OPTIMIZER)
 
+    def clear_padding(self) -> None:
+        """Before a restore from a whole with other padding, which may not reach all of it."""
+        if self.part is not None and self.found_shape is not None:
+            _tensors.clear(self.part.memory(), self.part.at, self.part.end - self.part.begin)
+
     def is_on_host(self) -> bool:
         """Its memory is the CPU's, and is filled in place."""
         return self.staged is None and _tensors.ordinal(self.memory()) < 0
 
     def _piece_of_part(self, part: Part, name: str, restores: bool) -> Optional[_lib.Piece]:
+        first = part.begin
+        if restores and self.found_shape is not None:
+            part = part.cut_to(self.found_shape)
         begin, end = (part.begin, part.end) if restores else part.captured
         if begin == end:
             return None
@@ -117,7 +128,7 @@ class Entry:
             part.shape,
             offset,
             extent,
-            self._address_of(begin),
+            self._address_of(begin - part.begin + first),
             _tensors.ordinal(memory),
             *part.replica,
             begin,

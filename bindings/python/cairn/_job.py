@@ -589,11 +589,14 @@ class Job:
 
     def _register_with_all(self) -> None:
         """Right after an update, which all stages of a pipeline, and all ranks of ZeRO, end
-        together: the first snapshot would else begin before the last of them has registered."""
+        together: the first snapshot would else begin before the last of them has registered. First
+        nobody has anything registered: the shapes of a restore may differ in their padding."""
         if self._resume.wanted or not self.open():
             return
         assert self.place is not None
         if self.place.world > 1 and not self._begun:
+            self.send([])
+            _ranks.meet(f"cleared{self.step}", self.place, REGISTER_MEETING_S)
             self._register()
             _ranks.meet(f"registered{self.step}", self.place, REGISTER_MEETING_S)
 

@@ -291,6 +291,7 @@ class Layout:
             ):
                 problems.append(f"{entry.name} has another type or kind in the snapshot")
             else:
+                entry.found_shape = None if found.shape == shape else found.shape
                 todo.append((entry, name))
         return todo, problems
 

@@ -52,15 +52,21 @@ SUPPORTED = ("DistributedOptimizer", "Float16OptimizerWithFloat16Params", "FP32O
 
 # which of Megatron-Core's optimizers wraps one of torch's
 _wrappers: "weakref.WeakKeyDictionary[Any, weakref.ref[Any]]" = weakref.WeakKeyDictionary()
+# the kind of chain that such a wrapper is in
+_chains: "weakref.WeakKeyDictionary[Any, str]" = weakref.WeakKeyDictionary()
 
 
 def watch_wrappers() -> None:
     """Learns which optimizers Megatron-Core wraps; to be called when one of torch's is made, which
     is before that. Does not import Megatron-Core."""
     module = sys.modules.get(OPTIMIZERS)
-    kind = getattr(module, "MegatronOptimizer", None)
-    if kind is None or hasattr(kind.__init__, "_cairn_watches"):
-        return
+    for name in ("MegatronOptimizer", "ChainedOptimizer"):
+        kind = getattr(module, name, None)
+        if kind is not None and not hasattr(kind.__init__, "_cairn_watches"):
+            _watch(kind)
+
+
+def _watch(kind: Any) -> None:
     initialise = kind.__init__
 
     @functools.wraps(initialise)
@@ -73,9 +79,12 @@ def watch_wrappers() -> None:
 
 
 def note(wrapper: Any) -> None:
-    inner = getattr(wrapper, "optimizer", None)
-    if isinstance(inner, torch.optim.Optimizer):
-        _wrappers[inner] = weakref.ref(wrapper)
+    """Learns what one of Megatron-Core's optimizers has in it."""
+    if hasattr(wrapper, "chained_optimizers"):
+        for each in wrapper.chained_optimizers:
+            _chains[each] = type(wrapper).__name__
+    elif isinstance(getattr(wrapper, "optimizer", None), torch.optim.Optimizer):
+        _wrappers[wrapper.optimizer] = weakref.ref(wrapper)
 
 
 def inner(optimizer: Any) -> Optional[List[Any]]:
@@ -84,7 +93,8 @@ def inner(optimizer: Any) -> Optional[List[Any]]:
     if module is None or not isinstance(optimizer, module.MegatronOptimizer):
         return None
     found = []
-    for each in getattr(optimizer, "chained_optimizers", None) or [optimizer]:
+    note(optimizer)
+    for each in getattr(optimizer, "chained_optimizers", [optimizer]):
         note(each)
         if isinstance(getattr(each, "optimizer", None), torch.optim.Optimizer):
             found.append(each.optimizer)
@@ -104,7 +114,9 @@ def refusal(optimizer: Any) -> Optional[str]:
         return None
     kind, config = type(outer).__name__, getattr(outer, "config", None)
     told = f"Megatron-Core's {kind} around {type(optimizer).__name__}"
-    if kind not in SUPPORTED:
+    chain = _chains.get(outer, "ChainedOptimizer")
+    if kind not in SUPPORTED or chain != "ChainedOptimizer":
+        told = told if kind not in SUPPORTED else f"Megatron-Core's {chain}"
         return f"{told} is unknown to Cairn; save with Megatron-Core's own checkpoints"
     if getattr(getattr(outer, "ddp_config", None), "use_megatron_fsdp", False):
         return (
@@ -203,6 +215,29 @@ def _tensors_in(value: Any) -> Iterator[Any]:
         yield value
 
 
+def _is_object(sharded: Any) -> bool:
+    """A ShardedObject: anything, be it a tensor, that is not cut."""
+    return not hasattr(sharded, "local_shape") and not hasattr(sharded, "build")
+
+
+def objects_of(roots: Mapping[str, Any]) -> List[str]:
+    """The names of what Megatron-Core's models keep in their checkpoints beside tensors, where that
+    is not empty: the scales of FP8."""
+    found = []
+    for root in roots.values():
+        if not is_model(root):
+            continue
+        for each in _tensors_in(unwrap(root).sharded_state_dict(metadata=dict(METADATA))):
+            if not _is_object(each) or each.data is None:
+                continue
+            size = each.data.numel() if _tensors.is_tensor(each.data) else 1
+            if hasattr(each.data, "getbuffer"):
+                size = each.data.getbuffer().nbytes
+            if size:
+                found.append(each.unique_key)
+    return found
+
+
 def _named(sharded: Any) -> Tuple[str, List[int], List[int], List[int]]:
     """(name, shape, offset, extent) of a ShardedTensor, with a name for each expert."""
     name, prepended = sharded.key, sharded.prepend_axis_num
@@ -291,8 +326,16 @@ def parts_of(roots: Mapping[str, Any], optimizers: Sequence[Any]) -> Tuple[Parts
     for root in roots.values():
         if not is_model(root):
             continue
-        for each in _tensors_in(unwrap(root).sharded_state_dict(metadata=dict(METADATA))):
-            if not _tensors.is_tensor(each.data):
+        try:
+            described = unwrap(root).sharded_state_dict(metadata=dict(METADATA))
+        except Exception as error:
+            problems.append(
+                "Megatron-Core cannot describe the model for its checkpoints: "
+                f"{type(error).__name__}: {error}"
+            )
+            continue
+        for each in _tensors_in(described):
+            if _is_object(each):
                 continue
             try:
                 pieces[id(each.data)] = _pieces(each, each.data)

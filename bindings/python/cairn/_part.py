@@ -4,6 +4,7 @@ neither the same number of ranks nor the same framework."""
 
 from __future__ import annotations
 
+import math
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 from . import _lib
@@ -51,6 +52,17 @@ class Part(NamedTuple):
         if not self.padded or not shape:
             return shape == self.shape
         return len(shape) == len(self.shape) and shape[1:] == self.shape[1:]
+
+    def cut_to(self, shape: Tuple[int, ...]) -> "Part":
+        """What a whole of this shape, which it `takes`, has of it: it may have other padding."""
+        if shape == self.shape or not shape:
+            return self
+        offset, extent = self.box or ((0,) * len(self.shape), self.shape)
+        rows = min(max(shape[0] - offset[0], 0), extent[0])
+        last = rows * math.prod(extent[1:])
+        begin = min(self.begin, last)
+        box = (min(offset[0], shape[0] - rows), *offset[1:]), (rows, *extent[1:])
+        return self._replace(shape=shape, begin=begin, end=min(self.end, last), box=box)
 
     def of(self, value: Any) -> Optional["Part"]:
         """The part of a tensor of the optimizer's state: of one number, which all holders have, or

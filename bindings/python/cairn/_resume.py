@@ -311,6 +311,8 @@ class Resume:
         now = [piece for name, piece in pieces if piece and name not in later] + (
             [blob[1]] if blob else []
         )
+        for entry, _ in todo:
+            entry.clear_padding()
         self._job.send(now)
         # which may still have to initialise what is filled
         _tensors.set_streams(self._job.client, devices_of(now))

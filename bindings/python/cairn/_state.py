@@ -21,6 +21,7 @@ UNKNOWN_HOOK = (
     "parameters and moments are captured: they come back in the same number of ranks only"
 )
 
+NO_TENSORS = "Megatron-Core keeps it in its checkpoints as an object that is no tensor"
 STAGED_BYTES_MAX = 1 << 20  # a larger buffer is captured in place while nothing writes to it
 
 
@@ -247,6 +248,11 @@ def collect(
                 or fitting(full) in staged_always
             )
             layout.entries.append(Entry(full, _lib.BUFFER, buffer, staged=staged, part=part))
+    objects = [] if why_unnamed else _megatron.objects_of(roots)
+    if objects:
+        problems.note(
+            _lib.OPAQUE, few(objects), NO_TENSORS, f"{few(objects)} is not covered: {NO_TENSORS}"
+        )
     layout.arrange(order or {})
     layout.seal(known)
     return layout

@@ -171,6 +171,12 @@ def stage(source: Tensor, into: Tensor) -> None:
         into.copy_(local(source).detach())
 
 
+def clear(tensor: Tensor, at: int, count: int) -> None:
+    """Sets elements of a contiguous tensor to zero."""
+    with torch.no_grad():
+        tensor.detach().view(-1)[at : at + count].zero_()
+
+
 def sample_digest(tensors: Iterable[Tensor]) -> str:
     """A checksum of some elements of each tensor, spread over it."""
     found = 0
