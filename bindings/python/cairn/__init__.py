@@ -7,7 +7,8 @@ data and the loop's own state a script calls `attach` once and starts its loop a
     for step in range(job.step, steps):
         ...
 
-Those who use torch.distributed.checkpoint give it `cairn.dcp.Writer()` and `cairn.dcp.Reader()`.
+Those who use torch.distributed.checkpoint give it `cairn.dcp.Writer()` and `cairn.dcp.Reader()`,
+and Megatron-Core's dist_checkpointing `cairn.megatron.SaveStrategy()` and `LoadStrategy()`.
 
 Importing this package is cheap and does not import torch.
 """
@@ -18,12 +19,12 @@ TYPE_CHECKING = False  # see _hook.py
 if TYPE_CHECKING:
     from typing import Any, Mapping, Optional
 
-    from . import dcp
+    from . import dcp, megatron
     from ._current import Poisoned
     from ._job import Job
 
 __version__ = "0.1.0"
-__all__ = ["Poisoned", "attach", "dcp", "note_work", "__version__"]
+__all__ = ["Poisoned", "attach", "dcp", "megatron", "note_work", "__version__"]
 
 
 def __getattr__(name: str) -> Any:
@@ -31,11 +32,11 @@ def __getattr__(name: str) -> Any:
         from ._current import Poisoned
 
         return Poisoned
-    if name != "dcp":
+    if name not in ("dcp", "megatron"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 
-    return importlib.import_module(".dcp", __name__)
+    return importlib.import_module(f".{name}", __name__)
 
 
 def attach(
