@@ -19,8 +19,10 @@ TRAINER = ROOT / "tests" / "interop" / "deepspeed_live_trainer.py"
 PIPELINE = ROOT / "tests" / "interop" / "deepspeed_live_pipeline.py"
 ONE_GROUP = {"groups": 1}  # DeepSpeed gives all groups of ZeRO 3 the hyperparameters of the first
 SCALER = {"enabled": True, "initial_scale_power": 20, "loss_scale_window": 2, "hysteresis": 1}
-# some parameters stay gathered, and there are several sub-groups
-SMALL = {"stage3_param_persistence_threshold": 30, "sub_group_size": 100}
+SOME_STAY = {"stage3_param_persistence_threshold": 30}  # parameters that stay gathered
+# Not compared with the universal form: from that all sub-groups of an optimizer of torch share one
+# count of steps, which each of them increments.
+SUB_GROUPS = {"sub_group_size": 100}
 OFFLOADED = {"offload_optimizer": {"device": "cpu"}}
 JOBS = {
     "zero1": {"stage": 1, "dtype": "bf16"},
@@ -31,7 +33,7 @@ JOBS = {
         "inf": 4,
         "config": {"gradient_accumulation_steps": 2, "fp16": SCALER},
     },
-    "zero3": {"stage": 3, "dtype": "bf16", "options": SMALL, **ONE_GROUP},
+    "zero3": {"stage": 3, "dtype": "bf16", "options": SOME_STAY, **ONE_GROUP},
     "pipeline": {"accumulate": "fp32"},
 }
 
@@ -128,7 +130,7 @@ def test_other_number_of_ranks(cluster, tmp_path, kind):  # noqa: F811
 
 @pytest.mark.parametrize(
     "stage, options",
-    [(2, OFFLOADED), (3, {**OFFLOADED, **SMALL, "offload_param": {"device": "cpu"}})],
+    [(2, OFFLOADED), (3, {**OFFLOADED, **SUB_GROUPS, "offload_param": {"device": "cpu"}})],
 )
 def test_offloaded(cluster, tmp_path, stage, options):  # noqa: F811
     """In the CPU's memory, and with an optimizer that counts its steps in a number."""
