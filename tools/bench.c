@@ -24,6 +24,8 @@ static const char about[] =
     "  transport  payloads between two processes, against bare TCP on loopback\n"
     "  protect    CPU time from begin to commit on several agents, against the sum of its stages\n"
     "  restore    CPU time to rebuild lost nodes, against decoding and moving alone\n"
+    "  migrate    standstill of a move of 1 GiB between two agents, against copying and sending "
+    "it\n"
     "  reshard    change the layout in memory, against memcpy\n"
     "  convert    change the layout in files, against copying them\n"
     "  timing     calls of NCCL's profiler plugin, against reading the clock and copying the "
@@ -51,6 +53,7 @@ static const struct stage {
     {"transport", cairn_bench_transport, true, false},
     {"protect", cairn_bench_protect, true, true},
     {"restore", cairn_bench_restore, true, true},
+    {"migrate", cairn_bench_migrate, true, false},
     {"reshard", cairn_bench_reshard, true, false},
     {"convert", cairn_bench_convert, true, false},
     {"timing", cairn_bench_timing, false, false},

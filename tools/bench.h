@@ -84,6 +84,8 @@ CAIRN_MUST_CHECK cairn_err cairn_bench_protect(const struct cairn_bench_options 
                                                struct cairn_bench_report *report);
 CAIRN_MUST_CHECK cairn_err cairn_bench_restore(const struct cairn_bench_options *options,
                                                struct cairn_bench_report *report);
+CAIRN_MUST_CHECK cairn_err cairn_bench_migrate(const struct cairn_bench_options *options,
+                                               struct cairn_bench_report *report);
 CAIRN_MUST_CHECK cairn_err cairn_bench_convert(const struct cairn_bench_options *options,
                                                struct cairn_bench_report *report);
 CAIRN_MUST_CHECK cairn_err cairn_bench_timing(const struct cairn_bench_options *options,

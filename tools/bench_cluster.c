@@ -131,10 +131,11 @@ write_config(const struct cairn_bench_cluster *cluster, uint32_t node)
     (void)fprintf(file,
                   "job: bench\nnode: %" PRIu32 "\nsocket: %s\ndir: %s\nparity: %" PRIu32
                   "\ngroup_size: %" PRIu32 "\nstate_bytes: %" PRIu64
-                  "\nheartbeat_interval_ms: 2000\ndead_after_ms: 6000\nkeeper_linger_s: 1"
+                  "\nheartbeat_interval_ms: %d\ndead_after_ms: 6000\nkeeper_linger_s: 1"
                   "\nrepair_after_ms: 0\nlog_level: debug\n",
                   node, socket_path, state_path, cluster->options.parity, cluster->options.nodes,
-                  cluster->options.state_bytes);
+                  cluster->options.state_bytes,
+                  cluster->options.moves ? 500 : 2000); /* a blank agent does not repair at once */
     if (cluster->options.authenticate)
         (void)fprintf(file, "key_file: %s\nprotection: authenticate\n", key_path);
     (void)fprintf(file, "nodes:\n");
@@ -367,6 +368,7 @@ start_trainer(struct cairn_bench_cluster *cluster, uint32_t index)
                                               .rank = index,
                                               .world = cluster->options.nodes,
                                               .state_bytes = cluster->options.state_bytes,
+                                              .moves = cluster->options.moves,
                                               .fd = fds[1]};
 
         (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -549,6 +551,28 @@ cairn_bench_cluster_step(struct cairn_bench_cluster *cluster, uint64_t *step, ui
     cpu->agents = after.agents - before.agents;
     cpu->trainers = after.trainers - before.trainers;
     return CAIRN_OK;
+}
+
+cairn_err
+cairn_bench_cluster_move(struct cairn_bench_cluster *cluster, uint64_t step,
+                         struct cairn_bench_cpu *cpu)
+{
+    struct cairn_bench_cpu before, after;
+    cairn_err err = order_all(cluster, CAIRN_BENCH_ORDER_FILL, step, 0, "fill");
+
+    read_cpu(cluster, &before);
+    if (!err)
+        err = order_all(cluster, CAIRN_BENCH_ORDER_MOVE, step, 0, "move");
+    read_cpu(cluster, &after);
+    cpu->agents = after.agents - before.agents;
+    cpu->trainers = after.trainers - before.trainers;
+    for (uint32_t i = 0; !err && i < cluster->options.nodes; i++)
+        if (!cluster->nodes[i].answer.right) {
+            (void)fprintf(stderr, "cairn bench: rank %" PRIu32 " has wrong bytes after a move\n",
+                          i);
+            err = CAIRN_CORRUPT;
+        }
+    return err;
 }
 
 cairn_err

@@ -14,7 +14,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { CAIRN_BENCH_NODES_MAX = 16 };
+enum { CAIRN_BENCH_NODES_MAX = 16, CAIRN_BENCH_MOVED_TENSORS = 16 };
 
 struct cairn_bench_cluster;
 
@@ -22,6 +22,7 @@ struct cairn_bench_cluster_options {
     uint32_t nodes;       /* 1 … CAIRN_BENCH_NODES_MAX, all in one erasure group */
     uint32_t parity;      /* < nodes */
     uint64_t state_bytes; /* per node, a multiple of 16 blocks */
+    bool moves;           /* two nodes; see cairn_bench_cluster_move */
     bool authenticate;    /* agents have a key and authenticate the state between them */
     bool keep;            /* leave the directory when it is closed */
 };
@@ -66,6 +67,16 @@ CAIRN_MUST_CHECK cairn_err cairn_bench_cluster_train(struct cairn_bench_cluster 
 CAIRN_MUST_CHECK cairn_err cairn_bench_cluster_step(struct cairn_bench_cluster *cluster,
                                                     uint64_t *step, uint64_t step_ns,
                                                     struct cairn_bench_cpu *cpu, double *seconds);
+
+/*
+ * Has the trainers write the state of a step and move all tensors that can move from the rank that
+ * has them to the other one: CAIRN_BENCH_MOVED_TENSORS of equal size. Each rank has one further
+ * tensor of that size, which stays; state_bytes is that of the rank that has all. The answers'
+ * `seconds` are the ranks' standstills. *cpu: of all processes. CAIRN_CORRUPT where a byte is
+ * wrong afterwards.
+ */
+CAIRN_MUST_CHECK cairn_err cairn_bench_cluster_move(struct cairn_bench_cluster *cluster,
+                                                    uint64_t step, struct cairn_bench_cpu *cpu);
 
 /* Kills all trainers, and the agents of the nodes in `lost` (a set) with their memory; starts blank
  * agents in their place and waits until node 0 is connected to all others. A blank agent repairs

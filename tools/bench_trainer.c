@@ -10,13 +10,17 @@
 #include <sys/socket.h>
 #include <time.h>
 
-enum { TENSORS = 16 };
+enum { TENSORS = 16, TENSORS_MAX = CAIRN_BENCH_MOVED_TENSORS + 1, MOVE_TIMEOUT_MS = 120000 };
 
+/* Tensors one after the other. */
 struct state {
     uint64_t *words;
-    uint64_t count;
-    char names[TENSORS][32];
-    struct cairn_slice slices[TENSORS];
+    uint64_t count;              /* that are in use */
+    uint64_t room_bytes;         /* that are mapped */
+    uint32_t first, tensors;     /* of all that there are */
+    uint32_t owner[TENSORS_MAX]; /* the rank that a tensor's values follow from */
+    char names[TENSORS_MAX][32];
+    struct cairn_slice slices[TENSORS_MAX];
 };
 
 static void
@@ -34,17 +38,21 @@ word_at(uint32_t rank, uint64_t step, uint64_t i)
 }
 
 static void
-fill(const struct state *state, uint32_t rank, uint64_t step)
+fill(const struct state *state, uint64_t step)
 {
+    uint64_t each = state->count / state->tensors;
+
     for (uint64_t i = 0; i < state->count; i++)
-        state->words[i] = word_at(rank, step, i);
+        state->words[i] = word_at(state->owner[i / each], step, state->first * each + i);
 }
 
 static bool
-is_right(const struct state *state, uint32_t rank, uint64_t step)
+is_right(const struct state *state, uint64_t step)
 {
+    uint64_t each = state->count / state->tensors;
+
     for (uint64_t i = 0; i < state->count; i++)
-        if (state->words[i] != word_at(rank, step, i))
+        if (state->words[i] != word_at(state->owner[i / each], step, state->first * each + i))
             return false;
     return true;
 }
@@ -55,7 +63,10 @@ describe(struct state *state, const struct cairn_bench_trainer *trainer)
 {
     uint64_t elements = trainer->state_bytes / TENSORS / sizeof(float);
 
+    state->tensors = TENSORS;
+    state->count = trainer->state_bytes / sizeof(uint64_t);
     for (uint32_t t = 0; t < TENSORS; t++) {
+        state->owner[t] = trainer->rank;
         (void)snprintf(state->names[t], sizeof state->names[t], "layers.%u.weight", t);
         state->slices[t] =
             (struct cairn_slice){CAIRN_SLICE_INIT,
@@ -70,6 +81,44 @@ describe(struct state *state, const struct cairn_bench_trainer *trainer)
                                  .address = (uint8_t *)state->words + t * elements * sizeof(float),
                                  .device = -1};
     }
+}
+
+/* Whole tensors: those that can move, if they are here, and behind them one that stays. */
+static void
+describe_movable(struct state *state, const struct cairn_bench_trainer *trainer, bool has_moving)
+{
+    uint64_t elements = trainer->state_bytes / TENSORS_MAX / sizeof(float);
+    uint32_t first = has_moving ? 0 : CAIRN_BENCH_MOVED_TENSORS;
+
+    state->first = first;
+    state->tensors = TENSORS_MAX - first;
+    state->count = state->tensors * elements / 2;
+    for (uint32_t t = 0; t < state->tensors; t++) {
+        bool stays = first + t == CAIRN_BENCH_MOVED_TENSORS;
+
+        state->owner[t] = stays ? trainer->rank : 0;
+        (void)snprintf(state->names[t], sizeof state->names[t], "%s.%u.weight",
+                       stays ? "stays" : "moves", stays ? trainer->rank : t);
+        state->slices[t] =
+            (struct cairn_slice){CAIRN_SLICE_INIT,
+                                 .name = state->names[t],
+                                 .dtype = CAIRN_F32,
+                                 .kind = CAIRN_OPTIMIZER,
+                                 .dims = 1,
+                                 .shape = {elements},
+                                 .extent = {elements},
+                                 .replica_count = 1,
+                                 .address = (uint8_t *)state->words + t * elements * sizeof(float),
+                                 .device = -1};
+    }
+}
+
+static bool
+map_state(struct state *state, uint64_t bytes)
+{
+    state->room_bytes = bytes;
+    state->words = (uint64_t *)(void *)cairn_bench_map(bytes);
+    return state->words != NULL;
 }
 
 static void
@@ -101,24 +150,57 @@ take_step(struct cairn_client *client, const struct cairn_bench_command *command
     return err;
 }
 
+/* Moves as cairn/client.h says; the present tensors go only when the next ones are here. */
+static cairn_err
+move(struct cairn_client *client, const struct cairn_bench_trainer *trainer, struct state *state,
+     uint64_t step, struct cairn_bench_answer *answer)
+{
+    static struct state next;
+    double begin;
+    cairn_err err;
+
+    next = (struct state){0};
+    if (!map_state(&next, trainer->state_bytes))
+        return CAIRN_NOMEM;
+    describe_movable(&next, trainer, state->tensors == 1);
+    begin = cairn_bench_now_s();
+    err = cairn_snapshot_begin_last(client, step);
+    if (!err)
+        err = cairn_snapshot_confirm(client, true);
+    if (!err)
+        err = cairn_placement_fill(client, step, next.slices, next.tensors, MOVE_TIMEOUT_MS,
+                                   &answer->restored);
+    answer->seconds = cairn_bench_now_s() - begin;
+    answer->right = !err && is_right(&next, step);
+    if (!err) {
+        cairn_bench_unmap((uint8_t *)state->words, state->room_bytes);
+        *state = next;
+        for (uint32_t t = 0; t < state->tensors; t++)
+            state->slices[t].name = state->names[t];
+    }
+    return err;
+}
+
 static void
-obey(struct cairn_client *client, const struct cairn_bench_trainer *trainer,
-     const struct state *state, const struct cairn_bench_command *command,
-     struct cairn_bench_answer *answer)
+obey(struct cairn_client *client, const struct cairn_bench_trainer *trainer, struct state *state,
+     const struct cairn_bench_command *command, struct cairn_bench_answer *answer)
 {
     double begin = cairn_bench_now_s();
 
     switch ((enum cairn_bench_order)command->order) {
     case CAIRN_BENCH_ORDER_FILL:
-        fill(state, trainer->rank, command->step);
+        fill(state, command->step);
         break;
     case CAIRN_BENCH_ORDER_STEP:
         answer->err = take_step(client, command, &answer->right);
         break;
     case CAIRN_BENCH_ORDER_RESTORE:
         answer->err = cairn_client_restore(client, &answer->restored);
-        answer->right = !answer->err && is_right(state, trainer->rank, command->step);
+        answer->right = !answer->err && is_right(state, command->step);
         break;
+    case CAIRN_BENCH_ORDER_MOVE:
+        answer->err = move(client, trainer, state, command->step, answer);
+        return;
     }
     answer->seconds = cairn_bench_now_s() - begin;
 }
@@ -141,14 +223,15 @@ cairn_bench_trainer_run(const struct cairn_bench_trainer *trainer)
     struct cairn_bench_command command;
     struct cairn_client *client = NULL;
 
-    state.count = trainer->state_bytes / sizeof(uint64_t);
-    state.words = (uint64_t *)(void *)cairn_bench_map(trainer->state_bytes);
-    answer.err = state.words ? CAIRN_OK : CAIRN_NOMEM;
+    answer.err = map_state(&state, trainer->state_bytes) ? CAIRN_OK : CAIRN_NOMEM;
     if (!answer.err)
         answer.err = cairn_client_open(&options, &client);
     if (!answer.err) {
-        describe(&state, trainer);
-        answer.err = cairn_client_register(client, state.slices, TENSORS);
+        if (trainer->moves)
+            describe_movable(&state, trainer, rank == 0);
+        else
+            describe(&state, trainer);
+        answer.err = cairn_client_register(client, state.slices, state.tensors);
     }
     if (!answer.err) {
         answer.err = cairn_client_stats_read(client, &answer.stats);

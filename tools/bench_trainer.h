@@ -4,12 +4,14 @@
 #ifndef CAIRN_TOOLS_BENCH_TRAINER_H
 #define CAIRN_TOOLS_BENCH_TRAINER_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 enum cairn_bench_order {
     CAIRN_BENCH_ORDER_FILL = 1, /* write the state of `step` */
     CAIRN_BENCH_ORDER_STEP,     /* begin, train on for step_ns, fence */
-    CAIRN_BENCH_ORDER_RESTORE   /* restore and compare with the state of `step` */
+    CAIRN_BENCH_ORDER_RESTORE,  /* restore and compare with the state of `step` */
+    CAIRN_BENCH_ORDER_MOVE      /* move the tensors that can move, and compare */
 };
 
 struct cairn_bench_command {
@@ -24,7 +26,8 @@ struct cairn_bench_trainer {
     uint32_t rank;
     uint32_t world;
     uint64_t state_bytes;
-    int fd; /* commands in, struct cairn_bench_answer out; one answer when it has registered */
+    bool moves; /* most tensors lie on one rank, and can move to the next */
+    int fd;     /* commands in, struct cairn_bench_answer out; one answer when it has registered */
 };
 
 /* Runs until the other end of the socket closes. Returns the exit code. */

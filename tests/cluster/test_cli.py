@@ -163,6 +163,14 @@ class Usage(unittest.TestCase):
             self.assertIn(said, err)
         self.assertEqual(run()[0], USAGE)
 
+    def test_a_move_is_measured(self):
+        """Small and once: what moved has come from the other agent, and was right."""
+        code, answer, err = cairn("bench", "migrate", "--size", "4MiB", "--rounds", "1")
+        self.assertEqual(code, OK, err)
+        self.assertEqual((answer["stage"], answer["bytes"]), ("migrate", 4 << 20))
+        self.assertGreaterEqual(answer["details"]["fetched_bytes"], 4 << 20)
+        self.assertGreater(answer["ratio"], 1)
+
     def test_every_verb_says_which_forms_its_output_has(self):
         for verb in self.VERBS:
             if verb != "run":  # its output is the command's
