@@ -350,15 +350,17 @@ join_ends(struct client_tensors *tensors)
     return CAIRN_OK;
 }
 
-static cairn_err
-tensors_create(const struct cairn_client *client, const struct cairn_slice *slices, uint32_t count,
-               struct client_tensors **out)
+cairn_err
+client_tensors_create(const struct cairn_client *client, const struct cairn_slice *slices,
+                      uint32_t count, struct client_tensors **out)
 {
     struct client_tensors *tensors = NULL;
     size_t names_bytes, room = count ? count : 1;
     const char *why = "the sum is too large";
     cairn_err err;
 
+    if ((count && !slices) || count == CAIRN_FENCE_ALL)
+        return CAIRN_INVAL;
     tensors = calloc(1, sizeof *tensors);
     if (!tensors)
         return CAIRN_NOMEM;
@@ -425,16 +427,24 @@ wait_registered(struct cairn_client *client, uint64_t deadline_ns, bool *silent)
 cairn_err
 cairn_client_register(struct cairn_client *client, const struct cairn_slice *slices, uint32_t count)
 {
-    uint64_t deadline_ns;
-    struct client_tensors *tensors = NULL, *old;
-    bool silent = false;
+    struct client_tensors *tensors = NULL;
     cairn_err err;
 
-    if (!client_usable(client) || (count && !slices) || count == CAIRN_FENCE_ALL)
+    if (!client_usable(client))
         return CAIRN_INVAL;
-    err = tensors_create(client, slices, count, &tensors);
-    if (!err) /* only this thread replaces the tensors */
-        err = client_known_carry(client->tensors, tensors);
+    err = client_tensors_create(client, slices, count, &tensors);
+    return err ? err : client_tensors_register(client, tensors);
+}
+
+cairn_err
+client_tensors_register(struct cairn_client *client, struct client_tensors *tensors)
+{
+    uint64_t deadline_ns;
+    struct client_tensors *old;
+    bool silent = false;
+    cairn_err err =
+        client_known_carry(client->tensors, tensors); /* only this thread replaces them */
+
     if (err) {
         client_tensors_free(tensors);
         return err;

@@ -5,6 +5,7 @@
 #include "base/crc.h"
 #include "base/limits.h"
 #include "client/sink.h"
+#include "snapshot/mem.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -13,7 +14,12 @@
 #include <string.h>
 
 /* READER_BLOCKS_MIN is a multiple of 8: readers never share a byte of `needed`. */
-enum { FETCH_TRIES = 2, READERS_MAX = 8, READER_BLOCKS_MIN = 8 };
+enum {
+    FETCH_TRIES = 2,
+    READERS_MAX = 8,
+    READER_BLOCKS_MIN = 8,
+    PRESENT_BYTES_MAX = CAIRN_MEM_BATCH_BYTES_MAX /* copied at once */
+};
 #define QUEUE_LOOK_NS (5 * CAIRN_NS_PER_MS)
 
 /* Which blocks of a container are still to be brought, and its moves. */
@@ -51,7 +57,8 @@ struct reader {
 
 struct run_state {
     struct client_fill *fill;
-    size_t most_moves; /* of one container */
+    size_t most_moves;   /* of one container */
+    size_t next_present; /* first move from a present tensor that is not made; they come last */
     struct source *sources;
     struct sweep sweep;
     struct client_sink *sink;
@@ -96,23 +103,35 @@ end_of_runs(uint64_t offset, uint64_t run_bytes, uint64_t run_count, uint64_t st
     return end <= limit;
 }
 
-/* A move never leaves its container or its slice, whatever the manifests said. */
+static uint64_t
+slice_bytes(const struct cairn_slice *slice)
+{
+    return cairn_slice_elements(slice) * cairn_dtype_bytes(slice->dtype);
+}
+
+static bool
+is_present(const struct client_fill *fill, const struct cairn_move *move)
+{
+    return move->source_container >= fill->container_count;
+}
+
+/* A move never leaves its source or its slice, whatever the manifests said. */
 static bool
 move_is_inside(const struct client_fill *fill, const struct cairn_move *move)
 {
-    const struct cairn_slice *slice;
-    uint64_t slice_bytes;
+    uint64_t source_bytes;
 
-    if (move->source_container >= fill->container_count ||
-        move->target_container >= fill->slice_count)
+    if (move->target_container >= fill->slice_count ||
+        move->source_container >= (uint64_t)fill->container_count + fill->present_count)
         return false;
-    slice = &fill->slices[move->target_container];
-    slice_bytes = cairn_slice_elements(slice) * cairn_dtype_bytes(slice->dtype);
+    source_bytes = is_present(fill, move)
+                       ? slice_bytes(&fill->present[move->source_container - fill->container_count])
+                       : fill->manifests[move->source_container].container_bytes;
     return (move->run_count == 1 || move->source_stride >= move->run_bytes) &&
            end_of_runs(move->source_offset, move->run_bytes, move->run_count, move->source_stride,
-                       fill->manifests[move->source_container].container_bytes) &&
+                       source_bytes) &&
            end_of_runs(move->target_offset, move->run_bytes, move->run_count, move->target_stride,
-                       slice_bytes);
+                       slice_bytes(&fill->slices[move->target_container]));
 }
 
 static void
@@ -133,6 +152,7 @@ mark_sources(struct run_state *run)
     const struct client_fill *fill = run->fill;
 
     run->most_moves = 1;
+    run->next_present = fill->moves->count;
     for (size_t i = 0; i < fill->moves->count; i++) {
         const struct cairn_move *move = &fill->moves->moves[i];
         struct source *source;
@@ -140,6 +160,10 @@ mark_sources(struct run_state *run)
         if (!move_is_inside(fill, move) ||
             (i && fill->moves->moves[i - 1].source_container > move->source_container))
             return CAIRN_INTERNAL;
+        if (is_present(fill, move)) {
+            run->next_present = i < run->next_present ? i : run->next_present;
+            continue;
+        }
         source = &run->sources[move->source_container];
         if (!source->needed) {
             source->block_count = fill->manifests[move->source_container].block_count;
@@ -366,6 +390,39 @@ read_own(struct run_state *run)
     return client_sink_flush(run->sink);
 }
 
+/* ---- tensors that are here ---- */
+
+static cairn_err
+copy_present(struct run_state *run)
+{
+    struct client_fill *fill = run->fill;
+
+    for (; run->next_present < fill->moves->count; run->next_present++) {
+        const struct cairn_move *move = &fill->moves->moves[run->next_present];
+        const struct cairn_slice *slice =
+            &fill->present[move->source_container - fill->container_count];
+
+        for (uint64_t i = 0; i < move->run_count; i++) {
+            const uint8_t *from =
+                (const uint8_t *)slice->address + move->source_offset + i * move->source_stride;
+            uint64_t to = move->target_offset + i * move->target_stride, bytes_len;
+
+            for (uint64_t at = 0; at < move->run_bytes; at += bytes_len) {
+                cairn_err err;
+
+                bytes_len = move->run_bytes - at < PRESENT_BYTES_MAX ? move->run_bytes - at
+                                                                     : PRESENT_BYTES_MAX;
+                err = client_sink_put(run->sink, move->target_container, to + at, from + at,
+                                      bytes_len);
+                if (err)
+                    return err;
+            }
+            fill->own_bytes += move->run_bytes;
+        }
+    }
+    return client_sink_flush(run->sink);
+}
+
 /* ---- fetching ---- */
 
 /* The next needed block at or after the cursor; false when there is none. */
@@ -500,6 +557,8 @@ fetch_all(struct run_state *run)
         if (more)
             err = ask(run, i);
     }
+    if (!err)
+        err = copy_present(run); /* while the first blocks come */
     while (!err && run->parts[index].in_flight) {
         err = take_part(run, index);
         if (!err && more && (more = gather(run, &run->parts[index])))

@@ -4,11 +4,12 @@
  * Private to client/. The moves are walked block by block of their source containers. A block is
  * checked as a whole against its checksum before any byte of it goes into a tensor. Blocks of this
  * rank's own region are read in place, by this rank's share of the cores where the tensors are on
- * the host: the trainer waits, and memory that it has not touched yet is
- * faulted in meanwhile, which costs more than the copy. The others, and those of the own one that
- * fail, are fetched into the window, whose parts are in flight at once. A fetched block that fails
- * is fetched once more. Memory: a bit per block, an index per move and reader, and what the caller
- * gives.
+ * the host: the trainer waits, and memory that it has not touched yet is faulted in meanwhile,
+ * which costs more than the copy. The others, and those of the own one that fail, are fetched into
+ * the window, whose parts are in flight at once. A fetched block that fails is fetched once more.
+ * Tensors that the trainer holds with the generation's very bytes are copied from where they are,
+ * while the first blocks come. Memory: a bit per block, an index per move and reader, and what the
+ * caller gives.
  */
 #ifndef CAIRN_CLIENT_FILL_H
 #define CAIRN_CLIENT_FILL_H
@@ -23,6 +24,9 @@ struct client_fill {
     uint32_t slice_count;
     const struct cairn_manifest *manifests; /* [container_count], by container */
     uint32_t container_count;
+    /* With the bytes of the generation, in host memory: source container container_count + i. */
+    const struct cairn_slice *present; /* [present_count] */
+    uint32_t present_count;
     const struct cairn_moves *moves; /* target container = index of the slice */
     uint32_t own_container;          /* CAIRN_CONTAINER_NONE: all is fetched */
     const uint8_t *own;              /* its blocks [own_first_block, own_end_block), mapped */
@@ -33,7 +37,7 @@ struct client_fill {
     struct client_sink *hung; /* out: a device still copies from own and window, until this can be
                                * closed; NULL: none does */
     atomic_bool *failing; /* [slice_count] out: set for slices with values that are not finite */
-    uint64_t own_bytes;   /* out: put into tensors from the own container */
+    uint64_t own_bytes;   /* out: put into tensors from the own container, or present ones */
     uint64_t fetched_bytes;
 };
 

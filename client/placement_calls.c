@@ -107,17 +107,23 @@ cairn_placement_fill(struct cairn_client *client, uint64_t step, const struct ca
                      uint32_t count, uint32_t timeout_ms, struct cairn_restored *out)
 {
     uint64_t deadline_ns = client_now_ns() + timeout_ms * CAIRN_NS_PER_MS;
+    struct client_tensors *next = NULL;
     cairn_err err;
 
     if (!client_usable(client) || !out)
         return CAIRN_INVAL;
-    err = cairn_snapshot_await_commit(client, timeout_ms);
+    err = client_tensors_create(client, slices, count, &next);
     if (!err)
-        err = cairn_client_register(client, slices, count);
+        err = cairn_snapshot_await_commit(client, timeout_ms);
+    /* While the present tensors are registered, what stays here is read in place. */
     if (!err)
-        err = client_restore_until(client, deadline_ns, out);
+        err = client_restore_until(client, next, deadline_ns, out);
     if (!err && out->generation.step != step)
         err = CAIRN_STALE;
+    if (err)
+        client_tensors_free(next);
+    else
+        err = client_tensors_register(client, next);
     pthread_mutex_lock(&client->lock);
     client_placement_filled(&client->placement, !err);
     pthread_mutex_unlock(&client->lock);

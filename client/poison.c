@@ -111,11 +111,12 @@ client_poison_learn(struct cairn_client *client)
 }
 
 void
-client_known_restored(struct cairn_client *client, const atomic_bool *failing)
+client_known_restored(struct cairn_client *client, struct client_tensors *tensors,
+                      const atomic_bool *failing)
 {
     pthread_mutex_lock(&client->lock);
-    for (uint32_t i = 0; i < client->tensors->count; i++)
-        client->tensors->known[i] = failing[i] ? CLIENT_KNOWN_FAILING : CLIENT_KNOWN_FINITE;
+    for (uint32_t i = 0; i < tensors->count; i++)
+        tensors->known[i] = failing[i] ? CLIENT_KNOWN_FAILING : CLIENT_KNOWN_FINITE;
     client->unwatched_wanted = client->takes_poison;
     client->rejection.step = 0;
     client->said_poisoned = client->stop_wanted = false;
@@ -167,7 +168,8 @@ client_known_carry(const struct client_tensors *from, struct client_tensors *to)
         all[i] = (struct named){from->slices[i].name, from->known[i]};
     qsort(all, from->count, sizeof *all, compare_named);
     for (uint32_t i = 0; i < to->count; i++)
-        to->known[i] = find_known(all, from->count, to->slices[i].name);
+        if (to->known[i] == CLIENT_KNOWN_NOT)
+            to->known[i] = find_known(all, from->count, to->slices[i].name);
     free(all);
     return CAIRN_OK;
 }

@@ -27,6 +27,9 @@ enum { REPORT_BYTES = 512 };
 
 struct restore {
     struct cairn_client *client;
+    struct client_tensors *target; /* to be filled; NULL: none, only a list is wanted */
+    struct cairn_slice *present;   /* [present_count] with the generation's bytes here */
+    uint32_t present_count;
     uint64_t deadline_ns;
     struct cairn_session_restore_info info;
     struct cairn_manifest *manifests; /* [info.count], by container */
@@ -265,13 +268,15 @@ cost_of(void *context, uint32_t source_container, uint32_t target_container)
     const struct restore *restore = context;
 
     (void)target_container;
+    if (source_container >= restore->info.count)
+        return 0;
     return source_container == restore->info.own_container ? 1 : 16;
 }
 
 static cairn_err
 build_layouts(struct restore *restore, struct cairn_layout *source, struct cairn_layout *target)
 {
-    const struct client_tensors *tensors = restore->client->tensors;
+    const struct client_tensors *tensors = restore->target;
     const char *why = "";
     cairn_err err = CAIRN_OK;
 
@@ -281,6 +286,16 @@ build_layouts(struct restore *restore, struct cairn_layout *source, struct cairn
         client_say(restore->client, CAIRN_LOG_ERROR,
                    "client: the manifests do not fit together: %s", why);
         return err == CAIRN_INVAL ? CAIRN_CORRUPT : err;
+    }
+    for (uint32_t i = 0; i < restore->present_count && !err; i++) {
+        const struct cairn_slice *slice = &restore->present[i];
+
+        err = cairn_layout_add(source, restore->info.count + i, slice, slice->flat_begin,
+                               slice->flat_end, 0, &why);
+        if (err)
+            client_say(restore->client, CAIRN_LOG_ERROR,
+                       "client: tensor \"%s\" is not what the generation holds: %s", slice->name,
+                       why);
     }
     for (uint32_t i = 0; i < tensors->count && !err; i++) {
         const struct cairn_slice *slice = &tensors->slices[i];
@@ -419,12 +434,32 @@ map_sources(struct restore *restore)
                       &restore->own_map_bytes);
 }
 
+/* Lists the registered tensors in host memory, which hold what the newest generation does. */
+static cairn_err
+list_present(struct restore *restore)
+{
+    const struct client_tensors *tensors = restore->client->tensors;
+
+    if (restore->target == tensors || !tensors)
+        return CAIRN_OK;
+    restore->present = calloc(tensors->count + 1u, sizeof *restore->present);
+    if (!restore->present)
+        return CAIRN_NOMEM;
+    for (uint32_t i = 0; i < tensors->count; i++)
+        if (tensors->slices[i].device < 0)
+            restore->present[restore->present_count++] = tensors->slices[i];
+    return CAIRN_OK;
+}
+
 static cairn_err
 run(struct restore *restore, struct cairn_restored *out)
 {
     struct client_fill fill = {.client = restore->client, .deadline_ns = restore->deadline_ns};
-    cairn_err err = ask_and_unpack(restore);
+    cairn_err err = list_present(restore);
 
+    if (err)
+        return err;
+    err = ask_and_unpack(restore);
     if (err)
         return err;
     err = unpack_manifests(restore);
@@ -436,10 +471,12 @@ run(struct restore *restore, struct cairn_restored *out)
     err = plan(restore);
     if (err)
         return err;
-    fill.slices = restore->client->tensors->slices;
-    fill.slice_count = restore->client->tensors->count;
+    fill.slices = restore->target->slices;
+    fill.slice_count = restore->target->count;
     fill.manifests = restore->manifests;
     fill.container_count = restore->info.count;
+    fill.present = restore->present;
+    fill.present_count = restore->present_count;
     fill.moves = &restore->moves;
     fill.own_container = restore->info.own_container;
     fill.own = restore->own;
@@ -454,7 +491,7 @@ run(struct restore *restore, struct cairn_restored *out)
     restore->hung = fill.hung;
     if (err)
         return err;
-    client_known_restored(restore->client, fill.failing);
+    client_known_restored(restore->client, restore->target, fill.failing);
     out->generation = public_name(restore->info.generation);
     out->bytes = fill.own_bytes + fill.fetched_bytes;
     out->local_bytes = fill.own_bytes;
@@ -510,6 +547,7 @@ restore_fini(struct restore *restore)
         cairn_manifest_fini(&restore->manifests[i]);
     free(restore->manifests);
     free(restore->failing);
+    free(restore->present);
     cairn_moves_fini(&restore->moves);
     cairn_session_restore_info_fini(&restore->info);
 }
@@ -519,18 +557,20 @@ cairn_client_restore(struct cairn_client *client, struct cairn_restored *out)
 {
     if (!client_usable(client))
         return CAIRN_INVAL;
-    return client_restore_until(client, client_now_ns() + client->restore_timeout_ns, out);
+    return client_restore_until(client, client->tensors, /* only this thread replaces them */
+                                client_now_ns() + client->restore_timeout_ns, out);
 }
 
 cairn_err
-client_restore_until(struct cairn_client *client, uint64_t deadline_ns, struct cairn_restored *out)
+client_restore_until(struct cairn_client *client, struct client_tensors *target,
+                     uint64_t deadline_ns, struct cairn_restored *out)
 {
-    struct restore restore = {.client = client, .deadline_ns = deadline_ns};
+    struct restore restore = {.client = client, .target = target, .deadline_ns = deadline_ns};
     struct cairn_restored restored = {0};
     cairn_err err;
 
-    if (!client_usable(client) || !out || !client->tensors || client->tensors->count == 0)
-        return CAIRN_INVAL; /* only this thread replaces the tensors */
+    if (!client_usable(client) || !out || !target || target->count == 0)
+        return CAIRN_INVAL;
     err = client_abi_check_restored(client, out);
     if (err)
         return err;

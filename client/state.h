@@ -266,6 +266,13 @@ void client_stats_copy(struct cairn_client *client, struct cairn_client_stats *o
 
 /* attach.c */
 void client_tensors_free(struct client_tensors *tensors);
+/* Checks and copies the description of slices[count]. Errors as cairn_client_register. */
+CAIRN_MUST_CHECK cairn_err client_tensors_create(const struct cairn_client *client,
+                                                 const struct cairn_slice *slices, uint32_t count,
+                                                 struct client_tensors **out);
+/* As cairn_client_register; takes the tensors over. */
+CAIRN_MUST_CHECK cairn_err client_tensors_register(struct cairn_client *client,
+                                                   struct client_tensors *tensors);
 /* Maps what REGISTERED brought; takes descriptors over from the frame. Service thread, lock not
  * held. */
 cairn_err client_slots_map(struct cairn_client *client,
@@ -339,8 +346,9 @@ void client_put_unwatched(struct cairn_client *client);
 void client_poison_learn(struct cairn_client *client);
 /* What the tensors hold was restored; failing[tensors->count]: slices that are not finite. Lock not
  * held. */
-void client_known_restored(struct cairn_client *client, const atomic_bool *failing);
-/* Gives freshly registered tensors what is known of those of the same names. CAIRN_NOMEM. */
+void client_known_restored(struct cairn_client *client, struct client_tensors *tensors,
+                           const atomic_bool *failing);
+/* Gives tensors of which nothing is known what is known of those of the same names. CAIRN_NOMEM. */
 CAIRN_MUST_CHECK cairn_err client_known_carry(const struct client_tensors *from,
                                               struct client_tensors *to);
 
@@ -349,8 +357,12 @@ cairn_err client_take_restore_info(struct cairn_client *client, struct cairn_ses
 void client_take_fetched(struct cairn_client *client, const struct cairn_session_fetched *fetched);
 
 /* ---- restore.c ---- */
-/* cairn_client_restore with another deadline. */
-CAIRN_MUST_CHECK cairn_err client_restore_until(struct cairn_client *client, uint64_t deadline_ns,
+/*
+ * cairn_client_restore of other tensors than the registered ones, or with another deadline. Where
+ * they are others, the registered ones must hold what the generation does: they are sources too.
+ */
+CAIRN_MUST_CHECK cairn_err client_restore_until(struct cairn_client *client,
+                                                struct client_tensors *target, uint64_t deadline_ns,
                                                 struct cairn_restored *out);
 
 #endif

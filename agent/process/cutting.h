@@ -10,7 +10,8 @@
  *   it holds another generation                                   when that is dropped
  *
  * REGISTERED waits for the first two, for two seconds at most (session.c). Else the trainer has a
- * file without all of its pages, and a grant of the slot waits.
+ * file without all of its pages, and a grant of the slot waits. So it does, and the trainer does
+ * not, where it had other tensors before: it may stand still between two placements of them.
  *
  * Invariant: what is in a trainer's file is its own rank's, or nobody's. The exception: a part that
  * a repair rebuilds into a slot that was cut for another arrangement of ranks.

@@ -58,7 +58,8 @@ struct session {
 
     /* A registered trainer. */
     bool registered;
-    bool is_answered; /* REGISTERED was sent */
+    bool is_answered;     /* REGISTERED was sent */
+    bool registers_again; /* its trainer had other tensors before */
     uint64_t registered_ns;
     uint32_t own_slots;  /* a bit each: it holds a generation with this very region of this rank */
     uint32_t local_rank; /* index in the core's events */

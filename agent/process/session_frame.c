@@ -235,6 +235,7 @@ take_register(struct cairn_agent *agent, struct session *session,
     }
     session->registered = true;
     session->is_answered = false;
+    session->registers_again = again;
     session->registered_ns = agent_now_ns(agent);
     session->said_refused = false;
     session_tell_ranks(agent);

@@ -419,10 +419,11 @@ enum cairn_placement_change cairn_placement_take(struct cairn_client *client, ui
                                                  uint32_t *layers);
 
 /*
- * Waits for the commit of `step`, registers slices[count] instead of the present tensors, and fills
- * them from that generation as cairn_client_restore does, each byte checked. Blocks at most
- * timeout_ms, and connect_timeout_ms more if the agent does not answer. Every error makes this
- * rank's next vote one for the present placement; the new tensors may be half filled then.
+ * Waits for the commit of `step`, and fills slices[count]: what the present tensors have in host
+ * memory from there, the rest from that generation as cairn_client_restore does, each byte checked.
+ * Then registers the slices instead of the present tensors. Blocks at most timeout_ms, and
+ * connect_timeout_ms more if the agent does not answer. Every error makes this rank's next vote one
+ * for the present placement; the new tensors may be half filled then.
  * CAIRN_STALE: the agents hold another generation ready than that of `step`. Other errors as
  * cairn_snapshot_await_commit, cairn_client_register and cairn_client_restore. Since version 1.3.
  */
