@@ -26,6 +26,9 @@ SHAPE = (
 ).split()
 SLOW = f"--emulate-layer-ms {LAYER_MS} --emulate-slow {SLOW_RANK}:4@40-{STEPS}".split()
 
+# weights and both moments of AdamW, in 4 bytes each: 12 d^2 + 13 d of them
+LAYER_STATE_BYTES = 3 * 4 * (12 * 16 * 16 + 13 * 16)
+
 
 def problem(layer_bytes):
     """The job as the planner sees it, with room for all but one of the layers on each device."""
@@ -104,6 +107,21 @@ class Moves(unittest.TestCase):
         (done,) = [each for each in self.events(cluster, name, "done") if each["rank"] == 0]
         self.assertEqual((done["loss_sha256"], done["state_sha256"]), undisturbed(SHAPE))
 
+    def check_bytes(self, moves):
+        """Nothing but the layers that a rank did not have comes from other nodes."""
+        layers = {step: move["layers"] for move in moves for step in [move["step"]]}
+        steps = sorted(layers)
+        before = dict(zip(steps, [[[LAYERS // PP] * PP] * DP, *map(layers.get, steps)]))
+        for move in moves:
+            replica, stage = divmod(move["rank"], PP)
+            first, now_first = (
+                sum(plan[replica][:stage]) for plan in (before[move["step"]], move["layers"])
+            )
+            had = range(first, first + before[move["step"]][replica][stage])
+            has = range(now_first, now_first + move["layers"][replica][stage])
+            came = len(set(has) - set(had))
+            self.assertLessEqual(move["remote_bytes"], came * LAYER_STATE_BYTES + 1024, moves)
+
     def test_a_rank_dies_at_each_point_of_a_move(self):
         cluster = self.agents()
         for death in ("enter", "fill", "vote", "adopt"):
@@ -125,6 +143,7 @@ class Moves(unittest.TestCase):
         self.assertTrue(all(move["adopted"] for move in moves), moves)
         self.assertNotEqual(moves[0]["layers"], [[4, 4], [4, 4]])
         self.assertEqual(cluster.status(1)["replan"]["offer"]["layers"], moves[-1]["layers"])
+        self.check_bytes(moves)
         print(f"stood still {max(move['standstill_ns'] for move in moves) / 1e6:.0f} ms")
 
     def test_a_move_without_room_is_given_up(self):
