@@ -82,20 +82,22 @@ tags_step(uint32_t node, const uint8_t *step, uint64_t number)
     static const uint32_t lengths[] = {1, 300, CAIRN_BLOCK_BYTES, CAIRN_BLOCK_BYTES + 5};
     uint8_t frame[FABRIC_FRAME_BYTES_MAX];
     uint32_t index = step[3] % FABRIC_BUFFERS, bytes_len = lengths[step[2] % 4];
+    bool tagged = (protection != CAIRN_PROTECTION_NONE) != ((step[2] & 4) != 0);
+    bool cut = step[2] & 8;
+    bool wrong = tagged != (protection != CAIRN_PROTECTION_NONE) || cut || step[5];
     uint32_t broken = fabric.broken_count[node];
     size_t len;
 
     fabric_pool[index][0]++;
-    len = fabric_tags(cipher, protection == CAIRN_PROTECTION_NONE ? 0 : SEED, index, bytes_len,
-                      number, frame);
+    len = fabric_tags(cipher, tagged ? SEED : 0, index, bytes_len, number, frame);
     if (protection == CAIRN_PROTECTION_NONE && step[5])
         return; /* nothing tells these bytes from right ones */
     if (step[4] & 1)
         fabric_pool[index][0] ^= step[5];
     else
         frame[1 + step[4] % (len - 1)] ^= step[5];
-    fabric_deliver(node, frame, len);
-    if (known[node] && model[index].open && !step[5]) {
+    fabric_deliver(node, frame, len - cut);
+    if (known[node] && model[index].open && !wrong) {
         must(fabric.broken_count[node] == broken);
         model[index] = (struct model){.filled_bytes = bytes_len};
         return;
