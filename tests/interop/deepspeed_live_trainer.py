@@ -8,6 +8,7 @@ and skipped steps at the end; "micro": micro-batches of an update; "attach": fal
 knows nothing of Cairn; "tell": the step before which, and before all later ones, the whole state
 is told; "save": DIR for DeepSpeed's own checkpoint, too; "load": DIR, a universal checkpoint to
 start from; "inf": the step whose loss is infinite; "groups": 1 for one group of parameters;
+"running": false for a model without a buffer of floats, whose type depends on the stage;
 "counting": an optimizer that keeps its count of steps as a number, as DeepSpeed's own do.
 
 Prints `step N LOSS` (the loss as a hexadecimal float) after each step of the engine that is an
@@ -61,6 +62,14 @@ class Counting(torch.optim.Optimizer):
                 square = state["exp_avg_sq"] / (1 - 0.99 ** state["step"])
                 each.mul_(1 - group["lr"] * group["weight_decay"])
                 each.sub_(group["lr"] * mean / (square.sqrt() + 1e-8))
+
+
+class Still(deepspeed_trainer.Net):
+    """Without the buffer of floats."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        del self.running
 
 
 def sha_of(value: Any) -> str:
@@ -123,6 +132,8 @@ def main() -> None:
         deepspeed_trainer.groups_of = lambda model: [
             {"params": [each for each in model.parameters() if each.requires_grad]}
         ]
+    if job.get("running") is False:
+        deepspeed_trainer.Net = Still  # type: ignore[misc]
     if job.get("counting"):
         torch.optim.AdamW = Counting  # type: ignore[misc,assignment]
     engine = deepspeed_trainer.engine_of(job)

@@ -12,7 +12,7 @@ import re
 import subprocess
 
 import pytest
-from test_torch import ROOT, Run, built, cluster, newest, under  # noqa: F401: fixtures
+from test_torch import ROOT, Run, built, cluster, harness, newest, under  # noqa: F401: fixtures
 
 PYTHON = ROOT / "build" / "venv-deepspeed" / "bin" / "python"
 TRAINER = ROOT / "tests" / "interop" / "deepspeed_live_trainer.py"
@@ -148,6 +148,33 @@ def test_offloaded(cluster, tmp_path, stage, options):  # noqa: F811
     found = wholes(again)
     assert found[min(found)] == wholes(first)[min(found)], again.errors()
     assert min(found) >= 4 and max(found) == 7
+
+
+def test_other_stage(cluster, tmp_path):  # noqa: F811
+    """What ZeRO 1 held comes back in ZeRO 3."""
+    job = {"dtype": "bf16", "tell": 4, "running": False}
+    first = start(tmp_path, {**job, "stage": 1, "steps": 20}, 2, under(cluster), hold_at=7)
+    first.kill_at(6, cluster, 3)
+    again = start(tmp_path, {**job, "stage": 3, "steps": 0}, 3, under(cluster, "--resume"))
+    ended(again)
+    assert len(wholes(again)) == 1, again.errors()
+    ((step, whole),) = wholes(again).items()
+    assert whole == wholes(first)[step], again.errors()
+
+
+def test_exported(cluster, tmp_path):  # noqa: F811
+    """What `cairn restore --to` writes has the names that `cairn convert` gives a checkpoint of
+    DeepSpeed, and its bits."""
+    job, runs, saved = {"stage": 1, "dtype": "bf16", "tell": 5}, tmp_path / "runs", tmp_path / "s"
+    runs.mkdir()
+    ended(start(runs, {**job, "steps": 6, "save": str(saved)}, 2, under(cluster)))
+    harness.wait_for("the end is committed", lambda: newest(cluster) == 6)
+    cluster.restore(0, "--to", str(tmp_path / "out"))
+    _, report, _ = harness.run("diff", tmp_path / "out", saved / "global_step6", "--bits")
+    differ = re.findall(r"^(\S+): (.*)$", report, re.M)
+    others = re.compile(r"cairn\.rank|rank1/|deepspeed/|head\.weight$")  # no tensors, own, tied
+    assert all(others.match(name) and "only in" in what for name, what in differ), report
+    assert int(re.search(r"(\d+) tensors were compared", report).group(1)) >= 45, report
 
 
 def test_unchanged_script(cluster, tmp_path):  # noqa: F811

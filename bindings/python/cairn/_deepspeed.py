@@ -52,7 +52,7 @@ def _before_step(job: Job, zero: Any) -> None:
 
 @quiet
 def _after_step(job: Job, zero: Any) -> None:
-    if zero.overflow:
+    if getattr(zero, "overflow", False):
         job.skipped_step(zero)
     else:
         job.after_step(zero)

@@ -41,6 +41,10 @@ CUT_GROUPS = {  # the same of ZeRO 3
 COUNTERS = ("global_steps", "global_samples", "skipped_steps")
 # What the optimizers keep themselves, beside their loss scaler.
 SETTINGS = ("custom_loss_scaler", "external_loss_scale")
+NO_ENGINE = (
+    "what DeepSpeed's engine counts, and its scheduler",
+    "the engine was made before Cairn was there: give cairn.attach the engine as the model",
+)
 
 
 class Fragment(NamedTuple):
@@ -81,6 +85,8 @@ def _refusal(zero: Any) -> Optional[str]:
         )
     if getattr(zero, "zenflow", False):
         return f"{called} with ZenFlow is not covered: it updates parameters in another process"
+    if getattr(zero, "zero_quantized_nontrainable_weights", False):
+        return f"{called} with quantised frozen weights is not covered"
     if getattr(zero, "has_moe_layers", False):
         return f"{called} with experts is not covered: ranks have other experts of the same names"
     if getattr(zero, "swap_optimizer", False) or getattr(zero, "params_in_nvme_and_cpu", False):
@@ -256,6 +262,12 @@ class Zero(Known):
 
     def incomplete(self) -> List[Any]:
         return []
+
+    def leave_out_what_is_not_plain(self, problems: Problems) -> None:
+        super().leave_out_what_is_not_plain(problems)
+        if self._engine() is None:
+            name, why = NO_ENGINE
+            problems.note(_lib.OPAQUE, name, why, f"{name} is not covered: {why}")
 
     def add_state(self, layout: Any, name: str, parameter: Any, problems: Problems) -> None:
         """The master of a parameter, and its moments."""
