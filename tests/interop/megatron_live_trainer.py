@@ -64,6 +64,7 @@ DEFAULTS = {
     "half": 1,  # parameters in bfloat16, with masters
     "glu": 1,
     "padded": 96,  # rows of the embedding
+    "overlap": 0,  # parameters are gathered behind the next forward
     "odd": 0,  # an optimizer of a kind that nobody knows
     "bucket": 0,  # elements; 0: one bucket
 }
@@ -146,6 +147,7 @@ def build(job: dict[str, int]) -> tuple[list[Any], Any]:
             grad_reduce_in_fp32=True,
             overlap_grad_reduce=bool(job["bucket"]),
             bucket_size=job["bucket"] or None,
+            overlap_param_gather=bool(job["overlap"]),
         )
         wrapped = Float16Module(config, model) if half else model
         chunks.append(DistributedDataParallel(config, ddp, wrapped, disable_bucketing=number > 0))
@@ -162,6 +164,7 @@ def build(job: dict[str, int]) -> tuple[list[Any], Any]:
             params_dtype=dtype,
             use_distributed_optimizer=bool(job["dist"]),
             clip_grad=1.0,
+            overlap_param_gather=bool(job["overlap"]),
         ),
         chunks,
     )

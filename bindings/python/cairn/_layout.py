@@ -310,7 +310,7 @@ class Layout:
 
     def summary(self) -> str:
         kinds = [
-            sum(entry.kind == kind for entry in self.entries)
+            len({entry.name for entry in self.entries if entry.kind == kind})
             for kind in (_lib.PARAM, _lib.OPTIMIZER, _lib.BUFFER)
         ]
         size = sum(entry.size_bytes() for entry in self.entries)
