@@ -8,6 +8,7 @@
 
 enum {
     PIECE_BYTES = 4096, /* a piece and its copy fit the first-level cache */
+    LOOK_BYTES = 16384,
     LINE_BYTES = 64
 };
 
@@ -36,6 +37,20 @@ cairn_copy_crc_portable(uint64_t seed, void *dest, const void *source, size_t by
     return seed;
 }
 
+/* Looks at each piece before it is copied, which brings it into the cache. */
+static uint64_t
+copy_looked_at(const struct cairn_copy_kernel *kernel, uint64_t seed, void *dest,
+               const void *source, size_t bytes, struct cairn_copy_look *look)
+{
+    for (size_t at = 0, piece; at < bytes; at += piece) {
+        piece = bytes - at < LOOK_BYTES ? bytes - at : LOOK_BYTES;
+        look->found |= cairn_finite_fails(look->type, (const uint8_t *)source + at, piece);
+        seed = cairn_copy_crc_with(kernel, seed, (uint8_t *)dest + at, (const uint8_t *)source + at,
+                                   piece, NULL);
+    }
+    return seed;
+}
+
 uint64_t
 cairn_copy_crc_with(const struct cairn_copy_kernel *kernel, uint64_t seed, void *dest,
                     const void *source, size_t bytes, struct cairn_copy_look *look)
@@ -47,10 +62,9 @@ cairn_copy_crc_with(const struct cairn_copy_kernel *kernel, uint64_t seed, void 
 
     if (bytes < head + kernel->row_bytes)
         return cairn_copy_crc_portable(seed, dest, source, bytes, look);
-    if (look && head % look->type->element_bytes) { /* a row would begin inside an element */
-        look->found |= cairn_finite_fails(look->type, source, bytes);
-        look = NULL;
-    }
+    /* a row would begin inside an element, or its type is too small for the kernels */
+    if (look && (head % look->type->element_bytes || look->type->element_bytes == 1))
+        return copy_looked_at(kernel, seed, dest, source, bytes, look);
     rows_bytes = (bytes - head) / kernel->row_bytes * kernel->row_bytes;
     seed = cairn_copy_crc_portable(seed, to, from, head, look);
     seed = kernel->copy_rows(seed, to + head, from + head, rows_bytes, look);

@@ -10,7 +10,9 @@
  *   at every page. On others it costs nearly half of the speed, as on an Intel Xeon with AVX-512
  *   (docs/PERFORMANCE.md).
  *
- * Each has a second body that looks for values that are not finite as well (finite.h).
+ * Each has a second body that looks for values that are not finite as well (finite.h), of types of
+ * 16 bits or more: it keeps the largest exponent of each 16 bits, which is two instructions per
+ * vector. An exponent of all ones is the largest there is.
  */
 #include "snapshot/copy.h"
 
@@ -18,6 +20,7 @@
 #include "base/crc_x86.h"
 
 #include <stdbool.h>
+#include <string.h>
 
 static const struct cairn_copy_kernel none = {0};
 
@@ -37,7 +40,20 @@ prefetch_line(const uint8_t *source, size_t offset_in_row, bool ahead)
         _mm_prefetch((const char *)source + AHEAD_BYTES, _MM_HINT_NTA);
 }
 
-__attribute__((target("avx512f,vpclmulqdq"), always_inline)) static inline void
+/* What the largest exponents of each 16 bits say: see finite.h. */
+static bool
+is_failing(const struct cairn_finite *type, const uint8_t *largest, size_t bytes)
+{
+    uint64_t carries = 0, word;
+
+    for (size_t at = 0; at < bytes; at += sizeof word) {
+        memcpy(&word, largest + at, sizeof word);
+        carries |= word + type->unit;
+    }
+    return (carries & type->sign) != 0;
+}
+
+__attribute__((target("avx512bw,vpclmulqdq"), always_inline)) static inline void
 put_avx512(uint8_t *dest, __m512i vector, bool stream)
 {
     if (stream)
@@ -47,7 +63,7 @@ put_avx512(uint8_t *dest, __m512i vector, bool stream)
 }
 
 /* Inlined, so that `stream`, `ahead` and `looks` are constants. */
-__attribute__((target("avx512f,vpclmulqdq"), always_inline)) static inline uint64_t
+__attribute__((target("avx512bw,vpclmulqdq"), always_inline)) static inline uint64_t
 copy_rows_avx512(uint64_t seed, uint8_t *dest, const uint8_t *source, size_t bytes,
                  struct cairn_copy_look *look, bool stream, bool ahead, bool looks)
 {
@@ -55,16 +71,14 @@ copy_rows_avx512(uint64_t seed, uint8_t *dest, const uint8_t *source, size_t byt
     const __m512i factors = _mm512_set_epi64(high_factor, low_factor, high_factor, low_factor,
                                              high_factor, low_factor, high_factor, low_factor);
     const __m512i exponent = _mm512_set1_epi64(looks ? (long long)look->type->exponent : 0);
-    const __m512i unit = _mm512_set1_epi64(looks ? (long long)look->type->unit : 0);
-    __m512i remainder[VECTORS], seen = _mm512_setzero_si512();
+    __m512i remainder[VECTORS], largest = _mm512_setzero_si512();
     uint8_t row[sizeof remainder] __attribute__((aligned(LINE_BYTES)));
 
     for (size_t i = 0; i < VECTORS; i++) {
         remainder[i] = _mm512_loadu_si512((source + i * sizeof(__m512i)));
         put_avx512(dest + i * sizeof(__m512i), remainder[i], stream);
         if (looks)
-            seen = _mm512_or_si512(
-                seen, _mm512_add_epi64(_mm512_and_si512(remainder[i], exponent), unit));
+            largest = _mm512_max_epi16(largest, _mm512_and_si512(remainder[i], exponent));
     }
     remainder[0] = _mm512_xor_si512(
         remainder[0], _mm512_zextsi128_si512(_mm_cvtsi64_si128(CAIRN_FOLD_START(seed))));
@@ -79,14 +93,14 @@ copy_rows_avx512(uint64_t seed, uint8_t *dest, const uint8_t *source, size_t byt
             prefetch_line(from, i * sizeof(__m512i), ahead);
             put_avx512(dest + at + i * sizeof(__m512i), next, stream);
             if (looks)
-                seen =
-                    _mm512_or_si512(seen, _mm512_add_epi64(_mm512_and_si512(next, exponent), unit));
+                largest = _mm512_max_epi16(largest, _mm512_and_si512(next, exponent));
             remainder[i] = _mm512_ternarylogic_epi64(low, high, next, 0x96); /* a ^ b ^ c */
         }
     }
-    if (looks)
-        look->found |=
-            _mm512_test_epi64_mask(seen, _mm512_set1_epi64((long long)look->type->sign)) != 0;
+    if (looks) {
+        _mm512_store_si512((void *)row, largest);
+        look->found |= is_failing(look->type, row, sizeof largest);
+    }
     if (stream)
         _mm_sfence(); /* streaming stores are not ordered by a release store */
     for (size_t i = 0; i < VECTORS; i++)
@@ -111,16 +125,14 @@ copy_rows_avx2(uint64_t seed, uint8_t *dest, const uint8_t *source, size_t bytes
     const long long low_factor = CAIRN_FOLD_2048_LOW, high_factor = CAIRN_FOLD_2048_HIGH;
     const __m256i factors = _mm256_set_epi64x(high_factor, low_factor, high_factor, low_factor);
     const __m256i exponent = _mm256_set1_epi64x(looks ? (long long)look->type->exponent : 0);
-    const __m256i unit = _mm256_set1_epi64x(looks ? (long long)look->type->unit : 0);
-    __m256i remainder[VECTORS], seen = _mm256_setzero_si256();
+    __m256i remainder[VECTORS], largest = _mm256_setzero_si256();
     uint8_t row[sizeof remainder] __attribute__((aligned(LINE_BYTES)));
 
     for (size_t i = 0; i < VECTORS; i++) {
         remainder[i] = _mm256_loadu_si256((const void *)(source + i * sizeof(__m256i)));
         put_avx2(dest + i * sizeof(__m256i), remainder[i], stream);
         if (looks)
-            seen = _mm256_or_si256(
-                seen, _mm256_add_epi64(_mm256_and_si256(remainder[i], exponent), unit));
+            largest = _mm256_max_epi16(largest, _mm256_and_si256(remainder[i], exponent));
     }
     remainder[0] = _mm256_xor_si256(
         remainder[0], _mm256_zextsi128_si256(_mm_cvtsi64_si128(CAIRN_FOLD_START(seed))));
@@ -135,13 +147,14 @@ copy_rows_avx2(uint64_t seed, uint8_t *dest, const uint8_t *source, size_t bytes
             prefetch_line(from, i * sizeof(__m256i), ahead);
             put_avx2(dest + at + i * sizeof(__m256i), next, stream);
             if (looks)
-                seen =
-                    _mm256_or_si256(seen, _mm256_add_epi64(_mm256_and_si256(next, exponent), unit));
+                largest = _mm256_max_epi16(largest, _mm256_and_si256(next, exponent));
             remainder[i] = _mm256_xor_si256(_mm256_xor_si256(low, high), next);
         }
     }
-    if (looks)
-        look->found |= !_mm256_testz_si256(seen, _mm256_set1_epi64x((long long)look->type->sign));
+    if (looks) {
+        _mm256_store_si256((void *)row, largest);
+        look->found |= is_failing(look->type, row, sizeof largest);
+    }
     if (stream)
         _mm_sfence(); /* streaming stores are not ordered by a release store */
     for (size_t i = 0; i < VECTORS; i++)
@@ -166,15 +179,14 @@ copy_rows_sse(uint64_t seed, uint8_t *dest, const uint8_t *source, size_t bytes,
     const long long low_factor = CAIRN_FOLD_1024_LOW, high_factor = CAIRN_FOLD_1024_HIGH;
     const __m128i factors = _mm_set_epi64x(high_factor, low_factor);
     const __m128i exponent = _mm_set1_epi64x(looks ? (long long)look->type->exponent : 0);
-    const __m128i unit = _mm_set1_epi64x(looks ? (long long)look->type->unit : 0);
-    __m128i remainder[VECTORS], seen = _mm_setzero_si128();
+    __m128i remainder[VECTORS], largest = _mm_setzero_si128();
     uint8_t row[sizeof remainder] __attribute__((aligned(LINE_BYTES)));
 
     for (size_t i = 0; i < VECTORS; i++) {
         remainder[i] = _mm_loadu_si128((const void *)(source + i * sizeof(__m128i)));
         put_sse(dest + i * sizeof(__m128i), remainder[i], stream);
         if (looks)
-            seen = _mm_or_si128(seen, _mm_add_epi64(_mm_and_si128(remainder[i], exponent), unit));
+            largest = _mm_max_epi16(largest, _mm_and_si128(remainder[i], exponent));
     }
     remainder[0] = _mm_xor_si128(remainder[0], _mm_cvtsi64_si128(CAIRN_FOLD_START(seed)));
     for (size_t at = sizeof row; at + sizeof row <= bytes; at += sizeof row) {
@@ -188,14 +200,13 @@ copy_rows_sse(uint64_t seed, uint8_t *dest, const uint8_t *source, size_t bytes,
             prefetch_line(from, i * sizeof(__m128i), ahead);
             put_sse(dest + at + i * sizeof(__m128i), next, stream);
             if (looks)
-                seen = _mm_or_si128(seen, _mm_add_epi64(_mm_and_si128(next, exponent), unit));
+                largest = _mm_max_epi16(largest, _mm_and_si128(next, exponent));
             remainder[i] = _mm_xor_si128(_mm_xor_si128(low, high), next);
         }
     }
     if (looks) {
-        const __m128i signs = _mm_and_si128(seen, _mm_set1_epi64x((long long)look->type->sign));
-
-        look->found |= _mm_movemask_epi8(_mm_cmpeq_epi8(signs, _mm_setzero_si128())) != 0xffff;
+        _mm_store_si128((void *)row, largest);
+        look->found |= is_failing(look->type, row, sizeof largest);
     }
     if (stream)
         _mm_sfence(); /* streaming stores are not ordered by a release store */
@@ -206,9 +217,9 @@ copy_rows_sse(uint64_t seed, uint8_t *dest, const uint8_t *source, size_t bytes,
 
 /* Widest first, and of each width first the one that is best on most processors. */
 #define KERNELS(K)                                                                                 \
-    K(avx512, "avx512f,vpclmulqdq", __m512i, stream, true, false)                                  \
-    K(avx512, "avx512f,vpclmulqdq", __m512i, stream_ahead, true, true)                             \
-    K(avx512, "avx512f,vpclmulqdq", __m512i, store, false, false)                                  \
+    K(avx512, "avx512bw,vpclmulqdq", __m512i, stream, true, false)                                 \
+    K(avx512, "avx512bw,vpclmulqdq", __m512i, stream_ahead, true, true)                            \
+    K(avx512, "avx512bw,vpclmulqdq", __m512i, store, false, false)                                 \
     K(avx2, "avx2,vpclmulqdq", __m256i, stream, true, false)                                       \
     K(avx2, "avx2,vpclmulqdq", __m256i, stream_ahead, true, true)                                  \
     K(avx2, "avx2,vpclmulqdq", __m256i, store, false, false)                                       \
@@ -234,7 +245,7 @@ enum { FIRST_AVX2 = 3, FIRST_SSE = 6 };
 const struct cairn_copy_kernel *
 cairn_copy_kernels(void)
 {
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("vpclmulqdq"))
+    if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("vpclmulqdq"))
         return &kernels[0];
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("vpclmulqdq"))
         return &kernels[FIRST_AVX2];

@@ -17,7 +17,7 @@ matters(const struct operator_node *node, struct cairn_generation_id newest)
 {
     int order = cairn_generation_id_compare(operator_poison_of(node), newest);
 
-    return node->known && node->poison_step != 0 && (node->poison_kept ? order >= 0 : order > 0);
+    return node->known && node->poison_step != 0 && order >= 0;
 }
 
 const struct operator_node *

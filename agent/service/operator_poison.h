@@ -11,8 +11,7 @@ enum { OPERATOR_POISON_BYTES = 448 };
 
 /*
  * The node that knows the newest poisoned generation, and of several the one that knows more of its
- * past. One that was not kept matters until a later one is committed, one that was kept until it is
- * replaced. NULL: none matters. Borrowed from the job.
+ * past. It matters until a later one is committed. NULL: none matters. Borrowed from the job.
  */
 const struct operator_node *operator_poison_find(const struct operator_job *job);
 
