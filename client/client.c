@@ -59,6 +59,7 @@ take_options(struct cairn_client *client, const struct cairn_client_options *giv
     client->fence_timeout_ns = timeout_ns(options->fence_timeout_ms, 60000);
     client->connect_timeout_ns = timeout_ns(options->connect_timeout_ms, 5000);
     client->launch = options->launch;
+    client->keeps_poisoned = options->keeps_poisoned != 0;
     client->restore_timeout_ns = timeout_ns(options->restore_timeout_ms, 600000);
     if (options->rank >= options->world) {
         client_say(client, CAIRN_LOG_ERROR, "client: rank=%u is not below world=%u", options->rank,

@@ -34,7 +34,7 @@ client_poison_find(struct cairn_client *client, char *name)
     bool say;
 
     client_note_rejection(client);
-    for (uint32_t r = 0; r < tensors->run_count; r++)
+    for (uint32_t r = 0; r < tensors->run_count && !client->keeps_poisoned; r++)
         if (atomic_load_explicit(&tensors->failing[r], memory_order_relaxed) &&
             tensors->known[tensors->run_slices[r]] == CLIENT_KNOWN_FINITE &&
             report->poisoned++ == 0)

@@ -176,6 +176,7 @@ struct cairn_client {
     char job[CAIRN_SESSION_JOB_BYTES];
     uint32_t rank, world, local_ranks;
     uint64_t launch; /* of the job; 0: unknown */
+    bool keeps_poisoned;
     uint64_t fence_timeout_ns, connect_timeout_ns, restore_timeout_ns;
     cairn_log_fn *log;
     void *log_context;

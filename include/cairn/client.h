@@ -96,6 +96,10 @@ struct cairn_client_options {
     uint64_t launch; /* the same number for all ranks of one start of the job, another one for other
                       * starts; 0: unknown. Ranks of two launches never take part in one
                       * snapshot. */
+    uint32_t keeps_poisoned; /* 1: a generation is kept although a tensor that was finite is not any
+                              * more, for trainers that save when they mean to; 0: `on_poison`
+                              * decides. Since version 1.5 */
+    uint32_t reserved_end;   /* 0 */
 };
 
 #define CAIRN_CLIENT_OPTIONS_INIT .struct_bytes = sizeof(struct cairn_client_options)

@@ -4,10 +4,11 @@ on Cairn, trains on.
     dcp_trainer.py KIND ACTION...      KIND: plain ddp fsdp
 
 Actions, in order: `train N`, `save HOW` (sync, async, cached, process), `load`, `id N` (the
-checkpoint_id of what follows; 0 for none), `wider` (rebuild with other shapes), `more` (ask for a
-tensor that was not saved), `strange` (a tensor that cannot be captured), `sleep`, `rank N` (the
-next action on that rank alone). Prints `state SHA256` of the whole state, gathered, after each
-action that changes or saves it, and `loss N LOSS` (hexadecimal) for each step.
+checkpoint_id of what follows; 0 for none), `nan` (puts one into a weight), `wider` (rebuild with
+other shapes), `more` (ask for a tensor that was not saved), `strange` (a tensor that cannot be
+captured), `sleep`, `rank N` (the next action on that rank alone). Prints `state SHA256` of the
+whole state, gathered, after each action that changes or saves it, and `loss N LOSS` (hexadecimal)
+for each step.
 """
 import hashlib
 import os
@@ -147,6 +148,9 @@ def main():
             elif word == "wait":
                 pending.result()
                 print(f"saved {job.step}", flush=True)
+            elif word == "nan":
+                with torch.no_grad():
+                    next(job.model.parameters()).view(-1)[0] = float("nan")
             elif word == "fresh":
                 job = Job(kind, seed=9)
             elif word == "wider":

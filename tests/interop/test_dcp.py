@@ -105,6 +105,16 @@ def test_many_saves(cluster, tmp_path):  # noqa: F811
     assert second.said("loaded") == ["3"] and second.said("state")[-1] == first.said("state")[2]
 
 
+def test_what_is_not_finite(cluster, tmp_path):  # noqa: F811
+    """A script that saves by its own call gets back what it saved, whatever on_poison says."""
+    first = Dcp(tmp_path, "plain train 1 save sync nan train 1 save sync sleep", 1, under(cluster))
+    first.await_said("saved", 2)
+    first.kill(signal.SIGKILL)
+    second = Dcp(tmp_path, "plain fresh load", 1, under(cluster)).done()
+    assert second.said("loaded") == ["2"], second.errors()
+    assert second.said("state")[-1] == first.said("state")[1]
+
+
 def test_hooks_give_way(cluster, tmp_path):  # noqa: F811
     """The snapshots after each update end with the first save, which is said; the run --resume
     after it does not take DCP's for its own."""

@@ -220,6 +220,8 @@ class _Options(_Sized):
         ("log_context", ctypes.c_void_p),
         ("agent_socket", ctypes.c_char_p),
         ("launch", ctypes.c_uint64),
+        ("keeps_poisoned", ctypes.c_uint32),
+        ("reserved_end", ctypes.c_uint32),
     ]
 
 
@@ -395,9 +397,10 @@ class Client:
         local_ranks: int,
         log: LogFunction,
         agent_socket: Optional[str] = None,
+        keeps_poisoned: bool = False,
     ) -> None:
         """Opens it; CairnError where the agent refuses this trainer. `log` gets (level, line), from
-        any thread."""
+        any thread. `keeps_poisoned`: values that are not finite any more are kept too."""
         self._library = library()
 
         def said(_context: Optional[int], level: int, line: bytes) -> None:
@@ -411,6 +414,7 @@ class Client:
             local_ranks=local_ranks,
             log=self._log,
             launch=launch_id(),
+            keeps_poisoned=keeps_poisoned,
         )
         self._handle = _Client()
         self._check(

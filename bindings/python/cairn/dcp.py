@@ -98,7 +98,8 @@ def _open() -> Tuple[_lib.Client, Place]:
                 "cairn.dcp: CAIRN_AGENT names no agent: start the script with `cairn run --`"
             )
         try:
-            client = _lib.Client(*place, log=_say)
+            # a script that saves by its own call gets back what it saved, as from a file
+            client = _lib.Client(*place, log=_say, keeps_poisoned=True)
         except (OSError, _lib.CairnError) as error:
             raise RuntimeError(
                 f"cairn.dcp: the agent at {socket} cannot be used: {error}"

@@ -135,6 +135,27 @@ nan_is_told(void **state)
     assert_false(cairn_client_stop_wanted(job->client));
 }
 
+/* A trainer that saves when it means to has every generation kept but those that it rejects. */
+static void
+a_trainer_may_keep_it(void **state)
+{
+    struct job *job = *state;
+    struct cairn_client_options options = options_for(job->agent->path);
+
+    options.keeps_poisoned = 1;
+    fake_agent_start(job->agent);
+    assert_int_equal(cairn_client_open(&options, &job->client), CAIRN_OK);
+    assert_int_equal(cairn_client_register(job->client, job->slices, PARTS), CAIRN_OK);
+    take_step(job);
+    expect(job, 1, 0);
+    job->weight[0] = BF16_NAN;
+    take_step(job);
+    expect(job, 2, 0);
+    assert_int_equal(cairn_snapshot_reject(job->client, job->step + 1, "spike"), CAIRN_OK);
+    take_step(job);
+    expect(job, 2, 1);
+}
+
 /* What is known of a tensor stays when the tensors are registered again; a new one is learned. */
 static void
 what_is_known_is_kept_by_name(void **state)
@@ -400,6 +421,7 @@ main(void)
 {
 #define CASE(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
     const struct CMUnitTest tests[] = {CASE(nan_is_told),
+                                       CASE(a_trainer_may_keep_it),
                                        CASE(what_is_known_is_kept_by_name),
                                        CASE(only_good_snapshots_teach),
                                        CASE(steps_are_rejected),
