@@ -34,7 +34,10 @@ def killed_and_resumed(cluster, tmp_path, script, words, world, start="warm"):  
     for rank in range(world):
         again = {**run.steps(rank), **last.steps(rank)}
         assert again == losses[rank], f"rank {rank}: {last.errors()}"
-    harness.wait_for("the end is committed", lambda: newest(cluster) == STEPS, 10)
+    try:
+        harness.wait_for("the end is committed", lambda: newest(cluster) == STEPS, 10)
+    except AssertionError as error:
+        raise AssertionError(last.errors()) from error
 
 
 @pytest.mark.parametrize("kind, world", [("tp", 2), ("fsdp", 4), ("moe", 2), ("pp", 2)])
