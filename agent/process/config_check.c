@@ -278,6 +278,12 @@ check_wire(const struct cairn_config *config, uint32_t *line, char *why)
                  "network_is_closed to true if nobody else can reach the network");
         return CAIRN_CONFIG;
     }
+    if (protection == CAIRN_CONFIG_PROTECTION_NONE && strncmp(config->provider, "shm", 3) == 0) {
+        snprintf(why, WHY_BYTES,
+                 "provider shm reports some bytes before they are there, which protection none "
+                 "would not notice: set protection to authenticate, or use tcp");
+        return CAIRN_CONFIG;
+    }
     if (protection != CAIRN_CONFIG_PROTECTION_NONE && !cairn_config_has_credentials(config)) {
         snprintf(why, WHY_BYTES,
                  "protection needs a key or a certificate: set key_file or "

@@ -464,6 +464,13 @@ certificate_options_go_together(void **state)
     cairn_config_fini(&config);
     refused_with("nodes: [{address: \"localhost:1\"}]\nprovider: shm\nnetwork_is_closed: true\n",
                  "travels in TLS, which needs a key");
+    refused_with(NODES FILES IDENTITY "provider: shm\nnetwork_is_closed: true\n",
+                 "set protection to authenticate");
+    assert_int_equal(parse(NODES FILES IDENTITY "provider: shm\nnetwork_is_closed: true\n"
+                                                "protection: authenticate\n",
+                           &config),
+                     CAIRN_OK);
+    cairn_config_fini(&config);
 }
 
 static void
