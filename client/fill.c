@@ -115,7 +115,7 @@ is_present(const struct client_fill *fill, const struct cairn_move *move)
     return move->source_container >= fill->container_count;
 }
 
-/* A move never leaves its source or its slice, whatever the manifests said. */
+/* A move stays inside its source and its slice, even if the manifests are wrong. */
 static bool
 move_is_inside(const struct client_fill *fill, const struct cairn_move *move)
 {

@@ -349,7 +349,7 @@ void client_poison_learn(struct cairn_client *client);
  * held. */
 void client_known_restored(struct cairn_client *client, struct client_tensors *tensors,
                            const atomic_bool *failing);
-/* Gives tensors of which nothing is known what is known of those of the same names. CAIRN_NOMEM. */
+/* A tensor whose values were never seen takes over what `from` knows of its name. CAIRN_NOMEM. */
 CAIRN_MUST_CHECK cairn_err client_known_carry(const struct client_tensors *from,
                                               struct client_tensors *to);
 

@@ -1,5 +1,5 @@
 /*
- * agent/service/operator_poison.h - what operators are told of poisoned generations
+ * agent/service/operator_poison.h - describes the newest poisoned generation to operators
  * (agent/process/poison.h), from all nodes' views. Pure.
  */
 #ifndef CAIRN_AGENT_SERVICE_OPERATOR_POISON_H

@@ -297,7 +297,7 @@ cairn_err cairn_snapshot_confirm(struct cairn_client *client, bool good);
 
 /*
  * Rejects the state after update `step`: its generation must not become the newest good one, on
- * any rank, whatever `on_poison` says. One rank's rejection is enough. `reason` is one line for
+ * any rank, also with `on_poison: allow`. One rank's rejection is enough. `reason` is one line for
  * `cairn status`, borrowed for the call; NULL or "": none. Call it before the snapshot of that step
  * begins, while it is copied, or while it is held. Returns at once. CAIRN_OK; CAIRN_STALE: too
  * late, this rank's part has been reported as good or a later step has begun; CAIRN_INVAL: step 0.

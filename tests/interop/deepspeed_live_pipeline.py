@@ -4,7 +4,7 @@ tied embedding on both.
     deepspeed_live_pipeline.py JSON
 
 JSON: "steps", "tell", "save" and "load" as in deepspeed_live_trainer.py, whose output this has;
-`whole` is told by each rank, of what it holds.
+each rank prints `whole` for what it holds.
 """
 
 import json

@@ -5,9 +5,9 @@ number, the rank and the state.
 
 JSON: what deepspeed_trainer.py takes ("stage", "dtype", "options", "config"), and "steps": updates
 and skipped steps at the end; "micro": micro-batches of an update; "attach": false for a script that
-knows nothing of Cairn; "tell": the step before which, and before all later ones, the whole state
-is told; "save": DIR for DeepSpeed's own checkpoint, too; "load": DIR, a universal checkpoint to
-start from; "inf": the step whose loss is infinite; "groups": 1 for one group of parameters;
+knows nothing of Cairn; "tell": from this step on, each step begins by printing the whole state;
+"save": DIR for a checkpoint by DeepSpeed beside it; "load": DIR of a universal checkpoint, where
+training begins; "inf": the step whose loss is infinite; "groups": 1 for one group of parameters;
 "running": false for a model without a buffer of floats, whose type depends on the stage;
 "counting": an optimizer that keeps its count of steps as a number, as DeepSpeed's own do.
 

@@ -169,8 +169,8 @@ def _is_in(tensor: Any, parameter: Any) -> bool:
 
 
 def trained(optimizer: Any) -> Optional[Iterable[Any]]:
-    """The parameters of modules that an optimizer updates, by whatever copies; None where it is not
-    Megatron-Core's."""
+    """The modules' parameters that an optimizer updates, itself or by copies of them; None where it
+    is not Megatron-Core's."""
     outer = wrapper(optimizer)
     if outer is None:
         return None

@@ -48,7 +48,7 @@ class Part(NamedTuple):
         return (self.begin, self.end) if self.kept is None else self.kept
 
     def takes(self, shape: Tuple[int, ...]) -> bool:
-        """A tensor of this shape in a snapshot is the whole of which this is a part."""
+        """Whether a snapshot's tensor of this shape contains this part."""
         if not self.padded or not shape:
             return shape == self.shape
         return len(shape) == len(self.shape) and shape[1:] == self.shape[1:]

@@ -1,10 +1,10 @@
-"""DeepSpeed's ZeRO optimizers: which part of which parameter, of its master and of its moments lies
-here.
+"""DeepSpeed's ZeRO optimizers: finds the ranges of parameters, masters and moments that this rank
+holds.
 
 ZeRO 1 and 2, and DeepSpeed's BF16_Optimizer, lay the parameters of each group one after the other
 into a flat one that all ranks of data parallelism have, and each of them updates an equal range of
 it: there it has masters in fp32, and the moments beside them. ZeRO 3 cuts every parameter into
-equal ranges, of which each rank keeps one; those of a group (or of a part of one, a "sub-group")
+equal ranges, and each rank keeps one; those of a group (or of a piece of one, a "sub-group")
 lie one after the other, and so do their masters and moments. So everything is captured under the
 parameter's name as a flat range of its whole shape: a parameter `<name>`, its master `fp32.<name>`,
 its moments `exp_avg.<name>`. A restore needs neither the same number of ranks nor the same stage.
@@ -52,7 +52,7 @@ class Fragment(NamedTuple):
 
     parameter: Any
     group: int  # index among the optimizer's groups
-    flat: Callable[[], Any]  # the masters of which it is a part
+    flat: Callable[[], Any]  # the masters that it lies in
     at: int  # where it begins there
     begin: int  # the range of the parameter
     end: int
@@ -341,7 +341,7 @@ class Zero(Known):
     def load_plain(
         self, value: Mapping[str, Any], names: Mapping[int, str], groups_from: int
     ) -> None:
-        """All of it, whatever is asked for: DeepSpeed's engine is always known whole."""
+        """Loads all of it, and ignores `groups_from`: DeepSpeed's engine is always known whole."""
         super().load_plain({**value, "state": {}}, names, 0)
         zero, engine, state = self.optimizer(), self._engine(), self.holder().state
         for fragment in self._look().values():
@@ -418,8 +418,8 @@ def _set_fields(value: Any, fields: Mapping[str, Any]) -> None:
 
 
 def _forget_gathered(zero: Any) -> None:
-    """After a restore into ZeRO 3's parts: what is gathered of parameters is from before, and is
-    gathered anew by the next forward."""
+    """Drops parameters that ZeRO 3 gathered before a restore into its parts; the next forward
+    gathers them again."""
     persistent = getattr(zero, "persistent_parameters", None)
     if persistent:
         persistent[0].partition(persistent)
