@@ -299,7 +299,8 @@ format:
 	black -q $(PY_FILES)
 # What install puts below PREFIX and uninstall removes: mode:source:place, and link:target. Shared
 # folders (bin, lib, lib/pkgconfig, include) stay.
-PYTHON_MODULES := $(sort $(shell find bindings/python/cairn -name '*.py' -o -name py.typed))
+PYTHON_MODULES := $(sort $(shell find bindings/python/cairn -name '*.py' -o -name py.typed \
+                         -o -path '*.dist-info/*'))
 INSTALLED := 755:$(BUILD)/cairn:bin/cairn 755:$(BUILD)/$(LIBRARY_FILE):lib/$(LIBRARY_FILE) \
     755:$(BUILD)/libnccl-profiler-cairn.so:lib/libnccl-profiler-cairn.so \
     644:$(BUILD)/cairn.pc:lib/pkgconfig/cairn.pc \

@@ -33,6 +33,7 @@
  *   verify                       CORE ─► PEERS FILES ─► answer
  *   node                         CORE ─► answer
  *   replan                       PEERS, or PLANNER for a decision ─► answer
+ *   launch                       PEERS, unless only this agent is asked ─► answer
  *
  * Invariant: after a reply of the core the next stage begins from a posted call, never inside the
  * core's step.
@@ -63,7 +64,7 @@ enum { FILES_MS = 3000 };
 static const char *const verb_names[] = {
     [VERB_STATUS] = "status",   [VERB_SNAPSHOTS] = "snapshots", [VERB_SNAPSHOT] = "snapshot",
     [VERB_RESTORE] = "restore", [VERB_VERIFY] = "verify",       [VERB_NODE] = "node",
-    [VERB_REPLAN] = "replan"};
+    [VERB_REPLAN] = "replan",   [VERB_LAUNCH] = "launch"};
 
 /* ---- status and snapshots ---- */
 
@@ -182,6 +183,18 @@ foresee_snapshot(struct cairn_agent *agent, struct request *request)
     answer_snapshot(agent, request);
 }
 
+static void
+answer_launcher(struct cairn_agent *agent, struct request *request)
+{
+    struct cairn_json_writer writer;
+    struct operator_job job;
+
+    request_fill_job(agent, request, &job);
+    cairn_json_writer_init(&writer);
+    operator_write_launchers(&writer, &job, agent->config.node);
+    request_answer(agent, request, 0, &writer);
+}
+
 /* Takes a request that waits for nothing to its next stage. */
 static void
 request_advance(struct cairn_agent *agent, struct request *request)
@@ -207,6 +220,9 @@ request_advance(struct cairn_agent *agent, struct request *request)
         break;
     case VERB_REPLAN:
         request_plan_answer(agent, request);
+        break;
+    case VERB_LAUNCH:
+        answer_launcher(agent, request);
         break;
     }
 }
@@ -243,6 +259,11 @@ parse(const char *text, size_t text_len, struct request *out)
             cairn_json_read_string(&reader, out->change.address, sizeof out->change.address);
         else if (strcmp(key, "force") == 0)
             out->change.force = cairn_json_read_u64(&reader, 1) != 0;
+        else if (strcmp(key, "note") == 0) {
+            out->note.given = true;
+            cairn_json_read_string(&reader, out->note.text, sizeof out->note.text);
+        } else if (strcmp(key, "local") == 0)
+            out->note.local = cairn_json_read_u64(&reader, 1) != 0;
         else if (strcmp(key, "number") == 0)
             out->plan.decision.number = cairn_json_read_u64(&reader, UINT64_MAX);
         else if (strcmp(key, "for_ns") == 0)
@@ -264,6 +285,25 @@ parse(const char *text, size_t text_len, struct request *out)
             return NULL;
         }
     return "this agent does not know the verb: upgrade it";
+}
+
+static void
+begin_launch(struct cairn_agent *agent, struct request *request)
+{
+    if (request->note.given && !operator_launcher_take(&agent->operators->launcher, request->serial,
+                                                       request->note.text)) {
+        request_refuse(agent, request, 77,
+                       "another launcher takes part on this node; end it first, or wait for its "
+                       "end");
+        return;
+    }
+    if (!(request->note.local ? request_see_peers : request_gather)(agent, request)) {
+        request_refuse(agent, request, 75, "the agent is too busy: try again");
+        return;
+    }
+    if (request_gathered(agent, request))
+        request->waiting &= ~(uint32_t)WAIT_PEERS;
+    request_advance(agent, request);
 }
 
 static void
@@ -304,6 +344,9 @@ begin(struct cairn_agent *agent, struct request *request)
         break;
     case VERB_REPLAN:
         started = request_plan_begin(agent, request);
+        break;
+    case VERB_LAUNCH:
+        begin_launch(agent, request);
         break;
     }
     if (!started) {
@@ -402,6 +445,8 @@ operator_tick(struct cairn_agent *agent)
 void
 operator_forget(struct cairn_agent *agent, uint64_t serial)
 {
+    if (agent->operators)
+        operator_launcher_leave(&agent->operators->launcher, serial);
     for (uint32_t i = 0; agent->operators && i < REQUESTS_MAX; i++) {
         struct request *request = &agent->operators->requests[i];
 

@@ -1,6 +1,6 @@
 /*
  * agent/service/operator.h - answers the requests of `cairn status`, `snapshots`, `snapshot`,
- * `restore`, `verify`, `node` and `replan`.
+ * `restore`, `verify`, `node` and `replan`, and of launchers ("launch").
  *
  *   operator.c          requests: parsed, begun, taken through their stages
  *   operator_restore.c  the stages of a restore, its export, and a verify
@@ -11,6 +11,7 @@
  *   operator_report.c   the answers' JSON. Pure
  *   operator_health.c   what all nodes' views say together: protected against what, what is wrong.
  *                       Pure
+ *   operator_launcher.c the launcher of this node's trainers and its note. Pure
  *   operator_node.c     one node's view of itself, and its JSON between agents
  *   operator_coverage.c what the ranks cover of the job and what not: of a node, and of the job
  *   operator_replan.c   what is advised, proposed and offered about the plan. Pure

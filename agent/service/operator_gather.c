@@ -52,7 +52,7 @@ send_service(struct cairn_agent *agent, uint32_t to, uint32_t kind, uint64_t num
 }
 
 bool
-request_gather(struct cairn_agent *agent, struct request *request)
+request_see_peers(struct cairn_agent *agent, struct request *request)
 {
     uint32_t self = agent->config.node;
 
@@ -64,14 +64,22 @@ request_gather(struct cairn_agent *agent, struct request *request)
     for (uint32_t i = 0; i < agent->config.node_count; i++)
         operator_node_fini(&request->nodes[i]);
     memset(request->nodes, 0, agent->config.node_count * sizeof *request->nodes);
+    operator_node_fill(agent, &request->nodes[self]);
+    for (uint32_t i = 0; i < agent->config.node_count; i++)
+        request->nodes[i].alive = i == self || cairn_core_alive(agent->core, i);
+    return true;
+}
+
+bool
+request_gather(struct cairn_agent *agent, struct request *request)
+{
+    if (!request_see_peers(agent, request))
+        return false;
     request->waiting |= WAIT_PEERS;
     request->gather_until_ns = agent_now_ns(agent) + GATHER_MS * CAIRN_NS_PER_MS;
-    operator_node_fill(agent, &request->nodes[self]);
-    for (uint32_t i = 0; i < agent->config.node_count; i++) {
-        request->nodes[i].alive = i == self || cairn_core_alive(agent->core, i);
-        if (i != self)
+    for (uint32_t i = 0; i < agent->config.node_count; i++)
+        if (i != agent->config.node)
             send_service(agent, i, ASK, request->number, ask_text, sizeof ask_text - 1);
-    }
     return true;
 }
 

@@ -9,6 +9,9 @@
 
 struct cairn_service_message;
 
+/* Notes this agent's own view and which others are alive, and asks nobody. False: no memory. */
+CAIRN_MUST_CHECK bool request_see_peers(struct cairn_agent *agent, struct request *request);
+
 /* Asks all agents for their views, and waits for those that are alive. False: no memory. */
 CAIRN_MUST_CHECK bool request_gather(struct cairn_agent *agent, struct request *request);
 

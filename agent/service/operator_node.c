@@ -7,6 +7,7 @@
 #include "agent/process/memory.h"
 #include "agent/process/session.h"
 #include "agent/service/operator_coverage.h"
+#include "agent/service/operator_state.h"
 #include "agent/service/placing.h"
 #include "agent/service/replanning.h"
 #include "agent/service/spill.h"
@@ -48,6 +49,8 @@ static const struct text_field {
      sizeof((struct operator_node *)0)->unwatched_name},
     {"spill_failure", offsetof(struct operator_node, spill_failure),
      sizeof((struct operator_node *)0)->spill_failure},
+    {"launcher_note", offsetof(struct operator_node, launcher_note),
+     sizeof((struct operator_node *)0)->launcher_note},
 };
 
 static uint64_t
@@ -192,6 +195,10 @@ operator_node_fill(struct cairn_agent *agent, struct operator_node *out)
     spill_failure_read(agent, &out->spill_failed_ms, &failure);
     cairn_text_clean(out->spill_failure, sizeof out->spill_failure, failure);
     out->attached_total = agent->attached_total;
+    if (agent->operators) {
+        out->launcher = agent->operators->launcher.serial != 0;
+        memcpy(out->launcher_note, agent->operators->launcher.note, sizeof out->launcher_note);
+    }
     fill_poison(&agent->poison, out);
     fill_trainers(agent, out);
     operator_coverage_fill(agent, out);

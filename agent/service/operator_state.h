@@ -8,6 +8,7 @@
 #define CAIRN_AGENT_SERVICE_OPERATOR_STATE_H
 
 #include "agent/process/config.h"
+#include "agent/service/operator_launcher.h"
 #include "agent/service/operator_view.h"
 
 struct cairn_agent;
@@ -22,7 +23,8 @@ enum verb {
     VERB_RESTORE,
     VERB_VERIFY,
     VERB_NODE,
-    VERB_REPLAN
+    VERB_REPLAN,
+    VERB_LAUNCH
 };
 enum {
     WAIT_PEERS = 1,
@@ -51,6 +53,13 @@ struct operator_plan {
     struct proposal_answer answer;
 };
 
+/* What a launcher wants (operator_launcher.h). */
+struct operator_note {
+    bool given; /* it leaves the note `text`; else it only asks */
+    bool local; /* it wants to know at once who is alive, and not what the others say */
+    char text[OPERATOR_NOTE_BYTES];
+};
+
 struct request {
     bool used;
     uint64_t number;
@@ -71,6 +80,7 @@ struct request {
     struct operator_files *files;
     struct operator_change change;
     struct operator_plan plan;
+    struct operator_note note;
     struct operator_restored restored; /* also what a verify's core part found */
 };
 
@@ -82,6 +92,7 @@ struct operator_table {
     struct cairn_workers
         *disk; /* reads the spill directory, which may hang; NULL before the first */
     bool posted;
+    struct operator_launcher launcher;
     struct request requests[REQUESTS_MAX];
 };
 

@@ -63,6 +63,7 @@ struct operator_part {
     X(version_peers)   /* that speak no version of the protocol that it speaks */                  \
     X(trainers)        /* attached and registered */                                               \
     X(attached_total)  /* trainers since the agent's start */                                      \
+    X(launcher)        /* the session of a launcher lives; see operator_launcher.h */              \
     X(local_ranks)     /* that the job runs on this node, 0 unknown */                             \
     X(last_step)                                                                                   \
     X(committed_epoch)                                                                             \
@@ -125,6 +126,7 @@ struct operator_part {
 enum {
     OPERATOR_MISMATCH_BYTES = 192,
     OPERATOR_FAILURE_BYTES = 448,
+    OPERATOR_NOTE_BYTES = 512,
     OPERATOR_KINDS = CAIRN_OPAQUE + 1, /* by enum cairn_kind */
     OPERATOR_UNCOVERED_MAX = 32,
     OPERATOR_RANKS_LISTED_MAX = 1024
@@ -174,6 +176,7 @@ struct operator_node {
     char unwatched_name[CAIRN_NAME_BYTES_MAX];  /* of the first of those tensors; "" */
     char mismatch[OPERATOR_MISMATCH_BYTES];     /* which option a peer sets differently; "" */
     char spill_failure[OPERATOR_FAILURE_BYTES]; /* why the last spill failed; "" */
+    char launcher_note[OPERATOR_NOTE_BYTES];    /* of its launcher, or the one before; "" */
     uint32_t part_count;
     struct operator_part parts[CAIRN_PARTS_MAX];
     struct operator_coverage *coverage; /* owned; NULL: of no rank anything is known */

@@ -1,0 +1,71 @@
+/* agent/service/operator_launcher.c - see operator_launcher.h. */
+#include "agent/service/operator_launcher.h"
+
+#include <stdio.h>
+
+bool
+operator_launcher_take(struct operator_launcher *launcher, uint64_t serial, const char *note)
+{
+    if (launcher->serial != 0 && launcher->serial != serial)
+        return false;
+    launcher->serial = serial;
+    snprintf(launcher->note, sizeof launcher->note, "%s", note);
+    return true;
+}
+
+void
+operator_launcher_leave(struct operator_launcher *launcher, uint64_t serial)
+{
+    if (launcher->serial == serial)
+        launcher->serial = 0;
+}
+
+static void
+put_bool(struct cairn_json_writer *writer, const char *key, bool value)
+{
+    cairn_json_write_key(writer, key);
+    cairn_json_write_bool(writer, value);
+}
+
+static void
+write_node(struct cairn_json_writer *writer, const struct operator_job *job, uint32_t number)
+{
+    const struct cairn_config_node *configured = &job->config->nodes[number];
+    const struct operator_node *node = &job->nodes[number];
+
+    cairn_json_write_object_begin(writer);
+    cairn_json_write_key(writer, "node");
+    cairn_json_write_u64(writer, number);
+    cairn_json_write_key(writer, "address");
+    cairn_json_write_string(writer, configured->address);
+    put_bool(writer, "removed", configured->removed);
+    put_bool(writer, "spare", configured->spare);
+    put_bool(writer, "alive", node->alive);
+    put_bool(writer, "answered", node->known);
+    if (node->known) {
+        put_bool(writer, "holds", node->member != UINT32_MAX && !node->blank);
+        put_bool(writer, "launcher", node->launcher != 0);
+        cairn_json_write_key(writer, "note");
+        cairn_json_write_string(writer, node->launcher_note);
+    }
+    cairn_json_write_object_end(writer);
+}
+
+void
+operator_write_launchers(struct cairn_json_writer *writer, const struct operator_job *job,
+                         uint32_t self)
+{
+    cairn_json_write_object_begin(writer);
+    cairn_json_write_key(writer, "schema");
+    cairn_json_write_u64(writer, 1);
+    cairn_json_write_key(writer, "job");
+    cairn_json_write_string(writer, job->config->job);
+    cairn_json_write_key(writer, "node");
+    cairn_json_write_u64(writer, self);
+    cairn_json_write_key(writer, "nodes");
+    cairn_json_write_array_begin(writer);
+    for (uint32_t i = 0; i < job->config->node_count; i++)
+        write_node(writer, job, i);
+    cairn_json_write_array_end(writer);
+    cairn_json_write_object_end(writer);
+}
