@@ -290,8 +290,8 @@ parse(const char *text, size_t text_len, struct request *out)
 static void
 begin_launch(struct cairn_agent *agent, struct request *request)
 {
-    if (request->note.given && !operator_launcher_take(&agent->operators->launcher, request->serial,
-                                                       request->note.text)) {
+    if (request->note.given &&
+        !operator_launcher_take(&agent->operators->launcher, request->serial, request->note.text)) {
         request_refuse(agent, request, 77,
                        "another launcher takes part on this node; end it first, or wait for its "
                        "end");

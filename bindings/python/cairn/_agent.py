@@ -55,7 +55,9 @@ class Agent:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.settimeout(max(0.01, self._deadline - time.monotonic()))
         self._socket.connect(self.path)
-        uid = struct.unpack("3i", self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        uid = struct.unpack(
+            "3i", self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+        )
         if os.geteuid() not in (0, uid[1]) and uid[1] != 0:
             raise ValueError(f"user {uid[1]} runs the agent, which must be yours or root's")
         no_job, no_ranks = struct.pack("<I", 0), struct.pack("<III", 0, 0, 0)

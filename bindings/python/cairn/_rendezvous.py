@@ -379,8 +379,8 @@ class CairnRendezvous(RendezvousHandler):
         return not self._door.ended()
 
     def _restore(self) -> bool:
-        """Has the agents rebuild what is lost, as `cairn run --resume` does: asks, then acts. False,
-        and said: not now."""
+        """Has the agents rebuild what is lost, as `cairn run --resume` does: asks, then acts.
+        False, after saying why: not now."""
         deadline = time.monotonic() + RESTORE_S
         acts = False
         while time.monotonic() < deadline:
@@ -421,8 +421,6 @@ class CairnRendezvous(RendezvousHandler):
         token = note.opens[2]
         try:
             line = socket.create_connection((note.host, note.door), timeout=CONNECT_S)
-            line.sendall(token.encode())
-            line.setblocking(False)
         except OSError as error:
             self._say_unreached(leader, error)
             return False
@@ -441,12 +439,15 @@ class CairnRendezvous(RendezvousHandler):
                 self._ignored.add(token)
                 self._end_round()
                 return False
+            line.sendall(token.encode())  # now its end means that this node leaves
+            line.setblocking(False)
             self._store.set(f"here/{self._me}", "")
             if not self._await_go(leader.node):
                 self._end_round()
                 return False
             self._store.set_timeout(datetime.timedelta(seconds=STORE_S))
-        except (RuntimeError, ValueError, TypeError) as error:  # the store's, or what it holds
+        # the line's, the store's, or what it holds
+        except (OSError, RuntimeError, ValueError, TypeError) as error:
             self._say_unreached(leader, error)
             self._end_round()
             return False

@@ -9,10 +9,10 @@ Pure: no clock, no I/O. Every launcher decides from what it sees with `plan`:
           ── the job has ended ──► Over;  the launchers do not fit ──► Refuse
 
 The leader is the joining launcher that trained in the newest round; of several, the one on the
-lowest node, spares last. Two may take themselves for the leader while what they see differs. That does no harm:
-a round begins only when all of its nodes have come to its leader's store, and each of them comes to
-one at a time. More than half of the job's agents must answer, so that of a network that is cut only
-one side goes on; the agents ask the same for a restore.
+lowest node, spares last. Two launchers may both lead while what they see differs. That does no
+harm: a round begins only when all of its nodes have come to its leader's store, and each of them
+comes to one store at a time. More than half of the job's agents must answer, so that only one side
+of a network that is cut goes on; the agents ask the same for a restore.
 """
 
 from __future__ import annotations
@@ -132,9 +132,9 @@ def some(nodes: Sequence[int]) -> str:
 def plan(
     me: int, own: Note, peers: Sequence[Peer], jobs_seen: Set[str], may_complete: bool
 ) -> Plan:
-    """What launcher `me`, whose note is `own`, does now. jobs_seen: starts of the run that were seen
-    running. may_complete: the first round still waits for nodes beyond the least number, or for
-    spares' turn."""
+    """What launcher `me`, whose note is `own`, does now. jobs_seen: starts of the run that were
+    seen running. may_complete: the first round still waits for more nodes than the least number,
+    and prefers those that are no spares."""
     least, most = map(int, own.nodes.split(":"))
     ours = [
         (peer, peer.note)
@@ -198,7 +198,8 @@ def _lead(
     if 2 * answered <= len(peers):
         return Wait(
             f"waits for agents: {answered} of the job's {len(peers)} answer, and more than half "
-            f"must; start the agent of {some(dead)}, or another machine's in its place"
+            f"must; start the agent of {some(dead)}, or another machine's in its place (`cairn "
+            "status` tells more)"
         )
     idle = [peer for peer in usable if peer.answered and peer not in joining and not peer.attached]
     if len(joining) < least:
@@ -227,9 +228,9 @@ def _strangers(own: Note, peers: Sequence[Peer]) -> str:
 def choose(
     leader: int, joining: Sequence[Peer], before: Dict[int, Seat], most: int
 ) -> Dict[int, Seat]:
-    """The seats of a round, one of them the leader's. Nodes that trained before come first, and keep their rank, since a part
-    of the state is there; then those whose agents hold a part, as a standby's that it was rebuilt
-    on; then those that are no spares."""
+    """The seats of a round, one of them the leader's. Nodes that trained before come first, and
+    keep their ranks, since their agents hold those ranks' state; then nodes whose agents hold a
+    part, such as a standby on which it was rebuilt; then nodes that are no spares."""
 
     def wish(peer: Peer) -> Tuple[bool, bool, bool, bool, int]:
         is_new = peer.node not in before

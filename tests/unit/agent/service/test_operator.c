@@ -4,6 +4,7 @@
 #include "agent/service/operator_coverage.h"
 #include "agent/service/operator_files.h"
 #include "agent/service/operator_health.h"
+#include "agent/service/operator_launcher.h"
 #include "agent/service/operator_node.h"
 #include "agent/service/operator_replan.h"
 #include "agent/service/operator_report.h"
@@ -415,6 +416,8 @@ views_travel(void **state)
     scene->nodes[3].member = UINT32_MAX;
     scene->nodes[3].uptime_ns = UINT64_MAX;
     snprintf(scene->nodes[3].spill_failure, sizeof scene->nodes[3].spill_failure, "/spill: \"a\"");
+    snprintf(scene->nodes[3].launcher_note, sizeof scene->nodes[3].launcher_note, "[\"a\", 1]");
+    scene->nodes[3].launcher = 1;
     cairn_json_writer_init(&writer);
     operator_node_write(&writer, &scene->nodes[3]);
     assert_int_equal(cairn_json_writer_done(&writer, &text, &len), CAIRN_OK);
@@ -436,6 +439,27 @@ views_travel(void **state)
     }
     free(newer);
     free(text);
+}
+
+/* ---- launchers ---- */
+
+/* One session has the note until it ends; the note outlives it. */
+static void
+a_note_has_one_session(void **state)
+{
+    struct operator_launcher launcher = {0};
+
+    (void)state;
+    assert_true(operator_launcher_take(&launcher, 7, "joins"));
+    assert_true(operator_launcher_take(&launcher, 7, "trains"));
+    assert_false(operator_launcher_take(&launcher, 8, "another"));
+    operator_launcher_leave(&launcher, 8);
+    assert_false(operator_launcher_take(&launcher, 8, "another"));
+    operator_launcher_leave(&launcher, 7);
+    assert_int_equal(launcher.serial, 0);
+    assert_string_equal(launcher.note, "trains");
+    assert_true(operator_launcher_take(&launcher, 8, "another"));
+    assert_string_equal(launcher.note, "another");
 }
 
 /* ---- what is covered ---- */
@@ -664,6 +688,42 @@ parse(struct cairn_json_writer *writer, char **text)
     assert_int_equal(cairn_tree_parse(*text, len, &tree), CAIRN_OK);
     assert_int_equal(cairn_tree_u64(&tree, NULL, "schema", 0), 1);
     return tree;
+}
+
+static void
+launchers_are_listed(void **state)
+{
+    struct scene *scene = *state;
+    const struct cairn_tree_value *nodes, *node = NULL;
+    struct cairn_json_writer writer;
+    struct cairn_tree tree;
+    char *text, note[64];
+
+    lose(scene, 0);
+    scene->nodes[1].launcher = 1;
+    snprintf(scene->nodes[1].launcher_note, sizeof scene->nodes[1].launcher_note, "\"x\"");
+    scene->nodes[2].member = UINT32_MAX; /* a spare holds nothing, nor who has forgotten it */
+    scene->nodes[3].blank = 1;
+    look(scene);
+    cairn_json_writer_init(&writer);
+    operator_write_launchers(&writer, &scene->job, 1);
+    tree = parse(&writer, &text);
+    assert_int_equal(cairn_tree_u64(&tree, NULL, "node", 9), 1);
+    nodes = cairn_tree_find(&tree, NULL, "nodes");
+    for (uint32_t i = 0; i < NODES; i++) {
+        node = cairn_tree_next(&tree, nodes, node);
+        assert_non_null(node);
+        assert_int_equal(cairn_tree_u64(&tree, node, "node", 9), i);
+        assert_int_equal(cairn_tree_bool(&tree, node, "answered", false), i != 0);
+        assert_int_equal(cairn_tree_bool(&tree, node, "holds", false), i == 1 || i > 3);
+        assert_int_equal(cairn_tree_bool(&tree, node, "launcher", false), i == 1);
+        cairn_tree_text(&tree, node, "note", note, sizeof note);
+        assert_string_equal(note, i == 1 ? "\"x\"" : "");
+    }
+    assert_null(cairn_tree_next(&tree, nodes, node));
+    cairn_tree_fini(&tree);
+    free(text);
+    cairn_json_writer_fini(&writer);
 }
 
 static void
@@ -1334,6 +1394,8 @@ main(void)
                                        SCENE(a_young_generation_is_enough),
                                        SCENE(nothing_committed_warns),
                                        SCENE(views_travel),
+                                       SCENE(a_note_has_one_session),
+                                       SCENE(launchers_are_listed),
                                        SCENE(status_is_json),
                                        SCENE(what_is_not_covered_warns),
                                        SCENE(a_refusal_warns),
