@@ -150,6 +150,82 @@ write_all(struct cairn_spill *spill, bool *given_up)
     return cairn_file_resize(spill->fd, spill->header_bytes + spill->data_bytes);
 }
 
+static bool
+is_given_up(struct cairn_spill *spill)
+{
+    bool given_up;
+
+    (void)pthread_mutex_lock(&spill->lock);
+    given_up = spill->given_up;
+    (void)pthread_mutex_unlock(&spill->lock);
+    return given_up;
+}
+
+/* Reads `bytes` bytes at `offset` into the first buffer. CAIRN_CORRUPT: the file is cut. */
+static cairn_err
+read_back(struct cairn_spill *spill, int fd, uint64_t offset, size_t bytes)
+{
+    size_t got = 0;
+    cairn_err err = cairn_file_read_at(fd, offset, spill->buffers[0], bytes, &got);
+
+    return err ? err : got == bytes ? CAIRN_OK : CAIRN_CORRUPT;
+}
+
+/* Compares one run of the data section with its checksums. */
+static cairn_err
+compare_data(struct cairn_spill *spill, int fd, uint64_t at, size_t bytes)
+{
+    cairn_err err = read_back(spill, fd, spill->header_bytes + at, bytes);
+
+    for (size_t done = 0; err == CAIRN_OK && done < bytes; done += CAIRN_BLOCK_BYTES) {
+        size_t run = bytes - done < CAIRN_BLOCK_BYTES ? bytes - done : (size_t)CAIRN_BLOCK_BYTES;
+
+        if (cairn_crc64(0, spill->buffers[0] + done, run) !=
+            spill->block_crcs[(at + done) / CAIRN_BLOCK_BYTES])
+            err = CAIRN_CORRUPT;
+    }
+    return err;
+}
+
+/* Compares the whole file with what was written. The kernel is told to drop its copy first, so that
+ * the bytes come from the disk; all buffers are free by now. */
+static cairn_err
+verify_part(struct cairn_spill *spill, bool *given_up)
+{
+    int fd = -1;
+    cairn_err err = cairn_file_open(spill->dir_fd, spill->part_name, CAIRN_FILE_READ, &fd);
+
+    if (err)
+        return err == CAIRN_NOT_FOUND ? CAIRN_IO : err;
+    (void)posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+    for (size_t at = 0; err == CAIRN_OK && at < spill->header_bytes;) {
+        size_t left = spill->header_bytes - at;
+        size_t bytes = left < CAIRN_SPILL_BUFFER_BYTES ? left : (size_t)CAIRN_SPILL_BUFFER_BYTES;
+
+        err = read_back(spill, fd, at, bytes);
+        if (err == CAIRN_OK && memcmp(spill->buffers[0], spill->header + at, bytes) != 0)
+            err = CAIRN_CORRUPT;
+        at += bytes;
+    }
+    for (uint64_t at = 0; err == CAIRN_OK && !*given_up && at < spill->data_bytes;) {
+        uint64_t left = spill->data_bytes - at;
+        size_t bytes =
+            left < CAIRN_SPILL_BUFFER_BYTES ? (size_t)left : (size_t)CAIRN_SPILL_BUFFER_BYTES;
+
+        err = compare_data(spill, fd, at, bytes);
+        at += bytes;
+        *given_up = is_given_up(spill);
+        wake_caller(spill);
+    }
+    (void)cairn_file_close(fd); /* only read */
+    if (err == CAIRN_CORRUPT)
+        CAIRN_LOG_AT(ERROR,
+                     "spill: %s: the disk gives back other bytes than were written: replace it, or "
+                     "name another spill_dir",
+                     spill->name);
+    return err;
+}
+
 static void *
 run(void *context)
 {
@@ -163,11 +239,10 @@ run(void *context)
     spill->fd = -1;
     if (err == CAIRN_OK && !given_up)
         err = close_err;
-    if (err == CAIRN_OK && !given_up) {
-        (void)pthread_mutex_lock(&spill->lock);
-        given_up = spill->given_up;
-        (void)pthread_mutex_unlock(&spill->lock);
-    }
+    if (err == CAIRN_OK && !given_up)
+        given_up = is_given_up(spill);
+    if (err == CAIRN_OK && !given_up)
+        err = verify_part(spill, &given_up);
     if (err == CAIRN_OK && !given_up) {
         err = cairn_file_rename(spill->dir_fd, spill->part_name, spill->name);
         renamed = err == CAIRN_OK;

@@ -13,8 +13,9 @@
  * until all data_bytes are in, then finish (CAIRN_AGAIN until it is done) gives the checksums.
  *
  * The file has its name only after it is whole: it grows as "<name>.part" and is cut to size,
- * synced, closed, renamed, and its directory synced. The checksum of each CAIRN_BLOCK_BYTES of the
- * data section is computed by the thread, from the buffer that is written.
+ * synced, closed, read back, renamed, and its directory synced. The checksum of each
+ * CAIRN_BLOCK_BYTES of the data section is computed by the thread, from the buffer that is written;
+ * what is read back must fit it. Reading back makes the event fd readable too: it is progress.
  *
  * Thread: every call of one writer from one thread; none of them blocks on the disk except open
  * (which makes the temporary file).
@@ -96,7 +97,20 @@ struct cairn_spilled {
     struct cairn_generation_id generation;
     bool committed; /* its COMMIT is there and fits its index.json in size; cairn_universal_dir_open
                        checks the rest */
+    uint64_t committed_ns; /* wall clock, when COMMIT was written; 0: it is not there */
 };
+
+/*
+ * Which committed generations stay: the newest `last` (at least one), and of each of the newest
+ * `hourly` hours and `daily` days, UTC, in which one was committed, the newest of them.
+ */
+struct cairn_spill_keep {
+    uint32_t last, hourly, daily;
+};
+
+/* Reads "2" or "last=2,hourly=24,daily=7": each at most once, each number at most 1000, `last` at
+ * least 1 (1 if it is left out). CAIRN_INVAL: *out is untouched. */
+CAIRN_MUST_CHECK cairn_err cairn_spill_keep_parse(const char *text, struct cairn_spill_keep *out);
 
 void cairn_spill_dir_name(struct cairn_generation_id generation,
                           char name[CAIRN_SPILL_DIR_NAME_BYTES]);
@@ -121,10 +135,11 @@ CAIRN_MUST_CHECK cairn_err cairn_spill_dir_begin(int spill_fd,
 CAIRN_MUST_CHECK cairn_err cairn_spill_remove(int spill_fd, struct cairn_generation_id generation);
 
 /*
- * Keeps the newest `keep` committed generations (at least one, even with 0) and removes the older
- * ones, as well as incomplete ones that are older than the newest committed one. Newer incomplete
- * ones stay: one of them may be in the making. *removed counts.
+ * Removes the committed generations that `keep` does not keep, as well as incomplete ones that are
+ * older than the newest committed one. Newer incomplete ones stay: one of them may be in the
+ * making. *removed counts.
  */
-CAIRN_MUST_CHECK cairn_err cairn_spill_retain(int spill_fd, uint32_t keep, uint32_t *removed);
+CAIRN_MUST_CHECK cairn_err cairn_spill_retain(int spill_fd, const struct cairn_spill_keep *keep,
+                                              uint32_t *removed);
 
 #endif

@@ -12,11 +12,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
+#include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
 
-enum { COMMIT_BYTES_MAX = 128 };
+enum { COMMIT_BYTES_MAX = 128, KEPT_MAX = 1000 };
 
 void
 cairn_spill_dir_name(struct cairn_generation_id generation, char name[CAIRN_SPILL_DIR_NAME_BYTES])
@@ -62,18 +64,20 @@ cairn_spill_dir_parse(const char *name, struct cairn_generation_id *out)
     return true;
 }
 
-/* Whether the subdirectory has a COMMIT that names an index.json of the size that is there.
- * CAIRN_NOT_FOUND: no directory. */
+/* Whether the subdirectory has a COMMIT that names an index.json of the size that is there, and
+ * since when. CAIRN_NOT_FOUND: no directory. */
 static cairn_err
-is_committed(int spill_fd, const char *name, bool *committed)
+look_at_commit(int spill_fd, const char *name, struct cairn_spilled *out)
 {
+    struct stat status;
     uint8_t *commit = NULL;
     size_t commit_bytes = 0;
     uint64_t index_bytes = 0, named_bytes = 0;
     int dir_fd = -1, index_fd = -1;
     cairn_err err;
 
-    *committed = false;
+    out->committed = false;
+    out->committed_ns = 0;
     err = cairn_file_open(spill_fd, name, CAIRN_FILE_DIRECTORY, &dir_fd);
     if (err)
         return err;
@@ -86,9 +90,12 @@ is_committed(int spill_fd, const char *name, bool *committed)
     err = cairn_file_size(index_fd, &index_bytes);
     if (err)
         goto done;
-    *committed = sscanf((const char *)commit, "cairn-universal %*u index.json bytes=%" SCNu64,
-                        &named_bytes) == 1 &&
-                 named_bytes == index_bytes;
+    out->committed = sscanf((const char *)commit, "cairn-universal %*u index.json bytes=%" SCNu64,
+                            &named_bytes) == 1 &&
+                     named_bytes == index_bytes;
+    if (out->committed && fstatat(dir_fd, "COMMIT", &status, AT_SYMLINK_NOFOLLOW) == 0)
+        out->committed_ns =
+            (uint64_t)status.st_mtim.tv_sec * CAIRN_NS_PER_S + (uint64_t)status.st_mtim.tv_nsec;
 done:
     (void)cairn_file_close(index_fd);
     (void)cairn_file_close(dir_fd);
@@ -122,7 +129,7 @@ cairn_spill_list(int spill_fd, struct cairn_spilled **list, size_t *count)
     for (size_t i = 0; err == CAIRN_OK && i < name_count; i++) {
         if (!cairn_spill_dir_parse(names[i], &found[used].generation))
             continue;
-        err = is_committed(spill_fd, names[i], &found[used].committed);
+        err = look_at_commit(spill_fd, names[i], &found[used]);
         used += err == CAIRN_OK;
         if (err == CAIRN_NOT_FOUND)
             err = CAIRN_OK; /* a file of that name, or removed since */
@@ -210,22 +217,88 @@ done:
     return err;
 }
 
+/* ---- retention ---- */
+
 cairn_err
-cairn_spill_retain(int spill_fd, uint32_t keep, uint32_t *removed)
+cairn_spill_keep_parse(const char *text, struct cairn_spill_keep *out)
 {
+    static const char *const names[] = {"last=", "hourly=", "daily="};
+    uint32_t numbers[] = {1, 0, 0};
+    bool given[3] = {false};
+    const char *at = text;
+
+    do {
+        uint64_t number = 0;
+        size_t rule = 0;
+        const char *digits;
+
+        at += at != text; /* the comma */
+        while (rule < 3 && strncmp(at, names[rule], strlen(names[rule])) != 0)
+            rule++;
+        if (rule < 3)
+            at += strlen(names[rule]);
+        else if (at == text)
+            rule = 0; /* a number alone */
+        else
+            return CAIRN_INVAL;
+        for (digits = at; *at >= '0' && *at <= '9' && at - digits < 4; at++)
+            number = number * 10 + (uint64_t)(*at - '0');
+        if (at == digits || number > KEPT_MAX || given[rule] || (rule == 0 && number == 0))
+            return CAIRN_INVAL;
+        given[rule] = true;
+        numbers[rule] = (uint32_t)number;
+    } while (*at == ',');
+    if (*at != '\0')
+        return CAIRN_INVAL;
+    *out = (struct cairn_spill_keep){numbers[0], numbers[1], numbers[2]};
+    return CAIRN_OK;
+}
+
+/* Periods of one length, from the newest back: how many of them have kept a generation. */
+struct periods {
+    uint64_t length_ns;
+    uint32_t left;   /* that may still keep one */
+    uint64_t newest; /* number of the last one that did */
+    bool any;
+};
+
+/* True if the period of this time keeps the generation: it is the first one met there. */
+static bool
+period_keeps(struct periods *periods, uint64_t committed_ns)
+{
+    uint64_t period = committed_ns / periods->length_ns;
+
+    if (periods->left == 0 || (periods->any && period == periods->newest))
+        return false;
+    periods->any = true;
+    periods->newest = period;
+    periods->left--;
+    return true;
+}
+
+cairn_err
+cairn_spill_retain(int spill_fd, const struct cairn_spill_keep *keep, uint32_t *removed)
+{
+    struct periods hours = {.length_ns = 3600 * CAIRN_NS_PER_S, .left = keep->hourly};
+    struct periods days = {.length_ns = 86400 * CAIRN_NS_PER_S, .left = keep->daily};
     struct cairn_spilled *list = NULL;
     size_t count = 0;
-    uint32_t kept = 0, gone = 0;
+    uint32_t seen = 0, last = keep->last ? keep->last : 1, gone = 0;
     cairn_err err = cairn_spill_list(spill_fd, &list, &count);
 
     if (err)
         return err;
-    keep = keep ? keep : 1;
     for (size_t i = 0; err == CAIRN_OK && i < count; i++) {
-        if (list[i].committed ? kept < keep : kept == 0) {
-            kept += list[i].committed;
-            continue;
+        bool kept = seen == 0;
+
+        if (list[i].committed) {
+            bool hourly = period_keeps(&hours, list[i].committed_ns);
+            bool daily = period_keeps(&days, list[i].committed_ns);
+
+            kept = seen++ < last || hourly || daily;
         }
+        if (kept)
+            continue;
         err = cairn_spill_remove(spill_fd, list[i].generation);
         if (err == CAIRN_OK) {
             gone++;

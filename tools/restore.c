@@ -44,6 +44,23 @@ print_considered(FILE *out, const struct cairn_tree *tree)
 
 /* ---- restore ---- */
 
+/* What the choice of an older generation gives up. */
+static void
+print_given_up(const struct cairn_tree *tree)
+{
+    const struct cairn_tree_value *list = cairn_tree_find(tree, NULL, "given_up"), *item = NULL;
+    char where[16];
+
+    while ((item = cairn_tree_next(tree, list, item))) {
+        bool memory =
+            strcmp(cairn_tree_text(tree, item, "where", where, sizeof where), "memory") == 0;
+
+        printf("gives up       epoch %" PRIu64 " step %" PRIu64 " in %s\n",
+               cairn_tree_u64(tree, item, "epoch", 0), cairn_tree_u64(tree, item, "step", 0),
+               memory ? "memory" : "files (`cairn restore --generation` can still choose it)");
+    }
+}
+
 static void
 print_restored(const struct cairn_tree *tree)
 {
@@ -60,6 +77,7 @@ print_restored(const struct cairn_tree *tree)
     if (lost_steps != UINT64_MAX)
         printf("lost steps     %" PRIu64 "\n", lost_steps);
     printf("lost members   %" PRIu64 "\n", cairn_tree_u64(tree, NULL, "lost_members", 0));
+    print_given_up(tree);
     if (!dry_run)
         printf("rebuilt        %s\ntook           %.2f s\n",
                cairn_show_bytes(cairn_tree_u64(tree, NULL, "rebuilt_bytes", 0), bytes),
@@ -104,6 +122,10 @@ static const char restore_about[] =
     "begins: the agents refuse trainers of the old one, and new trainers read the generation from "
     "the agents.\n"
     "\n"
+    "--generation goes back to an older generation, in memory or spilled. Later ones are given up: "
+    "--dry-run lists them, and the steps that are lost. Spilled ones stay until newer ones replace "
+    "them.\n"
+    "\n"
     "With --to, writes the generation into DIR as a universal checkpoint (safetensors) instead. "
     "This does not disturb running trainers if the generation is complete.\n"
     "\n"
@@ -134,7 +156,8 @@ cairn_verb_restore(int argc, char **argv)
     const char *agent = NULL, *output = NULL, *generation = NULL, *to = NULL, *timeout = NULL;
     bool dry_run = false, fresh = false, json;
     const struct cairn_flag flags[] = {
-        {"generation", 'g', "E:S", "restore only this generation, and fail if it is not the one",
+        {"generation", 'g', "E:S",
+         "restore this generation, which `cairn snapshots` lists, instead of the newest",
          &generation, NULL},
         {"fresh", 0, NULL,
          "begin a new epoch without a snapshot; the first commit discards the old ones", NULL,

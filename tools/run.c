@@ -140,7 +140,14 @@ resume(const char *socket_path)
             return;
         exit_code = answer.exit_code;
         ready = exit_code == 0 && cairn_tree_bool(&answer.tree, NULL, "ready", false);
-        if (ready)
+        if (exit_code == 0 && cairn_tree_find(&answer.tree, NULL, "decided")) {
+            ready = true; /* a restore has passed over the newest: that decision stands */
+            fprintf(stderr,
+                    "cairn run: resumes from epoch %" PRIu64 " step %" PRIu64
+                    ", which the last restore chose\n",
+                    cairn_tree_u64(&answer.tree, NULL, "decided.epoch", 0),
+                    cairn_tree_u64(&answer.tree, NULL, "decided.step", 0));
+        } else if (ready)
             fprintf(stderr, "cairn run: resumes from epoch %" PRIu64 " step %" PRIu64 "\n",
                     cairn_tree_u64(&answer.tree, NULL, "generation.epoch", 0),
                     cairn_tree_u64(&answer.tree, NULL, "generation.step", 0));

@@ -222,7 +222,9 @@ take_operator(struct cairn_core *core, const struct cairn_event_operator *op)
     struct restore_request request = {.operation = op->operation,
                                       .request = op->request,
                                       .fleet = op->fleet,
-                                      .fleet_len = op->fleet_len};
+                                      .fleet_len = op->fleet_len,
+                                      .wanted = op->wanted,
+                                      .wanted_spilled = op->wanted_spilled};
     const struct cairn_generation_id none = {0};
 
     if (op->operation == CAIRN_OP_SNAPSHOT)

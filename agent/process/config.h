@@ -25,6 +25,7 @@ enum {
     CAIRN_CONFIG_SOCKET_BYTES_MAX = 100, /* leaves room for a suffix within the kernel's 108 */
     CAIRN_CONFIG_PROVIDER_BYTES_MAX = 64,
     CAIRN_CONFIG_KERNEL_BYTES_MAX = 32,
+    CAIRN_CONFIG_KEEP_BYTES = 64,
     CAIRN_CONFIG_ADDRESS_BYTES_MAX = 264, /* host, colon, port */
     CAIRN_CONFIG_DOMAIN_BYTES_MAX = 64,
     CAIRN_CONFIG_ERROR_BYTES = 1024, /* enough for any error text */
@@ -106,7 +107,7 @@ struct cairn_config {
     uint32_t on_poison;                          /* enum cairn_on_poison */
     char spill_dir[CAIRN_CONFIG_PATH_BYTES_MAX]; /* empty: no spill */
     uint32_t spill_every_generations;            /* 0: never */
-    uint32_t spill_keep;
+    char spill_keep[CAIRN_CONFIG_KEEP_BYTES];    /* a rule: cairn_spill_keep_parse */
     uint32_t heartbeat_interval_ms;
     uint32_t dead_after_ms;
     uint32_t repair_after_ms; /* 0: never */

@@ -1,6 +1,7 @@
 /* agent/process/config_check.c - the rules between options, and those for addresses and names. */
 #include "agent/process/config.h"
 
+#include "snapshot/spill.h"
 #include "transport/identity.h"
 
 #include <arpa/inet.h>
@@ -302,6 +303,8 @@ check_wire(const struct cairn_config *config, uint32_t *line, char *why)
 static cairn_err
 check_rest(const struct cairn_config *config, uint32_t *line, char *why)
 {
+    struct cairn_spill_keep keep;
+
     *line = cairn_config_line(config, "job");
     if (!config->job[0] || !is_name(config->job)) {
         snprintf(why, WHY_BYTES,
@@ -326,6 +329,14 @@ check_rest(const struct cairn_config *config, uint32_t *line, char *why)
         snprintf(why, WHY_BYTES,
                  "spill_every_generations is %u, but there is nowhere to spill to: set spill_dir",
                  config->spill_every_generations);
+        return CAIRN_CONFIG;
+    }
+    *line = cairn_config_line(config, "spill_keep");
+    if (cairn_spill_keep_parse(config->spill_keep, &keep) != CAIRN_OK) {
+        snprintf(why, WHY_BYTES,
+                 "spill_keep is \"%s\": expected a rule such as last=2,hourly=24,daily=7 with "
+                 "numbers up to 1000 and at least last=1",
+                 config->spill_keep);
         return CAIRN_CONFIG;
     }
     *line = cairn_config_line(config, "verdict_policy");

@@ -98,8 +98,11 @@ const struct cairn_option cairn_options[] = {
     {"spill_every_generations", CAIRN_OPTION_U32, 0, 1000000, "0", FIELD(spill_every_generations),
      NULL,
      NULL, "committed generations from one spill to the next; 0: never"},
-    {"spill_keep", CAIRN_OPTION_U32, 1, 1000, "2", FIELD(spill_keep), NULL,
-     NULL, "spilled generations kept; older ones are removed"},
+    {"spill_keep", CAIRN_OPTION_TEXT, 1, CAIRN_CONFIG_KEEP_BYTES - 1, "last=2", FIELD(spill_keep),
+     NULL,
+     NULL,
+     "spilled generations kept, by a rule such as last=2,hourly=24,daily=7: the newest ones, and "
+     "the newest of each of the newest hours and days (UTC) that have one; others are removed"},
     {"heartbeat_interval_ms", CAIRN_OPTION_U32, 10, 60000, "500", FIELD(heartbeat_interval_ms),
      NULL,
      NULL, "time between two signs of life of an agent"},

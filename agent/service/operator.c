@@ -26,8 +26,8 @@
  *   status, snapshots            PEERS FILES ─► answer
  *   snapshot                     CORE ─► answer
  *   restore                      CORE ─► answer, with the PEERS that answered meanwhile
- *   restore of a wanted          CORE (a dry run: what would be taken) ─► [CORE] ─► [EXPORT]
- *     generation, or an export     ─► answer
+ *   restore of a wanted          [FILES ─►] CORE (a dry run: what would be taken) ─► [CORE]
+ *     generation, or an export     ─► [EXPORT] ─► answer
  *   export of what is ready
  *     and whole                  EXPORT ─► answer
  *   verify                       CORE ─► PEERS FILES ─► answer
@@ -315,7 +315,8 @@ begin(struct cairn_agent *agent, struct request *request)
     switch (request->verb) {
     case VERB_STATUS:
     case VERB_SNAPSHOTS:
-        started = request_read_files(agent, request, false) && request_gather(agent, request);
+        started = request_read_files(agent, request, OPERATOR_LOOK_LIST) &&
+                  request_gather(agent, request);
         if (started && request_gathered(agent, request))
             request->waiting &= ~(uint32_t)WAIT_PEERS;
         break;
@@ -329,8 +330,12 @@ begin(struct cairn_agent *agent, struct request *request)
         started = request_gather(agent, request);
         if (started && request->restored.directory[0] && request_export_ready(agent, request))
             return;
-        request->stage = first_asks ? STAGE_FIRST : STAGE_CHOSEN;
-        if (started)
+        request->stage = request->wanted.step ? STAGE_FILES
+                         : first_asks         ? STAGE_FIRST
+                                              : STAGE_CHOSEN;
+        if (started && request->wanted.step)
+            started = request_read_files(agent, request, OPERATOR_LOOK_OPEN);
+        else if (started)
             request_run_core(agent, request,
                              first_asks       ? CAIRN_OP_DRY_RUN
                              : request->fresh ? CAIRN_OP_FRESH

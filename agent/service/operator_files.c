@@ -48,7 +48,8 @@ open_generation(int spill_fd, struct cairn_generation_id generation, int *dir_fd
 }
 
 static void
-verify_generation(int spill_fd, struct cairn_generation_id generation, struct operator_files *out)
+look_closely(int spill_fd, uint64_t job_id, enum operator_look look,
+             struct cairn_generation_id generation, struct operator_files *out)
 {
     struct cairn_universal universal = {0};
     int dir_fd = -1;
@@ -59,7 +60,12 @@ verify_generation(int spill_fd, struct cairn_generation_id generation, struct op
     if (!out->verify_err)
         out->verify_err =
             cairn_universal_dir_open(dir_fd, &universal, out->report, sizeof out->report);
-    if (!out->verify_err)
+    if (!out->verify_err && universal.job_id != job_id) {
+        out->verify_err = CAIRN_CONFIG;
+        snprintf(out->report, sizeof out->report,
+                 "it is of the job \"%s\": give each job its own spill_dir", universal.job);
+    }
+    if (!out->verify_err && look == OPERATOR_LOOK_VERIFY)
         out->verify_err =
             cairn_universal_dir_verify(dir_fd, &universal, out->report, sizeof out->report);
     for (uint32_t i = 0; i < universal.file_count; i++)
@@ -88,8 +94,8 @@ list_generations(int spill_fd, uint64_t wall_ns, const struct cairn_spilled *lis
 }
 
 void
-operator_files_read(const char *spill_dir, bool verify, struct cairn_generation_id wanted,
-                    uint64_t wall_ns, struct operator_files *out)
+operator_files_read(const char *spill_dir, uint64_t job_id, enum operator_look look,
+                    struct cairn_generation_id wanted, uint64_t wall_ns, struct operator_files *out)
 {
     struct cairn_spilled *list = NULL;
     size_t count = 0;
@@ -111,11 +117,11 @@ operator_files_read(const char *spill_dir, bool verify, struct cairn_generation_
         goto done;
     }
     list_generations(spill_fd, wall_ns, list, count, out);
-    for (size_t i = 0; verify && !out->verified && i < count; i++)
+    for (size_t i = 0; look != OPERATOR_LOOK_LIST && !out->verified && i < count; i++)
         if (list[i].committed && (wanted.step == 0 || ((list[i].generation.epoch >>
                                                         OPERATOR_EPOCH_SHIFT) == wanted.epoch &&
                                                        list[i].generation.step == wanted.step)))
-            verify_generation(spill_fd, list[i].generation, out);
+            look_closely(spill_fd, job_id, look, list[i].generation, out);
 done:
     free(list);
     cairn_file_close(spill_fd);

@@ -28,7 +28,8 @@ struct files_job {
     struct cairn_agent *agent;
     uint64_t number;
     uint64_t wall_ns;
-    bool verify;
+    enum operator_look look;
+    uint64_t job_id;
     struct cairn_generation_id wanted;
     char spill_dir[CAIRN_CONFIG_PATH_BYTES_MAX];
     struct operator_files *files;
@@ -151,7 +152,7 @@ files_run(struct cairn_job *job)
 {
     struct files_job *files = (struct files_job *)job;
 
-    operator_files_read(files->spill_dir, files->verify, files->wanted, files->wall_ns,
+    operator_files_read(files->spill_dir, files->job_id, files->look, files->wanted, files->wall_ns,
                         files->files);
 }
 
@@ -186,7 +187,7 @@ submit_files(struct cairn_agent *agent, struct files_job *files)
 }
 
 bool
-request_read_files(struct cairn_agent *agent, struct request *request, bool verify)
+request_read_files(struct cairn_agent *agent, struct request *request, enum operator_look look)
 {
     struct files_job *files = calloc(1, sizeof *files);
     cairn_err err;
@@ -197,7 +198,8 @@ request_read_files(struct cairn_agent *agent, struct request *request, bool veri
     files->agent = agent;
     files->number = request->number;
     files->wall_ns = cairn_clock_wall_ns(&agent->clock);
-    files->verify = verify;
+    files->look = look;
+    files->job_id = agent->job_id;
     files->wanted = request->wanted;
     snprintf(files->spill_dir, sizeof files->spill_dir, "%s", agent->config.spill_dir);
     files->files = calloc(1, sizeof *files->files);

@@ -5,6 +5,7 @@
 #ifndef CAIRN_AGENT_SERVICE_OPERATOR_GATHER_H
 #define CAIRN_AGENT_SERVICE_OPERATOR_GATHER_H
 
+#include "agent/service/operator_files.h"
 #include "agent/service/operator_state.h"
 
 struct cairn_service_message;
@@ -23,6 +24,6 @@ void request_gather_message(struct cairn_agent *agent, const struct cairn_servic
 
 /* Has a worker read the spill directory. False: no worker takes the job now. */
 CAIRN_MUST_CHECK bool request_read_files(struct cairn_agent *agent, struct request *request,
-                                         bool verify);
+                                         enum operator_look look);
 
 #endif

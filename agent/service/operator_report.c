@@ -447,6 +447,8 @@ operator_write_restore(struct cairn_json_writer *writer, const struct operator_r
     write_generation(writer, "generation", outcome->generation);
     put_text(writer, "from", restored->from_files ? "files" : "memory");
     put_bool(writer, "ready", restored->ready);
+    if (restored->decided.step)
+        write_generation(writer, "decided", restored->decided);
     put_u64(writer, "epoch", outcome->epoch >> OPERATOR_EPOCH_SHIFT);
     put_u64(writer, "rebuilt_bytes", outcome->rebuilt_blocks * CAIRN_BLOCK_BYTES);
     put_u64(writer, "lost_members", outcome->lost_members);
@@ -457,6 +459,15 @@ operator_write_restore(struct cairn_json_writer *writer, const struct operator_r
         put_text(writer, "directory", restored->directory);
         put_u64(writer, "exported_bytes", restored->exported_bytes);
     }
+    cairn_json_write_key(writer, "given_up");
+    cairn_json_write_array_begin(writer);
+    for (uint32_t i = 0; i < restored->given_up_count; i++) {
+        cairn_json_write_object_begin(writer);
+        put_generation_fields(writer, restored->given_up[i].generation);
+        put_text(writer, "where", restored->given_up[i].in_memory ? "memory" : "files");
+        cairn_json_write_object_end(writer);
+    }
+    cairn_json_write_array_end(writer);
     put_lines(writer, "considered", outcome->text);
     if (restored->error[0])
         put_text(writer, "error", restored->error);

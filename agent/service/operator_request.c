@@ -131,7 +131,10 @@ void
 request_run_core(struct cairn_agent *agent, struct request *request, enum cairn_operation operation)
 {
     struct cairn_event event = {.type = CAIRN_EVENT_OPERATOR,
-                                .as.op = {.operation = operation, .request = request->number}};
+                                .as.op = {.operation = operation,
+                                          .request = request->number,
+                                          .wanted = request->wanted,
+                                          .wanted_spilled = request->spilled}};
 
     request->waiting |= WAIT_CORE;
     agent_step(agent, &event, NULL);

@@ -11,6 +11,7 @@
 #include "agent/service/operator_view.h"
 #include "agent/service/spill.h"
 #include "snapshot/catalog.h"
+#include "snapshot/spill.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -20,6 +21,39 @@
 enum { EXPORT_RETRIES_MAX = 40, EXPORT_RETRY_MS = 20 };
 
 /* ---- restore ---- */
+
+/* Notes a committed generation that is later than the restored one; once. */
+static void
+give_up(struct operator_restored *restored, struct cairn_generation_id generation, bool in_memory)
+{
+    if (cairn_spill_compare(generation, restored->outcome.generation) <= 0 ||
+        restored->given_up_count == OPERATOR_SPILLED_MAX)
+        return;
+    for (uint32_t i = 0; i < restored->given_up_count; i++)
+        if (restored->given_up[i].in_memory == in_memory &&
+            cairn_spill_compare(restored->given_up[i].generation, generation) == 0)
+            return;
+    restored->given_up[restored->given_up_count++] =
+        (struct operator_given_up){generation, in_memory};
+}
+
+/* What is lost by the choice of a generation that an operator named. */
+static void
+count_loss(const struct cairn_agent *agent, struct request *request, uint64_t *last_step)
+{
+    struct operator_restored *restored = &request->restored;
+
+    for (uint32_t i = 0; request->nodes && i < agent->config.node_count; i++)
+        for (uint32_t p = 0; request->nodes[i].known && p < request->nodes[i].part_count; p++)
+            if (request->nodes[i].parts[p].committed)
+                give_up(restored, request->nodes[i].parts[p].generation, true);
+    for (uint32_t i = 0; request->files && i < request->files->count; i++)
+        if (request->files->spilled[i].committed)
+            give_up(restored, request->files->spilled[i].generation, false);
+    for (uint32_t i = 0; i < restored->given_up_count; i++)
+        if (restored->given_up[i].generation.step > *last_step)
+            *last_step = restored->given_up[i].generation.step;
+}
 
 static void
 answer_restore(struct cairn_agent *agent, struct request *request, int exit_code)
@@ -31,6 +65,8 @@ answer_restore(struct cairn_agent *agent, struct request *request, int exit_code
     for (uint32_t i = 0; request->nodes && i < agent->config.node_count; i++)
         if (request->nodes[i].known && request->nodes[i].last_step > last_step)
             last_step = request->nodes[i].last_step;
+    if (request->wanted.step && restored->outcome.generation.step)
+        count_loss(agent, request, &last_step);
     restored->lost_steps = OPERATOR_UNKNOWN;
     if (last_step && restored->outcome.generation.step)
         restored->lost_steps = last_step > restored->outcome.generation.step
@@ -81,12 +117,15 @@ export_done(void *context, uint64_t number, const struct spill_export_result *re
 static void
 begin_export(struct cairn_agent *agent, struct request *request)
 {
+    const struct cairn_generation_id ready = {0};
     struct operator_restored *restored = &request->restored;
     cairn_err err;
 
     request->waiting |= WAIT_EXPORT;
-    err = spill_export(agent, restored->directory, request->number, export_done, agent,
-                       restored->error, sizeof restored->error);
+    err = spill_export(
+        agent, restored->directory,
+        restored->from_files && !restored->ready ? restored->outcome.generation : ready,
+        request->number, export_done, agent, restored->error, sizeof restored->error);
     if (!err)
         return;
     request->waiting &= ~(uint32_t)WAIT_EXPORT;
@@ -94,24 +133,33 @@ begin_export(struct cairn_agent *agent, struct request *request)
     answer_restore(agent, request, err == CAIRN_INVAL ? 64 : request_exit_code(err));
 }
 
-bool
-request_export_ready(struct cairn_agent *agent, struct request *request)
+/* True if every part of the generation that trainers find is held by an agent that is alive. */
+static bool
+ready_is_whole(struct cairn_agent *agent, const struct cairn_core_view *view)
 {
-    struct cairn_outcome *outcome = &request->restored.outcome;
-    struct cairn_core_view view;
     uint32_t members = cairn_core_ready_members(agent->core);
 
-    cairn_core_look(agent->core, &view);
-    if (view.ready.step == 0 || view.fenced || !is_wanted(request, view.ready) ||
-        (members == 0 && !view.ready_from_files))
+    if (view->ready.step == 0 || view->fenced || (members == 0 && !view->ready_from_files))
         return false;
     for (uint32_t m = 0; m < members; m++) {
-        uint32_t holder = cairn_core_holder(agent->core, view.ready, m);
+        uint32_t holder = cairn_core_holder(agent->core, view->ready, m);
 
         if (holder != agent->config.node &&
             (holder >= agent->config.node_count || !cairn_core_alive(agent->core, holder)))
             return false;
     }
+    return true;
+}
+
+bool
+request_export_ready(struct cairn_agent *agent, struct request *request)
+{
+    struct cairn_outcome *outcome = &request->restored.outcome;
+    struct cairn_core_view view;
+
+    cairn_core_look(agent->core, &view);
+    if (!is_wanted(request, view.ready) || !ready_is_whole(agent, &view))
+        return false;
     *outcome = (struct cairn_outcome){.generation = view.ready, .epoch = view.active};
     snprintf(outcome->text, sizeof outcome->text,
              "epoch %" PRIu64 " step %" PRIu64
@@ -127,6 +175,51 @@ request_export_ready(struct cairn_agent *agent, struct request *request)
     return true;
 }
 
+/*
+ * True if trainers find the generation that the last restore began with, no later one is committed,
+ * and `chosen` is of before: that restore passed it over, and what an operator decided stays
+ * decided.
+ */
+static bool
+was_decided(const struct cairn_core_view *view, struct cairn_generation_id chosen)
+{
+    return view->ready.step != 0 && view->ready.epoch < view->active &&
+           chosen.epoch < view->active && cairn_spill_compare(chosen, view->ready) > 0;
+}
+
+/* The files were looked at: has the core choose. */
+static void
+look_for_wanted(struct cairn_agent *agent, struct request *request)
+{
+    const struct operator_files *files = request->files;
+
+    if (files->verified && !files->verify_err)
+        request->spilled = files->verified_generation;
+    request->stage = STAGE_FIRST;
+    request_run_core(agent, request, CAIRN_OP_DRY_RUN);
+}
+
+/* Explains why the generation that an operator named cannot be restored. */
+static void
+refuse_wanted(struct request *request)
+{
+    const struct operator_files *files = request->files;
+    struct operator_restored *restored = &request->restored;
+    bool damaged = files->verified && files->verify_err;
+
+    snprintf(restored->error, sizeof restored->error,
+             "epoch %" PRIu64 " step %" PRIu64 " cannot be restored: its parts are not in memory, "
+             "and %s%.300s; `cairn snapshots` lists what can be chosen",
+             request->wanted.epoch, request->wanted.step,
+             damaged             ? "its files are bad: "
+             : files->err        ? "the spill directory cannot be read: "
+             : files->configured ? "no committed files of it are in the spill directory"
+                                 : "no spill_dir is configured",
+             damaged      ? files->report
+             : files->err ? (files->report[0] ? files->report : cairn_err_text(files->err))
+                          : "");
+}
+
 /* The dry run before a wanted generation or an export is done: decides how to go on. */
 static void
 chosen(struct cairn_agent *agent, struct request *request)
@@ -135,29 +228,19 @@ chosen(struct cairn_agent *agent, struct request *request)
     struct cairn_core_view view;
 
     cairn_core_look(agent->core, &view);
+    if (!request->wanted.step && was_decided(&view, restored->outcome.generation) &&
+        ready_is_whole(agent, &view))
+        restored->decided = view.ready;
     restored->ready = !restored->outcome.err && restored->outcome.lost_members == 0 &&
                       !view.fenced &&
                       cairn_generation_id_compare(view.ready, restored->outcome.generation) == 0;
-    if (restored->outcome.err ||
-        (request->dry_run && is_wanted(request, restored->outcome.generation))) {
+    if (restored->outcome.err == CAIRN_LOST && request->wanted.step)
+        refuse_wanted(request);
+    if (restored->outcome.err || request->dry_run) {
         answer_restore(agent, request, request_exit_code(restored->outcome.err));
         return;
     }
-    if (!is_wanted(request, restored->outcome.generation)) {
-        snprintf(
-            restored->error, sizeof restored->error,
-            "epoch %" PRIu64 " step %" PRIu64
-            " is not what a restore takes now: that is epoch %" PRIu64 " step %" PRIu64
-            ", the newest restorable; older ones are given up as soon as a later one is committed. "
-            "Leave --generation out to take it, or name it",
-            request->wanted.epoch, request->wanted.step,
-            restored->outcome.generation.epoch >> OPERATOR_EPOCH_SHIFT,
-            restored->outcome.generation.step);
-        restored->outcome.err = CAIRN_LOST;
-        answer_restore(agent, request, 4);
-        return;
-    }
-    if (restored->directory[0] && restored->ready) {
+    if (restored->directory[0] && (restored->ready || restored->from_files)) {
         request->stage = STAGE_RESTORED; /* it can be exported without stopping the trainers */
         begin_export(agent, request);
         return;
@@ -172,15 +255,6 @@ restored(struct cairn_agent *agent, struct request *request)
     struct operator_restored *restored = &request->restored;
 
     restored->ready = !restored->outcome.err;
-    if (!restored->outcome.err && !is_wanted(request, restored->outcome.generation)) {
-        snprintf(restored->error, sizeof restored->error,
-                 "a later generation was committed meanwhile, and was taken: epoch %" PRIu64
-                 " step %" PRIu64,
-                 restored->outcome.generation.epoch >> OPERATOR_EPOCH_SHIFT,
-                 restored->outcome.generation.step);
-        answer_restore(agent, request, 1);
-        return;
-    }
     if (!restored->outcome.err && restored->directory[0]) {
         request->stage = STAGE_RESTORED;
         begin_export(agent, request);
@@ -304,7 +378,9 @@ export_again(struct cairn_agent *agent, struct request *request)
 void
 request_restore_advance(struct cairn_agent *agent, struct request *request)
 {
-    if (request->stage == STAGE_FIRST)
+    if (request->stage == STAGE_FILES)
+        look_for_wanted(agent, request);
+    else if (request->stage == STAGE_FIRST)
         chosen(agent, request);
     else if (request->stage == STAGE_CHOSEN)
         restored(agent, request);
@@ -322,7 +398,9 @@ request_verify_advance(struct cairn_agent *agent, struct request *request)
         return;
     }
     request->stage = STAGE_CHOSEN;
-    if (!request_gather(agent, request) || !request_read_files(agent, request, !request->dry_run))
+    if (!request_gather(agent, request) ||
+        !request_read_files(agent, request,
+                            request->dry_run ? OPERATOR_LOOK_LIST : OPERATOR_LOOK_VERIFY))
         request_refuse(agent, request, 75, "the agent is too busy: try again");
     else if (request_gathered(agent, request))
         request->waiting &= ~(uint32_t)WAIT_PEERS;

@@ -34,7 +34,14 @@ enum {
     WAIT_RETRY = 16,
     WAIT_PLANNER = 32
 };
-enum stage { STAGE_FIRST = 0, STAGE_CHOSEN, STAGE_RESTORED, STAGE_EXPORT_AGAIN, STAGE_EXPORTED };
+enum stage {
+    STAGE_FIRST = 0,
+    STAGE_FILES,
+    STAGE_CHOSEN,
+    STAGE_RESTORED,
+    STAGE_EXPORT_AGAIN,
+    STAGE_EXPORTED
+};
 
 /* What a request wants to change about the nodes (operator_fleet.c). */
 struct operator_change {
@@ -67,7 +74,8 @@ struct request {
     enum verb verb;
     enum stage stage;
     uint32_t waiting;
-    struct cairn_generation_id wanted; /* epoch as people name it; step 0: the newest */
+    struct cairn_generation_id wanted;  /* epoch as people name it; step 0: the newest */
+    struct cairn_generation_id spilled; /* restore: the files of `wanted`; step 0: there are none */
     bool dry_run;
     bool fresh; /* restore: begin an epoch with nothing */
     uint64_t started_ns;

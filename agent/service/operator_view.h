@@ -265,16 +265,27 @@ struct operator_health {
     struct operator_uncovered_list uncovered;
 };
 
+/* A committed generation that is later than the one that is restored. */
+struct operator_given_up {
+    struct cairn_generation_id generation;
+    bool in_memory; /* else in the spill directory, where it stays until newer ones replace it */
+};
+
 /* What a restore or a dry run did. */
 struct operator_restored {
     struct cairn_outcome outcome;
     bool dry_run;
     bool from_files;
     bool ready; /* trainers can read it now: nothing is missing, and no restore is needed for it */
+    /* They can read this one, which the last restore chose although `outcome.generation` was there;
+     * step 0: none */
+    struct cairn_generation_id decided;
     uint64_t lost_steps; /* OPERATOR_UNKNOWN: nobody who answered has trained */
     uint64_t took_ns;
     char directory[CAIRN_CONFIG_PATH_BYTES_MAX]; /* that it was exported to; empty: it was not */
     uint64_t exported_bytes;
+    uint32_t given_up_count;
+    struct operator_given_up given_up[OPERATOR_SPILLED_MAX];
     char error[512]; /* empty: none */
 };
 

@@ -53,7 +53,8 @@ typedef void spill_export_done_fn(void *context, uint64_t request,
                                   const struct spill_export_result *result);
 
 /*
- * Writes the whole ready generation (from the job's memory, or from the files it was spilled to)
+ * Writes the whole ready generation (from the job's memory, or from the files it was spilled to),
+ * or the one in the files of `spilled` if its step is not 0,
  * into the directory `dir` as one universal checkpoint, its COMMIT last; this agent writes all of
  * it. `dir` is an absolute path that does not exist (then it is made) or is empty. `done` is called
  * with `request` when it is over; on failure what was written is removed again. CAIRN_INVAL: not an
@@ -62,8 +63,9 @@ typedef void spill_export_done_fn(void *context, uint64_t request,
  * and what to do. Thread: loop; never blocks on the disk.
  */
 CAIRN_MUST_CHECK cairn_err spill_export(struct cairn_agent *agent, const char *dir,
-                                        uint64_t request, spill_export_done_fn *done, void *context,
-                                        char *text, size_t text_bytes);
+                                        struct cairn_generation_id spilled, uint64_t request,
+                                        spill_export_done_fn *done, void *context, char *text,
+                                        size_t text_bytes);
 
 /* The export of this request is wanted no more: it ends, what it wrote is removed, `done` is not
  * called. */

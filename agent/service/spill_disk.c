@@ -149,7 +149,7 @@ commit(struct spill_disk_job *job)
     cairn_err err;
 
     cairn_spill_dir_name(job->generation, name);
-    snprintf(path, sizeof path, job->keep ? "%s/%s" : "%s", job->dir, name);
+    snprintf(path, sizeof path, job->keep.last ? "%s/%s" : "%s", job->dir, name);
     err = cairn_file_open(AT_FDCWD, path, CAIRN_FILE_DIRECTORY, &dir_fd);
     if (!err)
         err = check_files(job, dir_fd);
@@ -163,11 +163,11 @@ commit(struct spill_disk_job *job)
                    report[0] ? ": " : "", report);
     cairn_universal_fini(&again);
     (void)cairn_file_close(dir_fd);
-    if (err || !job->keep)
+    if (err || !job->keep.last)
         return err;
     err = cairn_file_open(AT_FDCWD, job->dir, CAIRN_FILE_DIRECTORY_LINKED, &spill_fd);
     if (!err)
-        err = cairn_spill_retain(spill_fd, job->keep, &removed);
+        err = cairn_spill_retain(spill_fd, &job->keep, &removed);
     (void)cairn_file_close(spill_fd);
     if (err) /* the new one is whole all the same */
         CAIRN_LOG_AT(WARN,

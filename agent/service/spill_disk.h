@@ -10,11 +10,12 @@
 
 #include "agent/service/spill_state.h"
 #include "base/worker.h"
+#include "snapshot/spill.h"
 
 enum spill_disk_work {
     SPILL_DISK_BEGIN,  /* makes the directory of a generation and clears it */
-    SPILL_DISK_COMMIT, /* checks that the files are there, writes COMMIT, reads it back, keeps
-                          `keep` */
+    SPILL_DISK_COMMIT, /* checks that the files are there, writes COMMIT, reads it back,
+                          removes what `keep` does not keep */
     SPILL_DISK_REMOVE, /* removes what was written of a generation */
     SPILL_DISK_EMPTY,  /* makes the directory of an export, or finds it empty */
     SPILL_DISK_WIPE    /* removes what was written of an export */
@@ -26,9 +27,9 @@ struct spill_disk_job {
     enum spill_disk_work work;
     uint64_t request;
     struct cairn_generation_id generation;
-    char dir[SPILL_PATH_BYTES]; /* spill_dir, or of the export */
-    uint32_t keep;              /* 0: no retention */
-    bool made;                  /* EMPTY: the directory was not there before; WIPE: remove it too */
+    char dir[SPILL_PATH_BYTES];   /* spill_dir, or of the export */
+    struct cairn_spill_keep keep; /* last 0: no retention */
+    bool made; /* EMPTY: the directory was not there before; WIPE: remove it too */
     struct cairn_universal plan; /* COMMIT, WIPE: owned */
     uint64_t bytes;              /* COMMIT: of all files */
     cairn_err err;

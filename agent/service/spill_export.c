@@ -268,21 +268,21 @@ ask_holders(struct cairn_agent *agent, struct spill_export *export)
 }
 
 static cairn_err
-check_export(struct cairn_agent *agent, const char *dir, const struct cairn_core_view *view,
-             char *text, size_t text_bytes)
+check_export(struct cairn_agent *agent, const char *dir, bool from_files,
+             const struct cairn_core_view *view, char *text, size_t text_bytes)
 {
     if (dir[0] != '/' || strlen(dir) >= CAIRN_CONFIG_PATH_BYTES_MAX) {
         snprintf(text, text_bytes, "the directory must be an absolute path below %d bytes",
                  (int)CAIRN_CONFIG_PATH_BYTES_MAX);
         return CAIRN_INVAL;
     }
-    if (view->fenced || agent->spill->export) {
+    if ((view->fenced && !from_files) || agent->spill->export) {
         snprintf(text, text_bytes, "%s: try again when it is over",
-                 view->fenced ? "a restore of the job is under way"
-                              : "another export is under way");
+                 !agent->spill->export ? "a restore of the job is under way"
+                                       : "another export is under way");
         return CAIRN_AGAIN;
     }
-    if (view->ready.step == 0) {
+    if (view->ready.step == 0 && !from_files) {
         snprintf(text, text_bytes,
                  "no generation is held ready: take one with `cairn snapshot`, or restore one");
         return CAIRN_NOT_FOUND;
@@ -291,8 +291,9 @@ check_export(struct cairn_agent *agent, const char *dir, const struct cairn_core
 }
 
 cairn_err
-spill_export(struct cairn_agent *agent, const char *dir, uint64_t request,
-             spill_export_done_fn *done, void *context, char *text, size_t text_bytes)
+spill_export(struct cairn_agent *agent, const char *dir, struct cairn_generation_id spilled,
+             uint64_t request, spill_export_done_fn *done, void *context, char *text,
+             size_t text_bytes)
 {
     struct spill_disk_job job = {.work = SPILL_DISK_EMPTY, .done = export_dir_ready};
     struct spill_export *export;
@@ -300,7 +301,7 @@ spill_export(struct cairn_agent *agent, const char *dir, uint64_t request,
     cairn_err err;
 
     cairn_core_look(agent->core, &view);
-    err = check_export(agent, dir, &view, text, text_bytes);
+    err = check_export(agent, dir, spilled.step != 0, &view, text, text_bytes);
     if (err)
         return err;
     export = calloc(1, sizeof *export);
@@ -315,8 +316,8 @@ spill_export(struct cairn_agent *agent, const char *dir, uint64_t request,
     export->request = request;
     export->done = done;
     export->context = context;
-    export->generation = view.ready;
-    export->from_files = view.ready_from_files;
+    export->generation = spilled.step ? spilled : view.ready;
+    export->from_files = spilled.step != 0 || view.ready_from_files;
     export->started_ns = export->progress_ns = agent_now_ns(agent);
     snprintf(export->dir, sizeof export->dir, "%s", dir);
     snprintf(job.dir, sizeof job.dir, "%s", dir);
@@ -325,8 +326,8 @@ spill_export(struct cairn_agent *agent, const char *dir, uint64_t request,
     if (!err)
         err = spill_disk_submit(agent, &job);
     if (err) {
-        snprintf(text, text_bytes, "step %" PRIu64 " cannot be exported: %s", view.ready.step,
-                 cairn_err_text(err));
+        snprintf(text, text_bytes, "step %" PRIu64 " cannot be exported: %s",
+                 export->generation.step, cairn_err_text(err));
         spill_unpin(agent, export->id);
         free(export->holders);
         free(export);

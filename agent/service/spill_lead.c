@@ -24,6 +24,7 @@
 #include "agent/service/spill_part.h"
 #include "agent/service/spill_pin.h"
 #include "agent/service/spill_run.h"
+#include "base/assert.h"
 #include "base/log.h"
 #include "base/wire.h"
 #include "snapshot/spill.h"
@@ -241,7 +242,6 @@ commit_when_whole(struct cairn_agent *agent)
     struct spill_disk_job job = {.work = SPILL_DISK_COMMIT,
                                  .request = lead->request,
                                  .generation = lead->generation,
-                                 .keep = agent->config.spill_keep,
                                  .done = committed};
     cairn_err err;
 
@@ -250,6 +250,8 @@ commit_when_whole(struct cairn_agent *agent)
     for (uint32_t f = 0; f < lead->file_count; f++)
         if (lead->received[f] != all_received)
             return;
+    err = cairn_spill_keep_parse(agent->config.spill_keep, &job.keep);
+    CAIRN_ASSERT(!err); /* the configuration was checked */
     plan = spill_run_plan(agent->spill->part.run);
     job.plan = *plan; /* handed over, with all checksums */
     memset(plan, 0, sizeof *plan);

@@ -15,7 +15,20 @@ import tempfile
 import time
 import unittest
 
-from harness import FAULTS, INPUT, OK, PATIENCE, USAGE, Cluster, build, cairn, say, wait_for
+from harness import (
+    FAULTS,
+    INPUT,
+    LOST,
+    OK,
+    PATIENCE,
+    USAGE,
+    Cluster,
+    build,
+    cairn,
+    run,
+    say,
+    wait_for,
+)
 
 MASK = (1 << 64) - 1
 PARTS = 3
@@ -219,6 +232,95 @@ class Spill(unittest.TestCase):
                 f"all nodes lost: step {last[1]} is back from the files, and step {newer[1]} was "
                 "spilled after it"
             )
+
+    def listed(self, cluster, state):
+        answer = cairn("snapshots", "--agent", cluster.socket(0))[1]
+        return [
+            (entry["epoch"], entry["step"])
+            for entry in answer["generations"]
+            if entry["state"] == state
+        ]
+
+    def test_any_listed_generation_can_be_restored(self):
+        with self.cluster(keep="last=1,hourly=2,daily=1000") as cluster:
+            cluster.start()
+            cluster.train(step_us=20000)
+            hour = 3600 * 10**9
+            for back in range(3):  # as if an hour lay between the spills
+                newest = self.wait_spilled(step=4 * back)
+                commit = os.path.join(name_of(self.spill, newest), "COMMIT")
+                then = os.stat(commit).st_mtime_ns - (3 - back) * hour
+                os.utime(commit, ns=(then, then))
+            self.wait_spilled(newest)
+            cluster.stop_trainers()
+            self.wait_quiet(cluster)
+            names = {f"{epoch >> 16}:{step}": (epoch, step) for epoch, step in whole(self.spill)}
+            listed = [f"{epoch}:{step}" for epoch, step in self.listed(cluster, "spilled")]
+            self.assertEqual(sorted(listed), sorted(names))
+            self.assertGreaterEqual(len(listed), 2, "one of each of two hours")
+            (memory,) = self.listed(cluster, "committed")
+            oldest = listed[-1]
+            step = names[oldest][1]
+
+            # The dry run changes nothing, and tells what is lost.
+            code, answer, error = cluster.restore(0, "--generation", oldest, "--dry-run")
+            self.assertEqual(code, OK, f"{answer} {error}")
+            self.assertEqual((answer["from"], answer["generation"]["step"]), ("files", step))
+            self.assertGreaterEqual(answer["lost_steps"], memory[1] - step)
+            given_up = {(item["epoch"], item["step"], item["where"]) for item in answer["given_up"]}
+            self.assertIn((*memory, "memory"), given_up)
+            for name in listed[:-1]:
+                self.assertIn((*map(int, name.split(":")), "files"), given_up)
+            self.assertEqual(self.listed(cluster, "committed"), [memory])
+
+            # Without a restore, every one can be written to files elsewhere.
+            for name in listed:
+                target = cluster.path(f"export-{name}")
+                code, answer, error = cluster.restore(1, "--generation", name, "--to", target)
+                self.assertEqual(code, OK, f"{answer} {error}")
+                check_files(target, names[name][1])
+            self.assertEqual(self.listed(cluster, "committed"), [memory])
+
+            # What is not listed, or damaged, is refused by name, and nothing changes.
+            code, answer, _ = cluster.restore(2, "--generation", "1:999999")
+            self.assertEqual((code, answer["result"]), (LOST, "CAIRN_LOST"))
+            commit = os.path.join(name_of(self.spill, names[oldest]), "COMMIT")
+            with open(commit, "rb") as file:
+                good, times = file.read(), os.stat(commit)
+            with open(commit, "wb") as file:  # of the same form, and another checksum
+                file.write(re.sub(rb"crc64=\w", b"crc64=z", good))
+            code, answer, _ = cluster.restore(2, "--generation", oldest)
+            self.assertEqual((code, answer["result"]), (LOST, "CAIRN_LOST"))
+            with open(commit, "wb") as file:
+                file.write(good)
+            os.utime(commit, ns=(times.st_atime_ns, times.st_mtime_ns))
+            self.assertEqual(self.listed(cluster, "committed"), [memory])
+
+            code, answer, error = cluster.restore(1, "--generation", oldest)
+            self.assertEqual(code, OK, f"{answer} {error}")
+            self.assertEqual((answer["from"], answer["generation"]["step"]), ("files", step))
+            self.wait_epoch(cluster)
+            self.assertGreater(answer["epoch"], memory[0], "a new epoch")
+            code, found, text = cluster.check()
+            self.assertEqual((code, found[1]), (OK, step), text)
+
+            # The decision stands: a launcher does not go back to the newest.
+            code, _, error = run(*("run", "--agent", cluster.socket(2), "--resume", "--", "true"))
+            self.assertEqual(code, OK, error)
+            self.assertIn(f"step {step},", error)
+            code, answer, error = cluster.restore(1, "--dry-run")
+            self.assertEqual(answer["decided"]["step"], step, error)
+            self.assertEqual(answer["generation"]["step"], memory[1], "by name it can be taken")
+
+            # Training goes on from there, and the rule keeps what it should.
+            cluster.train(resume=True, step_us=20000)
+            newer = self.wait_spilled(whole(self.spill)[-1])
+            self.assertGreater(newer[0], names[oldest][0])
+            cluster.wait_committed(memory)
+            cluster.stop_trainers()
+            self.wait_quiet(cluster)
+            check_files(name_of(self.spill, newer), newer[1])
+            say(f"{len(listed)} listed, and each could be taken; back from {memory[1]} to {step}")
 
     def test_a_disk_that_hangs_does_not_stop_commits(self):
         """One node's spill directory hangs, as a dead file server does: with two slots a spill

@@ -271,6 +271,7 @@ spill_generation(uint64_t step)
     struct cairn_generation_id generation = {.epoch = 1, .step = step};
     struct cairn_universal universal = {0};
     struct cairn_layout *layout = NULL;
+    const struct cairn_spill_keep keep = {.last = 1};
     uint32_t writer = 0, removed;
     int dir_fd = -1;
     cairn_err err = make_layout(&layout);
@@ -285,7 +286,7 @@ spill_generation(uint64_t step)
         err = cairn_universal_dir_commit(dir_fd, &universal);
     (void)cairn_file_close(dir_fd); /* a directory */
     if (err == CAIRN_OK)
-        err = cairn_spill_retain(spill_fd, 1, &removed);
+        err = cairn_spill_retain(spill_fd, &keep, &removed);
     cairn_universal_fini(&universal);
     cairn_layout_destroy(layout);
     return err;

@@ -98,6 +98,10 @@ struct cairn_event_operator {
     uint64_t request;     /* the caller's own number, repeated in REPLY */
     const uint8_t *fleet; /* FLEET: the new fleet, opaque to the core */
     size_t fleet_len;
+    /* RESTORE, DRY_RUN: this generation only. Its epoch is the round, its run 0; step 0: the newest
+     * restorable. */
+    struct cairn_generation_id wanted;
+    struct cairn_generation_id wanted_spilled; /* its files, found whole; step 0: there are none */
 };
 
 /* PIN: a spill reads the generation: keep it until it is unpinned. SPILLED: the newest generation

@@ -221,36 +221,54 @@ choice_clear(struct choice *choice)
     choice->goes_back = false;
 }
 
+/* Chooses the candidate if it can be restored; else explains why it cannot, and is false. */
+static bool
+take_candidate(struct listing *listing, const struct candidate *candidate, const char *as,
+               struct choice *out)
+{
+    uint32_t lost_members;
+
+    if (is_excluded(listing, out, candidate->generation)) {
+        name_generation(listing, candidate->generation);
+        explain(listing, "not restorable: damaged beyond repair\n");
+        return false;
+    }
+    if (!is_restorable(listing, candidate, &lost_members))
+        return false;
+    out->err = CAIRN_OK;
+    out->generation = candidate->generation;
+    out->roster = cairn_roster_hold(candidate->roster);
+    out->lost_members = lost_members;
+    name_generation(listing, candidate->generation);
+    if (lost_members)
+        explain(listing, "chosen as %s; rebuild the parts of %u of %u members\n", as, lost_members,
+                out->roster->member_count);
+    else
+        explain(listing, "chosen as %s; all %u members' parts are in memory\n", as,
+                out->roster->member_count);
+    return true;
+}
+
+static void
+choose_files(struct listing *listing, struct cairn_generation_id spilled, struct choice *out)
+{
+    out->err = CAIRN_OK;
+    out->from_files = true;
+    out->generation = spilled;
+    name_generation(listing, spilled);
+    explain(listing, "chosen from the spilled checkpoint\n");
+}
+
 static void
 choose_from_memory(struct listing *listing, struct cairn_generation_id spilled, struct choice *out)
 {
     for (uint32_t i = 0; i < listing->count; i++) {
         const struct candidate *candidate = &listing->list[i];
-        bool excluded = is_excluded(listing, out, candidate->generation);
-        uint32_t lost_members;
 
-        if (generation_is_older(candidate->generation, spilled))
+        if (generation_is_older(candidate->generation, spilled) ||
+            take_candidate(listing, candidate, "the newest", out))
             return;
-        if (excluded) {
-            name_generation(listing, candidate->generation);
-            explain(listing, "not restorable: damaged beyond repair\n");
-        }
-        if (excluded || !is_restorable(listing, candidate, &lost_members)) {
-            out->goes_back |= !never_committed(listing, candidate);
-            continue;
-        }
-        out->err = CAIRN_OK;
-        out->generation = candidate->generation;
-        out->roster = cairn_roster_hold(candidate->roster);
-        out->lost_members = lost_members;
-        name_generation(listing, candidate->generation);
-        if (lost_members)
-            explain(listing, "chosen as the newest; rebuild the parts of %u of %u members\n",
-                    lost_members, out->roster->member_count);
-        else
-            explain(listing, "chosen as the newest; all %u members' parts are in memory\n",
-                    out->roster->member_count);
-        return;
+        out->goes_back |= !never_committed(listing, candidate);
     }
 }
 
@@ -268,16 +286,41 @@ choose_generation(const struct inventory *inventories, uint32_t agent_count,
     choice_clear(out);
     list_generations(&listing);
     choose_from_memory(&listing, spilled, out);
-    if (out->err && spilled.step != 0) {
-        out->err = CAIRN_OK;
-        out->from_files = true;
-        out->generation = spilled;
-        name_generation(&listing, spilled);
-        explain(&listing, "chosen from the spilled checkpoint\n");
-    }
+    if (out->err && spilled.step != 0)
+        choose_files(&listing, spilled, out);
     if (out->err && listing.count > 0)
         explain(&listing, "no spilled generation is known\n");
     else if (out->err)
         explain(&listing, "no agent that answered holds a generation, and none was spilled\n");
+    out->goes_back |= passes_known_commit(&listing, out);
+}
+
+void
+choose_wanted(const struct inventory *inventories, uint32_t agent_count,
+              struct cairn_generation_id wanted, struct cairn_generation_id spilled,
+              struct choice *out, char *text, size_t text_bytes)
+{
+    struct listing listing = {.inventories = inventories,
+                              .agent_count = agent_count,
+                              .text = text,
+                              .text_bytes = text_bytes};
+
+    text[0] = '\0';
+    choice_clear(out);
+    list_generations(&listing);
+    for (uint32_t i = 0; out->err && i < listing.count; i++) {
+        struct cairn_generation_id generation = listing.list[i].generation;
+
+        if (generation.step == wanted.step &&
+            generation.epoch >> EPOCH_CLAIMANT_BITS == wanted.epoch)
+            (void)take_candidate(&listing, &listing.list[i], "the wanted one", out);
+    }
+    if (out->err && spilled.step != 0)
+        choose_files(&listing, spilled, out);
+    if (out->err)
+        explain(&listing,
+                "epoch %" PRIu64 " step %" PRIu64 ": not restorable from memory, and no committed "
+                "files of it are in spill_dir\n",
+                wanted.epoch, wanted.step);
     out->goes_back |= passes_known_commit(&listing, out);
 }

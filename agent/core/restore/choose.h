@@ -43,6 +43,13 @@ uint64_t choose_intact(const struct inventory *inventories, uint32_t agent_count
 void choose_generation(const struct inventory *inventories, uint32_t agent_count,
                        struct cairn_generation_id spilled, struct choice *out, char *text,
                        size_t text_bytes);
+/*
+ * The same for one generation that an operator named: `wanted`, whose epoch is the round and whose
+ * run is unknown. spilled: its files; step 0: there are none. Memory is preferred.
+ */
+void choose_wanted(const struct inventory *inventories, uint32_t agent_count,
+                   struct cairn_generation_id wanted, struct cairn_generation_id spilled,
+                   struct choice *out, char *text, size_t text_bytes);
 /* The newest generation that any inventory says is spilled. */
 struct cairn_generation_id choose_spilled(const struct inventory *inventories,
                                           uint32_t agent_count);

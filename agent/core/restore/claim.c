@@ -35,7 +35,7 @@ next_epoch(const struct env *env, const struct restore *restore)
 {
     const struct inventory *inventories = restore->inventories;
     uint32_t n = env->options->agent_count, remember = 0;
-    uint64_t highest = env->membership->promised, round;
+    uint64_t highest = max_u64(env->membership->promised, restore->choice.generation.epoch), round;
 
     for (uint32_t a = 0; a < n; a++) {
         remember += inventories[a].known && inventories[a].self.knows;

@@ -106,6 +106,11 @@ judge_choose(const struct env *env, struct restore *restore, char *text, size_t 
     struct cairn_generation_id spilled;
     bool has_epoch = env->membership->record.epoch != 0, keeps = restore_keeps(restore);
 
+    if (restore->request.wanted.step != 0) {
+        choose_wanted(restore->inventories, restore->agent_count, restore->request.wanted,
+                      restore->request.wanted_spilled, choice, text, text_bytes);
+        return;
+    }
     if (restore->request.operation == CAIRN_OP_VERIFY)
         forget_uncommitted(restore);
     if (keeps && has_epoch)

@@ -38,6 +38,8 @@ struct restore_request {
     uint64_t request;
     const uint8_t *fleet; /* FLEET; copied */
     size_t fleet_len;
+    struct cairn_generation_id wanted; /* as struct cairn_event_operator has it, like the next */
+    struct cairn_generation_id wanted_spilled;
 };
 
 enum restore_state {

@@ -371,6 +371,42 @@ test_failed_write_keeps_its_errno(void **state)
     free(header);
 }
 
+/* Writes one byte of the data section wrong, and says that all is well. */
+static ssize_t
+lying_write(int fd, const void *bytes, size_t bytes_len, off_t at)
+{
+    ssize_t done = pwrite(fd, bytes, bytes_len, at);
+    const uint8_t wrong = 0xa5;
+
+    if (at >= CAIRN_SPILL_BUFFER_BYTES) {
+        (void)fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_DIRECT); /* it takes no single byte */
+        assert_true(wrong != byte_at((uint64_t)at - HEADER_BYTES + 70001));
+        assert_int_equal(pwrite(fd, &wrong, 1, at + 70001), 1);
+    }
+    return done;
+}
+
+/* What was written is read back: a file that differs never gets its name. */
+static void
+test_lying_disk_is_found_out(void **state)
+{
+    static struct cairn_file_ops ops;
+    uint64_t *crcs = NULL, count = 0;
+
+    (void)state;
+    ops = cairn_file_ops_os;
+    ops.write = lying_write;
+    cairn_file_setup(&ops);
+    assert_int_equal(write_file(root_fd, "lie", 2 * CAIRN_SPILL_BUFFER_BYTES, &crcs, &count),
+                     CAIRN_CORRUPT);
+    cairn_file_setup(NULL);
+    assert_false(is_there(root_fd, "lie"));
+    wait_until_gone(root_fd, "lie.part");
+    assert_int_equal(write_file(root_fd, "lie", CAIRN_SPILL_BUFFER_BYTES, &crcs, &count), CAIRN_OK);
+    free(crcs);
+    assert_int_equal(cairn_file_unlink(root_fd, "lie"), CAIRN_OK);
+}
+
 /* ---- a disk that hangs ---- */
 
 static int gate[2];
@@ -536,6 +572,89 @@ expect_list(int spill_fd, const char *expected)
     assert_string_equal(text, expected);
 }
 
+static cairn_err
+keep_last(int spill_fd, uint32_t last, uint32_t *removed)
+{
+    const struct cairn_spill_keep keep = {.last = last};
+
+    return cairn_spill_retain(spill_fd, &keep, removed);
+}
+
+/* Sets when the COMMIT of epoch 1 was written: seconds after the beginning of a day. */
+static void
+commit_at(int spill_fd, uint64_t step, uint64_t seconds)
+{
+    const struct timespec when = {.tv_sec = 100 * 86400 + (time_t)seconds};
+    const struct timespec times[2] = {when, when};
+    char name[64];
+
+    (void)snprintf(name, sizeof(name), "e1-s%llu/COMMIT", (unsigned long long)step);
+    assert_int_equal(utimensat(spill_fd, name, times, 0), 0);
+}
+
+static void
+test_retention_by_hour_and_day(void **state)
+{
+    const struct cairn_spill_keep keep = {.last = 2, .hourly = 3, .daily = 2};
+    static const uint64_t seconds[] = {10,            /* 1: day 0 */
+                                       86400,         /* 2: day 1, hour 0 */
+                                       86400 + 3599,  /* 3: the same hour */
+                                       86400 + 7200,  /* 4: hour 2; hour 1 has none */
+                                       86400 + 7300,  /* 5 */
+                                       86400 + 10800, /* 6: hour 3 */
+                                       86400 + 10900,
+                                       86400 + 11000};
+    char path[128];
+    uint32_t removed = 0;
+    int spill_fd;
+
+    (void)state;
+    (void)snprintf(path, sizeof(path), "%s/spill-rule", root);
+    assert_int_equal(cairn_dir_make(AT_FDCWD, path), CAIRN_OK);
+    assert_int_equal(cairn_file_open(AT_FDCWD, path, CAIRN_FILE_DIRECTORY, &spill_fd), CAIRN_OK);
+    for (uint64_t step = 1; step <= 8; step++) {
+        make_generation(spill_fd, 1, step, true);
+        commit_at(spill_fd, step, seconds[step - 1]);
+    }
+    assert_int_equal(cairn_spill_retain(spill_fd, &keep, &removed), CAIRN_OK);
+    /* 8 and 7 are the last two; 8, 5 and 3 the newest of three hours; 8 and 1 of two days */
+    expect_list(spill_fd, "1/8 1/7 1/5 1/3 1/1");
+    assert_int_equal(removed, 3);
+    assert_int_equal(keep_last(spill_fd, 1, &removed), CAIRN_OK);
+    expect_list(spill_fd, "1/8");
+    assert_int_equal(cairn_file_close(spill_fd), CAIRN_OK);
+}
+
+static void
+test_rules_of_retention(void **state)
+{
+    static const char *const wrong[] = {"",
+                                        "0",
+                                        "last=0",
+                                        "1001",
+                                        "last=",
+                                        "2,",
+                                        "last=2,last=3",
+                                        "2,hourly",
+                                        "weekly=2",
+                                        "last=2 ",
+                                        "hourly=1,2",
+                                        "last=-1",
+                                        "last=99999999999999999999"};
+    struct cairn_spill_keep keep = {7, 7, 7};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(*wrong); i++)
+        assert_int_equal(cairn_spill_keep_parse(wrong[i], &keep), CAIRN_INVAL);
+    assert_int_equal(keep.last + keep.hourly + keep.daily, 21);
+    assert_int_equal(cairn_spill_keep_parse("5", &keep), CAIRN_OK);
+    assert_true(keep.last == 5 && keep.hourly == 0 && keep.daily == 0);
+    assert_int_equal(cairn_spill_keep_parse("daily=7,last=1000,hourly=24", &keep), CAIRN_OK);
+    assert_true(keep.last == 1000 && keep.hourly == 24 && keep.daily == 7);
+    assert_int_equal(cairn_spill_keep_parse("hourly=0", &keep), CAIRN_OK);
+    assert_true(keep.last == 1 && keep.hourly == 0 && keep.daily == 0);
+}
+
 static void
 test_retention(void **state)
 {
@@ -548,7 +667,7 @@ test_retention(void **state)
     assert_int_equal(cairn_dir_make(AT_FDCWD, path), CAIRN_OK);
     assert_int_equal(cairn_file_open(AT_FDCWD, path, CAIRN_FILE_DIRECTORY, &spill_fd), CAIRN_OK);
     expect_list(spill_fd, "");
-    assert_int_equal(cairn_spill_retain(spill_fd, 2, &removed), CAIRN_OK);
+    assert_int_equal(keep_last(spill_fd, 2, &removed), CAIRN_OK);
     make_generation(spill_fd, 1, 90, true);
     make_generation(spill_fd, 1, 100, false);
     make_generation(spill_fd, 2, 20, true);
@@ -559,12 +678,12 @@ test_retention(void **state)
     assert_int_equal(cairn_file_save(spill_fd, "e9-s9", "a file", 6), CAIRN_OK);
     assert_int_equal(cairn_file_save(spill_fd, "notes", "a file", 6), CAIRN_OK);
     expect_list(spill_fd, "2/50- 2/40 2/30- 2/20 2/9 1/100- 1/90");
-    assert_int_equal(cairn_spill_retain(spill_fd, 2, &removed), CAIRN_OK);
+    assert_int_equal(keep_last(spill_fd, 2, &removed), CAIRN_OK);
     assert_int_equal(removed, 4);
     expect_list(spill_fd, "2/50- 2/40 2/20");
-    assert_int_equal(cairn_spill_retain(spill_fd, 0, &removed), CAIRN_OK); /* never the newest */
+    assert_int_equal(keep_last(spill_fd, 0, &removed), CAIRN_OK); /* never the newest */
     expect_list(spill_fd, "2/50- 2/40");
-    assert_int_equal(cairn_spill_retain(spill_fd, 1, &removed), CAIRN_OK);
+    assert_int_equal(keep_last(spill_fd, 1, &removed), CAIRN_OK);
     assert_int_equal(removed, 0);
     /* Beginning a generation that is there uncommits it. */
     assert_int_equal(cairn_spill_dir_begin(
@@ -572,7 +691,7 @@ test_retention(void **state)
                      CAIRN_OK);
     assert_int_equal(cairn_file_close(dir_fd), CAIRN_OK);
     expect_list(spill_fd, "2/50- 2/40-");
-    assert_int_equal(cairn_spill_retain(spill_fd, 1, &removed), CAIRN_OK);
+    assert_int_equal(keep_last(spill_fd, 1, &removed), CAIRN_OK);
     assert_int_equal(removed, 0); /* nothing is committed: nothing is known to be older than it */
     assert_int_equal(
         cairn_spill_remove(spill_fd, (struct cairn_generation_id){.epoch = 7, .step = 7}),
@@ -603,7 +722,7 @@ test_planted_generation(void **state)
     make_generation(spill_fd, 2, 20, true);
     make_generation(spill_fd, 2, 40, true);
     expect_list(spill_fd, "2/40 2/20");
-    assert_int_equal(cairn_spill_retain(spill_fd, 1, &removed), CAIRN_OK);
+    assert_int_equal(keep_last(spill_fd, 1, &removed), CAIRN_OK);
     assert_int_equal(removed, 1);
     assert_int_not_equal(
         cairn_spill_remove(spill_fd, (struct cairn_generation_id){.epoch = 1, .step = 90}),
@@ -627,9 +746,12 @@ main(void)
         cmocka_unit_test(test_damage_is_found),
         cmocka_unit_test(test_misuse_and_giving_up),
         cmocka_unit_test(test_failed_write_keeps_its_errno),
+        cmocka_unit_test(test_lying_disk_is_found_out),
         cmocka_unit_test(test_hanging_disk_blocks_nobody),
         cmocka_unit_test(test_names),
         cmocka_unit_test(test_retention),
+        cmocka_unit_test(test_retention_by_hour_and_day),
+        cmocka_unit_test(test_rules_of_retention),
         cmocka_unit_test(test_planted_generation),
         cmocka_unit_test(test_full_disk), /* last: it takes a mount namespace of its own */
     };

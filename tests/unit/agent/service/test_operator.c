@@ -1345,11 +1345,11 @@ files_that_are_not_there(void **state)
 
     (void)state;
     assert_non_null(files);
-    operator_files_read("", true, (struct cairn_generation_id){0}, 1, files);
+    operator_files_read("", 1, OPERATOR_LOOK_VERIFY, (struct cairn_generation_id){0}, 1, files);
     assert_false(files->configured);
     assert_non_null(mkdtemp(folder));
     snprintf(path, sizeof path, "%s/none", folder);
-    operator_files_read(path, true, (struct cairn_generation_id){0}, 1,
+    operator_files_read(path, 1, OPERATOR_LOOK_VERIFY, (struct cairn_generation_id){0}, 1,
                         files); /* made by the first spill */
     assert_int_equal(files->err, CAIRN_OK);
     assert_int_equal(files->count, 0);
@@ -1360,7 +1360,8 @@ files_that_are_not_there(void **state)
     assert_non_null(file);
     assert_true(fputs("no commit", file) >= 0);
     assert_int_equal(fclose(file), 0);
-    operator_files_read(folder, true, (struct cairn_generation_id){0}, UINT64_MAX, files);
+    operator_files_read(folder, 1, OPERATOR_LOOK_VERIFY, (struct cairn_generation_id){0},
+                        UINT64_MAX, files);
     assert_int_equal(files->err, CAIRN_OK);
     assert_int_equal(files->count, 1);
     assert_int_equal(files->spilled[0].generation.step, 7);

@@ -112,6 +112,47 @@ the_newest_that_is_whole(void **unused)
     assert_false(choice.goes_back); /* agent 2 never had it, so it was not committed */
 }
 
+static void
+choose_named(uint64_t step, bool has_files)
+{
+    const struct cairn_generation_id wanted = {.epoch = epoch_1 >> 16, .step = step};
+    const struct cairn_generation_id files = {.epoch = epoch_1, .step = step}, none = {0};
+
+    memset(text, 'x', sizeof text);
+    choose_wanted(inventories, AGENTS, wanted, has_files ? files : none, &choice, text,
+                  sizeof text);
+    assert_non_null(memchr(text, '\0', sizeof text));
+}
+
+static void
+a_named_generation_and_no_other(void **unused)
+{
+    (void)unused;
+    generation(10, "h.hhhh");
+    generation(20, "hhhhhh");
+    generation(30, "hb.bhh");
+    choose_named(10, true); /* memory before files */
+    assert_taken(10, 1);
+    choose_named(20, false);
+    assert_taken(20, 0);
+    choose_named(30, false); /* not restorable: no other one takes its place */
+    assert_int_equal(choice.err, CAIRN_LOST);
+    choose_named(5, false);
+    assert_int_equal(choice.err, CAIRN_LOST);
+    choose_named(30, true);
+    assert_int_equal(choice.err, CAIRN_OK);
+    assert_true(choice.from_files);
+    assert_int_equal(choice.generation.step, 30);
+    assert_null(choice.roster);
+    choose_named(10, true);
+    choice.excluded[choice.excluded_count++] =
+        (struct excluded){at(10), choose_intact(inventories, AGENTS, at(10))};
+    choose_named(10, true); /* proved to be damaged: its files are left */
+    assert_true(choice.from_files);
+    choose_named(10, false);
+    assert_int_equal(choice.err, CAIRN_LOST);
+}
+
 /* A member that answered, forgot nothing and has no part of a generation proves that it was not
  * committed. */
 static void
@@ -304,6 +345,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         CASE(the_newest_that_is_whole),
+        CASE(a_named_generation_and_no_other),
         CASE(goes_back),
         CASE(goes_back_from_nothing),
         CASE(the_text_says_why),
