@@ -9,6 +9,9 @@
  * command does not handle it, as a shell or a launcher, we answer it here instead of letting it end
  * the command.
  *
+ * If all ranks of the job are attached already, and some are on this node, another launch runs it,
+ * and the command does not run: two launches would write to the same files.
+ *
  * If no process of the command attaches, it trains unprotected. That is reported after a while, or
  * at its end; the agent's count of trainers tells.
  */
@@ -19,6 +22,7 @@
 #include "tools/embedded.h"
 #include "tools/find_agent.h"
 #include "tools/run_agent.h"
+#include "tools/run_report.h"
 #include "tools/usage.h"
 #include "tools/verb.h"
 
@@ -37,6 +41,7 @@ enum {
     STATUS_MS = 10000,
     LOOK_MS = 3000, /* at the end, when nobody should have to wait */
     SNAPSHOT_MS = 5000,
+    TAKEN_TRIES = 6,
     RESTORE_MS = 3600 * 1000,
     TRIES_MAX = 120,
     UNATTACHED_SECONDS = 600,   /* a first step may take minutes */
@@ -48,42 +53,30 @@ static const uint64_t STATE_BYTES_MAX = UINT64_C(64) << 40;
 
 /* ---- the agent ---- */
 
-/* What the agent of this node reports about itself. */
-struct look {
-    char job[CAIRN_CONFIG_JOB_BYTES_MAX]; /* the job it serves */
-    uint64_t attached;                    /* trainers since its start; UINT64_MAX: unknown */
-};
-
-/* Everything is unknown if the agent does not answer. */
-static struct look
-look_at_agent(const char *socket_path, uint32_t timeout_ms)
-{
-    struct cairn_question question = {
-        .verb = "status", .socket = socket_path, .timeout_ms = timeout_ms};
-    const struct cairn_tree_value *nodes, *node = NULL;
-    struct look look = {.job = "", .attached = UINT64_MAX};
-    struct cairn_answer answer;
-    uint64_t self;
-
-    if (cairn_ask(&question, &answer) != CAIRN_OK)
-        return look;
-    cairn_tree_text(&answer.tree, NULL, "job", look.job, sizeof look.job);
-    self = cairn_tree_u64(&answer.tree, NULL, "node", UINT64_MAX);
-    nodes = cairn_tree_find(&answer.tree, NULL, "nodes");
-    while ((node = cairn_tree_next(&answer.tree, nodes, node)))
-        if (cairn_tree_u64(&answer.tree, node, "node", UINT64_MAX - 1) == self)
-            look.attached =
-                cairn_tree_u64(&answer.tree, node, "trainers_attached_total", UINT64_MAX);
-    cairn_answer_fini(&answer);
-    return look;
-}
-
 /* How the command gets its protection. */
 struct attachment {
     const char *socket_path;
     uint64_t attached_before; /* UINT64_MAX: unknown */
     bool has_binding;         /* Python finds our hooks */
+    const char *named;        /* the socket that the user gave; NULL: none */
+    char *const *command;     /* as it was given, to tell how to go on */
 };
+
+/*
+ * True if another launch runs the job. One that has just died may still look alive: it is looked at
+ * for a while before that is believed.
+ */
+static bool
+is_taken(const char *socket_path, struct cairn_run_look *look)
+{
+    const struct timespec pause = {.tv_nsec = 500 * (long)CAIRN_NS_PER_MS};
+
+    for (uint32_t tries = 0; cairn_run_is_taken(look) && tries < TAKEN_TRIES; tries++) {
+        nanosleep(&pause, NULL);
+        *look = cairn_run_look(socket_path, STATUS_MS);
+    }
+    return cairn_run_is_taken(look);
+}
 
 /* Reports if no process has attached; true if it did. */
 static bool
@@ -91,11 +84,11 @@ say_unattached(const struct attachment *attachment, const char *when)
 {
     const char *off = getenv("CAIRN_PYTHON");
     const char *why;
-    struct look now;
+    struct cairn_run_look now;
 
     if (attachment->attached_before == UINT64_MAX)
         return false;
-    now = look_at_agent(attachment->socket_path, LOOK_MS);
+    now = cairn_run_look(attachment->socket_path, LOOK_MS);
     if (now.attached != attachment->attached_before) /* or unknown, or the agent restarted */
         return false;
     if (!attachment->has_binding)
@@ -318,8 +311,10 @@ wait_command(pid_t child, const sigset_t *held, const struct attachment *attachm
         return CAIRN_EXIT_FAILED;
     }
     exit_code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
-    if (!said && exit_code != CANNOT_START && exit_code != NOT_FOUND)
-        (void)say_unattached(attachment, "it has ended, and");
+    if (attachment && exit_code != CANNOT_START && exit_code != NOT_FOUND &&
+        (said || !say_unattached(attachment, "it has ended, and")))
+        cairn_run_say_kept(attachment->socket_path, LOOK_MS, attachment->named,
+                           attachment->command);
     return exit_code;
 }
 
@@ -371,6 +366,9 @@ static const char about[] =
     "when the trainer ends; the first message tells how to end it. If you name the socket of an "
     "agent of yours that has ended, none is started in its place.\n"
     "\n"
+    "One launch at a time runs a job: while all of its ranks are attached, another one on their "
+    "nodes exits 75 and runs nothing.\n"
+    "\n"
     "If the agent fails, the command runs unprotected. The exit code is the command's, or 128 + "
     "the signal that ended it.";
 
@@ -378,7 +376,7 @@ int
 cairn_verb_run(int argc, char **argv)
 {
     const char *agent = NULL, *every = NULL, *state = NULL, *named = getenv("CAIRN_JOB");
-    bool resumed = false, dry_run = false;
+    bool resumed = false, dry_run = false, verbose = false, started = false;
     const struct cairn_flag flags[] = {
         {"agent", 'a', "SOCKET", CAIRN_AGENT_HELP, &agent, NULL},
         {"every", 'e', "N", "take a snapshot every N steps, if an agent is started", &every, NULL},
@@ -387,10 +385,13 @@ cairn_verb_run(int argc, char **argv)
          NULL},
         {"resume", 'r', NULL, "restore the newest snapshot first", NULL, &resumed},
         {"dry-run", 'n', NULL, "show what would run and with which agent", NULL, &dry_run},
+        {"verbose", 'v', NULL, "also show what is wrong with the protection at the start", NULL,
+         &verbose},
     };
     const struct cairn_usage usage = {
         "run",
-        "[--agent SOCKET] [--every N] [--state SIZE] [--resume] [--dry-run] -- CMD [ARGUMENT]...",
+        "[--agent SOCKET] [--every N] [--state SIZE] [--resume] [--dry-run] [-v] -- CMD "
+        "[ARGUMENT]...",
         about,
         "  cairn run -- ./train --steps 1000\n"
         "  cairn run --resume -- torchrun --nproc-per-node 8 train.py\n",
@@ -400,7 +401,7 @@ cairn_verb_run(int argc, char **argv)
     struct cairn_embedded embedded;
     char socket_path[CAIRN_CONFIG_PATH_BYTES_MAX], plan[CAIRN_RUN_AGENT_TEXT_BYTES];
     struct attachment attachment = {.socket_path = socket_path};
-    struct look look;
+    struct cairn_run_look look;
     enum cairn_run_agent how;
     bool attached;
     uint64_t state_bytes;
@@ -425,14 +426,20 @@ cairn_verb_run(int argc, char **argv)
     }
     embedded = (struct cairn_embedded){
         .job = named && named[0] ? named : "default", .every = every, .state = state};
-    how = cairn_run_agent_attach(agent, &embedded, socket_path, sizeof socket_path);
+    how = cairn_run_agent_attach(agent, &embedded, socket_path, sizeof socket_path, &started);
     if (how == CAIRN_RUN_AGENT_SEVERAL)
         return CAIRN_EXIT_USAGE;
     attached = how == CAIRN_RUN_AGENT_ATTACHED;
     if (attached) {
+        look = cairn_run_look(socket_path, STATUS_MS);
+        if (is_taken(socket_path, &look)) {
+            cairn_run_say_taken(&look);
+            return CAIRN_EXIT_AGAIN;
+        }
+        if (!started || verbose)
+            cairn_run_say_protection(socket_path, STATUS_MS, verbose);
         set("CAIRN_AGENT", socket_path);
         attachment.has_binding = set_python();
-        look = look_at_agent(socket_path, STATUS_MS);
         attachment.attached_before = look.attached;
         if (!(named && named[0]) && look.job[0])
             set("CAIRN_JOB", look.job);
@@ -444,5 +451,7 @@ cairn_verb_run(int argc, char **argv)
     if (resumed)
         set("CAIRN_RESUME", "1");
     set_plugin();
+    attachment.named = agent;
+    attachment.command = argv + operand;
     return run_command(argv + operand, attached ? &attachment : NULL);
 }

@@ -106,7 +106,7 @@ say_started(const char *socket_path, const struct cairn_embedded_started *starte
 /* Starts an agent at the private socket, or at the socket that the user named. */
 static enum cairn_run_agent
 start(const char *named, const struct cairn_embedded *embedded, char *socket_path,
-      size_t socket_bytes)
+      size_t socket_bytes, bool *is_new)
 {
     struct cairn_embedded_started started = {0};
 
@@ -116,31 +116,29 @@ start(const char *named, const struct cairn_embedded *embedded, char *socket_pat
         return CAIRN_RUN_AGENT_NONE;
     if (cairn_embedded_start(embedded, socket_path, &started) != CAIRN_OK)
         return CAIRN_RUN_AGENT_NONE;
-    if (started.agent_pid)
+    *is_new = started.agent_pid != 0; /* else another `cairn run` started it meanwhile */
+    if (*is_new)
         say_started(socket_path, &started);
-    else
-        fprintf(stderr, "cairn run: %s: use the agent that was started meanwhile\n", socket_path);
     return CAIRN_RUN_AGENT_ATTACHED;
 }
 
 enum cairn_run_agent
 cairn_run_agent_attach(const char *given, const struct cairn_embedded *embedded, char *socket_path,
-                       size_t socket_bytes)
+                       size_t socket_bytes, bool *started)
 {
     char text[CAIRN_RUN_AGENT_TEXT_BYTES];
     struct cairn_found found;
     enum cairn_find how = cairn_find_agents(given, NULL, &found);
 
+    *started = false;
     if (how == CAIRN_FIND_SEVERAL) {
         cairn_find_print_several("run", &found);
         return CAIRN_RUN_AGENT_SEVERAL;
     }
     if (how == CAIRN_FIND_NONE)
-        return start(NULL, embedded, socket_path, socket_bytes);
+        return start(NULL, embedded, socket_path, socket_bytes, started);
     snprintf(socket_path, socket_bytes, "%s", found.socket);
     if (cairn_agent_answers(socket_path, HELLO_MS) || await_starting(socket_path)) {
-        if (how == CAIRN_FIND_ONE)
-            fprintf(stderr, "cairn run: %s: use this agent\n", socket_path);
         say_configured(embedded, socket_path);
         return CAIRN_RUN_AGENT_ATTACHED;
     }
@@ -148,7 +146,7 @@ cairn_run_agent_attach(const char *given, const struct cairn_embedded *embedded,
         fprintf(stderr, "cairn run: %s\n", text);
         return CAIRN_RUN_AGENT_NONE;
     }
-    return start(found.socket, embedded, socket_path, socket_bytes);
+    return start(found.socket, embedded, socket_path, socket_bytes, started);
 }
 
 enum cairn_run_agent

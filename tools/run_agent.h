@@ -15,12 +15,13 @@ enum cairn_run_agent {
 /*
  * Finds the agent by the rule of tools/find_agent.h, or starts one if there is none.
  * socket_path[socket_bytes] gets its socket. If the user named the socket of an agent that has
- * ended, a new one takes its place only if `cairn run` had started that one too. Everything but
- * success is reported on stderr.
+ * ended, a new one takes its place only if `cairn run` had started that one too. *started: this is
+ * a new one, and what it protects against is reported. Everything but success is reported on
+ * stderr.
  */
 enum cairn_run_agent cairn_run_agent_attach(const char *given,
                                             const struct cairn_embedded *embedded,
-                                            char *socket_path, size_t socket_bytes);
+                                            char *socket_path, size_t socket_bytes, bool *started);
 
 /* Starts nothing: describes in text[text_bytes] what attach would do. ATTACHED or SEVERAL. */
 enum cairn_run_agent cairn_run_agent_foresee(const char *given, char *text, size_t text_bytes);

@@ -81,7 +81,12 @@ fill_trainers(const struct cairn_agent *agent, struct operator_node *out)
 
         if (!session->used || !session->trainer || !session->registered || session->stale)
             continue;
-        out->trainers++;
+        if (out->trainers++ == 0 || session->hello.rank < out->holder_rank) {
+            out->holder_rank = session->hello.rank;
+            out->holder_pid = session->pid > 0 ? (uint64_t)session->pid : 0;
+            out->holder_ms = (agent_now_ns(agent) - session->since_ns) / CAIRN_NS_PER_MS;
+        }
+        out->world = session->hello.world > out->world ? session->hello.world : out->world;
         if (session->unwatched.tensors && !out->unwatched_tensors) {
             out->unwatched_rank = session->hello.rank;
             out->unwatched_tensors = session->unwatched.tensors;

@@ -214,6 +214,10 @@ put_node(struct cairn_json_writer *writer, const struct operator_job *job, uint3
         put_u64(writer, "trainers", node->trainers);
         put_u64(writer, "trainers_attached_total", node->attached_total);
         put_u64(writer, "local_ranks", node->local_ranks);
+        put_u64(writer, "world", node->world);
+        put_u64(writer, "holder_rank", node->holder_rank);
+        put_u64(writer, "holder_pid", node->holder_pid);
+        put_u64(writer, "holder_ms", node->holder_ms);
         put_u64(writer, "epoch", node->active >> OPERATOR_EPOCH_SHIFT);
         put_u64(writer, "last_step", node->last_step);
         write_generation(writer, "complete", newest_complete(node));
@@ -283,6 +287,11 @@ operator_write_status(struct cairn_json_writer *writer, const struct operator_jo
     put_u64(writer, "dropped_messages", health->dropped_messages);
     put_u64(writer, "spills_given_up", health->spills_given_up);
     put_u64(writer, "blocked_ms", health->blocked_ms);
+    cairn_json_write_key(writer, "configured");
+    cairn_json_write_object_begin(writer);
+    put_u64(writer, "parity", job->config->parity);
+    put_text(writer, "spill_dir", job->config->spill_dir);
+    cairn_json_write_object_end(writer);
     put_generations(writer, job, health);
     put_protection(writer, health);
     put_blocker(writer, job);

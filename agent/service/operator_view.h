@@ -65,6 +65,10 @@ struct operator_part {
     X(attached_total)  /* trainers since the agent's start */                                      \
     X(launcher)        /* the session of a launcher lives; see operator_launcher.h */              \
     X(local_ranks)     /* that the job runs on this node, 0 unknown */                             \
+    X(world)           /* ranks of the job, 0 unknown */                                           \
+    X(holder_rank)     /* the lowest of this node's trainers, as the next two */                   \
+    X(holder_pid)      /* 0: unknown, or there are no trainers */                                  \
+    X(holder_ms)       /* attached for so long */                                                  \
     X(last_step)                                                                                   \
     X(committed_epoch)                                                                             \
     X(committed_step)                                                                              \

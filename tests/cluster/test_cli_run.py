@@ -11,6 +11,7 @@ import tempfile
 import unittest
 
 from harness import (
+    AGAIN,
     CAIRN,
     Cluster,
     OK,
@@ -278,6 +279,66 @@ class Run(unittest.TestCase):
         open(go, "w").close()
         self.assertEqual(process.wait(timeout=60 * PATIENCE), 0)
         self.assertNotIn("has attached", text_of(path))
+
+    def test_one_launch_one_job(self):
+        """While all ranks are attached, another launch is refused by name on their nodes, and
+        disturbs nobody. When a rank is gone, a launch may take its place."""
+        cluster = Cluster(2, parity=1)
+        self.addCleanup(cluster.close)
+        cluster.start()
+        trainers = cluster.train(step_us=20000)
+        cluster.wait_committed((0, 0))
+        second = [
+            subprocess.Popen(
+                [CAIRN, "run", "--resume", "--agent", cluster.socket(node), "--", "echo", "ran"],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for node in range(2)
+        ]
+        for process in second:
+            out, err = process.communicate(timeout=60 * PATIENCE)
+            self.assertEqual((process.returncode, out), (AGAIN, ""), err)
+            self.assertIn('job "cluster" already runs', err)
+            self.assertIn(f"rank 0 as process {trainers[0].process.pid} on node 0", err)
+        cluster.wait_committed(cluster.committed())
+        self.assertEqual(cluster.committed()[0], 1, "nobody was restarted")
+        trainers[1].kill()
+        wait_for("the rank is gone", lambda: cluster.status(0).get("trainers") == 1)
+        code, out, err = run("run", "--agent", cluster.socket(1), "--", "echo", "trained")
+        self.assertEqual((code, out), (OK, "trained\n"), err)
+
+    def test_says_what_protects_and_what_was_kept(self):
+        """Two lines: the second one ends with a command that goes on."""
+        self.cluster.start()
+        trainer = [TRAINER, "--rank", "0", "--world", "1", "--parts", "1", "--resume"]
+        trainer += ["--agent", self.cluster.socket(0), "--steps", "200", "--step-us", "2000"]
+        trainer += ["--barrier", self.cluster.path("a barrier's")]
+        words = ("run", "--agent", self.cluster.socket(0))
+        code, _, err = run(*words, "--", *trainer)
+        self.assertEqual(code, OK, err)
+        lines = [line for line in err.splitlines() if line.startswith("cairn run:")]
+        self.assertEqual(len(lines), 2, err)
+        self.assertIn('protects job "cluster": its snapshots, in this node\'s memory', lines[0])
+        kept, command = re.match(
+            r".* kept (epoch \d+ step \d+) .*; go on with: (.*)", lines[1]
+        ).groups()
+        path = f"{os.path.dirname(os.path.realpath(CAIRN))}:{os.environ['PATH']}"
+        os.remove(self.cluster.path("a barrier's"))
+        again = subprocess.run(
+            ["sh", "-c", command + " --steps 400"],
+            env={**os.environ, "PATH": path},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60 * PATIENCE,
+        )
+        self.assertEqual(again.returncode, OK, again.stderr)
+        self.assertIn(f"resumes from {kept}", again.stderr)
+        code, _, err = run(*words, "-v", "--", "false")
+        self.assertEqual(code, 1)
+        self.assertRegex(err, r"cairn run: WARN: ")
 
     def test_without_an_agent_the_command_runs(self):
         os.chmod(self.runtime, 0o700)
