@@ -5,6 +5,7 @@
 #   make check           unit and fault tests without installing anything
 #   make sim [SEEDS=N] [SEED=S] [AGENTS=N] | placements [SEEDS=N] [SEED=S]        simulators
 #   make explore | cluster | interop | fuzz                                       one suite
+#   make manual          man pages and completions; make install puts them below PREFIX/share
 #   make style | layers | headers | format                      all style gates | one | reformat
 #   make bench | bench-peers | bench-convert | bench-detect | bench-plan | bench-releases OLD=folder
 # Knobs: SAN=address,undefined | thread   CC=clang   V=1   BUILD=folder
@@ -32,7 +33,7 @@ PACKAGES := gcc make pkg-config libfabric-dev libisal-dev librocksdb-dev libyaml
             libipsec-mb-dev libmicrohttpd-dev
 TEST_PACKAGES := libcmocka-dev clang-14 libclang-rt-14-dev clang-format-14 cppcheck black \
                  python3 python3-venv iproute2 systemd netcat-openbsd openssl slurm-wlm \
-                 python3-prometheus-client
+                 python3-prometheus-client mandoc
 
 LIBS_base      := -lisal -lcrypto -lyaml
 LIBS_erasure   := -lisal
@@ -297,6 +298,18 @@ style:
 format:
 	clang-format-14 -i $(C_FILES)
 	black -q $(PY_FILES)
+# Man pages, and completions of bash, zsh and fish, from the command's tables of options.
+VERBS  := $(shell sed -n 's/^    {"\([a-z]*\)", ".*/\1/p' tools/main.c)
+PAGES  := $(BUILD)/man/cairn.1 $(VERBS:%=$(BUILD)/man/cairn-%.1)
+SHELLS := bash:share/bash-completion/completions/cairn zsh:share/zsh/site-functions/_cairn \
+          fish:share/fish/vendor_completions.d/cairn.fish
+COMPLETIONS := $(foreach s,$(SHELLS),$(BUILD)/completions/$(firstword $(subst :, ,$(s))))
+.PHONY: manual
+manual: $(PAGES) $(COMPLETIONS)
+$(PAGES): $(BUILD)/cairn
+	$(Q)mkdir -p $(@D) && $< manual man $(patsubst cairn-%.1,%,$(filter cairn-%,$(@F))) > $@
+$(COMPLETIONS): $(BUILD)/cairn
+	$(Q)mkdir -p $(@D) && $< manual $(@F) > $@
 # What install puts below PREFIX and uninstall removes: mode:source:place, and link:target. Shared
 # folders (bin, lib, lib/pkgconfig, include) stay.
 PYTHON_MODULES := $(sort $(shell find bindings/python/cairn -name '*.py' -o -name py.typed \
@@ -305,13 +318,15 @@ INSTALLED := 755:$(BUILD)/cairn:bin/cairn 755:$(BUILD)/$(LIBRARY_FILE):lib/$(LIB
     755:$(BUILD)/libnccl-profiler-cairn.so:lib/libnccl-profiler-cairn.so \
     644:$(BUILD)/cairn.pc:lib/pkgconfig/cairn.pc \
     $(foreach f,$(wildcard include/cairn/*.h),644:$(f):$(f)) \
-    $(foreach f,$(PYTHON_MODULES),644:$(f):$(f:bindings/%=lib/cairn/%))
+    $(foreach f,$(PYTHON_MODULES),644:$(f):$(f:bindings/%=lib/cairn/%)) \
+    $(foreach f,$(PAGES),644:$(f):share/man/man1/$(notdir $(f))) \
+    $(foreach s,$(SHELLS),644:$(BUILD)/completions/$(s))
 INSTALLED_LINKS := lib/$(LIBRARY_SONAME):$(LIBRARY_FILE) lib/libcairn.so:$(LIBRARY_SONAME)
 # Python leaves __pycache__ beside the modules that it has run.
 PYTHON_FOLDERS := $(sort $(dir $(PYTHON_MODULES:bindings/%=lib/cairn/%)))
 $(BUILD)/cairn.pc: client/cairn.pc.in include/cairn/client.h FORCE
 	$(Q)mkdir -p $(@D) && sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(LIBRARY_VERSION)|' $< > $@
-install: all $(BUILD)/cairn.pc
+install: all manual $(BUILD)/cairn.pc
 	$(Q)set -e; for file in $(INSTALLED); do IFS=:; set -- $$file; unset IFS; \
 	    install -D -m $$1 $$2 $(DESTDIR)$(PREFIX)/$$3; done; \
 	for link in $(INSTALLED_LINKS); do \

@@ -87,20 +87,15 @@ cairn_verb_agent(int argc, char **argv)
     const struct cairn_usage usage = {"agent", "--config FILE [--check [-o table|json]] | --sample",
                                       about,   examples,
                                       flags,   sizeof flags / sizeof *flags,
-                                      false};
+                                      NULL,    cairn_config_help};
     char error[CAIRN_CONFIG_ERROR_BYTES], executable[CAIRN_CONFIG_PATH_BYTES_MAX];
     struct cairn_adviser *adviser = NULL;
     struct cairn_config config;
     int exit_code;
     cairn_err err;
 
-    if (!cairn_usage_parse(&usage, argc, argv, NULL, &exit_code)) {
-        if (exit_code == CAIRN_EXIT_OK) {
-            printf("\n");
-            cairn_config_help(stdout);
-        }
+    if (!cairn_usage_parse(&usage, argc, argv, NULL, &exit_code))
         return exit_code;
-    }
     if (!cairn_output_parse(output, &json))
         return cairn_usage_error(&usage, "-o takes table or json, not \"%s\"", output);
     if (output && !check_only)

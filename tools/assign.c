@@ -198,7 +198,7 @@ cairn_verb_assign(int argc, char **argv)
         {"output", 'o', "table|json", "print a table (default) or JSON", &output, NULL},
     };
     const struct cairn_usage usage = {"assign", "--problem FILE [-o table|json]", about, examples,
-                                      flags,    sizeof flags / sizeof *flags,     false};
+                                      flags,    sizeof flags / sizeof *flags,     NULL,  NULL};
     int exit_code;
     bool json;
 

@@ -420,6 +420,7 @@ cairn_verb_bench(int argc, char **argv)
         {"keep", 0, NULL, "protect, restore: keep configurations and logs", NULL, &options.keep},
         {"output", 'o', "table|json", "print a table (default) or JSON", &output, NULL},
     };
+    char names[160] = "all";
     const struct cairn_usage usage = {
         "bench",
         "STAGE [--size SIZE] [--rounds N] [--nodes N] [--parity M] [--keep] [-o table|json]",
@@ -427,11 +428,17 @@ cairn_verb_bench(int argc, char **argv)
         examples,
         flags,
         sizeof flags / sizeof *flags,
-        true};
+        names,
+        NULL};
     const struct stage *stage = NULL;
     int operand, exit_code;
     bool json, all;
 
+    for (size_t i = 0; i < STAGE_COUNT; i++) {
+        size_t used = strlen(names);
+
+        snprintf(names + used, sizeof names - used, "|%s", stages[i].name);
+    }
     /* The stage may stand before the options: it is moved behind them. */
     if (argc > 2 && argv[1][0] != '-') {
         char *name = argv[1];

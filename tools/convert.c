@@ -468,7 +468,7 @@ cairn_verb_convert(int argc, char **argv)
         {"ep", 0, "N", "write for N expert-parallel ranks", &request.ep, NULL},
         {"etp", 0, "N", "write for N tensor-parallel ranks of experts", &request.etp, NULL},
         {"vpp", 0, "N", "write for N chunks per pipeline stage", &request.vpp, NULL},
-        {"dtype", 0, "D",
+        {"dtype", 0, "F32|BF16|F16|F64",
          "cast floating-point parameters to F32 (from SRC's masters, if any), BF16, F16 or F64",
          &request.dtype, NULL},
         {"drop", 0, "PATTERN", "leave out tensors, such as 'exp_avg*,rank*/rng'", &request.drop,
@@ -476,8 +476,7 @@ cairn_verb_convert(int argc, char **argv)
         {"map", 0, "MAP", map_help, &request.map, NULL},
         {"set", 0, "NAME=VALUE", "set the map's variables, such as heads=32,norms=plain",
          &request.set, NULL},
-        {"zero", 0, "STAGE", "write for this DeepSpeed optimizer: 1, 2, 3 or bf16", &request.zero,
-         NULL},
+        {"zero", 0, "1|2|3|bf16", "write for this DeepSpeed optimizer", &request.zero, NULL},
         {"job", 0, "FILE",
          "read job settings that SRC lacks from this JSON file: groups, buffers, scheduler",
          &request.job, NULL},
@@ -495,8 +494,8 @@ cairn_verb_convert(int argc, char **argv)
          &request.allow_expanded},
         {"output", 'o', "table|json", "print a table (default) or JSON", &request.output, NULL},
     };
-    const struct cairn_usage usage = {"convert", "SRC DST --to FORMAT [OPTIONS]", text, examples,
-                                      flags,     sizeof flags / sizeof *flags,    true};
+    const struct cairn_usage usage = {"convert", "SRC DST --to FORMAT [OPTIONS]", text,   examples,
+                                      flags,     sizeof flags / sizeof *flags,    "FILE", NULL};
     struct cairn_conversion_options options = {.formats = cairn_formats};
     const char *words[2], *drops[DROPS_MAX], *sets[SETS_MAX];
     char *drop_text = NULL, *set_text = NULL;

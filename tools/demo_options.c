@@ -309,7 +309,8 @@ demo_options_parse(int argc, char **argv, struct demo_options *out, int *exit_co
         examples,
         flags,
         sizeof flags / sizeof *flags,
-        false};
+        NULL,
+        NULL};
 
     if (!cairn_usage_parse(&usage, argc, argv, NULL, exit_code))
         return false;

@@ -161,7 +161,8 @@ cairn_verb_detect(int argc, char **argv)
         examples,
         flags,
         sizeof flags / sizeof *flags,
-        false};
+        NULL,
+        NULL};
     struct cairn_trace_source *source = NULL;
     struct cairn_detector *detector = NULL;
     int exit_code;

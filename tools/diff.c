@@ -252,8 +252,8 @@ cairn_verb_diff(int argc, char **argv)
          &allow_expanded},
         {"output", 'o', "table|json", "print a table (default) or JSON", &output, NULL},
     };
-    const struct cairn_usage usage = {"diff", "A B [--bits] [-o table|json]", about, examples,
-                                      flags,  sizeof flags / sizeof *flags,   true};
+    const struct cairn_usage usage = {"diff", "A B [--bits] [-o table|json]", about,  examples,
+                                      flags,  sizeof flags / sizeof *flags,   "FILE", NULL};
     bool json;
     int exit_code;
 

@@ -367,7 +367,7 @@ cairn_verb_doctor(int argc, char **argv)
         "doctor", "[--config FILE] [--agent SOCKET] [-o table|json]",
         about,    "  cairn doctor\n  cairn doctor --config cairn.yaml -o json\n",
         flags,    sizeof flags / sizeof *flags,
-        false};
+        NULL,     NULL};
     static struct doctor doctor;
     struct cairn_found found;
     struct cairn_config config;

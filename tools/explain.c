@@ -497,7 +497,8 @@ cairn_verb_explain(int argc, char **argv)
         examples,
         flags,
         sizeof flags / sizeof *flags,
-        true};
+        "VERDICT",
+        NULL};
     unsigned long number = 0;
     int exit_code;
     char *end;

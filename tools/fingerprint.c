@@ -134,8 +134,8 @@ cairn_verb_fingerprint(int argc, char **argv)
          &allow_expanded},
         {"output", 'o', "table|json", "print a table (default) or JSON", &output, NULL},
     };
-    const struct cairn_usage usage = {"fingerprint", "PATH [-o table|json]",       about, examples,
-                                      flags,         sizeof flags / sizeof *flags, true};
+    const struct cairn_usage usage = {"fingerprint", "PATH [-o table|json]",       about,  examples,
+                                      flags,         sizeof flags / sizeof *flags, "FILE", NULL};
     struct cairn_progress progress = {.what = "reading"};
     struct cairn_fingerprints_options options = {.progress = cairn_show_progress,
                                                  .context = &progress};

@@ -292,7 +292,7 @@ cairn_verb_heatmap(int argc, char **argv)
     const struct cairn_usage usage = {"heatmap", "--trace FILE [--png FILE] [-o table|json]",
                                       about,     examples,
                                       flags,     sizeof flags / sizeof *flags,
-                                      false};
+                                      NULL,      NULL};
     int exit_code;
     bool json;
 

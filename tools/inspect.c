@@ -258,8 +258,8 @@ cairn_verb_inspect(int argc, char **argv)
          &follow_links},
         {"output", 'o', "table|json", "print a table (default) or JSON", &output, NULL},
     };
-    const struct cairn_usage usage = {"inspect", "PATH [-o table|json]",       about, examples,
-                                      flags,     sizeof flags / sizeof *flags, true};
+    const struct cairn_usage usage = {"inspect", "PATH [-o table|json]",       about,  examples,
+                                      flags,     sizeof flags / sizeof *flags, "FILE", NULL};
     struct cairn_complaint complaint = {""};
     struct cairn_checkpoint checkpoint = {.place.dir_fd = -1};
     struct view view = {0};

@@ -3,6 +3,7 @@
 #include "base/output.h"
 #include "base/secret.h"
 #include "client/session.h"
+#include "tools/manual.h"
 #include "tools/usage.h"
 #include "tools/verb.h"
 
@@ -49,6 +50,15 @@ static const struct cairn_verb verbs[] = {
     {"keeper", NULL, cairn_verb_keeper},
 };
 enum { ROWS = sizeof verbs / sizeof *verbs };
+
+/* `cairn manual …` */
+static int
+write_manual(int argc, char **argv)
+{
+    const struct cairn_verbs all = {verbs, ROWS, release};
+
+    return cairn_manual_run(&all, argc, argv);
+}
 
 static void
 print_help(FILE *out)
@@ -163,6 +173,8 @@ main(int argc, char **argv)
         print_version();
         return finish(CAIRN_EXIT_OK);
     }
+    if (strcmp(argv[1], "manual") == 0)
+        return finish(write_manual(argc - 1, argv + 1));
     verb = find_verb(argv[1]);
     return verb ? finish(verb->run(argc - 1, argv + 1)) : unknown_verb(argv[1]);
 }

@@ -205,7 +205,8 @@ cairn_verb_metrics(int argc, char **argv)
         "  cairn metrics\n  cairn metrics --listen 9469 --agent /run/cairn/agent.sock\n",
         flags,
         sizeof flags / sizeof *flags,
-        false};
+        NULL,
+        NULL};
     enum cairn_metrics_format format = CAIRN_METRICS_OPENMETRICS;
     struct cairn_found found;
     unsigned long port = 0;

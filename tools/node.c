@@ -69,7 +69,8 @@ cairn_verb_node(int argc, char **argv)
         examples,
         flags,
         sizeof flags / sizeof *flags,
-        true};
+        "replace|remove",
+        NULL};
     struct cairn_question question = {.verb = "node", .timeout_ms = TIMEOUT_MS, .progress = "node"};
     struct cairn_found found;
     struct cairn_answer answer;

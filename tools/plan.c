@@ -231,7 +231,7 @@ cairn_verb_plan(int argc, char **argv)
         "plan", "--problem FILE [--time-limit MS] [--explain] [--svg FILE] [-o table|json]",
         about,  examples,
         flags,  sizeof flags / sizeof *flags,
-        false};
+        NULL,   NULL};
     struct cairn_deadline deadline;
     int exit_code;
 

@@ -290,7 +290,7 @@ cairn_verb_profile(int argc, char **argv)
         {"output", 'o', "json", "accepted for scripts: the output is always JSON", &output, NULL},
     };
     const struct cairn_usage usage = {"profile", "--problem FILE --trace FILE", about, examples,
-                                      flags,     sizeof flags / sizeof *flags,  false};
+                                      flags,     sizeof flags / sizeof *flags,  NULL,  NULL};
     int exit_code;
 
     if (!cairn_usage_parse(&usage, argc, argv, NULL, &exit_code))

@@ -316,7 +316,8 @@ cairn_verb_replan(int argc, char **argv)
                                       examples,
                                       flags,
                                       sizeof flags / sizeof *flags,
-                                      false};
+                                      NULL,
+                                      NULL};
     struct cairn_question question = {.verb = "replan", .timeout_ms = TIMEOUT_MS};
     struct cairn_found found;
     struct cairn_answer answer;

@@ -178,7 +178,8 @@ cairn_verb_restore(int argc, char **argv)
         "to files\n",
         flags,
         sizeof flags / sizeof *flags,
-        false};
+        NULL,
+        NULL};
     struct cairn_question question = {.verb = "restore"};
     struct cairn_found found;
     struct cairn_answer answer;
@@ -321,7 +322,7 @@ cairn_verb_verify(int argc, char **argv)
         "verify",     "[--generation E:S] [--dry-run] [--agent SOCKET] [-o table|json]",
         verify_about, "  cairn verify\n  cairn verify --generation 1:30 -o json\n",
         flags,        sizeof flags / sizeof *flags,
-        false};
+        NULL,         NULL};
     struct cairn_question question = {.verb = "verify", .progress = "verify"};
     struct cairn_found found;
     struct cairn_answer answer;
@@ -441,7 +442,7 @@ cairn_verb_snapshot(int argc, char **argv)
         "snapshot",     "[--wait [--timeout TIME]] [--dry-run] [--agent SOCKET] [-o table|json]",
         snapshot_about, "  cairn snapshot\n  cairn snapshot --wait --timeout 2m\n",
         flags,          sizeof flags / sizeof *flags,
-        false};
+        NULL,           NULL};
     struct cairn_question question = {.timeout_ms = SNAPSHOT_ANSWER_MS};
     struct cairn_generation_id committed = {0};
     struct cairn_found found;

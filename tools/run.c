@@ -397,7 +397,8 @@ cairn_verb_run(int argc, char **argv)
         "  cairn run --resume -- torchrun --nproc-per-node 8 train.py\n",
         flags,
         sizeof flags / sizeof *flags,
-        true};
+        "CMD",
+        NULL};
     struct cairn_embedded embedded;
     char socket_path[CAIRN_CONFIG_PATH_BYTES_MAX], plan[CAIRN_RUN_AGENT_TEXT_BYTES];
     struct attachment attachment = {.socket_path = socket_path};

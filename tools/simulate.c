@@ -171,7 +171,7 @@ cairn_verb_simulate(int argc, char **argv)
     const struct cairn_usage usage = {"simulate", "--problem FILE --plan FILE [-o table|json]",
                                       about,      examples,
                                       flags,      sizeof flags / sizeof *flags,
-                                      false};
+                                      NULL,       NULL};
     int exit_code;
     bool json;
 

@@ -400,7 +400,8 @@ cairn_verb_status(int argc, char **argv)
         "  cairn status -o metrics > /var/lib/node_exporter/cairn.prom\n",
         flags,
         sizeof flags / sizeof *flags,
-        false};
+        NULL,
+        NULL};
     struct cairn_question question = {.verb = "status", .timeout_ms = ANSWER_MS};
     struct cairn_found found;
     struct cairn_answer answer;
@@ -495,7 +496,8 @@ cairn_verb_snapshots(int argc, char **argv)
                                       "  cairn snapshots\n  cairn snapshots -o json\n",
                                       flags,
                                       sizeof flags / sizeof *flags,
-                                      false};
+                                      NULL,
+                                      NULL};
     struct cairn_question question = {.verb = "snapshots", .timeout_ms = ANSWER_MS};
     struct cairn_found found;
     struct cairn_answer answer;

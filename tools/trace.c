@@ -398,7 +398,7 @@ cairn_verb_trace(int argc, char **argv)
         {"output", 'o', "json", "accepted for scripts: the output is always JSON", &output, NULL},
     };
     const struct cairn_usage usage = {"trace", "--trace FILE [--steps N]",   about, examples,
-                                      flags,   sizeof flags / sizeof *flags, false};
+                                      flags,   sizeof flags / sizeof *flags, NULL,  NULL};
     unsigned long steps = STEPS_DEFAULT;
     int exit_code;
     char *end;

@@ -1,6 +1,7 @@
 /* tools/usage.c - parses a verb's options, prints its help, finds the nearest name to a typo. */
 #include "tools/usage.h"
 
+#include "tools/manual.h"
 #include "tools/verb.h"
 
 #include <stdarg.h>
@@ -155,6 +156,10 @@ cairn_usage_print(const struct cairn_usage *usage, FILE *out)
         print_option(&usage->flags[i], out);
     print_option(&help, out);
     fprintf(out, "\nexamples:\n%s", usage->examples);
+    if (usage->more) {
+        fputc('\n', out);
+        usage->more(out);
+    }
 }
 
 int
@@ -236,6 +241,11 @@ cairn_usage_parse(const struct cairn_usage *usage, int argc, char **argv, int *o
             *exit_code = CAIRN_EXIT_OK;
             return false;
         }
+        if (strncmp(word, "--help=", 7) == 0 && cairn_manual_form(word + 7)) {
+            cairn_manual_print(cairn_manual_form(word + 7), usage, stdout);
+            *exit_code = CAIRN_EXIT_OK;
+            return false;
+        }
         flag = find(usage, word, &value);
         if (!flag) {
             *exit_code = unknown(usage, word);
@@ -258,7 +268,7 @@ cairn_usage_parse(const struct cairn_usage *usage, int argc, char **argv, int *o
         }
         *flag->text = value;
     }
-    if (at < argc && !usage->operands) {
+    if (at < argc && !usage->operand) {
         *exit_code = cairn_usage_error(usage, "unexpected argument \"%s\"; remove it", argv[at]);
         return false;
     }

@@ -4,7 +4,8 @@
  * Options are long ("--wait", "--to DIR", "--to=DIR"); some have a letter too ("-o json"). "--"
  * ends them. An unknown option ends the command with exit code 64 and names the nearest known one.
  * "--help" (or -h) prints the synopsis, what the verb does, its options and examples, in lines of
- * at most 80 columns, and ends the command with exit code 0.
+ * at most 80 columns, and ends the command with exit code 0. "--help=man" does so as a man page
+ * (tools/manual.h).
  */
 #ifndef CAIRN_TOOLS_USAGE_H
 #define CAIRN_TOOLS_USAGE_H
@@ -33,7 +34,9 @@ struct cairn_usage {
     const char *examples; /* two lines at least, each ended by a newline */
     const struct cairn_flag *flags;
     size_t flag_count;
-    bool operands; /* words that are no options are allowed: they start at *operand */
+    const char *operand; /* what a word that is no option is, named as a value is: "FILE"; NULL: no
+                          * such words are allowed. They start at *operand */
+    void (*more)(FILE *out); /* prints what the help ends with; NULL: nothing */
 };
 
 /*

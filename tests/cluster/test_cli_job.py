@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import re
 import subprocess
 import sys
 import time
@@ -125,6 +126,11 @@ class Job(unittest.TestCase):
         self.assertEqual(run("status", "--job", "another", *self.agent)[0], PEER)
         listed = cairn("snapshots", *self.agent)[1]["generations"]
         self.assertTrue(any(g["state"] == "committed" for g in listed), listed)
+        named = {"CAIRN_AGENT": self.agent[-1]}  # what shells complete
+        words = run("manual", "words", "E:S", env=named)[1].split()
+        self.assertTrue(words and all(re.fullmatch(r"\d+:\d+", word) for word in words), words)
+        self.assertIn("cluster", run("manual", "words", "JOB")[1].split())
+        self.assertIn(self.agent[-1], run("manual", "words", "SOCKET")[1].split())
 
     def test_a_snapshot_is_waited_for(self):
         self.train()

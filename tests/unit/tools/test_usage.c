@@ -19,9 +19,9 @@ static const struct cairn_flag flags[] = {{"to", 't', "DIR", "where", &to, NULL}
                                           {"dry-run", 'n', NULL, "only say", NULL, &dry_run},
                                           {"output", 'o', "table|json", "form", &output, NULL}};
 static const struct cairn_usage plain = {
-    "verb", "[--to DIR]", "About.", "  cairn verb\n  cairn verb --to x\n", flags, 3, false};
+    "verb", "[--to DIR]", "About.", "  cairn verb\n  cairn verb --to x\n", flags, 3, NULL, NULL};
 static const struct cairn_usage command = {
-    "verb", "-- CMD", "About.", "  cairn verb\n  cairn verb --to x\n", flags, 3, true};
+    "verb", "-- CMD", "About.", "  cairn verb\n  cairn verb --to x\n", flags, 3, "CMD", NULL};
 
 /* What the last parse said on stdout and stderr. */
 static char said[4096];
@@ -172,7 +172,8 @@ wraps_at_80_columns(void **state)
         "  cairn verb\n  cairn verb --to x\n",
         wide,
         1,
-        false};
+        NULL,
+        NULL};
     int operand, exit_code;
 
     (void)state;
