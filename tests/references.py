@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """Checks that names of files and functions in docs are names of files and functions.
 
-1. Every path in backticks or in a link of a README or a page of docs/ exists.
+1. Every path in backticks or in a link of a README or a page of docs/ exists, and so does the
+   heading that a link names.
 2. The comment at the head of a C file begins with the file's own path.
-3. Every name of code in backticks in docs/ARCHITECTURE.md and docs/promises/ occurs in the code.
+3. Every name of code in backticks in docs/ARCHITECTURE.md and docs/PROMISES.md occurs in the code.
 4. A unit test has the path of its source: tests/unit/<folder>/test_<file>.c, or test_<folder>.c for
    the whole folder. Tests of a behaviour that no single file has are listed in tests/README.md.
+5. Every page of docs/ begins with what its reader can do afterwards.
 
 Prints one line per problem; exit status 1 when there are any.
 """
@@ -64,6 +66,14 @@ def is_path(word):
     return word.endswith((".c", ".h", ".[ch]"))
 
 
+def anchors(path):
+    """Names of a page's headings in links, as GitHub makes them."""
+    with open(path) as f:
+        text = re.sub(r"^```.*?^```", "", f.read(), flags=re.M | re.S)
+    titles = re.findall(r"^#+ (.*)$", text, re.M)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
 def check_pages():
     problems = []
     for page in tracked("*.md"):
@@ -76,17 +86,19 @@ def check_pages():
                     continue
                 words = [w for quoted in re.findall(r"`([^`]+)`", line) for w in quoted.split()]
                 links = [
-                    link.split("#")[0]
+                    link
                     for link in re.findall(r"\]\(([^)\s]+)\)", line)
-                    if not link.startswith(("http", "#"))
+                    if not link.startswith("http")
                 ]
                 for word in words:
                     for path in expand(word.rstrip(",;:")):
                         if is_path(path) and not exists(page, path):
                             problems.append(f"{page}:{number}: `{path}` is no file of this tree")
                 for link in links:
-                    folder = os.path.dirname(os.path.join(ROOT, page))
-                    if not os.path.exists(os.path.join(folder, link)):
+                    name, _, heading = link.partition("#")
+                    path = os.path.join(ROOT, page)
+                    path = os.path.join(os.path.dirname(path), name) if name else path
+                    if not os.path.exists(path) or (heading and heading not in anchors(path)):
                         problems.append(f"{page}:{number}: the link to {link} leads nowhere")
     return problems
 
@@ -109,12 +121,22 @@ def check_names():
         with open(os.path.join(ROOT, path)) as f:
             code.update(re.findall(r"\w+", f.read()))
     problems = []
-    for page in tracked("docs/ARCHITECTURE.md", "docs/promises/*.md"):
+    for page in tracked("docs/ARCHITECTURE.md", "docs/PROMISES.md"):
         with open(os.path.join(ROOT, page)) as f:
             for number, line in enumerate(f, 1):
                 for name in re.findall(r"`([A-Za-z]\w*_\w+)(?:\(\w*\))?`", line):
                     if name not in code:
                         problems.append(f"{page}:{number}: the code has no `{name}`")
+    return problems
+
+
+def check_openings():
+    problems = []
+    for page in tracked("docs/*.md"):
+        with open(os.path.join(ROOT, page)) as f:
+            paragraphs = f.read().split("\n\n")
+        if len(paragraphs) < 2 or not paragraphs[1].startswith("After this page you can "):
+            problems.append(f'{page}:3: expected "After this page you can ..." below the title')
     return problems
 
 
@@ -141,7 +163,7 @@ def check_tests():
 
 
 def main():
-    problems = check_pages() + check_heads() + check_names() + check_tests()
+    problems = check_pages() + check_heads() + check_names() + check_openings() + check_tests()
     for line in problems:
         print(line)
     return 1 if problems else 0

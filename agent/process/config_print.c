@@ -119,17 +119,14 @@ cairn_config_markdown(FILE *out)
 {
     fprintf(out,
             "# Configuration\n\n"
-            "An agent reads one YAML file: `cairn agent --config FILE`. This page is made from "
-            "the table in\n`agent/process/config_table.c`, from which the parser and `--help` come "
-            "too; "
-            "a test compares them.\n\n"
-            "Unknown names, names given twice and values out of bounds stop the start, with "
-            "the file, the line, the\nreason and what to do. Anchors, aliases and tags of YAML "
-            "are refused. The file is the same on all\nnodes of a job but for `node`.\n\n");
+            "After this page you can write an agent's configuration. `cairn agent --sample` "
+            "prints a file with every\noption to start from.\n\n"
+            "An agent reads one YAML file: `cairn agent --config FILE`. The file is the same on "
+            "all nodes but for\n`node`. Unknown names, names given twice and values out of bounds "
+            "stop the start, with the file, the line,\nthe reason and what to do. Anchors, aliases "
+            "and tags of YAML are refused. This page is made from\n"
+            "`agent/process/config_table.c`; a test compares them.\n\n");
     print_rows(out, cairn_options, cairn_option_count);
     fprintf(out, "\nEach entry of `nodes`:\n\n");
     print_rows(out, cairn_node_options, cairn_node_option_count);
-    fprintf(out, "\n## A file with every option\n\n```yaml\n");
-    cairn_config_sample(out);
-    fprintf(out, "```\n");
 }
