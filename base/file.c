@@ -83,8 +83,8 @@ cairn_file_path(int dir_fd, const char *name, char path[CAIRN_FILE_PATH_BYTES_MA
         (void)snprintf(path + used, (size_t)(CAIRN_FILE_PATH_BYTES_MAX - used), "%s", name);
 }
 
-/* The first error that this thread has logged since cairn_file_errno_take. */
-static _Thread_local int logged_errno;
+/* The first error that this thread has logged since cairn_file_errno_take, and the last one. */
+static _Thread_local int logged_errno, last_errno;
 
 int
 cairn_file_errno_take(void)
@@ -95,58 +95,69 @@ cairn_file_errno_take(void)
     return code;
 }
 
-/* Turns errno into our error and says it once. `bytes` is what was asked for, 0 where that says
+/* What errors of the system mean to us, and what to do about them. The last row is for all others.
+ */
+static const struct {
+    int code;
+    cairn_err err;
+    const char *cure;
+} failures[] = {
+    {ENOENT, CAIRN_NOT_FOUND, "check the path"},
+    {ENOSPC, CAIRN_FULL, "free space there, or choose another directory"},
+    {EDQUOT, CAIRN_FULL, "free space there, or choose another directory"},
+    {EACCES, CAIRN_DENIED, "check the owner and the mode of the path, and how it is mounted"},
+    {EPERM, CAIRN_DENIED, "check the owner and the mode of the path, and how it is mounted"},
+    {EROFS, CAIRN_DENIED, "check the owner and the mode of the path, and how it is mounted"},
+    {ELOOP, CAIRN_IO, "it is a symbolic link, which is not followed: remove it"},
+    {ENXIO, CAIRN_CORRUPT, "it is a FIFO, a socket or a device: remove it"},
+    {EMFILE, CAIRN_IO, "raise the limit of open files"},
+    {ENFILE, CAIRN_IO, "raise the limit of open files"},
+    {ENOMEM, CAIRN_NOMEM, "free memory"},
+    {0, CAIRN_IO, "look at the disk and the kernel log"},
+};
+
+static size_t
+failure_of(int code)
+{
+    size_t i = 0;
+
+    while (failures[i].code != 0 && failures[i].code != code)
+        i++;
+    return i;
+}
+
+bool
+cairn_file_failure_take(cairn_err err, char *text, size_t text_bytes)
+{
+    int code = last_errno;
+
+    last_errno = 0;
+    if (code == 0 || failures[failure_of(code)].err != err)
+        return false;
+    (void)snprintf(text, text_bytes, "%s; %s", strerror(code), failures[failure_of(code)].cure);
+    return true;
+}
+
+/* Turns errno into our error and logs it once. `bytes` is what was asked for, 0 if that says
  * nothing. */
 static cairn_err
 report(const char *verb, int dir_fd, const char *name, uint64_t bytes)
 {
     int code = errno;
-    const char *cure = "look at the disk and the kernel log";
-    cairn_err err = CAIRN_IO;
-    char path[CAIRN_FILE_PATH_BYTES_MAX];
+    size_t failure = failure_of(code);
+    char path[CAIRN_FILE_PATH_BYTES_MAX], count[32] = "";
 
-    switch (code) {
-    case ENOENT:
+    if (code == ENOENT)
         return CAIRN_NOT_FOUND;
-    case ENOSPC:
-    case EDQUOT:
-        err = CAIRN_FULL;
-        cure = "free space there, or choose another directory";
-        break;
-    case EACCES:
-    case EPERM:
-    case EROFS:
-        err = CAIRN_DENIED;
-        cure = "check the owner and the mode of the path, and how it is mounted";
-        break;
-    case ELOOP:
-        cure = "it is a symbolic link, which is not followed: remove it";
-        break;
-    case ENXIO:
-        err = CAIRN_CORRUPT;
-        cure = "it is a FIFO, a socket or a device: remove it";
-        break;
-    case EMFILE:
-    case ENFILE:
-        cure = "raise the limit of open files";
-        break;
-    case ENOMEM:
-        err = CAIRN_NOMEM;
-        cure = "free memory";
-        break;
-    default:
-        break;
-    }
     if (!logged_errno)
         logged_errno = code;
+    last_errno = code;
     cairn_file_path(dir_fd, name, path);
     if (bytes > 0)
-        CAIRN_LOG_AT(ERROR, "file: %s failed path=%s bytes=%" PRIu64 " errno=%d (%s): %s", verb,
-                     path, bytes, code, strerror(code), cure);
-    else
-        CAIRN_LOG_AT(ERROR, "file: %s failed path=%s errno=%d (%s): %s", verb, path, code,
-                     strerror(code), cure);
-    return err;
+        (void)snprintf(count, sizeof(count), " bytes=%" PRIu64, bytes);
+    CAIRN_LOG_AT(ERROR, "file: %s failed path=%s%s errno=%d (%s): %s", verb, path, count, code,
+                 strerror(code), failures[failure].cure);
+    return failures[failure].err;
 }
 
 static bool

@@ -71,30 +71,25 @@ cairn_resources_parse(const struct cairn_usage *usage, const char *threads, cons
 
 /* ---- errors ---- */
 
-/* The last error line of the log: why a file failed. Workers may write it at the same time as they
- * fail; a line that is mixed from two is still text with an end. */
-static char log_reason[1024];
-
 static void
-keep_line(void *context, enum cairn_log_level level, const char *line)
+discard_line(void *context, enum cairn_log_level level, const char *line)
 {
     (void)context;
-    if (level == CAIRN_LOG_ERROR) {
-        strncpy(log_reason, line, sizeof(log_reason) - 1);
-    }
+    (void)level;
+    (void)line;
 }
 
 void
 cairn_checkpoint_log_setup(void)
 {
-    cairn_log_setup(CAIRN_LOG_ERROR, keep_line, NULL);
+    cairn_log_setup(CAIRN_LOG_ERROR, discard_line, NULL);
 }
 
 int
 cairn_checkpoint_error(const char *verb, cairn_err err, const struct cairn_complaint *complaint)
 {
-    cairn_tool_error(verb, complaint->text[0] ? complaint->text : cairn_err_text(err),
-                     log_reason[0] ? log_reason : NULL, NULL);
+    cairn_tool_error(verb, complaint->text[0] ? complaint->text : cairn_err_text(err), NULL,
+                     NULL);
     switch (err) {
     case CAIRN_NOT_FOUND:
     case CAIRN_VERSION:

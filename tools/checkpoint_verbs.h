@@ -24,11 +24,10 @@ bool cairn_words_parse(const struct cairn_usage *usage, int argc, char **argv, c
 bool cairn_resources_parse(const struct cairn_usage *usage, const char *threads, const char *memory,
                            uint32_t *thread_count, uint64_t *memory_limit_bytes, int *exit_code);
 
-/* From here on log lines of errors are kept as the reason of the next cairn_checkpoint_error. */
+/* Silences the log: errors of checkpoints are complained about (base/complaint.h). */
 void cairn_checkpoint_log_setup(void);
 
-/* Says an error on stderr and returns its exit code: 65 for what is wrong with the input, 64 for
- * what is wrong with the request, 74 for disks. */
+/* Prints an error and returns its exit code: 65 for the input, 64 for the request, 74 for disks. */
 int cairn_checkpoint_error(const char *verb, cairn_err err,
                            const struct cairn_complaint *complaint);
 

@@ -9,21 +9,12 @@
 #include <unistd.h>
 
 #include "base/file.h"
-#include "base/log.h"
 #include "tools/convert/torch/file.h"
 #include "tools/convert/zip/write.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t bytes_len);
 
 enum { MEMORY_BYTES = 16 << 20, STORAGE_BYTES = 64, STORAGES = 4 };
-
-static void
-drop_line(void *context, enum cairn_log_level level, const char *line)
-{
-    (void)context;
-    (void)level;
-    (void)line;
-}
 
 static void
 require(bool condition)
@@ -52,7 +43,7 @@ static bool
 try_file(int fd, uint64_t bytes_len)
 {
     struct cairn_torch_file file;
-    cairn_err err = cairn_torch_open(fd, "fuzz", 0, bytes_len, MEMORY_BYTES, &file);
+    cairn_err err = cairn_torch_open(fd, "fuzz", 0, bytes_len, MEMORY_BYTES, &file, NULL);
 
     require(err == CAIRN_OK || err == CAIRN_CORRUPT || err == CAIRN_NOMEM);
     for (uint32_t i = 0; i < file.storage_count; i++)
@@ -90,7 +81,6 @@ LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t bytes_len)
     int fd = memfd_create("fuzz", 0);
     bool taken;
 
-    cairn_log_setup(CAIRN_LOG_ERROR, drop_line, NULL);
     require(fd >= 0 && write(fd, bytes, bytes_len) == (ssize_t)bytes_len);
     taken = try_file(fd, bytes_len);
     require(close(fd) == 0);

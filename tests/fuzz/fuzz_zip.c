@@ -7,18 +7,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "base/log.h"
 #include "tools/convert/zip/read.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t bytes_len);
-
-static void
-drop_line(void *context, enum cairn_log_level level, const char *line)
-{
-    (void)context;
-    (void)level;
-    (void)line;
-}
 
 static void
 require(bool condition)
@@ -40,7 +31,7 @@ check_entry(int fd, const struct cairn_zip *zip, uint32_t index, size_t bytes_le
         require(cairn_zip_find(zip, entry->name + folder_bytes) == entry);
     data = malloc((size_t)entry->bytes + 1);
     require(data != NULL);
-    err = cairn_zip_load(fd, "fuzz", entry, data);
+    err = cairn_zip_load(fd, "fuzz", entry, data, NULL);
     free(data);
     require(err == CAIRN_OK || err == CAIRN_CORRUPT);
     for (uint32_t i = 0; i < zip->entry_count && i < 64; i++)
@@ -55,9 +46,8 @@ LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t bytes_len)
     struct cairn_zip zip;
     cairn_err err;
 
-    cairn_log_setup(CAIRN_LOG_ERROR, drop_line, NULL);
     require(fd >= 0 && write(fd, bytes, bytes_len) == (ssize_t)bytes_len);
-    err = cairn_zip_open(fd, "fuzz", 0, bytes_len, &zip);
+    err = cairn_zip_open(fd, "fuzz", 0, bytes_len, &zip, NULL);
     require(err == CAIRN_OK || err == CAIRN_CORRUPT);
     for (uint32_t i = 0; i < zip.entry_count && i < 64; i++)
         check_entry(fd, &zip, i, bytes_len);

@@ -30,7 +30,7 @@ static cairn_err
 compare(const struct cairn_difference_side sides[2], bool bits, const char *name,
         struct cairn_difference *difference, bool *same, struct cairn_complaint *complaint)
 {
-    struct cairn_opaque_tree left, right = {.bytes = NULL};
+    struct cairn_opaque_tree left, right = {.root = NULL};
     char path[PATH_BYTES] = "";
     cairn_err err = cairn_opaque_tree_open(sides[0].checkpoint, name, &left, complaint);
 
@@ -39,7 +39,7 @@ compare(const struct cairn_difference_side sides[2], bool bits, const char *name
         err = cairn_opaque_tree_open(sides[1].checkpoint, name, &right, complaint);
     if (err == CAIRN_CORRUPT || err == CAIRN_VERSION) {
         err = CAIRN_OK; /* it is called so and is no pickle: its bytes differ, and that is all */
-    } else if (!err && left.whole && right.whole) {
+    } else if (!err) {
         err =
             cairn_pickle_compare(&left.tree, left.root, right.root, bits, path, sizeof(path), same);
         if (!err && !*same) {

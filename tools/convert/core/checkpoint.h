@@ -57,7 +57,7 @@
 
 #include "cairn/types.h"
 #include "snapshot/layout.h"
-#include "tools/convert/core/complaint.h"
+#include "base/complaint.h"
 #include "tools/convert/core/place.h"
 
 enum {

@@ -88,8 +88,8 @@ cairn_checkpoint_load_opaque(const struct cairn_checkpoint *checkpoint, const ch
         err = CAIRN_CORRUPT;
     if (err) {
         free(buffer);
-        return cairn_complain(complaint, err, "%s: opaque state %s cannot be read: %s",
-                              checkpoint->place.path, name, cairn_err_text(err));
+        return cairn_complain_failed(complaint, err, "%s: opaque state %s cannot be read",
+                                     checkpoint->place.path, name);
     }
     buffer[size] = 0;
     *bytes = buffer;

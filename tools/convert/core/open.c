@@ -35,8 +35,8 @@ read_place(struct cairn_place *place, const struct cairn_format *format, uint32_
         *out = checkpoint;
         return CAIRN_OK;
     }
-    (void)cairn_complain(complaint, err, "%s cannot be read as %s: %s", place->path, format->name,
-                         cairn_err_text(err));
+    (void)cairn_complain_failed(complaint, err, "%s cannot be read as %s", place->path,
+                                format->name);
     cairn_checkpoint_close(&checkpoint);
     return err;
 }
@@ -46,8 +46,7 @@ open_place(const char *path, struct cairn_place *place, struct cairn_complaint *
 {
     cairn_err err = cairn_place_open(path, place, complaint);
 
-    return err ? cairn_complain(complaint, err, "%s cannot be read: %s", path, cairn_err_text(err))
-               : CAIRN_OK;
+    return cairn_complain_failed(complaint, err, "%s cannot be read", path);
 }
 
 cairn_err

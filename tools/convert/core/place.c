@@ -83,7 +83,7 @@ cairn_place_open(const char *path, struct cairn_place *out, struct cairn_complai
     free(directory);
     if (err) {
         cairn_place_close(&place);
-        return cairn_complain(complaint, err, "%s cannot be opened: %s", path, cairn_err_text(err));
+        return cairn_complain_failed(complaint, err, "%s cannot be opened", path);
     }
     *out = place;
     return CAIRN_OK;
@@ -147,8 +147,7 @@ open_below(const struct cairn_place *place, const char *name, enum cairn_file_mo
     if (err == CAIRN_CORRUPT)
         return cairn_complain(complaint, err, "%s is no regular file", shown);
     if (err)
-        return cairn_complain(complaint, err, "%s cannot be opened: %s", shown,
-                              cairn_err_text(err));
+        return cairn_complain_failed(complaint, err, "%s cannot be opened", shown);
     if (place->root && !cairn_file_is_below(at, place->root)) {
         cairn_file_path(at, NULL, found);
         (void)cairn_file_close(at);
@@ -211,7 +210,7 @@ cairn_place_load(const struct cairn_place *place, const char *name, size_t bytes
     (void)cairn_file_close(fd); /* only read */
     if (err) {
         free(buffer);
-        return cairn_complain(complaint, err, "%s cannot be read: %s", shown, cairn_err_text(err));
+        return cairn_complain_failed(complaint, err, "%s cannot be read", shown);
     }
     buffer[got] = 0;
     *bytes = buffer;
@@ -234,8 +233,8 @@ cairn_place_list(const struct cairn_place *place, const char *name, char ***name
         err = cairn_dir_list(fd, names, count);
     (void)cairn_file_close(fd); /* only read; -1 is allowed */
     if (err && err != CAIRN_NOT_FOUND)
-        (void)cairn_complain(complaint, err, "%s cannot be listed: %s",
-                             spoken(place, name, shown, sizeof(shown)), cairn_err_text(err));
+        (void)cairn_complain_failed(complaint, err, "%s cannot be listed",
+                                    spoken(place, name, shown, sizeof(shown)));
     return err;
 }
 

@@ -10,7 +10,7 @@
 #ifndef CAIRN_TOOLS_CONVERT_CORE_PLACE_H
 #define CAIRN_TOOLS_CONVERT_CORE_PLACE_H
 
-#include "tools/convert/core/complaint.h"
+#include "base/complaint.h"
 
 #include <stdbool.h>
 #include <stddef.h>

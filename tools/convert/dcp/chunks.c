@@ -72,7 +72,7 @@ open_chunk(const struct cairn_dcp_chunks *chunks, const struct cairn_dcp_source 
     *chunk = (struct cairn_dcp_chunk){.at = 0};
     cairn_dcp_say_where(source, &wanted->item, entry->name, where);
     err = cairn_torch_open(source->fd, where, wanted->item.offset_bytes, wanted->item.bytes,
-                           CAIRN_DCP_TREE_BYTES_MAX, &file);
+                           CAIRN_DCP_TREE_BYTES_MAX, &file, complaint);
     if (err)
         return cairn_complain(complaint, err,
                               "%s: the item of %s is no whole archive of torch.save; it is "

@@ -101,7 +101,7 @@ load_kept_tree(struct reading *reading, uint8_t **bytes, size_t *bytes_len)
     err = cairn_place_open_file(&checkpoint->place, file_name, &fd, reading->complaint);
     if (!err)
         err = cairn_torch_open(fd, file_name, wanted->item.offset_bytes, wanted->item.bytes,
-                               CAIRN_DCP_TREE_BYTES_MAX, &file);
+                               CAIRN_DCP_TREE_BYTES_MAX, &file, reading->complaint);
     if (!err && file.tensor_count == 1 && file.tensors[0].contiguous) {
         *bytes_len = (size_t)file.tensors[0].bytes;
         *bytes = malloc(*bytes_len + 1);
@@ -112,10 +112,8 @@ load_kept_tree(struct reading *reading, uint8_t **bytes, size_t *bytes_len)
     }
     cairn_torch_close(&file);
     (void)cairn_file_close(fd); /* only read; -1 is allowed */
-    return err ? cairn_complain(reading->complaint, err, "%s/%s: %s cannot be read: %s",
-                                checkpoint->place.path, file_name, CAIRN_TORCH_TREE,
-                                cairn_err_text(err))
-               : CAIRN_OK;
+    return cairn_complain_failed(reading->complaint, err, "%s/%s: %s cannot be read",
+                                 checkpoint->place.path, file_name, CAIRN_TORCH_TREE);
 }
 
 static int
@@ -610,7 +608,7 @@ keep_names(struct reading *reading, bool groups_packed)
                  cairn_dcp_path_node(&pickle, prefix));
     err = cairn_pickle_done(&pickle);
     if (!err && list->count > 0) {
-        err = cairn_pickle_write(&pickle, list, &bytes, &bytes_len);
+        err = cairn_pickle_write(&pickle, list, &bytes, &bytes_len, reading->complaint);
         if (!err)
             err = cairn_checkpoint_add_opaque(reading->checkpoint, CAIRN_DCP_NAMES, bytes,
                                               bytes_len, reading->complaint);

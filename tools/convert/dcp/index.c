@@ -249,5 +249,5 @@ cairn_dcp_index_pack(struct cairn_dcp_index *index, uint8_t **bytes, size_t *byt
                      cairn_pickle_text(pickle, "1.0.0"));
     state = object(index, METADATA, state);
     err = cairn_pickle_done(pickle);
-    return err ? err : cairn_pickle_write(pickle, state, bytes, bytes_len);
+    return err ? err : cairn_pickle_write(pickle, state, bytes, bytes_len, NULL);
 }

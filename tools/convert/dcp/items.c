@@ -194,8 +194,8 @@ cairn_dcp_source_select(struct cairn_checkpoint *checkpoint, struct cairn_dcp_so
         if (!err)
             err = cairn_place_open_file(&checkpoint->place, source->name, &source->fd, complaint);
         if (err)
-            return cairn_complain(complaint, err, "%s/%s cannot be opened: %s",
-                                  checkpoint->place.path, source->name, cairn_err_text(err));
+            return cairn_complain_failed(complaint, err, "%s/%s cannot be opened",
+                                         checkpoint->place.path, source->name);
         source->mark = checkpoint->containers[source->container].mark;
         source->path = item->path;
     }
@@ -223,7 +223,8 @@ cairn_dcp_say_where(const struct cairn_dcp_source *source, const struct cairn_dc
  * archive. */
 static cairn_err
 find_plain_pickle(const struct cairn_dcp_source *source, const struct cairn_dcp_item *item,
-                  const char *where, struct cairn_zip_entry *entry)
+                  const char *where, struct cairn_zip_entry *entry,
+                  struct cairn_complaint *complaint)
 {
     const struct cairn_zip_entry *found;
     struct cairn_zip zip = {0};
@@ -238,7 +239,7 @@ find_plain_pickle(const struct cairn_dcp_source *source, const struct cairn_dcp_
               : cairn_file_read_at(source->fd, item->offset_bytes, first, sizeof(first), &got);
     if (err || !cairn_zip_probe(first, got))
         return err;
-    err = cairn_zip_open(source->fd, where, item->offset_bytes, item->bytes, &zip);
+    err = cairn_zip_open(source->fd, where, item->offset_bytes, item->bytes, &zip, complaint);
     if (err)
         return err;
     for (uint32_t i = 0; i < zip.entry_count; i++)
@@ -263,7 +264,7 @@ cairn_dcp_load_object(const struct cairn_dcp_source *source, const struct cairn_
 
     *bytes = NULL;
     cairn_dcp_say_where(source, &wanted->item, name, where);
-    err = find_plain_pickle(source, &wanted->item, where, &entry);
+    err = find_plain_pickle(source, &wanted->item, where, &entry, complaint);
     if (!err && (entry.at == 0 || entry.bytes > CAIRN_DCP_OBJECT_BYTES_MAX))
         return CAIRN_OK;
     buffer = err ? NULL : malloc((size_t)entry.bytes + 1);
@@ -271,11 +272,11 @@ cairn_dcp_load_object(const struct cairn_dcp_source *source, const struct cairn_
         err = CAIRN_NOMEM;
     if (!err) {
         entry.name = "data.pkl";
-        err = cairn_zip_load(source->fd, where, &entry, buffer);
+        err = cairn_zip_load(source->fd, where, &entry, buffer, complaint);
     }
     if (err) {
         free(buffer);
-        return cairn_complain(complaint, err, "%s cannot be read: %s", where, cairn_err_text(err));
+        return cairn_complain_failed(complaint, err, "%s cannot be read", where);
     }
     *bytes = buffer;
     *bytes_len = (size_t)entry.bytes;
@@ -315,7 +316,7 @@ add_mixed_object(struct cairn_checkpoint *checkpoint, const struct cairn_dcp_sou
     cairn_err err;
 
     err = cairn_torch_open(source->fd, where, wanted->item.offset_bytes, wanted->item.bytes,
-                           CAIRN_DCP_TREE_BYTES_MAX, &file);
+                           CAIRN_DCP_TREE_BYTES_MAX, &file, complaint);
     if (!err)
         err = cairn_torch_source_add_sums(checkpoint, source->container, &file, complaint);
     for (uint32_t i = 0; i < file.tensor_count && !err; i++) {
@@ -357,13 +358,12 @@ add_mixed_object(struct cairn_checkpoint *checkpoint, const struct cairn_dcp_sou
         err = cairn_complain(complaint, CAIRN_INVAL, CAIRN_TORCH_STORAGE_LEFT,
                              checkpoint->place.path, name);
     if (!err)
-        err = cairn_pickle_write(&file.tree, file.root, &bytes, &bytes_len);
+        err = cairn_pickle_write(&file.tree, file.root, &bytes, &bytes_len, complaint);
     if (!err)
         err = cairn_checkpoint_add_opaque(checkpoint, final_name, bytes, bytes_len, complaint);
     free(bytes);
     cairn_torch_close(&file);
-    return err ? cairn_complain(complaint, err, "%s cannot be read: %s", where, cairn_err_text(err))
-               : CAIRN_OK;
+    return cairn_complain_failed(complaint, err, "%s cannot be read", where);
 }
 
 /*
@@ -386,7 +386,7 @@ add_raw_object(struct cairn_checkpoint *checkpoint, const struct cairn_dcp_sourc
         err = cairn_file_read_at(source->fd, item->offset_bytes + item->bytes - END_BYTES, last,
                                  sizeof(last), &got);
     if (err)
-        return cairn_complain(complaint, err, "%s cannot be read: %s", where, cairn_err_text(err));
+        return cairn_complain_failed(complaint, err, "%s cannot be read", where);
     if (memcmp(last, end, sizeof(end)) == 0)
         return cairn_complain(complaint, CAIRN_CORRUPT,
                               "%s: the item of %s ends as an archive of torch.save and does not "
@@ -423,9 +423,9 @@ cairn_dcp_add_object(struct cairn_checkpoint *checkpoint, const struct cairn_dcp
         return cairn_complain(complaint, CAIRN_CORRUPT, "%s: the name %.200s… is too long",
                               checkpoint->place.path, name);
     if (!err && archive)
-        err = find_plain_pickle(source, item, where, &entry);
+        err = find_plain_pickle(source, item, where, &entry, complaint);
     if (err)
-        return cairn_complain(complaint, err, "%s cannot be read: %s", where, cairn_err_text(err));
+        return cairn_complain_failed(complaint, err, "%s cannot be read", where);
     if (!archive)
         return add_raw_object(checkpoint, source, item, final_name, where, complaint);
     if (entry.at > 0) {

@@ -421,14 +421,13 @@ cairn_dcp_metadata_parse(uint8_t *bytes, size_t bytes_len, const char *where,
 {
     struct cairn_dcp_metadata metadata = {.bytes = bytes};
     struct cairn_pickle_node *root = NULL;
-    size_t taken_bytes = 0;
     cairn_err err;
 
     memset(out, 0, sizeof(*out));
     cairn_pickle_init(&metadata.pickle,
                       (uint64_t)CAIRN_PICKLE_ARENA_FACTOR * ((uint64_t)bytes_len + 4096));
     cairn_pickle_init(&metadata.kept, metadata.pickle.limit_bytes);
-    err = cairn_pickle_read(&metadata.pickle, where, bytes, bytes_len, &root, &taken_bytes);
+    err = cairn_pickle_read(&metadata.pickle, where, bytes, bytes_len, &root, complaint);
     if (!err && !cairn_pickle_is_call(root, METADATA_MODULE, "Metadata") &&
         !cairn_pickle_is_call(root, MCORE_MODULE, "MCoreMetadata"))
         err = cairn_complain(complaint, CAIRN_CORRUPT,
@@ -442,7 +441,7 @@ cairn_dcp_metadata_parse(uint8_t *bytes, size_t bytes_len, const char *where,
                             complaint);
     if (err) {
         cairn_dcp_metadata_fini(&metadata);
-        return cairn_complain(complaint, err, "%s cannot be read: %s", where, cairn_err_text(err));
+        return cairn_complain_failed(complaint, err, "%s cannot be read", where);
     }
     (void)cairn_pickle_copy_text(cairn_pickle_attribute(root, "version"), metadata.version,
                                  sizeof(metadata.version));

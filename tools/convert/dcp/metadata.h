@@ -19,7 +19,7 @@
 #ifndef CAIRN_TOOLS_CONVERT_DCP_METADATA_H
 #define CAIRN_TOOLS_CONVERT_DCP_METADATA_H
 
-#include "tools/convert/core/complaint.h"
+#include "base/complaint.h"
 #include "tools/convert/pickle/pickle.h"
 #include "tools/convert/state/names.h"
 

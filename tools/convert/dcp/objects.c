@@ -18,7 +18,7 @@ cairn_dcp_output_literal(struct cairn_dcp_output *dcp, const char *name,
     uint32_t file;
     cairn_err err;
 
-    err = cairn_torch_plan_init(&plan, "archive", tree, root, NULL, 0);
+    err = cairn_torch_plan_init(&plan, "archive", tree, root, NULL, 0, dcp->complaint);
     if (err)
         return err;
     end = (struct cairn_zip_planned){.at = cairn_torch_plan_bytes(&plan)};
@@ -52,7 +52,7 @@ add_plain_object(struct cairn_dcp_output *dcp, uint32_t tensor, const struct cai
     uint32_t file, target;
     cairn_err err;
 
-    err = cairn_torch_plan_init(&plan, "archive", tree, root, NULL, 0);
+    err = cairn_torch_plan_init(&plan, "archive", tree, root, NULL, 0, dcp->complaint);
     if (err)
         return err;
     pickle = plan.zip.entries[0];
@@ -137,7 +137,7 @@ add_mixed_object(struct cairn_dcp_output *dcp, const struct cairn_torch_refs *re
     memset(mixed, 0, sizeof(*mixed));
     cairn_torch_builder_init(&builder, tree);
     err = cairn_torch_refs_plan(dcp->source->layout, dcp->options, refs, &builder, root, "archive",
-                                &mixed->plan);
+                                &mixed->plan, dcp->complaint);
     if (!err)
         err =
             cairn_dcp_take_place(dcp, 0, cairn_torch_plan_bytes(&mixed->plan), &spot, &mixed->file);
@@ -183,13 +183,12 @@ cairn_dcp_output_object(struct cairn_dcp_output *dcp, uint32_t tensor, const uin
     struct cairn_torch_refs refs = {0};
     struct cairn_pickle_node *root = NULL;
     struct cairn_pickle tree;
-    size_t taken_bytes = 0;
     cairn_err err;
 
     if (!is_pickle_name(known->name))
         return CAIRN_OK;
     cairn_pickle_init(&tree, CAIRN_DCP_TREE_BYTES_MAX);
-    err = cairn_pickle_read(&tree, known->name, bytes, bytes_len, &root, &taken_bytes);
+    err = cairn_pickle_read(&tree, known->name, bytes, bytes_len, &root, NULL);
     if (!err)
         err = cairn_torch_refs_find(dcp->source, dcp->options, &tree, root, &refs);
     if (err == CAIRN_CORRUPT || err == CAIRN_NOT_FOUND || err == CAIRN_INVAL) {
@@ -217,11 +216,10 @@ cairn_dcp_output_made(struct cairn_dcp_output *dcp, const uint8_t *bytes, size_t
     struct cairn_torch_refs refs = {0};
     struct cairn_pickle_node *root = NULL;
     struct cairn_pickle tree;
-    size_t taken_bytes = 0;
     cairn_err err;
 
     cairn_pickle_init(&tree, CAIRN_DCP_TREE_BYTES_MAX);
-    err = cairn_pickle_read(&tree, name, bytes, bytes_len, &root, &taken_bytes);
+    err = cairn_pickle_read(&tree, name, bytes, bytes_len, &root, NULL);
     if (!err)
         err = cairn_torch_refs_find(dcp->source, dcp->options, &tree, root, &refs);
     if (!err && refs.count == 0)

@@ -61,7 +61,7 @@ cairn_dcp_frame_make(struct cairn_torch_plan *plan, const struct cairn_zip_plann
 /* The archive of one tensor. */
 static cairn_err
 plan_chunk(enum cairn_dtype dtype, uint32_t dims, const uint64_t *extent,
-           struct cairn_torch_plan *plan)
+           struct cairn_torch_plan *plan, struct cairn_complaint *complaint)
 {
     struct cairn_torch_view view = {.dtype = cairn_torch_dtype_of(dtype), .dims = dims};
     struct cairn_torch_plan_storage storage = {.key = "0", .bytes = cairn_dtype_bytes(dtype)};
@@ -83,7 +83,7 @@ plan_chunk(enum cairn_dtype dtype, uint32_t dims, const uint64_t *extent,
         &builder, cairn_torch_storage(&builder, view.dtype, "0", storage.bytes), &view);
     err = cairn_pickle_done(&tree);
     if (!err)
-        err = cairn_torch_plan_init(plan, "archive", &tree, root, &storage, 1);
+        err = cairn_torch_plan_init(plan, "archive", &tree, root, &storage, 1, complaint);
     cairn_pickle_fini(&tree);
     return err;
 }
@@ -160,7 +160,7 @@ add_chunk(struct cairn_dcp_output *dcp, uint32_t rank, uint32_t target, const ui
     cairn_err err;
 
     memcpy(chunk.extent, box_extent, box_dims * sizeof(*box_extent));
-    err = plan_chunk(chunk.dtype, box_dims, box_extent, &plan);
+    err = plan_chunk(chunk.dtype, box_dims, box_extent, &plan, dcp->complaint);
     if (err)
         return err;
     data = cairn_torch_plan_storage_at(&plan, 0);
@@ -318,7 +318,7 @@ finish_chunk(struct cairn_output *output, const struct cairn_dcp_open_chunk *chu
     struct cairn_torch_plan plan = {0};
     struct cairn_dcp_frame frame = {0};
     struct cairn_zip_planned *data;
-    cairn_err err = plan_chunk(chunk->dtype, chunk->dims, chunk->extent, &plan);
+    cairn_err err = plan_chunk(chunk->dtype, chunk->dims, chunk->extent, &plan, NULL);
 
     if (err)
         return err;

@@ -310,10 +310,9 @@ cairn_dcp_plan(const struct cairn_checkpoint *checkpoint,
         err = cairn_dcp_output_end(&planning.dcp);
     cairn_kept_names_fini(&planning.names);
     cairn_dcp_output_fini(&planning.dcp);
-    return err ? cairn_complain(complaint, err,
-                                "%s cannot be laid out as a distributed checkpoint: %s",
-                                checkpoint->place.path, cairn_err_text(err))
-               : CAIRN_OK;
+    return cairn_complain_failed(complaint, err,
+                                 "%s cannot be laid out as a distributed checkpoint",
+                                 checkpoint->place.path);
 }
 
 cairn_err
@@ -322,7 +321,6 @@ cairn_dcp_finish(const struct cairn_checkpoint *checkpoint, struct cairn_output 
 {
     cairn_err err = cairn_dcp_kept_finish(output->state, output);
 
-    return err ? cairn_complain(complaint, err, "%s: the archives around the tensors: %s",
-                                checkpoint->place.path, cairn_err_text(err))
-               : CAIRN_OK;
+    return cairn_complain_failed(complaint, err, "%s: the archives around the tensors",
+                                 checkpoint->place.path);
 }

@@ -20,7 +20,7 @@
 #define CAIRN_TOOLS_CONVERT_DEEPSPEED_FILES_H
 
 #include "cairn/types.h"
-#include "tools/convert/core/complaint.h"
+#include "base/complaint.h"
 #include "tools/convert/core/place.h"
 
 enum { CAIRN_DEEPSPEED_RANKS_MAX = 1 << 20 };

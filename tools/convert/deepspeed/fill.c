@@ -374,8 +374,7 @@ cairn_deepspeed_target_add(struct cairn_deepspeed_target *target, const char *pa
                               "%s: \"%.200s\" is no name of a file in a checkpoint; refused",
                               target->checkpoint->place.path, path);
     if (err)
-        return cairn_complain(target->complaint, err, "%s cannot be laid out: %s", path,
-                              cairn_err_text(err));
+        return cairn_complain_failed(target->complaint, err, "%s cannot be laid out", path);
     fill.identity_count =
         scalars_begin(target) + CAIRN_DEEPSPEED_KEYS_MAX * target->groups.group_count;
     return cairn_torch_output_fill(target->output, path, &fill, add_storage, target->complaint);

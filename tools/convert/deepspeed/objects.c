@@ -9,9 +9,9 @@
 
 #include "tools/convert/deepspeed/plan.h"
 #include "tools/convert/state/param_groups.h"
-#include "tools/convert/pickle/read.h"
 #include "tools/convert/pickle/write.h"
 #include "tools/convert/torch/carry.h"
+#include "tools/convert/state/opaque_tree.h"
 
 #define SCHEDULER "lr_scheduler."
 
@@ -171,10 +171,9 @@ read_scheduler(struct cairn_deepspeed_objects *objects, struct cairn_pickle_node
     for (uint32_t n = 0; n < make->tensor_count; n++) {
         uint32_t i = make->order[n];
         const char *name = tensor_at(objects, i)->name;
-        size_t name_bytes = strlen(name), bytes_len = 0, taken = 0;
+        size_t name_bytes = strlen(name);
         struct cairn_pickle_node *value = NULL;
         char key[CAIRN_NAME_BYTES_MAX];
-        uint8_t *loaded = NULL, *kept;
         cairn_err err;
 
         if (tensor_at(objects, i)->kind != CAIRN_OPAQUE ||
@@ -185,15 +184,8 @@ read_scheduler(struct cairn_deepspeed_objects *objects, struct cairn_pickle_node
         (void)snprintf(key, sizeof(key), "%.*s",
                        (int)(name_bytes - strlen(SCHEDULER) - strlen(end)),
                        name + strlen(SCHEDULER));
-        err = cairn_checkpoint_load_opaque(make->checkpoint, name, CAIRN_CONVERT_METADATA_BYTES_MAX,
-                                           &loaded, &bytes_len, make->complaint);
-        kept = err ? NULL : cairn_pickle_alloc(&objects->tree, bytes_len + 1);
-        if (kept)
-            memcpy(kept, loaded, bytes_len);
-        free(loaded);
-        if (!err)
-            err = kept ? cairn_pickle_read(&objects->tree, name, kept, bytes_len, &value, &taken)
-                       : CAIRN_NOMEM;
+        err = cairn_opaque_read(make->checkpoint, name, CAIRN_CONVERT_METADATA_BYTES_MAX,
+                                &objects->tree, &value, make->complaint);
         if (err)
             return err;
         if (!*dict)
@@ -338,15 +330,14 @@ add_object(struct cairn_deepspeed_make *make, const char *name,
     cairn_torch_builder_init(&objects.builder, &objects.tree);
     err = build(&objects, &root);
     if (!err)
-        err = cairn_pickle_write(&objects.tree, root, &bytes, &bytes_len);
+        err = cairn_pickle_write(&objects.tree, root, &bytes, &bytes_len, make->complaint);
     if (!err)
         err =
             cairn_checkpoint_add_opaque(make->checkpoint, name, bytes, bytes_len, make->complaint);
     free(bytes);
     cairn_pickle_fini(&objects.tree);
-    return err ? cairn_complain(make->complaint, err, "%s: %s cannot be made: %s",
-                                make->checkpoint->place.path, name, cairn_err_text(err))
-               : CAIRN_OK;
+    return cairn_complain_failed(make->complaint, err, "%s: %s cannot be made",
+                                 make->checkpoint->place.path, name);
 }
 
 cairn_err

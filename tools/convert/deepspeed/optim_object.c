@@ -31,8 +31,8 @@ cairn_deepspeed_objects_copy(struct cairn_deepspeed_objects *objects,
                              struct cairn_pickle_node **out)
 {
     uint8_t *bytes = NULL, *kept;
-    size_t bytes_len = 0, taken = 0;
-    cairn_err err = cairn_pickle_write(from, node, &bytes, &bytes_len);
+    size_t bytes_len = 0;
+    cairn_err err = cairn_pickle_write(from, node, &bytes, &bytes_len, NULL);
 
     kept = err ? NULL : cairn_pickle_alloc(&objects->tree, bytes_len);
     if (kept)
@@ -40,7 +40,7 @@ cairn_deepspeed_objects_copy(struct cairn_deepspeed_objects *objects,
     free(bytes);
     if (err || !kept)
         return err ? err : CAIRN_NOMEM;
-    return cairn_pickle_read(&objects->tree, "param_groups", kept, bytes_len, out, &taken);
+    return cairn_pickle_read(&objects->tree, "param_groups", kept, bytes_len, out, NULL);
 }
 
 /* An enum's member by value, which every version of Python reads. */

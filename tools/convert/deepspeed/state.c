@@ -143,7 +143,7 @@ keep_common(struct cairn_deepspeed_state *state, struct cairn_torch_source *sour
     leave_out_shared(source);
     cairn_deepspeed_carried_remove(source->torch.root);
     return cairn_pickle_write(&source->torch.tree, source->torch.root, &state->carried[which],
-                              &state->carried_bytes[which]);
+                              &state->carried_bytes[which], NULL);
 }
 
 /* A later part's first rank's object, which is carried where it differs from the first part's. */

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "tools/convert/pickle/read.h"
+#include "tools/convert/state/opaque_tree.h"
 
 cairn_err
 cairn_deepspeed_target_carried(struct cairn_deepspeed_target *target, const char *name)
@@ -39,37 +40,29 @@ cairn_deepspeed_target_tied(struct cairn_deepspeed_target *target)
     return err;
 }
 
-/* Parses bytes that live as long as the object. */
 static cairn_err
-parse(const struct cairn_deepspeed_target *target, const char *name, const uint8_t *bytes,
-      size_t bytes_len, struct cairn_deepspeed_object *object)
+check_object(const struct cairn_deepspeed_target *target, const char *name,
+             const struct cairn_deepspeed_object *object)
 {
-    size_t taken = 0;
-    cairn_err err;
-
-    cairn_pickle_init(&object->tree, CAIRN_CONVERT_METADATA_BYTES_MAX);
-    err = cairn_pickle_read(&object->tree, name, bytes, bytes_len, &object->root, &taken);
-    if (!err && !cairn_pickle_pairs(object->root))
-        err = CAIRN_CORRUPT;
-    return err ? cairn_complain(target->complaint, err,
-                                "%s: the carried object %s cannot be read: %s",
-                                target->checkpoint->place.path, name, cairn_err_text(err))
-               : CAIRN_OK;
+    return cairn_pickle_pairs(object->root)
+               ? CAIRN_OK
+               : cairn_complain(target->complaint, CAIRN_CORRUPT, "%s: %s: expected a dict",
+                                target->checkpoint->place.path, name);
 }
 
 cairn_err
 cairn_deepspeed_object_named(struct cairn_deepspeed_target *target, const char *name,
                              struct cairn_deepspeed_object *object)
 {
-    size_t bytes_len = 0;
     cairn_err err;
 
     memset(object, 0, sizeof(*object));
-    err = cairn_checkpoint_load_opaque(target->checkpoint, name, CAIRN_CONVERT_METADATA_BYTES_MAX,
-                                       &object->bytes, &bytes_len, target->complaint);
+    cairn_pickle_init(&object->tree, CAIRN_CONVERT_METADATA_BYTES_MAX);
+    err = cairn_opaque_read(target->checkpoint, name, CAIRN_CONVERT_METADATA_BYTES_MAX,
+                            &object->tree, &object->root, target->complaint);
     if (!err)
         err = cairn_deepspeed_target_carried(target, name);
-    return err ? err : parse(target, name, object->bytes, bytes_len, object);
+    return err ? err : check_object(target, name, object);
 }
 
 cairn_err
@@ -78,19 +71,22 @@ cairn_deepspeed_object_load(struct cairn_deepspeed_target *target, int which, ui
 {
     const char *name = which == 0 ? CAIRN_DEEPSPEED_MODEL : CAIRN_DEEPSPEED_OPTIM;
     char own[CAIRN_NAME_BYTES_MAX];
+    cairn_err err;
 
     cairn_deepspeed_scoped(target->part, rank, name, own);
     if (rank > 0 && cairn_layout_tensor_find(target->checkpoint->layout, own) != UINT32_MAX)
         return cairn_deepspeed_object_named(target, own, object);
     memset(object, 0, sizeof(*object));
-    return parse(target, name, target->carried[which], target->carried_bytes[which], object);
+    cairn_pickle_init(&object->tree, CAIRN_CONVERT_METADATA_BYTES_MAX);
+    err = cairn_pickle_read(&object->tree, name, target->carried[which],
+                            target->carried_bytes[which], &object->root, target->complaint);
+    return err ? err : check_object(target, name, object);
 }
 
 void
 cairn_deepspeed_object_fini(struct cairn_deepspeed_object *object)
 {
     cairn_pickle_fini(&object->tree);
-    free(object->bytes);
     memset(object, 0, sizeof(*object));
 }
 

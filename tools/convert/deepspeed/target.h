@@ -54,7 +54,6 @@ struct cairn_deepspeed_target {
 struct cairn_deepspeed_object {
     struct cairn_pickle tree;
     struct cairn_pickle_node *root;
-    uint8_t *bytes; /* owned: what the tree borrows from */
 };
 
 /* Reads what the checkpoint carries of one part (0: the first). CAIRN_INVAL where it carries

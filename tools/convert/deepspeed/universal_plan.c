@@ -247,8 +247,8 @@ cairn_ds_universal_plan(const struct cairn_checkpoint *checkpoint,
     cairn_deepspeed_object_fini(&writing.optim);
     cairn_deepspeed_target_fini(&writing.target);
     if (err)
-        return cairn_complain(complaint, err, "%s: cannot be laid out: %s", checkpoint->place.path,
-                              cairn_err_text(err));
+        return cairn_complain_failed(complaint, err, "%s: cannot be laid out",
+                                     checkpoint->place.path);
     latest = (uint8_t *)strdup(writing.folder);
     return latest
                ? cairn_output_add_small(output, "latest_universal", latest, strlen(writing.folder))

@@ -209,9 +209,7 @@ cairn_conversion_open(const struct cairn_conversion_options *options, struct cai
         err = plan_moves(out, complaint);
     if (!err)
         err = fit(out, &execution, complaint);
-    return err ? cairn_complain(complaint, err, "%s cannot be converted: %s", options->source,
-                                cairn_err_text(err))
-               : CAIRN_OK;
+    return cairn_complain_failed(complaint, err, "%s cannot be converted", options->source);
 }
 
 void
@@ -385,7 +383,6 @@ cairn_conversion_run(struct cairn_conversion *conversion, struct cairn_complaint
     cairn_tally_destroy(tally);
     cairn_target_close(target);
     (void)cairn_handles_destroy(handles); /* only read */
-    return err ? cairn_complain(complaint, err, "%s cannot be converted: %s",
-                                conversion->options->source, cairn_err_text(err))
-               : CAIRN_OK;
+    return cairn_complain_failed(complaint, err, "%s cannot be converted",
+                                 conversion->options->source);
 }

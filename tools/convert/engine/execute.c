@@ -388,6 +388,5 @@ cairn_execute(const struct cairn_execution *execution, struct cairn_complaint *c
     free(workers);
     free(threads);
     free(run.sweep.active);
-    return err ? cairn_complain(complaint, err, "the conversion stopped: %s", cairn_err_text(err))
-               : CAIRN_OK;
+    return cairn_complain_failed(complaint, err, "the conversion stopped");
 }

@@ -5,7 +5,7 @@
 #ifndef CAIRN_TOOLS_CONVERT_ENGINE_HANDLES_H
 #define CAIRN_TOOLS_CONVERT_ENGINE_HANDLES_H
 
-#include "tools/convert/core/complaint.h"
+#include "base/complaint.h"
 
 #include <stdint.h>
 

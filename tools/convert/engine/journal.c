@@ -176,7 +176,7 @@ cairn_journal_open(int dir_fd, const char *name, const uint8_t digest[CAIRN_SHA2
                              path);
     if (err) {
         cairn_journal_close(journal);
-        return cairn_complain(complaint, err, "%s: %s", path, cairn_err_text(err));
+        return cairn_complain_failed(complaint, err, "%s", path);
     }
     *found = known;
     *out = journal;

@@ -11,7 +11,7 @@
 #define CAIRN_TOOLS_CONVERT_ENGINE_JOURNAL_H
 
 #include "base/sha256.h"
-#include "tools/convert/core/complaint.h"
+#include "base/complaint.h"
 
 #include <stdbool.h>
 

@@ -229,8 +229,7 @@ cairn_regions_init(const struct cairn_output *output, const struct cairn_layout 
     free(ends);
     if (err) {
         cairn_regions_fini(&regions);
-        return cairn_complain(complaint, err, "the output cannot be laid out: %s",
-                              cairn_err_text(err));
+        return cairn_complain_failed(complaint, err, "the output cannot be laid out");
     }
     *out = regions;
     return CAIRN_OK;

@@ -245,9 +245,8 @@ read_range(const struct cairn_checkpoint *checkpoint, struct cairn_handles *hand
         at += got;
     }
     cairn_handles_release(handles, sum->container);
-    return err ? cairn_complain(complaint, err, "%s/%s cannot be read at byte %" PRIu64 ": %s",
-                                checkpoint->place.path, container->path, at, cairn_err_text(err))
-               : CAIRN_OK;
+    return cairn_complain_failed(complaint, err, "%s/%s cannot be read at byte %" PRIu64 "",
+                                 checkpoint->place.path, container->path, at);
 }
 
 /* What lies in a range of a container: the names of the first and last tensor. */

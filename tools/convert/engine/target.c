@@ -143,10 +143,8 @@ size_part(const struct cairn_target *target, uint32_t file, int fd,
 
     if (!err)
         err = cairn_file_resize(fd, bytes);
-    return err ? cairn_complain(complaint, err, "%s/%s cannot be made %" PRIu64 " bytes long: %s",
-                                target->directory, cairn_target_final_name(target, file), bytes,
-                                cairn_err_text(err))
-               : CAIRN_OK;
+    return cairn_complain_failed(complaint, err, "%s/%s cannot be made %" PRIu64 " bytes long",
+                                 target->directory, cairn_target_final_name(target, file), bytes);
 }
 
 /* Opens a part file. Who does so first makes it: while one thread makes a file, another writes, so
@@ -165,8 +163,8 @@ open_part(void *context, uint32_t file, int *fd, struct cairn_complaint *complai
     if (!err)
         err = cairn_file_open(target->dir_fd, name, CAIRN_FILE_UPDATE, fd);
     if (err)
-        return cairn_complain(complaint, err, "%s/%s cannot be opened: %s", target->directory, name,
-                              cairn_err_text(err));
+        return cairn_complain_failed(complaint, err, "%s/%s cannot be opened", target->directory,
+                                     name);
     if (target->sized[file])
         return CAIRN_OK;
     err = size_part(target, file, *fd, complaint);
@@ -214,9 +212,7 @@ open_directory(struct cairn_target *target, struct cairn_complaint *complaint)
         return cairn_complain(complaint, err,
                               "%s is no directory, or the one above it is missing; make it first",
                               target->directory);
-    return err ? cairn_complain(complaint, err, "%s cannot be written to: %s", target->directory,
-                                cairn_err_text(err))
-               : CAIRN_OK;
+    return cairn_complain_failed(complaint, err, "%s cannot be written to", target->directory);
 }
 
 /* Refuses a target that holds something, unless it is our own unfinished work. */
@@ -339,7 +335,7 @@ cairn_target_open(const char *path, const struct cairn_output *output, bool sing
         err = cairn_handles_create(output->file_count, open_part, target, &target->handles);
     if (err) {
         cairn_target_close(target);
-        return cairn_complain(complaint, err, "%s: %s", path, cairn_err_text(err));
+        return cairn_complain_failed(complaint, err, "%s", path);
     }
     *out = target;
     return CAIRN_OK;
@@ -361,8 +357,7 @@ cairn_target_create(struct cairn_target *target, struct cairn_complaint *complai
         if (!err)
             cairn_handles_release(target->handles, f);
     }
-    return err ? cairn_complain(complaint, err, "%s: %s", target->directory, cairn_err_text(err))
-               : CAIRN_OK;
+    return cairn_complain_failed(complaint, err, "%s", target->directory);
 }
 
 cairn_err
@@ -377,10 +372,8 @@ cairn_target_read(struct cairn_target *target, uint32_t file, uint64_t at, void 
         return err;
     err = cairn_file_read_at(fd, at, bytes, bytes_len, got);
     cairn_handles_release(target->handles, file);
-    return err ? cairn_complain(complaint, err, "%s/%s cannot be read at byte %" PRIu64 ": %s",
-                                target->directory, cairn_target_final_name(target, file), at,
-                                cairn_err_text(err))
-               : CAIRN_OK;
+    return cairn_complain_failed(complaint, err, "%s/%s cannot be read at byte %" PRIu64 "",
+                                 target->directory, cairn_target_final_name(target, file), at);
 }
 
 cairn_err
@@ -399,10 +392,9 @@ cairn_target_write(struct cairn_target *target, uint32_t file, uint64_t at, cons
     if (bytes_len >= WRITE_BYTES)
         cairn_file_start_sync(fd, at, bytes_len); /* or all waits for the commit */
     cairn_handles_release(target->handles, file);
-    return err ? cairn_complain(complaint, err,
+    return err ? cairn_complain_failed(complaint, err,
                                 "%s/%s cannot be written at byte %" PRIu64
-                                ": %s. What is written stays: the same command goes on from there",
-                                target->directory, cairn_target_final_name(target, file), at,
-                                cairn_err_text(err))
+                                " (the same command continues from there)",
+                                target->directory, cairn_target_final_name(target, file), at)
                : CAIRN_OK;
 }

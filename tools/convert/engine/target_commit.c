@@ -25,10 +25,8 @@ end_part(struct cairn_target *target, uint32_t file, bool wait, struct cairn_com
         cairn_file_start_sync(fd, 0, target->output->files[file].bytes);
     }
     cairn_handles_release(target->handles, file);
-    return err ? cairn_complain(complaint, err, "%s/%s cannot be made durable: %s",
-                                target->directory, cairn_target_final_name(target, file),
-                                cairn_err_text(err))
-               : CAIRN_OK;
+    return cairn_complain_failed(complaint, err, "%s/%s cannot be made durable", target->directory,
+                                 cairn_target_final_name(target, file));
 }
 
 /* The disk gets all that is left to be written at once, before any of it is waited for. */
@@ -89,8 +87,8 @@ rename_parts(struct cairn_target *target, struct cairn_complaint *complaint)
         if (!err)
             err = cairn_file_rename(target->dir_fd, part, name);
         if (err)
-            (void)cairn_complain(complaint, err, "%s/%s cannot be given its name: %s",
-                                 target->directory, name, cairn_err_text(err));
+            (void)cairn_complain_failed(complaint, err, "%s/%s cannot be given its name",
+                                        target->directory, name);
     }
     for (uint32_t f = 0; !err && f < target->output->file_count; f++) {
         const char *name = cairn_target_final_name(target, f);
@@ -98,12 +96,12 @@ rename_parts(struct cairn_target *target, struct cairn_complaint *complaint)
         err = sync_directories_of(target, name,
                                   f > 0 ? cairn_target_final_name(target, f - 1) : NULL);
         if (err)
-            (void)cairn_complain(complaint, err, "the name of %s/%s cannot be made durable: %s",
-                                 target->directory, name, cairn_err_text(err));
+            (void)cairn_complain_failed(complaint, err, "the name of %s/%s cannot be made durable",
+                                        target->directory, name);
     }
     if (!err && (err = cairn_file_sync(target->dir_fd)))
-        (void)cairn_complain(complaint, err, "the names in %s cannot be made durable: %s",
-                             target->directory, cairn_err_text(err));
+        (void)cairn_complain_failed(complaint, err, "the names in %s cannot be made durable",
+                                    target->directory);
     return err;
 }
 
@@ -122,8 +120,8 @@ save_smalls(struct cairn_target *target, struct cairn_complaint *complaint)
         if (!err) /* cairn_file_save_shared syncs dir_fd alone */
             err = sync_directories_of(target, small->path, NULL);
         if (err)
-            (void)cairn_complain(complaint, err, "%s/%s cannot be written: %s", target->directory,
-                                 small->path, cairn_err_text(err));
+            (void)cairn_complain_failed(complaint, err, "%s/%s cannot be written",
+                                        target->directory, small->path);
     }
     return err;
 }
@@ -139,8 +137,8 @@ cairn_target_commit(struct cairn_target *target, struct cairn_complaint *complai
         err = cairn_handles_destroy(target->handles);
         target->handles = NULL;
         if (err)
-            (void)cairn_complain(complaint, err, "%s: a file cannot be closed: %s",
-                                 target->directory, cairn_err_text(err));
+            (void)cairn_complain_failed(complaint, err, "%s: a file cannot be closed",
+                                        target->directory);
     }
     if (!err)
         err = rename_parts(target, complaint);
@@ -150,7 +148,5 @@ cairn_target_commit(struct cairn_target *target, struct cairn_complaint *complai
         err = cairn_target_journal_name(target, journal, sizeof(journal));
     if (!err)
         err = cairn_file_unlink(target->dir_fd, journal);
-    return err ? cairn_complain(complaint, err, "%s cannot be finished: %s", target->directory,
-                                cairn_err_text(err))
-               : CAIRN_OK;
+    return cairn_complain_failed(complaint, err, "%s cannot be finished", target->directory);
 }

@@ -245,8 +245,7 @@ cairn_whole_init(const struct cairn_checkpoint *checkpoint, struct cairn_whole *
                              checkpoint->place.path, report);
     if (err) {
         cairn_whole_fini(&whole);
-        return cairn_complain(complaint, err, "%s: %s", checkpoint->place.path,
-                              cairn_err_text(err));
+        return cairn_complain_failed(complaint, err, "%s", checkpoint->place.path);
     }
     *out = whole;
     return CAIRN_OK;
@@ -328,10 +327,9 @@ read_replica(const struct comparison *comparison, const struct cairn_tile *tile,
     cairn_handles_release(comparison->handles, number);
     if (!err && got < bytes)
         err = CAIRN_CORRUPT;
-    return err ? cairn_complain(complaint, err, "%s cannot be read at byte %" PRIu64 ": %s",
-                                cairn_checkpoint_container_name(comparison->checkpoint, number),
-                                tile->begin, cairn_err_text(err))
-               : CAIRN_OK;
+    return cairn_complain_failed(complaint, err, "%s cannot be read at byte %" PRIu64 "",
+                                 cairn_checkpoint_container_name(comparison->checkpoint, number),
+                                 tile->begin);
 }
 
 /* A number as people write it; "another number" where its type is seldom one of an optimizer. */

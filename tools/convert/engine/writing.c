@@ -289,9 +289,8 @@ take_tile(void *context, const struct cairn_tile *tile, struct cairn_complaint *
         return err;
     err = cairn_journal_add(cairn_target_journal(writing->target), tile->container, tile->begin,
                             tile->end, cairn_crc64(0, span.bytes, bytes));
-    return err ? cairn_complain(complaint, err, "the journal of %s cannot be written: %s",
-                                cairn_target_directory(writing->target), cairn_err_text(err))
-               : CAIRN_OK;
+    return cairn_complain_failed(complaint, err, "the journal of %s cannot be written",
+                                 cairn_target_directory(writing->target));
 }
 
 static void

@@ -113,7 +113,7 @@ cairn_map_groups_rename(struct cairn_map_stage *stage, const struct cairn_layout
         err = rename_groups(&renaming);
     if (!err)
         err = cairn_pickle_write(&renaming.groups.pickle, renaming.groups.list, &written,
-                                 &written_bytes);
+                                 &written_bytes, stage->complaint);
     cairn_param_groups_close(&renaming.groups);
     free(renaming.group_of);
     if (!err)

@@ -32,7 +32,7 @@
 #define CAIRN_TOOLS_CONVERT_MAPS_LANGUAGE_H
 
 #include "cairn/types.h"
-#include "tools/convert/core/complaint.h"
+#include "base/complaint.h"
 
 enum {
     CAIRN_MAP_BYTES_MAX = 1 << 20,

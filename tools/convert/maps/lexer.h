@@ -4,7 +4,7 @@
 #define CAIRN_TOOLS_CONVERT_MAPS_LEXER_H
 
 #include "cairn/types.h"
-#include "tools/convert/core/complaint.h"
+#include "base/complaint.h"
 
 enum { CAIRN_MAP_TOKEN_BYTES_MAX = CAIRN_NAME_BYTES_MAX };
 

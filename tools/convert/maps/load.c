@@ -2,7 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "tools/convert/core/complaint.h"
+#include "base/complaint.h"
 #include "tools/convert/core/place.h"
 #include "tools/convert/maps/language.h"
 

@@ -325,9 +325,7 @@ cairn_checkpoint_map_by(struct cairn_checkpoint *checkpoint, const struct cairn_
     if (!err)
         err = replace(&stage);
     stage_fini(&stage);
-    return err ? cairn_complain(complaint, err, "%s cannot be mapped: %s", checkpoint->place.path,
-                                cairn_err_text(err))
-               : CAIRN_OK;
+    return cairn_complain_failed(complaint, err, "%s cannot be mapped", checkpoint->place.path);
 }
 
 cairn_err

@@ -13,6 +13,7 @@
 
 #include "base/json.h"
 #include "tools/convert/pickle/read.h"
+#include "tools/convert/state/opaque_tree.h"
 
 #define CONFIG "config.json"
 
@@ -155,18 +156,12 @@ read_arguments(const struct cairn_checkpoint *checkpoint, struct facts *facts,
     const char *name = find_arguments(checkpoint->layout);
     struct cairn_pickle_node *root = NULL;
     struct cairn_pickle pickle;
-    size_t bytes_len = 0, taken_bytes = 0;
-    uint8_t *bytes = NULL;
     cairn_err err;
 
     if (!name)
         return CAIRN_OK;
-    err = cairn_checkpoint_load_opaque(checkpoint, name, CONFIG_BYTES_MAX, &bytes, &bytes_len,
-                                       complaint);
-    if (err)
-        return err;
     cairn_pickle_init(&pickle, (uint64_t)CAIRN_PICKLE_ARENA_FACTOR * CONFIG_BYTES_MAX);
-    err = cairn_pickle_read(&pickle, name, bytes, bytes_len, &root, &taken_bytes);
+    err = cairn_opaque_read(checkpoint, name, CONFIG_BYTES_MAX, &pickle, &root, complaint);
     if (!err && cairn_pickle_get(root, "args"))
         root = cairn_pickle_get(root, "args");
     for (uint32_t i = 0; !err && i < facts->count; i++) {
@@ -175,10 +170,7 @@ read_arguments(const struct cairn_checkpoint *checkpoint, struct facts *facts,
         learn_argument(&facts->facts[i], node ? node : cairn_pickle_get(root, facts->facts[i].key));
     }
     cairn_pickle_fini(&pickle);
-    free(bytes);
-    return err ? cairn_complain(complaint, err, "%s: the arguments %s cannot be read",
-                                checkpoint->place.path, name)
-               : CAIRN_OK;
+    return err;
 }
 
 /* ---- what the user says ---- */

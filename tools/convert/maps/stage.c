@@ -105,7 +105,6 @@ cairn_map_target_add(struct cairn_map_stage *stage, const char *name,
         err = add_alias(stage, index, alias_of);
     if (!err)
         stage->piece_first[index + 1] = cairn_layout_piece_count(stage->to);
-    return err ? cairn_complain(stage->complaint, err, "%s: tensor %s cannot be added: %s",
-                                stage->checkpoint->place.path, name, cairn_err_text(err))
-               : CAIRN_OK;
+    return cairn_complain_failed(stage->complaint, err, "%s: tensor %s cannot be added",
+                                 stage->checkpoint->place.path, name);
 }

@@ -83,13 +83,11 @@ cairn_megatron_args_spec(const struct cairn_checkpoint *checkpoint, bool *local,
     struct cairn_opaque_tree args;
     cairn_err err = cairn_opaque_tree_open(checkpoint, "args.pickle", &args, complaint);
 
-    bool loaded = args.bytes != NULL;
-
     *local = !err &&
              cairn_pickle_is_text(cairn_pickle_attribute(args.root, "transformer_impl"), "local");
-    cairn_opaque_tree_close(&args);
+    cairn_pickle_fini(&args.tree);
     /* what is no pickle says nothing; what cannot be loaded is not known to be none */
-    return err == CAIRN_NOT_FOUND || (loaded && (err == CAIRN_CORRUPT || err == CAIRN_VERSION))
+    return err == CAIRN_NOT_FOUND || (args.loaded && (err == CAIRN_CORRUPT || err == CAIRN_VERSION))
                ? CAIRN_OK
                : err;
 }

@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "tools/convert/state/param_groups.h"
-#include "tools/convert/pickle/read.h"
+#include "tools/convert/state/opaque_tree.h"
 
 struct making {
     struct cairn_megatron_target *target;
@@ -135,8 +135,6 @@ add_extra(struct making *making, const char *canonical, const char *stored)
     struct cairn_pickle_node *value = NULL;
     char name[CAIRN_NAME_BYTES_MAX + 32];
     uint32_t tensor;
-    uint8_t *bytes = NULL, *kept;
-    size_t bytes_len = 0, taken = 0;
     cairn_err err = CAIRN_OK;
 
     (void)snprintf(name, sizeof(name), CAIRN_MEGATRON_EXTRA "%s", canonical);
@@ -151,17 +149,8 @@ add_extra(struct making *making, const char *canonical, const char *stored)
     if (tensor == UINT32_MAX) {
         err = cairn_megatron_join_extra(target, canonical, making->tree, &value);
     } else if (!value) {
-        err =
-            cairn_checkpoint_load_opaque(target->checkpoint, name, CAIRN_CONVERT_METADATA_BYTES_MAX,
-                                         &bytes, &bytes_len, target->complaint);
-        kept = err ? NULL : cairn_pickle_alloc(making->tree, bytes_len + 1);
-        if (!err && !kept)
-            err = CAIRN_NOMEM;
-        if (!err) { /* the tree borrows its strings from there */
-            memcpy(kept, bytes, bytes_len);
-            err = cairn_pickle_read(making->tree, name, kept, bytes_len, &value, &taken);
-        }
-        free(bytes);
+        err = cairn_opaque_read(target->checkpoint, name, CAIRN_CONVERT_METADATA_BYTES_MAX,
+                                making->tree, &value, target->complaint);
         if (!err && !target->placed[tensor])
             err = cairn_output_add_carried(target->output, tensor);
         if (!err)

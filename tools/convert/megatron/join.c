@@ -9,9 +9,9 @@
 #include "tools/convert/megatron/dist_names.h"
 #include "tools/convert/megatron/settings.h"
 #include "tools/convert/state/param_groups.h"
-#include "tools/convert/pickle/read.h"
 #include "tools/convert/pickle/write.h"
 #include "tools/convert/torch/refs.h"
+#include "tools/convert/state/opaque_tree.h"
 
 #define ENDING ".pickle"
 #define RNG_KEY "rng_state"
@@ -24,11 +24,10 @@ enum { FIRST_KEY_COUNT = sizeof(first_keys) / sizeof(first_keys[0]) };
 static cairn_err
 refuse(const struct cairn_megatron_target *target, cairn_err err, const char *name)
 {
-    return err ? cairn_complain(target->complaint, err,
-                                "%s: %s cannot be read as a value of "
-                                "Megatron-Core's: %s",
-                                target->checkpoint->place.path, name, cairn_err_text(err))
-               : CAIRN_OK;
+    return cairn_complain_failed(target->complaint, err,
+                                 "%s: %s cannot be read as a value of "
+                                 "Megatron-Core's",
+                                 target->checkpoint->place.path, name);
 }
 
 /* A tensor that the object names is written with it. */
@@ -52,19 +51,9 @@ take(struct cairn_megatron_target *target, uint32_t tensor, struct cairn_pickle 
      struct cairn_pickle_node **value)
 {
     const char *name = cairn_layout_tensor(target->checkpoint->layout, tensor)->name;
-    uint8_t *loaded = NULL, *bytes;
-    size_t bytes_len = 0, taken = 0;
-    cairn_err err;
+    cairn_err err = cairn_opaque_read(target->checkpoint, name, CAIRN_CONVERT_METADATA_BYTES_MAX,
+                                      tree, value, target->complaint);
 
-    err = cairn_checkpoint_load_opaque(target->checkpoint, name, CAIRN_CONVERT_METADATA_BYTES_MAX,
-                                       &loaded, &bytes_len, target->complaint);
-    if (err)
-        return err;
-    bytes = cairn_pickle_alloc(tree, bytes_len + 1);
-    if (bytes)
-        memcpy(bytes, loaded, bytes_len);
-    free(loaded);
-    err = bytes ? cairn_pickle_read(tree, name, bytes, bytes_len, value, &taken) : CAIRN_NOMEM;
     if (!err && !target->placed[tensor])
         err = cairn_output_add_carried(target->output, tensor);
     if (!err) {
@@ -165,7 +154,7 @@ cairn_megatron_join(struct cairn_megatron_target *target)
     if (!err)
         err = cairn_pickle_done(&tree);
     if (!err)
-        err = cairn_pickle_write(&tree, root, &target->common, &target->common_bytes);
+        err = cairn_pickle_write(&tree, root, &target->common, &target->common_bytes, NULL);
     cairn_pickle_fini(&tree);
     free(tensors);
     target->joined = true;

@@ -120,7 +120,7 @@ compare_groups(struct cairn_pickle *tree, const struct cairn_pickle_node *left,
 
         err = cairn_pickle_done(tree);
         if (!err)
-            err = cairn_pickle_write(tree, copy, &bytes[i], &bytes_len[i]);
+            err = cairn_pickle_write(tree, copy, &bytes[i], &bytes_len[i], NULL);
     }
     *same = !err && bytes_len[0] == bytes_len[1] && memcmp(bytes[0], bytes[1], bytes_len[0]) == 0;
     free(bytes[0]);
@@ -269,7 +269,7 @@ add_object(struct make *make)
             (struct cairn_pickle_node *)(uintptr_t)make->job.lr_scheduler);
     err = cairn_pickle_done(tree);
     if (!err)
-        err = cairn_pickle_write(tree, root, &bytes, &bytes_len);
+        err = cairn_pickle_write(tree, root, &bytes, &bytes_len, make->complaint);
     if (!err)
         err = cairn_checkpoint_add_opaque(make->checkpoint, CAIRN_MEGATRON_COMMON, bytes, bytes_len,
                                           make->complaint);

@@ -280,7 +280,8 @@ read_extra(struct reading *reading, struct cairn_pickle_node *node, const char *
     if (tensor)
         return cairn_torch_source_add(reading->checkpoint, reading->source, tensor, name,
                                       CAIRN_BUFFER, reading->complaint);
-    err = cairn_pickle_write(&reading->source->torch.tree, node, &bytes, &bytes_len);
+    err = cairn_pickle_write(&reading->source->torch.tree, node, &bytes, &bytes_len,
+                             reading->complaint);
     if (err)
         return refuse(reading, err, canonical, "cannot be carried");
     err = cairn_checkpoint_add_opaque(reading->checkpoint, name, bytes, bytes_len,

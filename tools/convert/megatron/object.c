@@ -11,6 +11,7 @@
 
 #include "tools/convert/state/param_groups.h"
 #include "tools/convert/pickle/read.h"
+#include "tools/convert/state/opaque_tree.h"
 
 /* ---- args ---- */
 
@@ -81,11 +82,9 @@ set_args(const struct cairn_megatron_target *target, struct cairn_pickle *tree,
 /* A rank's own object, where one is carried. */
 static cairn_err
 load(struct cairn_megatron_target *target, const struct cairn_megatron_rank *rank,
-     struct cairn_pickle *tree, struct cairn_pickle_node **root, uint8_t **bytes)
+     struct cairn_pickle *tree, struct cairn_pickle_node **root)
 {
     char own[96];
-    const uint8_t *from = target->common;
-    size_t bytes_len = target->common_bytes, taken = 0;
     uint32_t tensor;
     cairn_err err = CAIRN_OK;
 
@@ -94,26 +93,23 @@ load(struct cairn_megatron_target *target, const struct cairn_megatron_rank *ran
                    rank->pp, rank->ep);
     tensor = cairn_layout_tensor_find(target->checkpoint->layout, own);
     if (tensor != UINT32_MAX) {
-        err =
-            cairn_checkpoint_load_opaque(target->checkpoint, own, CAIRN_CONVERT_METADATA_BYTES_MAX,
-                                         bytes, &bytes_len, target->complaint);
-        from = *bytes;
+        err = cairn_opaque_read(target->checkpoint, own, CAIRN_CONVERT_METADATA_BYTES_MAX, tree,
+                                root, target->complaint);
     } else {
         tensor = cairn_layout_tensor_find(target->checkpoint->layout, CAIRN_MEGATRON_COMMON);
+        err = cairn_pickle_read(tree, CAIRN_MEGATRON_COMMON, target->common, target->common_bytes,
+                                root, target->complaint);
     }
     if (!err && tensor != UINT32_MAX && !target->placed[tensor])
         err = cairn_output_add_carried(target->output, tensor);
     if (!err && tensor != UINT32_MAX)
         cairn_megatron_target_place(target, tensor);
-    if (!err)
-        err = cairn_pickle_read(tree, own, from, bytes_len, root, &taken);
     if (!err && !cairn_pickle_pairs(*root))
-        err = CAIRN_CORRUPT;
+        err = cairn_complain(target->complaint, CAIRN_CORRUPT, "%s: %s: expected a dict",
+                             target->checkpoint->place.path, own);
     if (!err && tensor == UINT32_MAX)
         err = cairn_megatron_join_states(target, rank, tree, *root);
-    return err ? cairn_complain(target->complaint, err, "%s: the carried object %s cannot be read",
-                                target->checkpoint->place.path, own)
-               : CAIRN_OK;
+    return err;
 }
 
 static void
@@ -160,7 +156,7 @@ cairn_err
 cairn_megatron_target_object(struct cairn_megatron_target *target,
                              const struct cairn_megatron_rank *rank, struct cairn_pickle *tree,
                              struct cairn_pickle_node *const chunks[],
-                             struct cairn_pickle_node **root, uint8_t **bytes)
+                             struct cairn_pickle_node **root)
 {
     struct cairn_pickle_node *made = cairn_pickle_dict(tree), *carried = NULL;
     const struct cairn_pickle_node *pairs;
@@ -168,7 +164,6 @@ cairn_megatron_target_object(struct cairn_megatron_target *target,
     cairn_err err;
 
     *root = made;
-    *bytes = NULL;
     if (!target->common) {
         cairn_pickle_put(tree, made, cairn_pickle_text(tree, "checkpoint_version"),
                          cairn_pickle_float(tree, 3.0));
@@ -179,7 +174,7 @@ cairn_megatron_target_object(struct cairn_megatron_target *target,
         put_sizes(target, tree, made);
         return cairn_pickle_done(tree);
     }
-    err = load(target, rank, tree, &carried, bytes);
+    err = load(target, rank, tree, &carried);
     if (err)
         return err;
     set_args(target, tree, cairn_pickle_get(carried, "args"));

@@ -42,7 +42,6 @@ plan_model(struct cairn_megatron_target *target, const struct cairn_megatron_ran
     bool first = rank->tp == 0 && rank->pp == 0 && rank->ep == 0;
     struct cairn_pickle tree;
     char path[CAIRN_NAME_BYTES_MAX];
-    uint8_t *bytes = NULL;
     cairn_err err = CAIRN_OK;
 
     if (!chunks)
@@ -54,7 +53,7 @@ plan_model(struct cairn_megatron_target *target, const struct cairn_megatron_ran
     if (!err)
         err = make_chunks(target, rank, &tree, chunks);
     if (!err)
-        err = cairn_megatron_target_object(target, rank, &tree, chunks, &root, &bytes);
+        err = cairn_megatron_target_object(target, rank, &tree, chunks, &root);
     if (!err && first)
         err = cairn_megatron_target_rest(target, &tree, &rest);
     if (!err && rest)
@@ -64,7 +63,6 @@ plan_model(struct cairn_megatron_target *target, const struct cairn_megatron_ran
     if (!err)
         err = cairn_megatron_fill_add(&fill, path, &tree, root);
     cairn_pickle_fini(&tree);
-    free(bytes);
     free(chunks);
     return err;
 }

@@ -163,7 +163,6 @@ load_common(struct cairn_megatron_target *target)
     uint32_t tensor = cairn_layout_tensor_find(target->checkpoint->layout, CAIRN_MEGATRON_COMMON);
     struct cairn_pickle tree;
     struct cairn_pickle_node *root = NULL;
-    size_t taken = 0;
     cairn_err err;
 
     cairn_megatron_args_read(NULL, &target->args);
@@ -181,7 +180,7 @@ load_common(struct cairn_megatron_target *target)
     }
     cairn_pickle_init(&tree, CAIRN_CONVERT_METADATA_BYTES_MAX);
     err = cairn_pickle_read(&tree, CAIRN_MEGATRON_COMMON, target->common, target->common_bytes,
-                            &root, &taken);
+                            &root, target->complaint);
     if (!err)
         cairn_megatron_args_read(cairn_pickle_get(root, "args"), &target->args);
     if (!err && target->step == 0 &&

@@ -90,13 +90,12 @@ CAIRN_MUST_CHECK cairn_err cairn_megatron_target_chunk(struct cairn_megatron_tar
                                                        struct cairn_pickle_node **dict);
 
 /* The object of a rank around its chunks: its own carried one, else the first rank's, for the new
- * parallelism. What it borrows from (*bytes, the caller frees it) outlives the tree. */
+ * parallelism. */
 CAIRN_MUST_CHECK cairn_err cairn_megatron_target_object(struct cairn_megatron_target *target,
                                                         const struct cairn_megatron_rank *rank,
                                                         struct cairn_pickle *tree,
                                                         struct cairn_pickle_node *const chunks[],
-                                                        struct cairn_pickle_node **root,
-                                                        uint8_t **bytes);
+                                                        struct cairn_pickle_node **root);
 
 /* All that has no place in any other file, as a dict by kind and name; NULL where there is nothing.
  */

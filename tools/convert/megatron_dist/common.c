@@ -89,11 +89,11 @@ add_value(struct cairn_mdist_reading *reading, const struct cairn_pickle *tree,
                               "%s/" CAIRN_MDIST_COMMON " has a key that is no plain text (a %s); "
                               "it is no common.pt of Megatron-Core",
                               reading->checkpoint->place.path, cairn_pickle_kind_name(key));
-    err = cairn_pickle_write(tree, value, &bytes, &bytes_len);
+    err = cairn_pickle_write(tree, value, &bytes, &bytes_len, reading->complaint);
     if (err)
-        return cairn_complain(reading->complaint, err,
-                              "%s/" CAIRN_MDIST_COMMON ": %s cannot be carried: %s",
-                              reading->checkpoint->place.path, name, cairn_err_text(err));
+        return cairn_complain_failed(reading->complaint, err,
+                                     "%s/" CAIRN_MDIST_COMMON ": %s cannot be carried",
+                                     reading->checkpoint->place.path, name);
     if (strcmp(name, "optimizer") == 0) {
         free(reading->optimizer_bytes);
         reading->optimizer_bytes = bytes;
@@ -140,7 +140,7 @@ read_object(struct cairn_mdist_reading *reading, uint32_t index)
     struct cairn_pickle_node *list = NULL;
     struct cairn_pickle tree;
     uint8_t *bytes = NULL;
-    size_t bytes_len = 0, taken = 0;
+    size_t bytes_len = 0;
     cairn_err err;
 
     cairn_pickle_init(&tree, CAIRN_DCP_TREE_BYTES_MAX);
@@ -158,7 +158,8 @@ read_object(struct cairn_mdist_reading *reading, uint32_t index)
                              "only from " CAIRN_MDIST_COMMON,
                              reading->checkpoint->place.path);
     if (!err)
-        err = cairn_pickle_read(&tree, CAIRN_MDIST_COMMON_KEY, bytes, bytes_len, &list, &taken);
+        err = cairn_pickle_read(&tree, CAIRN_MDIST_COMMON_KEY, bytes, bytes_len, &list,
+                                reading->complaint);
     if (!err && (list->kind != CAIRN_PICKLE_LIST || list->count != 1 ||
                  !cairn_pickle_pairs(list->items[0])))
         err = cairn_complain(reading->complaint, CAIRN_CORRUPT,

@@ -6,27 +6,14 @@
 
 #include "tools/convert/pickle/read.h"
 #include "tools/convert/torch/refs.h"
+#include "tools/convert/state/opaque_tree.h"
 
-/* Opaque state as a tree; its bytes lie in the arena. */
 static cairn_err
 read_value(const struct cairn_checkpoint *source, uint32_t tensor, struct cairn_pickle *tree,
            struct cairn_pickle_node **value, struct cairn_complaint *complaint)
 {
-    const char *name = cairn_layout_tensor(source->layout, tensor)->name;
-    size_t bytes_len = 0, taken_bytes = 0;
-    uint8_t *loaded = NULL, *bytes;
-    cairn_err err;
-
-    err = cairn_checkpoint_load_opaque(source, name, CAIRN_MDIST_OBJECT_BYTES_MAX, &loaded,
-                                       &bytes_len, complaint);
-    if (err)
-        return err;
-    bytes = cairn_pickle_alloc(tree, bytes_len + 1);
-    if (bytes)
-        memcpy(bytes, loaded, bytes_len);
-    free(loaded);
-    return bytes ? cairn_pickle_read(tree, name, bytes, bytes_len, value, &taken_bytes)
-                 : CAIRN_NOMEM;
+    return cairn_opaque_read(source, cairn_layout_tensor(source->layout, tensor)->name,
+                             CAIRN_MDIST_OBJECT_BYTES_MAX, tree, value, complaint);
 }
 
 cairn_err
@@ -130,10 +117,9 @@ cairn_mdist_common_add(const struct cairn_checkpoint *source,
     }
     for (uint32_t i = 0; i < made_count && !err; i++) {
         struct cairn_pickle_node *value = NULL;
-        size_t taken_bytes = 0;
 
         err = cairn_pickle_read(&tree, made[i].name, made[i].bytes, made[i].bytes_len, &value,
-                                &taken_bytes);
+                                complaint);
         if (!err)
             cairn_pickle_put(&tree, fill.root, cairn_pickle_text(&tree, made[i].name), value);
     }

@@ -9,8 +9,8 @@
 #include "tools/convert/megatron/settings.h"
 #include "tools/convert/megatron/state.h"
 #include "tools/convert/state/param_groups.h"
-#include "tools/convert/pickle/read.h"
 #include "tools/convert/pickle/write.h"
+#include "tools/convert/state/opaque_tree.h"
 
 #define ENDING CAIRN_MDIST_EXTRA_ENDING
 enum { VALUE_BYTES_MAX = 1 << 26 };
@@ -63,10 +63,9 @@ cairn_mdist_extra_claim(struct cairn_dcp_output *dcp, bool *dissolved)
 /* What is kept of a module under its name in Megatron-LM's own files; None. */
 static cairn_err
 find_value(const struct cairn_dcp_output *dcp, const char *state, struct cairn_pickle *tree,
-           uint8_t **loaded, struct cairn_pickle_node **value)
+           struct cairn_pickle_node **value)
 {
     char name[CAIRN_NAME_BYTES_MAX + sizeof(CAIRN_MEGATRON_EXTRA) + sizeof(".pickle")];
-    size_t bytes_len = 0, taken = 0;
     cairn_err err;
 
     (void)snprintf(name, sizeof(name), CAIRN_MEGATRON_EXTRA "%s", state);
@@ -75,13 +74,11 @@ find_value(const struct cairn_dcp_output *dcp, const char *state, struct cairn_p
         return CAIRN_OK;
     }
     (void)snprintf(name, sizeof(name), CAIRN_MEGATRON_EXTRA "%s.pickle", state);
-    err = cairn_checkpoint_load_opaque(dcp->source, name, VALUE_BYTES_MAX, loaded, &bytes_len,
-                                       dcp->complaint);
-    if (err == CAIRN_NOT_FOUND) {
-        *value = cairn_pickle_none(tree);
-        return CAIRN_OK;
-    }
-    return err ? err : cairn_pickle_read(tree, name, *loaded, bytes_len, value, &taken);
+    err = cairn_opaque_read(dcp->source, name, VALUE_BYTES_MAX, tree, value, dcp->complaint);
+    if (err != CAIRN_NOT_FOUND)
+        return err;
+    *value = cairn_pickle_none(tree);
+    return CAIRN_OK;
 }
 
 cairn_err
@@ -92,7 +89,7 @@ cairn_mdist_extra_add(struct cairn_dcp_output *dcp, const char *parameter, uint3
     char name[CAIRN_NAME_BYTES_MAX], state[CAIRN_NAME_BYTES_MAX];
     struct cairn_pickle_node *value = NULL, *root;
     struct cairn_pickle tree;
-    uint8_t *loaded = NULL, *bytes = NULL;
+    uint8_t *bytes = NULL;
     size_t bytes_len = 0;
     cairn_err err;
 
@@ -102,16 +99,15 @@ cairn_mdist_extra_add(struct cairn_dcp_output *dcp, const char *parameter, uint3
                               "%s: the name of %s is too long for the extra state of its module",
                               dcp->source->place.path, parameter);
     cairn_pickle_init(&tree, 4 * (uint64_t)VALUE_BYTES_MAX);
-    err = find_value(dcp, state, &tree, &loaded, &value);
+    err = find_value(dcp, state, &tree, &value);
     root = err ? NULL : cairn_pickle_sequence(&tree, CAIRN_PICKLE_LIST, &value, 1);
     if (!err)
         err = cairn_pickle_done(&tree);
     if (!err)
-        err = cairn_pickle_write(&tree, root, &bytes, &bytes_len);
+        err = cairn_pickle_write(&tree, root, &bytes, &bytes_len, dcp->complaint);
     if (!err)
         err = cairn_dcp_output_made(dcp, bytes, bytes_len, name, &no_path);
     cairn_pickle_fini(&tree);
-    free(loaded);
     free(bytes);
     return err;
 }

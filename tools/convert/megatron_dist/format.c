@@ -31,10 +31,9 @@ read_checkpoint(struct cairn_checkpoint *checkpoint, struct cairn_complaint *com
                    "Megatron-Core (torch_dist)");
     err = cairn_mdist_read_all(&reading);
     cairn_mdist_read_end(&reading);
-    return err ? cairn_complain(complaint, err,
-                                "%s cannot be read as a checkpoint of Megatron-Core: %s",
-                                checkpoint->place.path, cairn_err_text(err))
-               : CAIRN_OK;
+    return cairn_complain_failed(complaint, err,
+                                 "%s cannot be read as a checkpoint of Megatron-Core",
+                                 checkpoint->place.path);
 }
 
 /* Whether the ranks of Megatron-LM that saved the source had an optimizer that is not
@@ -50,11 +49,9 @@ find_plain(const struct cairn_checkpoint *checkpoint, bool *plain,
     cairn_opaque_tree_close(&common);
     if (err == CAIRN_NOT_FOUND)
         return CAIRN_OK;
-    return err ? cairn_complain(complaint, err,
-                                "%s: the carried object " CAIRN_MEGATRON_COMMON
-                                " cannot be read: %s",
-                                checkpoint->place.path, cairn_err_text(err))
-               : CAIRN_OK;
+    return cairn_complain_failed(complaint, err,
+                                 "%s: the carried object " CAIRN_MEGATRON_COMMON " cannot be read",
+                                 checkpoint->place.path);
 }
 
 /* Whether any parameter has state of the optimizer, which may have been left out. */

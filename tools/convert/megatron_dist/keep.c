@@ -110,7 +110,8 @@ cairn_mdist_keep_keys(struct cairn_mdist_reading *reading)
     if (!err && keeping.list->count > 0) {
         qsort(keeping.list->items, keeping.list->count, sizeof(*keeping.list->items),
               compare_lines);
-        err = cairn_pickle_write(&keeping.pickle, keeping.list, &bytes, &bytes_len);
+        err = cairn_pickle_write(&keeping.pickle, keeping.list, &bytes, &bytes_len,
+                                 reading->complaint);
         if (!err)
             err = cairn_checkpoint_add_opaque(reading->checkpoint, CAIRN_MDIST_KEYS, bytes,
                                               bytes_len, reading->complaint);

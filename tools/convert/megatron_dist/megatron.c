@@ -9,8 +9,8 @@
 #include "tools/convert/megatron/settings.h"
 #include "tools/convert/megatron/plain.h"
 #include "tools/convert/core/numbers.h"
-#include "tools/convert/pickle/read.h"
 #include "tools/convert/pickle/write.h"
+#include "tools/convert/state/opaque_tree.h"
 
 #define RNG_KEY "rng_state"
 
@@ -18,8 +18,7 @@
 struct object {
     struct cairn_megatron_rank rank;
     uint32_t tensor;
-    uint8_t *bytes;
-    struct cairn_pickle tree; /* borrows from bytes */
+    struct cairn_pickle tree;
     struct cairn_pickle_node *root;
 };
 
@@ -62,7 +61,7 @@ add_made(struct cairn_mdist_made **list, uint32_t *count, uint32_t *room, const 
     memset(made, 0, sizeof(*made));
     (void)snprintf(made->name, sizeof(made->name), "%s", name);
     (*count)++;
-    return cairn_pickle_write(tree, node, &made->bytes, &made->bytes_len);
+    return cairn_pickle_write(tree, node, &made->bytes, &made->bytes_len, NULL);
 }
 
 /* ---- objects of ranks ---- */
@@ -71,29 +70,21 @@ static cairn_err
 load_object(const struct taking *taking, struct object *object)
 {
     const char *name = cairn_layout_tensor(taking->source->layout, object->tensor)->name;
-    size_t bytes_len = 0, taken_bytes = 0;
     cairn_err err;
 
-    err = cairn_checkpoint_load_opaque(taking->source, name, CAIRN_CONVERT_METADATA_BYTES_MAX,
-                                       &object->bytes, &bytes_len, taking->complaint);
-    if (err)
-        return err;
     cairn_pickle_init(&object->tree, CAIRN_CONVERT_METADATA_BYTES_MAX);
-    err = cairn_pickle_read(&object->tree, name, object->bytes, bytes_len, &object->root,
-                            &taken_bytes);
+    err = cairn_opaque_read(taking->source, name, CAIRN_CONVERT_METADATA_BYTES_MAX, &object->tree,
+                            &object->root, taking->complaint);
     if (!err && !cairn_pickle_pairs(object->root))
-        err = CAIRN_CORRUPT;
-    return err ? cairn_complain(taking->complaint, err, "%s: the carried object %s cannot be read",
-                                taking->source->place.path, name)
-               : CAIRN_OK;
+        err = cairn_complain(taking->complaint, CAIRN_CORRUPT, "%s: %s: expected a dict",
+                             taking->source->place.path, name);
+    return err;
 }
 
 static void
 end_object(struct object *object)
 {
     cairn_pickle_fini(&object->tree);
-    free(object->bytes);
-    object->bytes = NULL;
 }
 
 static int
@@ -293,7 +284,7 @@ write_rest(struct object *object, uint8_t **bytes, size_t *bytes_len)
     struct cairn_pickle_node *rest = rest_of(object);
     cairn_err err = cairn_pickle_done(&object->tree);
 
-    return err ? err : cairn_pickle_write(&object->tree, rest, bytes, bytes_len);
+    return err ? err : cairn_pickle_write(&object->tree, rest, bytes, bytes_len, NULL);
 }
 
 /* The RNG states of a pair of stage and tensor-parallel rank, as Megatron-Core shards them. */

@@ -65,11 +65,9 @@ read_object(struct cairn_pickle *tree, const struct cairn_mdist_object *object,
             struct cairn_pickle_node **value)
 {
     struct cairn_pickle_node *list = NULL;
-    size_t taken_bytes = 0;
     cairn_err err;
 
-    err =
-        cairn_pickle_read(tree, object->key, object->bytes, object->bytes_len, &list, &taken_bytes);
+    err = cairn_pickle_read(tree, object->key, object->bytes, object->bytes_len, &list, NULL);
     if (!err && (list->kind != CAIRN_PICKLE_LIST || list->count != 1))
         err = CAIRN_CORRUPT;
     if (!err)
@@ -158,30 +156,29 @@ add(struct cairn_mdist_reading *reading, const char *name, const uint8_t *from, 
     struct cairn_pickle_node *root = NULL;
     struct cairn_pickle tree;
     uint8_t *bytes = NULL;
-    size_t bytes_len = 0, taken_bytes = 0;
+    size_t bytes_len = 0;
     cairn_err err;
 
     if (!from)
         return CAIRN_OK;
     cairn_pickle_init(&tree, CAIRN_DCP_TREE_BYTES_MAX);
-    err = cairn_pickle_read(&tree, name, from, from_bytes, &root, &taken_bytes);
+    err = cairn_pickle_read(&tree, name, from, from_bytes, &root, reading->complaint);
     if (!err)
         err =
             from == reading->optimizer_bytes ? join(reading, &tree, &root) : describe(&tree, &root);
     if (!err)
         err = cairn_pickle_done(&tree);
     if (!err)
-        err = cairn_pickle_write(&tree, root, &bytes, &bytes_len);
+        err = cairn_pickle_write(&tree, root, &bytes, &bytes_len, reading->complaint);
     if (!err)
         err = cairn_checkpoint_add_opaque(reading->checkpoint, name, bytes, bytes_len,
                                           reading->complaint);
     free(bytes);
     cairn_pickle_fini(&tree);
-    return err ? cairn_complain(reading->complaint, err,
-                                "%s: the settings of the optimizer in " CAIRN_MDIST_COMMON
-                                " (%s) cannot be read: %s",
-                                reading->checkpoint->place.path, name, cairn_err_text(err))
-               : CAIRN_OK;
+    return cairn_complain_failed(reading->complaint, err,
+                                 "%s: the settings of the optimizer in " CAIRN_MDIST_COMMON
+                                 " (%s) cannot be read",
+                                 reading->checkpoint->place.path, name);
 }
 
 /* Settings of other groups that are not the first's are kept as they are. */

@@ -92,7 +92,7 @@ static cairn_err
 load_keys(struct planning *planning)
 {
     struct cairn_pickle_node *list = NULL;
-    size_t bytes_len = 0, taken_bytes = 0;
+    size_t bytes_len = 0;
     cairn_err err;
 
     err = cairn_checkpoint_load_opaque(planning->source, CAIRN_MDIST_KEYS,
@@ -101,7 +101,7 @@ load_keys(struct planning *planning)
     if (err)
         return err == CAIRN_NOT_FOUND ? CAIRN_OK : err;
     err = cairn_pickle_read(&planning->pickle, CAIRN_MDIST_KEYS, planning->kept_bytes, bytes_len,
-                            &list, &taken_bytes);
+                            &list, NULL);
     if (err || list->kind != CAIRN_PICKLE_LIST)
         return err == CAIRN_NOMEM ? err : CAIRN_OK;
     planning->others = calloc((size_t)list->count + 1, sizeof(*planning->others));
@@ -458,10 +458,9 @@ cairn_mdist_plan(const struct cairn_checkpoint *checkpoint,
     free(planning.kept_bytes);
     free(planning.others);
     free(planning.apart);
-    return err ? cairn_complain(complaint, err,
-                                "%s cannot be laid out as a checkpoint of Megatron-Core: %s",
-                                checkpoint->place.path, cairn_err_text(err))
-               : CAIRN_OK;
+    return cairn_complain_failed(complaint, err,
+                                 "%s cannot be laid out as a checkpoint of Megatron-Core",
+                                 checkpoint->place.path);
 }
 
 cairn_err
@@ -480,7 +479,6 @@ cairn_mdist_finish(const struct cairn_checkpoint *checkpoint, struct cairn_outpu
                   ? cairn_output_add_small(output, CAIRN_MDIST_MARKER, marker, strlen(MARKER_TEXT))
                   : CAIRN_NOMEM;
     }
-    return err ? cairn_complain(complaint, err, "%s: the archives around the tensors: %s",
-                                checkpoint->place.path, cairn_err_text(err))
-               : CAIRN_OK;
+    return cairn_complain_failed(complaint, err, "%s: the archives around the tensors",
+                                 checkpoint->place.path);
 }

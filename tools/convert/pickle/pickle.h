@@ -14,7 +14,7 @@
 #ifndef CAIRN_TOOLS_CONVERT_PICKLE_PICKLE_H
 #define CAIRN_TOOLS_CONVERT_PICKLE_PICKLE_H
 
-#include "cairn/err.h"
+#include "base/complaint.h"
 
 #include <stdbool.h>
 #include <stddef.h>

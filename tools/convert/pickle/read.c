@@ -7,7 +7,6 @@
 
 #include <string.h>
 
-#include "base/log.h"
 #include "tools/convert/pickle/machine.h"
 #include "tools/convert/pickle/values.h"
 
@@ -398,52 +397,52 @@ step(struct cairn_pickle_machine *vm)
     return opcode->name;
 }
 
-static cairn_err
-read_pickle(struct cairn_pickle_machine *vm, const char *where, bool complete,
-            struct cairn_pickle_node **root, size_t *taken_bytes)
+cairn_err
+cairn_pickle_read_start(struct cairn_pickle *pickle, const char *where, const void *bytes,
+                        size_t bytes_len, bool complete, struct cairn_pickle_node **root,
+                        size_t *taken_bytes, struct cairn_complaint *complaint)
 {
+    struct cairn_pickle_machine vm = {.pickle = pickle, .bytes = bytes, .bytes_len = bytes_len};
     cairn_err err = CAIRN_OK;
 
-    if (vm->bytes_len > CAIRN_PICKLE_BYTES_MAX) {
-        vm->bytes_len = CAIRN_PICKLE_BYTES_MAX;
+    if (vm.bytes_len > CAIRN_PICKLE_BYTES_MAX) {
+        vm.bytes_len = CAIRN_PICKLE_BYTES_MAX;
         complete = true;
     }
-    cairn_pickle_machine_init(vm);
-    while (!vm->stopped && err == CAIRN_OK) {
-        size_t at = vm->at;
-        const char *name = vm->why ? "none" : step(vm);
+    cairn_pickle_machine_init(&vm);
+    while (!vm.stopped && err == CAIRN_OK) {
+        size_t at = vm.at;
+        const char *name = vm.why ? "none" : step(&vm);
 
-        if (!vm->why)
+        if (!vm.why)
             continue;
-        err = vm->exhausted ? CAIRN_NOMEM : CAIRN_CORRUPT;
-        if (vm->cut && !complete)
+        err = vm.exhausted ? CAIRN_NOMEM : CAIRN_CORRUPT;
+        if (vm.cut && !complete)
             err = CAIRN_AGAIN;
         else
-            CAIRN_LOG_AT(ERROR, "pickle: cannot read %s: byte %zu, opcode %s: %s", where, at, name,
-                         vm->why);
+            (void)cairn_complain(complaint, err, "%s: byte %zu, opcode %s: %s", where, at, name,
+                                 vm.why);
     }
     if (err == CAIRN_OK) {
-        *root = vm->stack[0];
-        *taken_bytes = vm->at;
+        *root = vm.stack[0];
+        *taken_bytes = vm.at;
     }
-    cairn_pickle_machine_fini(vm);
+    cairn_pickle_machine_fini(&vm);
     return err;
 }
 
 cairn_err
 cairn_pickle_read(struct cairn_pickle *pickle, const char *where, const void *bytes,
-                  size_t bytes_len, struct cairn_pickle_node **root, size_t *taken_bytes)
+                  size_t bytes_len, struct cairn_pickle_node **root,
+                  struct cairn_complaint *complaint)
 {
-    struct cairn_pickle_machine vm = {.pickle = pickle, .bytes = bytes, .bytes_len = bytes_len};
+    size_t taken_bytes = 0;
+    cairn_err err = cairn_pickle_read_start(pickle, where, bytes, bytes_len, true, root,
+                                            &taken_bytes, complaint);
 
-    return read_pickle(&vm, where, true, root, taken_bytes);
-}
-
-cairn_err
-cairn_pickle_read_start(struct cairn_pickle *pickle, const char *where, const void *bytes,
-                        size_t bytes_len, struct cairn_pickle_node **root, size_t *taken_bytes)
-{
-    struct cairn_pickle_machine vm = {.pickle = pickle, .bytes = bytes, .bytes_len = bytes_len};
-
-    return read_pickle(&vm, where, false, root, taken_bytes);
+    return !err && taken_bytes < bytes_len
+               ? cairn_complain(complaint, CAIRN_CORRUPT,
+                                "%s: %zu bytes follow the pickle; take another copy", where,
+                                bytes_len - taken_bytes)
+               : err;
 }

@@ -17,24 +17,27 @@ enum {
 };
 
 /*
- * Reads the pickle at the start of bytes[bytes_len] into `pickle`'s arena, which the caller has
- * made and ends, and whose limit bounds the memory. The tree borrows strings from `bytes`, which
- * must outlive it. *taken_bytes says where the pickle ended (more may follow). `where` names the
- * pickle for the one log line of a failure, which gives the byte and the opcode. CAIRN_CORRUPT,
- * also where it does not end within CAIRN_PICKLE_BYTES_MAX; CAIRN_NOMEM. On failure the arena holds
- * the nodes made so far and nothing else can be done with it but to end it. Thread: any.
+ * Reads bytes[bytes_len], one pickle, into `pickle`'s arena. The caller makes and ends the arena; its
+ * limit bounds the memory. The tree borrows strings from `bytes`, which must outlive it. `where`
+ * names the pickle in the complaint, which gives the byte and the opcode. CAIRN_CORRUPT, also if
+ * bytes follow the pickle; CAIRN_NOMEM. After a failure the caller can only end the arena. Thread:
+ * any.
  */
 CAIRN_MUST_CHECK cairn_err cairn_pickle_read(struct cairn_pickle *pickle, const char *where,
                                              const void *bytes, size_t bytes_len,
-                                             struct cairn_pickle_node **root, size_t *taken_bytes);
+                                             struct cairn_pickle_node **root,
+                                             struct cairn_complaint *complaint);
 
 /*
- * The same for bytes of which more may follow: CAIRN_AGAIN, not logged, where they end before the
- * pickle does; then it is read anew, into a new arena, from more of them.
+ * The same for bytes that may go on behind the pickle; *taken_bytes is its length. Unless the bytes
+ * are `complete`, there may be more of them: CAIRN_AGAIN, not complained about, if they end before
+ * the pickle does. Read it again then, into a new arena, from more of them. CAIRN_CORRUPT if the
+ * pickle does not end within CAIRN_PICKLE_BYTES_MAX.
  */
 CAIRN_MUST_CHECK cairn_err cairn_pickle_read_start(struct cairn_pickle *pickle, const char *where,
                                                    const void *bytes, size_t bytes_len,
-                                                   struct cairn_pickle_node **root,
-                                                   size_t *taken_bytes);
+                                                   bool complete, struct cairn_pickle_node **root,
+                                                   size_t *taken_bytes,
+                                                   struct cairn_complaint *complaint);
 
 #endif

@@ -8,7 +8,6 @@
 #include <string.h>
 
 #include "base/assert.h"
-#include "base/log.h"
 #include "tools/convert/pickle/read.h"
 
 enum { BATCH = 1000 }; /* items that Python puts behind one mark */
@@ -515,7 +514,7 @@ visit(struct writer *writer, const struct cairn_pickle_node *node)
 
 cairn_err
 cairn_pickle_write(const struct cairn_pickle *pickle, const struct cairn_pickle_node *root,
-                   uint8_t **bytes, size_t *bytes_len)
+                   uint8_t **bytes, size_t *bytes_len, struct cairn_complaint *complaint)
 {
     struct writer writer = {0};
     cairn_err err = CAIRN_OK;
@@ -535,8 +534,8 @@ cairn_pickle_write(const struct cairn_pickle *pickle, const struct cairn_pickle_
     }
     put_text(&writer, ".");
     if (writer.why) {
-        CAIRN_LOG_AT(ERROR, "pickle: cannot write the tree: %s", writer.why);
-        err = writer.exhausted ? CAIRN_NOMEM : CAIRN_INVAL;
+        err = cairn_complain(complaint, writer.exhausted ? CAIRN_NOMEM : CAIRN_INVAL, "pickle: %s",
+                             writer.why);
         goto done;
     }
     *bytes = writer.bytes;

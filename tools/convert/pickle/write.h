@@ -21,6 +21,6 @@
  */
 CAIRN_MUST_CHECK cairn_err cairn_pickle_write(const struct cairn_pickle *pickle,
                                               const struct cairn_pickle_node *root, uint8_t **bytes,
-                                              size_t *bytes_len);
+                                              size_t *bytes_len, struct cairn_complaint *complaint);
 
 #endif

@@ -8,7 +8,7 @@
 #ifndef CAIRN_TOOLS_CONVERT_SAFETENSORS_SAFETENSORS_H
 #define CAIRN_TOOLS_CONVERT_SAFETENSORS_SAFETENSORS_H
 
-#include "tools/convert/core/complaint.h"
+#include "base/complaint.h"
 #include "tools/convert/safetensors/notes.h"
 
 enum { CAIRN_SAFETENSORS_HEADER_BYTES_MAX = 100000000, CAIRN_SAFETENSORS_NOTE_BYTES_MAX = 4096 };

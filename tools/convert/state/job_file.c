@@ -10,7 +10,7 @@
 #include "base/file.h"
 #include "tools/convert/pickle/json_tree.h"
 #include "tools/convert/state/param_groups.h"
-#include "tools/convert/pickle/read.h"
+#include "tools/convert/state/opaque_tree.h"
 
 static cairn_err
 load_text(const char *path, uint8_t **text, size_t *bytes_len, struct cairn_complaint *complaint)
@@ -132,25 +132,18 @@ static cairn_err
 read_own(const struct cairn_checkpoint *checkpoint, struct cairn_job_file *job,
          struct cairn_pickle_node **own, struct cairn_complaint *complaint)
 {
-    size_t bytes_len = 0, taken = 0;
-    cairn_err err = cairn_checkpoint_load_opaque(checkpoint, CAIRN_PARAM_GROUPS_NAME,
-                                                 CAIRN_PARAM_GROUPS_BYTES_MAX, &job->groups_bytes,
-                                                 &bytes_len, complaint);
+    cairn_err err = cairn_opaque_read(checkpoint, CAIRN_PARAM_GROUPS_NAME,
+                                      CAIRN_PARAM_GROUPS_BYTES_MAX, &job->tree, own, complaint);
 
-    *own = NULL;
     if (err == CAIRN_NOT_FOUND)
         return CAIRN_OK;
-    if (!err)
-        err = cairn_pickle_read(&job->tree, CAIRN_PARAM_GROUPS_NAME, job->groups_bytes, bytes_len,
-                                own, &taken);
     if (!err && (*own)->kind != CAIRN_PICKLE_LIST)
         err = CAIRN_CORRUPT;
     for (uint32_t i = 0; !err && i < (*own)->count; i++)
         if ((*own)->items[i]->kind != CAIRN_PICKLE_DICT)
             err = CAIRN_CORRUPT;
-    return err ? cairn_complain(complaint, err, "%s: %s cannot be read: %s", checkpoint->place.path,
-                                CAIRN_PARAM_GROUPS_NAME, cairn_err_text(err))
-               : CAIRN_OK;
+    return cairn_complain_failed(complaint, err, "%s: %s cannot be read", checkpoint->place.path,
+                                 CAIRN_PARAM_GROUPS_NAME);
 }
 
 /* A group of the file that is nothing but names gets the hyperparameters that the source has for
@@ -218,6 +211,5 @@ cairn_job_file_fini(struct cairn_job_file *job)
 {
     cairn_pickle_fini(&job->tree);
     free(job->text);
-    free(job->groups_bytes);
     memset(job, 0, sizeof(*job));
 }

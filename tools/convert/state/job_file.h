@@ -30,7 +30,7 @@ enum { CAIRN_JOB_FILE_BYTES_MAX = 1 << 28 };
 /* All zero is the empty value. */
 struct cairn_job_file {
     struct cairn_pickle tree;               /* all nodes below are of it */
-    uint8_t *text, *groups_bytes;           /* what the tree borrows from */
+    uint8_t *text;                          /* what the tree borrows from */
     const struct cairn_pickle_node *own;    /* groups of the source, a list of dicts; NULL: it has
                                              * none */
     const struct cairn_pickle_node *groups; /* list of dicts; "params" are lists of names */

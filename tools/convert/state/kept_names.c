@@ -238,7 +238,7 @@ cairn_kept_names_load(const struct cairn_checkpoint *checkpoint, struct cairn_ke
                       struct cairn_complaint *complaint)
 {
     struct cairn_pickle_node *list = NULL;
-    size_t bytes_len = 0, taken_bytes = 0;
+    size_t bytes_len = 0;
     cairn_err err;
 
     memset(names, 0, sizeof(*names));
@@ -249,8 +249,7 @@ cairn_kept_names_load(const struct cairn_checkpoint *checkpoint, struct cairn_ke
         return CAIRN_OK;
     if (err)
         return err;
-    err = cairn_pickle_read(&names->pickle, CAIRN_DCP_NAMES, names->bytes, bytes_len, &list,
-                            &taken_bytes);
+    err = cairn_pickle_read(&names->pickle, CAIRN_DCP_NAMES, names->bytes, bytes_len, &list, NULL);
     if (err || list->kind != CAIRN_PICKLE_LIST)
         return err == CAIRN_NOMEM ? err : CAIRN_OK;
     for (uint32_t i = 0; i < list->count && !err; i++) {

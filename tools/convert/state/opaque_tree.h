@@ -7,19 +7,31 @@
 #include "tools/convert/core/checkpoint.h"
 #include "tools/convert/pickle/pickle.h"
 
+/*
+ * Loads the opaque state `name`, at most bytes_max bytes, into the arena of `tree`. A NUL follows
+ * the bytes (not counted). CAIRN_NOT_FOUND, not complained about, if there is no such state; errors
+ * of cairn_checkpoint_load_opaque, complained about; CAIRN_NOMEM.
+ */
+CAIRN_MUST_CHECK cairn_err cairn_opaque_load(const struct cairn_checkpoint *checkpoint,
+                                             const char *name, size_t bytes_max,
+                                             struct cairn_pickle *tree, uint8_t **bytes,
+                                             size_t *bytes_len, struct cairn_complaint *complaint);
+
+/* The same, and parses them. Errors also of cairn_pickle_read, complained about. */
+CAIRN_MUST_CHECK cairn_err cairn_opaque_read(const struct cairn_checkpoint *checkpoint,
+                                             const char *name, size_t bytes_max,
+                                             struct cairn_pickle *tree,
+                                             struct cairn_pickle_node **root,
+                                             struct cairn_complaint *complaint);
+
 struct cairn_opaque_tree {
     struct cairn_pickle tree;
-    struct cairn_pickle_node *root; /* NULL where it was not opened */
-    uint8_t *bytes;                 /* owned: what the tree borrows from */
-    bool whole;                     /* nothing stands behind the pickle, which would not be in the
-                                     * tree */
+    struct cairn_pickle_node *root; /* NULL if it was not opened */
+    bool loaded;                    /* the state is there, if it is no pickle too */
 };
 
-/*
- * Loads and parses the state called `name`. CAIRN_NOT_FOUND, not complained about, where there is
- * none; errors of loading, complained about; CAIRN_CORRUPT and CAIRN_VERSION for bytes that are no
- * pickle, which the caller may complain about. The caller ends *out in any case.
- */
+/* The same in a tree of its own, which the caller ends in any case. A pickle that cannot be read is
+ * not complained about: the caller may do without it. */
 CAIRN_MUST_CHECK cairn_err cairn_opaque_tree_open(const struct cairn_checkpoint *checkpoint,
                                                   const char *name, struct cairn_opaque_tree *out,
                                                   struct cairn_complaint *complaint);

@@ -81,15 +81,13 @@ read_value(struct cairn_pickle *pickle, const struct cairn_group_value *value,
            const char *const names[], uint32_t name_count, struct cairn_pickle_node **out)
 {
     struct cairn_pickle_node *node = NULL, *list;
-    size_t taken_bytes = 0;
     cairn_err err;
 
     if (!value->bytes) {
         *out = cairn_pickle_tensor(pickle, value->tensor);
         return *out ? CAIRN_OK : CAIRN_NOMEM;
     }
-    err =
-        cairn_pickle_read(pickle, value->key, value->bytes, value->bytes_len, &node, &taken_bytes);
+    err = cairn_pickle_read(pickle, value->key, value->bytes, value->bytes_len, &node, NULL);
     if (err)
         return err;
     if (strcmp(value->key, "params") == 0 && node->kind == CAIRN_PICKLE_LIST) {
@@ -236,7 +234,7 @@ cairn_param_groups_pack(const struct cairn_group_value *values, size_t count,
     if (!err)
         err = cairn_pickle_done(&pickle);
     if (!err)
-        err = cairn_pickle_write(&pickle, list, bytes, bytes_len);
+        err = cairn_pickle_write(&pickle, list, bytes, bytes_len, NULL);
     cairn_pickle_fini(&pickle);
     return err;
 }
@@ -247,13 +245,12 @@ cairn_err
 cairn_param_groups_open(const uint8_t *bytes, size_t bytes_len, struct cairn_param_groups *groups)
 {
     struct cairn_pickle_node *root = NULL;
-    size_t taken_bytes = 0;
     cairn_err err;
 
     memset(groups, 0, sizeof(*groups));
     cairn_pickle_init(&groups->pickle, CAIRN_PARAM_GROUPS_BYTES_MAX);
-    err = cairn_pickle_read(&groups->pickle, CAIRN_PARAM_GROUPS_NAME, bytes, bytes_len, &root,
-                            &taken_bytes);
+    err =
+        cairn_pickle_read(&groups->pickle, CAIRN_PARAM_GROUPS_NAME, bytes, bytes_len, &root, NULL);
     if (!err && root->kind != CAIRN_PICKLE_LIST)
         err = CAIRN_CORRUPT;
     for (uint32_t i = 0; !err && i < root->count; i++) {

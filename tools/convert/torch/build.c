@@ -18,7 +18,7 @@
 #include <string.h>
 
 #include "tools/convert/state/param_groups.h"
-#include "tools/convert/pickle/read.h"
+#include "tools/convert/state/opaque_tree.h"
 
 /* ---- opaque state as nodes ---- */
 
@@ -30,36 +30,12 @@ ends_in_pickle(const char *name)
     return bytes > 7 && strcmp(name + bytes - 7, ".pickle") == 0;
 }
 
-/* The bytes of opaque state, in the arena. */
-static cairn_err
-load_opaque(struct cairn_torch_building *building, const char *name, uint8_t **bytes,
-            size_t *bytes_len)
-{
-    uint8_t *loaded = NULL;
-    cairn_err err =
-        cairn_checkpoint_load_opaque(building->source, name, CAIRN_TORCH_OBJECT_BYTES_MAX, &loaded,
-                                     bytes_len, building->complaint);
-
-    if (err)
-        return err;
-    *bytes = cairn_pickle_alloc(&building->tree, *bytes_len + 1);
-    if (*bytes)
-        memcpy(*bytes, loaded, *bytes_len);
-    free(loaded);
-    return *bytes ? CAIRN_OK : CAIRN_NOMEM;
-}
-
 cairn_err
 cairn_torch_building_read(struct cairn_torch_building *building, const char *name,
                           struct cairn_pickle_node **node)
 {
-    size_t bytes_len = 0, taken_bytes = 0;
-    uint8_t *bytes = NULL;
-    cairn_err err = load_opaque(building, name, &bytes, &bytes_len);
-
-    if (err)
-        return err;
-    return cairn_pickle_read(&building->tree, name, bytes, bytes_len, node, &taken_bytes);
+    return cairn_opaque_read(building->source, name, CAIRN_TORCH_OBJECT_BYTES_MAX, &building->tree,
+                             node, building->complaint);
 }
 
 cairn_err
@@ -68,7 +44,8 @@ cairn_torch_building_bytes(struct cairn_torch_building *building, const char *na
 {
     size_t bytes_len = 0;
     uint8_t *bytes = NULL;
-    cairn_err err = load_opaque(building, name, &bytes, &bytes_len);
+    cairn_err err = cairn_opaque_load(building->source, name, CAIRN_TORCH_OBJECT_BYTES_MAX,
+                                      &building->tree, &bytes, &bytes_len, building->complaint);
 
     if (err)
         return err;

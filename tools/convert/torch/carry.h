@@ -9,7 +9,7 @@
 #ifndef CAIRN_TOOLS_CONVERT_TORCH_CARRY_H
 #define CAIRN_TOOLS_CONVERT_TORCH_CARRY_H
 
-#include "tools/convert/core/complaint.h"
+#include "base/complaint.h"
 #include "tools/convert/torch/tree.h"
 
 enum { CAIRN_TORCH_WORD_BYTES_MAX = 16 };

@@ -7,11 +7,16 @@
 #include <string.h>
 
 #include "base/file.h"
-#include "base/log.h"
 #include "tools/convert/pickle/read.h"
 #include "tools/convert/torch/parts.h"
 
 enum { TAR_MAGIC_AT = 257, ORDER_BYTES_MAX = 16 };
+
+cairn_err
+cairn_torch_refuse(const struct cairn_torch_opening *opening, const char *why)
+{
+    return cairn_complain(opening->complaint, CAIRN_CORRUPT, "%s: %s", opening->where, why);
+}
 
 enum cairn_torch_form
 cairn_torch_probe(const void *bytes, size_t bytes_len)
@@ -37,7 +42,7 @@ check_order(const struct cairn_torch_opening *opening, const struct cairn_zip *z
         return CAIRN_OK;
     if (entry->bytes > ORDER_BYTES_MAX)
         return cairn_torch_refuse(opening, "its byte order is not one");
-    err = cairn_zip_take(zip, opening->where, entry, order);
+    err = cairn_zip_take(zip, opening->where, entry, order, opening->complaint);
     if (err)
         return err;
     if (strcmp(order, "little") == 0)
@@ -55,7 +60,6 @@ read_tree(const struct cairn_torch_opening *opening, const struct cairn_zip *zip
 {
     struct cairn_torch_file *file = opening->file;
     char where[CAIRN_FILE_PATH_BYTES_MAX];
-    size_t taken = 0;
     cairn_err err;
 
     if (entry->bytes > CAIRN_PICKLE_BYTES_MAX || entry->bytes > opening->memory_bytes)
@@ -64,14 +68,12 @@ read_tree(const struct cairn_torch_opening *opening, const struct cairn_zip *zip
     file->pickle_bytes = malloc((size_t)entry->bytes + 1);
     if (!file->pickle_bytes)
         return CAIRN_NOMEM;
-    err = cairn_zip_take(zip, opening->where, entry, file->pickle_bytes);
+    err = cairn_zip_take(zip, opening->where, entry, file->pickle_bytes, opening->complaint);
     if (err)
         return err;
     (void)snprintf(where, sizeof(where), "data.pkl of %s", opening->where);
     err = cairn_pickle_read(&file->tree, where, file->pickle_bytes, (size_t)entry->bytes,
-                            &file->root, &taken);
-    if (err == CAIRN_OK && taken != entry->bytes)
-        err = cairn_torch_refuse(opening, "something follows the object in data.pkl");
+                            &file->root, opening->complaint);
     return err;
 }
 
@@ -87,18 +89,15 @@ place_storages(const struct cairn_torch_opening *opening, const struct cairn_zip
 
         (void)snprintf(name, sizeof(name), "data/%s", stored->key);
         entry = cairn_zip_find(zip, name);
-        if (!entry) {
-            CAIRN_LOG_AT(ERROR, "torch: cannot read %s: it has no entry %s, which a tensor needs",
-                         opening->where, name);
-            return CAIRN_CORRUPT;
-        }
+        if (!entry)
+            return cairn_complain(opening->complaint, CAIRN_CORRUPT,
+                                  "%s: entry %s is missing, a tensor needs it", opening->where,
+                                  name);
         /* an untyped storage may have a few bytes more than its last whole element needs */
-        if (entry->bytes < stored->bytes) {
-            CAIRN_LOG_AT(ERROR,
-                         "torch: cannot read %s: entry %s has %" PRIu64 " bytes and not %" PRIu64,
-                         opening->where, name, entry->bytes, stored->bytes);
-            return CAIRN_CORRUPT;
-        }
+        if (entry->bytes < stored->bytes)
+            return cairn_complain(opening->complaint, CAIRN_CORRUPT,
+                                  "%s: entry %s has %" PRIu64 " bytes, expected %" PRIu64,
+                                  opening->where, name, entry->bytes, stored->bytes);
         stored->at = entry->at;
         stored->bytes = entry->bytes;
         stored->crc32 = entry->crc32;
@@ -115,7 +114,7 @@ open_zip(struct cairn_torch_opening *opening)
     cairn_err err;
 
     opening->window = NULL;
-    err = cairn_zip_open_window(window, opening->where, &zip);
+    err = cairn_zip_open_window(window, opening->where, &zip, opening->complaint);
     if (err)
         return err;
     entry = cairn_zip_find(&zip, "data.pkl");
@@ -155,14 +154,15 @@ open_legacy(const struct cairn_torch_opening *opening)
 
 cairn_err
 cairn_torch_open(int fd, const char *where, uint64_t begin, uint64_t bytes, uint64_t memory_bytes,
-                 struct cairn_torch_file *file)
+                 struct cairn_torch_file *file, struct cairn_complaint *complaint)
 {
     struct cairn_torch_opening opening = {.fd = fd,
                                           .where = where,
                                           .begin = begin,
                                           .bytes = bytes,
                                           .memory_bytes = memory_bytes,
-                                          .file = file};
+                                          .file = file,
+                                          .complaint = complaint};
     cairn_err err;
 
     memset(file, 0, sizeof(*file));

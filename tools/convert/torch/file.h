@@ -80,7 +80,8 @@ enum cairn_torch_form cairn_torch_probe(const void *bytes, size_t bytes_len);
  */
 CAIRN_MUST_CHECK cairn_err cairn_torch_open(int fd, const char *where, uint64_t begin,
                                             uint64_t bytes, uint64_t memory_bytes,
-                                            struct cairn_torch_file *file);
+                                            struct cairn_torch_file *file,
+                                            struct cairn_complaint *complaint);
 /* Frees; allowed twice and on zeroes. */
 void cairn_torch_close(struct cairn_torch_file *file);
 

@@ -149,7 +149,7 @@ gather_group(struct cairn_torch_reading *reading, const struct cairn_torch_leaf 
         return CAIRN_OK;
     }
     return cairn_pickle_write(&reading->file.tree, leaf->node, (uint8_t **)(uintptr_t)&value->bytes,
-                              &value->bytes_len);
+                              &value->bytes_len, NULL);
 }
 
 /* Makes the groups one opaque state, and lets the tree name it in their place. */
@@ -372,7 +372,8 @@ add_objects(struct cairn_torch_reading *reading)
         if (err)
             return err;
         strcat(name, ".pickle");
-        err = cairn_pickle_write(&reading->file.tree, leaf->node, &bytes, &bytes_len);
+        err = cairn_pickle_write(&reading->file.tree, leaf->node, &bytes, &bytes_len,
+                                 reading->complaint);
         if (!err)
             err = cairn_checkpoint_add_opaque(reading->checkpoint, name, bytes, bytes_len,
                                               reading->complaint);
@@ -454,7 +455,8 @@ read_leaves(struct cairn_torch_reading *reading)
     if (!err)
         err = add_objects(reading);
     if (!err)
-        err = cairn_pickle_write(&reading->file.tree, reading->file.root, &bytes, &bytes_len);
+        err = cairn_pickle_write(&reading->file.tree, reading->file.root, &bytes, &bytes_len,
+                                 reading->complaint);
     if (!err)
         err = cairn_checkpoint_add_opaque(reading->checkpoint, CAIRN_TORCH_TREE, bytes, bytes_len,
                                           reading->complaint);
@@ -479,7 +481,7 @@ read_file(struct cairn_checkpoint *checkpoint, struct cairn_complaint *complaint
     if (!err) {
         err = cairn_torch_open(fd, checkpoint->place.path, 0,
                                checkpoint->containers[reading.container].bytes, TREE_BYTES_MAX,
-                               &reading.file);
+                               &reading.file, complaint);
         if (err)
             (void)cairn_complain(complaint, err,
                                  "%s is no whole file of torch.save: it was cut, damaged, or "
@@ -502,9 +504,7 @@ read_file(struct cairn_checkpoint *checkpoint, struct cairn_complaint *complaint
     free(reading.layout_of);
     free(reading.last_in);
     free(reading.before);
-    return err ? cairn_complain(complaint, err, "%s cannot be read: %s", checkpoint->place.path,
-                                cairn_err_text(err))
-               : CAIRN_OK;
+    return cairn_complain_failed(complaint, err, "%s cannot be read", checkpoint->place.path);
 }
 
 const struct cairn_format cairn_format_torch = {

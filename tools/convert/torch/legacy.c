@@ -17,7 +17,6 @@
 #include <inttypes.h>
 
 #include "base/file.h"
-#include "base/log.h"
 #include "base/wire.h"
 #include "tools/convert/pickle/read.h"
 #include "tools/convert/torch/parts.h"
@@ -83,10 +82,8 @@ read_pickles(const struct cairn_torch_opening *opening, size_t there, bool all,
     for (int which = 0; which < PICKLES && err == CAIRN_OK; which++) {
         struct cairn_pickle_node *node = NULL;
 
-        err = all ? cairn_pickle_read(&file->tree, opening->where, file->pickle_bytes + at,
-                                      there - at, &node, &taken)
-                  : cairn_pickle_read_start(&file->tree, opening->where, file->pickle_bytes + at,
-                                            there - at, &node, &taken);
+        err = cairn_pickle_read_start(&file->tree, opening->where, file->pickle_bytes + at,
+                                      there - at, all, &node, &taken, opening->complaint);
         if (err == CAIRN_OK)
             err = check_pickle(opening, which, node);
         if (which == OBJECT)
@@ -136,8 +133,8 @@ cairn_torch_read_legacy(const struct cairn_torch_opening *opening,
 static cairn_err
 refuse_storage(const struct cairn_torch_opening *opening, const char *key, const char *why)
 {
-    CAIRN_LOG_AT(ERROR, "torch: cannot read %s: storage %s %s", opening->where, key, why);
-    return CAIRN_CORRUPT;
+    return cairn_complain(opening->complaint, CAIRN_CORRUPT, "%s: storage %s %s", opening->where,
+                          key, why);
 }
 
 /* One storage at *at of the part; *at moves past it. */

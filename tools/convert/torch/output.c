@@ -26,7 +26,8 @@ folder_of(const char *path, char folder[CAIRN_FILE_PATH_BYTES_MAX])
 }
 
 static cairn_err
-plan_file(const char *path, const struct cairn_torch_fill *fill, struct cairn_torch_output *out)
+plan_file(const char *path, const struct cairn_torch_fill *fill, struct cairn_torch_output *out,
+          struct cairn_complaint *complaint)
 {
     char folder[CAIRN_FILE_PATH_BYTES_MAX];
     struct cairn_torch_plan_storage *storages;
@@ -42,7 +43,7 @@ plan_file(const char *path, const struct cairn_torch_fill *fill, struct cairn_to
             storages[i] = (struct cairn_torch_plan_storage){keys[i], out->storages[i].bytes};
         }
         err = cairn_torch_plan_init(&out->plan, folder, fill->tree, fill->root, storages,
-                                    out->storage_count);
+                                    out->storage_count, complaint);
     }
     free(storages);
     free(keys);
@@ -156,7 +157,7 @@ cairn_torch_output_add(struct cairn_output *output, const char *path,
     memset(out, 0, sizeof(*out));
     err = cairn_torch_carry_fill(fill, &out->storages, &out->storage_count, complaint);
     if (!err)
-        err = plan_file(path, fill, out);
+        err = plan_file(path, fill, out, complaint);
     if (!err)
         err = cairn_output_add_file(output, path, &out->file);
     if (err)
@@ -240,9 +241,7 @@ cairn_torch_output_fill(struct cairn_output *output, const char *path,
     for (uint32_t i = 0; !err && i < added->storage_count; i++)
         err = place(fill->context, added->storages[i].identity, added->file,
                     cairn_torch_output_at(added, i));
-    return err ? cairn_complain(complaint, err, "%s cannot be laid out: %s", path,
-                                cairn_err_text(err))
-               : CAIRN_OK;
+    return cairn_complain_failed(complaint, err, "%s cannot be laid out", path);
 }
 
 cairn_err
@@ -254,9 +253,8 @@ cairn_torch_outputs_finish(const struct cairn_checkpoint *checkpoint, struct cai
 
     for (uint32_t i = 0; outputs && i < outputs->count && !err; i++)
         err = cairn_torch_output_finish(output, &outputs->files[i]);
-    return err ? cairn_complain(complaint, err, "%s: the records of files cannot be made: %s",
-                                checkpoint->place.path, cairn_err_text(err))
-               : CAIRN_OK;
+    return cairn_complain_failed(complaint, err, "%s: the records of files cannot be made",
+                                 checkpoint->place.path);
 }
 
 void

@@ -6,7 +6,6 @@
  *   torch/storages.c   the storages in a tree
  *   torch/tensors.c    the tensors in a tree
  *   torch/walk.c       every way down a tree
- *   torch/refuse.c     logs why a file cannot be read
  */
 #ifndef CAIRN_TOOLS_CONVERT_TORCH_PARTS_H
 #define CAIRN_TOOLS_CONVERT_TORCH_PARTS_H
@@ -22,9 +21,10 @@ struct cairn_torch_opening {
     uint64_t memory_bytes;
     struct cairn_window *window; /* of all of it; NULL once an archive has taken it over */
     struct cairn_torch_file *file;
+    struct cairn_complaint *complaint;
 };
 
-/* Logs why the file cannot be read; CAIRN_CORRUPT. */
+/* Complains that the file cannot be read; CAIRN_CORRUPT. */
 cairn_err cairn_torch_refuse(const struct cairn_torch_opening *opening, const char *why);
 
 /* Fills in tree, root and pickle_bytes of a file of the form before 1.6; *data_at says where the

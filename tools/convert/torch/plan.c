@@ -88,7 +88,8 @@ plan_tree(struct cairn_torch_building *building, struct state *state, struct cai
                                     &refs);
     if (!err)
         err = cairn_torch_refs_plan(building->source->layout, building->options, &refs,
-                                    &building->builder, root, "archive", &state->plan);
+                                    &building->builder, root, "archive", &state->plan,
+                                    building->complaint);
     if (!err)
         err = cairn_output_add_file(output, "", &file);
     if (!err) {
@@ -125,9 +126,8 @@ cairn_torch_format_plan(const struct cairn_checkpoint *checkpoint,
     cairn_pickle_fini(&building.tree);
     free(building.used);
     free(building.numbers);
-    return err ? cairn_complain(complaint, err, "%s cannot be laid out as a file of torch.save: %s",
-                                checkpoint->place.path, cairn_err_text(err))
-               : CAIRN_OK;
+    return cairn_complain_failed(complaint, err, "%s cannot be laid out as a file of torch.save",
+                                 checkpoint->place.path);
 }
 
 static cairn_err
@@ -153,7 +153,6 @@ cairn_torch_format_finish(const struct cairn_checkpoint *checkpoint, struct cair
             cairn_torch_plan_storage_at(&state->plan, i)->crc32 =
                 (uint32_t)output->sums[state->sums[i]].values[0];
     err = cairn_torch_plan_put(&state->plan, put_literal, output);
-    return err ? cairn_complain(complaint, err, "%s: the archive around the tensors: %s",
-                                checkpoint->place.path, cairn_err_text(err))
-               : CAIRN_OK;
+    return cairn_complain_failed(complaint, err, "%s: the archive around the tensors",
+                                 checkpoint->place.path);
 }

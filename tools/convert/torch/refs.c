@@ -221,7 +221,7 @@ cairn_err
 cairn_torch_refs_plan(const struct cairn_layout *layout, const struct cairn_output_options *options,
                       const struct cairn_torch_refs *refs, struct cairn_torch_builder *builder,
                       const struct cairn_pickle_node *root, const char *folder,
-                      struct cairn_torch_plan *plan)
+                      struct cairn_torch_plan *plan, struct cairn_complaint *complaint)
 {
     struct cairn_torch_plan_storage *storages;
     struct cairn_pickle_node **key_nodes;
@@ -252,7 +252,8 @@ cairn_torch_refs_plan(const struct cairn_layout *layout, const struct cairn_outp
     if (!err)
         err = cairn_pickle_done(builder->pickle);
     if (!err)
-        err = cairn_torch_plan_init(plan, folder, builder->pickle, root, storages, refs->count);
+        err = cairn_torch_plan_init(plan, folder, builder->pickle, root, storages, refs->count,
+                                    complaint);
     free(storages);
     free(key_nodes);
     free(keys);

@@ -64,6 +64,7 @@ CAIRN_MUST_CHECK cairn_err cairn_torch_refs_plan(const struct cairn_layout *layo
                                                  const struct cairn_torch_refs *refs,
                                                  struct cairn_torch_builder *builder,
                                                  const struct cairn_pickle_node *root,
-                                                 const char *folder, struct cairn_torch_plan *plan);
+                                                 const char *folder, struct cairn_torch_plan *plan,
+                                                 struct cairn_complaint *complaint);
 
 #endif

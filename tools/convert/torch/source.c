@@ -42,11 +42,11 @@ cairn_torch_source_open(struct cairn_checkpoint *checkpoint, const char *path,
         return err;
     (void)snprintf(where, sizeof(where), "%s/%s", checkpoint->place.path, path);
     err = cairn_torch_open(fd, where, 0, checkpoint->containers[out->container].bytes,
-                           CAIRN_CONVERT_METADATA_BYTES_MAX, &out->torch);
+                           CAIRN_CONVERT_METADATA_BYTES_MAX, &out->torch, complaint);
     (void)cairn_file_close(fd); /* only read */
     if (err)
-        return cairn_complain(complaint, err, "%s cannot be read as a file of torch.save: %s",
-                              where, cairn_err_text(err));
+        return cairn_complain_failed(complaint, err, "%s cannot be read as a file of torch.save",
+                                     where);
     out->node_count = out->torch.tree.node_count;
     out->tensor_of = calloc((size_t)out->node_count + 1, sizeof(*out->tensor_of));
     if (!out->tensor_of)
@@ -129,10 +129,11 @@ cairn_torch_source_carry(struct cairn_checkpoint *checkpoint, struct cairn_torch
         return cairn_complain(complaint, CAIRN_INVAL, CAIRN_TORCH_STORAGE_LEFT,
                               checkpoint->place.path, source->path);
     if (!err)
-        err = cairn_pickle_write(&source->torch.tree, source->torch.root, bytes, bytes_len);
+        err = cairn_pickle_write(&source->torch.tree, source->torch.root, bytes, bytes_len,
+                                 complaint);
     if (err)
-        return cairn_complain(complaint, err,
-                              "%s/%s: what is no tensor in it cannot be carried: %s",
-                              checkpoint->place.path, source->path, cairn_err_text(err));
+        return cairn_complain_failed(complaint, err,
+                                     "%s/%s: what is no tensor in it cannot be carried",
+                                     checkpoint->place.path, source->path);
     return CAIRN_OK;
 }

@@ -181,15 +181,13 @@ cairn_err
 cairn_torch_leaves_of_kept(const uint8_t *bytes, size_t bytes_len, struct cairn_torch_file *file,
                            struct cairn_torch_leaves *leaves)
 {
-    size_t taken_bytes = 0;
     cairn_err err;
 
     memset(file, 0, sizeof(*file));
     memset(leaves, 0, sizeof(*leaves));
     cairn_pickle_init(&file->tree, CAIRN_TORCH_OBJECT_BYTES_MAX);
     cairn_pickle_init(&file->names, CAIRN_TORCH_OBJECT_BYTES_MAX);
-    err = cairn_pickle_read(&file->tree, CAIRN_TORCH_TREE, bytes, bytes_len, &file->root,
-                            &taken_bytes);
+    err = cairn_pickle_read(&file->tree, CAIRN_TORCH_TREE, bytes, bytes_len, &file->root, NULL);
     return err ? err : cairn_torch_leaves_list(file, leaves);
 }
 

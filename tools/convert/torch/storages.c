@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/log.h"
 #include "tools/convert/torch/parts.h"
 
 static uint32_t
@@ -98,11 +97,9 @@ add_storage(const struct cairn_torch_opening *opening, struct cairn_pickle_node 
     if (file->legacy && !modernize(node))
         return CAIRN_OK;
     why = cairn_torch_read_storage(node, &id);
-    if (why) {
-        CAIRN_LOG_AT(ERROR, "torch: cannot read %s: of the %" PRIu32 "th storage: %s",
-                     opening->where, file->storage_count + 1, why);
-        return CAIRN_CORRUPT;
-    }
+    if (why)
+        return cairn_complain(opening->complaint, CAIRN_CORRUPT, "%s: storage %" PRIu32 ": %s",
+                              opening->where, file->storage_count + 1, why);
     known = cairn_torch_find_storage(file, id.key);
     if (known) {
         if (known->bytes < id.bytes)

@@ -9,7 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/log.h"
 #include "tools/convert/torch/parts.h"
 
 enum { STEPS_MAX = 1 << 26, KEY_DEPTH_MAX = 4 };
@@ -118,19 +117,16 @@ is_contiguous(const struct cairn_torch_view *view)
 static cairn_err
 refuse_tensor(const struct cairn_torch_opening *opening, const char *name, const char *why)
 {
-    CAIRN_LOG_AT(ERROR, "torch: cannot read %s: tensor %s: %s", opening->where,
-                 name[0] ? name : "(the object itself)", why);
-    return CAIRN_CORRUPT;
+    return cairn_complain(opening->complaint, CAIRN_CORRUPT, "%s: tensor %s: %s", opening->where,
+                          name[0] ? name : "(the object itself)", why);
 }
 
 static cairn_err
 exhausted(const struct cairn_torch_opening *opening)
 {
-    CAIRN_LOG_AT(ERROR,
-                 "torch: cannot read %s: the list of its tensors, %" PRIu32
-                 " so far, does not fit into memory: allow more",
-                 opening->where, opening->file->tensor_count);
-    return CAIRN_NOMEM;
+    return cairn_complain(opening->complaint, CAIRN_NOMEM,
+                          "%s: no memory for more than %" PRIu32 " tensors; allow more memory",
+                          opening->where, opening->file->tensor_count);
 }
 
 static cairn_err
@@ -255,11 +251,11 @@ step(struct walk *walk)
     }
     level->slot++;
     add_child(&walk->path, &child);
-    if (walk->path.full) {
-        CAIRN_LOG_AT(ERROR, "torch: cannot read %s: a name below %.200s is longer than %d bytes",
-                     walk->opening->where, walk->path.text, CAIRN_TORCH_NAME_BYTES_MAX - 1);
-        return CAIRN_CORRUPT;
-    }
+    if (walk->path.full)
+        return cairn_complain(walk->opening->complaint, CAIRN_CORRUPT,
+                              "%s: a name below %.200s is longer than %d bytes",
+                              walk->opening->where, walk->path.text,
+                              CAIRN_TORCH_NAME_BYTES_MAX - 1);
     return enter(walk, child.node);
 }
 

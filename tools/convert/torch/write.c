@@ -8,7 +8,6 @@
 
 #include "base/crc.h"
 #include "base/file.h"
-#include "base/log.h"
 #include "tools/convert/pickle/write.h"
 #include "tools/convert/torch/file.h"
 
@@ -33,7 +32,7 @@ add(struct cairn_torch_plan *plan, const char *name, uint64_t bytes)
 
 static cairn_err
 add_entries(struct cairn_torch_plan *plan, size_t pickle_bytes,
-            const struct cairn_torch_plan_storage *storages)
+            const struct cairn_torch_plan_storage *storages, struct cairn_complaint *complaint)
 {
     char name[CAIRN_TORCH_KEY_BYTES_MAX + 8];
     cairn_err err = add(plan, "data.pkl", pickle_bytes);
@@ -51,16 +50,18 @@ add_entries(struct cairn_torch_plan *plan, size_t pickle_bytes,
         err = add(plan, version.name, strlen(version.text));
     if (err == CAIRN_OK)
         err = add(plan, ".data/serialization_id", ID_BYTES);
-    if (err == CAIRN_INVAL)
-        CAIRN_LOG_AT(ERROR, "torch: cannot lay out %s: too many storages, or one that is too large",
-                     plan->zip.folder);
-    return err;
+    return err == CAIRN_INVAL
+               ? cairn_complain(complaint, err,
+                                "%s: too many storages, or one is too large; leave some out",
+                                plan->zip.folder)
+               : err;
 }
 
 cairn_err
 cairn_torch_plan_init(struct cairn_torch_plan *plan, const char *folder,
                       const struct cairn_pickle *tree, const struct cairn_pickle_node *root,
-                      const struct cairn_torch_plan_storage *storages, uint32_t storage_count)
+                      const struct cairn_torch_plan_storage *storages, uint32_t storage_count,
+                      struct cairn_complaint *complaint)
 {
     size_t pickle_bytes = 0;
     cairn_err err;
@@ -69,9 +70,9 @@ cairn_torch_plan_init(struct cairn_torch_plan *plan, const char *folder,
     plan->storage_count = storage_count;
     err = cairn_zip_plan_init(&plan->zip, folder);
     if (err == CAIRN_OK)
-        err = cairn_pickle_write(tree, root, &plan->pickle_bytes, &pickle_bytes);
+        err = cairn_pickle_write(tree, root, &plan->pickle_bytes, &pickle_bytes, complaint);
     if (err == CAIRN_OK)
-        err = add_entries(plan, pickle_bytes, storages);
+        err = add_entries(plan, pickle_bytes, storages, complaint);
     if (err)
         cairn_torch_plan_fini(plan);
     return err;

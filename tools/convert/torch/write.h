@@ -28,14 +28,15 @@ struct cairn_torch_plan {
  * Lays out a file whose object is `root`, a node of `tree`, and whose storages are given in the
  * order in which the object names them first, as torch.save has it. `folder` is what the archive's
  * names begin with: torch.save takes the file's name without its ending, "archive" where there is
- * none. The caller ends *plan with cairn_torch_plan_fini. CAIRN_INVAL with a log line, CAIRN_NOMEM;
+ * none. The caller ends *plan with cairn_torch_plan_fini. CAIRN_INVAL, complained about, CAIRN_NOMEM;
  * then *plan is zeroes.
  */
 CAIRN_MUST_CHECK cairn_err cairn_torch_plan_init(struct cairn_torch_plan *plan, const char *folder,
                                                  const struct cairn_pickle *tree,
                                                  const struct cairn_pickle_node *root,
                                                  const struct cairn_torch_plan_storage *storages,
-                                                 uint32_t storage_count);
+                                                 uint32_t storage_count,
+                                                 struct cairn_complaint *complaint);
 /* Frees; allowed twice and on zeroes. */
 void cairn_torch_plan_fini(struct cairn_torch_plan *plan);
 

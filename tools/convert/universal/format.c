@@ -71,10 +71,11 @@ read_metadata(struct cairn_checkpoint *checkpoint, struct cairn_complaint *compl
     cairn_err err;
 
     err = cairn_universal_dir_open(checkpoint->place.dir_fd, &universal, report, sizeof(report));
+    if (err && report[0])
+        return cairn_complain(complaint, err, "%s/%s; take another copy", checkpoint->place.path,
+                              report);
     if (err)
-        return cairn_complain(complaint, err, "%s: %s%s%s", checkpoint->place.path, report,
-                              report[0] ? "; " : "",
-                              err == CAIRN_CORRUPT ? "take another copy" : cairn_err_text(err));
+        return cairn_complain_failed(complaint, err, "%s: cannot be read", checkpoint->place.path);
     (void)strcpy(checkpoint->framework, "Cairn");
     checkpoint->step_known = true;
     checkpoint->step = universal.generation.step;
@@ -235,8 +236,7 @@ finish(const struct cairn_checkpoint *checkpoint, struct cairn_output *output,
     free(map);
     free(index);
     free(commit);
-    return err ? cairn_complain(complaint, err, "the index cannot be made: %s", cairn_err_text(err))
-               : CAIRN_OK;
+    return cairn_complain_failed(complaint, err, "the index cannot be made");
 }
 
 const struct cairn_format cairn_format_universal = {

@@ -7,7 +7,7 @@
 #include "base/crc.h"
 #include "base/file.h"
 #include "base/json.h"
-#include "base/log.h"
+#include "base/complaint.h"
 #include "base/wire.h"
 #include "tools/convert/zip/window.h"
 #include "tools/convert/zip/format.h"
@@ -16,6 +16,7 @@
 struct archive {
     const struct cairn_window *window;
     const char *where;
+    struct cairn_complaint *complaint;
     uint64_t begin, bytes;
     uint64_t directory_at, directory_bytes, entry_count; /* at: from the archive's start */
     uint64_t *headers; /* per entry: where its local header is, from the archive's start */
@@ -31,15 +32,14 @@ struct extent {
 static cairn_err
 refuse(const struct archive *archive, const char *why)
 {
-    CAIRN_LOG_AT(ERROR, "zip: cannot read %s: %s", archive->where, why);
-    return CAIRN_CORRUPT;
+    return cairn_complain(archive->complaint, CAIRN_CORRUPT, "%s: %s", archive->where, why);
 }
 
 static cairn_err
 refuse_entry(const struct archive *archive, const char *name, const char *why)
 {
-    CAIRN_LOG_AT(ERROR, "zip: cannot read %s: entry %s %s", archive->where, name, why);
-    return CAIRN_CORRUPT;
+    return cairn_complain(archive->complaint, CAIRN_CORRUPT, "%s: entry %s %s", archive->where,
+                          name, why);
 }
 
 /* Reads [at, at + bytes_len) of the archive. */
@@ -364,10 +364,12 @@ cairn_zip_probe(const void *bytes, size_t bytes_len)
 }
 
 cairn_err
-cairn_zip_open_window(struct cairn_window *window, const char *where, struct cairn_zip *zip)
+cairn_zip_open_window(struct cairn_window *window, const char *where, struct cairn_zip *zip,
+                      struct cairn_complaint *complaint)
 {
     struct archive archive = {.window = window,
                               .where = where,
+                              .complaint = complaint,
                               .begin = window->begin,
                               .bytes = window->bytes,
                               .zip = zip};
@@ -389,14 +391,15 @@ cairn_zip_open_window(struct cairn_window *window, const char *where, struct cai
 }
 
 cairn_err
-cairn_zip_open(int fd, const char *where, uint64_t begin, uint64_t bytes, struct cairn_zip *zip)
+cairn_zip_open(int fd, const char *where, uint64_t begin, uint64_t bytes, struct cairn_zip *zip,
+               struct cairn_complaint *complaint)
 {
     struct cairn_window *window;
     cairn_err err;
 
     memset(zip, 0, sizeof(*zip));
     if (bytes > INT64_MAX || begin > INT64_MAX - bytes) {
-        struct archive archive = {.where = where};
+        struct archive archive = {.where = where, .complaint = complaint};
 
         return refuse(&archive, "no file is as long as it would be");
     }
@@ -406,7 +409,7 @@ cairn_zip_open(int fd, const char *where, uint64_t begin, uint64_t bytes, struct
         free(window);
         return err;
     }
-    return cairn_zip_open_window(window, where, zip);
+    return cairn_zip_open_window(window, where, zip, complaint);
 }
 
 void
@@ -443,45 +446,36 @@ cairn_zip_find(const struct cairn_zip *zip, const char *name)
 }
 
 static cairn_err
-compare_checksum(const char *where, const struct cairn_zip_entry *entry, uint32_t crc32)
+check_entry(const char *where, const struct cairn_zip_entry *entry, const void *bytes, size_t got,
+            struct cairn_complaint *complaint)
 {
-    if (entry->crc32 == 0 || entry->crc32 == crc32) /* 0: PyTorch was told to leave it out */
+    if (got != entry->bytes)
+        return cairn_complain(complaint, CAIRN_CORRUPT,
+                              "%s: entry %s was truncated while it was read", where, entry->name);
+    /* 0: PyTorch was told to leave it out */
+    if (entry->crc32 == 0 || entry->crc32 == cairn_crc32(0, bytes, got))
         return CAIRN_OK;
-    CAIRN_LOG_AT(ERROR, "zip: %s is damaged: entry %s has another checksum than was written", where,
-                 entry->name);
-    return CAIRN_CORRUPT;
-}
-
-static cairn_err
-cut_short(const char *where, const struct cairn_zip_entry *entry)
-{
-    CAIRN_LOG_AT(ERROR, "zip: %s was cut while it was read, in entry %s", where, entry->name);
-    return CAIRN_CORRUPT;
+    return cairn_complain(complaint, CAIRN_CORRUPT,
+                          "%s: entry %s is damaged, its checksum is wrong; take another copy",
+                          where, entry->name);
 }
 
 cairn_err
-cairn_zip_load(int fd, const char *where, const struct cairn_zip_entry *entry, void *out)
+cairn_zip_load(int fd, const char *where, const struct cairn_zip_entry *entry, void *out,
+               struct cairn_complaint *complaint)
 {
     size_t got = 0;
     cairn_err err = cairn_file_read_at(fd, entry->at, out, (size_t)entry->bytes, &got);
 
-    if (err == CAIRN_OK && got != entry->bytes)
-        return cut_short(where, entry);
-    if (err == CAIRN_OK)
-        err = compare_checksum(where, entry, cairn_crc32(0, out, got));
-    return err;
+    return err ? err : check_entry(where, entry, out, got, complaint);
 }
 
 cairn_err
 cairn_zip_take(const struct cairn_zip *zip, const char *where, const struct cairn_zip_entry *entry,
-               void *out)
+               void *out, struct cairn_complaint *complaint)
 {
     size_t got = 0;
     cairn_err err = cairn_window_read(zip->window, entry->at, out, (size_t)entry->bytes, &got);
 
-    if (err == CAIRN_OK && got != entry->bytes)
-        return cut_short(where, entry);
-    if (err == CAIRN_OK)
-        err = compare_checksum(where, entry, cairn_crc32(0, out, got));
-    return err;
+    return err ? err : check_entry(where, entry, out, got, complaint);
 }

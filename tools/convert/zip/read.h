@@ -9,7 +9,7 @@
 #ifndef CAIRN_TOOLS_CONVERT_ZIP_READ_H
 #define CAIRN_TOOLS_CONVERT_ZIP_READ_H
 
-#include "cairn/err.h"
+#include "base/complaint.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -49,10 +49,11 @@ bool cairn_zip_probe(const void *bytes, size_t bytes_len);
  * *zip with cairn_zip_fini. CAIRN_CORRUPT, CAIRN_IO, CAIRN_NOMEM; then *zip is zeroes.
  */
 CAIRN_MUST_CHECK cairn_err cairn_zip_open(int fd, const char *where, uint64_t begin, uint64_t bytes,
-                                          struct cairn_zip *zip);
+                                          struct cairn_zip *zip, struct cairn_complaint *complaint);
 /* The same of what a window shows, which it takes over (from malloc), also on failure. */
 CAIRN_MUST_CHECK cairn_err cairn_zip_open_window(struct cairn_window *window, const char *where,
-                                                 struct cairn_zip *zip);
+                                                 struct cairn_zip *zip,
+                                                 struct cairn_complaint *complaint);
 /* Frees; allowed twice and on zeroes. */
 void cairn_zip_fini(struct cairn_zip *zip);
 
@@ -64,10 +65,12 @@ const struct cairn_zip_entry *cairn_zip_find(const struct cairn_zip *zip, const 
  * checksum, where there is one. CAIRN_CORRUPT with a log line, CAIRN_IO.
  */
 CAIRN_MUST_CHECK cairn_err cairn_zip_load(int fd, const char *where,
-                                          const struct cairn_zip_entry *entry, void *out);
+                                          const struct cairn_zip_entry *entry, void *out,
+                                          struct cairn_complaint *complaint);
 
 /* The same of an archive that is open, from memory where the entry stands at one of its ends. */
 CAIRN_MUST_CHECK cairn_err cairn_zip_take(const struct cairn_zip *zip, const char *where,
-                                          const struct cairn_zip_entry *entry, void *out);
+                                          const struct cairn_zip_entry *entry, void *out,
+                                          struct cairn_complaint *complaint);
 
 #endif

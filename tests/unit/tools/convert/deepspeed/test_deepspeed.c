@@ -349,7 +349,7 @@ imagine_numbers(struct cairn_checkpoint *checkpoint)
                          0);
         cairn_pickle_append(&tree, list, group_of_one(&tree, i));
     }
-    assert_int_equal(cairn_pickle_write(&tree, list, &bytes, &bytes_len), 0);
+    assert_int_equal(cairn_pickle_write(&tree, list, &bytes, &bytes_len, NULL), 0);
     assert_int_equal(
         cairn_checkpoint_add_opaque(checkpoint, CAIRN_PARAM_GROUPS_NAME, bytes, bytes_len, NULL),
         0);

@@ -180,7 +180,6 @@ change_common(const char *fixture, const char *path, const char *pickle, size_t 
     struct cairn_torch_plan plan;
     struct cairn_pickle tree;
     char command[256];
-    size_t taken = 0;
     int fd;
 
     (void)snprintf(command, sizeof(command), "cp -r " FIXTURES "%s '%s'", fixture, path);
@@ -190,9 +189,9 @@ change_common(const char *fixture, const char *path, const char *pickle, size_t 
     assert_true(fd >= 0);
     cairn_pickle_init(&tree, 1 << 20);
     assert_int_equal(
-        cairn_pickle_read(&tree, "test", (const uint8_t *)pickle, pickle_len, &root, &taken),
+        cairn_pickle_read(&tree, "test", (const uint8_t *)pickle, pickle_len, &root, NULL),
         CAIRN_OK);
-    assert_int_equal(cairn_torch_plan_init(&plan, "common", &tree, root, NULL, 0), CAIRN_OK);
+    assert_int_equal(cairn_torch_plan_init(&plan, "common", &tree, root, NULL, 0, NULL), CAIRN_OK);
     assert_int_equal(cairn_torch_plan_write(&plan, fd, 0), CAIRN_OK);
     cairn_torch_plan_fini(&plan);
     cairn_pickle_fini(&tree);

@@ -16,23 +16,14 @@
 #include <string.h>
 
 #include "base/file.h"
-#include "base/log.h"
 #include "tools/convert/pickle/read.h"
 #include "tools/convert/pickle/write.h"
 
 #define FIXTURES "tests/fixtures/pickle/"
 enum { FILE_BYTES_MAX = 1 << 20, ARENA_BYTES = 64 << 20 };
 
-static char last_line[1024];
+static struct cairn_complaint complaint;
 static struct cairn_pickle pickle; /* of the test that runs */
-
-static void
-keep_line(void *context, enum cairn_log_level level, const char *line)
-{
-    (void)context;
-    (void)level;
-    (void)snprintf(last_line, sizeof(last_line), "%s", line);
-}
 
 static int
 teardown(void **state)
@@ -45,16 +36,10 @@ teardown(void **state)
 static cairn_err
 read_bytes(const void *bytes, size_t bytes_len, struct cairn_pickle_node **root)
 {
-    size_t taken = 0;
-    cairn_err err;
-
     cairn_pickle_fini(&pickle);
     cairn_pickle_init(&pickle, ARENA_BYTES);
-    last_line[0] = '\0';
-    err = cairn_pickle_read(&pickle, "a.pkl", bytes, bytes_len, root, &taken);
-    if (err == CAIRN_OK)
-        assert_int_equal(taken, bytes_len);
-    return err;
+    complaint.text[0] = '\0';
+    return cairn_pickle_read(&pickle, "a.pkl", bytes, bytes_len, root, &complaint);
 }
 
 /* ---- what Python wrote ---- */
@@ -85,8 +70,8 @@ protocol_2_is_written_byte_for_byte(void **state)
         uint8_t *bytes = load_case(i, 2, &bytes_len), *again = NULL;
 
         if (read_bytes(bytes, bytes_len, &root) != CAIRN_OK)
-            fail_msg("%s: %s", cases[i], last_line);
-        assert_int_equal(cairn_pickle_write(&pickle, root, &again, &again_len), CAIRN_OK);
+            fail_msg("%s: %s", cases[i], complaint.text);
+        assert_int_equal(cairn_pickle_write(&pickle, root, &again, &again_len, NULL), CAIRN_OK);
         if (again_len != bytes_len || memcmp(bytes, again, bytes_len) != 0)
             fail_msg("%s is written differently", cases[i]);
         free(bytes);
@@ -106,10 +91,10 @@ other_protocols_become_protocol_2(void **state)
         uint8_t *once = NULL, *twice = NULL;
 
         if (read_bytes(bytes, bytes_len, &root) != CAIRN_OK)
-            fail_msg("%s.p%zu: %s", cases[i / PROTOCOLS], i % PROTOCOLS, last_line);
-        assert_int_equal(cairn_pickle_write(&pickle, root, &once, &once_len), CAIRN_OK);
+            fail_msg("%s.p%zu: %s", cases[i / PROTOCOLS], i % PROTOCOLS, complaint.text);
+        assert_int_equal(cairn_pickle_write(&pickle, root, &once, &once_len, NULL), CAIRN_OK);
         assert_int_equal(read_bytes(once, once_len, &root), CAIRN_OK);
-        assert_int_equal(cairn_pickle_write(&pickle, root, &twice, &twice_len), CAIRN_OK);
+        assert_int_equal(cairn_pickle_write(&pickle, root, &twice, &twice_len, NULL), CAIRN_OK);
         assert_int_equal(once_len, twice_len);
         assert_memory_equal(once, twice, once_len);
         free(bytes);
@@ -131,13 +116,14 @@ every_cut_of_a_pickle_is_refused(void **state)
             size_t taken;
 
             assert_int_equal(read_bytes(bytes, cut, &root), CAIRN_CORRUPT);
-            assert_non_null(strstr(last_line, "the pickle ends in the middle of it"));
+            assert_non_null(strstr(complaint.text, "the pickle ends in the middle of it"));
             cairn_pickle_fini(&pickle);
             cairn_pickle_init(&pickle, ARENA_BYTES);
-            last_line[0] = '\0';
-            assert_int_equal(cairn_pickle_read_start(&pickle, "a.pkl", bytes, cut, &root, &taken),
+            complaint.text[0] = '\0';
+            assert_int_equal(cairn_pickle_read_start(&pickle, "a.pkl", bytes, cut, false, &root,
+                                                     &taken, &complaint),
                              CAIRN_AGAIN);
-            assert_string_equal(last_line, "");
+            assert_string_equal(complaint.text, "");
         }
         free(bytes);
     }
@@ -307,7 +293,7 @@ every_opcode_makes_its_node(void **state)
             continue;
         }
         if (read_bytes(good[i].bytes, good[i].bytes_len, &root) != CAIRN_OK)
-            fail_msg("%s: %s", good[i].meaning, last_line);
+            fail_msg("%s: %s", good[i].meaning, complaint.text);
         out = open_memstream(&text, &text_bytes);
         assert_non_null(out);
         describe(out, root, 4);
@@ -391,8 +377,8 @@ what_cannot_be_said_is_refused_by_opcode_and_byte(void **state)
 
         if (read_bytes(bad[i].bytes, bad[i].bytes_len, &root) != CAIRN_CORRUPT)
             fail_msg("it was taken: %s", bad[i].why);
-        if (!strstr(last_line, bad[i].why) || !strstr(last_line, "a.pkl"))
-            fail_msg("it said: %s, and not: %s", last_line, bad[i].why);
+        if (!strstr(complaint.text, bad[i].why) || !strstr(complaint.text, "a.pkl"))
+            fail_msg("it said: %s, and not: %s", complaint.text, bad[i].why);
     }
 }
 
@@ -410,8 +396,8 @@ repeated(const char *part, size_t part_bytes, size_t count, const char *end, con
         memcpy(bytes + i * part_bytes, part, part_bytes);
     memcpy(bytes + part_bytes * count, end, strlen(end));
     assert_int_not_equal(read_bytes(bytes, bytes_len, &root), CAIRN_OK);
-    if (!strstr(last_line, why))
-        fail_msg("it said: %s, and not: %s", last_line, why);
+    if (!strstr(complaint.text, why))
+        fail_msg("it said: %s, and not: %s", complaint.text, why);
     free(bytes);
 }
 
@@ -436,7 +422,7 @@ deep_values_are_refused_without_deep_calls(void **state)
     memset(bytes + 1, 0x85, DEEP); /* ((((…),),),) */
     bytes[DEEP + 1] = '.';
     assert_int_equal(read_bytes(bytes, DEEP + 2, &root), CAIRN_CORRUPT);
-    assert_non_null(strstr(last_line, "opcode TUPLE1: it is nested more than 1000 deep"));
+    assert_non_null(strstr(complaint.text, "opcode TUPLE1: it is nested more than 1000 deep"));
     free(bytes);
 }
 
@@ -460,7 +446,7 @@ a_bomb_of_shared_lists_stays_small(void **state)
     bytes[bytes_len++] = '.';
     assert_int_equal(read_bytes(bytes, bytes_len, &root), CAIRN_OK);
     assert_true(pickle.node_count < 100);
-    assert_int_equal(cairn_pickle_write(&pickle, root, &again, &again_len), CAIRN_OK);
+    assert_int_equal(cairn_pickle_write(&pickle, root, &again, &again_len, NULL), CAIRN_OK);
     assert_true(again_len < 4 * bytes_len);
     free(again);
 }
@@ -473,7 +459,7 @@ memory_has_a_limit(void **state)
 
     (void)state;
     for (size_t p = 0; p < sizeof(parts) / sizeof(parts[0]); p++) {
-        size_t part_bytes = strlen(parts[p]), bytes_len = part_bytes * COUNT, taken;
+        size_t part_bytes = strlen(parts[p]), bytes_len = part_bytes * COUNT;
         uint8_t *bytes = malloc(bytes_len);
         struct cairn_pickle_node *root = NULL;
 
@@ -482,16 +468,18 @@ memory_has_a_limit(void **state)
             memcpy(bytes + i * part_bytes, parts[p], part_bytes);
         cairn_pickle_fini(&pickle);
         cairn_pickle_init(&pickle, 1 << 20);
-        assert_int_equal(cairn_pickle_read(&pickle, "a.pkl", bytes, bytes_len, &root, &taken),
+        complaint.text[0] = '\0';
+        assert_int_equal(cairn_pickle_read(&pickle, "a.pkl", bytes, bytes_len, &root, &complaint),
                          CAIRN_NOMEM);
-        assert_non_null(strstr(last_line, "more memory"));
+        assert_non_null(strstr(complaint.text, "more memory"));
         assert_true(pickle.used_bytes <= 1 << 20);
         /* and none needs more than the factor that callers may rely on */
         cairn_pickle_fini(&pickle);
         cairn_pickle_init(&pickle, (uint64_t)CAIRN_PICKLE_ARENA_FACTOR * bytes_len);
-        assert_int_equal(cairn_pickle_read(&pickle, "a.pkl", bytes, bytes_len, &root, &taken),
+        complaint.text[0] = '\0';
+        assert_int_equal(cairn_pickle_read(&pickle, "a.pkl", bytes, bytes_len, &root, &complaint),
                          CAIRN_CORRUPT);
-        assert_non_null(strstr(last_line, "the pickle ends"));
+        assert_non_null(strstr(complaint.text, "the pickle ends"));
         free(bytes);
     }
 }
@@ -595,7 +583,7 @@ rewrite(const char *from, const char *to)
 
     if (cairn_file_load(AT_FDCWD, from, FILE_BYTES_MAX, &bytes, &bytes_len) != CAIRN_OK ||
         read_bytes(bytes, bytes_len, &root) != CAIRN_OK ||
-        cairn_pickle_write(&pickle, root, &again, &again_len) != CAIRN_OK ||
+        cairn_pickle_write(&pickle, root, &again, &again_len, NULL) != CAIRN_OK ||
         cairn_file_open(AT_FDCWD, to, CAIRN_FILE_CREATE, &fd) != CAIRN_OK ||
         cairn_file_write_at(fd, 0, again, again_len) != CAIRN_OK ||
         cairn_file_close(fd) != CAIRN_OK)
@@ -625,6 +613,5 @@ main(int argc, char **argv)
 
     if (argc == 4 && strcmp(argv[1], "--rewrite") == 0)
         return rewrite(argv[2], argv[3]);
-    cairn_log_setup(CAIRN_LOG_INFO, keep_line, NULL);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
