@@ -11,6 +11,7 @@
 
 #include <cmocka.h>
 
+#include "base/array.h"
 #include "base/log.h"
 #include "tools/convert/state/param_groups.h"
 #include "tools/convert/engine/whole.h"
@@ -88,9 +89,9 @@ make(struct cairn_checkpoint *checkpoint)
     *checkpoint = (struct cairn_checkpoint){.place.dir_fd = -1};
     assert_int_equal(cairn_place_open("tests/fault", &checkpoint->place, NULL), 0);
     assert_int_equal(cairn_layout_create(&checkpoint->layout), 0);
-    checkpoint->containers = calloc(1, sizeof(*checkpoint->containers));
-    assert_non_null(checkpoint->containers);
-    checkpoint->container_count = checkpoint->container_room = 1;
+    assert_true(cairn_array_grow(&checkpoint->containers, 0, sizeof(*checkpoint->containers)));
+    memset(checkpoint->containers, 0, sizeof(*checkpoint->containers));
+    checkpoint->container_count = 1;
     checkpoint->containers[0].bytes = CONTAINER_BYTES;
     checkpoint->containers[0].literal = calloc(1, CONTAINER_BYTES);
     assert_non_null(checkpoint->containers[0].literal);

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/assert.h"
 
 enum { CONTAINER_BYTES = 1024 };
@@ -42,9 +43,9 @@ make(struct cairn_checkpoint *checkpoint)
     *checkpoint = (struct cairn_checkpoint){.place.dir_fd = -1};
     CAIRN_ASSERT(cairn_place_open(".", &checkpoint->place, &complaint) == CAIRN_OK);
     CAIRN_ASSERT(cairn_layout_create(&checkpoint->layout) == CAIRN_OK);
-    checkpoint->containers = calloc(1, sizeof(*checkpoint->containers));
-    CAIRN_ASSERT(checkpoint->containers != NULL);
-    checkpoint->container_count = checkpoint->container_room = 1;
+    CAIRN_ASSERT(cairn_array_grow(&checkpoint->containers, 0, sizeof(*checkpoint->containers)));
+    memset(checkpoint->containers, 0, sizeof(*checkpoint->containers));
+    checkpoint->container_count = 1;
     checkpoint->containers[0].bytes = CONTAINER_BYTES;
     checkpoint->containers[0].literal = calloc(1, CONTAINER_BYTES);
     CAIRN_ASSERT(checkpoint->containers[0].literal != NULL);

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/file.h"
 #include "base/text.h"
 
@@ -38,19 +39,11 @@ static cairn_err
 append_container(struct cairn_checkpoint *checkpoint, const struct cairn_container *container,
                  uint32_t *index)
 {
-    uint32_t room = checkpoint->container_room ? 2 * checkpoint->container_room : 16;
-
     if (checkpoint->container_count >= CAIRN_CONVERT_CONTAINERS_MAX)
         return CAIRN_CORRUPT;
-    if (checkpoint->container_count == checkpoint->container_room) {
-        struct cairn_container *grown =
-            realloc(checkpoint->containers, room * sizeof(*checkpoint->containers));
-
-        if (!grown)
-            return CAIRN_NOMEM;
-        checkpoint->containers = grown;
-        checkpoint->container_room = room;
-    }
+    if (!cairn_array_grow(&checkpoint->containers, checkpoint->container_count,
+                          sizeof(*checkpoint->containers)))
+        return CAIRN_NOMEM;
     *index = checkpoint->container_count++;
     checkpoint->containers[*index] = *container;
     return CAIRN_OK;
@@ -131,7 +124,6 @@ cairn_checkpoint_add_sums(struct cairn_checkpoint *checkpoint, uint32_t containe
                           uint64_t block_bytes, const uint64_t *values,
                           struct cairn_complaint *complaint)
 {
-    uint32_t room = checkpoint->sum_room ? 2 * checkpoint->sum_room : 16;
     struct cairn_source_sum sum = {.container = container,
                                    .kind = kind,
                                    .offset_bytes = offset_bytes,
@@ -148,15 +140,8 @@ cairn_checkpoint_add_sums(struct cairn_checkpoint *checkpoint, uint32_t containe
                               "; it is truncated, take another copy",
                               cairn_checkpoint_container_name(checkpoint, container),
                               checkpoint->containers[container].bytes, offset_bytes + bytes);
-    if (checkpoint->sum_count == checkpoint->sum_room) {
-        struct cairn_source_sum *grown =
-            realloc(checkpoint->sums, room * sizeof(*checkpoint->sums));
-
-        if (!grown)
-            return CAIRN_NOMEM;
-        checkpoint->sums = grown;
-        checkpoint->sum_room = room;
-    }
+    if (!cairn_array_grow(&checkpoint->sums, checkpoint->sum_count, sizeof(*checkpoint->sums)))
+        return CAIRN_NOMEM;
     sum.count = bytes / block_bytes + (bytes % block_bytes != 0);
     sum.values = malloc((size_t)sum.count * sizeof(*sum.values) + 1);
     if (!sum.values)
@@ -189,7 +174,6 @@ cairn_checkpoint_warn(struct cairn_checkpoint *checkpoint, const char *format, .
 {
     char said[WARNING_BYTES_MAX], text[WARNING_BYTES_MAX];
     va_list arguments;
-    char **grown;
 
     if (checkpoint->warning_count == WARNINGS_MAX) /* nobody reads more */
         return CAIRN_OK;
@@ -197,12 +181,11 @@ cairn_checkpoint_warn(struct cairn_checkpoint *checkpoint, const char *format, .
     (void)vsnprintf(said, sizeof(said), format, arguments);
     va_end(arguments);
     cairn_text_clean(text, sizeof(text), said);
-    grown = realloc(checkpoint->warnings, (checkpoint->warning_count + 1) * sizeof(*grown));
-    if (!grown)
+    if (!cairn_array_grow(&checkpoint->warnings, checkpoint->warning_count,
+                          sizeof(*checkpoint->warnings)))
         return CAIRN_NOMEM;
-    checkpoint->warnings = grown;
-    grown[checkpoint->warning_count] = strdup(text);
-    if (!grown[checkpoint->warning_count])
+    checkpoint->warnings[checkpoint->warning_count] = strdup(text);
+    if (!checkpoint->warnings[checkpoint->warning_count])
         return CAIRN_NOMEM;
     checkpoint->warning_count++;
     return CAIRN_OK;

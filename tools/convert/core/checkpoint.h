@@ -117,13 +117,10 @@ struct cairn_checkpoint {
     struct cairn_layout *layout;
     struct cairn_container *containers; /* [container_count]; pieces refer to them by index */
     uint32_t container_count;
-    uint32_t container_room;
     struct cairn_alias *aliases;
     uint32_t alias_count;
-    uint32_t alias_room;
     struct cairn_source_sum *sums;
     uint32_t sum_count;
-    uint32_t sum_room;
     uint64_t unsummed_count; /* storages and objects written without checksums */
     uint32_t unsummed_first; /* the container of the first of them */
     char **warnings;         /* for the user, one line each */

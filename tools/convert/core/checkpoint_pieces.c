@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/json.h"
 #include "tools/convert/core/box.h"
 
@@ -165,7 +166,6 @@ cairn_err
 cairn_checkpoint_add_alias_as(struct cairn_checkpoint *checkpoint, const char *name,
                               enum cairn_kind kind, uint32_t of, struct cairn_complaint *complaint)
 {
-    uint32_t room = checkpoint->alias_room ? 2 * checkpoint->alias_room : 4;
     struct cairn_tensor known;
     uint32_t tensor;
     cairn_err err;
@@ -178,15 +178,9 @@ cairn_checkpoint_add_alias_as(struct cairn_checkpoint *checkpoint, const char *n
         return cairn_complain(complaint, CAIRN_CORRUPT,
                               "%s: tensor %.300s is there, and tied to %s as well",
                               checkpoint->place.path, name, known.name);
-    if (checkpoint->alias_count == checkpoint->alias_room) {
-        struct cairn_alias *grown =
-            realloc(checkpoint->aliases, room * sizeof(*checkpoint->aliases));
-
-        if (!grown)
-            return CAIRN_NOMEM;
-        checkpoint->aliases = grown;
-        checkpoint->alias_room = room;
-    }
+    if (!cairn_array_grow(&checkpoint->aliases, checkpoint->alias_count,
+                          sizeof(*checkpoint->aliases)))
+        return CAIRN_NOMEM;
     err = cairn_checkpoint_add_tensor(checkpoint, name, known.dtype, kind, known.dims, known.shape,
                                       &tensor, complaint);
     if (!err)

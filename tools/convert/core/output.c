@@ -4,27 +4,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "tools/convert/core/box.h"
 
-/* Makes room for one more element of a table. */
 static cairn_err
-grow(void *table, uint32_t count, uint32_t *room, size_t element_bytes)
+grow(void *table, uint32_t count, size_t element_bytes)
 {
-    uint32_t wanted = *room ? 2 * *room : 8;
-    void *grown, *old;
-
-    if (count < *room)
-        return CAIRN_OK;
-    if (count > UINT32_MAX / 4)
-        return CAIRN_NOMEM;
-    memcpy(&old, table, sizeof(old));
-    grown = realloc(old, wanted * element_bytes);
-    if (!grown)
-        return CAIRN_NOMEM;
-    memcpy(table, &grown, sizeof(grown));
-    *room = wanted;
-    /* cppcheck-suppress memleak ; *table holds it */
-    return CAIRN_OK;
+    return cairn_array_grow(table, count, element_bytes) ? CAIRN_OK : CAIRN_NOMEM;
 }
 
 void
@@ -55,8 +41,7 @@ cairn_output_fini(struct cairn_output *output)
 cairn_err
 cairn_output_add_file(struct cairn_output *output, const char *path, uint32_t *file)
 {
-    cairn_err err =
-        grow(&output->files, output->file_count, &output->file_room, sizeof(*output->files));
+    cairn_err err = grow(&output->files, output->file_count, sizeof(*output->files));
     char *copy = err ? NULL : strdup(path);
 
     if (!copy)
@@ -76,8 +61,7 @@ cairn_err
 cairn_output_add_literal(struct cairn_output *output, uint32_t file, uint64_t offset_bytes,
                          uint8_t *bytes, size_t bytes_len)
 {
-    cairn_err err = grow(&output->literals, output->literal_count, &output->literal_room,
-                         sizeof(*output->literals));
+    cairn_err err = grow(&output->literals, output->literal_count, sizeof(*output->literals));
 
     if (!err && file >= output->file_count)
         err = CAIRN_INTERNAL;
@@ -103,7 +87,7 @@ cairn_output_add_sum(struct cairn_output *output, uint32_t file, enum cairn_sum_
 
     if (file >= output->file_count || block_bytes == 0)
         return CAIRN_INTERNAL;
-    err = grow(&output->sums, output->sum_count, &output->sum_room, sizeof(*output->sums));
+    err = grow(&output->sums, output->sum_count, sizeof(*output->sums));
     if (err)
         return err;
     added.count = bytes / block_bytes + (bytes % block_bytes != 0);
@@ -119,8 +103,7 @@ cairn_err
 cairn_output_add_small(struct cairn_output *output, const char *path, uint8_t *bytes,
                        size_t bytes_len)
 {
-    cairn_err err =
-        grow(&output->smalls, output->small_count, &output->small_room, sizeof(*output->smalls));
+    cairn_err err = grow(&output->smalls, output->small_count, sizeof(*output->smalls));
     char *copy = err ? NULL : strdup(path);
 
     if (!copy) {
@@ -134,8 +117,7 @@ cairn_output_add_small(struct cairn_output *output, const char *path, uint8_t *b
 cairn_err
 cairn_output_add_carried(struct cairn_output *output, uint32_t tensor)
 {
-    cairn_err err = grow(&output->carried, output->carried_count, &output->carried_room,
-                         sizeof(*output->carried));
+    cairn_err err = grow(&output->carried, output->carried_count, sizeof(*output->carried));
 
     if (!err)
         output->carried[output->carried_count++] = tensor;
@@ -145,8 +127,7 @@ cairn_output_add_carried(struct cairn_output *output, uint32_t tensor)
 cairn_err
 cairn_output_add_equal(struct cairn_output *output, uint32_t tensor, uint32_t of)
 {
-    cairn_err err =
-        grow(&output->equals, output->equal_count, &output->equal_room, sizeof(*output->equals));
+    cairn_err err = grow(&output->equals, output->equal_count, sizeof(*output->equals));
 
     if (err)
         return err;

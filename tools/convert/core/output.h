@@ -81,18 +81,18 @@ struct cairn_output {
     const struct cairn_format *format;
     struct cairn_layout *layout; /* containers are files */
     struct cairn_output_file *files;
-    uint32_t file_count, file_room;
+    uint32_t file_count;
     struct cairn_output_literal *literals;
-    uint32_t literal_count, literal_room;
+    uint32_t literal_count;
     struct cairn_output_sum *sums;
-    uint32_t sum_count, sum_room;
+    uint32_t sum_count;
     struct cairn_output_small *smalls; /* in the order of writing; the last is the marker */
-    uint32_t small_count, small_room;
+    uint32_t small_count;
     uint64_t small_bytes; /* about what `finish` will add to them, to check the free disk space */
     uint32_t *carried; /* source tensors that are in literals or small files, not in the layout */
-    uint32_t carried_count, carried_room;
+    uint32_t carried_count;
     struct cairn_output_equal *equals;
-    uint32_t equal_count, equal_room;
+    uint32_t equal_count;
     void *state; /* the format's own, freed by its `release` */
 };
 

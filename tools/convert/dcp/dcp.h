@@ -37,7 +37,7 @@ struct cairn_dcp_wanted {
 
 struct cairn_dcp_wants {
     struct cairn_dcp_wanted *items; /* freed by the caller */
-    size_t count, room;
+    size_t count;
 };
 
 /* Adds the items of a tensor's chunks that are not empty, or of a bytes object. CAIRN_NOMEM, and

@@ -37,7 +37,7 @@ struct cairn_dcp_mixed {
 /* What is kept between plan and finish. */
 struct cairn_dcp_kept {
     struct cairn_dcp_open_chunk *chunks;
-    size_t chunk_count, chunk_room;
+    size_t chunk_count;
     struct cairn_dcp_mixed *mixed;
     uint32_t mixed_count;
     uint8_t *index_bytes;

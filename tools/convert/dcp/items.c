@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/file.h"
 #include "tools/convert/state/param_groups.h"
 #include "tools/convert/pickle/write.h"
@@ -128,15 +129,8 @@ add_wanted(struct cairn_dcp_metadata *metadata, uint32_t index, uint32_t chunk,
     }
     if (!wanted.item.path || (start && !wanted.box))
         return CAIRN_NOMEM;
-    if (wants->count == wants->room) {
-        size_t room = wants->room ? 2 * wants->room : 256;
-        struct cairn_dcp_wanted *grown = realloc(wants->items, room * sizeof(*grown));
-
-        if (!grown)
-            return CAIRN_NOMEM;
-        wants->items = grown;
-        wants->room = room;
-    }
+    if (!cairn_array_grow(&wants->items, wants->count, sizeof(*wants->items)))
+        return CAIRN_NOMEM;
     wants->items[wants->count++] = wanted;
     return CAIRN_OK;
 }

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "tools/convert/dcp/frames.h"
 #include "tools/convert/pickle/read.h"
 
@@ -123,17 +124,14 @@ add_mixed_object(struct cairn_dcp_output *dcp, const struct cairn_torch_refs *re
                  const struct cairn_state_path *path)
 {
     struct cairn_dcp_kept *state = dcp->kept;
-    struct cairn_dcp_mixed *grown =
-        realloc(state->mixed, (state->mixed_count + 1) * sizeof(*grown));
     struct cairn_torch_builder builder;
     struct cairn_dcp_mixed *mixed;
     struct cairn_dcp_spot spot;
     cairn_err err;
 
-    if (!grown)
+    if (!cairn_array_grow(&state->mixed, state->mixed_count, sizeof(*state->mixed)))
         return CAIRN_NOMEM;
-    state->mixed = grown;
-    mixed = &grown[state->mixed_count++];
+    mixed = &state->mixed[state->mixed_count++];
     memset(mixed, 0, sizeof(*mixed));
     cairn_torch_builder_init(&builder, tree);
     err = cairn_torch_refs_plan(dcp->source->layout, dcp->options, refs, &builder, root, "archive",

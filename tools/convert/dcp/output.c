@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "tools/convert/dcp/frames.h"
 
 enum {
@@ -129,15 +130,8 @@ cairn_dcp_take_place(struct cairn_dcp_output *dcp, uint32_t rank, uint64_t bytes
 static cairn_err
 keep_chunk(struct cairn_dcp_kept *state, const struct cairn_dcp_open_chunk *chunk)
 {
-    if (state->chunk_count == state->chunk_room) {
-        size_t room = state->chunk_room ? 2 * state->chunk_room : 64;
-        struct cairn_dcp_open_chunk *grown = realloc(state->chunks, room * sizeof(*grown));
-
-        if (!grown)
-            return CAIRN_NOMEM;
-        state->chunks = grown;
-        state->chunk_room = room;
-    }
+    if (!cairn_array_grow(&state->chunks, state->chunk_count, sizeof(*state->chunks)))
+        return CAIRN_NOMEM;
     state->chunks[state->chunk_count++] = *chunk;
     return CAIRN_OK;
 }

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "tools/convert/torch/carry.h"
 
 #define MARK ".deepspeed_moe.experts.deepspeed_experts."
@@ -48,16 +49,12 @@ cairn_err
 cairn_deepspeed_layer_add(struct cairn_deepspeed_layers *layers, const char *prefix, size_t bytes,
                           uint32_t experts)
 {
-    struct cairn_deepspeed_layer *grown;
-
     if (layers->count == LAYERS_MAX)
         return CAIRN_VERSION;
-    grown = realloc(layers->layers, ((size_t)layers->count + 1) * sizeof(*grown));
-    if (!grown)
+    if (!cairn_array_grow(&layers->layers, layers->count, sizeof(*layers->layers)))
         return CAIRN_NOMEM;
-    layers->layers = grown;
-    grown[layers->count] = (struct cairn_deepspeed_layer){strndup(prefix, bytes), experts};
-    return grown[layers->count++].prefix ? CAIRN_OK : CAIRN_NOMEM;
+    layers->layers[layers->count] = (struct cairn_deepspeed_layer){strndup(prefix, bytes), experts};
+    return layers->layers[layers->count++].prefix ? CAIRN_OK : CAIRN_NOMEM;
 }
 
 cairn_err

@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "tools/convert/state/opaque_tree.h"
 #include "tools/convert/deepspeed/files.h"
 
@@ -46,15 +47,8 @@ names_fini(struct names *names)
 static cairn_err
 add_name(struct names *names, const char *name)
 {
-    if (names->count == names->room) {
-        uint32_t room = names->room ? 2 * names->room : 64;
-        char **grown = realloc(names->names, room * sizeof(*grown));
-
-        if (!grown)
-            return CAIRN_NOMEM;
-        names->names = grown;
-        names->room = room;
-    }
+    if (!cairn_array_grow(&names->names, names->count, sizeof(*names->names)))
+        return CAIRN_NOMEM;
     names->names[names->count] = strdup(name);
     return names->names[names->count++] ? CAIRN_OK : CAIRN_NOMEM;
 }

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 enum { DOUBLED_MAX = 3 };
 
 struct cairn_deepspeed_pattern {
@@ -164,31 +165,17 @@ cairn_err
 cairn_deepspeed_patterns_add(struct cairn_deepspeed_patterns *patterns, uint32_t category,
                              const char *python)
 {
-    struct cairn_deepspeed_pattern made, *grown;
+    struct cairn_deepspeed_pattern made;
     bool whole = false;
     cairn_err err = make(&made, category, python, &whole);
-    uint32_t room = patterns->name_room ? 2 * patterns->name_room : 64;
 
     if (!err && (whole ? patterns->name_count == CAIRN_DEEPSPEED_PATTERNS_MAX
                        : patterns->expression_count == CAIRN_DEEPSPEED_EXPRESSIONS_MAX))
         err = CAIRN_VERSION;
-    if (!err && whole && patterns->name_count == patterns->name_room) {
-        grown = realloc(patterns->names, room * sizeof(*grown));
-        if (grown) {
-            patterns->names = grown;
-            patterns->name_room = room;
-        } else {
-            err = CAIRN_NOMEM;
-        }
-    }
-    if (!err && !whole) {
-        grown = realloc(patterns->expressions,
-                        ((size_t)patterns->expression_count + 1) * sizeof(*grown));
-        if (grown)
-            patterns->expressions = grown;
-        else
-            err = CAIRN_NOMEM;
-    }
+    if (!err && !(whole ? cairn_array_grow(&patterns->names, patterns->name_count, sizeof(made))
+                        : cairn_array_grow(&patterns->expressions, patterns->expression_count,
+                                           sizeof(made))))
+        err = CAIRN_NOMEM;
     if (err) {
         end(&made);
         return err;

@@ -22,7 +22,7 @@ enum {
 /* All zero is the empty value. */
 struct cairn_deepspeed_patterns {
     struct cairn_deepspeed_pattern *names, *expressions; /* owned */
-    uint32_t name_count, name_room, expression_count;
+    uint32_t name_count, expression_count;
     bool sorted;
 };
 

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "tools/convert/deepspeed/subgroups.h"
 #include "tools/convert/state/opaque_tree.h"
 #include "tools/convert/pickle/write.h"
@@ -97,8 +98,6 @@ cairn_deepspeed_agree(struct cairn_deepspeed_state *state, const char *where, ui
                       const struct cairn_deepspeed_scalar *scalar,
                       struct cairn_complaint *complaint)
 {
-    struct cairn_deepspeed_scalar *grown;
-
     for (uint32_t i = 0; i < state->scalar_count; i++) {
         const struct cairn_deepspeed_scalar *known = &state->scalars[i];
 
@@ -118,11 +117,9 @@ cairn_deepspeed_agree(struct cairn_deepspeed_state *state, const char *where, ui
                               " and rank 0 has none, so the files are of different checkpoints; "
                               "take all of one",
                               where, rank, scalar->key, scalar->group);
-    grown = realloc(state->scalars, ((size_t)state->scalar_count + 1) * sizeof(*grown));
-    if (!grown)
+    if (!cairn_array_grow(&state->scalars, state->scalar_count, sizeof(*state->scalars)))
         return CAIRN_NOMEM;
-    state->scalars = grown;
-    grown[state->scalar_count++] = *scalar;
+    state->scalars[state->scalar_count++] = *scalar;
     return CAIRN_OK;
 }
 

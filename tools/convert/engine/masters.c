@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "tools/convert/core/box.h"
 
 enum { NONE = UINT32_MAX };
@@ -107,12 +108,13 @@ cairn_checkpoint_take_masters(struct cairn_checkpoint *checkpoint, uint32_t *tak
 
     *taken = masters ? find_masters(checkpoint, masters, masters + count) : 0;
     if (*taken > 0) {
-        aliases = malloc(((size_t)checkpoint->alias_count + *taken) * sizeof(*aliases));
-        err = aliases ? cairn_layout_create(&layout) : CAIRN_NOMEM;
+        for (uint32_t i = 0; !err && i < checkpoint->alias_count + *taken; i++)
+            err = cairn_array_grow(&aliases, i, sizeof(*aliases)) ? CAIRN_OK : CAIRN_NOMEM;
+        if (!err)
+            err = cairn_layout_create(&layout);
         if (!err)
             err = copy_layout(checkpoint->layout, masters, layout);
         if (!err) {
-            checkpoint->alias_room = checkpoint->alias_count + *taken;
             checkpoint->alias_count = list_aliases(checkpoint, masters, aliases);
             free(checkpoint->aliases);
             checkpoint->aliases = aliases;

@@ -393,8 +393,8 @@ cairn_target_write(struct cairn_target *target, uint32_t file, uint64_t at, cons
         cairn_file_start_sync(fd, at, bytes_len); /* or all waits for the commit */
     cairn_handles_release(target->handles, file);
     return err ? cairn_complain_failed(complaint, err,
-                                "%s/%s cannot be written at byte %" PRIu64
-                                " (the same command continues from there)",
-                                target->directory, cairn_target_final_name(target, file), at)
+                                       "%s/%s cannot be written at byte %" PRIu64
+                                       " (the same command continues from there)",
+                                       target->directory, cairn_target_final_name(target, file), at)
                : CAIRN_OK;
 }

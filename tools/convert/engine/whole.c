@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/file.h"
 #include "snapshot/reshard_pieces.h"
 #include "tools/convert/core/box.h"
@@ -101,15 +102,8 @@ add_replica(struct cairn_whole *whole, const struct cairn_tensor *tensor,
         whole->unchecked_count++;
         return CAIRN_OK;
     }
-    if (index == whole->replica_room) {
-        uint32_t room = whole->replica_room ? 2 * whole->replica_room : 64;
-        uint32_t *grown = realloc(whole->replica_containers, room * sizeof(*grown));
-
-        if (!grown)
-            return CAIRN_NOMEM;
-        whole->replica_containers = grown;
-        whole->replica_room = room;
-    }
+    if (!cairn_array_grow(&whole->replica_containers, index, sizeof(*whole->replica_containers)))
+        return CAIRN_NOMEM;
     err = copy_tensor(whole->replicas, tensor, &tensor_index);
     if (err)
         return err;

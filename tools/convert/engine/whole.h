@@ -19,7 +19,6 @@ struct cairn_whole {
      * tensors may share bytes: piece i is in replica_containers[i] of the checkpoint. */
     struct cairn_layout *replicas;
     uint32_t *replica_containers;
-    uint32_t replica_room;
     uint64_t replica_bytes;
     uint64_t unchecked_count; /* replicas whose elements share bytes: they cannot be compared */
     const char *map; /* borrowed: what may have made one number of several, for messages; or NULL */

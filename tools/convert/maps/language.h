@@ -145,7 +145,7 @@ struct cairn_map {
     struct cairn_map_drop drops[CAIRN_MAP_DROPS_MAX];
     uint32_t drop_count;
     struct cairn_map_rule *rules; /* the first that fits counts */
-    uint32_t rule_count, rule_room;
+    uint32_t rule_count;
     char *files[CAIRN_MAP_CHOICES_MAX]; /* names of what was parsed, owned */
     uint32_t file_count;
 };

@@ -285,7 +285,6 @@ replace(struct cairn_map_stage *stage)
     free(checkpoint->aliases);
     checkpoint->aliases = stage->aliases;
     checkpoint->alias_count = stage->alias_count;
-    checkpoint->alias_room = stage->alias_room;
     stage->to = NULL;
     stage->aliases = NULL;
     err = groups ? cairn_map_groups_rename(stage, from, groups, groups_bytes) : CAIRN_OK;

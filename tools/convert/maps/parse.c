@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "tools/convert/maps/language.h"
 #include "tools/convert/maps/lexer.h"
 #include "tools/convert/maps/rule.h"
@@ -217,15 +218,8 @@ add_rule(struct parser *parser, struct cairn_map_lexer *lexer)
 
     if (map->rule_count == CAIRN_MAP_RULES_MAX)
         return cairn_map_lexer_fail(lexer, "more than %d rules", CAIRN_MAP_RULES_MAX);
-    if (map->rule_count == map->rule_room) {
-        uint32_t room = map->rule_room ? 2 * map->rule_room : 32;
-        struct cairn_map_rule *grown = realloc(map->rules, room * sizeof(*grown));
-
-        if (!grown)
-            return CAIRN_NOMEM;
-        map->rules = grown;
-        map->rule_room = room;
-    }
+    if (!cairn_array_grow(&map->rules, map->rule_count, sizeof(*map->rules)))
+        return CAIRN_NOMEM;
     err = cairn_map_rule_parse(map, lexer, &rule);
     if (!err)
         map->rules[map->rule_count++] = rule;

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "tools/convert/maps/cells.h"
 #include "tools/convert/maps/instance.h"
 #include "tools/convert/maps/sizes.h"
@@ -108,16 +109,14 @@ static cairn_err
 need_zeros(struct cairn_map_stage *stage)
 {
     struct cairn_checkpoint *checkpoint = stage->checkpoint;
-    struct cairn_container *grown, *added;
+    struct cairn_container *added;
 
     if (stage->zeros != UINT32_MAX)
         return CAIRN_OK;
-    grown = realloc(checkpoint->containers, (checkpoint->container_count + 1) * sizeof(*grown));
-    if (!grown)
+    if (!cairn_array_grow(&checkpoint->containers, checkpoint->container_count,
+                          sizeof(*checkpoint->containers)))
         return CAIRN_NOMEM;
-    checkpoint->containers = grown;
-    checkpoint->container_room = checkpoint->container_count + 1;
-    added = &grown[checkpoint->container_count];
+    added = &checkpoint->containers[checkpoint->container_count];
     *added = (struct cairn_container){.bytes = ZERO_BYTES};
     added->literal = calloc(1, ZERO_BYTES);
     if (!added->literal)

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "tools/convert/core/box.h"
 
 uint32_t
@@ -32,15 +33,8 @@ cairn_map_scratch_add(struct cairn_map_stage *stage, const struct cairn_piece *p
 {
     struct cairn_map_pieces *scratch = &stage->scratch;
 
-    if (scratch->count == scratch->room) {
-        size_t room = scratch->room ? 2 * scratch->room : 64;
-        struct cairn_piece *grown = realloc(scratch->pieces, room * sizeof(*grown));
-
-        if (!grown)
-            return CAIRN_NOMEM;
-        scratch->pieces = grown;
-        scratch->room = room;
-    }
+    if (!cairn_array_grow(&scratch->pieces, scratch->count, sizeof(*scratch->pieces)))
+        return CAIRN_NOMEM;
     scratch->pieces[scratch->count++] = *piece;
     return CAIRN_OK;
 }
@@ -65,15 +59,8 @@ reserve(struct cairn_map_stage *stage, uint32_t count)
 static cairn_err
 add_alias(struct cairn_map_stage *stage, uint32_t tensor, uint32_t of)
 {
-    if (stage->alias_count == stage->alias_room) {
-        uint32_t room = stage->alias_room ? 2 * stage->alias_room : 16;
-        struct cairn_alias *grown = realloc(stage->aliases, room * sizeof(*grown));
-
-        if (!grown)
-            return CAIRN_NOMEM;
-        stage->aliases = grown;
-        stage->alias_room = room;
-    }
+    if (!cairn_array_grow(&stage->aliases, stage->alias_count, sizeof(*stage->aliases)))
+        return CAIRN_NOMEM;
     stage->aliases[stage->alias_count++] = (struct cairn_alias){tensor, of};
     return CAIRN_OK;
 }

@@ -9,7 +9,7 @@
 
 struct cairn_map_pieces {
     struct cairn_piece *pieces;
-    size_t count, room;
+    size_t count;
 };
 
 struct cairn_map_stage {
@@ -26,7 +26,7 @@ struct cairn_map_stage {
     /* What is made: */
     struct cairn_layout *to;
     struct cairn_alias *aliases;
-    uint32_t alias_count, alias_room;
+    uint32_t alias_count;
     size_t *piece_first; /* of each tensor of `to`, in its pieces */
     uint32_t piece_first_room;
     struct cairn_map_pieces scratch;

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "tools/convert/core/numbers.h"
 
 static cairn_err
@@ -13,15 +14,8 @@ add_key(struct cairn_megatron_target *target, char class, const char *text)
 {
     struct cairn_megatron_key *key;
 
-    if (target->key_count == target->key_room) {
-        uint32_t room = target->key_room ? 2 * target->key_room : 256;
-        struct cairn_megatron_key *grown = realloc(target->keys, room * sizeof(*grown));
-
-        if (!grown)
-            return CAIRN_NOMEM;
-        target->keys = grown;
-        target->key_room = room;
-    }
+    if (!cairn_array_grow(&target->keys, target->key_count, sizeof(*target->keys)))
+        return CAIRN_NOMEM;
     key = &target->keys[target->key_count++];
     key->class = class;
     return cairn_megatron_name_parse(text, &key->name) ? CAIRN_OK : CAIRN_CORRUPT;

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "tools/convert/megatron/plain.h"
 #include "tools/convert/pickle/write.h"
 
@@ -209,15 +210,8 @@ tie(const struct reading *reading, struct cairn_megatron_part *part)
 static cairn_err
 next_part(struct cairn_megatron_state *state, struct cairn_megatron_part **part)
 {
-    if (state->part_count == state->part_room) {
-        uint32_t room = state->part_room ? 2 * state->part_room : 64;
-        struct cairn_megatron_part *grown = realloc(state->parts, room * sizeof(*grown));
-
-        if (!grown)
-            return CAIRN_NOMEM;
-        state->parts = grown;
-        state->part_room = room;
-    }
+    if (!cairn_array_grow(&state->parts, state->part_count, sizeof(*state->parts)))
+        return CAIRN_NOMEM;
     *part = &state->parts[state->part_count++];
     memset(*part, 0, sizeof(**part));
     return CAIRN_OK;

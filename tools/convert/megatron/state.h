@@ -54,7 +54,7 @@ struct cairn_megatron_state {
     size_t key_bytes, key_room;
     /* of the file that is being read */
     struct cairn_megatron_part *parts;
-    uint32_t part_count, part_room;
+    uint32_t part_count;
 };
 
 void cairn_megatron_state_fini(struct cairn_megatron_state *state);

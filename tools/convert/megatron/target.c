@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 cairn_err
 cairn_megatron_target_refuse(const struct cairn_megatron_target *target, const char *why)
 {
@@ -42,20 +43,9 @@ cairn_err
 cairn_megatron_target_part(struct cairn_megatron_target *target, uint32_t tensor,
                            struct cairn_megatron_part **part)
 {
-    if (target->part_count == target->part_room) {
-        uint32_t room = target->part_room ? 2 * target->part_room : 64;
-        struct cairn_megatron_part *parts = realloc(target->parts, room * sizeof(*parts));
-        uint32_t *tensors;
-
-        if (!parts)
-            return CAIRN_NOMEM;
-        target->parts = parts;
-        tensors = realloc(target->part_tensor, room * sizeof(*tensors));
-        if (!tensors)
-            return CAIRN_NOMEM;
-        target->part_tensor = tensors;
-        target->part_room = room;
-    }
+    if (!cairn_array_grow(&target->parts, target->part_count, sizeof(*target->parts)) ||
+        !cairn_array_grow(&target->part_tensor, target->part_count, sizeof(*target->part_tensor)))
+        return CAIRN_NOMEM;
     target->part_tensor[target->part_count] = tensor;
     *part = &target->parts[target->part_count++];
     memset(*part, 0, sizeof(**part));

@@ -31,7 +31,7 @@ struct cairn_megatron_target {
     size_t common_bytes;
     bool joined; /* it is made of the values of a distributed checkpoint */
     struct cairn_megatron_key *keys;
-    uint32_t key_count, key_room;
+    uint32_t key_count;
     uint32_t layer_count, expert_count;
     uint32_t *first_layer; /* [pp * vpp + 1], by chunk * pp + stage */
     bool uneven;           /* layers are split as the source had them, not evenly */
@@ -49,7 +49,7 @@ struct cairn_megatron_target {
     /* of the file that is being made */
     struct cairn_megatron_part *parts;
     uint32_t *part_tensor; /* [part_count]: of the source */
-    uint32_t part_count, part_room;
+    uint32_t part_count;
 };
 
 /* Reads what the checkpoint carries and settles all but the parts. CAIRN_INVAL where it cannot be

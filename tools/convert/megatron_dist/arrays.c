@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "tools/convert/core/format.h"
 #include "tools/convert/megatron/names.h"
 
@@ -94,16 +95,9 @@ group_members(struct cairn_mdist_arrays *arrays, struct named *named)
             arrays->pattern_count > 0 ? &arrays->patterns[arrays->pattern_count - 1] : NULL;
 
         if (!last || compare_names(last->name, named[i].name) != 0) {
-            if (arrays->pattern_count == arrays->pattern_room) {
-                uint32_t room = arrays->pattern_room ? 2 * arrays->pattern_room : 64;
-                struct cairn_mdist_pattern *grown =
-                    realloc(arrays->patterns, room * sizeof(*grown));
-
-                if (!grown)
-                    return CAIRN_NOMEM;
-                arrays->patterns = grown;
-                arrays->pattern_room = room;
-            }
+            if (!cairn_array_grow(&arrays->patterns, arrays->pattern_count,
+                                  sizeof(*arrays->patterns)))
+                return CAIRN_NOMEM;
             last = &arrays->patterns[arrays->pattern_count++];
             *last = (struct cairn_mdist_pattern){.name = named[i].name, .first = i};
             named[i].name = NULL;

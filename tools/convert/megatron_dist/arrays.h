@@ -28,7 +28,7 @@ struct cairn_mdist_arrays {
     struct cairn_mdist_member *members; /* by pattern, then by array, then in the array's order */
     size_t member_count;
     struct cairn_mdist_pattern *patterns; /* sorted by name */
-    uint32_t pattern_count, pattern_room;
+    uint32_t pattern_count;
 };
 
 /* What stands before numbers that the source did not stack. */

@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "tools/convert/megatron_dist/order.h"
 #include "tools/convert/core/numbers.h"
 #include "tools/convert/torch/dtype.h"
@@ -31,17 +32,9 @@ cairn_err
 cairn_mdist_buckets_note(struct cairn_mdist_reading *reading, uint32_t entry, uint32_t container,
                          const struct cairn_dcp_chunk *chunk)
 {
-    struct cairn_mdist_bucket_chunk *grown;
-
-    if (reading->bucket_chunk_count == reading->bucket_chunk_room) {
-        size_t room = reading->bucket_chunk_room ? 2 * reading->bucket_chunk_room : 256;
-
-        grown = realloc(reading->bucket_chunks, room * sizeof(*grown));
-        if (!grown)
-            return CAIRN_NOMEM;
-        reading->bucket_chunks = grown;
-        reading->bucket_chunk_room = room;
-    }
+    if (!cairn_array_grow(&reading->bucket_chunks, reading->bucket_chunk_count,
+                          sizeof(*reading->bucket_chunks)))
+        return CAIRN_NOMEM;
     reading->bucket_chunks[reading->bucket_chunk_count++] =
         (struct cairn_mdist_bucket_chunk){.entry = entry,
                                           .container = container,

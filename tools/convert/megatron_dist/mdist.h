@@ -85,7 +85,7 @@ struct cairn_mdist_reading {
     struct cairn_mdist_object *objects;
     uint32_t object_count;
     struct cairn_mdist_bucket_chunk *bucket_chunks;
-    size_t bucket_chunk_count, bucket_chunk_room;
+    size_t bucket_chunk_count;
     uint8_t *optimizer_bytes, *content_bytes; /* of common.pt; NULL: it has none */
     size_t optimizer_bytes_len, content_bytes_len;
     struct cairn_complaint *complaint;

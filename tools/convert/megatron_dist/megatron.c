@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "tools/convert/megatron/settings.h"
 #include "tools/convert/megatron/plain.h"
 #include "tools/convert/core/numbers.h"
@@ -43,20 +44,13 @@ cairn_mdist_megatron_fini(struct cairn_mdist_megatron *made)
 }
 
 static cairn_err
-add_made(struct cairn_mdist_made **list, uint32_t *count, uint32_t *room, const char *name,
+add_made(struct cairn_mdist_made **list, uint32_t *count, const char *name,
          const struct cairn_pickle *tree, const struct cairn_pickle_node *node)
 {
     struct cairn_mdist_made *made;
 
-    if (*count == *room) {
-        uint32_t wanted = *room ? 2 * *room : 16;
-        struct cairn_mdist_made *grown = realloc(*list, wanted * sizeof(*grown));
-
-        if (!grown)
-            return CAIRN_NOMEM;
-        *list = grown;
-        *room = wanted;
-    }
+    if (!cairn_array_grow(list, *count, sizeof(**list)))
+        return CAIRN_NOMEM;
     made = &(*list)[*count];
     memset(made, 0, sizeof(*made));
     (void)snprintf(made->name, sizeof(made->name), "%s", name);
@@ -201,8 +195,7 @@ retake_settings(struct taking *taking)
             settle(taking, &object.tree, cairn_megatron_settings_plain(&object.tree, object.root));
         err = cairn_pickle_done(&object.tree);
         if (!err)
-            err = add_made(&out->values, &out->value_count, &out->value_room, "optimizer",
-                           &object.tree, settings);
+            err = add_made(&out->values, &out->value_count, "optimizer", &object.tree, settings);
         out->dissolved[object.tensor] = true;
     }
     end_object(&object);
@@ -225,7 +218,7 @@ take_value(struct taking *taking, struct object *first, const char *key,
             taking->source->place.path, key);
     if (strcmp(key, "optimizer") == 0)
         value = settle(taking, &first->tree, value);
-    return add_made(&out->values, &out->value_count, &out->value_room, key, &first->tree, value);
+    return add_made(&out->values, &out->value_count, key, &first->tree, value);
 }
 
 static cairn_err
@@ -249,8 +242,8 @@ take_values(struct taking *taking, struct object *first)
     if (!err && cairn_pickle_get(first->root, "optimizer") &&
         !cairn_megatron_plain(cairn_pickle_get(first->root, "optimizer")) &&
         !cairn_pickle_get(first->root, CAIRN_MEGATRON_CONTENT))
-        err = add_made(&out->values, &out->value_count, &out->value_room, CAIRN_MEGATRON_CONTENT,
-                       &first->tree, cairn_megatron_settings_content(&first->tree));
+        err = add_made(&out->values, &out->value_count, CAIRN_MEGATRON_CONTENT, &first->tree,
+                       cairn_megatron_settings_content(&first->tree));
     return err ? err : cairn_pickle_done(&first->tree);
 }
 
@@ -300,7 +293,7 @@ take_states(struct taking *taking, struct object *object, const struct cairn_par
     (void)snprintf(name, sizeof(name),
                    RNG_KEY "/shard_%" PRIu32 ".%" PRIu32 "_%" PRIu32 ".%" PRIu32, object->rank.pp,
                    object->rank.tp, sizes->pp, sizes->tp);
-    return add_made(&out->objects, &out->object_count, &out->object_room, name, &object->tree,
+    return add_made(&out->objects, &out->object_count, name, &object->tree,
                     cairn_pickle_sequence(&object->tree, CAIRN_PICKLE_LIST, &states, 1));
 }
 
@@ -325,9 +318,7 @@ take_rest(struct taking *taking, struct object *object, const uint8_t *first, si
                    object->rank.tp, object->rank.pp, object->rank.ep);
     rest = rest_of(object);
     err = cairn_pickle_done(&object->tree);
-    return err ? err
-               : add_made(&out->objects, &out->object_count, &out->object_room, name, &object->tree,
-                          rest);
+    return err ? err : add_made(&out->objects, &out->object_count, name, &object->tree, rest);
 }
 
 static cairn_err

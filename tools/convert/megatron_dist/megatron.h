@@ -22,7 +22,7 @@ struct cairn_mdist_made {
 struct cairn_mdist_megatron {
     struct cairn_mdist_made *values;  /* of common.pt, by key */
     struct cairn_mdist_made *objects; /* by the key of .metadata */
-    uint32_t value_count, value_room, object_count, object_room;
+    uint32_t value_count, object_count;
     bool *dissolved; /* [tensors of the source]: opaque state of which all is in these */
 };
 

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 cairn_err
 cairn_mdist_order_refuse(const struct cairn_mdist_order *order, const char *why)
 {
@@ -98,15 +99,8 @@ add_parameter(struct cairn_mdist_order *order, uint32_t entry, uint64_t layer, u
     const struct cairn_mdist_place *place = &order->places[entry];
     struct cairn_mdist_parameter *parameter;
 
-    if (order->parameter_count == order->parameter_room) {
-        size_t room = order->parameter_room ? 2 * order->parameter_room : 256;
-        struct cairn_mdist_parameter *grown = realloc(order->parameters, room * sizeof(*grown));
-
-        if (!grown)
-            return CAIRN_NOMEM;
-        order->parameters = grown;
-        order->parameter_room = room;
-    }
+    if (!cairn_array_grow(&order->parameters, order->parameter_count, sizeof(*order->parameters)))
+        return CAIRN_NOMEM;
     parameter = &order->parameters[order->parameter_count++];
     *parameter = (struct cairn_mdist_parameter){.entry = entry, .tied = tied};
     if (place->dimension[0] != UINT32_MAX)

@@ -28,7 +28,7 @@ struct cairn_mdist_order {
     uint32_t model_count;
     uint64_t layers, experts;
     struct cairn_mdist_parameter *parameters;
-    size_t parameter_count, parameter_room;
+    size_t parameter_count;
 };
 
 /* Where a rank stands, by its numbers in the groups. */

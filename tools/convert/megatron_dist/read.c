@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "tools/convert/megatron_dist/buckets.h"
 #include "tools/convert/megatron_dist/read.h"
 #include "tools/convert/torch/tree.h"
@@ -335,7 +336,7 @@ read_object(struct cairn_mdist_reading *reading, struct cairn_dcp_source *source
 {
     const struct cairn_dcp_entry *entry = &reading->metadata.entries[wanted->entry];
     char final_name[CAIRN_NAME_BYTES_MAX];
-    struct cairn_mdist_object object, *grown;
+    struct cairn_mdist_object object;
     cairn_err err;
 
     if (!cairn_mdist_is_object(entry->name, &object))
@@ -349,13 +350,11 @@ read_object(struct cairn_mdist_reading *reading, struct cairn_dcp_source *source
     if (!object.bytes) /* it has tensors */
         return cairn_dcp_add_object(reading->checkpoint, source, wanted, entry->name, final_name,
                                     reading->complaint);
-    grown = realloc(reading->objects, (reading->object_count + 1) * sizeof(*grown));
-    if (!grown) {
+    if (!cairn_array_grow(&reading->objects, reading->object_count, sizeof(*reading->objects))) {
         free(object.bytes);
         return CAIRN_NOMEM;
     }
-    reading->objects = grown;
-    grown[reading->object_count++] = object;
+    reading->objects[reading->object_count++] = object;
     return CAIRN_OK;
 }
 

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/assert.h"
 #include "tools/convert/pickle/read.h"
 
@@ -45,7 +46,7 @@ struct writer {
     size_t number_room;     /* 0 or a power of two */
     uint32_t number_count;
     struct frame *frames;
-    size_t frame_count, frame_room;
+    size_t frame_count;
     const char *why;
     bool exhausted;
 };
@@ -497,16 +498,9 @@ visit(struct writer *writer, const struct cairn_pickle_node *node)
         writer->why = "it is nested more than 1000 deep";
         return;
     }
-    if (writer->frame_count == writer->frame_room) {
-        size_t room = writer->frame_room ? writer->frame_room * 2 : 8;
-        struct frame *grown = realloc(writer->frames, room * sizeof(*grown));
-
-        if (!grown) {
-            no_memory(writer);
-            return;
-        }
-        writer->frames = grown;
-        writer->frame_room = room;
+    if (!cairn_array_grow(&writer->frames, writer->frame_count, sizeof(*writer->frames))) {
+        no_memory(writer);
+        return;
     }
     memset(&writer->frames[writer->frame_count], 0, sizeof(struct frame));
     writer->frames[writer->frame_count++].node = node;

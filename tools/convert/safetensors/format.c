@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/file.h"
 #include "base/json.h"
 #include "base/text.h"
@@ -113,9 +114,9 @@ struct map_entry {
 
 struct map {
     struct map_entry *entries; /* by name */
-    uint32_t count, room;
+    uint32_t count;
     char **files; /* distinct */
-    uint32_t file_count, file_room;
+    uint32_t file_count;
 };
 
 static void
@@ -137,15 +138,8 @@ map_file(struct map *map, const char *name, uint32_t *file)
             *file = i - 1;
             return CAIRN_OK;
         }
-    if (map->file_count == map->file_room) {
-        uint32_t room = map->file_room ? 2 * map->file_room : 16;
-        char **grown = realloc(map->files, room * sizeof(*grown));
-
-        if (!grown)
-            return CAIRN_NOMEM;
-        map->files = grown;
-        map->file_room = room;
-    }
+    if (!cairn_array_grow(&map->files, map->file_count, sizeof(*map->files)))
+        return CAIRN_NOMEM;
     map->files[map->file_count] = strdup(name);
     if (!map->files[map->file_count])
         return CAIRN_NOMEM;
@@ -159,15 +153,8 @@ map_add(struct map *map, const char *name, const char *file)
     struct map_entry *entry;
     cairn_err err;
 
-    if (map->count == map->room) {
-        uint32_t room = map->room ? 2 * map->room : 64;
-        struct map_entry *grown = realloc(map->entries, room * sizeof(*grown));
-
-        if (!grown)
-            return CAIRN_NOMEM;
-        map->entries = grown;
-        map->room = room;
-    }
+    if (!cairn_array_grow(&map->entries, map->count, sizeof(*map->entries)))
+        return CAIRN_NOMEM;
     entry = &map->entries[map->count];
     memset(entry, 0, sizeof(*entry));
     memcpy(entry->name, name, strlen(name));

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "tools/convert/safetensors/safetensors.h"
 
 static void
@@ -40,33 +41,16 @@ compare_keys(const void *left, const void *right)
                   ((const struct cairn_safetensors_note *)right)->key);
 }
 
-static cairn_err
-reserve(struct cairn_safetensors_notes *notes)
-{
-    uint32_t room = notes->room ? 2 * notes->room : 16;
-    struct cairn_safetensors_note **grown;
-
-    if (notes->count < notes->room)
-        return CAIRN_OK;
-    grown = realloc(notes->notes, room * sizeof(*grown));
-    if (!grown)
-        return CAIRN_NOMEM;
-    notes->notes = grown;
-    notes->room = room;
-    return CAIRN_OK;
-}
-
 cairn_err
 cairn_safetensors_notes_add(struct cairn_safetensors_notes *notes, const char *key,
                             const char *value, bool *same)
 {
     struct cairn_safetensors_note *note = NULL, **found;
-    cairn_err err = reserve(notes);
+    cairn_err err = CAIRN_NOMEM;
 
-    if (err)
+    if (!cairn_array_grow(&notes->notes, notes->count, sizeof(*notes->notes)))
         return err;
     note = calloc(1, sizeof(*note));
-    err = CAIRN_NOMEM;
     if (!note)
         goto done;
     note->key = strdup(key);

@@ -19,7 +19,7 @@ struct cairn_safetensors_note {
 /* All zero is the empty value. */
 struct cairn_safetensors_notes {
     struct cairn_safetensors_note **notes;
-    uint32_t count, room;
+    uint32_t count;
     void *index; /* of tsearch(3), by key: a header may have millions of notes */
 };
 

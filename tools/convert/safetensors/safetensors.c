@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/json.h"
 #include "base/text.h"
 #include "tools/convert/core/numbers.h"
@@ -317,7 +318,6 @@ static cairn_err
 parse_entries(struct cairn_json_reader *reader, struct cairn_safetensors *header,
               struct notes *notes, char unknown[WORD_BYTES])
 {
-    uint32_t room = 0;
     bool noted = false;
     char name[CAIRN_NAME_BYTES_MAX];
     cairn_err err;
@@ -335,13 +335,8 @@ parse_entries(struct cairn_json_reader *reader, struct cairn_safetensors *header
                 return err;
             continue;
         }
-        if (header->count == room) {
-            room = room ? 2 * room : 64;
-            entry = realloc(header->entries, room * sizeof(*header->entries));
-            if (!entry)
-                return CAIRN_NOMEM;
-            header->entries = entry;
-        }
+        if (!cairn_array_grow(&header->entries, header->count, sizeof(*header->entries)))
+            return CAIRN_NOMEM;
         entry = &header->entries[header->count++];
         memset(entry, 0, sizeof(*entry));
         memcpy(entry->name, name, sizeof(name));

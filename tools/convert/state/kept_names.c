@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "tools/convert/pickle/read.h"
 #include "tools/convert/state/reserved.h"
 
@@ -171,15 +172,8 @@ cairn_kept_names_add(struct cairn_kept_names *names, const char *canonical, cons
                                    .keys = keys,
                                    .key_count = path->count};
 
-    if (names->kept_count == names->room) {
-        uint32_t room = names->room ? 2 * names->room : 64;
-        struct cairn_kept_name *grown = realloc(names->kept, room * sizeof(*grown));
-
-        if (!grown)
-            return CAIRN_NOMEM;
-        names->kept = grown;
-        names->room = room;
-    }
+    if (!cairn_array_grow(&names->kept, names->kept_count, sizeof(*names->kept)))
+        return CAIRN_NOMEM;
     for (uint32_t i = 0; keys && i < path->count; i++) {
         keys[i] =
             (struct cairn_state_key){copy_text(names, path->keys[i].text), path->keys[i].number};

@@ -52,7 +52,7 @@ struct cairn_kept_names {
     struct cairn_pickle pickle;
     uint8_t *bytes;
     struct cairn_kept_name *kept; /* sorted by canonical name */
-    uint32_t kept_count, room;
+    uint32_t kept_count;
 };
 
 /* Reads what the source kept, if anything; a value that is not such a list counts as nothing.

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "tools/convert/state/reserved.h"
 
 cairn_err
@@ -19,15 +20,8 @@ cairn_whole_names_add(struct cairn_whole_names *whole, const struct cairn_state_
         !cairn_state_classify(roots, path, &place) || place.class != CAIRN_STATE_OTHER ||
         strcmp(place.parameter, joined) != 0)
         return CAIRN_OK;
-    if (whole->count == whole->room) {
-        size_t room = whole->room ? 2 * whole->room : 64;
-        char **grown = realloc(whole->names, room * sizeof(*grown));
-
-        if (!grown)
-            return CAIRN_NOMEM;
-        whole->names = grown;
-        whole->room = room;
-    }
+    if (!cairn_array_grow(&whole->names, whole->count, sizeof(*whole->names)))
+        return CAIRN_NOMEM;
     whole->names[whole->count] = strdup(joined);
     if (!whole->names[whole->count])
         return CAIRN_NOMEM;

@@ -14,7 +14,7 @@
 /* All zero is the empty value. */
 struct cairn_whole_names {
     char **names; /* owned */
-    size_t count, room;
+    size_t count;
 };
 
 /* Notes a tensor's path if its canonical name is that path. Paths that are too long are skipped.

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "tools/convert/torch/parts.h"
 
 /* The node becomes what `made` is, but for its number: visits are noted by it. */
@@ -68,30 +69,21 @@ struct filler {
     struct cairn_torch_builder builder;
     uint32_t *storage_of; /* by identity: index + 1 */
     struct cairn_torch_filled *storages;
-    uint32_t storage_count, storage_room;
+    uint32_t storage_count;
     struct cairn_complaint *complaint;
 };
 
 static cairn_err
 storage_for(struct filler *filler, uint32_t identity, uint64_t bytes, uint32_t *storage)
 {
-    uint32_t room = filler->storage_room ? 2 * filler->storage_room : 64;
-
     if (identity >= filler->fill->identity_count)
         return CAIRN_INTERNAL;
     if (filler->storage_of[identity] != 0) {
         *storage = filler->storage_of[identity] - 1;
         return filler->storages[*storage].bytes == bytes ? CAIRN_OK : CAIRN_INTERNAL;
     }
-    if (filler->storage_count == filler->storage_room) {
-        struct cairn_torch_filled *grown =
-            realloc(filler->storages, room * sizeof(*filler->storages));
-
-        if (!grown)
-            return CAIRN_NOMEM;
-        filler->storages = grown;
-        filler->storage_room = room;
-    }
+    if (!cairn_array_grow(&filler->storages, filler->storage_count, sizeof(*filler->storages)))
+        return CAIRN_NOMEM;
     *storage = filler->storage_count++;
     filler->storages[*storage] = (struct cairn_torch_filled){identity, bytes};
     filler->storage_of[identity] = *storage + 1;

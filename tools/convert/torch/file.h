@@ -49,9 +49,9 @@ struct cairn_torch_file {
     struct cairn_pickle tree; /* all nodes; ended by cairn_torch_close */
     struct cairn_pickle_node *root;
     struct cairn_torch_stored *storages; /* in the order in which the object first names them */
-    uint32_t storage_count, storage_room;
+    uint32_t storage_count;
     struct cairn_torch_tensor *tensors; /* in the order of the tree */
-    uint32_t tensor_count, tensor_room;
+    uint32_t tensor_count;
     bool legacy; /* the form before 1.6 */
 
     uint8_t *pickle_bytes;     /* what the tree borrows its strings from */

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/file.h"
 
 /* What torch.save names the archive's folder: the file's name without its last ending. */
@@ -200,7 +201,7 @@ cairn_torch_output_fini(struct cairn_torch_output *added)
 /* What output->state is. */
 struct outputs {
     struct cairn_torch_output *files;
-    uint32_t count, room;
+    uint32_t count;
 };
 
 cairn_err
@@ -212,15 +213,8 @@ cairn_torch_output_next(struct cairn_output *output, struct cairn_torch_output *
         output->state = outputs = calloc(1, sizeof(*outputs));
     if (!outputs)
         return CAIRN_NOMEM;
-    if (outputs->count == outputs->room) {
-        uint32_t room = outputs->room ? 2 * outputs->room : 8;
-        struct cairn_torch_output *grown = realloc(outputs->files, room * sizeof(*grown));
-
-        if (!grown)
-            return CAIRN_NOMEM;
-        outputs->files = grown;
-        outputs->room = room;
-    }
+    if (!cairn_array_grow(&outputs->files, outputs->count, sizeof(*outputs->files)))
+        return CAIRN_NOMEM;
     *next = &outputs->files[outputs->count++];
     memset(*next, 0, sizeof(**next));
     return CAIRN_OK;

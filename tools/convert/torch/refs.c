@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "tools/convert/state/param_groups.h"
 #include "tools/convert/torch/parts.h"
 
@@ -85,25 +86,12 @@ struct finding {
 static cairn_err
 make_room(struct cairn_torch_refs *refs)
 {
-    uint32_t room = refs->node_room ? 2 * refs->node_room : 64;
-    const struct cairn_pickle_node **nodes;
-    uint32_t *tensors, *indexes;
-
-    if (refs->node_count < refs->node_room)
-        return CAIRN_OK;
-    nodes = realloc(refs->nodes, room * sizeof(*nodes));
-    if (nodes)
-        refs->nodes = nodes;
-    tensors = realloc(refs->tensors, room * sizeof(*tensors));
-    if (tensors)
-        refs->tensors = tensors;
-    indexes = realloc(refs->node_tensors, room * sizeof(*indexes));
-    if (indexes)
-        refs->node_tensors = indexes;
-    if (!nodes || !tensors || !indexes)
-        return CAIRN_NOMEM;
-    refs->node_room = refs->room = room;
-    return CAIRN_OK;
+    return cairn_array_grow(&refs->nodes, refs->node_count, sizeof(*refs->nodes)) &&
+                   cairn_array_grow(&refs->node_tensors, refs->node_count,
+                                    sizeof(*refs->node_tensors)) &&
+                   cairn_array_grow(&refs->tensors, refs->count, sizeof(*refs->tensors))
+               ? CAIRN_OK
+               : CAIRN_NOMEM;
 }
 
 static cairn_err

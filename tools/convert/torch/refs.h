@@ -14,10 +14,10 @@
  * counts as what it is an alias of: the two then share a storage. */
 struct cairn_torch_refs {
     uint32_t *tensors; /* indexes in the source's layout */
-    uint32_t count, room;
+    uint32_t count;
     const struct cairn_pickle_node **nodes; /* [node_count]: every ("tensor", name) node */
     uint32_t *node_tensors;                 /* [node_count]: indexes into `tensors` */
-    uint32_t node_count, node_room;
+    uint32_t node_count;
 };
 
 /*

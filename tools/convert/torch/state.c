@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "tools/convert/pickle/read.h"
 
 /* Containers may hold themselves, many times over. */
@@ -95,15 +96,8 @@ add_leaf(struct cairn_torch_file *file, struct cairn_torch_leaves *leaves,
 
     if (leaves->count == CAIRN_TORCH_LEAVES_MAX)
         return CAIRN_CORRUPT;
-    if (leaves->count == leaves->room) {
-        uint32_t room = leaves->room ? 2 * leaves->room : 64;
-        struct cairn_torch_leaf *grown = realloc(leaves->leaves, room * sizeof(*grown));
-
-        if (!grown)
-            return CAIRN_NOMEM;
-        leaves->leaves = grown;
-        leaves->room = room;
-    }
+    if (!cairn_array_grow(&leaves->leaves, leaves->count, sizeof(*leaves->leaves)))
+        return CAIRN_NOMEM;
     keys = cairn_pickle_alloc(&file->names, (path->count + 1) * sizeof(*keys));
     if (!keys)
         return CAIRN_NOMEM;

@@ -38,7 +38,7 @@ struct cairn_torch_leaf {
 
 struct cairn_torch_leaves {
     struct cairn_torch_leaf *leaves;
-    uint32_t count, room;
+    uint32_t count;
     struct cairn_state_path refused; /* of CAIRN_INVAL: what holds the key */
 };
 

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "tools/convert/torch/parts.h"
 
 static uint32_t
@@ -39,29 +40,23 @@ cairn_torch_find_storage(const struct cairn_torch_file *file, const char *key)
 static cairn_err
 make_room(struct cairn_torch_file *file)
 {
-    uint32_t room = file->storage_room ? file->storage_room * 2 : 16;
-    struct cairn_torch_stored *storages;
+    uint32_t count = file->slot_count ? 2 * file->slot_count : 32;
     uint32_t *slots;
 
-    if (file->storage_count < file->storage_room)
-        return CAIRN_OK;
     if (file->storage_count >= CAIRN_TORCH_TENSORS_MAX)
         return CAIRN_CORRUPT;
-    slots = calloc((size_t)room * 2, sizeof(*slots));
-    storages = realloc(file->storages, room * sizeof(*storages));
-    if (storages) {
-        file->storages = storages;
-        file->storage_room = room;
-    }
-    if (!slots || !storages) {
-        free(slots);
+    if (!cairn_array_grow(&file->storages, file->storage_count, sizeof(*file->storages)))
         return CAIRN_NOMEM;
-    }
+    if (2 * file->storage_count < file->slot_count)
+        return CAIRN_OK;
+    slots = calloc(count, sizeof(*slots));
+    if (!slots)
+        return CAIRN_NOMEM;
     free(file->storage_slots);
     file->storage_slots = slots;
-    file->slot_count = room * 2;
+    file->slot_count = count;
     for (uint32_t i = 0; i < file->storage_count; i++)
-        slots[slot_of(file, storages[i].key)] = i + 1;
+        slots[slot_of(file, file->storages[i].key)] = i + 1;
     return CAIRN_OK;
 }
 

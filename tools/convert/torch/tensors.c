@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "tools/convert/torch/parts.h"
 
 enum { STEPS_MAX = 1 << 26, KEY_DEPTH_MAX = 4 };
@@ -133,20 +134,12 @@ static cairn_err
 make_room(const struct cairn_torch_opening *opening)
 {
     struct cairn_torch_file *file = opening->file;
-    uint32_t room = file->tensor_room ? file->tensor_room * 2 : 16;
-    struct cairn_torch_tensor *tensors;
 
-    if (file->tensor_count < file->tensor_room)
-        return CAIRN_OK;
     if (file->tensor_count >= CAIRN_TORCH_TENSORS_MAX)
         return cairn_torch_refuse(opening, "it has more tensors than can be");
-    if (room * sizeof(*tensors) > opening->memory_bytes)
+    if (2 * (uint64_t)file->tensor_count * sizeof(*file->tensors) > opening->memory_bytes ||
+        !cairn_array_grow(&file->tensors, file->tensor_count, sizeof(*file->tensors)))
         return exhausted(opening);
-    tensors = realloc(file->tensors, room * sizeof(*tensors));
-    if (!tensors)
-        return exhausted(opening);
-    file->tensors = tensors;
-    file->tensor_room = room;
     return CAIRN_OK;
 }
 

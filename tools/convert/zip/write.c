@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/file.h"
 #include "base/wire.h"
 #include "tools/convert/zip/format.h"
@@ -75,19 +76,11 @@ cairn_zip_plan_fini(struct cairn_zip_plan *plan)
 static cairn_err
 make_room(struct cairn_zip_plan *plan)
 {
-    uint32_t room = plan->entry_room ? plan->entry_room * 2 : 16;
-    struct cairn_zip_planned *entries;
-
-    if (plan->entry_count < plan->entry_room)
-        return CAIRN_OK;
     if (plan->entry_count >= CAIRN_ZIP_ENTRIES_MAX)
         return CAIRN_INVAL;
-    entries = realloc(plan->entries, room * sizeof(*entries));
-    if (!entries)
-        return CAIRN_NOMEM;
-    plan->entries = entries;
-    plan->entry_room = room;
-    return CAIRN_OK;
+    return cairn_array_grow(&plan->entries, plan->entry_count, sizeof(*plan->entries))
+               ? CAIRN_OK
+               : CAIRN_NOMEM;
 }
 
 cairn_err

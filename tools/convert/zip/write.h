@@ -28,7 +28,7 @@ struct cairn_zip_planned {
 struct cairn_zip_plan {
     char *folder; /* owned; without '/' */
     struct cairn_zip_planned *entries;
-    uint32_t entry_count, entry_room;
+    uint32_t entry_count;
     uint64_t end_at;          /* where the next local header, or the directory, begins */
     uint64_t directory_bytes; /* of the directory as it stands */
 };

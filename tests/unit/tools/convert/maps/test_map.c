@@ -19,6 +19,7 @@
 
 #include <cmocka.h>
 
+#include "base/array.h"
 enum { SEEDS = 60, ELEMENTS_MAX = 1 << 20, INDEX_BITS = 20 };
 
 static uint64_t seed_now;
@@ -46,11 +47,9 @@ start(struct cairn_checkpoint *checkpoint)
 static uint8_t *
 add_memory(struct cairn_checkpoint *checkpoint, uint64_t bytes, uint32_t *container)
 {
-    checkpoint->containers = realloc(checkpoint->containers, (checkpoint->container_count + 1) *
-                                                                 sizeof(*checkpoint->containers));
-    assert_non_null(checkpoint->containers);
+    assert_true(cairn_array_grow(&checkpoint->containers, checkpoint->container_count,
+                                 sizeof(*checkpoint->containers)));
     *container = checkpoint->container_count++;
-    checkpoint->container_room = checkpoint->container_count;
     checkpoint->containers[*container] =
         (struct cairn_container){.literal = calloc(1, (size_t)bytes + 1), .bytes = bytes};
     assert_non_null(checkpoint->containers[*container].literal);

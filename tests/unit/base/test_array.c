@@ -1,0 +1,65 @@
+/* tests/unit/base/test_array.c - an array has room for one more element, whatever its count. */
+#include "base/array.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+/* The address sanitizer's build finds an element that has no room. */
+static void
+elements_keep_their_values(void **state)
+{
+    enum { COUNT = 1000 };
+    uint64_t *array = NULL;
+
+    (void)state;
+    for (size_t i = 0; i < COUNT; i++) {
+        assert_true(cairn_array_grow(&array, i, sizeof(*array)));
+        array[i] = i;
+    }
+    for (size_t i = 0; i < COUNT; i++)
+        assert_int_equal(array[i], i);
+    free(array);
+}
+
+static void
+an_array_may_shrink(void **state)
+{
+    uint64_t *array = NULL;
+
+    (void)state;
+    for (size_t i = 0; i < 17; i++) {
+        assert_true(cairn_array_grow(&array, i, sizeof(*array)));
+        array[i] = i;
+    }
+    for (size_t count = 17; count > 0; count--) {
+        assert_true(cairn_array_grow(&array, count - 1, sizeof(*array)));
+        array[count - 1] = count;
+    }
+    free(array);
+}
+
+static void
+a_size_that_overflows_is_refused(void **state)
+{
+    uint64_t *array = NULL;
+
+    (void)state;
+    assert_false(cairn_array_grow(&array, (size_t)1 << 62, sizeof(*array)));
+    assert_null(array);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(elements_keep_their_values),
+        cmocka_unit_test(an_array_may_shrink),
+        cmocka_unit_test(a_size_that_overflows_is_refused),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
