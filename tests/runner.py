@@ -57,7 +57,7 @@ from programs import (
 JOBS = os.cpu_count() or 2
 # Longest first.
 GATES = ["unused", "cppcheck", "layers", "headers", "format-python", "format-c"]
-GATES += ["columns", "references", "suppressions", "fuzzers"]
+GATES += ["columns", "references", "suppressions", "fuzzers", "words"]
 # The suites that mostly run in the background come behind those that leave time for them.
 ORDER = ["unit", "fault", "gpu", "asan", "tsan", "style", "interop", "cluster", "sim", "fuzz"]
 # Programs in C, as patterns below tests/.

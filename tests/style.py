@@ -8,6 +8,7 @@
     tests/style.py suppressions     every cppcheck-suppress gives its reason on the same line
     tests/style.py fuzzers          tests/README.md names every fuzzer, its parser and its seeds
     tests/style.py unused           the products use every function of the modules
+    tests/style.py words            PLAIN_FOLDERS have none of the words that slow a reader down
 
 Each prints one line per problem, `<file>:<line>: <what is wrong>; <what to do>`, and exits 1 when
 there are any. `unused` links the products in build/unused, cppcheck keeps its results in
@@ -216,6 +217,44 @@ def unused():
     return problems
 
 
+# Folders whose prose is plain; add a folder once `tests/style.py words` finds nothing in it.
+PLAIN_FOLDERS = ["tools/convert"]
+# Words and phrases that cost a second reading, and what to write instead.
+WORDS = {
+    r"(who|what|which|whom)ever": "name who or what it is",
+    r"anew": '"again" or "new"',
+    r"(is|are|was|were|be) said|says? so": '"log", "report", "print" or "complain"',
+    r"(is|are) to be": '"must" or "will"',
+    r"such that": '"so that"',
+    r"(?<!all\s)(?<!part\s)(?<!rest\s)(?<!half\s)of it": '"its", or name it',
+    r"that which|those before": "name it",
+    r"of (which|whom)": '"whose", or two sentences',
+    r"behind it": '"after"',
+    r"(?<!all\s)(?<!new\s)(?<!old\s)ones": "repeat the noun",
+    r"(?<!there\s)(is|are) no(?!\slonger|\smore)": '"is not a", or say what was expected',
+}
+# Words of a phrase may be in two lines of a comment.
+WORDS_RE = {
+    re.compile(rf"\b(?:{word})\b".replace(" ", r"\s+(?:\* )?"), re.IGNORECASE): to
+    for word, to in WORDS.items()
+}
+
+
+def words():
+    problems = []
+    for path in files(".c", ".h", ".md"):
+        if not any(path.startswith(folder + "/") for folder in PLAIN_FOLDERS):
+            continue
+        text = "\n".join(lines_of(path))
+        parts = re.finditer(r'"(?:\\.|[^"\\\n])*"|/\*.*?\*/', text, re.DOTALL)
+        for part in [re.search(r"(?s).*", text)] if path.endswith(".md") else parts:
+            for pattern, instead in WORDS_RE.items():
+                for found in pattern.finditer(part[0]):
+                    line = 1 + text.count("\n", 0, part.start() + found.start())
+                    problems.append(f'{path}:{line}: "{found[0]}"; write {instead}')
+    return sorted(problems)
+
+
 GATES = {
     "columns": columns,
     "format-c": format_c,
@@ -224,6 +263,7 @@ GATES = {
     "suppressions": suppressions,
     "fuzzers": fuzzers,
     "unused": unused,
+    "words": words,
 }
 
 

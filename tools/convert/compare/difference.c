@@ -80,7 +80,7 @@ give_hand(struct comparing *comparing, struct hand *hand)
     (void)pthread_mutex_unlock(&comparing->lock);
 }
 
-/* The first of the right side's moves that begins at an offset or behind it. */
+/* The first of the right side's moves that begins at or after an offset. */
 static size_t
 first_behind(const struct comparing *comparing, uint64_t offset)
 {

@@ -1,5 +1,5 @@
 /*
- * tools/convert/compare/difference.h - which elements differ between two checkpoints, of whatever
+ * tools/convert/compare/difference.h - which elements differ between two checkpoints of any
  * formats.
  */
 #ifndef CAIRN_TOOLS_CONVERT_COMPARE_DIFFERENCE_H

@@ -38,7 +38,7 @@ compare(const struct cairn_difference_side sides[2], bool bits, const char *name
     if (!err)
         err = cairn_opaque_tree_open(sides[1].checkpoint, name, &right, complaint);
     if (err == CAIRN_CORRUPT || err == CAIRN_VERSION) {
-        err = CAIRN_OK; /* it is called so and is no pickle: its bytes differ, and that is all */
+        err = CAIRN_OK; /* it is called so and is not a pickle: its bytes differ, and that is all */
     } else if (!err) {
         err =
             cairn_pickle_compare(&left.tree, left.root, right.root, bits, path, sizeof(path), same);

@@ -85,7 +85,8 @@ cairn_checkpoint_add_file(struct cairn_checkpoint *checkpoint, const char *path,
     (void)cairn_file_close(fd); /* only looked at */
     if (err)
         return cairn_complain(complaint, err, "%s/%s %s", checkpoint->place.path, path,
-                              err == CAIRN_CORRUPT ? "is no regular file" : "cannot be looked at");
+                              err == CAIRN_CORRUPT ? "is not a regular file"
+                                                   : "cannot be looked at");
     added.bytes = added.mark.bytes;
     added.path = strdup(path);
     err = added.path ? append_container(checkpoint, &added, container) : CAIRN_NOMEM;

@@ -1,6 +1,6 @@
 /*
  * tools/convert/core/checkpoint.h - a checkpoint as a reader describes it: tensors, containers, and
- * which part of which tensor lies where. A format's `read` (core/format.h) fills it.
+ * where the parts of each tensor lie. A format's `read` (core/format.h) fills it.
  *
  * A checkpoint is a layout of snapshot/layout.h plus its containers (files, or bytes in memory). It
  * holds no tensor data: the executor (engine/execute.h) moves that.

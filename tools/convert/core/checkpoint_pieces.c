@@ -155,7 +155,7 @@ cairn_err
 cairn_checkpoint_add_alias(struct cairn_checkpoint *checkpoint, const char *name, uint32_t of,
                            struct cairn_complaint *complaint)
 {
-    enum cairn_kind kind = CAIRN_PARAM; /* where there is no such tensor, that is said below */
+    enum cairn_kind kind = CAIRN_PARAM; /* a missing tensor is complained about below */
 
     if (of < cairn_layout_tensor_count(checkpoint->layout))
         kind = cairn_layout_tensor(checkpoint->layout, of)->kind;

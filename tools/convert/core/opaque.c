@@ -66,7 +66,7 @@ cairn_checkpoint_load_opaque(const struct cairn_checkpoint *checkpoint, const ch
     if (tensor->kind != CAIRN_OPAQUE || tensor->shape[0] > bytes_max ||
         (tensor->shape[0] > 0 && (!piece || piece->extent[0] != tensor->shape[0])))
         return cairn_complain(complaint, CAIRN_CORRUPT,
-                              "%s: %s is no opaque state of at most %zu bytes in one piece",
+                              "%s: %s is not an opaque state of at most %zu bytes in one piece",
                               checkpoint->place.path, name, bytes_max);
     size = (size_t)tensor->shape[0];
     buffer = malloc(size + 1);

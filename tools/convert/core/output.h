@@ -135,7 +135,7 @@ enum cairn_dtype cairn_output_dtype(const struct cairn_output_options *options,
                                     const struct cairn_tensor *tensor);
 
 /* Adds the tensor of the source (with the dtype of cairn_output_dtype) to the output's layout, and
- * a box of it in a file, as cairn_checkpoint_add_tensor, _add_box and _add_flat do for readers. */
+ * a box in a file, as cairn_checkpoint_add_tensor, _add_box and _add_flat do for readers. */
 CAIRN_MUST_CHECK cairn_err cairn_output_add_tensor(struct cairn_output *output,
                                                    const struct cairn_output_options *options,
                                                    const struct cairn_tensor *tensor,

@@ -145,7 +145,7 @@ open_below(const struct cairn_place *place, const char *name, enum cairn_file_mo
         return err;
     (void)spoken(place, name, shown, sizeof(shown));
     if (err == CAIRN_CORRUPT)
-        return cairn_complain(complaint, err, "%s is no regular file", shown);
+        return cairn_complain(complaint, err, "%s is not a regular file", shown);
     if (err)
         return cairn_complain_failed(complaint, err, "%s cannot be opened", shown);
     if (place->root && !cairn_file_is_below(at, place->root)) {

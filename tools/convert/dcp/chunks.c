@@ -75,7 +75,7 @@ open_chunk(const struct cairn_dcp_chunks *chunks, const struct cairn_dcp_source 
                            CAIRN_DCP_TREE_BYTES_MAX, &file, complaint);
     if (err)
         return cairn_complain(complaint, err,
-                              "%s: the item of %s is no whole archive of torch.save; it is "
+                              "%s: the item of %s is not a whole archive of torch.save; it is "
                               "damaged, or was saved with another serialization: take another copy",
                               place, where);
     if (!is_chunk(&file, entry, extent)) {

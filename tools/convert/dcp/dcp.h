@@ -90,7 +90,7 @@ CAIRN_MUST_CHECK cairn_err cairn_dcp_add_object(struct cairn_checkpoint *checkpo
                                                 struct cairn_complaint *complaint);
 
 /* Reads the pickle of a bytes object that has no tensors into memory that the caller frees. *bytes
- * is NULL where it has some, or is no archive. */
+ * is NULL where it has some, or is not an archive. */
 CAIRN_MUST_CHECK cairn_err cairn_dcp_load_object(const struct cairn_dcp_source *source,
                                                  const struct cairn_dcp_wanted *wanted,
                                                  const char *name, uint8_t **bytes,

@@ -2,8 +2,8 @@
  * tools/convert/dcp/format.c - checkpoints of torch.distributed.checkpoint: a `.metadata` and files
  * of items beside it, "__<rank>_<number>.distcp" where PyTorch names them.
  *
- * What has no tensors in it is one pickle within its item, and its piece is that pickle where it
- * lies: nothing of it is read. Only parameter groups are, since they get one form for all formats.
+ * What has no tensors in it is one pickle within its item, and its piece is that pickle, unread.
+ * Only parameter groups are read: they get one form for all formats.
  */
 #include "tools/convert/dcp/format.h"
 

@@ -151,7 +151,7 @@ cairn_dcp_want_entry(const struct cairn_checkpoint *checkpoint, struct cairn_dcp
 
         if (!cairn_dcp_chunk_box(entry, i, start, extent))
             return cairn_complain(complaint, CAIRN_CORRUPT,
-                                  "%s: chunk %" PRIu32 " of tensor %.300s is no box of it",
+                                  "%s: chunk %" PRIu32 " of tensor %.300s is not a box inside it",
                                   checkpoint->place.path, i, entry->name);
         for (uint32_t d = 0; d < entry->dims; d++)
             empty = empty || extent[d] == 0;
@@ -361,9 +361,8 @@ add_mixed_object(struct cairn_checkpoint *checkpoint, const struct cairn_dcp_sou
 }
 
 /*
- * An object that is no archive: bytes as they lie there, of which nothing says that they are as
- * they were. An archive with a damaged beginning is none of these: PyTorch ends each with the same
- * 22 bytes but for numbers.
+ * An object that is not an archive: bytes as they lie there, without a checksum. An archive with a
+ * damaged beginning is none of these: PyTorch ends each with the same 22 bytes but for numbers.
  */
 static cairn_err
 add_raw_object(struct cairn_checkpoint *checkpoint, const struct cairn_dcp_source *source,

@@ -242,7 +242,7 @@ read_entry(struct cairn_dcp_metadata *metadata, const struct cairn_pickle_node *
     memset(entry, 0, sizeof(*entry));
     if (!cairn_pickle_copy_text(key, name, (size_t)key->count + 1))
         return cairn_complain(complaint, CAIRN_CORRUPT,
-                              "%s: a name of state_dict_metadata is no UTF-8 text", where);
+                              "%s: a name of state_dict_metadata is not UTF-8 text", where);
     entry->name = name;
     entry->keys = read_keys(&metadata->kept, path);
     entry->keys_said = entry->keys != NULL;
@@ -290,7 +290,7 @@ same_key(const struct ranked *a, const struct ranked *b)
            memcmp(a->key->bytes, b->key->bytes, a->key->count) == 0;
 }
 
-/* The text keys of a dict, sorted; of equal ones the last, as Python has it. */
+/* The text keys of a dict, sorted; of equal keys the last counts, as in Python. */
 static cairn_err
 sort_keys(const struct cairn_pickle_node *pairs, struct ranked **out, uint32_t *count)
 {
@@ -374,7 +374,7 @@ read_entries(struct cairn_dcp_metadata *metadata, const struct cairn_pickle_node
     for (uint32_t i = 0; i < pairs->count; i++)
         if (pairs->items[2 * i]->kind != CAIRN_PICKLE_TEXT)
             return cairn_complain(complaint, CAIRN_CORRUPT,
-                                  "%s: a key of state_dict_metadata is no text", where);
+                                  "%s: a key of state_dict_metadata is not a text", where);
     err = order_names(pairs, planner, &listed, &count);
     if (!err && !(metadata->entries = calloc((size_t)count + 1, sizeof(*metadata->entries))))
         err = CAIRN_NOMEM;

@@ -12,9 +12,8 @@
  * A chunk is an item: one archive of torch.save at [offset, offset + length) of a file. Nothing
  * here opens a file of the checkpoint.
  *
- * The tree takes several times the memory of the file. Names, keys and whatever a reader copies
- * into `kept` stay when the tree is forgotten, which one does before it lays out what the tree
- * said.
+ * The tree takes several times the memory of the file. Names, keys and what a reader copies into
+ * `kept` outlive the tree, which readers free before they build the layout.
  */
 #ifndef CAIRN_TOOLS_CONVERT_DCP_METADATA_H
 #define CAIRN_TOOLS_CONVERT_DCP_METADATA_H
@@ -79,8 +78,8 @@ struct cairn_state_path cairn_dcp_entry_path(const struct cairn_dcp_entry *entry
 bool cairn_dcp_chunk_box(const struct cairn_dcp_entry *entry, uint32_t chunk,
                          uint64_t start[CAIRN_DIMS_MAX], uint64_t extent[CAIRN_DIMS_MAX]);
 
-/* Where the chunk of `start` lies (NULL: a bytes object). CAIRN_NOT_FOUND, CAIRN_CORRUPT (what is
- * said is no place), CAIRN_VERSION (the item was transformed when it was written); complained
+/* Where the chunk of `start` lies (NULL: a bytes object). CAIRN_NOT_FOUND, CAIRN_CORRUPT (the value
+ * is not a place), CAIRN_VERSION (the item was transformed when it was written); complained
  * about. */
 CAIRN_MUST_CHECK cairn_err cairn_dcp_find_item(const struct cairn_dcp_metadata *metadata,
                                                const struct cairn_dcp_entry *entry,

@@ -5,8 +5,8 @@
  * There is a file "__<rank>_<number>.distcp" per rank of the target (and a next one where a file
  * would become too large). A tensor is cut along its first dimension as torch.chunk does it;
  * scalars and objects belong to rank 0. Each chunk is an archive of torch.save, whose bytes before
- * the data are known beforehand; those behind it hold the data's checksum and are made again when
- * all checksums are there.
+ * the data are known beforehand; those after the data hold its checksum and are made again when all
+ * checksums are known.
  */
 #ifndef CAIRN_TOOLS_CONVERT_DCP_OUTPUT_H
 #define CAIRN_TOOLS_CONVERT_DCP_OUTPUT_H
@@ -67,7 +67,7 @@ CAIRN_MUST_CHECK cairn_err cairn_dcp_output_tensor(struct cairn_dcp_output *dcp,
                                                    const char *name,
                                                    const struct cairn_state_path *path);
 
-/* An object of which every byte is known: `root`, a node of `tree`, pickled. */
+/* An object whose bytes are all known: `root`, a node of `tree`, pickled. */
 CAIRN_MUST_CHECK cairn_err cairn_dcp_output_literal(struct cairn_dcp_output *dcp, const char *name,
                                                     const struct cairn_state_path *path,
                                                     const struct cairn_pickle *tree,
@@ -75,8 +75,8 @@ CAIRN_MUST_CHECK cairn_err cairn_dcp_output_literal(struct cairn_dcp_output *dcp
 
 /*
  * Opaque state that is a pickle (its name ends in ".pickle") as an object that torch.load reads,
- * with the tensors in it that are named below it. *done stays false where it is no such pickle: it
- * is bytes then. `bytes` are the state's.
+ * with the tensors in it that are named below it. *done stays false if it is not such a pickle; it
+ * is then carried as bytes. `bytes` are the state's.
  */
 CAIRN_MUST_CHECK cairn_err cairn_dcp_output_object(struct cairn_dcp_output *dcp, uint32_t tensor,
                                                    const uint8_t *bytes, size_t bytes_len,

@@ -235,7 +235,7 @@ add_object(struct planning *planning, uint32_t tensor, bool *done)
     size_t bytes_len = 0;
     cairn_err err;
 
-    /* What belongs to a scope is no key of a state dict. */
+    /* What belongs to a scope is not a key of a state dict. */
     if (strchr(known->name, '/') || known->shape[0] > CAIRN_DCP_OBJECT_BYTES_MAX)
         return CAIRN_OK;
     err = cairn_checkpoint_load_opaque(planning->source, known->name, CAIRN_DCP_OBJECT_BYTES_MAX,

@@ -20,7 +20,7 @@ add_pattern(struct cairn_deepspeed_cuts *cuts, enum category category,
 {
     char python[CAIRN_DEEPSPEED_PATTERN_BYTES_MAX];
 
-    *why = "a pattern in universal_checkpoint_info is no regular expression that is understood "
+    *why = "a pattern in universal_checkpoint_info is not a regular expression that is understood "
            "here, or there are too many";
     if (!cairn_pickle_copy_text(node, python, sizeof(python)))
         return CAIRN_VERSION;
@@ -39,7 +39,7 @@ add_list(struct cairn_deepspeed_cuts *cuts, enum category category,
 {
     cairn_err err = CAIRN_OK;
 
-    *why = "what universal_checkpoint_info has under a key of patterns is no list";
+    *why = "what universal_checkpoint_info has under a key of patterns is not a list";
     if (list && !is_list(list))
         return CAIRN_VERSION;
     for (uint32_t i = 0; list && i < list->count && !err; i++)
@@ -75,7 +75,7 @@ cairn_deepspeed_cuts_read(const struct cairn_pickle_node *info, struct cairn_dee
     cairn_err err = CAIRN_OK;
 
     memset(out, 0, sizeof(*out));
-    *why = "universal_checkpoint_info is no dict";
+    *why = "universal_checkpoint_info is not a dict";
     if (!cairn_pickle_pairs(info))
         return CAIRN_VERSION;
     for (size_t i = 0; i < sizeof(lists) / sizeof(*lists) && !err; i++)
@@ -153,7 +153,7 @@ cut_as(uint32_t categories, uint64_t vocabulary, uint32_t dims, const uint64_t *
     out->box_count = 1;
     if (categories & IS(UNSUPPORTED))
         return "DeepSpeed itself says that it cannot be put together";
-    /* where averaged ones differ, the comparison of replicas says so */
+    /* if averaged parts differ, the comparison of replicas finds it */
     if (categories & (IS(REPLICATED) | IS(AVERAGED)))
         return NULL;
     if (categories & IS(SUB_PARAMETERS))
@@ -171,7 +171,7 @@ cut_as(uint32_t categories, uint64_t vocabulary, uint32_t dims, const uint64_t *
     if (!(categories & IS(VOCABULARY)))
         return NULL;
     if (along != 0 || vocabulary == 0)
-        return "it is an embedding, and nothing says how many of its rows are no padding";
+        return "it is an embedding, and nothing says how many of its rows are not padding";
     if (vocabulary >= out->shape[0])
         return NULL;
     out->padded_rows = out->shape[0];

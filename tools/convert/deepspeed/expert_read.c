@@ -42,7 +42,7 @@ read_layer(struct cairn_checkpoint *checkpoint, const char *path, uint32_t exper
     if (!err && !cairn_deepspeed_expert_in(name, &begin, &end, &number))
         err = cairn_complain(
             complaint, CAIRN_VERSION,
-            "%s/%s: %s is no name of an expert of DeepSpeed's MoE layers, which alone are read",
+            "%s/%s: %s is not a name of an expert of DeepSpeed's MoE layers, which alone are read",
             checkpoint->place.path, path, key);
     if (!err && cairn_deepspeed_layer_find(layers, name, begin))
         err = cairn_complain(
@@ -116,7 +116,7 @@ cairn_deepspeed_experts_in_model(const struct cairn_checkpoint *checkpoint,
             cairn_deepspeed_expert_in(cairn_deepspeed_canonical(name), &begin, &end, &number))
             return cairn_complain(
                 complaint, CAIRN_VERSION,
-                "%s/%s: %s is a tied parameter of an expert, which is said of the first rank's "
+                "%s/%s: %s is a tied parameter of an expert, which only the first rank's "
                 "experts alone and not read",
                 checkpoint->place.path, where, name);
     state->groups.data_first = first && first->kind == CAIRN_PICKLE_BOOL && first->truth;

@@ -6,7 +6,7 @@
  * rank counts its own experts from 0, in param_shapes as in buffer_names; here, and in the files of
  * the module, the number is that of all ranks. Experts lie in groups of the optimizer that hold
  * nothing else. Where they are spread over `spread` of the data-parallel ranks, ranks / spread have
- * the same ones, and cut the buffers of these groups into as many parts.
+ * the same experts, and cut the buffers of these groups into as many parts.
  */
 #ifndef CAIRN_TOOLS_CONVERT_DEEPSPEED_EXPERTS_H
 #define CAIRN_TOOLS_CONVERT_DEEPSPEED_EXPERTS_H
@@ -79,7 +79,7 @@ CAIRN_MUST_CHECK cairn_err
 cairn_deepspeed_state_name(const char *key, const struct cairn_deepspeed_parameter *parameter,
                            uint32_t expert_rank, char name[CAIRN_NAME_BYTES_MAX]);
 
-/* The largest spread of any group, and whether groups have different ones. */
+/* The largest spread of any group, and whether groups differ in it. */
 uint32_t cairn_deepspeed_spread(const struct cairn_deepspeed_groups *groups, bool *mixed);
 
 /* `param_shapes` as a rank with these groups has them. Failures are the tree's. */

@@ -139,7 +139,7 @@ cairn_deepspeed_facts_read(struct cairn_deepspeed_reading *reading,
 
     if (!cairn_pickle_pairs(root))
         return cairn_deepspeed_reading_refuse(reading,
-                                              "it is no dict, as DeepSpeed's model_states are");
+                                              "it is not a dict, as DeepSpeed's model_states are");
     if (!cairn_pickle_u64(cairn_pickle_get(root, "dp_world_size"), &ranks) || ranks == 0 ||
         ranks > UINT32_MAX)
         return cairn_deepspeed_reading_refuse(reading, "it does not say dp_world_size");

@@ -49,7 +49,7 @@ struct cairn_deepspeed_files {
 };
 
 /* The folder that `marker` ("latest") names in the place, "" where there is no such file and the
- * place itself is the folder. CAIRN_CORRUPT for a name that is no plain one, or of nothing. */
+ * place itself is the folder. CAIRN_CORRUPT for a name that is not a plain one, or of nothing. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_folder(const struct cairn_place *place,
                                                   const char *marker,
                                                   char folder[CAIRN_NAME_BYTES_MAX],

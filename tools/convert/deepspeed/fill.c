@@ -371,7 +371,7 @@ cairn_deepspeed_target_add(struct cairn_deepspeed_target *target, const char *pa
 
     if (!cairn_place_name_check(path)) /* of what is carried, which any file may say */
         return cairn_complain(target->complaint, CAIRN_INVAL,
-                              "%s: \"%.200s\" is no name of a file in a checkpoint; refused",
+                              "%s: \"%.200s\" is not a name of a file in a checkpoint; refused",
                               target->checkpoint->place.path, path);
     if (err)
         return cairn_complain_failed(target->complaint, err, "%s cannot be laid out", path);

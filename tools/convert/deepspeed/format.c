@@ -8,7 +8,7 @@
  * The place is the directory with `latest`, or one of the folders. What the files hold is
  * deepspeed/state.h's, where parameters lie in flat buffers deepspeed/groups.h's, and how files are
  * laid out for another number of ranks deepspeed/plan.c's. Written with the ZeRO stage that the
- * source had, or, where it did not come from DeepSpeed, with what deepspeed/make.h makes of it.
+ * source had, or, where it did not come from DeepSpeed, with what deepspeed/make.h makes.
  */
 #include "tools/convert/deepspeed/format.h"
 

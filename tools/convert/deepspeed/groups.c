@@ -39,7 +39,7 @@ read_parameter(const struct cairn_pickle_node *key, const struct cairn_pickle_no
     char path[CAIRN_NAME_BYTES_MAX];
 
     if (!cairn_pickle_copy_text(key, path, sizeof(path)) || !path[0]) {
-        *why = "a name in param_shapes is no text of at most 255 bytes";
+        *why = "a name in param_shapes is not a text of at most 255 bytes";
         return CAIRN_CORRUPT;
     }
     if (!cairn_torch_read_size(size, parameter->shape, &parameter->dims)) {
@@ -92,7 +92,7 @@ cairn_deepspeed_groups_read(const struct cairn_pickle_node *shapes,
     uint64_t total = 0;
 
     memset(out, 0, sizeof(*out));
-    *why = "param_shapes is no list of dicts";
+    *why = "param_shapes is not a list of dicts";
     if (!shapes || shapes->kind != CAIRN_PICKLE_LIST)
         return CAIRN_CORRUPT;
     for (uint32_t i = 0; i < shapes->count; i++) {

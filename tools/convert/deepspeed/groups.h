@@ -40,7 +40,7 @@ struct cairn_deepspeed_groups {
     bool data_first; /* use_data_before_expert_parallelism */
 };
 
-/* A name without what wrappers of modules put in front of it; points into `path`. */
+/* A name without the prefixes of module wrappers; points into `path`. */
 const char *cairn_deepspeed_canonical(const char *path);
 
 /* Reads `param_shapes` (a list of {name: torch.Size}), without gaps. CAIRN_CORRUPT with *why

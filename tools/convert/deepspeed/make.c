@@ -52,7 +52,7 @@ add_member(struct cairn_deepspeed_make *make, uint32_t group, const struct cairn
         !is_floating(tensor_at(make, tensor)->dtype))
         return cairn_complain(make->complaint, CAIRN_CORRUPT,
                               "%s: group %" PRIu32
-                              " of the optimizer has %s, which is no parameter "
+                              " of the optimizer has %s, which is not a parameter "
                               "of the checkpoint; see cairn inspect for its names",
                               place, group, name);
     if (make->roles[tensor] == CAIRN_DEEPSPEED_TRAINED)
@@ -63,7 +63,7 @@ add_member(struct cairn_deepspeed_make *make, uint32_t group, const struct cairn
     return CAIRN_OK;
 }
 
-/* Adds the buffers of a group whose members are the last ones. ZeRO 3 starts a new one as soon as
+/* Adds the buffers of a group whose members were added last. ZeRO 3 starts a new buffer as soon as
  * one holds SUB_GROUP_ELEMENTS of a rank's. */
 static void
 cut_group(struct cairn_deepspeed_make *make, uint32_t group, uint32_t first)
@@ -217,7 +217,7 @@ check_shared(const struct cairn_deepspeed_make *make)
                                      make->roles[tensor] != CAIRN_DEEPSPEED_FROZEN))
             return cairn_complain(
                 make->complaint, CAIRN_INVAL,
-                "%s: --job says that \"%s\" is tied to \"%s\", which is no parameter "
+                "%s: --job says that \"%s\" is tied to \"%s\", which is not a parameter "
                 "under a name of its own; see cairn inspect for its names",
                 make->checkpoint->place.path, name, of);
     }
@@ -290,7 +290,7 @@ check_left(const struct cairn_checkpoint *checkpoint, struct cairn_complaint *co
     return CAIRN_OK;
 }
 
-/* Experts have files and groups of their own, of which nothing here says how they shall be. */
+/* Experts have files and groups of their own, which nothing here describes. */
 static cairn_err
 check_experts(const struct cairn_deepspeed_make *make)
 {
@@ -388,8 +388,8 @@ cairn_deepspeed_prepare(struct cairn_checkpoint *checkpoint,
         return cairn_complain(
             complaint, CAIRN_INVAL,
             "%s came from DeepSpeed and is written with the stage and groups that it "
-            "had: leave out --zero and --job, or make it anew without what DeepSpeed "
-            "said of it: --drop '*deepspeed/*'",
+            "had: leave out --zero and --job, or drop what DeepSpeed "
+            "stored: --drop '*deepspeed/*'",
             checkpoint->place.path);
     }
     err = check_left(checkpoint, complaint);

@@ -56,7 +56,7 @@ struct cairn_deepspeed_make {
     uint8_t *roles;        /* [tensor_count] of enum cairn_deepspeed_role */
     uint32_t *order;       /* [tensor_count]: by name, so that the same state makes the same
                             * files */
-    uint32_t *alias_of;    /* [tensor_count]: itself where it is no alias */
+    uint32_t *alias_of;    /* [tensor_count]: itself where it is not an alias */
     uint32_t *members;     /* trained parameters, group after group */
     uint32_t member_count;
     struct cairn_deepspeed_slab *slabs;
@@ -69,8 +69,8 @@ struct cairn_deepspeed_make {
 
 /*
  * As `prepare` of struct cairn_format. Does nothing where the source came from DeepSpeed.
- * CAIRN_INVAL where something has to be said with a flag; CAIRN_CORRUPT where the source lacks what
- * ZeRO needs, with its name.
+ * CAIRN_INVAL if a flag is missing; CAIRN_CORRUPT where the source lacks what ZeRO needs, with its
+ * name.
  */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_prepare(struct cairn_checkpoint *checkpoint,
                                                    const struct cairn_output_options *options,
@@ -90,7 +90,7 @@ CAIRN_MUST_CHECK cairn_err cairn_deepspeed_make_keys(struct cairn_deepspeed_make
 /* That a parameter has state under all keys. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_make_moments(struct cairn_deepspeed_make *make,
                                                         uint32_t member);
-/* A parameter's master; an alias of it where it is float32 itself. */
+/* A parameter's master; an alias if the parameter is float32 itself. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_make_master(struct cairn_deepspeed_make *make,
                                                        uint32_t member);
 /* How many steps the job has made, and the optimizer. */

@@ -1,4 +1,4 @@
-/* tools/convert/deepspeed/model.c - a rank's model_states: the module, and all that is no
+/* tools/convert/deepspeed/model.c - a rank's model_states: the module, and all that is not an
  * optimizer's. */
 #include "tools/convert/deepspeed/facts.h"
 
@@ -99,7 +99,8 @@ add_twin(struct cairn_deepspeed_reading *reading, const struct cairn_pickle_node
     return cairn_checkpoint_add_alias(reading->checkpoint, name, of, reading->complaint);
 }
 
-/* Whether the first part, which alone says so, has this name as another one of a parameter. */
+/* Whether the first part, which alone has shared names, has this as a second name of a
+ * parameter. */
 static bool
 is_tied(const struct cairn_deepspeed_reading *reading, const char *name)
 {
@@ -274,7 +275,7 @@ read_frozen(struct cairn_deepspeed_reading *reading, struct cairn_pickle_node *r
         if (cairn_deepspeed_expert_in(cairn_deepspeed_canonical(path), &begin, &end, &number))
             return cairn_complain(
                 reading->complaint, CAIRN_VERSION,
-                "%s/%s: %s is a frozen parameter of an expert, of which ZeRO 2 saves the first "
+                "%s/%s: %s is a frozen parameter of an expert; ZeRO 2 saves only the first "
                 "rank's alone; save with exclude_frozen_parameters, or with ZeRO 1",
                 reading->checkpoint->place.path, reading->where, path);
         if (reading->state->stage3)

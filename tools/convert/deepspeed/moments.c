@@ -262,8 +262,8 @@ read_group_step(const struct cairn_deepspeed_make *make, uint64_t *step)
     return known;
 }
 
-/* Steps of the job: as it is said, or else those of the optimizer. Those of the optimizer: its own,
- * or else the job's. */
+/* Steps of the job: as the job file has them, or else those of the optimizer. Those of the
+ * optimizer: its own, or else the job's. */
 cairn_err
 cairn_deepspeed_make_step(struct cairn_deepspeed_make *make)
 {

@@ -33,7 +33,7 @@ share_of(const struct reading *reading, uint32_t group)
                                  reading->rank);
 }
 
-/* Elements of the rank's part that are no padding at the end (ZeRO 1 and 2). */
+/* Elements of the rank's part that are not padding at the end (ZeRO 1 and 2). */
 static uint64_t
 lean_elements(const struct reading *reading, uint32_t group, uint64_t partition)
 {
@@ -275,7 +275,7 @@ read_group_state(struct reading *reading, uint32_t group, const struct cairn_pic
 
         if (!cairn_pickle_copy_text(pairs->items[2 * i], key, sizeof(key)) || !key[0] ||
             strchr(key, '.') || strchr(key, '/'))
-            return refuse(reading, "a key of the optimizer's state is no plain name");
+            return refuse(reading, "a key of the optimizer's state is not a plain name");
         if (tensor && tensor->view.dims == 0)
             err = read_scalar(reading, key, group, node, tensor);
         else if (tensor)
@@ -357,7 +357,7 @@ read_groups(struct reading *reading)
             cairn_torch_source_tensor(&reading->source, masters->items[i]);
 
         if (!master)
-            return refuse(reading, "a flat fp32 group is no tensor: state that was offloaded to "
+            return refuse(reading, "a flat fp32 group is not a tensor: state that was offloaded to "
                                    "disk is not in the checkpoint");
         err = read_buffer(reading, "fp32", i, masters->items[i], master);
         if (!err)
@@ -388,7 +388,7 @@ read_layout(struct reading *reading)
     reading->state->stage_known = known;
     reading->state->stage = stage;
     if (reading->state->stage3 != (stage == 3))
-        return refuse(reading, "its ZeRO stage is not that which the names of the files say");
+        return refuse(reading, "its ZeRO stage is not the one in the names of the files");
     if (cairn_pickle_get(reading->optimizer, "ds_zero_partition_groups"))
         return cairn_complain(reading->complaint, CAIRN_VERSION,
                               "%s/%s partitions experts over groups of ranks, which is not read",
@@ -450,7 +450,7 @@ cairn_deepspeed_optim_read(struct cairn_checkpoint *checkpoint, struct cairn_dee
         err = refuse(
             &reading,
             "its partition_count is not dp_world_size, or for experts the ranks that have the same "
-            "ones: the file is of a job with another number of ranks");
+            "parameters: the file is of a job with another number of ranks");
     if (!err)
         err = check_paddings(&reading);
     if (!err)

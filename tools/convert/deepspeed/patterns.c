@@ -11,7 +11,7 @@
 enum { DOUBLED_MAX = 3 };
 
 struct cairn_deepspeed_pattern {
-    char *text; /* as it was said */
+    char *text; /* as read */
     char *name; /* the one that it has, or the letters that all begin with */
     size_t name_bytes;
     uint32_t category;
@@ -126,7 +126,7 @@ find_name(const char *python, char name[CAIRN_DEEPSPEED_PATTERN_BYTES_MAX], bool
         at += *at == '\\';
         name[used++] = *at++;
     }
-    if (*at && strchr("*+?{", *at) && used > 0) /* of which there may be none */
+    if (*at && strchr("*+?{", *at) && used > 0) /* which may be empty */
         used--;
     name[used] = '\0';
     *whole = *at == '$' && at[1] == '\0' && used > 0;

@@ -225,7 +225,7 @@ load_prefix(struct cairn_deepspeed_target *target, char prefix[16])
     if (err == CAIRN_NOT_FOUND)
         return CAIRN_OK;
     if (!err)
-        memcpy(prefix, bytes, bytes_len + 1); /* loaded with a NUL behind it */
+        memcpy(prefix, bytes, bytes_len + 1); /* loaded with a NUL after it */
     free(bytes);
     return err ? err : cairn_deepspeed_target_carried(target, CAIRN_DEEPSPEED_PREFIX);
 }

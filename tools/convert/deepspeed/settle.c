@@ -323,7 +323,7 @@ cairn_deepspeed_target_init(struct cairn_deepspeed_target *target,
             complaint, CAIRN_INVAL,
             "%s says of tensor parallelism what cannot be used any more: convert what DeepSpeed "
             "saved once "
-            "more, or make its files anew: --drop '*deepspeed/*' with --zero and --job",
+            "more, or make new files: --drop '*deepspeed/*' with --zero and --job",
             checkpoint->place.path);
     shapes = err ? NULL : cairn_pickle_get(object.root, "param_shapes");
     /* a form that always has one has 0 where it was not known */

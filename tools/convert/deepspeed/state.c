@@ -285,7 +285,7 @@ cairn_deepspeed_state_end(struct cairn_checkpoint *checkpoint, struct cairn_deep
     cairn_err err;
 
     if (state->cut && state->first)
-        return CAIRN_OK; /* all is said by the first part */
+        return CAIRN_OK; /* the first part has all of it */
     cairn_deepspeed_scoped(state->part, 0, CAIRN_DEEPSPEED_MODEL, name);
     err = cairn_opaque_tree_open(checkpoint, name, &model, complaint);
     if (!err && state->stage3)

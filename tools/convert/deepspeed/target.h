@@ -26,8 +26,8 @@ struct cairn_deepspeed_target {
     struct cairn_deepspeed_groups groups; /* as a rank of the target has them */
     struct cairn_deepspeed_layers layers; /* of experts */
     uint32_t spread;                      /* ranks that they are spread over */
-    uint32_t *setting_of; /* [groups.group_count]: the optimizer's group of a buffer of ZeRO 3,
-                           * where they are split anew; else NULL */
+    uint32_t *setting_of; /* [groups.group_count]: the optimizer's group of a buffer of ZeRO 3, if
+                           * they are split again; else NULL */
     bool has_groups, stage_known, stage3;
     bool elastic;              /* the optimizer's state is saved without padding */
     uint32_t ranks, rank;      /* of the target; whose file is being made */
@@ -38,7 +38,7 @@ struct cairn_deepspeed_target {
     struct cairn_deepspeed_cuts cuts;
     uint64_t padded_rows;               /* of embeddings, in all parts; 0: no padding */
     struct cairn_deepspeed_cut *cut_of; /* [groups.parameter_count] */
-    uint32_t *cut_at;                   /* [tensors]: 0, or 1 + which of the next ones a tensor of
+    uint32_t *cut_at;                   /* [tensors]: 0, or 1 + which of the following a tensor of
                                          * the module is written as */
     struct cairn_deepspeed_piece *pieces;
     const struct cairn_deepspeed_target *parts; /* [part_count], this one among them; NULL: one */
@@ -57,8 +57,8 @@ struct cairn_deepspeed_object {
 };
 
 /* Reads what the checkpoint carries of one part (0: the first). CAIRN_INVAL where it carries
- * nothing of DeepSpeed, or where `flat` buffers for this number of ranks cannot be made of it;
- * complained about, as all here. The caller ends *target in any case. */
+ * nothing of DeepSpeed, or where `flat` buffers cannot be made for this number of ranks; complained
+ * about, as all here. The caller ends *target in any case. */
 CAIRN_MUST_CHECK cairn_err cairn_deepspeed_target_init(struct cairn_deepspeed_target *target,
                                                        const struct cairn_checkpoint *checkpoint,
                                                        const struct cairn_output_options *options,

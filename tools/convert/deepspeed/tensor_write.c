@@ -99,7 +99,7 @@ cairn_deepspeed_tensor_plan(struct cairn_deepspeed_target *target,
         return cairn_complain(
             target->complaint, CAIRN_INVAL,
             "%s does not say how tensor parallelism cuts its parameters (it has no "
-            "universal_checkpoint_info): leave out --tp, or make its files anew with --job FILE "
+            "universal_checkpoint_info): leave out --tp, or make new files with --job FILE "
             "that has "
             "\"universal_checkpoint_info\"",
             path);
@@ -131,8 +131,8 @@ tensor_of(const struct cairn_deepspeed_target *target, const struct cairn_pickle
     return cairn_layout_tensor_find(target->checkpoint->layout, name);
 }
 
-/* Notes which tensors are parameters of the module, and their parts. Tied ones are what they are
- * tied to. */
+/* Notes which tensors are parameters of the module, and their parts. A tied parameter counts as
+ * what it is tied to. */
 static cairn_err
 note_module(struct cairn_deepspeed_target *target, const struct cairn_pickle_node *root)
 {

@@ -114,8 +114,8 @@ read_step(struct cairn_ds_universal_reading *reading, const struct cairn_torch_s
     }
     if (tensor->view.dims != 0 || tensor->view.dtype->dtype == 0)
         return cairn_complain(reading->complaint, CAIRN_CORRUPT,
-                              "%s/%s is no tensor of one element", reading->checkpoint->place.path,
-                              source->path);
+                              "%s/%s is not a tensor of one element",
+                              reading->checkpoint->place.path, source->path);
     err = cairn_place_open_file(&reading->checkpoint->place, source->path, &fd, reading->complaint);
     if (!err)
         err = cairn_file_read_at(fd, tensor->at, scalar.value, (size_t)tensor->bytes, &got);
@@ -214,7 +214,7 @@ read_parameters(struct cairn_ds_universal_reading *reading)
             (void)snprintf(within, sizeof(within), "zero/%s", parameter->path);
             if (!cairn_place_name_check(within))
                 return cairn_complain(reading->complaint, CAIRN_CORRUPT,
-                                      "%s: %s is no name that a directory may have",
+                                      "%s: %s is not a name that a directory may have",
                                       reading->checkpoint->place.path, within);
             err = cairn_deepspeed_path(reading->folder, within, directory, sizeof(directory));
             if (!err)

@@ -53,7 +53,7 @@ plan_file(struct writing *writing, const char *parameter, const char *key, const
     (void)snprintf(path, sizeof(path), "%s/zero/%s/%s.pt", writing->folder, parameter, key);
     if (!cairn_place_name_check(path))
         return cairn_complain(writing->target.complaint, CAIRN_INVAL,
-                              "%s is no name that a directory may have", path);
+                              "%s is not a name that a directory may have", path);
     cairn_pickle_init(&tree, CAIRN_CONVERT_METADATA_BYTES_MAX);
     if (number) {
         root = cairn_pickle_int(&tree, number->integer);

@@ -290,8 +290,8 @@ finish(struct cairn_conversion *conversion, struct cairn_target *target,
 }
 
 /*
- * Holds the source's checksums against what was read. Where they do not fit, what was written of it
- * is not to be gone on with, not even with another copy of the source, which may well have the same
+ * Holds the source's checksums against what was read. Where they do not fit, a later run must not
+ * continue what was written, not even with another copy of the source, which may well have the same
  * size and time.
  */
 static cairn_err

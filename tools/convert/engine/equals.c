@@ -90,7 +90,7 @@ compare(const struct cairn_conversion *conversion, enum cairn_dtype dtype,
             return dtype ? cairn_complain(
                                complaint, CAIRN_INVAL,
                                "%s has other elements than %s when these are rounded, and the "
-                               "format %s would keep those alone; choose a form of it that has "
+                               "format %s would keep those alone; choose a form that has "
                                "both, such as another stage of ZeRO",
                                tensor->name, of->name, output->format->name)
                          : cairn_complain(

@@ -166,7 +166,7 @@ sweep_start(const struct cairn_execution *execution, struct sweep *sweep)
     sweep->active_count = 0;
 }
 
-/* The most moves that touch one tile: of those that begin in one tile, and of those before that
+/* The most moves that touch one tile: of those that begin in one tile, and of earlier moves that
  * reach into it. Found without a list, by counting begins and ends per tile. */
 static size_t
 count_active(const struct cairn_execution *execution)

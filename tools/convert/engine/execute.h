@@ -3,8 +3,8 @@
  * once.
  *
  * Driven by the output: a tile is a range of a target container, filled in memory by one gather and
- * then handed to whoever wants it (a file, a comparison, a fingerprint). Every byte of the source
- * that a tile needs is read once for it; memory is the same for any size of checkpoint.
+ * then handed to its consumer (a file, a comparison, a fingerprint). Every byte of the source that
+ * a tile needs is read once for it; memory is the same for any size of checkpoint.
  */
 #ifndef CAIRN_TOOLS_CONVERT_ENGINE_EXECUTE_H
 #define CAIRN_TOOLS_CONVERT_ENGINE_EXECUTE_H
@@ -43,7 +43,7 @@ struct cairn_execution {
     size_t move_count;
     const struct cairn_stretch *stretches;
     size_t stretch_count;
-    uint64_t tile_bytes; /* tiles begin at multiples of it, or where a stretch does */
+    uint64_t tile_bytes; /* tiles begin at its multiples, or where a stretch does */
     uint64_t spare_bytes;
     uint32_t thread_count;
     struct cairn_source_sums *sums; /* what is read is held against them; NULL: nothing is */

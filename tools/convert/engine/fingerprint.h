@@ -1,11 +1,11 @@
 /*
- * tools/convert/engine/fingerprint.h - what a tensor's elements are, in 128 bits, whatever layout
- * and format they lie in.
+ * tools/convert/engine/fingerprint.h - what a tensor's elements are, in 128 bits, independent of
+ * layout and format.
  *
  * The fingerprint of a tensor is two CRC-64 (ECMA-182 and Jones) of its canonical bytes: all its
  * elements in row-major order, little-endian, no padding. CRCs can be put together from parts in
- * any order (crc_join.h), so shards and tiles are taken as they pass by. It is against accidents:
- * whoever wants to can make two tensors with one fingerprint.
+ * any order (crc_join.h), so shards and tiles are taken as they pass by. It detects accidents, not
+ * attacks: two tensors with one fingerprint can be constructed.
  *
  * The fingerprint of a checkpoint is the SHA-256 of its tensors' names, dtypes, shapes and
  * fingerprints, in the order of names; so it says which of two states a checkpoint holds, and
@@ -39,8 +39,8 @@ struct cairn_fingerprint_walk {
     uint64_t total_bytes;            /* of the tensor */
     uint64_t end;                    /* of the last part */
     struct cairn_fingerprint open;   /* of the parts since the last step back, shifted to `end` */
-    struct cairn_fingerprint closed; /* of those before, shifted to the tensor's end */
-    uint64_t distance;               /* of which `factor` is known */
+    struct cairn_fingerprint closed; /* of the earlier tiles, shifted to the tensor's end */
+    uint64_t distance;               /* whose `factor` is known */
     struct cairn_fingerprint factor;
 };
 

@@ -2,7 +2,7 @@
  * tools/convert/engine/fingerprints.c - see fingerprints.h.
  *
  * The target is one container in memory that nobody keeps: the wanted tensors one after the other,
- * row-major. So each tile is parts of canonical bytes, whatever the source looks like.
+ * row-major. So each tile is parts of canonical bytes for any source.
  */
 #include "tools/convert/engine/fingerprints.h"
 

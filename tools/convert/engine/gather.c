@@ -272,7 +272,7 @@ read_bundle(struct cairn_gather *gather, const struct bundle *bundle, uint8_t *t
 {
     const struct cairn_move *move = bundle->moves;
     uint64_t stride = move->source_stride;
-    /* A row more than twice as long as what is wanted of it is asked for piece by piece. */
+    /* A row more than twice as long as the wanted part is read piece by piece. */
     bool whole = stride >= bundle->width &&
                  (stride <= 2 * bundle->width || stride <= LONG_RUN_BYTES) &&
                  stride <= STAGING_BYTES;

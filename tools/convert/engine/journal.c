@@ -33,7 +33,7 @@ static const char magic[] = "CAIRNJ01";
 struct record {
     uint32_t container;
     uint64_t begin, end, crc;
-    size_t order; /* later ones win */
+    size_t order; /* later records win */
 };
 
 struct cairn_journal {

@@ -48,7 +48,7 @@ find_masters(const struct cairn_checkpoint *checkpoint, uint32_t *masters, uint3
         if (masters[t] != NONE) /* an alias of an alias would have no elements */
             masters[t] = originals[masters[t]];
     }
-    for (uint32_t i = 0; i < checkpoint->alias_count; i++) { /* tied ones have one master */
+    for (uint32_t i = 0; i < checkpoint->alias_count; i++) { /* tied parameters share one master */
         struct cairn_alias alias = checkpoint->aliases[i];
 
         if (masters[alias.of] == NONE)

@@ -9,10 +9,10 @@
 
 /*
  * Sets tile_bytes (at most CAIRN_TILE_BYTES_MAX, a multiple of 64 KiB) and thread_count (at most
- * what it is) such that what the process has resident now and what the threads will allocate is at
- * most limit_bytes; spare_bytes becomes spare_per_tile times the tile. CAIRN_INVAL where one
- * thread with the smallest tile is too much; the complaint has the sum. Linux' /proc is needed;
- * where it is not there, CAIRN_IO.
+ * its current value) so that the resident memory of now and what the threads will allocate is at
+ * most limit_bytes; spare_bytes becomes spare_per_tile times the tile. CAIRN_INVAL where one thread
+ * with the smallest tile is too much; the complaint has the sum. Linux' /proc is needed; where it
+ * is not there, CAIRN_IO.
  */
 CAIRN_MUST_CHECK cairn_err cairn_memory_limit_fit(struct cairn_execution *execution,
                                                   uint64_t limit_bytes, uint64_t spare_per_tile,

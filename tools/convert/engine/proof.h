@@ -11,8 +11,8 @@
 
 /*
  * All tiles are written: compares, and fills in the report's `proved` and digests. `handles` are of
- * the source's containers. CAIRN_INTERNAL where a tensor differs, or less of it was written than
- * there is; the errors of reading. Complained about; nothing was made final.
+ * the source's containers. CAIRN_INTERNAL where a tensor differs, or part of it was not written;
+ * the errors of reading. Complained about; nothing was made final.
  */
 CAIRN_MUST_CHECK cairn_err cairn_prove(struct cairn_conversion *conversion,
                                        const struct cairn_tally *tally,

@@ -3,8 +3,8 @@
  *
  * The planner moves bytes and knows no casts. So a range of a file whose tensors are cast is shown
  * to it as a container of its own, a region, in which every offset is scaled to the source's
- * elements; the executor casts a whole tile of it at once. Everything else of a file is the region
- * with the file's own number, offset for offset.
+ * elements; the executor casts a whole tile at once. Everything else of a file is the region with
+ * the file's own number, offset for offset.
  */
 #ifndef CAIRN_TOOLS_CONVERT_ENGINE_REGIONS_H
 #define CAIRN_TOOLS_CONVERT_ENGINE_REGIONS_H

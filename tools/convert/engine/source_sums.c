@@ -13,7 +13,7 @@
 
 enum { READ_BYTES = 256 * 1024, HOLDS_BYTES = 450 };
 
-/* Of one block: what was read of it so far. Atomic. */
+/* Of one block: what was read so far. Atomic. */
 struct block {
     uint64_t crc;
     uint64_t bytes;
@@ -319,8 +319,7 @@ sort_pieces(const struct cairn_layout *layout, size_t *count)
     return spans;
 }
 
-/* The first of the sorted pieces that ends behind an offset, or lies behind it, where none of them
- * overlap. */
+/* The first of the sorted pieces that ends or begins after an offset; no pieces overlap. */
 static size_t
 first_span(const struct span *spans, size_t count, uint32_t container, uint64_t offset)
 {
@@ -341,8 +340,8 @@ first_span(const struct span *spans, size_t count, uint32_t container, uint64_t 
 
 /*
  * Adds to what was read of a block what lies between the pieces in it, by reading that. Where
- * pieces overlap, or something else was read, that does not make it whole: is_read_once says so.
- * Nothing is said of errors, for then the whole block is read.
+ * pieces overlap, or something else was read, that does not make it whole: is_read_once tells.
+ * Errors are ignored here, for then the whole block is read.
  */
 static void
 add_gaps(const struct cairn_checkpoint *checkpoint, struct cairn_handles *handles,
@@ -388,7 +387,7 @@ complain_of_block(const struct cairn_checkpoint *checkpoint, const struct cairn_
                           begin, end, holds,
                           sum->kind == CAIRN_SUM_CRC32
                               ? ", or, where they were changed in place on purpose, load it in "
-                                "PyTorch and save it anew"
+                                "PyTorch and save it again"
                               : "");
 }
 

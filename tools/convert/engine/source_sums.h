@@ -2,11 +2,11 @@
  * tools/convert/engine/source_sums.h - a checkpoint's own checksums, held against what is read, as
  * it is read.
  *
- * Runs come in any order, so the checksum of a block is joined from its parts (crc_join.h). A
- * block of which only parts were read has the rest read in the end. Where each byte was read once,
- * the sum of what was read decides: what a file says later is not what went into the output. Where
- * something was read twice, the block is read once more by itself, and that decides. A block of
- * which nothing was read is not looked at.
+ * Runs come in any order, so the checksum of a block is joined from its parts (crc_join.h). If only
+ * parts of a block were read, the rest is read in the end. Where each byte was read once, the sum
+ * of what was read decides: what a file says later is not what went into the output. Where
+ * something was read twice, the block is read once more by itself, and that decides. A block that
+ * was not read is not checked.
  */
 #ifndef CAIRN_TOOLS_CONVERT_ENGINE_SOURCE_SUMS_H
 #define CAIRN_TOOLS_CONVERT_ENGINE_SOURCE_SUMS_H
@@ -28,9 +28,9 @@ void cairn_source_sums_add(struct cairn_source_sums *sums, const struct cairn_mo
                            size_t count, const uint8_t *tile);
 
 /*
- * After all is read: CAIRN_CORRUPT where the checksum of a block of which something was read does
- * not fit, complained about with file, offset and tensor. CAIRN_NOMEM, the errors of reading.
- * `sums` NULL: CAIRN_OK.
+ * After all is read: CAIRN_CORRUPT where the checksum of a block that was read does not fit,
+ * complained about with file, offset and tensor. CAIRN_NOMEM, the errors of reading. `sums` NULL:
+ * CAIRN_OK.
  */
 CAIRN_MUST_CHECK cairn_err cairn_source_sums_check(struct cairn_source_sums *sums,
                                                    const struct cairn_checkpoint *checkpoint,

@@ -15,8 +15,8 @@
 #include "base/file.h"
 
 enum {
-    /* Of one pwrite: longer ones make the page cache take large folios, which a virtual machine has
-     * to fetch from its host; 8 MiB at a time is 4 to 10 times slower (measured on ext4). */
+    /* Of one pwrite: longer writes make the page cache take large folios, which a virtual machine
+     * has to fetch from its host; 8 MiB at a time is 4 to 10 times slower (measured on ext4). */
     WRITE_BYTES = 256 * 1024
 };
 
@@ -209,9 +209,9 @@ open_directory(struct cairn_target *target, struct cairn_complaint *complaint)
         err = cairn_file_open(AT_FDCWD, target->directory, CAIRN_FILE_DIRECTORY_LINKED,
                               &target->dir_fd);
     if (err == CAIRN_NOT_FOUND)
-        return cairn_complain(complaint, err,
-                              "%s is no directory, or the one above it is missing; make it first",
-                              target->directory);
+        return cairn_complain(
+            complaint, err, "%s is not a directory, or the one above it is missing; make it first",
+            target->directory);
     return cairn_complain_failed(complaint, err, "%s cannot be written to", target->directory);
 }
 
@@ -329,7 +329,7 @@ cairn_target_open(const char *path, const struct cairn_output *output, bool sing
     if (!err)
         err = cairn_journal_open(target->dir_fd, journal, digest, &target->journal,
                                  &target->resumed, complaint);
-    if (!err && !target->resumed) /* whatever has those names is not ours */
+    if (!err && !target->resumed) /* files with those names are not ours */
         memset(target->named, 0, (size_t)output->file_count * sizeof(bool));
     if (!err)
         err = cairn_handles_create(output->file_count, open_part, target, &target->handles);

@@ -34,9 +34,9 @@ void cairn_target_close(struct cairn_target *target); /* NULL is allowed; files 
 bool cairn_target_resumed(const struct cairn_target *target);
 struct cairn_journal *cairn_target_journal(struct cairn_target *target);
 
-/* Removes what this run and those before it wrote, where the journal has been made to forget it:
- * nothing is to be gone on with, and another copy of the source must not be taken for another
- * conversion. Then only cairn_target_close is left to call. */
+/* Removes what this run and earlier runs wrote, if the journal has been made to forget it: no run
+ * may continue it, and another copy of the source must not be taken for another conversion. Then
+ * only cairn_target_close is left to call. */
 void cairn_target_discard(struct cairn_target *target);
 
 /* Makes the part files that no write has made. Errors as open. */

@@ -1,6 +1,6 @@
 /*
  * tools/convert/engine/target_commit.c - makes what was written final: contents on the disk, then
- * names, then the small files, of which the last is the marker.
+ * names, then the small files, the marker last.
  */
 #include <stdio.h>
 #include <string.h>
@@ -29,7 +29,7 @@ end_part(struct cairn_target *target, uint32_t file, bool wait, struct cairn_com
                                  cairn_target_final_name(target, file));
 }
 
-/* The disk gets all that is left to be written at once, before any of it is waited for. */
+/* The disk gets all that is left to be written at once, before we wait for any. */
 static cairn_err
 end_parts(struct cairn_target *target, struct cairn_complaint *complaint)
 {

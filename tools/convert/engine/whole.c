@@ -208,7 +208,7 @@ check_expansion(const struct cairn_checkpoint *checkpoint, struct cairn_complain
         return CAIRN_OK;
     return cairn_complain(complaint, CAIRN_INVAL,
                           "%s: its files have %" PRIu64 " bytes and its tensors %" PRIu64
-                          ", of which %s has %" PRIu64
+                          ", %s alone has %" PRIu64
                           "; if they were expanded on purpose, add --allow-expanded",
                           checkpoint->place.path, stored_bytes, tensor_bytes, largest->name,
                           cairn_tensor_bytes(largest));
@@ -384,7 +384,7 @@ say_different(const struct comparison *comparison, const struct difference *diff
         complaint, CAIRN_CORRUPT,
         "the map %s makes one parameter of several, %s, whose %.*s must then be one: it is %s in "
         "%s at byte %" PRIu64 " and %s in %s at byte %" PRIu64
-        ". Leave it out with --drop '%.*s.*', and the optimizer begins it anew",
+        ". Leave it out with --drop '%.*s.*', and the optimizer starts it from zero",
         comparison->whole->map, tensor->name + key_bytes + (tensor->name[key_bytes] == '.'),
         key_bytes, tensor->name, show_number(tensor->dtype, difference->read_bytes, there), read,
         difference->read_offset, show_number(tensor->dtype, difference->replica_bytes, here),

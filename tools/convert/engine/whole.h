@@ -31,10 +31,9 @@ struct cairn_whole {
  */
 void cairn_whole_allow_expanded(bool allow);
 
-/* CAIRN_INVAL: the tensors are far larger than the files, and that is not allowed.
- * CAIRN_CORRUPT: elements of a tensor are missing, or in two pieces that are no replicas;
- * complained about with the tensor and where. CAIRN_NOMEM. The checkpoint is borrowed until
- * cairn_whole_fini. */
+/* CAIRN_INVAL: the tensors are far larger than the files, and that is not allowed. CAIRN_CORRUPT:
+ * elements of a tensor are missing, or in two pieces that are not replicas; complained about with
+ * the tensor and where. CAIRN_NOMEM. The checkpoint is borrowed until cairn_whole_fini. */
 CAIRN_MUST_CHECK cairn_err cairn_whole_init(const struct cairn_checkpoint *checkpoint,
                                             struct cairn_whole *out,
                                             struct cairn_complaint *complaint);

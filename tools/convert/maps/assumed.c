@@ -24,7 +24,7 @@ mark_said(const struct cairn_map *map, const struct cairn_map_settings *before,
     }
 }
 
-/* Whether one dimension of any tensor has the number and one that was said. */
+/* Whether one dimension of any tensor has the number and one that the user set. */
 static bool
 follows_in(const struct cairn_map_dim *dim, uint32_t symbol, const bool said[CAIRN_MAP_SYMBOLS_MAX])
 {

@@ -1,6 +1,6 @@
 /*
- * tools/convert/maps/cells.h - one part of a rule as boxes of the target tensor, each of which is
- * an affine image of elements of the source tensor.
+ * tools/convert/maps/cells.h - one part of a rule as boxes of the target tensor, each an affine
+ * image of elements of the source tensor.
  *
  * Every axis of a part has a dimension and a step in both tensors. Axes that run along one
  * dimension of the target without gaps, and evenly along one of the source, make the box; the
@@ -15,7 +15,7 @@
 
 enum { CAIRN_MAP_OUTER_MAX = 32, CAIRN_MAP_CELLS_MAX = 1 << 22 };
 
-/* Along one axis: which dimension of each tensor, and how many elements of it a step is. */
+/* Along one axis: which dimension of each tensor, and how many of its elements a step is. */
 struct cairn_map_stride {
     uint64_t size;
     uint32_t source_dim, target_dim;

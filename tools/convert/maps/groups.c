@@ -19,7 +19,7 @@ struct renaming {
     uint32_t *group_of; /* [tensors of the new layout]: 1 + its group */
 };
 
-/* Appends what a member became; names that are no tensor's stay. */
+/* Appends what a member became; names that no tensor has stay. */
 static cairn_err
 add_member(struct renaming *renaming, struct cairn_pickle_node *list, uint32_t group,
            struct cairn_pickle_node *member)
@@ -67,7 +67,7 @@ rename_names(struct cairn_pickle *pickle, const struct cairn_pickle_node *group,
         return CAIRN_OK;
     for (uint32_t i = 0; i < members->count; i++) {
         if (!cairn_pickle_copy_text(members->items[i], name, sizeof(name)))
-            return CAIRN_OK; /* numbers: whatever the names say, it is not known of whom */
+            return CAIRN_OK; /* numbers: whose they are is not known */
         cairn_pickle_append(pickle, list, cairn_pickle_text(pickle, name));
     }
     return cairn_pickle_replace(pickle, names, list);

@@ -67,7 +67,7 @@ gather(struct cairn_map_instance *instance, uint32_t first)
     if (instance->gathered != CAIRN_MAP_NO_SYMBOL)
         last = instance->captures[instance->gathered];
     count_stack(instance);
-    if (last >= instance->stack) { /* a gap: what is behind it is not to be lost */
+    if (last >= instance->stack) { /* a gap: what follows must not be lost */
         instance->captures[instance->gathered] = instance->stack;
         return say_missing(instance, &instance->source->tensors[0].name, first);
     }
@@ -228,7 +228,7 @@ shape_target(const struct cairn_map_instance *instance, const struct cairn_map_t
     return CAIRN_OK;
 }
 
-/* One target tensor: all its parts, from all source tensors that have some of it. */
+/* One target tensor: all its parts, from all source tensors that have parts. */
 static cairn_err
 make_target(struct cairn_map_instance *instance, uint32_t index, uint32_t *ordinal)
 {
@@ -310,8 +310,7 @@ make_scalars(struct cairn_map_instance *instance, uint64_t spread_count, uint32_
     return err;
 }
 
-/* A number is the whole model's: what one tensor's shape says of it, all others are held
- * against. */
+/* A number is the whole model's: all tensors' shapes must agree on it. */
 static void
 keep_numbers(struct cairn_map_stage *stage, const uint64_t *values)
 {

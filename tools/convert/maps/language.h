@@ -18,12 +18,12 @@
  *
  * The last is a rule. Brackets say the axes of a tensor: a dimension is a product, its last axis
  * runs fastest. A sum has one term for each tensor of the other side, and what it counts lies one
- * after the other: so halves, groups and blocks are said. The same axis has the same size wherever
- * it stands in a rule; sizes follow from numbers and from shapes. "{l}" is a decimal number in a
- * name; where only one side has it in its names, it is an axis of the other. "vocab..padded" is a
- * dimension that may be longer than vocab: what follows is padding, which the other side does not
- * have; it is written with the length `padded`, where that number is known. Names without brackets
- * are the same tensor on both sides, whatever its shape.
+ * after the other: this describes halves, groups and blocks. The same axis has the same size
+ * wherever it stands in a rule; sizes follow from numbers and from shapes. "{l}" is a decimal
+ * number in a name; where only one side has it in its names, it is an axis of the other side.
+ * "vocab..padded" is a dimension that may be longer than vocab: what follows is padding, which the
+ * other side does not have; it is written with the length `padded`, where that number is known.
+ * Names without brackets are the same tensor on both sides, of any shape.
  *
  * `when` (one choice of each side at most) holds where the choice's side is written; `given` where
  * its side is read. Of the rules that hold, the first that knows a tensor's name counts.

@@ -6,7 +6,7 @@
  * pieces with offsets and strides; so fused, split, stacked and transposed tensors cost what any
  * other piece costs. Optimizer state follows its parameter by the same rule; a scalar of several
  * parts (a step) is one replica for each, so that they are compared. Every element of the source is
- * in the result exactly once (maps/proof.h), but for padding, which is said.
+ * in the result exactly once (maps/proof.h), but for padding, which is reported.
  */
 #ifndef CAIRN_TOOLS_CONVERT_MAPS_MAP_H
 #define CAIRN_TOOLS_CONVERT_MAPS_MAP_H
@@ -23,7 +23,7 @@ struct cairn_map_report {
  * Maps the checkpoint in place: `map` is a preset's name, or a file's; the side that knows more of
  * the tensors' names is the source's. sets[set_count]: maps/numbers.h. CAIRN_INVAL where a tensor
  * is unknown to the map, shapes contradict it, or a number is missing; CAIRN_CORRUPT where the map
- * is no map, or a part of a fused tensor is missing; CAIRN_NOT_FOUND: no such map; CAIRN_NOMEM.
+ * is not a map, or a part of a fused tensor is missing; CAIRN_NOT_FOUND: no such map; CAIRN_NOMEM.
  * Complained about; the checkpoint is then only to be closed.
  */
 CAIRN_MUST_CHECK cairn_err cairn_checkpoint_map(struct cairn_checkpoint *checkpoint,

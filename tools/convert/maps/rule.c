@@ -34,13 +34,14 @@ intern(struct cairn_map *map, struct cairn_map_lexer *lexer, const char *text, u
                                     sizeof(added.name) - 1);
     if (text[digits] == '\0' && digits > 0) {
         if (text[0] == '0' || digits > 9)
-            return cairn_map_lexer_fail(lexer, "%s is no size from 1 to 999999999", text);
+            return cairn_map_lexer_fail(lexer, "%s is not a size from 1 to 999999999", text);
         added.literal = strtoul(text, NULL, 10);
     } else if (digits > 0 || strpbrk(text, ".{}-:")) {
-        return cairn_map_lexer_fail(lexer,
-                                    "%s is no name of an axis or number: letters, digits and _, a "
-                                    "letter first",
-                                    text);
+        return cairn_map_lexer_fail(
+            lexer,
+            "%s is not a name of an axis or number: letters, digits and _, a "
+            "letter first",
+            text);
     }
     (void)strcpy(added.name, text);
     map->symbols[map->symbol_count] = added;
@@ -103,7 +104,7 @@ cairn_map_name_take(struct cairn_map *map, struct cairn_map_lexer *lexer,
         if (err)
             return err;
         if (map->symbols[*capture].literal || cairn_map_name_has(name, *capture))
-            return cairn_map_lexer_fail(lexer, "{%s} is no name, or is there twice", symbol);
+            return cairn_map_lexer_fail(lexer, "{%s} is not a name, or is there twice", symbol);
         name->capture_count++;
         at += bytes + 1;
         if (at[1] == '{' || (at[1] >= '0' && at[1] <= '9'))
@@ -277,7 +278,7 @@ parse_condition(const struct cairn_map *map, struct cairn_map_lexer *lexer,
                 rule->when[choice->side].value = (int32_t)v;
                 return cairn_map_lexer_next(lexer);
             }
-        return cairn_map_lexer_fail(lexer, "%s is no value of the choice %s", lexer->word,
+        return cairn_map_lexer_fail(lexer, "%s is not a value of the choice %s", lexer->word,
                                     choice->name);
     }
     return cairn_map_lexer_fail(lexer,

@@ -1,8 +1,8 @@
 /*
  * tools/convert/maps/sizes.c - see maps/sizes.h.
  *
- * A dimension of which one axis is unknown says it: dividing by the known factors leaves the axis,
- * or a sum in which it stands (x + x + known). This is done until nothing new is learned. Padded
+ * A dimension with one unknown axis gives it: dividing by the known factors leaves the axis, or a
+ * sum in which it stands (x + x + known). This is done until nothing new is learned. Padded
  * dimensions, which say less, are asked last.
  */
 #include "tools/convert/maps/sizes.h"
@@ -129,7 +129,7 @@ show_dim(const struct cairn_map *map, const struct cairn_map_dim *dim, char out[
     }
 }
 
-/* "heads = 4, groups = 2": the known axes of a dimension that are no literals. */
+/* "heads = 4, groups = 2": the known axes of a dimension that are not literals. */
 static void
 show_known(const struct cairn_map *map, const struct cairn_map_dim *dim, const uint64_t *values,
            char out[TEXT_BYTES_MAX])

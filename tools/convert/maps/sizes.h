@@ -29,7 +29,7 @@ CAIRN_MUST_CHECK cairn_err cairn_map_sizes_find(const struct cairn_map *map,
  * long. */
 bool cairn_map_length(const struct cairn_map_dim *dim, const uint64_t *values, uint64_t *length);
 
-/* The size of a sum's term, and of what stands before it in the sum; of one that is no sum, its
+/* The size of a sum's term, and of what stands before it in the sum; of one that is not a sum, its
  * size and 0. All axes are known, and the dimension has a length. */
 uint64_t cairn_map_term_size(const struct cairn_map_term *term, const uint64_t *values);
 uint64_t cairn_map_factor_size(const struct cairn_map_factor *factor, const uint64_t *values);

@@ -75,7 +75,7 @@ cairn_map_target_add(struct cairn_map_stage *stage, const char *name,
 
     if (cairn_layout_tensor_find(stage->to, name) != UINT32_MAX)
         return cairn_complain(stage->complaint, CAIRN_CORRUPT,
-                              "%s: two tensors would be called %s, of which %s is the second; "
+                              "%s: two tensors would be called %s, the second is %s; "
                               "leave one out with --drop",
                               stage->checkpoint->place.path, name, like->name);
     err = reserve(stage, index + 1);

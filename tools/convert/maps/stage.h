@@ -36,10 +36,9 @@ struct cairn_map_stage {
 };
 
 /*
- * Makes the target's tensors of the rule of which tensor `first` is a part: its name, without `key`
+ * Makes the target's tensors of the rule that tensor `first` is a part of: its name, without `key`
  * and a dot, fits a pattern with the captures in captures[] (by symbol). Where all parts are
- * aliases and `aliases` is false, nothing is done. Errors of
- * cairn_checkpoint_map.
+ * aliases and `aliases` is false, nothing is done. Errors of cairn_checkpoint_map.
  */
 CAIRN_MUST_CHECK cairn_err cairn_map_instance_make(struct cairn_map_stage *stage,
                                                    const struct cairn_map_rule *rule,

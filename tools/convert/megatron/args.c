@@ -35,8 +35,8 @@ truth_of(const struct cairn_pickle_node *args, const char *name, bool otherwise)
 
 /*
  * The true rows of the vocabulary, 0 where they are not known. Only some tokenizers go by
- * --vocab-size; of others the rows behind it may be real ones. The tokenizer without a vocabulary
- * had the end of document behind it once.
+ * --vocab-size; with others the rows after it may be real. The tokenizer without a vocabulary once
+ * had the end of document after it.
  */
 static uint64_t
 vocabulary_of(const struct cairn_pickle_node *args)
@@ -86,7 +86,7 @@ cairn_megatron_args_spec(const struct cairn_checkpoint *checkpoint, bool *local,
     *local = !err &&
              cairn_pickle_is_text(cairn_pickle_attribute(args.root, "transformer_impl"), "local");
     cairn_pickle_fini(&args.tree);
-    /* what is no pickle says nothing; what cannot be loaded is not known to be none */
+    /* what is not a pickle says nothing; what cannot be loaded is not known to be none */
     return err == CAIRN_NOT_FOUND || (args.loaded && (err == CAIRN_CORRUPT || err == CAIRN_VERSION))
                ? CAIRN_OK
                : err;

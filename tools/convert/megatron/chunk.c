@@ -79,8 +79,8 @@ split_of(const struct making *making, const struct cairn_tensor *tensor,
     memcpy(part->whole_shape, tensor->shape, sizeof(part->whole_shape));
     if (!cairn_megatron_part_cut(part, target->args.vocabulary_multiple))
         return refuse(making, part->name,
-                      of_expert ? "cannot be split over --etp ranks: its extent is no multiple"
-                                : "cannot be split over --tp ranks: its extent is no multiple");
+                      of_expert ? "cannot be split over --etp ranks: its extent is not a multiple"
+                                : "cannot be split over --tp ranks: its extent is not a multiple");
     return CAIRN_OK;
 }
 
@@ -127,7 +127,7 @@ add_tensor(struct making *making, const char *canonical, const char *stored, boo
 
 /* ---- other entries ---- */
 
-/* An _extra_state: what is carried of it, else None. */
+/* An _extra_state: the carried value, else None. */
 static cairn_err
 add_extra(struct making *making, const char *canonical, const char *stored)
 {
@@ -195,8 +195,8 @@ add_key(struct making *making, const struct cairn_megatron_key *key, uint32_t la
 }
 
 /*
- * Keys of experts, from first on: those of sequential ones follow one another expert by expert,
- * those of grouped ones kind by kind. Gives where the run ends.
+ * Keys of experts, from first on: those of sequential experts follow one another expert by expert,
+ * those of grouped experts kind by kind. Gives where the run ends.
  */
 static cairn_err
 add_experts(struct making *making, uint32_t first, uint32_t layer, uint32_t *end)

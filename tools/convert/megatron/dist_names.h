@@ -2,7 +2,7 @@
  * tools/convert/megatron/dist_names.h - what the keys of Megatron-Core's distributed checkpoints
  * stand for.
  *
- * A key names an array; logical tensors are parts of it. Layers that are all alike share a key
+ * A key names an array; logical tensors are its parts. Layers that are all alike share a key
  * without a number, and their number is the first dimension of the array. Experts do the same, one
  * dimension further:
  *
@@ -54,10 +54,10 @@ bool cairn_mdist_key_of(const struct cairn_mdist_name *name, char key[CAIRN_MDIS
 bool cairn_mdist_expand(const struct cairn_mdist_name *name, const uint64_t *numbers,
                         char out[CAIRN_NAME_BYTES_MAX]);
 
-/* The pattern of a name, of which state_bytes belong to the state ("exp_avg", 7; 0: none), with
- * every number that may be a dimension as a star. numbers get their values,
- * CAIRN_MDIST_DIMENSION where there was a star already. False where it is too long, has more
- * than CAIRN_MDIST_STARS_MAX of them, or a star elsewhere. */
+/* The pattern of a name whose first state_bytes belong to the state ("exp_avg", 7; 0: none), with
+ * every number that may be a dimension as a star. numbers get their values, CAIRN_MDIST_DIMENSION
+ * where there was a star already. False where it is too long, has more than CAIRN_MDIST_STARS_MAX
+ * of them, or a star elsewhere. */
 bool cairn_mdist_pattern_of(const char *logical, uint32_t state_bytes, struct cairn_mdist_name *out,
                             uint64_t numbers[CAIRN_MDIST_STARS_MAX]);
 
@@ -68,7 +68,7 @@ bool cairn_mdist_fix(const struct cairn_mdist_name *name, const uint64_t *number
 /* Whether its first dimension is the vocabulary, which is padded. */
 bool cairn_mdist_is_vocabulary(const char *pattern);
 
-/* The name of a module's extra state, from a parameter of it or from the state itself:
+/* The name of a module's extra state, from one of its parameters or from the state itself:
  * "a.b.weight" and "a.b._extra_state" become the latter. False if it is too long. */
 bool cairn_mdist_extra_state(const char *logical, char out[CAIRN_NAME_BYTES_MAX]);
 

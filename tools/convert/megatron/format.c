@@ -13,7 +13,7 @@
 #include "tools/convert/megatron/read.h"
 #include "tools/convert/torch/output.h"
 
-/* A folder of a rank, or an iteration that cannot be: that is said when it is read. */
+/* A folder of a rank, or an iteration that cannot be: reading complains. */
 static bool
 probe(const struct cairn_place *place)
 {

@@ -141,7 +141,7 @@ cairn_megatron_join(struct cairn_megatron_target *target)
         if (strcmp(key, "optimizer") == 0)
             value = cairn_megatron_settings_plain(&tree, value);
         cairn_pickle_put(&tree, root, cairn_pickle_text(&tree, key), value);
-        if (strcmp(key, "iteration") == 0) /* the model stands behind it, and is put there later */
+        if (strcmp(key, "iteration") == 0) /* the model follows, and is put there later */
             cairn_pickle_put(&tree, root, cairn_pickle_text(&tree, "model"),
                              cairn_pickle_none(&tree));
     }
@@ -163,8 +163,8 @@ cairn_megatron_join(struct cairn_megatron_target *target)
 
 /* ---- RNG states ---- */
 
-/* The states of a pair of stage and tensor-parallel rank, whatever number of data-parallel ranks
- * there were beside it; UINT32_MAX. */
+/* The states of a pair of stage and tensor-parallel rank, with any number of data-parallel ranks
+ * beside it; UINT32_MAX. */
 static uint32_t
 find_states(const struct cairn_megatron_target *target, uint32_t pp, uint32_t tp)
 {

@@ -111,7 +111,7 @@ add_extra(struct cairn_megatron_target *target, const struct found *found, const
     return add_key(target, found->class, text);
 }
 
-/* The key of a parameter, and of the extra state behind it. */
+/* The key of a parameter, and of the extra state after it. */
 static cairn_err
 add_found(struct cairn_megatron_target *target, const struct found *found, const char *next,
           bool local)

@@ -3,7 +3,7 @@
  * a checkpoint of another framework: parameter groups, and the step in them.
  *
  * Megatron-LM groups parameters by what is decayed: vectors and biases are not, all others are. It
- * finds groups by their multipliers, whatever parameters are in them.
+ * finds groups by their multipliers, not by their parameters.
  */
 #include "tools/convert/megatron/plan.h"
 
@@ -149,7 +149,7 @@ choose(struct make *make, uint32_t group, const struct cairn_pickle_node *member
         cairn_layout_tensor(make->checkpoint->layout, tensor)->kind != CAIRN_PARAM)
         return cairn_complain(make->complaint, CAIRN_CORRUPT,
                               "%s: group %" PRIu32
-                              " of the optimizer has %s, which is no parameter of "
+                              " of the optimizer has %s, which is not a parameter of "
                               "what is written; see --dry-run for its names",
                               make->checkpoint->place.path, group, name);
     decay = decay_of(cairn_layout_tensor(make->checkpoint->layout, tensor));
@@ -199,8 +199,8 @@ choose_groups(struct make *make)
     return err;
 }
 
-/* What Megatron-LM sets anew each step, so that a source that did it otherwise trains on in another
- * way. */
+/* What Megatron-LM sets again at each step, so that a source that did it otherwise trains on in
+ * another way. */
 static cairn_err
 tell_decay(const struct make *make)
 {

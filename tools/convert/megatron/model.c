@@ -71,8 +71,9 @@ name_of(struct reading *reading, const struct cairn_pickle_node *key,
     char text[CAIRN_NAME_BYTES_MAX];
 
     if (!cairn_pickle_copy_text(key, text, sizeof(text)) || !cairn_megatron_name_parse(text, name))
-        return refuse(reading, CAIRN_CORRUPT, "a key of the model",
-                      "is no text of at most 255 bytes with numbers of layers and experts in it");
+        return refuse(
+            reading, CAIRN_CORRUPT, "a key of the model",
+            "is not a text of at most 255 bytes with numbers of layers and experts in it");
     if (name->has_layer) {
         name->layer += state->first_layer[reading->chunk * state->sizes.pp + reading->rank->pp];
         reading->seen_layer = true;
@@ -306,7 +307,7 @@ read_chunk(struct reading *reading, const struct cairn_pickle_node *model)
         else if (tensor)
             err = read_tensor(reading, model, key, tensor, &name, canonical);
         else
-            err = refuse(reading, CAIRN_CORRUPT, key, "is no tensor");
+            err = refuse(reading, CAIRN_CORRUPT, key, "is not a tensor");
         if (err)
             return err;
     }

@@ -65,7 +65,7 @@ static const struct cairn_megatron_rule rules[] = {
 };
 enum { RULE_COUNT = sizeof(rules) / sizeof(rules[0]) };
 
-/* A number at *at, which moves behind it. */
+/* A number at *at, which moves past it. */
 static bool
 take_number(const char **at, uint32_t *number)
 {
@@ -94,7 +94,7 @@ append(char *out, const char *text, size_t bytes)
     return true;
 }
 
-/* "linear_fc1.weight12", the whole of it: its number, and where that begins. */
+/* "linear_fc1.weight12", the whole name: its number, and where that begins. */
 static bool
 ends_grouped(const char *text, uint32_t *number, size_t *word_bytes)
 {

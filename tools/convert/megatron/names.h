@@ -60,8 +60,8 @@ bool cairn_megatron_name_print(const struct cairn_megatron_name *name, bool as_s
                                char text[CAIRN_NAME_BYTES_MAX]);
 
 /* The spelling of an expert's parameter in a grouped module for the one with
- * "local_experts.<expert>.", whatever stands before it; false where the name is no such
- * parameter's, or does not fit. */
+ * "local_experts.<expert>.", with any prefix; false where the name is not such a parameter's, or
+ * does not fit. */
 bool cairn_megatron_name_group(const char *name, char out[CAIRN_NAME_BYTES_MAX]);
 
 /* The rule of a name in either spelling; NULL where it is unknown. GLU: ROWS becomes HALVES where
@@ -69,18 +69,18 @@ bool cairn_megatron_name_group(const char *name, char out[CAIRN_NAME_BYTES_MAX])
 const struct cairn_megatron_rule *cairn_megatron_rule_of(const char *name);
 
 /* Where a name stands among others of its layer, in the order in which modules register; unknown
- * ones last. */
+ * names last. */
 uint32_t cairn_megatron_order_of(const char *name);
 
 /*
  * A norm of a layer of Megatron-Core's local spec is a module of its own, and in its distributed
- * checkpoints, as with Transformer Engine, a part of the layer behind it:
+ * checkpoints, as with Transformer Engine, a part of the next layer:
  *
  *     input_layernorm.<weight or bias>      self_attention.linear_qkv.layer_norm_<weight or bias>
  *     pre_mlp_layernorm.<weight or bias>    mlp.linear_fc1.layer_norm_<weight or bias>
  *
  * Gives the name on the right for that on the left (`fused`), or the other way; false where the
- * name is no such norm's, or does not fit.
+ * name is not such a norm's, or does not fit.
  */
 bool cairn_megatron_norm_rename(const char *name, bool fused, char *out, size_t out_bytes);
 

@@ -79,7 +79,7 @@ read_buffer(struct reading *reading, const struct cairn_pickle_node *tensors, co
 
         if (!cairn_pickle_copy_text(tensors->items[2 * i], key, sizeof(key)) || !key[0] ||
             strchr(key, '.') || strchr(key, '/'))
-            return refuse(reading, "a key of the optimizer's state is no plain name");
+            return refuse(reading, "a key of the optimizer's state is not a plain name");
         if (flat)
             err = cut(reading, key, flat, order, begins, count, elements);
         else if (strcmp(key, "numel_unpadded") != 0)

@@ -43,8 +43,8 @@ uint32_t cairn_megatron_part_boxes(const struct cairn_megatron_part *part,
                                    struct cairn_megatron_box boxes[2]);
 
 /*
- * Where the parameters of one buffer begin in what distrib_optim.pt has of it: parts[order[i]], i <
- * count, in the order of their registration; begins[i] elements. Gives all elements of the buffer.
+ * Where the parameters of one buffer begin in distrib_optim.pt: parts[order[i]], i < count, in the
+ * order of their registration; begins[i] elements. Gives all elements of the buffer.
  * bucket_elements 0: one bucket.
  */
 uint64_t cairn_megatron_buffer(const struct cairn_megatron_part *parts, const uint32_t *order,

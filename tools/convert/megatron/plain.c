@@ -278,7 +278,7 @@ state_part(struct cairn_megatron_target *target, struct cairn_pickle *tree, uint
                               "%s: %s has not the shape of its parameter",
                               target->checkpoint->place.path, name);
     copy.dtype = cairn_output_dtype(target->options, tensor);
-    copy.buffer = true; /* it is no parameter itself */
+    copy.buffer = true; /* it is not a parameter itself */
     (void)snprintf(number, sizeof(number), "%" PRIu32, target->part_count);
     err = cairn_megatron_target_part(target, index, &part);
     if (err)

@@ -289,7 +289,7 @@ open_first(struct reading *reading)
         return err;
     root = reading->stages[0].torch.root;
     if (!cairn_pickle_pairs(root))
-        return refuse(reading, CAIRN_CORRUPT, reading->paths[0], "it is no dict");
+        return refuse(reading, CAIRN_CORRUPT, reading->paths[0], "it is not a dict");
     cairn_megatron_args_read(cairn_pickle_get(root, "args"), &reading->state.args);
     if (!reading->state.args.known)
         take_sizes(root, &reading->state.args.sizes);

@@ -19,7 +19,7 @@
 #define CAIRN_MEGATRON_SETTINGS_TYPE "param_state_sharding_type"
 #define CAIRN_MEGATRON_RESHARDABLE "fully_reshardable"
 
-/* New nodes of `tree`, whose failures are the arena's; what is no such settings stays as it is. */
+/* New nodes of `tree`, whose failures are the arena's; anything else stays as it is. */
 struct cairn_pickle_node *cairn_megatron_settings_reshardable(struct cairn_pickle *tree,
                                                               struct cairn_pickle_node *settings);
 struct cairn_pickle_node *cairn_megatron_settings_plain(struct cairn_pickle *tree,

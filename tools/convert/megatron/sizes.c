@@ -76,7 +76,7 @@ count_layers(struct cairn_megatron_target *target)
     return CAIRN_OK;
 }
 
-/* Even chunks; the embedding and the loss count as a layer each where args say so. */
+/* Even chunks; the embedding and the loss count as a layer each if args demand it. */
 static cairn_err
 split_layers(struct cairn_megatron_target *target)
 {

@@ -44,8 +44,8 @@ struct cairn_megatron_target {
     uint32_t *alias_of;  /* [tensors]: UINT32_MAX where it is none */
     uint64_t step;       /* of the checkpoint, or what is carried says; 0: neither, and Megatron-LM
                           * has no such iteration */
-    char folder[32];     /* of the iteration; "release" where there is none, of which Megatron-LM
-                          * loads the weights alone */
+    char folder[32];     /* of the iteration; "release" if there is none; Megatron-LM loads the
+                          * weights alone then */
     /* of the file that is being made */
     struct cairn_megatron_part *parts;
     uint32_t *part_tensor; /* [part_count]: of the source */

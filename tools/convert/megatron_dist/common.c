@@ -1,6 +1,6 @@
 /*
  * tools/convert/megatron_dist/common.c - reads common.pt of a checkpoint of Megatron-Core: a dict
- * of what is no array (arguments, iteration, schedules), each value of which is opaque state.
+ * of what is not an array (arguments, iteration, schedules), each value as opaque state.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -86,8 +86,9 @@ add_value(struct cairn_mdist_reading *reading, const struct cairn_pickle *tree,
 
     if (!cairn_pickle_copy_text(key, name, sizeof(name) - sizeof(".pickle")) || strchr(name, '/'))
         return cairn_complain(reading->complaint, CAIRN_CORRUPT,
-                              "%s/" CAIRN_MDIST_COMMON " has a key that is no plain text (a %s); "
-                              "it is no common.pt of Megatron-Core",
+                              "%s/" CAIRN_MDIST_COMMON
+                              " has a key that is not a plain text (a %s); "
+                              "it is not a common.pt of Megatron-Core",
                               reading->checkpoint->place.path, cairn_pickle_kind_name(key));
     err = cairn_pickle_write(tree, value, &bytes, &bytes_len, reading->complaint);
     if (err)

@@ -8,7 +8,7 @@
 #include "tools/convert/dcp/output.h"
 #include "tools/convert/megatron/dist_names.h"
 
-/* Whether a parameter's module has such an object, of which this parameter is the weight. */
+/* Whether this parameter is the weight of a module that has such an object. */
 bool cairn_mdist_extra_of(const char *parameter);
 
 /* Whether the source was saved by Megatron-Core's dist_checkpointing, and has its objects. */
@@ -18,7 +18,7 @@ bool cairn_mdist_extra_there(const struct cairn_checkpoint *source);
  * in dcp->inside, pickles in dissolved[tensors of the source]. */
 void cairn_mdist_extra_claim(struct cairn_dcp_output *dcp, bool *dissolved);
 
-/* Adds the object of a parameter's module: what Megatron-LM's own files had of it, else None. */
+/* Adds the object of a parameter's module: what Megatron-LM's own files had, else None. */
 CAIRN_MUST_CHECK cairn_err cairn_mdist_extra_add(struct cairn_dcp_output *dcp,
                                                  const char *parameter, uint32_t stacked,
                                                  const uint64_t *extents);

@@ -78,7 +78,7 @@ prepare(struct cairn_checkpoint *checkpoint, const struct cairn_output_options *
             complaint, CAIRN_INVAL,
             "%s has an optimizer that is not the distributed one, whose state Megatron-Core does "
             "not load from "
-            "this format as it is: to load it into a distributed one, make its settings anew: "
+            "this format as it is: to load it into a distributed one, make new settings: "
             "--drop "
             "'megatron/*,rank*/megatron/*' with --job FILE; or take the weights alone: --drop "
             "'fp32.*,exp_avg*,step.*'",

@@ -13,7 +13,7 @@
 struct keeping {
     struct cairn_pickle pickle;
     struct cairn_pickle_node *list;
-    uint32_t marks; /* the first items of the list, of which there are few */
+    uint32_t marks; /* the first items of the list, which is short */
 };
 
 static void

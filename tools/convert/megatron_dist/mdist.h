@@ -41,7 +41,7 @@ enum cairn_mdist_half { CAIRN_MDIST_WHOLE, CAIRN_MDIST_GATE, CAIRN_MDIST_UP };
 /* An array of .metadata and the logical tensors that it holds. */
 struct cairn_mdist_array {
     bool known;   /* false: an object, or a bucket */
-    bool flat;    /* chunks are flat ranges of boxes of it (fully_sharded_model_space) */
+    bool flat;    /* chunks are flat ranges of its boxes (fully_sharded_model_space) */
     bool carried; /* opaque state */
     enum cairn_mdist_half half;
     struct cairn_mdist_name name;
@@ -99,8 +99,7 @@ CAIRN_MUST_CHECK cairn_err cairn_mdist_read_common(struct cairn_mdist_reading *r
 bool cairn_mdist_is_object(const char *key, struct cairn_mdist_object *out);
 
 /* Adds the optimizer's settings and the checkpoint's description of itself as they are in a
- * checkpoint whose optimizer is fully reshardable, whatever this one's is: the state is the
- * same. */
+ * checkpoint whose optimizer is fully reshardable: the state is the same for every kind. */
 CAIRN_MUST_CHECK cairn_err cairn_mdist_add_optimizer(struct cairn_mdist_reading *reading);
 
 /* Adds CAIRN_MDIST_KEYS where there is anything to keep. */

@@ -177,7 +177,7 @@ is_reshardable(const struct cairn_pickle_node *settings)
     return all;
 }
 
-/* Those of a distributed checkpoint, where expert parallelism is to be another. */
+/* Those of a distributed checkpoint, if expert parallelism changes. */
 static cairn_err
 retake_settings(struct taking *taking)
 {
@@ -233,7 +233,7 @@ take_values(struct taking *taking, struct object *first)
 
         if (!cairn_pickle_copy_text(pairs->items[2 * i], key, sizeof(key)))
             return cairn_complain(taking->complaint, CAIRN_CORRUPT,
-                                  "%s: the first rank's object has a key that is no text (a %s)",
+                                  "%s: the first rank's object has a key that is not a text (a %s)",
                                   taking->source->place.path,
                                   cairn_pickle_kind_name(pairs->items[2 * i]));
         if (!is_empty_key(key) && strcmp(key, RNG_KEY) != 0)

@@ -23,14 +23,14 @@ struct cairn_mdist_megatron {
     struct cairn_mdist_made *values;  /* of common.pt, by key */
     struct cairn_mdist_made *objects; /* by the key of .metadata */
     uint32_t value_count, object_count;
-    bool *dissolved; /* [tensors of the source]: opaque state of which all is in these */
+    bool *dissolved; /* [tensors of the source]: opaque state that is wholly in these */
 };
 
 /*
  * Where the source has no such object, or has values of a common.pt already, only the optimizer's
- * settings are made anew for another expert parallelism. The source outlives *out, which the caller
- * ends in any case. CAIRN_CORRUPT where the object is damaged, CAIRN_NOMEM, errors of reading;
- * complained about.
+ * settings are made again for another expert parallelism. The source outlives *out, which the
+ * caller ends in any case. CAIRN_CORRUPT where the object is damaged, CAIRN_NOMEM, errors of
+ * reading; complained about.
  */
 CAIRN_MUST_CHECK cairn_err cairn_mdist_megatron_take(const struct cairn_checkpoint *source,
                                                      const struct cairn_output_options *options,

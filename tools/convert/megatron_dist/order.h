@@ -14,7 +14,7 @@ struct cairn_mdist_parameter {
     bool tied; /* the output layer of a last stage that shares the embedding */
 };
 
-/* Where numbers stand in an array's name: as a dimension of it, or as themselves. */
+/* Where numbers stand in an array's name: as one of its dimensions, or as themselves. */
 struct cairn_mdist_place {
     uint32_t dimension[2]; /* of layer and expert; UINT32_MAX: none */
     uint64_t number[2];    /* where there is no dimension; UINT64_MAX: it has none at all */
@@ -45,7 +45,7 @@ cairn_err cairn_mdist_order_refuse(const struct cairn_mdist_order *order, const 
 /* Lists the model's arrays; `places` and `model` have room for all entries. Complained about. */
 CAIRN_MUST_CHECK cairn_err cairn_mdist_order_model(struct cairn_mdist_order *order);
 
-/* Lists the parameters of a rank anew. CAIRN_NOMEM. */
+/* Lists the parameters of a rank again. CAIRN_NOMEM. */
 CAIRN_MUST_CHECK cairn_err cairn_mdist_order_rank(struct cairn_mdist_order *order,
                                                   const struct cairn_mdist_rank *rank);
 

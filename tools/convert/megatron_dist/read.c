@@ -60,13 +60,13 @@ note_flat(struct cairn_mdist_reading *reading, const struct cairn_dcp_entry *ent
         return CAIRN_OK;
     if (!cairn_torch_read_size(shape, array->shape, &array->dims) || array->dims + 1 != entry->dims)
         return refuse(reading, entry->name,
-                      "has another number of dimensions than it is said to "
+                      "has another number of dimensions than declared "
                       "have had; .metadata is damaged");
     array->flat = true;
     for (uint32_t d = 0; d < array->dims; d++) {
         if (entry->shape[d] == 0 || array->shape[d] % entry->shape[d] != 0)
             return refuse(reading, entry->name,
-                          "is no whole number of boxes; .metadata is damaged");
+                          "is not a whole number of boxes; .metadata is damaged");
         array->box[d] = array->shape[d] / entry->shape[d];
         if (array->box[d] > 0 && elements > UINT64_MAX / array->box[d])
             return refuse(reading, entry->name, "has boxes that are too large");
@@ -247,7 +247,7 @@ add_chunk(struct cairn_mdist_reading *reading, const struct cairn_mdist_array *a
     cairn_err err = CAIRN_OK;
 
     if (!is_within(array, chunk))
-        return refuse(reading, key, "has a part outside of it; .metadata is damaged");
+        return refuse(reading, key, "has a part outside its shape; .metadata is damaged");
     for (uint32_t d = 0; d < stars; d++)
         count *= chunk->extent[d];
     for (uint64_t i = 0; i < count && !err; i++) {
@@ -276,7 +276,7 @@ add_flat(struct cairn_mdist_reading *reading, const struct cairn_mdist_array *ar
     uint64_t begin = chunk->start[array->dims], end = begin + chunk->extent[array->dims];
 
     if (!is_within(array, chunk))
-        return refuse(reading, entry->name, "has a part outside of it; .metadata is damaged");
+        return refuse(reading, entry->name, "has a part outside its shape; .metadata is damaged");
     for (uint32_t d = 0; d < array->dims; d++)
         if (chunk->extent[d] != 1 || (d < stars && array->box[d] != 1))
             return refuse(reading, entry->name,

@@ -87,7 +87,7 @@ keep_text(struct planning *planning, const struct cairn_pickle_node *node)
     return text && cairn_pickle_copy_text(node, text, (size_t)node->count + 1) ? text : NULL;
 }
 
-/* What is no such list counts as nothing. */
+/* Anything but such a list counts as nothing. */
 static cairn_err
 load_keys(struct planning *planning)
 {

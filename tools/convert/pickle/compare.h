@@ -1,7 +1,7 @@
 /*
  * tools/convert/pickle/compare.h - whether two pickles say the same, however their bytes are: what
- * a memo shares, the protocol, and the order of a dict's keys and of a set are no part of what is
- * said. An OrderedDict's order is.
+ * a memo shares, the protocol, and the order of a dict's keys and of a set do not count. An
+ * OrderedDict's order is.
  */
 #ifndef CAIRN_TOOLS_CONVERT_PICKLE_COMPARE_H
 #define CAIRN_TOOLS_CONVERT_PICKLE_COMPARE_H
@@ -12,8 +12,8 @@
  * Compares two trees from these nodes on; `tree` is the left one's arena. Without `bits`, -0 is 0
  * and any NaN is any other. Where they differ, *same is false and `path` (NUL-terminated, cut where
  * it does not fit) leads to the first difference: "param_groups[0].lr". Trees that share so much
- * that comparing them has no end count as different, and so do dicts of which a key is there twice
- * and elsewhere. CAIRN_NOMEM.
+ * that comparing them has no end count as different, and so do dicts with a key that is there
+ * twice. CAIRN_NOMEM.
  */
 CAIRN_MUST_CHECK cairn_err cairn_pickle_compare(const struct cairn_pickle *tree,
                                                 const struct cairn_pickle_node *left,

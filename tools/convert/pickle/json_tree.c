@@ -74,7 +74,7 @@ read_leaf(struct cairn_pickle *tree, struct cairn_json_reader *reader)
     return read_number(tree, reader, reader->text + begin, reader->at - begin);
 }
 
-/* Steps to the next value of what is open, with its key; false at the end of it. */
+/* Steps to the next value of what is open, with its key; false at its end. */
 static bool
 step(struct cairn_pickle *tree, struct cairn_json_reader *reader, struct level *level)
 {

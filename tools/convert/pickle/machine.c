@@ -27,7 +27,7 @@ cairn_pickle_machine_fail_cut(struct cairn_pickle_machine *vm)
 {
     if (!vm->why)
         vm->cut = true;
-    cairn_pickle_machine_fail(vm, "the pickle ends in the middle of it");
+    cairn_pickle_machine_fail(vm, "the pickle is truncated here");
 }
 
 static void

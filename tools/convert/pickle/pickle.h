@@ -2,7 +2,7 @@
  * tools/convert/pickle/pickle.h - what a pickle says, as an inert tree: nothing is ever called.
  *
  * A tree lives in an arena with a limit and is freed at once. Nodes that the pickle shares are
- * shared here, and cycles are cycles: whoever walks a tree needs a limit on depth
+ * shared here, and cycles are cycles: walkers of a tree need a limit on depth
  * (CAIRN_PICKLE_DEPTH_MAX serves) and a note of what it has visited (node->index, which counts from
  * 0 to pickle->node_count, serves as its key). Nodes of two trees are not mixed. A node may stand
  * for many equal values: a tree is changed by putting another node in a place, never by changing a
@@ -75,7 +75,7 @@ enum cairn_pickle_call {
 struct cairn_pickle_object {
     enum cairn_pickle_call call;
     struct cairn_pickle_node *callable;
-    struct cairn_pickle_node *args;   /* a tuple, or whatever a hostile pickle gives */
+    struct cairn_pickle_node *args;   /* a tuple, or anything a hostile pickle gives */
     struct cairn_pickle_node *kwargs; /* NULL but for NEWOBJ_EX */
     struct cairn_pickle_node *items;  /* a list of what is appended, NULL: nothing */
     struct cairn_pickle_node *pairs;  /* a dict of what is set by key, NULL: nothing */
@@ -95,7 +95,7 @@ struct cairn_pickle {
 
 /* Makes an empty arena that holds at most limit_bytes. Cannot fail. */
 void cairn_pickle_init(struct cairn_pickle *pickle, uint64_t limit_bytes);
-/* Frees every node and byte of it at once; allowed twice and on zeroes. */
+/* Frees all nodes and bytes at once; allowed twice and on zeroes. */
 void cairn_pickle_fini(struct cairn_pickle *pickle);
 /* CAIRN_OK where no builder has failed so far. */
 CAIRN_MUST_CHECK cairn_err cairn_pickle_done(const struct cairn_pickle *pickle);
@@ -128,7 +128,7 @@ struct cairn_pickle_node *cairn_pickle_sequence(struct cairn_pickle *pickle,
                                                 size_t count);
 struct cairn_pickle_node *cairn_pickle_dict(struct cairn_pickle *pickle);
 /*
- * The names are copied; CAIRN_INVAL where one is empty, holds a NUL or a newline, or is no UTF-8.
+ * The names are copied; CAIRN_INVAL where one is empty, holds a NUL or a newline, or is not UTF-8.
  */
 struct cairn_pickle_node *cairn_pickle_global_of(struct cairn_pickle *pickle, const void *module,
                                                  size_t module_bytes, const void *name,
@@ -154,7 +154,7 @@ void cairn_pickle_put(struct cairn_pickle *pickle, struct cairn_pickle_node *tar
 void cairn_pickle_build(struct cairn_pickle *pickle, struct cairn_pickle_node *target,
                         struct cairn_pickle_node *state);
 
-/* ---- questions; NULL is no node of any kind ---- */
+/* ---- questions; NULL is not a node of any kind ---- */
 
 /* The kind's name as people know it: "int", "dict", "call", … */
 const char *cairn_pickle_kind_name(const struct cairn_pickle_node *node);
@@ -168,7 +168,7 @@ bool cairn_pickle_is_call(const struct cairn_pickle_node *node, const char *modu
 /* The value of an INT of 0 … INT64_MAX; false for any other node. */
 bool cairn_pickle_u64(const struct cairn_pickle_node *node, uint64_t *value);
 /*
- * The text with a NUL after it; false where it is none, holds a NUL, is no UTF-8 or does not fit.
+ * The text with a NUL after it; false where it is none, holds a NUL, is not UTF-8 or does not fit.
  */
 bool cairn_pickle_copy_text(const struct cairn_pickle_node *node, char *out, size_t out_bytes);
 /*
@@ -182,9 +182,9 @@ bool cairn_pickle_read_bytes(struct cairn_pickle *pickle, const struct cairn_pic
  * where there is none.
  */
 const struct cairn_pickle_node *cairn_pickle_pairs(const struct cairn_pickle_node *node);
-/* The value of a text key of cairn_pickle_pairs, the last of equal ones, as Python has it; NULL. */
+/* The value of a text key of cairn_pickle_pairs, the last of equal keys, as in Python; NULL. */
 struct cairn_pickle_node *cairn_pickle_get(const struct cairn_pickle_node *node, const char *key);
-/* The value of an int key of cairn_pickle_pairs, the first of equal ones; NULL. */
+/* The value of an int key of cairn_pickle_pairs, the first of equal keys; NULL. */
 struct cairn_pickle_node *cairn_pickle_at(const struct cairn_pickle_node *node, uint64_t number);
 /* The attribute that an OBJECT's state sets: state["name"], or its part for slots; NULL. */
 struct cairn_pickle_node *cairn_pickle_attribute(const struct cairn_pickle_node *node,

@@ -51,7 +51,7 @@ op_stack_global(struct cairn_pickle_machine *vm)
     if (vm->why)
         return;
     if (name->kind != CAIRN_PICKLE_TEXT || module->kind != CAIRN_PICKLE_TEXT)
-        cairn_pickle_machine_fail(vm, "the module and the name are no strings");
+        cairn_pickle_machine_fail(vm, "the module and the name are not strings");
     else
         push_global(vm, module->bytes, module->count, name->bytes, name->count);
 }
@@ -65,7 +65,7 @@ push_call(struct cairn_pickle_machine *vm, struct cairn_pickle_node *callable,
     if (vm->why)
         return;
     if (args->kind != CAIRN_PICKLE_TUPLE || (kwargs && kwargs->kind != CAIRN_PICKLE_DICT)) {
-        cairn_pickle_machine_fail(vm, "the arguments of a call are no tuple (or no dict)");
+        cairn_pickle_machine_fail(vm, "the arguments of a call are not tuple (or no dict)");
         return;
     }
     node = cairn_pickle_object(vm->pickle, vm->kind, callable, args);
@@ -89,7 +89,7 @@ op_call(struct cairn_pickle_machine *vm)
     push_call(vm, callable, args, kwargs);
 }
 
-/* INST names the class as text, OBJ has it below the arguments: both are calls of it. */
+/* INST names the class as text, OBJ has it below the arguments: both call it. */
 static void
 op_instance(struct cairn_pickle_machine *vm)
 {
@@ -127,7 +127,7 @@ op_build(struct cairn_pickle_machine *vm)
     if (vm->why)
         return;
     if ((*target)->kind != CAIRN_PICKLE_OBJECT)
-        cairn_pickle_machine_fail(vm, "what it would give a state is no object");
+        cairn_pickle_machine_fail(vm, "what it would give a state is not an object");
     else if ((*target)->object->state)
         cairn_pickle_machine_fail(vm, "the object has been given a state before");
     else
@@ -177,7 +177,7 @@ op_mark(struct cairn_pickle_machine *vm)
 /*
  * Python throws values away in one place only: when an object turns out to hold itself it was made
  * twice, and the first one is then taken from the memo, behind at most two more POPs. Anywhere else
- * a call of which the result is thrown away was made for what it does.
+ * a call whose result is thrown away was made for its effect.
  */
 static void
 check_thrown(struct cairn_pickle_machine *vm, const struct cairn_pickle_node *node)
@@ -241,10 +241,10 @@ memo_number(struct cairn_pickle_machine *vm)
         return cairn_pickle_machine_number(vm, vm->count);
     line = cairn_pickle_machine_line(vm, &digits);
     if (digits == 0 || digits > MEMO_DIGITS_MAX)
-        cairn_pickle_machine_fail(vm, "this is no memo number");
+        cairn_pickle_machine_fail(vm, "this is not a memo number");
     for (size_t i = 0; i < digits && !vm->why; i++) {
         if (line[i] < '0' || line[i] > '9')
-            cairn_pickle_machine_fail(vm, "this is no memo number");
+            cairn_pickle_machine_fail(vm, "this is not a memo number");
         number = number * 10 + (line[i] & 15u);
     }
     return number;
@@ -381,7 +381,7 @@ step(struct cairn_pickle_machine *vm)
     if (!opcode)
         return "none";
     if (!opcode->name) {
-        cairn_pickle_machine_fail(vm, "there is no such opcode: these bytes are no pickle");
+        cairn_pickle_machine_fail(vm, "there is no such opcode: these bytes are not pickle");
         return "unknown";
     }
     if (!opcode->run) {

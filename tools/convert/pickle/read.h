@@ -2,7 +2,7 @@
  * tools/convert/pickle/read.h - reads a pickle of protocol 0 to 5 into an inert tree. It never
  * calls, imports or looks up anything: a call is a node that says what would have been called.
  *
- * What cannot be said by a tree is refused by the opcode's name: extension codes (they need the
+ * What a tree cannot express is refused by the opcode's name: extension codes (they need the
  * writer's registry), out-of-band buffers, a call whose result is thrown away, state given twice.
  */
 #ifndef CAIRN_TOOLS_CONVERT_PICKLE_READ_H

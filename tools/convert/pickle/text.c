@@ -105,7 +105,7 @@ cairn_pickle_line_float(struct cairn_pickle *pickle, const uint8_t *line, size_t
     char *end = NULL;
     double real = 0;
 
-    *why = "this is no number";
+    *why = "this is not a number";
     if (line_bytes == 0 || line_bytes >= sizeof(text))
         return NULL;
     memcpy(text, line, line_bytes);

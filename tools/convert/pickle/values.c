@@ -127,7 +127,7 @@ cairn_pickle_op_bytes(struct cairn_pickle_machine *vm)
         return;
     node = cairn_pickle_borrow(vm->pickle, vm->kind, at, (size_t)bytes);
     if (node)
-        node->memoized = false; /* until a PUT says so */
+        node->memoized = false; /* until a PUT */
     cairn_pickle_machine_push(vm, node);
 }
 
@@ -179,7 +179,7 @@ cairn_pickle_op_marked_sequence(struct cairn_pickle_machine *vm)
 
 /*
  * Whether the value on top may grow. The tree says in which order an object was given items, pairs
- * and state; another order would mean something else and cannot be said.
+ * and state; another order would mean something else and cannot be expressed.
  */
 static struct cairn_pickle_node *
 growing(struct cairn_pickle_machine *vm, enum cairn_pickle_kind kind)

@@ -29,7 +29,7 @@ struct batch {
 
 struct frame {
     const struct cairn_pickle_node *node;
-    uint32_t stage; /* what is done of it; its meaning is the kind's */
+    uint32_t stage; /* how far it is written; the kind gives the meaning */
     struct batch batch;
 };
 

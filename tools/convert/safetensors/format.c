@@ -90,7 +90,7 @@ load_header(const struct cairn_checkpoint *checkpoint, uint32_t container,
     if (!err && (got < LENGTH_BYTES || json_bytes > CAIRN_SAFETENSORS_HEADER_BYTES_MAX ||
                  json_bytes > file->bytes - LENGTH_BYTES))
         err = cairn_complain(complaint, CAIRN_CORRUPT,
-                             "%s is no safetensors file, or truncated: its header should be "
+                             "%s is not a safetensors file, or truncated: its header should be "
                              "%" PRIu64 " bytes, and the file has %" PRIu64,
                              shown, json_bytes, file->bytes);
     if (!err && !(json = malloc((size_t)json_bytes + 1)))
@@ -289,8 +289,8 @@ add_file(struct cairn_checkpoint *checkpoint, const char *path, const struct map
     }
     if (!err && header.other_note_count > 0)
         err = cairn_checkpoint_warn(checkpoint,
-                                    "the header of %.200s has notes (__metadata__) that are no "
-                                    "text and are left out: %.100s%s",
+                                    "%.200s: notes of the header (__metadata__) that are not text "
+                                    "are left out: %.100s%s",
                                     cairn_checkpoint_container_name(checkpoint, container),
                                     header.other_note,
                                     header.other_note_count > 1 ? ", and more" : "");

@@ -138,7 +138,8 @@ cairn_safetensors_notes_load(const struct cairn_checkpoint *checkpoint,
     }
     if (!err && cairn_json_reader_done(&reader))
         err = cairn_complain(complaint, CAIRN_CORRUPT,
-                             "%s: " CAIRN_SAFETENSORS_NOTES " is no object of text at byte %zu: %s",
+                             "%s: " CAIRN_SAFETENSORS_NOTES
+                             " is not an object of text at byte %zu: %s",
                              checkpoint->place.path, reader.at, reader.why);
     free(key);
     free(value);

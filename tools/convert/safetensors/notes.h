@@ -36,7 +36,7 @@ CAIRN_MUST_CHECK cairn_err cairn_safetensors_notes_carry(struct cairn_checkpoint
                                                          struct cairn_safetensors_notes *notes,
                                                          struct cairn_complaint *complaint);
 
-/* The notes that a checkpoint carries. CAIRN_CORRUPT where they are no object of text, complained
+/* The notes that a checkpoint carries. CAIRN_CORRUPT where they are not object of text, complained
  * about; CAIRN_NOMEM, errors of loading. The caller ends *notes in any case. */
 CAIRN_MUST_CHECK cairn_err cairn_safetensors_notes_load(const struct cairn_checkpoint *checkpoint,
                                                         struct cairn_safetensors_notes *notes,

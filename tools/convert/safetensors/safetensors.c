@@ -38,12 +38,12 @@ struct notes {
     char kinds[CAIRN_SAFETENSORS_NOTE_BYTES_MAX];
     bool step_said;
     uint64_t step;
-    char other[CAIRN_NAME_BYTES_MAX]; /* the first one that is no text */
+    char other[CAIRN_NAME_BYTES_MAX]; /* the first one that is not a text */
     uint32_t other_count;
 };
 
-/* The step is a promise to those who go on from it: one that is no number is refused, and not left
- * out. */
+/* The step is a promise to those who go on from it: one that is not a number is refused, and not
+ * left out. */
 static void
 read_step(struct cairn_json_reader *reader, struct notes *notes, size_t bytes)
 {
@@ -54,11 +54,11 @@ read_step(struct cairn_json_reader *reader, struct notes *notes, size_t bytes)
     else
         cairn_json_skip(reader);
     if (!cairn_number_read(text, INT64_MAX, &notes->step))
-        cairn_json_reader_fail(reader, "cairn_step in __metadata__ is no number of a step");
+        cairn_json_reader_fail(reader, "cairn_step in __metadata__ is not a number of a step");
     notes->step_said = true;
 }
 
-/* A note of others. What is no text is said, and left out; "pt" is what every file says. */
+/* A note of others. What is not a text is reported, and left out; every file has "pt". */
 static cairn_err
 read_other(struct cairn_json_reader *reader, struct notes *notes, const char *key, char *text,
            size_t text_bytes, struct cairn_safetensors_notes *out)
@@ -384,7 +384,7 @@ cairn_safetensors_parse(const char *path, const void *json, size_t json_bytes, u
 
 /* ---- writing ---- */
 
-/* The kinds as runs, "" where all are parameters. Beyond the longest note nothing is said. */
+/* The kinds as runs, "" where all are parameters. Nothing is noted beyond the longest note. */
 static void
 note_kinds(const struct cairn_safetensors *header, char note[CAIRN_SAFETENSORS_NOTE_BYTES_MAX])
 {

@@ -30,8 +30,8 @@ struct cairn_safetensors {
     uint64_t step;
     struct cairn_safetensors_notes notes;  /* other people's; to be written: what the file says
                                            * beside "format" and ours */
-    char other_note[CAIRN_NAME_BYTES_MAX]; /* the first in "__metadata__" that is no text, which the
-                                            * format demands; "": there is none */
+    char other_note[CAIRN_NAME_BYTES_MAX]; /* the first in "__metadata__" that is not a text, which
+                                            * the format demands; "": there is none */
     uint32_t other_note_count;
 };
 

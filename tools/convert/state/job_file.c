@@ -65,14 +65,14 @@ find_fault(const struct cairn_pickle_node *root)
                    "global_steps and universal_checkpoint_info";
     }
     if (groups && groups->kind != CAIRN_PICKLE_LIST)
-        return "param_groups is no list";
+        return "param_groups is not a list";
     for (uint32_t i = 0; groups && i < groups->count; i++)
         if (groups->items[i]->kind != CAIRN_PICKLE_DICT ||
             !cairn_pickle_get(groups->items[i], "params") ||
             !is_names(cairn_pickle_get(groups->items[i], "params")))
             return "a group has no \"params\" that is a list of names";
     if (!is_names(cairn_pickle_get(root, "frozen")) || !is_names(cairn_pickle_get(root, "buffers")))
-        return "frozen or buffers is no list of names";
+        return "frozen or buffers is not a list of names";
     if (shared && shared->kind != CAIRN_PICKLE_DICT)
         return "shared does not map names to names";
     for (uint32_t i = 0; shared && i < shared->count; i++)
@@ -80,13 +80,13 @@ find_fault(const struct cairn_pickle_node *root)
             return "shared does not map names to names";
     if (cairn_pickle_get(root, "lr_scheduler") &&
         cairn_pickle_get(root, "lr_scheduler")->kind != CAIRN_PICKLE_DICT)
-        return "lr_scheduler is no object";
+        return "lr_scheduler is not an object";
     if (cairn_pickle_get(root, "universal_checkpoint_info") &&
         cairn_pickle_get(root, "universal_checkpoint_info")->kind != CAIRN_PICKLE_DICT)
-        return "universal_checkpoint_info is no object";
+        return "universal_checkpoint_info is not an object";
     if (cairn_pickle_get(root, "global_steps") &&
         !cairn_pickle_u64(cairn_pickle_get(root, "global_steps"), &step))
-        return "global_steps is no number of steps";
+        return "global_steps is not a number of steps";
     return NULL;
 }
 

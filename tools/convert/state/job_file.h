@@ -29,7 +29,7 @@ enum { CAIRN_JOB_FILE_BYTES_MAX = 1 << 28 };
 
 /* All zero is the empty value. */
 struct cairn_job_file {
-    struct cairn_pickle tree;               /* all nodes below are of it */
+    struct cairn_pickle tree;               /* holds all nodes below */
     uint8_t *text;                          /* what the tree borrows from */
     const struct cairn_pickle_node *own;    /* groups of the source, a list of dicts; NULL: it has
                                              * none */
@@ -41,8 +41,7 @@ struct cairn_job_file {
 };
 
 /* `path` NULL: there is no file. CAIRN_INVAL where neither says what is needed, CAIRN_CORRUPT for
- * what is no such file; complained about. The caller ends *job with cairn_job_file_fini in any
- * case. */
+ * any other file; complained about. The caller ends *job with cairn_job_file_fini in any case. */
 CAIRN_MUST_CHECK cairn_err cairn_job_file_open(const struct cairn_checkpoint *checkpoint,
                                                const char *path, struct cairn_job_file *job,
                                                struct cairn_complaint *complaint);

@@ -1,6 +1,6 @@
 /*
  * tools/convert/state/names.h - what a nested state dict holds where (parameters, optimizer state
- * by parameter, parameter groups, the rest), and the canonical names of it (core/checkpoint.h).
+ * by parameter, parameter groups, the rest), and its canonical names (core/checkpoint.h).
  *
  * A state dict comes flattened into paths of keys, as torch.distributed.checkpoint flattens it:
  * dicts by their keys, and lists that hold tensors or dicts by index. Only two prefixes have a
@@ -57,7 +57,7 @@ struct cairn_state_roots {
 /* Looks for prefixes in a path: call it for all paths of tensors, in order, before the next one. */
 void cairn_state_roots_see(struct cairn_state_roots *roots, const struct cairn_state_path *path);
 
-/* What is at a path. False: a name of it is too long. */
+/* What is at a path. False: one of its names is too long. */
 bool cairn_state_classify(const struct cairn_state_roots *roots,
                           const struct cairn_state_path *path, struct cairn_state_place *place);
 
@@ -67,7 +67,7 @@ bool cairn_state_is_parameter_dtype(enum cairn_dtype dtype);
 /* The keys joined by dots; false where they do not fit, and then the first of them. */
 bool cairn_state_join(const struct cairn_state_path *path, char *out, size_t out_bytes);
 
-/* Takes what wrappers put into a parameter's name out of it: "module." in front, "_orig_mod.",
+/* Removes what wrappers put into a parameter's name: "module." in front, "_orig_mod.",
  * "_fsdp_wrapped_module." and "_checkpoint_wrapped_module." anywhere. */
 void cairn_state_unwrap(char *name);
 

@@ -27,7 +27,7 @@ CAIRN_MUST_CHECK cairn_err cairn_opaque_read(const struct cairn_checkpoint *chec
 struct cairn_opaque_tree {
     struct cairn_pickle tree;
     struct cairn_pickle_node *root; /* NULL if it was not opened */
-    bool loaded;                    /* the state is there, if it is no pickle too */
+    bool loaded;                    /* the state is there, if it is not a pickle too */
 };
 
 /* The same in a tree of its own, which the caller ends in any case. A pickle that cannot be read is

@@ -32,7 +32,7 @@ struct cairn_group_value {
  * group one after the other, group 0 first; or all of a parameter, and then parameters whose values
  * are the same become one group. names[name_count] (may be NULL) are what numbers in "params" stand
  * for; names in it lose what wrappers added. The caller frees *bytes. CAIRN_CORRUPT where the
- * values do not come in such an order or are no pickles; CAIRN_NOMEM.
+ * values do not come in such an order or are not pickles; CAIRN_NOMEM.
  */
 CAIRN_MUST_CHECK cairn_err cairn_param_groups_pack(const struct cairn_group_value *values,
                                                    size_t count, const char *const names[],
@@ -51,7 +51,7 @@ CAIRN_MUST_CHECK cairn_err cairn_param_groups_open(const uint8_t *bytes, size_t 
                                                    struct cairn_param_groups *groups);
 void cairn_param_groups_close(struct cairn_param_groups *groups);
 
-/* "params" of a group; NULL where it is no list. */
+/* "params" of a group; NULL where it is not a list. */
 const struct cairn_pickle_node *cairn_param_group_members(const struct cairn_param_groups *groups,
                                                           uint32_t group);
 

@@ -108,7 +108,7 @@ cairn_steps_read(const struct cairn_pickle_node *node, uint64_t *count)
 
 /* Whether opaque state is the step of a parameter: [<prefix>.]state.<parameter>.step.pickle, of its
  * name or number; *prefix_bytes: what stands before "state.". There is other state with a "step"
- * that is no optimizer's. */
+ * that is not an optimizer's. */
 static bool
 is_plain_step(const struct cairn_layout *layout, const struct cairn_tensor *tensor,
               size_t *prefix_bytes)
@@ -141,9 +141,9 @@ is_plain_step(const struct cairn_layout *layout, const struct cairn_tensor *tens
 
 /*
  * How likely state under a prefix is that of the optimizer whose moments are the checkpoint's. A
- * checkpoint may have several optimizers, of which the readers take one: its tensors are optimizer
- * state, mostly under the names of parameters, and else under the prefix; those of the others are
- * buffers under their own.
+ * checkpoint may have several optimizers. The readers take one: its tensors are optimizer state,
+ * mostly under the names of parameters, and else under the prefix; those of the others are buffers
+ * under their own.
  */
 enum owner { ANOTHERS, ANYONES, USUAL, OURS };
 

@@ -215,8 +215,8 @@ struct moment {
     uint32_t number, tensor, prefix_bytes, key_at, key_bytes;
 };
 
-/* State under the number of its parameter: [<prefix>.]state.<number>.<key>, and ".pickle" behind it
- * where it is no tensor. */
+/* State under the number of its parameter: [<prefix>.]state.<number>.<key>, with ".pickle" at the
+ * end if it is not a tensor. */
 static bool
 read_numbered(const struct cairn_tensor *tensor, struct moment *moment)
 {
@@ -249,9 +249,9 @@ read_numbered(const struct cairn_tensor *tensor, struct moment *moment)
     return true;
 }
 
-/* Adds what is no tensor (a step that is a plain number), where the optimizer's tensors are under
- * the same prefix: what is elsewhere is not this optimizer's. Where the tensors have names, only
- * groups say that the numbers are still those. */
+/* Adds what is not a tensor (a step that is a plain number), where the optimizer's tensors are
+ * under the same prefix: what is elsewhere is not this optimizer's. Where the tensors have names,
+ * only groups say that the numbers are still those. */
 static uint32_t
 list_plain(const struct cairn_layout *layout, bool grouped, struct moment *moments, uint32_t found)
 {

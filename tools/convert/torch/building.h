@@ -25,7 +25,7 @@ CAIRN_MUST_CHECK cairn_err cairn_torch_building_read(struct cairn_torch_building
                                                      const char *name,
                                                      struct cairn_pickle_node **node);
 
-/* Its bytes as a node, whatever they are. The errors of loading it, CAIRN_NOMEM. */
+/* Its bytes as a node. The errors of loading it, CAIRN_NOMEM. */
 CAIRN_MUST_CHECK cairn_err cairn_torch_building_bytes(struct cairn_torch_building *building,
                                                       const char *name,
                                                       struct cairn_pickle_node **node);

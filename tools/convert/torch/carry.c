@@ -1,4 +1,4 @@
-/* tools/convert/torch/carry.c - trees of torch.save without their tensors, and with new ones. */
+/* tools/convert/torch/carry.c - trees of torch.save without their tensors, and with new tensors. */
 #include "tools/convert/torch/carry.h"
 
 #include <inttypes.h>
@@ -106,7 +106,7 @@ fill_node(struct filler *filler, struct cairn_pickle_node *node)
         !cairn_pickle_copy_text(id->items[0], word, sizeof(word)) ||
         !cairn_pickle_copy_text(id->items[1], name, sizeof(name)))
         return cairn_complain(filler->complaint, CAIRN_CORRUPT,
-                              "carried state holds an object outside of it that is no tensor");
+                              "carried state refers to an object outside that is not a tensor");
     err = filler->fill->resolve(filler->fill->context, word, name, &filling, filler->complaint);
     if (err)
         return err;

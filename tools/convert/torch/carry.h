@@ -3,7 +3,7 @@
  *
  * A tree is carried as one pickle in which each tensor stands as the persistent id (word, name):
  * ("tensor", name) is the tensor of that name in the layout. A format has words of its own for what
- * it makes anew, such as a rank's flat buffers. Filling turns the ids of a carried tree into
+ * it makes itself, such as a rank's flat buffers. Filling turns the ids of a carried tree into
  * tensors over new storages, so that torch.load reads it.
  */
 #ifndef CAIRN_TOOLS_CONVERT_TORCH_CARRY_H
@@ -30,7 +30,8 @@ struct cairn_torch_filling {
     const struct cairn_torch_dtype *dtype;
     uint32_t dims;
     uint64_t shape[CAIRN_DIMS_MAX];
-    uint32_t identity; /* equal ones share a storage; below the caller's identity_count */
+    uint32_t identity; /* tensors with equal numbers share a storage; below the caller's
+                        * identity_count */
 };
 
 struct cairn_torch_fill {

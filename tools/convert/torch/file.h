@@ -9,10 +9,10 @@
  * what was written on a big-endian machine.
  *
  * Names of tensors are the paths to them: keys, attributes and indexes, joined by dots. Arguments
- * of a call that is no tensor's are "()" and their number. A key that is no string stands as Python
- * would print it where it is a number, None, a boolean, a dtype or a tuple of such, else as "?" and
- * its index. A tensor that is held twice has two names. Names need not differ: keys may have dots
- * themselves.
+ * of a call that is not a tensor's are "()" and their number. A key that is not a string stands as
+ * Python would print it where it is a number, None, a boolean, a dtype or a tuple of such, else as
+ * "?" and its index. A tensor that is held twice has two names. Names need not differ: keys may
+ * have dots themselves.
  */
 #ifndef CAIRN_TOOLS_CONVERT_TORCH_FILE_H
 #define CAIRN_TOOLS_CONVERT_TORCH_FILE_H

@@ -1,6 +1,6 @@
 /*
  * tools/convert/torch/format.c - one file of torch.save: a state dict, or a dict of them with an
- * optimizer's and whatever else beside.
+ * optimizer's and anything else beside.
  */
 #include "tools/convert/torch/format.h"
 
@@ -484,7 +484,7 @@ read_file(struct cairn_checkpoint *checkpoint, struct cairn_complaint *complaint
                                &reading.file, complaint);
         if (err)
             (void)cairn_complain(complaint, err,
-                                 "%s is no whole file of torch.save: it was cut, damaged, or "
+                                 "%s is not a whole file of torch.save: it was cut, damaged, or "
                                  "written by something else; take another copy",
                                  checkpoint->place.path);
     }

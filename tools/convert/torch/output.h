@@ -1,7 +1,8 @@
 /*
  * tools/convert/torch/output.h - one file of torch.save among the files of an output: storages
- * where tensors are written to, everything else literals. What lies before the first storage needs
- * no checksum of it and is written with its first tile; the rest is there once the checksums are.
+ * where tensors are written to, everything else literals. What lies before the first storage does
+ * not depend on its checksum and is written with its first tile; the rest is there once the
+ * checksums are.
  */
 #ifndef CAIRN_TOOLS_CONVERT_TORCH_OUTPUT_H
 #define CAIRN_TOOLS_CONVERT_TORCH_OUTPUT_H

@@ -5,7 +5,7 @@
  * An optimizer of torch knows its parameters by number. Their names are in "param_names" of its
  * groups where it was made with names, or a conversion said them; else, where there is one group,
  * they are those of the model in order, if as many are left without buffers and each moment has the
- * shape of its parameter. Otherwise the numbers stay, and a warning says so.
+ * shape of its parameter. Otherwise the numbers stay, and a warning tells.
  */
 #include "tools/convert/torch/reading.h"
 
@@ -119,7 +119,7 @@ take_model_names(struct cairn_torch_reading *reading, bool *known)
     return err;
 }
 
-/* Whether every moment that is no scalar has its parameter's shape. */
+/* Whether every moment that is not a scalar has its parameter's shape. */
 static bool
 shapes_fit(const struct cairn_torch_reading *reading)
 {

@@ -55,8 +55,8 @@ struct cairn_torch_child {
 };
 
 /*
- * The first way down at or after number *slot, of which *slot becomes the number; false where there
- * is none left. Ways are numbered from 0.
+ * The first way down at or after number *slot, which becomes its number; false if there is none
+ * left. Ways are numbered from 0.
  */
 bool cairn_torch_next_child(const struct cairn_pickle_node *node, uint64_t *slot,
                             struct cairn_torch_child *child);

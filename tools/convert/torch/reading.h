@@ -28,7 +28,7 @@ cairn_torch_reading_tensor(const struct cairn_torch_reading *reading,
                            const struct cairn_pickle_node *node, uint32_t *index);
 
 /* Finds the names of the parameters by number, once the model's tensors are in the layout. Where
- * they cannot be told there are none, and a warning says so. CAIRN_NOMEM. */
+ * they cannot be told there are none, and a warning tells. CAIRN_NOMEM. */
 CAIRN_MUST_CHECK cairn_err cairn_torch_reading_name_parameters(
     struct cairn_torch_reading *reading, const struct cairn_pickle_node *groups);
 void cairn_torch_reading_forget_parameters(struct cairn_torch_reading *reading);

@@ -199,7 +199,7 @@ make_tensor(struct cairn_torch_builder *builder, const struct cairn_torch_view *
 
     if (!id)
         return NULL;
-    if (*key) /* torch.save has one text for a key, whatever many tensors share it */
+    if (*key) /* torch.save has one text for a key, however many tensors share it */
         id->items[0]->items[2] = *key;
     *key = id->items[0]->items[2];
     return cairn_torch_tensor_node(builder, id, view);

@@ -33,7 +33,7 @@ CAIRN_MUST_CHECK cairn_err cairn_torch_refs_find(const struct cairn_checkpoint *
                                                  struct cairn_torch_refs *refs);
 void cairn_torch_refs_fini(struct cairn_torch_refs *refs);
 
-/* What is said of a storage that is left: the place, and what is there. */
+/* The message for a storage that is left: the place, and what is there. */
 #define CAIRN_TORCH_STORAGE_LEFT                                                                   \
     "%s: %.300s is, or holds, a tensor of a kind that is not converted (quantized, or of a class " \
     "of its own), or a bare storage; "                                                             \

@@ -10,8 +10,8 @@
 #include <stdlib.h>
 
 /* Whether the model's parameters in their order are those of the optimizer. Of a tie the model may
- * have two names, and a buffer may look like a parameter: then this says no, and the names are said
- * without need. */
+ * have two names, and a buffer may look like a parameter: then this says no, and the names are
+ * stored without need. */
 static bool
 is_order_of_model(const struct cairn_torch_building *building)
 {

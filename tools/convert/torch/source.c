@@ -133,7 +133,7 @@ cairn_torch_source_carry(struct cairn_checkpoint *checkpoint, struct cairn_torch
                                  complaint);
     if (err)
         return cairn_complain_failed(complaint, err,
-                                     "%s/%s: what is no tensor in it cannot be carried",
+                                     "%s/%s: what is not a tensor in it cannot be carried",
                                      checkpoint->place.path, source->path);
     return CAIRN_OK;
 }

@@ -125,13 +125,13 @@ read_arguments(const struct cairn_pickle_node *args, int kind, struct cairn_torc
     view->storage = args->items[0];
     view->dtype = id.dtype ? id.dtype : cairn_torch_dtype_named("uint8");
     if (!cairn_pickle_u64(args->items[1], &view->offset))
-        return "its offset is no number";
+        return "its offset is not a number";
     if (args->items[2]->kind == CAIRN_PICKLE_TUPLE && args->items[2]->count > CAIRN_DIMS_MAX)
         return "it has more than 8 dimensions";
     if (!cairn_torch_read_size(args->items[2], view->shape, &view->dims) ||
         !cairn_torch_read_size(args->items[3], view->stride, &stride_dims) ||
         view->dims != stride_dims)
-        return "its size and strides are no equally many numbers";
+        return "its size and strides are not equally many numbers";
     if (kind != REBUILD_V1)
         view->requires_grad = is_true(args->items[4]);
     if (kind == REBUILD_V3)
@@ -189,7 +189,7 @@ cairn_torch_read_view(const struct cairn_pickle_node *node, struct cairn_torch_v
         requires_grad = is_true(outer->items[1]);
     }
     if (kind == REBUILD_NONE)
-        return "it is no tensor";
+        return "it is not a tensor";
     why = read_arguments(args, kind, &found);
     if (found.parameter)
         found.requires_grad = requires_grad; /* its tensor's own says nothing */

@@ -2,7 +2,7 @@
  * tools/convert/universal/format.c - the universal checkpoint (snapshot/universal.h) as a format.
  *
  * Everything has a place of its own in it: names, kinds, opaque state. Tied tensors are written
- * twice, since a safetensors file has no way to say so. The job's name and epoch are those of a
+ * twice, since a safetensors file cannot express ties. The job's name and epoch are those of a
  * running job, which a conversion is not: they are "converted" and 0.
  */
 #include "tools/convert/universal/format.h"
@@ -96,7 +96,8 @@ release(void *state)
     free(universal);
 }
 
-/* The files: the more the larger the checkpoint is. Their numbers are no containers of anything. */
+/* The files: the more the larger the checkpoint is. Their numbers are not containers of
+ * anything. */
 static cairn_err
 plan_files(const struct cairn_checkpoint *checkpoint, const struct cairn_output_options *options,
            const struct cairn_layout *tensors, struct cairn_universal *universal)

@@ -3,7 +3,7 @@
  * writes all of it but the data.
  *
  * Sizes are known beforehand and checksums are not. So first every entry is added, which says where
- * its bytes belong; then whoever has the bytes writes them, in any order and from any thread; then
+ * its bytes belong; then the owner of the bytes writes them, in any order and from any thread; then
  * the checksums are filled in and the records around the data are written. Data starts at multiples
  * of 64 bytes of the archive, headers have no sizes, a descriptor follows the data.
  */
