@@ -234,13 +234,13 @@ CASES: dict[tuple[str, str], tuple[Damage, list[str]]] = {
     ("mesh", "items of another rank"): (rename("__3_0.distcp", "__1_0.distcp"), ["__1_0.distcp"]),
     ("mesh", "path trick"): (
         edit(".metadata", b"__2_0.distcp", b"../../passwd"),
-        ["outside of the checkpoint"],
+        ["outside the checkpoint"],
     ),
     ("mesh", "missing elements"): (metadata(without_a_chunk), ["rows"]),
     ("mesh", "overlap"): (metadata(with_a_chunk_twice), ["rows"]),
     ("mesh", "item twice"): (
         metadata(with_another_ranks_item),
-        [".metadata", "model.rows", "lie over each other"],
+        [".metadata", "model.rows", "overlap"],
     ),
     ("zero2", "truncated"): (truncate(OPTIM2.format(1)), [OPTIM2.format(1)]),
     ("zero2", "missing rank"): (
@@ -299,7 +299,7 @@ CASES: dict[tuple[str, str], tuple[Damage, list[str]]] = {
     ),
     ("experts", "missing rank"): (
         remove(MEGATRON.format(1, 1, "distrib_optim.pt")),
-        ["is not whole", "fp32.embedding.word_embeddings.weight", "files of a rank missing"],
+        ["is not whole", "fp32.embedding.word_embeddings.weight", "missing ranks"],
     ),
     ("stacked", "truncated metadata"): (truncate(".metadata"), [".metadata"]),
     ("stacked", "truncated items"): (truncate("__0_0.distcp"), ["__0_0.distcp"]),
@@ -308,7 +308,7 @@ CASES: dict[tuple[str, str], tuple[Damage, list[str]]] = {
     ("stacked", "truncated common.pt"): (truncate("common.pt"), ["common.pt"]),
     ("stacked", "path trick"): (
         edit(".metadata", b"__1_0.distcp", b"../../passwd"),
-        ["outside of the checkpoint"],
+        ["outside the checkpoint"],
     ),
     ("flat", "missing rank"): (remove("__1_0.distcp"), ["__1_0.distcp"]),
     ("flat", "truncated items"): (truncate("__1_0.distcp"), ["__1_0.distcp"]),

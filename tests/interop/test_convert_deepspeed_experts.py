@@ -203,7 +203,7 @@ def test_refused(tmp_path: pathlib.Path, saved: dict[str, Any]) -> None:
     )
     attempt(65, "num_experts", lambda f: (f / SECOND).unlink())
     attempt(65, "num_experts", edit(model, lambda s: s["num_experts"].__setitem__(0, 8)))
-    attempt(65, "not as many layers", edit(model, lambda s: s["num_experts"].pop()))
+    attempt(65, "another number of layers", edit(model, lambda s: s["num_experts"].pop()))
     attempt(
         65,
         "partition_count",

@@ -524,7 +524,7 @@ def test_refusals(models: pathlib.Path, tmp_path: pathlib.Path) -> None:
         "cannot be groups*head_dim",
         "groups = 2",
     )
-    refused(whole, 64, "heads", "no multiple", options=("--set", "heads=5,groups=2"))
+    refused(whole, 64, "heads", "multiple", options=("--set", "heads=5,groups=2"))
     refused(whole, 64, "--set", "heads=N", "norms=fused", options=("--set", "depth=3"))
     refused(whole, 64, "--set groups=N", "beside a single file none is looked for", options=())
     refused({"weight": torch.zeros(2)}, 64, "is it the right map?")

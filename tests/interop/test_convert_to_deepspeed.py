@@ -300,7 +300,7 @@ def test_plain_steps(tmp_path: pathlib.Path, trained: dict[str, Any]) -> None:
     )
     assert (
         refused.returncode == 64
-        and "one for all" in refused.stderr
+        and "one count" in refused.stderr
         and not (tmp_path / "no").exists()
     )
     for entry in moments.values():
@@ -416,13 +416,13 @@ def test_refused(tmp_path: pathlib.Path, trained: dict[str, Any]) -> None:
     )
     attempt(
         64,
-        "nothing says the lr of group 0",
+        "unknown lr of group 0",
         "--zero",
         2,
         *said,
         param_groups=[{"params": ["up.bias"]}],
     )
-    attempt(65, "a key that is none of", "--zero", 2, *said, groups=[])
+    attempt(65, "unknown key", "--zero", 2, *said, groups=[])
     (tmp_path / "job.json").write_text('{"frozen": [1, }')
     broken = deepspeed.cairn(
         "convert", folder / "dcp", tmp_path / "out", "--to", "deepspeed", "--zero", 2, *said

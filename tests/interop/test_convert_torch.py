@@ -359,7 +359,7 @@ def test_ambiguous_numbers(tmp_path: pathlib.Path) -> None:
         {"model": model.state_dict(), "optimizer": optimizer.state_dict()}, tmp_path / "in.pt"
     )
     said = cairn("inspect", tmp_path / "in.pt")
-    assert "cannot be told" in said.stdout + said.stderr
+    assert "uncertain" in said.stdout + said.stderr
     cairn("convert", tmp_path / "in.pt", tmp_path / "out.pt", "--to", "torch")
     same(torch.load(tmp_path / "in.pt"), torch.load(tmp_path / "out.pt"))
 

@@ -81,16 +81,14 @@ cairn_difference_opaque(const struct cairn_difference_side sides[2], bool bits,
             same = true;
             err = cairn_checkpoint_warn(
                 sides[difference->left == UINT32_MAX].checkpoint,
-                "%s says how the files of %s nest what is compared by name; the other side has no "
-                "such "
-                "files",
+                "%s: has the nesting of the files of %s; the other side has no such files",
                 tensor->name, sides[difference->left == UINT32_MAX].checkpoint->place.path);
         } else if (!err && tensor->kind == CAIRN_OPAQUE && !both &&
                    strcmp(tensor->name, CAIRN_SAFETENSORS_NOTES) == 0) {
             same = true;
             err = cairn_checkpoint_warn(
                 sides[difference->left == UINT32_MAX].checkpoint,
-                "%s has notes (__metadata__ of safetensors files), and the other side has none",
+                "%s: has notes (__metadata__ of safetensors files), the other side has none",
                 sides[difference->left == UINT32_MAX].checkpoint->place.path);
         }
         if (!same)

@@ -62,7 +62,7 @@ cairn_checkpoint_complain_changed(const struct cairn_checkpoint *checkpoint, con
 {
     return cairn_complain(
         complaint, CAIRN_CORRUPT,
-        "%s/%s has changed since its metadata was read; is a job still writing there?",
+        "%s/%s: changed after its metadata was read; wait until no job writes there",
         checkpoint->place.path, path);
 }
 
@@ -77,7 +77,7 @@ cairn_checkpoint_add_file(struct cairn_checkpoint *checkpoint, const char *path,
     err = cairn_place_open_file(&checkpoint->place, path, &fd, complaint);
     if (err == CAIRN_NOT_FOUND)
         return cairn_complain(complaint, err,
-                              "%s/%s is missing, though the checkpoint names it; copy it there",
+                              "%s/%s: missing, the checkpoint names it; copy it there",
                               checkpoint->place.path, path);
     if (err)
         return err;
@@ -86,7 +86,7 @@ cairn_checkpoint_add_file(struct cairn_checkpoint *checkpoint, const char *path,
     if (err)
         return cairn_complain(complaint, err, "%s/%s %s", checkpoint->place.path, path,
                               err == CAIRN_CORRUPT ? "is not a regular file"
-                                                   : "cannot be looked at");
+                                                   : "cannot be examined");
     added.bytes = added.mark.bytes;
     added.path = strdup(path);
     err = added.path ? append_container(checkpoint, &added, container) : CAIRN_NOMEM;
@@ -132,12 +132,12 @@ cairn_checkpoint_add_sums(struct cairn_checkpoint *checkpoint, uint32_t containe
                                    .block_bytes = block_bytes};
 
     if (container >= checkpoint->container_count || block_bytes == 0)
-        return cairn_complain(complaint, CAIRN_INTERNAL, "%s: checksums of nothing",
+        return cairn_complain(complaint, CAIRN_INTERNAL, "%s: checksums of an unknown file",
                               checkpoint->place.path);
     if (offset_bytes > checkpoint->containers[container].bytes ||
         bytes > checkpoint->containers[container].bytes - offset_bytes)
         return cairn_complain(complaint, CAIRN_CORRUPT,
-                              "%s has %" PRIu64 " bytes and should have %" PRIu64
+                              "%s: has %" PRIu64 " bytes and should have %" PRIu64
                               "; it is truncated, take another copy",
                               cairn_checkpoint_container_name(checkpoint, container),
                               checkpoint->containers[container].bytes, offset_bytes + bytes);

@@ -105,7 +105,7 @@ cairn_checkpoint_add_box(struct cairn_checkpoint *checkpoint, uint32_t tensor, u
 
     if (tensor >= cairn_layout_tensor_count(checkpoint->layout) ||
         container >= checkpoint->container_count)
-        return cairn_complain(complaint, CAIRN_INTERNAL, "%s: a piece of nothing",
+        return cairn_complain(complaint, CAIRN_INTERNAL, "%s: piece of an unknown tensor or file",
                               checkpoint->place.path);
     known = cairn_layout_tensor(checkpoint->layout, tensor);
     if (!cairn_box_make(known, tensor, container, start, extent, offset_bytes, stride_bytes,
@@ -114,7 +114,7 @@ cairn_checkpoint_add_box(struct cairn_checkpoint *checkpoint, uint32_t tensor, u
     err = cairn_layout_add_piece(checkpoint->layout, &piece);
     if (err == CAIRN_INVAL)
         return cairn_complain(complaint, CAIRN_CORRUPT,
-                              "%s: a part of tensor %s is outside of its shape, or of any file",
+                              "%s: a part of tensor %s lies outside its shape or every file",
                               cairn_checkpoint_container_name(checkpoint, container), known->name);
     if (err)
         return cairn_complain(complaint, err, "%s: no memory for %zu pieces of tensors",
@@ -134,7 +134,7 @@ cairn_checkpoint_add_flat(struct cairn_checkpoint *checkpoint, uint32_t tensor, 
 
     if (tensor >= cairn_layout_tensor_count(checkpoint->layout) ||
         container >= checkpoint->container_count)
-        return cairn_complain(complaint, CAIRN_INTERNAL, "%s: a piece of nothing",
+        return cairn_complain(complaint, CAIRN_INTERNAL, "%s: piece of an unknown tensor or file",
                               checkpoint->place.path);
     if (flat_begin == flat_end)
         return CAIRN_OK;
@@ -171,12 +171,12 @@ cairn_checkpoint_add_alias_as(struct cairn_checkpoint *checkpoint, const char *n
     cairn_err err;
 
     if (of >= cairn_layout_tensor_count(checkpoint->layout))
-        return cairn_complain(complaint, CAIRN_INTERNAL, "%s: an alias of nothing",
+        return cairn_complain(complaint, CAIRN_INTERNAL, "%s: alias of an unknown tensor",
                               checkpoint->place.path);
     known = *cairn_layout_tensor(checkpoint->layout, of);
     if (cairn_layout_tensor_find(checkpoint->layout, name) != UINT32_MAX)
         return cairn_complain(complaint, CAIRN_CORRUPT,
-                              "%s: tensor %.300s is there, and tied to %s as well",
+                              "%s: tensor %.300s exists, and is tied to %s too",
                               checkpoint->place.path, name, known.name);
     if (!cairn_array_grow(&checkpoint->aliases, checkpoint->alias_count,
                           sizeof(*checkpoint->aliases)))

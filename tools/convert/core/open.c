@@ -13,7 +13,7 @@ warn_of_unsummed(struct cairn_checkpoint *checkpoint)
         checkpoint,
         "%" PRIu64 " tensors or objects, the first in %.200s, were saved without checksums (after "
         "torch.serialization.set_crc32_options(False), in the form of before PyTorch 1.6, or as "
-        "plain bytes): damage of their data cannot be seen",
+        "plain bytes): damage to their data cannot be detected",
         checkpoint->unsummed_count,
         cairn_checkpoint_container_name(checkpoint, checkpoint->unsummed_first));
 }
@@ -35,7 +35,7 @@ read_place(struct cairn_place *place, const struct cairn_format *format, uint32_
         *out = checkpoint;
         return CAIRN_OK;
     }
-    (void)cairn_complain_failed(complaint, err, "%s cannot be read as %s", place->path,
+    (void)cairn_complain_failed(complaint, err, "%s: cannot be read as %s", place->path,
                                 format->name);
     cairn_checkpoint_close(&checkpoint);
     return err;
@@ -46,7 +46,7 @@ open_place(const char *path, struct cairn_place *place, struct cairn_complaint *
 {
     cairn_err err = cairn_place_open(path, place, complaint);
 
-    return cairn_complain_failed(complaint, err, "%s cannot be read", path);
+    return cairn_complain_failed(complaint, err, "%s: cannot be read", path);
 }
 
 cairn_err

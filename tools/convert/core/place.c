@@ -69,7 +69,7 @@ cairn_place_open(const char *path, struct cairn_place *out, struct cairn_complai
     }
     if (!S_ISDIR(stat_of.st_mode) && !S_ISREG(stat_of.st_mode))
         return cairn_complain(complaint, CAIRN_NOT_FOUND,
-                              "%s is neither a file nor a directory; name a checkpoint", path);
+                              "%s: neither a file nor a directory; name a checkpoint", path);
     place.path = strdup(path);
     if (!place.path)
         err = CAIRN_NOMEM;
@@ -83,7 +83,7 @@ cairn_place_open(const char *path, struct cairn_place *out, struct cairn_complai
     free(directory);
     if (err) {
         cairn_place_close(&place);
-        return cairn_complain_failed(complaint, err, "%s cannot be opened", path);
+        return cairn_complain_failed(complaint, err, "%s: cannot be opened", path);
     }
     *out = place;
     return CAIRN_OK;
@@ -145,9 +145,9 @@ open_below(const struct cairn_place *place, const char *name, enum cairn_file_mo
         return err;
     (void)spoken(place, name, shown, sizeof(shown));
     if (err == CAIRN_CORRUPT)
-        return cairn_complain(complaint, err, "%s is not a regular file", shown);
+        return cairn_complain(complaint, err, "%s: not a regular file", shown);
     if (err)
-        return cairn_complain_failed(complaint, err, "%s cannot be opened", shown);
+        return cairn_complain_failed(complaint, err, "%s: cannot be opened", shown);
     if (place->root && !cairn_file_is_below(at, place->root)) {
         cairn_file_path(at, NULL, found);
         (void)cairn_file_close(at);
@@ -166,8 +166,8 @@ cairn_place_open_file(const struct cairn_place *place, const char *name, int *fd
 {
     if ((!name[0] && !place->name) || (name[0] && !cairn_place_name_check(name)))
         return cairn_complain(complaint, CAIRN_CORRUPT,
-                              "%s names a file outside of itself: \"%.200s\"; refused", place->path,
-                              name);
+                              "%s: names a file outside itself: \"%.200s\"; take another copy",
+                              place->path, name);
     if (name[0] && place->name)
         return CAIRN_NOT_FOUND; /* a single file has nothing below it */
     return open_below(place, name, CAIRN_FILE_READ_LINKED, fd, complaint);
@@ -199,10 +199,11 @@ cairn_place_load(const struct cairn_place *place, const char *name, size_t bytes
     (void)spoken(place, name, shown, sizeof(shown));
     err = cairn_file_size(fd, &size);
     if (!err && size > bytes_max)
-        err = cairn_complain(complaint, CAIRN_CORRUPT,
-                             "%s has %" PRIu64 " bytes, and at most %zu are believable here; is it "
-                             "damaged?",
-                             shown, size, bytes_max);
+        err =
+            cairn_complain(complaint, CAIRN_CORRUPT,
+                           "%s: has %" PRIu64 " bytes, and at most %zu are believable here; is it "
+                           "damaged?",
+                           shown, size, bytes_max);
     if (!err && !(buffer = malloc((size_t)size + 1)))
         err = CAIRN_NOMEM;
     if (!err)
@@ -210,7 +211,7 @@ cairn_place_load(const struct cairn_place *place, const char *name, size_t bytes
     (void)cairn_file_close(fd); /* only read */
     if (err) {
         free(buffer);
-        return cairn_complain_failed(complaint, err, "%s cannot be read", shown);
+        return cairn_complain_failed(complaint, err, "%s: cannot be read", shown);
     }
     buffer[got] = 0;
     *bytes = buffer;
@@ -233,7 +234,7 @@ cairn_place_list(const struct cairn_place *place, const char *name, char ***name
         err = cairn_dir_list(fd, names, count);
     (void)cairn_file_close(fd); /* only read; -1 is allowed */
     if (err && err != CAIRN_NOT_FOUND)
-        (void)cairn_complain_failed(complaint, err, "%s cannot be listed",
+        (void)cairn_complain_failed(complaint, err, "%s: cannot be listed",
                                     spoken(place, name, shown, sizeof(shown)));
     return err;
 }

@@ -75,12 +75,12 @@ open_chunk(const struct cairn_dcp_chunks *chunks, const struct cairn_dcp_source 
                            CAIRN_DCP_TREE_BYTES_MAX, &file, complaint);
     if (err)
         return cairn_complain(complaint, err,
-                              "%s: the item of %s is not a whole archive of torch.save; it is "
-                              "damaged, or was saved with another serialization: take another copy",
+                              "%s: the item of %s is not a whole archive of torch.save: it is "
+                              "damaged, or was saved with another serialization; take another copy",
                               place, where);
     if (!is_chunk(&file, entry, extent)) {
         err = cairn_complain(complaint, CAIRN_CORRUPT,
-                             "%s: %s holds another tensor than .metadata says; the files are of "
+                             "%s: %s holds another tensor than .metadata names; the files are of "
                              "different checkpoints, or damaged",
                              place, where);
     } else {

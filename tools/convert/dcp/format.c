@@ -253,7 +253,7 @@ add_named(struct reading *reading, uint32_t index, const char *name, enum cairn_
     cairn_err err;
 
     if (cairn_layout_tensor_find(checkpoint->layout, name) != UINT32_MAX)
-        return cairn_complain(reading->complaint, CAIRN_CORRUPT, "%s: tensor %.300s is there twice",
+        return cairn_complain(reading->complaint, CAIRN_CORRUPT, "%s: duplicate tensor %.300s",
                               checkpoint->place.path, name);
     err = set_name(reading, index, name);
     if (!err)

@@ -78,8 +78,8 @@ cairn_dcp_wants_sort(const struct cairn_checkpoint *checkpoint,
         (void)cairn_pickle_copy_text(b->item.path, name, sizeof(name));
         return cairn_complain(
             complaint, CAIRN_CORRUPT,
-            "%s/.metadata says that items of %s and of %s lie over each other at byte %" PRIu64
-            " of %s, so one of them is elsewhere; take another copy",
+            "%s/.metadata says that items of %s and of %s overlap at byte %" PRIu64
+            " of %s; take another copy",
             checkpoint->place.path, metadata->entries[a->entry].name,
             metadata->entries[b->entry].name, b->item.offset_bytes, name);
     }
@@ -181,14 +181,14 @@ cairn_dcp_source_select(struct cairn_checkpoint *checkpoint, struct cairn_dcp_so
         if (!cairn_pickle_copy_text(item->path, source->name, sizeof(source->name)) ||
             !cairn_place_name_check(source->name))
             return cairn_complain(complaint, CAIRN_CORRUPT,
-                                  "%s: .metadata says that %.200s lies in a file outside of the "
-                                  "checkpoint, or with no usable name; refused",
+                                  "%s: .metadata says that %.200s lies in a file outside the "
+                                  "checkpoint, or has no usable name; take another copy",
                                   checkpoint->place.path, name);
         err = cairn_checkpoint_add_file(checkpoint, source->name, &source->container, complaint);
         if (!err)
             err = cairn_place_open_file(&checkpoint->place, source->name, &source->fd, complaint);
         if (err)
-            return cairn_complain_failed(complaint, err, "%s/%s cannot be opened",
+            return cairn_complain_failed(complaint, err, "%s/%s: cannot be opened",
                                          checkpoint->place.path, source->name);
         source->mark = checkpoint->containers[source->container].mark;
         source->path = item->path;
@@ -270,7 +270,7 @@ cairn_dcp_load_object(const struct cairn_dcp_source *source, const struct cairn_
     }
     if (err) {
         free(buffer);
-        return cairn_complain_failed(complaint, err, "%s cannot be read", where);
+        return cairn_complain_failed(complaint, err, "%s: cannot be read", where);
     }
     *bytes = buffer;
     *bytes_len = (size_t)entry.bytes;
@@ -286,7 +286,7 @@ add_opaque_piece(struct cairn_checkpoint *checkpoint, const struct cairn_dcp_sou
     cairn_err err;
 
     if (cairn_layout_tensor_find(checkpoint->layout, name) != UINT32_MAX)
-        return cairn_complain(complaint, CAIRN_CORRUPT, "%s: %.200s is there twice",
+        return cairn_complain(complaint, CAIRN_CORRUPT, "%s: duplicate %.200s",
                               checkpoint->place.path, name);
     err = cairn_checkpoint_add_tensor(checkpoint, name, CAIRN_U8, CAIRN_OPAQUE, 1, &bytes, &tensor,
                                       complaint);
@@ -331,7 +331,7 @@ add_mixed_object(struct cairn_checkpoint *checkpoint, const struct cairn_dcp_sou
                                  tensor->view.dtype->dtype ? " with a conjugate or negative bit"
                                                            : "");
         else if (cairn_layout_tensor_find(checkpoint->layout, tensor_name) != UINT32_MAX)
-            err = cairn_complain(complaint, CAIRN_CORRUPT, "%s: tensor %.200s is there twice",
+            err = cairn_complain(complaint, CAIRN_CORRUPT, "%s: duplicate tensor %.200s",
                                  checkpoint->place.path, tensor_name);
         if (!err)
             err = cairn_checkpoint_add_tensor(checkpoint, tensor_name, tensor->view.dtype->dtype,
@@ -357,7 +357,7 @@ add_mixed_object(struct cairn_checkpoint *checkpoint, const struct cairn_dcp_sou
         err = cairn_checkpoint_add_opaque(checkpoint, final_name, bytes, bytes_len, complaint);
     free(bytes);
     cairn_torch_close(&file);
-    return cairn_complain_failed(complaint, err, "%s cannot be read", where);
+    return cairn_complain_failed(complaint, err, "%s: cannot be read", where);
 }
 
 /*
@@ -379,12 +379,11 @@ add_raw_object(struct cairn_checkpoint *checkpoint, const struct cairn_dcp_sourc
         err = cairn_file_read_at(source->fd, item->offset_bytes + item->bytes - END_BYTES, last,
                                  sizeof(last), &got);
     if (err)
-        return cairn_complain_failed(complaint, err, "%s cannot be read", where);
+        return cairn_complain_failed(complaint, err, "%s: cannot be read", where);
     if (memcmp(last, end, sizeof(end)) == 0)
         return cairn_complain(complaint, CAIRN_CORRUPT,
                               "%s: the item of %s ends as an archive of torch.save and does not "
-                              "begin as one; it is damaged: take "
-                              "another copy",
+                              "begin as one: it is damaged; take another copy",
                               checkpoint->place.path, where);
     err = cairn_checkpoint_add_storage_sum(checkpoint, source->container, item->offset_bytes,
                                            item->bytes, 0, complaint);
@@ -418,7 +417,7 @@ cairn_dcp_add_object(struct cairn_checkpoint *checkpoint, const struct cairn_dcp
     if (!err && archive)
         err = find_plain_pickle(source, item, where, &entry, complaint);
     if (err)
-        return cairn_complain_failed(complaint, err, "%s cannot be read", where);
+        return cairn_complain_failed(complaint, err, "%s: cannot be read", where);
     if (!archive)
         return add_raw_object(checkpoint, source, item, final_name, where, complaint);
     if (entry.at > 0) {

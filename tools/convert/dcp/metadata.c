@@ -84,8 +84,8 @@ index_storage(struct cairn_dcp_metadata *metadata, const struct cairn_pickle_nod
 
     if (!pairs)
         return cairn_complain(complaint, CAIRN_CORRUPT,
-                              "%s does not say where its tensors lie; was it saved by another "
-                              "writer than torch.distributed.checkpoint's for file systems?",
+                              "%s: has no storage_data; was it saved by another writer than "
+                              "torch.distributed.checkpoint's for file systems?",
                               where);
     for (metadata->slot_count = 16; metadata->slot_count < 2 * (uint64_t)pairs->count;)
         metadata->slot_count *= 2;
@@ -137,14 +137,14 @@ cairn_dcp_find_item(const struct cairn_dcp_metadata *metadata, const struct cair
     const struct cairn_pickle_node *transforms;
 
     if (!slot)
-        return cairn_complain(complaint, CAIRN_NOT_FOUND,
-                              ".metadata does not say in which file %s%.300s lies; the checkpoint "
-                              "was not saved to its end",
-                              start ? "a part of tensor " : "", entry->name);
+        return cairn_complain(
+            complaint, CAIRN_NOT_FOUND,
+            ".metadata does not say in which file %s%.300s lies; the save did not finish",
+            start ? "a part of tensor " : "", entry->name);
     transforms = cairn_pickle_attribute(slot->info, "transform_descriptors");
     if (!is_none(transforms) && (transforms->kind != CAIRN_PICKLE_LIST || transforms->count > 0))
         return cairn_complain(complaint, CAIRN_VERSION,
-                              "%.300s was compressed or otherwise transformed when it was saved; "
+                              "%.300s: was compressed or otherwise transformed when it was saved; "
                               "load it with PyTorch and save it without extensions",
                               entry->name);
     item->path = cairn_pickle_attribute(slot->info, "relative_path");
@@ -185,7 +185,7 @@ read_tensor(const struct cairn_pickle_node *value, const char *where, struct cai
     dtype = read_properties(cairn_pickle_attribute(value, "properties"));
     if (!dtype || !entry->chunks || entry->chunks->kind != CAIRN_PICKLE_LIST)
         return cairn_complain(complaint, CAIRN_CORRUPT,
-                              "%s: tensor %.300s has no dtype that is known, or no chunks", where,
+                              "%s: tensor %.300s has an unknown dtype, or no chunks", where,
                               entry->name);
     if (!cairn_torch_read_size(size, entry->shape, &entry->dims))
         return cairn_complain(complaint, CAIRN_CORRUPT,
@@ -260,8 +260,8 @@ read_entry(struct cairn_dcp_metadata *metadata, const struct cairn_pickle_node *
     if (cairn_pickle_is_call(value, METADATA_MODULE, "TensorStorageMetadata"))
         return read_tensor(value, where, entry, complaint);
     return cairn_complain(complaint, CAIRN_CORRUPT,
-                          "%s: %.300s is neither a tensor nor a bytes object, but a %s", where,
-                          name, cairn_pickle_kind_name(value));
+                          "%s: %.300s expected a tensor or a bytes object, got a %s", where, name,
+                          cairn_pickle_kind_name(value));
 }
 
 /* ---- the order of the state dict ---- */
@@ -370,11 +370,11 @@ read_entries(struct cairn_dcp_metadata *metadata, const struct cairn_pickle_node
     cairn_err err;
 
     if (!pairs)
-        return cairn_complain(complaint, CAIRN_CORRUPT, "%s has no state_dict_metadata", where);
+        return cairn_complain(complaint, CAIRN_CORRUPT, "%s: has no state_dict_metadata", where);
     for (uint32_t i = 0; i < pairs->count; i++)
         if (pairs->items[2 * i]->kind != CAIRN_PICKLE_TEXT)
             return cairn_complain(complaint, CAIRN_CORRUPT,
-                                  "%s: a key of state_dict_metadata is not a text", where);
+                                  "%s: a key of state_dict_metadata is not text", where);
     err = order_names(pairs, planner, &listed, &count);
     if (!err && !(metadata->entries = calloc((size_t)count + 1, sizeof(*metadata->entries))))
         err = CAIRN_NOMEM;
@@ -430,10 +430,9 @@ cairn_dcp_metadata_parse(uint8_t *bytes, size_t bytes_len, const char *where,
     err = cairn_pickle_read(&metadata.pickle, where, bytes, bytes_len, &root, complaint);
     if (!err && !cairn_pickle_is_call(root, METADATA_MODULE, "Metadata") &&
         !cairn_pickle_is_call(root, MCORE_MODULE, "MCoreMetadata"))
-        err = cairn_complain(complaint, CAIRN_CORRUPT,
-                             "%s is a pickle of something else than the metadata of a distributed "
-                             "checkpoint",
-                             where);
+        err =
+            cairn_complain(complaint, CAIRN_CORRUPT,
+                           "%s: expected the pickled metadata of a distributed checkpoint", where);
     if (!err)
         err = read_entries(&metadata, root, where, complaint);
     if (!err)
@@ -441,7 +440,7 @@ cairn_dcp_metadata_parse(uint8_t *bytes, size_t bytes_len, const char *where,
                             complaint);
     if (err) {
         cairn_dcp_metadata_fini(&metadata);
-        return cairn_complain_failed(complaint, err, "%s cannot be read", where);
+        return cairn_complain_failed(complaint, err, "%s: cannot be read", where);
     }
     (void)cairn_pickle_copy_text(cairn_pickle_attribute(root, "version"), metadata.version,
                                  sizeof(metadata.version));

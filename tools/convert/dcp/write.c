@@ -129,7 +129,7 @@ choose_name(struct planning *planning, uint32_t tensor, char text[CAIRN_STATE_NA
     if (cairn_kept_names_choose(&planning->names, planning->source, tensor, text, name, path))
         return CAIRN_OK;
     return cairn_complain(planning->complaint, CAIRN_INVAL,
-                          "tensor %s has a name that is too long for a distributed checkpoint",
+                          "tensor %s: its name is too long for a distributed checkpoint",
                           cairn_layout_tensor(planning->source->layout, tensor)->name);
 }
 
@@ -311,7 +311,7 @@ cairn_dcp_plan(const struct cairn_checkpoint *checkpoint,
     cairn_kept_names_fini(&planning.names);
     cairn_dcp_output_fini(&planning.dcp);
     return cairn_complain_failed(complaint, err,
-                                 "%s cannot be laid out as a distributed checkpoint",
+                                 "%s: cannot be laid out as a distributed checkpoint",
                                  checkpoint->place.path);
 }
 

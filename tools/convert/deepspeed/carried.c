@@ -148,8 +148,7 @@ take_kind(struct cairn_checkpoint *checkpoint, struct cairn_torch_source *source
             (kind == CAIRN_OPAQUE && cairn_deepspeed_is_own(name)))
             return cairn_complain(
                 complaint, CAIRN_CORRUPT,
-                "%s/%s: %s does not map names to tensors; it was changed since it was "
-                "written",
+                "%s/%s: %s does not map names to tensors; it was changed after it was written",
                 checkpoint->place.path, source->path, CAIRN_DEEPSPEED_CARRIED);
         err = cairn_torch_source_add(checkpoint, source, tensor, name, kind, complaint);
     }

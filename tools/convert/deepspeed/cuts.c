@@ -6,7 +6,7 @@
 #include <string.h>
 
 #define IS(category) (UINT32_C(1) << (category))
-#define TOO_LARGE "it is larger than any memory"
+#define TOO_LARGE "it is too large"
 
 /* So that bytes and sums of two do not overflow. */
 static const uint64_t ELEMENTS_MAX = INT64_MAX / 16;
@@ -20,7 +20,7 @@ add_pattern(struct cairn_deepspeed_cuts *cuts, enum category category,
 {
     char python[CAIRN_DEEPSPEED_PATTERN_BYTES_MAX];
 
-    *why = "a pattern in universal_checkpoint_info is not a regular expression that is understood "
+    *why = "a pattern in universal_checkpoint_info is not a regular expression supported "
            "here, or there are too many";
     if (!cairn_pickle_copy_text(node, python, sizeof(python)))
         return CAIRN_VERSION;
@@ -152,15 +152,16 @@ cut_as(uint32_t categories, uint64_t vocabulary, uint32_t dims, const uint64_t *
     memcpy(box->extent, shape, dims * sizeof(*shape));
     out->box_count = 1;
     if (categories & IS(UNSUPPORTED))
-        return "DeepSpeed itself says that it cannot be put together";
+        return "DeepSpeed itself cannot put it together";
     /* if averaged parts differ, the comparison of replicas finds it */
     if (categories & (IS(REPLICATED) | IS(AVERAGED)))
         return NULL;
     if (categories & IS(SUB_PARAMETERS))
-        return "it is several parameters in one (parameter_with_sub_params), which is not read";
+        return "it is several parameters in one (parameter_with_sub_params), which is not "
+               "supported";
     along = categories & IS(COLUMNS) ? 1 : 0;
     if (dims <= along)
-        return "it has not the dimension that it is cut along";
+        return "it lacks the dimension that it is cut along";
     if (categories & IS(HALVES))
         return categories & (IS(VOCABULARY) | IS(COLUMNS))
                    ? "two of its patterns contradict each other"
@@ -171,7 +172,7 @@ cut_as(uint32_t categories, uint64_t vocabulary, uint32_t dims, const uint64_t *
     if (!(categories & IS(VOCABULARY)))
         return NULL;
     if (along != 0 || vocabulary == 0)
-        return "it is an embedding, and nothing says how many of its rows are not padding";
+        return "it is an embedding with an unknown number of rows of padding";
     if (vocabulary >= out->shape[0])
         return NULL;
     out->padded_rows = out->shape[0];

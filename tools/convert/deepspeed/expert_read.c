@@ -36,7 +36,7 @@ read_layer(struct cairn_checkpoint *checkpoint, const char *path, uint32_t exper
     if (!err &&
         (!pairs || pairs->count == 0 || !cairn_pickle_copy_text(pairs->items[0], key, sizeof(key))))
         err =
-            cairn_complain(complaint, CAIRN_CORRUPT, "%s/%s holds no tensors of an expert by name",
+            cairn_complain(complaint, CAIRN_CORRUPT, "%s/%s: holds no tensors of an expert by name",
                            checkpoint->place.path, path);
     name = err ? NULL : cairn_deepspeed_canonical(key);
     if (!err && !cairn_deepspeed_expert_in(name, &begin, &end, &number))
@@ -47,7 +47,7 @@ read_layer(struct cairn_checkpoint *checkpoint, const char *path, uint32_t exper
     if (!err && cairn_deepspeed_layer_find(layers, name, begin))
         err = cairn_complain(
             complaint, CAIRN_CORRUPT,
-            "%s/%s is of the same layer as the file of another; take all of one checkpoint",
+            "%s/%s: is of the same layer as another file; take all of one checkpoint",
             checkpoint->place.path, path);
     if (!err)
         err = cairn_deepspeed_layer_add(layers, name, begin, experts);
@@ -100,10 +100,10 @@ cairn_deepspeed_experts_in_model(const struct cairn_checkpoint *checkpoint,
 
     if (state->layers.count > 0 && (!counts || counts->kind != CAIRN_PICKLE_LIST))
         return refuse(checkpoint, where, complaint,
-                      "it is beside files of experts and does not say num_experts");
+                      "it has files of experts beside it and no num_experts");
     if (counts && counts->kind == CAIRN_PICKLE_LIST && counts->count != state->layers.count)
         return refuse(checkpoint, where, complaint,
-                      "it has not as many layers of experts as there are layer_…_expert_… files "
+                      "it has another number of layers of experts than layer_…_expert_… files "
                       "of; copy those that are missing from the nodes that wrote them");
     for (uint32_t i = 0; i < state->layers.count; i++)
         if (!cairn_pickle_u64(counts->items[i], &count) || count != state->layers.layers[i].experts)

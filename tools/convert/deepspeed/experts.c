@@ -102,7 +102,7 @@ count_own(const struct cairn_deepspeed_groups *groups, const struct cairn_deepsp
 {
     cairn_err err = cairn_deepspeed_layers_of(groups, own);
 
-    *why = "it has more layers of experts than any model";
+    *why = "it has too many layers of experts";
     for (uint32_t i = 0; i < own->count && !err; i++) {
         const struct cairn_deepspeed_layer *whole = cairn_deepspeed_layer_find(
             layers, own->layers[i].prefix, strlen(own->layers[i].prefix));
@@ -310,10 +310,10 @@ spread_run(const struct cairn_deepspeed_groups *from, const struct run *run, uin
 
     *why = "the experts of a group of its optimizer do not follow one another by number, each with "
            "the same parameters, so "
-           "their order on other ranks cannot be told";
+           "their order on other ranks is unknown";
     if (!is_by_number(from, run))
         return CAIRN_VERSION;
-    *why = "it has more experts than any model";
+    *why = "it has too many experts";
     if ((uint64_t)experts * each + out->parameter_count > PARAMETERS_MAX)
         return CAIRN_VERSION;
     grown = realloc(out->parameters,

@@ -17,7 +17,7 @@ refuse_tensor(const struct cairn_deepspeed_reading *reading, const char *why)
 {
     return cairn_complain(
         reading->complaint, CAIRN_VERSION,
-        "%s/%s is of a job with tensor parallelism, and %s; merge it with the framework "
+        "%s/%s: is of a job with tensor parallelism, and %s; merge it with the framework "
         "that wrote it",
         reading->checkpoint->place.path, reading->where, why);
 }
@@ -68,7 +68,7 @@ check_degrees(struct cairn_deepspeed_reading *reading, const struct cairn_pickle
     if (cairn_pickle_u64(cairn_pickle_get(root, "mp_world_size"), &degree) &&
         degree != state->part_count)
         return cairn_complain(reading->complaint, CAIRN_CORRUPT,
-                              "%s/%s is of a job with model parallelism of %" PRIu64
+                              "%s/%s: is of a job with model parallelism of %" PRIu64
                               ", and there are model_states of %" PRIu32
                               "; copy the others from the nodes that wrote them",
                               reading->checkpoint->place.path, reading->where, degree,
@@ -91,7 +91,7 @@ check_experts(const struct cairn_deepspeed_reading *reading, const struct cairn_
             !(said->kind == CAIRN_PICKLE_LIST && said->count == 0))
             return cairn_complain(
                 reading->complaint, CAIRN_VERSION,
-                "%s/%s is of a job with expert parallelism (%s), which is not read; merge "
+                "%s/%s: is of a job with expert parallelism (%s), which is not read; merge "
                 "it with the framework that wrote it",
                 reading->checkpoint->place.path, reading->where, keys[i]);
     }
@@ -142,7 +142,7 @@ cairn_deepspeed_facts_read(struct cairn_deepspeed_reading *reading,
                                               "it is not a dict, as DeepSpeed's model_states are");
     if (!cairn_pickle_u64(cairn_pickle_get(root, "dp_world_size"), &ranks) || ranks == 0 ||
         ranks > UINT32_MAX)
-        return cairn_deepspeed_reading_refuse(reading, "it does not say dp_world_size");
+        return cairn_deepspeed_reading_refuse(reading, "it has no dp_world_size");
     err = check_degrees(reading, root);
     if (!err)
         err = check_experts(reading, root);

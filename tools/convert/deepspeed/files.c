@@ -146,8 +146,7 @@ cairn_deepspeed_folder(const struct cairn_place *place, const char *marker,
     if (bytes_len >= CAIRN_NAME_BYTES_MAX || strlen((char *)bytes) != bytes_len ||
         !cairn_place_name_check((char *)bytes))
         err = cairn_complain(complaint, CAIRN_CORRUPT,
-                             "%s/%s does not hold the name of a folder beside it", place->path,
-                             marker);
+                             "%s/%s: expected the name of a folder beside it", place->path, marker);
     else
         memcpy(folder, bytes, bytes_len + 1);
     free(bytes);
@@ -375,7 +374,7 @@ sort_names(const struct cairn_place *place, const char *folder, char *const *nam
     }
     if (!err && sorting.model_count > 0 && sorting.rank_model_count > 0)
         err = cairn_complain(complaint, CAIRN_CORRUPT,
-                             "%s/%s holds both %s and %s, which are of two checkpoints; separate "
+                             "%s/%s: holds both %s and %s, which are of two checkpoints; separate "
                              "them",
                              place->path, folder, sorting.models[0].name,
                              sorting.rank_models[0].name);
@@ -428,7 +427,7 @@ cairn_deepspeed_files_list(const struct cairn_place *place, const char *folder,
         cairn_dir_list_free(names, count);
     if (!err && out->model_count == 0)
         err = cairn_complain(complaint, CAIRN_CORRUPT,
-                             "%s/%s has no model_states file; copy it from the first node",
+                             "%s/%s: has no model_states file; copy it from the first node",
                              place->path, folder);
     return err;
 }

@@ -36,7 +36,7 @@ static cairn_err
 unknown(const struct cairn_deepspeed_target *target, const char *name)
 {
     return cairn_complain(target->complaint, CAIRN_INVAL,
-                          "%s: DeepSpeed's files need %s, which is not there; was it dropped?",
+                          "%s: DeepSpeed's files need %s, which is missing; was it dropped?",
                           target->checkpoint->place.path, name);
 }
 
@@ -306,8 +306,8 @@ add_buffer(struct cairn_deepspeed_target *target, uint32_t key, uint32_t group, 
         if (!has_shape(target, known->first + i, tensor) ||
             (i > 0 && dtype && dtype != tensor->dtype))
             return cairn_complain(target->complaint, CAIRN_INVAL,
-                                  "%s: %s has not the shape that DeepSpeed's param_shapes has, or "
-                                  "not the dtype of its group",
+                                  "%s: %s has another shape than in DeepSpeed's param_shapes, or "
+                                  "another dtype than its group",
                                   target->checkpoint->place.path, name);
         dtype = tensor->dtype;
         at_part = at + offset * cairn_dtype_bytes(dtype);
@@ -374,7 +374,7 @@ cairn_deepspeed_target_add(struct cairn_deepspeed_target *target, const char *pa
                               "%s: \"%.200s\" is not a name of a file in a checkpoint; refused",
                               target->checkpoint->place.path, path);
     if (err)
-        return cairn_complain_failed(target->complaint, err, "%s cannot be laid out", path);
+        return cairn_complain_failed(target->complaint, err, "%s: cannot be laid out", path);
     fill.identity_count =
         scalars_begin(target) + CAIRN_DEEPSPEED_KEYS_MAX * target->groups.group_count;
     return cairn_torch_output_fill(target->output, path, &fill, add_storage, target->complaint);

@@ -43,7 +43,7 @@ read_parameter(const struct cairn_pickle_node *key, const struct cairn_pickle_no
         return CAIRN_CORRUPT;
     }
     if (!cairn_torch_read_size(size, parameter->shape, &parameter->dims)) {
-        *why = "a shape in param_shapes is none";
+        *why = "a shape in param_shapes is not a list of numbers";
         return CAIRN_CORRUPT;
     }
     parameter->elements = 1;
@@ -51,7 +51,7 @@ read_parameter(const struct cairn_pickle_node *key, const struct cairn_pickle_no
         if (__builtin_mul_overflow(parameter->elements, parameter->shape[d],
                                    &parameter->elements) ||
             parameter->elements > ELEMENTS_MAX) {
-            *why = "a shape in param_shapes has more elements than any memory";
+            *why = "a shape in param_shapes has too many elements";
             return CAIRN_CORRUPT;
         }
     parameter->path = strdup(path);
@@ -77,7 +77,7 @@ read_group(const struct cairn_pickle_node *shapes, struct cairn_deepspeed_groups
         parameter->begin = group->elements;
         group->elements += parameter->elements;
         if (group->elements > ELEMENTS_MAX) {
-            *why = "param_shapes adds up to more elements than any memory";
+            *why = "param_shapes adds up to too many elements";
             return CAIRN_CORRUPT;
         }
         group->count++;

@@ -99,11 +99,10 @@ find_tied(const struct cairn_checkpoint *checkpoint, const struct cairn_torch_so
             memcmp(known->shape, tensor->view.shape, known->dims * sizeof(*known->shape)) != 0)
             continue;
         if (*found)
-            return cairn_complain(
-                complaint, CAIRN_VERSION,
-                "%s/%s: %s is %s or %s, and nothing says which; tied layers of one "
-                "shape are not told apart",
-                checkpoint->place.path, source->path, key, *found, name);
+            return cairn_complain(complaint, CAIRN_VERSION,
+                                  "%s/%s: %s is %s or %s, which is unknown; tied layers of one "
+                                  "shape are not distinguished",
+                                  checkpoint->place.path, source->path, key, *found, name);
         *found = name;
     }
     return CAIRN_OK;
@@ -186,9 +185,8 @@ check_whole(const struct cairn_checkpoint *checkpoint, const char *path,
             cairn_layout_tensor_find(checkpoint->layout, name + strlen(MASTER)) == UINT32_MAX)
             return cairn_complain(
                 complaint, CAIRN_CORRUPT,
-                "%s: the optimizer has state of %s, which is in no layer's file beside "
-                "%s; copy the layer_… file that is missing from the node "
-                "that wrote it",
+                "%s: the optimizer has state of %s, which is in no layer's file beside %s; copy "
+                "the layer_… file that is missing from the node that wrote it",
                 checkpoint->place.path, name + strlen(MASTER), path);
     }
     return CAIRN_OK;

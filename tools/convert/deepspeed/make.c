@@ -42,22 +42,21 @@ add_member(struct cairn_deepspeed_make *make, uint32_t group, const struct cairn
     uint32_t tensor;
 
     if (!cairn_pickle_copy_text(node, name, sizeof(name)))
-        return cairn_complain(
-            make->complaint, CAIRN_INVAL,
-            "%s: its optimizer's groups count parameters and do not name them; say "
-            "their names with --job FILE",
-            place);
+        return cairn_complain(make->complaint, CAIRN_INVAL,
+                              "%s: its optimizer's groups have numbers instead of names; give the "
+                              "names with --job FILE",
+                              place);
     tensor = cairn_deepspeed_make_find(make, name);
     if (tensor == UINT32_MAX || tensor_at(make, tensor)->kind != CAIRN_PARAM ||
         !is_floating(tensor_at(make, tensor)->dtype))
         return cairn_complain(make->complaint, CAIRN_CORRUPT,
                               "%s: group %" PRIu32
-                              " of the optimizer has %s, which is not a parameter "
-                              "of the checkpoint; see cairn inspect for its names",
+                              " of the optimizer has %s, which is not a parameter of the "
+                              "checkpoint; see cairn inspect for its names",
                               place, group, name);
     if (make->roles[tensor] == CAIRN_DEEPSPEED_TRAINED)
         return cairn_complain(make->complaint, CAIRN_CORRUPT,
-                              "%s: the groups of the optimizer have %s twice", place, name);
+                              "%s: the groups of the optimizer have the duplicate %s", place, name);
     make->roles[tensor] = CAIRN_DEEPSPEED_TRAINED;
     make->members[make->member_count++] = tensor;
     return CAIRN_OK;
@@ -101,17 +100,17 @@ read_groups(struct cairn_deepspeed_make *make)
         uint32_t first = make->member_count;
 
         if (!names || names->kind != CAIRN_PICKLE_LIST || names->count == 0)
-            return cairn_complain(make->complaint, CAIRN_CORRUPT,
-                                  "%s: group %" PRIu32
-                                  " of the optimizer has no parameters; leave it "
-                                  "out of the groups with --job FILE",
-                                  make->checkpoint->place.path, g);
+            return cairn_complain(
+                make->complaint, CAIRN_CORRUPT,
+                "%s: group %" PRIu32
+                " of the optimizer has no parameters; leave it out of the groups with --job FILE",
+                make->checkpoint->place.path, g);
         if (!cairn_pickle_get(groups->items[g], "lr"))
-            return cairn_complain(make->complaint, CAIRN_INVAL,
-                                  "%s: nothing says the lr of group %" PRIu32
-                                  " of the optimizer; say "
-                                  "it and its other hyperparameters with --job FILE",
-                                  make->checkpoint->place.path, g);
+            return cairn_complain(
+                make->complaint, CAIRN_INVAL,
+                "%s: unknown lr of group %" PRIu32
+                " of the optimizer; give it and its other hyperparameters with --job FILE",
+                make->checkpoint->place.path, g);
         for (uint32_t i = 0; i < names->count && !err; i++)
             err = add_member(make, g, names->items[i]);
         if (!err)
@@ -192,9 +191,9 @@ tell_roles(struct cairn_deepspeed_make *make)
             !cairn_job_file_lists(make->job.frozen, tensor->name))
             return cairn_complain(
                 make->complaint, CAIRN_INVAL,
-                "%s: %s is not trained, and ZeRO 3 cuts frozen parameters into parts and "
-                "leaves buffers whole: say with --job FILE which it is: {\"frozen\": "
-                "[names], \"buffers\": [names], \"shared\": {name: first name}}",
+                "%s: %s is not trained, and ZeRO 3 cuts frozen parameters into parts and leaves "
+                "buffers whole; give with --job FILE which it is: {\"frozen\": [names], "
+                "\"buffers\": [names], \"shared\": {name: first name}}",
                 make->checkpoint->place.path, tensor->name);
     }
     return CAIRN_OK;
@@ -217,8 +216,8 @@ check_shared(const struct cairn_deepspeed_make *make)
                                      make->roles[tensor] != CAIRN_DEEPSPEED_FROZEN))
             return cairn_complain(
                 make->complaint, CAIRN_INVAL,
-                "%s: --job says that \"%s\" is tied to \"%s\", which is not a parameter "
-                "under a name of its own; see cairn inspect for its names",
+                "%s: --job says that \"%s\" is tied to \"%s\", which is not a parameter under a "
+                "name of its own; see cairn inspect for its names",
                 make->checkpoint->place.path, name, of);
     }
     return CAIRN_OK;
@@ -236,9 +235,9 @@ tell_order(struct cairn_deepspeed_make *make)
 
         err = cairn_checkpoint_warn(
             make->checkpoint,
-            "group %" PRIu32 " of DeepSpeed's optimizer shall have %" PRIu32
-            " parameters, from %s to %s; "
-            "DeepSpeed compares no names, so the job must have them in this order",
+            "group %" PRIu32 " of DeepSpeed's optimizer will have %" PRIu32
+            " parameters, from %s to %s; DeepSpeed compares no names; the job must have them in "
+            "this order",
             slab->group, slab->count, tensor_at(make, make->members[slab->first])->name,
             tensor_at(make, make->members[slab->first + slab->count - 1])->name);
     }
@@ -251,16 +250,14 @@ check_request(struct cairn_deepspeed_make *make)
     const struct cairn_parallelism *wanted = &make->options->parallelism;
 
     if (make->options->zero == 0)
-        return cairn_complain(
-            make->complaint, CAIRN_INVAL,
-            "%s did not come from DeepSpeed: say with --zero which optimizer shall load "
-            "it: 1, 2 or 3, or bf16 for BF16_Optimizer",
-            make->checkpoint->place.path);
+        return cairn_complain(make->complaint, CAIRN_INVAL,
+                              "%s did not come from DeepSpeed; give with --zero the optimizer that "
+                              "will load it: 1, 2 or 3, or bf16 for BF16_Optimizer",
+                              make->checkpoint->place.path);
     if (wanted->pp > 1 || wanted->ep > 1)
-        return cairn_complain(
-            make->complaint, CAIRN_INVAL,
-            "DeepSpeed's files are made for data and tensor parallelism alone: leave out --pp "
-            "and --ep");
+        return cairn_complain(make->complaint, CAIRN_INVAL,
+                              "DeepSpeed's files are made for data and tensor parallelism only; "
+                              "leave out --pp and --ep");
     make->bf16_optimizer = make->options->zero == CAIRN_ZERO_BF16;
     make->stage = make->bf16_optimizer ? 1 : (uint32_t)make->options->zero;
     make->ranks = wanted->dp ? wanted->dp : make->checkpoint->parallelism.dp;
@@ -277,15 +274,14 @@ check_left(const struct cairn_checkpoint *checkpoint, struct cairn_complaint *co
         const struct cairn_tensor *tensor = cairn_layout_tensor(checkpoint->layout, i);
 
         if (tensor->kind == CAIRN_OPAQUE && cairn_deepspeed_is_own(tensor->name))
-            return cairn_complain(
-                complaint, CAIRN_INVAL,
-                "%s: %s is left of what DeepSpeed said of its own files, and of them "
-                "nothing is in those that are made: leave it out too, with --drop "
-                "'%s" CAIRN_DEEPSPEED_SCOPE "*'",
-                checkpoint->place.path, tensor->name,
-                strncmp(tensor->name, "part", 4) == 0   ? "part*/"
-                : strncmp(tensor->name, "rank", 4) == 0 ? "rank*/"
-                                                        : "");
+            return cairn_complain(complaint, CAIRN_INVAL,
+                                  "%s: %s belongs to files of DeepSpeed's own that are not "
+                                  "written; leave it out too, with --drop '%s" CAIRN_DEEPSPEED_SCOPE
+                                  "*'",
+                                  checkpoint->place.path, tensor->name,
+                                  strncmp(tensor->name, "part", 4) == 0   ? "part*/"
+                                  : strncmp(tensor->name, "rank", 4) == 0 ? "rank*/"
+                                                                          : "");
     }
     return CAIRN_OK;
 }
@@ -301,11 +297,11 @@ check_experts(const struct cairn_deepspeed_make *make)
 
         if (tensor->kind == CAIRN_PARAM &&
             cairn_deepspeed_expert_in(tensor->name, &begin, &end, &number))
-            return cairn_complain(make->complaint, CAIRN_VERSION,
-                                  "%s: %s is of an expert of DeepSpeed's MoE layers, whose files "
-                                  "are made of what DeepSpeed "
-                                  "itself said of them alone: convert without dropping deepspeed/*",
-                                  make->checkpoint->place.path, tensor->name);
+            return cairn_complain(
+                make->complaint, CAIRN_VERSION,
+                "%s: %s is of an expert of DeepSpeed's MoE layers, whose files need what DeepSpeed "
+                "itself stored; convert without dropping deepspeed/*",
+                make->checkpoint->place.path, tensor->name);
     }
     return CAIRN_OK;
 }
@@ -323,9 +319,9 @@ check_slabs(const struct cairn_deepspeed_make *make)
     if (ranks <= 1 || make->slab_count == make->job.groups->count)
         return CAIRN_OK;
     return cairn_complain(make->complaint, CAIRN_INVAL,
-                          "%s has a group of more than %" PRIu64
+                          "%s: has a group of more than %" PRIu64
                           " elements per data-parallel rank, which ZeRO 3 splits, and that is not "
-                          "made with --tp: say a larger --dp, or --zero 1 or 2",
+                          "written with --tp; use a larger --dp, or --zero 1 or 2",
                           make->checkpoint->place.path, SUB_GROUP_ELEMENTS);
 }
 
@@ -387,9 +383,8 @@ cairn_deepspeed_prepare(struct cairn_checkpoint *checkpoint,
             return CAIRN_OK;
         return cairn_complain(
             complaint, CAIRN_INVAL,
-            "%s came from DeepSpeed and is written with the stage and groups that it "
-            "had: leave out --zero and --job, or drop what DeepSpeed "
-            "stored: --drop '*deepspeed/*'",
+            "%s: came from DeepSpeed and keeps the stage and groups that it had; leave out --zero "
+            "and --job, or drop what DeepSpeed stored: --drop '*deepspeed/*'",
             checkpoint->place.path);
     }
     err = check_left(checkpoint, complaint);

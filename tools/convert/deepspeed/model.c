@@ -222,8 +222,7 @@ add_fragment(struct cairn_deepspeed_reading *reading, struct cairn_pickle_node *
     for (uint32_t d = 0; d < frozen.dims; d++)
         if (__builtin_mul_overflow(frozen.elements, frozen.shape[d], &frozen.elements) ||
             frozen.elements > INT64_MAX / 16)
-            return cairn_deepspeed_reading_refuse(reading,
-                                                  "a frozen parameter is larger than any memory");
+            return cairn_deepspeed_reading_refuse(reading, "a frozen parameter is too large");
     part = frozen.elements / reading->state->ranks + (frozen.elements % reading->state->ranks != 0);
     if (tensor->view.shape[0] != part)
         return cairn_complain(reading->complaint, CAIRN_CORRUPT,
@@ -236,7 +235,7 @@ add_fragment(struct cairn_deepspeed_reading *reading, struct cairn_pickle_node *
         why = cairn_deepspeed_cut(&reading->state->cuts, path, frozen.dims, frozen.shape,
                                   reading->state->part_count, reading->state->part, &cut);
         if (!why && memcmp(cut.shape, frozen.shape, frozen.dims * sizeof(*frozen.shape)) != 0)
-            why = "it is frozen, and with ZeRO 3 only its first part would be read";
+            why = "it is frozen, and with ZeRO 3 only its first part could be read";
         if (why)
             return cairn_deepspeed_reading_refuse_cut(reading, path, why);
     }
@@ -275,8 +274,8 @@ read_frozen(struct cairn_deepspeed_reading *reading, struct cairn_pickle_node *r
         if (cairn_deepspeed_expert_in(cairn_deepspeed_canonical(path), &begin, &end, &number))
             return cairn_complain(
                 reading->complaint, CAIRN_VERSION,
-                "%s/%s: %s is a frozen parameter of an expert; ZeRO 2 saves only the first "
-                "rank's alone; save with exclude_frozen_parameters, or with ZeRO 1",
+                "%s/%s: %s is a frozen parameter of an expert; ZeRO 2 saves only the first rank's "
+                "alone; save with exclude_frozen_parameters, or with ZeRO 1",
                 reading->checkpoint->place.path, reading->where, path);
         if (reading->state->stage3)
             err = add_fragment(reading, node, path, sizes->items[2 * i + 1]);
@@ -294,12 +293,11 @@ tell_unmet(const struct cairn_deepspeed_reading *reading)
                             ? cairn_deepspeed_cuts_unmet(&reading->state->cuts)
                             : NULL;
 
-    return unmet ? cairn_checkpoint_warn(
-                       reading->checkpoint,
-                       "universal_checkpoint_info has the pattern %s, and no parameter "
-                       "is called so; a parameter without a pattern is put together "
-                       "along its first dimension",
-                       unmet)
+    return unmet ? cairn_checkpoint_warn(reading->checkpoint,
+                                         "universal_checkpoint_info has the pattern %s, and no "
+                                         "parameter has this name; a parameter without a pattern "
+                                         "is put together along its first dimension",
+                                         unmet)
                  : CAIRN_OK;
 }
 

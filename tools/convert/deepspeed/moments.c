@@ -105,14 +105,14 @@ cairn_deepspeed_make_names(struct cairn_deepspeed_make *make)
             continue;
         if (number >= make->member_count)
             return cairn_complain(make->complaint, CAIRN_INVAL,
-                                  "%s has %s, and the groups of --job have %" PRIu32
-                                  " parameters: they are not those of this optimizer",
+                                  "%s: has %s, and the groups of --job have %" PRIu32
+                                  " parameters; give those of this optimizer",
                                   make->checkpoint->place.path, tensor->name, make->member_count);
         if (!is_counted_alike(&make->job))
             return cairn_complain(
                 make->complaint, CAIRN_INVAL,
-                "%s has %s, counted through the groups of its optimizer, and those of "
-                "--job are of other sizes: say the same groups in the same order",
+                "%s: has %s, counted through the groups of its optimizer, and those of "
+                "--job are of other sizes; give the same groups in the same order",
                 make->checkpoint->place.path, tensor->name);
         if (snprintf(name, sizeof(name), "%s.%s", key,
                      tensor_at(make, make->members[number])->name) >= (int)sizeof(name) ||
@@ -163,7 +163,7 @@ cairn_deepspeed_make_keys(struct cairn_deepspeed_make *make)
         if (key->scalar && tensor->dims > 0)
             return cairn_complain(
                 make->complaint, CAIRN_CORRUPT,
-                "%s: %s has not the shape of its parameter: state that is not "
+                "%s: %s has another shape than its parameter: state that is not "
                 "elementwise cannot be cut as ZeRO cuts it; leave it out with --drop",
                 make->checkpoint->place.path, tensor->name);
         make->has_step = make->has_step || strcmp(key->name, "step") == 0;
@@ -175,7 +175,7 @@ cairn_deepspeed_make_keys(struct cairn_deepspeed_make *make)
             return CAIRN_OK;
     return cairn_complain(
         make->complaint, CAIRN_CORRUPT,
-        "%s has no exp_avg.%s, nor any other moment of %s: ZeRO's files are those of an "
+        "%s: has no exp_avg.%s, nor any other moment of %s: ZeRO's files are those of an "
         "optimizer; convert a checkpoint that has its state, or convert the weights "
         "alone to torch and load them before deepspeed.initialize",
         make->checkpoint->place.path, parameter->name, parameter->name);
@@ -194,7 +194,7 @@ cairn_deepspeed_make_moments(struct cairn_deepspeed_make *make, uint32_t member)
         if (state == UINT32_MAX)
             return cairn_complain(
                 make->complaint, CAIRN_CORRUPT,
-                "%s has no %s.%s, and other parameters of the optimizer have their "
+                "%s: has no %s.%s, and other parameters of the optimizer have their "
                 "%s; a parameter that is not trained is left out of the groups with "
                 "--job FILE, and %s of all parameters with --drop '%s.*'",
                 make->checkpoint->place.path, key->name, parameter->name, key->name, key->name,
@@ -204,7 +204,7 @@ cairn_deepspeed_make_moments(struct cairn_deepspeed_make *make, uint32_t member)
             (key->scalar ? found->dims > 0 : !same_shape(found, parameter)))
             return cairn_complain(
                 make->complaint, CAIRN_CORRUPT,
-                "%s: %s has not the shape of its parameter, or not the type of other "
+                "%s: %s has another shape than its parameter, or another type than other "
                 "parameters' %s",
                 make->checkpoint->place.path, found->name, key->name);
         make->roles[state] = CAIRN_DEEPSPEED_MOMENT;
@@ -223,16 +223,17 @@ cairn_deepspeed_make_master(struct cairn_deepspeed_make *make, uint32_t member)
     if (master != UINT32_MAX) {
         if (tensor_at(make, master)->dtype != CAIRN_F32 ||
             !same_shape(tensor_at(make, master), parameter))
-            return cairn_complain(make->complaint, CAIRN_CORRUPT,
-                                  "%s: %s is not of type F32, or not of the shape of its parameter",
-                                  make->checkpoint->place.path, tensor_at(make, master)->name);
+            return cairn_complain(
+                make->complaint, CAIRN_CORRUPT,
+                "%s: %s has another type than F32, or another shape than its parameter",
+                make->checkpoint->place.path, tensor_at(make, master)->name);
         make->roles[master] = CAIRN_DEEPSPEED_MOMENT;
         return CAIRN_OK;
     }
     if (parameter->dtype != CAIRN_F32)
         return cairn_complain(
             make->complaint, CAIRN_CORRUPT,
-            "%s has no fp32.%s, and %s is %s: ZeRO keeps each parameter in float32 too; "
+            "%s: has no fp32.%s, and %s is %s: ZeRO keeps each parameter in float32 too; "
             "where the job trained without, convert to universal with --dtype F32 "
             "first, and that to deepspeed with --dtype %s",
             make->checkpoint->place.path, parameter->name, parameter->name,
@@ -285,7 +286,7 @@ cairn_deepspeed_make_step(struct cairn_deepspeed_make *make)
     if (known || make->job.step_known)
         return CAIRN_OK;
     return cairn_complain(make->complaint, CAIRN_INVAL,
-                          "%s does not say how many steps it has trained; say it with --job FILE: "
+                          "%s: the number of trained steps is unknown; give it with --job FILE: "
                           "{\"global_steps\": N}",
                           make->checkpoint->place.path);
 }

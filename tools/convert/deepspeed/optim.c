@@ -351,7 +351,7 @@ read_groups(struct reading *reading)
     if (!masters || masters->kind != CAIRN_PICKLE_LIST || !states)
         return refuse(reading, "it holds no flat fp32 groups, or no state of the optimizer");
     if (masters->count != reading->state->groups.group_count)
-        return refuse(reading, "it has not as many groups as param_shapes has");
+        return refuse(reading, "it has another number of groups than param_shapes");
     for (uint32_t i = 0; i < masters->count && !err; i++) {
         const struct cairn_torch_tensor *master =
             cairn_torch_source_tensor(&reading->source, masters->items[i]);
@@ -390,9 +390,10 @@ read_layout(struct reading *reading)
     if (reading->state->stage3 != (stage == 3))
         return refuse(reading, "its ZeRO stage is not the one in the names of the files");
     if (cairn_pickle_get(reading->optimizer, "ds_zero_partition_groups"))
-        return cairn_complain(reading->complaint, CAIRN_VERSION,
-                              "%s/%s partitions experts over groups of ranks, which is not read",
-                              reading->checkpoint->place.path, reading->path);
+        return cairn_complain(
+            reading->complaint, CAIRN_VERSION,
+            "%s/%s partitions experts over groups of ranks, which is not supported",
+            reading->checkpoint->place.path, reading->path);
     if (!gaps || gaps->kind != CAIRN_PICKLE_LIST)
         return CAIRN_OK;
     if (gaps->count != groups->group_count)
@@ -406,7 +407,7 @@ read_layout(struct reading *reading)
             groups->parameters[groups->groups[i].first].own_experts > 0 &&
             groups->groups[i].elements != lean)
             return cairn_complain(reading->complaint, CAIRN_VERSION,
-                                  "%s/%s was saved with parameter_alignment, which is not read of "
+                                  "%s/%s: was saved with parameter_alignment, which is not read of "
                                   "experts; load it with "
                                   "DeepSpeed and save it without",
                                   reading->checkpoint->place.path, reading->path);

@@ -132,12 +132,11 @@ refuse_own_objects(const struct cairn_deepspeed_target *target)
         if ((strncmp(name, scope, strlen(scope)) == 0 || is_of_no_part(target, name)) &&
             (strstr(name, "/" CAIRN_DEEPSPEED_MODEL) || strstr(name, "/" CAIRN_DEEPSPEED_OPTIM)) &&
             !is_carried(target->output, i))
-            return cairn_complain(
-                target->complaint, CAIRN_INVAL,
-                "%s: %s is of a rank's own, which is in none of the files of %" PRIu32
-                " ranks; leave it out with --drop '%.*s/*'",
-                target->checkpoint->place.path, name, target->ranks,
-                (int)(strstr(name, "/" CAIRN_DEEPSPEED_SCOPE) - name), name);
+            return cairn_complain(target->complaint, CAIRN_INVAL,
+                                  "%s: %s is of a rank's own, which no file has for %" PRIu32
+                                  " ranks; leave it out with --drop '%.*s/*'",
+                                  target->checkpoint->place.path, name, target->ranks,
+                                  (int)(strstr(name, "/" CAIRN_DEEPSPEED_SCOPE) - name), name);
     }
     return CAIRN_OK;
 }

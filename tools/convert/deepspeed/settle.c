@@ -58,11 +58,10 @@ read_optimizer(struct cairn_deepspeed_target *target)
     for (uint32_t i = 0; !err && gaps && gaps->kind == CAIRN_PICKLE_LIST && i < gaps->count; i++)
         if (i >= target->groups.group_count ||
             !cairn_deepspeed_groups_set_gaps(&target->groups, i, gaps->items[i]))
-            err =
-                cairn_complain(target->complaint, CAIRN_CORRUPT,
-                               "%s: carried from DeepSpeed: param_alignment_paddings does not fit "
-                               "param_shapes",
-                               target->checkpoint->place.path);
+            err = cairn_complain(
+                target->complaint, CAIRN_CORRUPT,
+                "%s: carried from DeepSpeed: param_alignment_paddings does not fit param_shapes",
+                target->checkpoint->place.path);
     cairn_deepspeed_object_fini(&object);
     return err;
 }
@@ -84,17 +83,15 @@ choose_spread(struct cairn_deepspeed_target *target, uint32_t wanted)
         return CAIRN_OK;
     if (bound == 0)
         return cairn_complain(target->complaint, CAIRN_INVAL,
-                              "%s has layers whose experts were spread over different numbers of "
-                              "ranks, which are read "
-                              "and not written",
+                              "%s: has layers whose experts were spread over different numbers of "
+                              "ranks, which are read and not written",
                               path);
     target->spread = wanted ? wanted : (uint32_t)bound;
     if (target->spread != bound)
         return cairn_complain(target->complaint, CAIRN_INVAL,
-                              "%s has groups of experts so large that DeepSpeed splits them by the "
-                              "number of ranks that "
-                              "they are spread over, which was %" PRIu64
-                              " and stays so: say --ep %" PRIu64,
+                              "%s: has groups of experts so large that DeepSpeed splits them by "
+                              "the number of ranks that they are spread over, which was %" PRIu64
+                              " and stays; use --ep %" PRIu64,
                               path, bound, bound);
     return cairn_deepspeed_target_carried(target, CAIRN_DEEPSPEED_EXPERT_RANKS);
 }
@@ -128,21 +125,21 @@ spread_experts(struct cairn_deepspeed_target *target, const struct cairn_pickle_
         return wanted <= 1 || has_experts(target->checkpoint->layout)
                    ? CAIRN_OK
                    : cairn_complain(target->complaint, CAIRN_INVAL,
-                                    "%s has no layers of experts that DeepSpeed spread over ranks: "
-                                    "leave out --ep",
+                                    "%s: has no layers of experts that DeepSpeed spread over "
+                                    "ranks; leave out --ep",
                                     target->checkpoint->place.path);
     if (!err && !flat)
-        return cairn_complain(target->complaint, CAIRN_INVAL,
-                              "%s has experts, which DeepSpeed does not load from its universal "
-                              "form; write deepspeed, "
-                              "with the --dp and --ep of the job that shall load it",
-                              target->checkpoint->place.path);
+        return cairn_complain(
+            target->complaint, CAIRN_INVAL,
+            "%s: has experts, which DeepSpeed does not load from its universal form; write "
+            "deepspeed, with the --dp and --ep of the job that will load it",
+            target->checkpoint->place.path);
     if (!err)
         err = choose_spread(target, wanted);
     if (!err && target->ranks % target->spread != 0)
         return cairn_complain(target->complaint, CAIRN_INVAL,
                               "experts cannot be spread over %" PRIu32 " of %" PRIu32
-                              " ranks: say a --dp that is a multiple of --ep",
+                              " ranks; use a --dp that is a multiple of --ep",
                               target->spread, target->ranks);
     target->groups.data_first = first && first->kind == CAIRN_PICKLE_BOOL && first->truth;
     if (!err)
@@ -189,8 +186,8 @@ check_order(struct cairn_deepspeed_target *target, const struct cairn_pickle_nod
     if (ranks > 0)
         (void)snprintf(had, sizeof(had), "its %" PRIu64, ranks);
     return cairn_complain(target->complaint, CAIRN_INVAL,
-                          "%s was saved with round_robin_gradients, so the order of its parameters "
-                          "holds for %s ranks%s and not for these %" PRIu32
+                          "%s: was saved with round_robin_gradients, so the order of its "
+                          "parameters holds for %s ranks%s and not for these %" PRIu32
                           "; convert it to deepspeed-universal, and load that without the option",
                           target->checkpoint->place.path, had,
                           ranks > 0 ? "" : " that it does not say", target->ranks);
@@ -299,9 +296,9 @@ cairn_deepspeed_target_init(struct cairn_deepspeed_target *target,
         err = load_carried(target, 1, CAIRN_DEEPSPEED_OPTIM);
     if (!err && !target->carried[0])
         err = cairn_complain(complaint, CAIRN_INVAL,
-                             "%s did not come from DeepSpeed: how its optimizer groups the "
-                             "parameters is not known, so its files cannot be made; convert a "
-                             "checkpoint that DeepSpeed saved, or what was converted from one",
+                             "%s did not come from DeepSpeed: the groups of its optimizer are "
+                             "unknown, so its files cannot be made; convert a checkpoint that "
+                             "DeepSpeed saved, or what was converted from one",
                              checkpoint->place.path);
     if (!err)
         err = cairn_deepspeed_object_load(target, 0, 0, &object);
@@ -311,19 +308,18 @@ cairn_deepspeed_target_init(struct cairn_deepspeed_target *target,
         err = cairn_complain(
             complaint, CAIRN_INVAL,
             "DeepSpeed's files are written with the pipeline that they had, here of %" PRIu32
-            ": leave out --pp",
+            "; leave out --pp",
             target->part_count);
     if (!err && target->part_count > 1 && wanted->tp > 1)
         err = cairn_complain(
             complaint, CAIRN_INVAL,
-            "%s has a pipeline, which is not written with tensor parallelism: leave out --tp",
+            "%s: has a pipeline, which is not written with tensor parallelism; leave out --tp",
             checkpoint->place.path);
     if (!err && is_old(object.root))
         err = cairn_complain(
             complaint, CAIRN_INVAL,
-            "%s says of tensor parallelism what cannot be used any more: convert what DeepSpeed "
-            "saved once "
-            "more, or make new files: --drop '*deepspeed/*' with --zero and --job",
+            "%s: has data about tensor parallelism that cannot be used; convert what DeepSpeed "
+            "saved once more, or make new files: --drop '*deepspeed/*' with --zero and --job",
             checkpoint->place.path);
     shapes = err ? NULL : cairn_pickle_get(object.root, "param_shapes");
     /* a form that always has one has 0 where it was not known */

@@ -244,12 +244,12 @@ add_shared(struct cairn_checkpoint *checkpoint, const struct cairn_pickle_node *
         if (!cairn_pickle_copy_text(pairs->items[2 * i], alias, sizeof(alias)) ||
             !cairn_pickle_copy_text(pairs->items[2 * i + 1], stored, sizeof(stored)))
             return cairn_complain(complaint, CAIRN_CORRUPT,
-                                  "%s: shared_params does not map names to names",
+                                  "%s: shared_params must map names to names",
                                   checkpoint->place.path);
         of = cairn_layout_tensor_find(checkpoint->layout, cairn_deepspeed_canonical(stored));
         if (of == UINT32_MAX)
             return cairn_complain(complaint, CAIRN_CORRUPT,
-                                  "%s: %s is shared with %s, which is not there",
+                                  "%s: %s is shared with %s, which is missing",
                                   checkpoint->place.path, alias, stored);
         if (cairn_layout_tensor_find(checkpoint->layout, cairn_deepspeed_canonical(alias)) !=
             UINT32_MAX)

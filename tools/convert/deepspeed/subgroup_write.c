@@ -96,9 +96,9 @@ keep_buffers(struct cairn_deepspeed_target *target, const uint64_t had[2], bool 
 
     if (ranks == 0)
         return cairn_complain(target->complaint, CAIRN_INVAL,
-                              "%s does not say where ZeRO 3 splits the optimizer's groups "
+                              "%s: does not say where ZeRO 3 splits the optimizer's groups "
                               "(sub_group_size), and it was not for %" PRIu32
-                              " ranks: convert what DeepSpeed saved once more",
+                              " ranks; convert what DeepSpeed saved once more",
                               path, target->ranks);
     if (!flat) {
         target->ranks = ranks; /* any may load that form, and its objects say whose buffers they
@@ -108,10 +108,10 @@ keep_buffers(struct cairn_deepspeed_target *target, const uint64_t had[2], bool 
     if (ranks == target->ranks && tensor_ranks == target->tensor_ranks)
         return CAIRN_OK;
     return cairn_complain(target->complaint, CAIRN_INVAL,
-                          "%s has other buffers of ZeRO 3 than its sub_group_size makes, so they "
+                          "%s: has other buffers of ZeRO 3 than its sub_group_size makes, so they "
                           "hold for its %" PRIu32 " data-parallel and %" PRIu32
                           " tensor-parallel ranks alone, and not for %" PRIu32 " and %" PRIu32
-                          "; convert it to deepspeed-universal, which any number of ranks loads",
+                          "; convert it to deepspeed-universal, which loads on any number of ranks",
                           path, ranks, tensor_ranks, target->ranks, target->tensor_ranks);
 }
 

@@ -64,8 +64,7 @@ cut_groups(struct cairn_deepspeed_target *target)
             parameter->begin = elements;
             elements += parameter->elements;
             if (elements > INT64_MAX / 16)
-                return refuse(target, parameter->path,
-                              "the parts of its group are larger than any memory");
+                return refuse(target, parameter->path, "the parts of its group are too large");
         }
         if (whole != groups->groups[g].elements)
             return refuse(target, "param_alignment_paddings",
@@ -90,22 +89,20 @@ cairn_deepspeed_tensor_plan(struct cairn_deepspeed_target *target,
     if (!flat && info && (had > 1 || wanted > 1))
         return cairn_complain(
             target->complaint, CAIRN_INVAL,
-            "%s was saved with tensor parallelism, with which no universal form is written; make "
-            "DeepSpeed's own (--to deepspeed --tp 1), and this of them",
+            "%s: was saved with tensor parallelism, which the universal form cannot have; make "
+            "DeepSpeed's own (--to deepspeed --tp 1), then convert those",
             path);
     if (target->tensor_ranks == 1)
         return CAIRN_OK;
     if (!info)
-        return cairn_complain(
-            target->complaint, CAIRN_INVAL,
-            "%s does not say how tensor parallelism cuts its parameters (it has no "
-            "universal_checkpoint_info): leave out --tp, or make new files with --job FILE "
-            "that has "
-            "\"universal_checkpoint_info\"",
-            path);
+        return cairn_complain(target->complaint, CAIRN_INVAL,
+                              "%s: does not say how tensor parallelism cuts its parameters (it has "
+                              "no universal_checkpoint_info); leave out --tp, or make new files "
+                              "with --job FILE that has \"universal_checkpoint_info\"",
+                              path);
     if (!flat || target->layers.count > 0)
         return cairn_complain(target->complaint, CAIRN_INVAL,
-                              "%s: %s is not written with tensor parallelism: leave out --tp", path,
+                              "%s: %s is not written with tensor parallelism; leave out --tp", path,
                               flat ? "what has experts" : "DeepSpeed's universal form");
     target->part_count = target->tensor_ranks;
     err = cairn_deepspeed_cuts_read(info, &target->cuts, &why);

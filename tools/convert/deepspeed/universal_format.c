@@ -67,7 +67,7 @@ read_tensor(struct cairn_ds_universal_reading *reading, const struct cairn_torch
 
     if (!tensor || !tensor->contiguous || tensor->view.dtype->dtype == 0)
         return cairn_complain(reading->complaint, CAIRN_CORRUPT,
-                              "%s/%s holds no plain tensor, by itself or as `param`",
+                              "%s/%s: holds no plain tensor, by itself or as `param`",
                               reading->checkpoint->place.path, source->path);
     shaped = tensor->view.dims == parameter->dims &&
              memcmp(tensor->view.shape, parameter->shape,
@@ -75,7 +75,7 @@ read_tensor(struct cairn_ds_universal_reading *reading, const struct cairn_torch
     if (!shaped && (tensor->view.dims != 1 || tensor->view.shape[0] != parameter->elements))
         return cairn_complain(
             reading->complaint, CAIRN_CORRUPT,
-            "%s/%s has not the shape that param_shapes gives %s; the files are of "
+            "%s/%s: has another shape than param_shapes gives %s; the files are of "
             "different checkpoints, or of a job with tensor parallelism",
             reading->checkpoint->place.path, source->path, parameter->path);
     (void)snprintf(name, sizeof(name), "%s.%s", key, parameter->name);
@@ -106,7 +106,7 @@ read_step(struct cairn_ds_universal_reading *reading, const struct cairn_torch_s
     if (!tensor) {
         if (!cairn_pickle_u64(source->torch.root, &number))
             return cairn_complain(reading->complaint, CAIRN_CORRUPT,
-                                  "%s/%s is neither a number nor a tensor of one element",
+                                  "%s/%s: is neither a number nor a tensor of one element",
                                   reading->checkpoint->place.path, source->path);
         memcpy(scalar.value, &number, sizeof(number));
         return cairn_deepspeed_agree(&reading->state, source->path, parameter == first ? 0 : 1,
@@ -114,7 +114,7 @@ read_step(struct cairn_ds_universal_reading *reading, const struct cairn_torch_s
     }
     if (tensor->view.dims != 0 || tensor->view.dtype->dtype == 0)
         return cairn_complain(reading->complaint, CAIRN_CORRUPT,
-                              "%s/%s is not a tensor of one element",
+                              "%s/%s: is not a tensor of one element",
                               reading->checkpoint->place.path, source->path);
     err = cairn_place_open_file(&reading->checkpoint->place, source->path, &fd, reading->complaint);
     if (!err)
@@ -167,14 +167,14 @@ see_key(struct cairn_ds_universal_reading *reading, const char *directory, const
     if (bytes >= CAIRN_DEEPSPEED_KEY_BYTES_MAX || memchr(name, '.', bytes) ||
         (!reading->keys_known && reading->key_count == CAIRN_DEEPSPEED_KEYS_MAX))
         return cairn_complain(reading->complaint, CAIRN_CORRUPT,
-                              "%s/%s/%s: no state of an optimizer has such a name, or so many",
+                              "%s/%s/%s: unknown name of optimizer state, or too many",
                               reading->checkpoint->place.path, directory, name);
     for (uint32_t k = 0; k < reading->key_count; k++)
         if (strlen(reading->keys[k]) == bytes && memcmp(reading->keys[k], name, bytes) == 0)
             return CAIRN_OK;
     if (reading->keys_known)
         return cairn_complain(reading->complaint, CAIRN_CORRUPT,
-                              "%s/%s/%s is there, and %s has no such file; take another copy of "
+                              "%s/%s/%s: is there, and %s has no such file; take another copy of "
                               "that folder",
                               reading->checkpoint->place.path, directory, name,
                               reading->state.groups.parameters[0].path);
@@ -280,20 +280,19 @@ read_all(struct cairn_checkpoint *checkpoint, struct cairn_complaint *complaint)
     if (!err)
         err = cairn_deepspeed_files_list(&checkpoint->place, reading.folder, &files, complaint);
     if (!err && (files.part_count > 1 || files.layer_count > 0))
-        err =
-            cairn_complain(complaint, CAIRN_VERSION,
-                           "%s is of a job with model parallelism, which is not read in this form; "
-                           "convert the checkpoint that it was made of",
-                           checkpoint->place.path);
+        err = cairn_complain(
+            complaint, CAIRN_VERSION,
+            "%s: is of a job with model parallelism, which is not read in this form; "
+            "convert the checkpoint that it was made of",
+            checkpoint->place.path);
     reading.state.stage3 = files.model_by_rank;
     reading.state.part_count = files.part_count;
     for (uint32_t i = 0; i < files.model_count && !err; i++)
         err = cairn_deepspeed_model_read(checkpoint, &reading.state, files.models[i], i, complaint);
     if (!err && !reading.state.has_groups)
-        err =
-            cairn_complain(complaint, CAIRN_CORRUPT,
-                           "%s: %s has no param_shapes, without which the parameters are not known",
-                           checkpoint->place.path, files.models[0]);
+        err = cairn_complain(complaint, CAIRN_CORRUPT,
+                             "%s: %s has no param_shapes, so the parameters are unknown",
+                             checkpoint->place.path, files.models[0]);
     if (!err)
         err = read_parameters(&reading);
     if (!err)

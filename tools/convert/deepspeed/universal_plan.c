@@ -53,7 +53,7 @@ plan_file(struct writing *writing, const char *parameter, const char *key, const
     (void)snprintf(path, sizeof(path), "%s/zero/%s/%s.pt", writing->folder, parameter, key);
     if (!cairn_place_name_check(path))
         return cairn_complain(writing->target.complaint, CAIRN_INVAL,
-                              "%s is not a name that a directory may have", path);
+                              "%s: is not a name that a directory may have", path);
     cairn_pickle_init(&tree, CAIRN_CONVERT_METADATA_BYTES_MAX);
     if (number) {
         root = cairn_pickle_int(&tree, number->integer);
@@ -219,13 +219,13 @@ cairn_ds_universal_plan(const struct cairn_checkpoint *checkpoint,
     if (!err && writing.target.part_count > 1)
         err = cairn_complain(
             complaint, CAIRN_INVAL,
-            "%s is of a pipeline, whose stages a universal checkpoint is not made of "
+            "%s: is of a pipeline, whose stages a universal checkpoint is not made of "
             "here; convert it to deepspeed, or to another format",
             checkpoint->place.path);
     if (!err && !writing.target.has_groups)
         err =
             cairn_complain(complaint, CAIRN_INVAL,
-                           "%s has no ZeRO optimizer, and a universal checkpoint is made of one's "
+                           "%s: has no ZeRO optimizer, and a universal checkpoint is made of one's "
                            "state",
                            checkpoint->place.path);
     if (!err)

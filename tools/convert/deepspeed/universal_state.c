@@ -187,7 +187,7 @@ cairn_ds_universal_read_state(struct cairn_ds_universal_reading *reading)
     if (!err)
         err = cairn_torch_source_open(reading->checkpoint, path, &source, reading->complaint);
     if (!err && !cairn_pickle_pairs(source.torch.root))
-        err = cairn_complain(reading->complaint, CAIRN_CORRUPT, "%s/%s is not a dict",
+        err = cairn_complain(reading->complaint, CAIRN_CORRUPT, "%s/%s: is not a dict",
                              reading->checkpoint->place.path, path);
     if (!err) {
         reading->state.stage_known = cairn_deepspeed_stage(

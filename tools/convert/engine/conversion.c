@@ -67,10 +67,10 @@ check_complete(struct cairn_conversion *conversion, struct cairn_complaint *comp
         uint32_t found = cairn_layout_tensor_find(output->layout, tensor->name);
 
         if (found == UINT32_MAX && !carried[t])
-            err = cairn_complain(complaint, CAIRN_INTERNAL,
-                                 "the format %s forgot tensor %s: a defect, please report it; "
-                                 "nothing was written",
-                                 output->format->name, tensor->name);
+            err = cairn_complain(
+                complaint, CAIRN_INTERNAL,
+                "the format %s forgot tensor %s; please report this defect, nothing was written",
+                output->format->name, tensor->name);
         if (found != UINT32_MAX &&
             cairn_layout_tensor(output->layout, found)->dtype != tensor->dtype)
             conversion->report.cast++;
@@ -80,10 +80,10 @@ check_complete(struct cairn_conversion *conversion, struct cairn_complaint *comp
     if (!err)
         err = cairn_layout_check_tiling(output->layout, false, report, sizeof(report));
     if (err == CAIRN_CORRUPT)
-        err = cairn_complain(complaint, CAIRN_INTERNAL,
-                             "the format %s forgot a part: %s: a defect, please report it; nothing "
-                             "was written",
-                             output->format->name, report);
+        err = cairn_complain(
+            complaint, CAIRN_INTERNAL,
+            "the format %s forgot a part: %s; please report this defect, nothing was written",
+            output->format->name, report);
     return err;
 }
 
@@ -209,7 +209,7 @@ cairn_conversion_open(const struct cairn_conversion_options *options, struct cai
         err = plan_moves(out, complaint);
     if (!err)
         err = fit(out, &execution, complaint);
-    return cairn_complain_failed(complaint, err, "%s cannot be converted", options->source);
+    return cairn_complain_failed(complaint, err, "%s: cannot be converted", options->source);
 }
 
 void
@@ -313,8 +313,8 @@ check_sums(const struct cairn_conversion *conversion, struct cairn_source_sums *
         complaint->text[0] = '\0';
         (void)cairn_complain(
             complaint, err,
-            "%.800s; and remove what is unfinished in %.100s, which cannot be marked as such: %s",
-            cause.text, cairn_target_directory(target), cairn_err_text(forgotten));
+            "%.800s; remove the unfinished files in %.100s, they cannot be marked: %s", cause.text,
+            cairn_target_directory(target), cairn_err_text(forgotten));
     }
     return err;
 }
@@ -383,6 +383,6 @@ cairn_conversion_run(struct cairn_conversion *conversion, struct cairn_complaint
     cairn_tally_destroy(tally);
     cairn_target_close(target);
     (void)cairn_handles_destroy(handles); /* only read */
-    return cairn_complain_failed(complaint, err, "%s cannot be converted",
+    return cairn_complain_failed(complaint, err, "%s: cannot be converted",
                                  conversion->options->source);
 }

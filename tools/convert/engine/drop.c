@@ -21,7 +21,7 @@ number_tensors(const struct cairn_checkpoint *checkpoint, const char *const *pat
             fits = fnmatch(patterns[p], cairn_layout_tensor(checkpoint->layout, t)->name, 0) == 0;
         if (!fits)
             return cairn_complain(complaint, CAIRN_INVAL,
-                                  "no tensor of %s is called like \"%s\"; see cairn inspect",
+                                  "%s: no tensor matches \"%s\"; see cairn inspect",
                                   checkpoint->place.path, patterns[p]);
     }
     for (uint32_t t = 0; t < count; t++) {

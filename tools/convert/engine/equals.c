@@ -37,7 +37,7 @@ check_forms(const struct cairn_conversion *conversion, struct cairn_complaint *c
         if (!same_form(tensor, of))
             return cairn_complain(
                 complaint, CAIRN_INVAL,
-                "%s is not of the type and shape of %s, and the format %s keeps one "
+                "%s: is not of the type and shape of %s, and the format %s keeps one "
                 "for both; leave it out with --drop",
                 tensor->name, of->name, output->format->name);
     }
@@ -89,13 +89,13 @@ compare(const struct cairn_conversion *conversion, enum cairn_dtype dtype,
                                      of_others[cairn_layout_tensor_find(layout, of->name)]))
             return dtype ? cairn_complain(
                                complaint, CAIRN_INVAL,
-                               "%s has other elements than %s when these are rounded, and the "
+                               "%s: has other elements than %s when these are rounded, and the "
                                "format %s would keep those alone; choose a form that has "
                                "both, such as another stage of ZeRO",
                                tensor->name, of->name, output->format->name)
                          : cairn_complain(
                                complaint, CAIRN_INVAL,
-                               "%s has other elements than %s, and the format %s keeps one for "
+                               "%s: has other elements than %s, and the format %s keeps one for "
                                "both; leave it out with --drop",
                                tensor->name, of->name, output->format->name);
     }

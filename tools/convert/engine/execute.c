@@ -61,7 +61,7 @@ cairn_execute_open(void *context, uint32_t container, int *fd, struct cairn_comp
 
     err = cairn_place_open_file(&checkpoint->place, expected->path, fd, complaint);
     if (err == CAIRN_NOT_FOUND)
-        return cairn_complain(complaint, err, "%s/%s is gone since its metadata was read",
+        return cairn_complain(complaint, err, "%s/%s: disappeared after its metadata was read",
                               checkpoint->place.path, expected->path);
     if (err)
         return err;
@@ -71,7 +71,7 @@ cairn_execute_open(void *context, uint32_t container, int *fd, struct cairn_comp
     (void)cairn_file_close(*fd); /* only looked at */
     *fd = -1;
     return err == CAIRN_IO
-               ? cairn_complain(complaint, err, "%s/%s cannot be looked at", checkpoint->place.path,
+               ? cairn_complain(complaint, err, "%s/%s: cannot be examined", checkpoint->place.path,
                                 expected->path)
                : cairn_checkpoint_complain_changed(checkpoint, expected->path, complaint);
 }

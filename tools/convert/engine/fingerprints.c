@@ -175,7 +175,7 @@ cairn_fingerprints_read(const struct cairn_checkpoint *checkpoint,
     if (!err)
         err = cairn_execute(&execution, complaint);
     if (err)
-        (void)cairn_complain(complaint, err, "%s cannot be read whole: %s%s%s",
+        (void)cairn_complain(complaint, err, "%s: cannot be read whole: %s%s%s",
                              checkpoint->place.path, report, report[0] ? "; " : "",
                              cairn_err_text(err));
     cairn_moves_fini(&moves);

@@ -96,12 +96,12 @@ read_parts(struct cairn_gather *gather, uint32_t container, uint64_t at, int cou
     err = cairn_file_read_parts_at(fd, at, gather->parts, count, &got);
     cairn_handles_release(gather->handles, container);
     if (err)
-        return cairn_complain_failed(complaint, err, "%s/%s cannot be read at byte %" PRIu64 "",
+        return cairn_complain_failed(complaint, err, "%s/%s: cannot be read at byte %" PRIu64 "",
                                      gather->checkpoint->place.path, source->path, at);
     if (got < bytes)
         return cairn_complain(complaint, CAIRN_CORRUPT,
                               "%s/%s ended at byte %" PRIu64
-                              " while it was read; something changes it",
+                              " while it was read; wait until no job writes there",
                               gather->checkpoint->place.path, source->path, at + got);
     return CAIRN_OK;
 }

@@ -164,15 +164,14 @@ cairn_journal_open(int dir_fd, const char *name, const uint8_t digest[CAIRN_SHA2
     err = cairn_file_open(dir_fd, name, CAIRN_FILE_UPDATE, &journal->fd);
     if (!err && flock(journal->fd, LOCK_EX | LOCK_NB) != 0)
         err = cairn_complain(complaint, CAIRN_AGAIN,
-                             "another process is converting into the same place (it holds %s); "
-                             "wait for it",
+                             "%s: another process is converting into the same place; wait for it",
                              path);
     if (!err)
         err = load(journal, header, &known);
     if (err == CAIRN_INVAL)
         (void)cairn_complain(complaint, err,
-                             "%s is of an unfinished conversion from another source, or with other "
-                             "options: run that one again, or remove what it left there",
+                             "%s: belongs to an unfinished conversion from another source, or with "
+                             "other options; run that one again, or remove its files",
                              path);
     if (err) {
         cairn_journal_close(journal);

@@ -65,7 +65,7 @@ cairn_memory_limit_check(uint64_t limit_bytes, uint64_t wanted_bytes, const char
     if (resident + wanted_bytes + SLACK_BYTES <= limit_bytes)
         return CAIRN_OK;
     return cairn_complain(complaint, CAIRN_INVAL,
-                          "%s needs %s beside the %s that are taken by now, and the limit is %s; "
+                          "%s: needs %s beside the %s that are taken by now, and the limit is %s; "
                           "give more with --memory-limit",
                           what, cairn_show_bytes(wanted_bytes, want),
                           cairn_show_bytes(resident, have), cairn_show_bytes(limit_bytes, limit));

@@ -116,11 +116,11 @@ conclude(struct cairn_conversion *conversion, const struct proof *proof,
         bool cast = cairn_layout_tensor(conversion->whole.layout, from)->dtype != tensor->dtype;
 
         if (!cast && !cairn_fingerprint_equal(proof->source[t], proof->target[t]))
-            return cairn_complain(complaint, CAIRN_INTERNAL,
-                                  "tensor %s has another fingerprint in the target than in the "
-                                  "source: a defect, or memory or a disk that changes bytes; "
-                                  "nothing was made final",
-                                  tensor->name);
+            return cairn_complain(
+                complaint, CAIRN_INTERNAL,
+                "tensor %s: has another fingerprint in the target than in the source: a defect, or "
+                "memory or a disk that changes bytes; nothing was made final",
+                tensor->name);
         report->proved += !cast;
     }
     /* The source's digest is over the same tensors with the source's dtypes: regions.layout has
@@ -156,10 +156,11 @@ cairn_prove(struct cairn_conversion *conversion, const struct cairn_tally *tally
         }
         cairn_tally_result(tally, t, &proof.source[t], &proof.target[t], &counted);
         if (counted != cairn_tensor_bytes(cairn_layout_tensor(conversion->whole.layout, from)))
-            err = cairn_complain(complaint, CAIRN_INTERNAL,
-                                 "of tensor %s %" PRIu64 " bytes were written: a defect, please "
-                                 "report it; nothing was made final",
-                                 tensor->name, counted);
+            err = cairn_complain(
+                complaint, CAIRN_INTERNAL,
+                "of tensor %s %" PRIu64
+                " bytes were written; please report this defect, nothing was made final",
+                tensor->name, counted);
     }
     if (!err && left_out)
         err = read_left_out(conversion, target, handles, &proof, complaint);

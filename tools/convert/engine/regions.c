@@ -62,13 +62,13 @@ list_entries(const struct cairn_output *output, const struct cairn_layout *sourc
             continue;
         if (!cairn_cast_knows(from, to->dtype))
             return cairn_complain(complaint, CAIRN_INVAL,
-                                  "tensor %s cannot be cast from %s to %s: only F64, F32, F16 and "
+                                  "tensor %s: cannot be cast from %s to %s: only F64, F32, F16 and "
                                   "BF16 are cast",
                                   to->name, cairn_dtype_name(from), cairn_dtype_name(to->dtype));
         for (uint32_t d = 0; d < to->dims; d++)
             if (piece->extent[d] > 1 && piece->stride_bytes[d] % bytes != 0)
                 return cairn_complain(complaint, CAIRN_INVAL,
-                                      "tensor %s cannot be cast in the layout of this format",
+                                      "tensor %s: cannot be cast in the layout of this format",
                                       to->name);
         entries[i].from = from;
         entries[i].to = to->dtype;
@@ -102,8 +102,8 @@ make_regions(const struct cairn_output *output, struct entry *entries, size_t co
                 cairn_layout_tensor(output->layout, entry->piece->tensor);
 
             return cairn_complain(complaint, CAIRN_INVAL,
-                                  "tensor %s lies between parts of tensors that are cast in "
-                                  "another way, which this format cannot have",
+                                  "tensor %s: lies between parts of tensors that are cast in "
+                                  "another way, which this format cannot express",
                                   tensor->name);
         } else if (entry->from) {
             open = entry->region = regions->region_count++;

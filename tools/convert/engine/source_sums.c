@@ -245,7 +245,7 @@ read_range(const struct cairn_checkpoint *checkpoint, struct cairn_handles *hand
         at += got;
     }
     cairn_handles_release(handles, sum->container);
-    return cairn_complain_failed(complaint, err, "%s/%s cannot be read at byte %" PRIu64 "",
+    return cairn_complain_failed(complaint, err, "%s/%s: cannot be read at byte %" PRIu64 "",
                                  checkpoint->place.path, container->path, at);
 }
 

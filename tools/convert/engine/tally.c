@@ -139,7 +139,7 @@ visit_run(struct visit *visit, uint32_t container, uint64_t source_offset, uint6
             from.position_bytes / from_bytes != to.position_bytes / to_bytes)
             return cairn_complain(complaint, CAIRN_INTERNAL,
                                   "tensor %s would get other elements than it has at byte %" PRIu64
-                                  " of the source: a defect, please report it; nothing was made "
+                                  " of the source; please report this defect, nothing was made "
                                   "final",
                                   cairn_layout_tensor(tally->target, visit->tensor)->name,
                                   source_offset + done);

@@ -143,7 +143,7 @@ size_part(const struct cairn_target *target, uint32_t file, int fd,
 
     if (!err)
         err = cairn_file_resize(fd, bytes);
-    return cairn_complain_failed(complaint, err, "%s/%s cannot be made %" PRIu64 " bytes long",
+    return cairn_complain_failed(complaint, err, "%s/%s: cannot be made %" PRIu64 " bytes long",
                                  target->directory, cairn_target_final_name(target, file), bytes);
 }
 
@@ -163,7 +163,7 @@ open_part(void *context, uint32_t file, int *fd, struct cairn_complaint *complai
     if (!err)
         err = cairn_file_open(target->dir_fd, name, CAIRN_FILE_UPDATE, fd);
     if (err)
-        return cairn_complain_failed(complaint, err, "%s/%s cannot be opened", target->directory,
+        return cairn_complain_failed(complaint, err, "%s/%s: cannot be opened", target->directory,
                                      name);
     if (target->sized[file])
         return CAIRN_OK;
@@ -210,9 +210,9 @@ open_directory(struct cairn_target *target, struct cairn_complaint *complaint)
                               &target->dir_fd);
     if (err == CAIRN_NOT_FOUND)
         return cairn_complain(
-            complaint, err, "%s is not a directory, or the one above it is missing; make it first",
+            complaint, err, "%s: is not a directory, or the one above it is missing; make it first",
             target->directory);
-    return cairn_complain_failed(complaint, err, "%s cannot be written to", target->directory);
+    return cairn_complain_failed(complaint, err, "%s: cannot be written to", target->directory);
 }
 
 /* Refuses a target that holds something, unless it is our own unfinished work. */
@@ -231,7 +231,7 @@ check_free(const struct cairn_target *target, const char *journal,
         if (fstatat(target->dir_fd, target->name, &found, AT_SYMLINK_NOFOLLOW) != 0)
             return CAIRN_OK;
         return cairn_complain(complaint, CAIRN_INVAL,
-                              "%s/%s is there already; nothing was changed: remove it, or name "
+                              "%s/%s: exists; remove it, or name "
                               "another target",
                               target->directory, target->name);
     }
@@ -239,7 +239,7 @@ check_free(const struct cairn_target *target, const char *journal,
     cairn_dir_list_free(names, err ? 0 : count);
     if (!err && count > 0)
         err = cairn_complain(complaint, CAIRN_INVAL,
-                             "%s is not empty; nothing was changed: empty it, or name another "
+                             "%s: is not empty; empty it, or name another "
                              "target",
                              target->directory);
     return err;
@@ -289,7 +289,7 @@ check_room(const struct cairn_target *target, struct cairn_complaint *complaint)
     if (wanted <= there || wanted - there <= room)
         return CAIRN_OK;
     return cairn_complain(complaint, CAIRN_FULL,
-                          "%s has room for %" PRIu64 " bytes and needs %" PRIu64
+                          "%s: has room for %" PRIu64 " bytes and needs %" PRIu64
                           " more; free %" PRIu64 " bytes, or name another disk",
                           target->directory, room, wanted - there, wanted - there - room);
 }
@@ -314,7 +314,7 @@ cairn_target_open(const char *path, const struct cairn_output *output, bool sing
     if (!err && !single_file && output->file_count > 0 && output->files[0].path[0] == '\0')
         err = cairn_complain(
             complaint, CAIRN_INVAL,
-            "%s is a directory, and %s is one file: say its name, %s/model for example", path,
+            "%s: is a directory, and %s is one file; give its name, %s/model for example", path,
             output->format->name, path);
     if (!err)
         err = open_directory(target, complaint);
@@ -372,7 +372,7 @@ cairn_target_read(struct cairn_target *target, uint32_t file, uint64_t at, void 
         return err;
     err = cairn_file_read_at(fd, at, bytes, bytes_len, got);
     cairn_handles_release(target->handles, file);
-    return cairn_complain_failed(complaint, err, "%s/%s cannot be read at byte %" PRIu64 "",
+    return cairn_complain_failed(complaint, err, "%s/%s: cannot be read at byte %" PRIu64 "",
                                  target->directory, cairn_target_final_name(target, file), at);
 }
 
@@ -393,7 +393,7 @@ cairn_target_write(struct cairn_target *target, uint32_t file, uint64_t at, cons
         cairn_file_start_sync(fd, at, bytes_len); /* or all waits for the commit */
     cairn_handles_release(target->handles, file);
     return err ? cairn_complain_failed(complaint, err,
-                                       "%s/%s cannot be written at byte %" PRIu64
+                                       "%s/%s: cannot be written at byte %" PRIu64
                                        " (the same command continues from there)",
                                        target->directory, cairn_target_final_name(target, file), at)
                : CAIRN_OK;

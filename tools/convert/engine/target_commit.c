@@ -25,7 +25,7 @@ end_part(struct cairn_target *target, uint32_t file, bool wait, struct cairn_com
         cairn_file_start_sync(fd, 0, target->output->files[file].bytes);
     }
     cairn_handles_release(target->handles, file);
-    return cairn_complain_failed(complaint, err, "%s/%s cannot be made durable", target->directory,
+    return cairn_complain_failed(complaint, err, "%s/%s: cannot be made durable", target->directory,
                                  cairn_target_final_name(target, file));
 }
 
@@ -87,7 +87,7 @@ rename_parts(struct cairn_target *target, struct cairn_complaint *complaint)
         if (!err)
             err = cairn_file_rename(target->dir_fd, part, name);
         if (err)
-            (void)cairn_complain_failed(complaint, err, "%s/%s cannot be given its name",
+            (void)cairn_complain_failed(complaint, err, "%s/%s: cannot be renamed to it",
                                         target->directory, name);
     }
     for (uint32_t f = 0; !err && f < target->output->file_count; f++) {
@@ -120,7 +120,7 @@ save_smalls(struct cairn_target *target, struct cairn_complaint *complaint)
         if (!err) /* cairn_file_save_shared syncs dir_fd alone */
             err = sync_directories_of(target, small->path, NULL);
         if (err)
-            (void)cairn_complain_failed(complaint, err, "%s/%s cannot be written",
+            (void)cairn_complain_failed(complaint, err, "%s/%s: cannot be written",
                                         target->directory, small->path);
     }
     return err;
@@ -148,5 +148,5 @@ cairn_target_commit(struct cairn_target *target, struct cairn_complaint *complai
         err = cairn_target_journal_name(target, journal, sizeof(journal));
     if (!err)
         err = cairn_file_unlink(target->dir_fd, journal);
-    return cairn_complain_failed(complaint, err, "%s cannot be finished", target->directory);
+    return cairn_complain_failed(complaint, err, "%s: cannot be finished", target->directory);
 }

@@ -233,10 +233,10 @@ cairn_whole_init(const struct cairn_checkpoint *checkpoint, struct cairn_whole *
     if (!err)
         err = cairn_layout_check_tiling(whole.layout, true, report, sizeof(report));
     if (err == CAIRN_CORRUPT)
-        (void)cairn_complain(complaint, err,
-                             "%s is not whole: %s; are files of a rank missing, or of another "
-                             "step?",
-                             checkpoint->place.path, report);
+        (void)cairn_complain(
+            complaint, err,
+            "%s: is not whole: %s; copy the files of missing ranks, all of one step",
+            checkpoint->place.path, report);
     if (err) {
         cairn_whole_fini(&whole);
         return cairn_complain_failed(complaint, err, "%s", checkpoint->place.path);
@@ -321,7 +321,7 @@ read_replica(const struct comparison *comparison, const struct cairn_tile *tile,
     cairn_handles_release(comparison->handles, number);
     if (!err && got < bytes)
         err = CAIRN_CORRUPT;
-    return cairn_complain_failed(complaint, err, "%s cannot be read at byte %" PRIu64 "",
+    return cairn_complain_failed(complaint, err, "%s: cannot be read at byte %" PRIu64 "",
                                  cairn_checkpoint_container_name(comparison->checkpoint, number),
                                  tile->begin);
 }
@@ -374,10 +374,9 @@ say_different(const struct comparison *comparison, const struct difference *diff
 
     if (!comparison->whole->map || !difference->replica_bytes)
         return cairn_complain(complaint, CAIRN_CORRUPT,
-                              "tensor %s is not the same in all its replicas: %s at byte %" PRIu64
+                              "tensor %s: is not the same in all its replicas: %s at byte %" PRIu64
                               " differs from %s at byte %" PRIu64
-                              "; take another checkpoint, or take the files of the damaged rank "
-                              "away",
+                              "; take another checkpoint, or remove the files of the damaged rank",
                               tensor->name, replica, difference->replica_offset, read,
                               difference->read_offset);
     return cairn_complain(

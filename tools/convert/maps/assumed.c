@@ -81,10 +81,10 @@ cairn_map_assumed_tell(struct cairn_map_stage *stage, const struct cairn_map_set
             follows(map, symbol, said))
             err = cairn_checkpoint_warn(
                 stage->checkpoint,
-                "%s is %" PRIu64 " by the shapes, given %s, and neither a config.json "
-                "nor arguments say it: were those wrong by one factor, it would be "
-                "too, and rows would come out in a wrong order; compare it with the "
-                "model's, or say it with --set %s=N",
+                "%s: is %" PRIu64
+                " by the shapes, given %s, and neither config.json nor arguments confirm it: if "
+                "those were wrong by one factor, it would be too, and rows would come out in a "
+                "wrong order; compare it with the model's, or set it with --set %s=N",
                 map->symbols[symbol].name, stage->settings.values[symbol], given,
                 map->symbols[symbol].name);
     }

@@ -35,12 +35,13 @@ say_missing(struct cairn_map_instance *instance, const struct cairn_map_name *pa
 
     if (!cairn_map_name_make(pattern, instance->key, instance->captures, missing))
         (void)strcpy(missing, pattern->text);
-    return cairn_complain(instance->stage->complaint, CAIRN_CORRUPT,
-                          "%s: %s is there, but %s, which belongs to it by the map (%s, line "
-                          "%" PRIu32 "), is missing; are files of the checkpoint missing?",
-                          instance->stage->checkpoint->place.path,
-                          cairn_layout_tensor(instance->stage->from, there)->name, missing,
-                          instance->rule->file, instance->rule->line);
+    return cairn_complain(
+        instance->stage->complaint, CAIRN_CORRUPT,
+        "%s: %s is there, but %s, which belongs to it by the map (%s, line %" PRIu32
+        "), is missing; are files of the checkpoint missing?",
+        instance->stage->checkpoint->place.path,
+        cairn_layout_tensor(instance->stage->from, there)->name, missing, instance->rule->file,
+        instance->rule->line);
 }
 
 /* Counts how many there are along the capture of the source alone. */
@@ -88,7 +89,7 @@ gather(struct cairn_map_instance *instance, uint32_t first)
             if (stage->used[*found])
                 return cairn_complain(
                     stage->complaint, CAIRN_CORRUPT,
-                    "%s: two rules of the map want tensor %s (%s, line %" PRIu32 " is the second)",
+                    "%s: two rules of the map match tensor %s (%s, line %" PRIu32 " is the second)",
                     stage->checkpoint->place.path, cairn_layout_tensor(stage->from, *found)->name,
                     instance->rule->file, instance->rule->line);
         }
@@ -106,12 +107,12 @@ check_alike(const struct cairn_map_instance *instance)
         const struct cairn_tensor *tensor = cairn_layout_tensor(from, instance->sources[i]);
 
         if (tensor->dtype != first->dtype || tensor->kind != first->kind)
-            return cairn_complain(instance->stage->complaint, CAIRN_INVAL,
-                                  "%s is of type %s and %s of type %s; what the map makes one "
-                                  "tensor (%s, line %" PRIu32 ") must have one type",
-                                  first->name, cairn_dtype_name(first->dtype), tensor->name,
-                                  cairn_dtype_name(tensor->dtype), instance->rule->file,
-                                  instance->rule->line);
+            return cairn_complain(
+                instance->stage->complaint, CAIRN_INVAL,
+                "%s: has type %s and %s type %s; parts that the map joins (%s, line %" PRIu32
+                ") must have one type",
+                first->name, cairn_dtype_name(first->dtype), tensor->name,
+                cairn_dtype_name(tensor->dtype), instance->rule->file, instance->rule->line);
     }
     return CAIRN_OK;
 }
@@ -219,8 +220,8 @@ shape_target(const struct cairn_map_instance *instance, const struct cairn_map_t
         if (padded < shape[d])
             return cairn_complain(
                 instance->stage->complaint, CAIRN_INVAL,
-                "%s needs %" PRIu64 " in dimension %" PRIu32 ", and %s is %" PRIu64
-                " (%s, line %" PRIu32 "); say the right number with --set",
+                "%s: needs %" PRIu64 " in dimension %" PRIu32 ", and %s is %" PRIu64
+                " (%s, line %" PRIu32 "); give the right number with --set",
                 target->name.text, shape[d], d, instance->stage->map->symbols[dim->padded_to].name,
                 padded, instance->rule->file, instance->rule->line);
         shape[d] = padded;
@@ -357,7 +358,7 @@ count_spread(const struct cairn_map_instance *instance, uint64_t *count)
     if (*count <= STACKED_MAX)
         return CAIRN_OK;
     return cairn_complain(
-        instance->stage->complaint, CAIRN_INVAL, "%s would become more than %d tensors",
+        instance->stage->complaint, CAIRN_INVAL, "%s: would become more than %d tensors",
         cairn_layout_tensor(instance->stage->from, instance->sources[0])->name, STACKED_MAX);
 }
 

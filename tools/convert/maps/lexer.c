@@ -152,7 +152,7 @@ cairn_map_lexer_take(struct cairn_map_lexer *lexer, const char *word)
 {
     if (!cairn_map_lexer_is(lexer, word))
         return cairn_map_lexer_fail(
-            lexer, "%s where \"%s\" should be%s", shown(lexer), word,
+            lexer, "%s, expected \"%s\"%s", shown(lexer), word,
             lexer->kind == CAIRN_MAP_END ? "; further lines of a statement are indented" : "");
     return cairn_map_lexer_next(lexer);
 }
@@ -161,7 +161,7 @@ cairn_err
 cairn_map_lexer_word(struct cairn_map_lexer *lexer, const char *what, char *out, size_t out_bytes)
 {
     if (lexer->kind != CAIRN_MAP_WORD)
-        return cairn_map_lexer_fail(lexer, "%s where %s should be", shown(lexer), what);
+        return cairn_map_lexer_fail(lexer, "%s, expected %s", shown(lexer), what);
     if (strlen(lexer->word) >= out_bytes)
         return cairn_map_lexer_fail(lexer, "%s is longer than %zu bytes", lexer->word,
                                     out_bytes - 1);

@@ -19,8 +19,7 @@ say_no_map(const char *path, struct cairn_complaint *complaint)
         used += (size_t)snprintf(all + used, sizeof(all) - used, "%s%s", i ? ", " : "",
                                  cairn_map_preset_name(i));
     return cairn_complain(complaint, CAIRN_NOT_FOUND,
-                          "%s is neither a file nor one of the maps that are built in: %s", path,
-                          all);
+                          "%s: neither a file nor a built-in map; use one of %s", path, all);
 }
 
 static cairn_err
@@ -46,7 +45,7 @@ load_file(const char *path, struct cairn_map **out, struct cairn_complaint *comp
                              "read permission and its directories search permission, or copy it",
                              path);
     if (err)
-        return cairn_complain(complaint, err, "the map %s cannot be read: %s", path, cause.text);
+        return cairn_complain(complaint, err, "the map %s: cannot be read: %s", path, cause.text);
     if (!err)
         err = cairn_map_parse(path, (const char *)bytes, bytes_len, out, complaint);
     free(bytes);

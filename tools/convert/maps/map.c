@@ -83,7 +83,7 @@ find_side(struct cairn_map_stage *stage)
     if (known[0] == known[1])
         return cairn_complain(stage->complaint, CAIRN_INVAL,
                               "%s: the map knows %s of its tensors by the names of %s and by those "
-                              "of %s (one is called %s); is it the right map?",
+                              "of %s (one is called %s); check that it is the right map",
                               stage->checkpoint->place.path, known[0] ? "as many" : "none",
                               stage->map->sides[0], stage->map->sides[1], example);
     (void)strcpy(stage->report->from, stage->map->sides[stage->side]);
@@ -214,18 +214,19 @@ take_rest(struct cairn_map_stage *stage)
         }
     }
     if (!err && unknown_count > 0)
-        err = cairn_complain(stage->complaint, CAIRN_INVAL,
-                             "%s: %" PRIu32 " tensor%s unknown to the map as names of %s: %s%s; "
-                             "write rules for them (--map FILE), or leave them out with --drop",
-                             stage->checkpoint->place.path, unknown_count,
-                             unknown_count == 1 ? " is" : "s are", stage->report->from, unknown,
-                             unknown_count > UNKNOWN_SHOWN_MAX ? ", …" : "");
+        err = cairn_complain(
+            stage->complaint, CAIRN_INVAL,
+            "%s: %" PRIu32 " tensor%s unknown to the map as names of %s: %s%s; write rules for "
+                           "them (--map FILE), or leave them out with --drop",
+            stage->checkpoint->place.path, unknown_count, unknown_count == 1 ? " is" : "s are",
+            stage->report->from, unknown, unknown_count > UNKNOWN_SHOWN_MAX ? ", …" : "");
     if (!err && stage->report->dropped > 0)
-        err = cairn_checkpoint_warn(stage->checkpoint,
-                                    "%" PRIu32 " tensors are left out, as the map says, since %s "
-                                    "has none such: %s%s",
-                                    stage->report->dropped, stage->report->to, dropped,
-                                    stage->report->dropped > 1 ? " and others" : "");
+        err = cairn_checkpoint_warn(
+            stage->checkpoint,
+            "%" PRIu32
+            " tensors are left out, as the map demands, since %s has no such tensors: %s%s",
+            stage->report->dropped, stage->report->to, dropped,
+            stage->report->dropped > 1 ? " and others" : "");
     return err;
 }
 
@@ -324,7 +325,7 @@ cairn_checkpoint_map_by(struct cairn_checkpoint *checkpoint, const struct cairn_
     if (!err)
         err = replace(&stage);
     stage_fini(&stage);
-    return cairn_complain_failed(complaint, err, "%s cannot be mapped", checkpoint->place.path);
+    return cairn_complain_failed(complaint, err, "%s: cannot be mapped", checkpoint->place.path);
 }
 
 cairn_err

@@ -263,8 +263,9 @@ calculate(const struct cairn_map *map, const struct cairn_map_number *number, ui
         return CAIRN_OK;
     if (number->op == '/' && left % right != 0)
         return cairn_complain(complaint, CAIRN_INVAL,
-                              "%s cannot be %s / %s, since %" PRIu64
-                              " is not a multiple of %" PRIu64 "; say the right numbers with --set",
+                              "%s: cannot be %s / %s, since %" PRIu64
+                              " is not a multiple of %" PRIu64
+                              "; give the right numbers with --set",
                               map->symbols[number->symbol].name, map->symbols[number->left].name,
                               map->symbols[number->right].name, left, right);
     if (number->op == '/')

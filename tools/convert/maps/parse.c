@@ -117,7 +117,7 @@ parse_number(struct parser *parser, struct cairn_map_lexer *lexer)
     err = cairn_map_symbol_take(map, lexer, &number.symbol);
     for (uint32_t i = 0; !err && i < map->number_count; i++)
         if (map->numbers[i].symbol == number.symbol)
-            return cairn_map_lexer_fail(lexer, "the number %s is there twice",
+            return cairn_map_lexer_fail(lexer, "duplicate number %s",
                                         map->symbols[number.symbol].name);
     if (!err && map->symbols[number.symbol].literal)
         return cairn_map_lexer_fail(lexer, "a number needs a name");
@@ -162,7 +162,7 @@ parse_choice(struct parser *parser, struct cairn_map_lexer *lexer)
         err = cairn_map_lexer_word(lexer, "the choice's name", choice.name, sizeof(choice.name));
     for (uint32_t i = 0; !err && i < map->choice_count; i++)
         if (strcmp(map->choices[i].name, choice.name) == 0)
-            return cairn_map_lexer_fail(lexer, "the choice %s is there twice", choice.name);
+            return cairn_map_lexer_fail(lexer, "duplicate choice %s", choice.name);
     if (!err)
         err = cairn_map_lexer_take(lexer, "=");
     while (!err && lexer->kind == CAIRN_MAP_WORD) {
@@ -251,8 +251,8 @@ parse_statement(struct parser *parser)
         return err;
     }
     if (!parser->map->sides[0][0])
-        return cairn_map_lexer_fail(lexer,
-                                    "say the two sides before the first rule: sides hf megatron");
+        return cairn_map_lexer_fail(
+            lexer, "declare the two sides before the first rule: sides hf megatron");
     return add_rule(parser, lexer);
 }
 
@@ -281,7 +281,7 @@ cairn_map_parse(const char *file, const char *text, size_t text_bytes, struct ca
             parser.depth--;
     }
     if (!err && parser.map->rule_count == 0)
-        err = cairn_complain(complaint, CAIRN_CORRUPT, "%s has no rule", file);
+        err = cairn_complain(complaint, CAIRN_CORRUPT, "%s: has no rule", file);
     if (err) {
         cairn_map_destroy(parser.map);
         return cairn_complain(complaint, err, "%s: no memory to parse it", file);

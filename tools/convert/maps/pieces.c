@@ -87,7 +87,7 @@ cairn_map_part_add(struct cairn_map_instance *instance, uint32_t part, uint32_t 
 
     if (!cairn_map_cells_init(pattern, target, part, instance->values, fixed, is_fixed, &cells))
         return cairn_complain(stage->complaint, CAIRN_INVAL,
-                              "%s would be cut into more than %d boxes by the map (%s, line "
+                              "%s: the map cuts it into more than %d boxes (%s, line "
                               "%" PRIu32 ")",
                               tensor->name, CAIRN_MAP_CELLS_MAX, instance->rule->file,
                               instance->rule->line);
@@ -200,8 +200,8 @@ count_left_out(struct cairn_map_instance *instance)
             if (length[d] == tensor->shape[d])
                 continue;
             err = cairn_checkpoint_warn(stage->checkpoint,
-                                        "%s has %" PRIu64 " in dimension %" PRIu32 " and the map "
-                                        "%" PRIu64 ": what is behind is left out as padding",
+                                        "%s: has %" PRIu64 " in dimension %" PRIu32 " and the map "
+                                        "%" PRIu64 ": the rest is left out as padding",
                                         tensor->name, tensor->shape[d], d, length[d]);
             for (size_t k = 0; k < count; k++) {
                 struct cairn_piece rest = *pieces[k];
@@ -238,7 +238,7 @@ cairn_map_places_check(struct cairn_map_instance *instance)
         err =
             cairn_complain(instance->stage->complaint, CAIRN_INTERNAL,
                            "the map (%s, line %" PRIu32 ") would not move each element of %s "
-                           "once: a defect, please report it; nothing was written",
+                           "once; please report this defect, nothing was written",
                            instance->rule->file, instance->rule->line,
                            cairn_layout_tensor(instance->stage->from, instance->sources[0])->name);
     return err;

@@ -69,7 +69,7 @@ cairn_map_side_take(const struct cairn_map *map, struct cairn_map_lexer *lexer, 
     for (*side = 0; *side < 2; (*side)++)
         if (map->sides[*side][0] && cairn_map_lexer_is(lexer, map->sides[*side]))
             return cairn_map_lexer_next(lexer);
-    return cairn_map_lexer_fail(lexer, "a side should be here: %s or %s",
+    return cairn_map_lexer_fail(lexer, "expected a side: %s or %s",
                                 map->sides[0][0] ? map->sides[0] : "what `sides` calls the left",
                                 map->sides[1][0] ? map->sides[1] : "the right one");
 }
@@ -104,11 +104,11 @@ cairn_map_name_take(struct cairn_map *map, struct cairn_map_lexer *lexer,
         if (err)
             return err;
         if (map->symbols[*capture].literal || cairn_map_name_has(name, *capture))
-            return cairn_map_lexer_fail(lexer, "{%s} is not a name, or is there twice", symbol);
+            return cairn_map_lexer_fail(lexer, "{%s} is not a name, or a duplicate", symbol);
         name->capture_count++;
         at += bytes + 1;
         if (at[1] == '{' || (at[1] >= '0' && at[1] <= '9'))
-            return cairn_map_lexer_fail(lexer, "nothing tells where the number {%s} ends", symbol);
+            return cairn_map_lexer_fail(lexer, "the end of the number {%s} is ambiguous", symbol);
     }
     return cairn_map_lexer_word(lexer, "the name of a tensor", name->text, sizeof(name->text));
 }

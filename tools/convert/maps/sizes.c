@@ -178,8 +178,9 @@ say_misfit(const struct cairn_map *map, const struct cairn_map_rule *rule,
     show_dim(map, &shape->pattern->dim[d], expression);
     show_known(map, &shape->pattern->dim[d], values, known);
     return cairn_complain(complaint, CAIRN_INVAL,
-                          "%s has the shape %s, where %" PRIu64 " cannot be %s%s%s (%s, line "
-                          "%" PRIu32 "); say the right numbers with --set, or use another map",
+                          "%s: has the shape %s, where %" PRIu64
+                          " cannot be %s%s%s (%s, line %" PRIu32
+                          "); give the right numbers with --set, or use another map",
                           shape->name, whole, shape->shape[d], expression, known[0] ? " with " : "",
                           known, rule->file, rule->line);
 }
@@ -226,13 +227,13 @@ say_unknown(const struct cairn_map *map, const struct cairn_map_rule *rule,
     char expression[TEXT_BYTES_MAX];
 
     show_dim(map, &shape->pattern->dim[d], expression);
-    return cairn_complain(complaint, CAIRN_INVAL,
-                          "%s: %" PRIu64 " should be %s (%s, line %" PRIu32
-                          "), and the size of %s is not known: no arguments in the checkpoint say "
-                          "it, and no config.json in its directory (beside a single file none is "
-                          "looked for); say --set %s=N",
-                          shape->name, shape->shape[d], expression, rule->file, rule->line,
-                          map->symbols[symbol].name, map->symbols[symbol].name);
+    return cairn_complain(
+        complaint, CAIRN_INVAL,
+        "%s: %" PRIu64 " should be %s (%s, line %" PRIu32
+        "), and the size of %s is not known: the checkpoint has no arguments with it, and no "
+        "config.json in its directory (beside a single file none is looked for); use --set %s=N",
+        shape->name, shape->shape[d], expression, rule->file, rule->line, map->symbols[symbol].name,
+        map->symbols[symbol].name);
 }
 
 /* ---- solving ---- */
@@ -317,7 +318,7 @@ cairn_map_sizes_find(const struct cairn_map *map, const struct cairn_map_rule *r
     for (size_t i = 0; i < count; i++)
         if (shapes[i].dims != shapes[i].pattern->dims)
             return cairn_complain(complaint, CAIRN_INVAL,
-                                  "%s has %" PRIu32 " dimensions, and %" PRIu32
+                                  "%s: has %" PRIu32 " dimensions, and %" PRIu32
                                   " by the map (%s, line %" PRIu32 "); use another map",
                                   shapes[i].name, shapes[i].dims, shapes[i].pattern->dims,
                                   rule->file, rule->line);

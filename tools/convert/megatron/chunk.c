@@ -99,9 +99,7 @@ add_tensor(struct making *making, const char *canonical, const char *stored, boo
     if (index == UINT32_MAX && !cairn_megatron_rule_of(canonical))
         return CAIRN_OK; /* what is unknown may have been dropped by its name */
     if (index == UINT32_MAX)
-        return refuse(making, canonical,
-                      "is needed in a model of Megatron-LM, and is not there; "
-                      "was it dropped?");
+        return refuse(making, canonical, "is missing in a model of Megatron-LM; was it dropped?");
     tensor = cairn_layout_tensor(target->checkpoint->layout, index);
     (void)snprintf(number, sizeof(number), "%" PRIu32, target->part_count);
     err = cairn_megatron_target_part(target, index, &part);

@@ -73,7 +73,7 @@ read_latest(const struct cairn_place *place, char iteration[CAIRN_MEGATRON_FOLDE
         return cairn_complain(complaint, CAIRN_CORRUPT,
                               "%s/" CAIRN_MEGATRON_LATEST
                               " holds neither a number nor \"release\"; write the number of the "
-                              "iteration into it that shall be read",
+                              "iteration into it to read",
                               place->path);
     number = strtoull(text, NULL, 10);
     (void)snprintf(iteration, CAIRN_MEGATRON_FOLDER_BYTES, "iter_%07" PRIu64, number);
@@ -106,7 +106,7 @@ take_folders(const struct cairn_place *place, struct cairn_megatron_folders *out
     for (uint32_t i = 1; i < out->count; i++)
         if (out->folders[i].number_count != out->folders[0].number_count)
             return cairn_complain(complaint, CAIRN_CORRUPT,
-                                  "%s/%s holds both %s and %s, which are of two checkpoints; "
+                                  "%s/%s: holds both %s and %s, which are of two checkpoints; "
                                   "separate them",
                                   place->path, out->iteration, out->folders[0].name,
                                   out->folders[i].name);

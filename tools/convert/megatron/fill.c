@@ -33,7 +33,7 @@ cairn_megatron_fill_state(const struct cairn_megatron_target *target, const char
         return target->part_tensor[part];
     if (tensor == UINT32_MAX)
         (void)cairn_complain(target->complaint, CAIRN_INVAL,
-                             "%s: the distributed optimizer needs %s, which is not there; drop all "
+                             "%s: the distributed optimizer needs %s, which is missing; drop all "
                              "state of the optimizer (--drop 'fp32.*,exp_avg*'), or none",
                              target->checkpoint->place.path, name);
     return tensor;
@@ -68,8 +68,8 @@ resolve(void *context, const char *word, const char *name, struct cairn_torch_fi
         index = cairn_megatron_target_find(target, name);
         if (index == UINT32_MAX)
             return cairn_complain(complaint, CAIRN_INVAL,
-                                  "%s: what is carried of Megatron-LM's needs %s, which is not "
-                                  "there; was it dropped?",
+                                  "%s: the state carried from Megatron-LM needs %s, which is "
+                                  "missing; was it dropped?",
                                   target->checkpoint->place.path, name);
         tensor = cairn_layout_tensor(target->checkpoint->layout, index);
         out->dtype = cairn_torch_dtype_of(cairn_output_dtype(target->options, tensor));
@@ -122,8 +122,8 @@ add_flat(struct cairn_megatron_target *target, const struct cairn_megatron_flat 
             memcmp(source->shape, part->whole_shape, part->dims * sizeof(uint64_t)) != 0 ||
             cairn_output_dtype(target->options, source) != flat->dtype)
             return cairn_complain(target->complaint, CAIRN_INVAL,
-                                  "%s: %s has not the shape of its parameter, or not the dtype of "
-                                  "other parameters' %s",
+                                  "%s: %s has another shape than its parameter, or not the dtype "
+                                  "of other parameters' %s",
                                   target->checkpoint->place.path, source->name, flat->key);
         cairn_megatron_target_place(target, tensor);
         err = add_part(target, tensor, part, file,

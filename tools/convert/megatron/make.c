@@ -139,18 +139,17 @@ choose(struct make *make, uint32_t group, const struct cairn_pickle_node *member
     cairn_err err = CAIRN_OK;
 
     if (!cairn_pickle_copy_text(member, name, sizeof(name)))
-        return cairn_complain(
-            make->complaint, CAIRN_INVAL,
-            "%s: its optimizer's groups count parameters and do not name them; say "
-            "their names with --job FILE",
-            make->checkpoint->place.path);
+        return cairn_complain(make->complaint, CAIRN_INVAL,
+                              "%s: its optimizer's groups have numbers instead of names; give the "
+                              "names with --job FILE",
+                              make->checkpoint->place.path);
     tensor = cairn_layout_tensor_find(make->checkpoint->layout, name);
     if (tensor == UINT32_MAX ||
         cairn_layout_tensor(make->checkpoint->layout, tensor)->kind != CAIRN_PARAM)
         return cairn_complain(make->complaint, CAIRN_CORRUPT,
                               "%s: group %" PRIu32
-                              " of the optimizer has %s, which is not a parameter of "
-                              "what is written; see --dry-run for its names",
+                              " of the optimizer has %s, which is not a parameter of what is "
+                              "written; see --dry-run for its names",
                               make->checkpoint->place.path, group, name);
     decay = decay_of(cairn_layout_tensor(make->checkpoint->layout, tensor));
     if (!make->chosen[decay])
@@ -158,12 +157,12 @@ choose(struct make *make, uint32_t group, const struct cairn_pickle_node *member
     if (make->chosen[decay] != known)
         err = compare_groups(&make->job.tree, make->chosen[decay], known, &same);
     if (!err && !same)
-        err = cairn_complain(
-            make->complaint, CAIRN_INVAL,
-            "%s: group %" PRIu32 " of the optimizer, that of %s, has other "
-            "hyperparameters than a group before it, and Megatron-LM has one group of "
-            "matrices and one of vectors and biases: say groups that fit with --job FILE",
-            make->checkpoint->place.path, group, name);
+        err = cairn_complain(make->complaint, CAIRN_INVAL,
+                             "%s: group %" PRIu32
+                             " of the optimizer, that of %s, has other hyperparameters than a "
+                             "group before it, and Megatron-LM has one group of matrices and one "
+                             "of vectors and biases; give groups that fit with --job FILE",
+                             make->checkpoint->place.path, group, name);
     return err;
 }
 
@@ -185,17 +184,16 @@ choose_groups(struct make *make)
             err = choose(make, g, members->items[i]);
     }
     if (!err && !make->chosen[DECAYED])
-        err = cairn_complain(
-            make->complaint, CAIRN_INVAL,
-            "%s: the groups of the optimizer have no matrix of the model; say its groups "
-            "with --job FILE",
-            make->checkpoint->place.path);
+        err = cairn_complain(make->complaint, CAIRN_INVAL,
+                             "%s: the groups of the optimizer have no matrix of the model; give "
+                             "its groups with --job FILE",
+                             make->checkpoint->place.path);
     for (int decay = 0; decay < DECAYS && !err; decay++)
         if (make->chosen[decay] && !cairn_pickle_get(make->chosen[decay], "lr"))
-            err = cairn_complain(
-                make->complaint, CAIRN_INVAL,
-                "%s: nothing says the lr of the optimizer's %s; say it with --job FILE",
-                make->checkpoint->place.path, decay == DECAYED ? "matrices" : "vectors and biases");
+            err = cairn_complain(make->complaint, CAIRN_INVAL,
+                                 "%s: unknown lr of the optimizer's %s; give it with --job FILE",
+                                 make->checkpoint->place.path,
+                                 decay == DECAYED ? "matrices" : "vectors and biases");
     return err;
 }
 
@@ -212,9 +210,9 @@ tell_decay(const struct make *make)
                    : decay->kind == CAIRN_PICKLE_INT ? decay->integer == 0
                                                      : false))
         return CAIRN_OK;
-    return cairn_checkpoint_warn(
-        make->checkpoint, "vectors and biases were trained with weight decay; Megatron-LM loads "
-                          "their group, and does not decay them from then on");
+    return cairn_checkpoint_warn(make->checkpoint,
+                                 "vectors and biases were trained with weight decay; Megatron-LM "
+                                 "loads their group, and does not decay them from then on");
 }
 
 /* ---- the object ---- */
@@ -296,11 +294,10 @@ find_step(struct make *make)
     if (!known)
         known = read_group_step(make, &make->step);
     if (!known && !make->job.step_known)
-        return cairn_complain(
-            make->complaint, CAIRN_INVAL,
-            "%s does not say how many steps it has trained; say it with --job FILE: "
-            "{\"global_steps\": N}",
-            make->checkpoint->place.path);
+        return cairn_complain(make->complaint, CAIRN_INVAL,
+                              "%s: the number of trained steps is unknown; give it with --job "
+                              "FILE: {\"global_steps\": N}",
+                              make->checkpoint->place.path);
     if (!known)
         make->step = make->job.step;
     make->checkpoint->step =
@@ -323,16 +320,15 @@ make_object(struct make *make)
     if (!err)
         err = tell_decay(make);
     if (!err && !make->job.lr_scheduler)
-        err = cairn_checkpoint_warn(
-            checkpoint,
-            "%s has no scheduler of Megatron-LM's (opt_param_scheduler), without "
-            "which Megatron-LM itself does not load the optimizer: say its state "
-            "with --job FILE: {\"lr_scheduler\": {…}}",
-            checkpoint->place.path);
+        err = cairn_checkpoint_warn(checkpoint,
+                                    "%s: has no scheduler of Megatron-LM's (opt_param_scheduler), "
+                                    "without which Megatron-LM itself does not load the optimizer; "
+                                    "give its state with --job FILE: {\"lr_scheduler\": {…}}",
+                                    checkpoint->place.path);
     if (!err)
         err = cairn_checkpoint_warn(
-            checkpoint, "it has neither Megatron-LM's arguments nor its random states: start "
-                        "the job with the arguments that the model needs, and --no-load-rng");
+            checkpoint, "it has neither Megatron-LM's arguments nor its random states: start the "
+                        "job with the arguments that the model needs, and --no-load-rng");
     return err ? err : add_object(make);
 }
 
@@ -352,12 +348,12 @@ cairn_megatron_prepare(struct cairn_checkpoint *checkpoint,
     for (size_t i = 0; i < sizeof(own) / sizeof(own[0]); i++)
         foreign = foreign && !has(checkpoint, own[i]);
     if (options->job && (!foreign || !has(checkpoint, MOMENT CAIRN_MEGATRON_EMBEDDING)))
-        return cairn_complain(
-            complaint, CAIRN_INVAL,
-            foreign ? "%s has no state of an optimizer under Megatron-LM's names, which is "
-                      "what --job speaks of: leave it out, or map its names with --map"
-                    : "%s came from Megatron and says itself what --job would: leave it out",
-            checkpoint->place.path);
+        return cairn_complain(complaint, CAIRN_INVAL,
+                              foreign
+                                  ? "%s: has no state of an optimizer under Megatron-LM's names, "
+                                    "so --job has no use; leave it out, or map its names with --map"
+                                  : "%s already contains job settings; leave out --job",
+                              checkpoint->place.path);
     if (!has(checkpoint, MOMENT CAIRN_MEGATRON_EMBEDDING))
         return CAIRN_OK;
     err = add_masters(&make);
@@ -366,9 +362,9 @@ cairn_megatron_prepare(struct cairn_checkpoint *checkpoint,
     if (!options->job && !has(checkpoint, CAIRN_PARAM_GROUPS_NAME))
         return cairn_checkpoint_warn(
             checkpoint,
-            "%s does not say the groups of its optimizer, without which Megatron-LM "
-            "loads the weights alone; its state is carried beside them. Say them "
-            "with --job FILE: {\"param_groups\": [{\"params\": [names], \"lr\": …}, …]}",
+            "%s: does not say the groups of its optimizer, without which Megatron-LM loads the "
+            "weights alone; its state is carried beside them. give them with --job FILE: "
+            "{\"param_groups\": [{\"params\": [names], \"lr\": …}, …]}",
             checkpoint->place.path);
     err = make_object(&make);
     cairn_job_file_fini(&make.job);

@@ -82,7 +82,7 @@ name_of(struct reading *reading, const struct cairn_pickle_node *key,
         name->expert += reading->rank->ep * reading->local_experts;
     return cairn_megatron_name_print(name, false, canonical)
                ? CAIRN_OK
-               : refuse(reading, CAIRN_VERSION, text, "is a name too long with global numbers");
+               : refuse(reading, CAIRN_VERSION, text, "its name is too long with global numbers");
 }
 
 /* Experts that this rank has of a layer. */
@@ -185,7 +185,7 @@ split_of(struct reading *reading, const struct cairn_pickle_node *model, const c
     memcpy(part->shape, tensor->view.shape, sizeof(part->shape));
     if (!cairn_megatron_part_join(part, state->vocabulary))
         return refuse(reading, CAIRN_CORRUPT, key,
-                      "has not the dimensions that tensor parallelism can split");
+                      "has dimensions that tensor parallelism cannot split");
     return CAIRN_OK;
 }
 
@@ -266,7 +266,7 @@ read_extra(struct reading *reading, struct cairn_pickle_node *node, const char *
     (void)snprintf(name, sizeof(name), CAIRN_MEGATRON_EXTRA "%s%s", canonical,
                    tensor ? "" : ".pickle");
     if (strlen(name) >= CAIRN_NAME_BYTES_MAX)
-        return refuse(reading, CAIRN_VERSION, canonical, "is a name too long to be carried");
+        return refuse(reading, CAIRN_VERSION, canonical, "its name is too long to be carried");
     if (cairn_layout_tensor_find(reading->checkpoint->layout, name) != UINT32_MAX) {
         if (tensor)
             cairn_torch_carry_out(&reading->source->torch.tree, node, "tensor", name);

@@ -46,8 +46,8 @@ cut(struct reading *reading, const char *key, const struct cairn_torch_tensor *f
         return cairn_complain(
             reading->complaint, CAIRN_CORRUPT,
             "%s/%s: %s has %" PRIu64 " elements, and the %" PRIu32
-            " parameters of its model make %" PRIu64
-            ": the file is of another checkpoint, of a job with frozen parameters, or args do not "
+            " parameters of its model make %" PRIu64 ": the file is of another checkpoint, or of a "
+            "job with frozen parameters, or args do not "
             "say how its buffers were cut into buckets (overlap_grad_reduce, ddp_bucket_size)",
             reading->checkpoint->place.path, reading->source.path, key, view->shape[0], count,
             elements);

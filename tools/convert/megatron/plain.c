@@ -275,7 +275,7 @@ state_part(struct cairn_megatron_target *target, struct cairn_pickle *tree, uint
     else if (tensor->dims != copy.dims ||
              memcmp(tensor->shape, copy.whole_shape, copy.dims * sizeof(uint64_t)) != 0)
         return cairn_complain(target->complaint, CAIRN_INVAL,
-                              "%s: %s has not the shape of its parameter",
+                              "%s: %s has another shape than its parameter",
                               target->checkpoint->place.path, name);
     copy.dtype = cairn_output_dtype(target->options, tensor);
     copy.buffer = true; /* it is not a parameter itself */
@@ -311,10 +311,10 @@ make_group(struct cairn_megatron_target *target, struct cairn_pickle *tree, bool
         if (!err && masters) {
             err = state_part(target, tree, i, "fp32", &node);
             if (!err && !node)
-                return cairn_complain(target->complaint, CAIRN_INVAL,
-                                      "%s: the optimizer needs fp32.%s, which is not there; was it "
-                                      "dropped?",
-                                      target->checkpoint->place.path, target->parts[i].name);
+                return cairn_complain(
+                    target->complaint, CAIRN_INVAL,
+                    "%s: the optimizer needs fp32.%s, which is missing; was it dropped?",
+                    target->checkpoint->place.path, target->parts[i].name);
             if (!err)
                 cairn_pickle_append(tree, masters, node);
         }

@@ -112,7 +112,7 @@ find_sizes(struct reading *reading, const char *first)
         sizes->etp = sizes->tp;
     if (numbers != 1 + (uint32_t)(sizes->pp > 1) + (uint32_t)(sizes->ep > 1))
         return refuse(reading, CAIRN_CORRUPT, first,
-                      "its args do not say the parallelism that the names of the folders say");
+                      "its args have another parallelism than the names of the folders");
     if (sizes->tp % sizes->etp != 0)
         return refuse(reading, CAIRN_VERSION, first,
                       "expert tensor parallelism does not divide tensor parallelism, so files of "
@@ -164,7 +164,7 @@ check_files(const struct reading *reading)
 
     if (experts > CAIRN_CONVERT_CONTAINERS_MAX || sizes->pp > CAIRN_MEGATRON_CHUNKS_MAX)
         return refuse(reading, CAIRN_CORRUPT, reading->folders.iteration,
-                      "its args speak of more ranks than there can be");
+                      "its args have too many ranks");
     for (uint32_t p = 0; p < sizes->pp; p++)
         for (uint32_t r = 0; r < expected; r++) {
             if (!cairn_megatron_path(reading->folders.iteration, sizes, r % sizes->tp, p,

@@ -40,11 +40,10 @@ find_sizes(struct cairn_megatron_target *target)
         sizes->vpp = 1; /* one stage is not interleaved */
     if (sizes->pp > CAIRN_MEGATRON_CHUNKS_MAX || sizes->vpp > CAIRN_MEGATRON_CHUNKS_MAX ||
         sizes->tp > CAIRN_MEGATRON_CHUNKS_MAX || sizes->ep > CAIRN_MEGATRON_CHUNKS_MAX)
-        return cairn_megatron_target_refuse(target,
-                                            "more ranks were asked for than can be written");
+        return cairn_megatron_target_refuse(target, "too many ranks; use smaller numbers");
     if (sizes->tp % sizes->etp != 0)
         return cairn_megatron_target_refuse(
-            target, "--etp has to divide --tp: files are named by tensor-parallel rank, so "
+            target, "--etp must divide --tp: files are named by tensor-parallel rank, so "
                     "those of experts would overwrite one another");
     if (sizes->vpp > 1 && sizes->pp == 1)
         return cairn_megatron_target_refuse(target, "--vpp needs --pp of at least 2");
@@ -139,7 +138,7 @@ check_plain_state(struct cairn_megatron_target *target, const struct cairn_pickl
     if (found && named) /* of a rank whose state has names, its groups were kept without them */
         return cairn_megatron_target_refuse(
             target, "its optimizer is not the distributed one, and which state is which "
-                    "parameter's could be told on some of its ranks only, so it is not written; "
+                    "parameter's is known for some of its ranks only, so it is not written; "
                     "for the weights alone add --drop 'megatron/optimizer*,"
                     "rank*/megatron/optimizer*,fp32.*,exp_avg*,max_exp_avg*,step.*,"
                     "momentum_buffer.*'");

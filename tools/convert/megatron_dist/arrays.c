@@ -70,7 +70,8 @@ name_member(const struct cairn_checkpoint *source, uint32_t tensor, struct named
         cairn_megatron_name_parse(known->name, &parts) && parts.has_layer && parts.grouped)
         return cairn_complain(
             complaint, CAIRN_INVAL,
-            "tensor %s is an expert under the name that files of ranks have for grouped modules; a "
+            "tensor %s: is an expert under the name that files of ranks have for grouped modules; "
+            "a "
             "checkpoint of Megatron-Core has all experts under the names of local experts, which "
             "jobs "
             "with "
@@ -84,7 +85,7 @@ name_member(const struct cairn_checkpoint *source, uint32_t tensor, struct named
         cairn_mdist_pattern_of(known->name, state_bytes, named->name, named->member.numbers))
         return CAIRN_OK;
     return cairn_complain(complaint, CAIRN_INVAL,
-                          "tensor %s has a name that no checkpoint of Megatron-Core can have",
+                          "tensor %s: has a name that no checkpoint of Megatron-Core can have",
                           known->name);
 }
 

@@ -67,7 +67,7 @@ add_tensors(struct cairn_mdist_reading *reading, struct cairn_torch_source *sour
                                   CAIRN_NAME_BYTES_MAX - 1);
         if (cairn_layout_tensor_find(reading->checkpoint->layout, tensor->name) != UINT32_MAX)
             return cairn_complain(reading->complaint, CAIRN_CORRUPT,
-                                  "%s/" CAIRN_MDIST_COMMON ": tensor %.200s is there twice",
+                                  "%s/" CAIRN_MDIST_COMMON ": duplicate tensor %.200s",
                                   reading->checkpoint->place.path, tensor->name);
         err = cairn_torch_source_add(reading->checkpoint, source, tensor, tensor->name,
                                      CAIRN_BUFFER, reading->complaint);

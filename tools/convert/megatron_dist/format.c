@@ -32,7 +32,7 @@ read_checkpoint(struct cairn_checkpoint *checkpoint, struct cairn_complaint *com
     err = cairn_mdist_read_all(&reading);
     cairn_mdist_read_end(&reading);
     return cairn_complain_failed(complaint, err,
-                                 "%s cannot be read as a checkpoint of Megatron-Core",
+                                 "%s: cannot be read as a checkpoint of Megatron-Core",
                                  checkpoint->place.path);
 }
 
@@ -76,7 +76,7 @@ prepare(struct cairn_checkpoint *checkpoint, const struct cairn_output_options *
     if (!err && plain && has_moments(checkpoint->layout))
         return cairn_complain(
             complaint, CAIRN_INVAL,
-            "%s has an optimizer that is not the distributed one, whose state Megatron-Core does "
+            "%s: has an optimizer that is not the distributed one, whose state Megatron-Core does "
             "not load from "
             "this format as it is: to load it into a distributed one, make new settings: "
             "--drop "

@@ -192,7 +192,7 @@ choose_key(struct planning *planning, const struct cairn_mdist_name *name, const
         strcmp(read.state, name->state) != 0 || ends(key, "_w") || ends(key, "_v") ||
         strncmp(key, CAIRN_MDIST_CARRIED, strlen(CAIRN_MDIST_CARRIED)) == 0)
         return cairn_complain(planning->complaint, CAIRN_INVAL,
-                              "tensor %s has a name that means something else in a checkpoint of "
+                              "tensor %s: has a name that means something else in a checkpoint of "
                               "Megatron-Core (as %.200s); map it to another name, or drop it",
                               example, key);
     other = planning->other_count > 0 ? bsearch(&wanted, planning->others, planning->other_count,
@@ -459,7 +459,7 @@ cairn_mdist_plan(const struct cairn_checkpoint *checkpoint,
     free(planning.others);
     free(planning.apart);
     return cairn_complain_failed(complaint, err,
-                                 "%s cannot be laid out as a checkpoint of Megatron-Core",
+                                 "%s: cannot be laid out as a checkpoint of Megatron-Core",
                                  checkpoint->place.path);
 }
 

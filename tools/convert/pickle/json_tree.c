@@ -46,7 +46,7 @@ read_number(struct cairn_pickle *tree, struct cairn_json_reader *reader, const c
     real = strtod(text, &end);
     if (*end == '\0' && end != text)
         return cairn_pickle_float(tree, real);
-    cairn_json_reader_fail(reader, "a value should stand here");
+    cairn_json_reader_fail(reader, "expected a value");
     return NULL;
 }
 

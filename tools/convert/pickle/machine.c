@@ -201,7 +201,7 @@ void
 cairn_pickle_machine_get(struct cairn_pickle_machine *vm, uint64_t number)
 {
     if (number >= vm->memo_room || !vm->memo[number])
-        cairn_pickle_machine_fail(vm, "nothing has been given this memo number");
+        cairn_pickle_machine_fail(vm, "this memo number is unset");
     else
         cairn_pickle_machine_push(vm, vm->memo[number]);
 }

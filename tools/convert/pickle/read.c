@@ -65,7 +65,7 @@ push_call(struct cairn_pickle_machine *vm, struct cairn_pickle_node *callable,
     if (vm->why)
         return;
     if (args->kind != CAIRN_PICKLE_TUPLE || (kwargs && kwargs->kind != CAIRN_PICKLE_DICT)) {
-        cairn_pickle_machine_fail(vm, "the arguments of a call are not tuple (or no dict)");
+        cairn_pickle_machine_fail(vm, "the arguments of a call are not a tuple (or not a dict)");
         return;
     }
     node = cairn_pickle_object(vm->pickle, vm->kind, callable, args);
@@ -104,7 +104,7 @@ op_instance(struct cairn_pickle_machine *vm)
     } else {
         items = cairn_pickle_machine_pop_mark(vm, &count);
         if (count == 0)
-            cairn_pickle_machine_fail(vm, "there is no class to make an object of");
+            cairn_pickle_machine_fail(vm, "the class of the object is missing");
         if (vm->why)
             return;
         callable = *items++;
@@ -127,7 +127,7 @@ op_build(struct cairn_pickle_machine *vm)
     if (vm->why)
         return;
     if ((*target)->kind != CAIRN_PICKLE_OBJECT)
-        cairn_pickle_machine_fail(vm, "what it would give a state is not an object");
+        cairn_pickle_machine_fail(vm, "only an object can be given a state");
     else if ((*target)->object->state)
         cairn_pickle_machine_fail(vm, "the object has been given a state before");
     else
@@ -191,7 +191,7 @@ check_thrown(struct cairn_pickle_machine *vm, const struct cairn_pickle_node *no
     if (at >= vm->bytes_len)
         cairn_pickle_machine_fail_cut(vm);
     else if (vm->bytes[at] != 'h' && vm->bytes[at] != 'j' && vm->bytes[at] != 'g')
-        cairn_pickle_machine_fail(vm, "it throws the result of a call away");
+        cairn_pickle_machine_fail(vm, "it discards the result of a call");
 }
 
 static void
@@ -381,7 +381,7 @@ step(struct cairn_pickle_machine *vm)
     if (!opcode)
         return "none";
     if (!opcode->name) {
-        cairn_pickle_machine_fail(vm, "there is no such opcode: these bytes are not pickle");
+        cairn_pickle_machine_fail(vm, "unknown opcode; this is not a pickle");
         return "unknown";
     }
     if (!opcode->run) {

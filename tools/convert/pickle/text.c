@@ -81,7 +81,7 @@ cairn_pickle_line_long(struct cairn_pickle *pickle, const uint8_t *line, size_t 
 
         for (int i = 0; i < DIGITS_AT_ONCE && at < end; i++, at++) {
             if (line[at] < '0' || line[at] > '9') {
-                *why = "a number with something else than digits";
+                *why = "a number with other characters than digits";
                 return NULL;
             }
             factor *= 10;

@@ -192,7 +192,7 @@ growing(struct cairn_pickle_machine *vm, enum cairn_pickle_kind kind)
     if ((*last)->kind == kind)
         return *last;
     if ((*last)->kind != CAIRN_PICKLE_OBJECT || kind == CAIRN_PICKLE_SET) {
-        cairn_pickle_machine_fail(vm, "what it would add to is of another kind");
+        cairn_pickle_machine_fail(vm, "it adds to a value of another kind");
         return NULL;
     }
     object = (*last)->object;

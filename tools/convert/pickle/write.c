@@ -56,7 +56,7 @@ struct writer {
 static void
 no_memory(struct writer *writer)
 {
-    writer->why = "there is no memory for it";
+    writer->why = "out of memory";
     writer->exhausted = true;
 }
 
@@ -64,7 +64,7 @@ static void
 put(struct writer *writer, const void *bytes, size_t bytes_len)
 {
     if (bytes_len > CAIRN_PICKLE_BYTES_MAX - writer->used_bytes) {
-        writer->why = "it would have more than 1 GiB";
+        writer->why = "it is larger than 1 GiB";
         return;
     }
     if (writer->room_bytes - writer->used_bytes < bytes_len) {
@@ -222,7 +222,7 @@ put_latin1(struct writer *writer, const struct cairn_pickle_node *node, const ch
         text_bytes += node->bytes[i] >> 7;
     put_text(writer, callable);
     if (text_bytes > UINT32_MAX) {
-        writer->why = "it would have more than 1 GiB";
+        writer->why = "it is larger than 1 GiB";
         return;
     }
     put_op(writer, 'X', text_bytes, 4);

@@ -89,10 +89,11 @@ load_header(const struct cairn_checkpoint *checkpoint, uint32_t container,
         json_bytes = json_bytes << 8 | length[i];
     if (!err && (got < LENGTH_BYTES || json_bytes > CAIRN_SAFETENSORS_HEADER_BYTES_MAX ||
                  json_bytes > file->bytes - LENGTH_BYTES))
-        err = cairn_complain(complaint, CAIRN_CORRUPT,
-                             "%s is not a safetensors file, or truncated: its header should be "
-                             "%" PRIu64 " bytes, and the file has %" PRIu64,
-                             shown, json_bytes, file->bytes);
+        err = cairn_complain(
+            complaint, CAIRN_CORRUPT,
+            "%s: not a safetensors file, or truncated: its header should have %" PRIu64
+            " bytes, and the file has %" PRIu64,
+            shown, json_bytes, file->bytes);
     if (!err && !(json = malloc((size_t)json_bytes + 1)))
         err = CAIRN_NOMEM;
     if (!err)
@@ -188,7 +189,7 @@ parse_index(const uint8_t *text, size_t text_bytes, struct map *map,
         while (!err && cairn_json_object_next(reader, key, sizeof(key))) {
             cairn_json_read_string(reader, file, sizeof(file));
             if (!cairn_json_reader_failed(reader) && !cairn_place_name_check(file))
-                cairn_json_reader_fail(reader, "a file outside of the checkpoint");
+                cairn_json_reader_fail(reader, "a file outside the checkpoint");
             if (!cairn_json_reader_failed(reader))
                 err = map_add(map, key, file);
         }
@@ -214,11 +215,11 @@ load_index(const struct cairn_checkpoint *checkpoint, const char *name, struct m
     if (!err)
         err = parse_index(text, text_bytes, map, &reader);
     if (err == CAIRN_CORRUPT)
-        (void)cairn_complain(complaint, err, "%s/%s is wrong at byte %zu: %s",
-                             checkpoint->place.path, name, reader.at, reader.why ? reader.why : "");
+        (void)cairn_complain(complaint, err, "%s/%s: wrong at byte %zu: %s", checkpoint->place.path,
+                             name, reader.at, reader.why ? reader.why : "");
     for (uint32_t i = 1; !err && i < map->count; i++)
         if (strcmp(map->entries[i - 1].name, map->entries[i].name) == 0)
-            err = cairn_complain(complaint, CAIRN_CORRUPT, "%s/%s names tensor %s twice",
+            err = cairn_complain(complaint, CAIRN_CORRUPT, "%s/%s: duplicate tensor %s",
                                  checkpoint->place.path, name, map->entries[i].name);
     free(text);
     return err;
@@ -260,7 +261,7 @@ add_notes(struct cairn_checkpoint *checkpoint, uint32_t container,
         cairn_text_clean(shown, sizeof(shown), own->notes[i]->key);
         err = cairn_checkpoint_warn(checkpoint,
                                     "the header of %.200s has another note %.100s (__metadata__) "
-                                    "than a file before it, which counts",
+                                    "than an earlier file, whose note counts",
                                     cairn_checkpoint_container_name(checkpoint, container), shown);
     }
     return err;
@@ -282,18 +283,17 @@ add_file(struct cairn_checkpoint *checkpoint, const char *path, const struct map
     if (!err && header.step_known) {
         if (checkpoint->step_known && checkpoint->step != header.step)
             err = cairn_complain(complaint, CAIRN_CORRUPT,
-                                 "%s/%s is of step %" PRIu64 " and others are of step %" PRIu64,
+                                 "%s/%s: is of step %" PRIu64 " and others are of step %" PRIu64,
                                  checkpoint->place.path, path, header.step, checkpoint->step);
         checkpoint->step_known = true;
         checkpoint->step = header.step;
     }
     if (!err && header.other_note_count > 0)
-        err = cairn_checkpoint_warn(checkpoint,
-                                    "%.200s: notes of the header (__metadata__) that are not text "
-                                    "are left out: %.100s%s",
-                                    cairn_checkpoint_container_name(checkpoint, container),
-                                    header.other_note,
-                                    header.other_note_count > 1 ? ", and more" : "");
+        err = cairn_checkpoint_warn(
+            checkpoint,
+            "%.200s: notes of the header (__metadata__) that are not text are left out: %.100s%s",
+            cairn_checkpoint_container_name(checkpoint, container), header.other_note,
+            header.other_note_count > 1 ? ", and more" : "");
     if (!err)
         err = add_notes(checkpoint, container, &header.notes, notes);
     for (uint32_t i = 0; !err && i < header.count; i++) {
@@ -303,15 +303,15 @@ add_file(struct cairn_checkpoint *checkpoint, const char *path, const struct map
 
         if (mapped && mapped->file != container) {
             err = cairn_checkpoint_warn(checkpoint,
-                                        "%s has a tensor %s, which the index takes from %s", path,
+                                        "%s: has a tensor %s, which the index takes from %s", path,
                                         entry->name, map->files[mapped->file]);
             continue;
         }
         if (cairn_layout_tensor_find(checkpoint->layout, entry->name) != UINT32_MAX) {
-            err = cairn_complain(complaint, CAIRN_CORRUPT,
-                                 "%s: tensor %s is in %s and in another file, and no index says "
-                                 "which counts",
-                                 checkpoint->place.path, entry->name, path);
+            err = cairn_complain(
+                complaint, CAIRN_CORRUPT,
+                "%s: tensor %s is in %s and in another file, and no index decides which counts",
+                checkpoint->place.path, entry->name, path);
             continue;
         }
         err = cairn_checkpoint_add_tensor(checkpoint, entry->name, entry->dtype, entry->kind,
@@ -332,8 +332,8 @@ check_map(const struct cairn_checkpoint *checkpoint, const struct map *map,
     for (uint32_t i = 0; i < map->count; i++)
         if (cairn_layout_tensor_find(checkpoint->layout, map->entries[i].name) == UINT32_MAX)
             return cairn_complain(complaint, CAIRN_CORRUPT,
-                                  "%s: the index says that tensor %s is in %s, and it is not; take "
-                                  "another copy of that file",
+                                  "%s: the index says that tensor %s is in %s, which lacks it; "
+                                  "take another copy of that file",
                                   checkpoint->place.path, map->entries[i].name,
                                   map->files[map->entries[i].file]);
     return CAIRN_OK;

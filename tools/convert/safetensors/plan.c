@@ -148,7 +148,8 @@ lay_out_file(const struct cairn_checkpoint *checkpoint, struct cairn_output *out
         memcpy(entry->shape, tensor->shape, sizeof(entry->shape));
         entry->begin = at;
         if (__builtin_add_overflow(at, candidates[i].bytes, &at) || at > INT64_MAX)
-            err = cairn_complain(complaint, CAIRN_INVAL, "the tensors are too large to be counted");
+            err = cairn_complain(complaint, CAIRN_INVAL,
+                                 "the tensors have too many bytes; leave some out with --drop");
         entry->end = at;
     }
     if (!err)
@@ -229,7 +230,9 @@ add_tensors(const struct cairn_checkpoint *checkpoint, const struct cairn_output
                                       &index);
     }
     if (!err && !output->layout)
-        err = cairn_complain(complaint, CAIRN_INVAL, "%s has no tensors", checkpoint->place.path);
+        err = cairn_complain(complaint, CAIRN_INVAL,
+                             "%s: has no tensors; nothing to convert; nothing to convert",
+                             checkpoint->place.path);
     return err;
 }
 

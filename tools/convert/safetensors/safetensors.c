@@ -130,12 +130,12 @@ read_offsets(struct cairn_json_reader *reader, struct cairn_safetensors_entry *e
         uint64_t value = cairn_json_read_u64(reader, INT64_MAX);
 
         if (count == 2)
-            cairn_json_reader_fail(reader, "data_offsets are more than two");
+            cairn_json_reader_fail(reader, "data_offsets has more than two numbers");
         else
             values[count++] = value;
     }
     if (count != 2)
-        cairn_json_reader_fail(reader, "data_offsets should be two");
+        cairn_json_reader_fail(reader, "data_offsets has fewer than two numbers");
     entry->begin = values[0];
     entry->end = values[1];
 }
@@ -273,7 +273,7 @@ check_entries(const char *path, const struct cairn_safetensors *header, uint64_t
                               path, at, data_bytes);
     err = find_double(header, &twice);
     if (!err && twice)
-        err = cairn_complain(complaint, CAIRN_CORRUPT, "%s: tensor %s is there twice", path, twice);
+        err = cairn_complain(complaint, CAIRN_CORRUPT, "%s: duplicate tensor %s", path, twice);
     return err;
 }
 
@@ -328,7 +328,7 @@ parse_entries(struct cairn_json_reader *reader, struct cairn_safetensors *header
 
         if (strcmp(name, "__metadata__") == 0) {
             if (noted)
-                cairn_json_reader_fail(reader, "__metadata__ is there twice");
+                cairn_json_reader_fail(reader, "duplicate __metadata__");
             noted = true;
             err = read_notes(reader, notes, &header->notes);
             if (err)

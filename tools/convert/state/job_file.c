@@ -19,7 +19,8 @@ load_text(const char *path, uint8_t **text, size_t *bytes_len, struct cairn_comp
     cairn_err err = cairn_place_open(path, &place, complaint);
 
     if (!err && !place.name)
-        err = cairn_complain(complaint, CAIRN_INVAL, "--job takes a file, and %s is none", path);
+        err = cairn_complain(complaint, CAIRN_INVAL, "--job: %s is not a file; name a JSON file",
+                             path);
     if (!err)
         err = cairn_place_load(&place, "", CAIRN_JOB_FILE_BYTES_MAX, text, bytes_len, complaint);
     cairn_place_close(&place);
@@ -60,9 +61,8 @@ find_fault(const struct cairn_pickle_node *root)
         for (size_t k = 0; k < sizeof(known) / sizeof(*known); k++)
             found = found || cairn_pickle_is_text(root->items[2 * i], known[k]);
         if (!found)
-            return "it has a key that is none of param_groups, frozen, buffers, shared, "
-                   "lr_scheduler, "
-                   "global_steps and universal_checkpoint_info";
+            return "unknown key; expected one of param_groups, frozen, buffers, shared, "
+                   "lr_scheduler, global_steps and universal_checkpoint_info";
     }
     if (groups && groups->kind != CAIRN_PICKLE_LIST)
         return "param_groups is not a list";
@@ -74,10 +74,10 @@ find_fault(const struct cairn_pickle_node *root)
     if (!is_names(cairn_pickle_get(root, "frozen")) || !is_names(cairn_pickle_get(root, "buffers")))
         return "frozen or buffers is not a list of names";
     if (shared && shared->kind != CAIRN_PICKLE_DICT)
-        return "shared does not map names to names";
+        return "shared must map names to names";
     for (uint32_t i = 0; shared && i < shared->count; i++)
         if (shared->items[2 * i + 1]->kind != CAIRN_PICKLE_TEXT)
-            return "shared does not map names to names";
+            return "shared must map names to names";
     if (cairn_pickle_get(root, "lr_scheduler") &&
         cairn_pickle_get(root, "lr_scheduler")->kind != CAIRN_PICKLE_DICT)
         return "lr_scheduler is not an object";
@@ -193,12 +193,11 @@ cairn_job_file_open(const struct cairn_checkpoint *checkpoint, const char *path,
     else
         job->groups = own;
     if (!job->groups || job->groups->count == 0)
-        return cairn_complain(
-            complaint, CAIRN_INVAL,
-            "%s does not say how the optimizer groups its parameters, and in which order, which is "
-            "what ZeRO's buffers go by; say it with --job FILE: "
-            "{\"param_groups\": [{\"params\": [names], \"lr\": …}, …]}",
-            checkpoint->place.path);
+        return cairn_complain(complaint, CAIRN_INVAL,
+                              "%s: the groups of its optimizer are unknown, and their order, which "
+                              "ZeRO's buffers follow; give them with --job FILE: "
+                              "{\"param_groups\": [{\"params\": [names], \"lr\": …}, …]}",
+                              checkpoint->place.path);
     if (!job->step_known && checkpoint->step_known) {
         job->step = checkpoint->step;
         job->step_known = true;

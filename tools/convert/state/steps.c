@@ -82,13 +82,12 @@ static cairn_err
 see(struct seen *seen, const char *name, bool readable, uint64_t count)
 {
     if (!readable)
-        return cairn_complain(seen->complaint, CAIRN_CORRUPT,
-                              "%s: %s cannot be read as a count of steps",
+        return cairn_complain(seen->complaint, CAIRN_CORRUPT, "%s: %s expected a count of steps",
                               seen->checkpoint->place.path, name);
     if (seen->first && seen->count != count)
         return cairn_complain(seen->complaint, CAIRN_INVAL,
                               "%s: %s is %" PRIu64 " and %s is %" PRIu64
-                              ", and the optimizer that shall load it has one for all",
+                              ", and the optimizer that will load it has one count for all",
                               seen->checkpoint->place.path, seen->first, seen->count, name, count);
     seen->first = seen->first ? seen->first : name;
     seen->count = count;

@@ -471,9 +471,9 @@ cairn_torch_format_prepare(struct cairn_checkpoint *checkpoint,
     (void)complaint;
     return notes_without_place(checkpoint) == UINT32_MAX
                ? CAIRN_OK
-               : cairn_checkpoint_warn(checkpoint, "the notes in the headers (__metadata__) are "
-                                                   "left out: a file of torch.save with "
-                                                   "nothing but weights has no place for them");
+               : cairn_checkpoint_warn(
+                     checkpoint, "the notes in the headers (__metadata__) are left out: a file of "
+                                 "torch.save with weights only has no place for them");
 }
 
 cairn_err

@@ -41,7 +41,7 @@ check_order(const struct cairn_torch_opening *opening, const struct cairn_zip *z
     if (!entry)
         return CAIRN_OK;
     if (entry->bytes > ORDER_BYTES_MAX)
-        return cairn_torch_refuse(opening, "its byte order is not one");
+        return cairn_torch_refuse(opening, "unknown byte order");
     err = cairn_zip_take(zip, opening->where, entry, order, opening->complaint);
     if (err)
         return err;
@@ -49,9 +49,9 @@ check_order(const struct cairn_torch_opening *opening, const struct cairn_zip *z
         return CAIRN_OK;
     return cairn_torch_refuse(opening,
                               strcmp(order, "big") == 0
-                                  ? "it was written on a big-endian machine: load and save "
+                                  ? "it was written on a big-endian machine; load and save "
                                     "it with PyTorch on a little-endian one"
-                                  : "its byte order is not one");
+                                  : "unknown byte order");
 }
 
 static cairn_err
@@ -63,7 +63,7 @@ read_tree(const struct cairn_torch_opening *opening, const struct cairn_zip *zip
     cairn_err err;
 
     if (entry->bytes > CAIRN_PICKLE_BYTES_MAX || entry->bytes > opening->memory_bytes)
-        return cairn_torch_refuse(opening, "its object is too large to be read in one piece: allow "
+        return cairn_torch_refuse(opening, "its object is too large; allow "
                                            "more memory");
     file->pickle_bytes = malloc((size_t)entry->bytes + 1);
     if (!file->pickle_bytes)
@@ -119,10 +119,10 @@ open_zip(struct cairn_torch_opening *opening)
         return err;
     entry = cairn_zip_find(&zip, "data.pkl");
     if (!entry)
-        err =
-            cairn_torch_refuse(opening, "it has no entry data.pkl, so torch.save did not write it");
+        err = cairn_torch_refuse(opening,
+                                 "entry data.pkl is missing, so torch.save did not write it");
     else if (cairn_zip_find(&zip, "constants.pkl"))
-        err = cairn_torch_refuse(opening, "it is a TorchScript program and no checkpoint: save its "
+        err = cairn_torch_refuse(opening, "it is a TorchScript program, not a checkpoint; save its "
                                           "state_dict() with torch.save");
     if (err == CAIRN_OK)
         err = check_order(opening, &zip);
@@ -167,7 +167,7 @@ cairn_torch_open(int fd, const char *where, uint64_t begin, uint64_t bytes, uint
 
     memset(file, 0, sizeof(*file));
     if (bytes > INT64_MAX || begin > INT64_MAX - bytes)
-        return cairn_torch_refuse(&opening, "no file is as long as it would be");
+        return cairn_torch_refuse(&opening, "its offset and length are too large");
     cairn_pickle_init(&file->tree, memory_bytes);
     cairn_pickle_init(&file->names, memory_bytes);
     opening.window = malloc(sizeof(*opening.window));
@@ -181,9 +181,8 @@ cairn_torch_open(int fd, const char *where, uint64_t begin, uint64_t bytes, uint
             err = open_legacy(&opening);
             break;
         case CAIRN_TORCH_TAR:
-            err =
-                cairn_torch_refuse(&opening, "it is a tar archive, as PyTorch before 0.1.10 wrote: "
-                                             "load and save it with PyTorch before 2.10");
+            err = cairn_torch_refuse(&opening, "it is a tar archive of PyTorch before 0.1.10; "
+                                               "load and save it with PyTorch before 2.10");
             break;
         default:
             err = cairn_torch_refuse(&opening, "torch.save did not write it: it begins neither as "

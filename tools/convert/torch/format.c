@@ -473,7 +473,7 @@ read_file(struct cairn_checkpoint *checkpoint, struct cairn_complaint *complaint
 
     if (!checkpoint->place.name)
         return cairn_complain(complaint, CAIRN_INVAL,
-                              "%s is a directory; name the file that torch.save wrote",
+                              "%s: is a directory; name the file that torch.save wrote",
                               checkpoint->place.path);
     err = cairn_checkpoint_add_file(checkpoint, "", &reading.container, complaint);
     if (!err)
@@ -484,7 +484,7 @@ read_file(struct cairn_checkpoint *checkpoint, struct cairn_complaint *complaint
                                &reading.file, complaint);
         if (err)
             (void)cairn_complain(complaint, err,
-                                 "%s is not a whole file of torch.save: it was cut, damaged, or "
+                                 "%s: is not a whole file of torch.save: truncated, damaged, or "
                                  "written by something else; take another copy",
                                  checkpoint->place.path);
     }
@@ -504,7 +504,7 @@ read_file(struct cairn_checkpoint *checkpoint, struct cairn_complaint *complaint
     free(reading.layout_of);
     free(reading.last_in);
     free(reading.before);
-    return cairn_complain_failed(complaint, err, "%s cannot be read", checkpoint->place.path);
+    return cairn_complain_failed(complaint, err, "%s: cannot be read", checkpoint->place.path);
 }
 
 const struct cairn_format cairn_format_torch = {

@@ -44,23 +44,23 @@ check_pickle(const struct cairn_torch_opening *opening, int which,
     switch (which) {
     case MAGIC:
         if (!is_magic(node))
-            return cairn_torch_refuse(opening, "it is a pickle, but none of torch.save");
+            return cairn_torch_refuse(opening, "it is a pickle, but not from torch.save");
         break;
     case VERSION_NUMBER:
         if (!cairn_pickle_u64(node, &version) || version != VERSION)
-            return cairn_torch_refuse(opening, "its form has another version than 1001");
+            return cairn_torch_refuse(opening, "unknown version, expected 1001");
         break;
     case SYSTEM:
         little = cairn_pickle_get(node, "little_endian");
         if (!little || little->kind != CAIRN_PICKLE_BOOL)
-            return cairn_torch_refuse(opening, "it does not say its byte order");
+            return cairn_torch_refuse(opening, "its byte order is missing");
         if (!little->truth)
-            return cairn_torch_refuse(opening, "it was written on a big-endian machine: load and "
+            return cairn_torch_refuse(opening, "it was written on a big-endian machine; load and "
                                                "save it with PyTorch on a little-endian one");
         break;
     case KEYS:
         if (node->kind != CAIRN_PICKLE_LIST)
-            return cairn_torch_refuse(opening, "its list of storages is none");
+            return cairn_torch_refuse(opening, "its list of storages is damaged");
         break;
     default:
         break;
@@ -122,7 +122,7 @@ cairn_torch_read_legacy(const struct cairn_torch_opening *opening,
         if (err)
             return err;
         if (got < wanted)
-            return cairn_torch_refuse(opening, "it was cut while it was read");
+            return cairn_torch_refuse(opening, "it was truncated while it was read");
         err = read_pickles(opening, got, wanted == limit, keys, data_at);
         if (err != CAIRN_AGAIN)
             return err;
@@ -149,17 +149,17 @@ place_storage(const struct cairn_torch_opening *opening, struct cairn_torch_stor
     cairn_err err;
 
     if (opening->bytes - *at < COUNT_BYTES)
-        return refuse_storage(opening, stored->key, "is not there: the file was cut");
+        return refuse_storage(opening, stored->key, "is missing: the file is truncated");
     err = cairn_file_read_at(opening->fd, opening->begin + *at, bytes, sizeof(bytes), &got);
     if (err)
         return err;
     if (got != sizeof(bytes))
-        return refuse_storage(opening, stored->key, "is not there: the file was cut");
+        return refuse_storage(opening, stored->key, "is missing: the file is truncated");
     *at += COUNT_BYTES;
     cairn_reader_init(&reader, bytes, sizeof(bytes));
     count = cairn_read_u64(&reader);
     if (count > (opening->bytes - *at) / element_bytes)
-        return refuse_storage(opening, stored->key, "reaches past the end: the file was cut");
+        return refuse_storage(opening, stored->key, "reaches past the end: the file is truncated");
     if (count * element_bytes < stored->bytes)
         return refuse_storage(opening, stored->key, "has fewer elements than the object says");
     stored->at = opening->begin + *at;
@@ -177,8 +177,7 @@ cairn_torch_place_legacy(const struct cairn_torch_opening *opening,
     cairn_err err = CAIRN_OK;
 
     if (keys->count != file->storage_count)
-        return cairn_torch_refuse(opening,
-                                  "its list of storages is not of those that the object names");
+        return cairn_torch_refuse(opening, "its list of storages differs from those of the object");
     for (uint32_t i = 0; i < keys->count && err == CAIRN_OK; i++) {
         char key[CAIRN_TORCH_KEY_BYTES_MAX];
         struct cairn_torch_stored *stored = NULL;
@@ -187,7 +186,7 @@ cairn_torch_place_legacy(const struct cairn_torch_opening *opening,
             stored = cairn_torch_find_storage(file, key);
         if (!stored || stored->at != 0)
             return cairn_torch_refuse(opening,
-                                      "its list of storages is not of those that the object names");
+                                      "its list of storages differs from those of the object");
         err = place_storage(opening, stored, &at);
     }
     if (err == CAIRN_OK && at != opening->bytes)

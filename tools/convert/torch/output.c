@@ -235,7 +235,7 @@ cairn_torch_output_fill(struct cairn_output *output, const char *path,
     for (uint32_t i = 0; !err && i < added->storage_count; i++)
         err = place(fill->context, added->storages[i].identity, added->file,
                     cairn_torch_output_at(added, i));
-    return cairn_complain_failed(complaint, err, "%s cannot be laid out", path);
+    return cairn_complain_failed(complaint, err, "%s: cannot be laid out", path);
 }
 
 cairn_err

@@ -126,7 +126,7 @@ cairn_torch_format_plan(const struct cairn_checkpoint *checkpoint,
     cairn_pickle_fini(&building.tree);
     free(building.used);
     free(building.numbers);
-    return cairn_complain_failed(complaint, err, "%s cannot be laid out as a file of torch.save",
+    return cairn_complain_failed(complaint, err, "%s: cannot be laid out as a file of torch.save",
                                  checkpoint->place.path);
 }
 

@@ -45,7 +45,7 @@ cairn_torch_source_open(struct cairn_checkpoint *checkpoint, const char *path,
                            CAIRN_CONVERT_METADATA_BYTES_MAX, &out->torch, complaint);
     (void)cairn_file_close(fd); /* only read */
     if (err)
-        return cairn_complain_failed(complaint, err, "%s cannot be read as a file of torch.save",
+        return cairn_complain_failed(complaint, err, "%s: cannot be read as a file of torch.save",
                                      where);
     out->node_count = out->torch.tree.node_count;
     out->tensor_of = calloc((size_t)out->node_count + 1, sizeof(*out->tensor_of));
@@ -85,12 +85,12 @@ cairn_torch_source_add(struct cairn_checkpoint *checkpoint, struct cairn_torch_s
     cairn_err err;
 
     if (view->dtype->dtype == 0 || view->conjugate || view->negate)
-        return cairn_complain(
-            complaint, CAIRN_VERSION,
-            "%s: tensor %.300s (%s%s) is of a kind that is not converted; save it "
-            "as a plain tensor",
-            source->path, tensor->name, view->dtype->name,
-            view->conjugate || view->negate ? ", a lazy conjugate or negative" : "");
+        return cairn_complain(complaint, CAIRN_VERSION,
+                              "%s: tensor %.300s (%s%s) has an unsupported dtype; save it "
+                              "as a plain tensor",
+                              source->path, tensor->name, view->dtype->name,
+                              view->conjugate || view->negate ? ", a lazy conjugate or negative"
+                                                              : "");
     for (uint32_t d = 0; d < view->dims; d++)
         stride_bytes[d] = view->stride[d] * view->dtype->element_bytes;
     err = cairn_checkpoint_add_tensor(checkpoint, name, view->dtype->dtype, kind, view->dims,

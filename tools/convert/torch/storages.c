@@ -103,7 +103,7 @@ add_storage(const struct cairn_torch_opening *opening, struct cairn_pickle_node 
     }
     err = make_room(file);
     if (err == CAIRN_CORRUPT)
-        return cairn_torch_refuse(opening, "it has more storages than can be");
+        return cairn_torch_refuse(opening, "it has too many storages");
     if (err)
         return err;
     known = &file->storages[file->storage_count];

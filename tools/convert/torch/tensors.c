@@ -136,7 +136,7 @@ make_room(const struct cairn_torch_opening *opening)
     struct cairn_torch_file *file = opening->file;
 
     if (file->tensor_count >= CAIRN_TORCH_TENSORS_MAX)
-        return cairn_torch_refuse(opening, "it has more tensors than can be");
+        return cairn_torch_refuse(opening, "it has too many tensors");
     if (2 * (uint64_t)file->tensor_count * sizeof(*file->tensors) > opening->memory_bytes ||
         !cairn_array_grow(&file->tensors, file->tensor_count, sizeof(*file->tensors)))
         return exhausted(opening);

@@ -131,7 +131,7 @@ read_arguments(const struct cairn_pickle_node *args, int kind, struct cairn_torc
     if (!cairn_torch_read_size(args->items[2], view->shape, &view->dims) ||
         !cairn_torch_read_size(args->items[3], view->stride, &stride_dims) ||
         view->dims != stride_dims)
-        return "its size and strides are not equally many numbers";
+        return "its size and strides have different lengths";
     if (kind != REBUILD_V1)
         view->requires_grad = is_true(args->items[4]);
     if (kind == REBUILD_V3)
@@ -159,7 +159,7 @@ check_bounds(const struct cairn_torch_view *view, uint64_t storage_bytes)
             return NULL;
     }
     if (elements > (uint64_t)INT64_MAX / view->dtype->element_bytes)
-        return "it has more elements than any memory";
+        return "it has too many elements";
     for (uint32_t d = 0; d < view->dims; d++)
         if (__builtin_mul_overflow(view->shape[d] - 1, view->stride[d], &span) ||
             __builtin_add_overflow(last, span, &last))
@@ -230,9 +230,8 @@ cairn_torch_read_storage(const struct cairn_pickle_node *node, struct cairn_torc
         __builtin_mul_overflow(found.count, element_bytes, &found.bytes) || found.bytes > INT64_MAX)
         return "its storage has no size";
     if (tuple->count == 6 && tuple->items[5]->kind != CAIRN_PICKLE_NONE)
-        return "its storage is a view of another one, which only PyTorch before 0.4 wrote: load "
-               "and "
-               "save it with PyTorch";
+        return "its storage is a view of another one, which only PyTorch before 0.4 wrote; load "
+               "and save it with PyTorch";
     *id = found;
     return NULL;
 }

@@ -180,7 +180,9 @@ plan(const struct cairn_checkpoint *checkpoint, const struct cairn_output_option
                                       &index);
     }
     if (!err && !output->layout)
-        return cairn_complain(complaint, CAIRN_INVAL, "%s has no tensors", checkpoint->place.path);
+        return cairn_complain(complaint, CAIRN_INVAL,
+                              "%s: has no tensors; nothing to convert; nothing to convert",
+                              checkpoint->place.path);
     if (!err)
         err = plan_files(checkpoint, options, output->layout, universal);
     if (!err)
@@ -188,8 +190,8 @@ plan(const struct cairn_checkpoint *checkpoint, const struct cairn_output_option
     if (!err)
         output->small_bytes = expect_indexes(output);
     return err ? cairn_complain(complaint, err,
-                                "%s cannot be a universal checkpoint: a tensor's name, its size or "
-                                "their number is beyond what one can have",
+                                "%s: cannot be a universal checkpoint: a tensor's name, its size "
+                                "or their number exceeds the format's limits",
                                 checkpoint->place.path)
                : CAIRN_OK;
 }

@@ -50,10 +50,12 @@ read_exact(const struct archive *archive, uint64_t at, void *bytes, size_t bytes
     cairn_err err;
 
     if (at > archive->bytes || bytes_len > archive->bytes - at)
-        return refuse(archive, "it is shorter than what it says of itself: was it cut?");
+        return refuse(archive,
+                      "it is shorter than its records say; it is truncated, take another copy");
     err = cairn_window_read(archive->window, archive->begin + at, bytes, bytes_len, &got);
     if (err == CAIRN_OK && got != bytes_len)
-        err = refuse(archive, "the file is shorter than the archive: was it cut?");
+        err = refuse(archive,
+                     "the file is shorter than the archive; it is truncated, take another copy");
     return err;
 }
 
@@ -88,7 +90,7 @@ read_end64(struct archive *archive)
     archive->directory_at = cairn_read_u64(&reader);
     if (archive->directory_at > end_at ||
         archive->directory_bytes != end_at - archive->directory_at)
-        return refuse(archive, "its directory does not reach from where to where it should");
+        return refuse(archive, "its directory has wrong bounds");
     return CAIRN_OK;
 }
 
@@ -103,15 +105,18 @@ read_end(struct archive *archive)
     cairn_err err;
 
     if (archive->bytes < CAIRN_ZIP_END_BYTES)
-        return refuse(archive, "it is too short for an archive: was it cut?");
+        return refuse(archive,
+                      "it is too short for an archive; it is truncated, take another copy");
     err = read_exact(archive, archive->bytes - tail, bytes + sizeof(bytes) - tail, tail);
     if (err)
         return err;
     cairn_reader_init(&reader, end, CAIRN_ZIP_END_BYTES);
     if (cairn_read_u32(&reader) != CAIRN_ZIP_END_SIGNATURE)
-        return refuse(archive, "it does not end as an archive does: was it cut, or added to?");
+        return refuse(
+            archive,
+            "its end record is missing; it is truncated or was appended to, take another copy");
     if (cairn_read_u32(&reader) != 0)
-        return refuse(archive, "it is one part of several");
+        return refuse(archive, "it is one part of a split archive; join the parts");
     (void)cairn_read_u16(&reader); /* entries of this disk */
     archive->entry_count = cairn_read_u16(&reader);
     archive->directory_bytes = cairn_read_u32(&reader);
@@ -121,7 +126,7 @@ read_end(struct archive *archive)
         return read_end64(archive);
     if (archive->directory_at > end_at ||
         archive->directory_bytes != end_at - archive->directory_at)
-        return refuse(archive, "its directory does not reach from where to where it should");
+        return refuse(archive, "its directory has wrong bounds");
     return CAIRN_OK;
 }
 
@@ -204,7 +209,7 @@ read_entry(struct archive *archive, struct cairn_reader *reader, uint32_t index,
     if (reader->failed)
         return refuse(archive, "its directory ends in the middle of an entry");
     if (!name_fits((const char *)name, name_bytes))
-        return refuse(archive, "it has an entry with a name that PyTorch would not give");
+        return refuse(archive, "it has an entry with an illegal name");
     memcpy(copy, name, name_bytes);
     copy[name_bytes] = '\0';
     entry->name = copy;
@@ -213,7 +218,7 @@ read_entry(struct archive *archive, struct cairn_reader *reader, uint32_t index,
         return refuse_entry(archive, copy, "is encrypted");
     if (method != 0)
         return refuse_entry(archive, copy,
-                            "is compressed, which PyTorch does not do: unpack the "
+                            "is compressed, which is not supported; unpack the "
                             "archive and write it again without compression");
     cairn_reader_init(&extra_reader, extra, extra_bytes);
     if (!widen(&extra_reader, &bytes, &stored_bytes, &header_at))
@@ -237,7 +242,7 @@ read_directory(struct archive *archive)
     if (archive->directory_bytes > CAIRN_ZIP_DIRECTORY_BYTES_MAX ||
         archive->entry_count > CAIRN_ZIP_ENTRIES_MAX ||
         archive->entry_count > archive->directory_bytes / CAIRN_ZIP_CENTRAL_BYTES)
-        return refuse(archive, "its directory has not the size that its entries need");
+        return refuse(archive, "its directory has another size than its entries");
     zip->entry_count = (uint32_t)archive->entry_count;
     bytes = malloc((size_t)archive->directory_bytes + 1);
     zip->names = malloc((size_t)archive->directory_bytes + 1); /* an entry has more than its name */
@@ -255,7 +260,7 @@ read_directory(struct archive *archive)
     for (uint32_t i = 0; i < zip->entry_count && err == CAIRN_OK; i++)
         err = read_entry(archive, &reader, i, &names_bytes);
     if (err == CAIRN_OK && cairn_reader_left(&reader) > 0)
-        err = refuse(archive, "its directory has more entries than it says");
+        err = refuse(archive, "its directory has more entries than its end record says");
 done:
     free(bytes);
     return err;
@@ -276,7 +281,7 @@ read_local(struct archive *archive, uint32_t index, struct extent *extent)
 
     if (header_at > archive->directory_at ||
         archive->directory_at - header_at < CAIRN_ZIP_LOCAL_BYTES + name_bytes)
-        return refuse_entry(archive, entry->name, "lies outside of the archive");
+        return refuse_entry(archive, entry->name, "lies outside the archive");
     err = read_exact(archive, header_at, bytes, CAIRN_ZIP_LOCAL_BYTES + name_bytes);
     if (err)
         return err;
@@ -289,7 +294,7 @@ read_local(struct archive *archive, uint32_t index, struct extent *extent)
     (void)cairn_read_borrow(&reader, 16); /* time, checksum and sizes: often not filled in */
     if (cairn_read_u16(&reader) != name_bytes || method != 0 || (flags & CAIRN_ZIP_ENCRYPTED) ||
         memcmp(bytes + CAIRN_ZIP_LOCAL_BYTES, entry->name, name_bytes) != 0)
-        return refuse_entry(archive, entry->name, "has a header that is another entry's");
+        return refuse_entry(archive, entry->name, "has the header of another entry");
     data_at = header_at + CAIRN_ZIP_LOCAL_BYTES + name_bytes + cairn_read_u16(&reader);
     if (data_at > archive->directory_at || entry->bytes > archive->directory_at - data_at)
         return refuse_entry(archive, entry->name, "is longer than the archive");
@@ -322,8 +327,8 @@ read_locals(struct archive *archive)
         qsort(extents, zip->entry_count, sizeof(*extents), compare_extents);
     for (uint32_t i = 1; i < zip->entry_count && err == CAIRN_OK; i++)
         if (extents[i].begin < extents[i - 1].end)
-            err =
-                refuse_entry(archive, zip->entries[extents[i].entry].name, "lies over another one");
+            err = refuse_entry(archive, zip->entries[extents[i].entry].name,
+                               "overlaps another entry");
     free(extents);
     return err;
 }
@@ -401,7 +406,7 @@ cairn_zip_open(int fd, const char *where, uint64_t begin, uint64_t bytes, struct
     if (bytes > INT64_MAX || begin > INT64_MAX - bytes) {
         struct archive archive = {.where = where, .complaint = complaint};
 
-        return refuse(&archive, "no file is as long as it would be");
+        return refuse(&archive, "its offset and length are too large");
     }
     window = malloc(sizeof(*window));
     err = window ? cairn_window_open(fd, begin, bytes, window) : CAIRN_NOMEM;

