@@ -2,9 +2,9 @@
  * base/complaint.h - the one channel for errors of a command: a message for the user,
  * "<object>: <what is wrong>; <what to do>", in lower case and without a full stop.
  *
- * The function that finds an error complains and returns its code; its callers pass the code on. The first
- * message is the cause and stays, so a caller may complain again about the larger operation: that
- * message is only used if nobody below had one.
+ * The function that finds an error complains and returns its code; its callers pass the code on.
+ * The first message is the cause and stays, so a caller may complain again about the larger
+ * operation: that message is only used if nobody below had one.
  */
 #ifndef CAIRN_BASE_COMPLAINT_H
 #define CAIRN_BASE_COMPLAINT_H

@@ -53,8 +53,9 @@ void cairn_file_setup(const struct cairn_file_ops *ops);
  * forgets it; 0: none. For texts that reach an operator without the log. */
 int cairn_file_errno_take(void);
 
-/* Puts "<why>; <what to do>" of this thread's last failure into text, if that failure was `err`; else
- * returns false. Forgets the failure in any case. For messages that reach a user without the log. */
+/* Puts "<why>; <what to do>" of this thread's last failure into text, if that failure was `err`;
+ * else returns false. Forgets the failure in any case. For messages that reach a user without the
+ * log. */
 bool cairn_file_failure_take(cairn_err err, char *text, size_t text_bytes);
 
 enum cairn_file_mode {

@@ -88,8 +88,7 @@ cairn_checkpoint_log_setup(void)
 int
 cairn_checkpoint_error(const char *verb, cairn_err err, const struct cairn_complaint *complaint)
 {
-    cairn_tool_error(verb, complaint->text[0] ? complaint->text : cairn_err_text(err), NULL,
-                     NULL);
+    cairn_tool_error(verb, complaint->text[0] ? complaint->text : cairn_err_text(err), NULL, NULL);
     switch (err) {
     case CAIRN_NOT_FOUND:
     case CAIRN_VERSION:

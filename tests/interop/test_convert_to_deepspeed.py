@@ -414,14 +414,7 @@ def test_refused(tmp_path: pathlib.Path, trained: dict[str, Any]) -> None:
         source="dcp",
         param_groups=[{"params": ["up.bias", "up.bias"], "lr": 1.0}],
     )
-    attempt(
-        64,
-        "unknown lr of group 0",
-        "--zero",
-        2,
-        *said,
-        param_groups=[{"params": ["up.bias"]}],
-    )
+    attempt(64, "unknown lr of group 0", "--zero", 2, *said, param_groups=[{"params": ["up.bias"]}])
     attempt(65, "unknown key", "--zero", 2, *said, groups=[])
     (tmp_path / "job.json").write_text('{"frozen": [1, }')
     broken = deepspeed.cairn(

@@ -217,7 +217,7 @@ take_rest(struct cairn_map_stage *stage)
         err = cairn_complain(
             stage->complaint, CAIRN_INVAL,
             "%s: %" PRIu32 " tensor%s unknown to the map as names of %s: %s%s; write rules for "
-                           "them (--map FILE), or leave them out with --drop",
+            "them (--map FILE), or leave them out with --drop",
             stage->checkpoint->place.path, unknown_count, unknown_count == 1 ? " is" : "s are",
             stage->report->from, unknown, unknown_count > UNKNOWN_SHOWN_MAX ? ", …" : "");
     if (!err && stage->report->dropped > 0)

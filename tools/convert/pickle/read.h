@@ -17,11 +17,11 @@ enum {
 };
 
 /*
- * Reads bytes[bytes_len], one pickle, into `pickle`'s arena. The caller makes and ends the arena; its
- * limit bounds the memory. The tree borrows strings from `bytes`, which must outlive it. `where`
- * names the pickle in the complaint, which gives the byte and the opcode. CAIRN_CORRUPT, also if
- * bytes follow the pickle; CAIRN_NOMEM. After a failure the caller can only end the arena. Thread:
- * any.
+ * Reads bytes[bytes_len], one pickle, into `pickle`'s arena. The caller makes and ends the arena;
+ * its limit bounds the memory. The tree borrows strings from `bytes`, which must outlive it.
+ * `where` names the pickle in the complaint, which gives the byte and the opcode. CAIRN_CORRUPT,
+ * also if bytes follow the pickle; CAIRN_NOMEM. After a failure the caller can only end the arena.
+ * Thread: any.
  */
 CAIRN_MUST_CHECK cairn_err cairn_pickle_read(struct cairn_pickle *pickle, const char *where,
                                              const void *bytes, size_t bytes_len,

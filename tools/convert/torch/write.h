@@ -28,8 +28,8 @@ struct cairn_torch_plan {
  * Lays out a file whose object is `root`, a node of `tree`, and whose storages are given in the
  * order in which the object names them first, as torch.save has it. `folder` is what the archive's
  * names begin with: torch.save takes the file's name without its ending, "archive" where there is
- * none. The caller ends *plan with cairn_torch_plan_fini. CAIRN_INVAL, complained about, CAIRN_NOMEM;
- * then *plan is zeroes.
+ * none. The caller ends *plan with cairn_torch_plan_fini. CAIRN_INVAL, complained
+ * about, CAIRN_NOMEM; then *plan is zeroes.
  */
 CAIRN_MUST_CHECK cairn_err cairn_torch_plan_init(struct cairn_torch_plan *plan, const char *folder,
                                                  const struct cairn_pickle *tree,
