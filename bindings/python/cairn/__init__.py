@@ -63,6 +63,11 @@ def attach(
     Generators and the data loader are captured as they are right after an update, the rest as it is
     when the next forward begins.
 
+    Of a torch DataLoader, which has no state_dict, the position is captured: its next pass goes on
+    behind what the snapshot's update had read, and `job.epoch` passes have been completed. A loader
+    that cannot be divided among another number of ranks begins at its start, and `cairn status`
+    shows why.
+
     When resuming, all of it has its restored values on return, and `job.step` is the step of the
     snapshot; else it is 0 and nothing was touched. Moments on the CPU are still coming in then,
     behind the first forward and backward: whoever looks at `optimizer.state` waits for them, and so

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Mapping, Optional
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
 from . import _blob, _lib, _plain
+from ._loaders import Cursor, can_follow
 
 
 class Extras:
@@ -19,14 +20,21 @@ class Extras:
             f"scheduler{i}": each for i, each in enumerate(from_sequence(scheduler))
         }
         self._early: Dict[str, Any] = {
-            f"dataloader{i}": each for i, each in enumerate(from_sequence(dataloader))
+            f"dataloader{i}": Cursor(f"dataloader{i}", each) if can_follow(each) else each
+            for i, each in enumerate(from_sequence(dataloader))
         }
         for name, each in (extra or {}).items():
             early = each.__class__.__name__ == "Generator" and hasattr(each, "get_state")
             (self._early if early else self._late)[f"extra.{name}"] = each
 
+    def cursors(self) -> List[Cursor]:
+        """Of torch's data loaders."""
+        return [each for each in self._early.values() if isinstance(each, Cursor)]
+
     @staticmethod
     def _state_of(value: Any) -> Any:
+        if isinstance(value, Cursor):
+            return value.state()
         if hasattr(value, "state_dict") and hasattr(value, "load_state_dict"):
             return value.state_dict()
         if hasattr(value, "get_state") and hasattr(value, "set_state"):
@@ -70,6 +78,8 @@ class Extras:
             )
         for name in set(states) & set(values):
             state, value = _blob.decode(states[name], _plain.unpack), values[name]
+            if isinstance(value, Cursor):
+                continue
             if hasattr(value, "load_state_dict"):
                 value.load_state_dict(state)
             elif hasattr(value, "set_state"):
@@ -79,3 +89,12 @@ class Extras:
                 value.update(state)
             else:
                 value[:] = state
+
+    def load_cursors(self, by_rank: Sequence[Mapping[str, Any]], same: bool, job: Any) -> None:
+        """Puts back the positions in torch's data loaders: what `early` gave on this rank, or if
+        there were not the same ranks, on each of them."""
+        for cursor in self.cursors():
+            found = [states[cursor.name] for states in by_rank if cursor.name in states]
+            why = cursor.load([_blob.decode(each, _plain.unpack) for each in found], same)
+            if why:
+                job.leave_out(_lib.OPAQUE, cursor.name, why)

@@ -28,7 +28,7 @@ import os
 import sys
 import threading
 import time
-from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Set
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
 
 from . import _blob, _current, _lib, _megatron, _plain, _ranks, _tensors, _watch
 from ._coverage import Coverage, Problems
@@ -36,6 +36,7 @@ from ._current import Damaged, Poisoned
 from ._extras import Extras
 from ._fence import Fence
 from ._layout import Layout
+from ._loaders import NO_LOADER, Loaders
 from ._models import Models
 from ._names import Names
 from ._naming import few
@@ -51,9 +52,11 @@ LAST_MEETING_S = 5.0  # for the other ranks to have done the same,
 LAST_COMMIT_MS = 5000  # for the agents to commit it,
 LAST_LINGER_MS = 300  # and for what was no last step to them
 NEVER_WITHOUT_ATTACH = (
-    "schedulers, data loaders and the script's own state",
-    "the script does not call cairn.attach",
+    "schedulers and the script's own state",
+    "the script does not call cairn.attach; add `job = cairn.attach(model, optimizer, "
+    "scheduler=scheduler)` and start the loop at `job.step`",
 )
+POSITION = "the position in the data"
 CHANGED_BEHIND = (
     "something other than the optimizer changes it between two updates: snapshots of such steps "
     "are refused"
@@ -90,6 +93,7 @@ class Job:
         self.models = Models(self.forget_layout, self._forget_optimizer)
         self._names = Names(self.models)
         self.extras = Extras(None, None, None)
+        self.loaders = Loaders(self)
         # of micro-batches, if the script has given their number
         self.sharing: Optional[Sharing] = None
         self._said: Set[str] = set()
@@ -120,6 +124,11 @@ class Job:
         self._last_step = -1  # that was seen to its end
         self._said_stop = False  # of this poisoned step
         self.snapshots_refused = 0  # begun, and found changed behind the optimizer's back
+
+    @property
+    def epoch(self) -> int:
+        """How many passes over the first of attach's data loaders are completed."""
+        return self.loaders.epoch
 
     # ---- messages ----
 
@@ -434,7 +443,12 @@ class Job:
             return
         self._end_round()
         self._pending = True
-        self._early = {"random": _plain.random_state(), "extras": self.extras.early(self)}
+        data = self.loaders.settle()
+        self._early = {
+            "random": _plain.random_state(),
+            "extras": self.extras.early(self),
+            "data": data,
+        }
         if grown:
             self._names.publish_early()
             if _megatron.wrapper(optimizer) is not None or is_zero(optimizer):
@@ -451,6 +465,7 @@ class Job:
         """The forward of a root begins."""
         if self._ended:
             return
+        self.loaders.saw_forward(_tensors.is_training())
         if self._resume.wanted:
             self._resume.attempt(final=False)
         if self._pending and (self._in_closure or not self._stepping) and _tensors.is_training():
@@ -498,6 +513,7 @@ class Job:
             "random": self._early["random"],
             "early": self._early["extras"],
             "late": self.extras.late(self),
+            "data": self._early["data"],
             "optimizers": [known.plain(layout) for known in self.models.live()],
         }
         return _blob.encode(value, _plain.pack)
@@ -565,6 +581,8 @@ class Job:
                 _lib.Uncovered(_lib.PARAM, name, ONLY_ATTACHED) for name in problems.unnamed
             ]
             problems.uncovered.append(_lib.Uncovered(_lib.OPAQUE, *NEVER_WITHOUT_ATTACH))
+            if not self.loaders.trains:
+                problems.uncovered.append(_lib.Uncovered(_lib.OPAQUE, POSITION, NO_LOADER))
         self._coverage.found(problems.uncovered)
         if not layout.entries and not problems.lines:
             problems.lines.append("there is no optimizer with parameters")
@@ -602,9 +620,25 @@ class Job:
 
     # ---- restore ----
 
+    def may_peek(self) -> bool:
+        """An unchanged script that resumes, and has something to train, makes its first pass."""
+        wanted = self._resume.wanted and not self.attached and not self._ended
+        return wanted and bool(self.models.known) and bool(os.environ.get("CAIRN_AGENT"))
+
+    def peek(self) -> Tuple[List[Dict[str, Any]], bool]:
+        """The positions in the data that an unchanged script's rank had, or where there were not as
+        many ranks (False), those of each."""
+        values, same = self._resume.peek()
+        data = [value.get("data", {}) for value in values]
+        # as an update left them, before the loop's next batch was drawn
+        if any(data):
+            self._resume.set_random_state(values)
+        return data, same
+
     def attach(self, models: Mapping[str, Any], optimizers: Iterable[Any], extras: Extras) -> None:
         """See cairn.attach."""
         self.attached, self.extras = True, extras
+        self.loaders.attach(extras.cursors())
         self.models.attach(models, optimizers)
         self._say_refusals()
         if not self._resume.wanted:

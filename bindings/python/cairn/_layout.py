@@ -14,6 +14,12 @@ from ._naming import few, fitting, of_rank, ranks_of
 from ._ranks import Place
 
 
+def blob_piece(buffer: Any, name: str) -> _lib.Piece:
+    """Of plain state as bytes."""
+    size = (int(buffer.numel()),)
+    return _lib.Piece(name, _lib.DTYPES["U8"], _lib.OPAQUE, size, (0,), size, buffer.data_ptr())
+
+
 class Layout:
     """All entries of a job, in the order in which they are captured, and the blob of plain state.
 
@@ -161,14 +167,10 @@ class Layout:
     def grow_blob(self, size_bytes: int) -> None:
         self.blob = _tensors.byte_buffer(size_bytes)
 
-    def blob_piece(self, buffer: Any, name: str) -> _lib.Piece:
-        size = (int(buffer.numel()),)
-        return _lib.Piece(name, _lib.DTYPES["U8"], _lib.OPAQUE, size, (0,), size, buffer.data_ptr())
-
     def capture_pieces(self) -> List[_lib.Piece]:
         """What is registered: first the copies, which the next snapshot overwrites, then what is
         captured in place."""
-        pieces = [self.blob_piece(self.blob, f"cairn.rank{self.place.rank}")]
+        pieces = [blob_piece(self.blob, f"cairn.rank{self.place.rank}")]
         pieces += [
             each
             for each in (entry.piece(self.place) for entry in self._staged if entry.captured)
@@ -185,18 +187,6 @@ class Layout:
                 self.slice_bytes.append(entry.size_bytes() // piece.replica_count)
         self.devices = devices_of(pieces)
         return pieces
-
-    def blob_to_restore(
-        self, listed: Mapping[str, _lib.Listed], place: Place
-    ) -> Optional[Tuple[Any, _lib.Piece]]:
-        """(buffer, piece) of this rank's blob, or where the job had fewer ranks of one that is
-        there."""
-        ranks = ranks_of(listed)[0]
-        name = f"cairn.rank{place.rank % ranks}" if ranks else ""
-        if name not in listed:
-            return None
-        buffer = _tensors.byte_buffer(listed[name].shape[0])
-        return buffer, self.blob_piece(buffer, name)
 
     def plain_parameters(self) -> Dict[str, Any]:
         """Those that are neither DTensors nor parts, by name."""

@@ -13,7 +13,7 @@ another.
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Set, Tuple
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 from . import _blob, _lib, _megatron, _modules, _plain, _ranks, _tensors
 from ._coverage import Problems
@@ -21,9 +21,9 @@ from ._current import Damaged
 from ._entry import Entry, devices_of
 from ._known import Known
 from ._late import Late
-from ._layout import Layout
+from ._layout import Layout, blob_piece
 from ._moments import Filling
-from ._naming import few, positional_of
+from ._naming import few, positional_of, ranks_of
 from ._ranks import Place
 from ._state import collect, named
 
@@ -32,6 +32,20 @@ if TYPE_CHECKING:
 
 RESTORE_TRIES = 3
 ABLE_KEY, START_KEY = "able", "start"  # the step that a rank can resume from, and does; 0 for none
+
+
+def _blob_to_restore(listed: Mapping[str, _lib.Listed], name: str) -> Tuple[Any, _lib.Piece]:
+    buffer = _tensors.byte_buffer(listed[name].shape[0])
+    return buffer, blob_piece(buffer, name)
+
+
+def _value_of(buffer: Any) -> Dict[str, Any]:
+    """What a rank's blob holds."""
+    data = _tensors.read_bytes(buffer)
+    value: Dict[str, Any] = _blob.decode(
+        data[8 : 8 + int.from_bytes(data[:8], "little")], _plain.unpack
+    )
+    return value
 
 
 class Resume:
@@ -49,6 +63,7 @@ class Resume:
         self._tried: List[int] = []  # the ids of what was known when a restore was tried last
         self._filling: Optional[Filling] = None  # moments, behind the first forward and backward
         self._late: Optional[Late] = None
+        self._random_is_back = False  # before the tensors
         self._told_able = False  # the other ranks know whether this one can resume,
         self.told_start = False  # and from which step it goes on
 
@@ -297,7 +312,7 @@ class Resume:
             and self._job.place is not None
         )
         first = not self._restored
-        blob = layout.blob_to_restore(self._listed, self._job.place) if first else None
+        blobs = self._blobs(self._listed, self._job.place) if first else []
         # not masters, which a script may look at
         later = {
             name
@@ -308,9 +323,9 @@ class Resume:
             (name, entry.piece(self._job.place, as_named=name, into_staged=False))
             for entry, name in todo
         ]
-        now = [piece for name, piece in pieces if piece and name not in later] + (
-            [blob[1]] if blob else []
-        )
+        now = [piece for name, piece in pieces if piece and name not in later] + [
+            piece for _, piece in blobs
+        ]
         for entry, _ in todo:
             entry.clear_padding()
         self._job.send(now)
@@ -318,7 +333,7 @@ class Resume:
         _tensors.set_streams(self._job.client, devices_of(now))
         self._restore()
         try:
-            self._take(layout, todo, later, blob[0] if blob else None)
+            self._take(layout, todo, later, [_value_of(buffer) for buffer, _ in blobs])
         # a scheduler's load_state_dict, say: some of its tensors hold nothing yet
         except Exception as error:
             raise self._damaged(f"{type(error).__name__}: {error}") from error
@@ -330,9 +345,14 @@ class Resume:
             self._job.say(f"resumed: the state after update {self._job.step}")
 
     def _take(
-        self, layout: Layout, todo: List[Tuple[Entry, str]], later: Set[str], blob: Any
+        self,
+        layout: Layout,
+        todo: List[Tuple[Entry, str]],
+        later: Set[str],
+        values: List[Dict[str, Any]],
     ) -> None:
-        """Store the restored tensors, their plain state and, from the blob, the job's own state."""
+        """Store the restored tensors, their plain state and, from the blobs, the job's own
+        state."""
         assert self._job.place is not None
         for entry, name in todo:
             if name not in later:
@@ -342,10 +362,8 @@ class Resume:
             known.keep_state()
         self._job.forget_layout()
         self._job.step = self._listed_step
-        value = {}
-        if blob is not None:
-            data = _tensors.read_bytes(blob)
-            value = _blob.decode(data[8 : 8 + int.from_bytes(data[:8], "little")], _plain.unpack)
+        value = self._own(values, self._job.place)
+        if values:
             self._plains = value["optimizers"]
         names = named(self._job.models.roots, self._job.models.live(), self._job.place.world)[0]
         for known, plain in self._plains_of(self._job.models.live()):
@@ -357,11 +375,56 @@ class Resume:
             if new:  # what has no name does not come back, nor do hyperparameters
                 known.load_plain(plain, new, groups_from=len(plain["groups"]))
         self._came |= {id(entry.tensor) for entry, _ in todo if entry.is_held}
-        if blob is not None:
+        if values:
             if self._late is not None:
                 self._late.keep(self._plains, self._job.models.live())
             self._job.extras.load({**value["early"], **value["late"]}, self._job)
-            _plain.set_random_state(value["random"])
+            early = [each["early"] for each in values]
+            self._job.extras.load_cursors(early, self._is_same(), self._job)
+            if not self._random_is_back:
+                _plain.set_random_state(value["random"])
+
+    @staticmethod
+    def _blobs(listed: Mapping[str, _lib.Listed], place: Place) -> List[Tuple[Any, _lib.Piece]]:
+        """(buffer, piece) of the plain state that this rank had; in another number of ranks of that
+        of all ranks, in their order."""
+        ranks = ranks_of(listed)[0]
+        names = [f"cairn.rank{rank}" for rank in range(ranks)]
+        if ranks == place.world:
+            names = names[place.rank : place.rank + 1]
+        return [_blob_to_restore(listed, name) for name in names if name in listed]
+
+    @staticmethod
+    def _own(values: List[Dict[str, Any]], place: Place) -> Dict[str, Any]:
+        """This rank's, or where the job had fewer ranks that of one that is there."""
+        return values[place.rank % len(values)] if values else {}
+
+    def set_random_state(self, values: List[Dict[str, Any]]) -> None:
+        """Puts the random generators back, before an unchanged script's first forward."""
+        assert self._job.place is not None
+        _plain.set_random_state(self._own(values, self._job.place)["random"])
+        self._random_is_back = True
+
+    def _is_same(self) -> bool:
+        """The snapshot has as many ranks."""
+        assert self._listed is not None and self._job.place is not None
+        return ranks_of(self._listed)[0] == self._job.place.world
+
+    def peek(self) -> Tuple[List[Dict[str, Any]], bool]:
+        """(plain state of the snapshot, before anything is restored: of this rank, or in another
+        number of ranks of each; whether they are as many). Empty where there is none; nothing else
+        changes."""
+        try:
+            if not self._list():
+                return [], True
+            assert self._listed is not None and self._job.place is not None
+            blobs = self._blobs(self._listed, self._job.place)
+            self._job.send([piece for _, piece in blobs])
+            self._restore()
+        except (_lib.CairnError, Damaged) as error:
+            self._job.say(f"the position in the data was not found: {error}")
+            return [], True
+        return [_value_of(buffer) for buffer, _ in blobs], self._is_same()
 
     def _plains_of(self, live: Sequence[Known]) -> List[Tuple[Known, Dict[str, Any]]]:
         """Each optimizer with the plain state that the snapshot has for it."""

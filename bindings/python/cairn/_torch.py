@@ -25,6 +25,7 @@ from . import (
     _forwards,
     _job,
     _lib,
+    _loaders,
     _megatron,
     _modules,
     _optimizers,
@@ -106,6 +107,7 @@ def install() -> None:
     os.register_at_fork(after_in_child=_current.forget)
     _forwards.see_whole_graphs()
     _deepspeed.see_engines()
+    _loaders.follow_loaders()
     _signals.answer_signals()
     _job.start()
     _time_collectives_of_groups()
