@@ -159,5 +159,42 @@ class Bash(unittest.TestCase):
         self.assertEqual(self.complete("./node restore --generation 1:4"), ["45"])
 
 
+# Stand for zsh's own functions: what is offered is printed.
+ZSH = r"""
+compadd() { print -l -- $found }
+_call_program() { shift; eval "$@" }
+source <(sed '$d' "$1")
+_cairn_words -J group FORMAT
+"""
+
+
+class OtherShells(unittest.TestCase):
+    @unittest.skipUnless(shutil.which("zsh"), "zsh is not installed")
+    def test_zsh_asks_the_command(self):
+        path = os.pathsep.join([os.path.dirname(CAIRN), os.environ["PATH"]])
+        with tempfile.NamedTemporaryFile("w") as file:
+            file.write(output_of(CAIRN, "manual", "zsh"))
+            file.flush()
+            words = output_of("zsh", "-fc", ZSH, "zsh", file.name, env={**os.environ, "PATH": path})
+        self.assertEqual(words, output_of(CAIRN, "manual", "words", "FORMAT"))
+
+    @unittest.skipUnless(shutil.which("fish"), "fish is not installed")
+    def test_fish_completes(self):
+        path = os.pathsep.join([os.path.dirname(CAIRN), os.environ["PATH"]])
+        with tempfile.TemporaryDirectory() as home, tempfile.NamedTemporaryFile("w") as file:
+            file.write(output_of(CAIRN, "manual", "fish"))
+            file.flush()
+            environment = {**os.environ, "PATH": path, "HOME": home}
+            for line, wanted in (
+                ("cairn statu", ["status"]),
+                ("cairn status --jo", ["--job"]),
+                ("cairn convert --to mega", ["megatron", "megatron-dist"]),
+                ("cairn snapshots -o js", ["json"]),
+            ):
+                script = f"source {file.name}; complete -C '{line}'"
+                found = output_of("fish", "-c", script, env=environment).splitlines()
+                self.assertEqual([word.split("\t")[0] for word in found], wanted, line)
+
+
 if __name__ == "__main__":
     unittest.main()
